@@ -1,0 +1,73 @@
+//! An echo server.
+//!
+//! `cargo run --release --example echo -- [--addr 127.0.0.1:7777] [--driver auto|proactor|null]`, then `nc 127.0.0.1 7777`.
+
+use std::io;
+
+use windlass::net::{TcpListener, TcpStream};
+use windlass::{Builder, DriverChoice};
+
+const USAGE: &str = "usage: echo [--addr HOST:PORT] [--driver auto|proactor|null]";
+
+struct Options {
+    addr: String,
+    driver: DriverChoice,
+}
+
+fn main() -> io::Result<()> {
+    let options = match options(std::env::args().skip(1)) {
+        Ok(Some(options)) => options,
+        Ok(None) => {
+            println!("{USAGE}");
+            return Ok(());
+        }
+        Err(wrong) => {
+            eprintln!("{wrong}\n{USAGE}");
+            std::process::exit(2);
+        }
+    };
+    let event_loop = Builder::new().driver(options.driver).build()?;
+    println!("driver: {}", event_loop.describe());
+    event_loop.run_until_complete(serve(&options.addr))?
+}
+
+async fn serve(addr: &str) -> io::Result<()> {
+    let listener = TcpListener::bind(addr).await?;
+    println!("listening on {}", listener.local_addr()?);
+    loop {
+        let (stream, peer) = listener.accept().await?;
+        windlass::spawn(async move {
+            if let Err(error) = echo(stream).await {
+                eprintln!("{peer}: {error}");
+            }
+        });
+    }
+}
+
+async fn echo(stream: TcpStream) -> io::Result<()> {
+    stream.set_nodelay(true)?;
+    loop {
+        let bytes = stream.read_managed().await?;
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        stream.write_all(bytes).await.0?;
+    }
+}
+
+fn options(mut args: impl Iterator<Item = String>) -> Result<Option<Options>, String> {
+    let mut options = Options {
+        addr: "127.0.0.1:7777".into(),
+        driver: DriverChoice::Auto,
+    };
+    while let Some(arg) = args.next() {
+        let mut value = || args.next().ok_or(format!("{arg} needs a value"));
+        match arg.as_str() {
+            "--addr" => options.addr = value()?,
+            "--driver" => options.driver = value()?.parse().map_err(|error: io::Error| error.to_string())?,
+            "--help" | "-h" => return Ok(None),
+            other => return Err(format!("unknown option {other}")),
+        }
+    }
+    Ok(Some(options))
+}

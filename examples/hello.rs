@@ -1,0 +1,24 @@
+//! A timer: `cargo run --example hello`.
+
+use std::time::Duration;
+
+use windlass::time::{interval, sleep};
+
+fn main() -> std::io::Result<()> {
+    windlass::run(async {
+        let ticker = windlass::spawn(async {
+            let mut every = interval(Duration::from_millis(100));
+            loop {
+                every.tick().await;
+                println!("tick");
+            }
+        });
+        println!("hello");
+        sleep(Duration::from_millis(450)).await;
+        ticker.cancel();
+        println!(
+            "world: the ticker ended with \"{}\"",
+            ticker.await.map(|never: ()| never).unwrap_err()
+        );
+    })
+}

@@ -1,0 +1,129 @@
+//! What nobody else takes: panics of detached tasks, callbacks, wakers and destructors, and troubles of the loop itself.
+//!
+//! As in asyncio, such a thing reaches the loop's exception handler and the loop goes on. Without a handler it is
+//! written to standard error.
+
+use std::any::Any;
+use std::fmt;
+use std::io;
+use std::panic::{AssertUnwindSafe, Location, catch_unwind};
+
+use crate::loop_core::LoopCore;
+use crate::task::TaskId;
+
+/// Something that went wrong and that nobody was waiting for.
+///
+/// Its `Display` is one line for a log.
+pub struct Exception {
+    context: String,
+    cause: Cause,
+}
+
+enum Cause {
+    Panic(Box<dyn Any + Send>),
+    Error(io::Error),
+}
+
+impl Exception {
+    pub(crate) fn task_panic(
+        id: TaskId,
+        name: Option<&str>,
+        spawned_at: &Location<'_>,
+        payload: Box<dyn Any + Send>,
+    ) -> Exception {
+        let name = name.map(|name| format!(" '{name}'")).unwrap_or_default();
+        Exception {
+            context: format!("task {id}{name}, spawned at {spawned_at}, panicked and nobody awaited it"),
+            cause: Cause::Panic(payload),
+        }
+    }
+
+    pub(crate) fn callback_panic(scheduled_at: &Location<'_>, payload: Box<dyn Any + Send>) -> Exception {
+        Exception {
+            context: format!("a callback scheduled at {scheduled_at} panicked"),
+            cause: Cause::Panic(payload),
+        }
+    }
+
+    pub(crate) fn panic(what: &str, payload: Box<dyn Any + Send>) -> Exception {
+        Exception {
+            context: format!("{what} panicked"),
+            cause: Cause::Panic(payload),
+        }
+    }
+
+    pub(crate) fn error(context: impl Into<String>, error: io::Error) -> Exception {
+        Exception {
+            context: context.into(),
+            cause: Cause::Error(error),
+        }
+    }
+
+    /// What happened to whom.
+    pub fn context(&self) -> &str {
+        &self.context
+    }
+
+    /// The panic's payload, if it was a panic.
+    pub fn panic_payload(&self) -> Option<&(dyn Any + Send)> {
+        match &self.cause {
+            Cause::Panic(payload) => Some(&**payload),
+            Cause::Error(_) => None,
+        }
+    }
+
+    /// The error, if it was none.
+    pub fn io_error(&self) -> Option<&io::Error> {
+        match &self.cause {
+            Cause::Panic(_) => None,
+            Cause::Error(error) => Some(error),
+        }
+    }
+}
+
+impl fmt::Display for Exception {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.cause {
+            Cause::Panic(payload) => write!(f, "{}: {}", self.context, panic_message(&**payload)),
+            Cause::Error(error) => write!(f, "{}: {error}", self.context),
+        }
+    }
+}
+
+impl fmt::Debug for Exception {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Exception({self})")
+    }
+}
+
+/// The text of a panic, which is a string unless somebody went to lengths.
+pub(crate) fn panic_message(payload: &(dyn Any + Send)) -> &str {
+    payload
+        .downcast_ref::<&str>()
+        .copied()
+        .or_else(|| payload.downcast_ref::<String>().map(String::as_str))
+        .unwrap_or("a payload that is not a string")
+}
+
+/// Runs foreign code that may panic; a panic is reported and goes no further.
+pub(crate) fn guard(what: &str, call: impl FnOnce()) {
+    if let Err(payload) = catch_unwind(AssertUnwindSafe(call)) {
+        report(Exception::panic(what, payload));
+    }
+}
+
+/// Gives an exception to the current loop's handler, or prints it.
+pub(crate) fn report(exception: Exception) {
+    let handler = LoopCore::try_current().and_then(|core| core.exception_handler.borrow().clone());
+    let Some(handler) = handler else {
+        eprintln!("windlass: {exception}");
+        return;
+    };
+    if let Err(payload) = catch_unwind(AssertUnwindSafe(|| handler(&exception))) {
+        eprintln!("windlass: {exception}");
+        eprintln!(
+            "windlass: the exception handler itself panicked: {}",
+            panic_message(&*payload)
+        );
+    }
+}

@@ -1,0 +1,300 @@
+//! Flights: operations between their start and their last completion.
+//!
+//! The kernel writes to a flight's memory while nobody looks, so that memory must not move and must not be freed, come
+//! what may: the future that wanted the result can be dropped, forgotten or unwound, the whole loop can go. Hence the
+//! split:
+//!
+//! - The **cargo** is one heap box per place in the table: the driver's scratch and the load, which is whatever has to
+//!   live as long as the kernel works (the buffer and a share of the descriptor). A load of up to 64 bytes lies
+//!   inline, a larger one is boxed. While the flight is in the air nobody makes a reference into the cargo; there are only
+//!   raw pointers.
+//! - The **entry** in the table is the header: who waits, what landed, who inherited it. It may move; nothing points to
+//!   it. Completions find it by index and generation.
+//!
+//! Places are recycled, so after warm-up an operation allocates nothing. A place that is still in the air when the table
+//! is dropped is leaked: closing a ring is no barrier, and a leak is harmless where a write to freed memory is not.
+//!
+//! Nothing in this file runs foreign code (wakers, destructors) while the table is borrowed: what is to be woken or
+//! dropped is handed out, and the caller does it afterwards.
+
+mod cargo;
+mod flying;
+mod table;
+
+use std::collections::VecDeque;
+use std::task::{Context, Poll, Waker};
+
+use self::cargo::{Cargo, drop_load, load_of, load_up};
+pub(crate) use self::flying::Flying;
+use self::table::{Entry, Phase};
+pub(crate) use self::table::{Fate, FlightTable};
+use crate::driver::{Completion, FlightId, Landing, Start};
+use crate::exception::guard;
+use crate::loop_core::LoopCore;
+use crate::op::Op;
+use crate::sys::{Fd, errno};
+
+impl LoopCore {
+    /// Starts an operation: moves its load to the final address, lets `plan` take the pointers there, and hands the
+    /// plain op to the driver.
+    pub(crate) fn launch<T: 'static>(&self, load: T, prefix: usize, plan: impl FnOnce(&mut T) -> Op) -> FlightId {
+        let (id, cargo) = self.flights.borrow_mut().reserve();
+        // SAFETY: the place is reserved and empty.
+        let load = unsafe { load_up(load_of(cargo), load) };
+        // SAFETY: the load was just written and nobody else has a pointer to it. This is the last reference made into
+        // it before it lands. If `plan` panics (a foreign buffer type), the load and its place are leaked.
+        let op = plan(unsafe { &mut *load });
+        {
+            let mut flights = self.flights.borrow_mut();
+            flights.take_off(id, op, prefix, drop_load::<T>);
+        }
+        // SAFETY: `cargo` is allocated until the flight has landed; this only computes an address.
+        let scratch = unsafe { &raw mut (*cargo).scratch };
+        // SAFETY: the flight `id` owns the load that `op` points into and the scratch. Both stay in place, and nobody
+        // touches them, until the flight's last completion has landed: `Flying::poll` and `discard` ask the phase.
+        let start = unsafe { self.driver.borrow_mut().start(id, op, scratch) };
+        if let Start::Done(landing) = start {
+            let touchdown = self.flights.borrow_mut().land(Completion { id, landing });
+            debug_assert!(touchdown.waker.is_none() && !touchdown.stale);
+        }
+        id
+    }
+
+    /// Registers `waker` with a flight. False if there is nothing to wait for: it has landed, or it is gone.
+    fn await_landing(&self, id: FlightId, waker: &Waker) -> bool {
+        {
+            let mut flights = self.flights.borrow_mut();
+            let Some(entry) = flights.entry(id) else { return false };
+            if !matches!(entry.phase, Phase::InAir) {
+                return false;
+            }
+            if entry.waker.as_ref().is_some_and(|old| old.will_wake(waker)) {
+                return true;
+            }
+        }
+        // Cloning and dropping wakers is foreign code, so neither happens under the borrow.
+        let waker = waker.clone();
+        let old = match self.flights.borrow_mut().entry(id) {
+            Some(entry) => entry.waker.replace(waker),
+            None => None,
+        };
+        drop(old);
+        true
+    }
+
+    /// Waits until an orphan in a lane is down.
+    pub(crate) async fn landed(&self, id: FlightId) {
+        std::future::poll_fn(|cx| match self.await_landing(id, cx.waker()) {
+            true => Poll::Pending,
+            false => Poll::Ready(()),
+        })
+        .await
+    }
+
+    /// The next thing that a multishot has landed, or that its flight has ended.
+    pub(crate) fn poll_next_landing(&self, id: FlightId, cx: &mut Context<'_>) -> Poll<NextLanding> {
+        let is_queued = |entry: &mut Entry| !entry.queue.is_empty();
+        if self.flights.borrow_mut().entry(id).is_some_and(is_queued) {
+            if !self.spend_budget(cx) {
+                return Poll::Pending;
+            }
+            let next = self
+                .flights
+                .borrow_mut()
+                .entry(id)
+                .and_then(|entry| entry.queue.pop_front());
+            if let Some(landing) = next {
+                return Poll::Ready(NextLanding::More(landing));
+            }
+        }
+        if self.await_landing(id, cx.waker()) {
+            return Poll::Pending;
+        }
+        let Some((landing, load)) = self.fetch(id) else {
+            return Poll::Ready(NextLanding::Gone);
+        };
+        self.drop_load(id, load);
+        Poll::Ready(NextLanding::Last(landing))
+    }
+
+    /// Takes what landed; the load stays until it is unloaded or dropped, and the flight released.
+    fn fetch(&self, id: FlightId) -> Option<(Landing, *mut Cargo)> {
+        let mut flights = self.flights.borrow_mut();
+        let entry = flights.entry(id)?;
+        let Phase::Landed(landing) = &mut entry.phase else {
+            return None;
+        };
+        let landing = std::mem::replace(landing, Landing::last(Err(errno::CANCELED)));
+        Some((landing, entry.cargo))
+    }
+
+    /// Drops a landed flight's load, with the table not borrowed, and frees its place.
+    fn drop_load(&self, id: FlightId, cargo: *mut Cargo) {
+        let drop_load = self
+            .flights
+            .borrow_mut()
+            .entry(id)
+            .and_then(|entry| entry.drop_load.take());
+        if let Some(drop_load) = drop_load {
+            // SAFETY: the flight has landed, its load was not fetched, and taking `drop_load` out of the entry makes this
+            // the only place that will drop it.
+            guard("a buffer's destructor", || unsafe { drop_load(load_of(cargo)) });
+        }
+        self.flights.borrow_mut().release(id);
+    }
+
+    /// Whether the future of the flight in a lane is gone and what it received is to be read: the bytes of a landed
+    /// orphan, in order, or its error. Frees the flight.
+    pub(crate) fn harvest(&self, id: FlightId) -> Harvest {
+        let mut harvest = Harvest::default();
+        let Some((landing, cargo)) = self.fetch(id) else {
+            return harvest;
+        };
+        let (op, prefix) = match self.flights.borrow_mut().entry(id) {
+            Some(entry) => (entry.op, entry.prefix),
+            None => return harvest,
+        };
+        let received = landing.outcome.unwrap_or(0) as usize;
+        match op {
+            Op::Recv { ptr, .. } => {
+                // SAFETY: the load owns `prefix` bytes in front of `ptr`, all received by earlier flights of this call,
+                // and `received` bytes from it on. The flight has landed, so nobody writes there any more.
+                harvest.bytes = unsafe { std::slice::from_raw_parts(ptr.sub(prefix), prefix + received) }.to_vec();
+            }
+            Op::RecvVectored { slices, count, .. } => {
+                // SAFETY: the load owns the slices and what they point to; the flight has landed.
+                let slices = unsafe { std::slice::from_raw_parts(slices, count) };
+                let mut left = received;
+                for slice in slices {
+                    let part = left.min(slice.len);
+                    // SAFETY: as above; the kernel filled the slices in order, so these bytes are initialised.
+                    let bytes = unsafe { std::slice::from_raw_parts(slice.base, part) };
+                    harvest.bytes.extend_from_slice(bytes);
+                    left -= part;
+                }
+            }
+            Op::RecvManaged { .. } => {
+                if let Some(buffer) = &landing.buffer {
+                    harvest.bytes = buffer.filled().to_vec();
+                }
+            }
+            Op::Accept { .. } | Op::Connect { .. } | Op::Send { .. } | Op::SendVectored { .. } => {}
+        }
+        // A cancel that worked, or an empty pool, took nothing from the stream. Any other error is told only once by the
+        // kernel, so it is kept for the next reader.
+        harvest.error = landing
+            .outcome
+            .err()
+            .filter(|&code| code != errno::CANCELED && code != errno::NO_BUFFERS && code != errno::INTERRUPTED);
+        drop(landing);
+        self.drop_load(id, cargo);
+        harvest
+    }
+
+    /// The future of this flight is gone. Asks for its cancel, makes the current task wait for it before it counts as
+    /// finished, and decides what happens when it lands.
+    pub(crate) fn orphan(&self, id: FlightId, fate: Fate) {
+        let waker;
+        let cancel;
+        let mut unwanted = VecDeque::new();
+        let mut landed = None;
+        {
+            let mut flights = self.flights.borrow_mut();
+            let Some(entry) = flights.entry(id) else { return };
+            waker = entry.waker.take();
+            entry.orphan = Some(fate);
+            if fate == Fate::Discard {
+                unwanted = std::mem::take(&mut entry.queue);
+            }
+            match &entry.phase {
+                Phase::InAir => {
+                    cancel = !std::mem::replace(&mut entry.cancelling, true);
+                    // Its first owner, if it had one, keeps it.
+                    if entry.owner.is_none() {
+                        entry.owner = self.current_owner();
+                    }
+                }
+                Phase::Landed(landing) => {
+                    cancel = false;
+                    if fate == Fate::Discard {
+                        if let (Op::Accept { .. }, Ok(fd)) = (entry.op, landing.outcome) {
+                            self.reset(fd as Fd);
+                        }
+                        landed = Some(entry.cargo);
+                    }
+                }
+                Phase::Free => return,
+            }
+        }
+        drop(waker);
+        for landing in unwanted {
+            if let Ok(fd) = landing.outcome {
+                self.reset(fd as Fd);
+            }
+        }
+        if cancel {
+            self.driver.borrow_mut().cancel(id);
+        }
+        if let Some(cargo) = landed {
+            self.drop_load(id, cargo);
+        }
+    }
+
+    /// The loop closes: asks for a flight's cancel, whoever still waits for it.
+    pub(crate) fn cancel_for_close(&self, id: FlightId) {
+        let cancel = match self.flights.borrow_mut().entry(id) {
+            Some(entry) => !std::mem::replace(&mut entry.cancelling, true),
+            None => false,
+        };
+        if cancel {
+            self.driver.borrow_mut().cancel(id);
+        }
+    }
+
+    /// Delivers completions: wakes who waits, drops what nobody will fetch.
+    pub(crate) fn land(&self, landed: &mut Vec<Completion>) {
+        for completion in landed.drain(..) {
+            let touchdown = self.flights.borrow_mut().land(completion);
+            if touchdown.stale {
+                self.counters
+                    .stale_completions
+                    .set(self.counters.stale_completions.get() + 1);
+                continue;
+            }
+            if let Some(waker) = touchdown.waker {
+                guard("a waker", || waker.wake());
+            }
+            if let Some(id) = touchdown.cancel {
+                self.driver.borrow_mut().cancel(id);
+            }
+            if let Some(fd) = touchdown.unwanted {
+                self.reset(fd);
+            }
+            if let Some(id) = touchdown.discard {
+                if let Some((_, cargo)) = self.fetch(id) {
+                    self.drop_load(id, cargo);
+                }
+            }
+            if let Some(owner) = touchdown.owner {
+                guard("a waker", || drop(owner));
+            }
+        }
+    }
+}
+
+/// What a dropped read had received.
+#[derive(Default)]
+pub(crate) struct Harvest {
+    pub(crate) bytes: Vec<u8>,
+    pub(crate) error: Option<i32>,
+}
+
+/// What [`LoopCore::poll_next_landing`] found.
+pub(crate) enum NextLanding {
+    /// Something landed and the flight goes on, or had something in its queue.
+    More(Landing),
+    /// The flight has ended with this.
+    Last(Landing),
+    /// There is no such flight any more.
+    Gone,
+}

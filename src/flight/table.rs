@@ -1,0 +1,214 @@
+//! The table: which flights there are, and what has landed.
+
+use std::collections::VecDeque;
+use std::task::Waker;
+
+use super::cargo::{Cargo, load_of};
+use crate::driver::{Completion, FlightId, Landing};
+use crate::op::Op;
+use crate::sys::Fd;
+use crate::task::Owner;
+
+/// Connections that a multishot accept may pile up before it is cancelled.
+const ACCEPT_QUEUE_MAX: usize = 128;
+
+/// What becomes of a flight whose future is gone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fate {
+    /// It stays in its lane when it lands: the next read serves from it.
+    Keep,
+    /// Its load is dropped as soon as it lands.
+    Discard,
+}
+
+pub(super) enum Phase {
+    /// Nobody's.
+    Free,
+    /// Handed to the driver; the last completion has not landed.
+    InAir,
+    /// The last completion is here; the load has not been fetched.
+    Landed(Landing),
+}
+
+pub(super) struct Entry {
+    pub(super) generation: u32,
+    pub(super) phase: Phase,
+    pub(super) waker: Option<Waker>,
+    /// Set when the future is gone.
+    pub(super) orphan: Option<Fate>,
+    /// The task that cannot be joined before this orphan has landed.
+    pub(super) owner: Option<Owner>,
+    pub(super) op: Op,
+    /// Bytes in front of the op's buffer that were received for the same call by earlier flights.
+    pub(super) prefix: usize,
+    /// What a multishot has landed so far and nobody has fetched.
+    pub(super) queue: VecDeque<Landing>,
+    /// Whether its cancel was asked for.
+    pub(super) cancelling: bool,
+    pub(super) drop_load: Option<unsafe fn(*mut u8)>,
+    /// Owned by this entry, never moved; while the phase is `InAir`, used by the kernel.
+    pub(super) cargo: *mut Cargo,
+}
+
+/// What landing a completion asks the loop to do once the table is no longer borrowed.
+#[derive(Default)]
+pub(crate) struct Touchdown {
+    pub(crate) waker: Option<Waker>,
+    pub(crate) owner: Option<Owner>,
+    /// Nobody will fetch this flight: drop its load.
+    pub(crate) discard: Option<FlightId>,
+    /// A connection that nobody will serve.
+    pub(crate) unwanted: Option<Fd>,
+    /// Too much is piling up: cancel this flight.
+    pub(crate) cancel: Option<FlightId>,
+    pub(crate) stale: bool,
+}
+
+#[derive(Default)]
+pub(crate) struct FlightTable {
+    entries: Vec<Entry>,
+    free: Vec<u32>,
+    in_air: usize,
+}
+
+impl FlightTable {
+    /// How many flights the driver has.
+    pub(crate) fn in_air(&self) -> usize {
+        self.in_air
+    }
+
+    /// How many places are taken: in the air, or landed and not fetched.
+    pub(crate) fn taken(&self) -> usize {
+        self.entries.len() - self.free.len()
+    }
+
+    pub(super) fn entry(&mut self, id: FlightId) -> Option<&mut Entry> {
+        let entry = self.entries.get_mut(id.index as usize)?;
+        (entry.generation == id.generation && !matches!(entry.phase, Phase::Free)).then_some(entry)
+    }
+
+    pub(super) fn reserve(&mut self) -> (FlightId, *mut Cargo) {
+        let index = self.free.pop().unwrap_or_else(|| {
+            self.entries.push(Entry {
+                generation: 0,
+                phase: Phase::Free,
+                waker: None,
+                orphan: None,
+                owner: None,
+                op: Op::Accept { fd: -1 },
+                prefix: 0,
+                queue: VecDeque::new(),
+                cancelling: false,
+                drop_load: None,
+                cargo: Cargo::new(),
+            });
+            let index = u32::try_from(self.entries.len() - 1).expect("fewer than 2^32 flights");
+            assert!(index != u32::MAX, "that index is the drivers' own");
+            index
+        });
+        let entry = &self.entries[index as usize];
+        let generation = entry.generation;
+        (FlightId { index, generation }, entry.cargo)
+    }
+
+    /// The reserved flight is about to be handed to the driver.
+    pub(super) fn take_off(&mut self, id: FlightId, op: Op, prefix: usize, drop_load: unsafe fn(*mut u8)) {
+        self.in_air += 1;
+        let entry = &mut self.entries[id.index as usize];
+        entry.phase = Phase::InAir;
+        entry.op = op;
+        entry.prefix = prefix;
+        entry.drop_load = Some(drop_load);
+    }
+
+    /// Frees a landed place for the next flight. The load must be gone already.
+    pub(super) fn release(&mut self, id: FlightId) {
+        let Some(entry) = self.entry(id) else { return };
+        assert!(
+            matches!(entry.phase, Phase::Landed(_)),
+            "a flight in the air is never released"
+        );
+        entry.phase = Phase::Free;
+        entry.generation = entry.generation.wrapping_add(1);
+        entry.orphan = None;
+        entry.drop_load = None;
+        entry.prefix = 0;
+        entry.cancelling = false;
+        self.free.push(id.index);
+    }
+
+    /// Takes in one completion.
+    pub(crate) fn land(&mut self, completion: Completion) -> Touchdown {
+        let Completion { id, landing } = completion;
+        let mut touchdown = Touchdown::default();
+        let Some(entry) = self.entry(id) else {
+            touchdown.stale = true;
+            return touchdown;
+        };
+        if !matches!(entry.phase, Phase::InAir) {
+            touchdown.stale = true;
+            return touchdown;
+        }
+        if landing.more {
+            return land_one_of_many(entry, id, landing);
+        }
+        let is_accept = matches!(entry.op, Op::Accept { .. });
+        touchdown.waker = entry.waker.take();
+        touchdown.owner = entry.owner.take();
+        if entry.orphan == Some(Fate::Discard) {
+            touchdown.discard = Some(id);
+            if let (true, Ok(fd)) = (is_accept, landing.outcome) {
+                touchdown.unwanted = Some(fd as Fd);
+            }
+        }
+        entry.phase = Phase::Landed(landing);
+        self.in_air -= 1;
+        touchdown
+    }
+
+    /// Every flight that the driver still has.
+    pub(crate) fn ids_in_air(&self) -> Vec<FlightId> {
+        let in_air = |(_, entry): &(usize, &Entry)| matches!(entry.phase, Phase::InAir);
+        self.entries
+            .iter()
+            .enumerate()
+            .filter(in_air)
+            .map(|(index, entry)| FlightId {
+                index: index as u32,
+                generation: entry.generation,
+            })
+            .collect()
+    }
+}
+
+/// A multishot landed something and stays in the air.
+fn land_one_of_many(entry: &mut Entry, id: FlightId, landing: Landing) -> Touchdown {
+    let mut touchdown = Touchdown::default();
+    if entry.orphan == Some(Fate::Discard) {
+        touchdown.unwanted = landing.outcome.ok().map(|fd| fd as Fd);
+        return touchdown;
+    }
+    touchdown.waker = entry.waker.take();
+    entry.queue.push_back(landing);
+    if entry.queue.len() >= ACCEPT_QUEUE_MAX && !entry.cancelling {
+        entry.cancelling = true;
+        touchdown.cancel = Some(id);
+    }
+    touchdown
+}
+
+impl Drop for FlightTable {
+    fn drop(&mut self) {
+        for entry in &mut self.entries {
+            if matches!(entry.phase, Phase::InAir) {
+                continue;
+            }
+            if let Some(drop_load) = entry.drop_load {
+                // SAFETY: the flight has landed, so the kernel is done with the load, and nobody fetched it.
+                unsafe { drop_load(load_of(entry.cargo)) };
+            }
+            // SAFETY: `reserve` made this box, this entry owns it, and the kernel does not use it.
+            drop(unsafe { Box::from_raw(entry.cargo) });
+        }
+    }
+}

@@ -1,0 +1,96 @@
+//! What a managed read gives.
+
+use std::fmt;
+use std::ops::{Deref, DerefMut};
+
+use super::buf::IoBuf;
+use super::pool::PoolBuffer;
+
+/// Bytes received into a buffer that the runtime chose; given back to its pool when dropped.
+///
+/// It reads and changes as a `[u8]`, and can be written to a stream as it is. An empty one is the end of the stream.
+/// Holding many of them empties the pool: reads then go on into heap buffers, a little slower.
+///
+/// ```
+/// # windlass::run(async {
+/// # let listener = windlass::net::TcpListener::bind("127.0.0.1:0").await?;
+/// # let client = windlass::net::TcpStream::connect(listener.local_addr()?).await?;
+/// # let (stream, _) = listener.accept().await?;
+/// # client.write_all(b"ping").await.0?;
+/// let bytes = stream.read_managed().await?;
+/// assert_eq!(&*bytes, b"ping");
+/// stream.write_all(bytes).await.0?;
+/// # Ok::<(), std::io::Error>(())
+/// # })??;
+/// # Ok::<(), std::io::Error>(())
+/// ```
+pub struct ManagedBuf {
+    memory: Memory,
+}
+
+enum Memory {
+    Pool(PoolBuffer),
+    /// The pool was empty, or the bytes had been received for a read that was dropped.
+    Heap(Vec<u8>),
+}
+
+impl ManagedBuf {
+    pub(crate) fn from_pool(buffer: PoolBuffer) -> ManagedBuf {
+        ManagedBuf {
+            memory: Memory::Pool(buffer),
+        }
+    }
+
+    pub(crate) fn from_heap(bytes: Vec<u8>) -> ManagedBuf {
+        ManagedBuf {
+            memory: Memory::Heap(bytes),
+        }
+    }
+
+    /// Whether the bytes are in a buffer of the pool, and not on the heap because the pool was empty.
+    pub fn is_pooled(&self) -> bool {
+        matches!(self.memory, Memory::Pool(_))
+    }
+}
+
+impl Deref for ManagedBuf {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match &self.memory {
+            Memory::Pool(buffer) => buffer.filled(),
+            Memory::Heap(bytes) => bytes,
+        }
+    }
+}
+
+impl DerefMut for ManagedBuf {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        match &mut self.memory {
+            Memory::Pool(buffer) => buffer.filled_mut(),
+            Memory::Heap(bytes) => bytes,
+        }
+    }
+}
+
+impl AsRef<[u8]> for ManagedBuf {
+    fn as_ref(&self) -> &[u8] {
+        self
+    }
+}
+
+impl fmt::Debug for ManagedBuf {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("ManagedBuf").field(&&**self).finish()
+    }
+}
+
+// SAFETY: the pool's memory and the heap's stay where they are as long as this value owns them.
+unsafe impl IoBuf for ManagedBuf {
+    fn as_ptr(&self) -> *const u8 {
+        (**self).as_ptr()
+    }
+    fn len(&self) -> usize {
+        (**self).len()
+    }
+}

@@ -1,0 +1,158 @@
+//! The driver's pool of receive buffers.
+//!
+//! A managed receive names no buffer; one is taken from here when bytes arrive, so that ten thousand idle connections
+//! hold none. A [`PoolBuffer`] goes back to the pool when it is dropped, wherever that happens: read and used, landed
+//! for a future that is gone, or left in a loop that has closed. The driver collects what came back before it next
+//! hands buffers to the kernel.
+
+use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
+use std::cell::RefCell;
+use std::fmt;
+use std::ptr::NonNull;
+use std::rc::Rc;
+
+/// Equal buffers in one piece of memory.
+pub struct BufferPool {
+    base: NonNull<u8>,
+    buffer_len: usize,
+    count: u16,
+    /// Buffers that nobody holds and that were not yet given to the kernel.
+    free: RefCell<Vec<u16>>,
+}
+
+/// Buffers start on page boundaries: the kernel maps a pool's memory page by page.
+const PAGE: usize = 4096;
+
+impl BufferPool {
+    /// Makes a pool of `count` buffers of `buffer_len` bytes each.
+    pub fn new(count: u16, buffer_len: usize) -> Rc<BufferPool> {
+        let layout = Self::layout(count, buffer_len);
+        // SAFETY: the layout is not empty: `layout` rounds both factors up to at least one.
+        let base = unsafe { alloc(layout) };
+        let Some(base) = NonNull::new(base) else {
+            handle_alloc_error(layout)
+        };
+        Rc::new(BufferPool {
+            base,
+            buffer_len,
+            count,
+            free: RefCell::new((0..count).rev().collect()),
+        })
+    }
+
+    fn layout(count: u16, buffer_len: usize) -> Layout {
+        let bytes = usize::from(count.max(1)).checked_mul(buffer_len.max(1));
+        bytes
+            .and_then(|bytes| Layout::from_size_align(bytes, PAGE).ok())
+            .expect("a buffer pool larger than the address space")
+    }
+
+    /// The size of each buffer.
+    pub fn buffer_len(&self) -> usize {
+        self.buffer_len
+    }
+
+    /// How many buffers there are.
+    pub fn count(&self) -> u16 {
+        self.count
+    }
+
+    /// Takes a buffer that nobody holds. The caller gives its number to the kernel, or makes a [`PoolBuffer`] of it.
+    pub fn take_free(&self) -> Option<u16> {
+        self.free.borrow_mut().pop()
+    }
+
+    /// Where a buffer's memory begins.
+    pub fn address(&self, index: u16) -> *mut u8 {
+        assert!(index < self.count, "buffer {index} of a pool of {}", self.count);
+        // SAFETY: the index is within the allocation, as just asserted.
+        unsafe { self.base.as_ptr().add(usize::from(index) * self.buffer_len) }
+    }
+
+    /// Wraps a buffer whose first `filled` bytes were received.
+    ///
+    /// # Safety
+    ///
+    /// The buffer was taken from this pool, the kernel is done with it, nobody else holds it, and its first `filled`
+    /// bytes are initialised.
+    pub unsafe fn wrap(self: &Rc<Self>, index: u16, filled: usize) -> PoolBuffer {
+        assert!(filled <= self.buffer_len && index < self.count);
+        PoolBuffer {
+            pool: self.clone(),
+            index,
+            filled,
+        }
+    }
+}
+
+impl Drop for BufferPool {
+    fn drop(&mut self) {
+        // SAFETY: `new` allocated exactly this; the last owner is gone, and a driver keeps an owner as long as the kernel
+        // may write here.
+        unsafe { dealloc(self.base.as_ptr(), Self::layout(self.count, self.buffer_len)) }
+    }
+}
+
+impl fmt::Debug for BufferPool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("BufferPool")
+            .field("count", &self.count)
+            .field("buffer_len", &self.buffer_len)
+            .field("free", &self.free.borrow().len())
+            .finish()
+    }
+}
+
+/// A filled buffer of the pool, which goes back when dropped.
+pub struct PoolBuffer {
+    pool: Rc<BufferPool>,
+    index: u16,
+    filled: usize,
+}
+
+impl PoolBuffer {
+    /// What was received.
+    pub fn filled(&self) -> &[u8] {
+        // SAFETY: `wrap`'s caller vouched for these bytes, and nobody else holds the buffer until it is dropped.
+        unsafe { std::slice::from_raw_parts(self.pool.address(self.index), self.filled) }
+    }
+
+    /// What was received, to change in place.
+    pub fn filled_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as for `filled`; `&mut self` makes this the only reference.
+        unsafe { std::slice::from_raw_parts_mut(self.pool.address(self.index), self.filled) }
+    }
+}
+
+impl Drop for PoolBuffer {
+    fn drop(&mut self) {
+        self.pool.free.borrow_mut().push(self.index);
+    }
+}
+
+impl fmt::Debug for PoolBuffer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "PoolBuffer({}, {} bytes)", self.index, self.filled)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_dropped_buffer_comes_back_and_outlives_nothing() {
+        let pool = BufferPool::new(2, 16);
+        let index = pool.take_free().unwrap();
+        // SAFETY: the buffer was just taken and is written before it is wrapped.
+        let buffer = unsafe {
+            pool.address(index).write_bytes(7, 16);
+            pool.wrap(index, 16)
+        };
+        assert_eq!(buffer.filled(), [7; 16]);
+        assert!(pool.take_free().is_some());
+        assert!(pool.take_free().is_none());
+        drop(buffer);
+        assert_eq!(pool.take_free(), Some(index));
+    }
+}

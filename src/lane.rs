@@ -1,0 +1,246 @@
+//! Lanes: why nothing is lost.
+//!
+//! Each descriptor has a read lane (for a listener: its accepts) and a write lane, and a lane has room for one flight.
+//! Two sends in flight on one stream interleave; two receives deliver in whatever order they complete. So whoever wants
+//! to use a lane holds it first, in the order of asking.
+//!
+//! Dropping a read leaves its flight in the lane and asks for its cancel, but the kernel may have received already. So
+//! the next read first waits for that flight to land, and serves what it brought before it asks the kernel for more.
+//! A dropped write may have sent any prefix; the next write waits until it is known to be over.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll, Waker};
+
+use crate::driver::FlightId;
+use crate::io::IoBufMut;
+use crate::loop_core::LoopCore;
+
+/// One direction of a descriptor.
+#[derive(Default)]
+pub(crate) struct Lane {
+    /// The flight that is in this lane, whether its future lives or not.
+    pub(crate) flight: Cell<Option<FlightId>>,
+    turnstile: Turnstile,
+    unread: RefCell<Unread>,
+}
+
+/// What was received for reads that are gone.
+#[derive(Default)]
+struct Unread {
+    bytes: Vec<u8>,
+    at: usize,
+    error: Option<i32>,
+}
+
+impl Lane {
+    /// Waits for this lane to be free, in the order of asking, and holds it.
+    pub(crate) fn hold(&self) -> Holding<'_> {
+        Holding {
+            lane: self,
+            ticket: None,
+        }
+    }
+
+    /// Waits until no flight of an earlier call is in the lane, and takes in what it had received. To be called by who
+    /// holds the lane.
+    pub(crate) async fn settle(&self, core: &LoopCore) {
+        if let Some(id) = self.flight.get() {
+            core.landed(id).await;
+            self.flight.set(None);
+            let harvest = core.harvest(id);
+            let mut unread = self.unread.borrow_mut();
+            debug_assert!(unread.is_empty(), "a new flight starts only when nothing is unread");
+            *unread = Unread {
+                bytes: harvest.bytes,
+                at: 0,
+                error: harvest.error,
+            };
+        }
+    }
+
+    /// Whether something is unread. If so, takes one from the budget of results that are there at once.
+    pub(crate) async fn has_unread(&self, core: &LoopCore) -> bool {
+        if self.unread.borrow().is_empty() {
+            return false;
+        }
+        std::future::poll_fn(|cx| match core.spend_budget(cx) {
+            true => Poll::Ready(()),
+            false => Poll::Pending,
+        })
+        .await;
+        true
+    }
+
+    /// Serves unread bytes into `buf`; `None` if there are none.
+    pub(crate) fn serve<B: IoBufMut>(&self, buf: &mut B) -> Option<Result<usize, i32>> {
+        let mut unread = self.unread.borrow_mut();
+        let left = &unread.bytes[unread.at..];
+        if left.is_empty() {
+            return unread.error.take().map(Err);
+        }
+        debug_assert!(buf.capacity() > 0);
+        let count = left.len().min(buf.capacity());
+        // SAFETY: the buffer vouches for `capacity` bytes that are its alone; `count` is no more than that, and
+        // these bytes are initialised once copied.
+        unsafe {
+            std::ptr::copy_nonoverlapping(left.as_ptr(), buf.as_mut_ptr(), count);
+            buf.set_filled(count);
+        }
+        unread.at += count;
+        unread.forget_if_done();
+        Some(Ok(count))
+    }
+
+    /// Serves all unread bytes at once; `None` if there are none.
+    pub(crate) fn serve_all(&self) -> Option<Result<Vec<u8>, i32>> {
+        let mut unread = self.unread.borrow_mut();
+        if unread.at == unread.bytes.len() {
+            return unread.error.take().map(Err);
+        }
+        let mut bytes = std::mem::take(&mut unread.bytes);
+        bytes.drain(..std::mem::take(&mut unread.at));
+        Some(Ok(bytes))
+    }
+
+    /// Puts received bytes back, for the next read.
+    pub(crate) fn put_back(&self, bytes: &[u8], error: Option<i32>) {
+        let mut unread = self.unread.borrow_mut();
+        debug_assert!(unread.is_empty());
+        unread.bytes.extend_from_slice(bytes);
+        unread.error = error;
+    }
+
+    /// Whether a flight is in the lane or bytes are unread.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.flight.get().is_some() || !self.unread.borrow().is_empty()
+    }
+}
+
+impl Unread {
+    fn is_empty(&self) -> bool {
+        self.at == self.bytes.len() && self.error.is_none()
+    }
+
+    fn forget_if_done(&mut self) {
+        if self.at == self.bytes.len() {
+            self.bytes = Vec::new();
+            self.at = 0;
+        }
+    }
+}
+
+/// Lets one holder in at a time, first come, first served. The uncontended way in and out is one flag.
+#[derive(Default)]
+struct Turnstile {
+    held: Cell<bool>,
+    next_ticket: Cell<u64>,
+    waiting: RefCell<VecDeque<Waiting>>,
+}
+
+struct Waiting {
+    ticket: u64,
+    /// Taken when it is called.
+    waker: Option<Waker>,
+    /// The lane was handed to this one; it is still at the front of the queue until it notices.
+    called: bool,
+}
+
+/// Waits for a lane, then holds it until dropped.
+#[must_use = "a lane is held only once this is awaited"]
+pub(crate) struct Holding<'a> {
+    lane: &'a Lane,
+    ticket: Option<u64>,
+}
+
+impl<'a> Future for Holding<'a> {
+    type Output = Hold<'a>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Hold<'a>> {
+        let turnstile = &self.lane.turnstile;
+        let Some(ticket) = self.ticket else {
+            if !turnstile.held.replace(true) {
+                return Poll::Ready(Hold { lane: self.lane });
+            }
+            let ticket = turnstile.next_ticket.get();
+            turnstile.next_ticket.set(ticket + 1);
+            let waker = Some(cx.waker().clone());
+            turnstile.waiting.borrow_mut().push_back(Waiting {
+                ticket,
+                waker,
+                called: false,
+            });
+            self.ticket = Some(ticket);
+            return Poll::Pending;
+        };
+        let is_called = turnstile.is_called(ticket);
+        if is_called {
+            drop(turnstile.leave_queue(ticket));
+            let lane = self.lane;
+            self.ticket = None;
+            return Poll::Ready(Hold { lane });
+        }
+        let mut waker = Some(cx.waker().clone());
+        if let Some(waiting) = turnstile.waiting.borrow_mut().iter_mut().find(|w| w.ticket == ticket) {
+            std::mem::swap(&mut waiting.waker, &mut waker);
+        }
+        Poll::Pending
+    }
+}
+
+impl Drop for Holding<'_> {
+    fn drop(&mut self) {
+        let Some(ticket) = self.ticket.take() else { return };
+        let turnstile = &self.lane.turnstile;
+        let was_called = turnstile.is_called(ticket);
+        drop(turnstile.leave_queue(ticket));
+        if was_called {
+            turnstile.hand_over();
+        }
+    }
+}
+
+/// The right to use a lane.
+pub(crate) struct Hold<'a> {
+    lane: &'a Lane,
+}
+
+impl Drop for Hold<'_> {
+    fn drop(&mut self) {
+        self.lane.turnstile.hand_over();
+    }
+}
+
+impl Turnstile {
+    /// Calls the next in the queue, or leaves the lane free.
+    fn hand_over(&self) {
+        let waker = match self.waiting.borrow_mut().front_mut() {
+            Some(next) => {
+                next.called = true;
+                next.waker.take()
+            }
+            None => {
+                self.held.set(false);
+                return;
+            }
+        };
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+
+    fn is_called(&self, ticket: u64) -> bool {
+        let waiting = self.waiting.borrow();
+        waiting
+            .front()
+            .is_some_and(|first| first.called && first.ticket == ticket)
+    }
+
+    fn leave_queue(&self, ticket: u64) -> Option<Waiting> {
+        let mut waiting = self.waiting.borrow_mut();
+        let at = waiting.iter().position(|waiting| waiting.ticket == ticket)?;
+        waiting.remove(at)
+    }
+}

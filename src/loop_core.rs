@@ -1,0 +1,399 @@
+//! The state of one loop, shared by everything that belongs to it.
+//!
+//! `EventLoop` owns it; streams, timers and tasks hold a share, and code that runs inside the loop finds it through a
+//! thread-local. That thread-local is a bare pointer: it has no destructor, so a loop that somebody keeps in a
+//! thread-local of their own can still find it while the thread ends.
+//!
+//! Rule of this crate: no foreign code (wakers, destructors, callbacks) runs while one of these cells is borrowed.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ptr;
+use std::rc::{Rc, Weak};
+use std::sync::Arc;
+use std::task::Context;
+use std::time::Duration;
+
+use slab::Slab;
+
+use crate::callback::Callback;
+use crate::driver::{Closed, Completion, Control, Driver, Reply, Wait};
+use crate::exception::{Exception, report};
+use crate::flight::FlightTable;
+use crate::metrics::LoopCounters;
+use crate::remote::Letterbox;
+use crate::sys::Fd;
+use crate::task::{Owner, RawTask, Runnable, TaskId};
+use crate::time::Instant;
+use crate::timers::{Action, TimerId, Timers};
+
+/// Operations that may complete synchronously within one poll of a task before results go through the ready deque, so
+/// that a task which always finds its data ready cannot starve the others.
+const BUDGET: u32 = 64;
+
+/// How long closing a loop waits for its flights. A cancelled socket operation lands in microseconds; this is for a
+/// kernel that has lost one.
+const CLOSE_WITHIN: Duration = Duration::from_secs(5);
+
+/// What runs in a turn.
+pub(crate) enum Ready {
+    Task(Runnable),
+    Call(Rc<dyn Callback>),
+    Remote(Box<dyn FnOnce() + Send>),
+}
+
+/// What other threads send.
+pub(crate) enum Mail {
+    Wake(Runnable),
+    Call(Box<dyn FnOnce() + Send>),
+    Stop,
+}
+
+pub(crate) struct LoopCore {
+    pub(crate) driver: RefCell<Box<dyn Driver>>,
+    pub(crate) flights: RefCell<FlightTable>,
+    pub(crate) ready: RefCell<VecDeque<Ready>>,
+    pub(crate) timers: RefCell<Timers>,
+    /// Every task that is not done.
+    pub(crate) tasks: RefCell<Slab<RawTask>>,
+    pub(crate) letterbox: Arc<Letterbox<Mail>>,
+    pub(crate) exception_handler: RefCell<Option<ExceptionHandler>>,
+    pub(crate) counters: LoopCounters,
+    /// Set by `stop`; the loop ends after the current turn.
+    pub(crate) stopping: Cell<bool>,
+    closed: Cell<bool>,
+    current_task: Cell<Option<RawTask>>,
+    next_task_id: Cell<u64>,
+    budget: Cell<u32>,
+    /// Kept between turns for their memory.
+    landed: Cell<Vec<Completion>>,
+    mail: Cell<Vec<Mail>>,
+    this: Weak<LoopCore>,
+}
+
+pub(crate) type ExceptionHandler = Rc<dyn Fn(&Exception)>;
+
+thread_local! {
+    /// The loop that this thread is running, or null. Whoever sets it keeps the loop alive meanwhile.
+    static CURRENT: Cell<*const LoopCore> = const { Cell::new(ptr::null()) };
+}
+
+impl LoopCore {
+    pub(crate) fn new(driver: Box<dyn Driver>) -> Rc<LoopCore> {
+        let letterbox = Arc::new(Letterbox::new(driver.notifier()));
+        Rc::new_cyclic(|this| LoopCore {
+            driver: RefCell::new(driver),
+            flights: RefCell::default(),
+            ready: RefCell::default(),
+            timers: RefCell::default(),
+            tasks: RefCell::default(),
+            letterbox,
+            exception_handler: RefCell::default(),
+            counters: LoopCounters::default(),
+            stopping: Cell::new(false),
+            closed: Cell::new(false),
+            current_task: Cell::new(None),
+            next_task_id: Cell::new(1),
+            budget: Cell::new(BUDGET),
+            landed: Cell::default(),
+            mail: Cell::default(),
+            this: this.clone(),
+        })
+    }
+
+    // The current loop.
+
+    /// The loop that this thread is running.
+    pub(crate) fn try_current<'a>() -> Option<&'a LoopCore> {
+        // SAFETY: `Entered` keeps the loop alive while the pointer is set, and takes the pointer back before it lets go.
+        // The reference does not outlive the call into user code during which the loop is entered: every caller in
+        // this crate uses it at once.
+        unsafe { CURRENT.get().as_ref() }
+    }
+
+    /// The same, for calls that make no sense elsewhere.
+    #[track_caller]
+    pub(crate) fn current<'a>(call: &str) -> &'a LoopCore {
+        match LoopCore::try_current() {
+            Some(core) => core,
+            None => panic!("windlass: `{call}` was called outside of an event loop: call it inside `windlass::run`"),
+        }
+    }
+
+    pub(crate) fn rc(&self) -> Rc<LoopCore> {
+        self.this.upgrade().expect("a loop that is borrowed is alive")
+    }
+
+    /// Makes this the thread's current loop until the guard is dropped.
+    pub(crate) fn enter(&self) -> Entered {
+        let core = self.rc();
+        let outer = CURRENT.replace(&raw const *core);
+        Entered { core, outer }
+    }
+
+    /// The same, to run it: refused while any loop is running here.
+    pub(crate) fn enter_to_run(&self) -> io::Result<Entered> {
+        if LoopCore::try_current().is_some() {
+            return Err(io::Error::other(
+                "an event loop is already running on this thread: spawn a task instead, or use another thread",
+            ));
+        }
+        if self.is_closed() {
+            return Err(crate::remote::LoopClosed.into());
+        }
+        Ok(self.enter())
+    }
+
+    // The steps of a turn.
+
+    /// Step 1: how long the driver may sleep.
+    pub(crate) fn next_wait(&self) -> Wait {
+        if !self.ready.borrow().is_empty() || self.letterbox.has_mail() {
+            return Wait::No;
+        }
+        match self.timers.borrow_mut().next_deadline() {
+            Some(deadline) if deadline < Instant::NEVER => Wait::Until(deadline),
+            _ => Wait::Forever,
+        }
+    }
+
+    /// Step 2: the only place where the thread sleeps.
+    pub(crate) fn drive(&self, wait: Wait) -> io::Result<Vec<Completion>> {
+        let asleep = wait != Wait::No && self.letterbox.fall_asleep();
+        let wait = if asleep { wait } else { Wait::No };
+        let mut landed = self.landed.take();
+        let result = self.driver.borrow_mut().poll(&mut landed, wait);
+        if asleep {
+            self.letterbox.wake_up();
+        }
+        // What landed before an error still landed.
+        result.inspect_err(|_| self.land(&mut landed))?;
+        Ok(landed)
+    }
+
+    /// Step 3: completions wake their tasks; what other threads sent joins the ready deque.
+    pub(crate) fn land_and_collect(&self, mut landed: Vec<Completion>) {
+        self.land(&mut landed);
+        self.landed.set(landed);
+        if !self.letterbox.has_mail() {
+            return;
+        }
+        let mut mail = self.mail.take();
+        self.letterbox.collect(&mut mail);
+        let mut ready = self.ready.borrow_mut();
+        for item in mail.drain(..) {
+            match item {
+                Mail::Wake(runnable) => ready.push_back(Ready::Task(runnable)),
+                Mail::Call(call) => ready.push_back(Ready::Remote(call)),
+                Mail::Stop => self.stopping.set(true),
+            }
+        }
+        self.mail.set(mail);
+    }
+
+    /// Step 4: timers that are due join the ready deque.
+    pub(crate) fn fire_due_timers(&self) {
+        if self.timers.borrow().is_empty() {
+            return;
+        }
+        let now = self.now();
+        loop {
+            let due = self.timers.borrow_mut().pop_due(now);
+            match due {
+                Some(Action::Wake(waker)) => crate::exception::guard("a waker", || waker.wake()),
+                Some(Action::Call(callback)) => self.ready.borrow_mut().push_back(Ready::Call(callback)),
+                None => return,
+            }
+        }
+    }
+
+    /// Step 6, once per entry of the batch.
+    pub(crate) fn run_next(&self) {
+        let Some(next) = self.ready.borrow_mut().pop_front() else {
+            return;
+        };
+        match next {
+            Ready::Task(runnable) => runnable.run(self),
+            Ready::Call(callback) => {
+                if let Err(payload) = catch_unwind(AssertUnwindSafe(|| callback.run())) {
+                    report(Exception::callback_panic(callback.location(), payload));
+                }
+            }
+            Ready::Remote(call) => crate::exception::guard("a callback from another thread", call),
+        }
+    }
+
+    // What tasks and futures use.
+
+    pub(crate) fn now(&self) -> Instant {
+        self.driver.borrow().now()
+    }
+
+    pub(crate) fn control(&self, call: Control) -> io::Result<Reply> {
+        self.driver.borrow_mut().control(call)
+    }
+
+    /// Closes a connection that nobody will serve.
+    pub(crate) fn reset(&self, fd: Fd) {
+        let _ = self.control(Control::Reset { fd });
+    }
+
+    pub(crate) fn add_timer(&self, when: Instant, action: Action) -> TimerId {
+        self.timers.borrow_mut().add(when, action)
+    }
+
+    pub(crate) fn cancel_timer(&self, id: TimerId) {
+        let action = self.timers.borrow_mut().cancel(id);
+        drop(action);
+    }
+
+    pub(crate) fn next_task_id(&self) -> TaskId {
+        let id = self.next_task_id.get();
+        self.next_task_id.set(id + 1);
+        TaskId(id)
+    }
+
+    pub(crate) fn current_task(&self) -> Option<RawTask> {
+        self.current_task.get()
+    }
+
+    pub(crate) fn set_current_task(&self, task: Option<RawTask>) -> Option<RawTask> {
+        self.current_task.replace(task)
+    }
+
+    /// A hold on the current task for an orphan that it leaves behind.
+    pub(crate) fn current_owner(&self) -> Option<Owner> {
+        self.current_task.get().map(Owner::new)
+    }
+
+    pub(crate) fn refill_budget(&self) {
+        self.budget.set(BUDGET);
+    }
+
+    /// Takes one from the current poll's budget of results that were there at once. When it is used up, the caller's
+    /// task is scheduled again, and the caller returns `Pending`.
+    pub(crate) fn spend_budget(&self, cx: &mut Context<'_>) -> bool {
+        match self.budget.get() {
+            0 => {
+                cx.waker().wake_by_ref();
+                false
+            }
+            left => {
+                self.budget.set(left - 1);
+                true
+            }
+        }
+    }
+
+    // The end.
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closed.get()
+    }
+
+    /// Cancels every task, lands every flight, and lets the driver go. What does not land in time is leaked: the kernel
+    /// may still write there.
+    pub(crate) fn close(&self) {
+        if self.closed.replace(true) {
+            return;
+        }
+        let _entered = self.enter();
+        self.cancel_tasks();
+        self.drop_scheduled();
+        let landed_all = self.land_everything();
+        let closed = {
+            let driver = self.driver.borrow();
+            Closed {
+                counters: driver.counters(),
+                description: driver.describe(),
+                now: driver.now(),
+            }
+        };
+        let driver = self.driver.replace(Box::new(closed));
+        if landed_all {
+            drop(driver);
+        } else {
+            std::mem::forget(driver);
+            report(Exception::error(
+                format!(
+                    "{} operations did not end within {CLOSE_WITHIN:?}",
+                    self.flights.borrow().in_air()
+                ),
+                io::Error::new(io::ErrorKind::TimedOut, "their memory is leaked"),
+            ));
+        }
+    }
+
+    /// A task's destructor may end other tasks but cannot add one: a closed loop cancels at once what is spawned on it.
+    pub(crate) fn cancel_tasks(&self) {
+        loop {
+            let next = self.tasks.borrow().iter().next().map(|(_, &task)| task);
+            match next {
+                Some(task) => task.cancel_now(self),
+                None => return,
+            }
+        }
+    }
+
+    /// Drops, one by one and with nothing borrowed, everything that would have run.
+    fn drop_scheduled(&self) {
+        while let Some(next) = { self.ready.borrow_mut().pop_front() } {
+            crate::exception::guard("a callback's destructor", || drop(next));
+        }
+        while let Some(action) = { self.timers.borrow_mut().pop_any() } {
+            crate::exception::guard("a callback's destructor", || drop(action));
+        }
+        for item in self.letterbox.close() {
+            crate::exception::guard("a callback's destructor", || drop(item));
+        }
+    }
+
+    fn land_everything(&self) -> bool {
+        let ids = self.flights.borrow().ids_in_air();
+        for id in ids {
+            self.cancel_for_close(id);
+        }
+        let deadline = std::time::Instant::now() + CLOSE_WITHIN;
+        let mut landed = self.landed.take();
+        while self.flights.borrow().in_air() > 0 {
+            if std::time::Instant::now() > deadline {
+                return false;
+            }
+            let wait = Wait::Until(self.now() + Duration::from_millis(100));
+            let result = self.driver.borrow_mut().poll(&mut landed, wait);
+            self.land(&mut landed);
+            if result.is_err() {
+                return self.flights.borrow().in_air() == 0;
+            }
+        }
+        true
+    }
+}
+
+impl std::fmt::Debug for LoopCore {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("EventLoop")
+            .field("driver", &self.driver.borrow().describe().name)
+            .field("tasks", &self.tasks.borrow().len())
+            .field("ready", &self.ready.borrow().len())
+            .field("timers", &self.timers.borrow().live())
+            .field("in_air", &self.flights.borrow().in_air())
+            .field("closed", &self.closed.get())
+            .finish()
+    }
+}
+
+/// While it lives, its loop is the thread's current one.
+pub(crate) struct Entered {
+    core: Rc<LoopCore>,
+    outer: *const LoopCore,
+}
+
+impl Drop for Entered {
+    fn drop(&mut self) {
+        debug_assert!(ptr::eq(CURRENT.get(), &raw const *self.core));
+        CURRENT.set(self.outer);
+    }
+}

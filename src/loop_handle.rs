@@ -1,0 +1,328 @@
+//! The loop as other threads see it.
+
+use std::fmt;
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
+
+use crate::loop_core::{LoopCore, Mail};
+use crate::remote::{Letterbox, LoopClosed};
+use crate::task::{JoinError, TaskId};
+
+/// A loop's handle for any thread: `Send`, `Sync`, cheap to clone.
+///
+/// After the loop is gone every call gives [`LoopClosed`].
+///
+/// ```
+/// windlass::run(async {
+///     let handle = windlass::LoopHandle::current().unwrap();
+///     let (promise, future) = windlass::promise::<i32>();
+///     let thread = std::thread::spawn(move || {
+///         // From here, run a future on the loop and wait for its result.
+///         handle.spawn(async { 20 + 1 }).unwrap().wait().unwrap()
+///     });
+///     windlass::call_soon(move || promise.resolve(21).unwrap());
+///     assert_eq!(future.await.unwrap(), 21);
+///     while !thread.is_finished() {
+///         windlass::time::sleep(std::time::Duration::from_millis(1)).await;
+///     }
+///     assert_eq!(thread.join().unwrap(), 21);
+/// })?;
+/// # Ok::<(), std::io::Error>(())
+/// ```
+#[derive(Clone)]
+pub struct LoopHandle {
+    letterbox: Arc<Letterbox<Mail>>,
+}
+
+impl LoopHandle {
+    pub(crate) fn new(letterbox: Arc<Letterbox<Mail>>) -> LoopHandle {
+        LoopHandle { letterbox }
+    }
+
+    /// The handle of the loop that this thread is running.
+    pub fn current() -> Option<LoopHandle> {
+        LoopCore::try_current().map(|core| LoopHandle::new(core.letterbox.clone()))
+    }
+
+    /// Runs `callback` on the loop in its next turn, after what was sent before it. A sleeping loop wakes at once; a
+    /// burst of calls costs one system call, and calls to a loop that is running cost none.
+    pub fn call_soon_threadsafe(&self, callback: impl FnOnce() + Send + 'static) -> Result<(), LoopClosed> {
+        let call = Mail::Call(Box::new(callback));
+        self.letterbox.send(call).map_err(|_| LoopClosed)
+    }
+
+    /// Runs a future on the loop and gives its result here: asyncio's `run_coroutine_threadsafe`.
+    pub fn spawn<F>(&self, future: F) -> Result<RemoteHandle<F::Output>, LoopClosed>
+    where
+        F: Future + Send + 'static,
+        F::Output: Send + 'static,
+    {
+        self.spawn_with(move || future)
+    }
+
+    /// The same for a future that is not `Send`: only the closure that makes it travels.
+    pub fn spawn_with<M, F>(&self, make: M) -> Result<RemoteHandle<F::Output>, LoopClosed>
+    where
+        M: FnOnce() -> F + Send + 'static,
+        F: Future + 'static,
+        F::Output: Send + 'static,
+    {
+        let shared = Arc::new(Shared::default());
+        let resolver = Resolver {
+            shared: Some(shared.clone()),
+        };
+        self.call_soon_threadsafe(move || resolver.start(make()))?;
+        Ok(RemoteHandle {
+            shared,
+            letterbox: self.letterbox.clone(),
+        })
+    }
+
+    /// Ends the loop's [`run_forever`](crate::EventLoop::run_forever) after its next turn.
+    pub fn stop(&self) -> Result<(), LoopClosed> {
+        self.letterbox.send(Mail::Stop).map_err(|_| LoopClosed)
+    }
+
+    /// Whether the loop is gone.
+    pub fn is_closed(&self) -> bool {
+        self.letterbox.is_closed()
+    }
+}
+
+impl fmt::Debug for LoopHandle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LoopHandle").field("closed", &self.is_closed()).finish()
+    }
+}
+
+/// The result of a future that was sent to a loop: wait for it on any thread, or await it on any runtime.
+///
+/// Dropping it lets the future run on.
+#[must_use = "drop it with `drop` if the result does not matter"]
+pub struct RemoteHandle<T> {
+    shared: Arc<Shared<T>>,
+    letterbox: Arc<Letterbox<Mail>>,
+}
+
+struct Shared<T> {
+    state: Mutex<State<T>>,
+    done: Condvar,
+}
+
+struct State<T> {
+    result: Option<Result<T, JoinError>>,
+    finished: bool,
+    waker: Option<Waker>,
+    cancel_requested: bool,
+    /// Ends the task; to be called on the loop's thread.
+    cancel: Option<CancelOnLoop>,
+}
+
+impl<T> Default for Shared<T> {
+    fn default() -> Shared<T> {
+        Shared {
+            state: Mutex::new(State {
+                result: None,
+                finished: false,
+                waker: None,
+                cancel_requested: false,
+                cancel: None,
+            }),
+            done: Condvar::new(),
+        }
+    }
+}
+
+impl<T> Shared<T> {
+    fn state(&self) -> MutexGuard<'_, State<T>> {
+        self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    fn resolve(&self, result: Result<T, JoinError>) {
+        let waker = {
+            let mut state = self.state();
+            state.result = Some(result);
+            state.finished = true;
+            state.cancel = None;
+            state.waker.take()
+        };
+        self.done.notify_all();
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+}
+
+/// A waker that ends the task by waking a future beside it. Wakers may travel; join handles may not.
+type CancelOnLoop = Waker;
+
+/// Sees to it that the handle gets an answer, whatever becomes of the future.
+struct Resolver<T: Send + 'static> {
+    shared: Option<Arc<Shared<T>>>,
+}
+
+impl<T: Send + 'static> Resolver<T> {
+    /// On the loop: runs the future in a task of its own, so that a panic comes back as an error.
+    fn start<F: Future<Output = T> + 'static>(mut self, future: F) {
+        let Some(shared) = self.shared.take() else { return };
+        // From here on this task answers, and if the loop closes first, its destructor.
+        let answer = Resolver {
+            shared: Some(shared.clone()),
+        };
+        let mut task = crate::task::spawn(future);
+        crate::task::spawn(async move {
+            let mut answer = answer;
+            let result = std::future::poll_fn(|cx| {
+                {
+                    let mut state = shared.state();
+                    if state.cancel_requested {
+                        task.cancel();
+                    }
+                    state.cancel = Some(cx.waker().clone());
+                }
+                Pin::new(&mut task).poll(cx)
+            })
+            .await;
+            answer.shared = None;
+            shared.resolve(result);
+        });
+    }
+}
+
+impl<T: Send + 'static> Drop for Resolver<T> {
+    fn drop(&mut self) {
+        if let Some(shared) = self.shared.take() {
+            shared.resolve(Err(JoinError::cancelled(TaskId(0))));
+        }
+    }
+}
+
+impl<T> RemoteHandle<T> {
+    /// Blocks this thread until the future is done.
+    ///
+    /// # Panics
+    ///
+    /// On the loop's own thread, which would wait for itself: await the handle there instead.
+    pub fn wait(self) -> Result<T, JoinError> {
+        self.refuse_on_own_loop();
+        let mut state = self.shared.state();
+        loop {
+            if let Some(result) = state.result.take() {
+                return result;
+            }
+            state = self
+                .shared
+                .done
+                .wait(state)
+                .unwrap_or_else(|poisoned| poisoned.into_inner());
+        }
+    }
+
+    /// Blocks this thread until the future is done or the time is up; then the handle comes back.
+    ///
+    /// # Panics
+    ///
+    /// On the loop's own thread, which would wait for itself.
+    pub fn wait_timeout(self, timeout: Duration) -> Result<Result<T, JoinError>, RemoteHandle<T>> {
+        self.refuse_on_own_loop();
+        // Durations that no clock can hold mean for ever.
+        let Some(deadline) = Instant::now().checked_add(timeout) else {
+            return Ok(self.wait());
+        };
+        let mut state = self.shared.state();
+        loop {
+            if let Some(result) = state.result.take() {
+                return Ok(result);
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                drop(state);
+                return Err(self);
+            }
+            let waited = self.shared.done.wait_timeout(state, left);
+            state = waited.unwrap_or_else(|poisoned| poisoned.into_inner()).0;
+        }
+    }
+
+    fn refuse_on_own_loop(&self) {
+        let is_own = LoopCore::try_current().is_some_and(|core| Arc::ptr_eq(&core.letterbox, &self.letterbox));
+        assert!(
+            !is_own,
+            "waiting here would block the loop that is to do the work: await the handle instead"
+        );
+    }
+
+    /// Asks the loop to cancel the future, as [`JoinHandle::cancel`](crate::JoinHandle::cancel) does.
+    pub fn cancel(&self) {
+        let waker = {
+            let mut state = self.shared.state();
+            state.cancel_requested = true;
+            state.cancel.take()
+        };
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+
+    /// Whether the result is there.
+    pub fn is_finished(&self) -> bool {
+        self.shared.state().finished
+    }
+}
+
+impl<T> Future for RemoteHandle<T> {
+    type Output = Result<T, JoinError>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let waker = cx.waker().clone();
+        let old;
+        {
+            let mut state = self.shared.state();
+            if let Some(result) = state.result.take() {
+                return Poll::Ready(result);
+            }
+            assert!(
+                !state.finished,
+                "a RemoteHandle was polled after it had given its result"
+            );
+            old = state.waker.replace(waker);
+        }
+        drop(old);
+        Poll::Pending
+    }
+}
+
+impl<T> fmt::Debug for RemoteHandle<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RemoteHandle")
+            .field("finished", &self.is_finished())
+            .finish()
+    }
+}
+
+/// Runs `work` on a thread of its own and gives its result to the current loop.
+pub(crate) async fn off_loop<T: Send + 'static>(
+    thread_name: &str,
+    work: impl FnOnce() -> io::Result<T> + Send + 'static,
+) -> io::Result<T> {
+    let shared = Arc::new(Shared::default());
+    let answer = Resolver {
+        shared: Some(shared.clone()),
+    };
+    std::thread::Builder::new().name(thread_name.into()).spawn(move || {
+        let mut answer = answer;
+        let result = work();
+        if let Some(shared) = answer.shared.take() {
+            shared.resolve(Ok(result));
+        }
+    })?;
+    let handle = RemoteHandle {
+        shared,
+        letterbox: LoopCore::current("off_loop").letterbox.clone(),
+    };
+    handle.await?
+}

@@ -1,0 +1,134 @@
+//! What can be bound or connected to.
+
+use std::future::Future;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
+
+use crate::loop_handle::off_loop;
+
+/// An address, or a name that stands for some: `"127.0.0.1:80"`, `("::1", 80)`, `"localhost:80"`, a `SocketAddr`.
+///
+/// Literal addresses cost nothing. A name is looked up by the system's resolver on a thread of its own, so that the loop
+/// goes on meanwhile.
+pub trait ToSocketAddrs: sealed::Sealed {
+    #[doc(hidden)]
+    fn resolve(&self) -> impl Future<Output = io::Result<Vec<SocketAddr>>>;
+
+    #[doc(hidden)]
+    fn shown(&self) -> String;
+}
+
+mod sealed {
+    pub trait Sealed {}
+}
+
+impl sealed::Sealed for SocketAddr {}
+
+impl ToSocketAddrs for SocketAddr {
+    async fn resolve(&self) -> io::Result<Vec<SocketAddr>> {
+        Ok(vec![*self])
+    }
+    fn shown(&self) -> String {
+        self.to_string()
+    }
+}
+
+impl sealed::Sealed for &[SocketAddr] {}
+
+impl ToSocketAddrs for &[SocketAddr] {
+    async fn resolve(&self) -> io::Result<Vec<SocketAddr>> {
+        Ok(self.to_vec())
+    }
+    fn shown(&self) -> String {
+        format!("{self:?}")
+    }
+}
+
+/// The kinds of address that turn into a `SocketAddr` by themselves.
+macro_rules! plain {
+    ($($kind:ty),*) => {$(
+        impl sealed::Sealed for $kind {}
+
+        impl ToSocketAddrs for $kind {
+            async fn resolve(&self) -> io::Result<Vec<SocketAddr>> {
+                Ok(vec![SocketAddr::from(*self)])
+            }
+            fn shown(&self) -> String {
+                SocketAddr::from(*self).to_string()
+            }
+        }
+    )*};
+}
+
+plain!(
+    SocketAddrV4,
+    SocketAddrV6,
+    (IpAddr, u16),
+    (Ipv4Addr, u16),
+    (Ipv6Addr, u16)
+);
+
+impl sealed::Sealed for (&str, u16) {}
+
+impl ToSocketAddrs for (&str, u16) {
+    async fn resolve(&self) -> io::Result<Vec<SocketAddr>> {
+        let (host, port) = *self;
+        match host.parse::<IpAddr>() {
+            Ok(ip) => Ok(vec![SocketAddr::new(ip, port)]),
+            Err(_) => look_up((host.to_owned(), port)).await,
+        }
+    }
+    fn shown(&self) -> String {
+        format!("{}:{}", self.0, self.1)
+    }
+}
+
+impl sealed::Sealed for str {}
+
+impl ToSocketAddrs for str {
+    async fn resolve(&self) -> io::Result<Vec<SocketAddr>> {
+        if let Ok(addr) = self.parse::<SocketAddr>() {
+            return Ok(vec![addr]);
+        }
+        let has_port = self
+            .rsplit_once(':')
+            .is_some_and(|(_, port)| port.parse::<u16>().is_ok());
+        if !has_port {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                "an address needs a port, as in \"127.0.0.1:80\" or \"localhost:80\"",
+            ));
+        }
+        look_up(self.to_owned()).await
+    }
+    fn shown(&self) -> String {
+        self.to_owned()
+    }
+}
+
+impl sealed::Sealed for String {}
+
+impl ToSocketAddrs for String {
+    async fn resolve(&self) -> io::Result<Vec<SocketAddr>> {
+        self.as_str().resolve().await
+    }
+    fn shown(&self) -> String {
+        self.clone()
+    }
+}
+
+impl<T: ToSocketAddrs + ?Sized> sealed::Sealed for &T {}
+
+impl<T: ToSocketAddrs + ?Sized> ToSocketAddrs for &T {
+    async fn resolve(&self) -> io::Result<Vec<SocketAddr>> {
+        (**self).resolve().await
+    }
+    fn shown(&self) -> String {
+        (**self).shown()
+    }
+}
+
+/// `getaddrinfo` blocks, so it runs elsewhere.
+async fn look_up(name: impl std::net::ToSocketAddrs + Send + 'static) -> io::Result<Vec<SocketAddr>> {
+    off_loop("windlass-dns", move || Ok(name.to_socket_addrs()?.collect())).await
+}

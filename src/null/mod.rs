@@ -1,0 +1,267 @@
+//! A driver that needs no kernel: in-memory sockets and a virtual clock.
+//!
+//! It is completion-based like the real ones, and takes the same liberties: an operation completes in a later poll,
+//! writing through the raw pointers that it was given; a cancel is honoured only if the operation could not complete
+//! first, so every "cancelled, yet done" race happens here without luck. Since nothing here is a system call, Miri can
+//! run the whole core on it.
+//!
+//! The clock stands still while anything can run. When the loop wants to sleep until a deadline and no operation can
+//! complete, the clock jumps there at once. When it wants to sleep for ever, the thread does sleep, until another thread
+//! wakes it.
+
+mod net;
+
+use std::collections::VecDeque;
+use std::io;
+use std::rc::Rc;
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::Duration;
+
+use self::net::Network;
+use crate::driver::{
+    Completion, Control, Description, Driver, DriverCounters, FlightId, Landing, Notify, Outcome, Reply, Scratch,
+    Start, Wait,
+};
+use crate::io::BufferPool;
+use crate::op::Op;
+use crate::runtime::Settings;
+use crate::sys::errno;
+use crate::time::Instant;
+
+pub(crate) struct Null {
+    clock: Instant,
+    network: Network,
+    /// In the order in which they were started.
+    pending: VecDeque<Pending>,
+    pool: Option<Rc<BufferPool>>,
+    alarm: Arc<Alarm>,
+    settings: Settings,
+    counters: DriverCounters,
+}
+
+struct Pending {
+    id: FlightId,
+    op: Op,
+    cancelled: bool,
+}
+
+impl Null {
+    pub(crate) fn new(settings: &Settings) -> Null {
+        Null {
+            // Not zero, so that subtracting from now does not saturate by accident.
+            clock: Instant::from_origin(Duration::from_secs(1)),
+            network: Network::default(),
+            pending: VecDeque::new(),
+            pool: None,
+            alarm: Arc::default(),
+            settings: *settings,
+            counters: DriverCounters::default(),
+        }
+    }
+
+    /// Lets every operation that can complete do so; then honours the cancels. True if anything landed.
+    fn advance(&mut self, landed: &mut Vec<Completion>) -> bool {
+        let before = landed.len();
+        let mut still_pending = VecDeque::with_capacity(self.pending.len());
+        for pending in std::mem::take(&mut self.pending) {
+            let landing = match self.attempt(pending.op) {
+                Some(landing) => {
+                    self.counters.late_cancels += u64::from(pending.cancelled);
+                    landing
+                }
+                None if pending.cancelled => Landing::last(Err(errno::CANCELED)),
+                None => {
+                    still_pending.push_back(pending);
+                    continue;
+                }
+            };
+            self.counters.completions += 1;
+            landed.push(Completion {
+                id: pending.id,
+                landing,
+            });
+        }
+        self.pending = still_pending;
+        landed.len() > before
+    }
+
+    /// Carries an operation out, if it can be.
+    fn attempt(&mut self, op: Op) -> Option<Landing> {
+        let outcome = match op {
+            Op::Accept { fd } => self.network.accept(fd)?.map(|fd| fd as u32),
+            Op::Connect { fd, addr } => self.network.connect(fd, addr)?.map(|()| 0),
+            Op::Recv { fd, ptr, len } => {
+                // SAFETY: the flight owns these bytes until its completion, which has not been told yet.
+                self.network.recv(fd, |bytes| unsafe { copy_out(bytes, ptr, len) })?
+            }
+            Op::RecvVectored { fd, slices, count } => self.network.recv(fd, |bytes| {
+                // SAFETY: the flight owns the slices and what they point to until its completion.
+                let slices = unsafe { std::slice::from_raw_parts(slices, count) };
+                let parts = slices.iter();
+                // SAFETY: as above.
+                parts.map(|part| unsafe { copy_out(bytes, part.base, part.len) }).sum()
+            })?,
+            Op::RecvManaged { fd } => return self.recv_managed(fd),
+            Op::Send { fd, ptr, len, all: _ } => {
+                // SAFETY: the flight owns these bytes until its completion.
+                self.network.send(fd, unsafe { std::slice::from_raw_parts(ptr, len) })?
+            }
+            Op::SendVectored { fd, slices, count } => self.send_vectored(fd, slices, count)?,
+        };
+        Some(Landing::last(outcome))
+    }
+
+    fn recv_managed(&mut self, fd: i32) -> Option<Landing> {
+        let settings = &self.settings;
+        let pool = self
+            .pool
+            .get_or_insert_with(|| BufferPool::new(settings.managed_count.next_power_of_two(), settings.managed_len));
+        if !self.network.can_recv(fd) {
+            return None;
+        }
+        let Some(index) = pool.take_free() else {
+            self.counters.pool_empty += 1;
+            return Some(Landing::last(Err(errno::NO_BUFFERS)));
+        };
+        let (address, len) = (pool.address(index), pool.buffer_len());
+        // SAFETY: the buffer was just taken from the pool, so nobody else has it.
+        let outcome = self
+            .network
+            .recv(fd, |bytes| unsafe { copy_out(bytes, address, len) })?;
+        let filled = outcome.unwrap_or(0) as usize;
+        // SAFETY: the same buffer, and this many of its bytes were just written.
+        let buffer = Some(unsafe { pool.wrap(index, filled) }).filter(|_| filled > 0);
+        Some(Landing {
+            outcome,
+            more: false,
+            buffer,
+        })
+    }
+
+    fn send_vectored(&mut self, fd: i32, slices: *const crate::sys::IoVec, count: usize) -> Option<Outcome> {
+        // SAFETY: the flight owns the slices and what they point to until its completion.
+        let slices = unsafe { std::slice::from_raw_parts(slices, count) };
+        let mut sent = 0;
+        for slice in slices {
+            // SAFETY: as above.
+            let bytes = unsafe { std::slice::from_raw_parts(slice.base, slice.len) };
+            match self.network.send(fd, bytes) {
+                Some(Ok(count)) => {
+                    sent += count;
+                    if (count as usize) < slice.len {
+                        break;
+                    }
+                }
+                stopped if sent == 0 => return stopped,
+                _ => break,
+            }
+        }
+        Some(Ok(sent))
+    }
+}
+
+/// Moves bytes from a pipe to a flight's memory.
+///
+/// # Safety
+///
+/// `len` bytes from `ptr` on may be written.
+unsafe fn copy_out(bytes: &mut VecDeque<u8>, ptr: *mut u8, len: usize) -> u32 {
+    let count = bytes.len().min(len);
+    for (at, byte) in bytes.drain(..count).enumerate() {
+        // SAFETY: the caller's promise; `at` is less than `len`.
+        unsafe { ptr.add(at).write(byte) };
+    }
+    count as u32
+}
+
+// SAFETY: an operation's memory is touched only in `attempt`, and its completion is pushed right after that, once: the
+// operation leaves `pending` with it.
+unsafe impl Driver for Null {
+    fn describe(&self) -> Description {
+        Description::new(
+            "null",
+            vec!["virtual clock", "in-memory sockets"],
+            "the program asked for a driver without a kernel",
+        )
+    }
+
+    fn now(&self) -> Instant {
+        self.clock
+    }
+
+    fn control(&mut self, call: Control) -> io::Result<Reply> {
+        self.network.control(call).map_err(io::Error::from_raw_os_error)
+    }
+
+    unsafe fn start(&mut self, id: FlightId, op: Op, _scratch: *mut Scratch) -> Start {
+        self.counters.submissions += 1;
+        self.pending.push_back(Pending {
+            id,
+            op,
+            cancelled: false,
+        });
+        Start::Pending
+    }
+
+    fn cancel(&mut self, id: FlightId) {
+        if let Some(pending) = self.pending.iter_mut().find(|pending| pending.id == id) {
+            pending.cancelled = true;
+        }
+    }
+
+    fn poll(&mut self, landed: &mut Vec<Completion>, wait: Wait) -> io::Result<()> {
+        let landed_any = self.advance(landed);
+        match wait {
+            Wait::No => self.counters.spins += u64::from(!landed_any),
+            _ if landed_any => {}
+            Wait::Until(deadline) => {
+                // A notification that has already come is not slept over.
+                if !self.alarm.take() {
+                    self.clock = self.clock.max(deadline);
+                }
+            }
+            Wait::Forever => self.alarm.wait(),
+        }
+        Ok(())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn notifier(&self) -> Arc<dyn Notify> {
+        self.alarm.clone()
+    }
+
+    fn counters(&self) -> DriverCounters {
+        self.counters
+    }
+}
+
+/// How another thread ends the sleep.
+#[derive(Default)]
+struct Alarm {
+    rung: Mutex<bool>,
+    ringing: Condvar,
+}
+
+impl Alarm {
+    fn take(&self) -> bool {
+        std::mem::take(&mut self.rung.lock().unwrap_or_else(|poisoned| poisoned.into_inner()))
+    }
+
+    fn wait(&self) {
+        let mut rung = self.rung.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        while !*rung {
+            rung = self.ringing.wait(rung).unwrap_or_else(|poisoned| poisoned.into_inner());
+        }
+        *rung = false;
+    }
+}
+
+impl Notify for Alarm {
+    fn notify(&self) {
+        *self.rung.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = true;
+        self.ringing.notify_one();
+    }
+}

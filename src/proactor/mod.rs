@@ -1,0 +1,24 @@
+//! The completion-based drivers: the kernel does the work and says when it is done.
+
+#[cfg(all(feature = "proactor", target_os = "linux"))]
+mod uring;
+
+use std::io;
+
+use crate::driver::Driver;
+use crate::runtime::Settings;
+
+/// Opens this platform's proactor.
+#[cfg(all(feature = "proactor", target_os = "linux"))]
+pub(crate) fn open(settings: &Settings, reason: &str) -> io::Result<Box<dyn Driver>> {
+    Ok(Box::new(uring::Uring::open(settings, reason)?))
+}
+
+/// There is none in this build.
+#[cfg(not(all(feature = "proactor", target_os = "linux")))]
+pub(crate) fn open(_settings: &Settings, _reason: &str) -> io::Result<Box<dyn Driver>> {
+    Err(io::Error::new(
+        io::ErrorKind::Unsupported,
+        "this build has no proactor: on Linux, enable the feature `proactor`; for tests there is DriverChoice::Null",
+    ))
+}

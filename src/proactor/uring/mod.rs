@@ -1,0 +1,330 @@
+//! io_uring.
+//!
+//! The kernel shares two rings with us: we put submissions into one, it puts completions into the other. Facts that
+//! shape this room:
+//!
+//! - With `DEFER_TASKRUN` a completion is not even written to the ring before we `enter` the kernel with `GETEVENTS`. So
+//!   nothing interrupts a running task, and `TASKRUN_FLAG` tells by a bit in shared memory that there is something to
+//!   enter for. A poll that may not sleep therefore looks at three words and usually makes no system call.
+//! - One `enter` submits, waits and times out at once. There is at most one per poll, unless more was started than the
+//!   submission ring holds.
+//! - A full submission ring is not an error: what does not fit waits in `backlog`, in order, and so do cancels.
+//! - A full completion ring is not an error either: the kernel keeps the overflow in memory of its own and sets a flag;
+//!   an `enter` with `GETEVENTS` flushes it once there is room.
+//! - A cancel is an operation like any other. It has a completion of its own, which only says whether it came too late.
+//! - Closing a ring is not a barrier: the kernel may write to a buffer after `close` has returned. So the loop lands every
+//!   flight before it drops the driver.
+
+mod buffers;
+mod notify;
+mod setup;
+mod submit;
+
+use std::collections::VecDeque;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use io_uring::{EnterFlags, IoUring, cqueue, squeue, types};
+
+use self::buffers::BufferRing;
+use self::notify::EventFd;
+use crate::driver::{
+    Completion, Control, Description, Driver, DriverCounters, FlightId, Landing, Notify, Reply, Scratch, Start, Wait,
+};
+use crate::op::Op;
+use crate::runtime::Settings;
+use crate::sys;
+use crate::time::Instant;
+
+/// Completions with this index are the driver's own.
+const OWN: u32 = u32::MAX;
+/// The eventfd was written to.
+const NOTIFIED: FlightId = FlightId {
+    index: OWN,
+    generation: 0,
+};
+/// A cancel was carried out, or came too late.
+const CANCELLED: FlightId = FlightId {
+    index: OWN,
+    generation: 1,
+};
+
+pub(crate) struct Uring {
+    ring: IoUring,
+    /// What did not fit into the submission ring.
+    backlog: VecDeque<squeue::Entry>,
+    buffers: Option<BufferRing>,
+    /// The kernel has no buffer rings; it was asked once.
+    buffers_refused: bool,
+    eventfd: Arc<EventFd>,
+    /// The kernel writes the eventfd's count here. Boxed: it must not move.
+    eventfd_count: Box<u64>,
+    /// Whether the read on the eventfd is in the air.
+    eventfd_armed: bool,
+    abilities: setup::Abilities,
+    settings: Settings,
+    reason: String,
+    counters: DriverCounters,
+}
+
+impl Uring {
+    pub(crate) fn open(settings: &Settings, reason: &str) -> io::Result<Uring> {
+        let (ring, abilities) = setup::open(settings)?;
+        Ok(Uring {
+            ring,
+            backlog: VecDeque::new(),
+            buffers: None,
+            buffers_refused: false,
+            eventfd: Arc::new(EventFd::new()?),
+            eventfd_count: Box::new(0),
+            eventfd_armed: false,
+            abilities,
+            settings: *settings,
+            reason: reason.to_owned(),
+            counters: DriverCounters::default(),
+        })
+    }
+
+    /// Queues a submission; it reaches the kernel with the next `enter`.
+    fn push(&mut self, entry: squeue::Entry) {
+        self.counters.submissions += 1;
+        if self.backlog.is_empty() {
+            // SAFETY: the entry's memory belongs to a flight, or to this driver, until its completion has landed.
+            if unsafe { self.ring.submission().push(&entry) }.is_ok() {
+                return;
+            }
+        }
+        self.counters.sq_full += 1;
+        self.backlog.push_back(entry);
+    }
+
+    /// Moves what was parked into the submission ring, as far as it fits.
+    fn unpark(&mut self) {
+        if self.backlog.is_empty() {
+            return;
+        }
+        let mut submission = self.ring.submission();
+        while let Some(entry) = self.backlog.front() {
+            // SAFETY: as in `push`.
+            if unsafe { submission.push(entry) }.is_err() {
+                return;
+            }
+            self.backlog.pop_front();
+        }
+    }
+
+    /// The one system call: submits everything that is in the ring, runs deferred completions, and sleeps as told.
+    fn enter(&mut self, wait: Wait) -> io::Result<()> {
+        self.counters.enters += 1;
+        let (to_submit, overflowed) = {
+            let submission = self.ring.submission();
+            (submission.len() as u32, submission.cq_overflow())
+        };
+        if overflowed {
+            self.counters.overflows += 1;
+        }
+        let mut flags = EnterFlags::GETEVENTS | EnterFlags::EXT_ARG;
+        let min_complete = u32::from(wait != Wait::No);
+        let mut time = types::Timespec::new();
+        if let Wait::Until(deadline) = wait {
+            let until = if self.abilities.absolute_timeout {
+                flags |= EnterFlags::ABS_TIMER;
+                deadline.since_origin()
+            } else {
+                deadline - sys::monotonic()
+            };
+            time = types::Timespec::from(until);
+        }
+        if wait != Wait::No && self.abilities.no_iowait {
+            flags |= EnterFlags::NO_IOWAIT;
+        }
+        let args = match wait {
+            Wait::Until(_) => types::SubmitArgs::new().timespec(&time),
+            Wait::No | Wait::Forever => types::SubmitArgs::new(),
+        };
+        // SAFETY: `EXT_ARG` says that the argument is a `SubmitArgs`, which outlives the call, as does its timespec.
+        let entered = unsafe {
+            self.ring
+                .submitter()
+                .enter(to_submit, min_complete, flags.bits(), Some(&args))
+        };
+        match entered {
+            Ok(_) => Ok(()),
+            Err(error) => match error.raw_os_error() {
+                // The time was up; a signal came; the completion ring must be reaped before more can be submitted. In
+                // each case what was submitted stays submitted, and the loop comes again.
+                Some(libc::ETIME | libc::EINTR | libc::EBUSY | libc::EAGAIN) => Ok(()),
+                _ => Err(error),
+            },
+        }
+    }
+
+    /// Takes everything out of the completion ring. Gives whether the kernel holds more back for want of room.
+    fn reap(&mut self, landed: &mut Vec<Completion>) -> bool {
+        let mut rearm = false;
+        loop {
+            let mut completions = self.ring.completion();
+            completions.sync();
+            let Some(entry) = completions.next() else { break };
+            drop(completions);
+            self.counters.completions += 1;
+            match FlightId::from_u64(entry.user_data()) {
+                NOTIFIED => rearm = true,
+                CANCELLED => {
+                    if entry.result() == -libc::ENOENT || entry.result() == -libc::EALREADY {
+                        self.counters.late_cancels += 1;
+                    }
+                }
+                id => landed.push(Completion {
+                    id,
+                    landing: self.landing(&entry),
+                }),
+            }
+        }
+        if rearm {
+            self.eventfd_armed = false;
+        }
+        self.ring.submission().cq_overflow()
+    }
+
+    fn landing(&mut self, entry: &cqueue::Entry) -> Landing {
+        let outcome = match entry.result() {
+            error if error < 0 => Err(-error),
+            count => Ok(count as u32),
+        };
+        if outcome == Err(libc::ENOBUFS) {
+            self.counters.pool_empty += 1;
+        }
+        let buffer = match (cqueue::buffer_select(entry.flags()), &self.buffers) {
+            (Some(index), Some(buffers)) => Some(buffers.filled(index, outcome.unwrap_or(0) as usize)),
+            _ => None,
+        };
+        Landing {
+            outcome,
+            more: cqueue::more(entry.flags()),
+            // An empty buffer says nothing that the count does not say; it goes back to the pool here.
+            buffer: buffer.filter(|_| outcome.is_ok_and(|count| count > 0)),
+        }
+    }
+
+    /// Keeps a read on the eventfd in the air, so that a notification ends a sleep.
+    fn arm_eventfd(&mut self) {
+        if self.eventfd_armed {
+            return;
+        }
+        self.eventfd_armed = true;
+        let entry = self.eventfd.read_into(&mut self.eventfd_count);
+        self.push(entry.user_data(NOTIFIED.to_u64()));
+    }
+}
+
+impl Drop for Uring {
+    /// The read on the eventfd is the one operation that no flight owns: it is made to complete before the memory that it
+    /// writes to goes. Closing the ring would not wait for it.
+    fn drop(&mut self) {
+        let mut stale = Vec::new();
+        for _ in 0..100 {
+            if !self.eventfd_armed {
+                return;
+            }
+            self.eventfd.notify();
+            self.unpark();
+            let soon = sys::monotonic() + Duration::from_millis(10);
+            if self.enter(Wait::Until(soon)).is_err() {
+                break;
+            }
+            self.reap(&mut stale);
+        }
+        if self.eventfd_armed {
+            std::mem::forget(std::mem::take(&mut self.eventfd_count));
+        }
+    }
+}
+
+// SAFETY: a flight's completion is pushed onto `landed` only when the kernel has posted the completion for its id, and
+// the kernel posts the last one, without MORE, when it has stopped using the operation's memory. The eventfd's count and
+// the buffer ring belong to this driver, which the loop drops only when everything has landed, or leaks.
+unsafe impl Driver for Uring {
+    fn describe(&self) -> Description {
+        Description::new("io_uring", self.abilities.names(), self.reason.clone())
+    }
+
+    fn now(&self) -> Instant {
+        sys::monotonic()
+    }
+
+    fn control(&mut self, call: Control) -> io::Result<Reply> {
+        sys::control(call)
+    }
+
+    unsafe fn start(&mut self, id: FlightId, op: Op, scratch: *mut Scratch) -> Start {
+        if let Op::RecvManaged { .. } = op {
+            // Without a buffer ring (before 5.19) the pool counts as empty, and the read goes to the heap.
+            if !self.ready_buffers() {
+                return Start::Done(Landing::last(Err(libc::ENOBUFS)));
+            }
+        }
+        // SAFETY: the caller's promise is the same: the scratch is the flight's until it has landed.
+        let entry = unsafe { submit::entry(op, scratch, &self.abilities) };
+        self.push(entry.user_data(id.to_u64()));
+        Start::Pending
+    }
+
+    fn cancel(&mut self, id: FlightId) {
+        let entry = io_uring::opcode::AsyncCancel::new(id.to_u64()).build();
+        self.push(entry.user_data(CANCELLED.to_u64()));
+    }
+
+    fn poll(&mut self, landed: &mut Vec<Completion>, wait: Wait) -> io::Result<()> {
+        self.arm_eventfd();
+        self.unpark();
+        if let Some(buffers) = &mut self.buffers {
+            buffers.give_to_kernel();
+        }
+        let has_landed = !self.ring.completion().is_empty();
+        let (must_enter, is_quiet) = {
+            let submission = self.ring.submission();
+            let flagged = submission.taskrun() || submission.cq_overflow();
+            (!submission.is_empty() || flagged, submission.is_empty() && !flagged)
+        };
+        // What is here already is served before anybody sleeps, and what is still parked must not wait for a wake.
+        let wait = if has_landed || !self.backlog.is_empty() {
+            Wait::No
+        } else {
+            wait
+        };
+        if must_enter || wait != Wait::No {
+            self.enter(wait)?;
+        } else if is_quiet && !has_landed {
+            self.counters.spins += 1;
+        }
+        let mut held_back = self.reap(landed);
+        // More was started than the ring holds, or more completed than it holds: go on until neither is so.
+        while held_back || !self.backlog.is_empty() {
+            self.unpark();
+            self.enter(Wait::No)?;
+            held_back = self.reap(landed);
+        }
+        Ok(())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.arm_eventfd();
+        loop {
+            self.unpark();
+            if self.ring.submission().is_empty() {
+                return Ok(());
+            }
+            self.enter(Wait::No)?;
+        }
+    }
+
+    fn notifier(&self) -> Arc<dyn Notify> {
+        self.eventfd.clone()
+    }
+
+    fn counters(&self) -> DriverCounters {
+        self.counters
+    }
+}

@@ -1,0 +1,38 @@
+//! Ending a sleep from another thread: an eventfd, with a read on it always in the ring.
+
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+
+use io_uring::{opcode, squeue, types};
+
+use crate::driver::Notify;
+
+pub(super) struct EventFd {
+    fd: OwnedFd,
+}
+
+impl EventFd {
+    pub(super) fn new() -> io::Result<EventFd> {
+        // SAFETY: eventfd(2) touches no memory of ours.
+        let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) };
+        if fd < 0 {
+            return Err(crate::error::context("eventfd", io::Error::last_os_error()));
+        }
+        // SAFETY: the descriptor was just made and nobody else owns it.
+        let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+        Ok(EventFd { fd })
+    }
+
+    /// A read that completes when the eventfd is written to, and resets it.
+    pub(super) fn read_into(&self, count: &mut u64) -> squeue::Entry {
+        opcode::Read::new(types::Fd(self.fd.as_raw_fd()), (&raw mut *count).cast(), 8).build()
+    }
+}
+
+impl Notify for EventFd {
+    fn notify(&self) {
+        let one = 1u64.to_ne_bytes();
+        // SAFETY: the kernel reads eight bytes of a local array. The only error is a full counter, which wakes too.
+        unsafe { libc::write(self.fd.as_raw_fd(), one.as_ptr().cast(), one.len()) };
+    }
+}

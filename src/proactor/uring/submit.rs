@@ -1,0 +1,94 @@
+//! From an op to a submission: one arm each, and no wildcard, so that a new op does not compile until it has one.
+
+use std::mem::MaybeUninit;
+
+use io_uring::{opcode, squeue, types};
+
+use super::buffers;
+use super::setup::Abilities;
+use crate::driver::{SCRATCH_LEN, Scratch};
+use crate::op::Op;
+use crate::sys::IoVec;
+
+/// How this driver lays out a flight's scratch.
+#[repr(C)]
+struct UringScratch {
+    addr: MaybeUninit<libc::sockaddr_storage>,
+    message: MaybeUninit<libc::msghdr>,
+}
+
+const _: () = assert!(size_of::<UringScratch>() <= SCRATCH_LEN && align_of::<UringScratch>() <= align_of::<Scratch>());
+
+/// Writing to a closed connection is an error, not a signal.
+const NO_SIGNAL: i32 = libc::MSG_NOSIGNAL;
+
+/// The submission for an op.
+///
+/// # Safety
+///
+/// `scratch` belongs to the op's flight until that has landed.
+pub(super) unsafe fn entry(op: Op, scratch: *mut Scratch, abilities: &Abilities) -> squeue::Entry {
+    let scratch = scratch.cast::<UringScratch>();
+    match op {
+        Op::Accept { fd } => {
+            let flags = libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+            let fd = types::Fd(fd);
+            if abilities.multishot_accept {
+                opcode::AcceptMulti::new(fd).flags(flags).build()
+            } else {
+                let none = std::ptr::null_mut();
+                opcode::Accept::new(fd, none, none.cast()).flags(flags).build()
+            }
+        }
+        Op::Connect { fd, addr } => {
+            let addr = socket2::SockAddr::from(addr);
+            // SAFETY: the scratch is ours to write, and large enough for any socket address.
+            let ptr = unsafe {
+                let place = &raw mut (*scratch).addr;
+                std::ptr::copy_nonoverlapping(addr.as_ptr().cast::<u8>(), place.cast(), addr.len() as usize);
+                place.cast::<libc::sockaddr>()
+            };
+            opcode::Connect::new(types::Fd(fd), ptr, addr.len()).build()
+        }
+        Op::Recv { fd, ptr, len } => opcode::Recv::new(types::Fd(fd), ptr, len as u32).build(),
+        Op::RecvManaged { fd } => opcode::Recv::new(types::Fd(fd), std::ptr::null_mut(), 0)
+            .buf_group(buffers::GROUP)
+            .build()
+            .flags(squeue::Flags::BUFFER_SELECT),
+        Op::RecvVectored { fd, slices, count } => {
+            // SAFETY: the scratch is ours to write.
+            let message = unsafe { message(scratch, slices, count) };
+            opcode::RecvMsg::new(types::Fd(fd), message).build()
+        }
+        Op::Send { fd, ptr, len, all } => {
+            // With WAITALL the kernel goes on after a short send by itself.
+            let flags = if all { NO_SIGNAL | libc::MSG_WAITALL } else { NO_SIGNAL };
+            opcode::Send::new(types::Fd(fd), ptr, len as u32).flags(flags).build()
+        }
+        Op::SendVectored { fd, slices, count } => {
+            // SAFETY: the scratch is ours to write.
+            let message = unsafe { message(scratch, slices, count) };
+            opcode::SendMsg::new(types::Fd(fd), message)
+                .flags(NO_SIGNAL as u32)
+                .build()
+        }
+    }
+}
+
+/// Writes a message header for these slices into the scratch.
+///
+/// # Safety
+///
+/// The scratch belongs to the flight, and so do the slices.
+unsafe fn message(scratch: *mut UringScratch, slices: *const IoVec, count: usize) -> *mut libc::msghdr {
+    // SAFETY: zeroes are a valid message header.
+    let mut header: libc::msghdr = unsafe { MaybeUninit::zeroed().assume_init() };
+    header.msg_iov = slices.cast_mut().cast();
+    header.msg_iovlen = count as _;
+    // SAFETY: the caller's promise: the scratch is ours to write.
+    unsafe {
+        let place = (&raw mut (*scratch).message).cast::<libc::msghdr>();
+        place.write(header);
+        place
+    }
+}

@@ -1,0 +1,248 @@
+//! The loop's letterbox: the only part of it that other threads touch.
+//!
+//! A sender puts its item into the inbox and then makes sure that the loop will look. Three states tell whether that
+//! needs a system call:
+//!
+//! - `AWAKE`: the loop is running and has seen everything sent so far. It looks at the state again before it sleeps.
+//! - `ASLEEP`: the loop is in, or on its way into, the driver's sleep. Only a notification ends it.
+//! - `NOTIFIED`: somebody has sent something since the loop last looked, and has already notified it if need be.
+//!
+//! A sender swaps in `NOTIFIED` *after* its item is in the inbox, and notifies the driver only if it found `ASLEEP`: so
+//! a burst of sends costs one system call, and sends to a running loop cost none. The loop goes to sleep only through a
+//! compare-and-swap from `AWAKE` to `ASLEEP`, which fails if anything came in the meantime; and it sets `AWAKE` *before*
+//! it empties the inbox, so an item is either taken now or announced by a new `NOTIFIED`. `tests` below put the real
+//! code through loom.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
+
+use crate::driver::Notify;
+use crate::prims::{AtomicU8, Mutex, MutexGuard};
+
+const AWAKE: u8 = 0;
+const ASLEEP: u8 = 1;
+const NOTIFIED: u8 = 2;
+
+/// The letterbox of one loop, for items of type `T`.
+pub(crate) struct Letterbox<T> {
+    state: AtomicU8,
+    inbox: Mutex<Inbox<T>>,
+    notifier: Arc<dyn Notify>,
+}
+
+struct Inbox<T> {
+    items: Vec<T>,
+    closed: bool,
+}
+
+impl<T> Letterbox<T> {
+    pub(crate) fn new(notifier: Arc<dyn Notify>) -> Letterbox<T> {
+        Letterbox {
+            state: AtomicU8::new(AWAKE),
+            inbox: Mutex::new(Inbox {
+                items: Vec::new(),
+                closed: false,
+            }),
+            notifier,
+        }
+    }
+
+    /// Sends from any thread. Gives the item back when the loop is gone.
+    pub(crate) fn send(&self, item: T) -> Result<(), T> {
+        {
+            let mut inbox = self.inbox();
+            if inbox.closed {
+                return Err(item);
+            }
+            inbox.items.push(item);
+        }
+        if self.state.swap(NOTIFIED, SeqCst) == ASLEEP {
+            self.notifier.notify();
+        }
+        Ok(())
+    }
+
+    /// Whether the loop is gone.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.inbox().closed
+    }
+
+    /// The loop is about to sleep. False if something was sent since it last looked: then it must not.
+    #[must_use]
+    pub(crate) fn fall_asleep(&self) -> bool {
+        self.state.compare_exchange(AWAKE, ASLEEP, SeqCst, SeqCst).is_ok()
+    }
+
+    /// The loop came back from its sleep. What was sent meanwhile stays announced.
+    pub(crate) fn wake_up(&self) {
+        let _ = self.state.compare_exchange(ASLEEP, AWAKE, SeqCst, SeqCst);
+    }
+
+    /// Whether something was sent since the loop last looked. Costs one load.
+    pub(crate) fn has_mail(&self) -> bool {
+        self.state.load(SeqCst) == NOTIFIED
+    }
+
+    /// Swaps what was sent with `items`, which the loop has emptied.
+    pub(crate) fn collect(&self, items: &mut Vec<T>) {
+        debug_assert!(items.is_empty());
+        self.state.swap(AWAKE, SeqCst);
+        std::mem::swap(&mut self.inbox().items, items);
+    }
+
+    /// Closes the box: later sends fail. Gives what was sent and not collected.
+    pub(crate) fn close(&self) -> Vec<T> {
+        let mut inbox = self.inbox();
+        inbox.closed = true;
+        std::mem::take(&mut inbox.items)
+    }
+
+    fn inbox(&self) -> MutexGuard<'_, Inbox<T>> {
+        // Nothing that can panic runs under this lock, so a poisoned one still holds a whole inbox.
+        self.inbox.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}
+
+/// The loop that this was meant for has closed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LoopClosed;
+
+impl fmt::Display for LoopClosed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the event loop has closed")
+    }
+}
+
+impl std::error::Error for LoopClosed {}
+
+impl From<LoopClosed> for std::io::Error {
+    fn from(closed: LoopClosed) -> std::io::Error {
+        std::io::Error::new(std::io::ErrorKind::NotConnected, closed)
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use std::sync::atomic::AtomicU32;
+
+    #[derive(Default)]
+    struct Count(AtomicU32);
+
+    impl Notify for Count {
+        fn notify(&self) {
+            self.0.fetch_add(1, SeqCst);
+        }
+    }
+
+    #[test]
+    fn a_burst_to_a_sleeping_loop_notifies_once_and_to_a_running_one_never() {
+        let count = Arc::new(Count::default());
+        let letterbox = Letterbox::new(count.clone());
+        letterbox.send(0).unwrap();
+        assert_eq!(count.0.load(SeqCst), 0);
+        assert!(!letterbox.fall_asleep(), "there is mail");
+        let mut items = Vec::new();
+        letterbox.collect(&mut items);
+        assert!(letterbox.fall_asleep());
+        for i in 1..=100 {
+            letterbox.send(i).unwrap();
+        }
+        assert_eq!(count.0.load(SeqCst), 1);
+        letterbox.wake_up();
+        assert!(letterbox.has_mail());
+        items.clear();
+        letterbox.collect(&mut items);
+        assert_eq!(items, (1..=100).collect::<Vec<_>>());
+        assert!(!letterbox.has_mail());
+    }
+
+    #[test]
+    fn a_closed_box_gives_items_back() {
+        let letterbox = Letterbox::new(Arc::new(Count::default()));
+        letterbox.send(1).unwrap();
+        assert_eq!(letterbox.close(), [1]);
+        assert_eq!(letterbox.send(2), Err(2));
+        assert!(letterbox.is_closed());
+    }
+}
+
+/// `RUSTFLAGS="--cfg loom" cargo test --release --lib loom_` tries every interleaving.
+#[cfg(all(test, loom))]
+mod loom_tests {
+    use super::*;
+    use loom::sync::{Condvar, Mutex};
+
+    /// A driver's sleep: a flag and a condition variable.
+    #[derive(Default)]
+    struct Sleep {
+        notified: Mutex<bool>,
+        condvar: Condvar,
+    }
+
+    impl Sleep {
+        /// Hangs, which loom reports as a deadlock, if no notification comes.
+        fn sleep(&self) {
+            let mut notified = self.notified.lock().unwrap();
+            while !*notified {
+                notified = self.condvar.wait(notified).unwrap();
+            }
+            *notified = false;
+        }
+    }
+
+    impl Notify for Sleep {
+        fn notify(&self) {
+            *self.notified.lock().unwrap() = true;
+            self.condvar.notify_one();
+        }
+    }
+
+    /// A loop that sleeps until it has received `expected` items.
+    fn run_loop(letterbox: &Letterbox<u32>, sleep: &Sleep, expected: usize) {
+        let mut received = 0;
+        let mut items = Vec::new();
+        while received < expected {
+            if letterbox.fall_asleep() {
+                sleep.sleep();
+                letterbox.wake_up();
+            }
+            if letterbox.has_mail() {
+                letterbox.collect(&mut items);
+                received += items.drain(..).count();
+            }
+        }
+    }
+
+    #[test]
+    fn loom_no_wake_is_lost() {
+        loom::model(|| {
+            let sleep = Arc::new(Sleep::default());
+            let letterbox = Arc::new(Letterbox::new(sleep.clone()));
+            let senders: Vec<_> = (0..2)
+                .map(|i| {
+                    let letterbox = letterbox.clone();
+                    loom::thread::spawn(move || letterbox.send(i).unwrap())
+                })
+                .collect();
+            run_loop(&letterbox, &sleep, 2);
+            for sender in senders {
+                sender.join().unwrap();
+            }
+        });
+    }
+
+    #[test]
+    fn loom_an_item_is_received_or_given_back() {
+        loom::model(|| {
+            let letterbox = Arc::new(Letterbox::new(Arc::new(Sleep::default())));
+            let sender = {
+                let letterbox = letterbox.clone();
+                loom::thread::spawn(move || letterbox.send(7).is_ok())
+            };
+            let received = letterbox.close();
+            assert_eq!(sender.join().unwrap(), received == [7]);
+        });
+    }
+}

@@ -1,0 +1,168 @@
+//! Making loops, and running a whole program on one.
+
+use std::fmt;
+use std::future::Future;
+use std::io;
+
+use crate::driver::{Driver, DriverChoice};
+use crate::event_loop::EventLoop;
+use crate::loop_core::LoopCore;
+use crate::null::Null;
+
+/// Runs `future` to its end on a new loop, and gives its output: asyncio's `run`.
+///
+/// Tasks that are left when it is done are cancelled; their operations come back from the kernel before this returns.
+/// The error is the loop's: it could not be made, or its driver failed.
+///
+/// ```
+/// let answer = windlass::run(async { 42 })?;
+/// assert_eq!(answer, 42);
+/// # Ok::<(), std::io::Error>(())
+/// ```
+#[track_caller]
+pub fn run<F: Future>(future: F) -> io::Result<F::Output> {
+    Builder::new().build()?.run_until_complete(future)
+}
+
+/// Makes an [`EventLoop`] to order.
+///
+/// ```
+/// use windlass::{Builder, DriverChoice};
+/// let event_loop = Builder::new().driver(DriverChoice::Auto).ring_entries(512).build()?;
+/// # drop(event_loop);
+/// # Ok::<(), std::io::Error>(())
+/// ```
+#[must_use = "a builder does nothing until its build is called"]
+pub struct Builder {
+    choice: Option<DriverChoice>,
+    custom: Option<Box<dyn Driver>>,
+    settings: Settings,
+}
+
+/// What drivers are made with.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Settings {
+    pub(crate) ring_entries: u32,
+    pub(crate) completion_entries: Option<u32>,
+    pub(crate) managed_count: u16,
+    pub(crate) managed_len: usize,
+}
+
+impl Default for Settings {
+    fn default() -> Settings {
+        Settings {
+            ring_entries: 256,
+            completion_entries: None,
+            managed_count: 256,
+            managed_len: 8 * 1024,
+        }
+    }
+}
+
+impl Builder {
+    /// Begins with the defaults.
+    pub fn new() -> Builder {
+        Builder {
+            choice: None,
+            custom: None,
+            settings: Settings::default(),
+        }
+    }
+
+    /// Chooses the driver. Without this call the variable `WINDLASS_DRIVER` (`auto`, `proactor`, `null`) decides, and
+    /// without that, `auto`.
+    pub fn driver(mut self, choice: DriverChoice) -> Builder {
+        self.choice = Some(choice);
+        self
+    }
+
+    /// Turns the loop on a driver of your own.
+    pub fn with_driver(mut self, driver: Box<dyn Driver>) -> Builder {
+        self.custom = Some(driver);
+        self
+    }
+
+    /// How many operations can be queued for the kernel between two system calls (256). More are parked, not lost; the
+    /// kernel rounds up to a power of two. Only the io_uring driver has such a queue.
+    pub fn ring_entries(mut self, entries: u32) -> Builder {
+        self.settings.ring_entries = entries;
+        self
+    }
+
+    /// How many completions the kernel can queue (by default four times the ring's entries). More overflow into kernel
+    /// memory, and are drained from there.
+    pub fn completion_entries(mut self, entries: u32) -> Builder {
+        self.settings.completion_entries = Some(entries);
+        self
+    }
+
+    /// The pool for managed reads: how many buffers (256; rounded up to a power of two) of how many bytes (8 KiB). It is
+    /// made when the first managed read starts. When it is empty, reads go to the heap.
+    pub fn managed_buffers(mut self, count: u16, len: usize) -> Builder {
+        self.settings.managed_count = count;
+        self.settings.managed_len = len;
+        self
+    }
+
+    /// Makes the loop.
+    pub fn build(self) -> io::Result<EventLoop> {
+        self.settings.check()?;
+        let driver = match self.custom {
+            Some(driver) => driver,
+            None => choose(self.choice, &self.settings)?,
+        };
+        Ok(EventLoop::from_core(LoopCore::new(driver)))
+    }
+}
+
+impl Settings {
+    fn check(&self) -> io::Result<()> {
+        let refuse = |what: &str| Err(io::Error::new(io::ErrorKind::InvalidInput, what));
+        if self.ring_entries == 0 {
+            return refuse("a ring needs room for at least one operation: ring_entries(0) was asked for");
+        }
+        if self
+            .completion_entries
+            .is_some_and(|entries| entries < self.ring_entries)
+        {
+            return refuse("completion_entries must be at least ring_entries");
+        }
+        if self.managed_count == 0 || self.managed_count > 1 << 15 {
+            return refuse("managed_buffers needs between 1 and 32768 buffers");
+        }
+        if self.managed_len == 0 || self.managed_len > 1 << 30 {
+            return refuse("managed_buffers needs buffers of 1 byte to 1 GiB");
+        }
+        Ok(())
+    }
+}
+
+impl Default for Builder {
+    fn default() -> Builder {
+        Builder::new()
+    }
+}
+
+impl fmt::Debug for Builder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Builder")
+            .field("driver", &self.choice)
+            .field("settings", &self.settings)
+            .finish_non_exhaustive()
+    }
+}
+
+fn choose(choice: Option<DriverChoice>, settings: &Settings) -> io::Result<Box<dyn Driver>> {
+    let (choice, reason) = match choice {
+        Some(choice) => (choice, "the program asked for it"),
+        None => match std::env::var("WINDLASS_DRIVER") {
+            Ok(name) => (name.parse()?, "WINDLASS_DRIVER asks for it"),
+            Err(_) => (DriverChoice::Auto, ""),
+        },
+    };
+    match choice {
+        DriverChoice::Auto => crate::proactor::open(settings, "the best driver of this machine"),
+        DriverChoice::Proactor => crate::proactor::open(settings, reason),
+        DriverChoice::Null => Ok(Box::new(Null::new(settings))),
+    }
+}

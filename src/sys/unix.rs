@@ -1,0 +1,203 @@
+//! The plain system calls on Unix.
+//!
+//! Every socket made here is close-on-exec and non-blocking. io_uring waits on a non-blocking socket all the same, so a
+//! descriptor is the same thing on every driver and can be handed to std, or taken from it, without a change.
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
+use std::time::Duration;
+
+use socket2::{Domain, Protocol, SockRef, Socket, Type};
+
+use crate::driver::{Control, Reply};
+use crate::net::{TcpListener, TcpStream};
+use crate::time::Instant;
+
+/// A descriptor's number. The null driver's sockets have negative ones, which no system call takes for valid.
+pub type Fd = RawFd;
+
+/// A piece of memory, laid out as the kernel wants it.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct IoVec {
+    /// Where it begins.
+    pub base: *mut u8,
+    /// How many bytes it has.
+    pub len: usize,
+}
+
+const _: () = {
+    assert!(size_of::<IoVec>() == size_of::<libc::iovec>());
+    assert!(std::mem::offset_of!(IoVec, base) == std::mem::offset_of!(libc::iovec, iov_base));
+    assert!(std::mem::offset_of!(IoVec, len) == std::mem::offset_of!(libc::iovec, iov_len));
+};
+
+/// The OS's error codes that the layers above tell apart.
+pub(crate) mod errno {
+    pub(crate) const CANCELED: i32 = libc::ECANCELED;
+    pub(crate) const NO_BUFFERS: i32 = libc::ENOBUFS;
+    pub(crate) const NO_MEMORY: i32 = libc::ENOMEM;
+    pub(crate) const PROCESS_FILES: i32 = libc::EMFILE;
+    pub(crate) const SYSTEM_FILES: i32 = libc::ENFILE;
+    pub(crate) const INTERRUPTED: i32 = libc::EINTR;
+    pub(crate) const ABORTED: i32 = libc::ECONNABORTED;
+    pub(crate) const PROTOCOL: i32 = libc::EPROTO;
+    pub(crate) const NETWORK_DOWN: i32 = libc::ENETDOWN;
+    pub(crate) const HOST_UNREACHABLE: i32 = libc::EHOSTUNREACH;
+    pub(crate) const NETWORK_UNREACHABLE: i32 = libc::ENETUNREACH;
+    pub(crate) const INVALID: i32 = libc::EINVAL;
+    pub(crate) const IN_USE: i32 = libc::EADDRINUSE;
+    pub(crate) const REFUSED: i32 = libc::ECONNREFUSED;
+    pub(crate) const BROKEN_PIPE: i32 = libc::EPIPE;
+    pub(crate) const RESET: i32 = libc::ECONNRESET;
+    pub(crate) const NOT_CONNECTED: i32 = libc::ENOTCONN;
+    pub(crate) const BAD_FD: i32 = libc::EBADF;
+}
+
+/// Reads the monotonic clock.
+pub(crate) fn monotonic() -> Instant {
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the kernel fills the local timespec and keeps no pointer to it.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut now) };
+    Instant::from_origin(Duration::new(now.tv_sec as u64, now.tv_nsec as u32))
+}
+
+/// Makes a driver's control call by plain system calls.
+pub(crate) fn control(call: Control) -> io::Result<Reply> {
+    match call {
+        Control::Listen { addr, backlog } => listen(addr, backlog).map(Reply::Fd),
+        Control::Socket { addr } => socket(addr).map(Reply::Fd),
+        Control::Adopt { fd } => adopt(fd).map(|()| Reply::Done),
+        Control::LocalAddr { fd } => local_addr(fd).map(Reply::Addr),
+        Control::PeerAddr { fd } => peer_addr(fd).map(Reply::Addr),
+        Control::SetNodelay { fd, on } => with(fd, |socket| socket.set_tcp_nodelay(on)).map(|()| Reply::Done),
+        Control::Nodelay { fd } => with(fd, |socket| socket.tcp_nodelay()).map(Reply::Flag),
+        Control::Shutdown { fd, how } => with(fd, |socket| socket.shutdown(how)).map(|()| Reply::Done),
+        Control::Close { fd } => {
+            close(fd);
+            Ok(Reply::Done)
+        }
+        Control::Reset { fd } => {
+            reset(fd);
+            Ok(Reply::Done)
+        }
+    }
+}
+
+/// Makes a TCP socket for addresses of `addr`'s family.
+fn socket(addr: SocketAddr) -> io::Result<Fd> {
+    // socket2 sets close-on-exec in `new`.
+    let socket = Socket::new(Domain::for_address(addr), Type::STREAM, Some(Protocol::TCP))?;
+    socket.set_nonblocking(true)?;
+    Ok(socket.into_raw_fd())
+}
+
+/// Makes a listening TCP socket. As std and tokio do on Unix, the address may be reused while old connections of an
+/// earlier listener are still in TIME_WAIT.
+fn listen(addr: SocketAddr, backlog: i32) -> io::Result<Fd> {
+    let socket = Socket::new(Domain::for_address(addr), Type::STREAM, Some(Protocol::TCP))?;
+    socket.set_nonblocking(true)?;
+    socket.set_reuse_address(true)?;
+    socket.bind(&addr.into())?;
+    socket.listen(backlog)?;
+    Ok(socket.into_raw_fd())
+}
+
+/// Readies a socket that was made elsewhere. Fails, changing nothing of its ownership, if it is not an open descriptor.
+fn adopt(fd: Fd) -> io::Result<()> {
+    with(fd, |socket| socket.set_nonblocking(true))
+}
+
+fn local_addr(fd: Fd) -> io::Result<SocketAddr> {
+    with(fd, |socket| socket.local_addr()).and_then(inet)
+}
+
+fn peer_addr(fd: Fd) -> io::Result<SocketAddr> {
+    with(fd, |socket| socket.peer_addr()).and_then(inet)
+}
+
+fn inet(addr: socket2::SockAddr) -> io::Result<SocketAddr> {
+    addr.as_socket().ok_or_else(|| {
+        io::Error::new(
+            io::ErrorKind::Unsupported,
+            "the socket's address is neither IPv4 nor IPv6",
+        )
+    })
+}
+
+/// Closes a kernel descriptor; a negative number names a socket of the null driver, which has nothing left to close.
+///
+/// An error is not told: on Linux the number is free again whatever close(2) returns, and trying again could close
+/// somebody else's descriptor.
+pub(crate) fn close(fd: Fd) {
+    if fd >= 0 {
+        // SAFETY: the caller owned `fd` and gives it up; close(2) touches no memory of ours.
+        unsafe { libc::close(fd) };
+    }
+}
+
+/// Closes a connection with a reset instead of a FIN, so that its peer learns at once that nobody will serve it.
+fn reset(fd: Fd) {
+    // A socket that cannot take the option is closed the ordinary way.
+    let _ = with(fd, |socket| socket.set_linger(Some(Duration::ZERO)));
+    close(fd);
+}
+
+fn with<T>(fd: Fd, call: impl FnOnce(SockRef<'_>) -> io::Result<T>) -> io::Result<T> {
+    if fd < 0 {
+        return Err(io::Error::from_raw_os_error(errno::BAD_FD));
+    }
+    // SAFETY: the number is not -1, and the caller's descriptor stays open for the length of this call.
+    let borrowed = unsafe { BorrowedFd::borrow_raw(fd) };
+    call(SockRef::from(&borrowed))
+}
+
+impl AsRawFd for TcpStream {
+    /// The descriptor's number; negative for a socket of the null driver.
+    fn as_raw_fd(&self) -> RawFd {
+        self.socket().fd()
+    }
+}
+
+impl AsRawFd for TcpListener {
+    /// The descriptor's number; negative for a socket of the null driver.
+    fn as_raw_fd(&self) -> RawFd {
+        self.socket().fd()
+    }
+}
+
+impl AsFd for TcpStream {
+    /// # Panics
+    ///
+    /// For a socket of the null driver, which is not a descriptor of the kernel's.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        borrow(self.socket().fd())
+    }
+}
+
+impl AsFd for TcpListener {
+    /// # Panics
+    ///
+    /// For a socket of the null driver, which is not a descriptor of the kernel's.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        borrow(self.socket().fd())
+    }
+}
+
+fn borrow<'a>(fd: Fd) -> BorrowedFd<'a> {
+    assert!(fd >= 0, "a socket of the null driver has no descriptor");
+    // SAFETY: the number is an open descriptor, and the caller ties the result to the borrow of its owner.
+    unsafe { BorrowedFd::borrow_raw(fd) }
+}
+
+/// Gives up a std socket's descriptor.
+pub(crate) fn from_std(socket: impl Into<OwnedFd>) -> Fd {
+    socket.into().into_raw_fd()
+}
+
+/// Makes a std socket of a descriptor that the caller owned and gives up.
+pub(crate) fn into_std<S: From<OwnedFd>>(fd: Fd) -> S {
+    // SAFETY: the caller owned this open descriptor and does not use it any more.
+    S::from(unsafe { OwnedFd::from_raw_fd(fd) })
+}

@@ -1,0 +1,80 @@
+//! Starting tasks.
+
+use std::future::Future;
+use std::panic::Location;
+
+use super::join::JoinHandle;
+use super::raw::spawn_unchecked;
+use crate::loop_core::LoopCore;
+
+/// Starts a task on the current loop. It is first polled in the loop's next turn, after what was scheduled before it.
+///
+/// The future stays on this thread, so it need not be `Send`; it must own what it uses.
+///
+/// ```
+/// use std::rc::Rc;
+/// windlass::run(async {
+///     let shared = Rc::new(5);
+///     let task = windlass::spawn({
+///         let shared = shared.clone();
+///         async move { *shared + 1 }
+///     });
+///     assert_eq!(task.await.unwrap(), 6);
+/// })?;
+/// # Ok::<(), std::io::Error>(())
+/// ```
+///
+/// # Panics
+///
+/// Outside of a loop. [`EventLoop::spawn`](crate::EventLoop::spawn) needs no current one.
+#[track_caller]
+pub fn spawn<F>(future: F) -> JoinHandle<F::Output>
+where
+    F: Future + 'static,
+{
+    Builder::new().spawn(future)
+}
+
+/// Starts a task that has a name.
+///
+/// ```
+/// windlass::run(async {
+///     let task = windlass::task::Builder::new().name("counter").spawn(async { 1 });
+///     assert_eq!(task.name(), Some("counter"));
+///     task.await.unwrap();
+/// })?;
+/// # Ok::<(), std::io::Error>(())
+/// ```
+#[derive(Debug, Default)]
+#[must_use = "a builder does nothing until its spawn is called"]
+pub struct Builder {
+    name: Option<Box<str>>,
+}
+
+impl Builder {
+    /// Begins a task without a name.
+    pub fn new() -> Builder {
+        Builder::default()
+    }
+
+    /// Names the task, for reports and dumps.
+    pub fn name(mut self, name: impl Into<String>) -> Builder {
+        self.name = Some(name.into().into_boxed_str());
+        self
+    }
+
+    /// Starts the task on the current loop.
+    ///
+    /// # Panics
+    ///
+    /// Outside of a loop.
+    #[track_caller]
+    pub fn spawn<F>(self, future: F) -> JoinHandle<F::Output>
+    where
+        F: Future + 'static,
+    {
+        let core = LoopCore::current("spawn").rc();
+        // SAFETY: the future is `'static`: it borrows nothing that could end.
+        unsafe { spawn_unchecked(&core, future, self.name, Location::caller()) }
+    }
+}

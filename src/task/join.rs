@@ -1,0 +1,155 @@
+//! Waiting for a task, and ending it.
+
+use std::any::Any;
+use std::fmt;
+use std::future::Future;
+use std::marker::PhantomData;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use super::TaskId;
+use super::raw::RawTask;
+use crate::exception::panic_message;
+
+/// Owns the right to a task's result: await it to get `Result<T, JoinError>`.
+///
+/// Dropping the handle detaches the task: it runs on, and its result is dropped. If such a task panics, the loop's
+/// exception handler is told.
+///
+/// ```
+/// windlass::run(async {
+///     let task = windlass::spawn(async { 6 * 7 });
+///     assert_eq!(task.await.unwrap(), 42);
+///
+///     let task = windlass::spawn(std::future::pending::<()>());
+///     task.cancel();
+///     assert!(task.await.unwrap_err().is_cancelled());
+/// })?;
+/// # Ok::<(), std::io::Error>(())
+/// ```
+pub struct JoinHandle<T> {
+    task: RawTask,
+    /// A handle is `Unpin` whatever it gives.
+    output: PhantomData<fn() -> T>,
+}
+
+impl<T> JoinHandle<T> {
+    pub(super) fn new(task: RawTask) -> JoinHandle<T> {
+        JoinHandle {
+            task,
+            output: PhantomData,
+        }
+    }
+
+    /// Drops the task's future at its next suspension point: at once if it is waiting, after the current poll if it is
+    /// running. The handle resolves to a [`JoinError`] once every operation that the task had in the kernel has come
+    /// back. A task that finishes first keeps its result; cancelling a finished task does nothing.
+    pub fn cancel(&self) {
+        self.task.cancel();
+    }
+
+    /// Whether the task has ended and everything it had in the kernel has come back.
+    pub fn is_finished(&self) -> bool {
+        self.task.is_finished()
+    }
+
+    /// The task's number.
+    pub fn id(&self) -> TaskId {
+        self.task.id()
+    }
+
+    /// The task's name, if it was given one.
+    pub fn name(&self) -> Option<&str> {
+        self.task.name()
+    }
+
+    pub(crate) fn raw(&self) -> RawTask {
+        self.task
+    }
+}
+
+impl<T> Future for JoinHandle<T> {
+    type Output = Result<T, JoinError>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        self.task.poll_join(cx)
+    }
+}
+
+impl<T> Drop for JoinHandle<T> {
+    fn drop(&mut self) {
+        self.task.detach();
+    }
+}
+
+impl<T> fmt::Debug for JoinHandle<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("JoinHandle")
+            .field("id", &self.id())
+            .field("name", &self.name())
+            .field("finished", &self.is_finished())
+            .finish()
+    }
+}
+
+/// Why a task gave no result: it was cancelled, or it panicked.
+pub struct JoinError {
+    id: TaskId,
+    panic: Option<Box<dyn Any + Send>>,
+}
+
+impl JoinError {
+    pub(crate) fn cancelled(id: TaskId) -> JoinError {
+        JoinError { id, panic: None }
+    }
+
+    pub(crate) fn panicked(id: TaskId, payload: Box<dyn Any + Send>) -> JoinError {
+        JoinError {
+            id,
+            panic: Some(payload),
+        }
+    }
+
+    /// Whether the task was cancelled.
+    pub fn is_cancelled(&self) -> bool {
+        self.panic.is_none()
+    }
+
+    /// Whether the task panicked.
+    pub fn is_panic(&self) -> bool {
+        self.panic.is_some()
+    }
+
+    /// The panic's payload, for [`std::panic::resume_unwind`]; the error again if the task was cancelled.
+    pub fn try_into_panic(mut self) -> Result<Box<dyn Any + Send>, JoinError> {
+        self.panic.take().ok_or(self)
+    }
+
+    /// The task's number.
+    pub fn id(&self) -> TaskId {
+        self.id
+    }
+}
+
+impl fmt::Display for JoinError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.panic {
+            None => write!(f, "task {} was cancelled", self.id),
+            Some(payload) => write!(f, "task {} panicked: {}", self.id, panic_message(&**payload)),
+        }
+    }
+}
+
+impl fmt::Debug for JoinError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "JoinError({self})")
+    }
+}
+
+impl std::error::Error for JoinError {}
+
+impl From<JoinError> for std::io::Error {
+    fn from(error: JoinError) -> std::io::Error {
+        std::io::Error::other(error.to_string())
+    }
+}

@@ -1,0 +1,67 @@
+//! Tasks: futures that the loop runs, each in one allocation made by hand.
+//!
+//! ```text
+//!   ready deque --(SCHEDULED)--+
+//!   the loop's list --(1 ref)--+--> Header { state, vtable, loop's letterbox, join waker, ... } | the future or its output
+//!   JoinHandle -----(1 ref)----+
+//!   each Waker -----(1 ref)----+
+//! ```
+//!
+//! A task lives on its loop's thread: there it is polled, cancelled and joined, and there its future and output are
+//! dropped. Only wakers travel. So of all its fields only `state` is atomic, and it carries just what wakers need:
+//!
+//! - `SCHEDULED`: the task is in the ready deque, or in the letterbox on its way there. Set by the waker that puts it there;
+//!   while it is set every further wake is a no-op, which is why any number of wakes before a poll is one poll. Cleared by
+//!   the loop right before it polls, so a wake during the poll schedules the next one. It counts as a reference.
+//! - `DONE`: the future is gone and will never be polled again. Set once, on the loop's thread, when the task finishes, is
+//!   cancelled, or its loop closes. A wake of a done task does nothing.
+//! - the rest counts references: the loop's list (until `DONE`), the join handle, each waker, each orphan.
+//!
+//! The memory is freed by whoever clears the last of these, on whatever thread: by then the future and the output, which
+//! may not leave the loop's thread, are gone. They go at the latest with the join handle, which is not `Send`.
+
+mod builder;
+mod join;
+mod raw;
+mod yield_now;
+
+use std::fmt;
+
+pub use builder::{Builder, spawn};
+pub use join::{JoinError, JoinHandle};
+pub(crate) use raw::{Owner, RawTask, Runnable, spawn_unchecked};
+pub use yield_now::{YieldNow, yield_now};
+
+use crate::loop_core::LoopCore;
+
+/// A task's number, unique within its loop.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct TaskId(pub(crate) u64);
+
+impl fmt::Display for TaskId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.0)
+    }
+}
+
+impl fmt::Debug for TaskId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "TaskId({})", self.0)
+    }
+}
+
+/// The id of the task that is running now; `None` in a plain callback or outside of a loop.
+///
+/// ```
+/// windlass::run(async {
+///     let task = windlass::spawn(async { windlass::task::current_id() });
+///     let id = task.id();
+///     assert_eq!(task.await.unwrap(), Some(id));
+/// })?;
+/// # Ok::<(), std::io::Error>(())
+/// ```
+pub fn current_id() -> Option<TaskId> {
+    LoopCore::try_current()
+        .and_then(|core| core.current_task())
+        .map(|task| task.id())
+}

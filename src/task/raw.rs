@@ -1,0 +1,428 @@
+//! The task's memory and the rules for touching it. The essay is in `mod.rs`.
+
+use std::any::Any;
+use std::cell::{Cell, UnsafeCell};
+use std::future::Future;
+use std::mem::ManuallyDrop;
+use std::panic::{AssertUnwindSafe, Location, catch_unwind};
+use std::pin::Pin;
+use std::ptr::NonNull;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
+use std::task::{Context, Poll, RawWaker, RawWakerVTable, Waker};
+
+use super::TaskId;
+use super::join::{JoinError, JoinHandle};
+use crate::exception::{Exception, guard, report};
+use crate::loop_core::{LoopCore, Mail, Ready};
+use crate::remote::Letterbox;
+
+const SCHEDULED: usize = 1;
+const DONE: usize = 2;
+const REF: usize = 4;
+
+/// What every task begins with, whatever its future.
+pub(crate) struct Header {
+    /// `SCHEDULED`, `DONE` and the reference count: see `mod.rs`. The only field that other threads change.
+    state: AtomicUsize,
+    vtable: &'static VTable,
+    /// The way to the loop from any thread. Its address also tells whose task this is.
+    letterbox: Arc<Letterbox<Mail>>,
+    id: TaskId,
+    name: Option<Box<str>>,
+    spawned_at: &'static Location<'static>,
+
+    // From here on: touched on the loop's thread only.
+    /// Where the loop's list keeps this task; meaningful until `DONE`.
+    place: Cell<usize>,
+    cancel_requested: Cell<bool>,
+    /// Whether a join handle exists.
+    joinable: Cell<bool>,
+    /// Flights that this task left behind and that are still in the air.
+    orphans: Cell<u32>,
+    /// Who awaits the join handle. Empty once the task is done and its orphans have landed.
+    join_waker: Cell<Option<Waker>>,
+}
+
+/// A task with its future. `repr(C)`, so that a pointer to it is a pointer to its header.
+#[repr(C)]
+struct Task<F: Future> {
+    header: Header,
+    /// Touched on the loop's thread only. The future is pinned: it is dropped where it lies.
+    stage: UnsafeCell<Stage<F>>,
+}
+
+enum Stage<F: Future> {
+    Running(F),
+    Finished(Result<F::Output, JoinError>),
+    Empty,
+}
+
+/// What depends on the future's type. Each takes a task of the type that the table was made for.
+struct VTable {
+    /// Polls; true when the future is gone and the stage is `Finished`. Loop's thread, not `DONE`, not reentrant.
+    poll: unsafe fn(NonNull<Header>, &mut Context<'_>) -> bool,
+    /// Drops the future and leaves "cancelled". Loop's thread, not `DONE`, not being polled.
+    cancel: unsafe fn(NonNull<Header>),
+    /// Moves the output into a `Option<Result<T, JoinError>>`. Loop's thread.
+    take_output: unsafe fn(NonNull<Header>, *mut ()),
+    /// Drops the output that nobody will take, and gives the panic, if that is what it was. Loop's thread.
+    drop_output: unsafe fn(NonNull<Header>) -> Option<Box<dyn Any + Send>>,
+    /// Frees the memory. Any thread; the stage is `Empty`.
+    free: unsafe fn(NonNull<Header>),
+}
+
+impl<F: Future> Task<F> {
+    const VTABLE: VTable = VTable {
+        poll: Self::poll,
+        cancel: Self::cancel,
+        take_output: Self::take_output,
+        drop_output: Self::drop_output,
+        free: Self::free,
+    };
+
+    /// # Safety
+    ///
+    /// `task` is a live `Task<F>`, this is its loop's thread, and no other reference to the stage exists.
+    unsafe fn stage<'a>(task: NonNull<Header>) -> &'a mut Stage<F> {
+        // SAFETY: the caller's promise; `repr(C)` puts the header at the task's own address.
+        unsafe { &mut *task.cast::<Task<F>>().as_ref().stage.get() }
+    }
+
+    unsafe fn poll(task: NonNull<Header>, cx: &mut Context<'_>) -> bool {
+        // SAFETY: the vtable's contract: the loop's thread, and polls are not reentrant.
+        let stage = unsafe { Self::stage(task) };
+        let Stage::Running(future) = stage else {
+            unreachable!("a task that is not done has a future")
+        };
+        // SAFETY: the future lies in the task's box until it is dropped in place.
+        let future = unsafe { Pin::new_unchecked(future) };
+        let result = match catch_unwind(AssertUnwindSafe(|| future.poll(cx))) {
+            Ok(Poll::Pending) => return false,
+            Ok(Poll::Ready(output)) => Ok(output),
+            Err(payload) => Err(JoinError::panicked(RawTask(task).id(), payload)),
+        };
+        guard("a finished task's destructor", || *stage = Stage::Empty);
+        *stage = Stage::Finished(result);
+        true
+    }
+
+    unsafe fn cancel(task: NonNull<Header>) {
+        // SAFETY: the vtable's contract.
+        let stage = unsafe { Self::stage(task) };
+        guard("a cancelled task's destructor", || *stage = Stage::Empty);
+        *stage = Stage::Finished(Err(JoinError::cancelled(RawTask(task).id())));
+    }
+
+    unsafe fn take_output(task: NonNull<Header>, out: *mut ()) {
+        // SAFETY: the vtable's contract.
+        let stage = unsafe { Self::stage(task) };
+        if let Stage::Finished(result) = std::mem::replace(stage, Stage::Empty) {
+            // SAFETY: the caller passes a pointer to an `Option<Result<F::Output, JoinError>>`.
+            unsafe { *out.cast::<Option<Result<F::Output, JoinError>>>() = Some(result) };
+        }
+    }
+
+    unsafe fn drop_output(task: NonNull<Header>) -> Option<Box<dyn Any + Send>> {
+        // SAFETY: the vtable's contract.
+        let stage = unsafe { Self::stage(task) };
+        match std::mem::replace(stage, Stage::Empty) {
+            Stage::Finished(Err(error)) => error.try_into_panic().ok(),
+            Stage::Finished(Ok(output)) => {
+                guard("a result's destructor", || drop(output));
+                None
+            }
+            Stage::Running(_) | Stage::Empty => None,
+        }
+    }
+
+    unsafe fn free(task: NonNull<Header>) {
+        // SAFETY: `spawn_unchecked` made this box, and the caller cleared the last reference.
+        drop(unsafe { Box::from_raw(task.cast::<Task<F>>().as_ptr()) });
+    }
+}
+
+/// Makes a task, puts it into the loop's list and schedules its first poll.
+///
+/// # Safety
+///
+/// If the future or its output borrow anything, the caller sees to it that the task is done, and its output taken,
+/// before the borrow ends.
+pub(crate) unsafe fn spawn_unchecked<F: Future>(
+    core: &Rc<LoopCore>,
+    future: F,
+    name: Option<Box<str>>,
+    spawned_at: &'static Location<'static>,
+) -> JoinHandle<F::Output> {
+    let task = Box::new(Task {
+        header: Header {
+            // The list's reference, the join handle's, and the place in the ready deque.
+            state: AtomicUsize::new(SCHEDULED | 2 * REF),
+            vtable: &Task::<F>::VTABLE,
+            letterbox: core.letterbox.clone(),
+            id: core.next_task_id(),
+            name,
+            spawned_at,
+            place: Cell::new(0),
+            cancel_requested: Cell::new(false),
+            joinable: Cell::new(true),
+            orphans: Cell::new(0),
+            join_waker: Cell::new(None),
+        },
+        stage: UnsafeCell::new(Stage::Running(future)),
+    });
+    // SAFETY: a box is never null.
+    let header = unsafe { NonNull::new_unchecked(Box::into_raw(task)) }.cast::<Header>();
+    let raw = RawTask(header);
+    raw.header().place.set(core.tasks.borrow_mut().insert(raw));
+    let runnable = Runnable(raw);
+    if core.is_closed() {
+        drop(runnable);
+        raw.cancel_now(core);
+    } else {
+        core.ready.borrow_mut().push_back(Ready::Task(runnable));
+    }
+    JoinHandle::new(raw)
+}
+
+/// A task by its address. Copying it counts no reference: whoever keeps one knows what keeps the task alive.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct RawTask(NonNull<Header>);
+
+impl RawTask {
+    fn header(&self) -> &Header {
+        // SAFETY: whoever holds a `RawTask` holds a reference to the task, or the list does.
+        unsafe { self.0.as_ref() }
+    }
+
+    pub(crate) fn id(self) -> TaskId {
+        self.header().id
+    }
+
+    pub(crate) fn name(&self) -> Option<&str> {
+        self.header().name.as_deref()
+    }
+
+    pub(crate) fn spawned_at(self) -> &'static Location<'static> {
+        self.header().spawned_at
+    }
+
+    /// Whether the task is done and everything it left in the air has landed.
+    pub(crate) fn is_finished(self) -> bool {
+        let header = self.header();
+        header.state.load(Acquire) & DONE != 0 && header.orphans.get() == 0
+    }
+
+    /// Puts the task on the ready deque unless it is there or done. The caller holds a reference. Any thread.
+    fn schedule(self) {
+        let header = self.header();
+        let old = header.state.fetch_or(SCHEDULED, AcqRel);
+        if old & SCHEDULED != 0 {
+            return;
+        }
+        let runnable = Runnable(self);
+        if old & DONE != 0 {
+            drop(runnable);
+            return;
+        }
+        match LoopCore::try_current() {
+            Some(core) if Arc::ptr_eq(&core.letterbox, &header.letterbox) => {
+                core.ready.borrow_mut().push_back(Ready::Task(runnable));
+            }
+            // A loop that is gone gives the item back; dropping it here unschedules the task, which is done.
+            _ => drop(header.letterbox.send(Mail::Wake(runnable))),
+        }
+    }
+
+    /// Asks the task to end at its next suspension point. Loop's thread.
+    pub(crate) fn cancel(self) {
+        self.header().cancel_requested.set(true);
+        self.schedule();
+    }
+
+    /// Ends a task that is not being polled, here and now. Loop's thread.
+    pub(crate) fn cancel_now(self, core: &LoopCore) {
+        if self.header().state.load(Acquire) & DONE != 0 {
+            return;
+        }
+        let outer = core.set_current_task(Some(self));
+        // SAFETY: not done, not being polled, loop's thread.
+        unsafe { (self.header().vtable.cancel)(self.0) };
+        core.set_current_task(outer);
+        self.finish(core);
+    }
+
+    /// The future is gone and the output is here: leaves the list, tells who waits.
+    fn finish(self, core: &LoopCore) {
+        let header = self.header();
+        let listed = core.tasks.borrow_mut().try_remove(header.place.get());
+        debug_assert!(listed == Some(self));
+        if !header.joinable.get() {
+            self.drop_output();
+        }
+        let waker = match header.orphans.get() {
+            0 => header.join_waker.take(),
+            _ => None,
+        };
+        // Sets `DONE` and gives up the list's reference in one step.
+        let old = header.state.fetch_add(DONE.wrapping_sub(REF), AcqRel);
+        self.free_if_last(old.wrapping_add(DONE).wrapping_sub(REF));
+        if let Some(waker) = waker {
+            guard("a waker", || waker.wake());
+        }
+    }
+
+    fn drop_output(self) {
+        // SAFETY: the task is done or finishing, and this is the loop's thread.
+        let panic = unsafe { (self.header().vtable.drop_output)(self.0) };
+        if let Some(payload) = panic {
+            report(Exception::task_panic(
+                self.id(),
+                self.name(),
+                self.spawned_at(),
+                payload,
+            ));
+        }
+    }
+
+    fn clone_ref(self) {
+        let old = self.header().state.fetch_add(REF, Relaxed);
+        assert!(old < usize::MAX / 2, "too many wakers of one task");
+    }
+
+    /// Gives up one reference. The task may be gone afterwards. Any thread.
+    fn drop_ref(self) {
+        let old = self.header().state.fetch_sub(REF, AcqRel);
+        self.free_if_last(old - REF);
+    }
+
+    /// Frees the task if `state`, which the caller has just set, holds no reference any more.
+    fn free_if_last(self, state: usize) {
+        if state & !DONE == 0 {
+            // SAFETY: no reference is left, so nobody else can reach the task; its stage is empty, because the list's and
+            // the join handle's references went only after the future and the output.
+            unsafe { (self.header().vtable.free)(self.0) }
+        }
+    }
+
+    // What a join handle does; all on the loop's thread.
+
+    pub(crate) fn poll_join<T>(self, cx: &mut Context<'_>) -> Poll<Result<T, JoinError>> {
+        if !self.is_finished() {
+            let old = self.header().join_waker.replace(Some(cx.waker().clone()));
+            drop(old);
+            return Poll::Pending;
+        }
+        let mut out: Option<Result<T, JoinError>> = None;
+        // SAFETY: the handle's `T` is the future's output, and the task is done.
+        unsafe { (self.header().vtable.take_output)(self.0, (&raw mut out).cast()) };
+        Poll::Ready(out.expect("a JoinHandle was polled after it had given its result"))
+    }
+
+    /// The join handle is gone: its reference is given up, and an output that nobody took is dropped.
+    pub(crate) fn detach(self) {
+        let header = self.header();
+        header.joinable.set(false);
+        drop(header.join_waker.take());
+        if header.state.load(Acquire) & DONE != 0 {
+            self.drop_output();
+        }
+        self.drop_ref();
+    }
+}
+
+/// A task's place in the ready deque or the letterbox. Dropping it unrun gives the place up.
+pub(crate) struct Runnable(RawTask);
+
+// SAFETY: a runnable only carries the task's address from the waker's thread to the loop's; the task is polled there.
+// Dropping one elsewhere touches only the atomic state.
+unsafe impl Send for Runnable {}
+
+impl Runnable {
+    /// Polls the task, or ends it if its cancel was asked for.
+    pub(crate) fn run(self, core: &LoopCore) {
+        let task = ManuallyDrop::new(self).0;
+        let header = task.header();
+        let old = header.state.fetch_and(!SCHEDULED, AcqRel);
+        if old & DONE != 0 {
+            task.free_if_last(old & !SCHEDULED);
+            return;
+        }
+        // From here the list's reference keeps the task alive until `finish`.
+        if header.cancel_requested.get() {
+            task.cancel_now(core);
+            return;
+        }
+        core.refill_budget();
+        let outer = core.set_current_task(Some(task));
+        // SAFETY: the vtable keeps the waker's contract; this one borrows the list's reference and is never dropped.
+        let waker = ManuallyDrop::new(unsafe { Waker::from_raw(raw_waker(task)) });
+        // SAFETY: not done, loop's thread, and turns are not reentrant.
+        let finished = unsafe { (header.vtable.poll)(task.0, &mut Context::from_waker(&waker)) };
+        core.set_current_task(outer);
+        if finished {
+            task.finish(core);
+        } else if header.cancel_requested.get() {
+            // It was asked for while the task ran: this is the suspension point.
+            task.cancel_now(core);
+        }
+    }
+}
+
+impl Drop for Runnable {
+    fn drop(&mut self) {
+        let old = self.0.header().state.fetch_and(!SCHEDULED, AcqRel);
+        self.0.free_if_last(old & !SCHEDULED);
+    }
+}
+
+/// An orphan's hold on the task that left it behind: the task is not finished before this is dropped. Loop's thread.
+pub(crate) struct Owner(RawTask);
+
+impl Owner {
+    pub(crate) fn new(task: RawTask) -> Owner {
+        task.clone_ref();
+        let orphans = &task.header().orphans;
+        orphans.set(orphans.get() + 1);
+        Owner(task)
+    }
+}
+
+impl Drop for Owner {
+    fn drop(&mut self) {
+        let header = self.0.header();
+        header.orphans.set(header.orphans.get() - 1);
+        if self.0.is_finished() {
+            if let Some(waker) = header.join_waker.take() {
+                waker.wake();
+            }
+        }
+        self.0.drop_ref();
+    }
+}
+
+fn raw_waker(task: RawTask) -> RawWaker {
+    RawWaker::new(task.0.as_ptr().cast_const().cast(), &WAKER)
+}
+
+static WAKER: RawWakerVTable = RawWakerVTable::new(
+    |data| {
+        let task = from_waker(data);
+        task.clone_ref();
+        raw_waker(task)
+    },
+    |data| {
+        let task = from_waker(data);
+        task.schedule();
+        task.drop_ref();
+    },
+    |data| from_waker(data).schedule(),
+    |data| from_waker(data).drop_ref(),
+);
+
+fn from_waker(data: *const ()) -> RawTask {
+    // SAFETY: every waker with this vtable was made by `raw_waker`, from a pointer that is not null.
+    RawTask(unsafe { NonNull::new_unchecked(data.cast_mut().cast()) })
+}

@@ -1,0 +1,405 @@
+//! The loop's clock, and waiting for it.
+
+use std::cell::Cell;
+use std::fmt;
+use std::future::Future;
+use std::io;
+use std::ops::{Add, AddAssign, Sub};
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use crate::loop_core::LoopCore;
+use crate::timers::{Action, TimerId};
+
+/// A moment on the loop's clock, in nanoseconds.
+///
+/// Not std's `Instant`, because a loop may turn on a virtual clock. Arithmetic saturates: adding `Duration::MAX` gives
+/// a moment that never comes.
+///
+/// ```
+/// use std::time::Duration;
+/// use windlass::time::Instant;
+/// let start = Instant::now();
+/// assert!(start + Duration::MAX > start + Duration::from_secs(1));
+/// assert!(start.elapsed() < Duration::from_secs(60));
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Instant {
+    ns: u64,
+}
+
+impl Instant {
+    /// The moment that never comes: what adding too long a duration saturates to.
+    pub const NEVER: Instant = Instant { ns: u64::MAX };
+
+    /// Now, on the current loop's clock; outside of a loop, on the system's monotonic clock.
+    pub fn now() -> Instant {
+        match LoopCore::try_current() {
+            Some(core) => core.now(),
+            None => crate::sys::monotonic(),
+        }
+    }
+
+    /// The moment that is `since` after the clock's origin. For drivers.
+    pub fn from_origin(since: Duration) -> Instant {
+        let ns = u64::try_from(since.as_nanos()).unwrap_or(u64::MAX);
+        Instant { ns }
+    }
+
+    /// The time since the clock's origin. For drivers.
+    pub fn since_origin(self) -> Duration {
+        Duration::from_nanos(self.ns)
+    }
+
+    /// The time since this moment; zero if it is yet to come.
+    pub fn elapsed(self) -> Duration {
+        Instant::now() - self
+    }
+
+    /// The time from `earlier` to this moment; zero if that is negative.
+    pub fn duration_since(self, earlier: Instant) -> Duration {
+        Duration::from_nanos(self.ns.saturating_sub(earlier.ns))
+    }
+}
+
+impl Add<Duration> for Instant {
+    type Output = Instant;
+
+    fn add(self, duration: Duration) -> Instant {
+        let ns = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
+        Instant {
+            ns: self.ns.saturating_add(ns),
+        }
+    }
+}
+
+impl AddAssign<Duration> for Instant {
+    fn add_assign(&mut self, duration: Duration) {
+        *self = *self + duration;
+    }
+}
+
+impl Sub<Instant> for Instant {
+    type Output = Duration;
+
+    fn sub(self, earlier: Instant) -> Duration {
+        self.duration_since(earlier)
+    }
+}
+
+impl fmt::Debug for Instant {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Instant({:?})", self.since_origin())
+    }
+}
+
+/// Waits until `duration` has passed.
+///
+/// ```
+/// use std::time::Duration;
+/// windlass::run(async {
+///     windlass::time::sleep(Duration::from_millis(2)).await;
+/// })?;
+/// # Ok::<(), std::io::Error>(())
+/// ```
+///
+/// The time counts from this call; if it is made outside of a loop, from the first poll. Any duration is legal:
+/// `Duration::MAX` waits for ever. A sleep never ends early. Dropping it cancels the timer.
+pub fn sleep(duration: Duration) -> Sleep {
+    let start = match LoopCore::try_current() {
+        Some(core) => SleepState::Until(core.now() + duration),
+        None => SleepState::For(duration),
+    };
+    Sleep {
+        state: Cell::new(start),
+    }
+}
+
+/// Waits until the loop's clock shows `deadline`.
+pub fn sleep_until(deadline: Instant) -> Sleep {
+    Sleep {
+        state: Cell::new(SleepState::Until(deadline)),
+    }
+}
+
+/// The future of [`sleep`] and [`sleep_until`].
+#[must_use = "a sleep does nothing until it is awaited"]
+pub struct Sleep {
+    state: Cell<SleepState>,
+}
+
+enum SleepState {
+    For(Duration),
+    Until(Instant),
+    Waiting(Rc<LoopCore>, TimerId, Instant),
+    Over,
+}
+
+impl Future for Sleep {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        let (core, deadline) = match self.state.replace(SleepState::Over) {
+            SleepState::For(duration) => {
+                let core = LoopCore::current("sleep").rc();
+                let deadline = core.now() + duration;
+                (core, deadline)
+            }
+            SleepState::Until(deadline) => (LoopCore::current("sleep").rc(), deadline),
+            SleepState::Waiting(core, id, deadline) => {
+                if !rewake(&core, id, cx) {
+                    return Poll::Ready(());
+                }
+                self.state.set(SleepState::Waiting(core, id, deadline));
+                return Poll::Pending;
+            }
+            SleepState::Over => return Poll::Ready(()),
+        };
+        let id = core.add_timer(deadline, Action::Wake(cx.waker().clone()));
+        self.state.set(SleepState::Waiting(core, id, deadline));
+        Poll::Pending
+    }
+}
+
+/// Has a timer wake this poll's waker; false if it has fired.
+fn rewake(core: &LoopCore, id: TimerId, cx: &mut Context<'_>) -> bool {
+    match core.timers.borrow_mut().get(id) {
+        None => return false,
+        Some(Action::Wake(waker)) if waker.will_wake(cx.waker()) => return true,
+        Some(_) => {}
+    }
+    let mut action = Action::Wake(cx.waker().clone());
+    if let Some(current) = core.timers.borrow_mut().get(id) {
+        std::mem::swap(current, &mut action);
+    }
+    true
+}
+
+impl Drop for Sleep {
+    fn drop(&mut self) {
+        if let SleepState::Waiting(core, id, _) = self.state.replace(SleepState::Over) {
+            core.cancel_timer(id);
+        }
+    }
+}
+
+impl fmt::Debug for Sleep {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let state = self.state.replace(SleepState::Over);
+        let result = match &state {
+            SleepState::For(duration) => write!(f, "Sleep(for {duration:?})"),
+            SleepState::Until(deadline) | SleepState::Waiting(_, _, deadline) => {
+                write!(f, "Sleep(until {:?})", deadline.since_origin())
+            }
+            SleepState::Over => write!(f, "Sleep(over)"),
+        };
+        self.state.set(state);
+        result
+    }
+}
+
+/// Gives `future` at most `duration` to finish.
+///
+/// The future is polled first, so a result that is already there is never lost to the clock. When the time is up the
+/// future is dropped: a read or an accept that is cut off this way loses nothing.
+///
+/// ```
+/// use std::time::Duration;
+/// use windlass::time::timeout;
+/// windlass::run(async {
+///     assert_eq!(timeout(Duration::from_secs(1), async { 7 }).await.unwrap(), 7);
+///     assert!(timeout(Duration::from_millis(1), std::future::pending::<()>()).await.is_err());
+/// })?;
+/// # Ok::<(), std::io::Error>(())
+/// ```
+pub fn timeout<F: Future>(duration: Duration, future: F) -> Timeout<F> {
+    Timeout {
+        future,
+        sleep: sleep(duration),
+    }
+}
+
+/// Gives `future` until `deadline` to finish.
+pub fn timeout_at<F: Future>(deadline: Instant, future: F) -> Timeout<F> {
+    Timeout {
+        future,
+        sleep: sleep_until(deadline),
+    }
+}
+
+/// The future of [`timeout`] and [`timeout_at`].
+#[derive(Debug)]
+#[must_use = "a timeout does nothing until it is awaited"]
+pub struct Timeout<F> {
+    future: F,
+    sleep: Sleep,
+}
+
+impl<F: Future> Future for Timeout<F> {
+    type Output = Result<F::Output, Elapsed>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        // SAFETY: `future` is pinned with the whole and never moved out of it; `sleep` is `Unpin`.
+        let (future, sleep) = unsafe {
+            let this = self.get_unchecked_mut();
+            (Pin::new_unchecked(&mut this.future), Pin::new(&mut this.sleep))
+        };
+        if let Poll::Ready(output) = future.poll(cx) {
+            return Poll::Ready(Ok(output));
+        }
+        sleep.poll(cx).map(|()| Err(Elapsed))
+    }
+}
+
+/// The time of a [`timeout`] was up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Elapsed;
+
+impl fmt::Display for Elapsed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the time was up")
+    }
+}
+
+impl std::error::Error for Elapsed {}
+
+impl From<Elapsed> for io::Error {
+    fn from(elapsed: Elapsed) -> io::Error {
+        io::Error::new(io::ErrorKind::TimedOut, elapsed)
+    }
+}
+
+/// What an [`Interval`] does about ticks that it missed because nobody asked for them in time.
+///
+/// With a period of 10 and a caller that is busy from 0 to 35:
+///
+/// | | next ticks at | then |
+/// |---|---|---|
+/// | `Burst` | 35 35 35 | 40 50: as many ticks as periods, on the old grid |
+/// | `Delay` | 35 | 45 55: a whole period after the late tick |
+/// | `Skip` | 35 | 40 50: what was missed is left out, on the old grid |
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum MissedTicks {
+    /// Ticks without waiting until it has caught up. The default.
+    #[default]
+    Burst,
+    /// Starts again from the late tick.
+    Delay,
+    /// Leaves the missed ticks out and keeps to the grid.
+    Skip,
+}
+
+/// Ticks at once and then every `period`.
+///
+/// ```
+/// use std::time::Duration;
+/// windlass::run(async {
+///     let mut interval = windlass::time::interval(Duration::from_millis(1));
+///     for _ in 0..3 {
+///         interval.tick().await;
+///     }
+/// })?;
+/// # Ok::<(), std::io::Error>(())
+/// ```
+///
+/// # Panics
+///
+/// If the period is zero.
+pub fn interval(period: Duration) -> Interval {
+    interval_at(Instant::now(), period)
+}
+
+/// Ticks first at `start` and then every `period`.
+///
+/// # Panics
+///
+/// If the period is zero.
+pub fn interval_at(start: Instant, period: Duration) -> Interval {
+    assert!(!period.is_zero(), "an interval of no length would tick without end");
+    Interval {
+        next: start,
+        period,
+        missed: MissedTicks::default(),
+    }
+}
+
+/// Made by [`interval`] and [`interval_at`].
+#[derive(Debug)]
+pub struct Interval {
+    next: Instant,
+    period: Duration,
+    missed: MissedTicks,
+}
+
+impl Interval {
+    /// Says what to do about missed ticks.
+    pub fn missed_ticks(mut self, missed: MissedTicks) -> Interval {
+        self.missed = missed;
+        self
+    }
+
+    /// Waits for the next tick and gives the moment for which it was set. Dropping the wait loses no tick.
+    pub async fn tick(&mut self) -> Instant {
+        let due = self.next;
+        let mut now = Instant::now();
+        if now < due {
+            sleep_until(due).await;
+            now = Instant::now();
+        }
+        self.next = self.after(due, now);
+        due
+    }
+
+    /// The period.
+    pub fn period(&self) -> Duration {
+        self.period
+    }
+
+    fn after(&self, due: Instant, now: Instant) -> Instant {
+        let on_time = due + self.period;
+        match self.missed {
+            _ if now < on_time => on_time,
+            MissedTicks::Burst => on_time,
+            MissedTicks::Delay => now + self.period,
+            MissedTicks::Skip => {
+                let period_ns = self.period.as_nanos();
+                let behind = (now - due).as_nanos() / period_ns + 1;
+                let ns = u64::try_from(behind * period_ns).unwrap_or(u64::MAX);
+                due + Duration::from_nanos(ns)
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(ms: u64) -> Instant {
+        Instant::from_origin(Duration::from_millis(ms))
+    }
+
+    fn every_ten(missed: MissedTicks) -> Interval {
+        interval_at(at(0), Duration::from_millis(10)).missed_ticks(missed)
+    }
+
+    #[test]
+    fn missed_ticks_follow_the_table() {
+        assert_eq!(every_ten(MissedTicks::Burst).after(at(0), at(35)), at(10));
+        assert_eq!(every_ten(MissedTicks::Delay).after(at(0), at(35)), at(45));
+        assert_eq!(every_ten(MissedTicks::Skip).after(at(0), at(35)), at(40));
+        for missed in [MissedTicks::Burst, MissedTicks::Delay, MissedTicks::Skip] {
+            assert_eq!(every_ten(missed).after(at(20), at(21)), at(30), "on time: {missed:?}");
+        }
+    }
+
+    #[test]
+    fn instants_saturate() {
+        let last = at(1) + Duration::MAX;
+        assert_eq!(last + Duration::from_secs(1), last);
+        assert_eq!(at(1) - at(5), Duration::ZERO);
+        assert_eq!(Instant::from_origin(Duration::MAX), last);
+    }
+}

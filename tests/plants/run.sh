@@ -1,0 +1,45 @@
+#!/usr/bin/env bash
+# Plants each bug of this folder into a scratch copy of the tree, runs the test that must catch it, and demands red.
+#
+#   tests/plants/run.sh             all plants
+#   tests/plants/run.sh fd_reuse    those whose name contains a word
+#
+# A plant is a patch with a head of three lines:
+#   Plant: what is broken
+#   Row: the class of failure it stands for
+#   Test: the arguments of `cargo test`, perhaps after NAME=value settings
+set -u
+cd "$(dirname "$0")/../.." || exit 2
+word=${1:-}
+copy=$(mktemp -d)
+trap 'rm -rf "$copy"' EXIT
+git ls-files -z --cached --others --exclude-standard | grep -zv '^tests/plants/' | xargs -0 cp --parents -t "$copy"
+(cd "$copy" && git init -q && git add -A && git -c user.name=plants -c user.email=plants@localhost commit -qm base)
+export CARGO_TARGET_DIR=${PLANTS_TARGET_DIR:-$PWD/target/plants}
+red=0 green=0 broken=0
+for plant in tests/plants/*"$word"*.patch; do
+  name=$(basename "$plant" .patch)
+  command=$(sed -n 's/^Test: //p' "$plant" | head -n 1)
+  settings=() arguments=()
+  for part in $command; do
+    if [[ ${#arguments[@]} -eq 0 && $part =~ ^[A-Z_]+= ]]; then settings+=("$part"); else arguments+=("$part"); fi
+  done
+  (cd "$copy" && git checkout -q . && git clean -qfd)
+  if ! (cd "$copy" && git apply -) <"$plant"; then
+    echo "BROKEN  $name: the patch does not apply"; broken=$((broken + 1)); continue
+  fi
+  log=$(mktemp)
+  if ! (cd "$copy" && env ${settings[@]+"${settings[@]}"} cargo test -q --no-run "${arguments[@]}") >"$log" 2>&1; then
+    echo "BROKEN  $name: does not build"; tail -n 20 "$log"; broken=$((broken + 1)); continue
+  fi
+  (cd "$copy" && env ${settings[@]+"${settings[@]}"} timeout 150 cargo test -q "${arguments[@]}") >"$log" 2>&1
+  status=$?
+  if [ $status -eq 0 ]; then
+    echo "MISSED  $name: the test passes with the bug in"; green=$((green + 1))
+  else
+    echo "caught  $name"; red=$((red + 1))
+  fi
+  rm -f "$log"
+done
+echo "$red caught, $green missed, $broken broken"
+[ $((green + broken)) -eq 0 ] && [ $red -gt 0 ]

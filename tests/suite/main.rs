@@ -1,0 +1,11 @@
+//! One body of tests for every driver.
+//!
+//! Each test calls `support::on_every_driver`, which runs its body on the null driver and, where the kernel lets it, on
+//! io_uring. Variables steer the whole suite:
+//!
+//! - `WINDLASS_TEST_DRIVERS=null,proactor`: only these drivers;
+//! - `WINDLASS_TEST_ROUNDS=100000`: how often the looping tests loop (1,000; under Miri, few);
+//! - `WINDLASS_TEST_RING=1`: the submission ring's size, the completion ring's being twice that;
+//! - `WINDLASS_TEST_ITIMER=1`: a timer interrupts every system call a thousand times a second.
+
+mod support;

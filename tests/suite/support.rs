@@ -1,0 +1,191 @@
+//! What the tests share.
+
+#![allow(dead_code, reason = "not every build of the suite uses every helper")]
+
+use std::future::Future;
+use std::sync::Once;
+use std::sync::mpsc;
+use std::time::Duration;
+
+use windlass::net::{TcpListener, TcpStream};
+use windlass::{Builder, DriverChoice, EventLoop};
+
+/// A test that takes longer than this hangs.
+const HANG: Duration = Duration::from_secs(120);
+
+/// One driver under test.
+#[derive(Clone, Copy, Debug)]
+pub struct Case {
+    pub name: &'static str,
+    choice: DriverChoice,
+}
+
+impl Case {
+    /// A builder for a loop on this driver.
+    pub fn builder(&self) -> Builder {
+        let builder = Builder::new().driver(self.choice);
+        match variable("WINDLASS_TEST_RING") {
+            Some(entries) => builder.ring_entries(entries).completion_entries(entries * 2),
+            None => builder,
+        }
+    }
+
+    pub fn event_loop(&self) -> EventLoop {
+        self.builder().build().expect("the driver was tried before")
+    }
+
+    /// Runs a future to its end on a new loop, which is closed afterwards.
+    pub fn run<F: Future>(&self, future: F) -> F::Output {
+        self.event_loop().run_until_complete(future).expect("the loop runs")
+    }
+
+    /// Whether descriptors are the kernel's and the clock is real.
+    pub fn is_kernel(&self) -> bool {
+        self.choice != DriverChoice::Null
+    }
+}
+
+/// Runs a test on each driver that can be had here, each on a thread of its own, and fails it if it hangs.
+pub fn on_every_driver(body: impl Fn(Case) + Send + Clone + 'static) {
+    for case in cases() {
+        run_case(case, body.clone());
+    }
+}
+
+/// The same for what only a real kernel does.
+pub fn on_every_kernel_driver(body: impl Fn(Case) + Send + Clone + 'static) {
+    for case in cases().into_iter().filter(Case::is_kernel) {
+        run_case(case, body.clone());
+    }
+}
+
+fn run_case(case: Case, body: impl FnOnce(Case) + Send + 'static) {
+    interrupt_if_asked();
+    println!("-- on {}", case.name);
+    let (done, finished) = mpsc::channel::<()>();
+    let thread = std::thread::Builder::new()
+        .name(format!("test on {}", case.name))
+        .spawn(move || {
+            let _done = done;
+            body(case);
+        })
+        .expect("a thread");
+    if finished.recv_timeout(HANG) == Err(mpsc::RecvTimeoutError::Timeout) {
+        panic!("hangs on {}", case.name);
+    }
+    if let Err(payload) = thread.join() {
+        std::panic::resume_unwind(payload);
+    }
+}
+
+fn cases() -> Vec<Case> {
+    let all = [
+        Case {
+            name: "null",
+            choice: DriverChoice::Null,
+        },
+        Case {
+            name: "proactor",
+            choice: DriverChoice::Proactor,
+        },
+    ];
+    let wanted = std::env::var("WINDLASS_TEST_DRIVERS").ok();
+    let is_wanted = |case: &Case| match &wanted {
+        Some(names) => names.split(',').any(|name| name == case.name),
+        None => true,
+    };
+    let can_open = |case: &Case| {
+        if cfg!(miri) && case.is_kernel() {
+            return false;
+        }
+        match case.builder().build() {
+            Ok(_) => true,
+            Err(error) => {
+                assert!(wanted.is_none(), "{} was asked for: {error}", case.name);
+                println!("-- SKIPPED on {}: {error}", case.name);
+                false
+            }
+        }
+    };
+    all.into_iter().filter(is_wanted).filter(can_open).collect()
+}
+
+/// How often a looping test loops.
+pub fn rounds() -> usize {
+    let default = if cfg!(miri) { 20 } else { 1_000 };
+    variable("WINDLASS_TEST_ROUNDS").map_or(default, |rounds: usize| rounds)
+}
+
+pub fn variable<T: std::str::FromStr>(name: &str) -> Option<T> {
+    let value = std::env::var(name).ok()?;
+    match value.parse() {
+        Ok(value) => Some(value),
+        Err(_) => panic!("{name}={value} is not a number"),
+    }
+}
+
+/// A connected pair: (client, server).
+pub async fn pair() -> (TcpStream, TcpStream) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("bind");
+    pair_of(&listener).await
+}
+
+/// The same from a listener.
+pub async fn pair_of(listener: &TcpListener) -> (TcpStream, TcpStream) {
+    let addr = listener.local_addr().expect("an address");
+    let connecting = windlass::spawn(TcpStream::connect(addr));
+    let (server, _) = listener.accept().await.expect("accept");
+    let client = connecting.await.expect("no panic").expect("connect");
+    (client, server)
+}
+
+/// How many descriptors this process has open.
+pub fn open_descriptors() -> usize {
+    std::fs::read_dir("/proc/self/fd").map_or(0, Iterator::count)
+}
+
+/// Numbers that look random and are the same in every run.
+pub struct Random(u64);
+
+impl Random {
+    pub fn new(seed: u64) -> Random {
+        Random(seed | 1)
+    }
+
+    pub fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0
+    }
+
+    pub fn below(&mut self, bound: u64) -> u64 {
+        self.next() % bound
+    }
+}
+
+/// With `WINDLASS_TEST_ITIMER`, a signal every millisecond, without `SA_RESTART`: system calls that sleep get EINTR.
+fn interrupt_if_asked() {
+    static ONCE: Once = Once::new();
+    if variable::<u32>("WINDLASS_TEST_ITIMER").is_none_or(|on| on == 0) {
+        return;
+    }
+    ONCE.call_once(|| {
+        extern "C" fn ignore(_signal: libc::c_int) {}
+        // SAFETY: the handler does nothing, which is safe in a signal handler; the structures are plain data.
+        unsafe {
+            let mut action: libc::sigaction = std::mem::zeroed();
+            action.sa_sigaction = ignore as *const () as usize;
+            assert_eq!(libc::sigaction(libc::SIGALRM, &action, std::ptr::null_mut()), 0);
+            let every = libc::timeval {
+                tv_sec: 0,
+                tv_usec: 1_000,
+            };
+            let timer = libc::itimerval {
+                it_interval: every,
+                it_value: every,
+            };
+            assert_eq!(libc::setitimer(libc::ITIMER_REAL, &timer, std::ptr::null_mut()), 0);
+        }
+    });
+}
