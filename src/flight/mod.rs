@@ -270,10 +270,10 @@ impl LoopCore {
             if let Some(fd) = touchdown.unwanted {
                 self.reset(fd);
             }
-            if let Some(id) = touchdown.discard {
-                if let Some((_, cargo)) = self.fetch(id) {
-                    self.drop_load(id, cargo);
-                }
+            if let Some(id) = touchdown.discard
+                && let Some((_, cargo)) = self.fetch(id)
+            {
+                self.drop_load(id, cargo);
             }
             if let Some(owner) = touchdown.owner {
                 guard("a waker", || drop(owner));

@@ -98,10 +98,10 @@ impl TcpStream {
         let lane = &self.socket.descriptor.read;
         let _hold = lane.hold().await;
         lane.settle(self.socket.core()).await;
-        if lane.has_unread(self.socket.core()).await {
-            if let Some(served) = lane.serve(&mut buf) {
-                return (served.map_err(io::Error::from_raw_os_error), buf);
-            }
+        if lane.has_unread(self.socket.core()).await
+            && let Some(served) = lane.serve(&mut buf)
+        {
+            return (served.map_err(io::Error::from_raw_os_error), buf);
         }
         let capacity = buf.capacity();
         let (landing, (_, mut buf)) = self.receive(buf, 0, capacity).await;
@@ -182,10 +182,10 @@ impl TcpStream {
         let (core, lane) = (&*descriptor.core, &descriptor.read);
         let _hold = lane.hold().await;
         lane.settle(core).await;
-        if lane.has_unread(core).await {
-            if let Some(served) = lane.serve_all() {
-                return served.map(ManagedBuf::from_heap).map_err(io::Error::from_raw_os_error);
-            }
+        if lane.has_unread(core).await
+            && let Some(served) = lane.serve_all()
+        {
+            return served.map(ManagedBuf::from_heap).map_err(io::Error::from_raw_os_error);
         }
         let fd = descriptor.fd;
         let (landing, _) = Flying::launch(core, lane, Fate::Keep, descriptor.clone(), 0, |_| Op::RecvManaged {

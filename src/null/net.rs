@@ -228,10 +228,10 @@ impl Network {
         }
         if how != Shutdown::Read {
             stream.write_shut = true;
-            if let Some(peer) = stream.peer {
-                if let Ok(peer) = self.stream(peer) {
-                    peer.ended = true;
-                }
+            if let Some(peer) = stream.peer
+                && let Ok(peer) = self.stream(peer)
+            {
+                peer.ended = true;
             }
         }
         Ok(())

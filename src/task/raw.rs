@@ -159,7 +159,7 @@ pub(crate) unsafe fn spawn_unchecked<F: Future>(
     let task = Box::new(Task {
         header: Header {
             // The list's reference, the join handle's, and the place in the ready deque.
-            state: AtomicUsize::new(SCHEDULED | 2 * REF),
+            state: AtomicUsize::new(SCHEDULED | (2 * REF)),
             vtable: &Task::<F>::VTABLE,
             letterbox: core.letterbox.clone(),
             id: core.next_task_id(),
@@ -394,10 +394,10 @@ impl Drop for Owner {
     fn drop(&mut self) {
         let header = self.0.header();
         header.orphans.set(header.orphans.get() - 1);
-        if self.0.is_finished() {
-            if let Some(waker) = header.join_waker.take() {
-                waker.wake();
-            }
+        if self.0.is_finished()
+            && let Some(waker) = header.join_waker.take()
+        {
+            waker.wake();
         }
         self.0.drop_ref();
     }

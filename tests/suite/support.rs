@@ -15,14 +15,14 @@ const HANG: Duration = Duration::from_secs(120);
 
 /// One driver under test.
 #[derive(Clone, Copy, Debug)]
-pub struct Case {
+pub(crate) struct Case {
     pub name: &'static str,
     choice: DriverChoice,
 }
 
 impl Case {
     /// A builder for a loop on this driver.
-    pub fn builder(&self) -> Builder {
+    pub(crate) fn builder(&self) -> Builder {
         let builder = Builder::new().driver(self.choice);
         match variable("WINDLASS_TEST_RING") {
             Some(entries) => builder.ring_entries(entries).completion_entries(entries * 2),
@@ -30,30 +30,30 @@ impl Case {
         }
     }
 
-    pub fn event_loop(&self) -> EventLoop {
+    pub(crate) fn event_loop(&self) -> EventLoop {
         self.builder().build().expect("the driver was tried before")
     }
 
     /// Runs a future to its end on a new loop, which is closed afterwards.
-    pub fn run<F: Future>(&self, future: F) -> F::Output {
+    pub(crate) fn run<F: Future>(&self, future: F) -> F::Output {
         self.event_loop().run_until_complete(future).expect("the loop runs")
     }
 
     /// Whether descriptors are the kernel's and the clock is real.
-    pub fn is_kernel(&self) -> bool {
+    pub(crate) fn is_kernel(&self) -> bool {
         self.choice != DriverChoice::Null
     }
 }
 
 /// Runs a test on each driver that can be had here, each on a thread of its own, and fails it if it hangs.
-pub fn on_every_driver(body: impl Fn(Case) + Send + Clone + 'static) {
+pub(crate) fn on_every_driver(body: impl Fn(Case) + Send + Clone + 'static) {
     for case in cases() {
         run_case(case, body.clone());
     }
 }
 
 /// The same for what only a real kernel does.
-pub fn on_every_kernel_driver(body: impl Fn(Case) + Send + Clone + 'static) {
+pub(crate) fn on_every_kernel_driver(body: impl Fn(Case) + Send + Clone + 'static) {
     for case in cases().into_iter().filter(Case::is_kernel) {
         run_case(case, body.clone());
     }
@@ -111,12 +111,12 @@ fn cases() -> Vec<Case> {
 }
 
 /// How often a looping test loops.
-pub fn rounds() -> usize {
+pub(crate) fn rounds() -> usize {
     let default = if cfg!(miri) { 20 } else { 1_000 };
     variable("WINDLASS_TEST_ROUNDS").map_or(default, |rounds: usize| rounds)
 }
 
-pub fn variable<T: std::str::FromStr>(name: &str) -> Option<T> {
+pub(crate) fn variable<T: std::str::FromStr>(name: &str) -> Option<T> {
     let value = std::env::var(name).ok()?;
     match value.parse() {
         Ok(value) => Some(value),
@@ -125,13 +125,13 @@ pub fn variable<T: std::str::FromStr>(name: &str) -> Option<T> {
 }
 
 /// A connected pair: (client, server).
-pub async fn pair() -> (TcpStream, TcpStream) {
+pub(crate) async fn pair() -> (TcpStream, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("bind");
     pair_of(&listener).await
 }
 
 /// The same from a listener.
-pub async fn pair_of(listener: &TcpListener) -> (TcpStream, TcpStream) {
+pub(crate) async fn pair_of(listener: &TcpListener) -> (TcpStream, TcpStream) {
     let addr = listener.local_addr().expect("an address");
     let connecting = windlass::spawn(TcpStream::connect(addr));
     let (server, _) = listener.accept().await.expect("accept");
@@ -140,26 +140,26 @@ pub async fn pair_of(listener: &TcpListener) -> (TcpStream, TcpStream) {
 }
 
 /// How many descriptors this process has open.
-pub fn open_descriptors() -> usize {
+pub(crate) fn open_descriptors() -> usize {
     std::fs::read_dir("/proc/self/fd").map_or(0, Iterator::count)
 }
 
 /// Numbers that look random and are the same in every run.
-pub struct Random(u64);
+pub(crate) struct Random(u64);
 
 impl Random {
-    pub fn new(seed: u64) -> Random {
+    pub(crate) fn new(seed: u64) -> Random {
         Random(seed | 1)
     }
 
-    pub fn next(&mut self) -> u64 {
+    pub(crate) fn next(&mut self) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;
         self.0
     }
 
-    pub fn below(&mut self, bound: u64) -> u64 {
+    pub(crate) fn below(&mut self, bound: u64) -> u64 {
         self.next() % bound
     }
 }

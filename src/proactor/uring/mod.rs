@@ -162,50 +162,24 @@ impl Uring {
 
     /// Takes everything out of the completion ring. Gives whether the kernel holds more back for want of room.
     fn reap(&mut self, landed: &mut Vec<Completion>) -> bool {
-        let mut rearm = false;
-        loop {
-            let mut completions = self.ring.completion();
-            completions.sync();
-            let Some(entry) = completions.next() else { break };
-            drop(completions);
+        let (_, submission, completion) = self.ring.split();
+        for entry in completion {
             self.counters.completions += 1;
             match FlightId::from_u64(entry.user_data()) {
-                NOTIFIED => rearm = true,
+                NOTIFIED => self.eventfd_armed = false,
                 CANCELLED => {
                     if entry.result() == -libc::ENOENT || entry.result() == -libc::EALREADY {
                         self.counters.late_cancels += 1;
                     }
                 }
-                id => landed.push(Completion {
-                    id,
-                    landing: self.landing(&entry),
-                }),
+                id => {
+                    let landing = landing(&entry, self.buffers.as_ref());
+                    self.counters.pool_empty += u64::from(landing.outcome == Err(libc::ENOBUFS));
+                    landed.push(Completion { id, landing });
+                }
             }
         }
-        if rearm {
-            self.eventfd_armed = false;
-        }
-        self.ring.submission().cq_overflow()
-    }
-
-    fn landing(&mut self, entry: &cqueue::Entry) -> Landing {
-        let outcome = match entry.result() {
-            error if error < 0 => Err(-error),
-            count => Ok(count as u32),
-        };
-        if outcome == Err(libc::ENOBUFS) {
-            self.counters.pool_empty += 1;
-        }
-        let buffer = match (cqueue::buffer_select(entry.flags()), &self.buffers) {
-            (Some(index), Some(buffers)) => Some(buffers.filled(index, outcome.unwrap_or(0) as usize)),
-            _ => None,
-        };
-        Landing {
-            outcome,
-            more: cqueue::more(entry.flags()),
-            // An empty buffer says nothing that the count does not say; it goes back to the pool here.
-            buffer: buffer.filter(|_| outcome.is_ok_and(|count| count > 0)),
-        }
+        submission.cq_overflow()
     }
 
     /// Keeps a read on the eventfd in the air, so that a notification ends a sleep.
@@ -216,6 +190,24 @@ impl Uring {
         self.eventfd_armed = true;
         let entry = self.eventfd.read_into(&mut self.eventfd_count);
         self.push(entry.user_data(NOTIFIED.to_u64()));
+    }
+}
+
+/// What a completion says.
+fn landing(entry: &cqueue::Entry, buffers: Option<&BufferRing>) -> Landing {
+    let outcome = match entry.result() {
+        error if error < 0 => Err(-error),
+        count => Ok(count as u32),
+    };
+    let buffer = match (cqueue::buffer_select(entry.flags()), buffers) {
+        (Some(index), Some(buffers)) => Some(buffers.filled(index, outcome.unwrap_or(0) as usize)),
+        _ => None,
+    };
+    Landing {
+        outcome,
+        more: cqueue::more(entry.flags()),
+        // An empty buffer says nothing that the count does not say; it goes back to the pool here.
+        buffer: buffer.filter(|_| outcome.is_ok_and(|count| count > 0)),
     }
 }
 
@@ -300,11 +292,16 @@ unsafe impl Driver for Uring {
             self.counters.spins += 1;
         }
         let mut held_back = self.reap(landed);
-        // More was started than the ring holds, or more completed than it holds: go on until neither is so.
+        // More was started than the ring holds, or more completed than it holds: go on until neither is so, or until the
+        // kernel, short of memory, takes nothing; then the loop comes again.
         while held_back || !self.backlog.is_empty() {
+            let before = (self.backlog.len(), self.counters.completions);
             self.unpark();
             self.enter(Wait::No)?;
             held_back = self.reap(landed);
+            if before == (self.backlog.len(), self.counters.completions) {
+                break;
+            }
         }
         Ok(())
     }
@@ -313,10 +310,15 @@ unsafe impl Driver for Uring {
         self.arm_eventfd();
         loop {
             self.unpark();
-            if self.ring.submission().is_empty() {
+            let queued = self.ring.submission().len();
+            if queued == 0 {
                 return Ok(());
             }
             self.enter(Wait::No)?;
+            // The kernel takes nothing before its completions are reaped: the next poll does that.
+            if self.ring.submission().len() == queued {
+                return Ok(());
+            }
         }
     }
 
