@@ -349,10 +349,7 @@ unsafe impl Driver for Closed {
 
     fn control(&mut self, call: Control) -> io::Result<Reply> {
         match call {
-            Control::Close { fd } | Control::Reset { fd } => {
-                crate::sys::close(fd);
-                Ok(Reply::Done)
-            }
+            Control::Close { .. } | Control::Reset { .. } => crate::sys::control(call),
             _ => Err(closed_error()),
         }
     }

@@ -79,3 +79,8 @@ pub use promise::{Abandoned, Placeholder, Promise, promise};
 pub use remote::LoopClosed;
 pub use runtime::{Builder, run};
 pub use task::{JoinError, JoinHandle, spawn};
+
+/// The README's first example compiles.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+mod readme {}

@@ -22,7 +22,7 @@ pub(crate) mod pool;
 
 pub use buf::{IoBuf, IoBufMut, Slice};
 pub use managed::ManagedBuf;
-pub(crate) use pool::{BufferPool, PoolBuffer};
+pub(crate) use pool::BufferPool;
 
 /// A result and the buffer that was lent for it.
 pub type BufResult<T, B> = (std::io::Result<T>, B);

@@ -2,7 +2,7 @@
 //!
 //! What each platform's room must supply:
 //! - `Fd`, the type of a descriptor's number, `IoVec`, a slice as the kernel wants it, and `errno`, the error codes that the layers above tell apart;
-//! - `control`, a driver's control calls by plain system calls, and `close`;
+//! - `control`, a driver's control calls by plain system calls;
 //! - `monotonic`, the clock;
 //! - the conversions between std's sockets and ours.
 

@@ -130,7 +130,7 @@ fn inet(addr: socket2::SockAddr) -> io::Result<SocketAddr> {
 ///
 /// An error is not told: on Linux the number is free again whatever close(2) returns, and trying again could close
 /// somebody else's descriptor.
-pub(crate) fn close(fd: Fd) {
+fn close(fd: Fd) {
     if fd >= 0 {
         // SAFETY: the caller owned `fd` and gives it up; close(2) touches no memory of ours.
         unsafe { libc::close(fd) };
