@@ -160,6 +160,16 @@ impl Uring {
         }
     }
 
+    /// Whether there is nothing to hand over and nothing to reap.
+    fn is_quiet(&mut self) -> bool {
+        let (_, submission, completion) = self.ring.split();
+        completion.is_empty()
+            && submission.is_empty()
+            && !submission.taskrun()
+            && !submission.cq_overflow()
+            && self.backlog.is_empty()
+    }
+
     /// Takes everything out of the completion ring. Gives whether the kernel holds more back for want of room.
     fn reap(&mut self, landed: &mut Vec<Completion>) -> bool {
         let (_, submission, completion) = self.ring.split();
@@ -269,16 +279,19 @@ unsafe impl Driver for Uring {
     }
 
     fn poll(&mut self, landed: &mut Vec<Completion>, wait: Wait) -> io::Result<()> {
+        if wait == Wait::No && self.is_quiet() {
+            self.counters.spins += 1;
+            return Ok(());
+        }
         self.arm_eventfd();
         self.unpark();
         if let Some(buffers) = &mut self.buffers {
             buffers.give_to_kernel();
         }
         let has_landed = !self.ring.completion().is_empty();
-        let (must_enter, is_quiet) = {
+        let must_enter = {
             let submission = self.ring.submission();
-            let flagged = submission.taskrun() || submission.cq_overflow();
-            (!submission.is_empty() || flagged, submission.is_empty() && !flagged)
+            !submission.is_empty() || submission.taskrun() || submission.cq_overflow()
         };
         // What is here already is served before anybody sleeps, and what is still parked must not wait for a wake.
         let wait = if has_landed || !self.backlog.is_empty() {
@@ -288,8 +301,6 @@ unsafe impl Driver for Uring {
         };
         if must_enter || wait != Wait::No {
             self.enter(wait)?;
-        } else if is_quiet && !has_landed {
-            self.counters.spins += 1;
         }
         let mut held_back = self.reap(landed);
         // More was started than the ring holds, or more completed than it holds: go on until neither is so, or until the
