@@ -106,6 +106,7 @@ impl LoopCore {
     // The current loop.
 
     /// The loop that this thread is running.
+    #[inline]
     pub(crate) fn try_current<'a>() -> Option<&'a LoopCore> {
         // SAFETY: `Entered` keeps the loop alive while the pointer is set, and takes the pointer back before it lets go.
         // The reference does not outlive the call into user code during which the loop is entered: every caller in
@@ -149,6 +150,7 @@ impl LoopCore {
     // The steps of a turn.
 
     /// Step 1: how long the driver may sleep.
+    #[inline]
     pub(crate) fn next_wait(&self) -> Wait {
         if !self.ready.borrow().is_empty() || self.letterbox.has_mail() {
             return Wait::No;
@@ -160,6 +162,7 @@ impl LoopCore {
     }
 
     /// Step 2: the only place where the thread sleeps.
+    #[inline]
     pub(crate) fn drive(&self, wait: Wait) -> io::Result<Vec<Completion>> {
         let asleep = wait != Wait::No && self.letterbox.fall_asleep();
         let wait = if asleep { wait } else { Wait::No };
@@ -174,8 +177,11 @@ impl LoopCore {
     }
 
     /// Step 3: completions wake their tasks; what other threads sent joins the ready deque.
+    #[inline]
     pub(crate) fn land_and_collect(&self, mut landed: Vec<Completion>) {
-        self.land(&mut landed);
+        if !landed.is_empty() {
+            self.land(&mut landed);
+        }
         self.landed.set(landed);
         if !self.letterbox.has_mail() {
             return;
@@ -194,6 +200,7 @@ impl LoopCore {
     }
 
     /// Step 4: timers that are due join the ready deque.
+    #[inline]
     pub(crate) fn fire_due_timers(&self) {
         if self.timers.borrow().is_empty() {
             return;
@@ -210,6 +217,7 @@ impl LoopCore {
     }
 
     /// Step 6, once per entry of the batch.
+    #[inline]
     pub(crate) fn run_next(&self) {
         let Some(next) = self.ready.borrow_mut().pop_front() else {
             return;
@@ -259,6 +267,7 @@ impl LoopCore {
         self.current_task.get()
     }
 
+    #[inline]
     pub(crate) fn set_current_task(&self, task: Option<RawTask>) -> Option<RawTask> {
         self.current_task.replace(task)
     }
@@ -268,6 +277,7 @@ impl LoopCore {
         self.current_task.get().map(Owner::new)
     }
 
+    #[inline]
     pub(crate) fn refill_budget(&self) {
         self.budget.set(BUDGET);
     }

@@ -80,6 +80,7 @@ impl<T> Letterbox<T> {
     }
 
     /// Whether something was sent since the loop last looked. Costs one load.
+    #[inline]
     pub(crate) fn has_mail(&self) -> bool {
         self.state.load(SeqCst) == NOTIFIED
     }

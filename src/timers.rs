@@ -122,6 +122,7 @@ impl Timers {
         Some(self.slots.remove(entry.id.slot).action)
     }
 
+    #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.heap.is_empty()
     }

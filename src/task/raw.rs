@@ -192,6 +192,7 @@ pub(crate) unsafe fn spawn_unchecked<F: Future>(
 pub(crate) struct RawTask(NonNull<Header>);
 
 impl RawTask {
+    #[inline]
     fn header(&self) -> &Header {
         // SAFETY: whoever holds a `RawTask` holds a reference to the task, or the list does.
         unsafe { self.0.as_ref() }
@@ -216,6 +217,7 @@ impl RawTask {
     }
 
     /// Puts the task on the ready deque unless it is there or done. The caller holds a reference. Any thread.
+    #[inline]
     fn schedule(self) {
         let header = self.header();
         let old = header.state.fetch_or(SCHEDULED, AcqRel);
@@ -342,6 +344,7 @@ unsafe impl Send for Runnable {}
 
 impl Runnable {
     /// Polls the task, or ends it if its cancel was asked for.
+    #[inline]
     pub(crate) fn run(self, core: &LoopCore) {
         let task = ManuallyDrop::new(self).0;
         let header = task.header();

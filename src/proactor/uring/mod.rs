@@ -161,6 +161,7 @@ impl Uring {
     }
 
     /// Whether there is nothing to hand over and nothing to reap.
+    #[inline]
     fn is_quiet(&mut self) -> bool {
         let (_, submission, completion) = self.ring.split();
         completion.is_empty()
