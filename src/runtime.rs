@@ -44,6 +44,7 @@ pub struct Builder {
 pub(crate) struct Settings {
     pub(crate) ring_entries: u32,
     pub(crate) completion_entries: Option<u32>,
+    pub(crate) plain_ring: bool,
     pub(crate) managed_count: u16,
     pub(crate) managed_len: usize,
 }
@@ -53,6 +54,7 @@ impl Default for Settings {
         Settings {
             ring_entries: 256,
             completion_entries: None,
+            plain_ring: false,
             managed_count: 256,
             managed_len: 8 * 1024,
         }
@@ -93,6 +95,13 @@ impl Builder {
     /// memory, and are drained from there.
     pub fn completion_entries(mut self, entries: u32) -> Builder {
         self.settings.completion_entries = Some(entries);
+        self
+    }
+
+    /// Opens the io_uring as an old kernel would: without deferred completions, multishot accepts, buffer rings or
+    /// absolute timeouts. For tests, and to see what each of them is worth.
+    pub fn plain_ring(mut self, plain: bool) -> Builder {
+        self.settings.plain_ring = plain;
         self
     }
 

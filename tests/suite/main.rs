@@ -6,6 +6,7 @@
 //! - `WINDLASS_TEST_DRIVERS=null,proactor`: only these drivers;
 //! - `WINDLASS_TEST_ROUNDS=100000`: how often the looping tests loop (1,000; under Miri, few);
 //! - `WINDLASS_TEST_RING=1`: the submission ring's size, the completion ring's being twice that;
+//! - `WINDLASS_TEST_PLAIN=1`: io_uring as an old kernel has it;
 //! - `WINDLASS_TEST_ITIMER=1`: a timer interrupts every system call a thousand times a second.
 
 mod support;

@@ -23,7 +23,8 @@ pub(crate) struct Case {
 impl Case {
     /// A builder for a loop on this driver.
     pub(crate) fn builder(&self) -> Builder {
-        let builder = Builder::new().driver(self.choice);
+        let plain = variable::<u32>("WINDLASS_TEST_PLAIN").is_some_and(|on| on > 0);
+        let builder = Builder::new().driver(self.choice).plain_ring(plain);
         match variable("WINDLASS_TEST_RING") {
             Some(entries) => builder.ring_entries(entries).completion_entries(entries * 2),
             None => builder,

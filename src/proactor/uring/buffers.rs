@@ -74,9 +74,9 @@ impl Drop for BufferRing {
 impl Uring {
     /// Makes the pool and its ring for the first managed receive. False if this kernel has no buffer rings.
     pub(super) fn ready_buffers(&mut self) -> bool {
-        if self.buffers.is_none() && !self.buffers_refused {
+        if self.buffers.is_none() && self.abilities.buffer_ring {
             self.buffers = self.make_buffers().ok();
-            self.buffers_refused = self.buffers.is_none();
+            self.abilities.buffer_ring = self.buffers.is_some();
         }
         self.buffers.is_some()
     }

@@ -55,8 +55,6 @@ pub(crate) struct Uring {
     /// What did not fit into the submission ring.
     backlog: VecDeque<squeue::Entry>,
     buffers: Option<BufferRing>,
-    /// The kernel has no buffer rings; it was asked once.
-    buffers_refused: bool,
     eventfd: Arc<EventFd>,
     /// The kernel writes the eventfd's count here. Boxed: it must not move.
     eventfd_count: Box<u64>,
@@ -75,7 +73,6 @@ impl Uring {
             ring,
             backlog: VecDeque::new(),
             buffers: None,
-            buffers_refused: false,
             eventfd: Arc::new(EventFd::new()?),
             eventfd_count: Box::new(0),
             eventfd_armed: false,

@@ -22,6 +22,8 @@ pub(super) struct Abilities {
     pub(super) no_iowait: bool,
     /// 5.19: one accept lands many connections.
     pub(super) multishot_accept: bool,
+    /// 5.19: the kernel picks a receive buffer when bytes arrive.
+    pub(super) buffer_ring: bool,
 }
 
 impl Abilities {
@@ -33,6 +35,7 @@ impl Abilities {
             (self.absolute_timeout, "ABS_TIMER"),
             (self.no_iowait, "NO_IOWAIT"),
             (self.multishot_accept, "multishot accept"),
+            (self.buffer_ring, "buffer ring"),
         ];
         all.iter().filter(|(has, _)| *has).map(|&(_, name)| name).collect()
     }
@@ -60,6 +63,9 @@ pub(super) fn open(settings: &Settings) -> io::Result<(IoUring, Abilities)> {
     if let Some((_, name)) = needed.iter().find(|(code, _)| !probe.is_supported(*code)) {
         return Err(too_old(&format!("no {name} operation")));
     }
+    if settings.plain_ring {
+        return Ok((ring, Abilities::default()));
+    }
     let abilities = Abilities {
         defer_taskrun,
         taskrun_flag,
@@ -68,6 +74,8 @@ pub(super) fn open(settings: &Settings) -> io::Result<(IoUring, Abilities)> {
         no_iowait: params.is_feature_no_iowait(),
         // Likewise: the SOCKET opcode came with multishot accept.
         multishot_accept: probe.is_supported(opcode::Socket::CODE),
+        // Whether it really can be registered shows when the first managed read asks for it.
+        buffer_ring: probe.is_supported(opcode::Socket::CODE),
     };
     Ok((ring, abilities))
 }
@@ -78,6 +86,9 @@ fn build(settings: &Settings) -> io::Result<(IoUring, bool, bool)> {
     let completions = settings.completion_entries.unwrap_or(entries.saturating_mul(4));
     let mut builder = IoUring::builder();
     builder.setup_clamp().setup_cqsize(completions).dontfork();
+    if settings.plain_ring {
+        return builder.build(entries).map(|ring| (ring, false, false));
+    }
     let unknown = |error: &io::Error| error.raw_os_error() == Some(libc::EINVAL);
 
     let mut best = builder.clone();
