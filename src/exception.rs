@@ -112,18 +112,29 @@ pub(crate) fn guard(what: &str, call: impl FnOnce()) {
     }
 }
 
-/// Gives an exception to the current loop's handler, or prints it.
+/// Gives an exception to the current loop's handler, or prints it. Whatever panics on the way, this does not.
 pub(crate) fn report(exception: Exception) {
     let handler = LoopCore::try_current().and_then(|core| core.exception_handler.borrow().clone());
-    let Some(handler) = handler else {
-        eprintln!("windlass: {exception}");
-        return;
-    };
-    if let Err(payload) = catch_unwind(AssertUnwindSafe(|| handler(&exception))) {
+    let told = catch_unwind(AssertUnwindSafe(|| match &handler {
+        Some(handler) => handler(&exception),
+        None => eprintln!("windlass: {exception}"),
+    }));
+    if let Err(payload) = told {
         eprintln!("windlass: {exception}");
         eprintln!(
             "windlass: the exception handler itself panicked: {}",
             panic_message(&*payload)
         );
+        drop_quietly(payload);
+    }
+    if let Cause::Panic(payload) = exception.cause {
+        drop_quietly(payload);
+    }
+}
+
+/// Drops a panic's payload, whose destructor may panic too. What that panic carries is leaked: somewhere it must end.
+fn drop_quietly<T: ?Sized>(payload: Box<T>) {
+    if let Err(payload) = catch_unwind(AssertUnwindSafe(|| drop(payload))) {
+        std::mem::forget(payload);
     }
 }
