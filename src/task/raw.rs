@@ -400,7 +400,7 @@ impl Drop for Owner {
         if self.0.is_finished()
             && let Some(waker) = header.join_waker.take()
         {
-            waker.wake();
+            guard("a waker", || waker.wake());
         }
         self.0.drop_ref();
     }
