@@ -75,7 +75,8 @@ impl LoopHandle {
         let resolver = Resolver {
             shared: Some(shared.clone()),
         };
-        self.call_soon_threadsafe(move || resolver.start(make()))?;
+        // Made inside the task, so that a panic of `make` reaches the handle too.
+        self.call_soon_threadsafe(move || resolver.start(async move { make().await }))?;
         Ok(RemoteHandle {
             shared,
             letterbox: self.letterbox.clone(),
