@@ -951,8 +951,9 @@ fn a_waker_may_use_the_loop_when_it_is_woken() {
             promise.resolve(()).unwrap();
             turns(3).await;
             assert_eq!(woken.get(), 4);
+            let waker = meddling_waker().await;
             let mut task = spawn(sleep(MS));
-            assert!(poll_with(&meddling_waker().await, Pin::new(&mut task)).is_pending());
+            assert!(poll_with(&waker, Pin::new(&mut task)).is_pending());
             sleep(5 * MS).await;
             assert_eq!(woken.get(), 5);
             // By the landing of an orphan that a task waits for.
