@@ -1,5 +1,10 @@
 //! asyncio's contract: the order of a turn, callbacks and their handles, running and stopping; and that nobody starves.
 
+#![expect(
+    clippy::waker_clone_wake,
+    reason = "waking by value is an entry of the vtable of its own"
+)]
+
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
 use std::panic::{AssertUnwindSafe, catch_unwind};

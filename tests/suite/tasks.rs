@@ -1,5 +1,10 @@
 //! Tasks: wakes and polls, joining and cancelling, drops, panics, and code that calls back into the loop.
 
+#![expect(
+    clippy::waker_clone_wake,
+    reason = "waking by value is an entry of the vtable of its own"
+)]
+
 use std::cell::{Cell, RefCell};
 use std::future::{Future, pending, poll_fn};
 use std::panic::{AssertUnwindSafe, catch_unwind, panic_any};
