@@ -101,6 +101,7 @@ impl EventLoop {
         // SAFETY: `EndTask` ends the task before this function returns or unwinds, so the future's borrows outlive it;
         // the output is taken, or dropped with the handle, here too.
         let handle = unsafe { spawn_unchecked(&self.core, future, name, Location::caller()) };
+        // Dropped before the handle, whose reference keeps the task's memory.
         let _guard = EndTask(&self.core, handle.raw());
         self.core.stopping.set(false);
         while !handle.is_finished() {
@@ -111,7 +112,7 @@ impl EventLoop {
             }
             self.turn_once()?;
         }
-        match take_output(handle) {
+        match take_output(&handle) {
             Ok(output) => Ok(output),
             Err(error) => match error.try_into_panic() {
                 Ok(payload) => std::panic::resume_unwind(payload),
@@ -225,7 +226,7 @@ impl Drop for EndTask<'_> {
     }
 }
 
-fn take_output<T>(handle: JoinHandle<T>) -> Result<T, crate::task::JoinError> {
+fn take_output<T>(handle: &JoinHandle<T>) -> Result<T, crate::task::JoinError> {
     use std::task::{Context, Poll, Waker};
     match handle.raw().poll_join(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(result) => result,
