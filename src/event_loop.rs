@@ -102,6 +102,7 @@ impl EventLoop {
         // the output is taken, or dropped with the handle, here too. The handle goes after `EndTask`: its reference keeps
         // the task's memory until then.
         let handle = unsafe { spawn_unchecked(&self.core, future, name, Location::caller()) };
+        // Dropped before the handle, whose reference keeps the task's memory.
         let _guard = EndTask(&self.core, handle.raw());
         loop {
             self.turn_once()?;

@@ -334,6 +334,9 @@ impl LoopCore {
                 io::Error::new(io::ErrorKind::TimedOut, "their memory is leaked"),
             ));
         }
+        // It may hold streams, and those hold this loop.
+        let handler = self.exception_handler.take();
+        crate::exception::guard("the exception handler's destructor", || drop(handler));
     }
 
     /// A task's destructor may end other tasks but cannot add one: a closed loop cancels at once what is spawned on it.
