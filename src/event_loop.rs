@@ -99,8 +99,7 @@ impl EventLoop {
         let _entered = self.core.enter_to_run()?;
         let name = Some("main".into());
         // SAFETY: `EndTask` ends the task before this function returns or unwinds, so the future's borrows outlive it;
-        // the output is taken, or dropped with the handle, here too. The handle goes after `EndTask`: its reference keeps
-        // the task's memory until then.
+        // the output is taken, or dropped with the handle, here too.
         let handle = unsafe { spawn_unchecked(&self.core, future, name, Location::caller()) };
         // Dropped before the handle, whose reference keeps the task's memory.
         let _guard = EndTask(&self.core, handle.raw());
