@@ -87,6 +87,18 @@ fn done_callbacks_run_through_the_loop_in_order_and_before_the_awaiter() {
             assert!(log.borrow().is_empty(), "nothing runs inside of resolve");
             awaiter.await.unwrap();
             assert_eq!(*log.borrow(), ["first 5", "second 5", "third 5", "awaiter 5"]);
+
+            // An awaiter that looks before they had their turn waits for them.
+            log.take();
+            let (promise, placeholder) = windlass::promise::<u32>();
+            placeholder.add_done_callback({
+                let log = log.clone();
+                move |value| write(&log, format!("callback {}", value.unwrap()))
+            });
+            promise.resolve(6).unwrap();
+            let value = placeholder.await.unwrap();
+            write(&log, format!("awaiter {value}"));
+            assert_eq!(*log.borrow(), ["callback 6", "awaiter 6"]);
         });
     });
 }

@@ -363,6 +363,15 @@ fn a_cancelled_read_is_joined_when_it_has_landed() {
                 assert_eq!(counters().in_air, before + 1);
                 task.cancel();
                 assert!(!task.is_finished());
+                // In the turn of its cancel the future is gone, but the driver has not even been asked.
+                let (promise, placeholder) = promise();
+                let task = Rc::new(task);
+                call_soon({
+                    let task = task.clone();
+                    move || promise.resolve((task.is_finished(), counters().in_air)).unwrap()
+                });
+                assert_eq!(placeholder.await, Ok((false, before + 1)));
+                let task = Rc::into_inner(task).unwrap();
                 assert!(task.await.unwrap_err().is_cancelled());
                 assert_eq!(counters().in_air, before, "the kernel has let go of the buffer");
             }
