@@ -1,5 +1,6 @@
 //! The loop as other threads see it.
 
+use std::any::Any;
 use std::fmt;
 use std::future::Future;
 use std::io;
@@ -8,6 +9,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
+use crate::exception::{Exception, report};
 use crate::loop_core::{LoopCore, Mail};
 use crate::remote::{Letterbox, LoopClosed};
 use crate::task::{JoinError, TaskId};
@@ -102,7 +104,7 @@ impl fmt::Debug for LoopHandle {
 
 /// The result of a future that was sent to a loop: wait for it on any thread, or await it on any runtime.
 ///
-/// Dropping it lets the future run on.
+/// Dropping it lets the future run on; if it panics, the loop's exception handler is told.
 #[must_use = "drop it with `drop` if the result does not matter"]
 pub struct RemoteHandle<T> {
     shared: Arc<Shared<T>>,
@@ -121,6 +123,8 @@ struct State<T> {
     cancel_requested: bool,
     /// Ends the task; to be called on the loop's thread.
     cancel: Option<CancelOnLoop>,
+    /// The handle is gone: nobody will take the result.
+    abandoned: bool,
 }
 
 impl<T> Default for Shared<T> {
@@ -132,6 +136,7 @@ impl<T> Default for Shared<T> {
                 waker: None,
                 cancel_requested: false,
                 cancel: None,
+                abandoned: false,
             }),
             done: Condvar::new(),
         }
@@ -144,9 +149,13 @@ impl<T> Shared<T> {
     }
 
     fn resolve(&self, result: Result<T, JoinError>) {
+        let mut unclaimed = None;
         let waker = {
             let mut state = self.state();
-            state.result = Some(result);
+            match state.abandoned {
+                true => unclaimed = Some(result),
+                false => state.result = Some(result),
+            }
             state.finished = true;
             state.cancel = None;
             state.waker.take()
@@ -155,7 +164,18 @@ impl<T> Shared<T> {
         if let Some(waker) = waker {
             waker.wake();
         }
+        if let Some(payload) = unclaimed.and_then(panic_of) {
+            report(unclaimed_panic(payload));
+        }
     }
+}
+
+fn panic_of<T>(result: Result<T, JoinError>) -> Option<Box<dyn Any + Send>> {
+    result.err().and_then(|error| error.try_into_panic().ok())
+}
+
+fn unclaimed_panic(payload: Box<dyn Any + Send>) -> Exception {
+    Exception::panic("a future from another thread, whose handle was dropped,", payload)
 }
 
 /// A waker that ends the task by waking a future beside it. Wakers may travel; join handles may not.
@@ -294,6 +314,21 @@ impl<T> Future for RemoteHandle<T> {
         }
         drop(old);
         Poll::Pending
+    }
+}
+
+impl<T> Drop for RemoteHandle<T> {
+    fn drop(&mut self) {
+        let result = {
+            let mut state = self.shared.state();
+            state.abandoned = true;
+            state.result.take()
+        };
+        if let Some(payload) = result.and_then(panic_of) {
+            // The handler lives on the loop's thread. If the loop is gone, so is its handler.
+            let tell = Mail::Call(Box::new(move || report(unclaimed_panic(payload))));
+            drop(self.letterbox.send(tell));
+        }
     }
 }
 
