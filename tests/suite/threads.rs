@@ -475,6 +475,32 @@ fn a_panic_of_a_sent_future_comes_back() {
 }
 
 #[test]
+fn a_panic_of_a_sent_future_whose_handle_is_gone_is_told() {
+    on_every_driver(|case| {
+        let event_loop = case.event_loop();
+        let told = exceptions_of(&event_loop);
+        let turns = || event_loop.run_until_complete(sleep(5 * MS)).unwrap();
+        drop(event_loop.handle().spawn(async { panic!("dropped before") }));
+        turns();
+        assert_eq!(told.borrow().len(), 1);
+        let remote = event_loop.handle().spawn(async { panic!("dropped after") });
+        turns();
+        assert!(remote.as_ref().unwrap().is_finished());
+        thread::spawn(move || drop(remote)).join().unwrap();
+        turns();
+        assert_eq!(told.borrow().len(), 2);
+        // Whoever took the panic knows.
+        let remote = event_loop.handle().spawn(async { panic!("taken") });
+        turns();
+        assert!(thread::spawn(move || remote.unwrap().wait().is_err()).join().unwrap());
+        turns();
+        let told = told.borrow();
+        assert_eq!(told.len(), 2);
+        assert!(told[0].contains("dropped before") && told[1].contains("dropped after"));
+    });
+}
+
+#[test]
 fn a_sent_future_can_be_cancelled_from_here() {
     on_every_driver(|case| {
         let there = elsewhere(case);
