@@ -5,7 +5,7 @@
 
 use std::any::Any;
 use std::fmt;
-use std::io;
+use std::io::{self, Write};
 use std::panic::{AssertUnwindSafe, Location, catch_unwind};
 
 use crate::loop_core::LoopCore;
@@ -112,18 +112,27 @@ pub(crate) fn guard(what: &str, call: impl FnOnce()) {
     }
 }
 
-/// Gives an exception to the current loop's handler, or prints it.
+/// Gives an exception to the current loop's handler, or prints it. Never unwinds: whoever reports is in the middle of
+/// something.
 pub(crate) fn report(exception: Exception) {
     let handler = LoopCore::try_current().and_then(|core| core.exception_handler.borrow().clone());
-    let Some(handler) = handler else {
-        eprintln!("windlass: {exception}");
-        return;
-    };
-    if let Err(payload) = catch_unwind(AssertUnwindSafe(|| handler(&exception))) {
-        eprintln!("windlass: {exception}");
-        eprintln!(
-            "windlass: the exception handler itself panicked: {}",
-            panic_message(&*payload)
-        );
+    let told = catch_unwind(AssertUnwindSafe(|| match &handler {
+        Some(handler) => handler(&exception),
+        None => print(&exception),
+    }));
+    if let Err(payload) = told {
+        print(&exception);
+        let second = Exception::panic("the exception handler itself", payload);
+        print(&second);
+        std::mem::forget(second);
     }
+    // A payload's own destructor may panic, and what it panics with may too: there it ends.
+    if let Err(second) = catch_unwind(AssertUnwindSafe(|| drop((exception, handler)))) {
+        std::mem::forget(second);
+    }
+}
+
+/// To standard error, where there is one: a daemon's may be closed, and `eprintln` would panic.
+fn print(exception: &Exception) {
+    let _ = writeln!(io::stderr(), "windlass: {exception}");
 }

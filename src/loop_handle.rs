@@ -1,8 +1,10 @@
 //! The loop as other threads see it.
 
+use std::any::Any;
 use std::fmt;
 use std::future::Future;
 use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::task::{Context, Poll, Waker};
@@ -56,6 +58,10 @@ impl LoopHandle {
     }
 
     /// Runs a future on the loop and gives its result here: asyncio's `run_coroutine_threadsafe`.
+    ///
+    /// Futures that use this crate's timers and streams stay on their thread. For those,
+    /// [`spawn_with`](LoopHandle::spawn_with) takes a closure that makes the future there:
+    /// `handle.spawn_with(|| async { sleep(d).await })`.
     pub fn spawn<F>(&self, future: F) -> Result<RemoteHandle<F::Output>, LoopClosed>
     where
         F: Future + Send + 'static,
@@ -75,7 +81,10 @@ impl LoopHandle {
         let resolver = Resolver {
             shared: Some(shared.clone()),
         };
-        self.call_soon_threadsafe(move || resolver.start(make()))?;
+        self.call_soon_threadsafe(move || match catch_unwind(AssertUnwindSafe(make)) {
+            Ok(future) => resolver.start(future),
+            Err(payload) => resolver.fail(payload),
+        })?;
         Ok(RemoteHandle {
             shared,
             letterbox: self.letterbox.clone(),
@@ -166,6 +175,13 @@ struct Resolver<T: Send + 'static> {
 }
 
 impl<T: Send + 'static> Resolver<T> {
+    /// On the loop: there is no future, because making it panicked.
+    fn fail(mut self, payload: Box<dyn Any + Send>) {
+        if let Some(shared) = self.shared.take() {
+            shared.resolve(Err(JoinError::panicked(TaskId(0), payload)));
+        }
+    }
+
     /// On the loop: runs the future in a task of its own, so that a panic comes back as an error.
     fn start<F: Future<Output = T> + 'static>(mut self, future: F) {
         let Some(shared) = self.shared.take() else { return };
