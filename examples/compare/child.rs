@@ -114,12 +114,7 @@ impl Process {
         if code != 0 {
             return Err(io::Error::from_raw_os_error(code));
         }
-        let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-        // SAFETY: the call writes one timespec to a local variable.
-        match unsafe { libc::clock_gettime(clock, &mut time) } {
-            0 => Ok(Duration::new(time.tv_sec as u64, time.tv_nsec as u32)),
-            _ => Err(io::Error::last_os_error()),
-        }
+        read_clock(clock)
     }
 }
 
@@ -127,5 +122,19 @@ impl Drop for Process {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
+    }
+}
+
+/// The processor time that this process has used so far.
+pub(crate) fn own_cpu_time() -> io::Result<Duration> {
+    read_clock(libc::CLOCK_PROCESS_CPUTIME_ID)
+}
+
+fn read_clock(clock: libc::clockid_t) -> io::Result<Duration> {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the call writes one timespec to a local variable.
+    match unsafe { libc::clock_gettime(clock, &mut time) } {
+        0 => Ok(Duration::new(time.tv_sec as u64, time.tv_nsec as u32)),
+        _ => Err(io::Error::last_os_error()),
     }
 }

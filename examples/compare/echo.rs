@@ -58,9 +58,14 @@ impl Score {
         self.spread(Round::cpu_micros).0
     }
 
+    /// The share of the time in which the server had its core.
     pub(crate) fn busy(&self) -> f64 {
-        self.spread(|round| round.cpu.as_secs_f64() / round.wall.as_secs_f64())
-            .0
+        self.spread(|round| round.cpu.div_duration_f64(round.wall)).0
+    }
+
+    /// The share of the time in which the load had its core.
+    pub(crate) fn load_busy(&self) -> f64 {
+        self.spread(|round| round.load_cpu.div_duration_f64(round.wall)).0
     }
 }
 

@@ -15,6 +15,7 @@ pub(crate) fn document(plan: &Plan, machine: &Machine, results: &Results) -> Str
                     ("requests", round.requests.to_string()),
                     ("wall_ns", round.wall.as_nanos().to_string()),
                     ("server_cpu_ns", round.cpu.as_nanos().to_string()),
+                    ("load_cpu_ns", round.load_cpu.as_nanos().to_string()),
                 ])
             })
         })

@@ -8,7 +8,7 @@ use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 
-use crate::child::Process;
+use crate::child::{Process, own_cpu_time};
 use crate::serve::{Epoll, Events};
 
 /// How long a server may stay silent before the round is given up.
@@ -21,6 +21,8 @@ pub(crate) struct Round {
     pub(crate) wall: Duration,
     /// The server's processor time in this round.
     pub(crate) cpu: Duration,
+    /// This process's own.
+    pub(crate) load_cpu: Duration,
 }
 
 struct Connection {
@@ -41,12 +43,13 @@ pub(crate) fn drive(
     let mut load = Load::connect(port, connections, request)?;
     load.run_until(Instant::now() + warm_up)?;
 
-    let (begin, cpu) = (Instant::now(), server.cpu_time()?);
+    let (begin, cpu, load_cpu) = (Instant::now(), server.cpu_time()?, own_cpu_time()?);
     let requests = load.run_until(begin + length)?;
     Ok(Round {
         requests,
         wall: begin.elapsed(),
         cpu: server.cpu_time()?.saturating_sub(cpu),
+        load_cpu: own_cpu_time()?.saturating_sub(load_cpu),
     })
 }
 

@@ -117,7 +117,16 @@ fn echo(plan: &Plan, workload: &Workload) -> String {
         workload.request_len, plan.rounds, plan.round
     );
     let base = workload.score(Kind::Epoll).map(Score::cpu_micros);
-    let mut rows = vec![cells(["", "req/s", "min-max", "server CPU", "x epoll", "busy", ""])];
+    let mut rows = vec![cells([
+        "",
+        "req/s",
+        "min-max",
+        "server CPU",
+        "x epoll",
+        "busy",
+        "load busy",
+        "",
+    ])];
     for (kind, score) in &workload.scores {
         let (rate, least, most) = score.rate();
         let noisy = if (most - least) / rate > NOISY { "noisy" } else { "" };
@@ -129,14 +138,22 @@ fn echo(plan: &Plan, workload: &Workload) -> String {
             &format!("{cpu:.2} us/req"),
             &base.map_or("-".into(), |base| format!("{:.2}", cpu / base)),
             &format!("{:.0}%", score.busy() * 100.0),
+            &format!("{:.0}%", score.load_busy() * 100.0),
             noisy,
         ]));
     }
-    out += &lay_out(&rows, &[0, 6]);
-    let idle = |(_, score): &(Kind, Score)| score.busy() < 0.95;
-    if connections > 1 && workload.scores.iter().any(idle) {
-        out +=
-            "  (a server that is not busy could do more: there the load is the limit, so judge by CPU per request)\n";
+    out += &lay_out(&rows, &[0, 7]);
+    if connections > 1 {
+        let saturated = |busy: f64| busy > 0.9;
+        let is_load_limit = |score: &Score| saturated(score.load_busy()) && !saturated(score.busy());
+        let is_starved = |score: &Score| !saturated(score.load_busy()) && !saturated(score.busy());
+        if workload.scores.iter().any(|(_, score)| is_load_limit(score)) {
+            out +=
+                "  (where the load is busy and the server is not, the load is the limit: judge by CPU per request)\n";
+        }
+        if workload.scores.iter().any(|(_, score)| is_starved(score)) {
+            out += "  (where neither is busy, something else was running on these cores: judge by CPU per request)\n";
+        }
     }
     out
 }
