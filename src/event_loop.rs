@@ -99,18 +99,21 @@ impl EventLoop {
         let _entered = self.core.enter_to_run()?;
         let name = Some("main".into());
         // SAFETY: `EndTask` ends the task before this function returns or unwinds, so the future's borrows outlive it;
-        // the output is taken, or dropped with the handle, here too.
+        // the output is taken, or dropped with the handle, here too. The handle goes after `EndTask`: its reference keeps
+        // the task's memory until then.
         let handle = unsafe { spawn_unchecked(&self.core, future, name, Location::caller()) };
         // Dropped before the handle, whose reference keeps the task's memory.
         let _guard = EndTask(&self.core, handle.raw());
-        self.core.stopping.set(false);
-        while !handle.is_finished() {
+        loop {
+            self.turn_once()?;
+            if handle.is_finished() {
+                break;
+            }
             if self.core.stopping.get() {
                 return Err(io::Error::other(
                     "the event loop was stopped before the future was done",
                 ));
             }
-            self.turn_once()?;
         }
         match take_output(&handle) {
             Ok(output) => Ok(output),
@@ -132,7 +135,8 @@ impl EventLoop {
         }
     }
 
-    /// Ends [`run_forever`](EventLoop::run_forever) after the current turn, or after one turn if it has not begun.
+    /// Ends [`run_forever`](EventLoop::run_forever), or [`run_until_complete`](EventLoop::run_until_complete) with an
+    /// error, after the current turn; if neither has begun, the next one after one turn.
     pub fn stop(&self) {
         self.core.stopping.set(true);
         // An entry in the deque keeps the next turn from sleeping.
@@ -217,12 +221,14 @@ impl fmt::Debug for EventLoop {
     }
 }
 
-/// Ends the main task when `run_until_complete` is left, whichever way.
+/// Ends the main task when `run_until_complete` is left, whichever way. A stop that came meanwhile is spent: it must not
+/// end the next run.
 struct EndTask<'a>(&'a LoopCore, RawTask);
 
 impl Drop for EndTask<'_> {
     fn drop(&mut self) {
         self.1.cancel_now(self.0);
+        self.0.stopping.set(false);
     }
 }
 

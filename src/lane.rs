@@ -239,7 +239,8 @@ impl Turnstile {
             }
         };
         if let Some(waker) = waker {
-            waker.wake();
+            // This runs in a destructor, perhaps of a task that is unwinding already.
+            crate::exception::guard("a waker", || waker.wake());
         }
     }
 

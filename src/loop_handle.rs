@@ -1,10 +1,8 @@
 //! The loop as other threads see it.
 
-use std::any::Any;
 use std::fmt;
 use std::future::Future;
 use std::io;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::task::{Context, Poll, Waker};
@@ -81,10 +79,8 @@ impl LoopHandle {
         let resolver = Resolver {
             shared: Some(shared.clone()),
         };
-        self.call_soon_threadsafe(move || match catch_unwind(AssertUnwindSafe(make)) {
-            Ok(future) => resolver.start(future),
-            Err(payload) => resolver.fail(payload),
-        })?;
+        // Made inside the task, so that a panic of `make` reaches the handle too.
+        self.call_soon_threadsafe(move || resolver.start(async move { make().await }))?;
         Ok(RemoteHandle {
             shared,
             letterbox: self.letterbox.clone(),
@@ -175,13 +171,6 @@ struct Resolver<T: Send + 'static> {
 }
 
 impl<T: Send + 'static> Resolver<T> {
-    /// On the loop: there is no future, because making it panicked.
-    fn fail(mut self, payload: Box<dyn Any + Send>) {
-        if let Some(shared) = self.shared.take() {
-            shared.resolve(Err(JoinError::panicked(TaskId(0), payload)));
-        }
-    }
-
     /// On the loop: runs the future in a task of its own, so that a panic comes back as an error.
     fn start<F: Future<Output = T> + 'static>(mut self, future: F) {
         let Some(shared) = self.shared.take() else { return };

@@ -105,7 +105,7 @@ fn tell<T: 'static>(state: &Rc<RefCell<State<T>>>) {
     let (result, callbacks) = {
         let mut state = state.borrow_mut();
         match std::mem::replace(&mut state.value, Value::Lent) {
-            Value::Set(result) | Value::Told(result) => (result, std::mem::take(&mut state.callbacks)),
+            Value::Set(result) => (result, std::mem::take(&mut state.callbacks)),
             other => {
                 state.value = other;
                 return;
@@ -118,14 +118,23 @@ fn tell<T: 'static>(state: &Rc<RefCell<State<T>>>) {
     }
     let (waker, late) = {
         let mut state = state.borrow_mut();
-        state.value = Value::Told(result);
-        (state.waker.take(), !state.callbacks.is_empty())
+        match state.callbacks.is_empty() {
+            true => {
+                state.value = Value::Told(result);
+                (state.waker.take(), false)
+            }
+            // They were added meanwhile, and the awaiter waits for them too.
+            false => {
+                state.value = Value::Set(result);
+                (None, true)
+            }
+        }
     };
-    if let Some(waker) = waker {
-        waker.wake();
-    }
     if late {
         tell_soon(state);
+    }
+    if let Some(waker) = waker {
+        waker.wake();
     }
 }
 
@@ -167,12 +176,23 @@ impl<T> Placeholder<T> {
     }
 
     /// Has the loop call `callback` once the value is there, in the order of adding; at its next turn if it is there
-    /// already. It sees the value before whoever awaits the placeholder takes it.
+    /// already. It sees the value before whoever awaits the placeholder takes it; once the value is taken, no callback is
+    /// called any more.
     pub fn add_done_callback(&self, callback: impl FnOnce(Result<&T, Abandoned>) + 'static) {
         let told = {
             let mut state = self.state.borrow_mut();
             state.callbacks.push(Box::new(callback));
-            matches!(state.value, Value::Told(_))
+            match std::mem::replace(&mut state.value, Value::Lent) {
+                // Back to where the awaiter waits, so that it does not take the value before this callback has seen it.
+                Value::Told(result) => {
+                    state.value = Value::Set(result);
+                    true
+                }
+                other => {
+                    state.value = other;
+                    false
+                }
+            }
         };
         if told {
             tell_soon(&self.state);

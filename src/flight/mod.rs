@@ -270,9 +270,7 @@ impl LoopCore {
             {
                 self.drop_load(id, cargo);
             }
-            if let Some(owner) = touchdown.owner {
-                guard("a waker", || drop(owner));
-            }
+            drop(touchdown.owner);
         }
     }
 }

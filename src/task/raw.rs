@@ -404,7 +404,7 @@ impl Drop for Owner {
         // The task may be gone after this.
         self.0.drop_ref();
         if let Some(waker) = waker {
-            waker.wake();
+            guard("a waker", || waker.wake());
         }
     }
 }

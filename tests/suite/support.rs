@@ -2,9 +2,13 @@
 
 #![allow(dead_code, reason = "not every build of the suite uses every helper")]
 
+use std::cell::{Cell, RefCell};
 use std::future::Future;
-use std::sync::Once;
+use std::pin::Pin;
+use std::rc::Rc;
 use std::sync::mpsc;
+use std::sync::{Arc, Once};
+use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
 use windlass::net::{TcpListener, TcpStream};
@@ -163,6 +167,70 @@ impl Random {
     pub(crate) fn below(&mut self, bound: u64) -> u64 {
         self.next() % bound
     }
+}
+
+/// Collects, as lines, what the loop's exception handler is told.
+pub(crate) fn exceptions_of(event_loop: &EventLoop) -> Rc<RefCell<Vec<String>>> {
+    let told = Rc::new(RefCell::new(Vec::new()));
+    event_loop.set_exception_handler({
+        let told = told.clone();
+        move |exception| told.borrow_mut().push(exception.to_string())
+    });
+    told
+}
+
+/// Adds one to its count when it is dropped.
+pub(crate) struct CountDrop(pub Rc<Cell<usize>>);
+
+impl Drop for CountDrop {
+    fn drop(&mut self) {
+        self.0.set(self.0.get() + 1);
+    }
+}
+
+/// Panics when it is dropped.
+pub(crate) struct PanicOnDrop(pub &'static str);
+
+impl Drop for PanicOnDrop {
+    fn drop(&mut self) {
+        panic!("{}", self.0);
+    }
+}
+
+struct Hooks<W: Fn(), D: Fn()> {
+    on_wake: W,
+    on_drop: D,
+}
+
+// SAFETY: the tests that use such a waker keep it on one thread.
+unsafe impl<W: Fn(), D: Fn()> Send for Hooks<W, D> {}
+// SAFETY: as above.
+unsafe impl<W: Fn(), D: Fn()> Sync for Hooks<W, D> {}
+
+impl<W: Fn() + 'static, D: Fn() + 'static> Wake for Hooks<W, D> {
+    fn wake(self: Arc<Self>) {
+        (self.on_wake)();
+    }
+}
+
+impl<W: Fn(), D: Fn()> Drop for Hooks<W, D> {
+    fn drop(&mut self) {
+        (self.on_drop)();
+    }
+}
+
+/// A waker that runs foreign code when it is woken and when its last clone goes. It must stay on this thread.
+pub(crate) fn waker_with(on_wake: impl Fn() + 'static, on_drop: impl Fn() + 'static) -> Waker {
+    Waker::from(Arc::new(Hooks { on_wake, on_drop }))
+}
+
+pub(crate) fn waker_calling(on_wake: impl Fn() + 'static) -> Waker {
+    waker_with(on_wake, || {})
+}
+
+/// Polls a future once with a waker of the test's own.
+pub(crate) fn poll_with<F: Future + ?Sized>(waker: &Waker, future: Pin<&mut F>) -> Poll<F::Output> {
+    future.poll(&mut Context::from_waker(waker))
 }
 
 /// With `WINDLASS_TEST_ITIMER`, a signal every millisecond, without `SA_RESTART`: system calls that sleep get EINTR.

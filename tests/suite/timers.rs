@@ -1,0 +1,465 @@
+//! The clock, the heap and what waits for them.
+
+use std::cell::{Cell, RefCell};
+use std::future::pending;
+use std::pin::pin;
+use std::rc::Rc;
+use std::task::{Poll, Waker};
+use std::time::Duration;
+
+use windlass::task::yield_now;
+use windlass::time::{Instant, MissedTicks, interval, interval_at, sleep, sleep_until, timeout, timeout_at};
+use windlass::{call_at, call_later, call_soon, counters, spawn};
+
+use crate::support::{Random, on_every_driver, on_every_kernel_driver, poll_with, rounds, waker_calling};
+
+const MS: Duration = Duration::from_millis(1);
+
+// Durations that no clock can hold.
+
+/// Every way to ask for a moment that never comes. Each sets `fired` if it comes.
+fn ask_for_ever(fired: &Rc<Cell<bool>>) {
+    let set = || {
+        let fired = fired.clone();
+        move || fired.set(true)
+    };
+    for huge in [
+        Duration::MAX,
+        Duration::from_secs(u64::MAX),
+        Duration::from_nanos(u64::MAX),
+    ] {
+        let fire = set();
+        spawn(async move {
+            sleep(huge).await;
+            fire();
+        });
+        let fire = set();
+        spawn(async move {
+            let _ = timeout(huge, pending::<()>()).await;
+            fire();
+        });
+        let fire = set();
+        spawn(async move {
+            let mut interval = interval(huge);
+            interval.tick().await;
+            interval.tick().await;
+            fire();
+        });
+        for missed in [MissedTicks::Burst, MissedTicks::Delay, MissedTicks::Skip] {
+            let fire = set();
+            spawn(async move {
+                let mut interval = interval_at(Instant::now() + huge, huge).missed_ticks(missed);
+                interval.tick().await;
+                fire();
+            });
+        }
+        call_later(huge, set());
+        call_at(Instant::now() + huge, set());
+    }
+    let fire = set();
+    spawn(async move {
+        sleep_until(Instant::NEVER).await;
+        fire();
+    });
+    let fire = set();
+    spawn(async move {
+        let _ = timeout_at(Instant::NEVER, pending::<()>()).await;
+        fire();
+    });
+    call_at(Instant::NEVER, set());
+}
+
+#[test]
+fn the_moment_that_never_comes_does_not_come() {
+    on_every_driver(|case| {
+        let event_loop = case.event_loop();
+        let fired = Rc::new(Cell::new(false));
+        event_loop
+            .run_until_complete({
+                let fired = fired.clone();
+                async move {
+                    ask_for_ever(&fired);
+                    sleep(20 * MS).await;
+                    let timers = counters().timers;
+                    assert!(timers >= 20, "they wait: {timers}");
+                    assert_eq!(timeout(Duration::MAX, async { 5 }).await, Ok(5));
+                }
+            })
+            .unwrap();
+        assert!(!fired.get());
+        // Now nothing else is scheduled: the loop sleeps until another thread wakes it.
+        let turns = event_loop.counters().turns;
+        let handle = event_loop.handle();
+        let thread = std::thread::spawn(move || {
+            std::thread::sleep(30 * MS);
+            handle.stop().unwrap();
+        });
+        event_loop.run_forever().unwrap();
+        thread.join().unwrap();
+        assert!(!fired.get());
+        let turns = event_loop.counters().turns - turns;
+        assert!(turns < 100, "it was asleep, not busy: {turns} turns");
+    });
+}
+
+#[test]
+fn a_far_deadline_that_a_clock_can_hold_makes_no_busy_loop() {
+    on_every_kernel_driver(|case| {
+        let event_loop = case.event_loop();
+        let handle = event_loop.handle();
+        // Two centuries is where a signed count of nanoseconds ends.
+        for ns in [u64::MAX - 1, 1 << 63, (1 << 63) - 1, 1 << 62] {
+            event_loop.call_at(Instant::from_origin(Duration::from_nanos(ns)), || unreachable!());
+        }
+        let thread = std::thread::spawn(move || {
+            std::thread::sleep(30 * MS);
+            handle.stop().unwrap();
+        });
+        event_loop.run_forever().unwrap();
+        thread.join().unwrap();
+        assert!(event_loop.counters().turns < 100);
+        assert_eq!(event_loop.counters().timers, 4);
+    });
+}
+
+#[test]
+fn timeouts_that_are_over_before_they_begin_still_let_a_ready_future_through() {
+    on_every_driver(|case| {
+        case.run(async {
+            assert_eq!(timeout(Duration::ZERO, async { 1 }).await, Ok(1));
+            let past = Instant::from_origin(Duration::ZERO);
+            assert_eq!(timeout_at(past, async { 2 }).await, Ok(2));
+            assert!(timeout_at(past, pending::<()>()).await.is_err());
+            assert!(timeout(Duration::ZERO, pending::<()>()).await.is_err());
+        });
+    });
+}
+
+// The heap.
+
+#[test]
+fn cancelled_timers_do_not_pile_up() {
+    on_every_driver(|case| {
+        let count = if cfg!(miri) { 500 } else { 1_000_000 };
+        case.run(async move {
+            let bounded = || {
+                let counters = counters();
+                let (heap, live) = (counters.timer_heap, counters.timers);
+                assert!(heap <= 2 * live + 100, "{heap} entries for {live} timers");
+            };
+            let kept: Vec<_> = (0..50)
+                .map(|i| call_later((3600 + i) * 1000 * MS, || unreachable!()))
+                .collect();
+            let mut random = Random::new(1);
+            for round in 0..count {
+                let delay = Duration::from_secs(60 + random.below(7200));
+                match round % 3 {
+                    0 => call_later(delay, || unreachable!()).cancel(),
+                    // What a server does all day: a timeout around something that is quickly done.
+                    1 => {
+                        let mut late = pin!(timeout(delay, pending::<()>()));
+                        assert!(poll_with(Waker::noop(), late.as_mut()).is_pending());
+                    }
+                    _ => assert!(poll_with(Waker::noop(), pin!(sleep(delay))).is_pending()),
+                }
+                if round % 64 == 0 {
+                    bounded();
+                }
+            }
+            bounded();
+            // Many at once, cancelled in a random order.
+            let mut many: Vec<_> = (0..count / 10)
+                .map(|_| call_later(Duration::from_secs(60 + random.below(7200)), || unreachable!()))
+                .collect();
+            while !many.is_empty() {
+                many.swap_remove(random.below(many.len() as u64) as usize).cancel();
+            }
+            bounded();
+            assert_eq!(counters().timers, kept.len());
+        });
+    });
+}
+
+#[test]
+fn equal_deadlines_fire_in_the_order_of_the_calls() {
+    on_every_driver(|case| {
+        let event_loop = case.event_loop();
+        let fired: Rc<RefCell<Vec<usize>>> = Rc::default();
+        let first = event_loop.time() + 5 * MS;
+        let count = rounds().min(2_000);
+        for i in 0..count {
+            let fired = fired.clone();
+            // Three groups of equal deadlines, set in turns.
+            let when = first + (i % 3) as u32 * MS;
+            let timer = event_loop.call_at(when, move || fired.borrow_mut().push(i));
+            assert_eq!(timer.when(), when);
+        }
+        event_loop.run_until_complete(sleep_until(first + 3 * MS)).unwrap();
+        let expected: Vec<_> = (0..3).flat_map(|group| (group..count).step_by(3)).collect();
+        assert_eq!(*fired.borrow(), expected);
+    });
+}
+
+#[test]
+fn timers_fire_in_the_order_of_their_deadlines() {
+    on_every_driver(|case| {
+        let event_loop = case.event_loop();
+        let fired: Rc<RefCell<Vec<Instant>>> = Rc::default();
+        let start = event_loop.time();
+        let mut random = Random::new(7);
+        for i in 0..rounds() {
+            let when = start + Duration::from_micros(random.below(20_000));
+            let fired = fired.clone();
+            let timer = event_loop.call_at(when, move || fired.borrow_mut().push(when));
+            if i % 4 == 0 {
+                timer.cancel();
+            }
+        }
+        event_loop.run_until_complete(sleep_until(start + 21 * MS)).unwrap();
+        assert_eq!(fired.borrow().len(), rounds() - rounds().div_ceil(4));
+        assert!(fired.borrow().is_sorted());
+        assert_eq!(event_loop.counters().timers, 0);
+    });
+}
+
+#[test]
+fn a_dropped_sleep_takes_its_timer_with_it() {
+    on_every_driver(|case| {
+        case.run(async {
+            {
+                let mut waiting = pin!(sleep(Duration::from_secs(3600)));
+                assert!(poll_with(Waker::noop(), waiting.as_mut()).is_pending());
+                assert_eq!(counters().timers, 1);
+            }
+            assert_eq!(counters().timers, 0);
+            assert!(timeout(Duration::from_secs(3600), yield_now()).await.is_ok());
+            assert_eq!(counters().timers, 0);
+        });
+    });
+}
+
+// Sleeping.
+
+#[test]
+fn no_sleep_ends_early() {
+    on_every_driver(|case| {
+        case.run(async move {
+            let mut random = Random::new(3);
+            let sleepers: Vec<_> = (0..rounds())
+                .map(|_| {
+                    let wanted = Duration::from_nanos(random.below(50_000_000));
+                    spawn(async move {
+                        let (start, real) = (Instant::now(), std::time::Instant::now());
+                        sleep(wanted).await;
+                        let elapsed = start.elapsed();
+                        assert!(elapsed >= wanted, "{elapsed:?} instead of {wanted:?}");
+                        assert!(!case.is_kernel() || real.elapsed() >= wanted);
+                    })
+                })
+                .collect();
+            for sleeper in sleepers {
+                sleeper.await.unwrap();
+            }
+        });
+    });
+}
+
+#[test]
+fn a_sleep_counts_from_the_call_and_outside_of_a_loop_from_the_first_poll() {
+    on_every_driver(|case| {
+        let outside = sleep(20 * MS);
+        case.run(async move {
+            let start = Instant::now();
+            let inside = sleep(20 * MS);
+            sleep(10 * MS).await;
+            let before_outside = Instant::now();
+            inside.await;
+            assert!(start.elapsed() >= 20 * MS);
+            assert!(case.is_kernel() || start.elapsed() == 20 * MS);
+            outside.await;
+            assert!(before_outside.elapsed() >= 20 * MS);
+        });
+    });
+}
+
+#[test]
+fn a_sleep_of_no_length_yields() {
+    on_every_driver(|case| {
+        case.run(async {
+            let others = Rc::new(Cell::new(0));
+            for round in 0..rounds().min(100) {
+                let others_too = others.clone();
+                call_soon(move || others_too.set(others_too.get() + 1));
+                let turns = counters().turns;
+                sleep(Duration::ZERO).await;
+                assert!(counters().turns > turns);
+                assert_eq!(others.get(), round + 1);
+            }
+        });
+    });
+}
+
+#[test]
+fn a_sleep_wakes_whoever_polled_it_last() {
+    on_every_driver(|case| {
+        case.run(async {
+            let mut waiting = Box::pin(sleep(5 * MS));
+            let stale = Rc::new(Cell::new(0));
+            let first = waker_calling({
+                let stale = stale.clone();
+                move || stale.set(stale.get() + 1)
+            });
+            assert!(poll_with(&first, waiting.as_mut()).is_pending());
+            assert!(poll_with(&first, waiting.as_mut()).is_pending());
+            // It moves to another task.
+            spawn(waiting).await.unwrap();
+            assert_eq!(stale.get(), 0);
+            assert_eq!(counters().timers, 0);
+        });
+    });
+}
+
+#[test]
+fn a_sleep_that_is_over_stays_over() {
+    on_every_driver(|case| {
+        case.run(async {
+            let mut over = Box::pin(sleep(MS));
+            over.as_mut().await;
+            assert!(poll_with(Waker::noop(), over.as_mut()).is_ready());
+        });
+    });
+}
+
+// Timeouts.
+
+#[test]
+fn a_timeout_does_not_lose_a_result_that_is_there() {
+    on_every_driver(|case| {
+        case.run(async {
+            for _ in 0..rounds().min(50) {
+                // The result and the deadline come in the same turn; the deadline was set first.
+                let (promise, placeholder) = windlass::promise::<u32>();
+                let deadline = Instant::now() + MS;
+                let mut limited = Box::pin(timeout_at(deadline, placeholder));
+                assert!(poll_with(Waker::noop(), limited.as_mut()).is_pending());
+                call_at(deadline, move || promise.resolve(9).unwrap());
+                sleep_until(deadline).await;
+                // A resolved promise is told in the next turn.
+                yield_now().await;
+                yield_now().await;
+                assert_eq!(limited.await, Ok(Ok(9)));
+            }
+            // Two equal deadlines: the inner result is asked for first.
+            let deadline = Instant::now() + MS;
+            assert!(timeout_at(deadline, sleep_until(deadline)).await.is_ok());
+        });
+    });
+}
+
+#[test]
+fn a_timeout_cuts_off_in_time_and_drops_the_future() {
+    on_every_driver(|case| {
+        case.run(async move {
+            let dropped = Rc::new(Cell::new(0));
+            let held = crate::support::CountDrop(dropped.clone());
+            let start = Instant::now();
+            let cut = timeout(10 * MS, async move {
+                let _held = held;
+                pending::<()>().await;
+            });
+            assert!(cut.await.is_err());
+            assert_eq!(dropped.get(), 1);
+            assert!(start.elapsed() >= 10 * MS);
+            assert!(case.is_kernel() || start.elapsed() == 10 * MS);
+            let error = std::io::Error::from(timeout(MS, pending::<()>()).await.unwrap_err());
+            assert_eq!(error.kind(), std::io::ErrorKind::TimedOut);
+        });
+    });
+}
+
+// Intervals.
+
+/// When the ticks come for a caller that is busy for 35 ms after the first: on a virtual clock, to the nanosecond.
+async fn ticks_after_a_pause(missed: MissedTicks) -> Vec<u128> {
+    let start = Instant::now();
+    let mut interval = interval(10 * MS).missed_ticks(missed);
+    assert_eq!(interval.tick().await, start, "the first comes at once");
+    sleep(35 * MS).await;
+    let mut times = Vec::new();
+    for _ in 0..5 {
+        interval.tick().await;
+        times.push(start.elapsed().as_millis());
+    }
+    times
+}
+
+#[test]
+fn missed_ticks_are_caught_up_as_told() {
+    on_every_driver(|case| {
+        // Real time is not exact enough for a table of milliseconds.
+        if case.is_kernel() {
+            return;
+        }
+        case.run(async {
+            assert_eq!(ticks_after_a_pause(MissedTicks::Burst).await, [35, 35, 35, 40, 50]);
+            assert_eq!(ticks_after_a_pause(MissedTicks::Delay).await, [35, 45, 55, 65, 75]);
+            assert_eq!(ticks_after_a_pause(MissedTicks::Skip).await, [35, 40, 50, 60, 70]);
+        });
+    });
+}
+
+#[test]
+fn ticks_that_are_awaited_in_time_keep_to_the_grid() {
+    on_every_driver(|case| {
+        case.run(async {
+            let mut interval = interval(2 * MS);
+            let start = interval.tick().await;
+            for tick in 1..10 {
+                let due = interval.tick().await;
+                assert_eq!(due - start, tick * 2 * MS);
+                assert!(Instant::now() >= due);
+            }
+            assert_eq!(interval.period(), 2 * MS);
+        });
+    });
+}
+
+#[test]
+fn a_dropped_wait_loses_no_tick() {
+    on_every_driver(|case| {
+        case.run(async {
+            let mut interval = interval(20 * MS);
+            let start = interval.tick().await;
+            for _ in 0..5 {
+                let _ = timeout(MS, interval.tick()).await;
+            }
+            assert_eq!(interval.tick().await - start, 20 * MS);
+        });
+    });
+}
+
+#[test]
+fn an_interval_of_no_length_is_refused() {
+    assert!(std::panic::catch_unwind(|| interval(Duration::ZERO)).is_err());
+}
+
+#[test]
+fn timers_can_set_and_cancel_timers() {
+    on_every_driver(|case| {
+        case.run(async {
+            let fired = Rc::new(Cell::new(0));
+            let (first, second) = (fired.clone(), fired.clone());
+            let victim = call_later(5 * MS, || unreachable!());
+            call_later(MS, move || {
+                first.set(first.get() + 1);
+                victim.cancel();
+                // Due at once: runs in a later turn, not in this one.
+                call_later(Duration::ZERO, move || second.set(second.get() + 1));
+            });
+            sleep(10 * MS).await;
+            assert_eq!(fired.get(), 2);
+            assert_eq!(counters().timers, 0);
+            assert!(matches!(poll_with(Waker::noop(), pin!(pending::<()>())), Poll::Pending));
+        });
+    });
+}
