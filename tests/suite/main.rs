@@ -8,4 +8,6 @@
 //! - `WINDLASS_TEST_RING=1`: the submission ring's size, the completion ring's being twice that;
 //! - `WINDLASS_TEST_ITIMER=1`: a timer interrupts every system call a thousand times a second.
 
+mod cancel;
 mod support;
+mod tcp;
