@@ -148,7 +148,7 @@ pub(crate) fn open_descriptors() -> usize {
 
 /// Runs `body` in a process of its own: this test binary again, with only the test of this name. For what the whole
 /// process shares: its descriptors, its signals. Miri has no processes, and no tests in parallel either.
-pub fn in_own_process(test: &str, body: impl FnOnce()) {
+pub(crate) fn in_own_process(test: &str, body: impl FnOnce()) {
     const CHILD: &str = "WINDLASS_TEST_CHILD";
     if cfg!(miri) || std::env::var(CHILD).is_ok_and(|name| name == test) {
         return body();
@@ -169,12 +169,12 @@ pub fn in_own_process(test: &str, body: impl FnOnce()) {
 }
 
 /// Polls a future once.
-pub async fn poll_once<F: Future>(mut future: Pin<&mut F>) -> Poll<F::Output> {
+pub(crate) async fn poll_once<F: Future>(mut future: Pin<&mut F>) -> Poll<F::Output> {
     std::future::poll_fn(|cx| Poll::Ready(future.as_mut().poll(cx))).await
 }
 
 /// Lets the loop turn this often.
-pub async fn turns(count: u64) {
+pub(crate) async fn turns(count: u64) {
     for _ in 0..count {
         windlass::task::yield_now().await;
     }
