@@ -158,7 +158,7 @@ async fn abandon_task(way: Way, armed: bool, len: usize, listener: &TcpListener)
     }
     turns(3).await;
     blocks.check((way, armed));
-    let error: windlass::JoinError = task.await.map(|()| ()).unwrap_err();
+    let error: windlass::JoinError = task.await.unwrap_err();
     assert_eq!(error.is_panic(), way == Way::Unwound);
     blocks.check((way, armed));
 }
