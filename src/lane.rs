@@ -117,6 +117,13 @@ impl Lane {
         Some(Ok(bytes))
     }
 
+    /// Takes the error that stands behind the unread bytes, once these are served.
+    pub(crate) fn take_error(&self) -> Option<i32> {
+        let mut unread = self.unread.borrow_mut();
+        debug_assert!(unread.at == unread.bytes.len());
+        unread.error.take()
+    }
+
     /// Puts received bytes back, for the next read.
     pub(crate) fn put_back(&self, bytes: &[u8], error: Option<i32>) {
         let mut unread = self.unread.borrow_mut();

@@ -136,9 +136,16 @@ impl TcpStream {
             buf = head.buf;
         }
         while filled < len {
-            let (landing, (_, back)) = self.receive(buf, filled, len).await;
-            buf = back;
-            let error = match count(landing.outcome) {
+            // What a dropped read was told after its last bytes is not told again by the kernel.
+            let outcome = match lane.take_error() {
+                Some(code) => Err(code),
+                None => {
+                    let (landing, (_, back)) = self.receive(buf, filled, len).await;
+                    buf = back;
+                    landing.outcome
+                }
+            };
+            let error = match count(outcome) {
                 Ok(0) => io::Error::new(
                     io::ErrorKind::UnexpectedEof,
                     "the stream ended before the buffer was full",
