@@ -124,7 +124,7 @@ pub(crate) fn measure(
                 let (kind, title) = (contender.kind, contender.kind.title());
                 let rounds = plan.rounds;
                 progress.step(&format!(
-                    "echo {connections} x {request_len} B, round {round} of {rounds}: {title}"
+                    "echo {connections} x {request_len} B, {round}/{rounds}: {title}"
                 ));
                 let load = (connections, request_len);
                 match load::drive(&contender.server, contender.port, load, plan.warm_up, plan.round) {

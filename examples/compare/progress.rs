@@ -3,7 +3,10 @@
 
 use std::io::{IsTerminal, Write};
 
-const WIDTH: usize = 30;
+const WIDTH: usize = 16;
+
+/// A line that wraps cannot be redrawn.
+const COLUMNS: usize = 79;
 
 pub(crate) struct Progress {
     steps: usize,
@@ -27,12 +30,8 @@ impl Progress {
         // A terminal that has gone away is no reason to stop measuring.
         let _ = if self.terminal {
             let bar = format!("{}{}", "#".repeat(full), ".".repeat(WIDTH - full));
-            write!(
-                std::io::stderr(),
-                "\r\x1b[2K[{bar}] {}/{} {what}",
-                self.done,
-                self.steps
-            )
+            let line = format!("[{bar}] {}/{} {what}", self.done, self.steps);
+            write!(std::io::stderr(), "\r\x1b[2K{line:.COLUMNS$}")
         } else {
             writeln!(std::io::stderr(), "{}/{} {what}", self.done, self.steps)
         };

@@ -1,6 +1,6 @@
 //! From the command line to the report.
 
-use std::io;
+use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -50,10 +50,10 @@ pub(crate) fn main() -> ExitCode {
 
 fn compare(plan: &Plan) -> io::Result<()> {
     let machine = Machine::look();
-    println!("{machine}");
-    println!("windlass turns on {}", describe());
+    let mut out = io::stdout();
+    writeln!(out, "{machine}\nwindlass turns on {}", describe())?;
     if cfg!(debug_assertions) {
-        println!("this is a debug build: its figures say little; add --release");
+        writeln!(out, "this is a debug build: its figures say little; add --release")?;
     }
     let mut results = Results::default();
     let python = (plan.echo || plan.timers).then(|| Python::find(&mut results.missing));
@@ -80,13 +80,12 @@ fn compare(plan: &Plan) -> io::Result<()> {
     }
     progress.finish();
 
-    print!("{}", table::report(plan, &results));
     let path = json_path();
-    match std::fs::write(&path, json::document(plan, &machine, &results)) {
-        Ok(()) => println!("\nraw results: {}", path.display()),
-        Err(error) => println!("\nraw results were not written to {}: {error}", path.display()),
-    }
-    Ok(())
+    let written = match std::fs::write(&path, json::document(plan, &machine, &results)) {
+        Ok(()) => format!("raw results: {}", path.display()),
+        Err(error) => format!("raw results were not written to {}: {error}", path.display()),
+    };
+    writeln!(out, "{}\n{written}", table::report(plan, &results))
 }
 
 /// The driver that windlass's server will use, or why there is none.

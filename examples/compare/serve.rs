@@ -7,7 +7,7 @@ use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use windlass::{Builder, DriverChoice};
 
 /// How much the servers by hand read at once: the size of windlass's own buffers and enough for any request here.
-pub(crate) const BUFFER_LEN: usize = 16 * 1024;
+pub(crate) const BUFFER_LEN: usize = 8 * 1024;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
