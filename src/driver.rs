@@ -69,22 +69,27 @@ pub trait Notify: Send + Sync {
 /// earlier tenant is recognised.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct FlightId {
+    /// Less than 2^24.
     pub(crate) index: u32,
-    pub(crate) generation: u32,
+    /// Less than 2^40: at a million operations a second on one place it comes round after twelve days.
+    pub(crate) generation: u64,
 }
 
 impl FlightId {
-    /// The id as one number, as a kernel carries it. An index of `u32::MAX` is never given out: drivers use such
-    /// numbers for themselves.
+    /// This index is never given out: drivers use such ids for themselves.
+    pub(crate) const MAX_INDEX: u32 = (1 << 24) - 1;
+
+    /// The id as one number, as a kernel carries it. Numbers whose lower 24 bits are all set are never given out: drivers
+    /// may use them for themselves.
     pub fn to_u64(self) -> u64 {
-        u64::from(self.generation) << 32 | u64::from(self.index)
+        (self.generation << 24) | u64::from(self.index)
     }
 
     /// The reverse of [`to_u64`](FlightId::to_u64).
     pub fn from_u64(number: u64) -> FlightId {
         FlightId {
-            index: number as u32,
-            generation: (number >> 32) as u32,
+            index: number as u32 & FlightId::MAX_INDEX,
+            generation: number >> 24,
         }
     }
 }

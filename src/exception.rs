@@ -5,7 +5,7 @@
 
 use std::any::Any;
 use std::fmt;
-use std::io;
+use std::io::{self, Write};
 use std::panic::{AssertUnwindSafe, Location, catch_unwind};
 
 use crate::loop_core::LoopCore;
@@ -112,29 +112,27 @@ pub(crate) fn guard(what: &str, call: impl FnOnce()) {
     }
 }
 
-/// Gives an exception to the current loop's handler, or prints it. Whatever panics on the way, this does not.
+/// Gives an exception to the current loop's handler, or prints it. Never unwinds: whoever reports is in the middle of
+/// something.
 pub(crate) fn report(exception: Exception) {
     let handler = LoopCore::try_current().and_then(|core| core.exception_handler.borrow().clone());
     let told = catch_unwind(AssertUnwindSafe(|| match &handler {
         Some(handler) => handler(&exception),
-        None => eprintln!("windlass: {exception}"),
+        None => print(&exception),
     }));
     if let Err(payload) = told {
-        eprintln!("windlass: {exception}");
-        eprintln!(
-            "windlass: the exception handler itself panicked: {}",
-            panic_message(&*payload)
-        );
-        drop_quietly(payload);
+        print(&exception);
+        let second = Exception::panic("the exception handler itself", payload);
+        print(&second);
+        std::mem::forget(second);
     }
-    if let Cause::Panic(payload) = exception.cause {
-        drop_quietly(payload);
+    // A payload's own destructor may panic, and what it panics with may too: there it ends.
+    if let Err(second) = catch_unwind(AssertUnwindSafe(|| drop((exception, handler)))) {
+        std::mem::forget(second);
     }
 }
 
-/// Drops a panic's payload, whose destructor may panic too. What that panic carries is leaked: somewhere it must end.
-fn drop_quietly<T: ?Sized>(payload: Box<T>) {
-    if let Err(payload) = catch_unwind(AssertUnwindSafe(|| drop(payload))) {
-        std::mem::forget(payload);
-    }
+/// To standard error, where there is one: a daemon's may be closed, and `eprintln` would panic.
+fn print(exception: &Exception) {
+    let _ = writeln!(io::stderr(), "windlass: {exception}");
 }

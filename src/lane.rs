@@ -49,6 +49,15 @@ impl Lane {
     pub(crate) async fn settle(&self, core: &LoopCore) {
         if let Some(id) = self.flight.get() {
             core.landed(id).await;
+            self.take_in(core);
+        }
+    }
+
+    /// Takes in what an earlier call's flight had received, if it is down.
+    pub(crate) fn take_in(&self, core: &LoopCore) {
+        if let Some(id) = self.flight.get()
+            && core.is_down(id)
+        {
             self.flight.set(None);
             let harvest = core.harvest(id);
             let mut unread = self.unread.borrow_mut();
@@ -76,21 +85,24 @@ impl Lane {
 
     /// Serves unread bytes into `buf`; `None` if there are none.
     pub(crate) fn serve<B: IoBufMut>(&self, buf: &mut B) -> Option<Result<usize, i32>> {
-        let mut unread = self.unread.borrow_mut();
-        let left = &unread.bytes[unread.at..];
-        if left.is_empty() {
-            return unread.error.take().map(Err);
-        }
-        debug_assert!(buf.capacity() > 0);
-        let count = left.len().min(buf.capacity());
-        // SAFETY: the buffer vouches for `capacity` bytes that are its alone; `count` is no more than that, and
-        // these bytes are initialised once copied.
-        unsafe {
-            std::ptr::copy_nonoverlapping(left.as_ptr(), buf.as_mut_ptr(), count);
-            buf.set_filled(count);
-        }
-        unread.at += count;
-        unread.forget_if_done();
+        // The buffer's methods are foreign code: none is called under the borrow.
+        let (ptr, capacity) = (buf.as_mut_ptr(), buf.capacity());
+        debug_assert!(capacity > 0);
+        let count = {
+            let mut unread = self.unread.borrow_mut();
+            let left = &unread.bytes[unread.at..];
+            if left.is_empty() {
+                return unread.error.take().map(Err);
+            }
+            let count = left.len().min(capacity);
+            // SAFETY: the buffer vouches for `capacity` bytes that are its alone; `count` is no more than that.
+            unsafe { std::ptr::copy_nonoverlapping(left.as_ptr(), ptr, count) };
+            unread.at += count;
+            unread.forget_if_done();
+            count
+        };
+        // SAFETY: these bytes were just copied.
+        unsafe { buf.set_filled(count) };
         Some(Ok(count))
     }
 
@@ -103,6 +115,13 @@ impl Lane {
         let mut bytes = std::mem::take(&mut unread.bytes);
         bytes.drain(..std::mem::take(&mut unread.at));
         Some(Ok(bytes))
+    }
+
+    /// Takes the error that stands behind the unread bytes, once these are served.
+    pub(crate) fn take_error(&self) -> Option<i32> {
+        let mut unread = self.unread.borrow_mut();
+        debug_assert!(unread.at == unread.bytes.len());
+        unread.error.take()
     }
 
     /// Puts received bytes back, for the next read.

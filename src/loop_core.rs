@@ -283,9 +283,11 @@ impl LoopCore {
     }
 
     /// Takes one from the current poll's budget of results that were there at once. When it is used up, the caller's
-    /// task is scheduled again, and the caller returns `Pending`.
+    /// task is scheduled again, and the caller returns `Pending`. Whoever polls without being a task of this loop has no
+    /// budget, since nobody would refill it.
     pub(crate) fn spend_budget(&self, cx: &mut Context<'_>) -> bool {
         match self.budget.get() {
+            _ if self.current_task.get().is_none() => true,
             0 => {
                 cx.waker().wake_by_ref();
                 false
@@ -341,13 +343,15 @@ impl LoopCore {
 
     /// A task's destructor may end other tasks but cannot add one: a closed loop cancels at once what is spawned on it.
     pub(crate) fn cancel_tasks(&self) {
-        loop {
-            let next = self.tasks.borrow().iter().next().map(|(_, &task)| task);
-            match next {
-                Some(task) => task.cancel_now(self),
-                None => return,
+        let mut place = 0;
+        while place < self.tasks.borrow().capacity() {
+            let task = self.tasks.borrow().get(place).copied();
+            if let Some(task) = task {
+                task.cancel_now(self);
             }
+            place += 1;
         }
+        debug_assert!(self.tasks.borrow().is_empty());
     }
 
     /// Drops, one by one and with nothing borrowed, everything that would have run.
@@ -364,10 +368,7 @@ impl LoopCore {
     }
 
     fn land_everything(&self) -> bool {
-        let ids = self.flights.borrow().ids_in_air();
-        for id in ids {
-            self.cancel_for_close(id);
-        }
+        self.cancel_flights();
         let deadline = std::time::Instant::now() + CLOSE_WITHIN;
         let mut landed = self.landed.take();
         while self.flights.borrow().in_air() > 0 {
@@ -376,12 +377,37 @@ impl LoopCore {
             }
             let wait = Wait::Until(self.now() + Duration::from_millis(100));
             let result = self.driver.borrow_mut().poll(&mut landed, wait);
+            // A cancel that found its operation between two states, or a flight that a destructor has launched: ask again.
+            if landed.is_empty() {
+                self.cancel_flights();
+            }
             self.land(&mut landed);
             if result.is_err() {
                 return self.flights.borrow().in_air() == 0;
             }
         }
         true
+    }
+
+    fn cancel_flights(&self) {
+        let ids = self.flights.borrow().ids_in_air();
+        let mut driver = self.driver.borrow_mut();
+        for id in ids {
+            driver.cancel(id);
+        }
+    }
+
+    /// Lands what can land although the loop is not running, so that a stream dropped outside of it closes at once.
+    pub(crate) fn pump(&self) {
+        let is_running = LoopCore::try_current().is_some_and(|current| ptr::eq(current, self));
+        if is_running || self.is_closed() {
+            return;
+        }
+        let _entered = self.enter();
+        // An error shows again, and is told, when the loop runs.
+        if let Ok(landed) = self.drive(Wait::No) {
+            self.land_and_collect(landed);
+        }
     }
 }
 

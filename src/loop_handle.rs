@@ -58,6 +58,10 @@ impl LoopHandle {
     }
 
     /// Runs a future on the loop and gives its result here: asyncio's `run_coroutine_threadsafe`.
+    ///
+    /// Futures that use this crate's timers and streams stay on their thread. For those,
+    /// [`spawn_with`](LoopHandle::spawn_with) takes a closure that makes the future there:
+    /// `handle.spawn_with(|| async { sleep(d).await })`.
     pub fn spawn<F>(&self, future: F) -> Result<RemoteHandle<F::Output>, LoopClosed>
     where
         F: Future + Send + 'static,

@@ -21,7 +21,6 @@ mod cargo;
 mod flying;
 mod table;
 
-use std::collections::VecDeque;
 use std::task::{Context, Poll, Waker};
 
 use self::cargo::{Cargo, drop_load, load_of, load_up};
@@ -89,6 +88,14 @@ impl LoopCore {
             false => Poll::Ready(()),
         })
         .await
+    }
+
+    /// Whether a flight has landed, or is gone.
+    pub(crate) fn is_down(&self, id: FlightId) -> bool {
+        let mut flights = self.flights.borrow_mut();
+        flights
+            .entry(id)
+            .is_none_or(|entry| !matches!(entry.phase, Phase::InAir))
     }
 
     /// The next thing that a multishot has landed, or that its flight has ended.
@@ -196,7 +203,7 @@ impl LoopCore {
     pub(crate) fn orphan(&self, id: FlightId, fate: Fate) {
         let waker;
         let cancel;
-        let mut unwanted = VecDeque::new();
+        let mut unwanted: Vec<Fd> = Vec::new();
         let mut landed = None;
         {
             let mut flights = self.flights.borrow_mut();
@@ -204,7 +211,8 @@ impl LoopCore {
             waker = entry.waker.take();
             entry.orphan = Some(fate);
             if fate == Fate::Discard {
-                unwanted = std::mem::take(&mut entry.queue);
+                let queue = entry.queue.drain(..);
+                unwanted.extend(queue.filter_map(|landing| landing.outcome.ok()).map(|fd| fd as Fd));
             }
             match &entry.phase {
                 Phase::InAir => {
@@ -218,7 +226,7 @@ impl LoopCore {
                     cancel = false;
                     if fate == Fate::Discard {
                         if let (Op::Accept { .. }, Ok(fd)) = (entry.op, landing.outcome) {
-                            self.reset(fd as Fd);
+                            unwanted.push(fd as Fd);
                         }
                         landed = Some(entry.cargo);
                     }
@@ -227,27 +235,14 @@ impl LoopCore {
             }
         }
         drop(waker);
-        for landing in unwanted {
-            if let Ok(fd) = landing.outcome {
-                self.reset(fd as Fd);
-            }
+        for fd in unwanted {
+            self.reset(fd);
         }
         if cancel {
             self.driver.borrow_mut().cancel(id);
         }
         if let Some(cargo) = landed {
             self.drop_load(id, cargo);
-        }
-    }
-
-    /// The loop closes: asks for a flight's cancel, whoever still waits for it.
-    pub(crate) fn cancel_for_close(&self, id: FlightId) {
-        let cancel = match self.flights.borrow_mut().entry(id) {
-            Some(entry) => !std::mem::replace(&mut entry.cancelling, true),
-            None => false,
-        };
-        if cancel {
-            self.driver.borrow_mut().cancel(id);
         }
     }
 

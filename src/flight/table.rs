@@ -31,7 +31,7 @@ pub(super) enum Phase {
 }
 
 pub(super) struct Entry {
-    pub(super) generation: u32,
+    pub(super) generation: u64,
     pub(super) phase: Phase,
     pub(super) waker: Option<Waker>,
     /// Set when the future is gone.
@@ -102,8 +102,8 @@ impl FlightTable {
                 drop_load: None,
                 cargo: Cargo::new(),
             });
-            let index = u32::try_from(self.entries.len() - 1).expect("fewer than 2^32 flights");
-            assert!(index != u32::MAX, "that index is the drivers' own");
+            let index = (self.entries.len() - 1) as u32;
+            assert!(index < FlightId::MAX_INDEX, "more than 16 million operations at once");
             index
         });
         let entry = &self.entries[index as usize];
@@ -129,7 +129,7 @@ impl FlightTable {
             "a flight in the air is never released"
         );
         entry.phase = Phase::Free;
-        entry.generation = entry.generation.wrapping_add(1);
+        entry.generation = (entry.generation + 1) & ((1 << 40) - 1);
         entry.orphan = None;
         entry.drop_load = None;
         entry.prefix = 0;

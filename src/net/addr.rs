@@ -83,6 +83,17 @@ impl ToSocketAddrs for (&str, u16) {
     }
 }
 
+impl sealed::Sealed for (String, u16) {}
+
+impl ToSocketAddrs for (String, u16) {
+    async fn resolve(&self) -> io::Result<Vec<SocketAddr>> {
+        (self.0.as_str(), self.1).resolve().await
+    }
+    fn shown(&self) -> String {
+        (self.0.as_str(), self.1).shown()
+    }
+}
+
 impl sealed::Sealed for str {}
 
 impl ToSocketAddrs for str {

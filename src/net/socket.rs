@@ -80,6 +80,8 @@ impl Socket {
             let why = "a socket of the null driver has no descriptor to give";
             return Err((io::Error::new(io::ErrorKind::Unsupported, why), self));
         }
+        self.descriptor.read.take_in(self.core());
+        self.descriptor.write.take_in(self.core());
         if self.descriptor.read.is_busy() {
             return refuse(
                 self,
@@ -141,10 +143,16 @@ impl Socket {
 impl Drop for Socket {
     /// Nobody will ask for what is in the lanes any more.
     fn drop(&mut self) {
+        let core = self.descriptor.core.clone();
+        let mut left_any = false;
         for lane in [&self.descriptor.read, &self.descriptor.write] {
             if let Some(id) = lane.flight.take() {
-                self.descriptor.core.orphan(id, Fate::Discard);
+                core.orphan(id, Fate::Discard);
+                left_any = true;
             }
+        }
+        if left_any {
+            core.pump();
         }
     }
 }

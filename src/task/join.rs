@@ -5,6 +5,7 @@ use std::fmt;
 use std::future::Future;
 use std::marker::PhantomData;
 use std::pin::Pin;
+use std::sync::Mutex;
 use std::task::{Context, Poll};
 
 use super::TaskId;
@@ -41,8 +42,8 @@ impl<T> JoinHandle<T> {
         }
     }
 
-    /// Drops the task's future at its next suspension point: at once if it is waiting, after the current poll if it is
-    /// running. The handle resolves to a [`JoinError`] once every operation that the task had in the kernel has come
+    /// Drops the task's future at its next suspension point: in the next turn if it is waiting, after the current poll if
+    /// it is running. The handle resolves to a [`JoinError`] once every operation that the task had in the kernel has come
     /// back. A task that finishes first keeps its result; cancelling a finished task does nothing.
     pub fn cancel(&self) {
         self.task.cancel();
@@ -95,7 +96,8 @@ impl<T> fmt::Debug for JoinHandle<T> {
 /// Why a task gave no result: it was cancelled, or it panicked.
 pub struct JoinError {
     id: TaskId,
-    panic: Option<Box<dyn Any + Send>>,
+    /// In a mutex only to make the error `Sync`, so that `?` takes it into other errors.
+    panic: Option<Mutex<Box<dyn Any + Send>>>,
 }
 
 impl JoinError {
@@ -106,7 +108,7 @@ impl JoinError {
     pub(crate) fn panicked(id: TaskId, payload: Box<dyn Any + Send>) -> JoinError {
         JoinError {
             id,
-            panic: Some(payload),
+            panic: Some(Mutex::new(payload)),
         }
     }
 
@@ -122,7 +124,10 @@ impl JoinError {
 
     /// The panic's payload, for [`std::panic::resume_unwind`]; the error again if the task was cancelled.
     pub fn try_into_panic(mut self) -> Result<Box<dyn Any + Send>, JoinError> {
-        self.panic.take().ok_or(self)
+        match self.panic.take() {
+            Some(payload) => Ok(payload.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner())),
+            None => Err(self),
+        }
     }
 
     /// The task's number.
@@ -135,7 +140,10 @@ impl fmt::Display for JoinError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.panic {
             None => write!(f, "task {} was cancelled", self.id),
-            Some(payload) => write!(f, "task {} panicked: {}", self.id, panic_message(&**payload)),
+            Some(payload) => {
+                let payload = payload.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+                write!(f, "task {} panicked: {}", self.id, panic_message(&**payload))
+            }
         }
     }
 }

@@ -397,12 +397,15 @@ impl Drop for Owner {
     fn drop(&mut self) {
         let header = self.0.header();
         header.orphans.set(header.orphans.get() - 1);
-        if self.0.is_finished()
-            && let Some(waker) = header.join_waker.take()
-        {
+        let waker = match self.0.is_finished() {
+            true => header.join_waker.take(),
+            false => None,
+        };
+        // The task may be gone after this.
+        self.0.drop_ref();
+        if let Some(waker) = waker {
             guard("a waker", || waker.wake());
         }
-        self.0.drop_ref();
     }
 }
 

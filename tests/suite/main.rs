@@ -9,9 +9,11 @@
 //! - `WINDLASS_TEST_PLAIN=1`: io_uring as an old kernel has it;
 //! - `WINDLASS_TEST_ITIMER=1`: a timer interrupts every system call a thousand times a second.
 
+mod cancel;
 mod event_loop;
 mod promises;
 mod support;
 mod tasks;
+mod tcp;
 mod threads;
 mod timers;

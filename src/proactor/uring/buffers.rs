@@ -18,7 +18,8 @@ use crate::io::pool::{BufferPool, PoolBuffer};
 /// The ring's only buffer group.
 pub(super) const GROUP: u16 = 0;
 
-const PAGE: usize = 4096;
+/// The ring must start on a page; this is the largest page there is.
+const PAGE: usize = 64 * 1024;
 
 pub(super) struct BufferRing {
     pool: Rc<BufferPool>,

@@ -37,8 +37,11 @@ use crate::runtime::Settings;
 use crate::sys;
 use crate::time::Instant;
 
+/// A sleep ends by then at the latest, and the loop sleeps again.
+const LONGEST_WAIT: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
+
 /// Completions with this index are the driver's own.
-const OWN: u32 = u32::MAX;
+const OWN: u32 = FlightId::MAX_INDEX;
 /// The eventfd was written to.
 const NOTIFIED: FlightId = FlightId {
     index: OWN,
@@ -125,6 +128,8 @@ impl Uring {
         let min_complete = u32::from(wait != Wait::No);
         let mut time = types::Timespec::new();
         if let Wait::Until(deadline) = wait {
+            // The kernel's own clock ends after 292 years.
+            let deadline = deadline.min(Instant::from_origin(LONGEST_WAIT));
             let until = if self.abilities.absolute_timeout {
                 flags |= EnterFlags::ABS_TIMER;
                 deadline.since_origin()

@@ -1,0 +1,169 @@
+//! Echo throughput: every contender in turn, round after round.
+
+use std::io;
+use std::time::Duration;
+
+use crate::child::Process;
+use crate::load::{self, Round};
+use crate::machine::Machine;
+use crate::options::Plan;
+use crate::progress::Progress;
+use crate::python::Python;
+use crate::serve::Kind;
+
+/// The loads: how many connections, how many bytes in a request.
+const LOADS: [(usize, usize); 2] = [(50, 1024), (1, 64)];
+
+/// A load and what every contender made of it.
+pub(crate) struct Workload {
+    pub(crate) connections: usize,
+    pub(crate) request_len: usize,
+    pub(crate) scores: Vec<(Kind, Score)>,
+}
+
+impl Workload {
+    pub(crate) fn score(&self, kind: Kind) -> Option<&Score> {
+        self.scores
+            .iter()
+            .find(|(scored, _)| *scored == kind)
+            .map(|(_, score)| score)
+    }
+}
+
+/// One contender's rounds.
+#[derive(Default)]
+pub(crate) struct Score {
+    pub(crate) rounds: Vec<Round>,
+}
+
+impl Score {
+    /// Median, least and most of some figure of a round.
+    pub(crate) fn spread(&self, figure: impl Fn(&Round) -> f64) -> (f64, f64, f64) {
+        let mut all: Vec<f64> = self.rounds.iter().map(figure).collect();
+        all.sort_by(f64::total_cmp);
+        let middle = all.len() / 2;
+        let median = if all.len() % 2 == 1 {
+            all[middle]
+        } else {
+            (all[middle - 1] + all[middle]) / 2.0
+        };
+        (median, all[0], all[all.len() - 1])
+    }
+
+    pub(crate) fn rate(&self) -> (f64, f64, f64) {
+        self.spread(Round::rate)
+    }
+
+    pub(crate) fn cpu_micros(&self) -> f64 {
+        self.spread(Round::cpu_micros).0
+    }
+
+    /// The share of the time in which the server had its core.
+    pub(crate) fn busy(&self) -> f64 {
+        self.spread(|round| round.cpu.div_duration_f64(round.wall)).0
+    }
+
+    /// The share of the time in which the load had its core.
+    pub(crate) fn load_busy(&self) -> f64 {
+        self.spread(|round| round.load_cpu.div_duration_f64(round.wall)).0
+    }
+}
+
+impl Round {
+    pub(crate) fn rate(&self) -> f64 {
+        self.requests as f64 / self.wall.as_secs_f64()
+    }
+
+    /// Processor time of the server per request, in microseconds.
+    fn cpu_micros(&self) -> f64 {
+        self.cpu.as_secs_f64() * 1e6 / self.requests.max(1) as f64
+    }
+}
+
+struct Contender {
+    kind: Kind,
+    server: Process,
+    port: u16,
+}
+
+/// Those that can be tried here.
+fn kinds(python: Option<&Python>) -> impl Iterator<Item = Kind> {
+    let has_uvloop = python.is_some_and(|python| python.uvloop.is_some());
+    let has_python = python.is_some();
+    Kind::ALL.into_iter().filter(move |kind| match kind {
+        Kind::Windlass | Kind::Epoll | Kind::Uring => true,
+        Kind::Asyncio => has_python,
+        Kind::Uvloop => has_uvloop,
+    })
+}
+
+pub(crate) fn steps(plan: &Plan, python: Option<&Python>) -> usize {
+    kinds(python).count() * LOADS.len() * plan.rounds
+}
+
+pub(crate) fn measure(
+    plan: &Plan,
+    machine: &Machine,
+    python: Option<&Python>,
+    progress: &mut Progress,
+    missing: &mut Vec<String>,
+) -> io::Result<Vec<Workload>> {
+    let mut contenders = Vec::new();
+    for kind in kinds(python) {
+        match start(kind, machine, python) {
+            Ok(contender) => contenders.push(contender),
+            Err(error) => missing.push(format!("{}: {error}", kind.title())),
+        }
+    }
+    let mut workloads = Vec::new();
+    for (connections, request_len) in LOADS {
+        let mut scores: Vec<(Kind, Score)> = Vec::new();
+        for round in 1..=plan.rounds {
+            // Who fails once is out: its server may be gone.
+            contenders.retain(|contender| {
+                let (kind, title) = (contender.kind, contender.kind.title());
+                let rounds = plan.rounds;
+                progress.step(&format!(
+                    "echo {connections} x {request_len} B, {round}/{rounds}: {title}"
+                ));
+                let load = (connections, request_len);
+                match load::drive(&contender.server, contender.port, load, plan.warm_up, plan.round) {
+                    Ok(round) => add(&mut scores, kind, round),
+                    Err(error) => missing.push(format!("{title}, {connections} connections: {error}")),
+                }
+                scores
+                    .iter()
+                    .any(|(scored, score)| *scored == kind && score.rounds.len() == round)
+            });
+        }
+        workloads.push(Workload {
+            connections,
+            request_len,
+            scores,
+        });
+    }
+    Ok(workloads)
+}
+
+fn add(scores: &mut Vec<(Kind, Score)>, kind: Kind, round: Round) {
+    match scores.iter_mut().find(|(scored, _)| *scored == kind) {
+        Some((_, score)) => score.rounds.push(round),
+        None => scores.push((kind, Score { rounds: vec![round] })),
+    }
+}
+
+/// Starts a server, which waits, asleep, for its turns.
+fn start(kind: Kind, machine: &Machine, python: Option<&Python>) -> io::Result<Contender> {
+    let core = machine.server_core();
+    let mut server = match (kind, python) {
+        (Kind::Windlass | Kind::Epoll | Kind::Uring, _) => Process::again(&["--serve", kind.name()], core)?,
+        (Kind::Asyncio | Kind::Uvloop, Some(python)) => Process::start(python.echo(kind.name()), core)?,
+        (Kind::Asyncio | Kind::Uvloop, None) => return Err(io::Error::other("there is no python3")),
+    };
+    let line = server.first_line(Duration::from_secs(10))?;
+    let port = line
+        .trim()
+        .parse()
+        .map_err(|_| io::Error::other(format!("'{line}' is no port")))?;
+    Ok(Contender { kind, server, port })
+}

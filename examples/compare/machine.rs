@@ -1,0 +1,115 @@
+//! Where this runs: the cores, the kernel, and which core does what.
+
+use std::fmt;
+use std::fs;
+use std::io;
+use std::mem::{MaybeUninit, size_of};
+
+pub(crate) struct Machine {
+    pub(crate) cores: usize,
+    pub(crate) kernel: String,
+    pub(crate) model: String,
+    /// The core of the servers and the core of the load; none if there is only one.
+    pub(crate) pinned: Option<(usize, usize)>,
+    /// Whether those two are threads of one core, and so slow each other down.
+    pub(crate) are_siblings: bool,
+}
+
+impl Machine {
+    pub(crate) fn look() -> Machine {
+        let allowed = allowed_cores();
+        let server = allowed.first().copied().unwrap_or(0);
+        let siblings = siblings_of(server);
+        let others = || allowed.iter().copied().filter(|&core| core != server);
+        let apart = others().find(|core| !siblings.contains(core));
+        let load = apart.or(others().next());
+        Machine {
+            cores: allowed.len().max(1),
+            kernel: read_line("/proc/sys/kernel/osrelease"),
+            model: processor(),
+            pinned: load.map(|load| (server, load)),
+            are_siblings: apart.is_none() && load.is_some(),
+        }
+    }
+
+    /// Puts this process, which makes the load, onto its core.
+    pub(crate) fn pin_to_load(&self) {
+        if let Some((_, load)) = self.pinned {
+            // A refusal (a container's rule) only makes the figures noisier.
+            let _ = pin(load);
+        }
+    }
+
+    /// The core for servers.
+    pub(crate) fn server_core(&self) -> Option<usize> {
+        self.pinned.map(|(server, _)| server)
+    }
+}
+
+impl fmt::Display for Machine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let plural = if self.cores == 1 { "" } else { "s" };
+        write!(
+            f,
+            "{} core{plural} ({}), Linux {}; ",
+            self.cores, self.model, self.kernel
+        )?;
+        match self.pinned {
+            Some((server, load)) => write!(f, "servers on core {server}, load on core {load}")?,
+            None => write!(f, "servers and load share the core")?,
+        }
+        if self.are_siblings {
+            write!(f, ", which are threads of one core")?;
+        }
+        Ok(())
+    }
+}
+
+/// Binds the calling thread to a core. Safe to call between fork and exec: it allocates nothing.
+pub(crate) fn pin(core: usize) -> io::Result<()> {
+    // SAFETY: zeroes are a valid, empty set.
+    let mut set: libc::cpu_set_t = unsafe { MaybeUninit::zeroed().assume_init() };
+    // SAFETY: CPU_SET checks its index against the set's size.
+    unsafe { libc::CPU_SET(core, &mut set) };
+    // SAFETY: the kernel reads a local set of the size given.
+    match unsafe { libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &set) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+fn allowed_cores() -> Vec<usize> {
+    // SAFETY: zeroes are a valid, empty set.
+    let mut set: libc::cpu_set_t = unsafe { MaybeUninit::zeroed().assume_init() };
+    // SAFETY: the kernel writes at most the size given to a local set.
+    if unsafe { libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &mut set) } != 0 {
+        return Vec::new();
+    }
+    (0..libc::CPU_SETSIZE as usize)
+        // SAFETY: the index is below the set's size.
+        .filter(|&core| unsafe { libc::CPU_ISSET(core, &set) })
+        .collect()
+}
+
+/// The cores that share their execution units with this one, itself among them: a list such as `0,4` or `0-1`.
+fn siblings_of(core: usize) -> Vec<usize> {
+    let list = read_line(&format!(
+        "/sys/devices/system/cpu/cpu{core}/topology/thread_siblings_list"
+    ));
+    let ranges = list.split(',').filter_map(|range| {
+        let (first, last) = range.split_once('-').unwrap_or((range, range));
+        Some(first.parse::<usize>().ok()?..=last.parse().ok()?)
+    });
+    ranges.flatten().collect()
+}
+
+fn processor() -> String {
+    let info = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let model = info.lines().find(|line| line.starts_with("model name"));
+    let name = model.and_then(|line| line.split_once(':')).map(|(_, name)| name.trim());
+    name.unwrap_or(std::env::consts::ARCH).to_string()
+}
+
+fn read_line(path: &str) -> String {
+    fs::read_to_string(path).unwrap_or_default().trim().to_string()
+}

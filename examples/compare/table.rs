@@ -1,0 +1,213 @@
+//! The report, for a person.
+
+use std::fmt::Write;
+use std::time::Duration;
+
+use crate::echo::{Score, Workload};
+use crate::options::Plan;
+use crate::run::Results;
+use crate::serve::Kind;
+use crate::timers::{Lateness, Sleeper};
+
+/// A spread of more than this share of the median is called noisy.
+const NOISY: f64 = 0.15;
+
+/// The sleep whose lateness stands for the timer's resolution: shorter than a millisecond, so that a loop which counts in
+/// milliseconds shows it.
+const SHORT_SLEEP: Duration = Duration::from_micros(100);
+
+/// A row of the article: its loop, its figures, and what is measured here in its place.
+struct ArticleRow {
+    name: &'static str,
+    rate: &'static str,
+    resolution: &'static str,
+    kind: Kind,
+    sleeper: Sleeper,
+}
+
+/// The article's figures, from its machine. Its proactor is asyncio's on Windows; here windlass's stands beside it.
+const ARTICLE: [ArticleRow; 3] = [
+    ArticleRow {
+        name: "SelectorEventLoop",
+        rate: "~25k",
+        resolution: "~1 ms",
+        kind: Kind::Asyncio,
+        sleeper: Sleeper::Asyncio,
+    },
+    ArticleRow {
+        name: "uvloop",
+        rate: "~75k",
+        resolution: "~1 ms",
+        kind: Kind::Uvloop,
+        sleeper: Sleeper::Uvloop,
+    },
+    ArticleRow {
+        name: "ProactorEventLoop",
+        rate: "~15k",
+        resolution: "~15 ms",
+        kind: Kind::Windlass,
+        sleeper: Sleeper::Windlass,
+    },
+];
+
+pub(crate) fn report(plan: &Plan, results: &Results) -> String {
+    let mut out = String::new();
+    if plan.echo || plan.timers {
+        out += &article(plan, results);
+    }
+    for workload in &results.echo {
+        out += &echo(plan, workload);
+    }
+    if !results.timers.is_empty() {
+        out += &timers(&results.timers);
+    }
+    if !results.tasks.is_empty() {
+        out += "\nThe loop itself, windlass only (best of several batches)\n";
+        for cost in &results.tasks {
+            let _ = writeln!(out, "  {:<56} {:>8.0} ns", cost.what, cost.best());
+        }
+    }
+    if !results.missing.is_empty() {
+        out += "\nNot measured\n";
+        for line in &results.missing {
+            let _ = writeln!(out, "  {line}");
+        }
+    }
+    out
+}
+
+fn article(plan: &Plan, results: &Results) -> String {
+    let mut rows = vec![cells([
+        "article's loop",
+        "article",
+        "here",
+        "article",
+        "here",
+        "measured here",
+    ])];
+    for row in &ARTICLE {
+        let score = results.echo.first().and_then(|workload| workload.score(row.kind));
+        let rate = score.map_or("-".into(), |score| thousands(score.rate().0));
+        let late = results
+            .timers
+            .iter()
+            .find(|late| late.sleeper == row.sleeper && late.pause == SHORT_SLEEP);
+        let resolution = late.map_or("-".into(), |late| micros(late.micros(0.5)));
+        let measured = score.is_some() || late.is_some();
+        let here = if measured { row.kind.title() } else { "-" };
+        rows.push(cells([row.name, row.rate, &rate, row.resolution, &resolution, here]));
+    }
+    let mut out = String::from("\nThe article's table: echo requests per second, then timer resolution\n");
+    out += &lay_out(&rows, &[0, 5]);
+    if plan.echo {
+        out += "  (requests: 50 connections x 1 KiB; ";
+    } else {
+        out += "  (";
+    }
+    out += "resolution: how late a sleep of 100 us ends, median;\n   \
+            \"article\" is another machine, its ProactorEventLoop is on Windows: compare shapes, not figures)\n";
+    out
+}
+
+fn echo(plan: &Plan, workload: &Workload) -> String {
+    let connections = workload.connections;
+    let plural = if connections == 1 { "" } else { "s" };
+    let mut out = format!(
+        "\nEcho, {connections} connection{plural} x {} B (median of {} rounds of {:?}, interleaved)\n",
+        workload.request_len, plan.rounds, plan.round
+    );
+    let base = workload.score(Kind::Epoll).map(Score::cpu_micros);
+    let mut rows = vec![cells([
+        "",
+        "req/s",
+        "min-max",
+        "server CPU",
+        "x epoll",
+        "busy",
+        "load busy",
+        "",
+    ])];
+    for (kind, score) in &workload.scores {
+        let (rate, least, most) = score.rate();
+        let noisy = if (most - least) / rate > NOISY { "noisy" } else { "" };
+        let cpu = score.cpu_micros();
+        rows.push(cells([
+            kind.title(),
+            &thousands(rate),
+            &format!("{}-{}", thousands(least), thousands(most)),
+            &format!("{cpu:.2} us/req"),
+            &base.map_or("-".into(), |base| format!("{:.2}", cpu / base)),
+            &format!("{:.0}%", score.busy() * 100.0),
+            &format!("{:.0}%", score.load_busy() * 100.0),
+            noisy,
+        ]));
+    }
+    out += &lay_out(&rows, &[0, 7]);
+    if connections > 1 {
+        let saturated = |busy: f64| busy > 0.9;
+        let is_load_limit = |score: &Score| saturated(score.load_busy()) && !saturated(score.busy());
+        let is_starved = |score: &Score| !saturated(score.load_busy()) && !saturated(score.busy());
+        if workload.scores.iter().any(|(_, score)| is_load_limit(score)) {
+            out +=
+                "  (where the load is busy and the server is not, the load is the limit: judge by CPU per request)\n";
+        }
+        if workload.scores.iter().any(|(_, score)| is_starved(score)) {
+            out += "  (where neither is busy, something else was running on these cores: judge by CPU per request)\n";
+        }
+    }
+    out
+}
+
+fn timers(all: &[Lateness]) -> String {
+    let mut rows = vec![cells(["", "sleep", "p50", "p99", "most"])];
+    for late in all {
+        rows.push(cells([
+            late.sleeper.title(),
+            &micros(late.pause.as_secs_f64() * 1e6),
+            &micros(late.micros(0.5)),
+            &micros(late.micros(0.99)),
+            &micros(late.micros(1.0)),
+        ]));
+    }
+    format!("\nTimers: how late a sleep ends\n{}", lay_out(&rows, &[0]))
+}
+
+fn cells<const N: usize>(cells: [&str; N]) -> Vec<String> {
+    cells.iter().map(|cell| cell.to_string()).collect()
+}
+
+/// Aligns columns: those in `left` to the left, the others to the right.
+fn lay_out(rows: &[Vec<String>], left: &[usize]) -> String {
+    let columns = rows.first().map_or(0, Vec::len);
+    let width = |column: usize| rows.iter().map(|row| row[column].len()).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..columns).map(width).collect();
+    let mut out = String::new();
+    for row in rows {
+        let mut line = String::from(" ");
+        for (column, cell) in row.iter().enumerate() {
+            let width = widths[column];
+            let _ = match left.contains(&column) {
+                true => write!(line, " {cell:<width$} "),
+                false => write!(line, " {cell:>width$} "),
+            };
+        }
+        out += line.trim_end();
+        out.push('\n');
+    }
+    out
+}
+
+/// 12345.6 as `12.3k`, 1234.5 as `1235`.
+fn thousands(count: f64) -> String {
+    match count {
+        count if count >= 1e4 => format!("{:.1}k", count / 1e3),
+        count => format!("{count:.0}"),
+    }
+}
+
+fn micros(micros: f64) -> String {
+    match micros {
+        micros if micros >= 1e3 => format!("{:.2} ms", micros / 1e3),
+        micros => format!("{micros:.0} us"),
+    }
+}

@@ -1,0 +1,569 @@
+//! Calls that are abandoned half-way: no memory is freed under the kernel, and no byte, connection or descriptor is lost.
+
+use std::cell::{Cell, RefCell};
+use std::future::Future;
+use std::hint::black_box;
+use std::io::{ErrorKind, Write};
+use std::os::fd::AsRawFd;
+use std::pin::pin;
+use std::rc::Rc;
+use std::task::Poll;
+use std::time::Duration;
+
+use windlass::net::{TcpListener, TcpStream};
+use windlass::time::timeout;
+
+use crate::support::{
+    Case, Random, in_own_process, on_every_driver, on_every_kernel_driver, open_descriptors, pair, pair_of, poll_once,
+    rounds, turns,
+};
+
+/// What the peer sends, and what lies in memory that the kernel has no business with.
+const PAYLOAD: u8 = 0xEE;
+const PATTERN: u8 = 0x55;
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Way {
+    /// The future is dropped; the stream lives on.
+    Dropped,
+    /// The future is forgotten, then the stream is dropped.
+    Forgotten,
+    /// The task unwinds.
+    Unwound,
+    /// The task is cancelled.
+    Cancelled,
+}
+
+const WAYS: [Way; 4] = [Way::Dropped, Way::Forgotten, Way::Unwound, Way::Cancelled];
+
+/// Blocks of the size that was lent, as the allocator gives them to whoever asks next.
+struct Blocks(Vec<Vec<u8>>);
+
+impl Blocks {
+    fn allocate(len: usize) -> Blocks {
+        Blocks((0..8).map(|_| black_box(vec![PATTERN; len])).collect())
+    }
+
+    fn check(&self, what: impl std::fmt::Debug) {
+        for block in &self.0 {
+            let intact = black_box(block).iter().all(|&byte| byte == PATTERN);
+            assert!(intact, "the kernel wrote into memory that it no longer had: {what:?}");
+        }
+    }
+}
+
+/// Sends past the loop, at once, so that the bytes arrive before a cancel that still waits for its submission.
+fn send_now(stream: &TcpStream, bytes: &[u8]) {
+    // SAFETY: the stream's descriptor is open, and the bytes outlive the call.
+    let sent = unsafe {
+        libc::send(
+            stream.as_raw_fd(),
+            bytes.as_ptr().cast(),
+            bytes.len(),
+            libc::MSG_NOSIGNAL,
+        )
+    };
+    assert_eq!(sent, bytes.len() as isize, "{}", std::io::Error::last_os_error());
+}
+
+#[test]
+fn a_buffer_outlives_its_abandoned_read() {
+    on_every_driver(|case| {
+        case.run(async move {
+            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let mut random = Random::new(1);
+            for round in 0..rounds() {
+                let way = WAYS[round % WAYS.len()];
+                // Miri would call the forgotten future a leak, which it is.
+                if way == Way::Forgotten && cfg!(miri) {
+                    continue;
+                }
+                let armed = case.is_kernel() && round % 8 >= 4;
+                let len = 16 + random.below(1000) as usize;
+                match way {
+                    Way::Dropped | Way::Forgotten => abandon_future(way, armed, len, &listener).await,
+                    Way::Unwound | Way::Cancelled => abandon_task(way, armed, len, &listener).await,
+                }
+            }
+            assert_eq!(windlass::counters().stale_completions, 0);
+        });
+    });
+}
+
+/// Armed: the kernel has been waiting for bytes on behalf of this read when it is abandoned, and they come before the
+/// cancel does. Not armed: the bytes are there already, and the receive reaches the kernel together with its cancel.
+async fn abandon_future(way: Way, armed: bool, len: usize, listener: &TcpListener) {
+    let (client, server) = pair_of(listener).await;
+    if !armed {
+        client.write_all(vec![PAYLOAD; len]).await.0.unwrap();
+    }
+    let mut reading = Box::pin(server.read(Vec::with_capacity(len)));
+    assert!(poll_once(reading.as_mut()).await.is_pending());
+    if armed {
+        turns(2).await;
+    }
+    let server = match way {
+        Way::Forgotten => {
+            std::mem::forget(reading);
+            drop(server);
+            None
+        }
+        _ => {
+            drop(reading);
+            Some(server)
+        }
+    };
+    let blocks = Blocks::allocate(len);
+    if armed {
+        send_now(&client, &vec![PAYLOAD; len]);
+    }
+    turns(3).await;
+    blocks.check((way, armed));
+    if let Some(server) = server {
+        let (result, buf) = server.read_exact(vec![0; len]).await;
+        result.unwrap();
+        assert!(buf.iter().all(|&byte| byte == PAYLOAD), "{way:?}");
+    }
+}
+
+async fn abandon_task(way: Way, armed: bool, len: usize, listener: &TcpListener) {
+    let (client, server) = pair_of(listener).await;
+    if !armed {
+        client.write_all(vec![PAYLOAD; len]).await.0.unwrap();
+    }
+    let is_pending = Rc::new(Cell::new(false));
+    let task = windlass::spawn({
+        let is_pending = is_pending.clone();
+        async move {
+            let mut reading = pin!(server.read(Vec::with_capacity(len)));
+            assert!(poll_once(reading.as_mut()).await.is_pending());
+            if armed {
+                turns(2).await;
+            }
+            is_pending.set(true);
+            match way {
+                // As a panic does, but without a message on standard error.
+                Way::Unwound => std::panic::resume_unwind(Box::new("unwound")),
+                _ => std::future::pending().await,
+            }
+        }
+    });
+    while !is_pending.get() {
+        turns(1).await;
+    }
+    task.cancel();
+    let blocks = Blocks::allocate(len);
+    if armed {
+        send_now(&client, &vec![PAYLOAD; len]);
+    }
+    turns(3).await;
+    blocks.check((way, armed));
+    let error: windlass::JoinError = task.await.unwrap_err();
+    assert_eq!(error.is_panic(), way == Way::Unwound);
+    blocks.check((way, armed));
+}
+
+/// When this is dropped, it takes blocks of the size that was lent, and lets the peer send.
+struct Successor {
+    len: usize,
+    client: TcpStream,
+    sends: bool,
+    blocks: Rc<RefCell<Option<Blocks>>>,
+}
+
+impl Drop for Successor {
+    fn drop(&mut self) {
+        *self.blocks.borrow_mut() = Some(Blocks::allocate(self.len));
+        if self.sends {
+            send_now(&self.client, &vec![PAYLOAD; self.len]);
+        }
+    }
+}
+
+#[test]
+fn a_buffer_outlives_its_loop() {
+    on_every_driver(|case| {
+        let mut random = Random::new(2);
+        for round in 0..rounds().div_ceil(4) {
+            let armed = case.is_kernel() && round % 2 == 0;
+            let len = 16 + random.below(1000) as usize;
+            drop_loop_mid_read(case, armed, len);
+        }
+    });
+}
+
+fn drop_loop_mid_read(case: Case, armed: bool, len: usize) {
+    let event_loop = case.event_loop();
+    let (client, server) = event_loop.run_until_complete(pair()).unwrap();
+    if !armed {
+        let sending = client.write_all(vec![PAYLOAD; len]);
+        event_loop.run_until_complete(sending).unwrap().0.unwrap();
+    }
+    let is_pending = Rc::new(Cell::new(false));
+    let blocks = Rc::new(RefCell::new(None));
+    let successor = Successor {
+        len,
+        client,
+        sends: armed,
+        blocks: blocks.clone(),
+    };
+    drop(event_loop.spawn({
+        let is_pending = is_pending.clone();
+        async move {
+            // Declared before the read, so dropped right after it.
+            let _successor = successor;
+            let mut reading = pin!(server.read(Vec::with_capacity(len)));
+            assert!(poll_once(reading.as_mut()).await.is_pending());
+            if armed {
+                turns(2).await;
+            }
+            is_pending.set(true);
+            std::future::pending::<()>().await
+        }
+    }));
+    while !is_pending.get() {
+        event_loop.turn().unwrap();
+    }
+    drop(event_loop);
+    let blocks = blocks.take().expect("closing a loop drops its tasks");
+    blocks.check(("loop dropped", armed));
+}
+
+/// Many clients, and a server whose accepts are dropped all the time: every client is served, nothing stays open.
+#[test]
+fn no_connection_is_lost_with_a_dropped_accept() {
+    in_own_process("cancel::no_connection_is_lost_with_a_dropped_accept", || {
+        on_every_driver(|case| {
+            let before = if case.is_kernel() { open_descriptors() } else { 0 };
+            case.run(serve_with_dropped_accepts(rounds()));
+            let after = if case.is_kernel() { open_descriptors() } else { 0 };
+            assert_eq!(after, before, "descriptors were left open on {}", case.name);
+        });
+    });
+}
+
+async fn serve_with_dropped_accepts(connections: usize) {
+    const CLIENTS: usize = 8;
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let addr = listener.local_addr().unwrap();
+    let clients: Vec<_> = (0..CLIENTS)
+        .map(|client| {
+            windlass::spawn(async move {
+                for number in (client..connections).step_by(CLIENTS) {
+                    let stream = TcpStream::connect(addr).await.unwrap();
+                    let question = number.to_le_bytes();
+                    stream.write_all(question).await.0.unwrap();
+                    let (result, answer) = stream.read_exact([0; 8]).await;
+                    result.unwrap_or_else(|error| panic!("connection {number} was not served: {error}"));
+                    assert_eq!(answer, question);
+                    reset_on_close(&stream);
+                }
+            })
+        })
+        .collect();
+    let mut random = Random::new(3);
+    let mut served = 0;
+    let mut dropped = 0;
+    while served < connections {
+        let accepted = match random.below(3) {
+            0 => {
+                let patience = random.below(3);
+                let accepted = give_up_after(patience, listener.accept()).await;
+                turns(1).await;
+                accepted
+            }
+            _ => {
+                let patience = Duration::from_micros(random.below(100));
+                timeout(patience, listener.accept()).await.ok()
+            }
+        };
+        let Some(accepted) = accepted else {
+            dropped += 1;
+            assert!(
+                dropped < 10_000 + connections * 1_000,
+                "{served} of {connections} connections came through"
+            );
+            continue;
+        };
+        let (stream, _) = accepted.unwrap();
+        served += 1;
+        windlass::spawn(async move {
+            let (result, question) = stream.read_exact([0; 8]).await;
+            result.unwrap();
+            stream.write_all(question).await.0.unwrap();
+        });
+    }
+    assert!(dropped > connections / 100, "only {dropped} accepts were dropped");
+    for client in clients {
+        client.await.unwrap();
+    }
+}
+
+/// Leaves nothing in TIME_WAIT: the machine has fewer ports than the long run has connections.
+fn reset_on_close(stream: &TcpStream) {
+    if stream.as_raw_fd() < 0 {
+        return;
+    }
+    let linger = libc::linger {
+        l_onoff: 1,
+        l_linger: 0,
+    };
+    // SAFETY: the descriptor is open, and the option's value outlives the call.
+    let result = unsafe {
+        libc::setsockopt(
+            stream.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_LINGER,
+            (&raw const linger).cast(),
+            size_of_val(&linger) as libc::socklen_t,
+        )
+    };
+    assert_eq!(result, 0);
+}
+
+/// Polls a future up to so many times more, a turn apart, then drops it.
+async fn give_up_after<F: Future>(patience: u64, future: F) -> Option<F::Output> {
+    let mut future = pin!(future);
+    for polls_left in (0..=patience).rev() {
+        if let Poll::Ready(output) = poll_once(future.as_mut()).await {
+            return Some(output);
+        }
+        if polls_left > 0 {
+            turns(1).await;
+        }
+    }
+    None
+}
+
+/// The byte at this place of the numbered stream.
+fn byte_at(place: usize) -> u8 {
+    ((place as u64 + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 56) as u8
+}
+
+#[test]
+fn no_byte_is_lost_with_a_dropped_read() {
+    on_every_driver(|case| {
+        case.run(async move {
+            let (client, server) = pair().await;
+            let total = rounds() * 100;
+            let writer = windlass::spawn(async move {
+                let mut random = Random::new(4);
+                let mut at = 0;
+                while at < total {
+                    let end = total.min(at + 1 + random.below(400) as usize);
+                    let chunk: Vec<u8> = (at..end).map(byte_at).collect();
+                    client.write_all(chunk).await.0.unwrap();
+                    at = end;
+                    turns(random.below(6)).await;
+                }
+            });
+            read_with_drops(server, total).await;
+            writer.await.unwrap();
+        });
+    });
+}
+
+/// The same with a writer on another thread, whose bytes come at any time between a receive and its cancel.
+#[test]
+fn no_byte_of_another_thread_is_lost_with_a_dropped_read() {
+    on_every_kernel_driver(|case| {
+        let total = rounds() * 100;
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut client = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (server, _) = listener.accept().unwrap();
+        let writer = std::thread::spawn(move || {
+            let mut random = Random::new(5);
+            let mut at = 0;
+            while at < total {
+                let end = total.min(at + 1 + random.below(400) as usize);
+                let chunk: Vec<u8> = (at..end).map(byte_at).collect();
+                client.write_all(&chunk).unwrap();
+                at = end;
+                for _ in 0..random.below(2_000) {
+                    std::hint::spin_loop();
+                }
+            }
+        });
+        case.run(async move { read_with_drops(TcpStream::from_std(server).unwrap(), total).await });
+        writer.join().unwrap();
+    });
+}
+
+async fn read_with_drops(stream: TcpStream, total: usize) {
+    let mut random = Random::new(6);
+    let mut at = 0;
+    let mut dropped = 0;
+    loop {
+        let len = 1 + random.below(300) as usize;
+        let patience = [0, 1, 2, 3, 1_000_000][random.below(5) as usize];
+        let received = match random.below(4) {
+            0 => give_up_after(patience, stream.read(Vec::with_capacity(len)))
+                .await
+                .map(|(result, buf)| result.map(|_| buf)),
+            1 => give_up_after(patience, stream.read_exact(vec![0; len]))
+                .await
+                .map(|(result, buf)| result.map(|()| buf)),
+            2 => give_up_after(patience, stream.read_managed())
+                .await
+                .map(|result| result.map(|buf| buf.to_vec())),
+            _ => {
+                let bufs = vec![Vec::with_capacity(len / 2), Vec::new(), Vec::with_capacity(len)];
+                give_up_after(patience, stream.read_vectored(bufs))
+                    .await
+                    .map(|(result, bufs)| result.map(|_| bufs.concat()))
+            }
+        };
+        match received {
+            None => dropped += 1,
+            Some(Ok(bytes)) if bytes.is_empty() => break,
+            Some(Ok(bytes)) => {
+                for byte in bytes {
+                    assert_eq!(byte, byte_at(at), "at byte {at} of {total}");
+                    at += 1;
+                }
+            }
+            // The last bytes of the stream, too few for this call: they are still to be read.
+            Some(Err(error)) => assert_eq!(error.kind(), ErrorKind::UnexpectedEof),
+        }
+    }
+    assert_eq!(at, total, "every byte, once");
+    assert!(dropped > total / 10_000, "only {dropped} reads were dropped");
+}
+
+/// A dropped `read_exact` had received a part, and then the connection broke: the next read is told of both.
+#[test]
+fn neither_the_prefix_nor_the_error_of_a_dropped_read_is_lost() {
+    on_every_driver(|case| {
+        case.run(async move {
+            let (client, server) = pair().await;
+            // What the client leaves unread makes its close a reset.
+            server.write_all("unread").await.0.unwrap();
+            client.write_all("half").await.0.unwrap();
+            let mut reading = Box::pin(server.read_exact([0; 8]));
+            for _ in 0..10 {
+                assert!(poll_once(reading.as_mut()).await.is_pending());
+                turns(2).await;
+            }
+            drop(client);
+            // The error lands for a future that is not polled any more.
+            turns(10).await;
+            drop(reading);
+            let (result, _) = server.read_exact([0; 8]).await;
+            assert_eq!(result.unwrap_err().kind(), ErrorKind::ConnectionReset);
+            let bytes = server.read_managed().await.unwrap();
+            assert_eq!(&*bytes, b"half");
+            assert!(server.read_managed().await.unwrap().is_empty());
+        });
+    });
+}
+
+/// A connection is closed while a read of it is pending, and a new one opened that could get its number: what is sent to
+/// the new one reaches nobody else.
+#[test]
+fn a_number_is_not_reused_under_a_pending_read() {
+    on_every_kernel_driver(|case| {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let addr = listener.local_addr().unwrap();
+        let connect = move || {
+            let client = std::net::TcpStream::connect(addr).unwrap();
+            let (peer, _) = listener.accept().unwrap();
+            (client, peer)
+        };
+        case.run(async move {
+            for round in 0..rounds() as u64 {
+                let (old, mut old_peer) = connect();
+                let old = TcpStream::from_std(old).unwrap();
+                reset_on_close(&old);
+                let mut reading = Box::pin(old.read(Vec::with_capacity(64)));
+                assert!(poll_once(reading.as_mut()).await.is_pending());
+                turns(round % 3).await;
+                drop(reading);
+                drop(old);
+
+                let (new, mut new_peer) = connect();
+                new_peer.write_all(&(2 * round).to_le_bytes()).unwrap();
+                let _ = old_peer.write_all(&(2 * round + 1).to_le_bytes());
+                let new = TcpStream::from_std(new).unwrap();
+                let reading = timeout(Duration::from_secs(10), new.read_exact([0; 8]));
+                let (result, tag) = reading.await.expect("somebody else's read got the bytes");
+                result.unwrap();
+                assert_eq!(u64::from_le_bytes(tag), 2 * round, "bytes of another connection");
+                reset_on_close(&new);
+            }
+            assert_eq!(windlass::counters().stale_completions, 0);
+        });
+    });
+}
+
+/// Whatever the state of its read, a dropped stream tells its peer at once.
+#[test]
+fn a_dropped_stream_ends_the_connection() {
+    on_every_driver(|case| {
+        case.run(async move {
+            for forgotten in [false, true] {
+                if forgotten && cfg!(miri) {
+                    continue;
+                }
+                let (client, server) = pair().await;
+                let mut reading = Box::pin(server.read(Vec::with_capacity(64)));
+                assert!(poll_once(reading.as_mut()).await.is_pending());
+                turns(3).await;
+                match forgotten {
+                    true => std::mem::forget(reading),
+                    false => drop(reading),
+                }
+                drop(server);
+                assert_ends(&client).await;
+            }
+        });
+    });
+}
+
+#[test]
+fn a_stream_dropped_with_its_task_ends_the_connection() {
+    on_every_driver(|case| {
+        case.run(async move {
+            let (client, server) = pair().await;
+            let task = windlass::spawn(async move {
+                let _ = server.read_managed().await;
+            });
+            turns(3).await;
+            task.cancel();
+            assert_ends(&client).await;
+            assert!(task.await.unwrap_err().is_cancelled());
+        });
+    });
+}
+
+/// The kernel still holds a send that waits for room when the stream goes.
+#[test]
+fn a_stream_dropped_mid_write_ends_the_connection() {
+    on_every_driver(|case| {
+        case.run(async move {
+            let (client, server) = pair().await;
+            let len = if case.is_kernel() { 64 << 20 } else { 1 << 20 };
+            let mut writing = Box::pin(server.write_all(vec![PAYLOAD; len]));
+            assert!(poll_once(writing.as_mut()).await.is_pending());
+            turns(3).await;
+            drop(writing);
+            drop(server);
+            let ended = async {
+                let mut received = 0;
+                loop {
+                    match client.read_managed().await.unwrap().len() {
+                        0 => return received,
+                        count => received += count,
+                    }
+                }
+            };
+            let received = timeout(Duration::from_secs(10), ended).await.expect("an end");
+            assert!(received < len, "the dropped write was not cancelled");
+        });
+    });
+}
+
+async fn assert_ends(peer: &TcpStream) {
+    let reading = timeout(Duration::from_secs(1), peer.read(Vec::with_capacity(8)));
+    let (result, _) = reading.await.expect("the peer is not told within a second");
+    assert_eq!(result.unwrap(), 0);
+}
