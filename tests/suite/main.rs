@@ -10,8 +10,12 @@
 //! - `WINDLASS_TEST_ITIMER=1`: a timer interrupts every system call a thousand times a second.
 
 mod cancel;
+mod child;
 mod event_loop;
+mod faults;
+mod pool;
 mod promises;
+mod ring;
 mod support;
 mod tasks;
 mod tcp;
