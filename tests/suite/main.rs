@@ -11,6 +11,7 @@
 
 mod cancel;
 mod child;
+mod closing;
 mod event_loop;
 mod faults;
 mod pool;
