@@ -5,7 +5,7 @@
 //! for a future that is gone, or left in a loop that has closed. The driver collects what came back before it next
 //! hands buffers to the kernel.
 
-use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
+use std::alloc::{Layout, alloc, dealloc};
 use std::cell::RefCell;
 use std::fmt;
 use std::ptr::NonNull;
@@ -24,27 +24,23 @@ pub struct BufferPool {
 const PAGE: usize = 4096;
 
 impl BufferPool {
-    /// Makes a pool of `count` buffers of `buffer_len` bytes each.
-    pub fn new(count: u16, buffer_len: usize) -> Rc<BufferPool> {
-        let layout = Self::layout(count, buffer_len);
+    /// Makes a pool of `count` buffers of `buffer_len` bytes each. `None` if there is not that much memory: a pool can
+    /// be asked for that is larger than the machine, and reads go on without one.
+    pub fn new(count: u16, buffer_len: usize) -> Option<Rc<BufferPool>> {
+        let layout = Self::layout(count, buffer_len)?;
         // SAFETY: the layout is not empty: `layout` rounds both factors up to at least one.
-        let base = unsafe { alloc(layout) };
-        let Some(base) = NonNull::new(base) else {
-            handle_alloc_error(layout)
-        };
-        Rc::new(BufferPool {
+        let base = NonNull::new(unsafe { alloc(layout) })?;
+        Some(Rc::new(BufferPool {
             base,
             buffer_len,
             count,
             free: RefCell::new((0..count).rev().collect()),
-        })
+        }))
     }
 
-    fn layout(count: u16, buffer_len: usize) -> Layout {
-        let bytes = usize::from(count.max(1)).checked_mul(buffer_len.max(1));
-        bytes
-            .and_then(|bytes| Layout::from_size_align(bytes, PAGE).ok())
-            .expect("a buffer pool larger than the address space")
+    fn layout(count: u16, buffer_len: usize) -> Option<Layout> {
+        let bytes = usize::from(count.max(1)).checked_mul(buffer_len.max(1))?;
+        Layout::from_size_align(bytes, PAGE).ok()
     }
 
     /// The size of each buffer.
@@ -87,9 +83,10 @@ impl BufferPool {
 
 impl Drop for BufferPool {
     fn drop(&mut self) {
+        let layout = Self::layout(self.count, self.buffer_len).expect("it was allocated with this layout");
         // SAFETY: `new` allocated exactly this; the last owner is gone, and a driver keeps an owner as long as the kernel
         // may write here.
-        unsafe { dealloc(self.base.as_ptr(), Self::layout(self.count, self.buffer_len)) }
+        unsafe { dealloc(self.base.as_ptr(), layout) }
     }
 }
 
@@ -142,7 +139,7 @@ mod tests {
 
     #[test]
     fn a_dropped_buffer_comes_back_and_outlives_nothing() {
-        let pool = BufferPool::new(2, 16);
+        let pool = BufferPool::new(2, 16).unwrap();
         let index = pool.take_free().unwrap();
         // SAFETY: the buffer was just taken and is written before it is wrapped.
         let buffer = unsafe {

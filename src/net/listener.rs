@@ -5,6 +5,7 @@
 //! multishot is cancelled, and started again when it is empty. What is still queued when the listener is dropped is reset,
 //! so that those clients learn of it.
 
+use std::cell::Cell;
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
@@ -19,6 +20,7 @@ use crate::exception::{Exception, report};
 use crate::flight::NextLanding;
 use crate::op::Op;
 use crate::sys::{self, Fd, errno};
+use crate::time::Instant;
 
 /// How long `accept` waits when there are no descriptors left before it tries again. Long enough not to burn the
 /// processor (four tries a second), short enough that clients do not notice when it is over.
@@ -41,6 +43,9 @@ const BACKLOG: i32 = 1024;
 /// ```
 pub struct TcpListener {
     socket: Socket,
+    /// No descriptors were left; before this moment nobody tries again. Kept here and not in `accept`, so that an
+    /// `accept` under a timeout does not start anew, and does not tell again, each time.
+    exhausted_until: Cell<Option<Instant>>,
 }
 
 impl TcpListener {
@@ -51,7 +56,7 @@ impl TcpListener {
         let mut last = io::Error::new(io::ErrorKind::InvalidInput, "the name has no address");
         for addr in addr.resolve().await.map_err(explain)? {
             match Socket::make(Control::Listen { addr, backlog: BACKLOG }) {
-                Ok(socket) => return Ok(TcpListener { socket }),
+                Ok(socket) => return Ok(TcpListener::from_socket(socket)),
                 Err(error) => last = error,
             }
         }
@@ -67,11 +72,14 @@ impl TcpListener {
         let descriptor = &self.socket.descriptor;
         let core = self.socket.core();
         let _hold = descriptor.read.hold().await;
-        let mut told_of_exhaustion = false;
         loop {
+            if let Some(until) = self.exhausted_until.get() {
+                crate::time::sleep_until(until).await;
+            }
             let landing = self.next_landing().await;
             match landing.outcome {
                 Ok(fd) => {
+                    self.exhausted_until.set(None);
                     let socket = Socket::new(core.rc(), fd as Fd);
                     // A peer that has reset the connection has no address any more, and nobody to serve.
                     if let Ok(peer) = socket.peer_addr() {
@@ -80,13 +88,13 @@ impl TcpListener {
                 }
                 Err(code) if is_passing(code) => {}
                 Err(code) if is_exhaustion(code) => {
-                    if !std::mem::replace(&mut told_of_exhaustion, true) {
+                    let until = core.now() + EXHAUSTED_PAUSE;
+                    if self.exhausted_until.replace(Some(until)).is_none() {
                         report(Exception::error(
                             "accept is waiting for free resources",
                             io::Error::from_raw_os_error(code),
                         ));
                     }
-                    crate::time::sleep(EXHAUSTED_PAUSE).await;
                 }
                 Err(code) => return Err(io::Error::from_raw_os_error(code)),
             }
@@ -138,8 +146,7 @@ impl TcpListener {
     /// Outside of a loop.
     #[track_caller]
     pub fn from_std(listener: std::net::TcpListener) -> io::Result<TcpListener> {
-        let socket = Socket::adopt(listener)?;
-        Ok(TcpListener { socket })
+        Ok(TcpListener::from_socket(Socket::adopt(listener)?))
     }
 
     /// Makes it one of std's, non-blocking. Refused, with the listener, once it has accepted:
@@ -148,9 +155,16 @@ impl TcpListener {
         match self.socket.release() {
             Ok(fd) => Ok(sys::into_std(fd)),
             Err((error, socket)) => Err(IntoStdError {
-                socket: TcpListener { socket },
+                socket: TcpListener::from_socket(socket),
                 error,
             }),
+        }
+    }
+
+    fn from_socket(socket: Socket) -> TcpListener {
+        TcpListener {
+            socket,
+            exhausted_until: Cell::new(None),
         }
     }
 

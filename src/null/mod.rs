@@ -112,14 +112,15 @@ impl Null {
     }
 
     fn recv_managed(&mut self, fd: i32) -> Option<Landing> {
-        let settings = &self.settings;
-        let pool = self
-            .pool
-            .get_or_insert_with(|| BufferPool::new(settings.managed_count.next_power_of_two(), settings.managed_len));
+        if self.pool.is_none() {
+            let count = self.settings.managed_count.next_power_of_two();
+            self.pool = BufferPool::new(count, self.settings.managed_len);
+        }
         if !self.network.can_recv(fd) {
             return None;
         }
-        let Some(index) = pool.take_free() else {
+        let free = self.pool.as_ref().and_then(|pool| Some((pool, pool.take_free()?)));
+        let Some((pool, index)) = free else {
             self.counters.pool_empty += 1;
             return Some(Landing::last(Err(errno::NO_BUFFERS)));
         };

@@ -7,11 +7,19 @@
 //! - `WINDLASS_TEST_ROUNDS=100000`: how often the looping tests loop (1,000; under Miri, few);
 //! - `WINDLASS_TEST_RING=1`: the submission ring's size, the completion ring's being twice that;
 //! - `WINDLASS_TEST_PLAIN=1`: io_uring as an old kernel has it;
-//! - `WINDLASS_TEST_ITIMER=1`: a timer interrupts every system call a thousand times a second.
+//! - `WINDLASS_TEST_ITIMER=1`: a timer interrupts each test's system calls a thousand times a second.
 
 mod cancel;
+#[cfg(target_os = "linux")]
+mod child;
+#[cfg(target_os = "linux")]
+mod closing;
 mod event_loop;
+#[cfg(target_os = "linux")]
+mod faults;
+mod pool;
 mod promises;
+mod ring;
 mod support;
 mod tasks;
 mod tcp;

@@ -6,8 +6,8 @@ use std::cell::{Cell, RefCell};
 use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::sync::mpsc;
-use std::sync::{Arc, Once};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
@@ -65,13 +65,13 @@ pub(crate) fn on_every_kernel_driver(body: impl Fn(Case) + Send + Clone + 'stati
 }
 
 fn run_case(case: Case, body: impl FnOnce(Case) + Send + 'static) {
-    interrupt_if_asked();
     println!("-- on {}", case.name);
     let (done, finished) = mpsc::channel::<()>();
     let thread = std::thread::Builder::new()
         .name(format!("test on {}", case.name))
         .spawn(move || {
             let _done = done;
+            let _interrupting = interrupt_if_asked();
             body(case);
         })
         .expect("a thread");
@@ -267,28 +267,59 @@ pub(crate) fn poll_with<F: Future + ?Sized>(waker: &Waker, future: Pin<&mut F>) 
     future.poll(&mut Context::from_waker(waker))
 }
 
-/// With `WINDLASS_TEST_ITIMER`, a signal every millisecond, without `SA_RESTART`: system calls that sleep get EINTR.
-fn interrupt_if_asked() {
-    static ONCE: Once = Once::new();
+/// With `WINDLASS_TEST_ITIMER`, a signal every millisecond, without `SA_RESTART`: system calls that sleep get EINTR. The
+/// signal is for this thread: one for the process goes to its main thread, which only waits for the tests.
+#[cfg(target_os = "linux")]
+fn interrupt_if_asked() -> Option<Interrupting> {
+    static ONCE: std::sync::Once = std::sync::Once::new();
     if variable::<u32>("WINDLASS_TEST_ITIMER").is_none_or(|on| on == 0) {
-        return;
+        return None;
     }
     ONCE.call_once(|| {
         extern "C" fn ignore(_signal: libc::c_int) {}
-        // SAFETY: the handler does nothing, which is safe in a signal handler; the structures are plain data.
+        // SAFETY: the handler does nothing, which is safe in a signal handler; the structure is plain data.
         unsafe {
             let mut action: libc::sigaction = std::mem::zeroed();
             action.sa_sigaction = ignore as *const () as usize;
             assert_eq!(libc::sigaction(libc::SIGALRM, &action, std::ptr::null_mut()), 0);
-            let every = libc::timeval {
-                tv_sec: 0,
-                tv_usec: 1_000,
-            };
-            let timer = libc::itimerval {
-                it_interval: every,
-                it_value: every,
-            };
-            assert_eq!(libc::setitimer(libc::ITIMER_REAL, &timer, std::ptr::null_mut()), 0);
         }
     });
+    // SAFETY: the structures are plain data, and the kernel keeps no pointer to them.
+    unsafe {
+        let mut event: libc::sigevent = std::mem::zeroed();
+        event.sigev_notify = libc::SIGEV_THREAD_ID;
+        event.sigev_signo = libc::SIGALRM;
+        event.sigev_notify_thread_id = libc::gettid();
+        let mut timer = std::ptr::null_mut();
+        assert_eq!(libc::timer_create(libc::CLOCK_MONOTONIC, &mut event, &mut timer), 0);
+        let every = libc::timespec {
+            tv_sec: 0,
+            tv_nsec: 1_000_000,
+        };
+        let period = libc::itimerspec {
+            it_interval: every,
+            it_value: every,
+        };
+        assert_eq!(libc::timer_settime(timer, 0, &period, std::ptr::null_mut()), 0);
+        Some(Interrupting(timer))
+    }
+}
+
+/// Only Linux has a timer for one thread.
+#[cfg(not(target_os = "linux"))]
+fn interrupt_if_asked() -> Option<()> {
+    assert!(variable::<u32>("WINDLASS_TEST_ITIMER").is_none_or(|on| on == 0));
+    None
+}
+
+/// The timer that interrupts a thread; ends with it.
+#[cfg(target_os = "linux")]
+struct Interrupting(libc::timer_t);
+
+#[cfg(target_os = "linux")]
+impl Drop for Interrupting {
+    fn drop(&mut self) {
+        // SAFETY: the timer is this one's, and is used no more.
+        unsafe { libc::timer_delete(self.0) };
+    }
 }

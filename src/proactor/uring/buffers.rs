@@ -73,7 +73,8 @@ impl Drop for BufferRing {
 }
 
 impl Uring {
-    /// Makes the pool and its ring for the first managed receive. False if this kernel has no buffer rings.
+    /// Makes the pool and its ring for the first managed receive. False if this kernel has no buffer rings, or
+    /// there is no memory for the pool.
     pub(super) fn ready_buffers(&mut self) -> bool {
         if self.buffers.is_none() && self.abilities.buffer_ring {
             self.buffers = self.make_buffers().ok();
@@ -84,17 +85,14 @@ impl Uring {
 
     fn make_buffers(&mut self) -> io::Result<BufferRing> {
         let count = self.settings.managed_count.next_power_of_two();
+        let pool = BufferPool::new(count, self.settings.managed_len).ok_or(io::ErrorKind::OutOfMemory)?;
         let layout = BufferRing::layout(count);
         // SAFETY: the layout is not empty: the count is at least one.
         let memory = unsafe { alloc_zeroed(layout) };
         let Some(entries) = NonNull::new(memory.cast::<BufRingEntry>()) else {
             handle_alloc_error(layout)
         };
-        let mut buffers = BufferRing {
-            pool: BufferPool::new(count, self.settings.managed_len),
-            entries,
-            tail: 0,
-        };
+        let mut buffers = BufferRing { pool, entries, tail: 0 };
         // SAFETY: the array is page-aligned, has `count` entries, and lives until the ring is gone: see `drop`.
         unsafe {
             self.ring

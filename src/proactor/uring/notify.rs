@@ -16,7 +16,10 @@ impl EventFd {
         // SAFETY: eventfd(2) touches no memory of ours.
         let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) };
         if fd < 0 {
-            return Err(crate::error::context("eventfd", io::Error::last_os_error()));
+            return Err(crate::error::context(
+                "no descriptor could be had for the loop's eventfd",
+                io::Error::last_os_error(),
+            ));
         }
         // SAFETY: the descriptor was just made and nobody else owns it.
         let fd = unsafe { OwnedFd::from_raw_fd(fd) };

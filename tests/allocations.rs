@@ -1,0 +1,160 @@
+//! After warm-up an echoed message allocates nothing, and a turn makes at most one system call.
+//!
+//! A binary of its own, for the allocator that counts. It counts only for the thread that asks, so clients and the test
+//! harness may allocate as they like.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::io::{Read, Write};
+use std::net::TcpStream as StdStream;
+
+use windlass::net::{TcpListener, TcpStream};
+
+#[path = "suite/support.rs"]
+mod support;
+
+use support::{Case, on_every_kernel_driver, rounds};
+
+struct Counting;
+
+thread_local! {
+    // Constants without a destructor: reading them allocates nothing and works until the thread's end.
+    static IS_COUNTING: Cell<bool> = const { Cell::new(false) };
+    static ALLOCATIONS: Cell<usize> = const { Cell::new(0) };
+}
+
+fn count() {
+    if IS_COUNTING.get() {
+        ALLOCATIONS.set(ALLOCATIONS.get() + 1);
+    }
+}
+
+// SAFETY: everything is left to the system's allocator; counting allocates nothing.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        count();
+        // SAFETY: the caller's promise.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        count();
+        // SAFETY: the caller's promise.
+        unsafe { System.alloc_zeroed(layout) }
+    }
+
+    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
+        count();
+        // SAFETY: the caller's promise.
+        unsafe { System.realloc(pointer, layout, new_size) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        // SAFETY: the caller's promise.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+#[test]
+fn the_allocator_counts() {
+    IS_COUNTING.set(true);
+    drop(std::hint::black_box(vec![1u8; 100]));
+    IS_COUNTING.set(false);
+    assert!(ALLOCATIONS.get() > 0);
+}
+
+const WARM_UP: usize = 200;
+const MESSAGE: [u8; 64] = [7; 64];
+
+/// Sends messages one at a time and waits for each echo.
+fn client(addr: std::net::SocketAddr, messages: usize) {
+    let mut client = StdStream::connect(addr).expect("connect");
+    client.set_nodelay(true).expect("nodelay");
+    let mut echo = [0; MESSAGE.len()];
+    for _ in 0..messages {
+        client.write_all(&MESSAGE).expect("write");
+        client.read_exact(&mut echo).expect("read");
+        assert_eq!(echo, MESSAGE);
+    }
+}
+
+/// One message there and back. Gives the buffer, for the next.
+trait Echo {
+    async fn echo(&mut self, stream: &TcpStream);
+}
+
+struct Managed;
+
+impl Echo for Managed {
+    async fn echo(&mut self, stream: &TcpStream) {
+        let bytes = stream.read_managed().await.expect("read");
+        assert_eq!(&*bytes, MESSAGE);
+        stream.write_all(bytes).await.0.expect("write");
+    }
+}
+
+struct Lent(Vec<u8>);
+
+impl Echo for Lent {
+    async fn echo(&mut self, stream: &TcpStream) {
+        let (result, bytes) = stream.read(std::mem::take(&mut self.0)).await;
+        assert_eq!((result.expect("read"), &bytes[..]), (MESSAGE.len(), &MESSAGE[..]));
+        let (result, bytes) = stream.write_all(bytes).await;
+        result.expect("write");
+        self.0 = bytes;
+    }
+}
+
+/// Counts allocations of the loop's thread, and enters and turns, while messages are echoed.
+fn measure(case: Case, mut echo: impl Echo) {
+    let messages = rounds();
+    let event_loop = case.event_loop();
+    let result = event_loop.run_until_complete(async {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("bind");
+        let addr = listener.local_addr().expect("an address");
+        let client = std::thread::spawn(move || client(addr, WARM_UP + messages));
+        let (stream, _) = listener.accept().await.expect("accept");
+        stream.set_nodelay(true).expect("nodelay");
+        for _ in 0..WARM_UP {
+            echo.echo(&stream).await;
+        }
+        let before = windlass::counters();
+        ALLOCATIONS.set(0);
+        IS_COUNTING.set(true);
+        for _ in 0..messages {
+            echo.echo(&stream).await;
+        }
+        IS_COUNTING.set(false);
+        let after = windlass::counters();
+        client.join().expect("no panic");
+        (before, after)
+    });
+    let (before, after) = result.expect("the loop runs");
+    assert_eq!(ALLOCATIONS.get(), 0, "allocations in {messages} messages");
+    let (enters, turns) = (after.driver.enters - before.driver.enters, after.turns - before.turns);
+    assert!(
+        enters <= turns,
+        "{enters} system calls in {turns} turns: one is enough for each"
+    );
+    // A read and a write land in two turns; a signal ends a turn's sleep early.
+    let most = 3 * messages as u64 + 2;
+    assert!(turns <= most, "{turns} turns for {messages} messages");
+}
+
+#[test]
+fn a_managed_echo_allocates_nothing() {
+    on_every_kernel_driver(|case| {
+        // Where the kernel has no buffer rings, managed reads go to the heap.
+        if case.event_loop().describe().features.contains(&"buffer ring") {
+            measure(case, Managed);
+        }
+    });
+}
+
+#[test]
+fn an_echo_with_a_lent_buffer_allocates_nothing() {
+    on_every_kernel_driver(|case| measure(case, Lent(Vec::with_capacity(4096))));
+}

@@ -1,0 +1,136 @@
+//! Ten thousand open connections on one loop. The clients are in a process of their own, because each process has its
+//! limit of descriptors.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream as StdStream};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use windlass::net::TcpListener;
+use windlass::time::{sleep, timeout};
+
+#[path = "suite/support.rs"]
+mod support;
+
+use support::{on_every_kernel_driver, open_descriptors};
+
+const ADDR: &str = "WINDLASS_TEST_ADDR";
+const COUNT: &str = "WINDLASS_TEST_COUNT";
+const WANTED: usize = 10_000;
+/// What each process needs besides its connections.
+const OTHERS: usize = 200;
+
+/// Allows this process all the descriptors that it may allow itself, and says how many.
+fn allow_all_descriptors() -> usize {
+    let mut limit = libc::rlimit {
+        rlim_cur: 0,
+        rlim_max: 0,
+    };
+    // SAFETY: the kernel fills the local structure, and reads it.
+    unsafe {
+        assert_eq!(libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit), 0);
+        limit.rlim_cur = limit.rlim_max;
+        assert_eq!(libc::setrlimit(libc::RLIMIT_NOFILE, &limit), 0);
+    }
+    usize::try_from(limit.rlim_cur).unwrap_or(usize::MAX)
+}
+
+/// How many connections can be had to one address and port: each needs a port of its own on the clients' side.
+fn free_ports() -> usize {
+    let range = std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").unwrap_or_default();
+    let mut ends = range.split_whitespace().filter_map(|end| end.parse::<usize>().ok());
+    match (ends.next(), ends.next()) {
+        (Some(first), Some(last)) if first <= last => last - first,
+        _ => WANTED * 2,
+    }
+}
+
+#[test]
+fn ten_thousand_connections_echo() {
+    if let Ok(addr) = std::env::var(ADDR) {
+        return clients(addr.parse().expect("an address"));
+    }
+    on_every_kernel_driver(|case| {
+        let room = (allow_all_descriptors() - OTHERS).min(free_ports() * 3 / 4);
+        let count = WANTED.min(room);
+        if count < WANTED {
+            println!("-- ONLY {count} connections: limits of this machine");
+        }
+        let before = open_descriptors();
+        let event_loop = case.event_loop();
+        let with_loop = open_descriptors();
+        let result = event_loop.run_until_complete(async {
+            let listener = TcpListener::bind("127.0.0.1:0").await.expect("bind");
+            let addr = listener.local_addr().expect("an address");
+            let mut process = Command::new(std::env::current_exe().expect("the path of this program"))
+                .args(["--exact", "ten_thousand_connections_echo", "--nocapture"])
+                .env(ADDR, addr.to_string())
+                .env(COUNT, count.to_string())
+                .stdout(Stdio::null())
+                .stdin(Stdio::null())
+                .spawn()
+                .expect("a process");
+            let mut served = Vec::with_capacity(count);
+            for _ in 0..count {
+                let accepted = timeout(Duration::from_secs(30), listener.accept()).await;
+                let (stream, _) = accepted.expect("somebody is missing").expect("accept");
+                served.push(windlass::spawn(async move {
+                    let mut bytes = 0;
+                    loop {
+                        let received = stream.read_managed().await.expect("read");
+                        if received.is_empty() {
+                            return bytes;
+                        }
+                        bytes += received.len();
+                        stream.write_all(received).await.0.expect("write");
+                    }
+                }));
+            }
+            // All are open at once: the clients begin to talk only when all of them are connected.
+            assert!(open_descriptors() >= before + count);
+            for task in served {
+                assert_eq!(task.await.expect("no panic"), ROUNDS * 4);
+            }
+            while process.try_wait().expect("it can be asked").is_none() {
+                sleep(Duration::from_millis(5)).await;
+            }
+            assert!(process.wait().expect("it has ended").success(), "the clients failed");
+        });
+        result.expect("the loop runs");
+        let counters = event_loop.counters();
+        assert_eq!((counters.in_air, counters.flights, counters.tasks), (0, 0, 0));
+        assert_eq!(counters.stale_completions, 0);
+        assert_eq!(open_descriptors(), with_loop, "a connection is still open");
+        drop(event_loop);
+        assert_eq!(open_descriptors(), before);
+    });
+}
+
+const ROUNDS: usize = 3;
+
+/// Connects all, lets each say its number, then all hear; some rounds of it.
+fn clients(addr: SocketAddr) {
+    allow_all_descriptors();
+    let count: u32 = std::env::var(COUNT)
+        .ok()
+        .and_then(|count| count.parse().ok())
+        .expect("a number");
+    let connect = |_| {
+        let client = StdStream::connect(addr).expect("connect");
+        client
+            .set_read_timeout(Some(Duration::from_secs(20)))
+            .expect("a timeout");
+        client
+    };
+    let mut clients: Vec<_> = (0..count).map(connect).collect();
+    for _ in 0..ROUNDS {
+        for (number, client) in (0u32..).zip(&mut clients) {
+            client.write_all(&number.to_ne_bytes()).expect("write");
+        }
+        for (number, client) in (0u32..).zip(&mut clients) {
+            let mut echo = [0; 4];
+            client.read_exact(&mut echo).expect("an echo");
+            assert_eq!(u32::from_ne_bytes(echo), number, "somebody else's bytes");
+        }
+    }
+}

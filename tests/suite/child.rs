@@ -1,0 +1,71 @@
+//! Tests that change what a whole process shares (limits, signals, the environment) run again in a process of their own.
+
+use std::io::Read;
+use std::process::{Command, Stdio};
+
+const ROLE: &str = "WINDLASS_TEST_CHILD";
+
+/// Runs `body` in a new process: calls the test named `test` (its full path) there again. With this one process for one
+/// test, what `body` does to the process harms no other test.
+pub(crate) fn in_own_process(test: &str, settings: &[(&str, &str)], body: impl FnOnce()) {
+    if std::env::var_os(ROLE).is_some() {
+        return body();
+    }
+    if cfg!(miri) {
+        return println!("-- SKIPPED: Miri has no processes");
+    }
+    let mut command = again(&["--exact", test, "--nocapture", "--test-threads=1"]);
+    command.env(ROLE, "1").envs(settings.iter().copied());
+    let output = run(command);
+    assert!(output.contains("1 passed"), "no test is called {test}:\n{output}");
+}
+
+/// Runs the tests that `filters` select in a new process, with these variables set. Does nothing in such a process.
+pub(crate) fn suite_with(filters: &[&str], settings: &[(&str, &str)]) {
+    if std::env::var_os(ROLE).is_some() || cfg!(miri) {
+        return;
+    }
+    let mut command = again(filters);
+    command.env(ROLE, "1").envs(settings.iter().copied());
+    let output = run(command);
+    assert!(output.contains("test result: ok"), "{output}");
+    assert!(
+        !output.contains("running 0 tests"),
+        "{filters:?} select nothing:\n{output}"
+    );
+}
+
+fn again(arguments: &[&str]) -> Command {
+    let mut command = Command::new(std::env::current_exe().expect("the path of this program"));
+    command
+        .args(arguments)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::inherit());
+    command
+}
+
+fn run(mut command: Command) -> String {
+    let mut child = command.spawn().expect("a process");
+    let mut output = String::new();
+    let mut stdout = child.stdout.take().expect("it is piped");
+    stdout.read_to_string(&mut output).expect("its output is text");
+    let status = child.wait().expect("it ends");
+    assert!(status.success(), "the process ended with {status}:\n{output}");
+    output
+}
+
+/// Sets how many descriptors this process may have.
+pub(crate) fn limit_descriptors(soft: u64) {
+    let mut limit = libc::rlimit {
+        rlim_cur: 0,
+        rlim_max: 0,
+    };
+    // SAFETY: the kernel fills the local structure, and reads it.
+    let result = unsafe {
+        assert_eq!(libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit), 0);
+        limit.rlim_cur = soft.min(limit.rlim_max);
+        libc::setrlimit(libc::RLIMIT_NOFILE, &limit)
+    };
+    assert_eq!(result, 0, "setrlimit: {}", std::io::Error::last_os_error());
+}

@@ -1,0 +1,653 @@
+//! What the kernel refuses: limits, resets, signals, and a kernel without io_uring.
+
+use std::cell::{Cell, RefCell};
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpStream as StdStream};
+use std::os::fd::AsRawFd;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use windlass::driver::{
+    Completion, Control, Description, Driver, DriverCounters, Fd, FlightId, Landing, Notify, Op, Reply, Scratch, Start,
+    Wait,
+};
+use windlass::net::TcpListener;
+use windlass::task::yield_now;
+use windlass::time::{sleep, timeout};
+use windlass::{Builder, DriverChoice};
+
+use crate::child::{in_own_process, limit_descriptors, suite_with};
+use crate::support::{Case, on_every_driver, on_every_kernel_driver, open_descriptors, pair};
+
+/// Counts what the exception handler is told.
+fn count_exceptions(event_loop: &windlass::EventLoop) -> Rc<Cell<usize>> {
+    let told = Rc::new(Cell::new(0));
+    let count = told.clone();
+    event_loop.set_exception_handler(move |exception| {
+        println!("told: {exception}");
+        assert_eq!(exception.io_error().and_then(windlass::os_code), Some(libc::EMFILE));
+        count.set(count.get() + 1);
+    });
+    told
+}
+
+/// Connects a client that says a byte and expects it back.
+fn client(addr: SocketAddr) -> StdStream {
+    let mut client = StdStream::connect(addr).expect("connect");
+    client.write_all(&[7]).expect("write");
+    client
+        .set_read_timeout(Some(Duration::from_secs(10)))
+        .expect("a timeout");
+    client
+}
+
+fn expect_echo(clients: &mut [StdStream]) {
+    for (number, client) in clients.iter_mut().enumerate() {
+        let mut byte = [0];
+        match client.read_exact(&mut byte) {
+            Ok(()) => assert_eq!(byte, [7]),
+            Err(error) => panic!("client {number} was not served: {error}"),
+        }
+    }
+}
+
+/// Echoes one byte and holds the connection.
+async fn serve_one(stream: windlass::net::TcpStream, held: Rc<RefCell<Vec<windlass::net::TcpStream>>>) {
+    let (result, byte) = stream.read_exact([0]).await;
+    result.expect("read");
+    stream.write_all(byte).await.0.expect("write");
+    held.borrow_mut().push(stream);
+}
+
+/// Takes descriptors until there are only `left` of them. The limit itself stays the same from the first call on: an
+/// accept that is in the air goes by the limit of its start.
+fn hoard(left: usize) -> Vec<std::fs::File> {
+    limit_descriptors(1_000);
+    let mut hoard = Vec::new();
+    let error = loop {
+        match std::fs::File::open("/dev/null") {
+            Ok(file) => hoard.push(file),
+            Err(error) => break error,
+        }
+    };
+    assert_eq!(error.raw_os_error(), Some(libc::EMFILE));
+    hoard.truncate(hoard.len() - left);
+    hoard
+}
+
+/// A signal ends a sleep, which is a system call more; here they are counted.
+const UNDISTURBED: [(&str, &str); 1] = [("WINDLASS_TEST_ITIMER", "0")];
+
+#[test]
+fn accept_pauses_without_descriptors() {
+    in_own_process("faults::accept_pauses_without_descriptors", &UNDISTURBED, || {
+        on_every_kernel_driver(|case| exhaust(case, None));
+    });
+}
+
+/// A server that stops waiting every few milliseconds must not thereby try more often, nor tell more often.
+#[test]
+fn accept_pauses_without_descriptors_under_a_timeout() {
+    let test = "faults::accept_pauses_without_descriptors_under_a_timeout";
+    in_own_process(test, &UNDISTURBED, || {
+        on_every_kernel_driver(|case| exhaust(case, Some(Duration::from_millis(5))));
+    });
+}
+
+/// 200 clients come when there are 20 descriptors left. Nobody spins, nobody is lost, and it is told once per episode.
+fn exhaust(case: Case, patience: Option<Duration>) {
+    drop(hoard(0));
+    let event_loop = case.event_loop();
+    let told = count_exceptions(&event_loop);
+    let held = Rc::new(RefCell::new(Vec::new()));
+    let served = held.clone();
+    let result = event_loop.run_until_complete(async move {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("bind");
+        let addr = listener.local_addr().expect("an address");
+        windlass::spawn(async move {
+            loop {
+                let accepted = match patience {
+                    None => listener.accept().await,
+                    Some(patience) => match timeout(patience, listener.accept()).await {
+                        Ok(accepted) => accepted,
+                        Err(_) => continue,
+                    },
+                };
+                let (stream, _) = accepted.expect("a lack of descriptors is no error of accept");
+                windlass::spawn(serve_one(stream, served.clone()));
+            }
+        });
+        for episode in 1..=2 {
+            let mut clients: Vec<_> = (0..200).map(|_| client(addr)).collect();
+            let hoard = hoard(20);
+            let served_before = held.borrow().len();
+            // Those who find a descriptor are served, and their submissions over, by then.
+            sleep(Duration::from_millis(300)).await;
+            let served_then = held.borrow().len();
+            // An accept that was in the air may have had its descriptor before.
+            let served_now = served_then - served_before;
+            assert!((20..=21).contains(&served_now), "{served_now} with 20 descriptors");
+            let before = windlass::counters().driver;
+            sleep(Duration::from_secs(2)).await;
+            let after = windlass::counters().driver;
+            let tries = after.submissions - before.submissions;
+            // 100 in 10 s.
+            assert!(tries <= 20, "{tries} submissions in 2 s without descriptors");
+            assert!(tries >= 2, "nobody tries any more");
+            if patience.is_none() {
+                let enters = after.enters - before.enters;
+                assert!(enters <= 60, "{enters} system calls in 2 s without descriptors");
+            }
+            assert_eq!(held.borrow().len(), served_then);
+            assert_eq!(told.get(), episode, "told once per episode");
+
+            drop(hoard);
+            let freed = Instant::now();
+            while held.borrow().len() < episode * 200 {
+                assert!(
+                    freed.elapsed() < Duration::from_secs(2),
+                    "{} served",
+                    held.borrow().len()
+                );
+                sleep(Duration::from_millis(10)).await;
+            }
+            expect_echo(&mut clients);
+            assert_eq!(told.get(), episode);
+        }
+    });
+    result.expect("the loop runs");
+}
+
+fn set_linger_zero(stream: &StdStream) {
+    let linger = libc::linger {
+        l_onoff: 1,
+        l_linger: 0,
+    };
+    // SAFETY: the kernel reads the local structure, whose size is given.
+    let result = unsafe {
+        libc::setsockopt(
+            stream.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_LINGER,
+            (&raw const linger).cast(),
+            size_of::<libc::linger>() as libc::socklen_t,
+        )
+    };
+    assert_eq!(result, 0, "SO_LINGER: {}", io::Error::last_os_error());
+}
+
+/// Connects and resets, many times over.
+fn flood(addr: SocketAddr, count: usize) {
+    for _ in 0..count {
+        set_linger_zero(&StdStream::connect(addr).expect("connect"));
+    }
+}
+
+/// Clients that reset at once, before they are accepted and while they are.
+#[test]
+fn a_listener_survives_resets() {
+    on_every_kernel_driver(|case| {
+        const COUNT: usize = 500;
+        case.run(async {
+            let listener = TcpListener::bind("127.0.0.1:0").await.expect("bind");
+            let addr = listener.local_addr().expect("an address");
+            // Before anybody accepts.
+            flood(addr, COUNT);
+            let server = windlass::spawn(async move {
+                let mut served = 0;
+                while served < 2 {
+                    let (stream, peer) = listener
+                        .accept()
+                        .await
+                        .expect("a reset ends a connection, not the listener");
+                    assert!(peer.ip().is_loopback());
+                    let (result, bytes) = stream.read(Vec::with_capacity(8)).await;
+                    if result.is_ok_and(|count| count == 4) {
+                        served += 1;
+                        stream.write_all(bytes).await.0.expect("write");
+                    }
+                }
+            });
+            good_client(addr).await;
+            // While they are accepted.
+            let flooding = std::thread::spawn(move || flood(addr, COUNT));
+            while !flooding.is_finished() {
+                sleep(Duration::from_millis(1)).await;
+            }
+            flooding.join().expect("no panic");
+            good_client(addr).await;
+            server.await.expect("no panic");
+        });
+    });
+}
+
+async fn good_client(addr: SocketAddr) {
+    let good = windlass::net::TcpStream::connect(addr).await.expect("connect");
+    good.write_all("good").await.0.expect("write");
+    let (result, bytes) = timeout(Duration::from_secs(5), good.read_exact([0; 4]))
+        .await
+        .expect("served");
+    result.expect("read");
+    assert_eq!(&bytes, b"good");
+}
+
+/// A driver whose listener gives what it is told to.
+struct Scripted {
+    accepts: Vec<Result<u32, i32>>,
+    now: windlass::time::Instant,
+    starts: Rc<Cell<usize>>,
+}
+
+// SAFETY: everything is done at once: no memory is used after `start`.
+unsafe impl Driver for Scripted {
+    fn describe(&self) -> Description {
+        Description::new("scripted", Vec::new(), "a test")
+    }
+
+    fn now(&self) -> windlass::time::Instant {
+        self.now
+    }
+
+    fn control(&mut self, call: Control) -> io::Result<Reply> {
+        let addr = SocketAddr::from(([127, 0, 0, 1], 80));
+        match call {
+            Control::Listen { .. } => Ok(Reply::Fd(-2 as Fd)),
+            Control::PeerAddr { .. } => Ok(Reply::Addr(addr)),
+            _ => Ok(Reply::Done),
+        }
+    }
+
+    unsafe fn start(&mut self, _id: FlightId, op: Op, _scratch: *mut Scratch) -> Start {
+        assert!(matches!(op, Op::Accept { .. }));
+        self.starts.set(self.starts.get() + 1);
+        Start::Done(Landing::last(self.accepts.pop().expect("nobody tries so often")))
+    }
+
+    fn cancel(&mut self, _id: FlightId) {}
+
+    fn poll(&mut self, _landed: &mut Vec<Completion>, wait: Wait) -> io::Result<()> {
+        match wait {
+            Wait::No => {}
+            Wait::Until(deadline) => self.now = self.now.max(deadline),
+            Wait::Forever => panic!("nothing would ever happen"),
+        }
+        Ok(())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn notifier(&self) -> Arc<dyn Notify> {
+        struct Nobody;
+        impl Notify for Nobody {
+            fn notify(&self) {}
+        }
+        Arc::new(Nobody)
+    }
+
+    fn counters(&self) -> DriverCounters {
+        DriverCounters::default()
+    }
+}
+
+/// What accept gives when the kernel lands these outcomes, how often it was started, and how much time went by.
+fn accept_after(outcomes: &[Result<u32, i32>]) -> (io::Result<()>, usize, Duration) {
+    let starts = Rc::new(Cell::new(0));
+    let driver = Scripted {
+        accepts: outcomes.iter().rev().copied().collect(),
+        now: windlass::time::Instant::from_origin(Duration::from_secs(1)),
+        starts: starts.clone(),
+    };
+    let event_loop = Builder::new().with_driver(Box::new(driver)).build().expect("a loop");
+    event_loop.set_exception_handler(|_| {});
+    let begin = event_loop.time();
+    let accepted = event_loop.run_until_complete(async {
+        let listener = TcpListener::bind("127.0.0.1:80").await.expect("bind");
+        listener.accept().await.map(|_| ())
+    });
+    let took = event_loop.time().duration_since(begin);
+    (accepted.expect("the loop runs"), starts.get(), took)
+}
+
+/// On Linux `accept` passes on what happened to a connection that waited; that is not the listener's end.
+#[test]
+fn errors_of_one_connection_are_passed_over() {
+    for code in [
+        libc::ECONNABORTED,
+        libc::EPROTO,
+        libc::EINTR,
+        libc::ENETDOWN,
+        libc::EHOSTUNREACH,
+        libc::ENETUNREACH,
+    ] {
+        let (accepted, starts, took) = accept_after(&[Err(code), Err(code), Ok(0)]);
+        accepted.unwrap_or_else(|error| panic!("{code} ended the accept: {error}"));
+        assert_eq!((starts, took), (3, Duration::ZERO));
+    }
+}
+
+#[test]
+fn exhaustion_pauses_and_other_errors_end_the_accept() {
+    for code in [libc::EMFILE, libc::ENFILE, libc::ENOBUFS, libc::ENOMEM] {
+        let (accepted, starts, took) = accept_after(&[Err(code), Err(code), Ok(0)]);
+        accepted.unwrap_or_else(|error| panic!("{code} ended the accept: {error}"));
+        assert_eq!(starts, 3);
+        assert!(took >= Duration::from_millis(200), "only {took:?} for two pauses");
+    }
+    let (accepted, ..) = accept_after(&[Err(libc::EINVAL), Ok(0)]);
+    assert_eq!(accepted.expect_err("not a listener").raw_os_error(), Some(libc::EINVAL));
+}
+
+/// A timer interrupts every system call that sleeps, a thousand times a second.
+#[test]
+fn signals_harm_nothing() {
+    let settings = [("WINDLASS_TEST_ITIMER", "1")];
+    in_own_process("faults::signals_harm_nothing", &settings, || {
+        on_every_kernel_driver(|case| {
+            let long = libc::timespec { tv_sec: 5, tv_nsec: 0 };
+            // SAFETY: the kernel reads the local timespec.
+            let slept = unsafe { libc::nanosleep(&long, std::ptr::null_mut()) };
+            assert_eq!(slept, -1, "nothing interrupts this thread");
+            let event_loop = case.event_loop();
+            let result = event_loop.run_until_complete(async {
+                let begin = Instant::now();
+                sleep(Duration::from_millis(200)).await;
+                assert!(begin.elapsed() >= Duration::from_millis(200));
+                let (client, server) = pair().await;
+                let writer = windlass::spawn(async move {
+                    for _ in 0..20 {
+                        sleep(Duration::from_millis(5)).await;
+                        client.write_all([7u8]).await.0.expect("write");
+                    }
+                });
+                for _ in 0..20 {
+                    server.read_exact([0u8]).await.0.expect("read");
+                }
+                writer.await.expect("no panic");
+                // Without a deadline.
+                let (client, server) = pair().await;
+                let other = std::thread::spawn(move || std::thread::sleep(Duration::from_millis(100)));
+                let read = windlass::spawn(async move { server.read_exact([0u8]).await.0 });
+                while !other.is_finished() {
+                    sleep(Duration::from_millis(30)).await;
+                }
+                client.write_all([7u8]).await.0.expect("write");
+                read.await.expect("no panic").expect("read");
+            });
+            result.expect("a signal is not an error");
+        });
+    });
+}
+
+/// The same under a part of the suite.
+#[test]
+fn signals_harm_no_other_test() {
+    suite_with(&["ring::", "pool::"], &[("WINDLASS_TEST_ITIMER", "1")]);
+}
+
+// Errors.
+
+async fn bind_error(addr: &str) -> io::Error {
+    TcpListener::bind(addr).await.expect_err("it cannot be bound")
+}
+
+async fn connect_error(addr: &str) -> io::Error {
+    let stream = windlass::net::TcpStream::connect(addr).await;
+    stream.expect_err("it cannot be connected to")
+}
+
+/// It is of this kind, has the OS's code if there was one, and names what it was about.
+fn expect_error(error: &io::Error, kind: io::ErrorKind, code: Option<i32>, names: &str) {
+    assert_eq!(error.kind(), kind, "{error}");
+    assert_eq!(windlass::os_code(error), code, "{error}");
+    assert!(error.to_string().contains(names), "{error} does not name {names}");
+}
+
+#[test]
+fn a_port_in_use_and_a_refused_connection_are_errors() {
+    on_every_driver(|case| {
+        case.run(async {
+            let listener = TcpListener::bind("127.0.0.1:0").await.expect("bind");
+            let addr = listener.local_addr().expect("an address").to_string();
+            let error = bind_error(&addr).await;
+            expect_error(&error, io::ErrorKind::AddrInUse, Some(libc::EADDRINUSE), &addr);
+            drop(listener);
+            let error = connect_error(&addr).await;
+            expect_error(
+                &error,
+                io::ErrorKind::ConnectionRefused,
+                Some(libc::ECONNREFUSED),
+                &addr,
+            );
+            // And the loop is as good as before.
+            pair().await;
+        });
+    });
+}
+
+#[test]
+fn a_foreign_address_is_an_error() {
+    on_every_kernel_driver(|case| {
+        case.run(async {
+            let error = bind_error("192.0.2.1:0").await;
+            let kind = io::ErrorKind::AddrNotAvailable;
+            expect_error(&error, kind, Some(libc::EADDRNOTAVAIL), "192.0.2.1:0");
+        });
+    });
+}
+
+#[test]
+fn bad_addresses_are_errors() {
+    on_every_driver(|case| {
+        case.run(async {
+            for bad in [
+                "nonsense",
+                "127.0.0.1",
+                "127.0.0.1:99999",
+                ":",
+                "",
+                "[::1]",
+                "127.0.0.1:-1",
+            ] {
+                let kind = io::ErrorKind::InvalidInput;
+                expect_error(&bind_error(bad).await, kind, None, bad);
+                expect_error(&connect_error(bad).await, kind, None, bad);
+            }
+            let none: &[SocketAddr] = &[];
+            let error = TcpListener::bind(none).await.expect_err("no address");
+            assert_eq!(error.kind(), io::ErrorKind::InvalidInput);
+        });
+    });
+}
+
+/// `.invalid` is reserved to be no name. The resolver may answer in several ways, but answers.
+#[test]
+fn an_unknown_name_is_an_error() {
+    on_every_kernel_driver(|case| {
+        case.run(async {
+            let name = "does-not-exist.invalid:1";
+            let error = connect_error(name).await;
+            let std_error = std::net::ToSocketAddrs::to_socket_addrs(name).expect_err("no such name");
+            assert_eq!(error.kind(), std_error.kind(), "{error}");
+            assert!(error.to_string().contains(name), "{error}");
+        });
+    });
+}
+
+/// Who is not root, and may not do what root may, cannot bind port 1. Setting the ids takes only the thread's
+/// privileges when done by the bare system call, but other tests should not depend on that, so: a process.
+#[test]
+fn a_privileged_port_is_an_error() {
+    in_own_process("faults::a_privileged_port_is_an_error", &[], || {
+        let first = std::fs::read_to_string("/proc/sys/net/ipv4/ip_unprivileged_port_start").unwrap_or_default();
+        if first.trim() == "0" {
+            println!("-- SKIPPED: every port is unprivileged here");
+            return;
+        }
+        on_every_kernel_driver(|case| {
+            const NOBODY: libc::uid_t = 65_534;
+            // SAFETY: getuid and setresuid touch no memory of ours.
+            let result = unsafe {
+                match libc::getuid() {
+                    0 => libc::syscall(libc::SYS_setresuid, NOBODY, NOBODY, NOBODY),
+                    _ => 0,
+                }
+            };
+            if result != 0 {
+                println!("-- SKIPPED: {}", io::Error::last_os_error());
+                return;
+            }
+            case.run(async {
+                let error = bind_error("127.0.0.1:1").await;
+                let kind = io::ErrorKind::PermissionDenied;
+                expect_error(&error, kind, Some(libc::EACCES), "127.0.0.1:1");
+            });
+        });
+    });
+}
+
+#[test]
+fn senseless_settings_are_errors() {
+    on_every_driver(|case| {
+        let refused = [
+            (case.builder().ring_entries(0), "ring_entries"),
+            (
+                case.builder().ring_entries(64).completion_entries(32),
+                "completion_entries",
+            ),
+            (case.builder().completion_entries(0), "completion_entries"),
+            (case.builder().managed_buffers(0, 64), "managed_buffers"),
+            (case.builder().managed_buffers(64, 0), "managed_buffers"),
+            (case.builder().managed_buffers(u16::MAX, 64), "managed_buffers"),
+            (case.builder().managed_buffers(64, usize::MAX), "managed_buffers"),
+        ];
+        for (builder, names) in refused {
+            let error = builder.build().expect_err("it makes no sense");
+            expect_error(&error, io::ErrorKind::InvalidInput, None, names);
+        }
+    });
+}
+
+#[test]
+fn an_unknown_driver_is_an_error() {
+    let settings = [("WINDLASS_DRIVER", "steam")];
+    in_own_process("faults::an_unknown_driver_is_an_error", &settings, || {
+        let error = Builder::new().build().expect_err("there is no such driver");
+        expect_error(&error, io::ErrorKind::InvalidInput, None, "steam");
+        assert!(
+            error.to_string().contains("proactor"),
+            "{error} does not say what there is"
+        );
+        windlass::run(async {}).expect_err("there is no such driver");
+        // Who chooses in the program does not depend on the variable.
+        let chosen = Builder::new().driver(DriverChoice::Null).build();
+        chosen.expect("the null driver can always be had");
+    });
+}
+
+// A kernel without io_uring.
+
+/// From now on the kernel answers this thread's `io_uring_setup` with an error.
+fn refuse_io_uring(code: i32) {
+    let step = |code: u32, jt: u8, jf: u8, k: u32| libc::sock_filter {
+        code: code as u16,
+        jt,
+        jf,
+        k,
+    };
+    let mut filter = [
+        // The system call's number is the first word of what a filter sees.
+        step(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0),
+        step(
+            libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K,
+            0,
+            1,
+            libc::SYS_io_uring_setup as u32,
+        ),
+        step(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ERRNO | code as u32),
+        step(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ALLOW),
+    ];
+    let program = libc::sock_fprog {
+        len: filter.len() as u16,
+        filter: filter.as_mut_ptr(),
+    };
+    // SAFETY: the kernel copies the program, which outlives the calls.
+    unsafe {
+        assert_eq!(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
+        let result = libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program);
+        assert_eq!(result, 0, "seccomp: {}", io::Error::last_os_error());
+    }
+}
+
+/// A filter binds the thread that sets it, so a thread for each is enough.
+#[test]
+fn a_refused_io_uring_is_explained() {
+    on_every_kernel_driver(|_| {
+        for (code, kind) in [
+            (libc::EPERM, io::ErrorKind::PermissionDenied),
+            (libc::ENOSYS, io::ErrorKind::Unsupported),
+        ] {
+            let refused = std::thread::spawn(move || {
+                refuse_io_uring(code);
+                let error = Builder::new()
+                    .driver(DriverChoice::Proactor)
+                    .build()
+                    .expect_err("refused");
+                expect_error(&error, kind, Some(code), "io_uring");
+                assert!(
+                    error.to_string().contains("seccomp"),
+                    "{error} does not say who might refuse"
+                );
+                // What does not need it still works.
+                Builder::new()
+                    .driver(DriverChoice::Null)
+                    .build()
+                    .expect("the null driver")
+                    .run_until_complete(pair())
+                    .expect("the loop runs");
+            });
+            refused.join().expect("no panic");
+        }
+    });
+}
+
+#[test]
+fn a_ring_without_descriptors_is_explained() {
+    in_own_process("faults::a_ring_without_descriptors_is_explained", &[], || {
+        on_every_kernel_driver(|case| {
+            let open_before = open_descriptors();
+            // For a ring, and for what it needs besides.
+            for left in [0, 1] {
+                let hoard = hoard(left);
+                let error = case.builder().build().expect_err("there is no descriptor");
+                expect_error(&error, error.kind(), Some(libc::EMFILE), "descriptor");
+                drop(hoard);
+                assert_eq!(open_descriptors(), open_before, "a failed build leaks a descriptor");
+            }
+        });
+    });
+}
+
+/// A loop whose process has no descriptors left says so to who connects or binds, and goes on.
+#[test]
+fn sockets_without_descriptors_are_errors() {
+    in_own_process("faults::sockets_without_descriptors_are_errors", &[], || {
+        on_every_kernel_driver(|case| {
+            case.run(async {
+                let (client, server) = pair().await;
+                let hoard = hoard(0);
+                let error = bind_error("127.0.0.1:0").await;
+                expect_error(&error, error.kind(), Some(libc::EMFILE), "127.0.0.1:0");
+                let error = connect_error("127.0.0.1:1").await;
+                expect_error(&error, error.kind(), Some(libc::EMFILE), "127.0.0.1:1");
+                client.write_all("here").await.0.expect("write");
+                assert_eq!(&*server.read_managed().await.expect("read"), b"here");
+                drop(hoard);
+                yield_now().await;
+                pair().await;
+            });
+        });
+    });
+}

@@ -1,0 +1,223 @@
+//! A pool for managed reads that is too small: the streams live, and every buffer comes back.
+
+use std::future::Future;
+use std::pin::pin;
+use std::task::{Context, Waker};
+use std::time::Duration;
+
+use windlass::EventLoop;
+use windlass::net::{TcpListener, TcpStream};
+use windlass::task::yield_now;
+use windlass::time::{sleep, timeout};
+
+use crate::support::{self, Case, Random, on_every_kernel_driver, pair, pair_of, rounds};
+
+fn loop_with(case: Case, count: u16, len: usize) -> EventLoop {
+    case.builder().managed_buffers(count, len).build().expect("a loop")
+}
+
+/// Runs a test on every driver that has a pool: a kernel before 5.19 has none.
+fn on_every_driver(body: impl Fn(Case) + Send + Clone + 'static) {
+    support::on_every_driver(move |case| {
+        let description = case.event_loop().describe();
+        if case.is_kernel() && !description.features.contains(&"buffer ring") {
+            return println!("-- SKIPPED, no pool: {description}");
+        }
+        body(case);
+    });
+}
+
+fn pattern(stream: usize, len: usize) -> Vec<u8> {
+    (0..len).map(|at| (stream * 31 + at) as u8).collect()
+}
+
+/// One buffer, many connections, a burst on each, and whoever has received holds on to what it got.
+#[test]
+fn streams_survive_an_empty_pool() {
+    on_every_driver(|case| {
+        let (streams, len) = if cfg!(miri) { (4, 200) } else { (50, 1_000) };
+        let event_loop = loop_with(case, 1, 64);
+        let result = event_loop.run_until_complete(async move {
+            let listener = TcpListener::bind("127.0.0.1:0").await.expect("bind");
+            let mut readers = Vec::new();
+            let mut writers = Vec::new();
+            for stream in 0..streams {
+                let (client, server) = pair_of(&listener).await;
+                readers.push(windlass::spawn(async move {
+                    let mut held = Vec::new();
+                    loop {
+                        let bytes = server.read_managed().await.expect("an empty pool is not an error");
+                        if bytes.is_empty() {
+                            return (stream, held);
+                        }
+                        held.push(bytes);
+                    }
+                }));
+                writers.push(client);
+            }
+            for (stream, client) in writers.into_iter().enumerate() {
+                client.write_all(pattern(stream, len)).await.0.expect("write");
+            }
+            let mut pooled = 0;
+            let mut on_heap = 0;
+            let mut all_held = Vec::new();
+            for reader in readers {
+                let (stream, held) = reader.await.expect("no panic");
+                let bytes: Vec<u8> = held.iter().flat_map(|part| part.iter().copied()).collect();
+                assert!(bytes == pattern(stream, len), "stream {stream} is not as it was sent");
+                pooled += held.iter().filter(|part| part.is_pooled()).count();
+                on_heap += held.iter().filter(|part| !part.is_pooled()).count();
+                all_held.extend(held);
+            }
+            assert_eq!(pooled, 1, "there is one buffer, and it is held");
+            assert!(on_heap > 0);
+            drop(all_held);
+            assert_pool_is_whole(1).await;
+        });
+        result.expect("the loop runs");
+        assert!(event_loop.counters().driver.pool_empty > 0);
+    });
+}
+
+/// All of the pool's buffers can be held at once, and no more than these.
+async fn assert_pool_is_whole(count: usize) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("bind");
+    // What was dropped just now is given to the kernel in the next turn.
+    yield_now().await;
+    let mut held = Vec::new();
+    let mut streams = Vec::new();
+    for number in 0..=count {
+        let (client, server) = pair_of(&listener).await;
+        client.write_all("here").await.0.expect("write");
+        let bytes = server.read_managed().await.expect("read");
+        assert_eq!(&*bytes, b"here");
+        assert_eq!(bytes.is_pooled(), number < count, "buffer {number} of {count}");
+        held.push(bytes);
+        streams.push((client, server));
+    }
+}
+
+fn poll_once(future: std::pin::Pin<&mut impl Future>) {
+    let is_ready = future.poll(&mut Context::from_waker(Waker::noop())).is_ready();
+    assert!(!is_ready, "nothing was sent yet");
+}
+
+/// A managed read that has landed with a buffer is dropped, and then its stream or not.
+#[test]
+fn the_buffer_of_a_dropped_read_comes_back() {
+    on_every_driver(|case| {
+        let event_loop = loop_with(case, 4, 64);
+        let result = event_loop.run_until_complete(async {
+            let listener = TcpListener::bind("127.0.0.1:0").await.expect("bind");
+            for round in 0..rounds() / 4 {
+                let (client, server) = pair_of(&listener).await;
+                {
+                    let mut read = pin!(server.read_managed());
+                    poll_once(read.as_mut());
+                    client.write_all("bytes").await.0.expect("write");
+                    // On every driver the receive lands in this turn or the next, with a buffer.
+                    yield_now().await;
+                    yield_now().await;
+                }
+                match round % 3 {
+                    0 => assert_eq!(&*server.read_managed().await.expect("read"), b"bytes"),
+                    1 => {
+                        let (result, bytes) = server.read_exact([0; 5]).await;
+                        result.expect("read");
+                        assert_eq!(&bytes, b"bytes");
+                    }
+                    _ => {}
+                }
+            }
+            assert_pool_is_whole(4).await;
+        });
+        result.expect("the loop runs");
+        assert_eq!(event_loop.counters().driver.pool_empty, 1, "only the check itself");
+    });
+}
+
+/// Managed reads are dropped while their cancel races with bytes that arrive.
+#[test]
+fn cancelled_reads_leave_the_pool_whole() {
+    on_every_driver(|case| {
+        let event_loop = loop_with(case, 4, 64);
+        let result = event_loop.run_until_complete(async {
+            let mut random = Random::new(7);
+            let (mut client, mut server) = pair().await;
+            let (mut sent, mut received) = (0usize, 0usize);
+            for round in 0..rounds() {
+                {
+                    let mut read = pin!(server.read_managed());
+                    poll_once_if_pending(read.as_mut(), &mut received);
+                    for _ in 0..random.below(3) {
+                        yield_now().await;
+                    }
+                    client.write_all("racing").await.0.expect("write");
+                    sent += 6;
+                    for _ in 0..random.below(3) {
+                        yield_now().await;
+                    }
+                }
+                while received < sent {
+                    received += timeout(Duration::from_secs(5), server.read_managed())
+                        .await
+                        .expect("nothing is lost")
+                        .expect("read")
+                        .len();
+                }
+                if round % 50 == 49 {
+                    // Leaves one in the air, in a stream that goes with it.
+                    poll_once(pin!(server.read_managed()));
+                    (client, server) = pair().await;
+                }
+            }
+        });
+        result.expect("the loop runs");
+        event_loop
+            .run_until_complete(async {
+                sleep(Duration::from_millis(1)).await;
+                assert_pool_is_whole(4).await;
+            })
+            .expect("the loop runs");
+    });
+}
+
+fn poll_once_if_pending(
+    future: std::pin::Pin<&mut impl Future<Output = std::io::Result<windlass::io::ManagedBuf>>>,
+    received: &mut usize,
+) {
+    if let std::task::Poll::Ready(bytes) = future.poll(&mut Context::from_waker(Waker::noop())) {
+        *received += bytes.expect("read").len();
+    }
+}
+
+/// A pool that is larger than the machine's memory is done without.
+#[test]
+fn a_pool_that_cannot_be_had_is_done_without() {
+    on_every_kernel_driver(|case| {
+        let event_loop = loop_with(case, 1 << 15, 1 << 30);
+        let result = event_loop.run_until_complete(async {
+            let (client, server): (TcpStream, TcpStream) = pair().await;
+            client.write_all("here").await.0.expect("write");
+            assert_eq!(&*server.read_managed().await.expect("read"), b"here");
+        });
+        result.expect("the loop runs");
+    });
+}
+
+/// A buffer that outlives its loop is still readable.
+#[test]
+fn a_buffer_outlives_its_loop() {
+    on_every_driver(|case| {
+        let event_loop = loop_with(case, 2, 64);
+        let bytes = event_loop.run_until_complete(async {
+            let (client, server) = pair().await;
+            client.write_all("here").await.0.expect("write");
+            server.read_managed().await.expect("read")
+        });
+        drop(event_loop);
+        let bytes = bytes.expect("the loop ran");
+        assert!(bytes.is_pooled());
+        assert_eq!(&*bytes, b"here");
+    });
+}

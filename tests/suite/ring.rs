@@ -1,0 +1,325 @@
+//! A submission ring and a completion ring that are too small for what is going on: nothing is lost.
+
+use std::cell::Cell;
+use std::io::{Read, Write};
+use std::net::{TcpListener as StdListener, TcpStream as StdStream};
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use windlass::EventLoop;
+use windlass::net::{TcpListener, TcpStream};
+use windlass::task::yield_now;
+
+use crate::support::{Case, on_every_driver, on_every_kernel_driver, pair_of, rounds};
+
+/// (submission entries, completion entries)
+const SIZES: [(u32, u32); 5] = [(1, 1), (1, 2), (1, 8), (8, 8), (8, 16)];
+
+fn small_loop(case: Case, (ring, completions): (u32, u32)) -> EventLoop {
+    let builder = case.builder().ring_entries(ring).completion_entries(completions);
+    builder.build().expect("a small ring")
+}
+
+/// Connections between std's blocking sockets and a loop: (their end, our end).
+fn std_pairs(count: usize) -> Vec<(StdStream, StdStream)> {
+    let listener = StdListener::bind("127.0.0.1:0").expect("bind");
+    let addr = listener.local_addr().expect("an address");
+    let pair = |_| {
+        let client = StdStream::connect(addr).expect("connect");
+        let (server, _) = listener.accept().expect("accept");
+        (client, server)
+    };
+    (0..count).map(pair).collect()
+}
+
+/// Each of many pairs echoes messages, all at once.
+async fn echo_pairs(pairs: usize, messages: usize) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("bind");
+    let mut tasks = Vec::new();
+    for _ in 0..pairs {
+        let (client, server) = pair_of(&listener).await;
+        tasks.push(windlass::spawn(async move {
+            loop {
+                let (result, bytes) = server.read(Vec::with_capacity(64)).await;
+                if result.expect("read") == 0 {
+                    return;
+                }
+                server.write_all(bytes).await.0.expect("write");
+            }
+        }));
+        tasks.push(windlass::spawn(async move {
+            for number in 0..messages as u64 {
+                client.write_all(number.to_ne_bytes()).await.0.expect("write");
+                let (result, bytes) = client.read_exact([0; 8]).await;
+                result.expect("read");
+                assert_eq!(u64::from_ne_bytes(bytes), number);
+            }
+        }));
+    }
+    for task in tasks {
+        task.await.expect("no panic");
+    }
+}
+
+#[test]
+fn many_pairs_echo_on_rings_that_are_too_small() {
+    on_every_driver(|case| {
+        let (pairs, messages) = if cfg!(miri) { (3, 3) } else { (100, 10) };
+        for size in SIZES {
+            let event_loop = small_loop(case, size);
+            event_loop
+                .run_until_complete(echo_pairs(pairs, messages))
+                .expect("the loop runs");
+            let counters = event_loop.counters();
+            assert_eq!((counters.in_air, counters.stale_completions), (0, 0), "{size:?}");
+            if case.is_kernel() {
+                assert!(
+                    counters.driver.sq_full > 0,
+                    "{size:?} was large enough: {:?}",
+                    counters.driver
+                );
+            }
+        }
+    });
+}
+
+/// Thousands of operations are started in one turn.
+#[test]
+fn thousands_start_in_one_turn() {
+    on_every_driver(|case| {
+        let count = rounds().min(2_000) * 2;
+        for size in SIZES {
+            let event_loop = small_loop(case, size);
+            let landed = event_loop.run_until_complete(async move {
+                let listener = TcpListener::bind("127.0.0.1:0").await.expect("bind");
+                let (client, server) = pair_of(&listener).await;
+                let (client, server) = (Rc::new(client), Rc::new(server));
+                // Reads on one stream queue up in its lane; connects have no lane in common and all start at once.
+                let addr = listener.local_addr().expect("an address");
+                let connects: Vec<_> = (0..count / 20)
+                    .map(|_| windlass::spawn(TcpStream::connect(addr)))
+                    .collect();
+                let reads: Vec<_> = (0..count)
+                    .map(|_| {
+                        let server = server.clone();
+                        windlass::spawn(async move { server.read_exact([0u8; 1]).await.0 })
+                    })
+                    .collect();
+                for _ in 0..count {
+                    let client = client.clone();
+                    windlass::spawn(async move { client.write_all([7u8]).await.0.expect("write") });
+                }
+                for connecting in connects {
+                    connecting.await.expect("no panic").expect("connect");
+                    listener.accept().await.expect("accept");
+                }
+                let mut landed = 0;
+                for read in reads {
+                    read.await.expect("no panic").expect("read");
+                    landed += 1;
+                }
+                landed
+            });
+            assert_eq!(landed.expect("the loop runs"), count);
+            assert_eq!(event_loop.counters().in_air, 0);
+            if case.is_kernel() {
+                assert!(event_loop.counters().driver.sq_full > 0, "{size:?} was large enough");
+            }
+        }
+    });
+}
+
+/// Starts a read on each stream; each counts itself when it has landed.
+fn start_reads(event_loop: &EventLoop, servers: Vec<StdStream>) -> Rc<Cell<usize>> {
+    let landed = Rc::new(Cell::new(0));
+    for server in servers {
+        let landed = landed.clone();
+        event_loop.spawn(async move {
+            let server = TcpStream::from_std(server).expect("a socket");
+            let (result, bytes) = server.read(Vec::with_capacity(8)).await;
+            assert_eq!((result.expect("read"), &bytes[..]), (1, &[7][..]));
+            landed.set(landed.get() + 1);
+        });
+    }
+    landed
+}
+
+/// Runs the loop until all reads are with the kernel.
+fn wait_for_takeoff(event_loop: &EventLoop, count: usize) {
+    let result = event_loop.run_until_complete(async {
+        while windlass::counters().in_air < count {
+            yield_now().await;
+        }
+        // What was started in the last turn is handed over by the next.
+        yield_now().await;
+        yield_now().await;
+    });
+    result.expect("the loop runs");
+}
+
+/// 2,000 reads land between two looks at a completion ring of 1 to 16 places. A loop that always has something to run
+/// must get the overflow all the same: nothing else makes it enter the kernel.
+#[test]
+fn a_busy_loop_drains_the_overflow() {
+    on_every_kernel_driver(|case| {
+        const COUNT: usize = 2_000;
+        for size in SIZES {
+            let (mut clients, servers): (Vec<_>, Vec<_>) = std_pairs(COUNT).into_iter().unzip();
+            let event_loop = small_loop(case, size);
+            let landed = start_reads(&event_loop, servers);
+            wait_for_takeoff(&event_loop, COUNT);
+            for client in &mut clients {
+                client.write_all(&[7]).expect("write");
+            }
+            let deadline = Instant::now() + Duration::from_secs(10);
+            let busy = async {
+                while landed.get() < COUNT {
+                    assert!(Instant::now() < deadline, "only {} landed on {size:?}", landed.get());
+                    yield_now().await;
+                }
+            };
+            event_loop.run_until_complete(busy).expect("the loop runs");
+            let counters = event_loop.counters();
+            assert!(counters.driver.overflows > 0, "{size:?}: {:?}", counters.driver);
+            assert_eq!((counters.in_air, counters.stale_completions), (0, 0));
+        }
+    });
+}
+
+/// The same with a loop that sleeps.
+#[test]
+fn a_sleeping_loop_drains_the_overflow() {
+    on_every_kernel_driver(|case| {
+        const COUNT: usize = 2_000;
+        for size in SIZES {
+            let (mut clients, servers): (Vec<_>, Vec<_>) = std_pairs(COUNT).into_iter().unzip();
+            let event_loop = small_loop(case, size);
+            let landed = start_reads(&event_loop, servers);
+            wait_for_takeoff(&event_loop, COUNT);
+            for client in &mut clients {
+                client.write_all(&[7]).expect("write");
+            }
+            let mut turns = 0;
+            while landed.get() < COUNT {
+                event_loop.turn().expect("the loop runs");
+                turns += 1;
+                assert!(turns < 10 * COUNT, "only {} landed on {size:?}", landed.get());
+            }
+            assert!(event_loop.counters().driver.overflows > 0, "{size:?}");
+        }
+    });
+}
+
+/// A multishot accept that overflows the completion ring ends; the listener must start it again.
+#[test]
+fn an_accept_survives_the_overflow() {
+    on_every_kernel_driver(|case| {
+        const COUNT: usize = 500;
+        for size in SIZES {
+            let event_loop = small_loop(case, size);
+            let result = event_loop.run_until_complete(async {
+                let listener = TcpListener::bind("127.0.0.1:0").await.expect("bind");
+                let addr = listener.local_addr().expect("an address");
+                // The multishot is in the air before anybody comes.
+                let _ = windlass::time::timeout(Duration::from_millis(1), listener.accept()).await;
+                let clients: Vec<_> = (0..COUNT).map(|_| StdStream::connect(addr).expect("connect")).collect();
+                let mut expected: Vec<_> = clients.iter().map(|client| client.local_addr().unwrap()).collect();
+                let mut seen = Vec::new();
+                for _ in 0..COUNT {
+                    seen.push(listener.accept().await.expect("accept").1);
+                }
+                expected.sort();
+                seen.sort();
+                assert!(seen == expected, "somebody was lost or served twice on {size:?}");
+            });
+            result.expect("the loop runs");
+        }
+    });
+}
+
+/// A cancel is an operation like any other, so it too can find the ring full. If it is lost, the read stays in the
+/// air, holds the descriptor, and the peer never sees the end.
+#[test]
+fn a_cancel_survives_a_full_ring() {
+    on_every_kernel_driver(|case| {
+        const COUNT: usize = 200;
+        for size in SIZES {
+            let (clients, servers): (Vec<_>, Vec<_>) = std_pairs(COUNT).into_iter().unzip();
+            let event_loop = small_loop(case, size);
+            let reads: Vec<_> = servers
+                .into_iter()
+                .map(|server| {
+                    event_loop.spawn(async move {
+                        let server = TcpStream::from_std(server).expect("a socket");
+                        server.read(Vec::with_capacity(8)).await.0
+                    })
+                })
+                .collect();
+            wait_for_takeoff(&event_loop, COUNT);
+            let before = event_loop.counters().driver.sq_full;
+            // All in one turn: the futures and their streams go at once.
+            for read in &reads {
+                read.cancel();
+            }
+            let joined = event_loop.run_until_complete(async {
+                let all = async {
+                    for read in reads {
+                        assert!(read.await.expect_err("it was cancelled").is_cancelled());
+                    }
+                };
+                windlass::time::timeout(Duration::from_secs(5), all).await
+            });
+            joined.expect("the loop runs").expect("every cancelled read lands");
+            assert!(
+                event_loop.counters().driver.sq_full > before,
+                "{size:?} was large enough"
+            );
+            assert_eq!(event_loop.counters().flights, 0);
+            for mut client in clients {
+                client
+                    .set_read_timeout(Some(Duration::from_secs(2)))
+                    .expect("a timeout");
+                let mut rest = Vec::new();
+                client
+                    .read_to_end(&mut rest)
+                    .expect("the peer sees the end of the stream");
+            }
+        }
+    });
+}
+
+/// Dropped reads, then a dropped stream, in the same turn, on the smallest ring: the peer sees the end within a second.
+#[test]
+fn a_stream_dropped_after_its_reads_closes_on_the_smallest_ring() {
+    on_every_driver(|case| {
+        let event_loop = small_loop(case, (1, 1));
+        let result = event_loop.run_until_complete(async {
+            let listener = TcpListener::bind("127.0.0.1:0").await.expect("bind");
+            for _ in 0..rounds() / 5 {
+                let (client, server) = pair_of(&listener).await;
+                for _ in 0..3 {
+                    let read = server.read(Vec::with_capacity(8));
+                    let _ = windlass::time::timeout(Duration::ZERO, read).await;
+                }
+                drop(server);
+                let read = client.read(Vec::with_capacity(8));
+                let (result, _) = windlass::time::timeout(Duration::from_secs(1), read)
+                    .await
+                    .expect("the peer sees the end of the stream");
+                assert_eq!(result.expect("read"), 0);
+            }
+        });
+        result.expect("the loop runs");
+        assert_eq!(event_loop.counters().in_air, 0);
+    });
+}
+
+#[test]
+fn rings_of_every_size_can_be_had() {
+    on_every_kernel_driver(|case| {
+        for (ring, completions) in [(1, 1), (3, 5), (4096, 4096), (u32::MAX, u32::MAX)] {
+            let event_loop = small_loop(case, (ring, completions));
+            event_loop.run_until_complete(echo_pairs(2, 2)).expect("the loop runs");
+        }
+    });
+}
