@@ -75,6 +75,17 @@ impl Add<Duration> for Instant {
     }
 }
 
+impl Sub<Duration> for Instant {
+    type Output = Instant;
+
+    fn sub(self, duration: Duration) -> Instant {
+        let ns = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
+        Instant {
+            ns: self.ns.saturating_sub(ns),
+        }
+    }
+}
+
 impl AddAssign<Duration> for Instant {
     fn add_assign(&mut self, duration: Duration) {
         *self = *self + duration;

@@ -81,6 +81,15 @@ impl LoopCore {
         true
     }
 
+    /// Nobody waits for this flight any more, though it goes on.
+    pub(crate) fn forget_waker(&self, id: FlightId) {
+        let waker = match self.flights.borrow_mut().entry(id) {
+            Some(entry) => entry.waker.take(),
+            None => None,
+        };
+        drop(waker);
+    }
+
     /// Waits until an orphan in a lane is down.
     pub(crate) async fn landed(&self, id: FlightId) {
         std::future::poll_fn(|cx| match self.await_landing(id, cx.waker()) {

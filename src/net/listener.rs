@@ -1,9 +1,10 @@
 //! Listening.
 //!
 //! The accept lane holds one multishot flight, which outlives the `accept` calls that use it: the kernel's backlog drains
-//! into a queue of at most about 128 connections, and a dropped `accept` loses none of them. When the queue is full the
-//! multishot is cancelled, and started again when it is empty. What is still queued when the listener is dropped is reset,
-//! so that those clients learn of it.
+//! into a queue, and a dropped `accept` loses none of it. When the queue holds 128 connections the multishot is cancelled,
+//! and started again when it is empty. A kernel that finds its backlog full hands over the whole of it before it sees the
+//! cancel, so the queue holds at most 128 and one backlog (1,024) more. What is still queued when the listener is dropped
+//! is reset, so that those clients learn of it.
 
 use std::cell::Cell;
 use std::fmt;
@@ -14,10 +15,11 @@ use std::time::Duration;
 use super::addr::ToSocketAddrs;
 use super::socket::{IntoStdError, Socket};
 use super::stream::TcpStream;
-use crate::driver::{Control, Landing};
+use crate::driver::{Control, FlightId, Landing};
 use crate::error::context;
 use crate::exception::{Exception, report};
 use crate::flight::NextLanding;
+use crate::loop_core::LoopCore;
 use crate::op::Op;
 use crate::sys::{self, Fd, errno};
 use crate::time::Instant;
@@ -116,6 +118,7 @@ impl TcpListener {
                     id
                 }
             };
+            let _waker = WakerBack { core, id };
             let next = std::future::poll_fn(|cx| {
                 let next = std::task::ready!(core.poll_next_landing(id, cx));
                 if !matches!(next, NextLanding::More(_)) {
@@ -170,6 +173,19 @@ impl TcpListener {
 
     pub(crate) fn socket(&self) -> &Socket {
         &self.socket
+    }
+}
+
+/// Takes the waker back when an `accept` is over or dropped: the flight goes on, and would keep a finished task's memory
+/// until the next connection.
+struct WakerBack<'a> {
+    core: &'a LoopCore,
+    id: FlightId,
+}
+
+impl Drop for WakerBack<'_> {
+    fn drop(&mut self) {
+        self.core.forget_waker(self.id);
     }
 }
 
