@@ -113,14 +113,18 @@ impl TcpStream {
         (result, buf)
     }
 
-    /// Fills `buf` up to its length (not its capacity), as std's `read_exact` does.
+    /// Fills `buf` up to its length (not its capacity), as std's `read_exact` does. A buffer with capacity but no length is
+    /// an error, since it was surely not meant.
     ///
     /// If the stream ends first the error is `UnexpectedEof`; then, and when the future is dropped half-way, what was
     /// received goes to the next read.
     pub async fn read_exact<B: IoBufMut>(&self, mut buf: B) -> BufResult<(), B> {
         let len = buf.len();
         if len == 0 {
-            return (Ok(()), buf);
+            return match buf.capacity() {
+                0 => (Ok(()), buf),
+                _ => (Err(no_length()), buf),
+            };
         }
         let lane = &self.socket.descriptor.read;
         let _hold = lane.hold().await;
@@ -474,6 +478,13 @@ fn no_room() -> io::Error {
     io::Error::new(
         io::ErrorKind::InvalidInput,
         "the buffer has no room to read into: give it a capacity, as in Vec::with_capacity(4096)",
+    )
+}
+
+fn no_length() -> io::Error {
+    io::Error::new(
+        io::ErrorKind::InvalidInput,
+        "read_exact fills a buffer to its length, and this one's is 0: give it one, as in vec![0; 16]",
     )
 }
 
