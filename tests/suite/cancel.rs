@@ -199,6 +199,8 @@ fn drop_loop_mid_read(case: Case, armed: bool, len: usize) {
         let sending = client.write_all(vec![PAYLOAD; len]);
         event_loop.run_until_complete(sending).unwrap().0.unwrap();
     }
+    // The stream outlives the loop, so that nothing but the cancel keeps the bytes from coming.
+    let server = Rc::new(server);
     let is_pending = Rc::new(Cell::new(false));
     let blocks = Rc::new(RefCell::new(None));
     let successor = Successor {
@@ -208,7 +210,7 @@ fn drop_loop_mid_read(case: Case, armed: bool, len: usize) {
         blocks: blocks.clone(),
     };
     drop(event_loop.spawn({
-        let is_pending = is_pending.clone();
+        let (server, is_pending) = (server.clone(), is_pending.clone());
         async move {
             // Declared before the read, so dropped right after it.
             let _successor = successor;
