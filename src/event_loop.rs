@@ -35,7 +35,8 @@ use crate::timers::Action;
 /// ```
 ///
 /// Dropping it cancels its tasks, waits until the kernel has given back everything that was lent to it, and closes the
-/// driver.
+/// driver. On Linux the kernel takes an io_uring apart some 20 ms later, and that interrupts a system call in which the
+/// thread may be sleeping then: std retries almost everywhere, but a `std` read with a read timeout gives `Interrupted`.
 pub struct EventLoop {
     core: Rc<LoopCore>,
 }

@@ -198,6 +198,8 @@ fn is_passing(code: i32) -> bool {
             | errno::PROTOCOL
             | errno::INTERRUPTED
             | errno::NETWORK_DOWN
+            | errno::HOST_DOWN
+            | errno::NO_PROTOCOL_OPTION
             | errno::HOST_UNREACHABLE
             | errno::NETWORK_UNREACHABLE
     )

@@ -46,6 +46,8 @@ pub(crate) mod errno {
     pub(crate) const NETWORK_DOWN: i32 = libc::ENETDOWN;
     pub(crate) const HOST_UNREACHABLE: i32 = libc::EHOSTUNREACH;
     pub(crate) const NETWORK_UNREACHABLE: i32 = libc::ENETUNREACH;
+    pub(crate) const HOST_DOWN: i32 = libc::EHOSTDOWN;
+    pub(crate) const NO_PROTOCOL_OPTION: i32 = libc::ENOPROTOOPT;
     pub(crate) const INVALID: i32 = libc::EINVAL;
     pub(crate) const IN_USE: i32 = libc::EADDRINUSE;
     pub(crate) const REFUSED: i32 = libc::ECONNREFUSED;
