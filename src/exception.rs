@@ -124,12 +124,22 @@ pub(crate) fn report(exception: Exception) {
         print(&exception);
         let second = Exception::panic("the exception handler itself", payload);
         print(&second);
-        std::mem::forget(second);
+        drop_guarded(second);
     }
-    // A payload's own destructor may panic, and what it panics with may too: there it ends.
-    if let Err(second) = catch_unwind(AssertUnwindSafe(|| drop((exception, handler)))) {
-        std::mem::forget(second);
+    drop_guarded((exception, handler));
+}
+
+/// Drops what may panic while it is dropped, a panic's payload for instance, and then what that panicked with. Whoever
+/// goes to such lengths that this does not end keeps their memory.
+fn drop_guarded(value: impl Sized) {
+    let mut dropped = catch_unwind(AssertUnwindSafe(|| drop(value)));
+    for _ in 0..8 {
+        match dropped {
+            Ok(()) => return,
+            Err(payload) => dropped = catch_unwind(AssertUnwindSafe(|| drop(payload))),
+        }
     }
+    std::mem::forget(dropped);
 }
 
 /// To standard error, where there is one: a daemon's may be closed, and `eprintln` would panic.

@@ -357,7 +357,7 @@ fn a_waker_may_be_the_last_of_a_task_whose_loop_is_gone() {
 #[test]
 fn wakes_race_with_the_end_of_the_loop() {
     on_every_driver(|case| {
-        for round in 0..rounds().min(200) {
+        for round in 0..rounds().div_ceil(5).min(200) {
             let (send, receive) = mpsc::channel::<(Waker, LoopHandle)>();
             let drops = Arc::new(AtomicUsize::new(0));
             let waking = thread::spawn({
@@ -559,7 +559,10 @@ fn waiting_for_a_sent_future_can_time_out_and_go_on() {
             gate.0 = 4;
             gate.1.take()
         };
-        waker.unwrap().wake();
+        // Without a waker it has not been polled yet, and will find the gate open.
+        if let Some(waker) = waker {
+            waker.wake();
+        }
         assert_eq!(remote.wait_timeout(Duration::MAX).expect("it is open").unwrap(), 4);
         there.stop();
     });
