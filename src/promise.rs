@@ -138,12 +138,15 @@ fn tell<T: 'static>(state: &Rc<RefCell<State<T>>>) {
     }
 }
 
-/// Has the loop tell in its next turn. When the loop is gone, so are its tasks: there is nobody to tell.
+/// Has the loop tell in its next turn. A loop that is gone has no turns; whoever still awaits does so elsewhere.
 fn tell_soon<T: 'static>(state: &Rc<RefCell<State<T>>>) {
     let core = state.borrow().core.upgrade();
-    let state = state.clone();
-    if let Some(core) = core {
-        core.call_soon(Rc::new(CallbackCell::new(move || tell(&state))));
+    match core.filter(|core| !core.is_closed()) {
+        Some(core) => {
+            let state = state.clone();
+            core.call_soon(Rc::new(CallbackCell::new(move || tell(&state))));
+        }
+        None => tell(state),
     }
 }
 

@@ -272,10 +272,15 @@ fn promises_outlive_their_loop() {
     on_every_driver(|case| {
         let (promise, placeholder) = case.run(async { promise::<String>() });
         let (other, other_placeholder) = case.run(async { windlass::promise::<String>() });
-        assert_eq!(promise.resolve("nobody hears it".into()), Ok(()));
-        assert!(placeholder.is_done());
+        let heard = Rc::new(RefCell::new(Vec::new()));
+        placeholder.add_done_callback({
+            let heard = heard.clone();
+            move |value| write(&heard, value.unwrap())
+        });
+        assert_eq!(promise.resolve("late".into()), Ok(()));
+        assert_eq!(*heard.borrow(), ["late"], "without a loop there is no turn to wait for");
         drop(other);
-        assert!(other_placeholder.is_done());
-        placeholder.add_done_callback(|_| unreachable!("there is no loop to run it"));
+        let outcome = case.run(async { (placeholder.await, other_placeholder.await) });
+        assert_eq!(outcome, (Ok("late".into()), Err(Abandoned)), "awaited on another loop");
     });
 }
