@@ -17,8 +17,10 @@ mod closing;
 mod event_loop;
 #[cfg(target_os = "linux")]
 mod faults;
+mod panics;
 mod pool;
 mod promises;
+mod reentrancy;
 mod ring;
 mod support;
 mod tasks;

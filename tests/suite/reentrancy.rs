@@ -1,0 +1,273 @@
+//! Foreign code that calls back into the loop: polls, destructors, wakers.
+
+use std::cell::{Cell, RefCell};
+use std::future::pending;
+use std::pin::{Pin, pin};
+use std::rc::Rc;
+use std::task::Waker;
+use std::time::Duration;
+
+use windlass::time::sleep;
+use windlass::{JoinHandle, call_later, call_soon, counters, promise, spawn};
+
+use crate::panics::told_of;
+use crate::support::{exceptions_of, on_every_driver, pair, poll_with, turns, waker_calling, waker_with};
+use crate::tasks::{add_one, counter};
+
+const MS: Duration = Duration::from_millis(1);
+
+/// Does everything that the loop offers to code inside of it. Streams go, a read under way among them.
+async fn meddling() -> impl Fn() + 'static {
+    let (client, server) = pair().await;
+    let server = Rc::new(server);
+    let reading = spawn({
+        let server = server.clone();
+        async move { server.read(vec![0; 10]).await.0 }
+    });
+    let (other_client, other_server) = pair().await;
+    let mut read = Box::pin(async move { other_server.read(vec![0; 10]).await.0 });
+    assert!(poll_with(Waker::noop(), read.as_mut()).is_pending());
+    let waiting = spawn(sleep(Duration::from_secs(3600)));
+    let timer = call_later(Duration::from_secs(3600), || unreachable!());
+    turns(2).await;
+    let once = RefCell::new(Some((client, server, reading, other_client, read, waiting, timer)));
+    move || {
+        let Some((client, server, reading, other_client, read, waiting, timer)) = once.take() else {
+            return;
+        };
+        drop(spawn(async {}));
+        call_soon(|| {});
+        call_later(Duration::ZERO, || {});
+        drop(spawn(sleep(MS)));
+        waiting.cancel();
+        drop(waiting);
+        timer.cancel();
+        drop(read);
+        drop(other_client);
+        reading.cancel();
+        drop(reading);
+        drop(server);
+        drop(client);
+        let _ = counters();
+    }
+}
+
+#[track_caller]
+fn assert_meddling_was_harmless(told: &[String]) {
+    assert!(told.is_empty(), "{told:?}");
+}
+
+#[test]
+fn a_poll_and_a_destructor_may_use_the_loop() {
+    struct OnDrop<F: Fn()>(F);
+    impl<F: Fn()> Drop for OnDrop<F> {
+        fn drop(&mut self) {
+            (self.0)();
+        }
+    }
+    on_every_driver(|case| {
+        let event_loop = case.event_loop();
+        let ((), told) = told_of(&event_loop, async {
+            let meddle = meddling().await;
+            spawn(async move { meddle() }).await.unwrap();
+            // In the destructor of a future that is cancelled, and of one that is done.
+            for cancelled in [true, false] {
+                let meddle = OnDrop(meddling().await);
+                let task = spawn(async move {
+                    let _meddle = meddle;
+                    sleep(MS).await;
+                });
+                turns(2).await;
+                if cancelled {
+                    task.cancel();
+                }
+                assert_eq!(task.await.is_err(), cancelled);
+            }
+            // Of an output, and of a callback.
+            let meddle = OnDrop(meddling().await);
+            drop(spawn(async move { meddle }));
+            turns(3).await;
+            let meddle = OnDrop(meddling().await);
+            let callback = call_soon(move || drop(meddle));
+            callback.cancel();
+            let meddle = OnDrop(meddling().await);
+            call_soon(move || drop(meddle));
+            sleep(5 * MS).await;
+            assert_eq!(counters().in_air, 0);
+        });
+        assert_meddling_was_harmless(&told);
+        // While the loop closes.
+        let told = exceptions_of(&event_loop);
+        for _ in 0..2 {
+            let meddle = event_loop.run_until_complete(meddling()).unwrap();
+            let meddle = OnDrop(meddle);
+            event_loop.spawn(async move {
+                let _meddle = meddle;
+                pending::<()>().await;
+            });
+        }
+        drop(event_loop);
+        assert_meddling_was_harmless(&told.borrow());
+    });
+}
+
+#[test]
+fn a_waker_may_use_the_loop_when_it_is_woken() {
+    on_every_driver(|case| {
+        let event_loop = case.event_loop();
+        let ((), told) = told_of(&event_loop, async {
+            let woken = counter();
+            let meddling_waker = async || {
+                let (meddle, woken) = (meddling().await, woken.clone());
+                waker_calling(move || {
+                    add_one(&woken);
+                    meddle();
+                })
+            };
+            // By a timer.
+            let mut waiting = pin!(sleep(MS));
+            assert!(poll_with(&meddling_waker().await, waiting.as_mut()).is_pending());
+            sleep(5 * MS).await;
+            assert_eq!(woken.get(), 1);
+            // By a landing.
+            let (client, server) = pair().await;
+            let mut read = pin!(server.read(vec![0; 10]));
+            assert!(poll_with(&meddling_waker().await, read.as_mut()).is_pending());
+            client.write_all("x").await.0.unwrap();
+            sleep(5 * MS).await;
+            assert_eq!(woken.get(), 2);
+            assert_eq!(read.await.0.unwrap(), 1);
+            // By a lane that is handed over.
+            let mut first = Box::pin(server.read(vec![0; 10]));
+            assert!(poll_with(Waker::noop(), first.as_mut()).is_pending());
+            let mut second = pin!(server.read(vec![0; 10]));
+            assert!(poll_with(&meddling_waker().await, second.as_mut()).is_pending());
+            drop(first);
+            assert_eq!(woken.get(), 3);
+            // By a promise, and by a task that ends.
+            let (promise, mut placeholder) = promise();
+            assert!(poll_with(&meddling_waker().await, Pin::new(&mut placeholder)).is_pending());
+            promise.resolve(()).unwrap();
+            turns(3).await;
+            assert_eq!(woken.get(), 4);
+            let waker = meddling_waker().await;
+            let mut task = spawn(sleep(MS));
+            assert!(poll_with(&waker, Pin::new(&mut task)).is_pending());
+            sleep(5 * MS).await;
+            assert_eq!(woken.get(), 5);
+            // By the landing of an orphan that a task waits for.
+            let (_client, server) = pair().await;
+            let mut task = spawn(async move { server.read(vec![0; 10]).await.0 });
+            let waker = meddling_waker().await;
+            task.cancel();
+            assert!(poll_with(&waker, Pin::new(&mut task)).is_pending());
+            sleep(5 * MS).await;
+            assert_eq!(woken.get(), 6);
+        });
+        assert_meddling_was_harmless(&told);
+    });
+}
+
+#[test]
+fn a_waker_may_use_the_loop_when_it_is_dropped() {
+    on_every_driver(|case| {
+        let event_loop = case.event_loop();
+        let ((), told) = told_of(&event_loop, async {
+            let dropped = counter();
+            let meddling_waker = async || {
+                let (meddle, dropped) = (meddling().await, dropped.clone());
+                waker_with(
+                    || {},
+                    move || {
+                        add_one(&dropped);
+                        meddle();
+                    },
+                )
+            };
+            // Replaced in a flight, then dropped with it.
+            let (_client, server) = pair().await;
+            {
+                let mut read = Box::pin(server.read(vec![0; 10]));
+                assert!(poll_with(&meddling_waker().await, read.as_mut()).is_pending());
+                assert_eq!(dropped.get(), 0);
+                assert!(poll_with(&meddling_waker().await, read.as_mut()).is_pending());
+                assert_eq!(dropped.get(), 1);
+            }
+            assert_eq!(dropped.get(), 2);
+            // In a timer.
+            {
+                let mut waiting = Box::pin(sleep(Duration::from_secs(3600)));
+                assert!(poll_with(&meddling_waker().await, waiting.as_mut()).is_pending());
+                assert!(poll_with(&meddling_waker().await, waiting.as_mut()).is_pending());
+                assert_eq!(dropped.get(), 3);
+            }
+            assert_eq!(dropped.get(), 4);
+            // In a lane's queue.
+            {
+                let mut first = Box::pin(server.read(vec![0; 10]));
+                assert!(poll_with(Waker::noop(), first.as_mut()).is_pending());
+                let mut second = Box::pin(server.read(vec![0; 10]));
+                assert!(poll_with(&meddling_waker().await, second.as_mut()).is_pending());
+                assert!(poll_with(&meddling_waker().await, second.as_mut()).is_pending());
+                assert_eq!(dropped.get(), 5);
+            }
+            assert_eq!(dropped.get(), 6);
+            // In a promise and a join handle.
+            {
+                let (_promise, mut placeholder) = promise::<()>();
+                assert!(poll_with(&meddling_waker().await, Pin::new(&mut placeholder)).is_pending());
+                assert!(poll_with(&meddling_waker().await, Pin::new(&mut placeholder)).is_pending());
+                assert_eq!(dropped.get(), 7);
+            }
+            turns(3).await;
+            assert_eq!(dropped.get(), 8);
+            {
+                let mut task = spawn(pending::<()>());
+                assert!(poll_with(&meddling_waker().await, Pin::new(&mut task)).is_pending());
+                assert!(poll_with(&meddling_waker().await, Pin::new(&mut task)).is_pending());
+                assert_eq!(dropped.get(), 9);
+                task.cancel();
+            }
+            assert_eq!(dropped.get(), 10);
+            sleep(5 * MS).await;
+        });
+        assert_meddling_was_harmless(&told);
+    });
+}
+
+#[test]
+fn tasks_may_end_each_other_while_they_are_dropped() {
+    /// Ends the next task of a chain, from a destructor.
+    struct Chain(Rc<RefCell<Vec<JoinHandle<()>>>>, Rc<Cell<usize>>);
+    impl Drop for Chain {
+        fn drop(&mut self) {
+            add_one(&self.1);
+            if let Some(next) = { self.0.borrow_mut().pop() } {
+                next.cancel();
+            }
+        }
+    }
+    on_every_driver(|case| {
+        for explicit in [true, false] {
+            let (chain, drops) = (Rc::default(), counter());
+            let event_loop = case.event_loop();
+            for _ in 0..50 {
+                let link = Chain(Rc::clone(&chain), drops.clone());
+                let task = event_loop.spawn(async move {
+                    let _link = link;
+                    pending::<()>().await;
+                });
+                chain.borrow_mut().push(task);
+            }
+            event_loop.run_until_complete(turns(2)).unwrap();
+            if explicit {
+                let last = chain.borrow_mut().pop().unwrap();
+                last.cancel();
+                event_loop.run_until_complete(turns(60)).unwrap();
+                assert_eq!(drops.get(), 50);
+            }
+            drop(event_loop);
+            assert_eq!(drops.get(), 50);
+        }
+    });
+}
