@@ -81,6 +81,25 @@ impl LoopCore {
         true
     }
 
+    /// Asks for the end of a flight that is still wanted until then.
+    pub(crate) fn ask_to_end(&self, id: FlightId) {
+        let cancel = match self.flights.borrow_mut().entry(id) {
+            Some(entry) => matches!(entry.phase, Phase::InAir) && !std::mem::replace(&mut entry.cancelling, true),
+            None => false,
+        };
+        if cancel {
+            self.driver.borrow_mut().cancel(id);
+        }
+    }
+
+    /// Whether an accept has landed a connection that nobody has fetched.
+    pub(crate) fn holds_connection(&self, id: FlightId) -> bool {
+        let mut flights = self.flights.borrow_mut();
+        let Some(entry) = flights.entry(id) else { return false };
+        let last_is_one = matches!(&entry.phase, Phase::Landed(landing) if landing.outcome.is_ok());
+        last_is_one || entry.queue.iter().any(|landing| landing.outcome.is_ok())
+    }
+
     /// Nobody waits for this flight any more, though it goes on.
     pub(crate) fn forget_waker(&self, id: FlightId) {
         let waker = match self.flights.borrow_mut().entry(id) {

@@ -152,9 +152,21 @@ impl TcpListener {
         Ok(TcpListener::from_socket(Socket::adopt(listener)?))
     }
 
-    /// Makes it one of std's, non-blocking. Refused, with the listener, once it has accepted:
-    /// the kernel may be handing over connections at any time from then on.
-    pub fn into_std(self) -> Result<std::net::TcpListener, IntoStdError<TcpListener>> {
+    /// Makes it one of std's, non-blocking, once the kernel has stopped handing over connections. Refused, with the
+    /// listener, if it had handed over some already: accept them first, or they would be lost.
+    pub async fn into_std(self) -> Result<std::net::TcpListener, IntoStdError<TcpListener>> {
+        let lane = &self.socket.descriptor.read;
+        if let Some(id) = lane.flight.get() {
+            let core = self.socket.core();
+            core.ask_to_end(id);
+            core.landed(id).await;
+            if core.holds_connection(id) {
+                return Err(IntoStdError {
+                    error: io::Error::new(io::ErrorKind::WouldBlock, "connections are waiting: accept them first"),
+                    socket: self,
+                });
+            }
+        }
         match self.socket.release() {
             Ok(fd) => Ok(sys::into_std(fd)),
             Err((error, socket)) => Err(IntoStdError {

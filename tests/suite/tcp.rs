@@ -738,14 +738,31 @@ fn a_busy_stream_does_not_become_std() {
 fn a_listener_becomes_std_and_back() {
     on_every_kernel_driver(|case| {
         case.run(async move {
-            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap().into_std().unwrap();
+            let listener = TcpListener::bind("127.0.0.1:0")
+                .await
+                .unwrap()
+                .into_std()
+                .await
+                .unwrap();
             let addr = listener.local_addr().unwrap();
             let listener = TcpListener::from_std(listener).unwrap();
             assert_eq!(listener.local_addr().unwrap(), addr);
             pair_of(&listener).await;
-            let refused = listener.into_std().unwrap_err();
-            assert_eq!(refused.error().kind(), ErrorKind::WouldBlock);
-            pair_of(&refused.into_inner()).await;
+            // Its accept goes on in the kernel, and is ended.
+            let listener = TcpListener::from_std(listener.into_std().await.unwrap()).unwrap();
+            pair_of(&listener).await;
+            // A connection that nobody has accepted is either handed over already, and then not to be lost, or still waits.
+            let waiting = std::net::TcpStream::connect(addr).unwrap();
+            turns(5).await;
+            let listener = match listener.into_std().await {
+                Ok(listener) => TcpListener::from_std(listener).unwrap(),
+                Err(refused) => {
+                    assert_eq!(refused.error().kind(), ErrorKind::WouldBlock);
+                    refused.into_inner()
+                }
+            };
+            let (_, peer) = listener.accept().await.unwrap();
+            assert_eq!(peer, waiting.local_addr().unwrap());
         });
     });
 }
