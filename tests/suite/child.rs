@@ -64,7 +64,7 @@ pub(crate) fn limit_descriptors(soft: u64) {
     // SAFETY: the kernel fills the local structure, and reads it.
     let result = unsafe {
         assert_eq!(libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit), 0);
-        limit.rlim_cur = soft.min(limit.rlim_max);
+        limit.rlim_cur = (soft as libc::rlim_t).min(limit.rlim_max);
         libc::setrlimit(libc::RLIMIT_NOFILE, &limit)
     };
     assert_eq!(result, 0, "setrlimit: {}", std::io::Error::last_os_error());

@@ -10,7 +10,6 @@
 //! - `WINDLASS_TEST_ITIMER=1`: a timer interrupts each test's system calls a thousand times a second.
 
 mod cancel;
-#[cfg(target_os = "linux")]
 mod child;
 #[cfg(target_os = "linux")]
 mod closing;

@@ -149,28 +149,6 @@ pub(crate) fn open_descriptors() -> usize {
     std::fs::read_dir("/proc/self/fd").map_or(0, Iterator::count)
 }
 
-/// Runs `body` in a process of its own: this test binary again, with only the test of this name. For what the whole
-/// process shares: its descriptors, its signals. Miri has no processes, and no tests in parallel either.
-pub(crate) fn in_own_process(test: &str, body: impl FnOnce()) {
-    const CHILD: &str = "WINDLASS_TEST_CHILD";
-    if cfg!(miri) || std::env::var(CHILD).is_ok_and(|name| name == test) {
-        return body();
-    }
-    let program = std::env::current_exe().expect("this program's path");
-    let output = std::process::Command::new(program)
-        .args([test, "--exact", "--nocapture"])
-        .env(CHILD, test)
-        .output()
-        .expect("a child process");
-    let stdout = String::from_utf8_lossy(&output.stdout);
-    assert!(
-        output.status.success() && stdout.contains("1 passed"),
-        "the child ended with {}\n{stdout}\n{}",
-        output.status,
-        String::from_utf8_lossy(&output.stderr)
-    );
-}
-
 /// Polls a future once.
 pub(crate) async fn poll_once<F: Future>(mut future: Pin<&mut F>) -> Poll<F::Output> {
     std::future::poll_fn(|cx| Poll::Ready(future.as_mut().poll(cx))).await

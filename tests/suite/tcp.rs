@@ -11,9 +11,8 @@ use windlass::io::{IoBuf, IoBufMut};
 use windlass::net::{OwnedReadHalf, OwnedWriteHalf, TcpListener, TcpStream};
 use windlass::time::timeout;
 
-use crate::support::{
-    Case, Random, in_own_process, on_every_driver, on_every_kernel_driver, pair, pair_of, poll_once, turns,
-};
+use crate::child::in_own_process;
+use crate::support::{Case, Random, on_every_driver, on_every_kernel_driver, pair, pair_of, poll_once, turns};
 
 /// Bytes that tell where they belong. They repeat after a prime number of them, so that no piece of a usual size fits
 /// where another belongs; a block that repeats is made fast even under Miri.
@@ -441,7 +440,7 @@ fn huge_buffers_do_not_wrap_around() {
 /// A write to a peer that has gone is an error, even where the signal would end the process.
 #[test]
 fn a_closed_peer_is_no_signal() {
-    in_own_process("tcp::a_closed_peer_is_no_signal", || {
+    in_own_process("tcp::a_closed_peer_is_no_signal", &[], || {
         on_every_kernel_driver(|case| {
             // SAFETY: the default disposition runs no code of ours.
             unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
