@@ -13,7 +13,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use super::addr::ToSocketAddrs;
-use super::socket::{IntoStdError, Socket};
+use super::socket::{IntoStdError, Socket, error_of};
 use super::stream::TcpStream;
 use crate::driver::{Control, FlightId, Landing};
 use crate::error::context;
@@ -98,7 +98,7 @@ impl TcpListener {
                         ));
                     }
                 }
-                Err(code) => return Err(io::Error::from_raw_os_error(code)),
+                Err(code) => return Err(error_of(code)),
             }
         }
     }

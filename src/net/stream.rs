@@ -6,7 +6,7 @@ use std::net::{Shutdown, SocketAddr};
 use std::rc::Rc;
 
 use super::addr::ToSocketAddrs;
-use super::socket::{Descriptor, IntoStdError, Socket};
+use super::socket::{Descriptor, IntoStdError, Socket, error_of};
 use super::split::{OwnedReadHalf, OwnedWriteHalf, ReadHalf, WriteHalf};
 use crate::driver::{Control, Landing, Outcome};
 use crate::error::context;
@@ -101,7 +101,7 @@ impl TcpStream {
         if lane.has_unread(self.socket.core()).await
             && let Some(served) = lane.serve(&mut buf)
         {
-            return (served.map_err(io::Error::from_raw_os_error), buf);
+            return (served.map_err(error_of), buf);
         }
         let capacity = buf.capacity();
         let (landing, (_, mut buf)) = self.receive(buf, 0, capacity).await;
@@ -134,7 +134,7 @@ impl TcpStream {
             let mut head = Head { buf, len };
             match lane.serve(&mut head) {
                 Some(Ok(served)) => filled = served,
-                Some(Err(code)) => return (Err(io::Error::from_raw_os_error(code)), head.buf),
+                Some(Err(code)) => return (Err(error_of(code)), head.buf),
                 None => {}
             }
             buf = head.buf;
@@ -196,7 +196,7 @@ impl TcpStream {
         if lane.has_unread(core).await
             && let Some(served) = lane.serve_all()
         {
-            return served.map(ManagedBuf::from_heap).map_err(io::Error::from_raw_os_error);
+            return served.map(ManagedBuf::from_heap).map_err(error_of);
         }
         let fd = descriptor.fd;
         let (landing, _) = Flying::launch(core, lane, Fate::Keep, descriptor.clone(), 0, |_| Op::RecvManaged {
@@ -241,7 +241,7 @@ impl TcpStream {
                     set_all_filled(&mut bufs, count);
                     return (Ok(count), bufs);
                 }
-                Some(Err(code)) => return (Err(io::Error::from_raw_os_error(code)), bufs),
+                Some(Err(code)) => return (Err(error_of(code)), bufs),
                 None => {}
             }
         }
@@ -469,9 +469,7 @@ impl fmt::Debug for TcpStream {
 }
 
 fn count(outcome: Outcome) -> io::Result<usize> {
-    outcome
-        .map(|count| count as usize)
-        .map_err(io::Error::from_raw_os_error)
+    outcome.map(|count| count as usize).map_err(error_of)
 }
 
 fn no_room() -> io::Error {

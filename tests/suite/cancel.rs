@@ -231,6 +231,30 @@ fn drop_loop_mid_read(case: Case, armed: bool, len: usize) {
     blocks.check(("loop dropped", armed));
 }
 
+/// The loop is not running when a stream goes with its read: the peer hears of it all the same.
+#[test]
+fn a_stream_dropped_outside_of_a_running_loop_ends_the_connection() {
+    on_every_kernel_driver(|case| {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let addr = listener.local_addr().unwrap();
+        let event_loop = case.event_loop();
+        let reading = event_loop
+            .run_until_complete(async {
+                let stream = TcpStream::connect(addr).await.unwrap();
+                let mut reading = Box::pin(async move { stream.read(vec![0; 8]).await.0 });
+                assert!(poll_once(reading.as_mut()).await.is_pending());
+                windlass::task::yield_now().await;
+                Some(reading)
+            })
+            .unwrap();
+        let (mut peer, _) = listener.accept().unwrap();
+        drop(reading);
+        peer.set_read_timeout(Some(Duration::from_secs(1))).unwrap();
+        let received = std::io::Read::read(&mut peer, &mut [0; 8]);
+        assert_eq!(received.unwrap(), 0, "the end of the stream");
+    });
+}
+
 /// Many clients, and a server whose accepts are dropped all the time: every client is served, nothing stays open.
 #[test]
 fn no_connection_is_lost_with_a_dropped_accept() {

@@ -766,6 +766,35 @@ fn a_listener_becomes_std_and_back() {
     });
 }
 
+/// A socket can outlive its loop; then it can only be closed, and says so.
+#[test]
+fn a_socket_without_its_loop_says_so() {
+    on_every_driver(|case| {
+        let (listener, client, _server) = case.run(async {
+            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let (client, server) = pair_of(&listener).await;
+            (listener, client, server)
+        });
+        case.run(async move {
+            let errors = [
+                client.read(vec![0; 8]).await.0.unwrap_err(),
+                client.write_all("any").await.0.unwrap_err(),
+                client.read_managed().await.unwrap_err(),
+                listener.accept().await.unwrap_err(),
+                client.peer_addr().unwrap_err(),
+            ];
+            for error in errors {
+                assert_eq!(error.to_string(), "the event loop has closed");
+                assert_eq!(error.kind(), ErrorKind::NotConnected);
+            }
+            // More than a budget of results that are there at once: nobody refills that of a loop which does not run.
+            for _ in 0..200 {
+                client.read(vec![0; 8]).await.0.unwrap_err();
+            }
+        });
+    });
+}
+
 /// The null driver's sockets are not the kernel's, and neither pretends to be the other's.
 #[test]
 fn sockets_without_a_kernel_stay_so() {
