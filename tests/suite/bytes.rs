@@ -1,0 +1,435 @@
+//! What is written arrives, whole and in order, whatever the lengths.
+
+use std::io::ErrorKind;
+use std::net::Shutdown;
+use std::os::fd::AsRawFd;
+use std::pin::pin;
+use std::rc::Rc;
+
+use windlass::io::{IoBuf, IoBufMut};
+use windlass::net::TcpStream;
+
+use crate::support::{Case, Random, on_every_driver, on_every_kernel_driver, pair, poll_once};
+
+/// Bytes that tell where they belong. They repeat after a prime number of them, so that no piece of a usual size fits
+/// where another belongs; a block that repeats is made fast even under Miri.
+pub(crate) fn numbered(len: usize) -> Vec<u8> {
+    const PERIOD: u32 = 4_099;
+    let block: Vec<u8> = (0..PERIOD)
+        .map(|at| at.wrapping_mul(0x9E37_79B1).to_le_bytes()[3])
+        .collect();
+    let mut bytes = block.repeat(len.div_ceil(block.len()));
+    bytes.truncate(len);
+    bytes
+}
+
+pub(crate) async fn read_to_end(stream: &TcpStream) -> Vec<u8> {
+    let mut all = Vec::new();
+    loop {
+        let bytes = stream.read_managed().await.unwrap();
+        if bytes.is_empty() {
+            return all;
+        }
+        all.extend_from_slice(&bytes);
+    }
+}
+
+fn set_option(stream: &TcpStream, option: libc::c_int, value: libc::c_int) {
+    // SAFETY: the descriptor is open, and the option's value outlives the call.
+    let result = unsafe {
+        libc::setsockopt(
+            stream.as_raw_fd(),
+            libc::SOL_SOCKET,
+            option,
+            (&raw const value).cast(),
+            size_of_val(&value) as libc::socklen_t,
+        )
+    };
+    assert_eq!(result, 0, "{}", std::io::Error::last_os_error());
+}
+
+/// So small a buffer that nearly every send is a short one.
+fn narrow(case: Case, sender: &TcpStream) {
+    if case.is_kernel() {
+        set_option(sender, libc::SO_SNDBUF, 4096);
+    }
+}
+
+/// Several tasks write records to one stream at the same time: each record arrives in one piece.
+#[test]
+fn concurrent_writes_do_not_mix() {
+    on_every_driver(|case| {
+        case.run(async move {
+            const WRITERS: u8 = if cfg!(miri) { 2 } else { 6 };
+            const SPREAD: u64 = if cfg!(miri) { 50 } else { 50_000 };
+            let records = if cfg!(miri) { 1 } else { 4 };
+            // More than the null driver's pipe holds.
+            let body = 70_000;
+            let (client, server) = pair().await;
+            narrow(case, &client);
+            let client = Rc::new(client);
+            for writer in 0..WRITERS {
+                let client = client.clone();
+                windlass::spawn(async move {
+                    let mut random = Random::new(u64::from(writer));
+                    for _ in 0..records {
+                        let len = body + random.below(SPREAD) as u32;
+                        let mut head = vec![writer];
+                        head.extend(len.to_le_bytes());
+                        let body = vec![writer; len as usize];
+                        if random.below(2) == 0 {
+                            client.write_all([head, body].concat()).await.0.unwrap();
+                        } else {
+                            let half = body.len() / 2;
+                            let parts = vec![head, body[..half].to_vec(), body[half..].to_vec()];
+                            client.write_all_vectored(parts).await.0.unwrap();
+                        }
+                    }
+                });
+            }
+            drop(client);
+            for _ in 0..u32::from(WRITERS) * records {
+                let (result, head) = server.read_exact([0; 5]).await;
+                result.unwrap();
+                let writer = head[0];
+                let len = u32::from_le_bytes(head[1..].try_into().unwrap());
+                assert!(
+                    writer < WRITERS && len < body + SPREAD as u32,
+                    "no head of a record: {head:?}"
+                );
+                let (result, body) = server.read_exact(vec![0; len as usize]).await;
+                result.unwrap();
+                assert!(body == vec![writer; len as usize], "records are mixed");
+            }
+            assert!(server.read_managed().await.unwrap().is_empty());
+        });
+    });
+}
+
+/// A shutdown waits for the writes that were asked for before it.
+#[test]
+fn shutdown_comes_after_the_writes_before_it() {
+    on_every_driver(|case| {
+        case.run(async move {
+            let (client, server) = pair().await;
+            narrow(case, &client);
+            let len = if cfg!(miri) { 70_000 } else { 1 << 20 };
+            let reader = windlass::spawn(async move { read_to_end(&server).await });
+            let mut writing = pin!(client.write_all(numbered(len)));
+            assert!(poll_once(writing.as_mut()).await.is_pending());
+            let mut ending = pin!(client.shutdown(Shutdown::Write));
+            assert!(poll_once(ending.as_mut()).await.is_pending());
+            writing.await.0.unwrap();
+            ending.await.unwrap();
+            assert!(reader.await.unwrap() == numbered(len));
+            let error = client.write_all("more").await.0.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::BrokenPipe);
+        });
+    });
+}
+
+/// Short sends: a body much larger than the socket's buffer arrives whole, however it is written.
+#[test]
+fn a_large_body_arrives_whole() {
+    on_every_driver(|case| {
+        for vectored in [false, true] {
+            let len = match vectored {
+                _ if cfg!(miri) => 70_000,
+                // Through so small a buffer the kernel moves about 2 MiB in a second.
+                true => 2 << 20,
+                false => 8 << 20,
+            };
+            case.run(async move {
+                let (client, server) = pair().await;
+                narrow(case, &client);
+                let reader = windlass::spawn(async move { read_to_end(&server).await });
+                let body = numbered(len);
+                if vectored {
+                    let parts: Vec<Vec<u8>> = body.chunks(len / 3).map(<[u8]>::to_vec).collect();
+                    client.write_all_vectored(parts).await.0.unwrap();
+                } else {
+                    client.write_all(body).await.0.unwrap();
+                }
+                drop(client);
+                assert!(reader.await.unwrap() == numbered(len), "vectored: {vectored}");
+            });
+        }
+    });
+}
+
+/// A plain `write` may take less than all, and says how much it took.
+#[test]
+fn a_short_write_tells_its_count() {
+    on_every_driver(|case| {
+        case.run(async move {
+            let len = if cfg!(miri) { 70_000 } else { 1 << 20 };
+            let (client, server) = pair().await;
+            narrow(case, &client);
+            let (result, body) = client.write(numbered(len)).await;
+            let first = result.unwrap();
+            assert!(0 < first && first < len, "{first} bytes of {len} were taken");
+            let reader = windlass::spawn(async move { read_to_end(&server).await });
+            client.write_all(body.slice(first..)).await.0.unwrap();
+            drop(client);
+            assert!(reader.await.unwrap() == numbered(len));
+        });
+    });
+}
+
+/// More slices than one system call takes (1,024), some of them empty.
+#[test]
+fn more_slices_than_the_kernel_takes() {
+    on_every_driver(|case| {
+        case.run(async move {
+            let count = if cfg!(miri) { 1_100 } else { 3_000 };
+            let (client, server) = pair().await;
+            let whole = numbered(count * 3);
+            let mut parts: Vec<Vec<u8>> = whole.chunks(3).map(<[u8]>::to_vec).collect();
+            for at in (0..count).step_by(7) {
+                parts.insert(at, Vec::new());
+            }
+
+            let expected = whole.clone();
+            let (result, parts) = client.write_vectored(parts).await;
+            let taken = result.unwrap();
+            assert!(0 < taken && taken <= 1024 * 3, "{taken} bytes were taken");
+            let (result, start) = server.read_exact(vec![0; taken]).await;
+            result.unwrap();
+            assert!(start == expected[..taken]);
+
+            let reader = windlass::spawn(async move {
+                let mut received = Vec::new();
+                while received.len() < expected.len() {
+                    let mut bufs: Vec<Vec<u8>> = (0..count).map(|at| Vec::with_capacity(at % 4)).collect();
+                    for buf in &mut bufs {
+                        buf.resize(buf.capacity(), 0xAA);
+                    }
+                    let (result, bufs) = server.read_vectored(bufs).await;
+                    let got = result.unwrap();
+                    assert!(got > 0);
+                    assert_filled_in_order(&bufs, got);
+                    received.extend(bufs.concat());
+                }
+                assert!(received == expected);
+            });
+            client.write_all_vectored(parts).await.0.unwrap();
+            reader.await.unwrap();
+        });
+    });
+}
+
+/// Every buffer is full before the next is begun, and their lengths say so.
+fn assert_filled_in_order(bufs: &[Vec<u8>], count: usize) {
+    let mut left = count;
+    for buf in bufs {
+        assert_eq!(buf.len(), left.min(buf.capacity()));
+        left -= buf.len();
+    }
+    assert_eq!(left, 0);
+}
+
+/// What a dropped read left behind is distributed as the kernel would do it.
+#[test]
+fn read_vectored_fills_in_order() {
+    on_every_driver(|case| {
+        case.run(async move {
+            let (client, server) = pair().await;
+            client.write_all("0123456789").await.0.unwrap();
+            let bufs = vec![Vec::new(), Vec::with_capacity(3), Vec::new(), Vec::with_capacity(100)];
+            let (result, bufs) = server.read_vectored(bufs).await;
+            assert_eq!(result.unwrap(), 10);
+            assert_eq!(bufs.concat(), b"0123456789");
+            assert_filled_in_order(&bufs, 10);
+
+            leave_unread(&client, &server, "abcdefgh").await;
+            let mut received = Vec::new();
+            while received.len() < 8 {
+                let bufs = vec![vec![], vec![1; 3], vec![2; 2]];
+                let (result, bufs) = server.read_vectored(bufs).await;
+                assert_filled_in_order(&bufs, result.unwrap());
+                received.extend(bufs.concat());
+            }
+            assert_eq!(received, b"abcdefgh");
+
+            // Arrays keep their length.
+            client.write_all("xyz").await.0.unwrap();
+            let (result, arrays) = server.read_vectored(vec![[0u8; 2]; 2]).await;
+            assert_eq!(result.unwrap(), 3);
+            assert_eq!(arrays, [*b"xy", *b"z\0"]);
+        });
+    });
+}
+
+/// Sends, and drops a read whose receive gets the bytes all the same.
+pub(crate) async fn leave_unread(client: &TcpStream, server: &TcpStream, bytes: &'static str) {
+    client.write_all(bytes).await.0.unwrap();
+    let mut reading = Box::pin(server.read(Vec::with_capacity(1024)));
+    assert!(poll_once(reading.as_mut()).await.is_pending());
+}
+
+#[test]
+fn zero_length_is_not_the_end() {
+    on_every_driver(|case| {
+        case.run(async move {
+            let (client, server) = pair().await;
+            // Nothing to send is sent, whatever else is going on.
+            assert_eq!(client.write(Vec::new()).await.0.unwrap(), 0);
+            assert_eq!(client.write("").await.0.unwrap(), 0);
+            client.write_all([0u8; 0]).await.0.unwrap();
+            assert_eq!(client.write_vectored(Vec::<Vec<u8>>::new()).await.0.unwrap(), 0);
+            assert_eq!(client.write_vectored(vec!["", ""]).await.0.unwrap(), 0);
+            client.write_all_vectored(vec!["", ""]).await.0.unwrap();
+            client.write_all_vectored(Vec::<Vec<u8>>::new()).await.0.unwrap();
+            client.write_all_vectored(vec!["", "a", "", "b", ""]).await.0.unwrap();
+            assert_eq!(client.write_vectored(vec!["", "c", ""]).await.0.unwrap(), 1);
+
+            // No room is an error, with bytes waiting and without.
+            for waiting in [true, false] {
+                let kinds = [
+                    server.read(Vec::new()).await.0.unwrap_err().kind(),
+                    server.read([0; 0]).await.0.unwrap_err().kind(),
+                    server.read_vectored(Vec::<Vec<u8>>::new()).await.0.unwrap_err().kind(),
+                    server.read_vectored(vec![Vec::new(); 3]).await.0.unwrap_err().kind(),
+                ];
+                assert_eq!(kinds, [ErrorKind::InvalidInput; 4], "bytes are waiting: {waiting}");
+                // Nothing was asked for, and nothing is missing.
+                server.read_exact(Vec::new()).await.0.unwrap();
+                server.read_exact([0; 0]).await.0.unwrap();
+                if waiting {
+                    let (result, buf) = server.read_exact([0; 3]).await;
+                    result.unwrap();
+                    assert_eq!(&buf, b"abc");
+                }
+            }
+
+            drop(client);
+            assert_eq!(
+                server.read(Vec::new()).await.0.unwrap_err().kind(),
+                ErrorKind::InvalidInput
+            );
+            assert_eq!(server.read(vec![0; 8]).await.0.unwrap(), 0);
+            server.read_exact(Vec::new()).await.0.unwrap();
+        });
+    });
+}
+
+/// `read` fills up to the capacity, `read_exact` up to the length, and a refused or ended read gives the buffer back.
+#[test]
+fn buffers_come_back_with_the_right_length() {
+    on_every_driver(|case| {
+        case.run(async move {
+            let (client, server) = pair().await;
+            client.write_all("hello world").await.0.unwrap();
+            let mut buf = Vec::with_capacity(5);
+            buf.push(9);
+            let at = buf.as_ptr();
+            let (result, buf) = server.read(buf).await;
+            assert_eq!((result.unwrap(), &buf[..], buf.as_ptr()), (5, &b"hello"[..], at));
+
+            let mut buf = Vec::with_capacity(100);
+            buf.extend([0; 6]);
+            let (result, buf) = server.read_exact(buf).await;
+            result.unwrap();
+            assert_eq!((&buf[..], buf.capacity()), (&b" world"[..], 100));
+
+            client.write_all("end").await.0.unwrap();
+            drop(client);
+            let (result, buf) = server.read_exact(vec![7; 4]).await;
+            assert_eq!(result.unwrap_err().kind(), ErrorKind::UnexpectedEof);
+            assert_eq!(buf.len(), 4);
+            let (result, buf) = server.read(Vec::with_capacity(9)).await;
+            assert_eq!((result.unwrap(), &buf[..]), (3, &b"end"[..]));
+            let (result, buf) = server.read(vec![1, 2, 3]).await;
+            assert_eq!((result.unwrap(), buf.len()), (0, 0));
+        });
+    });
+}
+
+/// Address space of any size, most of it never touched.
+struct Huge {
+    ptr: *mut u8,
+    len: usize,
+}
+
+impl Huge {
+    fn new(len: usize) -> Huge {
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+        // SAFETY: a new mapping at an address of the kernel's choice touches nobody's memory.
+        let ptr = unsafe { libc::mmap(std::ptr::null_mut(), len, protection, flags, -1, 0) };
+        assert!(ptr != libc::MAP_FAILED, "{}", std::io::Error::last_os_error());
+        Huge { ptr: ptr.cast(), len }
+    }
+
+    fn head(&mut self, len: usize) -> &mut [u8] {
+        assert!(len <= self.len);
+        // SAFETY: the mapping is zeroed, this long, and this value's alone.
+        unsafe { std::slice::from_raw_parts_mut(self.ptr, len) }
+    }
+}
+
+impl Drop for Huge {
+    fn drop(&mut self) {
+        // SAFETY: `new` mapped exactly this, and its only owner goes.
+        unsafe { libc::munmap(self.ptr.cast(), self.len) };
+    }
+}
+
+// SAFETY: the mapping is zeroed and stays where it is until this value is dropped.
+unsafe impl IoBuf for Huge {
+    fn as_ptr(&self) -> *const u8 {
+        self.ptr
+    }
+    fn len(&self) -> usize {
+        self.len
+    }
+}
+
+// SAFETY: as for reading; the mapping is this value's alone.
+unsafe impl IoBufMut for Huge {
+    fn as_mut_ptr(&mut self) -> *mut u8 {
+        self.ptr
+    }
+    fn capacity(&self) -> usize {
+        self.len
+    }
+    unsafe fn set_filled(&mut self, _len: usize) {}
+}
+
+/// Lengths that do not fit 32 bits, or whose low 32 bits are few or none, or that are negative as an `i32`.
+#[test]
+fn huge_buffers_do_not_wrap_around() {
+    on_every_kernel_driver(|case| {
+        for len in [(4 << 30) + 3, 4 << 30, 2 << 30, (2 << 30) - 1, 5 << 30] {
+            case.run(async move {
+                let part = 1 << 20;
+                let (client, server) = pair().await;
+                client.write_all("hello").await.0.unwrap();
+                let (result, mut huge) = server.read(Huge::new(len)).await;
+                assert_eq!(result.unwrap(), 5, "into {len} bytes");
+                assert_eq!(huge.head(5), b"hello");
+
+                client.write_all("hello").await.0.unwrap();
+                let (result, mut bufs) = server.read_vectored(vec![huge, Huge::new(len)]).await;
+                assert_eq!(result.unwrap(), 5, "into twice {len} bytes");
+                assert_eq!(bufs[0].head(5), b"hello");
+
+                let mut huge = bufs.pop().unwrap();
+                huge.head(part).copy_from_slice(&numbered(part));
+                let writer = windlass::spawn(async move {
+                    let (result, huge) = client.write(huge).await;
+                    let taken = result.unwrap();
+                    assert!(taken > 3, "{taken} bytes of {len} were taken");
+                    // The whole would take too long: this is dropped once the peer has seen enough.
+                    client.write_all(huge.slice(taken..)).await.0.unwrap();
+                });
+                let (result, received) = server.read_exact(vec![0; 4 * part]).await;
+                result.unwrap_or_else(|error| panic!("of {len} bytes: {error}"));
+                assert!(received[..part] == numbered(part));
+                assert!(received[part..].iter().all(|&byte| byte == 0));
+                writer.cancel();
+                assert!(writer.await.unwrap_err().is_cancelled());
+            });
+        }
+    });
+}
