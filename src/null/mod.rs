@@ -168,10 +168,14 @@ impl Null {
 /// `len` bytes from `ptr` on may be written.
 unsafe fn copy_out(bytes: &mut VecDeque<u8>, ptr: *mut u8, len: usize) -> u32 {
     let count = bytes.len().min(len);
-    for (at, byte) in bytes.drain(..count).enumerate() {
-        // SAFETY: the caller's promise; `at` is less than `len`.
-        unsafe { ptr.add(at).write(byte) };
+    let (front, back) = bytes.as_slices();
+    let first = front.len().min(count);
+    // SAFETY: the caller's promise, for `count` bytes in all, which is at most `len`; the pipe is not the flight's memory.
+    unsafe {
+        std::ptr::copy_nonoverlapping(front.as_ptr(), ptr, first);
+        std::ptr::copy_nonoverlapping(back.as_ptr(), ptr.add(first), count - first);
     }
+    bytes.drain(..count);
     count as u32
 }
 

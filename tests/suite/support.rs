@@ -15,7 +15,7 @@ use windlass::net::{TcpListener, TcpStream};
 use windlass::{Builder, DriverChoice, EventLoop};
 
 /// A test that takes longer than this hangs.
-const HANG: Duration = Duration::from_secs(120);
+const HANG: Duration = Duration::from_secs(if cfg!(miri) { 1_200 } else { 120 });
 
 /// One driver under test.
 #[derive(Clone, Copy, Debug)]
