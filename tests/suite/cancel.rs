@@ -15,7 +15,8 @@ use windlass::time::timeout;
 
 use crate::child::in_own_process;
 use crate::support::{
-    Case, Random, on_every_driver, on_every_kernel_driver, open_descriptors, pair, pair_of, poll_once, rounds, turns,
+    Case, Random, on_every_driver, on_every_kernel_driver, open_descriptors, pair, pair_of, poll_once, reset_on_close,
+    rounds, turns,
 };
 
 /// What the peer sends, and what lies in memory that the kernel has no business with.
@@ -286,6 +287,7 @@ async fn serve_with_dropped_accepts(connections: usize) {
                     let (result, answer) = stream.read_exact([0; 8]).await;
                     result.unwrap_or_else(|error| panic!("connection {number} was not served: {error}"));
                     assert_eq!(answer, question);
+                    // Leaves nothing in TIME_WAIT: the machine has fewer ports than the long run has connections.
                     reset_on_close(&stream);
                 }
             })
@@ -327,28 +329,6 @@ async fn serve_with_dropped_accepts(connections: usize) {
     for client in clients {
         client.await.unwrap();
     }
-}
-
-/// Leaves nothing in TIME_WAIT: the machine has fewer ports than the long run has connections.
-fn reset_on_close(stream: &TcpStream) {
-    if stream.as_raw_fd() < 0 {
-        return;
-    }
-    let linger = libc::linger {
-        l_onoff: 1,
-        l_linger: 0,
-    };
-    // SAFETY: the descriptor is open, and the option's value outlives the call.
-    let result = unsafe {
-        libc::setsockopt(
-            stream.as_raw_fd(),
-            libc::SOL_SOCKET,
-            libc::SO_LINGER,
-            (&raw const linger).cast(),
-            size_of_val(&linger) as libc::socklen_t,
-        )
-    };
-    assert_eq!(result, 0);
 }
 
 /// Polls a future up to so many times more, a turn apart, then drops it.

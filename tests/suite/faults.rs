@@ -3,7 +3,6 @@
 use std::cell::{Cell, RefCell};
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream as StdStream};
-use std::os::fd::AsRawFd;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -18,7 +17,7 @@ use windlass::time::{sleep, timeout};
 use windlass::{Builder, DriverChoice};
 
 use crate::child::{in_own_process, limit_descriptors, suite_with};
-use crate::support::{Case, on_every_driver, on_every_kernel_driver, open_descriptors, pair};
+use crate::support::{Case, on_every_driver, on_every_kernel_driver, open_descriptors, pair, reset_on_close};
 
 /// Counts what the exception handler is told.
 fn count_exceptions(event_loop: &windlass::EventLoop) -> Rc<Cell<usize>> {
@@ -159,28 +158,10 @@ fn exhaust(case: Case, patience: Option<Duration>) {
     result.expect("the loop runs");
 }
 
-fn set_linger_zero(stream: &StdStream) {
-    let linger = libc::linger {
-        l_onoff: 1,
-        l_linger: 0,
-    };
-    // SAFETY: the kernel reads the local structure, whose size is given.
-    let result = unsafe {
-        libc::setsockopt(
-            stream.as_raw_fd(),
-            libc::SOL_SOCKET,
-            libc::SO_LINGER,
-            (&raw const linger).cast(),
-            size_of::<libc::linger>() as libc::socklen_t,
-        )
-    };
-    assert_eq!(result, 0, "SO_LINGER: {}", io::Error::last_os_error());
-}
-
 /// Connects and resets, many times over.
 fn flood(addr: SocketAddr, count: usize) {
     for _ in 0..count {
-        set_linger_zero(&StdStream::connect(addr).expect("connect"));
+        reset_on_close(&StdStream::connect(addr).expect("connect"));
     }
 }
 

@@ -4,6 +4,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::future::Future;
+use std::os::fd::AsRawFd;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -142,6 +143,29 @@ pub(crate) async fn pair_of(listener: &TcpListener) -> (TcpStream, TcpStream) {
     let (server, _) = listener.accept().await.expect("accept");
     let client = connecting.await.expect("no panic").expect("connect");
     (client, server)
+}
+
+/// Lets a socket end with a reset when it is closed. One of the null driver stays as it is.
+pub(crate) fn reset_on_close(socket: &impl AsRawFd) {
+    let fd = socket.as_raw_fd();
+    if fd < 0 {
+        return;
+    }
+    let linger = libc::linger {
+        l_onoff: 1,
+        l_linger: 0,
+    };
+    // SAFETY: the descriptor is open, and the option's value outlives the call.
+    let result = unsafe {
+        libc::setsockopt(
+            fd,
+            libc::SOL_SOCKET,
+            libc::SO_LINGER,
+            (&raw const linger).cast(),
+            size_of_val(&linger) as libc::socklen_t,
+        )
+    };
+    assert_eq!(result, 0, "SO_LINGER: {}", std::io::Error::last_os_error());
 }
 
 /// How many descriptors this process has open.
