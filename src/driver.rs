@@ -13,7 +13,7 @@ use std::net::{Shutdown, SocketAddr};
 use std::sync::Arc;
 
 pub use crate::io::pool::{BufferPool, PoolBuffer};
-pub use crate::op::{MAX_LEN, MAX_SLICES, Op};
+pub use crate::op::{Direction, MAX_LEN, MAX_SLICES, Op};
 pub use crate::sys::{Fd, IoVec};
 use crate::time::Instant;
 
@@ -49,8 +49,18 @@ pub unsafe trait Driver {
     /// Hands over what is queued, waits as told, and lands what has completed. The only place where the thread sleeps.
     fn poll(&mut self, landed: &mut Vec<Completion>, wait: Wait) -> io::Result<()>;
 
-    /// Hands queued submissions to the kernel without waiting.
+    /// Hands queued submissions to the kernel without waiting, because somebody else is about to wait for the
+    /// [`descriptor`](Driver::descriptor): what has completed already must show there.
     fn flush(&mut self) -> io::Result<()>;
+
+    /// A descriptor that is readable when a [`poll`](Driver::poll) would land something, for an outer loop to watch. It
+    /// belongs to the driver.
+    fn descriptor(&mut self) -> io::Result<Fd> {
+        Err(io::Error::new(
+            io::ErrorKind::Unsupported,
+            "this driver has no descriptor that an outer loop could watch",
+        ))
+    }
 
     /// Something that ends a sleeping [`poll`](Driver::poll) from any thread.
     fn notifier(&self) -> Arc<dyn Notify>;
@@ -146,6 +156,16 @@ impl Landing {
             buffer: None,
         }
     }
+
+    /// A managed receive's only landing. An empty buffer says nothing that the count does not say: it goes back to its
+    /// pool here.
+    pub(crate) fn with_buffer(outcome: Outcome, buffer: PoolBuffer) -> Landing {
+        Landing {
+            outcome,
+            more: false,
+            buffer: Some(buffer).filter(|buffer| !buffer.filled().is_empty()),
+        }
+    }
 }
 
 /// A landing and the flight it is for.
@@ -160,9 +180,9 @@ pub struct Completion {
 /// How long a [`Driver::poll`] may sleep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wait {
-    /// Not at all.
+    /// Not at all, since there is something to run: a driver may leave out even looking, though not for long.
     No,
-    /// Until something lands or the loop's clock shows this.
+    /// Until something lands or the loop's clock shows this. One that has passed asks for a look without a sleep.
     Until(Instant),
     /// Until something lands.
     Forever,
@@ -218,6 +238,17 @@ pub enum Control {
         /// Which direction.
         how: Shutdown,
     },
+    /// Readies the driver for [`Op::Readiness`] on a descriptor that it did not make. An error if that cannot be waited
+    /// for.
+    Watch {
+        /// The descriptor; it stays its owner's.
+        fd: Fd,
+    },
+    /// Gives up a descriptor that stays open: nobody here will use it any more, unless it is adopted or watched again.
+    Forget {
+        /// The descriptor.
+        fd: Fd,
+    },
     /// Closes a descriptor.
     Close {
         /// The descriptor; nobody may use its number afterwards.
@@ -254,7 +285,7 @@ pub enum Reply {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Description {
-    /// The driver's name: `io_uring`, `null`.
+    /// The driver's name: `io_uring`, `epoll`, `kqueue`, `null`.
     pub name: &'static str,
     /// What it uses of the kernel, or does without.
     pub features: Vec<&'static str>,
@@ -303,6 +334,8 @@ pub struct DriverCounters {
     pub late_cancels: u64,
     /// Managed receives that found the buffer pool empty.
     pub pool_empty: u64,
+    /// Readiness told for a descriptor that is gone; only a reactor hears such.
+    pub stale_events: u64,
 }
 
 /// Which driver a [`Builder`](crate::Builder) makes.
@@ -314,6 +347,8 @@ pub enum DriverChoice {
     Auto,
     /// Completion-based: io_uring on Linux.
     Proactor,
+    /// Readiness-based: epoll on Linux, kqueue on macOS and the BSDs.
+    Reactor,
     /// No kernel at all: in-memory sockets and a virtual clock. For tests.
     Null,
 }
@@ -325,10 +360,11 @@ impl std::str::FromStr for DriverChoice {
         match name {
             "auto" => Ok(DriverChoice::Auto),
             "proactor" => Ok(DriverChoice::Proactor),
+            "reactor" => Ok(DriverChoice::Reactor),
             "null" => Ok(DriverChoice::Null),
             other => Err(io::Error::new(
                 io::ErrorKind::InvalidInput,
-                format!("no driver is called '{other}': choose auto, proactor or null"),
+                format!("no driver is called '{other}': choose auto, proactor, reactor or null"),
             )),
         }
     }

@@ -52,6 +52,15 @@ pub fn os_code(error: &io::Error) -> Option<i32> {
     os_code(&inner.error)
 }
 
+/// What an operation's error code means to its caller. A cancel reaches somebody who still waits only when the loop has
+/// closed under them.
+pub(crate) fn from_code(code: i32) -> io::Error {
+    match code {
+        crate::sys::errno::CANCELED => crate::remote::LoopClosed.into(),
+        code => io::Error::from_raw_os_error(code),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

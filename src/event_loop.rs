@@ -8,7 +8,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use crate::callback::{Callback, CallbackCell, Handle, TimerHandle};
-use crate::driver::Description;
+use crate::driver::{Description, Wait};
 use crate::exception::Exception;
 use crate::loop_core::{LoopCore, Ready};
 use crate::loop_handle::LoopHandle;
@@ -51,20 +51,25 @@ impl EventLoop {
         EventLoop { core }
     }
 
+    pub(crate) fn core(&self) -> &LoopCore {
+        &self.core
+    }
+
     /// One turn. Nothing else runs tasks or callbacks.
     ///
     /// Sleeps until there is something to run: see [`run_until_complete`](EventLoop::run_until_complete) for the usual
     /// way to use a loop. It is an error if a loop is running on this thread already.
     pub fn turn(&self) -> io::Result<()> {
         let _entered = self.core.enter_to_run()?;
-        self.turn_once()
+        self.turn_once(LoopCore::next_wait)
     }
 
-    fn turn_once(&self) -> io::Result<()> {
+    #[inline]
+    pub(crate) fn turn_once(&self, next_wait: impl FnOnce(&LoopCore) -> Wait) -> io::Result<()> {
         let core = &*self.core;
         core.counters.turns.set(core.counters.turns.get() + 1);
         // 1. Not at all if something is ready, else until the first deadline, else until woken.
-        let wait = core.next_wait();
+        let wait = next_wait(core);
         // 2. The driver hands over what was started, sleeps, and reaps. A turn is not a system call: with nothing to
         //    hand over, to reap or to wait for, the driver makes none.
         let landed = core.drive(wait)?;
@@ -105,7 +110,7 @@ impl EventLoop {
         // Dropped before the handle, whose reference keeps the task's memory.
         let _guard = EndTask(&self.core, handle.raw());
         loop {
-            self.turn_once()?;
+            self.turn_once(LoopCore::next_wait)?;
             if handle.is_finished() {
                 break;
             }
@@ -128,7 +133,7 @@ impl EventLoop {
     pub fn run_forever(&self) -> io::Result<()> {
         let _entered = self.core.enter_to_run()?;
         loop {
-            self.turn_once()?;
+            self.turn_once(LoopCore::next_wait)?;
             if self.core.stopping.replace(false) {
                 return Ok(());
             }

@@ -1,8 +1,8 @@
 //! A single-threaded async runtime: asyncio's event loop in Rust.
 //!
 //! One drum, two drives. The loop is a ready deque and a timer heap, turned as asyncio's `_run_once` turns them, and it
-//! never knows what drives it: a completion-based proactor (io_uring) or, for tests and Miri, a driver that needs no
-//! kernel.
+//! never knows what drives it: a completion-based proactor (io_uring), a readiness-based reactor (epoll, kqueue) or, for
+//! tests and Miri, a driver that needs no kernel. The same program gives the same results on each.
 //!
 //! ```no_run
 //! use windlass::net::TcpListener;
@@ -34,16 +34,26 @@
 //! - **Buffers are lent, not borrowed.** A call takes the buffer and gives it back with the result, because the kernel
 //!   may write to it after the future is gone. [`TcpStream::read_managed`](net::TcpStream::read_managed) spares you the
 //!   buffer altogether.
-//! - **Callbacks too.** `call_soon`, `call_later` and `call_at` work as in asyncio, with no async in sight.
+//! - **Callbacks too.** `call_soon`, `call_later`, `call_at` and `add_reader` work as in asyncio, with no async in sight.
+//! - **Inside another loop.** A GUI's or a game's loop can watch one descriptor of ours and turn us when it is readable: see
+//!   [`EventLoop::pollable`].
 //!
 //! # Features
 //!
-//! - `proactor` (default): the io_uring driver on Linux.
+//! - `proactor` (default): the completion-based driver, io_uring on Linux.
+//! - `reactor` (default): the readiness-based driver, epoll on Linux and kqueue on macOS and the BSDs, through mio.
+//!
+//! Each alone builds without the other's crates. With both, [`DriverChoice::Auto`] takes the proactor where the kernel
+//! lets it, and else the reactor; [`EventLoop::describe`] says which and why.
+
+#[cfg(not(any(feature = "proactor", feature = "reactor")))]
+compile_error!("windlass needs a driver: enable the feature `proactor`, `reactor`, or both (the default)");
 
 #[cfg(not(unix))]
 compile_error!("windlass runs on Unix; the Windows driver is not there yet");
 
 mod callback;
+mod embed;
 mod error;
 mod event_loop;
 mod exception;
@@ -59,12 +69,14 @@ mod op;
 mod prims;
 mod proactor;
 mod promise;
+mod reactor;
 mod remote;
 mod runtime;
 mod sys;
 pub mod task;
 pub mod time;
 mod timers;
+mod watch;
 
 pub mod driver;
 
@@ -79,6 +91,7 @@ pub use promise::{Abandoned, Placeholder, Promise, promise};
 pub use remote::LoopClosed;
 pub use runtime::{Builder, run};
 pub use task::{JoinError, JoinHandle, spawn};
+pub use watch::{add_reader, add_writer, remove_reader, remove_writer};
 
 /// The README's first example compiles.
 #[cfg(doctest)]

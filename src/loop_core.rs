@@ -7,7 +7,7 @@
 //! Rule of this crate: no foreign code (wakers, destructors, callbacks) runs while one of these cells is borrowed.
 
 use std::cell::{Cell, RefCell};
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
@@ -23,11 +23,13 @@ use crate::driver::{Closed, Completion, Control, Driver, Reply, Wait};
 use crate::exception::{Exception, report};
 use crate::flight::FlightTable;
 use crate::metrics::LoopCounters;
+use crate::op::Direction;
 use crate::remote::Letterbox;
 use crate::sys::Fd;
 use crate::task::{Owner, RawTask, Runnable, TaskId};
 use crate::time::Instant;
 use crate::timers::{Action, TimerId, Timers};
+use crate::watch::Watcher;
 
 /// Operations that may complete synchronously within one poll of a task before results go through the ready deque, so
 /// that a task which always finds its data ready cannot starve the others.
@@ -59,6 +61,8 @@ pub(crate) struct LoopCore {
     /// Every task that is not done.
     pub(crate) tasks: RefCell<Slab<RawTask>>,
     pub(crate) letterbox: Arc<Letterbox<Mail>>,
+    /// Foreign descriptors, and whom to call.
+    pub(crate) watchers: RefCell<HashMap<(Fd, Direction), Watcher>>,
     pub(crate) exception_handler: RefCell<Option<ExceptionHandler>>,
     pub(crate) counters: LoopCounters,
     /// Set by `stop`; the loop ends after the current turn.
@@ -90,6 +94,7 @@ impl LoopCore {
             timers: RefCell::default(),
             tasks: RefCell::default(),
             letterbox,
+            watchers: RefCell::default(),
             exception_handler: RefCell::default(),
             counters: LoopCounters::default(),
             stopping: Cell::new(false),
@@ -144,6 +149,8 @@ impl LoopCore {
         if self.is_closed() {
             return Err(crate::remote::LoopClosed.into());
         }
+        // An outer loop may have waited for us: from here on nobody need wake it.
+        self.letterbox.wake_up();
         Ok(self.enter())
     }
 
@@ -313,6 +320,7 @@ impl LoopCore {
         }
         let _entered = self.enter();
         self.cancel_tasks();
+        self.drop_watchers();
         self.drop_scheduled();
         let landed_all = self.land_everything();
         let closed = {

@@ -74,6 +74,23 @@ pub enum Op {
         /// How many slices; between 1 and [`MAX_SLICES`].
         count: usize,
     },
+    /// Waits until a descriptor can be read from or written to without waiting, or has an error to tell; moves no
+    /// bytes. Lands 0, at the earliest in the next poll.
+    Readiness {
+        /// Any descriptor that can be waited for.
+        fd: Fd,
+        /// Which of the two.
+        direction: Direction,
+    },
+}
+
+/// Reading or writing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Direction {
+    /// Bytes come in; for a listener, connections.
+    Read,
+    /// Bytes go out; for a connect, its end.
+    Write,
 }
 
 /// The most slices that one vectored operation carries: the kernel's `IOV_MAX`.
@@ -94,6 +111,7 @@ impl Op {
             Op::RecvVectored { .. } => "recv_vectored",
             Op::Send { .. } => "send",
             Op::SendVectored { .. } => "send_vectored",
+            Op::Readiness { .. } => "readiness",
         }
     }
 
@@ -106,7 +124,17 @@ impl Op {
             | Op::RecvManaged { fd }
             | Op::RecvVectored { fd, .. }
             | Op::Send { fd, .. }
-            | Op::SendVectored { fd, .. } => fd,
+            | Op::SendVectored { fd, .. }
+            | Op::Readiness { fd, .. } => fd,
+        }
+    }
+
+    /// Whether the operation waits for its descriptor to be readable or to be writable.
+    pub fn direction(&self) -> Direction {
+        match *self {
+            Op::Accept { .. } | Op::Recv { .. } | Op::RecvManaged { .. } | Op::RecvVectored { .. } => Direction::Read,
+            Op::Connect { .. } | Op::Send { .. } | Op::SendVectored { .. } => Direction::Write,
+            Op::Readiness { direction, .. } => direction,
         }
     }
 }

@@ -71,7 +71,9 @@ impl<T> Letterbox<T> {
     /// The loop is about to sleep. False if something was sent since it last looked: then it must not.
     #[must_use]
     pub(crate) fn fall_asleep(&self) -> bool {
-        self.state.compare_exchange(AWAKE, ASLEEP, SeqCst, SeqCst).is_ok()
+        // It may be asleep already: before, for an outer loop.
+        let before = self.state.compare_exchange(AWAKE, ASLEEP, SeqCst, SeqCst);
+        matches!(before, Ok(_) | Err(ASLEEP))
     }
 
     /// The loop came back from its sleep. What was sent meanwhile stays announced.

@@ -3,11 +3,15 @@
 use std::fmt;
 use std::future::Future;
 use std::io;
+use std::sync::Once;
 
 use crate::driver::{Driver, DriverChoice};
 use crate::event_loop::EventLoop;
 use crate::loop_core::LoopCore;
 use crate::null::Null;
+use crate::proactor;
+use crate::reactor;
+use crate::sys::errno;
 
 /// Runs `future` to its end on a new loop, and gives its output: asyncio's `run`.
 ///
@@ -71,8 +75,8 @@ impl Builder {
         }
     }
 
-    /// Chooses the driver. Without this call the variable `WINDLASS_DRIVER` (`auto`, `proactor`, `null`) decides, and
-    /// without that, `auto`.
+    /// Chooses the driver. Without this call the variable `WINDLASS_DRIVER` (`auto`, `proactor`, `reactor`, `null`)
+    /// decides, and without that, `auto`. A driver that was asked for and cannot be had is an error.
     pub fn driver(mut self, choice: DriverChoice) -> Builder {
         self.choice = Some(choice);
         self
@@ -170,8 +174,35 @@ fn choose(choice: Option<DriverChoice>, settings: &Settings) -> io::Result<Box<d
         },
     };
     match choice {
-        DriverChoice::Auto => crate::proactor::open(settings, "the best driver of this machine"),
-        DriverChoice::Proactor => crate::proactor::open(settings, reason),
+        DriverChoice::Auto => choose_best(settings),
+        DriverChoice::Proactor => proactor::open(settings, reason),
+        DriverChoice::Reactor => reactor::open(settings, reason),
         DriverChoice::Null => Ok(Box::new(Null::new(settings))),
     }
+}
+
+/// The proactor where it can be had, else the reactor. A machine that has run out of something is not helped by another
+/// driver, which would only hide it: that is an error.
+fn choose_best(settings: &Settings) -> io::Result<Box<dyn Driver>> {
+    let refusal = match proactor::open(settings, "the best driver of this machine") {
+        Err(error) if cfg!(feature = "reactor") && is_unavailable(&error) => error,
+        result => return result,
+    };
+    let driver = reactor::open(settings, &format!("the proactor cannot be had: {refusal}"))?;
+    // Where the build never had one, nobody expected it.
+    if proactor::IS_BUILT {
+        static TOLD: Once = Once::new();
+        TOLD.call_once(|| eprintln!("windlass: running on {}", driver.describe()));
+    }
+    Ok(driver)
+}
+
+/// Whether the kernel has no such driver, or does not let us have it.
+fn is_unavailable(error: &io::Error) -> bool {
+    let code = crate::error::os_code(error);
+    error.kind() == io::ErrorKind::Unsupported
+        || matches!(
+            code,
+            Some(errno::NO_SYSTEM_CALL | errno::NOT_PERMITTED | errno::NO_ACCESS | errno::INVALID)
+        )
 }

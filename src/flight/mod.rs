@@ -213,7 +213,11 @@ impl LoopCore {
                     harvest.bytes = buffer.filled().to_vec();
                 }
             }
-            Op::Accept { .. } | Op::Connect { .. } | Op::Send { .. } | Op::SendVectored { .. } => {}
+            Op::Accept { .. }
+            | Op::Connect { .. }
+            | Op::Send { .. }
+            | Op::SendVectored { .. }
+            | Op::Readiness { .. } => {}
         }
         // A cancel that worked, or an empty pool, took nothing from the stream. Any other error is told only once by the
         // kernel, so it is kept for the next reader.

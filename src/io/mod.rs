@@ -16,10 +16,12 @@
 //! # Ok::<(), std::io::Error>(())
 //! ```
 
+mod async_fd;
 mod buf;
 mod managed;
 pub(crate) mod pool;
 
+pub use async_fd::AsyncFd;
 pub use buf::{IoBuf, IoBufMut, Slice};
 pub use managed::ManagedBuf;
 pub(crate) use pool::BufferPool;

@@ -58,6 +58,16 @@ impl BufferPool {
         self.free.borrow_mut().pop()
     }
 
+    /// Takes a buffer that nobody holds, empty, for a receive that is made here and now.
+    pub(crate) fn take(self: &Rc<Self>) -> Option<PoolBuffer> {
+        let index = self.take_free()?;
+        Some(PoolBuffer {
+            pool: self.clone(),
+            index,
+            filled: 0,
+        })
+    }
+
     /// Where a buffer's memory begins.
     pub fn address(&self, index: u16) -> *mut u8 {
         assert!(index < self.count, "buffer {index} of a pool of {}", self.count);
@@ -112,6 +122,21 @@ impl PoolBuffer {
     pub fn filled(&self) -> &[u8] {
         // SAFETY: `wrap`'s caller vouched for these bytes, and nobody else holds the buffer until it is dropped.
         unsafe { std::slice::from_raw_parts(self.pool.address(self.index), self.filled) }
+    }
+
+    /// Where its memory begins, and how much there is of it.
+    pub(crate) fn memory(&mut self) -> (*mut u8, usize) {
+        (self.pool.address(self.index), self.pool.buffer_len())
+    }
+
+    /// Says how many bytes were received.
+    ///
+    /// # Safety
+    ///
+    /// The buffer's first `filled` bytes are initialised.
+    pub(crate) unsafe fn set_filled(&mut self, filled: usize) {
+        assert!(filled <= self.pool.buffer_len());
+        self.filled = filled;
     }
 
     /// What was received, to change in place.

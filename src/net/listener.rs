@@ -13,10 +13,10 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use super::addr::ToSocketAddrs;
-use super::socket::{IntoStdError, Socket, error_of};
+use super::socket::{IntoStdError, Socket};
 use super::stream::TcpStream;
 use crate::driver::{Control, FlightId, Landing};
-use crate::error::context;
+use crate::error::{context, from_code};
 use crate::exception::{Exception, report};
 use crate::flight::NextLanding;
 use crate::loop_core::LoopCore;
@@ -98,7 +98,7 @@ impl TcpListener {
                         ));
                     }
                 }
-                Err(code) => return Err(error_of(code)),
+                Err(code) => return Err(from_code(code)),
             }
         }
     }

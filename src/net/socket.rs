@@ -14,7 +14,7 @@ use crate::driver::{Control, Reply};
 use crate::flight::Fate;
 use crate::lane::Lane;
 use crate::loop_core::LoopCore;
-use crate::sys::{self, Fd, errno};
+use crate::sys::{self, Fd};
 
 /// An open descriptor, shared by its handle and the flights that use it. Closes when the last of them is gone.
 pub(crate) struct Descriptor {
@@ -95,6 +95,7 @@ impl Socket {
             );
         }
         self.descriptor.released.set(true);
+        let _ = self.core().control(Control::Forget { fd: self.fd() });
         Ok(self.fd())
     }
 
@@ -164,15 +165,6 @@ impl fmt::Debug for Socket {
             .field("local", &self.local_addr().ok())
             .field("peer", &self.peer_addr().ok())
             .finish()
-    }
-}
-
-/// What an operation's error code means to its caller. A cancel reaches somebody who still waits only when the loop has
-/// closed under them.
-pub(super) fn error_of(code: i32) -> io::Error {
-    match code {
-        errno::CANCELED => crate::remote::LoopClosed.into(),
-        code => io::Error::from_raw_os_error(code),
     }
 }
 

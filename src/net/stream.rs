@@ -6,10 +6,10 @@ use std::net::{Shutdown, SocketAddr};
 use std::rc::Rc;
 
 use super::addr::ToSocketAddrs;
-use super::socket::{Descriptor, IntoStdError, Socket, error_of};
+use super::socket::{Descriptor, IntoStdError, Socket};
 use super::split::{OwnedReadHalf, OwnedWriteHalf, ReadHalf, WriteHalf};
 use crate::driver::{Control, Landing, Outcome};
-use crate::error::context;
+use crate::error::{context, from_code};
 use crate::flight::{Fate, Flying};
 use crate::io::{BufResult, IoBuf, IoBufMut, ManagedBuf};
 use crate::op::{MAX_LEN, MAX_SLICES, Op};
@@ -101,7 +101,7 @@ impl TcpStream {
         if lane.has_unread(self.socket.core()).await
             && let Some(served) = lane.serve(&mut buf)
         {
-            return (served.map_err(error_of), buf);
+            return (served.map_err(from_code), buf);
         }
         let capacity = buf.capacity();
         let (landing, (_, mut buf)) = self.receive(buf, 0, capacity).await;
@@ -134,7 +134,7 @@ impl TcpStream {
             let mut head = Head { buf, len };
             match lane.serve(&mut head) {
                 Some(Ok(served)) => filled = served,
-                Some(Err(code)) => return (Err(error_of(code)), head.buf),
+                Some(Err(code)) => return (Err(from_code(code)), head.buf),
                 None => {}
             }
             buf = head.buf;
@@ -196,7 +196,7 @@ impl TcpStream {
         if lane.has_unread(core).await
             && let Some(served) = lane.serve_all()
         {
-            return served.map(ManagedBuf::from_heap).map_err(error_of);
+            return served.map(ManagedBuf::from_heap).map_err(from_code);
         }
         let fd = descriptor.fd;
         let (landing, _) = Flying::launch(core, lane, Fate::Keep, descriptor.clone(), 0, |_| Op::RecvManaged {
@@ -241,7 +241,7 @@ impl TcpStream {
                     set_all_filled(&mut bufs, count);
                     return (Ok(count), bufs);
                 }
-                Some(Err(code)) => return (Err(error_of(code)), bufs),
+                Some(Err(code)) => return (Err(from_code(code)), bufs),
                 None => {}
             }
         }
@@ -469,7 +469,7 @@ impl fmt::Debug for TcpStream {
 }
 
 fn count(outcome: Outcome) -> io::Result<usize> {
-    outcome.map(|count| count as usize).map_err(error_of)
+    outcome.map(|count| count as usize).map_err(from_code)
 }
 
 fn no_room() -> io::Error {

@@ -23,7 +23,7 @@ use crate::driver::{
     Start, Wait,
 };
 use crate::io::BufferPool;
-use crate::op::Op;
+use crate::op::{Direction, Op};
 use crate::runtime::Settings;
 use crate::sys::errno;
 use crate::time::Instant;
@@ -107,6 +107,11 @@ impl Null {
                 self.network.send(fd, unsafe { std::slice::from_raw_parts(ptr, len) })?
             }
             Op::SendVectored { fd, slices, count } => self.send_vectored(fd, slices, count)?,
+            Op::Readiness { fd, direction } => match direction {
+                Direction::Read if self.network.can_recv(fd) => Ok(0),
+                Direction::Write if self.network.can_send(fd) => Ok(0),
+                Direction::Read | Direction::Write => return None,
+            },
         };
         Some(Landing::last(outcome))
     }
@@ -119,24 +124,18 @@ impl Null {
         if !self.network.can_recv(fd) {
             return None;
         }
-        let free = self.pool.as_ref().and_then(|pool| Some((pool, pool.take_free()?)));
-        let Some((pool, index)) = free else {
+        let Some(mut buffer) = self.pool.as_ref().and_then(BufferPool::take) else {
             self.counters.pool_empty += 1;
             return Some(Landing::last(Err(errno::NO_BUFFERS)));
         };
-        let (address, len) = (pool.address(index), pool.buffer_len());
+        let (address, len) = buffer.memory();
         // SAFETY: the buffer was just taken from the pool, so nobody else has it.
         let outcome = self
             .network
             .recv(fd, |bytes| unsafe { copy_out(bytes, address, len) })?;
-        let filled = outcome.unwrap_or(0) as usize;
-        // SAFETY: the same buffer, and this many of its bytes were just written.
-        let buffer = Some(unsafe { pool.wrap(index, filled) }).filter(|_| filled > 0);
-        Some(Landing {
-            outcome,
-            more: false,
-            buffer,
-        })
+        // SAFETY: this many of its bytes were just written.
+        unsafe { buffer.set_filled(outcome.unwrap_or(0) as usize) };
+        Some(Landing::with_buffer(outcome, buffer))
     }
 
     fn send_vectored(&mut self, fd: i32, slices: *const crate::sys::IoVec, count: usize) -> Option<Outcome> {

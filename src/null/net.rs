@@ -53,6 +53,9 @@ impl Network {
             Control::Socket { .. } => Ok(Reply::Fd(self.add(Socket::Fresh { nodelay: false }))),
             // Only the kernel's own sockets exist outside of this network.
             Control::Adopt { .. } => Err(errno::BAD_FD),
+            Control::Watch { fd } if self.sockets.contains_key(&fd) => Ok(Reply::Done),
+            Control::Watch { .. } => Err(errno::BAD_FD),
+            Control::Forget { .. } => Ok(Reply::Done),
             Control::LocalAddr { fd } => match self.sockets.get(&fd).ok_or(errno::BAD_FD)? {
                 Socket::Fresh { .. } => Ok(Reply::Addr(SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)))),
                 Socket::Listener(listener) => Ok(Reply::Addr(listener.addr)),
@@ -181,9 +184,23 @@ impl Network {
     }
 
     pub(super) fn can_recv(&mut self, fd: Fd) -> bool {
+        if let Some(Socket::Listener(listener)) = self.sockets.get(&fd) {
+            return !listener.backlog.is_empty();
+        }
         match self.stream(fd) {
             Ok(stream) => !stream.inbox.is_empty() || stream.ended || stream.reset,
             Err(_) => true,
+        }
+    }
+
+    pub(super) fn can_send(&mut self, fd: Fd) -> bool {
+        let peer = match self.stream(fd) {
+            Ok(stream) if !stream.write_shut => stream.peer,
+            _ => return true,
+        };
+        match peer.map(|peer| self.stream(peer)) {
+            Some(Ok(peer)) => peer.inbox.len() < PIPE_LEN,
+            _ => true,
         }
     }
 

@@ -8,6 +8,9 @@ use std::io;
 use crate::driver::Driver;
 use crate::runtime::Settings;
 
+/// Whether this build has a proactor for this platform.
+pub(crate) const IS_BUILT: bool = cfg!(all(feature = "proactor", target_os = "linux"));
+
 /// Opens this platform's proactor.
 #[cfg(all(feature = "proactor", target_os = "linux"))]
 pub(crate) fn open(settings: &Settings, reason: &str) -> io::Result<Box<dyn Driver>> {
@@ -19,6 +22,6 @@ pub(crate) fn open(settings: &Settings, reason: &str) -> io::Result<Box<dyn Driv
 pub(crate) fn open(_settings: &Settings, _reason: &str) -> io::Result<Box<dyn Driver>> {
     Err(io::Error::new(
         io::ErrorKind::Unsupported,
-        "this build has no proactor: on Linux, enable the feature `proactor`; for tests there is DriverChoice::Null",
+        "this build has no proactor: that is for Linux, with the feature `proactor`",
     ))
 }

@@ -3,6 +3,7 @@
 //! What each platform's room must supply:
 //! - `Fd`, the type of a descriptor's number, `IoVec`, a slice as the kernel wants it, and `errno`, the error codes that the layers above tell apart;
 //! - `control`, a driver's control calls by plain system calls;
+//! - `perform`, an operation by the plain system call, if it need not wait, and `connected`, how a connect has ended;
 //! - `monotonic`, the clock;
 //! - the conversions between std's sockets and ours.
 

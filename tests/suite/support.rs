@@ -94,6 +94,10 @@ fn cases() -> Vec<Case> {
             name: "proactor",
             choice: DriverChoice::Proactor,
         },
+        Case {
+            name: "reactor",
+            choice: DriverChoice::Reactor,
+        },
     ];
     let wanted = std::env::var("WINDLASS_TEST_DRIVERS").ok();
     let is_wanted = |case: &Case| match &wanted {

@@ -34,7 +34,7 @@ use crate::driver::{
 };
 use crate::op::Op;
 use crate::runtime::Settings;
-use crate::sys;
+use crate::sys::{self, Fd};
 use crate::time::Instant;
 
 /// A sleep ends by then at the latest, and the loop sleeps again.
@@ -63,6 +63,8 @@ pub(crate) struct Uring {
     eventfd_count: Box<u64>,
     /// Whether the read on the eventfd is in the air.
     eventfd_armed: bool,
+    /// What an outer loop watches, once somebody has asked for it.
+    outer: Option<EventFd>,
     abilities: setup::Abilities,
     settings: Settings,
     reason: String,
@@ -79,6 +81,7 @@ impl Uring {
             eventfd: Arc::new(EventFd::new()?),
             eventfd_count: Box::new(0),
             eventfd_armed: false,
+            outer: None,
             abilities,
             settings: *settings,
             reason: reason.to_owned(),
@@ -195,6 +198,16 @@ impl Uring {
         submission.cq_overflow()
     }
 
+    /// Signals the outer loop if there is something left to do: its signal may have been taken back with others'.
+    fn tell_outer_loop(&mut self) {
+        if self.outer.is_some()
+            && !self.is_quiet()
+            && let Some(outer) = &self.outer
+        {
+            outer.notify();
+        }
+    }
+
     /// Keeps a read on the eventfd in the air, so that a notification ends a sleep.
     fn arm_eventfd(&mut self) {
         if self.eventfd_armed {
@@ -305,6 +318,10 @@ unsafe impl Driver for Uring {
         if must_enter || wait != Wait::No {
             self.enter(wait)?;
         }
+        // What completes from here on signals the outer loop again; what has completed is reaped now.
+        if let Some(outer) = &self.outer {
+            outer.clear();
+        }
         let mut held_back = self.reap(landed);
         // More was started than the ring holds, or more completed than it holds: go on until neither is so, or until the
         // kernel, short of memory, takes nothing; then the loop comes again.
@@ -317,6 +334,7 @@ unsafe impl Driver for Uring {
                 break;
             }
         }
+        self.tell_outer_loop();
         Ok(())
     }
 
@@ -326,14 +344,29 @@ unsafe impl Driver for Uring {
             self.unpark();
             let queued = self.ring.submission().len();
             if queued == 0 {
-                return Ok(());
+                break;
             }
             self.enter(Wait::No)?;
             // The kernel takes nothing before its completions are reaped: the next poll does that.
             if self.ring.submission().len() == queued {
-                return Ok(());
+                break;
             }
         }
+        self.tell_outer_loop();
+        Ok(())
+    }
+
+    fn descriptor(&mut self) -> io::Result<Fd> {
+        if self.outer.is_none() {
+            let outer = EventFd::for_outer_loop()?;
+            self.ring
+                .submitter()
+                .register_eventfd(outer.number())
+                .map_err(|error| crate::error::context("io_uring did not take an eventfd", error))?;
+            self.outer = Some(outer);
+            self.tell_outer_loop();
+        }
+        Ok(self.outer.as_ref().map_or(-1, EventFd::number))
     }
 
     fn notifier(&self) -> Arc<dyn Notify> {

@@ -6,6 +6,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use io_uring::{opcode, squeue, types};
 
 use crate::driver::Notify;
+use crate::sys::Fd;
 
 pub(super) struct EventFd {
     fd: OwnedFd,
@@ -13,8 +14,12 @@ pub(super) struct EventFd {
 
 impl EventFd {
     pub(super) fn new() -> io::Result<EventFd> {
+        EventFd::with_flags(libc::EFD_CLOEXEC)
+    }
+
+    fn with_flags(flags: libc::c_int) -> io::Result<EventFd> {
         // SAFETY: eventfd(2) touches no memory of ours.
-        let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) };
+        let fd = unsafe { libc::eventfd(0, flags) };
         if fd < 0 {
             return Err(crate::error::context(
                 "no descriptor could be had for the loop's eventfd",
@@ -24,6 +29,22 @@ impl EventFd {
         // SAFETY: the descriptor was just made and nobody else owns it.
         let fd = unsafe { OwnedFd::from_raw_fd(fd) };
         Ok(EventFd { fd })
+    }
+
+    /// One for an outer loop, which the kernel signals when something completes.
+    pub(super) fn for_outer_loop() -> io::Result<EventFd> {
+        EventFd::with_flags(libc::EFD_CLOEXEC | libc::EFD_NONBLOCK)
+    }
+
+    pub(super) fn number(&self) -> Fd {
+        self.fd.as_raw_fd()
+    }
+
+    /// Takes back what was signalled.
+    pub(super) fn clear(&self) {
+        let mut count = 0u64;
+        // SAFETY: the kernel writes eight bytes into the local. The only error is that nothing was signalled.
+        unsafe { libc::read(self.fd.as_raw_fd(), (&raw mut count).cast(), 8) };
     }
 
     /// A read that completes when the eventfd is written to, and resets it.

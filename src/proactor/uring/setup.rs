@@ -59,6 +59,7 @@ pub(super) fn open(settings: &Settings) -> io::Result<(IoUring, Abilities)> {
         (opcode::SendMsg::CODE, "SENDMSG"),
         (opcode::AsyncCancel::CODE, "ASYNC_CANCEL"),
         (opcode::Read::CODE, "READ"),
+        (opcode::PollAdd::CODE, "POLL_ADD"),
     ];
     if let Some((_, name)) = needed.iter().find(|(code, _)| !probe.is_supported(*code)) {
         return Err(too_old(&format!("no {name} operation")));

@@ -7,8 +7,8 @@ use io_uring::{opcode, squeue, types};
 use super::buffers;
 use super::setup::Abilities;
 use crate::driver::{SCRATCH_LEN, Scratch};
-use crate::op::Op;
-use crate::sys::IoVec;
+use crate::op::{Direction, Op};
+use crate::sys::{self, IoVec};
 
 /// How this driver lays out a flight's scratch.
 #[repr(C)]
@@ -72,6 +72,13 @@ pub(super) unsafe fn entry(op: Op, scratch: *mut Scratch, abilities: &Abilities)
                 .flags(NO_SIGNAL as u32)
                 .build()
         }
+        Op::Readiness { fd, direction } => {
+            let events = match direction {
+                Direction::Read => libc::POLLIN,
+                Direction::Write => libc::POLLOUT,
+            };
+            opcode::PollAdd::new(types::Fd(fd), events as u32).build()
+        }
     }
 }
 
@@ -81,10 +88,7 @@ pub(super) unsafe fn entry(op: Op, scratch: *mut Scratch, abilities: &Abilities)
 ///
 /// The scratch belongs to the flight, and so do the slices.
 unsafe fn message(scratch: *mut UringScratch, slices: *const IoVec, count: usize) -> *mut libc::msghdr {
-    // SAFETY: zeroes are a valid message header.
-    let mut header: libc::msghdr = unsafe { MaybeUninit::zeroed().assume_init() };
-    header.msg_iov = slices.cast_mut().cast();
-    header.msg_iovlen = count as _;
+    let header = sys::message(slices, count);
     // SAFETY: the caller's promise: the scratch is ours to write.
     unsafe {
         let place = (&raw mut (*scratch).message).cast::<libc::msghdr>();

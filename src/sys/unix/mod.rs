@@ -3,6 +3,8 @@
 //! Every socket made here is close-on-exec and non-blocking. io_uring waits on a non-blocking socket all the same, so a
 //! descriptor is the same thing on every driver and can be handed to std, or taken from it, without a change.
 
+mod perform;
+
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
@@ -10,6 +12,7 @@ use std::time::Duration;
 
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 
+pub(crate) use self::perform::{connected, message, perform};
 use crate::driver::{Control, Reply};
 use crate::net::{TcpListener, TcpStream};
 use crate::time::Instant;
@@ -55,6 +58,9 @@ pub(crate) mod errno {
     pub(crate) const RESET: i32 = libc::ECONNRESET;
     pub(crate) const NOT_CONNECTED: i32 = libc::ENOTCONN;
     pub(crate) const BAD_FD: i32 = libc::EBADF;
+    pub(crate) const NOT_PERMITTED: i32 = libc::EPERM;
+    pub(crate) const NO_ACCESS: i32 = libc::EACCES;
+    pub(crate) const NO_SYSTEM_CALL: i32 = libc::ENOSYS;
 }
 
 /// Reads the monotonic clock.
@@ -76,6 +82,8 @@ pub(crate) fn control(call: Control) -> io::Result<Reply> {
         Control::SetNodelay { fd, on } => with(fd, |socket| socket.set_tcp_nodelay(on)).map(|()| Reply::Done),
         Control::Nodelay { fd } => with(fd, |socket| socket.tcp_nodelay()).map(Reply::Flag),
         Control::Shutdown { fd, how } => with(fd, |socket| socket.shutdown(how)).map(|()| Reply::Done),
+        Control::Watch { fd } => watchable(fd).map(|()| Reply::Done),
+        Control::Forget { .. } => Ok(Reply::Done),
         Control::Close { fd } => {
             close(fd);
             Ok(Reply::Done)
@@ -109,6 +117,25 @@ fn listen(addr: SocketAddr, backlog: i32) -> io::Result<Fd> {
 /// Readies a socket that was made elsewhere. Fails, changing nothing of its ownership, if it is not an open descriptor.
 fn adopt(fd: Fd) -> io::Result<()> {
     with(fd, |socket| socket.set_nonblocking(true))
+}
+
+/// Whether a descriptor can be waited for. Files and folders are always ready, and epoll refuses them; so do we
+/// everywhere.
+fn watchable(fd: Fd) -> io::Result<()> {
+    let mut stat = std::mem::MaybeUninit::<libc::stat>::uninit();
+    // SAFETY: the kernel fills the local structure and keeps no pointer to it.
+    if unsafe { libc::fstat(fd, stat.as_mut_ptr()) } < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: fstat has filled it.
+    let mode = unsafe { stat.assume_init() }.st_mode;
+    match mode & libc::S_IFMT {
+        libc::S_IFREG | libc::S_IFDIR => Err(crate::error::context(
+            "a file or folder is always ready and cannot be waited for",
+            io::Error::from_raw_os_error(errno::NOT_PERMITTED),
+        )),
+        _ => Ok(()),
+    }
 }
 
 fn local_addr(fd: Fd) -> io::Result<SocketAddr> {
@@ -187,7 +214,8 @@ impl AsFd for TcpListener {
     }
 }
 
-fn borrow<'a>(fd: Fd) -> BorrowedFd<'a> {
+/// Borrows an open descriptor for as long as the caller borrows its owner.
+pub(crate) fn borrow<'a>(fd: Fd) -> BorrowedFd<'a> {
     assert!(fd >= 0, "a socket of the null driver has no descriptor");
     // SAFETY: the number is an open descriptor, and the caller ties the result to the borrow of its owner.
     unsafe { BorrowedFd::borrow_raw(fd) }

@@ -1,0 +1,80 @@
+//! Running inside another loop: a GUI's, a game's, a library's.
+//!
+//! The outer loop waits; ours only turns. Before it waits, it tells us ([`EventLoop::flush`]), and asks how long it may
+//! ([`EventLoop::next_deadline`]). When the descriptor that it watches for us ([`EventLoop::pollable`]) is readable, or
+//! the time has come, it turns us without waiting ([`EventLoop::turn_nowait`]).
+
+use std::io;
+use std::os::fd::BorrowedFd;
+
+use crate::driver::Wait;
+use crate::event_loop::EventLoop;
+use crate::loop_core::LoopCore;
+use crate::sys;
+use crate::time::Instant;
+
+/// Inside another loop.
+impl EventLoop {
+    /// A descriptor that becomes readable when the loop has something to do, for an outer loop to watch with `poll`,
+    /// `epoll` or whatever it has. Only watch it; reading from it is the loop's business.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// let event_loop = windlass::EventLoop::new()?;
+    /// let ours = event_loop.pollable()?;
+    /// let task = event_loop.spawn(windlass::time::sleep(Duration::from_millis(5)));
+    /// event_loop.turn_nowait()?;
+    /// while !task.is_finished() {
+    ///     event_loop.flush()?;
+    ///     let left = event_loop.next_deadline().map(|deadline| deadline - event_loop.time());
+    ///     # fn wait_for(_: std::os::fd::BorrowedFd<'_>, left: Option<Duration>) { std::thread::sleep(left.unwrap()) }
+    ///     wait_for(ours, left); // and for whatever else the outer loop waits for
+    ///     event_loop.turn_nowait()?;
+    /// }
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    ///
+    /// `examples/embed.rs` is a whole program around `poll(2)`.
+    pub fn pollable(&self) -> io::Result<BorrowedFd<'_>> {
+        self.core().driver.borrow_mut().descriptor().map(sys::borrow)
+    }
+
+    /// To be called right before the outer loop waits: hands what was started to the kernel, and lets calls from other
+    /// threads make [`pollable`](EventLoop::pollable) readable from now on.
+    pub fn flush(&self) -> io::Result<()> {
+        let core = self.core();
+        core.driver.borrow_mut().flush()?;
+        if !core.letterbox.fall_asleep() {
+            // Something was sent before we could be woken for it.
+            core.driver.borrow().notifier().notify();
+        }
+        Ok(())
+    }
+
+    /// When the loop must turn even if [`pollable`](EventLoop::pollable) does not become readable: now if something is
+    /// ready to run, else when the first timer is due. `None` if nothing but the descriptor can give it work.
+    pub fn next_deadline(&self) -> Option<Instant> {
+        match self.core().next_wait() {
+            Wait::No => Some(self.time()),
+            Wait::Until(deadline) => Some(deadline),
+            Wait::Forever => None,
+        }
+    }
+
+    /// One turn that does not sleep: looks what has happened, and runs what is ready. An error if a loop is running on
+    /// this thread already.
+    pub fn turn_nowait(&self) -> io::Result<()> {
+        let _entered = self.core().enter_to_run()?;
+        self.turn_once(LoopCore::no_wait)
+    }
+}
+
+impl LoopCore {
+    /// How long a turn that must not sleep waits. Where there is nothing to run, the driver is to look for it.
+    fn no_wait(&self) -> Wait {
+        match self.next_wait() {
+            Wait::No => Wait::No,
+            Wait::Until(_) | Wait::Forever => Wait::Until(Instant::from_origin(std::time::Duration::ZERO)),
+        }
+    }
+}

@@ -1,0 +1,158 @@
+//! Operations that wait for their descriptor to be ready.
+//!
+//! One place per flight, at the flight's own index, so that parking allocates nothing after warm-up. Those that wait for
+//! the same thing form a list, in the order in which they came; it is nearly always one long.
+
+use crate::driver::FlightId;
+use crate::op::Op;
+
+/// The first of those who wait for one direction of a descriptor: a flight's index, or nobody.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Queue(u32);
+
+/// No flight has this index.
+const NOBODY: u32 = FlightId::MAX_INDEX;
+
+impl Queue {
+    pub(super) const EMPTY: Queue = Queue(NOBODY);
+
+    pub(super) fn is_empty(self) -> bool {
+        self == Queue::EMPTY
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Parked {
+    id: FlightId,
+    op: Op,
+    next: Queue,
+}
+
+#[derive(Default)]
+pub(super) struct ParkingLot {
+    places: Vec<Option<Parked>>,
+}
+
+impl ParkingLot {
+    /// Parks an operation behind those who wait already.
+    pub(super) fn park(&mut self, queue: &mut Queue, id: FlightId, op: Op) {
+        let index = id.index as usize;
+        if index >= self.places.len() {
+            self.places.resize(index + 1, None);
+        }
+        let parked = Parked {
+            id,
+            op,
+            next: Queue::EMPTY,
+        };
+        self.places[index] = Some(parked);
+        *self.end_of(queue) = Queue(id.index);
+    }
+
+    fn end_of<'a>(&'a mut self, queue: &'a mut Queue) -> &'a mut Queue {
+        let mut last = queue.0;
+        if last == NOBODY {
+            return queue;
+        }
+        while let Some(Parked { next: Queue(next), .. }) = self.at(last)
+            && *next != NOBODY
+        {
+            last = *next;
+        }
+        &mut self.at(last).expect("a queue leads to parked operations").next
+    }
+
+    fn at(&mut self, index: u32) -> Option<&mut Parked> {
+        self.places.get_mut(index as usize)?.as_mut()
+    }
+
+    /// Who waits first.
+    pub(super) fn first(&mut self, queue: Queue) -> Option<(FlightId, Op)> {
+        self.at(queue.0).map(|parked| (parked.id, parked.op))
+    }
+
+    /// Takes out who waits first.
+    pub(super) fn pop(&mut self, queue: &mut Queue) -> Option<FlightId> {
+        let parked = self.places.get_mut(queue.0 as usize)?.take()?;
+        *queue = parked.next;
+        Some(parked.id)
+    }
+
+    /// The operation of a flight, if it is parked.
+    pub(super) fn op_of(&mut self, id: FlightId) -> Option<Op> {
+        let parked = self.at(id.index).filter(|parked| parked.id == id)?;
+        Some(parked.op)
+    }
+
+    /// Takes out a flight from the middle of its queue.
+    pub(super) fn remove(&mut self, queue: &mut Queue, id: FlightId) {
+        let mut link = *queue;
+        if link.0 == id.index {
+            self.pop(queue);
+            return;
+        }
+        while let Some(parked) = self.at(link.0) {
+            let next = parked.next;
+            if next.0 == id.index {
+                let mut rest = next;
+                self.pop(&mut rest);
+                if let Some(parked) = self.at(link.0) {
+                    parked.next = rest;
+                }
+                return;
+            }
+            link = next;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::op::Direction;
+
+    fn id(index: u32) -> FlightId {
+        FlightId { index, generation: 7 }
+    }
+
+    fn queue_of(indices: &[u32]) -> (ParkingLot, Queue) {
+        let mut lot = ParkingLot::default();
+        let mut queue = Queue::EMPTY;
+        for &index in indices {
+            let direction = Direction::Read;
+            lot.park(&mut queue, id(index), Op::Readiness { fd: 3, direction });
+        }
+        (lot, queue)
+    }
+
+    fn drain(mut lot: ParkingLot, mut queue: Queue) -> Vec<u32> {
+        std::iter::from_fn(|| lot.pop(&mut queue)).map(|id| id.index).collect()
+    }
+
+    #[test]
+    fn first_come_first_served() {
+        let (lot, queue) = queue_of(&[5, 0, 9]);
+        assert_eq!(drain(lot, queue), [5, 0, 9]);
+    }
+
+    #[test]
+    fn anyone_can_be_taken_out() {
+        for (gone, left) in [(5, [0, 9]), (0, [5, 9]), (9, [5, 0])] {
+            let (mut lot, mut queue) = queue_of(&[5, 0, 9]);
+            lot.remove(&mut queue, id(gone));
+            assert!(lot.op_of(id(gone)).is_none());
+            assert_eq!(drain(lot, queue), left);
+        }
+    }
+
+    #[test]
+    fn an_earlier_tenant_of_an_index_is_not_found() {
+        let (mut lot, _) = queue_of(&[5]);
+        let earlier = FlightId {
+            generation: 6,
+            index: 5,
+        };
+        assert!(lot.op_of(earlier).is_none());
+        assert!(lot.op_of(id(5)).is_some());
+    }
+}

@@ -1,0 +1,122 @@
+//! What is known of each descriptor: one place per number. Numbers are small, since the kernel gives out the lowest that
+//! is free.
+
+use mio::Token;
+
+use super::parked::Queue;
+use crate::op::Direction;
+use crate::sys::Fd;
+
+/// One direction of a descriptor.
+pub(super) struct Side {
+    pub(super) queue: Queue,
+    /// False when the last try found nothing more, and no news has come since: another try would be in vain.
+    pub(super) may_be_ready: bool,
+    /// The kernel has told of an end, an error or urgent bytes, and will not tell again: every operation is tried.
+    pub(super) always_try: bool,
+}
+
+impl Side {
+    const NEW: Side = Side {
+        queue: Queue::EMPTY,
+        may_be_ready: true,
+        always_try: false,
+    };
+
+    /// The last try found nothing more.
+    pub(super) fn used_up(&mut self) {
+        self.may_be_ready = self.always_try;
+    }
+}
+
+/// A descriptor's number and who has it.
+pub(super) struct Place {
+    pub(super) registered: bool,
+    /// How often this number was given to somebody else.
+    generation: usize,
+    read: Side,
+    write: Side,
+}
+
+impl Place {
+    const NEW: Place = Place {
+        registered: false,
+        generation: 0,
+        read: Side::NEW,
+        write: Side::NEW,
+    };
+
+    pub(super) fn side(&mut self, direction: Direction) -> &mut Side {
+        match direction {
+            Direction::Read => &mut self.read,
+            Direction::Write => &mut self.write,
+        }
+    }
+
+    pub(super) fn nobody_waits(&self) -> bool {
+        self.read.queue.is_empty() && self.write.queue.is_empty()
+    }
+}
+
+/// By number.
+#[derive(Default)]
+pub(super) struct Places {
+    places: Vec<Place>,
+}
+
+/// A token's lower bits are the descriptor's number, the others its generation.
+const FD_BITS: u32 = if usize::BITS == 64 { 32 } else { 22 };
+const GENERATIONS: usize = (1 << (usize::BITS - FD_BITS)) - 1;
+
+impl Places {
+    pub(super) fn get(&mut self, fd: Fd) -> &mut Place {
+        let index = usize::try_from(fd).expect("descriptors of the kernel are not negative");
+        if index >= self.places.len() {
+            self.places.resize_with(index + 1, || Place::NEW);
+        }
+        &mut self.places[index]
+    }
+
+    /// What events for this descriptor are marked with.
+    pub(super) fn token(&mut self, fd: Fd) -> Token {
+        Token(self.get(fd).generation << FD_BITS | fd as usize)
+    }
+
+    /// The descriptor that an event is for. `None` if its number belongs to somebody else by now.
+    pub(super) fn fd_of(&mut self, token: Token) -> Option<Fd> {
+        let fd = token.0 & ((1 << FD_BITS) - 1);
+        let place = self.places.get(fd)?;
+        let is_current = place.registered && place.generation == token.0 >> FD_BITS;
+        is_current.then_some(fd as Fd)
+    }
+
+    /// A new tenant comes, or the old one leaves: nothing that was known of the number holds any more.
+    pub(super) fn renew(&mut self, fd: Fd) {
+        let place = self.get(fd);
+        debug_assert!(place.nobody_waits());
+        *place = Place {
+            generation: (place.generation + 1) & GENERATIONS,
+            ..Place::NEW
+        };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_event_for_an_earlier_tenant_is_recognised() {
+        let mut places = Places::default();
+        let token = places.token(5);
+        assert_eq!(places.fd_of(token), None, "not registered");
+        places.get(5).registered = true;
+        assert_eq!(places.fd_of(token), Some(5));
+        places.renew(5);
+        places.get(5).registered = true;
+        assert_eq!(places.fd_of(token), None);
+        let token = places.token(5);
+        assert_eq!(places.fd_of(token), Some(5));
+        assert_eq!(places.fd_of(Token(1 << 20)), None);
+    }
+}

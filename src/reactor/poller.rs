@@ -1,0 +1,365 @@
+//! The driver itself: try, park, wait, try again.
+
+use std::io;
+use std::os::fd::AsRawFd;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use mio::event::Event;
+use mio::unix::SourceFd;
+use mio::{Events, Interest, Poll, Token, Waker};
+
+use super::pace::Pace;
+use super::parked::ParkingLot;
+use super::places::Places;
+use super::sleep;
+use crate::driver::{
+    Completion, Control, Description, Driver, DriverCounters, FlightId, Landing, Notify, Outcome, Reply, Scratch,
+    Start, Wait,
+};
+use crate::io::BufferPool;
+use crate::op::{Direction, Op};
+use crate::runtime::Settings;
+use crate::sys::{self, Fd, errno};
+use crate::time::Instant;
+
+/// How many descriptors one look can tell of; more are told at the next.
+const EVENTS: usize = 1024;
+
+/// Another thread wants the loop. No descriptor has this token: their numbers stop short of it.
+const NOTIFIED: Token = Token(usize::MAX);
+
+/// Whether a receive that did not fill its buffer has emptied the socket. Urgent bytes are an exception that only Linux
+/// tells of.
+const SHORT_IS_EMPTY: bool = cfg!(target_os = "linux");
+
+#[cfg(target_os = "linux")]
+const INTERESTS: Interest = Interest::READABLE.add(Interest::WRITABLE).add(Interest::PRIORITY);
+#[cfg(not(target_os = "linux"))]
+const INTERESTS: Interest = Interest::READABLE.add(Interest::WRITABLE);
+
+pub(crate) struct Reactor {
+    events: Events,
+    notifier: Arc<Notifier>,
+    pace: Pace,
+    works: Works,
+    reason: String,
+}
+
+/// All but the events, so that these can be read while this is changed.
+struct Works {
+    poll: Poll,
+    places: Places,
+    lot: ParkingLot,
+    /// What has completed outside of a poll: cancels, and descriptors that were ready at once.
+    done: Vec<Completion>,
+    pool: Option<Rc<BufferPool>>,
+    settings: Settings,
+    counters: DriverCounters,
+}
+
+impl Reactor {
+    pub(crate) fn open(settings: &Settings, reason: &str) -> io::Result<Reactor> {
+        let explain = |error| crate::error::context("the reactor could not be opened", error);
+        let poll = Poll::new().map_err(explain)?;
+        let waker = Waker::new(poll.registry(), NOTIFIED).map_err(explain)?;
+        Ok(Reactor {
+            events: Events::with_capacity(EVENTS),
+            notifier: Arc::new(Notifier(waker)),
+            pace: Pace::new(),
+            works: Works {
+                poll,
+                places: Places::default(),
+                lot: ParkingLot::default(),
+                done: Vec::new(),
+                pool: None,
+                settings: *settings,
+                counters: DriverCounters::default(),
+            },
+            reason: reason.to_owned(),
+        })
+    }
+}
+
+impl Works {
+    /// Carries an operation out, if it need not wait, and notes what that says about its descriptor.
+    ///
+    /// # Safety
+    ///
+    /// What `op` points to belongs to a flight that has not landed.
+    unsafe fn attempt(&mut self, op: Op, begun: bool) -> Option<Landing> {
+        let landing = match op {
+            Op::RecvManaged { fd } => self.recv_managed(fd),
+            Op::Connect { fd, .. } if begun => sys::connected(fd).map(Landing::last),
+            // SAFETY: the caller's promise.
+            _ => unsafe { sys::perform(op) }.map(Landing::last),
+        };
+        let outcome = landing.as_ref().map(|landing| landing.outcome);
+        if let (Op::Accept { .. }, Some(Ok(fd))) = (op, outcome) {
+            self.greet(fd as Fd);
+        }
+        let empty = match outcome {
+            None => true,
+            // SAFETY: the caller's promise.
+            Some(Ok(count)) => SHORT_IS_EMPTY && count > 0 && unsafe { self.wanted(op) } > count as usize,
+            Some(Err(_)) => false,
+        };
+        if empty {
+            self.places.get(op.fd()).side(op.direction()).used_up();
+        }
+        landing
+    }
+
+    /// How many bytes an operation could have moved.
+    ///
+    /// # Safety
+    ///
+    /// What `op` points to belongs to a flight that has not landed.
+    unsafe fn wanted(&self, op: Op) -> usize {
+        match op {
+            Op::Recv { len, .. } | Op::Send { len, .. } => len,
+            Op::RecvManaged { .. } => self.settings.managed_len,
+            Op::RecvVectored { slices, count, .. } | Op::SendVectored { slices, count, .. } => {
+                // SAFETY: the caller's promise.
+                let slices = unsafe { std::slice::from_raw_parts(slices, count) };
+                slices.iter().map(|slice| slice.len).sum()
+            }
+            Op::Accept { .. } | Op::Connect { .. } | Op::Readiness { .. } => 0,
+        }
+    }
+
+    fn recv_managed(&mut self, fd: Fd) -> Option<Landing> {
+        if self.pool.is_none() {
+            let count = self.settings.managed_count.next_power_of_two();
+            self.pool = BufferPool::new(count, self.settings.managed_len);
+        }
+        let Some(mut buffer) = self.pool.as_ref().and_then(BufferPool::take) else {
+            self.counters.pool_empty += 1;
+            return Some(Landing::last(Err(errno::NO_BUFFERS)));
+        };
+        let (ptr, len) = buffer.memory();
+        // SAFETY: the buffer was just taken from the pool, so nobody else has it.
+        let outcome = unsafe { sys::perform(Op::Recv { fd, ptr, len }) }?;
+        // SAFETY: the kernel has just written this many bytes.
+        unsafe { buffer.set_filled(outcome.unwrap_or(0) as usize) };
+        Some(Landing::with_buffer(outcome, buffer))
+    }
+
+    /// Lets an operation wait until its descriptor is ready.
+    fn park(&mut self, id: FlightId, op: Op) -> Result<(), i32> {
+        let fd = op.fd();
+        if !self.places.get(fd).registered {
+            self.register(fd)?;
+        }
+        let queue = &mut self.places.get(fd).side(op.direction()).queue;
+        self.lot.park(queue, id, op);
+        Ok(())
+    }
+
+    fn register(&mut self, fd: Fd) -> Result<(), i32> {
+        let token = self.places.token(fd);
+        let registry = self.poll.registry();
+        let result = match registry.register(&mut SourceFd(&fd), token, INTERESTS) {
+            // The same file under the same number as before, closed and opened behind our back.
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                registry.reregister(&mut SourceFd(&fd), token, INTERESTS)
+            }
+            result => result,
+        };
+        result.map_err(|error| error.raw_os_error().unwrap_or(errno::INVALID))?;
+        self.places.get(fd).registered = true;
+        Ok(())
+    }
+
+    /// A descriptor comes under this number. Whoever still waits for an earlier one was left behind by somebody who
+    /// closed it without a word to us.
+    fn greet(&mut self, fd: Fd) {
+        for direction in [Direction::Read, Direction::Write] {
+            while let Some(id) = self.lot.pop(&mut self.places.get(fd).side(direction).queue) {
+                self.finish(id, Err(errno::BAD_FD));
+            }
+        }
+        self.places.renew(fd);
+    }
+
+    /// A descriptor leaves. The kernel is told even if it will be closed: a duplicate would keep the registration alive,
+    /// and wake us for nobody.
+    fn dismiss(&mut self, fd: Fd) {
+        if fd < 0 || !self.places.get(fd).nobody_waits() {
+            return;
+        }
+        if self.places.get(fd).registered {
+            // If it was closed behind our back there is nothing to take back.
+            let _ = self.poll.registry().deregister(&mut SourceFd(&fd));
+        }
+        self.places.renew(fd);
+    }
+
+    fn finish(&mut self, id: FlightId, outcome: Outcome) {
+        self.done.push(Completion {
+            id,
+            landing: Landing::last(outcome),
+        });
+    }
+
+    /// A descriptor is said to be ready: those who wait for it try again.
+    fn on_event(&mut self, event: &Event, landed: &mut Vec<Completion>) {
+        if event.token() == NOTIFIED {
+            return;
+        }
+        let Some(fd) = self.places.fd_of(event.token()) else {
+            self.counters.stale_events += 1;
+            return;
+        };
+        let is_over = event.is_error() || (event.is_read_closed() && event.is_write_closed());
+        if event.is_readable() || event.is_read_closed() || is_over {
+            let side = self.places.get(fd).side(Direction::Read);
+            side.may_be_ready = true;
+            side.always_try |= event.is_read_closed() || event.is_priority() || is_over;
+            self.try_again(fd, Direction::Read, landed);
+        }
+        if event.is_writable() || event.is_write_closed() || is_over {
+            let side = self.places.get(fd).side(Direction::Write);
+            side.may_be_ready = true;
+            side.always_try |= event.is_write_closed() || is_over;
+            self.try_again(fd, Direction::Write, landed);
+        }
+    }
+
+    /// Tries what is parked, in order, until one would have to wait again.
+    fn try_again(&mut self, fd: Fd, direction: Direction, landed: &mut Vec<Completion>) {
+        loop {
+            let queue = self.places.get(fd).side(direction).queue;
+            let Some((id, op)) = self.lot.first(queue) else { return };
+            // SAFETY: the flight is parked, so it has not landed and owns what its operation points to.
+            let Some(landing) = (unsafe { self.attempt(op, true) }) else {
+                return;
+            };
+            self.lot.pop(&mut self.places.get(fd).side(direction).queue);
+            landed.push(Completion { id, landing });
+        }
+    }
+}
+
+// SAFETY: an operation's memory is touched only in `attempt`, by a system call that has returned when its landing is told.
+// A flight that is parked lands once: it leaves the lot with its landing, or with its cancel.
+unsafe impl Driver for Reactor {
+    fn describe(&self) -> Description {
+        let (name, features) = match cfg!(target_os = "linux") {
+            true => ("epoll", vec!["edge-triggered", "ppoll for short sleeps"]),
+            false => ("kqueue", vec!["edge-triggered"]),
+        };
+        Description::new(name, features, self.reason.clone())
+    }
+
+    fn now(&self) -> Instant {
+        sys::monotonic()
+    }
+
+    fn control(&mut self, call: Control) -> io::Result<Reply> {
+        match call {
+            Control::Close { fd } | Control::Reset { fd } | Control::Forget { fd } => self.works.dismiss(fd),
+            _ => {}
+        }
+        let reply = sys::control(call)?;
+        match (call, reply) {
+            (_, Reply::Fd(fd)) | (Control::Adopt { fd }, _) => self.works.greet(fd),
+            (Control::Watch { fd }, _) if self.works.places.get(fd).nobody_waits() => {
+                self.works.dismiss(fd);
+                self.works.register(fd).map_err(io::Error::from_raw_os_error)?;
+            }
+            _ => {}
+        }
+        Ok(reply)
+    }
+
+    unsafe fn start(&mut self, id: FlightId, op: Op, _scratch: *mut Scratch) -> Start {
+        let works = &mut self.works;
+        works.counters.submissions += 1;
+        if op.fd() < 0 {
+            return Start::Done(Landing::last(Err(errno::BAD_FD)));
+        }
+        // Whoever uses a foreign descriptor tells us nothing, so there is nothing to go by.
+        let is_foreign = matches!(op, Op::Readiness { .. });
+        let side = works.places.get(op.fd()).side(op.direction());
+        if side.may_be_ready || is_foreign {
+            // SAFETY: the caller's promise: the flight owns what `op` points to, and has not landed.
+            match unsafe { works.attempt(op, false) } {
+                Some(landing) if is_foreign => {
+                    works.finish(id, landing.outcome);
+                    return Start::Pending;
+                }
+                Some(landing) => {
+                    works.counters.completions += 1;
+                    return Start::Done(landing);
+                }
+                None => {}
+            }
+        }
+        match works.park(id, op) {
+            Ok(()) => Start::Pending,
+            Err(code) => Start::Done(Landing::last(Err(code))),
+        }
+    }
+
+    fn cancel(&mut self, id: FlightId) {
+        let works = &mut self.works;
+        // One that is not parked has completed.
+        let Some(op) = works.lot.op_of(id) else {
+            works.counters.late_cancels += 1;
+            return;
+        };
+        let queue = &mut works.places.get(op.fd()).side(op.direction()).queue;
+        works.lot.remove(queue, id);
+        works.finish(id, Err(errno::CANCELED));
+    }
+
+    fn poll(&mut self, landed: &mut Vec<Completion>, wait: Wait) -> io::Result<()> {
+        let works = &mut self.works;
+        let before = landed.len();
+        // What is here already is served before anybody sleeps.
+        let wait = if works.done.is_empty() { wait } else { Wait::No };
+        landed.append(&mut works.done);
+        if wait == Wait::No && !self.pace.is_due() {
+            works.counters.completions += (landed.len() - before) as u64;
+            works.counters.spins += u64::from(landed.len() == before);
+            return Ok(());
+        }
+        works.counters.enters += sleep::wait(&mut works.poll, &mut self.events, wait)?;
+        self.pace.asked();
+        for event in &self.events {
+            works.on_event(event, landed);
+        }
+        works.counters.completions += (landed.len() - before) as u64;
+        Ok(())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        if !self.works.done.is_empty() {
+            self.notifier.notify();
+        }
+        Ok(())
+    }
+
+    fn descriptor(&mut self) -> io::Result<Fd> {
+        Ok(self.works.poll.as_raw_fd())
+    }
+
+    fn notifier(&self) -> Arc<dyn Notify> {
+        self.notifier.clone()
+    }
+
+    fn counters(&self) -> DriverCounters {
+        self.works.counters
+    }
+}
+
+/// Ends a sleep from another thread.
+struct Notifier(Waker);
+
+impl Notify for Notifier {
+    fn notify(&self) {
+        // The only error is a full counter, which wakes too.
+        let _ = self.0.wake();
+    }
+}

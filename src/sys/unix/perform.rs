@@ -1,0 +1,145 @@
+//! An operation as the plain system call: tried at once, never waiting.
+//!
+//! A readiness-based driver calls this first, and again each time the descriptor is said to be ready. Every descriptor is
+//! non-blocking, so a call that would have to wait says so.
+
+use std::io;
+use std::mem::MaybeUninit;
+
+use super::{Fd, IoVec, errno, with};
+use crate::driver::Outcome;
+use crate::op::{Direction, Op};
+
+/// Writing to a closed connection is an error, not a signal. Where the flag is missing, socket2 has set the same as an
+/// option of the socket.
+#[cfg(not(target_vendor = "apple"))]
+const NO_SIGNAL: libc::c_int = libc::MSG_NOSIGNAL;
+#[cfg(target_vendor = "apple")]
+const NO_SIGNAL: libc::c_int = 0;
+
+/// Carries an operation out; `None` if it would have to wait.
+///
+/// # Safety
+///
+/// The memory that `op` points to is the caller's to use until this returns.
+pub(crate) unsafe fn perform(op: Op) -> Option<Outcome> {
+    match op {
+        Op::Accept { fd } => attempt(|| accept(fd)),
+        Op::Connect { fd, addr } => connect(fd, addr),
+        Op::Recv { fd, ptr, len } => {
+            // SAFETY: the caller's promise: `len` bytes from `ptr` on may be written.
+            attempt(|| unsafe { libc::recv(fd, ptr.cast(), len, 0) })
+        }
+        // There is no pool here: a driver that has one turns this into a `Recv`.
+        Op::RecvManaged { .. } => Some(Err(errno::NO_BUFFERS)),
+        Op::RecvVectored { fd, slices, count } => {
+            let mut message = message(slices, count);
+            // SAFETY: the caller's promise: the slices, and what they point to, are there and may be written.
+            attempt(|| unsafe { libc::recvmsg(fd, &mut message, 0) })
+        }
+        Op::Send { fd, ptr, len, all: _ } => {
+            // SAFETY: the caller's promise: `len` bytes from `ptr` on may be read.
+            attempt(|| unsafe { libc::send(fd, ptr.cast(), len, NO_SIGNAL) })
+        }
+        Op::SendVectored { fd, slices, count } => {
+            let message = message(slices, count);
+            // SAFETY: the caller's promise: the slices, and what they point to, are there.
+            attempt(|| unsafe { libc::sendmsg(fd, &message, NO_SIGNAL) })
+        }
+        Op::Readiness { fd, direction } => ready(fd, direction),
+    }
+}
+
+/// Makes a call until no signal interrupts it; `None` if it would have to wait.
+fn attempt(mut call: impl FnMut() -> libc::ssize_t) -> Option<Outcome> {
+    loop {
+        let result = call();
+        if result >= 0 {
+            return Some(Ok(result as u32));
+        }
+        match last_errno() {
+            libc::EINTR => {}
+            // On some systems they are two.
+            code if code == libc::EAGAIN || code == libc::EWOULDBLOCK => return None,
+            code => return Some(Err(code)),
+        }
+    }
+}
+
+fn last_errno() -> i32 {
+    io::Error::last_os_error().raw_os_error().unwrap_or(0)
+}
+
+#[cfg(not(target_vendor = "apple"))]
+fn accept(fd: Fd) -> libc::ssize_t {
+    let flags = libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+    // SAFETY: no address is asked for, so the kernel touches no memory of ours.
+    let accepted = unsafe { libc::accept4(fd, std::ptr::null_mut(), std::ptr::null_mut(), flags) };
+    accepted as libc::ssize_t
+}
+
+/// Here the flags are set afterwards; socket2 knows which.
+#[cfg(target_vendor = "apple")]
+fn accept(fd: Fd) -> libc::ssize_t {
+    use std::os::fd::IntoRawFd;
+    let accepted = with(fd, |listener| {
+        let (socket, _) = listener.accept()?;
+        socket.set_nonblocking(true)?;
+        Ok(socket.into_raw_fd())
+    });
+    // The error is the last call's, and the caller reads it from there.
+    accepted.map_or(-1, |fd| fd as libc::ssize_t)
+}
+
+/// Begins to connect.
+fn connect(fd: Fd, addr: std::net::SocketAddr) -> Option<Outcome> {
+    let addr = socket2::SockAddr::from(addr);
+    // SAFETY: the address is a local, of the length that it says.
+    if unsafe { libc::connect(fd, addr.as_ptr().cast(), addr.len()) } == 0 {
+        return Some(Ok(0));
+    }
+    match last_errno() {
+        // A signal does not stop it: it goes on by itself.
+        libc::EINPROGRESS | libc::EALREADY | libc::EINTR => None,
+        code => Some(Err(code)),
+    }
+}
+
+/// How a connect that had to wait has ended; `None` if it has not. Being writable alone does not say that it has.
+pub(crate) fn connected(fd: Fd) -> Option<Outcome> {
+    match with(fd, |socket| socket.take_error()) {
+        Ok(None) => {}
+        Ok(Some(error)) | Err(error) => return Some(Err(error.raw_os_error().unwrap_or(errno::INVALID))),
+    }
+    match with(fd, |socket| socket.peer_addr()) {
+        Ok(_) => Some(Ok(0)),
+        Err(error) if error.raw_os_error() == Some(errno::NOT_CONNECTED) => None,
+        Err(error) => Some(Err(error.raw_os_error().unwrap_or(errno::INVALID))),
+    }
+}
+
+/// Looks whether a descriptor is ready.
+fn ready(fd: Fd, direction: Direction) -> Option<Outcome> {
+    let events = match direction {
+        Direction::Read => libc::POLLIN,
+        Direction::Write => libc::POLLOUT,
+    };
+    let mut poll = libc::pollfd { fd, events, revents: 0 };
+    // SAFETY: the kernel reads and writes the one local structure.
+    let count = attempt(|| unsafe { libc::poll(&mut poll, 1, 0) } as libc::ssize_t)?;
+    match count {
+        Ok(0) => None,
+        Ok(_) if poll.revents & libc::POLLNVAL != 0 => Some(Err(errno::BAD_FD)),
+        Ok(_) => Some(Ok(0)),
+        Err(code) => Some(Err(code)),
+    }
+}
+
+/// A message header for these slices.
+pub(crate) fn message(slices: *const IoVec, count: usize) -> libc::msghdr {
+    // SAFETY: zeroes are a valid message header.
+    let mut header: libc::msghdr = unsafe { MaybeUninit::zeroed().assume_init() };
+    header.msg_iov = slices.cast_mut().cast();
+    header.msg_iovlen = count as _;
+    header
+}

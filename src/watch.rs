@@ -1,0 +1,259 @@
+//! Descriptors that are not ours: callbacks when somebody else's socket, pipe or device is ready.
+//!
+//! As in asyncio they are level-triggered: the callback runs once per turn as long as the descriptor is ready. A watcher
+//! is a small task that waits for readiness, runs the callback, and waits again. Nothing of it is in the kernel while
+//! the callback runs, so that may do with the descriptor what it likes, and may remove itself.
+
+use std::cell::{Cell, RefCell};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::panic::{AssertUnwindSafe, Location, catch_unwind};
+use std::rc::Rc;
+
+use crate::driver::Control;
+use crate::error::{context, from_code};
+use crate::event_loop::EventLoop;
+use crate::exception::{Exception, report};
+use crate::flight::{Fate, Flying};
+use crate::lane::Lane;
+use crate::loop_core::LoopCore;
+use crate::op::{Direction, Op};
+use crate::sys::Fd;
+use crate::task::{JoinHandle, spawn_unchecked};
+
+/// One direction of a foreign descriptor, and whom to call.
+pub(crate) struct Watcher {
+    slot: Rc<Slot>,
+    task: JoinHandle<()>,
+}
+
+/// The callback, where both its task and whoever removes it can reach it.
+struct Slot {
+    callback: RefCell<Option<Box<dyn FnMut()>>>,
+    removed: Cell<bool>,
+    /// Foreign code is running inside the watcher's task.
+    running: Cell<bool>,
+    location: &'static Location<'static>,
+}
+
+impl Slot {
+    fn call(&self) {
+        let Some(mut callback) = self.callback.take() else {
+            return;
+        };
+        self.running.set(true);
+        if let Err(payload) = catch_unwind(AssertUnwindSafe(&mut callback)) {
+            report(Exception::callback_panic(self.location, payload));
+        }
+        if self.removed.get() {
+            crate::exception::guard("a callback's destructor", || drop(callback));
+        } else {
+            self.callback.replace(Some(callback));
+        }
+        self.running.set(false);
+    }
+
+    /// From now on nothing is called. What the callback captured is dropped, at the latest when it returns.
+    fn empty(&self) {
+        self.removed.set(true);
+        let callback = self.callback.take();
+        crate::exception::guard("a callback's destructor", || drop(callback));
+    }
+}
+
+impl LoopCore {
+    /// Waits until a descriptor is ready.
+    pub(crate) async fn readiness(&self, fd: Fd, direction: Direction) -> io::Result<()> {
+        let lane = Lane::default();
+        let plan = |(): &mut ()| Op::Readiness { fd, direction };
+        let (landing, ()) = Flying::launch(self, &lane, Fate::Discard, (), 0, plan).await;
+        landing.outcome.map(|_| ()).map_err(from_code)
+    }
+
+    fn add_watcher(
+        &self,
+        fd: Fd,
+        direction: Direction,
+        callback: Box<dyn FnMut()>,
+        location: &'static Location<'static>,
+    ) -> io::Result<()> {
+        if self.is_closed() {
+            return Err(crate::remote::LoopClosed.into());
+        }
+        self.control(Control::Watch { fd })
+            .map_err(|error| context(format_args!("watch descriptor {fd}"), error))?;
+        self.end_watcher(fd, direction);
+        let slot = Rc::new(Slot {
+            callback: RefCell::new(Some(callback)),
+            removed: Cell::new(false),
+            running: Cell::new(false),
+            location,
+        });
+        let verb = match direction {
+            Direction::Read => "reader",
+            Direction::Write => "writer",
+        };
+        let name = format!("{verb} of descriptor {fd}").into_boxed_str();
+        let future = watch(self.rc(), fd, direction, slot.clone());
+        // SAFETY: the future is `'static`: it borrows nothing that could end.
+        let task = unsafe { spawn_unchecked(&self.rc(), future, Some(name), location) };
+        self.watchers
+            .borrow_mut()
+            .insert((fd, direction), Watcher { slot, task });
+        Ok(())
+    }
+
+    fn remove_watcher(&self, fd: Fd, direction: Direction) -> bool {
+        let was_watched = self.end_watcher(fd, direction);
+        let other = match direction {
+            Direction::Read => Direction::Write,
+            Direction::Write => Direction::Read,
+        };
+        if was_watched && !self.watchers.borrow().contains_key(&(fd, other)) {
+            let _ = self.control(Control::Forget { fd });
+            self.pump();
+        }
+        was_watched
+    }
+
+    /// The loop closes: the watchers' tasks are gone already.
+    pub(crate) fn drop_watchers(&self) {
+        for watcher in self.watchers.take().into_values() {
+            watcher.slot.empty();
+        }
+    }
+
+    fn end_watcher(&self, fd: Fd, direction: Direction) -> bool {
+        let watcher = self.watchers.borrow_mut().remove(&(fd, direction));
+        let Some(Watcher { slot, task }) = watcher else {
+            return false;
+        };
+        let _entered = self.enter();
+        slot.empty();
+        if slot.running.get() {
+            task.cancel();
+        } else {
+            task.raw().cancel_now(self);
+        }
+        true
+    }
+}
+
+/// A watcher's task.
+async fn watch(core: Rc<LoopCore>, fd: Fd, direction: Direction, slot: Rc<Slot>) {
+    loop {
+        match core.readiness(fd, direction).await {
+            Ok(()) => slot.call(),
+            Err(error) => {
+                report(Exception::error(
+                    format!("descriptor {fd} cannot be watched any more"),
+                    error,
+                ));
+                // Unless somebody else watches it by now.
+                let is_mine = |watcher: &Watcher| Rc::ptr_eq(&watcher.slot, &slot);
+                let is_mine = core.watchers.borrow().get(&(fd, direction)).is_some_and(is_mine);
+                let gone = match is_mine {
+                    true => core.watchers.borrow_mut().remove(&(fd, direction)),
+                    false => None,
+                };
+                drop(gone);
+                return;
+            }
+        }
+    }
+}
+
+/// Foreign descriptors.
+impl EventLoop {
+    /// Calls `callback` when `fd` can be read from: once per turn, as long as it can. A reader that was there before is
+    /// replaced.
+    ///
+    /// Anything that the kernel can wait for will do: a socket, a pipe, a terminal, a timer; a file or folder, which is
+    /// always ready, is an error. It stays yours: remove the reader before you close it.
+    ///
+    /// ```
+    /// use std::{io::{Read, Write}, os::unix::net::UnixStream, rc::Rc};
+    /// let event_loop = windlass::EventLoop::new()?;
+    /// let (ours, mut theirs) = UnixStream::pair()?;
+    /// let ours = Rc::new(ours);
+    /// event_loop.add_reader(&ours, {
+    ///     let (ours, handle) = (ours.clone(), event_loop.handle());
+    ///     move || {
+    ///         let mut byte = [0];
+    ///         (&*ours).read_exact(&mut byte).unwrap();
+    ///         assert_eq!(byte, [7]);
+    ///         handle.stop().unwrap();
+    ///     }
+    /// })?;
+    /// theirs.write_all(&[7])?;
+    /// event_loop.run_forever()?;
+    /// event_loop.remove_reader(&ours);
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn add_reader(&self, fd: &impl AsRawFd, callback: impl FnMut() + 'static) -> io::Result<()> {
+        let location = Location::caller();
+        self.core()
+            .add_watcher(fd.as_raw_fd(), Direction::Read, Box::new(callback), location)
+    }
+
+    /// Calls `callback` when `fd` can be written to: see [`add_reader`](EventLoop::add_reader).
+    #[track_caller]
+    pub fn add_writer(&self, fd: &impl AsRawFd, callback: impl FnMut() + 'static) -> io::Result<()> {
+        let location = Location::caller();
+        self.core()
+            .add_watcher(fd.as_raw_fd(), Direction::Write, Box::new(callback), location)
+    }
+
+    /// Takes back [`add_reader`](EventLoop::add_reader): the callback is not called any more. False if there was none.
+    pub fn remove_reader(&self, fd: &impl AsRawFd) -> bool {
+        self.core().remove_watcher(fd.as_raw_fd(), Direction::Read)
+    }
+
+    /// Takes back [`add_writer`](EventLoop::add_writer): the callback is not called any more. False if there was none.
+    pub fn remove_writer(&self, fd: &impl AsRawFd) -> bool {
+        self.core().remove_watcher(fd.as_raw_fd(), Direction::Write)
+    }
+}
+
+/// Calls `callback` when `fd` can be read from: [`EventLoop::add_reader`] on the current loop.
+///
+/// # Panics
+///
+/// Outside of a loop.
+#[track_caller]
+pub fn add_reader(fd: &impl AsRawFd, callback: impl FnMut() + 'static) -> io::Result<()> {
+    let location = Location::caller();
+    LoopCore::current("add_reader").add_watcher(fd.as_raw_fd(), Direction::Read, Box::new(callback), location)
+}
+
+/// Calls `callback` when `fd` can be written to: [`EventLoop::add_writer`] on the current loop.
+///
+/// # Panics
+///
+/// Outside of a loop.
+#[track_caller]
+pub fn add_writer(fd: &impl AsRawFd, callback: impl FnMut() + 'static) -> io::Result<()> {
+    let location = Location::caller();
+    LoopCore::current("add_writer").add_watcher(fd.as_raw_fd(), Direction::Write, Box::new(callback), location)
+}
+
+/// Takes back [`add_reader`] on the current loop. False if there was none.
+///
+/// # Panics
+///
+/// Outside of a loop.
+#[track_caller]
+pub fn remove_reader(fd: &impl AsRawFd) -> bool {
+    LoopCore::current("remove_reader").remove_watcher(fd.as_raw_fd(), Direction::Read)
+}
+
+/// Takes back [`add_writer`] on the current loop. False if there was none.
+///
+/// # Panics
+///
+/// Outside of a loop.
+#[track_caller]
+pub fn remove_writer(fd: &impl AsRawFd) -> bool {
+    LoopCore::current("remove_writer").remove_watcher(fd.as_raw_fd(), Direction::Write)
+}
