@@ -142,7 +142,7 @@ impl LoopCore {
                 return Poll::Ready(NextLanding::More(landing));
             }
         }
-        if self.await_landing(id, cx.waker()) {
+        if self.await_landing(id, cx.waker()) || !self.spend_budget(cx) {
             return Poll::Pending;
         }
         let Some((landing, load)) = self.fetch(id) else {

@@ -60,7 +60,6 @@ struct Works {
 
 impl Reactor {
     pub(crate) fn open(settings: &Settings, reason: &str) -> io::Result<Reactor> {
-        let explain = |error| crate::error::context("the reactor could not be opened", error);
         let poll = Poll::new().map_err(explain)?;
         let waker = Waker::new(poll.registry(), NOTIFIED).map_err(explain)?;
         Ok(Reactor {
@@ -79,6 +78,15 @@ impl Reactor {
             reason: reason.to_owned(),
         })
     }
+}
+
+/// Says why the kernel refused.
+fn explain(error: io::Error) -> io::Error {
+    let why = match error.raw_os_error() {
+        Some(errno::PROCESS_FILES | errno::SYSTEM_FILES) => "no descriptor is left for a reactor",
+        _ => "the reactor could not be opened",
+    };
+    crate::error::context(why, error)
 }
 
 impl Works {
@@ -205,6 +213,7 @@ impl Works {
     /// A descriptor is said to be ready: those who wait for it try again.
     fn on_event(&mut self, event: &Event, landed: &mut Vec<Completion>) {
         if event.token() == NOTIFIED {
+            self.counters.completions += 1;
             return;
         }
         let Some(fd) = self.places.fd_of(event.token()) else {

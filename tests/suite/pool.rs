@@ -20,7 +20,7 @@ fn loop_with(case: Case, count: u16, len: usize) -> EventLoop {
 fn on_every_driver(body: impl Fn(Case) + Send + Clone + 'static) {
     support::on_every_driver(move |case| {
         let description = case.event_loop().describe();
-        if case.is_kernel() && !description.features.contains(&"buffer ring") {
+        if case.has_rings() && !description.features.contains(&"buffer ring") {
             return println!("-- SKIPPED, no pool: {description}");
         }
         body(case);

@@ -72,7 +72,7 @@ fn many_pairs_echo_on_rings_that_are_too_small() {
                 .expect("the loop runs");
             let counters = event_loop.counters();
             assert_eq!((counters.in_air, counters.stale_completions), (0, 0), "{size:?}");
-            if case.is_kernel() {
+            if case.has_rings() {
                 assert!(
                     counters.driver.sq_full > 0,
                     "{size:?} was large enough: {:?}",
@@ -122,7 +122,7 @@ fn thousands_start_in_one_turn() {
             });
             assert_eq!(landed.expect("the loop runs"), count);
             assert_eq!(event_loop.counters().in_air, 0);
-            if case.is_kernel() {
+            if case.has_rings() {
                 assert!(event_loop.counters().driver.sq_full > 0, "{size:?} was large enough");
             }
         }
@@ -180,7 +180,11 @@ fn a_busy_loop_drains_the_overflow() {
             };
             event_loop.run_until_complete(busy).expect("the loop runs");
             let counters = event_loop.counters();
-            assert!(counters.driver.overflows > 0, "{size:?}: {:?}", counters.driver);
+            assert!(
+                counters.driver.overflows > 0 || !case.has_rings(),
+                "{size:?}: {:?}",
+                counters.driver
+            );
             assert_eq!((counters.in_air, counters.stale_completions), (0, 0));
         }
     });
@@ -205,7 +209,8 @@ fn a_sleeping_loop_drains_the_overflow() {
                 turns += 1;
                 assert!(turns < 10 * COUNT, "only {} landed on {size:?}", landed.get());
             }
-            assert!(event_loop.counters().driver.overflows > 0, "{size:?}");
+            let overflows = event_loop.counters().driver.overflows;
+            assert!(overflows > 0 || !case.has_rings(), "{size:?}");
         }
     });
 }
@@ -270,10 +275,8 @@ fn a_cancel_survives_a_full_ring() {
                 windlass::time::timeout(Duration::from_secs(5), all).await
             });
             joined.expect("the loop runs").expect("every cancelled read lands");
-            assert!(
-                event_loop.counters().driver.sq_full > before,
-                "{size:?} was large enough"
-            );
+            let was_full = event_loop.counters().driver.sq_full > before;
+            assert!(was_full || !case.has_rings(), "{size:?} was large enough");
             assert_eq!(event_loop.counters().flights, 0);
             for mut client in clients {
                 client

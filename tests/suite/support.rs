@@ -49,6 +49,16 @@ impl Case {
     pub(crate) fn is_kernel(&self) -> bool {
         self.choice != DriverChoice::Null
     }
+
+    /// Whether there is a submission ring that can be full and a completion ring that can overflow.
+    pub(crate) fn has_rings(&self) -> bool {
+        self.choice == DriverChoice::Proactor
+    }
+
+    /// Whether an operation that need not wait is over as soon as it is started.
+    pub(crate) fn tries_first(&self) -> bool {
+        self.choice == DriverChoice::Reactor
+    }
 }
 
 /// Runs a test on each driver that can be had here, each on a thread of its own, and fails it if it hangs.
