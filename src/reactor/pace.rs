@@ -63,7 +63,7 @@ mod tests {
     #[test]
     fn short_turns_are_counted() {
         let mut pace = Pace::new();
-        pace.last = pace.last + Duration::from_secs(3600);
+        pace.last += Duration::from_secs(3600);
         let turns = (1..).find(|_| pace.is_due());
         assert_eq!(turns, Some(64));
     }
@@ -77,7 +77,7 @@ mod tests {
             assert!(pace.is_due());
         }
         pace.asked();
-        pace.last = pace.last + Duration::from_secs(3600);
+        pace.last += Duration::from_secs(3600);
         for _ in 0..40 {
             assert!(!pace.is_due());
         }

@@ -358,6 +358,10 @@ struct Huge {
 impl Huge {
     fn new(len: usize) -> Huge {
         let protection = libc::PROT_READ | libc::PROT_WRITE;
+        // FreeBSD reserves nothing anyway, and has no flag for it.
+        #[cfg(target_os = "freebsd")]
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        #[cfg(not(target_os = "freebsd"))]
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
         // SAFETY: a new mapping at an address of the kernel's choice touches nobody's memory.
         let ptr = unsafe { libc::mmap(std::ptr::null_mut(), len, protection, flags, -1, 0) };

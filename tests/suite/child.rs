@@ -1,5 +1,7 @@
 //! Tests that change what a whole process shares (limits, signals, the environment) run again in a process of their own.
 
+#![allow(dead_code, reason = "not every build of the suite uses every helper")]
+
 use std::io::Read;
 use std::process::{Command, Stdio};
 

@@ -3,6 +3,7 @@
 //! Every socket made here is close-on-exec and non-blocking. io_uring waits on a non-blocking socket all the same, so a
 //! descriptor is the same thing on every driver and can be handed to std, or taken from it, without a change.
 
+#[cfg(feature = "reactor")]
 mod perform;
 
 use std::io;
@@ -12,7 +13,8 @@ use std::time::Duration;
 
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 
-pub(crate) use self::perform::{connected, message, perform};
+#[cfg(feature = "reactor")]
+pub(crate) use self::perform::{connected, perform};
 use crate::driver::{Control, Reply};
 use crate::net::{TcpListener, TcpStream};
 use crate::time::Instant;
@@ -35,6 +37,19 @@ const _: () = {
     assert!(std::mem::offset_of!(IoVec, base) == std::mem::offset_of!(libc::iovec, iov_base));
     assert!(std::mem::offset_of!(IoVec, len) == std::mem::offset_of!(libc::iovec, iov_len));
 };
+
+/// A message header for these slices.
+#[cfg_attr(
+    not(feature = "reactor"),
+    allow(dead_code, reason = "of the proactors only io_uring uses it")
+)]
+pub(crate) fn message(slices: *const IoVec, count: usize) -> libc::msghdr {
+    // SAFETY: zeroes are a valid message header.
+    let mut header: libc::msghdr = unsafe { std::mem::MaybeUninit::zeroed().assume_init() };
+    header.msg_iov = slices.cast_mut().cast();
+    header.msg_iovlen = count as _;
+    header
+}
 
 /// The OS's error codes that the layers above tell apart.
 pub(crate) mod errno {

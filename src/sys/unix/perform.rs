@@ -4,9 +4,8 @@
 //! non-blocking, so a call that would have to wait says so.
 
 use std::io;
-use std::mem::MaybeUninit;
 
-use super::{Fd, IoVec, errno, with};
+use super::{Fd, errno, message, with};
 use crate::driver::Outcome;
 use crate::op::{Direction, Op};
 
@@ -133,13 +132,4 @@ fn ready(fd: Fd, direction: Direction) -> Option<Outcome> {
         Ok(_) => Some(Ok(0)),
         Err(code) => Some(Err(code)),
     }
-}
-
-/// A message header for these slices.
-pub(crate) fn message(slices: *const IoVec, count: usize) -> libc::msghdr {
-    // SAFETY: zeroes are a valid message header.
-    let mut header: libc::msghdr = unsafe { MaybeUninit::zeroed().assume_init() };
-    header.msg_iov = slices.cast_mut().cast();
-    header.msg_iovlen = count as _;
-    header
 }

@@ -1,0 +1,19 @@
+#!/usr/bin/env bash
+# Type-checks the platforms that cannot run here: the library, its tests and examples, on both feature sets that they have.
+#
+#   ci/check-targets.sh                           all of them
+#   ci/check-targets.sh x86_64-apple-darwin       only this one
+set -euo pipefail
+cd "$(dirname "$0")/.."
+targets=("$@")
+[ ${#targets[@]} -gt 0 ] || targets=(x86_64-apple-darwin x86_64-unknown-freebsd)
+export RUSTFLAGS="-D warnings" CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-target}/targets
+for target in "${targets[@]}"; do
+  rustup target add "$target" >/dev/null 2>&1 ||
+    { echo "the standard library for $target could not be had: run \`rustup target add $target\`"; exit 1; }
+  for features in "" "--no-default-features --features reactor"; do
+    echo "-- $target ${features:-with the default features}"
+    # shellcheck disable=SC2086 # the features are several words
+    cargo check --quiet --target "$target" --lib --tests --examples $features
+  done
+done
