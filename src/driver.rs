@@ -8,13 +8,13 @@
 //! completion told too early frees memory that the kernel still writes to.
 
 use std::fmt;
-use std::io;
+use std::io::{self, SeekFrom};
 use std::net::{Shutdown, SocketAddr};
 use std::sync::Arc;
 
 pub use crate::io::pool::{BufferPool, PoolBuffer};
-pub use crate::op::{Direction, MAX_LEN, MAX_SLICES, Op};
-pub use crate::sys::{Fd, IoVec};
+pub use crate::op::{CURRENT, Direction, MAX_LEN, MAX_SLICES, Op};
+pub use crate::sys::{Fd, IoVec, Stat};
 use crate::time::Instant;
 
 /// A source of completions: what the event loop turns on.
@@ -131,6 +131,8 @@ pub enum Start {
     Done(Landing),
     /// It is under way; its completion lands in a later poll.
     Pending,
+    /// The driver has no way to do it without blocking: the loop has a thread do it. No completion will land for it.
+    Blocking,
 }
 
 /// How an operation went: its count (bytes, or a descriptor's number), or the OS's error code.
@@ -249,6 +251,13 @@ pub enum Control {
         /// The descriptor.
         fd: Fd,
     },
+    /// Moves a file's position, and gives it: [`Reply::Position`].
+    Seek {
+        /// The file.
+        fd: Fd,
+        /// Where to.
+        to: SeekFrom,
+    },
     /// Closes a descriptor.
     Close {
         /// The descriptor; nobody may use its number afterwards.
@@ -273,6 +282,8 @@ pub enum Reply {
     Addr(SocketAddr),
     /// Yes or no.
     Flag(bool),
+    /// A place in a file.
+    Position(u64),
 }
 
 /// Which driver a loop turns on, with which parts of the kernel, and why.

@@ -275,6 +275,8 @@ impl LoopCore {
             ready: self.ready.borrow().len(),
             timers: timers.live(),
             timer_heap: timers.heap_len(),
+            blocking: self.blocking.counters(),
+            files: self.files.counters(),
             driver: self.driver.borrow().counters(),
         }
     }

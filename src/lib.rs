@@ -52,12 +52,14 @@ compile_error!("windlass needs a driver: enable the feature `proactor`, `reactor
 #[cfg(not(unix))]
 compile_error!("windlass runs on Unix; the Windows driver is not there yet");
 
+pub mod blocking;
 mod callback;
 mod embed;
 mod error;
 mod event_loop;
 mod exception;
 mod flight;
+pub mod fs;
 pub mod io;
 mod lane;
 mod loop_core;
@@ -80,6 +82,7 @@ mod watch;
 
 pub mod driver;
 
+pub use blocking::spawn_blocking;
 pub use callback::{Handle, TimerHandle};
 pub use driver::DriverChoice;
 pub use error::os_code;

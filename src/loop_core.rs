@@ -18,13 +18,15 @@ use std::time::Duration;
 
 use slab::Slab;
 
+use crate::blocking::{Pool, Shutdown};
 use crate::callback::Callback;
-use crate::driver::{Closed, Completion, Control, Driver, Reply, Wait};
+use crate::driver::{Closed, Completion, Control, Driver, FlightId, Landing, Outcome, Reply, Wait};
 use crate::exception::{Exception, report};
 use crate::flight::FlightTable;
 use crate::metrics::LoopCounters;
 use crate::op::Direction;
 use crate::remote::Letterbox;
+use crate::runtime::Settings;
 use crate::sys::Fd;
 use crate::task::{Owner, RawTask, Runnable, TaskId};
 use crate::time::Instant;
@@ -51,6 +53,10 @@ pub(crate) enum Mail {
     Wake(Runnable),
     Call(Box<dyn FnOnce() + Send>),
     Stop,
+    /// A thread has carried a flight.
+    Landed(FlightId, Outcome),
+    /// The pool has room for flights that nobody carries yet.
+    PoolHasRoom,
 }
 
 pub(crate) struct LoopCore {
@@ -61,6 +67,13 @@ pub(crate) struct LoopCore {
     /// Every task that is not done.
     pub(crate) tasks: RefCell<Slab<RawTask>>,
     pub(crate) letterbox: Arc<Letterbox<Mail>>,
+    /// Threads for the users' blocking work.
+    pub(crate) blocking: Pool,
+    /// Threads for files, where the driver cannot do them, and for name look-ups.
+    pub(crate) files: Pool,
+    /// Flights that found the queue of that pool full.
+    pub(crate) uncarried: RefCell<VecDeque<FlightId>>,
+    blocking_shutdown: Shutdown,
     /// Foreign descriptors, and whom to call.
     pub(crate) watchers: RefCell<HashMap<(Fd, Direction), Watcher>>,
     pub(crate) exception_handler: RefCell<Option<ExceptionHandler>>,
@@ -85,7 +98,7 @@ thread_local! {
 }
 
 impl LoopCore {
-    pub(crate) fn new(driver: Box<dyn Driver>) -> Rc<LoopCore> {
+    pub(crate) fn new(driver: Box<dyn Driver>, settings: &Settings) -> Rc<LoopCore> {
         let letterbox = Arc::new(Letterbox::new(driver.notifier()));
         Rc::new_cyclic(|this| LoopCore {
             driver: RefCell::new(driver),
@@ -94,6 +107,10 @@ impl LoopCore {
             timers: RefCell::default(),
             tasks: RefCell::default(),
             letterbox,
+            blocking: Pool::with_settings("blocking", settings.blocking),
+            files: Pool::with_settings("files", settings.files),
+            uncarried: RefCell::default(),
+            blocking_shutdown: settings.blocking_shutdown,
             watchers: RefCell::default(),
             exception_handler: RefCell::default(),
             counters: LoopCounters::default(),
@@ -195,12 +212,13 @@ impl LoopCore {
         }
         let mut mail = self.mail.take();
         self.letterbox.collect(&mut mail);
-        let mut ready = self.ready.borrow_mut();
         for item in mail.drain(..) {
             match item {
-                Mail::Wake(runnable) => ready.push_back(Ready::Task(runnable)),
-                Mail::Call(call) => ready.push_back(Ready::Remote(call)),
+                Mail::Wake(runnable) => self.ready.borrow_mut().push_back(Ready::Task(runnable)),
+                Mail::Call(call) => self.ready.borrow_mut().push_back(Ready::Remote(call)),
                 Mail::Stop => self.stopping.set(true),
+                Mail::Landed(id, outcome) => self.land_one(id, Landing::last(outcome)),
+                Mail::PoolHasRoom => self.carry_more(),
             }
         }
         self.mail.set(mail);
@@ -248,11 +266,6 @@ impl LoopCore {
 
     pub(crate) fn control(&self, call: Control) -> io::Result<Reply> {
         self.driver.borrow_mut().control(call)
-    }
-
-    /// Closes a connection that nobody will serve.
-    pub(crate) fn reset(&self, fd: Fd) {
-        let _ = self.control(Control::Reset { fd });
     }
 
     pub(crate) fn add_timer(&self, when: Instant, action: Action) -> TimerId {
@@ -323,6 +336,9 @@ impl LoopCore {
         self.drop_watchers();
         self.drop_scheduled();
         let landed_all = self.land_everything();
+        for item in self.letterbox.close() {
+            crate::exception::guard("a callback's destructor", || drop(item));
+        }
         let closed = {
             let driver = self.driver.borrow();
             Closed {
@@ -344,6 +360,9 @@ impl LoopCore {
                 io::Error::new(io::ErrorKind::TimedOut, "their memory is leaked"),
             ));
         }
+        // Look-ups may take long, and nobody waits for them any more.
+        self.files.shutdown(Shutdown::Detach);
+        self.blocking.shutdown(self.blocking_shutdown);
         // It may hold streams, and those hold this loop.
         let handler = self.exception_handler.take();
         crate::exception::guard("the exception handler's destructor", || drop(handler));
@@ -370,38 +389,34 @@ impl LoopCore {
         while let Some(action) = { self.timers.borrow_mut().pop_any() } {
             crate::exception::guard("a callback's destructor", || drop(action));
         }
-        for item in self.letterbox.close() {
-            crate::exception::guard("a callback's destructor", || drop(item));
-        }
     }
 
     fn land_everything(&self) -> bool {
         self.cancel_flights();
         let deadline = std::time::Instant::now() + CLOSE_WITHIN;
-        let mut landed = self.landed.take();
         while self.flights.borrow().in_air() > 0 {
             if std::time::Instant::now() > deadline {
                 return false;
             }
             let wait = Wait::Until(self.now() + Duration::from_millis(100));
-            let result = self.driver.borrow_mut().poll(&mut landed, wait);
+            let Ok(landed) = self.drive(wait) else {
+                return self.flights.borrow().in_air() == 0;
+            };
             // A cancel that found its operation between two states, or a flight that a destructor has launched: ask again.
-            if landed.is_empty() {
+            if landed.is_empty() && !self.letterbox.has_mail() {
                 self.cancel_flights();
             }
-            self.land(&mut landed);
-            if result.is_err() {
-                return self.flights.borrow().in_air() == 0;
-            }
+            self.land_and_collect(landed);
+            // What other threads still send, and what landings wake, nobody will run.
+            self.drop_scheduled();
         }
         true
     }
 
     fn cancel_flights(&self) {
         let ids = self.flights.borrow().ids_in_air();
-        let mut driver = self.driver.borrow_mut();
         for id in ids {
-            driver.cancel(id);
+            self.cancel_flight(id);
         }
     }
 

@@ -3,7 +3,6 @@
 use std::any::Any;
 use std::fmt;
 use std::future::Future;
-use std::io;
 use std::pin::Pin;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::task::{Context, Poll, Waker};
@@ -342,27 +341,4 @@ impl<T> fmt::Debug for RemoteHandle<T> {
             .field("finished", &self.is_finished())
             .finish()
     }
-}
-
-/// Runs `work` on a thread of its own and gives its result to the current loop.
-pub(crate) async fn off_loop<T: Send + 'static>(
-    thread_name: &str,
-    work: impl FnOnce() -> io::Result<T> + Send + 'static,
-) -> io::Result<T> {
-    let shared = Arc::new(Shared::default());
-    let answer = Resolver {
-        shared: Some(shared.clone()),
-    };
-    std::thread::Builder::new().name(thread_name.into()).spawn(move || {
-        let mut answer = answer;
-        let result = work();
-        if let Some(shared) = answer.shared.take() {
-            shared.resolve(Ok(result));
-        }
-    })?;
-    let handle = RemoteHandle {
-        shared,
-        letterbox: LoopCore::current("off_loop").letterbox.clone(),
-    };
-    handle.await?
 }

@@ -2,6 +2,7 @@
 
 use std::cell::Cell;
 
+use crate::blocking::PoolCounters;
 use crate::driver::DriverCounters;
 
 /// What the loop counts, in cells.
@@ -43,6 +44,10 @@ pub struct Counters {
     pub timers: usize,
     /// Entries of the timer heap now, cancelled ones among them.
     pub timer_heap: usize,
+    /// The threads of `spawn_blocking`.
+    pub blocking: PoolCounters,
+    /// The threads for the loop's own blocking work: files where the driver cannot do them, and name look-ups.
+    pub files: PoolCounters,
     /// What the driver counts.
     pub driver: DriverCounters,
 }

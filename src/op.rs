@@ -5,9 +5,10 @@
 //! here. A driver matches on the whole enum, without a wildcard arm, so that a new operation breaks the build of every
 //! driver that does not know it.
 
+use std::ffi::c_char;
 use std::net::SocketAddr;
 
-use crate::sys::{Fd, IoVec};
+use crate::sys::{Fd, IoVec, Stat};
 
 /// One operation for the kernel.
 ///
@@ -82,7 +83,138 @@ pub enum Op {
         /// Which of the two.
         direction: Direction,
     },
+    /// Opens a file. Lands the new descriptor's number.
+    Open {
+        /// The path, ending in NUL.
+        path: *const c_char,
+        /// The OS's flags for opening; close-on-exec is added.
+        flags: i32,
+        /// The permissions of a file that this creates.
+        mode: u32,
+    },
+    /// Reads from a file into one buffer. Lands the number of bytes; 0 is the end of the file.
+    ReadAt {
+        /// The file.
+        fd: Fd,
+        /// Where the bytes go.
+        ptr: *mut u8,
+        /// How many may be written there; never 0.
+        len: usize,
+        /// Where in the file to begin, or [`CURRENT`].
+        offset: u64,
+        /// Whether the bytes may be in the kernel's page cache, so that asking for them there first is worth it.
+        cached: bool,
+    },
+    /// Reads from a file into several buffers in order. Lands the number of bytes; 0 is the end of the file.
+    ReadVectoredAt {
+        /// The file.
+        fd: Fd,
+        /// The first of `count` slices.
+        slices: *const IoVec,
+        /// How many slices; between 1 and [`MAX_SLICES`].
+        count: usize,
+        /// Where in the file to begin, or [`CURRENT`].
+        offset: u64,
+    },
+    /// Writes to a file from one buffer. Lands the number of bytes taken.
+    WriteAt {
+        /// The file.
+        fd: Fd,
+        /// Where the bytes are.
+        ptr: *const u8,
+        /// How many; never 0.
+        len: usize,
+        /// Where in the file to begin, or [`CURRENT`].
+        offset: u64,
+    },
+    /// Writes to a file from several buffers in order. Lands the number of bytes taken.
+    WriteVectoredAt {
+        /// The file.
+        fd: Fd,
+        /// The first of `count` slices.
+        slices: *const IoVec,
+        /// How many slices; between 1 and [`MAX_SLICES`].
+        count: usize,
+        /// Where in the file to begin, or [`CURRENT`].
+        offset: u64,
+    },
+    /// Waits until what was written to a file is on its disk. Lands 0.
+    Sync {
+        /// The file.
+        fd: Fd,
+        /// Whether the contents are enough, without times and the like.
+        data_only: bool,
+    },
+    /// Asks what the kernel knows of a file. Lands 0.
+    Stat {
+        /// The file, if there is no path.
+        fd: Fd,
+        /// The path, ending in NUL, or null.
+        path: *const c_char,
+        /// Whether a link at the end of the path is followed.
+        follow: bool,
+        /// Where the answer goes.
+        out: *mut Stat,
+    },
+    /// Cuts a file off, or lengthens it with zeroes. Lands 0.
+    Truncate {
+        /// The file.
+        fd: Fd,
+        /// Its new length.
+        len: u64,
+    },
+    /// Reserves space on the disk for a file. Lands 0.
+    Allocate {
+        /// The file.
+        fd: Fd,
+        /// Where the space begins.
+        offset: u64,
+        /// How much.
+        len: u64,
+    },
+    /// Renames a file or folder. Lands 0.
+    Rename {
+        /// The old path, ending in NUL.
+        from: *const c_char,
+        /// The new path, ending in NUL.
+        to: *const c_char,
+    },
+    /// Removes a file, or an empty folder. Lands 0.
+    Remove {
+        /// The path, ending in NUL.
+        path: *const c_char,
+        /// Whether it is a folder.
+        folder: bool,
+    },
+    /// Makes a folder. Lands 0.
+    MakeFolder {
+        /// The path, ending in NUL.
+        path: *const c_char,
+        /// Its permissions.
+        mode: u32,
+    },
+    /// Gives a file a second name. Lands 0.
+    HardLink {
+        /// The name that it has, ending in NUL.
+        from: *const c_char,
+        /// The name that it gets, ending in NUL.
+        to: *const c_char,
+    },
+    /// Makes a link that holds a path. Lands 0.
+    SymLink {
+        /// The path that it holds, ending in NUL.
+        target: *const c_char,
+        /// Its own path, ending in NUL.
+        link: *const c_char,
+    },
 }
+
+// SAFETY: an op is plain data: sending it to another thread sends numbers. What its pointers point to belongs to its flight,
+// which leaves it alone until it lands; so whoever carries the op out is the only one to use it, on whichever thread.
+unsafe impl Send for Op {}
+
+/// The offset that means: where the file is read from or written to next, as the kernel keeps it.
+pub const CURRENT: u64 = u64::MAX;
 
 /// Reading or writing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -112,29 +244,46 @@ impl Op {
             Op::Send { .. } => "send",
             Op::SendVectored { .. } => "send_vectored",
             Op::Readiness { .. } => "readiness",
+            Op::Open { .. } => "open",
+            Op::ReadAt { .. } => "read",
+            Op::ReadVectoredAt { .. } => "read_vectored",
+            Op::WriteAt { .. } => "write",
+            Op::WriteVectoredAt { .. } => "write_vectored",
+            Op::Sync { .. } => "sync",
+            Op::Stat { .. } => "stat",
+            Op::Truncate { .. } => "truncate",
+            Op::Allocate { .. } => "allocate",
+            Op::Rename { .. } => "rename",
+            Op::Remove { .. } => "remove",
+            Op::MakeFolder { .. } => "make_folder",
+            Op::HardLink { .. } => "hard_link",
+            Op::SymLink { .. } => "sym_link",
         }
     }
 
-    /// The descriptor that the operation uses.
-    pub fn fd(&self) -> Fd {
+    /// The descriptor that the operation waits for, and for what. `None` for file work: no kernel tells when that will not
+    /// block, so it is done by a completion-based kernel or by a thread.
+    pub fn waits_for(&self) -> Option<(Fd, Direction)> {
         match *self {
-            Op::Accept { fd }
-            | Op::Connect { fd, .. }
-            | Op::Recv { fd, .. }
-            | Op::RecvManaged { fd }
-            | Op::RecvVectored { fd, .. }
-            | Op::Send { fd, .. }
-            | Op::SendVectored { fd, .. }
-            | Op::Readiness { fd, .. } => fd,
-        }
-    }
-
-    /// Whether the operation waits for its descriptor to be readable or to be writable.
-    pub fn direction(&self) -> Direction {
-        match *self {
-            Op::Accept { .. } | Op::Recv { .. } | Op::RecvManaged { .. } | Op::RecvVectored { .. } => Direction::Read,
-            Op::Connect { .. } | Op::Send { .. } | Op::SendVectored { .. } => Direction::Write,
-            Op::Readiness { direction, .. } => direction,
+            Op::Accept { fd } | Op::Recv { fd, .. } | Op::RecvManaged { fd } | Op::RecvVectored { fd, .. } => {
+                Some((fd, Direction::Read))
+            }
+            Op::Connect { fd, .. } | Op::Send { fd, .. } | Op::SendVectored { fd, .. } => Some((fd, Direction::Write)),
+            Op::Readiness { fd, direction } => Some((fd, direction)),
+            Op::Open { .. }
+            | Op::ReadAt { .. }
+            | Op::ReadVectoredAt { .. }
+            | Op::WriteAt { .. }
+            | Op::WriteVectoredAt { .. }
+            | Op::Sync { .. }
+            | Op::Stat { .. }
+            | Op::Truncate { .. }
+            | Op::Allocate { .. }
+            | Op::Rename { .. }
+            | Op::Remove { .. }
+            | Op::MakeFolder { .. }
+            | Op::HardLink { .. }
+            | Op::SymLink { .. } => None,
         }
     }
 }

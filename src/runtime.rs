@@ -4,7 +4,9 @@ use std::fmt;
 use std::future::Future;
 use std::io;
 use std::sync::Once;
+use std::time::Duration;
 
+use crate::blocking::{PoolSettings, Shutdown};
 use crate::driver::{Driver, DriverChoice};
 use crate::event_loop::EventLoop;
 use crate::loop_core::LoopCore;
@@ -51,6 +53,10 @@ pub(crate) struct Settings {
     pub(crate) plain_ring: bool,
     pub(crate) managed_count: u16,
     pub(crate) managed_len: usize,
+    pub(crate) io_workers: Option<u32>,
+    pub(crate) blocking: PoolSettings,
+    pub(crate) files: PoolSettings,
+    pub(crate) blocking_shutdown: Shutdown,
 }
 
 impl Default for Settings {
@@ -61,6 +67,10 @@ impl Default for Settings {
             plain_ring: false,
             managed_count: 256,
             managed_len: 8 * 1024,
+            io_workers: None,
+            blocking: PoolSettings::default(),
+            files: PoolSettings::default(),
+            blocking_shutdown: Shutdown::Wait,
         }
     }
 }
@@ -117,6 +127,48 @@ impl Builder {
         self
     }
 
+    /// The most threads that io_uring may start in the kernel for file work that it cannot do in passing, and as many
+    /// again for work that may wait for ever. Without this call the kernel decides.
+    pub fn max_io_workers(mut self, most: u32) -> Builder {
+        self.settings.io_workers = Some(most);
+        self
+    }
+
+    /// The most threads for [`spawn_blocking`](crate::spawn_blocking): by default four more than there are processors, and
+    /// 32 at most, as in asyncio.
+    pub fn max_blocking_threads(mut self, most: usize) -> Builder {
+        self.settings.blocking.threads = most;
+        self
+    }
+
+    /// The most jobs of [`spawn_blocking`](crate::spawn_blocking) that may wait for a thread (1,024) before whoever asks
+    /// for another waits too.
+    pub fn max_blocking_queue(mut self, most: usize) -> Builder {
+        self.settings.blocking.queue = most;
+        self
+    }
+
+    /// The most threads for the loop's own blocking work: files where the driver cannot do them, and name look-ups. They
+    /// are apart from those of [`spawn_blocking`](crate::spawn_blocking), so that neither can starve the other.
+    pub fn max_file_threads(mut self, most: usize) -> Builder {
+        self.settings.files.threads = most;
+        self
+    }
+
+    /// How long a thread of either pool stays when there is nothing to do (10 s).
+    pub fn blocking_idle_exit(mut self, after: Duration) -> Builder {
+        self.settings.blocking.idle_exit = after;
+        self.settings.files.idle_exit = after;
+        self
+    }
+
+    /// Whether closing the loop waits for jobs of [`spawn_blocking`](crate::spawn_blocking) that have begun (it does).
+    /// Those that have not are dropped either way.
+    pub fn blocking_shutdown(mut self, how: Shutdown) -> Builder {
+        self.settings.blocking_shutdown = how;
+        self
+    }
+
     /// Makes the loop.
     pub fn build(self) -> io::Result<EventLoop> {
         self.settings.check()?;
@@ -124,7 +176,7 @@ impl Builder {
             Some(driver) => driver,
             None => choose(self.choice, &self.settings)?,
         };
-        Ok(EventLoop::from_core(LoopCore::new(driver)))
+        Ok(EventLoop::from_core(LoopCore::new(driver, &self.settings)))
     }
 }
 
@@ -145,6 +197,12 @@ impl Settings {
         }
         if self.managed_len == 0 || self.managed_len > 1 << 30 {
             return refuse("managed_buffers needs buffers of 1 byte to 1 GiB");
+        }
+        if self.blocking.threads == 0 || self.files.threads == 0 {
+            return refuse("a pool needs at least one thread");
+        }
+        if self.io_workers == Some(0) {
+            return refuse("max_io_workers(0) would be no limit at all to the kernel: ask for at least one");
         }
         Ok(())
     }

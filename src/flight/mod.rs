@@ -14,11 +14,15 @@
 //! Places are recycled, so after warm-up an operation allocates nothing. A place that is still in the air when the table
 //! is dropped is leaked: closing a ring is no barrier, and a leak is harmless where a write to freed memory is not.
 //!
+//! A flight is carried by the driver, or, if that has no way to do it without blocking, by a thread of the loop's own pool
+//! (`pooled`). The thread gets a copy of the plain op, never the flight.
+//!
 //! Nothing in this file runs foreign code (wakers, destructors) while the table is borrowed: what is to be woken or
 //! dropped is handed out, and the caller does it afterwards.
 
 mod cargo;
 mod flying;
+mod pooled;
 mod table;
 
 use std::task::{Context, Poll, Waker};
@@ -27,11 +31,11 @@ use self::cargo::{Cargo, drop_load, load_of, load_up};
 pub(crate) use self::flying::Flying;
 use self::table::{Entry, Phase};
 pub(crate) use self::table::{Fate, FlightTable};
-use crate::driver::{Completion, FlightId, Landing, Start};
+use crate::driver::{Completion, Control, FlightId, Landing, Start};
 use crate::exception::guard;
 use crate::loop_core::LoopCore;
 use crate::op::Op;
-use crate::sys::{Fd, errno};
+use crate::sys::errno;
 
 impl LoopCore {
     /// Starts an operation: moves its load to the final address, lets `plan` take the pointers there, and hands the
@@ -52,9 +56,13 @@ impl LoopCore {
         // SAFETY: the flight `id` owns the load that `op` points into and the scratch. Both stay in place, and nobody
         // touches them, until the flight's last completion has landed: `Flying::poll` and `discard` ask the phase.
         let start = unsafe { self.driver.borrow_mut().start(id, op, scratch) };
-        if let Start::Done(landing) = start {
-            let touchdown = self.flights.borrow_mut().land(Completion { id, landing });
-            debug_assert!(touchdown.waker.is_none() && !touchdown.stale);
+        match start {
+            Start::Done(landing) => {
+                let touchdown = self.flights.borrow_mut().land(Completion { id, landing });
+                debug_assert!(touchdown.waker.is_none() && !touchdown.stale);
+            }
+            Start::Pending => {}
+            Start::Blocking => self.give_to_pool(id, op),
         }
         id
     }
@@ -88,7 +96,7 @@ impl LoopCore {
             None => false,
         };
         if cancel {
-            self.driver.borrow_mut().cancel(id);
+            self.cancel_flight(id);
         }
     }
 
@@ -191,12 +199,12 @@ impl LoopCore {
         };
         let received = landing.outcome.unwrap_or(0) as usize;
         match op {
-            Op::Recv { ptr, .. } => {
+            Op::Recv { ptr, .. } | Op::ReadAt { ptr, .. } => {
                 // SAFETY: the load owns `prefix` bytes in front of `ptr`, all received by earlier flights of this call,
                 // and `received` bytes from it on. The flight has landed, so nobody writes there any more.
                 harvest.bytes = unsafe { std::slice::from_raw_parts(ptr.sub(prefix), prefix + received) }.to_vec();
             }
-            Op::RecvVectored { slices, count, .. } => {
+            Op::RecvVectored { slices, count, .. } | Op::ReadVectoredAt { slices, count, .. } => {
                 // SAFETY: the load owns the slices and what they point to; the flight has landed.
                 let slices = unsafe { std::slice::from_raw_parts(slices, count) };
                 let mut left = received;
@@ -217,7 +225,19 @@ impl LoopCore {
             | Op::Connect { .. }
             | Op::Send { .. }
             | Op::SendVectored { .. }
-            | Op::Readiness { .. } => {}
+            | Op::Readiness { .. }
+            | Op::Open { .. }
+            | Op::WriteAt { .. }
+            | Op::WriteVectoredAt { .. }
+            | Op::Sync { .. }
+            | Op::Stat { .. }
+            | Op::Truncate { .. }
+            | Op::Allocate { .. }
+            | Op::Rename { .. }
+            | Op::Remove { .. }
+            | Op::MakeFolder { .. }
+            | Op::HardLink { .. }
+            | Op::SymLink { .. } => {}
         }
         // A cancel that worked, or an empty pool, took nothing from the stream. Any other error is told only once by the
         // kernel, so it is kept for the next reader.
@@ -235,7 +255,7 @@ impl LoopCore {
     pub(crate) fn orphan(&self, id: FlightId, fate: Fate) {
         let waker;
         let cancel;
-        let mut unwanted: Vec<Fd> = Vec::new();
+        let mut unwanted: Vec<Control> = Vec::new();
         let mut landed = None;
         {
             let mut flights = self.flights.borrow_mut();
@@ -243,8 +263,8 @@ impl LoopCore {
             waker = entry.waker.take();
             entry.orphan = Some(fate);
             if fate == Fate::Discard {
-                let queue = entry.queue.drain(..);
-                unwanted.extend(queue.filter_map(|landing| landing.outcome.ok()).map(|fd| fd as Fd));
+                let (op, queue) = (entry.op, entry.queue.drain(..));
+                unwanted.extend(queue.filter_map(|landing| table::unwanted(&op, landing.outcome)));
             }
             match &entry.phase {
                 Phase::InAir => {
@@ -257,9 +277,7 @@ impl LoopCore {
                 Phase::Landed(landing) => {
                     cancel = false;
                     if fate == Fate::Discard {
-                        if let (Op::Accept { .. }, Ok(fd)) = (entry.op, landing.outcome) {
-                            unwanted.push(fd as Fd);
-                        }
+                        unwanted.extend(table::unwanted(&entry.op, landing.outcome));
                         landed = Some(entry.cargo);
                     }
                 }
@@ -267,11 +285,11 @@ impl LoopCore {
             }
         }
         drop(waker);
-        for fd in unwanted {
-            self.reset(fd);
+        for ending in unwanted {
+            let _ = self.control(ending);
         }
         if cancel {
-            self.driver.borrow_mut().cancel(id);
+            self.cancel_flight(id);
         }
         if let Some(cargo) = landed {
             self.drop_load(id, cargo);
@@ -292,10 +310,10 @@ impl LoopCore {
                 guard("a waker", || waker.wake());
             }
             if let Some(id) = touchdown.cancel {
-                self.driver.borrow_mut().cancel(id);
+                self.cancel_flight(id);
             }
-            if let Some(fd) = touchdown.unwanted {
-                self.reset(fd);
+            if let Some(ending) = touchdown.unwanted {
+                let _ = self.control(ending);
             }
             if let Some(id) = touchdown.discard
                 && let Some((_, cargo)) = self.fetch(id)

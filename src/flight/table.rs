@@ -4,7 +4,8 @@ use std::collections::VecDeque;
 use std::task::Waker;
 
 use super::cargo::{Cargo, load_of};
-use crate::driver::{Completion, FlightId, Landing};
+use crate::blocking::JobId;
+use crate::driver::{Completion, Control, FlightId, Landing, Outcome};
 use crate::op::Op;
 use crate::sys::Fd;
 use crate::task::Owner;
@@ -30,6 +31,16 @@ pub(super) enum Phase {
     Landed(Landing),
 }
 
+/// Who carries a flight in the air.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Carrier {
+    Driver,
+    /// A thread, under this number.
+    Pool(JobId),
+    /// Nobody yet: the pool's queue was full.
+    Nobody,
+}
+
 pub(super) struct Entry {
     pub(super) generation: u64,
     pub(super) phase: Phase,
@@ -45,6 +56,7 @@ pub(super) struct Entry {
     pub(super) queue: VecDeque<Landing>,
     /// Whether its cancel was asked for.
     pub(super) cancelling: bool,
+    pub(super) carrier: Carrier,
     pub(super) drop_load: Option<unsafe fn(*mut u8)>,
     /// Owned by this entry, never moved; while the phase is `InAir`, used by the kernel.
     pub(super) cargo: *mut Cargo,
@@ -57,8 +69,8 @@ pub(crate) struct Touchdown {
     pub(crate) owner: Option<Owner>,
     /// Nobody will fetch this flight: drop its load.
     pub(crate) discard: Option<FlightId>,
-    /// A connection that nobody will serve.
-    pub(crate) unwanted: Option<Fd>,
+    /// How to end a connection that nobody will serve, or a file that nobody will use.
+    pub(crate) unwanted: Option<Control>,
     /// Too much is piling up: cancel this flight.
     pub(crate) cancel: Option<FlightId>,
     pub(crate) stale: bool,
@@ -99,6 +111,7 @@ impl FlightTable {
                 prefix: 0,
                 queue: VecDeque::new(),
                 cancelling: false,
+                carrier: Carrier::Driver,
                 drop_load: None,
                 cargo: Cargo::new(),
             });
@@ -134,6 +147,7 @@ impl FlightTable {
         entry.drop_load = None;
         entry.prefix = 0;
         entry.cancelling = false;
+        entry.carrier = Carrier::Driver;
         self.free.push(id.index);
     }
 
@@ -152,14 +166,11 @@ impl FlightTable {
         if landing.more {
             return land_one_of_many(entry, id, landing);
         }
-        let is_accept = matches!(entry.op, Op::Accept { .. });
         touchdown.waker = entry.waker.take();
         touchdown.owner = entry.owner.take();
         if entry.orphan == Some(Fate::Discard) {
             touchdown.discard = Some(id);
-            if let (true, Ok(fd)) = (is_accept, landing.outcome) {
-                touchdown.unwanted = Some(fd as Fd);
-            }
+            touchdown.unwanted = unwanted(&entry.op, landing.outcome);
         }
         entry.phase = Phase::Landed(landing);
         self.in_air -= 1;
@@ -181,11 +192,21 @@ impl FlightTable {
     }
 }
 
+/// How to end what an operation has opened for somebody who is gone.
+pub(super) fn unwanted(op: &Op, outcome: Outcome) -> Option<Control> {
+    let fd = outcome.ok()? as Fd;
+    match op {
+        Op::Accept { .. } => Some(Control::Reset { fd }),
+        Op::Open { .. } => Some(Control::Close { fd }),
+        _ => None,
+    }
+}
+
 /// A multishot landed something and stays in the air.
 fn land_one_of_many(entry: &mut Entry, id: FlightId, landing: Landing) -> Touchdown {
     let mut touchdown = Touchdown::default();
     if entry.orphan == Some(Fate::Discard) {
-        touchdown.unwanted = landing.outcome.ok().map(|fd| fd as Fd);
+        touchdown.unwanted = unwanted(&entry.op, landing.outcome);
         return touchdown;
     }
     touchdown.waker = entry.waker.take();

@@ -3,6 +3,7 @@
 //! The rule that makes them sound: a buffer is moved to its final address inside a flight *before* a pointer into it is
 //! taken, and nobody touches it until the flight has landed. So even an array that holds its bytes inline may be lent.
 
+use std::io;
 use std::ops::{Bound, Deref, RangeBounds};
 
 /// A buffer that the kernel may read from.
@@ -258,4 +259,18 @@ mod tests {
     fn a_slice_past_the_end_is_refused() {
         let _ = b"abc".slice(2..9);
     }
+}
+
+pub(crate) fn no_room() -> io::Error {
+    io::Error::new(
+        io::ErrorKind::InvalidInput,
+        "the buffer has no room to read into: give it a capacity, as in Vec::with_capacity(4096)",
+    )
+}
+
+pub(crate) fn no_length() -> io::Error {
+    io::Error::new(
+        io::ErrorKind::InvalidInput,
+        "read_exact fills a buffer to its length, and this one's is 0: give it one, as in vec![0; 16]",
+    )
 }

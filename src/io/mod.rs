@@ -16,13 +16,17 @@
 //! # Ok::<(), std::io::Error>(())
 //! ```
 
+mod aligned;
 mod async_fd;
 mod buf;
 mod managed;
 pub(crate) mod pool;
+pub(crate) mod vectored;
 
+pub use aligned::AlignedBuf;
 pub use async_fd::AsyncFd;
 pub use buf::{IoBuf, IoBufMut, Slice};
+pub(crate) use buf::{no_length, no_room};
 pub use managed::ManagedBuf;
 pub(crate) use pool::BufferPool;
 

@@ -4,7 +4,7 @@ use std::future::Future;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 
-use crate::loop_handle::off_loop;
+use crate::blocking::off_loop;
 
 /// An address, or a name that stands for some: `"127.0.0.1:80"`, `("::1", 80)`, `"localhost:80"`, a `SocketAddr`.
 ///
@@ -141,5 +141,5 @@ impl<T: ToSocketAddrs + ?Sized> ToSocketAddrs for &T {
 
 /// `getaddrinfo` blocks, so it runs elsewhere.
 async fn look_up(name: impl std::net::ToSocketAddrs + Send + 'static) -> io::Result<Vec<SocketAddr>> {
-    off_loop("windlass-dns", move || Ok(name.to_socket_addrs()?.collect())).await
+    off_loop(move || Ok(name.to_socket_addrs()?.collect())).await
 }

@@ -16,7 +16,7 @@
 
 mod addr;
 mod listener;
-mod socket;
+pub(crate) mod socket;
 mod split;
 mod stream;
 

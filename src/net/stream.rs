@@ -11,8 +11,9 @@ use super::split::{OwnedReadHalf, OwnedWriteHalf, ReadHalf, WriteHalf};
 use crate::driver::{Control, Landing, Outcome};
 use crate::error::{context, from_code};
 use crate::flight::{Fate, Flying};
-use crate::io::{BufResult, IoBuf, IoBufMut, ManagedBuf};
-use crate::op::{MAX_LEN, MAX_SLICES, Op};
+use crate::io::vectored::{lend_to_fill, lend_to_read, set_all_filled};
+use crate::io::{BufResult, IoBuf, IoBufMut, ManagedBuf, no_length, no_room};
+use crate::op::{MAX_LEN, Op};
 use crate::sys::{self, IoVec, errno};
 
 /// What a managed read takes from the heap when the pool is empty.
@@ -238,7 +239,8 @@ impl TcpStream {
         if lane.has_unread(core).await {
             match lane.serve(&mut bufs[first]) {
                 Some(Ok(count)) => {
-                    set_all_filled(&mut bufs, count);
+                    // SAFETY: this many bytes were just served into the first buffer that has room.
+                    unsafe { set_all_filled(&mut bufs, count) };
                     return (Ok(count), bufs);
                 }
                 Some(Err(code)) => return (Err(from_code(code)), bufs),
@@ -248,11 +250,7 @@ impl TcpStream {
         let fd = descriptor.fd;
         let load = (descriptor.clone(), bufs, Vec::new());
         let flying = Flying::launch(core, lane, Fate::Keep, load, 0, |(_, bufs, slices)| {
-            let parts = bufs.iter_mut().map(|buf| IoVec {
-                len: buf.capacity(),
-                base: buf.as_mut_ptr(),
-            });
-            slices.extend(parts.filter(|part| part.len > 0).take(MAX_SLICES));
+            lend_to_fill(bufs, slices);
             Op::RecvVectored {
                 fd,
                 slices: slices.as_ptr(),
@@ -262,7 +260,8 @@ impl TcpStream {
         let (landing, (_, mut bufs, _)) = flying.await;
         let result = count(landing.outcome);
         if let Ok(count) = result {
-            set_all_filled(&mut bufs, count);
+            // SAFETY: the kernel has written this many bytes, in order.
+            unsafe { set_all_filled(&mut bufs, count) };
         }
         (result, bufs)
     }
@@ -368,18 +367,7 @@ impl TcpStream {
             load,
             0,
             |(_, bufs, slices)| {
-                slices.clear();
-                let mut skip = skip;
-                for buf in bufs.iter() {
-                    let begin = skip.min(buf.len());
-                    skip -= begin;
-                    if begin < buf.len() && slices.len() < MAX_SLICES {
-                        slices.push(IoVec {
-                            base: buf.as_ptr().wrapping_add(begin).cast_mut(),
-                            len: buf.len() - begin,
-                        });
-                    }
-                }
+                lend_to_read(bufs, skip, slices);
                 Op::SendVectored {
                     fd,
                     slices: slices.as_ptr(),
@@ -470,31 +458,6 @@ impl fmt::Debug for TcpStream {
 
 fn count(outcome: Outcome) -> io::Result<usize> {
     outcome.map(|count| count as usize).map_err(from_code)
-}
-
-fn no_room() -> io::Error {
-    io::Error::new(
-        io::ErrorKind::InvalidInput,
-        "the buffer has no room to read into: give it a capacity, as in Vec::with_capacity(4096)",
-    )
-}
-
-fn no_length() -> io::Error {
-    io::Error::new(
-        io::ErrorKind::InvalidInput,
-        "read_exact fills a buffer to its length, and this one's is 0: give it one, as in vec![0; 16]",
-    )
-}
-
-/// Tells each buffer how much of it was filled, in order.
-fn set_all_filled<B: IoBufMut>(bufs: &mut [B], count: usize) {
-    let mut left = count;
-    for buf in bufs {
-        let part = left.min(buf.capacity());
-        // SAFETY: the kernel fills the buffers in order, each to its capacity before the next.
-        unsafe { buf.set_filled(part) };
-        left -= part;
-    }
 }
 
 /// The first `len` bytes of a buffer, to be filled in place without changing its length.

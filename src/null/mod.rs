@@ -25,7 +25,7 @@ use crate::driver::{
 use crate::io::BufferPool;
 use crate::op::{Direction, Op};
 use crate::runtime::Settings;
-use crate::sys::errno;
+use crate::sys::{self, errno};
 use crate::time::Instant;
 
 pub(crate) struct Null {
@@ -112,6 +112,20 @@ impl Null {
                 Direction::Write if self.network.can_send(fd) => Ok(0),
                 Direction::Read | Direction::Write => return None,
             },
+            Op::Open { .. }
+            | Op::ReadAt { .. }
+            | Op::ReadVectoredAt { .. }
+            | Op::WriteAt { .. }
+            | Op::WriteVectoredAt { .. }
+            | Op::Sync { .. }
+            | Op::Stat { .. }
+            | Op::Truncate { .. }
+            | Op::Allocate { .. }
+            | Op::Rename { .. }
+            | Op::Remove { .. }
+            | Op::MakeFolder { .. }
+            | Op::HardLink { .. }
+            | Op::SymLink { .. } => unreachable!("`start` has given it back"),
         };
         Some(Landing::last(outcome))
     }
@@ -194,10 +208,19 @@ unsafe impl Driver for Null {
     }
 
     fn control(&mut self, call: Control) -> io::Result<Reply> {
-        self.network.control(call).map_err(io::Error::from_raw_os_error)
+        match call {
+            Control::Seek { .. } => sys::control(call),
+            // Files are the kernel's, and have numbers that no socket of ours has.
+            Control::Close { fd } | Control::Forget { fd } if fd >= 0 => sys::control(call),
+            _ => self.network.control(call).map_err(io::Error::from_raw_os_error),
+        }
     }
 
     unsafe fn start(&mut self, id: FlightId, op: Op, _scratch: *mut Scratch) -> Start {
+        // Files are the kernel's even here: a thread does it.
+        if op.waits_for().is_none() {
+            return Start::Blocking;
+        }
         self.counters.submissions += 1;
         self.pending.push_back(Pending {
             id,

@@ -56,6 +56,7 @@ impl Network {
             Control::Watch { fd } if self.sockets.contains_key(&fd) => Ok(Reply::Done),
             Control::Watch { .. } => Err(errno::BAD_FD),
             Control::Forget { .. } => Ok(Reply::Done),
+            Control::Seek { .. } => Err(errno::INVALID),
             Control::LocalAddr { fd } => match self.sockets.get(&fd).ok_or(errno::BAD_FD)? {
                 Socket::Fresh { .. } => Ok(Reply::Addr(SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)))),
                 Socket::Listener(listener) => Ok(Reply::Addr(listener.addr)),

@@ -112,8 +112,8 @@ impl Works {
             Some(Ok(count)) => SHORT_IS_EMPTY && count > 0 && unsafe { self.wanted(op) } > count as usize,
             Some(Err(_)) => false,
         };
-        if empty {
-            self.places.get(op.fd()).side(op.direction()).used_up();
+        if empty && let Some((fd, direction)) = op.waits_for() {
+            self.places.get(fd).side(direction).used_up();
         }
         landing
     }
@@ -132,7 +132,8 @@ impl Works {
                 let slices = unsafe { std::slice::from_raw_parts(slices, count) };
                 slices.iter().map(|slice| slice.len).sum()
             }
-            Op::Accept { .. } | Op::Connect { .. } | Op::Readiness { .. } => 0,
+            // Whatever came of these says nothing about what is left; and file work is not done here.
+            _ => 0,
         }
     }
 
@@ -154,12 +155,11 @@ impl Works {
     }
 
     /// Lets an operation wait until its descriptor is ready.
-    fn park(&mut self, id: FlightId, op: Op) -> Result<(), i32> {
-        let fd = op.fd();
+    fn park(&mut self, id: FlightId, op: Op, (fd, direction): (Fd, Direction)) -> Result<(), i32> {
         if !self.places.get(fd).registered {
             self.register(fd)?;
         }
-        let queue = &mut self.places.get(fd).side(op.direction()).queue;
+        let queue = &mut self.places.get(fd).side(direction).queue;
         self.lot.park(queue, id, op);
         Ok(())
     }
@@ -284,13 +284,16 @@ unsafe impl Driver for Reactor {
 
     unsafe fn start(&mut self, id: FlightId, op: Op, _scratch: *mut Scratch) -> Start {
         let works = &mut self.works;
+        let Some((fd, direction)) = op.waits_for() else {
+            return Start::Blocking;
+        };
         works.counters.submissions += 1;
-        if op.fd() < 0 {
+        if fd < 0 {
             return Start::Done(Landing::last(Err(errno::BAD_FD)));
         }
         // Whoever uses a foreign descriptor tells us nothing, so there is nothing to go by.
         let is_foreign = matches!(op, Op::Readiness { .. });
-        let side = works.places.get(op.fd()).side(op.direction());
+        let side = works.places.get(fd).side(direction);
         if side.may_be_ready || is_foreign {
             // SAFETY: the caller's promise: the flight owns what `op` points to, and has not landed.
             match unsafe { works.attempt(op, false) } {
@@ -305,7 +308,7 @@ unsafe impl Driver for Reactor {
                 None => {}
             }
         }
-        match works.park(id, op) {
+        match works.park(id, op, (fd, direction)) {
             Ok(()) => Start::Pending,
             Err(code) => Start::Done(Landing::last(Err(code))),
         }
@@ -314,11 +317,11 @@ unsafe impl Driver for Reactor {
     fn cancel(&mut self, id: FlightId) {
         let works = &mut self.works;
         // One that is not parked has completed.
-        let Some(op) = works.lot.op_of(id) else {
+        let Some((fd, direction)) = works.lot.op_of(id).and_then(|op| op.waits_for()) else {
             works.counters.late_cancels += 1;
             return;
         };
-        let queue = &mut works.places.get(op.fd()).side(op.direction()).queue;
+        let queue = &mut works.places.get(fd).side(direction).queue;
         works.lot.remove(queue, id);
         works.finish(id, Err(errno::CANCELED));
     }

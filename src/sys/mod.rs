@@ -2,8 +2,11 @@
 //!
 //! What each platform's room must supply:
 //! - `Fd`, the type of a descriptor's number, `IoVec`, a slice as the kernel wants it, and `errno`, the error codes that the layers above tell apart;
+//! - `Stat`, what the kernel says of a file, and `path_for_kernel` and
+//!   `OpenFlags`, a path and how to open it, as it wants them;
 //! - `control`, a driver's control calls by plain system calls;
-//! - `perform`, an operation by the plain system call, if it need not wait, and `connected`, how a connect has ended;
+//! - `perform`, an operation by the plain system call: a socket's if it need not wait, a file's until it is done; and
+//!   `connected`, how a connect has ended;
 //! - `monotonic`, the clock;
 //! - the conversions between std's sockets and ours.
 
@@ -13,4 +16,4 @@ mod unix;
 #[cfg(unix)]
 pub(crate) use unix::*;
 #[cfg(unix)]
-pub use unix::{Fd, IoVec};
+pub use unix::{Fd, IoVec, Stat};

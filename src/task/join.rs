@@ -3,6 +3,7 @@
 use std::any::Any;
 use std::fmt;
 use std::future::Future;
+use std::io;
 use std::marker::PhantomData;
 use std::pin::Pin;
 use std::sync::Mutex;
@@ -93,44 +94,55 @@ impl<T> fmt::Debug for JoinHandle<T> {
     }
 }
 
-/// Why a task gave no result: it was cancelled, or it panicked.
+/// Why a task, or a job of the blocking pool, gave no result: it was cancelled, it panicked, or no thread could be started
+/// for it.
 pub struct JoinError {
     id: TaskId,
+    cause: Cause,
+}
+
+enum Cause {
+    Cancelled,
     /// In a mutex only to make the error `Sync`, so that `?` takes it into other errors.
-    panic: Option<Mutex<Box<dyn Any + Send>>>,
+    Panicked(Mutex<Box<dyn Any + Send>>),
+    NotStarted(io::Error),
 }
 
 impl JoinError {
     pub(crate) fn cancelled(id: TaskId) -> JoinError {
-        JoinError { id, panic: None }
+        let cause = Cause::Cancelled;
+        JoinError { id, cause }
     }
 
     pub(crate) fn panicked(id: TaskId, payload: Box<dyn Any + Send>) -> JoinError {
-        JoinError {
-            id,
-            panic: Some(Mutex::new(payload)),
-        }
+        let cause = Cause::Panicked(Mutex::new(payload));
+        JoinError { id, cause }
     }
 
-    /// Whether the task was cancelled.
+    pub(crate) fn not_started(error: io::Error) -> JoinError {
+        let cause = Cause::NotStarted(error);
+        JoinError { id: TaskId(0), cause }
+    }
+
+    /// Whether it was cancelled.
     pub fn is_cancelled(&self) -> bool {
-        self.panic.is_none()
+        matches!(self.cause, Cause::Cancelled)
     }
 
-    /// Whether the task panicked.
+    /// Whether it panicked.
     pub fn is_panic(&self) -> bool {
-        self.panic.is_some()
+        matches!(self.cause, Cause::Panicked(_))
     }
 
-    /// The panic's payload, for [`std::panic::resume_unwind`]; the error again if the task was cancelled.
-    pub fn try_into_panic(mut self) -> Result<Box<dyn Any + Send>, JoinError> {
-        match self.panic.take() {
-            Some(payload) => Ok(payload.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner())),
-            None => Err(self),
+    /// The panic's payload, for [`std::panic::resume_unwind`]; the error again if it was something else.
+    pub fn try_into_panic(self) -> Result<Box<dyn Any + Send>, JoinError> {
+        match self.cause {
+            Cause::Panicked(payload) => Ok(payload.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner())),
+            cause => Err(JoinError { id: self.id, cause }),
         }
     }
 
-    /// The task's number.
+    /// The task's number; 0 for work that is not a task of this loop.
     pub fn id(&self) -> TaskId {
         self.id
     }
@@ -138,12 +150,17 @@ impl JoinError {
 
 impl fmt::Display for JoinError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.panic {
-            None => write!(f, "task {} was cancelled", self.id),
-            Some(payload) => {
+        let who = match self.id.0 {
+            0 => "the work".to_owned(),
+            id => format!("task {id}"),
+        };
+        match &self.cause {
+            Cause::Cancelled => write!(f, "{who} was cancelled"),
+            Cause::Panicked(payload) => {
                 let payload = payload.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-                write!(f, "task {} panicked: {}", self.id, panic_message(&**payload))
+                write!(f, "{who} panicked: {}", panic_message(&**payload))
             }
+            Cause::NotStarted(error) => write!(f, "{error}"),
         }
     }
 }
@@ -156,8 +173,11 @@ impl fmt::Debug for JoinError {
 
 impl std::error::Error for JoinError {}
 
-impl From<JoinError> for std::io::Error {
-    fn from(error: JoinError) -> std::io::Error {
-        std::io::Error::other(error.to_string())
+impl From<JoinError> for io::Error {
+    fn from(error: JoinError) -> io::Error {
+        match error.cause {
+            Cause::NotStarted(error) => error,
+            _ => io::Error::other(error.to_string()),
+        }
     }
 }

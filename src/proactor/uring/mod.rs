@@ -16,6 +16,7 @@
 //!   flight before it drops the driver.
 
 mod buffers;
+mod cached;
 mod notify;
 mod setup;
 mod submit;
@@ -283,8 +284,23 @@ unsafe impl Driver for Uring {
                 return Start::Done(Landing::last(Err(libc::ENOBUFS)));
             }
         }
+        if let Op::ReadAt {
+            fd,
+            ptr,
+            len,
+            offset,
+            cached: true,
+        } = op
+        {
+            // SAFETY: the flight owns these bytes, and nothing of it is with the kernel yet.
+            if let Some(outcome) = unsafe { cached::read(fd, ptr, len, offset) } {
+                return Start::Done(Landing::last(outcome));
+            }
+        }
         // SAFETY: the caller's promise is the same: the scratch is the flight's until it has landed.
-        let entry = unsafe { submit::entry(op, scratch, &self.abilities) };
+        let Some(entry) = (unsafe { submit::entry(op, scratch, &self.abilities) }) else {
+            return Start::Blocking;
+        };
         self.push(entry.user_data(id.to_u64()));
         Start::Pending
     }

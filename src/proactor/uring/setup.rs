@@ -24,6 +24,10 @@ pub(super) struct Abilities {
     pub(super) multishot_accept: bool,
     /// 5.19: the kernel picks a receive buffer when bytes arrive.
     pub(super) buffer_ring: bool,
+    /// 5.11 to 5.15: renaming, removing, linking, making folders.
+    pub(super) paths: bool,
+    /// 6.9: cutting files off.
+    pub(super) truncate: bool,
 }
 
 impl Abilities {
@@ -36,6 +40,8 @@ impl Abilities {
             (self.no_iowait, "NO_IOWAIT"),
             (self.multishot_accept, "multishot accept"),
             (self.buffer_ring, "buffer ring"),
+            (self.paths, "paths"),
+            (self.truncate, "truncate"),
         ];
         all.iter().filter(|(has, _)| *has).map(|&(_, name)| name).collect()
     }
@@ -44,6 +50,11 @@ impl Abilities {
 /// Opens a ring with the most that this kernel accepts.
 pub(super) fn open(settings: &Settings) -> io::Result<(IoUring, Abilities)> {
     let (ring, defer_taskrun, taskrun_flag) = build(settings).map_err(explain)?;
+    if let Some(most) = settings.io_workers {
+        // Bounded ones work on files, unbounded ones on what may wait for ever.
+        let mut most = [most, most];
+        ring.submitter().register_iowq_max_workers(&mut most).map_err(explain)?;
+    }
     let params = ring.params();
     if !params.is_feature_nodrop() || !params.is_feature_ext_arg() {
         return Err(too_old("a ring without completion overflow or wait timeouts"));
@@ -60,6 +71,13 @@ pub(super) fn open(settings: &Settings) -> io::Result<(IoUring, Abilities)> {
         (opcode::AsyncCancel::CODE, "ASYNC_CANCEL"),
         (opcode::Read::CODE, "READ"),
         (opcode::PollAdd::CODE, "POLL_ADD"),
+        (opcode::Write::CODE, "WRITE"),
+        (opcode::Readv::CODE, "READV"),
+        (opcode::Writev::CODE, "WRITEV"),
+        (opcode::OpenAt::CODE, "OPENAT"),
+        (opcode::Statx::CODE, "STATX"),
+        (opcode::Fsync::CODE, "FSYNC"),
+        (opcode::Fallocate::CODE, "FALLOCATE"),
     ];
     if let Some((_, name)) = needed.iter().find(|(code, _)| !probe.is_supported(*code)) {
         return Err(too_old(&format!("no {name} operation")));
@@ -77,8 +95,20 @@ pub(super) fn open(settings: &Settings) -> io::Result<(IoUring, Abilities)> {
         multishot_accept: probe.is_supported(opcode::Socket::CODE),
         // Whether it really can be registered shows when the first managed read asks for it.
         buffer_ring: probe.is_supported(opcode::Socket::CODE),
+        paths: path_opcodes().into_iter().all(|code| probe.is_supported(code)),
+        truncate: probe.is_supported(opcode::Ftruncate::CODE),
     };
     Ok((ring, abilities))
+}
+
+fn path_opcodes() -> [u8; 5] {
+    [
+        opcode::RenameAt::CODE,
+        opcode::UnlinkAt::CODE,
+        opcode::MkDirAt::CODE,
+        opcode::SymlinkAt::CODE,
+        opcode::LinkAt::CODE,
+    ]
 }
 
 /// Steps down through the setups. A kernel that does not know a flag says EINVAL.

@@ -22,14 +22,15 @@ const _: () = assert!(size_of::<UringScratch>() <= SCRATCH_LEN && align_of::<Uri
 /// Writing to a closed connection is an error, not a signal.
 const NO_SIGNAL: i32 = libc::MSG_NOSIGNAL;
 
-/// The submission for an op.
+/// The submission for an op; `None` if this kernel has none for it.
 ///
 /// # Safety
 ///
 /// `scratch` belongs to the op's flight until that has landed.
-pub(super) unsafe fn entry(op: Op, scratch: *mut Scratch, abilities: &Abilities) -> squeue::Entry {
+pub(super) unsafe fn entry(op: Op, scratch: *mut Scratch, abilities: &Abilities) -> Option<squeue::Entry> {
     let scratch = scratch.cast::<UringScratch>();
-    match op {
+    let here = types::Fd(libc::AT_FDCWD);
+    let entry = match op {
         Op::Accept { fd } => {
             let flags = libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
             let fd = types::Fd(fd);
@@ -79,7 +80,65 @@ pub(super) unsafe fn entry(op: Op, scratch: *mut Scratch, abilities: &Abilities)
             };
             opcode::PollAdd::new(types::Fd(fd), events as u32).build()
         }
-    }
+        Op::Open { path, flags, mode } => opcode::OpenAt::new(here, path)
+            .flags(flags | libc::O_CLOEXEC)
+            .mode(mode)
+            .build(),
+        Op::ReadAt {
+            fd, ptr, len, offset, ..
+        } => opcode::Read::new(types::Fd(fd), ptr, len as u32).offset(offset).build(),
+        Op::ReadVectoredAt {
+            fd,
+            slices,
+            count,
+            offset,
+        } => opcode::Readv::new(types::Fd(fd), slices.cast(), count as u32)
+            .offset(offset)
+            .build(),
+        Op::WriteAt { fd, ptr, len, offset } => opcode::Write::new(types::Fd(fd), ptr, len as u32)
+            .offset(offset)
+            .build(),
+        Op::WriteVectoredAt {
+            fd,
+            slices,
+            count,
+            offset,
+        } => opcode::Writev::new(types::Fd(fd), slices.cast(), count as u32)
+            .offset(offset)
+            .build(),
+        Op::Sync { fd, data_only } => {
+            let flags = if data_only {
+                types::FsyncFlags::DATASYNC
+            } else {
+                types::FsyncFlags::empty()
+            };
+            opcode::Fsync::new(types::Fd(fd)).flags(flags).build()
+        }
+        Op::Stat { fd, path, follow, out } => {
+            let (fd, path, flags) = sys::stat_arguments(fd, path, follow);
+            opcode::Statx::new(types::Fd(fd), path, out.cast())
+                .flags(flags)
+                .mask(sys::STAT_MASK)
+                .build()
+        }
+        Op::Truncate { fd, len } if abilities.truncate => opcode::Ftruncate::new(types::Fd(fd), len).build(),
+        Op::Truncate { .. } => return None,
+        Op::Allocate { fd, offset, len } => opcode::Fallocate::new(types::Fd(fd), len).offset(offset).build(),
+        Op::Rename { .. } | Op::Remove { .. } | Op::MakeFolder { .. } | Op::HardLink { .. } | Op::SymLink { .. }
+            if !abilities.paths =>
+        {
+            return None;
+        }
+        Op::Rename { from, to } => opcode::RenameAt::new(here, from, here, to).build(),
+        Op::Remove { path, folder } => {
+            let flags = if folder { libc::AT_REMOVEDIR } else { 0 };
+            opcode::UnlinkAt::new(here, path).flags(flags).build()
+        }
+        Op::MakeFolder { path, mode } => opcode::MkDirAt::new(here, path).mode(mode).build(),
+        Op::HardLink { from, to } => opcode::LinkAt::new(here, from, here, to).build(),
+        Op::SymLink { target, link } => opcode::SymlinkAt::new(here, target, link).build(),
+    };
+    Some(entry)
 }
 
 /// Writes a message header for these slices into the scratch.

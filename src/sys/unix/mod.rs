@@ -3,7 +3,7 @@
 //! Every socket made here is close-on-exec and non-blocking. io_uring waits on a non-blocking socket all the same, so a
 //! descriptor is the same thing on every driver and can be handed to std, or taken from it, without a change.
 
-#[cfg(feature = "reactor")]
+mod files;
 mod perform;
 
 use std::io;
@@ -13,8 +13,13 @@ use std::time::Duration;
 
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 
+pub use self::files::Stat;
+pub(crate) use self::files::{OpenFlags, path_for_kernel};
+#[cfg(all(feature = "proactor", target_os = "linux"))]
+pub(crate) use self::files::{STAT_MASK, stat_arguments};
 #[cfg(feature = "reactor")]
-pub(crate) use self::perform::{connected, perform};
+pub(crate) use self::perform::connected;
+pub(crate) use self::perform::perform;
 use crate::driver::{Control, Reply};
 use crate::net::{TcpListener, TcpStream};
 use crate::time::Instant;
@@ -39,10 +44,6 @@ const _: () = {
 };
 
 /// A message header for these slices.
-#[cfg_attr(
-    not(feature = "reactor"),
-    allow(dead_code, reason = "of the proactors only io_uring uses it")
-)]
 pub(crate) fn message(slices: *const IoVec, count: usize) -> libc::msghdr {
     // SAFETY: zeroes are a valid message header.
     let mut header: libc::msghdr = unsafe { std::mem::MaybeUninit::zeroed().assume_init() };
@@ -72,6 +73,7 @@ pub(crate) mod errno {
     pub(crate) const BROKEN_PIPE: i32 = libc::EPIPE;
     pub(crate) const RESET: i32 = libc::ECONNRESET;
     pub(crate) const NOT_CONNECTED: i32 = libc::ENOTCONN;
+    pub(crate) const AGAIN: i32 = libc::EAGAIN;
     pub(crate) const BAD_FD: i32 = libc::EBADF;
     pub(crate) const NOT_PERMITTED: i32 = libc::EPERM;
     pub(crate) const NO_ACCESS: i32 = libc::EACCES;
@@ -99,6 +101,7 @@ pub(crate) fn control(call: Control) -> io::Result<Reply> {
         Control::Shutdown { fd, how } => with(fd, |socket| socket.shutdown(how)).map(|()| Reply::Done),
         Control::Watch { fd } => watchable(fd).map(|()| Reply::Done),
         Control::Forget { .. } => Ok(Reply::Done),
+        Control::Seek { fd, to } => files::seek(fd, to).map(Reply::Position),
         Control::Close { fd } => {
             close(fd);
             Ok(Reply::Done)

@@ -1,11 +1,12 @@
-//! An operation as the plain system call: tried at once, never waiting.
+//! An operation as the plain system call.
 //!
-//! A readiness-based driver calls this first, and again each time the descriptor is said to be ready. Every descriptor is
-//! non-blocking, so a call that would have to wait says so.
+//! A readiness-based driver calls this first, and again each time the descriptor is said to be ready. Every socket is
+//! non-blocking, so a call that would have to wait says so. File work is done in one go, and blocks: that is for the pool's
+//! threads.
 
 use std::io;
 
-use super::{Fd, errno, message, with};
+use super::{Fd, errno, files, message};
 use crate::driver::Outcome;
 use crate::op::{Direction, Op};
 
@@ -46,11 +47,28 @@ pub(crate) unsafe fn perform(op: Op) -> Option<Outcome> {
             attempt(|| unsafe { libc::sendmsg(fd, &message, NO_SIGNAL) })
         }
         Op::Readiness { fd, direction } => ready(fd, direction),
+        Op::Open { .. }
+        | Op::ReadAt { .. }
+        | Op::ReadVectoredAt { .. }
+        | Op::WriteAt { .. }
+        | Op::WriteVectoredAt { .. }
+        | Op::Sync { .. }
+        | Op::Stat { .. }
+        | Op::Truncate { .. }
+        | Op::Allocate { .. }
+        | Op::Rename { .. }
+        | Op::Remove { .. }
+        | Op::MakeFolder { .. }
+        | Op::HardLink { .. }
+        | Op::SymLink { .. } => {
+            // SAFETY: the caller's promise.
+            unsafe { files::perform(op) }
+        }
     }
 }
 
 /// Makes a call until no signal interrupts it; `None` if it would have to wait.
-fn attempt(mut call: impl FnMut() -> libc::ssize_t) -> Option<Outcome> {
+pub(super) fn attempt(mut call: impl FnMut() -> libc::ssize_t) -> Option<Outcome> {
     loop {
         let result = call();
         if result >= 0 {
@@ -81,7 +99,7 @@ fn accept(fd: Fd) -> libc::ssize_t {
 #[cfg(target_vendor = "apple")]
 fn accept(fd: Fd) -> libc::ssize_t {
     use std::os::fd::IntoRawFd;
-    let accepted = with(fd, |listener| {
+    let accepted = super::with(fd, |listener| {
         let (socket, _) = listener.accept()?;
         socket.set_nonblocking(true)?;
         Ok(socket.into_raw_fd())
@@ -105,12 +123,13 @@ fn connect(fd: Fd, addr: std::net::SocketAddr) -> Option<Outcome> {
 }
 
 /// How a connect that had to wait has ended; `None` if it has not. Being writable alone does not say that it has.
+#[cfg(feature = "reactor")]
 pub(crate) fn connected(fd: Fd) -> Option<Outcome> {
-    match with(fd, |socket| socket.take_error()) {
+    match super::with(fd, |socket| socket.take_error()) {
         Ok(None) => {}
         Ok(Some(error)) | Err(error) => return Some(Err(error.raw_os_error().unwrap_or(errno::INVALID))),
     }
-    match with(fd, |socket| socket.peer_addr()) {
+    match super::with(fd, |socket| socket.peer_addr()) {
         Ok(_) => Some(Ok(0)),
         Err(error) if error.raw_os_error() == Some(errno::NOT_CONNECTED) => None,
         Err(error) => Some(Err(error.raw_os_error().unwrap_or(errno::INVALID))),

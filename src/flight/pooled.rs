@@ -1,0 +1,107 @@
+//! Flights that a thread carries, because the driver cannot do their operation without blocking.
+
+use std::sync::Arc;
+use std::task::{Wake, Waker};
+
+use super::table::Carrier;
+use crate::driver::{Completion, FlightId, Landing};
+use crate::loop_core::{LoopCore, Mail};
+use crate::op::Op;
+use crate::remote::Letterbox;
+use crate::sys::{self, errno};
+
+impl LoopCore {
+    /// Has a thread of the loop's own pool carry a flight. If its queue is full, the flight waits here.
+    pub(super) fn give_to_pool(&self, id: FlightId, op: Op) {
+        if !self.uncarried.borrow().is_empty() {
+            self.set_carrier(id, Carrier::Nobody);
+            self.uncarried.borrow_mut().push_back(id);
+            return;
+        }
+        self.try_to_carry(id, op);
+    }
+
+    /// False if the queue is full.
+    fn try_to_carry(&self, id: FlightId, op: Op) -> bool {
+        let letterbox = self.letterbox.clone();
+        let carry = move || {
+            // SAFETY: the flight owns what `op` points to, in one place, until it has landed, and nobody else uses that
+            // meanwhile. Its landing is sent when this call is over.
+            let outcome = unsafe { sys::perform(op) };
+            // No file work says that it would have to wait, except on a descriptor that somebody made non-blocking.
+            let outcome = outcome.unwrap_or(Err(errno::AGAIN));
+            // A loop that does not take it any more has leaked the flight.
+            drop(letterbox.send(Mail::Landed(id, outcome)));
+        };
+        match self.files.submit(Box::new(carry)) {
+            Ok(job) => self.set_carrier(id, Carrier::Pool(job)),
+            Err((_, None)) => {
+                self.set_carrier(id, Carrier::Nobody);
+                self.uncarried.borrow_mut().push_front(id);
+                let waker = Waker::from(Arc::new(TellOfRoom(self.letterbox.clone())));
+                if !self.files.wait_for_room(&waker) {
+                    // It was made in the meantime.
+                    waker.wake();
+                }
+                return false;
+            }
+            Err((_, Some(error))) => {
+                let code = crate::error::os_code(&error).unwrap_or(errno::AGAIN);
+                self.land_one(id, Landing::last(Err(code)));
+            }
+        }
+        true
+    }
+
+    /// There is room in the pool's queue.
+    pub(crate) fn carry_more(&self) {
+        loop {
+            let next = self.uncarried.borrow_mut().pop_front();
+            let Some(id) = next else { return };
+            let op = self.flights.borrow_mut().entry(id).map(|entry| entry.op);
+            if let Some(op) = op
+                && !self.try_to_carry(id, op)
+            {
+                return;
+            }
+        }
+    }
+
+    /// Asks whoever carries a flight to end it early.
+    pub(crate) fn cancel_flight(&self, id: FlightId) {
+        let carrier = match self.flights.borrow_mut().entry(id) {
+            Some(entry) => entry.carrier,
+            None => return,
+        };
+        let taken_back = match carrier {
+            Carrier::Driver => return self.driver.borrow_mut().cancel(id),
+            Carrier::Pool(job) => self.files.take_back(job),
+            Carrier::Nobody => {
+                self.uncarried.borrow_mut().retain(|&uncarried| uncarried != id);
+                true
+            }
+        };
+        if taken_back {
+            self.land_one(id, Landing::last(Err(errno::CANCELED)));
+        }
+    }
+
+    pub(crate) fn land_one(&self, id: FlightId, landing: Landing) {
+        self.land(&mut vec![Completion { id, landing }]);
+    }
+
+    fn set_carrier(&self, id: FlightId, carrier: Carrier) {
+        if let Some(entry) = self.flights.borrow_mut().entry(id) {
+            entry.carrier = carrier;
+        }
+    }
+}
+
+/// Tells the loop that the pool has room.
+struct TellOfRoom(Arc<Letterbox<Mail>>);
+
+impl Wake for TellOfRoom {
+    fn wake(self: Arc<Self>) {
+        drop(self.0.send(Mail::PoolHasRoom));
+    }
+}

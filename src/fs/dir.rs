@@ -1,0 +1,132 @@
+//! What is in a folder.
+
+use std::collections::VecDeque;
+use std::ffi::OsString;
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use super::metadata::{FileType, Metadata, symlink_metadata};
+use super::{at, blocking};
+use crate::blocking::BlockingHandle;
+use crate::loop_core::LoopCore;
+
+/// How many entries a thread fetches at once.
+const BATCH: usize = 256;
+
+/// Lists what is in a folder.
+///
+/// ```
+/// windlass::run(async {
+///     let mut entries = windlass::fs::read_dir("src").await?;
+///     let mut names = Vec::new();
+///     while let Some(entry) = entries.next_entry().await? {
+///         names.push(entry.file_name());
+///     }
+///     assert!(names.contains(&"lib.rs".into()));
+///     Ok::<(), std::io::Error>(())
+/// })??;
+/// # Ok::<(), std::io::Error>(())
+/// ```
+pub async fn read_dir(path: impl AsRef<Path>) -> io::Result<ReadDir> {
+    let path = path.as_ref().to_owned();
+    let entries = blocking("read folder", path.clone(), |path| std::fs::read_dir(path)).await?;
+    Ok(ReadDir {
+        path,
+        entries: Some(entries),
+        fetched: VecDeque::new(),
+        fetching: None,
+    })
+}
+
+/// The entries of a folder, in no order. `.` and `..` are not among them.
+pub struct ReadDir {
+    path: PathBuf,
+    /// Not while a thread has it, and not after the end.
+    entries: Option<std::fs::ReadDir>,
+    fetched: VecDeque<io::Result<DirEntry>>,
+    /// Kept here, so that a dropped `next_entry` loses nothing.
+    fetching: Option<BlockingHandle<Batch>>,
+}
+
+/// What a thread fetched, and the rest, if there is one.
+type Batch = (VecDeque<io::Result<DirEntry>>, Option<std::fs::ReadDir>);
+
+impl ReadDir {
+    /// The next entry; `None` at the end.
+    pub async fn next_entry(&mut self) -> io::Result<Option<DirEntry>> {
+        loop {
+            if let Some(entry) = self.fetched.pop_front() {
+                return entry.map(Some).map_err(at("read folder", &self.path));
+            }
+            if self.fetching.is_none() {
+                let Some(entries) = self.entries.take() else {
+                    return Ok(None);
+                };
+                let files = &LoopCore::current("next_entry").files;
+                self.fetching = Some(files.spawn(move || fetch(entries)));
+            }
+            if let Some(fetching) = &mut self.fetching {
+                let batch = fetching.await;
+                self.fetching = None;
+                (self.fetched, self.entries) = batch.map_err(|error| at("read folder", &self.path)(error.into()))?;
+            }
+        }
+    }
+}
+
+fn fetch(mut entries: std::fs::ReadDir) -> Batch {
+    let look = |entry: std::fs::DirEntry| DirEntry {
+        // Most file systems have said that already; where not, std asks, here and not on the loop.
+        file_type: entry.file_type().ok().map(FileType::from_std),
+        entry,
+    };
+    let fetched: VecDeque<_> = entries.by_ref().take(BATCH).map(|entry| entry.map(look)).collect();
+    let more = fetched.len() == BATCH;
+    (fetched, more.then_some(entries))
+}
+
+impl fmt::Debug for ReadDir {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ReadDir")
+            .field("path", &self.path)
+            .finish_non_exhaustive()
+    }
+}
+
+/// One entry of a folder.
+pub struct DirEntry {
+    entry: std::fs::DirEntry,
+    file_type: Option<FileType>,
+}
+
+impl DirEntry {
+    /// The folder's path and the entry's name.
+    pub fn path(&self) -> PathBuf {
+        self.entry.path()
+    }
+
+    /// The entry's name.
+    pub fn file_name(&self) -> OsString {
+        self.entry.file_name()
+    }
+
+    /// What it is; a link is not followed.
+    pub async fn file_type(&self) -> io::Result<FileType> {
+        match self.file_type {
+            Some(file_type) => Ok(file_type),
+            None => Ok(self.metadata().await?.file_type()),
+        }
+    }
+
+    /// What the kernel knows of it; a link is not followed.
+    pub async fn metadata(&self) -> io::Result<Metadata> {
+        symlink_metadata(self.path()).await
+    }
+}
+
+impl fmt::Debug for DirEntry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "DirEntry({:?})", self.path())
+    }
+}

@@ -1,0 +1,637 @@
+//! An open file: how a call becomes an op, and its landing a result.
+//!
+//! Reading and writing at an offset needs no lane: any number of them may be under way at once. Sequential calls share a
+//! position, so they go one after the other. The position of an ordinary file is kept here and moves when a result is
+//! given out; so a dropped read has not happened. A pipe or terminal has no positions: there the kernel moves on whether
+//! anybody waits or not, and what a dropped read received is kept for the next, as on a stream.
+
+use std::cell::Cell;
+use std::fmt;
+use std::io::{self, SeekFrom};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::path::Path;
+use std::rc::Rc;
+
+use super::metadata::{Metadata, of_file};
+use super::options::OpenOptions;
+use super::scan::Scan;
+use super::{Reader, carry_out, show_path};
+use crate::driver::{Control, Landing, Reply};
+use crate::error::{context, from_code};
+use crate::flight::{Fate, Flying};
+use crate::io::vectored::{lend_to_fill, lend_to_read, set_all_filled};
+use crate::io::{BufResult, IoBuf, IoBufMut, no_length, no_room};
+use crate::lane::Lane;
+use crate::loop_core::LoopCore;
+use crate::net::IntoStdError;
+use crate::net::socket::{Descriptor, Socket};
+use crate::op::{CURRENT, MAX_LEN, Op};
+use crate::sys::{self, Fd, IoVec, OpenFlags};
+
+/// An open file.
+///
+/// Calls take `&self`: any number of reads and writes at offsets may be under way at once. **Cancelling** a read loses
+/// nothing; a cancelled write may have written any part of its buffer. Dropping the file closes it when everything under
+/// way is over.
+///
+/// ```
+/// use windlass::fs::File;
+/// # let path = std::env::temp_dir().join(format!("windlass-doc-file-{}", std::process::id()));
+/// windlass::run(async {
+///     let file = File::create(&path).await?;
+///     file.write_all_at("hello, world", 0).await.0?;
+///     file.sync_all().await?;
+///
+///     let file = File::open(&path).await?;
+///     let (result, buf) = file.read_at(vec![0; 5], 7).await;
+///     assert_eq!((result?, &buf[..]), (5, &b"world"[..]));
+///     windlass::fs::remove_file(&path).await
+/// })??;
+/// # Ok::<(), std::io::Error>(())
+/// ```
+pub struct File {
+    socket: Socket,
+    path: Box<Path>,
+    /// Where the next sequential call begins; `None` if the file has no positions.
+    position: Option<Cell<u64>>,
+    append: bool,
+    direct: bool,
+}
+
+type Load<B> = (Rc<Descriptor>, B);
+type VectoredLoad<B> = (Rc<Descriptor>, Vec<B>, Vec<IoVec>);
+
+impl File {
+    /// Opens a file for reading.
+    pub async fn open(path: impl AsRef<Path>) -> io::Result<File> {
+        OpenOptions::new().read(true).open(path).await
+    }
+
+    /// Opens a file for writing: makes it, or drops what is in it.
+    pub async fn create(path: impl AsRef<Path>) -> io::Result<File> {
+        OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .open(path)
+            .await
+    }
+
+    /// Makes a file for reading and writing, and fails if it is there already.
+    pub async fn create_new(path: impl AsRef<Path>) -> io::Result<File> {
+        OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create_new(true)
+            .open(path)
+            .await
+    }
+
+    /// How a file is opened otherwise.
+    pub fn options() -> OpenOptions {
+        OpenOptions::new()
+    }
+
+    pub(super) fn new(socket: Socket, path: &Path, append: bool, direct: bool) -> File {
+        let begin = kernel_position(socket.core(), socket.fd(), SeekFrom::Current(0));
+        File {
+            path: path.into(),
+            position: begin.ok().map(Cell::new),
+            append,
+            direct,
+            socket,
+        }
+    }
+
+    /// Makes a file of one of std's. Its position is kept.
+    ///
+    /// # Panics
+    ///
+    /// Outside of a loop.
+    #[track_caller]
+    pub fn from_std(file: std::fs::File) -> File {
+        let core = LoopCore::current("from_std").rc();
+        let socket = Socket::new(core, sys::from_std(file));
+        let flags = OpenFlags::of(socket.fd());
+        File::new(socket, Path::new(""), flags.append, flags.direct)
+    }
+
+    /// Makes it one of std's, with the same position. Refused, with the file, while something is under way.
+    pub fn into_std(self) -> Result<std::fs::File, IntoStdError<File>> {
+        let refuse = |socket, error| Err(IntoStdError { socket, error });
+        if Rc::strong_count(&self.socket.descriptor) > 1 {
+            let why = "something is under way on the file: await it first";
+            return refuse(self, io::Error::new(io::ErrorKind::WouldBlock, why));
+        }
+        if let Some(position) = &self.position {
+            let moved = kernel_position(self.core(), self.socket.fd(), SeekFrom::Start(position.get()));
+            if let Err(error) = moved {
+                return refuse(self, error);
+            }
+        }
+        let File {
+            socket,
+            path,
+            position,
+            append,
+            direct,
+        } = self;
+        match socket.release() {
+            Ok(fd) => Ok(sys::into_std(fd)),
+            Err((error, socket)) => Err(IntoStdError {
+                error,
+                socket: File {
+                    socket,
+                    path,
+                    position,
+                    append,
+                    direct,
+                },
+            }),
+        }
+    }
+
+    fn core(&self) -> &LoopCore {
+        self.socket.core()
+    }
+
+    fn fd(&self) -> Fd {
+        self.socket.fd()
+    }
+
+    /// Says what was being done, and to which file if that is known.
+    fn explain(&self, what: &str, error: io::Error) -> io::Error {
+        match self.path.as_os_str().is_empty() {
+            true => error,
+            false => context(format_args!("{what} {}", self.path.display()), error),
+        }
+    }
+
+    /// How many bytes an operation moved.
+    pub(super) fn count(&self, what: &str, landing: &Landing) -> io::Result<usize> {
+        match landing.outcome {
+            Ok(count) => Ok(count as usize),
+            Err(code) => Err(self.explain(what, from_code(code))),
+        }
+    }
+
+    // At an offset.
+
+    /// Reads into `buf`, from its start and up to its capacity, beginning at `offset` in the file. Gives the number of bytes;
+    /// 0 is the end of the file. A `Vec` then has just that length.
+    pub async fn read_at<B: IoBufMut>(&self, buf: B, offset: u64) -> BufResult<usize, B> {
+        let capacity = buf.capacity();
+        if capacity == 0 {
+            return (Err(no_room()), buf);
+        }
+        let lane = Lane::default();
+        let (landing, (_, mut buf)) = self.launch_read(&lane, Fate::Discard, buf, 0, capacity, offset).await;
+        let result = self.count("read", &landing);
+        if let Ok(count) = result {
+            // SAFETY: the kernel has written this many bytes, which is no more than the capacity.
+            unsafe { buf.set_filled(count) };
+        }
+        (result, buf)
+    }
+
+    /// Fills `buf` up to its length (not its capacity), beginning at `offset` in the file. If that ends first, the error is
+    /// `UnexpectedEof`.
+    pub async fn read_exact_at<B: IoBufMut>(&self, mut buf: B, offset: u64) -> BufResult<(), B> {
+        let len = buf.len();
+        if len == 0 {
+            return match buf.capacity() {
+                0 => (Ok(()), buf),
+                _ => (Err(no_length()), buf),
+            };
+        }
+        let lane = Lane::default();
+        let mut filled = 0;
+        while filled < len {
+            let from = offset.saturating_add(filled as u64);
+            let landing;
+            (landing, (_, buf)) = self.launch_read(&lane, Fate::Discard, buf, filled, len, from).await;
+            match self.count("read", &landing) {
+                Ok(0) => {
+                    let end = io::Error::new(
+                        io::ErrorKind::UnexpectedEof,
+                        "the file ended before the buffer was full",
+                    );
+                    return (Err(self.explain("read", end)), buf);
+                }
+                Ok(count) => filled += count,
+                Err(error) => return (Err(error), buf),
+            }
+        }
+        (Ok(()), buf)
+    }
+
+    /// Writes from `buf`, beginning at `offset` in the file, and gives how many bytes were taken. On a file that was opened
+    /// to append, Linux writes at the end whatever the offset is.
+    pub async fn write_at<B: IoBuf>(&self, buf: B, offset: u64) -> BufResult<usize, B> {
+        if buf.is_empty() {
+            return (Ok(0), buf);
+        }
+        let lane = Lane::default();
+        let (landing, (_, buf)) = self.launch_write(&lane, buf, 0, offset).await;
+        (self.count("write", &landing), buf)
+    }
+
+    /// Writes the whole of `buf`, beginning at `offset` in the file.
+    pub async fn write_all_at<B: IoBuf>(&self, buf: B, offset: u64) -> BufResult<(), B> {
+        let lane = Lane::default();
+        self.write_whole(&lane, buf, |written| offset.saturating_add(written))
+            .await
+    }
+
+    /// Reads into several buffers, each filled to its capacity before the next, beginning at `offset` in the file.
+    pub async fn read_vectored_at<B: IoBufMut>(&self, bufs: Vec<B>, offset: u64) -> BufResult<usize, Vec<B>> {
+        if bufs.iter().all(|buf| buf.capacity() == 0) {
+            return (Err(no_room()), bufs);
+        }
+        let lane = Lane::default();
+        let (landing, (_, mut bufs, _)) = self.launch_read_vectored(&lane, Fate::Discard, bufs, offset).await;
+        let result = self.count("read", &landing);
+        if let Ok(count) = result {
+            // SAFETY: the kernel has written this many bytes, in order.
+            unsafe { set_all_filled(&mut bufs, count) };
+        }
+        (result, bufs)
+    }
+
+    /// Writes from several buffers, one after the other, beginning at `offset` in the file, and gives how many bytes were
+    /// taken. At most 1,024 buffers are looked at in one call.
+    pub async fn write_vectored_at<B: IoBuf>(&self, bufs: Vec<B>, offset: u64) -> BufResult<usize, Vec<B>> {
+        if bufs.iter().all(IoBuf::is_empty) {
+            return (Ok(0), bufs);
+        }
+        let lane = Lane::default();
+        let (landing, (_, bufs, _)) = self.launch_write_vectored(&lane, bufs, offset).await;
+        (self.count("write", &landing), bufs)
+    }
+
+    // At the position.
+
+    /// Reads into `buf` from the file's position, and moves that on. 0 bytes are the end of the file.
+    pub async fn read<B: IoBufMut>(&self, mut buf: B) -> BufResult<usize, B> {
+        let lane = &self.socket.descriptor.read;
+        let _hold = lane.hold().await;
+        if let Some(position) = &self.position {
+            let (result, buf) = self.read_at(buf, position.get()).await;
+            if let Ok(count) = result {
+                position.set(position.get() + count as u64);
+            }
+            return (result, buf);
+        }
+        let capacity = buf.capacity();
+        if capacity == 0 {
+            return (Err(no_room()), buf);
+        }
+        lane.settle(self.core()).await;
+        if lane.has_unread(self.core()).await
+            && let Some(served) = lane.serve(&mut buf)
+        {
+            return (served.map_err(from_code), buf);
+        }
+        let (landing, (_, mut buf)) = self.launch_read(lane, Fate::Keep, buf, 0, capacity, CURRENT).await;
+        let result = self.count("read", &landing);
+        if let Ok(count) = result {
+            // SAFETY: the kernel has written this many bytes, which is no more than the capacity.
+            unsafe { buf.set_filled(count) };
+        }
+        (result, buf)
+    }
+
+    /// Writes from `buf` at the file's position, and moves that on. Gives how many bytes were taken.
+    pub async fn write<B: IoBuf>(&self, buf: B) -> BufResult<usize, B> {
+        if buf.is_empty() {
+            return (Ok(0), buf);
+        }
+        let _position = self.socket.descriptor.read.hold().await;
+        let lane = &self.socket.descriptor.write;
+        lane.settle(self.core()).await;
+        let (landing, (_, buf)) = self.launch_write(lane, buf, 0, self.write_offset(0)).await;
+        let result = self.count("write", &landing);
+        if let Ok(count) = result {
+            self.wrote(count as u64);
+        }
+        (result, buf)
+    }
+
+    /// Writes the whole of `buf` at the file's position, and moves that on.
+    pub async fn write_all<B: IoBuf>(&self, buf: B) -> BufResult<(), B> {
+        let len = buf.len();
+        let _position = self.socket.descriptor.read.hold().await;
+        let lane = &self.socket.descriptor.write;
+        lane.settle(self.core()).await;
+        let (result, buf) = self.write_whole(lane, buf, |written| self.write_offset(written)).await;
+        if result.is_ok() {
+            self.wrote(len as u64);
+        }
+        (result, buf)
+    }
+
+    /// Reads into several buffers from the file's position, and moves that on.
+    pub async fn read_vectored<B: IoBufMut>(&self, mut bufs: Vec<B>) -> BufResult<usize, Vec<B>> {
+        if let Some(position) = &self.position {
+            let _hold = self.socket.descriptor.read.hold().await;
+            let (result, bufs) = self.read_vectored_at(bufs, position.get()).await;
+            if let Ok(count) = result {
+                position.set(position.get() + count as u64);
+            }
+            return (result, bufs);
+        }
+        let Some(first) = bufs.iter().position(|buf| buf.capacity() > 0) else {
+            return (Err(no_room()), bufs);
+        };
+        // Where there are no positions a read of one buffer says the same, one buffer at a time.
+        let buf = bufs.remove(first);
+        let (result, buf) = self.read(buf).await;
+        bufs.insert(first, buf);
+        (result, bufs)
+    }
+
+    /// Writes from several buffers at the file's position, and moves that on. Gives how many bytes were taken.
+    pub async fn write_vectored<B: IoBuf>(&self, bufs: Vec<B>) -> BufResult<usize, Vec<B>> {
+        if bufs.iter().all(IoBuf::is_empty) {
+            return (Ok(0), bufs);
+        }
+        let _position = self.socket.descriptor.read.hold().await;
+        let lane = &self.socket.descriptor.write;
+        lane.settle(self.core()).await;
+        let (landing, (_, bufs, _)) = self.launch_write_vectored(lane, bufs, self.write_offset(0)).await;
+        let result = self.count("write", &landing);
+        if let Ok(count) = result {
+            self.wrote(count as u64);
+        }
+        (result, bufs)
+    }
+
+    /// Moves the file's position, and gives it. Past the end is legal; before the beginning is an error.
+    pub async fn seek(&self, to: SeekFrom) -> io::Result<u64> {
+        let _hold = self.socket.descriptor.read.hold().await;
+        let Some(position) = &self.position else {
+            let refused = kernel_position(self.core(), self.fd(), to);
+            return refused.map_err(|error| self.explain("seek in", error));
+        };
+        let moved = match to {
+            SeekFrom::Start(offset) => kernel_position(self.core(), self.fd(), SeekFrom::Start(offset)),
+            SeekFrom::End(_) => kernel_position(self.core(), self.fd(), to),
+            SeekFrom::Current(by) => match position.get().checked_add_signed(by) {
+                Some(offset) => kernel_position(self.core(), self.fd(), SeekFrom::Start(offset)),
+                None => Err(io::Error::new(
+                    io::ErrorKind::InvalidInput,
+                    "there is nothing before the beginning of a file",
+                )),
+            },
+        };
+        let moved = moved.map_err(|error| self.explain("seek in", error))?;
+        position.set(moved);
+        Ok(moved)
+    }
+
+    /// The file's position.
+    pub async fn stream_position(&self) -> io::Result<u64> {
+        self.seek(SeekFrom::Current(0)).await
+    }
+
+    /// Reads from the position to the end of the file.
+    pub(super) async fn read_whole(&self) -> io::Result<Vec<u8>> {
+        let expected = match self.position {
+            Some(_) => self.metadata().await?.len(),
+            None => 0,
+        };
+        // One more than expected: the read that fills it would not say that it was the last.
+        let mut bytes = Vec::new();
+        let room = usize::try_from(expected)
+            .unwrap_or(usize::MAX)
+            .saturating_add(1)
+            .max(SMALLEST_ROOM);
+        bytes
+            .try_reserve_exact(room)
+            .map_err(|error| self.explain("read", error.into()))?;
+        let lane = Lane::default();
+        let mut filled = 0;
+        loop {
+            if filled == bytes.capacity() {
+                bytes
+                    .try_reserve(bytes.capacity())
+                    .map_err(|error| self.explain("read", error.into()))?;
+            }
+            let (begin, end) = (filled, bytes.capacity());
+            let offset = self
+                .position
+                .as_ref()
+                .map_or(CURRENT, |position| position.get() + filled as u64);
+            let landing;
+            (landing, (_, bytes)) = self.launch_read(&lane, Fate::Discard, bytes, begin, end, offset).await;
+            match self.count("read", &landing)? {
+                0 => return Ok(bytes),
+                count => filled += count,
+            }
+            // SAFETY: the kernel has written this many bytes.
+            unsafe { bytes.set_len(filled) };
+        }
+    }
+
+    /// Where a sequential write goes.
+    fn write_offset(&self, written: u64) -> u64 {
+        match &self.position {
+            Some(position) if !self.append => position.get().saturating_add(written),
+            // The kernel knows the end.
+            _ => CURRENT,
+        }
+    }
+
+    /// Moves the position on behind a sequential write.
+    fn wrote(&self, count: u64) {
+        let Some(position) = &self.position else { return };
+        let moved = match self.append {
+            true => kernel_position(self.core(), self.fd(), SeekFrom::Current(0)).ok(),
+            false => Some(position.get() + count),
+        };
+        position.set(moved.unwrap_or(position.get()));
+    }
+
+    // About the file.
+
+    /// Waits until everything that was written, and everything known of the file, is on its disk.
+    pub async fn sync_all(&self) -> io::Result<()> {
+        self.sync(false).await
+    }
+
+    /// The same for the contents alone.
+    pub async fn sync_data(&self) -> io::Result<()> {
+        self.sync(true).await
+    }
+
+    async fn sync(&self, data_only: bool) -> io::Result<()> {
+        let fd = self.fd();
+        self.run("sync", Op::Sync { fd, data_only }).await
+    }
+
+    /// What the kernel knows of the file.
+    pub async fn metadata(&self) -> io::Result<Metadata> {
+        let descriptor = self.socket.descriptor.clone();
+        let asked = of_file(self.core(), descriptor, self.fd()).await;
+        asked.map_err(|error| self.explain("metadata of", error))
+    }
+
+    /// Cuts the file off, or lengthens it with zeroes. The position stays.
+    pub async fn set_len(&self, len: u64) -> io::Result<()> {
+        let fd = self.fd();
+        self.run("truncate", Op::Truncate { fd, len }).await
+    }
+
+    /// Reserves space on the disk for `len` bytes from `offset` on, and lengthens the file if it ends before that
+    /// (`fallocate`). Linux and FreeBSD.
+    pub async fn allocate(&self, offset: u64, len: u64) -> io::Result<()> {
+        let fd = self.fd();
+        self.run("allocate", Op::Allocate { fd, offset, len }).await
+    }
+
+    async fn run(&self, what: &str, op: Op) -> io::Result<()> {
+        let descriptor = self.socket.descriptor.clone();
+        let done = carry_out(self.core(), descriptor, |_| op).await;
+        done.map(drop).map_err(|error| self.explain(what, error))
+    }
+
+    // In large pieces.
+
+    /// Reads the whole file from its start in large pieces, several of them under way at once.
+    pub fn scan(self) -> Scan {
+        Scan::new(self)
+    }
+
+    /// Reads the file from its start, in order, ahead of who asks.
+    pub fn reader(self) -> Reader {
+        Reader::new(self.scan())
+    }
+
+    pub(super) fn is_direct(&self) -> bool {
+        self.direct
+    }
+
+    // From a call to an op.
+
+    /// One read into `buf[begin..end]`.
+    pub(super) fn launch_read<'a, B: IoBufMut>(
+        &'a self,
+        lane: &'a Lane,
+        fate: Fate,
+        buf: B,
+        begin: usize,
+        end: usize,
+        offset: u64,
+    ) -> Flying<'a, Load<B>> {
+        let (core, fd) = (self.core(), self.fd());
+        // What goes past the cache is not there, and what has no positions is not cached.
+        let cached = !self.direct && offset != CURRENT;
+        let load = (self.socket.descriptor.clone(), buf);
+        Flying::launch(core, lane, fate, load, 0, move |(_, buf)| Op::ReadAt {
+            fd,
+            ptr: buf.as_mut_ptr().wrapping_add(begin),
+            len: (end - begin).min(MAX_LEN),
+            offset,
+            cached,
+        })
+    }
+
+    fn launch_read_vectored<'a, B: IoBufMut>(
+        &'a self,
+        lane: &'a Lane,
+        fate: Fate,
+        bufs: Vec<B>,
+        offset: u64,
+    ) -> Flying<'a, VectoredLoad<B>> {
+        let (core, fd) = (self.core(), self.fd());
+        let load = (self.socket.descriptor.clone(), bufs, Vec::new());
+        Flying::launch(core, lane, fate, load, 0, move |(_, bufs, slices)| {
+            lend_to_fill(bufs, slices);
+            Op::ReadVectoredAt {
+                fd,
+                slices: slices.as_ptr(),
+                count: slices.len(),
+                offset,
+            }
+        })
+    }
+
+    /// One write from `buf[begin..]`.
+    fn launch_write<'a, B: IoBuf>(&'a self, lane: &'a Lane, buf: B, begin: usize, offset: u64) -> Flying<'a, Load<B>> {
+        let (core, fd) = (self.core(), self.fd());
+        let load = (self.socket.descriptor.clone(), buf);
+        Flying::launch(core, lane, Fate::Discard, load, 0, move |(_, buf)| Op::WriteAt {
+            fd,
+            ptr: buf.as_ptr().wrapping_add(begin),
+            len: (buf.len() - begin).min(MAX_LEN),
+            offset,
+        })
+    }
+
+    fn launch_write_vectored<'a, B: IoBuf>(
+        &'a self,
+        lane: &'a Lane,
+        bufs: Vec<B>,
+        offset: u64,
+    ) -> Flying<'a, VectoredLoad<B>> {
+        let (core, fd) = (self.core(), self.fd());
+        let load = (self.socket.descriptor.clone(), bufs, Vec::new());
+        Flying::launch(core, lane, Fate::Discard, load, 0, move |(_, bufs, slices)| {
+            lend_to_read(bufs, 0, slices);
+            Op::WriteVectoredAt {
+                fd,
+                slices: slices.as_ptr(),
+                count: slices.len(),
+                offset,
+            }
+        })
+    }
+
+    /// Writes until nothing is left; `offset` tells where the rest goes.
+    async fn write_whole<B: IoBuf>(&self, lane: &Lane, mut buf: B, offset: impl Fn(u64) -> u64) -> BufResult<(), B> {
+        let len = buf.len();
+        let mut written = 0;
+        while written < len {
+            let landing;
+            (landing, (_, buf)) = self.launch_write(lane, buf, written, offset(written as u64)).await;
+            match self.count("write", &landing) {
+                Ok(0) => return (Err(self.explain("write", io::ErrorKind::WriteZero.into())), buf),
+                Ok(count) => written += count,
+                Err(error) => return (Err(error), buf),
+            }
+        }
+        (Ok(()), buf)
+    }
+}
+
+/// What `read_whole` begins with when the kernel does not know how long a file is.
+const SMALLEST_ROOM: usize = 4096;
+
+/// Moves the kernel's position of a file.
+fn kernel_position(core: &LoopCore, fd: Fd, to: SeekFrom) -> io::Result<u64> {
+    match core.control(Control::Seek { fd, to })? {
+        Reply::Position(position) => Ok(position),
+        other => unreachable!("a seek answered {other:?}"),
+    }
+}
+
+impl AsRawFd for File {
+    fn as_raw_fd(&self) -> RawFd {
+        self.fd()
+    }
+}
+
+impl AsFd for File {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        sys::borrow(self.fd())
+    }
+}
+
+impl fmt::Debug for File {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut debug = f.debug_struct("File");
+        debug.field("fd", &self.fd());
+        show_path(&mut debug, &self.path);
+        debug.field("position", &self.position.as_ref().map(Cell::get)).finish()
+    }
+}

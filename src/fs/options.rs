@@ -1,0 +1,116 @@
+//! How a file is opened.
+
+use std::io;
+use std::path::Path;
+
+use super::file::File;
+use super::{at, carry_out};
+use crate::loop_core::LoopCore;
+use crate::net::socket::Socket;
+use crate::op::Op;
+use crate::sys::{self, Fd, OpenFlags};
+
+/// How a file is opened: std's `OpenOptions`, with [`direct`](OpenOptions::direct).
+///
+/// ```
+/// use windlass::fs::OpenOptions;
+/// # let path = std::env::temp_dir().join(format!("windlass-doc-options-{}", std::process::id()));
+/// windlass::run(async {
+///     let log = OpenOptions::new().append(true).create(true).open(&path).await?;
+///     log.write_all("started\n").await.0?;
+///     windlass::fs::remove_file(&path).await
+/// })??;
+/// # Ok::<(), std::io::Error>(())
+/// ```
+#[derive(Clone, Debug, Default)]
+#[must_use = "options do nothing until their open is called"]
+pub struct OpenOptions {
+    flags: OpenFlags,
+}
+
+impl OpenOptions {
+    /// Begins with everything off.
+    pub fn new() -> OpenOptions {
+        OpenOptions::default()
+    }
+
+    /// For reading.
+    pub fn read(&mut self, on: bool) -> &mut OpenOptions {
+        self.flags.read = on;
+        self
+    }
+
+    /// For writing.
+    pub fn write(&mut self, on: bool) -> &mut OpenOptions {
+        self.flags.write = on;
+        self
+    }
+
+    /// For writing, always at the end of the file.
+    pub fn append(&mut self, on: bool) -> &mut OpenOptions {
+        self.flags.append = on;
+        self
+    }
+
+    /// Drops what is in the file.
+    pub fn truncate(&mut self, on: bool) -> &mut OpenOptions {
+        self.flags.truncate = on;
+        self
+    }
+
+    /// Makes the file if it is missing.
+    pub fn create(&mut self, on: bool) -> &mut OpenOptions {
+        self.flags.create = on;
+        self
+    }
+
+    /// Makes the file, and fails if it is there.
+    pub fn create_new(&mut self, on: bool) -> &mut OpenOptions {
+        self.flags.create_new = on;
+        self
+    }
+
+    /// Past the kernel's page cache (`O_DIRECT`). Buffers, lengths and offsets must then be aligned, mostly to 512 or 4,096
+    /// bytes: see [`AlignedBuf`](crate::io::AlignedBuf). Linux and FreeBSD, and not every file system.
+    pub fn direct(&mut self, on: bool) -> &mut OpenOptions {
+        self.flags.direct = on;
+        self
+    }
+
+    /// The permissions of a file that this makes (0o666), less the process's umask.
+    pub fn mode(&mut self, mode: u32) -> &mut OpenOptions {
+        self.flags.mode = mode;
+        self
+    }
+
+    /// More of the OS's flags for opening.
+    pub fn custom_flags(&mut self, flags: i32) -> &mut OpenOptions {
+        self.flags.custom = flags;
+        self
+    }
+
+    /// Opens the file.
+    ///
+    /// # Panics
+    ///
+    /// Outside of a loop.
+    pub async fn open(&self, path: impl AsRef<Path>) -> io::Result<File> {
+        let path = path.as_ref();
+        self.open_path(path).await.map_err(at("open", path))
+    }
+
+    async fn open_path(&self, path: &Path) -> io::Result<File> {
+        let core = LoopCore::current("open").rc();
+        let flags = self.flags.for_kernel()?;
+        let mode = self.flags.mode;
+        let load = sys::path_for_kernel(path)?;
+        let plan = |load: &mut std::ffi::CString| Op::Open {
+            path: load.as_ptr(),
+            flags,
+            mode,
+        };
+        let (fd, _) = carry_out(&core, load, plan).await?;
+        let socket = Socket::new(core, fd as Fd);
+        Ok(File::new(socket, path, self.flags.append, self.flags.direct))
+    }
+}

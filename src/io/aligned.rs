@@ -1,0 +1,137 @@
+//! Buffers for files that are opened past the page cache.
+
+use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::fmt;
+use std::ops::{Deref, DerefMut};
+use std::ptr::NonNull;
+
+use super::buf::{IoBuf, IoBufMut};
+
+/// A buffer whose memory begins at a multiple of some number, as `O_DIRECT` wants it.
+///
+/// It reads and changes as a `[u8]`. As with a `Vec`, its length is what it holds and its capacity what fits.
+///
+/// ```
+/// use windlass::io::AlignedBuf;
+/// let mut block = AlignedBuf::zeroed(8192, 4096);
+/// block[..5].copy_from_slice(b"hello");
+/// assert_eq!(block.as_ptr() as usize % 4096, 0);
+/// assert_eq!(block.len(), 8192);
+/// ```
+pub struct AlignedBuf {
+    memory: NonNull<u8>,
+    layout: Layout,
+    len: usize,
+}
+
+impl AlignedBuf {
+    /// An empty one with room for `capacity` bytes.
+    ///
+    /// # Panics
+    ///
+    /// If `align` is not a power of two, or there can be no buffer of that size.
+    pub fn with_capacity(capacity: usize, align: usize) -> AlignedBuf {
+        let layout = match Layout::from_size_align(capacity.max(1), align) {
+            Ok(layout) => layout,
+            Err(_) => panic!("there is no buffer of {capacity} bytes that begins at a multiple of {align}"),
+        };
+        // SAFETY: the layout is not empty.
+        let Some(memory) = NonNull::new(unsafe { alloc_zeroed(layout) }) else {
+            handle_alloc_error(layout)
+        };
+        AlignedBuf { memory, layout, len: 0 }
+    }
+
+    /// One that holds `len` zeroes.
+    ///
+    /// # Panics
+    ///
+    /// As [`with_capacity`](AlignedBuf::with_capacity).
+    pub fn zeroed(len: usize, align: usize) -> AlignedBuf {
+        let mut buf = AlignedBuf::with_capacity(len, align);
+        buf.len = len;
+        buf
+    }
+
+    /// How many bytes fit.
+    pub fn capacity(&self) -> usize {
+        self.layout.size()
+    }
+
+    /// Holds this many bytes from now on; those that it did not hold before are whatever was last there, zeroes at first.
+    ///
+    /// # Panics
+    ///
+    /// If they do not fit.
+    pub fn set_len(&mut self, len: usize) {
+        assert!(len <= self.capacity(), "{len} bytes in a buffer of {}", self.capacity());
+        self.len = len;
+    }
+}
+
+impl Drop for AlignedBuf {
+    fn drop(&mut self) {
+        // SAFETY: it was allocated with this layout, and this value owns it.
+        unsafe { dealloc(self.memory.as_ptr(), self.layout) }
+    }
+}
+
+impl Deref for AlignedBuf {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        // SAFETY: all of the memory was zeroed when it was allocated, and this value owns it.
+        unsafe { std::slice::from_raw_parts(self.memory.as_ptr(), self.len) }
+    }
+}
+
+impl DerefMut for AlignedBuf {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as for reading; `&mut self` makes this the only reference.
+        unsafe { std::slice::from_raw_parts_mut(self.memory.as_ptr(), self.len) }
+    }
+}
+
+impl AsRef<[u8]> for AlignedBuf {
+    fn as_ref(&self) -> &[u8] {
+        self
+    }
+}
+
+impl fmt::Debug for AlignedBuf {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AlignedBuf")
+            .field("len", &self.len)
+            .field("capacity", &self.capacity())
+            .field("align", &self.layout.align())
+            .finish()
+    }
+}
+
+// SAFETY: the memory belongs to this value alone, which may take it to another thread.
+unsafe impl Send for AlignedBuf {}
+// SAFETY: a shared reference only reads.
+unsafe impl Sync for AlignedBuf {}
+
+// SAFETY: the bytes are on the heap, at the same place wherever the value is.
+unsafe impl IoBuf for AlignedBuf {
+    fn as_ptr(&self) -> *const u8 {
+        self.memory.as_ptr()
+    }
+    fn len(&self) -> usize {
+        self.len
+    }
+}
+
+// SAFETY: as for reading; the value owns its bytes alone.
+unsafe impl IoBufMut for AlignedBuf {
+    fn as_mut_ptr(&mut self) -> *mut u8 {
+        self.memory.as_ptr()
+    }
+    fn capacity(&self) -> usize {
+        self.capacity()
+    }
+    unsafe fn set_filled(&mut self, len: usize) {
+        self.set_len(len);
+    }
+}

@@ -1,0 +1,403 @@
+//! File work by plain system calls, and what the kernel says of a file.
+
+use std::ffi::CString;
+use std::io::{self, SeekFrom};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use super::perform::attempt;
+use super::{Fd, errno};
+use crate::driver::Outcome;
+use crate::op::{CURRENT, Op};
+
+/// A path as the kernel wants it.
+pub(crate) fn path_for_kernel(path: &Path) -> io::Result<CString> {
+    CString::new(path.as_os_str().as_bytes())
+        .map_err(|_| io::Error::new(io::ErrorKind::InvalidInput, "a path cannot contain a NUL byte"))
+}
+
+/// How a file is to be opened.
+#[derive(Clone, Debug)]
+pub(crate) struct OpenFlags {
+    pub(crate) read: bool,
+    pub(crate) write: bool,
+    pub(crate) append: bool,
+    pub(crate) truncate: bool,
+    pub(crate) create: bool,
+    pub(crate) create_new: bool,
+    pub(crate) direct: bool,
+    pub(crate) mode: u32,
+    pub(crate) custom: i32,
+}
+
+impl Default for OpenFlags {
+    fn default() -> OpenFlags {
+        OpenFlags {
+            read: false,
+            write: false,
+            append: false,
+            truncate: false,
+            create: false,
+            create_new: false,
+            direct: false,
+            mode: 0o666,
+            custom: 0,
+        }
+    }
+}
+
+impl OpenFlags {
+    /// The same as the kernel wants it. What contradicts itself is refused, as in std.
+    pub(crate) fn for_kernel(&self) -> io::Result<i32> {
+        let refuse = |why| Err(io::Error::new(io::ErrorKind::InvalidInput, why));
+        let access = match (self.read, self.write, self.append) {
+            (true, false, false) => libc::O_RDONLY,
+            (false, true, false) => libc::O_WRONLY,
+            (true, true, false) => libc::O_RDWR,
+            (false, _, true) => libc::O_WRONLY | libc::O_APPEND,
+            (true, _, true) => libc::O_RDWR | libc::O_APPEND,
+            (false, false, false) => {
+                return refuse("a file is opened to read, to write or to append: ask for one of them");
+            }
+        };
+        if !self.write && !self.append && (self.truncate || self.create || self.create_new) {
+            return refuse("making or truncating a file needs write or append");
+        }
+        if self.append && self.truncate && !self.create_new {
+            return refuse("a file is opened to append or truncated, not both");
+        }
+        let creation = match (self.create, self.truncate, self.create_new) {
+            (_, _, true) => libc::O_CREAT | libc::O_EXCL,
+            (true, true, false) => libc::O_CREAT | libc::O_TRUNC,
+            (true, false, false) => libc::O_CREAT,
+            (false, true, false) => libc::O_TRUNC,
+            (false, false, false) => 0,
+        };
+        let direct = match self.direct {
+            true => DIRECT.ok_or_else(|| {
+                io::Error::new(
+                    io::ErrorKind::Unsupported,
+                    "this system has no flag to go past its page cache",
+                )
+            })?,
+            false => 0,
+        };
+        Ok(access | creation | direct | (self.custom & !libc::O_ACCMODE))
+    }
+}
+
+impl OpenFlags {
+    /// How an open file was opened, as far as that matters.
+    pub(crate) fn of(fd: Fd) -> OpenFlags {
+        // SAFETY: the call touches no memory of ours.
+        let flags = unsafe { libc::fcntl(fd, libc::F_GETFL) };
+        let has = |flag: i32| flags >= 0 && flags & flag != 0;
+        OpenFlags {
+            append: has(libc::O_APPEND),
+            direct: DIRECT.is_some_and(has),
+            ..OpenFlags::default()
+        }
+    }
+}
+
+/// Past the page cache.
+#[cfg(any(target_os = "linux", target_os = "freebsd"))]
+const DIRECT: Option<i32> = Some(libc::O_DIRECT);
+#[cfg(not(any(target_os = "linux", target_os = "freebsd")))]
+const DIRECT: Option<i32> = None;
+
+/// Carries out an operation on a file or a path, to its end.
+///
+/// # Safety
+///
+/// What `op` points to is the caller's to use until this returns.
+pub(super) unsafe fn perform(op: Op) -> Option<Outcome> {
+    // SAFETY, for every call: the caller's promise: paths end in NUL, buffers and slices are as long as they say, and all
+    // of it is there until this returns.
+    match op {
+        Op::Open { path, flags, mode } => {
+            let flags = flags | libc::O_CLOEXEC;
+            // SAFETY: see above.
+            attempt(|| unsafe { libc::open(path, flags, mode as libc::c_uint) } as libc::ssize_t)
+        }
+        Op::ReadAt {
+            fd, ptr, len, offset, ..
+        } => match offset {
+            // SAFETY: see above.
+            CURRENT => attempt(|| unsafe { libc::read(fd, ptr.cast(), len) }),
+            // SAFETY: see above.
+            _ => attempt(|| unsafe { libc::pread(fd, ptr.cast(), len, offset as libc::off_t) }),
+        },
+        Op::ReadVectoredAt {
+            fd,
+            slices,
+            count,
+            offset,
+        } => {
+            let (slices, count) = (slices.cast::<libc::iovec>(), count as libc::c_int);
+            match offset {
+                // SAFETY: see above.
+                CURRENT => attempt(|| unsafe { libc::readv(fd, slices, count) }),
+                // SAFETY: see above.
+                _ => attempt(|| unsafe { libc::preadv(fd, slices, count, offset as libc::off_t) }),
+            }
+        }
+        Op::WriteAt { fd, ptr, len, offset } => match offset {
+            // SAFETY: see above.
+            CURRENT => attempt(|| unsafe { libc::write(fd, ptr.cast(), len) }),
+            // SAFETY: see above.
+            _ => attempt(|| unsafe { libc::pwrite(fd, ptr.cast(), len, offset as libc::off_t) }),
+        },
+        Op::WriteVectoredAt {
+            fd,
+            slices,
+            count,
+            offset,
+        } => {
+            let (slices, count) = (slices.cast::<libc::iovec>(), count as libc::c_int);
+            match offset {
+                // SAFETY: see above.
+                CURRENT => attempt(|| unsafe { libc::writev(fd, slices, count) }),
+                // SAFETY: see above.
+                _ => attempt(|| unsafe { libc::pwritev(fd, slices, count, offset as libc::off_t) }),
+            }
+        }
+        Op::Sync { fd, data_only } => attempt(|| sync(fd, data_only) as libc::ssize_t),
+        Op::Stat { fd, path, follow, out } => {
+            // SAFETY: see above; `out` is ours to write.
+            attempt(|| unsafe { stat(fd, path, follow, out) } as libc::ssize_t)
+        }
+        // SAFETY: see above.
+        Op::Truncate { fd, len } => attempt(|| unsafe { libc::ftruncate(fd, len as libc::off_t) } as libc::ssize_t),
+        Op::Allocate { fd, offset, len } => allocate(fd, offset, len),
+        // SAFETY: see above.
+        Op::Rename { from, to } => attempt(|| unsafe { libc::rename(from, to) } as libc::ssize_t),
+        // SAFETY: see above.
+        Op::Remove { path, folder: false } => attempt(|| unsafe { libc::unlink(path) } as libc::ssize_t),
+        // SAFETY: see above.
+        Op::Remove { path, folder: true } => attempt(|| unsafe { libc::rmdir(path) } as libc::ssize_t),
+        Op::MakeFolder { path, mode } => {
+            // SAFETY: see above.
+            attempt(|| unsafe { libc::mkdir(path, mode as libc::mode_t) } as libc::ssize_t)
+        }
+        Op::HardLink { from, to } => {
+            let here = libc::AT_FDCWD;
+            // SAFETY: see above.
+            attempt(|| unsafe { libc::linkat(here, from, here, to, 0) } as libc::ssize_t)
+        }
+        // SAFETY: see above.
+        Op::SymLink { target, link } => attempt(|| unsafe { libc::symlink(target, link) } as libc::ssize_t),
+        Op::Accept { .. }
+        | Op::Connect { .. }
+        | Op::Recv { .. }
+        | Op::RecvManaged { .. }
+        | Op::RecvVectored { .. }
+        | Op::Send { .. }
+        | Op::SendVectored { .. }
+        | Op::Readiness { .. } => unreachable!("sockets are the caller's"),
+    }
+}
+
+#[cfg(not(target_vendor = "apple"))]
+fn sync(fd: Fd, data_only: bool) -> libc::c_int {
+    // SAFETY: neither call touches memory of ours.
+    unsafe {
+        if data_only {
+            libc::fdatasync(fd)
+        } else {
+            libc::fsync(fd)
+        }
+    }
+}
+
+/// Here fsync leaves the disk's own cache alone, so std asks for more, and so do we.
+#[cfg(target_vendor = "apple")]
+fn sync(fd: Fd, _data_only: bool) -> libc::c_int {
+    // SAFETY: the call touches no memory of ours.
+    unsafe { libc::fcntl(fd, libc::F_FULLFSYNC) }
+}
+
+#[cfg(target_os = "linux")]
+fn allocate(fd: Fd, offset: u64, len: u64) -> Option<Outcome> {
+    let (offset, len) = (offset as libc::off_t, len as libc::off_t);
+    // SAFETY: the call touches no memory of ours.
+    attempt(|| unsafe { libc::fallocate(fd, 0, offset, len) } as libc::ssize_t)
+}
+
+#[cfg(target_os = "freebsd")]
+fn allocate(fd: Fd, offset: u64, len: u64) -> Option<Outcome> {
+    // SAFETY: the call touches no memory of ours.
+    match unsafe { libc::posix_fallocate(fd, offset as libc::off_t, len as libc::off_t) } {
+        0 => Some(Ok(0)),
+        code => Some(Err(code)),
+    }
+}
+
+#[cfg(not(any(target_os = "linux", target_os = "freebsd")))]
+fn allocate(_fd: Fd, _offset: u64, _len: u64) -> Option<Outcome> {
+    Some(Err(libc::ENOTSUP))
+}
+
+/// Moves a file's position.
+pub(super) fn seek(fd: Fd, to: SeekFrom) -> io::Result<u64> {
+    let too_far = |_| io::Error::from_raw_os_error(errno::INVALID);
+    let (offset, whence) = match to {
+        SeekFrom::Start(offset) => (i64::try_from(offset).map_err(too_far)?, libc::SEEK_SET),
+        SeekFrom::End(offset) => (offset, libc::SEEK_END),
+        SeekFrom::Current(offset) => (offset, libc::SEEK_CUR),
+    };
+    // SAFETY: the call touches no memory of ours.
+    match unsafe { libc::lseek(fd, offset as libc::off_t, whence) } {
+        position if position >= 0 => Ok(position as u64),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// What the kernel says of a file.
+#[derive(Clone, Copy)]
+pub struct Stat(RawStat);
+
+#[cfg(target_os = "linux")]
+type RawStat = libc::statx;
+#[cfg(not(target_os = "linux"))]
+type RawStat = libc::stat;
+
+/// What [`Stat`] needs of the kernel, with the time of birth where it is known.
+#[cfg(target_os = "linux")]
+pub(crate) const STAT_MASK: u32 = libc::STATX_BASIC_STATS | libc::STATX_BTIME;
+
+/// # Safety
+///
+/// `path` is null or ends in NUL; `out` may be written.
+#[cfg(target_os = "linux")]
+unsafe fn stat(fd: Fd, path: *const libc::c_char, follow: bool, out: *mut Stat) -> libc::c_int {
+    let (fd, path, flags) = stat_arguments(fd, path, follow);
+    // SAFETY: the caller's promise.
+    unsafe { libc::statx(fd, path, flags, STAT_MASK, out.cast()) }
+}
+
+/// How statx is told of a descriptor or a path.
+#[cfg(target_os = "linux")]
+pub(crate) fn stat_arguments(fd: Fd, path: *const libc::c_char, follow: bool) -> (Fd, *const libc::c_char, i32) {
+    match (path.is_null(), follow) {
+        (true, _) => (fd, c"".as_ptr(), libc::AT_EMPTY_PATH),
+        (false, true) => (libc::AT_FDCWD, path, 0),
+        (false, false) => (libc::AT_FDCWD, path, libc::AT_SYMLINK_NOFOLLOW),
+    }
+}
+
+/// # Safety
+///
+/// `path` is null or ends in NUL; `out` may be written.
+#[cfg(not(target_os = "linux"))]
+unsafe fn stat(fd: Fd, path: *const libc::c_char, follow: bool, out: *mut Stat) -> libc::c_int {
+    let out = out.cast::<libc::stat>();
+    // SAFETY: the caller's promise.
+    unsafe {
+        match (path.is_null(), follow) {
+            (true, _) => libc::fstat(fd, out),
+            (false, true) => libc::stat(path, out),
+            (false, false) => libc::lstat(path, out),
+        }
+    }
+}
+
+#[cfg(target_os = "linux")]
+impl Stat {
+    pub(crate) fn mode(&self) -> u32 {
+        u32::from(self.0.stx_mode)
+    }
+    pub(crate) fn len(&self) -> u64 {
+        self.0.stx_size
+    }
+    pub(crate) fn modified(&self) -> SystemTime {
+        time(self.0.stx_mtime.tv_sec, self.0.stx_mtime.tv_nsec)
+    }
+    pub(crate) fn accessed(&self) -> SystemTime {
+        time(self.0.stx_atime.tv_sec, self.0.stx_atime.tv_nsec)
+    }
+    pub(crate) fn created(&self) -> Option<SystemTime> {
+        let is_known = self.0.stx_mask & libc::STATX_BTIME != 0;
+        is_known.then(|| time(self.0.stx_btime.tv_sec, self.0.stx_btime.tv_nsec))
+    }
+    pub(crate) fn device(&self) -> u64 {
+        libc::makedev(self.0.stx_dev_major, self.0.stx_dev_minor) as u64
+    }
+    pub(crate) fn inode(&self) -> u64 {
+        self.0.stx_ino
+    }
+    pub(crate) fn links(&self) -> u64 {
+        u64::from(self.0.stx_nlink)
+    }
+    pub(crate) fn user(&self) -> u32 {
+        self.0.stx_uid
+    }
+    pub(crate) fn group(&self) -> u32 {
+        self.0.stx_gid
+    }
+    pub(crate) fn blocks(&self) -> u64 {
+        self.0.stx_blocks
+    }
+    pub(crate) fn block_len(&self) -> u64 {
+        u64::from(self.0.stx_blksize)
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+impl Stat {
+    pub(crate) fn mode(&self) -> u32 {
+        self.0.st_mode as u32
+    }
+    pub(crate) fn len(&self) -> u64 {
+        self.0.st_size as u64
+    }
+    pub(crate) fn modified(&self) -> SystemTime {
+        time(self.0.st_mtime as i64, self.0.st_mtime_nsec as u32)
+    }
+    pub(crate) fn accessed(&self) -> SystemTime {
+        time(self.0.st_atime as i64, self.0.st_atime_nsec as u32)
+    }
+    pub(crate) fn created(&self) -> Option<SystemTime> {
+        Some(time(self.0.st_birthtime as i64, self.0.st_birthtime_nsec as u32))
+    }
+    pub(crate) fn device(&self) -> u64 {
+        self.0.st_dev as u64
+    }
+    pub(crate) fn inode(&self) -> u64 {
+        self.0.st_ino
+    }
+    pub(crate) fn links(&self) -> u64 {
+        self.0.st_nlink as u64
+    }
+    pub(crate) fn user(&self) -> u32 {
+        self.0.st_uid
+    }
+    pub(crate) fn group(&self) -> u32 {
+        self.0.st_gid
+    }
+    pub(crate) fn blocks(&self) -> u64 {
+        self.0.st_blocks as u64
+    }
+    pub(crate) fn block_len(&self) -> u64 {
+        self.0.st_blksize as u64
+    }
+}
+
+fn time(seconds: i64, nanoseconds: u32) -> SystemTime {
+    let whole = Duration::from_secs(seconds.unsigned_abs());
+    let whole = match seconds >= 0 {
+        true => UNIX_EPOCH.checked_add(whole),
+        false => UNIX_EPOCH.checked_sub(whole),
+    };
+    whole.unwrap_or(UNIX_EPOCH) + Duration::from_nanos(u64::from(nanoseconds))
+}
+
+impl std::fmt::Debug for Stat {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Stat")
+            .field("mode", &format_args!("{:o}", self.mode()))
+            .field("len", &self.len())
+            .finish_non_exhaustive()
+    }
+}
