@@ -11,7 +11,7 @@ use std::time::SystemTime;
 use super::{at, carry_out};
 use crate::loop_core::LoopCore;
 use crate::op::Op;
-use crate::sys::{self, Fd, Stat};
+use crate::sys::{self, Fd, Stat, kind};
 
 /// Asks about a file or folder, and where it is a link, about what that leads to.
 pub async fn metadata(path: impl AsRef<Path>) -> io::Result<Metadata> {
@@ -59,7 +59,7 @@ pub struct Metadata(Stat);
 impl Metadata {
     /// What it is.
     pub fn file_type(&self) -> FileType {
-        FileType(self.0.mode() & libc::S_IFMT as u32)
+        FileType(self.0.mode() & kind::MASK)
     }
 
     /// Whether it is a folder.
@@ -169,72 +169,67 @@ impl FileType {
     pub(super) fn from_std(file_type: std::fs::FileType) -> FileType {
         use std::os::unix::fs::FileTypeExt;
         let kinds = [
-            (file_type.is_file(), libc::S_IFREG),
-            (file_type.is_dir(), libc::S_IFDIR),
-            (file_type.is_symlink(), libc::S_IFLNK),
-            (file_type.is_fifo(), libc::S_IFIFO),
-            (file_type.is_socket(), libc::S_IFSOCK),
-            (file_type.is_char_device(), libc::S_IFCHR),
-            (file_type.is_block_device(), libc::S_IFBLK),
+            (file_type.is_file(), kind::FILE),
+            (file_type.is_dir(), kind::FOLDER),
+            (file_type.is_symlink(), kind::LINK),
+            (file_type.is_fifo(), kind::PIPE),
+            (file_type.is_socket(), kind::SOCKET),
+            (file_type.is_char_device(), kind::CHARACTERS),
+            (file_type.is_block_device(), kind::BLOCKS),
         ];
-        FileType(
-            kinds
-                .iter()
-                .find(|(is_it, _)| *is_it)
-                .map_or(0, |&(_, kind)| kind as u32),
-        )
+        FileType(kinds.iter().find(|(is_it, _)| *is_it).map_or(0, |&(_, kind)| kind))
     }
 
-    fn is(self, kind: libc::mode_t) -> bool {
-        self.0 == kind as u32
+    fn is(self, kind: u32) -> bool {
+        self.0 == kind
     }
 
     /// Whether it is a folder.
     pub fn is_dir(&self) -> bool {
-        self.is(libc::S_IFDIR)
+        self.is(kind::FOLDER)
     }
 
     /// Whether it is an ordinary file.
     pub fn is_file(&self) -> bool {
-        self.is(libc::S_IFREG)
+        self.is(kind::FILE)
     }
 
     /// Whether it is a link.
     pub fn is_symlink(&self) -> bool {
-        self.is(libc::S_IFLNK)
+        self.is(kind::LINK)
     }
 
     /// Whether it is a named pipe.
     pub fn is_fifo(&self) -> bool {
-        self.is(libc::S_IFIFO)
+        self.is(kind::PIPE)
     }
 
     /// Whether it is a Unix socket.
     pub fn is_socket(&self) -> bool {
-        self.is(libc::S_IFSOCK)
+        self.is(kind::SOCKET)
     }
 
     /// Whether it is a device of characters, such as a terminal.
     pub fn is_char_device(&self) -> bool {
-        self.is(libc::S_IFCHR)
+        self.is(kind::CHARACTERS)
     }
 
     /// Whether it is a device of blocks, such as a disk.
     pub fn is_block_device(&self) -> bool {
-        self.is(libc::S_IFBLK)
+        self.is(kind::BLOCKS)
     }
 }
 
 impl fmt::Debug for FileType {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let kinds = [
-            (libc::S_IFREG, "file"),
-            (libc::S_IFDIR, "folder"),
-            (libc::S_IFLNK, "link"),
-            (libc::S_IFIFO, "pipe"),
-            (libc::S_IFSOCK, "socket"),
-            (libc::S_IFCHR, "character device"),
-            (libc::S_IFBLK, "block device"),
+            (kind::FILE, "file"),
+            (kind::FOLDER, "folder"),
+            (kind::LINK, "link"),
+            (kind::PIPE, "pipe"),
+            (kind::SOCKET, "socket"),
+            (kind::CHARACTERS, "character device"),
+            (kind::BLOCKS, "block device"),
         ];
         let name = kinds
             .iter()

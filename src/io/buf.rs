@@ -242,6 +242,20 @@ impl<B: IoBuf> Deref for Slice<B> {
     }
 }
 
+pub(crate) fn no_room() -> io::Error {
+    io::Error::new(
+        io::ErrorKind::InvalidInput,
+        "the buffer has no room to read into: give it a capacity, as in Vec::with_capacity(4096)",
+    )
+}
+
+pub(crate) fn no_length() -> io::Error {
+    io::Error::new(
+        io::ErrorKind::InvalidInput,
+        "read_exact fills a buffer to its length, and this one's is 0: give it one, as in vec![0; 16]",
+    )
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -259,18 +273,4 @@ mod tests {
     fn a_slice_past_the_end_is_refused() {
         let _ = b"abc".slice(2..9);
     }
-}
-
-pub(crate) fn no_room() -> io::Error {
-    io::Error::new(
-        io::ErrorKind::InvalidInput,
-        "the buffer has no room to read into: give it a capacity, as in Vec::with_capacity(4096)",
-    )
-}
-
-pub(crate) fn no_length() -> io::Error {
-    io::Error::new(
-        io::ErrorKind::InvalidInput,
-        "read_exact fills a buffer to its length, and this one's is 0: give it one, as in vec![0; 16]",
-    )
 }

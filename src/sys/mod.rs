@@ -3,7 +3,7 @@
 //! What each platform's room must supply:
 //! - `Fd`, the type of a descriptor's number, `IoVec`, a slice as the kernel wants it, and `errno`, the error codes that the layers above tell apart;
 //! - `Stat`, what the kernel says of a file, and `path_for_kernel` and
-//!   `OpenFlags`, a path and how to open it, as it wants them;
+//!   `OpenFlags`, a path and how to open it, as it wants them; `kind`, the bits that tell files from folders;
 //! - `control`, a driver's control calls by plain system calls;
 //! - `perform`, an operation by the plain system call: a socket's if it need not wait, a file's until it is done; and
 //!   `connected`, how a connect has ended;

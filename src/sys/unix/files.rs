@@ -254,6 +254,19 @@ pub(super) fn seek(fd: Fd, to: SeekFrom) -> io::Result<u64> {
     }
 }
 
+/// What a file is, in the bits of its mode.
+#[allow(clippy::unnecessary_cast, reason = "the type is narrower on other systems")]
+pub(crate) mod kind {
+    pub(crate) const MASK: u32 = libc::S_IFMT as u32;
+    pub(crate) const FILE: u32 = libc::S_IFREG as u32;
+    pub(crate) const FOLDER: u32 = libc::S_IFDIR as u32;
+    pub(crate) const LINK: u32 = libc::S_IFLNK as u32;
+    pub(crate) const PIPE: u32 = libc::S_IFIFO as u32;
+    pub(crate) const SOCKET: u32 = libc::S_IFSOCK as u32;
+    pub(crate) const CHARACTERS: u32 = libc::S_IFCHR as u32;
+    pub(crate) const BLOCKS: u32 = libc::S_IFBLK as u32;
+}
+
 /// What the kernel says of a file.
 #[derive(Clone, Copy)]
 pub struct Stat(RawStat);

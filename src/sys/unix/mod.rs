@@ -14,7 +14,7 @@ use std::time::Duration;
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 
 pub use self::files::Stat;
-pub(crate) use self::files::{OpenFlags, path_for_kernel};
+pub(crate) use self::files::{OpenFlags, kind, path_for_kernel};
 #[cfg(all(feature = "proactor", target_os = "linux"))]
 pub(crate) use self::files::{STAT_MASK, stat_arguments};
 #[cfg(feature = "reactor")]
