@@ -12,7 +12,7 @@ use std::task::{Context, Poll};
 
 use super::file::File;
 use crate::flight::Fate;
-use crate::io::{AlignedBuf, IoBufMut};
+use crate::io::{AlignedBuf, IoBuf, IoBufMut};
 use crate::lane::Lane;
 use crate::task::JoinHandle;
 
@@ -221,7 +221,7 @@ impl fmt::Debug for Scan {
     }
 }
 
-/// A piece of a file.
+/// A piece of a file. It can be written to another as it is.
 pub struct Chunk {
     offset: u64,
     memory: Option<AlignedBuf>,
@@ -246,6 +246,16 @@ impl Deref for Chunk {
 impl AsRef<[u8]> for Chunk {
     fn as_ref(&self) -> &[u8] {
         self
+    }
+}
+
+// SAFETY: the memory is on the heap, at the same place wherever the piece is.
+unsafe impl IoBuf for Chunk {
+    fn as_ptr(&self) -> *const u8 {
+        (**self).as_ptr()
+    }
+    fn len(&self) -> usize {
+        (**self).len()
     }
 }
 

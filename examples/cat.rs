@@ -1,0 +1,82 @@
+//! Writes files to standard output, one after the other, each read ahead of what is written.
+//!
+//! `cargo run --release --example cat -- [--driver auto|proactor|reactor] FILE...`
+
+use std::io;
+use std::os::fd::AsFd;
+use std::process::ExitCode;
+
+use windlass::fs::File;
+use windlass::{Builder, DriverChoice};
+
+const USAGE: &str = "usage: cat [--driver auto|proactor|reactor] FILE...";
+
+fn main() -> ExitCode {
+    let mut driver = DriverChoice::Auto;
+    let mut paths = Vec::new();
+    let mut arguments = std::env::args().skip(1);
+    while let Some(argument) = arguments.next() {
+        match argument.as_str() {
+            "--driver" => match arguments.next().unwrap_or_default().parse() {
+                Ok(choice) => driver = choice,
+                Err(error) => return refuse(&error.to_string()),
+            },
+            "--help" => {
+                println!("{USAGE}");
+                return ExitCode::SUCCESS;
+            }
+            option if option.starts_with("--") => return refuse(&format!("there is no option {option}")),
+            _ => paths.push(argument),
+        }
+    }
+    if paths.is_empty() {
+        return refuse("which files?");
+    }
+    let run = || Builder::new().driver(driver).build()?.run_until_complete(cat(&paths))?;
+    match run() {
+        Ok(ExitCode::SUCCESS) => ExitCode::SUCCESS,
+        Ok(code) => code,
+        // Whoever reads our output has had enough.
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("cat: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn refuse(why: &str) -> ExitCode {
+    eprintln!("{why}\n{USAGE}");
+    ExitCode::from(2)
+}
+
+/// A file that cannot be read is told, and the others are written all the same.
+async fn cat(paths: &[String]) -> io::Result<ExitCode> {
+    let stdout = io::stdout().as_fd().try_clone_to_owned()?;
+    let stdout = File::from_std(stdout.into());
+    let mut code = ExitCode::SUCCESS;
+    for path in paths {
+        if let Err(error) = copy(path, &stdout).await? {
+            eprintln!("cat: {error}");
+            code = ExitCode::FAILURE;
+        }
+    }
+    // Leaves the position behind what was written, for whoever shares this output.
+    drop(stdout.into_std()?);
+    Ok(code)
+}
+
+/// The inner error is the file's, the outer one the output's.
+async fn copy(path: &str, stdout: &File) -> io::Result<io::Result<()>> {
+    let mut scan = match File::open(path).await {
+        Ok(file) => file.scan(),
+        Err(error) => return Ok(Err(error)),
+    };
+    while let Some(chunk) = scan.next().await {
+        match chunk {
+            Ok(chunk) => stdout.write_all(chunk).await.0?,
+            Err(error) => return Ok(Err(error)),
+        }
+    }
+    Ok(Ok(()))
+}

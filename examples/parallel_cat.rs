@@ -1,0 +1,134 @@
+//! Joins files into one, all of them read and written at once: the pieces arrive in any order, and each is written where it
+//! belongs.
+//!
+//! `cargo run --release --example parallel_cat -- [--driver auto|proactor|reactor] [--depth 8] -o OUT FILE...`
+
+use std::cell::Cell;
+use std::io::{self, IsTerminal, Write};
+use std::process::ExitCode;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use windlass::fs::{self, File};
+use windlass::time::interval;
+use windlass::{Builder, DriverChoice};
+
+const USAGE: &str = "usage: parallel_cat [--driver auto|proactor|reactor] [--depth N] -o OUT FILE...";
+const CHUNK: usize = 256 * 1024;
+
+#[derive(Default)]
+struct Options {
+    driver: DriverChoice,
+    depth: usize,
+    out: String,
+    files: Vec<String>,
+}
+
+fn main() -> ExitCode {
+    let options = match options() {
+        Ok(options) => options,
+        Err(wrong) => {
+            eprintln!("{wrong}\n{USAGE}");
+            return ExitCode::from(2);
+        }
+    };
+    let run = || {
+        let event_loop = Builder::new().driver(options.driver).build()?;
+        eprintln!("driver: {}", event_loop.describe());
+        event_loop.run_until_complete(join(&options))?
+    };
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("parallel_cat: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn options() -> Result<Options, String> {
+    let mut options = Options {
+        depth: 8,
+        ..Options::default()
+    };
+    let mut arguments = std::env::args().skip(1);
+    while let Some(argument) = arguments.next() {
+        let mut value = || arguments.next().ok_or(format!("{argument} needs a value"));
+        match argument.as_str() {
+            "--driver" => options.driver = value()?.parse().map_err(|error: io::Error| error.to_string())?,
+            "--depth" => {
+                let depth = value()?.parse().ok().filter(|depth| (1..=1024).contains(depth));
+                options.depth = depth.ok_or("--depth is a number from 1 to 1024")?;
+            }
+            "-o" => options.out = value()?,
+            option if option.starts_with('-') => return Err(format!("there is no option {option}")),
+            _ => options.files.push(argument),
+        }
+    }
+    match (options.files.is_empty(), options.out.is_empty()) {
+        (true, _) => Err("which files?".into()),
+        (_, true) => Err("where to? Use -o OUT".into()),
+        _ => Ok(options),
+    }
+}
+
+async fn join(options: &Options) -> io::Result<()> {
+    // Where each file begins in the output.
+    let mut begins = Vec::new();
+    let mut total = 0;
+    for file in &options.files {
+        begins.push(total);
+        total += fs::metadata(file).await?.len();
+    }
+    let out = Rc::new(File::create(&options.out).await?);
+    out.set_len(total).await?;
+
+    let done = Rc::new(Cell::new(0));
+    let bar = windlass::spawn(show_progress(done.clone(), total));
+    let begin = Instant::now();
+    let copies: Vec<_> = std::iter::zip(&options.files, begins)
+        .map(|(file, begin)| windlass::spawn(copy(file.clone(), options.depth, begin, out.clone(), done.clone())))
+        .collect();
+    for copy in copies {
+        copy.await??;
+    }
+    out.sync_data().await?;
+    bar.cancel();
+    let seconds = begin.elapsed().as_secs_f64();
+    let mib = total as f64 / f64::from(1 << 20);
+    if io::stderr().is_terminal() {
+        eprint!("\r\x1b[2K");
+    }
+    eprintln!("{mib:.1} MiB in {seconds:.2} s, {:.0} MiB/s", mib / seconds);
+    Ok(())
+}
+
+/// Copies one file to its place in the output, each piece as soon as it is there.
+async fn copy(path: String, depth: usize, begin: u64, out: Rc<File>, done: Rc<Cell<u64>>) -> io::Result<()> {
+    let mut scan = File::open(&path)
+        .await?
+        .scan()
+        .chunk_len(CHUNK)
+        .depth(depth)
+        .unordered();
+    while let Some(chunk) = scan.next().await {
+        let chunk = chunk?;
+        let (offset, len) = (begin + chunk.offset(), chunk.len());
+        out.write_all_at(chunk, offset).await.0?;
+        done.set(done.get() + len as u64);
+    }
+    Ok(())
+}
+
+/// A bar that is redrawn on a terminal; nothing elsewhere.
+async fn show_progress(done: Rc<Cell<u64>>, total: u64) {
+    const WIDTH: u64 = 30;
+    let mut tick = interval(Duration::from_millis(100));
+    while io::stderr().is_terminal() {
+        tick.tick().await;
+        let full = (WIDTH * done.get() / total.max(1)).min(WIDTH);
+        let bar = "#".repeat(full as usize) + &".".repeat((WIDTH - full) as usize);
+        eprint!("\r\x1b[2K[{bar}] {}/{} MiB", done.get() >> 20, total >> 20);
+        let _ = io::stderr().flush();
+    }
+}
