@@ -145,10 +145,6 @@ async fn watch(core: Rc<LoopCore>, fd: Fd, direction: Direction, slot: Rc<Slot>)
         match core.readiness(fd, direction).await {
             Ok(()) => slot.call(),
             Err(error) => {
-                report(Exception::error(
-                    format!("descriptor {fd} cannot be watched any more"),
-                    error,
-                ));
                 // Unless somebody else watches it by now.
                 let is_mine = |watcher: &Watcher| Rc::ptr_eq(&watcher.slot, &slot);
                 let is_mine = core.watchers.borrow().get(&(fd, direction)).is_some_and(is_mine);
@@ -157,6 +153,11 @@ async fn watch(core: Rc<LoopCore>, fd: Fd, direction: Direction, slot: Rc<Slot>)
                     false => None,
                 };
                 drop(gone);
+                // Only now: the handler may remove or replace this watcher, which must not end the task that runs here.
+                report(Exception::error(
+                    format!("descriptor {fd} cannot be watched any more"),
+                    error,
+                ));
                 return;
             }
         }
