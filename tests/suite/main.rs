@@ -27,3 +27,4 @@ mod tasks;
 mod tcp;
 mod threads;
 mod timers;
+mod watch;
