@@ -142,7 +142,13 @@ impl LoopCore {
 async fn watch(core: Rc<LoopCore>, fd: Fd, direction: Direction, slot: Rc<Slot>) {
     loop {
         match core.readiness(fd, direction).await {
-            Ok(()) => slot.call(),
+            Ok(()) => {
+                slot.call();
+                // Whoever removed it may have closed the descriptor: nothing may be asked of that number any more.
+                if slot.removed.get() {
+                    return;
+                }
+            }
             Err(error) => {
                 // Unless somebody else watches it by now.
                 let is_mine = |watcher: &Watcher| Rc::ptr_eq(&watcher.slot, &slot);
