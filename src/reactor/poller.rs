@@ -18,7 +18,7 @@ use crate::driver::{
     Start, Wait,
 };
 use crate::io::BufferPool;
-use crate::op::{Direction, Op};
+use crate::op::{Direction, MAX_LEN, Op};
 use crate::runtime::Settings;
 use crate::sys::{self, Fd, errno};
 use crate::time::Instant;
@@ -130,7 +130,9 @@ impl Works {
             Op::RecvVectored { slices, count, .. } | Op::SendVectored { slices, count, .. } => {
                 // SAFETY: the caller's promise.
                 let slices = unsafe { std::slice::from_raw_parts(slices, count) };
-                slices.iter().map(|slice| slice.len).sum()
+                let len = slices.iter().map(|slice| slice.len).sum::<usize>();
+                // The kernel moves no more at once, however many there are.
+                len.min(MAX_LEN)
             }
             Op::Accept { .. } | Op::Connect { .. } | Op::Readiness { .. } => 0,
         }
