@@ -21,6 +21,7 @@ mod panics;
 mod pool;
 mod promises;
 mod reentrancy;
+mod review;
 mod ring;
 mod support;
 mod tasks;
