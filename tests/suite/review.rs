@@ -87,7 +87,10 @@ fn a_reader_that_has_removed_itself_asks_for_nothing_more() {
             turns(5).await;
             let more = windlass::counters().driver.submissions - before;
             // io_uring may have submitted the read on its own eventfd.
-            assert!(more <= u64::from(case.has_rings()), "{more} operations after the reader was gone");
+            assert!(
+                more <= u64::from(case.has_rings()),
+                "{more} operations after the reader was gone"
+            );
         });
     });
 }
@@ -176,4 +179,56 @@ fn a_device_that_cannot_wait_is_always_ready() {
             assert_eq!(count.expect("read"), 0);
         });
     });
+}
+
+/// A write to an eventfd wakes its readers in a place where the kernel does not signal other eventfds at once.
+#[cfg(target_os = "linux")]
+#[test]
+fn an_outer_loop_hears_of_a_foreign_eventfd_each_time() {
+    use std::os::fd::FromRawFd;
+    on_every_kernel_driver(|case| {
+        let event_loop = case.event_loop();
+        // SAFETY: eventfd(2) touches no memory of ours.
+        let number = unsafe { libc::eventfd(0, libc::EFD_NONBLOCK) };
+        assert!(number >= 0, "{}", std::io::Error::last_os_error());
+        // SAFETY: the descriptor was just made and has no other owner.
+        let eventfd = Rc::new(unsafe { std::fs::File::from_raw_fd(number) });
+        let calls = Rc::new(Cell::new(0));
+        event_loop
+            .add_reader(&eventfd, {
+                let (eventfd, calls) = (eventfd.clone(), calls.clone());
+                move || {
+                    (&*eventfd).read_exact(&mut [0; 8]).expect("a count");
+                    calls.set(calls.get() + 1);
+                }
+            })
+            .expect("it can be watched");
+        let ours = event_loop.pollable().expect("a descriptor").as_raw_fd();
+        for round in 1..=5 {
+            // Until there is nothing left to do, so that only the eventfd can make the outer loop return.
+            while event_loop.next_deadline().is_some() || poll_in(ours, 30) {
+                event_loop.turn_nowait().expect("a turn");
+                event_loop.flush().expect("flush");
+            }
+            (&*eventfd).write_all(&1u64.to_ne_bytes()).expect("write");
+            while calls.get() < round {
+                assert!(poll_in(ours, 10_000), "the outer loop was not told, round {round}");
+                event_loop.turn_nowait().expect("a turn");
+                event_loop.flush().expect("flush");
+            }
+        }
+        assert!(event_loop.remove_reader(&eventfd));
+    });
+}
+
+/// Whether a descriptor becomes readable within so many milliseconds.
+#[cfg(target_os = "linux")]
+fn poll_in(fd: RawFd, timeout: i32) -> bool {
+    let mut poll = libc::pollfd {
+        fd,
+        events: libc::POLLIN,
+        revents: 0,
+    };
+    // SAFETY: the kernel reads and writes the one local structure.
+    unsafe { libc::poll(&mut poll, 1, timeout) > 0 }
 }
