@@ -156,7 +156,7 @@ fn a_descriptor_awaited_and_dropped_outside_of_its_loop_closes_at_once() {
                 let mut waiting = Box::pin(async move { ours.readable().await });
                 assert!(poll_once(waiting.as_mut()).await.is_pending());
                 turns(3).await;
-                waiting
+                Some(waiting)
             })
             .expect("the loop runs");
         drop(waiting);
