@@ -63,6 +63,8 @@ pub(crate) struct Uring {
     eventfd_count: Box<u64>,
     /// Whether the read on the eventfd is in the air.
     eventfd_armed: bool,
+    /// Whether a foreign descriptor was ever waited for.
+    watches: bool,
     abilities: setup::Abilities,
     settings: Settings,
     reason: String,
@@ -79,6 +81,7 @@ impl Uring {
             notifier: Arc::new(Notifier::new()?),
             eventfd_count: Box::new(0),
             eventfd_armed: false,
+            watches: false,
             abilities,
             settings: *settings,
             reason: reason.to_owned(),
@@ -205,6 +208,23 @@ impl Uring {
         }
     }
 
+    /// Makes sure that the outer loop is told of the next completion. If what completed was woken by a write to some eventfd
+    /// (somebody else's, watched here; or what another library's epoll holds), the kernel puts the signal off, and on Linux
+    /// 6.18 does so only once per registration: every later one is lost. So it is registered anew before each wait.
+    fn renew_outer(&mut self) -> io::Result<()> {
+        let Some(outer) = self.notifier.outer.get() else {
+            return Ok(());
+        };
+        // Kernels without these deferred completions lose none, and before 5.18 would wait here for every operation.
+        if !self.watches || !self.abilities.defer_taskrun {
+            return Ok(());
+        }
+        let submitter = self.ring.submitter();
+        // An error says that an earlier call got no further than this.
+        let _ = submitter.unregister_eventfd();
+        submitter.register_eventfd(outer.number())
+    }
+
     /// Keeps a read on the eventfd in the air, so that a notification ends a sleep.
     fn arm_eventfd(&mut self) {
         if self.eventfd_armed {
@@ -280,6 +300,7 @@ unsafe impl Driver for Uring {
                 return Start::Done(Landing::last(Err(libc::ENOBUFS)));
             }
         }
+        self.watches |= matches!(op, Op::Readiness { .. });
         // SAFETY: the caller's promise is the same: the scratch is the flight's until it has landed.
         let entry = unsafe { submit::entry(op, scratch, &self.abilities) };
         self.push(entry.user_data(id.to_u64()));
@@ -349,6 +370,7 @@ unsafe impl Driver for Uring {
                 break;
             }
         }
+        self.renew_outer()?;
         self.tell_outer_loop();
         Ok(())
     }
