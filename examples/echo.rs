@@ -1,13 +1,14 @@
 //! An echo server.
 //!
-//! `cargo run --release --example echo -- [--addr 127.0.0.1:7777] [--driver auto|proactor|null]`, then `nc 127.0.0.1 7777`.
+//! `cargo run --release --example echo -- [--addr 127.0.0.1:7777] [--driver auto|proactor|reactor|null]`, then
+//! `nc 127.0.0.1 7777`.
 
 use std::io;
 
 use windlass::net::{TcpListener, TcpStream};
 use windlass::{Builder, DriverChoice};
 
-const USAGE: &str = "usage: echo [--addr HOST:PORT] [--driver auto|proactor|null]";
+const USAGE: &str = "usage: echo [--addr HOST:PORT] [--driver auto|proactor|reactor|null]";
 
 struct Options {
     addr: String,

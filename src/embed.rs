@@ -35,6 +35,9 @@ impl EventLoop {
     /// ```
     ///
     /// `examples/embed.rs` is a whole program around `poll(2)`.
+    ///
+    /// One thing that io_uring cannot do here: Linux is late to tell, or does not tell, that a foreign eventfd was written
+    /// to. Let the other thread use [`call_soon_threadsafe`](crate::LoopHandle::call_soon_threadsafe), or choose the reactor.
     pub fn pollable(&self) -> io::Result<BorrowedFd<'_>> {
         self.core().driver.borrow_mut().descriptor().map(sys::borrow)
     }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::future::Future;
-use std::io;
+use std::io::{self, Write};
 use std::sync::Once;
 use std::time::Duration;
 
@@ -250,7 +250,8 @@ fn choose_best(settings: &Settings) -> io::Result<Box<dyn Driver>> {
     // Where the build never had one, nobody expected it.
     if proactor::IS_BUILT {
         static TOLD: Once = Once::new();
-        TOLD.call_once(|| eprintln!("windlass: running on {}", driver.describe()));
+        // Not `eprintln`, which panics when nothing can be written there.
+        TOLD.call_once(|| drop(writeln!(io::stderr(), "windlass: running on {}", driver.describe())));
     }
     Ok(driver)
 }

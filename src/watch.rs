@@ -82,7 +82,6 @@ impl LoopCore {
         }
         self.control(Control::Watch { fd })
             .map_err(|error| context(format_args!("watch descriptor {fd}"), error))?;
-        self.end_watcher(fd, direction);
         let slot = Rc::new(Slot {
             callback: RefCell::new(Some(callback)),
             removed: Cell::new(false),
@@ -97,23 +96,27 @@ impl LoopCore {
         let future = watch(self.rc(), fd, direction, slot.clone());
         // SAFETY: the future is `'static`: it borrows nothing that could end.
         let task = unsafe { spawn_unchecked(&self.rc(), future, Some(name), location) };
-        self.watchers
-            .borrow_mut()
-            .insert((fd, direction), Watcher { slot, task });
+        let watcher = Watcher { slot, task };
+        let replaced = self.watchers.borrow_mut().insert((fd, direction), watcher);
+        // Only now: its destructor may add yet another, which then replaces this one.
+        if let Some(replaced) = replaced {
+            self.end_watcher(replaced);
+        }
         Ok(())
     }
 
     fn remove_watcher(&self, fd: Fd, direction: Direction) -> bool {
-        let was_watched = self.end_watcher(fd, direction);
-        let other = match direction {
-            Direction::Read => Direction::Write,
-            Direction::Write => Direction::Read,
+        let watcher = self.watchers.borrow_mut().remove(&(fd, direction));
+        let Some(watcher) = watcher else {
+            return false;
         };
-        if was_watched && !self.watchers.borrow().contains_key(&(fd, other)) {
+        self.end_watcher(watcher);
+        let is_watched = |direction| self.watchers.borrow().contains_key(&(fd, direction));
+        if !is_watched(Direction::Read) && !is_watched(Direction::Write) {
             let _ = self.control(Control::Forget { fd });
             self.pump();
         }
-        was_watched
+        true
     }
 
     /// The loop closes: the watchers' tasks are gone already.
@@ -123,11 +126,8 @@ impl LoopCore {
         }
     }
 
-    fn end_watcher(&self, fd: Fd, direction: Direction) -> bool {
-        let watcher = self.watchers.borrow_mut().remove(&(fd, direction));
-        let Some(Watcher { slot, task }) = watcher else {
-            return false;
-        };
+    /// Ends a watcher that was taken off the list.
+    fn end_watcher(&self, Watcher { slot, task }: Watcher) {
         let _entered = self.enter();
         slot.empty();
         if slot.running.get() {
@@ -135,7 +135,6 @@ impl LoopCore {
         } else {
             task.raw().cancel_now(self);
         }
-        true
     }
 }
 
@@ -143,12 +142,14 @@ impl LoopCore {
 async fn watch(core: Rc<LoopCore>, fd: Fd, direction: Direction, slot: Rc<Slot>) {
     loop {
         match core.readiness(fd, direction).await {
-            Ok(()) => slot.call(),
+            Ok(()) => {
+                slot.call();
+                // Whoever removed it may have closed the descriptor: nothing may be asked of that number any more.
+                if slot.removed.get() {
+                    return;
+                }
+            }
             Err(error) => {
-                report(Exception::error(
-                    format!("descriptor {fd} cannot be watched any more"),
-                    error,
-                ));
                 // Unless somebody else watches it by now.
                 let is_mine = |watcher: &Watcher| Rc::ptr_eq(&watcher.slot, &slot);
                 let is_mine = core.watchers.borrow().get(&(fd, direction)).is_some_and(is_mine);
@@ -157,6 +158,11 @@ async fn watch(core: Rc<LoopCore>, fd: Fd, direction: Direction, slot: Rc<Slot>)
                     false => None,
                 };
                 drop(gone);
+                // Only now: the handler may remove or replace this watcher, which must not end the task that runs here.
+                report(Exception::error(
+                    format!("descriptor {fd} cannot be watched any more"),
+                    error,
+                ));
                 return;
             }
         }

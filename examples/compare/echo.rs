@@ -39,15 +39,7 @@ pub(crate) struct Score {
 impl Score {
     /// Median, least and most of some figure of a round.
     pub(crate) fn spread(&self, figure: impl Fn(&Round) -> f64) -> (f64, f64, f64) {
-        let mut all: Vec<f64> = self.rounds.iter().map(figure).collect();
-        all.sort_by(f64::total_cmp);
-        let middle = all.len() / 2;
-        let median = if all.len() % 2 == 1 {
-            all[middle]
-        } else {
-            (all[middle - 1] + all[middle]) / 2.0
-        };
-        (median, all[0], all[all.len() - 1])
+        spread(self.rounds.iter().map(figure))
     }
 
     pub(crate) fn rate(&self) -> (f64, f64, f64) {
@@ -56,6 +48,13 @@ impl Score {
 
     pub(crate) fn cpu_micros(&self) -> f64 {
         self.spread(Round::cpu_micros).0
+    }
+
+    /// How many times the processor time per request of another this one takes: round by round, each with the round that
+    /// the other had right before or after it, and of these the median.
+    pub(crate) fn cpu_times(&self, other: &Score) -> f64 {
+        let pairs = self.rounds.iter().zip(&other.rounds);
+        spread(pairs.map(|(round, others)| round.cpu_micros() / others.cpu_micros())).0
     }
 
     /// The share of the time in which the server had its core.
@@ -80,6 +79,21 @@ impl Round {
     }
 }
 
+/// Median, least and most.
+fn spread(figures: impl Iterator<Item = f64>) -> (f64, f64, f64) {
+    let mut all: Vec<f64> = figures.collect();
+    all.sort_by(f64::total_cmp);
+    let (Some(&least), Some(&most)) = (all.first(), all.last()) else {
+        return (f64::NAN, f64::NAN, f64::NAN);
+    };
+    let middle = all.len() / 2;
+    let median = match all.len() % 2 {
+        1 => all[middle],
+        _ => (all[middle - 1] + all[middle]) / 2.0,
+    };
+    (median, least, most)
+}
+
 struct Contender {
     kind: Kind,
     server: Process,
@@ -91,7 +105,7 @@ fn kinds(python: Option<&Python>) -> impl Iterator<Item = Kind> {
     let has_uvloop = python.is_some_and(|python| python.uvloop.is_some());
     let has_python = python.is_some();
     Kind::ALL.into_iter().filter(move |kind| match kind {
-        Kind::Windlass | Kind::Epoll | Kind::Uring => true,
+        Kind::Proactor | Kind::Reactor | Kind::Epoll | Kind::Uring => true,
         Kind::Asyncio => has_python,
         Kind::Uvloop => has_uvloop,
     })
@@ -156,7 +170,9 @@ fn add(scores: &mut Vec<(Kind, Score)>, kind: Kind, round: Round) {
 fn start(kind: Kind, machine: &Machine, python: Option<&Python>) -> io::Result<Contender> {
     let core = machine.server_core();
     let mut server = match (kind, python) {
-        (Kind::Windlass | Kind::Epoll | Kind::Uring, _) => Process::again(&["--serve", kind.name()], core)?,
+        (Kind::Proactor | Kind::Reactor | Kind::Epoll | Kind::Uring, _) => {
+            Process::again(&["--serve", kind.name()], core)?
+        }
         (Kind::Asyncio | Kind::Uvloop, Some(python)) => Process::start(python.echo(kind.name()), core)?,
         (Kind::Asyncio | Kind::Uvloop, None) => return Err(io::Error::other("there is no python3")),
     };

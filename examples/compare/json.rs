@@ -30,6 +30,7 @@ pub(crate) fn document(plan: &Plan, machine: &Machine, results: &Results) -> Str
     let costs = results.tasks.iter().map(|cost| {
         object(&[
             ("what", string(cost.what)),
+            ("contender", string(&format!("{:?}", cost.driver).to_lowercase())),
             ("batches_ns", list(cost.nanos.iter().map(|nanos| format!("{nanos:.2}")))),
         ])
     });

@@ -10,7 +10,7 @@ usage: compare [--quick] [--only echo|timers|tasks]
 
 Measures echo throughput, timer resolution and the cost of tasks, for windlass and for what it is compared with.
 
-  --quick       shorter rounds: about 8 s instead of 30 s, and noisier
+  --quick       shorter rounds: about 12 s instead of 45 s, and noisier
   --only PART   only one part: echo, timers or tasks
   --help        this text";
 

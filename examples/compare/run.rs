@@ -51,7 +51,10 @@ pub(crate) fn main() -> ExitCode {
 fn compare(plan: &Plan) -> io::Result<()> {
     let machine = Machine::look();
     let mut out = io::stdout();
-    writeln!(out, "{machine}\nwindlass turns on {}", describe())?;
+    writeln!(out, "{machine}")?;
+    for driver in [DriverChoice::Proactor, DriverChoice::Reactor] {
+        writeln!(out, "windlass {driver:?}: {}", describe(driver))?;
+    }
     if cfg!(debug_assertions) {
         writeln!(out, "this is a debug build: its figures say little; add --release")?;
     }
@@ -73,10 +76,7 @@ fn compare(plan: &Plan) -> io::Result<()> {
         results.timers = timers::measure(plan, &machine, python.as_ref(), &mut progress, &mut results.missing);
     }
     if plan.tasks {
-        match tasks::measure(plan, &mut progress) {
-            Ok(costs) => results.tasks = costs,
-            Err(error) => results.missing.push(format!("windlass's tasks: {error}")),
-        }
+        results.tasks = tasks::measure(plan, &mut progress, &mut results.missing)?;
     }
     progress.finish();
 
@@ -88,11 +88,14 @@ fn compare(plan: &Plan) -> io::Result<()> {
     writeln!(out, "{}\n{written}", table::report(plan, &results))
 }
 
-/// The driver that windlass's server will use, or why there is none.
-fn describe() -> String {
-    match Builder::new().driver(DriverChoice::Proactor).build() {
-        Ok(event_loop) => event_loop.describe().to_string(),
-        Err(error) => format!("nothing here: {error}"),
+/// What a driver has of this kernel, or why there is none.
+fn describe(driver: DriverChoice) -> String {
+    match Builder::new().driver(driver).build() {
+        Ok(event_loop) => {
+            let described = event_loop.describe();
+            format!("{} [{}]", described.name, described.features.join(", "))
+        }
+        Err(error) => format!("none here: {error}"),
     }
 }
 

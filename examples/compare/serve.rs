@@ -3,6 +3,7 @@
 use std::io::{self, Write};
 use std::net::{Ipv4Addr, TcpListener};
 use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
+use std::time::Duration;
 
 use windlass::{Builder, DriverChoice};
 
@@ -11,7 +12,8 @@ pub(crate) const BUFFER_LEN: usize = 8 * 1024;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
-    Windlass,
+    Proactor,
+    Reactor,
     Epoll,
     Uring,
     Asyncio,
@@ -19,11 +21,19 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    pub(crate) const ALL: [Kind; 5] = [Kind::Windlass, Kind::Epoll, Kind::Uring, Kind::Asyncio, Kind::Uvloop];
+    pub(crate) const ALL: [Kind; 6] = [
+        Kind::Proactor,
+        Kind::Reactor,
+        Kind::Epoll,
+        Kind::Uring,
+        Kind::Asyncio,
+        Kind::Uvloop,
+    ];
 
     pub(crate) fn name(self) -> &'static str {
         match self {
-            Kind::Windlass => "windlass",
+            Kind::Proactor => "proactor",
+            Kind::Reactor => "reactor",
             Kind::Epoll => "epoll",
             Kind::Uring => "uring",
             Kind::Asyncio => "asyncio",
@@ -33,7 +43,8 @@ impl Kind {
 
     pub(crate) fn title(self) -> &'static str {
         match self {
-            Kind::Windlass => "windlass Proactor (io_uring)",
+            Kind::Proactor => "windlass Proactor (io_uring)",
+            Kind::Reactor => "windlass Reactor (epoll)",
             Kind::Epoll => "epoll by hand",
             Kind::Uring => "io_uring by hand",
             Kind::Asyncio => "asyncio SelectorEventLoop",
@@ -50,7 +61,8 @@ impl Kind {
 /// Serves until killed. The first line on standard output is the port.
 pub(crate) fn serve(kind: Kind) -> io::Result<()> {
     match kind {
-        Kind::Windlass => windlass_server(),
+        Kind::Proactor => windlass_server(DriverChoice::Proactor),
+        Kind::Reactor => windlass_server(DriverChoice::Reactor),
         Kind::Epoll => epoll_server(),
         #[cfg(feature = "proactor")]
         Kind::Uring => crate::serve_uring::serve(),
@@ -61,7 +73,7 @@ pub(crate) fn serve(kind: Kind) -> io::Result<()> {
 }
 
 /// The README's server, as anybody would write it.
-fn windlass_server() -> io::Result<()> {
+fn windlass_server(driver: DriverChoice) -> io::Result<()> {
     use windlass::net::{TcpListener, TcpStream};
 
     async fn echo(stream: TcpStream) -> io::Result<()> {
@@ -75,7 +87,7 @@ fn windlass_server() -> io::Result<()> {
         }
     }
 
-    let event_loop = Builder::new().driver(DriverChoice::Proactor).build()?;
+    let event_loop = Builder::new().driver(driver).build()?;
     event_loop.run_until_complete(async {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         print_port(listener.local_addr()?.port())?;
@@ -201,5 +213,31 @@ impl Epoll {
             }
         }
         Ok(&events.ids)
+    }
+
+    /// Waits with a timeout in nanoseconds, as nobody does who has no short timers.
+    pub(crate) fn sleep(&self, events: &mut Events, pause: Duration) -> io::Result<()> {
+        let time = libc::timespec {
+            tv_sec: pause.as_secs() as libc::time_t,
+            tv_nsec: pause.subsec_nanos().into(),
+        };
+        let (epoll, room) = (self.fd.as_raw_fd(), events.raw.len());
+        let no_mask = std::ptr::null::<libc::sigset_t>();
+        // SAFETY: the kernel reads a local timespec and writes at most `room` events to the array; there is no mask.
+        let count = unsafe {
+            libc::syscall(
+                libc::SYS_epoll_pwait2,
+                epoll,
+                events.raw.as_mut_ptr(),
+                room,
+                &time,
+                no_mask,
+                0,
+            )
+        };
+        match count {
+            0.. => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        }
     }
 }

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::time::Duration;
 
 use io_uring::{IoUring, opcode, squeue, types};
 
@@ -18,11 +19,7 @@ struct Connection {
 }
 
 pub(crate) fn serve() -> io::Result<()> {
-    let mut ring = IoUring::builder()
-        .setup_single_issuer()
-        .setup_defer_taskrun()
-        .setup_submit_all()
-        .build(256)?;
+    let mut ring = ring()?;
     let listener = listen()?;
     let door = listener.as_raw_fd();
     let mut connections: Vec<Option<Connection>> = Vec::new();
@@ -53,6 +50,24 @@ pub(crate) fn serve() -> io::Result<()> {
                 push(&mut ring, receive(&mut connections, place))?;
             }
         }
+    }
+}
+
+pub(crate) fn ring() -> io::Result<IoUring> {
+    IoUring::builder()
+        .setup_single_issuer()
+        .setup_defer_taskrun()
+        .setup_submit_all()
+        .build(256)
+}
+
+/// Waits for a completion, of which there is none, with a timeout.
+pub(crate) fn sleep(ring: &mut IoUring, pause: Duration) -> io::Result<()> {
+    let time = types::Timespec::from(pause);
+    let timeout = types::SubmitArgs::new().timespec(&time);
+    match ring.submitter().submit_with_args(1, &timeout) {
+        Err(error) if error.raw_os_error() != Some(libc::ETIME) => Err(error),
+        _ => Ok(()),
     }
 }
 

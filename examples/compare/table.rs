@@ -7,6 +7,7 @@ use crate::echo::{Score, Workload};
 use crate::options::Plan;
 use crate::run::Results;
 use crate::serve::Kind;
+use crate::tasks::{Cost, DRIVERS};
 use crate::timers::{Lateness, Sleeper};
 
 /// A spread of more than this share of the median is called noisy.
@@ -25,14 +26,22 @@ struct ArticleRow {
     sleeper: Sleeper,
 }
 
-/// The article's figures, from its machine. Its proactor is asyncio's on Windows; here windlass's stands beside it.
-const ARTICLE: [ArticleRow; 3] = [
+/// The article's figures, from its machine. Its proactor is asyncio's on Windows; here windlass's stands beside it, as its
+/// reactor stands beside asyncio's selector.
+const ARTICLE: [ArticleRow; 4] = [
     ArticleRow {
         name: "SelectorEventLoop",
         rate: "~25k",
         resolution: "~1 ms",
         kind: Kind::Asyncio,
         sleeper: Sleeper::Asyncio,
+    },
+    ArticleRow {
+        name: "",
+        rate: "",
+        resolution: "",
+        kind: Kind::Reactor,
+        sleeper: Sleeper::Reactor,
     },
     ArticleRow {
         name: "uvloop",
@@ -45,8 +54,8 @@ const ARTICLE: [ArticleRow; 3] = [
         name: "ProactorEventLoop",
         rate: "~15k",
         resolution: "~15 ms",
-        kind: Kind::Windlass,
-        sleeper: Sleeper::Windlass,
+        kind: Kind::Proactor,
+        sleeper: Sleeper::Proactor,
     },
 ];
 
@@ -62,10 +71,7 @@ pub(crate) fn report(plan: &Plan, results: &Results) -> String {
         out += &timers(&results.timers);
     }
     if !results.tasks.is_empty() {
-        out += "\nThe loop itself, windlass only (best of several batches)\n";
-        for cost in &results.tasks {
-            let _ = writeln!(out, "  {:<56} {:>8.0} ns", cost.what, cost.best());
-        }
+        out += &tasks(&results.tasks);
     }
     if !results.missing.is_empty() {
         out += "\nNot measured\n";
@@ -116,13 +122,14 @@ fn echo(plan: &Plan, workload: &Workload) -> String {
         "\nEcho, {connections} connection{plural} x {} B (median of {} rounds of {:?}, interleaved)\n",
         workload.request_len, plan.rounds, plan.round
     );
-    let base = workload.score(Kind::Epoll).map(Score::cpu_micros);
+    let (epoll, uring) = (workload.score(Kind::Epoll), workload.score(Kind::Uring));
     let mut rows = vec![cells([
         "",
         "req/s",
         "min-max",
         "server CPU",
         "x epoll",
+        "x io_uring",
         "busy",
         "load busy",
         "",
@@ -136,13 +143,14 @@ fn echo(plan: &Plan, workload: &Workload) -> String {
             &thousands(rate),
             &format!("{}-{}", thousands(least), thousands(most)),
             &format!("{cpu:.2} us/req"),
-            &base.map_or("-".into(), |base| format!("{:.2}", cpu / base)),
+            &epoll.map_or("-".into(), |epoll| format!("{:.2}", score.cpu_times(epoll))),
+            &uring.map_or("-".into(), |uring| format!("{:.2}", score.cpu_times(uring))),
             &format!("{:.0}%", score.busy() * 100.0),
             &format!("{:.0}%", score.load_busy() * 100.0),
             noisy,
         ]));
     }
-    out += &lay_out(&rows, &[0, 7]);
+    out += &lay_out(&rows, &[0, 8]);
     if connections > 1 {
         let saturated = |busy: f64| busy > 0.9;
         let is_load_limit = |score: &Score| saturated(score.load_busy()) && !saturated(score.busy());
@@ -170,6 +178,24 @@ fn timers(all: &[Lateness]) -> String {
         ]));
     }
     format!("\nTimers: how late a sleep ends\n{}", lay_out(&rows, &[0]))
+}
+
+/// What, then a column for each driver.
+fn tasks(all: &[Cost]) -> String {
+    let titles = DRIVERS.map(|driver| format!("{driver:?}"));
+    let mut rows = vec![cells(["", &titles[0], &titles[1]])];
+    for cost in all {
+        let is_new = rows.last().is_none_or(|row| row[0] != cost.what);
+        if is_new {
+            rows.push(cells([cost.what, "-", "-"]));
+        }
+        let column = DRIVERS.iter().position(|&driver| driver == cost.driver);
+        if let (Some(row), Some(column)) = (rows.last_mut(), column) {
+            row[column + 1] = format!("{:.0} ns", cost.best());
+        }
+    }
+    let title = "\nThe loop itself, windlass on each driver (best of several batches, interleaved)\n";
+    format!("{title}{}", lay_out(&rows, &[0]))
 }
 
 fn cells<const N: usize>(cells: [&str; N]) -> Vec<String> {

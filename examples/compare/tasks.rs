@@ -1,4 +1,4 @@
-//! What the loop itself costs, with no kernel in the way.
+//! What the loop itself costs, on each driver, with little or no kernel in the way.
 
 use std::io;
 use std::time::Instant;
@@ -12,9 +12,12 @@ use crate::progress::Progress;
 /// Interruptions only ever add time, so of several batches the best is nearest to the truth.
 const BATCHES: usize = 12;
 
-/// A cost in nanoseconds, batch by batch.
+pub(crate) const DRIVERS: [DriverChoice; 2] = [DriverChoice::Proactor, DriverChoice::Reactor];
+
+/// A cost in nanoseconds on one driver, batch by batch.
 pub(crate) struct Cost {
     pub(crate) what: &'static str,
+    pub(crate) driver: DriverChoice,
     pub(crate) nanos: Vec<f64>,
 }
 
@@ -28,14 +31,20 @@ pub(crate) fn steps() -> usize {
     3
 }
 
-pub(crate) fn measure(plan: &Plan, progress: &mut Progress) -> io::Result<Vec<Cost>> {
-    let event_loop = Builder::new().driver(DriverChoice::Proactor).build()?;
+pub(crate) fn measure(plan: &Plan, progress: &mut Progress, missing: &mut Vec<String>) -> io::Result<Vec<Cost>> {
+    let mut loops = Vec::new();
+    for driver in DRIVERS {
+        match Builder::new().driver(driver).build() {
+            Ok(event_loop) => loops.push((driver, event_loop)),
+            Err(error) => missing.push(format!("tasks, windlass {driver:?}: {error}")),
+        }
+    }
     let batch = if plan.quick { 20_000 } else { 100_000 };
     let mut costs = Vec::new();
 
     let what = "one task yields: a whole turn of the loop and one poll";
     progress.step(what);
-    costs.push(repeat(&event_loop, what, batch, async || {
+    costs.extend(repeat(&loops, what, batch, async || {
         for _ in 0..batch {
             yield_now().await;
         }
@@ -43,7 +52,7 @@ pub(crate) fn measure(plan: &Plan, progress: &mut Progress) -> io::Result<Vec<Co
 
     let what = "100 tasks yield: one wake and one poll";
     progress.step(what);
-    costs.push(repeat(&event_loop, what, batch, async || {
+    costs.extend(repeat(&loops, what, batch, async || {
         let tasks: Vec<_> = (0..100)
             .map(|_| {
                 windlass::spawn(async move {
@@ -60,7 +69,7 @@ pub(crate) fn measure(plan: &Plan, progress: &mut Progress) -> io::Result<Vec<Co
 
     let what = "spawn and join an empty task";
     progress.step(what);
-    costs.push(repeat(&event_loop, what, batch, async || {
+    costs.extend(repeat(&loops, what, batch, async || {
         for _ in 0..batch {
             windlass::spawn(async {}).await.expect("an empty task");
         }
@@ -68,12 +77,25 @@ pub(crate) fn measure(plan: &Plan, progress: &mut Progress) -> io::Result<Vec<Co
     Ok(costs)
 }
 
-fn repeat(event_loop: &EventLoop, what: &'static str, batch: usize, work: impl AsyncFn()) -> io::Result<Cost> {
-    let mut nanos = Vec::with_capacity(BATCHES);
+/// The batches of the drivers are interleaved, as the rounds of the servers are.
+fn repeat(
+    loops: &[(DriverChoice, EventLoop)],
+    what: &'static str,
+    batch: usize,
+    work: impl AsyncFn(),
+) -> io::Result<Vec<Cost>> {
+    let cost = |&(driver, _): &(DriverChoice, _)| Cost {
+        what,
+        driver,
+        nanos: Vec::with_capacity(BATCHES),
+    };
+    let mut costs: Vec<Cost> = loops.iter().map(cost).collect();
     for _ in 0..BATCHES {
-        let begin = Instant::now();
-        event_loop.run_until_complete(work())?;
-        nanos.push(begin.elapsed().as_nanos() as f64 / batch as f64);
+        for ((_, event_loop), cost) in loops.iter().zip(&mut costs) {
+            let begin = Instant::now();
+            event_loop.run_until_complete(work())?;
+            cost.nanos.push(begin.elapsed().as_nanos() as f64 / batch as f64);
+        }
     }
-    Ok(Cost { what, nanos })
+    Ok(costs)
 }

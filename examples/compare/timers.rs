@@ -10,13 +10,19 @@ use crate::machine::Machine;
 use crate::options::Plan;
 use crate::progress::Progress;
 use crate::python::Python;
+use crate::serve::{Epoll, Events};
 
 /// The sleeps, and how many of each.
 const SLEEPS: [(Duration, usize); 2] = [(Duration::from_millis(1), 600), (Duration::from_micros(100), 1500)];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Sleeper {
-    Windlass,
+    Proactor,
+    Reactor,
+    /// A loop by hand, with epoll_pwait2(2), which takes nanoseconds (Linux 5.11).
+    Epoll,
+    /// A loop by hand, which waits for completions with a timeout.
+    Uring,
     /// The system call alone, which no loop can beat by much.
     Kernel,
     Asyncio,
@@ -24,11 +30,22 @@ pub(crate) enum Sleeper {
 }
 
 impl Sleeper {
-    pub(crate) const ALL: [Sleeper; 4] = [Sleeper::Windlass, Sleeper::Kernel, Sleeper::Asyncio, Sleeper::Uvloop];
+    pub(crate) const ALL: [Sleeper; 7] = [
+        Sleeper::Proactor,
+        Sleeper::Reactor,
+        Sleeper::Epoll,
+        Sleeper::Uring,
+        Sleeper::Kernel,
+        Sleeper::Asyncio,
+        Sleeper::Uvloop,
+    ];
 
     pub(crate) fn name(self) -> &'static str {
         match self {
-            Sleeper::Windlass => "windlass",
+            Sleeper::Proactor => "proactor",
+            Sleeper::Reactor => "reactor",
+            Sleeper::Epoll => "epoll",
+            Sleeper::Uring => "uring",
             Sleeper::Kernel => "kernel",
             Sleeper::Asyncio => "asyncio",
             Sleeper::Uvloop => "uvloop",
@@ -37,7 +54,10 @@ impl Sleeper {
 
     pub(crate) fn title(self) -> &'static str {
         match self {
-            Sleeper::Windlass => "windlass Proactor (io_uring)",
+            Sleeper::Proactor => "windlass Proactor (io_uring)",
+            Sleeper::Reactor => "windlass Reactor (epoll)",
+            Sleeper::Epoll => "epoll by hand",
+            Sleeper::Uring => "io_uring by hand",
             Sleeper::Kernel => "the kernel alone (nanosleep)",
             Sleeper::Asyncio => "asyncio SelectorEventLoop",
             Sleeper::Uvloop => "uvloop",
@@ -70,7 +90,7 @@ fn sleepers(python: Option<&Python>) -> impl Iterator<Item = Sleeper> {
     let has_uvloop = python.is_some_and(|python| python.uvloop.is_some());
     let has_python = python.is_some();
     Sleeper::ALL.into_iter().filter(move |sleeper| match sleeper {
-        Sleeper::Windlass | Sleeper::Kernel => true,
+        Sleeper::Proactor | Sleeper::Reactor | Sleeper::Epoll | Sleeper::Uring | Sleeper::Kernel => true,
         Sleeper::Asyncio => has_python,
         Sleeper::Uvloop => has_uvloop,
     })
@@ -111,12 +131,14 @@ fn ask(
 ) -> io::Result<Vec<i64>> {
     let core = machine.server_core();
     let mut child = match (sleeper, python) {
-        (Sleeper::Windlass | Sleeper::Kernel, _) => {
+        (Sleeper::Asyncio | Sleeper::Uvloop, Some(python)) => {
+            Process::start(python.sleep(sleeper.name(), pause, count), core)?
+        }
+        (Sleeper::Asyncio | Sleeper::Uvloop, None) => return Err(io::Error::other("there is no python3")),
+        _ => {
             let (nanos, count) = (pause.as_nanos().to_string(), count.to_string());
             Process::again(&["--sleep", sleeper.name(), &nanos, &count], core)?
         }
-        (_, Some(python)) => Process::start(python.sleep(sleeper.name(), pause, count), core)?,
-        (_, None) => return Err(io::Error::other("there is no python3")),
     };
     let output = child.all_output(Duration::from_secs(20))?;
     let mut nanos: Vec<i64> = output.lines().filter_map(|line| line.parse().ok()).collect();
@@ -129,28 +151,53 @@ fn ask(
 
 /// The child's part: prints how late each sleep was, in nanoseconds.
 pub(crate) fn measure_sleeps(sleeper: Sleeper, pause: Duration, count: usize) -> io::Result<()> {
-    let late = |begin: Instant| begin.elapsed().as_nanos() as i64 - pause.as_nanos() as i64;
-    let mut all = Vec::with_capacity(count);
-    match sleeper {
-        Sleeper::Windlass => {
-            let event_loop = Builder::new().driver(DriverChoice::Proactor).build()?;
-            event_loop.run_until_complete(async {
-                for _ in 0..count {
-                    let begin = Instant::now();
-                    windlass::time::sleep(pause).await;
-                    all.push(late(begin));
-                }
-            })?;
+    let late = match sleeper {
+        Sleeper::Proactor => windlass_sleeps(DriverChoice::Proactor, pause, count)?,
+        Sleeper::Reactor => windlass_sleeps(DriverChoice::Reactor, pause, count)?,
+        Sleeper::Epoll => {
+            let (epoll, mut events) = (Epoll::new()?, Events::new());
+            plain_sleeps(pause, count, || epoll.sleep(&mut events, pause))?
         }
-        Sleeper::Kernel => {
-            for _ in 0..count {
-                let begin = Instant::now();
-                std::thread::sleep(pause);
-                all.push(late(begin));
-            }
+        #[cfg(feature = "proactor")]
+        Sleeper::Uring => {
+            let mut ring = crate::serve_uring::ring()?;
+            plain_sleeps(pause, count, || crate::serve_uring::sleep(&mut ring, pause))?
         }
+        #[cfg(not(feature = "proactor"))]
+        Sleeper::Uring => return Err(io::Error::other("built without the feature proactor")),
+        Sleeper::Kernel => plain_sleeps(pause, count, || {
+            std::thread::sleep(pause);
+            Ok(())
+        })?,
         Sleeper::Asyncio | Sleeper::Uvloop => return Err(io::Error::other("Python measures these")),
-    }
-    let lines: Vec<String> = all.iter().map(i64::to_string).collect();
+    };
+    let lines: Vec<String> = late.iter().map(i64::to_string).collect();
     writeln!(io::stdout(), "{}", lines.join("\n"))
+}
+
+fn windlass_sleeps(driver: DriverChoice, pause: Duration, count: usize) -> io::Result<Vec<i64>> {
+    let event_loop = Builder::new().driver(driver).build()?;
+    event_loop.run_until_complete(async {
+        let mut all = Vec::with_capacity(count);
+        for _ in 0..count {
+            let begin = Instant::now();
+            windlass::time::sleep(pause).await;
+            all.push(lateness(begin, pause));
+        }
+        all
+    })
+}
+
+fn plain_sleeps(pause: Duration, count: usize, mut sleep: impl FnMut() -> io::Result<()>) -> io::Result<Vec<i64>> {
+    let mut all = Vec::with_capacity(count);
+    for _ in 0..count {
+        let begin = Instant::now();
+        sleep()?;
+        all.push(lateness(begin, pause));
+    }
+    Ok(all)
+}
+
+fn lateness(begin: Instant, pause: Duration) -> i64 {
+    begin.elapsed().as_nanos() as i64 - pause.as_nanos() as i64
 }

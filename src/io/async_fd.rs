@@ -47,6 +47,8 @@ struct Watched {
 impl Drop for Watched {
     fn drop(&mut self) {
         let _ = self.core.control(Control::Forget { fd: self.fd });
+        // A wait that was dropped outside of the loop must not keep the file open.
+        self.core.pump();
     }
 }
 

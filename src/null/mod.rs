@@ -108,6 +108,7 @@ impl Null {
             }
             Op::SendVectored { fd, slices, count } => self.send_vectored(fd, slices, count)?,
             Op::Readiness { fd, direction } => match direction {
+                _ if !self.network.is_open(fd) => Err(errno::BAD_FD),
                 Direction::Read if self.network.can_recv(fd) => Ok(0),
                 Direction::Write if self.network.can_send(fd) => Ok(0),
                 Direction::Read | Direction::Write => return None,

@@ -184,6 +184,10 @@ impl Network {
         Some(Ok(()))
     }
 
+    pub(super) fn is_open(&self, fd: Fd) -> bool {
+        self.sockets.contains_key(&fd)
+    }
+
     pub(super) fn can_recv(&mut self, fd: Fd) -> bool {
         if let Some(Socket::Listener(listener)) = self.sockets.get(&fd) {
             return !listener.backlog.is_empty();

@@ -18,7 +18,7 @@ use crate::driver::{
     Start, Wait,
 };
 use crate::io::BufferPool;
-use crate::op::{Direction, Op};
+use crate::op::{Direction, MAX_LEN, Op};
 use crate::runtime::Settings;
 use crate::sys::{self, Fd, errno};
 use crate::time::Instant;
@@ -130,7 +130,9 @@ impl Works {
             Op::RecvVectored { slices, count, .. } | Op::SendVectored { slices, count, .. } => {
                 // SAFETY: the caller's promise.
                 let slices = unsafe { std::slice::from_raw_parts(slices, count) };
-                slices.iter().map(|slice| slice.len).sum()
+                let len = slices.iter().map(|slice| slice.len).sum::<usize>();
+                // The kernel moves no more at once, however many there are.
+                len.min(MAX_LEN)
             }
             // Whatever came of these says nothing about what is left; and file work is not done here.
             _ => 0,
@@ -168,7 +170,7 @@ impl Works {
         let token = self.places.token(fd);
         let registry = self.poll.registry();
         let result = match registry.register(&mut SourceFd(&fd), token, INTERESTS) {
-            // The same file under the same number as before, closed and opened behind our back.
+            // The same file under the same number as before: somebody waits for it, or it came back behind our back.
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
                 registry.reregister(&mut SourceFd(&fd), token, INTERESTS)
             }
@@ -201,6 +203,17 @@ impl Works {
             let _ = self.poll.registry().deregister(&mut SourceFd(&fd));
         }
         self.places.renew(fd);
+    }
+
+    /// Somebody else's descriptor is to be waited for. What we know of its number may be of an earlier one: its owner need
+    /// not tell us when it closes.
+    fn watch(&mut self, fd: Fd) -> Result<(), i32> {
+        self.dismiss(fd);
+        match self.register(fd) {
+            // A device that has nothing to wait for: it is always ready, as every try will say.
+            Err(errno::NOT_PERMITTED) => Ok(()),
+            result => result,
+        }
     }
 
     fn finish(&mut self, id: FlightId, outcome: Outcome) {
@@ -273,10 +286,7 @@ unsafe impl Driver for Reactor {
         let reply = sys::control(call)?;
         match (call, reply) {
             (_, Reply::Fd(fd)) | (Control::Adopt { fd }, _) => self.works.greet(fd),
-            (Control::Watch { fd }, _) if self.works.places.get(fd).nobody_waits() => {
-                self.works.dismiss(fd);
-                self.works.register(fd).map_err(io::Error::from_raw_os_error)?;
-            }
+            (Control::Watch { fd }, _) => self.works.watch(fd).map_err(io::Error::from_raw_os_error)?,
             _ => {}
         }
         Ok(reply)

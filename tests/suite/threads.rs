@@ -7,6 +7,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::future::{pending, poll_fn};
+use std::os::fd::AsRawFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::rc::Rc;
@@ -664,4 +665,41 @@ fn a_dropped_remote_handle_lets_the_future_run_on() {
         assert_eq!(receive.recv(), Ok(7));
         there.stop();
     });
+}
+
+/// The thread that makes a call is inside a write to an eventfd meanwhile, and from there the kernel signals no other one.
+#[test]
+fn each_call_ends_the_wait_of_an_outer_loop() {
+    on_every_kernel_driver(|case| {
+        let event_loop = case.event_loop();
+        let pollable = event_loop.pollable().unwrap();
+        let called = Arc::new(AtomicUsize::new(0));
+        for round in 1..=20 {
+            event_loop.turn_nowait().unwrap();
+            event_loop.flush().unwrap();
+            let (handle, called_there) = (event_loop.handle(), called.clone());
+            let call = move || _ = called_there.fetch_add(1, SeqCst);
+            thread::spawn(move || handle.call_soon_threadsafe(call).unwrap());
+            while called.load(SeqCst) < round {
+                assert!(is_readable_within(&pollable, 1000), "call {round} went unnoticed");
+                event_loop.turn_nowait().unwrap();
+                event_loop.flush().unwrap();
+            }
+        }
+    });
+}
+
+fn is_readable_within(fd: &impl AsRawFd, millis: i32) -> bool {
+    let mut polled = libc::pollfd {
+        fd: fd.as_raw_fd(),
+        events: libc::POLLIN,
+        revents: 0,
+    };
+    loop {
+        // SAFETY: the kernel reads and writes one local entry.
+        match unsafe { libc::poll(&mut polled, 1, millis) } {
+            -1 => assert_eq!(std::io::Error::last_os_error().kind(), std::io::ErrorKind::Interrupted),
+            count => return count == 1,
+        }
+    }
 }

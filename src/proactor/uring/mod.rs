@@ -29,7 +29,7 @@ use std::time::Duration;
 use io_uring::{EnterFlags, IoUring, cqueue, squeue, types};
 
 use self::buffers::BufferRing;
-use self::notify::EventFd;
+use self::notify::{EventFd, Notifier};
 use crate::driver::{
     Completion, Control, Description, Driver, DriverCounters, FlightId, Landing, Notify, Reply, Scratch, Start, Wait,
 };
@@ -59,13 +59,13 @@ pub(crate) struct Uring {
     /// What did not fit into the submission ring.
     backlog: VecDeque<squeue::Entry>,
     buffers: Option<BufferRing>,
-    eventfd: Arc<EventFd>,
+    notifier: Arc<Notifier>,
     /// The kernel writes the eventfd's count here. Boxed: it must not move.
     eventfd_count: Box<u64>,
     /// Whether the read on the eventfd is in the air.
     eventfd_armed: bool,
-    /// What an outer loop watches, once somebody has asked for it.
-    outer: Option<EventFd>,
+    /// Whether a foreign descriptor was ever waited for.
+    watches: bool,
     abilities: setup::Abilities,
     settings: Settings,
     reason: String,
@@ -79,10 +79,10 @@ impl Uring {
             ring,
             backlog: VecDeque::new(),
             buffers: None,
-            eventfd: Arc::new(EventFd::new()?),
+            notifier: Arc::new(Notifier::new()?),
             eventfd_count: Box::new(0),
             eventfd_armed: false,
-            outer: None,
+            watches: false,
             abilities,
             settings: *settings,
             reason: reason.to_owned(),
@@ -201,12 +201,29 @@ impl Uring {
 
     /// Signals the outer loop if there is something left to do: its signal may have been taken back with others'.
     fn tell_outer_loop(&mut self) {
-        if self.outer.is_some()
+        if self.notifier.outer.get().is_some()
             && !self.is_quiet()
-            && let Some(outer) = &self.outer
+            && let Some(outer) = self.notifier.outer.get()
         {
-            outer.notify();
+            outer.signal();
         }
+    }
+
+    /// Makes sure that the outer loop is told of the next completion. If what completed was woken by a write to some eventfd
+    /// (somebody else's, watched here; or what another library's epoll holds), the kernel puts the signal off, and on Linux
+    /// 6.18 does so only once per registration: every later one is lost. So it is registered anew before each wait.
+    fn renew_outer(&mut self) -> io::Result<()> {
+        let Some(outer) = self.notifier.outer.get() else {
+            return Ok(());
+        };
+        // Kernels without these deferred completions lose none, and before 5.18 would wait here for every operation.
+        if !self.watches || !self.abilities.defer_taskrun {
+            return Ok(());
+        }
+        let submitter = self.ring.submitter();
+        // An error says that an earlier call got no further than this.
+        let _ = submitter.unregister_eventfd();
+        submitter.register_eventfd(outer.number())
     }
 
     /// Keeps a read on the eventfd in the air, so that a notification ends a sleep.
@@ -215,7 +232,7 @@ impl Uring {
             return;
         }
         self.eventfd_armed = true;
-        let entry = self.eventfd.read_into(&mut self.eventfd_count);
+        let entry = self.notifier.eventfd.read_into(&mut self.eventfd_count);
         self.push(entry.user_data(NOTIFIED.to_u64()));
     }
 }
@@ -247,7 +264,7 @@ impl Drop for Uring {
             if !self.eventfd_armed {
                 return;
             }
-            self.eventfd.notify();
+            self.notifier.notify();
             self.unpark();
             let soon = sys::monotonic() + Duration::from_millis(10);
             if self.enter(Wait::Until(soon)).is_err() {
@@ -297,6 +314,7 @@ unsafe impl Driver for Uring {
                 return Start::Done(Landing::last(outcome));
             }
         }
+        self.watches |= matches!(op, Op::Readiness { .. });
         // SAFETY: the caller's promise is the same: the scratch is the flight's until it has landed.
         let Some(entry) = (unsafe { submit::entry(op, scratch, &self.abilities) }) else {
             return Start::Blocking;
@@ -335,7 +353,7 @@ unsafe impl Driver for Uring {
             self.enter(wait)?;
         }
         // What completes from here on signals the outer loop again; what has completed is reaped now.
-        if let Some(outer) = &self.outer {
+        if let Some(outer) = self.notifier.outer.get() {
             outer.clear();
         }
         let mut held_back = self.reap(landed);
@@ -368,25 +386,27 @@ unsafe impl Driver for Uring {
                 break;
             }
         }
+        self.renew_outer()?;
         self.tell_outer_loop();
         Ok(())
     }
 
     fn descriptor(&mut self) -> io::Result<Fd> {
-        if self.outer.is_none() {
-            let outer = EventFd::for_outer_loop()?;
-            self.ring
-                .submitter()
-                .register_eventfd(outer.number())
-                .map_err(|error| crate::error::context("io_uring did not take an eventfd", error))?;
-            self.outer = Some(outer);
-            self.tell_outer_loop();
+        if let Some(outer) = self.notifier.outer.get() {
+            return Ok(outer.number());
         }
-        Ok(self.outer.as_ref().map_or(-1, EventFd::number))
+        let outer = EventFd::for_outer_loop()?;
+        self.ring
+            .submitter()
+            .register_eventfd(outer.number())
+            .map_err(|error| crate::error::context("io_uring did not take an eventfd", error))?;
+        let number = self.notifier.outer.get_or_init(|| outer).number();
+        self.tell_outer_loop();
+        Ok(number)
     }
 
     fn notifier(&self) -> Arc<dyn Notify> {
-        self.eventfd.clone()
+        self.notifier.clone()
     }
 
     fn counters(&self) -> DriverCounters {

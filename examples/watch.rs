@@ -1,0 +1,58 @@
+//! Descriptors that are not windlass's: `cargo run --example watch`, and type; `ls | cargo run --example watch`.
+//!
+//! A callback for standard input, and an awaited pipe from a child process.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::fd::AsFd;
+use std::process::{ChildStdout, Command, Stdio};
+use std::rc::Rc;
+
+use windlass::io::AsyncFd;
+
+const COUNT: &str = "for i in 1 2 3; do echo \"the child counts: $i\"; sleep 0.2; done";
+
+fn main() -> io::Result<()> {
+    windlass::run(async {
+        let mut child = Command::new("sh").args(["-c", COUNT]).stdout(Stdio::piped()).spawn()?;
+        let output = child.stdout.take().expect("it is piped");
+        let counting = windlass::spawn(print_all(AsyncFd::new(output)?));
+
+        match watch_input() {
+            Ok(end) => println!("{}", end.await.expect("the reader keeps its promise")),
+            Err(error) => println!("{error}\na file is always ready: try `ls | cargo run --example watch`"),
+        }
+        counting.await.expect("it does not panic")?;
+        child.wait().map(|_| ())
+    })?
+}
+
+/// With a callback, as in asyncio: it runs once per turn for as long as there is something to read.
+fn watch_input() -> io::Result<windlass::Placeholder<String>> {
+    // Not std's handle: what that has in its own buffer, the kernel cannot tell of.
+    let input = Rc::new(File::from(io::stdin().as_fd().try_clone_to_owned()?));
+    let (promise, end) = windlass::promise();
+    windlass::add_reader(&*input.clone(), move || {
+        let mut bytes = [0; 256];
+        let end = match (&*input).read(&mut bytes) {
+            Ok(0) => "standard input has ended".to_string(),
+            Ok(count) => return println!("standard input: {:?}", String::from_utf8_lossy(&bytes[..count])),
+            Err(error) => format!("standard input: {error}"),
+        };
+        windlass::remove_reader(&*input);
+        let _ = promise.resolve(end);
+    })?;
+    Ok(end)
+}
+
+/// With await: one read after each `readable` cannot block, since nobody else reads here.
+async fn print_all(mut pipe: AsyncFd<ChildStdout>) -> io::Result<()> {
+    loop {
+        pipe.readable().await?;
+        let mut bytes = [0; 256];
+        match pipe.get_mut().read(&mut bytes)? {
+            0 => return Ok(()),
+            count => print!("{}", String::from_utf8_lossy(&bytes[..count])),
+        }
+    }
+}

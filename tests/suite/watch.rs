@@ -1,0 +1,610 @@
+//! Watchers on every driver: whom they call, how often, and that nobody is called who was removed. The descriptors are
+//! the drivers' own sockets, so that all of this runs without a kernel too.
+
+use std::cell::{Cell, RefCell};
+use std::os::fd::{AsRawFd, RawFd};
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use windlass::net::TcpStream;
+use windlass::{EventLoop, add_reader, add_writer, remove_reader, remove_writer};
+
+use crate::support::{CountDrop, PanicOnDrop, exceptions_of, on_every_driver, pair, rounds, turns};
+
+/// Turns after which a watcher that should be called has been.
+const ENOUGH: u64 = 10;
+
+/// A stream that can be read from, and its other end.
+async fn readable_pair() -> (Rc<TcpStream>, TcpStream) {
+    let (client, server) = pair().await;
+    client.write_all(b"x").await.0.expect("write");
+    // The byte is there as soon as the server can be read from.
+    let server = windlass::io::AsyncFd::new(server).expect("it can be watched");
+    server.readable().await.expect("readable");
+    (Rc::new(server.into_inner()), client)
+}
+
+/// A count, and a callback that adds to it.
+fn counting() -> (Rc<Cell<u64>>, impl FnMut() + 'static) {
+    let count = Rc::new(Cell::new(0));
+    let counted = count.clone();
+    (count, move || counted.set(counted.get() + 1))
+}
+
+/// A descriptor's number as something that can be watched: for callbacks that must not own it.
+struct Number(RawFd);
+
+impl AsRawFd for Number {
+    fn as_raw_fd(&self) -> RawFd {
+        self.0
+    }
+}
+
+/// Runs its closure when it is dropped.
+struct OnDrop<F: FnMut()>(F);
+
+impl<F: FnMut()> Drop for OnDrop<F> {
+    fn drop(&mut self) {
+        (self.0)();
+    }
+}
+
+#[test]
+fn a_reader_that_never_reads_is_called_once_per_turn() {
+    on_every_driver(|case| {
+        case.run(async {
+            let (server, _client) = readable_pair().await;
+            let (calls, count) = counting();
+            add_reader(&server, count).expect("it can be watched");
+            turns(3).await;
+            let before = (windlass::counters().turns, calls.get());
+            turns(100).await;
+            let turned = windlass::counters().turns - before.0;
+            let called = calls.get() - before.1;
+            assert!((99..=101).contains(&turned), "{turned} turns");
+            assert!((95..=turned + 1).contains(&called), "{called} calls in {turned} turns");
+            assert!(remove_reader(&server));
+        });
+    });
+}
+
+#[test]
+fn a_reader_that_never_reads_starves_neither_timers_nor_io() {
+    on_every_driver(|case| {
+        if !case.is_kernel() {
+            // The virtual clock stands still while anything can run.
+            return;
+        }
+        case.run(async {
+            let (server, _client) = readable_pair().await;
+            let (calls, count) = counting();
+            add_reader(&server, count).expect("it can be watched");
+            let begun = Instant::now();
+            windlass::time::sleep(Duration::from_millis(10)).await;
+            assert!(begun.elapsed() < Duration::from_millis(500), "{:?}", begun.elapsed());
+            let begun = Instant::now();
+            for _ in 0..20 {
+                let (client, server) = pair().await;
+                client.write_all(b"ping").await.0.expect("write");
+                let (read, bytes) = server.read(vec![0; 8]).await;
+                assert_eq!(&bytes[..read.expect("read")], b"ping");
+            }
+            assert!(begun.elapsed() < Duration::from_secs(2), "{:?}", begun.elapsed());
+            assert!(calls.get() > 100, "it was called all the while: {}", calls.get());
+            remove_reader(&server);
+        });
+    });
+}
+
+#[test]
+fn a_watcher_waits_while_there_is_nothing_to_tell() {
+    on_every_driver(|case| {
+        case.run(async {
+            let (client, server) = pair().await;
+            let (calls, count) = counting();
+            add_reader(&server, count).expect("it can be watched");
+            turns(ENOUGH).await;
+            assert_eq!(calls.get(), 0);
+            client.write_all(b"x").await.0.expect("write");
+            while calls.get() == 0 {
+                turns(1).await;
+            }
+            // Drained: a call that was under way may still come, then none.
+            server.read(vec![0; 8]).await.0.expect("read");
+            turns(2).await;
+            let drained = calls.get();
+            turns(ENOUGH).await;
+            assert_eq!(calls.get(), drained);
+            client.write_all(b"y").await.0.expect("write");
+            while calls.get() == drained {
+                turns(1).await;
+            }
+            server.read(vec![0; 8]).await.0.expect("read");
+            turns(2).await;
+            let drained = calls.get();
+            drop(client);
+            // The end of the stream is told like bytes, and as long as it is there.
+            while calls.get() < drained + 5 {
+                turns(1).await;
+            }
+            assert!(remove_reader(&server));
+        });
+    });
+}
+
+#[test]
+fn both_directions_of_one_descriptor_have_a_watcher_each() {
+    on_every_driver(|case| {
+        case.run(async {
+            let (server, _client) = readable_pair().await;
+            let (reads, read) = counting();
+            let (writes, write) = counting();
+            add_reader(&server, read).expect("it can be watched");
+            add_writer(&server, write).expect("it can be watched");
+            turns(ENOUGH).await;
+            assert!(reads.get() > 3 && writes.get() > 3, "{reads:?} {writes:?}");
+            assert!(remove_writer(&server));
+            assert!(!remove_writer(&server));
+            let (read_before, written_before) = (reads.get(), writes.get());
+            turns(ENOUGH).await;
+            assert_eq!(writes.get(), written_before);
+            assert!(reads.get() > read_before + 3, "the reader goes on");
+            assert!(remove_reader(&server));
+            let read_before = reads.get();
+            turns(ENOUGH).await;
+            assert_eq!((reads.get(), writes.get()), (read_before, written_before));
+        });
+    });
+}
+
+#[test]
+fn a_reader_that_is_replaced_is_not_called_any_more() {
+    on_every_driver(|case| {
+        case.run(async {
+            let (server, _client) = readable_pair().await;
+            let dropped = Rc::new(Cell::new(0));
+            let (first, count) = counting();
+            let mut count = count;
+            let guard = CountDrop(dropped.clone());
+            add_reader(&server, move || {
+                let _ = &guard;
+                count();
+            })
+            .expect("it can be watched");
+            turns(ENOUGH).await;
+            assert!(first.get() > 0);
+            let (second, count) = counting();
+            let before = first.get();
+            add_reader(&server, count).expect("it can be watched");
+            assert_eq!(dropped.get(), 1, "what it captured is dropped at once");
+            turns(ENOUGH).await;
+            assert_eq!(first.get(), before);
+            assert!(second.get() > 3);
+            assert!(remove_reader(&server));
+            assert!(!remove_reader(&server), "there was but one");
+        });
+    });
+}
+
+#[test]
+fn removing_says_whether_there_was_one_and_needs_no_running_loop() {
+    on_every_driver(|case| {
+        let event_loop = case.event_loop();
+        let (server, client) = event_loop.run_until_complete(readable_pair()).expect("it runs");
+        assert!(!event_loop.remove_reader(&server) && !event_loop.remove_writer(&server));
+        let dropped = Rc::new(Cell::new(0));
+        let (calls, mut count) = counting();
+        let guard = CountDrop(dropped.clone());
+        event_loop
+            .add_reader(&server, move || {
+                let _ = &guard;
+                count();
+            })
+            .expect("it can be watched");
+        assert!(!event_loop.remove_writer(&server));
+        // Before its task has run even once.
+        assert!(event_loop.remove_reader(&server));
+        assert_eq!(dropped.get(), 1);
+        event_loop.run_until_complete(turns(ENOUGH)).expect("it runs");
+        assert_eq!(calls.get(), 0);
+        // After it has been called, with its next wait under way.
+        let (calls, count) = counting();
+        event_loop.add_writer(&server, count).expect("it can be watched");
+        event_loop.run_until_complete(turns(ENOUGH)).expect("it runs");
+        let before = calls.get();
+        assert!(before > 0);
+        assert!(event_loop.remove_writer(&server));
+        event_loop.run_until_complete(turns(ENOUGH)).expect("it runs");
+        assert_eq!(calls.get(), before);
+        assert_eq!(event_loop.counters().in_air, 0, "nothing of it is left with the driver");
+        drop((server, client));
+    });
+}
+
+#[test]
+fn a_reader_may_remove_and_replace_itself() {
+    on_every_driver(|case| {
+        case.run(async {
+            let (server, _client) = readable_pair().await;
+            let dropped = Rc::new(Cell::new(0));
+            let fd = server.as_raw_fd();
+            let (calls, mut count) = counting();
+            let guard = CountDrop(dropped.clone());
+            add_reader(&server, {
+                let dropped = dropped.clone();
+                move || {
+                    let _ = &guard;
+                    count();
+                    assert!(remove_reader(&Number(fd)));
+                    assert_eq!(dropped.get(), 0, "a callback that runs keeps what it captured");
+                    assert!(!remove_reader(&Number(fd)));
+                }
+            })
+            .expect("it can be watched");
+            turns(ENOUGH).await;
+            assert_eq!((calls.get(), dropped.get()), (1, 1));
+
+            // Each puts the next one in its place.
+            let generations = Rc::new(RefCell::new(Vec::new()));
+            watch_in_turn(fd, 0, generations.clone());
+            turns(ENOUGH * 2).await;
+            assert_eq!(*generations.borrow(), [0, 1, 2, 3, 4]);
+            assert!(!remove_reader(&server), "the last one has removed itself");
+            assert_eq!(windlass::counters().tasks, 1, "no watcher's task is left");
+        });
+    });
+}
+
+fn watch_in_turn(fd: RawFd, generation: u32, generations: Rc<RefCell<Vec<u32>>>) {
+    let callback = move || {
+        generations.borrow_mut().push(generation);
+        match generation {
+            4 => assert!(remove_reader(&Number(fd))),
+            _ => watch_in_turn(fd, generation + 1, generations.clone()),
+        }
+    };
+    add_reader(&Number(fd), callback).expect("it can be watched");
+}
+
+#[test]
+fn a_reader_removed_in_the_turn_in_which_it_was_ready_is_not_called() {
+    on_every_driver(|case| {
+        case.run(async {
+            for _ in 0..rounds().min(100) {
+                let (one, _one) = readable_pair().await;
+                let (two, _two) = readable_pair().await;
+                let calls = Rc::new(Cell::new(0));
+                // Both are ready in the same turn; whoever comes first removes the other, which is on the ready deque.
+                for (mine, other) in [(&one, &two), (&two, &one)] {
+                    let (calls, other) = (calls.clone(), Number(other.as_raw_fd()));
+                    add_reader(mine, move || {
+                        calls.set(calls.get() + 1);
+                        remove_reader(&other);
+                    })
+                    .expect("it can be watched");
+                }
+                let before = windlass::counters().turns;
+                while calls.get() == 0 {
+                    turns(1).await;
+                }
+                let (first, second) = (remove_reader(&one), remove_reader(&two));
+                assert!(first != second, "one of them is left");
+                let turned = windlass::counters().turns - before;
+                assert!(calls.get() as u64 <= turned, "{} calls in {turned} turns", calls.get());
+                let before = calls.get();
+                turns(3).await;
+                assert_eq!(calls.get(), before);
+            }
+        });
+    });
+}
+
+#[test]
+fn a_landed_reader_removed_by_a_task_is_not_called() {
+    on_every_driver(|case| {
+        let event_loop = case.event_loop();
+        let (server, _client) = event_loop.run_until_complete(readable_pair()).expect("it runs");
+        for _ in 0..rounds().min(200) {
+            let (calls, count) = counting();
+            event_loop.add_reader(&server, count).expect("it can be watched");
+            while calls.get() == 0 {
+                event_loop.turn_nowait().expect("it turns");
+            }
+            // Its task has been polled, and waits again. What runs before it in the next turn, by when it has landed:
+            let before = calls.get();
+            let fd = server.as_raw_fd();
+            event_loop.call_soon(move || assert!(remove_reader(&Number(fd))));
+            for _ in 0..3 {
+                event_loop.turn_nowait().expect("it turns");
+            }
+            assert_eq!(calls.get(), before);
+        }
+        assert_eq!(event_loop.counters().flights, 0, "no flight is left");
+    });
+}
+
+#[test]
+fn destructors_may_remove_other_watchers() {
+    on_every_driver(|case| {
+        case.run(async {
+            let (one, _one) = readable_pair().await;
+            let (two, _two) = readable_pair().await;
+            let (three, _three) = readable_pair().await;
+            let (second, mut count_second) = counting();
+            let (third, count_third) = counting();
+            let removed = Rc::new(Cell::new((false, true)));
+            // What the second captured removes the third, and the second once more.
+            let guard = {
+                let (two, three) = (Number(two.as_raw_fd()), Number(three.as_raw_fd()));
+                let removed = removed.clone();
+                OnDrop(move || removed.set((remove_reader(&three), remove_reader(&two))))
+            };
+            let (first, mut count_first) = counting();
+            let number = Number(two.as_raw_fd());
+            add_reader(&one, move || {
+                count_first();
+                remove_reader(&number);
+            })
+            .expect("it can be watched");
+            add_reader(&two, move || {
+                let _ = &guard;
+                count_second();
+            })
+            .expect("it can be watched");
+            add_reader(&three, count_third).expect("it can be watched");
+            while first.get() == 0 {
+                turns(1).await;
+            }
+            assert_eq!(removed.get(), (true, false));
+            let before = (second.get(), third.get());
+            turns(ENOUGH).await;
+            assert_eq!((second.get(), third.get()), before);
+            assert!(remove_reader(&one));
+        });
+    });
+}
+
+#[test]
+fn a_destructor_that_runs_in_its_own_callback_may_add_a_reader() {
+    on_every_driver(|case| {
+        case.run(async {
+            let (server, _client) = readable_pair().await;
+            let fd = server.as_raw_fd();
+            let (calls, count) = counting();
+            let mut count = Some(count);
+            let guard = OnDrop(move || {
+                let count = count.take().expect("it is dropped once");
+                add_reader(&Number(fd), count).expect("it can be watched");
+            });
+            add_reader(&server, move || {
+                let _ = &guard;
+                remove_reader(&Number(fd));
+            })
+            .expect("it can be watched");
+            turns(ENOUGH).await;
+            assert!(calls.get() > 3, "the destructor's reader is called: {}", calls.get());
+            assert!(remove_reader(&server));
+        });
+    });
+}
+
+#[test]
+fn a_panic_in_a_callback_is_reported_and_the_reader_stays() {
+    on_every_driver(|case| {
+        let event_loop = case.event_loop();
+        let told = exceptions_of(&event_loop);
+        let (server, client) = event_loop.run_until_complete(readable_pair()).expect("it runs");
+        let (calls, mut count) = counting();
+        event_loop
+            .add_reader(&server, move || {
+                count();
+                panic!("a planned panic");
+            })
+            .expect("it can be watched");
+        while calls.get() < 3 {
+            event_loop.turn().expect("it turns");
+        }
+        assert!(event_loop.remove_reader(&server));
+        let told = told.borrow();
+        assert_eq!(told.len(), 3, "{told:?}");
+        let right = |line: &String| line.contains("a planned panic") && line.contains("watch.rs");
+        assert!(told.iter().all(right), "{told:?}");
+        drop((server, client));
+    });
+}
+
+#[test]
+fn a_panic_in_a_captured_destructor_is_reported_wherever_it_comes() {
+    on_every_driver(|case| {
+        let event_loop = case.event_loop();
+        let told = exceptions_of(&event_loop);
+        let (server, _client) = event_loop.run_until_complete(readable_pair()).expect("it runs");
+        let guarded = |guard: PanicOnDrop| {
+            move || {
+                let _ = &guard;
+            }
+        };
+        let (one, two, three) = ("removed", "replaced", "removed by itself");
+        event_loop
+            .add_reader(&server, guarded(PanicOnDrop(one)))
+            .expect("added");
+        assert!(event_loop.remove_reader(&server));
+        event_loop
+            .add_reader(&server, guarded(PanicOnDrop(two)))
+            .expect("added");
+        let (fd, guard) = (server.as_raw_fd(), PanicOnDrop(three));
+        let by_itself = move || {
+            let _ = &guard;
+            remove_reader(&Number(fd));
+        };
+        event_loop.add_reader(&server, by_itself).expect("added");
+        event_loop.run_until_complete(turns(ENOUGH)).expect("it runs");
+        let told = told.borrow();
+        let expected = [one, two, three];
+        assert_eq!(told.len(), 3, "{told:?}");
+        assert!(
+            told.iter().zip(expected).all(|(line, what)| line.contains(what)),
+            "{told:?}"
+        );
+    });
+}
+
+#[test]
+fn a_descriptor_that_closes_under_its_reader_is_told_once() {
+    on_every_driver(|case| {
+        let event_loop = case.event_loop();
+        let told = exceptions_of(&event_loop);
+        let (server, client) = event_loop.run_until_complete(readable_pair()).expect("it runs");
+        let fd = server.as_raw_fd();
+        let dropped = Rc::new(Cell::new(0));
+        let (calls, mut count) = counting();
+        let guard = CountDrop(dropped.clone());
+        let mut server = Some(server);
+        let number = Number(fd);
+        event_loop
+            .add_reader(&number, move || {
+                let _ = &guard;
+                count();
+                // Its number could go to another test's descriptor at once; the kernel is asked before that.
+                drop(server.take());
+            })
+            .expect("it can be watched");
+        event_loop.run_until_complete(turns(ENOUGH)).expect("it runs");
+        if case.is_kernel() && calls.get() > 1 {
+            // Somebody else has this number by now.
+            event_loop.remove_reader(&number);
+            return;
+        }
+        assert_eq!((calls.get(), dropped.get()), (1, 1));
+        assert!(!event_loop.remove_reader(&number), "it is not watched any more");
+        let told = told.borrow();
+        assert_eq!(told.len(), 1, "{told:?}");
+        assert!(told[0].contains(&format!("descriptor {fd}")), "{told:?}");
+        drop(client);
+    });
+}
+
+/// The handler is foreign code that runs while the watcher's task is being polled: the task must not be ended under it.
+#[test]
+fn the_exception_handler_may_remove_the_watcher_that_failed() {
+    on_every_driver(|case| {
+        let event_loop = case.event_loop();
+        let (server, client) = event_loop.run_until_complete(readable_pair()).expect("it runs");
+        let fd = server.as_raw_fd();
+        let told = Rc::new(Cell::new(0));
+        event_loop.set_exception_handler({
+            let told = told.clone();
+            move |_| {
+                told.set(told.get() + 1);
+                remove_reader(&Number(fd));
+            }
+        });
+        let dropped = Rc::new(Cell::new(0));
+        let guard = CountDrop(dropped.clone());
+        let mut server = Some(server);
+        event_loop
+            .add_reader(&Number(fd), move || {
+                let _ = &guard;
+                if server.take().is_none() {
+                    // Its number is another test's by now.
+                    remove_reader(&Number(fd));
+                }
+            })
+            .expect("it can be watched");
+        event_loop.run_until_complete(turns(ENOUGH)).expect("it runs");
+        assert_eq!(dropped.get(), 1);
+        assert!(told.get() <= 1);
+        assert!(case.is_kernel() || told.get() == 1);
+        drop(client);
+    });
+}
+
+#[test]
+fn a_loop_that_goes_drops_what_its_watchers_captured() {
+    on_every_driver(|case| {
+        let dropped = Rc::new(Cell::new(0));
+        let closed_error = Rc::new(RefCell::new(None));
+        let event_loop = case.event_loop();
+        let (server, client) = event_loop.run_until_complete(readable_pair()).expect("it runs");
+        let (idle, other) = event_loop.run_until_complete(pair()).expect("it runs");
+        // One is being called, one waits, one was never run. Each owns a stream, and so a share of the loop.
+        let guard = CountDrop(dropped.clone());
+        let number = Number(server.as_raw_fd());
+        let captured = (guard, server);
+        event_loop
+            .add_reader(&number, move || {
+                let _ = &captured;
+            })
+            .expect("it can be watched");
+        let late = Number(client.as_raw_fd());
+        let number = Number(idle.as_raw_fd());
+        let guard = (CountDrop(dropped.clone()), idle, client, {
+            let closed_error = closed_error.clone();
+            OnDrop(move || *closed_error.borrow_mut() = add_reader(&late, || {}).err())
+        });
+        event_loop
+            .add_reader(&number, move || {
+                let _ = &guard;
+            })
+            .expect("it can be watched");
+        event_loop.run_until_complete(turns(ENOUGH)).expect("it runs");
+        let number = Number(other.as_raw_fd());
+        let guard = (CountDrop(dropped.clone()), other);
+        event_loop
+            .add_writer(&number, move || {
+                let _ = &guard;
+            })
+            .expect("it can be watched");
+        drop(event_loop);
+        assert_eq!(dropped.get(), 3);
+        let error = closed_error.borrow_mut().take().expect("a closed loop watches nothing");
+        assert_eq!(error.kind(), std::io::ErrorKind::NotConnected, "{error}");
+    });
+}
+
+#[test]
+fn what_is_not_a_descriptor_is_refused() {
+    on_every_driver(|case| {
+        let event_loop = case.event_loop();
+        // No process here has a million descriptors open.
+        for number in [-1, 1_000_000] {
+            let (calls, count) = counting();
+            let error = event_loop.add_reader(&Number(number), count).expect_err("refused");
+            assert_bad(&error, number);
+            assert_eq!(Rc::strong_count(&calls), 1, "the callback is gone");
+            let error = event_loop.add_writer(&Number(number), || {}).expect_err("refused");
+            assert_bad(&error, number);
+            assert!(!event_loop.remove_reader(&Number(number)) && !event_loop.remove_writer(&Number(number)));
+            let wrapped = async { windlass::io::AsyncFd::new(Number(number)).map(drop) };
+            assert_bad(
+                &event_loop.run_until_complete(wrapped).unwrap().expect_err("refused"),
+                number,
+            );
+        }
+        event_loop.run_until_complete(turns(3)).expect("it runs");
+        assert_eq!(event_loop.counters().tasks, 0);
+    });
+}
+
+fn assert_bad(error: &std::io::Error, number: RawFd) {
+    let plain = std::io::Error::from_raw_os_error(libc::EBADF);
+    assert_eq!(error.kind(), plain.kind(), "{error}");
+    assert_eq!(windlass::os_code(error), Some(libc::EBADF), "{error}");
+    assert!(error.to_string().contains(&format!("descriptor {number}")), "{error}");
+}
+
+/// A failed replacement leaves the one that was there.
+#[test]
+fn a_watcher_is_known_by_its_loop() {
+    on_every_driver(|case| {
+        let (one, two): (EventLoop, EventLoop) = (case.event_loop(), case.event_loop());
+        let (server, client) = one.run_until_complete(readable_pair()).expect("it runs");
+        let (calls, count) = counting();
+        one.add_reader(&server, count).expect("it can be watched");
+        assert!(!two.remove_reader(&server), "another loop does not know it");
+        one.run_until_complete(turns(ENOUGH)).expect("it runs");
+        assert!(calls.get() > 3);
+        assert!(one.remove_reader(&server));
+        drop((server, client));
+    });
+}
