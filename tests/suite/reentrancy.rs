@@ -75,7 +75,8 @@ fn a_poll_and_a_destructor_may_use_the_loop() {
                 let meddle = OnDrop(meddling().await);
                 let task = spawn(async move {
                     let _meddle = meddle;
-                    sleep(MS).await;
+                    // Long enough to be cancelled first on a busy machine.
+                    sleep(50 * MS).await;
                 });
                 turns(2).await;
                 if cancelled {
