@@ -42,7 +42,7 @@ impl EventLoop {
         self.core().driver.borrow_mut().descriptor().map(sys::borrow)
     }
 
-    /// To be called right before the outer loop waits: hands what was started to the kernel, and lets calls from other
+    /// To be called right before the outer loop waits, with nothing of this loop touched in between: hands what was started to the kernel, and lets calls from other
     /// threads make [`pollable`](EventLoop::pollable) readable from now on.
     pub fn flush(&self) -> io::Result<()> {
         let core = self.core();

@@ -62,9 +62,6 @@ pub enum Op {
         ptr: *const u8,
         /// How many; never 0.
         len: usize,
-        /// Whether the driver should go on until all are sent, where the kernel can do that by itself. A short count
-        /// may land all the same.
-        all: bool,
     },
     /// Sends from several buffers in order. Lands the number of bytes taken.
     SendVectored {

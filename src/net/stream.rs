@@ -274,7 +274,7 @@ impl TcpStream {
         let lane = &self.socket.descriptor.write;
         let _hold = lane.hold().await;
         lane.settle(self.socket.core()).await;
-        let (landing, (_, buf)) = self.send(buf, 0, false).await;
+        let (landing, (_, buf)) = self.send(buf, 0).await;
         (count(landing.outcome), buf)
     }
 
@@ -289,7 +289,7 @@ impl TcpStream {
         lane.settle(self.socket.core()).await;
         let mut sent = 0;
         while sent < len {
-            let (landing, (_, back)) = self.send(buf, sent, true).await;
+            let (landing, (_, back)) = self.send(buf, sent).await;
             buf = back;
             match count(landing.outcome) {
                 Ok(0) => return (Err(io::ErrorKind::WriteZero.into()), buf),
@@ -301,7 +301,7 @@ impl TcpStream {
     }
 
     /// One send from `buf[begin..]`.
-    fn send<B: IoBuf>(&self, buf: B, begin: usize, all: bool) -> Flying<'_, (Rc<Descriptor>, B)> {
+    fn send<B: IoBuf>(&self, buf: B, begin: usize) -> Flying<'_, (Rc<Descriptor>, B)> {
         let descriptor = &self.socket.descriptor;
         let fd = descriptor.fd;
         let load = (descriptor.clone(), buf);
@@ -314,7 +314,7 @@ impl TcpStream {
             |(_, buf)| {
                 let len = (buf.len() - begin).min(MAX_LEN);
                 let ptr = buf.as_ptr().wrapping_add(begin);
-                Op::Send { fd, ptr, len, all }
+                Op::Send { fd, ptr, len }
             },
         )
     }

@@ -102,7 +102,7 @@ impl Null {
                 parts.map(|part| unsafe { copy_out(bytes, part.base, part.len) }).sum()
             })?,
             Op::RecvManaged { fd } => return self.recv_managed(fd),
-            Op::Send { fd, ptr, len, all: _ } => {
+            Op::Send { fd, ptr, len } => {
                 // SAFETY: the flight owns these bytes until its completion.
                 self.network.send(fd, unsafe { std::slice::from_raw_parts(ptr, len) })?
             }

@@ -407,3 +407,22 @@ fn every_descriptor_closes_on_exec() {
         });
     });
 }
+
+/// The peer resets while much is still to be sent. Whoever writes learns that, and not just that the pipe is broken.
+#[test]
+fn a_reset_in_the_middle_of_a_write_is_told() {
+    on_every_kernel_driver(|case| {
+        case.run(async {
+            for _ in 0..10 {
+                let (client, server) = pair().await;
+                let writing = windlass::spawn(async move { client.write_all(vec![7; 16 << 20]).await.0 });
+                // What fits is on its way, and the rest waits.
+                server.read_exact(vec![0; 1 << 20]).await.0.unwrap();
+                crate::support::reset_on_close(&server);
+                drop(server);
+                let error = writing.await.unwrap().unwrap_err();
+                assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset, "{error}");
+            }
+        });
+    });
+}

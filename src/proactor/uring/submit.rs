@@ -61,11 +61,11 @@ pub(super) unsafe fn entry(op: Op, scratch: *mut Scratch, abilities: &Abilities)
             let message = unsafe { message(scratch, slices, count) };
             opcode::RecvMsg::new(types::Fd(fd), message).build()
         }
-        Op::Send { fd, ptr, len, all } => {
-            // With WAITALL the kernel goes on after a short send by itself.
-            let flags = if all { NO_SIGNAL | libc::MSG_WAITALL } else { NO_SIGNAL };
-            opcode::Send::new(types::Fd(fd), ptr, len as u32).flags(flags).build()
-        }
+        // Without WAITALL, with which the kernel would go on after a short send by itself: if the peer resets then, it tells
+        // how much was sent and swallows the reset.
+        Op::Send { fd, ptr, len } => opcode::Send::new(types::Fd(fd), ptr, len as u32)
+            .flags(NO_SIGNAL)
+            .build(),
         Op::SendVectored { fd, slices, count } => {
             // SAFETY: the scratch is ours to write.
             let message = unsafe { message(scratch, slices, count) };

@@ -37,7 +37,7 @@ pub(crate) unsafe fn perform(op: Op) -> Option<Outcome> {
             // SAFETY: the caller's promise: the slices, and what they point to, are there and may be written.
             attempt(|| unsafe { libc::recvmsg(fd, &mut message, 0) })
         }
-        Op::Send { fd, ptr, len, all: _ } => {
+        Op::Send { fd, ptr, len } => {
             // SAFETY: the caller's promise: `len` bytes from `ptr` on may be read.
             attempt(|| unsafe { libc::send(fd, ptr.cast(), len, NO_SIGNAL) })
         }
