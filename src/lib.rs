@@ -34,6 +34,7 @@
 //! - **Buffers are lent, not borrowed.** A call takes the buffer and gives it back with the result, because the kernel
 //!   may write to it after the future is gone. [`TcpStream::read_managed`](net::TcpStream::read_managed) spares you the
 //!   buffer altogether.
+//! - **Files without threads.** On io_uring [`fs`] uses the kernel's own operations, and cached reads complete at once.
 //! - **Callbacks too.** `call_soon`, `call_later`, `call_at` and `add_reader` work as in asyncio, with no async in sight.
 //! - **Inside another loop.** A GUI's or a game's loop can watch one descriptor of ours and turn us when it is readable: see
 //!   [`EventLoop::pollable`].
