@@ -47,6 +47,8 @@ struct Watched {
 impl Drop for Watched {
     fn drop(&mut self) {
         let _ = self.core.control(Control::Forget { fd: self.fd });
+        // A wait that was dropped outside of the loop keeps the file open until its cancel has reached the kernel.
+        self.core.pump();
     }
 }
 
