@@ -179,6 +179,22 @@ impl Works {
         Ok(())
     }
 
+    /// Somebody will wait for a foreign descriptor. Its number may have gone from one file to another behind our back.
+    fn watch(&mut self, fd: Fd) -> Result<(), i32> {
+        if self.places.get(fd).nobody_waits() {
+            self.dismiss(fd);
+        } else {
+            let token = self.places.token(fd);
+            let again = self.poll.registry().reregister(&mut SourceFd(&fd), token, INTERESTS);
+            if again.is_ok() {
+                return Ok(());
+            }
+            // Those who wait do so for the earlier file.
+            self.greet(fd);
+        }
+        self.register(fd)
+    }
+
     /// A descriptor comes under this number. Whoever still waits for an earlier one was left behind by somebody who
     /// closed it without a word to us.
     fn greet(&mut self, fd: Fd) {
@@ -273,10 +289,7 @@ unsafe impl Driver for Reactor {
         let reply = sys::control(call)?;
         match (call, reply) {
             (_, Reply::Fd(fd)) | (Control::Adopt { fd }, _) => self.works.greet(fd),
-            (Control::Watch { fd }, _) if self.works.places.get(fd).nobody_waits() => {
-                self.works.dismiss(fd);
-                self.works.register(fd).map_err(io::Error::from_raw_os_error)?;
-            }
+            (Control::Watch { fd }, _) => self.works.watch(fd).map_err(io::Error::from_raw_os_error)?,
             _ => {}
         }
         Ok(reply)
