@@ -192,7 +192,11 @@ impl Works {
             // Those who wait do so for the earlier file.
             self.greet(fd);
         }
-        self.register(fd)
+        match self.register(fd) {
+            // A device that is always ready, as /dev/null is: epoll does not wait for such, and nobody has to.
+            Err(errno::NOT_PERMITTED) => Ok(()),
+            result => result,
+        }
     }
 
     /// A descriptor comes under this number. Whoever still waits for an earlier one was left behind by somebody who
