@@ -16,6 +16,7 @@ mod child;
 #[cfg(target_os = "linux")]
 mod closing;
 mod descriptors;
+mod embed;
 mod event_loop;
 #[cfg(target_os = "linux")]
 mod faults;
