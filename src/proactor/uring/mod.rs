@@ -28,7 +28,7 @@ use std::time::Duration;
 use io_uring::{EnterFlags, IoUring, cqueue, squeue, types};
 
 use self::buffers::BufferRing;
-use self::notify::EventFd;
+use self::notify::{EventFd, Notifier};
 use crate::driver::{
     Completion, Control, Description, Driver, DriverCounters, FlightId, Landing, Notify, Reply, Scratch, Start, Wait,
 };
@@ -58,13 +58,17 @@ pub(crate) struct Uring {
     /// What did not fit into the submission ring.
     backlog: VecDeque<squeue::Entry>,
     buffers: Option<BufferRing>,
-    eventfd: Arc<EventFd>,
+    notifier: Arc<Notifier>,
     /// The kernel writes the eventfd's count here. Boxed: it must not move.
     eventfd_count: Box<u64>,
     /// Whether the read on the eventfd is in the air.
     eventfd_armed: bool,
     /// What an outer loop watches, once somebody has asked for it.
-    outer: Option<EventFd>,
+    outer: Option<Arc<EventFd>>,
+    /// Whether foreign descriptors are waited for, and how often the kernel had been entered when it was last given the
+    /// outer loop's eventfd.
+    has_foreign: bool,
+    enters_before_outer: u64,
     abilities: setup::Abilities,
     settings: Settings,
     reason: String,
@@ -78,10 +82,12 @@ impl Uring {
             ring,
             backlog: VecDeque::new(),
             buffers: None,
-            eventfd: Arc::new(EventFd::new()?),
+            notifier: Arc::new(Notifier::new()?),
             eventfd_count: Box::new(0),
             eventfd_armed: false,
             outer: None,
+            has_foreign: false,
+            enters_before_outer: 0,
             abilities,
             settings: *settings,
             reason: reason.to_owned(),
@@ -198,6 +204,26 @@ impl Uring {
         submission.cq_overflow()
     }
 
+    /// Gives the kernel the outer loop's eventfd, in place of the one it may have.
+    fn register_outer(&mut self, outer: &EventFd) -> io::Result<()> {
+        let submitter = self.ring.submitter();
+        // The only error is that it has none.
+        let _ = submitter.unregister_eventfd();
+        self.enters_before_outer = self.counters.enters;
+        submitter.register_eventfd(outer.number())
+    }
+
+    /// A foreign eventfd is written to, and the kernel signals the outer loop's from within that write only once in the
+    /// life of a registration (`notify` has more on it). Once per sleep is enough.
+    fn renew_outer(&mut self) -> io::Result<()> {
+        match self.outer.clone() {
+            Some(outer) if self.has_foreign && self.counters.enters != self.enters_before_outer => {
+                self.register_outer(&outer)
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Signals the outer loop if there is something left to do: its signal may have been taken back with others'.
     fn tell_outer_loop(&mut self) {
         if self.outer.is_some()
@@ -214,7 +240,7 @@ impl Uring {
             return;
         }
         self.eventfd_armed = true;
-        let entry = self.eventfd.read_into(&mut self.eventfd_count);
+        let entry = self.notifier.own.read_into(&mut self.eventfd_count);
         self.push(entry.user_data(NOTIFIED.to_u64()));
     }
 }
@@ -246,7 +272,7 @@ impl Drop for Uring {
             if !self.eventfd_armed {
                 return;
             }
-            self.eventfd.notify();
+            self.notifier.own.notify();
             self.unpark();
             let soon = sys::monotonic() + Duration::from_millis(10);
             if self.enter(Wait::Until(soon)).is_err() {
@@ -283,6 +309,7 @@ unsafe impl Driver for Uring {
                 return Start::Done(Landing::last(Err(libc::ENOBUFS)));
             }
         }
+        self.has_foreign |= matches!(op, Op::Readiness { .. });
         // SAFETY: the caller's promise is the same: the scratch is the flight's until it has landed.
         let entry = unsafe { submit::entry(op, scratch, &self.abilities) };
         self.push(entry.user_data(id.to_u64()));
@@ -352,25 +379,24 @@ unsafe impl Driver for Uring {
                 break;
             }
         }
+        self.renew_outer()?;
         self.tell_outer_loop();
         Ok(())
     }
 
     fn descriptor(&mut self) -> io::Result<Fd> {
         if self.outer.is_none() {
-            let outer = EventFd::for_outer_loop()?;
-            self.ring
-                .submitter()
-                .register_eventfd(outer.number())
+            let outer = Arc::new(EventFd::for_outer_loop()?);
+            self.register_outer(&outer)
                 .map_err(|error| crate::error::context("io_uring did not take an eventfd", error))?;
-            self.outer = Some(outer);
+            self.outer = Some(self.notifier.outer.get_or_init(|| outer).clone());
             self.tell_outer_loop();
         }
-        Ok(self.outer.as_ref().map_or(-1, EventFd::number))
+        Ok(self.outer.as_ref().map_or(-1, |outer| outer.number()))
     }
 
     fn notifier(&self) -> Arc<dyn Notify> {
-        self.eventfd.clone()
+        self.notifier.clone()
     }
 
     fn counters(&self) -> DriverCounters {

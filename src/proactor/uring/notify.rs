@@ -1,19 +1,48 @@
 //! Ending a sleep from another thread: an eventfd, with a read on it always in the ring.
+//!
+//! The kernel does not signal one eventfd from within a write to another, lest they go round in circles. It does so a
+//! little later, and 6.18 (since about 6.12) only the first time. So a loop that an outer one waits for is notified
+//! through both: ours, and the one that the outer loop watches.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::sync::{Arc, OnceLock};
 
 use io_uring::{opcode, squeue, types};
 
 use crate::driver::Notify;
 use crate::sys::Fd;
 
+/// Ends a sleep of the loop, and of the outer loop if there is one.
+pub(super) struct Notifier {
+    pub(super) own: EventFd,
+    pub(super) outer: OnceLock<Arc<EventFd>>,
+}
+
+impl Notifier {
+    pub(super) fn new() -> io::Result<Notifier> {
+        Ok(Notifier {
+            own: EventFd::new()?,
+            outer: OnceLock::new(),
+        })
+    }
+}
+
+impl Notify for Notifier {
+    fn notify(&self) {
+        self.own.notify();
+        if let Some(outer) = self.outer.get() {
+            outer.notify();
+        }
+    }
+}
+
 pub(super) struct EventFd {
     fd: OwnedFd,
 }
 
 impl EventFd {
-    pub(super) fn new() -> io::Result<EventFd> {
+    fn new() -> io::Result<EventFd> {
         EventFd::with_flags(libc::EFD_CLOEXEC)
     }
 
@@ -53,8 +82,8 @@ impl EventFd {
     }
 }
 
-impl Notify for EventFd {
-    fn notify(&self) {
+impl EventFd {
+    pub(super) fn notify(&self) {
         let one = 1u64.to_ne_bytes();
         // SAFETY: the kernel reads eight bytes of a local array. The only error is a full counter, which wakes too.
         unsafe { libc::write(self.fd.as_raw_fd(), one.as_ptr().cast(), one.len()) };
