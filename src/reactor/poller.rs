@@ -18,6 +18,7 @@ use crate::driver::{
     Start, Wait,
 };
 use crate::io::BufferPool;
+use crate::loop_core::LOOK;
 use crate::op::{Direction, Op};
 use crate::runtime::Settings;
 use crate::sys::{self, Fd, errno};
@@ -344,7 +345,11 @@ unsafe impl Driver for Reactor {
         let works = &mut self.works;
         let before = landed.len();
         // What is here already is served before anybody sleeps.
-        let wait = if works.done.is_empty() { wait } else { Wait::No };
+        let wait = if works.done.is_empty() || wait == LOOK {
+            wait
+        } else {
+            Wait::No
+        };
         landed.append(&mut works.done);
         if wait == Wait::No && !self.pace.is_due() {
             works.counters.completions += (landed.len() - before) as u64;
