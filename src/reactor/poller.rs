@@ -43,6 +43,8 @@ pub(crate) struct Reactor {
     events: Events,
     notifier: Arc<Notifier>,
     pace: Pace,
+    /// The last look may have left something for the next.
+    is_more: bool,
     works: Works,
     reason: String,
 }
@@ -67,6 +69,7 @@ impl Reactor {
             events: Events::with_capacity(EVENTS),
             notifier: Arc::new(Notifier(waker)),
             pace: Pace::new(),
+            is_more: false,
             works: Works {
                 poll,
                 places: Places::default(),
@@ -358,15 +361,19 @@ unsafe impl Driver for Reactor {
         }
         works.counters.enters += sleep::wait(&mut works.poll, &mut self.events, wait)?;
         self.pace.asked();
+        let mut told = 0;
         for event in &self.events {
             works.on_event(event, landed);
+            told += 1;
         }
+        self.is_more = told == EVENTS;
         works.counters.completions += (landed.len() - before) as u64;
         Ok(())
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        if !self.works.done.is_empty() {
+        // What is left in the epoll is no news to an outer loop that watches edge-triggered.
+        if !self.works.done.is_empty() || self.is_more {
             self.notifier.notify();
         }
         Ok(())
