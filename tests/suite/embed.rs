@@ -15,7 +15,7 @@ use windlass::net::{TcpListener, TcpStream};
 use windlass::time::sleep;
 
 use crate::descriptors::{pipe, unix_pair};
-use crate::support::{Case, on_every_driver, on_every_kernel_driver, rounds, turns};
+use crate::support::{Case, is_interrupted, on_every_driver, on_every_kernel_driver, rounds, turns};
 
 /// An outer loop that sleeps for longer than this was not woken.
 const TOO_LONG: Duration = Duration::from_secs(5);
@@ -419,7 +419,7 @@ fn the_loop_can_be_run_by_itself_in_between() {
                 .run_until_complete(sleep(Duration::from_millis(20)))
                 .expect("it runs");
             let turned = event_loop.counters().turns - before;
-            assert!(turned <= 6, "{turned} turns in one sleep");
+            assert!(turned <= 6 || is_interrupted(), "{turned} turns in one sleep");
             // A thread wakes it from that sleep too.
             event_loop.flush().expect("flush");
             let woken = Arc::new(AtomicUsize::new(0));
@@ -438,7 +438,7 @@ fn the_loop_can_be_run_by_itself_in_between() {
                 event_loop.turn().expect("it turns");
             }
             let turned = event_loop.counters().turns - before;
-            assert!(turned <= 6, "{turned} turns until the call");
+            assert!(turned <= 6 || is_interrupted(), "{turned} turns until the call");
             caller.join().expect("no panic");
             // And the outer loop goes on.
             let sleeping = event_loop.spawn(sleep(Duration::from_millis(2)));
