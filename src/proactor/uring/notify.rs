@@ -1,8 +1,8 @@
 //! Ending a sleep from another thread: an eventfd, with a read on it always in the ring.
 //!
 //! The kernel does not signal one eventfd from within a write to another, lest they go round in circles. It does so a
-//! little later, and 6.18 (since about 6.12) only the first time. So a loop that an outer one waits for is notified
-//! through both: ours, and the one that the outer loop watches.
+//! little later, and (seen on 6.18; other kernels were not tried) only the first time. So a loop that an outer one
+//! waits for is notified through both: ours, and the one that the outer loop watches.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
