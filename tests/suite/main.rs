@@ -9,11 +9,14 @@
 //! - `WINDLASS_TEST_PLAIN=1`: io_uring as an old kernel has it;
 //! - `WINDLASS_TEST_ITIMER=1`: a timer interrupts each test's system calls a thousand times a second.
 
+mod async_fd;
 mod bytes;
 mod cancel;
 mod child;
 #[cfg(target_os = "linux")]
 mod closing;
+mod descriptors;
+mod embed;
 mod event_loop;
 #[cfg(target_os = "linux")]
 mod faults;

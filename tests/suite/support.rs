@@ -283,6 +283,11 @@ pub(crate) fn poll_with<F: Future + ?Sized>(waker: &Waker, future: Pin<&mut F>) 
     future.poll(&mut Context::from_waker(waker))
 }
 
+/// Whether signals end sleeps early, so that turns and system calls cannot be counted.
+pub(crate) fn is_interrupted() -> bool {
+    variable::<u32>("WINDLASS_TEST_ITIMER").is_some_and(|on| on > 0)
+}
+
 /// With `WINDLASS_TEST_ITIMER`, a signal every millisecond, without `SA_RESTART`: system calls that sleep get EINTR. The
 /// signal is for this thread: one for the process goes to its main thread, which only waits for the tests.
 #[cfg(target_os = "linux")]
