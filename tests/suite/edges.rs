@@ -11,9 +11,7 @@ use windlass::net::{TcpListener, TcpStream};
 use windlass::task::yield_now;
 use windlass::time::{sleep, timeout};
 
-use crate::support::{
-    Random, on_every_driver, on_every_kernel_driver, pair, pair_of, reset_on_close, rounds, turns, variable,
-};
+use crate::support::{Random, on_every_driver, on_every_kernel_driver, pair, pair_of, reset_on_close, rounds, turns};
 
 /// Whatever is awaited under this would be there at once.
 const SOON: Duration = Duration::from_secs(5);
@@ -576,9 +574,6 @@ mod connecting {
     /// A connect that nobody waits for any more leaves nothing behind.
     #[test]
     fn a_dropped_connect_closes_its_socket() {
-        if variable::<u32>("WINDLASS_TEST_ITIMER").is_some_and(|on| on > 0) {
-            return println!("-- SKIPPED: a plain accept that a signal ends");
-        }
         on_every_kernel_driver(|case| {
             case.run(async {
                 let (listener, _filler) = full_listener();
