@@ -91,6 +91,10 @@ fn a_short_read_is_followed_by_more() {
                     // The same when nobody waits yet.
                     peer.write_all(&[round, 2, 3]).expect("write");
                     expect_bytes(&stream, way, &[round, 2, 3]).await;
+                    // And when the news came while nobody did.
+                    peer.write_all(&[round, 4]).expect("write");
+                    sleep(Duration::from_millis(1)).await;
+                    expect_bytes(&stream, way, &[round, 4]).await;
                 }
             }
         });
