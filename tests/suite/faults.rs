@@ -516,6 +516,9 @@ fn an_unknown_driver_is_an_error() {
 /// A filter binds the thread that sets it, so a thread for each is enough.
 #[test]
 fn a_refused_io_uring_is_explained() {
+    if !cfg!(feature = "proactor") {
+        return;
+    }
     on_every_kernel_driver(|_| {
         for (code, kind) in [
             (libc::EPERM, io::ErrorKind::PermissionDenied),
