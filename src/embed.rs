@@ -9,7 +9,7 @@ use std::os::fd::BorrowedFd;
 
 use crate::driver::Wait;
 use crate::event_loop::EventLoop;
-use crate::loop_core::LoopCore;
+use crate::loop_core::LOOK;
 use crate::sys;
 use crate::time::Instant;
 
@@ -68,16 +68,7 @@ impl EventLoop {
     /// this thread already.
     pub fn turn_nowait(&self) -> io::Result<()> {
         let _entered = self.core().enter_to_run()?;
-        self.turn_once(LoopCore::no_wait)
-    }
-}
-
-impl LoopCore {
-    /// How long a turn that must not sleep waits. Where there is nothing to run, the driver is to look for it.
-    fn no_wait(&self) -> Wait {
-        match self.next_wait() {
-            Wait::No => Wait::No,
-            Wait::Until(_) | Wait::Forever => Wait::Until(Instant::from_origin(std::time::Duration::ZERO)),
-        }
+        // One look, whatever there is to run: the outer loop may hear of news only once.
+        self.turn_once(|_| LOOK)
     }
 }

@@ -41,6 +41,9 @@ const BUDGET: u32 = 64;
 /// kernel that has lost one.
 const CLOSE_WITHIN: Duration = Duration::from_secs(5);
 
+/// A wait that is over: the driver looks for what has landed, and does not sleep.
+pub(crate) const LOOK: Wait = Wait::Until(Instant::ORIGIN);
+
 /// What runs in a turn.
 pub(crate) enum Ready {
     Task(Runnable),
@@ -189,7 +192,11 @@ impl LoopCore {
     #[inline]
     pub(crate) fn drive(&self, wait: Wait) -> io::Result<Vec<Completion>> {
         let asleep = wait != Wait::No && self.letterbox.fall_asleep();
-        let wait = if asleep { wait } else { Wait::No };
+        let wait = match asleep {
+            true => wait,
+            false if wait == Wait::No => Wait::No,
+            false => LOOK,
+        };
         let mut landed = self.landed.take();
         let result = self.driver.borrow_mut().poll(&mut landed, wait);
         if asleep {

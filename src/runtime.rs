@@ -226,9 +226,10 @@ impl fmt::Debug for Builder {
 fn choose(choice: Option<DriverChoice>, settings: &Settings) -> io::Result<Box<dyn Driver>> {
     let (choice, reason) = match choice {
         Some(choice) => (choice, "the program asked for it"),
-        None => match std::env::var("WINDLASS_DRIVER") {
-            Ok(name) => (name.parse()?, "WINDLASS_DRIVER asks for it"),
-            Err(_) => (DriverChoice::Auto, ""),
+        None => match std::env::var_os("WINDLASS_DRIVER") {
+            // A name that is not even text is as unknown as any other.
+            Some(name) => (name.to_string_lossy().parse()?, "WINDLASS_DRIVER asks for it"),
+            None => (DriverChoice::Auto, ""),
         },
     };
     match choice {

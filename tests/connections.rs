@@ -1,4 +1,4 @@
-//! Ten thousand open connections on one loop. The clients are in a process of their own, because each process has its
+//! Ten thousand open connections on one loop, idle and talking. The clients are in a process of their own, because each process has its
 //! limit of descriptors.
 
 use std::io::{Read, Write};
@@ -12,7 +12,7 @@ use windlass::time::{sleep, timeout};
 #[path = "suite/support.rs"]
 mod support;
 
-use support::{on_every_kernel_driver, open_descriptors};
+use support::{on_every_kernel_driver, open_descriptors, thread_time, variable};
 
 const ADDR: &str = "WINDLASS_TEST_ADDR";
 const COUNT: &str = "WINDLASS_TEST_COUNT";
@@ -46,7 +46,7 @@ fn free_ports() -> usize {
 }
 
 #[test]
-fn ten_thousand_connections_echo() {
+fn ten_thousand_connections_idle_and_echo() {
     if let Ok(addr) = std::env::var(ADDR) {
         return clients(addr.parse().expect("an address"));
     }
@@ -63,11 +63,11 @@ fn ten_thousand_connections_echo() {
             let listener = TcpListener::bind("127.0.0.1:0").await.expect("bind");
             let addr = listener.local_addr().expect("an address");
             let mut process = Command::new(std::env::current_exe().expect("the path of this program"))
-                .args(["--exact", "ten_thousand_connections_echo", "--nocapture"])
+                .args(["--exact", "ten_thousand_connections_idle_and_echo", "--nocapture"])
                 .env(ADDR, addr.to_string())
                 .env(COUNT, count.to_string())
                 .stdout(Stdio::null())
-                .stdin(Stdio::null())
+                .stdin(Stdio::piped())
                 .spawn()
                 .expect("a process");
             let mut served = Vec::with_capacity(count);
@@ -86,8 +86,10 @@ fn ten_thousand_connections_echo() {
                     }
                 }));
             }
-            // All are open at once: the clients begin to talk only when all of them are connected.
+            // All are open at once: the clients begin to talk only when they are told to.
             assert!(open_descriptors() >= before + count);
+            expect_idleness().await;
+            drop(process.stdin.take());
             for task in served {
                 assert_eq!(task.await.expect("no panic"), ROUNDS * 4);
             }
@@ -106,9 +108,24 @@ fn ten_thousand_connections_echo() {
     });
 }
 
+/// While nobody talks, the loop sleeps.
+async fn expect_idleness() {
+    sleep(Duration::from_millis(100)).await;
+    let (before, used) = (windlass::counters(), thread_time());
+    sleep(Duration::from_millis(500)).await;
+    let (after, used) = (windlass::counters(), thread_time() - used);
+    if variable::<u32>("WINDLASS_TEST_ITIMER").is_some_and(|on| on > 0) {
+        return println!("-- NOT COUNTED: signals end its sleeps");
+    }
+    let (turns, enters) = (after.turns - before.turns, after.driver.enters - before.driver.enters);
+    assert!(turns <= 3, "{turns} turns of an idle loop");
+    assert!(enters <= 5, "{enters} system calls of an idle loop");
+    assert!(used < Duration::from_millis(5), "{used:?} of the processor");
+}
+
 const ROUNDS: usize = 3;
 
-/// Connects all, lets each say its number, then all hear; some rounds of it.
+/// Connects all, waits for the sign, lets each say its number, then all hear; some rounds of it.
 fn clients(addr: SocketAddr) {
     allow_all_descriptors();
     let count: u32 = std::env::var(COUNT)
@@ -123,6 +140,8 @@ fn clients(addr: SocketAddr) {
         client
     };
     let mut clients: Vec<_> = (0..count).map(connect).collect();
+    // The sign is the end of what the other process has to say.
+    std::io::stdin().read_to_end(&mut Vec::new()).expect("read");
     for _ in 0..ROUNDS {
         for (number, client) in (0u32..).zip(&mut clients) {
             client.write_all(&number.to_ne_bytes()).expect("write");

@@ -18,6 +18,7 @@ use crate::driver::{
     Start, Wait,
 };
 use crate::io::BufferPool;
+use crate::loop_core::LOOK;
 use crate::op::{Direction, MAX_LEN, Op};
 use crate::runtime::Settings;
 use crate::sys::{self, Fd, errno};
@@ -42,6 +43,8 @@ pub(crate) struct Reactor {
     events: Events,
     notifier: Arc<Notifier>,
     pace: Pace,
+    /// The last look may have left something for the next.
+    is_more: bool,
     works: Works,
     reason: String,
 }
@@ -66,6 +69,7 @@ impl Reactor {
             events: Events::with_capacity(EVENTS),
             notifier: Arc::new(Notifier(waker)),
             pace: Pace::new(),
+            is_more: false,
             works: Works {
                 poll,
                 places: Places::default(),
@@ -181,6 +185,26 @@ impl Works {
         Ok(())
     }
 
+    /// Somebody will wait for a foreign descriptor. Its number may have gone from one file to another behind our back.
+    fn watch(&mut self, fd: Fd) -> Result<(), i32> {
+        if self.places.get(fd).nobody_waits() {
+            self.dismiss(fd);
+        } else {
+            let token = self.places.token(fd);
+            let again = self.poll.registry().reregister(&mut SourceFd(&fd), token, INTERESTS);
+            if again.is_ok() {
+                return Ok(());
+            }
+            // Those who wait do so for the earlier file.
+            self.greet(fd);
+        }
+        match self.register(fd) {
+            // A device that is always ready, as /dev/null is: epoll does not wait for such, and nobody has to.
+            Err(errno::NOT_PERMITTED) => Ok(()),
+            result => result,
+        }
+    }
+
     /// A descriptor comes under this number. Whoever still waits for an earlier one was left behind by somebody who
     /// closed it without a word to us.
     fn greet(&mut self, fd: Fd) {
@@ -203,17 +227,6 @@ impl Works {
             let _ = self.poll.registry().deregister(&mut SourceFd(&fd));
         }
         self.places.renew(fd);
-    }
-
-    /// Somebody else's descriptor is to be waited for. What we know of its number may be of an earlier one: its owner need
-    /// not tell us when it closes.
-    fn watch(&mut self, fd: Fd) -> Result<(), i32> {
-        self.dismiss(fd);
-        match self.register(fd) {
-            // A device that has nothing to wait for: it is always ready, as every try will say.
-            Err(errno::NOT_PERMITTED) => Ok(()),
-            result => result,
-        }
     }
 
     fn finish(&mut self, id: FlightId, outcome: Outcome) {
@@ -340,7 +353,11 @@ unsafe impl Driver for Reactor {
         let works = &mut self.works;
         let before = landed.len();
         // What is here already is served before anybody sleeps.
-        let wait = if works.done.is_empty() { wait } else { Wait::No };
+        let wait = if works.done.is_empty() || wait == LOOK {
+            wait
+        } else {
+            Wait::No
+        };
         landed.append(&mut works.done);
         if wait == Wait::No && !self.pace.is_due() {
             works.counters.completions += (landed.len() - before) as u64;
@@ -349,15 +366,19 @@ unsafe impl Driver for Reactor {
         }
         works.counters.enters += sleep::wait(&mut works.poll, &mut self.events, wait)?;
         self.pace.asked();
+        let mut told = 0;
         for event in &self.events {
             works.on_event(event, landed);
+            told += 1;
         }
+        self.is_more = told == EVENTS;
         works.counters.completions += (landed.len() - before) as u64;
         Ok(())
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        if !self.works.done.is_empty() {
+        // What is left in the epoll is no news to an outer loop that watches edge-triggered.
+        if !self.works.done.is_empty() || self.is_more {
             self.notifier.notify();
         }
         Ok(())

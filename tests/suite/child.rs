@@ -5,19 +5,29 @@
 use std::io::Read;
 use std::process::{Command, Stdio};
 
+/// What a process was started for: one test, or a part of the suite, whose tests may want processes of their own again.
 const ROLE: &str = "WINDLASS_TEST_CHILD";
+const ONE_TEST: &str = "test";
+const A_PART: &str = "suite";
+
+fn has_own_process() -> bool {
+    std::env::var_os(ROLE).is_some_and(|role| role == ONE_TEST)
+}
+
+/// A signal ends a sleep, which is a system call more; here they are counted.
+pub(crate) const UNDISTURBED: [(&str, &str); 1] = [("WINDLASS_TEST_ITIMER", "0")];
 
 /// Runs `body` in a new process: calls the test named `test` (its full path) there again. With this one process for one
 /// test, what `body` does to the process harms no other test.
 pub(crate) fn in_own_process(test: &str, settings: &[(&str, &str)], body: impl FnOnce()) {
-    if std::env::var_os(ROLE).is_some() {
+    if has_own_process() {
         return body();
     }
     if cfg!(miri) {
         return println!("-- SKIPPED: Miri has no processes");
     }
     let mut command = again(&["--exact", test, "--nocapture", "--test-threads=1"]);
-    command.env(ROLE, "1").envs(settings.iter().copied());
+    command.env(ROLE, ONE_TEST).envs(settings.iter().copied());
     let output = run(command);
     assert!(output.contains("1 passed"), "no test is called {test}:\n{output}");
 }
@@ -28,13 +38,33 @@ pub(crate) fn suite_with(filters: &[&str], settings: &[(&str, &str)]) {
         return;
     }
     let mut command = again(filters);
-    command.env(ROLE, "1").envs(settings.iter().copied());
+    command.env(ROLE, A_PART).envs(settings.iter().copied());
     let output = run(command);
     assert!(output.contains("test result: ok"), "{output}");
     assert!(
         !output.contains("running 0 tests"),
         "{filters:?} select nothing:\n{output}"
     );
+}
+
+/// As [`in_own_process`], and gives what the new process wrote to its standard error. Gives nothing in that process.
+pub(crate) fn heard_from_own_process(test: &str, settings: &[(&str, &str)], body: impl FnOnce()) -> Option<String> {
+    if has_own_process() {
+        body();
+        return None;
+    }
+    if cfg!(miri) {
+        println!("-- SKIPPED: Miri has no processes");
+        return None;
+    }
+    let mut command = again(&["--exact", test, "--nocapture", "--test-threads=1"]);
+    command.env(ROLE, ONE_TEST).envs(settings.iter().copied());
+    let output = command.stderr(Stdio::piped()).output().expect("a process");
+    let heard = String::from_utf8(output.stderr).expect("its errors are text");
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{}:\n{said}\n{heard}", output.status);
+    assert!(said.contains("1 passed"), "no test is called {test}:\n{said}");
+    Some(heard)
 }
 
 fn again(arguments: &[&str]) -> Command {
@@ -70,4 +100,20 @@ pub(crate) fn limit_descriptors(soft: u64) {
         libc::setrlimit(libc::RLIMIT_NOFILE, &limit)
     };
     assert_eq!(result, 0, "setrlimit: {}", std::io::Error::last_os_error());
+}
+
+/// Takes descriptors until there are only `left` of them. The limit itself stays the same from the first call on: an
+/// accept that is in the air goes by the limit of its start.
+pub(crate) fn hoard(left: usize) -> Vec<std::fs::File> {
+    limit_descriptors(1_000);
+    let mut hoard = Vec::new();
+    let error = loop {
+        match std::fs::File::open("/dev/null") {
+            Ok(file) => hoard.push(file),
+            Err(error) => break error,
+        }
+    };
+    assert_eq!(error.raw_os_error(), Some(libc::EMFILE));
+    hoard.truncate(hoard.len() - left);
+    hoard
 }

@@ -16,8 +16,10 @@ use windlass::task::yield_now;
 use windlass::time::{sleep, timeout};
 use windlass::{Builder, DriverChoice};
 
-use crate::child::{in_own_process, limit_descriptors, suite_with};
-use crate::support::{Case, on_every_driver, on_every_kernel_driver, open_descriptors, pair, reset_on_close};
+use crate::child::{UNDISTURBED, hoard, in_own_process, suite_with};
+use crate::support::{
+    Case, on_every_driver, on_every_kernel_driver, open_descriptors, pair, refuse_io_uring, reset_on_close,
+};
 
 /// Counts what the exception handler is told.
 fn count_exceptions(event_loop: &windlass::EventLoop) -> Rc<Cell<usize>> {
@@ -58,25 +60,6 @@ async fn serve_one(stream: windlass::net::TcpStream, held: Rc<RefCell<Vec<windla
     stream.write_all(byte).await.0.expect("write");
     held.borrow_mut().push(stream);
 }
-
-/// Takes descriptors until there are only `left` of them. The limit itself stays the same from the first call on: an
-/// accept that is in the air goes by the limit of its start.
-fn hoard(left: usize) -> Vec<std::fs::File> {
-    limit_descriptors(1_000);
-    let mut hoard = Vec::new();
-    let error = loop {
-        match std::fs::File::open("/dev/null") {
-            Ok(file) => hoard.push(file),
-            Err(error) => break error,
-        }
-    };
-    assert_eq!(error.raw_os_error(), Some(libc::EMFILE));
-    hoard.truncate(hoard.len() - left);
-    hoard
-}
-
-/// A signal ends a sleep, which is a system call more; here they are counted.
-const UNDISTURBED: [(&str, &str); 1] = [("WINDLASS_TEST_ITIMER", "0")];
 
 #[test]
 fn accept_pauses_without_descriptors() {
@@ -530,41 +513,12 @@ fn an_unknown_driver_is_an_error() {
 
 // A kernel without io_uring.
 
-/// From now on the kernel answers this thread's `io_uring_setup` with an error.
-fn refuse_io_uring(code: i32) {
-    let step = |code: u32, jt: u8, jf: u8, k: u32| libc::sock_filter {
-        code: code as u16,
-        jt,
-        jf,
-        k,
-    };
-    let mut filter = [
-        // The system call's number is the first word of what a filter sees.
-        step(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0),
-        step(
-            libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K,
-            0,
-            1,
-            libc::SYS_io_uring_setup as u32,
-        ),
-        step(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ERRNO | code as u32),
-        step(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ALLOW),
-    ];
-    let program = libc::sock_fprog {
-        len: filter.len() as u16,
-        filter: filter.as_mut_ptr(),
-    };
-    // SAFETY: the kernel copies the program, which outlives the calls.
-    unsafe {
-        assert_eq!(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
-        let result = libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program);
-        assert_eq!(result, 0, "seccomp: {}", io::Error::last_os_error());
-    }
-}
-
 /// A filter binds the thread that sets it, so a thread for each is enough.
 #[test]
 fn a_refused_io_uring_is_explained() {
+    if !cfg!(feature = "proactor") {
+        return;
+    }
     on_every_kernel_driver(|_| {
         for (code, kind) in [
             (libc::EPERM, io::ErrorKind::PermissionDenied),

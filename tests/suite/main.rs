@@ -1,25 +1,34 @@
 //! One body of tests for every driver.
 //!
-//! Each test calls `support::on_every_driver`, which runs its body on the null driver and, where the kernel lets it, on
-//! io_uring. Variables steer the whole suite:
+//! Each test calls `support::on_every_driver`, which runs its body on the null driver, on the reactor and, where the
+//! kernel lets it, on io_uring. Variables steer the whole suite:
 //!
 //! - `WINDLASS_TEST_DRIVERS=null,proactor`: only these drivers;
 //! - `WINDLASS_TEST_ROUNDS=100000`: how often the looping tests loop (1,000; under Miri, few);
 //! - `WINDLASS_TEST_RING=1`: the submission ring's size, the completion ring's being twice that;
 //! - `WINDLASS_TEST_PLAIN=1`: io_uring as an old kernel has it;
+//! - `WINDLASS_TEST_REFUSE=EPERM` or `ENOSYS`: io_uring refused by the kernel, and `auto` as one more driver;
 //! - `WINDLASS_TEST_ITIMER=1`: a timer interrupts each test's system calls a thousand times a second.
 
+mod async_fd;
 mod bytes;
 mod cancel;
 mod child;
 #[cfg(target_os = "linux")]
+mod choice;
+#[cfg(target_os = "linux")]
 mod closing;
+mod descriptors;
+mod edges;
+mod embed;
 mod event_loop;
 #[cfg(target_os = "linux")]
 mod faults;
+mod numbers;
 mod panics;
 mod pool;
 mod promises;
+mod quiet;
 mod reentrancy;
 mod review;
 mod ring;

@@ -57,7 +57,8 @@ impl Case {
 
     /// Whether an operation that need not wait is over as soon as it is started.
     pub(crate) fn tries_first(&self) -> bool {
-        self.choice == DriverChoice::Reactor
+        // With io_uring refused, which is when it is under test, that is what Auto comes to.
+        matches!(self.choice, DriverChoice::Reactor | DriverChoice::Auto)
     }
 }
 
@@ -95,7 +96,7 @@ fn run_case(case: Case, body: impl FnOnce(Case) + Send + 'static) {
 }
 
 fn cases() -> Vec<Case> {
-    let all = [
+    let mut all = vec![
         Case {
             name: "null",
             choice: DriverChoice::Null,
@@ -109,6 +110,12 @@ fn cases() -> Vec<Case> {
             choice: DriverChoice::Reactor,
         },
     ];
+    if refuse_if_asked() {
+        all.push(Case {
+            name: "auto",
+            choice: DriverChoice::Auto,
+        });
+    }
     let wanted = std::env::var("WINDLASS_TEST_DRIVERS").ok();
     let is_wanted = |case: &Case| match &wanted {
         Some(names) => names.split(',').any(|name| name == case.name),
@@ -185,6 +192,15 @@ pub(crate) fn reset_on_close(socket: &impl AsRawFd) {
 /// How many descriptors this process has open.
 pub(crate) fn open_descriptors() -> usize {
     std::fs::read_dir("/proc/self/fd").map_or(0, Iterator::count)
+}
+
+/// How long this thread has kept a processor busy.
+pub(crate) fn thread_time() -> Duration {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the kernel fills the local timespec and keeps no pointer to it.
+    let result = unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut time) };
+    assert_eq!(result, 0, "{}", std::io::Error::last_os_error());
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
 /// Polls a future once.
@@ -283,6 +299,11 @@ pub(crate) fn poll_with<F: Future + ?Sized>(waker: &Waker, future: Pin<&mut F>) 
     future.poll(&mut Context::from_waker(waker))
 }
 
+/// Whether signals end sleeps early, so that turns and system calls cannot be counted.
+pub(crate) fn is_interrupted() -> bool {
+    variable::<u32>("WINDLASS_TEST_ITIMER").is_some_and(|on| on > 0)
+}
+
 /// With `WINDLASS_TEST_ITIMER`, a signal every millisecond, without `SA_RESTART`: system calls that sleep get EINTR. The
 /// signal is for this thread: one for the process goes to its main thread, which only waits for the tests.
 #[cfg(target_os = "linux")]
@@ -338,4 +359,62 @@ impl Drop for Interrupting {
         // SAFETY: the timer is this one's, and is used no more.
         unsafe { libc::timer_delete(self.0) };
     }
+}
+
+/// From now on the kernel answers this thread's `io_uring_setup` with an error.
+#[cfg(target_os = "linux")]
+pub(crate) fn refuse_io_uring(code: i32) {
+    let step = |code: u32, jt: u8, jf: u8, k: u32| libc::sock_filter {
+        code: code as u16,
+        jt,
+        jf,
+        k,
+    };
+    let mut filter = [
+        // The system call's number is the first word of what a filter sees.
+        step(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0),
+        step(
+            libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K,
+            0,
+            1,
+            libc::SYS_io_uring_setup as u32,
+        ),
+        step(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ERRNO | code as u32),
+        step(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ALLOW),
+    ];
+    let program = libc::sock_fprog {
+        len: filter.len() as u16,
+        filter: filter.as_mut_ptr(),
+    };
+    // SAFETY: the kernel copies the program, which outlives the calls.
+    unsafe {
+        assert_eq!(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
+        let result = libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program);
+        assert_eq!(result, 0, "seccomp: {}", std::io::Error::last_os_error());
+    }
+}
+
+/// With `WINDLASS_TEST_REFUSE=EPERM` or `ENOSYS`, this thread and those that it starts cannot have io_uring. True if so.
+#[cfg(target_os = "linux")]
+fn refuse_if_asked() -> bool {
+    thread_local! {
+        static REFUSED: Cell<bool> = const { Cell::new(false) };
+    }
+    let code = match std::env::var("WINDLASS_TEST_REFUSE").as_deref() {
+        Ok("EPERM") => libc::EPERM,
+        Ok("ENOSYS") => libc::ENOSYS,
+        Ok(other) => panic!("WINDLASS_TEST_REFUSE={other} is neither EPERM nor ENOSYS"),
+        Err(_) => return false,
+    };
+    if !REFUSED.replace(true) {
+        refuse_io_uring(code);
+    }
+    true
+}
+
+/// Only Linux has io_uring to refuse.
+#[cfg(not(target_os = "linux"))]
+fn refuse_if_asked() -> bool {
+    assert!(std::env::var_os("WINDLASS_TEST_REFUSE").is_none());
+    false
 }

@@ -397,8 +397,10 @@ fn a_task_that_ends_with_a_dropped_read_in_the_air_is_joined_when_it_has_landed(
 fn the_port_of_a_cancelled_server_is_free_once_it_is_joined() {
     on_every_driver(|case| {
         case.run(async {
-            // An address of its own: on the common one another test may be given the port in between.
-            let listener = TcpListener::bind("127.77.0.1:0").await.unwrap();
+            // An address of its own: on the common one another test may be given the port in between, and on a fixed one
+            // another run of the suite.
+            let [_, _, high, low] = std::process::id().to_be_bytes();
+            let listener = TcpListener::bind((std::net::Ipv4Addr::new(127, 77, high, low), 0)).await.unwrap();
             let addr = listener.local_addr().unwrap();
             drop(listener);
             // A listener with no accept under way closes at once; the others when their flights have landed.

@@ -1,0 +1,314 @@
+//! Awaiting somebody else's descriptor.
+
+use std::cell::Cell;
+use std::io::{self, Read, Write};
+use std::os::fd::AsRawFd;
+use std::rc::Rc;
+use std::task::Waker;
+use std::time::{Duration, Instant};
+
+use windlass::io::AsyncFd;
+use windlass::task::yield_now;
+use windlass::time::timeout;
+
+use crate::descriptors::{pipe, unix_pair};
+use crate::support::{Random, on_every_driver, on_every_kernel_driver, pair, poll_once, poll_with, rounds, turns};
+
+/// The drivers' own sockets, so that this runs without a kernel too.
+#[test]
+fn a_dropped_wait_leaves_nothing_behind_and_loses_nothing() {
+    on_every_driver(|case| {
+        let event_loop = case.event_loop();
+        event_loop
+            .run_until_complete(async {
+                let (client, server) = pair().await;
+                let ours = AsyncFd::new(Rc::new(server)).expect("it can be watched");
+                let mut random = Random::new(7);
+                let mut received = 0;
+                for round in 0..rounds() {
+                    let mut waiting = Box::pin(ours.readable());
+                    assert!(
+                        poll_once(waiting.as_mut()).await.is_pending(),
+                        "round {round}: nothing has come"
+                    );
+                    // Dropped before it reached the driver, after that, or when it has landed and was not fetched.
+                    let turned = random.below(3);
+                    let sent = turned == 2;
+                    if sent {
+                        client.write_all(b"x").await.0.expect("write");
+                    }
+                    turns(turned).await;
+                    drop(waiting);
+                    if sent {
+                        ours.readable().await.expect("it still is");
+                        received += ours.get_ref().read(vec![0; 8]).await.0.expect("read");
+                    }
+                }
+                assert!(received > 0);
+                while windlass::counters().in_air > 0 {
+                    yield_now().await;
+                }
+                assert_eq!(windlass::counters().flights, 0);
+                // It has not forgotten how to wait.
+                let waiting = windlass::spawn(async move {
+                    ours.readable().await.expect("readable");
+                    ours.into_inner()
+                });
+                turns(3).await;
+                assert!(!waiting.is_finished());
+                client.write_all(b"last").await.0.expect("write");
+                let server = waiting.await.expect("no panic");
+                assert_eq!(server.read(vec![0; 8]).await.0.expect("read"), 4);
+            })
+            .expect("it runs");
+        assert_eq!(event_loop.counters().stale_completions, 0);
+    });
+}
+
+#[test]
+fn everybody_who_waits_for_a_descriptor_is_told() {
+    on_every_driver(|case| {
+        case.run(async {
+            let (client, server) = pair().await;
+            let ours = Rc::new(AsyncFd::new(server).expect("it can be watched"));
+            for _ in 0..rounds().min(50) {
+                let waiting: Vec<_> = (0..5)
+                    .map(|_| {
+                        let ours = ours.clone();
+                        windlass::spawn(async move { ours.readable().await })
+                    })
+                    .collect();
+                turns(2).await;
+                // One in the middle gives up.
+                waiting[2].cancel();
+                turns(2).await;
+                client.write_all(b"x").await.0.expect("write");
+                for (i, waiting) in waiting.into_iter().enumerate() {
+                    let told = waiting.await;
+                    assert_eq!(told.is_err(), i == 2);
+                }
+                ours.get_ref().read(vec![0; 8]).await.0.expect("read");
+            }
+            ours.writable().await.expect("there is room");
+        });
+    });
+}
+
+#[test]
+fn a_descriptor_comes_back_and_can_be_wrapped_again() {
+    on_every_driver(|case| {
+        case.run(async {
+            let (client, mut server) = pair().await;
+            for round in 0..rounds().min(100) {
+                let ours = AsyncFd::new(server).expect("it can be watched");
+                // Every other time somebody has waited in vain.
+                if round % 2 == 0 {
+                    let mut waiting = Box::pin(ours.readable());
+                    assert!(poll_once(waiting.as_mut()).await.is_pending());
+                    turns(round as u64 % 3).await;
+                }
+                server = ours.into_inner();
+                client.write_all(b"x").await.0.expect("write");
+                let ours = AsyncFd::new(server).expect("it can be watched again");
+                ours.readable().await.expect("readable");
+                server = ours.into_inner();
+                // The stream still is one of the loop's.
+                assert_eq!(server.read(vec![0; 8]).await.0.expect("read"), 1);
+            }
+        });
+    });
+}
+
+#[test]
+fn a_wait_after_the_loop_has_gone_says_so() {
+    on_every_driver(|case| {
+        let event_loop = case.event_loop();
+        let (ours, client) = event_loop
+            .run_until_complete(async {
+                let (client, server) = pair().await;
+                (AsyncFd::new(server).expect("it can be watched"), client)
+            })
+            .expect("it runs");
+        drop(event_loop);
+        let error = case.run(ours.readable()).expect_err("its loop is gone");
+        assert_eq!(error.kind(), io::ErrorKind::NotConnected, "{error}");
+        drop((ours, client));
+    });
+}
+
+#[test]
+fn bytes_go_through_whole_however_often_a_wait_is_dropped() {
+    on_every_kernel_driver(|case| {
+        case.run(async {
+            let (one, two) = unix_pair();
+            let (writer, reader) = (AsyncFd::new(one).expect("watched"), AsyncFd::new(two).expect("watched"));
+            let total = rounds() * 4_000;
+            let writing = windlass::spawn(async move {
+                let bytes: Vec<u8> = (0..251).cycle().take(10_040).collect();
+                let mut sent = 0;
+                while sent < total {
+                    let at = sent % 251;
+                    let rest = &bytes[at..(at + 9_000).min(at + total - sent)];
+                    // A write that would have to wait is dropped and begun again.
+                    let writing = timeout(
+                        Duration::from_micros(50),
+                        writer.write_with(|mut stream| stream.write(rest)),
+                    );
+                    if let Ok(written) = writing.await {
+                        sent += written.expect("write");
+                    }
+                }
+            });
+            let mut random = Random::new(11);
+            let mut received = 0;
+            let mut bytes = vec![0; 8_192];
+            loop {
+                let wanted = 1 + random.below(8_192) as usize;
+                let reading = reader.read_with(|mut stream| stream.read(&mut bytes[..wanted]));
+                let count = match timeout(Duration::from_micros(random.below(60)), reading).await {
+                    Ok(Ok(0)) => break,
+                    Ok(count) => count.expect("read"),
+                    Err(_) => continue,
+                };
+                let right = bytes[..count]
+                    .iter()
+                    .enumerate()
+                    .all(|(i, &byte)| byte as usize == (received + i) % 251);
+                assert!(right, "after {received} bytes");
+                received += count;
+            }
+            assert_eq!(received, total);
+            writing.await.expect("no panic");
+        });
+    });
+}
+
+#[test]
+fn errors_of_the_call_are_the_callers() {
+    on_every_kernel_driver(|case| {
+        case.run(async {
+            let (reader, writer) = pipe();
+            let ours = AsyncFd::new(writer).expect("it can be watched");
+            ours.writable().await.expect("there is room");
+            drop(reader);
+            ours.writable().await.expect("an error can be told");
+            let error = ours
+                .write_with(|mut pipe| pipe.write(b"x"))
+                .await
+                .expect_err("nobody reads");
+            assert_eq!(error.kind(), io::ErrorKind::BrokenPipe);
+            let tries = Cell::new(0);
+            let error = ours
+                .read_with(|_| -> io::Result<()> {
+                    tries.set(tries.get() + 1);
+                    Err(io::Error::other("mine"))
+                })
+                .await;
+            assert_eq!((error.unwrap_err().to_string().as_str(), tries.get()), ("mine", 1));
+        });
+    });
+}
+
+/// The same where the wait was nobody's task, so that no run of the loop has waited for its end.
+#[test]
+fn the_other_end_sees_the_end_at_once_outside_of_the_loop() {
+    on_every_kernel_driver(|case| {
+        let event_loop = case.event_loop();
+        let (reader, writer) = pipe();
+        let ours = event_loop.run_until_complete(async { AsyncFd::new(reader).expect("it can be watched") });
+        let ours = ours.expect("it runs");
+        let mut waiting = Box::pin(ours.readable());
+        assert!(poll_with(Waker::noop(), waiting.as_mut()).is_pending());
+        event_loop.turn_nowait().expect("it turns");
+        drop(waiting);
+        drop(ours);
+        let error = (&writer).write(b"x").expect_err("the pipe's other end is closed");
+        assert_eq!(error.kind(), io::ErrorKind::BrokenPipe);
+    });
+}
+
+/// The driver has let go of the file before the descriptor is closed, or the other end would not see its end.
+#[test]
+fn the_other_end_sees_the_end_at_once() {
+    on_every_kernel_driver(|case| {
+        let event_loop = case.event_loop();
+        for inside in [true, false] {
+            let (reader, writer) = pipe();
+            let begun = Instant::now();
+            let number = reader.as_raw_fd();
+            let ours = event_loop
+                .run_until_complete(async {
+                    let ours = AsyncFd::new(reader).expect("it can be watched");
+                    assert_eq!(ours.as_raw_fd(), number);
+                    let mut waiting = Box::pin(ours.readable());
+                    assert!(poll_once(waiting.as_mut()).await.is_pending());
+                    turns(3).await;
+                    drop(waiting);
+                    if inside {
+                        drop(ours);
+                        turns(3).await;
+                        return None;
+                    }
+                    Some(ours)
+                })
+                .expect("it runs");
+            // Outside of the loop, which does not run any more.
+            drop(ours);
+            let error = loop {
+                match (&writer).write(b"x") {
+                    Ok(_) => assert!(begun.elapsed() < Duration::from_secs(1), "inside {inside}: still open"),
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                        panic!("inside {inside}: the pipe filled up with nobody there")
+                    }
+                    Err(error) => break error,
+                }
+            };
+            assert_eq!(error.kind(), io::ErrorKind::BrokenPipe);
+        }
+    });
+}
+
+#[test]
+fn two_wrappers_and_a_reader_share_a_descriptor() {
+    on_every_kernel_driver(|case| {
+        case.run(async {
+            let (one, two) = unix_pair();
+            let (ours, also) = (one, Rc::new(two));
+            let ours = Rc::new(ours);
+            let first = AsyncFd::new(also.clone()).expect("it can be watched");
+            let second = AsyncFd::new(also.clone()).expect("it can be watched");
+            let calls = Rc::new(Cell::new(0));
+            windlass::add_reader(&also, {
+                let calls = calls.clone();
+                move || calls.set(calls.get() + 1)
+            })
+            .expect("it can be watched");
+            let waiting = windlass::spawn(async move {
+                second.readable().await.expect("readable");
+                second
+            });
+            turns(3).await;
+            // Those who go do not take the others' registration with them.
+            drop(first);
+            assert!(windlass::remove_reader(&also));
+            turns(3).await;
+            (&*ours).write_all(b"x").expect("there is room");
+            let second = timeout(Duration::from_secs(5), waiting)
+                .await
+                .expect("in time")
+                .expect("no panic");
+            let third = AsyncFd::new(also.clone()).expect("it can be watched");
+            drop(second);
+            (&*also).read_exact(&mut [0]).expect("it is there");
+            let mut waiting = Box::pin(third.readable());
+            assert!(poll_once(waiting.as_mut()).await.is_pending());
+            turns(3).await;
+            (&*ours).write_all(b"y").expect("there is room");
+            timeout(Duration::from_secs(5), waiting)
+                .await
+                .expect("in time")
+                .expect("readable");
+            assert_eq!(calls.get(), 0);
+        });
+    });
+}

@@ -1,0 +1,618 @@
+//! The loop inside another loop: it turns only when its descriptor or its deadline says so.
+
+use std::cell::Cell;
+use std::io::{self, Write};
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+use windlass::EventLoop;
+use windlass::io::AsyncFd;
+use windlass::net::{TcpListener, TcpStream};
+use windlass::time::sleep;
+
+use crate::descriptors::{pipe, unix_pair};
+use crate::support::{Case, is_interrupted, on_every_driver, on_every_kernel_driver, rounds, turns};
+
+/// An outer loop that sleeps for longer than this was not woken.
+const TOO_LONG: Duration = Duration::from_secs(5);
+
+/// Whether a descriptor becomes readable in time, by poll(2).
+fn is_readable(fd: BorrowedFd<'_>, within: Duration) -> bool {
+    let deadline = Instant::now() + within;
+    let mut poll = libc::pollfd {
+        fd: fd.as_raw_fd(),
+        events: libc::POLLIN,
+        revents: 0,
+    };
+    loop {
+        let left = milliseconds(deadline - Instant::now());
+        // SAFETY: the kernel reads and writes the one local structure.
+        match unsafe { libc::poll(&mut poll, 1, left) } {
+            0 => return false,
+            1 => return true,
+            _ => assert_eq!(io::Error::last_os_error().kind(), io::ErrorKind::Interrupted),
+        }
+    }
+}
+
+/// Rounded up, so that nobody wakes too early and turns in vain.
+fn milliseconds(duration: Duration) -> i32 {
+    duration.as_micros().div_ceil(1_000) as i32
+}
+
+/// How the outer loop waits.
+#[derive(Clone, Copy, Debug)]
+enum Way {
+    Poll,
+    #[cfg(target_os = "linux")]
+    LevelTriggered,
+    #[cfg(target_os = "linux")]
+    EdgeTriggered,
+}
+
+const WAYS: &[Way] = &[
+    Way::Poll,
+    #[cfg(target_os = "linux")]
+    Way::LevelTriggered,
+    #[cfg(target_os = "linux")]
+    Way::EdgeTriggered,
+];
+
+/// An outer loop.
+struct Outer<'a> {
+    event_loop: &'a EventLoop,
+    ours: BorrowedFd<'a>,
+    way: Way,
+    #[cfg(target_os = "linux")]
+    epoll: linux::Epoll,
+    iterations: Cell<usize>,
+}
+
+impl<'a> Outer<'a> {
+    fn new(event_loop: &'a EventLoop, way: Way) -> Outer<'a> {
+        let ours = event_loop.pollable().expect("this driver can be embedded");
+        Outer {
+            event_loop,
+            ours,
+            way,
+            #[cfg(target_os = "linux")]
+            epoll: linux::Epoll::watching(ours, matches!(way, Way::EdgeTriggered)),
+            iterations: Cell::new(0),
+        }
+    }
+
+    fn wait(&self, within: Duration) -> bool {
+        match self.way {
+            Way::Poll => is_readable(self.ours, within),
+            #[cfg(target_os = "linux")]
+            Way::LevelTriggered | Way::EdgeTriggered => self.epoll.wait(within),
+        }
+    }
+
+    /// Once round. The loop must have been woken, or have said when to come.
+    fn iterate(&self) {
+        self.iterations.set(self.iterations.get() + 1);
+        self.event_loop.flush().expect("flush");
+        let left = self
+            .event_loop
+            .next_deadline()
+            .map(|deadline| deadline - self.event_loop.time());
+        let readable = self.wait(left.unwrap_or(TOO_LONG).min(TOO_LONG));
+        assert!(readable || left.is_some(), "{:?}: nobody woke the outer loop", self.way);
+        self.event_loop.turn_nowait().expect("it turns");
+    }
+
+    /// Goes round until it is done, which must not take more than so many iterations.
+    fn run(&self, at_most: usize, is_done: impl Fn() -> bool) {
+        let before = self.iterations.get();
+        while !is_done() {
+            self.iterate();
+            let count = self.iterations.get() - before;
+            assert!(count <= at_most, "{:?}: busy, {count} iterations", self.way);
+        }
+    }
+
+    /// Nothing is to be done, and the outer loop is not woken for it.
+    fn assert_quiet(&self) {
+        for _ in 0..5 {
+            // What was under way when the last one finished; a signal of the kernel's may even come a little later.
+            self.event_loop.turn_nowait().expect("it turns");
+            self.event_loop.flush().expect("flush");
+            if !is_readable(self.ours, Duration::from_millis(3)) {
+                assert_eq!(self.event_loop.next_deadline(), None);
+                self.event_loop.flush().expect("flush");
+                assert!(
+                    !is_readable(self.ours, Duration::ZERO),
+                    "a second flush makes it readable"
+                );
+                return;
+            }
+        }
+        panic!("{:?}: readable for nothing", self.way);
+    }
+}
+
+/// Runs a test on each driver that has a descriptor, for each kind of outer loop.
+fn in_every_way(body: impl Fn(Case, Way) + Send + Clone + 'static) {
+    on_every_kernel_driver(move |case| WAYS.iter().for_each(|&way| body(case, way)));
+}
+
+#[test]
+fn the_null_driver_cannot_be_watched() {
+    on_every_driver(|case| {
+        let event_loop = case.event_loop();
+        if case.is_kernel() {
+            let (one, two) = (event_loop.pollable().unwrap(), event_loop.pollable().unwrap());
+            assert_eq!(one.as_raw_fd(), two.as_raw_fd());
+            return;
+        }
+        let error = event_loop.pollable().expect_err("it has no descriptor");
+        assert_eq!(error.kind(), io::ErrorKind::Unsupported, "{error}");
+        event_loop.flush().expect("it does no harm");
+        let ran = Rc::new(Cell::new(false));
+        event_loop.call_soon({
+            let ran = ran.clone();
+            move || ran.set(true)
+        });
+        assert_eq!(event_loop.next_deadline(), Some(event_loop.time()));
+        event_loop.turn_nowait().expect("it turns");
+        assert!(ran.get());
+        assert_eq!(event_loop.next_deadline(), None);
+        event_loop
+            .turn_nowait()
+            .expect("a turn without anything to do does not sleep");
+    });
+}
+
+async fn echo_server(listener: TcpListener) {
+    loop {
+        let (stream, _) = listener.accept().await.expect("accept");
+        windlass::spawn(async move {
+            let mut buf = vec![0; 1024];
+            loop {
+                let (read, filled) = stream.read(buf).await;
+                match read {
+                    Ok(0) | Err(_) => return,
+                    Ok(count) => buf = filled[..count].to_vec(),
+                }
+                stream.write_all(buf).await.0.expect("write");
+                buf = vec![0; 1024];
+            }
+        });
+    }
+}
+
+#[test]
+fn clients_and_a_server_run_inside_another_loop() {
+    const CLIENTS: usize = 5;
+    const MESSAGES: usize = 40;
+    in_every_way(|case, way| {
+        let event_loop = case.event_loop();
+        let outer = Outer::new(&event_loop, way);
+        let bound = Rc::new(Cell::new(None));
+        let binding = {
+            let bound = bound.clone();
+            event_loop.spawn(async move {
+                let listener = TcpListener::bind("127.0.0.1:0").await.expect("bind");
+                bound.set(listener.local_addr().ok());
+                windlass::spawn(echo_server(listener));
+            })
+        };
+        outer.run(20, || binding.is_finished());
+        let addr = bound.get().expect("an address");
+        let clients: Vec<_> = (0..CLIENTS)
+            .map(|client| {
+                event_loop.spawn(async move {
+                    let stream = TcpStream::connect(addr).await.expect("connect");
+                    for message in 0..MESSAGES {
+                        let text = format!("message {message} of client {client}");
+                        stream.write_all(text.clone().into_bytes()).await.0.expect("write");
+                        let (read, buf) = stream.read(vec![0; 1024]).await;
+                        assert_eq!(&buf[..read.expect("read")], text.as_bytes());
+                    }
+                })
+            })
+            .collect();
+        let is_done = || clients.iter().all(|client| client.is_finished());
+        outer.run(CLIENTS * MESSAGES * 8, is_done);
+        outer.assert_quiet();
+    });
+}
+
+#[test]
+fn timers_come_on_time_and_not_busily() {
+    in_every_way(|case, way| {
+        let event_loop = case.event_loop();
+        let outer = Outer::new(&event_loop, way);
+        assert_eq!(event_loop.next_deadline(), None);
+        for millis in [1, 7, 20] {
+            let begun = Instant::now();
+            let sleeping = event_loop.spawn(sleep(Duration::from_millis(millis)));
+            outer.run(8, || sleeping.is_finished());
+            let took = begun.elapsed();
+            assert!(took >= Duration::from_millis(millis), "{took:?}");
+            assert!(took < Duration::from_millis(millis + 500), "{took:?}");
+        }
+        outer.assert_quiet();
+        // One that never comes is no deadline.
+        let handle = event_loop.call_later(Duration::MAX, || {});
+        assert_eq!(event_loop.next_deadline(), None);
+        handle.cancel();
+    });
+}
+
+/// When another thread calls: before the flush, between it and the wait, or in the wait.
+#[test]
+fn a_call_from_another_thread_wakes_the_outer_loop() {
+    in_every_way(|case, way| {
+        let event_loop = case.event_loop();
+        let outer = Outer::new(&event_loop, way);
+        let ran = Arc::new(AtomicUsize::new(0));
+        let (order, orders) = mpsc::channel::<(Duration, mpsc::Sender<()>)>();
+        let caller = std::thread::spawn({
+            let (handle, ran) = (event_loop.handle(), ran.clone());
+            move || {
+                for (delay, done) in orders {
+                    let until = Instant::now() + delay;
+                    while Instant::now() < until {
+                        std::hint::spin_loop();
+                    }
+                    let ran = ran.clone();
+                    let call = move || {
+                        ran.fetch_add(1, SeqCst);
+                    };
+                    handle.call_soon_threadsafe(call).expect("the loop is there");
+                    done.send(()).expect("the test waits");
+                }
+            }
+        });
+        let call = |delay: Duration| {
+            let (done, is_done) = mpsc::channel();
+            order.send((delay, done)).expect("the caller is there");
+            is_done
+        };
+        for round in 0..rounds() {
+            let mut called = None;
+            match round % 3 {
+                0 => call(Duration::ZERO).recv().expect("called"),
+                1 => {}
+                _ => called = Some(call(Duration::from_micros(round as u64 % 90))),
+            }
+            event_loop.flush().expect("flush");
+            if round % 3 == 1 {
+                call(Duration::ZERO).recv().expect("called");
+            }
+            // Whatever the deadline says: the descriptor alone must do.
+            assert!(outer.wait(TOO_LONG), "round {round}, {way:?}: the wake was missed");
+            event_loop.turn_nowait().expect("it turns");
+            if let Some(called) = called {
+                called.recv().expect("called");
+            }
+            // One more at the most: the wake may have come first.
+            let more = usize::from(ran.load(SeqCst) == round);
+            for _ in 0..more * 2 {
+                event_loop.turn_nowait().expect("it turns");
+            }
+            assert_eq!(ran.load(SeqCst), round + 1, "round {round}, {way:?}");
+        }
+        drop(order);
+        caller.join().expect("no panic");
+        outer.assert_quiet();
+    });
+}
+
+#[test]
+fn a_burst_of_calls_is_run_whole() {
+    const THREADS: usize = 3;
+    in_every_way(|case, way| {
+        let event_loop = case.event_loop();
+        let outer = Outer::new(&event_loop, way);
+        let ran = Arc::new(AtomicUsize::new(0));
+        let total = THREADS * rounds();
+        std::thread::scope(|scope| {
+            for thread in 0..THREADS {
+                let (handle, ran) = (event_loop.handle(), ran.clone());
+                scope.spawn(move || {
+                    for i in 0..rounds() {
+                        let ran = ran.clone();
+                        let call = move || {
+                            ran.fetch_add(1, SeqCst);
+                        };
+                        handle.call_soon_threadsafe(call).expect("the loop is there");
+                        if i % 100 == thread {
+                            std::thread::sleep(Duration::from_micros(200));
+                        }
+                    }
+                });
+            }
+            outer.run(total * 3 + 10, || ran.load(SeqCst) == total);
+        });
+        outer.assert_quiet();
+    });
+}
+
+/// What is started in a turn may complete at the flush, when nobody polls the driver any more.
+#[test]
+fn what_completes_at_the_flush_shows_at_the_descriptor() {
+    in_every_way(|case, way| {
+        let event_loop = case.event_loop();
+        let outer = Outer::new(&event_loop, way);
+        let (ours, mut theirs) = unix_pair();
+        theirs.write_all(b"x").expect("there is room");
+        let ours = Rc::new(
+            event_loop
+                .run_until_complete(async { AsyncFd::new(ours).expect("watched") })
+                .unwrap(),
+        );
+        for _ in 0..rounds().min(200) {
+            let waiting = event_loop.spawn({
+                let ours = ours.clone();
+                async move { ours.readable().await }
+            });
+            // It runs, and starts to wait for what is there already.
+            event_loop.turn_nowait().expect("it turns");
+            assert!(!waiting.is_finished());
+            event_loop.flush().expect("flush");
+            assert_eq!(event_loop.next_deadline(), None);
+            outer.run(4, || waiting.is_finished());
+        }
+        drop(ours);
+        outer.assert_quiet();
+    });
+}
+
+/// The descriptor is asked for when completions are there already.
+#[test]
+fn a_descriptor_asked_for_late_tells_what_happened_before() {
+    on_every_kernel_driver(|case| {
+        let event_loop = case.event_loop();
+        let (reader, mut writer) = pipe();
+        let waiting = event_loop.spawn(async move { AsyncFd::new(reader).expect("watched").readable().await });
+        for _ in 0..3 {
+            event_loop.turn_nowait().expect("it turns");
+        }
+        writer.write_all(b"x").expect("there is room");
+        let outer = Outer::new(&event_loop, Way::Poll);
+        outer.run(4, || waiting.is_finished());
+        outer.assert_quiet();
+    });
+}
+
+#[test]
+fn a_loop_with_nothing_to_do_is_not_readable() {
+    in_every_way(|case, way| {
+        let event_loop = case.event_loop();
+        let outer = Outer::new(&event_loop, way);
+        outer.assert_quiet();
+        // With waits under way, and after calls, wakes and cancels.
+        let (reader, writer) = pipe();
+        let waiting = event_loop.spawn(async move { AsyncFd::new(reader).expect("watched").readable().await });
+        outer.assert_quiet();
+        let handle = event_loop.handle();
+        std::thread::spawn(move || handle.call_soon_threadsafe(|| {}).expect("the loop is there"));
+        outer.iterate();
+        outer.assert_quiet();
+        waiting.cancel();
+        outer.run(5, || waiting.is_finished());
+        outer.assert_quiet();
+        let sleeping = event_loop.spawn(sleep(Duration::from_millis(1)));
+        outer.run(8, || sleeping.is_finished());
+        outer.assert_quiet();
+        drop(writer);
+    });
+}
+
+#[test]
+fn the_loop_can_be_run_by_itself_in_between() {
+    in_every_way(|case, way| {
+        let event_loop = case.event_loop();
+        let outer = Outer::new(&event_loop, way);
+        for _ in 0..3 {
+            outer.assert_quiet();
+            // The flush has put it to sleep; now it runs, and sleeps by itself.
+            let before = event_loop.counters().turns;
+            event_loop
+                .run_until_complete(sleep(Duration::from_millis(20)))
+                .expect("it runs");
+            let turned = event_loop.counters().turns - before;
+            assert!(turned <= 6 || is_interrupted(), "{turned} turns in one sleep");
+            // A thread wakes it from that sleep too.
+            event_loop.flush().expect("flush");
+            let woken = Arc::new(AtomicUsize::new(0));
+            let caller = std::thread::spawn({
+                let (handle, woken) = (event_loop.handle(), woken.clone());
+                move || {
+                    std::thread::sleep(Duration::from_millis(5));
+                    let call = move || {
+                        woken.fetch_add(1, SeqCst);
+                    };
+                    handle.call_soon_threadsafe(call).expect("the loop is there");
+                }
+            });
+            let before = event_loop.counters().turns;
+            while woken.load(SeqCst) == 0 {
+                event_loop.turn().expect("it turns");
+            }
+            let turned = event_loop.counters().turns - before;
+            assert!(turned <= 6 || is_interrupted(), "{turned} turns until the call");
+            caller.join().expect("no panic");
+            // And the outer loop goes on.
+            let sleeping = event_loop.spawn(sleep(Duration::from_millis(2)));
+            outer.run(8, || sleeping.is_finished());
+        }
+    });
+}
+
+/// A turn that has something to run looks at the kernel's news all the same: its descriptor was readable for that.
+#[test]
+fn news_that_come_with_something_to_run_are_not_left_lying() {
+    in_every_way(|case, way| {
+        let event_loop = case.event_loop();
+        let outer = Outer::new(&event_loop, way);
+        let (ours, theirs) = unix_pair();
+        let ours = Rc::new(
+            event_loop
+                .run_until_complete(async { AsyncFd::new(ours).expect("watched") })
+                .unwrap(),
+        );
+        for round in 0..rounds().min(300) {
+            let waiting = event_loop.spawn({
+                let ours = ours.clone();
+                async move {
+                    ours.read_with(|mut stream| io::Read::read(&mut stream, &mut [0; 8]))
+                        .await
+                }
+            });
+            for _ in 0..2 {
+                event_loop.turn_nowait().expect("it turns");
+            }
+            event_loop.flush().expect("flush");
+            (&theirs).write_all(b"x").expect("there is room");
+            // The outer loop is woken, and has something for us to run besides.
+            assert!(outer.wait(TOO_LONG), "round {round}: never told");
+            match round % 2 {
+                0 => drop(event_loop.call_soon(|| {})),
+                _ => event_loop
+                    .handle()
+                    .call_soon_threadsafe(|| {})
+                    .expect("the loop is there"),
+            }
+            event_loop.turn_nowait().expect("it turns");
+            outer.run(4, || waiting.is_finished());
+        }
+        drop(ours);
+        outer.assert_quiet();
+    });
+}
+
+#[test]
+fn a_loop_that_runs_is_not_turned_from_inside() {
+    on_every_driver(|case| {
+        let event_loop = Rc::new(case.event_loop());
+        let inner = event_loop.clone();
+        let error = event_loop
+            .run_until_complete(async move { inner.turn_nowait().expect_err("it is running") })
+            .expect("it runs");
+        assert!(error.to_string().contains("already running"), "{error}");
+        event_loop.run_until_complete(turns(3)).expect("it still runs");
+    });
+}
+
+#[cfg(target_os = "linux")]
+mod linux {
+    use std::fs::File;
+    use std::io::Read;
+    use std::os::fd::{FromRawFd, OwnedFd};
+
+    use super::*;
+    use crate::child::{in_own_process, limit_descriptors};
+
+    /// An outer epoll with one descriptor.
+    pub(super) struct Epoll(OwnedFd);
+
+    impl Epoll {
+        pub(super) fn watching(fd: BorrowedFd<'_>, edge_triggered: bool) -> Epoll {
+            // SAFETY: the call touches no memory of ours.
+            let epoll = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
+            assert!(epoll >= 0, "{}", io::Error::last_os_error());
+            let edge = if edge_triggered { libc::EPOLLET } else { 0 };
+            let mut event = libc::epoll_event {
+                events: (libc::EPOLLIN | edge) as u32,
+                u64: 0,
+            };
+            // SAFETY: the descriptor was just made and nobody else owns it; the kernel reads the local event.
+            unsafe {
+                let added = libc::epoll_ctl(epoll, libc::EPOLL_CTL_ADD, fd.as_raw_fd(), &mut event);
+                assert_eq!(added, 0, "{}", io::Error::last_os_error());
+                Epoll(OwnedFd::from_raw_fd(epoll))
+            }
+        }
+
+        pub(super) fn wait(&self, within: Duration) -> bool {
+            let deadline = Instant::now() + within;
+            let mut event = libc::epoll_event { events: 0, u64: 0 };
+            loop {
+                let left = milliseconds(deadline - Instant::now());
+                // SAFETY: the kernel writes the one local event.
+                match unsafe { libc::epoll_wait(self.0.as_raw_fd(), &mut event, 1, left) } {
+                    0 => return false,
+                    1 => return true,
+                    _ => assert_eq!(io::Error::last_os_error().kind(), io::ErrorKind::Interrupted),
+                }
+            }
+        }
+    }
+
+    /// The kernel does not signal one eventfd from within a write to another as it signals others.
+    #[test]
+    fn a_foreign_eventfd_wakes_the_outer_loop() {
+        in_every_way(|case, way| {
+            let event_loop = case.event_loop();
+            let outer = Outer::new(&event_loop, way);
+            // SAFETY: the call touches no memory of ours; the descriptors were just made and nobody else owns them.
+            let counters: Vec<_> = (0..3)
+                .map(|_| unsafe {
+                    let fd = libc::eventfd(0, libc::EFD_NONBLOCK | libc::EFD_CLOEXEC);
+                    assert!(fd >= 0, "{}", io::Error::last_os_error());
+                    File::from(OwnedFd::from_raw_fd(fd))
+                })
+                .collect();
+            let total = Rc::new(Cell::new(0));
+            for counter in &counters {
+                let (total, mut ours) = (total.clone(), counter.try_clone().expect("a duplicate"));
+                let count = move || {
+                    let mut count = [0; 8];
+                    ours.read_exact(&mut count).expect("it is said to be readable");
+                    total.set(total.get() + u64::from_ne_bytes(count));
+                };
+                event_loop.add_reader(counter, count).expect("it can be watched");
+            }
+            outer.assert_quiet();
+            for round in 0..30 {
+                let mut counter = &counters[round % 3];
+                std::thread::scope(|scope| {
+                    scope.spawn(move || {
+                        std::thread::sleep(Duration::from_micros(round as u64 % 4 * 100));
+                        counter.write_all(&1u64.to_ne_bytes()).expect("it counts");
+                    });
+                    outer.run(8, || total.get() == round as u64 + 1);
+                });
+            }
+            outer.assert_quiet();
+        });
+    }
+
+    /// More news at once than a turn takes in: the rest is told again.
+    #[test]
+    fn more_news_than_a_turn_takes_are_all_told() {
+        in_own_process("embed::linux::more_news_than_a_turn_takes_are_all_told", &[], || {
+            limit_descriptors(8_192);
+            in_every_way(|case, way| {
+                const COUNT: usize = 1_300;
+                let event_loop = case.event_loop();
+                let outer = Outer::new(&event_loop, way);
+                let (waiting, writers): (Vec<_>, Vec<_>) = (0..COUNT)
+                    .map(|_| {
+                        let (reader, writer) = pipe();
+                        let wait = async move { AsyncFd::new(reader).expect("watched").readable().await };
+                        (event_loop.spawn(wait), writer)
+                    })
+                    .unzip();
+                for _ in 0..3 {
+                    event_loop.turn_nowait().expect("it turns");
+                }
+                event_loop.flush().expect("flush");
+                assert!(!is_readable(outer.ours, Duration::ZERO));
+                for mut writer in &writers {
+                    writer.write_all(b"x").expect("there is room");
+                }
+                outer.run(400, || waiting.iter().all(|waiting| waiting.is_finished()));
+                outer.assert_quiet();
+            });
+        });
+    }
+}

@@ -1,0 +1,252 @@
+//! How seldom the kernel is asked, and how soon all the same: idle loops, short sleeps, busy loops.
+
+use std::cell::Cell;
+use std::io::Write;
+use std::rc::Rc;
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+use windlass::net::TcpListener;
+use windlass::task::yield_now;
+use windlass::time::{sleep, timeout};
+
+use crate::child::{UNDISTURBED, in_own_process, limit_descriptors};
+use crate::edges::with_std_peer;
+use crate::support::{on_every_kernel_driver, pair, pair_of, thread_time};
+
+/// A thousand tasks that wait for bytes cost nothing while none come.
+#[test]
+fn an_idle_loop_does_nothing() {
+    in_own_process("quiet::an_idle_loop_does_nothing", &UNDISTURBED, || {
+        limit_descriptors(4_000);
+        on_every_kernel_driver(|case| {
+            case.run(async {
+                let listener = TcpListener::bind("127.0.0.1:0").await.expect("bind");
+                let mut clients = Vec::new();
+                let mut served = Vec::new();
+                for number in 0..1_000 {
+                    let (client, server) = pair_of(&listener).await;
+                    // Some have talked, some never have.
+                    if number % 2 == 0 {
+                        client.write_all([7u8]).await.0.expect("write");
+                        server.read_exact([0u8]).await.0.expect("read");
+                    }
+                    clients.push(client);
+                    served.push(windlass::spawn(async move { server.read([0u8; 8]).await.0 }));
+                }
+                windlass::spawn(async move { listener.accept().await.expect("accept") });
+                sleep(Duration::from_millis(20)).await;
+                let (before, used) = (windlass::counters(), thread_time());
+                sleep(Duration::from_millis(500)).await;
+                let (after, used) = (windlass::counters(), thread_time() - used);
+                let (turns, enters) = (after.turns - before.turns, after.driver.enters - before.driver.enters);
+                assert!(turns <= 3, "{turns} turns of an idle loop");
+                assert!(enters <= 5, "{enters} system calls of an idle loop");
+                assert!(used < Duration::from_millis(5), "{used:?} of the processor");
+                // They are idle, not lost.
+                for client in &clients {
+                    client.write_all([8u8]).await.0.expect("write");
+                }
+                for task in served {
+                    let result = timeout(Duration::from_secs(5), task).await.expect("told");
+                    assert_eq!(result.expect("no panic").expect("read"), 1);
+                }
+            });
+        });
+    });
+}
+
+/// The reactor's library counts whole milliseconds; a sleep does not.
+#[test]
+fn a_sleep_may_be_shorter_than_a_millisecond() {
+    in_own_process("quiet::a_sleep_may_be_shorter_than_a_millisecond", &UNDISTURBED, || {
+        on_every_kernel_driver(|case| {
+            case.run(async {
+                // With and without a descriptor that might have news.
+                let _pair = pair().await;
+                for length in [200, 1_200] {
+                    let length = Duration::from_micros(length);
+                    let mut took: Vec<Duration> = Vec::new();
+                    for _ in 0..101 {
+                        let begin = Instant::now();
+                        sleep(length).await;
+                        took.push(begin.elapsed());
+                    }
+                    took.sort();
+                    let median = took[50];
+                    assert!(took[0] >= length, "{:?} instead of {length:?}", took[0]);
+                    // Rounded up it would be the next whole millisecond, and the kernel's delay on top.
+                    let most = length + Duration::from_micros(650);
+                    assert!(
+                        median < most,
+                        "half of the sleeps of {length:?} took {median:?} or more"
+                    );
+                }
+            });
+        });
+    });
+}
+
+/// Bytes that come during a short sleep are told at once, not when it is over.
+#[test]
+fn news_ends_a_sleep_of_any_length() {
+    on_every_kernel_driver(|case| {
+        case.run(async {
+            let (stream, mut peer) = with_std_peer();
+            let (go, is_time) = mpsc::channel::<()>();
+            let (say_when, sent) = mpsc::channel();
+            let sending = std::thread::spawn(move || {
+                while is_time.recv().is_ok() {
+                    std::thread::sleep(Duration::from_micros(50));
+                    peer.write_all(&[7]).expect("write");
+                    say_when.send(Instant::now()).expect("somebody listens");
+                }
+            });
+            let (mut in_time, mut missed) = (0, 0);
+            // A machine that is busy wakes the other thread too late, which says nothing.
+            for _ in 0..2_000 {
+                if in_time >= 50 {
+                    break;
+                }
+                go.send(()).expect("it waits");
+                let deadline = Instant::now() + Duration::from_micros(900);
+                let read = timeout(Duration::from_micros(900), stream.read([0u8])).await;
+                let is_told = read.is_ok();
+                if !is_told {
+                    stream.read_exact([0u8]).await.0.expect("read");
+                }
+                let sent_at = sent.recv().expect("it was sent");
+                if sent_at + Duration::from_micros(300) < deadline {
+                    in_time += 1;
+                    missed += usize::from(!is_told);
+                }
+            }
+            assert!(
+                missed * 2 <= in_time,
+                "{missed} of {in_time} bytes were told only after the sleep"
+            );
+            drop(go);
+            sending.join().expect("no panic");
+        });
+    });
+}
+
+/// With a deadline further off, one system call tells of the bytes.
+#[test]
+fn a_wake_is_one_system_call() {
+    in_own_process("quiet::a_wake_is_one_system_call", &UNDISTURBED, || {
+        on_every_kernel_driver(|case| {
+            // On io_uring reads and writes go the same way; the allocations' test counts them.
+            if !case.tries_first() {
+                return;
+            }
+            case.run(async {
+                windlass::spawn(sleep(Duration::from_secs(3_600)));
+                let (stream, mut peer) = with_std_peer();
+                let wakes = 200u64;
+                let sending = std::thread::spawn(move || {
+                    for _ in 0..wakes {
+                        std::thread::sleep(Duration::from_micros(300));
+                        peer.write_all(&[7]).expect("write");
+                    }
+                    peer
+                });
+                let before = windlass::counters().driver.enters;
+                let mut received = 0;
+                while received < wakes {
+                    received += stream.read([0u8; 8]).await.0.expect("read") as u64;
+                }
+                let enters = windlass::counters().driver.enters - before;
+                assert!(enters <= wakes + 10, "{enters} system calls for {wakes} wakes");
+                sending.join().expect("no panic");
+            });
+        });
+    });
+}
+
+/// In how many turns of a busy loop a byte was told, at worst; and how many system calls all the turns took.
+struct Busy {
+    latest: u64,
+    turns: u64,
+    enters: u64,
+}
+
+/// Lets a loop that always has something to run, for as long as `work` takes, hear bytes all the same.
+async fn keep_busy(bytes: usize, work: impl Fn() + 'static) -> Busy {
+    let (stream, mut peer) = with_std_peer();
+    let told_at = Rc::new(Cell::new(None));
+    windlass::spawn({
+        let told_at = told_at.clone();
+        async move {
+            while stream.read([0u8; 8]).await.0.expect("read") > 0 {
+                told_at.set(Some(windlass::counters().turns));
+            }
+        }
+    });
+    // The driver learns how long a turn is.
+    for _ in 0..200 {
+        work();
+        yield_now().await;
+    }
+    let before = windlass::counters();
+    let mut latest = 0;
+    for _ in 0..bytes {
+        told_at.set(None);
+        let sent_at = windlass::counters().turns;
+        peer.write_all(&[7]).expect("write");
+        loop {
+            work();
+            yield_now().await;
+            let waited = windlass::counters().turns - sent_at;
+            if let Some(told_at) = told_at.get() {
+                latest = latest.max(told_at - sent_at);
+                break;
+            }
+            assert!(waited < 1_000, "a busy loop never asks the kernel");
+        }
+    }
+    let after = windlass::counters();
+    Busy {
+        latest,
+        turns: after.turns - before.turns,
+        enters: after.driver.enters - before.driver.enters,
+    }
+}
+
+#[test]
+fn many_short_turns_ask_now_and_then() {
+    in_own_process("quiet::many_short_turns_ask_now_and_then", &UNDISTURBED, || {
+        on_every_kernel_driver(|case| {
+            let busy = case.run(keep_busy(200, || {}));
+            assert!(busy.latest <= 65, "a byte was told after {} turns", busy.latest);
+            if case.tries_first() {
+                let Busy { turns, enters, .. } = busy;
+                assert!(
+                    enters * 4 <= turns,
+                    "{enters} system calls in {turns} turns: not each asks"
+                );
+                assert!(enters * 64 >= turns - 64, "{enters} system calls in {turns} turns");
+            }
+        });
+    });
+}
+
+#[test]
+fn few_long_turns_ask_each_time() {
+    in_own_process("quiet::few_long_turns_ask_each_time", &UNDISTURBED, || {
+        on_every_kernel_driver(|case| {
+            let work = || {
+                let begin = Instant::now();
+                while begin.elapsed() < Duration::from_micros(100) {
+                    std::hint::spin_loop();
+                }
+            };
+            let busy = case.run(keep_busy(100, work));
+            assert!(
+                busy.latest <= 3,
+                "a byte was told after {} turns of 100 us",
+                busy.latest
+            );
+        });
+    });
+}
