@@ -400,7 +400,9 @@ fn the_port_of_a_cancelled_server_is_free_once_it_is_joined() {
             // An address of its own: on the common one another test may be given the port in between, and on a fixed one
             // another run of the suite.
             let [_, _, high, low] = std::process::id().to_be_bytes();
-            let listener = TcpListener::bind((std::net::Ipv4Addr::new(127, 77, high, low), 0)).await.unwrap();
+            let listener = TcpListener::bind((std::net::Ipv4Addr::new(127, 77, high, low), 0))
+                .await
+                .unwrap();
             let addr = listener.local_addr().unwrap();
             drop(listener);
             // A listener with no accept under way closes at once; the others when their flights have landed.
