@@ -185,7 +185,9 @@ impl File {
             return (Err(no_room()), buf);
         }
         let lane = Lane::default();
-        let (landing, (_, mut buf)) = self.launch_read(&lane, Fate::Discard, buf, 0, capacity, offset).await;
+        let (landing, (_, mut buf)) = self
+            .launch_read(&lane, Fate::Discard, buf, 0, capacity, in_file(offset))
+            .await;
         let result = self.count("read", &landing);
         if let Ok(count) = result {
             // SAFETY: the kernel has written this many bytes, which is no more than the capacity.
@@ -207,7 +209,7 @@ impl File {
         let lane = Lane::default();
         let mut filled = 0;
         while filled < len {
-            let from = offset.saturating_add(filled as u64);
+            let from = in_file(offset.saturating_add(filled as u64));
             let landing;
             (landing, (_, buf)) = self.launch_read(&lane, Fate::Discard, buf, filled, len, from).await;
             match self.count("read", &landing) {
@@ -232,14 +234,14 @@ impl File {
             return (Ok(0), buf);
         }
         let lane = Lane::default();
-        let (landing, (_, buf)) = self.launch_write(&lane, buf, 0, offset).await;
+        let (landing, (_, buf)) = self.launch_write(&lane, buf, 0, in_file(offset)).await;
         (self.count("write", &landing), buf)
     }
 
     /// Writes the whole of `buf`, beginning at `offset` in the file.
     pub async fn write_all_at<B: IoBuf>(&self, buf: B, offset: u64) -> BufResult<(), B> {
         let lane = Lane::default();
-        self.write_whole(&lane, buf, |written| offset.saturating_add(written))
+        self.write_whole(&lane, buf, |written| in_file(offset.saturating_add(written)))
             .await
     }
 
@@ -249,7 +251,9 @@ impl File {
             return (Err(no_room()), bufs);
         }
         let lane = Lane::default();
-        let (landing, (_, mut bufs, _)) = self.launch_read_vectored(&lane, Fate::Discard, bufs, offset).await;
+        let (landing, (_, mut bufs, _)) = self
+            .launch_read_vectored(&lane, Fate::Discard, bufs, in_file(offset))
+            .await;
         let result = self.count("read", &landing);
         if let Ok(count) = result {
             // SAFETY: the kernel has written this many bytes, in order.
@@ -265,7 +269,7 @@ impl File {
             return (Ok(0), bufs);
         }
         let lane = Lane::default();
-        let (landing, (_, bufs, _)) = self.launch_write_vectored(&lane, bufs, offset).await;
+        let (landing, (_, bufs, _)) = self.launch_write_vectored(&lane, bufs, in_file(offset)).await;
         (self.count("write", &landing), bufs)
     }
 
@@ -606,6 +610,12 @@ impl File {
 
 /// What `read_whole` begins with when the kernel does not know how long a file is.
 const SMALLEST_ROOM: usize = 4096;
+
+/// An offset that somebody gave. The largest of all would mean the kernel's position; the one below it is the error that both
+/// should be.
+fn in_file(offset: u64) -> u64 {
+    offset.min(CURRENT - 1)
+}
 
 /// Moves the kernel's position of a file.
 fn kernel_position(core: &LoopCore, fd: Fd, to: SeekFrom) -> io::Result<u64> {
