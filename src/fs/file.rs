@@ -351,6 +351,10 @@ impl File {
         let buf = bufs.remove(first);
         let (result, buf) = self.read(buf).await;
         bufs.insert(first, buf);
+        if let Ok(count) = result {
+            // SAFETY: these bytes were just read into the first buffer that has room, which has room for all of them.
+            unsafe { set_all_filled(&mut bufs, count) };
+        }
         (result, bufs)
     }
 

@@ -17,11 +17,17 @@ mod closing;
 mod event_loop;
 #[cfg(target_os = "linux")]
 mod faults;
+mod files;
+mod files_abandoned;
+#[cfg(target_os = "linux")]
+mod files_linux;
 mod panics;
+mod paths;
 mod pool;
 mod promises;
 mod reentrancy;
 mod ring;
+mod scan;
 mod support;
 mod tasks;
 mod tcp;
