@@ -294,7 +294,7 @@ impl File {
         if lane.has_unread(self.core()).await
             && let Some(served) = lane.serve(&mut buf)
         {
-            return (served.map_err(from_code), buf);
+            return (served.map_err(|code| self.explain("read", from_code(code))), buf);
         }
         let (landing, (_, mut buf)) = self.launch_read(lane, Fate::Keep, buf, 0, capacity, CURRENT).await;
         let result = self.count("read", &landing);
