@@ -26,7 +26,7 @@ use crate::loop_core::LoopCore;
 use crate::net::IntoStdError;
 use crate::net::socket::{Descriptor, Socket};
 use crate::op::{CURRENT, MAX_LEN, Op};
-use crate::sys::{self, Fd, IoVec, OpenFlags};
+use crate::sys::{self, Fd, IoVec, OpenFlags, errno};
 
 /// An open file.
 ///
@@ -386,10 +386,8 @@ impl File {
             SeekFrom::End(_) => kernel_position(self.core(), self.fd(), to),
             SeekFrom::Current(by) => match position.get().checked_add_signed(by) {
                 Some(offset) => kernel_position(self.core(), self.fd(), SeekFrom::Start(offset)),
-                None => Err(io::Error::new(
-                    io::ErrorKind::InvalidInput,
-                    "there is nothing before the beginning of a file",
-                )),
+                // As the kernel says it of what lies before the beginning.
+                None => Err(from_code(errno::INVALID)),
             },
         };
         let moved = moved.map_err(|error| self.explain("seek in", error))?;
