@@ -121,7 +121,13 @@ impl Scan {
             match result {
                 Ok(chunk) => {
                     // The file ends within this piece, or has ended before it.
-                    self.ended |= chunk.len() < self.chunk_len;
+                    if chunk.len() < self.chunk_len {
+                        self.ended = true;
+                        // Should the file have grown again behind it, there would be a gap.
+                        if self.in_order {
+                            self.cancel();
+                        }
+                    }
                     if !chunk.is_empty() {
                         return Some(Ok(chunk));
                     }
