@@ -241,8 +241,9 @@ impl File {
     /// Writes the whole of `buf`, beginning at `offset` in the file.
     pub async fn write_all_at<B: IoBuf>(&self, buf: B, offset: u64) -> BufResult<(), B> {
         let lane = Lane::default();
-        self.write_whole(&lane, buf, |written| in_file(offset.saturating_add(written)))
-            .await
+        let offset = |written| in_file(offset.saturating_add(written));
+        let (result, _, buf) = self.write_whole(&lane, buf, offset).await;
+        (result, buf)
     }
 
     /// Reads into several buffers, each filled to its capacity before the next, beginning at `offset` in the file.
@@ -323,14 +324,12 @@ impl File {
 
     /// Writes the whole of `buf` at the file's position, and moves that on.
     pub async fn write_all<B: IoBuf>(&self, buf: B) -> BufResult<(), B> {
-        let len = buf.len();
         let _position = self.socket.descriptor.read.hold().await;
         let lane = &self.socket.descriptor.write;
         lane.settle(self.core()).await;
-        let (result, buf) = self.write_whole(lane, buf, |written| self.write_offset(written)).await;
-        if result.is_ok() {
-            self.wrote(len as u64);
-        }
+        let (result, written, buf) = self.write_whole(lane, buf, |written| self.write_offset(written)).await;
+        // What was written before an error was written.
+        self.wrote(written);
         (result, buf)
     }
 
@@ -593,20 +592,26 @@ impl File {
         })
     }
 
-    /// Writes until nothing is left; `offset` tells where the rest goes.
-    async fn write_whole<B: IoBuf>(&self, lane: &Lane, mut buf: B, offset: impl Fn(u64) -> u64) -> BufResult<(), B> {
+    /// Writes until nothing is left; `offset` tells where the rest goes. Gives how much was written, also with an error.
+    async fn write_whole<B: IoBuf>(
+        &self,
+        lane: &Lane,
+        mut buf: B,
+        offset: impl Fn(u64) -> u64,
+    ) -> (io::Result<()>, u64, B) {
         let len = buf.len();
         let mut written = 0;
-        while written < len {
+        let mut result = Ok(());
+        while written < len && result.is_ok() {
             let landing;
             (landing, (_, buf)) = self.launch_write(lane, buf, written, offset(written as u64)).await;
             match self.count("write", &landing) {
-                Ok(0) => return (Err(self.explain("write", io::ErrorKind::WriteZero.into())), buf),
+                Ok(0) => result = Err(self.explain("write", io::ErrorKind::WriteZero.into())),
                 Ok(count) => written += count,
-                Err(error) => return (Err(error), buf),
+                Err(error) => result = Err(error),
             }
         }
-        (Ok(()), buf)
+        (result, written as u64, buf)
     }
 }
 
