@@ -128,7 +128,8 @@ impl Builder {
     }
 
     /// The most threads that io_uring may start in the kernel for file work that it cannot do in passing, and as many
-    /// again for work that may wait for ever. Without this call the kernel decides.
+    /// again for work that may wait for ever. Without this call the kernel decides. The limit belongs to the thread that
+    /// runs the loop: loops that follow on the same thread share it.
     pub fn max_io_workers(mut self, most: u32) -> Builder {
         self.settings.io_workers = Some(most);
         self

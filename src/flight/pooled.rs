@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::task::{Wake, Waker};
 
-use super::table::Carrier;
+use super::table::{Carrier, unwanted};
 use crate::driver::{Completion, FlightId, Landing};
 use crate::loop_core::{LoopCore, Mail};
 use crate::op::Op;
@@ -30,8 +30,12 @@ impl LoopCore {
             let outcome = unsafe { sys::perform(op) };
             // No file work says that it would have to wait, except on a descriptor that somebody made non-blocking.
             let outcome = outcome.unwrap_or(Err(errno::AGAIN));
-            // A loop that does not take it any more has leaked the flight.
-            drop(letterbox.send(Mail::Landed(id, outcome)));
+            // A loop that does not take it any more has leaked the flight, but what that opened need not stay open.
+            if letterbox.send(Mail::Landed(id, outcome)).is_err()
+                && let Some(ending) = unwanted(&op, outcome)
+            {
+                drop(sys::control(ending));
+            }
         };
         match self.files.submit(Box::new(carry)) {
             Ok(job) => self.set_carrier(id, Carrier::Pool(job)),

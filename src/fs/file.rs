@@ -26,7 +26,7 @@ use crate::loop_core::LoopCore;
 use crate::net::IntoStdError;
 use crate::net::socket::{Descriptor, Socket};
 use crate::op::{CURRENT, MAX_LEN, Op};
-use crate::sys::{self, Fd, IoVec, OpenFlags};
+use crate::sys::{self, Fd, IoVec, OpenFlags, errno};
 
 /// An open file.
 ///
@@ -185,7 +185,9 @@ impl File {
             return (Err(no_room()), buf);
         }
         let lane = Lane::default();
-        let (landing, (_, mut buf)) = self.launch_read(&lane, Fate::Discard, buf, 0, capacity, offset).await;
+        let (landing, (_, mut buf)) = self
+            .launch_read(&lane, Fate::Discard, buf, 0, capacity, in_file(offset))
+            .await;
         let result = self.count("read", &landing);
         if let Ok(count) = result {
             // SAFETY: the kernel has written this many bytes, which is no more than the capacity.
@@ -207,7 +209,7 @@ impl File {
         let lane = Lane::default();
         let mut filled = 0;
         while filled < len {
-            let from = offset.saturating_add(filled as u64);
+            let from = in_file(offset.saturating_add(filled as u64));
             let landing;
             (landing, (_, buf)) = self.launch_read(&lane, Fate::Discard, buf, filled, len, from).await;
             match self.count("read", &landing) {
@@ -232,15 +234,16 @@ impl File {
             return (Ok(0), buf);
         }
         let lane = Lane::default();
-        let (landing, (_, buf)) = self.launch_write(&lane, buf, 0, offset).await;
+        let (landing, (_, buf)) = self.launch_write(&lane, buf, 0, in_file(offset)).await;
         (self.count("write", &landing), buf)
     }
 
     /// Writes the whole of `buf`, beginning at `offset` in the file.
     pub async fn write_all_at<B: IoBuf>(&self, buf: B, offset: u64) -> BufResult<(), B> {
         let lane = Lane::default();
-        self.write_whole(&lane, buf, |written| offset.saturating_add(written))
-            .await
+        let offset = |written| in_file(offset.saturating_add(written));
+        let (result, _, buf) = self.write_whole(&lane, buf, offset).await;
+        (result, buf)
     }
 
     /// Reads into several buffers, each filled to its capacity before the next, beginning at `offset` in the file.
@@ -249,7 +252,9 @@ impl File {
             return (Err(no_room()), bufs);
         }
         let lane = Lane::default();
-        let (landing, (_, mut bufs, _)) = self.launch_read_vectored(&lane, Fate::Discard, bufs, offset).await;
+        let (landing, (_, mut bufs, _)) = self
+            .launch_read_vectored(&lane, Fate::Discard, bufs, in_file(offset))
+            .await;
         let result = self.count("read", &landing);
         if let Ok(count) = result {
             // SAFETY: the kernel has written this many bytes, in order.
@@ -265,7 +270,7 @@ impl File {
             return (Ok(0), bufs);
         }
         let lane = Lane::default();
-        let (landing, (_, bufs, _)) = self.launch_write_vectored(&lane, bufs, offset).await;
+        let (landing, (_, bufs, _)) = self.launch_write_vectored(&lane, bufs, in_file(offset)).await;
         (self.count("write", &landing), bufs)
     }
 
@@ -290,7 +295,7 @@ impl File {
         if lane.has_unread(self.core()).await
             && let Some(served) = lane.serve(&mut buf)
         {
-            return (served.map_err(from_code), buf);
+            return (served.map_err(|code| self.explain("read", from_code(code))), buf);
         }
         let (landing, (_, mut buf)) = self.launch_read(lane, Fate::Keep, buf, 0, capacity, CURRENT).await;
         let result = self.count("read", &landing);
@@ -319,14 +324,12 @@ impl File {
 
     /// Writes the whole of `buf` at the file's position, and moves that on.
     pub async fn write_all<B: IoBuf>(&self, buf: B) -> BufResult<(), B> {
-        let len = buf.len();
         let _position = self.socket.descriptor.read.hold().await;
         let lane = &self.socket.descriptor.write;
         lane.settle(self.core()).await;
-        let (result, buf) = self.write_whole(lane, buf, |written| self.write_offset(written)).await;
-        if result.is_ok() {
-            self.wrote(len as u64);
-        }
+        let (result, written, buf) = self.write_whole(lane, buf, |written| self.write_offset(written)).await;
+        // What was written before an error was written.
+        self.wrote(written);
         (result, buf)
     }
 
@@ -347,6 +350,10 @@ impl File {
         let buf = bufs.remove(first);
         let (result, buf) = self.read(buf).await;
         bufs.insert(first, buf);
+        if let Ok(count) = result {
+            // SAFETY: these bytes were just read into the first buffer that has room, which has room for all of them.
+            unsafe { set_all_filled(&mut bufs, count) };
+        }
         (result, bufs)
     }
 
@@ -378,10 +385,8 @@ impl File {
             SeekFrom::End(_) => kernel_position(self.core(), self.fd(), to),
             SeekFrom::Current(by) => match position.get().checked_add_signed(by) {
                 Some(offset) => kernel_position(self.core(), self.fd(), SeekFrom::Start(offset)),
-                None => Err(io::Error::new(
-                    io::ErrorKind::InvalidInput,
-                    "there is nothing before the beginning of a file",
-                )),
+                // As the kernel says it of what lies before the beginning.
+                None => Err(from_code(errno::INVALID)),
             },
         };
         let moved = moved.map_err(|error| self.explain("seek in", error))?;
@@ -587,25 +592,37 @@ impl File {
         })
     }
 
-    /// Writes until nothing is left; `offset` tells where the rest goes.
-    async fn write_whole<B: IoBuf>(&self, lane: &Lane, mut buf: B, offset: impl Fn(u64) -> u64) -> BufResult<(), B> {
+    /// Writes until nothing is left; `offset` tells where the rest goes. Gives how much was written, also with an error.
+    async fn write_whole<B: IoBuf>(
+        &self,
+        lane: &Lane,
+        mut buf: B,
+        offset: impl Fn(u64) -> u64,
+    ) -> (io::Result<()>, u64, B) {
         let len = buf.len();
         let mut written = 0;
-        while written < len {
+        let mut result = Ok(());
+        while written < len && result.is_ok() {
             let landing;
             (landing, (_, buf)) = self.launch_write(lane, buf, written, offset(written as u64)).await;
             match self.count("write", &landing) {
-                Ok(0) => return (Err(self.explain("write", io::ErrorKind::WriteZero.into())), buf),
+                Ok(0) => result = Err(self.explain("write", io::ErrorKind::WriteZero.into())),
                 Ok(count) => written += count,
-                Err(error) => return (Err(error), buf),
+                Err(error) => result = Err(error),
             }
         }
-        (Ok(()), buf)
+        (result, written as u64, buf)
     }
 }
 
 /// What `read_whole` begins with when the kernel does not know how long a file is.
 const SMALLEST_ROOM: usize = 4096;
+
+/// An offset that somebody gave. The largest of all would mean the kernel's position; the one below it is the error that both
+/// should be.
+fn in_file(offset: u64) -> u64 {
+    offset.min(CURRENT - 1)
+}
 
 /// Moves the kernel's position of a file.
 fn kernel_position(core: &LoopCore, fd: Fd, to: SeekFrom) -> io::Result<u64> {

@@ -28,13 +28,13 @@ pub async fn symlink_metadata(path: impl AsRef<Path>) -> io::Result<Metadata> {
 async fn of_path(path: &Path, follow: bool) -> io::Result<Metadata> {
     let core = LoopCore::current("metadata").rc();
     let path = sys::path_for_kernel(path)?;
-    let load = (path, Box::new(MaybeUninit::<Stat>::uninit()));
+    let load = (path, Box::new(MaybeUninit::<Stat>::zeroed()));
     ask(&core, load, |(path, out)| (-1, path.as_ptr(), follow, out.as_mut_ptr())).await
 }
 
 /// Asks about an open file; `hold` keeps it open.
 pub(super) async fn of_file<H: 'static>(core: &LoopCore, hold: H, fd: Fd) -> io::Result<Metadata> {
-    let load = (hold, Box::new(MaybeUninit::<Stat>::uninit()));
+    let load = (hold, Box::new(MaybeUninit::<Stat>::zeroed()));
     ask(core, load, |(_, out)| (fd, std::ptr::null(), true, out.as_mut_ptr())).await
 }
 
@@ -48,7 +48,7 @@ async fn ask<H: 'static>(
         Op::Stat { fd, path, follow, out }
     };
     let (_, (_, stat)) = carry_out(core, load, plan).await?;
-    // SAFETY: the operation has succeeded, so it has filled the answer.
+    // SAFETY: the operation has succeeded, so it has filled the answer; what this kernel does not know of is zero.
     Ok(Metadata(*unsafe { stat.assume_init() }))
 }
 

@@ -33,7 +33,7 @@ impl Reader {
     ///
     /// # Panics
     ///
-    /// If it is 0.
+    /// If it is 0, or something was read already.
     #[must_use]
     pub fn chunk_len(self, len: usize) -> Reader {
         Reader::new(self.scan.chunk_len(len))

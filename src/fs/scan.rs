@@ -75,10 +75,14 @@ impl Scan {
     ///
     /// # Panics
     ///
-    /// If it is 0.
+    /// If it is 0, or the scan has begun.
     #[must_use]
     pub fn chunk_len(mut self, len: usize) -> Scan {
         assert!(len > 0, "a piece has at least one byte");
+        assert!(
+            self.expected.is_none(),
+            "the pieces' length is set before the first is asked for"
+        );
         self.chunk_len = len;
         self
     }
@@ -121,7 +125,13 @@ impl Scan {
             match result {
                 Ok(chunk) => {
                     // The file ends within this piece, or has ended before it.
-                    self.ended |= chunk.len() < self.chunk_len;
+                    if chunk.len() < self.chunk_len {
+                        self.ended = true;
+                        // Should the file have grown again behind it, there would be a gap.
+                        if self.in_order {
+                            self.cancel();
+                        }
+                    }
                     if !chunk.is_empty() {
                         return Some(Ok(chunk));
                     }

@@ -219,7 +219,7 @@ fn more_slices_than_the_kernel_takes() {
 }
 
 /// Every buffer is full before the next is begun, and their lengths say so.
-fn assert_filled_in_order(bufs: &[Vec<u8>], count: usize) {
+pub(crate) fn assert_filled_in_order(bufs: &[Vec<u8>], count: usize) {
     let mut left = count;
     for buf in bufs {
         assert_eq!(buf.len(), left.min(buf.capacity()));
@@ -350,13 +350,13 @@ fn buffers_come_back_with_the_right_length() {
 }
 
 /// Address space of any size, most of it never touched.
-struct Huge {
+pub(crate) struct Huge {
     ptr: *mut u8,
     len: usize,
 }
 
 impl Huge {
-    fn new(len: usize) -> Huge {
+    pub(crate) fn new(len: usize) -> Huge {
         let protection = libc::PROT_READ | libc::PROT_WRITE;
         // FreeBSD reserves nothing anyway, and has no flag for it.
         #[cfg(target_os = "freebsd")]
@@ -369,7 +369,7 @@ impl Huge {
         Huge { ptr: ptr.cast(), len }
     }
 
-    fn head(&mut self, len: usize) -> &mut [u8] {
+    pub(crate) fn head(&mut self, len: usize) -> &mut [u8] {
         assert!(len <= self.len);
         // SAFETY: the mapping is zeroed, this long, and this value's alone.
         unsafe { std::slice::from_raw_parts_mut(self.ptr, len) }

@@ -25,13 +25,19 @@ mod event_loop;
 #[cfg(target_os = "linux")]
 mod faults;
 mod numbers;
+mod files;
+mod files_abandoned;
+#[cfg(target_os = "linux")]
+mod files_linux;
 mod panics;
+mod paths;
 mod pool;
 mod promises;
 mod quiet;
 mod reentrancy;
 mod review;
 mod ring;
+mod scan;
 mod support;
 mod tasks;
 mod tcp;

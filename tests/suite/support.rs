@@ -417,4 +417,74 @@ fn refuse_if_asked() -> bool {
 fn refuse_if_asked() -> bool {
     assert!(std::env::var_os("WINDLASS_TEST_REFUSE").is_none());
     false
+
+/// A new folder, removed at the end with everything in it.
+pub(crate) struct Folder(std::path::PathBuf);
+
+impl Folder {
+    pub(crate) fn new() -> Folder {
+        use std::sync::atomic::{AtomicU64, Ordering};
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let path = std::env::temp_dir().join(format!("windlass-test-{}-{number}", std::process::id()));
+        std::fs::create_dir(&path).expect("a new folder");
+        Folder(path)
+    }
+
+    pub(crate) fn path(&self) -> &std::path::Path {
+        &self.0
+    }
+
+    pub(crate) fn join(&self, name: &str) -> std::path::PathBuf {
+        self.0.join(name)
+    }
+
+    /// A file in it, with these bytes.
+    pub(crate) fn file(&self, name: &str, bytes: impl AsRef<[u8]>) -> std::path::PathBuf {
+        let path = self.join(name);
+        std::fs::write(&path, bytes).expect("a new file");
+        path
+    }
+
+    /// A named pipe in it.
+    pub(crate) fn pipe(&self, name: &str) -> std::path::PathBuf {
+        let path = self.join(name);
+        let text = std::ffi::CString::new(path.to_str().expect("a path of text")).expect("no NUL");
+        // SAFETY: the path ends in NUL and outlives the call.
+        let made = unsafe { libc::mkfifo(text.as_ptr(), 0o600) };
+        assert_eq!(made, 0, "{}", std::io::Error::last_os_error());
+        path
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        drop(std::fs::remove_dir_all(&self.0));
+    }
+}
+
+/// The same result as std's: the same value, or an error of the same kind, with the same code where std has one.
+#[track_caller]
+pub(crate) fn assert_same<T: PartialEq + std::fmt::Debug>(
+    what: impl std::fmt::Debug,
+    ours: std::io::Result<T>,
+    theirs: std::io::Result<T>,
+) {
+    match (&ours, &theirs) {
+        (Ok(our), Ok(their)) => assert_eq!(our, their, "{what:?}"),
+        (Err(our), Err(their)) => {
+            assert_eq!(our.kind(), their.kind(), "{what:?}: {our} instead of {their}");
+            if their.raw_os_error().is_some() {
+                assert_eq!(windlass::os_code(our), their.raw_os_error(), "{what:?}: {our}");
+            }
+        }
+        _ => panic!("{what:?}: {ours:?} instead of {theirs:?}"),
+    }
+}
+
+/// Lets the loop turn until nothing is in the air.
+pub(crate) async fn quiet() {
+    while windlass::counters().in_air > 0 {
+        windlass::task::yield_now().await;
+    }
 }

@@ -1,0 +1,338 @@
+//! Whole files in large pieces: every byte once, where it belongs, in bounded memory.
+
+use std::collections::HashSet;
+use std::io::{ErrorKind, Write};
+use std::task::Poll;
+
+use windlass::fs::{File, OpenOptions, Scan};
+
+use crate::bytes::numbered;
+use crate::support::{Folder, Random, on_every_driver, poll_once, quiet, rounds, turns};
+
+/// Takes every piece, checks it, and gives how many different places in memory there were.
+async fn assert_scanned(mut scan: Scan, whole: &[u8], chunk_len: usize, in_order: bool) -> usize {
+    let mut covered = 0;
+    let mut places = HashSet::new();
+    let mut offsets = HashSet::new();
+    while let Some(chunk) = scan.next().await {
+        let chunk = chunk.unwrap();
+        let offset = chunk.offset() as usize;
+        assert!(!chunk.is_empty());
+        assert!(
+            chunk[..] == whole[offset..offset + chunk.len()],
+            "wrong bytes at {offset}"
+        );
+        assert!(offsets.insert(offset), "{offset} came twice");
+        assert_eq!(offset % chunk_len, 0);
+        assert_eq!(chunk.len(), chunk_len.min(whole.len() - offset));
+        if in_order {
+            assert_eq!(offset, covered);
+        }
+        covered += chunk.len();
+        places.insert(chunk.as_ptr());
+        assert_eq!(scan.file_len(), Some(whole.len() as u64));
+    }
+    assert_eq!(covered, whole.len());
+    assert!(scan.next().await.is_none(), "the end stays the end");
+    places.len()
+}
+
+#[test]
+fn a_scan_gives_every_byte_once() {
+    on_every_driver(|case| {
+        case.run(async {
+            let folder = Folder::new();
+            // Its pieces, and how many of them at most.
+            let sizes = match cfg!(miri) {
+                true => vec![(3, 4)],
+                false => vec![(1, 100), (7, 60), (512, 40), (4_096, 30), (5_000, 30), (128 << 10, 12)],
+            };
+            for (chunk_len, count) in sizes {
+                let lens = [0, 1, chunk_len - 1, chunk_len, chunk_len * count, chunk_len * count + 1];
+                for len in lens {
+                    let whole = numbered(len);
+                    let path = folder.file("a", &whole);
+                    for depth in if cfg!(miri) { vec![2] } else { vec![1, 8, 64] } {
+                        for in_order in [true, false] {
+                            let scan = File::open(&path).await.unwrap().scan();
+                            let scan = scan.chunk_len(chunk_len).depth(depth);
+                            let scan = if in_order { scan } else { scan.unordered() };
+                            let places = assert_scanned(scan, &whole, chunk_len, in_order).await;
+                            assert!(places <= depth + 1, "{places} pieces of memory at depth {depth}");
+                        }
+                    }
+                }
+            }
+            turns(3).await;
+            assert_eq!(windlass::counters().flights, 0);
+        });
+    });
+}
+
+/// However long one waits, no more than `depth` pieces are read ahead.
+#[test]
+fn a_scan_does_not_run_away() {
+    on_every_driver(|case| {
+        case.run(async {
+            let folder = Folder::new();
+            let count = if cfg!(miri) { 10 } else { 100 };
+            let whole = numbered(50 * count);
+            for depth in [1, 5] {
+                let file = File::open(folder.file("a", &whole)).await.unwrap();
+                let mut scan = file.scan().chunk_len(50).depth(depth);
+                let tasks = windlass::counters().tasks;
+                let mut held = vec![scan.next().await.unwrap().unwrap()];
+                assert!(windlass::counters().tasks <= tasks + depth);
+                turns(20).await;
+                quiet().await;
+                turns(3).await;
+                assert_eq!(windlass::counters().flights, 0);
+                // What was read ahead is older than this; what is read from now on is not.
+                std::fs::write(folder.join("a"), vec![0xAA; whole.len()]).unwrap();
+                let mut old = 1;
+                while let Some(chunk) = scan.next().await {
+                    let chunk = chunk.unwrap();
+                    old += usize::from(chunk[..] == whole[chunk.offset() as usize..][..50]);
+                    held.push(chunk);
+                }
+                assert_eq!(held.len(), count);
+                assert!(old <= depth, "{old} pieces were read at depth {depth}");
+            }
+        });
+    });
+}
+
+/// A dropped `next` loses no piece, and gives none twice.
+#[test]
+fn a_dropped_next_loses_nothing() {
+    on_every_driver(|case| {
+        case.run(async {
+            let folder = Folder::new();
+            let whole = numbered(16 * rounds());
+            let path = folder.file("a", &whole);
+            for in_order in [true, false] {
+                let scan = File::open(&path).await.unwrap().scan().chunk_len(100).depth(4);
+                let mut scan = if in_order { scan } else { scan.unordered() };
+                let mut random = Random::new(21);
+                let (mut got, mut covered, mut dropped) = (vec![0; whole.len()], 0, 0);
+                loop {
+                    let next = {
+                        let mut next = Box::pin(scan.next());
+                        let mut polled = poll_once(next.as_mut()).await;
+                        for _ in 0..random.below(3) {
+                            if polled.is_pending() {
+                                turns(1).await;
+                                polled = poll_once(next.as_mut()).await;
+                            }
+                        }
+                        polled
+                    };
+                    let chunk = match next {
+                        Poll::Pending => {
+                            dropped += 1;
+                            turns(random.below(2)).await;
+                            continue;
+                        }
+                        Poll::Ready(None) => break,
+                        Poll::Ready(Some(chunk)) => chunk.unwrap(),
+                    };
+                    let offset = chunk.offset() as usize;
+                    assert!(!in_order || offset == covered, "{offset} instead of {covered}");
+                    got[offset..offset + chunk.len()].copy_from_slice(&chunk);
+                    covered += chunk.len();
+                }
+                assert_eq!(covered, whole.len());
+                assert!(got == whole && dropped > 0);
+            }
+        });
+    });
+}
+
+#[test]
+fn a_dropped_scan_leaves_no_flight() {
+    on_every_driver(|case| {
+        case.run(async {
+            let folder = Folder::new();
+            let path = folder.file("a", numbered(100_000));
+            for round in 0..rounds() / 10 {
+                let mut scan = File::open(&path).await.unwrap().scan().chunk_len(1_000).depth(16);
+                match round % 3 {
+                    0 => drop(poll_once(Box::pin(scan.next()).as_mut()).await),
+                    1 => drop(scan.next().await),
+                    _ => {
+                        let chunk = scan.next().await.unwrap().unwrap();
+                        drop(scan);
+                        // A piece lives longer than its scan.
+                        assert!(chunk[..] == numbered(1_000));
+                        continue;
+                    }
+                }
+                turns(round as u64 % 4).await;
+            }
+            turns(3).await;
+            quiet().await;
+            turns(3).await;
+            assert_eq!((windlass::counters().flights, windlass::counters().tasks), (0, 1));
+        });
+    });
+}
+
+/// A file that is cut off meanwhile ends there, one that grows may show what came; neither leaves a gap.
+#[test]
+fn a_scan_of_a_file_that_changes_has_no_gaps() {
+    on_every_driver(|case| {
+        case.run(async {
+            let folder = Folder::new();
+            let whole = numbered(400);
+            let chunk_len = if cfg!(miri) { 50 } else { 10 };
+            for (before, after) in [(400, 150), (400, 0), (400, 153), (200, 400), (207, 400), (0, 100)] {
+                for depth in [1, 3] {
+                    let path = folder.file("a", &whole[..before]);
+                    let mut scan = File::open(&path)
+                        .await
+                        .unwrap()
+                        .scan()
+                        .chunk_len(chunk_len)
+                        .depth(depth);
+                    let mut got = Vec::new();
+                    for _ in 0..2 {
+                        if let Some(chunk) = scan.next().await {
+                            got.extend_from_slice(&chunk.unwrap());
+                        }
+                    }
+                    let mut file = std::fs::File::options().append(true).open(&path).unwrap();
+                    match before < after {
+                        true => file.write_all(&whole[before..after]).unwrap(),
+                        false => file.set_len(after as u64).unwrap(),
+                    }
+                    while let Some(chunk) = scan.next().await {
+                        got.extend_from_slice(&chunk.unwrap());
+                    }
+                    assert!(whole.starts_with(&got), "{before} to {after} at depth {depth}");
+                    assert!(got.len() >= before.min(after));
+                    // The end of these is the end of a piece, so there was one more look.
+                    if before == 200 {
+                        assert_eq!(got.len(), 400);
+                    }
+                }
+            }
+
+            // Cut off, and long again behind the piece that has seen the end.
+            let path = folder.file("a", &whole);
+            let mut scan = File::open(&path).await.unwrap().scan().chunk_len(10).depth(2);
+            let file = std::fs::File::options().write(true).open(&path).unwrap();
+            for offset in [0, 10] {
+                assert_eq!(scan.next().await.unwrap().unwrap().offset(), offset);
+                turns(5).await;
+                quiet().await;
+                turns(3).await;
+                file.set_len(0).unwrap();
+            }
+            std::fs::write(&path, &whole).unwrap();
+            assert!(scan.next().await.is_none(), "a piece behind a gap");
+        });
+    });
+}
+
+#[test]
+fn a_scan_tells_its_error_once() {
+    on_every_driver(|case| {
+        case.run(async {
+            let folder = Folder::new();
+            let path = folder.file("some name", numbered(100));
+            let file = OpenOptions::new().write(true).open(&path).await.unwrap();
+            let mut scan = file.scan().chunk_len(10).depth(4);
+            let error = scan.next().await.unwrap().unwrap_err();
+            assert_eq!(windlass::os_code(&error), Some(libc::EBADF));
+            assert!(error.to_string().contains("some name"), "{error}");
+            assert!(scan.next().await.is_none());
+            if !cfg!(miri) {
+                let mut scan = File::open(folder.path()).await.unwrap().scan();
+                assert_eq!(scan.next().await.unwrap().unwrap_err().kind(), ErrorKind::IsADirectory);
+                assert!(scan.next().await.is_none());
+            }
+            turns(3).await;
+            quiet().await;
+        });
+    });
+}
+
+/// A reader gives the bytes in order, in whatever portions.
+#[test]
+fn a_reader_gives_the_file_in_order() {
+    on_every_driver(|case| {
+        case.run(async {
+            let folder = Folder::new();
+            let len = if cfg!(miri) { 300 } else { 30_000 };
+            let whole = numbered(len);
+            let path = folder.file("a", &whole);
+            for (chunk_len, depth) in [(1_000, 1), (77, 8), (len, 2), (128 << 10, 8)] {
+                let mut reader = File::open(&path)
+                    .await
+                    .unwrap()
+                    .reader()
+                    .chunk_len(chunk_len)
+                    .depth(depth);
+                let mut random = Random::new(22);
+                let mut got = Vec::new();
+                while got.len() < whole.len() {
+                    match random.below(3) {
+                        0 => {
+                            let mut reading = Box::pin(reader.read(vec![0; 50]));
+                            if let Poll::Ready((result, bytes)) = poll_once(reading.as_mut()).await {
+                                result.unwrap();
+                                got.extend(bytes);
+                            }
+                        }
+                        1 => {
+                            let (result, bytes) = reader.read(vec![9; 1 + random.below(200) as usize]).await;
+                            assert_eq!(result.unwrap(), bytes.len());
+                            got.extend(bytes);
+                        }
+                        _ => {
+                            let bytes = reader.fill_buf().await.unwrap();
+                            let count = random.below(bytes.len() as u64 + 1) as usize;
+                            got.extend_from_slice(&bytes[..count]);
+                            reader.consume(count);
+                        }
+                    }
+                }
+                assert!(got == whole);
+                assert_eq!(
+                    reader.read(Vec::new()).await.0.unwrap_err().kind(),
+                    ErrorKind::InvalidInput
+                );
+                for _ in 0..2 {
+                    assert_eq!(reader.read(vec![0; 9]).await.0.unwrap(), 0);
+                    assert!(reader.fill_buf().await.unwrap().is_empty());
+                }
+                reader.consume(0);
+            }
+        });
+    });
+}
+
+/// Files whose length nobody knows before they are read.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_scan_of_what_says_it_is_empty() {
+    on_every_driver(|case| {
+        if cfg!(miri) {
+            return;
+        }
+        case.run(async {
+            for path in ["/proc/filesystems", "/proc/version"] {
+                let whole = std::fs::read(path).unwrap();
+                for depth in [1, 8] {
+                    let mut scan = File::open(path).await.unwrap().scan().chunk_len(13).depth(depth);
+                    let mut got = Vec::new();
+                    while let Some(chunk) = scan.next().await {
+                        got.extend_from_slice(&chunk.unwrap());
+                    }
+                    assert_eq!(got, whole);
+                }
+                assert_eq!(windlass::fs::read(path).await.unwrap(), whole);
+            }
+        });
+    });
+}
