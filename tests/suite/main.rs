@@ -24,11 +24,11 @@ mod embed;
 mod event_loop;
 #[cfg(target_os = "linux")]
 mod faults;
-mod numbers;
 mod files;
 mod files_abandoned;
 #[cfg(target_os = "linux")]
 mod files_linux;
+mod numbers;
 mod panics;
 mod paths;
 mod pool;

@@ -417,6 +417,7 @@ fn refuse_if_asked() -> bool {
 fn refuse_if_asked() -> bool {
     assert!(std::env::var_os("WINDLASS_TEST_REFUSE").is_none());
     false
+}
 
 /// A new folder, removed at the end with everything in it.
 pub(crate) struct Folder(std::path::PathBuf);
