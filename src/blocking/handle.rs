@@ -72,15 +72,15 @@ impl<T> Slot<T> {
     fn tell_of_panic(&self, unclaimed: Option<Result<T, JoinError>>) {
         let Some(Err(error)) = unclaimed else { return };
         let Ok(payload) = error.try_into_panic() else { return };
-        let tell = move || report(Exception::panic("a blocking job, whose handle was dropped,", payload));
+        let exception = Exception::panic("a blocking job, whose handle was dropped,", payload);
         match &self.letterbox {
             Some(letterbox) => {
                 // A loop that is gone has no handler any more.
-                if let Err(Mail::Call(tell)) = letterbox.send(Mail::Call(Box::new(tell))) {
-                    tell();
+                if let Err(Mail::Exception(exception)) = letterbox.send(Mail::Exception(exception)) {
+                    report(exception);
                 }
             }
-            None => tell(),
+            None => report(exception),
         }
     }
 }
