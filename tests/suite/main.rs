@@ -9,6 +9,8 @@
 //! - `WINDLASS_TEST_PLAIN=1`: io_uring as an old kernel has it;
 //! - `WINDLASS_TEST_ITIMER=1`: a timer interrupts each test's system calls a thousand times a second.
 
+mod blocking;
+mod blocking_loop;
 mod bytes;
 mod cancel;
 mod child;
