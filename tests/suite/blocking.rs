@@ -1,5 +1,6 @@
 //! Pools of threads: what is run, in which order, on how many threads, and what becomes of the rest.
 
+use std::cell::RefCell;
 use std::future::Future;
 use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
@@ -217,7 +218,7 @@ fn a_panic_of_a_dropped_handle_reaches_the_exception_handler() {
                 panic!("early")
             }));
             gate.open();
-            while told.borrow().len() < 1 {
+            while told.borrow().is_empty() {
                 turns(1).await;
             }
             // Dropped after it.
@@ -242,8 +243,12 @@ fn a_panic_is_told_by_a_loop_that_closes() {
     on_every_driver(|case| {
         let event_loop = case.event_loop();
         let told = exceptions_of(&event_loop);
-        let handle = event_loop.run_until_complete(async { spawn_blocking(|| panic!("at the end")) });
-        let handle = handle.expect("the loop runs");
+        let kept = RefCell::new(None);
+        let result = event_loop.run_until_complete(async {
+            kept.replace(Some(spawn_blocking(|| panic!("at the end"))));
+        });
+        result.expect("the loop runs");
+        let handle = kept.take().expect("a handle");
         eventually("it ends", || handle.is_finished());
         drop(handle);
         drop(event_loop);
@@ -263,7 +268,13 @@ fn destructors_may_panic() {
             let error = spawn_blocking(move || drop(held)).await.expect_err("it panics");
             assert!(error.to_string().contains("held by a job"), "{error}");
             // The result of a job that nobody waits for.
-            drop(spawn_blocking(|| PanicOnDrop("a result")));
+            let dropped = Gate::default();
+            let waits = dropped.clone();
+            drop(spawn_blocking(move || {
+                waits.pass();
+                PanicOnDrop("a result")
+            }));
+            dropped.open();
             assert_eq!(spawn_blocking(|| 2).await.expect("no panic"), 2, "the thread lives");
             // A job that never runs, when the loop closes.
             let waits = gate.clone();
