@@ -60,6 +60,8 @@ pub(crate) enum Mail {
     Landed(FlightId, Outcome),
     /// The pool has room for flights that nobody carries yet.
     PoolHasRoom,
+    /// What the exception handler is to be told, also if this is collected while the loop closes.
+    Exception(Exception),
 }
 
 pub(crate) struct LoopCore {
@@ -226,6 +228,7 @@ impl LoopCore {
                 Mail::Stop => self.stopping.set(true),
                 Mail::Landed(id, outcome) => self.land_one(id, Landing::last(outcome)),
                 Mail::PoolHasRoom => self.carry_more(),
+                Mail::Exception(exception) => report(exception),
             }
         }
         self.mail.set(mail);
@@ -344,7 +347,10 @@ impl LoopCore {
         self.drop_scheduled();
         let landed_all = self.land_everything();
         for item in self.letterbox.close() {
-            crate::exception::guard("a callback's destructor", || drop(item));
+            match item {
+                Mail::Exception(exception) => report(exception),
+                item => crate::exception::guard("a callback's destructor", || drop(item)),
+            }
         }
         let closed = {
             let driver = self.driver.borrow();

@@ -156,6 +156,12 @@ impl Builder {
         self
     }
 
+    /// The most operations on files that may wait for a thread (1,024). More wait in the loop until there is room.
+    pub fn max_file_queue(mut self, most: usize) -> Builder {
+        self.settings.files.queue = most;
+        self
+    }
+
     /// How long a thread of either pool stays when there is nothing to do (10 s).
     pub fn blocking_idle_exit(mut self, after: Duration) -> Builder {
         self.settings.blocking.idle_exit = after;

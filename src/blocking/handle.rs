@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll, Waker};
 
 use super::Refusal;
-use super::pool::{JobId, Shared, Work};
+use super::pool::{JobId, Shared, Ticket, Work};
 use crate::exception::{Exception, report};
 use crate::loop_core::{LoopCore, Mail};
 use crate::remote::Letterbox;
@@ -24,7 +24,10 @@ pub struct BlockingHandle<T> {
     pool: Arc<Shared>,
     /// What did not fit into the queue.
     unqueued: Option<Work>,
-    job: JobId,
+    /// Drawn when it waits for room in the queue.
+    ticket: Option<Ticket>,
+    /// Not while it is unqueued, and not if no pool took it.
+    job: Option<JobId>,
 }
 
 /// Where the thread leaves the result.
@@ -72,15 +75,15 @@ impl<T> Slot<T> {
     fn tell_of_panic(&self, unclaimed: Option<Result<T, JoinError>>) {
         let Some(Err(error)) = unclaimed else { return };
         let Ok(payload) = error.try_into_panic() else { return };
-        let tell = move || report(Exception::panic("a blocking job, whose handle was dropped,", payload));
+        let exception = Exception::panic("a blocking job, whose handle was dropped,", payload);
         match &self.letterbox {
             Some(letterbox) => {
                 // A loop that is gone has no handler any more.
-                if let Err(Mail::Call(tell)) = letterbox.send(Mail::Call(Box::new(tell))) {
-                    tell();
+                if let Err(Mail::Exception(exception)) = letterbox.send(Mail::Exception(exception)) {
+                    report(exception);
                 }
             }
-            None => tell(),
+            None => report(exception),
         }
     }
 }
@@ -117,7 +120,8 @@ impl<T: Send + 'static> BlockingHandle<T> {
             slot,
             pool: pool.clone(),
             unqueued: None,
-            job: 0,
+            ticket: None,
+            job: None,
         };
         handle.queue(Box::new(work), true);
         handle
@@ -127,7 +131,7 @@ impl<T: Send + 'static> BlockingHandle<T> {
 impl<T> BlockingHandle<T> {
     fn queue(&mut self, work: Work, bounded: bool) {
         match self.pool.submit(work, bounded) {
-            Ok(job) => self.job = job,
+            Ok(job) => self.job = Some(job),
             Err(Refusal::Full(work)) => self.unqueued = Some(work),
             Err(Refusal::Closed(work)) => drop(work),
             Err(Refusal::NoThread(work, error)) => {
@@ -140,8 +144,18 @@ impl<T> BlockingHandle<T> {
     /// Takes the work back if it has not begun: the handle then resolves to a [`JoinError`] that says so. Work that has
     /// begun goes on to its end, and the handle gives its result.
     pub fn cancel(&mut self) {
-        let work = self.unqueued.take().or_else(|| self.pool.take_back(self.job));
+        let work = match self.unqueued.take() {
+            None => self.job.and_then(|job| self.pool.take_back(job)),
+            unqueued => unqueued,
+        };
+        self.stop_waiting();
         drop(work);
+    }
+
+    fn stop_waiting(&mut self) {
+        if let Some(ticket) = self.ticket.take() {
+            self.pool.stop_waiting(ticket);
+        }
     }
 
     /// Whether the result is there.
@@ -154,12 +168,13 @@ impl<T> Future for BlockingHandle<T> {
     type Output = Result<T, JoinError>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        while let Some(work) = self.unqueued.take() {
-            if self.pool.wait_for_room(cx.waker()) {
-                self.unqueued = Some(work);
+        let this = &mut *self;
+        while let Some(work) = this.unqueued.take() {
+            if this.pool.wait_for_room(&mut this.ticket, cx.waker()) {
+                this.unqueued = Some(work);
                 return Poll::Pending;
             }
-            self.queue(work, true);
+            this.queue(work, true);
         }
         let waker = cx.waker().clone();
         let old;
@@ -185,11 +200,12 @@ impl<T> Drop for BlockingHandle<T> {
         if let Some(work) = self.unqueued.take() {
             self.queue(work, false);
         }
-        let result = {
+        self.stop_waiting();
+        // The waker's destructor is foreign code: it does not run under the lock.
+        let (result, _waker) = {
             let mut state = self.slot.state();
             state.abandoned = true;
-            state.waker = None;
-            state.result.take()
+            (state.result.take(), state.waker.take())
         };
         self.slot.tell_of_panic(result);
     }

@@ -1,8 +1,10 @@
 //! The threads and their queue.
 
-use std::collections::VecDeque;
+use std::cell::Cell;
+use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::io;
+use std::ptr;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::task::Waker;
 use std::time::{Duration, Instant};
@@ -133,6 +135,12 @@ pub(super) type Work = Box<dyn FnOnce() + Send>;
 /// A job's number within its pool.
 pub(crate) type JobId = u64;
 
+/// The number of somebody who waits for room in a pool's queue.
+pub(super) type Ticket = u64;
+
+/// The ticket of all of a loop's flights; nobody else draws it.
+const FLIGHTS: Ticket = 0;
+
 struct Job {
     id: JobId,
     work: Work,
@@ -161,11 +169,19 @@ pub(super) struct Shared {
 #[derive(Default)]
 struct State {
     queue: VecDeque<Job>,
-    /// Whoever waits for room in the queue.
-    waiting: Vec<Waker>,
-    next_id: JobId,
+    /// Whoever waits for room in the queue: each once, however often it asks, and in the order of asking.
+    waiting: BTreeMap<Ticket, Waker>,
+    /// Of jobs, and of those who wait.
+    last_number: u64,
     counters: PoolCounters,
     closed: bool,
+    /// Threads whose jobs wait for the other threads to end.
+    ending_inside: usize,
+}
+
+thread_local! {
+    /// The pool that this thread works for, or null. Only compared.
+    static WORKS_FOR: Cell<*const Shared> = const { Cell::new(ptr::null()) };
 }
 
 impl Pool {
@@ -217,7 +233,8 @@ impl Pool {
         Ok(self.spawn(work))
     }
 
-    /// Closes the pool, for all its clones: what has not begun is dropped, and so is what is spawned from now on.
+    /// Closes the pool, for all its clones: what has not begun is dropped, and so is what is spawned from now on. A job of
+    /// the pool itself may call this; it waits for the others, and not for those that wait for it in the same way.
     pub fn shutdown(&self, how: Shutdown) {
         self.shared().close();
         self.shared().wait_for_threads(how);
@@ -244,9 +261,9 @@ impl Pool {
         })
     }
 
-    /// Wakes `waker` when there may be room in the queue. False if there is.
+    /// Wakes `waker` when there may be room in the queue for flights of the one loop that has this pool. False if there is.
     pub(crate) fn wait_for_room(&self, waker: &Waker) -> bool {
-        self.shared().wait_for_room(waker)
+        self.shared().wait_for_room(&mut Some(FLIGHTS), waker)
     }
 
     /// Takes a job back that has not begun.
@@ -288,8 +305,7 @@ impl Shared {
         if bounded && state.is_full(&self.settings) {
             return Err(Refusal::Full(work));
         }
-        let id = state.next_id;
-        state.next_id += 1;
+        let id = state.next_number();
         state.queue.push_back(Job { id, work });
         if state.queue.len() <= state.counters.idle {
             drop(state);
@@ -317,14 +333,18 @@ impl Shared {
             .map_err(|error| crate::error::context("no thread could be started for blocking work", error))?;
         state.counters.threads += 1;
         state.counters.started += 1;
+        // It is free until it takes its first job; else a queue without room would count that job as one that waits.
+        state.counters.idle += 1;
         Ok(())
     }
 
-    /// A thread's life.
+    /// A thread's life. It counts as idle whenever it does not hold a job.
     fn work_until_idle(&self) {
+        WORKS_FOR.set(self);
         let mut state = self.state();
         loop {
             if let Some(job) = state.queue.pop_front() {
+                state.counters.idle -= 1;
                 let waiting = std::mem::take(&mut state.waiting);
                 drop(state);
                 wake_all(waiting);
@@ -332,20 +352,28 @@ impl Shared {
                 crate::exception::guard("a blocking job", job.work);
                 state = self.state();
                 state.counters.done += 1;
+                state.counters.idle += 1;
                 continue;
             }
             if state.closed {
                 break;
             }
-            state.counters.idle += 1;
+            // A free thread is room too, and where the queue has none it is the only room.
+            if !state.waiting.is_empty() {
+                let waiting = std::mem::take(&mut state.waiting);
+                drop(state);
+                wake_all(waiting);
+                state = self.state();
+                continue;
+            }
             let waited = self.work.wait_timeout(state, self.settings.idle_exit);
             let (back, timeout) = waited.unwrap_or_else(|poisoned| poisoned.into_inner());
             state = back;
-            state.counters.idle -= 1;
             if timeout.timed_out() && state.queue.is_empty() {
                 break;
             }
         }
+        state.counters.idle -= 1;
         state.counters.threads -= 1;
         drop(state);
         self.ended.notify_all();
@@ -362,15 +390,26 @@ impl Shared {
         Some(job.work)
     }
 
-    /// Wakes `waker` when there may be room in the queue. False if there is.
-    pub(super) fn wait_for_room(&self, waker: &Waker) -> bool {
+    /// Wakes `waker` when there may be room in the queue. False if there is. Whoever asks again keeps its ticket.
+    pub(super) fn wait_for_room(&self, ticket: &mut Option<Ticket>, waker: &Waker) -> bool {
+        // Cloning and dropping wakers is foreign code, so neither happens under the lock.
         let waker = waker.clone();
-        let mut state = self.state();
-        let waits = !state.closed && state.is_full(&self.settings);
-        if waits {
-            state.waiting.push(waker);
-        }
-        waits
+        let old = {
+            let mut state = self.state();
+            if state.closed || !state.is_full(&self.settings) {
+                return false;
+            }
+            let ticket = *ticket.get_or_insert_with(|| state.next_number());
+            state.waiting.insert(ticket, waker)
+        };
+        drop(old);
+        true
+    }
+
+    /// Whoever has this ticket waits no more.
+    pub(super) fn stop_waiting(&self, ticket: Ticket) {
+        let waker = self.state().waiting.remove(&ticket);
+        drop(waker);
     }
 
     fn close(&self) {
@@ -393,24 +432,37 @@ impl Shared {
             Shutdown::Within(limit) => Instant::now().checked_add(limit),
             Shutdown::Detach => return,
         };
+        let is_inside = ptr::eq(WORKS_FOR.get(), self);
         let mut state = self.state();
-        while state.counters.threads > 0 {
+        if is_inside {
+            // Those who wait inside of a job, as this one does, need not wait for this one.
+            state.ending_inside += 1;
+            self.ended.notify_all();
+        }
+        while state.counters.threads > if is_inside { state.ending_inside } else { 0 } {
             state = match deadline {
                 None => self.ended.wait(state).unwrap_or_else(|poisoned| poisoned.into_inner()),
                 Some(deadline) => {
                     let left = deadline.saturating_duration_since(Instant::now());
                     if left.is_zero() {
-                        return;
+                        break;
                     }
                     let waited = self.ended.wait_timeout(state, left);
                     waited.unwrap_or_else(|poisoned| poisoned.into_inner()).0
                 }
             };
         }
+        state.ending_inside -= usize::from(is_inside);
     }
 }
 
 impl State {
+    /// Begins with 1.
+    fn next_number(&mut self) -> u64 {
+        self.last_number += 1;
+        self.last_number
+    }
+
     /// Whether a job would have to wait behind a full queue. Threads that are free, or could be started, make room.
     fn is_full(&self, settings: &PoolSettings) -> bool {
         let free = self.counters.idle + (settings.threads - self.counters.threads.min(settings.threads));
@@ -418,8 +470,8 @@ impl State {
     }
 }
 
-fn wake_all(waiting: Vec<Waker>) {
-    for waker in waiting {
+fn wake_all(waiting: BTreeMap<Ticket, Waker>) {
+    for waker in waiting.into_values() {
         crate::exception::guard("a waker", || waker.wake());
     }
 }

@@ -11,6 +11,8 @@
 //! - `WINDLASS_TEST_ITIMER=1`: a timer interrupts each test's system calls a thousand times a second.
 
 mod async_fd;
+mod blocking;
+mod blocking_loop;
 mod bytes;
 mod cancel;
 mod child;

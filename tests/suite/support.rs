@@ -364,6 +364,12 @@ impl Drop for Interrupting {
 /// From now on the kernel answers this thread's `io_uring_setup` with an error.
 #[cfg(target_os = "linux")]
 pub(crate) fn refuse_io_uring(code: i32) {
+    refuse_call(libc::SYS_io_uring_setup, code);
+}
+
+/// From now on the kernel answers a system call of this thread, and of those that it starts, with an error.
+#[cfg(target_os = "linux")]
+pub(crate) fn refuse_call(number: libc::c_long, code: i32) {
     let step = |code: u32, jt: u8, jf: u8, k: u32| libc::sock_filter {
         code: code as u16,
         jt,
@@ -373,12 +379,7 @@ pub(crate) fn refuse_io_uring(code: i32) {
     let mut filter = [
         // The system call's number is the first word of what a filter sees.
         step(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0),
-        step(
-            libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K,
-            0,
-            1,
-            libc::SYS_io_uring_setup as u32,
-        ),
+        step(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 0, 1, number as u32),
         step(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ERRNO | code as u32),
         step(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ALLOW),
     ];

@@ -16,6 +16,7 @@ pub(super) unsafe fn read(fd: Fd, ptr: *mut u8, len: usize, offset: u64) -> Opti
     let slice = (&raw const slice).cast::<libc::iovec>();
     // SAFETY: the one slice is a local, and the caller vouches for what it points to.
     let count = unsafe { libc::preadv2(fd, slice, 1, offset as libc::off_t, libc::RWF_NOWAIT) };
-    // Whatever is wrong, the queued read will tell.
-    (count >= 0).then_some(Ok(count as u32))
+    // Whatever is wrong, the queued read will tell. It also tells whether nothing means the end of the file: Linux 5.9 and
+    // 5.10 say 0 here for bytes that are not in the cache.
+    (count > 0).then_some(Ok(count as u32))
 }

@@ -1,0 +1,620 @@
+//! A loop and its threads: two lanes, flights that a thread carries, the loop's end, and threads that cannot be had.
+
+use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use windlass::blocking::{BlockingHandle, Shutdown};
+use windlass::fs::File;
+use windlass::io::{IoBuf, IoBufMut};
+use windlass::net::TcpListener;
+use windlass::{EventLoop, spawn_blocking};
+
+use crate::blocking::{Gate, eventually};
+use crate::support::{Case, exceptions_of, on_every_driver, on_every_kernel_driver, poll_once, turns};
+
+/// A folder of a test's own.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new() -> Folder {
+        static COUNT: AtomicU64 = AtomicU64::new(0);
+        let number = COUNT.fetch_add(1, SeqCst);
+        let path = std::env::temp_dir().join(format!("windlass-blocking-{}-{number}", std::process::id()));
+        std::fs::create_dir(&path).expect("a folder");
+        Folder(path)
+    }
+
+    /// A file with one line in it.
+    fn file(&self) -> PathBuf {
+        let path = self.0.join("file");
+        std::fs::write(&path, "contents").expect("write");
+        path
+    }
+
+    /// A pipe with a name: opening it to read waits for somebody who opens it to write.
+    fn pipe(&self) -> PathBuf {
+        let path = self.0.join("pipe");
+        let name = std::ffi::CString::new(path.to_str().expect("text")).expect("no NUL");
+        // SAFETY: the name ends in NUL and outlives the call.
+        assert_eq!(unsafe { libc::mkfifo(name.as_ptr(), 0o600) }, 0);
+        path
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Both ends of a pipe, so that opening it does not wait.
+fn both_ends(path: &Path) -> std::fs::File {
+    let mut options = std::fs::File::options();
+    options.read(true).write(true).open(path).expect("open a pipe")
+}
+
+/// Runs a test on each driver that has threads do its file work.
+fn where_threads_do_files(body: impl Fn(Case) + Send + Clone + 'static) {
+    on_every_driver(move |case| {
+        if !case.has_rings() && !cfg!(miri) {
+            body(case);
+        }
+    });
+}
+
+/// A buffer that tells when it is dropped.
+struct Watched {
+    bytes: Box<[u8]>,
+    dropped: Arc<AtomicBool>,
+}
+
+impl Watched {
+    fn new(len: usize) -> (Watched, Arc<AtomicBool>) {
+        let dropped = Arc::new(AtomicBool::new(false));
+        let bytes = vec![7; len].into_boxed_slice();
+        (
+            Watched {
+                bytes,
+                dropped: dropped.clone(),
+            },
+            dropped,
+        )
+    }
+}
+
+impl Drop for Watched {
+    fn drop(&mut self) {
+        self.dropped.store(true, SeqCst);
+    }
+}
+
+// SAFETY: the bytes are on the heap, at the same place wherever the value is, and its own.
+unsafe impl IoBuf for Watched {
+    fn as_ptr(&self) -> *const u8 {
+        self.bytes.as_ptr()
+    }
+    fn len(&self) -> usize {
+        self.bytes.len()
+    }
+}
+
+// SAFETY: as above; all of the bytes are initialised.
+unsafe impl IoBufMut for Watched {
+    fn as_mut_ptr(&mut self) -> *mut u8 {
+        self.bytes.as_mut_ptr()
+    }
+    fn capacity(&self) -> usize {
+        self.bytes.len()
+    }
+    unsafe fn set_filled(&mut self, _len: usize) {}
+}
+
+// Two lanes.
+
+#[test]
+fn users_jobs_starve_neither_files_nor_names() {
+    on_every_kernel_driver(|case| {
+        let folder = Folder::new();
+        let path = folder.file();
+        let event_loop = case
+            .builder()
+            .max_blocking_threads(2)
+            .max_blocking_queue(2)
+            .build()
+            .expect("a loop");
+        let gate = Gate::default();
+        let result = event_loop.run_until_complete(async {
+            let job = || {
+                let gate = gate.clone();
+                spawn_blocking(move || gate.pass())
+            };
+            let mut jobs: Vec<_> = (0..5).map(|_| job()).collect();
+            gate.wait_for(2);
+            assert!(poll_once(Pin::new(&mut jobs[4])).await.is_pending());
+            assert_eq!(windlass::fs::read(&path).await.expect("read"), b"contents");
+            let listener = TcpListener::bind("localhost:0").await.expect("bind");
+            assert!(listener.local_addr().expect("an address").ip().is_loopback());
+            assert_eq!(
+                windlass::fs::canonicalize(&path).await.expect("a path").file_name(),
+                path.file_name()
+            );
+            let counters = windlass::counters();
+            assert_eq!((counters.blocking.done, counters.blocking.queued), (0, 2));
+            gate.open();
+            for job in jobs {
+                job.await.expect("no panic");
+            }
+        });
+        result.expect("the loop runs");
+    });
+}
+
+/// And the other way round: file work that is stuck holds up no user.
+#[test]
+fn files_do_not_starve_users() {
+    where_threads_do_files(|case| {
+        let folder = Folder::new();
+        let pipe = folder.pipe();
+        let event_loop = case.builder().max_file_threads(1).build().expect("a loop");
+        let result = event_loop.run_until_complete(async {
+            let opening = windlass::spawn(File::open(pipe.clone()));
+            eventually_turning("a thread waits for the pipe", || {
+                windlass::counters().files.threads == 1
+            })
+            .await;
+            assert_eq!(spawn_blocking(|| 1).await.expect("no panic"), 1);
+            assert!(!opening.is_finished());
+            let _ends = both_ends(&pipe);
+            opening.await.expect("no panic").expect("open");
+        });
+        result.expect("the loop runs");
+    });
+}
+
+async fn eventually_turning(what: &str, mut is_so: impl FnMut() -> bool) {
+    let begin = Instant::now();
+    while !is_so() {
+        assert!(
+            begin.elapsed() < Duration::from_secs(30),
+            "it does not come to pass that {what}"
+        );
+        thread::yield_now();
+        turns(1).await;
+    }
+}
+
+#[test]
+fn counters_tell_who_did_what() {
+    on_every_kernel_driver(|case| {
+        let folder = Folder::new();
+        let path = folder.file();
+        case.run(async {
+            for _ in 0..10 {
+                windlass::fs::read(&path).await.expect("read");
+            }
+            let counters = windlass::counters();
+            assert_eq!(counters.blocking, Default::default());
+            if case.has_rings() {
+                assert_eq!(counters.files, Default::default(), "io_uring needs no thread for this");
+            } else {
+                eventually("all are counted", || windlass::counters().files.done >= 30);
+                assert!(counters.files.started >= 1);
+            }
+            assert_eq!(
+                (counters.in_air, counters.flights, counters.stale_completions),
+                (0, 0, 0)
+            );
+        });
+    });
+}
+
+// Flights that a thread carries.
+
+/// One thread that is stuck, room for one more operation, and many of them.
+#[test]
+fn flights_that_find_the_queue_full_are_carried_in_order() {
+    where_threads_do_files(|case| {
+        for queue in [0, 1, 3] {
+            carry_in_order(case, queue);
+        }
+    });
+}
+
+fn carry_in_order(case: Case, queue: usize) {
+    let folder = Folder::new();
+    let (pipe, path) = (folder.pipe(), folder.file());
+    let builder = case.builder().max_file_threads(1).max_file_queue(queue);
+    let event_loop = builder.build().expect("a loop");
+    let result = event_loop.run_until_complete(async {
+        let file = std::rc::Rc::new(File::open(&path).await.expect("open"));
+        eventually("the thread is idle", || windlass::counters().files.idle == 1);
+        let stuck = windlass::spawn(File::open(pipe.clone()));
+        eventually_turning("it is stuck", || windlass::counters().files.idle == 0).await;
+        let order = std::rc::Rc::new(std::cell::RefCell::new(Vec::new()));
+        let start = |number: usize| {
+            let (file, order) = (file.clone(), order.clone());
+            windlass::spawn(async move {
+                let (result, bytes) = file.read_at(vec![0; 8], 0).await;
+                assert_eq!((result.expect("read"), &bytes[..]), (8, &b"contents"[..]));
+                order.borrow_mut().push(number);
+            })
+        };
+        let mut reads: Vec<_> = (0..20).map(start).collect();
+        turns(2).await;
+        assert_eq!(windlass::counters().in_air, 21);
+        assert_eq!(
+            windlass::counters().files.queued,
+            queue,
+            "the queue takes no more than it may"
+        );
+        // Those that were cancelled land at once, whether they are in the queue or behind it.
+        for number in [19, 10, 0] {
+            let read = reads.remove(number);
+            read.cancel();
+            assert!(read.await.expect_err("cancelled").is_cancelled());
+        }
+        assert_eq!(windlass::counters().in_air, 18);
+        let _ends = both_ends(&pipe);
+        for read in reads {
+            read.await.expect("no panic");
+        }
+        let expected: Vec<_> = (1..19).filter(|&number| number != 10).collect();
+        assert_eq!(*order.borrow(), expected);
+        stuck.await.expect("no panic").expect("open");
+        let counters = windlass::counters();
+        assert_eq!((counters.in_air, counters.stale_completions), (0, 0));
+    });
+    result.expect("the loop runs");
+}
+
+/// Whether a result is there is known when the thread is done, not before.
+#[test]
+fn a_flight_lands_when_its_work_is_done() {
+    on_every_kernel_driver(|case| {
+        let folder = Folder::new();
+        let pipe = folder.pipe();
+        let mut ends = both_ends(&pipe);
+        let other = ends.try_clone().expect("a second descriptor");
+        case.run(async {
+            const LEN: usize = 1 << 20;
+            let file = File::from_std(other);
+            let (buffer, dropped) = Watched::new(LEN);
+            // More than a pipe holds: it waits for the reader.
+            let mut writing = std::pin::pin!(file.write_all(buffer));
+            for _ in 0..50 {
+                assert!(poll_once(writing.as_mut()).await.is_pending());
+                assert!(!dropped.load(SeqCst));
+                windlass::time::sleep(Duration::from_millis(1)).await;
+            }
+            let reader = thread::spawn(move || {
+                let mut bytes = vec![0; LEN];
+                ends.read_exact(&mut bytes).expect("read");
+                bytes
+            });
+            let (result, buffer) = writing.await;
+            result.expect("write");
+            assert_eq!(buffer.bytes.len(), LEN);
+            assert!(reader.join().expect("no panic").iter().all(|&byte| byte == 7));
+        });
+    });
+}
+
+/// A thread has begun to read. The buffer is the thread's until that is over, whoever has gone meanwhile.
+#[test]
+fn a_thread_keeps_its_memory_when_the_future_goes() {
+    where_threads_do_files(|case| {
+        let folder = Folder::new();
+        let pipe = folder.pipe();
+        let mut ends = both_ends(&pipe);
+        let other = ends.try_clone().expect("a second descriptor");
+        case.run(async {
+            let file = File::from_std(other);
+            let (buffer, dropped) = Watched::new(64);
+            {
+                let mut reading = Box::pin(file.read(buffer));
+                assert!(poll_once(reading.as_mut()).await.is_pending());
+                eventually("a thread reads", || {
+                    let files = windlass::counters().files;
+                    files.idle == 0 && files.queued == 0
+                });
+            }
+            turns(10).await;
+            assert!(!dropped.load(SeqCst), "freed under the thread");
+            assert_eq!(windlass::counters().in_air, 1);
+            ends.write_all(b"for nobody").expect("write");
+            eventually_turning("it lands", || windlass::counters().in_air == 0).await;
+            // What it received is for the next.
+            let (result, bytes) = file.read(vec![0; 64]).await;
+            assert_eq!((result.expect("read"), &bytes[..]), (10, &b"for nobody"[..]));
+            assert!(dropped.load(SeqCst));
+        });
+    });
+}
+
+// The loop's end.
+
+/// A loop whose one thread is held up by a job at the gate, with a second job in the queue and a third behind it.
+fn with_jobs(case: Case, how: Shutdown) -> (EventLoop, Gate, Vec<BlockingHandle<()>>) {
+    let builder = case.builder().blocking_shutdown(how);
+    let event_loop = builder
+        .max_blocking_threads(1)
+        .max_blocking_queue(1)
+        .build()
+        .expect("a loop");
+    let gate = Gate::default();
+    let jobs = event_loop.run_until_complete(async {
+        let job = || {
+            let gate = gate.clone();
+            spawn_blocking(move || gate.pass())
+        };
+        let mut jobs = vec![job()];
+        gate.wait_for(1);
+        jobs.extend([job(), job()]);
+        assert!(poll_once(Pin::new(&mut jobs[2])).await.is_pending());
+        jobs
+    });
+    let jobs = jobs.expect("the loop runs");
+    (event_loop, gate, jobs)
+}
+
+/// What has not begun never does; what has gives its result, on another loop.
+fn expect_ends(case: Case, gate: &Gate, jobs: Vec<BlockingHandle<()>>) {
+    case.run(async {
+        for (number, job) in jobs.into_iter().enumerate() {
+            let result = job.await;
+            match number {
+                0 => result.expect("it had begun"),
+                _ => assert!(result.expect_err("it had not begun").is_cancelled()),
+            }
+        }
+    });
+    assert_eq!(gate.begun(), 1);
+}
+
+#[test]
+fn a_closing_loop_waits_for_jobs_that_have_begun() {
+    on_every_driver(|case| {
+        let (event_loop, gate, jobs) = with_jobs(case, Shutdown::default());
+        let opener = thread::spawn({
+            let gate = gate.clone();
+            move || {
+                thread::sleep(Duration::from_millis(30));
+                gate.open();
+            }
+        });
+        drop(event_loop);
+        assert!(jobs[0].is_finished(), "it was waited for");
+        expect_ends(case, &gate, jobs);
+        opener.join().expect("no panic");
+    });
+}
+
+#[test]
+fn a_closing_loop_waits_no_longer_than_told() {
+    on_every_driver(|case| {
+        for how in [Shutdown::Detach, Shutdown::Within(Duration::from_millis(30))] {
+            let (event_loop, gate, jobs) = with_jobs(case, how);
+            let begin = Instant::now();
+            drop(event_loop);
+            let took = begin.elapsed();
+            assert!(took < Duration::from_secs(10), "{took:?}");
+            if let Shutdown::Within(limit) = how {
+                assert!(took >= limit, "{took:?}");
+            }
+            assert!(!jobs[0].is_finished());
+            // Their result comes when the loop is long gone.
+            gate.open();
+            expect_ends(case, &gate, jobs);
+        }
+    });
+}
+
+/// Without anybody who waits for it, and with a panic that nobody can be told of.
+#[test]
+fn jobs_may_end_after_their_loop() {
+    on_every_driver(|case| {
+        let event_loop = case.builder().blocking_shutdown(Shutdown::Detach).build();
+        let event_loop = event_loop.expect("a loop");
+        let told = exceptions_of(&event_loop);
+        let (gate, ended) = (Gate::default(), Arc::new(AtomicU64::new(0)));
+        let result = event_loop.run_until_complete(async {
+            for fails in [false, true] {
+                let (gate, ended) = (gate.clone(), ended.clone());
+                drop(spawn_blocking(move || {
+                    gate.pass();
+                    ended.fetch_add(1, SeqCst);
+                    assert!(!fails, "after the loop");
+                }));
+            }
+            gate.wait_for(2);
+        });
+        result.expect("the loop runs");
+        drop(event_loop);
+        gate.open();
+        eventually("both end", || ended.load(SeqCst) == 2);
+        assert_eq!(told.borrow().len(), 0);
+    });
+}
+
+/// A thread reads into a flight's memory when the loop closes: the loop waits for it.
+#[test]
+fn a_closing_loop_waits_for_its_threads_flights() {
+    where_threads_do_files(|case| {
+        let folder = Folder::new();
+        let pipe = folder.pipe();
+        let (mut ends, dropped, event_loop) = with_a_read(case, &pipe);
+        let writer = thread::spawn(move || {
+            thread::sleep(Duration::from_millis(100));
+            let freed = dropped.load(SeqCst);
+            ends.write_all(b"late").expect("write");
+            (freed, dropped)
+        });
+        let told = exceptions_of(&event_loop);
+        drop(event_loop);
+        let (freed, dropped) = writer.join().expect("no panic");
+        assert!(!freed, "freed under the thread");
+        assert!(dropped.load(SeqCst), "leaked though it had landed");
+        assert_eq!(told.borrow().len(), 0, "{:?}", told.borrow());
+    });
+}
+
+/// The same if the thread does not come back: then the memory is the thread's for ever.
+#[test]
+fn a_closing_loop_leaks_what_a_thread_still_uses() {
+    on_every_kernel_driver(|case| {
+        if !case.tries_first() {
+            return;
+        }
+        let folder = Folder::new();
+        let pipe = folder.pipe();
+        let (mut ends, dropped, event_loop) = with_a_read(case, &pipe);
+        let told = exceptions_of(&event_loop);
+        drop(event_loop);
+        assert_eq!(told.borrow().len(), 1, "{:?}", told.borrow());
+        assert!(!dropped.load(SeqCst), "freed under the thread");
+        ends.write_all(b"very late").expect("write");
+        thread::sleep(Duration::from_millis(20));
+        assert!(!dropped.load(SeqCst));
+    });
+}
+
+/// A loop with a task for which a thread reads from a pipe.
+fn with_a_read(case: Case, pipe: &Path) -> (std::fs::File, Arc<AtomicBool>, EventLoop) {
+    let ends = both_ends(pipe);
+    let other = ends.try_clone().expect("a second descriptor");
+    let event_loop = case.event_loop();
+    let (buffer, dropped) = Watched::new(64);
+    let result = event_loop.run_until_complete(async {
+        let file = File::from_std(other);
+        windlass::spawn(async move { file.read(buffer).await.0 });
+        eventually_turning("a thread reads", || {
+            let files = windlass::counters().files;
+            files.started == 1 && files.idle == 0 && files.queued == 0
+        })
+        .await;
+    });
+    result.expect("the loop runs");
+    (ends, dropped, event_loop)
+}
+
+// Inside another loop.
+
+#[test]
+fn a_job_that_ends_tells_the_outer_loop() {
+    on_every_kernel_driver(|case| {
+        let event_loop = case.event_loop();
+        let ours = event_loop.pollable().expect("a descriptor");
+        for _ in 0..20 {
+            let gate = Gate::default();
+            let waits = gate.clone();
+            let task = event_loop.spawn(async move {
+                let job = spawn_blocking(move || {
+                    waits.pass();
+                    7
+                });
+                job.await.expect("no panic")
+            });
+            while gate.begun() == 0 {
+                event_loop.turn_nowait().expect("a turn");
+            }
+            // Whatever the last turns have left is taken in.
+            for _ in 0..3 {
+                event_loop.turn_nowait().expect("a turn");
+            }
+            event_loop.flush().expect("a flush");
+            gate.open();
+            while !task.is_finished() {
+                assert!(is_readable(&ours, 10_000), "nobody tells of the end of the job");
+                event_loop.turn_nowait().expect("a turn");
+                event_loop.flush().expect("a flush");
+            }
+        }
+    });
+}
+
+fn is_readable(fd: &impl std::os::fd::AsRawFd, timeout_ms: i32) -> bool {
+    let mut poll = libc::pollfd {
+        fd: fd.as_raw_fd(),
+        events: libc::POLLIN,
+        revents: 0,
+    };
+    // SAFETY: the kernel reads and writes the one local structure.
+    unsafe { libc::poll(&mut poll, 1, timeout_ms) == 1 }
+}
+
+// Threads that cannot be had.
+
+/// The kernel starts no thread any more for this one. What needs one says so, and nothing hangs.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_thread_that_cannot_be_started_is_an_error() {
+    on_every_kernel_driver(|case| {
+        let folder = Folder::new();
+        let path = folder.file();
+        // A loop whose threads are there already does without another.
+        let started = case.builder().max_blocking_threads(2).build().expect("a loop");
+        let gate = Gate::default();
+        let mut first = Vec::new();
+        let result = started.run_until_complete(async {
+            let waits = gate.clone();
+            first.push(spawn_blocking(move || waits.pass()));
+        });
+        result.expect("the loop runs");
+        gate.wait_for(1);
+        let event_loop = case.event_loop();
+        let told = exceptions_of(&event_loop);
+        for call in [libc::SYS_clone, libc::SYS_clone3] {
+            crate::support::refuse_call(call, libc::EAGAIN);
+        }
+        let result = event_loop.run_until_complete(async {
+            let error = spawn_blocking(|| 1).await.expect_err("there is no thread");
+            assert!(!error.is_cancelled() && !error.is_panic(), "{error}");
+            expect_no_thread(&error.into());
+            // Nobody waits for it, and it cannot be run: it is dropped.
+            drop(spawn_blocking(|| 1));
+            let read = windlass::fs::read(&path).await;
+            match case.has_rings() {
+                true => assert_eq!(read.expect("io_uring needs no thread"), b"contents"),
+                false => {
+                    let error = read.expect_err("there is no thread");
+                    assert_eq!(windlass::os_code(&error), Some(libc::EAGAIN), "{error}");
+                    assert!(error.to_string().contains(path.to_str().expect("text")), "{error}");
+                }
+            }
+            let error = TcpListener::bind("localhost:0").await.expect_err("there is no thread");
+            expect_no_thread(&error);
+            expect_no_thread(&windlass::fs::canonicalize(&path).await.expect_err("there is no thread"));
+            let counters = windlass::counters();
+            assert_eq!((counters.blocking.threads, counters.blocking.queued), (0, 0));
+            assert_eq!(
+                (counters.files.threads, counters.files.queued, counters.in_air),
+                (0, 0, 0)
+            );
+        });
+        result.expect("the loop runs");
+        assert_eq!(told.borrow().len(), 0, "{:?}", told.borrow());
+        let second = started.run_until_complete(async {
+            let second = spawn_blocking(|| 2);
+            gate.open();
+            second.await
+        });
+        assert_eq!(second.expect("the loop runs").expect("the first thread comes to it"), 2);
+        for first in first {
+            started
+                .run_until_complete(first)
+                .expect("the loop runs")
+                .expect("no panic");
+        }
+    });
+}
+
+#[cfg(target_os = "linux")]
+fn expect_no_thread(error: &std::io::Error) {
+    assert_eq!(windlass::os_code(error), Some(libc::EAGAIN), "{error}");
+    assert!(error.to_string().contains("no thread could be started"), "{error}");
+}
