@@ -9,8 +9,9 @@ targets=("$@")
 [ ${#targets[@]} -gt 0 ] || targets=(x86_64-apple-darwin x86_64-unknown-freebsd)
 export RUSTFLAGS="-D warnings" CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-target}/targets
 for target in "${targets[@]}"; do
+  # 3 is for a machine that cannot get what is needed, which is not the code's fault.
   rustup target add "$target" >/dev/null 2>&1 ||
-    { echo "the standard library for $target could not be had: run \`rustup target add $target\`"; exit 1; }
+    { echo "the standard library for $target could not be had: run \`rustup target add $target\`"; exit 3; }
   for features in "" "--no-default-features --features reactor"; do
     echo "-- $target ${features:-with the default features}"
     # shellcheck disable=SC2086 # the features are several words
