@@ -32,6 +32,12 @@ pub unsafe trait Driver {
     /// Reads the loop's clock. A driver may bring a virtual one.
     fn now(&self) -> Instant;
 
+    /// Whether the clock is the driver's own, and jumps. The loop lets it stand still while threads do file work, which
+    /// takes real time.
+    fn has_virtual_clock(&self) -> bool {
+        false
+    }
+
     /// Makes a call that never blocks: sockets, names, options, closing.
     fn control(&mut self, call: Control) -> io::Result<Reply>;
 

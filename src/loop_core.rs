@@ -185,9 +185,14 @@ impl LoopCore {
             return Wait::No;
         }
         match self.timers.borrow_mut().next_deadline() {
-            Some(deadline) if deadline < Instant::NEVER => Wait::Until(deadline),
+            Some(deadline) if deadline < Instant::NEVER && !self.clock_stands_still() => Wait::Until(deadline),
             _ => Wait::Forever,
         }
+    }
+
+    /// File work takes real time: a virtual clock does not jump over it. Its landing wakes the loop.
+    fn clock_stands_still(&self) -> bool {
+        self.flights.borrow().threads_carry() && self.driver.borrow().has_virtual_clock()
     }
 
     /// Step 2: the only place where the thread sleeps.

@@ -21,7 +21,7 @@ use crate::loop_core::LoopCore;
 ///
 /// There are four more threads than processors, and at most 32; they start when they are needed and end when they have
 /// been idle for ten seconds. When all are busy, work waits in a queue; when that is full (1,024 jobs), the handle waits for
-/// room when it is awaited: that is the backpressure. [`Builder`](crate::Builder) changes these numbers, and
+/// room when it is awaited: that is the backpressure. (So await such handles together, not one after the other.) [`Builder`](crate::Builder) changes these numbers, and
 /// [`Pool::try_spawn`] tells instead of waiting.
 ///
 /// A panic comes back as a [`JoinError`](crate::JoinError). Dropping the handle lets the work go on.

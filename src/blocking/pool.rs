@@ -74,7 +74,8 @@ pub struct PoolBuilder {
 impl PoolBuilder {
     /// What the threads are called: `blocking` by default.
     pub fn name(mut self, name: impl Into<String>) -> PoolBuilder {
-        self.name = name.into();
+        // The OS takes no NUL, and a thread's name is not worth an error.
+        self.name = name.into().replace('\0', "");
         self
     }
 

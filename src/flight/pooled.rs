@@ -95,9 +95,7 @@ impl LoopCore {
     }
 
     fn set_carrier(&self, id: FlightId, carrier: Carrier) {
-        if let Some(entry) = self.flights.borrow_mut().entry(id) {
-            entry.carrier = carrier;
-        }
+        self.flights.borrow_mut().set_carrier(id, carrier);
     }
 }
 

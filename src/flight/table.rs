@@ -81,12 +81,26 @@ pub(crate) struct FlightTable {
     entries: Vec<Entry>,
     free: Vec<u32>,
     in_air: usize,
+    /// Those of them that the driver does not carry.
+    off_driver: usize,
 }
 
 impl FlightTable {
     /// How many flights the driver has.
     pub(crate) fn in_air(&self) -> usize {
         self.in_air
+    }
+
+    /// Whether threads carry some of them, or will.
+    pub(crate) fn threads_carry(&self) -> bool {
+        self.off_driver > 0
+    }
+
+    /// Says who carries a flight that the driver has given back.
+    pub(super) fn set_carrier(&mut self, id: FlightId, carrier: Carrier) {
+        let Some(entry) = self.entry(id) else { return };
+        let before = std::mem::replace(&mut entry.carrier, carrier);
+        self.off_driver += usize::from(before == Carrier::Driver);
     }
 
     /// How many places are taken: in the air, or landed and not fetched.
@@ -147,7 +161,6 @@ impl FlightTable {
         entry.drop_load = None;
         entry.prefix = 0;
         entry.cancelling = false;
-        entry.carrier = Carrier::Driver;
         self.free.push(id.index);
     }
 
@@ -173,7 +186,9 @@ impl FlightTable {
             touchdown.unwanted = unwanted(&entry.op, landing.outcome);
         }
         entry.phase = Phase::Landed(landing);
+        let carrier = std::mem::replace(&mut entry.carrier, Carrier::Driver);
         self.in_air -= 1;
+        self.off_driver -= usize::from(carrier != Carrier::Driver);
         touchdown
     }
 

@@ -36,7 +36,9 @@ impl Reader {
     /// If it is 0, or something was read already.
     #[must_use]
     pub fn chunk_len(self, len: usize) -> Reader {
-        Reader::new(self.scan.chunk_len(len))
+        let Reader { scan, current } = self;
+        let scan = scan.chunk_len(len);
+        Reader { scan, current }
     }
 
     /// How many pieces are read ahead (8).
@@ -46,7 +48,9 @@ impl Reader {
     /// If it is 0.
     #[must_use]
     pub fn depth(self, depth: usize) -> Reader {
-        Reader::new(self.scan.depth(depth))
+        let Reader { scan, current } = self;
+        let scan = scan.depth(depth);
+        Reader { scan, current }
     }
 
     /// Copies what comes next into `buf`, from its start and up to its capacity, and gives the number of bytes; 0 is the

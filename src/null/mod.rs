@@ -208,6 +208,10 @@ unsafe impl Driver for Null {
         self.clock
     }
 
+    fn has_virtual_clock(&self) -> bool {
+        true
+    }
+
     fn control(&mut self, call: Control) -> io::Result<Reply> {
         match call {
             Control::Seek { .. } => sys::control(call),

@@ -647,3 +647,21 @@ fn errors_of_an_open_file_name_it() {
         });
     });
 }
+
+/// A virtual clock does not jump over file work, which takes real time.
+#[test]
+fn a_timeout_that_is_far_off_does_not_end_file_work() {
+    on_every_driver(|case| {
+        case.run(async {
+            let folder = crate::support::Folder::new();
+            let hour = std::time::Duration::from_secs(3600);
+            for round in 0..20 {
+                let path = folder.join(&round.to_string());
+                let written = windlass::time::timeout(hour, windlass::fs::write(&path, "here")).await;
+                written.expect("in time").expect("written");
+                let read = windlass::time::timeout(hour, windlass::fs::read(&path)).await;
+                assert_eq!(read.expect("in time").expect("read"), b"here");
+            }
+        });
+    });
+}
