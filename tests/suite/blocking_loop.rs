@@ -381,9 +381,13 @@ fn a_closing_loop_waits_for_jobs_that_have_begun() {
     on_every_driver(|case| {
         let (event_loop, gate, jobs) = with_jobs(case, Shutdown::default());
         let opener = thread::spawn({
-            let gate = gate.clone();
+            let (gate, handle) = (gate.clone(), event_loop.handle());
             move || {
-                thread::sleep(Duration::from_millis(30));
+                while !handle.is_closed() {
+                    thread::sleep(Duration::from_millis(1));
+                }
+                // Right after that it closes the pool; before that the thread must not get at the queue.
+                thread::sleep(Duration::from_millis(if cfg!(miri) { 2_000 } else { 50 }));
                 gate.open();
             }
         });

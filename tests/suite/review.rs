@@ -229,6 +229,14 @@ fn poll_in(fd: RawFd, timeout: i32) -> bool {
         events: libc::POLLIN,
         revents: 0,
     };
-    // SAFETY: the kernel reads and writes the one local structure.
-    unsafe { libc::poll(&mut poll, 1, timeout) > 0 }
+    let deadline = std::time::Instant::now() + std::time::Duration::from_millis(timeout as u64);
+    loop {
+        let left = deadline.saturating_duration_since(std::time::Instant::now());
+        // SAFETY: the kernel reads and writes the one local structure.
+        let count = unsafe { libc::poll(&mut poll, 1, left.as_millis() as i32) };
+        // A signal ends the call, not the wait.
+        if count >= 0 || left.is_zero() {
+            return count > 0;
+        }
+    }
 }
