@@ -30,6 +30,7 @@ mod files;
 mod files_abandoned;
 #[cfg(target_os = "linux")]
 mod files_linux;
+mod neighbours;
 mod numbers;
 mod panics;
 mod paths;
@@ -37,7 +38,6 @@ mod pool;
 mod promises;
 mod quiet;
 mod reentrancy;
-mod review;
 mod ring;
 mod scan;
 mod support;
