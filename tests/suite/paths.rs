@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use windlass::fs;
 
 use crate::bytes::numbered;
-use crate::support::{Folder, assert_same, on_every_driver, poll_once, quiet, turns};
+use crate::support::{Folder, assert_same, on_every_driver, poll_once, quiet, turns, uninterrupted};
 
 /// Everything below a folder: names, kinds, contents, and where links lead.
 fn everything(folder: &Path) -> Vec<(PathBuf, String)> {
@@ -217,7 +217,9 @@ fn calls_on_two_paths_do_what_std_does() {
                             1 => (fs::hard_link(&our_from, &our_to).await.map(|()| 0), {
                                 std::fs::hard_link(their_from, their_to).map(|()| 0)
                             }),
-                            2 => (fs::copy(&our_from, &our_to).await, std::fs::copy(their_from, their_to)),
+                            2 => (fs::copy(&our_from, &our_to).await, {
+                                uninterrupted(|| std::fs::copy(their_from, their_to))
+                            }),
                             _ => (fs::symlink(from, &our_to).await.map(|()| 0), {
                                 std::os::unix::fs::symlink(from, their_to).map(|()| 0)
                             }),

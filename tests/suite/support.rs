@@ -484,6 +484,16 @@ pub(crate) fn assert_same<T: PartialEq + std::fmt::Debug>(
     }
 }
 
+/// Calls std until no signal interrupts it: not all of std does that by itself.
+pub(crate) fn uninterrupted<T>(mut call: impl FnMut() -> std::io::Result<T>) -> std::io::Result<T> {
+    loop {
+        match call() {
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+            result => return result,
+        }
+    }
+}
+
 /// Lets the loop turn until nothing is in the air.
 pub(crate) async fn quiet() {
     while windlass::counters().in_air > 0 {

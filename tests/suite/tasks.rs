@@ -393,12 +393,20 @@ fn a_task_that_ends_with_a_dropped_read_in_the_air_is_joined_when_it_has_landed(
     });
 }
 
+/// In a process of its own: a process that another test starts has the listener too, from its fork to its exec.
 #[test]
 fn the_port_of_a_cancelled_server_is_free_once_it_is_joined() {
+    let test = "tasks::the_port_of_a_cancelled_server_is_free_once_it_is_joined";
+    match cfg!(miri) {
+        true => free_ports(),
+        false => crate::child::in_own_process(test, &[], free_ports),
+    }
+}
+
+fn free_ports() {
     on_every_driver(|case| {
         case.run(async {
-            // An address of its own: on the common one another test may be given the port in between, and on a fixed one
-            // another run of the suite.
+            // An address of its own: on the common one somebody else may be given the port in between.
             let [_, _, high, low] = std::process::id().to_be_bytes();
             let listener = TcpListener::bind((std::net::Ipv4Addr::new(127, 77, high, low), 0))
                 .await
