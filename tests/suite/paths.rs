@@ -218,7 +218,7 @@ fn calls_on_two_paths_do_what_std_does() {
                                 std::fs::hard_link(their_from, their_to).map(|()| 0)
                             }),
                             2 => (fs::copy(&our_from, &our_to).await, {
-                                uninterrupted(|| std::fs::copy(their_from, their_to))
+                                uninterrupted(|| std::fs::copy(&their_from, &their_to))
                             }),
                             _ => (fs::symlink(from, &our_to).await.map(|()| 0), {
                                 std::os::unix::fs::symlink(from, their_to).map(|()| 0)
