@@ -7,6 +7,8 @@ use std::io::{ErrorKind, Write};
 use std::os::fd::AsRawFd;
 use std::pin::pin;
 use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::Poll;
 use std::time::Duration;
 
@@ -372,7 +374,7 @@ fn no_byte_is_lost_with_a_dropped_read() {
                     turns(random.below(6)).await;
                 }
             });
-            read_with_drops(server, total).await;
+            read_with_drops(server, total, &AtomicUsize::new(0)).await;
             writer.await.unwrap();
         });
     });
@@ -386,6 +388,8 @@ fn no_byte_of_another_thread_is_lost_with_a_dropped_read() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let mut client = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (server, _) = listener.accept().unwrap();
+        let read = Arc::new(AtomicUsize::new(0));
+        let so_far = read.clone();
         let writer = std::thread::spawn(move || {
             let mut random = Random::new(5);
             let mut at = 0;
@@ -394,21 +398,27 @@ fn no_byte_of_another_thread_is_lost_with_a_dropped_read() {
                 let chunk: Vec<u8> = (at..end).map(byte_at).collect();
                 client.write_all(&chunk).unwrap();
                 at = end;
-                // Often enough the reader is ahead: who never waits is never dropped.
+                // Often enough the reader has read everything and waits: who never waits is never dropped. It may also wait
+                // for more than there is, so not for long.
                 if random.below(8) == 0 {
-                    std::thread::sleep(std::time::Duration::from_micros(50));
+                    let begin = std::time::Instant::now();
+                    while so_far.load(Ordering::Relaxed) < at && begin.elapsed() < Duration::from_millis(1) {
+                        std::thread::yield_now();
+                    }
+                    std::thread::sleep(Duration::from_micros(50));
                 }
                 for _ in 0..random.below(2_000) {
                     std::hint::spin_loop();
                 }
             }
         });
-        case.run(async move { read_with_drops(TcpStream::from_std(server).unwrap(), total).await });
+        case.run(async move { read_with_drops(TcpStream::from_std(server).unwrap(), total, &read).await });
         writer.join().unwrap();
     });
 }
 
-async fn read_with_drops(stream: TcpStream, total: usize) {
+/// Counts in `read` how far it is.
+async fn read_with_drops(stream: TcpStream, total: usize, read: &AtomicUsize) {
     let mut random = Random::new(6);
     let mut at = 0;
     let mut dropped = 0;
@@ -440,6 +450,7 @@ async fn read_with_drops(stream: TcpStream, total: usize) {
                     assert_eq!(byte, byte_at(at), "at byte {at} of {total}");
                     at += 1;
                 }
+                read.store(at, Ordering::Relaxed);
             }
             // The last bytes of the stream, too few for this call: they are still to be read.
             Some(Err(error)) => assert_eq!(error.kind(), ErrorKind::UnexpectedEof),
