@@ -126,9 +126,12 @@ pub(crate) fn guard(what: &str, call: impl FnOnce()) {
 /// something.
 pub(crate) fn report(exception: Exception) {
     let handler = LoopCore::try_current().and_then(|core| core.exception_handler.borrow().clone());
-    let told = catch_unwind(AssertUnwindSafe(|| match &handler {
-        Some(handler) => handler(&exception),
-        None => print(&exception),
+    let told = catch_unwind(AssertUnwindSafe(|| {
+        crate::trace::exception(&exception);
+        match &handler {
+            Some(handler) => handler(&exception),
+            None => print(&exception),
+        }
     }));
     if let Err(payload) = told {
         print(&exception);

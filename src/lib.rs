@@ -43,8 +43,10 @@
 //!
 //! - `proactor` (default): the completion-based driver, io_uring on Linux.
 //! - `reactor` (default): the readiness-based driver, epoll on Linux and kqueue on macOS and the BSDs, through mio.
+//! - `tracing`: tasks, operations and exceptions are told to a `tracing` subscriber, under the targets `windlass::task`,
+//!   `windlass::op` and `windlass::loop`.
 //!
-//! Each alone builds without the other's crates. With both, [`DriverChoice::Auto`] takes the proactor where the kernel
+//! Each driver alone builds without the other's crates. With both, [`DriverChoice::Auto`] takes the proactor where the kernel
 //! lets it, and else the reactor; [`EventLoop::describe`] says which and why.
 
 #[cfg(not(any(feature = "proactor", feature = "reactor")))]
@@ -84,6 +86,7 @@ mod sys;
 pub mod task;
 pub mod time;
 mod timers;
+mod trace;
 mod watch;
 
 pub mod driver;

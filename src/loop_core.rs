@@ -409,6 +409,7 @@ impl LoopCore {
         // Look-ups may take long, and nobody waits for them any more.
         self.files.shutdown(Shutdown::Detach);
         self.blocking.shutdown(self.blocking_shutdown);
+        crate::trace::loop_closed();
         // It may hold streams, and those hold this loop.
         let handler = self.exception_handler.take();
         crate::exception::guard("the exception handler's destructor", || drop(handler));

@@ -228,6 +228,7 @@ impl Builder {
             Some(driver) => driver,
             None => choose(self.choice, &self.settings)?,
         };
+        crate::trace::loop_opened(&driver.describe());
         Ok(EventLoop::from_core(LoopCore::new(driver, &self.settings)))
     }
 }

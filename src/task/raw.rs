@@ -192,6 +192,7 @@ pub(crate) unsafe fn spawn_unchecked<F: Future>(
     let header = unsafe { NonNull::new_unchecked(Box::into_raw(task)) }.cast::<Header>();
     let raw = RawTask(header);
     raw.header().place.set(core.tasks.borrow_mut().insert(raw));
+    crate::trace::task_spawned(raw.id(), raw.name(), spawned_at);
     let runnable = Runnable(raw);
     if core.is_closed() {
         drop(runnable);
@@ -307,6 +308,7 @@ impl RawTask {
         let header = self.header();
         let listed = core.tasks.borrow_mut().try_remove(header.place.get());
         debug_assert!(listed == Some(self));
+        crate::trace::task_ended(header.id);
         if !header.joinable.get() {
             self.drop_output();
         }

@@ -257,16 +257,17 @@ fn what_is_not_slow_is_not_told() {
 fn tasks_left_at_the_end_are_listed() {
     on_every_driver(|case| {
         let (event_loop, told) = watched(case, Duration::from_secs(60));
-        let _left = event_loop.run_until_complete(async {
+        let left = event_loop.run_until_complete(async {
             let (one, other) = pair().await;
             let reader = Builder::new().name("reader").spawn(async move {
                 let _other = other;
                 drop(one.read(vec![0; 8]).await);
             });
             turns(3).await;
-            reader
+            vec![reader]
         });
         drop(event_loop);
+        drop(left);
         let told = told.take();
         assert_eq!(told.len(), 1, "{told:?}");
         assert!(told[0].contains("1 task\n"), "{told:?}");
