@@ -379,6 +379,49 @@ fn a_dump_tells_what_each_task_waits_for() {
     });
 }
 
+/// A task that waited for a promise and now waits for bytes says the latter alone.
+#[test]
+fn a_dump_forgets_what_is_over() {
+    on_every_driver(|case| {
+        case.run(async {
+            let (one, _other) = pair().await;
+            let (promise, placeholder) = windlass::promise::<()>();
+            let task = windlass::spawn(async move {
+                placeholder.await.expect("it is kept");
+                drop(one.read(vec![0; 8]).await);
+            });
+            turns(2).await;
+            promise.resolve(()).expect("it is awaited");
+            turns(3).await;
+            let dump = windlass::dump();
+            let found = dump
+                .tasks
+                .iter()
+                .find(|found| found.id == task.id())
+                .expect("it is there");
+            assert!(
+                matches!(found.waits_for[..], [Waiting::Op { name: "recv", .. }]),
+                "{dump}"
+            );
+        });
+    });
+}
+
+/// Not one for each tick that fell into it.
+#[test]
+fn a_stall_is_one_late_tick() {
+    on_every_kernel_driver(|case| {
+        case.run(async {
+            let meter = StallMeter::start(Duration::from_millis(2));
+            compute(Duration::from_millis(200));
+            turns(20).await;
+            let report = meter.report();
+            // The others would come in the turns that follow, one each.
+            assert!((1..=4).contains(&report.ticks), "{report:?}");
+        });
+    });
+}
+
 #[test]
 fn a_stall_is_seen_and_a_sleep_is_none() {
     on_every_kernel_driver(|case| {
