@@ -413,6 +413,7 @@ fn a_stall_is_one_late_tick() {
     on_every_kernel_driver(|case| {
         case.run(async {
             let meter = StallMeter::start(Duration::from_millis(2));
+            turns(2).await;
             compute(Duration::from_millis(200));
             turns(20).await;
             let report = meter.report();
