@@ -75,6 +75,7 @@ mod promise;
 mod reactor;
 mod remote;
 mod runtime;
+pub mod signal;
 mod sys;
 pub mod task;
 pub mod time;

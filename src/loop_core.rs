@@ -81,6 +81,8 @@ pub(crate) struct LoopCore {
     blocking_shutdown: Shutdown,
     /// Foreign descriptors, and whom to call.
     pub(crate) watchers: RefCell<HashMap<(Fd, Direction), Watcher>>,
+    /// Who listens to signals on this loop.
+    pub(crate) signals: RefCell<Weak<crate::signal::Room>>,
     pub(crate) exception_handler: RefCell<Option<ExceptionHandler>>,
     pub(crate) counters: LoopCounters,
     /// Set by `stop`; the loop ends after the current turn.
@@ -117,6 +119,7 @@ impl LoopCore {
             uncarried: RefCell::default(),
             blocking_shutdown: settings.blocking_shutdown,
             watchers: RefCell::default(),
+            signals: RefCell::default(),
             exception_handler: RefCell::default(),
             counters: LoopCounters::default(),
             stopping: Cell::new(false),

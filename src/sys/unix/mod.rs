@@ -5,6 +5,7 @@
 
 mod files;
 mod perform;
+pub(crate) mod signals;
 
 use std::io;
 use std::net::SocketAddr;
