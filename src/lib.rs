@@ -74,6 +74,7 @@ mod op;
 pub mod pipe;
 mod prims;
 mod proactor;
+pub mod process;
 mod promise;
 mod reactor;
 mod remote;

@@ -5,6 +5,7 @@
 
 mod files;
 mod perform;
+pub(crate) mod processes;
 pub(crate) mod signals;
 
 use std::io;
