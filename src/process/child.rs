@@ -10,6 +10,7 @@ use std::task::Poll;
 use super::running::Running;
 use super::streams::{ChildStderr, ChildStdin, ChildStdout};
 use crate::loop_core::LoopCore;
+use crate::signal::SignalKind;
 
 /// A child that was started with [`Command::spawn`](super::Command::spawn).
 ///
@@ -102,6 +103,26 @@ impl Child {
             self.state = State::Ended(status);
         }
         Ok(ended)
+    }
+
+    /// Sends a signal: [`SignalKind::terminate`] asks it to end. Does nothing to a child whose end is known.
+    ///
+    /// ```
+    /// use std::os::unix::process::ExitStatusExt;
+    /// use windlass::{process::Command, signal::SignalKind};
+    /// windlass::run(async {
+    ///     let mut child = Command::new("sleep").arg("1000").spawn()?;
+    ///     child.send_signal(SignalKind::terminate())?;
+    ///     assert_eq!(child.wait().await?.signal(), Some(SignalKind::terminate().as_raw()));
+    ///     Ok::<(), std::io::Error>(())
+    /// })??;
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    pub fn send_signal(&self, kind: SignalKind) -> io::Result<()> {
+        match &self.state {
+            State::Running(running) => running.send_signal(kind.as_raw()),
+            State::Ended(_) | State::Left => Ok(()),
+        }
     }
 
     /// Sends `SIGKILL`, without waiting for the end. Does nothing to a child whose end is known.

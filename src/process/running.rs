@@ -74,6 +74,11 @@ impl Running {
         self.child.kill()
     }
 
+    pub(super) fn send_signal(&self, number: i32) -> io::Result<()> {
+        // Nobody has waited for the child, so the number is its own.
+        sys::processes::send_signal(self.child.id(), number)
+    }
+
     pub(super) fn try_wait(&mut self) -> io::Result<Option<ExitStatus>> {
         self.child.try_wait()
     }

@@ -35,6 +35,7 @@ mod numbers;
 mod panics;
 mod paths;
 mod pool;
+#[cfg(target_os = "linux")]
 mod processes;
 mod promises;
 mod quiet;

@@ -49,3 +49,12 @@ pub(crate) fn set_blocking(descriptor: &OwnedFd) -> io::Result<()> {
     }
     Ok(())
 }
+
+/// Sends a signal to a process that is a child of ours and was not waited for.
+pub(crate) fn send_signal(process: u32, number: i32) -> io::Result<()> {
+    // SAFETY: kill(2) takes two numbers and touches no memory of ours.
+    match unsafe { libc::kill(process as libc::pid_t, number) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
