@@ -15,8 +15,8 @@
 //!   loop closed before that  a thread inherits all that are left: poll(2) on their pidfds; ends with the last of them
 //! ```
 //!
-//! Starting is std's own `fork` and `exec` (or `posix_spawn`), and blocks for as long as they take: some 0.5 ms for a
-//! small program, see [`Command::spawn`].
+//! Starting is std's own `posix_spawn` (or `fork` and `exec`), and blocks for as long as that takes: see
+//! [`Command::spawn`].
 
 mod child;
 mod command;
