@@ -13,6 +13,9 @@ use crate::support::{
     Case, Folder, assert_same, on_every_driver, on_every_kernel_driver, open_descriptors, rounds, uninterrupted,
 };
 
+/// What should happen at once and has not happened after this, will not happen.
+const LONG: Duration = Duration::from_secs(20);
+
 /// What a shell does.
 fn shell(script: &str) -> Command {
     let mut command = Command::new("sh");
@@ -42,7 +45,7 @@ fn threads() -> usize {
 /// Waits until a condition holds.
 #[track_caller]
 fn until(what: &str, mut holds: impl FnMut() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(60);
+    let deadline = Instant::now() + LONG;
     while !holds() {
         assert!(Instant::now() < deadline, "{what}: {:?}", children());
         std::thread::sleep(Duration::from_millis(2));
@@ -50,7 +53,7 @@ fn until(what: &str, mut holds: impl FnMut() -> bool) {
 }
 
 async fn until_on_loop(what: &str, mut holds: impl FnMut() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(60);
+    let deadline = Instant::now() + LONG;
     while !holds() {
         assert!(Instant::now() < deadline, "{what}: {:?}", children());
         sleep(Duration::from_millis(2)).await;
@@ -173,7 +176,8 @@ fn much_output_on_both_pipes() {
                 let before = open_descriptors();
                 // Errors first: who reads the output to its end before, waits for ever.
                 let script = format!("yes e | head -c {MUCH} >&2; yes o | head -c {MUCH}; yes e | head -c {MUCH} >&2");
-                let output = shell(&script).output().await.expect("it starts");
+                let output = timeout(LONG, async { shell(&script).output().await });
+                let output = output.await.expect("nobody waits for the other").expect("it starts");
                 assert!(output.status.success());
                 assert!(
                     output.stdout == b"o\n".repeat(MUCH / 2),
@@ -219,12 +223,7 @@ fn waits(case: Case) {
         // `cat` ends when its input does, which waiting closes.
         let mut child = Command::new("cat").stdin(Stdio::piped()).spawn().expect("it starts");
         assert!(child.stdin.is_some());
-        assert!(
-            timeout(Duration::from_secs(60), child.wait())
-                .await
-                .expect("it ends")
-                .is_ok()
-        );
+        assert!(timeout(LONG, child.wait()).await.expect("it ends").is_ok());
 
         let mut child = shell("read line; exit 5")
             .stdin(Stdio::piped())
@@ -239,7 +238,7 @@ fn waits(case: Case) {
         stdin.write_all("go\n").await.0.expect("it reads");
         let id = child.id().expect("it is not waited for");
         for _ in 0..2 {
-            let ended = timeout(Duration::from_secs(60), child.wait()).await.expect("it ends");
+            let ended = timeout(LONG, child.wait()).await.expect("it ends");
             assert_eq!(ended.expect("a status").code(), Some(5));
         }
         assert_eq!(
@@ -281,7 +280,7 @@ fn many_at_once(case: Case) {
             })
             .collect();
         for waiting in waiting {
-            let waited = timeout(Duration::from_secs(60), waiting).await.expect("each ends");
+            let waited = timeout(LONG, waiting).await.expect("each ends");
             let (code, ended) = waited.expect("no panic");
             assert_eq!(ended, Some(code));
         }
@@ -442,32 +441,38 @@ fn out_of_descriptors_nothing_is_left_behind() {
         on_every_kernel_driver(|case| {
             let event_loop = case.event_loop();
             let run = async {
-                let (mut started, mut refused) = (0, 0);
-                for left in 0..16 {
-                    let hoard = hoard(left);
-                    let before = open_descriptors();
-                    let mut command = Command::new("true");
-                    command
-                        .stdin(Stdio::piped())
-                        .stdout(Stdio::piped())
-                        .stderr(Stdio::piped());
-                    match command.spawn() {
-                        Ok(mut child) => {
-                            let waited = timeout(Duration::from_secs(60), child.wait()).await;
-                            assert!(waited.expect("it ends").expect("a status").success());
-                            started += 1;
+                // Without pipes it can be started, and then it may be that nobody could hear of its end.
+                for piped in [false, true] {
+                    let (mut started, mut refused) = (0, 0);
+                    for left in 0..16 {
+                        let mut command = Command::new("sleep");
+                        command.arg("1000");
+                        if piped {
+                            command
+                                .stdin(Stdio::piped())
+                                .stdout(Stdio::piped())
+                                .stderr(Stdio::piped());
                         }
-                        Err(error) => {
-                            assert_eq!(windlass::os_code(&error), Some(libc::EMFILE), "{error}");
-                            refused += 1;
+                        let hoard = hoard(left);
+                        match command.spawn() {
+                            Ok(mut child) => {
+                                child.start_kill().expect("it runs");
+                                let ended = timeout(LONG, child.wait()).await.expect("it ends");
+                                assert_eq!(ended.expect("a status").signal(), Some(libc::SIGKILL));
+                                started += 1;
+                            }
+                            Err(error) => {
+                                assert_eq!(windlass::os_code(&error), Some(libc::EMFILE), "{error}");
+                                assert!(error.to_string().contains("sleep"), "{error}");
+                                refused += 1;
+                            }
                         }
+                        // Looking for children needs a descriptor too.
+                        drop(hoard);
+                        until_on_loop("no child is left", || children().is_empty()).await;
                     }
-                    // The list of descriptors needs one itself.
-                    drop(hoard);
-                    until_on_loop("no child is left", || children().is_empty()).await;
-                    let _ = before;
+                    assert!(started > 0 && refused > 0, "{started} started, {refused} refused");
                 }
-                assert!(started > 0 && refused > 0, "{started} started, {refused} refused");
             };
             let before = open_descriptors();
             event_loop.run_until_complete(run).expect("the loop runs");
@@ -494,7 +499,7 @@ fn a_child_that_somebody_else_waited_for() {
             case.run(async {
                 let mut ours = Command::new("true").spawn().expect("it starts");
                 steal(ours.id().expect("a number"));
-                let waited = timeout(Duration::from_secs(60), ours.wait()).await;
+                let waited = timeout(LONG, ours.wait()).await;
                 assert_same("wait", waited.expect("no hang"), theirs);
             });
         });

@@ -18,6 +18,9 @@ use crate::support::{
     assert_idle, on_every_driver, on_every_kernel_driver, open_descriptors, poll_once, poll_with, rounds, waker_calling,
 };
 
+/// What should come at once and has not come after this, will not come.
+const LONG: Duration = Duration::from_secs(20);
+
 const USER1: SignalKind = SignalKind::user_defined1();
 const USER2: SignalKind = SignalKind::user_defined2();
 
@@ -111,7 +114,7 @@ fn every_listener_of_every_loop_hears_it() {
             for _ in 0..5 {
                 // All have heard the last one, and listen.
                 for _ in &threads {
-                    is_ready.recv_timeout(Duration::from_secs(60)).expect("each loop hears");
+                    is_ready.recv_timeout(LONG).expect("each loop hears");
                 }
                 send(USER1);
             }
@@ -146,7 +149,7 @@ fn a_storm_coalesces_and_loses_nothing() {
                     let mut heard = 0;
                     // After the last one there is always one more to hear.
                     while sent.load(Ordering::SeqCst) < storm || heard == 0 {
-                        let one = timeout(Duration::from_secs(60), listener.recv()).await;
+                        let one = timeout(LONG, listener.recv()).await;
                         assert_eq!(one.expect("a signal is lost"), Some(()));
                         heard += 1;
                     }
@@ -168,7 +171,7 @@ fn the_last_of_each_burst_is_heard() {
                     for _ in 0..=round % 3 {
                         send(USER1);
                     }
-                    let heard = timeout(Duration::from_secs(60), listener.recv()).await;
+                    let heard = timeout(LONG, listener.recv()).await;
                     assert_eq!(heard.expect("a signal is lost"), Some(()), "round {round}");
                     // The kernel may run the handler on a thread that is slow to get to it.
                     while timeout(Duration::from_millis(0), listener.recv()).await.is_ok() {}
@@ -325,7 +328,7 @@ fn a_listener_polled_on_another_loop() {
                 let waiting = windlass::spawn(async move { listener.recv().await });
                 sleep(Duration::from_millis(5)).await;
                 theirs.close();
-                let end = timeout(Duration::from_secs(60), waiting).await;
+                let end = timeout(LONG, waiting).await;
                 assert_eq!(end.expect("nobody is left waiting").expect("no panic"), None);
             });
         });
