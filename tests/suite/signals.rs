@@ -94,27 +94,35 @@ fn ctrl_c_is_heard_again_and_again() {
 fn every_listener_of_every_loop_hears_it() {
     in_own_process("signals::every_listener_of_every_loop_hears_it", &[], || {
         on_every_kernel_driver(|case| {
+            const TIMES: usize = 5;
+            const EACH: usize = 10;
             let (ready, is_ready) = mpsc::channel();
             let threads: Vec<_> = (0..4)
                 .map(|_| {
                     let ready = ready.clone();
                     std::thread::spawn(move || {
                         case.run(async {
-                            let mut listeners: Vec<_> = (0..10).map(|_| signal(USER1).expect("a signal")).collect();
-                            for _ in 0..5 {
-                                ready.send(()).expect("the test waits");
-                                for listener in &mut listeners {
-                                    assert_eq!(listener.recv().await, Some(()));
-                                }
+                            let listen = || {
+                                let (ready, mut listener) = (ready.clone(), signal(USER1).expect("a signal"));
+                                windlass::spawn(async move {
+                                    for _ in 0..TIMES {
+                                        ready.send(()).expect("the test waits");
+                                        assert_eq!(listener.recv().await, Some(()));
+                                    }
+                                })
+                            };
+                            let listeners: Vec<_> = (0..EACH).map(|_| listen()).collect();
+                            for listener in listeners {
+                                listener.await.expect("no panic");
                             }
                         });
                     })
                 })
                 .collect();
-            for _ in 0..5 {
+            for _ in 0..TIMES {
                 // All have heard the last one, and listen.
-                for _ in &threads {
-                    is_ready.recv_timeout(LONG).expect("each loop hears");
+                for _ in 0..threads.len() * EACH {
+                    is_ready.recv_timeout(LONG).expect("each of them hears");
                 }
                 send(USER1);
             }
