@@ -18,6 +18,7 @@ use crate::driver::FlightId;
 use crate::io::IoBufMut;
 use crate::loop_core::LoopCore;
 use crate::sys::Envelope;
+use crate::task::Reason;
 
 /// One direction of a descriptor.
 #[derive(Default)]
@@ -231,6 +232,7 @@ impl<'a> Future for Holding<'a> {
             if !turnstile.held.replace(true) {
                 return Poll::Ready(Hold { lane: self.lane });
             }
+            crate::task::waits_for(Reason::Named("its turn"));
             let ticket = turnstile.next_ticket.get();
             turnstile.next_ticket.set(ticket + 1);
             let waker = Some(cx.waker().clone());
@@ -249,6 +251,7 @@ impl<'a> Future for Holding<'a> {
             self.ticket = None;
             return Poll::Ready(Hold { lane });
         }
+        crate::task::waits_for(Reason::Named("its turn"));
         let mut waker = Some(cx.waker().clone());
         if let Some(waiting) = turnstile.waiting.borrow_mut().iter_mut().find(|w| w.ticket == ticket) {
             std::mem::swap(&mut waiting.waker, &mut waker);

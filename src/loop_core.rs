@@ -23,7 +23,7 @@ use crate::callback::Callback;
 use crate::driver::{Closed, Completion, Control, Driver, FlightId, Landing, Outcome, Reply, Wait};
 use crate::exception::{Exception, report};
 use crate::flight::FlightTable;
-use crate::metrics::LoopCounters;
+use crate::metrics::{LoopCounters, LoopTimes};
 use crate::op::Direction;
 use crate::remote::Letterbox;
 use crate::runtime::Settings;
@@ -87,6 +87,9 @@ pub(crate) struct LoopCore {
     pub(crate) signals: RefCell<Weak<crate::signal::Room>>,
     pub(crate) exception_handler: RefCell<Option<ExceptionHandler>>,
     pub(crate) counters: LoopCounters,
+    pub(crate) times: LoopTimes,
+    /// Debug mode: what runs longer than this is told.
+    pub(crate) slow: Option<Duration>,
     /// Set by `stop`; the loop ends after the current turn.
     pub(crate) stopping: Cell<bool>,
     closed: Cell<bool>,
@@ -109,6 +112,7 @@ thread_local! {
 impl LoopCore {
     pub(crate) fn new(driver: Box<dyn Driver>, settings: &Settings) -> Rc<LoopCore> {
         let letterbox = Arc::new(Letterbox::new(driver.notifier()));
+        let times = LoopTimes::new(settings.measures_time, driver.now());
         Rc::new_cyclic(|this| LoopCore {
             driver: RefCell::new(driver),
             flights: RefCell::default(),
@@ -125,6 +129,8 @@ impl LoopCore {
             signals: RefCell::default(),
             exception_handler: RefCell::default(),
             counters: LoopCounters::default(),
+            times,
+            slow: settings.debug.then_some(settings.slow_callback),
             stopping: Cell::new(false),
             closed: Cell::new(false),
             current_task: Cell::new(None),
@@ -152,7 +158,9 @@ impl LoopCore {
     pub(crate) fn current<'a>(call: &str) -> &'a LoopCore {
         match LoopCore::try_current() {
             Some(core) => core,
-            None => panic!("windlass: `{call}` was called outside of an event loop: call it inside `windlass::run`"),
+            None => panic!(
+                "windlass: `{call}` was called outside of an event loop: call it inside `windlass::run`, or from another thread through a `LoopHandle`"
+            ),
         }
     }
 
@@ -164,7 +172,11 @@ impl LoopCore {
     pub(crate) fn enter(&self) -> Entered {
         let core = self.rc();
         let outer = CURRENT.replace(&raw const *core);
-        Entered { core, outer }
+        Entered {
+            core,
+            outer,
+            runs: false,
+        }
     }
 
     /// The same, to run it: refused while any loop is running here.
@@ -179,7 +191,10 @@ impl LoopCore {
         }
         // An outer loop may have waited for us: from here on nobody need wake it.
         self.letterbox.wake_up();
-        Ok(self.enter())
+        self.begin_run();
+        let mut entered = self.enter();
+        entered.runs = true;
+        Ok(entered)
     }
 
     // The steps of a turn.
@@ -211,7 +226,11 @@ impl LoopCore {
             false => LOOK,
         };
         let mut landed = self.landed.take();
+        let began = self.begin_poll(wait);
         let result = self.driver.borrow_mut().poll(&mut landed, wait);
+        if let Some(began) = began {
+            self.end_poll(wait, began);
+        }
         if asleep {
             self.letterbox.wake_up();
         }
@@ -268,6 +287,14 @@ impl LoopCore {
         let Some(next) = self.ready.borrow_mut().pop_front() else {
             return;
         };
+        if self.slow.is_some() {
+            return self.run_watched(next);
+        }
+        self.run_one(next);
+    }
+
+    #[inline]
+    pub(crate) fn run_one(&self, next: Ready) {
         match next {
             Ready::Task(runnable) => runnable.run(self),
             Ready::Call(callback) => {
@@ -353,6 +380,7 @@ impl LoopCore {
             return;
         }
         let _entered = self.enter();
+        self.tell_pending_tasks();
         self.cancel_tasks();
         self.drop_watchers();
         self.drop_stdio();
@@ -388,6 +416,7 @@ impl LoopCore {
         // Look-ups may take long, and nobody waits for them any more.
         self.files.shutdown(Shutdown::Detach);
         self.blocking.shutdown(self.blocking_shutdown);
+        crate::trace::loop_closed();
         // It may hold streams, and those hold this loop.
         let handler = self.exception_handler.take();
         crate::exception::guard("the exception handler's destructor", || drop(handler));
@@ -476,11 +505,16 @@ impl std::fmt::Debug for LoopCore {
 pub(crate) struct Entered {
     core: Rc<LoopCore>,
     outer: *const LoopCore,
+    /// To run it.
+    runs: bool,
 }
 
 impl Drop for Entered {
     fn drop(&mut self) {
         debug_assert!(ptr::eq(CURRENT.get(), &raw const *self.core));
         CURRENT.set(self.outer);
+        if self.runs {
+            self.core.end_run();
+        }
     }
 }

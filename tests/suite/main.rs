@@ -30,6 +30,7 @@ mod files;
 mod files_abandoned;
 #[cfg(target_os = "linux")]
 mod files_linux;
+mod insight;
 mod neighbours;
 mod numbers;
 mod panics;
