@@ -36,11 +36,15 @@ mod numbers;
 mod panics;
 mod paths;
 mod pool;
+#[cfg(target_os = "linux")]
+mod processes;
 mod promises;
 mod quiet;
 mod reentrancy;
 mod ring;
 mod scan;
+mod signals;
+mod stdio;
 mod support;
 mod tasks;
 mod tcp;
