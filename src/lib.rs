@@ -96,7 +96,7 @@ pub mod driver;
 pub use blocking::spawn_blocking;
 pub use callback::{Handle, TimerHandle};
 pub use driver::DriverChoice;
-pub use dump::{Dump, TaskDump, TaskState, Waiting, dump};
+pub use dump::{Dump, DumpGuard, TaskDump, TaskState, Waiting, dump, dump_on};
 pub use error::os_code;
 pub use event_loop::{EventLoop, call_at, call_later, call_soon, counters};
 pub use exception::Exception;

@@ -25,6 +25,7 @@ use std::task::{Context, Poll};
 pub(crate) use self::room::Room;
 use crate::loop_core::LoopCore;
 use crate::sys;
+use crate::task::{Reason, waits_for};
 
 /// Which signal.
 ///
@@ -215,6 +216,9 @@ impl Signal {
     /// The same as a poll: the waker of the last call is woken.
     pub fn poll_recv(&mut self, cx: &mut Context<'_>) -> Poll<Option<()>> {
         let polled = self.room.poll_heard(self.kind.0, self.place, self.heard, cx);
+        if polled.is_pending() {
+            waits_for(Reason::Named("a signal"));
+        }
         polled.map(|count| count.map(|count| self.heard = count))
     }
 
