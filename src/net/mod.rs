@@ -19,6 +19,7 @@ mod listener;
 pub(crate) mod socket;
 mod split;
 mod stream;
+mod traits;
 
 pub use addr::ToSocketAddrs;
 pub use listener::TcpListener;

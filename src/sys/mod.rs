@@ -8,6 +8,7 @@
 //! - `perform`, an operation by the plain system call: a socket's if it need not wait, a file's until it is done; and
 //!   `connected`, how a connect has ended;
 //! - `monotonic`, the clock;
+//! - `find_byte`, the fastest search that there is;
 //! - the conversions between std's sockets and ours.
 
 #[cfg(unix)]

@@ -249,3 +249,13 @@ pub(crate) fn into_std<S: From<OwnedFd>>(fd: Fd) -> S {
     // SAFETY: the caller owned this open descriptor and does not use it any more.
     S::from(unsafe { OwnedFd::from_raw_fd(fd) })
 }
+
+/// Where a byte is first found. libc's search is several times as fast as a loop.
+pub(crate) fn find_byte(bytes: &[u8], byte: u8) -> Option<usize> {
+    // SAFETY: the call reads these bytes only, and keeps no pointer to them.
+    let found = unsafe { libc::memchr(bytes.as_ptr().cast(), byte.into(), bytes.len()) };
+    match found.is_null() {
+        true => None,
+        false => Some(found as usize - bytes.as_ptr() as usize),
+    }
+}
