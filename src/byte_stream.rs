@@ -12,7 +12,7 @@ use crate::driver::{Landing, Outcome};
 use crate::error::from_code;
 use crate::flight::{Fate, Flying};
 use crate::io::vectored::{lend_to_fill, lend_to_read, set_all_filled};
-use crate::io::{BufResult, IoBuf, IoBufMut, ManagedBuf, no_length, no_room};
+use crate::io::{BufResult, IoBuf, IoBufMut, KernelStream, ManagedBuf, no_length, no_room};
 use crate::op::{MAX_LEN, Medium, Op};
 use crate::sys::{IoVec, errno};
 
@@ -320,6 +320,14 @@ impl ByteStream {
                 }
             },
         )
+    }
+
+    /// For copies that need no buffer of ours: sockets of the kernel's.
+    pub(crate) fn kernel_stream(&self) -> Option<KernelStream> {
+        match self.medium {
+            Medium::Tcp if self.owned.fd() >= 0 => Some(KernelStream::new(self.owned.descriptor.clone())),
+            _ => None,
+        }
     }
 
     /// Shuts down one or both directions of a socket.

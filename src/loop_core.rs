@@ -27,7 +27,7 @@ use crate::metrics::LoopCounters;
 use crate::op::Direction;
 use crate::remote::Letterbox;
 use crate::runtime::Settings;
-use crate::sys::Fd;
+use crate::sys::{Duct, Fd};
 use crate::task::{Owner, RawTask, Runnable, TaskId};
 use crate::time::Instant;
 use crate::timers::{Action, TimerId, Timers};
@@ -81,6 +81,8 @@ pub(crate) struct LoopCore {
     blocking_shutdown: Shutdown,
     /// Foreign descriptors, and whom to call.
     pub(crate) watchers: RefCell<HashMap<(Fd, Direction), Watcher>>,
+    /// Empty ducts for copies, kept for the next.
+    pub(crate) ducts: RefCell<Vec<Duct>>,
     pub(crate) exception_handler: RefCell<Option<ExceptionHandler>>,
     pub(crate) counters: LoopCounters,
     /// Set by `stop`; the loop ends after the current turn.
@@ -117,6 +119,7 @@ impl LoopCore {
             uncarried: RefCell::default(),
             blocking_shutdown: settings.blocking_shutdown,
             watchers: RefCell::default(),
+            ducts: RefCell::default(),
             exception_handler: RefCell::default(),
             counters: LoopCounters::default(),
             stopping: Cell::new(false),

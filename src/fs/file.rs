@@ -312,7 +312,7 @@ impl File {
         let Some(position) = &self.position else {
             return read_exact_in_parts(&mut &*self, buf).await;
         };
-        let _hold = self.socket.descriptor.read.hold().await;
+        let _hold = self.owned.descriptor.read.hold().await;
         let len = buf.len() as u64;
         let (result, buf) = self.read_exact_at(buf, position.get()).await;
         if result.is_ok() {

@@ -14,6 +14,7 @@ use super::lines::Lines;
 use super::managed::ManagedBuf;
 use super::read::{AsyncBufRead, AsyncRead, HEAP_READ_LEN, ended_early, refuse_exact};
 use super::refused::{NotUtf8, TooLong};
+use super::splice::KernelStream;
 use super::split::Halves;
 use super::write::AsyncWrite;
 use crate::sys;
@@ -299,6 +300,13 @@ impl<R: AsyncRead> AsyncRead for BufReader<R> {
     async fn read_to_string(&mut self, limit: usize) -> io::Result<String> {
         self.held.read_to_string(&mut self.inner, limit).await
     }
+
+    fn kernel_stream(&self) -> Option<KernelStream> {
+        match self.held.bytes.is_empty() {
+            true => self.inner.kernel_stream(),
+            false => None,
+        }
+    }
 }
 
 impl<R: AsyncRead> AsyncBufRead for BufReader<R> {
@@ -329,6 +337,9 @@ impl<W: AsyncWrite> AsyncWrite for BufReader<W> {
     }
     async fn write_all_vectored<B: IoBuf>(&mut self, bufs: Vec<B>) -> BufResult<(), Vec<B>> {
         self.inner.write_all_vectored(bufs).await
+    }
+    fn kernel_stream(&self) -> Option<KernelStream> {
+        self.inner.kernel_stream()
     }
 }
 
@@ -384,6 +395,13 @@ impl<R: AsyncRead> AsyncRead for BufReaderHalf<'_, R> {
     }
     async fn read_to_string(&mut self, limit: usize) -> io::Result<String> {
         self.held.read_to_string(&mut self.inner, limit).await
+    }
+
+    fn kernel_stream(&self) -> Option<KernelStream> {
+        match self.held.bytes.is_empty() {
+            true => self.inner.kernel_stream(),
+            false => None,
+        }
     }
 }
 

@@ -1,10 +1,9 @@
 //! From one stream to another.
 //!
 //! A copy reads into the runtime's buffers and writes these as they are, one at a time: its memory is one buffer per
-//! direction, and a slow writer holds the reader back. `splice` was measured and left out; `docs/architecture.md` has the
-//! figures.
+//! direction, and a slow writer holds the reader back. Where much comes from one socket for another, the kernel moves it
+//! without us ([`splice`](super::splice)).
 
-use std::fmt;
 use std::future::Future;
 use std::io;
 use std::pin::pin;
@@ -13,6 +12,7 @@ use std::task::Poll;
 use super::coop;
 use super::managed::ManagedBuf;
 use super::read::AsyncRead;
+use super::splice::{BULK, LARGE, Stop, splice};
 use super::split::Halves;
 use super::write::AsyncWrite;
 use crate::error::context;
@@ -117,7 +117,10 @@ async fn pour_out<R: AsyncRead, W: AsyncWrite>(what: &str, reader: &mut R, write
     match writer.shutdown().await {
         // A connection that is gone already has nothing to end; who reads from it is told what became of it.
         Err(error) if error.kind() == io::ErrorKind::NotConnected => Ok(copied),
-        Err(error) => Err(explain(what, "shutting down", copied, error)),
+        Err(error) => Err(context(
+            format_args!("{what}, shutting down after {copied} bytes"),
+            error,
+        )),
         Ok(()) => Ok(copied),
     }
 }
@@ -125,22 +128,42 @@ async fn pour_out<R: AsyncRead, W: AsyncWrite>(what: &str, reader: &mut R, write
 /// Copies to the end. Gives how much was written, also with an error.
 async fn pour<R: AsyncRead, W: AsyncWrite>(what: &str, reader: &mut R, writer: &mut W) -> (u64, io::Result<()>) {
     let mut copied = 0;
+    let result = pour_and_count(reader, writer, &mut copied).await;
+    let result = result.map_err(|(side, error)| context(format_args!("{what}, {side} after {copied} bytes"), error));
+    (copied, result)
+}
+
+async fn pour_and_count<R: AsyncRead, W: AsyncWrite>(
+    reader: &mut R,
+    writer: &mut W,
+    copied: &mut u64,
+) -> Result<(), (&'static str, io::Error)> {
     let mut to_flush = false;
+    // How much has come in large pieces, one after the other.
+    let mut large = 0;
+    let mut can_splice = true;
     loop {
         coop().await;
-        let bytes = match next_piece(reader, writer, &mut to_flush).await {
-            Ok(bytes) => bytes,
-            Err((side, error)) => return (copied, Err(explain(what, side, copied, error))),
-        };
+        let bytes = next_piece(reader, writer, &mut to_flush).await?;
         if bytes.is_empty() {
-            return (copied, Ok(()));
+            return Ok(());
         }
-        let len = bytes.len() as u64;
-        if let Err(error) = writer.write_all(bytes).await.0 {
-            return (copied, Err(explain(what, "writing", copied, error)));
-        }
-        copied += len;
+        let len = bytes.len();
+        writer.write_all(bytes).await.0.map_err(|error| ("writing", error))?;
+        *copied += len as u64;
         to_flush = true;
+        large = if len < LARGE { 0 } else { large + len };
+        if large >= BULK
+            && can_splice
+            && let (Some(source), Some(sink)) = (reader.kernel_stream(), writer.kernel_stream())
+        {
+            large = 0;
+            match splice(&source, &sink, copied).await? {
+                Stop::End => return Ok(()),
+                Stop::Slack => {}
+                Stop::Unable => can_splice = false,
+            }
+        }
     }
 }
 
@@ -165,8 +188,4 @@ async fn next_piece<R: AsyncRead, W: AsyncWrite>(
         Poll::Pending => reading.await,
     };
     read.map_err(|error| ("reading", error))
-}
-
-fn explain(what: impl fmt::Display, side: &str, copied: u64, error: io::Error) -> io::Error {
-    context(format_args!("{what}, {side} after {copied} bytes"), error)
 }

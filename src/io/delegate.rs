@@ -7,66 +7,73 @@ use super::BufResult;
 use super::buf::{IoBuf, IoBufMut};
 use super::managed::ManagedBuf;
 use super::read::{AsyncBufRead, AsyncRead};
+use super::splice::KernelStream;
 use super::write::AsyncWrite;
 
-/// `AsyncRead` for a stream by its own calls of the same names, so that what these promise holds for generic code too.
-macro_rules! reads_by_its_own_calls {
-    ($($stream:ty),*) => {$(
-        impl $crate::io::AsyncRead for $stream {
+/// `AsyncRead` for a type that has a `fn bytes(&self) -> &ByteStream`, by the calls that its own methods are made of.
+macro_rules! reads_its_bytes {
+    ([$($generics:tt)*] $stream:ty) => {
+        impl<$($generics)*> $crate::io::AsyncRead for $stream {
             async fn read<B: $crate::io::IoBufMut>(&mut self, buf: B) -> $crate::io::BufResult<usize, B> {
-                (*self).read(buf).await
+                self.bytes().read(buf).await
             }
             async fn read_managed(&mut self) -> std::io::Result<$crate::io::ManagedBuf> {
-                (*self).read_managed().await
+                self.bytes().read_managed().await
             }
             async fn read_vectored<B: $crate::io::IoBufMut>(
                 &mut self,
                 bufs: Vec<B>,
             ) -> $crate::io::BufResult<usize, Vec<B>> {
-                (*self).read_vectored(bufs).await
+                self.bytes().read_vectored(bufs).await
             }
             async fn read_exact<B: $crate::io::IoBufMut>(&mut self, buf: B) -> $crate::io::BufResult<(), B> {
-                (*self).read_exact(buf).await
+                self.bytes().read_exact(buf).await
+            }
+            fn kernel_stream(&self) -> Option<$crate::io::KernelStream> {
+                self.bytes().kernel_stream()
             }
         }
-    )*};
+    };
 }
-pub(crate) use reads_by_its_own_calls;
+pub(crate) use reads_its_bytes;
 
-/// `AsyncWrite` for a stream by its own calls of the same names. `$end` ends its writing direction.
-macro_rules! writes_by_its_own_calls {
-    ($stream:ty, |$this:ident| $end:expr) => {
-        impl $crate::io::AsyncWrite for $stream {
+/// `AsyncWrite` for a socket, or a half of one, that has a `fn bytes(&self) -> &ByteStream`.
+macro_rules! writes_its_bytes {
+    ([$($generics:tt)*] $stream:ty) => {
+        impl<$($generics)*> $crate::io::AsyncWrite for $stream {
             async fn write<B: $crate::io::IoBuf>(&mut self, buf: B) -> $crate::io::BufResult<usize, B> {
-                (*self).write(buf).await
+                self.bytes().write(buf).await
             }
             /// Nothing is held back: there is nothing to do.
             async fn flush(&mut self) -> std::io::Result<()> {
                 Ok(())
             }
+            /// Ends the writing direction: the peer sees the end of the stream.
             async fn shutdown(&mut self) -> std::io::Result<()> {
-                let $this = &*self;
-                $end
+                self.bytes().shutdown(std::net::Shutdown::Write).await
             }
             async fn write_all<B: $crate::io::IoBuf>(&mut self, buf: B) -> $crate::io::BufResult<(), B> {
-                (*self).write_all(buf).await
+                self.bytes().write_all(buf).await
             }
             async fn write_vectored<B: $crate::io::IoBuf>(
                 &mut self,
                 bufs: Vec<B>,
             ) -> $crate::io::BufResult<usize, Vec<B>> {
-                (*self).write_vectored(bufs).await
+                self.bytes().write_vectored(bufs).await
             }
             async fn write_all_vectored<B: $crate::io::IoBuf>(
                 &mut self,
                 bufs: Vec<B>,
             ) -> $crate::io::BufResult<(), Vec<B>> {
-                (*self).write_all_vectored(bufs).await
+                self.bytes().write_all_vectored(bufs).await
+            }
+            fn kernel_stream(&self) -> Option<$crate::io::KernelStream> {
+                self.bytes().kernel_stream()
             }
         }
     };
 }
-pub(crate) use writes_by_its_own_calls;
+pub(crate) use writes_its_bytes;
 
 /// The traits for what points to a reader or writer.
 macro_rules! through_a_pointer {
@@ -89,6 +96,9 @@ macro_rules! through_a_pointer {
             }
             fn read_to_string(&mut self, limit: usize) -> impl Future<Output = io::Result<String>> {
                 (**self).read_to_string(limit)
+            }
+            fn kernel_stream(&self) -> Option<KernelStream> {
+                (**self).kernel_stream()
             }
         }
 
@@ -119,6 +129,9 @@ macro_rules! through_a_pointer {
             }
             fn write_all_vectored<B: IoBuf>(&mut self, bufs: Vec<B>) -> impl Future<Output = BufResult<(), Vec<B>>> {
                 (**self).write_all_vectored(bufs)
+            }
+            fn kernel_stream(&self) -> Option<KernelStream> {
+                (**self).kernel_stream()
             }
         }
     )*};

@@ -36,6 +36,7 @@ pub(crate) mod pool;
 mod read;
 mod refused;
 mod slice;
+mod splice;
 mod split;
 pub(crate) mod vectored;
 mod write;
@@ -51,7 +52,7 @@ pub(crate) use buf::{no_length, no_room};
 pub use buf_reader::{BufReader, BufReaderHalf};
 pub use buf_writer::{BufWriter, IntoInnerError};
 pub use copy::{copy, copy_bidirectional};
-pub(crate) use delegate::{reads_by_its_own_calls, writes_by_its_own_calls};
+pub(crate) use delegate::{reads_its_bytes, writes_its_bytes};
 pub use duplex::{DuplexStream, duplex};
 pub use lines::Lines;
 pub use managed::ManagedBuf;
@@ -61,6 +62,8 @@ pub(crate) use read::read_exact_in_parts;
 pub use read::{AsyncBufRead, AsyncRead};
 pub use refused::{NotUtf8, TooLong};
 pub use slice::Slice;
+#[doc(hidden)]
+pub use splice::KernelStream;
 pub use split::{Halves, Join, ReadHalf, UnsplitError, WriteHalf, join, split};
 pub use write::AsyncWrite;
 

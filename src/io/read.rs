@@ -12,6 +12,7 @@ use std::io;
 use super::buf::{IoBufMut, no_length, no_room};
 use super::managed::ManagedBuf;
 use super::refused::{NotUtf8, TooLong};
+use super::splice::KernelStream;
 use super::{BufResult, coop};
 
 /// What a managed read takes from the heap where there is no pool.
@@ -119,6 +120,12 @@ pub trait AsyncRead {
                 Err(error) => Err(error),
             }
         }
+    }
+
+    /// The kernel's stream behind this one, if there is nothing in between.
+    #[doc(hidden)]
+    fn kernel_stream(&self) -> Option<KernelStream> {
+        None
     }
 }
 

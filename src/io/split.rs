@@ -13,6 +13,7 @@ use super::BufResult;
 use super::buf::{IoBuf, IoBufMut};
 use super::managed::ManagedBuf;
 use super::read::{AsyncBufRead, AsyncRead};
+use super::splice::KernelStream;
 use super::write::AsyncWrite;
 
 /// A stream whose two directions can be used at the same time.
@@ -198,6 +199,9 @@ where
     async fn read_to_string(&mut self, limit: usize) -> io::Result<String> {
         AsyncRead::read_to_string(&mut &*self.stream, limit).await
     }
+    fn kernel_stream(&self) -> Option<KernelStream> {
+        AsyncRead::kernel_stream(&&*self.stream)
+    }
 }
 
 impl<T> AsyncWrite for WriteHalf<T>
@@ -221,6 +225,9 @@ where
     }
     async fn write_all_vectored<B: IoBuf>(&mut self, bufs: Vec<B>) -> BufResult<(), Vec<B>> {
         AsyncWrite::write_all_vectored(&mut &*self.stream, bufs).await
+    }
+    fn kernel_stream(&self) -> Option<KernelStream> {
+        AsyncWrite::kernel_stream(&&*self.stream)
     }
 }
 
@@ -324,6 +331,9 @@ impl<R: AsyncRead, W> AsyncRead for Join<R, W> {
     async fn read_to_string(&mut self, limit: usize) -> io::Result<String> {
         self.reader.read_to_string(limit).await
     }
+    fn kernel_stream(&self) -> Option<KernelStream> {
+        self.reader.kernel_stream()
+    }
 }
 
 impl<R: AsyncBufRead, W> AsyncBufRead for Join<R, W> {
@@ -353,5 +363,8 @@ impl<R, W: AsyncWrite> AsyncWrite for Join<R, W> {
     }
     async fn write_all_vectored<B: IoBuf>(&mut self, bufs: Vec<B>) -> BufResult<(), Vec<B>> {
         self.writer.write_all_vectored(bufs).await
+    }
+    fn kernel_stream(&self) -> Option<KernelStream> {
+        self.writer.kernel_stream()
     }
 }

@@ -4,6 +4,7 @@ use std::future::Future;
 use std::io;
 
 use super::buf::IoBuf;
+use super::splice::KernelStream;
 use super::{BufResult, coop};
 
 /// Something that bytes can be written to: sockets, files, memory, and whatever you make of them.
@@ -113,5 +114,11 @@ pub trait AsyncWrite {
             }
             (Ok(()), written)
         }
+    }
+
+    /// The kernel's stream behind this one, if there is nothing in between.
+    #[doc(hidden)]
+    fn kernel_stream(&self) -> Option<KernelStream> {
+        None
     }
 }

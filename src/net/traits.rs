@@ -1,16 +1,18 @@
 //! Sockets as the traits of [`io`](crate::io) see them: their own calls under the same names.
 
-use std::net::Shutdown;
-
-use super::split::{OwnedReadHalf, OwnedWriteHalf, ReadHalf, WriteHalf};
+use super::split::{Connection, OwnedReadHalf, OwnedWriteHalf, ReadHalf, WriteHalf};
 use super::stream::TcpStream;
-use crate::io::{Halves, reads_by_its_own_calls, writes_by_its_own_calls};
+use crate::io::{Halves, reads_its_bytes, writes_its_bytes};
 
-reads_by_its_own_calls!(TcpStream, &TcpStream, ReadHalf<'_>, OwnedReadHalf);
-writes_by_its_own_calls!(TcpStream, |stream| stream.shutdown(Shutdown::Write).await);
-writes_by_its_own_calls!(&TcpStream, |stream| stream.shutdown(Shutdown::Write).await);
-writes_by_its_own_calls!(WriteHalf<'_>, |half| half.shutdown().await);
-writes_by_its_own_calls!(OwnedWriteHalf, |half| half.shutdown().await);
+reads_its_bytes!([] TcpStream);
+reads_its_bytes!([] & TcpStream);
+writes_its_bytes!([] TcpStream);
+writes_its_bytes!([] & TcpStream);
+
+reads_its_bytes!([S: Connection] ReadHalf<'_, S>);
+reads_its_bytes!([S: Connection] OwnedReadHalf<S>);
+writes_its_bytes!([S: Connection] WriteHalf<'_, S>);
+writes_its_bytes!([S: Connection] OwnedWriteHalf<S>);
 
 impl Halves for TcpStream {
     type ReadHalf<'a> = ReadHalf<'a>;

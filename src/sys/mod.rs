@@ -9,6 +9,7 @@
 //!   `connected`, how a connect has ended;
 //! - `monotonic`, the clock;
 //! - `find_byte`, the fastest search that there is;
+//! - `Duct`, a way from socket to socket inside of the kernel, where there is one;
 //! - the conversions between std's sockets and ours.
 
 #[cfg(unix)]

@@ -3,6 +3,12 @@
 //! Every socket made here is close-on-exec and non-blocking. io_uring waits on a non-blocking socket all the same, so a
 //! descriptor is the same thing on every driver and can be handed to std, or taken from it, without a change.
 
+#[cfg(target_os = "linux")]
+#[path = "duct.rs"]
+mod duct;
+#[cfg(not(target_os = "linux"))]
+#[path = "no_duct.rs"]
+mod duct;
 mod files;
 mod perform;
 
@@ -13,6 +19,7 @@ use std::time::Duration;
 
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 
+pub(crate) use self::duct::Duct;
 pub use self::files::Stat;
 pub(crate) use self::files::{OpenFlags, kind, path_for_kernel};
 #[cfg(all(feature = "proactor", target_os = "linux"))]
