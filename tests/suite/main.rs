@@ -40,6 +40,7 @@ mod quiet;
 mod reentrancy;
 mod ring;
 mod scan;
+mod streams;
 mod support;
 mod tasks;
 mod tcp;
