@@ -21,6 +21,7 @@ mod choice;
 #[cfg(target_os = "linux")]
 mod closing;
 mod descriptors;
+mod duplex;
 mod edges;
 mod embed;
 mod event_loop;
@@ -30,6 +31,7 @@ mod files;
 mod files_abandoned;
 #[cfg(target_os = "linux")]
 mod files_linux;
+mod lines;
 mod neighbours;
 mod numbers;
 mod panics;
