@@ -20,6 +20,7 @@ mod child;
 mod choice;
 #[cfg(target_os = "linux")]
 mod closing;
+mod copying;
 mod descriptors;
 mod duplex;
 mod edges;
