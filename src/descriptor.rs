@@ -9,7 +9,7 @@ use std::fmt;
 use std::io;
 use std::rc::Rc;
 
-use crate::driver::{Control, Reply};
+use crate::driver::Control;
 use crate::flight::Fate;
 use crate::lane::Lane;
 use crate::loop_core::LoopCore;
@@ -24,13 +24,35 @@ pub(crate) struct Descriptor {
     pub(crate) write: Lane,
     /// The number was given away and is no longer ours to close.
     released: Cell<bool>,
+    /// Closing it waits until what was written has arrived.
+    lingers: Cell<bool>,
+}
+
+impl Descriptor {
+    pub(crate) fn set_lingers(&self, lingers: bool) {
+        self.lingers.set(lingers);
+    }
+
+    /// Closes it on a thread, since that takes its time.
+    fn close_elsewhere(&self) -> bool {
+        let fd = self.fd;
+        if fd < 0 {
+            return false;
+        }
+        let _ = self.core.control(Control::Forget { fd });
+        let close = move || {
+            let _ = sys::control(Control::Close { fd });
+        };
+        self.core.files.submit(Box::new(close)).is_ok()
+    }
 }
 
 impl Drop for Descriptor {
     fn drop(&mut self) {
-        if !self.released.get() {
-            let _ = self.core.control(Control::Close { fd: self.fd });
+        if self.released.get() || (self.lingers.get() && self.close_elsewhere()) {
+            return;
         }
+        let _ = self.core.control(Control::Close { fd: self.fd });
     }
 }
 
@@ -48,17 +70,9 @@ impl OwnedDescriptor {
             read: Lane::default(),
             write: Lane::default(),
             released: Cell::new(false),
+            lingers: Cell::new(false),
         });
         OwnedDescriptor { descriptor }
-    }
-
-    /// Makes a socket by a control call on the current loop.
-    pub(crate) fn make(call: Control) -> io::Result<OwnedDescriptor> {
-        let core = LoopCore::current("a socket's constructor").rc();
-        match core.control(call)? {
-            Reply::Fd(fd) => Ok(OwnedDescriptor::new(core, fd)),
-            other => unreachable!("{call:?} answered {other:?}"),
-        }
     }
 
     /// Takes over a socket that was made elsewhere.

@@ -23,7 +23,7 @@ use crate::callback::Callback;
 use crate::driver::{Closed, Completion, Control, Driver, FlightId, Landing, Outcome, Reply, Wait};
 use crate::exception::{Exception, report};
 use crate::flight::FlightTable;
-use crate::metrics::LoopCounters;
+use crate::metrics::{LoopCounters, LoopTimes};
 use crate::op::Direction;
 use crate::remote::Letterbox;
 use crate::runtime::Settings;
@@ -85,6 +85,9 @@ pub(crate) struct LoopCore {
     pub(crate) ducts: RefCell<Vec<Duct>>,
     pub(crate) exception_handler: RefCell<Option<ExceptionHandler>>,
     pub(crate) counters: LoopCounters,
+    pub(crate) times: LoopTimes,
+    /// Debug mode: what runs longer than this is told.
+    pub(crate) slow: Option<Duration>,
     /// Set by `stop`; the loop ends after the current turn.
     pub(crate) stopping: Cell<bool>,
     closed: Cell<bool>,
@@ -107,6 +110,7 @@ thread_local! {
 impl LoopCore {
     pub(crate) fn new(driver: Box<dyn Driver>, settings: &Settings) -> Rc<LoopCore> {
         let letterbox = Arc::new(Letterbox::new(driver.notifier()));
+        let times = LoopTimes::new(settings.measures_time, driver.now());
         Rc::new_cyclic(|this| LoopCore {
             driver: RefCell::new(driver),
             flights: RefCell::default(),
@@ -122,6 +126,8 @@ impl LoopCore {
             ducts: RefCell::default(),
             exception_handler: RefCell::default(),
             counters: LoopCounters::default(),
+            times,
+            slow: settings.debug.then_some(settings.slow_callback),
             stopping: Cell::new(false),
             closed: Cell::new(false),
             current_task: Cell::new(None),
@@ -149,7 +155,9 @@ impl LoopCore {
     pub(crate) fn current<'a>(call: &str) -> &'a LoopCore {
         match LoopCore::try_current() {
             Some(core) => core,
-            None => panic!("windlass: `{call}` was called outside of an event loop: call it inside `windlass::run`"),
+            None => panic!(
+                "windlass: `{call}` was called outside of an event loop: call it inside `windlass::run`, or from another thread through a `LoopHandle`"
+            ),
         }
     }
 
@@ -161,7 +169,11 @@ impl LoopCore {
     pub(crate) fn enter(&self) -> Entered {
         let core = self.rc();
         let outer = CURRENT.replace(&raw const *core);
-        Entered { core, outer }
+        Entered {
+            core,
+            outer,
+            runs: false,
+        }
     }
 
     /// The same, to run it: refused while any loop is running here.
@@ -176,7 +188,10 @@ impl LoopCore {
         }
         // An outer loop may have waited for us: from here on nobody need wake it.
         self.letterbox.wake_up();
-        Ok(self.enter())
+        self.begin_run();
+        let mut entered = self.enter();
+        entered.runs = true;
+        Ok(entered)
     }
 
     // The steps of a turn.
@@ -208,7 +223,11 @@ impl LoopCore {
             false => LOOK,
         };
         let mut landed = self.landed.take();
+        let began = self.begin_poll(wait);
         let result = self.driver.borrow_mut().poll(&mut landed, wait);
+        if let Some(began) = began {
+            self.end_poll(wait, began);
+        }
         if asleep {
             self.letterbox.wake_up();
         }
@@ -265,6 +284,14 @@ impl LoopCore {
         let Some(next) = self.ready.borrow_mut().pop_front() else {
             return;
         };
+        if self.slow.is_some() {
+            return self.run_watched(next);
+        }
+        self.run_one(next);
+    }
+
+    #[inline]
+    pub(crate) fn run_one(&self, next: Ready) {
         match next {
             Ready::Task(runnable) => runnable.run(self),
             Ready::Call(callback) => {
@@ -282,7 +309,7 @@ impl LoopCore {
         self.driver.borrow().now()
     }
 
-    pub(crate) fn control(&self, call: Control) -> io::Result<Reply> {
+    pub(crate) fn control(&self, call: Control<'_>) -> io::Result<Reply> {
         self.driver.borrow_mut().control(call)
     }
 
@@ -350,6 +377,7 @@ impl LoopCore {
             return;
         }
         let _entered = self.enter();
+        self.tell_pending_tasks();
         self.cancel_tasks();
         self.drop_watchers();
         self.drop_scheduled();
@@ -381,9 +409,11 @@ impl LoopCore {
                 io::Error::new(io::ErrorKind::TimedOut, "their memory is leaked"),
             ));
         }
+        self.ducts.take();
         // Look-ups may take long, and nobody waits for them any more.
         self.files.shutdown(Shutdown::Detach);
         self.blocking.shutdown(self.blocking_shutdown);
+        crate::trace::loop_closed();
         // It may hold streams, and those hold this loop.
         let handler = self.exception_handler.take();
         crate::exception::guard("the exception handler's destructor", || drop(handler));
@@ -472,11 +502,16 @@ impl std::fmt::Debug for LoopCore {
 pub(crate) struct Entered {
     core: Rc<LoopCore>,
     outer: *const LoopCore,
+    /// To run it.
+    runs: bool,
 }
 
 impl Drop for Entered {
     fn drop(&mut self) {
         debug_assert!(ptr::eq(CURRENT.get(), &raw const *self.core));
         CURRENT.set(self.outer);
+        if self.runs {
+            self.core.end_run();
+        }
     }
 }

@@ -35,7 +35,7 @@ use crate::driver::{Completion, Control, FlightId, Landing, Start};
 use crate::exception::guard;
 use crate::loop_core::LoopCore;
 use crate::op::Op;
-use crate::sys::errno;
+use crate::sys::{Envelope, errno};
 
 impl LoopCore {
     /// Starts an operation: moves its load to the final address, lets `plan` take the pointers there, and hands the
@@ -51,6 +51,7 @@ impl LoopCore {
             let mut flights = self.flights.borrow_mut();
             flights.take_off(id, op, prefix, drop_load::<T>);
         }
+        crate::trace::op_started(id, &op);
         // SAFETY: `cargo` is allocated until the flight has landed; this only computes an address.
         let scratch = unsafe { &raw mut (*cargo).scratch };
         // SAFETY: the flight `id` owns the load that `op` points into and the scratch. Both stay in place, and nobody
@@ -58,6 +59,7 @@ impl LoopCore {
         let start = unsafe { self.driver.borrow_mut().start(id, op, scratch) };
         match start {
             Start::Done(landing) => {
+                crate::trace::op_landed(id, landing.outcome);
                 let touchdown = self.flights.borrow_mut().land(Completion { id, landing });
                 debug_assert!(touchdown.waker.is_none() && !touchdown.stale);
             }
@@ -221,9 +223,32 @@ impl LoopCore {
                     harvest.bytes = buffer.filled().to_vec();
                 }
             }
+            Op::RecvMessage { message, .. } => {
+                // SAFETY: the load owns the message and what it points to; the flight has landed.
+                let message = unsafe { &mut *message };
+                if landing.outcome.is_ok() {
+                    // SAFETY: as above; the kernel has filled this many bytes.
+                    let bytes = unsafe { message.bytes() };
+                    // SAFETY: as above.
+                    harvest.bytes = unsafe { std::slice::from_raw_parts(bytes.base, received) }.to_vec();
+                    // SAFETY: as above.
+                    harvest.envelope = Some(unsafe { message.open() });
+                }
+            }
+            Op::RecvMessageManaged { message, .. } => {
+                if landing.outcome.is_ok() {
+                    harvest.bytes = landing
+                        .buffer
+                        .as_ref()
+                        .map_or_else(Vec::new, |buffer| buffer.filled().to_vec());
+                    // SAFETY: the load owns the message and what it points to; the flight has landed.
+                    harvest.envelope = Some(unsafe { (*message).open() });
+                }
+            }
             Op::Accept { .. }
             | Op::Connect { .. }
             | Op::Send { .. }
+            | Op::SendMessage { .. }
             | Op::SendVectored { .. }
             | Op::Readiness { .. }
             | Op::Open { .. }
@@ -255,7 +280,7 @@ impl LoopCore {
     pub(crate) fn orphan(&self, id: FlightId, fate: Fate) {
         let waker;
         let cancel;
-        let mut unwanted: Vec<Control> = Vec::new();
+        let mut unwanted: Vec<Control<'static>> = Vec::new();
         let mut landed = None;
         {
             let mut flights = self.flights.borrow_mut();
@@ -299,6 +324,7 @@ impl LoopCore {
     /// Delivers completions: wakes who waits, drops what nobody will fetch.
     pub(crate) fn land(&self, landed: &mut Vec<Completion>) {
         for completion in landed.drain(..) {
+            crate::trace::op_landed(completion.id, completion.landing.outcome);
             let touchdown = self.flights.borrow_mut().land(completion);
             if touchdown.stale {
                 self.counters
@@ -329,6 +355,8 @@ impl LoopCore {
 #[derive(Default)]
 pub(crate) struct Harvest {
     pub(crate) bytes: Vec<u8>,
+    /// What came with them, if they are a message.
+    pub(crate) envelope: Option<Envelope>,
     pub(crate) error: Option<i32>,
 }
 

@@ -70,7 +70,7 @@ pub(crate) struct Touchdown {
     /// Nobody will fetch this flight: drop its load.
     pub(crate) discard: Option<FlightId>,
     /// How to end a connection that nobody will serve, or a file that nobody will use.
-    pub(crate) unwanted: Option<Control>,
+    pub(crate) unwanted: Option<Control<'static>>,
     /// Too much is piling up: cancel this flight.
     pub(crate) cancel: Option<FlightId>,
     pub(crate) stale: bool,
@@ -192,6 +192,24 @@ impl FlightTable {
         touchdown
     }
 
+    /// How many operations of each kind are under way.
+    pub(crate) fn ops_in_air(&self) -> Vec<(&'static str, usize)> {
+        let mut counts = std::collections::BTreeMap::new();
+        for (entry, _) in self.waiting() {
+            *counts.entry(entry.name()).or_insert(0) += 1;
+        }
+        counts.into_iter().collect()
+    }
+
+    /// The operations that are under way, and who waits for each.
+    pub(crate) fn waiting(&self) -> impl Iterator<Item = (&Op, Option<&Waker>)> {
+        let in_air = |entry: &&Entry| matches!(entry.phase, Phase::InAir);
+        self.entries
+            .iter()
+            .filter(in_air)
+            .map(|entry| (&entry.op, entry.waker.as_ref()))
+    }
+
     /// Every flight that the driver still has.
     pub(crate) fn ids_in_air(&self) -> Vec<FlightId> {
         let in_air = |(_, entry): &(usize, &Entry)| matches!(entry.phase, Phase::InAir);
@@ -208,7 +226,7 @@ impl FlightTable {
 }
 
 /// How to end what an operation has opened for somebody who is gone.
-pub(super) fn unwanted(op: &Op, outcome: Outcome) -> Option<Control> {
+pub(super) fn unwanted(op: &Op, outcome: Outcome) -> Option<Control<'static>> {
     let fd = outcome.ok()? as Fd;
     match op {
         Op::Accept { .. } => Some(Control::Reset { fd }),

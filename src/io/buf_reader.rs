@@ -232,6 +232,7 @@ impl Held {
 
     async fn read<R: AsyncRead, B: IoBufMut>(&mut self, inner: &mut R, mut buf: B) -> BufResult<usize, B> {
         if self.bytes.is_empty() && buf.capacity() >= HEAP_READ_LEN {
+            self.refused = None;
             return inner.read(buf).await;
         }
         if buf.capacity() == 0 {

@@ -32,6 +32,7 @@ mod files;
 mod files_abandoned;
 #[cfg(target_os = "linux")]
 mod files_linux;
+mod insight;
 mod lines;
 mod neighbours;
 mod numbers;
