@@ -342,6 +342,19 @@ impl ByteStream {
     }
 }
 
+impl ByteStream {
+    /// Closes the descriptor when the write that is under way is over. What is done with the stream afterwards is an error.
+    pub(crate) async fn close(&mut self) -> io::Result<()> {
+        let descriptor = self.owned.descriptor.clone();
+        {
+            let _hold = descriptor.write.hold().await;
+            descriptor.write.settle(&descriptor.core).await;
+        }
+        self.owned = OwnedDescriptor::closed(descriptor.core.clone());
+        Ok(())
+    }
+}
+
 /// The public reading calls of a type that has a `fn bytes(&self) -> &ByteStream`.
 macro_rules! reading_methods {
     () => {

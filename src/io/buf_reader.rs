@@ -104,7 +104,7 @@ impl<R> BufReader<R> {
 
     /// Gives the inner reader back, and what was read and not used.
     pub fn into_parts(self) -> (R, Vec<u8>) {
-        (self.inner, self.held.bytes.into_heap())
+        (self.inner, self.held.bytes.into_vec())
     }
 }
 
@@ -178,10 +178,10 @@ impl Held {
         if self.bytes.is_empty() {
             return Ok(self.fill(inner).await?.len());
         }
-        let held = std::mem::replace(&mut self.bytes, nothing()).into_heap();
+        let held = std::mem::replace(&mut self.bytes, nothing()).into_vec();
         self.bytes = ManagedBuf::from_heap(held);
         let more = inner.read_managed().await?;
-        let mut held = std::mem::replace(&mut self.bytes, nothing()).into_heap();
+        let mut held = std::mem::replace(&mut self.bytes, nothing()).into_vec();
         held.extend_from_slice(&more);
         self.bytes = ManagedBuf::from_heap(held);
         Ok(more.len())
@@ -275,7 +275,7 @@ impl Held {
     async fn read_to_string<R: AsyncRead>(&mut self, inner: &mut R, limit: usize) -> io::Result<String> {
         while self.bytes.len() <= limit {
             if self.fill_more(inner).await? == 0 {
-                return NotUtf8::check("stream", self.read_managed(inner).await?.into_heap());
+                return NotUtf8::check("stream", self.read_managed(inner).await?.into_vec());
             }
         }
         let advice = "raise the limit, or take the stream in pieces with `read`; nothing was taken from the reader";

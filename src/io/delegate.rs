@@ -12,7 +12,7 @@ use super::write::AsyncWrite;
 
 /// `AsyncRead` for a type that has a `fn bytes(&self) -> &ByteStream`, by the calls that its own methods are made of.
 macro_rules! reads_its_bytes {
-    ([$($generics:tt)*] $stream:ty) => {
+    ([$($generics:tt)*], $stream:ty) => {
         impl<$($generics)*> $crate::io::AsyncRead for $stream {
             async fn read<B: $crate::io::IoBufMut>(&mut self, buf: B) -> $crate::io::BufResult<usize, B> {
                 self.bytes().read(buf).await
@@ -37,9 +37,28 @@ macro_rules! reads_its_bytes {
 }
 pub(crate) use reads_its_bytes;
 
-/// `AsyncWrite` for a socket, or a half of one, that has a `fn bytes(&self) -> &ByteStream`.
+/// `AsyncWrite` for a socket, or a half of one, that has a `fn bytes(&self) -> &ByteStream`; and, with `closes`, for the end of
+/// a pipe that has a `fn bytes_mut(&mut self) -> &mut ByteStream` too.
 macro_rules! writes_its_bytes {
-    ([$($generics:tt)*] $stream:ty) => {
+    ([$($generics:tt)*], $stream:ty) => {
+        $crate::io::writes_its_bytes!(
+            [$($generics)*], $stream,
+            /// Ends the writing direction: the peer sees the end of the stream.
+            async fn shutdown(&mut self) -> std::io::Result<()> {
+                self.bytes().shutdown(std::net::Shutdown::Write).await
+            }
+        );
+    };
+    ([$($generics:tt)*], $stream:ty, closes) => {
+        $crate::io::writes_its_bytes!(
+            [$($generics)*], $stream,
+            /// Closes this end of the pipe, when what is being written is over: who reads sees the end.
+            async fn shutdown(&mut self) -> std::io::Result<()> {
+                self.bytes_mut().close().await
+            }
+        );
+    };
+    ([$($generics:tt)*], $stream:ty, $($shutdown:tt)*) => {
         impl<$($generics)*> $crate::io::AsyncWrite for $stream {
             async fn write<B: $crate::io::IoBuf>(&mut self, buf: B) -> $crate::io::BufResult<usize, B> {
                 self.bytes().write(buf).await
@@ -48,10 +67,7 @@ macro_rules! writes_its_bytes {
             async fn flush(&mut self) -> std::io::Result<()> {
                 Ok(())
             }
-            /// Ends the writing direction: the peer sees the end of the stream.
-            async fn shutdown(&mut self) -> std::io::Result<()> {
-                self.bytes().shutdown(std::net::Shutdown::Write).await
-            }
+            $($shutdown)*
             async fn write_all<B: $crate::io::IoBuf>(&mut self, buf: B) -> $crate::io::BufResult<(), B> {
                 self.bytes().write_all(buf).await
             }

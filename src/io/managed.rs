@@ -68,8 +68,8 @@ impl ManagedBuf {
         self.used += count;
     }
 
-    /// The bytes that are left as a vector, without a copy if they are all of one.
-    pub(super) fn into_heap(self) -> Vec<u8> {
+    /// The bytes as a vector, to be kept for long or taken apart: without a copy if they are on the heap.
+    pub fn into_vec(self) -> Vec<u8> {
         match self.memory {
             Memory::Heap(mut bytes) => {
                 bytes.drain(..self.used);

@@ -5,15 +5,20 @@ use super::stream::TcpStream;
 use super::unix::UnixStream;
 use crate::io::{Halves, reads_its_bytes, writes_its_bytes};
 
-reads_its_bytes!([] TcpStream);
-reads_its_bytes!([] & TcpStream);
-writes_its_bytes!([] TcpStream);
-writes_its_bytes!([] & TcpStream);
+reads_its_bytes!([], TcpStream);
+reads_its_bytes!([], &TcpStream);
+writes_its_bytes!([], TcpStream);
+writes_its_bytes!([], &TcpStream);
 
-reads_its_bytes!([S: Connection] ReadHalf<'_, S>);
-reads_its_bytes!([S: Connection] OwnedReadHalf<S>);
-writes_its_bytes!([S: Connection] WriteHalf<'_, S>);
-writes_its_bytes!([S: Connection] OwnedWriteHalf<S>);
+reads_its_bytes!([], UnixStream);
+reads_its_bytes!([], &UnixStream);
+writes_its_bytes!([], UnixStream);
+writes_its_bytes!([], &UnixStream);
+
+reads_its_bytes!([S: Connection], ReadHalf<'_, S>);
+reads_its_bytes!([S: Connection], OwnedReadHalf<S>);
+writes_its_bytes!([S: Connection], WriteHalf<'_, S>);
+writes_its_bytes!([S: Connection], OwnedWriteHalf<S>);
 
 impl Halves for TcpStream {
     type ReadHalf<'a> = ReadHalf<'a>;

@@ -199,6 +199,39 @@ fn a_proxy_may_read_a_header_first() {
     });
 }
 
+/// The end goes through a pipe too, which has no other way to tell it than to be closed; and through Unix sockets.
+#[test]
+fn the_end_goes_through_pipes() {
+    on_every_kernel_driver(|case| {
+        case.run(async {
+            let ((to_child, childs_input), (childs_output, from_child)) = (
+                windlass::pipe::pipe().expect("a pipe"),
+                windlass::pipe::pipe().expect("a pipe"),
+            );
+            // The child answers when it has heard everything.
+            windlass::spawn(async move {
+                let mut heard = String::new();
+                BufReader::new(childs_input)
+                    .read_line(&mut heard)
+                    .await
+                    .expect("a line");
+                let mut childs_output = childs_output;
+                childs_output.write_all(heard.to_uppercase()).await.0.expect("write");
+                childs_output.shutdown().await.expect("shutdown");
+                childs_output.write_all("more").await.0.expect_err("it was shut down");
+                turns(1_000).await;
+            });
+            let mut child = join(from_child, to_child);
+            let (client, mut near) = windlass::net::UnixStream::pair().expect("a pair");
+            let proxy = windlass::spawn(async move { copy_bidirectional(&mut near, &mut child).await });
+            client.write_all("without a newline").await.0.expect("write");
+            client.shutdown(Shutdown::Write).await.expect("shutdown");
+            assert_eq!((&client).read_to_string(100).await.expect("read"), "WITHOUT A NEWLINE");
+            assert_eq!(proxy.await.expect("no panic").expect("both ended"), (17, 17));
+        });
+    });
+}
+
 /// Sends everything from a thread.
 fn send(mut to: StdStream, bytes: Vec<u8>) -> std::thread::JoinHandle<()> {
     std::thread::spawn(move || {
