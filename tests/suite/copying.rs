@@ -265,7 +265,7 @@ fn receive(mut from: StdStream, seed: u64) -> std::thread::JoinHandle<Vec<u8>> {
 fn bulk_between_sockets_is_whole() {
     on_every_kernel_driver(|case| {
         case.run(async move {
-            let all = numbered(rounds() * 16_000);
+            let all = numbered((rounds() * 16_000).min(64 * MB));
             let ((mut source, from), (mut sink, to)) = (with_std_peer(), with_std_peer());
             let sending = send(from.try_clone().expect("a duplicate"), all.clone());
             let receiving = receive(to.try_clone().expect("a duplicate"), 3);
