@@ -90,8 +90,10 @@ impl Lane {
 
     /// Serves unread bytes into `buf`; `None` if there are none.
     pub(crate) fn serve<B: IoBufMut>(&self, buf: &mut B) -> Option<Result<usize, i32>> {
-        // The buffer's methods are foreign code: none is called under the borrow.
-        let (ptr, capacity) = (buf.as_mut_ptr(), buf.capacity());
+        // The buffer's methods are foreign code: none is called under the borrow, and none after the pointer was taken: a
+        // buffer that holds its bytes inline is touched by it.
+        let capacity = buf.capacity();
+        let ptr = buf.as_mut_ptr();
         debug_assert!(capacity > 0);
         let count = {
             let mut unread = self.unread.borrow_mut();

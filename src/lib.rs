@@ -43,6 +43,7 @@
 //!
 //! - `proactor` (default): the completion-based driver, io_uring on Linux.
 //! - `reactor` (default): the readiness-based driver, epoll on Linux and kqueue on macOS and the BSDs, through mio.
+//! - `bytes` (default): `Bytes` and `BytesMut` of the crate `bytes` as buffers.
 //! - `tracing`: tasks, operations and exceptions are told to a `tracing` subscriber, under the targets `windlass::task`,
 //!   `windlass::op` and `windlass::loop`.
 //!

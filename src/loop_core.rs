@@ -27,7 +27,7 @@ use crate::metrics::{LoopCounters, LoopTimes};
 use crate::op::Direction;
 use crate::remote::Letterbox;
 use crate::runtime::Settings;
-use crate::sys::Fd;
+use crate::sys::{Duct, Fd};
 use crate::task::{Owner, RawTask, Runnable, TaskId};
 use crate::time::Instant;
 use crate::timers::{Action, TimerId, Timers};
@@ -85,6 +85,8 @@ pub(crate) struct LoopCore {
     pub(crate) stdio: crate::io::stdio::Streams,
     /// Who listens to signals on this loop.
     pub(crate) signals: RefCell<Weak<crate::signal::Room>>,
+    /// Empty ducts for copies, kept for the next.
+    pub(crate) ducts: RefCell<Vec<Duct>>,
     pub(crate) exception_handler: RefCell<Option<ExceptionHandler>>,
     pub(crate) counters: LoopCounters,
     pub(crate) times: LoopTimes,
@@ -127,6 +129,7 @@ impl LoopCore {
             watchers: RefCell::default(),
             stdio: Default::default(),
             signals: RefCell::default(),
+            ducts: RefCell::default(),
             exception_handler: RefCell::default(),
             counters: LoopCounters::default(),
             times,
@@ -413,6 +416,7 @@ impl LoopCore {
                 io::Error::new(io::ErrorKind::TimedOut, "their memory is leaked"),
             ));
         }
+        self.ducts.take();
         // Look-ups may take long, and nobody waits for them any more.
         self.files.shutdown(Shutdown::Detach);
         self.blocking.shutdown(self.blocking_shutdown);

@@ -20,7 +20,9 @@ mod child;
 mod choice;
 #[cfg(target_os = "linux")]
 mod closing;
+mod copying;
 mod descriptors;
+mod duplex;
 mod edges;
 mod embed;
 mod event_loop;
@@ -31,6 +33,7 @@ mod files_abandoned;
 #[cfg(target_os = "linux")]
 mod files_linux;
 mod insight;
+mod lines;
 mod neighbours;
 mod numbers;
 mod panics;
@@ -45,6 +48,7 @@ mod ring;
 mod scan;
 mod signals;
 mod stdio;
+mod streams;
 mod support;
 mod tasks;
 mod tcp;
