@@ -17,7 +17,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::rc::Rc;
 
-use super::{BufResult, IoBuf, IoBufMut, no_room};
+use super::{AsyncRead, AsyncWrite, BufResult, IoBuf, IoBufMut, no_room};
 use crate::descriptor::{Descriptor, OwnedDescriptor};
 use crate::driver::Control;
 use crate::error::{context, from_code};
@@ -383,5 +383,45 @@ impl fmt::Debug for Stdout {
 impl fmt::Debug for Stderr {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Stderr")
+    }
+}
+
+impl AsyncRead for Stdin {
+    fn read<B: IoBufMut>(&mut self, buf: B) -> impl Future<Output = BufResult<usize, B>> {
+        Stdin::read(self, buf)
+    }
+}
+
+impl AsyncWrite for Stdout {
+    fn write<B: IoBuf>(&mut self, buf: B) -> impl Future<Output = BufResult<usize, B>> {
+        Stdout::write(self, buf)
+    }
+    fn write_all<B: IoBuf>(&mut self, buf: B) -> impl Future<Output = BufResult<(), B>> {
+        Stdout::write_all(self, buf)
+    }
+    /// Nothing is held back: there is nothing to do.
+    async fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+    /// Nothing ends: the stream is not ours alone.
+    async fn shutdown(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl AsyncWrite for Stderr {
+    fn write<B: IoBuf>(&mut self, buf: B) -> impl Future<Output = BufResult<usize, B>> {
+        Stderr::write(self, buf)
+    }
+    fn write_all<B: IoBuf>(&mut self, buf: B) -> impl Future<Output = BufResult<(), B>> {
+        Stderr::write_all(self, buf)
+    }
+    /// Nothing is held back: there is nothing to do.
+    async fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+    /// Nothing ends: the stream is not ours alone.
+    async fn shutdown(&mut self) -> io::Result<()> {
+        Ok(())
     }
 }

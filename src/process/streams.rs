@@ -6,6 +6,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::process::Stdio;
 
 use crate::byte_stream::{ByteStream, reading_methods, writing_methods};
+use crate::io::{reads_its_bytes, writes_its_bytes};
 use crate::pipe::{Receiver, Sender};
 use crate::sys;
 
@@ -74,6 +75,10 @@ impl ChildStdin {
 
     pub(crate) fn bytes(&self) -> &ByteStream {
         self.pipe.bytes()
+    }
+
+    fn bytes_mut(&mut self) -> &mut ByteStream {
+        self.pipe.bytes_mut()
     }
 
     /// The pipe itself.
@@ -227,3 +232,7 @@ impl fmt::Debug for ChildStderr {
         f.debug_struct("ChildStderr").field("fd", &self.as_raw_fd()).finish()
     }
 }
+
+reads_its_bytes!([], ChildStdout);
+reads_its_bytes!([], ChildStderr);
+writes_its_bytes!([], ChildStdin, closes);
