@@ -72,6 +72,7 @@ mod op;
 mod prims;
 mod proactor;
 mod promise;
+pub mod protocol;
 mod reactor;
 mod remote;
 mod runtime;

@@ -25,3 +25,5 @@ pub use listener::TcpListener;
 pub use socket::IntoStdError;
 pub use split::{OwnedReadHalf, OwnedWriteHalf, ReadHalf, ReuniteError, WriteHalf};
 pub use stream::TcpStream;
+
+pub use crate::protocol::{StreamReader, StreamWriter, open_connection, start_server};

@@ -25,12 +25,18 @@ pub(crate) struct Descriptor {
     pub(crate) write: Lane,
     /// The number was given away and is no longer ours to close.
     released: Cell<bool>,
+    /// The peer is to be told that what is under way is lost.
+    pub(crate) ends_with_reset: Cell<bool>,
 }
 
 impl Drop for Descriptor {
     fn drop(&mut self) {
         if !self.released.get() {
-            let _ = self.core.control(Control::Close { fd: self.fd });
+            let fd = self.fd;
+            let _ = self.core.control(match self.ends_with_reset.get() {
+                true => Control::Reset { fd },
+                false => Control::Close { fd },
+            });
         }
     }
 }
@@ -49,6 +55,7 @@ impl Socket {
             read: Lane::default(),
             write: Lane::default(),
             released: Cell::new(false),
+            ends_with_reset: Cell::new(false),
         });
         Socket { descriptor }
     }
