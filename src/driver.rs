@@ -13,7 +13,7 @@ use std::net::{Shutdown, SocketAddr};
 use std::sync::Arc;
 
 pub use crate::io::pool::{BufferPool, PoolBuffer};
-pub use crate::op::{CURRENT, Direction, MAX_LEN, MAX_SLICES, Op};
+pub use crate::op::{CURRENT, Direction, MAX_LEN, MAX_SLICES, Medium, Op};
 pub use crate::sys::{Fd, IoVec, Stat};
 use crate::time::Instant;
 

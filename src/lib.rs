@@ -54,7 +54,9 @@ compile_error!("windlass needs a driver: enable the feature `proactor`, `reactor
 compile_error!("windlass runs on Unix; the Windows driver is not there yet");
 
 pub mod blocking;
+mod byte_stream;
 mod callback;
+mod descriptor;
 mod embed;
 mod error;
 mod event_loop;
@@ -69,6 +71,7 @@ mod metrics;
 pub mod net;
 mod null;
 mod op;
+pub mod pipe;
 mod prims;
 mod proactor;
 mod promise;

@@ -32,8 +32,10 @@ pub enum Op {
     },
     /// Receives into one buffer. Lands the number of bytes; 0 is the end of the stream.
     Recv {
-        /// The connected socket.
+        /// The socket or pipe.
         fd: Fd,
+        /// What it is.
+        medium: Medium,
         /// Where the bytes go.
         ptr: *mut u8,
         /// How many may be written there; never 0.
@@ -42,13 +44,17 @@ pub enum Op {
     /// Receives into a buffer of the driver's pool, chosen when bytes arrive. Lands the number of bytes and the buffer,
     /// or the error `ENOBUFS` when the pool is empty.
     RecvManaged {
-        /// The connected socket.
+        /// The socket or pipe.
         fd: Fd,
+        /// What it is.
+        medium: Medium,
     },
     /// Receives into several buffers in order. Lands the number of bytes; 0 is the end of the stream.
     RecvVectored {
-        /// The connected socket.
+        /// The socket or pipe.
         fd: Fd,
+        /// What it is.
+        medium: Medium,
         /// The first of `count` slices.
         slices: *const IoVec,
         /// How many slices; between 1 and [`MAX_SLICES`].
@@ -56,8 +62,10 @@ pub enum Op {
     },
     /// Sends from one buffer. Lands the number of bytes taken.
     Send {
-        /// The connected socket.
+        /// The socket or pipe.
         fd: Fd,
+        /// What it is.
+        medium: Medium,
         /// Where the bytes are.
         ptr: *const u8,
         /// How many; never 0.
@@ -65,8 +73,10 @@ pub enum Op {
     },
     /// Sends from several buffers in order. Lands the number of bytes taken.
     SendVectored {
-        /// The connected socket.
+        /// The socket or pipe.
         fd: Fd,
+        /// What it is.
+        medium: Medium,
         /// The first of `count` slices.
         slices: *const IoVec,
         /// How many slices; between 1 and [`MAX_SLICES`].
@@ -213,6 +223,17 @@ unsafe impl Send for Op {}
 /// The offset that means: where the file is read from or written to next, as the kernel keeps it.
 pub const CURRENT: u64 = u64::MAX;
 
+/// What bytes in order go through.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Medium {
+    /// A TCP connection.
+    Tcp,
+    /// A Unix connection. A receive may end where somebody has passed descriptors, though there are more bytes.
+    Unix,
+    /// A pipe, or whatever else is read and written but is no socket.
+    Pipe,
+}
+
 /// Reading or writing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Direction {
@@ -262,7 +283,7 @@ impl Op {
     /// block, so it is done by a completion-based kernel or by a thread.
     pub fn waits_for(&self) -> Option<(Fd, Direction)> {
         match *self {
-            Op::Accept { fd } | Op::Recv { fd, .. } | Op::RecvManaged { fd } | Op::RecvVectored { fd, .. } => {
+            Op::Accept { fd } | Op::Recv { fd, .. } | Op::RecvManaged { fd, .. } | Op::RecvVectored { fd, .. } => {
                 Some((fd, Direction::Read))
             }
             Op::Connect { fd, .. } | Op::Send { fd, .. } | Op::SendVectored { fd, .. } => Some((fd, Direction::Write)),

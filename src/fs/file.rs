@@ -16,6 +16,7 @@ use super::metadata::{Metadata, of_file};
 use super::options::OpenOptions;
 use super::scan::Scan;
 use super::{Reader, carry_out, show_path};
+use crate::descriptor::{Descriptor, IntoStdError, OwnedDescriptor};
 use crate::driver::{Control, Landing, Reply};
 use crate::error::{context, from_code};
 use crate::flight::{Fate, Flying};
@@ -23,8 +24,6 @@ use crate::io::vectored::{lend_to_fill, lend_to_read, set_all_filled};
 use crate::io::{BufResult, IoBuf, IoBufMut, no_length, no_room};
 use crate::lane::Lane;
 use crate::loop_core::LoopCore;
-use crate::net::IntoStdError;
-use crate::net::socket::{Descriptor, Socket};
 use crate::op::{CURRENT, MAX_LEN, Op};
 use crate::sys::{self, Fd, IoVec, OpenFlags, errno};
 
@@ -50,7 +49,7 @@ use crate::sys::{self, Fd, IoVec, OpenFlags, errno};
 /// # Ok::<(), std::io::Error>(())
 /// ```
 pub struct File {
-    socket: Socket,
+    owned: OwnedDescriptor,
     path: Box<Path>,
     /// Where the next sequential call begins; `None` if the file has no positions.
     position: Option<Cell<u64>>,
@@ -92,14 +91,14 @@ impl File {
         OpenOptions::new()
     }
 
-    pub(super) fn new(socket: Socket, path: &Path, append: bool, direct: bool) -> File {
-        let begin = kernel_position(socket.core(), socket.fd(), SeekFrom::Current(0));
+    pub(super) fn new(owned: OwnedDescriptor, path: &Path, append: bool, direct: bool) -> File {
+        let begin = kernel_position(owned.core(), owned.fd(), SeekFrom::Current(0));
         File {
             path: path.into(),
             position: begin.ok().map(Cell::new),
             append,
             direct,
-            socket,
+            owned,
         }
     }
 
@@ -111,37 +110,37 @@ impl File {
     #[track_caller]
     pub fn from_std(file: std::fs::File) -> File {
         let core = LoopCore::current("from_std").rc();
-        let socket = Socket::new(core, sys::from_std(file));
-        let flags = OpenFlags::of(socket.fd());
-        File::new(socket, Path::new(""), flags.append, flags.direct)
+        let owned = OwnedDescriptor::new(core, sys::from_std(file));
+        let flags = OpenFlags::of(owned.fd());
+        File::new(owned, Path::new(""), flags.append, flags.direct)
     }
 
     /// Makes it one of std's, with the same position. Refused, with the file, while something is under way.
     pub fn into_std(self) -> Result<std::fs::File, IntoStdError<File>> {
-        let refuse = |socket, error| Err(IntoStdError { socket, error });
-        if Rc::strong_count(&self.socket.descriptor) > 1 {
+        let refuse = |inner, error| Err(IntoStdError { inner, error });
+        if Rc::strong_count(&self.owned.descriptor) > 1 {
             let why = "something is under way on the file: await it first";
             return refuse(self, io::Error::new(io::ErrorKind::WouldBlock, why));
         }
         if let Some(position) = &self.position {
-            let moved = kernel_position(self.core(), self.socket.fd(), SeekFrom::Start(position.get()));
+            let moved = kernel_position(self.core(), self.owned.fd(), SeekFrom::Start(position.get()));
             if let Err(error) = moved {
                 return refuse(self, error);
             }
         }
         let File {
-            socket,
+            owned,
             path,
             position,
             append,
             direct,
         } = self;
-        match socket.release() {
+        match owned.release() {
             Ok(fd) => Ok(sys::into_std(fd)),
-            Err((error, socket)) => Err(IntoStdError {
+            Err((error, owned)) => Err(IntoStdError {
                 error,
-                socket: File {
-                    socket,
+                inner: File {
+                    owned,
                     path,
                     position,
                     append,
@@ -152,11 +151,11 @@ impl File {
     }
 
     fn core(&self) -> &LoopCore {
-        self.socket.core()
+        self.owned.core()
     }
 
     fn fd(&self) -> Fd {
-        self.socket.fd()
+        self.owned.fd()
     }
 
     /// Says what was being done, and to which file if that is known.
@@ -278,7 +277,7 @@ impl File {
 
     /// Reads into `buf` from the file's position, and moves that on. 0 bytes are the end of the file.
     pub async fn read<B: IoBufMut>(&self, mut buf: B) -> BufResult<usize, B> {
-        let lane = &self.socket.descriptor.read;
+        let lane = &self.owned.descriptor.read;
         let _hold = lane.hold().await;
         if let Some(position) = &self.position {
             let (result, buf) = self.read_at(buf, position.get()).await;
@@ -311,8 +310,8 @@ impl File {
         if buf.is_empty() {
             return (Ok(0), buf);
         }
-        let _position = self.socket.descriptor.read.hold().await;
-        let lane = &self.socket.descriptor.write;
+        let _position = self.owned.descriptor.read.hold().await;
+        let lane = &self.owned.descriptor.write;
         lane.settle(self.core()).await;
         let (landing, (_, buf)) = self.launch_write(lane, buf, 0, self.write_offset(0)).await;
         let result = self.count("write", &landing);
@@ -324,8 +323,8 @@ impl File {
 
     /// Writes the whole of `buf` at the file's position, and moves that on.
     pub async fn write_all<B: IoBuf>(&self, buf: B) -> BufResult<(), B> {
-        let _position = self.socket.descriptor.read.hold().await;
-        let lane = &self.socket.descriptor.write;
+        let _position = self.owned.descriptor.read.hold().await;
+        let lane = &self.owned.descriptor.write;
         lane.settle(self.core()).await;
         let (result, written, buf) = self.write_whole(lane, buf, |written| self.write_offset(written)).await;
         // What was written before an error was written.
@@ -336,7 +335,7 @@ impl File {
     /// Reads into several buffers from the file's position, and moves that on.
     pub async fn read_vectored<B: IoBufMut>(&self, mut bufs: Vec<B>) -> BufResult<usize, Vec<B>> {
         if let Some(position) = &self.position {
-            let _hold = self.socket.descriptor.read.hold().await;
+            let _hold = self.owned.descriptor.read.hold().await;
             let (result, bufs) = self.read_vectored_at(bufs, position.get()).await;
             if let Ok(count) = result {
                 position.set(position.get() + count as u64);
@@ -362,8 +361,8 @@ impl File {
         if bufs.iter().all(IoBuf::is_empty) {
             return (Ok(0), bufs);
         }
-        let _position = self.socket.descriptor.read.hold().await;
-        let lane = &self.socket.descriptor.write;
+        let _position = self.owned.descriptor.read.hold().await;
+        let lane = &self.owned.descriptor.write;
         lane.settle(self.core()).await;
         let (landing, (_, bufs, _)) = self.launch_write_vectored(lane, bufs, self.write_offset(0)).await;
         let result = self.count("write", &landing);
@@ -375,7 +374,7 @@ impl File {
 
     /// Moves the file's position, and gives it. Past the end is legal; before the beginning is an error.
     pub async fn seek(&self, to: SeekFrom) -> io::Result<u64> {
-        let _hold = self.socket.descriptor.read.hold().await;
+        let _hold = self.owned.descriptor.read.hold().await;
         let Some(position) = &self.position else {
             let refused = kernel_position(self.core(), self.fd(), to);
             return refused.map_err(|error| self.explain("seek in", error));
@@ -476,7 +475,7 @@ impl File {
 
     /// What the kernel knows of the file.
     pub async fn metadata(&self) -> io::Result<Metadata> {
-        let descriptor = self.socket.descriptor.clone();
+        let descriptor = self.owned.descriptor.clone();
         let asked = of_file(self.core(), descriptor, self.fd()).await;
         asked.map_err(|error| self.explain("metadata of", error))
     }
@@ -495,7 +494,7 @@ impl File {
     }
 
     async fn run(&self, what: &str, op: Op) -> io::Result<()> {
-        let descriptor = self.socket.descriptor.clone();
+        let descriptor = self.owned.descriptor.clone();
         let done = carry_out(self.core(), descriptor, |_| op).await;
         done.map(drop).map_err(|error| self.explain(what, error))
     }
@@ -531,7 +530,7 @@ impl File {
         let (core, fd) = (self.core(), self.fd());
         // What goes past the cache is not there, and what has no positions is not cached.
         let cached = !self.direct && offset != CURRENT;
-        let load = (self.socket.descriptor.clone(), buf);
+        let load = (self.owned.descriptor.clone(), buf);
         Flying::launch(core, lane, fate, load, 0, move |(_, buf)| Op::ReadAt {
             fd,
             ptr: buf.as_mut_ptr().wrapping_add(begin),
@@ -549,7 +548,7 @@ impl File {
         offset: u64,
     ) -> Flying<'a, VectoredLoad<B>> {
         let (core, fd) = (self.core(), self.fd());
-        let load = (self.socket.descriptor.clone(), bufs, Vec::new());
+        let load = (self.owned.descriptor.clone(), bufs, Vec::new());
         Flying::launch(core, lane, fate, load, 0, move |(_, bufs, slices)| {
             lend_to_fill(bufs, slices);
             Op::ReadVectoredAt {
@@ -564,7 +563,7 @@ impl File {
     /// One write from `buf[begin..]`.
     fn launch_write<'a, B: IoBuf>(&'a self, lane: &'a Lane, buf: B, begin: usize, offset: u64) -> Flying<'a, Load<B>> {
         let (core, fd) = (self.core(), self.fd());
-        let load = (self.socket.descriptor.clone(), buf);
+        let load = (self.owned.descriptor.clone(), buf);
         Flying::launch(core, lane, Fate::Discard, load, 0, move |(_, buf)| Op::WriteAt {
             fd,
             ptr: buf.as_ptr().wrapping_add(begin),
@@ -580,7 +579,7 @@ impl File {
         offset: u64,
     ) -> Flying<'a, VectoredLoad<B>> {
         let (core, fd) = (self.core(), self.fd());
-        let load = (self.socket.descriptor.clone(), bufs, Vec::new());
+        let load = (self.owned.descriptor.clone(), bufs, Vec::new());
         Flying::launch(core, lane, Fate::Discard, load, 0, move |(_, bufs, slices)| {
             lend_to_read(bufs, 0, slices);
             Op::WriteVectoredAt {

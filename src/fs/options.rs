@@ -5,8 +5,8 @@ use std::path::Path;
 
 use super::file::File;
 use super::{at, carry_out};
+use crate::descriptor::OwnedDescriptor;
 use crate::loop_core::LoopCore;
-use crate::net::socket::Socket;
 use crate::op::Op;
 use crate::sys::{self, Fd, OpenFlags};
 
@@ -110,7 +110,7 @@ impl OpenOptions {
             mode,
         };
         let (fd, _) = carry_out(&core, load, plan).await?;
-        let socket = Socket::new(core, fd as Fd);
-        Ok(File::new(socket, path, self.flags.append, self.flags.direct))
+        let owned = OwnedDescriptor::new(core, fd as Fd);
+        Ok(File::new(owned, path, self.flags.append, self.flags.direct))
     }
 }

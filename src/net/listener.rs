@@ -13,8 +13,8 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use super::addr::ToSocketAddrs;
-use super::socket::{IntoStdError, Socket};
 use super::stream::TcpStream;
+use crate::descriptor::{IntoStdError, OwnedDescriptor};
 use crate::driver::{Control, FlightId, Landing};
 use crate::error::{context, from_code};
 use crate::exception::{Exception, report};
@@ -44,7 +44,7 @@ const BACKLOG: i32 = 1024;
 /// # Ok::<(), std::io::Error>(())
 /// ```
 pub struct TcpListener {
-    socket: Socket,
+    socket: OwnedDescriptor,
     /// No descriptors were left; before this moment nobody tries again. Kept here and not in `accept`, so that an
     /// `accept` under a timeout does not start anew, and does not tell again, each time.
     exhausted_until: Cell<Option<Instant>>,
@@ -57,7 +57,7 @@ impl TcpListener {
         let explain = |error| context(format_args!("bind {}", addr.shown()), error);
         let mut last = io::Error::new(io::ErrorKind::InvalidInput, "the name has no address");
         for addr in addr.resolve().await.map_err(explain)? {
-            match Socket::make(Control::Listen { addr, backlog: BACKLOG }) {
+            match OwnedDescriptor::make(Control::Listen { addr, backlog: BACKLOG }) {
                 Ok(socket) => return Ok(TcpListener::from_socket(socket)),
                 Err(error) => last = error,
             }
@@ -82,7 +82,7 @@ impl TcpListener {
             match landing.outcome {
                 Ok(fd) => {
                     self.exhausted_until.set(None);
-                    let socket = Socket::new(core.rc(), fd as Fd);
+                    let socket = OwnedDescriptor::new(core.rc(), fd as Fd);
                     // A peer that has reset the connection has no address any more, and nobody to serve.
                     if let Ok(peer) = socket.peer_addr() {
                         return Ok((TcpStream::from_socket(socket), peer));
@@ -149,7 +149,7 @@ impl TcpListener {
     /// Outside of a loop.
     #[track_caller]
     pub fn from_std(listener: std::net::TcpListener) -> io::Result<TcpListener> {
-        Ok(TcpListener::from_socket(Socket::adopt(listener)?))
+        Ok(TcpListener::from_socket(OwnedDescriptor::adopt(listener)?))
     }
 
     /// Makes it one of std's, non-blocking, once the kernel has stopped handing over connections. Refused, with the
@@ -163,27 +163,27 @@ impl TcpListener {
             if core.holds_connection(id) {
                 return Err(IntoStdError {
                     error: io::Error::new(io::ErrorKind::WouldBlock, "connections are waiting: accept them first"),
-                    socket: self,
+                    inner: self,
                 });
             }
         }
         match self.socket.release() {
             Ok(fd) => Ok(sys::into_std(fd)),
             Err((error, socket)) => Err(IntoStdError {
-                socket: TcpListener::from_socket(socket),
+                inner: TcpListener::from_socket(socket),
                 error,
             }),
         }
     }
 
-    fn from_socket(socket: Socket) -> TcpListener {
+    fn from_socket(socket: OwnedDescriptor) -> TcpListener {
         TcpListener {
             socket,
             exhausted_until: Cell::new(None),
         }
     }
 
-    pub(crate) fn socket(&self) -> &Socket {
+    pub(crate) fn socket(&self) -> &OwnedDescriptor {
         &self.socket
     }
 }

@@ -16,13 +16,13 @@
 
 mod addr;
 mod listener;
-pub(crate) mod socket;
+mod socket;
 mod split;
 mod stream;
 
+pub use crate::descriptor::IntoStdError;
 pub use addr::ToSocketAddrs;
 pub use listener::TcpListener;
-pub use socket::IntoStdError;
 pub use split::{OwnedReadHalf, OwnedWriteHalf, ReadHalf, ReuniteError, WriteHalf};
 pub use stream::TcpStream;
 

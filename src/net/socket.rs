@@ -1,119 +1,12 @@
-//! What streams and listeners have in common: a descriptor with its two lanes, and how it ends.
-//!
-//! A flight that uses a descriptor holds a share of it, so its number cannot be given to another file while the kernel
-//! may still act on it. The handle that the user holds is one level above: when that goes, the lanes' flights are
-//! cancelled, and when the last of them has landed, the descriptor closes.
+//! What is asked of a socket between reads and writes: names, options, ends.
 
-use std::cell::Cell;
-use std::fmt;
 use std::io;
 use std::net::{Shutdown, SocketAddr};
-use std::rc::Rc;
 
+use crate::descriptor::OwnedDescriptor;
 use crate::driver::{Control, Reply};
-use crate::flight::Fate;
-use crate::lane::Lane;
-use crate::loop_core::LoopCore;
-use crate::sys::{self, Fd};
 
-/// An open descriptor, shared by its handle and the flights that use it. Closes when the last of them is gone.
-pub(crate) struct Descriptor {
-    pub(crate) core: Rc<LoopCore>,
-    pub(crate) fd: Fd,
-    /// Reads, or a listener's accepts.
-    pub(crate) read: Lane,
-    pub(crate) write: Lane,
-    /// The number was given away and is no longer ours to close.
-    released: Cell<bool>,
-    /// The peer is to be told that what is under way is lost.
-    pub(crate) ends_with_reset: Cell<bool>,
-}
-
-impl Drop for Descriptor {
-    fn drop(&mut self) {
-        if !self.released.get() {
-            let fd = self.fd;
-            let _ = self.core.control(match self.ends_with_reset.get() {
-                true => Control::Reset { fd },
-                false => Control::Close { fd },
-            });
-        }
-    }
-}
-
-/// The user's side of a descriptor.
-pub(crate) struct Socket {
-    pub(crate) descriptor: Rc<Descriptor>,
-}
-
-impl Socket {
-    /// Takes ownership of an open descriptor of the loop's driver.
-    pub(crate) fn new(core: Rc<LoopCore>, fd: Fd) -> Socket {
-        let descriptor = Rc::new(Descriptor {
-            core,
-            fd,
-            read: Lane::default(),
-            write: Lane::default(),
-            released: Cell::new(false),
-            ends_with_reset: Cell::new(false),
-        });
-        Socket { descriptor }
-    }
-
-    /// Makes a socket by a control call on the current loop.
-    pub(crate) fn make(call: Control) -> io::Result<Socket> {
-        let core = LoopCore::current("a socket's constructor").rc();
-        match core.control(call)? {
-            Reply::Fd(fd) => Ok(Socket::new(core, fd)),
-            other => unreachable!("{call:?} answered {other:?}"),
-        }
-    }
-
-    /// Takes over a socket that was made elsewhere.
-    #[track_caller]
-    pub(crate) fn adopt(std_socket: impl Into<std::os::fd::OwnedFd>) -> io::Result<Socket> {
-        let core = LoopCore::current("from_std").rc();
-        let socket = std_socket.into();
-        core.control(Control::Adopt {
-            fd: std::os::fd::AsRawFd::as_raw_fd(&socket),
-        })?;
-        Ok(Socket::new(core, sys::from_std(socket)))
-    }
-
-    /// Gives the descriptor away, if nothing in its lanes would be lost.
-    pub(crate) fn release(self) -> Result<Fd, (io::Error, Socket)> {
-        let refuse = |socket, why: &str| Err((io::Error::new(io::ErrorKind::WouldBlock, why), socket));
-        if self.fd() < 0 {
-            let why = "a socket of the null driver has no descriptor to give";
-            return Err((io::Error::new(io::ErrorKind::Unsupported, why), self));
-        }
-        self.descriptor.read.take_in(self.core());
-        self.descriptor.write.take_in(self.core());
-        if self.descriptor.read.is_busy() {
-            return refuse(
-                self,
-                "a read is under way, or what a dropped one received is unread: read once more first",
-            );
-        }
-        if self.descriptor.write.is_busy() {
-            return refuse(
-                self,
-                "a write is under way: write or shut down first, which waits for it",
-            );
-        }
-        self.descriptor.released.set(true);
-        let _ = self.core().control(Control::Forget { fd: self.fd() });
-        Ok(self.fd())
-    }
-
-    pub(crate) fn core(&self) -> &LoopCore {
-        &self.descriptor.core
-    }
-
-    pub(crate) fn fd(&self) -> Fd {
-        self.descriptor.fd
-    }
-
+impl OwnedDescriptor {
     pub(crate) fn local_addr(&self) -> io::Result<SocketAddr> {
         self.addr(Control::LocalAddr { fd: self.fd() })
     }
@@ -145,65 +38,5 @@ impl Socket {
     pub(crate) fn shutdown(&self, how: Shutdown) -> io::Result<()> {
         self.core().control(Control::Shutdown { fd: self.fd(), how })?;
         Ok(())
-    }
-}
-
-impl Drop for Socket {
-    /// Nobody will ask for what is in the lanes any more.
-    fn drop(&mut self) {
-        let core = self.descriptor.core.clone();
-        let mut left_any = false;
-        for lane in [&self.descriptor.read, &self.descriptor.write] {
-            if let Some(id) = lane.flight.take() {
-                core.orphan(id, Fate::Discard);
-                left_any = true;
-            }
-        }
-        if left_any {
-            core.pump();
-        }
-    }
-}
-
-impl fmt::Debug for Socket {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Socket")
-            .field("fd", &self.fd())
-            .field("local", &self.local_addr().ok())
-            .field("peer", &self.peer_addr().ok())
-            .finish()
-    }
-}
-
-/// Why a socket could not be turned into std's, with the socket.
-#[derive(Debug)]
-pub struct IntoStdError<S> {
-    pub(crate) socket: S,
-    pub(crate) error: io::Error,
-}
-
-impl<S> IntoStdError<S> {
-    /// The socket, as it was.
-    pub fn into_inner(self) -> S {
-        self.socket
-    }
-
-    /// The reason.
-    pub fn error(&self) -> &io::Error {
-        &self.error
-    }
-}
-
-impl<S> fmt::Display for IntoStdError<S> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.error.fmt(f)
-    }
-}
-
-impl<S: fmt::Debug> std::error::Error for IntoStdError<S> {}
-
-impl<S> From<IntoStdError<S>> for io::Error {
-    fn from(refused: IntoStdError<S>) -> io::Error {
-        refused.error
     }
 }

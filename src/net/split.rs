@@ -2,68 +2,78 @@
 
 use std::fmt;
 use std::io;
-use std::net::{Shutdown, SocketAddr};
+use std::net::Shutdown;
 use std::rc::Rc;
 
 use super::stream::TcpStream;
-use crate::io::{BufResult, IoBuf, IoBufMut, ManagedBuf};
+use crate::byte_stream::{ByteStream, reading_methods, writing_methods};
+
+/// A connection whose two directions can be told apart.
+pub(crate) trait Connection {
+    fn bytes(&self) -> &ByteStream;
+}
 
 /// The reading half of a borrowed stream: see [`TcpStream::split`].
-#[derive(Debug, Clone, Copy)]
-pub struct ReadHalf<'a>(pub(super) &'a TcpStream);
+///
+/// ```
+/// use windlass::net::{TcpListener, TcpStream};
+/// windlass::run(async {
+///     let listener = TcpListener::bind("127.0.0.1:0").await?;
+///     let stream = TcpStream::connect(listener.local_addr()?).await?;
+///     let (peer, _) = listener.accept().await?;
+///     let (reader, writer) = stream.split();
+///     writer.write_all("ping").await.0?;
+///     peer.write_all(peer.read_managed().await?).await.0?;
+///     assert_eq!(&*reader.read_managed().await?, b"ping");
+///     Ok::<(), std::io::Error>(())
+/// })??;
+/// # Ok::<(), std::io::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct ReadHalf<'a, S = TcpStream>(pub(super) &'a S);
 
-impl ReadHalf<'_> {
-    /// As [`TcpStream::read`].
-    pub async fn read<B: IoBufMut>(&self, buf: B) -> BufResult<usize, B> {
-        self.0.read(buf).await
+#[allow(private_bounds, reason = "which streams have halves is ours to say")]
+impl<S: Connection> ReadHalf<'_, S> {
+    pub(crate) fn bytes(&self) -> &ByteStream {
+        self.0.bytes()
     }
 
-    /// As [`TcpStream::read_exact`].
-    pub async fn read_exact<B: IoBufMut>(&self, buf: B) -> BufResult<(), B> {
-        self.0.read_exact(buf).await
-    }
+    reading_methods!();
+}
 
-    /// As [`TcpStream::read_managed`].
-    pub async fn read_managed(&self) -> io::Result<ManagedBuf> {
-        self.0.read_managed().await
-    }
-
-    /// As [`TcpStream::read_vectored`].
-    pub async fn read_vectored<B: IoBufMut>(&self, bufs: Vec<B>) -> BufResult<usize, Vec<B>> {
-        self.0.read_vectored(bufs).await
+impl<S> Clone for ReadHalf<'_, S> {
+    fn clone(&self) -> Self {
+        *self
     }
 }
 
-/// The writing half of a borrowed stream: see [`TcpStream::split`].
-#[derive(Debug, Clone, Copy)]
-pub struct WriteHalf<'a>(pub(super) &'a TcpStream);
+impl<S> Copy for ReadHalf<'_, S> {}
 
-impl WriteHalf<'_> {
-    /// As [`TcpStream::write`].
-    pub async fn write<B: IoBuf>(&self, buf: B) -> BufResult<usize, B> {
-        self.0.write(buf).await
+/// The writing half of a borrowed stream: see [`TcpStream::split`], and [`ReadHalf`] for an example.
+#[derive(Debug)]
+pub struct WriteHalf<'a, S = TcpStream>(pub(super) &'a S);
+
+#[allow(private_bounds, reason = "which streams have halves is ours to say")]
+impl<S: Connection> WriteHalf<'_, S> {
+    pub(crate) fn bytes(&self) -> &ByteStream {
+        self.0.bytes()
     }
 
-    /// As [`TcpStream::write_all`].
-    pub async fn write_all<B: IoBuf>(&self, buf: B) -> BufResult<(), B> {
-        self.0.write_all(buf).await
-    }
-
-    /// As [`TcpStream::write_vectored`].
-    pub async fn write_vectored<B: IoBuf>(&self, bufs: Vec<B>) -> BufResult<usize, Vec<B>> {
-        self.0.write_vectored(bufs).await
-    }
-
-    /// As [`TcpStream::write_all_vectored`].
-    pub async fn write_all_vectored<B: IoBuf>(&self, bufs: Vec<B>) -> BufResult<(), Vec<B>> {
-        self.0.write_all_vectored(bufs).await
-    }
+    writing_methods!();
 
     /// Ends the writing direction: the peer sees the end of the stream.
     pub async fn shutdown(&self) -> io::Result<()> {
-        self.0.shutdown(Shutdown::Write).await
+        self.bytes().shutdown(Shutdown::Write).await
     }
 }
+
+impl<S> Clone for WriteHalf<'_, S> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<S> Copy for WriteHalf<'_, S> {}
 
 /// The reading half of a stream, for a task of its own: see [`TcpStream::into_split`].
 ///
@@ -82,20 +92,22 @@ impl WriteHalf<'_> {
 /// # Ok::<(), std::io::Error>(())
 /// ```
 #[derive(Debug)]
-pub struct OwnedReadHalf {
-    stream: Rc<TcpStream>,
+pub struct OwnedReadHalf<S = TcpStream> {
+    pub(super) stream: Rc<S>,
 }
 
-/// The writing half of a stream, for a task of its own: see [`TcpStream::into_split`].
+/// The writing half of a stream, for a task of its own: see [`TcpStream::into_split`], and [`OwnedReadHalf`] for an example.
 ///
 /// Dropping it ends the writing direction: the peer sees the end of the stream.
-pub struct OwnedWriteHalf {
+#[allow(private_bounds, reason = "which streams have halves is ours to say")]
+pub struct OwnedWriteHalf<S: Connection = TcpStream> {
     /// Empty only while two halves are being reunited.
-    stream: Option<Rc<TcpStream>>,
+    stream: Option<Rc<S>>,
 }
 
-impl OwnedReadHalf {
-    pub(super) fn pair(stream: TcpStream) -> (OwnedReadHalf, OwnedWriteHalf) {
+#[allow(private_bounds, reason = "which streams have halves is ours to say")]
+impl<S: Connection> OwnedReadHalf<S> {
+    pub(super) fn pair(stream: S) -> (OwnedReadHalf<S>, OwnedWriteHalf<S>) {
         let stream = Rc::new(stream);
         let write = OwnedWriteHalf {
             stream: Some(stream.clone()),
@@ -103,38 +115,14 @@ impl OwnedReadHalf {
         (OwnedReadHalf { stream }, write)
     }
 
-    /// The read calls of this half.
-    fn half(&self) -> ReadHalf<'_> {
-        ReadHalf(&self.stream)
+    pub(crate) fn bytes(&self) -> &ByteStream {
+        self.stream.bytes()
     }
 
-    /// As [`TcpStream::read`].
-    pub async fn read<B: IoBufMut>(&self, buf: B) -> BufResult<usize, B> {
-        self.half().read(buf).await
-    }
-
-    /// As [`TcpStream::read_exact`].
-    pub async fn read_exact<B: IoBufMut>(&self, buf: B) -> BufResult<(), B> {
-        self.half().read_exact(buf).await
-    }
-
-    /// As [`TcpStream::read_managed`].
-    pub async fn read_managed(&self) -> io::Result<ManagedBuf> {
-        self.half().read_managed().await
-    }
-
-    /// As [`TcpStream::read_vectored`].
-    pub async fn read_vectored<B: IoBufMut>(&self, bufs: Vec<B>) -> BufResult<usize, Vec<B>> {
-        self.half().read_vectored(bufs).await
-    }
-
-    /// The address of the other end.
-    pub fn peer_addr(&self) -> io::Result<SocketAddr> {
-        self.stream.peer_addr()
-    }
+    reading_methods!();
 
     /// Makes the stream whole again. Refused, with both halves, if they belong to different streams.
-    pub fn reunite(self, mut write: OwnedWriteHalf) -> Result<TcpStream, ReuniteError> {
+    pub fn reunite(self, mut write: OwnedWriteHalf<S>) -> Result<S, ReuniteError<S>> {
         let is_same = write
             .stream
             .as_ref()
@@ -147,69 +135,54 @@ impl OwnedReadHalf {
     }
 }
 
-impl OwnedWriteHalf {
-    fn half(&self) -> WriteHalf<'_> {
-        WriteHalf(
-            self.stream
-                .as_ref()
-                .expect("a half has its stream until it is reunited"),
-        )
+#[allow(private_bounds, reason = "which streams have halves is ours to say")]
+impl<S: Connection> OwnedWriteHalf<S> {
+    pub(super) fn stream(&self) -> &S {
+        let stream = self.stream.as_ref();
+        stream.expect("a half has its stream until it is reunited")
     }
 
-    /// As [`TcpStream::write`].
-    pub async fn write<B: IoBuf>(&self, buf: B) -> BufResult<usize, B> {
-        self.half().write(buf).await
+    pub(crate) fn bytes(&self) -> &ByteStream {
+        self.stream().bytes()
     }
 
-    /// As [`TcpStream::write_all`].
-    pub async fn write_all<B: IoBuf>(&self, buf: B) -> BufResult<(), B> {
-        self.half().write_all(buf).await
-    }
-
-    /// As [`TcpStream::write_vectored`].
-    pub async fn write_vectored<B: IoBuf>(&self, bufs: Vec<B>) -> BufResult<usize, Vec<B>> {
-        self.half().write_vectored(bufs).await
-    }
-
-    /// As [`TcpStream::write_all_vectored`].
-    pub async fn write_all_vectored<B: IoBuf>(&self, bufs: Vec<B>) -> BufResult<(), Vec<B>> {
-        self.half().write_all_vectored(bufs).await
-    }
+    writing_methods!();
 
     /// Ends the writing direction: the peer sees the end of the stream.
     pub async fn shutdown(&self) -> io::Result<()> {
-        self.half().shutdown().await
-    }
-
-    /// The address of the other end.
-    pub fn peer_addr(&self) -> io::Result<SocketAddr> {
-        self.half().0.peer_addr()
+        self.bytes().shutdown(Shutdown::Write).await
     }
 }
 
-impl Drop for OwnedWriteHalf {
+impl<S: Connection> Drop for OwnedWriteHalf<S> {
     fn drop(&mut self) {
         if let Some(stream) = &self.stream {
             // A connection that is gone already has nothing to end.
-            let _ = stream.socket().shutdown(Shutdown::Write);
+            let _ = stream.bytes().owned.shutdown(Shutdown::Write);
         }
     }
 }
 
-impl fmt::Debug for OwnedWriteHalf {
+impl<S: Connection + fmt::Debug> fmt::Debug for OwnedWriteHalf<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("OwnedWriteHalf").field("stream", &self.stream).finish()
     }
 }
 
 /// The halves that were to be reunited belong to different streams.
-#[derive(Debug)]
-pub struct ReuniteError(pub OwnedReadHalf, pub OwnedWriteHalf);
+#[allow(private_bounds, reason = "which streams have halves is ours to say")]
+pub struct ReuniteError<S: Connection = TcpStream>(pub OwnedReadHalf<S>, pub OwnedWriteHalf<S>);
 
-impl fmt::Display for ReuniteError {
+impl<S: Connection> fmt::Debug for ReuniteError<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("ReuniteError")
+    }
+}
+
+impl<S: Connection> fmt::Display for ReuniteError<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("the halves belong to different streams")
     }
 }
 
-impl std::error::Error for ReuniteError {}
+impl<S: Connection> std::error::Error for ReuniteError<S> {}

@@ -1,23 +1,18 @@
-//! A TCP connection: how a call becomes an op, and its landing a result.
+//! A TCP connection.
 
 use std::fmt;
 use std::io;
 use std::net::{Shutdown, SocketAddr};
-use std::rc::Rc;
 
 use super::addr::ToSocketAddrs;
-use super::socket::{Descriptor, IntoStdError, Socket};
-use super::split::{OwnedReadHalf, OwnedWriteHalf, ReadHalf, WriteHalf};
-use crate::driver::{Control, Landing, Outcome};
-use crate::error::{context, from_code};
+use super::split::{Connection, OwnedReadHalf, OwnedWriteHalf, ReadHalf, WriteHalf};
+use crate::byte_stream::{ByteStream, count, reading_methods, writing_methods};
+use crate::descriptor::{IntoStdError, OwnedDescriptor};
+use crate::driver::Control;
+use crate::error::context;
 use crate::flight::{Fate, Flying};
-use crate::io::vectored::{lend_to_fill, lend_to_read, set_all_filled};
-use crate::io::{BufResult, IoBuf, IoBufMut, ManagedBuf, no_length, no_room};
-use crate::op::{MAX_LEN, Op};
-use crate::sys::{self, IoVec, errno};
-
-/// What a managed read takes from the heap when the pool is empty.
-const HEAP_READ_LEN: usize = 8 * 1024;
+use crate::op::{Medium, Op};
+use crate::sys;
 
 /// A TCP connection.
 ///
@@ -46,7 +41,7 @@ const HEAP_READ_LEN: usize = 8 * 1024;
 /// # Ok::<(), std::io::Error>(())
 /// ```
 pub struct TcpStream {
-    socket: Socket,
+    bytes: ByteStream,
 }
 
 impl TcpStream {
@@ -64,7 +59,7 @@ impl TcpStream {
     }
 
     async fn connect_one(addr: SocketAddr) -> io::Result<TcpStream> {
-        let socket = Socket::make(Control::Socket { addr })?;
+        let socket = OwnedDescriptor::make(Control::Socket { addr })?;
         let descriptor = &socket.descriptor;
         let fd = descriptor.fd;
         let (landing, _) = Flying::launch(
@@ -77,316 +72,30 @@ impl TcpStream {
         )
         .await;
         count(landing.outcome)?;
-        Ok(TcpStream { socket })
+        Ok(TcpStream::from_socket(socket))
     }
 
-    pub(crate) fn from_socket(socket: Socket) -> TcpStream {
-        TcpStream { socket }
-    }
-
-    pub(crate) fn socket(&self) -> &Socket {
-        &self.socket
-    }
-
-    /// Receives into `buf`, from its start and up to its capacity, and gives the number of bytes; 0 is the end of the
-    /// stream. A `Vec` then has just that length.
-    ///
-    /// A buffer without capacity is an error and not the end of the stream.
-    pub async fn read<B: IoBufMut>(&self, mut buf: B) -> BufResult<usize, B> {
-        if buf.capacity() == 0 {
-            return (Err(no_room()), buf);
-        }
-        let lane = &self.socket.descriptor.read;
-        let _hold = lane.hold().await;
-        lane.settle(self.socket.core()).await;
-        if lane.has_unread(self.socket.core()).await
-            && let Some(served) = lane.serve(&mut buf)
-        {
-            return (served.map_err(from_code), buf);
-        }
-        let capacity = buf.capacity();
-        let (landing, (_, mut buf)) = self.receive(buf, 0, capacity).await;
-        let result = count(landing.outcome);
-        if let Ok(count) = result {
-            // SAFETY: the kernel has written this many bytes, which is no more than the capacity.
-            unsafe { buf.set_filled(count) };
-        }
-        (result, buf)
-    }
-
-    /// Fills `buf` up to its length (not its capacity), as std's `read_exact` does. A buffer with capacity but no length is
-    /// an error, since it was surely not meant.
-    ///
-    /// If the stream ends first the error is `UnexpectedEof`; then, and when the future is dropped half-way, what was
-    /// received goes to the next read.
-    pub async fn read_exact<B: IoBufMut>(&self, mut buf: B) -> BufResult<(), B> {
-        let len = buf.len();
-        if len == 0 {
-            return match buf.capacity() {
-                0 => (Ok(()), buf),
-                _ => (Err(no_length()), buf),
-            };
-        }
-        let lane = &self.socket.descriptor.read;
-        let _hold = lane.hold().await;
-        lane.settle(self.socket.core()).await;
-        let mut filled = 0;
-        if lane.has_unread(self.socket.core()).await {
-            let mut head = Head { buf, len };
-            match lane.serve(&mut head) {
-                Some(Ok(served)) => filled = served,
-                Some(Err(code)) => return (Err(from_code(code)), head.buf),
-                None => {}
-            }
-            buf = head.buf;
-        }
-        while filled < len {
-            // What a dropped read was told after its last bytes is not told again by the kernel.
-            let outcome = match lane.take_error() {
-                Some(code) => Err(code),
-                None => {
-                    let (landing, (_, back)) = self.receive(buf, filled, len).await;
-                    buf = back;
-                    landing.outcome
-                }
-            };
-            let error = match count(outcome) {
-                Ok(0) => io::Error::new(
-                    io::ErrorKind::UnexpectedEof,
-                    "the stream ended before the buffer was full",
-                ),
-                Ok(count) => {
-                    filled += count;
-                    continue;
-                }
-                Err(error) => error,
-            };
-            // SAFETY: the buffer's first `filled` bytes were received.
-            lane.put_back(unsafe { std::slice::from_raw_parts(buf.as_ptr(), filled) }, None);
-            return (Err(error), buf);
-        }
-        (Ok(()), buf)
-    }
-
-    /// One receive into `buf[begin..end]`. If it is dropped, the bytes in front of `begin` count as received by it.
-    fn receive<B: IoBufMut>(&self, buf: B, begin: usize, end: usize) -> Flying<'_, (Rc<Descriptor>, B)> {
-        let descriptor = &self.socket.descriptor;
-        let fd = descriptor.fd;
-        let load = (descriptor.clone(), buf);
-        Flying::launch(
-            &descriptor.core,
-            &descriptor.read,
-            Fate::Keep,
-            load,
-            begin,
-            |(_, buf)| {
-                let len = (end - begin).min(MAX_LEN);
-                let ptr = buf.as_mut_ptr().wrapping_add(begin);
-                Op::Recv { fd, ptr, len }
-            },
-        )
-    }
-
-    /// Receives into a buffer of the runtime's, so that a connection which waits holds none. An empty one is the end of
-    /// the stream.
-    pub async fn read_managed(&self) -> io::Result<ManagedBuf> {
-        let descriptor = &self.socket.descriptor;
-        let (core, lane) = (&*descriptor.core, &descriptor.read);
-        let _hold = lane.hold().await;
-        lane.settle(core).await;
-        if lane.has_unread(core).await
-            && let Some(served) = lane.serve_all()
-        {
-            return served.map(ManagedBuf::from_heap).map_err(from_code);
-        }
-        let fd = descriptor.fd;
-        let (landing, _) = Flying::launch(core, lane, Fate::Keep, descriptor.clone(), 0, |_| Op::RecvManaged {
-            fd,
-        })
-        .await;
-        match landing {
-            Landing {
-                buffer: Some(buffer), ..
-            } => Ok(ManagedBuf::from_pool(buffer)),
-            Landing {
-                outcome: Err(errno::NO_BUFFERS),
-                ..
-            } => self.read_to_heap().await,
-            Landing { outcome, .. } => count(outcome).map(|_| ManagedBuf::from_heap(Vec::new())),
+    pub(crate) fn from_socket(socket: OwnedDescriptor) -> TcpStream {
+        TcpStream {
+            bytes: ByteStream::new(socket, Medium::Tcp),
         }
     }
 
-    /// The pool is empty.
-    async fn read_to_heap(&self) -> io::Result<ManagedBuf> {
-        let buf = Vec::with_capacity(HEAP_READ_LEN);
-        let (landing, (_, mut buf)) = self.receive(buf, 0, HEAP_READ_LEN).await;
-        let count = count(landing.outcome)?;
-        // SAFETY: the kernel has written this many bytes, which is no more than the capacity.
-        unsafe { buf.set_len(count) };
-        Ok(ManagedBuf::from_heap(buf))
+    pub(crate) fn socket(&self) -> &OwnedDescriptor {
+        &self.bytes.owned
     }
 
-    /// Receives into several buffers, each filled to its capacity before the next. Gives the number of bytes; 0 is the
-    /// end of the stream.
-    pub async fn read_vectored<B: IoBufMut>(&self, mut bufs: Vec<B>) -> BufResult<usize, Vec<B>> {
-        let Some(first) = bufs.iter().position(|buf| buf.capacity() > 0) else {
-            return (Err(no_room()), bufs);
-        };
-        let descriptor = &self.socket.descriptor;
-        let (core, lane) = (&*descriptor.core, &descriptor.read);
-        let _hold = lane.hold().await;
-        lane.settle(core).await;
-        if lane.has_unread(core).await {
-            match lane.serve(&mut bufs[first]) {
-                Some(Ok(count)) => {
-                    // SAFETY: this many bytes were just served into the first buffer that has room.
-                    unsafe { set_all_filled(&mut bufs, count) };
-                    return (Ok(count), bufs);
-                }
-                Some(Err(code)) => return (Err(from_code(code)), bufs),
-                None => {}
-            }
-        }
-        let fd = descriptor.fd;
-        let load = (descriptor.clone(), bufs, Vec::new());
-        let flying = Flying::launch(core, lane, Fate::Keep, load, 0, |(_, bufs, slices)| {
-            lend_to_fill(bufs, slices);
-            Op::RecvVectored {
-                fd,
-                slices: slices.as_ptr(),
-                count: slices.len(),
-            }
-        });
-        let (landing, (_, mut bufs, _)) = flying.await;
-        let result = count(landing.outcome);
-        if let Ok(count) = result {
-            // SAFETY: the kernel has written this many bytes, in order.
-            unsafe { set_all_filled(&mut bufs, count) };
-        }
-        (result, bufs)
+    pub(crate) fn bytes(&self) -> &ByteStream {
+        &self.bytes
     }
 
-    /// Sends from `buf` and gives how many bytes were taken, which may be fewer than there are.
-    pub async fn write<B: IoBuf>(&self, buf: B) -> BufResult<usize, B> {
-        if buf.is_empty() {
-            return (Ok(0), buf);
-        }
-        let lane = &self.socket.descriptor.write;
-        let _hold = lane.hold().await;
-        lane.settle(self.socket.core()).await;
-        let (landing, (_, buf)) = self.send(buf, 0).await;
-        (count(landing.outcome), buf)
-    }
-
-    /// Sends the whole of `buf`. No other write comes in between.
-    pub async fn write_all<B: IoBuf>(&self, mut buf: B) -> BufResult<(), B> {
-        let len = buf.len();
-        if len == 0 {
-            return (Ok(()), buf);
-        }
-        let lane = &self.socket.descriptor.write;
-        let _hold = lane.hold().await;
-        lane.settle(self.socket.core()).await;
-        let mut sent = 0;
-        while sent < len {
-            let (landing, (_, back)) = self.send(buf, sent).await;
-            buf = back;
-            match count(landing.outcome) {
-                Ok(0) => return (Err(io::ErrorKind::WriteZero.into()), buf),
-                Ok(count) => sent += count,
-                Err(error) => return (Err(error), buf),
-            }
-        }
-        (Ok(()), buf)
-    }
-
-    /// One send from `buf[begin..]`.
-    fn send<B: IoBuf>(&self, buf: B, begin: usize) -> Flying<'_, (Rc<Descriptor>, B)> {
-        let descriptor = &self.socket.descriptor;
-        let fd = descriptor.fd;
-        let load = (descriptor.clone(), buf);
-        Flying::launch(
-            &descriptor.core,
-            &descriptor.write,
-            Fate::Discard,
-            load,
-            0,
-            |(_, buf)| {
-                let len = (buf.len() - begin).min(MAX_LEN);
-                let ptr = buf.as_ptr().wrapping_add(begin);
-                Op::Send { fd, ptr, len }
-            },
-        )
-    }
-
-    /// Sends from several buffers, one after the other, and gives how many bytes were taken. At most 1,024 buffers are
-    /// looked at in one call.
-    pub async fn write_vectored<B: IoBuf>(&self, bufs: Vec<B>) -> BufResult<usize, Vec<B>> {
-        if bufs.iter().all(IoBuf::is_empty) {
-            return (Ok(0), bufs);
-        }
-        let lane = &self.socket.descriptor.write;
-        let _hold = lane.hold().await;
-        lane.settle(self.socket.core()).await;
-        let (landing, (_, bufs, _)) = self.send_vectored(bufs, 0, Vec::new()).await;
-        (count(landing.outcome), bufs)
-    }
-
-    /// Sends the whole of all buffers, however many. No other write comes in between.
-    pub async fn write_all_vectored<B: IoBuf>(&self, mut bufs: Vec<B>) -> BufResult<(), Vec<B>> {
-        let len: usize = bufs.iter().map(IoBuf::len).sum();
-        if len == 0 {
-            return (Ok(()), bufs);
-        }
-        let lane = &self.socket.descriptor.write;
-        let _hold = lane.hold().await;
-        lane.settle(self.socket.core()).await;
-        let mut sent = 0;
-        let mut slices = Vec::new();
-        while sent < len {
-            let landing;
-            (landing, (_, bufs, slices)) = self.send_vectored(bufs, sent, slices).await;
-            match count(landing.outcome) {
-                Ok(0) => return (Err(io::ErrorKind::WriteZero.into()), bufs),
-                Ok(count) => sent += count,
-                Err(error) => return (Err(error), bufs),
-            }
-        }
-        (Ok(()), bufs)
-    }
-
-    /// One send of what follows the first `skip` bytes. `slices` is only lent for its memory.
-    fn send_vectored<B: IoBuf>(&self, bufs: Vec<B>, skip: usize, slices: Vec<IoVec>) -> Flying<'_, VectoredLoad<B>> {
-        let descriptor = &self.socket.descriptor;
-        let fd = descriptor.fd;
-        let load = (descriptor.clone(), bufs, slices);
-        Flying::launch(
-            &descriptor.core,
-            &descriptor.write,
-            Fate::Discard,
-            load,
-            0,
-            |(_, bufs, slices)| {
-                lend_to_read(bufs, skip, slices);
-                Op::SendVectored {
-                    fd,
-                    slices: slices.as_ptr(),
-                    count: slices.len(),
-                }
-            },
-        )
-    }
+    reading_methods!();
+    writing_methods!();
 
     /// Shuts down one or both directions. Shutting down the writing side waits for the write that is under way; the
     /// peer then sees the end of the stream.
     pub async fn shutdown(&self, how: Shutdown) -> io::Result<()> {
-        if how == Shutdown::Read {
-            return self.socket.shutdown(how);
-        }
-        let lane = &self.socket.descriptor.write;
-        let _hold = lane.hold().await;
-        lane.settle(self.socket.core()).await;
-        self.socket.shutdown(how)
+        self.bytes.shutdown(how).await
     }
 
     /// Two borrowed halves, for code that reads and writes at the same time in one task.
@@ -401,22 +110,22 @@ impl TcpStream {
 
     /// The address of this end.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
-        self.socket.local_addr()
+        self.socket().local_addr()
     }
 
     /// The address of the other end.
     pub fn peer_addr(&self) -> io::Result<SocketAddr> {
-        self.socket.peer_addr()
+        self.socket().peer_addr()
     }
 
     /// Whether small writes leave at once (Nagle's algorithm is off).
     pub fn nodelay(&self) -> io::Result<bool> {
-        self.socket.nodelay()
+        self.socket().nodelay()
     }
 
     /// Lets small writes leave at once (turns Nagle's algorithm off), or not.
     pub fn set_nodelay(&self, on: bool) -> io::Result<()> {
-        self.socket.set_nodelay(on)
+        self.socket().set_nodelay(on)
     }
 
     /// Makes a stream of one of std's; it becomes non-blocking.
@@ -426,63 +135,48 @@ impl TcpStream {
     /// Outside of a loop.
     #[track_caller]
     pub fn from_std(stream: std::net::TcpStream) -> io::Result<TcpStream> {
-        let socket = Socket::adopt(stream)?;
-        Ok(TcpStream { socket })
+        Ok(TcpStream::from_socket(OwnedDescriptor::adopt(stream)?))
     }
 
     /// Makes it one of std's, non-blocking. Refused, with the stream, while a read or a write is under way or received
     /// bytes are unread: they would be lost.
     pub fn into_std(self) -> Result<std::net::TcpStream, IntoStdError<TcpStream>> {
-        match self.socket.release() {
+        match self.bytes.owned.release() {
             Ok(fd) => Ok(sys::into_std(fd)),
             Err((error, socket)) => Err(IntoStdError {
-                socket: TcpStream { socket },
+                inner: TcpStream::from_socket(socket),
                 error,
             }),
         }
     }
 }
 
-/// The descriptor, the buffers, and the list that tells the kernel where they are.
-type VectoredLoad<B> = (Rc<Descriptor>, Vec<B>, Vec<IoVec>);
-
 impl fmt::Debug for TcpStream {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("TcpStream")
-            .field("fd", &self.socket.fd())
-            .field("local", &self.socket.local_addr().ok())
-            .field("peer", &self.socket.peer_addr().ok())
+            .field("fd", &self.socket().fd())
+            .field("local", &self.socket().local_addr().ok())
+            .field("peer", &self.socket().peer_addr().ok())
             .finish()
     }
 }
 
-fn count(outcome: Outcome) -> io::Result<usize> {
-    outcome.map(|count| count as usize).map_err(from_code)
-}
-
-/// The first `len` bytes of a buffer, to be filled in place without changing its length.
-struct Head<B> {
-    buf: B,
-    len: usize,
-}
-
-// SAFETY: a part of the inner buffer is as fixed as the whole.
-unsafe impl<B: IoBufMut> IoBuf for Head<B> {
-    fn as_ptr(&self) -> *const u8 {
-        self.buf.as_ptr()
-    }
-    fn len(&self) -> usize {
-        self.len
+impl Connection for TcpStream {
+    fn bytes(&self) -> &ByteStream {
+        &self.bytes
     }
 }
 
-// SAFETY: as for reading; `len` is at most the inner buffer's length, and so its capacity.
-unsafe impl<B: IoBufMut> IoBufMut for Head<B> {
-    fn as_mut_ptr(&mut self) -> *mut u8 {
-        self.buf.as_mut_ptr()
+impl OwnedReadHalf {
+    /// The address of the other end.
+    pub fn peer_addr(&self) -> io::Result<SocketAddr> {
+        self.stream.peer_addr()
     }
-    fn capacity(&self) -> usize {
-        self.len
+}
+
+impl OwnedWriteHalf {
+    /// The address of the other end.
+    pub fn peer_addr(&self) -> io::Result<SocketAddr> {
+        self.stream().peer_addr()
     }
-    unsafe fn set_filled(&mut self, _len: usize) {}
 }

@@ -90,23 +90,23 @@ impl Null {
         let outcome = match op {
             Op::Accept { fd } => self.network.accept(fd)?.map(|fd| fd as u32),
             Op::Connect { fd, addr } => self.network.connect(fd, addr)?.map(|()| 0),
-            Op::Recv { fd, ptr, len } => {
+            Op::Recv { fd, ptr, len, .. } => {
                 // SAFETY: the flight owns these bytes until its completion, which has not been told yet.
                 self.network.recv(fd, |bytes| unsafe { copy_out(bytes, ptr, len) })?
             }
-            Op::RecvVectored { fd, slices, count } => self.network.recv(fd, |bytes| {
+            Op::RecvVectored { fd, slices, count, .. } => self.network.recv(fd, |bytes| {
                 // SAFETY: the flight owns the slices and what they point to until its completion.
                 let slices = unsafe { std::slice::from_raw_parts(slices, count) };
                 let parts = slices.iter();
                 // SAFETY: as above.
                 parts.map(|part| unsafe { copy_out(bytes, part.base, part.len) }).sum()
             })?,
-            Op::RecvManaged { fd } => return self.recv_managed(fd),
-            Op::Send { fd, ptr, len } => {
+            Op::RecvManaged { fd, .. } => return self.recv_managed(fd),
+            Op::Send { fd, ptr, len, .. } => {
                 // SAFETY: the flight owns these bytes until its completion.
                 self.network.send(fd, unsafe { std::slice::from_raw_parts(ptr, len) })?
             }
-            Op::SendVectored { fd, slices, count } => self.send_vectored(fd, slices, count)?,
+            Op::SendVectored { fd, slices, count, .. } => self.send_vectored(fd, slices, count)?,
             Op::Readiness { fd, direction } => match direction {
                 _ if !self.network.is_open(fd) => Err(errno::BAD_FD),
                 Direction::Read if self.network.can_recv(fd) => Ok(0),

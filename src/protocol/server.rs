@@ -48,11 +48,11 @@ struct Inner {
     addrs: Vec<SocketAddr>,
     /// One per listening socket.
     accepting: RefCell<Vec<JoinHandle<()>>>,
-    /// How many of them have not let their sockets go.
+    /// How many of them have not ended.
     listening: Cell<usize>,
     closed: Cell<bool>,
-    /// Foreign code runs inside of a task that accepts.
-    serving_one: Cell<bool>,
+    /// It is closed, but the kernel has not let go of every listening socket.
+    settling: Cell<bool>,
     failure: RefCell<Option<io::Error>>,
     clients: RefCell<Slab<Weak<dyn Client>>>,
     bell: Bell,
@@ -114,7 +114,7 @@ impl Server {
             accepting: RefCell::default(),
             listening: Cell::new(listeners.len()),
             closed: Cell::new(false),
-            serving_one: Cell::new(false),
+            settling: Cell::new(false),
             failure: RefCell::default(),
             clients: RefCell::default(),
             bell: Bell::default(),
@@ -171,15 +171,17 @@ impl Server {
     /// nothing.
     pub async fn wait_closed(&self) {
         let inner = &self.inner;
-        let is_over = || inner.listening.get() == 0 && inner.clients.borrow().is_empty();
-        inner.bell.until(is_over).await;
+        inner
+            .bell
+            .until(|| inner.is_deaf() && inner.clients.borrow().is_empty())
+            .await;
     }
 
     /// Serves until it is closed, and then until its connections are gone; or until it cannot accept any more, which is an
     /// error. Dropping the future closes the server.
     pub async fn serve_forever(&self) -> io::Result<()> {
         let _close = CloseOnDrop(&self.inner);
-        self.inner.bell.until(|| self.inner.listening.get() == 0).await;
+        self.inner.bell.until(|| self.inner.is_deaf()).await;
         let failure = self.inner.failure.take();
         if let Some(error) = failure {
             return Err(error);
@@ -190,20 +192,30 @@ impl Server {
 }
 
 impl Inner {
-    fn close(&self) {
+    /// The sockets close in the next turn: this may be called from inside of a task that accepts.
+    fn close(self: &Rc<Self>) {
         if self.closed.replace(true) {
             return;
         }
         let tasks = self.accepting.take();
-        let _entered = self.core.enter();
         for task in &tasks {
-            // Its sockets close now, unless this is called from inside of one of them.
-            match self.serving_one.get() {
-                true => task.cancel(),
-                false => task.raw().cancel_now(&self.core),
-            }
+            task.cancel();
         }
-        self.core.pump();
+        self.settling.set(true);
+        let inner = self.clone();
+        let _entered = self.core.enter();
+        spawn(async move {
+            for task in tasks {
+                let _ = task.await;
+            }
+            inner.settling.set(false);
+            inner.bell.ring();
+        });
+    }
+
+    /// Whether nothing listens any more, and the kernel has let go of what did.
+    fn is_deaf(&self) -> bool {
+        self.listening.get() == 0 && !self.settling.get()
     }
 
     fn clients(&self) -> Vec<Rc<dyn Client>> {
@@ -212,7 +224,7 @@ impl Inner {
     }
 }
 
-struct CloseOnDrop<'a>(&'a Inner);
+struct CloseOnDrop<'a>(&'a Rc<Inner>);
 
 impl Drop for CloseOnDrop<'_> {
     fn drop(&mut self) {
@@ -256,9 +268,7 @@ async fn accept_all(inner: Rc<Inner>, listener: TcpListener, serve: Rc<Cell<Opti
             Ok((stream, _)) => {
                 // Taken out, so that nothing is borrowed while it runs.
                 let Some(mut call) = serve.take() else { return };
-                inner.serving_one.set(true);
                 guard("a server's factory", || call(Wire::tcp(stream), Attaching(inner.clone())));
-                inner.serving_one.set(false);
                 serve.set(Some(call));
             }
             Err(error) => {

@@ -19,7 +19,7 @@ use crate::driver::{
 };
 use crate::io::BufferPool;
 use crate::loop_core::LOOK;
-use crate::op::{Direction, MAX_LEN, Op};
+use crate::op::{Direction, MAX_LEN, Medium, Op};
 use crate::runtime::Settings;
 use crate::sys::{self, Fd, errno};
 use crate::time::Instant;
@@ -101,7 +101,7 @@ impl Works {
     /// What `op` points to belongs to a flight that has not landed.
     unsafe fn attempt(&mut self, op: Op, begun: bool) -> Option<Landing> {
         let landing = match op {
-            Op::RecvManaged { fd } => self.recv_managed(fd),
+            Op::RecvManaged { fd, medium } => self.recv_managed(fd, medium),
             Op::Connect { fd, .. } if begun => sys::connected(fd).map(Landing::last),
             // SAFETY: the caller's promise.
             _ => unsafe { sys::perform(op) }.map(Landing::last),
@@ -122,16 +122,39 @@ impl Works {
         landing
     }
 
-    /// How many bytes an operation could have moved.
+    /// How many bytes an operation could have moved, where having moved fewer means that there are no more for now. That
+    /// is so of TCP alone: a Unix socket stops where descriptors were passed, a terminal at the end of a line.
     ///
     /// # Safety
     ///
     /// What `op` points to belongs to a flight that has not landed.
     unsafe fn wanted(&self, op: Op) -> usize {
         match op {
-            Op::Recv { len, .. } | Op::Send { len, .. } => len,
-            Op::RecvManaged { .. } => self.settings.managed_len,
-            Op::RecvVectored { slices, count, .. } | Op::SendVectored { slices, count, .. } => {
+            Op::Recv {
+                medium: Medium::Tcp,
+                len,
+                ..
+            }
+            | Op::Send {
+                medium: Medium::Tcp,
+                len,
+                ..
+            } => len,
+            Op::RecvManaged {
+                medium: Medium::Tcp, ..
+            } => self.settings.managed_len,
+            Op::RecvVectored {
+                medium: Medium::Tcp,
+                slices,
+                count,
+                ..
+            }
+            | Op::SendVectored {
+                medium: Medium::Tcp,
+                slices,
+                count,
+                ..
+            } => {
                 // SAFETY: the caller's promise.
                 let slices = unsafe { std::slice::from_raw_parts(slices, count) };
                 let len = slices.iter().map(|slice| slice.len).sum::<usize>();
@@ -143,7 +166,7 @@ impl Works {
         }
     }
 
-    fn recv_managed(&mut self, fd: Fd) -> Option<Landing> {
+    fn recv_managed(&mut self, fd: Fd, medium: Medium) -> Option<Landing> {
         if self.pool.is_none() {
             let count = self.settings.managed_count.next_power_of_two();
             self.pool = BufferPool::new(count, self.settings.managed_len);
@@ -154,7 +177,7 @@ impl Works {
         };
         let (ptr, len) = buffer.memory();
         // SAFETY: the buffer was just taken from the pool, so nobody else has it.
-        let outcome = unsafe { sys::perform(Op::Recv { fd, ptr, len }) }?;
+        let outcome = unsafe { sys::perform(Op::Recv { fd, medium, ptr, len }) }?;
         // SAFETY: the kernel has just written this many bytes.
         unsafe { buffer.set_filled(outcome.unwrap_or(0) as usize) };
         Some(Landing::with_buffer(outcome, buffer))

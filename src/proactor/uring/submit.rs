@@ -7,7 +7,7 @@ use io_uring::{opcode, squeue, types};
 use super::buffers;
 use super::setup::Abilities;
 use crate::driver::{SCRATCH_LEN, Scratch};
-use crate::op::{Direction, Op};
+use crate::op::{CURRENT, Direction, Medium, Op};
 use crate::sys::{self, IoVec};
 
 /// How this driver lays out a flight's scratch.
@@ -51,28 +51,65 @@ pub(super) unsafe fn entry(op: Op, scratch: *mut Scratch, abilities: &Abilities)
             };
             opcode::Connect::new(types::Fd(fd), ptr, addr.len()).build()
         }
-        Op::Recv { fd, ptr, len } => opcode::Recv::new(types::Fd(fd), ptr, len as u32).build(),
-        Op::RecvManaged { fd } => opcode::Recv::new(types::Fd(fd), std::ptr::null_mut(), 0)
-            .buf_group(buffers::GROUP)
-            .build()
-            .flags(squeue::Flags::BUFFER_SELECT),
-        Op::RecvVectored { fd, slices, count } => {
-            // SAFETY: the scratch is ours to write.
-            let message = unsafe { message(scratch, slices, count) };
-            opcode::RecvMsg::new(types::Fd(fd), message).build()
+        Op::Recv { fd, medium, ptr, len } => match medium {
+            Medium::Tcp | Medium::Unix => opcode::Recv::new(types::Fd(fd), ptr, len as u32).build(),
+            Medium::Pipe => opcode::Read::new(types::Fd(fd), ptr, len as u32)
+                .offset(CURRENT)
+                .build(),
+        },
+        Op::RecvManaged { fd, medium } => {
+            let (fd, none) = (types::Fd(fd), std::ptr::null_mut());
+            let entry = match medium {
+                Medium::Tcp | Medium::Unix => opcode::Recv::new(fd, none, 0).buf_group(buffers::GROUP).build(),
+                Medium::Pipe => opcode::Read::new(fd, none, 0)
+                    .offset(CURRENT)
+                    .buf_group(buffers::GROUP)
+                    .build(),
+            };
+            entry.flags(squeue::Flags::BUFFER_SELECT)
         }
+        Op::RecvVectored {
+            fd,
+            medium,
+            slices,
+            count,
+        } => match medium {
+            Medium::Tcp | Medium::Unix => {
+                // SAFETY: the scratch is ours to write.
+                let message = unsafe { message(scratch, slices, count) };
+                opcode::RecvMsg::new(types::Fd(fd), message).build()
+            }
+            Medium::Pipe => opcode::Readv::new(types::Fd(fd), slices.cast(), count as u32)
+                .offset(CURRENT)
+                .build(),
+        },
         // Without WAITALL, with which the kernel would go on after a short send by itself: if the peer resets then, it tells
         // how much was sent and swallows the reset.
-        Op::Send { fd, ptr, len } => opcode::Send::new(types::Fd(fd), ptr, len as u32)
-            .flags(NO_SIGNAL)
-            .build(),
-        Op::SendVectored { fd, slices, count } => {
-            // SAFETY: the scratch is ours to write.
-            let message = unsafe { message(scratch, slices, count) };
-            opcode::SendMsg::new(types::Fd(fd), message)
-                .flags(NO_SIGNAL as u32)
-                .build()
-        }
+        Op::Send { fd, medium, ptr, len } => match medium {
+            Medium::Tcp | Medium::Unix => opcode::Send::new(types::Fd(fd), ptr, len as u32)
+                .flags(NO_SIGNAL)
+                .build(),
+            Medium::Pipe => opcode::Write::new(types::Fd(fd), ptr, len as u32)
+                .offset(CURRENT)
+                .build(),
+        },
+        Op::SendVectored {
+            fd,
+            medium,
+            slices,
+            count,
+        } => match medium {
+            Medium::Tcp | Medium::Unix => {
+                // SAFETY: the scratch is ours to write.
+                let message = unsafe { message(scratch, slices, count) };
+                opcode::SendMsg::new(types::Fd(fd), message)
+                    .flags(NO_SIGNAL as u32)
+                    .build()
+            }
+            Medium::Pipe => opcode::Writev::new(types::Fd(fd), slices.cast(), count as u32)
+                .offset(CURRENT)
+                .build(),
+        },
         Op::Readiness { fd, direction } => {
             let events = match direction {
                 Direction::Read => libc::POLLIN,

@@ -8,7 +8,7 @@ use std::io;
 
 use super::{Fd, errno, files, message};
 use crate::driver::Outcome;
-use crate::op::{Direction, Op};
+use crate::op::{Direction, Medium, Op};
 
 /// Writing to a closed connection is an error, not a signal. Where the flag is missing, socket2 has set the same as an
 /// option of the socket.
@@ -26,26 +26,50 @@ pub(crate) unsafe fn perform(op: Op) -> Option<Outcome> {
     match op {
         Op::Accept { fd } => attempt(|| accept(fd)),
         Op::Connect { fd, addr } => connect(fd, addr),
-        Op::Recv { fd, ptr, len } => {
-            // SAFETY: the caller's promise: `len` bytes from `ptr` on may be written.
-            attempt(|| unsafe { libc::recv(fd, ptr.cast(), len, 0) })
-        }
+        // SAFETY: the caller's promise: `len` bytes from `ptr` on may be written.
+        Op::Recv { fd, medium, ptr, len } => attempt(|| unsafe {
+            match medium {
+                Medium::Tcp | Medium::Unix => libc::recv(fd, ptr.cast(), len, 0),
+                Medium::Pipe => libc::read(fd, ptr.cast(), len),
+            }
+        }),
         // There is no pool here: a driver that has one turns this into a `Recv`.
         Op::RecvManaged { .. } => Some(Err(errno::NO_BUFFERS)),
-        Op::RecvVectored { fd, slices, count } => {
-            let mut message = message(slices, count);
+        Op::RecvVectored {
+            fd,
+            medium,
+            slices,
+            count,
+        } => attempt(|| {
             // SAFETY: the caller's promise: the slices, and what they point to, are there and may be written.
-            attempt(|| unsafe { libc::recvmsg(fd, &mut message, 0) })
-        }
-        Op::Send { fd, ptr, len } => {
-            // SAFETY: the caller's promise: `len` bytes from `ptr` on may be read.
-            attempt(|| unsafe { libc::send(fd, ptr.cast(), len, NO_SIGNAL) })
-        }
-        Op::SendVectored { fd, slices, count } => {
-            let message = message(slices, count);
+            unsafe {
+                match medium {
+                    Medium::Tcp | Medium::Unix => libc::recvmsg(fd, &mut message(slices, count), 0),
+                    Medium::Pipe => libc::readv(fd, slices.cast(), count as libc::c_int),
+                }
+            }
+        }),
+        // SAFETY: the caller's promise: `len` bytes from `ptr` on may be read.
+        Op::Send { fd, medium, ptr, len } => attempt(|| unsafe {
+            match medium {
+                Medium::Tcp | Medium::Unix => libc::send(fd, ptr.cast(), len, NO_SIGNAL),
+                Medium::Pipe => libc::write(fd, ptr.cast(), len),
+            }
+        }),
+        Op::SendVectored {
+            fd,
+            medium,
+            slices,
+            count,
+        } => attempt(|| {
             // SAFETY: the caller's promise: the slices, and what they point to, are there.
-            attempt(|| unsafe { libc::sendmsg(fd, &message, NO_SIGNAL) })
-        }
+            unsafe {
+                match medium {
+                    Medium::Tcp | Medium::Unix => libc::sendmsg(fd, &message(slices, count), NO_SIGNAL),
+                    Medium::Pipe => libc::writev(fd, slices.cast(), count as libc::c_int),
+                }
+            }
+        }),
         Op::Readiness { fd, direction } => ready(fd, direction),
         Op::Open { .. }
         | Op::ReadAt { .. }

@@ -1,0 +1,441 @@
+//! Moving bytes in order: how a call becomes an op, and its landing a result.
+//!
+//! TCP and Unix connections and pipes are all this, and differ in where they come from. Their public methods are written
+//! once, here, and handed to each type by [`reading_methods!`] and [`writing_methods!`].
+
+use std::io;
+use std::net::Shutdown;
+use std::rc::Rc;
+
+use crate::descriptor::{Descriptor, OwnedDescriptor};
+use crate::driver::{Landing, Outcome};
+use crate::error::from_code;
+use crate::flight::{Fate, Flying};
+use crate::io::vectored::{lend_to_fill, lend_to_read, set_all_filled};
+use crate::io::{BufResult, IoBuf, IoBufMut, ManagedBuf, no_length, no_room};
+use crate::op::{MAX_LEN, Medium, Op};
+use crate::sys::{IoVec, errno};
+
+/// What a managed read takes from the heap when the pool is empty.
+const HEAP_READ_LEN: usize = 8 * 1024;
+
+/// A descriptor that bytes go through in order.
+pub(crate) struct ByteStream {
+    pub(crate) owned: OwnedDescriptor,
+    medium: Medium,
+}
+
+impl ByteStream {
+    pub(crate) fn new(owned: OwnedDescriptor, medium: Medium) -> ByteStream {
+        ByteStream { owned, medium }
+    }
+
+    /// Receives into `buf`, from its start and up to its capacity, and gives the number of bytes; 0 is the end of the
+    /// stream. A `Vec` then has just that length.
+    ///
+    /// A buffer without capacity is an error and not the end of the stream.
+    pub(crate) async fn read<B: IoBufMut>(&self, mut buf: B) -> BufResult<usize, B> {
+        if buf.capacity() == 0 {
+            return (Err(no_room()), buf);
+        }
+        let lane = &self.owned.descriptor.read;
+        let _hold = lane.hold().await;
+        lane.settle(self.owned.core()).await;
+        if lane.has_unread(self.owned.core()).await
+            && let Some(served) = lane.serve(&mut buf)
+        {
+            return (served.map_err(from_code), buf);
+        }
+        let capacity = buf.capacity();
+        let (landing, (_, mut buf)) = self.receive(buf, 0, capacity).await;
+        let result = count(landing.outcome);
+        if let Ok(count) = result {
+            // SAFETY: the kernel has written this many bytes, which is no more than the capacity.
+            unsafe { buf.set_filled(count) };
+        }
+        (result, buf)
+    }
+
+    /// Fills `buf` up to its length (not its capacity), as std's `read_exact` does. A buffer with capacity but no length is
+    /// an error, since it was surely not meant.
+    ///
+    /// If the stream ends first the error is `UnexpectedEof`; then, and when the future is dropped half-way, what was
+    /// received goes to the next read.
+    pub(crate) async fn read_exact<B: IoBufMut>(&self, mut buf: B) -> BufResult<(), B> {
+        let len = buf.len();
+        if len == 0 {
+            return match buf.capacity() {
+                0 => (Ok(()), buf),
+                _ => (Err(no_length()), buf),
+            };
+        }
+        let lane = &self.owned.descriptor.read;
+        let _hold = lane.hold().await;
+        lane.settle(self.owned.core()).await;
+        let mut filled = 0;
+        if lane.has_unread(self.owned.core()).await {
+            let mut head = Head { buf, len };
+            match lane.serve(&mut head) {
+                Some(Ok(served)) => filled = served,
+                Some(Err(code)) => return (Err(from_code(code)), head.buf),
+                None => {}
+            }
+            buf = head.buf;
+        }
+        while filled < len {
+            // What a dropped read was told after its last bytes is not told again by the kernel.
+            let outcome = match lane.take_error() {
+                Some(code) => Err(code),
+                None => {
+                    let (landing, (_, back)) = self.receive(buf, filled, len).await;
+                    buf = back;
+                    landing.outcome
+                }
+            };
+            let error = match count(outcome) {
+                Ok(0) => io::Error::new(
+                    io::ErrorKind::UnexpectedEof,
+                    "the stream ended before the buffer was full",
+                ),
+                Ok(count) => {
+                    filled += count;
+                    continue;
+                }
+                Err(error) => error,
+            };
+            // SAFETY: the buffer's first `filled` bytes were received.
+            lane.put_back(unsafe { std::slice::from_raw_parts(buf.as_ptr(), filled) }, None);
+            return (Err(error), buf);
+        }
+        (Ok(()), buf)
+    }
+
+    /// One receive into `buf[begin..end]`. If it is dropped, the bytes in front of `begin` count as received by it.
+    fn receive<B: IoBufMut>(&self, buf: B, begin: usize, end: usize) -> Flying<'_, (Rc<Descriptor>, B)> {
+        let descriptor = &self.owned.descriptor;
+        let (fd, medium) = (descriptor.fd, self.medium);
+        let load = (descriptor.clone(), buf);
+        Flying::launch(
+            &descriptor.core,
+            &descriptor.read,
+            Fate::Keep,
+            load,
+            begin,
+            |(_, buf)| {
+                let len = (end - begin).min(MAX_LEN);
+                let ptr = buf.as_mut_ptr().wrapping_add(begin);
+                Op::Recv { fd, medium, ptr, len }
+            },
+        )
+    }
+
+    /// Receives into a buffer of the runtime's, so that a connection which waits holds none. An empty one is the end of
+    /// the stream.
+    pub(crate) async fn read_managed(&self) -> io::Result<ManagedBuf> {
+        let descriptor = &self.owned.descriptor;
+        let (core, lane) = (&*descriptor.core, &descriptor.read);
+        let _hold = lane.hold().await;
+        lane.settle(core).await;
+        if lane.has_unread(core).await
+            && let Some(served) = lane.serve_all()
+        {
+            return served.map(ManagedBuf::from_heap).map_err(from_code);
+        }
+        let (fd, medium) = (descriptor.fd, self.medium);
+        let (landing, _) = Flying::launch(core, lane, Fate::Keep, descriptor.clone(), 0, |_| Op::RecvManaged {
+            fd,
+            medium,
+        })
+        .await;
+        match landing {
+            Landing {
+                buffer: Some(buffer), ..
+            } => Ok(ManagedBuf::from_pool(buffer)),
+            Landing {
+                outcome: Err(errno::NO_BUFFERS),
+                ..
+            } => self.read_to_heap().await,
+            Landing { outcome, .. } => count(outcome).map(|_| ManagedBuf::from_heap(Vec::new())),
+        }
+    }
+
+    /// The pool is empty.
+    async fn read_to_heap(&self) -> io::Result<ManagedBuf> {
+        let buf = Vec::with_capacity(HEAP_READ_LEN);
+        let (landing, (_, mut buf)) = self.receive(buf, 0, HEAP_READ_LEN).await;
+        let count = count(landing.outcome)?;
+        // SAFETY: the kernel has written this many bytes, which is no more than the capacity.
+        unsafe { buf.set_len(count) };
+        Ok(ManagedBuf::from_heap(buf))
+    }
+
+    /// Receives into several buffers, each filled to its capacity before the next. Gives the number of bytes; 0 is the
+    /// end of the stream.
+    pub(crate) async fn read_vectored<B: IoBufMut>(&self, mut bufs: Vec<B>) -> BufResult<usize, Vec<B>> {
+        let Some(first) = bufs.iter().position(|buf| buf.capacity() > 0) else {
+            return (Err(no_room()), bufs);
+        };
+        let descriptor = &self.owned.descriptor;
+        let (core, lane) = (&*descriptor.core, &descriptor.read);
+        let _hold = lane.hold().await;
+        lane.settle(core).await;
+        if lane.has_unread(core).await {
+            match lane.serve(&mut bufs[first]) {
+                Some(Ok(count)) => {
+                    // SAFETY: this many bytes were just served into the first buffer that has room.
+                    unsafe { set_all_filled(&mut bufs, count) };
+                    return (Ok(count), bufs);
+                }
+                Some(Err(code)) => return (Err(from_code(code)), bufs),
+                None => {}
+            }
+        }
+        let (fd, medium) = (descriptor.fd, self.medium);
+        let load = (descriptor.clone(), bufs, Vec::new());
+        let flying = Flying::launch(core, lane, Fate::Keep, load, 0, |(_, bufs, slices)| {
+            lend_to_fill(bufs, slices);
+            Op::RecvVectored {
+                fd,
+                medium,
+                slices: slices.as_ptr(),
+                count: slices.len(),
+            }
+        });
+        let (landing, (_, mut bufs, _)) = flying.await;
+        let result = count(landing.outcome);
+        if let Ok(count) = result {
+            // SAFETY: the kernel has written this many bytes, in order.
+            unsafe { set_all_filled(&mut bufs, count) };
+        }
+        (result, bufs)
+    }
+
+    /// Sends from `buf` and gives how many bytes were taken, which may be fewer than there are.
+    pub(crate) async fn write<B: IoBuf>(&self, buf: B) -> BufResult<usize, B> {
+        if buf.is_empty() {
+            return (Ok(0), buf);
+        }
+        let lane = &self.owned.descriptor.write;
+        let _hold = lane.hold().await;
+        lane.settle(self.owned.core()).await;
+        let (landing, (_, buf)) = self.send(buf, 0).await;
+        (count(landing.outcome), buf)
+    }
+
+    /// Sends the whole of `buf`. No other write comes in between.
+    pub(crate) async fn write_all<B: IoBuf>(&self, mut buf: B) -> BufResult<(), B> {
+        let len = buf.len();
+        if len == 0 {
+            return (Ok(()), buf);
+        }
+        let lane = &self.owned.descriptor.write;
+        let _hold = lane.hold().await;
+        lane.settle(self.owned.core()).await;
+        let mut sent = 0;
+        while sent < len {
+            let (landing, (_, back)) = self.send(buf, sent).await;
+            buf = back;
+            match count(landing.outcome) {
+                Ok(0) => return (Err(io::ErrorKind::WriteZero.into()), buf),
+                Ok(count) => sent += count,
+                Err(error) => return (Err(error), buf),
+            }
+        }
+        (Ok(()), buf)
+    }
+
+    /// One send from `buf[begin..]`.
+    fn send<B: IoBuf>(&self, buf: B, begin: usize) -> Flying<'_, (Rc<Descriptor>, B)> {
+        let descriptor = &self.owned.descriptor;
+        let (fd, medium) = (descriptor.fd, self.medium);
+        let load = (descriptor.clone(), buf);
+        Flying::launch(
+            &descriptor.core,
+            &descriptor.write,
+            Fate::Discard,
+            load,
+            0,
+            |(_, buf)| {
+                let len = (buf.len() - begin).min(MAX_LEN);
+                let ptr = buf.as_ptr().wrapping_add(begin);
+                Op::Send { fd, medium, ptr, len }
+            },
+        )
+    }
+
+    /// Sends from several buffers, one after the other, and gives how many bytes were taken. At most 1,024 buffers are
+    /// looked at in one call.
+    pub(crate) async fn write_vectored<B: IoBuf>(&self, bufs: Vec<B>) -> BufResult<usize, Vec<B>> {
+        if bufs.iter().all(IoBuf::is_empty) {
+            return (Ok(0), bufs);
+        }
+        let lane = &self.owned.descriptor.write;
+        let _hold = lane.hold().await;
+        lane.settle(self.owned.core()).await;
+        let (landing, (_, bufs, _)) = self.send_vectored(bufs, 0, Vec::new()).await;
+        (count(landing.outcome), bufs)
+    }
+
+    /// Sends the whole of all buffers, however many. No other write comes in between.
+    pub(crate) async fn write_all_vectored<B: IoBuf>(&self, mut bufs: Vec<B>) -> BufResult<(), Vec<B>> {
+        let len: usize = bufs.iter().map(IoBuf::len).sum();
+        if len == 0 {
+            return (Ok(()), bufs);
+        }
+        let lane = &self.owned.descriptor.write;
+        let _hold = lane.hold().await;
+        lane.settle(self.owned.core()).await;
+        let mut sent = 0;
+        let mut slices = Vec::new();
+        while sent < len {
+            let landing;
+            (landing, (_, bufs, slices)) = self.send_vectored(bufs, sent, slices).await;
+            match count(landing.outcome) {
+                Ok(0) => return (Err(io::ErrorKind::WriteZero.into()), bufs),
+                Ok(count) => sent += count,
+                Err(error) => return (Err(error), bufs),
+            }
+        }
+        (Ok(()), bufs)
+    }
+
+    /// One send of what follows the first `skip` bytes. `slices` is only lent for its memory.
+    fn send_vectored<B: IoBuf>(&self, bufs: Vec<B>, skip: usize, slices: Vec<IoVec>) -> Flying<'_, VectoredLoad<B>> {
+        let descriptor = &self.owned.descriptor;
+        let (fd, medium) = (descriptor.fd, self.medium);
+        let load = (descriptor.clone(), bufs, slices);
+        Flying::launch(
+            &descriptor.core,
+            &descriptor.write,
+            Fate::Discard,
+            load,
+            0,
+            |(_, bufs, slices)| {
+                lend_to_read(bufs, skip, slices);
+                Op::SendVectored {
+                    fd,
+                    medium,
+                    slices: slices.as_ptr(),
+                    count: slices.len(),
+                }
+            },
+        )
+    }
+
+    /// Shuts down one or both directions of a socket.
+    pub(crate) async fn shutdown(&self, how: Shutdown) -> io::Result<()> {
+        if how == Shutdown::Read {
+            return self.owned.shutdown(how);
+        }
+        let lane = &self.owned.descriptor.write;
+        let _hold = lane.hold().await;
+        lane.settle(self.owned.core()).await;
+        self.owned.shutdown(how)
+    }
+}
+
+/// The public reading calls of a type that has a `fn bytes(&self) -> &ByteStream`.
+macro_rules! reading_methods {
+    () => {
+        /// Receives into `buf`, from its start and up to its capacity, and gives the number of bytes; 0 is the end of
+        /// the stream. A `Vec` then has just that length.
+        ///
+        /// A buffer without capacity is an error and not the end of the stream. Dropping the future loses nothing: what
+        /// it would have received goes to the next read.
+        pub async fn read<B: $crate::io::IoBufMut>(&self, buf: B) -> $crate::io::BufResult<usize, B> {
+            self.bytes().read(buf).await
+        }
+
+        /// Fills `buf` up to its length (not its capacity), as std's `read_exact` does. A buffer with capacity but no
+        /// length is an error, since it was surely not meant.
+        ///
+        /// If the stream ends first the error is `UnexpectedEof`; then, and when the future is dropped half-way, what
+        /// was received goes to the next read.
+        pub async fn read_exact<B: $crate::io::IoBufMut>(&self, buf: B) -> $crate::io::BufResult<(), B> {
+            self.bytes().read_exact(buf).await
+        }
+
+        /// Receives into a buffer of the runtime's, so that a connection which waits holds none. An empty one is the end
+        /// of the stream.
+        pub async fn read_managed(&self) -> std::io::Result<$crate::io::ManagedBuf> {
+            self.bytes().read_managed().await
+        }
+
+        /// Receives into several buffers, each filled to its capacity before the next. Gives the number of bytes; 0 is
+        /// the end of the stream.
+        pub async fn read_vectored<B: $crate::io::IoBufMut>(
+            &self,
+            bufs: Vec<B>,
+        ) -> $crate::io::BufResult<usize, Vec<B>> {
+            self.bytes().read_vectored(bufs).await
+        }
+    };
+}
+
+/// The public writing calls of a type that has a `fn bytes(&self) -> &ByteStream`.
+macro_rules! writing_methods {
+    () => {
+        /// Sends from `buf` and gives how many bytes were taken, which may be fewer than there are.
+        ///
+        /// If the future is dropped, any part from the front of the buffer may have been sent; the next write waits until
+        /// that is over.
+        pub async fn write<B: $crate::io::IoBuf>(&self, buf: B) -> $crate::io::BufResult<usize, B> {
+            self.bytes().write(buf).await
+        }
+
+        /// Sends the whole of `buf`. No other write comes in between.
+        pub async fn write_all<B: $crate::io::IoBuf>(&self, buf: B) -> $crate::io::BufResult<(), B> {
+            self.bytes().write_all(buf).await
+        }
+
+        /// Sends from several buffers, one after the other, and gives how many bytes were taken. At most 1,024 buffers
+        /// are looked at in one call.
+        pub async fn write_vectored<B: $crate::io::IoBuf>(&self, bufs: Vec<B>) -> $crate::io::BufResult<usize, Vec<B>> {
+            self.bytes().write_vectored(bufs).await
+        }
+
+        /// Sends the whole of all buffers, however many. No other write comes in between.
+        pub async fn write_all_vectored<B: $crate::io::IoBuf>(
+            &self,
+            bufs: Vec<B>,
+        ) -> $crate::io::BufResult<(), Vec<B>> {
+            self.bytes().write_all_vectored(bufs).await
+        }
+    };
+}
+
+pub(crate) use {reading_methods, writing_methods};
+
+/// The descriptor, the buffers, and the list that tells the kernel where they are.
+type VectoredLoad<B> = (Rc<Descriptor>, Vec<B>, Vec<IoVec>);
+
+pub(crate) fn count(outcome: Outcome) -> io::Result<usize> {
+    outcome.map(|count| count as usize).map_err(from_code)
+}
+
+/// The first `len` bytes of a buffer, to be filled in place without changing its length.
+struct Head<B> {
+    buf: B,
+    len: usize,
+}
+
+// SAFETY: a part of the inner buffer is as fixed as the whole.
+unsafe impl<B: IoBufMut> IoBuf for Head<B> {
+    fn as_ptr(&self) -> *const u8 {
+        self.buf.as_ptr()
+    }
+    fn len(&self) -> usize {
+        self.len
+    }
+}
+
+// SAFETY: as for reading; `len` is at most the inner buffer's length, and so its capacity.
+unsafe impl<B: IoBufMut> IoBufMut for Head<B> {
+    fn as_mut_ptr(&mut self) -> *mut u8 {
+        self.buf.as_mut_ptr()
+    }
+    fn capacity(&self) -> usize {
+        self.len
+    }
+    unsafe fn set_filled(&mut self, _len: usize) {}
+}
