@@ -212,4 +212,3 @@ impl Drop for InPoll<'_> {
         self.0.set(false);
     }
 }
-

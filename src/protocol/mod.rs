@@ -96,6 +96,7 @@ mod server;
 mod streams;
 mod transport;
 mod wire;
+mod writer;
 
 use std::cell::RefCell;
 use std::fmt;
@@ -105,8 +106,9 @@ use std::rc::Rc;
 pub use payload::Payload;
 pub use reader::{IncompleteRead, LimitOverrun, StreamReader};
 pub use server::Server;
-pub use streams::{HandlerResult, StreamWriter, open_connection, start_server};
+pub use streams::{HandlerResult, open_connection, start_server};
 pub use transport::Transport;
+pub use writer::StreamWriter;
 
 use crate::net::{TcpStream, ToSocketAddrs};
 use wire::Wire;

@@ -117,10 +117,6 @@ impl Outbox {
         self.closed.set(true);
     }
 
-    pub(crate) fn is_closed(&self) -> bool {
-        self.closed.get()
-    }
-
     /// Drops what is queued, and takes nothing more.
     pub(crate) fn discard(&self) {
         self.closed.set(true);

@@ -64,7 +64,7 @@ macro_rules! lent {
                 (**self).as_ref()
             }
             fn into_kept(self) -> Kept {
-                Kept::Vec(self.bytes().to_vec())
+                Kept::Vec(Payload::bytes(&self).to_vec())
             }
         }
     )*};

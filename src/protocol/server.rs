@@ -60,8 +60,8 @@ struct Inner {
 
 /// A connection of a server's, of either style.
 pub(super) trait Client {
-    fn close(&self);
-    fn abort(&self);
+    fn close_client(self: Rc<Self>);
+    fn abort_client(self: Rc<Self>);
 }
 
 /// Ties a connection to its server for as long as it is open.
@@ -156,14 +156,14 @@ impl Server {
     /// Closes every connection, each when what it has queued is sent.
     pub fn close_clients(&self) {
         for client in self.inner.clients() {
-            client.close();
+            client.close_client();
         }
     }
 
     /// Ends every connection with a reset.
     pub fn abort_clients(&self) {
         for client in self.inner.clients() {
-            client.abort();
+            client.abort_client();
         }
     }
 
@@ -268,7 +268,9 @@ async fn accept_all(inner: Rc<Inner>, listener: TcpListener, serve: Rc<Cell<Opti
             Ok((stream, _)) => {
                 // Taken out, so that nothing is borrowed while it runs.
                 let Some(mut call) = serve.take() else { return };
-                guard("a server's factory", || call(Wire::tcp(stream), Attaching(inner.clone())));
+                guard("a server's factory", || {
+                    call(Wire::tcp(stream), Attaching(inner.clone()))
+                });
                 serve.set(Some(call));
             }
             Err(error) => {

@@ -352,11 +352,11 @@ impl Line {
 }
 
 impl Client for Line {
-    fn close(&self) {
-        Line::close(self);
+    fn close_client(self: Rc<Self>) {
+        Line::close(&self);
     }
 
-    fn abort(&self) {
+    fn abort_client(self: Rc<Self>) {
         self.end(None, Farewell::Reset);
     }
 }
