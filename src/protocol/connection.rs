@@ -36,21 +36,20 @@ pub(super) fn open<P: Protocol + 'static>(
     (Transport { line }, ProtocolRef(protocol))
 }
 
-/// Waits until the protocol was told that it has a connection. Dropping the future aborts that.
+/// Waits until the protocol was told that it has a connection. Dropping the future aborts it: nobody else has it yet.
 pub(super) async fn until_made(transport: &Transport) {
-    struct AbortUnlessMade<'a>(&'a Transport);
+    struct AbortOnDrop<'a>(&'a Transport);
 
-    impl Drop for AbortUnlessMade<'_> {
+    impl Drop for AbortOnDrop<'_> {
         fn drop(&mut self) {
-            if self.0.line.polls.get() == 0 {
-                self.0.abort();
-            }
+            self.0.abort();
         }
     }
 
-    let _abort = AbortUnlessMade(transport);
+    let abort = AbortOnDrop(transport);
     let line = &transport.line;
     line.bell.until(|| line.polls.get() > 0 || line.is_lost.get()).await;
+    std::mem::forget(abort);
 }
 
 /// The task's hold on the connection. However the task ends, also with its loop, the connection is lost then, and the
@@ -66,6 +65,7 @@ impl Drop for Presence {
         let line = &self.line;
         line.is_lost.set(true);
         line.outbox.discard();
+        line.outbox.forget_waker();
         let protocol = line.protocol.take();
         guard("a protocol's destructor", || drop(protocol));
         line.bell.ring();
@@ -110,22 +110,33 @@ fn poll(
     let mut receiving = Some(receiving);
     loop {
         line.tell_flow();
-        // Sending comes first: of a reset, the kernel tells only one direction, and the other just sees an end.
+        // Of a reset, the kernel tells only one direction. To the other it is a mere end, or a broken pipe: so sending comes
+        // before that end is believed, and receiving before that broken pipe is.
+        let mut failed = None;
         if !line.is_flushed.get() && !line.is_ending_now() {
             match sending.as_mut().poll(cx) {
                 Poll::Ready(Ok(())) => line.is_flushed.set(true),
+                Poll::Ready(Err(error)) if error.kind() == io::ErrorKind::BrokenPipe => {
+                    line.is_flushed.set(true);
+                    failed = Some(error);
+                }
                 Poll::Ready(Err(error)) => line.end(Some(error), Farewell::Close),
                 Poll::Pending => {}
             }
         }
         line.tell_flow();
-        if let Some(reason) = line.reason_to_go() {
+        if failed.is_none()
+            && let Some(reason) = line.reason_to_go()
+        {
             return Poll::Ready(reason);
         }
         match receiving.take() {
             // It never ends.
             Some(receiving) if !line.is_closing() => drop(receiving.poll(cx)),
             _ => {}
+        }
+        if failed.is_some() {
+            line.end(failed, Farewell::Close);
         }
         if !line.has_work() {
             return Poll::Pending;

@@ -172,6 +172,11 @@ impl Outbox {
         });
     }
 
+    /// The sender's task is over: its memory need not stay.
+    pub(crate) fn forget_waker(&self) {
+        drop(self.waker.take());
+    }
+
     /// Wakes the sender's task.
     pub(crate) fn wake(&self) {
         if let Some(waker) = self.waker.take() {

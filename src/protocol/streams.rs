@@ -328,6 +328,7 @@ async fn send_all(conversation: Rc<Conversation>, wire: Rc<Wire>) {
         .await
     };
     drop(wire);
+    conversation.outbox.forget_waker();
     conversation.sender.set(Sender::Done);
     if let Err(error) = result {
         conversation.failure.replace(Some(error));
