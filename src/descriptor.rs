@@ -9,7 +9,7 @@ use std::fmt;
 use std::io;
 use std::rc::Rc;
 
-use crate::driver::{Control, Reply};
+use crate::driver::Control;
 use crate::flight::Fate;
 use crate::lane::Lane;
 use crate::loop_core::LoopCore;
@@ -26,17 +26,43 @@ pub(crate) struct Descriptor {
     released: Cell<bool>,
     /// The peer is to be told that what is under way is lost.
     pub(crate) ends_with_reset: Cell<bool>,
+    /// Closing it waits until what was written has arrived.
+    lingers: Cell<bool>,
+}
+
+impl Descriptor {
+    pub(crate) fn set_lingers(&self, lingers: bool) {
+        self.lingers.set(lingers);
+    }
+
+    /// Closes it on a thread, since that takes its time.
+    fn close_elsewhere(&self) -> bool {
+        let fd = self.fd;
+        if fd < 0 {
+            return false;
+        }
+        let _ = self.core.control(Control::Forget { fd });
+        let close = move || {
+            let _ = sys::control(Control::Close { fd });
+        };
+        self.core.files.submit(Box::new(close)).is_ok()
+    }
 }
 
 impl Drop for Descriptor {
     fn drop(&mut self) {
-        if !self.released.get() {
-            let fd = self.fd;
-            let _ = self.core.control(match self.ends_with_reset.get() {
-                true => Control::Reset { fd },
-                false => Control::Close { fd },
-            });
+        let fd = self.fd;
+        if self.released.get() {
+            return;
         }
+        if self.ends_with_reset.get() {
+            let _ = self.core.control(Control::Reset { fd });
+            return;
+        }
+        if self.lingers.get() && self.close_elsewhere() {
+            return;
+        }
+        let _ = self.core.control(Control::Close { fd });
     }
 }
 
@@ -55,17 +81,9 @@ impl OwnedDescriptor {
             write: Lane::default(),
             released: Cell::new(false),
             ends_with_reset: Cell::new(false),
+            lingers: Cell::new(false),
         });
         OwnedDescriptor { descriptor }
-    }
-
-    /// Makes a socket by a control call on the current loop.
-    pub(crate) fn make(call: Control) -> io::Result<OwnedDescriptor> {
-        let core = LoopCore::current("a socket's constructor").rc();
-        match core.control(call)? {
-            Reply::Fd(fd) => Ok(OwnedDescriptor::new(core, fd)),
-            other => unreachable!("{call:?} answered {other:?}"),
-        }
     }
 
     /// Takes over a socket that was made elsewhere.

@@ -9,12 +9,13 @@
 
 use std::fmt;
 use std::io::{self, SeekFrom};
-use std::net::{Shutdown, SocketAddr};
+use std::net::Shutdown;
 use std::sync::Arc;
 
 pub use crate::io::pool::{BufferPool, PoolBuffer};
+pub use crate::net::options::{Credentials, SocketKind, SocketOption};
 pub use crate::op::{CURRENT, Direction, MAX_LEN, MAX_SLICES, Medium, Op};
-pub use crate::sys::{Fd, IoVec, Stat};
+pub use crate::sys::{Fd, IoVec, Message, Name, Stat};
 use crate::time::Instant;
 
 /// A source of completions: what the event loop turns on.
@@ -39,7 +40,7 @@ pub unsafe trait Driver {
     }
 
     /// Makes a call that never blocks: sockets, names, options, closing.
-    fn control(&mut self, call: Control) -> io::Result<Reply>;
+    fn control(&mut self, call: Control<'_>) -> io::Result<Reply>;
 
     /// Starts an operation.
     ///
@@ -199,45 +200,64 @@ pub enum Wait {
 /// A call that never blocks.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
-pub enum Control {
-    /// Makes a listening TCP socket. Gives [`Reply::Fd`].
+pub enum Control<'a> {
+    /// Makes a socket. Gives [`Reply::Fd`].
+    Socket {
+        /// What for.
+        kind: SocketKind,
+    },
+    /// Makes two sockets that are connected to each other. Gives [`Reply::Pair`].
+    Pair {
+        /// What for.
+        kind: SocketKind,
+    },
+    /// Gives a socket an address.
+    Bind {
+        /// The socket.
+        fd: Fd,
+        /// The address.
+        name: &'a Name,
+    },
+    /// Lets a bound socket take connections.
     Listen {
-        /// The address to bind.
-        addr: SocketAddr,
+        /// The socket.
+        fd: Fd,
         /// How many connections the kernel may hold that nobody accepted yet.
         backlog: i32,
-    },
-    /// Makes a TCP socket that can be connected to such an address. Gives [`Reply::Fd`].
-    Socket {
-        /// An address of the family that the socket is for.
-        addr: SocketAddr,
     },
     /// Takes over a socket that was made elsewhere. On an error the caller still owns it.
     Adopt {
         /// The socket.
         fd: Fd,
     },
-    /// Asks for the address that a socket is bound to. Gives [`Reply::Addr`].
-    LocalAddr {
+    /// Asks for the address that a socket is bound to. Gives [`Reply::Name`].
+    LocalName {
         /// The socket.
         fd: Fd,
     },
-    /// Asks for the address of a socket's peer. Gives [`Reply::Addr`].
-    PeerAddr {
+    /// Asks for the address of a socket's peer. Gives [`Reply::Name`].
+    PeerName {
         /// The socket.
         fd: Fd,
     },
-    /// Turns Nagle's algorithm off or on.
-    SetNodelay {
+    /// Asks who is at the other end of a Unix connection. Gives [`Reply::Credentials`].
+    PeerCredentials {
         /// The socket.
         fd: Fd,
-        /// True for off: small writes leave at once.
-        on: bool,
     },
-    /// Asks whether Nagle's algorithm is off. Gives [`Reply::Flag`].
-    Nodelay {
+    /// Sets an option of a socket.
+    SetOption {
         /// The socket.
         fd: Fd,
+        /// The option, with its new value.
+        option: SocketOption,
+    },
+    /// Asks for an option of a socket. Gives [`Reply::Option`].
+    Option {
+        /// The socket.
+        fd: Fd,
+        /// An option of the same kind; its value means nothing.
+        like: SocketOption,
     },
     /// Shuts down one or both directions of a connection.
     Shutdown {
@@ -277,17 +297,21 @@ pub enum Control {
 }
 
 /// What a [`Control`] call answers.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Reply {
     /// It is done.
     Done,
     /// A new descriptor, owned by the caller.
     Fd(Fd),
+    /// Two new descriptors, owned by the caller.
+    Pair(Fd, Fd),
     /// An address.
-    Addr(SocketAddr),
-    /// Yes or no.
-    Flag(bool),
+    Name(Name),
+    /// Who somebody is.
+    Credentials(Credentials),
+    /// An option's value.
+    Option(SocketOption),
     /// A place in a file.
     Position(u64),
 }
@@ -405,7 +429,7 @@ unsafe impl Driver for Closed {
         self.now
     }
 
-    fn control(&mut self, call: Control) -> io::Result<Reply> {
+    fn control(&mut self, call: Control<'_>) -> io::Result<Reply> {
         match call {
             Control::Close { .. } | Control::Reset { .. } => crate::sys::control(call),
             _ => Err(closed_error()),

@@ -17,6 +17,7 @@ use std::task::{Context, Poll, Waker};
 use crate::driver::FlightId;
 use crate::io::IoBufMut;
 use crate::loop_core::LoopCore;
+use crate::sys::Envelope;
 
 /// One direction of a descriptor.
 #[derive(Default)]
@@ -32,6 +33,8 @@ pub(crate) struct Lane {
 struct Unread {
     bytes: Vec<u8>,
     at: usize,
+    /// What came with the bytes, if they are a message: then they are served as one.
+    envelope: Option<Envelope>,
     error: Option<i32>,
 }
 
@@ -65,6 +68,7 @@ impl Lane {
             *unread = Unread {
                 bytes: harvest.bytes,
                 at: 0,
+                envelope: harvest.envelope,
                 error: harvest.error,
             };
         }
@@ -92,6 +96,7 @@ impl Lane {
             let mut unread = self.unread.borrow_mut();
             let left = &unread.bytes[unread.at..];
             if left.is_empty() {
+                unread.envelope = None;
                 return unread.error.take().map(Err);
             }
             let count = left.len().min(capacity);
@@ -109,12 +114,54 @@ impl Lane {
     /// Serves all unread bytes at once; `None` if there are none.
     pub(crate) fn serve_all(&self) -> Option<Result<Vec<u8>, i32>> {
         let mut unread = self.unread.borrow_mut();
+        unread.envelope = None;
         if unread.at == unread.bytes.len() {
             return unread.error.take().map(Err);
         }
         let mut bytes = std::mem::take(&mut unread.bytes);
         bytes.drain(..std::mem::take(&mut unread.at));
         Some(Ok(bytes))
+    }
+
+    /// Serves an unread message into `buf`; `None` if there is none. What does not fit is cut off, or, on a stream (which
+    /// has no ends of messages), left.
+    pub(crate) fn serve_message<B: IoBufMut>(
+        &self,
+        buf: &mut B,
+        is_stream: bool,
+    ) -> Option<Result<(usize, Envelope), i32>> {
+        let envelope = self.unread.borrow_mut().envelope.take();
+        let (len, is_message) = (self.unread_len(), envelope.is_some());
+        let served = match self.serve(buf) {
+            None if is_message => Ok(0),
+            None => return None,
+            Some(served) => served,
+        };
+        Some(served.map(|count| {
+            let mut envelope = envelope.unwrap_or_default();
+            if !is_stream && count < len {
+                envelope.is_cut_off = true;
+                self.serve_all();
+            }
+            (count, envelope)
+        }))
+    }
+
+    /// The same, whole.
+    pub(crate) fn serve_whole_message(&self) -> Option<Result<(Vec<u8>, Envelope), i32>> {
+        let envelope = self.unread.borrow_mut().envelope.take();
+        let bytes = match self.serve_all() {
+            Some(Ok(bytes)) => bytes,
+            Some(Err(code)) => return Some(Err(code)),
+            None if envelope.is_some() => Vec::new(),
+            None => return None,
+        };
+        Some(Ok((bytes, envelope.unwrap_or_default())))
+    }
+
+    fn unread_len(&self) -> usize {
+        let unread = self.unread.borrow();
+        unread.bytes.len() - unread.at
     }
 
     /// Takes the error that stands behind the unread bytes, once these are served.
@@ -140,13 +187,14 @@ impl Lane {
 
 impl Unread {
     fn is_empty(&self) -> bool {
-        self.at == self.bytes.len() && self.error.is_none()
+        self.at == self.bytes.len() && self.error.is_none() && self.envelope.is_none()
     }
 
     fn forget_if_done(&mut self) {
         if self.at == self.bytes.len() {
             self.bytes = Vec::new();
             self.at = 0;
+            self.envelope = None;
         }
     }
 }

@@ -279,7 +279,7 @@ impl LoopCore {
         self.driver.borrow().now()
     }
 
-    pub(crate) fn control(&self, call: Control) -> io::Result<Reply> {
+    pub(crate) fn control(&self, call: Control<'_>) -> io::Result<Reply> {
         self.driver.borrow_mut().control(call)
     }
 

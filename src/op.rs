@@ -6,9 +6,8 @@
 //! driver that does not know it.
 
 use std::ffi::c_char;
-use std::net::SocketAddr;
 
-use crate::sys::{Fd, IoVec, Stat};
+use crate::sys::{Fd, IoVec, Message, Name, Stat};
 
 /// One operation for the kernel.
 ///
@@ -23,12 +22,12 @@ pub enum Op {
         /// The listening socket.
         fd: Fd,
     },
-    /// Connects a stream socket. Lands 0.
+    /// Connects a socket. Lands 0.
     Connect {
         /// The socket to connect.
         fd: Fd,
         /// The peer to connect to.
-        addr: SocketAddr,
+        name: *const Name,
     },
     /// Receives into one buffer. Lands the number of bytes; 0 is the end of the stream.
     Recv {
@@ -81,6 +80,27 @@ pub enum Op {
         slices: *const IoVec,
         /// How many slices; between 1 and [`MAX_SLICES`].
         count: usize,
+    },
+    /// Receives one message, with its sender's name and the descriptors passed along. Lands the number of its bytes.
+    RecvMessage {
+        /// The socket.
+        fd: Fd,
+        /// Its header, which says where everything goes.
+        message: *mut Message,
+    },
+    /// The same into a buffer of the driver's pool, as [`RecvManaged`](Op::RecvManaged).
+    RecvMessageManaged {
+        /// The socket.
+        fd: Fd,
+        /// Its header, which has no place for the bytes.
+        message: *mut Message,
+    },
+    /// Sends one message. Lands the number of its bytes.
+    SendMessage {
+        /// The socket.
+        fd: Fd,
+        /// Its header, which says where everything is.
+        message: *const Message,
     },
     /// Waits until a descriptor can be read from or written to without waiting, or has an error to tell; moves no
     /// bytes. Lands 0, at the earliest in the next poll.
@@ -261,6 +281,9 @@ impl Op {
             Op::RecvVectored { .. } => "recv_vectored",
             Op::Send { .. } => "send",
             Op::SendVectored { .. } => "send_vectored",
+            Op::RecvMessage { .. } => "recv_message",
+            Op::RecvMessageManaged { .. } => "recv_message_managed",
+            Op::SendMessage { .. } => "send_message",
             Op::Readiness { .. } => "readiness",
             Op::Open { .. } => "open",
             Op::ReadAt { .. } => "read",
@@ -283,10 +306,15 @@ impl Op {
     /// block, so it is done by a completion-based kernel or by a thread.
     pub fn waits_for(&self) -> Option<(Fd, Direction)> {
         match *self {
-            Op::Accept { fd } | Op::Recv { fd, .. } | Op::RecvManaged { fd, .. } | Op::RecvVectored { fd, .. } => {
-                Some((fd, Direction::Read))
+            Op::Accept { fd }
+            | Op::Recv { fd, .. }
+            | Op::RecvManaged { fd, .. }
+            | Op::RecvVectored { fd, .. }
+            | Op::RecvMessage { fd, .. }
+            | Op::RecvMessageManaged { fd, .. } => Some((fd, Direction::Read)),
+            Op::Connect { fd, .. } | Op::Send { fd, .. } | Op::SendVectored { fd, .. } | Op::SendMessage { fd, .. } => {
+                Some((fd, Direction::Write))
             }
-            Op::Connect { fd, .. } | Op::Send { fd, .. } | Op::SendVectored { fd, .. } => Some((fd, Direction::Write)),
             Op::Readiness { fd, direction } => Some((fd, direction)),
             Op::Open { .. }
             | Op::ReadAt { .. }

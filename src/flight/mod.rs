@@ -35,7 +35,7 @@ use crate::driver::{Completion, Control, FlightId, Landing, Start};
 use crate::exception::guard;
 use crate::loop_core::LoopCore;
 use crate::op::Op;
-use crate::sys::errno;
+use crate::sys::{Envelope, errno};
 
 impl LoopCore {
     /// Starts an operation: moves its load to the final address, lets `plan` take the pointers there, and hands the
@@ -221,9 +221,32 @@ impl LoopCore {
                     harvest.bytes = buffer.filled().to_vec();
                 }
             }
+            Op::RecvMessage { message, .. } => {
+                // SAFETY: the load owns the message and what it points to; the flight has landed.
+                let message = unsafe { &mut *message };
+                if landing.outcome.is_ok() {
+                    // SAFETY: as above; the kernel has filled this many bytes.
+                    let bytes = unsafe { message.bytes() };
+                    // SAFETY: as above.
+                    harvest.bytes = unsafe { std::slice::from_raw_parts(bytes.base, received) }.to_vec();
+                    // SAFETY: as above.
+                    harvest.envelope = Some(unsafe { message.open() });
+                }
+            }
+            Op::RecvMessageManaged { message, .. } => {
+                if landing.outcome.is_ok() {
+                    harvest.bytes = landing
+                        .buffer
+                        .as_ref()
+                        .map_or_else(Vec::new, |buffer| buffer.filled().to_vec());
+                    // SAFETY: the load owns the message and what it points to; the flight has landed.
+                    harvest.envelope = Some(unsafe { (*message).open() });
+                }
+            }
             Op::Accept { .. }
             | Op::Connect { .. }
             | Op::Send { .. }
+            | Op::SendMessage { .. }
             | Op::SendVectored { .. }
             | Op::Readiness { .. }
             | Op::Open { .. }
@@ -255,7 +278,7 @@ impl LoopCore {
     pub(crate) fn orphan(&self, id: FlightId, fate: Fate) {
         let waker;
         let cancel;
-        let mut unwanted: Vec<Control> = Vec::new();
+        let mut unwanted: Vec<Control<'static>> = Vec::new();
         let mut landed = None;
         {
             let mut flights = self.flights.borrow_mut();
@@ -329,6 +352,8 @@ impl LoopCore {
 #[derive(Default)]
 pub(crate) struct Harvest {
     pub(crate) bytes: Vec<u8>,
+    /// What came with them, if they are a message.
+    pub(crate) envelope: Option<Envelope>,
     pub(crate) error: Option<i32>,
 }
 

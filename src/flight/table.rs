@@ -70,7 +70,7 @@ pub(crate) struct Touchdown {
     /// Nobody will fetch this flight: drop its load.
     pub(crate) discard: Option<FlightId>,
     /// How to end a connection that nobody will serve, or a file that nobody will use.
-    pub(crate) unwanted: Option<Control>,
+    pub(crate) unwanted: Option<Control<'static>>,
     /// Too much is piling up: cancel this flight.
     pub(crate) cancel: Option<FlightId>,
     pub(crate) stale: bool,
@@ -208,7 +208,7 @@ impl FlightTable {
 }
 
 /// How to end what an operation has opened for somebody who is gone.
-pub(super) fn unwanted(op: &Op, outcome: Outcome) -> Option<Control> {
+pub(super) fn unwanted(op: &Op, outcome: Outcome) -> Option<Control<'static>> {
     let fd = outcome.ok()? as Fd;
     match op {
         Op::Accept { .. } => Some(Control::Reset { fd }),

@@ -5,6 +5,7 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 
 use crate::blocking::off_loop;
+use crate::error::context;
 
 /// An address, or a name that stands for some: `"127.0.0.1:80"`, `("::1", 80)`, `"localhost:80"`, a `SocketAddr`.
 ///
@@ -142,4 +143,22 @@ impl<T: ToSocketAddrs + ?Sized> ToSocketAddrs for &T {
 /// `getaddrinfo` blocks, so it runs elsewhere.
 async fn look_up(name: impl std::net::ToSocketAddrs + Send + 'static) -> io::Result<Vec<SocketAddr>> {
     off_loop(move || Ok(name.to_socket_addrs()?.collect())).await
+}
+
+/// Looks a name up: every address that the system's resolver knows for it, in its order.
+///
+/// It runs on a thread of the loop's, so the loop goes on meanwhile. Dropping the future gives up waiting.
+///
+/// ```
+/// windlass::run(async {
+///     let addrs = windlass::net::lookup_host("localhost:80").await?;
+///     assert!(addrs.iter().all(|addr| addr.ip().is_loopback() && addr.port() == 80));
+///     Ok::<(), std::io::Error>(())
+/// })??;
+/// # Ok::<(), std::io::Error>(())
+/// ```
+#[doc(alias = "getaddrinfo")]
+pub async fn lookup_host(name: impl ToSocketAddrs) -> io::Result<Vec<SocketAddr>> {
+    let explain = |error| context(format_args!("look up {}", name.shown()), error);
+    name.resolve().await.map_err(explain)
 }

@@ -14,16 +14,26 @@
 //! # Ok::<(), std::io::Error>(())
 //! ```
 
+mod accept;
 mod addr;
+mod builder;
+mod connect;
+mod datagram;
 mod listener;
+pub(crate) mod options;
 mod socket;
 mod split;
 mod stream;
+mod udp;
+mod unix;
 
+pub use self::addr::{ToSocketAddrs, lookup_host};
+pub use self::builder::TcpBuilder;
+pub use self::listener::TcpListener;
+pub use self::options::{Credentials, KeepAlive};
+pub use self::split::{OwnedReadHalf, OwnedWriteHalf, ReadHalf, ReuniteError, WriteHalf};
+pub use self::stream::TcpStream;
+pub use self::udp::{Datagram, UdpSocket};
+pub use self::unix::{Received, UnixDatagram, UnixListener, UnixStream};
 pub use crate::descriptor::IntoStdError;
-pub use addr::ToSocketAddrs;
-pub use listener::TcpListener;
-pub use split::{OwnedReadHalf, OwnedWriteHalf, ReadHalf, ReuniteError, WriteHalf};
-pub use stream::TcpStream;
-
 pub use crate::protocol::{StreamReader, StreamWriter, open_connection, start_server};

@@ -1,42 +1,154 @@
 //! What is asked of a socket between reads and writes: names, options, ends.
 
+use std::future::Future;
 use std::io;
 use std::net::{Shutdown, SocketAddr};
+use std::os::unix::net::SocketAddr as UnixAddr;
+use std::rc::Rc;
+use std::time::Duration;
 
+use super::options::{Credentials, SocketKind, SocketOption};
+use crate::byte_stream::count;
 use crate::descriptor::OwnedDescriptor;
 use crate::driver::{Control, Reply};
+use crate::flight::{Fate, Flying};
+use crate::loop_core::LoopCore;
+use crate::op::Op;
+use crate::sys::Name;
 
 impl OwnedDescriptor {
+    /// Makes a socket on the current loop.
+    pub(crate) fn socket(kind: SocketKind) -> io::Result<OwnedDescriptor> {
+        let core = LoopCore::current("a socket's constructor").rc();
+        match core.control(Control::Socket { kind })? {
+            Reply::Fd(fd) => Ok(OwnedDescriptor::new(core, fd)),
+            other => unreachable!("a new socket is {other:?}"),
+        }
+    }
+
+    /// Makes two that are connected to each other, on the current loop.
+    #[track_caller]
+    pub(crate) fn pair(kind: SocketKind) -> io::Result<(OwnedDescriptor, OwnedDescriptor)> {
+        let core = LoopCore::current("pair").rc();
+        match core.control(Control::Pair { kind })? {
+            Reply::Pair(one, other) => Ok((
+                OwnedDescriptor::new(core.clone(), one),
+                OwnedDescriptor::new(core, other),
+            )),
+            other => unreachable!("a pair is {other:?}"),
+        }
+    }
+
+    pub(crate) fn bind(&self, name: &Name) -> io::Result<()> {
+        self.core().control(Control::Bind { fd: self.fd(), name })?;
+        Ok(())
+    }
+
+    pub(crate) fn listen(&self, backlog: i32) -> io::Result<()> {
+        self.core().control(Control::Listen { fd: self.fd(), backlog })?;
+        Ok(())
+    }
+
+    /// Connects. Dropping the future ends the attempt.
+    pub(crate) fn connect(&self, name: Name) -> impl Future<Output = io::Result<()>> {
+        let descriptor = &self.descriptor;
+        let (core, lane, fd) = (&*descriptor.core, &descriptor.write, descriptor.fd);
+        async move {
+            let _hold = lane.hold().await;
+            lane.settle(core).await;
+            let load = (descriptor.clone(), name);
+            let plan = |(_, name): &mut (Rc<_>, Name)| Op::Connect { fd, name };
+            let (landing, _) = Flying::launch(core, lane, Fate::Discard, load, 0, plan).await;
+            count(landing.outcome).map(|_| ())
+        }
+    }
+
     pub(crate) fn local_addr(&self) -> io::Result<SocketAddr> {
-        self.addr(Control::LocalAddr { fd: self.fd() })
+        inet(self.local_name()?)
     }
 
     pub(crate) fn peer_addr(&self) -> io::Result<SocketAddr> {
-        self.addr(Control::PeerAddr { fd: self.fd() })
+        inet(self.peer_name()?)
     }
 
-    fn addr(&self, call: Control) -> io::Result<SocketAddr> {
+    pub(crate) fn local_unix_addr(&self) -> io::Result<UnixAddr> {
+        Ok(self.local_name()?.to_unix())
+    }
+
+    pub(crate) fn peer_unix_addr(&self) -> io::Result<UnixAddr> {
+        Ok(self.peer_name()?.to_unix())
+    }
+
+    fn local_name(&self) -> io::Result<Name> {
+        self.name(Control::LocalName { fd: self.fd() })
+    }
+
+    fn peer_name(&self) -> io::Result<Name> {
+        self.name(Control::PeerName { fd: self.fd() })
+    }
+
+    fn name(&self, call: Control<'_>) -> io::Result<Name> {
         match self.core().control(call)? {
-            Reply::Addr(addr) => Ok(addr),
+            Reply::Name(name) => Ok(name),
             other => unreachable!("{call:?} answered {other:?}"),
         }
     }
 
-    pub(crate) fn nodelay(&self) -> io::Result<bool> {
-        let call = Control::Nodelay { fd: self.fd() };
-        match self.core().control(call)? {
-            Reply::Flag(on) => Ok(on),
-            other => unreachable!("{call:?} answered {other:?}"),
+    pub(crate) fn set(&self, option: SocketOption) -> io::Result<()> {
+        self.core().control(Control::SetOption { fd: self.fd(), option })?;
+        if let SocketOption::Linger(time) = option {
+            self.descriptor
+                .set_lingers(time.is_some_and(|time| time > Duration::ZERO));
         }
-    }
-
-    pub(crate) fn set_nodelay(&self, on: bool) -> io::Result<()> {
-        self.core().control(Control::SetNodelay { fd: self.fd(), on })?;
         Ok(())
+    }
+
+    /// Reads an option; the value of `like` means nothing.
+    pub(crate) fn get(&self, like: SocketOption) -> io::Result<SocketOption> {
+        match self.core().control(Control::Option { fd: self.fd(), like })? {
+            Reply::Option(option) => Ok(option),
+            other => unreachable!("{like:?} is {other:?}"),
+        }
+    }
+
+    pub(crate) fn peer_credentials(&self) -> io::Result<Credentials> {
+        match self.core().control(Control::PeerCredentials { fd: self.fd() })? {
+            Reply::Credentials(credentials) => Ok(credentials),
+            other => unreachable!("credentials are {other:?}"),
+        }
     }
 
     pub(crate) fn shutdown(&self, how: Shutdown) -> io::Result<()> {
         self.core().control(Control::Shutdown { fd: self.fd(), how })?;
         Ok(())
     }
+}
+
+/// An internet socket's address.
+pub(crate) fn inet(name: Name) -> io::Result<SocketAddr> {
+    name.as_socket().ok_or_else(|| {
+        io::Error::new(
+            io::ErrorKind::Unsupported,
+            "the socket's address is neither IPv4 nor IPv6",
+        )
+    })
+}
+
+/// How many routers a packet passes at most, whichever family the socket is of.
+pub(crate) fn hops(socket: &OwnedDescriptor) -> io::Result<u32> {
+    let like = match socket.local_addr()?.is_ipv4() {
+        true => SocketOption::TtlV4(0),
+        false => SocketOption::HopsV6(0),
+    };
+    match socket.get(like)? {
+        SocketOption::TtlV4(hops) | SocketOption::HopsV6(hops) => Ok(hops),
+        other => unreachable!("hops are {other:?}"),
+    }
+}
+
+pub(crate) fn set_hops(socket: &OwnedDescriptor, hops: u32) -> io::Result<()> {
+    socket.set(match socket.local_addr()?.is_ipv4() {
+        true => SocketOption::TtlV4(hops),
+        false => SocketOption::HopsV6(hops),
+    })
 }

@@ -3,15 +3,16 @@
 use std::fmt;
 use std::io;
 use std::net::{Shutdown, SocketAddr};
+use std::time::Duration;
 
 use super::addr::ToSocketAddrs;
+use super::builder::TcpBuilder;
+use super::options::{KeepAlive, SocketOption};
+use super::socket::{hops, set_hops};
 use super::split::{Connection, OwnedReadHalf, OwnedWriteHalf, ReadHalf, WriteHalf};
-use crate::byte_stream::{ByteStream, count, reading_methods, writing_methods};
+use crate::byte_stream::{ByteStream, reading_methods, writing_methods};
 use crate::descriptor::{IntoStdError, OwnedDescriptor};
-use crate::driver::Control;
-use crate::error::context;
-use crate::flight::{Fate, Flying};
-use crate::op::{Medium, Op};
+use crate::op::Medium;
 use crate::sys;
 
 /// A TCP connection.
@@ -45,34 +46,17 @@ pub struct TcpStream {
 }
 
 impl TcpStream {
-    /// Connects. If the address is a name with several addresses, they are tried one after the other.
+    /// Connects. If the address is a name with several addresses, the first that answers is taken: attempts begin 250 ms
+    /// apart, or when the one before has failed, IPv6 and IPv4 in turn (RFC 8305, "Happy Eyeballs").
+    ///
+    /// Dropping the future ends every attempt.
     pub async fn connect(addr: impl ToSocketAddrs) -> io::Result<TcpStream> {
-        let explain = |error| context(format_args!("connect to {}", addr.shown()), error);
-        let mut last = io::Error::new(io::ErrorKind::InvalidInput, "the name has no address");
-        for addr in addr.resolve().await.map_err(explain)? {
-            match TcpStream::connect_one(addr).await {
-                Ok(stream) => return Ok(stream),
-                Err(error) => last = error,
-            }
-        }
-        Err(explain(last))
+        TcpStream::builder().connect(addr).await
     }
 
-    async fn connect_one(addr: SocketAddr) -> io::Result<TcpStream> {
-        let socket = OwnedDescriptor::make(Control::Socket { addr })?;
-        let descriptor = &socket.descriptor;
-        let fd = descriptor.fd;
-        let (landing, _) = Flying::launch(
-            &descriptor.core,
-            &descriptor.write,
-            Fate::Discard,
-            descriptor.clone(),
-            0,
-            |_| Op::Connect { fd, addr },
-        )
-        .await;
-        count(landing.outcome)?;
-        Ok(TcpStream::from_socket(socket))
+    /// How to connect otherwise: from a certain address, with options.
+    pub fn builder() -> TcpBuilder {
+        TcpBuilder::new()
     }
 
     pub(crate) fn from_socket(socket: OwnedDescriptor) -> TcpStream {
@@ -120,12 +104,50 @@ impl TcpStream {
 
     /// Whether small writes leave at once (Nagle's algorithm is off).
     pub fn nodelay(&self) -> io::Result<bool> {
-        self.socket().nodelay()
+        let is_on = |option| matches!(option, SocketOption::Nodelay(true));
+        self.socket().get(SocketOption::Nodelay(false)).map(is_on)
     }
 
     /// Lets small writes leave at once (turns Nagle's algorithm off), or not.
     pub fn set_nodelay(&self, on: bool) -> io::Result<()> {
-        self.socket().set_nodelay(on)
+        self.socket().set(SocketOption::Nodelay(on))
+    }
+
+    /// Whether and when a quiet connection is asked whether it is still there.
+    pub fn keepalive(&self) -> io::Result<Option<KeepAlive>> {
+        match self.socket().get(SocketOption::KeepAlive(None))? {
+            SocketOption::KeepAlive(times) => Ok(times),
+            other => unreachable!("keepalive is {other:?}"),
+        }
+    }
+
+    /// Sets whether and when a quiet connection is asked whether it is still there.
+    pub fn set_keepalive(&self, times: Option<KeepAlive>) -> io::Result<()> {
+        self.socket().set(SocketOption::KeepAlive(times))
+    }
+
+    /// How long closing waits for what was written to arrive.
+    pub fn linger(&self) -> io::Result<Option<Duration>> {
+        match self.socket().get(SocketOption::Linger(None))? {
+            SocketOption::Linger(time) => Ok(time),
+            other => unreachable!("linger is {other:?}"),
+        }
+    }
+
+    /// Sets how long closing waits, on a thread, for what was written to arrive. Zero resets the connection when it is
+    /// dropped: the peer learns that something went wrong.
+    pub fn set_linger(&self, time: Option<Duration>) -> io::Result<()> {
+        self.socket().set(SocketOption::Linger(time))
+    }
+
+    /// How many routers a packet passes at most.
+    pub fn ttl(&self) -> io::Result<u32> {
+        hops(self.socket())
+    }
+
+    /// Sets how many routers a packet passes at most.
+    pub fn set_ttl(&self, ttl: u32) -> io::Result<()> {
+        set_hops(self.socket(), ttl)
     }
 
     /// Makes a stream of one of std's; it becomes non-blocking.

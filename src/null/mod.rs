@@ -9,6 +9,7 @@
 //! complete, the clock jumps there at once. When it wants to sleep for ever, the thread does sleep, until another thread
 //! wakes it.
 
+mod datagrams;
 mod net;
 
 use std::collections::VecDeque;
@@ -23,9 +24,10 @@ use crate::driver::{
     Start, Wait,
 };
 use crate::io::BufferPool;
+use crate::io::pool::PoolBuffer;
 use crate::op::{Direction, Op};
 use crate::runtime::Settings;
-use crate::sys::{self, errno};
+use crate::sys::{self, Message, Name, errno};
 use crate::time::Instant;
 
 pub(crate) struct Null {
@@ -89,7 +91,13 @@ impl Null {
     fn attempt(&mut self, op: Op) -> Option<Landing> {
         let outcome = match op {
             Op::Accept { fd } => self.network.accept(fd)?.map(|fd| fd as u32),
-            Op::Connect { fd, addr } => self.network.connect(fd, addr)?.map(|()| 0),
+            Op::Connect { fd, name } => {
+                // SAFETY: the flight owns the name until its completion.
+                match unsafe { &*name }.as_socket() {
+                    Some(addr) => self.network.connect(fd, addr)?.map(|()| 0),
+                    None => Err(errno::NO_FAMILY),
+                }
+            }
             Op::Recv { fd, ptr, len, .. } => {
                 // SAFETY: the flight owns these bytes until its completion, which has not been told yet.
                 self.network.recv(fd, |bytes| unsafe { copy_out(bytes, ptr, len) })?
@@ -107,6 +115,25 @@ impl Null {
                 self.network.send(fd, unsafe { std::slice::from_raw_parts(ptr, len) })?
             }
             Op::SendVectored { fd, slices, count, .. } => self.send_vectored(fd, slices, count)?,
+            Op::RecvMessage { fd, message } => {
+                // SAFETY: the flight owns the message and what it points to until its completion.
+                let place = unsafe { (*message).bytes() };
+                // SAFETY: as above.
+                unsafe { self.recv_message(fd, message, (place.base, place.len)) }?
+            }
+            Op::RecvMessageManaged { fd, message } => return self.recv_message_managed(fd, message),
+            Op::SendMessage { fd, message } => {
+                // SAFETY: the flight owns the message and what it points to until its completion.
+                unsafe {
+                    let (bytes, to) = ((*message).bytes(), (*message).name());
+                    let bytes = match bytes.len {
+                        0 => &[][..],
+                        len => std::slice::from_raw_parts(bytes.base, len),
+                    };
+                    self.network
+                        .send_datagram(fd, bytes, to.and_then(|name| name.as_socket()))
+                }
+            }
             Op::Readiness { fd, direction } => match direction {
                 _ if !self.network.is_open(fd) => Err(errno::BAD_FD),
                 Direction::Read if self.network.can_recv(fd) => Ok(0),
@@ -132,15 +159,10 @@ impl Null {
     }
 
     fn recv_managed(&mut self, fd: i32) -> Option<Landing> {
-        if self.pool.is_none() {
-            let count = self.settings.managed_count.next_power_of_two();
-            self.pool = BufferPool::new(count, self.settings.managed_len);
-        }
         if !self.network.can_recv(fd) {
             return None;
         }
-        let Some(mut buffer) = self.pool.as_ref().and_then(BufferPool::take) else {
-            self.counters.pool_empty += 1;
+        let Some(mut buffer) = self.take_buffer() else {
             return Some(Landing::last(Err(errno::NO_BUFFERS)));
         };
         let (address, len) = buffer.memory();
@@ -148,6 +170,49 @@ impl Null {
         let outcome = self
             .network
             .recv(fd, |bytes| unsafe { copy_out(bytes, address, len) })?;
+        // SAFETY: this many of its bytes were just written.
+        unsafe { buffer.set_filled(outcome.unwrap_or(0) as usize) };
+        Some(Landing::with_buffer(outcome, buffer))
+    }
+
+    fn take_buffer(&mut self) -> Option<PoolBuffer> {
+        if self.pool.is_none() {
+            let count = self.settings.managed_count.next_power_of_two();
+            self.pool = BufferPool::new(count, self.settings.managed_len);
+        }
+        let buffer = self.pool.as_ref().and_then(BufferPool::take);
+        self.counters.pool_empty += u64::from(buffer.is_none());
+        buffer
+    }
+
+    /// Receives a datagram into a place.
+    ///
+    /// # Safety
+    ///
+    /// The flight owns the message and what it points to, and nobody else has the place.
+    unsafe fn recv_message(&mut self, fd: i32, message: *mut Message, place: (*mut u8, usize)) -> Option<Outcome> {
+        let (from, bytes) = match self.network.recv_datagram(fd)? {
+            Ok(datagram) => datagram,
+            Err(code) => return Some(Err(code)),
+        };
+        let count = bytes.len().min(place.1);
+        // SAFETY: the caller's promise; `count` is no more than the place has.
+        unsafe {
+            std::ptr::copy_nonoverlapping(bytes.as_ptr(), place.0, count);
+            (*message).deliver(&Name::from(from), count < bytes.len());
+        }
+        Some(Ok(count as u32))
+    }
+
+    fn recv_message_managed(&mut self, fd: i32, message: *mut Message) -> Option<Landing> {
+        if !self.network.can_recv(fd) {
+            return None;
+        }
+        let Some(mut buffer) = self.take_buffer() else {
+            return Some(Landing::last(Err(errno::NO_BUFFERS)));
+        };
+        // SAFETY: the flight owns the message until its completion, and the buffer was just taken from the pool.
+        let outcome = unsafe { self.recv_message(fd, message, buffer.memory()) }?;
         // SAFETY: this many of its bytes were just written.
         unsafe { buffer.set_filled(outcome.unwrap_or(0) as usize) };
         Some(Landing::with_buffer(outcome, buffer))
@@ -212,7 +277,7 @@ unsafe impl Driver for Null {
         true
     }
 
-    fn control(&mut self, call: Control) -> io::Result<Reply> {
+    fn control(&mut self, call: Control<'_>) -> io::Result<Reply> {
         match call {
             Control::Seek { .. } => sys::control(call),
             // Files are the kernel's, and have numbers that no socket of ours has.

@@ -1,13 +1,14 @@
-//! An in-memory network, with TCP's manners: the same errors for the same mistakes, a bounded pipe each way.
+//! An in-memory network, with TCP's and UDP's manners: the same errors for the same mistakes, a bounded pipe each way.
 
 use std::collections::{HashMap, VecDeque};
+use std::mem::Discriminant;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, Shutdown, SocketAddr};
 
-use crate::driver::{Control, Outcome, Reply};
-use crate::sys::{Fd, errno};
+use crate::driver::{Control, Outcome, Reply, SocketKind, SocketOption};
+use crate::sys::{Fd, Name, errno};
 
 /// How much one direction holds before a sender waits.
-const PIPE_LEN: usize = 64 * 1024;
+pub(super) const PIPE_LEN: usize = 64 * 1024;
 
 /// What an operation gives: `None` if it cannot complete yet.
 type Attempt<T> = Option<Result<T, i32>>;
@@ -15,24 +16,44 @@ type Attempt<T> = Option<Result<T, i32>>;
 #[derive(Default)]
 pub(super) struct Network {
     sockets: HashMap<Fd, Socket>,
+    options: HashMap<Fd, Options>,
     made: i32,
     next_port: u16,
 }
 
-enum Socket {
-    Fresh { nodelay: bool },
+/// What was set, by kind of option.
+type Options = HashMap<Discriminant<SocketOption>, SocketOption>;
+
+pub(super) enum Socket {
+    /// Neither listening nor connected.
+    Fresh(Fresh),
     Listener(Listener),
     Stream(Stream),
+    Datagrams(Datagrams),
 }
 
-struct Listener {
+pub(super) struct Fresh {
+    is_v6: bool,
+    bound: Option<SocketAddr>,
+}
+
+/// A socket for datagrams.
+pub(super) struct Datagrams {
+    pub(super) local: SocketAddr,
+    pub(super) peer: Option<SocketAddr>,
+    pub(super) inbox: VecDeque<(SocketAddr, Vec<u8>)>,
+    /// Nobody was where the last one went; told once, and only to who is connected.
+    pub(super) refused: bool,
+}
+
+pub(super) struct Listener {
     addr: SocketAddr,
     /// Connections that nobody has accepted.
     backlog: VecDeque<Fd>,
     backlog_max: usize,
 }
 
-struct Stream {
+pub(super) struct Stream {
     local: SocketAddr,
     remote: SocketAddr,
     /// The other end, while it is open.
@@ -43,31 +64,46 @@ struct Stream {
     /// The peer went away with something unread; told once.
     reset: bool,
     write_shut: bool,
-    nodelay: bool,
 }
 
 impl Network {
-    pub(super) fn control(&mut self, call: Control) -> Result<Reply, i32> {
+    pub(super) fn control(&mut self, call: Control<'_>) -> Result<Reply, i32> {
         match call {
-            Control::Listen { addr, backlog } => self.listen(addr, backlog).map(Reply::Fd),
-            Control::Socket { .. } => Ok(Reply::Fd(self.add(Socket::Fresh { nodelay: false }))),
+            Control::Socket { kind } => self.socket(kind).map(|socket| Reply::Fd(self.add(socket))),
+            Control::Pair { .. } | Control::PeerCredentials { .. } => Err(errno::NOT_SUPPORTED),
+            Control::Bind { fd, name } => self.bind(fd, name).map(|()| Reply::Done),
+            Control::Listen { fd, backlog } => self.listen(fd, backlog).map(|()| Reply::Done),
             // Only the kernel's own sockets exist outside of this network.
             Control::Adopt { .. } => Err(errno::BAD_FD),
             Control::Watch { fd } if self.sockets.contains_key(&fd) => Ok(Reply::Done),
             Control::Watch { .. } => Err(errno::BAD_FD),
             Control::Forget { .. } => Ok(Reply::Done),
             Control::Seek { .. } => Err(errno::INVALID),
-            Control::LocalAddr { fd } => match self.sockets.get(&fd).ok_or(errno::BAD_FD)? {
-                Socket::Fresh { .. } => Ok(Reply::Addr(SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)))),
-                Socket::Listener(listener) => Ok(Reply::Addr(listener.addr)),
-                Socket::Stream(stream) => Ok(Reply::Addr(stream.local)),
-            },
-            Control::PeerAddr { fd } => self.stream(fd).map(|stream| Reply::Addr(stream.remote)),
-            Control::SetNodelay { fd, on } => {
-                *self.nodelay(fd)? = on;
+            Control::LocalName { fd } => self.local_addr(fd).map(|addr| Reply::Name(addr.into())),
+            Control::PeerName { fd } => self.peer_addr(fd).map(|addr| Reply::Name(addr.into())),
+            Control::SetOption { fd, option } => {
+                if !self.sockets.contains_key(&fd) {
+                    return Err(errno::BAD_FD);
+                }
+                self.options
+                    .entry(fd)
+                    .or_default()
+                    .insert(std::mem::discriminant(&option), option);
                 Ok(Reply::Done)
             }
-            Control::Nodelay { fd } => self.nodelay(fd).map(|on| Reply::Flag(*on)),
+            Control::Option { fd, like } => {
+                if !self.sockets.contains_key(&fd) {
+                    return Err(errno::BAD_FD);
+                }
+                let set = self
+                    .options
+                    .get(&fd)
+                    .and_then(|options| options.get(&std::mem::discriminant(&like)));
+                set.copied()
+                    .or_else(|| at_first(like))
+                    .map(Reply::Option)
+                    .ok_or(errno::NOT_SUPPORTED)
+            }
             Control::Shutdown { fd, how } => self.shutdown(fd, how).map(|()| Reply::Done),
             Control::Close { fd } => {
                 self.close(fd, false);
@@ -96,9 +132,10 @@ impl Network {
             };
             let port = self.next_port;
             let is_taken = |socket: &Socket| match socket {
-                Socket::Fresh { .. } => false,
+                Socket::Fresh(fresh) => fresh.bound.is_some_and(|addr| addr.port() == port),
                 Socket::Listener(listener) => listener.addr.port() == port,
                 Socket::Stream(stream) => stream.local.port() == port,
+                Socket::Datagrams(datagrams) => datagrams.local.port() == port,
             };
             if !self.sockets.values().any(is_taken) {
                 return port;
@@ -106,17 +143,120 @@ impl Network {
         }
     }
 
-    fn listen(&mut self, mut addr: SocketAddr, backlog: i32) -> Result<Fd, i32> {
+    fn socket(&self, kind: SocketKind) -> Result<Socket, i32> {
+        let nowhere = |is_v6| match is_v6 {
+            true => SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0)),
+            false => SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)),
+        };
+        let (is_v6, is_tcp) = match kind {
+            SocketKind::TcpV4 => (false, true),
+            SocketKind::TcpV6 => (true, true),
+            SocketKind::UdpV4 => (false, false),
+            SocketKind::UdpV6 => (true, false),
+            SocketKind::UnixStream | SocketKind::UnixDatagram => return Err(errno::NO_FAMILY),
+        };
+        Ok(match is_tcp {
+            true => Socket::Fresh(Fresh { is_v6, bound: None }),
+            false => Socket::Datagrams(Datagrams {
+                local: nowhere(is_v6),
+                peer: None,
+                inbox: VecDeque::new(),
+                refused: false,
+            }),
+        })
+    }
+
+    fn bind(&mut self, fd: Fd, name: &Name) -> Result<(), i32> {
+        let mut addr = name.as_socket().ok_or(errno::NO_FAMILY)?;
+        let is_shared = self.has(fd, SocketOption::ReusePort(true));
+        let is_taken = match self.sockets.get(&fd).ok_or(errno::BAD_FD)? {
+            Socket::Fresh(_) => self.listener_at(addr).is_some(),
+            Socket::Datagrams(_) => self.datagrams_at(addr).is_some(),
+            Socket::Listener(_) | Socket::Stream(_) => return Err(errno::INVALID),
+        };
         if addr.port() == 0 {
             addr.set_port(self.free_port());
-        } else if self.listener_at(addr).is_some() {
+        } else if is_taken && !is_shared {
             return Err(errno::IN_USE);
         }
-        Ok(self.add(Socket::Listener(Listener {
+        match self.sockets.get_mut(&fd) {
+            Some(Socket::Fresh(fresh)) => fresh.bound = Some(addr),
+            Some(Socket::Datagrams(datagrams)) => datagrams.local = addr,
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn has(&self, fd: Fd, option: SocketOption) -> bool {
+        let options = self.options.get(&fd);
+        options.and_then(|options| options.get(&std::mem::discriminant(&option))) == Some(&option)
+    }
+
+    fn listen(&mut self, fd: Fd, backlog: i32) -> Result<(), i32> {
+        let addr = match self.sockets.get(&fd) {
+            Some(Socket::Fresh(Fresh { bound: Some(addr), .. })) => *addr,
+            Some(_) => return Err(errno::INVALID),
+            None => return Err(errno::BAD_FD),
+        };
+        let listener = Listener {
             addr,
             backlog: VecDeque::new(),
             backlog_max: backlog.max(1) as usize,
-        })))
+        };
+        self.sockets.insert(fd, Socket::Listener(listener));
+        Ok(())
+    }
+
+    fn local_addr(&self, fd: Fd) -> Result<SocketAddr, i32> {
+        Ok(match self.sockets.get(&fd).ok_or(errno::BAD_FD)? {
+            Socket::Fresh(fresh) => fresh.bound.unwrap_or(match fresh.is_v6 {
+                true => SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0)),
+                false => SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)),
+            }),
+            Socket::Listener(listener) => listener.addr,
+            Socket::Stream(stream) => stream.local,
+            Socket::Datagrams(datagrams) => datagrams.local,
+        })
+    }
+
+    fn peer_addr(&self, fd: Fd) -> Result<SocketAddr, i32> {
+        match self.sockets.get(&fd).ok_or(errno::BAD_FD)? {
+            Socket::Stream(stream) => Ok(stream.remote),
+            Socket::Datagrams(datagrams) => datagrams.peer.ok_or(errno::NOT_CONNECTED),
+            Socket::Fresh(_) | Socket::Listener(_) => Err(errno::NOT_CONNECTED),
+        }
+    }
+
+    pub(super) fn datagrams(&mut self, fd: Fd) -> Result<&mut Datagrams, i32> {
+        match self.sockets.get_mut(&fd) {
+            Some(Socket::Datagrams(datagrams)) => Ok(datagrams),
+            Some(_) => Err(errno::INVALID),
+            None => Err(errno::BAD_FD),
+        }
+    }
+
+    pub(super) fn datagrams_at(&self, addr: SocketAddr) -> Option<Fd> {
+        let hears = |datagrams: &Datagrams| {
+            let bound = datagrams.local;
+            bound.port() == addr.port() && (bound.ip() == addr.ip() || bound.ip().is_unspecified())
+        };
+        self.sockets.iter().find_map(|(&fd, socket)| match socket {
+            Socket::Datagrams(datagrams) if addr.port() > 0 && hears(datagrams) => Some(fd),
+            _ => None,
+        })
+    }
+
+    /// Gives a socket that was not bound an address to send from.
+    pub(super) fn bind_if_not(&mut self, fd: Fd, towards: SocketAddr) -> Result<SocketAddr, i32> {
+        if self.datagrams(fd)?.local.port() == 0 {
+            let local = SocketAddr::new(loopback(towards), self.free_port());
+            self.datagrams(fd)?.local = local;
+        }
+        let local = self.datagrams(fd)?.local;
+        Ok(match local.ip().is_unspecified() {
+            true => SocketAddr::new(loopback(towards), local.port()),
+            false => local,
+        })
     }
 
     fn listener_at(&self, addr: SocketAddr) -> Option<Fd> {
@@ -138,15 +278,6 @@ impl Network {
         }
     }
 
-    fn nodelay(&mut self, fd: Fd) -> Result<&mut bool, i32> {
-        match self.sockets.get_mut(&fd) {
-            Some(Socket::Stream(stream)) => Ok(&mut stream.nodelay),
-            Some(Socket::Fresh { nodelay }) => Ok(nodelay),
-            Some(Socket::Listener(_)) => Err(errno::INVALID),
-            None => Err(errno::BAD_FD),
-        }
-    }
-
     pub(super) fn accept(&mut self, fd: Fd) -> Attempt<Fd> {
         match self.sockets.get_mut(&fd) {
             Some(Socket::Listener(listener)) => listener.backlog.pop_front().map(Ok),
@@ -156,30 +287,35 @@ impl Network {
     }
 
     pub(super) fn connect(&mut self, fd: Fd, addr: SocketAddr) -> Attempt<()> {
-        let Some(Socket::Fresh { nodelay }) = self.sockets.get(&fd) else {
-            return Some(Err(errno::INVALID));
+        if let Ok(datagrams) = self.datagrams(fd) {
+            datagrams.peer = Some(addr);
+            return Some(self.bind_if_not(fd, addr).map(|_| ()));
+        }
+        let bound = match self.sockets.get(&fd) {
+            Some(Socket::Fresh(fresh)) => fresh.bound,
+            _ => return Some(Err(errno::INVALID)),
         };
-        let nodelay = *nodelay;
         let Some(listener_fd) = self.listener_at(addr) else {
             return Some(Err(errno::REFUSED));
         };
-        let loopback = match addr.ip() {
-            IpAddr::V4(_) => IpAddr::V4(Ipv4Addr::LOCALHOST),
-            IpAddr::V6(_) => IpAddr::V6(Ipv6Addr::LOCALHOST),
-        };
-        let local = SocketAddr::new(loopback, self.free_port());
-        let server = Stream::new(addr, local, fd, false);
+        let local = bound.unwrap_or_else(|| SocketAddr::new(loopback(addr), self.free_port()));
+        let server = Stream::new(addr, local, fd);
         let server_fd = self.add(Socket::Stream(server));
+        // As on Linux, what is accepted is tuned as the listener.
+        if let Some(options) = self.options.get(&listener_fd).cloned() {
+            self.options.insert(server_fd, options);
+        }
         match self.sockets.get_mut(&listener_fd) {
             Some(Socket::Listener(listener)) if listener.backlog.len() < listener.backlog_max => {
                 listener.backlog.push_back(server_fd);
             }
             _ => {
                 self.sockets.remove(&server_fd);
+                self.options.remove(&server_fd);
                 return None;
             }
         }
-        let client = Stream::new(local, addr, server_fd, nodelay);
+        let client = Stream::new(local, addr, server_fd);
         self.sockets.insert(fd, Socket::Stream(client));
         Some(Ok(()))
     }
@@ -191,6 +327,9 @@ impl Network {
     pub(super) fn can_recv(&mut self, fd: Fd) -> bool {
         if let Some(Socket::Listener(listener)) = self.sockets.get(&fd) {
             return !listener.backlog.is_empty();
+        }
+        if let Some(Socket::Datagrams(datagrams)) = self.sockets.get(&fd) {
+            return !datagrams.inbox.is_empty() || datagrams.refused;
         }
         match self.stream(fd) {
             Ok(stream) => !stream.inbox.is_empty() || stream.ended || stream.reset,
@@ -260,6 +399,7 @@ impl Network {
     }
 
     fn close(&mut self, fd: Fd, reset: bool) {
+        self.options.remove(&fd);
         match self.sockets.remove(&fd) {
             Some(Socket::Listener(listener)) => {
                 for unaccepted in listener.backlog {
@@ -274,13 +414,13 @@ impl Network {
                     peer.reset = reset || !stream.inbox.is_empty();
                 }
             }
-            Some(Socket::Fresh { .. }) | None => {}
+            Some(Socket::Fresh(_) | Socket::Datagrams(_)) | None => {}
         }
     }
 }
 
 impl Stream {
-    fn new(local: SocketAddr, remote: SocketAddr, peer: Fd, nodelay: bool) -> Stream {
+    fn new(local: SocketAddr, remote: SocketAddr, peer: Fd) -> Stream {
         Stream {
             local,
             remote,
@@ -289,7 +429,41 @@ impl Stream {
             ended: false,
             reset: false,
             write_shut: false,
-            nodelay,
         }
     }
+}
+
+/// This machine, in the family of `towards`.
+fn loopback(towards: SocketAddr) -> IpAddr {
+    match towards {
+        SocketAddr::V4(_) => IpAddr::V4(Ipv4Addr::LOCALHOST),
+        SocketAddr::V6(_) => IpAddr::V6(Ipv6Addr::LOCALHOST),
+    }
+}
+
+/// What an option is before it is set; `None` for what cannot be asked.
+fn at_first(like: SocketOption) -> Option<SocketOption> {
+    Some(match like {
+        SocketOption::Nodelay(_) => SocketOption::Nodelay(false),
+        SocketOption::ReuseAddress(_) => SocketOption::ReuseAddress(false),
+        SocketOption::ReusePort(_) => SocketOption::ReusePort(false),
+        SocketOption::OnlyV6(_) => SocketOption::OnlyV6(false),
+        SocketOption::KeepAlive(_) => SocketOption::KeepAlive(None),
+        SocketOption::Linger(_) => SocketOption::Linger(None),
+        SocketOption::SendBuffer(_) => SocketOption::SendBuffer(PIPE_LEN),
+        SocketOption::RecvBuffer(_) => SocketOption::RecvBuffer(PIPE_LEN),
+        SocketOption::Broadcast(_) => SocketOption::Broadcast(false),
+        SocketOption::TtlV4(_) => SocketOption::TtlV4(64),
+        SocketOption::HopsV6(_) => SocketOption::HopsV6(64),
+        SocketOption::MulticastLoopV4(_) => SocketOption::MulticastLoopV4(true),
+        SocketOption::MulticastLoopV6(_) => SocketOption::MulticastLoopV6(true),
+        SocketOption::MulticastTtlV4(_) => SocketOption::MulticastTtlV4(1),
+        SocketOption::MulticastHopsV6(_) => SocketOption::MulticastHopsV6(1),
+        SocketOption::MulticastInterfaceV4(_) => SocketOption::MulticastInterfaceV4(Ipv4Addr::UNSPECIFIED),
+        SocketOption::MulticastInterfaceV6(_) => SocketOption::MulticastInterfaceV6(0),
+        SocketOption::JoinV4 { .. }
+        | SocketOption::LeaveV4 { .. }
+        | SocketOption::JoinV6 { .. }
+        | SocketOption::LeaveV6 { .. } => return None,
+    })
 }

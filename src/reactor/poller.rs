@@ -21,7 +21,7 @@ use crate::io::BufferPool;
 use crate::loop_core::LOOK;
 use crate::op::{Direction, MAX_LEN, Medium, Op};
 use crate::runtime::Settings;
-use crate::sys::{self, Fd, errno};
+use crate::sys::{self, Fd, IoVec, errno};
 use crate::time::Instant;
 
 /// How many descriptors one look can tell of; more are told at the next.
@@ -101,7 +101,18 @@ impl Works {
     /// What `op` points to belongs to a flight that has not landed.
     unsafe fn attempt(&mut self, op: Op, begun: bool) -> Option<Landing> {
         let landing = match op {
-            Op::RecvManaged { fd, medium } => self.recv_managed(fd, medium),
+            Op::RecvManaged { fd, medium } => {
+                // SAFETY: the bytes go to a buffer that was just taken from the pool, so nobody else has it.
+                self.recv_managed(|ptr, len| unsafe { sys::perform(Op::Recv { fd, medium, ptr, len }) })
+            }
+            Op::RecvMessageManaged { fd, message } => self.recv_managed(|base, len| {
+                // SAFETY: the caller's promise: the message is the flight's.
+                let message = unsafe { &mut *message };
+                // SAFETY: as above; the bytes go to a buffer that was just taken from the pool.
+                message.divert(&mut IoVec { base, len }, |message| unsafe {
+                    sys::perform(Op::RecvMessage { fd, message })
+                })
+            }),
             Op::Connect { fd, .. } if begun => sys::connected(fd).map(Landing::last),
             // SAFETY: the caller's promise.
             _ => unsafe { sys::perform(op) }.map(Landing::last),
@@ -166,7 +177,8 @@ impl Works {
         }
     }
 
-    fn recv_managed(&mut self, fd: Fd, medium: Medium) -> Option<Landing> {
+    /// Receives through `perform` into a buffer of the pool.
+    fn recv_managed(&mut self, perform: impl FnOnce(*mut u8, usize) -> Option<Outcome>) -> Option<Landing> {
         if self.pool.is_none() {
             let count = self.settings.managed_count.next_power_of_two();
             self.pool = BufferPool::new(count, self.settings.managed_len);
@@ -176,8 +188,7 @@ impl Works {
             return Some(Landing::last(Err(errno::NO_BUFFERS)));
         };
         let (ptr, len) = buffer.memory();
-        // SAFETY: the buffer was just taken from the pool, so nobody else has it.
-        let outcome = unsafe { sys::perform(Op::Recv { fd, medium, ptr, len }) }?;
+        let outcome = perform(ptr, len)?;
         // SAFETY: the kernel has just written this many bytes.
         unsafe { buffer.set_filled(outcome.unwrap_or(0) as usize) };
         Some(Landing::with_buffer(outcome, buffer))
@@ -314,14 +325,18 @@ unsafe impl Driver for Reactor {
         sys::monotonic()
     }
 
-    fn control(&mut self, call: Control) -> io::Result<Reply> {
+    fn control(&mut self, call: Control<'_>) -> io::Result<Reply> {
         match call {
             Control::Close { fd } | Control::Reset { fd } | Control::Forget { fd } => self.works.dismiss(fd),
             _ => {}
         }
         let reply = sys::control(call)?;
-        match (call, reply) {
-            (_, Reply::Fd(fd)) | (Control::Adopt { fd }, _) => self.works.greet(fd),
+        match (call, &reply) {
+            (_, &Reply::Fd(fd)) | (Control::Adopt { fd }, _) => self.works.greet(fd),
+            (_, &Reply::Pair(one, other)) => {
+                self.works.greet(one);
+                self.works.greet(other);
+            }
             (Control::Watch { fd }, _) => self.works.watch(fd).map_err(io::Error::from_raw_os_error)?,
             _ => {}
         }

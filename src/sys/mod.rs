@@ -2,6 +2,8 @@
 //!
 //! What each platform's room must supply:
 //! - `Fd`, the type of a descriptor's number, `IoVec`, a slice as the kernel wants it, and `errno`, the error codes that the layers above tell apart;
+//! - `Name`, a socket's address, `Message`, the header of a message, and `Letter` and `Envelope`, what is put into one and
+//!   taken out;
 //! - `Stat`, what the kernel says of a file, and `path_for_kernel` and
 //!   `OpenFlags`, a path and how to open it, as it wants them; `kind`, the bits that tell files from folders;
 //! - `control`, a driver's control calls by plain system calls;
@@ -16,4 +18,4 @@ mod unix;
 #[cfg(unix)]
 pub(crate) use unix::*;
 #[cfg(unix)]
-pub use unix::{Fd, IoVec, Stat};
+pub use unix::{Fd, IoVec, Message, Name, Stat};

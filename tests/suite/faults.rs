@@ -213,11 +213,11 @@ unsafe impl Driver for Scripted {
         self.now
     }
 
-    fn control(&mut self, call: Control) -> io::Result<Reply> {
+    fn control(&mut self, call: Control<'_>) -> io::Result<Reply> {
         let addr = SocketAddr::from(([127, 0, 0, 1], 80));
         match call {
-            Control::Listen { .. } => Ok(Reply::Fd(-2 as Fd)),
-            Control::PeerAddr { .. } => Ok(Reply::Addr(addr)),
+            Control::Socket { .. } => Ok(Reply::Fd(-2 as Fd)),
+            Control::PeerName { .. } => Ok(Reply::Name(addr.into())),
             _ => Ok(Reply::Done),
         }
     }

@@ -290,12 +290,12 @@ unsafe impl Driver for Uring {
         sys::monotonic()
     }
 
-    fn control(&mut self, call: Control) -> io::Result<Reply> {
+    fn control(&mut self, call: Control<'_>) -> io::Result<Reply> {
         sys::control(call)
     }
 
     unsafe fn start(&mut self, id: FlightId, op: Op, scratch: *mut Scratch) -> Start {
-        if let Op::RecvManaged { .. } = op {
+        if let Op::RecvManaged { .. } | Op::RecvMessageManaged { .. } = op {
             // Without a buffer ring (before 5.19) the pool counts as empty, and the read goes to the heap.
             if !self.ready_buffers() {
                 return Start::Done(Landing::last(Err(libc::ENOBUFS)));

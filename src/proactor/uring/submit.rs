@@ -13,7 +13,6 @@ use crate::sys::{self, IoVec};
 /// How this driver lays out a flight's scratch.
 #[repr(C)]
 struct UringScratch {
-    addr: MaybeUninit<libc::sockaddr_storage>,
     message: MaybeUninit<libc::msghdr>,
 }
 
@@ -41,15 +40,10 @@ pub(super) unsafe fn entry(op: Op, scratch: *mut Scratch, abilities: &Abilities)
                 opcode::Accept::new(fd, none, none.cast()).flags(flags).build()
             }
         }
-        Op::Connect { fd, addr } => {
-            let addr = socket2::SockAddr::from(addr);
-            // SAFETY: the scratch is ours to write, and large enough for any socket address.
-            let ptr = unsafe {
-                let place = &raw mut (*scratch).addr;
-                std::ptr::copy_nonoverlapping(addr.as_ptr().cast::<u8>(), place.cast(), addr.len() as usize);
-                place.cast::<libc::sockaddr>()
-            };
-            opcode::Connect::new(types::Fd(fd), ptr, addr.len()).build()
+        Op::Connect { fd, name } => {
+            // SAFETY: the flight owns the name.
+            let (ptr, len) = unsafe { ((*name).as_ptr(), (*name).len()) };
+            opcode::Connect::new(types::Fd(fd), ptr, len).build()
         }
         Op::Recv { fd, medium, ptr, len } => match medium {
             Medium::Tcp | Medium::Unix => opcode::Recv::new(types::Fd(fd), ptr, len as u32).build(),
@@ -110,6 +104,17 @@ pub(super) unsafe fn entry(op: Op, scratch: *mut Scratch, abilities: &Abilities)
                 .offset(CURRENT)
                 .build(),
         },
+        Op::RecvMessage { fd, message } => opcode::RecvMsg::new(types::Fd(fd), message.cast())
+            .flags(sys::RECEIVE_FLAGS as u32)
+            .build(),
+        Op::RecvMessageManaged { fd, message } => opcode::RecvMsg::new(types::Fd(fd), message.cast())
+            .flags(sys::RECEIVE_FLAGS as u32)
+            .buf_group(buffers::GROUP)
+            .build()
+            .flags(squeue::Flags::BUFFER_SELECT),
+        Op::SendMessage { fd, message } => opcode::SendMsg::new(types::Fd(fd), message.cast())
+            .flags(NO_SIGNAL as u32)
+            .build(),
         Op::Readiness { fd, direction } => {
             let events = match direction {
                 Direction::Read => libc::POLLIN,

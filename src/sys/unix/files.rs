@@ -195,6 +195,9 @@ pub(super) unsafe fn perform(op: Op) -> Option<Outcome> {
         | Op::RecvVectored { .. }
         | Op::Send { .. }
         | Op::SendVectored { .. }
+        | Op::RecvMessage { .. }
+        | Op::RecvMessageManaged { .. }
+        | Op::SendMessage { .. }
         | Op::Readiness { .. } => unreachable!("sockets are the caller's"),
     }
 }

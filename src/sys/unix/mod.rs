@@ -4,24 +4,33 @@
 //! descriptor is the same thing on every driver and can be handed to std, or taken from it, without a change.
 
 mod files;
+mod letter;
+mod name;
+mod options;
 mod perform;
 
 use std::io;
-use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::time::Duration;
 
-use socket2::{Domain, Protocol, SockRef, Socket, Type};
+use socket2::SockRef;
 
 pub use self::files::Stat;
 pub(crate) use self::files::{OpenFlags, kind, path_for_kernel};
 #[cfg(all(feature = "proactor", target_os = "linux"))]
 pub(crate) use self::files::{STAT_MASK, stat_arguments};
+pub use self::letter::Message;
+#[cfg(all(feature = "proactor", target_os = "linux"))]
+pub(crate) use self::letter::RECEIVE_FLAGS;
+pub(crate) use self::letter::{Enclosure, Envelope, Letter, MOST_DESCRIPTORS};
+pub use self::name::Name;
 #[cfg(feature = "reactor")]
 pub(crate) use self::perform::connected;
 pub(crate) use self::perform::perform;
+use crate::descriptor::OwnedDescriptor;
 use crate::driver::{Control, Reply};
-use crate::net::{TcpListener, TcpStream};
+use crate::net::{TcpListener, TcpStream, UdpSocket, UnixDatagram, UnixListener, UnixStream};
+use crate::pipe;
 use crate::time::Instant;
 
 /// A descriptor's number. The null driver's sockets have negative ones, which no system call takes for valid.
@@ -68,6 +77,10 @@ pub(crate) mod errno {
     pub(crate) const HOST_DOWN: i32 = libc::EHOSTDOWN;
     pub(crate) const NO_PROTOCOL_OPTION: i32 = libc::ENOPROTOOPT;
     pub(crate) const INVALID: i32 = libc::EINVAL;
+    pub(crate) const NOT_SUPPORTED: i32 = libc::EOPNOTSUPP;
+    pub(crate) const NO_FAMILY: i32 = libc::EAFNOSUPPORT;
+    pub(crate) const NO_DESTINATION: i32 = libc::EDESTADDRREQ;
+    pub(crate) const TOO_LONG: i32 = libc::EMSGSIZE;
     pub(crate) const IN_USE: i32 = libc::EADDRINUSE;
     pub(crate) const REFUSED: i32 = libc::ECONNREFUSED;
     pub(crate) const BROKEN_PIPE: i32 = libc::EPIPE;
@@ -89,15 +102,18 @@ pub(crate) fn monotonic() -> Instant {
 }
 
 /// Makes a driver's control call by plain system calls.
-pub(crate) fn control(call: Control) -> io::Result<Reply> {
+pub(crate) fn control(call: Control<'_>) -> io::Result<Reply> {
     match call {
-        Control::Listen { addr, backlog } => listen(addr, backlog).map(Reply::Fd),
-        Control::Socket { addr } => socket(addr).map(Reply::Fd),
+        Control::Socket { kind } => options::socket(kind).map(Reply::Fd),
+        Control::Pair { kind } => options::pair(kind).map(|(one, other)| Reply::Pair(one, other)),
+        Control::Bind { fd, name } => options::bind(fd, name).map(|()| Reply::Done),
+        Control::Listen { fd, backlog } => with(fd, |socket| socket.listen(backlog)).map(|()| Reply::Done),
         Control::Adopt { fd } => adopt(fd).map(|()| Reply::Done),
-        Control::LocalAddr { fd } => local_addr(fd).map(Reply::Addr),
-        Control::PeerAddr { fd } => peer_addr(fd).map(Reply::Addr),
-        Control::SetNodelay { fd, on } => with(fd, |socket| socket.set_tcp_nodelay(on)).map(|()| Reply::Done),
-        Control::Nodelay { fd } => with(fd, |socket| socket.tcp_nodelay()).map(Reply::Flag),
+        Control::LocalName { fd } => options::local_name(fd).map(Reply::Name),
+        Control::PeerName { fd } => options::peer_name(fd).map(Reply::Name),
+        Control::PeerCredentials { fd } => options::credentials(fd).map(Reply::Credentials),
+        Control::SetOption { fd, option } => options::set(fd, option).map(|()| Reply::Done),
+        Control::Option { fd, like } => options::get(fd, like).map(Reply::Option),
         Control::Shutdown { fd, how } => with(fd, |socket| socket.shutdown(how)).map(|()| Reply::Done),
         Control::Watch { fd } => watchable(fd).map(|()| Reply::Done),
         Control::Forget { .. } => Ok(Reply::Done),
@@ -111,25 +127,6 @@ pub(crate) fn control(call: Control) -> io::Result<Reply> {
             Ok(Reply::Done)
         }
     }
-}
-
-/// Makes a TCP socket for addresses of `addr`'s family.
-fn socket(addr: SocketAddr) -> io::Result<Fd> {
-    // socket2 sets close-on-exec in `new`.
-    let socket = Socket::new(Domain::for_address(addr), Type::STREAM, Some(Protocol::TCP))?;
-    socket.set_nonblocking(true)?;
-    Ok(socket.into_raw_fd())
-}
-
-/// Makes a listening TCP socket. As std and tokio do on Unix, the address may be reused while old connections of an
-/// earlier listener are still in TIME_WAIT.
-fn listen(addr: SocketAddr, backlog: i32) -> io::Result<Fd> {
-    let socket = Socket::new(Domain::for_address(addr), Type::STREAM, Some(Protocol::TCP))?;
-    socket.set_nonblocking(true)?;
-    socket.set_reuse_address(true)?;
-    socket.bind(&addr.into())?;
-    socket.listen(backlog)?;
-    Ok(socket.into_raw_fd())
 }
 
 /// Readies a socket that was made elsewhere. Fails, changing nothing of its ownership, if it is not an open descriptor.
@@ -154,23 +151,6 @@ fn watchable(fd: Fd) -> io::Result<()> {
         )),
         _ => Ok(()),
     }
-}
-
-fn local_addr(fd: Fd) -> io::Result<SocketAddr> {
-    with(fd, |socket| socket.local_addr()).and_then(inet)
-}
-
-fn peer_addr(fd: Fd) -> io::Result<SocketAddr> {
-    with(fd, |socket| socket.peer_addr()).and_then(inet)
-}
-
-fn inet(addr: socket2::SockAddr) -> io::Result<SocketAddr> {
-    addr.as_socket().ok_or_else(|| {
-        io::Error::new(
-            io::ErrorKind::Unsupported,
-            "the socket's address is neither IPv4 nor IPv6",
-        )
-    })
 }
 
 /// Closes a kernel descriptor; a negative number names a socket of the null driver, which has nothing left to close.
@@ -200,37 +180,38 @@ fn with<T>(fd: Fd, call: impl FnOnce(SockRef<'_>) -> io::Result<T>) -> io::Resul
     call(SockRef::from(&borrowed))
 }
 
-impl AsRawFd for TcpStream {
-    /// The descriptor's number; negative for a socket of the null driver.
-    fn as_raw_fd(&self) -> RawFd {
-        self.socket().fd()
-    }
+/// What has a descriptor shows it.
+macro_rules! show_descriptor {
+    ($($kind:ty: $owned:expr),* $(,)?) => {$(
+        impl AsRawFd for $kind {
+            /// The descriptor's number; negative for a socket of the null driver.
+            fn as_raw_fd(&self) -> RawFd {
+                let owned: fn(&$kind) -> &OwnedDescriptor = $owned;
+                owned(self).fd()
+            }
+        }
+
+        impl AsFd for $kind {
+            /// # Panics
+            ///
+            /// For a socket of the null driver, which is not a descriptor of the kernel's.
+            fn as_fd(&self) -> BorrowedFd<'_> {
+                borrow(self.as_raw_fd())
+            }
+        }
+    )*};
 }
 
-impl AsRawFd for TcpListener {
-    /// The descriptor's number; negative for a socket of the null driver.
-    fn as_raw_fd(&self) -> RawFd {
-        self.socket().fd()
-    }
-}
-
-impl AsFd for TcpStream {
-    /// # Panics
-    ///
-    /// For a socket of the null driver, which is not a descriptor of the kernel's.
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        borrow(self.socket().fd())
-    }
-}
-
-impl AsFd for TcpListener {
-    /// # Panics
-    ///
-    /// For a socket of the null driver, which is not a descriptor of the kernel's.
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        borrow(self.socket().fd())
-    }
-}
+show_descriptor!(
+    TcpStream: TcpStream::socket,
+    TcpListener: TcpListener::socket,
+    UdpSocket: UdpSocket::socket,
+    UnixStream: UnixStream::socket,
+    UnixListener: UnixListener::socket,
+    UnixDatagram: UnixDatagram::socket,
+    pipe::Sender: |sender| &sender.bytes().owned,
+    pipe::Receiver: |receiver| &receiver.bytes().owned,
+);
 
 /// Borrows an open descriptor for as long as the caller borrows its owner.
 pub(crate) fn borrow<'a>(fd: Fd) -> BorrowedFd<'a> {

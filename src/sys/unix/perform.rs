@@ -6,7 +6,8 @@
 
 use std::io;
 
-use super::{Fd, errno, files, message};
+use super::letter::RECEIVE_FLAGS;
+use super::{Fd, Name, errno, files, message};
 use crate::driver::Outcome;
 use crate::op::{Direction, Medium, Op};
 
@@ -25,7 +26,8 @@ const NO_SIGNAL: libc::c_int = 0;
 pub(crate) unsafe fn perform(op: Op) -> Option<Outcome> {
     match op {
         Op::Accept { fd } => attempt(|| accept(fd)),
-        Op::Connect { fd, addr } => connect(fd, addr),
+        // SAFETY: the caller's promise: the name is there.
+        Op::Connect { fd, name } => connect(fd, unsafe { &*name }),
         // SAFETY: the caller's promise: `len` bytes from `ptr` on may be written.
         Op::Recv { fd, medium, ptr, len } => attempt(|| unsafe {
             match medium {
@@ -70,6 +72,11 @@ pub(crate) unsafe fn perform(op: Op) -> Option<Outcome> {
                 }
             }
         }),
+        // SAFETY: the caller's promise: the message, and what it points to, are there and may be written.
+        Op::RecvMessage { fd, message } => attempt(|| unsafe { libc::recvmsg(fd, message.cast(), RECEIVE_FLAGS) }),
+        Op::RecvMessageManaged { .. } => Some(Err(errno::NO_BUFFERS)),
+        // SAFETY: the caller's promise: the message, and what it points to, are there.
+        Op::SendMessage { fd, message } => attempt(|| unsafe { libc::sendmsg(fd, message.cast(), NO_SIGNAL) }),
         Op::Readiness { fd, direction } => ready(fd, direction),
         Op::Open { .. }
         | Op::ReadAt { .. }
@@ -133,10 +140,9 @@ fn accept(fd: Fd) -> libc::ssize_t {
 }
 
 /// Begins to connect.
-fn connect(fd: Fd, addr: std::net::SocketAddr) -> Option<Outcome> {
-    let addr = socket2::SockAddr::from(addr);
-    // SAFETY: the address is a local, of the length that it says.
-    if unsafe { libc::connect(fd, addr.as_ptr().cast(), addr.len()) } == 0 {
+fn connect(fd: Fd, name: &Name) -> Option<Outcome> {
+    // SAFETY: the name is borrowed, and of the length that it says.
+    if unsafe { libc::connect(fd, name.as_ptr(), name.len()) } == 0 {
         return Some(Ok(0));
     }
     match last_errno() {

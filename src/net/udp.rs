@@ -1,0 +1,362 @@
+//! Datagrams over the internet.
+
+use std::fmt;
+use std::io;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::ops::Deref;
+
+use super::addr::ToSocketAddrs;
+use super::datagram::{Letters, cut_off, receive, receive_managed, send};
+use super::options::{SocketKind, SocketOption};
+use super::socket::{hops, inet, set_hops};
+use crate::descriptor::{IntoStdError, OwnedDescriptor};
+use crate::error::context;
+use crate::io::{BufResult, IoBuf, IoBufMut, ManagedBuf};
+use crate::sys::{self, Envelope, Name};
+
+/// A UDP socket.
+///
+/// Calls take `&self`, so one task can receive while another sends. **Cancelling** a receive loses nothing: the next gets
+/// the datagram that it would have got, whole. A cancelled send may have sent its datagram or not.
+///
+/// ```
+/// use windlass::net::UdpSocket;
+/// windlass::run(async {
+///     let server = UdpSocket::bind("127.0.0.1:0").await?;
+///     let client = UdpSocket::bind("127.0.0.1:0").await?;
+///     client.send_to("ping", server.local_addr()?).await.0?;
+///     let (result, buf) = server.recv_from(vec![0; 1500]).await;
+///     let (count, from) = result?;
+///     assert_eq!((&buf[..count], from), (&b"ping"[..], client.local_addr()?));
+///     Ok::<(), std::io::Error>(())
+/// })??;
+/// # Ok::<(), std::io::Error>(())
+/// ```
+pub struct UdpSocket {
+    socket: OwnedDescriptor,
+    letters: Letters,
+}
+
+/// A datagram in a buffer of the runtime's: see [`UdpSocket::recv_managed`]. It reads as a `[u8]`.
+///
+/// ```
+/// use windlass::net::UdpSocket;
+/// windlass::run(async {
+///     let socket = UdpSocket::bind("127.0.0.1:0").await?;
+///     socket.send_to("to myself", socket.local_addr()?).await.0?;
+///     let datagram = socket.recv_managed().await?;
+///     assert_eq!(&*datagram, b"to myself");
+///     assert_eq!(datagram.from(), socket.local_addr()?);
+///     assert!(!datagram.is_cut_off());
+///     // It can be sent as it is, and so returns to the pool.
+///     let to = datagram.from();
+///     socket.send_to(datagram.into_bytes(), to).await.0?;
+///     Ok::<(), std::io::Error>(())
+/// })??;
+/// # Ok::<(), std::io::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct Datagram {
+    bytes: ManagedBuf,
+    from: SocketAddr,
+    is_cut_off: bool,
+}
+
+impl UdpSocket {
+    /// A socket at an address; port 0 lets the system choose one. If the address is a name with several addresses, the
+    /// first that can be bound is taken.
+    pub async fn bind(addr: impl ToSocketAddrs) -> io::Result<UdpSocket> {
+        let explain = |error| context(format_args!("bind {}", addr.shown()), error);
+        let mut last = io::Error::new(io::ErrorKind::InvalidInput, "the name has no address");
+        for addr in addr.resolve().await.map_err(explain)? {
+            let bound = OwnedDescriptor::socket(SocketKind::udp_for(addr))
+                .and_then(|socket| socket.bind(&Name::from(addr)).map(|()| socket));
+            match bound {
+                Ok(socket) => return Ok(UdpSocket::from_socket(socket)),
+                Err(error) => last = error,
+            }
+        }
+        Err(explain(last))
+    }
+
+    /// Sets whom [`send`](UdpSocket::send) sends to; datagrams from others are not received any more. If the address is a
+    /// name with several addresses, the first that will do is taken.
+    ///
+    /// Nothing is sent by this. If nobody is there, later calls may say so (`ConnectionRefused`).
+    pub async fn connect(&self, addr: impl ToSocketAddrs) -> io::Result<()> {
+        let explain = |error| context(format_args!("connect to {}", addr.shown()), error);
+        let mut last = io::Error::new(io::ErrorKind::InvalidInput, "the name has no address");
+        for addr in addr.resolve().await.map_err(explain)? {
+            match self.socket.connect(addr.into()).await {
+                Ok(()) => return Ok(()),
+                Err(error) => last = error,
+            }
+        }
+        Err(explain(last))
+    }
+
+    /// Sends a datagram to an address, and gives its length. It is sent whole or not at all; an empty one too.
+    pub async fn send_to<B: IoBuf>(&self, buf: B, to: impl ToSocketAddrs) -> BufResult<usize, B> {
+        let explain = |error| context(format_args!("send to {}", to.shown()), error);
+        let addr = match to.resolve().await {
+            Ok(addrs) => addrs.first().copied(),
+            Err(error) => return (Err(explain(error)), buf),
+        };
+        let Some(addr) = addr else {
+            let why = io::Error::new(io::ErrorKind::InvalidInput, "the name has no address");
+            return (Err(explain(why)), buf);
+        };
+        let name = Name::from(addr);
+        let (result, buf) = send(&self.socket, &self.letters, buf, Some(&name), Vec::new()).await;
+        (result.map_err(explain), buf)
+    }
+
+    /// Sends a datagram to who the socket is connected to, and gives its length.
+    pub async fn send<B: IoBuf>(&self, buf: B) -> BufResult<usize, B> {
+        send(&self.socket, &self.letters, buf, None, Vec::new()).await
+    }
+
+    /// Receives a datagram into `buf`, from its start and up to its capacity, and gives its length and who sent it.
+    ///
+    /// One that does not fit is an error, with what did fit in the buffer; the rest is lost.
+    pub async fn recv_from<B: IoBufMut>(&self, buf: B) -> BufResult<(usize, SocketAddr), B> {
+        let (result, buf) = self.receive(buf).await;
+        let result = result.and_then(|(count, envelope)| Ok((count, sender(envelope)?)));
+        (result, buf)
+    }
+
+    /// The same, for a socket that is connected.
+    pub async fn recv<B: IoBufMut>(&self, buf: B) -> BufResult<usize, B> {
+        let (result, buf) = self.receive(buf).await;
+        (result.map(|(count, _)| count), buf)
+    }
+
+    async fn receive<B: IoBufMut>(&self, buf: B) -> BufResult<(usize, Envelope), B> {
+        let (result, buf) = receive(&self.socket, &self.letters, buf, 0, false).await;
+        let result = result.and_then(|(count, envelope)| match envelope.is_cut_off {
+            true => Err(cut_off(count)),
+            false => Ok((count, envelope)),
+        });
+        (result, buf)
+    }
+
+    /// Receives a datagram into a buffer of the runtime's, so that a socket which waits holds none. One that does not fit
+    /// into such a buffer is [cut off](Datagram::is_cut_off): see [`Builder::managed_buffers`](crate::Builder::managed_buffers).
+    pub async fn recv_managed(&self) -> io::Result<Datagram> {
+        let (bytes, envelope) = receive_managed(&self.socket, &self.letters).await?;
+        let is_cut_off = envelope.is_cut_off;
+        Ok(Datagram {
+            bytes,
+            from: sender(envelope)?,
+            is_cut_off,
+        })
+    }
+
+    /// The address of this socket.
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.socket.local_addr()
+    }
+
+    /// The address that the socket is connected to.
+    pub fn peer_addr(&self) -> io::Result<SocketAddr> {
+        self.socket.peer_addr()
+    }
+
+    /// Makes a socket of one of std's; it becomes non-blocking.
+    ///
+    /// # Panics
+    ///
+    /// Outside of a loop.
+    #[track_caller]
+    pub fn from_std(socket: std::net::UdpSocket) -> io::Result<UdpSocket> {
+        Ok(UdpSocket::from_socket(OwnedDescriptor::adopt(socket)?))
+    }
+
+    /// Makes it one of std's, non-blocking. Refused, with the socket, while a call is under way or a received datagram is
+    /// unread: it would be lost.
+    pub fn into_std(self) -> Result<std::net::UdpSocket, IntoStdError<UdpSocket>> {
+        let letters = self.letters;
+        match self.socket.release() {
+            Ok(fd) => Ok(sys::into_std(fd)),
+            Err((error, socket)) => Err(IntoStdError {
+                inner: UdpSocket { socket, letters },
+                error,
+            }),
+        }
+    }
+
+    fn from_socket(socket: OwnedDescriptor) -> UdpSocket {
+        UdpSocket {
+            socket,
+            letters: Letters::default(),
+        }
+    }
+
+    pub(crate) fn socket(&self) -> &OwnedDescriptor {
+        &self.socket
+    }
+}
+
+/// Options.
+impl UdpSocket {
+    /// Whether datagrams may go to broadcast addresses.
+    pub fn broadcast(&self) -> io::Result<bool> {
+        let is_on = |option| matches!(option, SocketOption::Broadcast(true));
+        self.socket.get(SocketOption::Broadcast(false)).map(is_on)
+    }
+
+    /// Lets datagrams go to broadcast addresses, or not.
+    pub fn set_broadcast(&self, on: bool) -> io::Result<()> {
+        self.socket.set(SocketOption::Broadcast(on))
+    }
+
+    /// How many routers a datagram passes at most.
+    pub fn ttl(&self) -> io::Result<u32> {
+        hops(&self.socket)
+    }
+
+    /// Sets how many routers a datagram passes at most.
+    pub fn set_ttl(&self, ttl: u32) -> io::Result<()> {
+        set_hops(&self.socket, ttl)
+    }
+
+    /// Joins a group of IPv4, on the interface with this address; unspecified lets the system choose.
+    pub fn join_multicast_v4(&self, group: Ipv4Addr, interface: Ipv4Addr) -> io::Result<()> {
+        let explain = |error| context(format_args!("join {group} on {interface}"), error);
+        self.socket
+            .set(SocketOption::JoinV4 { group, interface })
+            .map_err(explain)
+    }
+
+    /// Leaves a group of IPv4.
+    pub fn leave_multicast_v4(&self, group: Ipv4Addr, interface: Ipv4Addr) -> io::Result<()> {
+        let explain = |error| context(format_args!("leave {group} on {interface}"), error);
+        self.socket
+            .set(SocketOption::LeaveV4 { group, interface })
+            .map_err(explain)
+    }
+
+    /// Joins a group of IPv6, on the interface with this index; 0 lets the system choose.
+    pub fn join_multicast_v6(&self, group: Ipv6Addr, interface: u32) -> io::Result<()> {
+        let explain = |error| context(format_args!("join {group} on interface {interface}"), error);
+        self.socket
+            .set(SocketOption::JoinV6 { group, interface })
+            .map_err(explain)
+    }
+
+    /// Leaves a group of IPv6.
+    pub fn leave_multicast_v6(&self, group: Ipv6Addr, interface: u32) -> io::Result<()> {
+        let explain = |error| context(format_args!("leave {group} on interface {interface}"), error);
+        self.socket
+            .set(SocketOption::LeaveV6 { group, interface })
+            .map_err(explain)
+    }
+
+    /// Whether what is sent to a group comes back to this machine.
+    pub fn multicast_loop(&self) -> io::Result<bool> {
+        let like = match self.is_v4()? {
+            true => SocketOption::MulticastLoopV4(false),
+            false => SocketOption::MulticastLoopV6(false),
+        };
+        let is_on = |option| {
+            matches!(
+                option,
+                SocketOption::MulticastLoopV4(true) | SocketOption::MulticastLoopV6(true)
+            )
+        };
+        self.socket.get(like).map(is_on)
+    }
+
+    /// Lets what is sent to a group come back to this machine, or not.
+    pub fn set_multicast_loop(&self, on: bool) -> io::Result<()> {
+        self.socket.set(match self.is_v4()? {
+            true => SocketOption::MulticastLoopV4(on),
+            false => SocketOption::MulticastLoopV6(on),
+        })
+    }
+
+    /// How many routers a datagram for a group passes at most: 1 unless set.
+    pub fn multicast_ttl(&self) -> io::Result<u32> {
+        let like = match self.is_v4()? {
+            true => SocketOption::MulticastTtlV4(0),
+            false => SocketOption::MulticastHopsV6(0),
+        };
+        match self.socket.get(like)? {
+            SocketOption::MulticastTtlV4(hops) | SocketOption::MulticastHopsV6(hops) => Ok(hops),
+            other => unreachable!("hops are {other:?}"),
+        }
+    }
+
+    /// Sets how many routers a datagram for a group passes at most.
+    pub fn set_multicast_ttl(&self, ttl: u32) -> io::Result<()> {
+        self.socket.set(match self.is_v4()? {
+            true => SocketOption::MulticastTtlV4(ttl),
+            false => SocketOption::MulticastHopsV6(ttl),
+        })
+    }
+
+    /// Sets through which interface datagrams for groups of IPv4 leave, by its address.
+    pub fn set_multicast_interface_v4(&self, interface: Ipv4Addr) -> io::Result<()> {
+        self.socket.set(SocketOption::MulticastInterfaceV4(interface))
+    }
+
+    /// Sets through which interface datagrams for groups of IPv6 leave, by its index.
+    pub fn set_multicast_interface_v6(&self, interface: u32) -> io::Result<()> {
+        self.socket.set(SocketOption::MulticastInterfaceV6(interface))
+    }
+
+    /// Sets how many bytes the kernel holds that were not sent yet. Linux doubles the number.
+    pub fn set_send_buffer(&self, bytes: usize) -> io::Result<()> {
+        self.socket.set(SocketOption::SendBuffer(bytes))
+    }
+
+    /// Sets how many bytes the kernel holds that came and were not received. Linux doubles the number. What finds no room
+    /// is lost.
+    pub fn set_recv_buffer(&self, bytes: usize) -> io::Result<()> {
+        self.socket.set(SocketOption::RecvBuffer(bytes))
+    }
+
+    fn is_v4(&self) -> io::Result<bool> {
+        Ok(self.local_addr()?.is_ipv4())
+    }
+}
+
+fn sender(envelope: Envelope) -> io::Result<SocketAddr> {
+    let nameless = || io::Error::new(io::ErrorKind::InvalidData, "the datagram has no sender");
+    inet(envelope.sender.ok_or_else(nameless)?)
+}
+
+impl Datagram {
+    /// Who sent it.
+    pub fn from(&self) -> SocketAddr {
+        self.from
+    }
+
+    /// Whether it was longer than the buffer: the rest is lost.
+    pub fn is_cut_off(&self) -> bool {
+        self.is_cut_off
+    }
+
+    /// Its bytes alone.
+    pub fn into_bytes(self) -> ManagedBuf {
+        self.bytes
+    }
+}
+
+impl Deref for Datagram {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+impl fmt::Debug for UdpSocket {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("UdpSocket")
+            .field("fd", &self.socket.fd())
+            .field("local", &self.local_addr().ok())
+            .field("peer", &self.peer_addr().ok())
+            .finish()
+    }
+}

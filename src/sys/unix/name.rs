@@ -1,0 +1,156 @@
+//! Where a socket is: an internet address, a path, an abstract name.
+
+use std::ffi::OsStr;
+use std::fmt;
+use std::io;
+use std::net::SocketAddr;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::SocketAddr as UnixAddr;
+use std::path::Path;
+
+use socket2::SockAddr;
+
+/// A socket's address, as the kernel wants it.
+#[derive(Clone)]
+pub struct Name(SockAddr);
+
+impl Name {
+    /// The internet address, if it is one.
+    pub fn as_socket(&self) -> Option<SocketAddr> {
+        self.0.as_socket()
+    }
+
+    /// A path, or, where Linux has them and it begins with NUL, an abstract name.
+    pub(crate) fn from_path(path: &Path) -> io::Result<Name> {
+        let bytes = path.as_os_str().as_bytes();
+        let bare = bytes.strip_prefix(b"\0").filter(|_| HAS_ABSTRACT).unwrap_or(bytes);
+        // In an abstract name any byte will do.
+        let has_nul = bare.len() == bytes.len() && bytes.contains(&0);
+        if bytes.is_empty() || has_nul {
+            let why = "the path of a socket must not be empty, and has no NUL byte";
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
+        }
+        let longest = size_of::<libc::sockaddr_un>() - std::mem::offset_of!(libc::sockaddr_un, sun_path) - 1;
+        SockAddr::unix(path).map(Name).map_err(|_| {
+            let why = format!(
+                "the path of a socket has at most {longest} bytes, and this one {}",
+                bytes.len()
+            );
+            io::Error::new(io::ErrorKind::InvalidInput, why)
+        })
+    }
+
+    pub(crate) fn from_unix(addr: &UnixAddr) -> io::Result<Name> {
+        match (addr.as_pathname(), abstract_name(addr)) {
+            (Some(path), _) => Name::from_path(path),
+            (None, Some(name)) => Name::from_path(Path::new(OsStr::from_bytes(&[b"\0", name].concat()))),
+            (None, None) => Err(io::Error::new(io::ErrorKind::InvalidInput, "the address has no name")),
+        }
+    }
+
+    /// As std has it; without a name if it has none, or is no Unix socket's.
+    pub(crate) fn to_unix(&self) -> UnixAddr {
+        let unnamed = || UnixAddr::from_pathname("").expect("an empty path is no name");
+        if let Some(path) = self.0.as_pathname() {
+            return UnixAddr::from_pathname(path).unwrap_or_else(|_| unnamed());
+        }
+        match self.0.as_abstract_namespace() {
+            Some(name) => from_abstract(name).unwrap_or_else(unnamed),
+            None => unnamed(),
+        }
+    }
+
+    pub(crate) fn as_ptr(&self) -> *const libc::sockaddr {
+        self.0.as_ptr().cast()
+    }
+
+    pub(crate) fn len(&self) -> libc::socklen_t {
+        self.0.len()
+    }
+
+    pub(super) fn inner(&self) -> &SockAddr {
+        &self.0
+    }
+}
+
+impl From<SocketAddr> for Name {
+    fn from(addr: SocketAddr) -> Name {
+        Name(addr.into())
+    }
+}
+
+impl From<SockAddr> for Name {
+    fn from(addr: SockAddr) -> Name {
+        Name(addr)
+    }
+}
+
+impl fmt::Display for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(addr) = self.as_socket() {
+            return addr.fmt(f);
+        }
+        match (self.0.as_pathname(), self.0.as_abstract_namespace()) {
+            (Some(path), _) => path.display().fmt(f),
+            (None, Some(name)) => write!(f, "@{}", String::from_utf8_lossy(name)),
+            (None, None) => f.write_str("(unnamed)"),
+        }
+    }
+}
+
+impl fmt::Debug for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Name({self})")
+    }
+}
+
+/// Names outside of the file system are Linux's.
+const HAS_ABSTRACT: bool = cfg!(any(target_os = "linux", target_os = "android"));
+
+#[cfg(target_os = "linux")]
+fn abstract_name(addr: &UnixAddr) -> Option<&[u8]> {
+    std::os::linux::net::SocketAddrExt::as_abstract_name(addr)
+}
+
+#[cfg(target_os = "linux")]
+fn from_abstract(name: &[u8]) -> Option<UnixAddr> {
+    <UnixAddr as std::os::linux::net::SocketAddrExt>::from_abstract_name(name).ok()
+}
+
+#[cfg(not(target_os = "linux"))]
+fn abstract_name(_addr: &UnixAddr) -> Option<&[u8]> {
+    None
+}
+
+#[cfg(not(target_os = "linux"))]
+fn from_abstract(_name: &[u8]) -> Option<UnixAddr> {
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_come_back_as_they_were() {
+        let path = Name::from_path(Path::new("/run/some.sock")).unwrap();
+        assert_eq!(path.to_unix().as_pathname(), Some(Path::new("/run/some.sock")));
+        assert_eq!(path.to_string(), "/run/some.sock");
+        let inet = SocketAddr::from(([127, 0, 0, 1], 80));
+        assert_eq!(Name::from(inet).as_socket(), Some(inet));
+        assert_eq!(path.as_socket(), None);
+        if HAS_ABSTRACT {
+            let name = Name::from_path(Path::new("\0somewhere")).unwrap();
+            assert_eq!(name.to_string(), "@somewhere");
+            assert_eq!(Name::from_unix(&name.to_unix()).unwrap().to_string(), "@somewhere");
+        }
+    }
+
+    #[test]
+    fn what_is_no_path_is_refused() {
+        for path in ["", "a\0b", &"x".repeat(200)] {
+            let error = Name::from_path(Path::new(path)).unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::InvalidInput, "{path:?}");
+        }
+    }
+}
