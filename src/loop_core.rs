@@ -81,6 +81,10 @@ pub(crate) struct LoopCore {
     blocking_shutdown: Shutdown,
     /// Foreign descriptors, and whom to call.
     pub(crate) watchers: RefCell<HashMap<(Fd, Direction), Watcher>>,
+    /// The standard streams, as far as they were used.
+    pub(crate) stdio: crate::io::stdio::Streams,
+    /// Who listens to signals on this loop.
+    pub(crate) signals: RefCell<Weak<crate::signal::Room>>,
     pub(crate) exception_handler: RefCell<Option<ExceptionHandler>>,
     pub(crate) counters: LoopCounters,
     /// Set by `stop`; the loop ends after the current turn.
@@ -117,6 +121,8 @@ impl LoopCore {
             uncarried: RefCell::default(),
             blocking_shutdown: settings.blocking_shutdown,
             watchers: RefCell::default(),
+            stdio: Default::default(),
+            signals: RefCell::default(),
             exception_handler: RefCell::default(),
             counters: LoopCounters::default(),
             stopping: Cell::new(false),
@@ -349,6 +355,7 @@ impl LoopCore {
         let _entered = self.enter();
         self.cancel_tasks();
         self.drop_watchers();
+        self.drop_stdio();
         self.drop_scheduled();
         let landed_all = self.land_everything();
         for item in self.letterbox.close() {

@@ -21,6 +21,7 @@ mod async_fd;
 mod buf;
 mod managed;
 pub(crate) mod pool;
+pub(crate) mod stdio;
 pub(crate) mod vectored;
 
 pub use aligned::AlignedBuf;
@@ -29,6 +30,7 @@ pub use buf::{IoBuf, IoBufMut, Slice};
 pub(crate) use buf::{no_length, no_room};
 pub use managed::ManagedBuf;
 pub(crate) use pool::BufferPool;
+pub use stdio::{Stderr, Stdin, Stdout, stderr, stdin, stdout};
 
 /// A result and the buffer that was lent for it.
 pub type BufResult<T, B> = (std::io::Result<T>, B);

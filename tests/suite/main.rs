@@ -35,6 +35,8 @@ mod numbers;
 mod panics;
 mod paths;
 mod pool;
+#[cfg(target_os = "linux")]
+mod processes;
 mod promises;
 mod protocol;
 mod quiet;
@@ -42,6 +44,8 @@ mod reentrancy;
 mod ring;
 mod scan;
 mod streams;
+mod signals;
+mod stdio;
 mod support;
 mod tasks;
 mod tcp;
