@@ -89,11 +89,15 @@
 
 mod bell;
 mod connection;
+mod datagram;
+mod line;
+mod marks;
 mod outbox;
 mod payload;
 mod reader;
 mod server;
 mod streams;
+mod subprocess;
 mod transport;
 mod wire;
 mod writer;
@@ -101,16 +105,20 @@ mod writer;
 use std::cell::RefCell;
 use std::fmt;
 use std::io;
-use std::rc::Rc;
+use std::path::Path;
+use std::rc::{Rc, Weak};
 
+pub use datagram::{DatagramProtocol, DatagramTransport, connect_datagram_endpoint, create_datagram_endpoint};
 pub use payload::Payload;
 pub use reader::{IncompleteRead, LimitOverrun, StreamReader};
 pub use server::Server;
-pub use streams::{HandlerResult, open_connection, start_server};
+pub use streams::{HandlerResult, open_connection, open_unix_connection, start_server, start_unix_server};
+pub use subprocess::{SubprocessProtocol, SubprocessTransport, subprocess_exec};
 pub use transport::Transport;
 pub use writer::StreamWriter;
 
-use crate::net::{TcpStream, ToSocketAddrs};
+use crate::net::{TcpStream, ToSocketAddrs, UnixListener, UnixStream};
+use server::Ear;
 use wire::Wire;
 
 /// What happens on one connection. Every method has a default that does nothing.
@@ -218,22 +226,94 @@ pub async fn create_connection<P: Protocol + 'static>(
     Ok((transport, protocol))
 }
 
+/// The same over a Unix connection.
+///
+/// ```
+/// use windlass::protocol::{Protocol, create_unix_connection, create_unix_server};
+///
+/// struct Silent;
+///
+/// impl Protocol for Silent {}
+///
+/// let path = std::env::temp_dir().join(format!("windlass-doc-{}.sock", std::process::id()));
+/// windlass::run(async {
+///     let server = create_unix_server(|| Silent, &path)?;
+///     let (transport, _) = create_unix_connection(|| Silent, &path).await?;
+///     assert_eq!(transport.peer_unix_addr()?.as_pathname(), Some(&*path));
+///     assert_eq!(server.local_unix_addr()?.as_pathname(), Some(&*path));
+///     Ok::<(), std::io::Error>(())
+/// })??;
+/// std::fs::remove_file(path)?;
+/// # Ok::<(), std::io::Error>(())
+/// ```
+pub async fn create_unix_connection<P: Protocol + 'static>(
+    factory: impl FnOnce() -> P,
+    path: impl AsRef<Path>,
+) -> io::Result<(Transport, ProtocolRef<P>)> {
+    let stream = UnixStream::connect(path).await?;
+    let (transport, protocol) = connection::open(Wire::Unix(stream), factory(), |_| None);
+    connection::until_made(&transport).await;
+    Ok((transport, protocol))
+}
+
 /// Listens on every address that `addr` stands for, and has `factory` make a protocol for each connection.
 ///
 /// If the factory panics, that connection is closed, and the loop's exception handler is told. When there are no descriptors
 /// left, accepting waits until there are.
 pub async fn create_server<P: Protocol + 'static>(
-    mut factory: impl FnMut() -> P + 'static,
+    factory: impl FnMut() -> P + 'static,
     addr: impl ToSocketAddrs,
 ) -> io::Result<Server> {
-    let serve = move |wire: Wire, server: server::Attaching| {
+    Ok(Server::new(Ear::at(addr).await?, serve_with(factory)))
+}
+
+/// The same at the path of a Unix socket. The file is made by this, and stays: see
+/// [`UnixListener::bind`](crate::net::UnixListener::bind).
+///
+/// # Panics
+///
+/// Outside of a loop.
+#[track_caller]
+pub fn create_unix_server<P: Protocol + 'static>(
+    factory: impl FnMut() -> P + 'static,
+    path: impl AsRef<Path>,
+) -> io::Result<Server> {
+    Ok(Server::new(
+        vec![Ear::Unix(UnixListener::bind(path)?)],
+        serve_with(factory),
+    ))
+}
+
+fn serve_with<P: Protocol + 'static>(mut factory: impl FnMut() -> P + 'static) -> Box<server::Serve> {
+    Box::new(move |wire, server| {
         let protocol = factory();
         connection::open(wire, protocol, |line| {
-            let client: std::rc::Weak<dyn server::Client> = Rc::downgrade(line) as _;
+            let client: Weak<dyn server::Client> = Rc::downgrade(line) as _;
             Some(server.attach(client))
         });
-    };
-    Server::bind(addr, Box::new(serve)).await
+    })
+}
+
+/// A connection that can be given to a protocol: a [`TcpStream`] or a [`UnixStream`].
+#[allow(private_bounds, reason = "which streams there are is ours to say")]
+pub trait Attachable: IntoWire {}
+
+impl<S: IntoWire> Attachable for S {}
+
+pub(crate) trait IntoWire {
+    fn into_wire(self) -> Wire;
+}
+
+impl IntoWire for TcpStream {
+    fn into_wire(self) -> Wire {
+        Wire::tcp(self)
+    }
+}
+
+impl IntoWire for UnixStream {
+    fn into_wire(self) -> Wire {
+        Wire::Unix(self)
+    }
 }
 
 /// Gives a connection that is there already to a protocol.
@@ -270,6 +350,6 @@ pub async fn create_server<P: Protocol + 'static>(
 ///
 /// Outside of a loop.
 #[track_caller]
-pub fn attach<P: Protocol + 'static>(stream: TcpStream, protocol: P) -> (Transport, ProtocolRef<P>) {
-    connection::open(Wire::tcp(stream), protocol, |_| None)
+pub fn attach<P: Protocol + 'static>(stream: impl Attachable, protocol: P) -> (Transport, ProtocolRef<P>) {
+    connection::open(stream.into_wire(), protocol, |_| None)
 }

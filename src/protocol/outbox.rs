@@ -14,11 +14,10 @@ use std::future::poll_fn;
 use std::io;
 use std::task::{Poll, Waker};
 
+use super::line::Outgoing;
+use super::marks::Marks;
 use super::payload::{Kept, Payload, Piece};
 use super::wire::Wire;
-
-/// asyncio's marks.
-const HIGH: usize = 64 * 1024;
 
 /// Owned bytes that are fewer than this are copied to the end of a buffer: cheaper than a slot of their own.
 const JOIN_BELOW: usize = 2 * 1024;
@@ -34,12 +33,7 @@ const PIECES_MAX: usize = 64;
 
 pub(crate) struct Outbox {
     queue: RefCell<Queue>,
-    /// Bytes that the kernel has not taken, those under way included.
-    size: Cell<usize>,
-    high: Cell<usize>,
-    low: Cell<usize>,
-    /// The high mark was crossed, and the low one has not been reached since.
-    is_over: Cell<bool>,
+    pub(crate) marks: Marks,
     /// The peer is to see the end after what is queued.
     end_wanted: Cell<bool>,
     ended: Cell<bool>,
@@ -74,10 +68,7 @@ impl Outbox {
     pub(crate) fn new() -> Outbox {
         Outbox {
             queue: RefCell::default(),
-            size: Cell::new(0),
-            high: Cell::new(HIGH),
-            low: Cell::new(HIGH / 4),
-            is_over: Cell::new(false),
+            marks: Marks::new(),
             end_wanted: Cell::new(false),
             ended: Cell::new(false),
             closed: Cell::new(false),
@@ -97,8 +88,7 @@ impl Outbox {
             return;
         }
         self.queue.borrow_mut().put(payload, len);
-        self.size.set(self.size.get() + len);
-        self.note_if_over();
+        self.marks.add(len);
     }
 
     /// Lets the peer see the end after what is queued.
@@ -112,89 +102,13 @@ impl Outbox {
         self.end_wanted.get()
     }
 
-    /// Takes nothing more. The sender is done when it has sent the rest.
-    pub(crate) fn close(&self) {
-        self.closed.set(true);
-    }
-
-    /// Drops what is queued, and takes nothing more.
-    pub(crate) fn discard(&self) {
-        self.closed.set(true);
-        self.discarded.set(true);
-        self.end_wanted.set(false);
-        let queue = self.queue.take();
-        drop(queue);
-        self.size.set(0);
-    }
-
-    pub(crate) fn size(&self) -> usize {
-        self.size.get()
-    }
-
-    pub(crate) fn is_over(&self) -> bool {
-        self.is_over.get()
-    }
-
-    /// (low, high), as asyncio gives them.
-    pub(crate) fn limits(&self) -> (usize, usize) {
-        (self.low.get(), self.high.get())
-    }
-
-    /// asyncio's rules: without a high mark it is four times the low one, without a low mark a quarter of the high one.
-    pub(crate) fn set_limits(&self, high: Option<usize>, low: Option<usize>) -> io::Result<()> {
-        let high = high.unwrap_or_else(|| low.map_or(HIGH, |low| low.saturating_mul(4)));
-        let low = low.unwrap_or(high / 4);
-        if low > high {
-            return Err(io::Error::new(
-                io::ErrorKind::InvalidInput,
-                format!("the low mark ({low}) must not be above the high one ({high})"),
-            ));
-        }
-        self.high.set(high);
-        self.low.set(low);
-        self.note_if_over();
-        Ok(())
-    }
-
-    fn note_if_over(&self) {
-        if self.size.get() > self.high.get() {
-            self.is_over.set(true);
-        }
-    }
-
     // The sender's side.
-
-    pub(crate) fn set_waker(&self, waker: &Waker) {
-        let old = self.waker.take();
-        self.waker.set(match old {
-            Some(old) if old.will_wake(waker) => Some(old),
-            _ => Some(waker.clone()),
-        });
-    }
-
-    /// The sender's task is over: its memory need not stay.
-    pub(crate) fn forget_waker(&self) {
-        drop(self.waker.take());
-    }
-
-    /// Wakes the sender's task.
-    pub(crate) fn wake(&self) {
-        if let Some(waker) = self.waker.take() {
-            waker.wake_by_ref();
-            self.waker.set(Some(waker));
-        }
-    }
-
-    /// Whether the sender waits, and there is something for it.
-    pub(crate) fn has_news(&self) -> bool {
-        self.is_idle.get() && self.has_work()
-    }
 
     fn has_work(&self) -> bool {
         !self.queue.borrow().pieces.is_empty() || self.closed.get() || (self.end_wanted.get() && !self.ended.get())
     }
 
-    /// Sends whatever comes, until the box is closed and empty. Its task is that of [`set_waker`](Outbox::set_waker).
+    /// Sends whatever comes, until the box is closed and empty. Its task is that of [`set_waker`](Outgoing::set_waker).
     /// `told` is called when the size has gone down to the low mark.
     pub(crate) async fn send_all(&self, wire: &Wire, told: impl Fn()) -> io::Result<()> {
         loop {
@@ -211,7 +125,9 @@ impl Outbox {
                         return Ok(());
                     }
                     self.queue.borrow_mut().give_back(piece, count);
-                    self.note_sent(count, &told);
+                    if self.marks.take(count) {
+                        told();
+                    }
                 }
                 Step::SendAll(pieces) => {
                     let (result, pieces) = wire.send_vectored(pieces).await;
@@ -220,7 +136,9 @@ impl Outbox {
                         return Ok(());
                     }
                     self.queue.borrow_mut().give_all_back(pieces, count);
-                    self.note_sent(count, &told);
+                    if self.marks.take(count) {
+                        told();
+                    }
                 }
                 Step::End => {
                     wire.end().await?;
@@ -247,13 +165,58 @@ impl Outbox {
         self.is_idle.set(step.is_none());
         step
     }
+}
 
-    fn note_sent(&self, count: usize, told: &impl Fn()) {
-        self.size.set(self.size.get() - count);
-        if self.is_over.get() && self.size.get() <= self.low.get() {
-            self.is_over.set(false);
-            told();
-        }
+impl Outgoing for Outbox {
+    fn is_over(&self) -> bool {
+        self.marks.is_over()
+    }
+
+    fn has_news(&self) -> bool {
+        self.is_idle.get() && self.has_work()
+    }
+
+    /// Takes nothing more. The sender is done when it has sent the rest.
+    fn close(&self) {
+        self.closed.set(true);
+    }
+
+    /// Drops what is queued, and takes nothing more.
+    fn discard(&self) {
+        self.closed.set(true);
+        self.discarded.set(true);
+        self.end_wanted.set(false);
+        let queue = self.queue.take();
+        drop(queue);
+        self.marks.reset();
+    }
+
+    fn set_waker(&self, waker: &Waker) {
+        set_waker(&self.waker, waker);
+    }
+
+    fn forget_waker(&self) {
+        drop(self.waker.take());
+    }
+
+    fn wake(&self) {
+        wake(&self.waker);
+    }
+}
+
+/// Keeps the waker of a task of ours.
+pub(super) fn set_waker(slot: &Cell<Option<Waker>>, waker: &Waker) {
+    let old = slot.take();
+    slot.set(match old {
+        Some(old) if old.will_wake(waker) => Some(old),
+        _ => Some(waker.clone()),
+    });
+}
+
+pub(super) fn wake(slot: &Cell<Option<Waker>>) {
+    if let Some(waker) = slot.take() {
+        waker.wake_by_ref();
+        slot.set(Some(waker));
     }
 }
 

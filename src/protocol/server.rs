@@ -4,6 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
+use std::os::unix::net::SocketAddr as UnixAddr;
 use std::rc::{Rc, Weak};
 
 use slab::Slab;
@@ -13,7 +14,7 @@ use super::wire::Wire;
 use crate::error::context;
 use crate::exception::{Exception, guard, report};
 use crate::loop_core::LoopCore;
-use crate::net::{TcpListener, ToSocketAddrs};
+use crate::net::{TcpListener, ToSocketAddrs, UnixListener};
 use crate::task::{JoinHandle, spawn};
 
 /// A server that accepts connections, made by [`create_server`](super::create_server) or
@@ -46,6 +47,7 @@ pub struct Server {
 struct Inner {
     core: Rc<LoopCore>,
     addrs: Vec<SocketAddr>,
+    unix_addr: Option<UnixAddr>,
     /// One per listening socket.
     accepting: RefCell<Vec<JoinHandle<()>>>,
     /// How many of them have not ended.
@@ -91,28 +93,57 @@ impl Attaching {
 /// What becomes of a new connection.
 pub(super) type Serve = dyn FnMut(Wire, Attaching);
 
-impl Server {
-    /// Listens on every address that `addr` stands for, and serves.
-    pub(super) async fn bind(addr: impl ToSocketAddrs, serve: Box<Serve>) -> io::Result<Server> {
+/// A socket that listens, of whatever family.
+pub(super) enum Ear {
+    Tcp(TcpListener),
+    Unix(UnixListener),
+}
+
+impl Ear {
+    /// Listens on every address that `addr` stands for.
+    pub(super) async fn at(addr: impl ToSocketAddrs) -> io::Result<Vec<Ear>> {
         let explain = |error| context(format_args!("bind {}", addr.shown()), error);
-        let mut listeners = Vec::new();
+        let mut ears = Vec::new();
         let mut refused = io::Error::new(io::ErrorKind::InvalidInput, "the name has no address");
         for addr in addr.resolve().await.map_err(explain)? {
             match TcpListener::bind(addr).await {
-                Ok(listener) => listeners.push(listener),
+                Ok(listener) => ears.push(Ear::Tcp(listener)),
                 // A name may stand for addresses of a family that this machine does not have.
                 Err(error) if is_missing_family(&error) => refused = error,
                 Err(error) => return Err(error),
             }
         }
-        if listeners.is_empty() {
-            return Err(explain(refused));
+        match ears.is_empty() {
+            true => Err(explain(refused)),
+            false => Ok(ears),
+        }
+    }
+
+    async fn accept(&self) -> io::Result<Wire> {
+        match self {
+            Ear::Tcp(listener) => Ok(Wire::tcp(listener.accept().await?.0)),
+            Ear::Unix(listener) => Ok(Wire::Unix(listener.accept().await?.0)),
+        }
+    }
+}
+
+impl Server {
+    /// Serves whoever comes to one of `ears`.
+    pub(super) fn new(ears: Vec<Ear>, serve: Box<Serve>) -> Server {
+        let mut addrs = Vec::new();
+        let mut unix_addr = None;
+        for ear in &ears {
+            match ear {
+                Ear::Tcp(listener) => addrs.extend(listener.local_addr().ok()),
+                Ear::Unix(listener) => unix_addr = listener.local_addr().ok(),
+            }
         }
         let inner = Rc::new(Inner {
             core: LoopCore::current("create_server").rc(),
-            addrs: listeners.iter().filter_map(|one| one.local_addr().ok()).collect(),
+            addrs,
+            unix_addr,
             accepting: RefCell::default(),
-            listening: Cell::new(listeners.len()),
+            listening: Cell::new(ears.len()),
             closed: Cell::new(false),
             settling: Cell::new(false),
             failure: RefCell::default(),
@@ -120,11 +151,11 @@ impl Server {
             bell: Bell::default(),
         });
         let serve = Rc::new(Cell::new(Some(serve)));
-        for listener in listeners {
-            let task = spawn(accept_all(inner.clone(), listener, serve.clone()));
+        for ear in ears {
+            let task = spawn(accept_all(inner.clone(), ear, serve.clone()));
             inner.accepting.borrow_mut().push(task);
         }
-        Ok(Server { inner })
+        Server { inner }
     }
 
     /// The address that it listens on; the first, if there are several.
@@ -133,7 +164,13 @@ impl Server {
         first.ok_or_else(|| io::Error::new(io::ErrorKind::Unsupported, "the server has no internet address"))
     }
 
-    /// Every address that it listens on: a name may stand for several.
+    /// The address that a server of Unix connections listens on.
+    pub fn local_unix_addr(&self) -> io::Result<UnixAddr> {
+        let addr = self.inner.unix_addr.clone();
+        addr.ok_or_else(|| io::Error::new(io::ErrorKind::Unsupported, "the server has no Unix address"))
+    }
+
+    /// Every internet address that it listens on: a name may stand for several.
     pub fn local_addrs(&self) -> &[SocketAddr] {
         &self.inner.addrs
     }
@@ -258,19 +295,17 @@ impl Drop for Listening {
     }
 }
 
-async fn accept_all(inner: Rc<Inner>, listener: TcpListener, serve: Rc<Cell<Option<Box<Serve>>>>) {
-    // Declared before the listener moves in, so that it is dropped after it.
+async fn accept_all(inner: Rc<Inner>, ear: Ear, serve: Rc<Cell<Option<Box<Serve>>>>) {
+    // Declared before the socket moves in, so that it is dropped after it.
     let listening = Listening(inner);
-    let listener = listener;
+    let ear = ear;
     let inner = &listening.0;
     loop {
-        match listener.accept().await {
-            Ok((stream, _)) => {
+        match ear.accept().await {
+            Ok(wire) => {
                 // Taken out, so that nothing is borrowed while it runs.
                 let Some(mut call) = serve.take() else { return };
-                guard("a server's factory", || {
-                    call(Wire::tcp(stream), Attaching(inner.clone()))
-                });
+                guard("a server's factory", || call(wire, Attaching(inner.clone())));
                 serve.set(Some(call));
             }
             Err(error) => {

@@ -7,20 +7,22 @@ use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};
 use std::io;
 use std::panic::Location;
+use std::path::Path;
 use std::pin::pin;
 use std::rc::{Rc, Weak};
 use std::task::{Poll, Waker};
 
 use super::bell::Bell;
+use super::line::Outgoing;
 use super::outbox::Outbox;
 use super::reader::StreamReader;
-use super::server::{Attached, Attaching, Client, Server};
+use super::server::{Attached, Client, Ear, Serve, Server};
 use super::wire::{Ends, Wire};
 use super::writer::StreamWriter;
 use crate::exception::{Exception, guard, report};
 use crate::io::ManagedBuf;
 use crate::loop_core::LoopCore;
-use crate::net::{TcpStream, ToSocketAddrs};
+use crate::net::{TcpStream, ToSocketAddrs, UnixListener, UnixStream};
 use crate::task::{spawn, spawn_unchecked};
 
 /// Connects, and gives a reader and a writer.
@@ -63,12 +65,57 @@ pub async fn open_connection(addr: impl ToSocketAddrs) -> io::Result<(StreamRead
 /// The connection is closed, when everything is sent, as soon as the handler has dropped its reader and writer: at the
 /// latest when it is done. A handler may give nothing or a `Result<(), E>`; an error, or a panic, is told to the loop's
 /// exception handler. See [`open_connection`] for an example.
-pub async fn start_server<H, F>(mut handler: H, addr: impl ToSocketAddrs) -> io::Result<Server>
+pub async fn start_server<H, F>(handler: H, addr: impl ToSocketAddrs) -> io::Result<Server>
 where
     H: FnMut(StreamReader, StreamWriter) -> F + 'static,
     F: Future<Output: HandlerResult> + 'static,
 {
-    let serve = move |wire: Wire, server: Attaching| {
+    Ok(Server::new(Ear::at(addr).await?, serve_with(handler)))
+}
+
+/// The same over a Unix connection.
+///
+/// ```
+/// use windlass::protocol::{open_unix_connection, start_unix_server};
+/// let path = std::env::temp_dir().join(format!("windlass-doc-streams-{}.sock", std::process::id()));
+/// windlass::run(async {
+///     let _server = start_unix_server(async |_, writer| writer.write("welcome\n"), &path)?;
+///     let (mut reader, _writer) = open_unix_connection(&path).await?;
+///     assert_eq!(reader.read_line().await?, "welcome\n");
+///     Ok::<(), std::io::Error>(())
+/// })??;
+/// std::fs::remove_file(path)?;
+/// # Ok::<(), std::io::Error>(())
+/// ```
+pub async fn open_unix_connection(path: impl AsRef<Path>) -> io::Result<(StreamReader, StreamWriter)> {
+    let stream = UnixStream::connect(path).await?;
+    Ok(pair(Wire::Unix(stream), |_| None))
+}
+
+/// The same at the path of a Unix socket. The file is made by this, and stays: see
+/// [`UnixListener::bind`](crate::net::UnixListener::bind).
+///
+/// # Panics
+///
+/// Outside of a loop.
+#[track_caller]
+pub fn start_unix_server<H, F>(handler: H, path: impl AsRef<Path>) -> io::Result<Server>
+where
+    H: FnMut(StreamReader, StreamWriter) -> F + 'static,
+    F: Future<Output: HandlerResult> + 'static,
+{
+    Ok(Server::new(
+        vec![Ear::Unix(UnixListener::bind(path)?)],
+        serve_with(handler),
+    ))
+}
+
+fn serve_with<H, F>(mut handler: H) -> Box<Serve>
+where
+    H: FnMut(StreamReader, StreamWriter) -> F + 'static,
+    F: Future<Output: HandlerResult> + 'static,
+{
+    Box::new(move |wire, server| {
         let (reader, writer) = pair(wire, |client| Some(server.attach(client)));
         let serving = handler(reader, writer);
         spawn(async move {
@@ -76,8 +123,7 @@ where
                 report(Exception::error("a connection's handler failed", error));
             }
         });
-    };
-    Server::bind(addr, Box::new(serve)).await
+    })
 }
 
 /// What a handler of [`start_server`] may give: nothing, or a `Result<(), E>`.

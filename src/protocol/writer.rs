@@ -78,7 +78,7 @@ impl StreamWriter {
     pub async fn drain(&self) -> io::Result<()> {
         let conversation = &self.conversation;
         let outbox = &conversation.outbox;
-        let is_over = || !outbox.is_over() || outbox.size() == 0 || conversation.is_closed();
+        let is_over = || !outbox.marks.is_over() || outbox.marks.size() == 0 || conversation.is_closed();
         conversation.bell.until(is_over).await;
         self.check()
     }
@@ -127,17 +127,17 @@ impl StreamWriter {
         high: impl Into<Option<usize>>,
         low: impl Into<Option<usize>>,
     ) -> io::Result<()> {
-        self.conversation.outbox.set_limits(high.into(), low.into())
+        self.conversation.outbox.marks.set_limits(high.into(), low.into())
     }
 
     /// The marks: (low, high), in asyncio's order.
     pub fn get_write_buffer_limits(&self) -> (usize, usize) {
-        self.conversation.outbox.limits()
+        self.conversation.outbox.marks.limits()
     }
 
     /// How many bytes the kernel has not taken yet.
     pub fn get_write_buffer_size(&self) -> usize {
-        self.conversation.outbox.size()
+        self.conversation.outbox.marks.size()
     }
 
     /// The address of the other end; also when the connection is gone.

@@ -23,6 +23,7 @@ mod closing;
 mod descriptors;
 mod edges;
 mod embed;
+mod endpoints;
 mod event_loop;
 #[cfg(target_os = "linux")]
 mod faults;
@@ -43,9 +44,9 @@ mod quiet;
 mod reentrancy;
 mod ring;
 mod scan;
-mod streams;
 mod signals;
 mod stdio;
+mod streams;
 mod support;
 mod tasks;
 mod tcp;
