@@ -170,7 +170,7 @@ impl<P: Callee + ?Sized, Q: Outgoing, A> Line<P, Q, A> {
     }
 
     /// Tells the protocol to pause or resume writing, if it does not know yet.
-    fn tell_flow(&self) {
+    pub(super) fn tell_flow(&self) {
         while self.has_flow_to_tell() {
             let is_over = self.outbox.is_over();
             self.told_over.set(is_over);

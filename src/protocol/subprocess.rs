@@ -341,6 +341,8 @@ async fn feed(line: &Supervised, stdin: Option<Wire>) -> io::Result<()> {
         .await
     };
     drop(stdin);
+    // What the last bytes have changed comes before their pipe's end.
+    line.tell_flow();
     line.outbox.discard();
     line.call("pipe_connection_lost", |protocol| {
         protocol.pipe_connection_lost(0, result.err())

@@ -145,8 +145,8 @@ fn errors_of_datagrams_are_told_and_survived() {
             transport.send_to("stray", "127.0.0.1:9".parse().unwrap());
             until_posted(&log, |log| log.last() == Some(&Post::Error(ErrorKind::InvalidInput))).await;
             transport.send(vec![0; 100_000]);
-            until_posted(&log, |log| log.len() == 3).await;
-            assert!(matches!(log.borrow().last(), Some(Post::Error(_))));
+            let errors = |log: &[Post]| log.iter().filter(|post| matches!(post, Post::Error(_))).count();
+            until_posted(&log, |log| errors(log) == 2).await;
             // Nobody is there any more.
             drop(peer);
             let refused = Post::Error(ErrorKind::ConnectionRefused);
@@ -317,8 +317,11 @@ fn a_subprocess_is_told_to_end() {
                 ("close", libc::SIGKILL),
             ] {
                 let seen = Witness::default();
-                // The grandchild has the pipes too, and must not be waited for when everything is closed.
-                let mut command = shell("sleep 1000");
+                // A grandchild that has the pipes too is not waited for when everything is closed.
+                let mut command = shell(match how {
+                    "close" => "sleep 60; true",
+                    _ => "exec sleep 60",
+                });
                 command.stderr(std::process::Stdio::null());
                 let (transport, _) = subprocess_exec(|| Keeper::new(&seen), &mut command).await.unwrap();
                 transport.write(vec![0; 1 << 20]);
@@ -353,7 +356,7 @@ fn a_subprocess_that_does_not_start_or_read() {
 
             // It closes its input: that pipe is lost, and no more.
             let seen = Witness::default();
-            let mut command = shell("exec 0<&-; echo closed; sleep 0.2; echo still here");
+            let mut command = shell("exec 0<&-; echo closed; sleep 1; echo still here");
             let (transport, _) = subprocess_exec(|| Keeper::new(&seen), &mut command).await.unwrap();
             while seen.borrow().output[1].is_empty() {
                 sleep(Duration::from_millis(1)).await;
@@ -374,7 +377,7 @@ fn a_subprocess_that_does_not_start_or_read() {
                 keeper.act = Box::new(|life| assert!(*life != Life::Made, "on purpose"));
                 keeper
             };
-            let (transport, _) = subprocess_exec(panicky, &mut shell("sleep 1000")).await.unwrap();
+            let (transport, _) = subprocess_exec(panicky, &mut shell("exec sleep 60")).await.unwrap();
             let pid = transport.pid();
             while !matches!(seen.borrow().life.last(), Some(Life::Lost(Some(ErrorKind::Other)))) {
                 sleep(Duration::from_millis(1)).await;
