@@ -91,7 +91,10 @@ fn main() -> io::Result<()> {
     while let Some(arg) = args.next() {
         match (arg.as_str(), args.size_hint()) {
             ("--demo", _) => (demo, addr) = (true, "127.0.0.1:0".into()),
-            ("--help" | "-h", _) => return Ok(println!("{USAGE}")),
+            ("--help" | "-h", _) => {
+                println!("{USAGE}");
+                return Ok(());
+            }
             ("--addr", (1.., _)) => addr = args.next().expect("it is there"),
             _ => {
                 eprintln!("{arg}: not understood\n{USAGE}");

@@ -25,7 +25,10 @@ fn main() -> io::Result<()> {
         match (arg.as_str(), number) {
             ("--fetches", Some(count @ 1..=10_000)) => fetches = count as usize,
             ("--delay-ms", Some(millis)) => delay = millis,
-            ("--help" | "-h", _) => return Ok(println!("{USAGE}")),
+            ("--help" | "-h", _) => {
+                println!("{USAGE}");
+                return Ok(());
+            }
             _ => {
                 eprintln!("{arg}: not understood\n{USAGE}");
                 std::process::exit(2);
@@ -58,10 +61,8 @@ fn main() -> io::Result<()> {
     row("one after the other", &sequential, 1, "");
     row("a thread for each", &threads, fetches, "~1 MB per thread (stack)");
     row("windlass, one loop", &on_loop, 1, "~1 KB per coroutine (heap)");
-    println!(
-        "\nMemory is what the process had resident at most, less what it had before. A thread also reserves 2 MiB of"
-    );
-    println!("addresses for its stack. The kernel's socket buffers are the same for all and in no row.");
+    println!("\nMemory is what the process had resident at most, less what it had before: a coarse measure, which has");
+    println!("the server's part in it. A thread also reserves 2 MiB of addresses for its stack.");
     Ok(())
 }
 

@@ -25,8 +25,8 @@ const JOIN_BELOW: usize = 2 * 1024;
 /// A buffer that small writes are appended to holds at most this much.
 const JOINED_MAX: usize = 64 * 1024;
 
-/// A buffer is kept for the next write if it is no larger: ten thousand idle connections may each keep one.
-const SPARE_MAX: usize = 4 * 1024;
+/// How many such buffers a thread keeps for the next writes, of whichever connection: an idle one has none.
+const SPARES_MAX: usize = 64;
 
 /// Pieces that one send carries.
 const PIECES_MAX: usize = 64;
@@ -50,8 +50,6 @@ pub(crate) struct Outbox {
 #[derive(Default)]
 struct Queue {
     pieces: VecDeque<Piece>,
-    /// For the next small write; empty.
-    spare: Vec<u8>,
     /// For the next send of several pieces; empty.
     batch: Vec<Piece>,
 }
@@ -227,9 +225,39 @@ fn taken(result: io::Result<usize>) -> io::Result<usize> {
     }
 }
 
+thread_local! {
+    static SPARES: RefCell<Vec<Vec<u8>>> = const { RefCell::new(Vec::new()) };
+}
+
+/// An empty buffer, perhaps with room. A thread that is ending has none.
+fn take_spare() -> Vec<u8> {
+    SPARES
+        .try_with(|spares| spares.borrow_mut().pop())
+        .ok()
+        .flatten()
+        .unwrap_or_default()
+}
+
+fn keep_spare(mut bytes: Vec<u8>) {
+    bytes.clear();
+    // Growth may have made more room than was ever asked for.
+    if bytes.capacity() <= 2 * JOINED_MAX {
+        let _ = SPARES.try_with(|spares| {
+            let mut spares = spares.borrow_mut();
+            if spares.len() < SPARES_MAX {
+                spares.push(bytes);
+            }
+        });
+    }
+}
+
 impl Queue {
     fn put(&mut self, payload: impl Payload, len: usize) {
-        if len >= JOIN_BELOW {
+        let is_kept = match payload.is_owned() {
+            true => len >= JOIN_BELOW,
+            false => len > JOINED_MAX,
+        };
+        if is_kept {
             self.pieces.push_back(Piece {
                 kept: payload.into_kept(),
                 sent: 0,
@@ -244,9 +272,8 @@ impl Queue {
                 ..
             }) if tail.len() + len <= JOINED_MAX => tail,
             _ => {
-                let spare = std::mem::take(&mut self.spare);
                 self.pieces.push_back(Piece {
-                    kept: Kept::Vec(spare),
+                    kept: Kept::Vec(take_spare()),
                     sent: 0,
                     joins: true,
                 });
@@ -268,12 +295,10 @@ impl Queue {
             self.pieces.push_front(piece);
             return;
         }
-        if let Kept::Vec(mut bytes) = piece.kept
+        if let Kept::Vec(bytes) = piece.kept
             && piece.joins
-            && bytes.capacity() <= SPARE_MAX
         {
-            bytes.clear();
-            self.spare = bytes;
+            keep_spare(bytes);
         }
     }
 

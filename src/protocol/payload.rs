@@ -23,6 +23,10 @@ pub trait Payload: sealed::Sealed {
     #[doc(hidden)]
     fn bytes(&self) -> &[u8];
 
+    /// Whether they can be kept without copying.
+    #[doc(hidden)]
+    fn is_owned(&self) -> bool;
+
     /// The bytes themselves if they are owned, else a copy.
     #[doc(hidden)]
     fn into_kept(self) -> Kept;
@@ -63,6 +67,9 @@ macro_rules! lent {
             fn bytes(&self) -> &[u8] {
                 (**self).as_ref()
             }
+            fn is_owned(&self) -> bool {
+                false
+            }
             fn into_kept(self) -> Kept {
                 Kept::Vec(Payload::bytes(&self).to_vec())
             }
@@ -78,6 +85,9 @@ impl<const N: usize> Payload for [u8; N] {
     fn bytes(&self) -> &[u8] {
         self
     }
+    fn is_owned(&self) -> bool {
+        false
+    }
     fn into_kept(self) -> Kept {
         Kept::Vec(self.to_vec())
     }
@@ -90,6 +100,9 @@ macro_rules! owned {
         impl Payload for $kind {
             fn bytes(&self) -> &[u8] {
                 self.as_ref()
+            }
+            fn is_owned(&self) -> bool {
+                true
             }
             fn into_kept(self) -> Kept {
                 $keep(self)

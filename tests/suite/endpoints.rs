@@ -32,10 +32,12 @@ enum Post {
 
 type Posts = Rc<RefCell<Vec<Post>>>;
 
+type Act = dyn FnMut(&Post, &DatagramTransport);
+
 struct Mailbox {
     log: Posts,
     transport: Option<DatagramTransport>,
-    act: Box<dyn FnMut(&Post, &DatagramTransport)>,
+    act: Box<Act>,
 }
 
 impl Mailbox {

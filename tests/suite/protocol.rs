@@ -2,16 +2,15 @@
 
 use std::cell::{Cell, RefCell};
 use std::io::{self, ErrorKind};
-use std::net::{Shutdown, SocketAddr};
+use std::net::Shutdown;
 use std::rc::Rc;
 use std::time::Duration;
 
-use windlass::net::{TcpListener, TcpStream};
-use windlass::protocol::{Protocol, ProtocolRef, Server, Transport, attach, create_connection, create_server};
+use windlass::net::TcpStream;
+use windlass::protocol::{Protocol, ProtocolRef, Transport, attach, create_server};
 use windlass::time::{sleep, timeout};
 
-use crate::child;
-use crate::support::{Case, CountDrop, exceptions_of, on_every_driver, open_descriptors, pair, reset_on_close, turns};
+use crate::support::{CountDrop, exceptions_of, on_every_driver, pair, reset_on_close, turns};
 
 /// What a protocol was told.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,7 +34,7 @@ type Act = dyn FnMut(&Told, &Transport);
 /// Logs what it is told, and then does what a test wants; true from `eof_received` if `stays`.
 pub(crate) struct Recorder {
     log: Log,
-    transport: Option<Transport>,
+    pub(crate) transport: Option<Transport>,
     stays: bool,
     act: Box<Act>,
     /// Whether a callback is running; shared by all of a test.
@@ -53,7 +52,7 @@ impl Recorder {
         }
     }
 
-    fn quiet(log: &Log) -> Recorder {
+    pub(crate) fn quiet(log: &Log) -> Recorder {
         Recorder::new(log, |_, _| {})
     }
 
@@ -133,7 +132,7 @@ pub(crate) async fn until_lost(log: &Log) {
 }
 
 /// All bytes, however they were cut.
-fn bytes(log: &Log) -> Vec<u8> {
+pub(crate) fn bytes(log: &Log) -> Vec<u8> {
     let mut all = Vec::new();
     for told in &*log.borrow() {
         if let Data(bytes) = told {
@@ -161,7 +160,7 @@ pub(crate) async fn recorded(
     (client, transport, protocol, log)
 }
 
-async fn read_all(stream: &TcpStream) -> io::Result<Vec<u8>> {
+pub(crate) async fn read_all(stream: &TcpStream) -> io::Result<Vec<u8>> {
     let mut all = Vec::new();
     loop {
         let bytes = stream.read_managed().await?;
@@ -173,7 +172,7 @@ async fn read_all(stream: &TcpStream) -> io::Result<Vec<u8>> {
 }
 
 /// Writes until the kernel takes no more for a while, and gives what is left: from then on the size stands still.
-async fn fill(transport: &Transport) -> usize {
+pub(crate) async fn fill(transport: &Transport) -> usize {
     let mut before = 0;
     loop {
         turns(20).await;
@@ -468,216 +467,6 @@ fn a_reset_is_told_as_such() {
 }
 
 #[test]
-fn writing_is_paused_and_resumed_at_the_marks() {
-    on_every_driver(|case| {
-        case.run(async {
-            let (client, transport, _, log) = recorded(Recorder::quiet).await;
-            assert_eq!(transport.get_write_buffer_limits(), (16 << 10, 64 << 10));
-            transport.set_write_buffer_limits(usize::MAX, 0).unwrap();
-            let size = fill(&transport).await;
-            let none = |told: &Told| *told == Pause || *told == Resume;
-            assert!(!log.borrow().iter().any(none));
-
-            transport.set_write_buffer_limits(size + 1_000, size - 1).unwrap();
-            transport.write(vec![1; 1_000]);
-            turns(5).await;
-            assert_eq!(transport.get_write_buffer_size(), size + 1_000);
-            assert_eq!(log.borrow()[..], [Made], "at the high mark is not above it");
-            transport.write("1");
-            assert_eq!(log.borrow()[..], [Made], "not inside of write");
-            turns(5).await;
-            assert_eq!(log.borrow()[..], [Made, Pause]);
-            transport.write("more");
-            turns(5).await;
-            assert_eq!(log.borrow()[..], [Made, Pause], "once is enough");
-
-            // Down to the low mark, and no further than it takes.
-            let resumed_at = Rc::new(Cell::new(usize::MAX));
-            while log.borrow().len() == 2 {
-                resumed_at.set(transport.get_write_buffer_size());
-                client.read(Vec::with_capacity(4_096)).await.0.unwrap();
-                turns(3).await;
-            }
-            assert_eq!(log.borrow()[..], [Made, Pause, Resume]);
-            assert!(transport.get_write_buffer_size() < size);
-            assert!(resumed_at.get() >= size, "resumed late: {}", resumed_at.get());
-
-            // Lowering the marks can pause too, as in asyncio.
-            transport.set_write_buffer_limits(usize::MAX, 0).unwrap();
-            let size = fill(&transport).await;
-            transport.set_write_buffer_limits(size - 1, None).unwrap();
-            turns(5).await;
-            assert_eq!(log.borrow()[..], [Made, Pause, Resume, Pause]);
-            transport.abort();
-            until_lost(&log).await;
-        });
-    });
-}
-
-#[test]
-fn marks_follow_the_rules_of_asyncio() {
-    on_every_driver(|case| {
-        case.run(async {
-            let (_client, transport, _, _) = recorded(Recorder::quiet).await;
-            let set = |high: Option<usize>, low: Option<usize>| {
-                transport.set_write_buffer_limits(high, low)?;
-                Ok::<_, io::Error>(transport.get_write_buffer_limits())
-            };
-            assert_eq!(set(Some(1_000), None).unwrap(), (250, 1_000));
-            assert_eq!(set(None, Some(1_000)).unwrap(), (1_000, 4_000));
-            assert_eq!(set(None, None).unwrap(), (16 << 10, 64 << 10));
-            assert_eq!(set(Some(0), None).unwrap(), (0, 0));
-            assert_eq!(set(Some(10), Some(10)).unwrap(), (10, 10));
-            assert_eq!(set(None, Some(usize::MAX)).unwrap(), (usize::MAX, usize::MAX));
-            set(Some(10), Some(10)).unwrap();
-            let error = set(Some(1), Some(2)).unwrap_err();
-            assert_eq!(error.kind(), ErrorKind::InvalidInput);
-            assert_eq!(transport.get_write_buffer_limits(), (10, 10));
-        });
-    });
-}
-
-/// A protocol that keeps to pause and resume never has much queued, however slow the peer and however much it has to say.
-#[test]
-fn a_slow_peer_bounds_what_is_queued() {
-    const CHUNK: usize = 10_000;
-    const ALL: usize = if cfg!(miri) { 1 << 20 } else { 100_000_000 };
-
-    struct Source {
-        transport: Option<Transport>,
-        left: usize,
-        most: Rc<Cell<usize>>,
-    }
-
-    impl Source {
-        fn push(&mut self) {
-            let transport = self.transport.clone().unwrap();
-            // As much as it is allowed to.
-            while self.left > 0 && transport.get_write_buffer_size() <= transport.get_write_buffer_limits().1 {
-                let len = CHUNK.min(self.left);
-                transport.write(&[9; CHUNK][..len]);
-                self.left -= len;
-                self.most.set(self.most.get().max(transport.get_write_buffer_size()));
-            }
-            if self.left == 0 {
-                transport.close();
-            }
-        }
-    }
-
-    impl Protocol for Source {
-        fn connection_made(&mut self, transport: Transport) {
-            self.transport = Some(transport);
-            self.push();
-        }
-        fn resume_writing(&mut self) {
-            self.push();
-        }
-    }
-
-    on_every_driver(|case| {
-        case.run(async {
-            let (client, server) = pair().await;
-            let most = Rc::new(Cell::new(0));
-            let source = Source {
-                transport: None,
-                left: ALL,
-                most: most.clone(),
-            };
-            attach(server, source);
-            let mut got = 0;
-            let mut buf = Vec::with_capacity(256 << 10);
-            loop {
-                let result;
-                (result, buf) = client.read(buf).await;
-                match result.unwrap() {
-                    0 => break,
-                    count => got += count,
-                }
-                // It is slow.
-                windlass::task::yield_now().await;
-            }
-            assert_eq!(got, ALL);
-            assert!(most.get() <= (64 << 10) + CHUNK, "{} bytes queued", most.get());
-        });
-    });
-}
-
-/// A protocol that does not want to read is not told, and takes at most one piece from the kernel; the peer has to wait.
-#[test]
-fn a_paused_reader_bounds_what_is_received() {
-    on_every_driver(|case| {
-        case.run(async {
-            let (client, transport, _, log) = recorded(Recorder::quiet).await;
-            assert!(transport.is_reading());
-            transport.pause_reading();
-            assert!(!transport.is_reading());
-            let sent = Rc::new(Cell::new(0));
-            let sending = windlass::spawn({
-                let sent = sent.clone();
-                async move {
-                    while sent.get() < 100_000_000 {
-                        client.write_all(vec![4; 50_000]).await.0?;
-                        sent.set(sent.get() + 50_000);
-                    }
-                    Ok::<_, io::Error>(client)
-                }
-            });
-            let mut before = usize::MAX;
-            while before != sent.get() {
-                before = sent.get();
-                sleep(Duration::from_millis(100)).await;
-                turns(50).await;
-            }
-            assert!(sent.get() < 40_000_000, "{} bytes went somewhere", sent.get());
-            assert_eq!(log.borrow()[..], [Made]);
-            assert_eq!(sent.get(), before);
-
-            // For a moment, and not again.
-            transport.resume_reading();
-            until(&log, |told| told.len() > 1).await;
-            transport.pause_reading();
-            turns(2).await;
-            let told = log.borrow().len();
-            sleep(Duration::from_millis(50)).await;
-            turns(50).await;
-            assert_eq!(log.borrow().len(), told, "told while paused");
-            let got = bytes(&log);
-            assert_eq!(got, vec![4; got.len()]);
-            sending.cancel();
-            let _ = sending.await;
-            transport.resume_reading();
-            until_lost(&log).await;
-            assert!(bytes(&log).len() >= sent.get(), "what was taken came through");
-        });
-    });
-}
-
-#[test]
-fn small_writes_of_a_turn_leave_together() {
-    on_every_driver(|case| {
-        case.run(async {
-            let (client, transport, _, _) = recorded(Recorder::quiet).await;
-            sleep(Duration::from_millis(5)).await;
-            let before = windlass::counters().driver.submissions;
-            for _ in 0..500 {
-                transport.write("0123456789");
-            }
-            // A large one in between and an owned one have places of their own, in order.
-            transport.write(vec![b'-'; 3_000]);
-            transport.write([b'+'; 5]);
-            turns(10).await;
-            let sends = windlass::counters().driver.submissions - before;
-            assert!(sends <= 1, "{sends} sends");
-            let (result, got) = client.read_exact(vec![0; 8_005]).await;
-            result.unwrap();
-            let expected = ["0123456789".repeat(500), "-".repeat(3_000), "+".repeat(5)].concat();
-            assert_eq!(got, expected.as_bytes());
-        });
-    });
-}
-
-#[test]
 fn a_protocol_is_swapped_in_the_middle() {
     on_every_driver(|case| {
         case.run(async {
@@ -709,7 +498,7 @@ fn a_protocol_is_swapped_in_the_middle() {
             assert_eq!(second.borrow()[..], [Data(b"new".to_vec()), Eof, Lost(None)]);
             assert_eq!(log.borrow().len(), 2);
             let third = transport.set_protocol(Recorder::quiet(&log));
-            assert_eq!(third.with(|third| third.stays), false);
+            assert!(!third.with(|third| third.stays));
         });
     });
 }
@@ -760,255 +549,4 @@ fn a_panic_ends_only_its_own_connection() {
             assert_eq!(event_loop.counters().flights, event_loop.counters().in_air, "{culprit}");
         }
     });
-}
-
-async fn silent_server(log: &Log) -> (Server, SocketAddr) {
-    let log = log.clone();
-    let server = create_server(move || Recorder::quiet(&log), "127.0.0.1:0")
-        .await
-        .unwrap();
-    let addr = server.local_addr().unwrap();
-    assert!(server.is_serving());
-    assert_eq!(server.local_addrs(), [addr]);
-    (server, addr)
-}
-
-#[test]
-fn a_closed_server_lets_its_connections_end() {
-    on_every_driver(|case| {
-        case.run(async {
-            let log = Log::default();
-            let (server, addr) = silent_server(&log).await;
-            let clients = [
-                TcpStream::connect(addr).await.unwrap(),
-                TcpStream::connect(addr).await.unwrap(),
-            ];
-            until(&log, |told| told.len() == 2).await;
-            server.close();
-            server.close();
-            assert!(!server.is_serving());
-            turns(5).await;
-            sleep(Duration::from_millis(20)).await;
-            let refused = TcpStream::connect(addr).await.unwrap_err();
-            assert_eq!(refused.kind(), ErrorKind::ConnectionRefused);
-            // Those that are there go on.
-            clients[0].write_all("still").await.0.unwrap();
-            until(&log, |told| told.len() == 3).await;
-            assert_eq!(server.connections(), 2);
-            let waiting = timeout(Duration::from_millis(50), server.wait_closed()).await;
-            assert!(waiting.is_err(), "two are open");
-
-            server.close_clients();
-            server.wait_closed().await;
-            assert_eq!(server.connections(), 0);
-            assert_eq!(log.borrow()[3..], [Lost(None), Lost(None)]);
-            assert!(clients[0].read_managed().await.unwrap().is_empty());
-        });
-    });
-}
-
-#[test]
-fn a_server_serves_until_told_otherwise() {
-    on_every_driver(|case| {
-        case.run(async {
-            let log = Log::default();
-            let (server, addr) = silent_server(&log).await;
-            let server = Rc::new(server);
-            let serving = windlass::spawn({
-                let server = server.clone();
-                async move { server.serve_forever().await }
-            });
-            let client = TcpStream::connect(addr).await.unwrap();
-            until(&log, |told| told.len() == 1).await;
-            server.abort_clients();
-            assert_eq!(
-                client.read_managed().await.unwrap_err().kind(),
-                ErrorKind::ConnectionReset
-            );
-            assert!(!serving.is_finished());
-            server.close();
-            serving.await.unwrap().unwrap();
-            server.wait_closed().await;
-
-            // Dropping the future closes; so does dropping the server.
-            let (server, addr) = silent_server(&log).await;
-            timeout(Duration::from_millis(10), server.serve_forever())
-                .await
-                .unwrap_err();
-            server.wait_closed().await;
-            TcpStream::connect(addr).await.unwrap_err();
-            let (server, addr) = silent_server(&log).await;
-            drop(server);
-            sleep(Duration::from_millis(20)).await;
-            TcpStream::connect(addr).await.unwrap_err();
-        });
-    });
-}
-
-/// A factory that panics, or that closes its own server.
-#[test]
-fn a_factory_may_do_what_it_likes() {
-    on_every_driver(|case| {
-        let event_loop = case.event_loop();
-        let exceptions = exceptions_of(&event_loop);
-        let run = event_loop.run_until_complete(async {
-            let log = Log::default();
-            let the_server: Rc<RefCell<Option<Server>>> = Rc::default();
-            let mut count = 0;
-            let factory = {
-                let (log, the_server) = (log.clone(), the_server.clone());
-                move || {
-                    count += 1;
-                    match count {
-                        1 => panic!("the factory is broken"),
-                        2 => {}
-                        _ => the_server.borrow().as_ref().unwrap().close(),
-                    }
-                    Recorder::quiet(&log)
-                }
-            };
-            let server = create_server(factory, "127.0.0.1:0").await.unwrap();
-            let addr = server.local_addr().unwrap();
-            the_server.replace(Some(server));
-            let client = TcpStream::connect(addr).await.unwrap();
-            let ended = client.read_managed().await;
-            assert!(ended.is_err() || ended.unwrap().is_empty());
-            let second = TcpStream::connect(addr).await.unwrap();
-            let third = TcpStream::connect(addr).await.unwrap();
-            until(&log, |told| told.len() == 2).await;
-            drop((second, third));
-            let server = the_server.take().unwrap();
-            server.wait_closed().await;
-            assert_eq!(log.borrow().len(), 6, "{:?}", log.borrow());
-        });
-        run.unwrap();
-        assert_eq!(exceptions.borrow().len(), 1, "{:?}", exceptions.borrow());
-        assert!(exceptions.borrow()[0].contains("the factory is broken"));
-    });
-}
-
-#[test]
-fn a_connection_that_cannot_be_made_makes_no_protocol() {
-    on_every_driver(|case| {
-        case.run(async {
-            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-            let addr = listener.local_addr().unwrap();
-            drop(listener);
-            let error = create_connection(|| -> Recorder { unreachable!() }, addr)
-                .await
-                .unwrap_err();
-            assert_eq!(error.kind(), ErrorKind::ConnectionRefused);
-            assert!(error.to_string().contains(&addr.to_string()), "{error}");
-
-            let (server, addr) = silent_server(&Log::default()).await;
-            let taken = create_server(|| -> Recorder { unreachable!() }, addr).await;
-            assert_eq!(taken.unwrap_err().kind(), ErrorKind::AddrInUse);
-            drop(server);
-        });
-    });
-}
-
-/// `create_connection` returns when its protocol was told; dropped before that, it leaves nothing behind.
-#[test]
-fn connecting_ends_with_connection_made() {
-    on_every_driver(|case| {
-        let event_loop = case.event_loop();
-        let run = event_loop.run_until_complete(async {
-            let served = Log::default();
-            let (server, addr) = silent_server(&served).await;
-            let log = Log::default();
-            let (transport, protocol) = create_connection(|| Recorder::quiet(&log), addr).await.unwrap();
-            assert_eq!(log.borrow()[..], [Made]);
-            assert_eq!(transport.peer_addr().unwrap(), addr);
-            assert!(protocol.try_with(|protocol| protocol.transport.is_some()).unwrap());
-            transport.close();
-            until_lost(&log).await;
-            assert_eq!(transport.peer_addr().unwrap(), addr);
-
-            for polls in 0..8 {
-                let drops = Rc::new(Cell::new(0));
-                let counted = CountDrop(drops.clone());
-                let log = Log::default();
-                let mut connecting = Box::pin(create_connection(
-                    || Recorder::new(&log, move |_, _| _ = &counted),
-                    addr,
-                ));
-                let mut done = false;
-                for _ in 0..polls {
-                    done = done || crate::support::poll_once(connecting.as_mut()).await.is_ready();
-                    if done {
-                        break;
-                    }
-                    turns(1).await;
-                }
-                drop(connecting);
-                if !done {
-                    until(&log, |told| told.is_empty() || matches!(told.last(), Some(Lost(_)))).await;
-                    turns(10).await;
-                    assert_eq!(drops.get(), 1, "after {polls} polls");
-                }
-            }
-            server.abort_clients();
-            server.close();
-            server.wait_closed().await;
-        });
-        run.unwrap();
-    });
-}
-
-/// Protocols that hold their transports, transports that are held elsewhere, servers: with the loop all of them go.
-#[test]
-fn a_closed_loop_leaves_nothing_behind() {
-    let name = "protocol::a_closed_loop_leaves_nothing_behind";
-    child::in_own_process(name, &[], || on_every_driver(close_with_all_open));
-}
-
-fn close_with_all_open(case: Case) {
-    case.event_loop();
-    let before = open_descriptors();
-    let drops = Rc::new(Cell::new(0));
-    let mut kept = Vec::new();
-    let log = Log::default();
-    let event_loop = case.event_loop();
-    let run = event_loop.run_until_complete(async {
-        let factory = {
-            let (log, drops) = (log.clone(), drops.clone());
-            move || {
-                let counted = CountDrop(drops.clone());
-                Recorder::new(&log, move |_, _| _ = &counted)
-            }
-        };
-        let server = create_server(factory.clone(), "127.0.0.1:0").await.unwrap();
-        let addr = server.local_addr().unwrap();
-        for _ in 0..20 {
-            let (transport, _) = create_connection(&factory, addr).await.unwrap();
-            transport.write(vec![0; 8 << 20]);
-            kept.push(transport);
-        }
-        until(&log, |told| told.iter().filter(|told| **told == Made).count() == 40).await;
-        kept[0].set_protocol(factory());
-        server
-    });
-    let server = run.unwrap();
-    drop(event_loop);
-    assert_eq!(drops.get(), 41);
-    assert!(!server.is_serving());
-    drop(server);
-    let lost = log.borrow().iter().any(|told| matches!(told, Lost(_)));
-    assert!(!lost, "nobody is left to be called");
-    for transport in &kept {
-        assert!(transport.is_closing());
-        transport.write("to nobody");
-        transport.close();
-        transport.abort();
-        assert_eq!(transport.get_write_buffer_size(), 0);
-    }
-    // The kernel takes a ring apart a little later.
-    for _ in 0..100 {
-        if open_descriptors() <= before {
-            return;
-        }
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    panic!("{before} descriptors before, {} after", open_descriptors());
 }
