@@ -308,6 +308,23 @@ fn callbacks_come_in_turns_of_the_loop() {
             assert_eq!(end[1..], [&Mark("before"), &Lost(None), &Mark("after")]);
         });
         run.unwrap();
+        let run = event_loop.run_until_complete(async {
+            // Also when nothing stands in the way: it closes as soon as it is made.
+            let (_client, server) = pair().await;
+            let log = Log::default();
+            let soon = log.clone();
+            let closing = Recorder::new(&log, move |told, transport| {
+                if *told == Made {
+                    let soon = soon.clone();
+                    windlass::call_soon(move || soon.borrow_mut().push(Mark("before")));
+                    transport.close();
+                }
+            });
+            attach(server, closing);
+            until_lost(&log).await;
+            assert_eq!(log.borrow()[..], [Made, Mark("before"), Lost(None)]);
+        });
+        run.unwrap();
     });
 }
 

@@ -23,10 +23,10 @@ fn writing_is_paused_and_resumed_at_the_marks() {
             let none = |told: &Told| *told == Pause || *told == Resume;
             assert!(!log.borrow().iter().any(none));
 
-            transport.set_write_buffer_limits(size + 1_000, size - 1).unwrap();
-            transport.write(vec![1; 1_000]);
+            transport.set_write_buffer_limits(size + 100_000, size - 1).unwrap();
+            transport.write(vec![1; 100_000]);
             turns(5).await;
-            assert_eq!(transport.get_write_buffer_size(), size + 1_000);
+            assert_eq!(transport.get_write_buffer_size(), size + 100_000);
             assert_eq!(log.borrow()[..], [Made], "at the high mark is not above it");
             transport.write("1");
             assert_eq!(log.borrow()[..], [Made], "not inside of write");
