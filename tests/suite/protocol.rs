@@ -368,9 +368,14 @@ fn close_sends_the_rest_first() {
         case.run(async {
             // The same without anything unread: every byte arrives.
             let (client, transport, _, log) = recorded(Recorder::quiet).await;
-            transport.write(vec![7; 3 << 20]);
+            let mut all: Vec<u8> = (0..3 << 20).map(|at: u32| (at % 251) as u8).collect();
+            transport.write(all.clone());
+            // Part of it is sent, and then there is more.
+            turns(10).await;
+            transport.write("the end");
+            all.extend_from_slice(b"the end");
             transport.close();
-            assert_eq!(read_all(&client).await.unwrap().len(), 3 << 20);
+            assert!(read_all(&client).await.unwrap() == all);
             until_lost(&log).await;
         });
     });
