@@ -81,6 +81,7 @@ mod prims;
 mod proactor;
 pub mod process;
 mod promise;
+pub mod protocol;
 mod reactor;
 mod remote;
 mod runtime;

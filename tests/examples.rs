@@ -265,6 +265,30 @@ fn proxy() {
 }
 
 #[test]
+fn echo_protocol() {
+    use std::io::{Read, Write};
+    use std::net::{Shutdown, TcpStream};
+    for driver in drivers() {
+        let demo = printed(example("echo_protocol", driver).arg("--demo"));
+        for line in ["heard: hello", "heard: and goodbye", "has left after 11 bytes"] {
+            assert!(demo.contains(line), "on {driver}: {demo}");
+        }
+        // As `nc` would.
+        let mut server = Running::start(example("echo_protocol", driver).args(["--addr", "127.0.0.1:0"]));
+        let line = server.until("listening on ");
+        let mut client = TcpStream::connect(line.rsplit(' ').next().expect("an address")).expect("it listens");
+        client.write_all(b"from nc\n").expect("it reads");
+        client.shutdown(Shutdown::Write).expect("half a close");
+        let mut echo = String::new();
+        client.read_to_string(&mut echo).expect("it answers");
+        assert_eq!(echo, "from nc\n", "on {driver}");
+        server.until("has left after 8 bytes");
+        server.send(libc::SIGKILL);
+        server.child.wait().expect("it was started");
+    }
+}
+
+#[test]
 fn line_chat() {
     for driver in drivers() {
         let printed = printed(example("line_chat", driver).arg("--demo"));
@@ -274,5 +298,20 @@ fn line_chat() {
         for line in heard_by_others(&addr, "nobody\nhello\n") {
             assert_eq!(line, "your name?\n", "on {driver}");
         }
+    }
+}
+
+fn http_get() {
+    for driver in drivers() {
+        let table = printed(example("http_get", driver).args(["--fetches", "20", "--delay-ms", "50"]));
+        let seconds = |name: &str| -> f64 {
+            let row = table.lines().find(|line| line.starts_with(name)).expect(name);
+            let time = row[name.len()..].split_whitespace().next().expect("a time");
+            time.parse().expect("a number")
+        };
+        assert!(seconds("one after the other") >= 1.0, "on {driver}: {table}");
+        // All at once: far from twenty times 50 ms, whatever the machine.
+        assert!(seconds("windlass, one loop") < 0.8, "on {driver}: {table}");
+        assert!(seconds("windlass, one loop") >= 0.05, "on {driver}: {table}");
     }
 }

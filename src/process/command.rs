@@ -204,6 +204,14 @@ impl Command {
         child?.wait_with_output().await
     }
 
+    /// Starts the child; the streams of which nothing was said become pipes.
+    pub(crate) fn spawn_piped(&mut self) -> io::Result<Child> {
+        self.default_streams(Stdio::piped, Stdio::piped);
+        let child = self.spawn();
+        self.default_streams(Stdio::inherit, Stdio::inherit);
+        child
+    }
+
     /// Sets the streams of which nothing was said.
     fn default_streams(&mut self, input: fn() -> Stdio, output: fn() -> Stdio) {
         if !self.said.stdin {
