@@ -301,6 +301,7 @@ fn line_chat() {
     }
 }
 
+#[test]
 fn http_get() {
     for driver in drivers() {
         let table = printed(example("http_get", driver).args(["--fetches", "20", "--delay-ms", "50"]));
