@@ -81,7 +81,8 @@ impl TcpBuilder {
         self.with(SocketOption::KeepAlive(times))
     }
 
-    /// How long closing waits, on a thread, for what was written to arrive; zero resets the connection.
+    /// How long closing waits, on a thread, for what was written to arrive, in seconds, rounded up; zero resets the
+    /// connection.
     pub fn linger(self, time: Option<Duration>) -> TcpBuilder {
         self.with(SocketOption::Linger(time))
     }
