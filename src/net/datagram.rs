@@ -57,7 +57,8 @@ pub(crate) async fn receive<B: IoBufMut>(
     if lane.has_unread(core).await
         && let Some(served) = lane.serve_message(&mut buf, is_stream)
     {
-        return (served.map_err(from_code), buf);
+        let limited = |(count, envelope): (usize, Envelope)| (count, envelope.with_at_most(descriptors));
+        return (served.map(limited).map_err(from_code), buf);
     }
     let mut letter = letters.take();
     letter.make_room(descriptors);
@@ -72,7 +73,7 @@ pub(crate) async fn receive<B: IoBufMut>(
         // SAFETY: the kernel has written this many bytes, which is no more than the capacity.
         unsafe { buf.set_filled(count) };
     }
-    let envelope = letter.open();
+    let envelope = letter.open().with_at_most(descriptors);
     letters.put_back(letter);
     (result.map(|count| (count, envelope)), buf)
 }

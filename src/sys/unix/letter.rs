@@ -35,6 +35,16 @@ pub(crate) struct Envelope {
     pub(crate) descriptors: Enclosure,
 }
 
+impl Envelope {
+    /// Closes what is more than this many. The room for one is, padded, room for two; and an earlier receive may have made
+    /// more room than the one that gets it.
+    pub(crate) fn with_at_most(mut self, descriptors: usize) -> Envelope {
+        self.lost_descriptors |= self.descriptors.len() > descriptors;
+        self.descriptors.truncate(descriptors);
+        self
+    }
+}
+
 /// Descriptors that are passed along with a message.
 pub(crate) type Enclosure = Vec<OwnedFd>;
 
