@@ -98,9 +98,13 @@ impl UdpSocket {
     /// Sends a datagram to an address, and gives its length. It is sent whole or not at all; an empty one too.
     pub async fn send_to<B: IoBuf>(&self, buf: B, to: impl ToSocketAddrs) -> BufResult<usize, B> {
         let explain = |error| context(format_args!("send to {}", to.shown()), error);
-        let addr = match to.resolve().await {
-            Ok(addrs) => addrs.first().copied(),
-            Err(error) => return (Err(explain(error)), buf),
+        let addr = match to.at_once() {
+            // A list would be an allocation for each datagram.
+            Some(addr) => Some(addr),
+            None => match to.resolve().await {
+                Ok(addrs) => addrs.first().copied(),
+                Err(error) => return (Err(explain(error)), buf),
+            },
         };
         let Some(addr) = addr else {
             let why = io::Error::new(io::ErrorKind::InvalidInput, "the name has no address");
