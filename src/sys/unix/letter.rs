@@ -57,6 +57,12 @@ pub(crate) const RECEIVE_FLAGS: libc::c_int = 0;
 /// The most descriptors that Linux passes with one message.
 pub(crate) const MOST_DESCRIPTORS: usize = 253;
 
+/// Whether a send of a datagram within the machine failed only because the other's queue is full. BSDs do not say that one
+/// can wait for it.
+pub(crate) fn is_full_queue(code: i32) -> bool {
+    code == libc::EAGAIN || (code == libc::ENOBUFS && !cfg!(target_os = "linux"))
+}
+
 /// Everything that a message's header points to, except the bytes.
 pub(crate) struct Letter {
     message: Message,
