@@ -47,4 +47,6 @@ mod tcp;
 mod threads;
 mod timers;
 mod udp;
+mod unix;
+mod unix_fds;
 mod watch;
