@@ -20,6 +20,7 @@ mod child;
 mod choice;
 #[cfg(target_os = "linux")]
 mod closing;
+mod connect;
 mod descriptors;
 mod edges;
 mod embed;
@@ -44,6 +45,7 @@ mod scan;
 mod support;
 mod tasks;
 mod tcp;
+mod tcp_options;
 mod threads;
 mod timers;
 mod udp;

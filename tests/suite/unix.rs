@@ -812,7 +812,11 @@ fn what_waited_for_room_arrives_whole() {
             let one = Rc::new(one);
             let sending = windlass::spawn({
                 let one = one.clone();
-                async move { one.send_with_fds("numbered", vec![io::pipe().unwrap().0.into()]).await.0 }
+                async move {
+                    one.send_with_fds("numbered", vec![io::pipe().unwrap().0.into()])
+                        .await
+                        .0
+                }
             });
             sleep(Duration::from_millis(20)).await;
             assert!(!sending.is_finished());
@@ -825,7 +829,11 @@ fn what_waited_for_room_arrives_whole() {
             }
             assert_eq!(soon("sent", sending).await.unwrap().unwrap(), 8);
             // A write that was dropped may have sent any part of itself.
-            assert!(bytes.len() >= filled + 8 && fds == 1, "{} bytes, {fds} descriptors", bytes.len());
+            assert!(
+                bytes.len() >= filled + 8 && fds == 1,
+                "{} bytes, {fds} descriptors",
+                bytes.len()
+            );
         });
     });
 }
