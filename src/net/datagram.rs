@@ -130,7 +130,8 @@ pub(crate) async fn send<B: IoBuf>(
     let lane = &owned.descriptor.write;
     let _hold = lane.hold().await;
     lane.settle(owned.core()).await;
-    let (landing, (_, letter, _, buf)) = launch_send(owned, letters, buf, to, enclosure, false).await;
+    let (landing, (_, mut letter, buf)) = launch_send(owned, letters, buf, to, enclosure, false).await;
+    drop(letter.take_enclosed());
     letters.put_back(letter);
     (count(landing.outcome), buf)
 }
@@ -153,8 +154,9 @@ pub(super) async fn send_with_patience<B: IoBuf>(
     lane.settle(core).await;
     let mut pause = Duration::from_millis(1);
     loop {
-        let (landing, letter);
-        (landing, (_, letter, enclosure, buf)) = launch_send(owned, letters, buf, to, enclosure, true).await;
+        let (landing, mut letter);
+        (landing, (_, letter, buf)) = launch_send(owned, letters, buf, to, enclosure, true).await;
+        enclosure = letter.take_enclosed();
         letters.put_back(letter);
         match landing.outcome {
             Err(errno::AGAIN) if to.is_none() => {
@@ -186,16 +188,17 @@ fn launch_send<'a, B: IoBuf>(
     let fd = descriptor.fd;
     let mut letter = letters.take();
     letter.address(to);
-    letter.enclose(&enclosure);
-    let load = (descriptor.clone(), letter, enclosure, buf);
-    let plan = |(_, letter, _, buf): &mut SendLoad<B>| {
+    letter.enclose(enclosure);
+    let load = (descriptor.clone(), letter, buf);
+    let plan = |(_, letter, buf): &mut SendLoad<B>| {
         let message = letter.ready_to_send(buf.as_ptr(), buf.len().min(MAX_LEN));
         Op::SendMessage { fd, at_once, message }
     };
     Flying::launch(&descriptor.core, &descriptor.write, Fate::Discard, load, 0, plan)
 }
 
-type SendLoad<B> = (Rc<Descriptor>, Box<Letter>, Enclosure, B);
+/// Small enough to lie in a flight's place, also with a buffer of the pool.
+type SendLoad<B> = (Rc<Descriptor>, Box<Letter>, B);
 
 /// The error for a message that was larger than the place for it. What did fit is in the buffer.
 pub(super) fn cut_off(room: usize) -> io::Error {
