@@ -82,7 +82,8 @@ impl UdpSocket {
     /// Sets whom [`send`](UdpSocket::send) sends to; datagrams from others are not received any more. If the address is a
     /// name with several addresses, the first that will do is taken.
     ///
-    /// Nothing is sent by this. If nobody is there, later calls may say so (`ConnectionRefused`).
+    /// Nothing is sent by this. If nobody is there, later calls may say so (`ConnectionRefused`). If the future is dropped,
+    /// the socket may be connected or not.
     pub async fn connect(&self, addr: impl ToSocketAddrs) -> io::Result<()> {
         let explain = |error| context(format_args!("connect to {}", addr.shown()), error);
         let mut last = io::Error::new(io::ErrorKind::InvalidInput, "the name has no address");

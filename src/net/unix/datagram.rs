@@ -122,8 +122,8 @@ impl UnixDatagram {
         send_with_patience(&self.socket, &self.letters, buf, None, Vec::new()).await
     }
 
-    /// Sends a datagram to who the socket is connected to, and passes descriptors along. They are closed here when they
-    /// are sent: duplicate what is to stay.
+    /// Sends a datagram to who the socket is connected to, and passes descriptors along. They are closed here whether they
+    /// could be sent or not: duplicate what is to stay.
     pub async fn send_with_fds<B: IoBuf>(&self, buf: B, fds: Vec<OwnedFd>) -> BufResult<usize, B> {
         if fds.len() > MOST_DESCRIPTORS {
             return (Err(too_many(fds.len())), buf);
@@ -153,7 +153,7 @@ impl UnixDatagram {
     }
 
     /// Receives a datagram into `buf`, and with it up to `most_fds` descriptors. Receives that make no room for descriptors
-    /// lose them.
+    /// lose them, and so does one whose datagram is cut off.
     pub async fn recv_with_fds<B: IoBufMut>(&self, buf: B, most_fds: usize) -> BufResult<Received, B> {
         let (result, buf) = self.receive(buf, most_fds).await;
         (result.map(Received::new), buf)
