@@ -7,12 +7,14 @@
 use std::cell::Cell;
 use std::fmt;
 use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::rc::Rc;
 
 use crate::driver::Control;
 use crate::flight::Fate;
 use crate::lane::Lane;
 use crate::loop_core::LoopCore;
+use crate::net::options::SocketOption;
 use crate::sys::{self, Fd};
 
 /// An open descriptor, shared by its handle and the flights that use it. Closes when the last of them is gone.
@@ -35,34 +37,45 @@ impl Descriptor {
         self.lingers.set(lingers);
     }
 
+    pub(crate) fn lingers(&self) -> bool {
+        self.lingers.get()
+    }
+
     /// Closes it on a thread, since that takes its time.
-    fn close_elsewhere(&self) -> bool {
-        let fd = self.fd;
-        if fd < 0 {
-            return false;
-        }
-        let _ = self.core.control(Control::Forget { fd });
-        let close = move || {
-            let _ = sys::control(Control::Close { fd });
-        };
-        self.core.files.submit(Box::new(close)).is_ok()
+    fn close_elsewhere(&self) {
+        let _ = self.core.control(Control::Forget { fd: self.fd });
+        let mut closing = Closing(Some(sys::into_std(self.fd)));
+        // If there is no thread for it, or the loop ends before its turn, it is closed with the job.
+        let _ = self.core.files.submit(Box::new(move || drop(closing.0.take())));
     }
 }
 
 impl Drop for Descriptor {
     fn drop(&mut self) {
-        let fd = self.fd;
         if self.released.get() {
             return;
         }
         if self.ends_with_reset.get() {
-            let _ = self.core.control(Control::Reset { fd });
+            let _ = self.core.control(Control::Reset { fd: self.fd });
             return;
         }
-        if self.lingers.get() && self.close_elsewhere() {
-            return;
+        match self.lingers.get() && self.fd >= 0 {
+            true => self.close_elsewhere(),
+            false => drop(self.core.control(Control::Close { fd: self.fd })),
         }
-        let _ = self.core.control(Control::Close { fd });
+    }
+}
+
+/// A descriptor that lingers when it is closed. Dropped without having been closed, it does not: whoever drops it would
+/// have to wait. What was written is on its way all the same.
+struct Closing(Option<OwnedFd>);
+
+impl Drop for Closing {
+    fn drop(&mut self) {
+        if let Some(socket) = &self.0 {
+            let (fd, option) = (socket.as_raw_fd(), SocketOption::Linger(None));
+            let _ = sys::control(Control::SetOption { fd, option });
+        }
     }
 }
 
@@ -95,13 +108,17 @@ impl OwnedDescriptor {
 
     /// Takes over a socket that was made elsewhere.
     #[track_caller]
-    pub(crate) fn adopt(std_socket: impl Into<std::os::fd::OwnedFd>) -> io::Result<OwnedDescriptor> {
+    pub(crate) fn adopt(std_socket: impl Into<OwnedFd>) -> io::Result<OwnedDescriptor> {
         let core = LoopCore::current("from_std").rc();
         let socket = std_socket.into();
-        core.control(Control::Adopt {
-            fd: std::os::fd::AsRawFd::as_raw_fd(&socket),
-        })?;
-        Ok(OwnedDescriptor::new(core, sys::from_std(socket)))
+        let fd = socket.as_raw_fd();
+        core.control(Control::Adopt { fd })?;
+        let owned = OwnedDescriptor::new(core, sys::from_std(socket));
+        // What is no socket does not linger.
+        if let Ok(SocketOption::Linger(time)) = owned.get(SocketOption::Linger(None)) {
+            owned.note_linger(time);
+        }
+        Ok(owned)
     }
 
     /// Gives the descriptor away, if nothing in its lanes would be lost.

@@ -99,6 +99,8 @@ pub enum Op {
     SendMessage {
         /// The socket.
         fd: Fd,
+        /// Whether to land the error `EAGAIN` instead of waiting for room.
+        at_once: bool,
         /// Its header, which says where everything is.
         message: *const Message,
     },

@@ -8,7 +8,7 @@ use std::cell::Cell;
 use std::io::{Read, Write};
 use std::net::TcpStream as StdStream;
 
-use windlass::net::{TcpListener, TcpStream};
+use windlass::net::{TcpListener, TcpStream, UdpSocket};
 
 #[path = "suite/support.rs"]
 mod support;
@@ -212,5 +212,58 @@ fn an_echo_by_callbacks_allocates_nothing() {
             server.wait_closed().await;
             client.join().expect("no panic");
         });
+    });
+}
+
+/// Datagrams there and back, one at a time, and how many of them are counted.
+fn measure_datagrams(case: Case, is_managed: bool) {
+    let messages = rounds();
+    let event_loop = case.event_loop();
+    let result = event_loop.run_until_complete(async {
+        let socket = UdpSocket::bind("127.0.0.1:0").await.expect("bind");
+        let addr = socket.local_addr().expect("an address");
+        let client = std::thread::spawn(move || {
+            let client = std::net::UdpSocket::bind("127.0.0.1:0").expect("bind");
+            client.connect(addr).expect("connect");
+            let mut echo = [0; MESSAGE.len()];
+            for _ in 0..WARM_UP + messages {
+                client.send(&MESSAGE).expect("send");
+                support::uninterrupted(|| client.recv(&mut echo)).expect("receive");
+                assert_eq!(echo, MESSAGE);
+            }
+        });
+        let mut buf = Vec::with_capacity(4096);
+        for round in 0..WARM_UP + messages {
+            if round == WARM_UP {
+                ALLOCATIONS.set(0);
+                IS_COUNTING.set(true);
+            }
+            if is_managed {
+                let datagram = socket.recv_managed().await.expect("receive");
+                let from = datagram.from();
+                socket.send_to(datagram.into_bytes(), from).await.0.expect("send");
+            } else {
+                let result;
+                (result, buf) = socket.recv_from(buf).await;
+                let (_, from) = result.expect("receive");
+                let result;
+                (result, buf) = socket.send_to(buf, from).await;
+                result.expect("send");
+            }
+        }
+        IS_COUNTING.set(false);
+        client.join().expect("no panic");
+    });
+    result.expect("the loop runs");
+    assert_eq!(ALLOCATIONS.get(), 0, "allocations in {messages} datagrams");
+}
+
+#[test]
+fn an_echoed_datagram_allocates_nothing() {
+    on_every_kernel_driver(|case| {
+        measure_datagrams(case, false);
+        if case.tries_first() || case.event_loop().describe().features.contains(&"buffer ring") {
+            measure_datagrams(case, true);
+        }
     });
 }

@@ -55,7 +55,10 @@ impl Acceptor {
             match landing.outcome {
                 Ok(fd) => {
                     self.exhausted_until.set(None);
-                    if let Some(admitted) = admit(OwnedDescriptor::new(core.rc(), fd as Fd)) {
+                    let accepted = OwnedDescriptor::new(core.rc(), fd as Fd);
+                    // The kernel gives it the listener's options, and this is one that has to be known.
+                    accepted.descriptor.set_lingers(self.owned.descriptor.lingers());
+                    if let Some(admitted) = admit(accepted) {
                         return Ok(admitted);
                     }
                 }

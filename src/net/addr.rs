@@ -15,6 +15,12 @@ pub trait ToSocketAddrs: sealed::Sealed {
     #[doc(hidden)]
     fn resolve(&self) -> impl Future<Output = io::Result<Vec<SocketAddr>>>;
 
+    /// The address that comes first, if nothing has to be looked up for that.
+    #[doc(hidden)]
+    fn at_once(&self) -> Option<SocketAddr> {
+        None
+    }
+
     #[doc(hidden)]
     fn shown(&self) -> String;
 }
@@ -29,6 +35,9 @@ impl ToSocketAddrs for SocketAddr {
     async fn resolve(&self) -> io::Result<Vec<SocketAddr>> {
         Ok(vec![*self])
     }
+    fn at_once(&self) -> Option<SocketAddr> {
+        Some(*self)
+    }
     fn shown(&self) -> String {
         self.to_string()
     }
@@ -39,6 +48,9 @@ impl sealed::Sealed for &[SocketAddr] {}
 impl ToSocketAddrs for &[SocketAddr] {
     async fn resolve(&self) -> io::Result<Vec<SocketAddr>> {
         Ok(self.to_vec())
+    }
+    fn at_once(&self) -> Option<SocketAddr> {
+        self.first().copied()
     }
     fn shown(&self) -> String {
         format!("{self:?}")
@@ -53,6 +65,9 @@ macro_rules! plain {
         impl ToSocketAddrs for $kind {
             async fn resolve(&self) -> io::Result<Vec<SocketAddr>> {
                 Ok(vec![SocketAddr::from(*self)])
+            }
+            fn at_once(&self) -> Option<SocketAddr> {
+                Some(SocketAddr::from(*self))
             }
             fn shown(&self) -> String {
                 SocketAddr::from(*self).to_string()
@@ -79,6 +94,10 @@ impl ToSocketAddrs for (&str, u16) {
             Err(_) => look_up((host.to_owned(), port)).await,
         }
     }
+    fn at_once(&self) -> Option<SocketAddr> {
+        let ip = self.0.parse().ok()?;
+        Some(SocketAddr::new(ip, self.1))
+    }
     fn shown(&self) -> String {
         format!("{}:{}", self.0, self.1)
     }
@@ -89,6 +108,9 @@ impl sealed::Sealed for (String, u16) {}
 impl ToSocketAddrs for (String, u16) {
     async fn resolve(&self) -> io::Result<Vec<SocketAddr>> {
         (self.0.as_str(), self.1).resolve().await
+    }
+    fn at_once(&self) -> Option<SocketAddr> {
+        (self.0.as_str(), self.1).at_once()
     }
     fn shown(&self) -> String {
         (self.0.as_str(), self.1).shown()
@@ -113,6 +135,9 @@ impl ToSocketAddrs for str {
         }
         look_up(self.to_owned()).await
     }
+    fn at_once(&self) -> Option<SocketAddr> {
+        self.parse().ok()
+    }
     fn shown(&self) -> String {
         self.to_owned()
     }
@@ -124,6 +149,9 @@ impl ToSocketAddrs for String {
     async fn resolve(&self) -> io::Result<Vec<SocketAddr>> {
         self.as_str().resolve().await
     }
+    fn at_once(&self) -> Option<SocketAddr> {
+        self.as_str().at_once()
+    }
     fn shown(&self) -> String {
         self.clone()
     }
@@ -134,6 +162,9 @@ impl<T: ToSocketAddrs + ?Sized> sealed::Sealed for &T {}
 impl<T: ToSocketAddrs + ?Sized> ToSocketAddrs for &T {
     async fn resolve(&self) -> io::Result<Vec<SocketAddr>> {
         (**self).resolve().await
+    }
+    fn at_once(&self) -> Option<SocketAddr> {
+        (**self).at_once()
     }
     fn shown(&self) -> String {
         (**self).shown()

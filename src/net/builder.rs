@@ -81,7 +81,8 @@ impl TcpBuilder {
         self.with(SocketOption::KeepAlive(times))
     }
 
-    /// How long closing waits, on a thread, for what was written to arrive; zero resets the connection.
+    /// How long closing waits, on a thread, for what was written to arrive, in seconds, rounded up; zero resets the
+    /// connection.
     pub fn linger(self, time: Option<Duration>) -> TcpBuilder {
         self.with(SocketOption::Linger(time))
     }
@@ -136,6 +137,10 @@ impl TcpBuilder {
         let mut addrs = addr.resolve().await.map_err(explain)?;
         if let Some(local) = self.local {
             addrs.retain(|addr| addr.is_ipv4() == local.is_ipv4());
+            if addrs.is_empty() {
+                let why = format!("no address is of the same family as {local}, where the connection is to come from");
+                return Err(explain(io::Error::new(io::ErrorKind::InvalidInput, why)));
+            }
         }
         connect_any(&self, addrs).await.map_err(explain)
     }
@@ -154,6 +159,10 @@ impl TcpBuilder {
     fn socket(&self, addr: SocketAddr) -> io::Result<OwnedDescriptor> {
         let socket = OwnedDescriptor::socket(SocketKind::tcp_for(addr))?;
         for &option in &self.options {
+            // A name may have addresses of both families.
+            if addr.is_ipv4() && matches!(option, SocketOption::OnlyV6(_)) {
+                continue;
+            }
             let explain = |error| context(format_args!("set {option:?}"), error);
             socket.set(option).map_err(explain)?;
         }

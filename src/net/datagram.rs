@@ -7,6 +7,7 @@
 use std::cell::RefCell;
 use std::io;
 use std::rc::Rc;
+use std::time::Duration;
 
 use crate::byte_stream::count;
 use crate::descriptor::{Descriptor, OwnedDescriptor};
@@ -14,8 +15,9 @@ use crate::driver::Landing;
 use crate::error::from_code;
 use crate::flight::{Fate, Flying};
 use crate::io::{BufResult, IoBuf, IoBufMut, ManagedBuf, no_room};
-use crate::op::{MAX_LEN, Op};
-use crate::sys::{Enclosure, Envelope, Letter, Name, errno};
+use crate::op::{Direction, MAX_LEN, Op};
+use crate::sys::{self, Enclosure, Envelope, Letter, Name, errno};
+use crate::time::sleep;
 
 /// What a managed receive takes from the heap when the pool is empty: room for any datagram.
 const HEAP_LEN: usize = 64 * 1024;
@@ -57,7 +59,8 @@ pub(crate) async fn receive<B: IoBufMut>(
     if lane.has_unread(core).await
         && let Some(served) = lane.serve_message(&mut buf, is_stream)
     {
-        return (served.map_err(from_code), buf);
+        let limited = |(count, envelope): (usize, Envelope)| (count, envelope.with_at_most(descriptors));
+        return (served.map(limited).map_err(from_code), buf);
     }
     let mut letter = letters.take();
     letter.make_room(descriptors);
@@ -72,7 +75,7 @@ pub(crate) async fn receive<B: IoBufMut>(
         // SAFETY: the kernel has written this many bytes, which is no more than the capacity.
         unsafe { buf.set_filled(count) };
     }
-    let envelope = letter.open();
+    let envelope = letter.open().with_at_most(descriptors);
     letters.put_back(letter);
     (result.map(|count| (count, envelope)), buf)
 }
@@ -124,22 +127,78 @@ pub(crate) async fn send<B: IoBuf>(
     to: Option<&Name>,
     enclosure: Enclosure,
 ) -> BufResult<usize, B> {
+    let lane = &owned.descriptor.write;
+    let _hold = lane.hold().await;
+    lane.settle(owned.core()).await;
+    let (landing, (_, mut letter, buf)) = launch_send(owned, letters, buf, to, enclosure, false).await;
+    drop(letter.take_enclosed());
+    letters.put_back(letter);
+    (count(landing.outcome), buf)
+}
+
+/// The same for a Unix socket for datagrams, whose sends have to wait while the other's queue is full.
+///
+/// They wait here and not in the kernel. io_uring's own way is to try again with the same list of bytes, of which the
+/// first try has used up all: what it sends then is empty (Linux 6.18). And a socket that is not connected is told
+/// nothing when there is room again, so that it can only be tried, ever less often.
+pub(super) async fn send_with_patience<B: IoBuf>(
+    owned: &OwnedDescriptor,
+    letters: &Letters,
+    mut buf: B,
+    to: Option<&Name>,
+    mut enclosure: Enclosure,
+) -> BufResult<usize, B> {
     let descriptor = &owned.descriptor;
     let (core, lane, fd) = (&*descriptor.core, &descriptor.write, descriptor.fd);
     let _hold = lane.hold().await;
     lane.settle(core).await;
+    let mut pause = Duration::from_millis(1);
+    loop {
+        let (landing, mut letter);
+        (landing, (_, letter, buf)) = launch_send(owned, letters, buf, to, enclosure, true).await;
+        enclosure = letter.take_enclosed();
+        letters.put_back(letter);
+        match landing.outcome {
+            Err(errno::AGAIN) if to.is_none() => {
+                let direction = Direction::Write;
+                let plan = |_: &mut Rc<Descriptor>| Op::Readiness { fd, direction };
+                let (landing, _) = Flying::launch(core, lane, Fate::Discard, descriptor.clone(), 0, plan).await;
+                if let Err(code) = landing.outcome {
+                    return (Err(from_code(code)), buf);
+                }
+            }
+            Err(code) if sys::is_full_queue(code) => {
+                sleep(pause).await;
+                pause = (pause * 2).min(Duration::from_millis(50));
+            }
+            outcome => return (count(outcome), buf),
+        }
+    }
+}
+
+fn launch_send<'a, B: IoBuf>(
+    owned: &'a OwnedDescriptor,
+    letters: &Letters,
+    buf: B,
+    to: Option<&Name>,
+    enclosure: Enclosure,
+    at_once: bool,
+) -> Flying<'a, SendLoad<B>> {
+    let descriptor = &owned.descriptor;
+    let fd = descriptor.fd;
     let mut letter = letters.take();
     letter.address(to);
-    letter.enclose(&enclosure);
-    let load = (descriptor.clone(), letter, enclosure, buf);
-    let plan = |(_, letter, _, buf): &mut (Rc<Descriptor>, Box<Letter>, Enclosure, B)| {
+    letter.enclose(enclosure);
+    let load = (descriptor.clone(), letter, buf);
+    let plan = |(_, letter, buf): &mut SendLoad<B>| {
         let message = letter.ready_to_send(buf.as_ptr(), buf.len().min(MAX_LEN));
-        Op::SendMessage { fd, message }
+        Op::SendMessage { fd, at_once, message }
     };
-    let (landing, (_, letter, _, buf)) = Flying::launch(core, lane, Fate::Discard, load, 0, plan).await;
-    letters.put_back(letter);
-    (count(landing.outcome), buf)
+    Flying::launch(&descriptor.core, &descriptor.write, Fate::Discard, load, 0, plan)
 }
+
+/// Small enough to lie in a flight's place, also with a buffer of the pool.
+type SendLoad<B> = (Rc<Descriptor>, Box<Letter>, B);
 
 /// The error for a message that was larger than the place for it. What did fit is in the buffer.
 pub(super) fn cut_off(room: usize) -> io::Error {

@@ -135,7 +135,9 @@ pub struct KeepAlive {
 /// use windlass::net::UnixStream;
 /// windlass::run(async {
 ///     let (one, _other) = UnixStream::pair()?;
-///     assert_eq!(one.peer_credentials()?.process, Some(std::process::id()));
+///     let peer = one.peer_credentials()?;
+///     // Not every system tells which process it is.
+///     assert!(peer.process.is_none_or(|process| process == std::process::id()));
 ///     Ok::<(), std::io::Error>(())
 /// })??;
 /// # Ok::<(), std::io::Error>(())

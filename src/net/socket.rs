@@ -97,10 +97,15 @@ impl OwnedDescriptor {
     pub(crate) fn set(&self, option: SocketOption) -> io::Result<()> {
         self.core().control(Control::SetOption { fd: self.fd(), option })?;
         if let SocketOption::Linger(time) = option {
-            self.descriptor
-                .set_lingers(time.is_some_and(|time| time > Duration::ZERO));
+            self.note_linger(time);
         }
         Ok(())
+    }
+
+    /// The socket lingers for so long when it is closed.
+    pub(crate) fn note_linger(&self, time: Option<Duration>) {
+        self.descriptor
+            .set_lingers(time.is_some_and(|time| time > Duration::ZERO));
     }
 
     /// Reads an option; the value of `like` means nothing.

@@ -134,7 +134,7 @@ impl TcpStream {
         }
     }
 
-    /// Sets how long closing waits, on a thread, for what was written to arrive. Zero resets the connection when it is
+    /// Sets how long closing waits, on a thread, for what was written to arrive, in seconds, rounded up. Zero resets the connection when it is
     /// dropped: the peer learns that something went wrong.
     pub fn set_linger(&self, time: Option<Duration>) -> io::Result<()> {
         self.socket().set(SocketOption::Linger(time))

@@ -82,7 +82,8 @@ impl UdpSocket {
     /// Sets whom [`send`](UdpSocket::send) sends to; datagrams from others are not received any more. If the address is a
     /// name with several addresses, the first that will do is taken.
     ///
-    /// Nothing is sent by this. If nobody is there, later calls may say so (`ConnectionRefused`).
+    /// Nothing is sent by this. If nobody is there, later calls may say so (`ConnectionRefused`). If the future is dropped,
+    /// the socket may be connected or not.
     pub async fn connect(&self, addr: impl ToSocketAddrs) -> io::Result<()> {
         let explain = |error| context(format_args!("connect to {}", addr.shown()), error);
         let mut last = io::Error::new(io::ErrorKind::InvalidInput, "the name has no address");
@@ -98,9 +99,13 @@ impl UdpSocket {
     /// Sends a datagram to an address, and gives its length. It is sent whole or not at all; an empty one too.
     pub async fn send_to<B: IoBuf>(&self, buf: B, to: impl ToSocketAddrs) -> BufResult<usize, B> {
         let explain = |error| context(format_args!("send to {}", to.shown()), error);
-        let addr = match to.resolve().await {
-            Ok(addrs) => addrs.first().copied(),
-            Err(error) => return (Err(explain(error)), buf),
+        let addr = match to.at_once() {
+            // A list would be an allocation for each datagram.
+            Some(addr) => Some(addr),
+            None => match to.resolve().await {
+                Ok(addrs) => addrs.first().copied(),
+                Err(error) => return (Err(explain(error)), buf),
+            },
         };
         let Some(addr) = addr else {
             let why = io::Error::new(io::ErrorKind::InvalidInput, "the name has no address");
@@ -113,7 +118,8 @@ impl UdpSocket {
 
     /// Sends a datagram to who the socket is connected to, and gives its length.
     pub async fn send<B: IoBuf>(&self, buf: B) -> BufResult<usize, B> {
-        send(&self.socket, &self.letters, buf, None, Vec::new()).await
+        let (result, buf) = send(&self.socket, &self.letters, buf, None, Vec::new()).await;
+        (result.map_err(|error| self.with_peer("send to", error)), buf)
     }
 
     /// Receives a datagram into `buf`, from its start and up to its capacity, and gives its length and who sent it.
@@ -133,17 +139,27 @@ impl UdpSocket {
 
     async fn receive<B: IoBufMut>(&self, buf: B) -> BufResult<(usize, Envelope), B> {
         let (result, buf) = receive(&self.socket, &self.letters, buf, 0, false).await;
-        let result = result.and_then(|(count, envelope)| match envelope.is_cut_off {
-            true => Err(cut_off(count)),
-            false => Ok((count, envelope)),
-        });
+        let result = match result {
+            Ok((count, envelope)) if envelope.is_cut_off => Err(cut_off(count)),
+            Ok(received) => Ok(received),
+            Err(error) => Err(self.with_peer("receive from", error)),
+        };
         (result, buf)
+    }
+
+    /// An error of a socket that is connected names its peer: what is refused, for instance, was sent there.
+    fn with_peer(&self, doing: &str, error: io::Error) -> io::Error {
+        match self.peer_addr() {
+            Ok(peer) => context(format_args!("{doing} {peer}"), error),
+            Err(_) => error,
+        }
     }
 
     /// Receives a datagram into a buffer of the runtime's, so that a socket which waits holds none. One that does not fit
     /// into such a buffer is [cut off](Datagram::is_cut_off): see [`Builder::managed_buffers`](crate::Builder::managed_buffers).
     pub async fn recv_managed(&self) -> io::Result<Datagram> {
-        let (bytes, envelope) = receive_managed(&self.socket, &self.letters).await?;
+        let received = receive_managed(&self.socket, &self.letters).await;
+        let (bytes, envelope) = received.map_err(|error| self.with_peer("receive from", error))?;
         let is_cut_off = envelope.is_cut_off;
         Ok(Datagram {
             bytes,

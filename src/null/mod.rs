@@ -122,7 +122,7 @@ impl Null {
                 unsafe { self.recv_message(fd, message, (place.base, place.len)) }?
             }
             Op::RecvMessageManaged { fd, message } => return self.recv_message_managed(fd, message),
-            Op::SendMessage { fd, message } => {
+            Op::SendMessage { fd, message, .. } => {
                 // SAFETY: the flight owns the message and what it points to until its completion.
                 unsafe {
                     let (bytes, to) = ((*message).bytes(), (*message).name());

@@ -3,6 +3,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::mem::Discriminant;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, Shutdown, SocketAddr};
+use std::time::Duration;
 
 use crate::driver::{Control, Outcome, Reply, SocketKind, SocketOption};
 use crate::sys::{Fd, Name, errno};
@@ -399,6 +400,7 @@ impl Network {
     }
 
     fn close(&mut self, fd: Fd, reset: bool) {
+        let reset = reset || self.has(fd, SocketOption::Linger(Some(Duration::ZERO)));
         self.options.remove(&fd);
         match self.sockets.remove(&fd) {
             Some(Socket::Listener(listener)) => {

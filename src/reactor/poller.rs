@@ -354,8 +354,10 @@ unsafe impl Driver for Reactor {
         }
         // Whoever uses a foreign descriptor tells us nothing, so there is nothing to go by.
         let is_foreign = matches!(op, Op::Readiness { .. });
+        // Connecting is begun by trying; and a socket for datagrams may connect while it has no room to send.
+        let must_try = is_foreign || matches!(op, Op::Connect { .. } | Op::SendMessage { at_once: true, .. });
         let side = works.places.get(fd).side(direction);
-        if side.may_be_ready || is_foreign {
+        if side.may_be_ready || must_try {
             // SAFETY: the caller's promise: the flight owns what `op` points to, and has not landed.
             match unsafe { works.attempt(op, false) } {
                 Some(landing) if is_foreign => {

@@ -20,6 +20,7 @@ mod child;
 mod choice;
 #[cfg(target_os = "linux")]
 mod closing;
+mod connect;
 mod copying;
 mod descriptors;
 mod duplex;
@@ -39,6 +40,7 @@ mod neighbours;
 mod numbers;
 mod panics;
 mod paths;
+mod pipes;
 mod pool;
 #[cfg(target_os = "linux")]
 mod processes;
@@ -57,6 +59,10 @@ mod streams;
 mod support;
 mod tasks;
 mod tcp;
+mod tcp_options;
 mod threads;
 mod timers;
+mod udp;
+mod unix;
+mod unix_fds;
 mod watch;

@@ -11,7 +11,7 @@ use super::stream::{Received, too_many};
 use crate::descriptor::{IntoStdError, OwnedDescriptor};
 use crate::error::context;
 use crate::io::{BufResult, IoBuf, IoBufMut};
-use crate::net::datagram::{Letters, cut_off, receive, send};
+use crate::net::datagram::{Letters, cut_off, receive, send_with_patience};
 use crate::net::options::SocketKind;
 use crate::sys::{self, Envelope, MOST_DESCRIPTORS, Name};
 
@@ -98,7 +98,7 @@ impl UnixDatagram {
         let explain = |error| context(format_args!("send to {}", shown(path)), error);
         match Name::from_path(path) {
             Ok(name) => {
-                let (result, buf) = send(&self.socket, &self.letters, buf, Some(&name), Vec::new()).await;
+                let (result, buf) = send_with_patience(&self.socket, &self.letters, buf, Some(&name), Vec::new()).await;
                 (result.map_err(explain), buf)
             }
             Err(error) => (Err(explain(error)), buf),
@@ -110,7 +110,7 @@ impl UnixDatagram {
         let explain = |error| context(format_args!("send to {addr:?}"), error);
         match Name::from_unix(addr) {
             Ok(name) => {
-                let (result, buf) = send(&self.socket, &self.letters, buf, Some(&name), Vec::new()).await;
+                let (result, buf) = send_with_patience(&self.socket, &self.letters, buf, Some(&name), Vec::new()).await;
                 (result.map_err(explain), buf)
             }
             Err(error) => (Err(explain(error)), buf),
@@ -119,16 +119,16 @@ impl UnixDatagram {
 
     /// Sends a datagram to who the socket is connected to, and gives its length.
     pub async fn send<B: IoBuf>(&self, buf: B) -> BufResult<usize, B> {
-        send(&self.socket, &self.letters, buf, None, Vec::new()).await
+        send_with_patience(&self.socket, &self.letters, buf, None, Vec::new()).await
     }
 
-    /// Sends a datagram to who the socket is connected to, and passes descriptors along. They are closed here when they
-    /// are sent: duplicate what is to stay.
+    /// Sends a datagram to who the socket is connected to, and passes descriptors along. They are closed here whether they
+    /// could be sent or not: duplicate what is to stay.
     pub async fn send_with_fds<B: IoBuf>(&self, buf: B, fds: Vec<OwnedFd>) -> BufResult<usize, B> {
         if fds.len() > MOST_DESCRIPTORS {
             return (Err(too_many(fds.len())), buf);
         }
-        send(&self.socket, &self.letters, buf, None, fds).await
+        send_with_patience(&self.socket, &self.letters, buf, None, fds).await
     }
 
     /// Receives a datagram into `buf`, from its start and up to its capacity, and gives its length and who sent it.
@@ -153,7 +153,7 @@ impl UnixDatagram {
     }
 
     /// Receives a datagram into `buf`, and with it up to `most_fds` descriptors. Receives that make no room for descriptors
-    /// lose them.
+    /// lose them, and so does one whose datagram is cut off.
     pub async fn recv_with_fds<B: IoBufMut>(&self, buf: B, most_fds: usize) -> BufResult<Received, B> {
         let (result, buf) = self.receive(buf, most_fds).await;
         (result.map(Received::new), buf)

@@ -126,7 +126,8 @@ impl UnixStream {
     writing_methods!();
 
     /// Sends from `buf` and passes descriptors along, and gives how many bytes were taken. The descriptors come with the
-    /// first of them; so `buf` must not be empty. They are closed here when they are sent: duplicate what is to stay.
+    /// first of them; so `buf` must not be empty. They are closed here whether they could be sent or not: duplicate what is
+    /// to stay. If the future is dropped, bytes and descriptors may have been sent or not.
     pub async fn send_with_fds<B: IoBuf>(&self, buf: B, fds: Vec<OwnedFd>) -> BufResult<usize, B> {
         if buf.is_empty() {
             let why = "descriptors need at least one byte to come with";

@@ -314,6 +314,16 @@ unsafe impl Driver for Uring {
                 return Start::Done(Landing::last(outcome));
             }
         }
+        if let Op::Connect { name, .. } = op {
+            // SAFETY: the flight owns the name.
+            let is_unix = unsafe { &*name }.as_socket().is_none();
+            // Within the machine it is over at once or refused for want of room, and then the kernel would let a worker
+            // thread wait in it.
+            // SAFETY: the flight owns what the op points to, and nothing of it is with the kernel yet.
+            if is_unix && let Some(outcome) = unsafe { sys::perform(op) } {
+                return Start::Done(Landing::last(outcome));
+            }
+        }
         self.watches |= matches!(op, Op::Readiness { .. });
         // SAFETY: the caller's promise is the same: the scratch is the flight's until it has landed.
         let Some(entry) = (unsafe { submit::entry(op, scratch, &self.abilities) }) else {

@@ -112,9 +112,16 @@ pub(super) unsafe fn entry(op: Op, scratch: *mut Scratch, abilities: &Abilities)
             .buf_group(buffers::GROUP)
             .build()
             .flags(squeue::Flags::BUFFER_SELECT),
-        Op::SendMessage { fd, message } => opcode::SendMsg::new(types::Fd(fd), message.cast())
-            .flags(NO_SIGNAL as u32)
-            .build(),
+        Op::SendMessage { fd, at_once, message } => {
+            let flags = if at_once {
+                NO_SIGNAL | libc::MSG_DONTWAIT
+            } else {
+                NO_SIGNAL
+            };
+            opcode::SendMsg::new(types::Fd(fd), message.cast())
+                .flags(flags as u32)
+                .build()
+        }
         Op::Readiness { fd, direction } => {
             let events = match direction {
                 Direction::Read => libc::POLLIN,

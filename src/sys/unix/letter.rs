@@ -35,6 +35,16 @@ pub(crate) struct Envelope {
     pub(crate) descriptors: Enclosure,
 }
 
+impl Envelope {
+    /// Closes what is more than this many. The room for one is, padded, room for two; and an earlier receive may have made
+    /// more room than the one that gets it.
+    pub(crate) fn with_at_most(mut self, descriptors: usize) -> Envelope {
+        self.lost_descriptors |= self.descriptors.len() > descriptors;
+        self.descriptors.truncate(descriptors);
+        self
+    }
+}
+
 /// Descriptors that are passed along with a message.
 pub(crate) type Enclosure = Vec<OwnedFd>;
 
@@ -47,6 +57,12 @@ pub(crate) const RECEIVE_FLAGS: libc::c_int = 0;
 /// The most descriptors that Linux passes with one message.
 pub(crate) const MOST_DESCRIPTORS: usize = 253;
 
+/// Whether a send of a datagram within the machine failed only because the other's queue is full. BSDs do not say that one
+/// can wait for it.
+pub(crate) fn is_full_queue(code: i32) -> bool {
+    code == libc::EAGAIN || (code == libc::ENOBUFS && !cfg!(target_os = "linux"))
+}
+
 /// Everything that a message's header points to, except the bytes.
 pub(crate) struct Letter {
     message: Message,
@@ -54,6 +70,8 @@ pub(crate) struct Letter {
     name: libc::sockaddr_storage,
     /// Room for descriptors. Between a receive and the opening of its envelope it owns those that came.
     control: Vec<u64>,
+    /// What is sent along, which stays open until then.
+    enclosed: Enclosure,
     receives: bool,
 }
 
@@ -68,6 +86,7 @@ impl Letter {
             // SAFETY: zeroes are an address of no family.
             name: unsafe { std::mem::MaybeUninit::zeroed().assume_init() },
             control: Vec::new(),
+            enclosed: Vec::new(),
             receives: false,
         })
     }
@@ -84,19 +103,20 @@ impl Letter {
         }
     }
 
-    /// Puts descriptors in, which stay open until it is sent: the caller keeps them with it.
-    pub(crate) fn enclose(&mut self, descriptors: &[OwnedFd]) {
+    /// Puts descriptors in, which stay open until they are [taken out](Letter::take_enclosed).
+    pub(crate) fn enclose(&mut self, descriptors: Enclosure) {
         self.control.clear();
-        if descriptors.is_empty() {
+        self.enclosed = descriptors;
+        if self.enclosed.is_empty() {
             return;
         }
-        let bytes = size_of_val(descriptors) as u32;
+        let bytes = size_of_val(&*self.enclosed) as u32;
         // SAFETY: these two only compute.
         let (space, len) = unsafe { (libc::CMSG_SPACE(bytes), libc::CMSG_LEN(bytes)) };
         self.control.resize((space as usize).div_ceil(8), 0);
         self.message.0.msg_control = self.control.as_mut_ptr().cast();
         self.message.0.msg_controllen = space as _;
-        let numbers: Vec<RawFd> = descriptors.iter().map(AsRawFd::as_raw_fd).collect();
+        let numbers: Vec<RawFd> = self.enclosed.iter().map(AsRawFd::as_raw_fd).collect();
         // SAFETY: the control buffer has `space` bytes, which hold one header and the numbers behind it.
         unsafe {
             let header = libc::CMSG_FIRSTHDR(&self.message.0);
@@ -106,6 +126,11 @@ impl Letter {
             let place = libc::CMSG_DATA(header);
             std::ptr::copy_nonoverlapping(numbers.as_ptr().cast::<u8>(), place, bytes as usize);
         }
+    }
+
+    /// The descriptors that were put in. To be called when the letter is sent.
+    pub(crate) fn take_enclosed(&mut self) -> Enclosure {
+        std::mem::take(&mut self.enclosed)
     }
 
     /// Makes room for this many descriptors, for a receive.

@@ -31,7 +31,7 @@ pub(crate) use self::files::{STAT_MASK, stat_arguments};
 pub use self::letter::Message;
 #[cfg(all(feature = "proactor", target_os = "linux"))]
 pub(crate) use self::letter::RECEIVE_FLAGS;
-pub(crate) use self::letter::{Enclosure, Envelope, Letter, MOST_DESCRIPTORS};
+pub(crate) use self::letter::{Enclosure, Envelope, Letter, MOST_DESCRIPTORS, is_full_queue};
 pub use self::name::Name;
 #[cfg(feature = "reactor")]
 pub(crate) use self::perform::connected;

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::os::fd::{AsRawFd, IntoRawFd};
+use std::time::Duration;
 
 use socket2::{Domain, Protocol, Socket, TcpKeepalive, Type};
 
@@ -69,9 +70,10 @@ pub(super) fn set(fd: Fd, option: SocketOption) -> io::Result<()> {
             }
             socket.set_tcp_keepalive(&keepalive)
         }
-        SocketOption::Linger(time) => socket.set_linger(time),
-        SocketOption::SendBuffer(len) => socket.set_send_buffer_size(len),
-        SocketOption::RecvBuffer(len) => socket.set_recv_buffer_size(len),
+        SocketOption::Linger(time) => socket.set_linger(time.map(whole_seconds)),
+        // The kernel's number is an int, and what is too large for it would wrap around.
+        SocketOption::SendBuffer(len) => socket.set_send_buffer_size(len.min(i32::MAX as usize)),
+        SocketOption::RecvBuffer(len) => socket.set_recv_buffer_size(len.min(i32::MAX as usize)),
         SocketOption::Broadcast(on) => socket.set_broadcast(on),
         SocketOption::TtlV4(hops) => socket.set_ttl_v4(hops),
         SocketOption::HopsV6(hops) => socket.set_unicast_hops_v6(hops),
@@ -86,6 +88,13 @@ pub(super) fn set(fd: Fd, option: SocketOption) -> io::Result<()> {
         SocketOption::JoinV6 { group, interface } => socket.join_multicast_v6(&group, interface),
         SocketOption::LeaveV6 { group, interface } => socket.leave_multicast_v6(&group, interface),
     })
+}
+
+/// The kernel lingers for whole seconds, and for none means: reset. So half a second is one, and ages are what it can count.
+fn whole_seconds(time: Duration) -> Duration {
+    let seconds = time.as_secs().saturating_add(u64::from(time.subsec_nanos() > 0));
+    // Nine hours, which every system's type can hold.
+    Duration::from_secs(seconds.min(i16::MAX as u64))
 }
 
 /// Reads the option that is like this one.

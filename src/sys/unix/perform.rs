@@ -75,8 +75,11 @@ pub(crate) unsafe fn perform(op: Op) -> Option<Outcome> {
         // SAFETY: the caller's promise: the message, and what it points to, are there and may be written.
         Op::RecvMessage { fd, message } => attempt(|| unsafe { libc::recvmsg(fd, message.cast(), RECEIVE_FLAGS) }),
         Op::RecvMessageManaged { .. } => Some(Err(errno::NO_BUFFERS)),
-        // SAFETY: the caller's promise: the message, and what it points to, are there.
-        Op::SendMessage { fd, message } => attempt(|| unsafe { libc::sendmsg(fd, message.cast(), NO_SIGNAL) }),
+        Op::SendMessage { fd, at_once, message } => {
+            // SAFETY: the caller's promise: the message, and what it points to, are there.
+            let outcome = attempt(|| unsafe { libc::sendmsg(fd, message.cast(), NO_SIGNAL) });
+            outcome.or(at_once.then_some(Err(errno::AGAIN)))
+        }
         Op::Readiness { fd, direction } => ready(fd, direction),
         Op::Open { .. }
         | Op::ReadAt { .. }

@@ -1,0 +1,94 @@
+//! UDP: a server that sends back what it gets, and a client.
+//!
+//! ```text
+//! cargo run --example udp_echo                        both in one program: a hundred datagrams there and back
+//! cargo run --example udp_echo -- serve 127.0.0.1:7777
+//! cargo run --example udp_echo -- send 127.0.0.1:7777 "some words"
+//! ```
+//!
+//! A server that runs can also be asked with `nc -u 127.0.0.1 7777`.
+
+use std::io;
+use std::time::Duration;
+
+use windlass::net::UdpSocket;
+use windlass::time::timeout;
+
+fn main() -> io::Result<()> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    windlass::run(async {
+        match arguments[..] {
+            [] | ["--demo"] => demo().await,
+            ["serve", addr] => {
+                let socket = UdpSocket::bind(addr).await?;
+                println!("listening on {}", socket.local_addr()?);
+                serve(&socket).await
+            }
+            ["send", addr, words] => {
+                let socket = client_of(addr).await?;
+                println!("{}", String::from_utf8_lossy(&ask(&socket, words.as_bytes()).await?));
+                Ok(())
+            }
+            _ => Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                "usage: udp_echo [--demo | serve ADDR | send ADDR WORDS]",
+            )),
+        }
+    })?
+}
+
+/// Sends every datagram back to where it came from, in the buffer that it came in.
+async fn serve(socket: &UdpSocket) -> io::Result<()> {
+    loop {
+        let datagram = socket.recv_managed().await?;
+        let from = datagram.from();
+        if datagram.is_cut_off() {
+            println!(
+                "{from} sent more than fits: only {} bytes of it go back",
+                datagram.len()
+            );
+        }
+        // One that cannot be answered is no reason to stop answering the others.
+        if let (Err(error), _) = socket.send_to(datagram.into_bytes(), from).await {
+            println!("{error}");
+        }
+    }
+}
+
+/// A socket that talks to one address only.
+async fn client_of(addr: &str) -> io::Result<UdpSocket> {
+    let there = windlass::net::lookup_host(addr).await?;
+    let any = if there[0].is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
+    let socket = UdpSocket::bind(any).await?;
+    socket.connect(&there[..]).await?;
+    Ok(socket)
+}
+
+/// Asks until there is an answer: a datagram may get lost, and so may its echo.
+async fn ask(socket: &UdpSocket, question: &[u8]) -> io::Result<Vec<u8>> {
+    for _ in 0..5 {
+        socket.send(question.to_vec()).await.0?;
+        // Dropping a receive loses nothing: what comes too late for one is got by the next.
+        match timeout(Duration::from_millis(500), socket.recv(Vec::with_capacity(65_536))).await {
+            Ok((count, answer)) => return count.map(|_| answer),
+            Err(_) => println!("no answer yet"),
+        }
+    }
+    Err(io::Error::new(io::ErrorKind::TimedOut, "nobody answers"))
+}
+
+async fn demo() -> io::Result<()> {
+    let server = UdpSocket::bind("127.0.0.1:0").await?;
+    let addr = server.local_addr()?.to_string();
+    let serving = windlass::spawn(async move { serve(&server).await });
+    let client = client_of(&addr).await?;
+    for number in 0..100 {
+        let question = format!("datagram {number}");
+        let answer = ask(&client, question.as_bytes()).await?;
+        assert_eq!(answer, question.as_bytes());
+    }
+    serving.cancel();
+    println!("100 datagrams there and back");
+    Ok(())
+}

@@ -1,0 +1,317 @@
+//! Connecting to several addresses: staggered, the first that answers wins, and nothing of the others stays.
+
+use std::future::Future;
+use std::io::ErrorKind;
+use std::net::{SocketAddr, TcpListener as StdListener};
+use std::pin::pin;
+use std::time::{Duration, Instant};
+
+use windlass::net::{TcpListener, TcpStream, lookup_host};
+use windlass::time::{sleep, timeout};
+
+use crate::child::in_own_process;
+use crate::support::{
+    Case, on_every_driver, on_every_kernel_driver, open_descriptors, poll_once, quiet, reset_on_close, rounds, turns,
+};
+
+const SOON: Duration = Duration::from_secs(5);
+
+/// Where nobody listens.
+async fn refusing() -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    listener.local_addr().unwrap()
+}
+
+/// An address that never answers, as one behind a broken route: a listener whose backlog is full.
+struct BlackHole {
+    addr: SocketAddr,
+    _listener: TcpListener,
+    _held: Vec<TcpStream>,
+}
+
+impl BlackHole {
+    /// `None` where a kernel refuses instead.
+    async fn new(case: Case) -> Option<BlackHole> {
+        if case.is_kernel() && !cfg!(target_os = "linux") {
+            println!("-- SKIPPED: a full backlog refuses here");
+            return None;
+        }
+        let listener = TcpListener::builder().backlog(1).listen("127.0.0.1:0").await.unwrap();
+        let addr = listener.local_addr().unwrap();
+        let mut held = Vec::new();
+        while let Ok(stream) = timeout(Duration::from_millis(50), TcpStream::connect(addr)).await {
+            held.push(stream.unwrap());
+        }
+        Some(BlackHole {
+            addr,
+            _listener: listener,
+            _held: held,
+        })
+    }
+}
+
+/// How long something takes by the loop's own clock, which is virtual without a kernel.
+async fn timed<T>(future: impl Future<Output = T>) -> (T, Duration) {
+    let begin = windlass::time::Instant::now();
+    let output = timeout(SOON, future).await.expect("it ends");
+    (output, windlass::time::Instant::now() - begin)
+}
+
+#[test]
+fn the_next_is_tried_at_once_when_one_is_refused() {
+    on_every_driver(|case| {
+        case.run(async {
+            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let good = listener.local_addr().unwrap();
+            let addrs = [refusing().await, refusing().await, good];
+            turns(3).await;
+            let (stream, took) = timed(TcpStream::connect(&addrs[..])).await;
+            assert_eq!(stream.unwrap().peer_addr().unwrap(), good);
+            assert!(took < Duration::from_millis(200), "{took:?} for refusals");
+        });
+    });
+}
+
+#[test]
+fn one_that_does_not_answer_costs_a_quarter_of_a_second() {
+    on_every_driver(|case| {
+        case.run(async {
+            let Some(hole) = BlackHole::new(case).await else { return };
+            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let good = listener.local_addr().unwrap();
+            for (addrs, pauses) in [
+                (vec![hole.addr, good], 1),
+                (vec![hole.addr, hole.addr, good], 2),
+                // One that is refused makes room at once, beside the one that does not answer.
+                (vec![hole.addr, refusing().await, good], 1),
+                (vec![good, hole.addr], 0),
+            ] {
+                let (stream, took) = timed(TcpStream::connect(&addrs[..])).await;
+                assert_eq!(stream.unwrap().peer_addr().unwrap(), good);
+                let least = Duration::from_millis(250) * pauses;
+                let most = least + Duration::from_millis(if case.is_kernel() { 900 } else { 0 });
+                assert!((least..=most).contains(&took), "{took:?} for {pauses} pauses");
+            }
+        });
+    });
+}
+
+/// A race is won by who answers first, not by who began first.
+#[test]
+fn an_earlier_one_may_still_win() {
+    on_every_driver(|case| {
+        case.run(async {
+            let Some(first) = BlackHole::new(case).await else {
+                return;
+            };
+            let Some(second) = BlackHole::new(case).await else {
+                return;
+            };
+            let addrs = [first.addr, second.addr];
+            let connecting = windlass::spawn(async move { TcpStream::connect(&addrs[..]).await });
+            // Both are under way. Then the first has room.
+            sleep(Duration::from_millis(400)).await;
+            while !connecting.is_finished() {
+                timeout(Duration::from_millis(1), first._listener.accept()).await.ok();
+            }
+            assert_eq!(connecting.await.unwrap().unwrap().peer_addr().unwrap(), first.addr);
+        });
+    });
+}
+
+#[test]
+fn when_all_fail_the_error_names_them() {
+    on_every_driver(|case| {
+        case.run(async {
+            let addrs = [refusing().await, refusing().await, refusing().await];
+            turns(3).await;
+            let (error, took) = timed(TcpStream::connect(&addrs[..])).await;
+            let error = error.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::ConnectionRefused);
+            assert_eq!(windlass::os_code(&error), Some(libc::ECONNREFUSED));
+            for addr in addrs {
+                assert!(error.to_string().contains(&addr.to_string()), "{error}");
+            }
+            assert!(took < Duration::from_millis(200), "{took:?} for refusals");
+            let none: &[SocketAddr] = &[];
+            assert_eq!(
+                TcpStream::connect(none).await.unwrap_err().kind(),
+                ErrorKind::InvalidInput
+            );
+            assert_eq!(
+                TcpListener::bind(none).await.unwrap_err().kind(),
+                ErrorKind::InvalidInput
+            );
+            // The first that can be bound.
+            let used = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let addrs = [used.local_addr().unwrap(), "127.0.0.1:0".parse().unwrap()];
+            let listener = TcpListener::bind(&addrs[..]).await.unwrap();
+            assert_ne!(listener.local_addr().unwrap(), addrs[0]);
+        });
+    });
+}
+
+/// The losers' attempts end, and their sockets close: nothing is in the air, and no descriptor is left.
+#[test]
+fn losers_leave_nothing_behind() {
+    in_own_process("connect::losers_leave_nothing_behind", &[], || {
+        on_every_kernel_driver(|case| {
+            case.run(async {
+                let Some(hole) = BlackHole::new(case).await else { return };
+                let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+                let good = listener.local_addr().unwrap();
+                let (first, _) = (
+                    TcpStream::connect(good).await.unwrap(),
+                    listener.accept().await.unwrap(),
+                );
+                drop(first);
+                // The accept of the listener stays in the air.
+                turns(5).await;
+                let (in_air, open) = (windlass::counters().in_air, open_descriptors());
+                for _ in 0..3 {
+                    let addrs = [hole.addr, hole.addr, good];
+                    let winner = TcpStream::connect(&addrs[..]).await.unwrap();
+                    let accepted = timeout(SOON, listener.accept()).await.expect("the winner").unwrap();
+                    drop((winner, accepted));
+                }
+                settle(in_air, open).await;
+                // Given up while attempts are under way.
+                let addrs = [hole.addr, hole.addr, hole.addr];
+                for patience in [0, 100, 300, 600] {
+                    let connecting = TcpStream::connect(&addrs[..]);
+                    assert!(timeout(Duration::from_millis(patience), connecting).await.is_err());
+                }
+                for spins in 0..20 {
+                    let addrs = [good, hole.addr];
+                    {
+                        let mut connecting = pin!(TcpStream::connect(&addrs[..]));
+                        let _ = poll_once(connecting.as_mut()).await;
+                        turns(spins).await;
+                    }
+                    // It may have come through.
+                    timeout(Duration::from_millis(5), listener.accept()).await.ok();
+                }
+                settle(in_air, open).await;
+            });
+        });
+    });
+}
+
+/// What has ended is reaped within the next turns.
+async fn settle(in_air: usize, open: usize) {
+    let begin = Instant::now();
+    loop {
+        let now = (windlass::counters().in_air, open_descriptors());
+        if now.0 <= in_air && now.1 == open {
+            return;
+        }
+        assert!(
+            begin.elapsed() < SOON,
+            "{now:?} in the air and open, not {:?}",
+            (in_air, open)
+        );
+        sleep(Duration::from_millis(5)).await;
+    }
+}
+
+#[test]
+fn connect_and_close_leave_the_count() {
+    in_own_process("connect::connect_and_close_leave_the_count", &[], || {
+        on_every_kernel_driver(|case| {
+            case.run(async {
+                let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+                let good = listener.local_addr().unwrap();
+                let addrs = [refusing().await, good];
+                turns(3).await;
+                let mut open = 0;
+                for round in 0..rounds() + 10 {
+                    // Warm by then.
+                    if round == 10 {
+                        quiet_but_accept().await;
+                        open = open_descriptors();
+                    }
+                    let client = match round % 4 {
+                        0 => TcpStream::connect(&addrs[..]).await.unwrap(),
+                        _ => TcpStream::connect(good).await.unwrap(),
+                    };
+                    // So that no port waits for its minute to be over.
+                    reset_on_close(&client);
+                    let (server, _) = listener.accept().await.unwrap();
+                    drop((client, server));
+                }
+                quiet_but_accept().await;
+                assert_eq!(open_descriptors(), open);
+            });
+        });
+    });
+}
+
+/// The listener's accept may stay in the air.
+async fn quiet_but_accept() {
+    while windlass::counters().in_air > 1 {
+        turns(1).await;
+    }
+    turns(3).await;
+}
+
+#[test]
+fn names_are_looked_up_off_the_loop() {
+    on_every_kernel_driver(|case| {
+        case.run(async {
+            use std::net::ToSocketAddrs;
+            let addrs = lookup_host("localhost:80").await.unwrap();
+            let theirs: Vec<_> = "localhost:80".to_socket_addrs().unwrap().collect();
+            assert_eq!(addrs, theirs);
+            assert_eq!(lookup_host(("localhost", 80)).await.unwrap(), theirs);
+            assert_eq!(lookup_host((String::from("localhost"), 80)).await.unwrap(), theirs);
+            // Literals need nobody.
+            let literal: SocketAddr = "[::1]:9".parse().unwrap();
+            assert_eq!(lookup_host("[::1]:9").await.unwrap(), [literal]);
+            assert_eq!(lookup_host(&[literal, literal][..]).await.unwrap(), [literal, literal]);
+            for name in ["", "localhost", "localhost:", "localhost:99999", ":"] {
+                let error = lookup_host(name).await.unwrap_err();
+                assert_eq!(error.kind(), ErrorKind::InvalidInput, "{name}: {error}");
+            }
+            // The loop goes on while the resolver thinks.
+            let looking = windlass::spawn(lookup_host("no-such-host.invalid:1"));
+            sleep(Duration::from_millis(1)).await;
+            let error = timeout(Duration::from_secs(60), looking)
+                .await
+                .unwrap()
+                .unwrap()
+                .unwrap_err();
+            assert!(error.to_string().contains("no-such-host.invalid:1"), "{error}");
+            // Given up before it is known.
+            {
+                let mut looking = pin!(lookup_host("no-such-host.invalid:1"));
+                assert!(poll_once(looking.as_mut()).await.is_pending());
+            }
+            // By name to a listener.
+            let listener = StdListener::bind("127.0.0.1:0").unwrap();
+            let port = listener.local_addr().unwrap().port();
+            let stream = TcpStream::connect(("localhost", port)).await.unwrap();
+            assert_eq!(stream.peer_addr().unwrap().port(), port);
+            quiet().await;
+        });
+    });
+}
+
+/// A peer that resets while it is connected to, or right after.
+#[test]
+fn a_reset_is_told() {
+    on_every_kernel_driver(|case| {
+        case.run(async {
+            let listener = StdListener::bind("127.0.0.1:0").unwrap();
+            let addr = listener.local_addr().unwrap();
+            for _ in 0..10 {
+                let client = TcpStream::connect(addr).await.unwrap();
+                let (server, _) = listener.accept().unwrap();
+                reset_on_close(&server);
+                drop(server);
+                let error = timeout(SOON, client.read([0; 4])).await.expect("told").0.unwrap_err();
+                assert_eq!(error.kind(), ErrorKind::ConnectionReset);
+                assert_eq!(windlass::os_code(&error), Some(libc::ECONNRESET));
+            }
+        });
+    });
+}

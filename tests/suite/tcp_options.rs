@@ -1,0 +1,436 @@
+//! TCP's options: what is set is what the kernel has, on listeners, on what they accept and on what connects.
+
+use std::io::{ErrorKind, Read};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener as StdListener, TcpStream as StdStream};
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
+
+use socket2::SockRef;
+use windlass::net::{KeepAlive, TcpBuilder, TcpListener, TcpStream};
+use windlass::time::{sleep, timeout};
+
+use crate::child::in_own_process;
+use crate::support::{on_every_driver, on_every_kernel_driver, open_descriptors, quiet, turns};
+
+const SOON: Duration = Duration::from_secs(5);
+
+fn times() -> KeepAlive {
+    KeepAlive {
+        idle: Some(Duration::from_secs(61)),
+        interval: Some(Duration::from_secs(17)),
+        retries: Some(5),
+    }
+}
+
+/// Everything that both can have.
+fn tuned(builder: TcpBuilder) -> TcpBuilder {
+    builder
+        .nodelay(true)
+        .keepalive(Some(times()))
+        .linger(Some(Duration::ZERO))
+        .send_buffer(70_000)
+        .recv_buffer(60_000)
+}
+
+/// As the kernel sees it.
+fn assert_tuned(socket: &impl AsFd) {
+    let raw = SockRef::from(socket);
+    assert!(raw.tcp_nodelay().unwrap() && raw.keepalive().unwrap());
+    assert_eq!(raw.tcp_keepalive_time().unwrap(), Duration::from_secs(61));
+    assert_eq!(raw.tcp_keepalive_interval().unwrap(), Duration::from_secs(17));
+    assert_eq!(raw.tcp_keepalive_retries().unwrap(), 5);
+    assert_eq!(raw.linger().unwrap(), Some(Duration::ZERO));
+    assert!(raw.send_buffer_size().unwrap() >= 70_000);
+    // Linux doubles it; and it is far from what one gets without asking.
+    assert!((60_000..=130_000).contains(&raw.recv_buffer_size().unwrap()));
+}
+
+async fn connected(listener: &TcpListener, how: TcpBuilder) -> (TcpStream, TcpStream) {
+    let client = how.connect(listener.local_addr().unwrap()).await.unwrap();
+    let (server, _) = timeout(SOON, listener.accept()).await.expect("a connection").unwrap();
+    (client, server)
+}
+
+#[test]
+fn options_reach_every_socket() {
+    on_every_driver(|case| {
+        case.run(async {
+            let listener = tuned(TcpListener::builder()).listen("127.0.0.1:0").await.unwrap();
+            let (client, server) = connected(&listener, tuned(TcpStream::builder())).await;
+            for stream in [&client, &server] {
+                assert!(stream.nodelay().unwrap());
+                assert_eq!(stream.keepalive().unwrap(), Some(times()));
+                assert_eq!(stream.linger().unwrap(), Some(Duration::ZERO));
+                if case.is_kernel() {
+                    assert_tuned(stream);
+                }
+            }
+            if case.is_kernel() {
+                assert_tuned(&listener);
+            }
+            // What is not set stays as it was: as for std.
+            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let (client, server) = connected(&listener, TcpStream::builder()).await;
+            for stream in [&client, &server] {
+                assert!(!stream.nodelay().unwrap());
+                assert_eq!((stream.keepalive().unwrap(), stream.linger().unwrap()), (None, None));
+                // And can be set later.
+                stream.set_nodelay(true).unwrap();
+                stream.set_keepalive(Some(times())).unwrap();
+                assert_eq!(stream.keepalive().unwrap(), Some(times()));
+                stream.set_keepalive(None).unwrap();
+                assert_eq!(stream.keepalive().unwrap(), None);
+                stream.set_ttl(33).unwrap();
+                assert_eq!(stream.ttl().unwrap(), 33);
+                stream.set_linger(Some(Duration::from_secs(2))).unwrap();
+                assert_eq!(stream.linger().unwrap(), Some(Duration::from_secs(2)));
+                stream.set_linger(None).unwrap();
+                assert_eq!(stream.linger().unwrap(), None);
+            }
+            if case.is_kernel() {
+                assert_eq!(SockRef::from(&client).ttl_v4().unwrap(), 33);
+                let theirs = StdListener::bind("127.0.0.1:0").unwrap();
+                let (ours, theirs) = (SockRef::from(&listener), SockRef::from(&theirs));
+                assert_eq!(ours.reuse_address().unwrap(), theirs.reuse_address().unwrap());
+                assert_eq!(ours.recv_buffer_size().unwrap(), theirs.recv_buffer_size().unwrap());
+                assert!(!ours.reuse_port().unwrap());
+                let off = TcpListener::builder().reuse_address(false).listen("127.0.0.1:0").await;
+                assert!(!SockRef::from(&off.unwrap()).reuse_address().unwrap());
+            }
+        });
+    });
+}
+
+/// The last word counts.
+#[test]
+fn options_are_set_anew() {
+    on_every_driver(|case| {
+        case.run(async {
+            let builder = TcpListener::builder()
+                .nodelay(true)
+                .backlog(5)
+                .nodelay(false)
+                .keepalive(Some(times()));
+            let listener = builder.keepalive(None).listen("127.0.0.1:0").await.unwrap();
+            let (_, server) = connected(&listener, TcpStream::builder()).await;
+            assert!(!server.nodelay().unwrap());
+            assert_eq!(server.keepalive().unwrap(), None);
+        });
+    });
+}
+
+#[test]
+fn a_port_is_shared_by_those_who_agree() {
+    on_every_kernel_driver(|case| {
+        case.run(async {
+            let share = || TcpListener::builder().reuse_port(true);
+            let first = share().listen("127.0.0.1:0").await.unwrap();
+            let addr = first.local_addr().unwrap();
+            let error = TcpListener::bind(addr).await.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::AddrInUse, "{error}");
+            let second = share().listen(addr).await.unwrap();
+            assert_eq!(second.local_addr().unwrap(), addr);
+            if !cfg!(target_os = "linux") {
+                return;
+            }
+            // Each gets some of many.
+            let clients: Vec<_> = (0..64).map(|_| StdStream::connect(addr).unwrap()).collect();
+            let mut accepted = [0, 0];
+            while accepted.iter().sum::<usize>() < clients.len() {
+                for (count, listener) in accepted.iter_mut().zip([&first, &second]) {
+                    while let Ok(one) = timeout(Duration::from_millis(10), listener.accept()).await {
+                        one.unwrap();
+                        *count += 1;
+                    }
+                }
+            }
+            assert!(accepted[0] > 0 && accepted[1] > 0, "{accepted:?}");
+        });
+    });
+}
+
+#[test]
+fn ipv6_alone_or_with_ipv4() {
+    on_every_kernel_driver(|case| {
+        case.run(async {
+            let both = match TcpListener::builder().only_v6(false).listen("[::]:0").await {
+                Ok(listener) => listener,
+                Err(error) => return println!("-- SKIPPED: no IPv6: {error}"),
+            };
+            let v4 =
+                |listener: &TcpListener| SocketAddr::from((Ipv4Addr::LOCALHOST, listener.local_addr().unwrap().port()));
+            TcpStream::connect(v4(&both)).await.unwrap();
+            let alone = TcpListener::builder().only_v6(true).listen("[::]:0").await.unwrap();
+            assert!(SockRef::from(&alone).only_v6().unwrap());
+            let error = TcpStream::connect(v4(&alone)).await.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::ConnectionRefused);
+            // And IPv4 has the port to itself.
+            TcpListener::bind(v4(&alone)).await.unwrap();
+            // It says nothing about an address of IPv4.
+            TcpListener::builder()
+                .only_v6(true)
+                .listen("127.0.0.1:0")
+                .await
+                .unwrap();
+            let port = alone.local_addr().unwrap().port();
+            let names: [SocketAddr; 2] = [([127, 0, 0, 1], 1).into(), (std::net::Ipv6Addr::LOCALHOST, port).into()];
+            let stream = TcpStream::builder().only_v6(true).connect(&names[..]).await.unwrap();
+            assert_eq!(stream.peer_addr().unwrap(), names[1]);
+        });
+    });
+}
+
+#[test]
+fn a_connection_comes_from_where_it_was_told_to() {
+    on_every_driver(|case| {
+        case.run(async {
+            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let addr = listener.local_addr().unwrap();
+            // Linux has a whole network on its loopback.
+            let from = match cfg!(target_os = "linux") {
+                true => SocketAddr::from(([127, 0, 0, 77], 0)),
+                false => SocketAddr::from(([127, 0, 0, 1], 0)),
+            };
+            let client = TcpStream::builder().local(from).connect(addr).await.unwrap();
+            assert_eq!(client.local_addr().unwrap().ip(), from.ip());
+            let (_, peer) = listener.accept().await.unwrap();
+            assert_eq!(peer, client.local_addr().unwrap());
+            // Not ours, and of the other family: errors that say so.
+            let v6: SocketAddr = "[::1]:0".parse().unwrap();
+            let error = TcpStream::builder().local(v6).connect(addr).await.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::InvalidInput);
+            assert!(error.to_string().contains("family"), "{error}");
+            assert!(error.to_string().contains(&addr.to_string()), "{error}");
+            if !case.is_kernel() {
+                return;
+            }
+            let foreign: SocketAddr = "192.0.2.7:0".parse().unwrap();
+            let error = TcpStream::builder().local(foreign).connect(addr).await.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::AddrNotAvailable);
+            assert!(error.to_string().contains("192.0.2.7"), "{error}");
+            assert!(error.to_string().contains(&addr.to_string()), "{error}");
+            // From the loopback the rest of the world cannot be reached: what the kernel says to that, with the address.
+            let builder = TcpStream::builder().local(SocketAddr::from(([127, 0, 0, 1], 0)));
+            let connecting = timeout(Duration::from_secs(2), builder.connect("192.0.2.1:9")).await;
+            let error = connecting.expect("at once").unwrap_err();
+            assert!(error.to_string().contains("192.0.2.1:9"), "{error}");
+            assert!(windlass::os_code(&error).is_some(), "{error}");
+        });
+    });
+}
+
+#[test]
+fn values_that_will_not_do_are_errors() {
+    on_every_kernel_driver(|case| {
+        case.run(async {
+            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let addr = listener.local_addr().unwrap();
+            let nothing = KeepAlive {
+                idle: Some(Duration::ZERO),
+                ..KeepAlive::default()
+            };
+            let error = TcpListener::builder()
+                .keepalive(Some(nothing))
+                .listen("127.0.0.1:0")
+                .await
+                .unwrap_err();
+            assert_eq!(windlass::os_code(&error), Some(libc::EINVAL));
+            assert!(
+                error.to_string().contains("127.0.0.1:0") && error.to_string().contains("KeepAlive"),
+                "{error}"
+            );
+            let error = TcpStream::builder()
+                .keepalive(Some(nothing))
+                .connect(addr)
+                .await
+                .unwrap_err();
+            assert_eq!(windlass::os_code(&error), Some(libc::EINVAL));
+            assert!(error.to_string().contains(&addr.to_string()), "{error}");
+            let client = TcpStream::connect(addr).await.unwrap();
+            assert_eq!(client.set_ttl(0).unwrap_err().raw_os_error(), Some(libc::EINVAL));
+            assert_eq!(client.set_ttl(256).unwrap_err().raw_os_error(), Some(libc::EINVAL));
+
+            // What is larger than there is, is as large as there is.
+            let huge = TcpListener::builder()
+                .backlog(u32::MAX)
+                .send_buffer(usize::MAX)
+                .recv_buffer(usize::MAX)
+                .listen("127.0.0.1:0")
+                .await
+                .unwrap();
+            connected(&huge, TcpStream::builder()).await;
+            // No time at all is a reset, and half a second is not none.
+            client.set_linger(Some(Duration::from_millis(500))).unwrap();
+            assert_eq!(client.linger().unwrap(), Some(Duration::from_secs(1)));
+            client.set_linger(Some(Duration::MAX)).unwrap();
+            assert!(client.linger().unwrap() > Some(Duration::from_secs(3_600)));
+            client.set_linger(None).unwrap();
+        });
+    });
+}
+
+#[test]
+fn a_backlog_is_as_long_as_it_was_told_to_be() {
+    on_every_driver(|case| {
+        if case.is_kernel() && !cfg!(target_os = "linux") {
+            return println!("-- SKIPPED: each kernel counts differently");
+        }
+        case.run(async {
+            let listener = TcpListener::builder().backlog(2).listen("127.0.0.1:0").await.unwrap();
+            let addr = listener.local_addr().unwrap();
+            let mut held = Vec::new();
+            while let Ok(stream) = timeout(Duration::from_millis(100), TcpStream::connect(addr)).await {
+                held.push(stream.unwrap());
+                assert!(held.len() < 10, "there is no end of it");
+            }
+            // Linux has room for one more.
+            assert!((2..=3).contains(&held.len()), "{}", held.len());
+            // The next is let in when one is accepted.
+            let waiting = windlass::spawn(TcpStream::connect(addr));
+            turns(3).await;
+            for _ in 0..=held.len() {
+                timeout(SOON, listener.accept()).await.expect("one of them").unwrap();
+            }
+            timeout(SOON, waiting).await.expect("let in").unwrap().unwrap();
+        });
+    });
+}
+
+#[test]
+fn lingering_for_no_time_resets() {
+    on_every_driver(|case| {
+        case.run(async {
+            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            for is_builder in [true, false] {
+                let how = TcpStream::builder();
+                let how = if is_builder {
+                    how.linger(Some(Duration::ZERO))
+                } else {
+                    how
+                };
+                let (client, server) = connected(&listener, how).await;
+                if !is_builder {
+                    client.set_linger(Some(Duration::ZERO)).unwrap();
+                }
+                drop(client);
+                let reading = timeout(SOON, server.read([0; 4])).await.expect("it is told");
+                assert_eq!(reading.0.unwrap_err().kind(), ErrorKind::ConnectionReset);
+            }
+            // What is accepted does as its listener.
+            let listener = TcpListener::builder()
+                .linger(Some(Duration::ZERO))
+                .listen("127.0.0.1:0")
+                .await
+                .unwrap();
+            let (client, server) = connected(&listener, TcpStream::builder()).await;
+            drop(server);
+            let reading = timeout(SOON, client.read([0; 4])).await.expect("it is told");
+            assert_eq!(reading.0.unwrap_err().kind(), ErrorKind::ConnectionReset);
+        });
+    });
+}
+
+/// A stream with unsent bytes, whose peer reads nothing, and which lingers.
+async fn lingering(way: usize, peer: &mut Vec<StdStream>) -> TcpStream {
+    let time = Some(Duration::from_secs(2));
+    let stream = match way {
+        0 => {
+            let listener = StdListener::bind("127.0.0.1:0").unwrap();
+            let addr = listener.local_addr().unwrap();
+            let stream = TcpStream::builder().linger(time).connect(addr).await.unwrap();
+            peer.push(listener.accept().unwrap().0);
+            stream
+        }
+        1 => {
+            let listener = TcpListener::builder().linger(time).listen("127.0.0.1:0").await.unwrap();
+            peer.push(StdStream::connect(listener.local_addr().unwrap()).unwrap());
+            listener.accept().await.unwrap().0
+        }
+        _ => {
+            let listener = StdListener::bind("127.0.0.1:0").unwrap();
+            peer.push(StdStream::connect(listener.local_addr().unwrap()).unwrap());
+            let (stream, _) = listener.accept().unwrap();
+            SockRef::from(&stream).set_linger(time).unwrap();
+            TcpStream::from_std(stream).unwrap()
+        }
+    };
+    assert_eq!(stream.linger().unwrap(), time);
+    while timeout(Duration::from_millis(20), stream.write(vec![7; 100_000]))
+        .await
+        .is_ok()
+    {}
+    stream
+}
+
+/// Closing may take seconds. The loop does not: its timers go on, whether the stream was connected, accepted or adopted.
+#[test]
+fn lingering_does_not_hold_the_loop_up() {
+    in_own_process("tcp_options::lingering_does_not_hold_the_loop_up", &[], || {
+        on_every_kernel_driver(|case| {
+            case.run(async {
+                for way in 0..3 {
+                    let mut peer = Vec::new();
+                    let stream = lingering(way, &mut peer).await;
+                    quiet().await;
+                    let open = open_descriptors();
+                    let begin = Instant::now();
+                    drop(stream);
+                    quiet().await;
+                    for _ in 0..10 {
+                        sleep(Duration::from_millis(5)).await;
+                    }
+                    assert!(
+                        begin.elapsed() < Duration::from_millis(1_500),
+                        "way {way}: the loop stood still for {:?}",
+                        begin.elapsed()
+                    );
+                    // It is closed in the end, and what was written does arrive.
+                    let mut peer = peer.remove(0);
+                    let reading = std::thread::spawn(move || peer.read_to_end(&mut Vec::new()).unwrap());
+                    while open_descriptors() > open.saturating_sub(1) {
+                        assert!(
+                            begin.elapsed() < Duration::from_secs(10),
+                            "way {way}: it is never closed"
+                        );
+                        sleep(Duration::from_millis(10)).await;
+                    }
+                    assert!(reading.join().unwrap() > 100_000);
+                }
+            });
+        });
+    });
+}
+
+/// A loop that ends meanwhile does not wait for it, and forgets no descriptor.
+#[test]
+fn a_loop_that_ends_closes_what_lingers() {
+    in_own_process("tcp_options::a_loop_that_ends_closes_what_lingers", &[], || {
+        on_every_kernel_driver(|case| {
+            let open = open_descriptors();
+            let mut peers = Vec::new();
+            let begin = case.run(async {
+                // More than there are threads.
+                let mut streams = Vec::new();
+                for _ in 0..20 {
+                    streams.push(lingering(0, &mut peers).await);
+                }
+                quiet().await;
+                let begin = Instant::now();
+                drop(streams);
+                begin
+            });
+            let took = begin.elapsed();
+            assert!(took < Duration::from_millis(1_900), "it waited for {took:?}");
+            // Those that had a thread take their time.
+            drop(peers);
+            while open_descriptors() > open {
+                assert!(
+                    begin.elapsed() < Duration::from_secs(10),
+                    "{} too many",
+                    open_descriptors() - open
+                );
+                std::thread::sleep(Duration::from_millis(20));
+            }
+        });
+    });
+}
