@@ -78,6 +78,7 @@ mod promise;
 mod reactor;
 mod remote;
 mod runtime;
+pub mod sync;
 mod sys;
 pub mod task;
 pub mod time;
