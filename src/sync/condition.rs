@@ -58,7 +58,7 @@ impl Condition {
     ///
     /// Dropping the future leaves the lock free, and passes on a notification that it had got.
     pub async fn wait<G: Guard>(&self, guard: G) -> G {
-        let (guard, baton) = self.wait_once(guard).await;
+        let (guard, mut baton) = self.wait_once(guard).await;
         baton.keep();
         guard
     }
@@ -68,15 +68,15 @@ impl Condition {
     ///
     /// Dropping the future, or a panic of the predicate, leaves the lock free and passes on a notification that was got.
     pub async fn wait_for<G: Guard>(&self, mut guard: G, mut predicate: impl FnMut(&mut G::Target) -> bool) -> G {
-        let mut baton = None;
-        while !predicate(&mut guard) {
-            baton.take().map(Baton::keep);
-            let (again, got) = self.wait_once(guard).await;
-            guard = again;
-            baton = Some(got);
+        let mut baton = Baton(None);
+        loop {
+            let is_so = predicate(&mut guard);
+            baton.keep();
+            if is_so {
+                return guard;
+            }
+            (guard, baton) = self.wait_once(guard).await;
         }
-        baton.map(Baton::keep);
-        guard
     }
 
     /// Wakes who has waited longest, if anybody does.
@@ -115,7 +115,7 @@ impl Condition {
 struct Baton<'a>(Option<&'a Condition>);
 
 impl Baton<'_> {
-    fn keep(mut self) {
+    fn keep(&mut self) {
         self.0 = None;
     }
 }

@@ -78,7 +78,9 @@ impl<T> Shared<T> {
     fn borrow(&self) -> Ref<'_, T> {
         match self.value.try_borrow() {
             Ok(value) => Ref(value),
-            Err(_) => panic!("the value of a watch channel is being changed: do not borrow it in the closure that does"),
+            Err(_) => {
+                panic!("the value of a watch channel is being changed: do not borrow it in the closure that does")
+            }
         }
     }
 

@@ -41,6 +41,7 @@ mod reentrancy;
 mod ring;
 mod scan;
 mod support;
+mod sync;
 mod tasks;
 mod tcp;
 mod threads;

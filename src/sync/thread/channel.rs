@@ -61,9 +61,7 @@ fn with_room<T>(capacity: usize) -> (Sender<T>, Receiver<T>) {
         receivers: 1,
         is_closed: false,
     }));
-    let sender = Sender {
-        shared: shared.clone(),
-    };
+    let sender = Sender { shared: shared.clone() };
     (sender, Receiver { shared })
 }
 
