@@ -14,7 +14,7 @@ fn a_oneshot_value_arrives_or_comes_back() {
     sender.send(1).unwrap();
     assert!(receiver.is_woken());
     assert_eq!(receiver.poll(), Some(Ok(1)));
-    let told = panic_of(|| drop(receiver.poll()));
+    let told = panic_of(|| receiver.poll());
     assert!(told.contains("polled after it had given its value"), "{told}");
 
     let (sender, receiver) = oneshot::channel();
@@ -104,7 +104,7 @@ fn who_falls_behind_is_told_by_how_much() {
     assert!(error.to_string().contains("missed 3"), "{error}");
     assert_eq!((now(receiver.recv()), receiver.try_recv()), (Ok(3), Ok(4)));
     assert!(receiver.resubscribe().is_empty());
-    assert!(panic_of(|| drop(broadcast::channel::<u8>(0))).contains("at least one"));
+    assert!(panic_of(|| broadcast::channel::<u8>(0)).contains("at least one"));
     let (sender, receiver) = broadcast::channel(usize::MAX);
     sender.send(1).unwrap();
     drop(receiver);
@@ -173,7 +173,7 @@ fn values_whose_clone_or_destructor_comes_back_find_the_channel_whole() {
 fn a_watch_receiver_sees_the_latest_and_is_told_of_changes() {
     let (sender, mut receiver) = watch::channel(0);
     assert_eq!(receiver.has_changed(), Ok(false));
-    let mut waiting = ByHand::waiting(receiver.changed());
+    let waiting = ByHand::waiting(receiver.changed());
     sender.send(1).unwrap();
     sender.send(2).unwrap();
     assert!(waiting.is_woken());
@@ -217,7 +217,7 @@ fn a_watch_value_is_modified_in_place_and_tells_only_if_it_was() {
     sender.send(vec![1, 2, 3]).unwrap();
     assert_eq!(*waiting.poll().unwrap().unwrap(), [1, 2, 3]);
     drop(waiting);
-    assert!(panic_of(|| drop(now(receiver.wait_for(|_| panic!("a predicate"))))).contains("a predicate"));
+    assert!(panic_of(|| now(receiver.wait_for(|_| panic!("a predicate")))).contains("a predicate"));
     assert_eq!(now(receiver.wait_for(|value| value.len() == 3)).unwrap().len(), 3);
 }
 
@@ -225,7 +225,7 @@ fn a_watch_value_is_modified_in_place_and_tells_only_if_it_was() {
 fn a_watch_value_that_is_borrowed_says_so() {
     let (sender, receiver) = watch::channel(0);
     let borrowed = receiver.borrow();
-    let told = panic_of(|| drop(sender.send(1)));
+    let told = panic_of(|| sender.send(1));
     assert!(told.contains("drop the `Ref` before an await"), "{told}");
     drop(borrowed);
     let told = panic_of(|| sender.send_modify(|_| drop(receiver.borrow())));

@@ -113,7 +113,7 @@ fn a_waiting_writer_is_before_the_readers_that_come_after_it() {
     assert!(writer.is_woken() && !three.is_woken());
     let writing = writer.poll().expect("called");
     assert!(lock.try_read().is_err() && lock.try_write().is_err());
-    let mut last = ByHand::waiting(lock.write());
+    let last = ByHand::waiting(lock.write());
     drop(writing);
     assert!(three.is_woken() && four.is_woken() && !last.is_woken());
     let (three, four) = (three.poll().expect("called"), four.poll().expect("called"));
@@ -165,7 +165,7 @@ fn who_wants_many_permits_is_not_overtaken() {
     let mut many = ByHand::waiting(semaphore.acquire_many(3));
     assert_eq!(semaphore.available_permits(), 1);
     assert_eq!(semaphore.try_acquire().err(), Some(TryAcquireError::NoPermits));
-    let mut few = ByHand::waiting(semaphore.acquire());
+    let few = ByHand::waiting(semaphore.acquire());
     drop(held);
     assert!(many.is_woken() && !few.is_woken());
     let mut all = many.poll().expect("called").unwrap();
@@ -280,7 +280,7 @@ fn a_failed_a_panicking_and_a_cancelled_initialiser_leave_it_to_the_next() {
     let mut last = ByHand::waiting(cell.get_or_init(async || 4));
     assert_eq!(fails.poll(), Some(Err("failed")));
     assert!(panics.is_woken() && !never.is_woken());
-    assert_eq!(panic_of(|| drop(panics.poll())), "made nothing");
+    assert_eq!(panic_of(|| panics.poll()), "made nothing");
     drop(panics);
     assert!(never.is_woken());
     assert_eq!(never.poll(), None);

@@ -62,8 +62,9 @@ fn now<T>(future: impl Future<Output = T>) -> T {
 }
 
 /// The text of the panic that this ends with.
-fn panic_of(call: impl FnOnce()) -> String {
-    let payload = std::panic::catch_unwind(std::panic::AssertUnwindSafe(call)).expect_err("a panic");
+fn panic_of<R>(call: impl FnOnce() -> R) -> String {
+    let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(call));
+    let payload = result.err().expect("a panic");
     match payload.downcast::<String>() {
         Ok(text) => *text,
         Err(payload) => payload.downcast_ref::<&str>().expect("a text").to_string(),

@@ -1,7 +1,6 @@
 use std::cell::{Cell, RefCell};
 use std::cmp::Ordering;
 use std::rc::{Rc, Weak};
-use std::time::Duration;
 
 use windlass::sync::{Closed, LifoQueue, PriorityQueue, Queue, SendError, TryRecvError, TrySendError};
 
@@ -194,7 +193,7 @@ fn join_waits_for_every_task_done() {
 
 #[test]
 fn no_capacity_is_refused_and_a_huge_one_costs_nothing() {
-    let told = panic_of(|| drop(Queue::<u8>::bounded(0)));
+    let told = panic_of(|| Queue::<u8>::bounded(0));
     assert!(told.contains("unbounded()"), "{told}");
     let huge = Queue::bounded(usize::MAX - 1);
     huge.try_put(1).unwrap();
@@ -239,7 +238,7 @@ fn an_item_whose_destructor_panics_harms_nobody_else() {
     let queue = Queue::unbounded();
     queue.try_put(PanicOnDrop("an item")).unwrap();
     let mut joining = ByHand::waiting(queue.join());
-    assert_eq!(panic_of(|| drop(queue.close_now())), "an item");
+    assert_eq!(panic_of(|| queue.close_now()), "an item");
     assert!(queue.is_closed());
     assert_eq!(joining.poll(), Some(()));
 }
@@ -312,7 +311,7 @@ impl Eq for Bad {}
 fn a_comparison_that_panics_or_comes_back_leaves_the_queue_whole() {
     let queue = PriorityQueue::bounded(3);
     queue.try_put(Bad(1, None)).unwrap_or_else(|_| panic!());
-    assert_eq!(panic_of(|| drop(queue.try_put(Bad(2, Some(Weak::new()))))), "compared");
+    assert_eq!(panic_of(|| queue.try_put(Bad(2, Some(Weak::new())))), "compared");
     assert_eq!((queue.len(), queue.unfinished()), (2, 2), "it is in");
     assert_eq!(queue.try_get().map(|item| item.0), Ok(1));
     assert_eq!(queue.try_get().map(|item| item.0), Ok(2));
@@ -321,7 +320,7 @@ fn a_comparison_that_panics_or_comes_back_leaves_the_queue_whole() {
     let queue = PriorityQueue::bounded(3);
     shared.replace(Some(queue.clone()));
     queue.try_put(Bad(1, None)).unwrap_or_else(|_| panic!());
-    let told = panic_of(|| drop(queue.try_put(Bad(2, Some(Rc::downgrade(&shared))))));
+    let told = panic_of(|| queue.try_put(Bad(2, Some(Rc::downgrade(&shared)))));
     assert!(told.contains("comparison used the queue"), "{told}");
     assert_eq!(queue.len(), 2);
     shared.take();
@@ -336,7 +335,7 @@ fn a_queue_that_is_never_empty_lets_others_run() {
             let greedy = windlass::spawn({
                 let (queue, count) = (queue.clone(), count.clone());
                 async move {
-                    loop {
+                    for _ in 0..100_000 {
                         queue.put(()).await.unwrap();
                         queue.get().await.unwrap();
                         count.set(count.get() + 1);
@@ -344,10 +343,8 @@ fn a_queue_that_is_never_empty_lets_others_run() {
                 }
             });
             turns(2).await;
-            let before = count.get();
-            windlass::time::sleep(Duration::from_nanos(1)).await;
-            turns(3).await;
-            assert!(before > 0 && before < 1_000, "{before} in a turn or two");
+            let count = count.get();
+            assert!(count > 0 && count < 200, "{count} in a turn or two");
             greedy.cancel();
             assert!(greedy.await.unwrap_err().is_cancelled());
             assert!(queue.len() <= 1);

@@ -55,7 +55,7 @@ fn it_is_fair_and_closes_as_a_queue_does() {
     assert_eq!(waiting[0].poll(), Some(Ok(1)));
     assert!(waiting[1].is_woken());
     assert_eq!(waiting[1].poll(), Some(Err(Closed)));
-    assert!(panic_of(|| drop(thread::channel::<u8>(0))).contains("unbounded()"));
+    assert!(panic_of(|| thread::channel::<u8>(0)).contains("unbounded()"));
 }
 
 #[test]
@@ -75,9 +75,9 @@ fn a_loop_does_not_block_itself() {
     on_every_driver(|case| {
         case.run(async {
             let (sender, receiver) = thread::channel(1);
-            let told = panic_of(|| drop(sender.send_blocking(1)));
+            let told = panic_of(|| sender.send_blocking(1));
             assert!(told.contains("await instead"), "{told}");
-            let told = panic_of(|| drop(receiver.recv_blocking()));
+            let told = panic_of(|| receiver.recv_blocking());
             assert!(told.contains("await instead"), "{told}");
             assert!(receiver.is_empty());
         });
