@@ -35,6 +35,8 @@
 //!   may write to it after the future is gone. [`TcpStream::read_managed`](net::TcpStream::read_managed) spares you the
 //!   buffer altogether.
 //! - **Files without threads.** On io_uring [`fs`] uses the kernel's own operations, and cached reads complete at once.
+//! - **Locks and queues that lose nothing.** In [`sync`], a wait that is dropped passes on what it had got, and who came first is
+//!   served first.
 //! - **Callbacks too.** `call_soon`, `call_later`, `call_at` and `add_reader` work as in asyncio, with no async in sight.
 //! - **Inside another loop.** A GUI's or a game's loop can watch one descriptor of ours and turn us when it is readable: see
 //!   [`EventLoop::pollable`].
@@ -86,6 +88,7 @@ mod reactor;
 mod remote;
 mod runtime;
 pub mod signal;
+pub mod sync;
 mod sys;
 pub mod task;
 pub mod time;

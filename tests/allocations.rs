@@ -1,4 +1,4 @@
-//! After warm-up an echoed message allocates nothing, and a turn makes at most one system call.
+//! After warm-up an echoed message allocates nothing, and a turn makes at most one system call. Nor do locks and queues.
 //!
 //! A binary of its own, for the allocator that counts. It counts only for the thread that asks, so clients and the test
 //! harness may allocate as they like.
@@ -265,5 +265,56 @@ fn an_echoed_datagram_allocates_nothing() {
         if case.tries_first() || case.event_loop().describe().features.contains(&"buffer ring") {
             measure_datagrams(case, true);
         }
+    });
+}
+    });
+}
+
+/// Without anybody in the way, and, after the first time, with somebody in the line too.
+#[test]
+fn locks_permits_and_items_allocate_nothing() {
+    use windlass::sync::{Event, Lock, Notify, Queue, RwLock, Semaphore, thread};
+    support::on_every_driver(|case| {
+        let rounds = rounds();
+        case.run(async {
+            let (lock, rwlock, semaphore) = (Lock::new(0), RwLock::new(0), Semaphore::new(2));
+            let (event, notify, queue) = (Event::new(), Notify::new(), Queue::bounded(4));
+            let (sender, receiver) = thread::channel(4);
+            let (ping, pong) = (Queue::bounded(1), Queue::bounded(1));
+            let echo = windlass::spawn({
+                let (ping, pong) = (ping.clone(), pong.clone());
+                async move {
+                    while let Ok(item) = ping.get().await {
+                        pong.put(item).await.expect("open");
+                    }
+                }
+            });
+            event.set();
+            for round in 0..WARM_UP + rounds {
+                if round == WARM_UP {
+                    ALLOCATIONS.set(0);
+                    IS_COUNTING.set(true);
+                }
+                *lock.lock().await += 1;
+                let read = *rwlock.read().await;
+                *rwlock.write().await += read;
+                drop(semaphore.acquire_many(2).await.expect("open"));
+                event.wait().await;
+                notify.notify_one();
+                notify.notified().await;
+                queue.put(round).await.expect("open");
+                assert_eq!(queue.get().await, Ok(round));
+                queue.task_done();
+                queue.join().await;
+                sender.send(round).await.expect("open");
+                assert_eq!(receiver.recv().await, Ok(round));
+                ping.put(round).await.expect("open");
+                assert_eq!(pong.get().await, Ok(round));
+            }
+            IS_COUNTING.set(false);
+            assert_eq!(ALLOCATIONS.get(), 0, "allocations in {rounds} rounds");
+            ping.close();
+            echo.await.expect("no panic");
+        });
     });
 }

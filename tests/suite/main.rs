@@ -57,6 +57,7 @@ mod signals;
 mod stdio;
 mod streams;
 mod support;
+mod sync;
 mod tasks;
 mod tcp;
 mod tcp_options;

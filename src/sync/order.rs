@@ -1,0 +1,127 @@
+//! The orders in which a queue gives its items.
+
+use std::cmp::Ordering;
+use std::collections::{BinaryHeap, VecDeque};
+
+/// An order of items: [`Fifo`], [`Lifo`] or [`SmallestFirst`].
+pub trait Order<T>: sealed::Order<T> {}
+
+impl<T, O: sealed::Order<T>> Order<T> for O {}
+
+mod sealed {
+    pub trait Order<T> {
+        type Store: Default;
+
+        fn push(store: &mut Self::Store, item: T);
+
+        fn pop(store: &mut Self::Store) -> Option<T>;
+
+        fn len(store: &Self::Store) -> usize;
+    }
+}
+
+/// First in, first out.
+#[derive(Clone, Copy, Debug)]
+pub enum Fifo {}
+
+impl<T> sealed::Order<T> for Fifo {
+    type Store = VecDeque<T>;
+
+    fn push(store: &mut VecDeque<T>, item: T) {
+        store.push_back(item);
+    }
+
+    fn pop(store: &mut VecDeque<T>) -> Option<T> {
+        store.pop_front()
+    }
+
+    fn len(store: &VecDeque<T>) -> usize {
+        store.len()
+    }
+}
+
+/// Last in, first out.
+#[derive(Clone, Copy, Debug)]
+pub enum Lifo {}
+
+impl<T> sealed::Order<T> for Lifo {
+    type Store = Vec<T>;
+
+    fn push(store: &mut Vec<T>, item: T) {
+        store.push(item);
+    }
+
+    fn pop(store: &mut Vec<T>) -> Option<T> {
+        store.pop()
+    }
+
+    fn len(store: &Vec<T>) -> usize {
+        store.len()
+    }
+}
+
+/// The smallest first; equal ones in the order in which they were put.
+#[derive(Clone, Copy, Debug)]
+pub enum SmallestFirst {}
+
+/// Items, and the next one's number.
+#[derive(Debug)]
+pub struct Heap<T> {
+    items: BinaryHeap<Numbered<T>>,
+    next: u64,
+}
+
+impl<T: Ord> Default for Heap<T> {
+    fn default() -> Heap<T> {
+        Heap {
+            items: BinaryHeap::new(),
+            next: 0,
+        }
+    }
+}
+
+/// std's heap gives the largest, so these compare the other way round.
+#[derive(Debug)]
+struct Numbered<T> {
+    item: T,
+    number: u64,
+}
+
+impl<T: Ord> Ord for Numbered<T> {
+    fn cmp(&self, other: &Numbered<T>) -> Ordering {
+        let items = other.item.cmp(&self.item);
+        items.then_with(|| other.number.cmp(&self.number))
+    }
+}
+
+impl<T: Ord> PartialOrd for Numbered<T> {
+    fn partial_cmp(&self, other: &Numbered<T>) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl<T: Ord> PartialEq for Numbered<T> {
+    fn eq(&self, other: &Numbered<T>) -> bool {
+        self.cmp(other) == Ordering::Equal
+    }
+}
+
+impl<T: Ord> Eq for Numbered<T> {}
+
+impl<T: Ord> sealed::Order<T> for SmallestFirst {
+    type Store = Heap<T>;
+
+    fn push(store: &mut Heap<T>, item: T) {
+        let number = store.next;
+        store.next += 1;
+        store.items.push(Numbered { item, number });
+    }
+
+    fn pop(store: &mut Heap<T>) -> Option<T> {
+        store.items.pop().map(|numbered| numbered.item)
+    }
+
+    fn len(store: &Heap<T>) -> usize {
+        store.items.len()
+    }
+}
