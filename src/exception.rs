@@ -22,7 +22,11 @@ pub struct Exception {
 enum Cause {
     Panic(Box<dyn Any + Send>),
     Error(io::Error),
+    Failure(BoxError),
 }
+
+/// Any error that somebody may carry elsewhere.
+pub(crate) type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 impl Exception {
     pub(crate) fn task_panic(
@@ -59,6 +63,13 @@ impl Exception {
         }
     }
 
+    pub(crate) fn failure(context: impl Into<String>, error: BoxError) -> Exception {
+        Exception {
+            context: context.into(),
+            cause: Cause::Failure(error),
+        }
+    }
+
     /// What happened to whom.
     pub fn context(&self) -> &str {
         &self.context
@@ -68,7 +79,7 @@ impl Exception {
     pub fn panic_payload(&self) -> Option<&(dyn Any + Send)> {
         match &self.cause {
             Cause::Panic(payload) => Some(&**payload),
-            Cause::Error(_) => None,
+            Cause::Error(_) | Cause::Failure(_) => None,
         }
     }
 
@@ -77,6 +88,16 @@ impl Exception {
         match &self.cause {
             Cause::Panic(_) => None,
             Cause::Error(error) => Some(error),
+            Cause::Failure(error) => error.downcast_ref(),
+        }
+    }
+
+    /// The error of whatever type, if it was none: that of a task which nobody joined, for instance.
+    pub fn error_ref(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match &self.cause {
+            Cause::Panic(_) => None,
+            Cause::Error(error) => Some(error),
+            Cause::Failure(error) => Some(&**error),
         }
     }
 }
@@ -86,6 +107,7 @@ impl fmt::Display for Exception {
         match &self.cause {
             Cause::Panic(payload) => write!(f, "{}: {}", self.context, panic_message(&**payload)),
             Cause::Error(error) => write!(f, "{}: {error}", self.context),
+            Cause::Failure(error) => write!(f, "{}: {error}", self.context),
         }
     }
 }

@@ -28,7 +28,7 @@ use crate::op::Direction;
 use crate::remote::Letterbox;
 use crate::runtime::Settings;
 use crate::sys::Fd;
-use crate::task::{Owner, RawTask, Runnable, TaskId};
+use crate::task::{Cleanups, Owner, RawTask, Runnable, TaskId};
 use crate::time::Instant;
 use crate::timers::{Action, TimerId, Timers};
 use crate::watch::Watcher;
@@ -83,6 +83,7 @@ pub(crate) struct LoopCore {
     pub(crate) watchers: RefCell<HashMap<(Fd, Direction), Watcher>>,
     pub(crate) exception_handler: RefCell<Option<ExceptionHandler>>,
     pub(crate) counters: LoopCounters,
+    pub(crate) cleanups: Cleanups,
     /// Set by `stop`; the loop ends after the current turn.
     pub(crate) stopping: Cell<bool>,
     closed: Cell<bool>,
@@ -119,6 +120,7 @@ impl LoopCore {
             watchers: RefCell::default(),
             exception_handler: RefCell::default(),
             counters: LoopCounters::default(),
+            cleanups: Cleanups::default(),
             stopping: Cell::new(false),
             closed: Cell::new(false),
             current_task: Cell::new(None),
@@ -384,6 +386,18 @@ impl LoopCore {
         // It may hold streams, and those hold this loop.
         let handler = self.exception_handler.take();
         crate::exception::guard("the exception handler's destructor", || drop(handler));
+    }
+
+    /// Cancels every task that does no cleaning up, so that what is to be cleaned up starts.
+    pub(crate) fn cancel_for_cleanup(&self) {
+        let mut place = 0;
+        while place < self.tasks.borrow().capacity() {
+            let task = self.tasks.borrow().get(place).copied();
+            if let Some(task) = task.filter(|task| !task.cleans_up()) {
+                task.cancel_now(self);
+            }
+            place += 1;
+        }
     }
 
     /// A task's destructor may end other tasks but cannot add one: a closed loop cancels at once what is spawned on it.
