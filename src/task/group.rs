@@ -1,8 +1,9 @@
 //! Groups: children that cannot outlive the block that started them.
 //!
 //! A child is a task whose future is wrapped, so that its error or panic reaches the group in the very poll in which it
-//! happens, whether or not anybody is awaiting the group. The first failure cancels the others. The wait is the crew's:
-//! when it is empty, every child has ended and has nothing in the kernel any more.
+//! happens, whether or not anybody is awaiting the group. The first failure cancels the others, at the beginning of the
+//! next turn, so that no error is cut off that was about to be told. The wait is the crew's: when it is empty, every child
+//! has ended and has nothing in the kernel any more.
 
 use std::cell::{Cell, RefCell};
 use std::fmt;
@@ -15,6 +16,7 @@ use std::task::{Context, Poll};
 use super::crew::Crew;
 use super::outcome::{Failure, GroupError, Outcome};
 use super::{Builder, JoinHandle};
+use crate::callback::CallbackCell;
 use crate::exception::guard;
 use crate::loop_core::LoopCore;
 
@@ -23,7 +25,8 @@ use crate::loop_core::LoopCore;
 ///
 /// When this returns, every child has finished, failed or been cancelled, and the kernel has given back everything that
 /// was lent to it. The first failure (an error or a panic of a child, or an error of the body) cancels the other children,
-/// and the body at its next `await`. Every failure is kept: see [`GroupError`].
+/// and the body at its next `await`. Who was ready in the same turn still runs, and every failure is kept: see
+/// [`GroupError`].
 ///
 /// The group gives the body's value if nothing failed. If the body panics, so does this, once the children have ended; what
 /// failed besides is told to the exception handler.
@@ -37,7 +40,7 @@ use crate::loop_core::LoopCore;
 ///
 /// windlass::run(async {
 ///     let sum = task::group(async |group| {
-///         let one = group.spawn(async { 1 });
+///         let one = group.spawn(async { 1u32 });
 ///         let two = group.spawn(async {
 ///             sleep(Duration::from_millis(1)).await;
 ///             Ok::<_, std::io::Error>(2)
@@ -340,13 +343,24 @@ impl State {
         self.crew.spawn(&core, child, name, location)
     }
 
-    fn fail(&self, failure: Failure) {
+    fn fail(self: &Rc<State>, failure: Failure) {
         if self.is_dropped.get() {
             failure.report();
             return;
         }
+        let is_first = self.failures.borrow().is_empty();
         self.failures.borrow_mut().push(failure);
-        self.abort();
+        if !is_first || self.is_aborted.get() {
+            return;
+        }
+        // In the next turn, as in asyncio: who is ready in this one has perhaps an error to tell too.
+        let state = self.clone();
+        match LoopCore::try_current() {
+            Some(core) if !core.is_closed() => {
+                core.call_soon(Rc::new(CallbackCell::new(move || state.abort())));
+            }
+            _ => self.abort(),
+        }
     }
 
     fn abort(&self) {

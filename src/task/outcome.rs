@@ -54,6 +54,28 @@ impl Outcome for Infallible {
     }
 }
 
+/// The type `!`, of blocks that loop for ever or panic, which stable Rust lets nobody name: so it is asked what a function
+/// that has it gives.
+type Never = <fn() -> ! as never::Gives>::Output;
+
+mod never {
+    pub trait Gives {
+        type Output;
+    }
+
+    impl<T> Gives for fn() -> T {
+        type Output = T;
+    }
+}
+
+impl Outcome for Never {
+    type Value = Never;
+
+    fn into_result(self) -> Result<Never, BoxError> {
+        self
+    }
+}
+
 /// Types that cannot fail. A list, because Rust has no way to say "everything but a `Result`".
 macro_rules! values {
     ($($type:ty $(| $($T:ident)+)?;)+) => {$(
