@@ -5,10 +5,10 @@
 //! until the cleanup is over, and so does everybody who waits for it: groups, and the end of the loop.
 
 use std::fmt;
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::io;
 use std::panic::Location;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -64,7 +64,7 @@ where
     let core = LoopCore::current("on_cancel").rc();
     core.cleanups.armed.set(core.cleanups.armed.get() + 1);
     OnCancel {
-        cleanup: Some(cleanup),
+        cleanup: Some(Box::pin(cleanup)),
         within,
         core,
         location: Location::caller(),
@@ -78,8 +78,8 @@ where
     F: Future + 'static,
     F::Output: Outcome,
 {
-    /// `None` once it is decided.
-    cleanup: Option<F>,
+    /// `None` once it is done or not needed. In a box, so that the loop can go on with what was begun.
+    cleanup: Option<Pin<Box<F>>>,
     within: Duration,
     core: Rc<LoopCore>,
     location: &'static Location<'static>,
@@ -95,11 +95,15 @@ where
         drop(self.cleanup.take());
     }
 
-    /// Cleans up here and now, and gives the result. If this is dropped before it is done, the cleanup is cut off with it;
-    /// if it is dropped before it has begun, the loop runs it.
+    /// Cleans up here and now, and gives the result. If this is dropped before it is done, the loop goes on with it.
     pub async fn run(mut self) -> F::Output {
-        let cleanup = self.cleanup.take().expect("it is there until it is decided");
-        cleanup.await
+        let output = poll_fn(|cx| match &mut self.cleanup {
+            Some(cleanup) => cleanup.as_mut().poll(cx),
+            None => unreachable!("it is there until it is done"),
+        })
+        .await;
+        self.cleanup = None;
+        output
     }
 
     /// Runs `work`, and cleans up only if it is not finished: dropped before its end, or panicked.
@@ -153,7 +157,7 @@ where
         };
         let name = Some("cleanup".into());
         // Detached: a panic is told.
-        drop(Crew::for_cleanup().spawn(&self.core, future, name, location));
+        drop(Crew::for_cleanup(&self.core).spawn(&self.core, future, name, location));
     }
 }
 

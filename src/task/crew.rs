@@ -39,13 +39,16 @@ impl Crew {
         Rc::default()
     }
 
-    /// A crew that is dismissed from the beginning: whoever the current task is, it waits for it.
-    pub(super) fn for_cleanup() -> Rc<Crew> {
+    /// A crew that is handed over from the beginning: whichever task of this loop is running waits for it.
+    pub(super) fn for_cleanup(core: &LoopCore) -> Rc<Crew> {
         let crew = Rc::new(Crew {
             cleans_up: true,
             ..Crew::default()
         });
-        crew.be_inherited();
+        let is_running = LoopCore::try_current().is_some_and(|current| std::ptr::eq(current, core));
+        if is_running {
+            crew.be_inherited();
+        }
         crew
     }
 

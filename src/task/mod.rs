@@ -15,7 +15,7 @@
 //!   the loop right before it polls, so a wake during the poll schedules the next one. It counts as a reference.
 //! - `DONE`: the future is gone and will never be polled again. Set once, on the loop's thread, when the task finishes, is
 //!   cancelled, or its loop closes. A wake of a done task does nothing.
-//! - the rest counts references: the loop's list (until `DONE`), the join handle, each waker, each orphan.
+//! - the rest counts references: the loop's list (until `DONE`), the join handle, each waker, each orphan, the crew.
 //!
 //! The memory is freed by whoever clears the last of these, on whatever thread: by then the future and the output, which
 //! may not leave the loop's thread, are gone. They go at the latest with the join handle, which is not `Send`.

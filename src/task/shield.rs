@@ -203,8 +203,9 @@ pub(super) fn tell_of_failures<T: Outcome + 'static>(handles: Vec<(usize, JoinHa
     if running.is_empty() || !is_open {
         return;
     }
-    // Started by nobody: it is to see no task-locals, which would live as long as it does.
-    spawn(watch(running, why));
+    let watcher = spawn(watch(running, why));
+    // It asks for no task-locals, and would keep them for as long as it lives.
+    watcher.raw().locals().take().drop_guarded();
 }
 
 async fn watch<T: Outcome + 'static>(handles: Vec<JoinHandle<T>>, why: &'static str) {

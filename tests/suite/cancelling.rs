@@ -12,6 +12,7 @@ use windlass::task::{self, Builder, CancelToken, on_cancel, shield, yield_now};
 use windlass::time::{Elapsed, Instant, sleep, sleep_until, timeout, timeout_at};
 use windlass::{EventLoop, call_later, counters, spawn};
 
+use crate::groups::in_the_air;
 use crate::panics::{assert_told, told_of};
 use crate::support::{CountDrop, PanicOnDrop, exceptions_of, on_every_driver, pair, poll_with, turns, waker_calling};
 use crate::tasks::{add_one, counter};
@@ -163,26 +164,29 @@ fn cancelling_who_waits_leaves_the_shielded_task_running() {
     on_every_driver(|case| {
         case.run(async {
             let finished = counter();
+            let gate = CancelToken::new();
             let waiter = spawn({
-                let finished = finished.clone();
+                let (finished, gate) = (finished.clone(), gate.clone());
                 async move {
                     shield(async move {
-                        sleep(5 * MS).await;
+                        gate.cancelled().await;
                         add_one(&finished);
                     })
                     .await
                 }
             });
-            sleep(MS).await;
+            turns(3).await;
             waiter.cancel();
             assert!(waiter.await.unwrap_err().is_cancelled());
+            turns(3).await;
             assert_eq!(finished.get(), 0);
-            sleep(10 * MS).await;
+            gate.cancel();
+            turns(3).await;
             assert_eq!(finished.get(), 1);
 
             // Its result can still be had.
             let mut shielded = shield(async {
-                sleep(5 * MS).await;
+                sleep(SECOND).await;
                 Ok::<_, io::Error>("saved")
             });
             assert!(timeout(MS, &mut shielded).await.is_err());
@@ -237,7 +241,7 @@ fn a_handle_that_cancels_on_drop_makes_its_task_wait() {
                     server.read(vec![0; 8]).await.0.map(drop)
                 }
             });
-            sleep(2 * MS).await;
+            in_the_air(1).await;
             let parent = spawn(async move {
                 assert!(timeout(MS, read.cancel_on_drop()).await.is_err());
                 5
@@ -460,6 +464,22 @@ fn what_is_finished_needs_no_cleanup() {
             assert_eq!(on_cancel(SECOND, never()).during(after(1)).await, 1);
             on_cancel(SECOND, never()).disarm();
             assert_eq!(on_cancel(SECOND, async { 7 }).run().await, 7);
+            // Cut off in the middle of it: the loop goes on where it stopped.
+            let steps = counter();
+            let cleanup = on_cancel(SECOND, {
+                let steps = steps.clone();
+                async move {
+                    for _ in 0..3 {
+                        add_one(&steps);
+                        turns(2).await;
+                    }
+                }
+            });
+            let task = spawn(cleanup.run());
+            turns(2).await;
+            task.cancel();
+            assert!(task.await.unwrap_err().is_cancelled());
+            assert_eq!(steps.get(), 3);
             // Cancelled before it began: nothing was written down.
             let task = with_cleanup(SECOND, never());
             task.cancel();

@@ -16,6 +16,7 @@ use windlass::task::{
 use windlass::time::{sleep, timeout};
 use windlass::{JoinHandle, counters, spawn};
 
+use crate::groups::in_the_air;
 use crate::panics::{assert_told, told_of};
 use crate::support::{CountDrop, PanicOnDrop, Random, on_every_driver, pair, poll_once, poll_with, turns};
 use crate::tasks::{add_one, counter};
@@ -226,8 +227,7 @@ fn a_cancelled_gather_cancels_its_tasks_and_waits_for_them() {
                     .await
                 }
             });
-            sleep(5 * MS).await;
-            assert!(counters().in_air >= 3);
+            in_the_air(3).await;
             parent.cancel();
             assert!(parent.await.unwrap_err().is_cancelled());
             assert_eq!((ended.get(), counters().in_air), (3, 0));
