@@ -6,6 +6,7 @@ use std::panic::Location;
 use std::rc::{Rc, Weak};
 
 use crate::loop_core::LoopCore;
+use crate::task::Locals;
 use crate::time::Instant;
 use crate::timers::TimerId;
 
@@ -23,6 +24,8 @@ pub(crate) trait Callback {
 pub(crate) struct CallbackCell<F> {
     function: Cell<Option<F>>,
     location: &'static Location<'static>,
+    /// As in asyncio, a callback runs in the context in which it was scheduled.
+    locals: Cell<Locals>,
 }
 
 impl<F: FnOnce()> CallbackCell<F> {
@@ -31,6 +34,7 @@ impl<F: FnOnce()> CallbackCell<F> {
         CallbackCell {
             function: Cell::new(Some(function)),
             location: Location::caller(),
+            locals: Cell::new(Locals::current()),
         }
     }
 }
@@ -38,12 +42,13 @@ impl<F: FnOnce()> CallbackCell<F> {
 impl<F: FnOnce()> Callback for CallbackCell<F> {
     fn run(&self) {
         if let Some(function) = self.function.take() {
-            function();
+            self.locals.take().run(function);
         }
     }
 
     fn cancel(&self) {
         drop(self.function.take());
+        self.locals.take().drop_guarded();
     }
 
     fn location(&self) -> &'static Location<'static> {

@@ -207,15 +207,38 @@ impl EventLoop {
         self.core.counters()
     }
 
-    /// Cancels every task, waits until the kernel has given everything back, and closes the driver; dropping the loop
-    /// does the same. Afterwards its handles give errors.
+    /// Cancels every task, waits until the kernel has given everything back and what was written down with
+    /// [`on_cancel`](crate::task::on_cancel) is done, and closes the driver; dropping the loop does the same. Afterwards its
+    /// handles give errors.
     pub fn close(self) {
         drop(self);
     }
 }
 
+impl EventLoop {
+    /// Cancels every task, as closing does, while there is still a loop to run what is to be awaited then.
+    fn clean_up(&self) {
+        // Inside of another loop there is nobody to run this one; who is dropped then tells the exception handler.
+        let Ok(_entered) = self.core.enter_to_run() else { return };
+        self.core.cancel_for_cleanup();
+        while self.core.cleanups.running.get() > 0 {
+            if let Err(error) = self.turn_once(LoopCore::next_wait) {
+                crate::exception::report(Exception::error(
+                    "the loop ended before everything was cleaned up",
+                    error,
+                ));
+                return;
+            }
+        }
+    }
+}
+
 impl Drop for EventLoop {
     fn drop(&mut self) {
+        let cleanups = &self.core.cleanups;
+        if cleanups.armed.get() + cleanups.running.get() > 0 {
+            self.clean_up();
+        }
         self.core.close();
     }
 }

@@ -24,7 +24,11 @@ enum Cause {
     Error(io::Error),
     /// The context says it all.
     Nothing,
+    Failure(BoxError),
 }
+
+/// Any error that somebody may carry elsewhere.
+pub(crate) type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 impl Exception {
     pub(crate) fn task_panic(
@@ -68,6 +72,13 @@ impl Exception {
         }
     }
 
+    pub(crate) fn failure(context: impl Into<String>, error: BoxError) -> Exception {
+        Exception {
+            context: context.into(),
+            cause: Cause::Failure(error),
+        }
+    }
+
     /// What happened to whom.
     pub fn context(&self) -> &str {
         &self.context
@@ -77,7 +88,7 @@ impl Exception {
     pub fn panic_payload(&self) -> Option<&(dyn Any + Send)> {
         match &self.cause {
             Cause::Panic(payload) => Some(&**payload),
-            Cause::Error(_) | Cause::Nothing => None,
+            Cause::Error(_) | Cause::Failure(_) | Cause::Nothing => None,
         }
     }
 
@@ -86,6 +97,16 @@ impl Exception {
         match &self.cause {
             Cause::Panic(_) | Cause::Nothing => None,
             Cause::Error(error) => Some(error),
+            Cause::Failure(error) => error.downcast_ref(),
+        }
+    }
+
+    /// The error of whatever type, if it was none: that of a task which nobody joined, for instance.
+    pub fn error_ref(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match &self.cause {
+            Cause::Panic(_) | Cause::Nothing => None,
+            Cause::Error(error) => Some(error),
+            Cause::Failure(error) => Some(&**error),
         }
     }
 }
@@ -96,6 +117,7 @@ impl fmt::Display for Exception {
             Cause::Panic(payload) => write!(f, "{}: {}", self.context, panic_message(&**payload)),
             Cause::Error(error) => write!(f, "{}: {error}", self.context),
             Cause::Nothing => f.write_str(&self.context),
+            Cause::Failure(error) => write!(f, "{}: {error}", self.context),
         }
     }
 }

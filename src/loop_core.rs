@@ -28,7 +28,7 @@ use crate::op::Direction;
 use crate::remote::Letterbox;
 use crate::runtime::Settings;
 use crate::sys::{Duct, Fd};
-use crate::task::{Owner, RawTask, Runnable, TaskId};
+use crate::task::{Cleanups, Owner, RawTask, Runnable, TaskId};
 use crate::time::Instant;
 use crate::timers::{Action, TimerId, Timers};
 use crate::watch::Watcher;
@@ -92,6 +92,7 @@ pub(crate) struct LoopCore {
     pub(crate) times: LoopTimes,
     /// Debug mode: what runs longer than this is told.
     pub(crate) slow: Option<Duration>,
+    pub(crate) cleanups: Cleanups,
     /// Set by `stop`; the loop ends after the current turn.
     pub(crate) stopping: Cell<bool>,
     closed: Cell<bool>,
@@ -134,6 +135,7 @@ impl LoopCore {
             counters: LoopCounters::default(),
             times,
             slow: settings.debug.then_some(settings.slow_callback),
+            cleanups: Cleanups::default(),
             stopping: Cell::new(false),
             closed: Cell::new(false),
             current_task: Cell::new(None),
@@ -424,6 +426,18 @@ impl LoopCore {
         // It may hold streams, and those hold this loop.
         let handler = self.exception_handler.take();
         crate::exception::guard("the exception handler's destructor", || drop(handler));
+    }
+
+    /// Cancels every task that does no cleaning up, so that what is to be cleaned up starts.
+    pub(crate) fn cancel_for_cleanup(&self) {
+        let mut place = 0;
+        while place < self.tasks.borrow().capacity() {
+            let task = self.tasks.borrow().get(place).copied();
+            if let Some(task) = task.filter(|task| !task.cleans_up()) {
+                task.cancel_now(self);
+            }
+            place += 1;
+        }
     }
 
     /// A task's destructor may end other tasks but cannot add one: a closed loop cancels at once what is spawned on it.

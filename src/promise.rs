@@ -13,6 +13,7 @@ use std::task::{Context, Poll, Waker};
 
 use crate::callback::CallbackCell;
 use crate::loop_core::LoopCore;
+use crate::task::Locals;
 
 /// Makes a promise and its placeholder on the current loop.
 ///
@@ -45,7 +46,8 @@ pub fn promise<T: 'static>() -> (Promise<T>, Placeholder<T>) {
 struct State<T> {
     core: Weak<LoopCore>,
     value: Value<T>,
-    callbacks: Vec<DoneCallback<T>>,
+    /// With the context in which each was added.
+    callbacks: Vec<(DoneCallback<T>, Locals)>,
     waker: Option<Waker>,
 }
 
@@ -112,9 +114,9 @@ fn tell<T: 'static>(state: &Rc<RefCell<State<T>>>) {
             }
         }
     };
-    for callback in callbacks {
+    for (callback, locals) in callbacks {
         let view = result.as_ref().map_err(|&abandoned| abandoned);
-        crate::exception::guard("a done-callback", || callback(view));
+        crate::exception::guard("a done-callback", || locals.run(|| callback(view)));
     }
     let (waker, late) = {
         let mut state = state.borrow_mut();
@@ -182,9 +184,10 @@ impl<T> Placeholder<T> {
     /// already. It sees the value before whoever awaits the placeholder takes it; once the value is taken, no callback is
     /// called any more.
     pub fn add_done_callback(&self, callback: impl FnOnce(Result<&T, Abandoned>) + 'static) {
+        let locals = Locals::current();
         let told = {
             let mut state = self.state.borrow_mut();
-            state.callbacks.push(Box::new(callback));
+            state.callbacks.push((Box::new(callback), locals));
             match std::mem::replace(&mut state.value, Value::Lent) {
                 // Back to where the awaiter waits, so that it does not take the value before this callback has seen it.
                 Value::Told(result) => {

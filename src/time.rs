@@ -151,6 +151,43 @@ enum SleepState {
     Over,
 }
 
+impl Sleep {
+    /// Waits until `deadline` instead. Whoever awaits it need not be polled again for that. A sleep that is over begins anew.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use windlass::time::{Instant, sleep};
+    /// windlass::run(async {
+    ///     let mut nap = sleep(Duration::MAX);
+    ///     nap.reset(Instant::now() + Duration::from_millis(1));
+    ///     nap.await;
+    /// })?;
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    pub fn reset(&mut self, deadline: Instant) {
+        let SleepState::Waiting(core, id, _) = self.state.replace(SleepState::Until(deadline)) else {
+            return;
+        };
+        let action = core.timers.borrow_mut().cancel(id);
+        // One that has fired has woken its task, which will poll and wait on.
+        if let Some(action) = action {
+            let id = core.add_timer(deadline, action);
+            self.state.set(SleepState::Waiting(core, id, deadline));
+        }
+    }
+
+    /// When it is over; `None` if it was over before, or if its time has not begun to count.
+    pub fn deadline(&self) -> Option<Instant> {
+        let state = self.state.replace(SleepState::Over);
+        let deadline = match &state {
+            SleepState::Until(deadline) | SleepState::Waiting(_, _, deadline) => Some(*deadline),
+            SleepState::For(_) | SleepState::Over => None,
+        };
+        self.state.set(state);
+        deadline
+    }
+}
+
 impl Future for Sleep {
     type Output = ();
 
@@ -217,7 +254,8 @@ impl fmt::Debug for Sleep {
 /// Gives `future` at most `duration` to finish.
 ///
 /// The future is polled first, so a result that is already there is never lost to the clock. When the time is up the
-/// future is dropped: a read or an accept that is cut off this way loses nothing.
+/// future is dropped: a read or an accept that is cut off this way loses nothing. Of timeouts inside of one another each
+/// gives its own [`Elapsed`]; if both are over at once, it is the inner one's.
 ///
 /// ```
 /// use std::time::Duration;
@@ -249,6 +287,30 @@ pub fn timeout_at<F: Future>(deadline: Instant, future: F) -> Timeout<F> {
 pub struct Timeout<F> {
     future: F,
     sleep: Sleep,
+}
+
+impl<F> Timeout<F> {
+    /// Gives the future until `deadline` instead: asyncio's `Timeout.reschedule`.
+    ///
+    /// ```
+    /// use std::{pin::pin, time::Duration};
+    /// use windlass::{task::join, time::{Instant, sleep, timeout}};
+    /// windlass::run(async {
+    ///     let mut work = pin!(timeout(Duration::from_millis(1), sleep(Duration::from_millis(20))));
+    ///     work.as_mut().reschedule(Instant::now() + Duration::from_secs(60));
+    ///     assert!(work.await.is_ok());
+    /// })?;
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    pub fn reschedule(self: Pin<&mut Self>, deadline: Instant) {
+        // SAFETY: only `sleep` is touched, which is `Unpin`.
+        unsafe { self.get_unchecked_mut() }.sleep.reset(deadline);
+    }
+
+    /// When the time is up; `None` if it has been, or if it has not begun to count.
+    pub fn deadline(&self) -> Option<Instant> {
+        self.sleep.deadline()
+    }
 }
 
 impl<F: Future> Future for Timeout<F> {

@@ -267,8 +267,6 @@ fn an_echoed_datagram_allocates_nothing() {
         }
     });
 }
-    });
-}
 
 /// Without anybody in the way, and, after the first time, with somebody in the line too.
 #[test]

@@ -63,6 +63,10 @@ impl Builder {
         self
     }
 
+    pub(super) fn into_name(self) -> Option<Box<str>> {
+        self.name
+    }
+
     /// Starts the task on the current loop.
     ///
     /// # Panics

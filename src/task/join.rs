@@ -103,6 +103,8 @@ pub struct JoinError {
 
 enum Cause {
     Cancelled,
+    /// A child of a group; the group has the error.
+    Failed,
     /// In a mutex only to make the error `Sync`, so that `?` takes it into other errors.
     Panicked(Mutex<Box<dyn Any + Send>>),
     NotStarted(io::Error),
@@ -111,6 +113,11 @@ enum Cause {
 impl JoinError {
     pub(crate) fn cancelled(id: TaskId) -> JoinError {
         let cause = Cause::Cancelled;
+        JoinError { id, cause }
+    }
+
+    pub(crate) fn failed(id: TaskId) -> JoinError {
+        let cause = Cause::Failed;
         JoinError { id, cause }
     }
 
@@ -127,6 +134,11 @@ impl JoinError {
     /// Whether it was cancelled.
     pub fn is_cancelled(&self) -> bool {
         matches!(self.cause, Cause::Cancelled)
+    }
+
+    /// Whether it is a child of a [`TaskGroup`](super::TaskGroup) that failed or panicked: the group has the error.
+    pub fn is_failed(&self) -> bool {
+        matches!(self.cause, Cause::Failed)
     }
 
     /// Whether it panicked.
@@ -156,6 +168,7 @@ impl fmt::Display for JoinError {
         };
         match &self.cause {
             Cause::Cancelled => write!(f, "{who} was cancelled"),
+            Cause::Failed => write!(f, "{who} failed: its group has the error"),
             Cause::Panicked(payload) => {
                 let payload = payload.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
                 write!(f, "{who} panicked: {}", panic_message(&**payload))

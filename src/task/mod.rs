@@ -15,21 +15,45 @@
 //!   the loop right before it polls, so a wake during the poll schedules the next one. It counts as a reference.
 //! - `DONE`: the future is gone and will never be polled again. Set once, on the loop's thread, when the task finishes, is
 //!   cancelled, or its loop closes. A wake of a done task does nothing.
-//! - the rest counts references: the loop's list (until `DONE`), the join handle, each waker, each orphan.
+//! - the rest counts references: the loop's list (until `DONE`), the join handle, each waker, each orphan, the crew.
 //!
 //! The memory is freed by whoever clears the last of these, on whatever thread: by then the future and the output, which
 //! may not leave the loop's thread, are gone. They go at the latest with the join handle, which is not `Send`.
 
 mod builder;
+mod bundle;
+mod cancel;
+mod cleanup;
+mod crew;
+mod gather;
+mod group;
 mod join;
+mod join_all;
+mod local;
+mod outcome;
 mod raw;
+mod shield;
+mod tuple;
+mod wait;
 mod yield_now;
 
 use std::fmt;
 
 pub use builder::{Builder, spawn};
+pub use cancel::{CancelToken, Cancelled, DropGuard};
+pub(crate) use cleanup::Cleanups;
+pub use cleanup::{OnCancel, on_cancel};
+pub use gather::{Gather, TaskError, gather};
+pub use group::{GroupHandle, TaskGroup, group};
 pub use join::{JoinError, JoinHandle};
+pub use join_all::{AsCompleted, JoinAll, Race, TryJoinAll, as_completed, join_all, race, try_join_all};
+pub(crate) use local::Locals;
+pub use local::{Scope, TaskLocal};
+pub use outcome::{Failure, GroupError, Outcome};
 pub(crate) use raw::{Owner, RawTask, Reason, Runnable, spawn_unchecked};
+pub use shield::{CancelOnDrop, Shield, shield};
+pub use tuple::{Either, Join, JoinTuple, TryJoin, TryJoinTuple, join, select, try_join};
+pub use wait::{Wait, WaitFor, Waited, wait, wait_until};
 pub use yield_now::{YieldNow, yield_now};
 
 use crate::loop_core::LoopCore;

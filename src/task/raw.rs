@@ -14,7 +14,9 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 use std::task::{Context, Poll, RawWaker, RawWakerVTable, Waker};
 
 use super::TaskId;
+use super::crew::Seat;
 use super::join::{JoinError, JoinHandle};
+use super::local::Locals;
 use crate::dump::Waiting;
 use crate::exception::{Exception, guard, report};
 use crate::loop_core::{LoopCore, Mail, Ready};
@@ -47,6 +49,8 @@ pub(crate) struct Header {
     /// Where the loop's list keeps this task; meaningful until `DONE`.
     place: Cell<usize>,
     cancel_requested: Cell<bool>,
+    /// It ends because it failed, which its group knows, and not because it was cancelled.
+    failed: Cell<bool>,
     /// Whether a join handle exists.
     joinable: Cell<bool>,
     /// Flights that this task left behind and that are still in the air.
@@ -57,6 +61,11 @@ pub(crate) struct Header {
     waits_for: Cell<Option<Reason>>,
     /// Who awaits the join handle. Empty once the task is done and its orphans have landed.
     join_waker: Cell<Option<Waker>>,
+    /// Its place among those whom somebody waits for. Empty once the task is done and its orphans have landed, so that it is
+    /// never dropped on another thread.
+    seat: Cell<Option<Seat>>,
+    /// Its task-locals. Empty once the task is done, for the same reason.
+    locals: Cell<Locals>,
 }
 
 /// A task with its future. `repr(C)`, so that a pointer to it is a pointer to its header.
@@ -126,7 +135,12 @@ impl<F: Future> Task<F> {
         // SAFETY: the vtable's contract.
         let stage = unsafe { Self::stage(task) };
         guard("a cancelled task's destructor", || *stage = Stage::Empty);
-        *stage = Stage::Finished(Err(JoinError::cancelled(RawTask(task).id())));
+        let raw = RawTask(task);
+        let error = match raw.header().failed.get() {
+            true => JoinError::failed(raw.id()),
+            false => JoinError::cancelled(raw.id()),
+        };
+        *stage = Stage::Finished(Err(error));
     }
 
     unsafe fn take_output(task: NonNull<Header>, out: *mut ()) {
@@ -180,11 +194,14 @@ pub(crate) unsafe fn spawn_unchecked<F: Future>(
             spawned_at,
             place: Cell::new(0),
             cancel_requested: Cell::new(false),
+            failed: Cell::new(false),
             joinable: Cell::new(true),
             orphans: Cell::new(0),
             polled_at: Cell::new(None),
             waits_for: Cell::new(None),
             join_waker: Cell::new(None),
+            seat: Cell::new(None),
+            locals: Cell::new(Locals::current()),
         },
         stage: UnsafeCell::new(Stage::Running(future)),
     });
@@ -291,6 +308,46 @@ impl RawTask {
         self.schedule();
     }
 
+    /// Asks the task that is being polled to end as a failed one once it suspends. Loop's thread.
+    pub(crate) fn fail(self) {
+        let header = self.header();
+        header.failed.set(true);
+        header.cancel_requested.set(true);
+    }
+
+    /// The task-locals of a task that is not done. Loop's thread.
+    #[inline]
+    pub(crate) fn locals(&self) -> &Cell<Locals> {
+        &self.header().locals
+    }
+
+    /// Gives a task that was just spawned its seat, which is dropped when the task is finished. Loop's thread.
+    pub(super) fn take_seat(self, seat: Seat) {
+        debug_assert!(!self.has_seat());
+        match self.is_finished() {
+            true => drop(seat),
+            false => self.header().seat.set(Some(seat)),
+        }
+    }
+
+    fn has_seat(self) -> bool {
+        self.with_seat(|seat| seat.is_some())
+    }
+
+    /// Whether it runs what was to be done after a cancel. Loop's thread.
+    pub(crate) fn cleans_up(self) -> bool {
+        self.with_seat(|seat| seat.is_some_and(Seat::cleans_up))
+    }
+
+    /// Shows the seat, if it has one. What looks at it runs no foreign code. Loop's thread.
+    pub(super) fn with_seat<R>(self, look: impl FnOnce(Option<&Seat>) -> R) -> R {
+        let cell = &self.header().seat;
+        let seat = cell.take();
+        let result = look(seat.as_ref());
+        cell.set(seat);
+        result
+    }
+
     /// Ends a task that is not being polled, here and now. Loop's thread.
     pub(crate) fn cancel_now(self, core: &LoopCore) {
         if self.header().state.load(Acquire) & DONE != 0 {
@@ -312,16 +369,19 @@ impl RawTask {
         if !header.joinable.get() {
             self.drop_output();
         }
-        let waker = match header.orphans.get() {
-            0 => header.join_waker.take(),
-            _ => None,
+        let (waker, seat) = match header.orphans.get() {
+            0 => (header.join_waker.take(), header.seat.take()),
+            _ => (None, None),
         };
+        let locals = header.locals.take();
         // Sets `DONE` and gives up the list's reference in one step.
         let old = header.state.fetch_add(DONE.wrapping_sub(REF), AcqRel);
         self.free_if_last(old.wrapping_add(DONE).wrapping_sub(REF));
         if let Some(waker) = waker {
             guard("a waker", || waker.wake());
         }
+        drop(seat);
+        locals.drop_guarded();
     }
 
     fn drop_output(self) {
@@ -452,15 +512,42 @@ impl Drop for Owner {
     fn drop(&mut self) {
         let header = self.0.header();
         header.orphans.set(header.orphans.get() - 1);
-        let waker = match self.0.is_finished() {
-            true => header.join_waker.take(),
-            false => None,
+        let (waker, seat) = match self.0.is_finished() {
+            true => (header.join_waker.take(), header.seat.take()),
+            false => (None, None),
         };
         // The task may be gone after this.
         self.0.drop_ref();
         if let Some(waker) = waker {
             guard("a waker", || waker.wake());
         }
+        drop(seat);
+    }
+}
+
+impl Owner {
+    pub(super) fn task(&self) -> RawTask {
+        self.0
+    }
+}
+
+/// A counted reference to a task, for whoever may cancel it but not join it. Loop's thread.
+pub(crate) struct TaskRef(RawTask);
+
+impl TaskRef {
+    pub(super) fn new(task: RawTask) -> TaskRef {
+        task.clone_ref();
+        TaskRef(task)
+    }
+
+    pub(super) fn cancel(&self) {
+        self.0.cancel();
+    }
+}
+
+impl Drop for TaskRef {
+    fn drop(&mut self) {
+        self.0.drop_ref();
     }
 }
 

@@ -15,6 +15,8 @@ mod blocking;
 mod blocking_loop;
 mod bytes;
 mod cancel;
+mod cancel_points;
+mod cancelling;
 mod child;
 #[cfg(target_os = "linux")]
 mod choice;
@@ -34,8 +36,11 @@ mod files;
 mod files_abandoned;
 #[cfg(target_os = "linux")]
 mod files_linux;
+mod groups;
 mod insight;
+mod joining;
 mod lines;
+mod locals;
 mod neighbours;
 mod numbers;
 mod panics;

@@ -1,0 +1,392 @@
+//! What a task's output means: a value, or a failure.
+
+use std::any::Any;
+use std::convert::Infallible;
+use std::error::Error;
+use std::fmt;
+use std::panic::Location;
+
+use super::TaskId;
+use crate::exception::{BoxError, Exception, panic_message, report};
+
+/// What a child of a group may give: a `Result`, whose error is a failure, or something that cannot fail.
+///
+/// It is there for `()`, `Result`, `Option`, numbers, strings and the like. For a type of your own, say that it is a value:
+///
+/// ```
+/// struct Answer(u32);
+///
+/// impl windlass::task::Outcome for Answer {
+///     type Value = Answer;
+///
+///     fn into_result(self) -> Result<Answer, Box<dyn std::error::Error + Send + Sync>> {
+///         Ok(self)
+///     }
+/// }
+///
+/// windlass::run(async {
+///     let answer = windlass::task::group(async |_| Answer(42)).await.unwrap();
+///     assert_eq!(answer.0, 42);
+/// })?;
+/// # Ok::<(), std::io::Error>(())
+/// ```
+pub trait Outcome: Sized {
+    /// What there is if it went well.
+    type Value: 'static;
+
+    /// The value, or the error.
+    fn into_result(self) -> Result<Self::Value, Box<dyn Error + Send + Sync>>;
+}
+
+impl<T: 'static, E: Into<BoxError>> Outcome for Result<T, E> {
+    type Value = T;
+
+    fn into_result(self) -> Result<T, BoxError> {
+        self.map_err(Into::into)
+    }
+}
+
+impl Outcome for Infallible {
+    type Value = Infallible;
+
+    fn into_result(self) -> Result<Infallible, BoxError> {
+        match self {}
+    }
+}
+
+/// The type `!`, of blocks that loop for ever or panic, which stable Rust lets nobody name: so it is asked what a function
+/// that has it gives.
+type Never = <fn() -> ! as never::Gives>::Output;
+
+mod never {
+    pub trait Gives {
+        type Output;
+    }
+
+    impl<T> Gives for fn() -> T {
+        type Output = T;
+    }
+}
+
+impl Outcome for Never {
+    type Value = Never;
+
+    fn into_result(self) -> Result<Never, BoxError> {
+        self
+    }
+}
+
+/// Types that cannot fail. A list, because Rust has no way to say "everything but a `Result`".
+macro_rules! values {
+    ($($type:ty $(| $($T:ident)+)?;)+) => {$(
+        impl$(<$($T: 'static),+>)? Outcome for $type {
+            type Value = Self;
+
+            fn into_result(self) -> Result<Self, BoxError> {
+                Ok(self)
+            }
+        }
+    )+};
+}
+
+values! {
+    (); bool; char; String; &'static str;
+    u8; u16; u32; u64; u128; usize; i8; i16; i32; i64; i128; isize; f32; f64;
+    Option<T> | T; Vec<T> | T; Box<T> | T; std::rc::Rc<T> | T; std::sync::Arc<T> | T;
+    (A,) | A; (A, B) | A B; (A, B, C) | A B C; (A, B, C, D) | A B C D;
+    std::time::Duration; crate::time::Instant;
+}
+
+/// How one child of a group, or its body, failed.
+///
+/// ```
+/// windlass::run(async {
+///     let group = windlass::task::TaskGroup::new();
+///     group.spawn(async { Err::<(), _>("no such page") });
+///     let error = group.join().await.unwrap_err();
+///     let failure = &error.failures()[0];
+///     assert!(failure.task().is_some());
+///     assert_eq!(failure.error().unwrap().to_string(), "no such page");
+/// })?;
+/// # Ok::<(), std::io::Error>(())
+/// ```
+pub struct Failure {
+    who: Who,
+    cause: Cause,
+}
+
+enum Who {
+    Body,
+    Task {
+        id: TaskId,
+        name: Option<Box<str>>,
+        spawned_at: &'static Location<'static>,
+    },
+}
+
+enum Cause {
+    Error(BoxError),
+    /// In a mutex only to make the failure `Sync`, so that `?` takes it into other errors.
+    Panic(std::sync::Mutex<Box<dyn Any + Send>>),
+}
+
+impl Failure {
+    pub(super) fn of_body(error: BoxError) -> Failure {
+        Failure {
+            who: Who::Body,
+            cause: Cause::Error(error),
+        }
+    }
+
+    pub(super) fn of_task(
+        id: TaskId,
+        name: Option<&str>,
+        spawned_at: &'static Location<'static>,
+        cause: Result<BoxError, Box<dyn Any + Send>>,
+    ) -> Failure {
+        let name = name.map(Into::into);
+        Failure {
+            who: Who::Task { id, name, spawned_at },
+            cause: match cause {
+                Ok(error) => Cause::Error(error),
+                Err(payload) => Cause::Panic(std::sync::Mutex::new(payload)),
+            },
+        }
+    }
+
+    /// The child's number; `None` if the group's body failed.
+    pub fn task(&self) -> Option<TaskId> {
+        match self.who {
+            Who::Body => None,
+            Who::Task { id, .. } => Some(id),
+        }
+    }
+
+    /// The child's name, if it was given one.
+    pub fn name(&self) -> Option<&str> {
+        match &self.who {
+            Who::Body => None,
+            Who::Task { name, .. } => name.as_deref(),
+        }
+    }
+
+    /// Where the child was spawned; `None` if the group's body failed.
+    pub fn spawned_at(&self) -> Option<&'static Location<'static>> {
+        match self.who {
+            Who::Body => None,
+            Who::Task { spawned_at, .. } => Some(spawned_at),
+        }
+    }
+
+    /// The error; `None` if it was a panic.
+    pub fn error(&self) -> Option<&(dyn Error + 'static)> {
+        match &self.cause {
+            Cause::Error(error) => Some(&**error),
+            Cause::Panic(_) => None,
+        }
+    }
+
+    /// The error, if it is of this type.
+    pub fn downcast_ref<E: Error + 'static>(&self) -> Option<&E> {
+        self.error()?.downcast_ref()
+    }
+
+    /// Whether it was a panic.
+    pub fn is_panic(&self) -> bool {
+        matches!(self.cause, Cause::Panic(_))
+    }
+
+    /// The error, to be handed on; a panic's payload, for [`std::panic::resume_unwind`], if that is what it was.
+    pub fn into_error(self) -> Result<Box<dyn Error + Send + Sync>, Box<dyn Any + Send>> {
+        match self.cause {
+            Cause::Error(error) => Ok(error),
+            Cause::Panic(payload) => Err(payload.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner())),
+        }
+    }
+
+    /// Nobody will ask for it: the exception handler is told.
+    pub(super) fn report(self) {
+        let context = format!("{} of a group that nobody joined", self.who);
+        match self.into_error() {
+            Ok(error) => report(Exception::failure(format!("{context} failed"), error)),
+            Err(payload) => report(Exception::panic(&context, payload)),
+        }
+    }
+
+    /// Writes it and what it consists of, each line after the first behind `indent`.
+    fn write_tree(&self, f: &mut fmt::Formatter<'_>, indent: &str) -> fmt::Result {
+        match &self.cause {
+            Cause::Error(error) => {
+                write!(f, "{}: ", self.who)?;
+                write_error(f, &**error, indent)
+            }
+            Cause::Panic(payload) => {
+                let payload = payload.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+                write!(f, "{} panicked: {}", self.who, panic_message(&**payload))
+            }
+        }
+    }
+}
+
+/// An error, its sources below it, and the branches of a group, wherever in that chain one is.
+fn write_error(f: &mut fmt::Formatter<'_>, error: &(dyn Error + 'static), indent: &str) -> fmt::Result {
+    if let Some(group) = error.downcast_ref::<GroupError>() {
+        return group.write_tree(f, indent);
+    }
+    // What has several lines stays in its column.
+    let text = error.to_string();
+    for (line, part) in text.lines().enumerate() {
+        if line > 0 {
+            write!(f, "\n{indent}")?;
+        }
+        f.write_str(part)?;
+    }
+    match error.source() {
+        Some(source) => {
+            write!(f, "\n{indent}└─ because: ")?;
+            write_error(f, source, &format!("{indent}   "))
+        }
+        None => Ok(()),
+    }
+}
+
+impl fmt::Display for Who {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Who::Body => f.write_str("the body"),
+            Who::Task { id, name: None, .. } => write!(f, "task {id}"),
+            Who::Task {
+                id, name: Some(name), ..
+            } => write!(f, "task {id} '{name}'"),
+        }
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.write_tree(f, "")
+    }
+}
+
+impl fmt::Debug for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Failure({self})")
+    }
+}
+
+/// Everything that went wrong in a group, in the order in which it did: asyncio's `ExceptionGroup`.
+///
+/// It prints as a tree, with groups inside of groups as its branches:
+///
+/// ```
+/// use windlass::task;
+/// windlass::run(async {
+///     let error = task::group(async |group| {
+///         task::Builder::new().name("mirrors").spawn_in(group, task::group(async |mirrors| {
+///             mirrors.spawn(async { Err::<(), _>("no route to host") });
+///         }));
+///     });
+///     let text = error.await.unwrap_err().to_string();
+///     assert_eq!(text, "1 task of the group failed\n\
+///                       └─ task 2 'mirrors': 1 task of the group failed\n   \
+///                          └─ task 3: no route to host");
+/// })?;
+/// # Ok::<(), std::io::Error>(())
+/// ```
+pub struct GroupError {
+    failures: Vec<Failure>,
+}
+
+impl GroupError {
+    pub(super) fn new(failures: Vec<Failure>) -> GroupError {
+        GroupError { failures }
+    }
+
+    /// Whether nothing failed: somebody called [`TaskGroup::cancel`](super::TaskGroup::cancel) before the body had a result.
+    pub fn is_cancelled(&self) -> bool {
+        self.failures.is_empty()
+    }
+
+    /// What failed; the first is what made the others be cancelled.
+    pub fn failures(&self) -> &[Failure] {
+        &self.failures
+    }
+
+    /// What failed, as an iterator.
+    pub fn iter(&self) -> std::slice::Iter<'_, Failure> {
+        self.failures.iter()
+    }
+
+    /// Every single failure, those of groups inside of this one too, but not those groups themselves.
+    pub fn leaves(&self) -> Vec<&Failure> {
+        let mut leaves = Vec::new();
+        for failure in &self.failures {
+            match failure.downcast_ref::<GroupError>() {
+                Some(group) => leaves.extend(group.leaves()),
+                None => leaves.push(failure),
+            }
+        }
+        leaves
+    }
+
+    fn write_tree(&self, f: &mut fmt::Formatter<'_>, indent: &str) -> fmt::Result {
+        let body = self.failures.iter().any(|failure| matches!(failure.who, Who::Body));
+        match (self.failures.len() - usize::from(body), body) {
+            (0, false) => f.write_str("the group was cancelled")?,
+            (0, true) => f.write_str("the body of the group failed")?,
+            (1, false) => f.write_str("1 task of the group failed")?,
+            (1, true) => f.write_str("the body of the group and 1 task failed")?,
+            (tasks, false) => write!(f, "{tasks} tasks of the group failed")?,
+            (tasks, true) => write!(f, "the body of the group and {tasks} tasks failed")?,
+        }
+        for (place, failure) in self.failures.iter().enumerate() {
+            let (branch, below) = match place + 1 == self.failures.len() {
+                true => ("└─ ", "   "),
+                false => ("├─ ", "│  "),
+            };
+            write!(f, "\n{indent}{branch}")?;
+            failure.write_tree(f, &format!("{indent}{below}"))?;
+        }
+        Ok(())
+    }
+}
+
+impl IntoIterator for GroupError {
+    type Item = Failure;
+    type IntoIter = std::vec::IntoIter<Failure>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.failures.into_iter()
+    }
+}
+
+impl<'a> IntoIterator for &'a GroupError {
+    type Item = &'a Failure;
+    type IntoIter = std::slice::Iter<'a, Failure>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.failures.iter()
+    }
+}
+
+impl fmt::Display for GroupError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.write_tree(f, "")
+    }
+}
+
+/// As `Display`: so `unwrap` and a `main` that gives the error show the tree.
+impl fmt::Debug for GroupError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.write_tree(f, "")
+    }
+}
+
+/// Its source is not one of the failures, which it prints itself.
+impl Error for GroupError {}
+
+impl From<GroupError> for std::io::Error {
+    fn from(error: GroupError) -> std::io::Error {
+        std::io::Error::other(error)
+    }
+}

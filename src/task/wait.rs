@@ -1,0 +1,180 @@
+//! Waiting for some of many, and keeping the rest: asyncio's `wait`.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use super::bundle::Bundle;
+use super::join_all::fmt_bundle;
+use crate::time::{Instant, Sleep, sleep, sleep_until};
+
+/// Until when [`wait`] waits.
+///
+/// ```
+/// use windlass::{spawn, task::{WaitFor, wait}};
+/// windlass::run(async {
+///     let tasks = [spawn(std::future::pending()), spawn(async { 7 })];
+///     let mut waited = wait(tasks, WaitFor::First).await;
+///     let (place, result) = waited.done.pop().unwrap();
+///     assert_eq!((place, result.unwrap()), (1, 7));
+///     assert_eq!(waited.pending.len(), 1);
+/// })?;
+/// # Ok::<(), std::io::Error>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WaitFor {
+    /// Until one is done.
+    First,
+    /// Until one has given an `Err`, or all are done. Of a task's handle that is a panic or a cancel; if errors of what it
+    /// gives are meant too, see [`wait_until`].
+    FirstError,
+    /// Until all are done.
+    All,
+}
+
+/// Waits for some of the futures, and gives the rest back: asyncio's `wait`. Nobody is cancelled.
+///
+/// They are what can be moved: tasks' handles, or futures in a `Pin<Box<_>>`. Dropping this drops them, which detaches
+/// tasks; to wait for a limited time only, and keep them, use [`Wait::within`].
+///
+/// ```
+/// use std::time::Duration;
+/// use windlass::{spawn, task::{WaitFor, wait}, time::sleep};
+/// windlass::run(async {
+///     let tasks = [1, 3600].map(|seconds| spawn(sleep(Duration::from_secs(seconds))));
+///     let waited = wait(tasks, WaitFor::All).within(Duration::from_millis(5)).await;
+///     assert_eq!((waited.done.len(), waited.pending.len()), (0, 2));
+///     for (_, task) in waited.pending {
+///         task.cancel();
+///     }
+/// })?;
+/// # Ok::<(), std::io::Error>(())
+/// ```
+pub fn wait<I, T, E>(futures: I, until: WaitFor) -> Wait<I::Item>
+where
+    I: IntoIterator,
+    I::Item: Future<Output = Result<T, E>> + Unpin,
+{
+    wait_until(futures, move |result: &Result<T, E>| match until {
+        WaitFor::First => true,
+        WaitFor::FirstError => result.is_err(),
+        WaitFor::All => false,
+    })
+}
+
+/// Waits until a future is done whose output `is_enough`, or until all are done: the general form of [`wait`].
+///
+/// ```
+/// use windlass::{spawn, task::wait_until};
+/// windlass::run(async {
+///     let tasks = ["1", "x", "2"].map(|text| spawn(async { text.parse::<u8>() }));
+///     // Panics, cancels, and errors of what the tasks give.
+///     let waited = wait_until(tasks, |result| !matches!(result, Ok(Ok(_)))).await;
+///     assert_eq!(waited.done.last().unwrap().0, 1);
+/// })?;
+/// # Ok::<(), std::io::Error>(())
+/// ```
+pub fn wait_until<I, P>(futures: I, is_enough: P) -> Wait<I::Item>
+where
+    I: IntoIterator,
+    I::Item: Future + Unpin,
+    P: FnMut(&<I::Item as Future>::Output) -> bool + 'static,
+{
+    Wait {
+        bundle: Bundle::new(futures),
+        is_enough: Box::new(is_enough),
+        enough: false,
+        done: Vec::new(),
+        deadline: None,
+    }
+}
+
+/// The future of [`wait`] and [`wait_until`].
+#[must_use = "nothing is waited for until this is awaited"]
+pub struct Wait<F: Future> {
+    bundle: Bundle<F>,
+    is_enough: Predicate<F::Output>,
+    enough: bool,
+    done: Vec<(usize, F::Output)>,
+    deadline: Option<Sleep>,
+}
+
+type Predicate<T> = Box<dyn FnMut(&T) -> bool>;
+
+/// Outputs are not pinned, and futures lie in a box.
+impl<F: Future> Unpin for Wait<F> {}
+
+impl<F: Future> Wait<F> {
+    /// Waits for at most `duration`, and gives then what is done.
+    pub fn within(mut self, duration: Duration) -> Wait<F> {
+        self.deadline = Some(sleep(duration));
+        self
+    }
+
+    /// Waits until `deadline` at the latest, and gives then what is done.
+    pub fn until(mut self, deadline: Instant) -> Wait<F> {
+        self.deadline = Some(sleep_until(deadline));
+        self
+    }
+}
+
+impl<F: Future + Unpin> Future for Wait<F> {
+    type Output = Waited<F>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Waited<F>> {
+        let this = &mut *self;
+        // Everything that is done now is taken, also when the first of it was enough.
+        while let Poll::Ready(next) = this.bundle.poll_next(cx) {
+            let Some((number, output)) = next else {
+                this.enough = true;
+                break;
+            };
+            this.enough |= (this.is_enough)(&output);
+            this.done.push((number, output));
+        }
+        let is_late = |sleep: &mut Sleep| Pin::new(sleep).poll(cx).is_ready();
+        if !this.enough && !this.deadline.as_mut().is_some_and(is_late) {
+            return Poll::Pending;
+        }
+        Poll::Ready(Waited {
+            done: std::mem::take(&mut this.done),
+            pending: this.bundle.take_rest(),
+        })
+    }
+}
+
+impl<F: Future> fmt::Debug for Wait<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt_bundle("Wait", &self.bundle, f)
+    }
+}
+
+/// What [`wait`] gives: who is done and who is not, each with its place among the futures.
+///
+/// ```
+/// use windlass::{spawn, task::{WaitFor, wait}};
+/// windlass::run(async {
+///     let waited = wait([spawn(async { 1 }), spawn(async { 2 })], WaitFor::All).await;
+///     assert_eq!(waited.done.len(), 2);
+///     assert!(waited.pending.is_empty());
+/// })?;
+/// # Ok::<(), std::io::Error>(())
+/// ```
+#[must_use = "the tasks that are not done are in here; dropping it detaches them"]
+pub struct Waited<F: Future> {
+    /// In the order in which they were done.
+    pub done: Vec<(usize, F::Output)>,
+    /// In their old order; they can be awaited on.
+    pub pending: Vec<(usize, F)>,
+}
+
+impl<F: Future> fmt::Debug for Waited<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Waited")
+            .field("done", &self.done.len())
+            .field("pending", &self.pending.len())
+            .finish()
+    }
+}
