@@ -24,6 +24,8 @@ pub(crate) struct Descriptor {
     pub(crate) write: Lane,
     /// The number was given away and is no longer ours to close.
     released: Cell<bool>,
+    /// The peer is to be told that what is under way is lost.
+    pub(crate) ends_with_reset: Cell<bool>,
     /// Closing it waits until what was written has arrived.
     lingers: Cell<bool>,
 }
@@ -49,10 +51,18 @@ impl Descriptor {
 
 impl Drop for Descriptor {
     fn drop(&mut self) {
-        if self.released.get() || (self.lingers.get() && self.close_elsewhere()) {
+        let fd = self.fd;
+        if self.released.get() {
             return;
         }
-        let _ = self.core.control(Control::Close { fd: self.fd });
+        if self.ends_with_reset.get() {
+            let _ = self.core.control(Control::Reset { fd });
+            return;
+        }
+        if self.lingers.get() && self.close_elsewhere() {
+            return;
+        }
+        let _ = self.core.control(Control::Close { fd });
     }
 }
 
@@ -70,6 +80,7 @@ impl OwnedDescriptor {
             read: Lane::default(),
             write: Lane::default(),
             released: Cell::new(false),
+            ends_with_reset: Cell::new(false),
             lingers: Cell::new(false),
         });
         OwnedDescriptor { descriptor }

@@ -4,13 +4,15 @@
 //! through them. What else a task waits for (a lock, a queue, another task) says so itself when it returns `Pending`.
 
 use std::fmt;
+use std::io;
 use std::panic::Location;
 use std::time::Duration;
 
 use crate::event_loop::EventLoop;
 use crate::loop_core::LoopCore;
+use crate::signal::{SignalKind, signal};
 use crate::sys::Fd;
-use crate::task::TaskId;
+use crate::task::{Builder, JoinHandle, TaskId};
 use crate::timers::Action;
 
 /// Every task of a loop, and what it waits for: see [`EventLoop::dump`]. Its `Display` is a table.
@@ -158,6 +160,66 @@ impl EventLoop {
 #[track_caller]
 pub fn dump() -> Dump {
     LoopCore::current("dump").dump()
+}
+
+/// Gives a dump of the current loop to `tell` each time a signal comes, until the guard is dropped.
+///
+/// A loop that is stuck in one task hears no signal either: [debug mode](crate::Builder::debug) tells of that.
+///
+/// ```
+/// use windlass::signal::SignalKind;
+/// windlass::run(async {
+///     // From now on `kill -USR1` shows what every task waits for.
+///     let _guard = windlass::dump_on(SignalKind::user_defined1(), |dump| eprintln!("{dump}"))?;
+///     Ok::<(), std::io::Error>(())
+/// })??;
+/// # Ok::<(), std::io::Error>(())
+/// ```
+///
+/// # Errors
+///
+/// Those of [`signal`](crate::signal::signal()).
+///
+/// # Panics
+///
+/// Outside of a loop.
+#[track_caller]
+pub fn dump_on(kind: SignalKind, mut tell: impl FnMut(&Dump) + 'static) -> io::Result<DumpGuard> {
+    let mut signal = signal(kind)?;
+    let task = Builder::new().name("dump on a signal").spawn(async move {
+        while signal.recv().await.is_some() {
+            tell(&dump());
+        }
+    });
+    Ok(DumpGuard { task })
+}
+
+/// For as long as it is kept, a signal gives dumps: see [`dump_on`].
+///
+/// ```
+/// use windlass::signal::SignalKind;
+/// windlass::run(async {
+///     let guard = windlass::dump_on(SignalKind::user_defined2(), |dump| eprintln!("{dump}"))?;
+///     drop(guard); // and no more
+///     Ok::<(), std::io::Error>(())
+/// })??;
+/// # Ok::<(), std::io::Error>(())
+/// ```
+#[must_use = "a signal gives dumps only while the guard is kept"]
+pub struct DumpGuard {
+    task: JoinHandle<()>,
+}
+
+impl Drop for DumpGuard {
+    fn drop(&mut self) {
+        self.task.cancel();
+    }
+}
+
+impl fmt::Debug for DumpGuard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DumpGuard").field("task", &self.task.id()).finish()
+    }
 }
 
 impl fmt::Display for Dump {

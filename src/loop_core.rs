@@ -81,6 +81,10 @@ pub(crate) struct LoopCore {
     blocking_shutdown: Shutdown,
     /// Foreign descriptors, and whom to call.
     pub(crate) watchers: RefCell<HashMap<(Fd, Direction), Watcher>>,
+    /// The standard streams, as far as they were used.
+    pub(crate) stdio: crate::io::stdio::Streams,
+    /// Who listens to signals on this loop.
+    pub(crate) signals: RefCell<Weak<crate::signal::Room>>,
     /// Empty ducts for copies, kept for the next.
     pub(crate) ducts: RefCell<Vec<Duct>>,
     pub(crate) exception_handler: RefCell<Option<ExceptionHandler>>,
@@ -123,6 +127,8 @@ impl LoopCore {
             uncarried: RefCell::default(),
             blocking_shutdown: settings.blocking_shutdown,
             watchers: RefCell::default(),
+            stdio: Default::default(),
+            signals: RefCell::default(),
             ducts: RefCell::default(),
             exception_handler: RefCell::default(),
             counters: LoopCounters::default(),
@@ -380,6 +386,7 @@ impl LoopCore {
         self.tell_pending_tasks();
         self.cancel_tasks();
         self.drop_watchers();
+        self.drop_stdio();
         self.drop_scheduled();
         let landed_all = self.land_everything();
         for item in self.letterbox.close() {

@@ -158,3 +158,59 @@ fn a_managed_echo_allocates_nothing() {
 fn an_echo_with_a_lent_buffer_allocates_nothing() {
     on_every_kernel_driver(|case| measure(case, Lent(Vec::with_capacity(4096))));
 }
+
+/// Echoes, and counts from the end of the warm-up to the last message.
+struct CallbackEcho {
+    transport: Option<windlass::protocol::Transport>,
+    left: usize,
+    done: windlass::Promise<()>,
+}
+
+impl windlass::protocol::Protocol for CallbackEcho {
+    fn connection_made(&mut self, transport: windlass::protocol::Transport) {
+        self.transport = Some(transport);
+    }
+
+    fn data_received(&mut self, data: &[u8]) {
+        assert_eq!(data, MESSAGE);
+        self.left -= 1;
+        if self.left == 0 {
+            IS_COUNTING.set(false);
+            let _ = self.done.resolve(());
+        }
+        if self.left == rounds() {
+            ALLOCATIONS.set(0);
+            IS_COUNTING.set(true);
+        }
+        self.transport.as_ref().expect("made").write(data);
+    }
+}
+
+#[test]
+fn an_echo_by_callbacks_allocates_nothing() {
+    on_every_kernel_driver(|case| {
+        if !case.tries_first() && !case.event_loop().describe().features.contains(&"buffer ring") {
+            return;
+        }
+        case.run(async {
+            let (done, is_done) = windlass::promise();
+            let messages = WARM_UP + rounds();
+            let mut echo = Some(CallbackEcho {
+                transport: None,
+                left: messages,
+                done,
+            });
+            let factory = move || echo.take().expect("one connection");
+            let server = windlass::protocol::create_server(factory, "127.0.0.1:0")
+                .await
+                .expect("bind");
+            let addr = server.local_addr().expect("an address");
+            let client = std::thread::spawn(move || client(addr, messages));
+            is_done.await.expect("it ends");
+            assert_eq!(ALLOCATIONS.get(), 0, "allocations in {messages} messages");
+            server.close();
+            server.wait_closed().await;
+            client.join().expect("no panic");
+        });
+    });
+}

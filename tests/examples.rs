@@ -42,6 +42,142 @@ fn hello() {
     }
 }
 
+/// An example that runs until it is told to end.
+struct Running {
+    child: std::process::Child,
+    lines: std::io::Lines<std::io::BufReader<std::process::ChildStdout>>,
+}
+
+impl Running {
+    fn start(command: &mut Command) -> Running {
+        use std::io::BufRead;
+        let mut child = command
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("the example is built: `cargo build --examples`");
+        let stdout = child.stdout.take().expect("it is piped");
+        let lines = std::io::BufReader::new(stdout).lines();
+        Running { child, lines }
+    }
+
+    /// Reads on until a line has this in it, and gives that line.
+    #[track_caller]
+    fn until(&mut self, part: &str) -> String {
+        let mut seen = Vec::new();
+        for line in self.lines.by_ref() {
+            let line = line.expect("it prints text");
+            if line.contains(part) {
+                return line;
+            }
+            seen.push(line);
+        }
+        panic!("it never said '{part}': {seen:?}");
+    }
+
+    fn send(&self, signal: i32) {
+        // SAFETY: kill(2) takes two numbers, and the child was not waited for.
+        assert_eq!(unsafe { libc::kill(self.child.id() as i32, signal) }, 0);
+    }
+
+    #[track_caller]
+    fn ends_well(mut self) {
+        let status = self.child.wait().expect("it was started");
+        assert!(status.success(), "{status}");
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn supervise() {
+    for driver in drivers() {
+        // It ends by itself and is started again; what it wrote last, without a line's end, is forwarded too.
+        let mut again = Running::start(example("supervise", driver).args(["sh", "-c", "echo one; printf two; exit 3"]));
+        for _ in 0..3 {
+            again.until("[started");
+            assert_eq!(again.until("|"), "| one", "on {driver}");
+            assert_eq!(again.until("|"), "| two", "on {driver}");
+            assert!(again.until("[ended").contains("exit status: 3"), "on {driver}");
+        }
+        again.send(libc::SIGTERM);
+        again.until("[stopped");
+        again.ends_well();
+
+        let script = "trap 'echo bye; exit 0' TERM; echo up; while :; do sleep 0.05; done";
+        let mut polite = Running::start(example("supervise", driver).args(["sh", "-c", script]));
+        polite.until("up");
+        polite.send(libc::SIGINT);
+        polite.until("[stopped: exit status: 0]");
+        polite.ends_well();
+
+        let script = "trap '' TERM; echo up; while :; do sleep 0.05; done";
+        let mut stubborn = Running::start(example("supervise", driver).args(["--grace", "0.2", "sh", "-c", script]));
+        stubborn.until("up");
+        stubborn.send(libc::SIGTERM);
+        stubborn.until("[killed after 200ms]");
+        stubborn.ends_well();
+
+        let output = example("supervise", driver)
+            .arg("no-such-program")
+            .output()
+            .expect("it runs");
+        assert!(!output.status.success());
+        assert!(
+            String::from_utf8_lossy(&output.stderr).contains("no-such-program"),
+            "on {driver}"
+        );
+    }
+}
+
+#[test]
+fn graceful() {
+    use std::io::{Read, Write};
+    use std::net::TcpStream;
+    for driver in drivers() {
+        let mut server = Running::start(example("graceful", driver).args(["127.0.0.1:0", "60"]));
+        let line = server.until("listening on ");
+        let addr = line.rsplit(' ').next().expect("an address").to_owned();
+        let talk = |stream: &mut TcpStream| {
+            let mut answer = [0; 4];
+            stream.write_all(b"ping")?;
+            stream.read_exact(&mut answer)?;
+            assert_eq!(&answer, b"ping");
+            Ok::<(), std::io::Error>(())
+        };
+        let mut clients: Vec<TcpStream> = (0..3).map(|_| TcpStream::connect(&addr).expect("it listens")).collect();
+        for client in &mut clients {
+            talk(client).expect("it answers");
+        }
+        drop(clients.pop());
+        server.send(libc::SIGINT);
+        server.until("stopped accepting; ");
+        let refused = TcpStream::connect(&addr).expect_err("it stopped accepting");
+        assert_eq!(refused.kind(), std::io::ErrorKind::ConnectionRefused, "on {driver}");
+        for client in &mut clients {
+            talk(client).expect("it is still served");
+        }
+        drop(clients);
+        server.until("all finished");
+        server.ends_well();
+
+        // One that does not finish is cut.
+        let mut server = Running::start(example("graceful", driver).args(["127.0.0.1:0", "0.2"]));
+        let line = server.until("listening on ");
+        let mut client = TcpStream::connect(line.rsplit(' ').next().expect("an address")).expect("it listens");
+        talk(&mut client).expect("it answers");
+        server.send(libc::SIGINT);
+        server.until("1 connections are cut");
+        server.ends_well();
+        let mut rest = Vec::new();
+        assert_eq!(client.read_to_end(&mut rest).unwrap_or(0), 0, "on {driver}");
+    }
+}
+
 /// An example that serves until it is dropped, and the address that its first line ends or begins with.
 struct Server(Child);
 
@@ -129,6 +265,30 @@ fn proxy() {
 }
 
 #[test]
+fn echo_protocol() {
+    use std::io::{Read, Write};
+    use std::net::{Shutdown, TcpStream};
+    for driver in drivers() {
+        let demo = printed(example("echo_protocol", driver).arg("--demo"));
+        for line in ["heard: hello", "heard: and goodbye", "has left after 11 bytes"] {
+            assert!(demo.contains(line), "on {driver}: {demo}");
+        }
+        // As `nc` would.
+        let mut server = Running::start(example("echo_protocol", driver).args(["--addr", "127.0.0.1:0"]));
+        let line = server.until("listening on ");
+        let mut client = TcpStream::connect(line.rsplit(' ').next().expect("an address")).expect("it listens");
+        client.write_all(b"from nc\n").expect("it reads");
+        client.shutdown(Shutdown::Write).expect("half a close");
+        let mut echo = String::new();
+        client.read_to_string(&mut echo).expect("it answers");
+        assert_eq!(echo, "from nc\n", "on {driver}");
+        server.until("has left after 8 bytes");
+        server.send(libc::SIGKILL);
+        server.child.wait().expect("it was started");
+    }
+}
+
+#[test]
 fn line_chat() {
     for driver in drivers() {
         let printed = printed(example("line_chat", driver).arg("--demo"));
@@ -138,5 +298,21 @@ fn line_chat() {
         for line in heard_by_others(&addr, "nobody\nhello\n") {
             assert_eq!(line, "your name?\n", "on {driver}");
         }
+    }
+}
+
+#[test]
+fn http_get() {
+    for driver in drivers() {
+        let table = printed(example("http_get", driver).args(["--fetches", "20", "--delay-ms", "50"]));
+        let seconds = |name: &str| -> f64 {
+            let row = table.lines().find(|line| line.starts_with(name)).expect(name);
+            let time = row[name.len()..].split_whitespace().next().expect("a time");
+            time.parse().expect("a number")
+        };
+        assert!(seconds("one after the other") >= 1.0, "on {driver}: {table}");
+        // All at once: far from twenty times 50 ms, whatever the machine.
+        assert!(seconds("windlass, one loop") < 0.8, "on {driver}: {table}");
+        assert!(seconds("windlass, one loop") >= 0.05, "on {driver}: {table}");
     }
 }

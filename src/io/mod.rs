@@ -38,6 +38,7 @@ mod refused;
 mod slice;
 mod splice;
 mod split;
+pub(crate) mod stdio;
 pub(crate) mod vectored;
 mod write;
 
@@ -65,6 +66,7 @@ pub use slice::Slice;
 #[doc(hidden)]
 pub use splice::KernelStream;
 pub use split::{Halves, Join, ReadHalf, UnsplitError, WriteHalf, join, split};
+pub use stdio::{Stderr, Stdin, Stdout, stderr, stdin, stdout};
 pub use write::AsyncWrite;
 
 /// A result and the buffer that was lent for it.

@@ -37,3 +37,4 @@ pub use self::stream::TcpStream;
 pub use self::udp::{Datagram, UdpSocket};
 pub use self::unix::{Received, UnixDatagram, UnixListener, UnixStream};
 pub use crate::descriptor::IntoStdError;
+pub use crate::protocol::{StreamReader, StreamWriter, open_connection, start_server};

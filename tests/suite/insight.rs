@@ -152,6 +152,8 @@ fn cancelled_timers_are_counted() {
 fn a_monitor_tells_what_happened_in_between() {
     on_every_driver(|case| {
         case.run(async {
+            // So that a total would be more than what happens in between.
+            turns(100).await;
             let told = Rc::new(RefCell::new(Vec::new()));
             let monitor = monitor(Duration::from_millis(10), {
                 let told = told.clone();
@@ -375,6 +377,88 @@ fn a_dump_tells_what_each_task_waits_for() {
                 task.cancel();
             }
             sleeping.cancel();
+        });
+    });
+}
+
+/// A task that waited for a promise and now waits for bytes says the latter alone.
+#[test]
+fn a_dump_forgets_what_is_over() {
+    on_every_driver(|case| {
+        case.run(async {
+            let (one, _other) = pair().await;
+            let (promise, placeholder) = windlass::promise::<()>();
+            let task = windlass::spawn(async move {
+                placeholder.await.expect("it is kept");
+                drop(one.read(vec![0; 8]).await);
+            });
+            turns(2).await;
+            promise.resolve(()).expect("it is awaited");
+            turns(3).await;
+            let dump = windlass::dump();
+            let found = dump
+                .tasks
+                .iter()
+                .find(|found| found.id == task.id())
+                .expect("it is there");
+            assert!(
+                matches!(found.waits_for[..], [Waiting::Op { name: "recv", .. }]),
+                "{dump}"
+            );
+        });
+    });
+}
+
+/// `kill -USR2` shows what every task waits for, as often as it is sent, until the guard is dropped.
+#[test]
+fn a_signal_gives_a_dump() {
+    in_own_process("insight::a_signal_gives_a_dump", &[], || {
+        on_every_kernel_driver(|case| {
+            case.run(async {
+                let told = Told::default();
+                let guard = windlass::dump_on(windlass::signal::SignalKind::user_defined2(), {
+                    let told = told.clone();
+                    move |dump| told.borrow_mut().push(dump.to_string())
+                });
+                let guard = guard.expect("it can be listened to");
+                let sleeper = Builder::new().name("sleeper").spawn(sleep(Duration::from_secs(1000)));
+                turns(3).await;
+                for wanted in 1..=3 {
+                    // SAFETY: this sends a signal to ourselves, which is listened to.
+                    unsafe { libc::kill(libc::getpid(), libc::SIGUSR2) };
+                    let come = async {
+                        while told.borrow().len() < wanted {
+                            sleep(Duration::from_millis(1)).await;
+                        }
+                    };
+                    timeout(Duration::from_secs(10), come).await.expect("it is told");
+                    let dump = told.borrow()[wanted - 1].clone();
+                    assert!(dump.contains("'sleeper', spawned at tests/suite/insight.rs:"), "{dump}");
+                    assert!(dump.contains("'dump on a signal'"), "{dump}");
+                }
+                drop(guard);
+                // SAFETY: as above; once listened to, it does not end the process any more.
+                unsafe { libc::kill(libc::getpid(), libc::SIGUSR2) };
+                sleep(Duration::from_millis(30)).await;
+                assert_eq!(told.borrow().len(), 3);
+                sleeper.cancel();
+            });
+        });
+    });
+}
+
+/// Not one for each tick that fell into it.
+#[test]
+fn a_stall_is_one_late_tick() {
+    on_every_kernel_driver(|case| {
+        case.run(async {
+            let meter = StallMeter::start(Duration::from_millis(2));
+            turns(2).await;
+            compute(Duration::from_millis(200));
+            turns(20).await;
+            let report = meter.report();
+            // The others would come in the turns that follow, one each.
+            assert!((1..=4).contains(&report.ticks), "{report:?}");
         });
     });
 }

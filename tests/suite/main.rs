@@ -25,6 +25,7 @@ mod descriptors;
 mod duplex;
 mod edges;
 mod embed;
+mod endpoints;
 mod event_loop;
 #[cfg(target_os = "linux")]
 mod faults;
@@ -39,11 +40,19 @@ mod numbers;
 mod panics;
 mod paths;
 mod pool;
+#[cfg(target_os = "linux")]
+mod processes;
 mod promises;
+mod protocol;
+mod protocol_flow;
 mod quiet;
+mod reader_writer;
 mod reentrancy;
 mod ring;
 mod scan;
+mod servers;
+mod signals;
+mod stdio;
 mod streams;
 mod support;
 mod tasks;

@@ -14,6 +14,8 @@ mod letter;
 mod name;
 mod options;
 mod perform;
+pub(crate) mod processes;
+pub(crate) mod signals;
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};

@@ -1,0 +1,126 @@
+//! An echo server in asyncio's callback style: no `async` in the protocol.
+//!
+//! `cargo run --release --example echo_protocol -- [--addr 127.0.0.1:7777]`, then `nc 127.0.0.1 7777`. With `--demo` it serves
+//! three clients of its own and ends.
+
+use std::io;
+
+use windlass::Promise;
+use windlass::protocol::{Protocol, Transport, create_connection, create_server};
+
+const USAGE: &str = "usage: echo_protocol [--addr HOST:PORT] [--demo]";
+
+/// Sends everything back. A peer that does not read is not read from: what waits for it stays bounded.
+#[derive(Default)]
+struct Echo {
+    transport: Option<Transport>,
+    echoed: usize,
+}
+
+impl Echo {
+    fn transport(&self) -> &Transport {
+        self.transport.as_ref().expect("connection_made comes first")
+    }
+
+    fn peer(&self) -> String {
+        self.transport()
+            .peer_addr()
+            .map_or("somebody".into(), |peer| peer.to_string())
+    }
+}
+
+impl Protocol for Echo {
+    fn connection_made(&mut self, transport: Transport) {
+        self.transport = Some(transport);
+        println!("{} is here", self.peer());
+    }
+
+    fn data_received(&mut self, data: &[u8]) {
+        self.echoed += data.len();
+        self.transport().write(data);
+    }
+
+    fn pause_writing(&mut self) {
+        self.transport().pause_reading();
+    }
+
+    fn resume_writing(&mut self) {
+        self.transport().resume_reading();
+    }
+
+    fn connection_lost(&mut self, error: Option<io::Error>) {
+        match error {
+            None => println!("{} has left after {} bytes", self.peer(), self.echoed),
+            Some(error) => println!("{} was lost: {error}", self.peer()),
+        }
+    }
+}
+
+/// Says something, and leaves when it has heard it back.
+struct Client {
+    message: String,
+    heard: Vec<u8>,
+    transport: Option<Transport>,
+    done: Promise<String>,
+}
+
+impl Protocol for Client {
+    fn connection_made(&mut self, transport: Transport) {
+        transport.write(&self.message);
+        self.transport = Some(transport);
+    }
+
+    fn data_received(&mut self, data: &[u8]) {
+        self.heard.extend(data);
+        if self.heard.len() == self.message.len()
+            && let Some(transport) = &self.transport
+        {
+            transport.close();
+        }
+    }
+
+    fn connection_lost(&mut self, _error: Option<io::Error>) {
+        let _ = self.done.resolve(String::from_utf8_lossy(&self.heard).into_owned());
+    }
+}
+
+fn main() -> io::Result<()> {
+    let mut addr = "127.0.0.1:7777".to_owned();
+    let mut demo = false;
+    let mut args = std::env::args().skip(1);
+    while let Some(arg) = args.next() {
+        match (arg.as_str(), args.size_hint()) {
+            ("--demo", _) => (demo, addr) = (true, "127.0.0.1:0".into()),
+            ("--help" | "-h", _) => {
+                println!("{USAGE}");
+                return Ok(());
+            }
+            ("--addr", (1.., _)) => addr = args.next().expect("it is there"),
+            _ => {
+                eprintln!("{arg}: not understood\n{USAGE}");
+                std::process::exit(2);
+            }
+        }
+    }
+    windlass::run(async move {
+        let server = create_server(Echo::default, &addr).await?;
+        println!("listening on {}", server.local_addr()?);
+        if !demo {
+            return server.serve_forever().await;
+        }
+        for message in ["hello", "again", "and goodbye"] {
+            let (done, heard) = windlass::promise();
+            let client = || Client {
+                message: message.into(),
+                heard: Vec::new(),
+                transport: None,
+                done,
+            };
+            create_connection(client, server.local_addr()?).await?;
+            println!("heard: {}", heard.await.map_err(io::Error::other)?);
+        }
+        server.close();
+        server.wait_closed().await;
+        Ok(())
+    })?
+}

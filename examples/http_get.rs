@@ -1,0 +1,162 @@
+//! A hundred fetches of which each waits 100 ms for its answer: one after the other, with a thread for each, and on one loop.
+//!
+//! `cargo run --release --example http_get -- [--fetches 100] [--delay-ms 100]`. It fetches from a server of its own, which has
+//! a loop and a thread to itself.
+
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use windlass::EventLoop;
+use windlass::net::{StreamReader, StreamWriter, open_connection, start_server};
+use windlass::time::sleep;
+
+const USAGE: &str = "usage: http_get [--fetches COUNT] [--delay-ms MILLISECONDS]";
+
+const REQUEST: &str = "GET / HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n";
+const BODY: &str = "it was worth waiting for\n";
+
+fn main() -> io::Result<()> {
+    let (mut fetches, mut delay) = (100, 100);
+    let mut args = std::env::args().skip(1);
+    while let Some(arg) = args.next() {
+        let number = args.next().and_then(|value| value.parse::<u64>().ok());
+        match (arg.as_str(), number) {
+            ("--fetches", Some(count @ 1..=10_000)) => fetches = count as usize,
+            ("--delay-ms", Some(millis)) => delay = millis,
+            ("--help" | "-h", _) => {
+                println!("{USAGE}");
+                return Ok(());
+            }
+            _ => {
+                eprintln!("{arg}: not understood\n{USAGE}");
+                std::process::exit(2);
+            }
+        }
+    }
+    let delay = Duration::from_millis(delay);
+    let addr = start_serving(delay)?;
+    let event_loop = EventLoop::new()?;
+    let description = event_loop.describe().to_string();
+    // What is set up once, at either end, is not counted.
+    event_loop.run_until_complete(fetch_on_loop(addr, fetches))??;
+
+    let sequential = measure(|| (0..fetches).try_for_each(|_| fetch(addr)))?;
+    let threads = measure(|| fetch_on_threads(addr, fetches))?;
+    let on_loop = measure(|| event_loop.run_until_complete(fetch_on_loop(addr, fetches))?)?;
+
+    println!("{fetches} fetches, each answered after {delay:?}, on {description}\n");
+    println!("                          wall time   threads   memory per fetch   the article says");
+    let row = |name: &str, run: &Run, threads: usize, article: &str| {
+        let memory = match run.memory {
+            Some(bytes) => format!("{:.1} KiB", bytes as f64 / 1024.0 / fetches as f64),
+            None => "not known".into(),
+        };
+        println!(
+            "{name:<24}  {:>7.3} s  {threads:>8}  {memory:>17}   {article}",
+            run.time.as_secs_f64()
+        );
+    };
+    row("one after the other", &sequential, 1, "");
+    row("a thread for each", &threads, fetches, "~1 MB per thread (stack)");
+    row("windlass, one loop", &on_loop, 1, "~1 KB per coroutine (heap)");
+    println!("\nMemory is what the process had resident at most, less what it had before: a coarse measure, which has");
+    println!("the server's part in it. A thread also reserves 2 MiB of addresses for its stack.");
+    Ok(())
+}
+
+/// The server: an answer after a while. It runs as long as the program.
+fn start_serving(delay: Duration) -> io::Result<SocketAddr> {
+    let (sender, receiver) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        windlass::run(async move {
+            let answer = move |mut reader: StreamReader, writer: StreamWriter| async move {
+                reader.read_until("\r\n\r\n").await?;
+                sleep(delay).await;
+                writer.write(format!(
+                    "HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{BODY}",
+                    BODY.len()
+                ));
+                Ok::<(), io::Error>(())
+            };
+            let server = start_server(answer, "127.0.0.1:0").await?;
+            sender.send(server.local_addr()).map_err(io::Error::other)?;
+            server.serve_forever().await
+        })
+    });
+    receiver.recv().map_err(io::Error::other)?
+}
+
+fn fetch(addr: SocketAddr) -> io::Result<()> {
+    let mut stream = TcpStream::connect(addr)?;
+    stream.write_all(REQUEST.as_bytes())?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer)?;
+    check(&answer)
+}
+
+fn fetch_on_threads(addr: SocketAddr, fetches: usize) -> io::Result<()> {
+    let threads: Vec<_> = (0..fetches).map(|_| std::thread::spawn(move || fetch(addr))).collect();
+    threads
+        .into_iter()
+        .try_for_each(|thread| thread.join().expect("no panic"))
+}
+
+async fn fetch_on_loop(addr: SocketAddr, fetches: usize) -> io::Result<()> {
+    let tasks: Vec<_> = (0..fetches)
+        .map(|_| {
+            windlass::spawn(async move {
+                let (mut reader, writer) = open_connection(addr).await?;
+                writer.write(REQUEST);
+                let answer = reader.read_to_end(1 << 20).await?;
+                check(&String::from_utf8_lossy(answer))
+            })
+        })
+        .collect();
+    for task in tasks {
+        task.await??;
+    }
+    Ok(())
+}
+
+fn check(answer: &str) -> io::Result<()> {
+    match answer.ends_with(BODY) {
+        true => Ok(()),
+        false => Err(io::Error::other(format!("a strange answer: {answer:?}"))),
+    }
+}
+
+struct Run {
+    time: Duration,
+    memory: Option<usize>,
+}
+
+fn measure(run: impl FnOnce() -> io::Result<()>) -> io::Result<Run> {
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let watching = scope.spawn(|| {
+            let before = resident()?;
+            let mut most = before;
+            while !is_over.load(Ordering::Relaxed) {
+                most = most.max(resident()?);
+                std::thread::sleep(Duration::from_millis(2));
+            }
+            Some(most - before)
+        });
+        std::thread::sleep(Duration::from_millis(20));
+        let begin = Instant::now();
+        let result = run();
+        let time = begin.elapsed();
+        is_over.store(true, Ordering::Relaxed);
+        let memory = watching.join().expect("no panic");
+        result.map(|()| Run { time, memory })
+    })
+}
+
+/// The bytes that this process has in memory, where the system tells.
+fn resident() -> Option<usize> {
+    let statm = std::fs::read_to_string("/proc/self/statm").ok()?;
+    let pages: usize = statm.split_whitespace().nth(1)?.parse().ok()?;
+    Some(pages * 4096)
+}

@@ -1,0 +1,326 @@
+//! The write buffer of a transport and of a stream writer: one mechanism for both.
+//!
+//! Writing is a plain call: it puts bytes here and returns. Whoever sends, a task, takes what has gathered and lends it to
+//! the kernel in one send, never two at once; what is written meanwhile gathers for the next. So the small writes of one
+//! turn leave together, and the order is that of the calls.
+//!
+//! The trap is memory: a peer that does not read lets the box grow for as long as somebody writes. So it has two marks. Above
+//! the high one it says stop, and it says go on only at the low one, so that the two do not chase each other. Whether the
+//! writer listens is the writer's affair, as in asyncio; but it is told exactly once per crossing.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::future::poll_fn;
+use std::io;
+use std::task::{Poll, Waker};
+
+use super::line::Outgoing;
+use super::marks::Marks;
+use super::payload::{Kept, Payload, Piece};
+use super::wire::Wire;
+
+/// Owned bytes that are fewer than this are copied to the end of a buffer: cheaper than a slot of their own.
+const JOIN_BELOW: usize = 2 * 1024;
+
+/// A buffer that small writes are appended to holds at most this much.
+const JOINED_MAX: usize = 64 * 1024;
+
+/// How many such buffers a thread keeps for the next writes, of whichever connection: an idle one has none.
+const SPARES_MAX: usize = 64;
+
+/// Pieces that one send carries.
+const PIECES_MAX: usize = 64;
+
+pub(crate) struct Outbox {
+    queue: RefCell<Queue>,
+    pub(crate) marks: Marks,
+    /// The peer is to see the end after what is queued.
+    end_wanted: Cell<bool>,
+    ended: Cell<bool>,
+    /// Nothing more is taken in; the sender is done when it has sent the rest.
+    closed: Cell<bool>,
+    /// What is under way when this is set does not come back.
+    discarded: Cell<bool>,
+    /// The sender waits for something to send.
+    is_idle: Cell<bool>,
+    /// The sender's task.
+    waker: Cell<Option<Waker>>,
+}
+
+#[derive(Default)]
+struct Queue {
+    pieces: VecDeque<Piece>,
+    /// For the next send of several pieces; empty.
+    batch: Vec<Piece>,
+}
+
+/// What the sender does next.
+enum Step {
+    Send(Piece),
+    SendAll(Vec<Piece>),
+    End,
+    Done,
+}
+
+impl Outbox {
+    pub(crate) fn new() -> Outbox {
+        Outbox {
+            queue: RefCell::default(),
+            marks: Marks::new(),
+            end_wanted: Cell::new(false),
+            ended: Cell::new(false),
+            closed: Cell::new(false),
+            discarded: Cell::new(false),
+            is_idle: Cell::new(true),
+            waker: Cell::new(None),
+        }
+    }
+
+    // The writer's side.
+
+    /// Takes bytes in. Whether they are sent before the connection ends is not known yet; bytes for a box that is closed
+    /// are dropped.
+    pub(crate) fn put(&self, payload: impl Payload) {
+        let len = payload.bytes().len();
+        if len == 0 || self.closed.get() || self.end_wanted.get() {
+            return;
+        }
+        self.queue.borrow_mut().put(payload, len);
+        self.marks.add(len);
+    }
+
+    /// Lets the peer see the end after what is queued.
+    pub(crate) fn put_end(&self) {
+        if !self.closed.get() {
+            self.end_wanted.set(true);
+        }
+    }
+
+    pub(crate) fn has_end(&self) -> bool {
+        self.end_wanted.get()
+    }
+
+    // The sender's side.
+
+    fn has_work(&self) -> bool {
+        !self.queue.borrow().pieces.is_empty() || self.closed.get() || (self.end_wanted.get() && !self.ended.get())
+    }
+
+    /// Sends whatever comes, until the box is closed and empty. Its task is that of [`set_waker`](Outgoing::set_waker).
+    /// `told` is called when the size has gone down to the low mark.
+    pub(crate) async fn send_all(&self, wire: &Wire, told: impl Fn()) -> io::Result<()> {
+        loop {
+            let step = poll_fn(|_| match self.next_step() {
+                Some(step) => Poll::Ready(step),
+                None => Poll::Pending,
+            })
+            .await;
+            match step {
+                Step::Send(piece) => {
+                    let (result, piece) = wire.send(piece).await;
+                    let count = taken(result)?;
+                    if self.discarded.get() {
+                        return Ok(());
+                    }
+                    self.queue.borrow_mut().give_back(piece, count);
+                    if self.marks.take(count) {
+                        told();
+                    }
+                }
+                Step::SendAll(pieces) => {
+                    let (result, pieces) = wire.send_vectored(pieces).await;
+                    let count = taken(result)?;
+                    if self.discarded.get() {
+                        return Ok(());
+                    }
+                    self.queue.borrow_mut().give_all_back(pieces, count);
+                    if self.marks.take(count) {
+                        told();
+                    }
+                }
+                Step::End => {
+                    wire.end().await?;
+                    self.ended.set(true);
+                }
+                Step::Done => return Ok(()),
+            }
+        }
+    }
+
+    fn next_step(&self) -> Option<Step> {
+        let mut queue = self.queue.borrow_mut();
+        let step = match queue.pieces.len() {
+            0 if self.end_wanted.get() && !self.ended.get() => Some(Step::End),
+            0 if self.closed.get() => Some(Step::Done),
+            0 => None,
+            1 => queue.pieces.pop_front().map(Step::Send),
+            several => {
+                let mut batch = std::mem::take(&mut queue.batch);
+                batch.extend(queue.pieces.drain(..several.min(PIECES_MAX)));
+                Some(Step::SendAll(batch))
+            }
+        };
+        self.is_idle.set(step.is_none());
+        step
+    }
+}
+
+impl Outgoing for Outbox {
+    fn is_over(&self) -> bool {
+        self.marks.is_over()
+    }
+
+    fn has_news(&self) -> bool {
+        self.is_idle.get() && self.has_work()
+    }
+
+    /// Takes nothing more. The sender is done when it has sent the rest.
+    fn close(&self) {
+        self.closed.set(true);
+    }
+
+    /// Drops what is queued, and takes nothing more.
+    fn discard(&self) {
+        self.closed.set(true);
+        self.discarded.set(true);
+        self.end_wanted.set(false);
+        let queue = self.queue.take();
+        drop(queue);
+        self.marks.reset();
+    }
+
+    fn set_waker(&self, waker: &Waker) {
+        set_waker(&self.waker, waker);
+    }
+
+    fn forget_waker(&self) {
+        drop(self.waker.take());
+    }
+
+    fn wake(&self) {
+        wake(&self.waker);
+    }
+}
+
+/// Keeps the waker of a task of ours.
+pub(super) fn set_waker(slot: &Cell<Option<Waker>>, waker: &Waker) {
+    let old = slot.take();
+    slot.set(match old {
+        Some(old) if old.will_wake(waker) => Some(old),
+        _ => Some(waker.clone()),
+    });
+}
+
+pub(super) fn wake(slot: &Cell<Option<Waker>>) {
+    if let Some(waker) = slot.take() {
+        waker.wake_by_ref();
+        slot.set(Some(waker));
+    }
+}
+
+fn taken(result: io::Result<usize>) -> io::Result<usize> {
+    match result {
+        Ok(0) => Err(io::ErrorKind::WriteZero.into()),
+        result => result,
+    }
+}
+
+thread_local! {
+    static SPARES: RefCell<Vec<Vec<u8>>> = const { RefCell::new(Vec::new()) };
+}
+
+/// An empty buffer, perhaps with room. A thread that is ending has none.
+fn take_spare() -> Vec<u8> {
+    SPARES
+        .try_with(|spares| spares.borrow_mut().pop())
+        .ok()
+        .flatten()
+        .unwrap_or_default()
+}
+
+fn keep_spare(mut bytes: Vec<u8>) {
+    bytes.clear();
+    // Growth may have made more room than was ever asked for.
+    if bytes.capacity() <= 2 * JOINED_MAX {
+        let _ = SPARES.try_with(|spares| {
+            let mut spares = spares.borrow_mut();
+            if spares.len() < SPARES_MAX {
+                spares.push(bytes);
+            }
+        });
+    }
+}
+
+impl Queue {
+    fn put(&mut self, payload: impl Payload, len: usize) {
+        let is_kept = match payload.is_owned() {
+            true => len >= JOIN_BELOW,
+            false => len > JOINED_MAX,
+        };
+        if is_kept {
+            self.pieces.push_back(Piece {
+                kept: payload.into_kept(),
+                sent: 0,
+                joins: false,
+            });
+            return;
+        }
+        let tail = match self.pieces.back_mut() {
+            Some(Piece {
+                kept: Kept::Vec(tail),
+                joins: true,
+                ..
+            }) if tail.len() + len <= JOINED_MAX => tail,
+            _ => {
+                self.pieces.push_back(Piece {
+                    kept: Kept::Vec(take_spare()),
+                    sent: 0,
+                    joins: true,
+                });
+                match self.pieces.back_mut() {
+                    Some(Piece {
+                        kept: Kept::Vec(tail), ..
+                    }) => tail,
+                    _ => unreachable!("it was just put there"),
+                }
+            }
+        };
+        tail.extend_from_slice(payload.bytes());
+    }
+
+    /// A piece of which `count` more bytes were sent: what is left comes first again.
+    fn give_back(&mut self, mut piece: Piece, count: usize) {
+        piece.sent += count;
+        if piece.left() > 0 {
+            self.pieces.push_front(piece);
+            return;
+        }
+        if let Kept::Vec(bytes) = piece.kept
+            && piece.joins
+        {
+            keep_spare(bytes);
+        }
+    }
+
+    fn give_all_back(&mut self, mut pieces: Vec<Piece>, mut count: usize) {
+        let mut sent = 0;
+        for piece in &pieces {
+            if piece.left() > count {
+                break;
+            }
+            count -= piece.left();
+            sent += 1;
+        }
+        for piece in pieces.drain(sent..).rev() {
+            self.pieces.push_front(piece);
+        }
+        if let Some(first) = self.pieces.front_mut() {
+            first.sent += count;
+        }
+        for piece in pieces.drain(..) {
+            let left = piece.left();
+            self.give_back(piece, left);
+        }
+        self.batch = pieces;
+    }
+}

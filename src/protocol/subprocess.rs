@@ -1,0 +1,425 @@
+//! Subprocesses as callbacks.
+
+use std::cell::{Cell, RefCell};
+use std::fmt;
+use std::future::{Future, pending, poll_fn};
+use std::io;
+use std::pin::pin;
+use std::process::ExitStatus;
+use std::rc::Rc;
+use std::task::Poll;
+
+use super::ProtocolRef;
+use super::line::{Callee, Farewell, Line, Outgoing, Presence};
+use super::outbox::Outbox;
+use super::payload::Payload;
+use super::wire::Wire;
+use crate::byte_stream::ByteStream;
+use crate::exception::{Exception, report};
+use crate::io::ManagedBuf;
+use crate::process::{Child, Command};
+use crate::signal::SignalKind;
+use crate::task::yield_now;
+
+/// What happens to one subprocess. Every method has a default that does nothing.
+///
+/// Pipes are known by their numbers in the child: 0 is its input, 1 its output, 2 its errors. `connection_made` comes first
+/// and once; `connection_lost` comes last and once, when the process has ended and every pipe is closed. The end of the
+/// process and the last bytes of its pipes come in whatever order they happen.
+///
+/// ```
+/// use windlass::process::Command;
+/// use windlass::protocol::{SubprocessProtocol, SubprocessTransport, subprocess_exec};
+///
+/// struct Cat {
+///     output: Vec<u8>,
+///     done: windlass::Promise<()>,
+/// }
+///
+/// impl SubprocessProtocol for Cat {
+///     fn connection_made(&mut self, transport: SubprocessTransport) {
+///         transport.write("to the cat and back");
+///         transport.write_eof();
+///     }
+///     fn pipe_data_received(&mut self, fd: i32, data: &[u8]) {
+///         assert_eq!(fd, 1);
+///         self.output.extend(data);
+///     }
+///     fn connection_lost(&mut self, _error: Option<std::io::Error>) {
+///         let _ = self.done.resolve(());
+///     }
+/// }
+///
+/// windlass::run(async {
+///     let (done, is_done) = windlass::promise();
+///     let cat = || Cat { output: Vec::new(), done };
+///     let (transport, cat) = subprocess_exec(cat, &mut Command::new("cat")).await?;
+///     is_done.await.unwrap();
+///     assert!(transport.exit_status().unwrap().success());
+///     assert_eq!(cat.with(|cat| cat.output.clone()), b"to the cat and back");
+///     Ok::<(), std::io::Error>(())
+/// })??;
+/// # Ok::<(), std::io::Error>(())
+/// ```
+pub trait SubprocessProtocol {
+    /// The process runs, and this is the way to it. Comes first, once.
+    fn connection_made(&mut self, transport: SubprocessTransport) {
+        let _ = transport;
+    }
+
+    /// The child has written something.
+    fn pipe_data_received(&mut self, fd: i32, data: &[u8]) {
+        let _ = (fd, data);
+    }
+
+    /// A pipe is closed: by the child, by us, or because it failed.
+    fn pipe_connection_lost(&mut self, fd: i32, error: Option<io::Error>) {
+        let _ = (fd, error);
+    }
+
+    /// The process has ended: see [`SubprocessTransport::exit_status`]. Bytes that it wrote may still come.
+    fn process_exited(&mut self) {}
+
+    /// The process has ended and every pipe is closed. Comes last, once; with an error if a callback panicked, or if the
+    /// process could not be waited for.
+    fn connection_lost(&mut self, error: Option<io::Error>) {
+        let _ = error;
+    }
+
+    /// More bytes than the high mark wait to be written to the child.
+    fn pause_writing(&mut self) {}
+
+    /// No more bytes than the low mark wait to be written to the child.
+    fn resume_writing(&mut self) {}
+}
+
+impl Callee for dyn SubprocessProtocol {
+    fn pause_writing(&mut self) {
+        SubprocessProtocol::pause_writing(self);
+    }
+    fn resume_writing(&mut self) {
+        SubprocessProtocol::resume_writing(self);
+    }
+    fn connection_lost(&mut self, error: Option<io::Error>) {
+        SubprocessProtocol::connection_lost(self, error);
+    }
+}
+
+type Supervised = Line<dyn SubprocessProtocol, Outbox, Facts>;
+
+struct Facts {
+    pid: u32,
+    status: Cell<Option<ExitStatus>>,
+    /// Signals that are still to be sent.
+    signals: RefCell<Vec<SignalKind>>,
+    /// Pipes that are open, and one for the process.
+    open: Cell<usize>,
+    is_closing: Cell<bool>,
+}
+
+/// A subprocess, as its protocol sees it. A cheap handle: clones are the same process. See [`SubprocessProtocol`].
+///
+/// Every call returns at once and calls nobody back; what it causes comes through the loop, later. When the last handle is
+/// gone the process runs on, and its protocol is called on.
+///
+/// ```
+/// use windlass::process::Command;
+/// use windlass::protocol::{SubprocessProtocol, subprocess_exec};
+///
+/// struct Mute;
+///
+/// impl SubprocessProtocol for Mute {}
+///
+/// windlass::run(async {
+///     let (transport, _) = subprocess_exec(|| Mute, Command::new("sleep").arg("1000")).await?;
+///     assert!(transport.pid() > 0 && transport.exit_status().is_none());
+///     transport.terminate();
+///     while transport.exit_status().is_none() {
+///         windlass::time::sleep(std::time::Duration::from_millis(1)).await;
+///     }
+///     Ok::<(), std::io::Error>(())
+/// })??;
+/// # Ok::<(), std::io::Error>(())
+/// ```
+#[derive(Clone)]
+pub struct SubprocessTransport {
+    line: Rc<Supervised>,
+}
+
+impl SubprocessTransport {
+    /// The process's number. It may be another's once the process has ended.
+    pub fn pid(&self) -> u32 {
+        self.line.about.pid
+    }
+
+    /// How the process has ended; `None` while it runs.
+    pub fn exit_status(&self) -> Option<ExitStatus> {
+        self.line.about.status.get()
+    }
+
+    /// Queues bytes for the child's input: see [`Transport::write`](super::Transport::write). Without a pipe there, or once
+    /// it is closed, they are dropped.
+    pub fn write(&self, data: impl Payload) {
+        self.line.outbox.put(data);
+        self.line.wake_sender();
+    }
+
+    /// Closes the child's input once everything is written.
+    pub fn write_eof(&self) {
+        self.line.outbox.close();
+        self.line.wake_sender();
+    }
+
+    /// Sends a signal, in the next turn. Does nothing once the process has ended. If it cannot be sent, the loop's exception
+    /// handler is told.
+    pub fn send_signal(&self, kind: SignalKind) {
+        if self.exit_status().is_none() && !self.line.is_lost() {
+            self.line.about.signals.borrow_mut().push(kind);
+            self.line.outbox.wake();
+        }
+    }
+
+    /// Asks the process to end: SIGTERM.
+    pub fn terminate(&self) {
+        self.send_signal(SignalKind::terminate());
+    }
+
+    /// Ends the process: SIGKILL.
+    pub fn kill(&self) {
+        self.send_signal(SignalKind::from_raw(libc::SIGKILL));
+    }
+
+    /// Closes the pipes, and kills the process if it still runs.
+    pub fn close(&self) {
+        if !self.line.about.is_closing.replace(true) {
+            self.line.outbox.discard();
+            self.kill();
+            self.line.outbox.wake();
+        }
+    }
+
+    /// Whether the transport is closing or closed.
+    pub fn is_closing(&self) -> bool {
+        self.line.about.is_closing.get() || self.line.is_closing()
+    }
+
+    /// Stops reading what the child writes; when the pipes are full it has to wait.
+    pub fn pause_reading(&self) {
+        self.line.is_reading.set(false);
+    }
+
+    /// Reads again.
+    pub fn resume_reading(&self) {
+        if !self.line.is_reading.replace(true) {
+            self.line.outbox.wake();
+        }
+    }
+
+    /// Sets the marks between which writing is paused and resumed: see
+    /// [`Transport::set_write_buffer_limits`](super::Transport::set_write_buffer_limits).
+    pub fn set_write_buffer_limits(
+        &self,
+        high: impl Into<Option<usize>>,
+        low: impl Into<Option<usize>>,
+    ) -> io::Result<()> {
+        self.line.outbox.marks.set_limits(high.into(), low.into())?;
+        self.line.wake_sender();
+        Ok(())
+    }
+
+    /// How many bytes for the child's input the kernel has not taken yet.
+    pub fn get_write_buffer_size(&self) -> usize {
+        self.line.outbox.marks.size()
+    }
+}
+
+impl fmt::Debug for SubprocessTransport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SubprocessTransport")
+            .field("pid", &self.pid())
+            .field("exit_status", &self.exit_status())
+            .field("closing", &self.is_closing())
+            .finish()
+    }
+}
+
+/// Starts a process, with a protocol that `factory` makes. When this returns,
+/// [`connection_made`](SubprocessProtocol::connection_made) was called.
+///
+/// As in asyncio, those of the child's three streams of which the command says nothing become pipes. Starting blocks: see
+/// [`Command::spawn`]. Dropping the future kills the process.
+pub async fn subprocess_exec<P: SubprocessProtocol + 'static>(
+    factory: impl FnOnce() -> P,
+    command: &mut Command,
+) -> io::Result<(SubprocessTransport, ProtocolRef<P>)> {
+    struct CloseOnDrop<'a>(&'a SubprocessTransport);
+
+    impl Drop for CloseOnDrop<'_> {
+        fn drop(&mut self) {
+            self.0.close();
+        }
+    }
+
+    let child = command.spawn_piped()?;
+    let pipes = [child.stdin.is_some(), child.stdout.is_some(), child.stderr.is_some()];
+    let protocol = Rc::new(RefCell::new(factory()));
+    let facts = Facts {
+        pid: child.id().unwrap_or_default(),
+        status: Cell::new(None),
+        signals: RefCell::default(),
+        open: Cell::new(1 + pipes.iter().filter(|is_open| **is_open).count()),
+        is_closing: Cell::new(false),
+    };
+    let line: Rc<Supervised> = Rc::new(Line::new(protocol.clone(), Outbox::new(), facts));
+    let presence = Presence {
+        line: line.clone(),
+        _attached: None,
+    };
+    crate::task::spawn(supervise(presence, child));
+    let transport = SubprocessTransport { line };
+    let close = CloseOnDrop(&transport);
+    let line = &transport.line;
+    line.bell.until(|| line.is_made() || line.is_lost()).await;
+    std::mem::forget(close);
+    Ok((transport, ProtocolRef(protocol)))
+}
+
+async fn supervise(presence: Presence<dyn SubprocessProtocol, Outbox, Facts>, mut child: Child) {
+    let line = &presence.line;
+    let stdin = child.stdin.take().map(|stdin| Wire::Pipe(stdin.into_sender()));
+    let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
+    let reason = {
+        let mut sending = pin!(feed(line, stdin));
+        let mut receiving = pin!(async {
+            let output = read_pipe(line, 1, stdout, |pipe| pipe.bytes());
+            let errors = read_pipe(line, 2, stderr, |pipe| pipe.bytes());
+            let (mut output, mut errors, mut waiting) = (pin!(output), pin!(errors), pin!(wait(line, &mut child)));
+            poll_fn(|cx| {
+                // None of them ever ends.
+                let _ = output.as_mut().poll(cx);
+                let _ = errors.as_mut().poll(cx);
+                let _ = waiting.as_mut().poll(cx);
+                Poll::<()>::Pending
+            })
+            .await;
+        });
+        let made = || {
+            let transport = SubprocessTransport { line: line.clone() };
+            line.call("connection_made", |protocol| protocol.connection_made(transport));
+        };
+        poll_fn(|cx| line.poll(cx, made, sending.as_mut(), receiving.as_mut())).await
+    };
+    if line.about.status.get().is_none() {
+        // A callback has panicked.
+        let _ = child.start_kill();
+    }
+    line.tell_lost(reason);
+}
+
+impl Supervised {
+    /// A pipe is closed, or the process has ended. After the last of them the line is over.
+    fn one_less(&self) {
+        self.about.open.set(self.about.open.get() - 1);
+        if self.about.open.get() == 0 {
+            self.end(None, Farewell::Close);
+        }
+    }
+}
+
+/// Writes to the child's input what comes, until it is to be closed, or nobody reads it any more.
+async fn feed(line: &Supervised, stdin: Option<Wire>) -> io::Result<()> {
+    let Some(stdin) = stdin else {
+        line.outbox.discard();
+        return Ok(());
+    };
+    let result = {
+        let mut sending = pin!(line.outbox.send_all(&stdin, || {}));
+        poll_fn(|cx| match line.about.status.get() {
+            Some(_) => Poll::Ready(Ok(())),
+            None => sending.as_mut().poll(cx),
+        })
+        .await
+    };
+    drop(stdin);
+    // What the last bytes have changed comes before their pipe's end.
+    line.tell_flow();
+    line.outbox.discard();
+    line.call("pipe_connection_lost", |protocol| {
+        protocol.pipe_connection_lost(0, result.err())
+    });
+    line.one_less();
+    Ok(())
+}
+
+/// Calls the protocol with what the child writes, and at the end.
+async fn read_pipe<T>(line: &Supervised, fd: i32, pipe: Option<T>, bytes_of: fn(&T) -> &ByteStream) {
+    let Some(pipe) = pipe else { return pending().await };
+    let result = loop {
+        line.until_reading().await;
+        let received = {
+            let mut reading = pin!(bytes_of(&pipe).read_managed());
+            // Closing does not wait for a grandchild that has the pipe too.
+            poll_fn(|cx| match line.about.is_closing.get() {
+                true => Poll::Ready(Ok(ManagedBuf::from_heap(Vec::new()))),
+                false => reading.as_mut().poll(cx),
+            })
+            .await
+        };
+        while line.has_delivered() || !line.is_reading.get() {
+            match line.has_delivered() {
+                true => yield_now().await,
+                false => line.until_reading().await,
+            }
+        }
+        line.note_delivery();
+        match received {
+            Ok(bytes) if !bytes.is_empty() => {
+                line.call("pipe_data_received", |protocol| protocol.pipe_data_received(fd, &bytes));
+            }
+            end => break end,
+        }
+    };
+    drop(pipe);
+    line.call("pipe_connection_lost", |protocol| {
+        protocol.pipe_connection_lost(fd, result.err())
+    });
+    line.one_less();
+    pending().await
+}
+
+/// Waits for the process's end, and sends signals until then.
+async fn wait(line: &Supervised, child: &mut Child) {
+    let ended = loop {
+        let ended = {
+            let mut waiting = pin!(child.wait());
+            poll_fn(|cx| match line.about.signals.borrow().is_empty() {
+                true => waiting.as_mut().poll(cx).map(Some),
+                false => Poll::Ready(None),
+            })
+            .await
+        };
+        if let Some(ended) = ended {
+            break ended;
+        }
+        let signals = line.about.signals.take();
+        for kind in signals {
+            if let Err(error) = child.send_signal(kind) {
+                report(Exception::error(
+                    format!("a signal for process {}", line.about.pid),
+                    error,
+                ));
+            }
+        }
+    };
+    match ended {
+        Ok(status) => {
+            line.about.status.set(Some(status));
+            line.call("process_exited", |protocol| protocol.process_exited());
+            line.one_less();
+            // The input's pipe closes too.
+            line.outbox.wake();
+        }
+        Err(error) => line.end(Some(error), Farewell::Close),
+    }
+    pending().await
+}

@@ -1,0 +1,506 @@
+//! Protocols for datagrams, subprocesses and Unix connections.
+
+use std::cell::{Cell, RefCell};
+use std::io::{self, ErrorKind};
+use std::net::SocketAddr;
+use std::os::unix::process::ExitStatusExt;
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::time::Duration;
+
+use windlass::net::{UdpSocket, UnixStream};
+use windlass::process::Command;
+use windlass::protocol::{
+    DatagramProtocol, DatagramTransport, SubprocessProtocol, SubprocessTransport, attach, connect_datagram_endpoint,
+    create_datagram_endpoint, create_unix_connection, create_unix_server, open_unix_connection, start_unix_server,
+    subprocess_exec,
+};
+use windlass::time::{sleep, timeout};
+
+use crate::protocol::{Log, Recorder, Told, until, until_lost};
+use crate::support::{exceptions_of, on_every_driver, on_every_kernel_driver, rounds, turns};
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Post {
+    Made,
+    Data(Vec<u8>, SocketAddr),
+    Error(ErrorKind),
+    Lost(Option<ErrorKind>),
+    Pause,
+    Resume,
+}
+
+type Posts = Rc<RefCell<Vec<Post>>>;
+
+type Act = dyn FnMut(&Post, &DatagramTransport);
+
+struct Mailbox {
+    log: Posts,
+    transport: Option<DatagramTransport>,
+    act: Box<Act>,
+}
+
+impl Mailbox {
+    fn new(log: &Posts, act: impl FnMut(&Post, &DatagramTransport) + 'static) -> Mailbox {
+        Mailbox {
+            log: log.clone(),
+            transport: None,
+            act: Box::new(act),
+        }
+    }
+
+    fn is_told(&mut self, post: Post) {
+        self.log.borrow_mut().push(post.clone());
+        let transport = self.transport.clone().expect("connection_made comes first");
+        (self.act)(&post, &transport);
+    }
+}
+
+impl DatagramProtocol for Mailbox {
+    fn connection_made(&mut self, transport: DatagramTransport) {
+        self.transport = Some(transport);
+        self.is_told(Post::Made);
+    }
+    fn datagram_received(&mut self, data: &[u8], from: SocketAddr) {
+        self.is_told(Post::Data(data.to_vec(), from));
+    }
+    fn error_received(&mut self, error: io::Error) {
+        self.is_told(Post::Error(error.kind()));
+    }
+    fn connection_lost(&mut self, error: Option<io::Error>) {
+        self.is_told(Post::Lost(error.map(|error| error.kind())));
+    }
+    fn pause_writing(&mut self) {
+        self.is_told(Post::Pause);
+    }
+    fn resume_writing(&mut self) {
+        self.is_told(Post::Resume);
+    }
+}
+
+async fn until_posted(log: &Posts, is_there: impl Fn(&[Post]) -> bool) {
+    let waiting = async {
+        while !is_there(&log.borrow()) {
+            sleep(Duration::from_millis(1)).await;
+        }
+    };
+    let waited = timeout(Duration::from_secs(30), waiting).await;
+    assert!(waited.is_ok(), "{:?}", log.borrow());
+}
+
+#[test]
+fn datagrams_keep_their_boundaries() {
+    on_every_driver(|case| {
+        case.run(async {
+            let log = Posts::default();
+            let echo = || {
+                Mailbox::new(&log, |post, transport| {
+                    if let Post::Data(bytes, from) = post {
+                        transport.send_to(bytes, *from);
+                    }
+                })
+            };
+            let (transport, _) = create_datagram_endpoint(echo, "127.0.0.1:0").await.unwrap();
+            assert_eq!(log.borrow()[..], [Post::Made]);
+            let addr = transport.local_addr().unwrap();
+            assert_eq!(transport.peer_addr().unwrap_err().kind(), ErrorKind::NotConnected);
+            let client = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+            let from = client.local_addr().unwrap();
+            // Longer than a managed buffer, too: none is cut off.
+            for len in [1, 0, 3_000, 20_000, 60_000] {
+                let sent: Vec<u8> = (0..len).map(|at: usize| at as u8).collect();
+                client.send_to(sent.clone(), addr).await.0.unwrap();
+                let (result, buf) = client.recv_from(Vec::with_capacity(1 << 16)).await;
+                assert_eq!(result.unwrap(), (len, addr));
+                assert_eq!(buf, sent);
+                assert_eq!(log.borrow().last(), Some(&Post::Data(sent, from)));
+            }
+            transport.send_to("a last word", from);
+            transport.close();
+            assert!(transport.is_closing());
+            transport.send_to("too late", from);
+            assert_eq!(&*client.recv_managed().await.unwrap(), b"a last word");
+            until_posted(&log, |log| log.last() == Some(&Post::Lost(None))).await;
+            turns(10).await;
+            assert_eq!(log.borrow().len(), 7);
+            assert_eq!(transport.local_addr().unwrap(), addr);
+        });
+    });
+}
+
+#[test]
+fn errors_of_datagrams_are_told_and_survived() {
+    on_every_kernel_driver(|case| {
+        case.run(async {
+            let peer = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+            let addr = peer.local_addr().unwrap();
+            let log = Posts::default();
+            let quiet = || Mailbox::new(&log, |_, _| {});
+            let (transport, _) = connect_datagram_endpoint(quiet, addr).await.unwrap();
+            assert_eq!(transport.peer_addr().unwrap(), addr);
+            transport.send("hello");
+            transport.send_to("again", addr);
+            for expected in ["hello", "again"] {
+                assert_eq!(&*peer.recv_managed().await.unwrap(), expected.as_bytes());
+            }
+            // To somebody else, and too long.
+            transport.send_to("stray", "127.0.0.1:9".parse().unwrap());
+            until_posted(&log, |log| log.last() == Some(&Post::Error(ErrorKind::InvalidInput))).await;
+            transport.send(vec![0; 100_000]);
+            let errors = |log: &[Post]| log.iter().filter(|post| matches!(post, Post::Error(_))).count();
+            until_posted(&log, |log| errors(log) == 2).await;
+            // Nobody is there any more.
+            drop(peer);
+            let refused = Post::Error(ErrorKind::ConnectionRefused);
+            while !log.borrow().contains(&refused) {
+                transport.send("anybody?");
+                sleep(Duration::from_millis(5)).await;
+            }
+            // And then somebody is again.
+            let peer = UdpSocket::bind(addr).await.unwrap();
+            transport.send("welcome back");
+            assert_eq!(&*peer.recv_managed().await.unwrap(), b"welcome back");
+            transport.abort();
+            until_posted(&log, |log| log.last() == Some(&Post::Lost(None))).await;
+
+            let log = Posts::default();
+            let quiet = || Mailbox::new(&log, |_, _| {});
+            let (transport, _) = create_datagram_endpoint(quiet, "127.0.0.1:0").await.unwrap();
+            transport.send("to whom?");
+            until_posted(&log, |log| log.last() == Some(&Post::Error(ErrorKind::NotConnected))).await;
+        });
+    });
+}
+
+#[test]
+fn datagrams_pause_their_sender_and_survive_its_panic() {
+    on_every_driver(|case| {
+        let event_loop = case.event_loop();
+        let exceptions = exceptions_of(&event_loop);
+        let run = event_loop.run_until_complete(async {
+            let peer = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+            let addr = peer.local_addr().unwrap();
+            let log = Posts::default();
+            let panicky = || Mailbox::new(&log, |post, _| assert!(*post != Post::Resume, "on purpose"));
+            let (transport, _) = create_datagram_endpoint(panicky, "127.0.0.1:0").await.unwrap();
+            transport.set_write_buffer_limits(1_000, 100).unwrap();
+            transport.send_to(vec![1; 1_000], addr);
+            assert_eq!(transport.get_write_buffer_size(), 1_000);
+            turns(5).await;
+            assert_eq!(log.borrow()[..], [Post::Made]);
+            transport.send_to(vec![1; 1_000], addr);
+            transport.send_to("1", addr);
+            until_posted(&log, |log| matches!(log.last(), Some(Post::Lost(_)))).await;
+            let lost = Post::Lost(Some(ErrorKind::Other));
+            assert_eq!(log.borrow()[..], [Post::Made, Post::Pause, Post::Resume, lost]);
+        });
+        run.unwrap();
+        assert_eq!(exceptions.borrow().len(), 1, "{:?}", exceptions.borrow());
+    });
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Life {
+    Made,
+    PipeLost(i32, Option<ErrorKind>),
+    Exited,
+    Lost(Option<ErrorKind>),
+    Pause,
+    Resume,
+}
+
+#[derive(Default)]
+struct Seen {
+    life: Vec<Life>,
+    output: [Vec<u8>; 3],
+}
+
+type Witness = Rc<RefCell<Seen>>;
+
+struct Keeper {
+    seen: Witness,
+    act: Box<dyn FnMut(&Life)>,
+}
+
+impl Keeper {
+    fn new(seen: &Witness) -> Keeper {
+        Keeper {
+            seen: seen.clone(),
+            act: Box::new(|_| {}),
+        }
+    }
+
+    fn is_told(&mut self, life: Life) {
+        self.seen.borrow_mut().life.push(life.clone());
+        (self.act)(&life);
+    }
+}
+
+impl SubprocessProtocol for Keeper {
+    fn connection_made(&mut self, _transport: SubprocessTransport) {
+        self.is_told(Life::Made);
+    }
+    fn pipe_data_received(&mut self, fd: i32, data: &[u8]) {
+        self.seen.borrow_mut().output[fd as usize].extend(data);
+    }
+    fn pipe_connection_lost(&mut self, fd: i32, error: Option<io::Error>) {
+        self.is_told(Life::PipeLost(fd, error.map(|error| error.kind())));
+    }
+    fn process_exited(&mut self) {
+        self.is_told(Life::Exited);
+    }
+    fn connection_lost(&mut self, error: Option<io::Error>) {
+        self.is_told(Life::Lost(error.map(|error| error.kind())));
+    }
+    fn pause_writing(&mut self) {
+        self.is_told(Life::Pause);
+    }
+    fn resume_writing(&mut self) {
+        self.is_told(Life::Resume);
+    }
+}
+
+async fn until_gone(seen: &Witness) {
+    let waiting = async {
+        while !matches!(seen.borrow().life.last(), Some(Life::Lost(_))) {
+            sleep(Duration::from_millis(1)).await;
+        }
+    };
+    let waited = timeout(Duration::from_secs(30), waiting).await;
+    assert!(waited.is_ok(), "{:?}", seen.borrow().life);
+    let seen = seen.borrow();
+    let count = |told: &Life| seen.life.iter().filter(|life| *life == told).count();
+    assert_eq!(seen.life.first(), Some(&Life::Made));
+    assert_eq!((count(&Life::Made), count(&Life::Exited)), (1, 1), "{:?}", seen.life);
+}
+
+fn shell(script: &str) -> Command {
+    let mut command = Command::new("sh");
+    command.args(["-c", script]);
+    command
+}
+
+#[test]
+fn a_subprocess_tells_its_life() {
+    on_every_kernel_driver(|case| {
+        case.run(async {
+            let seen = Witness::default();
+            let mut command = shell("cat; echo errors >&2; exit 3");
+            let (transport, _) = subprocess_exec(|| Keeper::new(&seen), &mut command).await.unwrap();
+            assert!(transport.pid() > 0);
+            assert_eq!(transport.exit_status(), None);
+            let input = vec![b'x'; 1 << 20];
+            transport.write(&input);
+            transport.write_eof();
+            until_gone(&seen).await;
+            assert_eq!(transport.exit_status().unwrap().code(), Some(3));
+            let seen = seen.borrow();
+            assert_eq!(seen.output[1], input);
+            assert_eq!(seen.output[2], b"errors\n");
+            assert_eq!(
+                seen.life[..4],
+                [Life::Made, Life::Pause, Life::Resume, Life::PipeLost(0, None)]
+            );
+            assert_eq!(seen.life.last(), Some(&Life::Lost(None)));
+            for fd in [1, 2] {
+                assert!(seen.life.contains(&Life::PipeLost(fd, None)), "{:?}", seen.life);
+            }
+        });
+    });
+}
+
+#[test]
+fn a_subprocess_is_told_to_end() {
+    on_every_kernel_driver(|case| {
+        case.run(async {
+            for (how, signal) in [
+                ("terminate", libc::SIGTERM),
+                ("kill", libc::SIGKILL),
+                ("close", libc::SIGKILL),
+            ] {
+                let seen = Witness::default();
+                // A grandchild that has the pipes too is not waited for when everything is closed.
+                let mut command = shell(match how {
+                    "close" => "sleep 60; true",
+                    _ => "exec sleep 60",
+                });
+                command.stderr(std::process::Stdio::null());
+                let (transport, _) = subprocess_exec(|| Keeper::new(&seen), &mut command).await.unwrap();
+                transport.write(vec![0; 1 << 20]);
+                sleep(Duration::from_millis(20)).await;
+                match how {
+                    "terminate" => transport.terminate(),
+                    "kill" => transport.kill(),
+                    _ => transport.close(),
+                }
+                until_gone(&seen).await;
+                assert_eq!(transport.exit_status().unwrap().signal(), Some(signal), "{how}");
+                assert!(transport.is_closing());
+                assert_eq!(transport.get_write_buffer_size(), 0);
+                transport.kill();
+                transport.close();
+            }
+        });
+    });
+}
+
+#[test]
+fn a_subprocess_that_does_not_start_or_read() {
+    on_every_kernel_driver(|case| {
+        let event_loop = case.event_loop();
+        let exceptions = exceptions_of(&event_loop);
+        let run = event_loop.run_until_complete(async {
+            let mut missing = Command::new("/no/such/program");
+            let unmade = || -> Keeper { unreachable!() };
+            let error = subprocess_exec(unmade, &mut missing).await.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::NotFound);
+            assert!(error.to_string().contains("/no/such/program"), "{error}");
+
+            // It closes its input: that pipe is lost, and no more.
+            let seen = Witness::default();
+            let mut command = shell("exec 0<&-; echo closed; sleep 1; echo still here");
+            let (transport, _) = subprocess_exec(|| Keeper::new(&seen), &mut command).await.unwrap();
+            while seen.borrow().output[1].is_empty() {
+                sleep(Duration::from_millis(1)).await;
+            }
+            transport.write("nobody reads this");
+            until_gone(&seen).await;
+            assert!(
+                seen.borrow()
+                    .life
+                    .contains(&Life::PipeLost(0, Some(ErrorKind::BrokenPipe)))
+            );
+            assert_eq!(seen.borrow().output[1], b"closed\nstill here\n");
+
+            // A panic: the process does not survive its protocol.
+            let seen = Witness::default();
+            let panicky = || {
+                let mut keeper = Keeper::new(&seen);
+                keeper.act = Box::new(|life| assert!(*life != Life::Made, "on purpose"));
+                keeper
+            };
+            let (transport, _) = subprocess_exec(panicky, &mut shell("exec sleep 60")).await.unwrap();
+            let pid = transport.pid();
+            while !matches!(seen.borrow().life.last(), Some(Life::Lost(Some(ErrorKind::Other)))) {
+                sleep(Duration::from_millis(1)).await;
+            }
+            let is_there = || {
+                // SAFETY: signal 0 only asks whether the process is there.
+                unsafe { libc::kill(pid as i32, 0) == 0 }
+            };
+            let gone = async {
+                while is_there() {
+                    sleep(Duration::from_millis(5)).await;
+                }
+            };
+            timeout(Duration::from_secs(20), gone).await.expect("killed and reaped");
+        });
+        run.unwrap();
+        assert_eq!(exceptions.borrow().len(), 1, "{:?}", exceptions.borrow());
+    });
+}
+
+fn socket_path(name: &str) -> PathBuf {
+    let thread = format!("{:?}", std::thread::current().id()).replace(['(', ')'], "");
+    std::env::temp_dir().join(format!("windlass-{name}-{}-{thread}.sock", std::process::id()))
+}
+
+#[test]
+fn unix_connections_speak_protocols_too() {
+    on_every_kernel_driver(|case| {
+        let path = socket_path("protocol");
+        let _ = std::fs::remove_file(&path);
+        case.run(async {
+            let served = Log::default();
+            let echo = {
+                let log = served.clone();
+                move || {
+                    Recorder::new(&log, |told, transport| {
+                        if let Told::Data(bytes) = told {
+                            transport.write(bytes);
+                            transport.close();
+                        }
+                    })
+                }
+            };
+            let server = create_unix_server(echo, &path).unwrap();
+            assert_eq!(server.local_unix_addr().unwrap().as_pathname(), Some(&*path));
+            assert_eq!(server.local_addr().unwrap_err().kind(), ErrorKind::Unsupported);
+            let taken = create_unix_server(|| -> Recorder { unreachable!() }, &path).unwrap_err();
+            assert_eq!(taken.kind(), ErrorKind::AddrInUse);
+            let log = Log::default();
+            let client = || Recorder::new(&log, |_, _| {});
+            let (transport, _) = create_unix_connection(client, &path).await.unwrap();
+            assert_eq!(transport.peer_unix_addr().unwrap().as_pathname(), Some(&*path));
+            assert_eq!(transport.peer_addr().unwrap_err().kind(), ErrorKind::Unsupported);
+            transport.write(vec![1; 1_000]);
+            until_lost(&log).await;
+            until_lost(&served).await;
+            assert_eq!(
+                log.borrow()[1..],
+                [Told::Data(vec![1; 1_000]), Told::Eof, Told::Lost(None)]
+            );
+            server.close();
+            server.wait_closed().await;
+        });
+        std::fs::remove_file(&path).unwrap();
+        case.run(async {
+            let server = start_unix_server(
+                async |mut reader, writer| {
+                    let line = reader.read_line().await?;
+                    writer.write(line);
+                    io::Result::Ok(())
+                },
+                &path,
+            )
+            .unwrap();
+            let (mut reader, writer) = open_unix_connection(&path).await.unwrap();
+            writer.write("over a file\n");
+            assert_eq!(reader.read_line().await.unwrap(), "over a file\n");
+            drop((reader, writer));
+            server.close();
+            server.wait_closed().await;
+
+            let (one, other) = UnixStream::pair().unwrap();
+            let log = Log::default();
+            let (transport, _) = attach(other, Recorder::new(&log, |_, _| {}));
+            one.write_all("pair").await.0.unwrap();
+            until(&log, |told| told.len() == 2).await;
+            transport.write("back");
+            assert_eq!(&*one.read_managed().await.unwrap(), b"back");
+        });
+        std::fs::remove_file(&path).unwrap();
+    });
+}
+
+/// Many endpoints, opened and left: flights and tasks are as before.
+#[test]
+fn endpoints_leave_nothing_behind() {
+    on_every_driver(|case| {
+        case.run(async {
+            let before = windlass::counters();
+            let made = Rc::new(Cell::new(0));
+            for round in 0..rounds().min(300) {
+                let log = Posts::default();
+                let made = made.clone();
+                let mailbox = || Mailbox::new(&log, move |_, _| made.set(made.get() + 1));
+                let (transport, _) = create_datagram_endpoint(mailbox, "127.0.0.1:0").await.unwrap();
+                let addr = transport.local_addr().unwrap();
+                transport.send_to("to myself", addr);
+                match round % 2 {
+                    0 => transport.close(),
+                    _ => transport.abort(),
+                }
+            }
+            let settled = async {
+                while windlass::counters().tasks > before.tasks || windlass::counters().flights > before.flights {
+                    sleep(Duration::from_millis(1)).await;
+                }
+            };
+            timeout(Duration::from_secs(20), settled)
+                .await
+                .expect("all endpoints end");
+            assert!(made.get() >= rounds().min(300));
+        });
+    });
+}

@@ -1,0 +1,574 @@
+//! Protocols and transports: the order of callbacks, calls from inside of them, and their end.
+
+use std::cell::{Cell, RefCell};
+use std::io::{self, ErrorKind};
+use std::net::Shutdown;
+use std::rc::Rc;
+use std::time::Duration;
+
+use windlass::net::TcpStream;
+use windlass::protocol::{Protocol, ProtocolRef, Transport, attach, create_server};
+use windlass::time::{sleep, timeout};
+
+use crate::support::{CountDrop, exceptions_of, on_every_driver, pair, reset_on_close, turns};
+
+/// What a protocol was told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Told {
+    Made,
+    Data(Vec<u8>),
+    Eof,
+    Lost(Option<ErrorKind>),
+    Pause,
+    Resume,
+    /// Not by the transport: a test's own mark.
+    Mark(&'static str),
+}
+
+use Told::{Data, Eof, Lost, Made, Mark, Pause, Resume};
+
+pub(crate) type Log = Rc<RefCell<Vec<Told>>>;
+
+type Act = dyn FnMut(&Told, &Transport);
+
+/// Logs what it is told, and then does what a test wants; true from `eof_received` if `stays`.
+pub(crate) struct Recorder {
+    log: Log,
+    pub(crate) transport: Option<Transport>,
+    stays: bool,
+    act: Box<Act>,
+    /// Whether a callback is running; shared by all of a test.
+    is_running: Rc<Cell<bool>>,
+}
+
+impl Recorder {
+    pub(crate) fn new(log: &Log, act: impl FnMut(&Told, &Transport) + 'static) -> Recorder {
+        Recorder {
+            log: log.clone(),
+            transport: None,
+            stays: false,
+            act: Box::new(act),
+            is_running: Rc::default(),
+        }
+    }
+
+    pub(crate) fn quiet(log: &Log) -> Recorder {
+        Recorder::new(log, |_, _| {})
+    }
+
+    fn staying(mut self) -> Recorder {
+        self.stays = true;
+        self
+    }
+
+    fn is_told(&mut self, told: Told) {
+        assert!(!self.is_running.replace(true), "{told:?} inside of another callback");
+        struct Stop(Rc<Cell<bool>>);
+        impl Drop for Stop {
+            fn drop(&mut self) {
+                self.0.set(false);
+            }
+        }
+        let _stop = Stop(self.is_running.clone());
+        self.log.borrow_mut().push(told.clone());
+        let transport = self.transport.clone().expect("connection_made comes first");
+        (self.act)(&told, &transport);
+    }
+}
+
+impl Protocol for Recorder {
+    fn connection_made(&mut self, transport: Transport) {
+        assert!(self.transport.replace(transport).is_none(), "made twice");
+        self.is_told(Made);
+    }
+    fn data_received(&mut self, data: &[u8]) {
+        assert!(!data.is_empty());
+        self.is_told(Data(data.to_vec()));
+    }
+    fn eof_received(&mut self) -> bool {
+        self.is_told(Eof);
+        self.stays
+    }
+    fn connection_lost(&mut self, error: Option<io::Error>) {
+        self.is_told(Lost(error.map(|error| error.kind())));
+    }
+    fn pause_writing(&mut self) {
+        self.is_told(Pause);
+    }
+    fn resume_writing(&mut self) {
+        self.is_told(Resume);
+    }
+}
+
+/// Waits until the log satisfies a test.
+pub(crate) async fn until(log: &Log, is_there: impl Fn(&[Told]) -> bool) {
+    let waiting = async {
+        while !is_there(&log.borrow()) {
+            sleep(Duration::from_millis(1)).await;
+        }
+    };
+    let waited = timeout(Duration::from_secs(30), waiting).await;
+    assert!(waited.is_ok(), "only this was told: {:?}", brief(&log.borrow()));
+}
+
+fn brief(told: &[Told]) -> Vec<String> {
+    told.iter()
+        .map(|told| match told {
+            Data(bytes) => format!("Data({})", bytes.len()),
+            told => format!("{told:?}"),
+        })
+        .collect()
+}
+
+pub(crate) async fn until_lost(log: &Log) {
+    until(log, |told| matches!(told.last(), Some(Lost(_)))).await;
+    // Nothing comes after it.
+    turns(10).await;
+    let log = log.borrow();
+    assert!(matches!(log.last(), Some(Lost(_))), "{:?}", brief(&log));
+    assert_eq!(log.iter().filter(|told| matches!(told, Lost(_))).count(), 1);
+    assert_eq!(log.first(), Some(&Made));
+    assert_eq!(log.iter().filter(|told| **told == Made).count(), 1);
+}
+
+/// All bytes, however they were cut.
+pub(crate) fn bytes(log: &Log) -> Vec<u8> {
+    let mut all = Vec::new();
+    for told in &*log.borrow() {
+        if let Data(bytes) = told {
+            all.extend_from_slice(bytes);
+        }
+    }
+    all
+}
+
+/// The log without bytes.
+fn events(log: &Log) -> Vec<Told> {
+    let log = log.borrow();
+    log.iter().filter(|told| !matches!(told, Data(_))).cloned().collect()
+}
+
+/// A recorder on one end of a connection, a plain stream on the other.
+pub(crate) async fn recorded(
+    recorder: impl FnOnce(&Log) -> Recorder,
+) -> (TcpStream, Transport, ProtocolRef<Recorder>, Log) {
+    let (client, server) = pair().await;
+    let log = Log::default();
+    let (transport, protocol) = attach(server, recorder(&log));
+    turns(2).await;
+    assert_eq!(log.borrow().first(), Some(&Made));
+    (client, transport, protocol, log)
+}
+
+pub(crate) async fn read_all(stream: &TcpStream) -> io::Result<Vec<u8>> {
+    let mut all = Vec::new();
+    loop {
+        let bytes = stream.read_managed().await?;
+        if bytes.is_empty() {
+            return Ok(all);
+        }
+        all.extend_from_slice(&bytes);
+    }
+}
+
+/// Writes until the kernel takes no more for a while, and gives what is left: from then on the size stands still.
+pub(crate) async fn fill(transport: &Transport) -> usize {
+    let mut before = 0;
+    loop {
+        turns(20).await;
+        sleep(Duration::from_millis(20)).await;
+        let size = transport.get_write_buffer_size();
+        if size > 0 && size == before {
+            return size;
+        }
+        if size == 0 {
+            transport.write(vec![1; 1 << 20]);
+        }
+        before = transport.get_write_buffer_size();
+    }
+}
+
+#[test]
+fn a_conversation_is_told_in_order() {
+    on_every_driver(|case| {
+        case.run(async {
+            let log = Log::default();
+            let server = create_server(
+                {
+                    let log = log.clone();
+                    move || {
+                        Recorder::new(&log, |told, transport| {
+                            if let Data(bytes) = told {
+                                transport.write(bytes);
+                            }
+                        })
+                    }
+                },
+                "127.0.0.1:0",
+            )
+            .await
+            .unwrap();
+            let client = TcpStream::connect(server.local_addr().unwrap()).await.unwrap();
+            for text in ["one", "two", "three"] {
+                client.write_all(text).await.0.unwrap();
+                let (result, echo) = client.read_exact(vec![0; text.len()]).await;
+                result.unwrap();
+                assert_eq!(echo, text.as_bytes());
+            }
+            assert_eq!(server.connections(), 1);
+            client.shutdown(Shutdown::Write).await.unwrap();
+            assert!(client.read_managed().await.unwrap().is_empty());
+            until_lost(&log).await;
+            let data = |text: &str| Data(text.into());
+            let expected = [Made, data("one"), data("two"), data("three"), Eof, Lost(None)];
+            assert_eq!(log.borrow()[..], expected);
+            assert_eq!(server.connections(), 0);
+        });
+    });
+}
+
+/// Every call from inside of every callback: none calls back at once, which the recorder checks, and all are right.
+#[test]
+fn a_protocol_may_call_its_transport_anywhere() {
+    on_every_driver(|case| {
+        case.run(async {
+            let (client, transport, _, log) = recorded(|log| {
+                Recorder::new(log, |_, transport| {
+                    transport.set_write_buffer_limits(0, 0).unwrap();
+                    transport.pause_reading();
+                    assert!(!transport.is_reading());
+                    transport.write("x");
+                    transport.writelines(["y", "z"]);
+                    transport.resume_reading();
+                    let _ = (
+                        transport.get_write_buffer_size(),
+                        transport.peer_addr(),
+                        transport.is_closing(),
+                    );
+                })
+            })
+            .await;
+            client.write_all("go").await.0.unwrap();
+            until(&log, |told| told.iter().filter(|told| **told == Resume).count() > 3).await;
+            transport.abort();
+            transport.abort();
+            transport.close();
+            until_lost(&log).await;
+            assert!(!transport.is_reading());
+            let events = events(&log);
+            for (at, told) in events[1..events.len() - 1].iter().enumerate() {
+                assert_eq!(*told, if at % 2 == 0 { Pause } else { Resume }, "at {at}");
+            }
+            transport.write("to nobody");
+            assert_eq!(transport.get_write_buffer_size(), 0);
+            drop(client);
+        });
+    });
+}
+
+/// What a callback schedules runs before the next callback, and `abort` keeps its place among what was scheduled.
+#[test]
+fn callbacks_come_in_turns_of_the_loop() {
+    on_every_driver(|case| {
+        let event_loop = case.builder().managed_buffers(4, 100).build().unwrap();
+        let run = event_loop.run_until_complete(async {
+            let (client, _, _, log) = recorded(|log| {
+                let soon = log.clone();
+                Recorder::new(log, move |told, transport| {
+                    let mark = |text: &'static str| {
+                        let soon = soon.clone();
+                        windlass::call_soon(move || soon.borrow_mut().push(Mark(text)));
+                    };
+                    match told {
+                        Data(bytes) if bytes.ends_with(b"!") => {
+                            mark("before");
+                            transport.abort();
+                            mark("after");
+                        }
+                        Data(_) => mark("soon"),
+                        _ => {}
+                    }
+                })
+            })
+            .await;
+            let mut text = vec![b'.'; 1_000];
+            text[999] = b'!';
+            client.write_all(text).await.0.unwrap();
+            until(&log, |told| told.last() == Some(&Mark("after"))).await;
+            let log = log.borrow();
+            let told: Vec<_> = log.iter().filter(|told| !matches!(told, Made)).collect();
+            let (data, end) = told.split_last_chunk::<4>().expect("ten pieces");
+            for pair in data.chunks(2) {
+                assert!(
+                    matches!(pair, [Data(_), Mark("soon")]),
+                    "what was scheduled waits: {pair:?}"
+                );
+            }
+            assert!(matches!(end[0], Data(_)));
+            assert_eq!(end[1..], [&Mark("before"), &Lost(None), &Mark("after")]);
+        });
+        run.unwrap();
+        let run = event_loop.run_until_complete(async {
+            // Also when nothing stands in the way: it closes as soon as it is made.
+            let (_client, server) = pair().await;
+            let log = Log::default();
+            let soon = log.clone();
+            let closing = Recorder::new(&log, move |told, transport| {
+                if *told == Made {
+                    let soon = soon.clone();
+                    windlass::call_soon(move || soon.borrow_mut().push(Mark("before")));
+                    transport.close();
+                }
+            });
+            attach(server, closing);
+            until_lost(&log).await;
+            assert_eq!(log.borrow()[..], [Made, Mark("before"), Lost(None)]);
+        });
+        run.unwrap();
+    });
+}
+
+#[test]
+fn close_sends_the_rest_first() {
+    on_every_driver(|case| {
+        case.run(async {
+            let (client, transport, _, log) = recorded(Recorder::quiet).await;
+            let all: Vec<u8> = (0..1 << 20).map(|at: u32| (at % 251) as u8).collect();
+            for piece in all.chunks(5_000) {
+                transport.write(piece);
+            }
+            transport.close();
+            transport.close();
+            assert!(transport.is_closing());
+            transport.write("too late");
+            // Nobody reads, so it cannot be over.
+            if !case.is_kernel() {
+                turns(50).await;
+                assert!(transport.get_write_buffer_size() > 0);
+                assert!(!log.borrow().contains(&Lost(None)));
+            }
+            // What comes in now is not received any more.
+            client.write_all("too late").await.0.unwrap();
+            let mut got = Vec::new();
+            loop {
+                match client.read_managed().await {
+                    Ok(bytes) if bytes.is_empty() => break,
+                    Ok(bytes) => got.extend_from_slice(&bytes),
+                    // The kernel resets a connection that is closed with something unread; by then all was received or not.
+                    Err(error) => {
+                        assert_eq!(error.kind(), ErrorKind::ConnectionReset);
+                        break;
+                    }
+                }
+            }
+            until_lost(&log).await;
+            assert_eq!(events(&log), [Made, Pause, Resume, Lost(None)]);
+            assert!(all.starts_with(&got), "{} bytes", got.len());
+        });
+        case.run(async {
+            // The same without anything unread: every byte arrives.
+            let (client, transport, _, log) = recorded(Recorder::quiet).await;
+            let mut all: Vec<u8> = (0..3 << 20).map(|at: u32| (at % 251) as u8).collect();
+            transport.write(all.clone());
+            // Part of it is sent, and then there is more.
+            turns(10).await;
+            transport.write("the end");
+            all.extend_from_slice(b"the end");
+            transport.close();
+            assert!(read_all(&client).await.unwrap() == all);
+            until_lost(&log).await;
+        });
+    });
+}
+
+#[test]
+fn abort_drops_the_rest_and_resets() {
+    on_every_driver(|case| {
+        case.run(async {
+            let (client, transport, _, log) = recorded(Recorder::quiet).await;
+            assert!(fill(&transport).await > 0);
+            transport.abort();
+            assert_eq!(transport.get_write_buffer_size(), 0);
+            assert!(transport.is_closing());
+            assert!(!log.borrow().contains(&Lost(None)), "not inside of abort");
+            until_lost(&log).await;
+            assert_eq!(events(&log).last(), Some(&Lost(None)));
+            let error = read_all(&client).await.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::ConnectionReset);
+
+            // Also when nothing is queued and everything was read.
+            let (client, transport, _, log) = recorded(Recorder::quiet).await;
+            transport.abort();
+            until_lost(&log).await;
+            let error = client.read_managed().await.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::ConnectionReset);
+        });
+    });
+}
+
+#[test]
+fn the_peer_ends_and_we_may_go_on() {
+    on_every_driver(|case| {
+        case.run(async {
+            // The protocol stays: it can still write.
+            let (client, transport, _, log) = recorded(|log| Recorder::quiet(log).staying()).await;
+            client.write_all("all").await.0.unwrap();
+            client.shutdown(Shutdown::Write).await.unwrap();
+            until(&log, |told| told.last() == Some(&Eof)).await;
+            turns(20).await;
+            assert!(!transport.is_closing());
+            transport.write("still here");
+            transport.close();
+            assert_eq!(read_all(&client).await.unwrap(), b"still here");
+            until_lost(&log).await;
+            assert_eq!(log.borrow()[..], [Made, Data(b"all".to_vec()), Eof, Lost(None)]);
+
+            // It does not stay: what it has written leaves first.
+            let (client, _, _, log) = recorded(|log| {
+                Recorder::new(log, |told, transport| {
+                    if *told == Eof {
+                        transport.write(vec![3; 1 << 20]);
+                    }
+                })
+            })
+            .await;
+            client.shutdown(Shutdown::Write).await.unwrap();
+            assert_eq!(read_all(&client).await.unwrap().len(), 1 << 20);
+            until_lost(&log).await;
+        });
+    });
+}
+
+#[test]
+fn we_end_and_the_peer_may_go_on() {
+    on_every_driver(|case| {
+        let event_loop = case.event_loop();
+        let told = exceptions_of(&event_loop);
+        let run = event_loop.run_until_complete(async {
+            let (client, transport, _, log) = recorded(Recorder::quiet).await;
+            assert!(transport.can_write_eof());
+            transport.write(vec![5; 100_000]);
+            transport.write_eof();
+            transport.write_eof();
+            assert!(!transport.is_closing());
+            transport.write("after the end");
+            assert_eq!(read_all(&client).await.unwrap().len(), 100_000);
+            client.write_all("an answer").await.0.unwrap();
+            until(&log, |told| told.last() == Some(&Data(b"an answer".to_vec()))).await;
+            drop(client);
+            until_lost(&log).await;
+            assert_eq!(bytes(&log), b"an answer");
+        });
+        run.unwrap();
+        let told = told.borrow();
+        assert_eq!(told.len(), 1, "{told:?}");
+        assert!(told[0].contains("after write_eof"), "{told:?}");
+    });
+}
+
+#[test]
+fn a_reset_is_told_as_such() {
+    on_every_driver(|case| {
+        case.run(async {
+            for is_writing in [false, true] {
+                let (client, transport, _, log) = recorded(Recorder::quiet).await;
+                if is_writing {
+                    fill(&transport).await;
+                }
+                // Something unread, and on a kernel the option.
+                transport.write("unread");
+                sleep(Duration::from_millis(20)).await;
+                reset_on_close(&client);
+                drop(client);
+                until_lost(&log).await;
+                assert_eq!(log.borrow().last(), Some(&Lost(Some(ErrorKind::ConnectionReset))));
+                assert!(transport.is_closing());
+            }
+        });
+    });
+}
+
+#[test]
+fn a_protocol_is_swapped_in_the_middle() {
+    on_every_driver(|case| {
+        case.run(async {
+            let drops = Rc::new(Cell::new(0));
+            let second = Log::default();
+            let (client, transport, first, log) = recorded(|log| {
+                let (second, counted) = (second.clone(), CountDrop(drops.clone()));
+                Recorder::new(log, move |told, transport| {
+                    let _ = &counted;
+                    if *told == Data(b"upgrade".to_vec()) {
+                        let mut next = Recorder::quiet(&second);
+                        next.transport = Some(transport.clone());
+                        transport.set_protocol(next);
+                    }
+                })
+            })
+            .await;
+            client.write_all("upgrade").await.0.unwrap();
+            until(&log, |told| told.len() == 2).await;
+            client.write_all("new").await.0.unwrap();
+            until(&second, |told| told.last() == Some(&Data(b"new".to_vec()))).await;
+            // The handle still has the first one.
+            assert_eq!(first.with(|first| first.log.borrow().len()), 2);
+            assert_eq!(drops.get(), 0);
+            drop(first);
+            assert_eq!(drops.get(), 1);
+            drop(client);
+            until(&second, |told| told.last() == Some(&Lost(None))).await;
+            assert_eq!(second.borrow()[..], [Data(b"new".to_vec()), Eof, Lost(None)]);
+            assert_eq!(log.borrow().len(), 2);
+            let third = transport.set_protocol(Recorder::quiet(&log));
+            assert!(!third.with(|third| third.stays));
+        });
+    });
+}
+
+/// In each callback in turn: the handler is told, the connection ends in `connection_lost`, and another one goes on.
+#[test]
+fn a_panic_ends_only_its_own_connection() {
+    on_every_driver(|case| {
+        for culprit in ["Made", "Data", "Eof", "Pause", "Resume", "Lost"] {
+            let event_loop = case.event_loop();
+            let exceptions = exceptions_of(&event_loop);
+            let run = event_loop.run_until_complete(async {
+                let (neighbour, _neighbour, _, neighbour_log) = recorded(Recorder::quiet).await;
+                let (client, server) = pair().await;
+                let log = Log::default();
+                let recorder = Recorder::new(&log, move |told, transport| {
+                    if matches!(told, Data(_)) {
+                        transport.set_write_buffer_limits(0, 0).unwrap();
+                        transport.write(vec![1; 100_000]);
+                    }
+                    assert!(!format!("{told:?}").starts_with(culprit), "on purpose");
+                });
+                let (transport, _protocol) = attach(server, recorder);
+                client.write_all("go").await.0.unwrap();
+                let mut is_reset = false;
+                if culprit != "Made" && culprit != "Data" {
+                    let read = client.read_exact(vec![0; 100_000]).await.0;
+                    is_reset = read.is_err_and(|error| error.kind() == ErrorKind::ConnectionReset);
+                }
+                client.shutdown(Shutdown::Write).await.ok();
+                until_lost(&log).await;
+                let expected = match culprit {
+                    "Lost" => Lost(None),
+                    _ => Lost(Some(ErrorKind::Other)),
+                };
+                assert_eq!(log.borrow().last(), Some(&expected), "{culprit}");
+                assert!(transport.is_closing());
+                if culprit != "Lost" && !is_reset {
+                    assert_eq!(read_all(&client).await.unwrap_err().kind(), ErrorKind::ConnectionReset);
+                }
+                neighbour.write_all("unharmed").await.0.unwrap();
+                until(&neighbour_log, |told| told.len() == 2).await;
+            });
+            run.unwrap();
+            let exceptions = exceptions.borrow();
+            assert_eq!(exceptions.len(), 1, "{culprit}: {exceptions:?}");
+            assert!(exceptions[0].contains("on purpose"), "{exceptions:?}");
+            assert_eq!(event_loop.counters().flights, event_loop.counters().in_air, "{culprit}");
+        }
+    });
+}

@@ -1,0 +1,223 @@
+//! Transports: how much waits, in either direction, and how it leaves.
+
+use std::cell::Cell;
+use std::io::{self, ErrorKind};
+use std::rc::Rc;
+use std::time::Duration;
+
+use windlass::protocol::{Protocol, Transport, attach};
+use windlass::time::sleep;
+
+use crate::protocol::Told::{Made, Pause, Resume};
+use crate::protocol::{Recorder, Told, bytes, fill, recorded, until, until_lost};
+use crate::support::{on_every_driver, pair, turns};
+
+#[test]
+fn writing_is_paused_and_resumed_at_the_marks() {
+    on_every_driver(|case| {
+        case.run(async {
+            let (client, transport, _, log) = recorded(Recorder::quiet).await;
+            assert_eq!(transport.get_write_buffer_limits(), (16 << 10, 64 << 10));
+            transport.set_write_buffer_limits(usize::MAX, 0).unwrap();
+            let size = fill(&transport).await;
+            let none = |told: &Told| *told == Pause || *told == Resume;
+            assert!(!log.borrow().iter().any(none));
+
+            transport.set_write_buffer_limits(size + 100_000, size - 1).unwrap();
+            transport.write(vec![1; 100_000]);
+            turns(5).await;
+            assert_eq!(transport.get_write_buffer_size(), size + 100_000);
+            assert_eq!(log.borrow()[..], [Made], "at the high mark is not above it");
+            transport.write("1");
+            assert_eq!(log.borrow()[..], [Made], "not inside of write");
+            turns(5).await;
+            assert_eq!(log.borrow()[..], [Made, Pause]);
+            transport.write("more");
+            turns(5).await;
+            assert_eq!(log.borrow()[..], [Made, Pause], "once is enough");
+
+            // Down to the low mark, and no further than it takes.
+            let resumed_at = Rc::new(Cell::new(usize::MAX));
+            while log.borrow().len() == 2 {
+                resumed_at.set(transport.get_write_buffer_size());
+                client.read(Vec::with_capacity(4_096)).await.0.unwrap();
+                turns(3).await;
+            }
+            assert_eq!(log.borrow()[..], [Made, Pause, Resume]);
+            assert!(transport.get_write_buffer_size() < size);
+            assert!(resumed_at.get() >= size, "resumed late: {}", resumed_at.get());
+
+            // Lowering the marks can pause too, as in asyncio.
+            transport.set_write_buffer_limits(usize::MAX, 0).unwrap();
+            let size = fill(&transport).await;
+            transport.set_write_buffer_limits(size - 1, None).unwrap();
+            turns(5).await;
+            assert_eq!(log.borrow()[..], [Made, Pause, Resume, Pause]);
+            transport.abort();
+            until_lost(&log).await;
+        });
+    });
+}
+
+#[test]
+fn marks_follow_the_rules_of_asyncio() {
+    on_every_driver(|case| {
+        case.run(async {
+            let (_client, transport, _, _) = recorded(Recorder::quiet).await;
+            let set = |high: Option<usize>, low: Option<usize>| {
+                transport.set_write_buffer_limits(high, low)?;
+                Ok::<_, io::Error>(transport.get_write_buffer_limits())
+            };
+            assert_eq!(set(Some(1_000), None).unwrap(), (250, 1_000));
+            assert_eq!(set(None, Some(1_000)).unwrap(), (1_000, 4_000));
+            assert_eq!(set(None, None).unwrap(), (16 << 10, 64 << 10));
+            assert_eq!(set(Some(0), None).unwrap(), (0, 0));
+            assert_eq!(set(Some(10), Some(10)).unwrap(), (10, 10));
+            assert_eq!(set(None, Some(usize::MAX)).unwrap(), (usize::MAX, usize::MAX));
+            set(Some(10), Some(10)).unwrap();
+            let error = set(Some(1), Some(2)).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::InvalidInput);
+            assert_eq!(transport.get_write_buffer_limits(), (10, 10));
+        });
+    });
+}
+
+/// A protocol that keeps to pause and resume never has much queued, however slow the peer and however much it has to say.
+#[test]
+fn a_slow_peer_bounds_what_is_queued() {
+    const CHUNK: usize = 10_000;
+    const ALL: usize = if cfg!(miri) { 1 << 20 } else { 100_000_000 };
+
+    struct Source {
+        transport: Option<Transport>,
+        left: usize,
+        most: Rc<Cell<usize>>,
+    }
+
+    impl Source {
+        fn push(&mut self) {
+            let transport = self.transport.clone().unwrap();
+            // As much as it is allowed to.
+            while self.left > 0 && transport.get_write_buffer_size() <= transport.get_write_buffer_limits().1 {
+                let len = CHUNK.min(self.left);
+                transport.write(&[9; CHUNK][..len]);
+                self.left -= len;
+                self.most.set(self.most.get().max(transport.get_write_buffer_size()));
+            }
+            if self.left == 0 {
+                transport.close();
+            }
+        }
+    }
+
+    impl Protocol for Source {
+        fn connection_made(&mut self, transport: Transport) {
+            self.transport = Some(transport);
+            self.push();
+        }
+        fn resume_writing(&mut self) {
+            self.push();
+        }
+    }
+
+    on_every_driver(|case| {
+        case.run(async {
+            let (client, server) = pair().await;
+            let most = Rc::new(Cell::new(0));
+            let source = Source {
+                transport: None,
+                left: ALL,
+                most: most.clone(),
+            };
+            attach(server, source);
+            let mut got = 0;
+            let mut buf = Vec::with_capacity(256 << 10);
+            loop {
+                let result;
+                (result, buf) = client.read(buf).await;
+                match result.unwrap() {
+                    0 => break,
+                    count => got += count,
+                }
+                // It is slow.
+                windlass::task::yield_now().await;
+            }
+            assert_eq!(got, ALL);
+            assert!(most.get() <= (64 << 10) + CHUNK, "{} bytes queued", most.get());
+        });
+    });
+}
+
+/// A protocol that does not want to read is not told, and takes at most one piece from the kernel; the peer has to wait.
+#[test]
+fn a_paused_reader_bounds_what_is_received() {
+    on_every_driver(|case| {
+        case.run(async {
+            let (client, transport, _, log) = recorded(Recorder::quiet).await;
+            assert!(transport.is_reading());
+            transport.pause_reading();
+            assert!(!transport.is_reading());
+            let sent = Rc::new(Cell::new(0));
+            let sending = windlass::spawn({
+                let sent = sent.clone();
+                async move {
+                    while sent.get() < 100_000_000 {
+                        client.write_all(vec![4; 50_000]).await.0?;
+                        sent.set(sent.get() + 50_000);
+                    }
+                    Ok::<_, io::Error>(client)
+                }
+            });
+            let mut before = usize::MAX;
+            while before != sent.get() {
+                before = sent.get();
+                sleep(Duration::from_millis(100)).await;
+                turns(50).await;
+            }
+            assert!(sent.get() < 40_000_000, "{} bytes went somewhere", sent.get());
+            assert_eq!(log.borrow()[..], [Made]);
+            assert_eq!(sent.get(), before);
+
+            // For a moment, and not again.
+            transport.resume_reading();
+            until(&log, |told| told.len() > 1).await;
+            transport.pause_reading();
+            turns(2).await;
+            let told = log.borrow().len();
+            sleep(Duration::from_millis(50)).await;
+            turns(50).await;
+            assert_eq!(log.borrow().len(), told, "told while paused");
+            let got = bytes(&log);
+            assert_eq!(got, vec![4; got.len()]);
+            sending.cancel();
+            let _ = sending.await;
+            transport.resume_reading();
+            until_lost(&log).await;
+            assert!(bytes(&log).len() >= sent.get(), "what was taken came through");
+        });
+    });
+}
+
+#[test]
+fn small_writes_of_a_turn_leave_together() {
+    on_every_driver(|case| {
+        case.run(async {
+            let (client, transport, _, _) = recorded(Recorder::quiet).await;
+            sleep(Duration::from_millis(5)).await;
+            let before = windlass::counters().driver.submissions;
+            for _ in 0..500 {
+                transport.write("0123456789");
+            }
+            // A large one in between and an owned one have places of their own, in order.
+            transport.write(vec![b'-'; 3_000]);
+            transport.write([b'+'; 5]);
+            turns(10).await;
+            let sends = windlass::counters().driver.submissions - before;
+            assert!(sends <= 1, "{sends} sends");
+            let (result, got) = client.read_exact(vec![0; 8_005]).await;
+            result.unwrap();
+            let expected = ["0123456789".repeat(500), "-".repeat(3_000), "+".repeat(5)].concat();
+            assert_eq!(got, expected.as_bytes());
+        });
+    });
+}
