@@ -81,10 +81,7 @@ impl ManagedBuf {
 
     /// The same bytes in memory of their own, if they are to be kept for long.
     pub(crate) fn into_heap(self) -> ManagedBuf {
-        match self.memory {
-            Memory::Pool(buffer) => ManagedBuf::from_heap(buffer.filled().to_vec()),
-            Memory::Heap(bytes) => ManagedBuf::from_heap(bytes),
-        }
+        ManagedBuf::from_heap(self.into_vec())
     }
 
     /// Whether the bytes are in a buffer of the pool, and not on the heap because the pool was empty.
