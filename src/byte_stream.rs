@@ -12,7 +12,7 @@ use crate::driver::{Landing, Outcome};
 use crate::error::from_code;
 use crate::flight::{Fate, Flying};
 use crate::io::vectored::{lend_to_fill, lend_to_read, set_all_filled};
-use crate::io::{BufResult, IoBuf, IoBufMut, ManagedBuf, no_length, no_room};
+use crate::io::{BufResult, IoBuf, IoBufMut, KernelStream, ManagedBuf, no_length, no_room};
 use crate::op::{MAX_LEN, Medium, Op};
 use crate::sys::{IoVec, errno};
 
@@ -322,6 +322,14 @@ impl ByteStream {
         )
     }
 
+    /// For copies that need no buffer of ours: sockets of the kernel's.
+    pub(crate) fn kernel_stream(&self) -> Option<KernelStream> {
+        match self.medium {
+            Medium::Tcp if self.owned.fd() >= 0 => Some(KernelStream::new(self.owned.descriptor.clone())),
+            _ => None,
+        }
+    }
+
     /// Shuts down one or both directions of a socket.
     pub(crate) async fn shutdown(&self, how: Shutdown) -> io::Result<()> {
         if how == Shutdown::Read {
@@ -331,6 +339,19 @@ impl ByteStream {
         let _hold = lane.hold().await;
         lane.settle(self.owned.core()).await;
         self.owned.shutdown(how)
+    }
+}
+
+impl ByteStream {
+    /// Closes the descriptor when the write that is under way is over. What is done with the stream afterwards is an error.
+    pub(crate) async fn close(&mut self) -> io::Result<()> {
+        let descriptor = self.owned.descriptor.clone();
+        {
+            let _hold = descriptor.write.hold().await;
+            descriptor.write.settle(&descriptor.core).await;
+        }
+        self.owned = OwnedDescriptor::closed(descriptor.core.clone());
+        Ok(())
     }
 }
 

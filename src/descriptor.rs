@@ -92,6 +92,13 @@ impl OwnedDescriptor {
         OwnedDescriptor { descriptor }
     }
 
+    /// One that is closed already: no driver has this number.
+    pub(crate) fn closed(core: Rc<LoopCore>) -> OwnedDescriptor {
+        let closed = OwnedDescriptor::new(core, Fd::MIN);
+        closed.descriptor.released.set(true);
+        closed
+    }
+
     /// Takes over a socket that was made elsewhere.
     #[track_caller]
     pub(crate) fn adopt(std_socket: impl Into<OwnedFd>) -> io::Result<OwnedDescriptor> {

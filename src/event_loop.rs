@@ -275,6 +275,7 @@ impl LoopCore {
             ready: self.ready.borrow().len(),
             timers: timers.live(),
             timer_heap: timers.heap_len(),
+            timers_cancelled: timers.heap_len() - timers.live(),
             blocking: self.blocking.counters(),
             files: self.files.counters(),
             driver: self.driver.borrow().counters(),

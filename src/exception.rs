@@ -22,6 +22,8 @@ pub struct Exception {
 enum Cause {
     Panic(Box<dyn Any + Send>),
     Error(io::Error),
+    /// The context says it all.
+    Nothing,
 }
 
 impl Exception {
@@ -59,6 +61,13 @@ impl Exception {
         }
     }
 
+    pub(crate) fn note(context: impl Into<String>) -> Exception {
+        Exception {
+            context: context.into(),
+            cause: Cause::Nothing,
+        }
+    }
+
     /// What happened to whom.
     pub fn context(&self) -> &str {
         &self.context
@@ -68,14 +77,14 @@ impl Exception {
     pub fn panic_payload(&self) -> Option<&(dyn Any + Send)> {
         match &self.cause {
             Cause::Panic(payload) => Some(&**payload),
-            Cause::Error(_) => None,
+            Cause::Error(_) | Cause::Nothing => None,
         }
     }
 
-    /// The error, if it was none.
+    /// The error, if it was one.
     pub fn io_error(&self) -> Option<&io::Error> {
         match &self.cause {
-            Cause::Panic(_) => None,
+            Cause::Panic(_) | Cause::Nothing => None,
             Cause::Error(error) => Some(error),
         }
     }
@@ -86,6 +95,7 @@ impl fmt::Display for Exception {
         match &self.cause {
             Cause::Panic(payload) => write!(f, "{}: {}", self.context, panic_message(&**payload)),
             Cause::Error(error) => write!(f, "{}: {error}", self.context),
+            Cause::Nothing => f.write_str(&self.context),
         }
     }
 }
@@ -116,9 +126,12 @@ pub(crate) fn guard(what: &str, call: impl FnOnce()) {
 /// something.
 pub(crate) fn report(exception: Exception) {
     let handler = LoopCore::try_current().and_then(|core| core.exception_handler.borrow().clone());
-    let told = catch_unwind(AssertUnwindSafe(|| match &handler {
-        Some(handler) => handler(&exception),
-        None => print(&exception),
+    let told = catch_unwind(AssertUnwindSafe(|| {
+        crate::trace::exception(&exception);
+        match &handler {
+            Some(handler) => handler(&exception),
+            None => print(&exception),
+        }
     }));
     if let Err(payload) = told {
         print(&exception);

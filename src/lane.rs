@@ -18,6 +18,7 @@ use crate::driver::FlightId;
 use crate::io::IoBufMut;
 use crate::loop_core::LoopCore;
 use crate::sys::Envelope;
+use crate::task::Reason;
 
 /// One direction of a descriptor.
 #[derive(Default)]
@@ -89,8 +90,10 @@ impl Lane {
 
     /// Serves unread bytes into `buf`; `None` if there are none.
     pub(crate) fn serve<B: IoBufMut>(&self, buf: &mut B) -> Option<Result<usize, i32>> {
-        // The buffer's methods are foreign code: none is called under the borrow.
-        let (ptr, capacity) = (buf.as_mut_ptr(), buf.capacity());
+        // The buffer's methods are foreign code: none is called under the borrow, and none after the pointer was taken: a
+        // buffer that holds its bytes inline is touched by it.
+        let capacity = buf.capacity();
+        let ptr = buf.as_mut_ptr();
         debug_assert!(capacity > 0);
         let count = {
             let mut unread = self.unread.borrow_mut();
@@ -231,6 +234,7 @@ impl<'a> Future for Holding<'a> {
             if !turnstile.held.replace(true) {
                 return Poll::Ready(Hold { lane: self.lane });
             }
+            crate::task::waits_for(Reason::Named("its turn"));
             let ticket = turnstile.next_ticket.get();
             turnstile.next_ticket.set(ticket + 1);
             let waker = Some(cx.waker().clone());
@@ -249,6 +253,7 @@ impl<'a> Future for Holding<'a> {
             self.ticket = None;
             return Poll::Ready(Hold { lane });
         }
+        crate::task::waits_for(Reason::Named("its turn"));
         let mut waker = Some(cx.waker().clone());
         if let Some(waiting) = turnstile.waiting.borrow_mut().iter_mut().find(|w| w.ticket == ticket) {
             std::mem::swap(&mut waiting.waker, &mut waker);

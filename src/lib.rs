@@ -43,8 +43,11 @@
 //!
 //! - `proactor` (default): the completion-based driver, io_uring on Linux.
 //! - `reactor` (default): the readiness-based driver, epoll on Linux and kqueue on macOS and the BSDs, through mio.
+//! - `bytes` (default): `Bytes` and `BytesMut` of the crate `bytes` as buffers.
+//! - `tracing`: tasks, operations and exceptions are told to a `tracing` subscriber, under the targets `windlass::task`,
+//!   `windlass::op` and `windlass::loop`.
 //!
-//! Each alone builds without the other's crates. With both, [`DriverChoice::Auto`] takes the proactor where the kernel
+//! Each driver alone builds without the other's crates. With both, [`DriverChoice::Auto`] takes the proactor where the kernel
 //! lets it, and else the reactor; [`EventLoop::describe`] says which and why.
 
 #[cfg(not(any(feature = "proactor", feature = "reactor")))]
@@ -56,7 +59,9 @@ compile_error!("windlass runs on Unix; the Windows driver is not there yet");
 pub mod blocking;
 mod byte_stream;
 mod callback;
+mod debug;
 mod descriptor;
+mod dump;
 mod embed;
 mod error;
 mod event_loop;
@@ -67,21 +72,24 @@ pub mod io;
 mod lane;
 mod loop_core;
 mod loop_handle;
-mod metrics;
+pub mod metrics;
 pub mod net;
 mod null;
 mod op;
 pub mod pipe;
 mod prims;
 mod proactor;
+pub mod process;
 mod promise;
 mod reactor;
 mod remote;
 mod runtime;
+pub mod signal;
 mod sys;
 pub mod task;
 pub mod time;
 mod timers;
+mod trace;
 mod watch;
 
 pub mod driver;
@@ -89,6 +97,7 @@ pub mod driver;
 pub use blocking::spawn_blocking;
 pub use callback::{Handle, TimerHandle};
 pub use driver::DriverChoice;
+pub use dump::{Dump, DumpGuard, TaskDump, TaskState, Waiting, dump, dump_on};
 pub use error::os_code;
 pub use event_loop::{EventLoop, call_at, call_later, call_soon, counters};
 pub use exception::Exception;

@@ -23,11 +23,11 @@ use crate::callback::Callback;
 use crate::driver::{Closed, Completion, Control, Driver, FlightId, Landing, Outcome, Reply, Wait};
 use crate::exception::{Exception, report};
 use crate::flight::FlightTable;
-use crate::metrics::LoopCounters;
+use crate::metrics::{LoopCounters, LoopTimes};
 use crate::op::Direction;
 use crate::remote::Letterbox;
 use crate::runtime::Settings;
-use crate::sys::Fd;
+use crate::sys::{Duct, Fd};
 use crate::task::{Owner, RawTask, Runnable, TaskId};
 use crate::time::Instant;
 use crate::timers::{Action, TimerId, Timers};
@@ -81,8 +81,17 @@ pub(crate) struct LoopCore {
     blocking_shutdown: Shutdown,
     /// Foreign descriptors, and whom to call.
     pub(crate) watchers: RefCell<HashMap<(Fd, Direction), Watcher>>,
+    /// The standard streams, as far as they were used.
+    pub(crate) stdio: crate::io::stdio::Streams,
+    /// Who listens to signals on this loop.
+    pub(crate) signals: RefCell<Weak<crate::signal::Room>>,
+    /// Empty ducts for copies, kept for the next.
+    pub(crate) ducts: RefCell<Vec<Duct>>,
     pub(crate) exception_handler: RefCell<Option<ExceptionHandler>>,
     pub(crate) counters: LoopCounters,
+    pub(crate) times: LoopTimes,
+    /// Debug mode: what runs longer than this is told.
+    pub(crate) slow: Option<Duration>,
     /// Set by `stop`; the loop ends after the current turn.
     pub(crate) stopping: Cell<bool>,
     closed: Cell<bool>,
@@ -105,6 +114,7 @@ thread_local! {
 impl LoopCore {
     pub(crate) fn new(driver: Box<dyn Driver>, settings: &Settings) -> Rc<LoopCore> {
         let letterbox = Arc::new(Letterbox::new(driver.notifier()));
+        let times = LoopTimes::new(settings.measures_time, driver.now());
         Rc::new_cyclic(|this| LoopCore {
             driver: RefCell::new(driver),
             flights: RefCell::default(),
@@ -117,8 +127,13 @@ impl LoopCore {
             uncarried: RefCell::default(),
             blocking_shutdown: settings.blocking_shutdown,
             watchers: RefCell::default(),
+            stdio: Default::default(),
+            signals: RefCell::default(),
+            ducts: RefCell::default(),
             exception_handler: RefCell::default(),
             counters: LoopCounters::default(),
+            times,
+            slow: settings.debug.then_some(settings.slow_callback),
             stopping: Cell::new(false),
             closed: Cell::new(false),
             current_task: Cell::new(None),
@@ -146,7 +161,9 @@ impl LoopCore {
     pub(crate) fn current<'a>(call: &str) -> &'a LoopCore {
         match LoopCore::try_current() {
             Some(core) => core,
-            None => panic!("windlass: `{call}` was called outside of an event loop: call it inside `windlass::run`"),
+            None => panic!(
+                "windlass: `{call}` was called outside of an event loop: call it inside `windlass::run`, or from another thread through a `LoopHandle`"
+            ),
         }
     }
 
@@ -158,7 +175,11 @@ impl LoopCore {
     pub(crate) fn enter(&self) -> Entered {
         let core = self.rc();
         let outer = CURRENT.replace(&raw const *core);
-        Entered { core, outer }
+        Entered {
+            core,
+            outer,
+            runs: false,
+        }
     }
 
     /// The same, to run it: refused while any loop is running here.
@@ -173,7 +194,10 @@ impl LoopCore {
         }
         // An outer loop may have waited for us: from here on nobody need wake it.
         self.letterbox.wake_up();
-        Ok(self.enter())
+        self.begin_run();
+        let mut entered = self.enter();
+        entered.runs = true;
+        Ok(entered)
     }
 
     // The steps of a turn.
@@ -205,7 +229,11 @@ impl LoopCore {
             false => LOOK,
         };
         let mut landed = self.landed.take();
+        let began = self.begin_poll(wait);
         let result = self.driver.borrow_mut().poll(&mut landed, wait);
+        if let Some(began) = began {
+            self.end_poll(wait, began);
+        }
         if asleep {
             self.letterbox.wake_up();
         }
@@ -262,6 +290,14 @@ impl LoopCore {
         let Some(next) = self.ready.borrow_mut().pop_front() else {
             return;
         };
+        if self.slow.is_some() {
+            return self.run_watched(next);
+        }
+        self.run_one(next);
+    }
+
+    #[inline]
+    pub(crate) fn run_one(&self, next: Ready) {
         match next {
             Ready::Task(runnable) => runnable.run(self),
             Ready::Call(callback) => {
@@ -347,8 +383,10 @@ impl LoopCore {
             return;
         }
         let _entered = self.enter();
+        self.tell_pending_tasks();
         self.cancel_tasks();
         self.drop_watchers();
+        self.drop_stdio();
         self.drop_scheduled();
         let landed_all = self.land_everything();
         for item in self.letterbox.close() {
@@ -378,9 +416,11 @@ impl LoopCore {
                 io::Error::new(io::ErrorKind::TimedOut, "their memory is leaked"),
             ));
         }
+        self.ducts.take();
         // Look-ups may take long, and nobody waits for them any more.
         self.files.shutdown(Shutdown::Detach);
         self.blocking.shutdown(self.blocking_shutdown);
+        crate::trace::loop_closed();
         // It may hold streams, and those hold this loop.
         let handler = self.exception_handler.take();
         crate::exception::guard("the exception handler's destructor", || drop(handler));
@@ -469,11 +509,16 @@ impl std::fmt::Debug for LoopCore {
 pub(crate) struct Entered {
     core: Rc<LoopCore>,
     outer: *const LoopCore,
+    /// To run it.
+    runs: bool,
 }
 
 impl Drop for Entered {
     fn drop(&mut self) {
         debug_assert!(ptr::eq(CURRENT.get(), &raw const *self.core));
         CURRENT.set(self.outer);
+        if self.runs {
+            self.core.end_run();
+        }
     }
 }

@@ -316,6 +316,7 @@ impl<T> Future for RemoteHandle<T> {
             old = state.waker.replace(waker);
         }
         drop(old);
+        crate::task::waits_for(crate::task::Reason::Named("another thread"));
         Poll::Pending
     }
 }

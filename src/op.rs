@@ -304,6 +304,21 @@ impl Op {
         }
     }
 
+    /// The descriptor that the operation is for; `None` if it has none, or names a file by its path.
+    pub fn fd(&self) -> Option<Fd> {
+        match *self {
+            Op::ReadAt { fd, .. }
+            | Op::ReadVectoredAt { fd, .. }
+            | Op::WriteAt { fd, .. }
+            | Op::WriteVectoredAt { fd, .. }
+            | Op::Sync { fd, .. }
+            | Op::Truncate { fd, .. }
+            | Op::Allocate { fd, .. } => Some(fd),
+            Op::Stat { fd, path, .. } if path.is_null() => Some(fd),
+            _ => self.waits_for().map(|(fd, _)| fd),
+        }
+    }
+
     /// The descriptor that the operation waits for, and for what. `None` for file work: no kernel tells when that will not
     /// block, so it is done by a completion-based kernel or by a thread.
     pub fn waits_for(&self) -> Option<(Fd, Direction)> {

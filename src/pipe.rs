@@ -9,6 +9,7 @@ use std::os::fd::OwnedFd;
 
 use crate::byte_stream::{ByteStream, reading_methods, writing_methods};
 use crate::descriptor::{IntoStdError, OwnedDescriptor};
+use crate::io::{reads_its_bytes, writes_its_bytes};
 use crate::op::Medium;
 use crate::sys;
 
@@ -113,12 +114,20 @@ impl Sender {
         release(self.bytes, |bytes| Sender { bytes })
     }
 
+    pub(crate) fn bytes_mut(&mut self) -> &mut ByteStream {
+        &mut self.bytes
+    }
+
     pub(crate) fn bytes(&self) -> &ByteStream {
         &self.bytes
     }
 
     writing_methods!();
 }
+
+reads_its_bytes!([], Receiver);
+reads_its_bytes!([], &Receiver);
+writes_its_bytes!([], Sender, closes);
 
 #[track_caller]
 fn adopt(fd: OwnedFd) -> io::Result<ByteStream> {

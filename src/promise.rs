@@ -219,6 +219,7 @@ impl<T> Future for Placeholder<T> {
             old = state.waker.replace(waker);
         }
         drop(old);
+        crate::task::waits_for(crate::task::Reason::Named("a promise"));
         Poll::Pending
     }
 }

@@ -42,6 +42,7 @@ pub fn run<F: Future>(future: F) -> io::Result<F::Output> {
 pub struct Builder {
     choice: Option<DriverChoice>,
     custom: Option<Box<dyn Driver>>,
+    debug: Option<bool>,
     settings: Settings,
 }
 
@@ -57,6 +58,9 @@ pub(crate) struct Settings {
     pub(crate) blocking: PoolSettings,
     pub(crate) files: PoolSettings,
     pub(crate) blocking_shutdown: Shutdown,
+    pub(crate) debug: bool,
+    pub(crate) slow_callback: Duration,
+    pub(crate) measures_time: bool,
 }
 
 impl Default for Settings {
@@ -71,6 +75,9 @@ impl Default for Settings {
             blocking: PoolSettings::default(),
             files: PoolSettings::default(),
             blocking_shutdown: Shutdown::Wait,
+            debug: false,
+            slow_callback: Duration::from_millis(100),
+            measures_time: true,
         }
     }
 }
@@ -81,6 +88,7 @@ impl Builder {
         Builder {
             choice: None,
             custom: None,
+            debug: None,
             settings: Settings::default(),
         }
     }
@@ -176,13 +184,51 @@ impl Builder {
         self
     }
 
+    /// Debug mode, as asyncio's: the exception handler is told of each task or callback that runs for longer than
+    /// [`slow_callback_duration`](Builder::slow_callback_duration) without a pause, and of the tasks that are left when the
+    /// loop closes. Without this call the variable `WINDLASS_DEBUG` decides: on unless it is empty or `0`.
+    ///
+    /// ```
+    /// use std::{cell::RefCell, rc::Rc, time::Duration};
+    /// let event_loop = windlass::Builder::new().debug(true).slow_callback_duration(Duration::from_millis(10)).build()?;
+    /// let told = Rc::new(RefCell::new(String::new()));
+    /// event_loop.set_exception_handler({
+    ///     let told = told.clone();
+    ///     move |exception| told.replace(exception.to_string()).clear()
+    /// });
+    /// event_loop.run_until_complete(async { std::thread::sleep(Duration::from_millis(20)) })?;
+    /// assert!(told.borrow().contains("task 1 'main', spawned at "));
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    pub fn debug(mut self, on: bool) -> Builder {
+        self.debug = Some(on);
+        self
+    }
+
+    /// What is slow in [debug mode](Builder::debug): 100 ms, as in asyncio.
+    pub fn slow_callback_duration(mut self, duration: Duration) -> Builder {
+        self.settings.slow_callback = duration;
+        self
+    }
+
+    /// Whether the loop measures [where its time goes](crate::metrics::Times); it does. For measuring what that costs.
+    pub fn measure_time(mut self, on: bool) -> Builder {
+        self.settings.measures_time = on;
+        self
+    }
+
     /// Makes the loop.
-    pub fn build(self) -> io::Result<EventLoop> {
+    pub fn build(mut self) -> io::Result<EventLoop> {
         self.settings.check()?;
+        self.settings.debug = self.debug.unwrap_or_else(|| {
+            let variable = std::env::var_os("WINDLASS_DEBUG");
+            variable.is_some_and(|value| !value.is_empty() && value != "0")
+        });
         let driver = match self.custom {
             Some(driver) => driver,
             None => choose(self.choice, &self.settings)?,
         };
+        crate::trace::loop_opened(&driver.describe());
         Ok(EventLoop::from_core(LoopCore::new(driver, &self.settings)))
     }
 }

@@ -132,6 +132,14 @@ impl Timers {
         self.slots.len()
     }
 
+    /// Every timer that will still fire: when, and what it does.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (Instant, &Action)> {
+        self.heap.iter().filter_map(|entry| {
+            let slot = self.slots.get(entry.id.slot)?;
+            (slot.seq == entry.id.seq).then_some((entry.when, &slot.action))
+        })
+    }
+
     /// Heap entries, cancelled ones among them.
     pub(crate) fn heap_len(&self) -> usize {
         self.heap.len()

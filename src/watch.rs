@@ -70,7 +70,7 @@ impl LoopCore {
         landing.outcome.map(|_| ()).map_err(from_code)
     }
 
-    fn add_watcher(
+    pub(crate) fn add_watcher(
         &self,
         fd: Fd,
         direction: Direction,
@@ -105,7 +105,7 @@ impl LoopCore {
         Ok(())
     }
 
-    fn remove_watcher(&self, fd: Fd, direction: Direction) -> bool {
+    pub(crate) fn remove_watcher(&self, fd: Fd, direction: Direction) -> bool {
         let watcher = self.watchers.borrow_mut().remove(&(fd, direction));
         let Some(watcher) = watcher else {
             return false;

@@ -1,7 +1,8 @@
 //! The examples do what they say, each run as a user would run it, on every driver.
 
+use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 
 /// An example as a command, told which driver to use. Cargo has built it before it runs this.
 fn example(name: &str, driver: &str) -> Command {
@@ -41,25 +42,251 @@ fn hello() {
     }
 }
 
-/// The demonstration, and a server and a client of their own, one asked by the other.
-#[test]
-fn udp_echo() {
-    use std::io::{BufRead, BufReader};
-    for driver in drivers() {
-        let text = printed(&mut example("udp_echo", driver));
-        assert!(text.contains("100 datagrams there and back"), "on {driver}: {text}");
-        let mut server = example("udp_echo", driver)
-            .args(["serve", "127.0.0.1:0"])
+/// An example that runs until it is told to end.
+struct Running {
+    child: std::process::Child,
+    lines: std::io::Lines<std::io::BufReader<std::process::ChildStdout>>,
+}
+
+impl Running {
+    fn start(command: &mut Command) -> Running {
+        use std::io::BufRead;
+        let mut child = command
             .stdout(Stdio::piped())
             .spawn()
             .expect("the example is built: `cargo build --examples`");
+        let stdout = child.stdout.take().expect("it is piped");
+        let lines = std::io::BufReader::new(stdout).lines();
+        Running { child, lines }
+    }
+
+    /// Reads on until a line has this in it, and gives that line.
+    #[track_caller]
+    fn until(&mut self, part: &str) -> String {
+        let mut seen = Vec::new();
+        for line in self.lines.by_ref() {
+            let line = line.expect("it prints text");
+            if line.contains(part) {
+                return line;
+            }
+            seen.push(line);
+        }
+        panic!("it never said '{part}': {seen:?}");
+    }
+
+    fn send(&self, signal: i32) {
+        // SAFETY: kill(2) takes two numbers, and the child was not waited for.
+        assert_eq!(unsafe { libc::kill(self.child.id() as i32, signal) }, 0);
+    }
+
+    #[track_caller]
+    fn ends_well(mut self) {
+        let status = self.child.wait().expect("it was started");
+        assert!(status.success(), "{status}");
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn supervise() {
+    for driver in drivers() {
+        // It ends by itself and is started again; what it wrote last, without a line's end, is forwarded too.
+        let mut again = Running::start(example("supervise", driver).args(["sh", "-c", "echo one; printf two; exit 3"]));
+        for _ in 0..3 {
+            again.until("[started");
+            assert_eq!(again.until("|"), "| one", "on {driver}");
+            assert_eq!(again.until("|"), "| two", "on {driver}");
+            assert!(again.until("[ended").contains("exit status: 3"), "on {driver}");
+        }
+        again.send(libc::SIGTERM);
+        again.until("[stopped");
+        again.ends_well();
+
+        let script = "trap 'echo bye; exit 0' TERM; echo up; while :; do sleep 0.05; done";
+        let mut polite = Running::start(example("supervise", driver).args(["sh", "-c", script]));
+        polite.until("up");
+        polite.send(libc::SIGINT);
+        polite.until("[stopped: exit status: 0]");
+        polite.ends_well();
+
+        let script = "trap '' TERM; echo up; while :; do sleep 0.05; done";
+        let mut stubborn = Running::start(example("supervise", driver).args(["--grace", "0.2", "sh", "-c", script]));
+        stubborn.until("up");
+        stubborn.send(libc::SIGTERM);
+        stubborn.until("[killed after 200ms]");
+        stubborn.ends_well();
+
+        let output = example("supervise", driver)
+            .arg("no-such-program")
+            .output()
+            .expect("it runs");
+        assert!(!output.status.success());
+        assert!(
+            String::from_utf8_lossy(&output.stderr).contains("no-such-program"),
+            "on {driver}"
+        );
+    }
+}
+
+#[test]
+fn graceful() {
+    use std::io::{Read, Write};
+    use std::net::TcpStream;
+    for driver in drivers() {
+        let mut server = Running::start(example("graceful", driver).args(["127.0.0.1:0", "60"]));
+        let line = server.until("listening on ");
+        let addr = line.rsplit(' ').next().expect("an address").to_owned();
+        let talk = |stream: &mut TcpStream| {
+            let mut answer = [0; 4];
+            stream.write_all(b"ping")?;
+            stream.read_exact(&mut answer)?;
+            assert_eq!(&answer, b"ping");
+            Ok::<(), std::io::Error>(())
+        };
+        let mut clients: Vec<TcpStream> = (0..3).map(|_| TcpStream::connect(&addr).expect("it listens")).collect();
+        for client in &mut clients {
+            talk(client).expect("it answers");
+        }
+        drop(clients.pop());
+        server.send(libc::SIGINT);
+        server.until("stopped accepting; ");
+        let refused = TcpStream::connect(&addr).expect_err("it stopped accepting");
+        assert_eq!(refused.kind(), std::io::ErrorKind::ConnectionRefused, "on {driver}");
+        for client in &mut clients {
+            talk(client).expect("it is still served");
+        }
+        drop(clients);
+        server.until("all finished");
+        server.ends_well();
+
+        // One that does not finish is cut.
+        let mut server = Running::start(example("graceful", driver).args(["127.0.0.1:0", "0.2"]));
+        let line = server.until("listening on ");
+        let mut client = TcpStream::connect(line.rsplit(' ').next().expect("an address")).expect("it listens");
+        talk(&mut client).expect("it answers");
+        server.send(libc::SIGINT);
+        server.until("1 connections are cut");
+        server.ends_well();
+        let mut rest = Vec::new();
+        assert_eq!(client.read_to_end(&mut rest).unwrap_or(0), 0, "on {driver}");
+    }
+}
+
+/// An example that serves until it is dropped, and the address that its first line ends or begins with.
+struct Server(Child);
+
+impl Server {
+    fn start(command: &mut Command) -> (Server, String) {
+        let mut child = command.stdout(Stdio::piped()).spawn().expect("the example is built");
         let mut line = String::new();
-        let mut lines = BufReader::new(server.stdout.take().expect("it is piped"));
-        lines.read_line(&mut line).expect("it prints text");
-        let addr = line.trim().strip_prefix("listening on ").expect("it says where");
+        let stdout = child.stdout.take().expect("it is piped");
+        let mut stdout = BufReader::new(stdout);
+        stdout.read_line(&mut line).expect("its first line");
+        // What it says later goes nowhere, and does not stop it.
+        std::thread::spawn(move || std::io::copy(&mut stdout, &mut std::io::sink()));
+        let addr = line.split_whitespace().find(|word| word.starts_with("127.0.0.1:"));
+        (Server(child), addr.expect("an address").to_owned())
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// The first line that somebody else's program hears from a server after it has said something, for each program that is
+/// installed here.
+fn heard_by_others(addr: &str, said: &str) -> Vec<String> {
+    let (host, port) = addr.rsplit_once(':').expect("host:port");
+    let socat = format!("TCP:{addr}");
+    let programs = [("nc", vec![host, port]), ("socat", vec!["-", socat.as_str()])];
+    let mut heard = Vec::new();
+    for (program, arguments) in programs {
+        let mut command = Command::new(program);
+        command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let Ok(child) = command.spawn() else {
+            println!("-- SKIPPED: {program} is not installed");
+            continue;
+        };
+        let mut child = Server(child);
+        let mut stdin = child.0.stdin.take().expect("it is piped");
+        stdin.write_all(said.as_bytes()).expect("it listens");
+        let mut line = String::new();
+        let stdout = child.0.stdout.take().expect("it is piped");
+        BufReader::new(stdout).read_line(&mut line).expect("it hears");
+        heard.push(line);
+    }
+    heard
+}
+
+#[test]
+fn proxy() {
+    for driver in drivers() {
+        let printed = printed(example("proxy", driver).arg("--demo"));
+        assert!(
+            printed.contains("is anybody there? -> IS ANYBODY THERE?"),
+            "on {driver}: {printed}"
+        );
+        assert!(printed.contains(": 5 bytes there, 5 back"), "on {driver}: {printed}");
+        assert_eq!(
+            example("proxy", driver).output().expect("it runs").status.code(),
+            Some(2),
+            "it needs addresses"
+        );
+        let (_echo, target) = {
+            let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("bind");
+            let addr = listener.local_addr().expect("an address").to_string();
+            let echo = std::thread::spawn(move || {
+                for stream in listener.incoming() {
+                    let stream = stream.expect("accept");
+                    std::thread::spawn(move || std::io::copy(&mut &stream, &mut &stream));
+                }
+            });
+            (echo, addr)
+        };
+        let (_proxy, addr) = Server::start(example("proxy", driver).args(["127.0.0.1:0", &target]));
+        let mut stream = std::net::TcpStream::connect(&addr).expect("connect");
+        stream.write_all(b"through\n").expect("write");
+        let mut line = String::new();
+        BufReader::new(&stream).read_line(&mut line).expect("read");
+        assert_eq!(line, "through\n", "on {driver}");
+        for line in heard_by_others(&addr, "to and fro\n") {
+            assert_eq!(line, "to and fro\n", "on {driver}");
+        }
+    }
+}
+
+#[test]
+fn line_chat() {
+    for driver in drivers() {
+        let printed = printed(example("line_chat", driver).arg("--demo"));
+        assert!(printed.contains("the chat went as it should"), "on {driver}: {printed}");
+        assert!(printed.contains("limit of 1000 bytes"), "on {driver}: {printed}");
+        let (_chat, addr) = Server::start(example("line_chat", driver).arg("127.0.0.1:0"));
+        for line in heard_by_others(&addr, "nobody\nhello\n") {
+            assert_eq!(line, "your name?\n", "on {driver}");
+        }
+    }
+}
+
+/// The demonstration; and a server and a client of their own, one asked by the other.
+#[test]
+fn udp_echo() {
+    for driver in drivers() {
+        let text = printed(&mut example("udp_echo", driver));
+        assert!(text.contains("100 datagrams there and back"), "on {driver}: {text}");
+        let mut server = Running::start(example("udp_echo", driver).args(["serve", "127.0.0.1:0"]));
+        let line = server.until("listening on ");
+        let addr = line.strip_prefix("listening on ").expect("it says where");
         let answer = printed(example("udp_echo", driver).args(["send", addr, "some words"]));
-        server.kill().expect("it runs until then");
-        server.wait().expect("it ends");
         assert_eq!(answer.trim(), "some words", "on {driver}");
         let refused = example("udp_echo", driver).arg("sing").output().expect("it runs");
         assert!(!refused.status.success() && String::from_utf8_lossy(&refused.stderr).contains("usage"));

@@ -190,6 +190,7 @@ impl<T> Future for BlockingHandle<T> {
             old = state.waker.replace(waker);
         }
         drop(old);
+        crate::task::waits_for(crate::task::Reason::Named("a thread"));
         Poll::Pending
     }
 }

@@ -51,6 +51,7 @@ impl LoopCore {
             let mut flights = self.flights.borrow_mut();
             flights.take_off(id, op, prefix, drop_load::<T>);
         }
+        crate::trace::op_started(id, &op);
         // SAFETY: `cargo` is allocated until the flight has landed; this only computes an address.
         let scratch = unsafe { &raw mut (*cargo).scratch };
         // SAFETY: the flight `id` owns the load that `op` points into and the scratch. Both stay in place, and nobody
@@ -58,6 +59,7 @@ impl LoopCore {
         let start = unsafe { self.driver.borrow_mut().start(id, op, scratch) };
         match start {
             Start::Done(landing) => {
+                crate::trace::op_landed(id, landing.outcome);
                 let touchdown = self.flights.borrow_mut().land(Completion { id, landing });
                 debug_assert!(touchdown.waker.is_none() && !touchdown.stale);
             }
@@ -322,6 +324,7 @@ impl LoopCore {
     /// Delivers completions: wakes who waits, drops what nobody will fetch.
     pub(crate) fn land(&self, landed: &mut Vec<Completion>) {
         for completion in landed.drain(..) {
+            crate::trace::op_landed(completion.id, completion.landing.outcome);
             let touchdown = self.flights.borrow_mut().land(completion);
             if touchdown.stale {
                 self.counters

@@ -192,6 +192,24 @@ impl FlightTable {
         touchdown
     }
 
+    /// How many operations of each kind are under way.
+    pub(crate) fn ops_in_air(&self) -> Vec<(&'static str, usize)> {
+        let mut counts = std::collections::BTreeMap::new();
+        for (entry, _) in self.waiting() {
+            *counts.entry(entry.name()).or_insert(0) += 1;
+        }
+        counts.into_iter().collect()
+    }
+
+    /// The operations that are under way, and who waits for each.
+    pub(crate) fn waiting(&self) -> impl Iterator<Item = (&Op, Option<&Waker>)> {
+        let in_air = |entry: &&Entry| matches!(entry.phase, Phase::InAir);
+        self.entries
+            .iter()
+            .filter(in_air)
+            .map(|entry| (&entry.op, entry.waker.as_ref()))
+    }
+
     /// Every flight that the driver still has.
     pub(crate) fn ids_in_air(&self) -> Vec<FlightId> {
         let in_air = |(_, entry): &(usize, &Entry)| matches!(entry.phase, Phase::InAir);

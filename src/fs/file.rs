@@ -21,7 +21,7 @@ use crate::driver::{Control, Landing, Reply};
 use crate::error::{context, from_code};
 use crate::flight::{Fate, Flying};
 use crate::io::vectored::{lend_to_fill, lend_to_read, set_all_filled};
-use crate::io::{BufResult, IoBuf, IoBufMut, no_length, no_room};
+use crate::io::{BufResult, IoBuf, IoBufMut, no_length, no_room, read_exact_in_parts};
 use crate::lane::Lane;
 use crate::loop_core::LoopCore;
 use crate::op::{CURRENT, MAX_LEN, Op};
@@ -301,6 +301,22 @@ impl File {
         if let Ok(count) = result {
             // SAFETY: the kernel has written this many bytes, which is no more than the capacity.
             unsafe { buf.set_filled(count) };
+        }
+        (result, buf)
+    }
+
+    /// Fills `buf` up to its length (not its capacity) from the file's position, and moves that on. If the file ends first the
+    /// error is `UnexpectedEof`. Then, and when the future is dropped, the position stays where it was; only where there are no
+    /// positions, as in a pipe, what was read is in the buffer, or lost with the future.
+    pub async fn read_exact<B: IoBufMut>(&self, buf: B) -> BufResult<(), B> {
+        let Some(position) = &self.position else {
+            return read_exact_in_parts(&mut &*self, buf).await;
+        };
+        let _hold = self.owned.descriptor.read.hold().await;
+        let len = buf.len() as u64;
+        let (result, buf) = self.read_exact_at(buf, position.get()).await;
+        if result.is_ok() {
+            position.set(position.get() + len);
         }
         (result, buf)
     }

@@ -24,6 +24,7 @@ mod metadata;
 mod options;
 mod reader;
 mod scan;
+mod traits;
 
 use std::fmt;
 use std::future::Future;

@@ -2,16 +2,21 @@
 //!
 //! The rule that makes them sound: a buffer is moved to its final address inside a flight *before* a pointer into it is
 //! taken, and nobody touches it until the flight has landed. So even an array that holds its bytes inline may be lent.
+//!
+//! The traits are unsafe to implement, and every common buffer has them. Whoever writes a reader or a writer of their own
+//! needs no unsafe code: [`IoBuf::as_slice`] and [`IoBufMut::fill_from`] say it all.
 
 use std::io;
-use std::ops::{Bound, Deref, RangeBounds};
+use std::ops::{Bound, RangeBounds};
+
+use super::slice::Slice;
 
 /// A buffer that the kernel may read from.
 ///
 /// # Safety
 ///
 /// `as_ptr` points to `len` initialised bytes, and they stay there, unchanged, as long as the value is neither moved nor
-/// touched through a reference.
+/// touched through a mutable reference.
 pub unsafe trait IoBuf: 'static {
     /// Where the bytes are.
     fn as_ptr(&self) -> *const u8;
@@ -22,6 +27,17 @@ pub unsafe trait IoBuf: 'static {
     /// Whether there is nothing to read.
     fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+
+    /// The bytes, for who writes an [`AsyncWrite`](super::AsyncWrite) of their own.
+    ///
+    /// ```
+    /// use windlass::io::IoBuf;
+    /// assert_eq!(IoBuf::as_slice(&"hello"), b"hello");
+    /// ```
+    fn as_slice(&self) -> &[u8] {
+        // SAFETY: the buffer vouches for these bytes as long as it is borrowed.
+        unsafe { std::slice::from_raw_parts(self.as_ptr(), self.len()) }
     }
 
     /// A part of this buffer, for instance the rest of it after a short write. The bounds are checked against
@@ -41,22 +57,13 @@ pub unsafe trait IoBuf: 'static {
     where
         Self: Sized,
     {
-        let begin = match range.start_bound() {
-            Bound::Included(&at) => at,
-            Bound::Excluded(&at) => at + 1,
-            Bound::Unbounded => 0,
-        };
-        let end = match range.end_bound() {
-            Bound::Included(&at) => at + 1,
-            Bound::Excluded(&at) => at,
-            Bound::Unbounded => self.len(),
-        };
+        let len = self.len();
+        let (begin, end) = bounds(range, len);
         assert!(
-            begin <= end && end <= self.len(),
-            "slice {begin}..{end} of a buffer of {} bytes",
-            self.len()
+            begin <= end && end <= len,
+            "slice {begin}..{end} of a buffer of {len} bytes"
         );
-        Slice { buf: self, begin, end }
+        Slice::new(self, begin, end)
     }
 }
 
@@ -65,7 +72,8 @@ pub unsafe trait IoBuf: 'static {
 /// # Safety
 ///
 /// `as_mut_ptr` points to `capacity` bytes, perhaps uninitialised, that stay there as long as the value is neither moved
-/// nor touched through a reference, and that nobody else reads or writes.
+/// nor touched through a reference, and that nobody else reads or writes. They begin where [`as_ptr`](IoBuf::as_ptr) points,
+/// and what was initialised stays so.
 pub unsafe trait IoBufMut: IoBuf {
     /// Where the bytes go.
     fn as_mut_ptr(&mut self) -> *mut u8;
@@ -79,6 +87,104 @@ pub unsafe trait IoBufMut: IoBuf {
     ///
     /// The first `len` bytes are initialised, and `len` is at most `capacity`.
     unsafe fn set_filled(&mut self, len: usize);
+
+    /// Copies `bytes` to the start, as many as fit, as a read does, and gives how many that were. For who writes an
+    /// [`AsyncRead`](super::AsyncRead) of their own.
+    ///
+    /// ```
+    /// use windlass::io::IoBufMut;
+    /// let mut buf = Vec::with_capacity(16);
+    /// assert_eq!(buf.fill_from(b"hello"), 5);
+    /// assert_eq!(buf, b"hello");
+    /// ```
+    fn fill_from(&mut self, bytes: &[u8]) -> usize {
+        let count = bytes.len().min(self.capacity());
+        let place = self.as_mut_ptr();
+        // SAFETY: the buffer vouches for `capacity` bytes that are its alone, so they are not those of `bytes`; `count` is
+        // no more than that, and these bytes are initialised by the copy.
+        unsafe {
+            std::ptr::copy_nonoverlapping(bytes.as_ptr(), place, count);
+            self.set_filled(count);
+        }
+        count
+    }
+
+    /// A part of this buffer to read into; what stands before it stays. The bounds are checked against
+    /// [`capacity`](IoBufMut::capacity), and the part may begin no later than right behind what the buffer holds.
+    ///
+    /// If the part reaches to the end of what the buffer holds, or past it, the buffer then ends with what was read, as a
+    /// `Vec` that is read into does. If something stands behind the part, that stays too, and so does the length.
+    ///
+    /// ```
+    /// # use windlass::io::{AsyncRead, IoBufMut};
+    /// # windlass::run(async {
+    /// let mut source = &b"world"[..];
+    /// let mut buf = Vec::with_capacity(64);
+    /// buf.extend_from_slice(b"hello, you!");
+    /// let (result, part) = source.read(buf.slice_mut(7..)).await;
+    /// result?;
+    /// assert_eq!(&*part, b"world");
+    /// assert_eq!(part.into_inner(), b"hello, world");
+    /// # Ok::<(), std::io::Error>(())
+    /// # })??;
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    ///
+    /// # Panics
+    ///
+    /// If the range does not lie within the capacity, or begins behind the length.
+    fn slice_mut(self, range: impl RangeBounds<usize>) -> Slice<Self>
+    where
+        Self: Sized,
+    {
+        let (len, capacity) = (self.len(), self.capacity());
+        let (begin, end) = bounds(range, capacity);
+        assert!(
+            begin <= len && begin <= end && end <= capacity,
+            "slice {begin}..{end} of a buffer of {len} bytes with room for {capacity}"
+        );
+        Slice::new(self, begin, end)
+    }
+
+    /// The room behind what the buffer holds, to append to it. A `Vec` that is full needs a `reserve` first, and a buffer
+    /// of fixed length has none.
+    ///
+    /// ```
+    /// # use windlass::io::{AsyncRead, IoBufMut};
+    /// # windlass::run(async {
+    /// let mut source = &b"world"[..];
+    /// let mut buf = b"hello, ".to_vec();
+    /// buf.reserve(64);
+    /// let (result, part) = source.read(buf.spare()).await;
+    /// result?;
+    /// assert_eq!(part.into_inner(), b"hello, world");
+    /// # Ok::<(), std::io::Error>(())
+    /// # })??;
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    fn spare(self) -> Slice<Self>
+    where
+        Self: Sized,
+    {
+        let len = self.len();
+        let capacity = self.capacity().max(len);
+        Slice::new(self, len, capacity)
+    }
+}
+
+/// A range's first byte, and the one behind its last. Saturates: what lies past everything is refused by who asked.
+fn bounds(range: impl RangeBounds<usize>, end: usize) -> (usize, usize) {
+    let begin = match range.start_bound() {
+        Bound::Included(&at) => at,
+        Bound::Excluded(&at) => at.saturating_add(1),
+        Bound::Unbounded => 0,
+    };
+    let end = match range.end_bound() {
+        Bound::Included(&at) => at.saturating_add(1),
+        Bound::Excluded(&at) => at,
+        Bound::Unbounded => end,
+    };
+    (begin, end)
 }
 
 // SAFETY: a vector's bytes are on the heap, at the same place wherever the vector is.
@@ -207,41 +313,6 @@ unsafe impl IoBuf for std::sync::Arc<[u8]> {
     }
 }
 
-/// A part of a buffer, made by [`IoBuf::slice`].
-#[derive(Debug, Clone)]
-pub struct Slice<B> {
-    buf: B,
-    begin: usize,
-    end: usize,
-}
-
-impl<B> Slice<B> {
-    /// The whole buffer again.
-    pub fn into_inner(self) -> B {
-        self.buf
-    }
-}
-
-// SAFETY: a part of the inner buffer is as fixed as the whole. The bounds are clamped again, since the inner buffer may
-// be one that answers differently each time.
-unsafe impl<B: IoBuf> IoBuf for Slice<B> {
-    fn as_ptr(&self) -> *const u8 {
-        self.buf.as_ptr().wrapping_add(self.begin.min(self.buf.len()))
-    }
-    fn len(&self) -> usize {
-        self.end.min(self.buf.len()).saturating_sub(self.begin)
-    }
-}
-
-impl<B: IoBuf> Deref for Slice<B> {
-    type Target = [u8];
-
-    fn deref(&self) -> &[u8] {
-        // SAFETY: the inner buffer vouches for these bytes while it is borrowed.
-        unsafe { std::slice::from_raw_parts(self.as_ptr(), self.len()) }
-    }
-}
-
 pub(crate) fn no_room() -> io::Error {
     io::Error::new(
         io::ErrorKind::InvalidInput,
@@ -254,23 +325,4 @@ pub(crate) fn no_length() -> io::Error {
         io::ErrorKind::InvalidInput,
         "read_exact fills a buffer to its length, and this one's is 0: give it one, as in vec![0; 16]",
     )
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn slices_keep_to_their_bounds() {
-        let slice = vec![1u8, 2, 3, 4].slice(1..3);
-        assert_eq!(&*slice, [2, 3]);
-        assert_eq!(&*slice.slice(1..), [3]);
-        assert_eq!(b"abc".slice(3..).len(), 0);
-    }
-
-    #[test]
-    #[should_panic(expected = "slice 2..9 of a buffer of 3 bytes")]
-    fn a_slice_past_the_end_is_refused() {
-        let _ = b"abc".slice(2..9);
-    }
 }

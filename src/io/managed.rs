@@ -26,6 +26,8 @@ use super::pool::PoolBuffer;
 /// ```
 pub struct ManagedBuf {
     memory: Memory,
+    /// How many bytes at the front were used already.
+    used: usize,
 }
 
 enum Memory {
@@ -38,12 +40,42 @@ impl ManagedBuf {
     pub(crate) fn from_pool(buffer: PoolBuffer) -> ManagedBuf {
         ManagedBuf {
             memory: Memory::Pool(buffer),
+            used: 0,
         }
     }
 
     pub(crate) fn from_heap(bytes: Vec<u8>) -> ManagedBuf {
         ManagedBuf {
             memory: Memory::Heap(bytes),
+            used: 0,
+        }
+    }
+
+    /// Forgets the first `count` bytes, which were used.
+    ///
+    /// ```
+    /// use windlass::io::ManagedBuf;
+    /// let mut bytes = ManagedBuf::from(b"hello".to_vec());
+    /// bytes.advance(2);
+    /// assert_eq!(&*bytes, b"llo");
+    /// ```
+    ///
+    /// # Panics
+    ///
+    /// If there are fewer.
+    pub fn advance(&mut self, count: usize) {
+        assert!(count <= self.len(), "{count} bytes used of {}", self.len());
+        self.used += count;
+    }
+
+    /// The bytes as a vector, to be kept for long or taken apart: without a copy if they are on the heap.
+    pub fn into_vec(self) -> Vec<u8> {
+        match self.memory {
+            Memory::Heap(mut bytes) => {
+                bytes.drain(..self.used);
+                bytes
+            }
+            Memory::Pool(buffer) => buffer.filled()[self.used..].to_vec(),
         }
     }
 
@@ -53,13 +85,20 @@ impl ManagedBuf {
     }
 }
 
+/// On the heap, for who writes a managed read of their own.
+impl From<Vec<u8>> for ManagedBuf {
+    fn from(bytes: Vec<u8>) -> ManagedBuf {
+        ManagedBuf::from_heap(bytes)
+    }
+}
+
 impl Deref for ManagedBuf {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
         match &self.memory {
-            Memory::Pool(buffer) => buffer.filled(),
-            Memory::Heap(bytes) => bytes,
+            Memory::Pool(buffer) => &buffer.filled()[self.used..],
+            Memory::Heap(bytes) => &bytes[self.used..],
         }
     }
 }
@@ -67,8 +106,8 @@ impl Deref for ManagedBuf {
 impl DerefMut for ManagedBuf {
     fn deref_mut(&mut self) -> &mut [u8] {
         match &mut self.memory {
-            Memory::Pool(buffer) => buffer.filled_mut(),
-            Memory::Heap(bytes) => bytes,
+            Memory::Pool(buffer) => &mut buffer.filled_mut()[self.used..],
+            Memory::Heap(bytes) => &mut bytes[self.used..],
         }
     }
 }

@@ -15,20 +15,68 @@
 //! # })??;
 //! # Ok::<(), std::io::Error>(())
 //! ```
+//!
+//! The traits [`AsyncRead`] and [`AsyncWrite`] say the same of any stream. On them stand [`copy`], [`copy_bidirectional`],
+//! [`split`], [`BufReader`] with its lines, and [`BufWriter`]; [`duplex`] is a connection in memory.
 
 mod aligned;
 mod async_fd;
 mod buf;
+mod buf_reader;
+mod buf_writer;
+#[cfg(feature = "bytes")]
+mod bytes;
+mod copy;
+mod delegate;
+mod duplex;
+mod lines;
 mod managed;
+mod memory;
 pub(crate) mod pool;
+mod read;
+mod refused;
+mod slice;
+mod splice;
+mod split;
+pub(crate) mod stdio;
 pub(crate) mod vectored;
+mod write;
+
+use std::task::Poll;
+
+use crate::loop_core::LoopCore;
 
 pub use aligned::AlignedBuf;
 pub use async_fd::AsyncFd;
-pub use buf::{IoBuf, IoBufMut, Slice};
+pub use buf::{IoBuf, IoBufMut};
 pub(crate) use buf::{no_length, no_room};
+pub use buf_reader::{BufReader, BufReaderHalf};
+pub use buf_writer::{BufWriter, IntoInnerError};
+pub use copy::{copy, copy_bidirectional};
+pub(crate) use delegate::{reads_its_bytes, writes_its_bytes};
+pub use duplex::{DuplexStream, duplex};
+pub use lines::Lines;
 pub use managed::ManagedBuf;
+pub use memory::{Empty, Repeat, Sink, empty, repeat, sink};
 pub(crate) use pool::BufferPool;
+pub(crate) use read::read_exact_in_parts;
+pub use read::{AsyncBufRead, AsyncRead};
+pub use refused::{NotUtf8, TooLong};
+pub use slice::Slice;
+#[doc(hidden)]
+pub use splice::KernelStream;
+pub use split::{Halves, Join, ReadHalf, UnsplitError, WriteHalf, join, split};
+pub use stdio::{Stderr, Stdin, Stdout, stderr, stdin, stdout};
+pub use write::AsyncWrite;
 
 /// A result and the buffer that was lent for it.
 pub type BufResult<T, B> = (std::io::Result<T>, B);
+
+/// Takes one from the task's budget of results that are there at once; lets others run when it is spent.
+pub(crate) async fn coop() {
+    std::future::poll_fn(|cx| match LoopCore::try_current() {
+        Some(core) if !core.spend_budget(cx) => Poll::Pending,
+        _ => Poll::Ready(()),
+    })
+    .await;
+}

@@ -24,6 +24,7 @@ pub(crate) mod options;
 mod socket;
 mod split;
 mod stream;
+mod traits;
 mod udp;
 mod unix;
 

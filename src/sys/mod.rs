@@ -10,6 +10,8 @@
 //! - `perform`, an operation by the plain system call: a socket's if it need not wait, a file's until it is done; and
 //!   `connected`, how a connect has ended;
 //! - `monotonic`, the clock;
+//! - `find_byte`, the fastest search that there is;
+//! - `Duct`, a way from socket to socket inside of the kernel, where there is one;
 //! - the conversions between std's sockets and ours.
 
 #[cfg(unix)]

@@ -29,7 +29,7 @@ use std::fmt;
 
 pub use builder::{Builder, spawn};
 pub use join::{JoinError, JoinHandle};
-pub(crate) use raw::{Owner, RawTask, Runnable, spawn_unchecked};
+pub(crate) use raw::{Owner, RawTask, Reason, Runnable, spawn_unchecked};
 pub use yield_now::{YieldNow, yield_now};
 
 use crate::loop_core::LoopCore;
@@ -64,4 +64,12 @@ pub fn current_id() -> Option<TaskId> {
     LoopCore::try_current()
         .and_then(|core| core.current_task())
         .map(|task| task.id())
+}
+
+/// Says what the current task waits for, for dumps, if it returns `Pending` now.
+#[inline]
+pub(crate) fn waits_for(reason: Reason) {
+    if let Some(task) = LoopCore::try_current().and_then(|core| core.current_task()) {
+        task.set_waits_for(reason);
+    }
 }

@@ -15,9 +15,18 @@ use std::task::{Context, Poll, RawWaker, RawWakerVTable, Waker};
 
 use super::TaskId;
 use super::join::{JoinError, JoinHandle};
+use crate::dump::Waiting;
 use crate::exception::{Exception, guard, report};
 use crate::loop_core::{LoopCore, Mail, Ready};
 use crate::remote::Letterbox;
+use crate::time::Instant;
+
+/// What a task says that it waits for.
+#[derive(Clone, Copy)]
+pub(crate) enum Reason {
+    Task(TaskId),
+    Named(&'static str),
+}
 
 const SCHEDULED: usize = 1;
 const DONE: usize = 2;
@@ -42,6 +51,10 @@ pub(crate) struct Header {
     joinable: Cell<bool>,
     /// Flights that this task left behind and that are still in the air.
     orphans: Cell<u32>,
+    /// When it was last polled, about; for dumps.
+    polled_at: Cell<Option<Instant>>,
+    /// What it waits for that no flight and no timer tells of; for dumps.
+    waits_for: Cell<Option<Reason>>,
     /// Who awaits the join handle. Empty once the task is done and its orphans have landed.
     join_waker: Cell<Option<Waker>>,
 }
@@ -169,6 +182,8 @@ pub(crate) unsafe fn spawn_unchecked<F: Future>(
             cancel_requested: Cell::new(false),
             joinable: Cell::new(true),
             orphans: Cell::new(0),
+            polled_at: Cell::new(None),
+            waits_for: Cell::new(None),
             join_waker: Cell::new(None),
         },
         stage: UnsafeCell::new(Stage::Running(future)),
@@ -177,6 +192,7 @@ pub(crate) unsafe fn spawn_unchecked<F: Future>(
     let header = unsafe { NonNull::new_unchecked(Box::into_raw(task)) }.cast::<Header>();
     let raw = RawTask(header);
     raw.header().place.set(core.tasks.borrow_mut().insert(raw));
+    crate::trace::task_spawned(raw.id(), raw.name(), spawned_at);
     let runnable = Runnable(raw);
     if core.is_closed() {
         drop(runnable);
@@ -208,6 +224,37 @@ impl RawTask {
 
     pub(crate) fn spawned_at(self) -> &'static Location<'static> {
         self.header().spawned_at
+    }
+
+    /// Number, name and place, for reports.
+    pub(crate) fn describe(self) -> String {
+        let name = self.name().map(|name| format!(" '{name}'")).unwrap_or_default();
+        format!("task {}{name}, spawned at {},", self.id(), self.spawned_at())
+    }
+
+    /// What its wakers carry.
+    pub(crate) fn address(self) -> *const () {
+        self.0.as_ptr().cast_const().cast()
+    }
+
+    pub(crate) fn is_scheduled(self) -> bool {
+        self.header().state.load(Acquire) & SCHEDULED != 0
+    }
+
+    pub(crate) fn polled_at(self) -> Option<Instant> {
+        self.header().polled_at.get()
+    }
+
+    pub(crate) fn waits_for(self) -> Option<Waiting> {
+        match self.header().waits_for.get()? {
+            Reason::Task(id) => Some(Waiting::Task(id)),
+            Reason::Named(name) => Some(Waiting::Other(name)),
+        }
+    }
+
+    /// Says what it waits for, until it is polled again. Loop's thread.
+    pub(crate) fn set_waits_for(self, reason: Reason) {
+        self.header().waits_for.set(Some(reason));
     }
 
     /// Whether the task is done and everything it left in the air has landed.
@@ -261,6 +308,7 @@ impl RawTask {
         let header = self.header();
         let listed = core.tasks.borrow_mut().try_remove(header.place.get());
         debug_assert!(listed == Some(self));
+        crate::trace::task_ended(header.id);
         if !header.joinable.get() {
             self.drop_output();
         }
@@ -313,6 +361,7 @@ impl RawTask {
 
     pub(crate) fn poll_join<T>(self, cx: &mut Context<'_>) -> Poll<Result<T, JoinError>> {
         if !self.is_finished() {
+            super::waits_for(Reason::Task(self.id()));
             let old = self.header().join_waker.replace(Some(cx.waker().clone()));
             drop(old);
             return Poll::Pending;
@@ -343,6 +392,10 @@ pub(crate) struct Runnable(RawTask);
 unsafe impl Send for Runnable {}
 
 impl Runnable {
+    pub(crate) fn task(&self) -> RawTask {
+        self.0
+    }
+
     /// Polls the task, or ends it if its cancel was asked for.
     #[inline]
     pub(crate) fn run(self, core: &LoopCore) {
@@ -359,6 +412,8 @@ impl Runnable {
             return;
         }
         core.refill_budget();
+        header.polled_at.set(Some(core.times.recent()));
+        header.waits_for.set(None);
         let outer = core.set_current_task(Some(task));
         // SAFETY: the vtable keeps the waker's contract; this one borrows the list's reference and is never dropped.
         let waker = ManuallyDrop::new(unsafe { Waker::from_raw(raw_waker(task)) });

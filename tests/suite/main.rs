@@ -21,7 +21,9 @@ mod choice;
 #[cfg(target_os = "linux")]
 mod closing;
 mod connect;
+mod copying;
 mod descriptors;
+mod duplex;
 mod edges;
 mod embed;
 mod event_loop;
@@ -31,17 +33,24 @@ mod files;
 mod files_abandoned;
 #[cfg(target_os = "linux")]
 mod files_linux;
+mod insight;
+mod lines;
 mod neighbours;
 mod numbers;
 mod panics;
 mod paths;
 mod pipes;
 mod pool;
+#[cfg(target_os = "linux")]
+mod processes;
 mod promises;
 mod quiet;
 mod reentrancy;
 mod ring;
 mod scan;
+mod signals;
+mod stdio;
+mod streams;
 mod support;
 mod tasks;
 mod tcp;

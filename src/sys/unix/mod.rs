@@ -3,11 +3,19 @@
 //! Every socket made here is close-on-exec and non-blocking. io_uring waits on a non-blocking socket all the same, so a
 //! descriptor is the same thing on every driver and can be handed to std, or taken from it, without a change.
 
+#[cfg(target_os = "linux")]
+#[path = "duct.rs"]
+mod duct;
+#[cfg(not(target_os = "linux"))]
+#[path = "no_duct.rs"]
+mod duct;
 mod files;
 mod letter;
 mod name;
 mod options;
 mod perform;
+pub(crate) mod processes;
+pub(crate) mod signals;
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
@@ -15,6 +23,7 @@ use std::time::Duration;
 
 use socket2::SockRef;
 
+pub(crate) use self::duct::Duct;
 pub use self::files::Stat;
 pub(crate) use self::files::{OpenFlags, kind, path_for_kernel};
 #[cfg(all(feature = "proactor", target_os = "linux"))]
@@ -229,4 +238,14 @@ pub(crate) fn from_std(socket: impl Into<OwnedFd>) -> Fd {
 pub(crate) fn into_std<S: From<OwnedFd>>(fd: Fd) -> S {
     // SAFETY: the caller owned this open descriptor and does not use it any more.
     S::from(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Where a byte is first found. libc's search is several times as fast as a loop.
+pub(crate) fn find_byte(bytes: &[u8], byte: u8) -> Option<usize> {
+    // SAFETY: the call reads these bytes only, and keeps no pointer to them.
+    let found = unsafe { libc::memchr(bytes.as_ptr().cast(), byte.into(), bytes.len()) };
+    match found.is_null() {
+        true => None,
+        false => Some(found as usize - bytes.as_ptr() as usize),
+    }
 }

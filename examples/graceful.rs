@@ -1,0 +1,88 @@
+//! A server that ends well: on Ctrl-C it stops accepting, lets the connections finish until a deadline, and then cuts them.
+//!
+//!     cargo run --example graceful -- 127.0.0.1:7777 10
+//!
+//! Connect (`nc 127.0.0.1 7777`), press Ctrl-C here: new connections are refused, yours is echoed for 10 more seconds.
+
+use std::cell::RefCell;
+use std::io;
+use std::rc::Rc;
+use std::time::Duration;
+
+use windlass::JoinHandle;
+use windlass::net::{TcpListener, TcpStream};
+use windlass::signal::{SignalKind, signal};
+use windlass::time::timeout;
+
+/// The connections that are being served.
+type Connections = Rc<RefCell<Vec<JoinHandle<io::Result<()>>>>>;
+
+fn main() -> io::Result<()> {
+    let mut args = std::env::args().skip(1);
+    let addr = args.next().unwrap_or("127.0.0.1:7777".to_owned());
+    let seconds = args.next().unwrap_or("10".to_owned());
+    let seconds = seconds
+        .parse()
+        .ok()
+        .and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+    let grace =
+        seconds.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "the deadline is a number of seconds"))?;
+    windlass::run(serve(addr, grace))?
+}
+
+async fn serve(addr: String, grace: Duration) -> io::Result<()> {
+    let listener = TcpListener::bind(addr.as_str()).await?;
+    // From here on Ctrl-C is ours to hear.
+    let mut ctrl_c = signal(SignalKind::interrupt())?;
+    println!("listening on {}", listener.local_addr()?);
+    let connections = Connections::default();
+    let accepting = windlass::spawn(accept(listener, connections.clone()));
+
+    ctrl_c.recv().await;
+
+    // The listener closes with its task: from here on connecting is refused.
+    accepting.cancel();
+    if let Ok(Err(error)) = accepting.await {
+        return Err(error);
+    }
+    connections.borrow_mut().retain(|connection| !connection.is_finished());
+    let mut left = connections.take();
+    println!("stopped accepting; {} connections are left", left.len());
+
+    let drained = timeout(grace, async {
+        for connection in &mut left {
+            // How it ended is its own business.
+            let _ = connection.await;
+        }
+    });
+    if drained.await.is_ok() {
+        println!("all finished");
+        return Ok(());
+    }
+    left.retain(|connection| !connection.is_finished());
+    println!("{} connections are cut", left.len());
+    for connection in left {
+        connection.cancel();
+        let _ = connection.await;
+    }
+    Ok(())
+}
+
+async fn accept(listener: TcpListener, connections: Connections) -> io::Result<()> {
+    loop {
+        let (stream, _) = listener.accept().await?;
+        let mut connections = connections.borrow_mut();
+        connections.retain(|connection| !connection.is_finished());
+        connections.push(windlass::spawn(echo(stream)));
+    }
+}
+
+async fn echo(stream: TcpStream) -> io::Result<()> {
+    loop {
+        let bytes = stream.read_managed().await?;
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        stream.write_all(bytes).await.0?;
+    }
+}

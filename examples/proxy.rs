@@ -1,0 +1,85 @@
+//! A TCP proxy: what comes here goes there, and back.
+//!
+//! `cargo run --release --example proxy -- 127.0.0.1:7000 127.0.0.1:7777`, or `--demo`, which brings its own server and
+//! client.
+
+use std::io;
+use std::net::SocketAddr;
+
+use windlass::io::{AsyncRead, AsyncWrite, copy, copy_bidirectional};
+use windlass::net::{TcpListener, TcpStream};
+
+const USAGE: &str = "usage: proxy LISTEN TARGET, as in `proxy 127.0.0.1:7000 127.0.0.1:7777`, or proxy --demo";
+
+fn main() -> io::Result<()> {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    match args.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        ["--demo"] => windlass::run(demo())?,
+        [listen, target] if !listen.starts_with('-') => windlass::run(async {
+            let listener = TcpListener::bind(listen).await?;
+            println!("{} -> {target}", listener.local_addr()?);
+            serve(listener, target).await
+        })?,
+        ["--help" | "-h"] => {
+            println!("{USAGE}");
+            Ok(())
+        }
+        _ => {
+            eprintln!("{USAGE}");
+            std::process::exit(2);
+        }
+    }
+}
+
+/// Proxies every connection in a task of its own.
+async fn serve(listener: TcpListener, target: &str) -> io::Result<()> {
+    loop {
+        let (client, peer) = listener.accept().await?;
+        let target = target.to_owned();
+        windlass::spawn(async move {
+            match proxy(client, &target).await {
+                Ok((sent, received)) => println!("{peer}: {sent} bytes there, {received} back"),
+                Err(error) => println!("{peer}: {error}"),
+            }
+        });
+    }
+}
+
+async fn proxy(mut client: TcpStream, target: &str) -> io::Result<(u64, u64)> {
+    let mut server = TcpStream::connect(target).await?;
+    copy_bidirectional(&mut client, &mut server).await
+}
+
+/// A server that answers in capitals once it has heard everything, the proxy in front of it, and a client.
+async fn demo() -> io::Result<()> {
+    let server = TcpListener::bind("127.0.0.1:0").await?;
+    let target = server.local_addr()?.to_string();
+    windlass::spawn(async move {
+        loop {
+            let (stream, _) = server.accept().await?;
+            let text = (&stream).read_to_string(1 << 20).await?;
+            stream.write_all(text.to_uppercase()).await.0?;
+            // Dropping the stream ends it.
+            drop(stream);
+        }
+        #[allow(unreachable_code, reason = "it says what the errors above are")]
+        Ok::<(), io::Error>(())
+    });
+    let listener = TcpListener::bind("127.0.0.1:0").await?;
+    let addr = listener.local_addr()?;
+    windlass::spawn(async move { serve(listener, &target).await });
+    for question in ["hello", "is anybody there?"] {
+        println!("{question} -> {}", ask(addr, question).await?);
+    }
+    // The proxy's own line comes when both directions have ended.
+    windlass::time::sleep(std::time::Duration::from_millis(50)).await;
+    Ok(())
+}
+
+/// Says everything, says that it was everything, and then listens.
+async fn ask(addr: SocketAddr, question: &'static str) -> io::Result<String> {
+    let mut stream = TcpStream::connect(addr).await?;
+    copy(&mut question.as_bytes(), &mut stream).await?;
+    AsyncWrite::shutdown(&mut stream).await?;
+    stream.read_to_string(1 << 20).await
+}

@@ -1,0 +1,144 @@
+//! Keeps a program running: starts it again when it ends, forwards its output line by line, and stops it on Ctrl-C or
+//! SIGTERM: first politely, then, after a grace period, for good.
+//!
+//!     cargo run --example supervise -- sh -c 'echo working; sleep 1; exit 1'
+//!     cargo run --example supervise -- --grace 2 sh -c 'trap "" TERM; echo stubborn; while :; do sleep 1; done'
+
+use std::future::poll_fn;
+use std::io;
+use std::pin::pin;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use windlass::io::stdout;
+use windlass::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
+use windlass::signal::{Signal, SignalKind, signal};
+use windlass::time::timeout;
+
+/// How long to wait before the program is started again: doubled each time, and forgotten after a good run.
+const FIRST_PAUSE: Duration = Duration::from_millis(100);
+const LONGEST_PAUSE: Duration = Duration::from_secs(10);
+
+fn main() -> io::Result<()> {
+    let mut args: Vec<String> = std::env::args().skip(1).collect();
+    let mut grace = Duration::from_secs(5);
+    if args.len() > 1 && args[0] == "--grace" {
+        let seconds = args[1]
+            .parse()
+            .ok()
+            .and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+        grace = seconds.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "--grace wants seconds"))?;
+        args.drain(..2);
+    }
+    if args.is_empty() {
+        eprintln!("usage: supervise [--grace seconds] program [arguments]");
+        std::process::exit(2);
+    }
+    windlass::run(supervise(args, grace))?
+}
+
+async fn supervise(args: Vec<String>, grace: Duration) -> io::Result<()> {
+    let mut stop = Stop::new()?;
+    let mut pause = FIRST_PAUSE;
+    loop {
+        let began = Instant::now();
+        let mut child = Command::new(&args[0])
+            .args(&args[1..])
+            .stdout(Stdio::piped())
+            // Ctrl-C in a terminal reaches every process of the group: this one decides itself when its child ends.
+            .process_group(0)
+            .kill_on_drop(true)
+            .spawn()?;
+        say(format!("[started {}]\n", child.id().unwrap_or(0))).await?;
+        let forwarding = windlass::spawn(forward(child.stdout.take().expect("it is piped")));
+        let Some(status) = end_or_stop(&mut child, &mut stop).await? else {
+            return end(child, grace).await;
+        };
+        // What it wrote before its end comes first.
+        forwarding.await??;
+        if began.elapsed() > LONGEST_PAUSE {
+            pause = FIRST_PAUSE;
+        }
+        say(format!("[ended: {status}; again in {pause:?}]\n")).await?;
+        if timeout(pause, stop.come()).await.is_ok() {
+            return say("[stopped]\n".to_owned()).await;
+        }
+        pause = (pause * 2).min(LONGEST_PAUSE);
+    }
+}
+
+/// Waits for the child's end, or, with `None`, for the word to stop.
+async fn end_or_stop(child: &mut Child, stop: &mut Stop) -> io::Result<Option<ExitStatus>> {
+    let mut end = pin!(child.wait());
+    poll_fn(|cx| {
+        if let Poll::Ready(status) = end.as_mut().poll(cx) {
+            return Poll::Ready(status.map(Some));
+        }
+        stop.poll(cx).map(|()| Ok(None))
+    })
+    .await
+}
+
+/// Asks the child to end, and kills it if it does not in time.
+async fn end(mut child: Child, grace: Duration) -> io::Result<()> {
+    child.send_signal(SignalKind::terminate())?;
+    match timeout(grace, child.wait()).await {
+        Ok(status) => say(format!("[stopped: {}]\n", status?)).await,
+        Err(_) => {
+            child.kill().await?;
+            say(format!("[killed after {grace:?}]\n")).await
+        }
+    }
+}
+
+/// Writes what the child writes, a line at a time.
+async fn forward(output: ChildStdout) -> io::Result<()> {
+    let mut line = Vec::new();
+    loop {
+        let bytes = output.read_managed().await?;
+        for piece in bytes.split_inclusive(|&byte| byte == b'\n') {
+            line.extend_from_slice(piece);
+            if line.ends_with(b"\n") {
+                say(format!("| {}", String::from_utf8_lossy(&line))).await?;
+                line.clear();
+            }
+        }
+        if bytes.is_empty() {
+            return match line.is_empty() {
+                true => Ok(()),
+                false => say(format!("| {}\n", String::from_utf8_lossy(&line))).await,
+            };
+        }
+    }
+}
+
+async fn say(line: String) -> io::Result<()> {
+    stdout().write_all(line).await.0
+}
+
+/// The word to stop: Ctrl-C or SIGTERM.
+struct Stop {
+    interrupt: Signal,
+    terminate: Signal,
+}
+
+impl Stop {
+    fn new() -> io::Result<Stop> {
+        Ok(Stop {
+            interrupt: signal(SignalKind::interrupt())?,
+            terminate: signal(SignalKind::terminate())?,
+        })
+    }
+
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let (interrupt, terminate) = (self.interrupt.poll_recv(cx), self.terminate.poll_recv(cx));
+        match interrupt.is_ready() || terminate.is_ready() {
+            true => Poll::Ready(()),
+            false => Poll::Pending,
+        }
+    }
+
+    async fn come(&mut self) {
+        poll_fn(|cx| self.poll(cx)).await
+    }
+}

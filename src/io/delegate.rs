@@ -1,0 +1,156 @@
+//! The traits for types that have the calls already, or point to something that has.
+
+use std::future::Future;
+use std::io;
+
+use super::BufResult;
+use super::buf::{IoBuf, IoBufMut};
+use super::managed::ManagedBuf;
+use super::read::{AsyncBufRead, AsyncRead};
+use super::splice::KernelStream;
+use super::write::AsyncWrite;
+
+/// `AsyncRead` for a type that has a `fn bytes(&self) -> &ByteStream`, by the calls that its own methods are made of.
+macro_rules! reads_its_bytes {
+    ([$($generics:tt)*], $stream:ty) => {
+        impl<$($generics)*> $crate::io::AsyncRead for $stream {
+            async fn read<B: $crate::io::IoBufMut>(&mut self, buf: B) -> $crate::io::BufResult<usize, B> {
+                self.bytes().read(buf).await
+            }
+            async fn read_managed(&mut self) -> std::io::Result<$crate::io::ManagedBuf> {
+                self.bytes().read_managed().await
+            }
+            async fn read_vectored<B: $crate::io::IoBufMut>(
+                &mut self,
+                bufs: Vec<B>,
+            ) -> $crate::io::BufResult<usize, Vec<B>> {
+                self.bytes().read_vectored(bufs).await
+            }
+            async fn read_exact<B: $crate::io::IoBufMut>(&mut self, buf: B) -> $crate::io::BufResult<(), B> {
+                self.bytes().read_exact(buf).await
+            }
+            fn kernel_stream(&self) -> Option<$crate::io::KernelStream> {
+                self.bytes().kernel_stream()
+            }
+        }
+    };
+}
+pub(crate) use reads_its_bytes;
+
+/// `AsyncWrite` for a socket, or a half of one, that has a `fn bytes(&self) -> &ByteStream`; and, with `closes`, for the end of
+/// a pipe that has a `fn bytes_mut(&mut self) -> &mut ByteStream` too.
+macro_rules! writes_its_bytes {
+    ([$($generics:tt)*], $stream:ty) => {
+        $crate::io::writes_its_bytes!(
+            [$($generics)*], $stream,
+            /// Ends the writing direction: the peer sees the end of the stream.
+            async fn shutdown(&mut self) -> std::io::Result<()> {
+                self.bytes().shutdown(std::net::Shutdown::Write).await
+            }
+        );
+    };
+    ([$($generics:tt)*], $stream:ty, closes) => {
+        $crate::io::writes_its_bytes!(
+            [$($generics)*], $stream,
+            /// Closes this end of the pipe, when what is being written is over: who reads sees the end.
+            async fn shutdown(&mut self) -> std::io::Result<()> {
+                self.bytes_mut().close().await
+            }
+        );
+    };
+    ([$($generics:tt)*], $stream:ty, $($shutdown:tt)*) => {
+        impl<$($generics)*> $crate::io::AsyncWrite for $stream {
+            async fn write<B: $crate::io::IoBuf>(&mut self, buf: B) -> $crate::io::BufResult<usize, B> {
+                self.bytes().write(buf).await
+            }
+            /// Nothing is held back: there is nothing to do.
+            async fn flush(&mut self) -> std::io::Result<()> {
+                Ok(())
+            }
+            $($shutdown)*
+            async fn write_all<B: $crate::io::IoBuf>(&mut self, buf: B) -> $crate::io::BufResult<(), B> {
+                self.bytes().write_all(buf).await
+            }
+            async fn write_vectored<B: $crate::io::IoBuf>(
+                &mut self,
+                bufs: Vec<B>,
+            ) -> $crate::io::BufResult<usize, Vec<B>> {
+                self.bytes().write_vectored(bufs).await
+            }
+            async fn write_all_vectored<B: $crate::io::IoBuf>(
+                &mut self,
+                bufs: Vec<B>,
+            ) -> $crate::io::BufResult<(), Vec<B>> {
+                self.bytes().write_all_vectored(bufs).await
+            }
+            fn kernel_stream(&self) -> Option<$crate::io::KernelStream> {
+                self.bytes().kernel_stream()
+            }
+        }
+    };
+}
+pub(crate) use writes_its_bytes;
+
+/// The traits for what points to a reader or writer.
+macro_rules! through_a_pointer {
+    ($($pointer:ty),*) => {$(
+        impl<T: AsyncRead> AsyncRead for $pointer {
+            fn read<B: IoBufMut>(&mut self, buf: B) -> impl Future<Output = BufResult<usize, B>> {
+                (**self).read(buf)
+            }
+            fn read_managed(&mut self) -> impl Future<Output = io::Result<ManagedBuf>> {
+                (**self).read_managed()
+            }
+            fn read_vectored<B: IoBufMut>(&mut self, bufs: Vec<B>) -> impl Future<Output = BufResult<usize, Vec<B>>> {
+                (**self).read_vectored(bufs)
+            }
+            fn read_exact<B: IoBufMut>(&mut self, buf: B) -> impl Future<Output = BufResult<(), B>> {
+                (**self).read_exact(buf)
+            }
+            fn read_to_end(&mut self, into: &mut Vec<u8>, limit: usize) -> impl Future<Output = io::Result<usize>> {
+                (**self).read_to_end(into, limit)
+            }
+            fn read_to_string(&mut self, limit: usize) -> impl Future<Output = io::Result<String>> {
+                (**self).read_to_string(limit)
+            }
+            fn kernel_stream(&self) -> Option<KernelStream> {
+                (**self).kernel_stream()
+            }
+        }
+
+        impl<T: AsyncBufRead> AsyncBufRead for $pointer {
+            fn fill_buf(&mut self) -> impl Future<Output = io::Result<&[u8]>> {
+                (**self).fill_buf()
+            }
+            fn consume(&mut self, count: usize) {
+                (**self).consume(count);
+            }
+        }
+
+        impl<T: AsyncWrite> AsyncWrite for $pointer {
+            fn write<B: IoBuf>(&mut self, buf: B) -> impl Future<Output = BufResult<usize, B>> {
+                (**self).write(buf)
+            }
+            fn flush(&mut self) -> impl Future<Output = io::Result<()>> {
+                (**self).flush()
+            }
+            fn shutdown(&mut self) -> impl Future<Output = io::Result<()>> {
+                (**self).shutdown()
+            }
+            fn write_all<B: IoBuf>(&mut self, buf: B) -> impl Future<Output = BufResult<(), B>> {
+                (**self).write_all(buf)
+            }
+            fn write_vectored<B: IoBuf>(&mut self, bufs: Vec<B>) -> impl Future<Output = BufResult<usize, Vec<B>>> {
+                (**self).write_vectored(bufs)
+            }
+            fn write_all_vectored<B: IoBuf>(&mut self, bufs: Vec<B>) -> impl Future<Output = BufResult<(), Vec<B>>> {
+                (**self).write_all_vectored(bufs)
+            }
+            fn kernel_stream(&self) -> Option<KernelStream> {
+                (**self).kernel_stream()
+            }
+        }
+    )*};
+}
+
+through_a_pointer!(&mut T, Box<T>);

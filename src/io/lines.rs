@@ -1,0 +1,69 @@
+//! Line after line.
+
+use std::io;
+
+use super::buf_reader::BufReader;
+use super::read::AsyncRead;
+
+/// The lines of a reader, made by [`BufReader::lines`].
+///
+/// ```
+/// use windlass::io::BufReader;
+/// windlass::run(async {
+///     let mut lines = BufReader::new(&b"one\r\ntwo\nthree"[..]).lines();
+///     let mut all = Vec::new();
+///     while let Some(line) = lines.next_line().await? {
+///         all.push(line);
+///     }
+///     assert_eq!(all, ["one", "two", "three"]);
+///     Ok::<(), std::io::Error>(())
+/// })??;
+/// # Ok::<(), std::io::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct Lines<R> {
+    reader: BufReader<R>,
+}
+
+impl<R> Lines<R> {
+    pub(super) fn new(reader: BufReader<R>) -> Lines<R> {
+        Lines { reader }
+    }
+
+    /// The reader, to write to its stream for instance.
+    pub fn get_ref(&self) -> &BufReader<R> {
+        &self.reader
+    }
+
+    /// The reader, to change.
+    pub fn get_mut(&mut self) -> &mut BufReader<R> {
+        &mut self.reader
+    }
+
+    /// Gives the reader back; nothing is lost.
+    pub fn into_inner(self) -> BufReader<R> {
+        self.reader
+    }
+}
+
+impl<R: AsyncRead> Lines<R> {
+    /// The next line without its `\n` or `\r\n`; `None` at the end. The last line may lack the newline.
+    ///
+    /// A line that is not UTF-8, or too long, is an error as for [`BufReader::read_line`], and the next call goes on with the
+    /// next line.
+    ///
+    /// Cancel: nothing is lost.
+    pub async fn next_line(&mut self) -> io::Result<Option<String>> {
+        let mut line = String::new();
+        if self.reader.read_line(&mut line).await? == 0 {
+            return Ok(None);
+        }
+        if line.ends_with('\n') {
+            line.pop();
+            if line.ends_with('\r') {
+                line.pop();
+            }
+        }
+        Ok(Some(line))
+    }
+}

@@ -1,0 +1,110 @@
+//! What was not accepted from a stream, and where its bytes are.
+
+use std::fmt;
+use std::io;
+use std::str::Utf8Error;
+
+/// More came than was allowed: a stream, or a line of it, is longer than its limit.
+///
+/// Readers give it as an [`io::Error`] of the kind `InvalidData`, and it can be had back from there.
+///
+/// ```
+/// use windlass::io::{AsyncRead, TooLong};
+/// windlass::run(async {
+///     let mut bytes = Vec::new();
+///     let error = (&b"too much"[..]).read_to_end(&mut bytes, 3).await.unwrap_err();
+///     assert_eq!(error.get_ref().unwrap().downcast_ref::<TooLong>().unwrap().limit(), 3);
+///     assert_eq!(bytes, b"too ");
+/// })?;
+/// # Ok::<(), std::io::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct TooLong {
+    limit: usize,
+    advice: &'static str,
+    bytes: Vec<u8>,
+}
+
+impl TooLong {
+    pub(super) fn error(limit: usize, advice: &'static str, bytes: Vec<u8>) -> io::Error {
+        io::Error::new(io::ErrorKind::InvalidData, TooLong { limit, advice, bytes })
+    }
+
+    pub(super) fn is(error: &io::Error) -> bool {
+        error.get_ref().is_some_and(|inner| inner.is::<TooLong>())
+    }
+
+    /// How much was allowed.
+    pub fn limit(&self) -> usize {
+        self.limit
+    }
+
+    /// What was read before it was too much, if it is not in a buffer of the caller's or still in the reader.
+    pub fn into_bytes(self) -> Vec<u8> {
+        self.bytes
+    }
+}
+
+impl fmt::Display for TooLong {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "more than the limit of {} bytes: {}", self.limit, self.advice)
+    }
+}
+
+impl std::error::Error for TooLong {}
+
+/// What should have been text is not UTF-8. It has the bytes, so that nothing is lost.
+///
+/// Readers give it as an [`io::Error`] of the kind `InvalidData`, and it can be had back from there.
+///
+/// ```
+/// use windlass::io::{BufReader, NotUtf8};
+/// windlass::run(async {
+///     let mut lines = BufReader::new(&b"caf\xe9\nbar\n"[..]).lines();
+///     let error = lines.next_line().await.unwrap_err();
+///     let not_utf8 = error.into_inner().unwrap().downcast::<NotUtf8>().unwrap();
+///     assert_eq!(not_utf8.into_bytes(), b"caf\xe9\n");
+///     assert_eq!(lines.next_line().await?.as_deref(), Some("bar"));
+///     Ok::<(), std::io::Error>(())
+/// })??;
+/// # Ok::<(), std::io::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct NotUtf8 {
+    what: &'static str,
+    bytes: Vec<u8>,
+    error: Utf8Error,
+}
+
+impl NotUtf8 {
+    /// The bytes as text, or an error that has them.
+    pub(super) fn check(what: &'static str, bytes: Vec<u8>) -> io::Result<String> {
+        String::from_utf8(bytes).map_err(|refused| {
+            let error = refused.utf8_error();
+            let bytes = refused.into_bytes();
+            io::Error::new(io::ErrorKind::InvalidData, NotUtf8 { what, bytes, error })
+        })
+    }
+
+    /// The bytes.
+    pub fn into_bytes(self) -> Vec<u8> {
+        self.bytes
+    }
+
+    /// Where they stop being UTF-8.
+    pub fn utf8_error(&self) -> Utf8Error {
+        self.error
+    }
+}
+
+impl fmt::Display for NotUtf8 {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the {} is not UTF-8: {}", self.what, self.error)
+    }
+}
+
+impl std::error::Error for NotUtf8 {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        Some(&self.error)
+    }
+}

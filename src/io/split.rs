@@ -1,0 +1,370 @@
+//! The two directions of a stream, apart and together.
+//!
+//! A read takes the stream as `&mut self` until it is done, and a write does the same; so nobody could write to a generic
+//! stream while somebody waits to read from it. A lock around it would not help: the reader would hold it while it waits.
+//! What both need is a stream that says how its directions come apart: [`Halves`] for a borrowed one, and for an owned one, as
+//! in std, that `&T` can be read from and written to.
+
+use std::fmt;
+use std::io;
+use std::rc::Rc;
+
+use super::BufResult;
+use super::buf::{IoBuf, IoBufMut};
+use super::managed::ManagedBuf;
+use super::read::{AsyncBufRead, AsyncRead};
+use super::splice::KernelStream;
+use super::write::AsyncWrite;
+
+/// A stream whose two directions can be used at the same time.
+///
+/// ```
+/// use windlass::io::{AsyncRead, AsyncWrite, Halves, duplex};
+///
+/// /// A stream of your own, around another.
+/// struct Named<T>(&'static str, T);
+///
+/// impl<T: Halves> Halves for Named<T> {
+///     type ReadHalf<'a> = T::ReadHalf<'a> where T: 'a;
+///     type WriteHalf<'a> = T::WriteHalf<'a> where T: 'a;
+///     fn halves(&mut self) -> (Self::ReadHalf<'_>, Self::WriteHalf<'_>) {
+///         self.1.halves()
+///     }
+/// }
+///
+/// windlass::run(async {
+///     let (stream, mut peer) = duplex(64);
+///     let mut stream = Named("ours", stream);
+///     let (mut reader, mut writer) = stream.halves();
+///     peer.write_all("ping").await.0?;
+///     writer.write_all(reader.read_managed().await?).await.0?;
+///     assert_eq!(&*peer.read_managed().await?, b"ping");
+///     Ok::<(), std::io::Error>(())
+/// })??;
+/// # Ok::<(), std::io::Error>(())
+/// ```
+pub trait Halves {
+    /// What reads.
+    type ReadHalf<'a>: AsyncRead
+    where
+        Self: 'a;
+
+    /// What writes.
+    type WriteHalf<'a>: AsyncWrite
+    where
+        Self: 'a;
+
+    /// Both, for as long as the stream is borrowed.
+    fn halves(&mut self) -> (Self::ReadHalf<'_>, Self::WriteHalf<'_>);
+}
+
+impl<T: Halves> Halves for &mut T {
+    type ReadHalf<'a>
+        = T::ReadHalf<'a>
+    where
+        Self: 'a;
+    type WriteHalf<'a>
+        = T::WriteHalf<'a>
+    where
+        Self: 'a;
+
+    fn halves(&mut self) -> (Self::ReadHalf<'_>, Self::WriteHalf<'_>) {
+        (**self).halves()
+    }
+}
+
+impl<T: Halves> Halves for Box<T> {
+    type ReadHalf<'a>
+        = T::ReadHalf<'a>
+    where
+        Self: 'a;
+    type WriteHalf<'a>
+        = T::WriteHalf<'a>
+    where
+        Self: 'a;
+
+    fn halves(&mut self) -> (Self::ReadHalf<'_>, Self::WriteHalf<'_>) {
+        (**self).halves()
+    }
+}
+
+/// Two owned halves of any stream that can be used through a shared reference, for two tasks.
+///
+/// Dropping the writing half does not end that direction, as the other half keeps the stream alive: say
+/// [`shutdown`](AsyncWrite::shutdown). [`TcpStream::into_split`](crate::net::TcpStream::into_split) does it by itself.
+///
+/// ```
+/// use windlass::io::{AsyncRead, AsyncWrite, duplex, split};
+/// windlass::run(async {
+///     let (stream, mut peer) = duplex(64);
+///     let (mut reader, mut writer) = split(stream);
+///     let reading = windlass::spawn(async move { (reader.read_managed().await, reader) });
+///     writer.write_all("ping").await.0?;
+///     assert_eq!(&*peer.read_managed().await?, b"ping");
+///     peer.write_all("pong").await.0?;
+///     let (bytes, reader) = reading.await.unwrap();
+///     assert_eq!(&*bytes?, b"pong");
+///     let _stream = reader.unsplit(writer).unwrap();
+///     Ok::<(), std::io::Error>(())
+/// })??;
+/// # Ok::<(), std::io::Error>(())
+/// ```
+pub fn split<T>(stream: T) -> (ReadHalf<T>, WriteHalf<T>)
+where
+    for<'a> &'a T: AsyncRead + AsyncWrite,
+{
+    let stream = Rc::new(stream);
+    let write = WriteHalf { stream: stream.clone() };
+    (ReadHalf { stream }, write)
+}
+
+/// The reading half of a stream: see [`split`].
+///
+/// ```
+/// # windlass::run(async {
+/// use windlass::io::{AsyncRead, DuplexStream, ReadHalf, duplex, split};
+/// let (stream, peer) = duplex(64);
+/// let (mut reader, _writer): (ReadHalf<DuplexStream>, _) = split(stream);
+/// drop(peer);
+/// assert!(reader.read_managed().await?.is_empty());
+/// # Ok::<(), std::io::Error>(())
+/// # })??;
+/// # Ok::<(), std::io::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct ReadHalf<T> {
+    stream: Rc<T>,
+}
+
+/// The writing half of a stream: see [`split`].
+///
+/// ```
+/// # windlass::run(async {
+/// use windlass::io::{AsyncWrite, DuplexStream, WriteHalf, duplex, split};
+/// let (stream, peer) = duplex(64);
+/// let (_reader, mut writer): (_, WriteHalf<DuplexStream>) = split(stream);
+/// writer.write_all("hello").await.0?;
+/// # drop(peer);
+/// # Ok::<(), std::io::Error>(())
+/// # })??;
+/// # Ok::<(), std::io::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct WriteHalf<T> {
+    stream: Rc<T>,
+}
+
+impl<T> ReadHalf<T> {
+    /// Makes the stream whole again. Refused, with both halves, if they belong to different streams.
+    pub fn unsplit(self, write: WriteHalf<T>) -> Result<T, UnsplitError<T>> {
+        if !Rc::ptr_eq(&self.stream, &write.stream) {
+            return Err(UnsplitError(self, write));
+        }
+        drop(write);
+        Ok(Rc::into_inner(self.stream).expect("the two halves were its only owners"))
+    }
+
+    /// The stream.
+    pub fn get_ref(&self) -> &T {
+        &self.stream
+    }
+}
+
+impl<T> WriteHalf<T> {
+    /// The stream.
+    pub fn get_ref(&self) -> &T {
+        &self.stream
+    }
+}
+
+impl<T> AsyncRead for ReadHalf<T>
+where
+    for<'a> &'a T: AsyncRead,
+{
+    async fn read<B: IoBufMut>(&mut self, buf: B) -> BufResult<usize, B> {
+        AsyncRead::read(&mut &*self.stream, buf).await
+    }
+    async fn read_managed(&mut self) -> io::Result<ManagedBuf> {
+        AsyncRead::read_managed(&mut &*self.stream).await
+    }
+    async fn read_vectored<B: IoBufMut>(&mut self, bufs: Vec<B>) -> BufResult<usize, Vec<B>> {
+        AsyncRead::read_vectored(&mut &*self.stream, bufs).await
+    }
+    async fn read_exact<B: IoBufMut>(&mut self, buf: B) -> BufResult<(), B> {
+        AsyncRead::read_exact(&mut &*self.stream, buf).await
+    }
+    async fn read_to_end(&mut self, into: &mut Vec<u8>, limit: usize) -> io::Result<usize> {
+        AsyncRead::read_to_end(&mut &*self.stream, into, limit).await
+    }
+    async fn read_to_string(&mut self, limit: usize) -> io::Result<String> {
+        AsyncRead::read_to_string(&mut &*self.stream, limit).await
+    }
+    fn kernel_stream(&self) -> Option<KernelStream> {
+        AsyncRead::kernel_stream(&&*self.stream)
+    }
+}
+
+impl<T> AsyncWrite for WriteHalf<T>
+where
+    for<'a> &'a T: AsyncWrite,
+{
+    async fn write<B: IoBuf>(&mut self, buf: B) -> BufResult<usize, B> {
+        AsyncWrite::write(&mut &*self.stream, buf).await
+    }
+    async fn flush(&mut self) -> io::Result<()> {
+        AsyncWrite::flush(&mut &*self.stream).await
+    }
+    async fn shutdown(&mut self) -> io::Result<()> {
+        AsyncWrite::shutdown(&mut &*self.stream).await
+    }
+    async fn write_all<B: IoBuf>(&mut self, buf: B) -> BufResult<(), B> {
+        AsyncWrite::write_all(&mut &*self.stream, buf).await
+    }
+    async fn write_vectored<B: IoBuf>(&mut self, bufs: Vec<B>) -> BufResult<usize, Vec<B>> {
+        AsyncWrite::write_vectored(&mut &*self.stream, bufs).await
+    }
+    async fn write_all_vectored<B: IoBuf>(&mut self, bufs: Vec<B>) -> BufResult<(), Vec<B>> {
+        AsyncWrite::write_all_vectored(&mut &*self.stream, bufs).await
+    }
+    fn kernel_stream(&self) -> Option<KernelStream> {
+        AsyncWrite::kernel_stream(&&*self.stream)
+    }
+}
+
+/// The halves that were to be made whole belong to different streams.
+///
+/// ```
+/// use windlass::io::{UnsplitError, duplex, split};
+/// let (a, b) = duplex(64);
+/// let ((a_reader, _), (_, b_writer)) = (split(a), split(b));
+/// let UnsplitError(_reader, _writer) = a_reader.unsplit(b_writer).unwrap_err();
+/// ```
+#[derive(Debug)]
+pub struct UnsplitError<T>(pub ReadHalf<T>, pub WriteHalf<T>);
+
+impl<T> fmt::Display for UnsplitError<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the halves belong to different streams")
+    }
+}
+
+impl<T: fmt::Debug> std::error::Error for UnsplitError<T> {}
+
+/// A reader and a writer as one stream, for instance a child's output and input.
+///
+/// ```
+/// use windlass::io::{AsyncRead, AsyncWrite, join};
+/// windlass::run(async {
+///     let mut stream = join(&b"in"[..], Vec::new());
+///     assert_eq!(stream.read_to_string(16).await?, "in");
+///     stream.write_all("out").await.0?;
+///     assert_eq!(stream.into_parts().1, b"out");
+///     Ok::<(), std::io::Error>(())
+/// })??;
+/// # Ok::<(), std::io::Error>(())
+/// ```
+pub fn join<R: AsyncRead, W: AsyncWrite>(reader: R, writer: W) -> Join<R, W> {
+    Join { reader, writer }
+}
+
+/// What [`join`] gives.
+///
+/// ```
+/// use windlass::io::{Join, empty, join, sink};
+/// let stream: Join<_, _> = join(empty(), sink());
+/// let (_reader, _writer) = stream.into_parts();
+/// ```
+#[derive(Debug)]
+pub struct Join<R, W> {
+    reader: R,
+    writer: W,
+}
+
+impl<R, W> Join<R, W> {
+    /// The two again.
+    pub fn into_parts(self) -> (R, W) {
+        (self.reader, self.writer)
+    }
+
+    /// The reader.
+    pub fn reader(&self) -> &R {
+        &self.reader
+    }
+
+    /// The writer.
+    pub fn writer(&self) -> &W {
+        &self.writer
+    }
+}
+
+impl<R: AsyncRead, W: AsyncWrite> Halves for Join<R, W> {
+    type ReadHalf<'a>
+        = &'a mut R
+    where
+        Self: 'a;
+    type WriteHalf<'a>
+        = &'a mut W
+    where
+        Self: 'a;
+
+    fn halves(&mut self) -> (&mut R, &mut W) {
+        (&mut self.reader, &mut self.writer)
+    }
+}
+
+impl<R: AsyncRead, W> AsyncRead for Join<R, W> {
+    async fn read<B: IoBufMut>(&mut self, buf: B) -> BufResult<usize, B> {
+        self.reader.read(buf).await
+    }
+    async fn read_managed(&mut self) -> io::Result<ManagedBuf> {
+        self.reader.read_managed().await
+    }
+    async fn read_vectored<B: IoBufMut>(&mut self, bufs: Vec<B>) -> BufResult<usize, Vec<B>> {
+        self.reader.read_vectored(bufs).await
+    }
+    async fn read_exact<B: IoBufMut>(&mut self, buf: B) -> BufResult<(), B> {
+        self.reader.read_exact(buf).await
+    }
+    async fn read_to_end(&mut self, into: &mut Vec<u8>, limit: usize) -> io::Result<usize> {
+        self.reader.read_to_end(into, limit).await
+    }
+    async fn read_to_string(&mut self, limit: usize) -> io::Result<String> {
+        self.reader.read_to_string(limit).await
+    }
+    fn kernel_stream(&self) -> Option<KernelStream> {
+        self.reader.kernel_stream()
+    }
+}
+
+impl<R: AsyncBufRead, W> AsyncBufRead for Join<R, W> {
+    async fn fill_buf(&mut self) -> io::Result<&[u8]> {
+        self.reader.fill_buf().await
+    }
+    fn consume(&mut self, count: usize) {
+        self.reader.consume(count);
+    }
+}
+
+impl<R, W: AsyncWrite> AsyncWrite for Join<R, W> {
+    async fn write<B: IoBuf>(&mut self, buf: B) -> BufResult<usize, B> {
+        self.writer.write(buf).await
+    }
+    async fn flush(&mut self) -> io::Result<()> {
+        self.writer.flush().await
+    }
+    async fn shutdown(&mut self) -> io::Result<()> {
+        self.writer.shutdown().await
+    }
+    async fn write_all<B: IoBuf>(&mut self, buf: B) -> BufResult<(), B> {
+        self.writer.write_all(buf).await
+    }
+    async fn write_vectored<B: IoBuf>(&mut self, bufs: Vec<B>) -> BufResult<usize, Vec<B>> {
+        self.writer.write_vectored(bufs).await
+    }
+    async fn write_all_vectored<B: IoBuf>(&mut self, bufs: Vec<B>) -> BufResult<(), Vec<B>> {
+        self.writer.write_all_vectored(bufs).await
+    }
+    fn kernel_stream(&self) -> Option<KernelStream> {
+        self.writer.kernel_stream()
+    }
+}

@@ -1,0 +1,238 @@
+//! The pipes to a child's standard streams.
+
+use std::fmt;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::process::Stdio;
+
+use crate::byte_stream::{ByteStream, reading_methods, writing_methods};
+use crate::io::{reads_its_bytes, writes_its_bytes};
+use crate::pipe::{Receiver, Sender};
+use crate::sys;
+
+/// What [`read_whole`] asks for at a time: as much as a pipe holds.
+const PIECE: usize = 64 * 1024;
+
+/// The pipe to a child's input. Dropping it tells the child that this was all.
+///
+/// ```
+/// use windlass::process::{Command, Stdio};
+/// windlass::run(async {
+///     let mut child = Command::new("wc").arg("-c").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
+///     child.stdin.as_ref().unwrap().write_all("12345").await.0?;
+///     // Waiting closes the input first.
+///     let output = child.wait_with_output().await?;
+///     assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), "5");
+///     Ok::<(), std::io::Error>(())
+/// })??;
+/// # Ok::<(), std::io::Error>(())
+/// ```
+pub struct ChildStdin {
+    pipe: Sender,
+}
+
+/// The pipe from a child's output.
+///
+/// ```
+/// use windlass::process::{Command, Stdio};
+/// windlass::run(async {
+///     // One child's output as another's input.
+///     let mut echo = Command::new("echo").arg("ahoy").stdout(Stdio::piped()).spawn()?;
+///     let pipe: Stdio = echo.stdout.take().unwrap().try_into()?;
+///     let output = Command::new("tr").args(["a-z", "A-Z"]).stdin(pipe).output().await?;
+///     assert_eq!(output.stdout, b"AHOY\n");
+///     echo.wait().await?;
+///     Ok::<(), std::io::Error>(())
+/// })??;
+/// # Ok::<(), std::io::Error>(())
+/// ```
+pub struct ChildStdout {
+    pipe: Receiver,
+}
+
+/// The pipe from a child's errors.
+///
+/// ```
+/// use windlass::process::{Command, Stdio};
+/// windlass::run(async {
+///     let mut child = Command::new("sh").args(["-c", "echo woe >&2"]).stderr(Stdio::piped()).spawn()?;
+///     let stderr = child.stderr.take().unwrap();
+///     assert_eq!(&*stderr.read_managed().await?, b"woe\n");
+///     child.wait().await?;
+///     Ok::<(), std::io::Error>(())
+/// })??;
+/// # Ok::<(), std::io::Error>(())
+/// ```
+pub struct ChildStderr {
+    pipe: Receiver,
+}
+
+impl ChildStdin {
+    pub(super) fn adopt(pipe: impl Into<OwnedFd>) -> io::Result<ChildStdin> {
+        let pipe = Sender::from_fd(pipe)?;
+        Ok(ChildStdin { pipe })
+    }
+
+    pub(crate) fn bytes(&self) -> &ByteStream {
+        self.pipe.bytes()
+    }
+
+    fn bytes_mut(&mut self) -> &mut ByteStream {
+        self.pipe.bytes_mut()
+    }
+
+    /// The pipe itself.
+    pub fn into_sender(self) -> Sender {
+        self.pipe
+    }
+
+    writing_methods!();
+}
+
+impl ChildStdout {
+    pub(super) fn adopt(pipe: impl Into<OwnedFd>) -> io::Result<ChildStdout> {
+        let pipe = Receiver::from_fd(pipe)?;
+        Ok(ChildStdout { pipe })
+    }
+
+    pub(crate) fn bytes(&self) -> &ByteStream {
+        self.pipe.bytes()
+    }
+
+    /// The pipe itself.
+    pub fn into_receiver(self) -> Receiver {
+        self.pipe
+    }
+
+    pub(super) async fn read_whole(&self) -> io::Result<Vec<u8>> {
+        read_whole(&self.pipe).await
+    }
+
+    reading_methods!();
+}
+
+impl ChildStderr {
+    pub(super) fn adopt(pipe: impl Into<OwnedFd>) -> io::Result<ChildStderr> {
+        let pipe = Receiver::from_fd(pipe)?;
+        Ok(ChildStderr { pipe })
+    }
+
+    pub(crate) fn bytes(&self) -> &ByteStream {
+        self.pipe.bytes()
+    }
+
+    /// The pipe itself.
+    pub fn into_receiver(self) -> Receiver {
+        self.pipe
+    }
+
+    pub(super) async fn read_whole(&self) -> io::Result<Vec<u8>> {
+        read_whole(&self.pipe).await
+    }
+
+    reading_methods!();
+}
+
+/// Everything up to the end.
+async fn read_whole(pipe: &Receiver) -> io::Result<Vec<u8>> {
+    let mut whole = Vec::new();
+    let mut piece = Vec::with_capacity(PIECE);
+    loop {
+        let result;
+        (result, piece) = pipe.read(piece).await;
+        if result? == 0 {
+            return Ok(whole);
+        }
+        whole.extend_from_slice(&piece);
+    }
+}
+
+impl TryFrom<ChildStdin> for Stdio {
+    type Error = io::Error;
+
+    /// Refused while a write is under way. The pipe becomes blocking, as programs expect it.
+    fn try_from(stdin: ChildStdin) -> io::Result<Stdio> {
+        blocking(stdin.pipe.into_fd()?)
+    }
+}
+
+impl TryFrom<ChildStdout> for Stdio {
+    type Error = io::Error;
+
+    /// Refused while a read is under way or received bytes are unread. The pipe becomes blocking, as programs expect it.
+    fn try_from(stdout: ChildStdout) -> io::Result<Stdio> {
+        blocking(stdout.pipe.into_fd()?)
+    }
+}
+
+impl TryFrom<ChildStderr> for Stdio {
+    type Error = io::Error;
+
+    /// Refused while a read is under way or received bytes are unread. The pipe becomes blocking, as programs expect it.
+    fn try_from(stderr: ChildStderr) -> io::Result<Stdio> {
+        blocking(stderr.pipe.into_fd()?)
+    }
+}
+
+fn blocking(pipe: OwnedFd) -> io::Result<Stdio> {
+    sys::processes::set_blocking(&pipe)?;
+    Ok(Stdio::from(pipe))
+}
+
+impl AsRawFd for ChildStdin {
+    fn as_raw_fd(&self) -> RawFd {
+        self.bytes().owned.fd()
+    }
+}
+
+impl AsRawFd for ChildStdout {
+    fn as_raw_fd(&self) -> RawFd {
+        self.bytes().owned.fd()
+    }
+}
+
+impl AsRawFd for ChildStderr {
+    fn as_raw_fd(&self) -> RawFd {
+        self.bytes().owned.fd()
+    }
+}
+
+impl AsFd for ChildStdin {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        sys::borrow(self.as_raw_fd())
+    }
+}
+
+impl AsFd for ChildStdout {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        sys::borrow(self.as_raw_fd())
+    }
+}
+
+impl AsFd for ChildStderr {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        sys::borrow(self.as_raw_fd())
+    }
+}
+
+impl fmt::Debug for ChildStdin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ChildStdin").field("fd", &self.as_raw_fd()).finish()
+    }
+}
+
+impl fmt::Debug for ChildStdout {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ChildStdout").field("fd", &self.as_raw_fd()).finish()
+    }
+}
+
+impl fmt::Debug for ChildStderr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ChildStderr").field("fd", &self.as_raw_fd()).finish()
+    }
+}
+
+reads_its_bytes!([], ChildStdout);
+reads_its_bytes!([], ChildStderr);
+writes_its_bytes!([], ChildStdin, closes);

@@ -1,0 +1,252 @@
+//! Signals of the operating system, awaited.
+//!
+//! A signal interrupts a thread between two instructions, perhaps inside the allocator, so a handler may do next to
+//! nothing. Ours sets a flag and writes one byte to the bell of each loop that listens, a non-blocking socket pair. The flag
+//! is the truth, the byte only wakes: a bell that is full, or one that a forked child rings too, changes nothing.
+//!
+//! ```text
+//!   the kernel --> handler (shared by the whole process, chained by signal-hook-registry)
+//!                    |  per loop: flags[number] = true; write(bell, 1)
+//!                    v
+//!   a loop's room: a watcher of the bell empties it, then takes the flags, counts, and wakes the listeners
+//! ```
+//!
+//! The room ([`Room`]) belongs to the listeners: the first makes it, the last takes it along, with its descriptors and its
+//! part of the handler.
+
+mod room;
+
+use std::fmt;
+use std::future::poll_fn;
+use std::io;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+
+pub(crate) use self::room::Room;
+use crate::loop_core::LoopCore;
+use crate::sys;
+use crate::task::{Reason, waits_for};
+
+/// Which signal.
+///
+/// ```
+/// use windlass::signal::SignalKind;
+/// assert_eq!(SignalKind::from_raw(SignalKind::hangup().as_raw()), SignalKind::hangup());
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct SignalKind(i32);
+
+impl SignalKind {
+    /// Any signal by its number. Those that nobody can listen to are refused by [`signal`].
+    pub const fn from_raw(number: i32) -> SignalKind {
+        SignalKind(number)
+    }
+
+    /// The signal's number.
+    pub const fn as_raw(self) -> i32 {
+        self.0
+    }
+
+    /// `SIGALRM`: a timer of the process is due.
+    pub const fn alarm() -> SignalKind {
+        SignalKind(sys::signals::ALARM)
+    }
+
+    /// `SIGCHLD`: a child has ended, or was stopped.
+    pub const fn child() -> SignalKind {
+        SignalKind(sys::signals::CHILD)
+    }
+
+    /// `SIGHUP`: the terminal is gone; to a daemon, a request to read its settings again.
+    pub const fn hangup() -> SignalKind {
+        SignalKind(sys::signals::HANGUP)
+    }
+
+    /// `SIGINT`: somebody pressed Ctrl-C.
+    pub const fn interrupt() -> SignalKind {
+        SignalKind(sys::signals::INTERRUPT)
+    }
+
+    /// `SIGPIPE`: a write to a pipe that nobody reads. Rust programs ignore it, and see the write's error.
+    pub const fn pipe() -> SignalKind {
+        SignalKind(sys::signals::PIPE)
+    }
+
+    /// `SIGQUIT`: somebody pressed Ctrl-\.
+    pub const fn quit() -> SignalKind {
+        SignalKind(sys::signals::QUIT)
+    }
+
+    /// `SIGTERM`: a polite request to end.
+    pub const fn terminate() -> SignalKind {
+        SignalKind(sys::signals::TERMINATE)
+    }
+
+    /// `SIGUSR1`: whatever the program says it means.
+    pub const fn user_defined1() -> SignalKind {
+        SignalKind(sys::signals::USER1)
+    }
+
+    /// `SIGUSR2`: whatever the program says it means.
+    pub const fn user_defined2() -> SignalKind {
+        SignalKind(sys::signals::USER2)
+    }
+
+    /// `SIGWINCH`: the terminal's window has changed its size.
+    pub const fn window_change() -> SignalKind {
+        SignalKind(sys::signals::WINDOW_CHANGE)
+    }
+
+    /// `SIGIO`: a descriptor that was asked to say so is ready.
+    pub const fn io() -> SignalKind {
+        SignalKind(sys::signals::IO)
+    }
+}
+
+impl From<i32> for SignalKind {
+    fn from(number: i32) -> SignalKind {
+        SignalKind(number)
+    }
+}
+
+impl From<SignalKind> for i32 {
+    fn from(kind: SignalKind) -> i32 {
+        kind.0
+    }
+}
+
+/// Listens to a signal: every one that comes from now on is heard by [`Signal::recv`].
+///
+/// Any number of listeners, on any number of loops and threads, hear each signal. A handler that was there before is still
+/// called, but **what the system does by default is off from now on, for good**: once a program has listened to `SIGTERM` it
+/// does not end by it any more, not even when the listener is gone.
+///
+/// It is an `InvalidInput` error for a number that is no signal, and for those that cannot be caught or must not be
+/// (`SIGKILL`, `SIGSTOP`, `SIGILL`, `SIGFPE`, `SIGSEGV`). The null driver, whose time is not real, says `Unsupported`.
+///
+/// ```
+/// use windlass::signal::{SignalKind, signal};
+/// windlass::run(async {
+///     let mut hangup = signal(SignalKind::hangup())?;
+///     windlass::spawn(async move {
+///         while hangup.recv().await.is_some() {
+///             println!("reading the settings again");
+///         }
+///     });
+///     Ok::<(), std::io::Error>(())
+/// })??;
+/// # Ok::<(), std::io::Error>(())
+/// ```
+///
+/// # Panics
+///
+/// Outside of a loop.
+#[track_caller]
+pub fn signal(kind: SignalKind) -> io::Result<Signal> {
+    let room = Room::of(LoopCore::current("signal"), kind.0)?;
+    let (place, heard) = room.join(kind.0)?;
+    Ok(Signal {
+        room,
+        kind,
+        place,
+        heard,
+    })
+}
+
+/// Waits for Ctrl-C (`SIGINT`), from the first poll on.
+///
+/// Once this was polled, Ctrl-C does not end the program by itself any more, also when this has returned or was dropped: see
+/// [`signal()`], which is also what a loop wants that waits for it again and again. Cancelling it loses nothing but the
+/// signals that come while nobody listens.
+///
+/// ```no_run
+/// windlass::run(async {
+///     println!("press Ctrl-C to end");
+///     windlass::signal::ctrl_c().await
+/// })??;
+/// # Ok::<(), std::io::Error>(())
+/// ```
+///
+/// # Panics
+///
+/// Outside of a loop.
+pub async fn ctrl_c() -> io::Result<()> {
+    match signal(SignalKind::interrupt())?.recv().await {
+        Some(()) => Ok(()),
+        None => Err(crate::remote::LoopClosed.into()),
+    }
+}
+
+/// One listener to a signal, made by [`signal()`].
+///
+/// Signals coalesce, here as in the kernel: several that come before one is received are received as one. None is lost:
+/// after the last signal there is always one more [`recv`](Signal::recv) that returns. The loop that it was made on hears for
+/// it.
+///
+/// ```
+/// use windlass::signal::{SignalKind, signal};
+/// windlass::run(async {
+///     let mut alarm = signal(SignalKind::alarm())?;
+///     // SAFETY: this only sends a signal to ourselves, and it is listened to.
+///     unsafe { libc::raise(libc::SIGALRM) };
+///     assert_eq!(alarm.recv().await, Some(()));
+///     Ok::<(), std::io::Error>(())
+/// })??;
+/// # Ok::<(), std::io::Error>(())
+/// ```
+#[must_use = "a signal is heard only while its listener lives"]
+pub struct Signal {
+    room: Rc<Room>,
+    kind: SignalKind,
+    /// Among the listeners to this signal in the room.
+    place: usize,
+    /// What the room's count was when this one last heard.
+    heard: u64,
+}
+
+impl Signal {
+    /// Waits for the signal, if none has come since the last call. `None` when the loop that this was made on is closed.
+    ///
+    /// Cancelling it loses nothing: the next call hears what came meanwhile.
+    pub async fn recv(&mut self) -> Option<()> {
+        let waiting = Waiting(self);
+        poll_fn(|cx| waiting.0.poll_recv(cx)).await
+    }
+
+    /// The same as a poll: the waker of the last call is woken.
+    pub fn poll_recv(&mut self, cx: &mut Context<'_>) -> Poll<Option<()>> {
+        let polled = self.room.poll_heard(self.kind.0, self.place, self.heard, cx);
+        if polled.is_pending() {
+            waits_for(Reason::Named("a signal"));
+        }
+        polled.map(|count| count.map(|count| self.heard = count))
+    }
+
+    /// Which signal this listens to.
+    pub fn kind(&self) -> SignalKind {
+        self.kind
+    }
+}
+
+impl Drop for Signal {
+    fn drop(&mut self) {
+        self.room.leave(self.kind.0, self.place);
+    }
+}
+
+impl fmt::Debug for Signal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Signal")
+            .field("kind", &self.kind)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Takes the waker along when a wait ends, so that nobody is woken for a future that is gone.
+struct Waiting<'a>(&'a mut Signal);
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.room.forget_waker(self.0.kind.0, self.0.place);
+    }
+}

@@ -1,0 +1,493 @@
+//! Looking into a loop: metrics, debug mode, dumps, the stall meter.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::time::Duration;
+
+use windlass::metrics::{StallMeter, metrics, monitor};
+use windlass::net::TcpListener;
+use windlass::task::{Builder, yield_now};
+use windlass::time::{sleep, timeout};
+use windlass::{EventLoop, TaskState, Waiting};
+
+use crate::child::in_own_process;
+use crate::support::{Case, on_every_driver, on_every_kernel_driver, pair, turns};
+
+/// What the exception handler was told.
+type Told = Rc<RefCell<Vec<String>>>;
+
+fn listen(event_loop: &EventLoop) -> Told {
+    let told = Told::default();
+    event_loop.set_exception_handler({
+        let told = told.clone();
+        move |exception| told.borrow_mut().push(exception.to_string())
+    });
+    told
+}
+
+fn watched(case: Case, slow: Duration) -> (EventLoop, Told) {
+    let builder = case.builder().debug(true).slow_callback_duration(slow);
+    let event_loop = builder.build().expect("a loop");
+    let told = listen(&event_loop);
+    (event_loop, told)
+}
+
+fn compute(time: Duration) {
+    let begin = std::time::Instant::now();
+    while begin.elapsed() < time {
+        std::hint::spin_loop();
+    }
+}
+
+#[test]
+fn time_asleep_and_time_running_are_told_apart() {
+    on_every_kernel_driver(|case| {
+        let event_loop = case.event_loop();
+        event_loop
+            .run_until_complete(async {
+                let before = metrics();
+                sleep(Duration::from_millis(60)).await;
+                let slept = metrics().since(&before);
+                assert!(slept.times.asleep >= Duration::from_millis(50), "{slept}");
+
+                let before = metrics();
+                compute(Duration::from_millis(60));
+                yield_now().await;
+                let ran = metrics().since(&before);
+                assert!(ran.times.running >= Duration::from_millis(50), "{ran}");
+                assert!(ran.times.asleep < Duration::from_millis(10), "{ran}");
+                assert!(ran.counters.turns >= 1 && ran.counters.ran >= 1, "{ran}");
+            })
+            .expect("the loop runs");
+        // Outside of a run no time passes for the loop.
+        let before = event_loop.metrics();
+        std::thread::sleep(Duration::from_millis(20));
+        let since = event_loop.metrics().since(&before);
+        assert_eq!(since.times, Default::default(), "{since}");
+    });
+}
+
+#[test]
+fn a_busy_loop_does_not_count_as_asleep() {
+    on_every_kernel_driver(|case| {
+        case.run(async {
+            let before = metrics();
+            let begin = std::time::Instant::now();
+            while begin.elapsed() < Duration::from_millis(50) {
+                yield_now().await;
+            }
+            let since = metrics().since(&before);
+            assert!(since.times.busy() >= Duration::from_millis(45), "{since}");
+            assert!(
+                since.times.driving > Duration::ZERO,
+                "one poll in 64 is measured: {since}"
+            );
+            assert!(since.times.asleep < Duration::from_millis(10), "{since}");
+        });
+    });
+}
+
+#[test]
+fn a_loop_may_measure_no_time() {
+    on_every_driver(|case| {
+        let event_loop = case.builder().measure_time(false).build().expect("a loop");
+        event_loop
+            .run_until_complete(sleep(Duration::from_millis(5)))
+            .expect("the loop runs");
+        let times = event_loop.metrics().times;
+        assert_eq!((times.asleep, times.driving), (Duration::ZERO, Duration::ZERO));
+    });
+}
+
+#[test]
+fn operations_are_counted_by_kind() {
+    on_every_driver(|case| {
+        case.run(async {
+            let count = |name: &str| {
+                let ops = metrics().ops;
+                ops.iter()
+                    .find(|(kind, _)| *kind == name)
+                    .map_or(0, |(_, count)| *count)
+            };
+            assert_eq!((count("recv"), count("recv_managed"), count("accept")), (0, 0, 0));
+            let (one, other) = pair().await;
+            let (third, _fourth) = pair().await;
+            let reads = [
+                windlass::spawn(async move { drop(one.read(vec![0; 8]).await) }),
+                windlass::spawn(async move { drop(other.read(vec![0; 8]).await) }),
+                windlass::spawn(async move { drop(third.read_managed().await) }),
+            ];
+            let listener = TcpListener::bind("127.0.0.1:0").await.expect("bind");
+            let accept = windlass::spawn(async move { drop(listener.accept().await) });
+            turns(3).await;
+            assert_eq!((count("recv"), count("recv_managed"), count("accept")), (2, 1, 1));
+            for task in reads {
+                task.cancel();
+                let _ = task.await;
+            }
+            accept.cancel();
+            let _ = accept.await;
+            assert_eq!(metrics().ops, [], "all have landed");
+        });
+    });
+}
+
+#[test]
+fn cancelled_timers_are_counted() {
+    on_every_driver(|case| {
+        case.run(async {
+            let timers: Vec<_> = (0..10)
+                .map(|_| windlass::call_later(Duration::from_secs(3600), || {}))
+                .collect();
+            let before = windlass::counters();
+            timers[..4].iter().for_each(windlass::TimerHandle::cancel);
+            let after = windlass::counters();
+            assert_eq!((before.timers, before.timers_cancelled), (10, 0));
+            assert_eq!((after.timers, after.timers_cancelled), (6, 4));
+        });
+    });
+}
+
+#[test]
+fn a_monitor_tells_what_happened_in_between() {
+    on_every_driver(|case| {
+        case.run(async {
+            // So that a total would be more than what happens in between.
+            turns(100).await;
+            let told = Rc::new(RefCell::new(Vec::new()));
+            let monitor = monitor(Duration::from_millis(10), {
+                let told = told.clone();
+                move |since| told.borrow_mut().push(since.counters.turns)
+            });
+            sleep(Duration::from_millis(105)).await;
+            drop(monitor);
+            sleep(Duration::from_millis(30)).await;
+            let told = told.take();
+            // A late loop tells less often; on the virtual clock nothing is late.
+            assert!(
+                told.len() <= 11 && told.len() >= if case.is_kernel() { 1 } else { 10 },
+                "{told:?}"
+            );
+            // Some turns each time, and not all turns since the beginning each time.
+            assert!(told.iter().all(|turns| (1..=20).contains(turns)), "{told:?}");
+        });
+    });
+}
+
+#[test]
+fn slow_tasks_and_callbacks_are_told_with_name_and_place() {
+    on_every_driver(|case| {
+        let (event_loop, told) = watched(case, Duration::from_millis(30));
+        event_loop
+            .run_until_complete(async {
+                let task = Builder::new().name("hasher").spawn(async {
+                    yield_now().await;
+                    compute(Duration::from_millis(40));
+                });
+                task.await.expect("it does not panic");
+                windlass::call_soon(|| compute(Duration::from_millis(40)));
+                yield_now().await;
+                yield_now().await;
+                windlass::call_later(Duration::from_millis(1), || compute(Duration::from_millis(40)));
+                sleep(Duration::from_millis(5)).await;
+            })
+            .expect("the loop runs");
+        let mut told = told.take();
+        // On a machine that is busy elsewhere anything may take long.
+        told.retain(|line| !line.contains("'main'"));
+        assert_eq!(told.len(), 3, "{told:?}");
+        assert!(
+            told[0].contains("'hasher', spawned at tests/suite/insight.rs:"),
+            "{told:?}"
+        );
+        assert!(
+            told[1].contains("a callback scheduled at tests/suite/insight.rs:"),
+            "{told:?}"
+        );
+        assert!(
+            told[2].contains("a callback scheduled at tests/suite/insight.rs:"),
+            "{told:?}"
+        );
+        for line in &told {
+            assert!(
+                line.contains("ran for 4") || line.contains("ms without a pause"),
+                "{line}"
+            );
+            assert!(line.contains("spawn_blocking"), "it says what to do: {line}");
+        }
+    });
+}
+
+#[test]
+fn without_debug_mode_nobody_is_told() {
+    on_every_driver(|case| {
+        let slow = Duration::from_millis(1);
+        let builder = case.builder().debug(false).slow_callback_duration(slow);
+        let event_loop = builder.build().expect("a loop");
+        let told = listen(&event_loop);
+        let left = event_loop.spawn(std::future::pending::<()>());
+        event_loop
+            .run_until_complete(async { compute(Duration::from_millis(5)) })
+            .expect("the loop runs");
+        drop(event_loop);
+        assert_eq!(told.take(), [""; 0]);
+        drop(left);
+    });
+}
+
+#[test]
+fn what_is_not_slow_is_not_told() {
+    on_every_driver(|case| {
+        let builder = case
+            .builder()
+            .debug(true)
+            .slow_callback_duration(Duration::from_secs(60));
+        let event_loop = builder.build().expect("a loop");
+        let told = listen(&event_loop);
+        event_loop
+            .run_until_complete(async {
+                compute(Duration::from_millis(2));
+                sleep(Duration::from_millis(2)).await;
+            })
+            .expect("the loop runs");
+        drop(event_loop);
+        assert_eq!(told.take(), [""; 0]);
+    });
+}
+
+#[test]
+fn tasks_left_at_the_end_are_listed() {
+    on_every_driver(|case| {
+        let (event_loop, told) = watched(case, Duration::from_secs(60));
+        let left = event_loop.run_until_complete(async {
+            let (one, other) = pair().await;
+            let reader = Builder::new().name("reader").spawn(async move {
+                let _other = other;
+                drop(one.read(vec![0; 8]).await);
+            });
+            turns(3).await;
+            vec![reader]
+        });
+        drop(event_loop);
+        drop(left);
+        let told = told.take();
+        assert_eq!(told.len(), 1, "{told:?}");
+        assert!(told[0].contains("1 task\n"), "{told:?}");
+        assert!(
+            told[0].contains("'reader', spawned at tests/suite/insight.rs:"),
+            "{told:?}"
+        );
+        assert!(told[0].contains("waits for recv on descriptor"), "{told:?}");
+    });
+}
+
+#[test]
+fn the_variable_turns_debug_mode_on() {
+    in_own_process(
+        "insight::the_variable_turns_debug_mode_on",
+        &[("WINDLASS_DEBUG", "1")],
+        || {
+            on_every_driver(|case| {
+                let slow = Duration::from_millis(1);
+                let event_loop = case.builder().slow_callback_duration(slow).build().expect("a loop");
+                let told = listen(&event_loop);
+                event_loop
+                    .run_until_complete(async { compute(Duration::from_millis(5)) })
+                    .expect("the loop runs");
+                assert_eq!(told.take().len(), 1);
+            });
+        },
+    );
+}
+
+#[test]
+fn a_dump_tells_what_each_task_waits_for() {
+    on_every_driver(|case| {
+        case.run(async {
+            let (one, other) = pair().await;
+            let one = Rc::new(one);
+            let fd = std::os::fd::AsRawFd::as_raw_fd(&*one);
+            let named = |name: &str| Builder::new().name(name);
+            let reading = named("reading").spawn({
+                let one = one.clone();
+                async move { drop(one.read(vec![0; 8]).await) }
+            });
+            let behind = named("behind").spawn({
+                let one = one.clone();
+                async move { drop(one.read(vec![0; 8]).await) }
+            });
+            let sleeping = named("sleeping").spawn(sleep(Duration::from_secs(1000)));
+            let reading_id = reading.id();
+            let joining = named("joining").spawn(async move { drop(reading.await) });
+            let (promise, placeholder) = windlass::promise::<()>();
+            let promised = named("promised").spawn(async move { assert!(placeholder.await.is_err()) });
+            let both = named("both").spawn(async move {
+                drop(timeout(Duration::from_secs(500), other.read(vec![0; 8])).await);
+            });
+            turns(3).await;
+            let new = named("new").spawn(async {});
+
+            let dump = windlass::dump();
+            let task = |name: &str| {
+                let found = dump.tasks.iter().find(|task| task.name.as_deref() == Some(name));
+                found.unwrap_or_else(|| panic!("no task '{name}' in {dump}"))
+            };
+            assert_eq!(task("main").state, TaskState::Running);
+            assert_eq!((task("new").state, task("new").since), (TaskState::Ready, None));
+            let op = |fd| Waiting::Op {
+                name: "recv",
+                fd: Some(fd),
+            };
+            assert_eq!(task("reading").state, TaskState::Waiting);
+            assert_eq!(task("reading").waits_for, [op(fd)]);
+            assert_eq!(task("behind").waits_for, [Waiting::Other("its turn")]);
+            assert_eq!(task("joining").waits_for, [Waiting::Task(reading_id)]);
+            assert_eq!(task("promised").waits_for, [Waiting::Other("a promise")]);
+            assert!(
+                matches!(task("sleeping").waits_for[..], [Waiting::Timer(left)] if left > Duration::from_secs(900)),
+                "{dump}"
+            );
+            let both_for = &task("both").waits_for;
+            assert_eq!(both_for.len(), 2, "{dump}");
+            assert!(both_for.iter().any(|what| matches!(what, Waiting::Timer(_))), "{dump}");
+            assert!(
+                both_for
+                    .iter()
+                    .any(|what| matches!(what, Waiting::Op { name: "recv", .. })),
+                "{dump}"
+            );
+            let ids: Vec<_> = dump.tasks.iter().map(|task| task.id).collect();
+            assert!(ids.is_sorted(), "{dump}");
+            assert!(
+                dump.to_string()
+                    .contains("'sleeping', spawned at tests/suite/insight.rs:"),
+                "{dump}"
+            );
+
+            sleep(Duration::from_millis(50)).await;
+            let dump = windlass::dump();
+            let since = dump
+                .tasks
+                .iter()
+                .find(|task| task.id == reading_id)
+                .and_then(|task| task.since);
+            assert!(since >= Some(Duration::from_millis(45)), "{dump}");
+            drop(promise);
+            for task in [behind, joining, promised, both, new] {
+                task.cancel();
+            }
+            sleeping.cancel();
+        });
+    });
+}
+
+/// A task that waited for a promise and now waits for bytes says the latter alone.
+#[test]
+fn a_dump_forgets_what_is_over() {
+    on_every_driver(|case| {
+        case.run(async {
+            let (one, _other) = pair().await;
+            let (promise, placeholder) = windlass::promise::<()>();
+            let task = windlass::spawn(async move {
+                placeholder.await.expect("it is kept");
+                drop(one.read(vec![0; 8]).await);
+            });
+            turns(2).await;
+            promise.resolve(()).expect("it is awaited");
+            turns(3).await;
+            let dump = windlass::dump();
+            let found = dump
+                .tasks
+                .iter()
+                .find(|found| found.id == task.id())
+                .expect("it is there");
+            assert!(
+                matches!(found.waits_for[..], [Waiting::Op { name: "recv", .. }]),
+                "{dump}"
+            );
+        });
+    });
+}
+
+/// `kill -USR2` shows what every task waits for, as often as it is sent, until the guard is dropped.
+#[test]
+fn a_signal_gives_a_dump() {
+    in_own_process("insight::a_signal_gives_a_dump", &[], || {
+        on_every_kernel_driver(|case| {
+            case.run(async {
+                let told = Told::default();
+                let guard = windlass::dump_on(windlass::signal::SignalKind::user_defined2(), {
+                    let told = told.clone();
+                    move |dump| told.borrow_mut().push(dump.to_string())
+                });
+                let guard = guard.expect("it can be listened to");
+                let sleeper = Builder::new().name("sleeper").spawn(sleep(Duration::from_secs(1000)));
+                turns(3).await;
+                for wanted in 1..=3 {
+                    // SAFETY: this sends a signal to ourselves, which is listened to.
+                    unsafe { libc::kill(libc::getpid(), libc::SIGUSR2) };
+                    let come = async {
+                        while told.borrow().len() < wanted {
+                            sleep(Duration::from_millis(1)).await;
+                        }
+                    };
+                    timeout(Duration::from_secs(10), come).await.expect("it is told");
+                    let dump = told.borrow()[wanted - 1].clone();
+                    assert!(dump.contains("'sleeper', spawned at tests/suite/insight.rs:"), "{dump}");
+                    assert!(dump.contains("'dump on a signal'"), "{dump}");
+                }
+                drop(guard);
+                // SAFETY: as above; once listened to, it does not end the process any more.
+                unsafe { libc::kill(libc::getpid(), libc::SIGUSR2) };
+                sleep(Duration::from_millis(30)).await;
+                assert_eq!(told.borrow().len(), 3);
+                sleeper.cancel();
+            });
+        });
+    });
+}
+
+/// Not one for each tick that fell into it.
+#[test]
+fn a_stall_is_one_late_tick() {
+    on_every_kernel_driver(|case| {
+        case.run(async {
+            let meter = StallMeter::start(Duration::from_millis(2));
+            turns(2).await;
+            compute(Duration::from_millis(200));
+            turns(20).await;
+            let report = meter.report();
+            // The others would come in the turns that follow, one each.
+            assert!((1..=4).contains(&report.ticks), "{report:?}");
+        });
+    });
+}
+
+#[test]
+fn a_stall_is_seen_and_a_sleep_is_none() {
+    on_every_kernel_driver(|case| {
+        case.run(async {
+            let meter = StallMeter::start(Duration::from_millis(5));
+            sleep(Duration::from_millis(30)).await;
+            compute(Duration::from_millis(120));
+            sleep(Duration::from_millis(30)).await;
+            let report = meter.report();
+            assert!(report.worst >= Duration::from_millis(110), "{report:?}");
+            assert!(report.ticks >= 2, "{report:?}");
+            meter.reset();
+            assert_eq!(meter.report().ticks, 0);
+        });
+    });
+    // On a clock that nobody can delay there is no stall at all.
+    on_every_driver(|case| {
+        if case.is_kernel() {
+            return;
+        }
+        case.run(async {
+            let meter = StallMeter::start(Duration::from_millis(10));
+            sleep(Duration::from_millis(1_005)).await;
+            let report = meter.report();
+            assert_eq!((report.ticks, report.worst), (100, Duration::ZERO));
+        });
+    });
+}
