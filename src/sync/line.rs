@@ -1,14 +1,14 @@
 //! A line of waiters: first come, first served, leave when you like.
 //!
-//! Every primitive of this folder keeps its waiters in one of these. A waiter is a place in a vector, and places are linked
-//! by number: joining, being called and leaving from the middle take a constant number of steps, places are used again,
-//! and nothing is allocated once the line has been as long as it gets. A place belongs to one future, which alone
-//! gives it back: so its number needs no generation.
+//! Every primitive of this folder keeps its waiters in one of these. A waiter is a place in a vector, and places are
+//! linked by number: joining, being called and leaving from the middle take a constant number of steps, places are used
+//! again, and nothing is allocated once the line has been as long as it gets. A place belongs to one future, which
+//! alone gives it back: so its number needs no generation.
 //!
-//! There are two lists through the same links. `waiting` is the line. Who is called moves to `called`, together with what
-//! was granted, and stays there until somebody has taken out the waker to wake it *after* the borrow or the lock has
-//! ended. So calling ten thousand waiters needs no vector of ten thousand wakers, and a waker that comes back into the
-//! same primitive finds it whole.
+//! There are two lists through the same links. `waiting` is the line. Who is called moves to `called`, together with
+//! what was granted, and stays there until somebody has taken out the waker to wake it *after* the borrow or the lock
+//! has ended. So calling ten thousand waiters needs no vector of ten thousand wakers, and a waker that comes back into
+//! the same primitive finds it whole.
 
 use std::task::Waker;
 

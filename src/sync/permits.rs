@@ -1,7 +1,7 @@
 //! Permits that are taken and put back, in the order of asking: what locks, semaphores and queues are made of.
 //!
-//! A lock has one permit; a read-write lock has very many, of which a writer takes all; a queue has one for each item and
-//! one for each free place. Nobody barges: as long as somebody waits, permits go to the first in the line, who may
+//! A lock has one permit; a read-write lock has very many, of which a writer takes all; a queue has one for each item
+//! and one for each free place. Nobody barges: as long as somebody waits, permits go to the first in the line, who may
 //! want more than there are, and then those behind wait too. So a writer is not starved by readers.
 
 use std::cell::RefCell;

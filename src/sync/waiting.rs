@@ -1,9 +1,10 @@
 //! Waiting for something that a state will grant: the one future that every primitive of this folder is made of.
 //!
-//! A primitive is plain data with a [`Line`] in it, kept in a `RefCell` on one thread or in a mutex between threads, and
-//! changed only inside of [`Kept::with`], where no foreign code runs. What can be asked of it is a [`Request`]: it is
-//! there now, or one joins the line. [`Waiting`] does the rest: it joins, keeps the waker current, takes what was granted,
-//! and, if it is dropped after it was called, has the request give that back, so that the next in the line gets it.
+//! A primitive is plain data with a [`Line`] in it, kept in a `RefCell` on one thread or in a mutex between threads,
+//! and changed only inside of [`Kept::with`], where no foreign code runs. What can be asked of it is a [`Request`]: it
+//! is there now, or one joins the line. [`Waiting`] does the rest: it joins, keeps the waker current, takes what was
+//! granted, and, if it is dropped after it was called, has the request give that back, so that the next in the line
+//! gets it.
 
 use std::cell::RefCell;
 use std::future::Future;
