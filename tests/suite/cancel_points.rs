@@ -304,7 +304,6 @@ fn no_flight_outlives_its_group() {
                             pending().await
                         })
                         .await
-                        .map(|()| ())
                     }
                 };
                 let task = spawn(work);
