@@ -287,6 +287,10 @@ impl<T> Request<State<T>> for Next<'_> {
         &mut state.line
     }
 
+    fn name(&self) -> &'static str {
+        "a broadcast"
+    }
+
     fn want(&self) {}
 
     fn try_now(&mut self, state: &mut State<T>) -> Option<Self::Output> {

@@ -141,6 +141,10 @@ impl Request<Line<(), ()>> for Notification {
         line
     }
 
+    fn name(&self) -> &'static str {
+        "a condition"
+    }
+
     fn want(&self) {}
 
     fn try_now(&mut self, _line: &mut Line<(), ()>) -> Option<()> {

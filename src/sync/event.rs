@@ -95,6 +95,10 @@ impl Request<State> for Set {
         &mut state.line
     }
 
+    fn name(&self) -> &'static str {
+        "an event"
+    }
+
     fn want(&self) {}
 
     fn try_now(&mut self, state: &mut State) -> Option<()> {

@@ -106,7 +106,7 @@ impl<T: ?Sized> Lock<T> {
     }
 
     async fn take(&self) {
-        let taken = acquire(&self.permits, 1).await;
+        let taken = acquire(&self.permits, 1, "a lock").await;
         debug_assert!(taken.is_ok(), "a lock is never closed");
     }
 

@@ -158,6 +158,10 @@ impl Request<State> for Notification {
         &mut state.line
     }
 
+    fn name(&self) -> &'static str {
+        "a notification"
+    }
+
     fn want(&self) {}
 
     fn try_now(&mut self, state: &mut State) -> Option<()> {

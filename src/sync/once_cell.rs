@@ -73,7 +73,7 @@ impl<T> OnceCell<T> {
         if let Some(value) = self.get() {
             return Ok(value);
         }
-        if acquire(&self.permits, 1).await.is_ok() {
+        if acquire(&self.permits, 1, "a value that is being made").await.is_ok() {
             let permit = PutBack {
                 permits: &self.permits,
                 count: 1,

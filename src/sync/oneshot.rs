@@ -123,6 +123,10 @@ impl<T> Request<State<T>> for Value {
         &mut state.receiver
     }
 
+    fn name(&self) -> &'static str {
+        "a oneshot value"
+    }
+
     fn want(&self) {}
 
     fn try_now(&mut self, state: &mut State<T>) -> Option<Result<T, Closed>> {
@@ -156,6 +160,10 @@ impl<T> Request<State<T>> for NotWanted {
 
     fn line(state: &mut State<T>) -> &mut Line<(), ()> {
         &mut state.sender
+    }
+
+    fn name(&self) -> &'static str {
+        "a oneshot receiver to go"
     }
 
     fn want(&self) {}

@@ -159,7 +159,7 @@ impl<T, O: Order<T>> OrderedQueue<T, O> {
     /// If the future is dropped before it has returned, the item was not put, and is dropped with it. To keep it, wait
     /// for room and [`try_put`](OrderedQueue::try_put), or put a clone.
     pub async fn put(&self, item: T) -> Result<(), SendError<T>> {
-        match acquire(&self.shared.room, 1).await {
+        match acquire(&self.shared.room, 1, "room in a queue").await {
             // It may have been closed between the call and now.
             Ok(()) if !self.is_closed() => {
                 self.shared.insert(item);
@@ -187,7 +187,7 @@ impl<T, O: Order<T>> OrderedQueue<T, O> {
     ///
     /// If the future is dropped before it has returned, no item was taken; one that was meant for it goes to the next.
     pub async fn get(&self) -> Result<T, Closed> {
-        acquire(&self.shared.items, 1).await.map_err(|_| Closed)?;
+        acquire(&self.shared.items, 1, "a queue").await.map_err(|_| Closed)?;
         // There is none if the queue was closed at once after the call.
         self.shared.remove().ok_or(Closed)
     }
@@ -344,6 +344,10 @@ impl Request<Work> for AllDone {
 
     fn line(work: &mut Work) -> &mut Line<(), ()> {
         &mut work.line
+    }
+
+    fn name(&self) -> &'static str {
+        "a queue's join"
     }
 
     fn want(&self) {}

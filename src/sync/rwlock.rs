@@ -116,7 +116,7 @@ impl<T: ?Sized> RwLock<T> {
     }
 
     async fn take(&self, count: usize) {
-        let taken = acquire(&self.permits, count).await;
+        let taken = acquire(&self.permits, count, "a read-write lock").await;
         debug_assert!(taken.is_ok(), "a lock is never closed");
     }
 

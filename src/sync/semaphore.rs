@@ -138,7 +138,7 @@ impl Semaphore {
     }
 
     async fn take(&self, count: usize) -> Result<(), Closed> {
-        acquire(&self.permits, count).await.map_err(|_| Closed)
+        acquire(&self.permits, count, "a semaphore").await.map_err(|_| Closed)
     }
 
     fn try_take(&self, count: usize) -> Result<(), TryAcquireError> {

@@ -16,6 +16,7 @@ use super::line::{Line, Stage, Ticket};
 use crate::exception::guard;
 use crate::loop_core::LoopCore;
 use crate::prims::Mutex;
+use crate::task::{Reason, waits_for};
 
 /// A state that has lines.
 pub(super) trait Calls {
@@ -75,6 +76,9 @@ pub(super) trait Request<S> {
     fn line(state: &mut S) -> &mut Line<Self::Want, Self::Grant>;
 
     fn want(&self) -> Self::Want;
+
+    /// What is waited for, for dumps.
+    fn name(&self) -> &'static str;
 
     /// Takes it if it is there and nobody waited longer.
     fn try_now(&mut self, state: &mut S) -> Option<Self::Output>;
@@ -159,6 +163,7 @@ where
             {
                 return Poll::Ready(output);
             }
+            waits_for(Reason::Named(request.name()));
             let waker = cx.waker().clone();
             kept.act(|state| {
                 *ticket = Some(Q::line(state).join(request.want(), waker));
@@ -187,6 +192,10 @@ where
             // A panic here would lose what was granted.
             guard("a waker's destructor", || drop(unused));
             match polled {
+                Some(Poll::Pending) => {
+                    waits_for(Reason::Named(request.name()));
+                    return Poll::Pending;
+                }
                 Some(polled) => return polled,
                 None => fresh = Some(cx.waker().clone()),
             }

@@ -349,6 +349,10 @@ impl Request<State> for Changed {
         &mut state.changed
     }
 
+    fn name(&self) -> &'static str {
+        "a watched value"
+    }
+
     fn want(&self) {}
 
     fn try_now(&mut self, state: &mut State) -> Option<Result<u64, Closed>> {
@@ -383,6 +387,10 @@ impl Request<State> for Abandoned {
 
     fn line(state: &mut State) -> &mut Line<(), ()> {
         &mut state.abandoned
+    }
+
+    fn name(&self) -> &'static str {
+        "watchers to go"
     }
 
     fn want(&self) {}

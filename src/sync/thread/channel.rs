@@ -298,6 +298,10 @@ impl<T> Request<State<T>> for Sending<T> {
         state.room.line()
     }
 
+    fn name(&self) -> &'static str {
+        "room in a channel"
+    }
+
     fn want(&self) -> usize {
         1
     }
@@ -336,6 +340,10 @@ impl<T> Request<State<T>> for Receiving {
 
     fn line(state: &mut State<T>) -> &mut Line<usize, Outcome> {
         state.ready.line()
+    }
+
+    fn name(&self) -> &'static str {
+        "a channel"
     }
 
     fn want(&self) -> usize {
