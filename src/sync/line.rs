@@ -14,6 +14,9 @@ use std::task::Waker;
 
 const NONE: usize = usize::MAX;
 
+/// A line that has been longer than this gives its memory back when everybody is gone: a crowd may not come again.
+const CROWD: usize = 1_024;
+
 /// Waiters that want `W`, and are granted `G` when it is their turn.
 pub(super) struct Line<W, G> {
     places: Vec<Place<W, G>>,
@@ -23,6 +26,8 @@ pub(super) struct Line<W, G> {
     called: Ends,
     /// How many wait.
     len: usize,
+    /// How many places are not free.
+    used: usize,
 }
 
 #[derive(Clone, Copy)]
@@ -61,6 +66,7 @@ impl<W, G> Line<W, G> {
             waiting: none,
             called: none,
             len: 0,
+            used: 0,
         }
     }
 
@@ -102,6 +108,7 @@ impl<W, G> Line<W, G> {
         };
         link(&mut self.places, &mut self.waiting, at);
         self.len += 1;
+        self.used += 1;
         Ticket(at)
     }
 
@@ -175,6 +182,11 @@ impl<W, G> Line<W, G> {
         }
         self.places[at].after = self.free;
         self.free = at;
+        self.used -= 1;
+        if self.used == 0 && self.places.len() > CROWD {
+            self.places = Vec::new();
+            self.free = NONE;
+        }
         (stage, waker)
     }
 }
@@ -241,6 +253,20 @@ mod tests {
         }
         assert_eq!(line.places.len(), 3);
         assert!(line.is_empty() && line.next_waker().is_none());
+    }
+
+    #[test]
+    fn a_crowd_leaves_no_memory_behind() {
+        let mut line = Line::<usize, ()>::new();
+        for _ in 0..2 {
+            let tickets: Vec<Ticket> = (0..=CROWD).map(|i| line.join(i, waker())).collect();
+            line.call_first(());
+            for ticket in tickets {
+                line.leave(ticket);
+            }
+            assert_eq!(line.places.capacity(), 0);
+            assert!(line.is_empty() && line.first().is_none() && line.next_waker().is_none());
+        }
     }
 
     #[test]
