@@ -283,7 +283,7 @@ impl Locals {
     }
 
     #[inline]
-    fn is_empty(cell: &Cell<Locals>) -> bool {
+    pub(super) fn is_empty(cell: &Cell<Locals>) -> bool {
         // SAFETY: the cell is this thread's, and nobody borrows what is in it: everybody else takes it out.
         unsafe { (*cell.as_ptr()).0.is_none() }
     }
