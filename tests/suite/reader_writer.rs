@@ -444,7 +444,7 @@ fn dropped_reads_lose_nothing() {
 /// Many connections, half of them left in the middle: descriptors, tasks and flights are as before.
 #[test]
 fn nothing_is_left_behind() {
-    child::in_own_process("streams::nothing_is_left_behind", &[], || {
+    child::in_own_process("reader_writer::nothing_is_left_behind", &[], || {
         on_every_kernel_driver(leave_nothing);
     });
 }
