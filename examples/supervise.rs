@@ -54,8 +54,10 @@ async fn supervise(args: Vec<String>, grace: Duration) -> io::Result<()> {
         let Some(status) = end_or_stop(&mut child, &mut stop).await? else {
             return end(child, grace).await;
         };
-        // What it wrote before its end comes first.
-        forwarding.await??;
+        // What it wrote before its end comes first; but a grandchild may keep the pipe open for ever.
+        if let Ok(forwarded) = timeout(FIRST_PAUSE, forwarding).await {
+            forwarded??;
+        }
         if began.elapsed() > LONGEST_PAUSE {
             pause = FIRST_PAUSE;
         }

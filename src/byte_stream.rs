@@ -219,7 +219,7 @@ impl ByteStream {
         let _hold = lane.hold().await;
         lane.settle(self.owned.core()).await;
         let (landing, (_, buf)) = self.send(buf, 0).await;
-        (count(landing.outcome), buf)
+        (self.sent(landing.outcome), buf)
     }
 
     /// Sends the whole of `buf`. No other write comes in between.
@@ -235,7 +235,7 @@ impl ByteStream {
         while sent < len {
             let (landing, (_, back)) = self.send(buf, sent).await;
             buf = back;
-            match count(landing.outcome) {
+            match self.sent(landing.outcome) {
                 Ok(0) => return (Err(io::ErrorKind::WriteZero.into()), buf),
                 Ok(count) => sent += count,
                 Err(error) => return (Err(error), buf),
@@ -273,7 +273,7 @@ impl ByteStream {
         let _hold = lane.hold().await;
         lane.settle(self.owned.core()).await;
         let (landing, (_, bufs, _)) = self.send_vectored(bufs, 0, Vec::new()).await;
-        (count(landing.outcome), bufs)
+        (self.sent(landing.outcome), bufs)
     }
 
     /// Sends the whole of all buffers, however many. No other write comes in between.
@@ -290,7 +290,7 @@ impl ByteStream {
         while sent < len {
             let landing;
             (landing, (_, bufs, slices)) = self.send_vectored(bufs, sent, slices).await;
-            match count(landing.outcome) {
+            match self.sent(landing.outcome) {
                 Ok(0) => return (Err(io::ErrorKind::WriteZero.into()), bufs),
                 Ok(count) => sent += count,
                 Err(error) => return (Err(error), bufs),
@@ -352,6 +352,14 @@ impl ByteStream {
         }
         self.owned = OwnedDescriptor::closed(descriptor.core.clone());
         Ok(())
+    }
+
+    /// What a send has come to. Writing to what was closed here is as writing to what the other end has closed.
+    fn sent(&self, outcome: Outcome) -> io::Result<usize> {
+        match outcome {
+            Err(errno::BAD_FD) if self.owned.is_closed() => Err(from_code(errno::BROKEN_PIPE)),
+            outcome => count(outcome),
+        }
     }
 }
 

@@ -106,6 +106,11 @@ impl OwnedDescriptor {
         closed
     }
 
+    /// Whether it was made by [`closed`](OwnedDescriptor::closed).
+    pub(crate) fn is_closed(&self) -> bool {
+        self.fd() == Fd::MIN
+    }
+
     /// Takes over a socket that was made elsewhere.
     #[track_caller]
     pub(crate) fn adopt(std_socket: impl Into<OwnedFd>) -> io::Result<OwnedDescriptor> {

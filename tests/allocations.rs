@@ -1,4 +1,5 @@
-//! After warm-up an echoed message allocates nothing, and a turn makes at most one system call. Nor do locks and queues.
+//! After warm-up an echoed message allocates nothing, and a turn makes at most one system call. Nor do locks and
+//! queues.
 //!
 //! A binary of its own, for the allocator that counts. It counts only for the thread that asks, so clients and the test
 //! harness may allocate as they like.

@@ -317,25 +317,16 @@ fn http_get() {
     }
 }
 
-/// The demonstration, and a server and a client of their own, one asked by the other.
+/// The demonstration; and a server and a client of their own, one asked by the other.
 #[test]
 fn udp_echo() {
-    use std::io::{BufRead, BufReader};
     for driver in drivers() {
         let text = printed(&mut example("udp_echo", driver));
         assert!(text.contains("100 datagrams there and back"), "on {driver}: {text}");
-        let mut server = example("udp_echo", driver)
-            .args(["serve", "127.0.0.1:0"])
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("the example is built: `cargo build --examples`");
-        let mut line = String::new();
-        let mut lines = BufReader::new(server.stdout.take().expect("it is piped"));
-        lines.read_line(&mut line).expect("it prints text");
-        let addr = line.trim().strip_prefix("listening on ").expect("it says where");
+        let mut server = Running::start(example("udp_echo", driver).args(["serve", "127.0.0.1:0"]));
+        let line = server.until("listening on ");
+        let addr = line.strip_prefix("listening on ").expect("it says where");
         let answer = printed(example("udp_echo", driver).args(["send", addr, "some words"]));
-        server.kill().expect("it runs until then");
-        server.wait().expect("it ends");
         assert_eq!(answer.trim(), "some words", "on {driver}");
         let refused = example("udp_echo", driver).arg("sing").output().expect("it runs");
         assert!(!refused.status.success() && String::from_utf8_lossy(&refused.stderr).contains("usage"));

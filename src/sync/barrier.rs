@@ -129,6 +129,10 @@ impl Request<State> for Pass {
         &mut state.line
     }
 
+    fn name(&self) -> &'static str {
+        "a barrier"
+    }
+
     fn want(&self) {}
 
     fn try_now(&mut self, state: &mut State) -> Option<Passed> {

@@ -1,7 +1,7 @@
 //! Every value to everybody.
 //!
-//! The channel keeps the last so many values. A receiver that falls further behind is told how many it has missed, and goes on
-//! with the oldest that is still there; it never slows the sender down.
+//! The channel keeps the last so many values. A receiver that falls further behind is told how many it has missed, and
+//! goes on with the oldest that is still there; it never slows the sender down.
 //!
 //! ```
 //! use windlass::sync::broadcast::{self, RecvError};
@@ -53,8 +53,8 @@ pub fn channel<T>(capacity: usize) -> (Sender<T>, Receiver<T>) {
 }
 
 struct State<T> {
-    /// The last values, oldest first. As many receivers have the oldest still to read as any, or fewer: who has read one
-    /// has read those before it. So the first place is the only one that can become read by all.
+    /// The last values, oldest first. As many receivers have the oldest still to read as any, or fewer: who has read
+    /// one has read those before it. So the first place is the only one that can become read by all.
     kept: VecDeque<Place<T>>,
     /// The number of the next value.
     next: u64,
@@ -123,15 +123,15 @@ impl<T> Calls for State<T> {
     }
 }
 
-/// Sends to every receiver. Clones send to the same ones; once all are dropped, receivers get [`RecvError::Closed`] after the last
-/// value.
+/// Sends to every receiver. Clones send to the same ones; once all are dropped, receivers get [`RecvError::Closed`]
+/// after the last value.
 pub struct Sender<T> {
     shared: Rc<RefCell<State<T>>>,
 }
 
 impl<T> Sender<T> {
-    /// Sends a value to all receivers that there are now, and gives their number. Never waits. Gives the value back if there are
-    /// none.
+    /// Sends a value to all receivers that there are now, and gives their number. Never waits. Gives the value back if
+    /// there are none.
     pub fn send(&self, value: T) -> Result<usize, SendError<T>> {
         let receivers = self.receiver_count();
         if receivers == 0 {
@@ -287,6 +287,10 @@ impl<T> Request<State<T>> for Next<'_> {
         &mut state.line
     }
 
+    fn name(&self) -> &'static str {
+        "a broadcast"
+    }
+
     fn want(&self) {}
 
     fn try_now(&mut self, state: &mut State<T>) -> Option<Self::Output> {
@@ -311,7 +315,8 @@ impl<T> Request<State<T>> for Next<'_> {
 /// Why nothing was received.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RecvError {
-    /// So many values were sent that this receiver has missed some: so many. The next call goes on with the oldest that is kept.
+    /// So many values were sent that this receiver has missed some: so many. The next call goes on with the oldest that
+    /// is kept.
     Lagged(u64),
     /// Every sender is gone, and everything was received.
     Closed,

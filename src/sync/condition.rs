@@ -14,9 +14,9 @@ use super::waiting::{Kept, Request, Waiting};
 
 /// Lets go of a [`Lock`] until it is notified: asyncio's `Condition`, with std's signature.
 ///
-/// The lock is apart, so that several conditions can share it: `wait` takes the guard and gives it back. Notifying does not need
-/// the lock. A notification that went to a task which is then cancelled goes to the next, as long as that task had not yet
-/// got its guard back.
+/// The lock is apart, so that several conditions can share it: `wait` takes the guard and gives it back. Notifying does
+/// not need the lock. A notification that went to a task which is then cancelled goes to the next, as long as that task
+/// had not yet got its guard back.
 ///
 /// ```
 /// use std::rc::Rc;
@@ -53,8 +53,9 @@ impl Condition {
         }
     }
 
-    /// Frees the lock, waits to be notified, and locks it again. Nothing is missed between freeing and waiting. Others may
-    /// have changed the value since the notification, so this is called in a loop: see [`wait_for`](Condition::wait_for).
+    /// Frees the lock, waits to be notified, and locks it again. Nothing is missed between freeing and waiting. Others
+    /// may have changed the value since the notification, so this is called in a loop: see
+    /// [`wait_for`](Condition::wait_for).
     ///
     /// Dropping the future leaves the lock free, and passes on a notification that it had got.
     pub async fn wait<G: Guard>(&self, guard: G) -> G {
@@ -66,7 +67,8 @@ impl Condition {
     /// Waits until the predicate holds. It is called with the lock held, first of all at once, and then after each
     /// notification.
     ///
-    /// Dropping the future, or a panic of the predicate, leaves the lock free and passes on a notification that was got.
+    /// Dropping the future, or a panic of the predicate, leaves the lock free and passes on a notification that was
+    /// got.
     pub async fn wait_for<G: Guard>(&self, mut guard: G, mut predicate: impl FnMut(&mut G::Target) -> bool) -> G {
         let mut baton = Baton(None);
         loop {
@@ -137,6 +139,10 @@ impl Request<Line<(), ()>> for Notification {
 
     fn line(line: &mut Line<(), ()>) -> &mut Line<(), ()> {
         line
+    }
+
+    fn name(&self) -> &'static str {
+        "a condition"
     }
 
     fn want(&self) {}

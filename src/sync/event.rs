@@ -9,8 +9,8 @@ use super::waiting::{Calls, Kept, Request, Waiting};
 
 /// A flag that is down until somebody sets it, and that tasks wait for: asyncio's `Event`.
 ///
-/// [`set`](Event::set) wakes everybody who waits, even if [`clear`](Event::clear) follows before they run. For a signal that is used up
-/// by who gets it, see [`Notify`](super::Notify).
+/// [`set`](Event::set) wakes everybody who waits, even if [`clear`](Event::clear) follows before they run. For a signal
+/// that is used up by who gets it, see [`Notify`](super::Notify).
 ///
 /// ```
 /// use std::rc::Rc;
@@ -93,6 +93,10 @@ impl Request<State> for Set {
 
     fn line(state: &mut State) -> &mut Line<(), ()> {
         &mut state.line
+    }
+
+    fn name(&self) -> &'static str {
+        "an event"
     }
 
     fn want(&self) {}

@@ -1,18 +1,21 @@
 //! A line of waiters: first come, first served, leave when you like.
 //!
-//! Every primitive of this folder keeps its waiters in one of these. A waiter is a place in a vector, and places are linked
-//! by number: joining, being called and leaving from the middle take a constant number of steps, places are used again,
-//! and nothing is allocated once the line has been as long as it gets. A place belongs to one future, which alone
-//! gives it back: so its number needs no generation.
+//! Every primitive of this folder keeps its waiters in one of these. A waiter is a place in a vector, and places are
+//! linked by number: joining, being called and leaving from the middle take a constant number of steps, places are used
+//! again, and nothing is allocated once the line has been as long as it gets. A place belongs to one future, which
+//! alone gives it back: so its number needs no generation.
 //!
-//! There are two lists through the same links. `waiting` is the line. Who is called moves to `called`, together with what
-//! was granted, and stays there until somebody has taken out the waker to wake it *after* the borrow or the lock has
-//! ended. So calling ten thousand waiters needs no vector of ten thousand wakers, and a waker that comes back into the
-//! same primitive finds it whole.
+//! There are two lists through the same links. `waiting` is the line. Who is called moves to `called`, together with
+//! what was granted, and stays there until somebody has taken out the waker to wake it *after* the borrow or the lock
+//! has ended. So calling ten thousand waiters needs no vector of ten thousand wakers, and a waker that comes back into
+//! the same primitive finds it whole.
 
 use std::task::Waker;
 
 const NONE: usize = usize::MAX;
+
+/// A line that has been longer than this gives its memory back when everybody is gone: a crowd may not come again.
+const CROWD: usize = 1_024;
 
 /// Waiters that want `W`, and are granted `G` when it is their turn.
 pub(super) struct Line<W, G> {
@@ -23,6 +26,8 @@ pub(super) struct Line<W, G> {
     called: Ends,
     /// How many wait.
     len: usize,
+    /// How many places are not free.
+    used: usize,
 }
 
 #[derive(Clone, Copy)]
@@ -61,6 +66,7 @@ impl<W, G> Line<W, G> {
             waiting: none,
             called: none,
             len: 0,
+            used: 0,
         }
     }
 
@@ -102,6 +108,7 @@ impl<W, G> Line<W, G> {
         };
         link(&mut self.places, &mut self.waiting, at);
         self.len += 1;
+        self.used += 1;
         Ticket(at)
     }
 
@@ -175,6 +182,11 @@ impl<W, G> Line<W, G> {
         }
         self.places[at].after = self.free;
         self.free = at;
+        self.used -= 1;
+        if self.used == 0 && self.places.len() > CROWD {
+            self.places = Vec::new();
+            self.free = NONE;
+        }
         (stage, waker)
     }
 }
@@ -241,6 +253,20 @@ mod tests {
         }
         assert_eq!(line.places.len(), 3);
         assert!(line.is_empty() && line.next_waker().is_none());
+    }
+
+    #[test]
+    fn a_crowd_leaves_no_memory_behind() {
+        let mut line = Line::<usize, ()>::new();
+        for _ in 0..2 {
+            let tickets: Vec<Ticket> = (0..=CROWD).map(|i| line.join(i, waker())).collect();
+            line.call_first(());
+            for ticket in tickets {
+                line.leave(ticket);
+            }
+            assert_eq!(line.places.capacity(), 0);
+            assert!(line.is_empty() && line.first().is_none() && line.next_waker().is_none());
+        }
     }
 
     #[test]

@@ -11,8 +11,8 @@ use super::waiting::Kept;
 /// A value that one task at a time may use: asyncio's `Lock`, with the value inside.
 ///
 /// First come, first served: a freed lock goes to who has waited longest, and nobody can slip in between. It is only
-/// needed where the value is used *across* an await; otherwise a `RefCell` does, since tasks of one loop do not run at the
-/// same time. A task that panics frees the lock; there is no poisoning.
+/// needed where the value is used *across* an await; otherwise a `RefCell` does, since tasks of one loop do not run at
+/// the same time. A task that panics frees the lock; there is no poisoning.
 ///
 /// ```
 /// use std::rc::Rc;
@@ -68,7 +68,8 @@ impl<T> Lock<T> {
 }
 
 impl<T: ?Sized> Lock<T> {
-    /// Waits until the lock is free and everybody who asked before has had it. It is free again when the guard is dropped.
+    /// Waits until the lock is free and everybody who asked before has had it. It is free again when the guard is
+    /// dropped.
     ///
     /// Dropping the future loses only its place in the line; if the lock had just been handed to it, the next gets it.
     pub async fn lock(&self) -> LockGuard<'_, T> {
@@ -105,7 +106,7 @@ impl<T: ?Sized> Lock<T> {
     }
 
     async fn take(&self) {
-        let taken = acquire(&self.permits, 1).await;
+        let taken = acquire(&self.permits, 1, "a lock").await;
         debug_assert!(taken.is_ok(), "a lock is never closed");
     }
 

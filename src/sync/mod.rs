@@ -10,10 +10,11 @@
 //! | [`oneshot`], [`broadcast`], [`watch`] | one value, once; every value to everybody; the latest value to everybody |
 //! | [`thread`] | channels between threads: the only ones here that are `Send` |
 //!
-//! All but [`thread`] stay on their thread and use no atomics. All are **fair**: who came first is served first, and nobody slips
-//! in between a wake-up and the one who is woken. All are **cancel-safe**: dropping a future that waits, by a timeout or a
-//! cancelled task, loses no item, no permit and no wake-up; what had just been handed to it goes to the next. What each method does
-//! when its future is dropped is said there. None needs a loop to be made, used or dropped.
+//! All but [`thread`] stay on their thread and use no atomics. All are **fair**: who came first is served first, and
+//! nobody slips in between a wake-up and the one who is woken. All are **cancel-safe**: dropping a future that waits,
+//! by a timeout or a cancelled task, loses no item, no permit and no wake-up; what had just been handed to it goes to
+//! the next. What each method does when its future is dropped is said there. None needs a loop to be made, used or
+//! dropped.
 //!
 //! A task that could go on without waiting for ever, on a queue that is never empty for instance, lets others run after
 //! 64 results.

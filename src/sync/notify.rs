@@ -11,9 +11,9 @@ use super::waiting::{Calls, Kept, Request, Waiting};
 
 /// Wakes one waiting task, or the next one to wait; or all that wait.
 ///
-/// It carries no data: the state that it tells of is kept elsewhere. [`notify_one`](Notify::notify_one) is never lost: with nobody
-/// waiting it is kept, once, for the next [`notified`](Notify::notified), and one that went to a task which is then cancelled goes to
-/// the next.
+/// It carries no data: the state that it tells of is kept elsewhere. [`notify_one`](Notify::notify_one) is never lost:
+/// with nobody waiting it is kept, once, for the next [`notified`](Notify::notified), and one that went to a task which
+/// is then cancelled goes to the next.
 ///
 /// ```
 /// use std::cell::Cell;
@@ -81,8 +81,9 @@ impl Notify {
         });
     }
 
-    /// Waits for a notification. It counts as waiting for [`notify_waiters`](Notify::notify_waiters) from this call on, so a
-    /// condition can be checked between the call and the await; it takes its place in the line when it is first polled.
+    /// Waits for a notification. It counts as waiting for [`notify_waiters`](Notify::notify_waiters) from this call on,
+    /// so a condition can be checked between the call and the await; it takes its place in the line when it is first
+    /// polled.
     ///
     /// Dropping the future passes on a [`notify_one`](Notify::notify_one) that it had got.
     pub fn notified(&self) -> Notified<'_> {
@@ -155,6 +156,10 @@ impl Request<State> for Notification {
 
     fn line(state: &mut State) -> &mut Line<(), Told> {
         &mut state.line
+    }
+
+    fn name(&self) -> &'static str {
+        "a notification"
     }
 
     fn want(&self) {}

@@ -59,8 +59,8 @@ impl<T> OnceCell<T> {
 
     /// The value; if there is none yet, made by `init`, or by whoever began before.
     ///
-    /// Dropping the future while it makes the value leaves that to the next. An `init` that asks the same cell waits for
-    /// itself for ever.
+    /// Dropping the future while it makes the value leaves that to the next. An `init` that asks the same cell waits
+    /// for itself for ever.
     pub async fn get_or_init(&self, init: impl AsyncFnOnce() -> T) -> &T {
         let made: Result<&T, Infallible> = self.get_or_try_init(async || Ok(init().await)).await;
         match made {
@@ -73,7 +73,7 @@ impl<T> OnceCell<T> {
         if let Some(value) = self.get() {
             return Ok(value);
         }
-        if acquire(&self.permits, 1).await.is_ok() {
+        if acquire(&self.permits, 1, "a value that is being made").await.is_ok() {
             let permit = PutBack {
                 permits: &self.permits,
                 count: 1,

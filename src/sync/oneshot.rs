@@ -123,6 +123,10 @@ impl<T> Request<State<T>> for Value {
         &mut state.receiver
     }
 
+    fn name(&self) -> &'static str {
+        "a oneshot value"
+    }
+
     fn want(&self) {}
 
     fn try_now(&mut self, state: &mut State<T>) -> Option<Result<T, Closed>> {
@@ -158,6 +162,10 @@ impl<T> Request<State<T>> for NotWanted {
         &mut state.sender
     }
 
+    fn name(&self) -> &'static str {
+        "a oneshot receiver to go"
+    }
+
     fn want(&self) {}
 
     fn try_now(&mut self, state: &mut State<T>) -> Option<()> {
@@ -182,7 +190,8 @@ pub struct Sender<T> {
 }
 
 impl<T> Sender<T> {
-    /// Sends the value. Gives it back if nobody will receive it. That this succeeds does not say that it will be received.
+    /// Sends the value. Gives it back if nobody will receive it. That this succeeds does not say that it will be
+    /// received.
     pub fn send(self, value: T) -> Result<(), SendError<T>> {
         self.state.act(|state| state.send(value))
     }
@@ -192,7 +201,8 @@ impl<T> Sender<T> {
         self.state.with(|state| state.is_closed())
     }
 
-    /// Waits until the receiver is gone or has closed: the work for the value can end. Dropping the future changes nothing.
+    /// Waits until the receiver is gone or has closed: the work for the value can end. Dropping the future changes
+    /// nothing.
     pub async fn closed(&mut self) {
         Waiting::new(&*self.state, NotWanted).await;
     }
@@ -210,8 +220,8 @@ impl<T> fmt::Debug for Sender<T> {
     }
 }
 
-/// Resolves to the value, or to [`Closed`] if the sender is dropped without one. It can be awaited by reference: dropping that
-/// wait loses nothing.
+/// Resolves to the value, or to [`Closed`] if the sender is dropped without one. It can be awaited by reference:
+/// dropping that wait loses nothing.
 #[must_use = "a receiver gives its value when it is awaited"]
 pub struct Receiver<T> {
     waiting: Waiting<Rc<RefCell<State<T>>>, Value>,

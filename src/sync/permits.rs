@@ -1,7 +1,7 @@
 //! Permits that are taken and put back, in the order of asking: what locks, semaphores and queues are made of.
 //!
-//! A lock has one permit; a read-write lock has very many, of which a writer takes all; a queue has one for each item and
-//! one for each free place. Nobody barges: as long as somebody waits, permits go to the first in the line, who may
+//! A lock has one permit; a read-write lock has very many, of which a writer takes all; a queue has one for each item
+//! and one for each free place. Nobody barges: as long as somebody waits, permits go to the first in the line, who may
 //! want more than there are, and then those behind wait too. So a writer is not starved by readers.
 
 use std::cell::RefCell;
@@ -161,7 +161,11 @@ impl Calls for Permits {
 }
 
 /// So many permits.
-pub(super) struct Take(pub(super) usize);
+pub(super) struct Take {
+    pub(super) count: usize,
+    /// Of what, for dumps.
+    pub(super) name: &'static str,
+}
 
 impl Request<Permits> for Take {
     type Want = usize;
@@ -172,12 +176,16 @@ impl Request<Permits> for Take {
         permits.line()
     }
 
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
     fn want(&self) -> usize {
-        self.0
+        self.count
     }
 
     fn try_now(&mut self, permits: &mut Permits) -> Option<Result<(), Denied>> {
-        match permits.try_take(self.0) {
+        match permits.try_take(self.count) {
             Err(Denied::Busy) => None,
             result => Some(result),
         }
@@ -192,7 +200,7 @@ impl Request<Permits> for Take {
     }
 
     fn give_back(&mut self, permits: &mut Permits, outcome: Outcome) {
-        permits.refuse(&outcome, self.0);
+        permits.refuse(&outcome, self.count);
     }
 }
 
@@ -200,8 +208,12 @@ impl Request<Permits> for Take {
 pub(super) type LocalPermits = RefCell<Permits>;
 
 /// Waits for permits. Dropped while it waits, it leaves the line; dropped after it was granted them, it puts them back.
-pub(super) fn acquire(permits: &LocalPermits, count: usize) -> Waiting<&LocalPermits, Take> {
-    Waiting::new(permits, Take(count))
+pub(super) fn acquire<'a>(
+    permits: &'a LocalPermits,
+    count: usize,
+    name: &'static str,
+) -> Waiting<&'a LocalPermits, Take> {
+    Waiting::new(permits, Take { count, name })
 }
 
 /// Puts permits back when dropped.

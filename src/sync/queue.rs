@@ -1,10 +1,10 @@
 //! Queues between tasks.
 //!
-//! A queue has a permit for each item and one for each free place. `get` waits for an item's permit and then takes the item
-//! out; `put` waits for a place's permit and then puts the item in. So an item is in the queue until the very moment when a
-//! `get` returns it, and outside of it until a `put` returns: whoever is dropped while it waits, even after it was called,
-//! loses nothing but its place in the line. What waits in which order does not depend on the order of the items, so the three
-//! queues differ only in their store.
+//! A queue has a permit for each item and one for each free place. `get` waits for an item's permit and then takes the
+//! item out; `put` waits for a place's permit and then puts the item in. So an item is in the queue until the very
+//! moment when a `get` returns it, and outside of it until a `put` returns: whoever is dropped while it waits, even
+//! after it was called, loses nothing but its place in the line. What waits in which order does not depend on the order
+//! of the items, so the three queues differ only in their store.
 
 use std::cell::{Cell, RefCell};
 use std::fmt;
@@ -17,7 +17,8 @@ use super::order::{Fifo, Lifo, Order, SmallestFirst};
 use super::permits::{Denied, LocalPermits, Permits, acquire};
 use super::waiting::{Calls, Kept, Request, Waiting};
 
-/// A queue that gives items in the order in which they were put: asyncio's `Queue`. Its methods are at [`OrderedQueue`].
+/// A queue that gives items in the order in which they were put: asyncio's `Queue`. Its methods are at
+/// [`OrderedQueue`].
 ///
 /// ```
 /// use windlass::sync::Queue;
@@ -76,11 +77,25 @@ pub type PriorityQueue<T> = OrderedQueue<T, SmallestFirst>;
 
 /// What [`Queue`], [`LifoQueue`] and [`PriorityQueue`] have in common.
 ///
-/// It is a handle: clones are the same queue. A queue is always shared by tasks that live apart, and none of its methods
-/// gives out a borrow, so it spares its users the `Rc`.
+/// It is a handle: clones are the same queue. A queue is always shared by tasks that live apart, and none of its
+/// methods gives out a borrow, so it spares its users the `Rc`.
 ///
-/// Whoever waits, on either side, is served in the order of coming. An item that is put while somebody waits is that one's from
-/// then on: it does not count in [`len`](OrderedQueue::len), and [`try_get`](OrderedQueue::try_get) does not snatch it.
+/// Whoever waits, on either side, is served in the order of coming. An item that is put while somebody waits is that
+/// one's from then on: it does not count in [`len`](OrderedQueue::len), and [`try_get`](OrderedQueue::try_get) does not
+/// snatch it.
+///
+/// ```
+/// use windlass::sync::{Order, OrderedQueue, PriorityQueue, Queue};
+/// fn fill<O: Order<u32>>(queue: &OrderedQueue<u32, O>) {
+///     for item in [3, 1, 2] {
+///         queue.try_put(item).unwrap();
+///     }
+/// }
+/// let (by_age, by_size) = (Queue::unbounded(), PriorityQueue::bounded(3));
+/// fill(&by_age);
+/// fill(&by_size);
+/// assert_eq!((by_age.try_get(), by_size.try_get()), (Ok(3), Ok(1)));
+/// ```
 pub struct OrderedQueue<T, O: Order<T>> {
     shared: Rc<Shared<T, O>>,
 }
@@ -138,13 +153,13 @@ impl<T, O: Order<T>> OrderedQueue<T, O> {
         }
     }
 
-    /// Puts an item in, once there is room and everybody who asked before has had it. Gives the item back if the queue is
-    /// closed.
+    /// Puts an item in, once there is room and everybody who asked before has had it. Gives the item back if the queue
+    /// is closed.
     ///
-    /// If the future is dropped before it has returned, the item was not put, and is dropped with it. To keep it, wait for room
-    /// and [`try_put`](OrderedQueue::try_put), or put a clone.
+    /// If the future is dropped before it has returned, the item was not put, and is dropped with it. To keep it, wait
+    /// for room and [`try_put`](OrderedQueue::try_put), or put a clone.
     pub async fn put(&self, item: T) -> Result<(), SendError<T>> {
-        match acquire(&self.shared.room, 1).await {
+        match acquire(&self.shared.room, 1, "room in a queue").await {
             // It may have been closed between the call and now.
             Ok(()) if !self.is_closed() => {
                 self.shared.insert(item);
@@ -172,7 +187,7 @@ impl<T, O: Order<T>> OrderedQueue<T, O> {
     ///
     /// If the future is dropped before it has returned, no item was taken; one that was meant for it goes to the next.
     pub async fn get(&self) -> Result<T, Closed> {
-        acquire(&self.shared.items, 1).await.map_err(|_| Closed)?;
+        acquire(&self.shared.items, 1, "a queue").await.map_err(|_| Closed)?;
         // There is none if the queue was closed at once after the call.
         self.shared.remove().ok_or(Closed)
     }
@@ -201,7 +216,8 @@ impl<T, O: Order<T>> OrderedQueue<T, O> {
         self.shared.done(1);
     }
 
-    /// Waits until [`task_done`](OrderedQueue::task_done) was called for every item that was put. Dropping the future changes nothing.
+    /// Waits until [`task_done`](OrderedQueue::task_done) was called for every item that was put. Dropping the future
+    /// changes nothing.
     pub async fn join(&self) {
         Waiting::new(&self.shared.work, AllDone).await;
     }
@@ -211,16 +227,16 @@ impl<T, O: Order<T>> OrderedQueue<T, O> {
         self.shared.work.with(|work| work.unfinished)
     }
 
-    /// Closes the queue for putting: whoever puts, or waits to put, gets the item back. The items that are in it can still be
-    /// had; when there are no more, `get` fails. asyncio's `shutdown()`.
+    /// Closes the queue for putting: whoever puts, or waits to put, gets the item back. The items that are in it can
+    /// still be had; when there are no more, `get` fails. asyncio's `shutdown()`.
     pub fn close(&self) {
         self.shared.is_closed.set(true);
         self.shared.items.act(Permits::drain);
         self.shared.room.act(Permits::close);
     }
 
-    /// Closes the queue and drops what is in it, which counts as done: asyncio's `shutdown(immediate=True)`. Gives how many
-    /// items that were.
+    /// Closes the queue and drops what is in it, which counts as done: asyncio's `shutdown(immediate=True)`. Gives how
+    /// many items that were.
     pub fn close_now(&self) -> usize {
         self.shared.is_closed.set(true);
         // Out of the cell before anything else runs.
@@ -251,7 +267,8 @@ impl<T, O: Order<T>> OrderedQueue<T, O> {
         self.len() == 0
     }
 
-    /// Whether [`try_put`](OrderedQueue::try_put) would find no room. Room that somebody who waited is about to use counts as used.
+    /// Whether [`try_put`](OrderedQueue::try_put) would find no room. Room that somebody who waited is about to use
+    /// counts as used.
     pub fn is_full(&self) -> bool {
         self.shared.room.with(|room| room.available() == 0)
     }
@@ -278,7 +295,8 @@ impl<T, O: Order<T>> Shared<T, O> {
     fn insert(&self, item: T) {
         let mut announce = PutOne(&self.room);
         let mut store = self.store();
-        // From here on the item is in, also if a comparison of items panics. Its waiter is called when the store is free.
+        // From here on the item is in, also if a comparison of items panics. Its waiter is called when the store is
+        // free.
         announce.0 = &self.items;
         self.work.with(|work| work.unfinished += 1);
         O::push(&mut store, item);
@@ -326,6 +344,10 @@ impl Request<Work> for AllDone {
 
     fn line(work: &mut Work) -> &mut Line<(), ()> {
         &mut work.line
+    }
+
+    fn name(&self) -> &'static str {
+        "a queue's join"
     }
 
     fn want(&self) {}

@@ -93,6 +93,18 @@ impl<T: ?Sized> RwLock<T> {
         OwnedRwLockWriteGuard { lock: self }
     }
 
+    /// As [`try_read`](RwLock::try_read), with a guard that owns its share of the lock.
+    pub fn try_read_owned(self: Rc<Self>) -> Result<OwnedRwLockReadGuard<T>, TryLockError> {
+        self.try_take(1)?;
+        Ok(OwnedRwLockReadGuard { lock: self })
+    }
+
+    /// As [`try_write`](RwLock::try_write), with a guard that owns its share of the lock.
+    pub fn try_write_owned(self: Rc<Self>) -> Result<OwnedRwLockWriteGuard<T>, TryLockError> {
+        self.try_take(ALL)?;
+        Ok(OwnedRwLockWriteGuard { lock: self })
+    }
+
     /// Whether somebody holds the lock.
     pub fn is_locked(&self) -> bool {
         self.permits.with(|permits| permits.available() != ALL)
@@ -104,7 +116,7 @@ impl<T: ?Sized> RwLock<T> {
     }
 
     async fn take(&self, count: usize) {
-        let taken = acquire(&self.permits, count).await;
+        let taken = acquire(&self.permits, count, "a read-write lock").await;
         debug_assert!(taken.is_ok(), "a lock is never closed");
     }
 

@@ -11,8 +11,8 @@ use super::waiting::Kept;
 /// Lets so many in at a time: asyncio's `Semaphore`, with permits that put themselves back.
 ///
 /// First come, first served: whoever asks for many is not overtaken by who asks for few. asyncio's `BoundedSemaphore`
-/// raises when more is released than was acquired; here that cannot be written, since a permit is released by dropping it.
-/// Only [`add_permits`](Semaphore::add_permits) makes more.
+/// raises when more is released than was acquired; here that cannot be written, since a permit is released by dropping
+/// it. Only [`add_permits`](Semaphore::add_permits) makes more.
 ///
 /// ```
 /// use std::rc::Rc;
@@ -138,7 +138,7 @@ impl Semaphore {
     }
 
     async fn take(&self, count: usize) -> Result<(), Closed> {
-        acquire(&self.permits, count).await.map_err(|_| Closed)
+        acquire(&self.permits, count, "a semaphore").await.map_err(|_| Closed)
     }
 
     fn try_take(&self, count: usize) -> Result<(), TryAcquireError> {

@@ -1,9 +1,10 @@
 //! Waiting for something that a state will grant: the one future that every primitive of this folder is made of.
 //!
-//! A primitive is plain data with a [`Line`] in it, kept in a `RefCell` on one thread or in a mutex between threads, and
-//! changed only inside of [`Kept::with`], where no foreign code runs. What can be asked of it is a [`Request`]: it is
-//! there now, or one joins the line. [`Waiting`] does the rest: it joins, keeps the waker current, takes what was granted,
-//! and, if it is dropped after it was called, has the request give that back, so that the next in the line gets it.
+//! A primitive is plain data with a [`Line`] in it, kept in a `RefCell` on one thread or in a mutex between threads,
+//! and changed only inside of [`Kept::with`], where no foreign code runs. What can be asked of it is a [`Request`]: it
+//! is there now, or one joins the line. [`Waiting`] does the rest: it joins, keeps the waker current, takes what was
+//! granted, and, if it is dropped after it was called, has the request give that back, so that the next in the line
+//! gets it.
 
 use std::cell::RefCell;
 use std::future::Future;
@@ -15,6 +16,7 @@ use super::line::{Line, Stage, Ticket};
 use crate::exception::guard;
 use crate::loop_core::LoopCore;
 use crate::prims::Mutex;
+use crate::task::{Reason, waits_for};
 
 /// A state that has lines.
 pub(super) trait Calls {
@@ -74,6 +76,9 @@ pub(super) trait Request<S> {
     fn line(state: &mut S) -> &mut Line<Self::Want, Self::Grant>;
 
     fn want(&self) -> Self::Want;
+
+    /// What is waited for, for dumps.
+    fn name(&self) -> &'static str;
 
     /// Takes it if it is there and nobody waited longer.
     fn try_now(&mut self, state: &mut S) -> Option<Self::Output>;
@@ -158,6 +163,7 @@ where
             {
                 return Poll::Ready(output);
             }
+            waits_for(Reason::Named(request.name()));
             let waker = cx.waker().clone();
             kept.act(|state| {
                 *ticket = Some(Q::line(state).join(request.want(), waker));
@@ -186,6 +192,10 @@ where
             // A panic here would lose what was granted.
             guard("a waker's destructor", || drop(unused));
             match polled {
+                Some(Poll::Pending) => {
+                    waits_for(Reason::Named(request.name()));
+                    return Poll::Pending;
+                }
                 Some(polled) => return polled,
                 None => fresh = Some(cx.waker().clone()),
             }

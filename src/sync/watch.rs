@@ -1,6 +1,7 @@
 //! The latest value to everybody.
 //!
-//! Receivers see the value as it is now, and can wait for it to change. What they were too slow to see, they do not see.
+//! Receivers see the value as it is now, and can wait for it to change. What they were too slow to see, they do not
+//! see.
 //!
 //! ```
 //! use windlass::sync::watch;
@@ -135,8 +136,8 @@ impl<T> Sender<T> {
     ///
     /// # Panics
     ///
-    /// If somebody holds a [`Ref`] to it, or if `change` uses the channel. If `change` panics, what it has done stays, and
-    /// nobody is told.
+    /// If somebody holds a [`Ref`] to it, or if `change` uses the channel. If `change` panics, what it has done stays,
+    /// and nobody is told.
     #[track_caller]
     pub fn send_modify(&self, change: impl FnOnce(&mut T)) {
         self.send_if_modified(|value| {
@@ -225,8 +226,8 @@ pub struct Receiver<T> {
 }
 
 impl<T> Receiver<T> {
-    /// Waits until there is a value that was not seen, and counts it as seen. At once if there is one already. Fails when every
-    /// sender is gone and the last value was seen.
+    /// Waits until there is a value that was not seen, and counts it as seen. At once if there is one already. Fails
+    /// when every sender is gone and the last value was seen.
     ///
     /// If the future is dropped before it has returned, nothing was seen: the next call returns at once.
     pub async fn changed(&mut self) -> Result<(), Closed> {
@@ -235,8 +236,8 @@ impl<T> Receiver<T> {
         Ok(())
     }
 
-    /// Waits until the value is as the predicate wants it, and counts it as seen. At once if it is so already. Fails when
-    /// every sender is gone and it is not.
+    /// Waits until the value is as the predicate wants it, and counts it as seen. At once if it is so already. Fails
+    /// when every sender is gone and it is not.
     ///
     /// Dropping the future loses nothing.
     pub async fn wait_for(&mut self, mut predicate: impl FnMut(&T) -> bool) -> Result<Ref<'_, T>, Closed> {
@@ -348,6 +349,10 @@ impl Request<State> for Changed {
         &mut state.changed
     }
 
+    fn name(&self) -> &'static str {
+        "a watched value"
+    }
+
     fn want(&self) {}
 
     fn try_now(&mut self, state: &mut State) -> Option<Result<u64, Closed>> {
@@ -382,6 +387,10 @@ impl Request<State> for Abandoned {
 
     fn line(state: &mut State) -> &mut Line<(), ()> {
         &mut state.abandoned
+    }
+
+    fn name(&self) -> &'static str {
+        "watchers to go"
     }
 
     fn want(&self) {}

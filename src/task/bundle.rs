@@ -123,6 +123,7 @@ impl<F: Future> Bundle<F> {
         if !self.board.notes().rung.is_empty() {
             cx.waker().wake_by_ref();
         }
+        super::waits_for(super::Reason::Named("several futures"));
         Poll::Pending
     }
 

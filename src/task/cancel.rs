@@ -189,6 +189,7 @@ impl Future for Cancelled {
                 None
             }
         };
+        super::waits_for(super::Reason::Named("a cancel"));
         drop(old);
         Poll::Pending
     }

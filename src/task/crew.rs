@@ -97,6 +97,7 @@ impl Crew {
         if self.len() == 0 {
             return Poll::Ready(());
         }
+        super::waits_for(super::Reason::Named("its children"));
         self.watch(cx);
         Poll::Pending
     }

@@ -134,7 +134,7 @@ impl<F: Future, T> fmt::Debug for TryJoinAll<F, T> {
 /// }
 ///
 /// windlass::run(async {
-///     assert_eq!(race([50, 5, 500].map(after)).await, 5);
+///     assert_eq!(race([500, 1, 500].map(after)).await, 1);
 ///     // Futures of different types:
 ///     let runners: [Pin<Box<dyn Future<Output = u64>>>; 2] = [Box::pin(after(100)), Box::pin(async { 0 })];
 ///     assert_eq!(race(runners).await, 0);
@@ -189,7 +189,7 @@ impl<F: Future> fmt::Debug for Race<F> {
 /// use windlass::{task::as_completed, time::sleep};
 ///
 /// windlass::run(async {
-///     let mut sleeps = as_completed([30, 10, 20].map(|millis| async move {
+///     let mut sleeps = as_completed([90, 1, 45].map(|millis| async move {
 ///         sleep(Duration::from_millis(millis)).await;
 ///         millis
 ///     }));
@@ -197,7 +197,7 @@ impl<F: Future> fmt::Debug for Race<F> {
 ///     while let Some(millis) = sleeps.next().await {
 ///         order.push(millis);
 ///     }
-///     assert_eq!(order, [10, 20, 30]);
+///     assert_eq!(order, [1, 45, 90]);
 /// })?;
 /// # Ok::<(), std::io::Error>(())
 /// ```

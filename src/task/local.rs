@@ -264,19 +264,38 @@ struct Variable {
 thread_local! {
     /// The context of code that is in no task: of the callback that runs, or of the thread.
     static OUTSIDE: Cell<Locals> = const { Cell::new(Locals(None)) };
+    /// Whether there is anything in it. Most programs have nothing there, and find out by one look.
+    static HAS_OUTSIDE: Cell<bool> = const { Cell::new(false) };
 }
 
 impl Locals {
     /// A copy of the context here.
     #[inline]
     pub(crate) fn current() -> Locals {
-        Locals::look(Locals::clone)
+        let is_empty = match LoopCore::try_current().and_then(LoopCore::current_task) {
+            Some(task) => Locals::is_empty(task.locals()),
+            None => !HAS_OUTSIDE.get(),
+        };
+        match is_empty {
+            true => Locals(None),
+            false => Locals::look(Locals::clone),
+        }
+    }
+
+    #[inline]
+    pub(super) fn is_empty(cell: &Cell<Locals>) -> bool {
+        // SAFETY: the cell is this thread's, and nobody borrows what is in it: everybody else takes it out.
+        unsafe { (*cell.as_ptr()).0.is_none() }
     }
 
     /// Runs `call` in this context, outside of any task.
     #[inline]
     pub(crate) fn run<R>(self, call: impl FnOnce() -> R) -> R {
-        let _back = Back(Locals::swap_outside(self));
+        let outer = match self.0.is_none() && !HAS_OUTSIDE.get() {
+            true => Locals(None),
+            false => Locals::swap_outside(self),
+        };
+        let _back = Back(outer);
         call()
     }
 
@@ -302,7 +321,12 @@ impl Locals {
             None => {
                 let mut change = Some(change);
                 let mut give = || change.take().expect("it is called once");
-                match OUTSIDE.try_with(|cell| change_in(cell, give())) {
+                let changed = OUTSIDE.try_with(|cell| {
+                    let result = change_in(cell, give());
+                    HAS_OUTSIDE.set(!Locals::is_empty(cell));
+                    result
+                });
+                match changed {
                     Ok(result) => result,
                     // A thread that is ending has no context any more.
                     Err(_) => give()(&mut Locals(None)),
@@ -311,11 +335,14 @@ impl Locals {
         }
     }
 
-    #[inline]
+    #[cold]
     fn swap_outside(locals: Locals) -> Locals {
-        let mut locals = Some(locals);
-        let outer = OUTSIDE.try_with(|cell| cell.replace(locals.take().unwrap_or_default()));
-        outer.unwrap_or_default()
+        let swapped = OUTSIDE.try_with(|cell| {
+            HAS_OUTSIDE.set(locals.0.is_some());
+            cell.replace(locals)
+        });
+        // A thread that is ending has no context any more.
+        swapped.unwrap_or_default()
     }
 
     fn get(&self, key: usize) -> Option<Rc<dyn Any>> {
@@ -353,7 +380,11 @@ fn change_in<R>(cell: &Cell<Locals>, change: impl FnOnce(&mut Locals) -> R) -> R
 struct Back(Locals);
 
 impl Drop for Back {
+    #[inline]
     fn drop(&mut self) {
-        Locals::swap_outside(std::mem::take(&mut self.0)).drop_guarded();
+        // A callback may have left something there, wherever it began.
+        if self.0.0.is_some() || HAS_OUTSIDE.get() {
+            Locals::swap_outside(std::mem::take(&mut self.0)).drop_guarded();
+        }
     }
 }

@@ -49,7 +49,7 @@ pub use join::{JoinError, JoinHandle};
 pub use join_all::{AsCompleted, JoinAll, Race, TryJoinAll, as_completed, join_all, race, try_join_all};
 pub(crate) use local::Locals;
 pub use local::{Scope, TaskLocal};
-pub use outcome::{Failure, GroupError, Outcome};
+pub use outcome::{Failure, GroupError, Outcome, Value};
 pub(crate) use raw::{Owner, RawTask, Reason, Runnable, spawn_unchecked};
 pub use shield::{CancelOnDrop, Shield, shield};
 pub use tuple::{Either, Join, JoinTuple, TryJoin, TryJoinTuple, join, select, try_join};

@@ -11,31 +11,44 @@ use crate::exception::{BoxError, Exception, panic_message, report};
 
 /// What a child of a group may give: a `Result`, whose error is a failure, or something that cannot fail.
 ///
-/// It is there for `()`, `Result`, `Option`, numbers, strings and the like. For a type of your own, say that it is a value:
-///
-/// ```
-/// struct Answer(u32);
-///
-/// impl windlass::task::Outcome for Answer {
-///     type Value = Answer;
-///
-///     fn into_result(self) -> Result<Answer, Box<dyn std::error::Error + Send + Sync>> {
-///         Ok(self)
-///     }
-/// }
-///
-/// windlass::run(async {
-///     let answer = windlass::task::group(async |_| Answer(42)).await.unwrap();
-///     assert_eq!(answer.0, 42);
-/// })?;
-/// # Ok::<(), std::io::Error>(())
-/// ```
+/// It is there for `()`, `!`, `Result`, `Option`, numbers, strings and the like. Anything else goes into a [`Value`].
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` may be a value or an error",
+    note = "give a `Result`, or say that it is a value: `windlass::task::Value(..)`"
+)]
 pub trait Outcome: Sized {
     /// What there is if it went well.
     type Value: 'static;
 
     /// The value, or the error.
     fn into_result(self) -> Result<Self::Value, Box<dyn Error + Send + Sync>>;
+}
+
+/// Says that what is in it is a value and no error, for children and bodies of groups.
+///
+/// ```
+/// use windlass::task::{self, Value};
+///
+/// struct Answer(u32);
+///
+/// windlass::run(async {
+///     let answer = task::group(async |group| {
+///         let child = group.spawn(async { Value(Answer(42)) });
+///         Value(child.await.unwrap())
+///     });
+///     assert_eq!(answer.await.unwrap().0, 42);
+/// })?;
+/// # Ok::<(), std::io::Error>(())
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Value<T>(pub T);
+
+impl<T: 'static> Outcome for Value<T> {
+    type Value = T;
+
+    fn into_result(self) -> Result<T, BoxError> {
+        Ok(self.0)
+    }
 }
 
 impl<T: 'static, E: Into<BoxError>> Outcome for Result<T, E> {

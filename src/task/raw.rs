@@ -68,6 +68,25 @@ pub(crate) struct Header {
     locals: Cell<Locals>,
 }
 
+impl Header {
+    /// Whether there is a seat or a task-local: most tasks have neither, and their end is to cost nothing more.
+    #[inline]
+    fn has_belongings(&self) -> bool {
+        // SAFETY: this is the loop's thread, and nobody borrows what is in the cell: everybody takes it out.
+        let has_seat = unsafe { (*self.seat.as_ptr()).is_some() };
+        has_seat || !Locals::is_empty(&self.locals)
+    }
+
+    #[cold]
+    fn take_belongings(&self, has_landed: bool) -> (Option<Seat>, Locals) {
+        let seat = match has_landed {
+            true => self.seat.take(),
+            false => None,
+        };
+        (seat, self.locals.take())
+    }
+}
+
 /// A task with its future. `repr(C)`, so that a pointer to it is a pointer to its header.
 #[repr(C)]
 struct Task<F: Future> {
@@ -183,28 +202,32 @@ pub(crate) unsafe fn spawn_unchecked<F: Future>(
     name: Option<Box<str>>,
     spawned_at: &'static Location<'static>,
 ) -> JoinHandle<F::Output> {
-    let task = Box::new(Task {
-        header: Header {
-            // The list's reference, the join handle's, and the place in the ready deque.
-            state: AtomicUsize::new(SCHEDULED | (2 * REF)),
-            vtable: &Task::<F>::VTABLE,
-            letterbox: core.letterbox.clone(),
-            id: core.next_task_id(),
-            name,
-            spawned_at,
-            place: Cell::new(0),
-            cancel_requested: Cell::new(false),
-            failed: Cell::new(false),
-            joinable: Cell::new(true),
-            orphans: Cell::new(0),
-            polled_at: Cell::new(None),
-            waits_for: Cell::new(None),
-            join_waker: Cell::new(None),
-            seat: Cell::new(None),
-            locals: Cell::new(Locals::current()),
+    // Written where it stays: a future may be large, and would be built on the stack and copied.
+    let task = Box::write(
+        Box::new_uninit(),
+        Task {
+            header: Header {
+                // The list's reference, the join handle's, and the place in the ready deque.
+                state: AtomicUsize::new(SCHEDULED | (2 * REF)),
+                vtable: &Task::<F>::VTABLE,
+                letterbox: core.letterbox.clone(),
+                id: core.next_task_id(),
+                name,
+                spawned_at,
+                place: Cell::new(0),
+                cancel_requested: Cell::new(false),
+                failed: Cell::new(false),
+                joinable: Cell::new(true),
+                orphans: Cell::new(0),
+                polled_at: Cell::new(None),
+                waits_for: Cell::new(None),
+                join_waker: Cell::new(None),
+                seat: Cell::new(None),
+                locals: Cell::new(Locals::current()),
+            },
+            stage: UnsafeCell::new(Stage::Running(future)),
         },
-        stage: UnsafeCell::new(Stage::Running(future)),
-    });
+    );
     // SAFETY: a box is never null.
     let header = unsafe { NonNull::new_unchecked(Box::into_raw(task)) }.cast::<Header>();
     let raw = RawTask(header);
@@ -369,19 +392,22 @@ impl RawTask {
         if !header.joinable.get() {
             self.drop_output();
         }
-        let (waker, seat) = match header.orphans.get() {
-            0 => (header.join_waker.take(), header.seat.take()),
-            _ => (None, None),
+        let has_landed = header.orphans.get() == 0;
+        let waker = match has_landed {
+            true => header.join_waker.take(),
+            false => None,
         };
-        let locals = header.locals.take();
+        let belongings = header.has_belongings().then(|| header.take_belongings(has_landed));
         // Sets `DONE` and gives up the list's reference in one step.
         let old = header.state.fetch_add(DONE.wrapping_sub(REF), AcqRel);
         self.free_if_last(old.wrapping_add(DONE).wrapping_sub(REF));
         if let Some(waker) = waker {
             guard("a waker", || waker.wake());
         }
-        drop(seat);
-        locals.drop_guarded();
+        if let Some((seat, locals)) = belongings {
+            drop(seat);
+            locals.drop_guarded();
+        }
     }
 
     fn drop_output(self) {

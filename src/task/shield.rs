@@ -25,7 +25,7 @@ use crate::loop_core::LoopCore;
 /// use windlass::{task::shield, time::{sleep, timeout}};
 /// windlass::run(async {
 ///     let mut saving = shield(async {
-///         sleep(Duration::from_millis(20)).await;
+///         sleep(Duration::from_millis(100)).await;
 ///         Ok::<_, std::io::Error>("saved")
 ///     });
 ///     assert!(timeout(Duration::from_millis(1), &mut saving).await.is_err());

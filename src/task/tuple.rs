@@ -53,7 +53,7 @@ pub fn try_join<M: TryJoinTuple>(futures: M) -> TryJoin<M> {
 /// use std::{pin::pin, time::Duration};
 /// use windlass::{task::{Either, select}, time::sleep};
 /// windlass::run(async {
-///     let mut work = pin!(sleep(Duration::from_millis(5)));
+///     let mut work = pin!(sleep(Duration::from_millis(200)));
 ///     let tick = sleep(Duration::from_millis(1));
 ///     assert_eq!(select(work.as_mut(), tick).await, Either::Right(()));
 ///     work.await;

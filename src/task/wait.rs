@@ -69,7 +69,7 @@ where
 /// ```
 /// use windlass::{spawn, task::wait_until};
 /// windlass::run(async {
-///     let tasks = ["1", "x", "2"].map(|text| spawn(async { text.parse::<u8>() }));
+///     let tasks = ["1", "x"].map(|text| spawn(async { text.parse::<u8>() }));
 ///     // Panics, cancels, and errors of what the tasks give.
 ///     let waited = wait_until(tasks, |result| !matches!(result, Ok(Ok(_)))).await;
 ///     assert_eq!(waited.done.last().unwrap().0, 1);

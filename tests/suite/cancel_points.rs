@@ -296,7 +296,7 @@ fn no_flight_outlives_its_group() {
                             }
                             turns(fail_after).await;
                             if way == 0 {
-                                return Err("down");
+                                return Err::<(), _>("down");
                             }
                             if way == 1 {
                                 group.cancel();
@@ -304,7 +304,6 @@ fn no_flight_outlives_its_group() {
                             pending().await
                         })
                         .await
-                        .map(|()| ())
                     }
                 };
                 let task = spawn(work);

@@ -285,6 +285,13 @@ fn a_cancel_goes_down_the_tree() {
                 timeout(HOUR, wait).await.unwrap().unwrap();
             }
             assert!(right.is_cancelled() && right.child().is_cancelled());
+
+            let top = CancelToken::new();
+            let below = top.child().child().child();
+            let wait = spawn(below.cancelled());
+            turns(2).await;
+            top.cancel();
+            timeout(5 * SECOND, wait).await.unwrap().unwrap();
         });
     });
 }

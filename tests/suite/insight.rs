@@ -381,6 +381,92 @@ fn a_dump_tells_what_each_task_waits_for() {
     });
 }
 
+/// What no flight and no timer tells of says so itself.
+#[test]
+fn a_dump_knows_locks_queues_and_the_like() {
+    use windlass::sync::{Event, Lock, Queue, Semaphore};
+    use windlass::task::{CancelToken, gather, group};
+    on_every_driver(|case| {
+        case.run(async {
+            let lock = Rc::new(Lock::new(()));
+            let guard = lock.lock().await;
+            let queue = Queue::<u32>::bounded(1);
+            let (event, semaphore) = (Rc::new(Event::new()), Rc::new(Semaphore::new(0)));
+            let token = CancelToken::new();
+            let tasks = [
+                (
+                    "a lock",
+                    windlass::spawn({
+                        let lock = lock.clone();
+                        async move { drop(lock.lock().await) }
+                    }),
+                ),
+                (
+                    "a queue",
+                    windlass::spawn({
+                        let queue = queue.clone();
+                        async move { assert!(queue.get().await.is_err()) }
+                    }),
+                ),
+                (
+                    "an event",
+                    windlass::spawn({
+                        let event = event.clone();
+                        async move { event.wait().await }
+                    }),
+                ),
+                (
+                    "a semaphore",
+                    windlass::spawn({
+                        let semaphore = semaphore.clone();
+                        async move { assert!(semaphore.acquire().await.is_err()) }
+                    }),
+                ),
+                (
+                    "a cancel",
+                    windlass::spawn({
+                        let token = token.clone();
+                        async move { token.cancelled().await }
+                    }),
+                ),
+                (
+                    "its children",
+                    windlass::spawn(async {
+                        let _ = group(async |group| {
+                            group.spawn(std::future::pending::<()>());
+                        })
+                        .await;
+                    }),
+                ),
+                (
+                    "several futures",
+                    windlass::spawn(async {
+                        let _ = gather([windlass::spawn(std::future::pending::<()>())]).await;
+                    }),
+                ),
+            ];
+            turns(3).await;
+            let dump = windlass::dump();
+            for (name, task) in &tasks {
+                let found = dump
+                    .tasks
+                    .iter()
+                    .find(|found| found.id == task.id())
+                    .expect("it is there");
+                assert_eq!(found.waits_for, [Waiting::Other(name)], "{dump}");
+            }
+            // Woken and polled in vain, they still know.
+            event.set();
+            turns(2).await;
+            for (name, task) in tasks {
+                assert_eq!(task.is_finished(), name == "an event", "{name}");
+                task.cancel();
+            }
+            drop(guard);
+        });
+    });
+}
+
 /// A task that waited for a promise and now waits for bytes says the latter alone.
 #[test]
 fn a_dump_forgets_what_is_over() {

@@ -140,8 +140,10 @@ fn the_last_waker_to_poll_is_woken() {
 
             // One is woken while an earlier batch is worked off, and another task takes over.
             let mut completed = as_completed((0..3).map(|number| async move {
-                if number == 0 {
-                    yield_now().await;
+                match number {
+                    0 => yield_now().await,
+                    2 => pending().await,
+                    _ => {}
                 }
                 number
             }));
@@ -149,9 +151,8 @@ fn the_last_waker_to_poll_is_woken() {
                 let mut next = pin!(completed.next());
                 assert_eq!(poll_with(Waker::noop(), next.as_mut()), Poll::Ready(Some(1)));
             }
-            assert_eq!(completed.next().await, Some(2));
-            assert_eq!(timeout(HOUR, completed.next()).await, Ok(Some(0)));
-            assert_eq!(completed.next().await, None);
+            let next = timeout(Duration::from_secs(5), completed.next());
+            assert_eq!(next.await, Ok(Some(0)));
         });
     });
 }

@@ -123,17 +123,17 @@ fn a_scope_holds_inside_and_nowhere_else() {
                 TEXT.set("stays".to_owned());
                 yield_now().await;
                 assert_eq!(NUMBER.get(), 3);
-                spawn(async {
+                Some(spawn(async {
                     turns(5).await;
                     NUMBER.get()
-                })
+                }))
             }));
             assert!(poll_once(inside.as_mut()).await.is_pending());
             assert_eq!(NUMBER.get(), 1);
             NUMBER.set(9);
             assert!(poll_once(inside.as_mut()).await.is_pending());
             assert_eq!((NUMBER.get(), TEXT.get().as_str()), (9, "stays"));
-            let task = inside.await;
+            let task = inside.await.unwrap();
             assert_eq!(NUMBER.get(), 9);
             assert_eq!(task.await.unwrap(), 3);
 

@@ -584,3 +584,34 @@ fn a_pipeline_of_children() {
         });
     });
 }
+
+/// Children's pipes are streams like any other: copied to and from, and read by lines.
+#[test]
+fn the_pipes_are_streams() {
+    in_own_process("processes::the_pipes_are_streams", &[], || {
+        on_every_kernel_driver(|case| {
+            use windlass::io::{AsyncWrite, BufReader, copy};
+            case.run(async {
+                let mut cat = Command::new("cat");
+                let mut child = cat
+                    .stdin(Stdio::piped())
+                    .stdout(Stdio::piped())
+                    .spawn()
+                    .expect("it starts");
+                let (mut stdin, stdout) = (child.stdin.take(), child.stdout.take());
+                let stdin = stdin.as_mut().expect("it is piped");
+                let mut lines = BufReader::new(stdout.expect("it is piped")).lines();
+                let copied = copy(&mut &b"one\ntwo\nthree"[..], stdin).await;
+                assert_eq!(copied.expect("it reads"), 13);
+                // Without the end of its input, `cat` would not end.
+                stdin.shutdown().await.expect("a pipe");
+                AsyncWrite::write(stdin, "more").await.0.expect_err("it is closed");
+                for expected in [Some("one"), Some("two"), Some("three"), None] {
+                    let line = timeout(LONG, lines.next_line()).await.expect("it ends");
+                    assert_eq!(line.expect("text").as_deref(), expected);
+                }
+                assert!(child.wait().await.expect("a status").success());
+            });
+        });
+    });
+}

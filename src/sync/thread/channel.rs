@@ -46,8 +46,8 @@ pub fn channel<T>(capacity: usize) -> (Sender<T>, Receiver<T>) {
     with_room(capacity)
 }
 
-/// Makes a channel between threads without a limit: sending never waits. Whoever fills it faster than it is emptied fills the
-/// memory.
+/// Makes a channel between threads without a limit: sending never waits. Whoever fills it faster than it is emptied
+/// fills the memory.
 pub fn unbounded<T>() -> (Sender<T>, Receiver<T>) {
     with_room(usize::MAX)
 }
@@ -113,7 +113,8 @@ pub struct Sender<T> {
 }
 
 impl<T> Sender<T> {
-    /// Sends once there is room, in the order of asking. Gives the item back if the channel is closed or every receiver is gone.
+    /// Sends once there is room, in the order of asking. Gives the item back if the channel is closed or every receiver
+    /// is gone.
     ///
     /// If the future is dropped before it has returned, the item was not sent, and is dropped with it.
     pub async fn send(&self, item: T) -> Result<(), SendError<T>> {
@@ -189,16 +190,18 @@ impl<T> fmt::Debug for Sender<T> {
     }
 }
 
-/// Receives on any thread. Clones receive from the same channel: each item goes to one of them. When the last is dropped, the
-/// channel is closed, and what is in it is dropped.
+/// Receives on any thread. Clones receive from the same channel: each item goes to one of them. When the last is
+/// dropped, the channel is closed, and what is in it is dropped.
 pub struct Receiver<T> {
     shared: Arc<Mutex<State<T>>>,
 }
 
 impl<T> Receiver<T> {
-    /// Waits for an item, in the order of asking. Fails when the channel is closed, or every sender gone, and it is empty.
+    /// Waits for an item, in the order of asking. Fails when the channel is closed, or every sender gone, and it is
+    /// empty.
     ///
-    /// If the future is dropped before it has returned, nothing was received; an item that was meant for it goes to the next.
+    /// If the future is dropped before it has returned, nothing was received; an item that was meant for it goes to the
+    /// next.
     pub async fn recv(&self) -> Result<T, Closed> {
         Waiting::new(&*self.shared, Receiving).await
     }
@@ -295,6 +298,10 @@ impl<T> Request<State<T>> for Sending<T> {
         state.room.line()
     }
 
+    fn name(&self) -> &'static str {
+        "room in a channel"
+    }
+
     fn want(&self) -> usize {
         1
     }
@@ -333,6 +340,10 @@ impl<T> Request<State<T>> for Receiving {
 
     fn line(state: &mut State<T>) -> &mut Line<usize, Outcome> {
         state.ready.line()
+    }
+
+    fn name(&self) -> &'static str {
+        "a channel"
     }
 
     fn want(&self) -> usize {

@@ -1,6 +1,7 @@
 //! `RUSTFLAGS="--cfg loom" cargo test --release --lib loom_` tries every interleaving of the real channels.
 //!
-//! A thread that waits for ever is a deadlock to loom: so each `*_blocking` that returns is a wake-up that was not lost.
+//! A thread that waits for ever is a deadlock to loom: so each `*_blocking` that returns is a wake-up that was not
+//! lost.
 
 use std::future::Future;
 use std::pin::pin;
@@ -11,8 +12,8 @@ use loom::thread;
 use super::super::error::{Closed, TryRecvError};
 use super::{channel, oneshot};
 
-/// Every interleaving in which no thread is interrupted more than so often: with two already, every pair of steps of two threads
-/// comes in both orders.
+/// Every interleaving in which no thread is interrupted more than so often: with two already, every pair of steps of
+/// two threads comes in both orders.
 fn model(body: impl Fn() + Sync + Send + 'static) {
     let mut model = loom::model::Builder::new();
     model.preemption_bound = Some(3);

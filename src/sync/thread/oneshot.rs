@@ -37,7 +37,8 @@ pub struct OneshotSender<T> {
 }
 
 impl<T> OneshotSender<T> {
-    /// Sends the value. Gives it back if nobody will receive it. That this succeeds does not say that it will be received.
+    /// Sends the value. Gives it back if nobody will receive it. That this succeeds does not say that it will be
+    /// received.
     pub fn send(self, value: T) -> Result<(), SendError<T>> {
         self.shared.act(|state| state.send(value))
     }
@@ -67,8 +68,8 @@ impl<T> fmt::Debug for OneshotSender<T> {
     }
 }
 
-/// Resolves to the value, or to [`Closed`] if the sender is dropped without one. It can be awaited by reference: dropping that
-/// wait loses nothing.
+/// Resolves to the value, or to [`Closed`] if the sender is dropped without one. It can be awaited by reference:
+/// dropping that wait loses nothing.
 #[must_use = "a receiver gives its value when it is awaited"]
 pub struct OneshotReceiver<T> {
     waiting: Waiting<Arc<Mutex<State<T>>>, Value>,

@@ -1,7 +1,7 @@
 //! `sync`, cancelled at random: no item, permit or wake-up is lost.
 //!
-//! Each round has a seed of its own, printed when the round fails. Tasks wait by their wakers alone, so a lost wake-up shows: some
-//! are cancelled in random turns, the others must come to their end.
+//! Each round has a seed of its own, printed when the round fails. Tasks wait by their wakers alone, so a lost wake-up
+//! shows: some are cancelled in random turns, the others must come to their end.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
