@@ -18,6 +18,7 @@ use super::line::Outgoing;
 use super::marks::Marks;
 use super::payload::{Kept, Payload, Piece};
 use super::wire::Wire;
+use crate::exception::guard;
 
 /// Owned bytes that are fewer than this are copied to the end of a buffer: cheaper than a slot of their own.
 const JOIN_BELOW: usize = 2 * 1024;
@@ -85,8 +86,10 @@ impl Outbox {
         if len == 0 || self.closed.get() || self.end_wanted.get() {
             return;
         }
-        self.queue.borrow_mut().put(payload, len);
+        let copied = self.queue.borrow_mut().put(payload, len);
         self.marks.add(len);
+        // Only now: a buffer may run foreign code when it is dropped.
+        drop(copied);
     }
 
     /// Lets the peer see the end after what is queued.
@@ -122,7 +125,8 @@ impl Outbox {
                     if self.discarded.get() {
                         return Ok(());
                     }
-                    self.queue.borrow_mut().give_back(piece, count);
+                    let sent = self.queue.borrow_mut().give_back(piece, count);
+                    guard("a buffer's destructor", || drop(sent));
                     if self.marks.take(count) {
                         told();
                     }
@@ -133,7 +137,11 @@ impl Outbox {
                     if self.discarded.get() {
                         return Ok(());
                     }
-                    self.queue.borrow_mut().give_all_back(pieces, count);
+                    let mut sent = self.queue.borrow_mut().give_all_back(pieces, count);
+                    for piece in sent.drain(..) {
+                        guard("a buffer's destructor", || drop(piece));
+                    }
+                    self.queue.borrow_mut().batch = sent;
                     if self.marks.take(count) {
                         told();
                     }
@@ -184,9 +192,11 @@ impl Outgoing for Outbox {
         self.closed.set(true);
         self.discarded.set(true);
         self.end_wanted.set(false);
-        let queue = self.queue.take();
-        drop(queue);
         self.marks.reset();
+        let queue = self.queue.take();
+        for piece in queue.pieces {
+            guard("a buffer's destructor", || drop(piece));
+        }
     }
 
     fn set_waker(&self, waker: &Waker) {
@@ -252,7 +262,8 @@ fn keep_spare(mut bytes: Vec<u8>) {
 }
 
 impl Queue {
-    fn put(&mut self, payload: impl Payload, len: usize) {
+    /// Gives back what was copied.
+    fn put<P: Payload>(&mut self, payload: P, len: usize) -> Option<P> {
         let is_kept = match payload.is_owned() {
             true => len >= JOIN_BELOW,
             false => len > JOINED_MAX,
@@ -263,7 +274,7 @@ impl Queue {
                 sent: 0,
                 joins: false,
             });
-            return;
+            return None;
         }
         let tail = match self.pieces.back_mut() {
             Some(Piece {
@@ -286,23 +297,31 @@ impl Queue {
             }
         };
         tail.extend_from_slice(payload.bytes());
+        Some(payload)
     }
 
-    /// A piece of which `count` more bytes were sent: what is left comes first again.
-    fn give_back(&mut self, mut piece: Piece, count: usize) {
+    /// A piece of which `count` more bytes were sent: what is left comes first again. Gives what was sent, to be dropped.
+    fn give_back(&mut self, mut piece: Piece, count: usize) -> Option<Piece> {
         piece.sent += count;
         if piece.left() > 0 {
             self.pieces.push_front(piece);
-            return;
+            return None;
         }
-        if let Kept::Vec(bytes) = piece.kept
-            && piece.joins
-        {
-            keep_spare(bytes);
+        match piece {
+            Piece {
+                kept: Kept::Vec(bytes),
+                joins: true,
+                ..
+            } => {
+                keep_spare(bytes);
+                None
+            }
+            piece => Some(piece),
         }
     }
 
-    fn give_all_back(&mut self, mut pieces: Vec<Piece>, mut count: usize) {
+    /// The same for several, in order.
+    fn give_all_back(&mut self, mut pieces: Vec<Piece>, mut count: usize) -> Vec<Piece> {
         let mut sent = 0;
         for piece in &pieces {
             if piece.left() > count {
@@ -317,10 +336,14 @@ impl Queue {
         if let Some(first) = self.pieces.front_mut() {
             first.sent += count;
         }
-        for piece in pieces.drain(..) {
-            let left = piece.left();
-            self.give_back(piece, left);
+        for piece in &mut pieces {
+            if let Kept::Vec(bytes) = &mut piece.kept
+                && piece.joins
+            {
+                keep_spare(std::mem::take(bytes));
+                piece.sent = 0;
+            }
         }
-        self.batch = pieces;
+        pieces
     }
 }

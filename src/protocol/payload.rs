@@ -9,7 +9,8 @@ use std::sync::Arc;
 use crate::io::{IoBuf, ManagedBuf};
 
 /// What `write` takes: lent bytes (`&[u8]`, `&str`, `&Vec<u8>`, ...), which are copied, or owned ones (`Vec<u8>`, `String`,
-/// `Box<[u8]>`, `Rc<[u8]>`, `Arc<[u8]>`, [`ManagedBuf`]), which are not copied unless they are few.
+/// `Box<[u8]>`, `Rc<[u8]>`, `Arc<[u8]>`, [`ManagedBuf`], and with the feature `bytes` its `Bytes` and `BytesMut`), which are not
+/// copied unless they are few.
 ///
 /// ```
 /// use windlass::protocol::Payload;
@@ -45,6 +46,14 @@ pub enum Kept {
     Rc(Rc<[u8]>),
     Arc(Arc<[u8]>),
     Managed(ManagedBuf),
+    /// Of a kind that a feature brings.
+    Foreign(Box<dyn Stays>),
+}
+
+/// Bytes that stay where they are, and as they are, until they are dropped.
+#[doc(hidden)]
+pub trait Stays: std::fmt::Debug {
+    fn bytes(&self) -> &[u8];
 }
 
 impl Kept {
@@ -55,6 +64,7 @@ impl Kept {
             Kept::Rc(bytes) => bytes,
             Kept::Arc(bytes) => bytes,
             Kept::Managed(bytes) => bytes,
+            Kept::Foreign(bytes) => bytes.bytes(),
         }
     }
 }
@@ -120,6 +130,25 @@ owned!(
     String => |text: String| Kept::Vec(text.into_bytes())
 );
 
+#[cfg(feature = "bytes")]
+mod with_bytes {
+    use bytes::{Bytes, BytesMut};
+
+    use super::{Kept, Payload, Stays, sealed};
+
+    impl Stays for Bytes {
+        fn bytes(&self) -> &[u8] {
+            self
+        }
+    }
+
+    lent!([] & Bytes, [] & BytesMut);
+    owned!(
+        Bytes => |bytes| Kept::Foreign(Box::new(bytes)),
+        BytesMut => |bytes: BytesMut| Kept::Foreign(Box::new(bytes.freeze()))
+    );
+}
+
 /// Kept bytes, of which some may have been sent.
 pub(super) struct Piece {
     pub(super) kept: Kept,
@@ -134,8 +163,8 @@ impl Piece {
     }
 }
 
-// SAFETY: every kind of kept bytes is on the heap or in the driver's pool, at the same place wherever the piece is; shared
-// ones are immutable.
+// SAFETY: every kind of kept bytes is on the heap, in the driver's pool, static, or with the owner of a `Bytes`: at the same
+// place wherever the piece is, until it is dropped. Shared ones are immutable.
 unsafe impl IoBuf for Piece {
     fn as_ptr(&self) -> *const u8 {
         self.kept.bytes()[self.sent..].as_ptr()

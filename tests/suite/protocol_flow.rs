@@ -221,3 +221,53 @@ fn small_writes_of_a_turn_leave_together() {
         });
     });
 }
+
+/// A buffer whose destructor calls the transport that it was written to, and one whose destructor panics.
+#[cfg(feature = "bytes")]
+#[test]
+fn a_buffer_may_call_back_when_it_is_dropped() {
+    use bytes::Bytes;
+
+    struct Owner(Vec<u8>, std::sync::mpsc::Sender<usize>);
+
+    impl AsRef<[u8]> for Owner {
+        fn as_ref(&self) -> &[u8] {
+            &self.0
+        }
+    }
+
+    impl Drop for Owner {
+        fn drop(&mut self) {
+            SENDER.with_borrow(|transport| {
+                let transport = transport.as_ref().expect("set by the test");
+                transport.write("dropped");
+                let _ = self.1.send(transport.get_write_buffer_size());
+            });
+            assert!(self.0.len() < 10_000, "on purpose");
+        }
+    }
+
+    thread_local! {
+        static SENDER: std::cell::RefCell<Option<Transport>> = const { std::cell::RefCell::new(None) };
+    }
+
+    on_every_driver(|case| {
+        let event_loop = case.event_loop();
+        let told = crate::support::exceptions_of(&event_loop);
+        let run = event_loop.run_until_complete(async {
+            let (client, transport, _, _) = recorded(Recorder::quiet).await;
+            SENDER.set(Some(transport.clone()));
+            let (sender, receiver) = std::sync::mpsc::channel();
+            for len in [10, 5_000, 20_000] {
+                transport.write(Bytes::from_owner(Owner(vec![b'x'; len], sender.clone())));
+            }
+            let (result, got) = client.read_exact(vec![0; 25_010 + 3 * 7]).await;
+            result.unwrap();
+            assert_eq!(got.iter().filter(|byte| **byte == b'x').count(), 25_010);
+            assert_eq!(receiver.try_iter().count(), 3);
+            SENDER.take();
+        });
+        run.unwrap();
+        assert_eq!(told.borrow().len(), 1, "{:?}", told.borrow());
+    });
+}
