@@ -1,7 +1,6 @@
 //! What a task's output means: a value, or a failure.
 
 use std::any::Any;
-use std::convert::Infallible;
 use std::error::Error;
 use std::fmt;
 use std::panic::Location;
@@ -59,16 +58,8 @@ impl<T: 'static, E: Into<BoxError>> Outcome for Result<T, E> {
     }
 }
 
-impl Outcome for Infallible {
-    type Value = Infallible;
-
-    fn into_result(self) -> Result<Infallible, BoxError> {
-        match self {}
-    }
-}
-
 /// The type `!`, of blocks that loop for ever or panic, which stable Rust lets nobody name: so it is asked what a function
-/// that has it gives.
+/// that has it gives. `Infallible`, which becomes the same type one day, has no impl of its own.
 type Never = <fn() -> ! as never::Gives>::Output;
 
 mod never {
