@@ -332,3 +332,72 @@ fn udp_echo() {
         assert!(!refused.status.success() && String::from_utf8_lossy(&refused.stderr).contains("usage"));
     }
 }
+
+/// A page fetched by somebody else's client, through the proxy.
+#[test]
+fn proxy_for_curl() {
+    if Command::new("curl").arg("--version").output().is_err() {
+        return println!("-- SKIPPED: curl is not installed");
+    }
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("bind");
+    let target = listener.local_addr().expect("an address").to_string();
+    let page = "a page of some length\n".repeat(20_000);
+    let answer = format!(
+        "HTTP/1.1 200 OK\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{page}",
+        page.len()
+    );
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.expect("accept");
+            let mut head = BufReader::new(stream.try_clone().expect("a second handle")).lines();
+            while head.next().is_some_and(|line| !line.expect("a line").is_empty()) {}
+            // A client that has heard enough may be gone.
+            let _ = stream.write_all(answer.as_bytes());
+        }
+    });
+    for driver in drivers() {
+        let (_proxy, addr) = Server::start(example("proxy", driver).args(["127.0.0.1:0", &target]));
+        let mut curl = Command::new("curl");
+        curl.args([
+            "--silent",
+            "--fail",
+            "--max-time",
+            "30",
+            "--noproxy",
+            "*",
+            &format!("http://{addr}/"),
+        ]);
+        assert!(printed(&mut curl) == page, "curl got something else on {driver}");
+    }
+}
+
+/// Blocking the loop shows, and work on a thread does not. A machine that stalls by itself shows nothing: it gets a few
+/// chances to be quiet.
+#[test]
+fn stall() {
+    for driver in drivers() {
+        let mut seen = Vec::new();
+        let mut was_quiet = false;
+        let is_well = (0..5).any(|_| {
+            let table = printed(&mut example("stall", driver));
+            let worst = |name: &str| -> f64 {
+                let row = table.lines().find(|line| line.starts_with(name)).expect(name);
+                let times: Vec<&str> = row[name.len()..].split(" ms").collect();
+                times[2].trim().parse().expect("a number")
+            };
+            assert!(worst("150 ms of CPU inside a task") > 100.0, "on {driver}: {table}");
+            let (idle, off_loop) = (worst("loop idle"), worst("the same through spawn_blocking"));
+            was_quiet |= idle < 5.0;
+            seen.push((idle, off_loop));
+            off_loop < 10.0
+        });
+        if !is_well && !was_quiet {
+            println!("-- NOT SHOWN on {driver}: the machine stalls by itself, by {seen:?} ms");
+            continue;
+        }
+        assert!(
+            is_well,
+            "on {driver}: idle and with a thread, the worst were {seen:?} ms"
+        );
+    }
+}
