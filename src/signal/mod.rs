@@ -11,7 +11,7 @@
 //!   a loop's room: a watcher of the bell empties it, then takes the flags, counts, and wakes the listeners
 //! ```
 //!
-//! The room ([`Room`]) belongs to the listeners: the first makes it, the last takes it along, with its descriptors and its
+//! The room (`room.rs`) belongs to the listeners: the first makes it, the last takes it along, with its descriptors and its
 //! part of the handler.
 
 mod room;
