@@ -129,6 +129,10 @@ impl OwnedDescriptor {
     /// Gives the descriptor away, if nothing in its lanes would be lost.
     pub(crate) fn release(self) -> Result<Fd, (io::Error, OwnedDescriptor)> {
         let refuse = |socket, why: &str| Err((io::Error::new(io::ErrorKind::WouldBlock, why), socket));
+        if self.is_closed() {
+            let why = "the pipe is closed";
+            return Err((io::Error::new(io::ErrorKind::NotConnected, why), self));
+        }
         if self.fd() < 0 {
             let why = "a socket of the null driver has no descriptor to give";
             return Err((io::Error::new(io::ErrorKind::Unsupported, why), self));

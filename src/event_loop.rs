@@ -220,6 +220,7 @@ impl EventLoop {
     fn clean_up(&self) {
         // Inside of another loop there is nobody to run this one; who is dropped then tells the exception handler.
         let Ok(_entered) = self.core.enter_to_run() else { return };
+        self.core.tell_pending_tasks();
         self.core.cancel_for_cleanup();
         while self.core.cleanups.running.get() > 0 {
             if let Err(error) = self.turn_once(LoopCore::next_wait) {

@@ -101,7 +101,7 @@ impl Exception {
         }
     }
 
-    /// The error of whatever type, if it was none: that of a task which nobody joined, for instance.
+    /// The error of whatever type, if it was one: that of a task which nobody joined, for instance.
     pub fn error_ref(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match &self.cause {
             Cause::Panic(_) | Cause::Nothing => None,

@@ -307,7 +307,9 @@ impl LoopCore {
                     report(Exception::callback_panic(callback.location(), payload));
                 }
             }
-            Ready::Remote(call) => crate::exception::guard("a callback from another thread", call),
+            Ready::Remote(call) => crate::exception::guard("a callback from another thread", || {
+                crate::task::Locals::current().run(call);
+            }),
         }
     }
 
@@ -370,6 +372,11 @@ impl LoopCore {
                 true
             }
         }
+    }
+
+    /// Whether the current poll's budget is used up.
+    pub(crate) fn is_spent(&self) -> bool {
+        self.budget.get() == 0 && self.current_task.get().is_some()
     }
 
     // The end.

@@ -211,7 +211,8 @@ impl Builder {
         self
     }
 
-    /// Whether the loop measures [where its time goes](crate::metrics::Times); it does. For measuring what that costs.
+    /// Whether the loop measures [where its time goes](crate::metrics::Times); it does. For measuring what that costs: without
+    /// it those times, and how long a task of a [dump](crate::dump()) has waited, mean nothing.
     pub fn measure_time(mut self, on: bool) -> Builder {
         self.settings.measures_time = on;
         self

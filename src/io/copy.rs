@@ -159,7 +159,6 @@ async fn pour_and_count<R: AsyncRead, W: AsyncWrite>(
         {
             large = 0;
             match splice(&source, &sink, copied).await? {
-                Stop::End => return Ok(()),
                 Stop::Slack => {}
                 Stop::Unable => can_splice = false,
             }

@@ -52,9 +52,7 @@ impl fmt::Debug for KernelStream {
 
 /// Why splicing has stopped.
 pub(super) enum Stop {
-    /// The reader is at its end.
-    End,
-    /// Little comes at a time, or something has to be read first that is not in the kernel.
+    /// Little comes at a time, or nothing more, or something has to be read first that is not in the kernel.
     Slack,
     /// These streams, or this system, cannot.
     Unable,
@@ -116,7 +114,8 @@ async fn move_once(
         return Ok(Moved::Stop(Stop::Unable));
     };
     match load.duct().draw(source.fd) {
-        Ok(0) => return Ok(Moved::Stop(Stop::End)),
+        // The end; but Linux says so at an urgent byte too, with more behind it. An ordinary read knows.
+        Ok(0) => return Ok(Moved::Stop(Stop::Slack)),
         Ok(_) => {}
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(Moved::None),
         Err(error) if error.kind() == io::ErrorKind::InvalidInput => return Ok(Moved::Stop(Stop::Unable)),

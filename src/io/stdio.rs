@@ -181,7 +181,7 @@ const ERRORS: Which = Which(2, "standard error");
 
 impl Which {
     /// A closed stream is at its end, as in std.
-    async fn read<B: IoBufMut>(self, core: &LoopCore, buf: B) -> BufResult<usize, B> {
+    async fn read<B: IoBufMut>(self, core: &LoopCore, mut buf: B) -> BufResult<usize, B> {
         if buf.capacity() == 0 {
             return (Err(no_room()), buf);
         }
@@ -191,7 +191,10 @@ impl Which {
                 let (result, buf) = stream.read(buf).await;
                 (result.map_err(explain), buf)
             }
-            Ok(None) => (Ok(0), buf),
+            Ok(None) => {
+                buf.fill_from(&[]);
+                (Ok(0), buf)
+            }
             Err(error) => (Err(explain(error)), buf),
         }
     }

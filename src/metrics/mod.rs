@@ -185,6 +185,8 @@ impl Metrics {
                 turns: now.turns - then.turns,
                 ran: now.ran - then.ran,
                 stale_completions: now.stale_completions - then.stale_completions,
+                blocking: pool_since(now.blocking, then.blocking),
+                files: pool_since(now.files, then.files),
                 driver,
                 ..*now
             },
@@ -195,6 +197,14 @@ impl Metrics {
             },
             ops: self.ops.clone(),
         }
+    }
+}
+
+fn pool_since(now: PoolCounters, then: PoolCounters) -> PoolCounters {
+    PoolCounters {
+        started: now.started - then.started,
+        done: now.done - then.done,
+        ..now
     }
 }
 

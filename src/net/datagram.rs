@@ -115,7 +115,9 @@ pub(crate) async fn receive_managed(owned: &OwnedDescriptor, letters: &Letters) 
             }
         }
     }
-    let (result, bytes) = receive(owned, letters, Vec::with_capacity(HEAP_LEN), 0, false).await;
+    let (result, mut bytes) = receive(owned, letters, Vec::with_capacity(HEAP_LEN), 0, false).await;
+    // Whoever keeps many small ones keeps no more than they are.
+    bytes.shrink_to_fit();
     result.map(|(_, envelope)| (ManagedBuf::from_heap(bytes), envelope))
 }
 

@@ -78,6 +78,9 @@ impl TcpStream {
 
     /// Shuts down one or both directions. Shutting down the writing side waits for the write that is under way; the
     /// peer then sees the end of the stream.
+    ///
+    /// With [`AsyncWrite`](crate::io::AsyncWrite) in scope this is the one that is called: the trait's, which takes no
+    /// argument and ends the writing side, is `AsyncWrite::shutdown(&mut stream)`.
     pub async fn shutdown(&self, how: Shutdown) -> io::Result<()> {
         self.bytes.shutdown(how).await
     }

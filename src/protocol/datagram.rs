@@ -244,7 +244,14 @@ pub async fn connect_datagram_endpoint<P: DatagramProtocol + 'static>(
             SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
             SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
         };
-        let socket = UdpSocket::bind((any, 0)).await?;
+        let socket = match UdpSocket::bind((any, 0)).await {
+            Ok(socket) => socket,
+            // A machine without this family may have the other.
+            Err(error) => {
+                last = error;
+                continue;
+            }
+        };
         match socket.connect(peer).await {
             Ok(()) => return open(socket, factory()).await,
             Err(error) => last = error,
@@ -309,11 +316,16 @@ async fn send_all(line: &Endpoint, socket: &UdpSocket) -> io::Result<()> {
         })
         .await;
         let Some(letter) = next else { return Ok(()) };
-        let len = letter.bytes.len();
+        let len = weight(&letter.bytes);
         let (result, bytes) = match letter.to {
             Ok(Some(to)) => socket.send_to(letter.bytes, to).await,
             Ok(None) => socket.send(letter.bytes).await,
-            Err(error) => (Err(error), letter.bytes),
+            Err(error) => {
+                // Nothing was sent, so nothing has waited: a protocol that answers an error with the same must not keep
+                // everybody else from running.
+                yield_now().await;
+                (Err(error), letter.bytes)
+            }
         };
         line.outbox.give_back(bytes, len);
         if let Err(error) = result {
@@ -339,6 +351,11 @@ async fn receive_all(line: &Endpoint, socket: &UdpSocket) {
             Err(error) => line.call("error_received", |protocol| protocol.error_received(error)),
         };
     }
+}
+
+/// What a datagram counts for against the marks: an empty one takes memory too.
+fn weight(data: &[u8]) -> usize {
+    data.len().max(size_of::<Letter>())
 }
 
 /// Datagrams that wait to be sent, each with its address.
@@ -381,7 +398,7 @@ impl Post {
         let mut bytes = queue.spares.pop().unwrap_or_default();
         bytes.extend_from_slice(data);
         queue.letters.push_back(Letter { bytes, to });
-        self.marks.add(data.len());
+        self.marks.add(weight(data));
     }
 
     /// What is to be sent next; `Some(None)` if there will be nothing more.

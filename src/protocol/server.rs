@@ -319,8 +319,10 @@ async fn accept_all(inner: Rc<Inner>, ear: Ear, serve: Rc<Cell<Option<Box<Serve>
 }
 
 fn is_missing_family(error: &io::Error) -> bool {
-    matches!(
-        error.kind(),
-        io::ErrorKind::AddrNotAvailable | io::ErrorKind::Unsupported
-    )
+    // The kind of the OS's own code for it has no name.
+    crate::error::os_code(error) == Some(crate::sys::errno::NO_FAMILY)
+        || matches!(
+            error.kind(),
+            io::ErrorKind::AddrNotAvailable | io::ErrorKind::Unsupported
+        )
 }

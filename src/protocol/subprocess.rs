@@ -194,6 +194,8 @@ impl SubprocessTransport {
         if !self.line.about.is_closing.replace(true) {
             self.line.outbox.discard();
             self.kill();
+            // A pause ends, or the pipes would never.
+            self.line.is_reading.set(true);
             self.line.outbox.wake();
         }
     }
@@ -205,7 +207,7 @@ impl SubprocessTransport {
 
     /// Stops reading what the child writes; when the pipes are full it has to wait.
     pub fn pause_reading(&self) {
-        self.line.is_reading.set(false);
+        self.line.is_reading.set(self.is_closing());
     }
 
     /// Reads again.
@@ -373,6 +375,7 @@ async fn read_pipe<T>(line: &Supervised, fd: i32, pipe: Option<T>, bytes_of: fn(
         }
         line.note_delivery();
         match received {
+            Ok(_) if line.about.is_closing.get() => break Ok(ManagedBuf::from_heap(Vec::new())),
             Ok(bytes) if !bytes.is_empty() => {
                 line.call("pipe_data_received", |protocol| protocol.pipe_data_received(fd, &bytes));
             }

@@ -253,14 +253,16 @@ fn own<T: Clone>(value: Rc<T>) -> T {
 
 impl<T> Drop for Receiver<T> {
     fn drop(&mut self) {
-        self.shared.with(|state| {
+        // All at once: a value's destructor may be somebody who receives.
+        let gone: Vec<_> = self.shared.with(|state| {
             state.receivers -= 1;
             let read = self.at.saturating_sub(state.oldest()) as usize;
             for place in state.kept.range_mut(read..) {
                 place.unread -= 1;
             }
+            std::iter::from_fn(|| state.pop_read()).collect()
         });
-        while let Some(value) = self.shared.with(State::pop_read) {
+        for value in gone {
             // One bad destructor must not keep the others' values.
             guard("a value's destructor", || drop(value));
         }

@@ -8,7 +8,7 @@
 //! | [`Event`], [`Notify`], [`Condition`], [`Barrier`] | "it has happened", "look again", "look again, with a lock", "all are there" |
 //! | [`OnceCell`] | a value that is made once, by whoever needs it first |
 //! | [`oneshot`], [`broadcast`], [`watch`] | one value, once; every value to everybody; the latest value to everybody |
-//! | [`thread`] | channels between threads: the only ones here that are `Send` |
+//! | [`thread`] | channels between threads: the only ones here that threads can share |
 //!
 //! All but [`thread`] stay on their thread and use no atomics. All are **fair**: who came first is served first, and
 //! nobody slips in between a wake-up and the one who is woken. All are **cancel-safe**: dropping a future that waits,

@@ -156,8 +156,8 @@ impl<T, O: Order<T>> OrderedQueue<T, O> {
     /// Puts an item in, once there is room and everybody who asked before has had it. Gives the item back if the queue
     /// is closed.
     ///
-    /// If the future is dropped before it has returned, the item was not put, and is dropped with it. To keep it, wait
-    /// for room and [`try_put`](OrderedQueue::try_put), or put a clone.
+    /// If the future is dropped before it has returned, the item was not put, and is dropped with it. To keep it, put a
+    /// clone, or [`try_put`](OrderedQueue::try_put), which gives it back.
     pub async fn put(&self, item: T) -> Result<(), SendError<T>> {
         match acquire(&self.shared.room, 1, "room in a queue").await {
             // It may have been closed between the call and now.
@@ -313,7 +313,8 @@ impl<T, O: Order<T>> Shared<T, O> {
 
     fn done(&self, count: usize) {
         self.work.act(|work| {
-            work.unfinished -= count;
+            // Items may be told done before they were got.
+            work.unfinished = work.unfinished.saturating_sub(count);
             AllDone::settle(work);
         });
     }

@@ -16,6 +16,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll, Wake, Waker};
 
 use crate::exception::guard;
+use crate::loop_core::LoopCore;
 
 pub(super) struct Bundle<F> {
     /// The futures are pinned: this box is never moved out of, and each is dropped where it lies.
@@ -114,13 +115,16 @@ impl<F: Future> Bundle<F> {
         }
         self.register(cx);
         while let Some(number) = self.batch.pop_front() {
-            let Some(output) = self.poll_one(number) else {
-                continue;
-            };
-            return Poll::Ready(Some((number, output)));
+            if let Some(output) = self.poll_one(number) {
+                return Poll::Ready(Some((number, output)));
+            }
+            // Who comes now finds no budget, and would only ring its bell to come again: the rest waits for the next turn.
+            if LoopCore::try_current().is_some_and(LoopCore::is_spent) {
+                break;
+            }
         }
         // Who was woken while an earlier batch was finished, may have woken a task that no longer polls this.
-        if !self.board.notes().rung.is_empty() {
+        if !self.batch.is_empty() || !self.board.notes().rung.is_empty() {
             cx.waker().wake_by_ref();
         }
         super::waits_for(super::Reason::Named("several futures"));

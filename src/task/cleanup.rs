@@ -7,14 +7,14 @@
 use std::fmt;
 use std::future::{Future, poll_fn};
 use std::io;
-use std::panic::Location;
+use std::panic::{AssertUnwindSafe, Location, catch_unwind, resume_unwind};
 use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::time::Duration;
 
 use super::crew::Crew;
 use super::outcome::Outcome;
-use crate::exception::{Exception, report};
+use crate::exception::{Exception, guard, report};
 use crate::loop_core::LoopCore;
 use crate::time::timeout;
 
@@ -98,7 +98,15 @@ where
     /// Cleans up here and now, and gives the result. If this is dropped before it is done, the loop goes on with it.
     pub async fn run(mut self) -> F::Output {
         let output = poll_fn(|cx| match &mut self.cleanup {
-            Some(cleanup) => cleanup.as_mut().poll(cx),
+            Some(cleanup) => match catch_unwind(AssertUnwindSafe(|| cleanup.as_mut().poll(cx))) {
+                Ok(polled) => polled,
+                // It must not be polled again.
+                Err(payload) => {
+                    let gone = self.cleanup.take();
+                    guard("a cleanup's destructor", || drop(gone));
+                    resume_unwind(payload)
+                }
+            },
             None => unreachable!("it is there until it is done"),
         })
         .await;

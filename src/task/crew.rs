@@ -62,16 +62,21 @@ impl Crew {
     ) -> JoinHandle<F::Output> {
         // SAFETY: the future is `'static`: it borrows nothing that could end.
         let handle = unsafe { spawn_unchecked(core, future, name, location) };
-        let place = self.members.borrow_mut().insert(TaskRef::new(handle.raw()));
-        handle.raw().take_seat(Seat {
-            crew: self.clone(),
-            place,
-        });
+        self.adopt(handle.raw());
         if self.closed.get() {
             // It was made this moment, so it is not being polled.
             handle.raw().cancel_now(core);
         }
         handle
+    }
+
+    /// Takes in a task that sits nowhere.
+    pub(super) fn adopt(self: &Rc<Crew>, task: RawTask) {
+        let place = self.members.borrow_mut().insert(TaskRef::new(task));
+        task.take_seat(Seat {
+            crew: Some(self.clone()),
+            place,
+        });
     }
 
     /// How many members are not finished.
@@ -141,14 +146,15 @@ impl Crew {
     }
 
     /// Whether the end of `task` is awaited by this crew, or by somebody whom it awaits. Whoever waits for a task is the
-    /// crew in which it sits, and whoever waits for a crew is its owner, so there is one way up.
+    /// crew in which it sits, and whoever waits for a crew is its owner, so there is one way up. It takes as long as groups
+    /// are nested deep.
     fn waits_for(&self, task: RawTask) -> bool {
         let mut task = task;
         loop {
             let above = task.with_seat(|seat| match seat {
-                Some(seat) if std::ptr::eq(&*seat.crew, self) => Above::Myself,
-                Some(seat) => seat.crew.owner_task().map_or(Above::Nobody, Above::Task),
-                None => Above::Nobody,
+                Some(Seat { crew: Some(crew), .. }) if std::ptr::eq(&**crew, self) => Above::Myself,
+                Some(Seat { crew: Some(crew), .. }) => crew.owner_task().map_or(Above::Nobody, Above::Task),
+                Some(Seat { crew: None, .. }) | None => Above::Nobody,
             });
             match above {
                 Above::Myself => return true,
@@ -165,15 +171,17 @@ impl Crew {
         task
     }
 
-    /// A member is finished.
-    fn leave(&self, place: usize) {
+    /// A member is finished. Gives who waited for the crew, if it was the last.
+    #[must_use]
+    fn leave(&self, place: usize) -> Option<Owner> {
         let member = self.members.borrow_mut().try_remove(place);
         drop(member);
-        if self.len() == 0 {
-            let owner = self.owner.take();
-            self.ring();
-            drop(owner);
+        if self.len() > 0 {
+            return None;
         }
+        let owner = self.owner.take();
+        self.ring();
+        owner
     }
 }
 
@@ -185,18 +193,26 @@ enum Above {
 
 /// A member's place in its crew.
 pub(crate) struct Seat {
-    crew: Rc<Crew>,
+    /// `None` once it is vacant.
+    crew: Option<Rc<Crew>>,
     place: usize,
 }
 
 impl Seat {
     pub(super) fn cleans_up(&self) -> bool {
-        self.crew.cleans_up
+        self.crew.as_ref().is_some_and(|crew| crew.cleans_up)
+    }
+
+    /// The member is finished. Gives who waited for its crew, if that is empty now.
+    pub(super) fn vacate(mut self) -> Option<Owner> {
+        self.crew.take().and_then(|crew| crew.leave(self.place))
     }
 }
 
 impl Drop for Seat {
     fn drop(&mut self) {
-        self.crew.leave(self.place);
+        if let Some(crew) = self.crew.take() {
+            drop(crew.leave(self.place));
+        }
     }
 }

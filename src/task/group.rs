@@ -5,6 +5,7 @@
 //! next turn, so that no error is cut off that was about to be told. The wait is the crew's: when it is empty, every child
 //! has ended and has nothing in the kernel any more.
 
+use std::any::Any;
 use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::future::{Future, poll_fn};
@@ -17,7 +18,7 @@ use super::crew::Crew;
 use super::outcome::{Failure, GroupError, Outcome};
 use super::{Builder, JoinHandle};
 use crate::callback::CallbackCell;
-use crate::exception::guard;
+use crate::exception::{Exception, guard, report};
 use crate::loop_core::LoopCore;
 
 /// Runs `body`, which may start children in the group that it gets, and waits for all of them: asyncio's
@@ -66,7 +67,7 @@ where
     let state = &group.handle.state;
     // Dropped before the group, if this future is.
     let mut body = pin!(Some(body(&group)));
-    let (mut value, mut panic) = (None, None);
+    let (mut value, mut panic) = (None, BodyPanic(None));
     poll_fn(|cx| {
         if state.is_aborted.get() {
             guard("the destructor of a cancelled group's body", || body.set(None));
@@ -80,7 +81,7 @@ where
                 Ok(Poll::Ready(Ok(output))) => value = Some(output),
                 Ok(Poll::Ready(Err(error))) => state.fail(Failure::of_body(error)),
                 Err(payload) => {
-                    panic = Some(payload);
+                    panic.0 = Some(payload);
                     state.abort();
                 }
             }
@@ -90,7 +91,7 @@ where
     })
     .await;
     state.crew.close();
-    if let Some(payload) = panic {
+    if let Some(payload) = panic.0.take() {
         for failure in state.failures.take() {
             failure.report();
         }
@@ -103,6 +104,17 @@ where
         value => {
             guard("a result's destructor", || drop(value));
             Err(GroupError::new(failures))
+        }
+    }
+}
+
+/// What the body panicked with. If the group is dropped while its children end, nobody else tells of it.
+struct BodyPanic(Option<Box<dyn Any + Send>>);
+
+impl Drop for BodyPanic {
+    fn drop(&mut self) {
+        if let Some(payload) = self.0.take() {
+            report(Exception::panic("the body of a group that nobody awaited", payload));
         }
     }
 }

@@ -51,6 +51,8 @@ pub(crate) struct Header {
     cancel_requested: Cell<bool>,
     /// It ends because it failed, which its group knows, and not because it was cancelled.
     failed: Cell<bool>,
+    /// It helps with cleaning up, which the end of the loop waits for: it was spawned by who does that.
+    helps_to_clean_up: bool,
     /// Whether a join handle exists.
     joinable: Cell<bool>,
     /// Flights that this task left behind and that are still in the air.
@@ -217,6 +219,7 @@ pub(crate) unsafe fn spawn_unchecked<F: Future>(
                 place: Cell::new(0),
                 cancel_requested: Cell::new(false),
                 failed: Cell::new(false),
+                helps_to_clean_up: core.current_task().is_some_and(RawTask::cleans_up),
                 joinable: Cell::new(true),
                 orphans: Cell::new(0),
                 polled_at: Cell::new(None),
@@ -344,7 +347,7 @@ impl RawTask {
         &self.header().locals
     }
 
-    /// Gives a task that was just spawned its seat, which is dropped when the task is finished. Loop's thread.
+    /// Gives a task that has none its seat, which is dropped when the task is finished. Loop's thread.
     pub(super) fn take_seat(self, seat: Seat) {
         debug_assert!(!self.has_seat());
         match self.is_finished() {
@@ -353,13 +356,13 @@ impl RawTask {
         }
     }
 
-    fn has_seat(self) -> bool {
+    pub(super) fn has_seat(self) -> bool {
         self.with_seat(|seat| seat.is_some())
     }
 
     /// Whether it runs what was to be done after a cancel. Loop's thread.
     pub(crate) fn cleans_up(self) -> bool {
-        self.with_seat(|seat| seat.is_some_and(Seat::cleans_up))
+        self.header().helps_to_clean_up || self.with_seat(|seat| seat.is_some_and(Seat::cleans_up))
     }
 
     /// Shows the seat, if it has one. What looks at it runs no foreign code. Loop's thread.
@@ -536,6 +539,17 @@ impl Owner {
 
 impl Drop for Owner {
     fn drop(&mut self) {
+        // One after the other, and not each inside of the one before: groups may be nested as deep as memory lasts.
+        let mut seat = self.let_go();
+        while let Some(left) = seat {
+            seat = left.vacate().and_then(|owner| ManuallyDrop::new(owner).let_go());
+        }
+    }
+}
+
+impl Owner {
+    /// Gives up the hold, once; gives the seat of a task that is finished by this.
+    fn let_go(&mut self) -> Option<Seat> {
         let header = self.0.header();
         header.orphans.set(header.orphans.get() - 1);
         let (waker, seat) = match self.0.is_finished() {
@@ -547,11 +561,9 @@ impl Drop for Owner {
         if let Some(waker) = waker {
             guard("a waker", || waker.wake());
         }
-        drop(seat);
+        seat
     }
-}
 
-impl Owner {
     pub(super) fn task(&self) -> RawTask {
         self.0
     }

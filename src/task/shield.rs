@@ -167,8 +167,17 @@ impl<T> Drop for CancelOnDrop<T> {
         else {
             return;
         };
-        // A task that waits for it, and that is waited for by whoever drops this.
+        // Whoever drops this waits for it, unless it is the task itself.
         let crew = Crew::new();
+        if core.current_task() == Some(handle.raw()) {
+            return;
+        }
+        if !handle.raw().has_seat() {
+            crew.adopt(handle.raw());
+            crew.hand_over();
+            return;
+        }
+        // Somebody else waits for it already: a task that waits too.
         let watcher = async move {
             if let Err(error) = handle.await
                 && let Ok(payload) = error.try_into_panic()

@@ -194,7 +194,10 @@ impl<M: TryJoinTuple> Future for TryJoin<M> {
             }
         }
         match M::values(members) {
-            Some(values) => Poll::Ready(Ok(values)),
+            Some(values) => {
+                guard("a finished future's destructor", || place.set(None));
+                Poll::Ready(Ok(values))
+            }
             None => Poll::Pending,
         }
     }

@@ -181,7 +181,7 @@ fn the_end_is_always_seen() {
     });
 }
 
-fn send_urgent(peer: &StdStream, byte: u8) {
+pub(crate) fn send_urgent(peer: &StdStream, byte: u8) {
     // SAFETY: the kernel reads the one byte and keeps no pointer to it.
     let sent = unsafe { libc::send(peer.as_raw_fd(), (&raw const byte).cast(), 1, libc::MSG_OOB) };
     assert_eq!(sent, 1, "{}", std::io::Error::last_os_error());

@@ -24,6 +24,7 @@ mod choice;
 mod closing;
 mod connect;
 mod copying;
+mod corners;
 mod descriptors;
 mod duplex;
 mod edges;

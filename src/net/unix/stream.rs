@@ -81,7 +81,8 @@ impl Received {
 impl UnixStream {
     /// Connects to the listener at a path.
     ///
-    /// If that has a full backlog, this waits until there is room. Dropping the future ends the attempt.
+    /// If that has a full backlog, this waits until there is room on Linux; elsewhere it is refused. Dropping the future ends
+    /// the attempt.
     pub async fn connect(path: impl AsRef<Path>) -> io::Result<UnixStream> {
         let path = path.as_ref();
         let explain = |error| context(format_args!("connect to {}", shown(path)), error);
@@ -155,6 +156,9 @@ impl UnixStream {
 
     /// Shuts down one or both directions. Shutting down the writing side waits for the write that is under way; the
     /// peer then sees the end of the stream.
+    ///
+    /// With [`AsyncWrite`](crate::io::AsyncWrite) in scope this is the one that is called: the trait's, which takes no
+    /// argument and ends the writing side, is `AsyncWrite::shutdown(&mut stream)`.
     pub async fn shutdown(&self, how: Shutdown) -> io::Result<()> {
         self.bytes.shutdown(how).await
     }

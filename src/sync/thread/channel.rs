@@ -263,6 +263,7 @@ impl<T> Drop for Receiver<T> {
                 return VecDeque::new();
             }
             state.close();
+            state.ready.remove(usize::MAX);
             std::mem::take(&mut state.items)
         });
         drop(unread);

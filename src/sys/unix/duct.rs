@@ -65,7 +65,7 @@ impl Duct {
 
     /// Sends what is in the duct, and gives how much was taken. `WouldBlock` if nothing was.
     pub(crate) fn pour(&mut self, to: Fd) -> io::Result<usize> {
-        let count = without_sigpipe(|| splice(self.outlet.as_raw_fd(), to, self.held))?;
+        let count = without_sigpipe(self.held, || splice(self.outlet.as_raw_fd(), to, self.held))?;
         self.held -= count;
         Ok(count)
     }
@@ -107,8 +107,8 @@ fn splice(from: Fd, to: Fd, len: usize) -> io::Result<usize> {
     }
 }
 
-/// Holds SIGPIPE back around a call, and takes off the one that the call caused.
-fn without_sigpipe(call: impl FnOnce() -> io::Result<usize>) -> io::Result<usize> {
+/// Holds SIGPIPE back around a call that is to move `whole` bytes, and takes off the one that the call caused.
+fn without_sigpipe(whole: usize, call: impl FnOnce() -> io::Result<usize>) -> io::Result<usize> {
     // SAFETY: the sets are plain data, which the calls fill or read and keep no pointer to. The kernel sends the signal to
     // the thread that made the call, so it is pending for this one.
     unsafe {
@@ -124,8 +124,12 @@ fn without_sigpipe(call: impl FnOnce() -> io::Result<usize>) -> io::Result<usize
             libc::sigismember(&pending, libc::SIGPIPE) == 1
         };
         let result = call();
-        let is_broken = matches!(&result, Err(error) if error.kind() == io::ErrorKind::BrokenPipe);
-        if is_broken && !was_pending {
+        let may_have_come = match &result {
+            // The kernel sends piece by piece: a later one may have met the closed end, and then it tells of the earlier.
+            Ok(count) => *count < whole,
+            Err(error) => error.kind() == io::ErrorKind::BrokenPipe,
+        };
+        if may_have_come && !was_pending {
             let now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
             libc::sigtimedwait(&sigpipe, std::ptr::null_mut(), &now);
         }

@@ -70,6 +70,8 @@ pub(crate) struct Letter {
     name: libc::sockaddr_storage,
     /// Room for descriptors. Between a receive and the opening of its envelope it owns those that came.
     control: Vec<u64>,
+    /// How many bytes of it count. To be exact: macOS refuses descriptors with anything behind them.
+    control_len: usize,
     /// What is sent along, which stays open until then.
     enclosed: Enclosure,
     receives: bool,
@@ -86,6 +88,7 @@ impl Letter {
             // SAFETY: zeroes are an address of no family.
             name: unsafe { std::mem::MaybeUninit::zeroed().assume_init() },
             control: Vec::new(),
+            control_len: 0,
             enclosed: Vec::new(),
             receives: false,
         })
@@ -105,7 +108,10 @@ impl Letter {
 
     /// Puts descriptors in, which stay open until they are [taken out](Letter::take_enclosed).
     pub(crate) fn enclose(&mut self, descriptors: Enclosure) {
+        // From here on the numbers in there are not ones that have come.
+        self.receives = false;
         self.control.clear();
+        self.control_len = 0;
         self.enclosed = descriptors;
         if self.enclosed.is_empty() {
             return;
@@ -116,6 +122,7 @@ impl Letter {
         self.control.resize((space as usize).div_ceil(8), 0);
         self.message.0.msg_control = self.control.as_mut_ptr().cast();
         self.message.0.msg_controllen = space as _;
+        self.control_len = space as usize;
         let numbers: Vec<RawFd> = self.enclosed.iter().map(AsRawFd::as_raw_fd).collect();
         // SAFETY: the control buffer has `space` bytes, which hold one header and the numbers behind it.
         unsafe {
@@ -142,6 +149,7 @@ impl Letter {
             let space = unsafe { libc::CMSG_SPACE(bytes as u32) } as usize;
             self.control.resize(space.div_ceil(8), 0);
         }
+        self.control_len = size_of_val(&*self.control);
     }
 
     /// Ready to be sent, with these bytes. To be called where the letter stays.
@@ -173,7 +181,7 @@ impl Letter {
             true => std::ptr::null_mut(),
             false => self.control.as_mut_ptr().cast(),
         };
-        header.msg_controllen = size_of_val(&*self.control) as _;
+        header.msg_controllen = self.control_len as _;
         header.msg_flags = 0;
     }
 

@@ -203,7 +203,7 @@ macro_rules! show_descriptor {
         impl AsFd for $kind {
             /// # Panics
             ///
-            /// For a socket of the null driver, which is not a descriptor of the kernel's.
+            /// For a socket of the null driver, which is not a descriptor of the kernel's, and for a pipe that was closed.
             fn as_fd(&self) -> BorrowedFd<'_> {
                 borrow(self.as_raw_fd())
             }
@@ -224,7 +224,10 @@ show_descriptor!(
 
 /// Borrows an open descriptor for as long as the caller borrows its owner.
 pub(crate) fn borrow<'a>(fd: Fd) -> BorrowedFd<'a> {
-    assert!(fd >= 0, "a socket of the null driver has no descriptor");
+    assert!(
+        fd >= 0,
+        "it is closed, or a socket of the null driver: it has no descriptor"
+    );
     // SAFETY: the number is an open descriptor, and the caller ties the result to the borrow of its owner.
     unsafe { BorrowedFd::borrow_raw(fd) }
 }

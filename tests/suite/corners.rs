@@ -1,0 +1,459 @@
+//! Corners where several parts meet: what is cancelled by itself, nested very deep, ended twice, or told to nobody.
+
+use std::cell::{Cell, RefCell};
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::time::Duration;
+
+use windlass::metrics::metrics;
+use windlass::protocol::{DatagramProtocol, DatagramTransport, connect_datagram_endpoint, create_datagram_endpoint};
+use windlass::sync::{Queue, broadcast, thread};
+use windlass::task::{CancelOnDrop, TaskGroup, TaskLocal, group, join_all, on_cancel, yield_now};
+use windlass::time::{interval, sleep, timeout};
+
+use crate::support::{on_every_driver, turns};
+
+const SOON: Duration = Duration::from_secs(10);
+
+/// A task may take its own handle out of a register and drop it there.
+#[test]
+fn a_task_that_drops_its_own_cancel_on_drop_ends() {
+    on_every_driver(|case| {
+        let event_loop = case.event_loop();
+        let done = event_loop.run_until_complete(async {
+            let register: Rc<RefCell<Option<CancelOnDrop<()>>>> = Rc::default();
+            let task = windlass::spawn({
+                let register = register.clone();
+                async move {
+                    yield_now().await;
+                    let mine = register.take();
+                    drop(mine);
+                }
+            });
+            register.replace(Some(task.cancel_on_drop()));
+            turns(10).await;
+            assert_eq!(windlass::counters().tasks, 1, "{}", windlass::dump());
+        });
+        done.expect("the loop runs");
+    });
+}
+
+/// Whoever drops the handle of a task counts as unfinished until that has ended.
+#[test]
+fn who_drops_a_cancel_on_drop_waits_for_the_task() {
+    on_every_driver(|case| {
+        case.run(async {
+            let cleaned = Rc::new(Cell::new(false));
+            let inner = windlass::spawn({
+                let cleaned = cleaned.clone();
+                async move {
+                    let cleanup = async move {
+                        sleep(Duration::from_millis(5)).await;
+                        cleaned.set(true);
+                    };
+                    on_cancel(SOON, cleanup).during(std::future::pending::<()>()).await;
+                }
+            });
+            turns(2).await;
+            let inner = inner.cancel_on_drop();
+            let outer = windlass::spawn(async move { drop(inner) });
+            outer.await.expect("no panic");
+            assert!(cleaned.get(), "joined before the task it has cancelled had ended");
+        });
+    });
+}
+
+/// As deep as memory lasts, and not as deep as the stack does.
+#[test]
+fn groups_may_be_nested_very_deep() {
+    const DEPTH: usize = if cfg!(miri) { 20 } else { 3_000 };
+    fn nest(depth: usize) -> std::pin::Pin<Box<dyn Future<Output = ()>>> {
+        Box::pin(async move {
+            let group = TaskGroup::new();
+            if depth > 0 {
+                drop(group.spawn(nest(depth - 1)));
+            }
+            std::future::pending::<()>().await;
+        })
+    }
+    // A small stack, so that a few thousand are many.
+    on_every_driver(|case| {
+        let run = move || {
+            case.run(async {
+                let outermost = windlass::spawn(nest(DEPTH));
+                turns(DEPTH as u64 + 5).await;
+                outermost.cancel();
+                assert!(outermost.await.expect_err("it was cancelled").is_cancelled());
+                assert_eq!(windlass::counters().tasks, 1);
+            });
+        };
+        let builder = std::thread::Builder::new().stack_size(512 * 1024);
+        builder.spawn(run).expect("a thread").join().expect("no overflow");
+    });
+}
+
+/// The end of the loop waits for a cleanup, and for those whom the cleanup has asked to help.
+#[test]
+fn a_cleanup_may_have_helpers_when_the_loop_ends() {
+    on_every_driver(|case| {
+        let told = Rc::new(Cell::new(0));
+        let event_loop = case.event_loop();
+        let task = event_loop.spawn({
+            let told = told.clone();
+            async move {
+                let cleanup = async move {
+                    let helped = group(async |group| {
+                        for _ in 0..3 {
+                            let told = told.clone();
+                            group.spawn(async move {
+                                sleep(Duration::from_millis(5)).await;
+                                told.set(told.get() + 1);
+                            });
+                        }
+                    });
+                    helped.await.expect("nobody fails");
+                };
+                on_cancel(SOON, cleanup).during(std::future::pending::<()>()).await;
+            }
+        });
+        event_loop.run_until_complete(turns(3)).expect("the loop runs");
+        task.cancel();
+        // The cleanup and its helpers are under way when the loop ends.
+        event_loop.run_until_complete(turns(4)).expect("the loop runs");
+        drop(event_loop);
+        assert_eq!(told.get(), 3);
+    });
+}
+
+/// A cleanup that panics is over.
+#[test]
+fn a_cleanup_that_panicked_is_not_polled_again() {
+    on_every_driver(|case| {
+        let event_loop = case.event_loop();
+        let told = Rc::new(RefCell::new(Vec::new()));
+        event_loop.set_exception_handler({
+            let told = told.clone();
+            move |exception| told.borrow_mut().push(exception.to_string())
+        });
+        let joined = event_loop.run_until_complete(async {
+            let cleaning = windlass::spawn(async {
+                let cleanup = on_cancel(SOON, async {
+                    yield_now().await;
+                    panic!("on purpose");
+                });
+                cleanup.run().await
+            });
+            let joined = cleaning.await;
+            turns(5).await;
+            joined.expect_err("it panicked").is_panic()
+        });
+        assert!(joined.expect("the loop runs"));
+        drop(event_loop);
+        assert_eq!(told.take(), [""; 0], "who joined it was told");
+    });
+}
+
+/// The body's panic is told, though nobody waits for the group any more.
+#[test]
+fn the_panic_of_a_body_whose_group_is_dropped_is_told() {
+    on_every_driver(|case| {
+        let event_loop = case.event_loop();
+        let told = Rc::new(RefCell::new(Vec::new()));
+        event_loop.set_exception_handler({
+            let told = told.clone();
+            move |exception| told.borrow_mut().push(exception.to_string())
+        });
+        let result = event_loop.run_until_complete(async {
+            let slow_to_end = group(async |group| {
+                group.spawn(async {
+                    let cleanup = sleep(Duration::from_millis(200));
+                    on_cancel(SOON, cleanup).during(std::future::pending::<()>()).await;
+                });
+                turns(3).await;
+                if group.len() > 0 {
+                    panic!("in the body");
+                }
+            });
+            timeout(Duration::from_millis(20), slow_to_end).await.is_err()
+        });
+        assert!(result.expect("the loop runs"), "the child takes longer to end");
+        drop(event_loop);
+        let told = told.take();
+        assert!(told.iter().any(|line| line.contains("in the body")), "{told:?}");
+    });
+}
+
+/// Debug mode lists what is left also where something is to be cleaned up.
+#[test]
+fn what_is_left_is_listed_beside_cleanups() {
+    on_every_driver(|case| {
+        let builder = case.builder().debug(true).slow_callback_duration(SOON);
+        let event_loop = builder.build().expect("a loop");
+        let told = Rc::new(RefCell::new(String::new()));
+        event_loop.set_exception_handler({
+            let told = told.clone();
+            move |exception| *told.borrow_mut() += &exception.to_string()
+        });
+        let left = [
+            event_loop.spawn(async {
+                on_cancel(SOON, async {}).during(std::future::pending::<()>()).await;
+            }),
+            event_loop.spawn(std::future::pending()),
+        ];
+        event_loop.run_until_complete(turns(2)).expect("the loop runs");
+        drop(event_loop);
+        assert!(told.borrow().contains("2 tasks"), "{}", told.borrow());
+        drop(left);
+    });
+}
+
+/// When the budget of a poll is used up, the others are left for the next turn, and not polled in vain.
+#[test]
+fn a_bundle_does_not_poll_beyond_the_budget() {
+    struct Counted<F>(F, Rc<Cell<usize>>);
+    impl<F: Future + Unpin> Future for Counted<F> {
+        type Output = F::Output;
+        fn poll(mut self: std::pin::Pin<&mut Self>, cx: &mut std::task::Context<'_>) -> std::task::Poll<F::Output> {
+            self.1.set(self.1.get() + 1);
+            std::pin::Pin::new(&mut self.0).poll(cx)
+        }
+    }
+    on_every_driver(|case| {
+        case.run(async {
+            let count = if cfg!(miri) { 300 } else { 4_000 };
+            let polls = Rc::new(Cell::new(0));
+            let ticks = (0..count).map(|_| {
+                let mut every = interval(Duration::from_nanos(1));
+                let tick = Box::pin(async move { every.tick().await });
+                Counted(tick, polls.clone())
+            });
+            let ticks: Vec<_> = ticks.collect();
+            sleep(Duration::from_millis(1)).await;
+            assert_eq!(join_all(ticks).await.len(), count);
+            assert!(polls.get() < 3 * count, "{} polls of {count} futures", polls.get());
+        });
+    });
+}
+
+#[test]
+fn items_told_done_before_they_were_got_do_not_count_twice() {
+    on_every_driver(|case| {
+        case.run(async {
+            let queue = Queue::unbounded();
+            for item in 0..3 {
+                queue.put(item).await.expect("open");
+            }
+            queue.task_done();
+            queue.task_done();
+            assert_eq!(queue.close_now(), 3);
+            timeout(SOON, queue.join()).await.expect("nothing is left to do");
+            assert_eq!(queue.unfinished(), 0);
+        });
+    });
+}
+
+/// The destructor of a value may be somebody who receives.
+#[test]
+fn a_value_may_receive_while_it_is_dropped() {
+    #[derive(Clone)]
+    struct Value(u32, Option<Rc<dyn Fn()>>);
+    impl Drop for Value {
+        fn drop(&mut self) {
+            if let Some(at_end) = self.1.take() {
+                at_end();
+            }
+        }
+    }
+    on_every_driver(|case| {
+        case.run(async {
+            let (sender, mut first) = broadcast::channel::<Value>(8);
+            let second = Rc::new(RefCell::new(sender.subscribe()));
+            let seen = Rc::new(RefCell::new(Vec::new()));
+            let receive: Rc<dyn Fn()> = Rc::new({
+                let (second, seen) = (Rc::downgrade(&second), seen.clone());
+                move || {
+                    let Some(second) = second.upgrade() else { return };
+                    let Ok(mut second) = second.try_borrow_mut() else {
+                        return;
+                    };
+                    let got = second.try_recv();
+                    if let Ok(value) = got {
+                        seen.borrow_mut().push(value.0);
+                    }
+                }
+            });
+            for number in 0..4 {
+                let at_end = (number == 0).then(|| receive.clone());
+                let _ = sender.send(Value(number, at_end));
+            }
+            // The second has read two; the first none, and goes.
+            for number in 0..2 {
+                let mut value = second.borrow_mut().try_recv().ok().expect("it is there");
+                assert_eq!(value.0, number);
+                value.1 = None;
+            }
+            let _ = &mut first;
+            drop(first);
+            while let Ok(value) = { second.borrow_mut().try_recv() } {
+                seen.borrow_mut().push(value.0);
+            }
+            assert_eq!(*seen.borrow(), [2, 3], "each once, in order");
+        });
+    });
+}
+
+#[test]
+fn a_channel_that_nobody_receives_from_is_empty() {
+    let (sender, receiver) = thread::channel(4);
+    sender.try_send(1).expect("room");
+    sender.try_send(2).expect("room");
+    drop(receiver);
+    assert_eq!((sender.len(), sender.is_empty()), (0, true));
+}
+
+/// As in asyncio, each callback has a context of its own.
+#[test]
+fn what_a_remote_callback_sets_stays_with_it() {
+    static NUMBER: TaskLocal<u32> = TaskLocal::new();
+    on_every_driver(|case| {
+        let event_loop = case.event_loop();
+        let seen = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
+        for number in 0..3 {
+            let (seen, handle) = (seen.clone(), event_loop.handle());
+            let call = move || {
+                seen.lock().unwrap().push(NUMBER.try_get());
+                NUMBER.set(number);
+            };
+            handle.call_soon_threadsafe(call).expect("it is open");
+        }
+        event_loop.run_until_complete(turns(3)).expect("the loop runs");
+        assert_eq!(*seen.lock().unwrap(), [None, None, None]);
+        assert_eq!(NUMBER.try_get(), None, "nor does it stay with the thread");
+    });
+}
+
+#[test]
+fn what_pools_have_done_is_told_since_the_last_time() {
+    on_every_driver(|case| {
+        case.run(async {
+            windlass::spawn_blocking(|| ()).await.expect("no panic");
+            let before = metrics();
+            assert_eq!(before.counters.blocking.done, 1);
+            assert_eq!(metrics().since(&before).counters.blocking.done, 0);
+            windlass::spawn_blocking(|| ()).await.expect("no panic");
+            assert_eq!(metrics().since(&before).counters.blocking.done, 1);
+        });
+    });
+}
+
+/// At an urgent byte the kernel's own copying looks as if the stream had ended.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_copy_goes_on_behind_an_urgent_byte() {
+    use crate::edges::{send_urgent, with_std_peer};
+    use std::io::Write;
+    crate::support::on_every_kernel_driver(|case| {
+        case.run(async {
+            let (mut source, mut from) = with_std_peer();
+            let (mut sink, mut to) = with_std_peer();
+            let sent = std::thread::spawn(move || {
+                from.write_all(&vec![1; 1 << 20]).expect("write");
+                send_urgent(&from, 0xff);
+                from.write_all(&[2; 40]).expect("write");
+            });
+            let heard = std::thread::spawn(move || {
+                let mut bytes = Vec::new();
+                std::io::Read::read_to_end(&mut to, &mut bytes).expect("read");
+                bytes
+            });
+            let copied = windlass::io::copy(&mut source, &mut sink).await.expect("copy");
+            drop((source, sink));
+            sent.join().expect("no panic");
+            let heard = heard.join().expect("no panic");
+            assert_eq!((copied, heard.len()), ((1 << 20) + 40, (1 << 20) + 40));
+            assert!(heard.ends_with(&[2; 40]));
+        });
+    });
+}
+
+/// Closing ends a pause.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_paused_subprocess_ends_when_it_is_closed() {
+    use windlass::process::Command;
+    use windlass::protocol::{SubprocessProtocol, SubprocessTransport, subprocess_exec};
+    struct Paused(windlass::Promise<()>);
+    impl SubprocessProtocol for Paused {
+        fn connection_made(&mut self, transport: SubprocessTransport) {
+            transport.pause_reading();
+        }
+        fn connection_lost(&mut self, _error: Option<std::io::Error>) {
+            let _ = self.0.resolve(());
+        }
+    }
+    crate::support::on_every_kernel_driver(|case| {
+        case.run(async {
+            let (done, is_done) = windlass::promise();
+            let mut command = Command::new("sh");
+            command.args(["-c", "echo something; sleep 60"]);
+            let (transport, _protocol) = subprocess_exec(|| Paused(done), &mut command).await.expect("it starts");
+            sleep(Duration::from_millis(20)).await;
+            transport.close();
+            transport.pause_reading();
+            timeout(SOON, is_done).await.expect("it ends").expect("it is told");
+        });
+    });
+}
+
+/// Answering every error with the same mistake keeps nobody else from running.
+#[test]
+fn an_endpoint_that_never_learns_starves_nobody() {
+    struct Stubborn(Option<DatagramTransport>, Rc<Cell<usize>>);
+    impl DatagramProtocol for Stubborn {
+        fn connection_made(&mut self, transport: DatagramTransport) {
+            transport.send("to nobody");
+            self.0 = Some(transport);
+        }
+        fn error_received(&mut self, _error: std::io::Error) {
+            self.1.set(self.1.get() + 1);
+            // Not connected: an error each time.
+            self.0.as_ref().expect("made").send("to nobody");
+        }
+    }
+    on_every_driver(|case| {
+        case.run(async {
+            let errors = Rc::new(Cell::new(0));
+            let factory = || Stubborn(None, errors.clone());
+            let (transport, _protocol) = create_datagram_endpoint(factory, "127.0.0.1:0").await.expect("bind");
+            turns(50).await;
+            assert!(errors.get() > 1, "it is told each time");
+            transport.abort();
+        });
+    });
+}
+
+/// An empty datagram takes memory too.
+#[test]
+fn empty_datagrams_count_against_the_mark() {
+    #[derive(Default)]
+    struct Flow(Rc<Cell<usize>>);
+    impl DatagramProtocol for Flow {
+        fn pause_writing(&mut self) {
+            self.0.set(self.0.get() + 1);
+        }
+    }
+    on_every_driver(|case| {
+        case.run(async {
+            let pauses = Rc::new(Cell::new(0));
+            let peer: SocketAddr = "127.0.0.1:9".parse().expect("an address");
+            let factory = || Flow(pauses.clone());
+            let (transport, _protocol) = connect_datagram_endpoint(factory, peer).await.expect("connect");
+            for _ in 0..10_000 {
+                transport.send("");
+            }
+            turns(3).await;
+            assert_eq!(pauses.get(), 1);
+            transport.abort();
+        });
+    });
+}
