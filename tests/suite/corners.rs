@@ -170,7 +170,7 @@ fn the_panic_of_a_body_whose_group_is_dropped_is_told() {
                     on_cancel(SOON, cleanup).during(std::future::pending::<()>()).await;
                 });
                 turns(3).await;
-                if group.len() > 0 {
+                if !group.is_empty() {
                     panic!("in the body");
                 }
             });
@@ -288,7 +288,9 @@ fn a_value_may_receive_while_it_is_dropped() {
             }
             // The second has read two; the first none, and goes.
             for number in 0..2 {
-                let mut value = second.borrow_mut().try_recv().ok().expect("it is there");
+                let Ok(mut value) = ({ second.borrow_mut().try_recv() }) else {
+                    panic!("it is there");
+                };
                 assert_eq!(value.0, number);
                 value.1 = None;
             }
