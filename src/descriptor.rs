@@ -189,6 +189,30 @@ impl fmt::Debug for OwnedDescriptor {
 }
 
 /// Why a socket could not be turned into std's, with the socket.
+///
+/// ```
+/// use std::{future::{poll_fn, Future}, pin::pin, task::Poll};
+/// use windlass::net::{TcpListener, TcpStream};
+/// windlass::run(async {
+///     let listener = TcpListener::bind("127.0.0.1:0").await?;
+///     let stream = TcpStream::connect(listener.local_addr()?).await?;
+///     let (peer, _) = listener.accept().await?;
+///     peer.write_all("unread").await.0?;
+///     {
+///         // A read that is begun and given up: what it receives is kept for the next.
+///         let mut read = pin!(stream.read(vec![0; 16]));
+///         poll_fn(|cx| Poll::Ready(read.as_mut().poll(cx).is_ready())).await;
+///     }
+///     windlass::time::sleep(std::time::Duration::from_millis(20)).await;
+///     if let Err(refused) = stream.into_std() {
+///         println!("{}", refused.error());
+///         let stream = refused.into_inner();
+///         assert_eq!(&*stream.read_managed().await?, b"unread");
+///     }
+///     Ok::<(), std::io::Error>(())
+/// })??;
+/// # Ok::<(), std::io::Error>(())
+/// ```
 #[derive(Debug)]
 pub struct IntoStdError<S> {
     pub(crate) inner: S,

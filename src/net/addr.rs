@@ -11,6 +11,18 @@ use crate::error::context;
 ///
 /// Literal addresses cost nothing. A name is looked up by the system's resolver on a thread of its own, so that the loop
 /// goes on meanwhile.
+///
+/// ```
+/// use windlass::net::{ToSocketAddrs, lookup_host};
+/// async fn first(name: impl ToSocketAddrs) -> std::io::Result<std::net::SocketAddr> {
+///     Ok(lookup_host(name).await?[0])
+/// }
+/// windlass::run(async {
+///     assert_eq!(first("127.0.0.1:80").await?, first(("127.0.0.1", 80)).await?);
+///     Ok::<(), std::io::Error>(())
+/// })??;
+/// # Ok::<(), std::io::Error>(())
+/// ```
 pub trait ToSocketAddrs: sealed::Sealed {
     #[doc(hidden)]
     fn resolve(&self) -> impl Future<Output = io::Result<Vec<SocketAddr>>>;

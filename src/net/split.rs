@@ -49,7 +49,21 @@ impl<S> Clone for ReadHalf<'_, S> {
 
 impl<S> Copy for ReadHalf<'_, S> {}
 
-/// The writing half of a borrowed stream: see [`TcpStream::split`], and [`ReadHalf`] for an example.
+/// The writing half of a borrowed stream: see [`TcpStream::split`].
+///
+/// ```
+/// use windlass::net::UnixStream;
+/// windlass::run(async {
+///     let (one, other) = UnixStream::pair()?;
+///     let (_, writer) = one.split();
+///     writer.write_all("that was all").await.0?;
+///     writer.shutdown().await?;
+///     assert_eq!(&*other.read_managed().await?, b"that was all");
+///     assert!(other.read_managed().await?.is_empty());
+///     Ok::<(), std::io::Error>(())
+/// })??;
+/// # Ok::<(), std::io::Error>(())
+/// ```
 #[derive(Debug)]
 pub struct WriteHalf<'a, S = TcpStream>(pub(super) &'a S);
 
@@ -96,9 +110,23 @@ pub struct OwnedReadHalf<S = TcpStream> {
     pub(super) stream: Rc<S>,
 }
 
-/// The writing half of a stream, for a task of its own: see [`TcpStream::into_split`], and [`OwnedReadHalf`] for an example.
+/// The writing half of a stream, for a task of its own: see [`TcpStream::into_split`].
 ///
 /// Dropping it ends the writing direction: the peer sees the end of the stream.
+///
+/// ```
+/// use windlass::net::UnixStream;
+/// windlass::run(async {
+///     let (one, other) = UnixStream::pair()?;
+///     let (reader, writer) = one.into_split();
+///     drop(writer);
+///     assert!(other.read_managed().await?.is_empty());
+///     other.write_all("still heard").await.0?;
+///     assert_eq!(&*reader.read_managed().await?, b"still heard");
+///     Ok::<(), std::io::Error>(())
+/// })??;
+/// # Ok::<(), std::io::Error>(())
+/// ```
 #[allow(private_bounds, reason = "which streams have halves is ours to say")]
 pub struct OwnedWriteHalf<S: Connection = TcpStream> {
     /// Empty only while two halves are being reunited.
@@ -170,6 +198,17 @@ impl<S: Connection + fmt::Debug> fmt::Debug for OwnedWriteHalf<S> {
 }
 
 /// The halves that were to be reunited belong to different streams.
+///
+/// ```
+/// use windlass::net::{ReuniteError, UnixStream};
+/// windlass::run(async {
+///     let (one, other) = UnixStream::pair()?;
+///     let ((reader, _), (_, writer)) = (one.into_split(), other.into_split());
+///     let ReuniteError(_reader, _writer) = reader.reunite(writer).unwrap_err();
+///     Ok::<(), std::io::Error>(())
+/// })??;
+/// # Ok::<(), std::io::Error>(())
+/// ```
 #[allow(private_bounds, reason = "which streams have halves is ours to say")]
 pub struct ReuniteError<S: Connection = TcpStream>(pub OwnedReadHalf<S>, pub OwnedWriteHalf<S>);
 

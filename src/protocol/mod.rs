@@ -124,6 +124,25 @@ use wire::Wire;
 /// What happens on one connection. Every method has a default that does nothing.
 ///
 /// See [the module](self) for what can be relied on.
+///
+/// ```
+/// use windlass::protocol::{Protocol, Transport, create_server};
+/// /// Says the time of day to everybody who comes.
+/// struct Daytime;
+/// impl Protocol for Daytime {
+///     fn connection_made(&mut self, transport: Transport) {
+///         transport.write(format!("{:?}\n", std::time::SystemTime::now()));
+///         transport.close();
+///     }
+/// }
+/// windlass::run(async {
+///     let server = create_server(|| Daytime, "127.0.0.1:0").await?;
+///     let client = windlass::net::TcpStream::connect(server.local_addr()?).await?;
+///     assert!(!client.read_managed().await?.is_empty());
+///     Ok::<(), std::io::Error>(())
+/// })??;
+/// # Ok::<(), std::io::Error>(())
+/// ```
 pub trait Protocol {
     /// There is a connection, and this is the way to it. Comes first, once.
     fn connection_made(&mut self, transport: Transport) {
@@ -294,7 +313,7 @@ fn serve_with<P: Protocol + 'static>(mut factory: impl FnMut() -> P + 'static) -
     })
 }
 
-/// A connection that can be given to a protocol: a [`TcpStream`] or a [`UnixStream`].
+/// A connection that can be given to a protocol: a [`TcpStream`] or a [`UnixStream`]. See [`attach`] for an example.
 #[allow(private_bounds, reason = "which streams there are is ours to say")]
 pub trait Attachable: IntoWire {}
 
