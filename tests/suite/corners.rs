@@ -266,7 +266,7 @@ fn a_value_may_receive_while_it_is_dropped() {
     }
     on_every_driver(|case| {
         case.run(async {
-            let (sender, mut first) = broadcast::channel::<Value>(8);
+            let (sender, first) = broadcast::channel::<Value>(8);
             let second = Rc::new(RefCell::new(sender.subscribe()));
             let seen = Rc::new(RefCell::new(Vec::new()));
             let receive: Rc<dyn Fn()> = Rc::new({
@@ -294,7 +294,6 @@ fn a_value_may_receive_while_it_is_dropped() {
                 assert_eq!(value.0, number);
                 value.1 = None;
             }
-            let _ = &mut first;
             drop(first);
             while let Ok(value) = { second.borrow_mut().try_recv() } {
                 seen.borrow_mut().push(value.0);
