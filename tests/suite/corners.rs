@@ -465,3 +465,24 @@ fn empty_datagrams_count_against_the_mark() {
         });
     });
 }
+
+/// What cannot be sent says where it was to go, also when nobody is there any more.
+#[test]
+fn a_datagram_to_who_is_gone_names_the_path() {
+    use windlass::net::UnixDatagram;
+    crate::support::on_every_kernel_driver(|case| {
+        case.run(async {
+            let folder = crate::support::Folder::new();
+            let path = folder.path().join("gone");
+            let receiver = UnixDatagram::bind(&path).expect("bind");
+            let sender = UnixDatagram::unbound().expect("a socket");
+            sender.connect(&path).await.expect("connect");
+            sender.send("heard").await.0.expect("send");
+            drop(receiver);
+            let error = sender.send("not heard").await.0.expect_err("nobody is there");
+            assert_eq!(error.kind(), std::io::ErrorKind::ConnectionRefused, "{error}");
+            assert!(error.to_string().contains(&*path.to_string_lossy()), "{error}");
+            assert!(windlass::os_code(&error).is_some());
+        });
+    });
+}

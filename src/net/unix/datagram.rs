@@ -1,5 +1,6 @@
 //! Datagrams within the machine. Unlike UDP's they do not get lost: a send waits until there is room.
 
+use std::cell::RefCell;
 use std::fmt;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -33,6 +34,8 @@ use crate::sys::{self, Envelope, MOST_DESCRIPTORS, Name};
 pub struct UnixDatagram {
     socket: OwnedDescriptor,
     letters: Letters,
+    /// Whom it was connected to, for messages: when that is gone, the kernel has forgotten it.
+    peer: RefCell<Option<String>>,
 }
 
 impl UnixDatagram {
@@ -82,14 +85,14 @@ impl UnixDatagram {
         let path = path.as_ref();
         let explain = |error| context(format_args!("connect to {}", shown(path)), error);
         let name = Name::from_path(path).map_err(explain)?;
-        self.socket.connect(name).await.map_err(explain)
+        self.connect_to(name).await.map_err(explain)
     }
 
     /// The same, with one of std's addresses.
     pub async fn connect_addr(&self, addr: &SocketAddr) -> io::Result<()> {
         let explain = |error| context(format_args!("connect to {addr:?}"), error);
         let name = Name::from_unix(addr).map_err(explain)?;
-        self.socket.connect(name).await.map_err(explain)
+        self.connect_to(name).await.map_err(explain)
     }
 
     /// Sends a datagram to the socket at a path, and gives its length.
@@ -119,7 +122,8 @@ impl UnixDatagram {
 
     /// Sends a datagram to who the socket is connected to, and gives its length.
     pub async fn send<B: IoBuf>(&self, buf: B) -> BufResult<usize, B> {
-        send_with_patience(&self.socket, &self.letters, buf, None, Vec::new()).await
+        let (result, buf) = send_with_patience(&self.socket, &self.letters, buf, None, Vec::new()).await;
+        (result.map_err(|error| self.with_peer(error)), buf)
     }
 
     /// Sends a datagram to who the socket is connected to, and passes descriptors along. They are closed here whether they
@@ -128,7 +132,8 @@ impl UnixDatagram {
         if fds.len() > MOST_DESCRIPTORS {
             return (Err(too_many(fds.len())), buf);
         }
-        send_with_patience(&self.socket, &self.letters, buf, None, fds).await
+        let (result, buf) = send_with_patience(&self.socket, &self.letters, buf, None, fds).await;
+        (result.map_err(|error| self.with_peer(error)), buf)
     }
 
     /// Receives a datagram into `buf`, from its start and up to its capacity, and gives its length and who sent it.
@@ -204,6 +209,22 @@ impl UnixDatagram {
         UnixDatagram {
             socket,
             letters: Letters::default(),
+            peer: RefCell::default(),
+        }
+    }
+
+    async fn connect_to(&self, name: Name) -> io::Result<()> {
+        let shown = name.to_string();
+        self.socket.connect(name).await?;
+        self.peer.replace(Some(shown));
+        Ok(())
+    }
+
+    /// An error of a socket that is connected names its peer.
+    fn with_peer(&self, error: io::Error) -> io::Error {
+        match &*self.peer.borrow() {
+            Some(peer) => context(format_args!("send to {peer}"), error),
+            None => error,
         }
     }
 
