@@ -7,7 +7,6 @@
 use std::cell::Cell;
 use std::fmt;
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
 use std::rc::Rc;
 
 use crate::driver::Control;
@@ -15,7 +14,7 @@ use crate::flight::Fate;
 use crate::lane::Lane;
 use crate::loop_core::LoopCore;
 use crate::net::options::SocketOption;
-use crate::sys::{self, Fd};
+use crate::sys::{self, Fd, Foreign};
 
 /// An open descriptor, shared by its handle and the flights that use it. Closes when the last of them is gone.
 pub(crate) struct Descriptor {
@@ -68,12 +67,12 @@ impl Drop for Descriptor {
 
 /// A descriptor that lingers when it is closed. Dropped without having been closed, it does not: whoever drops it would
 /// have to wait. What was written is on its way all the same.
-struct Closing(Option<OwnedFd>);
+struct Closing(Option<Foreign>);
 
 impl Drop for Closing {
     fn drop(&mut self) {
         if let Some(socket) = &self.0 {
-            let (fd, option) = (socket.as_raw_fd(), SocketOption::Linger(None));
+            let (fd, option) = (sys::number(socket), SocketOption::Linger(None));
             let _ = sys::control(Control::SetOption { fd, option });
         }
     }
@@ -113,10 +112,10 @@ impl OwnedDescriptor {
 
     /// Takes over a socket that was made elsewhere.
     #[track_caller]
-    pub(crate) fn adopt(std_socket: impl Into<OwnedFd>) -> io::Result<OwnedDescriptor> {
+    pub(crate) fn adopt(std_socket: impl Into<Foreign>) -> io::Result<OwnedDescriptor> {
         let core = LoopCore::current("from_std").rc();
         let socket = std_socket.into();
-        let fd = socket.as_raw_fd();
+        let fd = sys::number(&socket);
         core.control(Control::Adopt { fd })?;
         let owned = OwnedDescriptor::new(core, sys::from_std(socket));
         // What is no socket does not linger.

@@ -15,7 +15,7 @@ use std::sync::Arc;
 pub use crate::io::pool::{BufferPool, PoolBuffer};
 pub use crate::net::options::{Credentials, SocketKind, SocketOption};
 pub use crate::op::{CURRENT, Direction, MAX_LEN, MAX_SLICES, Medium, Op};
-pub use crate::sys::{Fd, IoVec, Message, Name, Stat};
+pub use crate::sys::{Fd, IoVec, Message, Name, PathChar, Stat};
 use crate::time::Instant;
 
 /// A source of completions: what the event loop turns on.

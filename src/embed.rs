@@ -5,12 +5,11 @@
 //! the time has come, it turns us without waiting ([`EventLoop::turn_nowait`]).
 
 use std::io;
-use std::os::fd::BorrowedFd;
 
 use crate::driver::Wait;
 use crate::event_loop::EventLoop;
 use crate::loop_core::LOOK;
-use crate::sys;
+use crate::sys::{self, Borrowed};
 use crate::time::Instant;
 
 /// Inside another loop.
@@ -38,7 +37,7 @@ impl EventLoop {
     ///
     /// On io_uring Linux is some 15 ms late to tell that a foreign eventfd was written to. Let the other thread use
     /// [`call_soon_threadsafe`](crate::LoopHandle::call_soon_threadsafe), or choose the reactor.
-    pub fn pollable(&self) -> io::Result<BorrowedFd<'_>> {
+    pub fn pollable(&self) -> io::Result<Borrowed<'_>> {
         self.core().driver.borrow_mut().descriptor().map(sys::borrow)
     }
 

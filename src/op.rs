@@ -5,9 +5,7 @@
 //! here. A driver matches on the whole enum, without a wildcard arm, so that a new operation breaks the build of every
 //! driver that does not know it.
 
-use std::ffi::c_char;
-
-use crate::sys::{Fd, IoVec, Message, Name, Stat};
+use crate::sys::{Fd, IoVec, Message, Name, PathChar, Stat};
 
 /// One operation for the kernel.
 ///
@@ -115,7 +113,7 @@ pub enum Op {
     /// Opens a file. Lands the new descriptor's number.
     Open {
         /// The path, ending in NUL.
-        path: *const c_char,
+        path: *const PathChar,
         /// The OS's flags for opening; close-on-exec is added.
         flags: i32,
         /// The permissions of a file that this creates.
@@ -179,7 +177,7 @@ pub enum Op {
         /// The file, if there is no path.
         fd: Fd,
         /// The path, ending in NUL, or null.
-        path: *const c_char,
+        path: *const PathChar,
         /// Whether a link at the end of the path is followed.
         follow: bool,
         /// Where the answer goes.
@@ -204,37 +202,37 @@ pub enum Op {
     /// Renames a file or folder. Lands 0.
     Rename {
         /// The old path, ending in NUL.
-        from: *const c_char,
+        from: *const PathChar,
         /// The new path, ending in NUL.
-        to: *const c_char,
+        to: *const PathChar,
     },
     /// Removes a file, or an empty folder. Lands 0.
     Remove {
         /// The path, ending in NUL.
-        path: *const c_char,
+        path: *const PathChar,
         /// Whether it is a folder.
         folder: bool,
     },
     /// Makes a folder. Lands 0.
     MakeFolder {
         /// The path, ending in NUL.
-        path: *const c_char,
+        path: *const PathChar,
         /// Its permissions.
         mode: u32,
     },
     /// Gives a file a second name. Lands 0.
     HardLink {
         /// The name that it has, ending in NUL.
-        from: *const c_char,
+        from: *const PathChar,
         /// The name that it gets, ending in NUL.
-        to: *const c_char,
+        to: *const PathChar,
     },
     /// Makes a link that holds a path. Lands 0.
     SymLink {
         /// The path that it holds, ending in NUL.
-        target: *const c_char,
+        target: *const PathChar,
         /// Its own path, ending in NUL.
-        link: *const c_char,
+        link: *const PathChar,
     },
 }
 

@@ -5,13 +5,12 @@
 
 use std::fmt;
 use std::io;
-use std::os::fd::OwnedFd;
 
 use crate::byte_stream::{ByteStream, reading_methods, writing_methods};
 use crate::descriptor::{IntoStdError, OwnedDescriptor};
 use crate::io::{reads_its_bytes, writes_its_bytes};
 use crate::op::Medium;
-use crate::sys;
+use crate::sys::{self, Foreign};
 
 /// A new pipe.
 ///
@@ -32,8 +31,8 @@ use crate::sys;
 /// Outside of a loop.
 #[track_caller]
 pub fn pipe() -> io::Result<(Sender, Receiver)> {
-    let (reader, writer) = io::pipe()?;
-    Ok((Sender::from_fd(writer)?, Receiver::from_fd(reader)?))
+    let (reader, writer) = sys::pipe()?;
+    Ok((Sender::adopt(writer)?, Receiver::adopt(reader)?))
 }
 
 /// The end of a pipe that is read from: see [`pipe`].
@@ -73,20 +72,14 @@ pub struct Sender {
 }
 
 impl Receiver {
-    /// Takes over the reading end of a pipe, or whatever else the kernel can wait for; it becomes non-blocking.
-    ///
-    /// # Panics
-    ///
-    /// Outside of a loop.
     #[track_caller]
-    pub fn from_fd(fd: impl Into<OwnedFd>) -> io::Result<Receiver> {
-        let bytes = adopt(fd.into())?;
+    pub(crate) fn adopt(pipe: Foreign) -> io::Result<Receiver> {
+        let bytes = adopt(pipe)?;
         Ok(Receiver { bytes })
     }
 
-    /// Gives the descriptor away, non-blocking. Refused, with the receiver, while a read is under way or received bytes
-    /// are unread: they would be lost.
-    pub fn into_fd(self) -> Result<OwnedFd, IntoStdError<Receiver>> {
+    /// Gives the pipe away, if nothing would be lost.
+    pub(crate) fn release(self) -> Result<Foreign, IntoStdError<Receiver>> {
         release(self.bytes, |bytes| Receiver { bytes })
     }
 
@@ -98,19 +91,14 @@ impl Receiver {
 }
 
 impl Sender {
-    /// Takes over the writing end of a pipe, or whatever else the kernel can wait for; it becomes non-blocking.
-    ///
-    /// # Panics
-    ///
-    /// Outside of a loop.
     #[track_caller]
-    pub fn from_fd(fd: impl Into<OwnedFd>) -> io::Result<Sender> {
-        let bytes = adopt(fd.into())?;
+    pub(crate) fn adopt(pipe: Foreign) -> io::Result<Sender> {
+        let bytes = adopt(pipe)?;
         Ok(Sender { bytes })
     }
 
-    /// Gives the descriptor away, non-blocking. Refused, with the sender, while a write is under way.
-    pub fn into_fd(self) -> Result<OwnedFd, IntoStdError<Sender>> {
+    /// Gives the pipe away, if nothing is under way.
+    pub(crate) fn release(self) -> Result<Foreign, IntoStdError<Sender>> {
         release(self.bytes, |bytes| Sender { bytes })
     }
 
@@ -130,12 +118,12 @@ reads_its_bytes!([], &Receiver);
 writes_its_bytes!([], Sender, closes);
 
 #[track_caller]
-fn adopt(fd: OwnedFd) -> io::Result<ByteStream> {
-    let owned = OwnedDescriptor::adopt(fd)?;
+fn adopt(pipe: Foreign) -> io::Result<ByteStream> {
+    let owned = OwnedDescriptor::adopt(pipe)?;
     Ok(ByteStream::new(owned, Medium::Pipe))
 }
 
-fn release<E>(bytes: ByteStream, again: impl FnOnce(ByteStream) -> E) -> Result<OwnedFd, IntoStdError<E>> {
+fn release<E>(bytes: ByteStream, again: impl FnOnce(ByteStream) -> E) -> Result<Foreign, IntoStdError<E>> {
     match bytes.owned.release() {
         Ok(fd) => Ok(sys::into_std(fd)),
         Err((error, owned)) => Err(IntoStdError {

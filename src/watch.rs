@@ -6,7 +6,6 @@
 
 use std::cell::{Cell, RefCell};
 use std::io;
-use std::os::fd::AsRawFd;
 use std::panic::{AssertUnwindSafe, Location, catch_unwind};
 use std::rc::Rc;
 
@@ -18,7 +17,7 @@ use crate::flight::{Fate, Flying};
 use crate::lane::Lane;
 use crate::loop_core::LoopCore;
 use crate::op::{Direction, Op};
-use crate::sys::Fd;
+use crate::sys::{AsSource, Fd, source};
 use crate::task::{JoinHandle, spawn_unchecked};
 
 /// One direction of a foreign descriptor, and whom to call.
@@ -197,28 +196,28 @@ impl EventLoop {
     /// # Ok::<(), std::io::Error>(())
     /// ```
     #[track_caller]
-    pub fn add_reader(&self, fd: &impl AsRawFd, callback: impl FnMut() + 'static) -> io::Result<()> {
+    pub fn add_reader(&self, fd: &impl AsSource, callback: impl FnMut() + 'static) -> io::Result<()> {
         let location = Location::caller();
         self.core()
-            .add_watcher(fd.as_raw_fd(), Direction::Read, Box::new(callback), location)
+            .add_watcher(source(fd), Direction::Read, Box::new(callback), location)
     }
 
     /// Calls `callback` when `fd` can be written to: see [`add_reader`](EventLoop::add_reader).
     #[track_caller]
-    pub fn add_writer(&self, fd: &impl AsRawFd, callback: impl FnMut() + 'static) -> io::Result<()> {
+    pub fn add_writer(&self, fd: &impl AsSource, callback: impl FnMut() + 'static) -> io::Result<()> {
         let location = Location::caller();
         self.core()
-            .add_watcher(fd.as_raw_fd(), Direction::Write, Box::new(callback), location)
+            .add_watcher(source(fd), Direction::Write, Box::new(callback), location)
     }
 
     /// Takes back [`add_reader`](EventLoop::add_reader): the callback is not called any more. False if there was none.
-    pub fn remove_reader(&self, fd: &impl AsRawFd) -> bool {
-        self.core().remove_watcher(fd.as_raw_fd(), Direction::Read)
+    pub fn remove_reader(&self, fd: &impl AsSource) -> bool {
+        self.core().remove_watcher(source(fd), Direction::Read)
     }
 
     /// Takes back [`add_writer`](EventLoop::add_writer): the callback is not called any more. False if there was none.
-    pub fn remove_writer(&self, fd: &impl AsRawFd) -> bool {
-        self.core().remove_watcher(fd.as_raw_fd(), Direction::Write)
+    pub fn remove_writer(&self, fd: &impl AsSource) -> bool {
+        self.core().remove_watcher(source(fd), Direction::Write)
     }
 }
 
@@ -228,9 +227,9 @@ impl EventLoop {
 ///
 /// Outside of a loop.
 #[track_caller]
-pub fn add_reader(fd: &impl AsRawFd, callback: impl FnMut() + 'static) -> io::Result<()> {
+pub fn add_reader(fd: &impl AsSource, callback: impl FnMut() + 'static) -> io::Result<()> {
     let location = Location::caller();
-    LoopCore::current("add_reader").add_watcher(fd.as_raw_fd(), Direction::Read, Box::new(callback), location)
+    LoopCore::current("add_reader").add_watcher(source(fd), Direction::Read, Box::new(callback), location)
 }
 
 /// Calls `callback` when `fd` can be written to: [`EventLoop::add_writer`] on the current loop.
@@ -239,9 +238,9 @@ pub fn add_reader(fd: &impl AsRawFd, callback: impl FnMut() + 'static) -> io::Re
 ///
 /// Outside of a loop.
 #[track_caller]
-pub fn add_writer(fd: &impl AsRawFd, callback: impl FnMut() + 'static) -> io::Result<()> {
+pub fn add_writer(fd: &impl AsSource, callback: impl FnMut() + 'static) -> io::Result<()> {
     let location = Location::caller();
-    LoopCore::current("add_writer").add_watcher(fd.as_raw_fd(), Direction::Write, Box::new(callback), location)
+    LoopCore::current("add_writer").add_watcher(source(fd), Direction::Write, Box::new(callback), location)
 }
 
 /// Takes back [`add_reader`] on the current loop. False if there was none.
@@ -250,8 +249,8 @@ pub fn add_writer(fd: &impl AsRawFd, callback: impl FnMut() + 'static) -> io::Re
 ///
 /// Outside of a loop.
 #[track_caller]
-pub fn remove_reader(fd: &impl AsRawFd) -> bool {
-    LoopCore::current("remove_reader").remove_watcher(fd.as_raw_fd(), Direction::Read)
+pub fn remove_reader(fd: &impl AsSource) -> bool {
+    LoopCore::current("remove_reader").remove_watcher(source(fd), Direction::Read)
 }
 
 /// Takes back [`add_writer`] on the current loop. False if there was none.
@@ -260,6 +259,6 @@ pub fn remove_reader(fd: &impl AsRawFd) -> bool {
 ///
 /// Outside of a loop.
 #[track_caller]
-pub fn remove_writer(fd: &impl AsRawFd) -> bool {
-    LoopCore::current("remove_writer").remove_watcher(fd.as_raw_fd(), Direction::Write)
+pub fn remove_writer(fd: &impl AsSource) -> bool {
+    LoopCore::current("remove_writer").remove_watcher(source(fd), Direction::Write)
 }

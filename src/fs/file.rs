@@ -8,7 +8,6 @@
 use std::cell::Cell;
 use std::fmt;
 use std::io::{self, SeekFrom};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::path::Path;
 use std::rc::Rc;
 
@@ -156,6 +155,10 @@ impl File {
 
     fn fd(&self) -> Fd {
         self.owned.fd()
+    }
+
+    pub(crate) fn descriptor(&self) -> &OwnedDescriptor {
+        &self.owned
     }
 
     /// Says what was being done, and to which file if that is known.
@@ -644,18 +647,6 @@ fn kernel_position(core: &LoopCore, fd: Fd, to: SeekFrom) -> io::Result<u64> {
     match core.control(Control::Seek { fd, to })? {
         Reply::Position(position) => Ok(position),
         other => unreachable!("a seek answered {other:?}"),
-    }
-}
-
-impl AsRawFd for File {
-    fn as_raw_fd(&self) -> RawFd {
-        self.fd()
-    }
-}
-
-impl AsFd for File {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        sys::borrow(self.fd())
     }
 }
 

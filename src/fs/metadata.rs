@@ -1,17 +1,15 @@
 //! What the kernel knows of a file.
 
-use std::ffi::c_char;
 use std::fmt;
 use std::io;
 use std::mem::MaybeUninit;
-use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::SystemTime;
 
 use super::{at, carry_out};
 use crate::loop_core::LoopCore;
 use crate::op::Op;
-use crate::sys::{self, Fd, Stat, kind};
+use crate::sys::{self, Fd, PathChar, Stat, kind, kind_of};
 
 /// Asks about a file or folder, and where it is a link, about what that leads to.
 pub async fn metadata(path: impl AsRef<Path>) -> io::Result<Metadata> {
@@ -41,7 +39,7 @@ pub(super) async fn of_file<H: 'static>(core: &LoopCore, hold: H, fd: Fd) -> io:
 async fn ask<H: 'static>(
     core: &LoopCore,
     load: (H, Box<MaybeUninit<Stat>>),
-    arguments: impl FnOnce(&mut (H, Box<MaybeUninit<Stat>>)) -> (Fd, *const c_char, bool, *mut Stat),
+    arguments: impl FnOnce(&mut (H, Box<MaybeUninit<Stat>>)) -> (Fd, *const PathChar, bool, *mut Stat),
 ) -> io::Result<Metadata> {
     let plan = |load: &mut (H, Box<MaybeUninit<Stat>>)| {
         let (fd, path, follow, out) = arguments(load);
@@ -85,7 +83,7 @@ impl Metadata {
 
     /// Who may do what with it.
     pub fn permissions(&self) -> std::fs::Permissions {
-        std::fs::Permissions::from_mode(self.0.mode())
+        self.0.permissions()
     }
 
     /// When it was last written to.
@@ -108,7 +106,11 @@ impl Metadata {
         };
         self.0.created().ok_or_else(unknown)
     }
+}
 
+/// What Unix knows besides.
+#[cfg(unix)]
+impl Metadata {
     /// The type and permission bits, as Unix has them.
     pub fn mode(&self) -> u32 {
         self.0.mode()
@@ -155,7 +157,7 @@ impl fmt::Debug for Metadata {
         f.debug_struct("Metadata")
             .field("file_type", &self.file_type())
             .field("len", &self.len())
-            .field("mode", &format_args!("{:o}", self.mode()))
+            .field("mode", &format_args!("{:o}", self.0.mode()))
             .field("modified", &self.0.modified())
             .finish_non_exhaustive()
     }
@@ -167,17 +169,7 @@ pub struct FileType(u32);
 
 impl FileType {
     pub(super) fn from_std(file_type: std::fs::FileType) -> FileType {
-        use std::os::unix::fs::FileTypeExt;
-        let kinds = [
-            (file_type.is_file(), kind::FILE),
-            (file_type.is_dir(), kind::FOLDER),
-            (file_type.is_symlink(), kind::LINK),
-            (file_type.is_fifo(), kind::PIPE),
-            (file_type.is_socket(), kind::SOCKET),
-            (file_type.is_char_device(), kind::CHARACTERS),
-            (file_type.is_block_device(), kind::BLOCKS),
-        ];
-        FileType(kinds.iter().find(|(is_it, _)| *is_it).map_or(0, |&(_, kind)| kind))
+        FileType(kind_of(file_type))
     }
 
     fn is(self, kind: u32) -> bool {

@@ -64,7 +64,7 @@ async fn carry_out<T: 'static>(core: &LoopCore, load: T, plan: impl FnOnce(&mut 
 }
 
 /// An operation on one path of the current loop.
-async fn on_path(what: &str, path: &Path, plan: impl FnOnce(*const std::ffi::c_char) -> Op) -> io::Result<()> {
+async fn on_path(what: &str, path: &Path, plan: impl FnOnce(*const sys::PathChar) -> Op) -> io::Result<()> {
     let call = async {
         let core = LoopCore::current(what).rc();
         let load = sys::path_for_kernel(path)?;
@@ -78,7 +78,7 @@ async fn on_paths(
     what: &str,
     from: &Path,
     to: &Path,
-    plan: impl FnOnce(*const std::ffi::c_char, *const std::ffi::c_char) -> Op,
+    plan: impl FnOnce(*const sys::PathChar, *const sys::PathChar) -> Op,
 ) -> io::Result<()> {
     let call = async {
         let core = LoopCore::current(what).rc();

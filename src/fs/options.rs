@@ -104,7 +104,7 @@ impl OpenOptions {
         let flags = self.flags.for_kernel()?;
         let mode = self.flags.mode;
         let load = sys::path_for_kernel(path)?;
-        let plan = |load: &mut std::ffi::CString| Op::Open {
+        let plan = |load: &mut sys::KernelPath| Op::Open {
             path: load.as_ptr(),
             flags,
             mode,

@@ -2,13 +2,13 @@
 
 use std::fmt;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::rc::Rc;
 
 use crate::driver::Control;
 use crate::error::context;
 use crate::loop_core::LoopCore;
 use crate::op::Direction;
+use crate::sys::{AsSource, Fd, source};
 
 /// Any descriptor that the kernel can wait for, to be awaited: a pipe, a terminal, a timer, a device, another library's
 /// socket.
@@ -33,7 +33,7 @@ use crate::op::Direction;
 /// })??;
 /// # Ok::<(), std::io::Error>(())
 /// ```
-pub struct AsyncFd<T: AsRawFd> {
+pub struct AsyncFd<T: AsSource> {
     watched: Watched,
     inner: T,
 }
@@ -41,7 +41,7 @@ pub struct AsyncFd<T: AsRawFd> {
 /// Tells the driver when it is over. Dropped before the descriptor closes.
 struct Watched {
     core: Rc<LoopCore>,
-    fd: RawFd,
+    fd: Fd,
 }
 
 impl Drop for Watched {
@@ -52,7 +52,7 @@ impl Drop for Watched {
     }
 }
 
-impl<T: AsRawFd> AsyncFd<T> {
+impl<T: AsSource> AsyncFd<T> {
     /// Takes a descriptor, which must stay the same as long as it is in here. It is an error if the kernel cannot wait
     /// for it, as for files and folders: these are always ready.
     ///
@@ -62,11 +62,15 @@ impl<T: AsRawFd> AsyncFd<T> {
     #[track_caller]
     pub fn new(inner: T) -> io::Result<AsyncFd<T>> {
         let core = LoopCore::current("AsyncFd::new").rc();
-        let fd = inner.as_raw_fd();
+        let fd = source(&inner);
         core.control(Control::Watch { fd })
             .map_err(|error| context(format_args!("watch descriptor {fd}"), error))?;
         let watched = Watched { core, fd };
         Ok(AsyncFd { watched, inner })
+    }
+
+    pub(crate) fn number(&self) -> Fd {
+        self.watched.fd
     }
 
     /// Waits until there is something to read, the other end is closed, or an error can be told.
@@ -116,19 +120,7 @@ impl<T: AsRawFd> AsyncFd<T> {
     }
 }
 
-impl<T: AsRawFd> AsRawFd for AsyncFd<T> {
-    fn as_raw_fd(&self) -> RawFd {
-        self.watched.fd
-    }
-}
-
-impl<T: AsRawFd + AsFd> AsFd for AsyncFd<T> {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.inner.as_fd()
-    }
-}
-
-impl<T: AsRawFd + fmt::Debug> fmt::Debug for AsyncFd<T> {
+impl<T: AsSource + fmt::Debug> fmt::Debug for AsyncFd<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("AsyncFd").field("inner", &self.inner).finish()
     }

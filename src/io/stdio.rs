@@ -14,7 +14,6 @@
 use std::cell::RefCell;
 use std::fmt;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::rc::Rc;
 
 use super::{AsyncRead, AsyncWrite, BufResult, IoBuf, IoBufMut, no_room};
@@ -48,13 +47,10 @@ impl LoopCore {
         if let Some(stream) = &*self.stdio[number].borrow() {
             return Ok(Some(stream.clone()));
         }
-        // Close-on-exec, and never 0, 1 or 2.
-        let duplicate = match sys::borrow(number as RawFd).try_clone_to_owned() {
-            Ok(duplicate) => duplicate,
-            Err(error) if error.raw_os_error() == Some(errno::BAD_FD) => return Ok(None),
-            Err(error) => return Err(error),
+        let Some(duplicate) = sys::standard_stream(number)? else {
+            return Ok(None);
         };
-        let fd = duplicate.as_raw_fd();
+        let fd = sys::number(&duplicate);
         let waits = self.control(Control::Watch { fd }).is_ok();
         let owned = OwnedDescriptor::new(self.rc(), sys::from_std(duplicate));
         let stream = Rc::new(Stream { owned, waits });
@@ -332,42 +328,6 @@ impl Stderr {
     pub async fn write_all<B: IoBuf>(&self, buf: B) -> BufResult<(), B> {
         let (result, _, buf) = ERRORS.write(&self.core, buf, true).await;
         (result, buf)
-    }
-}
-
-impl AsRawFd for Stdin {
-    fn as_raw_fd(&self) -> RawFd {
-        INPUT.0 as RawFd
-    }
-}
-
-impl AsRawFd for Stdout {
-    fn as_raw_fd(&self) -> RawFd {
-        OUTPUT.0 as RawFd
-    }
-}
-
-impl AsRawFd for Stderr {
-    fn as_raw_fd(&self) -> RawFd {
-        ERRORS.0 as RawFd
-    }
-}
-
-impl AsFd for Stdin {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        sys::borrow(self.as_raw_fd())
-    }
-}
-
-impl AsFd for Stdout {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        sys::borrow(self.as_raw_fd())
-    }
-}
-
-impl AsFd for Stderr {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        sys::borrow(self.as_raw_fd())
     }
 }
 

@@ -26,15 +26,22 @@ mod split;
 mod stream;
 mod traits;
 mod udp;
-mod unix;
+#[cfg(unix)]
+pub(crate) mod unix;
+#[cfg(not(unix))]
+#[path = "no_unix.rs"]
+pub(crate) mod unix;
 
 pub use self::addr::{ToSocketAddrs, lookup_host};
 pub use self::builder::TcpBuilder;
 pub use self::listener::TcpListener;
-pub use self::options::{Credentials, KeepAlive};
+#[cfg(unix)]
+pub use self::options::Credentials;
+pub use self::options::KeepAlive;
 pub use self::split::{OwnedReadHalf, OwnedWriteHalf, ReadHalf, ReuniteError, WriteHalf};
 pub use self::stream::TcpStream;
 pub use self::udp::{Datagram, UdpSocket};
+#[cfg(unix)]
 pub use self::unix::{Received, UnixDatagram, UnixListener, UnixStream};
 pub use crate::descriptor::IntoStdError;
 pub use crate::protocol::{StreamReader, StreamWriter, open_connection, start_server};

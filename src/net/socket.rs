@@ -3,11 +3,10 @@
 use std::future::Future;
 use std::io;
 use std::net::{Shutdown, SocketAddr};
-use std::os::unix::net::SocketAddr as UnixAddr;
 use std::rc::Rc;
 use std::time::Duration;
 
-use super::options::{Credentials, SocketKind, SocketOption};
+use super::options::{SocketKind, SocketOption};
 use crate::byte_stream::count;
 use crate::descriptor::OwnedDescriptor;
 use crate::driver::{Control, Reply};
@@ -23,19 +22,6 @@ impl OwnedDescriptor {
         match core.control(Control::Socket { kind })? {
             Reply::Fd(fd) => Ok(OwnedDescriptor::new(core, fd)),
             other => unreachable!("a new socket is {other:?}"),
-        }
-    }
-
-    /// Makes two that are connected to each other, on the current loop.
-    #[track_caller]
-    pub(crate) fn pair(kind: SocketKind) -> io::Result<(OwnedDescriptor, OwnedDescriptor)> {
-        let core = LoopCore::current("pair").rc();
-        match core.control(Control::Pair { kind })? {
-            Reply::Pair(one, other) => Ok((
-                OwnedDescriptor::new(core.clone(), one),
-                OwnedDescriptor::new(core, other),
-            )),
-            other => unreachable!("a pair is {other:?}"),
         }
     }
 
@@ -71,19 +57,11 @@ impl OwnedDescriptor {
         inet(self.peer_name()?)
     }
 
-    pub(crate) fn local_unix_addr(&self) -> io::Result<UnixAddr> {
-        Ok(self.local_name()?.to_unix())
-    }
-
-    pub(crate) fn peer_unix_addr(&self) -> io::Result<UnixAddr> {
-        Ok(self.peer_name()?.to_unix())
-    }
-
-    fn local_name(&self) -> io::Result<Name> {
+    pub(super) fn local_name(&self) -> io::Result<Name> {
         self.name(Control::LocalName { fd: self.fd() })
     }
 
-    fn peer_name(&self) -> io::Result<Name> {
+    pub(super) fn peer_name(&self) -> io::Result<Name> {
         self.name(Control::PeerName { fd: self.fd() })
     }
 
@@ -113,13 +91,6 @@ impl OwnedDescriptor {
         match self.core().control(Control::Option { fd: self.fd(), like })? {
             Reply::Option(option) => Ok(option),
             other => unreachable!("{like:?} is {other:?}"),
-        }
-    }
-
-    pub(crate) fn peer_credentials(&self) -> io::Result<Credentials> {
-        match self.core().control(Control::PeerCredentials { fd: self.fd() })? {
-            Reply::Credentials(credentials) => Ok(credentials),
-            other => unreachable!("credentials are {other:?}"),
         }
     }
 

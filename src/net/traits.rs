@@ -2,18 +2,12 @@
 
 use super::split::{Connection, OwnedReadHalf, OwnedWriteHalf, ReadHalf, WriteHalf};
 use super::stream::TcpStream;
-use super::unix::UnixStream;
 use crate::io::{Halves, reads_its_bytes, writes_its_bytes};
 
 reads_its_bytes!([], TcpStream);
 reads_its_bytes!([], &TcpStream);
 writes_its_bytes!([], TcpStream);
 writes_its_bytes!([], &TcpStream);
-
-reads_its_bytes!([], UnixStream);
-reads_its_bytes!([], &UnixStream);
-writes_its_bytes!([], UnixStream);
-writes_its_bytes!([], &UnixStream);
 
 reads_its_bytes!([S: Connection], ReadHalf<'_, S>);
 reads_its_bytes!([S: Connection], OwnedReadHalf<S>);
@@ -25,15 +19,6 @@ impl Halves for TcpStream {
     type WriteHalf<'a> = WriteHalf<'a>;
 
     fn halves(&mut self) -> (ReadHalf<'_>, WriteHalf<'_>) {
-        self.split()
-    }
-}
-
-impl Halves for UnixStream {
-    type ReadHalf<'a> = ReadHalf<'a, UnixStream>;
-    type WriteHalf<'a> = WriteHalf<'a, UnixStream>;
-
-    fn halves(&mut self) -> (ReadHalf<'_, UnixStream>, WriteHalf<'_, UnixStream>) {
         self.split()
     }
 }

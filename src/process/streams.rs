@@ -2,13 +2,12 @@
 
 use std::fmt;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::process::Stdio;
 
 use crate::byte_stream::{ByteStream, reading_methods, writing_methods};
 use crate::io::{reads_its_bytes, writes_its_bytes};
 use crate::pipe::{Receiver, Sender};
-use crate::sys;
+use crate::sys::{self, Foreign};
 
 /// What [`read_whole`] asks for at a time: as much as a pipe holds.
 const PIECE: usize = 64 * 1024;
@@ -68,8 +67,8 @@ pub struct ChildStderr {
 }
 
 impl ChildStdin {
-    pub(super) fn adopt(pipe: impl Into<OwnedFd>) -> io::Result<ChildStdin> {
-        let pipe = Sender::from_fd(pipe)?;
+    pub(super) fn adopt(pipe: impl Into<Foreign>) -> io::Result<ChildStdin> {
+        let pipe = Sender::adopt(pipe.into())?;
         Ok(ChildStdin { pipe })
     }
 
@@ -90,8 +89,8 @@ impl ChildStdin {
 }
 
 impl ChildStdout {
-    pub(super) fn adopt(pipe: impl Into<OwnedFd>) -> io::Result<ChildStdout> {
-        let pipe = Receiver::from_fd(pipe)?;
+    pub(super) fn adopt(pipe: impl Into<Foreign>) -> io::Result<ChildStdout> {
+        let pipe = Receiver::adopt(pipe.into())?;
         Ok(ChildStdout { pipe })
     }
 
@@ -112,8 +111,8 @@ impl ChildStdout {
 }
 
 impl ChildStderr {
-    pub(super) fn adopt(pipe: impl Into<OwnedFd>) -> io::Result<ChildStderr> {
-        let pipe = Receiver::from_fd(pipe)?;
+    pub(super) fn adopt(pipe: impl Into<Foreign>) -> io::Result<ChildStderr> {
+        let pipe = Receiver::adopt(pipe.into())?;
         Ok(ChildStderr { pipe })
     }
 
@@ -152,7 +151,7 @@ impl TryFrom<ChildStdin> for Stdio {
 
     /// Refused while a write is under way. The pipe becomes blocking, as programs expect it.
     fn try_from(stdin: ChildStdin) -> io::Result<Stdio> {
-        blocking(stdin.pipe.into_fd()?)
+        blocking(stdin.pipe.release()?)
     }
 }
 
@@ -161,7 +160,7 @@ impl TryFrom<ChildStdout> for Stdio {
 
     /// Refused while a read is under way or received bytes are unread. The pipe becomes blocking, as programs expect it.
     fn try_from(stdout: ChildStdout) -> io::Result<Stdio> {
-        blocking(stdout.pipe.into_fd()?)
+        blocking(stdout.pipe.release()?)
     }
 }
 
@@ -170,66 +169,36 @@ impl TryFrom<ChildStderr> for Stdio {
 
     /// Refused while a read is under way or received bytes are unread. The pipe becomes blocking, as programs expect it.
     fn try_from(stderr: ChildStderr) -> io::Result<Stdio> {
-        blocking(stderr.pipe.into_fd()?)
+        blocking(stderr.pipe.release()?)
     }
 }
 
-fn blocking(pipe: OwnedFd) -> io::Result<Stdio> {
+fn blocking(pipe: Foreign) -> io::Result<Stdio> {
     sys::processes::set_blocking(&pipe)?;
     Ok(Stdio::from(pipe))
 }
 
-impl AsRawFd for ChildStdin {
-    fn as_raw_fd(&self) -> RawFd {
-        self.bytes().owned.fd()
-    }
-}
-
-impl AsRawFd for ChildStdout {
-    fn as_raw_fd(&self) -> RawFd {
-        self.bytes().owned.fd()
-    }
-}
-
-impl AsRawFd for ChildStderr {
-    fn as_raw_fd(&self) -> RawFd {
-        self.bytes().owned.fd()
-    }
-}
-
-impl AsFd for ChildStdin {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        sys::borrow(self.as_raw_fd())
-    }
-}
-
-impl AsFd for ChildStdout {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        sys::borrow(self.as_raw_fd())
-    }
-}
-
-impl AsFd for ChildStderr {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        sys::borrow(self.as_raw_fd())
-    }
-}
-
 impl fmt::Debug for ChildStdin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ChildStdin").field("fd", &self.as_raw_fd()).finish()
+        f.debug_struct("ChildStdin")
+            .field("fd", &self.bytes().owned.fd())
+            .finish()
     }
 }
 
 impl fmt::Debug for ChildStdout {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ChildStdout").field("fd", &self.as_raw_fd()).finish()
+        f.debug_struct("ChildStdout")
+            .field("fd", &self.bytes().owned.fd())
+            .finish()
     }
 }
 
 impl fmt::Debug for ChildStderr {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ChildStderr").field("fd", &self.as_raw_fd()).finish()
+        f.debug_struct("ChildStderr")
+            .field("fd", &self.bytes().owned.fd())
+            .finish()
     }
 }
 

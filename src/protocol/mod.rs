@@ -97,6 +97,7 @@ mod payload;
 mod reader;
 mod server;
 mod streams;
+#[cfg(unix)]
 mod subprocess;
 mod transport;
 mod wire;
@@ -112,12 +113,17 @@ pub use datagram::{DatagramProtocol, DatagramTransport, connect_datagram_endpoin
 pub use payload::Payload;
 pub use reader::{IncompleteRead, LimitOverrun, StreamReader};
 pub use server::Server;
-pub use streams::{HandlerResult, open_connection, open_unix_connection, start_server, start_unix_server};
+pub use streams::{HandlerResult, open_connection, start_server};
+#[cfg(unix)]
+pub use streams::{open_unix_connection, start_unix_server};
+#[cfg(unix)]
 pub use subprocess::{SubprocessProtocol, SubprocessTransport, subprocess_exec};
 pub use transport::Transport;
 pub use writer::StreamWriter;
 
-use crate::net::{TcpStream, ToSocketAddrs, UnixListener, UnixStream};
+use crate::net::{TcpStream, ToSocketAddrs};
+#[cfg(unix)]
+use crate::net::{UnixListener, UnixStream};
 use server::Ear;
 use wire::Wire;
 
@@ -265,6 +271,7 @@ pub async fn create_connection<P: Protocol + 'static>(
 /// std::fs::remove_file(path)?;
 /// # Ok::<(), std::io::Error>(())
 /// ```
+#[cfg(unix)]
 pub async fn create_unix_connection<P: Protocol + 'static>(
     factory: impl FnOnce() -> P,
     path: impl AsRef<Path>,
@@ -292,6 +299,7 @@ pub async fn create_server<P: Protocol + 'static>(
 /// # Panics
 ///
 /// Outside of a loop.
+#[cfg(unix)]
 #[track_caller]
 pub fn create_unix_server<P: Protocol + 'static>(
     factory: impl FnMut() -> P + 'static,
@@ -329,6 +337,7 @@ impl IntoWire for TcpStream {
     }
 }
 
+#[cfg(unix)]
 impl IntoWire for UnixStream {
     fn into_wire(self) -> Wire {
         Wire::Unix(self)

@@ -4,7 +4,6 @@ use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
-use std::os::unix::net::SocketAddr as UnixAddr;
 use std::rc::{Rc, Weak};
 
 use slab::Slab;
@@ -14,7 +13,8 @@ use super::wire::Wire;
 use crate::error::context;
 use crate::exception::{Exception, guard, report};
 use crate::loop_core::LoopCore;
-use crate::net::{TcpListener, ToSocketAddrs, UnixListener};
+use crate::net::unix::{UnixAddr, UnixListener};
+use crate::net::{TcpListener, ToSocketAddrs};
 use crate::task::{JoinHandle, spawn};
 
 /// A server that accepts connections, made by [`create_server`](super::create_server) or
@@ -165,6 +165,7 @@ impl Server {
     }
 
     /// The address that a server of Unix connections listens on.
+    #[cfg(unix)]
     pub fn local_unix_addr(&self) -> io::Result<UnixAddr> {
         let addr = self.inner.unix_addr.clone();
         addr.ok_or_else(|| io::Error::new(io::ErrorKind::Unsupported, "the server has no Unix address"))

@@ -22,7 +22,9 @@ use super::writer::StreamWriter;
 use crate::exception::{Exception, guard, report};
 use crate::io::ManagedBuf;
 use crate::loop_core::LoopCore;
-use crate::net::{TcpStream, ToSocketAddrs, UnixListener, UnixStream};
+use crate::net::{TcpStream, ToSocketAddrs};
+#[cfg(unix)]
+use crate::net::{UnixListener, UnixStream};
 use crate::task::{spawn, spawn_unchecked};
 
 /// Connects, and gives a reader and a writer.
@@ -87,6 +89,7 @@ where
 /// std::fs::remove_file(path)?;
 /// # Ok::<(), std::io::Error>(())
 /// ```
+#[cfg(unix)]
 pub async fn open_unix_connection(path: impl AsRef<Path>) -> io::Result<(StreamReader, StreamWriter)> {
     let stream = UnixStream::connect(path).await?;
     Ok(pair(Wire::Unix(stream), |_| None))
@@ -98,6 +101,7 @@ pub async fn open_unix_connection(path: impl AsRef<Path>) -> io::Result<(StreamR
 /// # Panics
 ///
 /// Outside of a loop.
+#[cfg(unix)]
 #[track_caller]
 pub fn start_unix_server<H, F>(handler: H, path: impl AsRef<Path>) -> io::Result<Server>
 where

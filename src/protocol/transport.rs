@@ -4,6 +4,7 @@ use std::cell::RefCell;
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
+#[cfg(unix)]
 use std::os::unix::net::SocketAddr as UnixAddr;
 use std::rc::Rc;
 
@@ -170,11 +171,13 @@ impl Transport {
     }
 
     /// The address of the other end of a Unix connection; also when it is gone.
+    #[cfg(unix)]
     pub fn peer_unix_addr(&self) -> io::Result<UnixAddr> {
         self.line.about.peer_unix_addr()
     }
 
     /// The address of this end of a Unix connection; also when it is gone.
+    #[cfg(unix)]
     pub fn local_unix_addr(&self) -> io::Result<UnixAddr> {
         self.line.about.local_unix_addr()
     }

@@ -2,11 +2,11 @@
 
 use std::io;
 use std::net::{Shutdown, SocketAddr};
-use std::os::unix::net::SocketAddr as UnixAddr;
 
 use crate::byte_stream::ByteStream;
 use crate::io::{BufResult, IoBuf, ManagedBuf};
-use crate::net::{TcpStream, UnixStream};
+use crate::net::TcpStream;
+use crate::net::unix::{UnixAddr, UnixStream};
 use crate::pipe::Sender;
 
 pub(crate) enum Wire {
@@ -102,6 +102,7 @@ impl Ends {
         }
     }
 
+    #[cfg(unix)]
     pub(crate) fn local_unix_addr(&self) -> io::Result<UnixAddr> {
         match self {
             Ends::Unix { local, .. } => local.clone().ok_or_else(gone),
@@ -109,6 +110,7 @@ impl Ends {
         }
     }
 
+    #[cfg(unix)]
     pub(crate) fn peer_unix_addr(&self) -> io::Result<UnixAddr> {
         match self {
             Ends::Unix { peer, .. } => peer.clone().ok_or_else(gone),

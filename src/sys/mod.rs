@@ -20,4 +20,4 @@ mod unix;
 #[cfg(unix)]
 pub(crate) use unix::*;
 #[cfg(unix)]
-pub use unix::{Fd, IoVec, Message, Name, Stat};
+pub use unix::{Fd, IoVec, Message, Name, PathChar, Stat};

@@ -5,7 +5,11 @@
 
 mod datagram;
 mod listener;
+mod socket;
 mod stream;
+mod traits;
+
+pub(crate) use std::os::unix::net::SocketAddr as UnixAddr;
 
 pub use self::datagram::UnixDatagram;
 pub use self::listener::UnixListener;

@@ -3,6 +3,7 @@
 use std::ffi::CString;
 use std::io::{self, SeekFrom};
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -12,7 +13,10 @@ use crate::driver::Outcome;
 use crate::op::{CURRENT, Op};
 
 /// A path as the kernel wants it.
-pub(crate) fn path_for_kernel(path: &Path) -> io::Result<CString> {
+pub(crate) type KernelPath = CString;
+
+/// Makes one.
+pub(crate) fn path_for_kernel(path: &Path) -> io::Result<KernelPath> {
     CString::new(path.as_os_str().as_bytes())
         .map_err(|_| io::Error::new(io::ErrorKind::InvalidInput, "a path cannot contain a NUL byte"))
 }
@@ -270,6 +274,20 @@ pub(crate) mod kind {
     pub(crate) const BLOCKS: u32 = libc::S_IFBLK as u32;
 }
 
+/// The same of what std has found.
+pub(crate) fn kind_of(file_type: std::fs::FileType) -> u32 {
+    let kinds = [
+        (file_type.is_file(), kind::FILE),
+        (file_type.is_dir(), kind::FOLDER),
+        (file_type.is_symlink(), kind::LINK),
+        (file_type.is_fifo(), kind::PIPE),
+        (file_type.is_socket(), kind::SOCKET),
+        (file_type.is_char_device(), kind::CHARACTERS),
+        (file_type.is_block_device(), kind::BLOCKS),
+    ];
+    kinds.iter().find(|(is_it, _)| *is_it).map_or(0, |&(_, kind)| kind)
+}
+
 /// What the kernel says of a file.
 #[derive(Clone, Copy)]
 pub struct Stat(RawStat);
@@ -397,6 +415,12 @@ impl Stat {
     }
     pub(crate) fn block_len(&self) -> u64 {
         self.0.st_blksize as u64
+    }
+}
+
+impl Stat {
+    pub(crate) fn permissions(&self) -> std::fs::Permissions {
+        std::fs::Permissions::from_mode(self.mode())
     }
 }
 

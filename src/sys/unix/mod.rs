@@ -15,17 +15,18 @@ mod name;
 mod options;
 mod perform;
 pub(crate) mod processes;
+mod show;
 pub(crate) mod signals;
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::time::Duration;
 
 use socket2::SockRef;
 
 pub(crate) use self::duct::Duct;
 pub use self::files::Stat;
-pub(crate) use self::files::{OpenFlags, kind, path_for_kernel};
+pub(crate) use self::files::{KernelPath, OpenFlags, kind, kind_of, path_for_kernel};
 #[cfg(all(feature = "proactor", target_os = "linux"))]
 pub(crate) use self::files::{STAT_MASK, stat_arguments};
 pub use self::letter::Message;
@@ -36,14 +37,14 @@ pub use self::name::Name;
 #[cfg(feature = "reactor")]
 pub(crate) use self::perform::connected;
 pub(crate) use self::perform::perform;
-use crate::descriptor::OwnedDescriptor;
 use crate::driver::{Control, Reply};
-use crate::net::{TcpListener, TcpStream, UdpSocket, UnixDatagram, UnixListener, UnixStream};
-use crate::pipe;
 use crate::time::Instant;
 
 /// A descriptor's number. The null driver's sockets have negative ones, which no system call takes for valid.
 pub type Fd = RawFd;
+
+/// What a path for the kernel is made of.
+pub type PathChar = std::ffi::c_char;
 
 /// A piece of memory, laid out as the kernel wants it.
 #[repr(C)]
@@ -189,39 +190,6 @@ fn with<T>(fd: Fd, call: impl FnOnce(SockRef<'_>) -> io::Result<T>) -> io::Resul
     call(SockRef::from(&borrowed))
 }
 
-/// What has a descriptor shows it.
-macro_rules! show_descriptor {
-    ($($kind:ty: $owned:expr),* $(,)?) => {$(
-        impl AsRawFd for $kind {
-            /// The descriptor's number; negative for a socket of the null driver.
-            fn as_raw_fd(&self) -> RawFd {
-                let owned: fn(&$kind) -> &OwnedDescriptor = $owned;
-                owned(self).fd()
-            }
-        }
-
-        impl AsFd for $kind {
-            /// # Panics
-            ///
-            /// For a socket of the null driver, which is not a descriptor of the kernel's, and for a pipe that was closed.
-            fn as_fd(&self) -> BorrowedFd<'_> {
-                borrow(self.as_raw_fd())
-            }
-        }
-    )*};
-}
-
-show_descriptor!(
-    TcpStream: TcpStream::socket,
-    TcpListener: TcpListener::socket,
-    UdpSocket: UdpSocket::socket,
-    UnixStream: UnixStream::socket,
-    UnixListener: UnixListener::socket,
-    UnixDatagram: UnixDatagram::socket,
-    pipe::Sender: |sender| &sender.bytes().owned,
-    pipe::Receiver: |receiver| &receiver.bytes().owned,
-);
-
 /// Borrows an open descriptor for as long as the caller borrows its owner.
 pub(crate) fn borrow<'a>(fd: Fd) -> BorrowedFd<'a> {
     assert!(
@@ -232,15 +200,49 @@ pub(crate) fn borrow<'a>(fd: Fd) -> BorrowedFd<'a> {
     unsafe { BorrowedFd::borrow_raw(fd) }
 }
 
-/// Gives up a std socket's descriptor.
-pub(crate) fn from_std(socket: impl Into<OwnedFd>) -> Fd {
+/// Something of the kernel's that was made elsewhere, and belongs to whoever has this.
+pub(crate) type Foreign = OwnedFd;
+
+/// Something of the kernel's that stays its owner's.
+pub(crate) type Borrowed<'a> = BorrowedFd<'a>;
+
+/// Its number.
+pub(crate) fn number(foreign: &Foreign) -> Fd {
+    foreign.as_raw_fd()
+}
+
+/// What the kernel can be asked to wait for.
+pub(crate) use std::os::fd::AsRawFd as AsSource;
+
+/// The number of what is waited for.
+pub(crate) fn source(source: &impl AsSource) -> Fd {
+    source.as_raw_fd()
+}
+
+/// Gives up what std had.
+pub(crate) fn from_std(socket: impl Into<Foreign>) -> Fd {
     socket.into().into_raw_fd()
 }
 
-/// Makes a std socket of a descriptor that the caller owned and gives up.
-pub(crate) fn into_std<S: From<OwnedFd>>(fd: Fd) -> S {
+/// Makes it std's. The caller owned the descriptor and gives it up.
+pub(crate) fn into_std<S: From<Foreign>>(fd: Fd) -> S {
     // SAFETY: the caller owned this open descriptor and does not use it any more.
     S::from(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// The two ends of a new pipe: where bytes come out, and where they go in.
+pub(crate) fn pipe() -> io::Result<(Foreign, Foreign)> {
+    let (reader, writer) = io::pipe()?;
+    Ok((reader.into(), writer.into()))
+}
+
+/// A standard stream, once more: close-on-exec, and never 0, 1 or 2. `None` if it is closed.
+pub(crate) fn standard_stream(number: usize) -> io::Result<Option<Foreign>> {
+    match borrow(number as Fd).try_clone_to_owned() {
+        Ok(duplicate) => Ok(Some(duplicate)),
+        Err(error) if error.raw_os_error() == Some(errno::BAD_FD) => Ok(None),
+        Err(error) => Err(error),
+    }
 }
 
 /// Where a byte is first found. libc's search is several times as fast as a loop.
