@@ -55,8 +55,8 @@
 #[cfg(not(any(feature = "proactor", feature = "reactor")))]
 compile_error!("windlass needs a driver: enable the feature `proactor`, `reactor`, or both (the default)");
 
-#[cfg(not(unix))]
-compile_error!("windlass runs on Unix; the Windows driver is not there yet");
+#[cfg(not(any(unix, windows)))]
+compile_error!("windlass runs on Unix and on Windows");
 
 pub mod blocking;
 mod byte_stream;
@@ -81,6 +81,7 @@ mod op;
 pub mod pipe;
 mod prims;
 mod proactor;
+#[cfg(unix)]
 pub mod process;
 mod promise;
 pub mod protocol;

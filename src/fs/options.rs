@@ -77,18 +77,6 @@ impl OpenOptions {
         self
     }
 
-    /// The permissions of a file that this makes (0o666), less the process's umask.
-    pub fn mode(&mut self, mode: u32) -> &mut OpenOptions {
-        self.flags.mode = mode;
-        self
-    }
-
-    /// More of the OS's flags for opening.
-    pub fn custom_flags(&mut self, flags: i32) -> &mut OpenOptions {
-        self.flags.custom = flags;
-        self
-    }
-
     /// Opens the file.
     ///
     /// # Panics
@@ -112,5 +100,31 @@ impl OpenOptions {
         let (fd, _) = carry_out(&core, load, plan).await?;
         let owned = OwnedDescriptor::new(core, fd as Fd);
         Ok(File::new(owned, path, self.flags.append, self.flags.direct))
+    }
+}
+
+/// What Unix has besides.
+#[cfg(unix)]
+impl OpenOptions {
+    /// The permissions of a file that this makes (0o666), less the process's umask.
+    pub fn mode(&mut self, mode: u32) -> &mut OpenOptions {
+        self.flags.mode = mode;
+        self
+    }
+
+    /// More of the OS's flags for opening.
+    pub fn custom_flags(&mut self, flags: i32) -> &mut OpenOptions {
+        self.flags.custom = flags;
+        self
+    }
+}
+
+/// What Windows has besides.
+#[cfg(windows)]
+impl OpenOptions {
+    /// More flags of `CreateFileW` (`FILE_FLAG_...`).
+    pub fn custom_flags(&mut self, flags: u32) -> &mut OpenOptions {
+        self.flags.mode = flags;
+        self
     }
 }

@@ -12,7 +12,7 @@ use super::options::{KeepAlive, SocketKind, SocketOption};
 use super::stream::TcpStream;
 use crate::descriptor::OwnedDescriptor;
 use crate::error::context;
-use crate::sys::Name;
+use crate::sys::{self, Name};
 
 /// How to listen, or to connect, with options: see [`TcpListener::builder`] and [`TcpStream::builder`].
 ///
@@ -42,7 +42,7 @@ impl TcpBuilder {
     pub(super) fn new() -> TcpBuilder {
         TcpBuilder {
             backlog: BACKLOG,
-            reuse_address: true,
+            reuse_address: sys::REUSES_ADDRESSES,
             local: None,
             options: Vec::new(),
         }
@@ -55,7 +55,8 @@ impl TcpBuilder {
     }
 
     /// Whether a listener may use an address while old connections of an earlier one are in TIME_WAIT: yes, unless told
-    /// otherwise, as in std.
+    /// otherwise, as in std. On Windows it may anyway, and this lets others take the address while it is in use: there it
+    /// is off.
     pub fn reuse_address(mut self, on: bool) -> TcpBuilder {
         self.reuse_address = on;
         self

@@ -3,15 +3,15 @@
 //! They are nobody's, and would be zombies until the process ends. One thread for all of them waits for their ends. It is
 //! started with the first and ends with the last, so a program that leaves none behind never has it.
 
-use std::io::{self, Read};
+use std::io;
 use std::mem;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::net::UnixStream;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use crate::exception::{Exception, report};
 use crate::sys;
+use crate::sys::signals::{Hears, Rings, bell};
 
 /// How often the thread looks after children that have no descriptor to wait for.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
@@ -39,7 +39,7 @@ struct Orphanage {
     /// The thread is there, and rings to it are heard.
     staffed: bool,
     /// Wakes the thread for those who arrive. `None` if none could be made: then it looks every now and then.
-    bell: Option<UnixStream>,
+    bell: Option<Rings>,
 }
 
 static ORPHANAGE: Mutex<Orphanage> = Mutex::new(Orphanage {
@@ -63,7 +63,7 @@ pub(super) fn inherit(mut leftover: Leftover) {
         orphanage.arrived.push(leftover);
         if orphanage.staffed {
             if let Some(bell) = &orphanage.bell {
-                sys::signals::ring(bell.as_raw_fd());
+                bell.ring();
             }
             None
         } else {
@@ -90,15 +90,8 @@ fn staff(orphanage: &mut Orphanage) -> io::Result<()> {
     Ok(())
 }
 
-fn bell() -> io::Result<(UnixStream, UnixStream)> {
-    let (hears, rings) = UnixStream::pair()?;
-    hears.set_nonblocking(true)?;
-    rings.set_nonblocking(true)?;
-    Ok((hears, rings))
-}
-
 /// The thread: waits until each child has ended, and for none twice.
-fn keep(bell: Option<UnixStream>) {
+fn keep(bell: Option<Hears>) {
     let mut inmates: Vec<Leftover> = Vec::new();
     let mut descriptors = Vec::new();
     loop {
@@ -113,7 +106,7 @@ fn keep(bell: Option<UnixStream>) {
             }
         }
         descriptors.clear();
-        descriptors.extend(bell.as_ref().map(AsRawFd::as_raw_fd));
+        descriptors.extend(bell.as_ref().map(Hears::number));
         descriptors.extend(
             inmates
                 .iter()
@@ -122,9 +115,8 @@ fn keep(bell: Option<UnixStream>) {
         let all_can_be_heard = descriptors.len() == inmates.len() + 1;
         let longest = (!all_can_be_heard).then_some(LOOK_EVERY);
         sys::processes::wait_for_any(&descriptors, longest);
-        if let Some(mut bell) = bell.as_ref() {
-            let mut bytes = [0; 64];
-            while matches!(bell.read(&mut bytes), Ok(count) if count == bytes.len()) {}
+        if let Some(bell) = &bell {
+            bell.empty();
         }
     }
 }

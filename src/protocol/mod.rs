@@ -106,6 +106,7 @@ mod writer;
 use std::cell::RefCell;
 use std::fmt;
 use std::io;
+#[cfg(unix)]
 use std::path::Path;
 use std::rc::{Rc, Weak};
 

@@ -7,6 +7,7 @@ use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};
 use std::io;
 use std::panic::Location;
+#[cfg(unix)]
 use std::path::Path;
 use std::pin::pin;
 use std::rc::{Rc, Weak};

@@ -1,7 +1,8 @@
 //! Signals of the operating system, awaited.
 //!
 //! A signal interrupts a thread between two instructions, perhaps inside the allocator, so a handler may do next to
-//! nothing. Ours sets a flag and writes one byte to the bell of each loop that listens, a non-blocking socket pair. The flag
+//! nothing. Ours sets a flag and writes one byte to the bell of each loop that listens, a non-blocking socket pair. (On Windows
+//! a thread of the system's does it.) The flag
 //! is the truth, the byte only wakes: a bell that is full, or one that a forked child rings too, changes nothing.
 //!
 //! ```text
@@ -47,6 +48,26 @@ impl SignalKind {
         self.0
     }
 
+    /// `SIGHUP`: the terminal is gone; to a daemon, a request to read its settings again. On Windows: the console's window
+    /// is closed, and the process ends some seconds later whatever it does.
+    pub const fn hangup() -> SignalKind {
+        SignalKind(sys::signals::HANGUP)
+    }
+
+    /// `SIGINT`: somebody pressed Ctrl-C.
+    pub const fn interrupt() -> SignalKind {
+        SignalKind(sys::signals::INTERRUPT)
+    }
+
+    /// `SIGTERM`: a polite request to end. On Windows, to services alone: the machine shuts down, or the user logs off.
+    pub const fn terminate() -> SignalKind {
+        SignalKind(sys::signals::TERMINATE)
+    }
+}
+
+/// What Unix has besides.
+#[cfg(unix)]
+impl SignalKind {
     /// `SIGALRM`: a timer of the process is due.
     pub const fn alarm() -> SignalKind {
         SignalKind(sys::signals::ALARM)
@@ -57,16 +78,6 @@ impl SignalKind {
         SignalKind(sys::signals::CHILD)
     }
 
-    /// `SIGHUP`: the terminal is gone; to a daemon, a request to read its settings again.
-    pub const fn hangup() -> SignalKind {
-        SignalKind(sys::signals::HANGUP)
-    }
-
-    /// `SIGINT`: somebody pressed Ctrl-C.
-    pub const fn interrupt() -> SignalKind {
-        SignalKind(sys::signals::INTERRUPT)
-    }
-
     /// `SIGPIPE`: a write to a pipe that nobody reads. Rust programs ignore it, and see the write's error.
     pub const fn pipe() -> SignalKind {
         SignalKind(sys::signals::PIPE)
@@ -75,11 +86,6 @@ impl SignalKind {
     /// `SIGQUIT`: somebody pressed Ctrl-\.
     pub const fn quit() -> SignalKind {
         SignalKind(sys::signals::QUIT)
-    }
-
-    /// `SIGTERM`: a polite request to end.
-    pub const fn terminate() -> SignalKind {
-        SignalKind(sys::signals::TERMINATE)
     }
 
     /// `SIGUSR1`: whatever the program says it means.
@@ -100,6 +106,15 @@ impl SignalKind {
     /// `SIGIO`: a descriptor that was asked to say so is ready.
     pub const fn io() -> SignalKind {
         SignalKind(sys::signals::IO)
+    }
+}
+
+/// What Windows has besides.
+#[cfg(windows)]
+impl SignalKind {
+    /// Somebody pressed Ctrl-Break.
+    pub const fn ctrl_break() -> SignalKind {
+        SignalKind(sys::signals::BREAK)
     }
 }
 
@@ -172,6 +187,27 @@ pub fn signal(kind: SignalKind) -> io::Result<Signal> {
 /// Outside of a loop.
 pub async fn ctrl_c() -> io::Result<()> {
     match signal(SignalKind::interrupt())?.recv().await {
+        Some(()) => Ok(()),
+        None => Err(crate::remote::LoopClosed.into()),
+    }
+}
+
+/// Waits for Ctrl-Break, as [`ctrl_c`] does for Ctrl-C.
+///
+/// ```no_run
+/// windlass::run(async {
+///     println!("press Ctrl-Break to end");
+///     windlass::signal::ctrl_break().await
+/// })??;
+/// # Ok::<(), std::io::Error>(())
+/// ```
+///
+/// # Panics
+///
+/// Outside of a loop.
+#[cfg(windows)]
+pub async fn ctrl_break() -> io::Result<()> {
+    match signal(SignalKind::ctrl_break())?.recv().await {
         Some(()) => Ok(()),
         None => Err(crate::remote::LoopClosed.into()),
     }

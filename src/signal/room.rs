@@ -2,22 +2,19 @@
 
 use std::cell::RefCell;
 use std::collections::HashMap;
-use std::io::{self, Read};
-use std::os::fd::AsRawFd;
-use std::os::unix::net::UnixStream;
+use std::io;
 use std::panic::Location;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Waker};
 
-use signal_hook_registry::{FORBIDDEN, SigId};
 use slab::Slab;
 
 use crate::error::context;
 use crate::loop_core::LoopCore;
 use crate::op::Direction;
-use crate::sys;
+use crate::sys::signals::{Action, Hears, Rings, bell, is_forbidden, register, unregister};
 
 /// No system that this runs on has a signal of this number or above.
 const LIMIT: usize = 128;
@@ -27,7 +24,7 @@ struct Arrivals {
     /// Whether a signal has come since the room last looked, by its number.
     come: [AtomicBool; LIMIT],
     /// One end of the bell; the other is the room's, which outlives every handler that rings.
-    bell: UnixStream,
+    bell: Rings,
 }
 
 impl Arrivals {
@@ -35,20 +32,20 @@ impl Arrivals {
     fn ring(&self, number: usize) {
         // First the flag: whoever hears the bell must find it.
         self.come[number].store(true, Ordering::SeqCst);
-        sys::signals::ring(self.bell.as_raw_fd());
+        self.bell.ring();
     }
 }
 
 pub(crate) struct Room {
     core: Rc<LoopCore>,
     arrivals: Arc<Arrivals>,
-    bell: UnixStream,
+    bell: Hears,
     kinds: RefCell<HashMap<i32, Kind>>,
 }
 
 /// A signal that somebody listens to.
 struct Kind {
-    action: SigId,
+    action: Action,
     /// How often the room has found that it came.
     count: u64,
     listeners: Slab<Option<Waker>>,
@@ -69,10 +66,7 @@ impl Room {
         if let Some(room) = core.signals.borrow().upgrade() {
             return Ok(room);
         }
-        // Both ends are close-on-exec.
-        let (bell, ringing) = UnixStream::pair().map_err(explain)?;
-        bell.set_nonblocking(true).map_err(explain)?;
-        ringing.set_nonblocking(true).map_err(explain)?;
+        let (bell, ringing) = bell().map_err(explain)?;
         let room = Rc::new(Room {
             core: core.rc(),
             arrivals: Arc::new(Arrivals {
@@ -84,7 +78,7 @@ impl Room {
         });
         let hearing = Hearing(Rc::downgrade(&room));
         let on_ring = Box::new(move || hearing.listen());
-        core.add_watcher(room.bell.as_raw_fd(), Direction::Read, on_ring, Location::caller())
+        core.add_watcher(room.bell.number(), Direction::Read, on_ring, Location::caller())
             .map_err(explain)?;
         core.signals.replace(Rc::downgrade(&room));
         Ok(room)
@@ -100,9 +94,8 @@ impl Room {
             // A leftover of earlier listeners to this signal.
             arrivals.come[number as usize].store(false, Ordering::SeqCst);
             // SAFETY: the action stores to an atomic and writes to a socket, which is all that a handler may do here; it
-            // does not allocate, lock or panic: `check` has seen that the number is below `LIMIT`. What it captures is
-            // dropped when it is unregistered, and the registry waits until no handler uses it.
-            let action = unsafe { signal_hook_registry::register(number, move || arrivals.ring(number as usize)) }
+            // does not allocate, lock or panic: `check` has seen that the number is below `LIMIT`.
+            let action = unsafe { register(number, move || arrivals.ring(number as usize)) }
                 .map_err(|error| context(format_args!("listen to signal {number}"), error))?;
             self.kinds.borrow_mut().insert(
                 number,
@@ -132,7 +125,7 @@ impl Room {
         }
         drop(waker);
         if let Some(action) = action {
-            signal_hook_registry::unregister(action);
+            unregister(action);
         }
     }
 
@@ -196,7 +189,7 @@ impl Drop for Room {
     /// Every listener has left, so no handler rings any more.
     fn drop(&mut self) {
         debug_assert!(self.kinds.borrow().is_empty());
-        self.core.remove_watcher(self.bell.as_raw_fd(), Direction::Read);
+        self.core.remove_watcher(self.bell.number(), Direction::Read);
     }
 }
 
@@ -207,8 +200,7 @@ impl Hearing {
     fn listen(&self) {
         let Some(room) = self.0.upgrade() else { return };
         // The bell first: a signal that comes after it was emptied rings again, one that came before has set its flag.
-        let mut bytes = [0; 256];
-        while matches!((&room.bell).read(&mut bytes), Ok(count) if count == bytes.len()) {}
+        room.bell.empty();
         room.collect();
     }
 }
@@ -233,7 +225,7 @@ fn check(number: i32) -> io::Result<()> {
     if number <= 0 || number as usize >= LIMIT {
         return refuse(format!("{number} is not the number of a signal"));
     }
-    if FORBIDDEN.contains(&number) {
+    if is_forbidden(number) {
         return refuse(format!(
             "signal {number} cannot be listened to: it cannot be caught, or the program cannot go on after it"
         ));

@@ -16,8 +16,14 @@
 
 #[cfg(unix)]
 mod unix;
+#[cfg(windows)]
+mod windows;
 
 #[cfg(unix)]
 pub(crate) use unix::*;
 #[cfg(unix)]
 pub use unix::{Fd, IoVec, Message, Name, PathChar, Stat};
+#[cfg(windows)]
+pub(crate) use windows::*;
+#[cfg(windows)]
+pub use windows::{Fd, IoVec, Message, Name, PathChar, Stat};

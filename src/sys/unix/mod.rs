@@ -103,6 +103,9 @@ pub(crate) mod errno {
     pub(crate) const NO_SYSTEM_CALL: i32 = libc::ENOSYS;
 }
 
+/// Whether listeners ask for addresses that old connections still have.
+pub(crate) const REUSES_ADDRESSES: bool = true;
+
 /// Reads the monotonic clock.
 pub(crate) fn monotonic() -> Instant {
     let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };

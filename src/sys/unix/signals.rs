@@ -1,4 +1,11 @@
-//! Signals: their numbers, and what a handler may do.
+//! Signals: their numbers, their registry, and what a handler may do.
+
+use std::io::{self, Read};
+use std::os::fd::AsRawFd;
+use std::os::unix::net::UnixStream;
+
+use signal_hook_registry::FORBIDDEN;
+pub(crate) use signal_hook_registry::{SigId as Action, unregister};
 
 use super::Fd;
 
@@ -14,9 +21,54 @@ pub(crate) const USER1: i32 = libc::SIGUSR1;
 pub(crate) const USER2: i32 = libc::SIGUSR2;
 pub(crate) const WINDOW_CHANGE: i32 = libc::SIGWINCH;
 
-/// Writes one byte to a bell, from inside a signal handler. A bell that is full has rung already.
-pub(crate) fn ring(bell: Fd) {
-    let byte = [0u8];
-    // SAFETY: the byte is a local, and write(2) may be called in a signal handler; the bell is open and non-blocking.
-    let _ = unsafe { libc::write(bell, byte.as_ptr().cast(), 1) };
+/// Whether nobody may listen to a signal: it cannot be caught, or the program cannot go on after it.
+pub(crate) fn is_forbidden(number: i32) -> bool {
+    FORBIDDEN.contains(&number)
+}
+
+/// Has `action` called whenever the signal comes, after what others have registered.
+///
+/// # Safety
+///
+/// The action does only what a signal handler may: it does not allocate, lock or panic.
+pub(crate) unsafe fn register(number: i32, action: impl Fn() + Send + Sync + 'static) -> io::Result<Action> {
+    // SAFETY: the caller's promise. What the action captures is dropped when it is unregistered, and the registry waits
+    // until no handler uses it.
+    unsafe { signal_hook_registry::register(number, action) }
+}
+
+/// The end of a bell that a loop watches.
+pub(crate) struct Hears(UnixStream);
+
+/// The end of a bell that a signal handler may ring.
+pub(crate) struct Rings(UnixStream);
+
+/// Makes a bell. Both ends are close-on-exec and non-blocking.
+pub(crate) fn bell() -> io::Result<(Hears, Rings)> {
+    let (hears, rings) = UnixStream::pair()?;
+    hears.set_nonblocking(true)?;
+    rings.set_nonblocking(true)?;
+    Ok((Hears(hears), Rings(rings)))
+}
+
+impl Rings {
+    /// Writes one byte. A bell that is full has rung already.
+    pub(crate) fn ring(&self) {
+        let byte = [0u8];
+        // SAFETY: the byte is a local, and write(2) may be called in a signal handler; the bell is open and non-blocking.
+        let _ = unsafe { libc::write(self.0.as_raw_fd(), byte.as_ptr().cast(), 1) };
+    }
+}
+
+impl Hears {
+    /// What to watch.
+    pub(crate) fn number(&self) -> Fd {
+        self.0.as_raw_fd()
+    }
+
+    /// Takes back all rings.
+    pub(crate) fn empty(&self) {
+        let mut bytes = [0; 256];
+        while matches!((&self.0).read(&mut bytes), Ok(count) if count == bytes.len()) {}
+    }
 }

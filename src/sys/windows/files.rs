@@ -1,0 +1,530 @@
+//! File work by plain system calls, and what the kernel says of a file.
+//!
+//! What has a path is std's to do; it knows the long names and the old ones. A file is opened for overlapped calls, as the
+//! proactor needs it, and has then no position of its own in the kernel. So every read and write here says where, and
+//! waits for its end with an event.
+
+use std::ffi::OsString;
+use std::io::{self, SeekFrom};
+use std::os::windows::ffi::{OsStrExt, OsStringExt};
+use std::os::windows::fs::OpenOptionsExt;
+use std::os::windows::io::{AsHandle, FromRawHandle, IntoRawHandle, OwnedHandle};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::SystemTime;
+
+use windows_sys::Win32::Foundation::{
+    ERROR_BROKEN_PIPE, ERROR_HANDLE_EOF, ERROR_INVALID_PARAMETER, ERROR_IO_PENDING, ERROR_MORE_DATA, ERROR_NO_DATA,
+    ERROR_PIPE_NOT_CONNECTED, ERROR_SEEK, GENERIC_READ, HANDLE, INVALID_HANDLE_VALUE,
+};
+use windows_sys::Win32::Storage::FileSystem::{
+    CreateFileW, FILE_ALLOCATION_INFO, FILE_BEGIN, FILE_CURRENT, FILE_END, FILE_FLAG_FIRST_PIPE_INSTANCE,
+    FILE_FLAG_NO_BUFFERING, FILE_FLAG_OVERLAPPED, FILE_TYPE_DISK, FILE_TYPE_UNKNOWN, FileAllocationInfo, GetFileType,
+    OPEN_EXISTING, PIPE_ACCESS_OUTBOUND, ReadFile, SetFileInformationByHandle, SetFilePointerEx, WriteFile,
+};
+use windows_sys::Win32::System::Console::{GetStdHandle, STD_ERROR_HANDLE, STD_INPUT_HANDLE, STD_OUTPUT_HANDLE};
+use windows_sys::Win32::System::IO::{GetOverlappedResult, OVERLAPPED};
+use windows_sys::Win32::System::Pipes::{CreateNamedPipeW, PIPE_REJECT_REMOTE_CLIENTS, PIPE_TYPE_BYTE, PIPE_WAIT};
+use windows_sys::Win32::System::Threading::CreateEventW;
+
+use super::perform::code_of;
+use super::{Fd, Foreign, IoVec, PathChar, errno, file, handle, last_code, number_of_handle};
+use crate::driver::Outcome;
+use crate::op::{CURRENT, Op};
+
+/// A path as the kernel wants it, ending in NUL.
+pub(crate) type KernelPath = Vec<PathChar>;
+
+/// Makes one.
+pub(crate) fn path_for_kernel(path: &Path) -> io::Result<KernelPath> {
+    let mut wide: Vec<u16> = path.as_os_str().encode_wide().collect();
+    if wide.contains(&0) {
+        let why = "a path cannot contain a NUL character";
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
+    }
+    wide.push(0);
+    Ok(wide)
+}
+
+/// The reverse.
+///
+/// # Safety
+///
+/// `path` ends in NUL.
+unsafe fn path_of(path: *const PathChar) -> PathBuf {
+    let mut len = 0;
+    // SAFETY: the caller's promise: reading stops at the NUL.
+    let wide = unsafe {
+        while path.add(len).read() != 0 {
+            len += 1;
+        }
+        std::slice::from_raw_parts(path, len)
+    };
+    PathBuf::from(OsString::from_wide(wide))
+}
+
+/// How a file is to be opened.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct OpenFlags {
+    pub(crate) read: bool,
+    pub(crate) write: bool,
+    pub(crate) append: bool,
+    pub(crate) truncate: bool,
+    pub(crate) create: bool,
+    pub(crate) create_new: bool,
+    pub(crate) direct: bool,
+    /// Flags of `CreateFileW` besides.
+    pub(crate) mode: u32,
+}
+
+impl OpenFlags {
+    /// The same as one number. What contradicts itself is refused, as in std.
+    pub(crate) fn for_kernel(&self) -> io::Result<i32> {
+        let refuse = |why| Err(io::Error::new(io::ErrorKind::InvalidInput, why));
+        if !self.read && !self.write && !self.append {
+            return refuse("a file is opened to read, to write or to append: ask for one of them");
+        }
+        if !self.write && !self.append && (self.truncate || self.create || self.create_new) {
+            return refuse("making or truncating a file needs write or append");
+        }
+        if self.append && self.truncate && !self.create_new {
+            return refuse("a file is opened to append or truncated, not both");
+        }
+        let all = [
+            self.read,
+            self.write,
+            self.append,
+            self.truncate,
+            self.create,
+            self.create_new,
+            self.direct,
+        ];
+        Ok(all.iter().enumerate().map(|(bit, &on)| i32::from(on) << bit).sum())
+    }
+
+    /// The reverse.
+    fn from_kernel(flags: i32, mode: u32) -> OpenFlags {
+        let has = |bit: i32| flags & (1 << bit) != 0;
+        OpenFlags {
+            read: has(0),
+            write: has(1),
+            append: has(2),
+            truncate: has(3),
+            create: has(4),
+            create_new: has(5),
+            direct: has(6),
+            mode,
+        }
+    }
+
+    fn open(&self, path: &Path) -> io::Result<std::fs::File> {
+        let direct = if self.direct { FILE_FLAG_NO_BUFFERING } else { 0 };
+        std::fs::OpenOptions::new()
+            .read(self.read)
+            .write(self.write)
+            .append(self.append)
+            .truncate(self.truncate)
+            .create(self.create)
+            .create_new(self.create_new)
+            .custom_flags(FILE_FLAG_OVERLAPPED | direct | self.mode)
+            .open(path)
+    }
+
+    /// How an open file was opened, as far as that matters. The system does not say.
+    pub(crate) fn of(_fd: Fd) -> OpenFlags {
+        OpenFlags::default()
+    }
+}
+
+/// Carries out an operation on a file or a path, to its end.
+///
+/// # Safety
+///
+/// What `op` points to is the caller's to use until this returns.
+pub(super) unsafe fn perform(op: Op) -> Option<Outcome> {
+    // SAFETY, for every call: the caller's promise: paths end in NUL, buffers and slices are as long as they say, and all
+    // of it is there until this returns.
+    let done = |result: io::Result<()>| result.map(|()| 0).map_err(|error| code_of(&error));
+    Some(match op {
+        Op::Open { path, flags, mode } => {
+            // SAFETY: see above.
+            let path = unsafe { path_of(path) };
+            let opened = OpenFlags::from_kernel(flags, mode).open(&path);
+            opened
+                .map(|file| number_of_handle(file.into_raw_handle()) as u32)
+                .map_err(|error| code_of(&error))
+        }
+        Op::ReadAt {
+            fd, ptr, len, offset, ..
+            // SAFETY: see above.
+        } => unsafe { read_at(fd, ptr, len, offset) },
+        Op::ReadVectoredAt {
+            fd,
+            slices,
+            count,
+            offset,
+        } => {
+            // SAFETY: see above.
+            let slices = unsafe { std::slice::from_raw_parts(slices, count) };
+            // SAFETY: see above.
+            one_by_one(slices, offset, |slice, at| unsafe { read_at(fd, slice.base, slice.len, at) })
+        }
+        // SAFETY: see above.
+        Op::WriteAt { fd, ptr, len, offset } => unsafe { write_at(fd, ptr, len, offset) },
+        Op::WriteVectoredAt {
+            fd,
+            slices,
+            count,
+            offset,
+        } => {
+            // SAFETY: see above.
+            let slices = unsafe { std::slice::from_raw_parts(slices, count) };
+            // SAFETY: see above.
+            one_by_one(slices, offset, |slice, at| unsafe { write_at(fd, slice.base, slice.len, at) })
+        }
+        Op::Sync { fd, data_only: false } => done(file(fd).sync_all()),
+        Op::Sync { fd, data_only: true } => done(file(fd).sync_data()),
+        Op::Stat { fd, path, follow, out } => {
+            let found = match (path.is_null(), follow) {
+                (true, _) => file(fd).metadata(),
+                // SAFETY: see above.
+                (false, true) => std::fs::metadata(unsafe { path_of(path) }),
+                // SAFETY: see above.
+                (false, false) => std::fs::symlink_metadata(unsafe { path_of(path) }),
+            };
+            // SAFETY: see above; `out` is ours to write, and holds nothing.
+            done(found.map(|found| unsafe { out.write(Stat(found)) }))
+        }
+        Op::Truncate { fd, len } => done(file(fd).set_len(len)),
+        Op::Allocate { fd, offset, len } => done(allocate(fd, offset, len)),
+        // SAFETY: see above.
+        Op::Rename { from, to } => done(unsafe { std::fs::rename(path_of(from), path_of(to)) }),
+        // SAFETY: see above.
+        Op::Remove { path, folder: false } => done(std::fs::remove_file(unsafe { path_of(path) })),
+        // SAFETY: see above.
+        Op::Remove { path, folder: true } => done(std::fs::remove_dir(unsafe { path_of(path) })),
+        // SAFETY: see above.
+        Op::MakeFolder { path, .. } => done(std::fs::create_dir(unsafe { path_of(path) })),
+        // SAFETY: see above.
+        Op::HardLink { from, to } => done(unsafe { std::fs::hard_link(path_of(from), path_of(to)) }),
+        // SAFETY: see above.
+        Op::SymLink { target, link } => done(unsafe { sym_link(&path_of(target), &path_of(link)) }),
+        Op::Accept { .. }
+        | Op::Connect { .. }
+        | Op::Recv { .. }
+        | Op::RecvManaged { .. }
+        | Op::RecvVectored { .. }
+        | Op::Send { .. }
+        | Op::SendVectored { .. }
+        | Op::RecvMessage { .. }
+        | Op::RecvMessageManaged { .. }
+        | Op::SendMessage { .. }
+        | Op::Readiness { .. } => unreachable!("sockets are the caller's"),
+    })
+}
+
+/// The system has no such call for ordinary handles: one after the other, until one falls short.
+fn one_by_one(slices: &[IoVec], offset: u64, mut call: impl FnMut(&IoVec, u64) -> Outcome) -> Outcome {
+    let mut moved = 0;
+    for slice in slices.iter().filter(|slice| slice.len > 0) {
+        let at = match offset {
+            CURRENT => CURRENT,
+            offset => offset.saturating_add(u64::from(moved)),
+        };
+        match call(slice, at) {
+            Ok(count) => {
+                moved += count;
+                if (count as usize) < slice.len {
+                    break;
+                }
+            }
+            Err(_) if moved > 0 => break,
+            Err(code) => return Err(code),
+        }
+    }
+    Ok(moved)
+}
+
+/// # Safety
+///
+/// `len` bytes from `ptr` on may be written.
+unsafe fn read_at(fd: Fd, ptr: *mut u8, len: usize, offset: u64) -> Outcome {
+    let len = len.min(u32::MAX as usize) as u32;
+    let at = if offset == CURRENT { 0 } else { offset };
+    // SAFETY: the caller's promise; the structure stays until the call is over, which `waiting` sees to.
+    let outcome = waiting(fd, offset == CURRENT, at, |count, overlapped| unsafe {
+        ReadFile(handle(fd), ptr, len, count, overlapped)
+    });
+    match outcome {
+        Err(code) if is_end(code) => Ok(0),
+        // A message that is longer than the room for it; the rest comes with the next.
+        Err(code) if code == ERROR_MORE_DATA as i32 => Ok(len),
+        outcome => outcome,
+    }
+}
+
+/// # Safety
+///
+/// `len` bytes from `ptr` on may be read.
+unsafe fn write_at(fd: Fd, ptr: *const u8, len: usize, offset: u64) -> Outcome {
+    let len = len.min(u32::MAX as usize) as u32;
+    // All bits set are the end of the file, wherever that is by then.
+    // SAFETY: as in `read_at`.
+    let outcome = waiting(fd, offset == CURRENT, offset, |count, overlapped| unsafe {
+        WriteFile(handle(fd), ptr, len, count, overlapped)
+    });
+    outcome.map_err(write_code)
+}
+
+/// The code of a failed write that the layers above know.
+pub(crate) fn write_code(code: i32) -> i32 {
+    match code as u32 {
+        ERROR_NO_DATA | ERROR_PIPE_NOT_CONNECTED => errno::BROKEN_PIPE,
+        _ => code,
+    }
+}
+
+/// Whether a failed read says that there is no more.
+pub(crate) fn is_end(code: i32) -> bool {
+    matches!(
+        code as u32,
+        ERROR_HANDLE_EOF | ERROR_BROKEN_PIPE | ERROR_PIPE_NOT_CONNECTED
+    )
+}
+
+/// Makes a call and waits for its end. One that is made at the file's own position is first tried without an OVERLAPPED,
+/// which a handle for overlapped calls refuses: that has no position.
+fn waiting(fd: Fd, here: bool, offset: u64, mut call: impl FnMut(*mut u32, *mut OVERLAPPED) -> i32) -> Outcome {
+    if fd < 0 {
+        return Err(errno::BAD_FD);
+    }
+    let mut count = 0;
+    if here {
+        if call(&mut count, std::ptr::null_mut()) != 0 {
+            return Ok(count);
+        }
+        match last_code() {
+            code if code == ERROR_INVALID_PARAMETER as i32 => {}
+            code => return Err(code),
+        }
+    }
+    thread_local! {
+        static EVENT: Option<OwnedHandle> = {
+            // SAFETY: nothing is passed in; what comes out is new and ours.
+            let event = unsafe { CreateEventW(std::ptr::null(), 1, 0, std::ptr::null()) };
+            // SAFETY: as above.
+            (!event.is_null()).then(|| unsafe { OwnedHandle::from_raw_handle(event) })
+        };
+    }
+    EVENT.with(|event| {
+        let Some(event) = event else {
+            return Err(errno::NO_MEMORY);
+        };
+        let mut overlapped = place(offset);
+        // The lowest bit keeps the end out of the completion port that the handle may belong to.
+        let event = std::os::windows::io::AsRawHandle::as_raw_handle(event);
+        overlapped.hEvent = (event as usize | 1) as HANDLE;
+        if call(&mut count, &mut overlapped) == 0 && last_code() != ERROR_IO_PENDING as i32 {
+            return Err(last_code());
+        }
+        // SAFETY: the structure is a local, and this waits until the system is done with it.
+        match unsafe { GetOverlappedResult(handle(fd), &overlapped, &mut count, 1) } {
+            0 => Err(last_code()),
+            _ => Ok(count),
+        }
+    })
+}
+
+/// An OVERLAPPED for this place in a file.
+pub(crate) fn place(offset: u64) -> OVERLAPPED {
+    // SAFETY: zeroes are a valid OVERLAPPED.
+    let mut overlapped: OVERLAPPED = unsafe { std::mem::zeroed() };
+    overlapped.Anonymous.Anonymous.Offset = offset as u32;
+    overlapped.Anonymous.Anonymous.OffsetHigh = (offset >> 32) as u32;
+    overlapped
+}
+
+/// Reads from a pipe, and waits for that.
+///
+/// # Safety
+///
+/// What the slices point to may be written.
+pub(super) unsafe fn read_pipe(fd: Fd, slices: &[IoVec]) -> Outcome {
+    match slices.iter().find(|slice| slice.len > 0) {
+        // SAFETY: the caller's promise.
+        Some(slice) => unsafe { read_at(fd, slice.base, slice.len, 0) },
+        None => Ok(0),
+    }
+}
+
+/// Writes to a pipe, and waits for that.
+///
+/// # Safety
+///
+/// What the slices point to may be read.
+pub(super) unsafe fn write_pipe(fd: Fd, slices: &[IoVec]) -> Outcome {
+    // SAFETY: the caller's promise.
+    one_by_one(slices, 0, |slice, _| unsafe { write_at(fd, slice.base, slice.len, 0) })
+}
+
+fn allocate(fd: Fd, offset: u64, len: u64) -> io::Result<()> {
+    let too_far = || io::Error::from_raw_os_error(errno::INVALID);
+    let end = offset
+        .checked_add(len)
+        .filter(|&end| end <= i64::MAX as u64)
+        .ok_or_else(too_far)?;
+    if len == 0 {
+        return Err(too_far());
+    }
+    let file = file(fd);
+    if file.metadata()?.len() >= end {
+        return Ok(());
+    }
+    let space = FILE_ALLOCATION_INFO {
+        AllocationSize: end as i64,
+    };
+    let size = size_of::<FILE_ALLOCATION_INFO>() as u32;
+    // SAFETY: the system reads the local, of the length that it is told.
+    if unsafe { SetFileInformationByHandle(handle(fd), FileAllocationInfo, (&raw const space).cast(), size) } == 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // Elsewhere the space counts as part of the file.
+    file.set_len(end)
+}
+
+/// Windows wants to know what a link leads to.
+fn sym_link(target: &Path, link: &Path) -> io::Result<()> {
+    let from_link = link.parent().unwrap_or(Path::new("")).join(target);
+    match std::fs::metadata(from_link).is_ok_and(|found| found.is_dir()) {
+        true => std::os::windows::fs::symlink_dir(target, link),
+        false => std::os::windows::fs::symlink_file(target, link),
+    }
+}
+
+/// Moves a file's position.
+pub(super) fn seek(fd: Fd, to: SeekFrom) -> io::Result<u64> {
+    // SAFETY: the call touches no memory of ours.
+    if unsafe { GetFileType(handle(fd)) } != FILE_TYPE_DISK {
+        return Err(io::Error::from_raw_os_error(ERROR_SEEK as i32));
+    }
+    let too_far = |_| io::Error::from_raw_os_error(errno::INVALID);
+    let (offset, method) = match to {
+        SeekFrom::Start(offset) => (i64::try_from(offset).map_err(too_far)?, FILE_BEGIN),
+        SeekFrom::End(offset) => (offset, FILE_END),
+        SeekFrom::Current(offset) => (offset, FILE_CURRENT),
+    };
+    let mut position = 0;
+    // SAFETY: the system fills the local and keeps no pointer to it.
+    match unsafe { SetFilePointerEx(handle(fd), offset, &mut position, method) } {
+        0 => Err(io::Error::last_os_error()),
+        _ => Ok(position as u64),
+    }
+}
+
+/// Whether something is open under this number.
+pub(super) fn is_open(fd: Fd) -> bool {
+    // SAFETY: the call touches no memory of ours.
+    fd >= 0 && (unsafe { GetFileType(handle(fd)) } != FILE_TYPE_UNKNOWN || last_code() == 0)
+}
+
+/// The two ends of a new pipe: where bytes come out, and where they go in. Plain pipes know no overlapped calls, so it is one
+/// with a name that nobody else can have.
+pub(crate) fn pipe() -> io::Result<(Foreign, Foreign)> {
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+    const BUFFER: u32 = 64 * 1024;
+    let name = format!(
+        r"\\.\pipe\windlass.{}.{}.{:x}",
+        std::process::id(),
+        COUNT.fetch_add(1, Ordering::Relaxed),
+        super::monotonic().since_origin().as_nanos(),
+    );
+    let name: Vec<u16> = name.encode_utf16().chain([0]).collect();
+    let access = PIPE_ACCESS_OUTBOUND | FILE_FLAG_FIRST_PIPE_INSTANCE | FILE_FLAG_OVERLAPPED;
+    let mode = PIPE_TYPE_BYTE | PIPE_WAIT | PIPE_REJECT_REMOTE_CLIENTS;
+    // SAFETY: the name ends in NUL and outlives the call; what comes out is new and ours.
+    let writer =
+        owned(unsafe { CreateNamedPipeW(name.as_ptr(), access, mode, 1, BUFFER, BUFFER, 0, std::ptr::null()) })?;
+    let (plain, none) = (std::ptr::null(), std::ptr::null_mut());
+    // SAFETY: as above.
+    let reader = owned(unsafe {
+        CreateFileW(
+            name.as_ptr(),
+            GENERIC_READ,
+            0,
+            plain,
+            OPEN_EXISTING,
+            FILE_FLAG_OVERLAPPED,
+            none,
+        )
+    })?;
+    Ok((reader.into(), writer.into()))
+}
+
+/// Takes over a handle that was just made.
+fn owned(handle: HANDLE) -> io::Result<OwnedHandle> {
+    match handle {
+        INVALID_HANDLE_VALUE => Err(io::Error::last_os_error()),
+        // SAFETY: the caller has just got it.
+        handle => Ok(unsafe { OwnedHandle::from_raw_handle(handle) }),
+    }
+}
+
+/// A standard stream, once more, and not inherited. `None` if there is none.
+pub(crate) fn standard_stream(number: usize) -> io::Result<Option<Foreign>> {
+    let which = [STD_INPUT_HANDLE, STD_OUTPUT_HANDLE, STD_ERROR_HANDLE][number];
+    // SAFETY: the call takes a number and gives a handle that belongs to the process.
+    let stream = unsafe { GetStdHandle(which) };
+    if stream.is_null() || stream == INVALID_HANDLE_VALUE {
+        return Ok(None);
+    }
+    let stream = file(number_of_handle(stream));
+    Ok(Some(stream.as_handle().try_clone_to_owned()?.into()))
+}
+
+/// What a file is.
+pub(crate) mod kind {
+    pub(crate) const MASK: u32 = 0xf;
+    pub(crate) const FILE: u32 = 1;
+    pub(crate) const FOLDER: u32 = 2;
+    pub(crate) const LINK: u32 = 3;
+    // No file of Windows is any of these.
+    pub(crate) const PIPE: u32 = 4;
+    pub(crate) const SOCKET: u32 = 5;
+    pub(crate) const CHARACTERS: u32 = 6;
+    pub(crate) const BLOCKS: u32 = 7;
+}
+
+/// The same of what std has found.
+pub(crate) fn kind_of(file_type: std::fs::FileType) -> u32 {
+    let kinds = [
+        (file_type.is_symlink(), kind::LINK),
+        (file_type.is_dir(), kind::FOLDER),
+        (file_type.is_file(), kind::FILE),
+    ];
+    kinds.iter().find(|(is_it, _)| *is_it).map_or(0, |&(_, kind)| kind)
+}
+
+/// What the kernel says of a file.
+#[derive(Clone, Debug)]
+pub struct Stat(std::fs::Metadata);
+
+impl Stat {
+    pub(crate) fn mode(&self) -> u32 {
+        kind_of(self.0.file_type())
+    }
+    pub(crate) fn len(&self) -> u64 {
+        self.0.len()
+    }
+    pub(crate) fn modified(&self) -> SystemTime {
+        self.0.modified().unwrap_or(SystemTime::UNIX_EPOCH)
+    }
+    pub(crate) fn accessed(&self) -> SystemTime {
+        self.0.accessed().unwrap_or(SystemTime::UNIX_EPOCH)
+    }
+    pub(crate) fn created(&self) -> Option<SystemTime> {
+        self.0.created().ok()
+    }
+    pub(crate) fn permissions(&self) -> std::fs::Permissions {
+        self.0.permissions()
+    }
+}

@@ -1,0 +1,356 @@
+//! The plain system calls on Windows.
+//!
+//! Facts that shape this room:
+//!
+//! - A descriptor is a handle or a socket. Both are numbers of 32 bits in which the lowest two mean nothing and the highest
+//!   is never set, whatever the width of the type, so that the layers above can carry them as they carry Unix's.
+//! - Sockets are non-blocking and not inherited. That says nothing about overlapped calls, which are the proactor's.
+//! - Files are opened for overlapped calls. Who makes a plain call on one waits for it here.
+//! - Error codes are Win32's and Winsock's; where they differ for the same thing, Winsock's are told.
+
+#[path = "../unix/no_duct.rs"]
+mod duct;
+mod files;
+mod letter;
+mod name;
+mod options;
+mod perform;
+mod show;
+pub(crate) mod signals;
+
+use std::io;
+use std::mem::ManuallyDrop;
+use std::os::windows::io::{
+    AsRawHandle, AsRawSocket, BorrowedHandle, BorrowedSocket, FromRawHandle, FromRawSocket, IntoRawHandle,
+    IntoRawSocket, OwnedHandle, OwnedSocket, RawHandle, RawSocket,
+};
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use socket2::SockRef;
+use windows_sys::Win32::Foundation::{CloseHandle, ERROR_INVALID_HANDLE, HANDLE};
+use windows_sys::Win32::Networking::WinSock::{SOCKET, WSAENOTSOCK, closesocket};
+use windows_sys::Win32::System::Performance::{QueryPerformanceCounter, QueryPerformanceFrequency};
+
+pub(crate) use self::duct::Duct;
+pub use self::files::Stat;
+pub(crate) use self::files::{KernelPath, OpenFlags, kind, kind_of, path_for_kernel, pipe, standard_stream};
+pub use self::letter::Message;
+pub(crate) use self::letter::{Enclosure, Envelope, Letter, is_full_queue};
+pub use self::name::Name;
+#[cfg(feature = "reactor")]
+pub(crate) use self::perform::connected;
+pub(crate) use self::perform::perform;
+use crate::driver::{Control, Reply};
+use crate::time::Instant;
+
+/// A descriptor's number: a socket or a handle. The null driver's sockets have negative ones, which no system call takes for
+/// valid.
+pub type Fd = i32;
+
+/// What a path for the kernel is made of.
+pub type PathChar = u16;
+
+/// A piece of memory.
+#[derive(Clone, Copy, Debug)]
+pub struct IoVec {
+    /// Where it begins.
+    pub base: *mut u8,
+    /// How many bytes it has.
+    pub len: usize,
+}
+
+/// The OS's error codes that the layers above tell apart.
+pub(crate) mod errno {
+    use windows_sys::Win32::Foundation as win;
+    use windows_sys::Win32::Networking::WinSock as sock;
+
+    pub(crate) const CANCELED: i32 = win::ERROR_OPERATION_ABORTED as i32;
+    pub(crate) const NO_BUFFERS: i32 = sock::WSAENOBUFS;
+    pub(crate) const NO_MEMORY: i32 = win::ERROR_NOT_ENOUGH_MEMORY as i32;
+    pub(crate) const PROCESS_FILES: i32 = sock::WSAEMFILE;
+    pub(crate) const SYSTEM_FILES: i32 = win::ERROR_TOO_MANY_OPEN_FILES as i32;
+    pub(crate) const INTERRUPTED: i32 = sock::WSAEINTR;
+    pub(crate) const ABORTED: i32 = sock::WSAECONNABORTED;
+    pub(crate) const PROTOCOL: i32 = sock::WSAEPROTONOSUPPORT;
+    pub(crate) const NETWORK_DOWN: i32 = sock::WSAENETDOWN;
+    pub(crate) const HOST_UNREACHABLE: i32 = sock::WSAEHOSTUNREACH;
+    pub(crate) const NETWORK_UNREACHABLE: i32 = sock::WSAENETUNREACH;
+    pub(crate) const HOST_DOWN: i32 = sock::WSAEHOSTDOWN;
+    pub(crate) const NO_PROTOCOL_OPTION: i32 = sock::WSAENOPROTOOPT;
+    pub(crate) const INVALID: i32 = sock::WSAEINVAL;
+    pub(crate) const NOT_SUPPORTED: i32 = sock::WSAEOPNOTSUPP;
+    pub(crate) const NO_FAMILY: i32 = sock::WSAEAFNOSUPPORT;
+    pub(crate) const NO_DESTINATION: i32 = sock::WSAEDESTADDRREQ;
+    pub(crate) const TOO_LONG: i32 = sock::WSAEMSGSIZE;
+    pub(crate) const IN_USE: i32 = sock::WSAEADDRINUSE;
+    pub(crate) const REFUSED: i32 = sock::WSAECONNREFUSED;
+    pub(crate) const BROKEN_PIPE: i32 = win::ERROR_BROKEN_PIPE as i32;
+    pub(crate) const RESET: i32 = sock::WSAECONNRESET;
+    pub(crate) const NOT_CONNECTED: i32 = sock::WSAENOTCONN;
+    pub(crate) const AGAIN: i32 = sock::WSAEWOULDBLOCK;
+    pub(crate) const BAD_FD: i32 = win::ERROR_INVALID_HANDLE as i32;
+    pub(crate) const NOT_PERMITTED: i32 = win::ERROR_PRIVILEGE_NOT_HELD as i32;
+    pub(crate) const NO_ACCESS: i32 = win::ERROR_ACCESS_DENIED as i32;
+    pub(crate) const NO_SYSTEM_CALL: i32 = win::ERROR_CALL_NOT_IMPLEMENTED as i32;
+}
+
+/// The handle under a number.
+pub(crate) fn handle(fd: Fd) -> HANDLE {
+    fd as isize as HANDLE
+}
+
+/// The socket under a number.
+pub(crate) fn socket(fd: Fd) -> SOCKET {
+    fd as isize as SOCKET
+}
+
+/// The number of a handle. The kernel keeps the upper half of the type for itself: programs of 32 and of 64 bits pass handles
+/// to each other.
+pub(crate) fn number_of_handle(handle: RawHandle) -> Fd {
+    handle as isize as Fd
+}
+
+/// The number of a socket, which is a handle too.
+pub(crate) fn number_of_socket(socket: RawSocket) -> Fd {
+    socket as Fd
+}
+
+/// Listeners get addresses that old connections still have without asking. Asking would mean something else.
+pub(crate) const REUSES_ADDRESSES: bool = false;
+
+/// Reads the monotonic clock.
+pub(crate) fn monotonic() -> Instant {
+    static FREQUENCY: OnceLock<i64> = OnceLock::new();
+    let frequency = *FREQUENCY.get_or_init(|| {
+        let mut frequency = 0;
+        // SAFETY: the system fills the local, and cannot fail since Windows XP.
+        unsafe { QueryPerformanceFrequency(&mut frequency) };
+        frequency.max(1)
+    });
+    let mut ticks = 0;
+    // SAFETY: as above.
+    unsafe { QueryPerformanceCounter(&mut ticks) };
+    let (seconds, rest) = (ticks / frequency, ticks % frequency);
+    let nanoseconds = i128::from(rest) * 1_000_000_000 / i128::from(frequency);
+    Instant::from_origin(Duration::new(seconds as u64, nanoseconds as u32))
+}
+
+/// Makes a driver's control call by plain system calls.
+pub(crate) fn control(call: Control<'_>) -> io::Result<Reply> {
+    match call {
+        Control::Socket { kind } => options::socket(kind).map(Reply::Fd),
+        Control::Pair { .. } | Control::PeerCredentials { .. } => {
+            let why = "Unix sockets are not served on Windows";
+            Err(io::Error::new(io::ErrorKind::Unsupported, why))
+        }
+        Control::Bind { fd, name } => options::bind(fd, name).map(|()| Reply::Done),
+        Control::Listen { fd, backlog } => with(fd, |socket| socket.listen(backlog)).map(|()| Reply::Done),
+        Control::Adopt { fd } => adopt(fd).map(|()| Reply::Done),
+        Control::LocalName { fd } => options::local_name(fd).map(Reply::Name),
+        Control::PeerName { fd } => options::peer_name(fd).map(Reply::Name),
+        Control::SetOption { fd, option } => options::set(fd, option).map(|()| Reply::Done),
+        Control::Option { fd, like } => options::get(fd, like).map(Reply::Option),
+        Control::Shutdown { fd, how } => with(fd, |socket| socket.shutdown(how)).map(|()| Reply::Done),
+        Control::Watch { fd } => watchable(fd).map(|()| Reply::Done),
+        Control::Forget { .. } => Ok(Reply::Done),
+        Control::Seek { fd, to } => files::seek(fd, to).map(Reply::Position),
+        Control::Close { fd } => {
+            close(fd);
+            Ok(Reply::Done)
+        }
+        Control::Reset { fd } => {
+            reset(fd);
+            Ok(Reply::Done)
+        }
+    }
+}
+
+/// Readies what was made elsewhere: a socket, or a pipe, which has no such mode.
+fn adopt(fd: Fd) -> io::Result<()> {
+    match with(fd, |socket| socket.set_nonblocking(true)) {
+        Err(error) if error.raw_os_error() == Some(WSAENOTSOCK) && files::is_open(fd) => Ok(()),
+        result => result,
+    }
+}
+
+/// Whether it can be waited for: only sockets can.
+fn watchable(fd: Fd) -> io::Result<()> {
+    match with(fd, |socket| socket.r#type()) {
+        Ok(_) => Ok(()),
+        Err(error) if error.raw_os_error() == Some(WSAENOTSOCK) && files::is_open(fd) => Err(crate::error::context(
+            "only sockets can be waited for on Windows",
+            io::Error::from_raw_os_error(errno::NOT_PERMITTED),
+        )),
+        Err(error) => Err(error),
+    }
+}
+
+/// Closes a socket or a handle; a negative number names a socket of the null driver, which has nothing left to close.
+pub(crate) fn close(fd: Fd) {
+    if fd < 0 {
+        return;
+    }
+    // SAFETY: the caller owned `fd` and gives it up. Winsock closes what it knows, and says so of what it does not.
+    unsafe {
+        if closesocket(socket(fd)) != 0 {
+            CloseHandle(handle(fd));
+        }
+    }
+}
+
+/// Closes a connection with a reset instead of a FIN, so that its peer learns at once that nobody will serve it.
+fn reset(fd: Fd) {
+    // What cannot take the option is closed the ordinary way.
+    let _ = with(fd, |socket| socket.set_linger(Some(Duration::ZERO)));
+    close(fd);
+}
+
+pub(crate) fn with<T>(fd: Fd, call: impl FnOnce(SockRef<'_>) -> io::Result<T>) -> io::Result<T> {
+    if fd < 0 {
+        return Err(io::Error::from_raw_os_error(errno::BAD_FD));
+    }
+    // SAFETY: the number is not -1, and the caller's socket stays open for the length of this call.
+    let borrowed = unsafe { BorrowedSocket::borrow_raw(fd as RawSocket) };
+    call(SockRef::from(&borrowed))
+}
+
+/// Something of the kernel's that was made elsewhere, and belongs to whoever has this.
+#[derive(Debug)]
+pub(crate) enum Foreign {
+    Socket(OwnedSocket),
+    Handle(OwnedHandle),
+}
+
+macro_rules! foreign {
+    ($($kind:ty => $variant:ident),* $(,)?) => {$(
+        impl From<$kind> for Foreign {
+            fn from(std: $kind) -> Foreign {
+                Foreign::$variant(std.into())
+            }
+        }
+    )*};
+}
+
+foreign!(
+    OwnedSocket => Socket,
+    std::net::TcpStream => Socket,
+    std::net::TcpListener => Socket,
+    std::net::UdpSocket => Socket,
+    OwnedHandle => Handle,
+    std::fs::File => Handle,
+    std::process::ChildStdin => Handle,
+    std::process::ChildStdout => Handle,
+    std::process::ChildStderr => Handle,
+);
+
+macro_rules! back_to_std {
+    ($($kind:ty => $as:ident),* $(,)?) => {$(
+        impl From<Foreign> for $kind {
+            fn from(foreign: Foreign) -> $kind {
+                foreign.$as().into()
+            }
+        }
+    )*};
+}
+
+back_to_std!(
+    std::net::TcpStream => into_socket,
+    std::net::TcpListener => into_socket,
+    std::net::UdpSocket => into_socket,
+    std::fs::File => into_handle,
+    std::process::Stdio => into_handle,
+);
+
+impl Foreign {
+    /// The socket that it is. Whoever asks for one made it of a socket.
+    fn into_socket(self) -> OwnedSocket {
+        match self {
+            Foreign::Socket(socket) => socket,
+            Foreign::Handle(handle) => unreachable!("{handle:?} is no socket"),
+        }
+    }
+
+    /// The handle that it is.
+    fn into_handle(self) -> OwnedHandle {
+        match self {
+            Foreign::Handle(handle) => handle,
+            Foreign::Socket(socket) => unreachable!("{socket:?} is no handle"),
+        }
+    }
+}
+
+/// Something of the kernel's that stays its owner's.
+pub(crate) type Borrowed<'a> = BorrowedHandle<'a>;
+
+/// Its number.
+pub(crate) fn number(foreign: &Foreign) -> Fd {
+    match foreign {
+        Foreign::Socket(socket) => number_of_socket(socket.as_raw_socket()),
+        Foreign::Handle(handle) => number_of_handle(handle.as_raw_handle()),
+    }
+}
+
+/// What the kernel can be asked to wait for.
+pub(crate) use std::os::windows::io::AsRawSocket as AsSource;
+
+/// The number of what is waited for.
+pub(crate) fn source(source: &impl AsSource) -> Fd {
+    number_of_socket(source.as_raw_socket())
+}
+
+/// Gives up what std had.
+pub(crate) fn from_std(std: impl Into<Foreign>) -> Fd {
+    match std.into() {
+        Foreign::Socket(socket) => number_of_socket(socket.into_raw_socket()),
+        Foreign::Handle(handle) => number_of_handle(handle.into_raw_handle()),
+    }
+}
+
+/// Makes it std's. The caller owned the descriptor and gives it up.
+pub(crate) fn into_std<S: From<Foreign>>(fd: Fd) -> S {
+    let is_socket = with(fd, |socket| socket.r#type()).is_ok();
+    // SAFETY: the caller owned what is open under this number, and does not use it any more.
+    S::from(unsafe {
+        match is_socket {
+            true => Foreign::Socket(OwnedSocket::from_raw_socket(fd as RawSocket)),
+            false => Foreign::Handle(OwnedHandle::from_raw_handle(handle(fd))),
+        }
+    })
+}
+
+/// Borrows an open handle for as long as the caller borrows its owner.
+pub(crate) fn borrow<'a>(fd: Fd) -> Borrowed<'a> {
+    assert!(
+        fd >= 0,
+        "it is closed, or a socket of the null driver: it has no handle"
+    );
+    // SAFETY: the number is an open handle, and the caller ties the result to the borrow of its owner.
+    unsafe { BorrowedHandle::borrow_raw(handle(fd)) }
+}
+
+/// The file under a number, for a call of std's. It stays its owner's.
+fn file(fd: Fd) -> ManuallyDrop<std::fs::File> {
+    // SAFETY: the file is never dropped, so nothing is closed; a number that is not open makes calls fail.
+    ManuallyDrop::new(unsafe { std::fs::File::from_raw_handle(handle(fd)) })
+}
+
+/// The last error of a Win32 call.
+pub(crate) fn last_code() -> i32 {
+    io::Error::last_os_error()
+        .raw_os_error()
+        .unwrap_or(ERROR_INVALID_HANDLE as i32)
+}
+
+/// Where a byte is first found. The C library's search is several times as fast as a loop.
+pub(crate) fn find_byte(bytes: &[u8], byte: u8) -> Option<usize> {
+    unsafe extern "C" {
+        fn memchr(bytes: *const u8, byte: i32, len: usize) -> *const u8;
+    }
+    // SAFETY: the call reads these bytes only, and keeps no pointer to them.
+    let found = unsafe { memchr(bytes.as_ptr(), byte.into(), bytes.len()) };
+    match found.is_null() {
+        true => None,
+        false => Some(found as usize - bytes.as_ptr() as usize),
+    }
+}

@@ -1,0 +1,279 @@
+//! An operation as the plain system call.
+//!
+//! A readiness-based driver calls this first, and again each time the socket is said to be ready. Every socket is
+//! non-blocking, so a call that would have to wait says so. File work is done in one go, and blocks: that is for the pool's
+//! threads.
+
+use std::io;
+use std::os::windows::io::IntoRawSocket;
+
+use windows_sys::Win32::Networking::WinSock::{
+    POLLRDNORM, POLLWRNORM, SOCKET_ERROR, WSABUF, WSAEINPROGRESS, WSAEMSGSIZE, WSAESHUTDOWN, WSAEWOULDBLOCK,
+    WSAGetLastError, WSAPOLLFD, WSAPoll, WSARecv, WSARecvFrom, WSASend, WSASendTo, connect as connect_socket,
+};
+
+use super::letter::Message;
+use super::{Fd, IoVec, Name, errno, files, number_of_socket, socket, with};
+use crate::driver::Outcome;
+use crate::op::{Direction, Medium, Op};
+
+/// Carries an operation out; `None` if it would have to wait.
+///
+/// # Safety
+///
+/// The memory that `op` points to is the caller's to use until this returns.
+pub(crate) unsafe fn perform(op: Op) -> Option<Outcome> {
+    match op {
+        Op::Accept { fd } => accept(fd),
+        // SAFETY: the caller's promise: the name is there.
+        Op::Connect { fd, name } => connect(fd, unsafe { &*name }),
+        // SAFETY: the caller's promise: `len` bytes from `ptr` on may be written.
+        Op::Recv { fd, medium, ptr, len } => unsafe { recv(fd, medium, &[IoVec { base: ptr, len }]) },
+        // There is no pool here: a driver that has one turns this into a `Recv`.
+        Op::RecvManaged { .. } | Op::RecvMessageManaged { .. } => Some(Err(errno::NO_BUFFERS)),
+        Op::RecvVectored {
+            fd,
+            medium,
+            slices,
+            count,
+            // SAFETY: the caller's promise: the slices, and what they point to, are there and may be written.
+        } => unsafe { recv(fd, medium, std::slice::from_raw_parts(slices, count)) },
+        Op::Send { fd, medium, ptr, len } => {
+            let base = ptr.cast_mut();
+            // SAFETY: the caller's promise: `len` bytes from `ptr` on may be read.
+            unsafe { send(fd, medium, &[IoVec { base, len }]) }
+        }
+        Op::SendVectored {
+            fd,
+            medium,
+            slices,
+            count,
+            // SAFETY: the caller's promise: the slices, and what they point to, are there.
+        } => unsafe { send(fd, medium, std::slice::from_raw_parts(slices, count)) },
+        // SAFETY: the caller's promise: the message, and what it points to, are there and may be written.
+        Op::RecvMessage { fd, message } => unsafe { recv_message(fd, message) },
+        Op::SendMessage { fd, at_once, message } => {
+            // SAFETY: the caller's promise: the message, and what it points to, are there.
+            let outcome = unsafe { send_message(fd, &*message) };
+            outcome.or(at_once.then_some(Err(errno::AGAIN)))
+        }
+        Op::Readiness { fd, direction } => ready(fd, direction),
+        Op::Open { .. }
+        | Op::ReadAt { .. }
+        | Op::ReadVectoredAt { .. }
+        | Op::WriteAt { .. }
+        | Op::WriteVectoredAt { .. }
+        | Op::Sync { .. }
+        | Op::Stat { .. }
+        | Op::Truncate { .. }
+        | Op::Allocate { .. }
+        | Op::Rename { .. }
+        | Op::Remove { .. }
+        | Op::MakeFolder { .. }
+        | Op::HardLink { .. }
+        | Op::SymLink { .. } => {
+            // SAFETY: the caller's promise.
+            unsafe { files::perform(op) }
+        }
+    }
+}
+
+/// What a Winsock call has come to; `None` if it would have to wait.
+fn settle(result: i32, count: u32) -> Option<Outcome> {
+    if result != SOCKET_ERROR {
+        return Some(Ok(count));
+    }
+    // SAFETY: this reads a number of the thread's.
+    match unsafe { WSAGetLastError() } {
+        WSAEWOULDBLOCK => None,
+        code => Some(Err(told(code))),
+    }
+}
+
+/// The code that the layers above know. Sending after the end was said is a broken pipe elsewhere, and so it is here.
+pub(crate) fn told(code: i32) -> i32 {
+    match code {
+        WSAESHUTDOWN => errno::BROKEN_PIPE,
+        code => code,
+    }
+}
+
+/// The slices as Winsock wants them, for the length of a call.
+pub(crate) fn with_buffers<T>(slices: &[IoVec], call: impl FnOnce(*const WSABUF, u32) -> T) -> T {
+    const FEW: usize = 16;
+    let as_buffer = |slice: &IoVec| WSABUF {
+        len: slice.len.min(u32::MAX as usize) as u32,
+        buf: slice.base,
+    };
+    if slices.len() <= FEW {
+        let mut few = [WSABUF {
+            len: 0,
+            buf: std::ptr::null_mut(),
+        }; FEW];
+        for (place, slice) in few.iter_mut().zip(slices) {
+            *place = as_buffer(slice);
+        }
+        return call(few.as_ptr(), slices.len() as u32);
+    }
+    let many: Vec<WSABUF> = slices.iter().map(as_buffer).collect();
+    call(many.as_ptr(), many.len() as u32)
+}
+
+/// # Safety
+///
+/// What the slices point to may be written.
+unsafe fn recv(fd: Fd, medium: Medium, slices: &[IoVec]) -> Option<Outcome> {
+    if medium == Medium::Pipe {
+        // SAFETY: the caller's promise.
+        return Some(unsafe { files::read_pipe(fd, slices) });
+    }
+    let (mut count, mut flags) = (0, 0);
+    let none = std::ptr::null_mut();
+    // SAFETY: the caller's promise; Winsock reads and writes the locals, and keeps no pointer to them without an OVERLAPPED.
+    let result = with_buffers(slices, |buffers, len| unsafe {
+        WSARecv(socket(fd), buffers, len, &mut count, &mut flags, none, None)
+    });
+    settle(result, count)
+}
+
+/// # Safety
+///
+/// What the slices point to may be read.
+unsafe fn send(fd: Fd, medium: Medium, slices: &[IoVec]) -> Option<Outcome> {
+    if medium == Medium::Pipe {
+        // SAFETY: the caller's promise.
+        return Some(unsafe { files::write_pipe(fd, slices) });
+    }
+    let mut count = 0;
+    let none = std::ptr::null_mut();
+    // SAFETY: as in `recv`.
+    let result = with_buffers(slices, |buffers, len| unsafe {
+        WSASend(socket(fd), buffers, len, &mut count, 0, none, None)
+    });
+    settle(result, count)
+}
+
+/// # Safety
+///
+/// The message, and what it points to, may be written.
+unsafe fn recv_message(fd: Fd, message: *mut Message) -> Option<Outcome> {
+    let (mut count, mut flags) = (0, 0);
+    let none = std::ptr::null_mut();
+    // SAFETY: the caller's promise, for the message; for the rest as in `recv`.
+    unsafe {
+        let bytes = (*message).bytes();
+        let (name, name_len) = Message::sender_place(message);
+        let result = with_buffers(&[bytes], |buffers, len| {
+            WSARecvFrom(
+                socket(fd),
+                buffers,
+                len,
+                &mut count,
+                &mut flags,
+                name,
+                name_len,
+                none,
+                None,
+            )
+        });
+        match settle(result, count) {
+            Some(Err(WSAEMSGSIZE)) => {
+                (*message).cut_off();
+                Some(Ok(bytes.len as u32))
+            }
+            // A datagram that was sent came back. Elsewhere that is a refusal.
+            Some(Err(errno::RESET)) => Some(Err(errno::REFUSED)),
+            outcome => outcome,
+        }
+    }
+}
+
+/// # Safety
+///
+/// What the message points to may be read.
+unsafe fn send_message(fd: Fd, message: &Message) -> Option<Outcome> {
+    let mut count = 0;
+    let none = std::ptr::null_mut();
+    let (name, name_len) = message.destination();
+    // SAFETY: the caller's promise, for the message; for the rest as in `recv`.
+    let result = unsafe {
+        with_buffers(&[message.bytes()], |buffers, len| {
+            WSASendTo(socket(fd), buffers, len, &mut count, 0, name, name_len, none, None)
+        })
+    };
+    settle(result, count)
+}
+
+fn accept(fd: Fd) -> Option<Outcome> {
+    let accepted = with(fd, |listener| {
+        // Not inherited, as socket2 makes all of them.
+        let (socket, _) = listener.accept()?;
+        socket.set_nonblocking(true)?;
+        Ok(number_of_socket(socket.into_raw_socket()))
+    });
+    match accepted {
+        Ok(fd) => Some(Ok(fd as u32)),
+        Err(error) => match error.raw_os_error() {
+            Some(WSAEWOULDBLOCK) => None,
+            // It was gone before it was taken.
+            Some(errno::RESET) => Some(Err(errno::ABORTED)),
+            code => Some(Err(code.unwrap_or(errno::INVALID))),
+        },
+    }
+}
+
+/// Begins to connect.
+pub(crate) fn connect(fd: Fd, name: &Name) -> Option<Outcome> {
+    // SAFETY: the name is borrowed, and of the length that it says.
+    if unsafe { connect_socket(socket(fd), name.as_ptr(), name.len()) } == 0 {
+        return Some(Ok(0));
+    }
+    // SAFETY: this reads a number of the thread's.
+    match unsafe { WSAGetLastError() } {
+        WSAEWOULDBLOCK | WSAEINPROGRESS => None,
+        code => Some(Err(code)),
+    }
+}
+
+/// How a connect that had to wait has ended; `None` if it has not.
+#[cfg(feature = "reactor")]
+pub(crate) fn connected(fd: Fd) -> Option<Outcome> {
+    let code = |error: io::Error| error.raw_os_error().unwrap_or(errno::INVALID);
+    match with(fd, |socket| socket.take_error()) {
+        Ok(None) => {}
+        Ok(Some(error)) | Err(error) => return Some(Err(code(error))),
+    }
+    match with(fd, |socket| socket.peer_addr()) {
+        Ok(_) => Some(Ok(0)),
+        Err(error) if error.raw_os_error() == Some(errno::NOT_CONNECTED) => None,
+        Err(error) => Some(Err(code(error))),
+    }
+}
+
+/// Looks whether a socket is ready.
+fn ready(fd: Fd, direction: Direction) -> Option<Outcome> {
+    let events = match direction {
+        Direction::Read => POLLRDNORM,
+        Direction::Write => POLLWRNORM,
+    };
+    let mut poll = WSAPOLLFD {
+        fd: socket(fd),
+        events,
+        revents: 0,
+    };
+    // SAFETY: Winsock reads and writes the one local structure.
+    match unsafe { WSAPoll(&mut poll, 1, 0) } {
+        0 => None,
+        SOCKET_ERROR => settle(SOCKET_ERROR, 0),
+        _ => Some(Ok(0)),
+    }
+}
+
+/// The code of an error of std's.
+pub(super) fn code_of(error: &io::Error) -> i32 {
+    error.raw_os_error().unwrap_or(match error.kind() {
+        io::ErrorKind::UnexpectedEof => errno::BROKEN_PIPE,
+        io::ErrorKind::Unsupported => errno::NOT_SUPPORTED,
+        _ => errno::INVALID,
+    })
+}
