@@ -96,7 +96,7 @@ cargo build --quiet --target $target --example echo
 for driver in proactor reactor; do
   echo "-- the echo example on the $driver, with a native client"
   cp -n "$built/bcryptprimitives.dll" "$built/examples/" 2>/dev/null || true
-  wine "$built/examples/echo.exe" --driver $driver 127.0.0.1:7717 >"$log" 2>&1 &
+  wine "$built/examples/echo.exe" --driver $driver --addr 127.0.0.1:7717 >"$log" 2>&1 &
   server=$!
   heard=""
   for _ in $(seq 50); do
