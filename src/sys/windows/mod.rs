@@ -35,6 +35,8 @@ use windows_sys::Win32::System::Performance::{QueryPerformanceCounter, QueryPerf
 pub(crate) use self::duct::Duct;
 pub use self::files::Stat;
 pub(crate) use self::files::{KernelPath, OpenFlags, kind, kind_of, path_for_kernel, pipe, standard_stream};
+#[cfg(feature = "reactor")]
+pub(crate) use self::files::{is_end, write_code};
 pub use self::letter::Message;
 pub(crate) use self::letter::{Enclosure, Envelope, Letter, is_full_queue};
 pub use self::name::Name;
