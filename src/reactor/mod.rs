@@ -18,8 +18,6 @@
 //! `SHORT_IS_EMPTY` and `SPARE_BITS`.
 
 #[cfg(feature = "reactor")]
-mod pace;
-#[cfg(feature = "reactor")]
 mod parked;
 #[cfg(feature = "reactor")]
 mod places;

@@ -8,7 +8,6 @@ use mio::event::Event;
 use mio::{Events, Poll, Token, Waker};
 
 use super::os::{self, Pipes, SHORT_IS_EMPTY, Source};
-use super::pace::Pace;
 use super::parked::ParkingLot;
 use super::places::Places;
 use super::sleep;
@@ -20,6 +19,7 @@ use crate::io::BufferPool;
 use crate::io::pool::PoolBuffer;
 use crate::loop_core::LOOK;
 use crate::op::{Direction, MAX_LEN, Medium, Op};
+use crate::pace::Pace;
 use crate::runtime::Settings;
 use crate::sys::{self, Fd, IoVec, errno};
 use crate::time::Instant;
