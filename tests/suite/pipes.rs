@@ -158,8 +158,7 @@ fn dropped_reads_lose_no_byte() {
         case.run(async {
             let mut random = Random::new(3);
             let len = rounds() * 40;
-            let (ours, mut theirs) = io::pipe().unwrap();
-            let receiver = Receiver::from_fd(ours).unwrap();
+            let (receiver, mut theirs) = crate::support::pipe_from_std();
             // std at the other end, on a thread of its own.
             let writer = std::thread::spawn(move || {
                 let bytes = numbered(len);

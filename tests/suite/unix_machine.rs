@@ -3,8 +3,13 @@
 #![allow(dead_code, unused_imports, reason = "not every build of the suite uses every helper")]
 
 use std::cell::Cell;
+use std::io::Write;
+use std::ops::Deref;
 use std::os::fd::AsRawFd;
+use std::rc::Rc;
 use std::time::Duration;
+
+use windlass::net::TcpStream;
 
 use super::{Folder, variable};
 
@@ -261,4 +266,50 @@ pub(crate) fn allow_all_descriptors() -> usize {
         assert_eq!(libc::setrlimit(libc::RLIMIT_NOFILE, &limit), 0);
     }
     usize::try_from(limit.rlim_cur).unwrap_or(usize::MAX)
+}
+
+/// A stream that several may watch.
+#[derive(Clone)]
+pub(crate) struct Shared(pub(crate) Rc<TcpStream>);
+
+impl Deref for Shared {
+    type Target = TcpStream;
+
+    fn deref(&self) -> &TcpStream {
+        &self.0
+    }
+}
+
+impl AsRawFd for Shared {
+    fn as_raw_fd(&self) -> RawSource {
+        self.0.as_raw_fd()
+    }
+}
+
+/// Numbers that are nobody's: no process here has a million descriptors open.
+pub(crate) const NOBODYS: [RawSource; 2] = [-1, 1_000_000];
+
+/// What the system says of them.
+pub(crate) const NOT_OPEN: i32 = libc::EBADF;
+
+/// The two ends of a pipe of std's: ours, and one that a thread uses.
+pub(crate) fn pipe_from_std() -> (windlass::pipe::Receiver, impl Write + Send + 'static) {
+    let (ours, theirs) = std::io::pipe().expect("a pipe");
+    (windlass::pipe::Receiver::from_fd(ours).expect("a receiver"), theirs)
+}
+
+/// Whether a file's bytes have their place on the disk.
+pub(crate) fn has_space(metadata: &windlass::fs::Metadata, bytes: u64) -> bool {
+    metadata.blocks() * 512 >= bytes
+}
+
+/// What a listener is told of ports that it shares.
+pub(crate) fn assert_shares_no_port(listener: &socket2::SockRef<'_>) {
+    assert!(!listener.reuse_port().expect("an option"));
+}
+
+/// What socket2 can only read on some systems.
+pub(crate) fn assert_keepalive(socket: &socket2::SockRef<'_>, idle: Duration, interval: Duration) {
+    assert_eq!(socket.tcp_keepalive_time().expect("an option"), idle);
+    assert_eq!(socket.tcp_keepalive_interval().expect("an option"), interval);
 }

@@ -10,20 +10,21 @@ use windlass::{EventLoop, add_reader, add_writer, remove_reader, remove_writer};
 
 use crate::child::in_own_process;
 use crate::support::{
-    Case, CountDrop, Number, PanicOnDrop, RawSource, exceptions_of, number_of, on_every_driver, pair, rounds, turns,
+    Case, CountDrop, NOBODYS, NOT_OPEN, Number, PanicOnDrop, RawSource, Shared, exceptions_of, number_of,
+    on_every_driver, pair, rounds, turns,
 };
 
 /// Turns after which a watcher that should be called has been.
 const ENOUGH: u64 = 10;
 
 /// A stream that can be read from, and its other end.
-async fn readable_pair() -> (Rc<TcpStream>, TcpStream) {
+async fn readable_pair() -> (Shared, TcpStream) {
     let (client, server) = pair().await;
     client.write_all(b"x").await.0.expect("write");
     // The byte is there as soon as the server can be read from.
     let server = windlass::io::AsyncFd::new(server).expect("it can be watched");
     server.readable().await.expect("readable");
-    (Rc::new(server.into_inner()), client)
+    (Shared(Rc::new(server.into_inner())), client)
 }
 
 /// A count, and a callback that adds to it.
@@ -560,7 +561,7 @@ fn what_is_not_a_descriptor_is_refused() {
     on_every_driver(|case| {
         let event_loop = case.event_loop();
         // No process here has a million descriptors open.
-        for number in [-1, 1_000_000] {
+        for number in NOBODYS {
             let (calls, count) = counting();
             let error = event_loop.add_reader(&Number(number), count).expect_err("refused");
             assert_bad(&error, number);
@@ -580,10 +581,13 @@ fn what_is_not_a_descriptor_is_refused() {
 }
 
 fn assert_bad(error: &std::io::Error, number: RawSource) {
-    let plain = std::io::Error::from_raw_os_error(libc::EBADF);
+    let plain = std::io::Error::from_raw_os_error(NOT_OPEN);
     assert_eq!(error.kind(), plain.kind(), "{error}");
-    assert_eq!(windlass::os_code(error), Some(libc::EBADF), "{error}");
-    assert!(error.to_string().contains(&format!("descriptor {number}")), "{error}");
+    assert_eq!(windlass::os_code(error), Some(NOT_OPEN), "{error}");
+    assert!(
+        error.to_string().contains(&format!("descriptor {}", number as i32)),
+        "{error}"
+    );
 }
 
 /// A failed replacement leaves the one that was there.

@@ -2,9 +2,13 @@
 
 #![allow(dead_code, unused_imports, reason = "not every build of the suite uses every helper")]
 
-use std::io::{ErrorKind, Seek, SeekFrom};
+use std::io::{ErrorKind, Seek, SeekFrom, Write};
+use std::ops::Deref;
 use std::os::windows::io::AsRawSocket;
+use std::rc::Rc;
 use std::time::Duration;
+
+use windlass::net::TcpStream;
 
 use windows_sys::Win32::Foundation::FILETIME;
 use windows_sys::Win32::Networking::WinSock::{LINGER, SO_LINGER, SOL_SOCKET, setsockopt};
@@ -155,3 +159,45 @@ pub(crate) fn limit_descriptors(_soft: u64) {}
 pub(crate) fn allow_all_descriptors() -> usize {
     1_000 + 200
 }
+
+/// A stream that several may watch.
+#[derive(Clone)]
+pub(crate) struct Shared(pub(crate) Rc<TcpStream>);
+
+impl Deref for Shared {
+    type Target = TcpStream;
+
+    fn deref(&self) -> &TcpStream {
+        &self.0
+    }
+}
+
+impl AsRawSocket for Shared {
+    fn as_raw_socket(&self) -> RawSource {
+        self.0.as_raw_socket()
+    }
+}
+
+/// Numbers that are nobody's.
+pub(crate) const NOBODYS: [RawSource; 2] = [RawSource::MAX, 1_000_000];
+
+/// What the system says of them.
+pub(crate) const NOT_OPEN: i32 = 10038;
+
+/// The two ends of a pipe: ours, and one that a thread uses.
+pub(crate) fn pipe_from_std() -> (windlass::pipe::Receiver, impl Write + Send + 'static) {
+    let (sender, receiver) = windlass::pipe::pipe().expect("a pipe");
+    let theirs = sender.into_handle().expect("nothing is under way");
+    (receiver, std::fs::File::from(theirs))
+}
+
+/// The system does not say.
+pub(crate) fn has_space(_metadata: &windlass::fs::Metadata, _bytes: u64) -> bool {
+    true
+}
+
+/// There is no such option here.
+pub(crate) fn assert_shares_no_port(_listener: &socket2::SockRef<'_>) {}
+
+/// socket2 cannot read these here.
+pub(crate) fn assert_keepalive(_socket: &socket2::SockRef<'_>, _idle: Duration, _interval: Duration) {}
