@@ -31,6 +31,9 @@ use crate::sys::{self, Fd, IoVec, errno, handle, last_code};
 /// The most that one call moves: as much as a pipe holds. A write ends only when all of it has been taken.
 const MOST: usize = 64 * 1024;
 
+/// No memory of the flight's.
+const NONE: (*mut u8, usize) = (std::ptr::null_mut(), 0);
+
 /// How many events are kept for later calls.
 const SPARE: usize = 16;
 
@@ -60,12 +63,22 @@ struct Flying {
     call: Call,
     /// In the flight's scratch: the kernel's until the event is set.
     overlapped: *mut OVERLAPPED,
-    /// Where a managed read's bytes go.
-    buffer: Option<PoolBuffer>,
+    memory: Memory,
     event: OwnedHandle,
     /// The wait for the event.
     wait: HANDLE,
     cancelled: bool,
+}
+
+/// What a call reads from or writes to.
+enum Memory {
+    /// What the flight has lent.
+    Lent,
+    /// A buffer of the pool.
+    Managed(PoolBuffer),
+    /// Ours, since the system takes one piece at a time: what is in the flight's slices, or goes there in the end. A `Vec`
+    /// may be moved while the kernel uses what it points to; a `Box` may not.
+    Gathered(Vec<u8>, *const IoVec, usize),
 }
 
 /// A read or a write.
@@ -111,20 +124,20 @@ impl Pipes {
         &mut self,
         id: FlightId,
         op: Op,
-        mut buffer: Option<PoolBuffer>,
+        buffer: Option<PoolBuffer>,
         scratch: *mut Scratch,
     ) -> Start {
         // SAFETY: the caller's promise.
-        let Some(call) = (unsafe { Call::of(op, &mut buffer) }) else {
+        let Some((call, memory)) = (unsafe { Call::of(op, buffer) }) else {
             return Start::Done(Landing::last(Ok(0)));
         };
         let event = match self.spare.pop().map_or_else(new_event, Ok) {
             Ok(event) => event,
-            Err(code) => return Start::Done(call.landing(Err(code), buffer)),
+            Err(code) => return Start::Done(Landing::last(Err(code))),
         };
         // SAFETY: the caller's promise: the flight owns its scratch, which is large enough, and what `op` points to, until
-        // it lands. A buffer of the pool is ours, and stays with the call.
-        match unsafe { self.fly(id, call, buffer, event, scratch.cast()) } {
+        // it lands. What else there is of memory is ours, and stays with the call.
+        match unsafe { self.fly(id, call, memory, event, scratch.cast()) } {
             Some(landing) => Start::Done(landing),
             None => Start::Pending,
         }
@@ -139,14 +152,15 @@ impl Pipes {
         &mut self,
         id: FlightId,
         call: Call,
-        buffer: Option<PoolBuffer>,
+        memory: Memory,
         event: OwnedHandle,
         overlapped: *mut OVERLAPPED,
     ) -> Option<Landing> {
         // SAFETY: the caller's promise.
         if let Some(outcome) = unsafe { call.issue(&event, overlapped) } {
             self.keep(event);
-            return Some(call.landing(outcome, buffer));
+            // SAFETY: the call is over, and its flight has not landed.
+            return Some(unsafe { memory.land(call, outcome) });
         }
         let post = self.post.clone();
         let ticket = Box::into_raw(Box::new(Ticket { post, id }));
@@ -172,12 +186,13 @@ impl Pipes {
                 Err(errno::CANCELED) => Err(why),
                 outcome => call.told(outcome),
             };
-            return Some(call.landing(outcome, buffer));
+            // SAFETY: as above.
+            return Some(unsafe { memory.land(call, outcome) });
         }
         let flying = Flying {
             call,
             overlapped,
-            buffer,
+            memory,
             event,
             wait,
             cancelled: false,
@@ -218,7 +233,7 @@ impl Pipes {
         let Flying {
             call,
             overlapped,
-            buffer,
+            memory,
             event,
             wait,
             cancelled,
@@ -231,18 +246,19 @@ impl Pipes {
             // Somebody has written nothing, which is not the end.
             Ok(0) if call.direction == Direction::Read && !cancelled => {
                 // SAFETY: as `start`'s caller promised: the flight has still not landed.
-                return unsafe { self.fly(id, call, buffer, event, overlapped) };
+                return unsafe { self.fly(id, call, memory, event, overlapped) };
             }
             Ok(0) if call.direction == Direction::Read => Err(errno::CANCELED),
             outcome => call.told(outcome),
         };
         self.keep(event);
-        Some(call.landing(outcome, buffer))
+        // SAFETY: the call is over, and its flight has not landed.
+        Some(unsafe { memory.land(call, outcome) })
     }
 }
 
 impl Drop for Pipes {
-    /// What is still under way is the kernel's: its event and its buffer are leaked, as its flight is.
+    /// What is still under way is the kernel's: its event and its memory are leaked, as its flight is.
     fn drop(&mut self) {
         for (_, flying) in self.flying.drain() {
             std::mem::forget(flying);
@@ -275,35 +291,95 @@ fn new_event() -> Result<OwnedHandle, i32> {
     Ok(unsafe { OwnedHandle::from_raw_handle(event) })
 }
 
+impl Memory {
+    /// Gathers what several slices hold, or makes room for what is to go there.
+    ///
+    /// # Safety
+    ///
+    /// So many slices are there, and what they point to; for a write it may be read.
+    unsafe fn gather(direction: Direction, slices: *const IoVec, count: usize) -> Memory {
+        // SAFETY: the caller's promise.
+        let all = unsafe { std::slice::from_raw_parts(slices, count) };
+        let len = all
+            .iter()
+            .fold(0, |sum: usize, slice| sum.saturating_add(slice.len))
+            .min(MOST);
+        let mut bytes = Vec::with_capacity(len);
+        for slice in all.iter().filter(|_| direction == Direction::Write) {
+            let part = slice.len.min(len - bytes.len());
+            // SAFETY: the caller's promise.
+            bytes.extend_from_slice(unsafe { std::slice::from_raw_parts(slice.base, part) });
+        }
+        bytes.resize(len, 0);
+        Memory::Gathered(bytes, slices, count)
+    }
+
+    /// The landing of a call that is over, with its bytes where they belong.
+    ///
+    /// # Safety
+    ///
+    /// The call was made with this memory, its flight has not landed, and the kernel is done with both.
+    unsafe fn land(self, call: Call, outcome: Outcome) -> Landing {
+        let moved = outcome.unwrap_or(0) as usize;
+        match self {
+            Memory::Managed(mut buffer) => {
+                // SAFETY: the system has written this many bytes there.
+                unsafe { buffer.set_filled(moved) };
+                return Landing::with_buffer(outcome, buffer);
+            }
+            Memory::Gathered(bytes, slices, count) if call.direction == Direction::Read => {
+                // SAFETY: the caller's promise: the flight's slices are there.
+                let slices = unsafe { std::slice::from_raw_parts(slices, count) };
+                let mut rest = &bytes[..moved];
+                for slice in slices {
+                    let (part, others) = rest.split_at(slice.len.min(rest.len()));
+                    // SAFETY: what the slice points to is the flight's, for this, and it is as long as it says.
+                    unsafe { slice.base.copy_from_nonoverlapping(part.as_ptr(), part.len()) };
+                    rest = others;
+                }
+            }
+            Memory::Gathered(..) | Memory::Lent => {}
+        }
+        Landing::last(outcome)
+    }
+}
+
 impl Call {
-    /// The call that an operation comes to; `None` if there is nothing to move. Of several slices the first that is not
-    /// empty: the system takes one at a time.
+    /// The call that an operation comes to, and its memory; `None` if there is nothing to move.
     ///
     /// # Safety
     ///
     /// What `op` points to belongs to a flight that has not landed.
-    unsafe fn of(op: Op, buffer: &mut Option<PoolBuffer>) -> Option<Call> {
-        let first = |slices: *const IoVec, count| {
-            // SAFETY: the caller's promise: so many slices are there.
-            let slices = unsafe { std::slice::from_raw_parts(slices, count) };
-            let slice = slices.iter().find(|slice| slice.len > 0)?;
-            Some((slice.base, slice.len))
-        };
-        let (fd, direction, (ptr, len)) = match op {
-            Op::Recv { fd, ptr, len, .. } => (fd, Direction::Read, (ptr, len)),
-            Op::RecvManaged { fd, .. } => (fd, Direction::Read, buffer.as_mut()?.memory()),
-            Op::RecvVectored { fd, slices, count, .. } => (fd, Direction::Read, first(slices, count)?),
-            Op::Send { fd, ptr, len, .. } => (fd, Direction::Write, (ptr.cast_mut(), len)),
-            Op::SendVectored { fd, slices, count, .. } => (fd, Direction::Write, first(slices, count)?),
+    unsafe fn of(op: Op, buffer: Option<PoolBuffer>) -> Option<(Call, Memory)> {
+        let (fd, direction, memory, lent) = match op {
+            Op::Recv { fd, ptr, len, .. } => (fd, Direction::Read, Memory::Lent, (ptr, len)),
+            Op::RecvManaged { fd, .. } => (fd, Direction::Read, Memory::Managed(buffer?), NONE),
+            Op::RecvVectored { fd, slices, count, .. } => {
+                // SAFETY: the caller's promise.
+                let memory = unsafe { Memory::gather(Direction::Read, slices, count) };
+                (fd, Direction::Read, memory, NONE)
+            }
+            Op::Send { fd, ptr, len, .. } => (fd, Direction::Write, Memory::Lent, (ptr.cast_mut(), len)),
+            Op::SendVectored { fd, slices, count, .. } => {
+                // SAFETY: the caller's promise.
+                let memory = unsafe { Memory::gather(Direction::Write, slices, count) };
+                (fd, Direction::Write, memory, NONE)
+            }
             _ => unreachable!("{op:?} is not for a pipe"),
         };
-        let len = len.min(MOST) as u32;
-        Some(Call {
+        let mut memory = memory;
+        let (ptr, len) = match &mut memory {
+            Memory::Lent => lent,
+            Memory::Managed(buffer) => buffer.memory(),
+            Memory::Gathered(bytes, ..) => (bytes.as_mut_ptr(), bytes.len()),
+        };
+        let call = Call {
             fd,
             direction,
             ptr,
-            len,
-        })
+            len: len.min(MOST) as u32,
+        };
+        (len > 0).then_some((call, memory))
     }
 
     /// Makes the call. `None` if it is under way.
@@ -365,17 +441,6 @@ impl Call {
             (Direction::Read, Err(code)) if sys::is_end(code) => Ok(0),
             (Direction::Write, Err(code)) => Err(sys::write_code(code)),
             (_, outcome) => outcome,
-        }
-    }
-
-    fn landing(self, outcome: Outcome, buffer: Option<PoolBuffer>) -> Landing {
-        match buffer {
-            Some(mut buffer) => {
-                // SAFETY: the system has written this many bytes there.
-                unsafe { buffer.set_filled(outcome.unwrap_or(0) as usize) };
-                Landing::with_buffer(outcome, buffer)
-            }
-            None => Landing::last(outcome),
         }
     }
 }

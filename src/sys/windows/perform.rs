@@ -8,7 +8,7 @@ use std::io;
 use std::os::windows::io::IntoRawSocket;
 
 use windows_sys::Win32::Networking::WinSock::{
-    POLLRDNORM, POLLWRNORM, SOCKET_ERROR, WSABUF, WSAEINPROGRESS, WSAEMSGSIZE, WSAESHUTDOWN, WSAEWOULDBLOCK,
+    POLLERR, POLLRDNORM, POLLWRNORM, SOCKET_ERROR, WSABUF, WSAEINPROGRESS, WSAEMSGSIZE, WSAESHUTDOWN, WSAEWOULDBLOCK,
     WSAGetLastError, WSAPOLLFD, WSAPoll, WSARecv, WSARecvFrom, WSASend, WSASendTo, connect as connect_socket,
 };
 
@@ -133,7 +133,18 @@ unsafe fn recv(fd: Fd, medium: Medium, slices: &[IoVec]) -> Option<Outcome> {
     let result = with_buffers(slices, |buffers, len| unsafe {
         WSARecv(socket(fd), buffers, len, &mut count, &mut flags, none, None)
     });
-    settle(result, count)
+    match settle(result, count) {
+        Some(Ok(0)) if was_reset(fd) => Some(Err(errno::RESET)),
+        // Elsewhere whoever has said that he reads no more is at the end.
+        Some(Err(errno::BROKEN_PIPE)) => Some(Ok(0)),
+        outcome => outcome,
+    }
+}
+
+/// Whether what looks like the end of a connection is a reset. Windows says so itself. Wine's server takes the error off the
+/// socket when it looks whether that is ready, and tells of it nowhere but here.
+pub(crate) fn was_reset(fd: Fd) -> bool {
+    look(fd, POLLRDNORM).is_some_and(|told| told.is_ok_and(|events| events & POLLERR != 0))
 }
 
 /// # Safety
@@ -256,6 +267,11 @@ fn ready(fd: Fd, direction: Direction) -> Option<Outcome> {
         Direction::Read => POLLRDNORM,
         Direction::Write => POLLWRNORM,
     };
+    Some(look(fd, events)?.map(|_| 0))
+}
+
+/// What holds of a socket now; `None` if it is none of these events, and nothing that is told unasked.
+fn look(fd: Fd, events: i16) -> Option<Result<i16, i32>> {
     let mut poll = WSAPOLLFD {
         fd: socket(fd),
         events,
@@ -264,8 +280,9 @@ fn ready(fd: Fd, direction: Direction) -> Option<Outcome> {
     // SAFETY: Winsock reads and writes the one local structure.
     match unsafe { WSAPoll(&mut poll, 1, 0) } {
         0 => None,
-        SOCKET_ERROR => settle(SOCKET_ERROR, 0),
-        _ => Some(Ok(0)),
+        // SAFETY: this reads a number of the thread's.
+        SOCKET_ERROR => Some(Err(unsafe { WSAGetLastError() })),
+        _ => Some(Ok(poll.revents)),
     }
 }
 
