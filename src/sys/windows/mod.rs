@@ -46,7 +46,7 @@ pub use self::name::Name;
 pub(crate) use self::perform::connected;
 pub(crate) use self::perform::perform;
 #[cfg(feature = "proactor")]
-pub(crate) use self::perform::{told, with_buffers};
+pub(crate) use self::perform::{end_of_stream, told, with_buffers};
 use crate::driver::{Control, Reply};
 use crate::time::Instant;
 
@@ -175,18 +175,21 @@ pub(crate) fn control(call: Control<'_>) -> io::Result<Reply> {
 /// Readies what was made elsewhere: a socket, or a pipe, which has no such mode but must know overlapped calls. A read of
 /// one that does not would keep a thread for as long as nobody writes.
 fn adopt(fd: Fd) -> io::Result<()> {
-    let not_a_socket = match with(fd, |socket| socket.r#type()) {
-        Ok(_) => return with(fd, |socket| socket.set_nonblocking(true)),
-        Err(error) => error,
-    };
-    match files::is_open(fd) {
-        true if files::is_overlapped(fd) => Ok(()),
-        true => Err(io::Error::new(
+    if is_socket(fd) || !files::is_open(fd) {
+        return with(fd, |socket| socket.set_nonblocking(true));
+    }
+    match files::is_overlapped(fd) {
+        true => Ok(()),
+        false => Err(io::Error::new(
             io::ErrorKind::Unsupported,
             "the pipe was not made for overlapped calls, so nobody can wait for it",
         )),
-        false => Err(not_a_socket),
     }
+}
+
+/// Whether it is a socket.
+fn is_socket(fd: Fd) -> bool {
+    with(fd, |socket| socket.r#type()).is_ok()
 }
 
 /// Whether it can be waited for: only sockets can.
@@ -324,7 +327,7 @@ pub(crate) fn from_std(std: impl Into<Foreign>) -> Fd {
 
 /// Makes it std's. The caller owned the descriptor and gives it up.
 pub(crate) fn into_std<S: From<Foreign>>(fd: Fd) -> S {
-    let is_socket = with(fd, |socket| socket.r#type()).is_ok();
+    let is_socket = is_socket(fd);
     // SAFETY: the caller owned what is open under this number, and does not use it any more.
     S::from(unsafe {
         match is_socket {

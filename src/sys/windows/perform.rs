@@ -78,6 +78,19 @@ pub(crate) unsafe fn perform(op: Op) -> Option<Outcome> {
     }
 }
 
+/// What a receive on a connection has come to, as the layers above know it. Receiving after one has said that one would
+/// not is the end of the stream elsewhere, and so it is here.
+///
+/// What looks like the end may be a reset. Windows says so itself. Wine's server takes the error off the socket when it looks
+/// whether that is ready, and after that tells of it nowhere but here.
+pub(crate) fn end_of_stream(fd: Fd, outcome: Outcome) -> Outcome {
+    match outcome {
+        Err(errno::BROKEN_PIPE | WSAESHUTDOWN) => Ok(0),
+        Ok(0) if matches!(look(fd, POLLRDNORM), Some(Ok(events)) if events & POLLERR != 0) => Err(errno::RESET),
+        outcome => outcome,
+    }
+}
+
 /// What a Winsock call has come to; `None` if it would have to wait.
 fn settle(result: i32, count: u32) -> Option<Outcome> {
     if result != SOCKET_ERROR {
@@ -133,18 +146,7 @@ unsafe fn recv(fd: Fd, medium: Medium, slices: &[IoVec]) -> Option<Outcome> {
     let result = with_buffers(slices, |buffers, len| unsafe {
         WSARecv(socket(fd), buffers, len, &mut count, &mut flags, none, None)
     });
-    match settle(result, count) {
-        Some(Ok(0)) if was_reset(fd) => Some(Err(errno::RESET)),
-        // Elsewhere whoever has said that he reads no more is at the end.
-        Some(Err(errno::BROKEN_PIPE)) => Some(Ok(0)),
-        outcome => outcome,
-    }
-}
-
-/// Whether what looks like the end of a connection is a reset. Windows says so itself. Wine's server takes the error off the
-/// socket when it looks whether that is ready, and tells of it nowhere but here.
-pub(crate) fn was_reset(fd: Fd) -> bool {
-    look(fd, POLLRDNORM).is_some_and(|told| told.is_ok_and(|events| events & POLLERR != 0))
+    settle(result, count).map(|outcome| end_of_stream(fd, outcome))
 }
 
 /// # Safety
