@@ -203,10 +203,8 @@ pub(crate) fn assert_shares_no_port(_listener: &socket2::SockRef<'_>) {}
 /// socket2 cannot read these here.
 pub(crate) fn assert_keepalive(_socket: &socket2::SockRef<'_>, _idle: Duration, _interval: Duration) {}
 
-/// A reset is told to whoever receives next.
-pub(crate) fn loses_resets() -> bool {
-    false
-}
+/// Whether a reset is told as often as one asks, and not once.
+pub(crate) const REPEATS_RESETS: bool = true;
 
 /// Whether this is not Windows but Wine.
 pub(crate) fn is_wine() -> bool {
