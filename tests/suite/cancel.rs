@@ -12,12 +12,12 @@ use std::task::Poll;
 use std::time::Duration;
 
 use windlass::net::{TcpListener, TcpStream};
-use windlass::time::timeout;
+use windlass::time::{sleep, timeout};
 
 use crate::child::in_own_process;
 use crate::support::{
-    Case, Random, on_every_driver, on_every_kernel_driver, open_descriptors, pair, pair_of, poll_once, reset_on_close,
-    rounds, turns,
+    Case, Random, assert_over, on_every_driver, on_every_kernel_driver, open_descriptors, pair, pair_of, poll_once,
+    reset_on_close, rounds, turns,
 };
 
 /// What the peer sends, and what lies in memory that the kernel has no business with.
@@ -463,17 +463,17 @@ fn neither_the_prefix_nor_the_error_of_a_dropped_read_is_lost() {
             let mut reading = Box::pin(server.read_exact([0; 8]));
             for _ in 0..10 {
                 assert!(poll_once(reading.as_mut()).await.is_pending());
-                turns(2).await;
+                sleep(Duration::from_millis(2)).await;
             }
             drop(client);
             // The error lands for a future that is not polled any more.
-            turns(10).await;
+            sleep(Duration::from_millis(20)).await;
             drop(reading);
             let (result, _) = server.read_exact([0; 8]).await;
             assert_eq!(result.unwrap_err().kind(), ErrorKind::ConnectionReset);
             let bytes = server.read_managed().await.unwrap();
             assert_eq!(&*bytes, b"half");
-            assert!(server.read_managed().await.unwrap().is_empty());
+            assert_over(server.read_managed().await.map(|bytes| bytes.len()));
         });
     });
 }

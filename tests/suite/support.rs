@@ -373,11 +373,23 @@ pub(crate) async fn quiet() {
     }
 }
 
-/// The connection was reset, and that is told; except where a reset may be taken for the end.
+/// The connection was reset, and that is told.
 #[track_caller]
 pub(crate) fn assert_reset<T: std::fmt::Debug>(result: std::io::Result<T>) {
     match result {
         Err(error) => assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset, "{error}"),
-        Ok(value) => assert!(loses_resets(), "no reset, but {value:?}"),
+        Ok(value) => panic!("no reset, but {value:?}"),
+    }
+}
+
+/// A reset was told before: this receive is told of the end, or of the reset once more.
+#[track_caller]
+pub(crate) fn assert_over(result: std::io::Result<usize>) {
+    match result {
+        Ok(count) => assert_eq!(count, 0),
+        Err(error) => assert!(
+            REPEATS_RESETS && error.kind() == std::io::ErrorKind::ConnectionReset,
+            "{error}"
+        ),
     }
 }

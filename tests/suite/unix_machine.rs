@@ -314,10 +314,8 @@ pub(crate) fn assert_keepalive(socket: &socket2::SockRef<'_>, idle: Duration, in
     assert_eq!(socket.tcp_keepalive_interval().expect("an option"), interval);
 }
 
-/// A reset is told to whoever receives next.
-pub(crate) fn loses_resets() -> bool {
-    false
-}
+/// Whether a reset is told as often as one asks, and not once.
+pub(crate) const REPEATS_RESETS: bool = false;
 
 /// Nor is this Windows.
 pub(crate) fn is_wine() -> bool {

@@ -203,11 +203,8 @@ pub(crate) fn assert_shares_no_port(_listener: &socket2::SockRef<'_>) {}
 /// socket2 cannot read these here.
 pub(crate) fn assert_keepalive(_socket: &socket2::SockRef<'_>, _idle: Duration, _interval: Duration) {}
 
-/// Whether a reset is told only to a receive that waits for it; to one that comes later it is the end. So it is under Wine,
-/// which asks the kernel below for the error as soon as there is one.
-pub(crate) fn loses_resets() -> bool {
-    is_wine()
-}
+/// Whether a reset is told as often as one asks, and not once.
+pub(crate) const REPEATS_RESETS: bool = true;
 
 /// Whether this is not Windows but Wine.
 pub(crate) fn is_wine() -> bool {

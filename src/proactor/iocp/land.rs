@@ -143,7 +143,9 @@ impl Iocp {
                 Err(errno::RESET) => Err(errno::REFUSED),
                 outcome => outcome,
             },
-            Op::Recv { .. } | Op::RecvVectored { .. } | Op::RecvManaged { .. } => sys::end_of_stream(outcome),
+            Op::Recv { fd, .. } | Op::RecvVectored { fd, .. } | Op::RecvManaged { fd, .. } => {
+                sys::end_of_stream(fd, outcome)
+            }
             Op::Send { .. } | Op::SendVectored { .. } | Op::WriteAt { .. } => {
                 outcome.map_err(|code| sys::told(sys::write_code(code)))
             }

@@ -8,7 +8,7 @@ use std::io;
 use std::os::windows::io::IntoRawSocket;
 
 use windows_sys::Win32::Networking::WinSock::{
-    POLLRDNORM, POLLWRNORM, SOCKET_ERROR, WSABUF, WSAEINPROGRESS, WSAEMSGSIZE, WSAESHUTDOWN, WSAEWOULDBLOCK,
+    POLLERR, POLLRDNORM, POLLWRNORM, SOCKET_ERROR, WSABUF, WSAEINPROGRESS, WSAEMSGSIZE, WSAESHUTDOWN, WSAEWOULDBLOCK,
     WSAGetLastError, WSAPOLLFD, WSAPoll, WSARecv, WSARecvFrom, WSASend, WSASendTo, connect as connect_socket,
 };
 
@@ -78,10 +78,15 @@ pub(crate) unsafe fn perform(op: Op) -> Option<Outcome> {
     }
 }
 
-/// Receiving after one has said that one would not is the end of the stream elsewhere, and so it is here.
-pub(crate) fn end_of_stream(outcome: Outcome) -> Outcome {
+/// What a receive on a connection has come to, as the layers above know it. Receiving after one has said that one would
+/// not is the end of the stream elsewhere, and so it is here.
+///
+/// What looks like the end may be a reset. Windows says so itself. Wine's server takes the error off the socket when it looks
+/// whether that is ready, and after that tells of it nowhere but here.
+pub(crate) fn end_of_stream(fd: Fd, outcome: Outcome) -> Outcome {
     match outcome {
         Err(errno::BROKEN_PIPE | WSAESHUTDOWN) => Ok(0),
+        Ok(0) if matches!(look(fd, POLLRDNORM), Some(Ok(events)) if events & POLLERR != 0) => Err(errno::RESET),
         outcome => outcome,
     }
 }
@@ -141,7 +146,7 @@ unsafe fn recv(fd: Fd, medium: Medium, slices: &[IoVec]) -> Option<Outcome> {
     let result = with_buffers(slices, |buffers, len| unsafe {
         WSARecv(socket(fd), buffers, len, &mut count, &mut flags, none, None)
     });
-    settle(result, count).map(end_of_stream)
+    settle(result, count).map(|outcome| end_of_stream(fd, outcome))
 }
 
 /// # Safety
@@ -267,6 +272,11 @@ fn ready(fd: Fd, direction: Direction) -> Option<Outcome> {
         Direction::Read => POLLRDNORM,
         Direction::Write => POLLWRNORM,
     };
+    Some(look(fd, events)?.map(|_| 0))
+}
+
+/// What holds of a socket now; `None` if it is none of these events, and nothing that is told unasked.
+fn look(fd: Fd, events: i16) -> Option<Result<i16, i32>> {
     let mut poll = WSAPOLLFD {
         fd: socket(fd),
         events,
@@ -275,8 +285,9 @@ fn ready(fd: Fd, direction: Direction) -> Option<Outcome> {
     // SAFETY: Winsock reads and writes the one local structure.
     match unsafe { WSAPoll(&mut poll, 1, 0) } {
         0 => None,
-        SOCKET_ERROR => settle(SOCKET_ERROR, 0),
-        _ => Some(Ok(0)),
+        // SAFETY: this reads a number of the thread's.
+        SOCKET_ERROR => Some(Err(unsafe { WSAGetLastError() })),
+        _ => Some(Ok(poll.revents)),
     }
 }
 
