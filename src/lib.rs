@@ -81,7 +81,6 @@ mod op;
 pub mod pipe;
 mod prims;
 mod proactor;
-#[cfg(unix)]
 pub mod process;
 mod promise;
 pub mod protocol;

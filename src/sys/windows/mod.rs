@@ -15,6 +15,7 @@ mod letter;
 mod name;
 mod options;
 mod perform;
+pub(crate) mod processes;
 mod show;
 pub(crate) mod signals;
 
