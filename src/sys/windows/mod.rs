@@ -8,6 +8,8 @@
 //! - Files are opened for overlapped calls. Who makes a plain call on one waits for it here.
 //! - Error codes are Win32's and Winsock's; where they differ for the same thing, Winsock's are told.
 
+mod brake;
+mod console;
 #[path = "../unix/no_duct.rs"]
 mod duct;
 mod files;
@@ -33,6 +35,7 @@ use windows_sys::Win32::Foundation::{CloseHandle, ERROR_INVALID_HANDLE, HANDLE};
 use windows_sys::Win32::Networking::WinSock::{SOCKET, WSAENOTSOCK, closesocket};
 use windows_sys::Win32::System::Performance::{QueryPerformanceCounter, QueryPerformanceFrequency};
 
+pub(crate) use self::brake::Brake;
 pub(crate) use self::duct::Duct;
 pub use self::files::Stat;
 pub(crate) use self::files::{KernelPath, OpenFlags, kind, kind_of, path_for_kernel, pipe, standard_stream};
@@ -192,6 +195,7 @@ pub(crate) fn close(fd: Fd) {
     if fd < 0 {
         return;
     }
+    console::forget(fd);
     // SAFETY: the caller owned `fd` and gives it up. Winsock closes what it knows, and says so of what it does not.
     unsafe {
         if closesocket(socket(fd)) != 0 {
