@@ -78,6 +78,8 @@ pub mod metrics;
 pub mod net;
 mod null;
 mod op;
+#[cfg(any(feature = "reactor", windows))]
+mod pace;
 pub mod pipe;
 mod prims;
 mod proactor;

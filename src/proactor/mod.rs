@@ -1,5 +1,7 @@
 //! The completion-based drivers: the kernel does the work and says when it is done.
 
+#[cfg(all(feature = "proactor", windows))]
+mod iocp;
 #[cfg(all(feature = "proactor", target_os = "linux"))]
 mod uring;
 
@@ -9,7 +11,7 @@ use crate::driver::Driver;
 use crate::runtime::Settings;
 
 /// Whether this build has a proactor for this platform.
-pub(crate) const IS_BUILT: bool = cfg!(all(feature = "proactor", target_os = "linux"));
+pub(crate) const IS_BUILT: bool = cfg!(all(feature = "proactor", any(target_os = "linux", windows)));
 
 /// Opens this platform's proactor.
 #[cfg(all(feature = "proactor", target_os = "linux"))]
@@ -17,11 +19,17 @@ pub(crate) fn open(settings: &Settings, reason: &str) -> io::Result<Box<dyn Driv
     Ok(Box::new(uring::Uring::open(settings, reason)?))
 }
 
+/// Opens this platform's proactor: a completion port.
+#[cfg(all(feature = "proactor", windows))]
+pub(crate) fn open(settings: &Settings, reason: &str) -> io::Result<Box<dyn Driver>> {
+    Ok(Box::new(iocp::Iocp::open(settings, reason)?))
+}
+
 /// There is none in this build.
-#[cfg(not(all(feature = "proactor", target_os = "linux")))]
+#[cfg(not(all(feature = "proactor", any(target_os = "linux", windows))))]
 pub(crate) fn open(_settings: &Settings, _reason: &str) -> io::Result<Box<dyn Driver>> {
     Err(io::Error::new(
         io::ErrorKind::Unsupported,
-        "this build has no proactor: that is for Linux, with the feature `proactor`",
+        "this build has no proactor: that is for Linux and Windows, with the feature `proactor`",
     ))
 }

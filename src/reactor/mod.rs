@@ -14,8 +14,6 @@
 //! - An operation that is parked has not touched its memory. So a cancel always succeeds, and loses nothing.
 
 #[cfg(feature = "reactor")]
-mod pace;
-#[cfg(feature = "reactor")]
 mod parked;
 #[cfg(feature = "reactor")]
 mod places;

@@ -9,7 +9,6 @@ use mio::event::Event;
 use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Token, Waker};
 
-use super::pace::Pace;
 use super::parked::ParkingLot;
 use super::places::Places;
 use super::sleep;
@@ -20,6 +19,7 @@ use crate::driver::{
 use crate::io::BufferPool;
 use crate::loop_core::LOOK;
 use crate::op::{Direction, MAX_LEN, Medium, Op};
+use crate::pace::Pace;
 use crate::runtime::Settings;
 use crate::sys::{self, Fd, IoVec, errno};
 use crate::time::Instant;

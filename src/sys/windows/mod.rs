@@ -39,12 +39,16 @@ pub(crate) use self::brake::Brake;
 pub(crate) use self::duct::Duct;
 pub use self::files::Stat;
 pub(crate) use self::files::{KernelPath, OpenFlags, kind, kind_of, path_for_kernel, pipe, standard_stream};
+#[cfg(feature = "proactor")]
+pub(crate) use self::files::{is_end, place, write_code};
 pub use self::letter::Message;
 pub(crate) use self::letter::{Enclosure, Envelope, Letter, is_full_queue};
 pub use self::name::Name;
 #[cfg(feature = "reactor")]
 pub(crate) use self::perform::connected;
 pub(crate) use self::perform::perform;
+#[cfg(feature = "proactor")]
+pub(crate) use self::perform::{told, with_buffers};
 use crate::driver::{Control, Reply};
 use crate::time::Instant;
 

@@ -104,8 +104,8 @@ unsafe extern "system" fn handle(event: u32) -> i32 {
         heard = true;
     }
     // The system ends the process as soon as this returns, or after some seconds: these are for those who listen.
-    while heard && is_last {
-        std::thread::sleep(Duration::from_secs(60));
+    if heard && is_last {
+        std::thread::sleep(Duration::MAX);
     }
     i32::from(heard)
 }

@@ -13,7 +13,7 @@ const MOST_TURNS: u32 = 64;
 const LONGEST: Duration = Duration::from_micros(50);
 const LONGEST_STRIDE: u32 = 8;
 
-pub(super) struct Pace {
+pub(crate) struct Pace {
     turns: u32,
     /// At which turn the clock is looked at next.
     look_at: u32,
@@ -22,7 +22,7 @@ pub(super) struct Pace {
 }
 
 impl Pace {
-    pub(super) fn new() -> Pace {
+    pub(crate) fn new() -> Pace {
         Pace {
             turns: 0,
             look_at: 1,
@@ -33,7 +33,7 @@ impl Pace {
 
     /// Counts a turn in which there is something to run. True if the kernel must be asked all the same.
     #[inline]
-    pub(super) fn is_due(&mut self) -> bool {
+    pub(crate) fn is_due(&mut self) -> bool {
         self.turns += 1;
         self.turns >= MOST_TURNS || (self.turns >= self.look_at && self.is_late(sys::monotonic()))
     }
@@ -49,7 +49,7 @@ impl Pace {
     }
 
     /// The kernel was asked.
-    pub(super) fn asked(&mut self) {
+    pub(crate) fn asked(&mut self) {
         self.turns = 0;
         self.look_at = self.stride;
         self.last = sys::monotonic();

@@ -1,0 +1,176 @@
+//! I/O completion ports.
+//!
+//! An operation is begun with an OVERLAPPED, which is the kernel's until the operation is over; then the port gives out its
+//! address. Facts that shape this room:
+//!
+//! - The OVERLAPPED lies in the flight's scratch, with whatever else the system writes to meanwhile (`air`). A flight is told
+//!   to be over only when the port has given its OVERLAPPED out, or when the call was refused and will not be heard of.
+//! - An operation that ends at once is normally heard of twice: by the call and by the port. Handles are told to leave the
+//!   port out of it where that can be relied on (`places`), so a read of what is there already costs one system call.
+//! - Nobody's buffer waits with an idle connection: a managed receive is begun with no room at all, and when that ends there
+//!   is something to take, into a buffer of the pool.
+//! - A handle belongs to one port for as long as it is open. Windows 8.1 can take that back, which is done when a socket is
+//!   given away.
+//! - Waiting for readiness is no operation of Winsock's. The driver below it has one, which every event library uses (`afd`).
+//! - The port waits in steps of the system's clock, 15.6 ms unless somebody asked for less. A timer of high resolution, which
+//!   interrupts the wait by an APC, does better (`timer`).
+//! - A cancel is a request about one OVERLAPPED. What has ended by then is given out by the port as it ended.
+
+mod afd;
+mod air;
+mod extensions;
+mod land;
+mod places;
+mod port;
+mod start;
+mod timer;
+
+use std::io;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use windows_sys::Win32::System::IO::CancelIoEx;
+
+use self::afd::Afd;
+use self::air::Air;
+use self::extensions::Extensions;
+use self::places::Places;
+use self::port::{Batch, Port};
+use self::timer::Timer;
+use crate::driver::{
+    Completion, Control, Description, Driver, DriverCounters, FlightId, Notify, Reply, Scratch, Start, Wait,
+};
+use crate::io::BufferPool;
+use crate::op::Op;
+use crate::pace::Pace;
+use crate::runtime::Settings;
+use crate::sys::{self, Fd};
+use crate::time::Instant;
+
+pub(crate) struct Iocp {
+    port: Arc<Port>,
+    batch: Batch,
+    air: Air,
+    places: Places,
+    extensions: Extensions,
+    afd: Option<Afd>,
+    timer: Timer,
+    pace: Pace,
+    pool: Option<Rc<BufferPool>>,
+    settings: Settings,
+    reason: String,
+    counters: DriverCounters,
+}
+
+impl Iocp {
+    pub(crate) fn open(settings: &Settings, reason: &str) -> io::Result<Iocp> {
+        Ok(Iocp {
+            port: Arc::new(Port::open()?),
+            batch: Batch::new(),
+            air: Air::default(),
+            places: Places::default(),
+            extensions: Extensions::default(),
+            afd: None,
+            timer: Timer::new(),
+            pace: Pace::new(),
+            pool: None,
+            settings: *settings,
+            reason: reason.to_owned(),
+            counters: DriverCounters::default(),
+        })
+    }
+}
+
+// SAFETY: a flight's memory is the kernel's from the call that begins its operation until the port gives its OVERLAPPED out,
+// or until the call says that it has ended and that the port will not. Only then is its landing told, once: the entry in
+// `air` goes with it.
+unsafe impl Driver for Iocp {
+    fn describe(&self) -> Description {
+        Description::new("iocp", self.timer.names(), self.reason.clone())
+    }
+
+    fn now(&self) -> Instant {
+        sys::monotonic()
+    }
+
+    fn control(&mut self, call: Control<'_>) -> io::Result<Reply> {
+        match call {
+            // Whoever comes under this number next is somebody else.
+            Control::Close { fd } | Control::Reset { fd } => self.places.forget(fd),
+            Control::Forget { fd } => self.places.give_away(fd),
+            _ => {}
+        }
+        sys::control(call)
+    }
+
+    unsafe fn start(&mut self, id: FlightId, op: Op, scratch: *mut Scratch) -> Start {
+        self.counters.submissions += 1;
+        // SAFETY: the caller's promise is the same.
+        let start = unsafe { self.begin(id, op, scratch) };
+        self.counters.completions += u64::from(matches!(start, Start::Done(_)));
+        start
+    }
+
+    fn cancel(&mut self, id: FlightId) {
+        let Some((handle, overlapped)) = self.air.ask_to_end(id) else {
+            self.counters.late_cancels += 1;
+            return;
+        };
+        self.counters.submissions += 1;
+        // SAFETY: the operation is in the air, so its handle is open and its OVERLAPPED is there; the call reads neither,
+        // but looks for an operation of that address.
+        if unsafe { CancelIoEx(handle, overlapped) } == 0 {
+            // It has ended, and waits in the port.
+            self.counters.late_cancels += 1;
+        }
+    }
+
+    fn poll(&mut self, landed: &mut Vec<Completion>, wait: Wait) -> io::Result<()> {
+        if wait == Wait::No && !self.pace.is_due() {
+            self.counters.spins += 1;
+            return Ok(());
+        }
+        let (milliseconds, alertable) = self.timer.set(wait);
+        loop {
+            self.counters.enters += 1;
+            let is_full = self.batch.fetch(&self.port, milliseconds, alertable)?;
+            if alertable && self.batch.len() == 0 {
+                self.timer.ran();
+            }
+            for index in 0..self.batch.len() {
+                self.counters.completions += 1;
+                let (overlapped, count) = self.batch.at(index);
+                // Without one it is the notifier's.
+                if !overlapped.is_null() {
+                    // SAFETY: the port has given this OVERLAPPED out, so it is one of ours, and the kernel is done with it.
+                    unsafe { self.land(overlapped, count, landed) };
+                }
+            }
+            if !is_full {
+                break;
+            }
+            // More is there than one batch holds; the next turn takes it.
+            if landed.len() >= port::BATCH {
+                break;
+            }
+        }
+        self.pace.asked();
+        Ok(())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn descriptor(&mut self) -> io::Result<Fd> {
+        Ok(self.port.number())
+    }
+
+    fn notifier(&self) -> Arc<dyn Notify> {
+        self.port.clone()
+    }
+
+    fn counters(&self) -> DriverCounters {
+        self.counters
+    }
+}

@@ -1,0 +1,427 @@
+//! Beginning an operation.
+
+use windows_sys::Win32::Foundation::{ERROR_IO_PENDING, HANDLE};
+use windows_sys::Win32::Networking::WinSock::{
+    SOCK_DGRAM, SOCKADDR_IN6, SOCKET_ERROR, WSA_IO_PENDING, WSAEINVAL, WSAGetLastError, WSARecv, WSARecvFrom, WSASend,
+    WSASendTo,
+};
+use windows_sys::Win32::Storage::FileSystem::{ReadFile, WriteFile};
+use windows_sys::Win32::System::IO::OVERLAPPED;
+
+use super::Iocp;
+use super::afd::Afd;
+use super::air::{InAir, Unconnected};
+use super::places::Use;
+use crate::driver::{Control, FlightId, Landing, Outcome, Reply, Scratch, Start};
+use crate::net::options::SocketKind;
+use crate::op::{CURRENT, Direction, Medium, Op};
+use crate::sys::{self, Fd, IoVec, Message, errno, handle, socket};
+
+/// What AcceptEx wants for each address: the largest there is, and 16 bytes more.
+const ADDRESS_LEN: u32 = size_of::<SOCKADDR_IN6>() as u32 + 16;
+
+/// What a call that begins an operation has said.
+pub(super) enum Begun {
+    /// The port will tell.
+    Pending,
+    /// It has ended, and the port will not tell.
+    Done(Outcome),
+}
+
+impl Iocp {
+    /// Begins an operation.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Driver::start`](crate::driver::Driver::start).
+    pub(super) unsafe fn begin(&mut self, id: FlightId, op: Op, scratch: *mut Scratch) -> Start {
+        let done = |outcome: Outcome| Start::Done(Landing::last(outcome));
+        let fd = match op {
+            Op::ReadAt { fd, .. } | Op::WriteAt { fd, .. } => fd,
+            _ => match op.waits_for() {
+                Some((fd, _)) => fd,
+                // The system has no overlapped call for it.
+                None => return Start::Blocking,
+            },
+        };
+        if fd < 0 {
+            return done(Err(errno::BAD_FD));
+        }
+        match op {
+            // The system looks at once whether there is room, and does not wait.
+            Op::SendMessage { at_once: true, .. } => {
+                // SAFETY: the caller's promise: the flight owns what the op points to, and nothing of it is with the kernel.
+                return done(unsafe { sys::perform(op) }.unwrap_or(Err(errno::AGAIN)));
+            }
+            Op::Connect { .. } if is_for_datagrams(fd) => {
+                // SAFETY: as above.
+                return done(unsafe { sys::perform(op) }.unwrap_or(Err(errno::AGAIN)));
+            }
+            _ => {}
+        }
+        let skips = match self.places.use_of(&self.port, fd) {
+            Ok(Use::Overlapped { skips }) => skips,
+            Ok(Use::Plain) => {
+                return match op {
+                    Op::ReadAt { .. } | Op::WriteAt { .. } => Start::Blocking,
+                    // A thread that reads an idle pipe could not be called back.
+                    _ => done(Err(errno::NOT_SUPPORTED)),
+                };
+            }
+            Err(error) => return done(Err(crate::error::os_code(&error).unwrap_or(errno::INVALID))),
+        };
+        // SAFETY: the caller's promise: the scratch is the flight's, and nothing of it is with the kernel.
+        let air = unsafe { InAir::prepare(scratch, id, op) };
+        // SAFETY: as above; an address only.
+        let overlapped = unsafe { &raw mut (*air).overlapped };
+        // Before the call: what it needs is found under the id when it ends.
+        self.air.take_off(id, overlapped, handle(fd));
+        // SAFETY: the caller's promise, and the scratch was just laid out.
+        match unsafe { self.call(air) } {
+            Ok(Begun::Done(outcome)) if skips || outcome.is_err() => {
+                // SAFETY: the call has ended, and the port will not tell of it.
+                match unsafe { self.finish(air, outcome) } {
+                    Some(landing) => Start::Done(landing),
+                    None => Start::Pending,
+                }
+            }
+            // The port tells of it too, and that is soon enough.
+            Ok(Begun::Done(_) | Begun::Pending) => Start::Pending,
+            Err(code) => {
+                self.air.touch_down(id);
+                done(Err(code))
+            }
+        }
+    }
+
+    /// Makes the call that begins the operation which `air` is laid out for. An error is one of getting ready for it.
+    ///
+    /// # Safety
+    ///
+    /// `air` is laid out for a flight in the air that owns it and what its op points to, and nothing of it is with the
+    /// kernel. It is the kernel's from now on, until the port gives it out or this says that it has ended.
+    pub(super) unsafe fn call(&mut self, air: *mut InAir) -> Result<Begun, i32> {
+        // SAFETY: the caller's promise.
+        let (op, id, overlapped) = unsafe { ((*air).op, (*air).id, &raw mut (*air).overlapped) };
+        // SAFETY, for every call below: the caller's promise: what the op points to and the OVERLAPPED are the flight's, and
+        // stay until the operation is over. Counts and flags are locals, which the system does not use after the call.
+        match op {
+            // SAFETY: see above.
+            Op::Accept { fd } => unsafe { self.accept(air, fd) },
+            // SAFETY: see above.
+            Op::Connect { fd, name } => unsafe { self.connect(overlapped, fd, &*name) },
+            Op::Recv { fd, medium, ptr, len } => match medium {
+                // SAFETY: see above.
+                Medium::Pipe => Ok(unsafe { read(overlapped, fd, ptr, len, 0) }),
+                // SAFETY: see above.
+                _ => Ok(unsafe { recv(overlapped, fd, &[IoVec { base: ptr, len }]) }),
+            },
+            Op::RecvManaged {
+                fd,
+                medium: Medium::Pipe,
+            } => {
+                let Some(mut buffer) = self.take_buffer() else {
+                    return Err(errno::NO_BUFFERS);
+                };
+                let (ptr, len) = buffer.memory();
+                self.air.give_buffer(id, buffer);
+                // SAFETY: see above; the buffer stays in `air` until the operation is over.
+                Ok(unsafe { read(overlapped, fd, ptr, len, 0) })
+            }
+            Op::RecvManaged { fd, .. } => {
+                let nothing = IoVec {
+                    base: std::ptr::null_mut(),
+                    len: 0,
+                };
+                // SAFETY: see above.
+                Ok(unsafe { recv(overlapped, fd, &[nothing]) })
+            }
+            Op::RecvVectored {
+                fd,
+                medium,
+                slices,
+                count,
+            } => {
+                // SAFETY: see above.
+                let slices = unsafe { std::slice::from_raw_parts(slices, count) };
+                match (medium, slices.iter().find(|slice| slice.len > 0)) {
+                    // SAFETY: see above.
+                    (Medium::Pipe, Some(first)) => Ok(unsafe { read(overlapped, fd, first.base, first.len, 0) }),
+                    // SAFETY: see above.
+                    _ => Ok(unsafe { recv(overlapped, fd, slices) }),
+                }
+            }
+            Op::Send { fd, medium, ptr, len } => match medium {
+                // SAFETY: see above.
+                Medium::Pipe => Ok(unsafe { write(overlapped, fd, ptr, len, 0) }),
+                _ => {
+                    let base = ptr.cast_mut();
+                    // SAFETY: see above.
+                    Ok(unsafe { send(overlapped, fd, &[IoVec { base, len }]) })
+                }
+            },
+            Op::SendVectored {
+                fd,
+                medium,
+                slices,
+                count,
+            } => {
+                // SAFETY: see above.
+                let slices = unsafe { std::slice::from_raw_parts(slices, count) };
+                match (medium, slices.iter().find(|slice| slice.len > 0)) {
+                    // SAFETY: see above.
+                    (Medium::Pipe, Some(first)) => Ok(unsafe { write(overlapped, fd, first.base, first.len, 0) }),
+                    // SAFETY: see above.
+                    _ => Ok(unsafe { send(overlapped, fd, slices) }),
+                }
+            }
+            // SAFETY: see above.
+            Op::RecvMessage { fd, message } => Ok(unsafe { recv_message(overlapped, fd, message) }),
+            // SAFETY: see above.
+            Op::SendMessage { fd, message, .. } => Ok(unsafe { send_message(overlapped, fd, &*message) }),
+            // SAFETY: see above.
+            Op::RecvMessageManaged { fd, .. } => unsafe { self.wait_for(air, fd, Direction::Read) },
+            // SAFETY: see above.
+            Op::Readiness { fd, direction } => unsafe { self.wait_for(air, fd, direction) },
+            Op::ReadAt {
+                fd, ptr, len, offset, ..
+            } => {
+                let at = if offset == CURRENT { 0 } else { offset };
+                // SAFETY: see above.
+                Ok(unsafe { read(overlapped, fd, ptr, len, at) })
+            }
+            // All bits set are the end of the file, which is where what has no position is written.
+            // SAFETY: see above.
+            Op::WriteAt { fd, ptr, len, offset } => Ok(unsafe { write(overlapped, fd, ptr, len, offset) }),
+            Op::Open { .. }
+            | Op::ReadVectoredAt { .. }
+            | Op::WriteVectoredAt { .. }
+            | Op::Sync { .. }
+            | Op::Stat { .. }
+            | Op::Truncate { .. }
+            | Op::Allocate { .. }
+            | Op::Rename { .. }
+            | Op::Remove { .. }
+            | Op::MakeFolder { .. }
+            | Op::HardLink { .. }
+            | Op::SymLink { .. } => unreachable!("threads do this"),
+        }
+    }
+
+    /// # Safety
+    ///
+    /// As for [`call`](Iocp::call).
+    unsafe fn accept(&mut self, air: *mut InAir, fd: Fd) -> Result<Begun, i32> {
+        let accept = self.extensions.accept(socket(fd))?;
+        let Some(accept) = accept else {
+            return Err(errno::NO_SYSTEM_CALL);
+        };
+        let accepted = socket_like(fd)?;
+        let mut count = 0;
+        // SAFETY: the caller's promise: the OVERLAPPED and the room for two addresses are the flight's, and stay.
+        let (overlapped, room, id) = unsafe { (&raw mut (*air).overlapped, &raw mut (*air).room, (*air).id) };
+        let new = socket(accepted.fd());
+        self.air.give_socket(id, accepted);
+        // SAFETY: as above; the new socket stays open until the operation is over.
+        let result = unsafe {
+            accept(
+                socket(fd),
+                new,
+                room.cast(),
+                0,
+                ADDRESS_LEN,
+                ADDRESS_LEN,
+                &mut count,
+                overlapped,
+            )
+        };
+        Ok(begun_socket(if result == 0 { SOCKET_ERROR } else { 0 }, 0))
+    }
+
+    /// # Safety
+    ///
+    /// As for [`call`](Iocp::call).
+    unsafe fn connect(&mut self, overlapped: *mut OVERLAPPED, fd: Fd, name: &sys::Name) -> Result<Begun, i32> {
+        let connect = self.extensions.connect(socket(fd))?;
+        let Some(connect) = connect else {
+            return Err(errno::NO_SYSTEM_CALL);
+        };
+        // Only a socket that has an address can connect in this way.
+        let anywhere = name.anywhere_like().ok_or(errno::NO_FAMILY)?;
+        if let Err(error) = sys::control(Control::Bind { fd, name: &anywhere }) {
+            match error.raw_os_error() {
+                // It has one.
+                Some(WSAEINVAL) => {}
+                code => return Err(code.unwrap_or(errno::INVALID)),
+            }
+        }
+        // SAFETY: the caller's promise: the name and the OVERLAPPED are the flight's, and stay.
+        let result = unsafe {
+            connect(
+                socket(fd),
+                name.as_ptr(),
+                name.len(),
+                std::ptr::null(),
+                0,
+                std::ptr::null_mut(),
+                overlapped,
+            )
+        };
+        Ok(begun_socket(if result == 0 { SOCKET_ERROR } else { 0 }, 0))
+    }
+
+    /// # Safety
+    ///
+    /// As for [`call`](Iocp::call).
+    unsafe fn wait_for(&mut self, air: *mut InAir, fd: Fd, direction: Direction) -> Result<Begun, i32> {
+        let afd = match &self.afd {
+            Some(afd) => afd,
+            None => {
+                let opened = Afd::open(&self.port);
+                let opened = opened.map_err(|error| crate::error::os_code(&error).unwrap_or(errno::INVALID))?;
+                self.afd.insert(opened)
+            }
+        };
+        // SAFETY: the caller's promise.
+        let (id, overlapped) = unsafe { ((*air).id, &raw mut (*air).overlapped) };
+        // A cancel is about the device.
+        self.air.take_off(id, overlapped, afd.handle());
+        // SAFETY: the caller's promise.
+        unsafe { afd.ask(air, fd, direction) }.map(|()| Begun::Pending)
+    }
+}
+
+fn is_for_datagrams(fd: Fd) -> bool {
+    sys::with(fd, |socket| socket.r#type()).is_ok_and(|kind| i32::from(kind) == SOCK_DGRAM)
+}
+
+/// A new socket, for a connection to a listener of this family.
+fn socket_like(listener: Fd) -> Result<Unconnected, i32> {
+    let code = |error: std::io::Error| error.raw_os_error().unwrap_or(errno::INVALID);
+    let kind = match sys::with(listener, |socket| socket.local_addr())
+        .map_err(code)?
+        .is_ipv6()
+    {
+        true => SocketKind::TcpV6,
+        false => SocketKind::TcpV4,
+    };
+    match sys::control(Control::Socket { kind }).map_err(code)? {
+        Reply::Fd(fd) => Ok(Unconnected::new(fd)),
+        other => unreachable!("a new socket is {other:?}"),
+    }
+}
+
+/// What a call of Winsock's has said.
+fn begun_socket(result: i32, count: u32) -> Begun {
+    if result != SOCKET_ERROR {
+        return Begun::Done(Ok(count));
+    }
+    // SAFETY: this reads a number of the thread's.
+    match unsafe { WSAGetLastError() } {
+        WSA_IO_PENDING => Begun::Pending,
+        code => Begun::Done(Err(code)),
+    }
+}
+
+/// The same of one of the file system's.
+fn begun_file(result: i32, count: u32) -> Begun {
+    if result != 0 {
+        return Begun::Done(Ok(count));
+    }
+    match sys::last_code() {
+        code if code == ERROR_IO_PENDING as i32 => Begun::Pending,
+        code => Begun::Done(Err(code)),
+    }
+}
+
+/// # Safety
+///
+/// What the slices point to, and the OVERLAPPED, are a flight's, and stay until the operation is over.
+unsafe fn recv(overlapped: *mut OVERLAPPED, fd: Fd, slices: &[IoVec]) -> Begun {
+    let (mut count, mut flags) = (0, 0);
+    // SAFETY: the caller's promise; the list of buffers is copied by the call.
+    let result = sys::with_buffers(slices, |buffers, len| unsafe {
+        WSARecv(socket(fd), buffers, len, &mut count, &mut flags, overlapped, None)
+    });
+    begun_socket(result, count)
+}
+
+/// # Safety
+///
+/// As for [`recv`].
+unsafe fn send(overlapped: *mut OVERLAPPED, fd: Fd, slices: &[IoVec]) -> Begun {
+    let mut count = 0;
+    // SAFETY: as in `recv`.
+    let result = sys::with_buffers(slices, |buffers, len| unsafe {
+        WSASend(socket(fd), buffers, len, &mut count, 0, overlapped, None)
+    });
+    begun_socket(result, count)
+}
+
+/// # Safety
+///
+/// As for [`recv`], of the message and what it points to.
+unsafe fn recv_message(overlapped: *mut OVERLAPPED, fd: Fd, message: *mut Message) -> Begun {
+    let (mut count, mut flags) = (0, 0);
+    // SAFETY: the caller's promise: the name's place and its length are in the message, and stay.
+    unsafe {
+        let bytes = (*message).bytes();
+        let (name, name_len) = Message::sender_place(message);
+        let result = sys::with_buffers(&[bytes], |buffers, len| {
+            let (count, flags) = (&mut count, &mut flags);
+            WSARecvFrom(socket(fd), buffers, len, count, flags, name, name_len, overlapped, None)
+        });
+        begun_socket(result, count)
+    }
+}
+
+/// # Safety
+///
+/// As for [`recv`], of what the message points to.
+unsafe fn send_message(overlapped: *mut OVERLAPPED, fd: Fd, message: &Message) -> Begun {
+    let mut count = 0;
+    let (name, name_len) = message.destination();
+    // SAFETY: the caller's promise.
+    let result = unsafe {
+        sys::with_buffers(&[message.bytes()], |buffers, len| {
+            WSASendTo(
+                socket(fd),
+                buffers,
+                len,
+                &mut count,
+                0,
+                name,
+                name_len,
+                overlapped,
+                None,
+            )
+        })
+    };
+    begun_socket(result, count)
+}
+
+/// # Safety
+///
+/// `len` bytes from `ptr` on, and the OVERLAPPED, are a flight's, and stay until the operation is over.
+unsafe fn read(overlapped: *mut OVERLAPPED, fd: Fd, ptr: *mut u8, len: usize, offset: u64) -> Begun {
+    let mut count = 0;
+    // SAFETY: the caller's promise.
+    unsafe {
+        overlapped.write(sys::place(offset));
+        let handle: HANDLE = handle(fd);
+        begun_file(ReadFile(handle, ptr, len as u32, &mut count, overlapped), count)
+    }
+}
+
+/// # Safety
+///
+/// As for [`read`].
+unsafe fn write(overlapped: *mut OVERLAPPED, fd: Fd, ptr: *const u8, len: usize, offset: u64) -> Begun {
+    let mut count = 0;
+    // SAFETY: the caller's promise.
+    unsafe {
+        overlapped.write(sys::place(offset));
+        let handle: HANDLE = handle(fd);
+        begun_file(WriteFile(handle, ptr, len as u32, &mut count, overlapped), count)
+    }
+}
