@@ -65,10 +65,22 @@ impl Brake {
                 | Op::ReadVectoredAt { offset: CURRENT, .. }
                 | Op::WriteAt { offset: CURRENT, .. }
                 | Op::WriteVectoredAt { offset: CURRENT, .. }
-                | Op::Recv { medium: Medium::Pipe, .. }
-                | Op::RecvVectored { medium: Medium::Pipe, .. }
-                | Op::Send { medium: Medium::Pipe, .. }
-                | Op::SendVectored { medium: Medium::Pipe, .. }
+                | Op::Recv {
+                    medium: Medium::Pipe,
+                    ..
+                }
+                | Op::RecvVectored {
+                    medium: Medium::Pipe,
+                    ..
+                }
+                | Op::Send {
+                    medium: Medium::Pipe,
+                    ..
+                }
+                | Op::SendVectored {
+                    medium: Medium::Pipe,
+                    ..
+                }
         );
         Brake(waits.then(Arc::default))
     }

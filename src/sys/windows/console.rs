@@ -7,9 +7,7 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use windows_sys::Win32::Foundation::{ERROR_OPERATION_ABORTED, GetLastError, SetLastError};
-use windows_sys::Win32::System::Console::{
-    CONSOLE_READCONSOLE_CONTROL, GetConsoleMode, ReadConsoleW, WriteConsoleW,
-};
+use windows_sys::Win32::System::Console::{CONSOLE_READCONSOLE_CONTROL, GetConsoleMode, ReadConsoleW, WriteConsoleW};
 
 use super::{Fd, brake, errno, handle, last_code};
 use crate::driver::Outcome;
@@ -80,7 +78,13 @@ pub(super) fn write(fd: Fd, bytes: &[u8]) -> Outcome {
         let mut count = 0;
         // SAFETY: the system reads so many units, and fills the local.
         let written = unsafe {
-            WriteConsoleW(handle(fd), left.as_ptr(), left.len() as u32, &mut count, std::ptr::null())
+            WriteConsoleW(
+                handle(fd),
+                left.as_ptr(),
+                left.len() as u32,
+                &mut count,
+                std::ptr::null(),
+            )
         };
         if written == 0 || count == 0 {
             return Err(last_code());
