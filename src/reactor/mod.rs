@@ -1,5 +1,5 @@
-//! The readiness-based driver: the kernel says when a descriptor is ready, and we do the work. epoll and kqueue, both
-//! through mio.
+//! The readiness-based driver: the kernel says when a descriptor is ready, and we do the work. epoll, kqueue and Windows'
+//! AFD, all through mio.
 //!
 //! Facts that shape this room:
 //!
@@ -12,6 +12,10 @@
 //!   50 microseconds (`pace`).
 //! - mio rounds a timeout up to a millisecond on Linux; `sleep` does better.
 //! - An operation that is parked has not touched its memory. So a cancel always succeeds, and loses nothing.
+//!
+//! What differs between systems stands in `unix` and `windows`, each of which supplies: `Source`, a registration, with
+//! `arm`, which is called when somebody waits, and `told`; `Pipes`, for what has no readiness; `describe`, `descriptor`,
+//! `SHORT_IS_EMPTY` and `SPARE_BITS`.
 
 #[cfg(feature = "reactor")]
 mod parked;
@@ -21,6 +25,15 @@ mod places;
 mod poller;
 #[cfg(feature = "reactor")]
 mod sleep;
+#[cfg(all(feature = "reactor", unix))]
+mod unix;
+#[cfg(all(feature = "reactor", windows))]
+mod windows;
+
+#[cfg(all(feature = "reactor", unix))]
+use unix as os;
+#[cfg(all(feature = "reactor", windows))]
+use windows as os;
 
 use std::io;
 

@@ -1,8 +1,9 @@
 //! What is known of each descriptor: one place per number. Numbers are small, since the kernel gives out the lowest that
-//! is free.
+//! is free. On Windows they go by fours.
 
 use mio::Token;
 
+use super::os::{SPARE_BITS, Source};
 use super::parked::Queue;
 use crate::op::Direction;
 use crate::sys::Fd;
@@ -31,7 +32,8 @@ impl Side {
 
 /// A descriptor's number and who has it.
 pub(super) struct Place {
-    pub(super) registered: bool,
+    /// How the kernel was asked to tell of it, if it was.
+    pub(super) source: Option<Source>,
     /// How often this number was given to somebody else.
     generation: usize,
     read: Side,
@@ -40,7 +42,7 @@ pub(super) struct Place {
 
 impl Place {
     const NEW: Place = Place {
-        registered: false,
+        source: None,
         generation: 0,
         read: Side::NEW,
         write: Side::NEW,
@@ -51,6 +53,14 @@ impl Place {
             Direction::Read => &mut self.read,
             Direction::Write => &mut self.write,
         }
+    }
+
+    /// A side that the kernel has told of.
+    pub(super) fn news(&mut self, direction: Direction) -> &mut Side {
+        if let Some(source) = &mut self.source {
+            source.told(direction);
+        }
+        self.side(direction)
     }
 
     pub(super) fn nobody_waits(&self) -> bool {
@@ -71,6 +81,7 @@ const GENERATIONS: usize = (1 << (usize::BITS - FD_BITS)) - 1;
 impl Places {
     pub(super) fn get(&mut self, fd: Fd) -> &mut Place {
         let index = usize::try_from(fd).expect("descriptors of the kernel are not negative");
+        let index = index >> SPARE_BITS;
         if index >= self.places.len() {
             self.places.resize_with(index + 1, || Place::NEW);
         }
@@ -85,8 +96,8 @@ impl Places {
     /// The descriptor that an event is for. `None` if its number belongs to somebody else by now.
     pub(super) fn fd_of(&mut self, token: Token) -> Option<Fd> {
         let fd = token.0 & ((1 << FD_BITS) - 1);
-        let place = self.places.get(fd)?;
-        let is_current = place.registered && place.generation == token.0 >> FD_BITS;
+        let place = self.places.get(fd >> SPARE_BITS)?;
+        let is_current = place.source.is_some() && place.generation == token.0 >> FD_BITS;
         is_current.then_some(fd as Fd)
     }
 
@@ -108,15 +119,15 @@ mod tests {
     #[test]
     fn an_event_for_an_earlier_tenant_is_recognised() {
         let mut places = Places::default();
-        let token = places.token(5);
+        let token = places.token(8);
         assert_eq!(places.fd_of(token), None, "not registered");
-        places.get(5).registered = true;
-        assert_eq!(places.fd_of(token), Some(5));
-        places.renew(5);
-        places.get(5).registered = true;
+        places.get(8).source = Some(Source::new(8));
+        assert_eq!(places.fd_of(token), Some(8));
+        places.renew(8);
+        places.get(8).source = Some(Source::new(8));
         assert_eq!(places.fd_of(token), None);
-        let token = places.token(5);
-        assert_eq!(places.fd_of(token), Some(5));
+        let token = places.token(8);
+        assert_eq!(places.fd_of(token), Some(8));
         assert_eq!(places.fd_of(Token(1 << 20)), None);
     }
 }

@@ -1,14 +1,13 @@
 //! The driver itself: try, park, wait, try again.
 
 use std::io;
-use std::os::fd::AsRawFd;
 use std::rc::Rc;
 use std::sync::Arc;
 
 use mio::event::Event;
-use mio::unix::SourceFd;
-use mio::{Events, Interest, Poll, Token, Waker};
+use mio::{Events, Poll, Token, Waker};
 
+use super::os::{self, Pipes, SHORT_IS_EMPTY, Source};
 use super::parked::ParkingLot;
 use super::places::Places;
 use super::sleep;
@@ -17,6 +16,7 @@ use crate::driver::{
     Start, Wait,
 };
 use crate::io::BufferPool;
+use crate::io::pool::PoolBuffer;
 use crate::loop_core::LOOK;
 use crate::op::{Direction, MAX_LEN, Medium, Op};
 use crate::pace::Pace;
@@ -29,15 +29,6 @@ const EVENTS: usize = 1024;
 
 /// Another thread wants the loop. No descriptor has this token: their numbers stop short of it.
 const NOTIFIED: Token = Token(usize::MAX);
-
-/// Whether a receive that did not fill its buffer has emptied the socket. Urgent bytes are an exception that only Linux
-/// tells of.
-const SHORT_IS_EMPTY: bool = cfg!(target_os = "linux");
-
-#[cfg(target_os = "linux")]
-const INTERESTS: Interest = Interest::READABLE.add(Interest::WRITABLE).add(Interest::PRIORITY);
-#[cfg(not(target_os = "linux"))]
-const INTERESTS: Interest = Interest::READABLE.add(Interest::WRITABLE);
 
 pub(crate) struct Reactor {
     events: Events,
@@ -54,6 +45,7 @@ struct Works {
     poll: Poll,
     places: Places,
     lot: ParkingLot,
+    pipes: Pipes,
     /// What has completed outside of a poll: cancels, and descriptors that were ready at once.
     done: Vec<Completion>,
     pool: Option<Rc<BufferPool>>,
@@ -65,20 +57,22 @@ impl Reactor {
     pub(crate) fn open(settings: &Settings, reason: &str) -> io::Result<Reactor> {
         let poll = Poll::new().map_err(explain)?;
         let waker = Waker::new(poll.registry(), NOTIFIED).map_err(explain)?;
+        let notifier = Arc::new(Notifier(waker));
         Ok(Reactor {
             events: Events::with_capacity(EVENTS),
-            notifier: Arc::new(Notifier(waker)),
             pace: Pace::new(),
             is_more: false,
             works: Works {
                 poll,
                 places: Places::default(),
                 lot: ParkingLot::default(),
+                pipes: Pipes::new(&notifier),
                 done: Vec::new(),
                 pool: None,
                 settings: *settings,
                 counters: DriverCounters::default(),
             },
+            notifier,
             reason: reason.to_owned(),
         })
     }
@@ -91,6 +85,10 @@ fn explain(error: io::Error) -> io::Error {
         _ => "the reactor could not be opened",
     };
     crate::error::context(why, error)
+}
+
+fn code_of(error: &io::Error) -> i32 {
+    error.raw_os_error().unwrap_or(errno::INVALID)
 }
 
 impl Works {
@@ -177,15 +175,23 @@ impl Works {
         }
     }
 
-    /// Receives through `perform` into a buffer of the pool.
-    fn recv_managed(&mut self, perform: impl FnOnce(*mut u8, usize) -> Option<Outcome>) -> Option<Landing> {
+    /// A buffer of the pool.
+    fn take_buffer(&mut self) -> Result<PoolBuffer, Landing> {
         if self.pool.is_none() {
             let count = self.settings.managed_count.next_power_of_two();
             self.pool = BufferPool::new(count, self.settings.managed_len);
         }
-        let Some(mut buffer) = self.pool.as_ref().and_then(BufferPool::take) else {
+        self.pool.as_ref().and_then(BufferPool::take).ok_or_else(|| {
             self.counters.pool_empty += 1;
-            return Some(Landing::last(Err(errno::NO_BUFFERS)));
+            Landing::last(Err(errno::NO_BUFFERS))
+        })
+    }
+
+    /// Receives through `perform` into a buffer of the pool.
+    fn recv_managed(&mut self, perform: impl FnOnce(*mut u8, usize) -> Option<Outcome>) -> Option<Landing> {
+        let mut buffer = match self.take_buffer() {
+            Ok(buffer) => buffer,
+            Err(none) => return Some(none),
         };
         let (ptr, len) = buffer.memory();
         let outcome = perform(ptr, len)?;
@@ -194,29 +200,54 @@ impl Works {
         Some(Landing::with_buffer(outcome, buffer))
     }
 
+    /// Has a pipe do what it does without readiness.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Driver::start`].
+    unsafe fn start_pipe(&mut self, id: FlightId, op: Op, scratch: *mut Scratch) -> Start {
+        let buffer = match op {
+            Op::RecvManaged { .. } => match self.take_buffer() {
+                Ok(buffer) => Some(buffer),
+                Err(none) => return Start::Done(none),
+            },
+            _ => None,
+        };
+        // SAFETY: the caller's promise.
+        let start = unsafe { self.pipes.start(id, op, buffer, scratch) };
+        self.counters.completions += u64::from(matches!(start, Start::Done(_)));
+        start
+    }
+
     /// Lets an operation wait until its descriptor is ready.
     fn park(&mut self, id: FlightId, op: Op, (fd, direction): (Fd, Direction)) -> Result<(), i32> {
-        if !self.places.get(fd).registered {
-            self.register(fd)?;
+        match self.places.get(fd).source {
+            None => self.register(fd, direction)?,
+            Some(_) => self.arm(fd, direction)?,
         }
         let queue = &mut self.places.get(fd).side(direction).queue;
         self.lot.park(queue, id, op);
         Ok(())
     }
 
-    fn register(&mut self, fd: Fd) -> Result<(), i32> {
+    fn register(&mut self, fd: Fd, direction: Direction) -> Result<(), i32> {
         let token = self.places.token(fd);
-        let registry = self.poll.registry();
-        let result = match registry.register(&mut SourceFd(&fd), token, INTERESTS) {
-            // The same file under the same number as before: somebody waits for it, or it came back behind our back.
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-                registry.reregister(&mut SourceFd(&fd), token, INTERESTS)
-            }
-            result => result,
-        };
-        result.map_err(|error| error.raw_os_error().unwrap_or(errno::INVALID))?;
-        self.places.get(fd).registered = true;
+        let mut source = Source::new(fd);
+        let result = source.register(self.poll.registry(), fd, token, direction);
+        result.map_err(|error| code_of(&error))?;
+        self.places.get(fd).source = Some(source);
         Ok(())
+    }
+
+    /// Sees to it that the kernel tells when a registered descriptor is ready.
+    #[inline(always)]
+    fn arm(&mut self, fd: Fd, direction: Direction) -> Result<(), i32> {
+        let token = self.places.token(fd);
+        let Some(source) = &mut self.places.get(fd).source else {
+            return Ok(());
+        };
+        let result = source.arm(self.poll.registry(), token, direction);
+        result.map_err(|error| code_of(&error))
     }
 
     /// Somebody will wait for a foreign descriptor. Its number may have gone from one file to another behind our back.
@@ -225,14 +256,17 @@ impl Works {
             self.dismiss(fd);
         } else {
             let token = self.places.token(fd);
-            let again = self.poll.registry().reregister(&mut SourceFd(&fd), token, INTERESTS);
+            let again = match &mut self.places.get(fd).source {
+                Some(source) => source.renew(self.poll.registry(), fd, token),
+                None => Err(io::ErrorKind::NotFound.into()),
+            };
             if again.is_ok() {
                 return Ok(());
             }
             // Those who wait do so for the earlier file.
             self.greet(fd);
         }
-        match self.register(fd) {
+        match self.register(fd, Direction::Read) {
             // A device that is always ready, as /dev/null is: epoll does not wait for such, and nobody has to.
             Err(errno::NOT_PERMITTED) => Ok(()),
             result => result,
@@ -256,9 +290,8 @@ impl Works {
         if fd < 0 || !self.places.get(fd).nobody_waits() {
             return;
         }
-        if self.places.get(fd).registered {
-            // If it was closed behind our back there is nothing to take back.
-            let _ = self.poll.registry().deregister(&mut SourceFd(&fd));
+        if let Some(source) = self.places.get(fd).source.take() {
+            source.deregister(self.poll.registry(), fd);
         }
         self.places.renew(fd);
     }
@@ -282,13 +315,13 @@ impl Works {
         };
         let is_over = event.is_error() || (event.is_read_closed() && event.is_write_closed());
         if event.is_readable() || event.is_read_closed() || is_over {
-            let side = self.places.get(fd).side(Direction::Read);
+            let side = self.places.get(fd).news(Direction::Read);
             side.may_be_ready = true;
             side.always_try |= event.is_read_closed() || event.is_priority() || is_over;
             self.try_again(fd, Direction::Read, landed);
         }
         if event.is_writable() || event.is_write_closed() || is_over {
-            let side = self.places.get(fd).side(Direction::Write);
+            let side = self.places.get(fd).news(Direction::Write);
             side.may_be_ready = true;
             side.always_try |= event.is_write_closed() || is_over;
             self.try_again(fd, Direction::Write, landed);
@@ -301,8 +334,12 @@ impl Works {
             let queue = self.places.get(fd).side(direction).queue;
             let Some((id, op)) = self.lot.first(queue) else { return };
             // SAFETY: the flight is parked, so it has not landed and owns what its operation points to.
-            let Some(landing) = (unsafe { self.attempt(op, true) }) else {
-                return;
+            let landing = match unsafe { self.attempt(op, true) } {
+                Some(landing) => landing,
+                None => match self.arm(fd, direction) {
+                    Ok(()) => return,
+                    Err(code) => Landing::last(Err(code)),
+                },
             };
             self.lot.pop(&mut self.places.get(fd).side(direction).queue);
             landed.push(Completion { id, landing });
@@ -314,10 +351,7 @@ impl Works {
 // A flight that is parked lands once: it leaves the lot with its landing, or with its cancel.
 unsafe impl Driver for Reactor {
     fn describe(&self) -> Description {
-        let (name, features) = match cfg!(target_os = "linux") {
-            true => ("epoll", vec!["edge-triggered", "ppoll for short sleeps"]),
-            false => ("kqueue", vec!["edge-triggered"]),
-        };
+        let (name, features) = os::describe();
         Description::new(name, features, self.reason.clone())
     }
 
@@ -343,7 +377,7 @@ unsafe impl Driver for Reactor {
         Ok(reply)
     }
 
-    unsafe fn start(&mut self, id: FlightId, op: Op, _scratch: *mut Scratch) -> Start {
+    unsafe fn start(&mut self, id: FlightId, op: Op, scratch: *mut Scratch) -> Start {
         let works = &mut self.works;
         let Some((fd, direction)) = op.waits_for() else {
             return Start::Blocking;
@@ -351,6 +385,10 @@ unsafe impl Driver for Reactor {
         works.counters.submissions += 1;
         if fd < 0 {
             return Start::Done(Landing::last(Err(errno::BAD_FD)));
+        }
+        if Pipes::serves(&op) {
+            // SAFETY: the caller's promise.
+            return unsafe { works.start_pipe(id, op, scratch) };
         }
         // Whoever uses a foreign descriptor tells us nothing, so there is nothing to go by.
         let is_foreign = matches!(op, Op::Readiness { .. });
@@ -379,6 +417,10 @@ unsafe impl Driver for Reactor {
 
     fn cancel(&mut self, id: FlightId) {
         let works = &mut self.works;
+        if let Some(in_time) = works.pipes.cancel(id) {
+            works.counters.late_cancels += u64::from(!in_time);
+            return;
+        }
         // One that is not parked has completed.
         let Some((fd, direction)) = works.lot.op_of(id).and_then(|op| op.waits_for()) else {
             works.counters.late_cancels += 1;
@@ -393,6 +435,7 @@ unsafe impl Driver for Reactor {
         let works = &mut self.works;
         let before = landed.len();
         // What is here already is served before anybody sleeps.
+        works.pipes.land(&mut works.done);
         let wait = if works.done.is_empty() || wait == LOOK {
             wait
         } else {
@@ -411,6 +454,7 @@ unsafe impl Driver for Reactor {
             works.on_event(event, landed);
             told += 1;
         }
+        works.pipes.land(landed);
         self.is_more = told == EVENTS;
         works.counters.completions += (landed.len() - before) as u64;
         Ok(())
@@ -425,7 +469,7 @@ unsafe impl Driver for Reactor {
     }
 
     fn descriptor(&mut self) -> io::Result<Fd> {
-        Ok(self.works.poll.as_raw_fd())
+        os::descriptor(&self.works.poll)
     }
 
     fn notifier(&self) -> Arc<dyn Notify> {
@@ -438,7 +482,7 @@ unsafe impl Driver for Reactor {
 }
 
 /// Ends a sleep from another thread.
-struct Notifier(Waker);
+pub(super) struct Notifier(Waker);
 
 impl Notify for Notifier {
     fn notify(&self) {

@@ -13,6 +13,10 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::SystemTime;
 
+use windows_sys::Wdk::Storage::FileSystem::{
+    FILE_MODE_INFORMATION, FILE_SYNCHRONOUS_IO_ALERT, FILE_SYNCHRONOUS_IO_NONALERT, FileModeInformation,
+    NtQueryInformationFile,
+};
 use windows_sys::Win32::Foundation::{
     ERROR_BROKEN_PIPE, ERROR_HANDLE_EOF, ERROR_INVALID_PARAMETER, ERROR_IO_PENDING, ERROR_MORE_DATA, ERROR_NO_DATA,
     ERROR_PIPE_NOT_CONNECTED, ERROR_SEEK, GENERIC_READ, HANDLE, INVALID_HANDLE_VALUE,
@@ -23,7 +27,7 @@ use windows_sys::Win32::Storage::FileSystem::{
     OPEN_EXISTING, PIPE_ACCESS_OUTBOUND, ReadFile, SetFileInformationByHandle, SetFilePointerEx, WriteFile,
 };
 use windows_sys::Win32::System::Console::{GetStdHandle, STD_ERROR_HANDLE, STD_INPUT_HANDLE, STD_OUTPUT_HANDLE};
-use windows_sys::Win32::System::IO::{GetOverlappedResult, OVERLAPPED};
+use windows_sys::Win32::System::IO::{GetOverlappedResult, IO_STATUS_BLOCK, OVERLAPPED};
 use windows_sys::Win32::System::Pipes::{CreateNamedPipeW, PIPE_REJECT_REMOTE_CLIENTS, PIPE_TYPE_BYTE, PIPE_WAIT};
 use windows_sys::Win32::System::Threading::CreateEventW;
 
@@ -443,6 +447,19 @@ pub(super) fn seek(fd: Fd, to: SeekFrom) -> io::Result<u64> {
 pub(super) fn is_open(fd: Fd) -> bool {
     // SAFETY: the call touches no memory of ours.
     fd >= 0 && (unsafe { GetFileType(handle(fd)) } != FILE_TYPE_UNKNOWN || last_code() == 0)
+}
+
+/// Whether a handle knows overlapped calls. One whose system does not say so counts as one that does.
+pub(super) fn is_overlapped(fd: Fd) -> bool {
+    let mut mode = FILE_MODE_INFORMATION { Mode: 0 };
+    let mut status = IO_STATUS_BLOCK::default();
+    let size = size_of::<FILE_MODE_INFORMATION>() as u32;
+    // SAFETY: the system fills the two locals, of the length that it is told, and keeps no pointer to them.
+    let result = unsafe {
+        let mode = (&raw mut mode).cast();
+        NtQueryInformationFile(handle(fd), &mut status, mode, size, FileModeInformation)
+    };
+    result < 0 || mode.Mode & (FILE_SYNCHRONOUS_IO_ALERT | FILE_SYNCHRONOUS_IO_NONALERT) == 0
 }
 
 /// The two ends of a new pipe: where bytes come out, and where they go in. Plain pipes know no overlapped calls, so it is one

@@ -32,15 +32,17 @@ use std::time::Duration;
 
 use socket2::SockRef;
 use windows_sys::Win32::Foundation::{CloseHandle, ERROR_INVALID_HANDLE, HANDLE};
-use windows_sys::Win32::Networking::WinSock::{SOCKET, WSAENOTSOCK, closesocket};
+use windows_sys::Win32::Networking::WinSock::{SOCKET, closesocket};
 use windows_sys::Win32::System::Performance::{QueryPerformanceCounter, QueryPerformanceFrequency};
 
 pub(crate) use self::brake::Brake;
 pub(crate) use self::duct::Duct;
 pub use self::files::Stat;
-pub(crate) use self::files::{KernelPath, OpenFlags, kind, kind_of, path_for_kernel, pipe, standard_stream};
 #[cfg(feature = "proactor")]
-pub(crate) use self::files::{is_end, place, write_code};
+pub(crate) use self::files::place;
+pub(crate) use self::files::{KernelPath, OpenFlags, kind, kind_of, path_for_kernel, pipe, standard_stream};
+#[cfg(any(feature = "proactor", feature = "reactor"))]
+pub(crate) use self::files::{is_end, write_code};
 pub use self::letter::Message;
 pub(crate) use self::letter::{Enclosure, Envelope, Letter, is_full_queue};
 pub use self::name::Name;
@@ -174,11 +176,20 @@ pub(crate) fn control(call: Control<'_>) -> io::Result<Reply> {
     }
 }
 
-/// Readies what was made elsewhere: a socket, or a pipe, which has no such mode.
+/// Readies what was made elsewhere: a socket, or a pipe, which has no such mode but must know overlapped calls. A read of
+/// one that does not would keep a thread for as long as nobody writes.
 fn adopt(fd: Fd) -> io::Result<()> {
-    match with(fd, |socket| socket.set_nonblocking(true)) {
-        Err(error) if error.raw_os_error() == Some(WSAENOTSOCK) && files::is_open(fd) => Ok(()),
-        result => result,
+    let not_a_socket = match with(fd, |socket| socket.r#type()) {
+        Ok(_) => return with(fd, |socket| socket.set_nonblocking(true)),
+        Err(error) => error,
+    };
+    match files::is_open(fd) {
+        true if files::is_overlapped(fd) => Ok(()),
+        true => Err(io::Error::new(
+            io::ErrorKind::Unsupported,
+            "the pipe was not made for overlapped calls, so nobody can wait for it",
+        )),
+        false => Err(not_a_socket),
     }
 }
 
@@ -186,7 +197,7 @@ fn adopt(fd: Fd) -> io::Result<()> {
 fn watchable(fd: Fd) -> io::Result<()> {
     match with(fd, |socket| socket.r#type()) {
         Ok(_) => Ok(()),
-        Err(error) if error.raw_os_error() == Some(WSAENOTSOCK) && files::is_open(fd) => Err(crate::error::context(
+        Err(_) if files::is_open(fd) => Err(crate::error::context(
             "only sockets can be waited for on Windows",
             io::Error::from_raw_os_error(errno::NOT_PERMITTED),
         )),

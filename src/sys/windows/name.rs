@@ -4,7 +4,9 @@ use std::fmt;
 use std::net::SocketAddr;
 
 use socket2::SockAddr;
-use windows_sys::Win32::Networking::WinSock::{AF_INET, AF_INET6, SOCKADDR};
+use windows_sys::Win32::Networking::WinSock::SOCKADDR;
+#[cfg(feature = "proactor")]
+use windows_sys::Win32::Networking::WinSock::{AF_INET, AF_INET6};
 
 /// A socket's address, as the kernel wants it.
 #[derive(Clone)]

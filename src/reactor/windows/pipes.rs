@@ -1,0 +1,381 @@
+//! Pipes, by overlapped calls: Windows does not tell when a pipe is ready.
+//!
+//! The call is made with the flight's own memory, and its OVERLAPPED lies in the flight's scratch. If it does not end at
+//! once, the system is asked to call us when its event is set. That call comes on a thread of the system's own, one for
+//! every 63 waits; it notes the flight's id and wakes the loop, which asks how the call went and lands the flight. Until
+//! then the flight has not landed, so its memory and its handle stay.
+//!
+//! A cancel is a request: the call ends with what it has moved, or with nothing moved and an error. The system takes no
+//! bytes out of a pipe for a read that it cancels.
+//!
+//! mio's own pipes read ahead and write behind, with buffers of their own: bytes would be lost when a pipe is given away.
+
+use std::collections::HashMap;
+use std::ffi::c_void;
+use std::os::windows::io::{AsRawHandle, FromRawHandle, OwnedHandle};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use windows_sys::Win32::Foundation::{ERROR_IO_PENDING, ERROR_MORE_DATA, HANDLE};
+use windows_sys::Win32::Storage::FileSystem::{ReadFile, WriteFile};
+use windows_sys::Win32::System::IO::{CancelIoEx, GetOverlappedResult, OVERLAPPED};
+use windows_sys::Win32::System::Threading::{
+    CreateEventW, INFINITE, RegisterWaitForSingleObject, UnregisterWaitEx, WT_EXECUTEINWAITTHREAD, WT_EXECUTEONLYONCE,
+};
+
+use crate::driver::{Completion, FlightId, Landing, Notify, Outcome, SCRATCH_LEN, Scratch, Start};
+use crate::io::pool::PoolBuffer;
+use crate::op::{Direction, Medium, Op};
+use crate::reactor::poller::Notifier;
+use crate::sys::{self, Fd, IoVec, errno, handle, last_code};
+
+/// The most that one call moves: as much as a pipe holds. A write ends only when all of it has been taken.
+const MOST: usize = 64 * 1024;
+
+/// How many events are kept for later calls.
+const SPARE: usize = 16;
+
+const _: () = assert!(size_of::<OVERLAPPED>() <= SCRATCH_LEN && align_of::<OVERLAPPED>() <= align_of::<Scratch>());
+
+/// The calls that are under way.
+pub(in crate::reactor) struct Pipes {
+    flying: HashMap<FlightId, Flying>,
+    post: Arc<Post>,
+    spare: Vec<OwnedHandle>,
+}
+
+/// What the waiting thread and the loop share.
+struct Post {
+    over: Mutex<Vec<FlightId>>,
+    notifier: Arc<Notifier>,
+}
+
+/// What the waiting thread is handed, to use once.
+struct Ticket {
+    post: Arc<Post>,
+    id: FlightId,
+}
+
+/// A call that is under way.
+struct Flying {
+    call: Call,
+    /// In the flight's scratch: the kernel's until the event is set.
+    overlapped: *mut OVERLAPPED,
+    /// Where a managed read's bytes go.
+    buffer: Option<PoolBuffer>,
+    event: OwnedHandle,
+    /// The wait for the event.
+    wait: HANDLE,
+    cancelled: bool,
+}
+
+/// A read or a write.
+#[derive(Clone, Copy)]
+struct Call {
+    fd: Fd,
+    direction: Direction,
+    ptr: *mut u8,
+    len: u32,
+}
+
+impl Pipes {
+    pub(in crate::reactor) fn new(notifier: &Arc<Notifier>) -> Pipes {
+        Pipes {
+            flying: HashMap::new(),
+            post: Arc::new(Post {
+                over: Mutex::default(),
+                notifier: notifier.clone(),
+            }),
+            spare: Vec::new(),
+        }
+    }
+
+    /// Whether the operation is for a pipe.
+    pub(in crate::reactor) fn serves(op: &Op) -> bool {
+        matches!(
+            op,
+            Op::Recv { medium, .. }
+                | Op::RecvManaged { medium, .. }
+                | Op::RecvVectored { medium, .. }
+                | Op::Send { medium, .. }
+                | Op::SendVectored { medium, .. }
+                if *medium == Medium::Pipe
+        )
+    }
+
+    /// Starts an operation. One that is managed brings its buffer.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Driver::start`](crate::driver::Driver::start).
+    pub(in crate::reactor) unsafe fn start(
+        &mut self,
+        id: FlightId,
+        op: Op,
+        mut buffer: Option<PoolBuffer>,
+        scratch: *mut Scratch,
+    ) -> Start {
+        // SAFETY: the caller's promise.
+        let Some(call) = (unsafe { Call::of(op, &mut buffer) }) else {
+            return Start::Done(Landing::last(Ok(0)));
+        };
+        let event = match self.spare.pop().map_or_else(new_event, Ok) {
+            Ok(event) => event,
+            Err(code) => return Start::Done(call.landing(Err(code), buffer)),
+        };
+        // SAFETY: the caller's promise: the flight owns its scratch, which is large enough, and what `op` points to, until
+        // it lands. A buffer of the pool is ours, and stays with the call.
+        match unsafe { self.fly(id, call, buffer, event, scratch.cast()) } {
+            Some(landing) => Start::Done(landing),
+            None => Start::Pending,
+        }
+    }
+
+    /// Makes the call. `None` if it is under way.
+    ///
+    /// # Safety
+    ///
+    /// The memory of the call and the OVERLAPPED are the flight's, which has not landed and does not before the call is over.
+    unsafe fn fly(
+        &mut self,
+        id: FlightId,
+        call: Call,
+        buffer: Option<PoolBuffer>,
+        event: OwnedHandle,
+        overlapped: *mut OVERLAPPED,
+    ) -> Option<Landing> {
+        // SAFETY: the caller's promise.
+        if let Some(outcome) = unsafe { call.issue(&event, overlapped) } {
+            self.keep(event);
+            return Some(call.landing(outcome, buffer));
+        }
+        let post = self.post.clone();
+        let ticket = Box::into_raw(Box::new(Ticket { post, id }));
+        let mut wait = std::ptr::null_mut();
+        let flags = WT_EXECUTEONLYONCE | WT_EXECUTEINWAITTHREAD;
+        // SAFETY: the event stays open until the wait is over, with `Flying` or, if that is dropped, for ever. The ticket
+        // is the callback's, which runs once, on any thread: all in it may go there.
+        let waits = unsafe {
+            let event = event.as_raw_handle();
+            RegisterWaitForSingleObject(&mut wait, event, Some(on_event), ticket.cast(), INFINITE, flags)
+        };
+        if waits == 0 {
+            let why = last_code();
+            // SAFETY: nobody has taken it.
+            drop(unsafe { Box::from_raw(ticket) });
+            // SAFETY: the call is under way with this OVERLAPPED, and over when `outcome` returns.
+            let outcome = unsafe {
+                CancelIoEx(handle(call.fd), overlapped);
+                call.outcome(overlapped)
+            };
+            self.keep(event);
+            let outcome = match outcome {
+                Err(errno::CANCELED) => Err(why),
+                outcome => call.told(outcome),
+            };
+            return Some(call.landing(outcome, buffer));
+        }
+        let flying = Flying {
+            call,
+            overlapped,
+            buffer,
+            event,
+            wait,
+            cancelled: false,
+        };
+        self.flying.insert(id, flying);
+        None
+    }
+
+    fn keep(&mut self, event: OwnedHandle) {
+        if self.spare.len() < SPARE {
+            self.spare.push(event);
+        }
+    }
+
+    /// Asks for the end of one that is under way; `None` if there is none, else whether it came in time.
+    pub(in crate::reactor) fn cancel(&mut self, id: FlightId) -> Option<bool> {
+        let flying = self.flying.get_mut(&id)?;
+        flying.cancelled = true;
+        // SAFETY: the call was made with this OVERLAPPED, and its flight has not landed.
+        Some(unsafe { CancelIoEx(handle(flying.call.fd), flying.overlapped) } != 0)
+    }
+
+    /// Lands what is over.
+    pub(in crate::reactor) fn land(&mut self, landed: &mut Vec<Completion>) {
+        if self.flying.is_empty() {
+            return;
+        }
+        let over = std::mem::take(&mut *self.post.over.lock().unwrap_or_else(PoisonError::into_inner));
+        for id in over {
+            if let Some(landing) = self.flying.remove(&id).and_then(|flying| self.end(id, flying)) {
+                landed.push(Completion { id, landing });
+            }
+        }
+    }
+
+    /// A call's event was set: how it went. `None` if it goes on.
+    fn end(&mut self, id: FlightId, flying: Flying) -> Option<Landing> {
+        let Flying {
+            call,
+            overlapped,
+            buffer,
+            event,
+            wait,
+            cancelled,
+        } = flying;
+        // SAFETY: the wait has ended, once for all, and nobody else knows of it. If its callback has not quite returned,
+        // the system frees it then.
+        unsafe { UnregisterWaitEx(wait, std::ptr::null_mut()) };
+        // SAFETY: the flight has not landed, so its scratch is there; and its event is set, so this does not wait.
+        let outcome = match unsafe { call.outcome(overlapped) } {
+            // Somebody has written nothing, which is not the end.
+            Ok(0) if call.direction == Direction::Read && !cancelled => {
+                // SAFETY: as `start`'s caller promised: the flight has still not landed.
+                return unsafe { self.fly(id, call, buffer, event, overlapped) };
+            }
+            Ok(0) if call.direction == Direction::Read => Err(errno::CANCELED),
+            outcome => call.told(outcome),
+        };
+        self.keep(event);
+        Some(call.landing(outcome, buffer))
+    }
+}
+
+impl Drop for Pipes {
+    /// What is still under way is the kernel's: its event and its buffer are leaked, as its flight is.
+    fn drop(&mut self) {
+        for (_, flying) in self.flying.drain() {
+            std::mem::forget(flying);
+        }
+    }
+}
+
+/// A call's event is set. Runs on a thread of the system's.
+unsafe extern "system" fn on_event(ticket: *mut c_void, _timed_out: bool) {
+    // SAFETY: `fly` made it for this, the only call with it.
+    let Ticket { post, id } = *unsafe { Box::from_raw(ticket.cast::<Ticket>()) };
+    let is_first = {
+        let mut over = post.over.lock().unwrap_or_else(PoisonError::into_inner);
+        over.push(id);
+        over.len() == 1
+    };
+    // Whoever came before has woken the loop, which has not looked since.
+    if is_first {
+        post.notifier.notify();
+    }
+}
+
+fn new_event() -> Result<OwnedHandle, i32> {
+    // SAFETY: nothing is passed in. Reset by hand, and not set.
+    let event = unsafe { CreateEventW(std::ptr::null(), 1, 0, std::ptr::null()) };
+    if event.is_null() {
+        return Err(last_code());
+    }
+    // SAFETY: it is new, and ours.
+    Ok(unsafe { OwnedHandle::from_raw_handle(event) })
+}
+
+impl Call {
+    /// The call that an operation comes to; `None` if there is nothing to move. Of several slices the first that is not
+    /// empty: the system takes one at a time.
+    ///
+    /// # Safety
+    ///
+    /// What `op` points to belongs to a flight that has not landed.
+    unsafe fn of(op: Op, buffer: &mut Option<PoolBuffer>) -> Option<Call> {
+        let first = |slices: *const IoVec, count| {
+            // SAFETY: the caller's promise: so many slices are there.
+            let slices = unsafe { std::slice::from_raw_parts(slices, count) };
+            let slice = slices.iter().find(|slice| slice.len > 0)?;
+            Some((slice.base, slice.len))
+        };
+        let (fd, direction, (ptr, len)) = match op {
+            Op::Recv { fd, ptr, len, .. } => (fd, Direction::Read, (ptr, len)),
+            Op::RecvManaged { fd, .. } => (fd, Direction::Read, buffer.as_mut()?.memory()),
+            Op::RecvVectored { fd, slices, count, .. } => (fd, Direction::Read, first(slices, count)?),
+            Op::Send { fd, ptr, len, .. } => (fd, Direction::Write, (ptr.cast_mut(), len)),
+            Op::SendVectored { fd, slices, count, .. } => (fd, Direction::Write, first(slices, count)?),
+            _ => unreachable!("{op:?} is not for a pipe"),
+        };
+        let len = len.min(MOST) as u32;
+        Some(Call {
+            fd,
+            direction,
+            ptr,
+            len,
+        })
+    }
+
+    /// Makes the call. `None` if it is under way.
+    ///
+    /// # Safety
+    ///
+    /// The call's memory, the event and the OVERLAPPED are the kernel's until it is over.
+    unsafe fn issue(self, event: &OwnedHandle, overlapped: *mut OVERLAPPED) -> Option<Outcome> {
+        loop {
+            let mut fresh = OVERLAPPED::default();
+            // The lowest bit keeps the end out of the completion port that the handle may belong to.
+            fresh.hEvent = (event.as_raw_handle() as usize | 1) as HANDLE;
+            let (pipe, none) = (handle(self.fd), std::ptr::null_mut());
+            // SAFETY: the caller's promise; the OVERLAPPED is ours to write until the call is made.
+            let done = unsafe {
+                overlapped.write(fresh);
+                match self.direction {
+                    Direction::Read => ReadFile(pipe, self.ptr, self.len, none, overlapped),
+                    Direction::Write => WriteFile(pipe, self.ptr, self.len, none, overlapped),
+                }
+            };
+            if done == 0 {
+                match last_code() as u32 {
+                    ERROR_IO_PENDING => return None,
+                    ERROR_MORE_DATA => {}
+                    code => return Some(self.told(Err(code as i32))),
+                }
+            }
+            // SAFETY: the call is over.
+            match unsafe { self.outcome(overlapped) } {
+                // Somebody has written nothing, which is not the end.
+                Ok(0) if self.direction == Direction::Read => {}
+                outcome => return Some(self.told(outcome)),
+            }
+        }
+    }
+
+    /// How the call went, in the system's terms. Waits for its end, if that has not come.
+    ///
+    /// # Safety
+    ///
+    /// The call was made with this OVERLAPPED.
+    unsafe fn outcome(self, overlapped: *const OVERLAPPED) -> Outcome {
+        let mut count = 0;
+        // SAFETY: the caller's promise.
+        match unsafe { GetOverlappedResult(handle(self.fd), overlapped, &mut count, 1) } {
+            0 => match last_code() {
+                // A message that is longer than the room for it; the rest comes with the next.
+                code if code == ERROR_MORE_DATA as i32 => Ok(self.len),
+                code => Err(code),
+            },
+            _ => Ok(count),
+        }
+    }
+
+    /// The same as the layers above know it: the end is no error, and a broken pipe has one code.
+    fn told(self, outcome: Outcome) -> Outcome {
+        match (self.direction, outcome) {
+            (Direction::Read, Err(code)) if sys::is_end(code) => Ok(0),
+            (Direction::Write, Err(code)) => Err(sys::write_code(code)),
+            (_, outcome) => outcome,
+        }
+    }
+
+    fn landing(self, outcome: Outcome, buffer: Option<PoolBuffer>) -> Landing {
+        match buffer {
+            Some(mut buffer) => {
+                // SAFETY: the system has written this many bytes there.
+                unsafe { buffer.set_filled(outcome.unwrap_or(0) as usize) };
+                Landing::with_buffer(outcome, buffer)
+            }
+            None => Landing::last(outcome),
+        }
+    }
+}
