@@ -12,28 +12,13 @@ use windlass::time::{sleep, timeout};
 #[path = "suite/support.rs"]
 mod support;
 
-use support::{assert_idle, on_every_kernel_driver, open_descriptors, variable};
+use support::{allow_all_descriptors, assert_idle, on_every_kernel_driver, open_descriptors, variable};
 
 const ADDR: &str = "WINDLASS_TEST_ADDR";
 const COUNT: &str = "WINDLASS_TEST_COUNT";
 const WANTED: usize = 10_000;
 /// What each process needs besides its connections.
 const OTHERS: usize = 200;
-
-/// Allows this process all the descriptors that it may allow itself, and says how many.
-fn allow_all_descriptors() -> usize {
-    let mut limit = libc::rlimit {
-        rlim_cur: 0,
-        rlim_max: 0,
-    };
-    // SAFETY: the kernel fills the local structure, and reads it.
-    unsafe {
-        assert_eq!(libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit), 0);
-        limit.rlim_cur = limit.rlim_max;
-        assert_eq!(libc::setrlimit(libc::RLIMIT_NOFILE, &limit), 0);
-    }
-    usize::try_from(limit.rlim_cur).unwrap_or(usize::MAX)
-}
 
 /// How many connections can be had to one address and port: each needs a port of its own on the clients' side.
 fn free_ports() -> usize {

@@ -1,3 +1,4 @@
+#![cfg(unix)]
 //! The examples do what they say, each run as a user would run it, on every driver.
 
 use std::io::{BufRead, BufReader, Write};

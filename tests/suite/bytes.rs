@@ -2,7 +2,6 @@
 
 use std::io::ErrorKind;
 use std::net::Shutdown;
-use std::os::fd::AsRawFd;
 use std::pin::pin;
 use std::rc::Rc;
 
@@ -34,24 +33,12 @@ pub(crate) async fn read_to_end(stream: &TcpStream) -> Vec<u8> {
     }
 }
 
-fn set_option(stream: &TcpStream, option: libc::c_int, value: libc::c_int) {
-    // SAFETY: the descriptor is open, and the option's value outlives the call.
-    let result = unsafe {
-        libc::setsockopt(
-            stream.as_raw_fd(),
-            libc::SOL_SOCKET,
-            option,
-            (&raw const value).cast(),
-            size_of_val(&value) as libc::socklen_t,
-        )
-    };
-    assert_eq!(result, 0, "{}", std::io::Error::last_os_error());
-}
-
 /// So small a buffer that nearly every send is a short one.
 fn narrow(case: Case, sender: &TcpStream) {
     if case.is_kernel() {
-        set_option(sender, libc::SO_SNDBUF, 4096);
+        socket2::SockRef::from(sender)
+            .set_send_buffer_size(4096)
+            .expect("an option");
     }
 }
 
@@ -349,95 +336,103 @@ fn buffers_come_back_with_the_right_length() {
     });
 }
 
-/// Address space of any size, most of it never touched.
-pub(crate) struct Huge {
-    ptr: *mut u8,
-    len: usize,
-}
+#[cfg(unix)]
+pub(crate) use self::huge::Huge;
 
-impl Huge {
-    pub(crate) fn new(len: usize) -> Huge {
-        let protection = libc::PROT_READ | libc::PROT_WRITE;
-        // FreeBSD reserves nothing anyway, and has no flag for it.
-        #[cfg(target_os = "freebsd")]
-        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-        #[cfg(not(target_os = "freebsd"))]
-        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-        // SAFETY: a new mapping at an address of the kernel's choice touches nobody's memory.
-        let ptr = unsafe { libc::mmap(std::ptr::null_mut(), len, protection, flags, -1, 0) };
-        assert!(ptr != libc::MAP_FAILED, "{}", std::io::Error::last_os_error());
-        Huge { ptr: ptr.cast(), len }
+#[cfg(unix)]
+mod huge {
+    use super::*;
+
+    /// Address space of any size, most of it never touched.
+    pub(crate) struct Huge {
+        ptr: *mut u8,
+        len: usize,
     }
 
-    pub(crate) fn head(&mut self, len: usize) -> &mut [u8] {
-        assert!(len <= self.len);
-        // SAFETY: the mapping is zeroed, this long, and this value's alone.
-        unsafe { std::slice::from_raw_parts_mut(self.ptr, len) }
-    }
-}
-
-impl Drop for Huge {
-    fn drop(&mut self) {
-        // SAFETY: `new` mapped exactly this, and its only owner goes.
-        unsafe { libc::munmap(self.ptr.cast(), self.len) };
-    }
-}
-
-// SAFETY: the mapping is zeroed and stays where it is until this value is dropped.
-unsafe impl IoBuf for Huge {
-    fn as_ptr(&self) -> *const u8 {
-        self.ptr
-    }
-    fn len(&self) -> usize {
-        self.len
-    }
-}
-
-// SAFETY: as for reading; the mapping is this value's alone.
-unsafe impl IoBufMut for Huge {
-    fn as_mut_ptr(&mut self) -> *mut u8 {
-        self.ptr
-    }
-    fn capacity(&self) -> usize {
-        self.len
-    }
-    unsafe fn set_filled(&mut self, _len: usize) {}
-}
-
-/// Lengths that do not fit 32 bits, or whose low 32 bits are few or none, or that are negative as an `i32`.
-#[test]
-fn huge_buffers_do_not_wrap_around() {
-    on_every_kernel_driver(|case| {
-        for len in [(4 << 30) + 3, 4 << 30, 2 << 30, (2 << 30) - 1, 5 << 30] {
-            case.run(async move {
-                let part = 1 << 20;
-                let (client, server) = pair().await;
-                client.write_all("hello").await.0.unwrap();
-                let (result, mut huge) = server.read(Huge::new(len)).await;
-                assert_eq!(result.unwrap(), 5, "into {len} bytes");
-                assert_eq!(huge.head(5), b"hello");
-
-                client.write_all("hello").await.0.unwrap();
-                let (result, mut bufs) = server.read_vectored(vec![huge, Huge::new(len)]).await;
-                assert_eq!(result.unwrap(), 5, "into twice {len} bytes");
-                assert_eq!(bufs[0].head(5), b"hello");
-
-                let mut huge = bufs.pop().unwrap();
-                huge.head(part).copy_from_slice(&numbered(part));
-                let writer = windlass::spawn(async move {
-                    let (result, huge) = client.write(huge).await;
-                    let taken = result.unwrap();
-                    assert!(taken > 3, "{taken} bytes of {len} were taken");
-                    // The whole would take too long: this is dropped once the peer has seen enough.
-                    client.write_all(huge.slice(taken..)).await.0.unwrap();
-                });
-                let (result, received) = server.read_exact(vec![0; 4 * part]).await;
-                result.unwrap_or_else(|error| panic!("of {len} bytes: {error}"));
-                assert!(received[..part] == numbered(part));
-                assert!(received[part..].iter().all(|&byte| byte == 0));
-                writer.cancel();
-                assert!(writer.await.unwrap_err().is_cancelled());
-            });
+    impl Huge {
+        pub(crate) fn new(len: usize) -> Huge {
+            let protection = libc::PROT_READ | libc::PROT_WRITE;
+            // FreeBSD reserves nothing anyway, and has no flag for it.
+            #[cfg(target_os = "freebsd")]
+            let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+            #[cfg(not(target_os = "freebsd"))]
+            let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+            // SAFETY: a new mapping at an address of the kernel's choice touches nobody's memory.
+            let ptr = unsafe { libc::mmap(std::ptr::null_mut(), len, protection, flags, -1, 0) };
+            assert!(ptr != libc::MAP_FAILED, "{}", std::io::Error::last_os_error());
+            Huge { ptr: ptr.cast(), len }
         }
-    });
+
+        pub(crate) fn head(&mut self, len: usize) -> &mut [u8] {
+            assert!(len <= self.len);
+            // SAFETY: the mapping is zeroed, this long, and this value's alone.
+            unsafe { std::slice::from_raw_parts_mut(self.ptr, len) }
+        }
+    }
+
+    impl Drop for Huge {
+        fn drop(&mut self) {
+            // SAFETY: `new` mapped exactly this, and its only owner goes.
+            unsafe { libc::munmap(self.ptr.cast(), self.len) };
+        }
+    }
+
+    // SAFETY: the mapping is zeroed and stays where it is until this value is dropped.
+    unsafe impl IoBuf for Huge {
+        fn as_ptr(&self) -> *const u8 {
+            self.ptr
+        }
+        fn len(&self) -> usize {
+            self.len
+        }
+    }
+
+    // SAFETY: as for reading; the mapping is this value's alone.
+    unsafe impl IoBufMut for Huge {
+        fn as_mut_ptr(&mut self) -> *mut u8 {
+            self.ptr
+        }
+        fn capacity(&self) -> usize {
+            self.len
+        }
+        unsafe fn set_filled(&mut self, _len: usize) {}
+    }
+
+    /// Lengths that do not fit 32 bits, or whose low 32 bits are few or none, or that are negative as an `i32`.
+    #[test]
+    fn huge_buffers_do_not_wrap_around() {
+        on_every_kernel_driver(|case| {
+            for len in [(4 << 30) + 3, 4 << 30, 2 << 30, (2 << 30) - 1, 5 << 30] {
+                case.run(async move {
+                    let part = 1 << 20;
+                    let (client, server) = pair().await;
+                    client.write_all("hello").await.0.unwrap();
+                    let (result, mut huge) = server.read(Huge::new(len)).await;
+                    assert_eq!(result.unwrap(), 5, "into {len} bytes");
+                    assert_eq!(huge.head(5), b"hello");
+
+                    client.write_all("hello").await.0.unwrap();
+                    let (result, mut bufs) = server.read_vectored(vec![huge, Huge::new(len)]).await;
+                    assert_eq!(result.unwrap(), 5, "into twice {len} bytes");
+                    assert_eq!(bufs[0].head(5), b"hello");
+
+                    let mut huge = bufs.pop().unwrap();
+                    huge.head(part).copy_from_slice(&numbered(part));
+                    let writer = windlass::spawn(async move {
+                        let (result, huge) = client.write(huge).await;
+                        let taken = result.unwrap();
+                        assert!(taken > 3, "{taken} bytes of {len} were taken");
+                        // The whole would take too long: this is dropped once the peer has seen enough.
+                        client.write_all(huge.slice(taken..)).await.0.unwrap();
+                    });
+                    let (result, received) = server.read_exact(vec![0; 4 * part]).await;
+                    result.unwrap_or_else(|error| panic!("of {len} bytes: {error}"));
+                    assert!(received[..part] == numbered(part));
+                    assert!(received[part..].iter().all(|&byte| byte == 0));
+                    writer.cancel();
+                    assert!(writer.await.unwrap_err().is_cancelled());
+                });
+            }
+        });
+    }
 }

@@ -4,7 +4,6 @@ use std::cell::{Cell, RefCell};
 use std::future::Future;
 use std::hint::black_box;
 use std::io::{ErrorKind, Write};
-use std::os::fd::AsRawFd;
 use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -57,16 +56,8 @@ impl Blocks {
 
 /// Sends past the loop, at once, so that the bytes arrive before a cancel that still waits for its submission.
 fn send_now(stream: &TcpStream, bytes: &[u8]) {
-    // SAFETY: the stream's descriptor is open, and the bytes outlive the call.
-    let sent = unsafe {
-        libc::send(
-            stream.as_raw_fd(),
-            bytes.as_ptr().cast(),
-            bytes.len(),
-            libc::MSG_NOSIGNAL,
-        )
-    };
-    assert_eq!(sent, bytes.len() as isize, "{}", std::io::Error::last_os_error());
+    let sent = socket2::SockRef::from(stream).send(bytes).expect("a send");
+    assert_eq!(sent, bytes.len());
 }
 
 #[test]

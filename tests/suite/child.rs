@@ -86,34 +86,3 @@ fn run(mut command: Command) -> String {
     assert!(status.success(), "the process ended with {status}:\n{output}");
     output
 }
-
-/// Sets how many descriptors this process may have.
-pub(crate) fn limit_descriptors(soft: u64) {
-    let mut limit = libc::rlimit {
-        rlim_cur: 0,
-        rlim_max: 0,
-    };
-    // SAFETY: the kernel fills the local structure, and reads it.
-    let result = unsafe {
-        assert_eq!(libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit), 0);
-        limit.rlim_cur = (soft as libc::rlim_t).min(limit.rlim_max);
-        libc::setrlimit(libc::RLIMIT_NOFILE, &limit)
-    };
-    assert_eq!(result, 0, "setrlimit: {}", std::io::Error::last_os_error());
-}
-
-/// Takes descriptors until there are only `left` of them. The limit itself stays the same from the first call on: an
-/// accept that is in the air goes by the limit of its start.
-pub(crate) fn hoard(left: usize) -> Vec<std::fs::File> {
-    limit_descriptors(1_000);
-    let mut hoard = Vec::new();
-    let error = loop {
-        match std::fs::File::open("/dev/null") {
-            Ok(file) => hoard.push(file),
-            Err(error) => break error,
-        }
-    };
-    assert_eq!(error.raw_os_error(), Some(libc::EMFILE));
-    hoard.truncate(hoard.len() - left);
-    hoard
-}

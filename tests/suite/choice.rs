@@ -8,7 +8,8 @@ use windlass::driver::{
 };
 use windlass::{Builder, DriverChoice, EventLoop};
 
-use crate::child::{heard_from_own_process, hoard, in_own_process, suite_with};
+use crate::child::{heard_from_own_process, in_own_process, suite_with};
+use crate::support::hoard;
 use crate::support::{open_descriptors, pair, refuse_io_uring};
 
 const HAS_PROACTOR: bool = cfg!(feature = "proactor");

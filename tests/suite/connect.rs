@@ -11,7 +11,8 @@ use windlass::time::{sleep, timeout};
 
 use crate::child::in_own_process;
 use crate::support::{
-    Case, on_every_driver, on_every_kernel_driver, open_descriptors, poll_once, quiet, reset_on_close, rounds, turns,
+    Case, codes, on_every_driver, on_every_kernel_driver, open_descriptors, poll_once, quiet, reset_on_close, rounds,
+    turns,
 };
 
 const SOON: Duration = Duration::from_secs(5);
@@ -128,7 +129,7 @@ fn when_all_fail_the_error_names_them() {
             let (error, took) = timed(TcpStream::connect(&addrs[..])).await;
             let error = error.unwrap_err();
             assert_eq!(error.kind(), ErrorKind::ConnectionRefused);
-            assert_eq!(windlass::os_code(&error), Some(libc::ECONNREFUSED));
+            assert_eq!(windlass::os_code(&error), Some(codes::REFUSED));
             for addr in addrs {
                 assert!(error.to_string().contains(&addr.to_string()), "{error}");
             }
@@ -310,7 +311,7 @@ fn a_reset_is_told() {
                 drop(server);
                 let error = timeout(SOON, client.read([0; 4])).await.expect("told").0.unwrap_err();
                 assert_eq!(error.kind(), ErrorKind::ConnectionReset);
-                assert_eq!(windlass::os_code(&error), Some(libc::ECONNRESET));
+                assert_eq!(windlass::os_code(&error), Some(codes::RESET));
             }
         });
     });

@@ -18,7 +18,9 @@ use crate::child::in_own_process;
 use crate::edges::with_std_peer;
 use crate::lines::within;
 use crate::streams::{Sips, Stingy};
-use crate::support::{Random, on_every_driver, on_every_kernel_driver, pair, poll_once, reset_on_close, rounds, turns};
+use crate::support::{
+    Random, codes, on_every_driver, on_every_kernel_driver, pair, poll_once, reset_on_close, rounds, turns,
+};
 
 const MB: usize = 1 << 20;
 
@@ -162,7 +164,7 @@ fn an_error_says_which_side_it_is_of() {
             let error = copying.await.expect("no panic").expect_err("reset");
             assert_eq!(error.kind(), ErrorKind::ConnectionReset);
             assert!(error.to_string().starts_with("copy, reading after "), "{error}");
-            assert_eq!(windlass::os_code(&error), Some(libc::ECONNRESET));
+            assert_eq!(windlass::os_code(&error), Some(codes::RESET));
 
             let (mut near, mut far) = duplex(16);
             let (mut other, gone) = duplex(16);
@@ -222,7 +224,7 @@ fn the_end_goes_through_pipes() {
                 turns(1_000).await;
             });
             let mut child = join(from_child, to_child);
-            let (client, mut near) = windlass::net::UnixStream::pair().expect("a pair");
+            let (client, mut near) = pair().await;
             let proxy = windlass::spawn(async move { copy_bidirectional(&mut near, &mut child).await });
             client.write_all("without a newline").await.0.expect("write");
             client.shutdown(Shutdown::Write).await.expect("shutdown");
@@ -374,8 +376,7 @@ fn a_dropped_copy_between_sockets_loses_nothing() {
 fn bulk_to_a_closed_peer_is_no_signal() {
     in_own_process("copying::bulk_to_a_closed_peer_is_no_signal", &[], || {
         on_every_kernel_driver(|case| {
-            // SAFETY: the default disposition runs no code of ours.
-            unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
+            crate::support::let_signals_kill();
             case.run(async {
                 for _ in 0..20 {
                     let ((mut source, from), (mut sink, to)) = (with_std_peer(), with_std_peer());

@@ -467,6 +467,7 @@ fn empty_datagrams_count_against_the_mark() {
 }
 
 /// What cannot be sent says where it was to go, also when nobody is there any more.
+#[cfg(unix)]
 #[test]
 fn a_datagram_to_who_is_gone_names_the_path() {
     use windlass::net::UnixDatagram;

@@ -3,7 +3,6 @@
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener as StdListener, TcpStream as StdStream};
-use std::os::fd::AsRawFd;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -11,7 +10,9 @@ use windlass::net::{TcpListener, TcpStream};
 use windlass::task::yield_now;
 use windlass::time::{sleep, timeout};
 
-use crate::support::{Random, on_every_driver, on_every_kernel_driver, pair, pair_of, reset_on_close, rounds, turns};
+use crate::support::{
+    Random, codes, on_every_driver, on_every_kernel_driver, pair, pair_of, reset_on_close, rounds, turns,
+};
 
 /// Whatever is awaited under this would be there at once.
 const SOON: Duration = Duration::from_secs(5);
@@ -182,9 +183,8 @@ fn the_end_is_always_seen() {
 }
 
 pub(crate) fn send_urgent(peer: &StdStream, byte: u8) {
-    // SAFETY: the kernel reads the one byte and keeps no pointer to it.
-    let sent = unsafe { libc::send(peer.as_raw_fd(), (&raw const byte).cast(), 1, libc::MSG_OOB) };
-    assert_eq!(sent, 1, "{}", std::io::Error::last_os_error());
+    let sent = socket2::SockRef::from(peer).send_out_of_band(&[byte]);
+    assert_eq!(sent.expect("a send"), 1);
 }
 
 /// A read stops short in front of an urgent byte though there is more behind it, and nothing new will be told.
@@ -248,12 +248,9 @@ fn a_reset_reaches_everybody_who_waits() {
                 read.map_err(|error| error.raw_os_error()),
                 write.map_err(|error| error.raw_os_error()),
             );
+            assert!(matches!(read, Ok(0) | Err(Some(codes::RESET))), "{read:?} {write:?}");
             assert!(
-                matches!(read, Ok(0) | Err(Some(libc::ECONNRESET))),
-                "{read:?} {write:?}"
-            );
-            assert!(
-                matches!(write, Err(Some(libc::ECONNRESET | libc::EPIPE))),
+                matches!(write, Err(Some(codes::RESET | codes::BROKEN_PIPE))),
                 "{read:?} {write:?}"
             );
             // Here the read is tried first.
@@ -268,18 +265,8 @@ fn a_reset_reaches_everybody_who_waits() {
 
 /// Lets the kernel take no more than a few KiB at a time.
 fn shorten_send_buffer(stream: &TcpStream) {
-    let len: libc::c_int = 8 << 10;
-    // SAFETY: the descriptor is open, and the option's value outlives the call.
-    let result = unsafe {
-        libc::setsockopt(
-            stream.as_raw_fd(),
-            libc::SOL_SOCKET,
-            libc::SO_SNDBUF,
-            (&raw const len).cast(),
-            size_of_val(&len) as libc::socklen_t,
-        )
-    };
-    assert_eq!(result, 0, "SO_SNDBUF: {}", std::io::Error::last_os_error());
+    let shortened = socket2::SockRef::from(stream).set_send_buffer_size(8 << 10);
+    shortened.expect("an option");
 }
 
 /// The kernel takes a part, and tells when it takes more.
@@ -559,9 +546,8 @@ mod connecting {
     /// after a second.
     fn full_listener() -> (StdListener, StdStream) {
         let listener = StdListener::bind("127.0.0.1:0").expect("bind");
-        // SAFETY: listen touches no memory of ours. Of a queue of no length, one place is left.
-        let result = unsafe { libc::listen(listener.as_raw_fd(), 0) };
-        assert_eq!(result, 0, "{}", std::io::Error::last_os_error());
+        // Of a queue of no length, one place is left.
+        socket2::SockRef::from(&listener).listen(0).expect("listen");
         let filler = StdStream::connect(listener.local_addr().expect("an address")).expect("connect");
         (listener, filler)
     }
@@ -591,7 +577,7 @@ mod connecting {
                 server.read_exact(&mut [0; 5]).expect("the connection stands");
                 let refused = timeout(patience, refused).await.expect("told").expect("no panic");
                 let error = refused.expect_err("nobody listens any more");
-                assert_eq!(windlass::os_code(&error), Some(libc::ECONNREFUSED), "{error}");
+                assert_eq!(windlass::os_code(&error), Some(codes::REFUSED), "{error}");
             });
         });
     }

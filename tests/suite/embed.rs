@@ -509,7 +509,8 @@ mod linux {
     use std::os::fd::{FromRawFd, OwnedFd};
 
     use super::*;
-    use crate::child::{in_own_process, limit_descriptors};
+    use crate::child::in_own_process;
+    use crate::support::limit_descriptors;
 
     /// An outer epoll with one descriptor.
     pub(super) struct Epoll(OwnedFd);

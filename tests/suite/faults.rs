@@ -16,7 +16,8 @@ use windlass::task::yield_now;
 use windlass::time::{sleep, timeout};
 use windlass::{Builder, DriverChoice};
 
-use crate::child::{UNDISTURBED, hoard, in_own_process, suite_with};
+use crate::child::{UNDISTURBED, in_own_process, suite_with};
+use crate::support::hoard;
 use crate::support::{
     Case, on_every_driver, on_every_kernel_driver, open_descriptors, pair, refuse_io_uring, reset_on_close,
 };

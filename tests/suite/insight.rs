@@ -11,7 +11,7 @@ use windlass::time::{sleep, timeout};
 use windlass::{EventLoop, TaskState, Waiting};
 
 use crate::child::in_own_process;
-use crate::support::{Case, on_every_driver, on_every_kernel_driver, pair, turns};
+use crate::support::{Case, number_of, on_every_driver, on_every_kernel_driver, pair, turns};
 
 /// What the exception handler was told.
 type Told = Rc<RefCell<Vec<String>>>;
@@ -313,7 +313,7 @@ fn a_dump_tells_what_each_task_waits_for() {
         case.run(async {
             let (one, other) = pair().await;
             let one = Rc::new(one);
-            let fd = std::os::fd::AsRawFd::as_raw_fd(&*one);
+            let fd = number_of(&*one) as i32;
             let named = |name: &str| Builder::new().name(name);
             let reading = named("reading").spawn({
                 let one = one.clone();
@@ -503,6 +503,7 @@ fn a_dump_forgets_what_is_over() {
 }
 
 /// `kill -USR2` shows what every task waits for, as often as it is sent, until the guard is dropped.
+#[cfg(unix)]
 #[test]
 fn a_signal_gives_a_dump() {
     in_own_process("insight::a_signal_gives_a_dump", &[], || {

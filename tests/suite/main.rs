@@ -10,8 +10,10 @@
 //! - `WINDLASS_TEST_REFUSE=EPERM` or `ENOSYS`: io_uring refused by the kernel, and `auto` as one more driver;
 //! - `WINDLASS_TEST_ITIMER=1`: a timer interrupts each test's system calls a thousand times a second.
 
+#[cfg(unix)]
 mod async_fd;
 mod blocking;
+#[cfg(unix)]
 mod blocking_loop;
 mod bytes;
 mod cancel;
@@ -25,15 +27,19 @@ mod closing;
 mod connect;
 mod copying;
 mod corners;
+#[cfg(unix)]
 mod descriptors;
 mod duplex;
 mod edges;
+#[cfg(unix)]
 mod embed;
+#[cfg(unix)]
 mod endpoints;
 mod event_loop;
 #[cfg(target_os = "linux")]
 mod faults;
 mod files;
+#[cfg(unix)]
 mod files_abandoned;
 #[cfg(target_os = "linux")]
 mod files_linux;
@@ -42,9 +48,12 @@ mod insight;
 mod joining;
 mod lines;
 mod locals;
+#[cfg(unix)]
 mod neighbours;
+#[cfg(unix)]
 mod numbers;
 mod panics;
+#[cfg(unix)]
 mod paths;
 mod pipes;
 mod pool;
@@ -59,7 +68,9 @@ mod reentrancy;
 mod ring;
 mod scan;
 mod servers;
+#[cfg(unix)]
 mod signals;
+#[cfg(unix)]
 mod stdio;
 mod streams;
 mod support;
@@ -70,6 +81,8 @@ mod tcp_options;
 mod threads;
 mod timers;
 mod udp;
+#[cfg(unix)]
 mod unix;
+#[cfg(unix)]
 mod unix_fds;
 mod watch;

@@ -2,6 +2,7 @@
 
 use std::future::Future;
 use std::io::{self, ErrorKind, Read, Write};
+#[cfg(unix)]
 use std::os::fd::AsRawFd;
 use std::pin::pin;
 use std::time::{Duration, Instant};
@@ -12,7 +13,7 @@ use windlass::time::{sleep, timeout};
 use crate::bytes::numbered;
 use crate::child::in_own_process;
 use crate::support::{
-    Random, on_every_driver, on_every_kernel_driver, open_descriptors, poll_once, quiet, rounds, turns,
+    Random, codes, on_every_driver, on_every_kernel_driver, open_descriptors, poll_once, quiet, rounds, turns,
 };
 
 const SOON: Duration = Duration::from_secs(5);
@@ -76,7 +77,7 @@ fn a_pipe_that_nobody_reads_is_broken() {
             for _ in 0..2 {
                 let error = sender.write_all("x").await.0.unwrap_err();
                 assert_eq!(error.kind(), ErrorKind::BrokenPipe);
-                assert_eq!(windlass::os_code(&error), Some(libc::EPIPE));
+                assert_eq!(windlass::os_code(&error), Some(codes::BROKEN_PIPE));
             }
             let error = sender.write_all_vectored(vec!["x", "y"]).await.0.unwrap_err();
             assert_eq!(error.kind(), ErrorKind::BrokenPipe);
@@ -157,8 +158,7 @@ fn dropped_reads_lose_no_byte() {
         case.run(async {
             let mut random = Random::new(3);
             let len = rounds() * 40;
-            let (ours, mut theirs) = io::pipe().unwrap();
-            let receiver = Receiver::from_fd(ours).unwrap();
+            let (receiver, mut theirs) = crate::support::pipe_from_std();
             // std at the other end, on a thread of its own.
             let writer = std::thread::spawn(move || {
                 let bytes = numbered(len);
@@ -224,6 +224,7 @@ async fn poll_some<F: Future>(times: u64, mut future: std::pin::Pin<&mut F>) -> 
     None
 }
 
+#[cfg(unix)]
 #[test]
 fn ends_are_taken_from_std_and_given_back() {
     on_every_kernel_driver(|case| {
@@ -281,13 +282,22 @@ fn ends_close_and_nothing_leaks() {
                 }
                 quiet().await;
                 assert_eq!(open_descriptors(), before);
-                let (sender, receiver) = pipe().unwrap();
-                for fd in [sender.as_raw_fd(), receiver.as_raw_fd()] {
-                    // SAFETY: the descriptor is open, and this only asks for its flags.
-                    let flags = unsafe { libc::fcntl(fd, libc::F_GETFD) };
-                    assert_eq!(flags & libc::FD_CLOEXEC, libc::FD_CLOEXEC);
-                }
             });
+        });
+    });
+}
+
+#[cfg(unix)]
+#[test]
+fn ends_close_on_exec() {
+    on_every_kernel_driver(|case| {
+        case.run(async {
+            let (sender, receiver) = pipe().unwrap();
+            for fd in [sender.as_raw_fd(), receiver.as_raw_fd()] {
+                // SAFETY: the descriptor is open, and this only asks for its flags.
+                let flags = unsafe { libc::fcntl(fd, libc::F_GETFD) };
+                assert_eq!(flags & libc::FD_CLOEXEC, libc::FD_CLOEXEC);
+            }
         });
     });
 }

@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 use windlass::process::{Child, Command, Stdio};
 use windlass::time::{sleep, timeout};
 
-use crate::child::{hoard, in_own_process};
+use crate::child::in_own_process;
+use crate::support::hoard;
 use crate::support::{
     Case, Folder, assert_same, on_every_driver, on_every_kernel_driver, open_descriptors, rounds, uninterrupted,
 };

@@ -10,8 +10,9 @@ use windlass::net::TcpListener;
 use windlass::task::yield_now;
 use windlass::time::{sleep, timeout};
 
-use crate::child::{UNDISTURBED, in_own_process, limit_descriptors};
+use crate::child::{UNDISTURBED, in_own_process};
 use crate::edges::with_std_peer;
+use crate::support::limit_descriptors;
 use crate::support::{assert_idle, on_every_kernel_driver, pair, pair_of};
 
 /// A thousand tasks that wait for bytes cost nothing while none come.

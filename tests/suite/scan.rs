@@ -7,7 +7,7 @@ use std::task::Poll;
 use windlass::fs::{File, OpenOptions, Scan};
 
 use crate::bytes::numbered;
-use crate::support::{Folder, Random, on_every_driver, poll_once, quiet, rounds, turns};
+use crate::support::{Folder, Random, codes, on_every_driver, poll_once, quiet, rounds, turns};
 
 /// Takes every piece, checks it, and gives how many different places in memory there were.
 async fn assert_scanned(mut scan: Scan, whole: &[u8], chunk_len: usize, in_order: bool) -> usize {
@@ -243,7 +243,7 @@ fn a_scan_tells_its_error_once() {
             let file = OpenOptions::new().write(true).open(&path).await.unwrap();
             let mut scan = file.scan().chunk_len(10).depth(4);
             let error = scan.next().await.unwrap().unwrap_err();
-            assert_eq!(windlass::os_code(&error), Some(libc::EBADF));
+            assert_eq!(windlass::os_code(&error), Some(codes::BAD_FD));
             assert!(error.to_string().contains("some name"), "{error}");
             assert!(scan.next().await.is_none());
             if !cfg!(miri) {

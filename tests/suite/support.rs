@@ -4,7 +4,6 @@
 
 use std::cell::{Cell, RefCell};
 use std::future::Future;
-use std::os::fd::AsRawFd;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -14,6 +13,16 @@ use std::time::Duration;
 
 use windlass::net::{TcpListener, TcpStream};
 use windlass::{Builder, DriverChoice, EventLoop};
+
+#[cfg(unix)]
+#[path = "unix_machine.rs"]
+mod machine;
+#[cfg(windows)]
+#[path = "windows_machine.rs"]
+mod machine;
+
+#[allow(unused_imports, reason = "not every system has every helper")]
+pub(crate) use self::machine::*;
 
 /// A test that takes longer than this hangs.
 const HANG: Duration = Duration::from_secs(if cfg!(miri) { 1_200 } else { 120 });
@@ -83,7 +92,7 @@ fn run_case(case: Case, body: impl FnOnce(Case) + Send + 'static) {
         .name(format!("test on {}", case.name))
         .spawn(move || {
             let _done = done;
-            let _interrupting = interrupt_if_asked();
+            let _interrupting = machine::interrupt_if_asked();
             body(case);
         })
         .expect("a thread");
@@ -110,7 +119,7 @@ fn cases() -> Vec<Case> {
             choice: DriverChoice::Reactor,
         },
     ];
-    if refuse_if_asked() {
+    if machine::refuse_if_asked() {
         all.push(Case {
             name: "auto",
             choice: DriverChoice::Auto,
@@ -164,43 +173,6 @@ pub(crate) async fn pair_of(listener: &TcpListener) -> (TcpStream, TcpStream) {
     let (server, _) = listener.accept().await.expect("accept");
     let client = connecting.await.expect("no panic").expect("connect");
     (client, server)
-}
-
-/// Lets a socket end with a reset when it is closed. One of the null driver stays as it is.
-pub(crate) fn reset_on_close(socket: &impl AsRawFd) {
-    let fd = socket.as_raw_fd();
-    if fd < 0 {
-        return;
-    }
-    let linger = libc::linger {
-        l_onoff: 1,
-        l_linger: 0,
-    };
-    // SAFETY: the descriptor is open, and the option's value outlives the call.
-    let result = unsafe {
-        libc::setsockopt(
-            fd,
-            libc::SOL_SOCKET,
-            libc::SO_LINGER,
-            (&raw const linger).cast(),
-            size_of_val(&linger) as libc::socklen_t,
-        )
-    };
-    assert_eq!(result, 0, "SO_LINGER: {}", std::io::Error::last_os_error());
-}
-
-/// How many descriptors this process has open.
-pub(crate) fn open_descriptors() -> usize {
-    std::fs::read_dir("/proc/self/fd").map_or(0, Iterator::count)
-}
-
-/// How long this thread has kept a processor busy.
-pub(crate) fn thread_time() -> Duration {
-    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: the kernel fills the local timespec and keeps no pointer to it.
-    let result = unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut time) };
-    assert_eq!(result, 0, "{}", std::io::Error::last_os_error());
-    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
 /// The current loop has nothing to do: for half a second it sleeps, and uses no processor.
@@ -325,122 +297,6 @@ pub(crate) fn is_interrupted() -> bool {
     variable::<u32>("WINDLASS_TEST_ITIMER").is_some_and(|on| on > 0)
 }
 
-/// With `WINDLASS_TEST_ITIMER`, a signal every millisecond, without `SA_RESTART`: system calls that sleep get EINTR. The
-/// signal is for this thread: one for the process goes to its main thread, which only waits for the tests.
-#[cfg(target_os = "linux")]
-fn interrupt_if_asked() -> Option<Interrupting> {
-    static ONCE: std::sync::Once = std::sync::Once::new();
-    if variable::<u32>("WINDLASS_TEST_ITIMER").is_none_or(|on| on == 0) {
-        return None;
-    }
-    ONCE.call_once(|| {
-        extern "C" fn ignore(_signal: libc::c_int) {}
-        // SAFETY: the handler does nothing, which is safe in a signal handler; the structure is plain data.
-        unsafe {
-            let mut action: libc::sigaction = std::mem::zeroed();
-            action.sa_sigaction = ignore as *const () as usize;
-            assert_eq!(libc::sigaction(libc::SIGALRM, &action, std::ptr::null_mut()), 0);
-        }
-    });
-    // SAFETY: the structures are plain data, and the kernel keeps no pointer to them.
-    unsafe {
-        let mut event: libc::sigevent = std::mem::zeroed();
-        event.sigev_notify = libc::SIGEV_THREAD_ID;
-        event.sigev_signo = libc::SIGALRM;
-        event.sigev_notify_thread_id = libc::gettid();
-        let mut timer = std::ptr::null_mut();
-        assert_eq!(libc::timer_create(libc::CLOCK_MONOTONIC, &mut event, &mut timer), 0);
-        let every = libc::timespec {
-            tv_sec: 0,
-            tv_nsec: 1_000_000,
-        };
-        let period = libc::itimerspec {
-            it_interval: every,
-            it_value: every,
-        };
-        assert_eq!(libc::timer_settime(timer, 0, &period, std::ptr::null_mut()), 0);
-        Some(Interrupting(timer))
-    }
-}
-
-/// Only Linux has a timer for one thread.
-#[cfg(not(target_os = "linux"))]
-fn interrupt_if_asked() -> Option<()> {
-    assert!(variable::<u32>("WINDLASS_TEST_ITIMER").is_none_or(|on| on == 0));
-    None
-}
-
-/// The timer that interrupts a thread; ends with it.
-#[cfg(target_os = "linux")]
-struct Interrupting(libc::timer_t);
-
-#[cfg(target_os = "linux")]
-impl Drop for Interrupting {
-    fn drop(&mut self) {
-        // SAFETY: the timer is this one's, and is used no more.
-        unsafe { libc::timer_delete(self.0) };
-    }
-}
-
-/// From now on the kernel answers this thread's `io_uring_setup` with an error.
-#[cfg(target_os = "linux")]
-pub(crate) fn refuse_io_uring(code: i32) {
-    refuse_call(libc::SYS_io_uring_setup, code);
-}
-
-/// From now on the kernel answers a system call of this thread, and of those that it starts, with an error.
-#[cfg(target_os = "linux")]
-pub(crate) fn refuse_call(number: libc::c_long, code: i32) {
-    let step = |code: u32, jt: u8, jf: u8, k: u32| libc::sock_filter {
-        code: code as u16,
-        jt,
-        jf,
-        k,
-    };
-    let mut filter = [
-        // The system call's number is the first word of what a filter sees.
-        step(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0),
-        step(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 0, 1, number as u32),
-        step(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ERRNO | code as u32),
-        step(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ALLOW),
-    ];
-    let program = libc::sock_fprog {
-        len: filter.len() as u16,
-        filter: filter.as_mut_ptr(),
-    };
-    // SAFETY: the kernel copies the program, which outlives the calls.
-    unsafe {
-        assert_eq!(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
-        let result = libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program);
-        assert_eq!(result, 0, "seccomp: {}", std::io::Error::last_os_error());
-    }
-}
-
-/// With `WINDLASS_TEST_REFUSE=EPERM` or `ENOSYS`, this thread and those that it starts cannot have io_uring. True if so.
-#[cfg(target_os = "linux")]
-fn refuse_if_asked() -> bool {
-    thread_local! {
-        static REFUSED: Cell<bool> = const { Cell::new(false) };
-    }
-    let code = match std::env::var("WINDLASS_TEST_REFUSE").as_deref() {
-        Ok("EPERM") => libc::EPERM,
-        Ok("ENOSYS") => libc::ENOSYS,
-        Ok(other) => panic!("WINDLASS_TEST_REFUSE={other} is neither EPERM nor ENOSYS"),
-        Err(_) => return false,
-    };
-    if !REFUSED.replace(true) {
-        refuse_io_uring(code);
-    }
-    true
-}
-
-/// Only Linux has io_uring to refuse.
-#[cfg(not(target_os = "linux"))]
-fn refuse_if_asked() -> bool {
-    assert!(std::env::var_os("WINDLASS_TEST_REFUSE").is_none());
-    false
-}
-
 /// A new folder, removed at the end with everything in it.
 pub(crate) struct Folder(std::path::PathBuf);
 
@@ -466,16 +322,6 @@ impl Folder {
     pub(crate) fn file(&self, name: &str, bytes: impl AsRef<[u8]>) -> std::path::PathBuf {
         let path = self.join(name);
         std::fs::write(&path, bytes).expect("a new file");
-        path
-    }
-
-    /// A named pipe in it.
-    pub(crate) fn pipe(&self, name: &str) -> std::path::PathBuf {
-        let path = self.join(name);
-        let text = std::ffi::CString::new(path.to_str().expect("a path of text")).expect("no NUL");
-        // SAFETY: the path ends in NUL and outlives the call.
-        let made = unsafe { libc::mkfifo(text.as_ptr(), 0o600) };
-        assert_eq!(made, 0, "{}", std::io::Error::last_os_error());
         path
     }
 }

@@ -2,6 +2,7 @@
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::Shutdown;
+#[cfg(unix)]
 use std::os::fd::{AsFd, AsRawFd};
 use std::pin::pin;
 use std::rc::Rc;
@@ -13,15 +14,14 @@ use windlass::time::timeout;
 
 use crate::bytes::{leave_unread, numbered, read_to_end};
 use crate::child::in_own_process;
-use crate::support::{on_every_driver, on_every_kernel_driver, pair, pair_of, poll_once, turns};
+use crate::support::{is_made_up, number_of, on_every_driver, on_every_kernel_driver, pair, pair_of, poll_once, turns};
 
 /// A write to a peer that has gone is an error, even where the signal would end the process.
 #[test]
 fn a_closed_peer_is_no_signal() {
     in_own_process("tcp::a_closed_peer_is_no_signal", &[], || {
         on_every_kernel_driver(|case| {
-            // SAFETY: the default disposition runs no code of ours.
-            unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
+            crate::support::let_signals_kill();
             for vectored in [false, true] {
                 case.run(async move {
                     let (client, server) = pair().await;
@@ -259,9 +259,9 @@ fn a_stream_becomes_std_and_back() {
         case.run(async move {
             let (client, server) = pair().await;
             client.write_all("early").await.0.unwrap();
-            let number = server.as_raw_fd();
+            let number = number_of(&server);
             let mut server = server.into_std().unwrap();
-            assert_eq!(server.as_raw_fd(), number);
+            assert_eq!(number_of(&server), number);
             let mut buf = [0; 16];
             assert_eq!(server.read(&mut buf).unwrap(), 5);
             assert_eq!(server.read(&mut buf).unwrap_err().kind(), ErrorKind::WouldBlock);
@@ -270,7 +270,7 @@ fn a_stream_becomes_std_and_back() {
 
             server.set_nonblocking(false).unwrap();
             let server = TcpStream::from_std(server).unwrap();
-            assert_eq!(server.as_raw_fd(), number);
+            assert_eq!(number_of(&server), number);
             server.write_all("back").await.0.unwrap();
             assert_eq!(&*client.read_managed().await.unwrap(), b"back");
             drop(server);
@@ -385,7 +385,7 @@ fn sockets_without_a_kernel_stay_so() {
         }
         case.run(async move {
             let (client, _server) = pair().await;
-            assert!(client.as_raw_fd() < 0);
+            assert!(is_made_up(number_of(&client)));
             let refused = client.into_std().unwrap_err();
             assert_eq!(refused.error().kind(), ErrorKind::Unsupported);
             if !cfg!(miri) {
@@ -396,6 +396,7 @@ fn sockets_without_a_kernel_stay_so() {
     });
 }
 
+#[cfg(unix)]
 #[test]
 fn every_descriptor_closes_on_exec() {
     on_every_kernel_driver(|case| {

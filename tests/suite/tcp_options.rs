@@ -2,7 +2,6 @@
 
 use std::io::{ErrorKind, Read};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener as StdListener, TcpStream as StdStream};
-use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 use socket2::SockRef;
@@ -10,7 +9,7 @@ use windlass::net::{KeepAlive, TcpBuilder, TcpListener, TcpStream};
 use windlass::time::{sleep, timeout};
 
 use crate::child::in_own_process;
-use crate::support::{on_every_driver, on_every_kernel_driver, open_descriptors, quiet, turns};
+use crate::support::{AsSocketRef, codes, on_every_driver, on_every_kernel_driver, open_descriptors, quiet, turns};
 
 const SOON: Duration = Duration::from_secs(5);
 
@@ -33,11 +32,10 @@ fn tuned(builder: TcpBuilder) -> TcpBuilder {
 }
 
 /// As the kernel sees it.
-fn assert_tuned(socket: &impl AsFd) {
+fn assert_tuned(socket: &impl AsSocketRef) {
     let raw = SockRef::from(socket);
     assert!(raw.tcp_nodelay().unwrap() && raw.keepalive().unwrap());
-    assert_eq!(raw.tcp_keepalive_time().unwrap(), Duration::from_secs(61));
-    assert_eq!(raw.tcp_keepalive_interval().unwrap(), Duration::from_secs(17));
+    crate::support::assert_keepalive(&raw, Duration::from_secs(61), Duration::from_secs(17));
     assert_eq!(raw.tcp_keepalive_retries().unwrap(), 5);
     assert_eq!(raw.linger().unwrap(), Some(Duration::ZERO));
     assert!(raw.send_buffer_size().unwrap() >= 70_000);
@@ -93,7 +91,7 @@ fn options_reach_every_socket() {
                 let (ours, theirs) = (SockRef::from(&listener), SockRef::from(&theirs));
                 assert_eq!(ours.reuse_address().unwrap(), theirs.reuse_address().unwrap());
                 assert_eq!(ours.recv_buffer_size().unwrap(), theirs.recv_buffer_size().unwrap());
-                assert!(!ours.reuse_port().unwrap());
+                crate::support::assert_shares_no_port(&ours);
                 let off = TcpListener::builder().reuse_address(false).listen("127.0.0.1:0").await;
                 assert!(!SockRef::from(&off.unwrap()).reuse_address().unwrap());
             }
@@ -234,7 +232,7 @@ fn values_that_will_not_do_are_errors() {
                 .listen("127.0.0.1:0")
                 .await
                 .unwrap_err();
-            assert_eq!(windlass::os_code(&error), Some(libc::EINVAL));
+            assert_eq!(windlass::os_code(&error), Some(codes::INVALID));
             assert!(
                 error.to_string().contains("127.0.0.1:0") && error.to_string().contains("KeepAlive"),
                 "{error}"
@@ -244,11 +242,11 @@ fn values_that_will_not_do_are_errors() {
                 .connect(addr)
                 .await
                 .unwrap_err();
-            assert_eq!(windlass::os_code(&error), Some(libc::EINVAL));
+            assert_eq!(windlass::os_code(&error), Some(codes::INVALID));
             assert!(error.to_string().contains(&addr.to_string()), "{error}");
             let client = TcpStream::connect(addr).await.unwrap();
-            assert_eq!(client.set_ttl(0).unwrap_err().raw_os_error(), Some(libc::EINVAL));
-            assert_eq!(client.set_ttl(256).unwrap_err().raw_os_error(), Some(libc::EINVAL));
+            assert_eq!(client.set_ttl(0).unwrap_err().raw_os_error(), Some(codes::INVALID));
+            assert_eq!(client.set_ttl(256).unwrap_err().raw_os_error(), Some(codes::INVALID));
 
             // What is larger than there is, is as large as there is.
             let huge = TcpListener::builder()

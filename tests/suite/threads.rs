@@ -7,6 +7,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::future::{pending, poll_fn};
+#[cfg(unix)]
 use std::os::fd::AsRawFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
@@ -668,6 +669,7 @@ fn a_dropped_remote_handle_lets_the_future_run_on() {
 }
 
 /// The thread that makes a call is inside a write to an eventfd meanwhile, and from there the kernel signals no other one.
+#[cfg(unix)]
 #[test]
 fn each_call_ends_the_wait_of_an_outer_loop() {
     on_every_kernel_driver(|case| {
@@ -689,6 +691,7 @@ fn each_call_ends_the_wait_of_an_outer_loop() {
     });
 }
 
+#[cfg(unix)]
 fn is_readable_within(fd: &impl AsRawFd, millis: i32) -> bool {
     let mut polled = libc::pollfd {
         fd: fd.as_raw_fd(),

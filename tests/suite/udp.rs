@@ -13,7 +13,7 @@ use windlass::net::UdpSocket;
 use windlass::time::{sleep, timeout};
 
 use crate::support::{
-    Random, assert_same, on_every_driver, on_every_kernel_driver, poll_once, rounds, turns, uninterrupted,
+    Random, assert_same, codes, on_every_driver, on_every_kernel_driver, poll_once, rounds, turns, uninterrupted,
 };
 
 /// Whatever is awaited under this would be there at once.
@@ -179,11 +179,11 @@ fn a_datagram_that_is_too_long_is_an_error() {
             let (result, buf) = one.send_to(vec![0; 65_508], to).await;
             let error = result.unwrap_err();
             assert_eq!(buf.len(), 65_508, "the buffer comes back");
-            assert_eq!(windlass::os_code(&error), Some(libc::EMSGSIZE), "{error}");
+            assert_eq!(windlass::os_code(&error), Some(codes::TOO_LONG), "{error}");
             assert!(error.to_string().contains(&to.to_string()), "{error}");
             one.connect(to).await.unwrap();
             let error = one.send(vec![0; 1 << 20]).await.0.unwrap_err();
-            assert_eq!(windlass::os_code(&error), Some(libc::EMSGSIZE), "{error}");
+            assert_eq!(windlass::os_code(&error), Some(codes::TOO_LONG), "{error}");
             assert!(error.to_string().contains(&to.to_string()), "{error}");
             // Nothing of it was sent, and the socket is as good as before.
             one.send("short").await.0.unwrap();
@@ -205,11 +205,11 @@ fn what_is_cut_off_is_told() {
                 }
                 let (result, buf) = soon("lent", other.recv_from(Vec::with_capacity(10))).await;
                 let error = result.unwrap_err();
-                assert_eq!(windlass::os_code(&error), Some(libc::EMSGSIZE), "{error}");
+                assert_eq!(windlass::os_code(&error), Some(codes::TOO_LONG), "{error}");
                 assert!(error.to_string().contains("10 bytes"), "{error}");
                 assert_eq!(buf, marked(0, len)[..10], "what fitted is there");
                 let error = soon("recv", other.recv([0; 10])).await.0.unwrap_err();
-                assert_eq!(windlass::os_code(&error), Some(libc::EMSGSIZE), "{error}");
+                assert_eq!(windlass::os_code(&error), Some(codes::TOO_LONG), "{error}");
                 // A pool's buffer has 64.
                 let datagram = soon("managed", other.recv_managed()).await.unwrap();
                 assert_eq!(datagram.from(), from);
@@ -252,7 +252,7 @@ fn what_was_cut_off_for_a_dropped_receive_is_told() {
                 }
                 // Fifty bytes were received, or wait in the kernel: there is no room for them either way.
                 let (result, buf) = soon("cut off", other.recv_from(Vec::with_capacity(10))).await;
-                assert_eq!(windlass::os_code(&result.unwrap_err()), Some(libc::EMSGSIZE));
+                assert_eq!(windlass::os_code(&result.unwrap_err()), Some(codes::TOO_LONG));
                 assert_eq!(buf, marked(3, 50)[..10]);
                 one.send_to("next", addr(&other)).await.0.unwrap();
                 assert_eq!(
@@ -356,7 +356,7 @@ fn a_refusal_is_told_to_who_is_connected() {
             one.send("is anybody there?").await.0.unwrap();
             let error = soon("lent", one.recv(vec![0; 16])).await.0.unwrap_err();
             assert_eq!(error.kind(), ErrorKind::ConnectionRefused);
-            assert_eq!(windlass::os_code(&error), Some(libc::ECONNREFUSED));
+            assert_eq!(windlass::os_code(&error), Some(codes::REFUSED));
             assert!(error.to_string().contains(&nowhere.to_string()), "{error}");
             one.send("is anybody there?").await.0.unwrap();
             let error = soon("managed", one.recv_managed()).await.unwrap_err();
@@ -397,7 +397,7 @@ fn addresses_that_will_not_do_are_errors() {
             let here = addr(&socket);
             let error = UdpSocket::bind(here).await.unwrap_err();
             assert_eq!(error.kind(), ErrorKind::AddrInUse);
-            assert_eq!(windlass::os_code(&error), Some(libc::EADDRINUSE));
+            assert_eq!(windlass::os_code(&error), Some(codes::IN_USE));
             assert!(error.to_string().contains(&here.to_string()), "{error}");
             for wrong in ["127.0.0.1", "", ":", "127.0.0.1:99999", "[::1]"] {
                 let (result, buf) = socket.send_to("x", wrong).await;
@@ -485,7 +485,7 @@ fn options_are_what_they_were_set_to() {
                 }
                 assert_eq!(
                     socket.set_ttl(300).unwrap_err().raw_os_error(),
-                    Some(libc::EINVAL),
+                    Some(codes::INVALID),
                     "no such number of hops"
                 );
                 // More than the system has is as much as it has, and not a little by accident.

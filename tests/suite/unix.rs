@@ -16,7 +16,8 @@ use windlass::net::{UnixDatagram, UnixListener, UnixStream};
 use windlass::time::{sleep, timeout};
 
 use crate::bytes::numbered;
-use crate::child::{UNDISTURBED, hoard, in_own_process};
+use crate::child::{UNDISTURBED, in_own_process};
+use crate::support::hoard;
 use crate::support::{
     Folder, Random, assert_same, exceptions_of, on_every_driver, on_every_kernel_driver, poll_once, rounds, turns,
     uninterrupted,

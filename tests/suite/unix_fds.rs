@@ -11,7 +11,8 @@ use windlass::net::{UnixDatagram, UnixStream};
 use windlass::time::timeout;
 
 use crate::bytes::numbered;
-use crate::child::{in_own_process, limit_descriptors};
+use crate::child::in_own_process;
+use crate::support::limit_descriptors;
 use crate::support::{Folder, Random, on_every_kernel_driver, open_descriptors, poll_once, quiet, rounds, turns};
 use crate::unix::soon;
 

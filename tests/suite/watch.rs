@@ -2,7 +2,6 @@
 //! the drivers' own sockets, so that all of this runs without a kernel too.
 
 use std::cell::{Cell, RefCell};
-use std::os::fd::{AsRawFd, RawFd};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
@@ -10,19 +9,22 @@ use windlass::net::TcpStream;
 use windlass::{EventLoop, add_reader, add_writer, remove_reader, remove_writer};
 
 use crate::child::in_own_process;
-use crate::support::{Case, CountDrop, PanicOnDrop, exceptions_of, on_every_driver, pair, rounds, turns};
+use crate::support::{
+    Case, CountDrop, NOBODYS, NOT_OPEN, Number, PanicOnDrop, RawSource, Shared, exceptions_of, number_of,
+    on_every_driver, pair, rounds, turns,
+};
 
 /// Turns after which a watcher that should be called has been.
 const ENOUGH: u64 = 10;
 
 /// A stream that can be read from, and its other end.
-async fn readable_pair() -> (Rc<TcpStream>, TcpStream) {
+async fn readable_pair() -> (Shared, TcpStream) {
     let (client, server) = pair().await;
     client.write_all(b"x").await.0.expect("write");
     // The byte is there as soon as the server can be read from.
     let server = windlass::io::AsyncFd::new(server).expect("it can be watched");
     server.readable().await.expect("readable");
-    (Rc::new(server.into_inner()), client)
+    (Shared(Rc::new(server.into_inner())), client)
 }
 
 /// A count, and a callback that adds to it.
@@ -30,15 +32,6 @@ fn counting() -> (Rc<Cell<u64>>, impl FnMut() + 'static) {
     let count = Rc::new(Cell::new(0));
     let counted = count.clone();
     (count, move || counted.set(counted.get() + 1))
-}
-
-/// A descriptor's number as something that can be watched: for callbacks that must not own it.
-struct Number(RawFd);
-
-impl AsRawFd for Number {
-    fn as_raw_fd(&self) -> RawFd {
-        self.0
-    }
 }
 
 /// Runs its closure when it is dropped.
@@ -228,7 +221,7 @@ fn a_reader_may_remove_and_replace_itself() {
         case.run(async {
             let (server, _client) = readable_pair().await;
             let dropped = Rc::new(Cell::new(0));
-            let fd = server.as_raw_fd();
+            let fd = number_of(&server);
             let (calls, mut count) = counting();
             let guard = CountDrop(dropped.clone());
             add_reader(&server, {
@@ -256,7 +249,7 @@ fn a_reader_may_remove_and_replace_itself() {
     });
 }
 
-fn watch_in_turn(fd: RawFd, generation: u32, generations: Rc<RefCell<Vec<u32>>>) {
+fn watch_in_turn(fd: RawSource, generation: u32, generations: Rc<RefCell<Vec<u32>>>) {
     let callback = move || {
         generations.borrow_mut().push(generation);
         match generation {
@@ -277,7 +270,7 @@ fn a_reader_removed_in_the_turn_in_which_it_was_ready_is_not_called() {
                 let calls = Rc::new(Cell::new(0));
                 // Both are ready in the same turn; whoever comes first removes the other, which is on the ready deque.
                 for (mine, other) in [(&one, &two), (&two, &one)] {
-                    let (calls, other) = (calls.clone(), Number(other.as_raw_fd()));
+                    let (calls, other) = (calls.clone(), Number(number_of(other)));
                     add_reader(mine, move || {
                         calls.set(calls.get() + 1);
                         remove_reader(&other);
@@ -313,7 +306,7 @@ fn a_landed_reader_removed_by_a_task_is_not_called() {
             }
             // Its task has been polled, and waits again. What runs before it in the next turn, by when it has landed:
             let before = calls.get();
-            let fd = server.as_raw_fd();
+            let fd = number_of(&server);
             event_loop.call_soon(move || assert!(remove_reader(&Number(fd))));
             for _ in 0..3 {
                 event_loop.turn_nowait().expect("it turns");
@@ -336,12 +329,12 @@ fn destructors_may_remove_other_watchers() {
             let removed = Rc::new(Cell::new((false, true)));
             // What the second captured removes the third, and the second once more.
             let guard = {
-                let (two, three) = (Number(two.as_raw_fd()), Number(three.as_raw_fd()));
+                let (two, three) = (Number(number_of(&two)), Number(number_of(&three)));
                 let removed = removed.clone();
                 OnDrop(move || removed.set((remove_reader(&three), remove_reader(&two))))
             };
             let (first, mut count_first) = counting();
-            let number = Number(two.as_raw_fd());
+            let number = Number(number_of(&two));
             add_reader(&one, move || {
                 count_first();
                 remove_reader(&number);
@@ -370,7 +363,7 @@ fn a_destructor_that_runs_in_its_own_callback_may_add_a_reader() {
     on_every_driver(|case| {
         case.run(async {
             let (server, _client) = readable_pair().await;
-            let fd = server.as_raw_fd();
+            let fd = number_of(&server);
             let (calls, count) = counting();
             let mut count = Some(count);
             let guard = OnDrop(move || {
@@ -433,7 +426,7 @@ fn a_panic_in_a_captured_destructor_is_reported_wherever_it_comes() {
         event_loop
             .add_reader(&server, guarded(PanicOnDrop(two)))
             .expect("added");
-        let (fd, guard) = (server.as_raw_fd(), PanicOnDrop(three));
+        let (fd, guard) = (number_of(&server), PanicOnDrop(three));
         let by_itself = move || {
             let _ = &guard;
             remove_reader(&Number(fd));
@@ -465,7 +458,7 @@ fn a_descriptor_that_closes_under_its_reader_is_told_once() {
         let event_loop = case.event_loop();
         let told = exceptions_of(&event_loop);
         let (server, client) = event_loop.run_until_complete(readable_pair()).expect("it runs");
-        let fd = server.as_raw_fd();
+        let fd = number_of(&server);
         let dropped = Rc::new(Cell::new(0));
         let (calls, mut count) = counting();
         let guard = CountDrop(dropped.clone());
@@ -495,7 +488,7 @@ fn the_exception_handler_may_remove_the_watcher_that_failed() {
     alone_on_every_driver(test, |case| {
         let event_loop = case.event_loop();
         let (server, client) = event_loop.run_until_complete(readable_pair()).expect("it runs");
-        let fd = server.as_raw_fd();
+        let fd = number_of(&server);
         let told = Rc::new(Cell::new(0));
         event_loop.set_exception_handler({
             let told = told.clone();
@@ -530,15 +523,15 @@ fn a_loop_that_goes_drops_what_its_watchers_captured() {
         let (idle, other) = event_loop.run_until_complete(pair()).expect("it runs");
         // One is being called, one waits, one was never run. Each owns a stream, and so a share of the loop.
         let guard = CountDrop(dropped.clone());
-        let number = Number(server.as_raw_fd());
+        let number = Number(number_of(&server));
         let captured = (guard, server);
         event_loop
             .add_reader(&number, move || {
                 let _ = &captured;
             })
             .expect("it can be watched");
-        let late = Number(client.as_raw_fd());
-        let number = Number(idle.as_raw_fd());
+        let late = Number(number_of(&client));
+        let number = Number(number_of(&idle));
         let guard = (CountDrop(dropped.clone()), idle, client, {
             let closed_error = closed_error.clone();
             OnDrop(move || *closed_error.borrow_mut() = add_reader(&late, || {}).err())
@@ -549,7 +542,7 @@ fn a_loop_that_goes_drops_what_its_watchers_captured() {
             })
             .expect("it can be watched");
         event_loop.run_until_complete(turns(ENOUGH)).expect("it runs");
-        let number = Number(other.as_raw_fd());
+        let number = Number(number_of(&other));
         let guard = (CountDrop(dropped.clone()), other);
         event_loop
             .add_writer(&number, move || {
@@ -568,7 +561,7 @@ fn what_is_not_a_descriptor_is_refused() {
     on_every_driver(|case| {
         let event_loop = case.event_loop();
         // No process here has a million descriptors open.
-        for number in [-1, 1_000_000] {
+        for number in NOBODYS {
             let (calls, count) = counting();
             let error = event_loop.add_reader(&Number(number), count).expect_err("refused");
             assert_bad(&error, number);
@@ -587,11 +580,14 @@ fn what_is_not_a_descriptor_is_refused() {
     });
 }
 
-fn assert_bad(error: &std::io::Error, number: RawFd) {
-    let plain = std::io::Error::from_raw_os_error(libc::EBADF);
+fn assert_bad(error: &std::io::Error, number: RawSource) {
+    let plain = std::io::Error::from_raw_os_error(NOT_OPEN);
     assert_eq!(error.kind(), plain.kind(), "{error}");
-    assert_eq!(windlass::os_code(error), Some(libc::EBADF), "{error}");
-    assert!(error.to_string().contains(&format!("descriptor {number}")), "{error}");
+    assert_eq!(windlass::os_code(error), Some(NOT_OPEN), "{error}");
+    assert!(
+        error.to_string().contains(&format!("descriptor {}", number as i32)),
+        "{error}"
+    );
 }
 
 /// A failed replacement leaves the one that was there.

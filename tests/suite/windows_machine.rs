@@ -1,0 +1,203 @@
+//! What the tests ask of a Windows machine, or of Wine.
+
+#![allow(dead_code, unused_imports, reason = "not every build of the suite uses every helper")]
+
+use std::io::{ErrorKind, Seek, SeekFrom, Write};
+use std::ops::Deref;
+use std::os::windows::io::AsRawSocket;
+use std::rc::Rc;
+use std::time::Duration;
+
+use windlass::net::TcpStream;
+
+use windows_sys::Win32::Foundation::FILETIME;
+use windows_sys::Win32::Networking::WinSock::{LINGER, SO_LINGER, SOL_SOCKET, setsockopt};
+use windows_sys::Win32::System::Threading::{
+    GetCurrentProcess, GetCurrentThread, GetProcessHandleCount, GetThreadTimes,
+};
+
+use super::variable;
+
+/// Lets a socket end with a reset when it is closed. One of the null driver stays as it is.
+pub(crate) fn reset_on_close(socket: &impl AsRawSocket) {
+    let socket = socket.as_raw_socket();
+    if (socket as i64) < 0 {
+        return;
+    }
+    let linger = LINGER {
+        l_onoff: 1,
+        l_linger: 0,
+    };
+    let len = size_of_val(&linger) as i32;
+    // SAFETY: the socket is open, and the option's value outlives the call.
+    let result = unsafe { setsockopt(socket as usize, SOL_SOCKET, SO_LINGER, (&raw const linger).cast(), len) };
+    assert_eq!(result, 0, "SO_LINGER: {}", std::io::Error::last_os_error());
+}
+
+/// How many handles this process has open.
+pub(crate) fn open_descriptors() -> usize {
+    let mut count = 0;
+    // SAFETY: the system fills the local.
+    let result = unsafe { GetProcessHandleCount(GetCurrentProcess(), &mut count) };
+    assert_ne!(result, 0, "{}", std::io::Error::last_os_error());
+    count as usize
+}
+
+/// How long this thread has kept a processor busy.
+pub(crate) fn thread_time() -> Duration {
+    let zero = FILETIME {
+        dwLowDateTime: 0,
+        dwHighDateTime: 0,
+    };
+    let (mut made, mut ended, mut kernel, mut user) = (zero, zero, zero, zero);
+    // SAFETY: the system fills the locals.
+    let result = unsafe { GetThreadTimes(GetCurrentThread(), &mut made, &mut ended, &mut kernel, &mut user) };
+    assert_ne!(result, 0, "{}", std::io::Error::last_os_error());
+    let ticks = |time: FILETIME| (u64::from(time.dwHighDateTime) << 32) | u64::from(time.dwLowDateTime);
+    Duration::from_nanos((ticks(kernel) + ticks(user)) * 100)
+}
+
+/// Nothing interrupts a system call here.
+pub(crate) fn interrupt_if_asked() -> Option<()> {
+    assert!(variable::<u32>("WINDLASS_TEST_ITIMER").is_none_or(|on| on == 0));
+    None
+}
+
+/// Only Linux has io_uring to refuse.
+pub(crate) fn refuse_if_asked() -> bool {
+    assert!(std::env::var_os("WINDLASS_TEST_REFUSE").is_none());
+    false
+}
+
+/// The system's codes for what the tests provoke.
+pub(crate) mod codes {
+    pub(crate) const RESET: i32 = 10054;
+    pub(crate) const REFUSED: i32 = 10061;
+    pub(crate) const TOO_LONG: i32 = 10040;
+    pub(crate) const IN_USE: i32 = 10048;
+    pub(crate) const INVALID: i32 = 10022;
+    /// A file that was opened for something else: access is denied.
+    pub(crate) const BAD_FD: i32 = 5;
+    pub(crate) const BROKEN_PIPE: i32 = 109;
+}
+
+/// What the loop can be asked to watch, by its number.
+pub(crate) type RawSource = std::os::windows::io::RawSocket;
+
+/// A socket's number as something that can be watched: for callbacks that must not own it.
+pub(crate) struct Number(pub(crate) RawSource);
+
+impl AsRawSocket for Number {
+    fn as_raw_socket(&self) -> RawSource {
+        self.0
+    }
+}
+
+/// The number of what can be watched.
+pub(crate) fn number_of(source: &impl AsRawSocket) -> RawSource {
+    source.as_raw_socket()
+}
+
+/// Whether a number is one of the null driver's.
+pub(crate) fn is_made_up(number: RawSource) -> bool {
+    (number as i64) < 0
+}
+
+/// What socket2 can tune.
+pub(crate) use std::os::windows::io::AsSocket as AsSocketRef;
+
+/// Unix's calls on std's files, with what Windows has. The file's position stays where it was.
+pub(crate) trait FileExt {
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> std::io::Result<usize>;
+    fn write_at(&self, buf: &[u8], offset: u64) -> std::io::Result<usize>;
+    fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> std::io::Result<()>;
+    fn write_all_at(&self, buf: &[u8], offset: u64) -> std::io::Result<()>;
+}
+
+impl FileExt for std::fs::File {
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> std::io::Result<usize> {
+        let before = (&mut &*self).stream_position()?;
+        let result = std::os::windows::fs::FileExt::seek_read(self, buf, offset);
+        (&mut &*self).seek(SeekFrom::Start(before))?;
+        result
+    }
+
+    fn write_at(&self, buf: &[u8], offset: u64) -> std::io::Result<usize> {
+        let before = (&mut &*self).stream_position()?;
+        let result = std::os::windows::fs::FileExt::seek_write(self, buf, offset);
+        (&mut &*self).seek(SeekFrom::Start(before))?;
+        result
+    }
+
+    fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> std::io::Result<()> {
+        let mut filled = 0;
+        while filled < buf.len() {
+            match self.read_at(&mut buf[filled..], offset + filled as u64)? {
+                0 => return Err(ErrorKind::UnexpectedEof.into()),
+                count => filled += count,
+            }
+        }
+        Ok(())
+    }
+
+    fn write_all_at(&self, buf: &[u8], offset: u64) -> std::io::Result<()> {
+        let mut written = 0;
+        while written < buf.len() {
+            written += self.write_at(&buf[written..], offset + written as u64)?;
+        }
+        Ok(())
+    }
+}
+
+/// There is no such signal here.
+pub(crate) fn let_signals_kill() {}
+
+/// Nobody limits how many handles a process may have.
+pub(crate) fn limit_descriptors(_soft: u64) {}
+
+/// The same; but Wine has what the machine below allows.
+pub(crate) fn allow_all_descriptors() -> usize {
+    1_000 + 200
+}
+
+/// A stream that several may watch.
+#[derive(Clone)]
+pub(crate) struct Shared(pub(crate) Rc<TcpStream>);
+
+impl Deref for Shared {
+    type Target = TcpStream;
+
+    fn deref(&self) -> &TcpStream {
+        &self.0
+    }
+}
+
+impl AsRawSocket for Shared {
+    fn as_raw_socket(&self) -> RawSource {
+        self.0.as_raw_socket()
+    }
+}
+
+/// Numbers that are nobody's.
+pub(crate) const NOBODYS: [RawSource; 2] = [RawSource::MAX, 1_000_000];
+
+/// What the system says of them.
+pub(crate) const NOT_OPEN: i32 = 10038;
+
+/// The two ends of a pipe: ours, and one that a thread uses.
+pub(crate) fn pipe_from_std() -> (windlass::pipe::Receiver, impl Write + Send + 'static) {
+    let (sender, receiver) = windlass::pipe::pipe().expect("a pipe");
+    let theirs = sender.into_handle().expect("nothing is under way");
+    (receiver, std::fs::File::from(theirs))
+}
+
+/// The system does not say.
+pub(crate) fn has_space(_metadata: &windlass::fs::Metadata, _bytes: u64) -> bool {
+    true
+}
+
+/// There is no such option here.
+pub(crate) fn assert_shares_no_port(_listener: &socket2::SockRef<'_>) {}
+
+/// socket2 cannot read these here.
+pub(crate) fn assert_keepalive(_socket: &socket2::SockRef<'_>, _idle: Duration, _interval: Duration) {}
