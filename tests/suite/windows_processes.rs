@@ -5,6 +5,7 @@
 //! this program under `script`, with `WINDLASS_TEST_TERMINAL=1` and nothing but `ctrl_c_and` selected.
 
 use std::io::{self, Read, Write};
+use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use windlass::io::{stderr, stdin, stdout};
@@ -17,7 +18,10 @@ use windows_sys::Win32::System::Console::{
 };
 use windows_sys::Win32::System::Threading::{CREATE_NEW_PROCESS_GROUP, CREATE_NO_WINDOW};
 
-use crate::support::{Case, on_every_driver, on_every_kernel_driver, open_descriptors, rounds, variable};
+use crate::child::in_own_process;
+use crate::support::{
+    Case, Random, on_every_driver, on_every_kernel_driver, open_descriptors, poll_once, rounds, variable,
+};
 
 /// What should happen at once and has not happened after this, will not happen.
 const LONG: Duration = Duration::from_secs(60);
@@ -123,6 +127,45 @@ async fn on_a_loop(part: String) -> i32 {
             // The loop ends with a read under way.
             windlass::spawn(async { stdin().read(vec![0; 16]).await });
             sleep(Duration::from_millis(20)).await;
+            0
+        }
+        // Numbers come in pieces, and reads are given up in between.
+        "dropped reads" => {
+            let (mut random, mut received) = (Random::new(7), Vec::new());
+            loop {
+                let input = stdin();
+                let mut reading = Box::pin(input.read(Vec::with_capacity(1 + random.below(600) as usize)));
+                let mut patience = random.below(4);
+                let landed = loop {
+                    match poll_once(reading.as_mut()).await {
+                        Poll::Ready(landed) => break Some(landed),
+                        Poll::Pending if patience == 0 => break None,
+                        Poll::Pending => windlass::task::yield_now().await,
+                    }
+                    patience -= 1;
+                };
+                drop(reading);
+                match landed {
+                    None => {}
+                    Some((Ok(0), _)) => break,
+                    Some((result, bytes)) => {
+                        result.expect("a pipe");
+                        received.extend(bytes);
+                    }
+                }
+            }
+            let (numbers, rest) = received.as_chunks::<4>();
+            let in_order = numbers
+                .iter()
+                .copied()
+                .map(u32::from_le_bytes)
+                .eq(0..numbers.len() as u32);
+            assert!(in_order && rest.is_empty(), "{} bytes", received.len());
+            stdout()
+                .write_all(format!("{} numbers", numbers.len()))
+                .await
+                .0
+                .expect("it is read");
             0
         }
         // Nobody reads: a write is given up, and the loop ends.
@@ -376,55 +419,58 @@ fn many_children_at_once() {
 
 #[test]
 fn dropped_children_leave_nothing() {
-    on_every_kernel_driver(|case| {
-        let sleeper = || {
-            let mut command = part(case, "sleep");
-            command.stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true);
-            command
-        };
-        let rounds = (rounds() / 50).clamp(4, 40);
-        let dropping = async || {
-            for round in 0..rounds {
-                let mut child = sleeper().spawn().expect("it starts");
-                match round % 3 {
-                    0 => drop(child),
-                    // With a wait that was begun.
-                    1 => assert!(timeout(Duration::from_millis(1), child.wait()).await.is_err()),
-                    // With a read that was begun.
-                    _ => {
-                        let stdout = child.stdout.take().expect("it is piped");
-                        let begun = timeout(Duration::from_secs(10), stdout.read_exact(vec![0; BEGIN.len()])).await;
-                        begun.expect("it begins").0.expect("a pipe");
-                        assert!(
-                            timeout(Duration::from_millis(1), stdout.read_exact(vec![0; 1 << 16]))
-                                .await
-                                .is_err()
-                        );
+    // Handles are counted, which the whole process shares.
+    in_own_process("windows_processes::dropped_children_leave_nothing", &[], || {
+        on_every_kernel_driver(|case| {
+            let sleeper = || {
+                let mut command = part(case, "sleep");
+                command.stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true);
+                command
+            };
+            let rounds = (rounds() / 50).clamp(4, 40);
+            let dropping = async || {
+                for round in 0..rounds {
+                    let mut child = sleeper().spawn().expect("it starts");
+                    match round % 3 {
+                        0 => drop(child),
+                        // With a wait that was begun.
+                        1 => assert!(timeout(Duration::from_millis(1), child.wait()).await.is_err()),
+                        // With a read that was begun.
+                        _ => {
+                            let stdout = child.stdout.take().expect("it is piped");
+                            let begun = timeout(Duration::from_secs(10), stdout.read_exact(vec![0; BEGIN.len()])).await;
+                            begun.expect("it begins").0.expect("a pipe");
+                            assert!(
+                                timeout(Duration::from_millis(1), stdout.read_exact(vec![0; 1 << 16]))
+                                    .await
+                                    .is_err()
+                            );
+                        }
                     }
                 }
-            }
-        };
-        // What the system and std make once is there after the first time.
-        case.run(dropping());
-        let before = open_descriptors();
-        case.run(async {
-            dropping().await;
-            let tasks = windlass::counters().tasks;
-            assert_eq!(tasks, 1, "nobody reaps");
-        });
-        // And the loop itself may end first, with the child alive, or a wait for it.
-        for waits in [false, true] {
-            let mut child = case.run(async {
-                let mut child = sleeper().spawn().expect("it starts");
-                if waits {
-                    assert!(timeout(Duration::from_millis(1), child.wait()).await.is_err());
-                }
-                drop((child.stdin.take(), child.stdout.take()));
-                child
+            };
+            // What the system and std make once is there after the first time.
+            case.run(dropping());
+            let before = open_descriptors();
+            case.run(async {
+                dropping().await;
+                let tasks = windlass::counters().tasks;
+                assert_eq!(tasks, 1, "nobody reaps");
             });
-            assert_eq!(child.try_wait().expect("it runs"), None);
-        }
-        case.run(handles_settle_at(before + 8));
+            // And the loop itself may end first, with the child alive, or a wait for it.
+            for waits in [false, true] {
+                let mut child = case.run(async {
+                    let mut child = sleeper().spawn().expect("it starts");
+                    if waits {
+                        assert!(timeout(Duration::from_millis(1), child.wait()).await.is_err());
+                    }
+                    drop((child.stdin.take(), child.stdout.take()));
+                    child
+                });
+                assert_eq!(child.try_wait().expect("it runs"), None);
+            }
+            case.run(handles_settle_at(before));
+        });
     });
 }
 
@@ -555,6 +601,41 @@ fn idle_standard_streams_hold_nobody_up() {
 }
 
 #[test]
+fn dropped_reads_of_the_standard_input_lose_nothing() {
+    on_every_kernel_driver(|case| {
+        case.run(async {
+            let total = (rounds() * 20) as u32;
+            let mut command = part(case, "dropped reads");
+            let mut child = command
+                .stdin(Stdio::piped())
+                .stdout(Stdio::piped())
+                .spawn()
+                .expect("it starts");
+            let stdin = child.stdin.take().expect("piped");
+            let sending = windlass::spawn(async move {
+                let (mut random, mut next) = (Random::new(5), 0);
+                while next < total {
+                    let count = (random.below(300) as u32).min(total - next);
+                    let bytes: Vec<u8> = (next..next + count).flat_map(u32::to_le_bytes).collect();
+                    stdin.write_all(bytes).await.0.expect("it reads");
+                    next += count;
+                    if random.below(20) == 0 {
+                        sleep(Duration::from_millis(1)).await;
+                    }
+                }
+            });
+            let output = timeout(LONG, child.wait_with_output())
+                .await
+                .expect("no hang")
+                .expect("it ends");
+            sending.await.expect("no panic");
+            let said = String::from_utf8_lossy(words(&output.stdout)).into_owned();
+            assert_eq!(said, format!("{total} numbers"));
+        });
+    });
+}
+
+#[test]
 fn ctrl_break_reaches_a_group_of_its_own() {
     on_every_kernel_driver(|case| {
         case.run(async {
@@ -599,12 +680,16 @@ fn ctrl_c_and_ctrl_break_are_heard() {
             let error = signal(SignalKind::from_raw(9)).expect_err("there is no such signal");
             assert_eq!(error.kind(), io::ErrorKind::InvalidInput);
             let mut command = part(case, "console");
-            let mut child = command.creation_flags(CREATE_NO_WINDOW).spawn().expect("it starts");
+            let mut child = command
+                .stdout(Stdio::null())
+                .creation_flags(CREATE_NO_WINDOW)
+                .spawn()
+                .expect("it starts");
             let mut code = ends(&mut child).await;
             if code == Some(NO_CONSOLE) && variable::<u32>("WINDLASS_TEST_TERMINAL").is_some_and(|on| on > 0) {
                 // Wine has no console without a window, but a terminal becomes one. It is ours too.
                 ignore_ctrl_c(true);
-                code = ends(&mut part(case, "console").spawn().expect("it starts")).await;
+                code = ends(&mut part(case, "console").stdout(Stdio::null()).spawn().expect("it starts")).await;
                 assert_ne!(code, Some(NO_CONSOLE), "this is no terminal");
             }
             match code {
