@@ -5,12 +5,14 @@
 //! lock: while a thread is inside, whatever is ended is its call and no other; and one who finds it on its way in tries again.
 
 use std::cell::RefCell;
-use std::os::windows::io::{AsRawHandle, BorrowedHandle, OwnedHandle};
+use std::os::windows::io::{AsRawHandle, BorrowedHandle, FromRawHandle, OwnedHandle};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use windows_sys::Win32::System::IO::{CancelIoEx, CancelSynchronousIo, OVERLAPPED};
-use windows_sys::Win32::System::Threading::GetCurrentThread;
+use windows_sys::Win32::System::Threading::{
+    CreateEventW, GetCurrentThread, INFINITE, ResetEvent, SetEvent, WaitForMultipleObjects,
+};
 
 use super::{Fd, errno, handle, perform};
 use crate::driver::Outcome;
@@ -38,6 +40,10 @@ enum Phase {
 enum Call {
     /// A plain one, of this thread.
     Plain(Arc<OwnedHandle>),
+    /// Not in a call: this event ends the wait for something.
+    Wait(Arc<OwnedHandle>),
+    /// One that must not be ended.
+    Unending,
     /// One for which the thread waits with an event.
     Overlapped { fd: Fd, place: *const OVERLAPPED },
 }
@@ -142,9 +148,48 @@ fn pull_once(phase: &mut Phase) -> bool {
             unsafe { CancelIoEx(handle(*fd), *place) };
             *phase = Phase::Pulled;
         }
-        Phase::Pulled | Phase::Over => {}
+        Phase::Inside(Call::Wait(event)) => {
+            // SAFETY: the event is open as long as we have a share of it.
+            unsafe { SetEvent(event.as_raw_handle()) };
+            *phase = Phase::Pulled;
+        }
+        Phase::Inside(Call::Unending) | Phase::Pulled | Phase::Over => {}
     }
     false
+}
+
+/// Waits until something is signalled, so that the wait can be ended; what follows it cannot be. False if it was ended.
+pub(super) fn wait_for(fd: Fd) -> bool {
+    thread_local! {
+        static ENDED: Option<Arc<OwnedHandle>> = {
+            // SAFETY: nothing is passed in; what comes out is new and ours.
+            let event = unsafe { CreateEventW(std::ptr::null(), 1, 0, std::ptr::null()) };
+            // SAFETY: as above.
+            (!event.is_null()).then(|| Arc::new(unsafe { OwnedHandle::from_raw_handle(event) }))
+        };
+    }
+    let brake = CARRIED.with_borrow(Clone::clone);
+    let (Some(phase), Some(ended)) = (&brake.0, ENDED.with(Clone::clone)) else {
+        return true;
+    };
+    // SAFETY: the event is ours.
+    unsafe { ResetEvent(ended.as_raw_handle()) };
+    {
+        let mut phase = lock(phase);
+        if matches!(*phase, Phase::Pulled) {
+            return false;
+        }
+        *phase = Phase::Inside(Call::Wait(ended.clone()));
+    }
+    let either = [ended.as_raw_handle(), handle(fd)];
+    // SAFETY: the system reads two handles that stay open. What cannot be waited for is an error, and taken for ready.
+    unsafe { WaitForMultipleObjects(2, either.as_ptr(), 0, INFINITE) };
+    let mut phase = lock(phase);
+    if matches!(*phase, Phase::Pulled) {
+        return false;
+    }
+    *phase = Phase::Inside(Call::Unending);
+    true
 }
 
 /// Waits, by `wait`, for a call with an OVERLAPPED that was just begun, so that it can be ended meanwhile.
@@ -169,14 +214,6 @@ pub(super) fn waiting_inside<T>(fd: Fd, place: &OVERLAPPED, wait: impl FnOnce() 
     }
     drop(phase);
     result
-}
-
-/// Whether the operation that this thread carries is to end.
-pub(super) fn is_pulled() -> bool {
-    CARRIED.with_borrow(|brake| match &brake.0 {
-        Some(phase) => matches!(*lock(phase), Phase::Pulled),
-        None => false,
-    })
 }
 
 fn lock(phase: &Mutex<Phase>) -> MutexGuard<'_, Phase> {
