@@ -52,7 +52,7 @@ impl News {
 
 impl Running {
     /// If its end could not be heard of, the child is killed.
-    pub(super) fn new(core: &LoopCore, mut child: std::process::Child, Extras: Extras) -> io::Result<Running> {
+    pub(super) fn new(core: &LoopCore, mut child: std::process::Child, _extras: Extras) -> io::Result<Running> {
         match News::of(&child) {
             Ok(news) => Ok(Running {
                 core: core.rc(),

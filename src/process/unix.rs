@@ -9,7 +9,7 @@ use crate::signal::SignalKind;
 
 /// Whatever is asked for here, std keeps.
 #[derive(Clone, Copy, Default)]
-pub(super) struct Extras;
+pub(super) struct Extras {}
 
 /// What Unix has besides.
 impl Command {

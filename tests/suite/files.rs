@@ -10,7 +10,8 @@ use windlass::fs::{File, OpenOptions};
 use crate::bytes::Huge;
 use crate::bytes::{assert_filled_in_order, numbered};
 use crate::support::{
-    Case, FileExt, Folder, Random, assert_same, codes, on_every_driver, on_every_kernel_driver, rounds,
+    Case, FileExt, Folder, Random, assert_same, codes, on_every_driver, on_every_kernel_driver, read_vectored, rounds,
+    write_vectored,
 };
 
 /// read, write, append
@@ -124,14 +125,14 @@ async fn one_step<W: std::fmt::Debug>(
                 assert_filled_in_order(&bufs, count);
             }
             let (one, two) = room.split_at_mut(half);
-            let their = theirs.read_vectored(&mut [IoSliceMut::new(one), IoSliceMut::new(two)]);
+            let their = read_vectored(&theirs, &mut [IoSliceMut::new(one), IoSliceMut::new(two)]);
             let their = their.map(|count| room[..count].to_vec());
             assert_same(what, result.map(|_| bufs.concat()), their);
         }
         14 => {
             let half = len / 2;
             let parts = vec![bytes[..half].to_vec(), bytes[half..].to_vec()];
-            let their = theirs.write_vectored(&[IoSlice::new(&parts[0]), IoSlice::new(&parts[1])]);
+            let their = write_vectored(&theirs, &[IoSlice::new(&parts[0]), IoSlice::new(&parts[1])]);
             assert_same(what, ours.write_vectored(parts).await.0, their);
         }
         _ => {
@@ -432,6 +433,8 @@ fn offsets_beyond_everything_are_errors() {
                 .unwrap();
             let end = i64::MAX as u64;
             let beyond = [u64::MAX, u64::MAX - 1, u64::MAX - 8, end + 1];
+            // To Windows, and so to std there, the first is the end of the file: a write appends.
+            let beyond = &beyond[usize::from(cfg!(windows))..];
             // What is within the numbers Miri hands to a real system, which may know better.
             let within = [end, end - 3, end - 8];
             let all = beyond.iter().chain(within.iter().filter(|_| !cfg!(miri)));

@@ -10,7 +10,7 @@ use windlass::net::TcpStream;
 use windlass::protocol::{Protocol, ProtocolRef, Transport, attach, create_server};
 use windlass::time::{sleep, timeout};
 
-use crate::support::{CountDrop, exceptions_of, on_every_driver, pair, reset_on_close, turns};
+use crate::support::{CountDrop, assert_reset, exceptions_of, on_every_driver, pair, reset_on_close, turns};
 
 /// What a protocol was told.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -393,8 +393,7 @@ fn abort_drops_the_rest_and_resets() {
             assert!(!log.borrow().contains(&Lost(None)), "not inside of abort");
             until_lost(&log).await;
             assert_eq!(events(&log).last(), Some(&Lost(None)));
-            let error = read_all(&client).await.unwrap_err();
-            assert_eq!(error.kind(), ErrorKind::ConnectionReset);
+            assert_reset(read_all(&client).await);
 
             // Also when nothing is queued and everything was read.
             let (client, transport, _, log) = recorded(Recorder::quiet).await;
@@ -559,7 +558,7 @@ fn a_panic_ends_only_its_own_connection() {
                 assert_eq!(log.borrow().last(), Some(&expected), "{culprit}");
                 assert!(transport.is_closing());
                 if culprit != "Lost" && !is_reset {
-                    assert_eq!(read_all(&client).await.unwrap_err().kind(), ErrorKind::ConnectionReset);
+                    assert_reset(read_all(&client).await);
                 }
                 neighbour.write_all("unharmed").await.0.unwrap();
                 until(&neighbour_log, |told| told.len() == 2).await;

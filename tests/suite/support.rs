@@ -61,7 +61,7 @@ impl Case {
 
     /// Whether there is a submission ring that can be full and a completion ring that can overflow.
     pub(crate) fn has_rings(&self) -> bool {
-        self.choice == DriverChoice::Proactor
+        self.choice == DriverChoice::Proactor && cfg!(target_os = "linux")
     }
 
     /// Whether an operation that need not wait is over as soon as it is started.
@@ -365,5 +365,14 @@ pub(crate) fn uninterrupted<T>(mut call: impl FnMut() -> std::io::Result<T>) -> 
 pub(crate) async fn quiet() {
     while windlass::counters().in_air > 0 {
         windlass::task::yield_now().await;
+    }
+}
+
+/// The connection was reset, and that is told; except where a reset may be taken for the end.
+#[track_caller]
+pub(crate) fn assert_reset<T: std::fmt::Debug>(result: std::io::Result<T>) {
+    match result {
+        Err(error) => assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset, "{error}"),
+        Ok(value) => assert!(loses_resets(), "no reset, but {value:?}"),
     }
 }

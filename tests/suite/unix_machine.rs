@@ -3,7 +3,7 @@
 #![allow(dead_code, unused_imports, reason = "not every build of the suite uses every helper")]
 
 use std::cell::Cell;
-use std::io::Write;
+use std::io::{Read, Write};
 use std::ops::Deref;
 use std::os::fd::AsRawFd;
 use std::rc::Rc;
@@ -290,7 +290,7 @@ impl AsRawFd for Shared {
 pub(crate) const NOBODYS: [RawSource; 2] = [-1, 1_000_000];
 
 /// What the system says of them.
-pub(crate) const NOT_OPEN: i32 = libc::EBADF;
+pub(crate) const NOT_OPEN: &[i32] = &[libc::EBADF];
 
 /// The two ends of a pipe of std's: ours, and one that a thread uses.
 pub(crate) fn pipe_from_std() -> (windlass::pipe::Receiver, impl Write + Send + 'static) {
@@ -312,4 +312,27 @@ pub(crate) fn assert_shares_no_port(listener: &socket2::SockRef<'_>) {
 pub(crate) fn assert_keepalive(socket: &socket2::SockRef<'_>, idle: Duration, interval: Duration) {
     assert_eq!(socket.tcp_keepalive_time().expect("an option"), idle);
     assert_eq!(socket.tcp_keepalive_interval().expect("an option"), interval);
+}
+
+/// A reset is told to whoever receives next.
+pub(crate) fn loses_resets() -> bool {
+    false
+}
+
+/// Nor is this Windows.
+pub(crate) fn is_wine() -> bool {
+    false
+}
+
+/// What std does.
+pub(crate) fn write_vectored(mut file: &std::fs::File, slices: &[std::io::IoSlice<'_>]) -> std::io::Result<usize> {
+    file.write_vectored(slices)
+}
+
+/// The same, of reading.
+pub(crate) fn read_vectored(
+    mut file: &std::fs::File,
+    slices: &mut [std::io::IoSliceMut<'_>],
+) -> std::io::Result<usize> {
+    file.read_vectored(slices)
 }

@@ -2,7 +2,7 @@
 
 #![allow(dead_code, unused_imports, reason = "not every build of the suite uses every helper")]
 
-use std::io::{ErrorKind, Seek, SeekFrom, Write};
+use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
 use std::ops::Deref;
 use std::os::windows::io::AsRawSocket;
 use std::rc::Rc;
@@ -12,6 +12,7 @@ use windlass::net::TcpStream;
 
 use windows_sys::Win32::Foundation::FILETIME;
 use windows_sys::Win32::Networking::WinSock::{LINGER, SO_LINGER, SOL_SOCKET, setsockopt};
+use windows_sys::Win32::System::LibraryLoader::{GetModuleHandleA, GetProcAddress};
 use windows_sys::Win32::System::Threading::{
     GetCurrentProcess, GetCurrentThread, GetProcessHandleCount, GetThreadTimes,
 };
@@ -182,7 +183,7 @@ impl AsRawSocket for Shared {
 pub(crate) const NOBODYS: [RawSource; 2] = [RawSource::MAX, 1_000_000];
 
 /// What the system says of them.
-pub(crate) const NOT_OPEN: i32 = 10038;
+pub(crate) const NOT_OPEN: &[i32] = &[6, 10038];
 
 /// The two ends of a pipe: ours, and one that a thread uses.
 pub(crate) fn pipe_from_std() -> (windlass::pipe::Receiver, impl Write + Send + 'static) {
@@ -201,3 +202,40 @@ pub(crate) fn assert_shares_no_port(_listener: &socket2::SockRef<'_>) {}
 
 /// socket2 cannot read these here.
 pub(crate) fn assert_keepalive(_socket: &socket2::SockRef<'_>, _idle: Duration, _interval: Duration) {}
+
+/// Whether a reset is told only to a receive that waits for it; to one that comes later it is the end. So it is under Wine,
+/// which asks the kernel below for the error as soon as there is one.
+pub(crate) fn loses_resets() -> bool {
+    is_wine()
+}
+
+/// Whether this is not Windows but Wine.
+pub(crate) fn is_wine() -> bool {
+    // SAFETY: the names end in NUL; a library that is loaded already is asked for a function that only Wine has.
+    unsafe {
+        let library = GetModuleHandleA(c"ntdll.dll".as_ptr().cast());
+        GetProcAddress(library, c"wine_get_version".as_ptr().cast()).is_some()
+    }
+}
+
+/// What std leaves undone: it writes only the first slice.
+pub(crate) fn write_vectored(mut file: &std::fs::File, slices: &[std::io::IoSlice<'_>]) -> std::io::Result<usize> {
+    let whole: Vec<u8> = slices.iter().flat_map(|slice| slice.iter().copied()).collect();
+    file.write(&whole)
+}
+
+/// The same, of reading.
+pub(crate) fn read_vectored(
+    mut file: &std::fs::File,
+    slices: &mut [std::io::IoSliceMut<'_>],
+) -> std::io::Result<usize> {
+    let mut bytes = vec![0; slices.iter().map(|slice| slice.len()).sum()];
+    let count = file.read(&mut bytes)?;
+    let mut rest = &bytes[..count];
+    for slice in slices {
+        let (part, others) = rest.split_at(rest.len().min(slice.len()));
+        slice[..part.len()].copy_from_slice(part);
+        rest = others;
+    }
+    Ok(count)
+}

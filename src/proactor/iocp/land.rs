@@ -14,7 +14,7 @@ use super::start::Begun;
 use crate::driver::{Completion, Landing, Outcome, PoolBuffer};
 use crate::io::BufferPool;
 use crate::op::{Medium, Op};
-use crate::sys::{self, Fd, IoVec, Message, errno, socket};
+use crate::sys::{self, Fd, errno, socket};
 
 impl Iocp {
     /// The port has given an OVERLAPPED out.
@@ -59,13 +59,6 @@ impl Iocp {
                             ptr: base,
                             len,
                         })
-                    }
-                }),
-                (Op::RecvMessageManaged { fd, message }, Ok(_)) => self.receive(|base, len| {
-                    // SAFETY: the message is the flight's, which is ours to use; the bytes go to a buffer of the pool's.
-                    unsafe {
-                        let receive = |message: *mut Message| sys::perform(Op::RecvMessage { fd, message });
-                        (*message).divert(&mut IoVec { base, len }, receive)
                     }
                 }),
                 _ => {
@@ -115,7 +108,7 @@ impl Iocp {
         op: Op,
         outcome: Outcome,
         accepted: Option<Unconnected>,
-        buffer: Option<PoolBuffer>,
+        mut buffer: Option<PoolBuffer>,
     ) -> Landing {
         let outcome = match op {
             Op::Accept { fd } => accept(fd, outcome, accepted),
@@ -130,18 +123,21 @@ impl Iocp {
                 medium: Medium::Pipe, ..
             }
             | Op::ReadAt { .. } => end_of_file(outcome),
-            Op::RecvMessage { message, .. } => match outcome {
+            Op::RecvMessage { message, .. } | Op::RecvMessageManaged { message, .. } => match outcome {
                 Err(errno::TOO_LONG) => {
                     // SAFETY: the caller's promise.
-                    unsafe {
+                    let room = unsafe {
                         (*message).cut_off();
-                        Ok((*message).bytes().len as u32)
-                    }
+                        (*message).bytes().len
+                    };
+                    let room = buffer.as_mut().map_or(room, |buffer| buffer.memory().1);
+                    Ok(room as u32)
                 }
                 // A datagram that was sent came back. Elsewhere that is a refusal.
                 Err(errno::RESET) => Err(errno::REFUSED),
                 outcome => outcome,
             },
+            Op::Recv { .. } | Op::RecvVectored { .. } | Op::RecvManaged { .. } => sys::end_of_stream(outcome),
             Op::Send { .. } | Op::SendVectored { .. } | Op::WriteAt { .. } => {
                 outcome.map_err(|code| sys::told(sys::write_code(code)))
             }
@@ -204,7 +200,11 @@ fn is_of_winsock(op: Op) -> bool {
         | Op::RecvVectored { medium, .. }
         | Op::Send { medium, .. }
         | Op::SendVectored { medium, .. } => medium != Medium::Pipe,
-        Op::Accept { .. } | Op::Connect { .. } | Op::RecvMessage { .. } | Op::SendMessage { .. } => true,
+        Op::Accept { .. }
+        | Op::Connect { .. }
+        | Op::RecvMessage { .. }
+        | Op::RecvMessageManaged { .. }
+        | Op::SendMessage { .. } => true,
         _ => false,
     }
 }

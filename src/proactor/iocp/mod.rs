@@ -11,6 +11,7 @@
 //!   is something to take, into a buffer of the pool.
 //! - A handle belongs to one port for as long as it is open. Windows 8.1 can take that back, which is done when a socket is
 //!   given away.
+//! - Pipes and datagrams hold a buffer while they wait: of these a program has few.
 //! - Waiting for readiness is no operation of Winsock's. The driver below it has one, which every event library uses (`afd`).
 //! - The port waits in steps of the system's clock, 15.6 ms unless somebody asked for less. A timer of high resolution, which
 //!   interrupts the wait by an APC, does better (`timer`).
@@ -41,6 +42,7 @@ use crate::driver::{
     Completion, Control, Description, Driver, DriverCounters, FlightId, Notify, Reply, Scratch, Start, Wait,
 };
 use crate::io::BufferPool;
+use crate::loop_core::LOOK;
 use crate::op::Op;
 use crate::pace::Pace;
 use crate::runtime::Settings;
@@ -56,6 +58,8 @@ pub(crate) struct Iocp {
     afd: Option<Afd>,
     timer: Timer,
     pace: Pace,
+    /// What was found ready as it was asked for.
+    done: Vec<Completion>,
     pool: Option<Rc<BufferPool>>,
     settings: Settings,
     reason: String,
@@ -73,6 +77,7 @@ impl Iocp {
             afd: None,
             timer: Timer::new(),
             pace: Pace::new(),
+            done: Vec::new(),
             pool: None,
             settings: *settings,
             reason: reason.to_owned(),
@@ -137,8 +142,15 @@ unsafe impl Driver for Iocp {
     }
 
     fn poll(&mut self, landed: &mut Vec<Completion>, wait: Wait) -> io::Result<()> {
+        // What is here already is served before anybody sleeps.
+        let wait = match self.done.is_empty() || wait == LOOK {
+            true => wait,
+            false => Wait::No,
+        };
+        self.counters.completions += self.done.len() as u64;
+        landed.append(&mut self.done);
         if wait == Wait::No && !self.pace.is_due() {
-            self.counters.spins += 1;
+            self.counters.spins += u64::from(landed.is_empty());
             return Ok(());
         }
         let (milliseconds, alertable) = self.timer.set(wait);
@@ -170,6 +182,10 @@ unsafe impl Driver for Iocp {
     }
 
     fn flush(&mut self) -> io::Result<()> {
+        // An outer loop watches the port.
+        if !self.done.is_empty() {
+            self.port.notify();
+        }
         Ok(())
     }
 

@@ -12,7 +12,7 @@ use super::Iocp;
 use super::afd::Afd;
 use super::air::{InAir, Unconnected};
 use super::places::Use;
-use crate::driver::{Control, FlightId, Landing, Outcome, Reply, Scratch, Start};
+use crate::driver::{Completion, Control, FlightId, Landing, Outcome, Reply, Scratch, Start};
 use crate::net::options::SocketKind;
 use crate::op::{CURRENT, Direction, Medium, Op};
 use crate::sys::{self, Fd, IoVec, Message, errno, handle, socket};
@@ -52,6 +52,15 @@ impl Iocp {
             Op::SendMessage { at_once: true, .. } => {
                 // SAFETY: the caller's promise: the flight owns what the op points to, and nothing of it is with the kernel.
                 return done(unsafe { sys::perform(op) }.unwrap_or(Err(errno::AGAIN)));
+            }
+            Op::Readiness { .. } => {
+                // A look costs less than to wait for what is there; and a watcher is to be called once per turn.
+                // SAFETY: as above.
+                if let Some(outcome) = unsafe { sys::perform(op) } {
+                    let landing = Landing::last(outcome);
+                    self.done.push(Completion { id, landing });
+                    return Start::Pending;
+                }
             }
             Op::Connect { .. } if is_for_datagrams(fd) => {
                 // SAFETY: as above.
@@ -179,8 +188,18 @@ impl Iocp {
             Op::RecvMessage { fd, message } => Ok(unsafe { recv_message(overlapped, fd, message) }),
             // SAFETY: see above.
             Op::SendMessage { fd, message, .. } => Ok(unsafe { send_message(overlapped, fd, &*message) }),
-            // SAFETY: see above.
-            Op::RecvMessageManaged { fd, .. } => unsafe { self.wait_for(air, fd, Direction::Read) },
+            Op::RecvMessageManaged { fd, message } => {
+                let Some(mut buffer) = self.take_buffer() else {
+                    return Err(errno::NO_BUFFERS);
+                };
+                let (base, len) = buffer.memory();
+                self.air.give_buffer(id, buffer);
+                // SAFETY: see above; the buffer stays in `air` until the operation is over.
+                Ok(unsafe {
+                    let receive = |message: *mut Message| recv_message(overlapped, fd, message);
+                    (*message).divert(&mut IoVec { base, len }, receive)
+                })
+            }
             // SAFETY: see above.
             Op::Readiness { fd, direction } => unsafe { self.wait_for(air, fd, direction) },
             Op::ReadAt {

@@ -5,13 +5,13 @@ use crate::driver::Outcome;
 use crate::op::Op;
 
 /// What ends an operation that a thread carries: nothing does.
-#[derive(Clone, Copy, Default)]
-pub(crate) struct Brake;
+#[derive(Clone, Default)]
+pub(crate) struct Brake {}
 
 impl Brake {
     /// One for this operation.
     pub(crate) fn of(_op: &Op) -> Brake {
-        Brake
+        Brake {}
     }
 
     /// Carries the operation out: [`perform`].

@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::SystemTime;
 
+use windows_sys::Wdk::Foundation::{NtQueryObject, ObjectBasicInformation};
 use windows_sys::Wdk::Storage::FileSystem::{
     FILE_MODE_INFORMATION, FILE_SYNCHRONOUS_IO_ALERT, FILE_SYNCHRONOUS_IO_NONALERT, FileModeInformation,
     NtQueryInformationFile,
@@ -22,9 +23,10 @@ use windows_sys::Win32::Foundation::{
     ERROR_PIPE_NOT_CONNECTED, ERROR_SEEK, GENERIC_READ, HANDLE, INVALID_HANDLE_VALUE,
 };
 use windows_sys::Win32::Storage::FileSystem::{
-    CreateFileW, FILE_ALLOCATION_INFO, FILE_BEGIN, FILE_CURRENT, FILE_END, FILE_FLAG_FIRST_PIPE_INSTANCE,
-    FILE_FLAG_NO_BUFFERING, FILE_FLAG_OVERLAPPED, FILE_TYPE_DISK, FILE_TYPE_UNKNOWN, FileAllocationInfo, GetFileType,
-    OPEN_EXISTING, PIPE_ACCESS_OUTBOUND, ReadFile, SetFileInformationByHandle, SetFilePointerEx, WriteFile,
+    CreateFileW, FILE_ALLOCATION_INFO, FILE_APPEND_DATA, FILE_BEGIN, FILE_CURRENT, FILE_END,
+    FILE_FLAG_FIRST_PIPE_INSTANCE, FILE_FLAG_NO_BUFFERING, FILE_FLAG_OVERLAPPED, FILE_TYPE_DISK, FILE_TYPE_UNKNOWN,
+    FILE_WRITE_DATA, FileAllocationInfo, GetFileType, OPEN_EXISTING, PIPE_ACCESS_OUTBOUND, ReadFile,
+    SetFileInformationByHandle, SetFilePointerEx, WriteFile,
 };
 use windows_sys::Win32::System::Console::{GetStdHandle, STD_ERROR_HANDLE, STD_INPUT_HANDLE, STD_OUTPUT_HANDLE};
 use windows_sys::Win32::System::IO::{GetOverlappedResult, IO_STATUS_BLOCK, OVERLAPPED};
@@ -136,10 +138,31 @@ impl OpenFlags {
             .open(path)
     }
 
-    /// How an open file was opened, as far as that matters. The system does not say.
-    pub(crate) fn of(_fd: Fd) -> OpenFlags {
-        OpenFlags::default()
+    /// How an open file was opened, as far as that matters: one that may be appended to but not written to appends. Whether it
+    /// goes past the cache the system does not say.
+    pub(crate) fn of(fd: Fd) -> OpenFlags {
+        let mut known = BasicInformation::default();
+        let len = size_of::<BasicInformation>() as u32;
+        let place = (&raw mut known).cast();
+        // SAFETY: the system fills the local, of the length that it is told.
+        let status = unsafe { NtQueryObject(handle(fd), ObjectBasicInformation, place, len, std::ptr::null_mut()) };
+        let may = |right: u32| status >= 0 && known.granted_access & right != 0;
+        OpenFlags {
+            append: may(FILE_APPEND_DATA) && !may(FILE_WRITE_DATA),
+            ..OpenFlags::default()
+        }
     }
+}
+
+/// What the system knows of any handle.
+#[repr(C)]
+#[derive(Default)]
+struct BasicInformation {
+    attributes: u32,
+    granted_access: u32,
+    handle_count: u32,
+    pointer_count: u32,
+    reserved: [u32; 10],
 }
 
 /// Carries out an operation on a file or a path, to its end.

@@ -50,7 +50,7 @@ pub use self::name::Name;
 pub(crate) use self::perform::connected;
 pub(crate) use self::perform::perform;
 #[cfg(feature = "proactor")]
-pub(crate) use self::perform::{told, with_buffers};
+pub(crate) use self::perform::{end_of_stream, told, with_buffers};
 use crate::driver::{Control, Reply};
 use crate::time::Instant;
 
@@ -193,6 +193,11 @@ fn adopt(fd: Fd) -> io::Result<()> {
     }
 }
 
+/// Whether it is a socket.
+fn is_socket(fd: Fd) -> bool {
+    with(fd, |socket| socket.r#type()).is_ok()
+}
+
 /// Whether it can be waited for: only sockets can.
 fn watchable(fd: Fd) -> io::Result<()> {
     match with(fd, |socket| socket.r#type()) {
@@ -329,7 +334,7 @@ pub(crate) fn from_std(std: impl Into<Foreign>) -> Fd {
 
 /// Makes it std's. The caller owned the descriptor and gives it up.
 pub(crate) fn into_std<S: From<Foreign>>(fd: Fd) -> S {
-    let is_socket = with(fd, |socket| socket.r#type()).is_ok();
+    let is_socket = is_socket(fd);
     // SAFETY: the caller owned what is open under this number, and does not use it any more.
     S::from(unsafe {
         match is_socket {

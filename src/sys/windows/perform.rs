@@ -78,6 +78,14 @@ pub(crate) unsafe fn perform(op: Op) -> Option<Outcome> {
     }
 }
 
+/// Receiving after one has said that one would not is the end of the stream elsewhere, and so it is here.
+pub(crate) fn end_of_stream(outcome: Outcome) -> Outcome {
+    match outcome {
+        Err(errno::BROKEN_PIPE | WSAESHUTDOWN) => Ok(0),
+        outcome => outcome,
+    }
+}
+
 /// What a Winsock call has come to; `None` if it would have to wait.
 fn settle(result: i32, count: u32) -> Option<Outcome> {
     if result != SOCKET_ERROR {
@@ -133,7 +141,7 @@ unsafe fn recv(fd: Fd, medium: Medium, slices: &[IoVec]) -> Option<Outcome> {
     let result = with_buffers(slices, |buffers, len| unsafe {
         WSARecv(socket(fd), buffers, len, &mut count, &mut flags, none, None)
     });
-    settle(result, count)
+    settle(result, count).map(end_of_stream)
 }
 
 /// # Safety
