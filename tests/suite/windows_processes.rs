@@ -239,7 +239,10 @@ async fn until_ready(stdout: &ChildStdout) {
 }
 
 async fn ends(child: &mut Child) -> Option<i32> {
+    let began = Instant::now();
     let ended = timeout(LONG, child.wait()).await.expect("it ends");
+    // The timer's wake would be one too.
+    assert!(began.elapsed() < LONG / 2, "nobody was woken");
     ended.expect("a status").code()
 }
 
@@ -400,15 +403,23 @@ fn waiting_can_be_cancelled_and_repeated() {
 fn many_children_at_once() {
     on_every_kernel_driver(|case| {
         case.run(async {
-            let waiting: Vec<_> = (0..20)
-                .map(|code| {
-                    let mut child = Command::new("cmd")
-                        .args(["/c", &format!("exit {code}")])
-                        .spawn()
-                        .expect("it starts");
-                    windlass::spawn(async move { (code, ends(&mut child).await) })
-                })
-                .collect();
+            let (mut inputs, mut waiting) = (Vec::new(), Vec::new());
+            for code in 0..20 {
+                let mut command = part(case, "one line");
+                let mut child = command
+                    .stdin(Stdio::piped())
+                    .stdout(Stdio::null())
+                    .spawn()
+                    .expect("it starts");
+                inputs.push(child.stdin.take().expect("it is piped"));
+                waiting.push(windlass::spawn(async move { (code, ends(&mut child).await) }));
+            }
+            // Each is waited for before it ends; then all end together.
+            sleep(Duration::from_millis(50)).await;
+            assert!(waiting.iter().all(|waiting| !waiting.is_finished()));
+            for (code, input) in inputs.iter().enumerate() {
+                input.write_all(format!("{code}\n")).await.0.expect("it reads");
+            }
             for waiting in waiting {
                 let (code, ended) = waiting.await.expect("no panic");
                 assert_eq!(ended, Some(code));
