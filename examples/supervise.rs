@@ -42,13 +42,11 @@ async fn supervise(args: Vec<String>, grace: Duration) -> io::Result<()> {
     let mut pause = FIRST_PAUSE;
     loop {
         let began = Instant::now();
-        let mut child = Command::new(&args[0])
-            .args(&args[1..])
-            .stdout(Stdio::piped())
-            // Ctrl-C in a terminal reaches every process of the group: this one decides itself when its child ends.
-            .process_group(0)
-            .kill_on_drop(true)
-            .spawn()?;
+        let mut command = Command::new(&args[0]);
+        command.args(&args[1..]).stdout(Stdio::piped()).kill_on_drop(true);
+        // Ctrl-C in a terminal reaches every process of the group: this one decides itself when its child ends.
+        set_apart(&mut command);
+        let mut child = command.spawn()?;
         say(format!("[started {}]\n", child.id().unwrap_or(0))).await?;
         let forwarding = windlass::spawn(forward(child.stdout.take().expect("it is piped")));
         let Some(status) = end_or_stop(&mut child, &mut stop).await? else {
@@ -83,7 +81,7 @@ async fn end_or_stop(child: &mut Child, stop: &mut Stop) -> io::Result<Option<Ex
 
 /// Asks the child to end, and kills it if it does not in time.
 async fn end(mut child: Child, grace: Duration) -> io::Result<()> {
-    child.send_signal(SignalKind::terminate())?;
+    ask_to_end(&child)?;
     match timeout(grace, child.wait()).await {
         Ok(status) => say(format!("[stopped: {}]\n", status?)).await,
         Err(_) => {
@@ -116,6 +114,27 @@ async fn forward(output: ChildStdout) -> io::Result<()> {
 
 async fn say(line: String) -> io::Result<()> {
     stdout().write_all(line).await.0
+}
+
+#[cfg(unix)]
+fn set_apart(command: &mut Command) {
+    command.process_group(0);
+}
+
+#[cfg(unix)]
+fn ask_to_end(child: &Child) -> io::Result<()> {
+    child.send_signal(SignalKind::terminate())
+}
+
+#[cfg(windows)]
+fn set_apart(command: &mut Command) {
+    const CREATE_NEW_PROCESS_GROUP: u32 = 0x200;
+    command.creation_flags(CREATE_NEW_PROCESS_GROUP);
+}
+
+#[cfg(windows)]
+fn ask_to_end(child: &Child) -> io::Result<()> {
+    child.send_ctrl_break()
 }
 
 /// The word to stop: Ctrl-C or SIGTERM.

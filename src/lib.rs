@@ -83,7 +83,6 @@ mod pace;
 pub mod pipe;
 mod prims;
 mod proactor;
-#[cfg(unix)]
 pub mod process;
 mod promise;
 pub mod protocol;

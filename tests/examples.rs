@@ -1,5 +1,6 @@
-#![cfg(unix)]
 //! The examples do what they say, each run as a user would run it, on every driver.
+
+#![cfg(unix)]
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;

@@ -8,7 +8,7 @@ use crate::driver::{Completion, FlightId, Landing};
 use crate::loop_core::{LoopCore, Mail};
 use crate::op::Op;
 use crate::remote::Letterbox;
-use crate::sys::{self, errno};
+use crate::sys::{self, Brake, errno};
 
 impl LoopCore {
     /// Has a thread of the loop's own pool carry a flight. If its queue is full, the flight waits here.
@@ -24,10 +24,12 @@ impl LoopCore {
     /// False if the queue is full.
     fn try_to_carry(&self, id: FlightId, op: Op) -> bool {
         let letterbox = self.letterbox.clone();
+        let brake = Brake::of(&op);
+        let pulled = brake.clone();
         let carry = move || {
             // SAFETY: the flight owns what `op` points to, in one place, until it has landed, and nobody else uses that
             // meanwhile. Its landing is sent when this call is over.
-            let outcome = unsafe { sys::perform(op) };
+            let outcome = unsafe { brake.perform(op) };
             // No file work says that it would have to wait, except on a descriptor that somebody made non-blocking.
             let outcome = outcome.unwrap_or(Err(errno::AGAIN));
             // A loop that does not take it any more has leaked the flight, but what that opened need not stay open.
@@ -38,7 +40,12 @@ impl LoopCore {
             }
         };
         match self.files.submit(Box::new(carry)) {
-            Ok(job) => self.set_carrier(id, Carrier::Pool(job)),
+            Ok(job) => {
+                self.set_carrier(id, Carrier::Pool(job));
+                if let Some(entry) = self.flights.borrow_mut().entry(id) {
+                    entry.brake = pulled;
+                }
+            }
             Err((_, None)) => {
                 self.set_carrier(id, Carrier::Nobody);
                 self.uncarried.borrow_mut().push_front(id);
@@ -73,13 +80,19 @@ impl LoopCore {
 
     /// Asks whoever carries a flight to end it early.
     pub(crate) fn cancel_flight(&self, id: FlightId) {
-        let carrier = match self.flights.borrow_mut().entry(id) {
-            Some(entry) => entry.carrier,
+        let (carrier, brake) = match self.flights.borrow_mut().entry(id) {
+            Some(entry) => (entry.carrier, entry.brake.clone()),
             None => return,
         };
         let taken_back = match carrier {
             Carrier::Driver => return self.driver.borrow_mut().cancel(id),
-            Carrier::Pool(job) => self.files.take_back(job),
+            Carrier::Pool(job) => {
+                let taken_back = self.files.take_back(job);
+                if !taken_back {
+                    brake.pull();
+                }
+                taken_back
+            }
             Carrier::Nobody => {
                 self.uncarried.borrow_mut().retain(|&uncarried| uncarried != id);
                 true

@@ -7,7 +7,7 @@ use super::cargo::{Cargo, load_of};
 use crate::blocking::JobId;
 use crate::driver::{Completion, Control, FlightId, Landing, Outcome};
 use crate::op::Op;
-use crate::sys::Fd;
+use crate::sys::{Brake, Fd};
 use crate::task::Owner;
 
 /// Connections that a multishot accept may pile up before it is cancelled.
@@ -57,6 +57,8 @@ pub(super) struct Entry {
     /// Whether its cancel was asked for.
     pub(super) cancelling: bool,
     pub(super) carrier: Carrier,
+    /// Ends what a thread does for it.
+    pub(super) brake: Brake,
     pub(super) drop_load: Option<unsafe fn(*mut u8)>,
     /// Owned by this entry, never moved; while the phase is `InAir`, used by the kernel.
     pub(super) cargo: *mut Cargo,
@@ -126,6 +128,7 @@ impl FlightTable {
                 queue: VecDeque::new(),
                 cancelling: false,
                 carrier: Carrier::Driver,
+                brake: Brake::default(),
                 drop_load: None,
                 cargo: Cargo::new(),
             });
@@ -187,6 +190,7 @@ impl FlightTable {
         }
         entry.phase = Phase::Landed(landing);
         let carrier = std::mem::replace(&mut entry.carrier, Carrier::Driver);
+        entry.brake = Brake::default();
         self.in_air -= 1;
         self.off_driver -= usize::from(carrier != Carrier::Driver);
         touchdown

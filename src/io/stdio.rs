@@ -8,6 +8,9 @@
 //! or write, as file work, which is the kernel's on io_uring and a thread's elsewhere. If somebody else is faster and takes the
 //! bytes, a thread waits for more, not the loop. What cannot be waited for, a file, is always ready.
 //!
+//! On Windows nothing but a socket can be waited for in that way. There a thread reads and writes, and is called back when the
+//! read or write is given up: see `sys/windows/brake.rs`, and `console.rs` for text.
+//!
 //! The loop keeps one of each, a duplicate of the descriptor: so what a dropped read received goes to the next, whichever
 //! handle that is called on.
 
@@ -250,6 +253,9 @@ pub fn stderr() -> Stderr {
 /// It is not buffered, and knows nothing of what std's `stdin` has buffered: use one or the other. A pipe or terminal stays
 /// blocking, since others share it; the loop is not held up by that. A closed one is at its end.
 ///
+/// On Windows a console's input is given as UTF-8, and its lines end as they do there, in CR and LF. A line that was begun when a
+/// read is given up goes to the next; a loop that ends then waits for it for some seconds.
+///
 /// ```no_run
 /// windlass::run(async {
 ///     let (result, line) = windlass::io::stdin().read(Vec::with_capacity(1024)).await;
@@ -275,7 +281,8 @@ impl Stdin {
 /// The process's standard output, made by [`stdout`].
 ///
 /// It is not buffered: what was written is out, and `println!` may come in between. A pipe or terminal stays blocking, since
-/// others share it; the loop is not held up by that. What is written to a closed one is gone, as in std.
+/// others share it; the loop is not held up by that. What is written to a closed one is gone, as in std. A console on Windows
+/// shows what is written as UTF-8.
 ///
 /// ```
 /// windlass::run(async {

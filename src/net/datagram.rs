@@ -7,7 +7,6 @@
 use std::cell::RefCell;
 use std::io;
 use std::rc::Rc;
-use std::time::Duration;
 
 use crate::byte_stream::count;
 use crate::descriptor::{Descriptor, OwnedDescriptor};
@@ -15,9 +14,8 @@ use crate::driver::Landing;
 use crate::error::from_code;
 use crate::flight::{Fate, Flying};
 use crate::io::{BufResult, IoBuf, IoBufMut, ManagedBuf, no_room};
-use crate::op::{Direction, MAX_LEN, Op};
-use crate::sys::{self, Enclosure, Envelope, Letter, Name, errno};
-use crate::time::sleep;
+use crate::op::{MAX_LEN, Op};
+use crate::sys::{Enclosure, Envelope, Letter, Name, errno};
 
 /// What a managed receive takes from the heap when the pool is empty: room for any datagram.
 const HEAP_LEN: usize = 64 * 1024;
@@ -32,7 +30,7 @@ impl Letters {
         self.0.borrow_mut().pop().unwrap_or_else(Letter::new)
     }
 
-    fn put_back(&self, letter: Box<Letter>) {
+    pub(super) fn put_back(&self, letter: Box<Letter>) {
         let mut letters = self.0.borrow_mut();
         if letters.len() < 2 {
             letters.push(letter);
@@ -138,47 +136,8 @@ pub(crate) async fn send<B: IoBuf>(
     (count(landing.outcome), buf)
 }
 
-/// The same for a Unix socket for datagrams, whose sends have to wait while the other's queue is full.
-///
-/// They wait here and not in the kernel. io_uring's own way is to try again with the same list of bytes, of which the
-/// first try has used up all: what it sends then is empty (Linux 6.18). And a socket that is not connected is told
-/// nothing when there is room again, so that it can only be tried, ever less often.
-pub(super) async fn send_with_patience<B: IoBuf>(
-    owned: &OwnedDescriptor,
-    letters: &Letters,
-    mut buf: B,
-    to: Option<&Name>,
-    mut enclosure: Enclosure,
-) -> BufResult<usize, B> {
-    let descriptor = &owned.descriptor;
-    let (core, lane, fd) = (&*descriptor.core, &descriptor.write, descriptor.fd);
-    let _hold = lane.hold().await;
-    lane.settle(core).await;
-    let mut pause = Duration::from_millis(1);
-    loop {
-        let (landing, mut letter);
-        (landing, (_, letter, buf)) = launch_send(owned, letters, buf, to, enclosure, true).await;
-        enclosure = letter.take_enclosed();
-        letters.put_back(letter);
-        match landing.outcome {
-            Err(errno::AGAIN) if to.is_none() => {
-                let direction = Direction::Write;
-                let plan = |_: &mut Rc<Descriptor>| Op::Readiness { fd, direction };
-                let (landing, _) = Flying::launch(core, lane, Fate::Discard, descriptor.clone(), 0, plan).await;
-                if let Err(code) = landing.outcome {
-                    return (Err(from_code(code)), buf);
-                }
-            }
-            Err(code) if sys::is_full_queue(code) => {
-                sleep(pause).await;
-                pause = (pause * 2).min(Duration::from_millis(50));
-            }
-            outcome => return (count(outcome), buf),
-        }
-    }
-}
-
-fn launch_send<'a, B: IoBuf>(
+/// One send. `at_once` is told when there is no room, and does not wait.
+pub(super) fn launch_send<'a, B: IoBuf>(
     owned: &'a OwnedDescriptor,
     letters: &Letters,
     buf: B,
@@ -200,7 +159,7 @@ fn launch_send<'a, B: IoBuf>(
 }
 
 /// Small enough to lie in a flight's place, also with a buffer of the pool.
-type SendLoad<B> = (Rc<Descriptor>, Box<Letter>, B);
+pub(super) type SendLoad<B> = (Rc<Descriptor>, Box<Letter>, B);
 
 /// The error for a message that was larger than the place for it. What did fit is in the buffer.
 pub(super) fn cut_off(room: usize) -> io::Error {

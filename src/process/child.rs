@@ -7,10 +7,10 @@ use std::pin::pin;
 use std::process::{ExitStatus, Output};
 use std::task::Poll;
 
+use super::extras::Extras;
 use super::running::Running;
 use super::streams::{ChildStderr, ChildStdin, ChildStdout};
 use crate::loop_core::LoopCore;
-use crate::signal::SignalKind;
 
 /// A child that was started with [`Command::spawn`](super::Command::spawn).
 ///
@@ -51,13 +51,18 @@ enum State {
 
 impl Child {
     /// Takes a child that was just started. If anything fails, it is killed.
-    pub(super) fn adopt(core: &LoopCore, mut child: std::process::Child, kill_on_drop: bool) -> io::Result<Child> {
+    pub(super) fn adopt(
+        core: &LoopCore,
+        mut child: std::process::Child,
+        extras: Extras,
+        kill_on_drop: bool,
+    ) -> io::Result<Child> {
         let (stdin, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
         let mut adopted = Child {
             stdin: None,
             stdout: None,
             stderr: None,
-            state: State::Running(Running::new(core, child)?),
+            state: State::Running(Running::new(core, child, extras)?),
             // Until it is whole.
             kill_on_drop: true,
         };
@@ -70,10 +75,7 @@ impl Child {
 
     /// The process's number; `None` once its end is known, since the number may be another's then.
     pub fn id(&self) -> Option<u32> {
-        match &self.state {
-            State::Running(running) => Some(running.id()),
-            State::Ended(_) | State::Left => None,
-        }
+        self.running().map(Running::id)
     }
 
     /// Closes the pipe to the child's input, if there is one, waits for its end, and tells how it ended; again, when it is
@@ -105,27 +107,15 @@ impl Child {
         Ok(ended)
     }
 
-    /// Sends a signal: [`SignalKind::terminate`] asks it to end. Does nothing to a child whose end is known.
-    ///
-    /// ```
-    /// use std::os::unix::process::ExitStatusExt;
-    /// use windlass::{process::Command, signal::SignalKind};
-    /// windlass::run(async {
-    ///     let mut child = Command::new("sleep").arg("1000").spawn()?;
-    ///     child.send_signal(SignalKind::terminate())?;
-    ///     assert_eq!(child.wait().await?.signal(), Some(SignalKind::terminate().as_raw()));
-    ///     Ok::<(), std::io::Error>(())
-    /// })??;
-    /// # Ok::<(), std::io::Error>(())
-    /// ```
-    pub fn send_signal(&self, kind: SignalKind) -> io::Result<()> {
+    /// The child, unless its end is known.
+    pub(super) fn running(&self) -> Option<&Running> {
         match &self.state {
-            State::Running(running) => running.send_signal(kind.as_raw()),
-            State::Ended(_) | State::Left => Ok(()),
+            State::Running(running) => Some(running),
+            State::Ended(_) | State::Left => None,
         }
     }
 
-    /// Sends `SIGKILL`, without waiting for the end. Does nothing to a child whose end is known.
+    /// Ends it at once (`SIGKILL`, `TerminateProcess`), without waiting for the end. Does nothing to a child whose end is known.
     pub fn start_kill(&mut self) -> io::Result<()> {
         match &mut self.state {
             State::Running(running) => running.kill(),
@@ -133,7 +123,7 @@ impl Child {
         }
     }
 
-    /// Sends `SIGKILL` and waits for the end. Cancelling it only ends the waiting.
+    /// Ends it at once (`SIGKILL`, `TerminateProcess`) and waits for the end. Cancelling it only ends the waiting.
     pub async fn kill(&mut self) -> io::Result<()> {
         self.start_kill()?;
         self.wait().await.map(drop)

@@ -3,11 +3,11 @@
 use std::ffi::OsStr;
 use std::fmt;
 use std::io;
-use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{ExitStatus, Output, Stdio};
 
 use super::child::Child;
+use super::extras::Extras;
 use crate::error::context;
 use crate::loop_core::LoopCore;
 
@@ -24,7 +24,9 @@ use crate::loop_core::LoopCore;
 /// # Ok::<(), std::io::Error>(())
 /// ```
 pub struct Command {
-    std: std::process::Command,
+    pub(super) std: std::process::Command,
+    /// What was asked for that only this system has.
+    pub(super) extras: Extras,
     kill_on_drop: bool,
     /// Which of the streams were said; the others depend on what the child is started for.
     said: Said,
@@ -52,12 +54,6 @@ impl Command {
     /// Adds arguments.
     pub fn args<S: AsRef<OsStr>>(&mut self, args: impl IntoIterator<Item = S>) -> &mut Command {
         self.std.args(args);
-        self
-    }
-
-    /// Sets what the program sees as its own name, the argument before the first.
-    pub fn arg0(&mut self, name: impl AsRef<OsStr>) -> &mut Command {
-        self.std.arg0(name);
         self
     }
 
@@ -112,35 +108,6 @@ impl Command {
         self
     }
 
-    /// Sets the user that the child runs as.
-    pub fn uid(&mut self, id: u32) -> &mut Command {
-        self.std.uid(id);
-        self
-    }
-
-    /// Sets the group that the child runs as.
-    pub fn gid(&mut self, id: u32) -> &mut Command {
-        self.std.gid(id);
-        self
-    }
-
-    /// Puts the child into a process group; 0 makes a new one, so that Ctrl-C in our terminal does not reach it.
-    pub fn process_group(&mut self, group: i32) -> &mut Command {
-        self.std.process_group(group);
-        self
-    }
-
-    /// Runs `call` in the child, between `fork` and `exec`.
-    ///
-    /// # Safety
-    ///
-    /// As for std's: in a program with threads next to nothing is safe there, allocating for instance is not.
-    pub unsafe fn pre_exec(&mut self, call: impl FnMut() -> io::Result<()> + Send + Sync + 'static) -> &mut Command {
-        // SAFETY: the caller's promise.
-        unsafe { self.std.pre_exec(call) };
-        self
-    }
-
     /// Kills the child when its handle is dropped while it runs (it does not). Either way it leaves no zombie.
     pub fn kill_on_drop(&mut self, kill: bool) -> &mut Command {
         self.kill_on_drop = kill;
@@ -164,7 +131,7 @@ impl Command {
     /// behind then. On the null driver, whose time is not real, it is `Unsupported`.
     ///
     /// **This blocks** until the new program runs, as it does in std and in every other runtime. Measured on Linux: 0.15 to
-    /// 0.35 ms for `true`. With [`pre_exec`](Command::pre_exec) std has to fork, which copies the page tables: 0.5 ms for a
+    /// 0.35 ms for `true`. With `pre_exec`, which Unix has, std has to fork, which copies the page tables: 0.5 ms for a
     /// small process and 65 ms for one of 1 GiB. To start children by the hundreds without holding the loop up, start them on
     /// a loop in a thread of its own.
     ///
@@ -179,7 +146,7 @@ impl Command {
             Err(error) => Err(error),
         };
         started
-            .and_then(|child| Child::adopt(core, child, self.kill_on_drop))
+            .and_then(|child| Child::adopt(core, child, self.extras, self.kill_on_drop))
             .map_err(|error| self.explain(error))
     }
 
@@ -252,6 +219,7 @@ impl From<std::process::Command> for Command {
     fn from(std: std::process::Command) -> Command {
         Command {
             std,
+            extras: Extras::default(),
             kill_on_drop: false,
             said: Said::default(),
         }

@@ -15,12 +15,26 @@
 //!   loop closed before that  a thread inherits all that are left: poll(2) on their pidfds; ends with the last of them
 //! ```
 //!
-//! Starting is std's own `posix_spawn` (or `fork` and `exec`), and blocks for as long as that takes: see
+//! On Windows there are no zombies: a process goes with its last handle. Its end is heard by a wait that the system's thread
+//! pool makes for us (`registered.rs`), so no thread of ours waits, and a child that is dropped needs nobody.
+//!
+//! Starting is std's own `posix_spawn` (or `fork` and `exec`, or `CreateProcess`), and blocks for as long as that takes: see
 //! [`Command::spawn`].
 
 mod child;
 mod command;
+#[cfg(unix)]
+#[path = "unix.rs"]
+mod extras;
+#[cfg(windows)]
+#[path = "windows.rs"]
+mod extras;
+#[cfg(unix)]
 mod leftovers;
+#[cfg(windows)]
+#[path = "registered.rs"]
+mod running;
+#[cfg(unix)]
 mod running;
 mod streams;
 

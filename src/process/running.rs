@@ -6,6 +6,7 @@ use std::panic::Location;
 use std::process::ExitStatus;
 use std::rc::Rc;
 
+use super::extras::Extras;
 use super::leftovers::{self, Leftover};
 use crate::io::AsyncFd;
 use crate::loop_core::LoopCore;
@@ -51,7 +52,7 @@ impl News {
 
 impl Running {
     /// If its end could not be heard of, the child is killed.
-    pub(super) fn new(core: &LoopCore, mut child: std::process::Child) -> io::Result<Running> {
+    pub(super) fn new(core: &LoopCore, mut child: std::process::Child, _extras: Extras) -> io::Result<Running> {
         match News::of(&child) {
             Ok(news) => Ok(Running {
                 core: core.rc(),

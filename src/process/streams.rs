@@ -6,8 +6,10 @@ use std::process::Stdio;
 
 use crate::byte_stream::{ByteStream, reading_methods, writing_methods};
 use crate::io::{reads_its_bytes, writes_its_bytes};
+use crate::op::Direction;
 use crate::pipe::{Receiver, Sender};
-use crate::sys::{self, Foreign};
+use crate::sys::Foreign;
+use crate::sys::processes::for_child;
 
 /// What [`read_whole`] asks for at a time: as much as a pipe holds.
 const PIECE: usize = 64 * 1024;
@@ -149,33 +151,31 @@ async fn read_whole(pipe: &Receiver) -> io::Result<Vec<u8>> {
 impl TryFrom<ChildStdin> for Stdio {
     type Error = io::Error;
 
-    /// Refused while a write is under way. The pipe becomes blocking, as programs expect it.
+    /// Refused while a write is under way. The pipe becomes blocking, as programs expect it; on Windows, where a pipe cannot
+    /// change, a thread carries the bytes from a blocking one to it until either ends.
     fn try_from(stdin: ChildStdin) -> io::Result<Stdio> {
-        blocking(stdin.pipe.release()?)
+        for_child(stdin.pipe.release()?, Direction::Write)
     }
 }
 
 impl TryFrom<ChildStdout> for Stdio {
     type Error = io::Error;
 
-    /// Refused while a read is under way or received bytes are unread. The pipe becomes blocking, as programs expect it.
+    /// Refused while a read is under way or received bytes are unread. The pipe becomes blocking, as programs expect it; on
+    /// Windows, where a pipe cannot change, a thread carries the bytes from it to a blocking one until either ends.
     fn try_from(stdout: ChildStdout) -> io::Result<Stdio> {
-        blocking(stdout.pipe.release()?)
+        for_child(stdout.pipe.release()?, Direction::Read)
     }
 }
 
 impl TryFrom<ChildStderr> for Stdio {
     type Error = io::Error;
 
-    /// Refused while a read is under way or received bytes are unread. The pipe becomes blocking, as programs expect it.
+    /// Refused while a read is under way or received bytes are unread. The pipe becomes blocking, as programs expect it; on
+    /// Windows, where a pipe cannot change, a thread carries the bytes from it to a blocking one until either ends.
     fn try_from(stderr: ChildStderr) -> io::Result<Stdio> {
-        blocking(stderr.pipe.release()?)
+        for_child(stderr.pipe.release()?, Direction::Read)
     }
-}
-
-fn blocking(pipe: Foreign) -> io::Result<Stdio> {
-    sys::processes::set_blocking(&pipe)?;
-    Ok(Stdio::from(pipe))
 }
 
 impl fmt::Debug for ChildStdin {

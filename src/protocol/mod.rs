@@ -97,7 +97,6 @@ mod payload;
 mod reader;
 mod server;
 mod streams;
-#[cfg(unix)]
 mod subprocess;
 mod transport;
 mod wire;
@@ -117,7 +116,6 @@ pub use server::Server;
 pub use streams::{HandlerResult, open_connection, start_server};
 #[cfg(unix)]
 pub use streams::{open_unix_connection, start_unix_server};
-#[cfg(unix)]
 pub use subprocess::{SubprocessProtocol, SubprocessTransport, subprocess_exec};
 pub use transport::Transport;
 pub use writer::StreamWriter;

@@ -47,6 +47,7 @@ pub struct Server {
 struct Inner {
     core: Rc<LoopCore>,
     addrs: Vec<SocketAddr>,
+    #[cfg_attr(not(unix), allow(dead_code, reason = "nobody has one"))]
     unix_addr: Option<UnixAddr>,
     /// One per listening socket.
     accepting: RefCell<Vec<JoinHandle<()>>>,
@@ -96,6 +97,7 @@ pub(super) type Serve = dyn FnMut(Wire, Attaching);
 /// A socket that listens, of whatever family.
 pub(super) enum Ear {
     Tcp(TcpListener),
+    #[cfg_attr(not(unix), allow(dead_code, reason = "nobody has one"))]
     Unix(UnixListener),
 }
 

@@ -18,6 +18,7 @@ use crate::byte_stream::ByteStream;
 use crate::exception::{Exception, report};
 use crate::io::ManagedBuf;
 use crate::process::{Child, Command};
+#[cfg(unix)]
 use crate::signal::SignalKind;
 use crate::task::yield_now;
 
@@ -107,11 +108,14 @@ impl Callee for dyn SubprocessProtocol {
 
 type Supervised = Line<dyn SubprocessProtocol, Outbox, Facts>;
 
+/// Something to be done to the child.
+type Order = Box<dyn FnOnce(&mut Child) -> io::Result<()>>;
+
 struct Facts {
     pid: u32,
     status: Cell<Option<ExitStatus>>,
-    /// Signals that are still to be sent.
-    signals: RefCell<Vec<SignalKind>>,
+    /// What is still to be done to the child: signals that are to be sent, its end.
+    orders: RefCell<Vec<Order>>,
     /// Pipes that are open, and one for the process.
     open: Cell<usize>,
     is_closing: Cell<bool>,
@@ -170,23 +174,17 @@ impl SubprocessTransport {
         self.line.wake_sender();
     }
 
-    /// Sends a signal, in the next turn. Does nothing once the process has ended. If it cannot be sent, the loop's exception
-    /// handler is told.
-    pub fn send_signal(&self, kind: SignalKind) {
+    /// Ends the process: `SIGKILL`, `TerminateProcess`. In the next turn; it does nothing once the process has ended.
+    pub fn kill(&self) {
+        self.order(Child::start_kill);
+    }
+
+    /// Has something done to the child in the next turn, if it still runs. If that fails, the loop's exception handler is told.
+    fn order(&self, order: impl FnOnce(&mut Child) -> io::Result<()> + 'static) {
         if self.exit_status().is_none() && !self.line.is_lost() {
-            self.line.about.signals.borrow_mut().push(kind);
+            self.line.about.orders.borrow_mut().push(Box::new(order));
             self.line.outbox.wake();
         }
-    }
-
-    /// Asks the process to end: SIGTERM.
-    pub fn terminate(&self) {
-        self.send_signal(SignalKind::terminate());
-    }
-
-    /// Ends the process: SIGKILL.
-    pub fn kill(&self) {
-        self.send_signal(SignalKind::from_raw(libc::SIGKILL));
     }
 
     /// Closes the pipes, and kills the process if it still runs.
@@ -235,6 +233,36 @@ impl SubprocessTransport {
     }
 }
 
+/// What Unix has besides.
+#[cfg(unix)]
+impl SubprocessTransport {
+    /// Sends a signal, in the next turn. Does nothing once the process has ended. If it cannot be sent, the loop's exception
+    /// handler is told.
+    pub fn send_signal(&self, kind: SignalKind) {
+        self.order(move |child| child.send_signal(kind));
+    }
+
+    /// Asks the process to end: SIGTERM.
+    pub fn terminate(&self) {
+        self.send_signal(SignalKind::terminate());
+    }
+}
+
+/// Windows has no signals to send.
+#[cfg(windows)]
+impl SubprocessTransport {
+    /// Ends the process, as [`kill`](SubprocessTransport::kill) does: Windows has no request to end that every process hears.
+    pub fn terminate(&self) {
+        self.kill();
+    }
+
+    /// Sends Ctrl-Break, in the next turn: see [`Child::send_ctrl_break`]. Does nothing once the process has ended. If it cannot
+    /// be sent, the loop's exception handler is told.
+    pub fn send_ctrl_break(&self) {
+        self.order(|child| child.send_ctrl_break());
+    }
+}
+
 impl fmt::Debug for SubprocessTransport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("SubprocessTransport")
@@ -268,7 +296,7 @@ pub async fn subprocess_exec<P: SubprocessProtocol + 'static>(
     let facts = Facts {
         pid: child.id().unwrap_or_default(),
         status: Cell::new(None),
-        signals: RefCell::default(),
+        orders: RefCell::default(),
         open: Cell::new(1 + pipes.iter().filter(|is_open| **is_open).count()),
         is_closing: Cell::new(false),
     };
@@ -390,12 +418,12 @@ async fn read_pipe<T>(line: &Supervised, fd: i32, pipe: Option<T>, bytes_of: fn(
     pending().await
 }
 
-/// Waits for the process's end, and sends signals until then.
+/// Waits for the process's end, and carries orders out until then.
 async fn wait(line: &Supervised, child: &mut Child) {
     let ended = loop {
         let ended = {
             let mut waiting = pin!(child.wait());
-            poll_fn(|cx| match line.about.signals.borrow().is_empty() {
+            poll_fn(|cx| match line.about.orders.borrow().is_empty() {
                 true => waiting.as_mut().poll(cx).map(Some),
                 false => Poll::Ready(None),
             })
@@ -404,9 +432,9 @@ async fn wait(line: &Supervised, child: &mut Child) {
         if let Some(ended) = ended {
             break ended;
         }
-        let signals = line.about.signals.take();
-        for kind in signals {
-            if let Err(error) = child.send_signal(kind) {
+        let orders = line.about.orders.take();
+        for order in orders {
+            if let Err(error) = order(child) {
                 report(Exception::error(
                     format!("a signal for process {}", line.about.pid),
                     error,

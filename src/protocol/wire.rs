@@ -23,6 +23,7 @@ pub(crate) enum Ends {
         local: Option<SocketAddr>,
         peer: Option<SocketAddr>,
     },
+    #[cfg_attr(not(unix), allow(dead_code, reason = "nobody has one"))]
     Unix {
         local: Option<UnixAddr>,
         peer: Option<UnixAddr>,

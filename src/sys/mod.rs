@@ -9,6 +9,7 @@
 //! - `control`, a driver's control calls by plain system calls;
 //! - `perform`, an operation by the plain system call: a socket's if it need not wait, a file's until it is done; and
 //!   `connected`, how a connect has ended;
+//! - `Brake`, which ends such a call where it could wait for ever; `processes` and `signals`;
 //! - `monotonic`, the clock;
 //! - `find_byte`, the fastest search that there is;
 //! - `Duct`, a way from socket to socket inside of the kernel, where there is one;

@@ -8,6 +8,7 @@
 #   Plant: what is broken
 #   Row: the class of failure it stands for
 #   Test: the arguments of `cargo test`, perhaps after NAME=value settings
+# Those for Windows are skipped, and say so, unless CARGO_TARGET_X86_64_PC_WINDOWS_GNU_RUNNER tells what runs such a program.
 set -u
 cd "$(dirname "$0")/../.." || exit 2
 word=${1:-}
@@ -45,6 +46,9 @@ for plant in tests/plants/*"$word"*.patch; do
   for part in $command; do
     if [[ ${#arguments[@]} -eq 0 && $part =~ ^[A-Z_]+= ]]; then settings+=("$part"); else arguments+=("$part"); fi
   done
+  if [[ $command == *x86_64-pc-windows-gnu* && -z ${CARGO_TARGET_X86_64_PC_WINDOWS_GNU_RUNNER:-} ]]; then
+    echo "SKIPPED $name: nothing here runs a program for Windows"; continue
+  fi
   (cd "$copy" && git checkout -q . && git clean -qfd)
   if ! (cd "$copy" && git apply -) <"$plant"; then
     echo "BROKEN  $name: the patch does not apply"; broken=$((broken + 1)); continue

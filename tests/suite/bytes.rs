@@ -5,10 +5,10 @@ use std::net::Shutdown;
 use std::pin::pin;
 use std::rc::Rc;
 
-use windlass::io::{IoBuf, IoBufMut};
+use windlass::io::IoBuf;
 use windlass::net::TcpStream;
 
-use crate::support::{Case, Random, on_every_driver, on_every_kernel_driver, pair, poll_once};
+use crate::support::{Case, Random, on_every_driver, pair, poll_once};
 
 /// Bytes that tell where they belong. They repeat after a prime number of them, so that no piece of a usual size fits
 /// where another belongs; a block that repeats is made fast even under Miri.
@@ -342,6 +342,8 @@ pub(crate) use self::huge::Huge;
 #[cfg(unix)]
 mod huge {
     use super::*;
+    use crate::support::on_every_kernel_driver;
+    use windlass::io::IoBufMut;
 
     /// Address space of any size, most of it never touched.
     pub(crate) struct Huge {

@@ -129,14 +129,14 @@ async fn one_step<W: std::fmt::Debug>(
                 assert_filled_in_order(&bufs, count);
             }
             let (one, two) = room.split_at_mut(half);
-            let their = read_vectored(&theirs, &mut [IoSliceMut::new(one), IoSliceMut::new(two)]);
+            let their = read_vectored(theirs, &mut [IoSliceMut::new(one), IoSliceMut::new(two)]);
             let their = their.map(|count| room[..count].to_vec());
             assert_same(what, result.map(|_| bufs.concat()), their);
         }
         14 => {
             let half = len / 2;
             let parts = vec![bytes[..half].to_vec(), bytes[half..].to_vec()];
-            let their = write_vectored(&theirs, &[IoSlice::new(&parts[0]), IoSlice::new(&parts[1])]);
+            let their = write_vectored(theirs, &[IoSlice::new(&parts[0]), IoSlice::new(&parts[1])]);
             assert_same(what, ours.write_vectored(parts).await.0, their);
         }
         _ => {

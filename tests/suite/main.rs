@@ -86,3 +86,5 @@ mod unix;
 #[cfg(unix)]
 mod unix_fds;
 mod watch;
+#[cfg(windows)]
+mod windows_processes;

@@ -1,13 +1,17 @@
 //! Pipes: bytes in one direction, with std at the other end.
 
 use std::future::Future;
-use std::io::{self, ErrorKind, Read, Write};
+#[cfg(unix)]
+use std::io::{self, Read};
+use std::io::{ErrorKind, Write};
 #[cfg(unix)]
 use std::os::fd::AsRawFd;
 use std::pin::pin;
 use std::time::{Duration, Instant};
 
-use windlass::pipe::{Receiver, Sender, pipe};
+use windlass::pipe::pipe;
+#[cfg(unix)]
+use windlass::pipe::{Receiver, Sender};
 use windlass::time::{sleep, timeout};
 
 use crate::bytes::numbered;

@@ -9,9 +9,7 @@ use windlass::net::{KeepAlive, TcpBuilder, TcpListener, TcpStream};
 use windlass::time::{sleep, timeout};
 
 use crate::child::in_own_process;
-use crate::support::{
-    AsSocketRef, codes, is_wine, on_every_driver, on_every_kernel_driver, open_descriptors, quiet, turns,
-};
+use crate::support::{AsSocketRef, is_wine, on_every_driver, on_every_kernel_driver, open_descriptors, quiet, turns};
 
 const SOON: Duration = Duration::from_secs(5);
 
@@ -239,7 +237,7 @@ fn values_that_will_not_do_are_errors() {
                 .listen("127.0.0.1:0")
                 .await
                 .unwrap_err();
-            assert_eq!(windlass::os_code(&error), Some(codes::INVALID));
+            assert_eq!(windlass::os_code(&error), Some(crate::support::codes::INVALID));
             assert!(
                 error.to_string().contains("127.0.0.1:0") && error.to_string().contains("KeepAlive"),
                 "{error}"
@@ -249,11 +247,17 @@ fn values_that_will_not_do_are_errors() {
                 .connect(addr)
                 .await
                 .unwrap_err();
-            assert_eq!(windlass::os_code(&error), Some(codes::INVALID));
+            assert_eq!(windlass::os_code(&error), Some(crate::support::codes::INVALID));
             assert!(error.to_string().contains(&addr.to_string()), "{error}");
             let client = TcpStream::connect(addr).await.unwrap();
-            assert_eq!(client.set_ttl(0).unwrap_err().raw_os_error(), Some(codes::INVALID));
-            assert_eq!(client.set_ttl(256).unwrap_err().raw_os_error(), Some(codes::INVALID));
+            assert_eq!(
+                client.set_ttl(0).unwrap_err().raw_os_error(),
+                Some(crate::support::codes::INVALID)
+            );
+            assert_eq!(
+                client.set_ttl(256).unwrap_err().raw_os_error(),
+                Some(crate::support::codes::INVALID)
+            );
 
             // What is larger than there is, is as large as there is.
             let huge = TcpListener::builder()

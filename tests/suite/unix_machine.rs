@@ -334,3 +334,8 @@ pub(crate) fn read_vectored(
 ) -> std::io::Result<usize> {
     file.read_vectored(slices)
 }
+
+/// A number as messages show it.
+pub(crate) fn shown(number: RawSource) -> i32 {
+    number
+}

@@ -11,7 +11,7 @@ use windlass::{EventLoop, add_reader, add_writer, remove_reader, remove_writer};
 use crate::child::in_own_process;
 use crate::support::{
     Case, CountDrop, NOBODYS, NOT_OPEN, Number, PanicOnDrop, RawSource, Shared, exceptions_of, number_of,
-    on_every_driver, pair, rounds, turns,
+    on_every_driver, pair, rounds, shown, turns,
 };
 
 /// Turns after which a watcher that should be called has been.
@@ -586,7 +586,7 @@ fn assert_bad(error: &std::io::Error, number: RawSource) {
     let plain = std::io::Error::from_raw_os_error(code);
     assert_eq!(error.kind(), plain.kind(), "{error}");
     assert!(
-        error.to_string().contains(&format!("descriptor {}", number as i32)),
+        error.to_string().contains(&format!("descriptor {}", shown(number))),
         "{error}"
     );
 }

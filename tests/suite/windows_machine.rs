@@ -236,3 +236,8 @@ pub(crate) fn read_vectored(
     }
     Ok(count)
 }
+
+/// A number as messages show it.
+pub(crate) fn shown(number: RawSource) -> i32 {
+    number as i32
+}

@@ -8,11 +8,12 @@ use std::os::unix::net::SocketAddr;
 use std::path::Path;
 
 use super::listener::shown;
+use super::patience::send_with_patience;
 use super::stream::{Received, too_many};
 use crate::descriptor::{IntoStdError, OwnedDescriptor};
 use crate::error::context;
 use crate::io::{BufResult, IoBuf, IoBufMut};
-use crate::net::datagram::{Letters, cut_off, receive, send_with_patience};
+use crate::net::datagram::{Letters, cut_off, receive};
 use crate::net::options::SocketKind;
 use crate::sys::{self, Envelope, MOST_DESCRIPTORS, Name};
 

@@ -5,6 +5,7 @@
 
 mod datagram;
 mod listener;
+mod patience;
 mod socket;
 mod stream;
 mod traits;

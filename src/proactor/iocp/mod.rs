@@ -108,7 +108,18 @@ unsafe impl Driver for Iocp {
             Control::Forget { fd } => self.places.give_away(fd),
             _ => {}
         }
-        sys::control(call)
+        let watched = match call {
+            Control::Watch { fd } => Some(fd),
+            _ => None,
+        };
+        let reply = sys::control(call);
+        if let (Some(fd), Err(error)) = (watched, &reply)
+            && crate::error::os_code(error) == Some(sys::errno::NOT_PERMITTED)
+        {
+            // A standard stream that is no socket. Others share it, and would share our port.
+            self.places.leave_plain(fd);
+        }
+        reply
     }
 
     unsafe fn start(&mut self, id: FlightId, op: Op, scratch: *mut Scratch) -> Start {

@@ -63,6 +63,11 @@ impl Places {
         }
     }
 
+    /// Whatever it was opened for, threads serve it.
+    pub(super) fn leave_plain(&mut self, fd: Fd) {
+        *self.get(fd) = Place::Plain;
+    }
+
     /// The handle stays open, and others will use it. Windows 8.1 and later can take it out of the port; before that, and
     /// under Wine 8, it stays there, and comes back to this loop only.
     pub(super) fn give_away(&mut self, fd: Fd) {

@@ -3,6 +3,7 @@
 //! Every socket made here is close-on-exec and non-blocking. io_uring waits on a non-blocking socket all the same, so a
 //! descriptor is the same thing on every driver and can be handed to std, or taken from it, without a change.
 
+mod brake;
 #[cfg(target_os = "linux")]
 #[path = "duct.rs"]
 mod duct;
@@ -24,6 +25,7 @@ use std::time::Duration;
 
 use socket2::SockRef;
 
+pub(crate) use self::brake::Brake;
 pub(crate) use self::duct::Duct;
 pub use self::files::Stat;
 pub(crate) use self::files::{KernelPath, OpenFlags, kind, kind_of, path_for_kernel};

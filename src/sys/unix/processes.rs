@@ -2,9 +2,11 @@
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::process::Stdio;
 use std::time::Duration;
 
 use super::Fd;
+use crate::op::Direction;
 
 /// A descriptor that becomes readable when the process ends; close-on-exec.
 #[cfg(target_os = "linux")]
@@ -38,16 +40,16 @@ pub(crate) fn wait_for_any(descriptors: &[Fd], longest: Option<Duration>) {
     unsafe { libc::poll(polls.as_mut_ptr(), polls.len() as libc::nfds_t, timeout) };
 }
 
-/// Makes reads and writes of a descriptor wait.
-pub(crate) fn set_blocking(descriptor: &OwnedFd) -> io::Result<()> {
-    let fd = descriptor.as_raw_fd();
+/// A pipe of ours as a child's standard stream: reads and writes of it wait.
+pub(crate) fn for_child(pipe: OwnedFd, _used: Direction) -> io::Result<Stdio> {
+    let fd = pipe.as_raw_fd();
     // SAFETY: the descriptor is open; fcntl(2) touches no memory of ours.
     let flags = unsafe { libc::fcntl(fd, libc::F_GETFL) };
     // SAFETY: as above.
     if flags < 0 || unsafe { libc::fcntl(fd, libc::F_SETFL, flags & !libc::O_NONBLOCK) } < 0 {
         return Err(io::Error::last_os_error());
     }
-    Ok(())
+    Ok(Stdio::from(pipe))
 }
 
 /// Sends a signal to a process that is a child of ours and was not waited for.

@@ -34,6 +34,8 @@ use windows_sys::Win32::System::IO::{GetOverlappedResult, IO_STATUS_BLOCK, OVERL
 use windows_sys::Win32::System::Pipes::{CreateNamedPipeW, PIPE_REJECT_REMOTE_CLIENTS, PIPE_TYPE_BYTE, PIPE_WAIT};
 use windows_sys::Win32::System::Threading::CreateEventW;
 
+use super::brake::waiting_inside;
+use super::console;
 use super::perform::code_of;
 use super::{Fd, Foreign, IoVec, PathChar, errno, file, handle, last_code, number_of_handle};
 use crate::driver::Outcome;
@@ -277,6 +279,16 @@ fn one_by_one(slices: &[IoVec], offset: u64, mut call: impl FnMut(&IoVec, u64) -
 ///
 /// `len` bytes from `ptr` on may be written.
 unsafe fn read_at(fd: Fd, ptr: *mut u8, len: usize, offset: u64) -> Outcome {
+    if offset == CURRENT && console::is_console(fd) {
+        // Zeroed first, since nobody promised that there is anything in it.
+        // SAFETY: the caller's promise.
+        let room = unsafe {
+            let len = len.min(console::MOST);
+            ptr.write_bytes(0, len);
+            std::slice::from_raw_parts_mut(ptr, len)
+        };
+        return console::read(fd, room);
+    }
     let len = len.min(u32::MAX as usize) as u32;
     let at = if offset == CURRENT { 0 } else { offset };
     // SAFETY: the caller's promise; the structure stays until the call is over, which `waiting` sees to.
@@ -295,6 +307,10 @@ unsafe fn read_at(fd: Fd, ptr: *mut u8, len: usize, offset: u64) -> Outcome {
 ///
 /// `len` bytes from `ptr` on may be read.
 unsafe fn write_at(fd: Fd, ptr: *const u8, len: usize, offset: u64) -> Outcome {
+    if offset == CURRENT && console::is_console(fd) {
+        // SAFETY: the caller's promise.
+        return console::write(fd, unsafe { std::slice::from_raw_parts(ptr, len) });
+    }
     let len = len.min(u32::MAX as usize) as u32;
     // All bits set are the end of the file, wherever that is by then.
     // SAFETY: as in `read_at`.
@@ -355,11 +371,13 @@ fn waiting(fd: Fd, here: bool, offset: u64, mut call: impl FnMut(*mut u32, *mut 
         if call(&mut count, &mut overlapped) == 0 && last_code() != ERROR_IO_PENDING as i32 {
             return Err(last_code());
         }
-        // SAFETY: the structure is a local, and this waits until the system is done with it.
-        match unsafe { GetOverlappedResult(handle(fd), &overlapped, &mut count, 1) } {
-            0 => Err(last_code()),
-            _ => Ok(count),
-        }
+        waiting_inside(fd, &overlapped, || {
+            // SAFETY: the structure is a local, and this waits until the system is done with it.
+            match unsafe { GetOverlappedResult(handle(fd), &overlapped, &mut count, 1) } {
+                0 => Err(last_code()),
+                _ => Ok(count),
+            }
+        })
     })
 }
 

@@ -7,7 +7,7 @@ use std::io;
 
 use windows_sys::Win32::Networking::WinSock::{SOCKADDR, SOCKADDR_STORAGE};
 
-use super::{Foreign, IoVec, Name, errno};
+use super::{Foreign, IoVec, Name};
 
 /// A message's header.
 pub struct Message {
@@ -41,11 +41,6 @@ impl Envelope {
 
 /// Descriptors that are passed along with a message: never any.
 pub(crate) type Enclosure = Vec<Foreign>;
-
-/// Whether a send failed only because there is no room yet.
-pub(crate) fn is_full_queue(code: i32) -> bool {
-    code == errno::AGAIN
-}
 
 /// Everything of a message, except the bytes.
 pub(crate) struct Letter {

@@ -8,6 +8,8 @@
 //! - Files are opened for overlapped calls. Who makes a plain call on one waits for it here.
 //! - Error codes are Win32's and Winsock's; where they differ for the same thing, Winsock's are told.
 
+mod brake;
+mod console;
 #[path = "../unix/no_duct.rs"]
 mod duct;
 mod files;
@@ -15,6 +17,7 @@ mod letter;
 mod name;
 mod options;
 mod perform;
+pub(crate) mod processes;
 mod show;
 pub(crate) mod signals;
 
@@ -32,6 +35,7 @@ use windows_sys::Win32::Foundation::{CloseHandle, ERROR_INVALID_HANDLE, HANDLE};
 use windows_sys::Win32::Networking::WinSock::{SOCKET, closesocket};
 use windows_sys::Win32::System::Performance::{QueryPerformanceCounter, QueryPerformanceFrequency};
 
+pub(crate) use self::brake::Brake;
 pub(crate) use self::duct::Duct;
 pub use self::files::Stat;
 #[cfg(feature = "proactor")]
@@ -40,7 +44,7 @@ pub(crate) use self::files::{KernelPath, OpenFlags, kind, kind_of, path_for_kern
 #[cfg(any(feature = "proactor", feature = "reactor"))]
 pub(crate) use self::files::{is_end, write_code};
 pub use self::letter::Message;
-pub(crate) use self::letter::{Enclosure, Envelope, Letter, is_full_queue};
+pub(crate) use self::letter::{Enclosure, Envelope, Letter};
 pub use self::name::Name;
 #[cfg(feature = "reactor")]
 pub(crate) use self::perform::connected;
@@ -209,6 +213,7 @@ pub(crate) fn close(fd: Fd) {
     if fd < 0 {
         return;
     }
+    console::forget(fd);
     // SAFETY: the caller owned `fd` and gives it up. Winsock closes what it knows, and says so of what it does not.
     unsafe {
         if closesocket(socket(fd)) != 0 {

@@ -8,9 +8,10 @@ use std::os::windows::io::{
 use super::AsSource;
 use crate::descriptor::{IntoStdError, OwnedDescriptor};
 use crate::fs::File;
-use crate::io::AsyncFd;
+use crate::io::{AsyncFd, Stderr, Stdin, Stdout};
 use crate::net::{TcpListener, TcpStream, UdpSocket};
 use crate::pipe;
+use crate::process::{ChildStderr, ChildStdin, ChildStdout};
 
 macro_rules! show_socket {
     ($($kind:ty),*) => {$(
@@ -60,7 +61,31 @@ show_handle!(
     File: File::descriptor,
     pipe::Sender: |sender| &sender.bytes().owned,
     pipe::Receiver: |receiver| &receiver.bytes().owned,
+    ChildStdin: |stdin| &stdin.bytes().owned,
+    ChildStdout: |stdout| &stdout.bytes().owned,
+    ChildStderr: |stderr| &stderr.bytes().owned,
 );
+
+/// The standard streams are whatever std says they are.
+macro_rules! show_standard {
+    ($($kind:ty: $std:expr),*) => {$(
+        impl AsRawHandle for $kind {
+            /// Null if there is none.
+            fn as_raw_handle(&self) -> RawHandle {
+                $std.as_raw_handle()
+            }
+        }
+
+        impl AsHandle for $kind {
+            fn as_handle(&self) -> BorrowedHandle<'_> {
+                // SAFETY: it belongs to the process, which keeps it open.
+                unsafe { BorrowedHandle::borrow_raw(self.as_raw_handle()) }
+            }
+        }
+    )*};
+}
+
+show_standard!(Stdin: std::io::stdin(), Stdout: std::io::stdout(), Stderr: std::io::stderr());
 
 impl<T: AsSource> AsRawSocket for AsyncFd<T> {
     fn as_raw_socket(&self) -> RawSocket {

@@ -42,12 +42,16 @@ struct Registry {
     handles: bool,
     last_id: u64,
     registered: Vec<Registered>,
+    /// What somebody has ever listened to. What the system does by default is off for these, for good, as it is elsewhere: a
+    /// listener that comes and goes must not make Ctrl-C end the program now and then.
+    taken_over: Vec<i32>,
 }
 
 static REGISTRY: Mutex<Registry> = Mutex::new(Registry {
     handles: false,
     last_id: 0,
     registered: Vec::new(),
+    taken_over: Vec::new(),
 });
 
 fn registry() -> MutexGuard<'static, Registry> {
@@ -69,6 +73,9 @@ pub(crate) unsafe fn register(number: i32, action: impl Fn() + Send + Sync + 'st
         }
         registry.handles = true;
     }
+    if !registry.taken_over.contains(&number) {
+        registry.taken_over.push(number);
+    }
     registry.last_id += 1;
     let id = registry.last_id;
     registry.registered.push(Registered {
@@ -89,7 +96,7 @@ pub(crate) fn unregister(action: Action) -> bool {
     gone.is_some()
 }
 
-/// Whether somebody listens decides whether what the system does by default is off.
+/// Tells who listens, and says whether what the system does by default is off. Runs on a thread of the system's.
 unsafe extern "system" fn handle(event: u32) -> i32 {
     let (number, is_last) = match event {
         CTRL_C_EVENT => (INTERRUPT, false),
@@ -98,16 +105,23 @@ unsafe extern "system" fn handle(event: u32) -> i32 {
         CTRL_LOGOFF_EVENT | CTRL_SHUTDOWN_EVENT => (TERMINATE, true),
         _ => return 0,
     };
-    let mut heard = false;
-    for one in registry().registered.iter().filter(|one| one.number == number) {
-        (one.action)();
-        heard = true;
+    let (mut heard, taken_over);
+    {
+        let registry = registry();
+        let listeners = registry.registered.iter().filter(|one| one.number == number);
+        heard = false;
+        for one in listeners {
+            // A room's: it sets a flag and rings a bell, and does not wait.
+            (one.action)();
+            heard = true;
+        }
+        taken_over = registry.taken_over.contains(&number);
     }
     // The system ends the process as soon as this returns, or after some seconds: these are for those who listen.
     if heard && is_last {
         std::thread::sleep(Duration::MAX);
     }
-    i32::from(heard)
+    i32::from(taken_over && !is_last)
 }
 
 /// The end of a bell that a loop watches.
@@ -143,5 +157,45 @@ impl Hears {
     pub(crate) fn empty(&self) {
         let mut byte = [0; 1];
         while self.0.recv(&mut byte).is_ok() {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::signal::{SignalKind, signal};
+    use crate::time::timeout;
+
+    /// As the system calls it: on another thread. Wine 8 cannot send Ctrl-Break.
+    fn press(event: u32) -> i32 {
+        // SAFETY: the handler takes a number.
+        let pressed = std::thread::spawn(move || unsafe { handle(event) });
+        pressed.join().expect("no panic")
+    }
+
+    #[test]
+    fn ctrl_break_is_heard_by_all_and_stays_off() {
+        const LONG: Duration = Duration::from_secs(20);
+        assert_eq!(press(CTRL_BREAK_EVENT), 0, "nobody has listened yet");
+        crate::run(async {
+            let (kind, other) = (SignalKind::ctrl_break(), SignalKind::interrupt());
+            let mut listeners = [signal(kind).expect("a bell"), signal(kind).expect("a bell")];
+            let mut interrupt = signal(other).expect("a bell");
+            for _ in 0..3 {
+                assert_eq!(press(CTRL_BREAK_EVENT), 1);
+                for listener in &mut listeners {
+                    assert_eq!(timeout(LONG, listener.recv()).await, Ok(Some(())));
+                }
+            }
+            assert!(timeout(Duration::from_millis(10), interrupt.recv()).await.is_err());
+            assert_eq!(press(CTRL_C_EVENT), 1);
+            assert_eq!(timeout(LONG, interrupt.recv()).await, Ok(Some(())));
+        })
+        .expect("a loop");
+        assert_eq!(press(CTRL_BREAK_EVENT), 1, "it stays off");
+        assert_eq!(press(CTRL_LOGOFF_EVENT), 0, "nobody has ever listened");
+        assert!(registry().registered.is_empty(), "the listeners are gone");
     }
 }
