@@ -389,9 +389,11 @@ impl Call {
     /// The call's memory, the event and the OVERLAPPED are the kernel's until it is over.
     unsafe fn issue(self, event: &OwnedHandle, overlapped: *mut OVERLAPPED) -> Option<Outcome> {
         loop {
-            let mut fresh = OVERLAPPED::default();
-            // The lowest bit keeps the end out of the completion port that the handle may belong to.
-            fresh.hEvent = (event.as_raw_handle() as usize | 1) as HANDLE;
+            let fresh = OVERLAPPED {
+                // The lowest bit keeps the end out of the completion port that the handle may belong to.
+                hEvent: (event.as_raw_handle() as usize | 1) as HANDLE,
+                ..OVERLAPPED::default()
+            };
             let (pipe, none) = (handle(self.fd), std::ptr::null_mut());
             // SAFETY: the caller's promise; the OVERLAPPED is ours to write until the call is made.
             let done = unsafe {
