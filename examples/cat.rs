@@ -3,7 +3,10 @@
 //! `cargo run --release --example cat -- [--driver auto|proactor|reactor] FILE...`
 
 use std::io;
-use std::os::fd::AsFd;
+#[cfg(unix)]
+use std::os::fd::AsFd as Standard;
+#[cfg(windows)]
+use std::os::windows::io::AsHandle as Standard;
 use std::process::ExitCode;
 
 use windlass::fs::File;
@@ -52,7 +55,7 @@ fn refuse(why: &str) -> ExitCode {
 
 /// A file that cannot be read is told, and the others are written all the same.
 async fn cat(paths: &[String]) -> io::Result<ExitCode> {
-    let stdout = io::stdout().as_fd().try_clone_to_owned()?;
+    let stdout = duplicate(&io::stdout())?;
     let stdout = File::from_std(stdout.into());
     let mut code = ExitCode::SUCCESS;
     for path in paths {
@@ -64,6 +67,16 @@ async fn cat(paths: &[String]) -> io::Result<ExitCode> {
     // Leaves the position behind what was written, for whoever shares this output.
     drop(stdout.into_std()?);
     Ok(code)
+}
+
+#[cfg(unix)]
+fn duplicate(stdout: &impl Standard) -> io::Result<std::os::fd::OwnedFd> {
+    stdout.as_fd().try_clone_to_owned()
+}
+
+#[cfg(windows)]
+fn duplicate(stdout: &impl Standard) -> io::Result<std::os::windows::io::OwnedHandle> {
+    stdout.as_handle().try_clone_to_owned()
 }
 
 /// The inner error is the file's, the outer one the output's.

@@ -3,19 +3,30 @@
 //! The outer loop is a plain `poll(2)`, as a GUI or a game might have it, with a socket and a tick of its own. Inside it
 //! windlass runs an echo server, its clients and a timer, and takes calls from another thread. It takes half a second.
 
+#[cfg(unix)]
 use std::io::{self, Read, Write};
+#[cfg(unix)]
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+#[cfg(unix)]
 use std::os::unix::net::UnixStream;
+#[cfg(unix)]
 use std::thread;
+#[cfg(unix)]
 use std::time::{Duration, Instant};
 
+#[cfg(unix)]
 use windlass::net::{TcpListener, TcpStream};
+#[cfg(unix)]
 use windlass::time::sleep;
+#[cfg(unix)]
 use windlass::{Builder, DriverChoice, EventLoop, LoopHandle};
 
+#[cfg(unix)]
 const USAGE: &str = "usage: embed [--driver auto|proactor|reactor]";
+#[cfg(unix)]
 const TICK: Duration = Duration::from_millis(150);
 
+#[cfg(unix)]
 fn main() -> io::Result<()> {
     let driver = match driver(std::env::args().skip(1)) {
         Ok(driver) => driver,
@@ -38,6 +49,7 @@ fn main() -> io::Result<()> {
 }
 
 /// Everything that this program waits for, it waits for here.
+#[cfg(unix)]
 fn outer_loop(event_loop: &EventLoop, mut socket: UnixStream, story: Story) -> io::Result<()> {
     let inner = event_loop.spawn(inside(story));
     let pollable = event_loop.pollable()?;
@@ -79,6 +91,7 @@ fn outer_loop(event_loop: &EventLoop, mut socket: UnixStream, story: Story) -> i
 }
 
 /// What windlass runs: it cannot tell that somebody else waits.
+#[cfg(unix)]
 async fn inside(story: Story) {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port is free");
     let addr = listener.local_addr().expect("a listener has an address");
@@ -111,6 +124,7 @@ async fn inside(story: Story) {
     story.tell("windlass", "a timer has ended");
 }
 
+#[cfg(unix)]
 async fn serve(listener: TcpListener) -> io::Result<()> {
     loop {
         let (stream, _peer) = listener.accept().await?;
@@ -118,6 +132,7 @@ async fn serve(listener: TcpListener) -> io::Result<()> {
     }
 }
 
+#[cfg(unix)]
 async fn echo(stream: TcpStream) -> io::Result<()> {
     loop {
         let bytes = stream.read_managed().await?;
@@ -130,6 +145,7 @@ async fn echo(stream: TcpStream) -> io::Result<()> {
 
 /// The other thread: it writes to the outer loop's socket, and calls into windlass, which the outer loop has to notice. It
 /// gives its end back at last, since a closed one could be read for ever.
+#[cfg(unix)]
 fn feed(mut socket: UnixStream, handle: LoopHandle, story: Story) -> io::Result<UnixStream> {
     for word in ["north", "east", "south"] {
         thread::sleep(Duration::from_millis(80));
@@ -142,6 +158,7 @@ fn feed(mut socket: UnixStream, handle: LoopHandle, story: Story) -> io::Result<
 }
 
 /// `poll(2)`: which of these can be read. Its milliseconds are rounded up, so as not to spin through the last one.
+#[cfg(unix)]
 fn wait_for<const N: usize>(fds: [BorrowedFd<'_>; N], at_most: Duration) -> io::Result<[bool; N]> {
     let millis = at_most.as_nanos().div_ceil(1_000_000).min(i32::MAX as u128) as i32;
     let mut polled = fds.map(|fd| libc::pollfd {
@@ -160,15 +177,18 @@ fn wait_for<const N: usize>(fds: [BorrowedFd<'_>; N], at_most: Duration) -> io::
 }
 
 /// Prints what happens, when, and where.
+#[cfg(unix)]
 #[derive(Clone, Copy)]
 struct Story(Instant);
 
+#[cfg(unix)]
 impl Story {
     fn tell(self, who: &str, what: &str) {
         println!("{:>4} ms  {who:<8}  {what}", self.0.elapsed().as_millis());
     }
 }
 
+#[cfg(unix)]
 fn driver(mut args: impl Iterator<Item = String>) -> Result<DriverChoice, String> {
     match (args.next().as_deref(), args.next()) {
         (None, _) => Ok(DriverChoice::Auto),
@@ -176,4 +196,9 @@ fn driver(mut args: impl Iterator<Item = String>) -> Result<DriverChoice, String
         (Some("--driver"), None) => Err("--driver needs a value".into()),
         (Some(other), _) => Err(format!("unknown option {other}")),
     }
+}
+
+#[cfg(not(unix))]
+fn main() {
+    eprintln!("this example is for Unix: the outer loop is poll(2), which is Unix's");
 }

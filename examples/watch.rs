@@ -2,16 +2,24 @@
 //!
 //! A callback for standard input, and an awaited pipe from a child process.
 
+#[cfg(unix)]
 use std::fs::File;
+#[cfg(unix)]
 use std::io::{self, Read};
+#[cfg(unix)]
 use std::os::fd::AsFd;
+#[cfg(unix)]
 use std::process::{ChildStdout, Command, Stdio};
+#[cfg(unix)]
 use std::rc::Rc;
 
+#[cfg(unix)]
 use windlass::io::AsyncFd;
 
+#[cfg(unix)]
 const COUNT: &str = "for i in 1 2 3; do echo \"the child counts: $i\"; sleep 0.2; done";
 
+#[cfg(unix)]
 fn main() -> io::Result<()> {
     windlass::run(async {
         let mut child = Command::new("sh").args(["-c", COUNT]).stdout(Stdio::piped()).spawn()?;
@@ -28,6 +36,7 @@ fn main() -> io::Result<()> {
 }
 
 /// With a callback, as in asyncio: it runs once per turn for as long as there is something to read.
+#[cfg(unix)]
 fn watch_input() -> io::Result<windlass::Placeholder<String>> {
     // Not std's handle: what that has in its own buffer, the kernel cannot tell of.
     let input = Rc::new(File::from(io::stdin().as_fd().try_clone_to_owned()?));
@@ -46,6 +55,7 @@ fn watch_input() -> io::Result<windlass::Placeholder<String>> {
 }
 
 /// With await: one read after each `readable` cannot block, since nobody else reads here.
+#[cfg(unix)]
 async fn print_all(mut pipe: AsyncFd<ChildStdout>) -> io::Result<()> {
     loop {
         pipe.readable().await?;
@@ -55,4 +65,9 @@ async fn print_all(mut pipe: AsyncFd<ChildStdout>) -> io::Result<()> {
             count => print!("{}", String::from_utf8_lossy(&bytes[..count])),
         }
     }
+}
+
+#[cfg(not(unix))]
+fn main() {
+    eprintln!("this example is for Unix: what it watches are descriptors of Unix: pipes and the terminal");
 }

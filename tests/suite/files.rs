@@ -10,8 +10,8 @@ use windlass::fs::{File, OpenOptions};
 use crate::bytes::Huge;
 use crate::bytes::{assert_filled_in_order, numbered};
 use crate::support::{
-    Case, FileExt, Folder, Random, assert_same, codes, on_every_driver, on_every_kernel_driver, read_vectored, rounds,
-    write_vectored,
+    Case, FileExt, Folder, Random, assert_same, codes, is_wine, on_every_driver, on_every_kernel_driver, read_vectored,
+    rounds, write_vectored,
 };
 
 /// read, write, append
@@ -35,6 +35,10 @@ fn any_sequence_of_calls_does_what_std_does() {
             return;
         }
         for (number, mode) in MODES.into_iter().enumerate() {
+            if mode[2] && is_wine() {
+                println!("-- SKIPPED: Wine writes where it is told to also in a file that appends");
+                continue;
+            }
             case.run(do_at_random(number as u64 + 1, mode));
         }
     });
@@ -418,6 +422,14 @@ fn buffers_of_files_come_back_with_the_right_length() {
     });
 }
 
+/// As std; but what is before the beginning is bad input also where the system has a code of its own for it.
+fn assert_same_seek(what: impl std::fmt::Debug, ours: std::io::Result<u64>, theirs: std::io::Result<u64>) {
+    match (&ours, &theirs) {
+        (Err(our), Err(_)) if cfg!(windows) => assert_eq!(our.kind(), ErrorKind::InvalidInput, "{what:?}"),
+        _ => assert_same(what, ours, theirs),
+    }
+}
+
 /// Offsets at the end of what numbers can say are an error, as in std. None of them means "where the file is now".
 #[test]
 fn offsets_beyond_everything_are_errors() {
@@ -433,8 +445,8 @@ fn offsets_beyond_everything_are_errors() {
                 .unwrap();
             let end = i64::MAX as u64;
             let beyond = [u64::MAX, u64::MAX - 1, u64::MAX - 8, end + 1];
-            // To Windows, and so to std there, the first is the end of the file: a write appends.
-            let beyond = &beyond[usize::from(cfg!(windows))..];
+            // To Windows, and so to std there, the first is the end of the file, and the second where the file is now.
+            let beyond = &beyond[if cfg!(windows) { 2 } else { 0 }..];
             // What is within the numbers Miri hands to a real system, which may know better.
             let within = [end, end - 3, end - 8];
             let all = beyond.iter().chain(within.iter().filter(|_| !cfg!(miri)));
@@ -460,7 +472,7 @@ fn offsets_beyond_everything_are_errors() {
                     ours.seek(SeekFrom::Start(offset)).await,
                     (&theirs).seek(SeekFrom::Start(offset)),
                 );
-                assert_same(&what, our, their);
+                assert_same_seek(&what, our, their);
                 ours.seek(SeekFrom::Start(0)).await.unwrap();
                 (&theirs).seek(SeekFrom::Start(0)).unwrap();
                 if cfg!(miri) {
@@ -473,7 +485,7 @@ fn offsets_beyond_everything_are_errors() {
             }
             for by in [i64::MIN, -1, i64::MAX] {
                 for to in [SeekFrom::Current(by), SeekFrom::End(by)] {
-                    assert_same(to, ours.seek(to).await, (&theirs).seek(to));
+                    assert_same_seek(to, ours.seek(to).await, (&theirs).seek(to));
                     ours.seek(SeekFrom::Start(0)).await.unwrap();
                     (&theirs).seek(SeekFrom::Start(0)).unwrap();
                 }

@@ -29,7 +29,15 @@ fn bytes_go_through_until_the_end() {
             result.unwrap();
             assert_eq!(&buf, b"one two ");
             let (result, bufs) = receiver.read_vectored(vec![[0; 2], [0; 2], [0; 2]]).await;
-            assert_eq!((result.unwrap(), bufs.concat()), (5, b"three\0".to_vec()));
+            let count = result.unwrap();
+            assert_eq!(bufs.concat()[..count], b"three"[..count]);
+            // Windows fills one of them at a time.
+            assert!(count == 5 || cfg!(windows), "{count}");
+            if count < 5 {
+                let (result, rest) = receiver.read_exact(vec![0; 5 - count]).await;
+                result.unwrap();
+                assert_eq!(rest, b"three"[count..]);
+            }
             sender.write_all("last").await.0.unwrap();
             drop(sender);
             assert_eq!(&*receiver.read_managed().await.unwrap(), b"last");
@@ -123,7 +131,9 @@ fn a_full_pipe_holds_its_writer() {
             writing.await.unwrap();
             assert!(bytes.len() < LEN && bytes.ends_with(b"end"), "{} bytes", bytes.len());
             let sent = bytes.len() - 3;
-            assert!(sent >= 4096 && bytes[..sent] == numbered(LEN)[..sent]);
+            // Windows may take back all of it.
+            assert!(sent >= 4096 || cfg!(windows), "{sent}");
+            assert!(bytes[..sent] == numbered(LEN)[..sent]);
         });
     });
 }

@@ -399,8 +399,7 @@ fn abort_drops_the_rest_and_resets() {
             let (client, transport, _, log) = recorded(Recorder::quiet).await;
             transport.abort();
             until_lost(&log).await;
-            let error = client.read_managed().await.unwrap_err();
-            assert_eq!(error.kind(), ErrorKind::ConnectionReset);
+            assert_reset(client.read_managed().await);
         });
     });
 }

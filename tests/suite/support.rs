@@ -67,7 +67,8 @@ impl Case {
     /// Whether an operation that need not wait is over as soon as it is started.
     pub(crate) fn tries_first(&self) -> bool {
         // With io_uring refused, which is when it is under test, that is what Auto comes to.
-        matches!(self.choice, DriverChoice::Reactor | DriverChoice::Auto)
+        let is_port = self.choice == DriverChoice::Proactor && cfg!(windows);
+        is_port || matches!(self.choice, DriverChoice::Reactor | DriverChoice::Auto)
     }
 }
 
@@ -305,7 +306,11 @@ impl Folder {
         use std::sync::atomic::{AtomicU64, Ordering};
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let path = std::env::temp_dir().join(format!("windlass-test-{}-{number}", std::process::id()));
+        // Processes come and go, and their numbers are used again.
+        let now = std::time::SystemTime::UNIX_EPOCH
+            .elapsed()
+            .map_or(0, |now| now.as_nanos());
+        let path = std::env::temp_dir().join(format!("windlass-test-{}-{number}-{now:x}", std::process::id()));
         std::fs::create_dir(&path).expect("a new folder");
         Folder(path)
     }

@@ -9,7 +9,9 @@ use windlass::net::{KeepAlive, TcpBuilder, TcpListener, TcpStream};
 use windlass::time::{sleep, timeout};
 
 use crate::child::in_own_process;
-use crate::support::{AsSocketRef, codes, on_every_driver, on_every_kernel_driver, open_descriptors, quiet, turns};
+use crate::support::{
+    AsSocketRef, codes, is_wine, on_every_driver, on_every_kernel_driver, open_descriptors, quiet, turns,
+};
 
 const SOON: Duration = Duration::from_secs(5);
 
@@ -51,6 +53,9 @@ async fn connected(listener: &TcpListener, how: TcpBuilder) -> (TcpStream, TcpSt
 
 #[test]
 fn options_reach_every_socket() {
+    if is_wine() {
+        return println!("-- SKIPPED: Wine 8 cannot count keep-alive probes");
+    }
     on_every_driver(|case| {
         case.run(async {
             let listener = tuned(TcpListener::builder()).listen("127.0.0.1:0").await.unwrap();
@@ -218,6 +223,7 @@ fn a_connection_comes_from_where_it_was_told_to() {
     });
 }
 
+#[cfg(unix)]
 #[test]
 fn values_that_will_not_do_are_errors() {
     on_every_kernel_driver(|case| {
@@ -364,6 +370,10 @@ async fn lingering(way: usize, peer: &mut Vec<StdStream>) -> TcpStream {
 /// Closing may take seconds. The loop does not: its timers go on, whether the stream was connected, accepted or adopted.
 #[test]
 fn lingering_does_not_hold_the_loop_up() {
+    if is_wine() {
+        // Its one server closes sockets for all, and lingers meanwhile.
+        return println!("-- SKIPPED: Wine stands still while it lingers");
+    }
     in_own_process("tcp_options::lingering_does_not_hold_the_loop_up", &[], || {
         on_every_kernel_driver(|case| {
             case.run(async {

@@ -61,6 +61,12 @@ impl Iocp {
                         })
                     }
                 }),
+                (Op::Send { medium, .. } | Op::SendVectored { medium, .. }, Ok(_)) if medium != Medium::Pipe => {
+                    // SAFETY: the flight has what its op points to, and nothing of it is with the kernel.
+                    unsafe { sys::perform(op) }.map(Landing::last)
+                }
+                // SAFETY: as above.
+                (Op::SendMessage { .. }, Ok(_)) => unsafe { sys::perform(op) }.map(Landing::last),
                 _ => {
                     let (accepted, buffer) = self.air.touch_down(id);
                     // SAFETY: the flight has what its op points to, and the kernel is done with that.
@@ -197,16 +203,10 @@ fn outcome_of(air: &InAir, count: u32) -> Outcome {
 /// Whether an operation was begun by a call of Winsock's.
 fn is_of_winsock(op: Op) -> bool {
     match op {
-        Op::Recv { medium, .. }
-        | Op::RecvManaged { medium, .. }
-        | Op::RecvVectored { medium, .. }
-        | Op::Send { medium, .. }
-        | Op::SendVectored { medium, .. } => medium != Medium::Pipe,
-        Op::Accept { .. }
-        | Op::Connect { .. }
-        | Op::RecvMessage { .. }
-        | Op::RecvMessageManaged { .. }
-        | Op::SendMessage { .. } => true,
+        Op::Recv { medium, .. } | Op::RecvManaged { medium, .. } | Op::RecvVectored { medium, .. } => {
+            medium != Medium::Pipe
+        }
+        Op::Accept { .. } | Op::Connect { .. } | Op::RecvMessage { .. } | Op::RecvMessageManaged { .. } => true,
         _ => false,
     }
 }

@@ -2,8 +2,8 @@
 
 use windows_sys::Win32::Foundation::{ERROR_IO_PENDING, HANDLE};
 use windows_sys::Win32::Networking::WinSock::{
-    SOCK_DGRAM, SOCKADDR_IN6, SOCKET_ERROR, WSA_IO_PENDING, WSAEINVAL, WSAGetLastError, WSARecv, WSARecvFrom, WSASend,
-    WSASendTo,
+    SOCK_DGRAM, SOCKADDR_IN6, SOCKET_ERROR, WSA_IO_PENDING, WSAEINVAL, WSAEMSGSIZE, WSAGetLastError, WSARecv,
+    WSARecvFrom,
 };
 use windows_sys::Win32::Storage::FileSystem::{ReadFile, WriteFile};
 use windows_sys::Win32::System::IO::OVERLAPPED;
@@ -48,10 +48,13 @@ impl Iocp {
             return done(Err(errno::BAD_FD));
         }
         match op {
-            // The system looks at once whether there is room, and does not wait.
-            Op::SendMessage { at_once: true, .. } => {
+            Op::Send { medium, .. } | Op::SendVectored { medium, .. } if medium == Medium::Pipe => {}
+            // Mostly there is room, and then it is over.
+            Op::Send { .. } | Op::SendVectored { .. } | Op::SendMessage { .. } => {
                 // SAFETY: the caller's promise: the flight owns what the op points to, and nothing of it is with the kernel.
-                return done(unsafe { sys::perform(op) }.unwrap_or(Err(errno::AGAIN)));
+                if let Some(outcome) = unsafe { sys::perform(op) } {
+                    return done(outcome);
+                }
             }
             Op::Readiness { .. } => {
                 // A look costs less than to wait for what is there; and a watcher is to be called once per turn.
@@ -160,34 +163,32 @@ impl Iocp {
                     _ => Ok(unsafe { recv(overlapped, fd, slices) }),
                 }
             }
-            Op::Send { fd, medium, ptr, len } => match medium {
+            Op::Send {
+                fd,
+                medium: Medium::Pipe,
+                ptr,
+                len,
                 // SAFETY: see above.
-                Medium::Pipe => Ok(unsafe { write(overlapped, fd, ptr, len, 0) }),
-                _ => {
-                    let base = ptr.cast_mut();
-                    // SAFETY: see above.
-                    Ok(unsafe { send(overlapped, fd, &[IoVec { base, len }]) })
-                }
-            },
+            } => Ok(unsafe { write(overlapped, fd, ptr, len, 0) }),
             Op::SendVectored {
                 fd,
-                medium,
+                medium: Medium::Pipe,
                 slices,
                 count,
             } => {
                 // SAFETY: see above.
                 let slices = unsafe { std::slice::from_raw_parts(slices, count) };
-                match (medium, slices.iter().find(|slice| slice.len > 0)) {
-                    // SAFETY: see above.
-                    (Medium::Pipe, Some(first)) => Ok(unsafe { write(overlapped, fd, first.base, first.len, 0) }),
-                    // SAFETY: see above.
-                    _ => Ok(unsafe { send(overlapped, fd, slices) }),
-                }
+                let first = slices.iter().find(|slice| slice.len > 0).unwrap_or(&slices[0]);
+                // SAFETY: see above.
+                Ok(unsafe { write(overlapped, fd, first.base, first.len, 0) })
+            }
+            // There was no room.
+            Op::Send { fd, .. } | Op::SendVectored { fd, .. } | Op::SendMessage { fd, .. } => {
+                // SAFETY: see above.
+                unsafe { self.wait_for(air, fd, Direction::Write) }
             }
             // SAFETY: see above.
             Op::RecvMessage { fd, message } => Ok(unsafe { recv_message(overlapped, fd, message) }),
-            // SAFETY: see above.
-            Op::SendMessage { fd, message, .. } => Ok(unsafe { send_message(overlapped, fd, &*message) }),
             Op::RecvMessageManaged { fd, message } => {
                 let Some(mut buffer) = self.take_buffer() else {
                     return Err(errno::NO_BUFFERS);
@@ -337,7 +338,8 @@ fn begun_socket(result: i32, count: u32) -> Begun {
     }
     // SAFETY: this reads a number of the thread's.
     match unsafe { WSAGetLastError() } {
-        WSA_IO_PENDING => Begun::Pending,
+        // A datagram that does not fit is no failure to the kernel but a warning, and the port tells of those.
+        WSA_IO_PENDING | WSAEMSGSIZE => Begun::Pending,
         code => Begun::Done(Err(code)),
     }
 }
@@ -367,18 +369,6 @@ unsafe fn recv(overlapped: *mut OVERLAPPED, fd: Fd, slices: &[IoVec]) -> Begun {
 
 /// # Safety
 ///
-/// As for [`recv`].
-unsafe fn send(overlapped: *mut OVERLAPPED, fd: Fd, slices: &[IoVec]) -> Begun {
-    let mut count = 0;
-    // SAFETY: as in `recv`.
-    let result = sys::with_buffers(slices, |buffers, len| unsafe {
-        WSASend(socket(fd), buffers, len, &mut count, 0, overlapped, None)
-    });
-    begun_socket(result, count)
-}
-
-/// # Safety
-///
 /// As for [`recv`], of the message and what it points to.
 unsafe fn recv_message(overlapped: *mut OVERLAPPED, fd: Fd, message: *mut Message) -> Begun {
     let (mut count, mut flags) = (0, 0);
@@ -392,31 +382,6 @@ unsafe fn recv_message(overlapped: *mut OVERLAPPED, fd: Fd, message: *mut Messag
         });
         begun_socket(result, count)
     }
-}
-
-/// # Safety
-///
-/// As for [`recv`], of what the message points to.
-unsafe fn send_message(overlapped: *mut OVERLAPPED, fd: Fd, message: &Message) -> Begun {
-    let mut count = 0;
-    let (name, name_len) = message.destination();
-    // SAFETY: the caller's promise.
-    let result = unsafe {
-        sys::with_buffers(&[message.bytes()], |buffers, len| {
-            WSASendTo(
-                socket(fd),
-                buffers,
-                len,
-                &mut count,
-                0,
-                name,
-                name_len,
-                overlapped,
-                None,
-            )
-        })
-    };
-    begun_socket(result, count)
 }
 
 /// # Safety

@@ -19,8 +19,9 @@ use windows_sys::Wdk::Storage::FileSystem::{
     NtQueryInformationFile,
 };
 use windows_sys::Win32::Foundation::{
-    ERROR_BROKEN_PIPE, ERROR_HANDLE_EOF, ERROR_INVALID_PARAMETER, ERROR_IO_PENDING, ERROR_MORE_DATA, ERROR_NO_DATA,
-    ERROR_PIPE_NOT_CONNECTED, ERROR_SEEK, GENERIC_READ, HANDLE, INVALID_HANDLE_VALUE,
+    ERROR_BROKEN_PIPE, ERROR_HANDLE_EOF, ERROR_INVALID_PARAMETER, ERROR_IO_PENDING, ERROR_MORE_DATA,
+    ERROR_NEGATIVE_SEEK, ERROR_NO_DATA, ERROR_PIPE_NOT_CONNECTED, ERROR_SEEK, GENERIC_READ, HANDLE,
+    INVALID_HANDLE_VALUE,
 };
 use windows_sys::Win32::Storage::FileSystem::{
     CreateFileW, FILE_ALLOCATION_INFO, FILE_APPEND_DATA, FILE_BEGIN, FILE_CURRENT, FILE_END,
@@ -443,6 +444,8 @@ pub(super) fn seek(fd: Fd, to: SeekFrom) -> io::Result<u64> {
     let mut position = 0;
     // SAFETY: the system fills the local and keeps no pointer to it.
     match unsafe { SetFilePointerEx(handle(fd), offset, &mut position, method) } {
+        // Elsewhere this is bad input, and so it is here.
+        0 if last_code() == ERROR_NEGATIVE_SEEK as i32 => Err(io::Error::from_raw_os_error(errno::INVALID)),
         0 => Err(io::Error::last_os_error()),
         _ => Ok(position as u64),
     }

@@ -5,9 +5,11 @@ use std::os::windows::io::{AsRawSocket, IntoRawSocket};
 use std::time::Duration;
 
 use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
-use windows_sys::Win32::Networking::WinSock::{IPPROTO_TCP, SOCKET, TCP_KEEPIDLE, TCP_KEEPINTVL, getsockopt};
+use windows_sys::Win32::Networking::WinSock::{
+    IPPROTO_TCP, SIO_UDP_CONNRESET, SOCKET, TCP_KEEPIDLE, TCP_KEEPINTVL, WSAIoctl, getsockopt,
+};
 
-use super::{Fd, Name, number_of_socket, with};
+use super::{Fd, Name, number_of_socket, socket as socket_of, with};
 use crate::net::options::{KeepAlive, SocketKind, SocketOption};
 
 /// Makes a socket. It is not inherited, and non-blocking.
@@ -19,7 +21,34 @@ pub(super) fn socket(kind: SocketKind) -> io::Result<Fd> {
     // socket2 keeps it from being inherited.
     let socket = Socket::new(domain, r#type, Some(protocol))?;
     socket.set_nonblocking(true)?;
-    Ok(number_of_socket(socket.into_raw_socket()))
+    let fd = number_of_socket(socket.into_raw_socket());
+    if r#type == Type::DGRAM {
+        tell_of_refusals(fd, false);
+    }
+    Ok(fd)
+}
+
+/// Whether a datagram that nobody took is told to the next receive. Elsewhere only sockets that are connected are told.
+pub(super) fn tell_of_refusals(fd: Fd, on: bool) {
+    let (on, mut written) = (u32::from(on), 0);
+    let len = size_of::<u32>() as u32;
+    let none = std::ptr::null_mut();
+    // An old system that does not know this tells.
+    // SAFETY: Winsock reads the first local and writes the other.
+    unsafe {
+        let value = (&raw const on).cast();
+        WSAIoctl(
+            socket_of(fd),
+            SIO_UDP_CONNRESET,
+            value,
+            len,
+            none,
+            0,
+            &mut written,
+            none.cast(),
+            None,
+        )
+    };
 }
 
 fn what(kind: SocketKind) -> Option<(Domain, Type, Protocol)> {

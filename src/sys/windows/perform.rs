@@ -13,7 +13,7 @@ use windows_sys::Win32::Networking::WinSock::{
 };
 
 use super::letter::Message;
-use super::{Fd, IoVec, Name, errno, files, number_of_socket, socket, with};
+use super::{Fd, IoVec, Name, errno, files, number_of_socket, options, socket, with};
 use crate::driver::Outcome;
 use crate::op::{Direction, Medium, Op};
 
@@ -237,6 +237,9 @@ fn accept(fd: Fd) -> Option<Outcome> {
 
 /// Begins to connect.
 pub(crate) fn connect(fd: Fd, name: &Name) -> Option<Outcome> {
+    if with(fd, |socket| socket.r#type()).is_ok_and(|kind| kind == socket2::Type::DGRAM) {
+        options::tell_of_refusals(fd, true);
+    }
     // SAFETY: the name is borrowed, and of the length that it says.
     if unsafe { connect_socket(socket(fd), name.as_ptr(), name.len()) } == 0 {
         return Some(Ok(0));
