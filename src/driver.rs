@@ -326,7 +326,7 @@ pub enum Reply {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Description {
-    /// The driver's name: `io_uring`, `epoll`, `kqueue`, `null`.
+    /// The driver's name: `io_uring`, `epoll`, `kqueue`, `afd`, `null`.
     pub name: &'static str,
     /// What it uses of the kernel, or does without.
     pub features: Vec<&'static str>,
@@ -388,7 +388,7 @@ pub enum DriverChoice {
     Auto,
     /// Completion-based: io_uring on Linux.
     Proactor,
-    /// Readiness-based: epoll on Linux, kqueue on macOS and the BSDs.
+    /// Readiness-based: epoll on Linux, kqueue on macOS and the BSDs, AFD on Windows.
     Reactor,
     /// No kernel at all: in-memory sockets and a virtual clock. For tests.
     Null,

@@ -14,7 +14,7 @@
 //! - An operation that is parked has not touched its memory. So a cancel always succeeds, and loses nothing.
 //!
 //! What differs between systems stands in `unix` and `windows`, each of which supplies: `Source`, a registration, with
-//! `arm`, which is called when somebody waits, and `told`; `Pipes`, for what has no readiness; `describe`, `descriptor`,
+//! `arm`, which is called when somebody waits if it `HAS_TO_ASK`, and `told`; `Pipes`, for what has no readiness; `describe`, `descriptor`,
 //! `SHORT_IS_EMPTY` and `SPARE_BITS`.
 
 #[cfg(feature = "reactor")]

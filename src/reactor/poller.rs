@@ -176,6 +176,7 @@ impl Works {
     }
 
     /// A buffer of the pool.
+    #[inline]
     fn take_buffer(&mut self) -> Result<PoolBuffer, Landing> {
         if self.pool.is_none() {
             let count = self.settings.managed_count.next_power_of_two();
@@ -242,6 +243,9 @@ impl Works {
     /// Sees to it that the kernel tells when a registered descriptor is ready.
     #[inline(always)]
     fn arm(&mut self, fd: Fd, direction: Direction) -> Result<(), i32> {
+        if !Source::HAS_TO_ASK {
+            return Ok(());
+        }
         let token = self.places.token(fd);
         let Some(source) = &mut self.places.get(fd).source else {
             return Ok(());

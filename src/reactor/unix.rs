@@ -44,6 +44,9 @@ pub(super) fn descriptor(poll: &Poll) -> io::Result<Fd> {
 pub(super) struct Source;
 
 impl Source {
+    /// Whether to ask again whenever somebody waits. The kernel tells of each change, unasked.
+    pub(super) const HAS_TO_ASK: bool = false;
+
     #[inline(always)]
     pub(super) fn new(_fd: Fd) -> Source {
         Source
@@ -68,7 +71,7 @@ impl Source {
         let _ = registry.deregister(&mut SourceFd(&fd));
     }
 
-    /// Somebody waits. The kernel tells of each change, unasked.
+    /// Somebody waits.
     #[inline(always)]
     pub(super) fn arm(&mut self, _: &Registry, _: Token, _: Direction) -> io::Result<()> {
         Ok(())

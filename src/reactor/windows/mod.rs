@@ -49,6 +49,9 @@ pub(super) struct Source {
 }
 
 impl Source {
+    /// Whether to ask again whenever somebody waits.
+    pub(super) const HAS_TO_ASK: bool = true;
+
     pub(super) fn new(fd: Fd) -> Source {
         // SAFETY: nothing is done with it but registering, and `drop` gives the number back unclosed.
         let socket = unsafe { TcpStream::from_raw_socket(sys::socket(fd) as RawSocket) };
