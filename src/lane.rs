@@ -48,6 +48,12 @@ impl Lane {
         }
     }
 
+    /// Holds this lane if nobody does.
+    #[cfg(feature = "tls")]
+    pub(crate) fn try_hold(&self) -> Option<Hold<'_>> {
+        (!self.turnstile.held.replace(true)).then_some(Hold { lane: self })
+    }
+
     /// Waits until no flight of an earlier call is in the lane, and takes in what it had received. To be called by who
     /// holds the lane.
     pub(crate) async fn settle(&self, core: &LoopCore) {

@@ -48,6 +48,7 @@
 //! - `bytes` (default): `Bytes` and `BytesMut` of the crate `bytes` as buffers.
 //! - `tracing`: tasks, operations and exceptions are told to a `tracing` subscriber, under the targets `windlass::task`,
 //!   `windlass::op` and `windlass::loop`.
+//! - `tls`: TLS over any stream, by rustls. See `tls`.
 //!
 //! Each driver alone builds without the other's crates. With both, [`DriverChoice::Auto`] takes the proactor where the kernel
 //! lets it, and else the reactor; [`EventLoop::describe`] says which and why.
@@ -93,6 +94,8 @@ mod sys;
 pub mod task;
 pub mod time;
 mod timers;
+#[cfg(feature = "tls")]
+pub mod tls;
 mod trace;
 mod watch;
 
