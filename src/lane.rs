@@ -51,7 +51,10 @@ impl Lane {
     /// Holds this lane if nobody does.
     #[cfg(feature = "tls")]
     pub(crate) fn try_hold(&self) -> Option<Hold<'_>> {
-        (!self.turnstile.held.replace(true)).then_some(Hold { lane: self })
+        match self.turnstile.held.replace(true) {
+            true => None,
+            false => Some(Hold { lane: self }),
+        }
     }
 
     /// Waits until no flight of an earlier call is in the lane, and takes in what it had received. To be called by who

@@ -64,9 +64,23 @@ impl Outbox {
         self.letters.waiting.replace(waiting);
     }
 
+    /// How many bytes wait until what is being sent was sent, and whether something is.
+    pub(super) fn unsent(&self) -> (usize, bool) {
+        (self.letters.waiting.borrow().len(), self.letters.is_sending.get())
+    }
+
     /// Whether everything has been sent, or never will be.
     pub(super) fn is_idle(&self) -> bool {
         !self.letters.is_sending.get() && self.letters.waiting.borrow().is_empty()
+    }
+
+    /// Whether sending has come to a reset.
+    pub(super) fn reset(&self) -> Option<io::Error> {
+        let failure = self.letters.failure.borrow();
+        let failure = failure
+            .as_ref()
+            .filter(|failure| failure.kind == io::ErrorKind::ConnectionReset)?;
+        Some(failure.error())
     }
 
     /// Sends; ready when there is nothing left to send. To be polled by who holds the lane.

@@ -59,11 +59,7 @@ impl<S: Carrier> TlsStream<S> {
         };
         loop {
             match stream.session.with(State::shake) {
-                Ok(true) => {
-                    stream.flush().await?;
-                    let received = stream.carrier.receive().await?;
-                    stream.session.with(|state| state.received(received));
-                }
+                Ok(true) => stream.exchange().await?,
                 Ok(false) => break,
                 Err(error) => {
                     let _ = timeout(PATIENCE, stream.flush()).await;
@@ -81,6 +77,22 @@ impl<S: Carrier> TlsStream<S> {
             false => stream.flush().await?,
         }
         Ok(stream)
+    }
+
+    /// Sends and receives at once: over a stream with little room, two ends that first send would wait for each other. What
+    /// was received counts more than that sending has failed: it may be the reason.
+    async fn exchange(&self) -> io::Result<()> {
+        let mut receiving = pin!(self.carrier.receive());
+        let received = poll_fn(|cx| {
+            let sent = self.poll_sent(cx);
+            match (receiving.as_mut().poll(cx), sent) {
+                (Poll::Pending, Poll::Ready(Err(error))) => Poll::Ready(Err(error)),
+                (received, _) => received,
+            }
+        })
+        .await?;
+        self.session.with(|state| state.received(received));
+        Ok(())
     }
 
     /// Reads into `buf`, from its start and up to its capacity, and gives the number of bytes; 0 is the end of the stream. A
@@ -192,6 +204,12 @@ impl<S: Carrier> TlsStream<S> {
             receiving.as_mut().poll(cx)
         })
         .await?;
+        // A reset is told to one direction only; to the other it is an end.
+        if received.is_empty()
+            && let Some(error) = self.outbox.reset()
+        {
+            return Err(error);
+        }
         self.session.with(|state| state.received(received));
         Ok(())
     }
@@ -383,6 +401,7 @@ impl<S: fmt::Debug> fmt::Debug for TlsStream<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("TlsStream")
             .field("version", &self.protocol_version())
+            .field("unsent", &self.outbox.unsent())
             .field("over", &self.carrier)
             .finish()
     }
