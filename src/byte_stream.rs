@@ -17,7 +17,7 @@ use crate::op::{MAX_LEN, Medium, Op};
 use crate::sys::{IoVec, errno};
 
 /// What a managed read takes from the heap when the pool is empty.
-const HEAP_READ_LEN: usize = 8 * 1024;
+pub(crate) const HEAP_READ_LEN: usize = 8 * 1024;
 
 /// A descriptor that bytes go through in order.
 pub(crate) struct ByteStream {
@@ -28,6 +28,10 @@ pub(crate) struct ByteStream {
 impl ByteStream {
     pub(crate) fn new(owned: OwnedDescriptor, medium: Medium) -> ByteStream {
         ByteStream { owned, medium }
+    }
+
+    pub(crate) fn medium(&self) -> Medium {
+        self.medium
     }
 
     /// Receives into `buf`, from its start and up to its capacity, and gives the number of bytes; 0 is the end of the
@@ -350,8 +354,13 @@ impl ByteStream {
             let _hold = descriptor.write.hold().await;
             descriptor.write.settle(&descriptor.core).await;
         }
-        self.owned = OwnedDescriptor::closed(descriptor.core.clone());
+        self.close_now();
         Ok(())
+    }
+
+    /// The same, when no write is under way.
+    pub(crate) fn close_now(&mut self) {
+        self.owned = OwnedDescriptor::closed(self.owned.descriptor.core.clone());
     }
 
     /// What a send has come to. Writing to what was closed here is as writing to what the other end has closed.

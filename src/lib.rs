@@ -46,6 +46,8 @@
 //! - `proactor` (default): the completion-based driver, io_uring on Linux.
 //! - `reactor` (default): the readiness-based driver, epoll on Linux and kqueue on macOS and the BSDs, through mio.
 //! - `bytes` (default): `Bytes` and `BytesMut` of the crate `bytes` as buffers.
+//! - `compat-futures`, `compat-tokio`: the traits of futures-io and of tokio over our streams: see [`compat`].
+//! - `hyper`: hyper's, with a timer and an executor: see [`compat`].
 //! - `tracing`: tasks, operations and exceptions are told to a `tracing` subscriber, under the targets `windlass::task`,
 //!   `windlass::op` and `windlass::loop`.
 //!
@@ -61,6 +63,7 @@ compile_error!("windlass runs on Unix; the Windows driver is not there yet");
 pub mod blocking;
 mod byte_stream;
 mod callback;
+pub mod compat;
 mod debug;
 mod descriptor;
 mod dump;
