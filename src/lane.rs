@@ -211,6 +211,11 @@ impl Lane {
         unread.bytes.splice(..at, bytes.iter().copied());
     }
 
+    /// Whether nobody holds it and no flight is in it.
+    pub(crate) fn is_free(&self) -> bool {
+        !self.turnstile.held.get() && self.flight.get().is_none()
+    }
+
     /// Whether a flight is in the lane or bytes are unread.
     pub(crate) fn is_busy(&self) -> bool {
         self.flight.get().is_some() || !self.unread.borrow().is_empty()

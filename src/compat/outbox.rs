@@ -1,6 +1,7 @@
 //! What was written and is not sent yet.
 //!
-//! One send is in the air; what is written meanwhile gathers behind it. When a send lands, the loop calls the outbox
+//! A driver that works by trying is asked first whether the kernel takes the bytes as they are. Else they are copied: one send
+//! is in the air; what is written meanwhile gathers behind it. When a send lands, the loop calls the outbox
 //! ([`Listener`]), which starts the next one: poll-based code may write and then never poll again (it reads, or sleeps), and
 //! its bytes are to arrive all the same. Whoever waits for room or for the end is woken, and nobody else.
 //!
@@ -76,12 +77,16 @@ impl Outbox {
         if bufs.iter().all(|buf| buf.is_empty()) {
             return Poll::Ready(Ok(0));
         }
-        let is_idle = self.is_idle();
-        if is_idle {
-            ready!(self.poll_lane(cx));
-        }
         if !self.descriptor.core.spend_budget(cx) {
             return Poll::Pending;
+        }
+        let is_idle = self.is_idle();
+        if is_idle {
+            // Where the kernel can be asked at once, what it takes now is not copied at all.
+            if let Some(outcome) = self.descriptor.send_now(self.medium, bufs) {
+                return Poll::Ready(self.sent(outcome));
+            }
+            ready!(self.poll_lane(cx));
         }
         let taken = self.state.borrow_mut().gather(bufs);
         if taken == 0 {
