@@ -46,6 +46,8 @@
 //! - `proactor` (default): the completion-based driver, io_uring on Linux.
 //! - `reactor` (default): the readiness-based driver, epoll on Linux and kqueue on macOS and the BSDs, through mio.
 //! - `bytes` (default): `Bytes` and `BytesMut` of the crate `bytes` as buffers.
+//! - `compat-futures`, `compat-tokio`: the traits of futures-io and of tokio over our streams: see [`compat`].
+//! - `hyper`: hyper's streams, timer and executor: HTTP/1.1 and HTTP/2, server and client, in the module `hyper`.
 //! - `tracing`: tasks, operations and exceptions are told to a `tracing` subscriber, under the targets `windlass::task`,
 //!   `windlass::op` and `windlass::loop`.
 //! - `tls`: TLS over any stream, by rustls. See `tls`.
@@ -62,6 +64,7 @@ compile_error!("windlass runs on Unix; the Windows driver is not there yet");
 pub mod blocking;
 mod byte_stream;
 mod callback;
+pub mod compat;
 mod debug;
 mod descriptor;
 mod dump;
@@ -71,6 +74,8 @@ mod event_loop;
 mod exception;
 mod flight;
 pub mod fs;
+#[cfg(feature = "hyper")]
+pub mod hyper;
 pub mod io;
 mod lane;
 mod loop_core;

@@ -32,6 +32,7 @@ pub use self::addr::{ToSocketAddrs, lookup_host};
 pub use self::builder::TcpBuilder;
 pub use self::listener::TcpListener;
 pub use self::options::{Credentials, KeepAlive};
+pub(crate) use self::split::Connection;
 pub use self::split::{OwnedReadHalf, OwnedWriteHalf, ReadHalf, ReuniteError, WriteHalf};
 pub use self::stream::TcpStream;
 pub use self::udp::{Datagram, UdpSocket};

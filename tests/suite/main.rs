@@ -13,6 +13,7 @@
 mod async_fd;
 mod blocking;
 mod blocking_loop;
+mod bridge;
 mod bytes;
 mod cancel;
 mod cancel_points;
