@@ -59,6 +59,7 @@ mod carrier;
 mod ends;
 mod error;
 mod outbox;
+mod polled;
 mod session;
 mod stream;
 mod traits;

@@ -64,9 +64,9 @@ impl Outbox {
         self.letters.waiting.replace(waiting);
     }
 
-    /// How many bytes wait until what is being sent was sent, and whether something is.
-    pub(super) fn unsent(&self) -> (usize, bool) {
-        (self.letters.waiting.borrow().len(), self.letters.is_sending.get())
+    /// How many bytes wait behind what is being sent.
+    pub(super) fn waiting_len(&self) -> usize {
+        self.letters.waiting.borrow().len()
     }
 
     /// Whether everything has been sent, or never will be.

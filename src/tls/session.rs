@@ -29,7 +29,7 @@ impl Session {
     pub(super) fn new(tls: Connection) -> Session {
         Session(Cell::new(Some(Box::new(State {
             tls,
-            unfed: ManagedBuf::from_heap(Vec::new()),
+            unfed: ManagedBuf::default(),
             has_peer_closed: false,
             has_ended: false,
             has_closed: false,
@@ -59,21 +59,30 @@ impl Session {
     }
 }
 
+impl Session {
+    /// The state, for who has the stream alone.
+    pub(super) fn get_mut(&mut self) -> &mut State {
+        self.0.get_mut().as_deref_mut().expect("nobody else uses it")
+    }
+}
+
 impl State {
-    /// Gives the next plaintext to `take`, which says how much of it was used. `None` if more has to be received first.
-    pub(super) fn take_plaintext(&mut self, take: impl FnOnce(&[u8]) -> usize) -> Option<io::Result<usize>> {
+    /// The plaintext that comes next; empty if there is none.
+    pub(super) fn plaintext(&mut self) -> &[u8] {
+        // An error only says that there is nothing, for reasons that `look` tells.
+        self.tls.reader().into_first_chunk().unwrap_or_default()
+    }
+
+    /// This much of the plaintext was used.
+    pub(super) fn consume(&mut self, count: usize) {
+        self.tls.reader().consume(count);
+    }
+
+    /// Whether there is plaintext, or an end to tell. `None` if more has to be received first.
+    pub(super) fn look(&mut self) -> Option<io::Result<()>> {
         loop {
-            // An error here only says that there is nothing, for reasons that are looked at below.
-            let mut reader = self.tls.reader();
-            if let Ok(bytes) = reader.fill_buf()
-                && !bytes.is_empty()
-            {
-                let count = take(bytes);
-                reader.consume(count);
-                return Some(Ok(count));
-            }
-            if self.has_peer_closed {
-                return Some(Ok(0));
+            if !self.plaintext().is_empty() || self.has_peer_closed {
+                return Some(Ok(()));
             }
             if let Some(error) = &self.failure {
                 return Some(Err(told(error.clone())));
@@ -121,7 +130,7 @@ impl State {
         }
         if self.unfed.is_empty() {
             // Back to its pool at once.
-            self.unfed = ManagedBuf::from_heap(Vec::new());
+            self.unfed = ManagedBuf::default();
         }
         match self.tls.process_new_packets() {
             Ok(state) => self.has_peer_closed = state.peer_has_closed(),
@@ -129,7 +138,7 @@ impl State {
         }
         if self.has_peer_closed {
             // What comes behind the end is to be ignored.
-            self.unfed = ManagedBuf::from_heap(Vec::new());
+            self.unfed = ManagedBuf::default();
         }
     }
 

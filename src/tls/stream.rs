@@ -1,5 +1,6 @@
 //! A stream with TLS on it.
 
+use std::cell::Cell;
 use std::fmt;
 use std::future::poll_fn;
 use std::io::{self, IoSlice};
@@ -14,6 +15,7 @@ use rustls::{Connection, HandshakeKind, ProtocolVersion, SupportedCipherSuite};
 use super::carrier::Carrier;
 use super::error::told;
 use super::outbox::Outbox;
+use super::polled::Polled;
 use super::session::{Session, State};
 use crate::io::{BufResult, IoBuf, IoBufMut, ManagedBuf, coop, no_length, no_room};
 use crate::lane::Lane;
@@ -40,11 +42,15 @@ const MAX_SLICES: usize = 64;
 /// error is `UnexpectedEof`: what was received may have been cut off. [`shutdown`](TlsStream::shutdown) says it to the peer;
 /// dropping the stream does not.
 pub struct TlsStream<S> {
-    carrier: Rc<S>,
-    session: Session,
-    /// Held by who reads. What a dropped `read_exact` had read is unread in it.
+    pub(super) carrier: Rc<S>,
+    pub(super) session: Session,
+    /// Held by who reads.
     reading: Lane,
-    outbox: Outbox,
+    /// What a dropped `read_exact` had read.
+    pub(super) unread: Cell<ManagedBuf>,
+    pub(super) outbox: Outbox,
+    /// What poll-based code has under way.
+    pub(super) polled: Polled,
 }
 
 impl<S: Carrier> TlsStream<S> {
@@ -54,7 +60,9 @@ impl<S: Carrier> TlsStream<S> {
         let stream = TlsStream {
             session: Session::new(tls),
             reading: Lane::default(),
+            unread: Cell::default(),
             outbox: Outbox::new(carrier.clone()),
+            polled: Polled::default(),
             carrier,
         };
         loop {
@@ -105,13 +113,7 @@ impl<S: Carrier> TlsStream<S> {
         }
         let _hold = self.reading.hold().await;
         coop().await;
-        if let Some(served) = self.reading.serve(&mut buf) {
-            return (served.map_err(io::Error::from_raw_os_error), buf);
-        }
         let result = self.next_plaintext(|bytes| buf.fill_from(bytes)).await;
-        if let Ok(0) = result {
-            buf.fill_from(&[]);
-        }
         (result, buf)
     }
 
@@ -146,19 +148,14 @@ impl<S: Carrier> TlsStream<S> {
         }
         let _hold = self.reading.hold().await;
         let mut filling = Filling {
-            lane: &self.reading,
+            unread: &self.unread,
             buf: Some(buf),
             filled: 0,
         };
         while filling.filled < len {
             coop().await;
-            let result = match filling.part(len, |part| self.reading.serve(part)) {
-                Some(served) => served.map_err(io::Error::from_raw_os_error),
-                None => {
-                    let taking = self.next_plaintext(|bytes| filling.part(len, |part| part.fill_from(bytes)));
-                    taking.await
-                }
-            };
+            let taking = self.next_plaintext(|bytes| filling.part(len, |part| part.fill_from(bytes)));
+            let result = taking.await;
             let error = match result {
                 Ok(0) => io::Error::new(
                     io::ErrorKind::UnexpectedEof,
@@ -175,35 +172,51 @@ impl<S: Carrier> TlsStream<S> {
         (Ok(()), filling.done())
     }
 
-    /// Gives the next plaintext to `take`, which says how much of it was used; 0 is the end. To be called by who reads.
+    /// Gives the next plaintext to `take`, which says how much of it was used; at the end, nothing. To be called by who
+    /// reads.
     async fn next_plaintext(&self, take: impl FnOnce(&[u8]) -> usize) -> io::Result<usize> {
-        let mut take = Some(take);
-        loop {
-            let taken = self.session.with(|state| {
-                state.take_plaintext(|bytes| match take.take() {
-                    Some(take) => take(bytes),
-                    None => 0,
-                })
-            });
-            match taken {
-                Some(result) => {
-                    // An alert, perhaps, or an answer to new keys.
-                    self.nudge().await;
-                    return result;
-                }
+        let mut unread = self.unread.take();
+        if !unread.is_empty() {
+            let count = take(&unread);
+            unread.advance(count);
+            self.unread.set(unread);
+            return Ok(count);
+        }
+        let seen = loop {
+            match self.session.with(State::look) {
+                Some(seen) => break seen,
                 None => self.receive().await?,
             }
-        }
+        };
+        // An alert, perhaps, or an answer to new keys.
+        self.nudge().await;
+        seen?;
+        Ok(self.session.with(|state| {
+            let count = take(state.plaintext());
+            state.consume(count);
+            count
+        }))
     }
 
     /// Receives more. What is to be sent goes on meanwhile, if nobody writes who would see to it.
     async fn receive(&self) -> io::Result<()> {
-        let mut receiving = pin!(self.carrier.receive());
+        let begun = self.polled.receiving.take();
+        let mut receiving = pin!(async {
+            match begun {
+                Some(begun) => begun.await,
+                None => self.carrier.receive().await,
+            }
+        });
         let received = poll_fn(|cx| {
             self.poll_nudge(cx);
             receiving.as_mut().poll(cx)
         })
         .await?;
+        self.received(received)
+    }
+
+    /// Takes in what was received.
+    pub(super) fn received(&self, received: ManagedBuf) -> io::Result<()> {
         // A reset is told to one direction only; to the other it is an end.
         if received.is_empty()
             && let Some(error) = self.outbox.reset()
@@ -307,13 +320,13 @@ impl<S: Carrier> TlsStream<S> {
     }
 
     /// Sends what there is to send; ready when nothing is left. To be polled by who holds the outbox's lane.
-    fn poll_sent(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+    pub(super) fn poll_sent(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.collect();
         self.outbox.poll_sent(cx)
     }
 
     /// Lets what there is to send go on, if nobody else sees to that.
-    fn poll_nudge(&self, cx: &mut Context<'_>) {
+    pub(super) fn poll_nudge(&self, cx: &mut Context<'_>) {
         self.collect();
         self.outbox.nudge(cx);
     }
@@ -401,7 +414,7 @@ impl<S: fmt::Debug> fmt::Debug for TlsStream<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("TlsStream")
             .field("version", &self.protocol_version())
-            .field("unsent", &self.outbox.unsent())
+            .field("unsent", &self.outbox.waiting_len())
             .field("over", &self.carrier)
             .finish()
     }
@@ -423,7 +436,7 @@ fn slices<B: IoBuf>(bufs: &[B], mut skip: usize) -> Vec<IoSlice<'_>> {
 
 /// A buffer that is being filled. Dropped, it puts what it has back.
 struct Filling<'a, B: IoBufMut> {
-    lane: &'a Lane,
+    unread: &'a Cell<ManagedBuf>,
     /// There until the end.
     buf: Option<B>,
     filled: usize,
@@ -443,7 +456,9 @@ impl<B: IoBufMut> Filling<'_, B> {
         if let Some(buf) = &self.buf
             && self.filled > 0
         {
-            self.lane.put_back(&buf.as_slice()[..self.filled], None);
+            // What was unread is in the buffer now, if it was not enough to fill it.
+            let bytes = buf.as_slice()[..self.filled].to_vec();
+            self.unread.set(ManagedBuf::from_heap(bytes));
         }
     }
 

@@ -4,6 +4,7 @@
 
 mod abandoned;
 mod agreed;
+mod bridged;
 #[path = "../suite/child.rs"]
 mod child;
 mod ends;
