@@ -86,6 +86,10 @@ fn certificate(error: &CertificateError, f: &mut fmt::Formatter<'_>) -> fmt::Res
                 false => presented.join(", "),
             },
         ),
+        CertificateError::BadSignature => f.write_str(
+            "the peer's certificate is not signed by the authority that it names: the one that is trusted here has that name \
+             and another key, or somebody has forged it",
+        ),
         CertificateError::Revoked => f.write_str("the peer's certificate was revoked: have a new one issued"),
         error => write!(f, "the peer's certificate is refused: {error}"),
     }
