@@ -551,7 +551,9 @@ fn https_get_from_openssl() {
                 Some(file) => get.args(["--ca", &path(file)]),
                 None => {
                     let mut other = rcgen::CertificateParams::new(["localhost".to_owned()]).expect("a name");
-                    other.distinguished_name.push(rcgen::DnType::CommonName, "somebody else");
+                    other
+                        .distinguished_name
+                        .push(rcgen::DnType::CommonName, "somebody else");
                     let key = rcgen::KeyPair::generate().expect("a key");
                     let other = other.self_signed(&key).expect("a certificate");
                     std::fs::write(path("other.pem"), other.pem()).expect("a file");
