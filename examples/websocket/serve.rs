@@ -33,8 +33,13 @@ struct Ledger {
     refused: u64,
     /// Who went without a word.
     left: u64,
-    /// Who did not say goodbye within the grace.
-    cut: u64,
+}
+
+impl Ledger {
+    /// Those of which nobody knows yet how they end.
+    fn open(&self) -> u64 {
+        self.accepted - self.closed.values().sum::<u64>() - self.refused - self.left
+    }
 }
 
 type Shared = Rc<RefCell<Ledger>>;
@@ -55,19 +60,17 @@ pub(crate) async fn serve(options: Options) -> io::Result<()> {
     stop.cancel();
     let mut connections = accepting.await??;
     connections.retain(|connection| !connection.is_finished());
-    println!("stopped accepting; telling {} connections", connections.len());
+    println!("stopped accepting; telling {} connections", ledger.borrow().open());
     let told = timeout(options.grace, async {
         for connection in &mut connections {
             let _ = connection.await;
         }
     });
     if told.await.is_err() {
+        connections.retain(|connection| !connection.is_finished());
         for connection in connections {
-            if !connection.is_finished() {
-                connection.cancel();
-                let _ = connection.await;
-                ledger.borrow_mut().cut += 1;
-            }
+            connection.cancel();
+            let _ = connection.await;
         }
     }
     println!("{}", ledger.borrow());
@@ -218,9 +221,9 @@ impl std::fmt::Display for Ledger {
             messages,
             refused,
             left,
-            cut,
             ..
         } = self;
+        let cut = self.open();
         write!(f, "{accepted} connections, {messages} messages; closed:")?;
         for (code, count) in &self.closed {
             write!(f, " {count} with {code},")?;
