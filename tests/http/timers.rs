@@ -67,6 +67,9 @@ fn sleeps_end_when_they_should() {
             Timer.reset(&mut sleep, deadline);
             let ended = timeout(Duration::from_secs(60), sleep).await;
             ended.expect("it is not an hour");
+            let mut sleep = Timer.sleep(Duration::from_secs(3_600));
+            assert!(timeout(Duration::from_millis(1), &mut sleep).await.is_err());
+            drop(sleep);
             assert_eq!(
                 windlass::counters().timers,
                 0,
