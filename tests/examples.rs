@@ -4,6 +4,10 @@ use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
+#[cfg(feature = "hyper")]
+#[path = "http/examples.rs"]
+mod http;
+
 /// An example as a command, told which driver to use. Cargo has built it before it runs this.
 fn example(name: &str, driver: &str) -> Command {
     let test = std::env::current_exe().expect("this test has a path");

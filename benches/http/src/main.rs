@@ -35,7 +35,11 @@ fn main() {
     let mut rest = args.iter();
     while let Some(&name) = rest.next() {
         let value = *rest.next().unwrap_or_else(|| wrong(&format!("{name} needs a value")));
-        let number = || value.parse().unwrap_or_else(|_| wrong(&format!("{value} is no number")));
+        let number = || {
+            value
+                .parse()
+                .unwrap_or_else(|_| wrong(&format!("{value} is no number")))
+        };
         match name {
             "--rounds" => amounts.rounds = number(),
             "--seconds" => amounts.seconds = number(),
@@ -98,7 +102,10 @@ impl Server {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.child.id())).expect("it runs");
         // The name may hold spaces; the fields begin behind it.
         let fields: Vec<&str> = stat.rsplit(')').next().expect("a name").split_whitespace().collect();
-        let ticks: f64 = [11, 12].iter().map(|&at| fields[at].parse::<f64>().expect("a number")).sum();
+        let ticks: f64 = [11, 12]
+            .iter()
+            .map(|&at| fields[at].parse::<f64>().expect("a number"))
+            .sum();
         // A tick is a hundredth of a second on every Linux.
         ticks * 10_000.0
     }
@@ -116,7 +123,14 @@ fn compare(amounts: &Amounts) {
         .map(|(runtime, port)| Server::start(runtime, port))
         .collect();
     let wanted = |tool: &Tool| amounts.only.as_deref().is_none_or(|only| only == tool.name());
-    let tools = [Tool::Wrk { seconds: amounts.seconds }, Tool::H2load { requests: amounts.requests }];
+    let tools = [
+        Tool::Wrk {
+            seconds: amounts.seconds,
+        },
+        Tool::H2load {
+            requests: amounts.requests,
+        },
+    ];
     let mut errors = 0;
     for tool in tools.into_iter().filter(wanted) {
         let mut samples: Vec<Vec<Sample>> = vec![Vec::new(); servers.len()];
@@ -131,10 +145,18 @@ fn compare(amounts: &Amounts) {
             }
         }
         println!("{}", tool.describe());
-        println!("{:<10} {:>12} {:>10} {:>14} {:>14} {:>8}", "server", "requests/s", "ratio", "CPU us/request", "CPU ratio", "errors");
+        println!(
+            "{:<10} {:>12} {:>10} {:>14} {:>14} {:>8}",
+            "server", "requests/s", "ratio", "CPU us/request", "CPU ratio", "errors"
+        );
         for (name, of_it) in SERVERS.iter().zip(&samples) {
             let paired = |value: fn(&Sample) -> f64| {
-                median(of_it.iter().zip(&samples[0]).map(|(its, tokios)| value(its) / value(tokios)))
+                median(
+                    of_it
+                        .iter()
+                        .zip(&samples[0])
+                        .map(|(its, tokios)| value(its) / value(tokios)),
+                )
             };
             let failed: usize = of_it.iter().map(|sample| sample.errors).sum();
             errors += failed;

@@ -27,11 +27,16 @@ pub fn serve(runtime: &str, addr: SocketAddr) {
 
 fn on_windlass(driver: DriverChoice, addr: SocketAddr) {
     use windlass::hyper::{Executor, Timer};
-    let event_loop = windlass::Builder::new().driver(driver).build().expect("the driver starts");
+    let event_loop = windlass::Builder::new()
+        .driver(driver)
+        .build()
+        .expect("the driver starts");
     let run = event_loop.run_until_complete(async {
         let listener = windlass::net::TcpListener::bind(addr).await.expect("bind");
         loop {
-            let Ok((stream, _)) = listener.accept().await else { continue };
+            let Ok((stream, _)) = listener.accept().await else {
+                continue;
+            };
             let _ = stream.set_nodelay(true);
             windlass::spawn(async move {
                 let mut stream = Bridge::new(stream);
@@ -65,11 +70,16 @@ fn on_tokio(addr: SocketAddr) {
     runtime.block_on(async {
         let listener = tokio::net::TcpListener::bind(addr).await.expect("bind");
         loop {
-            let Ok((stream, _)) = listener.accept().await else { continue };
+            let Ok((stream, _)) = listener.accept().await else {
+                continue;
+            };
             let _ = stream.set_nodelay(true);
             tokio::spawn(async move {
                 let mut first = [0; 4];
-                let is_http2 = stream.peek(&mut first).await.is_ok_and(|count| first[..count] == *b"PRI ");
+                let is_http2 = stream
+                    .peek(&mut first)
+                    .await
+                    .is_ok_and(|count| first[..count] == *b"PRI ");
                 let stream = TokioIo::new(stream);
                 let _ = match is_http2 {
                     true => {
