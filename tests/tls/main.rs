@@ -8,6 +8,8 @@ mod bridged;
 #[path = "../suite/child.rs"]
 mod child;
 mod ends;
+#[cfg(feature = "hyper")]
+mod https;
 mod refused;
 #[path = "../suite/support.rs"]
 mod support;
