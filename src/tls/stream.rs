@@ -123,9 +123,6 @@ impl<S: Carrier> TlsStream<S> {
     pub async fn read_managed(&self) -> io::Result<ManagedBuf> {
         let _hold = self.reading.hold().await;
         coop().await;
-        if let Some(served) = self.reading.serve_all() {
-            return served.map(ManagedBuf::from_heap).map_err(io::Error::from_raw_os_error);
-        }
         let mut taken = Vec::new();
         self.next_plaintext(|bytes| {
             taken = bytes.to_vec();
