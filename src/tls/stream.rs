@@ -41,6 +41,21 @@ const MAX_SLICES: usize = 64;
 /// **The end**: a read gives 0 when the peer has said that it is done (close_notify). If the connection ends without that, the
 /// error is `UnexpectedEof`: what was received may have been cut off. [`shutdown`](TlsStream::shutdown) says it to the peer;
 /// dropping the stream does not.
+///
+/// ```no_run
+/// use windlass::net::TcpStream;
+/// use windlass::tls::{TlsConnector, TlsStream};
+///
+/// async fn first_line(connector: &TlsConnector) -> std::io::Result<String> {
+///     let stream = TcpStream::connect("example.org:443").await?;
+///     let stream: TlsStream<TcpStream> = connector.connect("example.org", stream).await?;
+///     println!("{:?} with {}", stream.protocol_version(), stream.get_ref().peer_addr()?);
+///     stream.write_all("HEAD / HTTP/1.0\r\nhost: example.org\r\n\r\n").await.0?;
+///     let answer = stream.read_managed().await?;
+///     stream.shutdown().await?;
+///     Ok(String::from_utf8_lossy(&answer).lines().next().unwrap_or_default().to_owned())
+/// }
+/// ```
 pub struct TlsStream<S> {
     pub(super) carrier: Rc<S>,
     pub(super) session: Session,

@@ -155,6 +155,11 @@ fn idle_connections_hold_no_buffer_of_the_pool() {
     on_every_kernel_driver(|case| {
         let event_loop = case.builder().managed_buffers(1, 16 * 1024).build().expect("a loop");
         let result = event_loop.run_until_complete(async {
+            let (one, other) = crate::support::pair().await;
+            one.write_all("plain").await.0.expect("write");
+            if !other.read_managed().await.expect("read").is_pooled() {
+                return println!("-- SKIPPED: this kernel has no buffer rings");
+            }
             let mut waiting = Vec::new();
             for _ in 0..4 {
                 let (client, server) = tls_pair().await;
@@ -167,7 +172,6 @@ fn idle_connections_hold_no_buffer_of_the_pool() {
             }
             turns(10).await;
             // The one buffer is there for somebody else.
-            let (one, other) = crate::support::pair().await;
             one.write_all("plain").await.0.expect("write");
             let bytes = other.read_managed().await.expect("read");
             assert!(bytes.is_pooled(), "an idle TLS connection holds it");
