@@ -15,8 +15,8 @@ use super::writing::Writing;
 ///
 /// **Cancelling**: nothing is lost. Bytes that were received and not consumed are there for the next poll, and when the bridge
 /// is [taken away](Bridge::into_inner) or dropped they go back to the stream. Bytes that a write took are sent even if nobody
-/// polls again, as long as the bridge is there; a failure is told by the next write, flush or shutdown. Dropping the bridge ends
-/// what is not sent yet: flush or shut down first.
+/// polls again, as long as the stream is there; a failure is told by the next write, flush or shutdown. Dropping the stream, with
+/// its bridge or without, ends what is not sent yet: flush or shut down first.
 ///
 /// One task may read and another write, through whatever splits the bridge; and a half of a socket can be bridged by itself.
 ///
@@ -63,8 +63,8 @@ impl<S> Bridge<S> {
         &mut self.stream
     }
 
-    /// Takes the bridge away. What was received and not consumed is read from the stream next. What was not sent yet is
-    /// dropped: flush first.
+    /// Takes the bridge away. What was received and not consumed is read from the stream next; what was taken and is not sent
+    /// yet comes before the stream's next write.
     pub fn into_inner(self) -> S {
         let Bridge {
             reading,

@@ -219,15 +219,11 @@ impl Outbox {
         }
     }
 
-    /// Nobody will write any more. What is under way is cancelled.
-    pub(super) fn close(&self) {
-        let State {
-            hold, flight, waiting, ..
-        } = self.state.take();
-        if let Some(mut flight) = flight {
-            flight.leave(&self.descriptor.core);
-        }
-        drop((waiting, hold));
+    /// Nobody will write here any more. What is left is sent by the loop, which has a share of this as long as a send is in the
+    /// air; when the stream is dropped, that is cancelled and the share goes.
+    pub(super) fn leave(&self) {
+        let waiting = self.state.borrow_mut().waiting.take();
+        drop(waiting);
     }
 }
 

@@ -31,7 +31,7 @@ impl Writing {
     pub(super) fn outbox(&mut self, bytes: &ByteStream) -> &Rc<Outbox> {
         let is_known = matches!(&self.sink, Sink::Kernel(outbox) if outbox.is_for(bytes));
         if !is_known {
-            self.close();
+            self.let_go();
             self.sink = Sink::Kernel(Outbox::new(bytes));
         }
         match &self.sink {
@@ -86,21 +86,22 @@ impl Writing {
     /// Sends what is left, and closes the end of a pipe.
     pub(super) fn poll_close(&mut self, bytes: &mut ByteStream, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         ready!(self.outbox(bytes).poll_alone(cx))?;
-        self.close();
+        self.let_go();
         bytes.close_now();
         Poll::Ready(Ok(()))
     }
 
-    fn close(&mut self) {
+    /// What was taken is sent all the same, as long as the stream is there.
+    fn let_go(&mut self) {
         if let Sink::Kernel(outbox) = std::mem::take(&mut self.sink) {
-            outbox.close();
+            outbox.leave();
         }
     }
 }
 
 impl Drop for Writing {
     fn drop(&mut self) {
-        self.close();
+        self.let_go();
     }
 }
 

@@ -351,7 +351,7 @@ impl LoopCore {
                 guard("a waker", || waker.wake());
             }
             if let Some(listener) = touchdown.listener {
-                guard("a waker", || listener.landed());
+                guard("a landing's listener", || listener.landed());
             }
             if let Some(id) = touchdown.cancel {
                 self.cancel_flight(id);

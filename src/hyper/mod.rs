@@ -26,6 +26,9 @@
 //! }
 //! ```
 //!
+//! What hyper itself wants to be `Send` is the stream of a connection with `with_upgrades`, which it hands to another task. Here a
+//! connection is upgraded by `without_shutdown` and `into_parts`, which ask for nothing.
+//!
 //! `examples/http_server.rs` is a server with both versions, ranges, uploads and a shutdown that waits for what is under way;
 //! `examples/http_client.rs` is the other end.
 

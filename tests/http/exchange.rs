@@ -124,3 +124,47 @@ fn until_quiet(event_loop: &windlass::EventLoop) {
     });
     quiet.expect("the loop runs");
 }
+
+/// A connection that goes on as something else, without `Send`.
+#[test]
+fn a_connection_is_upgraded() {
+    on_every_driver(|case| {
+        case.run(async {
+            let (client, server) = crate::support::pair().await;
+            let serving = windlass::spawn(async move {
+                let service = hyper::service::service_fn(|_| async {
+                    let answer = hyper::Response::builder()
+                        .status(101)
+                        .header("connection", "upgrade")
+                        .header("upgrade", "echo")
+                        .body(Empty::<Bytes>::new());
+                    Ok::<_, std::convert::Infallible>(answer.expect("an answer"))
+                });
+                let connection =
+                    hyper::server::conn::http1::Builder::new().serve_connection(Bridge::new(server), service);
+                let parts = connection.without_shutdown().await.expect("served");
+                // What the client said too early was read already; the rest is in the stream.
+                let stream = parts.io.into_inner();
+                stream.write_all(parts.read_buf).await.0.expect("write");
+                loop {
+                    let bytes = stream.read_managed().await.expect("read");
+                    if bytes.is_empty() {
+                        return;
+                    }
+                    stream.write_all(bytes).await.0.expect("write");
+                }
+            });
+            let ask = "GET / HTTP/1.1\r\nhost: localhost\r\nconnection: upgrade\r\nupgrade: echo\r\n\r\nearly";
+            client.write_all(ask).await.0.expect("write");
+            assert!(
+                crate::raw::hear_until(&client, "early")
+                    .await
+                    .starts_with("HTTP/1.1 101")
+            );
+            client.write_all("and late").await.0.expect("write");
+            assert_eq!(crate::raw::hear_until(&client, "late").await, "and late");
+            drop(client);
+            serving.await.expect("no panic");
+        });
+    });
+}

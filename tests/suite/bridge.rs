@@ -156,6 +156,34 @@ fn a_writer_that_does_not_flush_is_heard() {
     });
 }
 
+/// And though the bridge is gone, before what the stream's own calls write.
+#[test]
+fn what_was_taken_outlives_the_bridge() {
+    on_every_kernel_driver(|case| {
+        case.run(async {
+            let (near, far) = pair().await;
+            let mut near = Bridge::new(near);
+            let all = numbered(16 << 20);
+            let mut taken = 0;
+            let filling = async {
+                loop {
+                    taken += poll_fn(|cx| near.poll_write(cx, &all[taken..])).await.expect("write");
+                }
+            };
+            let full = timeout(Duration::from_millis(100), filling).await;
+            full.expect_err("nobody reads");
+            let near = near.into_inner();
+            let writing = windlass::spawn(async move { near.write_all("the end").await.0 });
+            let mut received = far.read_exact(vec![0; taken]).await;
+            received.0.expect("read");
+            assert!(received.1 == all[..taken], "something else arrived");
+            received = far.read_exact(vec![0; 7]).await;
+            assert_eq!(received.1, b"the end");
+            writing.await.expect("no panic").expect("write");
+        });
+    });
+}
+
 #[test]
 fn a_slow_reader_holds_the_writer_back() {
     on_every_kernel_driver(|case| {
@@ -380,7 +408,6 @@ async fn exchange<S: PollRead + PollWrite + 'static>(near: S, far: S, seed: u64)
             done += written;
             turns(random.below(2)).await;
             if random.below(8) == 0 {
-                flush(&mut near).await.expect("flush");
                 near = Bridge::new(near.into_inner());
             }
         }
