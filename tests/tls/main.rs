@@ -10,6 +10,7 @@ mod child;
 mod ends;
 #[cfg(feature = "hyper")]
 mod https;
+mod idle;
 mod refused;
 #[path = "../suite/support.rs"]
 mod support;
