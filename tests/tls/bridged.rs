@@ -77,7 +77,9 @@ fn a_bridged_writer_waits_for_its_reader() {
             let body: Vec<u8> = (0..1_000_000_u32).map(|n| (n % 253) as u8).collect();
             let mut taken = 0;
             loop {
-                let polled = poll_fn(|cx| Poll::Ready(bridge.poll_write(cx, &body[taken..]))).await;
+                // In small pieces, which gather behind what is being sent.
+                let piece = &body[taken..taken + 5_000];
+                let polled = poll_fn(|cx| Poll::Ready(bridge.poll_write(cx, piece))).await;
                 let Poll::Ready(count) = polled else { break };
                 taken += count.expect("write");
             }
