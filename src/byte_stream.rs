@@ -13,11 +13,11 @@ use crate::error::from_code;
 use crate::flight::{Fate, Flying};
 use crate::io::vectored::{lend_to_fill, lend_to_read, set_all_filled};
 use crate::io::{BufResult, IoBuf, IoBufMut, KernelStream, ManagedBuf, no_length, no_room};
-use crate::op::{MAX_LEN, Medium, Op};
+use crate::op::{MAX_LEN, MAX_SLICES, Medium, Op};
 use crate::sys::{IoVec, errno};
 
 /// What a managed read takes from the heap when the pool is empty.
-const HEAP_READ_LEN: usize = 8 * 1024;
+pub(crate) const HEAP_READ_LEN: usize = 8 * 1024;
 
 /// A descriptor that bytes go through in order.
 pub(crate) struct ByteStream {
@@ -28,6 +28,10 @@ pub(crate) struct ByteStream {
 impl ByteStream {
     pub(crate) fn new(owned: OwnedDescriptor, medium: Medium) -> ByteStream {
         ByteStream { owned, medium }
+    }
+
+    pub(crate) fn medium(&self) -> Medium {
+        self.medium
     }
 
     /// Receives into `buf`, from its start and up to its capacity, and gives the number of bytes; 0 is the end of the
@@ -350,8 +354,13 @@ impl ByteStream {
             let _hold = descriptor.write.hold().await;
             descriptor.write.settle(&descriptor.core).await;
         }
-        self.owned = OwnedDescriptor::closed(descriptor.core.clone());
+        self.close_now();
         Ok(())
+    }
+
+    /// The same, when no write is under way.
+    pub(crate) fn close_now(&mut self) {
+        self.owned = OwnedDescriptor::closed(self.owned.descriptor.core.clone());
     }
 
     /// What a send has come to. Writing to what was closed here is as writing to what the other end has closed.
@@ -360,6 +369,32 @@ impl ByteStream {
             Err(errno::BAD_FD) if self.owned.is_closed() => Err(from_code(errno::BROKEN_PIPE)),
             outcome => count(outcome),
         }
+    }
+}
+
+impl Descriptor {
+    /// Sends what the kernel takes at once, straight from the slices, if the driver works that way and nobody else is sending.
+    pub(crate) fn send_now(&self, medium: Medium, bufs: &[io::IoSlice<'_>]) -> Option<Outcome> {
+        if !self.write.is_free() {
+            return None;
+        }
+        let op = match bufs {
+            [buf] => Op::Send {
+                fd: self.fd,
+                medium,
+                ptr: buf.as_ptr(),
+                len: buf.len().min(MAX_LEN),
+            },
+            // std has it that an `IoSlice` is laid out as the kernel's slices are.
+            _ => Op::SendVectored {
+                fd: self.fd,
+                medium,
+                slices: bufs.as_ptr().cast::<IoVec>(),
+                count: bufs.len().min(MAX_SLICES),
+            },
+        };
+        // SAFETY: the slices, and what they point to, are borrowed until this call returns, and a send only reads them.
+        unsafe { self.core.driver.borrow_mut().attempt(op) }
     }
 }
 

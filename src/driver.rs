@@ -50,6 +50,17 @@ pub unsafe trait Driver {
     /// untouched by anyone else, until the last completion for `id` has landed or `Start::Done` was returned.
     unsafe fn start(&mut self, id: FlightId, op: Op, scratch: *mut Scratch) -> Start;
 
+    /// Carries a send out here and now, without a flight, if this driver works by trying and the send need not wait.
+    /// `None`, and nothing has happened, if it must be [started](Driver::start).
+    ///
+    /// # Safety
+    ///
+    /// What `op` points to is there until this returns.
+    unsafe fn attempt(&mut self, op: Op) -> Option<Outcome> {
+        let _ = op;
+        None
+    }
+
     /// Asks for a flight to end early. It is a request: the flight still lands, with whatever became of it.
     fn cancel(&mut self, id: FlightId);
 

@@ -12,7 +12,8 @@ use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::future::Future;
 use std::pin::Pin;
-use std::task::{Context, Poll, Waker};
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker, ready};
 
 use crate::driver::FlightId;
 use crate::io::IoBufMut;
@@ -48,6 +49,15 @@ impl Lane {
         }
     }
 
+    /// Holds this lane if nobody does.
+    #[cfg(feature = "tls")]
+    pub(crate) fn try_hold(&self) -> Option<Hold<'_>> {
+        match self.turnstile.held.replace(true) {
+            true => None,
+            false => Some(Hold { lane: self }),
+        }
+    }
+
     /// Waits until no flight of an earlier call is in the lane, and takes in what it had received. To be called by who
     /// holds the lane.
     pub(crate) async fn settle(&self, core: &LoopCore) {
@@ -65,6 +75,12 @@ impl Lane {
             self.flight.set(None);
             let harvest = core.harvest(id);
             let mut unread = self.unread.borrow_mut();
+            if unread.at < unread.bytes.len() {
+                // What a bridge had lent was put back while a read was under way.
+                unread.bytes.extend_from_slice(&harvest.bytes);
+                unread.error = unread.error.or(harvest.error);
+                return;
+            }
             debug_assert!(unread.is_empty(), "a new flight starts only when nothing is unread");
             *unread = Unread {
                 bytes: harvest.bytes,
@@ -80,12 +96,27 @@ impl Lane {
         if self.unread.borrow().is_empty() {
             return false;
         }
-        std::future::poll_fn(|cx| match core.spend_budget(cx) {
-            true => Poll::Ready(()),
-            false => Poll::Pending,
-        })
-        .await;
-        true
+        std::future::poll_fn(|cx| self.poll_unread(core, cx)).await
+    }
+
+    /// The same, polled.
+    pub(crate) fn poll_unread(&self, core: &LoopCore, cx: &mut Context<'_>) -> Poll<bool> {
+        let has_some = !self.unread.borrow().is_empty();
+        match has_some && !core.spend_budget(cx) {
+            true => Poll::Pending,
+            false => Poll::Ready(has_some),
+        }
+    }
+
+    /// Waits, polled, until no flight of an earlier call is in the lane: see [`settle`](Lane::settle).
+    pub(crate) fn poll_settle(&self, core: &LoopCore, cx: &mut Context<'_>) -> Poll<()> {
+        if let Some(id) = self.flight.get() {
+            if core.await_landing(id, cx.waker()) {
+                return Poll::Pending;
+            }
+            self.take_in(core);
+        }
+        Poll::Ready(())
     }
 
     /// Serves unread bytes into `buf`; `None` if there are none.
@@ -182,6 +213,18 @@ impl Lane {
         unread.error = error;
     }
 
+    /// Puts received bytes back in front of what is unread.
+    pub(crate) fn put_in_front(&self, bytes: &[u8]) {
+        let mut unread = self.unread.borrow_mut();
+        let at = std::mem::take(&mut unread.at);
+        unread.bytes.splice(..at, bytes.iter().copied());
+    }
+
+    /// Whether nobody holds it and no flight is in it.
+    pub(crate) fn is_free(&self) -> bool {
+        !self.turnstile.held.get() && self.flight.get().is_none()
+    }
+
     /// Whether a flight is in the lane or bytes are unread.
     pub(crate) fn is_busy(&self) -> bool {
         self.flight.get().is_some() || !self.unread.borrow().is_empty()
@@ -229,48 +272,15 @@ impl<'a> Future for Holding<'a> {
     type Output = Hold<'a>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Hold<'a>> {
-        let turnstile = &self.lane.turnstile;
-        let Some(ticket) = self.ticket else {
-            if !turnstile.held.replace(true) {
-                return Poll::Ready(Hold { lane: self.lane });
-            }
-            crate::task::waits_for(Reason::Named("its turn"));
-            let ticket = turnstile.next_ticket.get();
-            turnstile.next_ticket.set(ticket + 1);
-            let waker = Some(cx.waker().clone());
-            turnstile.waiting.borrow_mut().push_back(Waiting {
-                ticket,
-                waker,
-                called: false,
-            });
-            self.ticket = Some(ticket);
-            return Poll::Pending;
-        };
-        let is_called = turnstile.is_called(ticket);
-        if is_called {
-            drop(turnstile.leave_queue(ticket));
-            let lane = self.lane;
-            self.ticket = None;
-            return Poll::Ready(Hold { lane });
-        }
-        crate::task::waits_for(Reason::Named("its turn"));
-        let mut waker = Some(cx.waker().clone());
-        if let Some(waiting) = turnstile.waiting.borrow_mut().iter_mut().find(|w| w.ticket == ticket) {
-            std::mem::swap(&mut waiting.waker, &mut waker);
-        }
-        Poll::Pending
+        let lane = self.lane;
+        ready!(lane.turnstile.poll_enter(&mut self.ticket, cx));
+        Poll::Ready(Hold { lane })
     }
 }
 
 impl Drop for Holding<'_> {
     fn drop(&mut self) {
-        let Some(ticket) = self.ticket.take() else { return };
-        let turnstile = &self.lane.turnstile;
-        let was_called = turnstile.is_called(ticket);
-        drop(turnstile.leave_queue(ticket));
-        if was_called {
-            turnstile.hand_over();
-        }
+        self.lane.turnstile.give_up(self.ticket.take());
     }
 }
 
@@ -285,7 +295,100 @@ impl Drop for Hold<'_> {
     }
 }
 
+/// The same for who is polled and borrows nothing: it has a share of what the lane belongs to.
+pub(crate) struct SharedHold<T> {
+    of: Rc<T>,
+    lane: fn(&T) -> &Lane,
+    ticket: Option<u64>,
+    is_held: bool,
+}
+
+impl<T> SharedHold<T> {
+    pub(crate) fn new(of: Rc<T>, lane: fn(&T) -> &Lane) -> SharedHold<T> {
+        SharedHold {
+            of,
+            lane,
+            ticket: None,
+            is_held: false,
+        }
+    }
+
+    /// What the lane belongs to.
+    pub(crate) fn of(&self) -> &Rc<T> {
+        &self.of
+    }
+
+    pub(crate) fn lane(&self) -> &Lane {
+        (self.lane)(&self.of)
+    }
+
+    /// Waits for the lane, if it is not held, and holds it until it is let go.
+    pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        if !self.is_held {
+            ready!((self.lane)(&self.of).turnstile.poll_enter(&mut self.ticket, cx));
+            self.is_held = true;
+        }
+        Poll::Ready(())
+    }
+
+    /// Lets go of the lane, or leaves its queue.
+    pub(crate) fn let_go(&mut self) {
+        let ticket = self.ticket.take();
+        self.lane().turnstile.give_up(ticket);
+        if std::mem::replace(&mut self.is_held, false) {
+            self.lane().turnstile.hand_over();
+        }
+    }
+}
+
+impl<T> Drop for SharedHold<T> {
+    fn drop(&mut self) {
+        self.let_go();
+    }
+}
+
 impl Turnstile {
+    /// Waits to be let in. `ticket` is the caller's place in the queue.
+    fn poll_enter(&self, ticket: &mut Option<u64>, cx: &mut Context<'_>) -> Poll<()> {
+        let Some(number) = *ticket else {
+            if !self.held.replace(true) {
+                return Poll::Ready(());
+            }
+            crate::task::waits_for(Reason::Named("its turn"));
+            let number = self.next_ticket.get();
+            self.next_ticket.set(number + 1);
+            let waker = Some(cx.waker().clone());
+            self.waiting.borrow_mut().push_back(Waiting {
+                ticket: number,
+                waker,
+                called: false,
+            });
+            *ticket = Some(number);
+            return Poll::Pending;
+        };
+        if self.is_called(number) {
+            drop(self.leave_queue(number));
+            *ticket = None;
+            return Poll::Ready(());
+        }
+        crate::task::waits_for(Reason::Named("its turn"));
+        let mut waker = Some(cx.waker().clone());
+        if let Some(waiting) = self.waiting.borrow_mut().iter_mut().find(|w| w.ticket == number) {
+            std::mem::swap(&mut waiting.waker, &mut waker);
+        }
+        Poll::Pending
+    }
+
+    /// Leaves the queue. Who had been called already calls the next.
+    fn give_up(&self, ticket: Option<u64>) {
+        let Some(ticket) = ticket else { return };
+        let was_called = self.is_called(ticket);
+        drop(self.leave_queue(ticket));
+        if was_called {
+            self.hand_over();
+        }
+    }
+
     /// Calls the next in the queue, or leaves the lane free.
     fn hand_over(&self) {
         let waker = match self.waiting.borrow_mut().front_mut() {

@@ -46,8 +46,11 @@
 //! - `proactor` (default): the completion-based driver, io_uring on Linux.
 //! - `reactor` (default): the readiness-based driver, epoll on Linux and kqueue on macOS and the BSDs, through mio.
 //! - `bytes` (default): `Bytes` and `BytesMut` of the crate `bytes` as buffers.
+//! - `compat-futures`, `compat-tokio`: the traits of futures-io and of tokio over our streams: see [`compat`].
+//! - `hyper`: hyper's streams, timer and executor: HTTP/1.1 and HTTP/2, server and client, in the module `hyper`.
 //! - `tracing`: tasks, operations and exceptions are told to a `tracing` subscriber, under the targets `windlass::task`,
 //!   `windlass::op` and `windlass::loop`.
+//! - `tls`: TLS over any stream, by rustls. See `tls`.
 //!
 //! Each driver alone builds without the other's crates. With both, [`DriverChoice::Auto`] takes the proactor where the kernel
 //! lets it, and else the reactor; [`EventLoop::describe`] says which and why.
@@ -61,6 +64,7 @@ compile_error!("windlass runs on Unix and on Windows");
 pub mod blocking;
 mod byte_stream;
 mod callback;
+pub mod compat;
 mod debug;
 mod descriptor;
 mod dump;
@@ -70,6 +74,8 @@ mod event_loop;
 mod exception;
 mod flight;
 pub mod fs;
+#[cfg(feature = "hyper")]
+pub mod hyper;
 pub mod io;
 mod lane;
 mod loop_core;
@@ -95,6 +101,8 @@ mod sys;
 pub mod task;
 pub mod time;
 mod timers;
+#[cfg(feature = "tls")]
+pub mod tls;
 mod trace;
 mod watch;
 

@@ -215,7 +215,7 @@ impl Future for Sleep {
 }
 
 /// Has a timer wake this poll's waker; false if it has fired.
-fn rewake(core: &LoopCore, id: TimerId, cx: &mut Context<'_>) -> bool {
+pub(crate) fn rewake(core: &LoopCore, id: TimerId, cx: &mut Context<'_>) -> bool {
     match core.timers.borrow_mut().get(id) {
         None => return false,
         Some(Action::Wake(waker)) if waker.will_wake(cx.waker()) => return true,

@@ -6,9 +6,11 @@
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
+use std::future::poll_fn;
 use std::io::{Read, Write};
 use std::net::TcpStream as StdStream;
 
+use windlass::compat::Bridge;
 use windlass::net::{TcpListener, TcpStream, UdpSocket};
 
 #[path = "suite/support.rs"]
@@ -82,35 +84,50 @@ fn client(addr: std::net::SocketAddr, messages: usize) {
     }
 }
 
-/// One message there and back. Gives the buffer, for the next.
+/// One message there and back.
 trait Echo {
-    async fn echo(&mut self, stream: &TcpStream);
+    async fn echo(&mut self);
 }
 
-struct Managed;
+struct Managed(TcpStream);
 
 impl Echo for Managed {
-    async fn echo(&mut self, stream: &TcpStream) {
-        let bytes = stream.read_managed().await.expect("read");
+    async fn echo(&mut self) {
+        let bytes = self.0.read_managed().await.expect("read");
         assert_eq!(&*bytes, MESSAGE);
-        stream.write_all(bytes).await.0.expect("write");
+        self.0.write_all(bytes).await.0.expect("write");
     }
 }
 
-struct Lent(Vec<u8>);
+/// With a buffer that each call gives back for the next.
+struct Lent(TcpStream, Vec<u8>);
 
 impl Echo for Lent {
-    async fn echo(&mut self, stream: &TcpStream) {
-        let (result, bytes) = stream.read(std::mem::take(&mut self.0)).await;
+    async fn echo(&mut self) {
+        let (result, bytes) = self.0.read(std::mem::take(&mut self.1)).await;
         assert_eq!((result.expect("read"), &bytes[..]), (MESSAGE.len(), &MESSAGE[..]));
-        let (result, bytes) = stream.write_all(bytes).await;
+        let (result, bytes) = self.0.write_all(bytes).await;
         result.expect("write");
-        self.0 = bytes;
+        self.1 = bytes;
+    }
+}
+
+/// As poll-based code does it.
+struct Bridged(Bridge<TcpStream>);
+
+impl Echo for Bridged {
+    async fn echo(&mut self) {
+        let mut message = [0; 2 * MESSAGE.len()];
+        let count = poll_fn(|cx| self.0.poll_read(cx, &mut message)).await.expect("read");
+        assert_eq!(message[..count], MESSAGE);
+        let written = poll_fn(|cx| self.0.poll_write(cx, &message[..count])).await;
+        assert_eq!(written.expect("write"), count);
+        poll_fn(|cx| self.0.poll_flush(cx)).await.expect("flush");
     }
 }
 
 /// Counts allocations of the loop's thread, and enters and turns, while messages are echoed.
-fn measure(case: Case, mut echo: impl Echo) {
+fn measure<E: Echo>(case: Case, make: impl FnOnce(TcpStream) -> E) {
     let messages = rounds();
     let event_loop = case.event_loop();
     let result = event_loop.run_until_complete(async {
@@ -119,14 +136,15 @@ fn measure(case: Case, mut echo: impl Echo) {
         let client = std::thread::spawn(move || client(addr, WARM_UP + messages));
         let (stream, _) = listener.accept().await.expect("accept");
         stream.set_nodelay(true).expect("nodelay");
+        let mut echo = make(stream);
         for _ in 0..WARM_UP {
-            echo.echo(&stream).await;
+            echo.echo().await;
         }
         let before = windlass::counters();
         ALLOCATIONS.set(0);
         IS_COUNTING.set(true);
         for _ in 0..messages {
-            echo.echo(&stream).await;
+            echo.echo().await;
         }
         IS_COUNTING.set(false);
         let after = windlass::counters();
@@ -156,8 +174,17 @@ fn a_managed_echo_allocates_nothing() {
 }
 
 #[test]
+fn a_bridged_echo_allocates_nothing() {
+    on_every_kernel_driver(|case| {
+        if case.tries_first() || case.event_loop().describe().features.contains(&"buffer ring") {
+            measure(case, |stream| Bridged(Bridge::new(stream)));
+        }
+    });
+}
+
+#[test]
 fn an_echo_with_a_lent_buffer_allocates_nothing() {
-    on_every_kernel_driver(|case| measure(case, Lent(Vec::with_capacity(4096))));
+    on_every_kernel_driver(|case| measure(case, |stream| Lent(stream, Vec::with_capacity(4096))));
 }
 
 /// Echoes, and counts from the end of the warm-up to the last message.

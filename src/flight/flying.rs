@@ -3,24 +3,88 @@
 use std::future::Future;
 use std::marker::PhantomData;
 use std::pin::Pin;
+use std::rc::Rc;
 use std::task::{Context, Poll};
 
 use super::cargo::{load_of, unload};
-use super::table::Fate;
+use super::table::{Fate, Listener};
 use crate::driver::{FlightId, Landing};
 use crate::lane::Lane;
 use crate::loop_core::LoopCore;
 use crate::op::Op;
+
+/// A flight and the type of its load: what is needed to fetch it, for who knows the loop and the lane. To be
+/// [left](Airborne::leave) if it is not fetched.
+pub(crate) struct Airborne<T> {
+    id: FlightId,
+    fate: Fate,
+    down: bool,
+    load: PhantomData<fn() -> T>,
+}
+
+impl<T: 'static> Airborne<T> {
+    /// Launches and remembers the flight in its lane.
+    pub(crate) fn launch(
+        core: &LoopCore,
+        lane: &Lane,
+        fate: Fate,
+        load: T,
+        prefix: usize,
+        plan: impl FnOnce(&mut T) -> Op,
+    ) -> Airborne<T> {
+        let id = core.launch(load, prefix, plan);
+        lane.flight.set(Some(id));
+        Airborne {
+            id,
+            fate,
+            down: false,
+            load: PhantomData,
+        }
+    }
+
+    pub(crate) fn poll(&mut self, core: &LoopCore, lane: &Lane, cx: &mut Context<'_>) -> Poll<(Landing, T)> {
+        assert!(!self.down, "polled again after it had landed");
+        if core.await_landing(self.id, cx.waker()) || !core.spend_budget(cx) {
+            return Poll::Pending;
+        }
+        Poll::Ready(self.fetch(core, lane).expect("a flight stays until it is fetched"))
+    }
+
+    /// What landed, if it has.
+    pub(crate) fn fetch(&mut self, core: &LoopCore, lane: &Lane) -> Option<(Landing, T)> {
+        if self.down {
+            return None;
+        }
+        let (landing, cargo) = core.fetch(self.id)?;
+        // SAFETY: `launch::<T>` loaded this flight, it has landed, and `down` makes sure that this happens once.
+        let load = unsafe { unload::<T>(load_of(cargo)) };
+        core.flights.borrow_mut().release(self.id);
+        self.down = true;
+        lane.flight.set(None);
+        Some((landing, load))
+    }
+
+    /// Has the loop call `listener` when it lands. False if it has landed already.
+    pub(crate) fn listen(&self, core: &LoopCore, listener: Rc<dyn Listener>) -> bool {
+        core.listen(self.id, listener)
+    }
+}
+
+impl<T> Airborne<T> {
+    /// Nobody will fetch it: if it was not, it stays in its lane as an orphan.
+    pub(crate) fn leave(&mut self, core: &LoopCore) {
+        if !std::mem::replace(&mut self.down, true) {
+            core.orphan(self.id, self.fate);
+        }
+    }
+}
 
 /// A flight's future: resolves to what landed and the load. Dropping it leaves the flight in its lane as an orphan.
 #[must_use = "a flight that is not awaited is cancelled at once"]
 pub(crate) struct Flying<'a, T> {
     core: &'a LoopCore,
     lane: &'a Lane,
-    id: FlightId,
-    fate: Fate,
-    down: bool,
-    load: PhantomData<fn() -> T>,
+    airborne: Airborne<T>,
 }
 
 impl<'a, T: 'static> Flying<'a, T> {
@@ -33,16 +97,8 @@ impl<'a, T: 'static> Flying<'a, T> {
         prefix: usize,
         plan: impl FnOnce(&mut T) -> Op,
     ) -> Flying<'a, T> {
-        let id = core.launch(load, prefix, plan);
-        lane.flight.set(Some(id));
-        Flying {
-            core,
-            lane,
-            id,
-            fate,
-            down: false,
-            load: PhantomData,
-        }
+        let airborne = Airborne::launch(core, lane, fate, load, prefix, plan);
+        Flying { core, lane, airborne }
     }
 }
 
@@ -50,27 +106,13 @@ impl<T: 'static> Future for Flying<'_, T> {
     type Output = (Landing, T);
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<(Landing, T)> {
-        assert!(!self.down, "polled again after it had landed");
-        if self.core.await_landing(self.id, cx.waker()) {
-            return Poll::Pending;
-        }
-        if !self.core.spend_budget(cx) {
-            return Poll::Pending;
-        }
-        let (landing, cargo) = self.core.fetch(self.id).expect("a flight stays until it is fetched");
-        // SAFETY: `launch::<T>` loaded this flight, it has landed, and `down` makes sure that this happens once.
-        let load = unsafe { unload::<T>(load_of(cargo)) };
-        self.core.flights.borrow_mut().release(self.id);
-        self.down = true;
-        self.lane.flight.set(None);
-        Poll::Ready((landing, load))
+        let Flying { core, lane, airborne } = &mut *self;
+        airborne.poll(core, lane, cx)
     }
 }
 
 impl<T> Drop for Flying<'_, T> {
     fn drop(&mut self) {
-        if !self.down {
-            self.core.orphan(self.id, self.fate);
-        }
+        self.airborne.leave(self.core);
     }
 }

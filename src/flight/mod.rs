@@ -25,12 +25,13 @@ mod flying;
 mod pooled;
 mod table;
 
+use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
 use self::cargo::{Cargo, drop_load, load_of, load_up};
-pub(crate) use self::flying::Flying;
+pub(crate) use self::flying::{Airborne, Flying};
 use self::table::{Entry, Phase};
-pub(crate) use self::table::{Fate, FlightTable};
+pub(crate) use self::table::{Fate, FlightTable, Listener};
 use crate::driver::{Completion, Control, FlightId, Landing, Start};
 use crate::exception::guard;
 use crate::loop_core::LoopCore;
@@ -70,7 +71,7 @@ impl LoopCore {
     }
 
     /// Registers `waker` with a flight. False if there is nothing to wait for: it has landed, or it is gone.
-    fn await_landing(&self, id: FlightId, waker: &Waker) -> bool {
+    pub(crate) fn await_landing(&self, id: FlightId, waker: &Waker) -> bool {
         {
             let mut flights = self.flights.borrow_mut();
             let Some(entry) = flights.entry(id) else { return false };
@@ -88,6 +89,19 @@ impl LoopCore {
             None => None,
         };
         drop(old);
+        true
+    }
+
+    /// Has `listener` called when a flight lands. False if there is nothing to wait for: it has landed, or it is gone.
+    fn listen(&self, id: FlightId, listener: Rc<dyn Listener>) -> bool {
+        let mut flights = self.flights.borrow_mut();
+        let in_air = flights.entry(id).filter(|entry| matches!(entry.phase, Phase::InAir));
+        let Some(entry) = in_air else {
+            drop(flights);
+            return false;
+        };
+        debug_assert!(entry.listener.is_none(), "a flight has one listener");
+        entry.listener = Some(listener);
         true
     }
 
@@ -278,7 +292,7 @@ impl LoopCore {
     /// The future of this flight is gone. Asks for its cancel, makes the current task wait for it before it counts as
     /// finished, and decides what happens when it lands.
     pub(crate) fn orphan(&self, id: FlightId, fate: Fate) {
-        let waker;
+        let (waker, listener);
         let cancel;
         let mut unwanted: Vec<Control<'static>> = Vec::new();
         let mut landed = None;
@@ -286,6 +300,7 @@ impl LoopCore {
             let mut flights = self.flights.borrow_mut();
             let Some(entry) = flights.entry(id) else { return };
             waker = entry.waker.take();
+            listener = entry.listener.take();
             entry.orphan = Some(fate);
             if fate == Fate::Discard {
                 let (op, queue) = (entry.op, entry.queue.drain(..));
@@ -309,7 +324,7 @@ impl LoopCore {
                 Phase::Free => return,
             }
         }
-        drop(waker);
+        drop((waker, listener));
         for ending in unwanted {
             let _ = self.control(ending);
         }
@@ -334,6 +349,9 @@ impl LoopCore {
             }
             if let Some(waker) = touchdown.waker {
                 guard("a waker", || waker.wake());
+            }
+            if let Some(listener) = touchdown.listener {
+                guard("a landing's listener", || listener.landed());
             }
             if let Some(id) = touchdown.cancel {
                 self.cancel_flight(id);

@@ -1,6 +1,7 @@
 //! The table: which flights there are, and what has landed.
 
 use std::collections::VecDeque;
+use std::rc::Rc;
 use std::task::Waker;
 
 use super::cargo::{Cargo, load_of};
@@ -41,10 +42,16 @@ pub(crate) enum Carrier {
     Nobody,
 }
 
+/// Who is told of a landing in the place of a task. Called when nothing is borrowed, once per flight.
+pub(crate) trait Listener {
+    fn landed(self: Rc<Self>);
+}
+
 pub(super) struct Entry {
     pub(super) generation: u64,
     pub(super) phase: Phase,
     pub(super) waker: Option<Waker>,
+    pub(super) listener: Option<Rc<dyn Listener>>,
     /// Set when the future is gone.
     pub(super) orphan: Option<Fate>,
     /// The task that cannot be joined before this orphan has landed.
@@ -68,6 +75,7 @@ pub(super) struct Entry {
 #[derive(Default)]
 pub(crate) struct Touchdown {
     pub(crate) waker: Option<Waker>,
+    pub(crate) listener: Option<Rc<dyn Listener>>,
     pub(crate) owner: Option<Owner>,
     /// Nobody will fetch this flight: drop its load.
     pub(crate) discard: Option<FlightId>,
@@ -121,6 +129,7 @@ impl FlightTable {
                 generation: 0,
                 phase: Phase::Free,
                 waker: None,
+                listener: None,
                 orphan: None,
                 owner: None,
                 op: Op::Accept { fd: -1 },
@@ -183,6 +192,7 @@ impl FlightTable {
             return land_one_of_many(entry, id, landing);
         }
         touchdown.waker = entry.waker.take();
+        touchdown.listener = entry.listener.take();
         touchdown.owner = entry.owner.take();
         if entry.orphan == Some(Fate::Discard) {
             touchdown.discard = Some(id);

@@ -7,18 +7,18 @@
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::fmt;
-use std::io;
+use std::io::{self, IoSlice};
 use std::rc::Rc;
-use std::task::{Poll, Waker};
+use std::task::{Context, Poll, Waker, ready};
 
 use super::buf::{IoBuf, IoBufMut, no_room};
 use super::managed::ManagedBuf;
 use super::read::{AsyncRead, ended_early, refuse_exact};
 use super::split::Halves;
 use super::write::AsyncWrite;
-use super::{BufResult, coop};
+use super::{BufResult, coop, poll_coop};
 use crate::exception::guard;
-use crate::lane::Lane;
+use crate::lane::{Lane, SharedHold};
 
 /// Two connected streams in memory: what is written to one is read from the other.
 ///
@@ -114,17 +114,37 @@ impl Pipe {
 
     /// Waits until `is_so` of the queue; `waker` is where it is told of changes. To be called by who holds the lane.
     async fn wait(&self, is_so: impl Fn(&Queue) -> bool, waker: fn(&mut Queue) -> &mut Option<Waker>) {
-        std::future::poll_fn(|cx| {
-            if is_so(&self.queue.borrow()) {
-                return Poll::Ready(());
-            }
-            // Cloning and dropping wakers is foreign code, so neither happens under the borrow.
-            let new = cx.waker().clone();
-            let old = waker(&mut self.queue.borrow_mut()).replace(new);
-            drop(old);
-            Poll::Pending
-        })
-        .await;
+        std::future::poll_fn(|cx| self.poll_until(&is_so, waker, cx)).await;
+    }
+
+    fn poll_until(
+        &self,
+        is_so: impl Fn(&Queue) -> bool,
+        waker: fn(&mut Queue) -> &mut Option<Waker>,
+        cx: &mut Context<'_>,
+    ) -> Poll<()> {
+        if is_so(&self.queue.borrow()) {
+            return Poll::Ready(());
+        }
+        // Cloning and dropping wakers is foreign code, so neither happens under the borrow.
+        let new = cx.waker().clone();
+        let old = waker(&mut self.queue.borrow_mut()).replace(new);
+        drop(old);
+        Poll::Pending
+    }
+
+    /// Whether a writer has nothing to wait for.
+    fn has_room(&self, queue: &Queue) -> bool {
+        queue.bytes.len() < self.bound() || queue.ended || queue.abandoned
+    }
+
+    /// Whether what is written will be read.
+    fn open(&self) -> io::Result<()> {
+        let queue = self.queue.borrow();
+        match queue.ended || queue.abandoned {
+            true => Err(io::ErrorKind::BrokenPipe.into()),
+            false => Ok(()),
+        }
     }
 
     /// Waits until `count` bytes are there, or all that ever will be.
@@ -151,16 +171,8 @@ impl Pipe {
     /// Waits until there is room for a byte.
     async fn writable(&self) -> io::Result<()> {
         coop().await;
-        self.wait(
-            |queue| queue.bytes.len() < self.bound() || queue.ended || queue.abandoned,
-            |queue| &mut queue.writer,
-        )
-        .await;
-        let queue = self.queue.borrow();
-        match queue.ended || queue.abandoned {
-            true => Err(io::ErrorKind::BrokenPipe.into()),
-            false => Ok(()),
-        }
+        self.wait(|queue| self.has_room(queue), |queue| &mut queue.writer).await;
+        self.open()
     }
 
     /// Moves what is there into `buf`, from its start, and gives how much it was.
@@ -223,6 +235,72 @@ impl Pipe {
         };
         drop(unread);
         self.wake(|queue| &mut queue.writer);
+    }
+}
+
+/// The pipe that a bridge reads from.
+pub(crate) struct IncomingPipe(SharedHold<Pipe>);
+
+impl IncomingPipe {
+    /// All that is there, or, empty, the end.
+    pub(crate) fn poll_take(&mut self, cx: &mut Context<'_>) -> Poll<ManagedBuf> {
+        ready!(self.0.poll(cx));
+        ready!(poll_coop(cx));
+        let pipe = self.0.of();
+        ready!(pipe.poll_until(
+            |queue| !queue.bytes.is_empty() || queue.ended,
+            |queue| &mut queue.reader,
+            cx
+        ));
+        let bytes = std::mem::take(&mut pipe.queue.borrow_mut().bytes);
+        pipe.wake(|queue| &mut queue.writer);
+        self.0.let_go();
+        Poll::Ready(ManagedBuf::from_heap(bytes.into()))
+    }
+
+    /// What was taken and not used is read next.
+    pub(crate) fn put_back(&self, bytes: &[u8]) {
+        let mut queue = self.0.of().queue.borrow_mut();
+        for &byte in bytes.iter().rev() {
+            queue.bytes.push_front(byte);
+        }
+    }
+}
+
+/// The pipe that a bridge writes to.
+pub(crate) struct OutgoingPipe(SharedHold<Pipe>);
+
+impl OutgoingPipe {
+    /// Puts in what there is room for, and gives how much it was.
+    pub(crate) fn poll_put(&mut self, cx: &mut Context<'_>, bufs: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
+        if bufs.iter().all(|buf| buf.is_empty()) {
+            return Poll::Ready(Ok(0));
+        }
+        ready!(self.0.poll(cx));
+        ready!(poll_coop(cx));
+        let pipe = self.0.of();
+        ready!(pipe.poll_until(|queue| pipe.has_room(queue), |queue| &mut queue.writer, cx));
+        let result = pipe.open().map(|()| bufs.iter().map(|buf| pipe.put(buf)).sum());
+        self.0.let_go();
+        Poll::Ready(result)
+    }
+
+    /// Nothing more will be written.
+    pub(crate) fn poll_end(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        ready!(self.0.poll(cx));
+        self.0.of().end();
+        self.0.let_go();
+        Poll::Ready(())
+    }
+}
+
+impl DuplexStream {
+    pub(crate) fn incoming_pipe(&self) -> IncomingPipe {
+        IncomingPipe(SharedHold::new(self.incoming.clone(), |pipe| &pipe.read))
+    }
+
+    pub(crate) fn outgoing_pipe(&self) -> OutgoingPipe {
+        OutgoingPipe(SharedHold::new(self.outgoing.clone(), |pipe| &pipe.write))
     }
 }
 

@@ -68,6 +68,14 @@ impl ManagedBuf {
         self.used += count;
     }
 
+    /// Forgets what is behind the first `len` bytes; only for what is on the heap.
+    pub(crate) fn truncate(&mut self, len: usize) {
+        match &mut self.memory {
+            Memory::Heap(bytes) => bytes.truncate(self.used + len),
+            Memory::Pool(_) => debug_assert_eq!(len, self.len(), "a buffer of the pool is filled by its driver"),
+        }
+    }
+
     /// The bytes as a vector, to be kept for long or taken apart: without a copy if they are on the heap.
     pub fn into_vec(self) -> Vec<u8> {
         match self.memory {
@@ -87,6 +95,13 @@ impl ManagedBuf {
     /// Whether the bytes are in a buffer of the pool, and not on the heap because the pool was empty.
     pub fn is_pooled(&self) -> bool {
         matches!(self.memory, Memory::Pool(_))
+    }
+}
+
+/// Empty.
+impl Default for ManagedBuf {
+    fn default() -> ManagedBuf {
+        ManagedBuf::from_heap(Vec::new())
     }
 }
 

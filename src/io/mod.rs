@@ -42,7 +42,7 @@ pub(crate) mod stdio;
 pub(crate) mod vectored;
 mod write;
 
-use std::task::Poll;
+use std::task::{Context, Poll};
 
 use crate::loop_core::LoopCore;
 
@@ -55,6 +55,7 @@ pub use buf_writer::{BufWriter, IntoInnerError};
 pub use copy::{copy, copy_bidirectional};
 pub(crate) use delegate::{reads_its_bytes, writes_its_bytes};
 pub use duplex::{DuplexStream, duplex};
+pub(crate) use duplex::{IncomingPipe, OutgoingPipe};
 pub use lines::Lines;
 pub use managed::ManagedBuf;
 pub use memory::{Empty, Repeat, Sink, empty, repeat, sink};
@@ -74,9 +75,12 @@ pub type BufResult<T, B> = (std::io::Result<T>, B);
 
 /// Takes one from the task's budget of results that are there at once; lets others run when it is spent.
 pub(crate) async fn coop() {
-    std::future::poll_fn(|cx| match LoopCore::try_current() {
+    std::future::poll_fn(poll_coop).await;
+}
+
+pub(crate) fn poll_coop(cx: &mut Context<'_>) -> Poll<()> {
+    match LoopCore::try_current() {
         Some(core) if !core.spend_budget(cx) => Poll::Pending,
         _ => Poll::Ready(()),
-    })
-    .await;
+    }
 }

@@ -38,6 +38,7 @@ pub use self::listener::TcpListener;
 #[cfg(unix)]
 pub use self::options::Credentials;
 pub use self::options::KeepAlive;
+pub(crate) use self::split::Connection;
 pub use self::split::{OwnedReadHalf, OwnedWriteHalf, ReadHalf, ReuniteError, WriteHalf};
 pub use self::stream::TcpStream;
 pub use self::udp::{Datagram, UdpSocket};

@@ -78,7 +78,7 @@ impl ChildStdin {
         self.pipe.bytes()
     }
 
-    fn bytes_mut(&mut self) -> &mut ByteStream {
+    pub(crate) fn bytes_mut(&mut self) -> &mut ByteStream {
         self.pipe.bytes_mut()
     }
 

@@ -419,6 +419,21 @@ unsafe impl Driver for Reactor {
         }
     }
 
+    unsafe fn attempt(&mut self, op: Op) -> Option<Outcome> {
+        let works = &mut self.works;
+        let (fd, direction) = op.waits_for().filter(|(fd, _)| *fd >= 0)?;
+        let side = works.places.get(fd).side(direction);
+        // Who is parked comes first.
+        if !side.may_be_ready || !side.queue.is_empty() {
+            return None;
+        }
+        // SAFETY: the caller's promise: it is there until this call, which is over when it returns, is over.
+        let landing = unsafe { works.attempt(op, false) }?;
+        works.counters.submissions += 1;
+        works.counters.completions += 1;
+        Some(landing.outcome)
+    }
+
     fn cancel(&mut self, id: FlightId) {
         let works = &mut self.works;
         if let Some(in_time) = works.pipes.cancel(id) {

@@ -15,6 +15,7 @@ mod async_fd;
 mod blocking;
 #[cfg(unix)]
 mod blocking_loop;
+mod bridge;
 mod bytes;
 mod cancel;
 mod cancel_points;

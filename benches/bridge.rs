@@ -1,0 +1,186 @@
+//! What does a bridge cost beside the native calls? `cargo bench --bench bridge`
+//!
+//! An echo server on a thread of its own, 50 connections, 1 KiB, both drivers: with the stream's own managed reads and
+//! `write_all`; as poll-based code that lends and writes what was lent; and as poll-based code that reads into a slice of its
+//! own. Rounds are interleaved; the processor time of the server's thread per request is compared to the native round beside it.
+//! `-- --rounds 15 --requests 40000 --len 1024` to change the effort.
+
+use std::future::poll_fn;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::mpsc;
+use std::task::{Poll, ready};
+use std::time::Duration;
+
+use windlass::compat::Bridge;
+use windlass::net::{TcpListener, TcpStream};
+use windlass::{Builder, DriverChoice, EventLoop};
+
+const CONNECTIONS: usize = 50;
+
+#[derive(Clone, Copy, Debug)]
+enum Way {
+    Native,
+    Lent,
+    Copied,
+}
+
+const WAYS: [(Way, &str); 3] = [
+    (Way::Native, "read_managed, write_all"),
+    (Way::Lent, "poll_fill_buf, poll_write"),
+    (Way::Copied, "poll_read, poll_write"),
+];
+
+fn main() -> io::Result<()> {
+    let (rounds, requests) = (option("--rounds", 15), option("--requests", 40_000));
+    let len = option("--len", 1024);
+    println!("processor time per echoed request, {CONNECTIONS} connections x {len} bytes, medians of {rounds} rounds");
+    for (name, driver) in [("proactor", DriverChoice::Proactor), ("reactor", DriverChoice::Reactor)] {
+        let Ok(event_loop) = Builder::new().driver(driver).build() else {
+            println!("{name:<10} cannot be had here");
+            continue;
+        };
+        drop(event_loop);
+        let mut times = vec![Vec::new(); WAYS.len()];
+        for round in 0..rounds {
+            for at in 0..WAYS.len() {
+                // Who comes first alternates too.
+                let at = (at + round) % WAYS.len();
+                times[at].push(measure(driver, WAYS[at].0, requests, len)?);
+            }
+        }
+        for ((_, way), own) in WAYS.iter().zip(&times) {
+            let ratio = median(own.iter().zip(&times[0]).map(|(own, native)| own / native));
+            let time = median(own.iter().copied());
+            println!("{name:<10} {way:<26} {time:6.0} ns   ratio {ratio:.3}");
+        }
+    }
+    Ok(())
+}
+
+/// Nanoseconds of the server's thread per request.
+fn measure(driver: DriverChoice, way: Way, requests: usize, len: usize) -> io::Result<f64> {
+    let (tell_addr, addr) = mpsc::channel();
+    let server = std::thread::spawn(move || -> io::Result<Duration> {
+        let event_loop = Builder::new().driver(driver).build()?;
+        let used = thread_time();
+        event_loop.run_until_complete(serve(tell_addr, way))??;
+        Ok(thread_time() - used)
+    });
+    let addr: SocketAddr = addr.recv().expect("the server says where it is");
+    EventLoop::new()?.run_until_complete(async {
+        let each = requests / CONNECTIONS;
+        let clients: Vec<_> = (0..CONNECTIONS)
+            .map(|_| windlass::spawn(ask(addr, each, len)))
+            .collect();
+        for client in clients {
+            client.await.expect("no panic")?;
+        }
+        io::Result::Ok(())
+    })??;
+    let used = server.join().expect("no panic")?;
+    Ok(used.as_nanos() as f64 / requests as f64)
+}
+
+async fn serve(tell_addr: mpsc::Sender<SocketAddr>, way: Way) -> io::Result<()> {
+    let listener = TcpListener::bind("127.0.0.1:0").await?;
+    tell_addr.send(listener.local_addr()?).expect("somebody asks");
+    let mut served = Vec::new();
+    for _ in 0..CONNECTIONS {
+        let (stream, _) = listener.accept().await?;
+        served.push(windlass::spawn(async move {
+            match way {
+                Way::Native => native(stream).await,
+                Way::Lent => lent(stream).await,
+                Way::Copied => copied(Bridge::new(stream)).await,
+            }
+        }));
+    }
+    for task in served {
+        task.await.expect("no panic")?;
+    }
+    Ok(())
+}
+
+async fn native(stream: TcpStream) -> io::Result<()> {
+    loop {
+        let bytes = stream.read_managed().await?;
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        stream.write_all(bytes).await.0?;
+    }
+}
+
+/// With a bridge for each direction, as what one lends is written to the other.
+async fn lent(stream: TcpStream) -> io::Result<()> {
+    let (reader, writer) = stream.split();
+    let (mut reader, mut writer) = (Bridge::new(reader), Bridge::new(writer));
+    loop {
+        let count = poll_fn(|cx| {
+            let bytes = ready!(reader.poll_fill_buf(cx))?;
+            match bytes.is_empty() {
+                true => Poll::Ready(Ok(0)),
+                false => writer.poll_write(cx, bytes),
+            }
+        })
+        .await?;
+        if count == 0 {
+            return Ok(());
+        }
+        reader.consume(count);
+        poll_fn(|cx| writer.poll_flush(cx)).await?;
+    }
+}
+
+async fn copied(mut bridge: Bridge<TcpStream>) -> io::Result<()> {
+    let mut buf = vec![0; 16 * 1024];
+    loop {
+        let count = poll_fn(|cx| bridge.poll_read(cx, &mut buf)).await?;
+        if count == 0 {
+            return Ok(());
+        }
+        write_all(&mut bridge, &buf[..count]).await?;
+    }
+}
+
+async fn write_all(bridge: &mut Bridge<TcpStream>, mut bytes: &[u8]) -> io::Result<()> {
+    while !bytes.is_empty() {
+        let count = poll_fn(|cx| bridge.poll_write(cx, bytes)).await?;
+        bytes = &bytes[count..];
+    }
+    poll_fn(|cx| bridge.poll_flush(cx)).await
+}
+
+async fn ask(addr: SocketAddr, requests: usize, len: usize) -> io::Result<()> {
+    let stream = TcpStream::connect(addr).await?;
+    let (mut question, mut answer) = (vec![7u8; len], vec![0u8; len]);
+    for _ in 0..requests {
+        let result;
+        (result, question) = stream.write_all(question).await;
+        result?;
+        let result;
+        (result, answer) = stream.read_exact(answer).await;
+        result?;
+    }
+    Ok(())
+}
+
+fn median(values: impl Iterator<Item = f64>) -> f64 {
+    let mut values: Vec<f64> = values.collect();
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}
+
+fn option(name: &str, default: usize) -> usize {
+    let mut arguments = std::env::args().skip_while(|argument| argument != name);
+    let value = arguments.nth(1).and_then(|value| value.parse().ok());
+    value.unwrap_or(default).max(1)
+}
+
+fn thread_time() -> Duration {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the kernel fills the local timespec and keeps no pointer to it.
+    unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut time) };
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}

@@ -1,0 +1,186 @@
+//! hyper on windlass, on both drivers, beside hyper on tokio's current_thread runtime: the same service, the same build, one
+//! interleaved run under Debian's `wrk` and `h2load`.
+//!
+//! ```sh
+//! apt-get install wrk nghttp2-client
+//! cargo run --release --manifest-path benches/http/Cargo.toml
+//! ```
+//!
+//! Each round loads every server once, one after the other. The table has the medians, the ratio to tokio round by round (its
+//! median too), the processor time that the server used per request, and all errors. `--rounds`, `--seconds`, `--requests` set
+//! how much; `--only wrk` or `--only h2load` leaves the other out.
+
+mod load;
+mod serve;
+
+use std::net::SocketAddr;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use load::{Sample, Tool};
+
+const SERVERS: [&str; 3] = ["tokio", "proactor", "reactor"];
+
+const USAGE: &str = "usage: windlass-http-bench [--rounds N] [--seconds N] [--requests N] [--only wrk|h2load]
+       windlass-http-bench serve tokio|proactor|reactor PORT";
+
+fn main() {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let args: Vec<&str> = args.iter().map(String::as_str).collect();
+    if let ["serve", runtime, port] = args[..] {
+        let port = port.parse().unwrap_or_else(|_| wrong(&format!("{port} is no port")));
+        return serve::serve(runtime, SocketAddr::from(([127, 0, 0, 1], port)));
+    }
+    let mut amounts = Amounts::default();
+    let mut rest = args.iter();
+    while let Some(&name) = rest.next() {
+        let value = *rest.next().unwrap_or_else(|| wrong(&format!("{name} needs a value")));
+        let number = || {
+            value
+                .parse()
+                .unwrap_or_else(|_| wrong(&format!("{value} is no number")))
+        };
+        match name {
+            "--rounds" => amounts.rounds = number(),
+            "--seconds" => amounts.seconds = number(),
+            "--requests" => amounts.requests = number(),
+            "--only" if matches!(value, "wrk" | "h2load") => amounts.only = Some(value.to_owned()),
+            _ => wrong(&format!("{name} {value} is not known")),
+        }
+    }
+    compare(&amounts);
+}
+
+fn wrong(what: &str) -> ! {
+    eprintln!("{what}\n{USAGE}");
+    std::process::exit(2);
+}
+
+struct Amounts {
+    rounds: usize,
+    seconds: usize,
+    requests: usize,
+    only: Option<String>,
+}
+
+impl Default for Amounts {
+    fn default() -> Amounts {
+        Amounts {
+            rounds: 5,
+            seconds: 3,
+            requests: 100_000,
+            only: None,
+        }
+    }
+}
+
+/// A server in a process of its own, so that its processor time can be told apart.
+struct Server {
+    child: Child,
+    port: u16,
+}
+
+impl Server {
+    fn start(runtime: &str, port: u16) -> Server {
+        let program = std::env::current_exe().expect("our own name");
+        let child = Command::new(program)
+            .args(["serve", runtime, &port.to_string()])
+            .stdin(Stdio::null())
+            .spawn()
+            .expect("the server starts");
+        for _ in 0..200 {
+            if std::net::TcpStream::connect(("127.0.0.1", port)).is_ok() {
+                return Server { child, port };
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        panic!("the server on {runtime} does not answer");
+    }
+
+    /// User and system time so far, in microseconds.
+    fn used_us(&self) -> f64 {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.child.id())).expect("it runs");
+        // The name may hold spaces; the fields begin behind it.
+        let fields: Vec<&str> = stat.rsplit(')').next().expect("a name").split_whitespace().collect();
+        let ticks: f64 = [11, 12]
+            .iter()
+            .map(|&at| fields[at].parse::<f64>().expect("a number"))
+            .sum();
+        // A tick is a hundredth of a second on every Linux.
+        ticks * 10_000.0
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn compare(amounts: &Amounts) {
+    let servers: Vec<Server> = (SERVERS.iter().zip(18_080..))
+        .map(|(runtime, port)| Server::start(runtime, port))
+        .collect();
+    let wanted = |tool: &Tool| amounts.only.as_deref().is_none_or(|only| only == tool.name());
+    let tools = [
+        Tool::Wrk {
+            seconds: amounts.seconds,
+        },
+        Tool::H2load {
+            requests: amounts.requests,
+        },
+    ];
+    let mut errors = 0;
+    for tool in tools.into_iter().filter(wanted) {
+        let mut samples: Vec<Vec<Sample>> = vec![Vec::new(); servers.len()];
+        for round in 0..amounts.rounds {
+            for at in 0..servers.len() {
+                // Who comes first has no advantage over the rounds.
+                let at = (at + round) % servers.len();
+                let before = servers[at].used_us();
+                let mut sample = tool.run(servers[at].port);
+                sample.cpu_us = (servers[at].used_us() - before) / sample.requests.max(1.0);
+                samples[at].push(sample);
+            }
+        }
+        println!("{}", tool.describe());
+        println!(
+            "{:<10} {:>12} {:>10} {:>14} {:>14} {:>8}",
+            "server", "requests/s", "ratio", "CPU us/request", "CPU ratio", "errors"
+        );
+        for (name, of_it) in SERVERS.iter().zip(&samples) {
+            let paired = |value: fn(&Sample) -> f64| {
+                median(
+                    of_it
+                        .iter()
+                        .zip(&samples[0])
+                        .map(|(its, tokios)| value(its) / value(tokios)),
+                )
+            };
+            let failed: usize = of_it.iter().map(|sample| sample.errors).sum();
+            errors += failed;
+            println!(
+                "{name:<10} {:>12.0} {:>10.3} {:>14.2} {:>14.3} {failed:>8}",
+                median(of_it.iter().map(|sample| sample.rate)),
+                paired(|sample| sample.rate),
+                median(of_it.iter().map(|sample| sample.cpu_us)),
+                paired(|sample| sample.cpu_us),
+            );
+        }
+        println!();
+    }
+    if errors > 0 {
+        std::process::exit(1);
+    }
+}
+
+fn median(values: impl Iterator<Item = f64>) -> f64 {
+    let mut values: Vec<f64> = values.collect();
+    values.sort_by(f64::total_cmp);
+    let middle = values.len() / 2;
+    match values.len() % 2 {
+        0 if middle > 0 => (values[middle - 1] + values[middle]) / 2.0,
+        _ => values.get(middle).copied().unwrap_or(f64::NAN),
+    }
+}

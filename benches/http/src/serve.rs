@@ -1,0 +1,101 @@
+//! The same service on each runtime. HTTP/2 is told by the first bytes of a connection.
+
+use std::convert::Infallible;
+use std::future::poll_fn;
+use std::net::SocketAddr;
+
+use http_body_util::Full;
+use hyper::body::{Bytes, Incoming};
+use hyper::server::conn::{http1, http2};
+use hyper::service::service_fn;
+use hyper::{Request, Response};
+use windlass::DriverChoice;
+use windlass::compat::Bridge;
+
+async fn hello(_: Request<Incoming>) -> Result<Response<Full<Bytes>>, Infallible> {
+    Ok(Response::new(Full::new(Bytes::from_static(b"Hello, World!"))))
+}
+
+pub fn serve(runtime: &str, addr: SocketAddr) {
+    match runtime {
+        "tokio" => on_tokio(addr),
+        "proactor" => on_windlass(DriverChoice::Proactor, addr),
+        "reactor" => on_windlass(DriverChoice::Reactor, addr),
+        other => super::wrong(&format!("{other} is no server")),
+    }
+}
+
+fn on_windlass(driver: DriverChoice, addr: SocketAddr) {
+    use windlass::hyper::{Executor, Timer};
+    let event_loop = windlass::Builder::new()
+        .driver(driver)
+        .build()
+        .expect("the driver starts");
+    let run = event_loop.run_until_complete(async {
+        let listener = windlass::net::TcpListener::bind(addr).await.expect("bind");
+        loop {
+            let Ok((stream, _)) = listener.accept().await else {
+                continue;
+            };
+            let _ = stream.set_nodelay(true);
+            windlass::spawn(async move {
+                let mut stream = Bridge::new(stream);
+                let is_http2 = poll_fn(|cx| stream.poll_fill_buf(cx).map_ok(|bytes| bytes.starts_with(b"PRI "))).await;
+                let _ = match is_http2 {
+                    Ok(true) => {
+                        http2::Builder::new(Executor)
+                            .timer(Timer)
+                            .serve_connection(stream, service_fn(hello))
+                            .await
+                    }
+                    _ => {
+                        http1::Builder::new()
+                            .timer(Timer)
+                            .serve_connection(stream, service_fn(hello))
+                            .await
+                    }
+                };
+            });
+        }
+    });
+    run.expect("the loop runs");
+}
+
+fn on_tokio(addr: SocketAddr) {
+    use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .expect("the runtime starts");
+    runtime.block_on(async {
+        let listener = tokio::net::TcpListener::bind(addr).await.expect("bind");
+        loop {
+            let Ok((stream, _)) = listener.accept().await else {
+                continue;
+            };
+            let _ = stream.set_nodelay(true);
+            tokio::spawn(async move {
+                let mut first = [0; 4];
+                let is_http2 = stream
+                    .peek(&mut first)
+                    .await
+                    .is_ok_and(|count| first[..count] == *b"PRI ");
+                let stream = TokioIo::new(stream);
+                let _ = match is_http2 {
+                    true => {
+                        http2::Builder::new(TokioExecutor::new())
+                            .timer(TokioTimer::new())
+                            .serve_connection(stream, service_fn(hello))
+                            .await
+                    }
+                    false => {
+                        http1::Builder::new()
+                            .timer(TokioTimer::new())
+                            .serve_connection(stream, service_fn(hello))
+                            .await
+                    }
+                };
+            });
+        }
+    });
+}

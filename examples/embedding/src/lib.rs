@@ -1,0 +1,149 @@
+//! A store of keys and values, asked in lines of text: `put KEY VALUE`, `keep MILLISECONDS KEY VALUE`, `get KEY`, `count`, `quit`.
+//!
+//! This is the part that knows nothing of drivers. [`answer`] speaks with one client over any stream, so a test can give it one
+//! in memory; [`serve`] accepts them from a listener. Whoever runs the loop chooses what drives it.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::io;
+use std::rc::Rc;
+use std::time::Duration;
+
+use windlass::io::{AsyncRead, AsyncWrite, BufReader, Halves};
+use windlass::net::TcpListener;
+use windlass::time::sleep;
+
+/// The longest line that a client may send.
+const MAX_LINE: usize = 4096;
+
+/// The keys and their values. Clones share them: there is one thread, so this needs no lock.
+#[derive(Clone, Debug, Default)]
+pub struct Store {
+    values: Rc<RefCell<HashMap<String, Entry>>>,
+}
+
+#[derive(Debug)]
+struct Entry {
+    value: String,
+    /// Which `put` it is from: a timer must not take away what came after.
+    version: u64,
+}
+
+impl Store {
+    /// The value of a key.
+    pub fn get(&self, key: &str) -> Option<String> {
+        self.values.borrow().get(key).map(|entry| entry.value.clone())
+    }
+
+    /// How many keys there are.
+    pub fn len(&self) -> usize {
+        self.values.borrow().len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Sets the value of a key, and gives which change of that key it is.
+    pub fn put(&self, key: &str, value: &str) -> u64 {
+        let mut values = self.values.borrow_mut();
+        let version = values.get(key).map_or(0, |entry| entry.version) + 1;
+        let value = value.to_owned();
+        values.insert(key.to_owned(), Entry { value, version });
+        version
+    }
+
+    /// Sets the value of a key for a while. To be called within a loop.
+    pub fn keep(&self, key: &str, value: &str, time: Duration) {
+        let version = self.put(key, value);
+        let (store, key) = (self.clone(), key.to_owned());
+        windlass::spawn(async move {
+            sleep(time).await;
+            let mut values = store.values.borrow_mut();
+            if values.get(&key).is_some_and(|entry| entry.version == version) {
+                values.remove(&key);
+            }
+        })
+        .detach();
+    }
+
+    /// The answer to one line. `None` ends the conversation.
+    fn ask(&self, line: &str) -> Option<String> {
+        let mut words = line.splitn(4, ' ');
+        let answer = match (
+            words.next().unwrap_or_default(),
+            words.next(),
+            words.next(),
+            words.next(),
+        ) {
+            ("quit", None, ..) => return None,
+            ("count", None, ..) => self.len().to_string(),
+            ("get", Some(key), None, _) => match self.get(key) {
+                Some(value) => format!("= {value}"),
+                None => "none".to_owned(),
+            },
+            ("put", Some(key), Some(value), rest) => {
+                let value = [Some(value), rest].into_iter().flatten().collect::<Vec<_>>().join(" ");
+                self.put(key, &value);
+                "ok".to_owned()
+            }
+            ("keep", Some(millis), Some(key), Some(value)) => match millis.parse() {
+                Ok(millis) => {
+                    self.keep(key, value, Duration::from_millis(millis));
+                    "ok".to_owned()
+                }
+                Err(_) => format!("error: {millis} is no number of milliseconds"),
+            },
+            _ => "error: put KEY VALUE, keep MILLISECONDS KEY VALUE, get KEY, count or quit".to_owned(),
+        };
+        Some(answer)
+    }
+}
+
+/// Speaks with one client until it has had enough.
+pub async fn answer<S: Halves>(store: Store, mut stream: S) -> io::Result<()> {
+    let (reader, mut writer) = stream.halves();
+    let mut lines = BufReader::new(reader).max_line_len(MAX_LINE).lines();
+    loop {
+        let answer = match lines.next_line().await {
+            Ok(Some(line)) => store.ask(&line),
+            Ok(None) => None,
+            // Too long, or no text: the next line may be better.
+            Err(error) if error.kind() == io::ErrorKind::InvalidData => Some(format!("error: {error}")),
+            Err(error) => return Err(error),
+        };
+        match answer {
+            Some(answer) => writer.write_all(answer + "\n").await.0?,
+            None => return writer.shutdown().await,
+        }
+    }
+}
+
+/// Speaks with everybody who connects.
+pub async fn serve(store: Store, listener: TcpListener) -> io::Result<()> {
+    loop {
+        let (stream, peer) = listener.accept().await?;
+        let store = store.clone();
+        windlass::spawn(async move {
+            if let Err(error) = answer(store, stream).await {
+                eprintln!("{peer}: {error}");
+            }
+        });
+    }
+}
+
+/// One question and its answer, over a stream: for clients.
+pub async fn ask<S: AsyncRead + AsyncWrite>(stream: &mut S, question: &str) -> io::Result<String> {
+    stream.write_all(format!("{question}\n")).await.0?;
+    let mut answer = Vec::new();
+    while !answer.ends_with(b"\n") {
+        let bytes = stream.read_managed().await?;
+        if bytes.is_empty() {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        answer.extend_from_slice(&bytes);
+    }
+    answer.pop();
+    String::from_utf8(answer).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
+}

@@ -1,0 +1,277 @@
+//! An HTTP server on hyper: HTTP/1.1 and HTTP/2 on one port, a file with ranges, uploads, and an end that waits.
+//!
+//! `cargo run --release --features hyper --example http_server -- [--listen 127.0.0.1:8080] [--file README.md]`, then
+//! `curl http://127.0.0.1:8080/`, `curl -r 0-99 .../file`, `curl -T Cargo.lock .../upload`, `curl --http2-prior-knowledge ...`.
+//!
+//! On Ctrl-C it stops accepting, tells the connections to finish, and after `--grace` seconds cuts those that have not.
+//! Which version of HTTP a client speaks is told by its first bytes; hyper-util's `auto` looks at them.
+
+use std::cell::Cell;
+use std::io;
+use std::path::PathBuf;
+use std::pin::Pin;
+use std::process::ExitCode;
+use std::rc::Rc;
+use std::time::Duration;
+
+use futures_util::stream;
+use http_body_util::{BodyExt, Full, StreamBody};
+use hyper::body::{Body, Bytes, Frame, Incoming};
+use hyper::header::{ACCEPT_RANGES, ALLOW, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, HeaderValue, RANGE};
+use hyper::service::service_fn;
+use hyper::{Method, Request, Response, StatusCode};
+use hyper_util::server::conn::auto;
+use hyper_util::server::graceful::GracefulShutdown;
+use windlass::compat::Bridge;
+use windlass::fs::File;
+use windlass::hyper::{Executor, Timer};
+use windlass::net::TcpListener;
+use windlass::signal::{SignalKind, signal};
+use windlass::time::{sleep, timeout};
+use windlass::{Builder, DriverChoice};
+
+const USAGE: &str =
+    "usage: http_server [--listen HOST:PORT] [--driver auto|proactor|reactor] [--file PATH] [--grace SECONDS]";
+
+struct Options {
+    listen: String,
+    driver: DriverChoice,
+    file: PathBuf,
+    grace: Duration,
+}
+
+/// What the connections share. There is one thread, so a plain `Cell` counts.
+struct Shared {
+    file: PathBuf,
+    served: Cell<u64>,
+}
+
+/// A body that need not be `Send`.
+type Answer = Pin<Box<dyn Body<Data = Bytes, Error = io::Error>>>;
+
+fn main() -> ExitCode {
+    let options = match options(std::env::args().skip(1)) {
+        Ok(Some(options)) => options,
+        Ok(None) => {
+            println!("{USAGE}");
+            return ExitCode::SUCCESS;
+        }
+        Err(wrong) => {
+            eprintln!("{wrong}\n{USAGE}");
+            return ExitCode::from(2);
+        }
+    };
+    let result = Builder::new().driver(options.driver).build().and_then(|event_loop| {
+        println!("driver: {}", event_loop.describe());
+        event_loop.run_until_complete(serve(options))?
+    });
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn serve(options: Options) -> io::Result<()> {
+    let listener = TcpListener::bind(options.listen.as_str()).await?;
+    let mut ctrl_c = signal(SignalKind::interrupt())?;
+    println!("listening on {}", listener.local_addr()?);
+    let shared = Rc::new(Shared {
+        file: options.file,
+        served: Cell::new(0),
+    });
+    let graceful = Rc::new(GracefulShutdown::new());
+    let mut http = auto::Builder::new(Executor);
+    // A client that does not send its headers is not waited for.
+    http.http1().timer(Timer).header_read_timeout(Duration::from_secs(30));
+    http.http2().timer(Timer).keep_alive_interval(Duration::from_secs(30));
+    let accepting = windlass::spawn(accept(listener, Rc::new(http), shared.clone(), graceful.clone()));
+
+    ctrl_c.recv().await;
+
+    // The listener closes with its task: from here on connecting is refused.
+    accepting.cancel();
+    let _ = accepting.await;
+    let graceful = Rc::into_inner(graceful).expect("the task that had the other share is gone");
+    println!("stopping: {} connections are left", graceful.count());
+    match timeout(options.grace, graceful.shutdown()).await {
+        Ok(()) => println!("all finished"),
+        // The tasks that are left are cancelled with the loop.
+        Err(_) => println!("the time is up: what is left is cut"),
+    }
+    println!("{} requests were served", shared.served.get());
+    Ok(())
+}
+
+async fn accept(
+    listener: TcpListener,
+    http: Rc<auto::Builder<Executor>>,
+    shared: Rc<Shared>,
+    graceful: Rc<GracefulShutdown>,
+) {
+    loop {
+        let stream = match listener.accept().await {
+            Ok((stream, _)) => stream,
+            // Too many descriptors, for instance: others will close.
+            Err(error) => {
+                eprintln!("accept: {error}");
+                sleep(Duration::from_millis(50)).await;
+                continue;
+            }
+        };
+        let _ = stream.set_nodelay(true);
+        let (http, shared, watcher) = (http.clone(), shared.clone(), graceful.watcher());
+        windlass::spawn(async move {
+            let service = service_fn(|request| answer(request, shared.clone()));
+            let connection = http.serve_connection(Bridge::new(stream), service);
+            if let Err(error) = watcher.watch(connection).await {
+                eprintln!("connection: {error}");
+            }
+        });
+    }
+}
+
+async fn answer(request: Request<Incoming>, shared: Rc<Shared>) -> io::Result<Response<Answer>> {
+    shared.served.set(shared.served.get() + 1);
+    match (request.method(), request.uri().path()) {
+        (&Method::GET, "/") => Ok(text(StatusCode::OK, "hello\n")),
+        (&Method::GET | &Method::HEAD, "/file") => match send_file(&request, &shared).await {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(text(StatusCode::NOT_FOUND, "no such file\n")),
+            answer => answer,
+        },
+        (&Method::PUT | &Method::POST, "/upload") => take_upload(request.into_body()).await,
+        (_, "/" | "/file" | "/upload") => {
+            let mut refused = text(StatusCode::METHOD_NOT_ALLOWED, "not with this method\n");
+            refused
+                .headers_mut()
+                .insert(ALLOW, HeaderValue::from_static("GET, HEAD, PUT, POST"));
+            Ok(refused)
+        }
+        _ => Ok(text(StatusCode::NOT_FOUND, "there are /, /file and /upload\n")),
+    }
+}
+
+fn text(status: StatusCode, body: impl Into<Bytes>) -> Response<Answer> {
+    let body: Answer = Box::pin(Full::new(body.into()).map_err(|never| match never {}));
+    let mut response = Response::new(body);
+    *response.status_mut() = status;
+    response
+        .headers_mut()
+        .insert(CONTENT_TYPE, HeaderValue::from_static("text/plain"));
+    response
+}
+
+/// The file, or the part of it that was asked for, read as the client takes it.
+async fn send_file(request: &Request<Incoming>, shared: &Shared) -> io::Result<Response<Answer>> {
+    let file = File::open(&shared.file).await?;
+    let len = file.metadata().await?.len();
+    let wanted = request.headers().get(RANGE).and_then(|range| range.to_str().ok());
+    let (status, (begin, end)) = match wanted.map(|range| parse_range(range, len)) {
+        None | Some(Asked::Unclear) => (StatusCode::OK, (0, len)),
+        Some(Asked::Part(begin, end)) => (StatusCode::PARTIAL_CONTENT, (begin, end)),
+        Some(Asked::Outside) => {
+            let mut refused = text(StatusCode::RANGE_NOT_SATISFIABLE, "the file is not that long\n");
+            refused
+                .headers_mut()
+                .insert(CONTENT_RANGE, header(format!("bytes */{len}"))?);
+            return Ok(refused);
+        }
+    };
+    let mut response = match *request.method() == Method::HEAD {
+        true => text(status, ""),
+        false => Response::new(Box::pin(StreamBody::new(pieces(file, begin, end))) as Answer),
+    };
+    *response.status_mut() = status;
+    let headers = response.headers_mut();
+    headers.insert(ACCEPT_RANGES, HeaderValue::from_static("bytes"));
+    headers.insert(CONTENT_LENGTH, HeaderValue::from(end - begin));
+    if status == StatusCode::PARTIAL_CONTENT {
+        headers.insert(CONTENT_RANGE, header(format!("bytes {begin}-{}/{len}", end - 1))?);
+    }
+    Ok(response)
+}
+
+fn header(value: String) -> io::Result<HeaderValue> {
+    HeaderValue::from_str(&value).map_err(io::Error::other)
+}
+
+/// A part of a file, 64 KiB at a time.
+fn pieces(file: File, begin: u64, end: u64) -> impl stream::Stream<Item = io::Result<Frame<Bytes>>> {
+    stream::unfold((file, begin), move |(file, at)| async move {
+        let left = end.checked_sub(at).filter(|&left| left > 0)?;
+        let (result, piece) = file.read_at(Vec::with_capacity(left.min(64 * 1024) as usize), at).await;
+        match result {
+            // It was cut meanwhile; the client was promised more.
+            Ok(0) => Some((Err(io::ErrorKind::UnexpectedEof.into()), (file, end))),
+            Ok(count) => Some((Ok(Frame::data(Bytes::from(piece))), (file, at + count as u64))),
+            Err(error) => Some((Err(error), (file, end))),
+        }
+    })
+}
+
+/// What a `Range` asks of a file.
+enum Asked {
+    /// From the first byte to before the second.
+    Part(u64, u64),
+    Outside,
+    /// Several ranges, other units or nonsense: a server may then send the whole.
+    Unclear,
+}
+
+fn parse_range(range: &str, len: u64) -> Asked {
+    let Some((first, last)) = range.strip_prefix("bytes=").and_then(|range| range.split_once('-')) else {
+        return Asked::Unclear;
+    };
+    let part = match (first.parse::<u64>(), last.parse::<u64>()) {
+        (Ok(first), Ok(last)) if first <= last => (first, last.saturating_add(1).min(len)),
+        (Ok(first), Err(_)) if last.is_empty() => (first, len),
+        (Err(_), Ok(count)) if first.is_empty() => (len.saturating_sub(count), len),
+        _ => return Asked::Unclear,
+    };
+    match part {
+        (begin, end) if begin < end => Asked::Part(begin, end),
+        _ => Asked::Outside,
+    }
+}
+
+/// Counts what is sent, and adds its bytes up.
+async fn take_upload(mut body: Incoming) -> io::Result<Response<Answer>> {
+    let (mut count, mut sum) = (0u64, 0u64);
+    while let Some(frame) = body.frame().await {
+        let Ok(data) = frame.map_err(io::Error::other)?.into_data() else {
+            continue;
+        };
+        count += data.len() as u64;
+        sum = data.iter().fold(sum, |sum, &byte| sum.wrapping_add(byte.into()));
+    }
+    Ok(text(StatusCode::OK, format!("{count} bytes, sum {sum}\n")))
+}
+
+fn options(mut args: impl Iterator<Item = String>) -> Result<Option<Options>, String> {
+    let mut options = Options {
+        listen: "127.0.0.1:8080".into(),
+        driver: DriverChoice::Auto,
+        file: "README.md".into(),
+        grace: Duration::from_secs(10),
+    };
+    while let Some(arg) = args.next() {
+        let mut value = || args.next().ok_or(format!("{arg} needs a value"));
+        match arg.as_str() {
+            "--listen" => options.listen = value()?,
+            "--driver" => options.driver = value()?.parse().map_err(|error: io::Error| error.to_string())?,
+            "--file" => options.file = value()?.into(),
+            "--grace" => {
+                let seconds = value()?
+                    .parse()
+                    .ok()
+                    .and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+                options.grace = seconds.ok_or("--grace is a number of seconds")?;
+            }
+            "--help" | "-h" => return Ok(None),
+            other => return Err(format!("unknown option {other}")),
+        }
+    }
+    Ok(Some(options))
+}

@@ -1,0 +1,178 @@
+//! An echo server with TLS.
+//!
+//! `cargo run --release --features tls --example tls_echo -- --write-ca /tmp/ca.pem`, then
+//! `openssl s_client -connect 127.0.0.1:7778 -servername localhost -CAfile /tmp/ca.pem`.
+//!
+//! Without `--cert` and `--key` it makes an authority and a certificate of its own, for `localhost` and `127.0.0.1`, which last
+//! as long as it runs. On Ctrl-C it says goodbye to everybody, with close_notify.
+
+use std::error::Error;
+use std::io;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
+use windlass::net::{TcpListener, TcpStream};
+use windlass::task::CancelToken;
+use windlass::time::timeout;
+use windlass::tls::rustls::ServerConfig;
+use windlass::tls::rustls::pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject};
+use windlass::tls::{TlsAcceptor, TlsStream};
+use windlass::{Builder, DriverChoice};
+
+const USAGE: &str = "usage: tls_echo [--listen HOST:PORT] [--driver auto|proactor|reactor] \
+                     [--cert PEM --key PEM | --write-ca PEM]";
+
+/// How long a client may take to shake hands.
+const HANDSHAKE: Duration = Duration::from_secs(10);
+
+struct Options {
+    listen: String,
+    driver: DriverChoice,
+    cert: Option<PathBuf>,
+    key: Option<PathBuf>,
+    write_ca: Option<PathBuf>,
+}
+
+fn main() -> ExitCode {
+    let options = match options(std::env::args().skip(1)) {
+        Ok(Some(options)) => options,
+        Ok(None) => {
+            println!("{USAGE}");
+            return ExitCode::SUCCESS;
+        }
+        Err(wrong) => {
+            eprintln!("{wrong}\n{USAGE}");
+            return ExitCode::from(2);
+        }
+    };
+    match run(&options) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(options: &Options) -> Result<(), Box<dyn Error>> {
+    let (chain, key) = identity(options)?;
+    let mut config = ServerConfig::builder()
+        .with_no_client_auth()
+        .with_single_cert(chain, key)?;
+    config.alpn_protocols = vec![b"echo".to_vec()];
+    let event_loop = Builder::new().driver(options.driver).build()?;
+    println!("driver: {}", event_loop.describe());
+    Ok(event_loop.run_until_complete(serve(&options.listen, TlsAcceptor::new(config)))??)
+}
+
+async fn serve(addr: &str, acceptor: TlsAcceptor) -> io::Result<()> {
+    let listener = TcpListener::bind(addr).await?;
+    println!("listening on {}", listener.local_addr()?);
+    let stop = CancelToken::new();
+    let accepting = windlass::spawn(accept(listener, acceptor, stop.clone()));
+    windlass::signal::ctrl_c().await?;
+    stop.cancel();
+    let connections = accepting.await??;
+    for connection in connections {
+        // How it ended is its own business.
+        let _ = connection.await;
+    }
+    println!("everybody was told");
+    Ok(())
+}
+
+/// The connections that are left when it is told to stop.
+async fn accept(
+    listener: TcpListener,
+    acceptor: TlsAcceptor,
+    stop: CancelToken,
+) -> io::Result<Vec<windlass::JoinHandle<()>>> {
+    let mut connections: Vec<windlass::JoinHandle<()>> = Vec::new();
+    loop {
+        let Some(accepted) = stop.run_until_cancelled(listener.accept()).await else {
+            return Ok(connections);
+        };
+        let (stream, peer) = accepted?;
+        let (acceptor, stop) = (acceptor.clone(), stop.clone());
+        connections.retain(|connection| !connection.is_finished());
+        connections.push(windlass::spawn(async move {
+            let shaken = match timeout(HANDSHAKE, acceptor.accept(stream)).await {
+                Ok(shaken) => shaken,
+                Err(_) => Err(io::ErrorKind::TimedOut.into()),
+            };
+            let result = match shaken {
+                Ok(stream) => echo(stream, stop).await,
+                Err(error) => Err(error),
+            };
+            if let Err(error) = result {
+                eprintln!("{peer}: {error}");
+            }
+        }));
+    }
+}
+
+async fn echo(stream: TlsStream<TcpStream>, stop: CancelToken) -> io::Result<()> {
+    // A read that is given up loses nothing, so it can be given up at any time.
+    while let Some(received) = stop.run_until_cancelled(stream.read_managed()).await {
+        let bytes = received?;
+        if bytes.is_empty() {
+            break;
+        }
+        stream.write_all(bytes).await.0?;
+    }
+    stream.shutdown().await
+}
+
+type Identity = (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>);
+
+/// From the files that were given, or made for the occasion.
+fn identity(options: &Options) -> Result<Identity, Box<dyn Error>> {
+    if let (Some(cert), Some(key)) = (&options.cert, &options.key) {
+        let chain = CertificateDer::pem_file_iter(cert)?.collect::<Result<_, _>>()?;
+        return Ok((chain, PrivateKeyDer::from_pem_file(key)?));
+    }
+    let mut params = CertificateParams::new(Vec::new())?;
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    params
+        .distinguished_name
+        .push(DnType::CommonName, "tls_echo's authority");
+    let authority = CertifiedIssuer::self_signed(params, KeyPair::generate()?)?;
+    if let Some(path) = &options.write_ca {
+        std::fs::write(path, authority.pem())?;
+    }
+    let key = KeyPair::generate()?;
+    let names = ["localhost".to_owned(), "127.0.0.1".to_owned()];
+    let certificate = CertificateParams::new(names)?.signed_by(&key, &authority)?;
+    Ok((
+        vec![certificate.der().clone()],
+        PrivateKeyDer::try_from(key.serialize_der())?,
+    ))
+}
+
+fn options(mut args: impl Iterator<Item = String>) -> Result<Option<Options>, String> {
+    let mut options = Options {
+        listen: "127.0.0.1:7778".into(),
+        driver: DriverChoice::Auto,
+        cert: None,
+        key: None,
+        write_ca: None,
+    };
+    while let Some(arg) = args.next() {
+        let mut value = || args.next().ok_or(format!("{arg} needs a value"));
+        match arg.as_str() {
+            "--listen" => options.listen = value()?,
+            "--driver" => options.driver = value()?.parse().map_err(|error: io::Error| error.to_string())?,
+            "--cert" => options.cert = Some(value()?.into()),
+            "--key" => options.key = Some(value()?.into()),
+            "--write-ca" => options.write_ca = Some(value()?.into()),
+            "--help" | "-h" => return Ok(None),
+            other => return Err(format!("unknown option {other}")),
+        }
+    }
+    match options.cert.is_some() == options.key.is_some() {
+        true => Ok(Some(options)),
+        false => Err("--cert and --key go together".into()),
+    }
+}

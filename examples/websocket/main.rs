@@ -1,0 +1,140 @@
+//! A WebSocket echo server that drops nobody silently, and the load that would show if it did.
+//!
+//! `cargo run --release --features compat-futures --example websocket -- serve [--listen 127.0.0.1:9001]`, and in another shell
+//! `cargo run --release --features compat-futures --example websocket -- load [--connect 127.0.0.1:9001] [--connections 5000]`.
+//!
+//! Each connection is counted from its first byte to its last: it has ended with a close frame, which has a code, or it is
+//! counted as dropped, and by whom. On Ctrl-C the server tells everybody (1001) and waits `--grace` seconds for their goodbyes.
+//! The protocol is tungstenite's, through a bridge for futures-io's traits.
+
+mod load;
+mod serve;
+
+use std::io;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use async_tungstenite::tungstenite::protocol::WebSocketConfig;
+use windlass::{Builder, DriverChoice};
+
+const USAGE: &str =
+    "usage: websocket serve [--listen HOST:PORT] [--max-message BYTES] [--grace SECONDS] [--driver NAME]
+       websocket load [--connect HOST:PORT] [--connections COUNT] [--messages COUNT] [--size BYTES] [--driver NAME]";
+
+struct Options {
+    addr: String,
+    driver: DriverChoice,
+    max_message: usize,
+    grace: Duration,
+    connections: usize,
+    messages: u32,
+    size: usize,
+}
+
+enum Mode {
+    Serve,
+    Load,
+}
+
+fn main() -> ExitCode {
+    let (mode, options) = match options(std::env::args().skip(1)) {
+        Ok(Some(asked)) => asked,
+        Ok(None) => {
+            println!("{USAGE}");
+            return ExitCode::SUCCESS;
+        }
+        Err(wrong) => {
+            eprintln!("{wrong}\n{USAGE}");
+            return ExitCode::from(2);
+        }
+    };
+    match run(mode, options) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("{error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// True if all went well.
+fn run(mode: Mode, options: Options) -> io::Result<bool> {
+    allow_all_descriptors()?;
+    let event_loop = Builder::new().driver(options.driver).build()?;
+    println!("driver: {}", event_loop.describe());
+    match mode {
+        Mode::Serve => event_loop.run_until_complete(serve::serve(options))?.map(|()| true),
+        Mode::Load => event_loop.run_until_complete(load::load(options))?,
+    }
+}
+
+/// tungstenite's buffers are made for few connections; these are many.
+fn config(max_message: usize) -> WebSocketConfig {
+    WebSocketConfig::default()
+        .read_buffer_size(4 * 1024)
+        .max_message_size(Some(max_message))
+        .max_frame_size(Some(max_message))
+}
+
+/// A connection is a descriptor, and the usual limit is 1,024 of them.
+fn allow_all_descriptors() -> io::Result<()> {
+    let mut limit = libc::rlimit {
+        rlim_cur: 0,
+        rlim_max: 0,
+    };
+    // SAFETY: the kernel fills the local structure, reads it, and keeps no pointer to it.
+    let result = unsafe {
+        match libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) {
+            0 => {
+                limit.rlim_cur = limit.rlim_max;
+                libc::setrlimit(libc::RLIMIT_NOFILE, &limit)
+            }
+            failed => failed,
+        }
+    };
+    match result {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+fn options(mut args: impl Iterator<Item = String>) -> Result<Option<(Mode, Options)>, String> {
+    let mode = match args.next().as_deref() {
+        Some("serve") => Mode::Serve,
+        Some("load") => Mode::Load,
+        Some("--help" | "-h") => return Ok(None),
+        Some(other) => return Err(format!("{other}: not understood")),
+        None => return Err("serve or load?".into()),
+    };
+    let mut options = Options {
+        addr: "127.0.0.1:9001".into(),
+        driver: DriverChoice::Auto,
+        max_message: 64 * 1024,
+        grace: Duration::from_secs(5),
+        connections: 5_000,
+        messages: 10,
+        size: 128,
+    };
+    while let Some(arg) = args.next() {
+        let mut value = || args.next().ok_or(format!("{arg} needs a value"));
+        match (&mode, arg.as_str()) {
+            (Mode::Serve, "--listen") | (Mode::Load, "--connect") => options.addr = value()?,
+            (_, "--driver") => options.driver = value()?.parse().map_err(|error: io::Error| error.to_string())?,
+            (Mode::Serve, "--max-message") => options.max_message = number(&value()?)?,
+            (Mode::Serve, "--grace") => {
+                options.grace = Duration::try_from_secs_f64(number(&value()?)?).map_err(|error| error.to_string())?;
+            }
+            (Mode::Load, "--connections") => options.connections = number(&value()?)?,
+            (Mode::Load, "--messages") => options.messages = number(&value()?)?,
+            (Mode::Load, "--size") => options.size = number::<usize>(&value()?)?.max(8),
+            (_, "--help" | "-h") => return Ok(None),
+            (_, other) => return Err(format!("unknown option {other}")),
+        }
+    }
+    Ok(Some((mode, options)))
+}
+
+fn number<T: std::str::FromStr>(text: &str) -> Result<T, String> {
+    text.parse().map_err(|_| format!("{text} is not a number"))
+}

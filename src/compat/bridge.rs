@@ -1,0 +1,149 @@
+//! The bridge itself.
+
+use std::fmt;
+use std::io::{self, IoSlice};
+use std::task::{Context, Poll, ready};
+
+use super::reading::Reading;
+use super::traits::{PollRead, PollWrite};
+use super::writing::Writing;
+
+/// A stream for poll-based code: see the [module](super).
+///
+/// Its own methods are the poll-based calls without anybody's traits; the traits of `futures-io`, tokio and hyper are
+/// implemented with the features `compat-futures`, `compat-tokio` and `hyper`.
+///
+/// **Cancelling**: nothing is lost. Bytes that were received and not consumed are there for the next poll, and when the bridge
+/// is [taken away](Bridge::into_inner) or dropped they go back to the stream. Bytes that a write took are sent even if nobody
+/// polls again, as long as the stream is there; a failure is told by the next write, flush or shutdown. Dropping the stream, with
+/// its bridge or without, ends what is not sent yet: flush or shut down first.
+///
+/// One task may read and another write, through whatever splits the bridge; and a half of a socket can be bridged by itself.
+///
+/// ```
+/// use std::future::poll_fn;
+/// use windlass::compat::Bridge;
+/// # windlass::run(async {
+/// let (stream, peer) = windlass::net::UnixStream::pair()?;
+/// peer.write_all("ping").await.0?;
+/// let mut bridge = Bridge::new(stream);
+/// assert_eq!(poll_fn(|cx| bridge.poll_fill_buf(cx).map_ok(<[u8]>::to_vec)).await?, b"ping");
+/// bridge.consume(1);
+/// let stream = bridge.into_inner();
+/// assert_eq!(&*stream.read_managed().await?, b"ing");
+/// # Ok::<(), std::io::Error>(())
+/// # })??;
+/// # Ok::<(), std::io::Error>(())
+/// ```
+pub struct Bridge<S> {
+    // Before the stream: what they give back when they are dropped, the stream then disposes of.
+    reading: Reading,
+    writing: Writing,
+    stream: S,
+}
+
+impl<S> Bridge<S> {
+    /// A bridge to this stream.
+    pub fn new(stream: S) -> Bridge<S> {
+        Bridge {
+            reading: Reading::default(),
+            writing: Writing::default(),
+            stream,
+        }
+    }
+
+    /// The stream. Its own calls may be used beside the bridge's; which of two reads gets which bytes is then decided by who
+    /// asked first.
+    pub fn get_ref(&self) -> &S {
+        &self.stream
+    }
+
+    /// The stream, to change.
+    pub fn get_mut(&mut self) -> &mut S {
+        &mut self.stream
+    }
+
+    /// Takes the bridge away. What was received and not consumed is read from the stream next; what was taken and is not sent
+    /// yet comes before the stream's next write.
+    pub fn into_inner(self) -> S {
+        let Bridge {
+            reading,
+            writing,
+            stream,
+        } = self;
+        drop((reading, writing));
+        stream
+    }
+}
+
+impl<S: PollRead> Bridge<S> {
+    /// What comes next, at least one byte of it, in the buffer that it was received in; empty at the end.
+    /// [`consume`](Bridge::consume) tells how much of it was used; until then it is given again.
+    pub fn poll_fill_buf(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<&[u8]>> {
+        self.stream.poll_fill_buf(&mut self.reading, cx)
+    }
+
+    /// This much of what [`poll_fill_buf`](Bridge::poll_fill_buf) gave was used.
+    ///
+    /// # Panics
+    ///
+    /// If it gave less.
+    pub fn consume(&mut self, count: usize) {
+        self.stream.consume(&mut self.reading, count);
+    }
+
+    /// Reads into `buf` and gives how many bytes; 0 is the end of the stream, or that there is no room.
+    pub fn poll_read(&mut self, cx: &mut Context<'_>, buf: &mut [u8]) -> Poll<io::Result<usize>> {
+        if buf.is_empty() {
+            return Poll::Ready(Ok(0));
+        }
+        let bytes = ready!(self.poll_fill_buf(cx))?;
+        let count = bytes.len().min(buf.len());
+        buf[..count].copy_from_slice(&bytes[..count]);
+        self.consume(count);
+        Poll::Ready(Ok(count))
+    }
+}
+
+impl<S: PollWrite> Bridge<S> {
+    /// Takes bytes from `buf` and gives how many. They are being sent when this returns.
+    pub fn poll_write(&mut self, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        self.stream.poll_write(&mut self.writing, cx, &[IoSlice::new(buf)])
+    }
+
+    /// Takes bytes from the slices, in order, and gives how many.
+    pub fn poll_write_vectored(&mut self, cx: &mut Context<'_>, bufs: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
+        self.stream.poll_write(&mut self.writing, cx, bufs)
+    }
+
+    /// Waits until everything that was taken is with the kernel.
+    pub fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.stream.poll_flush(&mut self.writing, cx)
+    }
+
+    #[cfg(feature = "hyper")]
+    pub(crate) fn poll_started(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.stream.poll_started(&mut self.writing, cx)
+    }
+
+    /// Sends what was taken, and then says that nothing more will be written: the peer sees the end of the stream.
+    pub fn poll_shutdown(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.stream.poll_shutdown(&mut self.writing, cx)
+    }
+}
+
+impl<S: fmt::Debug> fmt::Debug for Bridge<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Bridge")
+            .field("stream", &self.stream)
+            .field("reading", &self.reading)
+            .field("writing", &self.writing)
+            .finish()
+    }
+}
+
+impl<S> From<S> for Bridge<S> {
+    fn from(stream: S) -> Bridge<S> {
+        Bridge::new(stream)
+    }
+}

@@ -1,0 +1,292 @@
+//! What was written and is not sent yet.
+//!
+//! A driver that works by trying is asked first whether the kernel takes the bytes as they are. Else they are copied: one send
+//! is in the air; what is written meanwhile gathers behind it. When a send lands, the loop calls the outbox
+//! ([`Listener`]), which starts the next one: poll-based code may write and then never poll again (it reads, or sleeps), and
+//! its bytes are to arrive all the same. Whoever waits for room or for the end is woken, and nobody else.
+//!
+//! The lane is held from the first send until nothing is left, so calls of the stream's own come before or after all of it.
+
+use std::cell::RefCell;
+use std::io::{self, IoSlice};
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker, ready};
+
+use super::spares;
+use crate::byte_stream::ByteStream;
+use crate::descriptor::Descriptor;
+use crate::driver::Outcome;
+use crate::error::from_code;
+use crate::exception::guard;
+use crate::flight::{Airborne, Fate, Listener};
+use crate::lane::SharedHold;
+use crate::op::{MAX_LEN, Medium, Op};
+use crate::sys::{Fd, errno};
+use crate::task::{Reason, waits_for};
+
+/// How many bytes may wait; a write that finds as many waits for room.
+pub(super) const BOUND: usize = 64 * 1024;
+
+pub(super) struct Outbox {
+    descriptor: Rc<Descriptor>,
+    medium: Medium,
+    state: RefCell<State>,
+}
+
+#[derive(Default)]
+struct State {
+    /// The lane, while something is to be sent.
+    hold: Option<SharedHold<Descriptor>>,
+    flight: Option<Airborne<Load>>,
+    /// What is being sent; with the flight while that is in the air.
+    front: Vec<u8>,
+    /// How long it is, and how much of it was sent by earlier flights.
+    front_len: usize,
+    sent: usize,
+    /// What comes next.
+    gathered: Vec<u8>,
+    /// Not told yet.
+    error: Option<io::Error>,
+    waiting: Option<Waiting>,
+}
+
+struct Waiting {
+    waker: Waker,
+    /// For room; else until nothing is left.
+    for_room: bool,
+}
+
+type Load = (Rc<Descriptor>, Vec<u8>);
+
+impl Outbox {
+    pub(super) fn new(bytes: &ByteStream) -> Rc<Outbox> {
+        Rc::new(Outbox {
+            descriptor: bytes.owned.descriptor.clone(),
+            medium: bytes.medium(),
+            state: RefCell::default(),
+        })
+    }
+
+    pub(super) fn is_for(&self, bytes: &ByteStream) -> bool {
+        Rc::ptr_eq(&self.descriptor, &bytes.owned.descriptor)
+    }
+
+    /// Takes what there is room for, and starts a send if none is under way.
+    pub(super) fn poll_write(self: &Rc<Self>, cx: &mut Context<'_>, bufs: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
+        self.failure()?;
+        if bufs.iter().all(|buf| buf.is_empty()) {
+            return Poll::Ready(Ok(0));
+        }
+        if !self.descriptor.core.spend_budget(cx) {
+            return Poll::Pending;
+        }
+        let is_idle = self.is_idle();
+        if is_idle {
+            // Where the kernel can be asked at once, what it takes now is not copied at all.
+            if let Some(outcome) = self.descriptor.send_now(self.medium, bufs) {
+                return Poll::Ready(self.sent(outcome));
+            }
+            ready!(self.poll_lane(cx));
+        }
+        let taken = self.state.borrow_mut().gather(bufs);
+        if taken == 0 {
+            return self.wait(cx, true);
+        }
+        if is_idle {
+            self.send_on();
+        }
+        Poll::Ready(Ok(taken))
+    }
+
+    /// Waits until nothing is left.
+    pub(super) fn poll_flush(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.failure()?;
+        match self.is_idle() {
+            true => Poll::Ready(Ok(())),
+            false => self.wait(cx, false),
+        }
+    }
+
+    /// Waits until nothing is left, and holds the lane.
+    pub(super) fn poll_alone(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        ready!(self.poll_flush(cx))?;
+        self.poll_lane(cx).map(Ok)
+    }
+
+    /// What went wrong since this was asked last.
+    pub(super) fn failure(&self) -> io::Result<()> {
+        match self.state.borrow_mut().error.take() {
+            Some(error) => Err(error),
+            None => Ok(()),
+        }
+    }
+
+    pub(super) fn let_go(&self) {
+        let hold = self.state.borrow_mut().hold.take();
+        drop(hold);
+    }
+
+    pub(super) fn unsent(&self) -> usize {
+        self.state.borrow().unsent()
+    }
+
+    fn is_idle(&self) -> bool {
+        self.state.borrow().flight.is_none()
+    }
+
+    /// Waits for the lane, and for the orphan of an earlier write in it.
+    fn poll_lane(&self, cx: &mut Context<'_>) -> Poll<()> {
+        let hold = self.state.borrow_mut().hold.take();
+        let mut hold = hold.unwrap_or_else(|| SharedHold::new(self.descriptor.clone(), |descriptor| &descriptor.write));
+        let result = match hold.poll(cx) {
+            Poll::Ready(()) => hold.lane().poll_settle(&self.descriptor.core, cx),
+            Poll::Pending => Poll::Pending,
+        };
+        self.state.borrow_mut().hold = Some(hold);
+        result
+    }
+
+    fn wait<T>(&self, cx: &mut Context<'_>, for_room: bool) -> Poll<T> {
+        waits_for(Reason::Named("its writes"));
+        let waker = cx.waker().clone();
+        let old = self.state.borrow_mut().waiting.replace(Waiting { waker, for_room });
+        drop(old);
+        Poll::Pending
+    }
+
+    /// Sends until something is in the air, or nothing is left. To be called by who holds the lane.
+    fn send_on(self: &Rc<Self>) {
+        loop {
+            let mut state = self.state.borrow_mut();
+            let Some((front, sent)) = state.next() else {
+                state.give_back();
+                let hold = state.hold.take();
+                drop(state);
+                // This calls the next in the lane's queue.
+                drop(hold);
+                return;
+            };
+            let flight = self.launch(front, sent);
+            let is_up = flight.listen(&self.descriptor.core, self.clone());
+            state.flight = Some(flight);
+            if is_up {
+                return;
+            }
+            drop(state);
+            self.take_in();
+        }
+    }
+
+    fn launch(&self, front: Vec<u8>, sent: usize) -> Airborne<Load> {
+        let descriptor = &self.descriptor;
+        let (fd, medium) = (descriptor.fd, self.medium);
+        let plan = |(_, front): &mut Load| Op::Send {
+            fd,
+            medium,
+            ptr: front.as_ptr().wrapping_add(sent),
+            len: (front.len() - sent).min(MAX_LEN),
+        };
+        let load = (descriptor.clone(), front);
+        Airborne::launch(&descriptor.core, &descriptor.write, Fate::Discard, load, 0, plan)
+    }
+
+    /// Notes how a landed send went.
+    fn take_in(&self) {
+        let flight = self.state.borrow_mut().flight.take();
+        let Some(mut flight) = flight else { return };
+        let core = &self.descriptor.core;
+        let Some((landing, (_, front))) = flight.fetch(core, &self.descriptor.write) else {
+            return;
+        };
+        let mut state = self.state.borrow_mut();
+        state.front = front;
+        match self.sent(landing.outcome) {
+            Ok(count) => state.sent += count,
+            Err(error) => {
+                state.error = Some(error);
+                state.forget_all();
+            }
+        }
+    }
+
+    fn sent(&self, outcome: Outcome) -> io::Result<usize> {
+        match outcome {
+            Ok(0) => Err(io::ErrorKind::WriteZero.into()),
+            Ok(count) => Ok(count as usize),
+            // As for a write of the stream's own: what was closed here is as what the other end has closed.
+            Err(errno::BAD_FD) if self.descriptor.fd == Fd::MIN => Err(from_code(errno::BROKEN_PIPE)),
+            Err(code) => Err(from_code(code)),
+        }
+    }
+
+    /// Nobody will write here any more. What is left is sent by the loop, which has a share of this as long as a send is in the
+    /// air; when the stream is dropped, that is cancelled and the share goes.
+    pub(super) fn leave(&self) {
+        let waiting = self.state.borrow_mut().waiting.take();
+        drop(waiting);
+    }
+}
+
+impl Listener for Outbox {
+    fn landed(self: Rc<Self>) {
+        self.take_in();
+        if self.descriptor.core.is_closed() {
+            self.state.borrow_mut().forget_all();
+        }
+        self.send_on();
+        let waiting = {
+            let mut state = self.state.borrow_mut();
+            let is_idle = state.flight.is_none();
+            state.waiting.take_if(|waiting| waiting.for_room || is_idle)
+        };
+        if let Some(Waiting { waker, .. }) = waiting {
+            guard("a waker", || waker.wake());
+        }
+    }
+}
+
+impl State {
+    fn unsent(&self) -> usize {
+        self.front_len - self.sent + self.gathered.len()
+    }
+
+    /// Copies what there is room for.
+    fn gather(&mut self, bufs: &[IoSlice<'_>]) -> usize {
+        let room = BOUND.saturating_sub(self.unsent());
+        let mut left = room;
+        if left > 0 && self.gathered.capacity() == 0 {
+            self.gathered = spares::take();
+        }
+        for buf in bufs {
+            let part = left.min(buf.len());
+            self.gathered.extend_from_slice(&buf[..part]);
+            left -= part;
+        }
+        room - left
+    }
+
+    /// What is to be sent next, and from where on.
+    fn next(&mut self) -> Option<(Vec<u8>, usize)> {
+        if self.sent == self.front_len {
+            self.front.clear();
+            std::mem::swap(&mut self.front, &mut self.gathered);
+            (self.front_len, self.sent) = (self.front.len(), 0);
+        }
+        match self.front_len {
+            0 => None,
+            _ => Some((std::mem::take(&mut self.front), self.sent)),
+        }
+    }
+
+    fn forget_all(&mut self) {
+        self.front.clear();
+        self.gathered.clear();
+        (self.front_len, self.sent) = (0, 0);
+    }
+
+    /// A connection that waits holds no buffer.
+    fn give_back(&mut self) {
+        spares::give_back(std::mem::take(&mut self.front));
+        spares::give_back(std::mem::take(&mut self.gathered));
+    }
+}

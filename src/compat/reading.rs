@@ -1,0 +1,193 @@
+//! What a bridge keeps of its reading between two polls.
+
+use std::fmt;
+use std::io;
+use std::rc::Rc;
+use std::task::{Context, Poll, ready};
+
+use crate::byte_stream::{ByteStream, HEAP_READ_LEN, count};
+use crate::descriptor::Descriptor;
+use crate::driver::Landing;
+use crate::error::from_code;
+use crate::flight::{Airborne, Fate};
+use crate::io::{IncomingPipe, ManagedBuf};
+use crate::lane::{Lane, SharedHold};
+use crate::op::{Medium, Op};
+use crate::sys::errno;
+
+/// What is kept of a [`Bridge`](super::Bridge)'s reading between two polls: bytes that were received and not consumed, and the
+/// read that is under way. For [`PollRead`](super::PollRead).
+///
+/// Dropped, it gives both back to the stream, for the next read.
+#[derive(Default)]
+pub struct Reading {
+    /// Received and not consumed; empty: nothing. While it is not empty, no read is under way.
+    lent: ManagedBuf,
+    source: Source,
+}
+
+/// Where the bytes come from.
+#[derive(Default)]
+enum Source {
+    #[default]
+    Unknown,
+    Kernel(Receiving),
+    Memory(IncomingPipe),
+}
+
+/// A read that is polled.
+struct Receiving {
+    hold: SharedHold<Descriptor>,
+    flight: Option<Receive>,
+}
+
+/// The read that is in the air, by what it carries.
+enum Receive {
+    Managed(Airborne<Rc<Descriptor>>),
+    /// The pool was empty.
+    Heap(Airborne<(Rc<Descriptor>, Vec<u8>)>),
+}
+
+impl Reading {
+    /// What the kernel sends next.
+    pub(super) fn poll_kernel(&mut self, bytes: &ByteStream, cx: &mut Context<'_>) -> Poll<io::Result<&[u8]>> {
+        if self.lent.is_empty() {
+            let descriptor = &bytes.owned.descriptor;
+            let is_known =
+                matches!(&self.source, Source::Kernel(receiving) if Rc::ptr_eq(receiving.hold.of(), descriptor));
+            if !is_known {
+                self.source = Source::Kernel(Receiving {
+                    hold: SharedHold::new(descriptor.clone(), |descriptor| &descriptor.read),
+                    flight: None,
+                });
+            }
+            if let Source::Kernel(receiving) = &mut self.source {
+                let result = ready!(receiving.poll(bytes.medium(), cx));
+                receiving.hold.let_go();
+                self.lent = result?;
+            }
+        }
+        Poll::Ready(Ok(&self.lent))
+    }
+
+    /// What is written to the other end of a connection in memory.
+    pub(super) fn poll_memory(
+        &mut self,
+        pipe: impl FnOnce() -> IncomingPipe,
+        cx: &mut Context<'_>,
+    ) -> Poll<io::Result<&[u8]>> {
+        if self.lent.is_empty() {
+            if !matches!(self.source, Source::Memory(_)) {
+                self.source = Source::Memory(pipe());
+            }
+            if let Source::Memory(pipe) = &mut self.source {
+                self.lent = ready!(pipe.poll_take(cx));
+            }
+        }
+        Poll::Ready(Ok(&self.lent))
+    }
+
+    pub(super) fn consume(&mut self, count: usize) {
+        self.lent.advance(count);
+        if self.lent.is_empty() {
+            // Back to its pool.
+            self.lent = ManagedBuf::default();
+        }
+    }
+}
+
+impl Receiving {
+    fn poll(&mut self, medium: Medium, cx: &mut Context<'_>) -> Poll<io::Result<ManagedBuf>> {
+        if self.flight.is_none() {
+            ready!(self.hold.poll(cx));
+            let (descriptor, lane) = (self.hold.of(), self.hold.lane());
+            ready!(lane.poll_settle(&descriptor.core, cx));
+            if ready!(lane.poll_unread(&descriptor.core, cx))
+                && let Some(served) = lane.serve_all()
+            {
+                return Poll::Ready(served.map(ManagedBuf::from).map_err(from_code));
+            }
+            self.flight = Some(Receive::managed(descriptor, lane, medium));
+        }
+        let (descriptor, lane) = (self.hold.of(), self.hold.lane());
+        if let Some(Receive::Managed(flight)) = &mut self.flight {
+            let (landing, _) = ready!(flight.poll(&descriptor.core, lane, cx));
+            match landing {
+                Landing {
+                    buffer: Some(buffer), ..
+                } => {
+                    self.flight = None;
+                    return Poll::Ready(Ok(ManagedBuf::from_pool(buffer)));
+                }
+                Landing {
+                    outcome: Err(errno::NO_BUFFERS),
+                    ..
+                } => self.flight = Some(Receive::to_heap(descriptor, lane, medium)),
+                Landing { outcome, .. } => {
+                    self.flight = None;
+                    return Poll::Ready(count(outcome).map(|_| ManagedBuf::default()));
+                }
+            }
+        }
+        let Some(Receive::Heap(flight)) = &mut self.flight else {
+            unreachable!("one of the two is in the air")
+        };
+        let (landing, (_, buf)) = ready!(flight.poll(&descriptor.core, lane, cx));
+        self.flight = None;
+        Poll::Ready(count(landing.outcome).map(|count| {
+            let mut bytes = ManagedBuf::from(buf);
+            bytes.truncate(count);
+            bytes
+        }))
+    }
+}
+
+impl Receive {
+    fn managed(descriptor: &Rc<Descriptor>, lane: &Lane, medium: Medium) -> Receive {
+        let fd = descriptor.fd;
+        let load = descriptor.clone();
+        let plan = |_: &mut _| Op::RecvManaged { fd, medium };
+        Receive::Managed(Airborne::launch(&descriptor.core, lane, Fate::Keep, load, 0, plan))
+    }
+
+    fn to_heap(descriptor: &Rc<Descriptor>, lane: &Lane, medium: Medium) -> Receive {
+        let fd = descriptor.fd;
+        let load = (descriptor.clone(), vec![0; HEAP_READ_LEN]);
+        let plan = |(_, buf): &mut (_, Vec<u8>)| {
+            let (ptr, len) = (buf.as_mut_ptr(), buf.len());
+            Op::Recv { fd, medium, ptr, len }
+        };
+        Receive::Heap(Airborne::launch(&descriptor.core, lane, Fate::Keep, load, 0, plan))
+    }
+}
+
+impl Drop for Receiving {
+    /// The read stays in its lane: what it receives, the next one gets.
+    fn drop(&mut self) {
+        let core = &self.hold.of().core;
+        match &mut self.flight {
+            Some(Receive::Managed(flight)) => flight.leave(core),
+            Some(Receive::Heap(flight)) => flight.leave(core),
+            None => {}
+        }
+    }
+}
+
+impl Drop for Reading {
+    fn drop(&mut self) {
+        if self.lent.is_empty() {
+            return;
+        }
+        match &self.source {
+            Source::Kernel(receiving) => receiving.hold.lane().put_in_front(&self.lent),
+            Source::Memory(pipe) => pipe.put_back(&self.lent),
+            Source::Unknown => {}
+        }
+    }
+}
+
+impl fmt::Debug for Reading {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Reading").field("unconsumed", &self.lent.len()).finish()
+    }
+}

@@ -1,0 +1,60 @@
+//! The traits of tokio. Only these: nothing of its runtime is used.
+
+use std::io::{self, IoSlice};
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use ::tokio::io::{AsyncBufRead, AsyncRead, AsyncWrite, ReadBuf};
+
+use super::{Bridge, PollRead, PollWrite};
+
+impl<S: PollRead + Unpin> AsyncRead for Bridge<S> {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        if buf.remaining() == 0 {
+            return Poll::Ready(Ok(()));
+        }
+        let bridge = self.get_mut();
+        let bytes = ready!(Bridge::poll_fill_buf(bridge, cx))?;
+        let count = bytes.len().min(buf.remaining());
+        buf.put_slice(&bytes[..count]);
+        Bridge::consume(bridge, count);
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl<S: PollRead + Unpin> AsyncBufRead for Bridge<S> {
+    fn poll_fill_buf(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<&[u8]>> {
+        Bridge::poll_fill_buf(self.get_mut(), cx)
+    }
+
+    fn consume(self: Pin<&mut Self>, count: usize) {
+        Bridge::consume(self.get_mut(), count);
+    }
+}
+
+impl<S: PollWrite + Unpin> AsyncWrite for Bridge<S> {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        Bridge::poll_write(self.get_mut(), cx, buf)
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Bridge::poll_write_vectored(self.get_mut(), cx, bufs)
+    }
+
+    /// The slices are gathered in the bridge's buffer, which a caller's own would only copy once more.
+    fn is_write_vectored(&self) -> bool {
+        true
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Bridge::poll_flush(self.get_mut(), cx)
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Bridge::poll_shutdown(self.get_mut(), cx)
+    }
+}

@@ -1,0 +1,116 @@
+//! What a bridge keeps of its writing between two polls.
+
+use std::fmt;
+use std::io::{self, IoSlice};
+use std::net::Shutdown;
+use std::rc::Rc;
+use std::task::{Context, Poll, ready};
+
+use super::outbox::Outbox;
+use crate::byte_stream::ByteStream;
+use crate::io::OutgoingPipe;
+
+/// What is kept of a [`Bridge`](super::Bridge)'s writing between two polls: bytes that were taken and are not sent yet. For
+/// [`PollWrite`](super::PollWrite).
+#[derive(Default)]
+pub struct Writing {
+    sink: Sink,
+}
+
+/// Where the bytes go to.
+#[derive(Default)]
+enum Sink {
+    #[default]
+    Unknown,
+    Kernel(Rc<Outbox>),
+    Memory(OutgoingPipe),
+}
+
+impl Writing {
+    /// The outbox of a descriptor, made at the first write.
+    pub(super) fn outbox(&mut self, bytes: &ByteStream) -> &Rc<Outbox> {
+        let is_known = matches!(&self.sink, Sink::Kernel(outbox) if outbox.is_for(bytes));
+        if !is_known {
+            self.let_go();
+            self.sink = Sink::Kernel(Outbox::new(bytes));
+        }
+        match &self.sink {
+            Sink::Kernel(outbox) => outbox,
+            _ => unreachable!("it was just put there"),
+        }
+    }
+
+    pub(super) fn pipe(&mut self, pipe: impl FnOnce() -> OutgoingPipe) -> &mut OutgoingPipe {
+        if !matches!(self.sink, Sink::Memory(_)) {
+            self.sink = Sink::Memory(pipe());
+        }
+        match &mut self.sink {
+            Sink::Memory(pipe) => pipe,
+            _ => unreachable!("it was just put there"),
+        }
+    }
+
+    pub(super) fn poll_kernel(
+        &mut self,
+        bytes: &ByteStream,
+        cx: &mut Context<'_>,
+        bufs: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        self.outbox(bytes).poll_write(cx, bufs)
+    }
+
+    /// Waits until nothing is on its way to the kernel. Where nothing was ever written there is nothing to wait for.
+    pub(super) fn poll_sent(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match &self.sink {
+            Sink::Kernel(outbox) => outbox.poll_flush(cx),
+            _ => Poll::Ready(Ok(())),
+        }
+    }
+
+    /// What went wrong with what was taken.
+    pub(super) fn failure(&mut self) -> io::Result<()> {
+        match &self.sink {
+            Sink::Kernel(outbox) => outbox.failure(),
+            _ => Ok(()),
+        }
+    }
+
+    /// Sends what is left, and ends the writing direction of a socket.
+    pub(super) fn poll_end(&mut self, bytes: &ByteStream, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        ready!(self.outbox(bytes).poll_alone(cx))?;
+        let result = bytes.owned.shutdown(Shutdown::Write);
+        self.outbox(bytes).let_go();
+        Poll::Ready(result)
+    }
+
+    /// Sends what is left, and closes the end of a pipe.
+    pub(super) fn poll_close(&mut self, bytes: &mut ByteStream, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        ready!(self.outbox(bytes).poll_alone(cx))?;
+        self.let_go();
+        bytes.close_now();
+        Poll::Ready(Ok(()))
+    }
+
+    /// What was taken is sent all the same, as long as the stream is there.
+    fn let_go(&mut self) {
+        if let Sink::Kernel(outbox) = std::mem::take(&mut self.sink) {
+            outbox.leave();
+        }
+    }
+}
+
+impl Drop for Writing {
+    fn drop(&mut self) {
+        self.let_go();
+    }
+}
+
+impl fmt::Debug for Writing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let unsent = match &self.sink {
+            Sink::Kernel(outbox) => outbox.unsent(),
+            _ => 0,
+        };
+        f.debug_struct("Writing").field("unsent", &unsent).finish()
+    }
+}

@@ -1,0 +1,52 @@
+//! hyper's streams.
+
+use std::io::{self, IoSlice};
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use hyper::rt::{Read, ReadBufCursor, Write};
+
+use crate::compat::{Bridge, PollRead, PollWrite};
+
+impl<S: PollRead + Unpin> Read for Bridge<S> {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, mut buf: ReadBufCursor<'_>) -> Poll<io::Result<()>> {
+        if buf.remaining() == 0 {
+            return Poll::Ready(Ok(()));
+        }
+        let bridge = self.get_mut();
+        let bytes = ready!(Bridge::poll_fill_buf(bridge, cx))?;
+        let count = bytes.len().min(buf.remaining());
+        buf.put_slice(&bytes[..count]);
+        Bridge::consume(bridge, count);
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl<S: PollWrite + Unpin> Write for Bridge<S> {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        Bridge::poll_write(self.get_mut(), cx, buf)
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Bridge::poll_write_vectored(self.get_mut(), cx, bufs)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        true
+    }
+
+    /// Ready when the sends are under way: they need nobody's help. hyper flushes after each response, and waiting for the
+    /// kernel's word would be one more poll of the connection each time. Before hyper lets go of a connection it shuts it
+    /// down, and that waits for everything.
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Bridge::poll_started(self.get_mut(), cx)
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Bridge::poll_shutdown(self.get_mut(), cx)
+    }
+}

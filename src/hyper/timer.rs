@@ -1,0 +1,133 @@
+//! hyper's timer.
+//!
+//! hyper asks for sleeps that are `Send` and `Sync`, though it never moves one on a runtime like this. So a sleep is only the
+//! name of a timer, and which loop it belongs to: plain data. Polled or dropped on that loop it finds its timer there;
+//! anywhere else it has none, and a poll begins a new one.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Arc, OnceLock};
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant as StdInstant};
+
+use crate::loop_core::LoopCore;
+use crate::remote::Letterbox;
+use crate::time::{Instant, rewake};
+use crate::timers::{Action, TimerId};
+
+/// hyper's way to wait, on the loop's timers and by the loop's clock.
+///
+/// Give it to hyper's builders: without a timer the server's time limit for headers, for instance, does not work.
+///
+/// ```
+/// use windlass::hyper::Timer;
+/// let mut server = hyper::server::conn::http1::Builder::new();
+/// server.timer(Timer).header_read_timeout(std::time::Duration::from_secs(10));
+/// ```
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Timer;
+
+impl hyper::rt::Timer for Timer {
+    fn sleep(&self, duration: Duration) -> Pin<Box<dyn hyper::rt::Sleep>> {
+        Box::pin(Sleep::until(Instant::now() + duration))
+    }
+
+    fn sleep_until(&self, deadline: StdInstant) -> Pin<Box<dyn hyper::rt::Sleep>> {
+        Box::pin(Sleep::until(to_ours(deadline)))
+    }
+
+    fn now(&self) -> StdInstant {
+        let now = Instant::now();
+        origin().checked_add(now.since_origin()).unwrap_or_else(StdInstant::now)
+    }
+
+    fn reset(&self, sleep: &mut Pin<Box<dyn hyper::rt::Sleep>>, deadline: StdInstant) {
+        match sleep.as_mut().downcast_mut_pin::<Sleep>() {
+            Some(sleep) => sleep.get_mut().reset(to_ours(deadline)),
+            None => *sleep = self.sleep_until(deadline),
+        }
+    }
+}
+
+/// Where the loops' clocks begin, as std tells it. A virtual clock begins there too.
+fn origin() -> StdInstant {
+    static ORIGIN: OnceLock<StdInstant> = OnceLock::new();
+    *ORIGIN.get_or_init(|| {
+        let now = StdInstant::now();
+        now.checked_sub(crate::sys::monotonic().since_origin()).unwrap_or(now)
+    })
+}
+
+fn to_ours(moment: StdInstant) -> Instant {
+    Instant::from_origin(moment.saturating_duration_since(origin()))
+}
+
+/// The future of [`Timer`]'s sleeps.
+pub struct Sleep {
+    deadline: Instant,
+    timer: Option<(Arc<Letterbox<crate::loop_core::Mail>>, TimerId)>,
+}
+
+impl Sleep {
+    fn until(deadline: Instant) -> Sleep {
+        Sleep { deadline, timer: None }
+    }
+
+    fn reset(&mut self, deadline: Instant) {
+        // A timer that is set too early wakes its task, which finds that there is time left. So it need not be moved.
+        if deadline < self.deadline {
+            self.cancel();
+        }
+        self.deadline = deadline;
+    }
+
+    /// The timer of this sleep, if it was set on this loop.
+    fn timer_on(&self, core: &LoopCore) -> Option<TimerId> {
+        let (letterbox, id) = self.timer.as_ref()?;
+        Arc::ptr_eq(letterbox, &core.letterbox).then_some(*id)
+    }
+
+    fn cancel(&mut self) {
+        if let Some(core) = LoopCore::try_current()
+            && let Some(id) = self.timer_on(core)
+        {
+            core.cancel_timer(id);
+        }
+        self.timer = None;
+    }
+}
+
+impl Future for Sleep {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        let sleep = self.get_mut();
+        let core = LoopCore::current("hyper's sleep");
+        if let Some(id) = sleep.timer_on(core)
+            && rewake(core, id, cx)
+        {
+            return Poll::Pending;
+        }
+        if sleep.timer.is_some() && core.now() >= sleep.deadline {
+            return Poll::Ready(());
+        }
+        let id = core.add_timer(sleep.deadline, Action::Wake(cx.waker().clone()));
+        sleep.timer = Some((core.letterbox.clone(), id));
+        Poll::Pending
+    }
+}
+
+impl Drop for Sleep {
+    fn drop(&mut self) {
+        self.cancel();
+    }
+}
+
+impl hyper::rt::Sleep for Sleep {}
+
+impl fmt::Debug for Sleep {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Sleep(until {:?})", self.deadline.since_origin())
+    }
+}

@@ -1,0 +1,160 @@
+//! Ciphertext on its way out.
+//!
+//! Records that were made must be sent, each byte once and in order, whatever becomes of the call that made them. So the
+//! future that sends is the stream's: made once, kept in a box, and polled by whoever has an interest in it, one at a time.
+//! It takes what is in the outbox, sends it, gives the memory back, and goes to sleep without a waker: who puts something in
+//! polls it.
+
+use std::cell::{Cell, RefCell};
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+
+use super::carrier::Carrier;
+use crate::error::from_code;
+use crate::lane::Lane;
+
+/// What is kept of the outbox's memory when it is empty: enough for short messages, and nothing that adds up over idle
+/// connections.
+const KEPT_LEN: usize = 1024;
+
+type Sending = Pin<Box<dyn Future<Output = ()>>>;
+
+/// What is to be sent, and the future that sends it.
+pub(super) struct Outbox {
+    /// Held by who polls the future: its waker is the one that is woken.
+    pub(super) lane: Lane,
+    letters: Rc<Letters>,
+    /// Out while it is polled.
+    sending: Cell<Option<Sending>>,
+}
+
+#[derive(Default)]
+struct Letters {
+    waiting: RefCell<Vec<u8>>,
+    is_sending: Cell<bool>,
+    failure: RefCell<Option<Failure>>,
+}
+
+/// Why nothing can be sent any more. Told to everybody who asks: a stream of records does not go on after a gap.
+struct Failure {
+    kind: io::ErrorKind,
+    code: Option<i32>,
+    message: String,
+}
+
+impl Outbox {
+    pub(super) fn new<S: Carrier>(carrier: Rc<S>) -> Outbox {
+        let letters = Rc::new(Letters::default());
+        let sending = Box::pin(send_for_ever(carrier, letters.clone()));
+        Outbox {
+            lane: Lane::default(),
+            letters,
+            sending: Cell::new(Some(sending)),
+        }
+    }
+
+    /// Puts in what `fill` appends.
+    pub(super) fn put(&self, fill: impl FnOnce(&mut Vec<u8>)) {
+        // Out of its cell while somebody else's code may run.
+        let mut waiting = self.letters.waiting.take();
+        fill(&mut waiting);
+        self.letters.waiting.replace(waiting);
+    }
+
+    /// How many bytes wait behind what is being sent.
+    pub(super) fn waiting_len(&self) -> usize {
+        self.letters.waiting.borrow().len()
+    }
+
+    /// Whether everything has been sent, or never will be.
+    pub(super) fn is_idle(&self) -> bool {
+        !self.letters.is_sending.get() && self.letters.waiting.borrow().is_empty()
+    }
+
+    /// Whether sending has come to a reset.
+    pub(super) fn reset(&self) -> Option<io::Error> {
+        let failure = self.letters.failure.borrow();
+        let failure = failure
+            .as_ref()
+            .filter(|failure| failure.kind == io::ErrorKind::ConnectionReset)?;
+        Some(failure.error())
+    }
+
+    /// Sends; ready when there is nothing left to send. To be polled by who holds the lane.
+    pub(super) fn poll_sent(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        loop {
+            if let Some(failure) = &*self.letters.failure.borrow() {
+                return Poll::Ready(Err(failure.error()));
+            }
+            if self.is_idle() {
+                return Poll::Ready(Ok(()));
+            }
+            // It is missing only if a poll of it has panicked.
+            let Some(mut sending) = self.sending.take() else {
+                let message = "the stream below has panicked while it was written to";
+                return Poll::Ready(Err(io::Error::other(message)));
+            };
+            let ended = sending.as_mut().poll(cx).is_ready();
+            if ended {
+                drop(sending);
+                continue;
+            }
+            self.sending.set(Some(sending));
+            if self.letters.is_sending.get() {
+                return Poll::Pending;
+            }
+        }
+    }
+
+    /// Lets it go on if nobody else sees to that. What becomes of it, the next writer hears.
+    pub(super) fn nudge(&self, cx: &mut Context<'_>) {
+        if !self.is_idle()
+            && let Some(_hold) = self.lane.try_hold()
+        {
+            let _ = self.poll_sent(cx);
+        }
+    }
+}
+
+/// Ends only with an error.
+async fn send_for_ever<S: Carrier>(carrier: Rc<S>, letters: Rc<Letters>) {
+    loop {
+        std::future::poll_fn(|_| match letters.waiting.borrow().is_empty() {
+            true => Poll::Pending,
+            false => Poll::Ready(()),
+        })
+        .await;
+        let bytes = letters.waiting.take();
+        letters.is_sending.set(true);
+        let (result, mut bytes) = carrier.send(bytes).await;
+        letters.is_sending.set(false);
+        if let Err(error) = result {
+            letters.failure.replace(Some(Failure::new(&error)));
+            return;
+        }
+        if bytes.capacity() <= KEPT_LEN && letters.waiting.borrow().is_empty() {
+            bytes.clear();
+            letters.waiting.replace(bytes);
+        }
+    }
+}
+
+impl Failure {
+    fn new(error: &io::Error) -> Failure {
+        Failure {
+            kind: error.kind(),
+            code: error.raw_os_error(),
+            message: error.to_string(),
+        }
+    }
+
+    fn error(&self) -> io::Error {
+        match self.code {
+            Some(code) => from_code(code),
+            None => io::Error::new(self.kind, self.message.clone()),
+        }
+    }
+}

@@ -1,0 +1,161 @@
+//! The HTTP server and client, against each other and against curl.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::process::Command;
+
+use crate::{Running, drivers, example, printed};
+
+const FILE: &str = "Cargo.lock";
+
+/// A server, and where it listens.
+fn serve(driver: &str, grace: &str) -> (Running, String) {
+    let mut server = Running::start(example("http_server", driver).args([
+        "--listen",
+        "127.0.0.1:0",
+        "--driver",
+        driver,
+        "--file",
+        FILE,
+        "--grace",
+        grace,
+    ]));
+    let line = server.until("listening on ");
+    let addr = line.rsplit(' ').next().expect("an address").to_owned();
+    (server, addr)
+}
+
+#[test]
+fn the_client_fetches_from_the_server() {
+    let file = std::fs::read_to_string(FILE).expect("it is there");
+    for driver in drivers() {
+        let (mut server, addr) = serve(driver, "10");
+        let (page, whole) = (format!("http://{addr}/"), format!("http://{addr}/file"));
+        for (option, version) in [(None, "HTTP/1.1"), (Some("--http2"), "HTTP/2.0")] {
+            let mut client = example("http_client", driver);
+            let told = printed(
+                client
+                    .args(["--driver", driver])
+                    .args(option)
+                    .args([&page, &whole, &page]),
+            );
+            assert_eq!(
+                told.matches(&format!("{version} 200 OK")).count(),
+                3,
+                "on {driver}: {told}"
+            );
+            assert!(told.contains(&file), "on {driver}: the file is not the same");
+            assert!(told.contains("content-type: text/plain"), "on {driver}: {told}");
+        }
+        server.send(libc::SIGINT);
+        server.until("all finished");
+        server.until("6 requests were served");
+        server.ends_well();
+    }
+}
+
+#[test]
+fn wrong_options_are_refused() {
+    for driver in drivers().take(1) {
+        for (name, args) in [
+            ("http_server", &["--port", "80"][..]),
+            ("http_server", &["--grace", "soon"]),
+            ("http_client", &[]),
+            ("http_client", &["ftp://localhost/"]),
+            ("http_client", &["--http3", "http://localhost/"]),
+        ] {
+            let output = example(name, driver).args(args).output().expect("the example is built");
+            let told = String::from_utf8_lossy(&output.stderr).into_owned();
+            assert_eq!(output.status.code(), Some(2), "{name} {args:?}: {told}");
+            assert!(told.contains("usage: "), "{name} {args:?}: {told}");
+        }
+        // Nobody listens there.
+        let output = example("http_client", driver).arg("http://127.0.0.1:1/").output();
+        let output = output.expect("the example is built");
+        assert_eq!(output.status.code(), Some(1));
+        assert!(String::from_utf8_lossy(&output.stderr).contains("refused"));
+    }
+}
+
+/// Who is being answered is answered; who is not is cut when the time is up.
+#[test]
+fn the_end_waits_for_what_is_under_way() {
+    for driver in drivers() {
+        let (mut server, addr) = serve(driver, "0.5");
+        let mut idle = TcpStream::connect(&addr).expect("connect");
+        idle.write_all(b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n")
+            .expect("write");
+        let mut heard = Vec::new();
+        while !heard.ends_with(b"hello\n") {
+            let mut piece = [0; 256];
+            let count = idle.read(&mut piece).expect("read");
+            assert!(count > 0, "on {driver}: it hung up");
+            heard.extend_from_slice(&piece[..count]);
+        }
+        let mut busy = TcpStream::connect(&addr).expect("connect");
+        busy.write_all(b"POST /upload HTTP/1.1\r\nhost: localhost\r\ncontent-length: 6\r\n\r\nabc")
+            .expect("write");
+        let mut stuck = TcpStream::connect(&addr).expect("connect");
+        stuck
+            .write_all(b"POST /upload HTTP/1.1\r\nhost: localhost\r\ncontent-length: 6\r\n\r\nabc")
+            .expect("write");
+        std::thread::sleep(std::time::Duration::from_millis(100));
+        server.send(libc::SIGINT);
+        server.until("stopping: ");
+        // The one that idles is closed at once.
+        assert_eq!(idle.read(&mut [0; 16]).unwrap_or(0), 0, "on {driver}");
+        busy.write_all(b"def").expect("write");
+        let mut answer = String::new();
+        busy.read_to_string(&mut answer).expect("an answer");
+        assert!(answer.ends_with("6 bytes, sum 597\n"), "on {driver}: {answer}");
+        server.until("the time is up");
+        server.ends_well();
+        assert_eq!(stuck.read(&mut [0; 16]).unwrap_or(0), 0, "on {driver}");
+    }
+}
+
+#[test]
+fn curl_gets_what_it_asks_for() {
+    let Ok(version) = Command::new("curl").arg("--version").output() else {
+        return println!("-- SKIPPED: curl is not installed");
+    };
+    let has_http2 = String::from_utf8_lossy(&version.stdout).contains("HTTP2");
+    let file = std::fs::read(FILE).expect("it is there");
+    let len = file.len();
+    for driver in drivers() {
+        let (server, addr) = serve(driver, "10");
+        for option in [None, Some("--http2-prior-knowledge")] {
+            if option.is_some() && !has_http2 {
+                println!("-- SKIPPED: this curl has no HTTP/2");
+                continue;
+            }
+            let curl = |path: &str, args: &[&str]| {
+                let mut curl = Command::new("curl");
+                curl.args(["--silent", "--max-time", "30", "--noproxy", "*"]);
+                curl.args(option).args(args).arg(format!("http://{addr}{path}"));
+                printed(&mut curl)
+            };
+            assert_eq!(curl("/", &[]), "hello\n");
+            assert!(curl("/file", &[]).as_bytes() == file);
+            assert!(curl("/file", &["-r", "10-109"]).as_bytes() == &file[10..110]);
+            assert!(curl("/file", &["-r", "-100"]).as_bytes() == &file[len - 100..]);
+            assert!(curl("/file", &["-r", "100-"]).as_bytes() == &file[100..]);
+            let head = curl("/file", &["-r", "5-9", "-D", "-", "-o", "/dev/null"]).to_lowercase();
+            assert!(
+                head.contains(&format!("content-range: bytes 5-9/{len}")),
+                "on {driver}: {head}"
+            );
+            let status = |path, args: &[&str]| {
+                let args = [args, &["-o", "/dev/null", "-w", "%{http_code}"]].concat();
+                curl(path, &args)
+            };
+            assert_eq!(status("/file", &["-r", "99999999-"]), "416");
+            assert_eq!(status("/nowhere", &[]), "404");
+            assert_eq!(status("/", &["-X", "DELETE"]), "405");
+            assert_eq!(status("/file", &["-I"]), "200");
+            let sum: u64 = file.iter().map(|&byte| u64::from(byte)).sum();
+            assert_eq!(curl("/upload", &["-T", FILE]), format!("{len} bytes, sum {sum}\n"));
+        }
+        drop(server);
+    }
+}

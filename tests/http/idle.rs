@@ -1,0 +1,135 @@
+//! Kept-alive connections that idle: they hold a descriptor and a read each, and when they go, nothing is left.
+//!
+//! A binary of its own, since it counts the descriptors of its process. `WINDLASS_TEST_IDLE=9000` sets how many (500). The
+//! clients are in another process.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream as StdStream};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use windlass::time::sleep;
+
+#[allow(dead_code, reason = "the other tests use the rest")]
+mod server;
+#[path = "../suite/support.rs"]
+mod support;
+
+use server::{Client, start, until};
+use support::{on_every_kernel_driver, open_descriptors, variable};
+
+const ADDR: &str = "WINDLASS_TEST_ADDR";
+const WANTED: &str = "WINDLASS_TEST_IDLE";
+
+fn wanted() -> usize {
+    variable(WANTED).unwrap_or(500)
+}
+
+/// Allows this process all the descriptors that it may allow itself.
+fn allow_all_descriptors() {
+    let mut limit = libc::rlimit {
+        rlim_cur: 0,
+        rlim_max: 0,
+    };
+    // SAFETY: the kernel fills the local structure, and reads it.
+    unsafe {
+        assert_eq!(libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit), 0);
+        limit.rlim_cur = limit.rlim_max;
+        assert_eq!(libc::setrlimit(libc::RLIMIT_NOFILE, &limit), 0);
+    }
+}
+
+#[test]
+fn idle_connections_leave_nothing() {
+    if let Ok(addr) = std::env::var(ADDR) {
+        return clients(addr.parse().expect("an address"));
+    }
+    allow_all_descriptors();
+    on_every_kernel_driver(|case| {
+        let count = wanted();
+        let event_loop = case.event_loop();
+        let run = event_loop.run_until_complete(async {
+            let (addr, seen) = start().await;
+            // What is made once is there before it is counted.
+            let warm = Client::one(addr).await.fetch("/hello", "").await;
+            assert_eq!(warm, "hello");
+            until("the first is gone", || seen.ended.get() == 1).await;
+            sleep(Duration::from_millis(50)).await;
+            let before = open_descriptors();
+            let mut process = Command::new(std::env::current_exe().expect("the path of this program"))
+                .args(["--exact", "idle_connections_leave_nothing", "--nocapture"])
+                .env(ADDR, addr.to_string())
+                .env(WANTED, count.to_string())
+                .stdout(Stdio::piped())
+                .stdin(Stdio::piped())
+                .spawn()
+                .expect("a process");
+            let pipes = open_descriptors() - before;
+            for _ in 0..24 {
+                // Slow machines take their time.
+                let all = || seen.requests.get() > count;
+                if all() {
+                    break;
+                }
+                sleep(Duration::from_secs(5).min(Duration::from_millis(count as u64))).await;
+            }
+            until("all are served", || seen.requests.get() == count + 1).await;
+            sleep(Duration::from_millis(300)).await;
+            // All are open, and each costs one read: no write buffer, no buffer of the pool.
+            assert_eq!(open_descriptors(), before + pipes + count);
+            let counters = windlass::counters();
+            assert!(
+                (count..=count + 2).contains(&counters.flights),
+                "{} flights for {count} connections",
+                counters.flights
+            );
+            let turns = counters.turns;
+            sleep(Duration::from_millis(300)).await;
+            let turned = windlass::counters().turns - turns;
+            assert!(turned < 50, "{turned} turns for nobody");
+            // The clients ask once more, and go.
+            drop(process.stdin.take());
+            until("all are gone", || seen.ended.get() == count + 1).await;
+            while process.try_wait().expect("it can be asked").is_none() {
+                sleep(Duration::from_millis(5)).await;
+            }
+            assert!(process.wait().expect("it has ended").success(), "the clients failed");
+            drop(process);
+            assert_eq!(seen.requests.get(), 2 * count + 1);
+            assert_eq!(open_descriptors(), before, "a connection is still open");
+            until("the reads are gone", || windlass::counters().flights <= 2).await;
+            assert_eq!(seen.failed.get(), 0);
+        });
+        run.expect("the loop runs");
+    });
+}
+
+/// Asks once over each connection, waits for the sign, asks over each again, and goes.
+fn clients(addr: SocketAddr) {
+    allow_all_descriptors();
+    let ask = |client: &mut StdStream| {
+        client
+            .write_all(b"GET /hello HTTP/1.1\r\nhost: localhost\r\n\r\n")
+            .expect("write");
+        let mut answer = Vec::new();
+        let mut buf = [0; 512];
+        while !answer.ends_with(b"hello") {
+            let count = client.read(&mut buf).expect("an answer");
+            assert!(count > 0, "the server hung up");
+            answer.extend_from_slice(&buf[..count]);
+        }
+    };
+    let mut clients: Vec<_> = (0..wanted())
+        .map(|_| {
+            let mut client = StdStream::connect(addr).expect("connect");
+            client
+                .set_read_timeout(Some(Duration::from_secs(60)))
+                .expect("a timeout");
+            ask(&mut client);
+            client
+        })
+        .collect();
+    // The sign is the end of what the other process has to say.
+    std::io::stdin().read_to_end(&mut Vec::new()).expect("read");
+    clients.iter_mut().for_each(ask);
+}

@@ -1,0 +1,13 @@
+//! hyper on windlass: HTTP/1.1 and HTTP/2, server and client, on every driver; and the traits of futures-io and tokio.
+//!
+//! The variables of `tests/suite` work here too.
+
+mod abuse;
+mod exchange;
+mod raw;
+mod server;
+mod timers;
+mod traits;
+
+#[path = "../suite/support.rs"]
+mod support;

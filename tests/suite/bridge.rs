@@ -1,0 +1,529 @@
+//! Bridges: poll-based calls over our streams lose nothing, hold back, and end as they should.
+
+use std::future::poll_fn;
+use std::io::{ErrorKind, IoSlice};
+use std::pin::pin;
+use std::rc::Rc;
+use std::task::Poll;
+use std::time::Duration;
+
+use windlass::compat::{Bridge, PollRead, PollWrite};
+use windlass::io::duplex;
+use windlass::net::TcpStream;
+use windlass::time::{sleep, timeout};
+
+use crate::bytes::numbered;
+use crate::support::{Random, on_every_driver, on_every_kernel_driver, pair, poll_once, reset_on_close, rounds, turns};
+
+async fn fill<S: PollRead>(bridge: &mut Bridge<S>) -> Vec<u8> {
+    poll_fn(|cx| bridge.poll_fill_buf(cx).map_ok(<[u8]>::to_vec))
+        .await
+        .expect("read")
+}
+
+async fn read<S: PollRead>(bridge: &mut Bridge<S>, most: usize) -> std::io::Result<Vec<u8>> {
+    let mut buf = vec![0; most];
+    let count = poll_fn(|cx| bridge.poll_read(cx, &mut buf)).await?;
+    buf.truncate(count);
+    Ok(buf)
+}
+
+async fn read_exactly<S: PollRead>(bridge: &mut Bridge<S>, count: usize) -> Vec<u8> {
+    let mut all = Vec::new();
+    while all.len() < count {
+        let piece = read(bridge, count - all.len()).await.expect("read");
+        assert!(
+            !piece.is_empty(),
+            "the stream ended after {} bytes of {count}",
+            all.len()
+        );
+        all.extend(piece);
+    }
+    all
+}
+
+async fn write_all<S: PollWrite>(bridge: &mut Bridge<S>, mut bytes: &[u8]) -> std::io::Result<()> {
+    while !bytes.is_empty() {
+        let count = poll_fn(|cx| bridge.poll_write(cx, bytes)).await?;
+        bytes = &bytes[count..];
+    }
+    Ok(())
+}
+
+async fn flush<S: PollWrite>(bridge: &mut Bridge<S>) -> std::io::Result<()> {
+    poll_fn(|cx| bridge.poll_flush(cx)).await
+}
+
+async fn shut_down<S: PollWrite>(bridge: &mut Bridge<S>) -> std::io::Result<()> {
+    poll_fn(|cx| bridge.poll_shutdown(cx)).await
+}
+
+/// What was left behind lands, and is gone.
+async fn nothing_left() {
+    for _ in 0..1_000 {
+        if windlass::counters().flights == 0 {
+            return;
+        }
+        sleep(Duration::from_millis(5)).await;
+    }
+    panic!("left: {:?}", windlass::metrics::metrics().ops);
+}
+
+#[test]
+fn what_is_lent_is_given_until_it_is_consumed() {
+    on_every_driver(|case| {
+        case.run(async {
+            let (near, far) = pair().await;
+            let mut near = Bridge::new(near);
+            far.write_all("hello").await.0.expect("write");
+            assert_eq!(fill(&mut near).await, b"hello");
+            near.consume(0);
+            assert_eq!(fill(&mut near).await, b"hello");
+            near.consume(2);
+            // Nothing more is asked of the kernel while something is there.
+            far.write_all("again").await.0.expect("write");
+            turns(3).await;
+            assert_eq!(fill(&mut near).await, b"llo");
+            assert_eq!(read(&mut near, 1).await.expect("read"), b"l");
+            assert_eq!(read(&mut near, 16).await.expect("read"), b"lo");
+            assert_eq!(read_exactly(&mut near, 5).await, b"again");
+            assert_eq!(read(&mut near, 0).await.expect("no room"), b"");
+            drop(far);
+            assert_eq!(fill(&mut near).await, b"");
+            assert_eq!(fill(&mut near).await, b"");
+        });
+    });
+}
+
+#[test]
+#[should_panic(expected = "6 bytes used of 5")]
+fn more_than_was_lent_cannot_be_consumed() {
+    windlass::run(async {
+        let (near, mut far) = duplex(16);
+        let mut near = Bridge::new(near);
+        windlass::io::AsyncWrite::write_all(&mut far, "hello")
+            .await
+            .0
+            .expect("write");
+        fill(&mut near).await;
+        near.consume(6);
+    })
+    .expect("a loop");
+}
+
+#[test]
+fn a_bridge_taken_away_gives_back_what_it_had() {
+    on_every_driver(|case| {
+        case.run(async {
+            let (near, far) = pair().await;
+            far.write_all("0123456789").await.0.expect("write");
+            let mut near = Bridge::new(near);
+            assert_eq!(fill(&mut near).await, b"0123456789");
+            near.consume(4);
+            let mut near = Bridge::new(near.into_inner());
+            assert_eq!(read(&mut near, 2).await.expect("read"), b"45");
+            let near = near.into_inner();
+            let (result, buf) = near.read(vec![0; 3]).await;
+            assert_eq!((result.expect("read"), &buf[..]), (3, &b"678"[..]));
+            // And what a read that nobody polls any more receives.
+            let mut near = Bridge::new(near);
+            assert_eq!(read(&mut near, 1).await.expect("read"), b"9");
+            assert!(poll_once(pin!(fill(&mut near))).await.is_pending());
+            far.write_all("late").await.0.expect("write");
+            turns(3).await;
+            let near = near.into_inner();
+            assert_eq!(near.read_exact(vec![0; 4]).await.1, b"late");
+        });
+    });
+}
+
+/// What was taken arrives, though the writer never polls the bridge again.
+#[test]
+fn a_writer_that_does_not_flush_is_heard() {
+    on_every_driver(|case| {
+        case.run(async {
+            let (near, far) = pair().await;
+            let mut near = Bridge::new(near);
+            let pieces = numbered(3_000);
+            for piece in pieces.chunks(100) {
+                let count = poll_fn(|cx| near.poll_write(cx, piece)).await.expect("write");
+                assert_eq!(count, 100);
+            }
+            let received = timeout(Duration::from_secs(20), far.read_exact(vec![0; 3_000])).await;
+            assert!(received.expect("it arrives").1 == pieces);
+            drop(near);
+        });
+    });
+}
+
+/// And though the bridge is gone, before what the stream's own calls write.
+#[test]
+fn what_was_taken_outlives_the_bridge() {
+    on_every_kernel_driver(|case| {
+        case.run(async {
+            let (near, far) = pair().await;
+            let mut near = Bridge::new(near);
+            let all = numbered(16 << 20);
+            let mut taken = 0;
+            let filling = async {
+                loop {
+                    taken += poll_fn(|cx| near.poll_write(cx, &all[taken..])).await.expect("write");
+                }
+            };
+            let full = timeout(Duration::from_millis(100), filling).await;
+            full.expect_err("nobody reads");
+            let near = near.into_inner();
+            let writing = windlass::spawn(async move { near.write_all("the end").await.0 });
+            let mut received = far.read_exact(vec![0; taken]).await;
+            received.0.expect("read");
+            assert!(received.1 == all[..taken], "something else arrived");
+            received = far.read_exact(vec![0; 7]).await;
+            assert_eq!(received.1, b"the end");
+            writing.await.expect("no panic").expect("write");
+        });
+    });
+}
+
+#[test]
+fn a_slow_reader_holds_the_writer_back() {
+    on_every_kernel_driver(|case| {
+        case.run(async {
+            let (near, far) = pair().await;
+            let mut near = Bridge::new(near);
+            let all = numbered(16 << 20);
+            let mut taken = 0;
+            // As much as the kernel takes, and no more than the bound beside.
+            let filling = async {
+                loop {
+                    taken += poll_fn(|cx| near.poll_write(cx, &all[taken..])).await.expect("write");
+                }
+            };
+            let full = timeout(Duration::from_millis(200), filling).await;
+            full.expect_err("nobody reads");
+            assert!(taken < all.len(), "all of {} bytes were taken", all.len());
+            let unsent: usize = format!("{near:?}")
+                .split("unsent: ")
+                .nth(1)
+                .and_then(|rest| rest.split(' ').next()?.parse().ok())
+                .expect("it tells");
+            assert!((1..=64 << 10).contains(&unsent), "{unsent} bytes are held");
+            let rest = all[taken..].to_vec();
+            let writing = windlass::spawn(async move {
+                write_all(&mut near, &rest).await.expect("write");
+                shut_down(&mut near).await.expect("shutdown");
+            });
+            let mut received = Vec::new();
+            loop {
+                let bytes = far.read_managed().await.expect("read");
+                if bytes.is_empty() {
+                    break;
+                }
+                received.extend_from_slice(&bytes);
+            }
+            assert!(received == all);
+            writing.await.expect("no panic");
+        });
+    });
+}
+
+#[test]
+fn slices_are_taken_in_order() {
+    on_every_driver(|case| {
+        case.run(async {
+            let (near, far) = pair().await;
+            let mut near = Bridge::new(near);
+            let slices = [
+                IoSlice::new(b""),
+                IoSlice::new(b"one "),
+                IoSlice::new(b"two "),
+                IoSlice::new(b"three"),
+            ];
+            let count = poll_fn(|cx| near.poll_write_vectored(cx, &slices))
+                .await
+                .expect("write");
+            assert_eq!(count, 13);
+            assert_eq!(
+                poll_fn(|cx| near.poll_write_vectored(cx, &[])).await.expect("nothing"),
+                0
+            );
+            assert_eq!(far.read_exact(vec![0; 13]).await.1, b"one two three");
+        });
+    });
+}
+
+#[test]
+fn each_direction_ends_by_itself() {
+    on_every_driver(|case| {
+        case.run(async {
+            let (near, far) = pair().await;
+            let (mut near, mut far) = (Bridge::new(near), Bridge::new(far));
+            write_all(&mut near, b"last words").await.expect("write");
+            shut_down(&mut near).await.expect("shutdown");
+            assert_eq!(read_exactly(&mut far, 10).await, b"last words");
+            assert_eq!(fill(&mut far).await, b"");
+            let error = write_all(&mut near, b"more").await.and(flush(&mut near).await);
+            assert_eq!(error.expect_err("ended").kind(), ErrorKind::BrokenPipe);
+            // The other direction goes on.
+            write_all(&mut far, b"still here").await.expect("write");
+            flush(&mut far).await.expect("flush");
+            assert_eq!(read_exactly(&mut near, 10).await, b"still here");
+        });
+    });
+}
+
+#[test]
+fn a_failed_send_is_told_by_the_next_call() {
+    on_every_kernel_driver(|case| {
+        case.run(async {
+            let (near, far) = pair().await;
+            let mut near = Bridge::new(near);
+            reset_on_close(&far);
+            drop(far);
+            turns(3).await;
+            let mut told = None;
+            // The first may be taken: its send fails later.
+            for _ in 0..3 {
+                let result = write_all(&mut near, b"anybody?").await.and(flush(&mut near).await);
+                told = told.or(result.err());
+            }
+            let kind = told.expect("a reset is told").kind();
+            assert!(
+                matches!(kind, ErrorKind::BrokenPipe | ErrorKind::ConnectionReset),
+                "{kind:?}"
+            );
+        });
+    });
+}
+
+#[test]
+fn one_task_reads_while_another_writes() {
+    on_every_driver(|case| {
+        case.run(async {
+            let (near, far) = pair().await;
+            let (reader, writer) = near.into_split();
+            let (mut reader, mut writer) = (Bridge::new(reader), Bridge::new(writer));
+            let all = Rc::new(numbered(200_000));
+            let expected = all.clone();
+            let reading = windlass::spawn(async move { read_exactly(&mut reader, expected.len()).await == *expected });
+            let sent = all.clone();
+            let writing =
+                windlass::spawn(async move { write_all(&mut writer, &sent).await.and(shut_down(&mut writer).await) });
+            loop {
+                let bytes = far.read_managed().await.expect("read");
+                if bytes.is_empty() {
+                    break;
+                }
+                far.write_all(bytes).await.0.expect("write");
+            }
+            assert!(reading.await.expect("no panic"));
+            writing.await.expect("no panic").expect("write");
+        });
+    });
+}
+
+/// Calls of the stream's own and of its bridge take turns.
+#[test]
+fn a_native_call_waits_for_the_bridge() {
+    on_every_driver(|case| {
+        case.run(async {
+            let (near, far) = pair().await;
+            let mut bridge = Bridge::new(&near);
+            assert!(poll_once(pin!(fill(&mut bridge))).await.is_pending());
+            let mut native = Box::pin(near.read_exact(vec![0; 4]));
+            assert!(poll_once(native.as_mut()).await.is_pending());
+            far.write_all("one ").await.0.expect("write");
+            assert_eq!(fill(&mut bridge).await, b"one ");
+            bridge.consume(4);
+            far.write_all("two ").await.0.expect("write");
+            assert_eq!(native.await.1, b"two ");
+            far.write_all("three").await.0.expect("write");
+            assert_eq!(fill(&mut bridge).await, b"three");
+        });
+    });
+}
+
+#[test]
+fn a_dropped_bridge_leaves_nothing() {
+    on_every_driver(|case| {
+        case.run(async {
+            for round in 0..rounds().min(200) {
+                let (near, far) = pair().await;
+                let mut near = Bridge::new(near);
+                if round % 2 == 0 {
+                    assert!(poll_once(pin!(fill(&mut near))).await.is_pending());
+                }
+                if round % 3 == 0 {
+                    let _ = poll_once(pin!(write_all(&mut near, &[7; 1_000]))).await;
+                }
+                drop(near);
+                // Whatever else comes, an end comes.
+                while !far.read_managed().await.unwrap_or_default().is_empty() {}
+            }
+            nothing_left().await;
+        });
+    });
+}
+
+/// Reads and writes that are given up at any point, bridges that are taken away and put back: each byte arrives once, in order.
+#[test]
+fn given_up_at_random_points_nothing_is_lost() {
+    on_every_driver(|case| {
+        for seed in 0..(rounds() / 50).clamp(2, 200) as u64 {
+            case.run(async move {
+                let (near, far) = pair().await;
+                exchange(near, far, seed).await;
+                let (near, far) = duplex(1 + (seed as usize * 37) % 5_000);
+                exchange(near, far, seed).await;
+                nothing_left().await;
+            });
+        }
+    });
+}
+
+async fn exchange<S: PollRead + PollWrite + 'static>(near: S, far: S, seed: u64) {
+    const LEN: usize = 60_000;
+    let all = Rc::new(numbered(LEN));
+    let sent = all.clone();
+    let writing = windlass::spawn(async move {
+        let mut random = Random::new(seed);
+        let mut near = Bridge::new(near);
+        let mut done = 0;
+        while done < LEN {
+            let end = (done + 1 + random.below(9_000) as usize).min(LEN);
+            // One poll, and then perhaps no other: what it took, it took.
+            let written = match random.below(3) {
+                0 => match poll_fn(|cx| Poll::Ready(near.poll_write(cx, &sent[done..end]))).await {
+                    Poll::Ready(result) => result.expect("write"),
+                    Poll::Pending => 0,
+                },
+                1 => {
+                    let given_up = timeout(Duration::from_micros(random.below(100)), flush(&mut near)).await;
+                    given_up.unwrap_or(Ok(())).expect("flush");
+                    0
+                }
+                _ => poll_fn(|cx| near.poll_write(cx, &sent[done..end]))
+                    .await
+                    .expect("write"),
+            };
+            done += written;
+            turns(random.below(2)).await;
+            if random.below(8) == 0 {
+                near = Bridge::new(near.into_inner());
+            }
+        }
+        shut_down(&mut near).await.expect("shutdown");
+        near
+    });
+    let mut random = Random::new(seed + 1);
+    let mut far = Bridge::new(far);
+    let mut received = Vec::new();
+    loop {
+        let most = 1 + random.below(5_000) as usize;
+        match random.below(4) {
+            0 => {
+                let _ = poll_once(pin!(fill(&mut far))).await;
+            }
+            1 => {
+                let piece = timeout(Duration::from_micros(random.below(100)), read(&mut far, most)).await;
+                received.extend(piece.unwrap_or(Ok(Vec::new())).expect("read"));
+            }
+            2 => {
+                let len = fill(&mut far).await.len().min(most);
+                received.extend_from_slice(&fill(&mut far).await[..len]);
+                far.consume(len);
+                if len == 0 {
+                    break;
+                }
+            }
+            _ => far = Bridge::new(far.into_inner()),
+        }
+        turns(random.below(2)).await;
+    }
+    assert_eq!(received.len(), LEN);
+    assert!(received == *all, "bytes came twice or out of order");
+    drop(writing.await.expect("no panic"));
+}
+
+#[test]
+fn a_pipe_is_closed_by_its_shutdown() {
+    on_every_kernel_driver(|case| {
+        case.run(async {
+            let (sender, receiver) = windlass::pipe::pipe().expect("a pipe");
+            let (mut sender, mut receiver) = (Bridge::new(sender), Bridge::new(receiver));
+            write_all(&mut sender, b"through the pipe").await.expect("write");
+            shut_down(&mut sender).await.expect("shutdown");
+            assert_eq!(read_exactly(&mut receiver, 16).await, b"through the pipe");
+            assert_eq!(fill(&mut receiver).await, b"");
+            let error = write_all(&mut sender, b"more").await.and(flush(&mut sender).await);
+            assert_eq!(error.expect_err("closed").kind(), ErrorKind::BrokenPipe);
+        });
+    });
+}
+
+/// A bridge that never has to wait lets a timer be on time.
+#[test]
+fn a_busy_bridge_lets_others_run() {
+    on_every_kernel_driver(|case| {
+        case.run(async {
+            let (near, far) = duplex(1 << 10);
+            let busy = windlass::spawn(async move {
+                let (mut near, mut far) = (Bridge::new(near), Bridge::new(far));
+                loop {
+                    write_all(&mut near, &[1; 64]).await.expect("write");
+                    read_exactly(&mut far, 64).await;
+                }
+            });
+            sleep(Duration::from_millis(1)).await;
+            busy.cancel();
+            // And a socket that takes everything at once.
+            let (near, far) = pair().await;
+            let busy = windlass::spawn(async move {
+                let (mut near, mut far) = (Bridge::new(near), Bridge::new(far));
+                loop {
+                    write_all(&mut near, &[1; 64]).await.expect("write");
+                    read_exactly(&mut far, 64).await;
+                }
+            });
+            sleep(Duration::from_millis(1)).await;
+            busy.cancel();
+        });
+    });
+}
+
+/// With the pool empty, reads go on from the heap.
+#[test]
+fn an_empty_pool_is_no_end() {
+    on_every_kernel_driver(|case| {
+        let event_loop = case.builder().managed_buffers(1, 4096).build().expect("a loop");
+        let run = event_loop.run_until_complete(async {
+            let (near, far) = pair().await;
+            let (other, elsewhere) = pair().await;
+            elsewhere.write_all("held").await.0.expect("write");
+            let _held = other.read_managed().await.expect("read");
+            let mut near = Bridge::new(near);
+            far.write_all("from the heap").await.0.expect("write");
+            assert_eq!(read_exactly(&mut near, 13).await, b"from the heap");
+        });
+        run.expect("the loop runs");
+    });
+}
+
+#[test]
+fn a_loop_that_closes_takes_a_bridge_along() {
+    on_every_kernel_driver(|case| {
+        let event_loop = case.event_loop();
+        let bridge: Bridge<TcpStream> = event_loop
+            .run_until_complete(async {
+                let (near, far) = pair().await;
+                let mut near = Bridge::new(near);
+                assert!(poll_once(pin!(fill(&mut near))).await.is_pending());
+                let full = timeout(Duration::from_millis(50), write_all(&mut near, &vec![1; 32 << 20])).await;
+                full.expect_err("nobody reads");
+                std::mem::forget(far);
+                near
+            })
+            .expect("the loop runs");
+        drop(event_loop);
+        drop(bridge);
+    });
+}
