@@ -6,7 +6,9 @@ use std::task::{Context, Poll};
 use super::reading::Reading;
 use super::traits::{PollRead, PollWrite};
 use super::writing::Writing;
-use crate::net::{Connection, OwnedReadHalf, OwnedWriteHalf, ReadHalf, TcpStream, UnixStream, WriteHalf};
+#[cfg(unix)]
+use crate::net::UnixStream;
+use crate::net::{Connection, OwnedReadHalf, OwnedWriteHalf, ReadHalf, TcpStream, WriteHalf};
 use crate::pipe;
 use crate::process::{ChildStderr, ChildStdin, ChildStdout};
 
@@ -65,9 +67,13 @@ polls_its_writes!([], TcpStream);
 polls_its_bytes!([], &TcpStream);
 polls_its_writes!([], &TcpStream);
 
+#[cfg(unix)]
 polls_its_bytes!([], UnixStream);
+#[cfg(unix)]
 polls_its_writes!([], UnixStream);
+#[cfg(unix)]
 polls_its_bytes!([], &UnixStream);
+#[cfg(unix)]
 polls_its_writes!([], &UnixStream);
 
 polls_its_bytes!([S: Connection], ReadHalf<'_, S>);

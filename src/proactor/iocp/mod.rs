@@ -42,11 +42,11 @@ use self::places::Places;
 use self::port::{Batch, Port};
 use self::timer::Timer;
 use crate::driver::{
-    Completion, Control, Description, Driver, DriverCounters, FlightId, Notify, Reply, Scratch, Start, Wait,
+    Completion, Control, Description, Driver, DriverCounters, FlightId, Notify, Outcome, Reply, Scratch, Start, Wait,
 };
 use crate::io::BufferPool;
 use crate::loop_core::LOOK;
-use crate::op::Op;
+use crate::op::{Medium, Op};
 use crate::pace::Pace;
 use crate::runtime::Settings;
 use crate::sys::{self, Fd};
@@ -128,6 +128,19 @@ unsafe impl Driver for Iocp {
         let start = unsafe { self.begin(id, op, scratch) };
         self.counters.completions += u64::from(matches!(start, Start::Done(_)));
         start
+    }
+
+    unsafe fn attempt(&mut self, op: Op) -> Option<Outcome> {
+        let outcome = match op {
+            Op::Send { fd, medium, .. } | Op::SendVectored { fd, medium, .. } if fd >= 0 && medium != Medium::Pipe => {
+                // SAFETY: the caller's promise: it is there until this returns, and the call is over then.
+                unsafe { sys::perform(op) }?
+            }
+            _ => return None,
+        };
+        self.counters.submissions += 1;
+        self.counters.completions += 1;
+        Some(outcome)
     }
 
     fn cancel(&mut self, id: FlightId) {
