@@ -83,14 +83,15 @@ struct Server {
 impl Server {
     fn start(runtime: &str, port: u16) -> Server {
         let program = std::env::current_exe().expect("our own name");
-        let child = Command::new(program)
-            .args(["serve", runtime, &port.to_string()])
-            .stdin(Stdio::null())
-            .spawn()
-            .expect("the server starts");
+        let mut command = Command::new(program);
+        command.args(["serve", runtime, &port.to_string()]).stdin(Stdio::null());
+        let server = Server {
+            child: command.spawn().expect("the server starts"),
+            port,
+        };
         for _ in 0..200 {
             if std::net::TcpStream::connect(("127.0.0.1", port)).is_ok() {
-                return Server { child, port };
+                return server;
             }
             std::thread::sleep(Duration::from_millis(20));
         }
