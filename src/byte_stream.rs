@@ -378,24 +378,42 @@ impl Descriptor {
         if !self.write.is_free() {
             return None;
         }
+        let fd = self.fd;
+        let send = |bytes: &[u8]| Op::Send {
+            fd,
+            medium,
+            ptr: bytes.as_ptr(),
+            len: bytes.len().min(MAX_LEN),
+        };
+        let mut small = [0; SMALL];
         let op = match bufs {
-            [buf] => Op::Send {
-                fd: self.fd,
-                medium,
-                ptr: buf.as_ptr(),
-                len: buf.len().min(MAX_LEN),
-            },
+            [buf] => send(buf),
+            // A head and a short body, for instance: one piece costs the kernel less than a list of two.
+            _ if let Some(len) = join_small(bufs, &mut small) => send(&small[..len]),
             // std has it that an `IoSlice` is laid out as the kernel's slices are.
             _ => Op::SendVectored {
-                fd: self.fd,
+                fd,
                 medium,
                 slices: bufs.as_ptr().cast::<IoVec>(),
                 count: bufs.len().min(MAX_SLICES),
             },
         };
-        // SAFETY: the slices, and what they point to, are borrowed until this call returns, and a send only reads them.
+        // SAFETY: the slices, what they point to and `small` are there until this call returns, and a send only reads them.
         unsafe { self.core.driver.borrow_mut().attempt(op) }
     }
+}
+
+/// What is joined rather than sent from where it is.
+const SMALL: usize = 512;
+
+/// Copies slices into one, if all of them fit.
+fn join_small(bufs: &[io::IoSlice<'_>], into: &mut [u8; SMALL]) -> Option<usize> {
+    let mut len = 0;
+    for buf in bufs {
+        into.get_mut(len..len + buf.len())?.copy_from_slice(buf);
+        len += buf.len();
+    }
+    Some(len)
 }
 
 /// The public reading calls of a type that has a `fn bytes(&self) -> &ByteStream`.

@@ -77,7 +77,14 @@ fn config(max_message: usize) -> WebSocketConfig {
         .max_frame_size(Some(max_message))
 }
 
+/// Windows counts no descriptors.
+#[cfg(not(unix))]
+fn allow_all_descriptors() -> io::Result<()> {
+    Ok(())
+}
+
 /// A connection is a descriptor, and the usual limit is 1,024 of them.
+#[cfg(unix)]
 fn allow_all_descriptors() -> io::Result<()> {
     let mut limit = libc::rlimit {
         rlim_cur: 0,

@@ -24,8 +24,9 @@ use crate::runtime::Settings;
 use crate::sys::{self, Fd, IoVec, errno};
 use crate::time::Instant;
 
-/// How many descriptors one look can tell of; more are told at the next.
-const EVENTS: usize = 1024;
+/// How many descriptors one look can tell of; more are told at the next. Few, so that a connection is still in the cache when
+/// what it received is answered: with 1,024, hyper under `wrk` with 256 connections took a tenth more processor time.
+const EVENTS: usize = 32;
 
 /// Another thread wants the loop. No descriptor has this token: their numbers stop short of it.
 const NOTIFIED: Token = Token(usize::MAX);

@@ -83,31 +83,29 @@ struct Server {
 impl Server {
     fn start(runtime: &str, port: u16) -> Server {
         let program = std::env::current_exe().expect("our own name");
-        let child = Command::new(program)
-            .args(["serve", runtime, &port.to_string()])
-            .stdin(Stdio::null())
-            .spawn()
-            .expect("the server starts");
+        let mut command = Command::new(program);
+        command.args(["serve", runtime, &port.to_string()]).stdin(Stdio::null());
+        let server = Server {
+            child: command.spawn().expect("the server starts"),
+            port,
+        };
         for _ in 0..200 {
             if std::net::TcpStream::connect(("127.0.0.1", port)).is_ok() {
-                return Server { child, port };
+                return server;
             }
             std::thread::sleep(Duration::from_millis(20));
         }
         panic!("the server on {runtime} does not answer");
     }
 
-    /// User and system time so far, in microseconds.
+    /// How long its threads were on a processor so far, in microseconds.
     fn used_us(&self) -> f64 {
-        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.child.id())).expect("it runs");
-        // The name may hold spaces; the fields begin behind it.
-        let fields: Vec<&str> = stat.rsplit(')').next().expect("a name").split_whitespace().collect();
-        let ticks: f64 = [11, 12]
-            .iter()
-            .map(|&at| fields[at].parse::<f64>().expect("a number"))
-            .sum();
-        // A tick is a hundredth of a second on every Linux.
-        ticks * 10_000.0
+        let tasks = std::fs::read_dir(format!("/proc/{}/task", self.child.id())).expect("it runs");
+        let on_cpu_ns = |task: std::io::Result<std::fs::DirEntry>| {
+            let stat = std::fs::read_to_string(task.ok()?.path().join("schedstat")).ok()?;
+            stat.split_whitespace().next()?.parse::<f64>().ok()
+        };
+        tasks.filter_map(on_cpu_ns).sum::<f64>() / 1_000.0
     }
 }
 
