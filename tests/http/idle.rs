@@ -16,27 +16,13 @@ mod server;
 mod support;
 
 use server::{Client, start, until};
-use support::{on_every_kernel_driver, open_descriptors, variable};
+use support::{allow_all_descriptors, on_every_kernel_driver, open_descriptors, variable};
 
 const ADDR: &str = "WINDLASS_TEST_ADDR";
 const WANTED: &str = "WINDLASS_TEST_IDLE";
 
 fn wanted() -> usize {
     variable(WANTED).unwrap_or(500)
-}
-
-/// Allows this process all the descriptors that it may allow itself.
-fn allow_all_descriptors() {
-    let mut limit = libc::rlimit {
-        rlim_cur: 0,
-        rlim_max: 0,
-    };
-    // SAFETY: the kernel fills the local structure, and reads it.
-    unsafe {
-        assert_eq!(libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit), 0);
-        limit.rlim_cur = limit.rlim_max;
-        assert_eq!(libc::setrlimit(libc::RLIMIT_NOFILE, &limit), 0);
-    }
 }
 
 #[test]
