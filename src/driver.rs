@@ -397,7 +397,7 @@ pub enum DriverChoice {
     /// The best that this machine lets the process use.
     #[default]
     Auto,
-    /// Completion-based: io_uring on Linux.
+    /// Completion-based: io_uring on Linux, completion ports on Windows.
     Proactor,
     /// Readiness-based: epoll on Linux, kqueue on macOS and the BSDs, AFD on Windows.
     Reactor,

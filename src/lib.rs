@@ -1,7 +1,7 @@
 //! A single-threaded async runtime: asyncio's event loop in Rust.
 //!
 //! One drum, two drives. The loop is a ready deque and a timer heap, turned as asyncio's `_run_once` turns them, and it
-//! never knows what drives it: a completion-based proactor (io_uring), a readiness-based reactor (epoll, kqueue) or, for
+//! never knows what drives it: a completion-based proactor (io_uring, IOCP), a readiness-based reactor (epoll, kqueue, AFD) or, for
 //! tests and Miri, a driver that needs no kernel. The same program gives the same results on each.
 //!
 //! ```no_run
@@ -43,8 +43,9 @@
 //!
 //! # Features
 //!
-//! - `proactor` (default): the completion-based driver, io_uring on Linux.
-//! - `reactor` (default): the readiness-based driver, epoll on Linux and kqueue on macOS and the BSDs, through mio.
+//! - `proactor` (default): the completion-based driver, io_uring on Linux and completion ports on Windows.
+//! - `reactor` (default): the readiness-based driver, epoll on Linux, kqueue on macOS and the BSDs, AFD on
+//!   Windows, through mio.
 //! - `bytes` (default): `Bytes` and `BytesMut` of the crate `bytes` as buffers.
 //! - `compat-futures`, `compat-tokio`: the traits of futures-io and of tokio over our streams: see [`compat`].
 //! - `hyper`: hyper's streams, timer and executor: HTTP/1.1 and HTTP/2, server and client, in the module `hyper`.

@@ -88,4 +88,6 @@ mod unix;
 mod unix_fds;
 mod watch;
 #[cfg(windows)]
+mod windows_embed;
+#[cfg(windows)]
 mod windows_processes;
