@@ -478,6 +478,10 @@ fn offsets_beyond_everything_are_errors() {
                 if cfg!(miri) {
                     continue;
                 }
+                if cfg!(windows) {
+                    // It has no such call: the slices are read and written one by one, each by itself.
+                    continue;
+                }
                 let read = ours.read_vectored_at(vec![[0; 2]; 2], offset).await.0;
                 assert_same(&what, read, theirs.read_at(&mut room, offset));
                 let written = ours.write_vectored_at(vec!["ab", "cd"], offset).await.0;

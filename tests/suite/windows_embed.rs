@@ -32,7 +32,7 @@ fn the_port_wakes_an_outer_loop() {
         assert_eq!(wait(20), WAIT_TIMEOUT, "nothing has happened");
 
         let handle = event_loop.handle();
-        std::thread::spawn(move || drop(handle.call_soon_threadsafe(|| {})));
+        std::thread::spawn(move || handle.call_soon_threadsafe(|| {}).expect("the loop is open"));
         assert_eq!(wait(10_000), WAIT_OBJECT_0, "a call from another thread");
         event_loop.turn_nowait().expect("a turn");
 
