@@ -14,7 +14,7 @@ use crate::flight::{Fate, Flying};
 use crate::io::vectored::{lend_to_fill, lend_to_read, set_all_filled};
 use crate::io::{BufResult, IoBuf, IoBufMut, KernelStream, ManagedBuf, no_length, no_room};
 use crate::op::{MAX_LEN, MAX_SLICES, Medium, Op};
-use crate::sys::{IoVec, errno};
+use crate::sys::{self, IoVec, errno};
 
 /// What a managed read takes from the heap when the pool is empty.
 pub(crate) const HEAP_READ_LEN: usize = 8 * 1024;
@@ -390,15 +390,21 @@ impl Descriptor {
             [buf] => send(buf),
             // A head and a short body, for instance: one piece costs the kernel less than a list of two.
             _ if let Some(len) = join_small(bufs, &mut small) => send(&small[..len]),
-            // std has it that an `IoSlice` is laid out as the kernel's slices are.
-            _ => Op::SendVectored {
-                fd,
-                medium,
-                slices: bufs.as_ptr().cast::<IoVec>(),
-                count: bufs.len().min(MAX_SLICES),
-            },
+            _ => {
+                return sys::with_slices(bufs, |slices, count| {
+                    let count = count.min(MAX_SLICES);
+                    let op = Op::SendVectored {
+                        fd,
+                        medium,
+                        slices,
+                        count,
+                    };
+                    // SAFETY: the slices and what they point to are there until this call returns, and a send only reads them.
+                    unsafe { self.core.driver.borrow_mut().attempt(op) }
+                });
+            }
         };
-        // SAFETY: the slices, what they point to and `small` are there until this call returns, and a send only reads them.
+        // SAFETY: what `op` points to, and `small`, are there until this call returns, and a send only reads them.
         unsafe { self.core.driver.borrow_mut().attempt(op) }
     }
 }

@@ -45,7 +45,11 @@ impl Descriptor {
         let _ = self.core.control(Control::Forget { fd: self.fd });
         let mut closing = Closing(Some(sys::into_std(self.fd)));
         // If there is no thread for it, or the loop ends before its turn, it is closed with the job.
-        let _ = self.core.files.submit(Box::new(move || drop(closing.0.take())));
+        let _ = self.core.files.submit(Box::new(move || {
+            if let Some(socket) = closing.0.take() {
+                sys::close_slowly(socket);
+            }
+        }));
     }
 }
 

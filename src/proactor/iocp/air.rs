@@ -131,6 +131,16 @@ impl Air {
         }
     }
 
+    /// Whether something is under way on a handle.
+    pub(super) fn is_used(&self, handle: HANDLE) -> bool {
+        self.entries.iter().flatten().any(|entry| entry.handle == handle)
+    }
+
+    /// Whether this is what the kernel has of a flight that is in the air.
+    pub(super) fn is_flying(&mut self, id: FlightId, overlapped: *mut OVERLAPPED) -> bool {
+        self.entry(id).is_some_and(|entry| entry.overlapped == overlapped)
+    }
+
     /// It shall end early: what to say so of. `None` if it is over.
     pub(super) fn ask_to_end(&mut self, id: FlightId) -> Option<(HANDLE, *mut OVERLAPPED)> {
         let entry = self.entry(id)?;

@@ -14,7 +14,7 @@ use super::start::Begun;
 use crate::driver::{Completion, Landing, Outcome, PoolBuffer};
 use crate::io::BufferPool;
 use crate::op::{Medium, Op};
-use crate::sys::{self, Fd, errno, socket};
+use crate::sys::{self, Fd, IoVec, Message, errno, socket};
 
 impl Iocp {
     /// The port has given an OVERLAPPED out.
@@ -26,6 +26,11 @@ impl Iocp {
         let air = overlapped.cast::<InAir>();
         // SAFETY: the caller's promise; the OVERLAPPED is the first field.
         let (id, outcome) = unsafe { ((*air).id, outcome_of(&*air, count)) };
+        if !self.air.is_flying(id, overlapped) {
+            debug_assert!(false, "the port told twice of flight {id:?}");
+            self.counters.stale_events += 1;
+            return;
+        }
         // SAFETY: the caller's promise.
         if let Some(landing) = unsafe { self.finish(air, outcome) } {
             landed.push(Completion { id, landing });
@@ -61,6 +66,22 @@ impl Iocp {
                         })
                     }
                 }),
+                // SAFETY: as above.
+                (Op::RecvMessage { .. }, Ok(_)) => unsafe { sys::perform(op) }.map(Landing::last),
+                (Op::RecvMessageManaged { fd, message }, Ok(_)) => self.receive_message(fd, message),
+                // Somebody has written nothing, which is not the end: that is an error here.
+                (
+                    Op::Recv {
+                        medium: Medium::Pipe, ..
+                    }
+                    | Op::RecvVectored {
+                        medium: Medium::Pipe, ..
+                    }
+                    | Op::RecvManaged {
+                        medium: Medium::Pipe, ..
+                    },
+                    Ok(0),
+                ) => None,
                 (Op::Send { medium, .. } | Op::SendVectored { medium, .. }, Ok(_)) if medium != Medium::Pipe => {
                     // SAFETY: the flight has what its op points to, and nothing of it is with the kernel.
                     unsafe { sys::perform(op) }.map(Landing::last)
@@ -114,7 +135,7 @@ impl Iocp {
         op: Op,
         outcome: Outcome,
         accepted: Option<Unconnected>,
-        mut buffer: Option<PoolBuffer>,
+        buffer: Option<PoolBuffer>,
     ) -> Landing {
         let outcome = match op {
             Op::Accept { fd } => accept(fd, outcome, accepted),
@@ -129,20 +150,6 @@ impl Iocp {
                 medium: Medium::Pipe, ..
             }
             | Op::ReadAt { .. } => end_of_file(outcome),
-            Op::RecvMessage { message, .. } | Op::RecvMessageManaged { message, .. } => match outcome {
-                Err(errno::TOO_LONG) => {
-                    // SAFETY: the caller's promise.
-                    let room = unsafe {
-                        (*message).cut_off();
-                        (*message).bytes().len
-                    };
-                    let room = buffer.as_mut().map_or(room, |buffer| buffer.memory().1);
-                    Ok(room as u32)
-                }
-                // A datagram that was sent came back. Elsewhere that is a refusal.
-                Err(errno::RESET) => Err(errno::REFUSED),
-                outcome => outcome,
-            },
             Op::Recv { fd, .. } | Op::RecvVectored { fd, .. } | Op::RecvManaged { fd, .. } => {
                 sys::end_of_stream(fd, outcome)
             }
@@ -171,6 +178,18 @@ impl Iocp {
         let buffer = self.pool.as_ref().and_then(BufferPool::take);
         self.counters.pool_empty += u64::from(buffer.is_none());
         buffer
+    }
+
+    /// Receives a message into a buffer of the pool. `None` if there is none.
+    pub(super) fn receive_message(&mut self, fd: Fd, message: *mut Message) -> Option<Landing> {
+        self.receive(|base, len| {
+            // SAFETY: the message is a flight's that has not landed, and nothing of it is with the kernel; the bytes go to a
+            // buffer that was just taken from the pool.
+            unsafe {
+                let receive = |message: *mut Message| sys::perform(Op::RecvMessage { fd, message });
+                (*message).divert(&mut IoVec { base, len }, receive)
+            }
+        })
     }
 
     /// Receives through `perform` into a buffer of the pool. `None` if there is nothing.
@@ -206,7 +225,7 @@ fn is_of_winsock(op: Op) -> bool {
         Op::Recv { medium, .. } | Op::RecvManaged { medium, .. } | Op::RecvVectored { medium, .. } => {
             medium != Medium::Pipe
         }
-        Op::Accept { .. } | Op::Connect { .. } | Op::RecvMessage { .. } | Op::RecvMessageManaged { .. } => true,
+        Op::Accept { .. } | Op::Connect { .. } => true,
         _ => false,
     }
 }

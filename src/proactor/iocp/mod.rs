@@ -39,7 +39,7 @@ use self::afd::Afd;
 use self::air::Air;
 use self::extensions::Extensions;
 use self::places::Places;
-use self::port::{Batch, Port};
+use self::port::{Batch, Fetched, Port};
 use self::timer::Timer;
 use crate::driver::{
     Completion, Control, Description, Driver, DriverCounters, FlightId, Notify, Outcome, Reply, Scratch, Start, Wait,
@@ -105,7 +105,10 @@ unsafe impl Driver for Iocp {
         match call {
             // Whoever comes under this number next is somebody else.
             Control::Close { fd } | Control::Reset { fd } => self.places.forget(fd),
+            // What is under way would be lost with it.
+            Control::Forget { fd } if self.air.is_used(sys::handle(fd)) => {}
             Control::Forget { fd } => self.places.give_away(fd),
+            Control::Adopt { fd } => self.places.forget_if_gone(fd),
             _ => {}
         }
         let watched = match call {
@@ -113,6 +116,9 @@ unsafe impl Driver for Iocp {
             _ => None,
         };
         let reply = sys::control(call);
+        if let Ok(Reply::Fd(fd)) = reply {
+            self.places.forget(fd);
+        }
         if let (Some(fd), Err(error)) = (watched, &reply)
             && crate::error::os_code(error) == Some(sys::errno::NOT_PERMITTED)
         {
@@ -169,13 +175,15 @@ unsafe impl Driver for Iocp {
             self.counters.spins += u64::from(landed.is_empty());
             return Ok(());
         }
-        let (milliseconds, alertable) = self.timer.set(wait);
+        let (mut milliseconds, mut alertable) = self.timer.set(wait);
         loop {
             self.counters.enters += 1;
-            let is_full = self.batch.fetch(&self.port, milliseconds, alertable)?;
-            if alertable && self.batch.len() == 0 {
-                self.timer.ran();
+            let fetched = self.batch.fetch(&self.port, milliseconds, alertable)?;
+            if alertable {
+                self.timer.heard(fetched);
             }
+            // Whatever more there is, is there already.
+            (milliseconds, alertable) = (0, false);
             for index in 0..self.batch.len() {
                 self.counters.completions += 1;
                 let (overlapped, count) = self.batch.at(index);
@@ -185,7 +193,7 @@ unsafe impl Driver for Iocp {
                     unsafe { self.land(overlapped, count, landed) };
                 }
             }
-            if !is_full {
+            if fetched != Fetched::Full {
                 break;
             }
             // More is there than one batch holds; the next turn takes it.

@@ -63,6 +63,13 @@ impl Places {
         }
     }
 
+    /// Something comes under this number. Unless it is what we gave away, it is somebody new.
+    pub(super) fn forget_if_gone(&mut self, fd: Fd) {
+        if fd >= 0 && !matches!(self.get(fd), Place::GivenAway { .. }) {
+            self.forget(fd);
+        }
+    }
+
     /// Whatever it was opened for, threads serve it.
     pub(super) fn leave_plain(&mut self, fd: Fd) {
         *self.get(fd) = Place::Plain;
@@ -118,10 +125,14 @@ impl Places {
         match (port.take_in(handle), before) {
             (Ok(()), _) => {}
             // It belongs to a port already, and the only one that we know of is ours.
-            (Err(error), Place::GivenAway { skips }) if is_refusal(&error) => return Ok(Place::Ours { skips }),
-            (Err(error), _) if is_refusal(&error) && kind.is_err() => return Ok(Place::Plain),
+            (Err(error), Place::GivenAway { skips }) if is_refusal(&error) && sys::is_overlapped(fd) => {
+                return Ok(Place::Ours { skips });
+            }
+            (Err(error), _) if is_refusal(&error) && kind.is_err() && !sys::is_overlapped(fd) => {
+                return Ok(Place::Plain);
+            }
             (Err(error), _) => {
-                let why = "the socket belongs to another loop's completion port, and this system cannot change that";
+                let why = "it belongs to another loop's completion port, and this system cannot change that";
                 return Err(crate::error::context(why, error));
             }
         }

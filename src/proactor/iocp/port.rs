@@ -50,6 +50,19 @@ impl Notify for Port {
 /// How many completions are taken at once.
 pub(super) const BATCH: usize = 128;
 
+/// How a wait for the port has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Fetched {
+    /// With as much as one batch holds; there may be more.
+    Full,
+    /// With all that was there.
+    All,
+    /// With its own timeout.
+    TimeIsUp,
+    /// With the timer's APC.
+    TimerRan,
+}
+
 /// What the port gave out last.
 pub(super) struct Batch {
     entries: Box<[OVERLAPPED_ENTRY; BATCH]>,
@@ -65,8 +78,8 @@ impl Batch {
         }
     }
 
-    /// Waits as told, and takes what is there. Gives whether there may be more.
-    pub(super) fn fetch(&mut self, port: &Port, milliseconds: u32, alertable: bool) -> io::Result<bool> {
+    /// Waits as told, and takes what is there.
+    pub(super) fn fetch(&mut self, port: &Port, milliseconds: u32, alertable: bool) -> io::Result<Fetched> {
         let mut count = 0;
         let entries = self.entries.as_mut_ptr();
         let port = port.0.as_raw_handle();
@@ -85,13 +98,16 @@ impl Batch {
         if fetched == 0 {
             // SAFETY: this reads a number of the thread's.
             return match unsafe { GetLastError() } {
-                // The time was up, or the timer's APC has run.
-                WAIT_TIMEOUT | WAIT_IO_COMPLETION => Ok(false),
+                WAIT_TIMEOUT => Ok(Fetched::TimeIsUp),
+                WAIT_IO_COMPLETION => Ok(Fetched::TimerRan),
                 code => Err(io::Error::from_raw_os_error(code as i32)),
             };
         }
         self.len = count as usize;
-        Ok(self.len == BATCH)
+        Ok(match self.len {
+            BATCH => Fetched::Full,
+            _ => Fetched::All,
+        })
     }
 
     pub(super) fn len(&self) -> usize {

@@ -1,9 +1,9 @@
 //! Beginning an operation.
 
-use windows_sys::Win32::Foundation::{ERROR_IO_PENDING, HANDLE};
+use windows_sys::Win32::Foundation::{ERROR_IO_PENDING, ERROR_MORE_DATA, HANDLE};
 use windows_sys::Win32::Networking::WinSock::{
-    SOCK_DGRAM, SOCKADDR_IN6, SOCKET_ERROR, WSA_IO_PENDING, WSAEINVAL, WSAEMSGSIZE, WSAGetLastError, WSARecv,
-    WSARecvFrom,
+    SO_REUSE_UNICASTPORT, SOCK_DGRAM, SOCKADDR_IN6, SOCKET_ERROR, SOL_SOCKET, WSA_IO_PENDING, WSAEINVAL,
+    WSAGetLastError, WSARecv, setsockopt,
 };
 use windows_sys::Win32::Storage::FileSystem::{ReadFile, WriteFile};
 use windows_sys::Win32::System::IO::OVERLAPPED;
@@ -15,10 +15,13 @@ use super::places::Use;
 use crate::driver::{Completion, Control, FlightId, Landing, Outcome, Reply, Scratch, Start};
 use crate::net::options::SocketKind;
 use crate::op::{CURRENT, Direction, Medium, Op};
-use crate::sys::{self, Fd, IoVec, Message, errno, handle, socket};
+use crate::sys::{self, Fd, IoVec, errno, handle, socket};
 
 /// What AcceptEx wants for each address: the largest there is, and 16 bytes more.
 const ADDRESS_LEN: u32 = size_of::<SOCKADDR_IN6>() as u32 + 16;
+
+/// What a pipe is given at once: as much as it holds. A write ends only when all of it was taken.
+const PIPE_LEN: usize = 64 * 1024;
 
 /// What a call that begins an operation has said.
 pub(super) enum Begun {
@@ -65,11 +68,37 @@ impl Iocp {
                     return Start::Pending;
                 }
             }
+            Op::RecvMessage { .. } => {
+                // SAFETY: as above.
+                if let Some(outcome) = unsafe { sys::perform(op) } {
+                    return done(outcome);
+                }
+            }
+            Op::RecvMessageManaged { fd, message } => {
+                if let Some(landing) = self.receive_message(fd, message) {
+                    return Start::Done(landing);
+                }
+            }
             Op::Connect { .. } if is_for_datagrams(fd) => {
                 // SAFETY: as above.
                 return done(unsafe { sys::perform(op) }.unwrap_or(Err(errno::AGAIN)));
             }
             _ => {}
+        }
+        // What waits for readiness asks the device below, and the socket has nothing to do with the port: it may be anybody's.
+        if let Some(direction) = waits_for_readiness(op) {
+            // SAFETY: the caller's promise: the scratch is the flight's, and nothing of it is with the kernel.
+            let begun = unsafe {
+                let air = InAir::prepare(scratch, id, op);
+                self.wait_for(air, fd, direction)
+            };
+            return match begun {
+                Ok(_) => Start::Pending,
+                Err(code) => {
+                    self.air.touch_down(id);
+                    done(Err(code))
+                }
+            };
         }
         let skips = match self.places.use_of(&self.port, fd) {
             Ok(Use::Overlapped { skips }) => skips,
@@ -156,9 +185,10 @@ impl Iocp {
             } => {
                 // SAFETY: see above.
                 let slices = unsafe { std::slice::from_raw_parts(slices, count) };
-                match (medium, slices.iter().find(|slice| slice.len > 0)) {
+                let first = slices.iter().find(|slice| slice.len > 0).unwrap_or(&slices[0]);
+                match medium {
                     // SAFETY: see above.
-                    (Medium::Pipe, Some(first)) => Ok(unsafe { read(overlapped, fd, first.base, first.len, 0) }),
+                    Medium::Pipe => Ok(unsafe { read(overlapped, fd, first.base, first.len, 0) }),
                     // SAFETY: see above.
                     _ => Ok(unsafe { recv(overlapped, fd, slices) }),
                 }
@@ -169,7 +199,7 @@ impl Iocp {
                 ptr,
                 len,
                 // SAFETY: see above.
-            } => Ok(unsafe { write(overlapped, fd, ptr, len, 0) }),
+            } => Ok(unsafe { write(overlapped, fd, ptr, len.min(PIPE_LEN), 0) }),
             Op::SendVectored {
                 fd,
                 medium: Medium::Pipe,
@@ -180,29 +210,18 @@ impl Iocp {
                 let slices = unsafe { std::slice::from_raw_parts(slices, count) };
                 let first = slices.iter().find(|slice| slice.len > 0).unwrap_or(&slices[0]);
                 // SAFETY: see above.
-                Ok(unsafe { write(overlapped, fd, first.base, first.len, 0) })
+                Ok(unsafe { write(overlapped, fd, first.base, first.len.min(PIPE_LEN), 0) })
             }
-            // There was no room.
-            Op::Send { fd, .. } | Op::SendVectored { fd, .. } | Op::SendMessage { fd, .. } => {
+            Op::Send { .. }
+            | Op::SendVectored { .. }
+            | Op::SendMessage { .. }
+            | Op::RecvMessage { .. }
+            | Op::RecvMessageManaged { .. }
+            | Op::Readiness { .. } => match (op.fd(), waits_for_readiness(op)) {
                 // SAFETY: see above.
-                unsafe { self.wait_for(air, fd, Direction::Write) }
-            }
-            // SAFETY: see above.
-            Op::RecvMessage { fd, message } => Ok(unsafe { recv_message(overlapped, fd, message) }),
-            Op::RecvMessageManaged { fd, message } => {
-                let Some(mut buffer) = self.take_buffer() else {
-                    return Err(errno::NO_BUFFERS);
-                };
-                let (base, len) = buffer.memory();
-                self.air.give_buffer(id, buffer);
-                // SAFETY: see above; the buffer stays in `air` until the operation is over.
-                Ok(unsafe {
-                    let receive = |message: *mut Message| recv_message(overlapped, fd, message);
-                    (*message).divert(&mut IoVec { base, len }, receive)
-                })
-            }
-            // SAFETY: see above.
-            Op::Readiness { fd, direction } => unsafe { self.wait_for(air, fd, direction) },
+                (Some(fd), Some(direction)) => unsafe { self.wait_for(air, fd, direction) },
+                _ => Err(errno::INVALID),
+            },
             Op::ReadAt {
                 fd, ptr, len, offset, ..
             } => {
@@ -266,8 +285,20 @@ impl Iocp {
         let Some(connect) = connect else {
             return Err(errno::NO_SYSTEM_CALL);
         };
-        // Only a socket that has an address can connect in this way.
+        // Only a socket that has an address can connect in this way. Its port may serve connections to others too.
         let anywhere = name.anywhere_like().ok_or(errno::NO_FAMILY)?;
+        let (on, len) = (1u32, size_of::<u32>() as i32);
+        // Before Windows 10 there is no such option.
+        // SAFETY: Winsock reads the local, of the length that it is told.
+        unsafe {
+            setsockopt(
+                socket(fd),
+                SOL_SOCKET,
+                SO_REUSE_UNICASTPORT,
+                (&raw const on).cast(),
+                len,
+            )
+        };
         if let Err(error) = sys::control(Control::Bind { fd, name: &anywhere }) {
             match error.raw_os_error() {
                 // It has one.
@@ -311,6 +342,19 @@ impl Iocp {
     }
 }
 
+/// What an operation waits for that is tried first, and again when its socket is ready.
+fn waits_for_readiness(op: Op) -> Option<Direction> {
+    match op {
+        Op::Readiness { direction, .. } => Some(direction),
+        Op::RecvMessage { .. } | Op::RecvMessageManaged { .. } => Some(Direction::Read),
+        Op::SendMessage { .. } => Some(Direction::Write),
+        Op::Send { medium, .. } | Op::SendVectored { medium, .. } => {
+            (medium != Medium::Pipe).then_some(Direction::Write)
+        }
+        _ => None,
+    }
+}
+
 fn is_for_datagrams(fd: Fd) -> bool {
     sys::with(fd, |socket| socket.r#type()).is_ok_and(|kind| i32::from(kind) == SOCK_DGRAM)
 }
@@ -338,8 +382,7 @@ fn begun_socket(result: i32, count: u32) -> Begun {
     }
     // SAFETY: this reads a number of the thread's.
     match unsafe { WSAGetLastError() } {
-        // A datagram that does not fit is no failure to the kernel but a warning, and the port tells of those.
-        WSA_IO_PENDING | WSAEMSGSIZE => Begun::Pending,
+        WSA_IO_PENDING => Begun::Pending,
         code => Begun::Done(Err(code)),
     }
 }
@@ -350,7 +393,8 @@ fn begun_file(result: i32, count: u32) -> Begun {
         return Begun::Done(Ok(count));
     }
     match sys::last_code() {
-        code if code == ERROR_IO_PENDING as i32 => Begun::Pending,
+        // A message that does not fit is no failure to the kernel but a warning, and the port tells of those.
+        code if [ERROR_IO_PENDING, ERROR_MORE_DATA].contains(&(code as u32)) => Begun::Pending,
         code => Begun::Done(Err(code)),
     }
 }
@@ -365,23 +409,6 @@ unsafe fn recv(overlapped: *mut OVERLAPPED, fd: Fd, slices: &[IoVec]) -> Begun {
         WSARecv(socket(fd), buffers, len, &mut count, &mut flags, overlapped, None)
     });
     begun_socket(result, count)
-}
-
-/// # Safety
-///
-/// As for [`recv`], of the message and what it points to.
-unsafe fn recv_message(overlapped: *mut OVERLAPPED, fd: Fd, message: *mut Message) -> Begun {
-    let (mut count, mut flags) = (0, 0);
-    // SAFETY: the caller's promise: the name's place and its length are in the message, and stay.
-    unsafe {
-        let bytes = (*message).bytes();
-        let (name, name_len) = Message::sender_place(message);
-        let result = sys::with_buffers(&[bytes], |buffers, len| {
-            let (count, flags) = (&mut count, &mut flags);
-            WSARecvFrom(socket(fd), buffers, len, count, flags, name, name_len, overlapped, None)
-        });
-        begun_socket(result, count)
-    }
 }
 
 /// # Safety

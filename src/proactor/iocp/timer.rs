@@ -12,6 +12,7 @@ use windows_sys::Win32::System::Threading::{
     CREATE_WAITABLE_TIMER_HIGH_RESOLUTION, CreateWaitableTimerExW, INFINITE, SetWaitableTimer, TIMER_ALL_ACCESS,
 };
 
+use super::port::Fetched;
 use crate::driver::Wait;
 use crate::sys;
 use crate::time::Instant;
@@ -74,6 +75,7 @@ impl Timer {
             let result =
                 unsafe { SetWaitableTimer(timer.as_raw_handle(), &due, 0, Some(time_is_up), std::ptr::null(), 0) };
             if result == 0 {
+                self.timer = None;
                 return (milliseconds, false);
             }
             self.set_to = Some(deadline);
@@ -82,9 +84,15 @@ impl Timer {
         (milliseconds + TICK.as_millis() as u32, true)
     }
 
-    /// A wait has ended without a completion: the timer has run, and must be set again if that was a little too early.
-    pub(super) fn ran(&mut self) {
-        self.set_to = None;
+    /// How a wait has ended that the timer was set for.
+    pub(super) fn heard(&mut self, fetched: Fetched) {
+        match fetched {
+            // It must be set again if that was a little too early.
+            Fetched::TimerRan => self.set_to = None,
+            // It should have run long before: this system's does not, and the port's own timeout does better.
+            Fetched::TimeIsUp => (self.timer, self.set_to) = (None, None),
+            Fetched::All | Fetched::Full => {}
+        }
     }
 }
 

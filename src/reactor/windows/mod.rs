@@ -94,7 +94,9 @@ impl Source {
             return Ok(());
         }
         let interests = self.interests();
-        self.socket.reregister(registry, token, interests)
+        let asked = self.socket.reregister(registry, token, interests);
+        *self.asked(direction) = asked.is_ok();
+        asked
     }
 
     /// The kernel has told, and will not tell again.

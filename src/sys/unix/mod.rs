@@ -64,6 +64,11 @@ const _: () = {
     assert!(std::mem::offset_of!(IoVec, len) == std::mem::offset_of!(libc::iovec, iov_len));
 };
 
+/// std's slices as ours, for the length of a call: std has it that they are laid out as the kernel's.
+pub(crate) fn with_slices<T>(bufs: &[io::IoSlice<'_>], call: impl FnOnce(*const IoVec, usize) -> T) -> T {
+    call(bufs.as_ptr().cast(), bufs.len())
+}
+
 /// A message header for these slices.
 pub(crate) fn message(slices: *const IoVec, count: usize) -> libc::msghdr {
     // SAFETY: zeroes are a valid message header.
@@ -177,6 +182,11 @@ fn close(fd: Fd) {
         // SAFETY: the caller owned `fd` and gives it up; close(2) touches no memory of ours.
         unsafe { libc::close(fd) };
     }
+}
+
+/// Closes a socket that lingers, which takes as long as it takes.
+pub(crate) fn close_slowly(foreign: Foreign) {
+    drop(foreign);
 }
 
 /// Closes a connection with a reset instead of a FIN, so that its peer learns at once that nobody will serve it.

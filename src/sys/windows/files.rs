@@ -19,9 +19,8 @@ use windows_sys::Wdk::Storage::FileSystem::{
     NtQueryInformationFile,
 };
 use windows_sys::Win32::Foundation::{
-    ERROR_BROKEN_PIPE, ERROR_HANDLE_EOF, ERROR_INVALID_PARAMETER, ERROR_IO_PENDING, ERROR_MORE_DATA,
-    ERROR_NEGATIVE_SEEK, ERROR_NO_DATA, ERROR_PIPE_NOT_CONNECTED, ERROR_SEEK, GENERIC_READ, HANDLE,
-    INVALID_HANDLE_VALUE,
+    ERROR_BROKEN_PIPE, ERROR_HANDLE_EOF, ERROR_IO_PENDING, ERROR_MORE_DATA, ERROR_NEGATIVE_SEEK, ERROR_NO_DATA,
+    ERROR_PIPE_NOT_CONNECTED, ERROR_SEEK, GENERIC_READ, HANDLE, INVALID_HANDLE_VALUE,
 };
 use windows_sys::Win32::Storage::FileSystem::{
     CreateFileW, FILE_ALLOCATION_INFO, FILE_APPEND_DATA, FILE_BEGIN, FILE_CURRENT, FILE_END,
@@ -336,21 +335,22 @@ pub(crate) fn is_end(code: i32) -> bool {
     )
 }
 
-/// Makes a call and waits for its end. One that is made at the file's own position is first tried without an OVERLAPPED,
-/// which a handle for overlapped calls refuses: that has no position.
+/// Makes a call and waits for its end. One that is made at the file's own position needs no OVERLAPPED, unless the handle is
+/// for overlapped calls: that has no position. (A pipe of that kind would begin the call all the same, and not wait for it.)
 fn waiting(fd: Fd, here: bool, offset: u64, mut call: impl FnMut(*mut u32, *mut OVERLAPPED) -> i32) -> Outcome {
     if fd < 0 {
         return Err(errno::BAD_FD);
     }
     let mut count = 0;
-    if here {
-        if call(&mut count, std::ptr::null_mut()) != 0 {
-            return Ok(count);
-        }
-        match last_code() {
-            code if code == ERROR_INVALID_PARAMETER as i32 => {}
-            code => return Err(code),
-        }
+    if here && !is_overlapped(fd) {
+        return match call(&mut count, std::ptr::null_mut()) {
+            0 => Err(last_code()),
+            _ => Ok(count),
+        };
+    }
+    // The largest numbers of all mean other things: the end of the file, or where it is now.
+    if !here && offset > i64::MAX as u64 {
+        return Err(errno::INVALID);
     }
     thread_local! {
         static EVENT: Option<OwnedHandle> = {
@@ -476,7 +476,7 @@ pub(super) fn is_open(fd: Fd) -> bool {
 }
 
 /// Whether a handle knows overlapped calls. One whose system does not say so counts as one that does.
-pub(super) fn is_overlapped(fd: Fd) -> bool {
+pub(crate) fn is_overlapped(fd: Fd) -> bool {
     let mut mode = FILE_MODE_INFORMATION { Mode: 0 };
     let mut status = IO_STATUS_BLOCK::default();
     let size = size_of::<FILE_MODE_INFORMATION>() as u32;

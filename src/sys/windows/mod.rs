@@ -32,7 +32,8 @@ use std::time::Duration;
 
 use socket2::SockRef;
 use windows_sys::Win32::Foundation::{CloseHandle, ERROR_INVALID_HANDLE, HANDLE};
-use windows_sys::Win32::Networking::WinSock::{SOCKET, closesocket};
+use windows_sys::Win32::Networking::WinSock::{SOCKET, WSAENOTSOCK, WSAGetLastError, WSANOTINITIALISED, closesocket};
+use windows_sys::Win32::System::LibraryLoader::{GetModuleHandleA, GetProcAddress};
 use windows_sys::Win32::System::Performance::{QueryPerformanceCounter, QueryPerformanceFrequency};
 
 pub(crate) use self::brake::Brake;
@@ -42,7 +43,7 @@ pub use self::files::Stat;
 pub(crate) use self::files::place;
 pub(crate) use self::files::{KernelPath, OpenFlags, kind, kind_of, path_for_kernel, pipe, standard_stream};
 #[cfg(any(feature = "proactor", feature = "reactor"))]
-pub(crate) use self::files::{is_end, write_code};
+pub(crate) use self::files::{is_end, is_overlapped, write_code};
 pub use self::letter::Message;
 pub(crate) use self::letter::{Enclosure, Envelope, Letter};
 pub use self::name::Name;
@@ -68,6 +69,32 @@ pub struct IoVec {
     pub base: *mut u8,
     /// How many bytes it has.
     pub len: usize,
+}
+
+/// std's slices as ours, for the length of a call; some of them, if there are many.
+pub(crate) fn with_slices<T>(bufs: &[io::IoSlice<'_>], call: impl FnOnce(*const IoVec, usize) -> T) -> T {
+    const SOME: usize = 16;
+    let mut slices = [IoVec {
+        base: std::ptr::null_mut(),
+        len: 0,
+    }; SOME];
+    for (place, buf) in slices.iter_mut().zip(bufs) {
+        *place = IoVec {
+            base: buf.as_ptr().cast_mut(),
+            len: buf.len(),
+        };
+    }
+    call(slices.as_ptr(), bufs.len().min(SOME))
+}
+
+/// Whether this is not Windows but Wine, which needs some help.
+pub(crate) fn is_wine() -> bool {
+    static IS_WINE: OnceLock<bool> = OnceLock::new();
+    // SAFETY: the names end in NUL; a library that is always loaded is asked for a function that only Wine has.
+    *IS_WINE.get_or_init(|| unsafe {
+        let library = GetModuleHandleA(c"ntdll.dll".as_ptr().cast());
+        GetProcAddress(library, c"wine_get_version".as_ptr().cast()).is_some()
+    })
 }
 
 /// The OS's error codes that the layers above tell apart.
@@ -180,7 +207,12 @@ pub(crate) fn control(call: Control<'_>) -> io::Result<Reply> {
 /// one that does not would keep a thread for as long as nobody writes.
 fn adopt(fd: Fd) -> io::Result<()> {
     if is_socket(fd) || !files::is_open(fd) {
-        return with(fd, |socket| socket.set_nonblocking(true));
+        with(fd, |socket| socket.set_nonblocking(true))?;
+        if with(fd, |socket| socket.r#type()).is_ok_and(|kind| kind == socket2::Type::DGRAM) {
+            let is_connected = with(fd, |socket| socket.peer_addr()).is_ok();
+            options::tell_of_refusals(fd, is_connected);
+        }
+        return Ok(());
     }
     match files::is_overlapped(fd) {
         true => Ok(()),
@@ -216,10 +248,26 @@ pub(crate) fn close(fd: Fd) {
     console::forget(fd);
     // SAFETY: the caller owned `fd` and gives it up. Winsock closes what it knows, and says so of what it does not.
     unsafe {
-        if closesocket(socket(fd)) != 0 {
-            CloseHandle(handle(fd));
+        if closesocket(socket(fd)) == 0 {
+            return;
+        }
+        match WSAGetLastError() {
+            WSAENOTSOCK | WSANOTINITIALISED => {
+                CloseHandle(handle(fd));
+            }
+            // It would linger, and must not wait: then not.
+            _ => {
+                let _ = with(fd, |socket| socket.set_linger(None));
+                closesocket(socket(fd));
+            }
         }
     }
+}
+
+/// Closes a socket that lingers, which takes as long as it takes. One that does not block would refuse.
+pub(crate) fn close_slowly(foreign: Foreign) {
+    let _ = with(number(&foreign), |socket| socket.set_nonblocking(false));
+    drop(foreign);
 }
 
 /// Closes a connection with a reset instead of a FIN, so that its peer learns at once that nobody will serve it.

@@ -28,6 +28,9 @@ pub(super) fn socket(kind: SocketKind) -> io::Result<Fd> {
     Ok(fd)
 }
 
+/// The same of routes that end nowhere. windows-sys does not have it.
+const SIO_UDP_NETRESET: u32 = 0x9800_000f;
+
 /// Whether a datagram that nobody took is told to the next receive. Elsewhere only sockets that are connected are told.
 pub(super) fn tell_of_refusals(fd: Fd, on: bool) {
     let (on, mut written) = (u32::from(on), 0);
@@ -37,18 +40,20 @@ pub(super) fn tell_of_refusals(fd: Fd, on: bool) {
     // SAFETY: Winsock reads the first local and writes the other.
     unsafe {
         let value = (&raw const on).cast();
-        WSAIoctl(
-            socket_of(fd),
-            SIO_UDP_CONNRESET,
-            value,
-            len,
-            none,
-            0,
-            &mut written,
-            none.cast(),
-            None,
-        )
-    };
+        for what in [SIO_UDP_CONNRESET, SIO_UDP_NETRESET] {
+            WSAIoctl(
+                socket_of(fd),
+                what,
+                value,
+                len,
+                none,
+                0,
+                &mut written,
+                none.cast(),
+                None,
+            );
+        }
+    }
 }
 
 fn what(kind: SocketKind) -> Option<(Domain, Type, Protocol)> {

@@ -8,8 +8,9 @@ use std::io;
 use std::os::windows::io::IntoRawSocket;
 
 use windows_sys::Win32::Networking::WinSock::{
-    POLLERR, POLLRDNORM, POLLWRNORM, SOCKET_ERROR, WSABUF, WSAEINPROGRESS, WSAEMSGSIZE, WSAESHUTDOWN, WSAEWOULDBLOCK,
-    WSAGetLastError, WSAPOLLFD, WSAPoll, WSARecv, WSARecvFrom, WSASend, WSASendTo, connect as connect_socket,
+    MSG_PEEK, POLLERR, POLLRDNORM, POLLWRNORM, SOCKADDR, SOCKET_ERROR, WSABUF, WSAEINPROGRESS, WSAEMSGSIZE,
+    WSAESHUTDOWN, WSAEWOULDBLOCK, WSAGetLastError, WSAPOLLFD, WSAPoll, WSARecv, WSARecvFrom, WSASend, WSASendTo,
+    connect as connect_socket,
 };
 
 use super::letter::Message;
@@ -86,9 +87,13 @@ pub(crate) unsafe fn perform(op: Op) -> Option<Outcome> {
 pub(crate) fn end_of_stream(fd: Fd, outcome: Outcome) -> Outcome {
     match outcome {
         Err(errno::BROKEN_PIPE | WSAESHUTDOWN) => Ok(0),
-        Ok(0) if matches!(look(fd, POLLRDNORM), Some(Ok(events)) if events & POLLERR != 0) => Err(errno::RESET),
+        Ok(0) if super::is_wine() && was_reset(fd) => Err(errno::RESET),
         outcome => outcome,
     }
+}
+
+fn was_reset(fd: Fd) -> bool {
+    matches!(look(fd, POLLRDNORM), Some(Ok(events)) if events & POLLERR != 0)
 }
 
 /// What a Winsock call has come to; `None` if it would have to wait.
@@ -157,13 +162,51 @@ unsafe fn send(fd: Fd, medium: Medium, slices: &[IoVec]) -> Option<Outcome> {
         // SAFETY: the caller's promise.
         return Some(unsafe { files::write_pipe(fd, slices) });
     }
-    let mut count = 0;
-    let none = std::ptr::null_mut();
-    // SAFETY: as in `recv`.
-    let result = with_buffers(slices, |buffers, len| unsafe {
-        WSASend(socket(fd), buffers, len, &mut count, 0, none, None)
+    // Windows takes all of it or nothing, and keeps it in memory of its own: so it gets a bounded part.
+    let mut part: Vec<IoVec> = Vec::new();
+    let mut most = MOST_SENT;
+    loop {
+        let slices = bounded(slices, most, &mut part);
+        let mut count = 0;
+        let none = std::ptr::null_mut();
+        // SAFETY: as in `recv`.
+        let result = with_buffers(slices, |buffers, len| unsafe {
+            WSASend(socket(fd), buffers, len, &mut count, 0, none, None)
+        });
+        match settle(result, count) {
+            // There is no memory for so much.
+            Some(Err(errno::NO_BUFFERS)) if most > LEAST_SENT => most = LEAST_SENT,
+            outcome => return outcome,
+        }
+    }
+}
+
+/// The most that one send takes, and what is tried when there is no memory for that.
+const MOST_SENT: usize = 1 << 20;
+const LEAST_SENT: usize = 16 << 10;
+
+/// The slices up to this many bytes; `part` is only lent for its memory.
+fn bounded<'a>(slices: &'a [IoVec], most: usize, part: &'a mut Vec<IoVec>) -> &'a [IoVec] {
+    let mut left = most;
+    let fits = slices.iter().all(|slice| {
+        let fits = slice.len <= left;
+        left = left.saturating_sub(slice.len);
+        fits
     });
-    settle(result, count)
+    if fits {
+        return slices;
+    }
+    part.clear();
+    let mut left = most;
+    for slice in slices {
+        let len = slice.len.min(left);
+        part.push(IoVec { base: slice.base, len });
+        left -= len;
+        if left == 0 {
+            break;
+        }
+    }
+    part
 }
 
 /// # Safety
@@ -176,6 +219,9 @@ unsafe fn recv_message(fd: Fd, message: *mut Message) -> Option<Outcome> {
     unsafe {
         let bytes = (*message).bytes();
         let (name, name_len) = Message::sender_place(message);
+        if super::is_wine() {
+            look_at_sender(fd, name, name_len);
+        }
         let result = with_buffers(&[bytes], |buffers, len| {
             WSARecvFrom(
                 socket(fd),
@@ -199,6 +245,39 @@ unsafe fn recv_message(fd: Fd, message: *mut Message) -> Option<Outcome> {
             outcome => outcome,
         }
     }
+}
+
+/// Wine does not say who has sent a datagram that is cut off. So there it is looked at first, with room for all of it.
+///
+/// # Safety
+///
+/// The two places may be written.
+unsafe fn look_at_sender(fd: Fd, name: *mut SOCKADDR, name_len: *mut i32) {
+    thread_local! {
+        static ROOM: std::cell::RefCell<Vec<u8>> = std::cell::RefCell::new(vec![0; 1 << 16]);
+    }
+    ROOM.with_borrow_mut(|room| {
+        let buffer = WSABUF {
+            len: room.len() as u32,
+            buf: room.as_mut_ptr(),
+        };
+        let (mut count, mut flags) = (0, MSG_PEEK as u32);
+        let none = std::ptr::null_mut();
+        // SAFETY: the caller's promise, and the room is this thread's; nothing is kept without an OVERLAPPED.
+        unsafe {
+            WSARecvFrom(
+                socket(fd),
+                &buffer,
+                1,
+                &mut count,
+                &mut flags,
+                name,
+                name_len,
+                none,
+                None,
+            )
+        };
+    });
 }
 
 /// # Safety
