@@ -588,3 +588,30 @@ async fn assert_ends(peer: &TcpStream) {
     let (result, _) = reading.await.expect("the peer is not told within a second");
     assert_eq!(result.unwrap(), 0);
 }
+
+/// A listener goes while somebody waits for a connection: nothing of that is left.
+#[test]
+fn a_listener_dropped_with_its_accept_leaves_nothing() {
+    async fn abandon_accepts(count: usize) {
+        for _ in 0..count {
+            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            {
+                let mut accepting = pin!(listener.accept());
+                assert!(poll_once(accepting.as_mut()).await.is_pending());
+            }
+            turns(2).await;
+        }
+        crate::support::quiet().await;
+    }
+
+    in_own_process("cancel::a_listener_dropped_with_its_accept_leaves_nothing", &[], || {
+        on_every_kernel_driver(|case| {
+            case.run(async {
+                abandon_accepts(10).await;
+                let before = open_descriptors();
+                abandon_accepts(100).await;
+                assert_eq!(open_descriptors(), before);
+            });
+        });
+    });
+}

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use windlass::pipe::pipe;
 #[cfg(unix)]
 use windlass::pipe::{Receiver, Sender};
-use windlass::time::{sleep, timeout};
+use windlass::time::timeout;
 
 use crate::bytes::numbered;
 use crate::child::in_own_process;
