@@ -39,11 +39,13 @@ use windows_sys::Win32::System::Performance::{QueryPerformanceCounter, QueryPerf
 pub(crate) use self::brake::Brake;
 pub(crate) use self::duct::Duct;
 pub use self::files::Stat;
+#[cfg(any(feature = "proactor", feature = "reactor"))]
+#[cfg(feature = "proactor")]
+pub(crate) use self::files::is_overlapped;
 #[cfg(feature = "proactor")]
 pub(crate) use self::files::place;
 pub(crate) use self::files::{KernelPath, OpenFlags, kind, kind_of, path_for_kernel, pipe, standard_stream};
-#[cfg(any(feature = "proactor", feature = "reactor"))]
-pub(crate) use self::files::{is_end, is_overlapped, write_code};
+pub(crate) use self::files::{is_end, write_code};
 pub use self::letter::Message;
 pub(crate) use self::letter::{Enclosure, Envelope, Letter};
 pub use self::name::Name;
