@@ -43,6 +43,8 @@ fn main() -> ExitCode {
     };
     match run(options) {
         Ok(()) => ExitCode::SUCCESS,
+        // Who reads what we print has seen enough.
+        Err(error) if error.is::<Unread>() => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("{error}");
             ExitCode::FAILURE
@@ -79,7 +81,12 @@ enum Connection {
 
 impl Connection {
     async fn open(url: &Uri, is_http2: bool) -> Result<Connection> {
+        // An address of IPv6 has brackets in a URL, and nowhere else.
         let host = url.host().unwrap_or_default();
+        let host = host
+            .strip_prefix('[')
+            .and_then(|host| host.strip_suffix(']'))
+            .unwrap_or(host);
         let stream = TcpStream::connect((host, url.port_u16().unwrap_or(80))).await?;
         stream.set_nodelay(true)?;
         let stream = Bridge::new(stream);
@@ -124,18 +131,40 @@ impl Connection {
 }
 
 async fn print(response: Response<Incoming>) -> Result<()> {
-    println!("{:?} {}", response.version(), response.status());
+    let mut out = Vec::new();
+    writeln!(out, "{:?} {}", response.version(), response.status())?;
     for (name, value) in response.headers() {
-        println!("{name}: {}", String::from_utf8_lossy(value.as_bytes()));
+        writeln!(out, "{name}: {}", String::from_utf8_lossy(value.as_bytes()))?;
     }
-    println!();
+    writeln!(out)?;
+    show(&out)?;
     let mut body = response.into_body();
     while let Some(frame) = body.frame().await {
         if let Ok(data) = frame?.into_data() {
-            io::stdout().write_all(&data)?;
+            show(&data)?;
         }
     }
-    Ok(io::stdout().flush()?)
+    Ok(())
+}
+
+/// Standard output was closed: told apart from a connection that was.
+#[derive(Debug)]
+struct Unread;
+
+impl std::fmt::Display for Unread {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("nobody reads what is printed")
+    }
+}
+
+impl std::error::Error for Unread {}
+
+fn show(bytes: &[u8]) -> Result<()> {
+    let mut out = io::stdout();
+    match out.write_all(bytes).and_then(|()| out.flush()) {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Err(Unread.into()),
+        shown => Ok(shown?),
+    }
 }
 
 fn options(mut args: impl Iterator<Item = String>) -> std::result::Result<Option<Options>, String> {

@@ -3,19 +3,20 @@
 //! `cargo run --release --features hyper --example http_server -- [--listen 127.0.0.1:8080] [--file README.md]`, then
 //! `curl http://127.0.0.1:8080/`, `curl -r 0-99 .../file`, `curl -T Cargo.lock .../upload`, `curl --http2-prior-knowledge ...`.
 //!
-//! On Ctrl-C it stops accepting, tells the connections to finish, and after `--grace` seconds cuts those that have not.
+//! A client that asks for nothing, stops in the middle of its headers or stops in the middle of an upload is not waited for
+//! longer than `--patience` seconds. On Ctrl-C it stops accepting, tells the connections to finish, and after `--grace` seconds cuts those that have not.
 //! Which version of HTTP a client speaks is told by its first bytes; hyper-util's `auto` looks at them.
 
 use std::cell::Cell;
 use std::io;
 use std::path::PathBuf;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::process::ExitCode;
 use std::rc::Rc;
 use std::time::Duration;
 
 use futures_util::stream;
-use http_body_util::{BodyExt, Full, StreamBody};
+use http_body_util::{BodyExt, Empty, Full, StreamBody};
 use hyper::body::{Body, Bytes, Frame, Incoming};
 use hyper::header::{ACCEPT_RANGES, ALLOW, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, HeaderValue, RANGE};
 use hyper::service::service_fn;
@@ -30,19 +31,22 @@ use windlass::signal::{SignalKind, signal};
 use windlass::time::{sleep, timeout};
 use windlass::{Builder, DriverChoice};
 
-const USAGE: &str =
-    "usage: http_server [--listen HOST:PORT] [--driver auto|proactor|reactor] [--file PATH] [--grace SECONDS]";
+const USAGE: &str = "usage: http_server [--listen HOST:PORT] [--driver auto|proactor|reactor] [--file PATH] \
+                     [--grace SECONDS] [--patience SECONDS]";
 
 struct Options {
     listen: String,
     driver: DriverChoice,
     file: PathBuf,
     grace: Duration,
+    patience: Duration,
 }
 
 /// What the connections share. There is one thread, so a plain `Cell` counts.
 struct Shared {
     file: PathBuf,
+    /// How long a client may be silent when it is its turn.
+    patience: Duration,
     served: Cell<u64>,
 }
 
@@ -80,12 +84,13 @@ async fn serve(options: Options) -> io::Result<()> {
     println!("listening on {}", listener.local_addr()?);
     let shared = Rc::new(Shared {
         file: options.file,
+        patience: options.patience,
         served: Cell::new(0),
     });
     let graceful = Rc::new(GracefulShutdown::new());
     let mut http = auto::Builder::new(Executor);
-    // A client that does not send its headers is not waited for.
-    http.http1().timer(Timer).header_read_timeout(Duration::from_secs(30));
+    // For the headers of HTTP/1.1, from the second request on too. It begins when the version is known: see `accept`.
+    http.http1().timer(Timer).header_read_timeout(options.patience);
     http.http2().timer(Timer).keep_alive_interval(Duration::from_secs(30));
     let accepting = windlass::spawn(accept(listener, Rc::new(http), shared.clone(), graceful.clone()));
 
@@ -124,9 +129,20 @@ async fn accept(
         let _ = stream.set_nodelay(true);
         let (http, shared, watcher) = (http.clone(), shared.clone(), graceful.watcher());
         windlass::spawn(async move {
-            let service = service_fn(|request| answer(request, shared.clone()));
+            let has_asked = Cell::new(false);
+            let service = service_fn(|request| {
+                has_asked.set(true);
+                answer(request, shared.clone())
+            });
             let connection = http.serve_connection(Bridge::new(stream), service);
-            if let Err(error) = watcher.watch(connection).await {
+            let mut connection = pin!(watcher.watch(connection));
+            // While hyper-util waits for the bytes that tell the version, no timer of hyper's runs.
+            let result = match timeout(shared.patience, connection.as_mut()).await {
+                Ok(result) => result,
+                Err(_) if has_asked.get() => connection.await,
+                Err(_) => Err("nothing was asked for".into()),
+            };
+            if let Err(error) = result {
                 eprintln!("connection: {error}");
             }
         });
@@ -135,22 +151,36 @@ async fn accept(
 
 async fn answer(request: Request<Incoming>, shared: Rc<Shared>) -> io::Result<Response<Answer>> {
     shared.served.set(shared.served.get() + 1);
+    let is_head = request.method() == Method::HEAD;
+    let mut response = route(request, &shared).await?;
+    if is_head {
+        // The headers are those that a GET gets.
+        if let Some(len) = response.body().size_hint().exact() {
+            response.headers_mut().entry(CONTENT_LENGTH).or_insert(len.into());
+        }
+        *response.body_mut() = Box::pin(Empty::new().map_err(|never| match never {}));
+    }
+    Ok(response)
+}
+
+async fn route(request: Request<Incoming>, shared: &Shared) -> io::Result<Response<Answer>> {
     match (request.method(), request.uri().path()) {
-        (&Method::GET, "/") => Ok(text(StatusCode::OK, "hello\n")),
-        (&Method::GET | &Method::HEAD, "/file") => match send_file(&request, &shared).await {
+        (&Method::GET | &Method::HEAD, "/") => Ok(text(StatusCode::OK, "hello\n")),
+        (&Method::GET | &Method::HEAD, "/file") => match send_file(&request, shared).await {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(text(StatusCode::NOT_FOUND, "no such file\n")),
             answer => answer,
         },
-        (&Method::PUT | &Method::POST, "/upload") => take_upload(request.into_body()).await,
-        (_, "/" | "/file" | "/upload") => {
-            let mut refused = text(StatusCode::METHOD_NOT_ALLOWED, "not with this method\n");
-            refused
-                .headers_mut()
-                .insert(ALLOW, HeaderValue::from_static("GET, HEAD, PUT, POST"));
-            Ok(refused)
-        }
+        (&Method::PUT | &Method::POST, "/upload") => take_upload(request.into_body(), shared.patience).await,
+        (_, "/" | "/file") => Ok(refused("GET, HEAD")),
+        (_, "/upload") => Ok(refused("PUT, POST")),
         _ => Ok(text(StatusCode::NOT_FOUND, "there are /, /file and /upload\n")),
     }
+}
+
+fn refused(allowed: &'static str) -> Response<Answer> {
+    let mut refused = text(StatusCode::METHOD_NOT_ALLOWED, "not with this method\n");
+    refused.headers_mut().insert(ALLOW, HeaderValue::from_static(allowed));
+    refused
 }
 
 fn text(status: StatusCode, body: impl Into<Bytes>) -> Response<Answer> {
@@ -167,7 +197,9 @@ fn text(status: StatusCode, body: impl Into<Bytes>) -> Response<Answer> {
 async fn send_file(request: &Request<Incoming>, shared: &Shared) -> io::Result<Response<Answer>> {
     let file = File::open(&shared.file).await?;
     let len = file.metadata().await?.len();
-    let wanted = request.headers().get(RANGE).and_then(|range| range.to_str().ok());
+    // A range means something to a GET only.
+    let range = request.headers().get(RANGE).filter(|_| request.method() == Method::GET);
+    let wanted = range.and_then(|range| range.to_str().ok());
     let (status, (begin, end)) = match wanted.map(|range| parse_range(range, len)) {
         None | Some(Asked::Unclear) => (StatusCode::OK, (0, len)),
         Some(Asked::Part(begin, end)) => (StatusCode::PARTIAL_CONTENT, (begin, end)),
@@ -179,10 +211,7 @@ async fn send_file(request: &Request<Incoming>, shared: &Shared) -> io::Result<R
             return Ok(refused);
         }
     };
-    let mut response = match *request.method() == Method::HEAD {
-        true => text(status, ""),
-        false => Response::new(Box::pin(StreamBody::new(pieces(file, begin, end))) as Answer),
-    };
+    let mut response = Response::new(Box::pin(StreamBody::new(pieces(file, begin, end))) as Answer);
     *response.status_mut() = status;
     let headers = response.headers_mut();
     headers.insert(ACCEPT_RANGES, HeaderValue::from_static("bytes"));
@@ -237,9 +266,14 @@ fn parse_range(range: &str, len: u64) -> Asked {
 }
 
 /// Counts what is sent, and adds its bytes up.
-async fn take_upload(mut body: Incoming) -> io::Result<Response<Answer>> {
+async fn take_upload(mut body: Incoming, patience: Duration) -> io::Result<Response<Answer>> {
     let (mut count, mut sum) = (0u64, 0u64);
-    while let Some(frame) = body.frame().await {
+    loop {
+        let frame = match timeout(patience, body.frame()).await {
+            Ok(Some(frame)) => frame,
+            Ok(None) => break,
+            Err(_) => return Ok(text(StatusCode::REQUEST_TIMEOUT, "the rest did not come\n")),
+        };
         let Ok(data) = frame.map_err(io::Error::other)?.into_data() else {
             continue;
         };
@@ -255,6 +289,7 @@ fn options(mut args: impl Iterator<Item = String>) -> Result<Option<Options>, St
         driver: DriverChoice::Auto,
         file: "README.md".into(),
         grace: Duration::from_secs(10),
+        patience: Duration::from_secs(30),
     };
     while let Some(arg) = args.next() {
         let mut value = || args.next().ok_or(format!("{arg} needs a value"));
@@ -262,16 +297,19 @@ fn options(mut args: impl Iterator<Item = String>) -> Result<Option<Options>, St
             "--listen" => options.listen = value()?,
             "--driver" => options.driver = value()?.parse().map_err(|error: io::Error| error.to_string())?,
             "--file" => options.file = value()?.into(),
-            "--grace" => {
-                let seconds = value()?
-                    .parse()
-                    .ok()
-                    .and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
-                options.grace = seconds.ok_or("--grace is a number of seconds")?;
-            }
+            "--grace" => options.grace = seconds(&arg, &value()?)?,
+            "--patience" => options.patience = seconds(&arg, &value()?)?,
             "--help" | "-h" => return Ok(None),
             other => return Err(format!("unknown option {other}")),
         }
     }
     Ok(Some(options))
+}
+
+fn seconds(option: &str, value: &str) -> Result<Duration, String> {
+    let seconds = value
+        .parse()
+        .ok()
+        .and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+    seconds.ok_or(format!("{option} is a number of seconds"))
 }

@@ -35,6 +35,7 @@ struct Options {
     ca: Option<PathBuf>,
     driver: DriverChoice,
     connect: Option<String>,
+    /// Without brackets.
     host: String,
     port: u16,
     path: String,
@@ -93,12 +94,22 @@ fn roots(options: &Options) -> Result<RootCertStore, Box<dyn Error>> {
 
 async fn fetch(connector: TlsConnector, options: &Options) -> io::Result<()> {
     let Options { host, port, path, .. } = options;
-    let addr = options.connect.clone().unwrap_or(format!("{host}:{port}"));
-    let stream = TcpStream::connect(addr.as_str()).await?;
+    let stream = match &options.connect {
+        Some(addr) => TcpStream::connect(addr.as_str()).await?,
+        None => TcpStream::connect((host.as_str(), *port)).await?,
+    };
     let mut stream = connector.connect(host.as_str(), stream).await?;
     let version = stream.protocol_version().and_then(|version| version.as_str());
     eprintln!("{}", version.unwrap_or("an unknown version of TLS"));
-    let request = format!("GET {path} HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n\r\n");
+    // As in the URL: with the brackets of IPv6, and with the port unless it goes without saying.
+    let mut name = match host.contains(':') {
+        true => format!("[{host}]"),
+        false => host.clone(),
+    };
+    if *port != 443 {
+        name += &format!(":{port}");
+    }
+    let request = format!("GET {path} HTTP/1.1\r\nhost: {name}\r\nconnection: close\r\n\r\n");
     stream.write_all(request).await.0?;
     let mut answer = Vec::new();
     stream.read_to_end(&mut answer, LIMIT).await?;
@@ -127,9 +138,17 @@ fn options(mut args: impl Iterator<Item = String>) -> Result<Option<Options>, St
         .strip_prefix("https://")
         .ok_or(format!("{url} does not begin with https://"))?;
     let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
-    let (host, port) = match authority.rsplit_once(':') {
-        Some((host, port)) => (host, port.parse().map_err(|_| format!("{port} is no port"))?),
-        None => (authority, 443),
+    // The colons of an IPv6 address are in brackets.
+    let (host, rest) = match authority.strip_prefix('[') {
+        Some(bracketed) => bracketed
+            .split_once(']')
+            .ok_or(format!("{authority} has no closing bracket"))?,
+        None => authority.split_at(authority.find(':').unwrap_or(authority.len())),
+    };
+    let port = match rest.strip_prefix(':') {
+        Some(port) => port.parse().map_err(|_| format!("{port} is no port"))?,
+        None if rest.is_empty() => 443,
+        None => return Err(format!("{authority} is no host")),
     };
     Ok(Some(Options {
         ca,

@@ -4,7 +4,8 @@
 //! `openssl s_client -connect 127.0.0.1:7778 -servername localhost -CAfile /tmp/ca.pem`.
 //!
 //! Without `--cert` and `--key` it makes an authority and a certificate of its own, for `localhost` and `127.0.0.1`, which last
-//! as long as it runs. On Ctrl-C it says goodbye to everybody, with close_notify.
+//! as long as it runs. On Ctrl-C it says goodbye to everybody, with close_notify; who does not take it is cut after `--grace`
+//! seconds.
 
 use std::error::Error;
 use std::io;
@@ -22,7 +23,7 @@ use windlass::tls::{TlsAcceptor, TlsStream};
 use windlass::{Builder, DriverChoice};
 
 const USAGE: &str = "usage: tls_echo [--listen HOST:PORT] [--driver auto|proactor|reactor] \
-                     [--cert PEM --key PEM | --write-ca PEM]";
+                     [--cert PEM --key PEM | --write-ca PEM] [--grace SECONDS]";
 
 /// How long a client may take to shake hands.
 const HANDSHAKE: Duration = Duration::from_secs(10);
@@ -33,6 +34,7 @@ struct Options {
     cert: Option<PathBuf>,
     key: Option<PathBuf>,
     write_ca: Option<PathBuf>,
+    grace: Duration,
 }
 
 fn main() -> ExitCode {
@@ -64,22 +66,34 @@ fn run(options: &Options) -> Result<(), Box<dyn Error>> {
     config.alpn_protocols = vec![b"echo".to_vec()];
     let event_loop = Builder::new().driver(options.driver).build()?;
     println!("driver: {}", event_loop.describe());
-    Ok(event_loop.run_until_complete(serve(&options.listen, TlsAcceptor::new(config)))??)
+    Ok(event_loop.run_until_complete(serve(options, TlsAcceptor::new(config)))??)
 }
 
-async fn serve(addr: &str, acceptor: TlsAcceptor) -> io::Result<()> {
-    let listener = TcpListener::bind(addr).await?;
+async fn serve(options: &Options, acceptor: TlsAcceptor) -> io::Result<()> {
+    let listener = TcpListener::bind(options.listen.as_str()).await?;
     println!("listening on {}", listener.local_addr()?);
     let stop = CancelToken::new();
     let accepting = windlass::spawn(accept(listener, acceptor, stop.clone()));
     windlass::signal::ctrl_c().await?;
     stop.cancel();
-    let connections = accepting.await??;
+    let mut connections = accepting.await??;
+    let told = timeout(options.grace, async {
+        for connection in &mut connections {
+            // How it ended is its own business.
+            let _ = connection.await;
+        }
+    });
+    if told.await.is_ok() {
+        println!("everybody was told");
+        return Ok(());
+    }
+    // Who does not read what was echoed does not get to its goodbye either.
+    connections.retain(|connection| !connection.is_finished());
+    println!("the time is up, connections cut: {}", connections.len());
     for connection in connections {
-        // How it ended is its own business.
+        connection.cancel();
         let _ = connection.await;
     }
-    println!("everybody was told");
     Ok(())
 }
 
@@ -158,6 +172,7 @@ fn options(mut args: impl Iterator<Item = String>) -> Result<Option<Options>, St
         cert: None,
         key: None,
         write_ca: None,
+        grace: Duration::from_secs(5),
     };
     while let Some(arg) = args.next() {
         let mut value = || args.next().ok_or(format!("{arg} needs a value"));
@@ -167,6 +182,13 @@ fn options(mut args: impl Iterator<Item = String>) -> Result<Option<Options>, St
             "--cert" => options.cert = Some(value()?.into()),
             "--key" => options.key = Some(value()?.into()),
             "--write-ca" => options.write_ca = Some(value()?.into()),
+            "--grace" => {
+                let seconds = value()?
+                    .parse()
+                    .ok()
+                    .and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+                options.grace = seconds.ok_or("--grace is a number of seconds")?;
+            }
             "--help" | "-h" => return Ok(None),
             other => return Err(format!("unknown option {other}")),
         }

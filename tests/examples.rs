@@ -498,6 +498,42 @@ fn tls_echo_for_openssl() {
         assert_eq!(stdout.read_line(&mut line).expect("a clean end"), 0, "on {driver}");
         drop(stdin);
         assert!(client.wait().expect("it ends").success(), "on {driver}");
+
+        // Who does not read what it gets back is not waited for either.
+        let mut server = Running::start(example("tls_echo", driver).args([
+            "--listen",
+            "127.0.0.1:0",
+            "--driver",
+            driver,
+            "--grace",
+            "0.3",
+        ]));
+        let addr = server.until("listening on").replace("listening on ", "");
+        let mut client = Command::new("openssl")
+            .args(["s_client", "-connect", &addr, "-quiet"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("it is installed");
+        let mut stdin = client.stdin.take().expect("it is piped");
+        let (filled, is_filled) = std::sync::mpsc::channel();
+        // More than all the buffers on the way and back have room for.
+        let filling = std::thread::spawn(move || {
+            for _ in 0..64 << 10 {
+                if stdin.write_all(&[b'x'; 1024]).is_err() {
+                    return;
+                }
+                let _ = filled.send(());
+            }
+        });
+        while is_filled.recv_timeout(std::time::Duration::from_secs(2)).is_ok() {}
+        server.send(libc::SIGINT);
+        server.until("the time is up, connections cut: 1");
+        server.ends_well();
+        let _ = client.kill();
+        let _ = client.wait();
+        filling.join().expect("no panic");
         let _ = std::fs::remove_file(&ca);
     }
 }

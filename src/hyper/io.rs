@@ -40,8 +40,9 @@ impl<S: PollWrite + Unpin> Write for Bridge<S> {
     }
 
     /// Ready when the sends are under way: they need nobody's help. hyper flushes after each response, and waiting for the
-    /// kernel's word would be one more poll of the connection each time. Before hyper lets go of a connection it shuts it
-    /// down, and that waits for everything.
+    /// kernel's word would be one more poll of the connection each time. hyper shuts down a connection that ends well, and
+    /// that waits for everything. One that ends with an error, such as headers that came too late, it drops: what is not with
+    /// the kernel by then is lost.
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         Bridge::poll_started(self.get_mut(), cx)
     }

@@ -130,7 +130,8 @@ impl TlsAcceptor {
     }
 
     /// Shakes hands over a stream with a client. One that speaks no TLS, or none that the configuration allows, is told so
-    /// with an alert, and is an `InvalidData` error here: see [`TlsError`](super::TlsError).
+    /// with an alert, and is an `InvalidData` error here: see [`TlsError`](super::TlsError). It has a second to take the alert
+    /// and to hang up, before the error is given.
     ///
     /// Cancel: the stream is dropped, and with it the connection. To bound the time, put it into a
     /// [`timeout`](crate::time::timeout).

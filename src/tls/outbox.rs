@@ -10,11 +10,11 @@ use std::future::Future;
 use std::io;
 use std::pin::Pin;
 use std::rc::Rc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 
 use super::carrier::Carrier;
 use crate::error::from_code;
-use crate::lane::Lane;
+use crate::lane::{Hold, Lane};
 
 /// What is kept of the outbox's memory when it is empty: enough for short messages, and nothing that adds up over idle
 /// connections.
@@ -25,7 +25,9 @@ type Sending = Pin<Box<dyn Future<Output = ()>>>;
 /// What is to be sent, and the future that sends it.
 pub(super) struct Outbox {
     /// Held by who polls the future: its waker is the one that is woken.
-    pub(super) lane: Lane,
+    lane: Lane,
+    /// Who sleeps until something is received. It sees to what a writer leaves.
+    reader: Cell<Option<Waker>>,
     letters: Rc<Letters>,
     /// Out while it is polled.
     sending: Cell<Option<Sending>>,
@@ -51,6 +53,7 @@ impl Outbox {
         let sending = Box::pin(send_for_ever(carrier, letters.clone()));
         Outbox {
             lane: Lane::default(),
+            reader: Cell::default(),
             letters,
             sending: Cell::new(Some(sending)),
         }
@@ -81,6 +84,37 @@ impl Outbox {
             .as_ref()
             .filter(|failure| failure.kind == io::ErrorKind::ConnectionReset)?;
         Some(failure.error())
+    }
+
+    /// Waits for its turn to send. Who goes before everything is sent, also from the queue, leaves the rest to a reader that
+    /// sleeps.
+    pub(super) async fn hold(&self) -> OutboxHold<'_> {
+        // Dropped after what it waits for.
+        let heir = Heir(self);
+        let hold = self.lane.hold().await;
+        OutboxHold {
+            _hold: hold,
+            _heir: heir,
+        }
+    }
+
+    /// A reader goes to sleep.
+    pub(super) fn reader_sleeps(&self, waker: &Waker) {
+        let known = self.reader.take().filter(|known| known.will_wake(waker));
+        self.reader.set(Some(known.unwrap_or_else(|| waker.clone())));
+    }
+
+    /// It is awake, or gone.
+    pub(super) fn reader_is_up(&self) {
+        drop(self.reader.take());
+    }
+
+    /// The reader that sleeps, if it is somebody else.
+    pub(super) fn other_reader(&self, waker: &Waker) -> Option<Waker> {
+        let reader = self.reader.take()?;
+        let other = (!reader.will_wake(waker)).then(|| reader.clone());
+        self.reader.set(Some(reader));
+        other
     }
 
     /// Sends; ready when there is nothing left to send. To be polled by who holds the lane.
@@ -115,6 +149,29 @@ impl Outbox {
             && let Some(_hold) = self.lane.try_hold()
         {
             let _ = self.poll_sent(cx);
+        }
+    }
+}
+
+/// The right to send.
+pub(super) struct OutboxHold<'a> {
+    // The lane is free when the heir is told.
+    _hold: Hold<'a>,
+    _heir: Heir<'a>,
+}
+
+/// Dropped, it wakes the reader that sleeps, if something is left to send and nobody else is there to send it.
+struct Heir<'a>(&'a Outbox);
+
+impl Drop for Heir<'_> {
+    fn drop(&mut self) {
+        let outbox = self.0;
+        if !outbox.is_idle()
+            && outbox.lane.is_free()
+            && let Some(reader) = outbox.reader.take()
+        {
+            // Perhaps in a task that is unwinding already.
+            crate::exception::guard("a waker", || reader.wake());
         }
     }
 }

@@ -8,7 +8,8 @@ use std::fmt;
 use std::future::Future;
 use std::io::{self, IoSlice};
 use std::pin::Pin;
-use std::task::{Context, Poll, Waker, ready};
+use std::sync::Arc;
+use std::task::{Context, Poll, Wake, Waker, ready};
 
 use super::carrier::Carrier;
 use super::stream::TlsStream;
@@ -45,9 +46,13 @@ impl<S: Carrier> TlsStream<S> {
                 Box::pin(async move { carrier.receive().await })
             });
             match receiving.as_mut().poll(cx) {
-                Poll::Ready(received) => self.received(received?)?,
+                Poll::Ready(received) => {
+                    self.outbox.reader_is_up();
+                    self.received(received?)?;
+                }
                 Poll::Pending => {
                     self.polled.receiving.set(Some(receiving));
+                    self.outbox.reader_sleeps(cx.waker());
                     return Poll::Pending;
                 }
             }
@@ -69,11 +74,37 @@ impl<S: Carrier> TlsStream<S> {
         }
     }
 
-    /// Sends, for a writer who waits.
+    /// Sends, for a writer who waits. If a reader sleeps in another task it is woken too: the writer may never ask again, and
+    /// nothing would tell.
     fn poll_out(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let sent = self.poll_sent(cx);
+        self.collect();
+        let reader = match self.outbox.is_idle() {
+            true => None,
+            false => self.outbox.other_reader(cx.waker()),
+        };
+        let sent = match reader {
+            Some(reader) => {
+                let both = Waker::from(Arc::new(Both(reader, cx.waker().clone())));
+                self.poll_sent(&mut Context::from_waker(&both))
+            }
+            None => self.poll_sent(cx),
+        };
         self.polled.writer = sent.is_pending().then(|| cx.waker().clone());
         sent
+    }
+}
+
+/// Two tasks that are woken as one.
+struct Both(Waker, Waker);
+
+impl Wake for Both {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.0.wake_by_ref();
+        self.1.wake_by_ref();
     }
 }
 

@@ -35,8 +35,8 @@ const MAX_SLICES: usize = 64;
 /// makes two halves of it.
 ///
 /// **Cancelling** a read loses nothing, [`read_exact`](TlsStream::read_exact) included. A cancelled write may have written any
-/// part from the front of its buffer; records that were begun are completed by the next write, flush or read, and never
-/// mixed with what comes later.
+/// part from the front of its buffer; records that were begun are completed by a read that waits or by the next write, flush or
+/// read, and never mixed with what comes later.
 ///
 /// **The end**: a read gives 0 when the peer has said that it is done (close_notify). If the connection ends without that, the
 /// error is `UnexpectedEof`: what was received may have been cut off. [`shutdown`](TlsStream::shutdown) says it to the peer;
@@ -85,7 +85,7 @@ impl<S: Carrier> TlsStream<S> {
                 Ok(true) => stream.exchange().await?,
                 Ok(false) => break,
                 Err(error) => {
-                    let _ = timeout(PATIENCE, stream.flush()).await;
+                    let _ = timeout(PATIENCE, stream.refuse()).await;
                     return Err(error);
                 }
             }
@@ -100,6 +100,21 @@ impl<S: Carrier> TlsStream<S> {
             false => stream.flush().await?,
         }
         Ok(stream)
+    }
+
+    /// Sends the alert, if there is one, and waits until the peer has gone. Bytes that nobody has read would make a reset of
+    /// the close, and a reset can overtake the alert.
+    async fn refuse(&self) -> io::Result<()> {
+        self.collect();
+        if self.outbox.is_idle() {
+            return Ok(());
+        }
+        self.flush().await?;
+        self.carrier.end().await?;
+        while !self.carrier.receive().await?.is_empty() {
+            coop().await;
+        }
+        Ok(())
     }
 
     /// Sends and receives at once: over a stream with little room, two ends that first send would wait for each other. What
@@ -210,8 +225,9 @@ impl<S: Carrier> TlsStream<S> {
         }))
     }
 
-    /// Receives more. What is to be sent goes on meanwhile, if nobody writes who would see to it.
+    /// Receives more. What is to be sent goes on meanwhile, if nobody writes who would see to it; a writer that goes wakes us.
     async fn receive(&self) -> io::Result<()> {
+        let _asleep = Asleep(&self.outbox);
         let begun = self.polled.receiving.take();
         let mut receiving = pin!(async {
             match begun {
@@ -221,7 +237,11 @@ impl<S: Carrier> TlsStream<S> {
         });
         let received = poll_fn(|cx| {
             self.poll_nudge(cx);
-            receiving.as_mut().poll(cx)
+            let received = receiving.as_mut().poll(cx);
+            if received.is_pending() {
+                self.outbox.reader_sleeps(cx.waker());
+            }
+            received
         })
         .await?;
         self.received(received)
@@ -246,7 +266,7 @@ impl<S: Carrier> TlsStream<S> {
         if buf.is_empty() {
             return (Ok(0), buf);
         }
-        let _hold = self.outbox.lane.hold().await;
+        let _hold = self.outbox.hold().await;
         (self.write_some(&[IoSlice::new(buf.as_slice())]).await, buf)
     }
 
@@ -254,7 +274,7 @@ impl<S: Carrier> TlsStream<S> {
     ///
     /// Cancel: any part from the front may have been written.
     pub async fn write_all<B: IoBuf>(&self, buf: B) -> BufResult<(), B> {
-        let _hold = self.outbox.lane.hold().await;
+        let _hold = self.outbox.hold().await;
         let mut written = 0;
         while written < buf.len() {
             // A buffer of somebody else's may hold less than it did a moment ago.
@@ -276,7 +296,7 @@ impl<S: Carrier> TlsStream<S> {
         if bufs.iter().all(IoBuf::is_empty) {
             return (Ok(0), bufs);
         }
-        let _hold = self.outbox.lane.hold().await;
+        let _hold = self.outbox.hold().await;
         (self.write_some(&slices(&bufs, 0)).await, bufs)
     }
 
@@ -284,7 +304,7 @@ impl<S: Carrier> TlsStream<S> {
     ///
     /// Cancel: any part from the front may have been written.
     pub async fn write_all_vectored<B: IoBuf>(&self, bufs: Vec<B>) -> BufResult<(), Vec<B>> {
-        let _hold = self.outbox.lane.hold().await;
+        let _hold = self.outbox.hold().await;
         let len: usize = bufs.iter().map(IoBuf::len).sum();
         let mut written = 0;
         while written < len {
@@ -311,7 +331,7 @@ impl<S: Carrier> TlsStream<S> {
     ///
     /// Cancel: ask again.
     pub async fn flush(&self) -> io::Result<()> {
-        let _hold = self.outbox.lane.hold().await;
+        let _hold = self.outbox.hold().await;
         poll_fn(|cx| self.poll_sent(cx)).await
     }
 
@@ -320,7 +340,7 @@ impl<S: Carrier> TlsStream<S> {
     ///
     /// Cancel: the end may have been told or not; ask again.
     pub async fn shutdown(&self) -> io::Result<()> {
-        let _hold = self.outbox.lane.hold().await;
+        let _hold = self.outbox.hold().await;
         poll_fn(|cx| self.poll_sent(cx)).await?;
         self.session.with(State::close);
         poll_fn(|cx| self.poll_sent(cx)).await?;
@@ -352,7 +372,7 @@ impl<S: Carrier> TlsStream<S> {
     }
 
     /// Moves the session's records to the outbox.
-    fn collect(&self) {
+    pub(super) fn collect(&self) {
         self.session.with(|state| {
             if state.wants_write() {
                 self.outbox.put(|waiting| state.records(waiting));
@@ -444,6 +464,15 @@ fn slices<B: IoBuf>(bufs: &[B], mut skip: usize) -> Vec<IoSlice<'_>> {
         }
     }
     slices
+}
+
+/// A reader that may sleep.
+struct Asleep<'a>(&'a Outbox);
+
+impl Drop for Asleep<'_> {
+    fn drop(&mut self) {
+        self.0.reader_is_up();
+    }
 }
 
 /// A buffer that is being filled. Dropped, it puts what it has back.

@@ -1,8 +1,9 @@
 //! The HTTP server and client, against each other and against curl.
 
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
-use std::process::Command;
+use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use crate::{Running, drivers, example, printed};
 
@@ -10,16 +11,15 @@ const FILE: &str = "Cargo.lock";
 
 /// A server, and where it listens.
 fn serve(driver: &str, grace: &str) -> (Running, String) {
-    let mut server = Running::start(example("http_server", driver).args([
-        "--listen",
-        "127.0.0.1:0",
-        "--driver",
-        driver,
-        "--file",
-        FILE,
-        "--grace",
-        grace,
-    ]));
+    serve_with(driver, &["--listen", "127.0.0.1:0", "--grace", grace])
+}
+
+fn serve_with(driver: &str, args: &[&str]) -> (Running, String) {
+    let mut server = Running::start(
+        example("http_server", driver)
+            .args(["--driver", driver, "--file", FILE])
+            .args(args),
+    );
     let line = server.until("listening on ");
     let addr = line.rsplit(' ').next().expect("an address").to_owned();
     (server, addr)
@@ -114,6 +114,60 @@ fn the_end_waits_for_what_is_under_way() {
     }
 }
 
+/// Who is silent where it should speak is not waited for.
+#[test]
+fn silent_clients_are_let_go() {
+    for driver in drivers() {
+        let (server, addr) = serve_with(driver, &["--listen", "127.0.0.1:0", "--patience", "0.3"]);
+        let hears = |said: &str| {
+            let mut client = TcpStream::connect(&addr).expect("connect");
+            client.set_read_timeout(Some(Duration::from_secs(20))).expect("set");
+            client.write_all(said.as_bytes()).expect("write");
+            let mut heard = String::new();
+            match client.read_to_string(&mut heard) {
+                Err(error) if error.kind() != ErrorKind::ConnectionReset => {
+                    panic!("on {driver}: {said:?} is waited for: {error}")
+                }
+                _ => heard,
+            }
+        };
+        for said in ["", "PRI * HTTP/2.0\r\n", "GET / HTTP/1.1\r\nhost: loc"] {
+            assert!(!hears(said).contains("200 OK"), "on {driver}: {said:?}");
+        }
+        let heard = hears("POST /upload HTTP/1.1\r\nhost: localhost\r\ncontent-length: 6\r\n\r\nabc");
+        assert!(heard.starts_with("HTTP/1.1 408 "), "on {driver}: {heard}");
+        server.send(libc::SIGINT);
+        server.ends_well();
+    }
+}
+
+/// An address in brackets, and a reader that has seen enough.
+#[test]
+fn the_client_knows_ipv6_and_closed_pipes() {
+    for driver in drivers() {
+        if std::net::TcpListener::bind("[::1]:0").is_ok() {
+            let (_server, addr) = serve_with(driver, &["--listen", "[::1]:0"]);
+            let told = printed(example("http_client", driver).arg(format!("http://{addr}/")));
+            assert!(told.ends_with("hello\n"), "on {driver}: {told}");
+        } else {
+            println!("-- SKIPPED: there is no IPv6 here");
+        }
+        let (_server, addr) = serve(driver, "10");
+        let (reader, writer) = std::io::pipe().expect("a pipe");
+        drop(reader);
+        let mut client = example("http_client", driver);
+        let output = client.arg(format!("http://{addr}/file")).stdout(writer);
+        let output = output.stderr(Stdio::piped()).spawn().expect("the example is built");
+        let output = output.wait_with_output().expect("it ends");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(
+            output.status.success() && said.is_empty(),
+            "on {driver}: {:?}, {said}",
+            output.status
+        );
+    }
+}
+
 #[test]
 fn curl_gets_what_it_asks_for() {
     let Ok(version) = Command::new("curl").arg("--version").output() else {
@@ -152,7 +206,21 @@ fn curl_gets_what_it_asks_for() {
             assert_eq!(status("/file", &["-r", "99999999-"]), "416");
             assert_eq!(status("/nowhere", &[]), "404");
             assert_eq!(status("/", &["-X", "DELETE"]), "405");
-            assert_eq!(status("/file", &["-I"]), "200");
+            for (path, expected) in [("/", 6), ("/file", len)] {
+                let head = curl(path, &["-I", "-r", "5-9"]).to_lowercase();
+                assert!(head.contains(" 200"), "{path} on {driver}: {head}");
+                assert!(
+                    head.contains(&format!("content-length: {expected}\r\n")),
+                    "{path} on {driver}: {head}"
+                );
+            }
+            for (path, allowed) in [("/", "get, head"), ("/file", "get, head"), ("/upload", "put, post")] {
+                let head = curl(path, &["-X", "DELETE", "-D", "-", "-o", "/dev/null"]).to_lowercase();
+                assert!(
+                    head.contains(&format!("allow: {allowed}\r\n")),
+                    "{path} on {driver}: {head}"
+                );
+            }
             let sum: u64 = file.iter().map(|&byte| u64::from(byte)).sum();
             assert_eq!(curl("/upload", &["-T", FILE]), format!("{len} bytes, sum {sum}\n"));
         }

@@ -4,9 +4,11 @@ use std::cell::Cell;
 use std::pin::pin;
 use std::rc::Rc;
 use std::task::Poll;
+use std::time::Duration;
 
-use windlass::io::duplex;
+use windlass::io::{DuplexStream, duplex};
 use windlass::task::join;
+use windlass::time::timeout;
 use windlass::tls::{Carrier, TlsStream};
 
 use super::{ends, shake, tls_pair};
@@ -192,6 +194,67 @@ fn a_reader_completes_what_a_dropped_write_has_begun() {
             };
             let (answer, ()) = join((client.read_managed(), answering)).await;
             assert_eq!(&*answer.expect("read"), b"thanks");
+        });
+    });
+}
+
+/// Two streams over little room, whose records nobody needs to answer any more.
+async fn settled() -> (TlsStream<DuplexStream>, TlsStream<DuplexStream>) {
+    let (client, server) = shake(&ends(), duplex(100)).await;
+    let (written, (read, _)) = join((server.write_all("x"), client.read_exact(vec![0; 1]))).await;
+    written.0.expect("write");
+    read.expect("read");
+    (client, server)
+}
+
+/// The peer waits for the rest of a message, and then says something.
+async fn expect_rest(server: &TlsStream<DuplexStream>) {
+    let reading = timeout(Duration::from_secs(20), server.read_exact(vec![0; 1000]));
+    let (result, bytes) = reading.await.expect("the record is completed");
+    result.expect("all of it");
+    assert_eq!(bytes, [b'a'; 1000]);
+    server.write_all("thanks").await.0.expect("write");
+}
+
+/// The same with a reader that sleeps already when the write is begun.
+#[test]
+fn a_reader_that_sleeps_completes_what_a_dropped_write_has_begun() {
+    on_every_driver(|case| {
+        case.run(async {
+            let (client, server) = settled().await;
+            let client = Rc::new(client);
+            let other = client.clone();
+            let reading = windlass::spawn(async move { other.read_managed().await.map(|bytes| bytes.to_vec()) });
+            turns(3).await;
+            {
+                let mut dropped = pin!(client.write_all(vec![b'a'; 1000]));
+                assert!(poll_once(dropped.as_mut()).await.is_pending());
+            }
+            expect_rest(&server).await;
+            assert_eq!(reading.await.expect("no panic").expect("read"), b"thanks");
+        });
+    });
+}
+
+/// The lane goes from the dropped write to one that waits for it, which is dropped before it hears of it.
+#[test]
+fn a_reader_that_sleeps_takes_over_from_a_queue_that_is_given_up() {
+    on_every_driver(|case| {
+        case.run(async {
+            let (client, server) = settled().await;
+            let client = Rc::new(client);
+            let other = client.clone();
+            let reading = windlass::spawn(async move { other.read_managed().await.map(|bytes| bytes.to_vec()) });
+            turns(3).await;
+            let mut first = Box::pin(client.write_all(vec![b'a'; 1000]));
+            let mut second = Box::pin(client.write_all("never"));
+            assert!(poll_once(first.as_mut()).await.is_pending());
+            assert!(poll_once(second.as_mut()).await.is_pending());
+            drop(first);
+            turns(3).await;
+            drop(second);
+            expect_rest(&server).await;
+            assert_eq!(reading.await.expect("no panic").expect("read"), b"thanks");
         });
     });
 }

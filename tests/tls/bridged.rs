@@ -1,13 +1,17 @@
 //! Poll-based code over TLS.
 
+use std::cell::RefCell;
 use std::future::poll_fn;
 use std::io::ErrorKind;
 use std::pin::pin;
+use std::rc::Rc;
 use std::task::Poll;
+use std::time::Duration;
 
 use windlass::compat::Bridge;
 use windlass::io::{DuplexStream, duplex};
 use windlass::task::join;
+use windlass::time::timeout;
 use windlass::tls::TlsStream;
 
 use super::{ends, shake, tls_pair};
@@ -105,8 +109,6 @@ fn a_bridged_writer_waits_for_its_reader() {
 /// Reader and writer as two tasks over one bridge, as libraries split a stream: neither takes the other's wake-ups.
 #[test]
 fn two_tasks_over_one_bridge() {
-    use std::cell::RefCell;
-    use std::rc::Rc;
     on_every_driver(|case| {
         case.run(async {
             let (client, server) = shake(&ends(), duplex(700)).await;
@@ -153,6 +155,47 @@ fn two_tasks_over_one_bridge() {
             assert!(seen == body, "{} bytes of {}", seen.len(), body.len());
             writing.await.expect("no panic");
             echoing.await.expect("no panic");
+        });
+    });
+}
+
+/// The writer's task goes away with a record half sent, while the reader's sleeps.
+#[test]
+fn a_bridged_reader_that_sleeps_completes_what_a_writer_has_begun() {
+    on_every_driver(|case| {
+        case.run(async {
+            let (client, server) = shake(&ends(), duplex(100)).await;
+            let bridge = Rc::new(RefCell::new(Bridge::new(client)));
+            let (written, read) = join((
+                server.write_all("x"),
+                poll_fn(|cx| bridge.borrow_mut().poll_read(cx, &mut [0; 1])),
+            ))
+            .await;
+            written.0.expect("write");
+            assert_eq!(read.expect("read"), 1);
+
+            let reader = bridge.clone();
+            let reading = windlass::spawn(async move {
+                let mut buf = [0; 6];
+                let count = poll_fn(|cx| reader.borrow_mut().poll_read(cx, &mut buf)).await;
+                count.map(|count| buf[..count].to_vec())
+            });
+            turns(3).await;
+            let writer = bridge.clone();
+            let writing = windlass::spawn(async move {
+                let taken = poll_fn(|cx| writer.borrow_mut().poll_write(cx, &[b'a'; 1000])).await;
+                assert_eq!(taken.expect("write"), 1000);
+                poll_fn(|cx| writer.borrow_mut().poll_flush(cx)).await.expect("flush");
+            });
+            turns(3).await;
+            writing.cancel();
+            assert!(writing.await.is_err(), "it was done before it was cancelled");
+            let answering = timeout(Duration::from_secs(20), server.read_exact(vec![0; 1000]));
+            let (result, bytes) = answering.await.expect("the record is completed");
+            result.expect("all of it");
+            assert_eq!(bytes, [b'a'; 1000]);
+            server.write_all("thanks").await.0.expect("write");
+            assert_eq!(reading.await.expect("no panic").expect("read"), b"thanks");
         });
     });
 }

@@ -4,7 +4,7 @@ use std::io::{self, ErrorKind};
 use std::time::Duration;
 
 use windlass::net::{TcpListener, TcpStream};
-use windlass::time::timeout;
+use windlass::time::{sleep, timeout};
 use windlass::tls::rustls::{AlertDescription, CertificateError, Error};
 use windlass::tls::{TlsAcceptor, TlsConnector, TlsError};
 
@@ -125,6 +125,29 @@ fn who_speaks_no_tls_is_told_and_the_server_lives() {
             assert_eq!(errors.len(), 1);
             rustls_error(&errors[0]);
             assert!(errors[0].to_string().contains("not TLS"), "{}", errors[0]);
+        });
+    });
+}
+
+/// Who has sent more than anybody reads is told all the same: unread bytes make a reset of a close, which can overtake the
+/// alert.
+#[test]
+fn who_sends_more_than_is_read_is_told() {
+    on_every_driver(|case| {
+        case.run(async {
+            let (_, acceptor) = ends();
+            let (plain, server) = pair().await;
+            let serving = windlass::spawn(async move { acceptor.accept(server).await.map(drop) });
+            let body = vec![b'x'; 300_000];
+            plain.write_all(body).await.0.expect("all of it is taken");
+            // As one that looks late.
+            sleep(Duration::from_millis(50)).await;
+            let (result, answer) = plain.read_exact(vec![0; 7]).await;
+            result.expect("an alert");
+            assert_eq!((answer[0], answer[5]), (21, 2), "{answer:?}");
+            assert!(plain.read_managed().await.expect("the end").is_empty());
+            drop(plain);
+            rustls_error(&serving.await.expect("no panic").expect_err("that is no TLS"));
         });
     });
 }

@@ -44,46 +44,118 @@ impl Tool {
             .output()
             .unwrap_or_else(|error| panic!("{}: {error} (apt-get install wrk nghttp2-client)", self.name()));
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
-        match self {
+        let said = || format!("{}:\n{text}{}", self.name(), String::from_utf8_lossy(&output.stderr));
+        assert!(output.status.success(), "{} of {}", output.status, said());
+        let sample = match self {
             Tool::Wrk { .. } => wrk(&text),
             Tool::H2load { .. } => h2load(&text),
-        }
+        };
+        sample.unwrap_or_else(|| panic!("not understood: {}", said()))
     }
 }
 
-/// The number in front of a word.
-fn before(text: &str, word: &str) -> Option<f64> {
-    let head = text.split(word).next().filter(|head| head.len() < text.len())?;
-    head.trim_end().rsplit([' ', '\n', ',']).next()?.parse().ok()
+/// The line that begins with these words, without them.
+fn line<'a>(text: &'a str, begin: &str) -> Option<&'a str> {
+    text.lines().find_map(|line| line.trim_start().strip_prefix(begin))
 }
 
-fn after(text: &str, word: &str) -> Option<f64> {
-    let rest = text.split(word).nth(1)?;
-    rest.trim_start().split([' ', '\n', ',']).next()?.parse().ok()
+/// The number that stands before or after a word in a list as `1 this, 2 that` or `this 1, that 2`.
+fn field(list: &str, word: &str) -> Option<f64> {
+    list.split(',').find_map(|item| {
+        let item = item.trim();
+        let number = item.strip_suffix(word).or_else(|| item.strip_prefix(word))?;
+        number.trim().parse().ok()
+    })
 }
 
-fn wrk(text: &str) -> Sample {
-    let told = ["connect", "read", "write", "timeout", "Non-2xx or 3xx responses:"];
-    let errors: f64 = match text.contains("Socket errors") || text.contains("Non-2xx") {
-        true => told.iter().filter_map(|kind| after(text, kind)).sum(),
-        false => 0.0,
+/// `None` if that is not what wrk says.
+fn wrk(text: &str) -> Option<Sample> {
+    // The lines about errors are there only if there were some.
+    let socket_errors = match line(text, "Socket errors:") {
+        Some(list) => ["connect", "read", "write", "timeout"]
+            .iter()
+            .try_fold(0.0, |sum, kind| Some(sum + field(list, kind)?))?,
+        None => 0.0,
     };
-    Sample {
-        requests: before(text, "requests in").unwrap_or_else(|| panic!("wrk says:\n{text}")),
-        rate: after(text, "Requests/sec:").unwrap_or_default(),
-        errors: errors as usize,
+    let bad_answers = match line(text, "Non-2xx or 3xx responses:") {
+        Some(count) => count.trim().parse().ok()?,
+        None => 0.0,
+    };
+    let requests = text.lines().find_map(|line| line.split_once(" requests in "))?.0;
+    Some(Sample {
+        requests: requests.trim().parse().ok()?,
+        rate: line(text, "Requests/sec:")?.trim().parse().ok()?,
+        errors: (socket_errors + bad_answers) as usize,
         cpu_us: 0.0,
-    }
+    })
 }
 
-fn h2load(text: &str) -> Sample {
-    let count = |word| before(text, word).unwrap_or_else(|| panic!("h2load says:\n{text}"));
-    let (total, succeeded) = (count(" total,"), count(" succeeded,"));
-    let good = count(" 2xx");
-    Sample {
+/// `None` if that is not what h2load says.
+fn h2load(text: &str) -> Option<Sample> {
+    let requests = line(text, "requests:")?;
+    let (total, succeeded) = (field(requests, "total")?, field(requests, "succeeded")?);
+    let good = field(line(text, "status codes:")?, "2xx")?;
+    Some(Sample {
         requests: succeeded,
-        rate: before(text, "req/s").unwrap_or_default(),
+        rate: field(line(text, "finished in")?, "req/s")?,
         errors: (total - succeeded.min(good)) as usize,
         cpu_us: 0.0,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const WRK: &str = "\
+Running 3s test @ http://127.0.0.1:8080/
+  1 threads and 256 connections
+  Thread Stats   Avg      Stdev     Max   +/- Stdev
+    Latency     3.11ms    1.02ms  40.11ms   93.00%
+    Req/Sec    81.02k     3.11k   90.00k    70.00%
+  243511 requests in 3.01s, 20.67MB read
+";
+
+    const H2LOAD: &str = "\
+starting benchmark...
+spawning thread #0: 64 total client(s). 100000 total requests
+Application protocol: h2c
+progress: 100% done
+
+finished in 812.12ms, 123134.80 req/s, 4.36MB/s
+requests: 100000 total, 100000 started, 100000 done, 99990 succeeded, 10 failed, 10 errored, 0 timeout
+status codes: 99985 2xx, 0 3xx, 5 4xx, 0 5xx
+traffic: 3.54MB (3712345) total, 1.02MB (1070000) headers (space savings 89.30%), 1.24MB (1300000) data
+";
+
+    #[test]
+    fn wrk_without_errors() {
+        let text = format!("{WRK}Requests/sec:  80901.10\nTransfer/sec:      6.87MB\n");
+        let sample = wrk(&text).expect("understood");
+        assert_eq!((sample.requests, sample.rate, sample.errors), (243_511.0, 80_901.1, 0));
+    }
+
+    #[test]
+    fn wrk_with_errors() {
+        let errors =
+            "  Socket errors: connect 1, read 20, write 300, timeout 4000\n  Non-2xx or 3xx responses: 50000\n";
+        let text = format!("{WRK}{errors}Requests/sec:  80901.10\n");
+        assert_eq!(wrk(&text).expect("understood").errors, 54_321);
+    }
+
+    #[test]
+    fn what_is_not_understood_is_no_success() {
+        let errors = "  Socket errors: connect 1, read many, write 300, timeout 4000\n";
+        assert!(wrk(&format!("{WRK}{errors}Requests/sec:  80901.10\n")).is_none());
+        assert!(wrk(WRK).is_none(), "no rate");
+        assert!(wrk("unable to connect to 127.0.0.1:8080 Connection refused\n").is_none());
+        assert!(h2load("").is_none());
+        assert!(h2load(&H2LOAD.replace("99985 2xx", "some 2xx")).is_none());
+    }
+
+    #[test]
+    fn h2load_counts_what_was_asked_and_not_answered_well() {
+        let sample = h2load(H2LOAD).expect("understood");
+        assert_eq!((sample.requests, sample.rate, sample.errors), (99_990.0, 123_134.8, 15));
     }
 }

@@ -13,9 +13,9 @@
 mod load;
 mod serve;
 
+use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
 
 use load::{Sample, Tool};
 
@@ -81,21 +81,34 @@ struct Server {
 }
 
 impl Server {
-    fn start(runtime: &str, port: u16) -> Server {
+    /// Starts it on a port that is free, and waits until it says which.
+    fn start(runtime: &str) -> Server {
         let program = std::env::current_exe().expect("our own name");
         let mut command = Command::new(program);
-        command.args(["serve", runtime, &port.to_string()]).stdin(Stdio::null());
-        let server = Server {
-            child: command.spawn().expect("the server starts"),
-            port,
-        };
-        for _ in 0..200 {
-            if std::net::TcpStream::connect(("127.0.0.1", port)).is_ok() {
-                return server;
+        command.args(["serve", runtime, "0"]);
+        let mut child = command
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("the server starts");
+        let mut said = String::new();
+        let told = BufReader::new(child.stdout.take().expect("piped")).read_line(&mut said);
+        let addr = told
+            .ok()
+            .and_then(|_| said.trim().strip_prefix(serve::LISTENING)?.parse::<SocketAddr>().ok());
+        match addr {
+            Some(addr) => Server {
+                child,
+                port: addr.port(),
+            },
+            None => {
+                let _ = child.kill();
+                panic!(
+                    "the server on {runtime} does not listen: {:?}, it said {said:?}",
+                    child.wait()
+                );
             }
-            std::thread::sleep(Duration::from_millis(20));
         }
-        panic!("the server on {runtime} does not answer");
     }
 
     /// How long its threads were on a processor so far, in microseconds.
@@ -117,9 +130,7 @@ impl Drop for Server {
 }
 
 fn compare(amounts: &Amounts) {
-    let servers: Vec<Server> = (SERVERS.iter().zip(18_080..))
-        .map(|(runtime, port)| Server::start(runtime, port))
-        .collect();
+    let servers: Vec<Server> = SERVERS.iter().map(|runtime| Server::start(runtime)).collect();
     let wanted = |tool: &Tool| amounts.only.as_deref().is_none_or(|only| only == tool.name());
     let tools = [
         Tool::Wrk {

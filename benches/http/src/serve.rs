@@ -12,6 +12,9 @@ use hyper::{Request, Response};
 use windlass::DriverChoice;
 use windlass::compat::Bridge;
 
+/// What a server says first, before its address.
+pub const LISTENING: &str = "listening on ";
+
 async fn hello(_: Request<Incoming>) -> Result<Response<Full<Bytes>>, Infallible> {
     Ok(Response::new(Full::new(Bytes::from_static(b"Hello, World!"))))
 }
@@ -33,6 +36,7 @@ fn on_windlass(driver: DriverChoice, addr: SocketAddr) {
         .expect("the driver starts");
     let run = event_loop.run_until_complete(async {
         let listener = windlass::net::TcpListener::bind(addr).await.expect("bind");
+        println!("{LISTENING}{}", listener.local_addr().expect("an address"));
         loop {
             let Ok((stream, _)) = listener.accept().await else {
                 continue;
@@ -69,6 +73,7 @@ fn on_tokio(addr: SocketAddr) {
         .expect("the runtime starts");
     runtime.block_on(async {
         let listener = tokio::net::TcpListener::bind(addr).await.expect("bind");
+        println!("{LISTENING}{}", listener.local_addr().expect("an address"));
         loop {
             let Ok((stream, _)) = listener.accept().await else {
                 continue;
