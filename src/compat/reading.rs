@@ -112,6 +112,13 @@ impl Receiving {
         let (descriptor, lane) = (self.hold.of(), self.hold.lane());
         if let Some(Receive::Managed(flight)) = &mut self.flight {
             let (landing, _) = ready!(flight.poll(&descriptor.core, lane, cx));
+            let received = landing.buffer.as_ref().map_or(&[][..], |buffer| buffer.filled());
+            if lane.is_overtaken(received, None, landing.outcome)
+                && let Some(served) = lane.serve_all()
+            {
+                self.flight = None;
+                return Poll::Ready(served.map(ManagedBuf::from).map_err(from_code));
+            }
             match landing {
                 Landing {
                     buffer: Some(buffer), ..
@@ -134,6 +141,12 @@ impl Receiving {
         };
         let (landing, (_, buf)) = ready!(flight.poll(&descriptor.core, lane, cx));
         self.flight = None;
+        let received = *count(landing.outcome).as_ref().unwrap_or(&0);
+        if lane.is_overtaken(&buf[..received], None, landing.outcome)
+            && let Some(served) = lane.serve_all()
+        {
+            return Poll::Ready(served.map(ManagedBuf::from).map_err(from_code));
+        }
         Poll::Ready(count(landing.outcome).map(|count| {
             let mut bytes = ManagedBuf::from(buf);
             bytes.truncate(count);
@@ -179,7 +192,10 @@ impl Drop for Reading {
             return;
         }
         match &self.source {
-            Source::Kernel(receiving) => receiving.hold.lane().put_in_front(&self.lent),
+            Source::Kernel(receiving) => {
+                let core = &receiving.hold.of().core;
+                receiving.hold.lane().put_in_front(core, &self.lent);
+            }
             Source::Memory(pipe) => pipe.put_back(&self.lent),
             Source::Unknown => {}
         }

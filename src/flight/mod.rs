@@ -32,7 +32,7 @@ use self::cargo::{Cargo, drop_load, load_of, load_up};
 pub(crate) use self::flying::{Airborne, Flying};
 use self::table::{Entry, Phase};
 pub(crate) use self::table::{Fate, FlightTable, Listener};
-use crate::driver::{Completion, Control, FlightId, Landing, Start};
+use crate::driver::{Completion, Control, FlightId, Landing, Outcome, Start};
 use crate::exception::guard;
 use crate::loop_core::LoopCore;
 use crate::op::Op;
@@ -278,12 +278,7 @@ impl LoopCore {
             | Op::HardLink { .. }
             | Op::SymLink { .. } => {}
         }
-        // A cancel that worked, or an empty pool, took nothing from the stream. Any other error is told only once by the
-        // kernel, so it is kept for the next reader.
-        harvest.error = landing
-            .outcome
-            .err()
-            .filter(|&code| code != errno::CANCELED && code != errno::NO_BUFFERS && code != errno::INTERRUPTED);
+        harvest.error = lasting_error(landing.outcome);
         drop(landing);
         self.drop_load(id, cargo);
         harvest
@@ -367,6 +362,14 @@ impl LoopCore {
             drop(touchdown.owner);
         }
     }
+}
+
+/// The error of a read, if the next reader has to be told: a cancel that worked, or an empty pool, took nothing from the stream.
+/// Any other error is told only once by the kernel.
+pub(crate) fn lasting_error(outcome: Outcome) -> Option<i32> {
+    outcome
+        .err()
+        .filter(|&code| code != errno::CANCELED && code != errno::NO_BUFFERS && code != errno::INTERRUPTED)
 }
 
 /// What a dropped read had received.

@@ -260,10 +260,15 @@ impl IncomingPipe {
 
     /// What was taken and not used is read next.
     pub(crate) fn put_back(&self, bytes: &[u8]) {
-        let mut queue = self.0.of().queue.borrow_mut();
-        for &byte in bytes.iter().rev() {
-            queue.bytes.push_front(byte);
+        let pipe = self.0.of();
+        {
+            let mut queue = pipe.queue.borrow_mut();
+            for &byte in bytes.iter().rev() {
+                queue.bytes.push_front(byte);
+            }
         }
+        // Another read may wait already.
+        pipe.wake(|queue| &mut queue.reader);
     }
 }
 

@@ -527,3 +527,114 @@ fn a_loop_that_closes_takes_a_bridge_along() {
         drop(bridge);
     });
 }
+
+/// A read of the stream's own waits already when the bridge goes: it gets what the bridge gives back, and then the rest.
+#[test]
+fn a_waiting_read_gets_what_a_bridge_puts_back() {
+    on_every_driver(|case| {
+        case.run(async {
+            let (near, far) = pair().await;
+            let near = Rc::new(near);
+            // How it waits is all that differs.
+            for kind in 0..5 {
+                let mut bridge = Bridge::new(&*near);
+                far.write_all("abc").await.0.expect("write");
+                assert_eq!(fill(&mut bridge).await, b"abc");
+                let stream = near.clone();
+                let waiting = windlass::spawn(async move {
+                    match kind {
+                        0 => stream.read_managed().await.map(|bytes| bytes.to_vec()),
+                        1 => {
+                            let (result, buf) = stream.read(Vec::with_capacity(16)).await;
+                            result.map(|_| buf)
+                        }
+                        2 => {
+                            let (result, buf) = stream.read_exact(vec![0; 3]).await;
+                            result.map(|()| buf)
+                        }
+                        3 => {
+                            let bufs = vec![Vec::with_capacity(0), Vec::with_capacity(16)];
+                            let (result, bufs) = stream.read_vectored(bufs).await;
+                            result.map(|_| bufs.concat())
+                        }
+                        _ => Ok(fill(&mut Bridge::new(&*stream)).await[..3].to_vec()),
+                    }
+                });
+                turns(3).await;
+                drop(bridge);
+                let woken = timeout(Duration::from_secs(20), waiting).await.expect("it is woken");
+                let bytes = woken.expect("no panic").expect("read");
+                assert_eq!(bytes, b"abc", "kind {kind}");
+                if kind == 4 {
+                    // That bridge has not consumed it.
+                    assert_eq!(&*near.read_managed().await.expect("read"), b"abc");
+                }
+            }
+            far.write_all("the rest").await.0.expect("write");
+            assert_eq!(near.read_exact(vec![0; 8]).await.1, b"the rest");
+        });
+    });
+}
+
+/// What such a read has received meanwhile comes behind.
+#[test]
+fn what_is_put_back_comes_before_what_was_received_since() {
+    on_every_driver(|case| {
+        case.run(async {
+            let (near, far) = pair().await;
+            let mut bridge = Bridge::new(&near);
+            far.write_all("abc").await.0.expect("write");
+            assert_eq!(fill(&mut bridge).await, b"abc");
+            bridge.consume(1);
+            let mut native = Box::pin(near.read_exact(vec![0; 5]));
+            assert!(poll_once(native.as_mut()).await.is_pending());
+            far.write_all("de").await.0.expect("write");
+            sleep(Duration::from_millis(5)).await;
+            assert!(poll_once(native.as_mut()).await.is_pending());
+            drop(bridge);
+            sleep(Duration::from_millis(5)).await;
+            assert!(poll_once(native.as_mut()).await.is_pending());
+            far.write_all("fgh").await.0.expect("write");
+            let (result, bytes) = native.await;
+            result.expect("read");
+            assert_eq!(bytes, b"bcdef");
+            assert_eq!(near.read_exact(vec![0; 2]).await.1, b"gh");
+            // And once more, where it has landed before the bytes are put back, and is given up.
+            let mut bridge = Bridge::new(&near);
+            far.write_all("123").await.0.expect("write");
+            assert_eq!(fill(&mut bridge).await, b"123");
+            let mut native = Box::pin(near.read_exact(vec![0; 9]));
+            assert!(poll_once(native.as_mut()).await.is_pending());
+            far.write_all("45").await.0.expect("write");
+            sleep(Duration::from_millis(5)).await;
+            drop(bridge);
+            drop(native);
+            assert_eq!(near.read_exact(vec![0; 5]).await.1, b"12345");
+        });
+    });
+}
+
+#[test]
+fn a_waiting_read_in_memory_gets_what_a_bridge_puts_back() {
+    on_every_driver(|case| {
+        case.run(async {
+            let (near, mut far) = duplex(64);
+            let near = Rc::new(near);
+            let mut bridge = Bridge::new(&*near);
+            windlass::io::AsyncWrite::write_all(&mut far, "abc")
+                .await
+                .0
+                .expect("write");
+            assert_eq!(fill(&mut bridge).await, b"abc");
+            let stream = near.clone();
+            let waiting = windlass::spawn(async move {
+                let bytes = windlass::io::AsyncRead::read_managed(&mut &*stream).await;
+                bytes.map(|bytes| bytes.to_vec())
+            });
+            turns(3).await;
+            drop(bridge);
+            let woken = timeout(Duration::from_secs(20), waiting).await.expect("it is woken");
+            assert_eq!(woken.expect("no panic").expect("read"), b"abc");
+        });
+    });
+}
