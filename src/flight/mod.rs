@@ -116,6 +116,23 @@ impl LoopCore {
         }
     }
 
+    /// Asks for the end of a flight that has a listener, which sees to the rest; the current task waits for it before it counts
+    /// as finished. False if it has none.
+    pub(crate) fn ask_listened_to_end(&self, id: FlightId) -> bool {
+        {
+            let mut flights = self.flights.borrow_mut();
+            let Some(entry) = flights.entry(id) else { return false };
+            if entry.listener.is_none() {
+                return false;
+            }
+            if entry.owner.is_none() {
+                entry.owner = self.current_owner();
+            }
+        }
+        self.ask_to_end(id);
+        true
+    }
+
     /// Whether an accept has landed a connection that nobody has fetched.
     pub(crate) fn holds_connection(&self, id: FlightId) -> bool {
         let mut flights = self.flights.borrow_mut();
