@@ -686,7 +686,7 @@ fn what_the_kernel_takes_outlives_the_stream() {
             for round in 0..rounds().clamp(4, 40) {
                 let (near, far) = pair().await;
                 let mut near = Bridge::new(near);
-                let len = [5, 1_000, 20_000, 60_000][round as usize % 4];
+                let len = [5, 1_000, 20_000, 60_000][round % 4];
                 for piece in all[..len].chunks(3_000) {
                     write_all(&mut near, piece).await.expect("write");
                 }
