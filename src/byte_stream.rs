@@ -13,6 +13,7 @@ use crate::error::from_code;
 use crate::flight::{Fate, Flying};
 use crate::io::vectored::{lend_to_fill, lend_to_read, set_all_filled};
 use crate::io::{BufResult, IoBuf, IoBufMut, KernelStream, ManagedBuf, no_length, no_room};
+use crate::lane::Lane;
 use crate::op::{MAX_LEN, MAX_SLICES, Medium, Op};
 use crate::sys::{self, IoVec, errno};
 
@@ -53,6 +54,13 @@ impl ByteStream {
         let capacity = buf.capacity();
         let (landing, (_, mut buf)) = self.receive(buf, 0, capacity).await;
         let result = count(landing.outcome);
+        let received = *result.as_ref().unwrap_or(&0);
+        // SAFETY: the kernel has written this many bytes.
+        if lane.is_overtaken(unsafe { received_in(&buf, received) }, None, landing.outcome)
+            && let Some(served) = lane.serve(&mut buf)
+        {
+            return (served.map_err(from_code), buf);
+        }
         if let Ok(count) = result {
             // SAFETY: the kernel has written this many bytes, which is no more than the capacity.
             unsafe { buf.set_filled(count) };
@@ -78,13 +86,13 @@ impl ByteStream {
         lane.settle(self.owned.core()).await;
         let mut filled = 0;
         if lane.has_unread(self.owned.core()).await {
-            let mut head = Head { buf, len };
-            match lane.serve(&mut head) {
+            let served;
+            (served, buf) = serve_head(lane, buf, len);
+            match served {
                 Some(Ok(served)) => filled = served,
-                Some(Err(code)) => return (Err(from_code(code)), head.buf),
+                Some(Err(code)) => return (Err(from_code(code)), buf),
                 None => {}
             }
-            buf = head.buf;
         }
         while filled < len {
             // What a dropped read was told after its last bytes is not told again by the kernel.
@@ -93,6 +101,14 @@ impl ByteStream {
                 None => {
                     let (landing, (_, back)) = self.receive(buf, filled, len).await;
                     buf = back;
+                    let received = filled + *landing.outcome.as_ref().unwrap_or(&0) as usize;
+                    // SAFETY: this many bytes were received.
+                    if lane.is_overtaken(unsafe { received_in(&buf, received) }, None, landing.outcome) {
+                        let served;
+                        (served, buf) = serve_head(lane, buf, len);
+                        filled = served.and_then(Result::ok).unwrap_or(0);
+                        continue;
+                    }
                     landing.outcome
                 }
             };
@@ -108,7 +124,7 @@ impl ByteStream {
                 Err(error) => error,
             };
             // SAFETY: the buffer's first `filled` bytes were received.
-            lane.put_back(unsafe { std::slice::from_raw_parts(buf.as_ptr(), filled) }, None);
+            lane.put_back(unsafe { received_in(&buf, filled) });
             return (Err(error), buf);
         }
         (Ok(()), buf)
@@ -151,6 +167,12 @@ impl ByteStream {
             medium,
         })
         .await;
+        let received = landing.buffer.as_ref().map_or(&[][..], |buffer| buffer.filled());
+        if lane.is_overtaken(received, None, landing.outcome)
+            && let Some(served) = lane.serve_all()
+        {
+            return served.map(ManagedBuf::from_heap).map_err(from_code);
+        }
         match landing {
             Landing {
                 buffer: Some(buffer), ..
@@ -167,9 +189,16 @@ impl ByteStream {
     async fn read_to_heap(&self) -> io::Result<ManagedBuf> {
         let buf = Vec::with_capacity(HEAP_READ_LEN);
         let (landing, (_, mut buf)) = self.receive(buf, 0, HEAP_READ_LEN).await;
-        let count = count(landing.outcome)?;
+        let result = count(landing.outcome);
         // SAFETY: the kernel has written this many bytes, which is no more than the capacity.
-        unsafe { buf.set_len(count) };
+        unsafe { buf.set_len(*result.as_ref().unwrap_or(&0)) };
+        let lane = &self.owned.descriptor.read;
+        if lane.is_overtaken(&buf, None, landing.outcome)
+            && let Some(served) = lane.serve_all()
+        {
+            return served.map(ManagedBuf::from_heap).map_err(from_code);
+        }
+        result?;
         Ok(ManagedBuf::from_heap(buf))
     }
 
@@ -207,6 +236,21 @@ impl ByteStream {
         });
         let (landing, (_, mut bufs, _)) = flying.await;
         let result = count(landing.outcome);
+        if lane.has_bytes() {
+            let (mut received, mut left) = (Vec::new(), *result.as_ref().unwrap_or(&0));
+            for buf in &bufs {
+                let part = left.min(buf.capacity());
+                // SAFETY: the kernel has filled the buffers in order, each to its capacity before the next.
+                received.extend_from_slice(unsafe { received_in(buf, part) });
+                left -= part;
+            }
+            lane.is_overtaken(&received, None, landing.outcome);
+            if let Some(Ok(count)) = lane.serve(&mut bufs[first]) {
+                // SAFETY: this many bytes were just served into the first buffer that has room.
+                unsafe { set_all_filled(&mut bufs, count) };
+                return (Ok(count), bufs);
+            }
+        }
         if let Ok(count) = result {
             // SAFETY: the kernel has written this many bytes, in order.
             unsafe { set_all_filled(&mut bufs, count) };
@@ -499,6 +543,22 @@ type VectoredLoad<B> = (Rc<Descriptor>, Vec<B>, Vec<IoVec>);
 
 pub(crate) fn count(outcome: Outcome) -> io::Result<usize> {
     outcome.map(|count| count as usize).map_err(from_code)
+}
+
+/// The first bytes of a buffer.
+///
+/// # Safety
+///
+/// This many were received there.
+unsafe fn received_in<B: IoBufMut>(buf: &B, count: usize) -> &[u8] {
+    // SAFETY: the caller vouches for them, and nobody writes to the buffer as long as it is borrowed.
+    unsafe { std::slice::from_raw_parts(buf.as_ptr(), count) }
+}
+
+/// Serves unread bytes into the first `len` of a buffer.
+fn serve_head<B: IoBufMut>(lane: &Lane, buf: B, len: usize) -> (Option<Result<usize, i32>>, B) {
+    let mut head = Head { buf, len };
+    (lane.serve(&mut head), head.buf)
 }
 
 /// The first `len` bytes of a buffer, to be filled in place without changing its length.

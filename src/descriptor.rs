@@ -27,6 +27,8 @@ pub(crate) struct Descriptor {
     released: Cell<bool>,
     /// The peer is to be told that what is under way is lost.
     pub(crate) ends_with_reset: Cell<bool>,
+    /// The user's side is gone: nothing waits for the peer any more.
+    pub(crate) is_left: Cell<bool>,
     /// Closing it waits until what was written has arrived.
     lingers: Cell<bool>,
 }
@@ -97,6 +99,7 @@ impl OwnedDescriptor {
             write: Lane::default(),
             released: Cell::new(false),
             ends_with_reset: Cell::new(false),
+            is_left: Cell::new(false),
             lingers: Cell::new(false),
         });
         OwnedDescriptor { descriptor }
@@ -173,11 +176,14 @@ impl Drop for OwnedDescriptor {
     fn drop(&mut self) {
         let core = self.descriptor.core.clone();
         let mut left_any = false;
+        self.descriptor.is_left.set(true);
         for lane in [&self.descriptor.read, &self.descriptor.write] {
-            if let Some(id) = lane.flight.take() {
+            let Some(id) = lane.flight.get() else { continue };
+            if !core.ask_listened_to_end(id) {
+                lane.flight.set(None);
                 core.orphan(id, Fate::Discard);
-                left_any = true;
             }
+            left_any = true;
         }
         if left_any {
             core.pump();

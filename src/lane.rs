@@ -6,6 +6,8 @@
 //!
 //! Dropping a read leaves its flight in the lane and asks for its cancel, but the kernel may have received already. So
 //! the next read first waits for that flight to land, and serves what it brought before it asks the kernel for more.
+//! A bridge that goes puts back what it had lent, perhaps while another read waits already: that one is called back from the
+//! kernel, and serves these bytes before its own.
 //! A dropped write may have sent any prefix; the next write waits until it is known to be over.
 
 use std::cell::{Cell, RefCell};
@@ -15,7 +17,8 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker, ready};
 
-use crate::driver::FlightId;
+use crate::driver::{FlightId, Outcome};
+use crate::flight::lasting_error;
 use crate::io::IoBufMut;
 use crate::loop_core::LoopCore;
 use crate::sys::Envelope;
@@ -75,19 +78,17 @@ impl Lane {
             self.flight.set(None);
             let harvest = core.harvest(id);
             let mut unread = self.unread.borrow_mut();
-            if unread.at < unread.bytes.len() {
-                // What a bridge had lent was put back while a read was under way.
-                unread.bytes.extend_from_slice(&harvest.bytes);
-                unread.error = unread.error.or(harvest.error);
-                return;
+            if unread.is_empty() {
+                *unread = Unread {
+                    bytes: harvest.bytes,
+                    at: 0,
+                    envelope: harvest.envelope,
+                    error: harvest.error,
+                };
+            } else {
+                // What a bridge had lent was put back while the read was under way.
+                unread.append(&harvest.bytes, harvest.envelope, harvest.error);
             }
-            debug_assert!(unread.is_empty(), "a new flight starts only when nothing is unread");
-            *unread = Unread {
-                bytes: harvest.bytes,
-                at: 0,
-                envelope: harvest.envelope,
-                error: harvest.error,
-            };
         }
     }
 
@@ -201,23 +202,44 @@ impl Lane {
     /// Takes the error that stands behind the unread bytes, once these are served.
     pub(crate) fn take_error(&self) -> Option<i32> {
         let mut unread = self.unread.borrow_mut();
-        debug_assert!(unread.at == unread.bytes.len());
-        unread.error.take()
+        match unread.has_bytes() {
+            true => None,
+            false => unread.error.take(),
+        }
     }
 
-    /// Puts received bytes back, for the next read.
-    pub(crate) fn put_back(&self, bytes: &[u8], error: Option<i32>) {
-        let mut unread = self.unread.borrow_mut();
-        debug_assert!(unread.is_empty());
-        unread.bytes.extend_from_slice(bytes);
-        unread.error = error;
+    /// Puts received bytes back, for the next read, behind what is unread.
+    pub(crate) fn put_back(&self, bytes: &[u8]) {
+        self.unread.borrow_mut().append(bytes, None, None);
     }
 
-    /// Puts received bytes back in front of what is unread.
-    pub(crate) fn put_in_front(&self, bytes: &[u8]) {
+    /// Puts received bytes back in front of what is unread, and calls a read that waits back from the kernel: it is to serve
+    /// them.
+    pub(crate) fn put_in_front(&self, core: &LoopCore, bytes: &[u8]) {
+        {
+            let mut unread = self.unread.borrow_mut();
+            let at = std::mem::take(&mut unread.at);
+            unread.bytes.splice(..at, bytes.iter().copied());
+        }
+        if let Some(id) = self.flight.get() {
+            core.ask_to_end(id);
+        }
+    }
+
+    /// Whether bytes were put in front of a read that has just landed. Then what it received goes behind them, and it serves
+    /// what is unread. To be called by who holds the lane.
+    pub(crate) fn is_overtaken(&self, received: &[u8], envelope: Option<Envelope>, outcome: Outcome) -> bool {
         let mut unread = self.unread.borrow_mut();
-        let at = std::mem::take(&mut unread.at);
-        unread.bytes.splice(..at, bytes.iter().copied());
+        if !unread.has_bytes() {
+            return false;
+        }
+        unread.append(received, envelope, lasting_error(outcome));
+        true
+    }
+
+    /// Whether bytes are unread.
+    pub(crate) fn has_bytes(&self) -> bool {
+        self.unread.borrow().has_bytes()
     }
 
     /// Whether nobody holds it and no flight is in it.
@@ -232,6 +254,17 @@ impl Lane {
 }
 
 impl Unread {
+    fn has_bytes(&self) -> bool {
+        self.at < self.bytes.len()
+    }
+
+    fn append(&mut self, bytes: &[u8], envelope: Option<Envelope>, error: Option<i32>) {
+        self.bytes.extend_from_slice(bytes);
+        // Descriptors that came with later bytes are given with the first.
+        self.envelope = self.envelope.take().or(envelope);
+        self.error = self.error.or(error);
+    }
+
     fn is_empty(&self) -> bool {
         self.at == self.bytes.len() && self.error.is_none() && self.envelope.is_none()
     }

@@ -15,8 +15,17 @@ use super::writing::Writing;
 ///
 /// **Cancelling**: nothing is lost. Bytes that were received and not consumed are there for the next poll, and when the bridge
 /// is [taken away](Bridge::into_inner) or dropped they go back to the stream. Bytes that a write took are sent even if nobody
-/// polls again, as long as the stream is there; a failure is told by the next write, flush or shutdown. Dropping the stream, with
-/// its bridge or without, ends what is not sent yet: flush or shut down first.
+/// polls again, as long as the stream is there. If that fails, something is missing, so every write, flush and shutdown fails
+/// from then on.
+///
+/// **Dropping the stream**, with its bridge or without, waits for nobody: what the kernel takes at once is sent, and if something
+/// is left then, a TCP connection is reset, so that its peer does not take a part for the whole. (A pipe or a Unix socket has no
+/// such sign.) Flush or shut down first.
+///
+/// **The stream's own calls** beside the bridge's take turns with them. A poll that was `Pending` keeps its turn until it is polled
+/// to its end or the bridge is dropped, also if nobody is interested any more: a bridge cannot see that the future around a poll
+/// was dropped. So after a read or a write of the bridge's that was given up, by a timeout for instance, native calls in that
+/// direction wait for ever. Take the bridge [away](Bridge::into_inner) first, or go on through it.
 ///
 /// One task may read and another write, through whatever splits the bridge; and a half of a socket can be bridged by itself.
 ///
@@ -52,8 +61,8 @@ impl<S> Bridge<S> {
         }
     }
 
-    /// The stream. Its own calls may be used beside the bridge's; which of two reads gets which bytes is then decided by who
-    /// asked first.
+    /// The stream. Its own calls take turns with the bridge's: which of two reads gets which bytes is decided by who asked first.
+    /// One that comes after a poll which was `Pending` waits until the bridge is polled to that end: see [Bridge].
     pub fn get_ref(&self) -> &S {
         &self.stream
     }
@@ -79,6 +88,8 @@ impl<S> Bridge<S> {
 impl<S: PollRead> Bridge<S> {
     /// What comes next, at least one byte of it, in the buffer that it was received in; empty at the end.
     /// [`consume`](Bridge::consume) tells how much of it was used; until then it is given again.
+    ///
+    /// While it is `Pending` a read is under way, and the stream's own reads wait for it, even if nobody polls again.
     pub fn poll_fill_buf(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<&[u8]>> {
         self.stream.poll_fill_buf(&mut self.reading, cx)
     }
@@ -107,6 +118,9 @@ impl<S: PollRead> Bridge<S> {
 
 impl<S: PollWrite> Bridge<S> {
     /// Takes bytes from `buf` and gives how many. They are being sent when this returns.
+    ///
+    /// While it is `Pending` because the stream's own writes are under way it is in their queue, and those that come later wait for
+    /// it, even if nobody polls again.
     pub fn poll_write(&mut self, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         self.stream.poll_write(&mut self.writing, cx, &[IoSlice::new(buf)])
     }
@@ -126,7 +140,8 @@ impl<S: PollWrite> Bridge<S> {
         self.stream.poll_started(&mut self.writing, cx)
     }
 
-    /// Sends what was taken, and then says that nothing more will be written: the peer sees the end of the stream.
+    /// Sends what was taken, and then says that nothing more will be written: the peer sees the end of the stream. If the peer has
+    /// reset the connection and nothing that was taken is missing, there is nothing to end, and that is no error.
     pub fn poll_shutdown(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.stream.poll_shutdown(&mut self.writing, cx)
     }

@@ -49,10 +49,10 @@ macro_rules! polls_its_writes {
                 kept.poll_kernel(self.bytes(), cx, bufs)
             }
             fn poll_flush(&mut self, kept: &mut Writing, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-                kept.poll_sent(cx)
+                kept.poll_sent(self.bytes(), cx)
             }
             fn poll_started(&mut self, kept: &mut Writing, _cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-                Poll::Ready(kept.failure())
+                Poll::Ready(kept.failure(self.bytes()))
             }
             fn poll_shutdown(&mut self, $kept: &mut Writing, $cx: &mut Context<'_>) -> Poll<io::Result<()>> {
                 let $this = self;

@@ -16,7 +16,7 @@ macro_rules! polls_its_pipes {
                 kept: &'a mut Reading,
                 cx: &mut Context<'_>,
             ) -> Poll<io::Result<&'a [u8]>> {
-                kept.poll_memory(|| self.incoming_pipe(), cx)
+                kept.poll_memory(self, cx)
             }
 
             fn consume(&mut self, kept: &mut Reading, count: usize) {
@@ -31,7 +31,7 @@ macro_rules! polls_its_pipes {
                 cx: &mut Context<'_>,
                 bufs: &[IoSlice<'_>],
             ) -> Poll<io::Result<usize>> {
-                kept.pipe(|| self.outgoing_pipe()).poll_put(cx, bufs)
+                kept.pipe(self).poll_put(cx, bufs)
             }
 
             fn poll_flush(&mut self, _kept: &mut Writing, _cx: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -39,7 +39,7 @@ macro_rules! polls_its_pipes {
             }
 
             fn poll_shutdown(&mut self, kept: &mut Writing, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-                kept.pipe(|| self.outgoing_pipe()).poll_end(cx).map(Ok)
+                kept.pipe(self).poll_end(cx).map(Ok)
             }
         }
     };

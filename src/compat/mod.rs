@@ -10,6 +10,9 @@
 //!   way gathers for the next one, up to 64 KiB; then a write waits. The loop itself starts the next send when one has
 //!   landed: no task has to be there to see to it, and none is made.
 //!
+//! Flush or shut down before the stream is dropped: that waits for nobody, and what the kernel has no room for then is lost, which a
+//! TCP peer sees as a reset.
+//!
 //! No task, no thread, no future in a box: the state is a flight's number, and after warm-up a read or a write allocates
 //! nothing.
 //!

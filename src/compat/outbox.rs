@@ -6,14 +6,18 @@
 //! its bytes are to arrive all the same. Whoever waits for room or for the end is woken, and nobody else.
 //!
 //! The lane is held from the first send until nothing is left, so calls of the stream's own come before or after all of it.
+//! So is the descriptor: an outbox with nothing to send keeps nothing open.
+//!
+//! When the stream is gone, nobody waits for its peer any more. What the kernel takes at once is still sent; if something is left
+//! then, the connection is reset, so that the peer does not take a part for the whole. The same holds when a send fails.
 
 use std::cell::RefCell;
 use std::io::{self, IoSlice};
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::task::{Context, Poll, Waker, ready};
 
 use super::spares;
-use crate::byte_stream::ByteStream;
+use crate::byte_stream::{ByteStream, count};
 use crate::descriptor::Descriptor;
 use crate::driver::Outcome;
 use crate::error::from_code;
@@ -28,7 +32,7 @@ use crate::task::{Reason, waits_for};
 pub(super) const BOUND: usize = 64 * 1024;
 
 pub(super) struct Outbox {
-    descriptor: Rc<Descriptor>,
+    descriptor: Weak<Descriptor>,
     medium: Medium,
     state: RefCell<State>,
 }
@@ -45,8 +49,8 @@ struct State {
     sent: usize,
     /// What comes next.
     gathered: Vec<u8>,
-    /// Not told yet.
-    error: Option<io::Error>,
+    /// How a send failed. Something that was taken is lost then, so nothing comes after it.
+    failed: Option<Outcome>,
     waiting: Option<Waiting>,
 }
 
@@ -61,14 +65,18 @@ type Load = (Rc<Descriptor>, Vec<u8>);
 impl Outbox {
     pub(super) fn new(bytes: &ByteStream) -> Rc<Outbox> {
         Rc::new(Outbox {
-            descriptor: bytes.owned.descriptor.clone(),
+            descriptor: Rc::downgrade(&bytes.owned.descriptor),
             medium: bytes.medium(),
             state: RefCell::default(),
         })
     }
 
     pub(super) fn is_for(&self, bytes: &ByteStream) -> bool {
-        Rc::ptr_eq(&self.descriptor, &bytes.owned.descriptor)
+        std::ptr::eq(self.descriptor.as_ptr(), Rc::as_ptr(&bytes.owned.descriptor))
+    }
+
+    fn descriptor(&self) -> io::Result<Rc<Descriptor>> {
+        self.descriptor.upgrade().ok_or_else(|| from_code(errno::BROKEN_PIPE))
     }
 
     /// Takes what there is room for, and starts a send if none is under way.
@@ -77,23 +85,24 @@ impl Outbox {
         if bufs.iter().all(|buf| buf.is_empty()) {
             return Poll::Ready(Ok(0));
         }
-        if !self.descriptor.core.spend_budget(cx) {
+        let descriptor = self.descriptor()?;
+        if !descriptor.core.spend_budget(cx) {
             return Poll::Pending;
         }
         let is_idle = self.is_idle();
         if is_idle {
             // Where the kernel can be asked at once, what it takes now is not copied at all.
-            if let Some(outcome) = self.descriptor.send_now(self.medium, bufs) {
-                return Poll::Ready(self.sent(outcome));
+            if let Some(outcome) = descriptor.send_now(self.medium, bufs) {
+                return Poll::Ready(sent(&descriptor, outcome));
             }
-            ready!(self.poll_lane(cx));
+            ready!(self.poll_lane(&descriptor, cx));
         }
         let taken = self.state.borrow_mut().gather(bufs);
         if taken == 0 {
             return self.wait(cx, true);
         }
         if is_idle {
-            self.send_on();
+            self.send_on(&descriptor);
         }
         Poll::Ready(Ok(taken))
     }
@@ -110,13 +119,14 @@ impl Outbox {
     /// Waits until nothing is left, and holds the lane.
     pub(super) fn poll_alone(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         ready!(self.poll_flush(cx))?;
-        self.poll_lane(cx).map(Ok)
+        self.poll_lane(&self.descriptor()?, cx).map(Ok)
     }
 
-    /// What went wrong since this was asked last.
+    /// What went wrong with what was taken. It is told by every call from then on.
     pub(super) fn failure(&self) -> io::Result<()> {
-        match self.state.borrow_mut().error.take() {
-            Some(error) => Err(error),
+        match self.state.borrow().failed {
+            Some(Err(code)) => Err(from_code(code)),
+            Some(Ok(_)) => Err(io::ErrorKind::WriteZero.into()),
             None => Ok(()),
         }
     }
@@ -135,11 +145,11 @@ impl Outbox {
     }
 
     /// Waits for the lane, and for the orphan of an earlier write in it.
-    fn poll_lane(&self, cx: &mut Context<'_>) -> Poll<()> {
+    fn poll_lane(&self, descriptor: &Rc<Descriptor>, cx: &mut Context<'_>) -> Poll<()> {
         let hold = self.state.borrow_mut().hold.take();
-        let mut hold = hold.unwrap_or_else(|| SharedHold::new(self.descriptor.clone(), |descriptor| &descriptor.write));
+        let mut hold = hold.unwrap_or_else(|| SharedHold::new(descriptor.clone(), |descriptor| &descriptor.write));
         let result = match hold.poll(cx) {
-            Poll::Ready(()) => hold.lane().poll_settle(&self.descriptor.core, cx),
+            Poll::Ready(()) => hold.lane().poll_settle(&descriptor.core, cx),
             Poll::Pending => Poll::Pending,
         };
         self.state.borrow_mut().hold = Some(hold);
@@ -155,7 +165,7 @@ impl Outbox {
     }
 
     /// Sends until something is in the air, or nothing is left. To be called by who holds the lane.
-    fn send_on(self: &Rc<Self>) {
+    fn send_on(self: &Rc<Self>, descriptor: &Rc<Descriptor>) {
         loop {
             let mut state = self.state.borrow_mut();
             let Some((front, sent)) = state.next() else {
@@ -166,19 +176,24 @@ impl Outbox {
                 drop(hold);
                 return;
             };
-            let flight = self.launch(front, sent);
-            let is_up = flight.listen(&self.descriptor.core, self.clone());
+            let flight = self.launch(descriptor, front, sent);
+            let is_up = flight.listen(&descriptor.core, self.clone());
             state.flight = Some(flight);
+            drop(state);
             if is_up {
+                if descriptor.is_left.get()
+                    && let Some(id) = descriptor.write.flight.get()
+                {
+                    // What cannot be sent at once is not.
+                    descriptor.core.ask_to_end(id);
+                }
                 return;
             }
-            drop(state);
-            self.take_in();
+            self.take_in(descriptor);
         }
     }
 
-    fn launch(&self, front: Vec<u8>, sent: usize) -> Airborne<Load> {
-        let descriptor = &self.descriptor;
+    fn launch(&self, descriptor: &Rc<Descriptor>, front: Vec<u8>, sent: usize) -> Airborne<Load> {
         let (fd, medium) = (descriptor.fd, self.medium);
         let plan = |(_, front): &mut Load| Op::Send {
             fd,
@@ -191,49 +206,62 @@ impl Outbox {
     }
 
     /// Notes how a landed send went.
-    fn take_in(&self) {
+    fn take_in(&self, descriptor: &Descriptor) {
         let flight = self.state.borrow_mut().flight.take();
         let Some(mut flight) = flight else { return };
-        let core = &self.descriptor.core;
-        let Some((landing, (_, front))) = flight.fetch(core, &self.descriptor.write) else {
+        let Some((landing, (_, front))) = flight.fetch(&descriptor.core, &descriptor.write) else {
             return;
         };
         let mut state = self.state.borrow_mut();
         state.front = front;
-        match self.sent(landing.outcome) {
-            Ok(count) => state.sent += count,
-            Err(error) => {
-                state.error = Some(error);
+        match as_of_a_stream(descriptor, landing.outcome) {
+            Ok(count) if count > 0 => state.sent += count as usize,
+            failed => {
+                state.failed = Some(failed);
+                descriptor.ends_with_reset.set(true);
                 state.forget_all();
             }
         }
     }
 
-    fn sent(&self, outcome: Outcome) -> io::Result<usize> {
-        match outcome {
-            Ok(0) => Err(io::ErrorKind::WriteZero.into()),
-            Ok(count) => Ok(count as usize),
-            // As for a write of the stream's own: what was closed here is as what the other end has closed.
-            Err(errno::BAD_FD) if self.descriptor.fd == Fd::MIN => Err(from_code(errno::BROKEN_PIPE)),
-            Err(code) => Err(from_code(code)),
-        }
-    }
-
     /// Nobody will write here any more. What is left is sent by the loop, which has a share of this as long as a send is in the
-    /// air; when the stream is dropped, that is cancelled and the share goes.
+    /// air.
     pub(super) fn leave(&self) {
         let waiting = self.state.borrow_mut().waiting.take();
         drop(waiting);
     }
 }
 
+fn sent(descriptor: &Descriptor, outcome: Outcome) -> io::Result<usize> {
+    match as_of_a_stream(descriptor, outcome) {
+        Ok(0) => Err(io::ErrorKind::WriteZero.into()),
+        outcome => count(outcome),
+    }
+}
+
+/// As for a write of the stream's own: what was closed here is as what the other end has closed.
+fn as_of_a_stream(descriptor: &Descriptor, outcome: Outcome) -> Outcome {
+    match outcome {
+        Err(errno::BAD_FD) if descriptor.fd == Fd::MIN => Err(errno::BROKEN_PIPE),
+        outcome => outcome,
+    }
+}
+
 impl Listener for Outbox {
     fn landed(self: Rc<Self>) {
-        self.take_in();
-        if self.descriptor.core.is_closed() {
-            self.state.borrow_mut().forget_all();
+        // The flight that has landed has a share of it, and so has the hold.
+        let Some(descriptor) = self.descriptor.upgrade() else {
+            return;
+        };
+        self.take_in(&descriptor);
+        if descriptor.core.is_closed() {
+            let mut state = self.state.borrow_mut();
+            if state.unsent() > 0 {
+                descriptor.ends_with_reset.set(true);
+            }
+            state.forget_all();
         }
-        self.send_on();
+        self.send_on(&descriptor);
         let waiting = {
             let mut state = self.state.borrow_mut();
             let is_idle = state.flight.is_none();

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::io;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::task::{Context, Poll, ready};
 
 use crate::byte_stream::{ByteStream, HEAP_READ_LEN, count};
@@ -10,7 +10,7 @@ use crate::descriptor::Descriptor;
 use crate::driver::Landing;
 use crate::error::from_code;
 use crate::flight::{Airborne, Fate};
-use crate::io::{IncomingPipe, ManagedBuf};
+use crate::io::{DuplexStream, IncomingPipe, ManagedBuf};
 use crate::lane::{Lane, SharedHold};
 use crate::op::{Medium, Op};
 use crate::sys::errno;
@@ -31,7 +31,8 @@ pub struct Reading {
 enum Source {
     #[default]
     Unknown,
-    Kernel(Receiving),
+    /// With the read that is under way. Without one it keeps nothing open.
+    Kernel(Weak<Descriptor>, Option<Receiving>),
     Memory(IncomingPipe),
 }
 
@@ -51,38 +52,38 @@ enum Receive {
 impl Reading {
     /// What the kernel sends next.
     pub(super) fn poll_kernel(&mut self, bytes: &ByteStream, cx: &mut Context<'_>) -> Poll<io::Result<&[u8]>> {
-        if self.lent.is_empty() {
-            let descriptor = &bytes.owned.descriptor;
-            let is_known =
-                matches!(&self.source, Source::Kernel(receiving) if Rc::ptr_eq(receiving.hold.of(), descriptor));
-            if !is_known {
-                self.source = Source::Kernel(Receiving {
-                    hold: SharedHold::new(descriptor.clone(), |descriptor| &descriptor.read),
-                    flight: None,
-                });
-            }
-            if let Source::Kernel(receiving) = &mut self.source {
-                let result = ready!(receiving.poll(bytes.medium(), cx));
-                receiving.hold.let_go();
-                self.lent = result?;
-            }
+        let descriptor = &bytes.owned.descriptor;
+        let is_known =
+            matches!(&self.source, Source::Kernel(of, _) if std::ptr::eq(of.as_ptr(), Rc::as_ptr(descriptor)));
+        if !is_known {
+            self.give_back();
+            self.source = Source::Kernel(Rc::downgrade(descriptor), None);
+        }
+        if self.lent.is_empty()
+            && let Source::Kernel(_, under_way) = &mut self.source
+        {
+            let receiving = under_way.get_or_insert_with(|| Receiving {
+                hold: SharedHold::new(descriptor.clone(), |descriptor| &descriptor.read),
+                flight: None,
+            });
+            let result = ready!(receiving.poll(bytes.medium(), cx));
+            *under_way = None;
+            self.lent = result?;
         }
         Poll::Ready(Ok(&self.lent))
     }
 
     /// What is written to the other end of a connection in memory.
-    pub(super) fn poll_memory(
-        &mut self,
-        pipe: impl FnOnce() -> IncomingPipe,
-        cx: &mut Context<'_>,
-    ) -> Poll<io::Result<&[u8]>> {
-        if self.lent.is_empty() {
-            if !matches!(self.source, Source::Memory(_)) {
-                self.source = Source::Memory(pipe());
-            }
-            if let Source::Memory(pipe) = &mut self.source {
-                self.lent = ready!(pipe.poll_take(cx));
-            }
+    pub(super) fn poll_memory(&mut self, stream: &DuplexStream, cx: &mut Context<'_>) -> Poll<io::Result<&[u8]>> {
+        let is_known = matches!(&self.source, Source::Memory(pipe) if pipe.is_of(stream));
+        if !is_known {
+            self.give_back();
+            self.source = Source::Memory(stream.incoming_pipe());
+        }
+        if self.lent.is_empty()
+            && let Source::Memory(pipe) = &mut self.source
+        {
+            self.lent = ready!(pipe.poll_take(cx));
         }
         Poll::Ready(Ok(&self.lent))
     }
@@ -92,6 +93,23 @@ impl Reading {
         if self.lent.is_empty() {
             // Back to its pool.
             self.lent = ManagedBuf::default();
+        }
+    }
+
+    /// What was received and not consumed is read from the stream next.
+    fn give_back(&mut self) {
+        let lent = std::mem::take(&mut self.lent);
+        if lent.is_empty() {
+            return;
+        }
+        match &self.source {
+            Source::Kernel(of, _) => {
+                if let Some(descriptor) = of.upgrade() {
+                    descriptor.read.put_in_front(&descriptor.core, &lent);
+                }
+            }
+            Source::Memory(pipe) => pipe.put_back(&lent),
+            Source::Unknown => {}
         }
     }
 }
@@ -112,6 +130,13 @@ impl Receiving {
         let (descriptor, lane) = (self.hold.of(), self.hold.lane());
         if let Some(Receive::Managed(flight)) = &mut self.flight {
             let (landing, _) = ready!(flight.poll(&descriptor.core, lane, cx));
+            let received = landing.buffer.as_ref().map_or(&[][..], |buffer| buffer.filled());
+            if lane.is_overtaken(received, None, landing.outcome)
+                && let Some(served) = lane.serve_all()
+            {
+                self.flight = None;
+                return Poll::Ready(served.map(ManagedBuf::from).map_err(from_code));
+            }
             match landing {
                 Landing {
                     buffer: Some(buffer), ..
@@ -134,6 +159,12 @@ impl Receiving {
         };
         let (landing, (_, buf)) = ready!(flight.poll(&descriptor.core, lane, cx));
         self.flight = None;
+        let received = *count(landing.outcome).as_ref().unwrap_or(&0);
+        if lane.is_overtaken(&buf[..received], None, landing.outcome)
+            && let Some(served) = lane.serve_all()
+        {
+            return Poll::Ready(served.map(ManagedBuf::from).map_err(from_code));
+        }
         Poll::Ready(count(landing.outcome).map(|count| {
             let mut bytes = ManagedBuf::from(buf);
             bytes.truncate(count);
@@ -175,14 +206,7 @@ impl Drop for Receiving {
 
 impl Drop for Reading {
     fn drop(&mut self) {
-        if self.lent.is_empty() {
-            return;
-        }
-        match &self.source {
-            Source::Kernel(receiving) => receiving.hold.lane().put_in_front(&self.lent),
-            Source::Memory(pipe) => pipe.put_back(&self.lent),
-            Source::Unknown => {}
-        }
+        self.give_back();
     }
 }
 

@@ -98,7 +98,7 @@ pub trait PollRead {
 /// ```
 pub trait PollWrite {
     /// Takes bytes from the slices, in order, and gives how many. They are on their way without anybody's help; if that
-    /// fails, the next call tells.
+    /// fails, every call tells from then on.
     fn poll_write(&mut self, kept: &mut Writing, cx: &mut Context<'_>, bufs: &[IoSlice<'_>])
     -> Poll<io::Result<usize>>;
 

@@ -8,7 +8,7 @@ use std::task::{Context, Poll, ready};
 
 use super::outbox::Outbox;
 use crate::byte_stream::ByteStream;
-use crate::io::OutgoingPipe;
+use crate::io::{DuplexStream, OutgoingPipe};
 
 /// What is kept of a [`Bridge`](super::Bridge)'s writing between two polls: bytes that were taken and are not sent yet. For
 /// [`PollWrite`](super::PollWrite).
@@ -40,9 +40,11 @@ impl Writing {
         }
     }
 
-    pub(super) fn pipe(&mut self, pipe: impl FnOnce() -> OutgoingPipe) -> &mut OutgoingPipe {
-        if !matches!(self.sink, Sink::Memory(_)) {
-            self.sink = Sink::Memory(pipe());
+    pub(super) fn pipe(&mut self, stream: &DuplexStream) -> &mut OutgoingPipe {
+        let is_known = matches!(&self.sink, Sink::Memory(pipe) if pipe.is_of(stream));
+        if !is_known {
+            self.let_go();
+            self.sink = Sink::Memory(stream.outgoing_pipe());
         }
         match &mut self.sink {
             Sink::Memory(pipe) => pipe,
@@ -60,17 +62,17 @@ impl Writing {
     }
 
     /// Waits until nothing is on its way to the kernel. Where nothing was ever written there is nothing to wait for.
-    pub(super) fn poll_sent(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+    pub(super) fn poll_sent(&mut self, bytes: &ByteStream, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match &self.sink {
-            Sink::Kernel(outbox) => outbox.poll_flush(cx),
+            Sink::Kernel(outbox) if outbox.is_for(bytes) => outbox.poll_flush(cx),
             _ => Poll::Ready(Ok(())),
         }
     }
 
     /// What went wrong with what was taken.
-    pub(super) fn failure(&mut self) -> io::Result<()> {
+    pub(super) fn failure(&mut self, bytes: &ByteStream) -> io::Result<()> {
         match &self.sink {
-            Sink::Kernel(outbox) => outbox.failure(),
+            Sink::Kernel(outbox) if outbox.is_for(bytes) => outbox.failure(),
             _ => Ok(()),
         }
     }
@@ -80,7 +82,11 @@ impl Writing {
         ready!(self.outbox(bytes).poll_alone(cx))?;
         let result = bytes.owned.shutdown(Shutdown::Write);
         self.outbox(bytes).let_go();
-        Poll::Ready(result)
+        Poll::Ready(match result {
+            // The other end has reset it: there is nothing left to end, and whoever reads or writes is told.
+            Err(error) if error.kind() == io::ErrorKind::NotConnected => Ok(()),
+            result => result,
+        })
     }
 
     /// Sends what is left, and closes the end of a pipe.
@@ -91,7 +97,7 @@ impl Writing {
         Poll::Ready(Ok(()))
     }
 
-    /// What was taken is sent all the same, as long as the stream is there.
+    /// What was taken is sent all the same.
     fn let_go(&mut self) {
         if let Sink::Kernel(outbox) = std::mem::take(&mut self.sink) {
             outbox.leave();

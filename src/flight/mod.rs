@@ -32,7 +32,7 @@ use self::cargo::{Cargo, drop_load, load_of, load_up};
 pub(crate) use self::flying::{Airborne, Flying};
 use self::table::{Entry, Phase};
 pub(crate) use self::table::{Fate, FlightTable, Listener};
-use crate::driver::{Completion, Control, FlightId, Landing, Start};
+use crate::driver::{Completion, Control, FlightId, Landing, Outcome, Start};
 use crate::exception::guard;
 use crate::loop_core::LoopCore;
 use crate::op::Op;
@@ -114,6 +114,23 @@ impl LoopCore {
         if cancel {
             self.cancel_flight(id);
         }
+    }
+
+    /// Asks for the end of a flight that has a listener, which sees to the rest; the current task waits for it before it counts
+    /// as finished. False if it has none.
+    pub(crate) fn ask_listened_to_end(&self, id: FlightId) -> bool {
+        {
+            let mut flights = self.flights.borrow_mut();
+            let Some(entry) = flights.entry(id) else { return false };
+            if entry.listener.is_none() {
+                return false;
+            }
+            if entry.owner.is_none() {
+                entry.owner = self.current_owner();
+            }
+        }
+        self.ask_to_end(id);
+        true
     }
 
     /// Whether an accept has landed a connection that nobody has fetched.
@@ -278,12 +295,7 @@ impl LoopCore {
             | Op::HardLink { .. }
             | Op::SymLink { .. } => {}
         }
-        // A cancel that worked, or an empty pool, took nothing from the stream. Any other error is told only once by the
-        // kernel, so it is kept for the next reader.
-        harvest.error = landing
-            .outcome
-            .err()
-            .filter(|&code| code != errno::CANCELED && code != errno::NO_BUFFERS && code != errno::INTERRUPTED);
+        harvest.error = lasting_error(landing.outcome);
         drop(landing);
         self.drop_load(id, cargo);
         harvest
@@ -367,6 +379,14 @@ impl LoopCore {
             drop(touchdown.owner);
         }
     }
+}
+
+/// The error of a read, if the next reader has to be told: a cancel that worked, or an empty pool, took nothing from the stream.
+/// Any other error is told only once by the kernel.
+pub(crate) fn lasting_error(outcome: Outcome) -> Option<i32> {
+    outcome
+        .err()
+        .filter(|&code| code != errno::CANCELED && code != errno::NO_BUFFERS && code != errno::INTERRUPTED)
 }
 
 /// What a dropped read had received.

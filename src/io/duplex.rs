@@ -258,12 +258,22 @@ impl IncomingPipe {
         Poll::Ready(ManagedBuf::from_heap(bytes.into()))
     }
 
+    /// Whether it is what this stream reads from.
+    pub(crate) fn is_of(&self, stream: &DuplexStream) -> bool {
+        Rc::ptr_eq(self.0.of(), &stream.incoming)
+    }
+
     /// What was taken and not used is read next.
     pub(crate) fn put_back(&self, bytes: &[u8]) {
-        let mut queue = self.0.of().queue.borrow_mut();
-        for &byte in bytes.iter().rev() {
-            queue.bytes.push_front(byte);
+        let pipe = self.0.of();
+        {
+            let mut queue = pipe.queue.borrow_mut();
+            for &byte in bytes.iter().rev() {
+                queue.bytes.push_front(byte);
+            }
         }
+        // Another read may wait already.
+        pipe.wake(|queue| &mut queue.reader);
     }
 }
 
@@ -271,6 +281,11 @@ impl IncomingPipe {
 pub(crate) struct OutgoingPipe(SharedHold<Pipe>);
 
 impl OutgoingPipe {
+    /// Whether it is what this stream writes to.
+    pub(crate) fn is_of(&self, stream: &DuplexStream) -> bool {
+        Rc::ptr_eq(self.0.of(), &stream.outgoing)
+    }
+
     /// Puts in what there is room for, and gives how much it was.
     pub(crate) fn poll_put(&mut self, cx: &mut Context<'_>, bufs: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
         if bufs.iter().all(|buf| buf.is_empty()) {

@@ -175,7 +175,7 @@ impl Drop for Load<'_> {
     fn drop(&mut self) {
         let Some(mut duct) = self.duct.take() else { return };
         if duct.held() > 0 {
-            self.source.put_back(&duct.take_back(), None);
+            self.source.put_back(&duct.take_back());
         }
         let mut spare = self.core.ducts.borrow_mut();
         // One that could not be emptied is of no use.

@@ -73,8 +73,23 @@ pub(crate) async fn receive<B: IoBufMut>(
         // SAFETY: the kernel has written this many bytes, which is no more than the capacity.
         unsafe { buf.set_filled(count) };
     }
-    let envelope = letter.open().with_at_most(descriptors);
+    let mut envelope = letter.open();
     letters.put_back(letter);
+    if lane.has_bytes() {
+        // A bridge beside has put back what came before.
+        let received = *result.as_ref().unwrap_or(&0);
+        // SAFETY: the kernel has written this many bytes.
+        let bytes = unsafe { std::slice::from_raw_parts(buf.as_ptr(), received) };
+        lane.is_overtaken(
+            bytes,
+            result.is_ok().then(|| std::mem::take(&mut envelope)),
+            landing.outcome,
+        );
+        if let Some(Ok((count, envelope))) = lane.serve_message(&mut buf, is_stream) {
+            return (Ok((count, envelope.with_at_most(descriptors))), buf);
+        }
+    }
+    let envelope = envelope.with_at_most(descriptors);
     (result.map(|count| (count, envelope)), buf)
 }
 

@@ -527,3 +527,315 @@ fn a_loop_that_closes_takes_a_bridge_along() {
         drop(bridge);
     });
 }
+
+/// A read of the stream's own waits already when the bridge goes: it gets what the bridge gives back, and then the rest.
+#[test]
+fn a_waiting_read_gets_what_a_bridge_puts_back() {
+    on_every_driver(|case| {
+        case.run(async {
+            let (near, far) = pair().await;
+            let near = Rc::new(near);
+            // How it waits is all that differs.
+            for kind in 0..5 {
+                let mut bridge = Bridge::new(&*near);
+                far.write_all("abc").await.0.expect("write");
+                assert_eq!(fill(&mut bridge).await, b"abc");
+                let stream = near.clone();
+                let waiting = windlass::spawn(async move {
+                    match kind {
+                        0 => stream.read_managed().await.map(|bytes| bytes.to_vec()),
+                        1 => {
+                            let (result, buf) = stream.read(Vec::with_capacity(16)).await;
+                            result.map(|_| buf)
+                        }
+                        2 => {
+                            let (result, buf) = stream.read_exact(vec![0; 3]).await;
+                            result.map(|()| buf)
+                        }
+                        3 => {
+                            let bufs = vec![Vec::with_capacity(0), Vec::with_capacity(16)];
+                            let (result, bufs) = stream.read_vectored(bufs).await;
+                            result.map(|_| bufs.concat())
+                        }
+                        _ => Ok(fill(&mut Bridge::new(&*stream)).await[..3].to_vec()),
+                    }
+                });
+                turns(3).await;
+                drop(bridge);
+                let woken = timeout(Duration::from_secs(20), waiting).await.expect("it is woken");
+                let bytes = woken.expect("no panic").expect("read");
+                assert_eq!(bytes, b"abc", "kind {kind}");
+                if kind == 4 {
+                    // That bridge has not consumed it.
+                    assert_eq!(&*near.read_managed().await.expect("read"), b"abc");
+                }
+            }
+            far.write_all("the rest").await.0.expect("write");
+            assert_eq!(near.read_exact(vec![0; 8]).await.1, b"the rest");
+        });
+    });
+}
+
+/// What such a read has received meanwhile comes behind.
+#[test]
+fn what_is_put_back_comes_before_what_was_received_since() {
+    on_every_driver(|case| {
+        case.run(async {
+            let (near, far) = pair().await;
+            let mut bridge = Bridge::new(&near);
+            far.write_all("abc").await.0.expect("write");
+            assert_eq!(fill(&mut bridge).await, b"abc");
+            bridge.consume(1);
+            let mut native = Box::pin(near.read_exact(vec![0; 5]));
+            assert!(poll_once(native.as_mut()).await.is_pending());
+            far.write_all("de").await.0.expect("write");
+            sleep(Duration::from_millis(5)).await;
+            assert!(poll_once(native.as_mut()).await.is_pending());
+            drop(bridge);
+            sleep(Duration::from_millis(5)).await;
+            assert!(poll_once(native.as_mut()).await.is_pending());
+            far.write_all("fgh").await.0.expect("write");
+            let (result, bytes) = native.await;
+            result.expect("read");
+            assert_eq!(bytes, b"bcdef");
+            assert_eq!(near.read_exact(vec![0; 2]).await.1, b"gh");
+            // And once more, where it has landed before the bytes are put back, and is given up.
+            let mut bridge = Bridge::new(&near);
+            far.write_all("123").await.0.expect("write");
+            assert_eq!(fill(&mut bridge).await, b"123");
+            let mut native = Box::pin(near.read_exact(vec![0; 9]));
+            assert!(poll_once(native.as_mut()).await.is_pending());
+            far.write_all("45").await.0.expect("write");
+            sleep(Duration::from_millis(5)).await;
+            drop(bridge);
+            drop(native);
+            assert_eq!(near.read_exact(vec![0; 5]).await.1, b"12345");
+        });
+    });
+}
+
+#[test]
+fn a_waiting_read_in_memory_gets_what_a_bridge_puts_back() {
+    on_every_driver(|case| {
+        case.run(async {
+            let (near, mut far) = duplex(64);
+            let near = Rc::new(near);
+            let mut bridge = Bridge::new(&*near);
+            windlass::io::AsyncWrite::write_all(&mut far, "abc")
+                .await
+                .0
+                .expect("write");
+            assert_eq!(fill(&mut bridge).await, b"abc");
+            let stream = near.clone();
+            let waiting = windlass::spawn(async move {
+                let bytes = windlass::io::AsyncRead::read_managed(&mut &*stream).await;
+                bytes.map(|bytes| bytes.to_vec())
+            });
+            turns(3).await;
+            drop(bridge);
+            let woken = timeout(Duration::from_secs(20), waiting).await.expect("it is woken");
+            assert_eq!(woken.expect("no panic").expect("read"), b"abc");
+        });
+    });
+}
+
+/// Writes until nothing more is taken, and gives how much was.
+async fn fill_up<S: PollWrite>(bridge: &mut Bridge<S>) -> usize {
+    let mut taken = 0;
+    let filling = async {
+        loop {
+            taken += poll_fn(|cx| bridge.poll_write(cx, &[7; 64 << 10]))
+                .await
+                .expect("write");
+        }
+    };
+    let full = timeout(Duration::from_millis(100), filling).await;
+    full.expect_err("nobody reads");
+    taken
+}
+
+/// What the kernel has no room for is lost with the stream, and the peer is not told that this was all.
+#[test]
+fn a_part_is_not_taken_for_the_whole() {
+    on_every_kernel_driver(|case| {
+        case.run(async {
+            let (near, far) = pair().await;
+            let mut near = Bridge::new(near);
+            let taken = fill_up(&mut near).await;
+            drop(near);
+            nothing_left().await;
+            let mut received = 0;
+            let end = loop {
+                match far.read_managed().await {
+                    Ok(bytes) if bytes.is_empty() => break Ok(()),
+                    Ok(bytes) => received += bytes.len(),
+                    Err(error) => break Err(error.kind()),
+                }
+            };
+            assert_eq!(end, Err(ErrorKind::ConnectionReset), "{received} of {taken} bytes");
+        });
+    });
+}
+
+/// What it has room for arrives, though the stream goes at once.
+#[test]
+fn what_the_kernel_takes_outlives_the_stream() {
+    on_every_kernel_driver(|case| {
+        case.run(async {
+            let all = numbered(60_000);
+            for round in 0..rounds().clamp(4, 40) {
+                let (near, far) = pair().await;
+                let mut near = Bridge::new(near);
+                let len = [5, 1_000, 20_000, 60_000][round % 4];
+                for piece in all[..len].chunks(3_000) {
+                    write_all(&mut near, piece).await.expect("write");
+                }
+                drop(near);
+                let (result, received) = far.read_exact(vec![0; len]).await;
+                result.expect("all of it");
+                assert!(received == all[..len]);
+                assert!(far.read_managed().await.expect("a clean end").is_empty());
+            }
+            nothing_left().await;
+        });
+    });
+}
+
+#[test]
+fn what_the_peer_has_reset_can_be_shut_down() {
+    on_every_kernel_driver(|case| {
+        case.run(async {
+            let (near, far) = pair().await;
+            reset_on_close(&far);
+            drop(far);
+            near.read_managed().await.expect_err("a reset");
+            let mut near = Bridge::new(near);
+            shut_down(&mut near).await.expect("nothing is left to end");
+            shut_down(&mut near).await.expect("as before");
+        });
+    });
+}
+
+/// Something that was taken is lost: nothing comes after it, and every call says so.
+#[test]
+fn a_failed_send_is_told_again() {
+    on_every_kernel_driver(|case| {
+        case.run(async {
+            let (near, far) = pair().await;
+            let mut near = Bridge::new(near);
+            fill_up(&mut near).await;
+            reset_on_close(&far);
+            drop(far);
+            let kind = flush(&mut near).await.expect_err("a reset").kind();
+            for _ in 0..2 {
+                assert_eq!(write_all(&mut near, b"more").await.expect_err("a gap").kind(), kind);
+                assert_eq!(flush(&mut near).await.expect_err("a gap").kind(), kind);
+                assert_eq!(shut_down(&mut near).await.expect_err("a gap").kind(), kind);
+            }
+        });
+    });
+}
+
+#[test]
+fn a_bridge_keeps_nothing_open() {
+    on_every_kernel_driver(|case| {
+        case.run(async {
+            // Closed by a call of its own.
+            let (sender, receiver) = windlass::pipe::pipe().expect("a pipe");
+            let mut bridge = Bridge::new(sender);
+            write_all(&mut bridge, b"hi").await.expect("write");
+            flush(&mut bridge).await.expect("flush");
+            windlass::io::AsyncWrite::shutdown(bridge.get_mut())
+                .await
+                .expect("shutdown");
+            assert_eq!(&*receiver.read_managed().await.expect("read"), b"hi");
+            let end = timeout(Duration::from_secs(20), receiver.read_managed()).await;
+            assert!(end.expect("the end is told").expect("read").is_empty());
+            // Or replaced, and dropped.
+            let (near, far) = pair().await;
+            let (other, elsewhere) = pair().await;
+            let mut bridge = Bridge::new(near);
+            far.write_all("old").await.0.expect("write");
+            assert_eq!(fill(&mut bridge).await, b"old");
+            write_all(&mut bridge, b"to the old").await.expect("write");
+            flush(&mut bridge).await.expect("flush");
+            let old = std::mem::replace(bridge.get_mut(), other);
+            elsewhere.write_all("new").await.0.expect("write");
+            assert_eq!(fill(&mut bridge).await, b"new");
+            assert_eq!(&*old.read_managed().await.expect("read"), b"old");
+            drop(old);
+            assert_eq!(far.read_exact(vec![0; 10]).await.1, b"to the old");
+            let end = timeout(Duration::from_secs(20), far.read_managed()).await;
+            assert!(end.expect("the end is told").expect("read").is_empty());
+        });
+    });
+}
+
+#[test]
+fn a_flush_is_of_the_stream_that_is_there() {
+    on_every_kernel_driver(|case| {
+        case.run(async {
+            let (near, _far) = pair().await;
+            let (other, elsewhere) = pair().await;
+            let mut bridge = Bridge::new(near);
+            fill_up(&mut bridge).await;
+            drop(std::mem::replace(bridge.get_mut(), other));
+            let flushed = timeout(Duration::from_secs(20), flush(&mut bridge)).await;
+            flushed.expect("it returns").expect("nothing was written there");
+            write_all(&mut bridge, b"new").await.expect("write");
+            assert_eq!(elsewhere.read_exact(vec![0; 3]).await.1, b"new");
+        });
+    });
+}
+
+#[test]
+fn a_replaced_stream_in_memory_is_noticed() {
+    on_every_driver(|case| {
+        case.run(async {
+            let (old, old_peer) = duplex(64);
+            let (new, new_peer) = duplex(64);
+            let mut bridge = Bridge::new(old);
+            let (mut old_peer, mut new_peer) = (Bridge::new(old_peer), Bridge::new(new_peer));
+            write_all(&mut bridge, b"1").await.expect("write");
+            write_all(&mut old_peer, b"a").await.expect("write");
+            write_all(&mut new_peer, b"b").await.expect("write");
+            assert_eq!(fill(&mut bridge).await, b"a");
+            let old = std::mem::replace(bridge.get_mut(), new);
+            write_all(&mut bridge, b"2").await.expect("write");
+            assert_eq!(fill(&mut old_peer).await, b"1");
+            assert_eq!(fill(&mut new_peer).await, b"2");
+            assert_eq!(fill(&mut bridge).await, b"b");
+            assert_eq!(fill(&mut Bridge::new(old)).await, b"a");
+        });
+    });
+}
+
+/// Slices that are too long to be joined are sent from where they are, or gathered.
+#[test]
+fn long_slices_are_taken_in_order() {
+    on_every_driver(|case| {
+        case.run(async {
+            let (near, far) = pair().await;
+            let mut near = Bridge::new(near);
+            let all = numbered(40_000);
+            let mut taken = 0;
+            while taken < all.len() {
+                let rest = &all[taken..];
+                let (one, other) = rest.split_at(rest.len().min(700));
+                let slices = [
+                    IoSlice::new(one),
+                    IoSlice::new(b""),
+                    IoSlice::new(&other[..other.len().min(900)]),
+                ];
+                let count = poll_fn(|cx| near.poll_write_vectored(cx, &slices))
+                    .await
+                    .expect("write");
+                assert!((1..=1_600).contains(&count), "{count} bytes were taken");
+                taken += count;
+            }
+            let (result, received) = far.read_exact(vec![0; all.len()]).await;
+            result.expect("read");
+            assert!(received == all, "out of order");
+        });
+    });
+}
