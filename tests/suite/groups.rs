@@ -29,9 +29,17 @@ async fn stuck_read(ended: Rc<Cell<usize>>) -> io::Result<()> {
     unreachable!("nobody writes");
 }
 
-/// Waits until so many operations are under way.
+/// Waits until so many receives are under way. What made their connections is over by then.
 pub(crate) async fn in_the_air(count: usize) {
-    while counters().in_air < count {
+    let receives = || {
+        windlass::metrics::metrics()
+            .ops
+            .iter()
+            .filter(|(name, _)| *name == "recv")
+            .map(|(_, count)| count)
+            .sum::<usize>()
+    };
+    while receives() < count || counters().in_air > count {
         sleep(MS).await;
     }
 }

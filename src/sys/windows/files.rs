@@ -19,8 +19,9 @@ use windows_sys::Wdk::Storage::FileSystem::{
     NtQueryInformationFile,
 };
 use windows_sys::Win32::Foundation::{
-    ERROR_BROKEN_PIPE, ERROR_HANDLE_EOF, ERROR_IO_PENDING, ERROR_MORE_DATA, ERROR_NEGATIVE_SEEK, ERROR_NO_DATA,
-    ERROR_PIPE_NOT_CONNECTED, ERROR_SEEK, GENERIC_READ, HANDLE, INVALID_HANDLE_VALUE,
+    ERROR_BROKEN_PIPE, ERROR_HANDLE_EOF, ERROR_INVALID_PARAMETER, ERROR_IO_PENDING, ERROR_MORE_DATA,
+    ERROR_NEGATIVE_SEEK, ERROR_NO_DATA, ERROR_PIPE_NOT_CONNECTED, ERROR_SEEK, GENERIC_READ, HANDLE,
+    INVALID_HANDLE_VALUE,
 };
 use windows_sys::Win32::Storage::FileSystem::{
     CreateFileW, FILE_ALLOCATION_INFO, FILE_APPEND_DATA, FILE_BEGIN, FILE_CURRENT, FILE_END,
@@ -350,7 +351,7 @@ fn waiting(fd: Fd, here: bool, offset: u64, mut call: impl FnMut(*mut u32, *mut 
     }
     // The largest numbers of all mean other things: the end of the file, or where it is now.
     if !here && offset > i64::MAX as u64 {
-        return Err(errno::INVALID);
+        return Err(ERROR_INVALID_PARAMETER as i32);
     }
     thread_local! {
         static EVENT: Option<OwnedHandle> = {
