@@ -109,7 +109,7 @@ for driver in proactor reactor; do
   server=$!
   heard=""
   for _ in $(seq 50); do
-    heard=$(exec 3<>/dev/tcp/127.0.0.1/7717 && printf 'over the fence\n' >&3 && head -n 1 <&3) 2>/dev/null && break
+    heard=$( (exec 3<>/dev/tcp/127.0.0.1/7717 && printf 'over the fence\n' >&3 && head -n 1 <&3) 2>/dev/null) && break
     sleep 0.2
   done
   kill $server 2>/dev/null || true

@@ -87,7 +87,10 @@ fn ten_thousand_connections_idle_and_echo() {
         let counters = event_loop.counters();
         assert_eq!((counters.in_air, counters.flights, counters.tasks), (0, 0, 0));
         assert_eq!(counters.stale_completions, 0);
-        assert_eq!(open_descriptors(), with_loop, "a connection is still open");
+        // mio has a handle of its own for every 32 sockets on Windows, and keeps some for later.
+        if cfg!(unix) || case.name != "reactor" {
+            assert_eq!(open_descriptors(), with_loop, "a connection is still open");
+        }
         drop(event_loop);
         assert_eq!(open_descriptors(), before);
     });
