@@ -2,7 +2,7 @@
 //!
 //! The driver below Winsock answers such a question, about any number of sockets, as an overlapped operation of its own
 //! device. It is what `select` and every event library of Windows come down to. One handle to it is enough here: only foreign
-//! sockets, and managed receives of datagrams, are waited for in this way.
+//! sockets, datagrams, and sends for which there was no room are waited for in this way.
 
 use std::io;
 use std::os::windows::io::{AsRawHandle, FromRawHandle, OwnedHandle};

@@ -13,8 +13,9 @@
 //!   given away.
 //! - A send that was begun overlapped and is cancelled leaves the connection in a state that nobody knows: some of it may be
 //!   gone, and Windows does not say how much. So a send takes at once what there is room for, and if there is none waits for
-//!   room, not in the kernel's queue: its count is exact, and a cancel loses nothing.
-//! - Pipes and datagrams hold a buffer while they wait: of these a program has few.
+//!   room, not in the kernel's queue: its count is exact, and a cancel loses nothing. Datagrams are received in the same way:
+//!   of one that does not fit nobody can say for sure whether the port tells, when the call has told already.
+//! - Pipes hold a buffer while they wait: of these a program has few.
 //! - Waiting for readiness is no operation of Winsock's. The driver below it has one, which every event library uses (`afd`).
 //! - The port waits in steps of the system's clock, 15.6 ms unless somebody asked for less. A timer of high resolution, which
 //!   interrupts the wait by an APC, does better (`timer`).
