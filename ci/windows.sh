@@ -24,7 +24,8 @@ command -v x86_64-w64-mingw32-gcc >/dev/null || {
   apt-get update -q && apt-get install -y -q --no-install-recommends gcc-mingw-w64-x86-64
 } >/dev/null 2>&1 || missing "mingw" "run \`apt-get install gcc-mingw-w64-x86-64\`"
 
-features=("" "--no-default-features --features proactor" "--no-default-features --features reactor")
+features=("")
+[ "$what" = build ] || features+=("--no-default-features --features proactor" "--no-default-features --features reactor")
 for some in "${features[@]}"; do
   echo "-- lints, ${some:-with the default features}"
   # shellcheck disable=SC2086 # the features are several words
