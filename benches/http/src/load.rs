@@ -1,7 +1,5 @@
 //! The load, and what its tools say of it.
 
-use std::process::Command;
-
 /// One round of one server.
 #[derive(Clone, Debug, Default)]
 pub struct Sample {
@@ -38,7 +36,7 @@ impl Tool {
     }
 
     pub fn run(&self, port: u16) -> Sample {
-        let output = Command::new(self.name())
+        let output = crate::on_processor(crate::LOAD, self.name().as_ref())
             .args(self.args())
             .arg(format!("http://127.0.0.1:{port}/"))
             .output()

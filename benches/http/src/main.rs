@@ -13,6 +13,7 @@
 mod load;
 mod serve;
 
+use std::ffi::OsStr;
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
 use std::process::{Child, Command, Stdio};
@@ -80,11 +81,34 @@ struct Server {
     port: u16,
 }
 
+/// The server and its load each have a processor, where there are two: otherwise they take turns, and who is moved about more
+/// looks slower.
+const SERVER: usize = 0;
+const LOAD: usize = 1;
+
+/// A program that stays on one processor, if there are two and `taskset` is there.
+fn on_processor(processor: usize, program: &OsStr) -> Command {
+    let has_two = std::thread::available_parallelism().is_ok_and(|count| count.get() > 1);
+    let can_pin = || {
+        Command::new("taskset")
+            .arg("--version")
+            .stdout(Stdio::null())
+            .status()
+            .is_ok()
+    };
+    if !has_two || !can_pin() {
+        return Command::new(program);
+    }
+    let mut command = Command::new("taskset");
+    command.args(["-c", &processor.to_string()]).arg(program);
+    command
+}
+
 impl Server {
     /// Starts it on a port that is free, and waits until it says which.
     fn start(runtime: &str) -> Server {
         let program = std::env::current_exe().expect("our own name");
-        let mut command = Command::new(program);
+        let mut command = on_processor(SERVER, program.as_os_str());
         command.args(["serve", runtime, "0"]);
         let mut child = command
             .stdin(Stdio::null())
