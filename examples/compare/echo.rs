@@ -3,16 +3,17 @@
 use std::io;
 use std::time::Duration;
 
-use crate::child::Process;
-use crate::load::{self, Round};
-use crate::machine::Machine;
+use crate::kit::load::{self, Round, Shape};
+use crate::kit::machine::Machine;
+use crate::kit::process::Process;
+use crate::kit::progress::Progress;
+use crate::kit::stats::{Spread, paired_ratio};
 use crate::options::Plan;
-use crate::progress::Progress;
 use crate::python::Python;
 use crate::serve::Kind;
 
 /// The loads: how many connections, how many bytes in a request.
-const LOADS: [(usize, usize); 2] = [(50, 1024), (1, 64)];
+const LOADS: [(usize, usize); 3] = [(50, 1024), (1, 64), (1000, 64)];
 
 /// A load and what every contender made of it.
 pub(crate) struct Workload {
@@ -38,60 +39,34 @@ pub(crate) struct Score {
 
 impl Score {
     /// Median, least and most of some figure of a round.
-    pub(crate) fn spread(&self, figure: impl Fn(&Round) -> f64) -> (f64, f64, f64) {
-        spread(self.rounds.iter().map(figure))
+    pub(crate) fn spread(&self, figure: impl Fn(&Round) -> f64) -> Spread {
+        Spread::of(self.rounds.iter().map(figure))
     }
 
-    pub(crate) fn rate(&self) -> (f64, f64, f64) {
+    pub(crate) fn rate(&self) -> Spread {
         self.spread(Round::rate)
     }
 
     pub(crate) fn cpu_micros(&self) -> f64 {
-        self.spread(Round::cpu_micros).0
+        self.spread(Round::cpu_micros).median
     }
 
     /// How many times the processor time per request of another this one takes: round by round, each with the round that
     /// the other had right before or after it, and of these the median.
     pub(crate) fn cpu_times(&self, other: &Score) -> f64 {
-        let pairs = self.rounds.iter().zip(&other.rounds);
-        spread(pairs.map(|(round, others)| round.cpu_micros() / others.cpu_micros())).0
+        let cpu = |score: &Score| score.rounds.iter().map(Round::cpu_micros).collect::<Vec<_>>();
+        paired_ratio(cpu(self), cpu(other)).median
     }
 
     /// The share of the time in which the server had its core.
     pub(crate) fn busy(&self) -> f64 {
-        self.spread(|round| round.cpu.div_duration_f64(round.wall)).0
+        self.spread(Round::busy).median
     }
 
     /// The share of the time in which the load had its core.
     pub(crate) fn load_busy(&self) -> f64 {
-        self.spread(|round| round.load_cpu.div_duration_f64(round.wall)).0
+        self.spread(Round::load_busy).median
     }
-}
-
-impl Round {
-    pub(crate) fn rate(&self) -> f64 {
-        self.requests as f64 / self.wall.as_secs_f64()
-    }
-
-    /// Processor time of the server per request, in microseconds.
-    fn cpu_micros(&self) -> f64 {
-        self.cpu.as_secs_f64() * 1e6 / self.requests.max(1) as f64
-    }
-}
-
-/// Median, least and most.
-fn spread(figures: impl Iterator<Item = f64>) -> (f64, f64, f64) {
-    let mut all: Vec<f64> = figures.collect();
-    all.sort_by(f64::total_cmp);
-    let (Some(&least), Some(&most)) = (all.first(), all.last()) else {
-        return (f64::NAN, f64::NAN, f64::NAN);
-    };
-    let middle = all.len() / 2;
-    let median = match all.len() % 2 {
-        1 => all[middle],
-        _ => (all[middle - 1] + all[middle]) / 2.0,
-    };
-    (median, least, most)
 }
 
 struct Contender {
@@ -105,7 +80,7 @@ fn kinds(python: Option<&Python>) -> impl Iterator<Item = Kind> {
     let has_uvloop = python.is_some_and(|python| python.uvloop.is_some());
     let has_python = python.is_some();
     Kind::ALL.into_iter().filter(move |kind| match kind {
-        Kind::Proactor | Kind::Reactor | Kind::Epoll | Kind::Uring => true,
+        Kind::Proactor | Kind::Reactor | Kind::Epoll | Kind::Uring | Kind::UringMultishot => true,
         Kind::Asyncio => has_python,
         Kind::Uvloop => has_uvloop,
     })
@@ -140,8 +115,12 @@ pub(crate) fn measure(
                 progress.step(&format!(
                     "echo {connections} x {request_len} B, {round}/{rounds}: {title}"
                 ));
-                let load = (connections, request_len);
-                match load::drive(&contender.server, contender.port, load, plan.warm_up, plan.round) {
+                let shape = Shape {
+                    connections,
+                    request_len,
+                    in_flight: 1,
+                };
+                match load::drive(&contender.server, contender.port, shape, plan.warm_up, plan.round) {
                     Ok(round) => add(&mut scores, kind, round),
                     Err(error) => missing.push(format!("{title}, {connections} connections: {error}")),
                 }
@@ -170,7 +149,7 @@ fn add(scores: &mut Vec<(Kind, Score)>, kind: Kind, round: Round) {
 fn start(kind: Kind, machine: &Machine, python: Option<&Python>) -> io::Result<Contender> {
     let core = machine.server_core();
     let mut server = match (kind, python) {
-        (Kind::Proactor | Kind::Reactor | Kind::Epoll | Kind::Uring, _) => {
+        (Kind::Proactor | Kind::Reactor | Kind::Epoll | Kind::Uring | Kind::UringMultishot, _) => {
             Process::again(&["--serve", kind.name()], core)?
         }
         (Kind::Asyncio | Kind::Uvloop, Some(python)) => Process::start(python.echo(kind.name()), core)?,

@@ -1,6 +1,7 @@
 //! The raw results, for a program.
 
-use crate::machine::Machine;
+use crate::kit::json::{list, object, string};
+use crate::kit::machine::Machine;
 use crate::options::Plan;
 use crate::run::Results;
 
@@ -54,29 +55,4 @@ pub(crate) fn document(plan: &Plan, machine: &Machine, results: &Results) -> Str
         ("not_measured", list(results.missing.iter().map(|line| string(line)))),
     ]);
     document + "\n"
-}
-
-fn object(fields: &[(&str, String)]) -> String {
-    let fields: Vec<String> = fields
-        .iter()
-        .map(|(name, value)| format!("{}:{value}", string(name)))
-        .collect();
-    format!("{{{}}}", fields.join(","))
-}
-
-fn list(values: impl IntoIterator<Item = String>) -> String {
-    let values: Vec<String> = values.into_iter().collect();
-    format!("[{}]", values.join(","))
-}
-
-fn string(text: &str) -> String {
-    let mut out = String::from("\"");
-    for char in text.chars() {
-        match char {
-            '"' | '\\' => out.extend(['\\', char]),
-            char if char.is_control() => out += &format!("\\u{:04x}", char as u32),
-            char => out.push(char),
-        }
-    }
-    out + "\""
 }

@@ -8,27 +8,20 @@
 //! interleaved (A B C A B C), so that a machine that slows down slows down everybody. Everything stays on the loopback.
 
 #[cfg(target_os = "linux")]
-mod child;
-#[cfg(target_os = "linux")]
 mod echo;
 #[cfg(target_os = "linux")]
 mod json;
 #[cfg(target_os = "linux")]
-mod load;
-#[cfg(target_os = "linux")]
-mod machine;
+#[path = "../../benches/kit/mod.rs"]
+mod kit;
 #[cfg(target_os = "linux")]
 mod options;
-#[cfg(target_os = "linux")]
-mod progress;
 #[cfg(target_os = "linux")]
 mod python;
 #[cfg(target_os = "linux")]
 mod run;
 #[cfg(target_os = "linux")]
 mod serve;
-#[cfg(all(target_os = "linux", feature = "proactor"))]
-mod serve_uring;
 #[cfg(target_os = "linux")]
 mod table;
 #[cfg(target_os = "linux")]

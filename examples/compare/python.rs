@@ -3,7 +3,7 @@
 use std::process::Command;
 use std::time::Duration;
 
-use crate::child::Process;
+use crate::kit::process::Process;
 
 /// Picks the loop that the first argument names. Asyncio's own is asked for by name, so that no policy can replace it.
 const LOOP: &str = "

@@ -6,9 +6,9 @@ use std::process::ExitCode;
 
 use windlass::{Builder, DriverChoice};
 
-use crate::machine::Machine;
+use crate::kit::machine::Machine;
+use crate::kit::progress::Progress;
 use crate::options::{self, Job, Plan};
-use crate::progress::Progress;
 use crate::python::Python;
 use crate::{echo, json, serve, table, tasks, timers};
 

@@ -4,14 +4,13 @@ use std::fmt::Write;
 use std::time::Duration;
 
 use crate::echo::{Score, Workload};
+use crate::kit::stats::Spread;
+use crate::kit::text::{cells, lay_out, micros, thousands};
 use crate::options::Plan;
 use crate::run::Results;
 use crate::serve::Kind;
 use crate::tasks::{Cost, DRIVERS};
 use crate::timers::{Lateness, Sleeper};
-
-/// A spread of more than this share of the median is called noisy.
-const NOISY: f64 = 0.15;
 
 /// The sleep whose lateness stands for the timer's resolution: shorter than a millisecond, so that a loop which counts in
 /// milliseconds shows it.
@@ -93,7 +92,7 @@ fn article(plan: &Plan, results: &Results) -> String {
     ])];
     for row in &ARTICLE {
         let score = results.echo.first().and_then(|workload| workload.score(row.kind));
-        let rate = score.map_or("-".into(), |score| thousands(score.rate().0));
+        let rate = score.map_or("-".into(), |score| thousands(score.rate().median));
         let late = results
             .timers
             .iter()
@@ -135,8 +134,12 @@ fn echo(plan: &Plan, workload: &Workload) -> String {
         "",
     ])];
     for (kind, score) in &workload.scores {
-        let (rate, least, most) = score.rate();
-        let noisy = if (most - least) / rate > NOISY { "noisy" } else { "" };
+        let Spread {
+            median: rate,
+            least,
+            most,
+        } = score.rate();
+        let noisy = if score.rate().is_noisy() { "noisy" } else { "" };
         let cpu = score.cpu_micros();
         rows.push(cells([
             kind.title(),
@@ -196,44 +199,4 @@ fn tasks(all: &[Cost]) -> String {
     }
     let title = "\nThe loop itself, windlass on each driver (best of several batches, interleaved)\n";
     format!("{title}{}", lay_out(&rows, &[0]))
-}
-
-fn cells<const N: usize>(cells: [&str; N]) -> Vec<String> {
-    cells.iter().map(|cell| cell.to_string()).collect()
-}
-
-/// Aligns columns: those in `left` to the left, the others to the right.
-fn lay_out(rows: &[Vec<String>], left: &[usize]) -> String {
-    let columns = rows.first().map_or(0, Vec::len);
-    let width = |column: usize| rows.iter().map(|row| row[column].len()).max().unwrap_or(0);
-    let widths: Vec<usize> = (0..columns).map(width).collect();
-    let mut out = String::new();
-    for row in rows {
-        let mut line = String::from(" ");
-        for (column, cell) in row.iter().enumerate() {
-            let width = widths[column];
-            let _ = match left.contains(&column) {
-                true => write!(line, " {cell:<width$} "),
-                false => write!(line, " {cell:>width$} "),
-            };
-        }
-        out += line.trim_end();
-        out.push('\n');
-    }
-    out
-}
-
-/// 12345.6 as `12.3k`, 1234.5 as `1235`.
-fn thousands(count: f64) -> String {
-    match count {
-        count if count >= 1e4 => format!("{:.1}k", count / 1e3),
-        count => format!("{count:.0}"),
-    }
-}
-
-fn micros(micros: f64) -> String {
-    match micros {
-        micros if micros >= 1e3 => format!("{:.2} ms", micros / 1e3),
-        micros => format!("{micros:.0} us"),
-    }
 }

@@ -6,8 +6,8 @@ use std::time::Instant;
 use windlass::task::yield_now;
 use windlass::{Builder, DriverChoice, EventLoop};
 
+use crate::kit::progress::Progress;
 use crate::options::Plan;
-use crate::progress::Progress;
 
 /// Interruptions only ever add time, so of several batches the best is nearest to the truth.
 const BATCHES: usize = 12;

@@ -5,12 +5,12 @@ use std::time::{Duration, Instant};
 
 use windlass::{Builder, DriverChoice};
 
-use crate::child::Process;
-use crate::machine::Machine;
+use crate::kit::epoll::{Epoll, Events};
+use crate::kit::machine::Machine;
+use crate::kit::process::Process;
+use crate::kit::progress::Progress;
 use crate::options::Plan;
-use crate::progress::Progress;
 use crate::python::Python;
-use crate::serve::{Epoll, Events};
 
 /// The sleeps, and how many of each.
 const SLEEPS: [(Duration, usize); 2] = [(Duration::from_millis(1), 600), (Duration::from_micros(100), 1500)];
@@ -160,8 +160,8 @@ pub(crate) fn measure_sleeps(sleeper: Sleeper, pause: Duration, count: usize) ->
         }
         #[cfg(feature = "proactor")]
         Sleeper::Uring => {
-            let mut ring = crate::serve_uring::ring()?;
-            plain_sleeps(pause, count, || crate::serve_uring::sleep(&mut ring, pause))?
+            let mut ring = crate::kit::hand_uring::ring()?;
+            plain_sleeps(pause, count, || crate::kit::hand_uring::sleep(&mut ring, pause))?
         }
         #[cfg(not(feature = "proactor"))]
         Sleeper::Uring => return Err(io::Error::other("built without the feature proactor")),

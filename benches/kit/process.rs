@@ -6,7 +6,7 @@ use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::machine;
+use super::machine;
 
 /// A running child. Dropping it ends it.
 pub(crate) struct Process {
@@ -104,6 +104,23 @@ impl Process {
         }
         let line = text.lines().rfind(|line| !line.trim().is_empty());
         io::Error::other(line.unwrap_or("the child ended without a word").to_string())
+    }
+
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// The memory of its own that it holds, in bytes: what it has allocated, its stacks, and what it shares with the kernel.
+    pub(crate) fn memory(&self) -> io::Result<u64> {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id()))?;
+        let field = |name: &str| {
+            let line = status.lines().find(|line| line.starts_with(name))?;
+            line.split_whitespace().nth(1)?.parse::<u64>().ok()
+        };
+        match (field("RssAnon:"), field("RssShmem:")) {
+            (Some(anonymous), Some(shared)) => Ok((anonymous + shared) * 1024),
+            _ => Err(io::Error::other("the kernel does not tell")),
+        }
     }
 
     /// The processor time that it has used so far, all its threads together, the kernel's workers for it among them.

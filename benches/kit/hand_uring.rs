@@ -1,0 +1,252 @@
+//! The least that io_uring can do: no queue, no timer, no task. Two ways: one-shot receives into a buffer per connection,
+//! and everything the kernel has (multishot receives from a shared ring of buffers, descriptors without numbers).
+
+use std::alloc::{Layout, alloc_zeroed};
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicU16, Ordering};
+use std::time::Duration;
+
+use io_uring::types::BufRingEntry;
+use io_uring::{IoUring, cqueue, opcode, squeue, types};
+
+use super::hand_epoll::{BUFFER_LEN, listen};
+
+/// What an operation's user data says: in the upper half which operation, in the lower half whose.
+const ACCEPT: u64 = 0;
+const RECV: u64 = 1 << 32;
+const SEND: u64 = 2 << 32;
+const CLOSE: u64 = 3 << 32;
+
+struct Connection {
+    fd: OwnedFd,
+    buffer: Box<[u8]>,
+}
+
+/// Serves until killed, with one-shot operations. The first line on standard output is the port.
+pub(crate) fn serve() -> io::Result<()> {
+    let mut ring = ring()?;
+    let listener = listen()?;
+    let door = listener.as_raw_fd();
+    let mut connections: Vec<Option<Connection>> = Vec::new();
+    push(&mut ring, accept(door))?;
+    loop {
+        ring.submit_and_wait(1)?;
+        loop {
+            let Some(completion) = ring.completion().next() else {
+                break;
+            };
+            let result = completion.result();
+            let (what, place) = (
+                completion.user_data() >> 32 << 32,
+                completion.user_data() as u32 as usize,
+            );
+            if what == ACCEPT {
+                if result >= 0 {
+                    let place = admit(&mut connections, result)?;
+                    push(&mut ring, receive(&mut connections, place))?;
+                }
+                push(&mut ring, accept(door))?;
+            } else if result <= 0 {
+                // Nothing of this connection is in the kernel any more: it never has two operations at once.
+                connections[place] = None;
+            } else if what == RECV {
+                push(&mut ring, send(&connections, place, result as u32))?;
+            } else {
+                push(&mut ring, receive(&mut connections, place))?;
+            }
+        }
+    }
+}
+
+pub(crate) fn ring() -> io::Result<IoUring> {
+    IoUring::builder()
+        .setup_single_issuer()
+        .setup_defer_taskrun()
+        .setup_submit_all()
+        .setup_cqsize(4096)
+        .build(256)
+}
+
+/// Waits for a completion, of which there is none, with a timeout.
+pub(crate) fn sleep(ring: &mut IoUring, pause: Duration) -> io::Result<()> {
+    let time = types::Timespec::from(pause);
+    let timeout = types::SubmitArgs::new().timespec(&time);
+    match ring.submitter().submit_with_args(1, &timeout) {
+        Err(error) if error.raw_os_error() != Some(libc::ETIME) => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// Finds a place for a new connection.
+fn admit(connections: &mut Vec<Option<Connection>>, fd: RawFd) -> io::Result<usize> {
+    // SAFETY: the accept has just made this descriptor, and nobody else owns it.
+    let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+    let stream = std::net::TcpStream::from(fd);
+    stream.set_nodelay(true)?;
+    let connection = Connection {
+        fd: stream.into(),
+        buffer: vec![0; BUFFER_LEN].into_boxed_slice(),
+    };
+    let place = connections
+        .iter()
+        .position(Option::is_none)
+        .unwrap_or(connections.len());
+    if place == connections.len() {
+        connections.push(None);
+    }
+    connections[place] = Some(connection);
+    Ok(place)
+}
+
+fn accept(door: RawFd) -> squeue::Entry {
+    let none = std::ptr::null_mut();
+    let entry = opcode::Accept::new(types::Fd(door), none, none.cast());
+    entry.flags(libc::SOCK_CLOEXEC).build().user_data(ACCEPT)
+}
+
+fn receive(connections: &mut [Option<Connection>], place: usize) -> squeue::Entry {
+    let connection = connections[place].as_mut().expect("the connection is open");
+    let fd = types::Fd(connection.fd.as_raw_fd());
+    let entry = opcode::Recv::new(fd, connection.buffer.as_mut_ptr(), BUFFER_LEN as u32);
+    entry.build().user_data(RECV | place as u64)
+}
+
+fn send(connections: &[Option<Connection>], place: usize, count: u32) -> squeue::Entry {
+    let connection = connections[place].as_ref().expect("the connection is open");
+    let fd = types::Fd(connection.fd.as_raw_fd());
+    let entry = opcode::Send::new(fd, connection.buffer.as_ptr(), count);
+    let flags = libc::MSG_NOSIGNAL | libc::MSG_WAITALL;
+    entry.flags(flags).build().user_data(SEND | place as u64)
+}
+
+fn push(ring: &mut IoUring, entry: squeue::Entry) -> io::Result<()> {
+    loop {
+        // SAFETY: the entry points into a connection's buffer or into the shared ones, which stay where they are until its
+        // one operation has completed; the listener and the connection are open as long.
+        if unsafe { ring.submission().push(&entry) }.is_ok() {
+            return Ok(());
+        }
+        ring.submit()?;
+    }
+}
+
+/// Buffers that the kernel picks from, leaked: they serve as long as the process.
+struct Buffers {
+    entries: *mut BufRingEntry,
+    memory: *mut u8,
+    tail: u16,
+}
+
+const BUFFERS: u16 = 4096;
+
+impl Buffers {
+    fn register(ring: &IoUring) -> io::Result<Buffers> {
+        let layout = |len: usize| Layout::from_size_align(len, 4096).expect("a few MiB");
+        let entries_len = usize::from(BUFFERS) * size_of::<BufRingEntry>();
+        // SAFETY: neither layout is empty.
+        let (entries, memory) = unsafe {
+            (
+                alloc_zeroed(layout(entries_len)).cast::<BufRingEntry>(),
+                alloc_zeroed(layout(usize::from(BUFFERS) * BUFFER_LEN)),
+            )
+        };
+        let mut buffers = Buffers {
+            entries,
+            memory,
+            tail: 0,
+        };
+        // SAFETY: the array is page-aligned, has that many entries, and is never freed.
+        unsafe {
+            ring.submitter()
+                .register_buf_ring_with_flags(entries as u64, BUFFERS, 0, 0)
+        }?;
+        for index in 0..BUFFERS {
+            buffers.give(index);
+        }
+        Ok(buffers)
+    }
+
+    fn address(&self, index: u16) -> *const u8 {
+        self.memory.wrapping_add(usize::from(index) * BUFFER_LEN)
+    }
+
+    fn give(&mut self, index: u16) {
+        let address = self.address(index);
+        // SAFETY: the place is within the array, and there are no more buffers than places. The tail lies in the first
+        // entry and is shared with the kernel as an atomic.
+        unsafe {
+            let entry = &mut *self.entries.add(usize::from(self.tail & (BUFFERS - 1)));
+            entry.set_addr(address as u64);
+            entry.set_len(BUFFER_LEN as u32);
+            entry.set_bid(index);
+            self.tail = self.tail.wrapping_add(1);
+            let tail = &*BufRingEntry::tail(self.entries).cast::<AtomicU16>();
+            tail.store(self.tail, Ordering::Release);
+        }
+    }
+}
+
+/// The same with multishot accepts and receives, a ring of buffers, and descriptors that only the ring knows. A send's user
+/// data tells its buffer, which goes back when it has completed. Receives of one connection may overtake its sends only
+/// where several requests are in the air: this is for one.
+pub(crate) fn serve_multishot() -> io::Result<()> {
+    let mut ring = ring()?;
+    ring.submitter().register_files_sparse(16 * 1024)?;
+    let mut buffers = Buffers::register(&ring)?;
+    let listener = listen()?;
+    // Connections inherit it.
+    socket2::SockRef::from(&listener).set_tcp_nodelay(true)?;
+    let accept = opcode::AcceptMulti::new(types::Fd(listener.as_raw_fd()))
+        .allocate_file_index(true)
+        .build()
+        .user_data(ACCEPT);
+    push(&mut ring, accept.clone())?;
+    loop {
+        ring.submit_and_wait(1)?;
+        loop {
+            let Some(completion) = ring.completion().next() else {
+                break;
+            };
+            let (result, flags) = (completion.result(), completion.flags());
+            let what = completion.user_data() & (0xff << 32);
+            let place = completion.user_data() as u32;
+            match what {
+                ACCEPT => {
+                    if result >= 0 {
+                        push(&mut ring, receive_multishot(result as u32))?;
+                    }
+                    if !cqueue::more(flags) {
+                        push(&mut ring, accept.clone())?;
+                    }
+                }
+                RECV if result > 0 => {
+                    let index = cqueue::buffer_select(flags).expect("bytes lie in a buffer");
+                    let fd = types::Fixed(place);
+                    let entry = opcode::Send::new(fd, buffers.address(index), result as u32)
+                        .flags(libc::MSG_NOSIGNAL | libc::MSG_WAITALL)
+                        .build();
+                    push(
+                        &mut ring,
+                        entry.user_data(SEND | u64::from(index) << 40 | u64::from(place)),
+                    )?;
+                    if !cqueue::more(flags) {
+                        push(&mut ring, receive_multishot(place))?;
+                    }
+                }
+                RECV if result == -libc::ENOBUFS => push(&mut ring, receive_multishot(place))?,
+                RECV => {
+                    let close = opcode::Close::new(types::Fixed(place)).build();
+                    push(&mut ring, close.user_data(CLOSE))?;
+                }
+                SEND => buffers.give((completion.user_data() >> 40) as u16),
+                _ => {}
+            }
+        }
+    }
+}
+
+fn receive_multishot(place: u32) -> squeue::Entry {
+    let entry = opcode::RecvMulti::new(types::Fixed(place), 0).build();
+    entry.user_data(RECV | u64::from(place))
+}

@@ -1,0 +1,42 @@
+//! Medians and spreads.
+
+/// The middle of some figures, with the least and the most.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Spread {
+    pub(crate) median: f64,
+    pub(crate) least: f64,
+    pub(crate) most: f64,
+}
+
+/// A spread of more than this share of the median is called noisy.
+const NOISY: f64 = 0.15;
+
+impl Spread {
+    /// Of no figures at all everything is NaN.
+    pub(crate) fn of(figures: impl IntoIterator<Item = f64>) -> Spread {
+        let mut all: Vec<f64> = figures.into_iter().collect();
+        all.sort_by(f64::total_cmp);
+        let (Some(&least), Some(&most)) = (all.first(), all.last()) else {
+            return Spread {
+                median: f64::NAN,
+                least: f64::NAN,
+                most: f64::NAN,
+            };
+        };
+        let middle = all.len() / 2;
+        let median = match all.len() % 2 {
+            1 => all[middle],
+            _ => (all[middle - 1] + all[middle]) / 2.0,
+        };
+        Spread { median, least, most }
+    }
+
+    pub(crate) fn is_noisy(self) -> bool {
+        (self.most - self.least) / self.median > NOISY
+    }
+}
+
+/// The median of figures divided round by round by another's of the same round.
+pub(crate) fn paired_ratio(ours: impl IntoIterator<Item = f64>, theirs: impl IntoIterator<Item = f64>) -> Spread {
+    Spread::of(ours.into_iter().zip(theirs).map(|(ours, theirs)| ours / theirs))
+}
