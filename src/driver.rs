@@ -202,7 +202,10 @@ pub struct Completion {
 pub enum Wait {
     /// Not at all, since there is something to run: a driver may leave out even looking, though not for long.
     No,
-    /// Until something lands or the loop's clock shows this. One that has passed asks for a look without a sleep.
+    /// Not at all, but what has completed lands. A loop that looks out asks so again and again: where it can be seen without
+    /// a system call that there is nothing, there is none.
+    Look,
+    /// Until something lands or the loop's clock shows this. It may have passed.
     Until(Instant),
     /// Until something lands.
     Forever,

@@ -8,7 +8,6 @@ use std::io;
 
 use crate::driver::Wait;
 use crate::event_loop::EventLoop;
-use crate::loop_core::LOOK;
 use crate::sys::{self, Borrowed};
 use crate::time::Instant;
 
@@ -57,7 +56,7 @@ impl EventLoop {
     /// ready to run, else when the first timer is due. `None` if nothing but the descriptor can give it work.
     pub fn next_deadline(&self) -> Option<Instant> {
         match self.core().next_wait() {
-            Wait::No => Some(self.time()),
+            Wait::No | Wait::Look => Some(self.time()),
             Wait::Until(deadline) => Some(deadline),
             Wait::Forever => None,
         }
@@ -68,6 +67,6 @@ impl EventLoop {
     pub fn turn_nowait(&self) -> io::Result<()> {
         let _entered = self.core().enter_to_run()?;
         // One look, whatever there is to run: the outer loop may hear of news only once.
-        self.turn_once(|_| LOOK)
+        self.turn_once(|_| Wait::Look)
     }
 }

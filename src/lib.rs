@@ -79,6 +79,7 @@ pub mod fs;
 pub mod hyper;
 pub mod io;
 mod lane;
+mod lookout;
 mod loop_core;
 mod loop_handle;
 pub mod metrics;

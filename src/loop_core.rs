@@ -23,6 +23,7 @@ use crate::callback::Callback;
 use crate::driver::{Closed, Completion, Control, Driver, FlightId, Landing, Outcome, Reply, Wait};
 use crate::exception::{Exception, report};
 use crate::flight::FlightTable;
+use crate::lookout::{Lookout, Seen};
 use crate::metrics::{LoopCounters, LoopTimes};
 use crate::op::Direction;
 use crate::remote::Letterbox;
@@ -40,9 +41,6 @@ const BUDGET: u32 = 64;
 /// How long closing a loop waits for its flights. A cancelled socket operation lands in microseconds; this is for a
 /// kernel that has lost one.
 const CLOSE_WITHIN: Duration = Duration::from_secs(5);
-
-/// A wait that is over: the driver looks for what has landed, and does not sleep.
-pub(crate) const LOOK: Wait = Wait::Until(Instant::ORIGIN);
 
 /// What runs in a turn.
 pub(crate) enum Ready {
@@ -90,6 +88,7 @@ pub(crate) struct LoopCore {
     pub(crate) exception_handler: RefCell<Option<ExceptionHandler>>,
     pub(crate) counters: LoopCounters,
     pub(crate) times: LoopTimes,
+    lookout: Lookout,
     /// Debug mode: what runs longer than this is told.
     pub(crate) slow: Option<Duration>,
     pub(crate) cleanups: Cleanups,
@@ -116,6 +115,10 @@ impl LoopCore {
     pub(crate) fn new(driver: Box<dyn Driver>, settings: &Settings) -> Rc<LoopCore> {
         let letterbox = Arc::new(Letterbox::new(driver.notifier()));
         let times = LoopTimes::new(settings.measures_time, driver.now());
+        let lookout = match driver.has_virtual_clock() {
+            true => Lookout::none(),
+            false => Lookout::new(settings.lookout, settings.precise_timers),
+        };
         Rc::new_cyclic(|this| LoopCore {
             driver: RefCell::new(driver),
             flights: RefCell::default(),
@@ -134,6 +137,7 @@ impl LoopCore {
             exception_handler: RefCell::default(),
             counters: LoopCounters::default(),
             times,
+            lookout,
             slow: settings.debug.then_some(settings.slow_callback),
             cleanups: Cleanups::default(),
             stopping: Cell::new(false),
@@ -221,27 +225,101 @@ impl LoopCore {
         self.flights.borrow().threads_carry() && self.driver.borrow().has_virtual_clock()
     }
 
-    /// Step 2: the only place where the thread sleeps.
+    /// Step 2: hands over what was started, waits as told, and reaps.
     #[inline]
     pub(crate) fn drive(&self, wait: Wait) -> io::Result<Vec<Completion>> {
-        let asleep = wait != Wait::No && self.letterbox.fall_asleep();
-        let wait = match asleep {
-            true => wait,
-            false if wait == Wait::No => Wait::No,
-            false => LOOK,
-        };
         let mut landed = self.landed.take();
-        let began = self.begin_poll(wait);
-        let result = self.driver.borrow_mut().poll(&mut landed, wait);
-        if let Some(began) = began {
-            self.end_poll(wait, began);
-        }
-        if asleep {
-            self.letterbox.wake_up();
-        }
+        let result = match wait {
+            Wait::No | Wait::Look => self.ask(&mut landed, wait),
+            Wait::Until(deadline) => self.wait_for_news(&mut landed, Some(deadline)),
+            Wait::Forever => self.wait_for_news(&mut landed, None),
+        };
         // What landed before an error still landed.
         result.inspect_err(|_| self.land(&mut landed))?;
         Ok(landed)
+    }
+
+    #[inline]
+    fn ask(&self, landed: &mut Vec<Completion>, wait: Wait) -> io::Result<()> {
+        let began = self.begin_poll();
+        let result = self.driver.borrow_mut().poll(landed, wait);
+        if let Some(began) = began {
+            self.end_poll(began);
+        }
+        result
+    }
+
+    /// Waits until something lands, another thread sends something, or the time is up.
+    fn wait_for_news(&self, landed: &mut Vec<Completion>, deadline: Option<Instant>) -> io::Result<()> {
+        let began = self.now();
+        let result = match self.lookout.ends_at(began) {
+            None => self.sleep_until(landed, deadline, began),
+            Some(end) if deadline.is_some_and(|deadline| deadline <= end) => {
+                self.look_until(end.min(deadline.unwrap_or(end)), landed).map(drop)
+            }
+            Some(end) => self.look_until(end, landed).and_then(|seen| {
+                self.lookout.looked(seen);
+                match seen {
+                    Seen::Nothing => self.sleep_until(landed, deadline, began),
+                    Seen::AtOnce | Seen::Later => Ok(()),
+                }
+            }),
+        };
+        self.waited(began, self.now());
+        result
+    }
+
+    /// Sleeps until shortly before the deadline, and looks out for the rest.
+    fn sleep_until(&self, landed: &mut Vec<Completion>, deadline: Option<Instant>, began: Instant) -> io::Result<()> {
+        let wake_at = deadline.map(|deadline| self.lookout.wake_at(deadline));
+        // Not if it is too near for that.
+        if wake_at.is_none_or(|wake_at| wake_at > began) {
+            self.sleep(landed, wake_at.map_or(Wait::Forever, Wait::Until))?;
+            let now = self.now();
+            let has_come = self.has_news(landed);
+            if let Some(wake_at) = wake_at.filter(|_| !has_come) {
+                self.lookout.overslept(now - wake_at);
+            }
+            self.lookout.slept(now - began, has_come);
+            if has_come || deadline.is_none_or(|deadline| now >= deadline) {
+                return Ok(());
+            }
+        }
+        match deadline {
+            Some(deadline) => self.look_until(deadline, landed).map(drop),
+            None => Ok(()),
+        }
+    }
+
+    /// The only place where the thread sleeps.
+    fn sleep(&self, landed: &mut Vec<Completion>, wait: Wait) -> io::Result<()> {
+        let asleep = self.letterbox.fall_asleep();
+        let wait = if asleep { wait } else { Wait::Look };
+        let result = self.driver.borrow_mut().poll(landed, wait);
+        if asleep {
+            self.letterbox.wake_up();
+        }
+        result
+    }
+
+    /// Looks until then, at least once, whether something has landed or was sent.
+    fn look_until(&self, end: Instant, landed: &mut Vec<Completion>) -> io::Result<Seen> {
+        let mut seen = Seen::AtOnce;
+        loop {
+            self.driver.borrow_mut().poll(landed, Wait::Look)?;
+            if self.has_news(landed) {
+                return Ok(seen);
+            }
+            if self.now() >= end {
+                return Ok(Seen::Nothing);
+            }
+            seen = Seen::Later;
+            std::hint::spin_loop();
+        }
+    }
+
+    fn has_news(&self, landed: &[Completion]) -> bool {
+        !landed.is_empty() || self.letterbox.has_mail()
     }
 
     /// Step 3: completions wake their tasks; what other threads sent joins the ready deque.

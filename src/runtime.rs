@@ -61,6 +61,8 @@ pub(crate) struct Settings {
     pub(crate) debug: bool,
     pub(crate) slow_callback: Duration,
     pub(crate) measures_time: bool,
+    pub(crate) lookout: Duration,
+    pub(crate) precise_timers: bool,
 }
 
 impl Default for Settings {
@@ -78,6 +80,8 @@ impl Default for Settings {
             debug: false,
             slow_callback: Duration::from_millis(100),
             measures_time: true,
+            lookout: Duration::from_micros(50),
+            precise_timers: false,
         }
     }
 }
@@ -215,6 +219,21 @@ impl Builder {
     /// it those times, and how long a task of a [dump](crate::dump()) has waited, mean nothing.
     pub fn measure_time(mut self, on: bool) -> Builder {
         self.settings.measures_time = on;
+        self
+    }
+
+    /// For how long the loop looks out for news before it sleeps, while they keep coming that soon (50 us): they are then
+    /// served without a sleep and a wake-up, which are the largest cost where there is little to do. One vain lookout ends it,
+    /// and it is tried again ever more seldom; an idle loop, or one with a slow peer, never does. Zero switches it off.
+    pub fn lookout(mut self, longest: Duration) -> Builder {
+        self.settings.lookout = longest;
+        self
+    }
+
+    /// Has timers fire about a microsecond late instead of some ten: for each, the loop wakes a little before the time and
+    /// looks out for the rest, which costs up to 120 us of processor time.
+    pub fn precise_timers(mut self, on: bool) -> Builder {
+        self.settings.precise_timers = on;
         self
     }
 

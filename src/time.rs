@@ -34,9 +34,6 @@ impl Instant {
     /// The moment that never comes: what adding too long a duration saturates to.
     pub const NEVER: Instant = Instant { ns: u64::MAX };
 
-    /// The moment that has passed on every clock.
-    pub(crate) const ORIGIN: Instant = Instant { ns: 0 };
-
     /// Now, on the current loop's clock; outside of a loop, on the system's monotonic clock.
     pub fn now() -> Instant {
         match LoopCore::try_current() {

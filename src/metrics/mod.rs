@@ -1,7 +1,7 @@
 //! What a loop counts and measures, always on.
 //!
-//! Counting is free beside a turn. Reading a clock is not, so time is measured where it is cheap: around each poll of the
-//! driver that may sleep, and around one in 64 of those that may not.
+//! Counting is free beside a turn. Reading a clock is not, so time is measured where it is cheap: around each wait,
+//! asleep or looking out, and around one in 64 of the polls that may not wait.
 
 mod monitor;
 mod stall;
@@ -11,7 +11,7 @@ use std::fmt;
 use std::time::Duration;
 
 use crate::blocking::PoolCounters;
-use crate::driver::{DriverCounters, Wait};
+use crate::driver::DriverCounters;
 use crate::event_loop::EventLoop;
 use crate::loop_core::LoopCore;
 use crate::time::Instant;
@@ -65,20 +65,26 @@ impl LoopTimes {
 impl LoopCore {
     /// Whether the poll that begins now is timed; if so, when it began.
     #[inline]
-    pub(crate) fn begin_poll(&self, wait: Wait) -> Option<Instant> {
-        let is_timed = wait != Wait::No || self.counters.turns.get().is_multiple_of(SAMPLED);
+    pub(crate) fn begin_poll(&self) -> Option<Instant> {
+        let is_timed = self.counters.turns.get().is_multiple_of(SAMPLED);
         (self.times.is_on && is_timed).then(|| self.now())
     }
 
     #[inline]
-    pub(crate) fn end_poll(&self, wait: Wait, began: Instant) {
+    pub(crate) fn end_poll(&self, began: Instant) {
         let now = self.now();
-        let spent = now - began;
         let times = &self.times;
         times.recent.set(now);
-        match wait {
-            Wait::No => times.driving.set(times.driving.get() + spent * SAMPLED as u32),
-            _ => times.asleep.set(times.asleep.get() + spent),
+        times.driving.set(times.driving.get() + (now - began) * SAMPLED as u32);
+    }
+
+    /// The loop has waited for news, asleep or looking out.
+    #[inline]
+    pub(crate) fn waited(&self, began: Instant, now: Instant) {
+        let times = &self.times;
+        if times.is_on {
+            times.recent.set(now);
+            times.asleep.set(times.asleep.get() + (now - began));
         }
     }
 

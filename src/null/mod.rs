@@ -309,7 +309,7 @@ unsafe impl Driver for Null {
     fn poll(&mut self, landed: &mut Vec<Completion>, wait: Wait) -> io::Result<()> {
         let landed_any = self.advance(landed);
         match wait {
-            Wait::No => self.counters.spins += u64::from(!landed_any),
+            Wait::No | Wait::Look => self.counters.spins += u64::from(!landed_any),
             _ if landed_any => {}
             Wait::Until(deadline) => {
                 // A notification that has already come is not slept over.

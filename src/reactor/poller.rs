@@ -17,7 +17,6 @@ use crate::driver::{
 };
 use crate::io::BufferPool;
 use crate::io::pool::PoolBuffer;
-use crate::loop_core::LOOK;
 use crate::op::{Direction, MAX_LEN, Medium, Op};
 use crate::pace::Pace;
 use crate::runtime::Settings;
@@ -456,7 +455,7 @@ unsafe impl Driver for Reactor {
         let before = landed.len();
         // What is here already is served before anybody sleeps.
         works.pipes.land(&mut works.done);
-        let wait = if works.done.is_empty() || wait == LOOK {
+        let wait = if works.done.is_empty() || wait == Wait::Look {
             wait
         } else {
             Wait::No

@@ -20,7 +20,7 @@ const LONGEST: Duration = Duration::from_secs(24 * 3600);
 /// Asks the kernel what is ready, sleeping as told. Gives how many system calls that took.
 pub(super) fn wait(poll: &mut Poll, events: &mut Events, wait: Wait) -> io::Result<u64> {
     match wait {
-        Wait::No => ask(poll, events, Some(Duration::ZERO)),
+        Wait::No | Wait::Look => ask(poll, events, Some(Duration::ZERO)),
         Wait::Forever => ask(poll, events, None),
         Wait::Until(deadline) => wait_until(poll, events, deadline),
     }

@@ -46,7 +46,6 @@ use crate::driver::{
     Completion, Control, Description, Driver, DriverCounters, FlightId, Notify, Outcome, Reply, Scratch, Start, Wait,
 };
 use crate::io::BufferPool;
-use crate::loop_core::LOOK;
 use crate::op::{Medium, Op};
 use crate::pace::Pace;
 use crate::runtime::Settings;
@@ -166,7 +165,7 @@ unsafe impl Driver for Iocp {
 
     fn poll(&mut self, landed: &mut Vec<Completion>, wait: Wait) -> io::Result<()> {
         // What is here already is served before anybody sleeps.
-        let wait = match self.done.is_empty() || wait == LOOK {
+        let wait = match self.done.is_empty() || wait == Wait::Look {
             true => wait,
             false => Wait::No,
         };

@@ -52,7 +52,7 @@ impl Timer {
     /// Sees to it that a wait ends in time. Gives the port's timeout, and whether an APC may interrupt it.
     pub(super) fn set(&mut self, wait: Wait) -> (u32, bool) {
         let deadline = match wait {
-            Wait::No => return (0, false),
+            Wait::No | Wait::Look => return (0, false),
             Wait::Forever => return (INFINITE, false),
             Wait::Until(deadline) => deadline,
         };

@@ -129,7 +129,7 @@ impl Uring {
             self.counters.overflows += 1;
         }
         let mut flags = EnterFlags::GETEVENTS | EnterFlags::EXT_ARG;
-        let min_complete = u32::from(wait != Wait::No);
+        let sleeps = matches!(wait, Wait::Until(_) | Wait::Forever);
         let mut time = types::Timespec::new();
         if let Wait::Until(deadline) = wait {
             // The kernel's own clock ends after 292 years.
@@ -142,18 +142,18 @@ impl Uring {
             };
             time = types::Timespec::from(until);
         }
-        if wait != Wait::No && self.abilities.no_iowait {
+        if sleeps && self.abilities.no_iowait {
             flags |= EnterFlags::NO_IOWAIT;
         }
         let args = match wait {
             Wait::Until(_) => types::SubmitArgs::new().timespec(&time),
-            Wait::No | Wait::Forever => types::SubmitArgs::new(),
+            Wait::No | Wait::Look | Wait::Forever => types::SubmitArgs::new(),
         };
         // SAFETY: `EXT_ARG` says that the argument is a `SubmitArgs`, which outlives the call, as does its timespec.
         let entered = unsafe {
             self.ring
                 .submitter()
-                .enter(to_submit, min_complete, flags.bits(), Some(&args))
+                .enter(to_submit, u32::from(sleeps), flags.bits(), Some(&args))
         };
         match entered {
             Ok(_) => Ok(()),
@@ -339,7 +339,9 @@ unsafe impl Driver for Uring {
     }
 
     fn poll(&mut self, landed: &mut Vec<Completion>, wait: Wait) -> io::Result<()> {
-        if wait == Wait::No && self.is_quiet() {
+        // A signal to an outer loop is taken back even if it was for nothing.
+        let may_leave_out = wait == Wait::No || (wait == Wait::Look && self.notifier.outer.get().is_none());
+        if may_leave_out && self.is_quiet() {
             self.counters.spins += 1;
             return Ok(());
         }
@@ -354,12 +356,9 @@ unsafe impl Driver for Uring {
             !submission.is_empty() || submission.taskrun() || submission.cq_overflow()
         };
         // What is here already is served before anybody sleeps, and what is still parked must not wait for a wake.
-        let wait = if has_landed || !self.backlog.is_empty() {
-            Wait::No
-        } else {
-            wait
-        };
-        if must_enter || wait != Wait::No {
+        let sleeps = !has_landed && self.backlog.is_empty() && matches!(wait, Wait::Until(_) | Wait::Forever);
+        let wait = if sleeps { wait } else { Wait::No };
+        if must_enter || sleeps {
             self.enter(wait)?;
         }
         // What completes from here on signals the outer loop again; what has completed is reaped now.

@@ -1,0 +1,164 @@
+//! Before and after a sleep: looking out for what keeps coming soon, and waking in time.
+//!
+//! Going to sleep and being woken is the dearest thing that a loop with little to do pays for: tens of microseconds on a
+//! virtual machine, for an answer that would have come within ten. So a loop whose sleeps keep ending soon looks out
+//! instead: it goes on asking the driver, and the letterbox, for a while before it sleeps. What comes in that time costs no
+//! wake-up, and senders on other threads need no system call. A loop whose news do not come soon must pay nothing for
+//! this, so it is a bet that stops when it is lost: a vain lookout ends it, unless many before it were not in vain, and it
+//! takes twice as many short sleeps as the last time before the next is tried. A loop that is idle, or that hears from a
+//! slow peer, has long sleeps and never begins; one whose news always come a little too late tries once in a thousand sleeps.
+//!
+//! Waking takes time too, and always about the same. So the kernel is asked to end a sleep a little before the deadline:
+//! by as much as nine of ten sleeps have lately overslept. Those nine come less late by that much and cost nothing; the tenth
+//! comes too early and looks out for the rest. Who needs it exact has the loop wake well before the deadline each time
+//! ([`precise`](crate::Builder::precise_timers)).
+
+use std::cell::Cell;
+use std::time::Duration;
+
+use crate::time::Instant;
+
+/// A sleep that ended sooner than this might have been spared: the waking itself is the larger part of it.
+const SHORT: Duration = Duration::from_micros(150);
+
+/// And one that ended sooner than this was none: what came was there.
+const AT_ONCE: Duration = Duration::from_micros(3);
+
+/// So many short sleeps in a row begin the first lookout.
+const FIRST: u32 = 4;
+
+/// After many vain lookouts, the next begins after so many short sleeps in a row.
+const MOST: u32 = 1024;
+
+/// So many successful lookouts in a row are worth a vain one.
+const WORTH: u32 = 16;
+
+/// So many successful lookouts in a row, and the vain ones are forgotten.
+const FORGIVEN: u32 = 64;
+
+/// The most by which a sleep is ended early.
+const LONGEST_LEAD: Duration = Duration::from_micros(150);
+
+/// The same where timers are to be precise: more than most sleeps oversleep, even on a virtual machine.
+const PRECISE_LEAD: Duration = Duration::from_micros(120);
+
+pub(crate) struct Lookout {
+    /// How long to look out; zero if never.
+    window: Duration,
+    is_on: Cell<bool>,
+    /// Short sleeps in a row that begin it.
+    needed: Cell<u32>,
+    /// Short sleeps in a row, or successful lookouts in a row.
+    streak: Cell<u32>,
+    wakes: Wakes,
+}
+
+/// What came of a lookout.
+#[derive(Clone, Copy)]
+pub(crate) enum Seen {
+    /// Something was there to begin with.
+    AtOnce,
+    Later,
+    Nothing,
+}
+
+/// When to be woken.
+enum Wakes {
+    /// The clock is not the system's: it jumps to where it is to be.
+    AtOnce,
+    /// Earlier by what nine of ten sleeps oversleep, in nanoseconds.
+    Learnt(Cell<u64>),
+    Precisely,
+}
+
+impl Lookout {
+    pub(crate) fn new(window: Duration, precise: bool) -> Lookout {
+        Lookout {
+            window,
+            is_on: Cell::new(false),
+            needed: Cell::new(FIRST),
+            streak: Cell::new(0),
+            wakes: match precise {
+                true => Wakes::Precisely,
+                false => Wakes::Learnt(Cell::new(0)),
+            },
+        }
+    }
+
+    /// For a clock of the driver's own.
+    pub(crate) fn none() -> Lookout {
+        Lookout {
+            wakes: Wakes::AtOnce,
+            ..Lookout::new(Duration::ZERO, false)
+        }
+    }
+
+    /// Until when to look out before the sleep that is about to begin; `None` if it is not worth it.
+    #[inline]
+    pub(crate) fn ends_at(&self, now: Instant) -> Option<Instant> {
+        self.is_on.get().then(|| now + self.window)
+    }
+
+    /// A lookout is over.
+    pub(crate) fn looked(&self, seen: Seen) {
+        let streak = self.streak.get();
+        match seen {
+            // It would not have slept either.
+            Seen::AtOnce => {}
+            Seen::Later if streak == FORGIVEN => self.needed.set(FIRST),
+            Seen::Later => self.streak.set(streak + 1),
+            // The many before were worth this one; what is slept now tells whether it goes on.
+            Seen::Nothing if streak >= WORTH => self.streak.set(0),
+            Seen::Nothing => {
+                self.is_on.set(false);
+                self.needed.set((self.needed.get() * 2).min(MOST));
+                self.streak.set(0);
+            }
+        }
+    }
+
+    /// A sleep is over, for which there was no lookout or a vain one.
+    pub(crate) fn slept(&self, took: Duration, has_come: bool) {
+        if took < AT_ONCE {
+            return;
+        }
+        if !has_come || took > SHORT {
+            self.is_on.set(false);
+            return self.streak.set(self.streak.get() / 2);
+        }
+        if self.is_on.get() {
+            return;
+        }
+        let streak = self.streak.get() + 1;
+        self.streak.set(streak);
+        if streak >= self.needed.get() && !self.window.is_zero() {
+            self.is_on.set(true);
+            self.streak.set(0);
+        }
+    }
+
+    /// When the kernel is to end a sleep until `deadline`.
+    #[inline]
+    pub(crate) fn wake_at(&self, deadline: Instant) -> Instant {
+        match &self.wakes {
+            Wakes::AtOnce => deadline,
+            Wakes::Learnt(lead) => deadline - Duration::from_nanos(lead.get()),
+            Wakes::Precisely => deadline - PRECISE_LEAD,
+        }
+    }
+
+    /// A sleep lasted until its time was up, and this much longer. Step by step the lead comes to where nine of ten oversleep
+    /// more: each of them adds a step, and one that oversleeps less takes nine away.
+    pub(crate) fn overslept(&self, by: Duration) {
+        const STEP: u64 = 400;
+        let Wakes::Learnt(lead) = &self.wakes else { return };
+        let (now, by) = (lead.get(), by.as_nanos() as u64);
+        let next = match by > now {
+            // The way up from nothing need not be walked.
+            true if now < by / 2 => now + (by - now) / 4,
+            true => now + STEP,
+            false => now.saturating_sub(9 * STEP),
+        };
+        lead.set(next.min(LONGEST_LEAD.as_nanos() as u64));
+    }
+}
