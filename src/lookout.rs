@@ -151,11 +151,12 @@ impl Lookout {
     /// more: each of them adds a step, and one that oversleeps less takes nine away.
     pub(crate) fn overslept(&self, by: Duration) {
         const STEP: u64 = 400;
+        const FIRST_LEAD: u64 = 25_000;
         let Wakes::Learnt(lead) = &self.wakes else { return };
         let (now, by) = (lead.get(), by.as_nanos() as u64);
         let next = match by > now {
-            // The way up from nothing need not be walked.
-            true if now < by / 2 => now + (by - now) / 4,
+            // The way up from nothing need not be walked; but one sleep that was much too long says little.
+            true if now < STEP => (by / 2).min(FIRST_LEAD),
             true => now + STEP,
             false => now.saturating_sub(9 * STEP),
         };

@@ -89,6 +89,8 @@ pub(crate) struct LoopCore {
     pub(crate) counters: LoopCounters,
     pub(crate) times: LoopTimes,
     lookout: Lookout,
+    /// The time by which timers have last fired.
+    fired_until: Cell<Instant>,
     /// Debug mode: what runs longer than this is told.
     pub(crate) slow: Option<Duration>,
     pub(crate) cleanups: Cleanups,
@@ -138,6 +140,7 @@ impl LoopCore {
             counters: LoopCounters::default(),
             times,
             lookout,
+            fired_until: Cell::new(Instant::from_origin(Duration::ZERO)),
             slow: settings.debug.then_some(settings.slow_callback),
             cleanups: Cleanups::default(),
             stopping: Cell::new(false),
@@ -354,6 +357,7 @@ impl LoopCore {
             return;
         }
         let now = self.now();
+        self.fired_until.set(now);
         loop {
             let due = self.timers.borrow_mut().pop_due(now);
             match due {
@@ -362,6 +366,12 @@ impl LoopCore {
                 None => return,
             }
         }
+    }
+
+    /// Whether every timer with this deadline that was set before this turn's have fired has done so too.
+    #[inline]
+    pub(crate) fn have_fired_until(&self, deadline: Instant) -> bool {
+        deadline < self.fired_until.get()
     }
 
     /// Step 6, once per entry of the batch.

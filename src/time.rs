@@ -197,7 +197,8 @@ impl Future for Sleep {
             }
             SleepState::Until(deadline) => (LoopCore::current("sleep").rc(), deadline),
             SleepState::Waiting(core, id, deadline) => {
-                if !rewake(&core, id, cx) {
+                // The clock says it too, mostly, and then the timer, which may have left the cache, need not be looked for.
+                if core.have_fired_until(deadline) || !rewake(&core, id, cx) {
                     return Poll::Ready(());
                 }
                 self.state.set(SleepState::Waiting(core, id, deadline));

@@ -233,7 +233,7 @@ unsafe impl Driver for Scripted {
 
     fn poll(&mut self, _landed: &mut Vec<Completion>, wait: Wait) -> io::Result<()> {
         match wait {
-            Wait::No => {}
+            Wait::No | Wait::Look => {}
             Wait::Until(deadline) => self.now = self.now.max(deadline),
             Wait::Forever => panic!("nothing would ever happen"),
         }

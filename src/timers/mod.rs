@@ -8,12 +8,15 @@
 //! Equal deadlines fire in the order in which they were set: the sequence number decides, and serves as the slot's
 //! generation too.
 
-use std::collections::BinaryHeap;
+mod heap;
+
 use std::rc::Rc;
 use std::task::Waker;
+use std::time::Duration;
 
 use slab::Slab;
 
+use self::heap::{Entry, Heap};
 use crate::callback::Callback;
 use crate::time::Instant;
 
@@ -23,16 +26,23 @@ pub(crate) enum Action {
     Call(Rc<dyn Callback>),
 }
 
-/// A timer's name.
+/// A timer's name: its slot, and in the bits above it a number that counts up with each timer. It comes round after 2^36 of
+/// them, which is three quarters of a day at a million a second.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct TimerId {
-    slot: usize,
-    seq: u64,
+pub(crate) struct TimerId(u64);
+
+const SLOT_BITS: u32 = 28;
+
+impl TimerId {
+    #[inline]
+    fn slot(self) -> usize {
+        (self.0 & ((1 << SLOT_BITS) - 1)) as usize
+    }
 }
 
 #[derive(Default)]
 pub(crate) struct Timers {
-    heap: BinaryHeap<Entry>,
+    heap: Heap,
     slots: Slab<Slot>,
     next_seq: u64,
     /// Heap entries whose slot is empty or has a new tenant.
@@ -40,49 +50,34 @@ pub(crate) struct Timers {
 }
 
 struct Slot {
-    seq: u64,
-    action: Action,
-}
-
-#[derive(PartialEq, Eq)]
-struct Entry {
-    when: Instant,
     id: TimerId,
-}
-
-impl Ord for Entry {
-    /// Reversed: the heap is a max-heap, and the earliest is to come first.
-    fn cmp(&self, other: &Entry) -> std::cmp::Ordering {
-        (other.when, other.id.seq).cmp(&(self.when, self.id.seq))
-    }
-}
-
-impl PartialOrd for Entry {
-    fn partial_cmp(&self, other: &Entry) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
+    action: Action,
 }
 
 impl Timers {
     pub(crate) fn add(&mut self, when: Instant, action: Action) -> TimerId {
-        let seq = self.next_seq;
+        let place = self.slots.vacant_entry();
+        assert!(place.key() < 1 << SLOT_BITS, "a loop holds at most 2^28 timers");
+        let id = TimerId(self.next_seq << SLOT_BITS | place.key() as u64);
         self.next_seq += 1;
-        let slot = self.slots.insert(Slot { seq, action });
-        let id = TimerId { slot, seq };
-        self.heap.push(Entry { when, id });
+        place.insert(Slot { id, action });
+        self.heap.push(Entry {
+            when: when.since_origin().as_nanos() as u64,
+            key: id.0,
+        });
         id
     }
 
-    /// Cancels a timer; false if it has fired or was cancelled before. What it would have done is given back, to be
+    /// Cancels a timer; `None` if it has fired or was cancelled before. What it would have done is given back, to be
     /// dropped when the heap is no longer borrowed.
     #[must_use]
     pub(crate) fn cancel(&mut self, id: TimerId) -> Option<Action> {
         self.get(id)?;
-        let slot = self.slots.remove(id.slot);
+        let slot = self.slots.remove(id.slot());
         self.cancelled += 1;
         if self.cancelled > 100 && self.cancelled * 2 > self.heap.len() {
             let slots = &self.slots;
-            self.heap.retain(|entry| is_live(slots, entry.id));
+            self.heap.retain(|entry| is_live(slots, entry));
             self.cancelled = 0;
         }
         Some(slot.action)
@@ -90,16 +85,23 @@ impl Timers {
 
     /// The action of a timer that has neither fired nor been cancelled.
     pub(crate) fn get(&mut self, id: TimerId) -> Option<&mut Action> {
-        let slot = self.slots.get_mut(id.slot)?;
-        (slot.seq == id.seq).then_some(&mut slot.action)
+        let slot = self.slots.get_mut(id.slot())?;
+        (slot.id == id).then_some(&mut slot.action)
     }
 
     /// The first live deadline.
+    #[inline]
     pub(crate) fn next_deadline(&mut self) -> Option<Instant> {
+        self.first().map(|entry| entry.deadline())
+    }
+
+    /// The first live entry. Cancelled ones before it are dropped.
+    #[inline]
+    fn first(&mut self) -> Option<Entry> {
         loop {
-            let first = self.heap.peek()?;
-            if is_live(&self.slots, first.id) {
-                return Some(first.when);
+            let first = self.heap.first()?;
+            if is_live(&self.slots, first) {
+                return Some(first);
             }
             self.heap.pop();
             self.cancelled -= 1;
@@ -108,18 +110,17 @@ impl Timers {
 
     /// Takes the first timer that is due.
     pub(crate) fn pop_due(&mut self, now: Instant) -> Option<Action> {
-        if self.next_deadline()? > now {
+        if self.first()?.deadline() > now {
             return None;
         }
-        let entry = self.heap.pop()?;
-        Some(self.slots.remove(entry.id.slot).action)
+        self.pop_any()
     }
 
-    /// Takes any timer at all, when the loop closes.
+    /// Takes the first timer, due or not.
     pub(crate) fn pop_any(&mut self) -> Option<Action> {
-        self.next_deadline()?;
-        let entry = self.heap.pop()?;
-        Some(self.slots.remove(entry.id.slot).action)
+        let first = self.first()?;
+        self.heap.pop();
+        Some(self.slots.remove(TimerId(first.key).slot()).action)
     }
 
     #[inline]
@@ -135,8 +136,8 @@ impl Timers {
     /// Every timer that will still fire: when, and what it does.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (Instant, &Action)> {
         self.heap.iter().filter_map(|entry| {
-            let slot = self.slots.get(entry.id.slot)?;
-            (slot.seq == entry.id.seq).then_some((entry.when, &slot.action))
+            let slot = self.slots.get(TimerId(entry.key).slot())?;
+            (slot.id.0 == entry.key).then(|| (entry.deadline(), &slot.action))
         })
     }
 
@@ -146,14 +147,20 @@ impl Timers {
     }
 }
 
-fn is_live(slots: &Slab<Slot>, id: TimerId) -> bool {
-    slots.get(id.slot).is_some_and(|slot| slot.seq == id.seq)
+fn is_live(slots: &Slab<Slot>, entry: Entry) -> bool {
+    let slot = slots.get(TimerId(entry.key).slot());
+    slot.is_some_and(|slot| slot.id.0 == entry.key)
+}
+
+impl Entry {
+    fn deadline(self) -> Instant {
+        Instant::from_origin(Duration::from_nanos(self.when))
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::time::Duration;
 
     fn at(ns: u64) -> Instant {
         Instant::from_origin(Duration::from_nanos(ns))
@@ -190,7 +197,7 @@ mod tests {
         let old = timers.add(at(1), wake());
         assert!(timers.cancel(old).is_some());
         let new = timers.add(at(2), wake());
-        assert_eq!(old.slot, new.slot);
+        assert_eq!(old.slot(), new.slot());
         assert!(timers.cancel(old).is_none());
         assert_eq!(timers.next_deadline(), Some(at(2)));
         assert!(timers.pop_due(at(1)).is_none());
