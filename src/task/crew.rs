@@ -10,6 +10,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::future::Future;
+use std::num::NonZeroU32;
 use std::panic::Location;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
@@ -75,7 +76,10 @@ impl Crew {
         let place = self.members.borrow_mut().insert(TaskRef::new(task));
         task.take_seat(Seat {
             crew: Some(self.clone()),
-            place,
+            // One more, so that none is zero and a task without a seat pays no more than two words.
+            place: NonZeroU32::MIN
+                .checked_add(place as u32)
+                .expect("a crew has at most 2^32 - 1 members"),
         });
     }
 
@@ -173,8 +177,8 @@ impl Crew {
 
     /// A member is finished. Gives who waited for the crew, if it was the last.
     #[must_use]
-    fn leave(&self, place: usize) -> Option<Owner> {
-        let member = self.members.borrow_mut().try_remove(place);
+    fn leave(&self, place: NonZeroU32) -> Option<Owner> {
+        let member = self.members.borrow_mut().try_remove(place.get() as usize - 1);
         drop(member);
         if self.len() > 0 {
             return None;
@@ -195,7 +199,8 @@ enum Above {
 pub(crate) struct Seat {
     /// `None` once it is vacant.
     crew: Option<Rc<Crew>>,
-    place: usize,
+    /// Its number among the members, and one.
+    place: NonZeroU32,
 }
 
 impl Seat {

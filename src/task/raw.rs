@@ -42,12 +42,13 @@ pub(crate) struct Header {
     /// The way to the loop from any thread. Its address also tells whose task this is.
     letterbox: Arc<Letterbox<Mail>>,
     id: TaskId,
-    name: Option<Box<str>>,
+    /// Boxed twice: few have one, and for the others it is half as large.
+    name: Option<Box<Box<str>>>,
     spawned_at: &'static Location<'static>,
 
     // From here on: touched on the loop's thread only.
     /// Where the loop's list keeps this task; meaningful until `DONE`.
-    place: Cell<usize>,
+    place: Cell<u32>,
     cancel_requested: Cell<bool>,
     /// It ends because it failed, which its group knows, and not because it was cancelled.
     failed: Cell<bool>,
@@ -57,8 +58,8 @@ pub(crate) struct Header {
     joinable: Cell<bool>,
     /// Flights that this task left behind and that are still in the air.
     orphans: Cell<u32>,
-    /// When it was last polled, about; for dumps.
-    polled_at: Cell<Option<Instant>>,
+    /// When it was last polled, about; for dumps. [`NEVER`](Instant::NEVER) if it was not.
+    polled_at: Cell<Instant>,
     /// What it waits for that no flight and no timer tells of; for dumps.
     waits_for: Cell<Option<Reason>>,
     /// Who awaits the join handle. Empty once the task is done and its orphans have landed.
@@ -214,7 +215,7 @@ pub(crate) unsafe fn spawn_unchecked<F: Future>(
                 vtable: &Task::<F>::VTABLE,
                 letterbox: core.letterbox.clone(),
                 id: core.next_task_id(),
-                name,
+                name: name.map(Box::new),
                 spawned_at,
                 place: Cell::new(0),
                 cancel_requested: Cell::new(false),
@@ -222,7 +223,7 @@ pub(crate) unsafe fn spawn_unchecked<F: Future>(
                 helps_to_clean_up: core.current_task().is_some_and(RawTask::cleans_up),
                 joinable: Cell::new(true),
                 orphans: Cell::new(0),
-                polled_at: Cell::new(None),
+                polled_at: Cell::new(Instant::NEVER),
                 waits_for: Cell::new(None),
                 join_waker: Cell::new(None),
                 seat: Cell::new(None),
@@ -234,7 +235,10 @@ pub(crate) unsafe fn spawn_unchecked<F: Future>(
     // SAFETY: a box is never null.
     let header = unsafe { NonNull::new_unchecked(Box::into_raw(task)) }.cast::<Header>();
     let raw = RawTask(header);
-    raw.header().place.set(core.tasks.borrow_mut().insert(raw));
+    let place = core.tasks.borrow_mut().insert(raw);
+    raw.header()
+        .place
+        .set(u32::try_from(place).expect("a loop holds at most 2^32 tasks"));
     crate::trace::task_spawned(raw.id(), raw.name(), spawned_at);
     let runnable = Runnable(raw);
     if core.is_closed() {
@@ -262,7 +266,7 @@ impl RawTask {
     }
 
     pub(crate) fn name(&self) -> Option<&str> {
-        self.header().name.as_deref()
+        self.header().name.as_deref().map(|name| &**name)
     }
 
     pub(crate) fn spawned_at(self) -> &'static Location<'static> {
@@ -285,7 +289,7 @@ impl RawTask {
     }
 
     pub(crate) fn polled_at(self) -> Option<Instant> {
-        self.header().polled_at.get()
+        Some(self.header().polled_at.get()).filter(|&at| at != Instant::NEVER)
     }
 
     pub(crate) fn waits_for(self) -> Option<Waiting> {
@@ -389,7 +393,7 @@ impl RawTask {
     /// The future is gone and the output is here: leaves the list, tells who waits.
     fn finish(self, core: &LoopCore) {
         let header = self.header();
-        let listed = core.tasks.borrow_mut().try_remove(header.place.get());
+        let listed = core.tasks.borrow_mut().try_remove(header.place.get() as usize);
         debug_assert!(listed == Some(self));
         crate::trace::task_ended(header.id);
         if !header.joinable.get() {
@@ -501,7 +505,7 @@ impl Runnable {
             return;
         }
         core.refill_budget();
-        header.polled_at.set(Some(core.times.recent()));
+        header.polled_at.set(core.times.recent());
         header.waits_for.set(None);
         let outer = core.set_current_task(Some(task));
         // SAFETY: the vtable keeps the waker's contract; this one borrows the list's reference and is never dropped.
