@@ -15,7 +15,7 @@ use crate::io::vectored::{lend_to_fill, lend_to_read, set_all_filled};
 use crate::io::{BufResult, IoBuf, IoBufMut, KernelStream, ManagedBuf, no_length, no_room};
 use crate::lane::Lane;
 use crate::op::{MAX_LEN, MAX_SLICES, Medium, Op};
-use crate::sys::{self, IoVec, errno};
+use crate::sys::{self, Fd, IoVec, errno};
 
 /// What a managed read takes from the heap when the pool is empty.
 pub(crate) const HEAP_READ_LEN: usize = 8 * 1024;
@@ -266,8 +266,8 @@ impl ByteStream {
         let lane = &self.owned.descriptor.write;
         let _hold = lane.hold().await;
         lane.settle(self.owned.core()).await;
-        let (landing, (_, buf)) = self.send(buf, 0).await;
-        (self.sent(landing.outcome), buf)
+        let (outcome, buf) = self.send_some(buf, 0).await;
+        (self.sent(outcome), buf)
     }
 
     /// Sends the whole of `buf`. No other write comes in between.
@@ -281,9 +281,9 @@ impl ByteStream {
         lane.settle(self.owned.core()).await;
         let mut sent = 0;
         while sent < len {
-            let (landing, (_, back)) = self.send(buf, sent).await;
-            buf = back;
-            match self.sent(landing.outcome) {
+            let outcome;
+            (outcome, buf) = self.send_some(buf, sent).await;
+            match self.sent(outcome) {
                 Ok(0) => return (Err(io::ErrorKind::WriteZero.into()), buf),
                 Ok(count) => sent += count,
                 Err(error) => return (Err(error), buf),
@@ -292,7 +292,24 @@ impl ByteStream {
         (Ok(()), buf)
     }
 
-    /// One send from `buf[begin..]`.
+    /// One send from `buf[begin..]`: from where it lies, if the driver works by trying and the kernel takes something at
+    /// once, else by a flight. To be called by who holds the lane.
+    async fn send_some<B: IoBuf>(&self, buf: B, begin: usize) -> (Outcome, B) {
+        if self.owned.core().spend_at_once() {
+            let op = send_from(&buf, begin, self.owned.descriptor.fd, self.medium);
+            // SAFETY: what `op` points to is the buffer's until this returns.
+            let sent = unsafe { self.owned.core().driver.borrow_mut().attempt(op) };
+            if let Some(outcome) = sent {
+                crate::trace::op_done_at_once(&op, outcome);
+                return (outcome, buf);
+            }
+            self.owned.core().unspend();
+        }
+        let (landing, (_, buf)) = self.send(buf, begin).await;
+        (landing.outcome, buf)
+    }
+
+    /// One send from `buf[begin..]`, by a flight.
     fn send<B: IoBuf>(&self, buf: B, begin: usize) -> Flying<'_, (Rc<Descriptor>, B)> {
         let descriptor = &self.owned.descriptor;
         let (fd, medium) = (descriptor.fd, self.medium);
@@ -303,11 +320,7 @@ impl ByteStream {
             Fate::Discard,
             load,
             0,
-            |(_, buf)| {
-                let len = (buf.len() - begin).min(MAX_LEN);
-                let ptr = buf.as_ptr().wrapping_add(begin);
-                Op::Send { fd, medium, ptr, len }
-            },
+            |(_, buf)| send_from(buf, begin, fd, medium),
         )
     }
 
@@ -414,6 +427,12 @@ impl ByteStream {
             outcome => count(outcome),
         }
     }
+}
+
+fn send_from<B: IoBuf>(buf: &B, begin: usize, fd: Fd, medium: Medium) -> Op {
+    let len = (buf.len() - begin).min(MAX_LEN);
+    let ptr = buf.as_ptr().wrapping_add(begin);
+    Op::Send { fd, medium, ptr, len }
 }
 
 impl Descriptor {

@@ -63,11 +63,12 @@ impl Lane {
 
     /// Waits until no flight of an earlier call is in the lane, and takes in what it had received. To be called by who
     /// holds the lane.
-    pub(crate) async fn settle(&self, core: &LoopCore) {
-        if let Some(id) = self.flight.get() {
-            core.landed(id).await;
-            self.take_in(core);
-        }
+    #[inline]
+    pub(crate) fn settle<'a>(&'a self, core: &'a LoopCore) -> impl Future<Output = ()> + 'a {
+        std::future::poll_fn(|cx| match self.flight.get() {
+            None => Poll::Ready(()),
+            Some(_) => self.poll_settle(core, cx),
+        })
     }
 
     /// Takes in what an earlier call's flight had received, if it is down.
@@ -93,14 +94,13 @@ impl Lane {
     }
 
     /// Whether something is unread. If so, takes one from the budget of results that are there at once.
-    pub(crate) async fn has_unread(&self, core: &LoopCore) -> bool {
-        if self.unread.borrow().is_empty() {
-            return false;
-        }
-        std::future::poll_fn(|cx| self.poll_unread(core, cx)).await
+    #[inline]
+    pub(crate) fn has_unread<'a>(&'a self, core: &'a LoopCore) -> impl Future<Output = bool> + 'a {
+        std::future::poll_fn(|cx| self.poll_unread(core, cx))
     }
 
     /// The same, polled.
+    #[inline]
     pub(crate) fn poll_unread(&self, core: &LoopCore, cx: &mut Context<'_>) -> Poll<bool> {
         let has_some = !self.unread.borrow().is_empty();
         match has_some && !core.spend_budget(cx) {
@@ -228,16 +228,18 @@ impl Lane {
 
     /// Whether bytes were put in front of a read that has just landed. Then what it received goes behind them, and it serves
     /// what is unread. To be called by who holds the lane.
+    #[inline]
     pub(crate) fn is_overtaken(&self, received: &[u8], envelope: Option<Envelope>, outcome: Outcome) -> bool {
-        let mut unread = self.unread.borrow_mut();
-        if !unread.has_bytes() {
+        if !self.has_bytes() {
             return false;
         }
+        let mut unread = self.unread.borrow_mut();
         unread.append(received, envelope, lasting_error(outcome));
         true
     }
 
     /// Whether bytes are unread.
+    #[inline]
     pub(crate) fn has_bytes(&self) -> bool {
         self.unread.borrow().has_bytes()
     }
@@ -254,6 +256,7 @@ impl Lane {
 }
 
 impl Unread {
+    #[inline]
     fn has_bytes(&self) -> bool {
         self.at < self.bytes.len()
     }
@@ -265,6 +268,7 @@ impl Unread {
         self.error = self.error.or(error);
     }
 
+    #[inline]
     fn is_empty(&self) -> bool {
         self.at == self.bytes.len() && self.error.is_none() && self.envelope.is_none()
     }
@@ -304,6 +308,7 @@ pub(crate) struct Holding<'a> {
 impl<'a> Future for Holding<'a> {
     type Output = Hold<'a>;
 
+    #[inline]
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Hold<'a>> {
         let lane = self.lane;
         ready!(lane.turnstile.poll_enter(&mut self.ticket, cx));
@@ -312,8 +317,11 @@ impl<'a> Future for Holding<'a> {
 }
 
 impl Drop for Holding<'_> {
+    #[inline]
     fn drop(&mut self) {
-        self.lane.turnstile.give_up(self.ticket.take());
+        if let Some(ticket) = self.ticket.take() {
+            self.lane.turnstile.give_up(ticket);
+        }
     }
 }
 
@@ -323,6 +331,7 @@ pub(crate) struct Hold<'a> {
 }
 
 impl Drop for Hold<'_> {
+    #[inline]
     fn drop(&mut self) {
         self.lane.turnstile.hand_over();
     }
@@ -366,8 +375,9 @@ impl<T> SharedHold<T> {
 
     /// Lets go of the lane, or leaves its queue.
     pub(crate) fn let_go(&mut self) {
-        let ticket = self.ticket.take();
-        self.lane().turnstile.give_up(ticket);
+        if let Some(ticket) = self.ticket.take() {
+            self.lane().turnstile.give_up(ticket);
+        }
         if std::mem::replace(&mut self.is_held, false) {
             self.lane().turnstile.hand_over();
         }
@@ -382,11 +392,18 @@ impl<T> Drop for SharedHold<T> {
 
 impl Turnstile {
     /// Waits to be let in. `ticket` is the caller's place in the queue.
+    #[inline]
     fn poll_enter(&self, ticket: &mut Option<u64>, cx: &mut Context<'_>) -> Poll<()> {
+        if ticket.is_none() && !self.held.replace(true) {
+            return Poll::Ready(());
+        }
+        self.poll_queue(ticket, cx)
+    }
+
+    /// Takes a place in the queue, or looks whether it was called.
+    #[cold]
+    fn poll_queue(&self, ticket: &mut Option<u64>, cx: &mut Context<'_>) -> Poll<()> {
         let Some(number) = *ticket else {
-            if !self.held.replace(true) {
-                return Poll::Ready(());
-            }
             crate::task::waits_for(Reason::Named("its turn"));
             let number = self.next_ticket.get();
             self.next_ticket.set(number + 1);
@@ -413,8 +430,7 @@ impl Turnstile {
     }
 
     /// Leaves the queue. Who had been called already calls the next.
-    fn give_up(&self, ticket: Option<u64>) {
-        let Some(ticket) = ticket else { return };
+    fn give_up(&self, ticket: u64) {
         let was_called = self.is_called(ticket);
         drop(self.leave_queue(ticket));
         if was_called {
@@ -423,17 +439,20 @@ impl Turnstile {
     }
 
     /// Calls the next in the queue, or leaves the lane free.
+    #[inline]
     fn hand_over(&self) {
-        let waker = match self.waiting.borrow_mut().front_mut() {
-            Some(next) => {
-                next.called = true;
-                next.waker.take()
-            }
-            None => {
-                self.held.set(false);
-                return;
-            }
-        };
+        match self.waiting.borrow().is_empty() {
+            true => self.held.set(false),
+            false => self.call_next(),
+        }
+    }
+
+    #[cold]
+    fn call_next(&self) {
+        let waker = self.waiting.borrow_mut().front_mut().and_then(|next| {
+            next.called = true;
+            next.waker.take()
+        });
         if let Some(waker) = waker {
             // This runs in a destructor, perhaps of a task that is unwinding already.
             crate::exception::guard("a waker", || waker.wake());

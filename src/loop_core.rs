@@ -462,6 +462,20 @@ impl LoopCore {
         }
     }
 
+    /// Takes one from the budget for a result that may be there at once; false if it is used up.
+    #[inline]
+    pub(crate) fn spend_at_once(&self) -> bool {
+        let left = self.budget.get();
+        self.budget.set(left.saturating_sub(1));
+        left > 0 || self.current_task.get().is_none()
+    }
+
+    /// It was not there at once.
+    #[inline]
+    pub(crate) fn unspend(&self) {
+        self.budget.set(self.budget.get() + 1);
+    }
+
     /// Whether the current poll's budget is used up.
     pub(crate) fn is_spent(&self) -> bool {
         self.budget.get() == 0 && self.current_task.get().is_some()

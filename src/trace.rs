@@ -1,6 +1,6 @@
 //! What the loop tells a `tracing` subscriber, if the crate is built with the feature `tracing`; else nothing.
 //!
-//! Targets, to filter by: `windlass::task` (spawned, ended: debug), `windlass::op` (started, landed: trace),
+//! Targets, to filter by: `windlass::task` (spawned, ended: debug), `windlass::op` (started, landed, done at once: trace),
 //! `windlass::loop` (opened, closed: info; slow callbacks and exceptions: error).
 
 #[cfg(feature = "tracing")]
@@ -33,6 +33,15 @@ mod told {
         tell(|| match outcome {
             Ok(count) => tracing::trace!(target: "windlass::op", flight = ?id, count, "landed"),
             Err(code) => tracing::trace!(target: "windlass::op", flight = ?id, code, "landed"),
+        });
+    }
+
+    pub(crate) fn op_done_at_once(op: &Op, outcome: Outcome) {
+        tell(|| match outcome {
+            Ok(count) => {
+                tracing::trace!(target: "windlass::op", op = op.name(), fd = op.fd(), count, "done at once");
+            }
+            Err(code) => tracing::trace!(target: "windlass::op", op = op.name(), fd = op.fd(), code, "done at once"),
         });
     }
 
@@ -69,6 +78,9 @@ mod told {
 
     #[inline(always)]
     pub(crate) fn op_landed(_id: FlightId, _outcome: Outcome) {}
+
+    #[inline(always)]
+    pub(crate) fn op_done_at_once(_op: &Op, _outcome: Outcome) {}
 
     #[inline(always)]
     pub(crate) fn loop_opened(_description: &Description) {}

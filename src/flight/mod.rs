@@ -71,6 +71,7 @@ impl LoopCore {
     }
 
     /// Registers `waker` with a flight. False if there is nothing to wait for: it has landed, or it is gone.
+    #[inline]
     pub(crate) fn await_landing(&self, id: FlightId, waker: &Waker) -> bool {
         {
             let mut flights = self.flights.borrow_mut();
@@ -82,6 +83,10 @@ impl LoopCore {
                 return true;
             }
         }
+        self.register(id, waker)
+    }
+
+    fn register(&self, id: FlightId, waker: &Waker) -> bool {
         // Cloning and dropping wakers is foreign code, so neither happens under the borrow.
         let waker = waker.clone();
         let old = match self.flights.borrow_mut().entry(id) {
@@ -194,6 +199,7 @@ impl LoopCore {
     }
 
     /// Takes what landed; the load stays until it is unloaded or dropped, and the flight released.
+    #[inline]
     fn fetch(&self, id: FlightId) -> Option<(Landing, *mut Cargo)> {
         let mut flights = self.flights.borrow_mut();
         let entry = flights.entry(id)?;
@@ -352,6 +358,16 @@ impl LoopCore {
     pub(crate) fn land(&self, landed: &mut Vec<Completion>) {
         for completion in landed.drain(..) {
             crate::trace::op_landed(completion.id, completion.landing.outcome);
+            let landed = self.flights.borrow_mut().land_wanted(completion);
+            let completion = match landed {
+                Ok(waker) => {
+                    if let Some(waker) = waker {
+                        guard("a waker", || waker.wake());
+                    }
+                    continue;
+                }
+                Err(completion) => completion,
+            };
             let touchdown = self.flights.borrow_mut().land(completion);
             if touchdown.stale {
                 self.counters

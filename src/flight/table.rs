@@ -118,39 +118,49 @@ impl FlightTable {
         self.entries.len() - self.free.len()
     }
 
+    #[inline]
     pub(super) fn entry(&mut self, id: FlightId) -> Option<&mut Entry> {
         let entry = self.entries.get_mut(id.index as usize)?;
         (entry.generation == id.generation && !matches!(entry.phase, Phase::Free)).then_some(entry)
     }
 
+    #[inline]
     pub(super) fn reserve(&mut self) -> (FlightId, *mut Cargo) {
-        let index = self.free.pop().unwrap_or_else(|| {
-            self.entries.push(Entry {
-                generation: 0,
-                phase: Phase::Free,
-                waker: None,
-                listener: None,
-                orphan: None,
-                owner: None,
-                op: Op::Accept { fd: -1 },
-                prefix: 0,
-                queue: VecDeque::new(),
-                cancelling: false,
-                carrier: Carrier::Driver,
-                brake: Brake::default(),
-                drop_load: None,
-                cargo: Cargo::new(),
-            });
-            let index = (self.entries.len() - 1) as u32;
-            assert!(index < FlightId::MAX_INDEX, "more than 16 million operations at once");
-            index
-        });
+        let index = match self.free.pop() {
+            Some(index) => index,
+            None => self.grow(),
+        };
         let entry = &self.entries[index as usize];
         let generation = entry.generation;
         (FlightId { index, generation }, entry.cargo)
     }
 
+    /// Makes one more place.
+    #[cold]
+    fn grow(&mut self) -> u32 {
+        self.entries.push(Entry {
+            generation: 0,
+            phase: Phase::Free,
+            waker: None,
+            listener: None,
+            orphan: None,
+            owner: None,
+            op: Op::Accept { fd: -1 },
+            prefix: 0,
+            queue: VecDeque::new(),
+            cancelling: false,
+            carrier: Carrier::Driver,
+            brake: Brake::default(),
+            drop_load: None,
+            cargo: Cargo::new(),
+        });
+        let index = (self.entries.len() - 1) as u32;
+        assert!(index < FlightId::MAX_INDEX, "more than 16 million operations at once");
+        index
+    }
+
     /// The reserved flight is about to be handed to the driver.
+    #[inline]
     pub(super) fn take_off(&mut self, id: FlightId, op: Op, prefix: usize, drop_load: unsafe fn(*mut u8)) {
         self.in_air += 1;
         let entry = &mut self.entries[id.index as usize];
@@ -161,6 +171,7 @@ impl FlightTable {
     }
 
     /// Frees a landed place for the next flight. The load must be gone already.
+    #[inline]
     pub(super) fn release(&mut self, id: FlightId) {
         let Some(entry) = self.entry(id) else { return };
         assert!(
@@ -174,6 +185,28 @@ impl FlightTable {
         entry.prefix = 0;
         entry.cancelling = false;
         self.free.push(id.index);
+    }
+
+    /// Takes in the last completion of a flight that is wanted by whoever waits for it and by nobody else, which is what most
+    /// are, and gives who is to be woken. Gives others back.
+    #[inline]
+    pub(crate) fn land_wanted(&mut self, completion: Completion) -> Result<Option<Waker>, Completion> {
+        let Some(entry) = self.entries.get_mut(completion.id.index as usize) else {
+            return Err(completion);
+        };
+        let is_plain = entry.generation == completion.id.generation
+            && matches!(entry.phase, Phase::InAir)
+            && !completion.landing.more
+            && entry.orphan.is_none()
+            && entry.listener.is_none()
+            && entry.owner.is_none()
+            && entry.carrier == Carrier::Driver;
+        if !is_plain {
+            return Err(completion);
+        }
+        entry.phase = Phase::Landed(completion.landing);
+        self.in_air -= 1;
+        Ok(entry.waker.take())
     }
 
     /// Takes in one completion.

@@ -115,6 +115,7 @@ impl From<Vec<u8>> for ManagedBuf {
 impl Deref for ManagedBuf {
     type Target = [u8];
 
+    #[inline]
     fn deref(&self) -> &[u8] {
         match &self.memory {
             Memory::Pool(buffer) => &buffer.filled()[self.used..],
@@ -146,9 +147,11 @@ impl fmt::Debug for ManagedBuf {
 
 // SAFETY: the pool's memory and the heap's stay where they are as long as this value owns them.
 unsafe impl IoBuf for ManagedBuf {
+    #[inline]
     fn as_ptr(&self) -> *const u8 {
         (**self).as_ptr()
     }
+    #[inline]
     fn len(&self) -> usize {
         (**self).len()
     }

@@ -69,6 +69,7 @@ impl BufferPool {
     }
 
     /// Where a buffer's memory begins.
+    #[inline]
     pub fn address(&self, index: u16) -> *mut u8 {
         assert!(index < self.count, "buffer {index} of a pool of {}", self.count);
         // SAFETY: the index is within the allocation, as just asserted.
@@ -119,6 +120,7 @@ pub struct PoolBuffer {
 
 impl PoolBuffer {
     /// What was received.
+    #[inline]
     pub fn filled(&self) -> &[u8] {
         // SAFETY: `wrap`'s caller vouched for these bytes, and nobody else holds the buffer until it is dropped.
         unsafe { std::slice::from_raw_parts(self.pool.address(self.index), self.filled) }
@@ -147,6 +149,7 @@ impl PoolBuffer {
 }
 
 impl Drop for PoolBuffer {
+    #[inline]
     fn drop(&mut self) {
         self.pool.free.borrow_mut().push(self.index);
     }

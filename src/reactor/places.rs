@@ -79,13 +79,19 @@ const FD_BITS: u32 = if usize::BITS == 64 { 32 } else { 22 };
 const GENERATIONS: usize = (1 << (usize::BITS - FD_BITS)) - 1;
 
 impl Places {
+    #[inline]
     pub(super) fn get(&mut self, fd: Fd) -> &mut Place {
         let index = usize::try_from(fd).expect("descriptors of the kernel are not negative");
         let index = index >> SPARE_BITS;
         if index >= self.places.len() {
-            self.places.resize_with(index + 1, || Place::NEW);
+            self.grow(index);
         }
         &mut self.places[index]
+    }
+
+    #[cold]
+    fn grow(&mut self, index: usize) {
+        self.places.resize_with(index + 1, || Place::NEW);
     }
 
     /// What events for this descriptor are marked with.

@@ -421,6 +421,9 @@ unsafe impl Driver for Reactor {
 
     unsafe fn attempt(&mut self, op: Op) -> Option<Outcome> {
         let works = &mut self.works;
+        if Pipes::serves(&op) {
+            return None;
+        }
         let (fd, direction) = op.waits_for().filter(|(fd, _)| *fd >= 0)?;
         let side = works.places.get(fd).side(direction);
         // Who is parked comes first.
