@@ -24,6 +24,8 @@ pub(super) struct Abilities {
     pub(super) multishot_accept: bool,
     /// 5.19: the kernel picks a receive buffer when bytes arrive.
     pub(super) buffer_ring: bool,
+    /// 5.19: a receive can wait for the socket before it is tried.
+    pub(super) poll_first: bool,
     /// 5.11 to 5.15: renaming, removing, linking, making folders.
     pub(super) paths: bool,
     /// 6.9: cutting files off.
@@ -40,6 +42,7 @@ impl Abilities {
             (self.no_iowait, "NO_IOWAIT"),
             (self.multishot_accept, "multishot accept"),
             (self.buffer_ring, "buffer ring"),
+            (self.poll_first, "poll first"),
             (self.paths, "paths"),
             (self.truncate, "truncate"),
         ];
@@ -95,6 +98,7 @@ pub(super) fn open(settings: &Settings) -> io::Result<(IoUring, Abilities)> {
         multishot_accept: probe.is_supported(opcode::Socket::CODE),
         // Whether it really can be registered shows when the first managed read asks for it.
         buffer_ring: probe.is_supported(opcode::Socket::CODE),
+        poll_first: probe.is_supported(opcode::Socket::CODE),
         paths: path_opcodes().into_iter().all(|code| probe.is_supported(code)),
         truncate: probe.is_supported(opcode::Ftruncate::CODE),
     };

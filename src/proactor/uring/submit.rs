@@ -21,12 +21,21 @@ const _: () = assert!(size_of::<UringScratch>() <= SCRATCH_LEN && align_of::<Uri
 /// Writing to a closed connection is an error, not a signal.
 const NO_SIGNAL: i32 = libc::MSG_NOSIGNAL;
 
+/// A receive waits for the socket before it is tried: `IORING_RECVSEND_POLL_FIRST`.
+const POLL_FIRST: u16 = 1;
+
 /// The submission for an op; `None` if this kernel has none for it.
 ///
 /// # Safety
 ///
 /// `scratch` belongs to the op's flight until that has landed.
-pub(super) unsafe fn entry(op: Op, scratch: *mut Scratch, abilities: &Abilities) -> Option<squeue::Entry> {
+pub(super) unsafe fn entry(
+    op: Op,
+    scratch: *mut Scratch,
+    abilities: &Abilities,
+    poll_first: bool,
+) -> Option<squeue::Entry> {
+    let first = if poll_first { POLL_FIRST } else { 0 };
     let scratch = scratch.cast::<UringScratch>();
     let here = types::Fd(libc::AT_FDCWD);
     let entry = match op {
@@ -46,7 +55,7 @@ pub(super) unsafe fn entry(op: Op, scratch: *mut Scratch, abilities: &Abilities)
             opcode::Connect::new(types::Fd(fd), ptr, len).build()
         }
         Op::Recv { fd, medium, ptr, len } => match medium {
-            Medium::Tcp | Medium::Unix => opcode::Recv::new(types::Fd(fd), ptr, len as u32).build(),
+            Medium::Tcp | Medium::Unix => opcode::Recv::new(types::Fd(fd), ptr, len as u32).ioprio(first).build(),
             Medium::Pipe => opcode::Read::new(types::Fd(fd), ptr, len as u32)
                 .offset(CURRENT)
                 .build(),
@@ -54,7 +63,10 @@ pub(super) unsafe fn entry(op: Op, scratch: *mut Scratch, abilities: &Abilities)
         Op::RecvManaged { fd, medium } => {
             let (fd, none) = (types::Fd(fd), std::ptr::null_mut());
             let entry = match medium {
-                Medium::Tcp | Medium::Unix => opcode::Recv::new(fd, none, 0).buf_group(buffers::GROUP).build(),
+                Medium::Tcp | Medium::Unix => opcode::Recv::new(fd, none, 0)
+                    .ioprio(first)
+                    .buf_group(buffers::GROUP)
+                    .build(),
                 Medium::Pipe => opcode::Read::new(fd, none, 0)
                     .offset(CURRENT)
                     .buf_group(buffers::GROUP)
