@@ -75,25 +75,21 @@ fn run() -> io::Result<()> {
     // Every page is in the cache before anything is measured.
     read_through(bench.file.path())?;
 
-    let mut progress = Progress::new(depths.len() * 2 + 2);
-    for (is_wanted, is_direct) in [(cached, false), (direct, true)] {
-        for &depth in &depths {
-            let title = match is_direct {
-                false => format!("random 4 KiB, cached, depth {depth}"),
-                true => format!("random 4 KiB, O_DIRECT, depth {depth}"),
-            };
-            progress.step(&title);
-            if is_wanted {
-                bench.random_reads(&title, is_direct, depth);
-            }
-        }
+    let wanted = usize::from(cached) + usize::from(direct);
+    let steps = depths.len() * wanted + usize::from(sequential) + usize::from(sync);
+    let mut progress = Progress::new(steps);
+    if cached {
+        bench.random_reads(false, &depths, &mut progress);
     }
-    progress.step("sequential");
+    if direct {
+        bench.random_reads(true, &depths, &mut progress);
+    }
     if sequential {
+        progress.step("sequential");
         bench.sequential();
     }
-    progress.step("write and fsync");
     if sync {
+        progress.step("write and fsync");
         bench.write_and_sync();
     }
     progress.finish();
@@ -101,7 +97,16 @@ fn run() -> io::Result<()> {
 }
 
 impl Bench {
-    fn random_reads(&self, title: &str, is_direct: bool, depth: usize) {
+    fn random_reads(&self, is_direct: bool, depths: &[usize], progress: &mut Progress) {
+        let how = if is_direct { "O_DIRECT" } else { "cached" };
+        for &depth in depths {
+            let title = format!("random 4 KiB, {how}, depth {depth}");
+            progress.step(&title);
+            self.random_reads_at(&title, is_direct, depth);
+        }
+    }
+
+    fn random_reads_at(&self, title: &str, is_direct: bool, depth: usize) {
         let blocks = (self.mib * 1024 * 1024 / BLOCK) as u64;
         let mut ways = vec![Way::new("pread", move || {
             let file = open_plain(self.file.path(), is_direct)?;

@@ -40,18 +40,16 @@ fn run() -> io::Result<()> {
     let [wants_threads, wants_buffers] = PARTS.map(|part| options.wants("--only", part, &PARTS));
     let drivers = options.drivers();
     println!("medians of {rounds} interleaved rounds\n");
-    let mut progress = Progress::new(2 + drivers.len());
-    for depth in [1, 64] {
+    let depths: &[usize] = if wants_threads { &[1, 64] } else { &[] };
+    let buffered: &[Driver] = if wants_buffers { &drivers } else { &[] };
+    let mut progress = Progress::new(depths.len() + buffered.len());
+    for &depth in depths {
         progress.step(&format!("jobs, {depth} at once"));
-        if wants_threads {
-            threads(&drivers, depth, rounds);
-        }
+        threads(&drivers, depth, rounds);
     }
-    for &driver in &drivers {
+    for &driver in buffered {
         progress.step(&format!("buffers, {}", driver.name));
-        if wants_buffers {
-            buffers(driver, rounds);
-        }
+        buffers(driver, rounds);
     }
     progress.finish();
     Ok(())

@@ -5,7 +5,7 @@
 //! in random order: what it costs to add one, to cancel one, and to run one that is due; beside a binary heap of the
 //! standard library, which has neither callbacks nor cancelling.
 //!
-//!     cargo bench --bench timers                              about half a minute
+//!     cargo bench --bench timers                              less than a minute
 //!     cargo bench --bench timers -- --only lateness --rounds 10
 //!     cargo bench --bench timers -- --only cost --timers 10000,100000
 

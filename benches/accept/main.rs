@@ -5,7 +5,7 @@
 //! looks. The server is a process of its own on one core, the client this one on another. Connections come in bursts of 64,
 //! which any backlog holds; the client resets them, so that no port stays in TIME_WAIT.
 //!
-//!     cargo bench --bench accept                          about half a minute
+//!     cargo bench --bench accept                          about a quarter of a minute
 //!     cargo bench --bench accept -- --only echo --rounds 9 --seconds 1
 
 #[cfg(target_os = "linux")]

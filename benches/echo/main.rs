@@ -5,7 +5,7 @@
 //! hand; rounds are interleaved, and the ratios to it are taken within a round. "Load" is the share of its core that the
 //! load used: near 100 % it was the load that set the pace, and only the processor time per request says something.
 //!
-//!     cargo bench --bench echo                                                about a minute and a half
+//!     cargo bench --bench echo                                                under two minutes
 //!     cargo bench --bench echo -- --connections 50 --bytes 1024 --in-flight 1
 //!     cargo bench --bench echo -- --bytes 64,1024 --driver reactor --rounds 7 --seconds 1
 

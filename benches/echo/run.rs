@@ -40,7 +40,7 @@ pub(crate) fn main() -> io::Result<()> {
     }
     let options = Options::read(USAGE, &NAMES);
     let shapes = shapes(&options);
-    let (rounds, length) = (options.number("--rounds", 3), options.seconds("--seconds", 0.35));
+    let (rounds, length) = (options.number("--rounds", 3), options.seconds("--seconds", 0.25));
     let most = shapes.iter().map(|shape| shape.connections).max().unwrap_or(0);
     want_open_files(most as u64 + 100)?;
 

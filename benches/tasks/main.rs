@@ -5,7 +5,7 @@
 //! follows in a table of its own: from the wake on one thread to the task's poll on another, while the loop sleeps, right
 //! after it went to sleep, and while it is busy with others; and how many write(2) calls the sender made for each burst.
 //!
-//!     cargo bench --bench tasks                               about a minute and a half
+//!     cargo bench --bench tasks                               about half a minute
 //!     cargo bench --bench tasks -- spawn_join                 criterion's filter: only what contains that
 //!     cargo bench --bench tasks -- latency                    only the table
 //!     cargo bench --bench tasks -- wake --measurement-time 10
