@@ -20,7 +20,7 @@ pub(crate) fn raise_open_files() -> io::Result<u64> {
     }
 }
 
-/// Raises the limit, and says which of it is short of what is wanted, if it is.
+/// Raises the limit; an error if it is still short of what is wanted.
 pub(crate) fn want_open_files(wanted: u64) -> io::Result<()> {
     let limit = raise_open_files()?;
     match limit >= wanted {
