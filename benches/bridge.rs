@@ -1,9 +1,10 @@
 //! What does a bridge cost beside the native calls? `cargo bench --bench bridge`
 //!
 //! An echo server on a thread of its own, 50 connections, 1 KiB, both drivers: with the stream's own managed reads and
-//! `write_all`; as poll-based code that lends and writes what was lent; and as poll-based code that reads into a slice of its
-//! own. Rounds are interleaved; the processor time of the server's thread per request is compared to the native round beside it.
-//! `-- --rounds 15 --requests 40000 --len 1024` to change the effort, `--driver reactor` to measure only that.
+//! `write_all`; as poll-based code that lends and writes what was lent; and as poll-based code that reads into a slice
+//! of its own. Rounds are interleaved; the processor time of the server's thread per request is compared to the native
+//! round beside it. `-- --rounds 15 --requests 40000 --len 1024` to change the effort, `--driver reactor` to measure
+//! only that.
 
 use std::future::poll_fn;
 use std::io;

@@ -1,8 +1,9 @@
 //! How fast are files read and written? `cargo bench --bench files`
 //!
-//! Reads of 4 KiB at random places, from the page cache and past it (`O_DIRECT`), with 1, 8, 32 and 128 of them at once; one
-//! pass over the whole file; and 4 KiB written and synced. Both drivers run beside one thread that makes the plain system
-//! call again and again: the limit for what lies in the cache, though not for a disk that likes to do much at once.
+//! Reads of 4 KiB at random places, from the page cache and past it (`O_DIRECT`), with 1, 8, 32 and 128 of them at
+//! once; one pass over the whole file; and 4 KiB written and synced. Both drivers run beside one thread that makes the
+//! plain system call again and again: the limit for what lies in the cache, though not for a disk that likes to do much
+//! at once.
 //!
 //!     cargo bench --bench files                               about a minute, 1 GiB where temporary files go
 //!     cargo bench --bench files -- --only cached --depth 1,32 --mib 256

@@ -1,8 +1,8 @@
 //! What does it cost to have work done by a thread, and what do managed buffers spare? `cargo bench --bench pool`
 //!
-//! Threads: `spawn_blocking` with a job that does nothing, one after the other and 64 at once, beside a thread that answers
-//! over a channel. Buffers: 1 KiB written to a connection and read from its other end, into a buffer of the pool, into a
-//! buffer of one's own that is used again, and into the heap because the pool's one buffer is taken.
+//! Threads: `spawn_blocking` with a job that does nothing, one after the other and 64 at once, beside a thread that
+//! answers over a channel. Buffers: 1 KiB written to a connection and read from its other end, into a buffer of the
+//! pool, into a buffer of one's own that is used again, and into the heap because the pool's one buffer is taken.
 //!
 //!     cargo bench --bench pool                                a few seconds
 //!     cargo bench --bench pool -- --only buffers --driver reactor --rounds 15

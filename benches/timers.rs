@@ -1,9 +1,9 @@
 //! How late do sleeps end, and what do timers cost? `cargo bench --bench timers`
 //!
-//! Lateness: sleeps of 50 us to 20 ms, one after the other, on both drivers and beside a thread that just sleeps; how much
-//! later than asked each ended, as percentiles of all of them. Cost: 1,000 to 1,000,000 callbacks with a time of their own,
-//! in random order: what it costs to add one, to cancel one, and to run one that is due; beside a binary heap of the
-//! standard library, which has neither callbacks nor cancelling.
+//! Lateness: sleeps of 50 us to 20 ms, one after the other, on both drivers and beside a thread that just sleeps; how
+//! much later than asked each ended, as percentiles of all of them. Cost: 1,000 to 1,000,000 callbacks with a time of
+//! their own, in random order: what it costs to add one, to cancel one, and to run one that is due; beside a binary
+//! heap of the standard library, which has neither callbacks nor cancelling.
 //!
 //!     cargo bench --bench timers                              less than a minute
 //!     cargo bench --bench timers -- --only lateness --rounds 10

@@ -1,9 +1,10 @@
 //! How fast does an echo server echo, and what does each request cost it? `cargo bench --bench echo`
 //!
-//! 1, 50 and 1000 connections; requests of 64 B, 1 KiB and 64 KiB; 1 and 16 of them in flight on each connection. The server is
-//! a process of its own on one core, and the load comes from this one on another. Both drivers run beside a loop of epoll by
-//! hand; rounds are interleaved, and the ratios to it are taken within a round. "Load" is the share of its core that the
-//! load used: near 100 % it was the load that set the pace, and only the processor time per request says something.
+//! 1, 50 and 1000 connections; requests of 64 B, 1 KiB and 64 KiB; 1 and 16 of them in flight on each connection. The
+//! server is a process of its own on one core, and the load comes from this one on another. Both drivers run beside a
+//! loop of epoll by hand; rounds are interleaved, and the ratios to it are taken within a round. "Load" is the share of
+//! its core that the load used: near 100 % it was the load that set the pace, and only the processor time per request
+//! says something.
 //!
 //!     cargo bench --bench echo                                                under two minutes
 //!     cargo bench --bench echo -- --connections 50 --bytes 1024 --in-flight 1

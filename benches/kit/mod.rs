@@ -1,10 +1,10 @@
 //! The measuring kit: what the comparison, the benches and the crate of peers share.
 //!
-//! A server under test is a process of its own ([`process`]) on one core; the load ([`load`]) comes from this process on
-//! another ([`machine`] says which). Figures are medians of interleaved rounds, ratios are taken within a round
-//! ([`stats`], [`rounds`]). Two loops by hand, with nothing above them, are the limit that everybody is measured against
-//! ([`hand_epoll`], [`hand_uring`]). A bench reads its command line with [`options`], and learns from [`drivers`] what it can
-//! measure.
+//! A server under test is a process of its own ([`process`]) on one core; the load ([`load`]) comes from this process
+//! on another ([`machine`] says which). Figures are medians of interleaved rounds, ratios are taken within a round
+//! ([`stats`], [`rounds`]). Two loops by hand, with nothing above them, are the limit that everybody is measured
+//! against ([`hand_epoll`], [`hand_uring`]). A bench reads its command line with [`options`], and learns from
+//! [`drivers`] what it can measure.
 
 #![allow(dead_code, reason = "each program takes what it needs")]
 

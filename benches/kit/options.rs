@@ -1,7 +1,7 @@
 //! The command line of a bench.
 //!
-//! `cargo bench` passes `--bench`, and `cargo test --benches` runs the same program without: there it says a word and ends,
-//! so that whoever tests does not wait for measurements.
+//! `cargo bench` passes `--bench`, and `cargo test --benches` runs the same program without: there it says a word and
+//! ends, so that whoever tests does not wait for measurements.
 
 use std::str::FromStr;
 use std::time::Duration;
@@ -15,8 +15,8 @@ pub(crate) struct Options {
 }
 
 impl Options {
-    /// Reads the command line, of which `names` are the options that take a value. Ends the program for `--help`, for a wrong
-    /// option, and if this is not `cargo bench`.
+    /// Reads the command line, of which `names` are the options that take a value. Ends the program for `--help`, for a
+    /// wrong option, and if this is not `cargo bench`.
     pub(crate) fn read(usage: &'static str, names: &[&str]) -> Options {
         end_unless_bench(Some(usage));
         let mut options = Options {

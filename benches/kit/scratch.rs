@@ -9,8 +9,8 @@ pub(crate) struct Scratch {
 }
 
 impl Scratch {
-    /// Writes a file of so many MiB where temporary files go. Nothing of it is left to be written to the disk: that would
-    /// happen during the measurement.
+    /// Writes a file of so many MiB where temporary files go. Nothing of it is left to be written to the disk: that
+    /// would happen during the measurement.
     pub(crate) fn write(bench: &str, mib: usize) -> io::Result<Scratch> {
         let name = format!("windlass-bench-{bench}-{}", std::process::id());
         let scratch = Scratch {

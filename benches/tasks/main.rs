@@ -1,10 +1,11 @@
-//! What do tasks cost: to spawn and join one, to yield, and to wake one from another thread? `cargo bench --bench tasks`
+//! What do tasks cost: to spawn and join one, to yield, and to wake one from another thread? `cargo bench --bench
+//! tasks`
 //!
-//! criterion measures the costs: `spawn_join`, `yield` (by one task, and each of the yields of 100 tasks), `wake` (what a
-//! sender on another thread pays for each of the 100 tasks that it wakes in a burst). Latency is a matter of percentiles, and
-//! follows in a table of its own: from the wake on one thread to the task's poll on another, while the loop sleeps, right
-//! after it went to sleep, and while it is busy with others; and how many write(2) calls the sender made for each burst: one,
-//! unless the loop wakes, is done and sleeps again before the burst is over.
+//! criterion measures the costs: `spawn_join`, `yield` (by one task, and each of the yields of 100 tasks), `wake` (what
+//! a sender on another thread pays for each of the 100 tasks that it wakes in a burst). Latency is a matter of
+//! percentiles, and follows in a table of its own: from the wake on one thread to the task's poll on another, while the
+//! loop sleeps, right after it went to sleep, and while it is busy with others; and how many write(2) calls the sender
+//! made for each burst: one, unless the loop wakes, is done and sleeps again before the burst is over.
 //!
 //!     cargo bench --bench tasks                               about half a minute
 //!     cargo bench --bench tasks -- spawn_join                 criterion's filter: only what contains that
