@@ -6,7 +6,7 @@
 //! its core that the load used: near 100 % it was the load that set the pace, and only the processor time per request
 //! says something.
 //!
-//!     cargo bench --bench echo                                                under two minutes
+//!     cargo bench --bench echo                                                about two minutes, longer on a busy machine
 //!     cargo bench --bench echo -- --connections 50 --bytes 1024 --in-flight 1
 //!     cargo bench --bench echo -- --bytes 64,1024 --driver reactor --rounds 7 --seconds 1
 

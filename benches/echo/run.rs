@@ -40,7 +40,7 @@ pub(crate) fn main() -> io::Result<()> {
     }
     let options = Options::read(USAGE, &NAMES);
     let shapes = shapes(&options);
-    let (rounds, length) = (options.number("--rounds", 3), options.seconds("--seconds", 0.25));
+    let (rounds, length) = (options.number("--rounds", 3), options.seconds("--seconds", 0.2));
     let most = shapes.iter().map(|shape| shape.connections).max().unwrap_or(0);
     // The servers inherit the limit. If it is too low, what it is too low for is left out below.
     let _ = want_open_files(open_files(most));
