@@ -1,20 +1,32 @@
 //! What does a bridge cost beside the native calls? `cargo bench --bench bridge`
 //!
 //! An echo server on a thread of its own, 50 connections, 1 KiB, both drivers: with the stream's own managed reads and
-//! `write_all`; as poll-based code that lends and writes what was lent; and as poll-based code that reads into a slice of its
-//! own. Rounds are interleaved; the processor time of the server's thread per request is compared to the native round beside it.
-//! `-- --rounds 15 --requests 40000 --len 1024` to change the effort.
+//! `write_all`; as poll-based code that lends and writes what was lent; and as poll-based code that reads into a slice
+//! of its own. Rounds are interleaved; the processor time of the server's thread per request is compared to the native
+//! round beside it. `-- --rounds 15 --requests 40000 --len 1024` to change the effort, `--driver reactor` to measure
+//! only that.
 
 use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
+use std::process::ExitCode;
 use std::sync::mpsc;
 use std::task::{Poll, ready};
 use std::time::Duration;
 
+use kit::clock::thread_time;
+use kit::drivers::Driver;
+use kit::options::Options;
+use kit::progress::Progress;
+use kit::stats::{Spread, paired_ratio};
+use windlass::EventLoop;
 use windlass::compat::Bridge;
 use windlass::net::{TcpListener, TcpStream};
-use windlass::{Builder, DriverChoice, EventLoop};
+
+mod kit;
+
+const USAGE: &str = "\
+usage: cargo bench --bench bridge -- [--rounds N] [--requests N] [--len N] [--driver proactor|reactor]";
 
 const CONNECTIONS: usize = 50;
 
@@ -31,38 +43,42 @@ const WAYS: [(Way, &str); 3] = [
     (Way::Copied, "poll_read, poll_write"),
 ];
 
-fn main() -> io::Result<()> {
-    let (rounds, requests) = (option("--rounds", 15), option("--requests", 40_000));
-    let len = option("--len", 1024);
+fn main() -> ExitCode {
+    kit::options::report("bridge", run())
+}
+
+fn run() -> io::Result<()> {
+    let options = Options::read(USAGE, &["--rounds", "--requests", "--len", "--driver"]);
+    let (rounds, requests) = (options.number("--rounds", 15), options.number("--requests", 40_000));
+    let len = options.number("--len", 1024);
     println!("processor time per echoed request, {CONNECTIONS} connections x {len} bytes, medians of {rounds} rounds");
-    for (name, driver) in [("proactor", DriverChoice::Proactor), ("reactor", DriverChoice::Reactor)] {
-        let Ok(event_loop) = Builder::new().driver(driver).build() else {
-            println!("{name:<10} cannot be had here");
-            continue;
-        };
-        drop(event_loop);
+    for driver in options.drivers() {
         let mut times = vec![Vec::new(); WAYS.len()];
+        let mut progress = Progress::new(rounds);
         for round in 0..rounds {
+            progress.step(driver.name);
             for at in 0..WAYS.len() {
                 // Who comes first alternates too.
                 let at = (at + round) % WAYS.len();
                 times[at].push(measure(driver, WAYS[at].0, requests, len)?);
             }
         }
+        progress.finish();
         for ((_, way), own) in WAYS.iter().zip(&times) {
-            let ratio = median(own.iter().zip(&times[0]).map(|(own, native)| own / native));
-            let time = median(own.iter().copied());
-            println!("{name:<10} {way:<26} {time:6.0} ns   ratio {ratio:.3}");
+            let ratio = paired_ratio(own.iter().copied(), times[0].iter().copied());
+            let noisy = if ratio.is_noisy() { "   noisy" } else { "" };
+            let (name, time, ratio) = (driver.name, Spread::of(own.iter().copied()).median, ratio.median);
+            println!("{name:<10} {way:<26} {time:6.0} ns   ratio {ratio:.3}{noisy}");
         }
     }
     Ok(())
 }
 
 /// Nanoseconds of the server's thread per request.
-fn measure(driver: DriverChoice, way: Way, requests: usize, len: usize) -> io::Result<f64> {
+fn measure(driver: Driver, way: Way, requests: usize, len: usize) -> io::Result<f64> {
     let (tell_addr, addr) = mpsc::channel();
     let server = std::thread::spawn(move || -> io::Result<Duration> {
-        let event_loop = Builder::new().driver(driver).build()?;
+        let event_loop = driver.open()?;
         let used = thread_time();
         event_loop.run_until_complete(serve(tell_addr, way))??;
         Ok(thread_time() - used)
@@ -164,23 +180,4 @@ async fn ask(addr: SocketAddr, requests: usize, len: usize) -> io::Result<()> {
         result?;
     }
     Ok(())
-}
-
-fn median(values: impl Iterator<Item = f64>) -> f64 {
-    let mut values: Vec<f64> = values.collect();
-    values.sort_by(f64::total_cmp);
-    values[values.len() / 2]
-}
-
-fn option(name: &str, default: usize) -> usize {
-    let mut arguments = std::env::args().skip_while(|argument| argument != name);
-    let value = arguments.nth(1).and_then(|value| value.parse().ok());
-    value.unwrap_or(default).max(1)
-}
-
-fn thread_time() -> Duration {
-    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: the kernel fills the local timespec and keeps no pointer to it.
-    unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut time) };
-    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }

@@ -2,55 +2,66 @@
 //!
 //! An echo server on a thread of its own, once as it is and once without measuring time, 50 connections, 1 KiB, both
 //! drivers; rounds are interleaved, and the processor time of the server's thread per request is compared pair by pair.
-//! `-- --rounds 15 --requests 40000` to change the effort.
+//! `-- --rounds 15 --requests 40000` to change the effort, `--driver reactor` to measure only that.
 
 use std::io;
 use std::net::SocketAddr;
+use std::process::ExitCode;
 use std::sync::mpsc;
 use std::time::Duration;
 
+use kit::clock::thread_time;
+use kit::drivers::Driver;
+use kit::options::Options;
+use kit::progress::Progress;
+use kit::stats::{Spread, paired_ratio};
+use windlass::EventLoop;
 use windlass::net::{TcpListener, TcpStream};
-use windlass::{Builder, DriverChoice, EventLoop};
+
+mod kit;
+
+const USAGE: &str = "\
+usage: cargo bench --bench metrics -- [--rounds N] [--requests N] [--driver proactor|reactor]";
 
 const CONNECTIONS: usize = 50;
 const LEN: usize = 1024;
 
-fn main() -> io::Result<()> {
-    let (rounds, requests) = (option("--rounds", 15), option("--requests", 40_000));
+fn main() -> ExitCode {
+    kit::options::report("metrics", run())
+}
+
+fn run() -> io::Result<()> {
+    let options = Options::read(USAGE, &["--rounds", "--requests", "--driver"]);
+    let (rounds, requests) = (options.number("--rounds", 15), options.number("--requests", 40_000));
     println!(
         "processor time per echoed request, {CONNECTIONS} connections x {LEN} bytes, medians of {rounds} paired rounds"
     );
-    for (name, driver) in [("proactor", DriverChoice::Proactor), ("reactor", DriverChoice::Reactor)] {
-        let Ok(event_loop) = Builder::new().driver(driver).build() else {
-            println!("{name:<10} cannot be had here");
-            continue;
-        };
-        drop(event_loop);
-        let (mut with, mut without, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
+    for driver in options.drivers() {
+        let (mut with, mut without) = (Vec::new(), Vec::new());
+        let mut progress = Progress::new(rounds);
         for round in 0..rounds {
+            progress.step(driver.name);
             // Who comes first alternates too.
-            let first = measure(driver, round % 2 == 0, requests)?;
-            let second = measure(driver, round % 2 == 1, requests)?;
-            let (on, off) = if round % 2 == 0 {
-                (first, second)
-            } else {
-                (second, first)
-            };
-            with.push(on);
-            without.push(off);
-            ratios.push(on / off);
+            for measures_time in [round % 2 == 0, round % 2 == 1] {
+                let time = measure(driver, measures_time, requests)?;
+                if measures_time { &mut with } else { &mut without }.push(time);
+            }
         }
-        let (with, without, ratio) = (median(&mut with), median(&mut without), median(&mut ratios));
-        println!("{name:<10} with {with:6.0} ns   without {without:6.0} ns   ratio {ratio:.3}");
+        progress.finish();
+        let ratio = paired_ratio(with.iter().copied(), without.iter().copied());
+        let noisy = if ratio.is_noisy() { "   noisy" } else { "" };
+        let [with, without] = [with, without].map(|times| Spread::of(times).median);
+        let (name, ratio) = (driver.name, ratio.median);
+        println!("{name:<10} with {with:6.0} ns   without {without:6.0} ns   ratio {ratio:.3}{noisy}");
     }
     Ok(())
 }
 
 /// Nanoseconds of the server's thread per request.
-fn measure(driver: DriverChoice, measures_time: bool, requests: usize) -> io::Result<f64> {
+fn measure(driver: Driver, measures_time: bool, requests: usize) -> io::Result<f64> {
     let (tell_addr, addr) = mpsc::channel();
     let server = std::thread::spawn(move || -> io::Result<Duration> {
-        let event_loop = Builder::new().driver(driver).measure_time(measures_time).build()?;
+        let event_loop = driver.builder().measure_time(measures_time).build()?;
         let used = thread_time();
         event_loop.run_until_complete(serve(tell_addr))??;
         Ok(thread_time() - used)
@@ -102,22 +113,4 @@ async fn ask(addr: SocketAddr, requests: usize) -> io::Result<()> {
         result?;
     }
     Ok(())
-}
-
-fn median(values: &mut [f64]) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values[values.len() / 2]
-}
-
-fn option(name: &str, default: usize) -> usize {
-    let mut arguments = std::env::args().skip_while(|argument| argument != name);
-    let value = arguments.nth(1).and_then(|value| value.parse().ok());
-    value.unwrap_or(default).max(1)
-}
-
-fn thread_time() -> Duration {
-    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: the kernel fills the local timespec and keeps no pointer to it.
-    unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut time) };
-    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }

@@ -1,135 +1,65 @@
-//! How fast a large file in the page cache can be read: `dd bs=128K` against a scan on each driver.
+//! How fast can a large file in the page cache be read? `dd bs=128K` against a scan on each driver.
 //!
 //!     cargo bench --bench scan                     1 GiB, seven rounds
-//!     cargo bench --bench scan -- --mib 256 --rounds 3
+//!     cargo bench --bench scan -- --mib 256 --rounds 3 --driver reactor
 //!
 //! The runs are interleaved, each round's ratio is taken within the round, and the median of the rounds counts.
 
-use std::io::{self, Write};
+use std::cell::RefCell;
+use std::hint::black_box;
+use std::io;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
+use kit::drivers::Driver;
+use kit::options::Options;
+use kit::progress::Progress;
+use kit::rounds::{Way, interleave, table};
+use kit::scratch::Scratch;
 use windlass::fs::File;
-use windlass::{Builder, DriverChoice};
+
+mod kit;
+
+const USAGE: &str = "usage: cargo bench --bench scan -- [--mib N] [--rounds N] [--driver proactor|reactor]";
 
 const CHUNK: usize = 128 * 1024;
 
-fn main() -> io::Result<()> {
-    let Options { mib, rounds } = options();
-    let folder = std::env::temp_dir();
-    let path = folder.join(format!("windlass-bench-scan-{}", std::process::id()));
-    let _remove = Remove(&path);
-    println!("writing {mib} MiB to {}", path.display());
-    write_file(&path, mib)?;
+fn main() -> ExitCode {
+    kit::options::report("scan", run())
+}
 
-    let drivers: Vec<_> = [DriverChoice::Proactor, DriverChoice::Reactor]
-        .into_iter()
-        .filter(|&driver| match Builder::new().driver(driver).build() {
-            Ok(_) => true,
-            Err(error) => {
-                println!("{driver:?} is left out: {error}");
-                false
-            }
-        })
-        .collect();
-    let ways: Vec<_> = drivers
-        .iter()
-        .flat_map(|&driver| [1, 8].map(|depth| (driver, depth)))
-        .collect();
-
+fn run() -> io::Result<()> {
+    let options = Options::read(USAGE, &["--mib", "--rounds", "--driver"]);
+    let (mib, rounds) = (options.number("--mib", 1024), options.number("--rounds", 7));
+    let drivers = options.drivers();
+    let file = Scratch::write("scan", mib)?;
+    let (path, bytes) = (file.path(), (mib as u64) << 20);
     // Once unmeasured, so that every page is in the cache.
-    dd(&path)?;
-    let mut ratios = vec![Vec::new(); ways.len()];
-    let mut speeds = vec![Vec::new(); ways.len() + 1];
-    let bytes = mib << 20;
-    for round in 1..=rounds {
-        let limit = speed(bytes, dd(&path)?);
-        speeds[ways.len()].push(limit);
-        let mut line = format!("round {round}/{rounds}: dd {limit:.2} GiB/s");
-        for (at, &(driver, depth)) in ways.iter().enumerate() {
-            let begin = Instant::now();
-            let (read, sum) = scan(&path, driver, depth)?;
-            let reached = speed(bytes, begin.elapsed());
-            assert_eq!(read, bytes, "the whole file is read");
-            std::hint::black_box(sum);
-            ratios[at].push(reached / limit);
-            speeds[at].push(reached);
-            line += &format!(", {driver:?} depth {depth} {reached:.2}");
-        }
-        println!("{line}");
-    }
+    dd(path)?;
 
-    println!("\n{:<22}{:>10}{:>10}{:>16}", "", "GiB/s", "x dd", "(of the rounds)");
-    println!(
-        "{:<22}{:>10.2}{:>10.2}",
-        "dd bs=128K",
-        median(&mut speeds[ways.len()]),
-        1.0
-    );
-    for (at, (driver, depth)) in ways.iter().enumerate() {
-        let name = format!("{driver:?}, depth {depth}");
-        let ratio = median(&mut ratios[at]);
-        let (low, high) = (ratios[at][0], ratios[at][ratios[at].len() - 1]);
-        let speed = median(&mut speeds[at]);
-        println!(
-            "{name:<22}{speed:>10.2}{ratio:>10.2}{:>16}",
-            format!("{low:.2} to {high:.2}")
-        );
+    let progress = RefCell::new(Progress::new(rounds));
+    let mut ways = vec![Way::new("dd bs=128K", || {
+        progress.borrow_mut().step("dd, then the drivers");
+        Ok(speed(bytes, dd(path)?))
+    })];
+    for driver in drivers {
+        for depth in [1, 8] {
+            ways.push(Way::new(format!("{}, depth {depth}", driver.name), move || {
+                let begin = Instant::now();
+                let read = scan(path, driver, depth)?;
+                match read == bytes {
+                    true => Ok(speed(bytes, begin.elapsed())),
+                    false => Err(io::Error::other(format!("{read} of {bytes} bytes were read"))),
+                }
+            }));
+        }
     }
+    let measured = interleave(rounds, ways);
+    progress.into_inner().finish();
+    let title = format!("{mib} MiB");
+    print!("{}", table(&title, "GiB/s", &measured, |speed| format!("{speed:.2}")));
     Ok(())
-}
-
-struct Options {
-    mib: u64,
-    rounds: usize,
-}
-
-fn options() -> Options {
-    let mut options = Options { mib: 1024, rounds: 7 };
-    let mut arguments = std::env::args().skip(1);
-    while let Some(argument) = arguments.next() {
-        let mut number = || {
-            arguments
-                .next()
-                .and_then(|text| text.parse::<u64>().ok())
-                .filter(|&n| n > 0)
-        };
-        match argument.as_str() {
-            // What cargo passes to every bench.
-            "--bench" => {}
-            "--mib" => options.mib = number().unwrap_or_else(|| usage()),
-            "--rounds" => options.rounds = number().unwrap_or_else(|| usage()) as usize,
-            _ => usage(),
-        }
-    }
-    options
-}
-
-fn usage() -> ! {
-    eprintln!("usage: cargo bench --bench scan -- [--mib N] [--rounds N]");
-    std::process::exit(2);
-}
-
-/// The file goes when the bench does, however that ends.
-struct Remove<'a>(&'a Path);
-
-impl Drop for Remove<'_> {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_file(self.0);
-    }
-}
-
-fn write_file(path: &Path, mib: u64) -> io::Result<()> {
-    let mut file = std::fs::File::create(path)?;
-    let block: Vec<u8> = (0..1u32 << 20)
-        .map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8)
-        .collect();
-    for _ in 0..mib {
-        file.write_all(&block)?;
-    }
-    // What is still to be written would be written during the measurement.
-    file.sync_all()
 }
 
 fn dd(path: &Path) -> io::Result<Duration> {
@@ -145,25 +75,19 @@ fn dd(path: &Path) -> io::Result<Duration> {
 }
 
 /// Reads the file in pieces, looking at one byte of each, as dd looks at none.
-fn scan(path: &Path, driver: DriverChoice, depth: usize) -> io::Result<(u64, u64)> {
-    let event_loop = Builder::new().driver(driver).build()?;
-    event_loop.run_until_complete(async {
+fn scan(path: &Path, driver: Driver, depth: usize) -> io::Result<u64> {
+    driver.open()?.run_until_complete(async {
         let mut scan = File::open(path).await?.scan().chunk_len(CHUNK).depth(depth);
-        let (mut read, mut sum) = (0, 0);
+        let mut read = 0;
         while let Some(chunk) = scan.next().await {
             let chunk = chunk?;
             read += chunk.len() as u64;
-            sum += u64::from(chunk[0]);
+            black_box(chunk[0]);
         }
-        Ok((read, sum))
+        Ok(read)
     })?
 }
 
 fn speed(bytes: u64, time: Duration) -> f64 {
     bytes as f64 / time.as_secs_f64() / (1u64 << 30) as f64
-}
-
-fn median(values: &mut [f64]) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values[values.len() / 2]
 }

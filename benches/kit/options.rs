@@ -1,0 +1,142 @@
+//! The command line of a bench.
+//!
+//! `cargo bench` passes `--bench`, and `cargo test --benches` runs the same program without: there it says a word and
+//! ends, so that whoever tests does not wait for measurements.
+
+use std::str::FromStr;
+use std::time::Duration;
+
+use super::drivers::{self, Driver};
+
+/// The options that were given, each with its value.
+pub(crate) struct Options {
+    usage: &'static str,
+    given: Vec<(String, String)>,
+}
+
+impl Options {
+    /// Reads the command line, of which `names` are the options that take a value. Ends the program for `--help`, for a
+    /// wrong option, and if this is not `cargo bench`.
+    pub(crate) fn read(usage: &'static str, names: &[&str]) -> Options {
+        end_unless_bench(Some(usage));
+        let mut options = Options {
+            usage,
+            given: Vec::new(),
+        };
+        let mut args = std::env::args().skip(1).filter(|arg| arg != "--bench");
+        while let Some(name) = args.next() {
+            if !names.contains(&name.as_str()) {
+                options.refuse(&format!("there is no option {name}"));
+            }
+            match args.next() {
+                Some(value) => options.given.push((name, value)),
+                None => options.refuse(&format!("{name} needs a value")),
+            }
+        }
+        options
+    }
+
+    /// A whole number above zero.
+    pub(crate) fn number(&self, name: &str, default: usize) -> usize {
+        match self.value(name) {
+            Some(value) => self.positive(name, value),
+            None => default,
+        }
+    }
+
+    /// One number or several, with commas between them.
+    pub(crate) fn numbers(&self, name: &str, default: &[usize]) -> Vec<usize> {
+        match self.value(name) {
+            Some(values) => values.split(',').map(|value| self.positive(name, value)).collect(),
+            None => default.to_vec(),
+        }
+    }
+
+    pub(crate) fn seconds(&self, name: &str, default: f64) -> Duration {
+        let seconds = match self.value(name) {
+            Some(value) => value.parse().unwrap_or(f64::NAN),
+            None => default,
+        };
+        match Duration::try_from_secs_f64(seconds) {
+            Ok(duration) if !duration.is_zero() => duration,
+            _ => self.refuse(&format!("{name} needs a number of seconds above 0")),
+        }
+    }
+
+    /// Whether a part is to be measured: all are, unless the option names one of them.
+    pub(crate) fn wants(&self, name: &str, part: &str, parts: &[&str]) -> bool {
+        let Some(only) = self.value(name) else {
+            return true;
+        };
+        if !parts.contains(&only) {
+            self.refuse(&format!("{name} knows {}, not '{only}'", parts.join(", ")));
+        }
+        only == part
+    }
+
+    /// The drivers that start here, or of those the one that `--driver` names.
+    pub(crate) fn drivers(&self) -> Vec<Driver> {
+        let only = self.value("--driver");
+        if let Some(name) = only
+            && Driver::named(name).is_none()
+        {
+            self.refuse(&format!("--driver is proactor or reactor, not '{name}'"));
+        }
+        let mut drivers = drivers::available();
+        drivers.retain(|driver| only.is_none_or(|name| driver.name == name));
+        drivers
+    }
+
+    fn value(&self, name: &str) -> Option<&str> {
+        // The last one counts, as everywhere.
+        let given = self.given.iter().rfind(|(given, _)| given == name);
+        given.map(|(_, value)| value.as_str())
+    }
+
+    fn positive(&self, name: &str, value: &str) -> usize {
+        match usize::from_str(value.trim()) {
+            Ok(number) if number > 0 => number,
+            _ => self.refuse(&format!("{name} needs a whole number above 0, not '{value}'")),
+        }
+    }
+
+    fn refuse(&self, why: &str) -> ! {
+        eprintln!("{why}\n{}", self.usage);
+        std::process::exit(2);
+    }
+}
+
+/// Ends the program with a word if cargo does not run it as a bench; before that, `--help` is heard.
+pub(crate) fn end_unless_bench(usage: Option<&str>) {
+    let has = |name: &str| std::env::args().skip(1).any(|arg| arg == name);
+    if let Some(usage) = usage
+        && (has("--help") || has("-h"))
+    {
+        println!("{usage}");
+        std::process::exit(0);
+    }
+    if !has("--bench") {
+        println!("nothing is measured here: this is for `cargo bench`");
+        std::process::exit(0);
+    }
+}
+
+/// The words after `--role`, for a program that starts itself again as something else.
+pub(crate) fn role() -> Option<Vec<String>> {
+    let mut args = std::env::args().skip(1);
+    match args.next().as_deref() {
+        Some("--role") => Some(args.collect()),
+        _ => None,
+    }
+}
+
+/// What a bench's `main` gives: an error is told in one line.
+pub(crate) fn report(bench: &str, result: std::io::Result<()>) -> std::process::ExitCode {
+    match result {
+        Ok(()) => std::process::ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{bench}: {error}");
+            std::process::ExitCode::FAILURE
+        }
+    }
+}

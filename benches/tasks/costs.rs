@@ -1,0 +1,93 @@
+//! What criterion measures.
+
+use std::time::{Duration, Instant};
+
+use criterion::{BenchmarkId, Criterion};
+use windlass::task::yield_now;
+
+use crate::kit::drivers::Driver;
+use crate::sleeper::Sleeper;
+
+/// Tasks that are woken at once.
+pub(crate) const BURST: usize = 100;
+
+/// Long enough for a loop to fall asleep.
+const PAUSE: Duration = Duration::from_micros(100);
+
+pub(crate) fn measure(criterion: &mut Criterion, drivers: &[Driver]) {
+    spawn_join(criterion, drivers);
+    yields(criterion, drivers);
+    wakes(criterion, drivers);
+}
+
+fn spawn_join(criterion: &mut Criterion, drivers: &[Driver]) {
+    let mut group = criterion.benchmark_group("spawn_join");
+    for driver in drivers {
+        group.bench_function(BenchmarkId::from_parameter(driver.name), |bencher| {
+            bencher.iter_custom(|count| {
+                on_loop(*driver, async {
+                    let begin = Instant::now();
+                    for number in 0..count {
+                        let _ = windlass::spawn(async move { number }).await;
+                    }
+                    begin.elapsed()
+                })
+            })
+        });
+    }
+}
+
+fn yields(criterion: &mut Criterion, drivers: &[Driver]) {
+    let mut group = criterion.benchmark_group("yield");
+    for tasks in [1, 100] {
+        for driver in drivers {
+            let name = format!("{tasks} task{}", if tasks == 1 { "" } else { "s" });
+            group.bench_function(BenchmarkId::new(name, driver.name), |bencher| {
+                bencher.iter_custom(|count| on_loop(*driver, yield_all(tasks, count)))
+            });
+        }
+    }
+}
+
+/// As many tasks yield so often each; gives the time for one of the yields of each round.
+async fn yield_all(tasks: u32, count: u64) -> Duration {
+    let begin = Instant::now();
+    let handles: Vec<_> = (0..tasks)
+        .map(|_| {
+            windlass::spawn(async move {
+                for _ in 0..count {
+                    yield_now().await;
+                }
+            })
+        })
+        .collect();
+    for handle in handles {
+        let _ = handle.await;
+    }
+    begin.elapsed() / tasks
+}
+
+fn wakes(criterion: &mut Criterion, drivers: &[Driver]) {
+    let mut group = criterion.benchmark_group("wake");
+    for driver in drivers {
+        group.bench_function(BenchmarkId::from_parameter(driver.name), |bencher| {
+            bencher.iter_custom(|count| {
+                let sleeper = Sleeper::start(*driver, BURST, false).expect("the driver started before");
+                let bursts = count.div_ceil(BURST as u64);
+                let mut sending = Duration::ZERO;
+                for _ in 0..bursts {
+                    std::thread::sleep(PAUSE);
+                    sending += sleeper.burst();
+                    sleeper.wait_all().expect("who is woken is polled");
+                }
+                // So many were not asked for.
+                sending.mul_f64(count as f64 / (bursts * BURST as u64) as f64)
+            })
+        });
+    }
+}
+
+fn on_loop<T>(driver: Driver, work: impl Future<Output = T>) -> T {
+    let event_loop = driver.open().expect("the driver started before");
+    event_loop.run_until_complete(work).expect("nobody stops the loop")
+}
