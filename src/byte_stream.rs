@@ -266,8 +266,11 @@ impl ByteStream {
         let lane = &self.owned.descriptor.write;
         let _hold = lane.hold().await;
         lane.settle(self.owned.core()).await;
-        let (outcome, buf) = self.send_some(buf, 0).await;
-        (self.sent(outcome), buf)
+        if let Some(outcome) = self.send_at_once(&buf, 0) {
+            return (self.sent(outcome), buf);
+        }
+        let (landing, (_, buf)) = self.send(buf, 0).await;
+        (self.sent(landing.outcome), buf)
     }
 
     /// Sends the whole of `buf`. No other write comes in between.
@@ -281,8 +284,14 @@ impl ByteStream {
         lane.settle(self.owned.core()).await;
         let mut sent = 0;
         while sent < len {
-            let outcome;
-            (outcome, buf) = self.send_some(buf, sent).await;
+            let outcome = match self.send_at_once(&buf, sent) {
+                Some(outcome) => outcome,
+                None => {
+                    let (landing, (_, back)) = self.send(buf, sent).await;
+                    buf = back;
+                    landing.outcome
+                }
+            };
             match self.sent(outcome) {
                 Ok(0) => return (Err(io::ErrorKind::WriteZero.into()), buf),
                 Ok(count) => sent += count,
@@ -292,21 +301,25 @@ impl ByteStream {
         (Ok(()), buf)
     }
 
-    /// One send from `buf[begin..]`: from where it lies, if the driver works by trying and the kernel takes something at
-    /// once, else by a flight. To be called by who holds the lane.
-    async fn send_some<B: IoBuf>(&self, buf: B, begin: usize) -> (Outcome, B) {
-        if self.owned.core().spend_at_once() {
-            let op = send_from(&buf, begin, self.owned.descriptor.fd, self.medium);
-            // SAFETY: what `op` points to is the buffer's until this returns.
-            let sent = unsafe { self.owned.core().driver.borrow_mut().attempt(op) };
-            if let Some(outcome) = sent {
-                crate::trace::op_done_at_once(&op, outcome);
-                return (outcome, buf);
-            }
-            self.owned.core().unspend();
+    /// One send from `buf[begin..]` as it lies there, if the driver works by trying and the kernel takes something at once. To
+    /// be called by who holds the lane.
+    fn send_at_once<B: IoBuf>(&self, buf: &B, begin: usize) -> Option<Outcome> {
+        let core = self.owned.core();
+        if !core.spend_at_once() {
+            return None;
         }
-        let (landing, (_, buf)) = self.send(buf, begin).await;
-        (landing.outcome, buf)
+        let op = send_from(buf, begin, self.owned.descriptor.fd, self.medium);
+        // SAFETY: what `op` points to is the buffer's until this returns.
+        match unsafe { core.driver.borrow_mut().attempt(op) } {
+            Some(outcome) => {
+                crate::trace::op_done_at_once(&op, outcome);
+                Some(outcome)
+            }
+            None => {
+                core.unspend();
+                None
+            }
+        }
     }
 
     /// One send from `buf[begin..]`, by a flight.

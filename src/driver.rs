@@ -133,8 +133,8 @@ impl fmt::Debug for FlightId {
 #[repr(C, align(16))]
 pub struct Scratch(pub [std::mem::MaybeUninit<u8>; SCRATCH_LEN]);
 
-/// The size of [`Scratch`] in bytes.
-pub const SCRATCH_LEN: usize = 192;
+/// The size of [`Scratch`] in bytes. Windows' operations need more of it.
+pub const SCRATCH_LEN: usize = if cfg!(windows) { 192 } else { 64 };
 
 impl fmt::Debug for Scratch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

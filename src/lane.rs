@@ -21,6 +21,7 @@ use crate::driver::{FlightId, Outcome};
 use crate::flight::lasting_error;
 use crate::io::IoBufMut;
 use crate::loop_core::LoopCore;
+use crate::rare::Rare;
 use crate::sys::Envelope;
 use crate::task::Reason;
 
@@ -30,7 +31,7 @@ pub(crate) struct Lane {
     /// The flight that is in this lane, whether its future lives or not.
     pub(crate) flight: Cell<Option<FlightId>>,
     turnstile: Turnstile,
-    unread: RefCell<Unread>,
+    unread: RefCell<Rare<Unread>>,
 }
 
 /// What was received for reads that are gone.
@@ -79,6 +80,10 @@ impl Lane {
             self.flight.set(None);
             let harvest = core.harvest(id);
             let mut unread = self.unread.borrow_mut();
+            if harvest.is_empty() {
+                return;
+            }
+            let unread = unread.make();
             if unread.is_empty() {
                 *unread = Unread {
                     bytes: harvest.bytes,
@@ -102,7 +107,7 @@ impl Lane {
     /// The same, polled.
     #[inline]
     pub(crate) fn poll_unread(&self, core: &LoopCore, cx: &mut Context<'_>) -> Poll<bool> {
-        let has_some = !self.unread.borrow().is_empty();
+        let has_some = self.is_unread();
         match has_some && !core.spend_budget(cx) {
             true => Poll::Pending,
             false => Poll::Ready(has_some),
@@ -129,6 +134,7 @@ impl Lane {
         debug_assert!(capacity > 0);
         let count = {
             let mut unread = self.unread.borrow_mut();
+            let unread = unread.get_mut()?;
             let left = &unread.bytes[unread.at..];
             if left.is_empty() {
                 unread.envelope = None;
@@ -149,6 +155,7 @@ impl Lane {
     /// Serves all unread bytes at once; `None` if there are none.
     pub(crate) fn serve_all(&self) -> Option<Result<Vec<u8>, i32>> {
         let mut unread = self.unread.borrow_mut();
+        let unread = unread.get_mut()?;
         unread.envelope = None;
         if unread.at == unread.bytes.len() {
             return unread.error.take().map(Err);
@@ -165,7 +172,7 @@ impl Lane {
         buf: &mut B,
         is_stream: bool,
     ) -> Option<Result<(usize, Envelope), i32>> {
-        let envelope = self.unread.borrow_mut().envelope.take();
+        let envelope = self.take_envelope();
         let (len, is_message) = (self.unread_len(), envelope.is_some());
         let served = match self.serve(buf) {
             None if is_message => Ok(0),
@@ -184,7 +191,7 @@ impl Lane {
 
     /// The same, whole.
     pub(crate) fn serve_whole_message(&self) -> Option<Result<(Vec<u8>, Envelope), i32>> {
-        let envelope = self.unread.borrow_mut().envelope.take();
+        let envelope = self.take_envelope();
         let bytes = match self.serve_all() {
             Some(Ok(bytes)) => bytes,
             Some(Err(code)) => return Some(Err(code)),
@@ -194,14 +201,25 @@ impl Lane {
         Some(Ok((bytes, envelope.unwrap_or_default())))
     }
 
+    fn take_envelope(&self) -> Option<Envelope> {
+        self.unread.borrow_mut().get_mut()?.envelope.take()
+    }
+
     fn unread_len(&self) -> usize {
         let unread = self.unread.borrow();
-        unread.bytes.len() - unread.at
+        unread.get().map_or(0, |unread| unread.bytes.len() - unread.at)
+    }
+
+    /// Whether there is something that the next reader must be told.
+    #[inline]
+    fn is_unread(&self) -> bool {
+        self.unread.borrow().get().is_some_and(|unread| !unread.is_empty())
     }
 
     /// Takes the error that stands behind the unread bytes, once these are served.
     pub(crate) fn take_error(&self) -> Option<i32> {
         let mut unread = self.unread.borrow_mut();
+        let unread = unread.get_mut()?;
         match unread.has_bytes() {
             true => None,
             false => unread.error.take(),
@@ -210,7 +228,7 @@ impl Lane {
 
     /// Puts received bytes back, for the next read, behind what is unread.
     pub(crate) fn put_back(&self, bytes: &[u8]) {
-        self.unread.borrow_mut().append(bytes, None, None);
+        self.unread.borrow_mut().make().append(bytes, None, None);
     }
 
     /// Puts received bytes back in front of what is unread, and calls a read that waits back from the kernel: it is to serve
@@ -218,6 +236,7 @@ impl Lane {
     pub(crate) fn put_in_front(&self, core: &LoopCore, bytes: &[u8]) {
         {
             let mut unread = self.unread.borrow_mut();
+            let unread = unread.make();
             let at = std::mem::take(&mut unread.at);
             unread.bytes.splice(..at, bytes.iter().copied());
         }
@@ -234,14 +253,14 @@ impl Lane {
             return false;
         }
         let mut unread = self.unread.borrow_mut();
-        unread.append(received, envelope, lasting_error(outcome));
+        unread.make().append(received, envelope, lasting_error(outcome));
         true
     }
 
     /// Whether bytes are unread.
     #[inline]
     pub(crate) fn has_bytes(&self) -> bool {
-        self.unread.borrow().has_bytes()
+        self.unread.borrow().get().is_some_and(Unread::has_bytes)
     }
 
     /// Whether nobody holds it and no flight is in it.
@@ -251,7 +270,7 @@ impl Lane {
 
     /// Whether a flight is in the lane or bytes are unread.
     pub(crate) fn is_busy(&self) -> bool {
-        self.flight.get().is_some() || !self.unread.borrow().is_empty()
+        self.flight.get().is_some() || self.is_unread()
     }
 }
 
@@ -287,7 +306,7 @@ impl Unread {
 struct Turnstile {
     held: Cell<bool>,
     next_ticket: Cell<u64>,
-    waiting: RefCell<VecDeque<Waiting>>,
+    waiting: RefCell<Rare<VecDeque<Waiting>>>,
 }
 
 struct Waiting {
@@ -408,7 +427,7 @@ impl Turnstile {
             let number = self.next_ticket.get();
             self.next_ticket.set(number + 1);
             let waker = Some(cx.waker().clone());
-            self.waiting.borrow_mut().push_back(Waiting {
+            self.waiting.borrow_mut().make().push_back(Waiting {
                 ticket: number,
                 waker,
                 called: false,
@@ -423,7 +442,7 @@ impl Turnstile {
         }
         crate::task::waits_for(Reason::Named("its turn"));
         let mut waker = Some(cx.waker().clone());
-        if let Some(waiting) = self.waiting.borrow_mut().iter_mut().find(|w| w.ticket == number) {
+        if let Some(waiting) = self.waiting.borrow_mut().make().iter_mut().find(|w| w.ticket == number) {
             std::mem::swap(&mut waiting.waker, &mut waker);
         }
         Poll::Pending
@@ -441,7 +460,7 @@ impl Turnstile {
     /// Calls the next in the queue, or leaves the lane free.
     #[inline]
     fn hand_over(&self) {
-        match self.waiting.borrow().is_empty() {
+        match self.waiting.borrow().get().is_none_or(VecDeque::is_empty) {
             true => self.held.set(false),
             false => self.call_next(),
         }
@@ -449,7 +468,7 @@ impl Turnstile {
 
     #[cold]
     fn call_next(&self) {
-        let waker = self.waiting.borrow_mut().front_mut().and_then(|next| {
+        let waker = self.waiting.borrow_mut().make().front_mut().and_then(|next| {
             next.called = true;
             next.waker.take()
         });
@@ -461,13 +480,13 @@ impl Turnstile {
 
     fn is_called(&self, ticket: u64) -> bool {
         let waiting = self.waiting.borrow();
-        waiting
-            .front()
-            .is_some_and(|first| first.called && first.ticket == ticket)
+        let first = waiting.get().and_then(VecDeque::front);
+        first.is_some_and(|first| first.called && first.ticket == ticket)
     }
 
     fn leave_queue(&self, ticket: u64) -> Option<Waiting> {
         let mut waiting = self.waiting.borrow_mut();
+        let waiting = waiting.get_mut()?;
         let at = waiting.iter().position(|waiting| waiting.ticket == ticket)?;
         waiting.remove(at)
     }

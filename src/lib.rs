@@ -94,6 +94,7 @@ mod proactor;
 pub mod process;
 mod promise;
 pub mod protocol;
+mod rare;
 mod reactor;
 mod remote;
 mod runtime;

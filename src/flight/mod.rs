@@ -143,7 +143,7 @@ impl LoopCore {
         let mut flights = self.flights.borrow_mut();
         let Some(entry) = flights.entry(id) else { return false };
         let last_is_one = matches!(&entry.phase, Phase::Landed(landing) if landing.outcome.is_ok());
-        last_is_one || entry.queue.iter().any(|landing| landing.outcome.is_ok())
+        last_is_one || entry.queued().any(|landing| landing.outcome.is_ok())
     }
 
     /// Nobody waits for this flight any more, though it goes on.
@@ -174,7 +174,7 @@ impl LoopCore {
 
     /// The next thing that a multishot has landed, or that its flight has ended.
     pub(crate) fn poll_next_landing(&self, id: FlightId, cx: &mut Context<'_>) -> Poll<NextLanding> {
-        let is_queued = |entry: &mut Entry| !entry.queue.is_empty();
+        let is_queued = |entry: &mut Entry| entry.queued().next().is_some();
         if self.flights.borrow_mut().entry(id).is_some_and(is_queued) {
             if !self.spend_budget(cx) {
                 return Poll::Pending;
@@ -183,7 +183,7 @@ impl LoopCore {
                 .flights
                 .borrow_mut()
                 .entry(id)
-                .and_then(|entry| entry.queue.pop_front());
+                .and_then(|entry| entry.queue.get_mut()?.pop_front());
             if let Some(landing) = next {
                 return Poll::Ready(NextLanding::More(landing));
             }
@@ -321,8 +321,9 @@ impl LoopCore {
             listener = entry.listener.take();
             entry.orphan = Some(fate);
             if fate == Fate::Discard {
-                let (op, queue) = (entry.op, entry.queue.drain(..));
-                unwanted.extend(queue.filter_map(|landing| table::unwanted(&op, landing.outcome)));
+                let (op, queue) = (entry.op, std::mem::take(&mut entry.queue));
+                let queued = queue.get().into_iter().flatten();
+                unwanted.extend(queued.filter_map(|landing| table::unwanted(&op, landing.outcome)));
             }
             match &entry.phase {
                 Phase::InAir => {
@@ -412,6 +413,12 @@ pub(crate) struct Harvest {
     /// What came with them, if they are a message.
     pub(crate) envelope: Option<Envelope>,
     pub(crate) error: Option<i32>,
+}
+
+impl Harvest {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.bytes.is_empty() && self.envelope.is_none() && self.error.is_none()
+    }
 }
 
 /// What [`LoopCore::poll_next_landing`] found.

@@ -8,6 +8,7 @@ use super::cargo::{Cargo, load_of};
 use crate::blocking::JobId;
 use crate::driver::{Completion, Control, FlightId, Landing, Outcome};
 use crate::op::Op;
+use crate::rare::Rare;
 use crate::sys::{Brake, Fd};
 use crate::task::Owner;
 
@@ -60,7 +61,7 @@ pub(super) struct Entry {
     /// Bytes in front of the op's buffer that were received for the same call by earlier flights.
     pub(super) prefix: usize,
     /// What a multishot has landed so far and nobody has fetched.
-    pub(super) queue: VecDeque<Landing>,
+    pub(super) queue: Rare<VecDeque<Landing>>,
     /// Whether its cancel was asked for.
     pub(super) cancelling: bool,
     pub(super) carrier: Carrier,
@@ -69,6 +70,13 @@ pub(super) struct Entry {
     pub(super) drop_load: Option<unsafe fn(*mut u8)>,
     /// Owned by this entry, never moved; while the phase is `InAir`, used by the kernel.
     pub(super) cargo: *mut Cargo,
+}
+
+impl Entry {
+    /// What a multishot has landed so far.
+    pub(super) fn queued(&self) -> impl Iterator<Item = &Landing> {
+        self.queue.get().into_iter().flatten()
+    }
 }
 
 /// What landing a completion asks the loop to do once the table is no longer borrowed.
@@ -147,7 +155,7 @@ impl FlightTable {
             owner: None,
             op: Op::Accept { fd: -1 },
             prefix: 0,
-            queue: VecDeque::new(),
+            queue: Rare::default(),
             cancelling: false,
             carrier: Carrier::Driver,
             brake: Brake::default(),
@@ -290,8 +298,9 @@ fn land_one_of_many(entry: &mut Entry, id: FlightId, landing: Landing) -> Touchd
         return touchdown;
     }
     touchdown.waker = entry.waker.take();
-    entry.queue.push_back(landing);
-    if entry.queue.len() >= ACCEPT_QUEUE_MAX && !entry.cancelling {
+    let queue = entry.queue.make();
+    queue.push_back(landing);
+    if queue.len() >= ACCEPT_QUEUE_MAX && !entry.cancelling {
         entry.cancelling = true;
         touchdown.cancel = Some(id);
     }
