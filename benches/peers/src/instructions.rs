@@ -1,0 +1,90 @@
+//! User-space instructions per request: the server under valgrind's callgrind, once with so many requests and once with
+//! twice as many. The difference is what the requests cost, without the start and the connections.
+
+use std::io;
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Duration;
+
+use crate::contender::Contender;
+use crate::kit::load::{Load, Shape};
+use crate::kit::machine::Machine;
+use crate::kit::process::Process;
+use crate::measure::port_of;
+
+/// Under valgrind everything takes its time.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+pub(crate) fn per_request(
+    contender: Contender,
+    shape: Shape,
+    requests: u64,
+    machine: &Machine,
+) -> io::Result<Vec<f64>> {
+    let once = count(contender, shape, requests, machine)?;
+    let twice = count(contender, shape, 2 * requests, machine)?;
+    Ok(vec![twice.saturating_sub(once) as f64 / requests as f64])
+}
+
+fn count(contender: Contender, shape: Shape, requests: u64, machine: &Machine) -> io::Result<u64> {
+    let log = Log::new();
+    let mut command = Command::new("valgrind");
+    command
+        .args(["--tool=callgrind", "--callgrind-out-file=/dev/null"])
+        .arg(format!("--log-file={}", log.path.display()))
+        .arg(std::env::current_exe()?)
+        .args(["--serve", contender.name()]);
+    let start = |error: io::Error| io::Error::new(error.kind(), format!("valgrind: {error}"));
+    let mut server = Process::start(command, machine.server_core()).map_err(start)?;
+    let port = port_of(&mut server, PATIENCE).map_err(|error| log.explain(error))?;
+    Load::connect(port, shape)
+        .and_then(|mut load| load.run_for(requests))
+        .map_err(|error| log.explain(error))?;
+    // SAFETY: the child is ours and not yet waited for, so its number is nobody else's.
+    unsafe { libc::kill(server.id() as libc::pid_t, libc::SIGTERM) };
+    // Killed by a signal is how it is meant to end; what it counted is in the log.
+    let _ = server.all_output(PATIENCE);
+    log.collected()
+}
+
+/// What valgrind writes, in a file that is gone afterwards.
+struct Log {
+    path: PathBuf,
+}
+
+impl Log {
+    fn new() -> Log {
+        let name = format!("windlass-peers-{}.callgrind", std::process::id());
+        Log {
+            path: std::env::temp_dir().join(name),
+        }
+    }
+
+    /// The number after "Collected :".
+    fn collected(&self) -> io::Result<u64> {
+        let text = std::fs::read_to_string(&self.path)?;
+        let line = text.lines().find(|line| line.contains("Collected :"));
+        let number = line.and_then(|line| line.rsplit(' ').next());
+        number
+            .and_then(|number| number.parse().ok())
+            .ok_or_else(|| self.explain(io::Error::other("callgrind counted nothing")))
+    }
+
+    /// Adds what valgrind complained of, if it did.
+    fn explain(&self, error: io::Error) -> io::Error {
+        let text = std::fs::read_to_string(&self.path).unwrap_or_default();
+        let complaint = text
+            .lines()
+            .find(|line| line.contains("WARNING") || line.contains("unhandled"));
+        match complaint {
+            Some(line) => io::Error::new(error.kind(), format!("{error} (valgrind: {})", line.trim())),
+            None => io::Error::new(error.kind(), format!("{error} (under valgrind)")),
+        }
+    }
+}
+
+impl Drop for Log {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
