@@ -14,6 +14,9 @@
 //! ratios that were taken within a round: to the best loop by hand, and to the best peer. The last table says which targets
 //! this run reached. `--help` says how to measure less.
 
+#[cfg(all(target_os = "linux", not(feature = "proactor")))]
+compile_error!("the io_uring loop by hand is part of the limit: build with the default feature `proactor`");
+
 #[cfg(target_os = "linux")]
 mod compio;
 #[cfg(target_os = "linux")]

@@ -82,7 +82,7 @@ pub(crate) fn groups(options: &Options, machine: &Machine, file: &Path) -> Vec<G
             groups.extend(match workload {
                 Workload::Echo => echo(&scale),
                 Workload::Timers => timers(&scale),
-                Workload::Sleeps => sleeps(),
+                Workload::Sleeps => sleeps(&scale),
                 Workload::Tasks => tasks(&scale),
                 Workload::Files => files(&scale, file),
                 Workload::Wake => wake(&scale, machine),
@@ -110,13 +110,15 @@ struct Scale {
     files: Duration,
     wakes: usize,
     round_trips: Duration,
+    /// Of what takes seconds, and hardly differs from round to round.
+    sleep_rounds: usize,
     memory_rounds: usize,
 }
 
 impl Scale {
     fn new(quick: bool) -> Scale {
         let millis = Duration::from_millis;
-        let counts = if quick { [300, 100, 15] } else { [800, 200, 25] };
+        let counts = if quick { [300, 100, 30] } else { [800, 250, 100] };
         Scale {
             echo: millis(if quick { 150 } else { 400 }),
             warm_up: millis(if quick { 50 } else { 80 }),
@@ -129,6 +131,7 @@ impl Scale {
             files: millis(if quick { 80 } else { 150 }),
             wakes: if quick { 60 } else { 150 },
             round_trips: millis(if quick { 60 } else { 150 }),
+            sleep_rounds: if quick { 1 } else { 5 },
             memory_rounds: if quick { 1 } else { 2 },
         }
     }
@@ -207,9 +210,9 @@ fn timers(scale: &Scale) -> Vec<Group> {
     scale.sleeps.map(one).into()
 }
 
-fn sleeps() -> Vec<Group> {
+fn sleeps(scale: &Scale) -> Vec<Group> {
     let figures = || vec![less("CPU", Unit::Nanos), less("wall", Unit::Nanos)];
-    vec![
+    let mut groups = vec![
         group(
             Workload::Sleeps,
             "sleeps-200k",
@@ -224,7 +227,11 @@ fn sleeps() -> Vec<Group> {
             figures(),
             Job::Work(Task::Cancels { count: 1_000_000 }),
         ),
-    ]
+    ];
+    for group in &mut groups {
+        group.rounds = scale.sleep_rounds;
+    }
+    groups
 }
 
 fn tasks(scale: &Scale) -> Vec<Group> {

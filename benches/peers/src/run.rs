@@ -109,7 +109,7 @@ fn run(group: &mut Group, machine: &Machine, progress: &mut Progress, missing: &
 fn describe_limits() -> io::Result<String> {
     let (files, memory) = (limits::open_files()?, limits::locked_memory()?);
     Ok(format!(
-        "limits: {} open files (were {}), {} of locked memory (was {}; glommio's documentation asks for 512 KiB)",
+        "limits: {} open files (were {}), {} of locked memory (was {}; glommio needs 512 KiB by its documentation)",
         files.now,
         files.before,
         limits::show_bytes(memory.now),

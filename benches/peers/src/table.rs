@@ -57,7 +57,11 @@ fn table(group: &Group) -> String {
 
 fn to_best(group: &Group, ours: Contender, figure: usize, is_one: fn(Contender) -> bool) -> String {
     match group.best(figure, is_one) {
-        Some(best) => ratio(group.ratio(ours, best, figure).median),
+        Some(best) => match group.ratio(ours, best, figure).median {
+            // The best needs nothing at all.
+            median if median.is_infinite() => "-".into(),
+            median => ratio(median),
+        },
         None => "-".into(),
     }
 }
