@@ -4,7 +4,7 @@
 use std::io;
 use std::path::PathBuf;
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::contender::Contender;
 use crate::kit::load::{Load, Shape};
@@ -21,12 +21,15 @@ pub(crate) fn per_request(
     requests: u64,
     machine: &Machine,
 ) -> io::Result<Vec<f64>> {
-    let once = count(contender, shape, requests, machine)?;
-    let twice = count(contender, shape, 2 * requests, machine)?;
-    Ok(vec![twice.saturating_sub(once) as f64 / requests as f64])
+    let (once, few) = count(contender, shape, requests, machine)?;
+    let (twice, many) = count(contender, shape, 2 * requests, machine)?;
+    Ok(vec![
+        twice.saturating_sub(once) as f64 / many.saturating_sub(few).max(1) as f64,
+    ])
 }
 
-fn count(contender: Contender, shape: Shape, requests: u64, machine: &Machine) -> io::Result<u64> {
+/// All instructions of a server's life, and how many echoes the load has seen in it.
+fn count(contender: Contender, shape: Shape, requests: u64, machine: &Machine) -> io::Result<(u64, u64)> {
     let log = Log::new();
     let mut command = Command::new("valgrind");
     command
@@ -37,14 +40,27 @@ fn count(contender: Contender, shape: Shape, requests: u64, machine: &Machine) -
     let start = |error: io::Error| io::Error::new(error.kind(), format!("valgrind: {error}"));
     let mut server = Process::start(command, machine.server_core()).map_err(start)?;
     let port = port_of(&mut server, PATIENCE).map_err(|error| log.explain(error))?;
-    Load::connect(port, shape)
-        .and_then(|mut load| load.run_for(requests))
-        .map_err(|error| log.explain(error))?;
+    let mut load = Load::connect(port, shape).map_err(|error| log.explain(error))?;
+    let mut echoes = load.run_for(requests).map_err(|error| log.explain(error))?;
     // SAFETY: the child is ours and not yet waited for, so its number is nobody else's.
     unsafe { libc::kill(server.id() as libc::pid_t, libc::SIGTERM) };
+    echoes += echoes_until_gone(&mut load);
     // Killed by a signal is how it is meant to end; what it counted is in the log.
     let _ = server.all_output(PATIENCE);
-    log.collected()
+    Ok((log.collected()?, echoes))
+}
+
+/// valgrind does not look for signals when a wait in the ring returns, only after other system calls and every hundred
+/// thousand steps. So the load goes on until the server is gone, and what it still answers is counted: all but the last few.
+fn echoes_until_gone(load: &mut Load) -> u64 {
+    let end = Instant::now() + PATIENCE;
+    let mut echoes = 0;
+    while Instant::now() < end
+        && let Ok(more) = load.step(100)
+    {
+        echoes += more;
+    }
+    echoes
 }
 
 /// What valgrind writes, in a file that is gone afterwards.

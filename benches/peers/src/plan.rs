@@ -288,7 +288,7 @@ fn instructions() -> Vec<Group> {
     };
     let title = format!("User-space instructions per request, by callgrind, {shape}");
     let figures = vec![less("instructions", Unit::Count)];
-    let job = Job::Instructions { shape, requests: 3000 };
+    let job = Job::Instructions { shape, requests: 8000 };
     let mut group = group(Workload::Instructions, "instructions", title, figures, job);
     group.rounds = 1;
     vec![group]
