@@ -23,9 +23,12 @@ pub(crate) fn per_request(
 ) -> io::Result<Vec<f64>> {
     let (once, few) = count(contender, shape, requests, machine)?;
     let (twice, many) = count(contender, shape, 2 * requests, machine)?;
-    Ok(vec![
-        twice.saturating_sub(once) as f64 / many.saturating_sub(few).max(1) as f64,
-    ])
+    if many <= few || twice <= once {
+        return Err(io::Error::other(
+            "valgrind ended the server too late to tell the two runs apart",
+        ));
+    }
+    Ok(vec![(twice - once) as f64 / (many - few) as f64])
 }
 
 /// All instructions of a server's life, and how many echoes the load has seen in it.
