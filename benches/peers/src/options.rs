@@ -15,8 +15,8 @@ Measures windlass beside tokio, compio, monoio, glommio, smol and loops by hand,
   --only PART       only this part (may be repeated): echo, timers, sleeps, tasks, files, wake, memory, instructions
   --contender NAME  only this contender (may be repeated): epoll, uring, uring-multishot, pread, tokio, compio, monoio,
                     glommio, smol, proactor, reactor
-  --rounds N        how many rounds of each (default 7)
-  --instructions    also count user-space instructions per request, under valgrind's callgrind (a few minutes more)
+  --rounds N        how many rounds of each at most (default 5)
+  --instructions    also count user-space instructions per request, under valgrind's callgrind (one to two minutes more)
   --json PATH       also write every round's figures to this file
   --help            this text";
 
@@ -77,7 +77,7 @@ pub(crate) fn parse(args: impl Iterator<Item = String>) -> Result<Job, String> {
     }
     Ok(Job::Compare(Options {
         quick,
-        rounds: rounds.unwrap_or(if quick { 2 } else { 7 }),
+        rounds: rounds.unwrap_or(if quick { 2 } else { 5 }),
         workloads,
         contenders,
         json,
