@@ -2,8 +2,9 @@
 //! calls an optimization for most cases on one thread; built with io_uring alone; `runtime::spawn`, `time::sleep`. It has no
 //! yield: a future that wakes itself once stands for it.
 //!
-//! Its spawn+join is slow for a reason, not by a mistake here: a task that waits for another sends the loop to sleep and wakes
-//! it through the driver's eventfd (strace: one write and three io_uring_enter for each), whatever the ring's flags.
+//! Its spawn+join inside of a task takes tens of microseconds. strace shows about one write to an eventfd and two or three
+//! io_uring_enter for each, and four choices of the ring's flags made no clear difference; why was not followed further.
+//! From the future given to `block_on` it took about half a microsecond.
 //!
 //! Echo: owned reads into one buffer of 8 KiB that goes to and fro, `write_all`. Files: `fs::File::read_exact_at`.
 
