@@ -1,0 +1,180 @@
+//! Who takes part, and in what.
+
+use std::io;
+
+use crate::compio::Compio;
+use crate::glommio::Glommio;
+use crate::kit::{hand_epoll, hand_uring};
+use crate::monoio::Monoio;
+use crate::plan::Workload;
+use crate::runtime::Runtime;
+use crate::smol::Smol;
+use crate::tokio::Tokio;
+use crate::windlass::{Proactor, Reactor};
+use crate::{hand, work};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Contender {
+    Epoll,
+    Uring,
+    UringMultishot,
+    Pread,
+    Tokio,
+    Compio,
+    Monoio,
+    Glommio,
+    Smol,
+    Proactor,
+    Reactor,
+}
+
+impl Contender {
+    pub(crate) const ALL: [Contender; 11] = [
+        Contender::Epoll,
+        Contender::Uring,
+        Contender::UringMultishot,
+        Contender::Pread,
+        Contender::Tokio,
+        Contender::Compio,
+        Contender::Monoio,
+        Contender::Glommio,
+        Contender::Smol,
+        Contender::Proactor,
+        Contender::Reactor,
+    ];
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Contender::Epoll => "epoll",
+            Contender::Uring => "uring",
+            Contender::UringMultishot => "uring-multishot",
+            Contender::Pread => "pread",
+            Contender::Tokio => "tokio",
+            Contender::Compio => "compio",
+            Contender::Monoio => "monoio",
+            Contender::Glommio => "glommio",
+            Contender::Smol => "smol",
+            Contender::Proactor => "proactor",
+            Contender::Reactor => "reactor",
+        }
+    }
+
+    pub(crate) fn title(self) -> &'static str {
+        match self {
+            Contender::Epoll => "epoll by hand",
+            Contender::Uring => "io_uring by hand",
+            Contender::UringMultishot => "io_uring by hand, multishot",
+            Contender::Pread => "pread by hand",
+            Contender::Proactor => "windlass proactor",
+            Contender::Reactor => "windlass reactor",
+            peer => peer.name(),
+        }
+    }
+
+    pub(crate) fn parse(name: &str) -> Result<Contender, String> {
+        let found = Contender::ALL.into_iter().find(|contender| contender.name() == name);
+        found.ok_or_else(|| {
+            let names: Vec<&str> = Contender::ALL.iter().map(|contender| contender.name()).collect();
+            format!("no contender is called '{name}': choose of {}", names.join(", "))
+        })
+    }
+
+    /// A loop by hand: the limit.
+    pub(crate) fn is_hand(self) -> bool {
+        use Contender::*;
+        matches!(self, Epoll | Uring | UringMultishot | Pread)
+    }
+
+    /// Another's runtime.
+    pub(crate) fn is_peer(self) -> bool {
+        use Contender::*;
+        matches!(self, Tokio | Compio | Monoio | Glommio | Smol)
+    }
+
+    /// A loop by hand has no tasks and no timers; it takes part where it can do the same thing.
+    pub(crate) fn takes_part(self, workload: Workload) -> bool {
+        use Workload::*;
+        match self {
+            Contender::Epoll => matches!(workload, Echo | Timers | Wake | Memory | Instructions),
+            Contender::Uring => matches!(workload, Echo | Timers | Files | Memory | Instructions),
+            Contender::UringMultishot => matches!(workload, Echo | Memory | Instructions),
+            Contender::Pread => workload == Files,
+            _ => true,
+        }
+    }
+
+    /// The crate whose version counts.
+    fn package(self) -> Option<&'static str> {
+        match self {
+            Contender::Epoll | Contender::Pread => None,
+            Contender::Uring | Contender::UringMultishot => Some("io-uring"),
+            Contender::Proactor | Contender::Reactor => Some("windlass"),
+            peer => Some(peer.name()),
+        }
+    }
+
+    /// As this program was built: the lock file is what the build obeys.
+    pub(crate) fn version(self) -> &'static str {
+        const LOCK: &str = include_str!("../Cargo.lock");
+        let Some(package) = self.package() else {
+            return "";
+        };
+        // monoio brings an older io-uring along; of two versions the last is ours.
+        let start = LOCK.rfind(&format!("name = \"{package}\"\nversion = \""));
+        let version = start.and_then(|start| LOCK[start..].lines().nth(1));
+        version.and_then(|line| line.split('"').nth(1)).unwrap_or("")
+    }
+
+    pub(crate) fn settings(self) -> &'static str {
+        match self {
+            Contender::Epoll => {
+                "epoll_wait, level-triggered, one recv and one send; sleeps: epoll_pwait2; wakes: an eventfd"
+            }
+            Contender::Uring => "single_issuer, defer_taskrun; one-shot operations, a buffer per connection",
+            Contender::UringMultishot => {
+                "the same with multishot accepts and receives, a buffer ring, direct descriptors"
+            }
+            Contender::Pread => "the system call alone, one thread",
+            Contender::Tokio => Tokio::SETTINGS,
+            Contender::Compio => Compio::SETTINGS,
+            Contender::Monoio => Monoio::SETTINGS,
+            Contender::Glommio => Glommio::SETTINGS,
+            Contender::Smol => Smol::SETTINGS,
+            Contender::Proactor => Proactor::SETTINGS,
+            Contender::Reactor => Reactor::SETTINGS,
+        }
+    }
+
+    /// Is the echo server until killed. The first line on standard output is the port.
+    pub(crate) fn serve(self) -> io::Result<()> {
+        match self {
+            Contender::Epoll => hand_epoll::serve(),
+            Contender::Uring => hand_uring::serve(),
+            Contender::UringMultishot => hand_uring::serve_multishot(),
+            Contender::Pread => Err(io::Error::other("pread serves nobody")),
+            Contender::Tokio => Tokio::run(Tokio::serve())?,
+            Contender::Compio => Compio::run(Compio::serve())?,
+            Contender::Monoio => Monoio::run(Monoio::serve())?,
+            Contender::Glommio => Glommio::run(Glommio::serve())?,
+            Contender::Smol => Smol::run(Smol::serve())?,
+            Contender::Proactor => Proactor::run(Proactor::serve())?,
+            Contender::Reactor => Reactor::run(Reactor::serve())?,
+        }
+    }
+
+    /// Measures in this process, and gives the figures in the order of the table's columns.
+    pub(crate) fn work(self, task: &work::Task) -> io::Result<Vec<f64>> {
+        match self {
+            Contender::Epoll | Contender::Uring | Contender::UringMultishot | Contender::Pread => {
+                hand::work(self, task)
+            }
+            Contender::Tokio => work::run::<Tokio>(task),
+            Contender::Compio => work::run::<Compio>(task),
+            Contender::Monoio => work::run::<Monoio>(task),
+            Contender::Glommio => work::run::<Glommio>(task),
+            Contender::Smol => work::run::<Smol>(task),
+            Contender::Proactor => work::run::<Proactor>(task),
+            Contender::Reactor => work::run::<Reactor>(task),
+        }
+    }
+}

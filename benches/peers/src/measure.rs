@@ -1,0 +1,102 @@
+//! One contender, one round: starts the process, loads it or waits for it, and gives the figures.
+
+use std::io;
+use std::thread;
+use std::time::Duration;
+
+use crate::contender::Contender;
+use crate::instructions;
+use crate::kit::load::{self, Load, Shape};
+use crate::kit::machine::Machine;
+use crate::kit::process::Process;
+use crate::limits;
+use crate::plan::Job;
+use crate::work::Task;
+
+/// How long a child may take to start to serve.
+const START: Duration = Duration::from_secs(10);
+
+/// How long a child may measure.
+const WORK: Duration = Duration::from_secs(60);
+
+/// Until the last echo has gone out and the server sleeps.
+const SETTLE: Duration = Duration::from_millis(300);
+
+/// The calling thread may be on any core; the load gets a thread that is on its own.
+pub(crate) fn measure(contender: Contender, job: &Job, machine: &Machine) -> io::Result<Vec<f64>> {
+    if let Job::WorkAnywhere(task) = job {
+        return work(contender, task, None);
+    }
+    thread::scope(|scope| {
+        let load = scope.spawn(|| {
+            machine.pin_to_load();
+            measure_here(contender, job, machine)
+        });
+        load.join()
+            .unwrap_or_else(|_| Err(io::Error::other("the load panicked")))
+    })
+}
+
+fn measure_here(contender: Contender, job: &Job, machine: &Machine) -> io::Result<Vec<f64>> {
+    match *job {
+        Job::Echo { shape, warm_up, length } => {
+            let (server, port) = serve(contender, machine)?;
+            let round = load::drive(&server, port, shape, warm_up, length)?;
+            Ok(vec![
+                round.rate(),
+                round.cpu_micros() * 1e3,
+                round.latency.nanos(0.5),
+                round.latency.nanos(0.99),
+            ])
+        }
+        Job::Work(ref task) | Job::WorkAnywhere(ref task) => work(contender, task, machine.server_core()),
+        Job::Memory { connections } => memory(contender, connections, machine),
+        Job::Instructions { shape, requests } => instructions::per_request(contender, shape, requests, machine),
+    }
+}
+
+fn serve(contender: Contender, machine: &Machine) -> io::Result<(Process, u16)> {
+    let mut server = Process::again(&["--serve", contender.name()], machine.server_core())?;
+    let port = port_of(&mut server, START)?;
+    Ok((server, port))
+}
+
+pub(crate) fn port_of(server: &mut Process, patience: Duration) -> io::Result<u16> {
+    let line = server.first_line(patience)?;
+    let port = line.trim().parse();
+    port.map_err(|_| io::Error::other(format!("'{line}' is no port")))
+}
+
+/// Has a child measure, and reads what it prints.
+fn work(contender: Contender, task: &Task, core: Option<usize>) -> io::Result<Vec<f64>> {
+    let args = task.to_args();
+    let mut all = vec!["--work", contender.name()];
+    all.extend(args.iter().map(String::as_str));
+    let output = Process::again(&all, core)?.all_output(WORK)?;
+    let figures: Result<Vec<f64>, _> = output.lines().map(str::parse).collect();
+    figures.map_err(|_| io::Error::other(format!("the child printed something else: {output}")))
+}
+
+fn memory(contender: Contender, connections: usize, machine: &Machine) -> io::Result<Vec<f64>> {
+    let limit = limits::open_files()?.now;
+    let needed = connections as u64 + 200;
+    if limit < needed {
+        return Err(io::Error::other(format!(
+            "needs {needed} open files, and the limit is {limit}: raise it (ulimit -n)"
+        )));
+    }
+    let (server, port) = serve(contender, machine)?;
+    thread::sleep(SETTLE);
+    let before = server.memory()?;
+    let shape = Shape {
+        connections,
+        request_len: 64,
+        in_flight: 1,
+    };
+    // Each connection has sent a request by then, and the server answers all of them before it sleeps.
+    let mut load = Load::connect(port, shape)?;
+    load.run_for(connections as u64)?;
+    thread::sleep(SETTLE);
+    let after = server.memory()?;
+    Ok(vec![after.saturating_sub(before) as f64 / connections as f64])
+}

@@ -1,0 +1,299 @@
+//! What is measured: every table of the report, with its columns, and how its figures come about.
+
+use std::path::Path;
+use std::time::Duration;
+
+use crate::kit::load::Shape;
+use crate::kit::machine::Machine;
+use crate::options::Options;
+use crate::results::{Figure, Group, Unit};
+use crate::work::Task;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Workload {
+    Echo,
+    Timers,
+    Sleeps,
+    Tasks,
+    Files,
+    Wake,
+    Memory,
+    Instructions,
+}
+
+impl Workload {
+    pub(crate) const ALL: [Workload; 8] = [
+        Workload::Echo,
+        Workload::Timers,
+        Workload::Sleeps,
+        Workload::Tasks,
+        Workload::Files,
+        Workload::Wake,
+        Workload::Memory,
+        Workload::Instructions,
+    ];
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Workload::Echo => "echo",
+            Workload::Timers => "timers",
+            Workload::Sleeps => "sleeps",
+            Workload::Tasks => "tasks",
+            Workload::Files => "files",
+            Workload::Wake => "wake",
+            Workload::Memory => "memory",
+            Workload::Instructions => "instructions",
+        }
+    }
+
+    pub(crate) fn parse(name: &str) -> Result<Workload, String> {
+        let found = Workload::ALL.into_iter().find(|workload| workload.name() == name);
+        found.ok_or_else(|| {
+            let names: Vec<&str> = Workload::ALL.iter().map(|workload| workload.name()).collect();
+            format!("no part is called '{name}': choose of {}", names.join(", "))
+        })
+    }
+}
+
+/// How one contender's figures of one round come about.
+pub(crate) enum Job {
+    /// A server on one core, the load on the other.
+    Echo {
+        shape: Shape,
+        warm_up: Duration,
+        length: Duration,
+    },
+    /// A child process on the servers' core.
+    Work(Task),
+    /// A child process on any core, since thread pools want theirs.
+    WorkAnywhere(Task),
+    /// A server with this many idle connections.
+    Memory { connections: usize },
+    /// A server under callgrind, with so many requests and twice as many.
+    Instructions { shape: Shape, requests: u64 },
+}
+
+/// All the groups that were asked for, in the order of the report.
+pub(crate) fn groups(options: &Options, machine: &Machine, file: &Path) -> Vec<Group> {
+    let scale = Scale::new(options.quick);
+    let mut groups = Vec::new();
+    for workload in Workload::ALL {
+        if options.workloads.contains(&workload) {
+            groups.extend(match workload {
+                Workload::Echo => echo(&scale),
+                Workload::Timers => timers(&scale),
+                Workload::Sleeps => sleeps(&scale),
+                Workload::Tasks => tasks(&scale),
+                Workload::Files => files(&scale, file),
+                Workload::Wake => wake(&scale, machine),
+                Workload::Memory => memory(&scale),
+                Workload::Instructions => instructions(),
+            });
+        }
+    }
+    for group in &mut groups {
+        group.rounds = group.rounds.min(options.rounds);
+        group.contenders = options.contenders.clone();
+        group
+            .contenders
+            .retain(|contender| contender.takes_part(group.workload));
+    }
+    groups
+}
+
+/// How long and how often.
+struct Scale {
+    echo: Duration,
+    warm_up: Duration,
+    sleeps: [(&'static str, Duration, usize); 3],
+    batch: usize,
+    files: Duration,
+    wakes: usize,
+    round_trips: Duration,
+    /// Of what takes seconds, and hardly differs from round to round.
+    sleep_rounds: usize,
+    memory_rounds: usize,
+}
+
+impl Scale {
+    fn new(quick: bool) -> Scale {
+        let millis = Duration::from_millis;
+        let counts = if quick { [300, 100, 30] } else { [800, 250, 100] };
+        Scale {
+            echo: millis(if quick { 150 } else { 400 }),
+            warm_up: millis(if quick { 50 } else { 80 }),
+            sleeps: [
+                ("timers-100us", Duration::from_micros(100), counts[0]),
+                ("timers-1ms", millis(1), counts[1]),
+                ("timers-10ms", millis(10), counts[2]),
+            ],
+            batch: if quick { 10_000 } else { 30_000 },
+            files: millis(if quick { 80 } else { 150 }),
+            wakes: if quick { 60 } else { 150 },
+            round_trips: millis(if quick { 60 } else { 150 }),
+            sleep_rounds: if quick { 1 } else { 5 },
+            memory_rounds: if quick { 1 } else { 2 },
+        }
+    }
+}
+
+fn group(workload: Workload, key: &'static str, title: String, figures: Vec<Figure>, job: Job) -> Group {
+    Group {
+        workload,
+        key,
+        title,
+        figures,
+        job,
+        rounds: usize::MAX,
+        contenders: Vec::new(),
+        scores: Vec::new(),
+    }
+}
+
+fn less(title: &'static str, unit: Unit) -> Figure {
+    Figure {
+        title,
+        unit,
+        is_less_better: true,
+    }
+}
+
+fn more(title: &'static str) -> Figure {
+    Figure {
+        title,
+        unit: Unit::Count,
+        is_less_better: false,
+    }
+}
+
+fn echo(scale: &Scale) -> Vec<Group> {
+    let shapes = [
+        ("echo-50x1k", 50, 1024, 1),
+        ("echo-1000x64", 1000, 64, 1),
+        ("echo-1x64", 1, 64, 1),
+        ("echo-50x1k-16", 50, 1024, 16),
+    ];
+    let one = |(key, connections, request_len, in_flight)| {
+        let shape = Shape {
+            connections,
+            request_len,
+            in_flight,
+        };
+        let figures = vec![
+            more("requests/s"),
+            less("CPU/request", Unit::Nanos),
+            less("p50", Unit::Nanos),
+            less("p99", Unit::Nanos),
+        ];
+        let job = Job::Echo {
+            shape,
+            warm_up: scale.warm_up,
+            length: scale.echo,
+        };
+        group(Workload::Echo, key, format!("Echo, {shape}"), figures, job)
+    };
+    shapes.map(one).into()
+}
+
+fn timers(scale: &Scale) -> Vec<Group> {
+    let one = |(key, length, count)| {
+        let title = format!("Timers: how late a sleep of {length:?} ends ({count} per round)");
+        let figures = vec![less("p50", Unit::Nanos), less("p99", Unit::Nanos)];
+        group(
+            Workload::Timers,
+            key,
+            title,
+            figures,
+            Job::Work(Task::Lateness { length, count }),
+        )
+    };
+    scale.sleeps.map(one).into()
+}
+
+fn sleeps(scale: &Scale) -> Vec<Group> {
+    let figures = || vec![less("CPU", Unit::Nanos), less("wall", Unit::Nanos)];
+    let mut groups = vec![
+        group(
+            Workload::Sleeps,
+            "sleeps-200k",
+            "200,000 tasks that each sleep 1 to 100 ms, spawned and joined".into(),
+            figures(),
+            Job::Work(Task::Sleeps { count: 200_000 }),
+        ),
+        group(
+            Workload::Sleeps,
+            "cancel-1m",
+            "1,000,000 sleeps of 10 to 100 s, begun by 100 tasks (boxed, polled once each), then all dropped".into(),
+            figures(),
+            Job::Work(Task::Cancels { count: 1_000_000 }),
+        ),
+    ];
+    for group in &mut groups {
+        group.rounds = scale.sleep_rounds;
+    }
+    groups
+}
+
+fn tasks(scale: &Scale) -> Vec<Group> {
+    let figures = vec![
+        less("spawn+join", Unit::Nanos),
+        less("yield, one task", Unit::Nanos),
+        less("yield, 100 tasks", Unit::Nanos),
+    ];
+    let title = "Tasks: spawn and join an empty one; a yield (best of 5 batches per round)".into();
+    let job = Job::Work(Task::Tasks { batch: scale.batch });
+    vec![group(Workload::Tasks, "tasks", title, figures, job)]
+}
+
+fn files(scale: &Scale, file: &Path) -> Vec<Group> {
+    let figures = vec![more("reads/s, depth 1"), more("reads/s, depth 32")];
+    let title =
+        "Files: random 4 KiB reads of 64 MiB in the page cache (not pinned: thread pools may use every core)".into();
+    let job = Job::WorkAnywhere(Task::Files {
+        path: file.into(),
+        length: scale.files,
+    });
+    vec![group(Workload::Files, "files", title, figures, job)]
+}
+
+fn wake(scale: &Scale, machine: &Machine) -> Vec<Group> {
+    let figures = vec![
+        less("asleep, p50", Unit::Nanos),
+        less("hot, round trip", Unit::Nanos),
+        more("hot, round trips/s"),
+    ];
+    let title = "Wake by another thread: of a loop that slept for 2 ms; back to back".into();
+    let job = Job::Work(Task::Wakes {
+        core: machine.pinned.map(|(_, load)| load),
+        count: scale.wakes,
+        length: scale.round_trips,
+    });
+    vec![group(Workload::Wake, "wake", title, figures, job)]
+}
+
+fn memory(scale: &Scale) -> Vec<Group> {
+    let connections = 10_000;
+    let title = "Memory: the server's own, per idle connection, at 10,000 that have each had an echo".into();
+    let figures = vec![less("per connection", Unit::Bytes)];
+    let mut group = group(Workload::Memory, "memory", title, figures, Job::Memory { connections });
+    group.rounds = scale.memory_rounds;
+    vec![group]
+}
+
+fn instructions() -> Vec<Group> {
+    let shape = Shape {
+        connections: 50,
+        request_len: 1024,
+        in_flight: 1,
+    };
+    let title = format!("User-space instructions per request, by callgrind, {shape}");
+    let figures = vec![less("instructions", Unit::Count)];
+    // Many times what valgrind does between two looks for signals, which is where a server's count ends.
+    let job = Job::Instructions {
+        shape,
+        requests: 25_000,
+    };
+    let mut group = group(Workload::Instructions, "instructions", title, figures, job);
+    group.rounds = 1;
+    vec![group]
+}

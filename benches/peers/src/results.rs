@@ -1,0 +1,103 @@
+//! The figures, round by round, and what they are compared with.
+
+use crate::contender::Contender;
+use crate::kit::stats::{Spread, paired_ratio};
+use crate::kit::text;
+use crate::plan::{Job, Workload};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Unit {
+    Nanos,
+    Bytes,
+    /// A number, or so many per second.
+    Count,
+}
+
+impl Unit {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Unit::Nanos => "ns",
+            Unit::Bytes => "bytes",
+            Unit::Count => "count",
+        }
+    }
+
+    pub(crate) fn show(self, value: f64) -> String {
+        match self {
+            Unit::Nanos => text::nanos(value),
+            Unit::Bytes => text::bytes(value.round()),
+            Unit::Count => text::thousands(value),
+        }
+    }
+}
+
+/// A column.
+pub(crate) struct Figure {
+    pub(crate) title: &'static str,
+    pub(crate) unit: Unit,
+    pub(crate) is_less_better: bool,
+}
+
+/// A table: some figures that are measured together.
+pub(crate) struct Group {
+    pub(crate) workload: Workload,
+    /// What targets and programs know it by.
+    pub(crate) key: &'static str,
+    pub(crate) title: String,
+    pub(crate) figures: Vec<Figure>,
+    pub(crate) job: Job,
+    pub(crate) rounds: usize,
+    pub(crate) contenders: Vec<Contender>,
+    pub(crate) scores: Vec<Score>,
+}
+
+/// One contender's rounds, each with all the figures.
+pub(crate) struct Score {
+    pub(crate) contender: Contender,
+    pub(crate) rounds: Vec<Vec<f64>>,
+}
+
+impl Group {
+    /// Notes a round.
+    pub(crate) fn add(&mut self, contender: Contender, figures: Vec<f64>) {
+        match self.scores.iter_mut().find(|score| score.contender == contender) {
+            Some(score) => score.rounds.push(figures),
+            None => self.scores.push(Score {
+                contender,
+                rounds: vec![figures],
+            }),
+        }
+    }
+
+    fn rounds_of(&self, contender: Contender, figure: usize) -> impl Iterator<Item = f64> {
+        let score = self.scores.iter().find(move |score| score.contender == contender);
+        score
+            .into_iter()
+            .flat_map(move |score| score.rounds.iter().map(move |round| round[figure]))
+    }
+
+    /// All NaN for who was not measured.
+    pub(crate) fn spread(&self, contender: Contender, figure: usize) -> Spread {
+        Spread::of(self.rounds_of(contender, figure))
+    }
+
+    /// Who has the best median of some.
+    pub(crate) fn best(&self, figure: usize, is_one: impl Fn(Contender) -> bool) -> Option<Contender> {
+        let ones = self
+            .scores
+            .iter()
+            .map(|score| score.contender)
+            .filter(|&one| is_one(one));
+        let median = |one: &Contender| self.spread(*one, figure).median;
+        let order = |a: &Contender, b: &Contender| median(a).total_cmp(&median(b));
+        match self.figures[figure].is_less_better {
+            true => ones.min_by(order),
+            false => ones.max_by(order),
+        }
+    }
+
+    /// A figure divided by another's of the same round. Who failed is out from then on, so rounds are the first ones of both.
+    pub(crate) fn ratio(&self, ours: Contender, theirs: Contender, figure: usize) -> Spread {
+        paired_ratio(self.rounds_of(ours, figure), self.rounds_of(theirs, figure))
+    }
+}

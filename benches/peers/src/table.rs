@@ -1,0 +1,67 @@
+//! The report, for a person.
+
+use std::fmt::Write;
+
+use crate::contender::Contender;
+use crate::kit::text::{lay_out, ratio};
+use crate::results::Group;
+use crate::targets::{self, Verdict};
+
+pub(crate) fn report(groups: &[Group], verdicts: &[Verdict], missing: &[String]) -> String {
+    let mut out = String::from(
+        "\"limit\" is the ratio to the best loop by hand of that column, \"peer\" to the best of the peers: medians of\n\
+         ratios taken within a round. For what is counted per second more is better, for the rest less.\n\
+         ~ noisy: the rounds differ by more than 15 % of their median\n",
+    );
+    for group in groups {
+        out += &table(group);
+    }
+    if !verdicts.is_empty() {
+        out += &targets::table(verdicts);
+    }
+    if !missing.is_empty() {
+        out += "\nNot measured\n";
+        for line in missing {
+            let _ = writeln!(out, "  {line}");
+        }
+    }
+    out
+}
+
+fn table(group: &Group) -> String {
+    let has_limit = group.scores.iter().any(|score| score.contender.is_hand());
+    let has_peer = group.scores.iter().any(|score| score.contender.is_peer());
+    let mut head = vec![String::new()];
+    for figure in &group.figures {
+        head.push(figure.title.into());
+        head.extend(has_limit.then(|| "limit".into()));
+        head.extend(has_peer.then(|| "peer".into()));
+    }
+    let mut rows = vec![head];
+    for score in &group.scores {
+        let ours = score.contender;
+        let mut row = vec![ours.title().to_string()];
+        for (at, figure) in group.figures.iter().enumerate() {
+            let spread = group.spread(ours, at);
+            let noisy = if spread.is_noisy() { "~" } else { "" };
+            row.push(format!("{noisy}{}", figure.unit.show(spread.median)));
+            row.extend(has_limit.then(|| to_best(group, ours, at, Contender::is_hand)));
+            row.extend(has_peer.then(|| to_best(group, ours, at, Contender::is_peer)));
+        }
+        rows.push(row);
+    }
+    let rounds = group.rounds;
+    let plural = if rounds == 1 { "" } else { "s" };
+    format!("\n{} [{rounds} round{plural}]\n{}", group.title, lay_out(&rows, &[0]))
+}
+
+fn to_best(group: &Group, ours: Contender, figure: usize, is_one: fn(Contender) -> bool) -> String {
+    match group.best(figure, is_one) {
+        Some(best) => match group.ratio(ours, best, figure).median {
+            // The best needs nothing at all.
+            median if median.is_infinite() => "-".into(),
+            median => ratio(median),
+        },
+        None => "-".into(),
+    }
+}

@@ -1,0 +1,203 @@
+//! What windlass is meant to reach, and whether it did in this run.
+
+use crate::contender::Contender;
+use crate::kit::stats::Spread;
+use crate::kit::text::{cells, lay_out, ratio};
+use crate::results::{Group, Unit};
+
+/// A target: a figure, how it must compare, and with what.
+struct Target {
+    /// The group's key and the number of its column.
+    group: &'static str,
+    figure: usize,
+    who: Who,
+    bound: Bound,
+    against: Against,
+}
+
+#[derive(Clone, Copy)]
+enum Who {
+    Proactor,
+    Reactor,
+    /// Both drivers, each for itself.
+    Each,
+    /// Both, and also the better of them.
+    EachAndBetter,
+}
+
+#[derive(Clone, Copy)]
+enum Bound {
+    AtMost(f64),
+    Below(f64),
+    AtLeast(f64),
+}
+
+#[derive(Clone, Copy)]
+enum Against {
+    BestByHand,
+    BestPeer,
+    One(Contender),
+    /// The figure itself is bound.
+    Nothing,
+}
+
+const fn target(group: &'static str, figure: usize, who: Who, bound: Bound, against: Against) -> Target {
+    Target {
+        group,
+        figure,
+        who,
+        bound,
+        against,
+    }
+}
+
+const TARGETS: [Target; 28] = {
+    use Against::*;
+    use Bound::*;
+    use Who::*;
+    const EPOLL: Against = One(Contender::Epoll);
+    const TOKIO: Against = One(Contender::Tokio);
+    [
+        target("echo-50x1k", 1, Proactor, AtMost(1.05), BestByHand),
+        target("echo-50x1k", 1, Proactor, Below(1.0), BestPeer),
+        target("echo-50x1k", 1, Reactor, AtMost(1.05), EPOLL),
+        target("echo-50x1k", 1, Reactor, Below(1.0), TOKIO),
+        target("echo-1000x64", 1, Proactor, AtMost(1.05), BestByHand),
+        target("echo-1000x64", 1, Proactor, Below(1.0), BestPeer),
+        target("echo-1000x64", 1, Reactor, AtMost(1.05), EPOLL),
+        target("echo-1000x64", 1, Reactor, Below(1.0), TOKIO),
+        target("echo-1x64", 0, EachAndBetter, AtLeast(2.5), BestPeer),
+        target("echo-1x64", 1, EachAndBetter, AtMost(1.0), BestPeer),
+        target("timers-100us", 0, Each, AtMost(0.5), BestPeer),
+        target("timers-100us", 1, Each, AtMost(0.8), BestPeer),
+        target("timers-1ms", 0, Each, AtMost(0.5), BestPeer),
+        target("timers-1ms", 1, Each, AtMost(0.8), BestPeer),
+        target("timers-10ms", 0, Each, AtMost(0.5), BestPeer),
+        target("timers-10ms", 1, Each, AtMost(0.8), BestPeer),
+        target("sleeps-200k", 0, Each, AtMost(0.9), TOKIO),
+        target("sleeps-200k", 1, Each, AtMost(0.9), TOKIO),
+        target("cancel-1m", 0, Each, AtMost(0.9), TOKIO),
+        target("cancel-1m", 1, Each, AtMost(0.9), TOKIO),
+        target("tasks", 0, Each, AtMost(0.8), BestPeer),
+        target("tasks", 1, Each, AtMost(0.8), BestPeer),
+        target("tasks", 2, Each, AtMost(0.8), BestPeer),
+        target("files", 0, Each, AtLeast(1.5), BestPeer),
+        target("files", 1, Each, AtLeast(1.1), BestPeer),
+        target("memory", 0, Each, AtMost(1024.0), Nothing),
+        target("wake", 0, Each, AtMost(1.0), BestPeer),
+        target("wake", 1, Each, AtMost(0.5), BestPeer),
+    ]
+};
+
+/// How a target was met.
+pub(crate) struct Verdict {
+    pub(crate) what: String,
+    pub(crate) who: &'static str,
+    pub(crate) bound: String,
+    pub(crate) measured: String,
+    /// None if it was not measured.
+    pub(crate) is_reached: Option<bool>,
+    /// Some rounds say otherwise.
+    pub(crate) is_noisy: bool,
+}
+
+impl Verdict {
+    pub(crate) fn word(&self) -> &'static str {
+        match (self.is_reached, self.is_noisy) {
+            (None, _) => "not measured",
+            (Some(true), false) => "reached",
+            (Some(true), true) => "reached, not in every round",
+            (Some(false), false) => "not reached",
+            (Some(false), true) => "not reached, but in some rounds",
+        }
+    }
+}
+
+/// Those of the targets whose group was asked for.
+pub(crate) fn verdicts(groups: &[Group]) -> Vec<Verdict> {
+    let mut all = Vec::new();
+    for target in &TARGETS {
+        let Some(group) = groups.iter().find(|group| group.key == target.group) else {
+            continue;
+        };
+        const PROACTOR: (&str, &[Contender]) = ("proactor", &[Contender::Proactor]);
+        const REACTOR: (&str, &[Contender]) = ("reactor", &[Contender::Reactor]);
+        const BETTER: (&str, &[Contender]) = ("the better", &[Contender::Proactor, Contender::Reactor]);
+        let who: &[_] = match target.who {
+            Who::Proactor => &[PROACTOR],
+            Who::Reactor => &[REACTOR],
+            Who::Each => &[PROACTOR, REACTOR],
+            Who::EachAndBetter => &[PROACTOR, REACTOR, BETTER],
+        };
+        all.extend(who.iter().map(|&(name, drivers)| judge(target, group, name, drivers)));
+    }
+    all
+}
+
+fn judge(target: &Target, group: &Group, who: &'static str, drivers: &[Contender]) -> Verdict {
+    let figure = &group.figures[target.figure];
+    let ours = group.best(target.figure, |one| drivers.contains(&one));
+    let (theirs, against) = match target.against {
+        Against::BestByHand => (group.best(target.figure, Contender::is_hand), "the best by hand"),
+        Against::BestPeer => (group.best(target.figure, Contender::is_peer), "the best peer"),
+        Against::One(one) => (Some(one), one.title()),
+        Against::Nothing => (None, ""),
+    };
+    let measured = match (ours, theirs, target.against) {
+        (Some(ours), _, Against::Nothing) => group.spread(ours, target.figure),
+        (Some(ours), Some(theirs), _) => group.ratio(ours, theirs, target.figure),
+        _ => Spread::of([]),
+    };
+    let limit = match target.against {
+        Against::Nothing => |value: f64| Unit::Bytes.show(value),
+        _ => |value: f64| format!("{value} x "),
+    };
+    let bound = match target.bound {
+        Bound::AtMost(value) => format!("at most {}{against}", limit(value)),
+        Bound::Below(_) => format!("below {against}"),
+        Bound::AtLeast(value) => format!("at least {}{against}", limit(value)),
+    };
+    let is_met = |value: f64| match target.bound {
+        Bound::AtMost(most) => value <= most,
+        Bound::Below(end) => value < end,
+        Bound::AtLeast(least) => value >= least,
+    };
+    let named = match (target.against, theirs) {
+        (Against::BestByHand | Against::BestPeer, Some(theirs)) => format!(" ({})", theirs.name()),
+        _ => String::new(),
+    };
+    Verdict {
+        what: format!("{}: {}", group.key, figure.title),
+        who,
+        bound: bound + &named,
+        measured: match target.against {
+            Against::Nothing => figure.unit.show(measured.median),
+            _ => ratio(measured.median),
+        },
+        is_reached: (!measured.median.is_nan()).then(|| is_met(measured.median)),
+        is_noisy: is_met(measured.least) != is_met(measured.most),
+    }
+}
+
+pub(crate) fn table(verdicts: &[Verdict]) -> String {
+    let mut rows = vec![cells(["", "driver", "target", "measured", ""])];
+    for verdict in verdicts {
+        let bound = &verdict.bound;
+        rows.push(cells([
+            &verdict.what,
+            verdict.who,
+            bound,
+            &verdict.measured,
+            verdict.word(),
+        ]));
+    }
+    let reached = verdicts
+        .iter()
+        .filter(|verdict| verdict.is_reached == Some(true))
+        .count();
+    let judged = verdicts.iter().filter(|verdict| verdict.is_reached.is_some()).count();
+    format!(
+        "\nTargets: {reached} of {judged} reached in this run\n{}",
+        lay_out(&rows, &[0, 1, 2, 4])
+    )
+}

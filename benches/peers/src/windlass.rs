@@ -1,0 +1,80 @@
+//! windlass, on each driver: `Builder::new().driver(..)`, all else as it comes; `windlass::spawn`, `time::sleep`,
+//! `task::yield_now`.
+//!
+//! Echo: the README's server, `read_managed` and `write_all`. Files: `fs::File::read_exact_at`.
+
+use std::future::Future;
+use std::io;
+use std::path::Path;
+use std::rc::Rc;
+use std::time::Duration;
+
+use windlass::fs::File;
+use windlass::net::{TcpListener, TcpStream};
+use windlass::{Builder, DriverChoice};
+
+use crate::kit::hand_epoll::print_port;
+use crate::runtime::Runtime;
+
+pub(crate) struct Windlass<const IS_PROACTOR: bool>;
+
+pub(crate) type Proactor = Windlass<true>;
+pub(crate) type Reactor = Windlass<false>;
+
+impl<const IS_PROACTOR: bool> Runtime for Windlass<IS_PROACTOR> {
+    const SETTINGS: &'static str = "defaults; echo: read_managed; files: read_exact_at";
+
+    fn run<T: 'static>(main: impl Future<Output = T> + 'static) -> io::Result<T> {
+        let driver = match IS_PROACTOR {
+            true => DriverChoice::Proactor,
+            false => DriverChoice::Reactor,
+        };
+        Builder::new().driver(driver).build()?.run_until_complete(main)
+    }
+
+    fn spawn(task: impl Future<Output = ()> + 'static) -> impl Future<Output = ()> + 'static {
+        let handle = windlass::spawn(task);
+        async { handle.await.expect("no task of these panics") }
+    }
+
+    fn sleep(length: Duration) -> impl Future<Output = ()> + 'static {
+        windlass::time::sleep(length)
+    }
+
+    fn yield_now() -> impl Future<Output = ()> {
+        windlass::task::yield_now()
+    }
+
+    async fn serve() -> io::Result<()> {
+        let listener = TcpListener::bind("127.0.0.1:0").await?;
+        print_port(listener.local_addr()?.port())?;
+        loop {
+            let (stream, _) = listener.accept().await?;
+            windlass::spawn(async move {
+                let _ = echo(stream).await;
+            });
+        }
+    }
+
+    type File = File;
+
+    async fn open(path: &Path) -> io::Result<File> {
+        File::open(path).await
+    }
+
+    async fn read_at(file: &Rc<File>, buffer: Vec<u8>, offset: u64) -> io::Result<Vec<u8>> {
+        let (result, buffer) = file.read_exact_at(buffer, offset).await;
+        result.map(|()| buffer)
+    }
+}
+
+async fn echo(stream: TcpStream) -> io::Result<()> {
+    stream.set_nodelay(true)?;
+    loop {
+        let bytes = stream.read_managed().await?;
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        stream.write_all(bytes).await.0?;
+    }
+}

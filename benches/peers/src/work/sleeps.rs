@@ -1,0 +1,85 @@
+//! Timers by the hundred thousand: those that fire, and those that are cancelled before.
+
+use std::future::{Future, poll_fn};
+use std::io;
+use std::pin::Pin;
+use std::task::Poll;
+use std::time::{Duration, Instant};
+
+use super::Numbers;
+use crate::kit::process::own_cpu_time;
+use crate::runtime::Runtime;
+
+/// Spawns `count` tasks, each of which sleeps between 1 and 100 ms, and joins them in the order of spawning.
+pub(crate) async fn fire<R: Runtime>(count: usize) -> io::Result<Vec<f64>> {
+    let mut numbers = Numbers::new(1);
+    let clock = Clock::start()?;
+    let mut tasks = Vec::with_capacity(count);
+    for _ in 0..count {
+        let length = Duration::from_micros(1000 + numbers.below(99_001));
+        tasks.push(R::spawn(async move { R::sleep(length).await }));
+    }
+    for task in tasks {
+        task.await;
+    }
+    clock.figures()
+}
+
+/// A task holds this many of the sleeps that are cancelled: glommio's tasks can have no more than 32,767 wakers.
+const SHARE: usize = 10_000;
+
+/// Begins `count` sleeps of 10 to 100 s, each a boxed future that is polled once by one of `count` / 10,000 tasks. When all
+/// have been begun, each task drops its own, in the order in which they were begun, and yields once more. A cancel that is
+/// only noted is so paid for as well, if the loop's next turn clears it away.
+pub(crate) async fn cancel<R: Runtime>(count: usize) -> io::Result<Vec<f64>> {
+    let clock = Clock::start()?;
+    let shares = (0..count / SHARE).map(|seed| R::spawn(begin_and_drop::<R>(seed as u64)));
+    let tasks: Vec<_> = shares.collect();
+    for task in tasks {
+        task.await;
+    }
+    clock.figures()
+}
+
+async fn begin_and_drop<R: Runtime>(seed: u64) {
+    let mut numbers = Numbers::new(seed + 2);
+    let mut sleeps = Vec::with_capacity(SHARE);
+    for _ in 0..SHARE {
+        let mut sleep = Box::pin(R::sleep(Duration::from_millis(10_000 + numbers.below(90_000))));
+        poll_once(sleep.as_mut()).await;
+        sleeps.push(sleep);
+    }
+    // Who is polled again has let all the others begin theirs: tasks are run in the order of their wakes.
+    R::yield_now().await;
+    drop(sleeps);
+    R::yield_now().await;
+}
+
+async fn poll_once(mut future: Pin<&mut impl Future<Output = ()>>) {
+    poll_fn(|context| {
+        let is_over = future.as_mut().poll(context).is_ready();
+        assert!(!is_over, "a sleep of many seconds is not over at once");
+        Poll::Ready(())
+    })
+    .await;
+}
+
+/// Processor time and wall time since the start.
+struct Clock {
+    cpu: Duration,
+    begin: Instant,
+}
+
+impl Clock {
+    fn start() -> io::Result<Clock> {
+        Ok(Clock {
+            cpu: own_cpu_time()?,
+            begin: Instant::now(),
+        })
+    }
+
+    fn figures(&self) -> io::Result<Vec<f64>> {
+        let cpu = own_cpu_time()?.saturating_sub(self.cpu);
+        Ok(vec![cpu.as_nanos() as f64, self.begin.elapsed().as_nanos() as f64])
+    }
+}
