@@ -180,7 +180,8 @@ impl ByteStream {
             Landing {
                 outcome: Err(errno::NO_BUFFERS),
                 ..
-            } => self.read_to_heap().await,
+                // Boxed, so that those who find a buffer, which is nearly all, do not hold room for this.
+            } => Box::pin(self.read_to_heap()).await,
             Landing { outcome, .. } => count(outcome).map(|_| ManagedBuf::from_heap(Vec::new())),
         }
     }
@@ -274,31 +275,37 @@ impl ByteStream {
     }
 
     /// Sends the whole of `buf`. No other write comes in between.
-    pub(crate) async fn write_all<B: IoBuf>(&self, mut buf: B) -> BufResult<(), B> {
-        let len = buf.len();
-        if len == 0 {
-            return (Ok(()), buf);
-        }
-        let lane = &self.owned.descriptor.write;
-        let _hold = lane.hold().await;
-        lane.settle(self.owned.core()).await;
-        let mut sent = 0;
-        while sent < len {
-            let outcome = match self.send_at_once(&buf, sent) {
-                Some(outcome) => outcome,
-                None => {
-                    let (landing, (_, back)) = self.send(buf, sent).await;
-                    buf = back;
-                    landing.outcome
-                }
-            };
-            match self.sent(outcome) {
-                Ok(0) => return (Err(io::ErrorKind::WriteZero.into()), buf),
-                Ok(count) => sent += count,
-                Err(error) => return (Err(error), buf),
+    #[allow(
+        clippy::manual_async_fn,
+        reason = "an async fn would hold the buffer twice: as it came, and as it is used"
+    )]
+    pub(crate) fn write_all<B: IoBuf>(&self, mut buf: B) -> impl Future<Output = BufResult<(), B>> {
+        async move {
+            let len = buf.len();
+            if len == 0 {
+                return (Ok(()), buf);
             }
+            let lane = &self.owned.descriptor.write;
+            let _hold = lane.hold().await;
+            lane.settle(self.owned.core()).await;
+            let mut sent = 0;
+            while sent < len {
+                let outcome = match self.send_at_once(&buf, sent) {
+                    Some(outcome) => outcome,
+                    None => {
+                        let (landing, (_, back)) = self.send(buf, sent).await;
+                        buf = back;
+                        landing.outcome
+                    }
+                };
+                match self.sent(outcome) {
+                    Ok(0) => return (Err(io::ErrorKind::WriteZero.into()), buf),
+                    Ok(count) => sent += count,
+                    Err(error) => return (Err(error), buf),
+                }
+            }
+            (Ok(()), buf)
         }
-        (Ok(()), buf)
     }
 
     /// One send from `buf[begin..]` as it lies there, if the driver works by trying and the kernel takes something at once. To
@@ -506,8 +513,8 @@ macro_rules! reading_methods {
         ///
         /// A buffer without capacity is an error and not the end of the stream. Dropping the future loses nothing: what
         /// it would have received goes to the next read.
-        pub async fn read<B: $crate::io::IoBufMut>(&self, buf: B) -> $crate::io::BufResult<usize, B> {
-            self.bytes().read(buf).await
+        pub fn read<B: $crate::io::IoBufMut>(&self, buf: B) -> impl Future<Output = $crate::io::BufResult<usize, B>> {
+            self.bytes().read(buf)
         }
 
         /// Fills `buf` up to its length (not its capacity), as std's `read_exact` does. A buffer with capacity but no
@@ -521,8 +528,8 @@ macro_rules! reading_methods {
 
         /// Receives into a buffer of the runtime's, so that a connection which waits holds none. An empty one is the end
         /// of the stream.
-        pub async fn read_managed(&self) -> std::io::Result<$crate::io::ManagedBuf> {
-            self.bytes().read_managed().await
+        pub fn read_managed(&self) -> impl Future<Output = std::io::Result<$crate::io::ManagedBuf>> {
+            self.bytes().read_managed()
         }
 
         /// Receives into several buffers, each filled to its capacity before the next. Gives the number of bytes; 0 is
@@ -543,13 +550,13 @@ macro_rules! writing_methods {
         ///
         /// If the future is dropped, any part from the front of the buffer may have been sent; the next write waits until
         /// that is over.
-        pub async fn write<B: $crate::io::IoBuf>(&self, buf: B) -> $crate::io::BufResult<usize, B> {
-            self.bytes().write(buf).await
+        pub fn write<B: $crate::io::IoBuf>(&self, buf: B) -> impl Future<Output = $crate::io::BufResult<usize, B>> {
+            self.bytes().write(buf)
         }
 
         /// Sends the whole of `buf`. No other write comes in between.
-        pub async fn write_all<B: $crate::io::IoBuf>(&self, buf: B) -> $crate::io::BufResult<(), B> {
-            self.bytes().write_all(buf).await
+        pub fn write_all<B: $crate::io::IoBuf>(&self, buf: B) -> impl Future<Output = $crate::io::BufResult<(), B>> {
+            self.bytes().write_all(buf)
         }
 
         /// Sends from several buffers, one after the other, and gives how many bytes were taken. At most 1,024 buffers

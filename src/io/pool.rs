@@ -27,6 +27,7 @@ impl BufferPool {
     /// Makes a pool of `count` buffers of `buffer_len` bytes each. `None` if there is not that much memory: a pool can
     /// be asked for that is larger than the machine, and reads go on without one.
     pub fn new(count: u16, buffer_len: usize) -> Option<Rc<BufferPool>> {
+        u32::try_from(buffer_len).ok()?;
         let layout = Self::layout(count, buffer_len)?;
         // SAFETY: the layout is not empty: `layout` rounds both factors up to at least one.
         let base = NonNull::new(unsafe { alloc(layout) })?;
@@ -87,7 +88,7 @@ impl BufferPool {
         PoolBuffer {
             pool: self.clone(),
             index,
-            filled,
+            filled: filled as u32,
         }
     }
 }
@@ -115,7 +116,7 @@ impl fmt::Debug for BufferPool {
 pub struct PoolBuffer {
     pool: Rc<BufferPool>,
     index: u16,
-    filled: usize,
+    filled: u32,
 }
 
 impl PoolBuffer {
@@ -123,7 +124,7 @@ impl PoolBuffer {
     #[inline]
     pub fn filled(&self) -> &[u8] {
         // SAFETY: `wrap`'s caller vouched for these bytes, and nobody else holds the buffer until it is dropped.
-        unsafe { std::slice::from_raw_parts(self.pool.address(self.index), self.filled) }
+        unsafe { std::slice::from_raw_parts(self.pool.address(self.index), self.filled as usize) }
     }
 
     /// Where its memory begins, and how much there is of it.
@@ -138,13 +139,13 @@ impl PoolBuffer {
     /// The buffer's first `filled` bytes are initialised.
     pub(crate) unsafe fn set_filled(&mut self, filled: usize) {
         assert!(filled <= self.pool.buffer_len());
-        self.filled = filled;
+        self.filled = filled as u32;
     }
 
     /// What was received, to change in place.
     pub fn filled_mut(&mut self) -> &mut [u8] {
         // SAFETY: as for `filled`; `&mut self` makes this the only reference.
-        unsafe { std::slice::from_raw_parts_mut(self.pool.address(self.index), self.filled) }
+        unsafe { std::slice::from_raw_parts_mut(self.pool.address(self.index), self.filled as usize) }
     }
 }
 

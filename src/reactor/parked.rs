@@ -23,7 +23,8 @@ impl Queue {
 
 #[derive(Clone, Copy)]
 struct Parked {
-    id: FlightId,
+    /// With the place, this is the flight's id.
+    generation: u64,
     op: Op,
     next: Queue,
 }
@@ -41,7 +42,7 @@ impl ParkingLot {
             self.places.resize(index + 1, None);
         }
         let parked = Parked {
-            id,
+            generation: id.generation,
             op,
             next: Queue::EMPTY,
         };
@@ -68,19 +69,24 @@ impl ParkingLot {
 
     /// Who waits first.
     pub(super) fn first(&mut self, queue: Queue) -> Option<(FlightId, Op)> {
-        self.at(queue.0).map(|parked| (parked.id, parked.op))
+        let index = queue.0;
+        self.at(index).map(|parked| {
+            let generation = parked.generation;
+            (FlightId { index, generation }, parked.op)
+        })
     }
 
     /// Takes out who waits first.
     pub(super) fn pop(&mut self, queue: &mut Queue) -> Option<FlightId> {
-        let parked = self.places.get_mut(queue.0 as usize)?.take()?;
-        *queue = parked.next;
-        Some(parked.id)
+        let index = queue.0;
+        let Parked { generation, next, .. } = self.places.get_mut(index as usize)?.take()?;
+        *queue = next;
+        Some(FlightId { index, generation })
     }
 
     /// The operation of a flight, if it is parked.
     pub(super) fn op_of(&mut self, id: FlightId) -> Option<Op> {
-        let parked = self.at(id.index).filter(|parked| parked.id == id)?;
+        let parked = self.at(id.index).filter(|parked| parked.generation == id.generation)?;
         Some(parked.op)
     }
 
