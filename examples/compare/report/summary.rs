@@ -1,0 +1,98 @@
+//! A few sentences, made of what was measured.
+
+use super::super::contender::Kind;
+use super::super::echo::Score;
+use super::super::kit::text::{bytes, nanos, ratio, thousands};
+use super::super::options::USUAL;
+use super::super::run::Results;
+use super::super::tables::article::{SHORT_SLEEP, rate, resolution};
+
+/// The order in which they are told.
+const TOLD: [Kind; 4] = [Kind::Proactor, Kind::Reactor, Kind::Uvloop, Kind::Asyncio];
+
+pub(crate) fn summary(results: &Results) -> String {
+    let parts = [
+        echo(results),
+        cost(results),
+        timers(results),
+        memory(results),
+        stalls(results),
+        noise(results),
+    ];
+    parts.into_iter().flatten().collect::<Vec<_>>().join(" ")
+}
+
+/// `windlass Proactor (io_uring) 26k, uvloop 20k`, of those that have a figure.
+fn listed(figure: impl Fn(Kind) -> f64, write: impl Fn(f64) -> String) -> Option<String> {
+    let told = TOLD.into_iter().filter(|kind| figure(*kind).is_finite());
+    let told: Vec<String> = told
+        .map(|kind| format!("{} {}", kind.title(), write(figure(kind))))
+        .collect();
+    (!told.is_empty()).then(|| told.join(", "))
+}
+
+fn echo(results: &Results) -> Option<String> {
+    let listed = listed(|kind| rate(results, kind), thousands)?;
+    Some(format!("Requests per second at {USUAL}: {listed}."))
+}
+
+/// Against the loops by hand that stand on the same.
+fn cost(results: &Results) -> Option<String> {
+    let usual = results.echo.iter().find(|workload| workload.shape == USUAL)?;
+    let times = |ours: Kind, limit: Kind| {
+        let times = usual.score(ours)?.cpu_times(usual.score(limit)?);
+        Some(format!("{} x that of {}", ratio(times), limit.title()))
+    };
+    let told = [
+        times(Kind::Proactor, Kind::Uring).map(|told| format!("the proactor's processor time per request is {told}")),
+        times(Kind::Reactor, Kind::Epoll).map(|told| format!("the reactor's is {told}")),
+    ];
+    let told: Vec<String> = told.into_iter().flatten().collect();
+    (!told.is_empty()).then(|| capital(&format!("{}.", told.join(", "))))
+}
+
+fn timers(results: &Results) -> Option<String> {
+    let listed = listed(|kind| resolution(results, kind), nanos)?;
+    Some(format!("A sleep of {SHORT_SLEEP:?} ends late by (median): {listed}."))
+}
+
+fn memory(results: &Results) -> Option<String> {
+    let figure = |kind: Kind| {
+        let memory = results.memory.iter().find(|memory| memory.kind == kind);
+        memory.map_or(f64::NAN, |memory| memory.per_connection())
+    };
+    let listed = listed(figure, |count| bytes(count.round()))?;
+    Some(format!("An idle connection takes: {listed}."))
+}
+
+/// The worst tick with the work inside a task, and in a thread.
+fn stalls(results: &Results) -> Option<String> {
+    let stall = results.stalls.first()?;
+    let [_, [.., inside], [.., beside]] = stall.nanos;
+    Some(format!(
+        "Computing inside a task makes a tick {} late, in a thread {} ({}).",
+        nanos(inside),
+        nanos(beside),
+        stall.kind.title()
+    ))
+}
+
+fn noise(results: &Results) -> Option<String> {
+    let scores = results.echo.iter().flat_map(|workload| &workload.scores);
+    let rates: Vec<_> = scores.map(|(_, score): &(Kind, Score)| score.rate()).collect();
+    let noisy = rates.iter().filter(|rate| rate.is_noisy()).count();
+    (noisy > 0).then(|| {
+        format!(
+            "Of {} echo results {noisy} are noisy: their rounds differ by more than 15%.",
+            rates.len()
+        )
+    })
+}
+
+fn capital(text: &str) -> String {
+    let mut chars = text.chars();
+    chars
+        .next()
+        .map(|first| first.to_ascii_uppercase().to_string() + chars.as_str())
+        .unwrap_or_default()
+}
