@@ -50,7 +50,7 @@ pub(crate) fn measure(
     let connections = limits.connections(plan.idle_connections);
     if connections < plan.idle_connections {
         missing.push(format!(
-            "memory at {} connections: RLIMIT_NOFILE is {}, so there were {connections} (raise it with ulimit -Hn)",
+            "memory at {} connections: RLIMIT_NOFILE is {}, so there were {connections}",
             plan.idle_connections, limits.descriptors
         ));
     }

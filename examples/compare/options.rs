@@ -143,12 +143,12 @@ impl Plan {
         for load in &mut plan.loads {
             load.rounds = 3;
         }
-        plan.warm_up = Duration::from_millis(15);
-        plan.round = Duration::from_millis(60);
+        plan.warm_up = Duration::from_millis(10);
+        plan.round = Duration::from_millis(50);
         plan.traced_requests = 500;
         plan.sleeps = [(Duration::from_micros(100), 200), (Duration::from_millis(1), 80)];
         plan.sleep_rounds = 1;
-        plan.idle_connections = 2000;
+        plan.idle_connections = 1000;
         plan.ticks = (Duration::from_millis(60), Duration::from_millis(120));
         plan.turns = 20_000;
         plan

@@ -98,7 +98,7 @@ fn compare(plan: &Plan) -> io::Result<()> {
     if !results.missing.is_empty() {
         say(&format!("\nNot measured\n  {}", results.missing.join("\n  ")));
     }
-    say(&format!("\n{}", report::summary(&results)));
+    say(&format!("\nIn short\n  {}", report::summary(&results).join("\n  ")));
     say(&format!("\nthe report: {}\nraw figures: {}", shown(&html), shown(&raw)));
     Ok(())
 }
@@ -119,6 +119,9 @@ fn measure(plan: &Plan, folder: &Path, setting: &mut Setting) -> io::Result<Resu
         say(python);
     }
     let (machine, limits) = (&setting.machine, &setting.limits);
+    if machine.cores == 1 && plan.only != Some(Part::Tasks) {
+        missing.push("servers on a core of their own: there is only one, which the load and the threads share".into());
+    }
     let weights = [
         (Part::Stall, stall::weight(plan, &field)),
         (
@@ -207,7 +210,7 @@ fn today() -> String {
     let since = std::time::UNIX_EPOCH.elapsed().unwrap_or_default().as_secs();
     let (mut days, minutes) = (since / 86_400, since % 86_400 / 60);
     let mut year = 1970;
-    let is_leap = |year: u64| year % 4 == 0 && (year % 100 != 0 || year % 400 == 0);
+    let is_leap = |year: u64| year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400));
     while days >= 365 + u64::from(is_leap(year)) {
         days -= 365 + u64::from(is_leap(year));
         year += 1;

@@ -68,17 +68,21 @@ pub(crate) fn measure(
         for _ in 0..plan.sleep_rounds {
             // Who fails once is out.
             sleepers.retain(|&kind| {
-                let what = format!("{count} sleeps of {pause:?}: {}", kind.title());
+                let what = format!("{count} sleeps of {}: {}", micros(pause), kind.title());
                 progress.step_of(weight_of_one(pause, count), &what);
                 let round = ask(kind, pause, count, machine, field);
                 if let Err(error) = &round {
-                    missing.push(format!("sleeps of {pause:?}, {}: {error}", kind.title()));
+                    missing.push(format!("sleeps of {}, {}: {error}", micros(pause), kind.title()));
                 }
                 round.map(|round| add(&mut all, kind, pause, round)).is_ok()
             });
         }
     }
     all
+}
+
+fn micros(pause: Duration) -> String {
+    format!("{} us", pause.as_micros())
 }
 
 fn add(all: &mut Vec<Lateness>, kind: Kind, pause: Duration, round: Vec<i64>) {

@@ -11,7 +11,7 @@ pub(super) struct Bar {
     pub(super) text: String,
 }
 
-const ROW: f64 = 40.0;
+const ROW: f64 = 46.0;
 const BAR: f64 = 14.0;
 
 /// Room for the figures at the ends.
@@ -44,6 +44,5 @@ pub(super) fn draw(title: &str, bars: &[Bar], width: f64, class: &str) -> String
         }
         canvas.text("value", (end + 7.0, middle + 4.5), Anchor::Start, &bar.text);
     }
-    canvas.line("axis", (0.5, 17.0), (0.5, bars.len() as f64 * ROW - 4.0));
     canvas.finish(class, title)
 }

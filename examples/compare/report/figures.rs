@@ -8,9 +8,10 @@ use super::super::kit::text::{bytes, micros, nanos, ratio, thousands};
 use super::super::options::{SINGLE, USUAL};
 use super::super::run::Results;
 use super::super::tables::ladder;
+use super::super::timers::Lateness;
 use super::bars::{self, Bar};
 use super::plot::{Axis, Plot, Point, Series};
-use super::svg::{Bend, escape, swatch};
+use super::svg::{Bend, escape, short, swatch};
 
 /// Wide for a screen, half for two beside each other, narrow for a phone.
 const WIDE: (f64, f64) = (1000.0, 400.0);
@@ -150,40 +151,18 @@ fn ends(figures: impl Iterator<Item = f64>) -> Option<(f64, f64)> {
 }
 
 pub(super) fn timers(results: &Results, pause: Duration) -> Option<String> {
-    let mut series = Vec::new();
-    for late in results.timers.iter().filter(|late| late.pause == pause) {
-        let all = late.sorted();
-        let last = all.len().checked_sub(1)?;
-        let mut points = Vec::new();
-        for step in 0..=200 {
-            let share = f64::from(step) / 200.0;
-            // Below a hundred nanoseconds it is on time; an axis of powers has no zero.
-            let x = (all[(last as f64 * share).round() as usize] as f64).max(100.0);
-            let name = match step {
-                100 => Some("half of them end"),
-                198 => Some("99% end"),
-                _ => None,
-            };
-            points.push(Point {
-                x,
-                y: share,
-                spread: None,
-                title: name.map(|name| format!("{}: {name} no later than {}", late.kind.title(), nanos(x))),
-            });
-        }
-        series.push(Series {
-            kind: late.kind,
-            points,
-        });
-    }
+    let measured = results.timers.iter().filter(|late| late.pause == pause);
+    // An axis of powers has no place for what ends too early.
+    let (early, late): (Vec<&Lateness>, Vec<&Lateness>) = measured.partition(|late| late.nanos(0.5) < 0.0);
+    let series: Vec<Series> = late.iter().map(|late| sleeps(late)).collect();
     let ends = ends(series.iter().flat_map(|series| &series.points).map(|point| point.x))?;
-    let title = format!("Lateness of a sleep of {pause:?}");
+    let title = format!("Lateness of a sleep of {}", short(nanos(pause.as_nanos() as f64)));
     let shares = [0.0, 0.25, 0.5, 0.75, 1.0];
     let plot = Plot {
         title: &title,
         x: Axis::log("late by (log)", ends, nanos),
         y: Axis {
-            label: "share of the sleeps that ended".into(),
+            label: "share of the sleeps that have ended".into(),
             bend: Bend::Linear,
             ends: (0.0, 1.0),
             ticks: shares.map(|share| (share, format!("{:.0}%", share * 100.0))).into(),
@@ -191,11 +170,41 @@ pub(super) fn timers(results: &Results, pause: Duration) -> Option<String> {
         series,
         beside: false,
     };
-    Some(lines(
-        &plot,
-        "The further left, the better. Marks at 50% and 99%.",
-        HALF,
-    ))
+    let mut note = String::from("The further left, the better. Marks at 50% and 99%.");
+    for early in early {
+        note += &format!(" Not drawn: {}, which ends them too early.", early.kind.title());
+    }
+    Some(lines(&plot, &note, HALF))
+}
+
+/// How many have ended when.
+fn sleeps(late: &Lateness) -> Series {
+    let all = late.sorted();
+    let last = all.len().saturating_sub(1) as f64;
+    let point = |step: u32| {
+        let share = f64::from(step) / 200.0;
+        // What is on time to a hundred nanoseconds is on time.
+        let x = (all[(last * share).round() as usize] as f64).max(100.0);
+        let name = match step {
+            100 => Some("half of them end"),
+            198 => Some("99% end"),
+            _ => None,
+        };
+        Point {
+            x,
+            y: share,
+            spread: None,
+            title: name.map(|name| format!("{}: {name} no later than {}", late.kind.title(), nanos(x))),
+        }
+    };
+    Series {
+        kind: late.kind,
+        points: if all.is_empty() {
+            Vec::new()
+        } else {
+            (0..=200).map(point).collect()
+        },
+    }
 }
 
 fn bar_figure(title: &str, note: &str, bars: &[Bar]) -> Option<String> {
@@ -221,7 +230,7 @@ pub(super) fn processor_time(results: &Results) -> Option<String> {
         }
     };
     let bars: Vec<Bar> = usual.scores.iter().map(bar).collect();
-    let note = format!("{USUAL}; the server's, kernel included. Median; the thin line is the spread of the rounds.");
+    let note = format!("{USUAL}, server and kernel. Thin line: the rounds' spread.");
     bar_figure("Processor time per request", &note, &bars)
 }
 

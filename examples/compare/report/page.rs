@@ -19,7 +19,11 @@ pub(crate) fn page(plan: &Plan, setting: &Setting, results: &Results, tables: &[
         escape(&setting.date),
         escape(&setting.machine.model),
     );
-    body += &format!("<p>{}</p>", escape(&summary(results)));
+    let sentences: String = summary(results)
+        .iter()
+        .map(|line| format!("<li>{}</li>", escape(line)))
+        .collect();
+    body += &format!("<ul class=\"plain\">{sentences}</ul>");
     if cfg!(debug_assertions) {
         body += "<p><strong>This is a debug build: its figures say little.</strong></p>";
     }
@@ -27,12 +31,7 @@ pub(crate) fn page(plan: &Plan, setting: &Setting, results: &Results, tables: &[
     body += &tables_of(None, tables);
     body += &section("Echo", Part::Echo, tables, &echo_figures(results));
     body += &section("Timers", Part::Timers, tables, &timer_figures(plan, results));
-    body += &section(
-        "Memory",
-        Part::Memory,
-        tables,
-        &figures::memory(results).unwrap_or_default(),
-    );
+    body += &memory(tables, results);
     body += &section("Stalls", Part::Stall, tables, "");
     body += &section("The loop itself", Part::Tasks, tables, "");
     body += &missing(results);
@@ -76,7 +75,7 @@ fn tiles(results: &Results) -> String {
         tile(times(Kind::Uvloop), "the requests per second of uvloop".into()),
         tile(
             finest.map(nanos),
-            format!("late is windlass's sleep of {SHORT_SLEEP:?}, median"),
+            format!("late is windlass's sleep of {} us, median", SHORT_SLEEP.as_micros()),
         ),
         tile(
             smallest.map(|count| bytes(count.round())),
@@ -100,6 +99,15 @@ fn echo_figures(results: &Results) -> String {
 
 fn timer_figures(plan: &Plan, results: &Results) -> String {
     pair(plan.sleeps.map(|(pause, _)| figures::timers(results, pause)))
+}
+
+/// The plot, and beside it the table, where there is room.
+fn memory(tables: &[Table], results: &Results) -> String {
+    let Some(figure) = figures::memory(results) else {
+        return String::new();
+    };
+    let table = tables_of(Some(Part::Memory), tables);
+    format!("<section><h2>Memory</h2><div class=\"pair\">{figure}<div>{table}</div></div></section>")
 }
 
 /// Two plots beside each other, where there is room.

@@ -1,7 +1,7 @@
 //! Lines in a coordinate system.
 
 use super::super::contender::Kind;
-use super::svg::{Anchor, Bend, Canvas, Scale, round_down, round_up};
+use super::svg::{Anchor, Bend, Canvas, Scale, round_down, round_up, short};
 
 /// One contender's line.
 pub(super) struct Series {
@@ -35,7 +35,7 @@ impl Axis {
             label: label.into(),
             bend: Bend::Linear,
             ends: (0.0, steps as f64 * step),
-            ticks: ticks.map(|tick| (tick, write(tick))).collect(),
+            ticks: ticks.map(|tick| (tick, short(write(tick)))).collect(),
         }
     }
 
@@ -49,7 +49,7 @@ impl Axis {
             for step in [1.0, 2.0, 5.0] {
                 let tick = decade * step;
                 if tick >= first * 0.999 && tick <= last * 1.001 && (step == 1.0 || !is_long) {
-                    ticks.push((tick, write(tick)));
+                    ticks.push((tick, short(write(tick))));
                 }
             }
             decade *= 10.0;
@@ -66,7 +66,7 @@ impl Axis {
 /// Room for the figures beside the axes.
 const LEFT: f64 = 58.0;
 const RIGHT: f64 = 16.0;
-const TOP: f64 = 26.0;
+const TOP: f64 = 32.0;
 const BOTTOM: f64 = 40.0;
 
 pub(super) struct Plot<'a> {

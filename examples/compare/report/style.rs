@@ -27,10 +27,10 @@ body {
 main { max-width: 1064px; margin: 0 auto; padding: 40px 32px 64px; }
 h1 { font-size: 30px; line-height: 1.2; margin: 0 0 6px; letter-spacing: -0.01em; }
 h2 { font-size: 21px; margin: 52px 0 14px; letter-spacing: -0.005em; }
-h3 { font-size: 15px; margin: 30px 0 8px; }
+h3 { font-size: 15px; margin: 30px 0 8px; } .pair h3 { margin-top: 18px; }
 p { margin: 0 0 12px; max-width: 72ch; }
 .when { color: var(--soft); font-size: 14px; margin-bottom: 22px; max-width: none; }
-.tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(190px, 1fr)); gap: 12px; margin: 24px 0; }
+.tiles { display: grid; grid-template-columns: repeat(auto-fill, minmax(180px, 1fr)); gap: 12px; margin: 24px 0; }
 .tile { background: var(--card); border: 1px solid var(--edge); border-radius: 8px; padding: 14px 16px; }
 .tile b { display: block; font-size: 25px; line-height: 1.2; letter-spacing: -0.01em; }
 .tile span { color: var(--soft); font-size: 13px; line-height: 1.4; display: block; margin-top: 4px; }

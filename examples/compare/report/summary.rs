@@ -6,11 +6,12 @@ use super::super::kit::text::{bytes, nanos, ratio, thousands};
 use super::super::options::USUAL;
 use super::super::run::Results;
 use super::super::tables::article::{SHORT_SLEEP, rate, resolution};
+use super::super::tables::lateness;
 
 /// The order in which they are told.
 const TOLD: [Kind; 4] = [Kind::Proactor, Kind::Reactor, Kind::Uvloop, Kind::Asyncio];
 
-pub(crate) fn summary(results: &Results) -> String {
+pub(crate) fn summary(results: &Results) -> Vec<String> {
     let parts = [
         echo(results),
         cost(results),
@@ -19,7 +20,7 @@ pub(crate) fn summary(results: &Results) -> String {
         stalls(results),
         noise(results),
     ];
-    parts.into_iter().flatten().collect::<Vec<_>>().join(" ")
+    parts.into_iter().flatten().collect()
 }
 
 /// `windlass Proactor (io_uring) 26k, uvloop 20k`, of those that have a figure.
@@ -52,8 +53,11 @@ fn cost(results: &Results) -> Option<String> {
 }
 
 fn timers(results: &Results) -> Option<String> {
-    let listed = listed(|kind| resolution(results, kind), nanos)?;
-    Some(format!("A sleep of {SHORT_SLEEP:?} ends late by (median): {listed}."))
+    let listed = listed(|kind| resolution(results, kind), lateness)?;
+    Some(format!(
+        "A sleep of {} us ends late by (median): {listed}.",
+        SHORT_SLEEP.as_micros()
+    ))
 }
 
 fn memory(results: &Results) -> Option<String> {

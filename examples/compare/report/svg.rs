@@ -165,6 +165,18 @@ impl Bend {
     }
 }
 
+/// A figure at an axis: those are round, so `10.0 us` is `10 us`, and `80.0k` is `80k`.
+pub(super) fn short(text: String) -> String {
+    let end = text
+        .find(|char: char| !char.is_ascii_digit() && char != '.')
+        .unwrap_or(text.len());
+    let (digits, unit) = text.split_at(end);
+    match digits.contains('.') {
+        true => format!("{}{unit}", digits.trim_end_matches('0').trim_end_matches('.')),
+        false => text,
+    }
+}
+
 /// A round figure that is no smaller: 1, 2 or 5 and zeros.
 pub(super) fn round_up(figure: f64) -> f64 {
     let decade = 10f64.powf(figure.log10().floor());

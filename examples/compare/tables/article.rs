@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use super::super::contender::Kind;
 use super::super::echo::Score;
-use super::super::kit::text::{cells, nanos, thousands};
+use super::super::kit::text::{cells, thousands};
 use super::super::options::USUAL;
 use super::super::run::{Results, Setting};
-use super::Table;
+use super::{Table, lateness};
 
 /// The sleep whose lateness stands for the timer's resolution: shorter than a millisecond, so that a loop which counts in
 /// milliseconds shows it.
@@ -35,7 +35,7 @@ pub(super) fn table(setting: &Setting, results: &Results) -> Table {
     rows.push(cells(["echo, requests/s", "article", "~25k", "~75k", "~15k"]));
     rows.extend(here(|kind| thousands(rate(results, kind))));
     rows.push(cells(["timer resolution", "article", "~1 ms", "~1 ms", "~15 ms"]));
-    rows.extend(here(|kind| nanos(resolution(results, kind))));
+    rows.extend(here(|kind| lateness(resolution(results, kind))));
     rows.push(cells([
         "max watched",
         "article",
@@ -44,9 +44,9 @@ pub(super) fn table(setting: &Setting, results: &Results) -> Table {
         "unlimited (IOCP)",
     ]));
     let limit = setting.limits.descriptors.to_string();
-    rows.extend(here(|kind| match setting.python.is_none() && kind.driver().is_none() {
-        true => "-".into(),
-        false => limit.clone(),
+    rows.extend(here(|kind| match implementation(setting, kind).as_str() {
+        "-" => "-".into(),
+        _ => limit.clone(),
     }));
     rows.push(cells([
         "implementation",
@@ -95,24 +95,30 @@ fn implementation(setting: &Setting, kind: Kind) -> String {
 
 fn notes(setting: &Setting, results: &Results) -> Vec<String> {
     let mut notes = vec![
-        "the article's figures are another machine's, and its ProactorEventLoop is on Windows: compare shapes"
+        "the article's figures are from another machine, its ProactorEventLoop from Windows: compare shapes"
             .to_string(),
-        format!("requests: {USUAL}; resolution: how late a sleep of {SHORT_SLEEP:?} ends, median"),
+        format!(
+            "requests: {USUAL}; resolution: how late a sleep of {} us ends, median",
+            SHORT_SLEEP.as_micros()
+        ),
     ];
     let limits = &setting.limits;
-    let mut limit = format!(
-        "watched descriptors: every loop is bound by RLIMIT_NOFILE, {} here",
+    let nr_open = limits.nr_open.map_or(String::new(), |most| {
+        format!(", which can be raised to {most} (fs.nr_open)")
+    });
+    notes.push(format!(
+        "max watched: RLIMIT_NOFILE, {} here{nr_open}, binds every loop",
         limits.descriptors
-    );
-    if let Some(nr_open) = limits.nr_open {
-        limit += &format!(" (fs.nr_open allows {nr_open})");
-    }
+    ));
     if let Some(watches) = limits.epoll_watches {
-        limit += &format!("; epoll also by max_user_watches, {watches}");
+        notes.push(format!(
+            "epoll is also bound by fs.epoll.max_user_watches, {watches} here; io_uring has no such limit"
+        ));
     }
-    notes.push(limit);
     if let Some(most) = results.memory.iter().map(|memory| memory.connections).max() {
-        notes.push(format!("tried: {most} at once, see the memory of a connection"));
+        notes.push(format!(
+            "tried: {most} connections at once, see the memory of a connection"
+        ));
     }
     notes
 }

@@ -7,6 +7,7 @@ use super::kit::text::{bytes, cells, lay_out, micros, nanos, ratio, thousands};
 use super::options::{Part, Plan, SINGLE, USUAL};
 use super::run::{Results, Setting};
 use super::stall::{self, SCENES};
+use super::syscalls::Calls;
 use super::tasks::DRIVERS;
 
 pub(crate) mod article;
@@ -102,7 +103,7 @@ fn echo(plan: &Plan, results: &Results, workload: &Workload) -> Table {
     let mut rows = vec![cells([
         "",
         "req/s",
-        "min-max",
+        "spread",
         "p50",
         "p99",
         "CPU/req",
@@ -111,48 +112,49 @@ fn echo(plan: &Plan, results: &Results, workload: &Workload) -> Table {
         "calls/req",
         "busy",
         "load",
-        "",
     ])];
     for (kind, score) in &workload.scores {
-        let Spread { median, least, most } = score.rate();
-        let latency = score.latency();
-        let calls = results
-            .calls
-            .iter()
-            .find(|calls| calls.kind == *kind && calls.shape == workload.shape);
+        let (rate, latency) = (score.rate(), score.latency());
+        let is_it = |calls: &&Calls| calls.kind == *kind && calls.shape == workload.shape;
+        let calls = results.calls.iter().find(is_it).map_or(f64::NAN, Calls::per_request);
+        let mark = if rate.is_noisy() { "~" } else { "" };
         rows.push(cells([
             kind.title(),
-            &thousands(median),
-            &format!("{}-{}", thousands(least), thousands(most)),
+            &format!("{mark}{}", thousands(rate.median)),
+            &percent((rate.most - rate.least) / rate.median),
             &nanos(latency.nanos(0.5)),
             &nanos(latency.nanos(0.99)),
             &micros(score.cpu_micros().median),
             &ratio(times(score, epoll)),
             &ratio(times(score, uring)),
-            &ratio(calls.map_or(f64::NAN, |calls| calls.per_request())),
-            &format!("{:.0}%", score.busy() * 100.0),
-            &format!("{:.0}%", score.load_busy() * 100.0),
-            if score.rate().is_noisy() { "noisy" } else { "" },
+            &ratio(calls),
+            &percent(score.busy()),
+            &percent(score.load_busy()),
         ]));
     }
     let (rounds, length) = (workload.rounds, plan.round);
     Table {
         part: Some(Part::Echo),
         title: format!(
-            "Echo, {} (median of {rounds} rounds of {length:?}, interleaved)",
-            workload.shape
+            "Echo, {} (median of {rounds} rounds of {} ms, interleaved)",
+            workload.shape,
+            length.as_millis()
         ),
         rows,
-        left: &[0, 11],
+        left: &[0],
         notes: echo_notes(results, workload),
     }
 }
 
+fn percent(share: f64) -> String {
+    format!("{:.0}%", share * 100.0)
+}
+
 fn echo_notes(results: &Results, workload: &Workload) -> Vec<String> {
     let mut notes = vec![
-        "x epoll, x io_uring: the server's CPU per request against those by hand, round by round; busy: the server's \
-         core, load: the load's"
-            .to_string(),
+        "spread: between the slowest and the fastest round; ~: noisy, it is more than 15%".to_string(),
+        "x epoll, x io_uring: CPU/req against those by hand, round by round".to_string(),
+        "busy, load: how busy the server's core and the load's were".to_string(),
     ];
     if workload.shape.connections > 1 && !results.calls.is_empty() {
         notes.push("calls: counted on a traced server, whose slowness fills its batches: a lower bound here".into());
@@ -170,15 +172,23 @@ fn echo_notes(results: &Results, workload: &Workload) -> Vec<String> {
     notes
 }
 
+/// A time, or how much too early.
+pub(crate) fn lateness(late: f64) -> String {
+    match late < 0.0 {
+        true => format!("{} early", nanos(-late)),
+        false => nanos(late),
+    }
+}
+
 fn timers(results: &Results) -> Table {
     let mut rows = vec![cells(["", "sleep", "p50", "p99", "worst"])];
     for late in &results.timers {
         rows.push(cells([
             late.kind.title(),
             &nanos(late.pause.as_nanos() as f64),
-            &nanos(late.nanos(0.5)),
-            &nanos(late.nanos(0.99)),
-            &nanos(late.nanos(1.0)),
+            &lateness(late.nanos(0.5)),
+            &lateness(late.nanos(0.99)),
+            &lateness(late.nanos(1.0)),
         ]));
     }
     Table {
@@ -186,7 +196,10 @@ fn timers(results: &Results) -> Table {
         title: "Timers: how late a sleep ends".into(),
         rows,
         left: &[0],
-        notes: Vec::new(),
+        notes: match results.timers.iter().any(|late| late.nanos(0.5) < 0.0) {
+            true => vec!["early: that loop rounds a sleep to whole milliseconds, and so a short one away".into()],
+            false => Vec::new(),
+        },
     }
 }
 
@@ -201,7 +214,8 @@ fn memory(results: &Results) -> Table {
         ]));
     }
     let connections = results.memory.first().map_or(0, |memory| memory.connections);
-    let held = "of the server, resident; the kernel's memory for sockets, the same for everybody, is not in it";
+    let held =
+        "resident memory of the server's process; sockets in the kernel, and what was there before, are not in it";
     Table {
         part: Some(Part::Memory),
         title: format!("Memory of an idle connection, at {connections}, each echoed once"),
@@ -227,7 +241,7 @@ fn stalls(results: &Results) -> Table {
     }
     Table {
         part: Some(Part::Stall),
-        title: format!("Stalls: how late a {:?} tick is", stall::TICK),
+        title: format!("Stalls: how late a tick of {} ms is", stall::TICK.as_millis()),
         rows,
         left: &[0, 1],
         notes: vec!["a thread: spawn_blocking, and asyncio's run_in_executor; asyncio hashes a password".into()],
