@@ -69,7 +69,7 @@ impl Traced {
             match ask(libc::PTRACE_SEIZE, thread, options as usize) {
                 Ok(()) => {}
                 Err(error) if thread == process => {
-                    let why = format!("tracing it with ptrace(2) is not allowed here ({error})");
+                    let why = format!("tracing a server with ptrace(2) is not allowed here ({error})");
                     return Err(io::Error::new(error.kind(), why));
                 }
                 // One of the kernel's own workers, which makes no system calls, or a thread that has ended.

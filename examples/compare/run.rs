@@ -98,7 +98,10 @@ fn compare(plan: &Plan) -> io::Result<()> {
     if !results.missing.is_empty() {
         say(&format!("\nNot measured\n  {}", results.missing.join("\n  ")));
     }
-    say(&format!("\nIn short\n  {}", report::summary(&results).join("\n  ")));
+    let sentences = report::summary(&results);
+    if !sentences.is_empty() {
+        say(&format!("\nIn short\n  {}", sentences.join("\n  ")));
+    }
     say(&format!("\nthe report: {}\nraw figures: {}", shown(&html), shown(&raw)));
     Ok(())
 }

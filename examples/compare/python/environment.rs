@@ -35,6 +35,8 @@ pub(crate) fn make(python: &str, folder: &Path, progress: &mut Progress) -> io::
     progress.step_of(SECONDS_TO_INSTALL, "pip install uvloop");
     let mut pip = Command::new(&own);
     pip.args(["-m", "pip", "install", "--quiet", "--no-input", "--no-cache-dir"]);
+    // Where there is no network it soon says so.
+    pip.args(["--retries", "1", "--timeout", "20"]);
     // Compiling it would take minutes.
     pip.args(["--disable-pip-version-check", "--only-binary", ":all:", "uvloop"]);
     run(pip, &home, deadline)?;

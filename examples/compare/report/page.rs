@@ -23,7 +23,9 @@ pub(crate) fn page(plan: &Plan, setting: &Setting, results: &Results, tables: &[
         .iter()
         .map(|line| format!("<li>{}</li>", escape(line)))
         .collect();
-    body += &format!("<ul class=\"plain\">{sentences}</ul>");
+    if !sentences.is_empty() {
+        body += &format!("<ul class=\"plain\">{sentences}</ul>");
+    }
     if cfg!(debug_assertions) {
         body += "<p><strong>This is a debug build: its figures say little.</strong></p>";
     }
