@@ -45,11 +45,11 @@ fn cost(results: &Results) -> Option<String> {
         Some(format!("{} x that of {}", ratio(times), limit.title()))
     };
     let told = [
-        times(Kind::Proactor, Kind::Uring).map(|told| format!("the proactor's processor time per request is {told}")),
-        times(Kind::Reactor, Kind::Epoll).map(|told| format!("the reactor's is {told}")),
+        times(Kind::Proactor, Kind::Uring).map(|told| format!("the proactor {told}")),
+        times(Kind::Reactor, Kind::Epoll).map(|told| format!("the reactor {told}")),
     ];
     let told: Vec<String> = told.into_iter().flatten().collect();
-    (!told.is_empty()).then(|| capital(&format!("{}.", told.join(", "))))
+    (!told.is_empty()).then(|| format!("Processor time per request: {}.", told.join(", ")))
 }
 
 fn timers(results: &Results) -> Option<String> {
@@ -91,12 +91,4 @@ fn noise(results: &Results) -> Option<String> {
             rates.len()
         )
     })
-}
-
-fn capital(text: &str) -> String {
-    let mut chars = text.chars();
-    chars
-        .next()
-        .map(|first| first.to_ascii_uppercase().to_string() + chars.as_str())
-        .unwrap_or_default()
 }
