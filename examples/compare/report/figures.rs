@@ -170,7 +170,7 @@ pub(super) fn timers(results: &Results, pause: Duration) -> Option<String> {
         series,
         beside: false,
     };
-    let mut note = String::from("The further left, the better. Marks at 50% and 99%.");
+    let mut note = String::from("From 1% to 99% of the sleeps. The further left, the better.");
     for early in early {
         note += &format!(" Not drawn: {}, which ends them too early.", early.kind.title());
     }
@@ -202,7 +202,7 @@ fn sleeps(late: &Lateness) -> Series {
         points: if all.is_empty() {
             Vec::new()
         } else {
-            (0..=200).map(point).collect()
+            (2..=198).map(point).collect()
         },
     }
 }

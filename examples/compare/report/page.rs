@@ -118,7 +118,7 @@ fn pair(figures: [Option<String>; 2]) -> String {
     if drawn.is_empty() {
         drawn
     } else {
-        format!("<div class=\"pair\">{drawn}</div>")
+        format!("<div class=\"pair level\">{drawn}</div>")
     }
 }
 

@@ -35,6 +35,7 @@ p { margin: 0 0 12px; max-width: 72ch; }
 .tile b { display: block; font-size: 25px; line-height: 1.2; letter-spacing: -0.01em; }
 .tile span { color: var(--soft); font-size: 13px; line-height: 1.4; display: block; margin-top: 4px; }
 .pair { display: grid; grid-template-columns: 1fr 1fr; gap: 0 32px; align-items: start; }
+.level { align-items: end; } .pair > * { min-width: 0; }
 figure { margin: 18px 0 26px; min-width: 0; }
 figcaption { margin-bottom: 8px; line-height: 1.45; }
 figcaption span { color: var(--soft); font-size: 14px; display: block; }

@@ -23,13 +23,21 @@ pub(crate) fn summary(results: &Results) -> Vec<String> {
     parts.into_iter().flatten().collect()
 }
 
-/// `windlass Proactor (io_uring) 26k, uvloop 20k`, of those that have a figure.
+/// `windlass Proactor 26k, uvloop 20k`, of those that have a figure.
 fn listed(figure: impl Fn(Kind) -> f64, write: impl Fn(f64) -> String) -> Option<String> {
     let told = TOLD.into_iter().filter(|kind| figure(*kind).is_finite());
     let told: Vec<String> = told
-        .map(|kind| format!("{} {}", kind.title(), write(figure(kind))))
+        .map(|kind| format!("{} {}", name(kind), write(figure(kind))))
         .collect();
     (!told.is_empty()).then(|| told.join(", "))
+}
+
+/// A title without what it stands on.
+fn name(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Asyncio => "asyncio",
+        other => other.title().split(" (").next().unwrap_or_default(),
+    }
 }
 
 fn echo(results: &Results) -> Option<String> {
@@ -77,7 +85,7 @@ fn stalls(results: &Results) -> Option<String> {
         "Computing inside a task makes a tick {} late, in a thread {} ({}).",
         nanos(inside),
         nanos(beside),
-        stall.kind.title()
+        name(stall.kind)
     ))
 }
 

@@ -37,7 +37,7 @@ pub(super) fn table(setting: &Setting, results: &Results) -> Table {
     rows.push(cells(["timer resolution", "article", "~1 ms", "~1 ms", "~15 ms"]));
     rows.extend(here(|kind| lateness(resolution(results, kind))));
     rows.push(cells([
-        "max watched",
+        "max descriptors",
         "article",
         "OS limit (~1M)",
         "OS limit",
@@ -107,7 +107,7 @@ fn notes(setting: &Setting, results: &Results) -> Vec<String> {
         format!(", which can be raised to {most} (fs.nr_open)")
     });
     notes.push(format!(
-        "max watched: RLIMIT_NOFILE, {} here{nr_open}, binds every loop",
+        "max descriptors: RLIMIT_NOFILE, {} here{nr_open}, binds every loop",
         limits.descriptors
     ));
     if let Some(watches) = limits.epoll_watches {

@@ -215,10 +215,10 @@ fn memory(results: &Results) -> Table {
     }
     let connections = results.memory.first().map_or(0, |memory| memory.connections);
     let held =
-        "resident memory of the server's process; sockets in the kernel, and what was there before, are not in it";
+        "each had one echo; resident memory of the server, without sockets in the kernel and what was there before";
     Table {
         part: Some(Part::Memory),
-        title: format!("Memory of an idle connection, at {connections}, each echoed once"),
+        title: format!("Memory of an idle connection, at {connections} of them"),
         rows,
         left: &[0],
         notes: vec![held.into()],
