@@ -1,7 +1,8 @@
-//! How far it is: a bar that is redrawn on a terminal, plain lines elsewhere. On standard error, so that the report alone
-//! goes to standard output.
+//! How far it is: a bar that is redrawn on a terminal, plain lines elsewhere. On standard error, so that the report
+//! alone goes to standard output.
 //!
-//! Steps weigh as much as they are expected to last; how long the rest takes is guessed from how long what is done took.
+//! Steps weigh as much as they are expected to last; how long the rest takes is guessed from how long what is done
+//! took.
 
 use std::io::{IsTerminal, Write};
 use std::time::{Duration, Instant};

@@ -1,9 +1,9 @@
-//! How many system calls a process makes, counted from outside with ptrace(2): the same for every server, whatever it is
-//! written in. A traced process is slow, so nothing else is measured meanwhile.
+//! How many system calls a process makes, counted from outside with ptrace(2): the same for every server, whatever it
+//! is written in. A traced process is slow, so nothing else is measured meanwhile.
 //!
-//! Only the thread that has seized a process may speak to it, and it sleeps until the process stops. So it is a thread of
-//! its own, and the load runs on the caller's. When the load is over, the process is asleep and makes no system call that
-//! could wake the thread: a signal does, which nobody but a tracer gets to see, for it is ignored by default.
+//! Only the thread that has seized a process may speak to it, and it sleeps until the process stops. So it is a thread
+//! of its own, and the load runs on the caller's. When the load is over, the process is asleep and makes no system call
+//! that could wake the thread: a signal does, which nobody but a tracer gets to see, for it is ignored by default.
 
 use std::collections::HashMap;
 use std::fs;

@@ -62,8 +62,8 @@ impl Score {
         all
     }
 
-    /// How many times the processor time per request of another this one takes: round by round, each with the round that
-    /// the other had right before or after it, and of these the median.
+    /// How many times the processor time per request of another this one takes: round by round, each with the round
+    /// that the other had right before or after it, and of these the median.
     pub(crate) fn cpu_times(&self, other: &Score) -> f64 {
         let cpu = |score: &Score| score.rounds.iter().map(Round::cpu_micros).collect::<Vec<_>>();
         paired_ratio(cpu(self), cpu(other)).median

@@ -1,9 +1,10 @@
 //! The comparison of asyncio's loops, measured here and now: `cargo run --release --example compare`.
 //!
-//! An article's table says what an echo server manages on each of asyncio's loops, how fine its timers are, and how many
-//! descriptors it can watch. This measures the same on this machine: for windlass on its two drivers, for the real asyncio
-//! and the real uvloop (if there is a `python3`), and for the loops that a runtime is judged by: epoll and io_uring by
-//! hand, with nothing above them. Then what the table leaves out: latency, processor time, system calls, memory, stalls.
+//! An article's table says what an echo server manages on each of asyncio's loops, how fine its timers are, and how
+//! many descriptors it can watch. This measures the same on this machine: for windlass on its two drivers, for the real
+//! asyncio and the real uvloop (if there is a `python3`), and for the loops that a runtime is judged by: epoll and
+//! io_uring by hand, with nothing above them. Then what the table leaves out: latency, processor time, system calls,
+//! memory, stalls.
 //!
 //! Every server is a process of its own on one core; the load comes from this process on another. All rounds are
 //! interleaved (A B C A B C), so that a machine that slows down slows down everybody. Everything stays on the loopback.

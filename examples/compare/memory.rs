@@ -1,5 +1,5 @@
-//! The memory of a connection that is open and idle: what a server holds more after so many of them, each of which has had
-//! one echo. The kernel's own memory for a socket is not in it: it is the same for everybody.
+//! The memory of a connection that is open and idle: what a server holds more after so many of them, each of which has
+//! had one echo. The kernel's own memory for a socket is not in it: it is the same for everybody.
 
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, TcpStream};

@@ -30,7 +30,8 @@ pub(crate) enum Job {
     Serve(Kind),
     /// Hidden: measure sleeps, for a parent that reads the lateness of each from standard output.
     Sleep(Kind, Duration, usize),
-    /// Hidden: measure stalls, for a parent that reads them from standard output. The times are before and after the work.
+    /// Hidden: measure stalls, for a parent that reads them from standard output. The times are before and after the
+    /// work.
     Stall(Kind, Duration, Duration),
     Help,
 }

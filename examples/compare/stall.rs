@@ -1,5 +1,5 @@
-//! The cooperative trap: how late a 10 ms tick is while something computes for 150 ms, inside a task and beside the loop.
-//! Asyncio's work is the article's, a password hash, which gives up the interpreter's lock while it computes.
+//! The cooperative trap: how late a 10 ms tick is while something computes for 150 ms, inside a task and beside the
+//! loop. Asyncio's work is the article's, a password hash, which gives up the interpreter's lock while it computes.
 
 use std::hint::black_box;
 use std::io::{self, Write};
@@ -42,8 +42,8 @@ fn weight_of_one(plan: &Plan) -> f64 {
     SECONDS_PER_START + 3.0 * (before + after).as_secs_f64() + 2.0 * WORK.as_secs_f64()
 }
 
-/// Must be called before this process binds itself to a core, which its children would inherit: a thread beside the loop
-/// needs a core of its own, where there is one.
+/// Must be called before this process binds itself to a core, which its children would inherit: a thread beside the
+/// loop needs a core of its own, where there is one.
 pub(crate) fn measure(plan: &Plan, field: &Field, progress: &mut Progress, missing: &mut Vec<String>) -> Vec<Stall> {
     let mut all = Vec::new();
     for kind in field.runtimes() {

@@ -1,5 +1,5 @@
-//! System calls per request. A traced server is slow, and so meets more requests at a time than it otherwise would: with
-//! one request in the air that changes nothing, with many it flatters who takes many at once.
+//! System calls per request. A traced server is slow, and so meets more requests at a time than it otherwise would:
+//! with one request in the air that changes nothing, with many it flatters who takes many at once.
 
 use std::io;
 

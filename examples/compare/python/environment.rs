@@ -1,5 +1,6 @@
-//! A virtual environment of our own with uvloop in it, for a Python that has none. It lies in the report's folder, and the
-//! next run finds it there again. Nothing is written anywhere else: no cache, no compiled modules, no temporary files.
+//! A virtual environment of our own with uvloop in it, for a Python that has none. It lies in the report's folder, and
+//! the next run finds it there again. Nothing is written anywhere else: no cache, no compiled modules, no temporary
+//! files.
 
 use std::io;
 use std::path::{Path, PathBuf};

@@ -49,8 +49,8 @@ async def main(nanos, count):
 make_loop(sys.argv[1]).run_until_complete(main(int(sys.argv[2]), int(sys.argv[3])))
 ";
 
-/// Prints, for each scene, p50, p99 and worst lateness of a 10 ms tick in nanoseconds. The work is the article's, as much
-/// of it as takes 150 ms here.
+/// Prints, for each scene, p50, p99 and worst lateness of a 10 ms tick in nanoseconds. The work is the article's, as
+/// much of it as takes 150 ms here.
 const STALL: &str = "
 import hashlib
 from math import ceil
@@ -114,8 +114,8 @@ pub(crate) struct Python {
 }
 
 impl Python {
-    /// Looks for `python3`, and for uvloop: in it, in the environment that an earlier run has left in this folder, and, if
-    /// that is wanted, in a new one. Notes what could not be had.
+    /// Looks for `python3`, and for uvloop: in it, in the environment that an earlier run has left in this folder, and,
+    /// if that is wanted, in a new one. Notes what could not be had.
     pub(crate) fn find(
         folder: &Path,
         install: bool,

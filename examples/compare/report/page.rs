@@ -14,7 +14,7 @@ use super::svg::escape;
 pub(crate) fn page(plan: &Plan, setting: &Setting, results: &Results, tables: &[Table]) -> String {
     let mut body = String::from("<h1>Event loops compared</h1>");
     body += &format!(
-        "<p class=\"when\">windlass {} against asyncio, uvloop, and epoll and io_uring by hand &middot; {} &middot; {}</p>",
+        "<p class=\"when\">windlass {} against asyncio, uvloop, epoll and io_uring by hand &middot; {} &middot; {}</p>",
         env!("CARGO_PKG_VERSION"),
         escape(&setting.date),
         escape(&setting.machine.model),
@@ -175,7 +175,8 @@ fn draw_table(table: &Table) -> String {
         format!("<ul class=\"notes\">{notes}</ul>")
     };
     format!(
-        "<h3>{}</h3><div class=\"scroll\"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>{notes}",
+        "<h3>{}</h3><div class=\"scroll\"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>\
+         {notes}",
         escape(&table.title)
     )
 }
@@ -209,10 +210,10 @@ fn method(plan: &Plan, setting: &Setting) -> String {
     };
     format!(
         "<section><h2>How it was measured</h2>\
-         <p>Every server is a process of its own on one core, the load comes from another process, on another core where \
-         there is one. Each connection has one request in the air; each echo is compared with what was sent. The rounds of \
-         all contenders are interleaved, so that a machine that slows down slows down everybody; figures are medians, \
-         ratios are taken within a round. Rounds that differ by more than 15% are called noisy. Everything stays on the \
-         loopback.{quick}</p><dl>{facts}</dl></section>"
+         <p>Every server is a process of its own on one core, the load comes from another process, on another core \
+         where there is one. Each connection has one request in the air; each echo is compared with what was sent. The \
+         rounds of all contenders are interleaved, so that a machine that slows down slows down everybody; figures are medians, \
+         ratios are taken within a round. Rounds that differ by more than 15% are called noisy. Everything stays on \
+         the loopback.{quick}</p><dl>{facts}</dl></section>"
     )
 }

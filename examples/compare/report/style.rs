@@ -39,7 +39,8 @@ p { margin: 0 0 12px; max-width: 72ch; }
 figure { margin: 18px 0 26px; min-width: 0; }
 figcaption { margin-bottom: 8px; line-height: 1.45; }
 figcaption span { color: var(--soft); font-size: 14px; display: block; }
-.legend { list-style: none; display: flex; flex-wrap: wrap; gap: 3px 18px; margin: 0 0 8px; padding: 0; font-size: 13px; }
+.legend { list-style: none; display: flex; flex-wrap: wrap; gap: 3px 18px; margin: 0 0 8px; padding: 0; }
+.legend { font-size: 13px; }
 .legend li { display: flex; align-items: center; gap: 7px; white-space: nowrap; }
 .swatch { width: 26px; height: 12px; flex: none; }
 svg.screen, svg.phone { width: 100%; height: auto; display: block; overflow: visible; }

@@ -67,19 +67,20 @@ impl Canvas {
     }
 
     pub(super) fn rect(&mut self, class: &str, (x, y): (f64, f64), (width, height): (f64, f64), title: &str) {
-        let title = escape(title);
+        let title = format!(" rx=\"2\"><title>{}</title>", escape(title));
         let _ = write!(
             self.body,
-            r#"<rect class="{class}" x="{x:.1}" y="{y:.1}" width="{width:.1}" height="{height:.1}" rx="2"><title>{title}</title></rect>"#
+            r#"<rect class="{class}" x="{x:.1}" y="{y:.1}" width="{width:.1}" height="{height:.1}"{title}</rect>"#
         );
     }
 
     /// A contender's mark, with a larger invisible place for the pointer.
     pub(super) fn mark(&mut self, kind: Kind, (x, y): (f64, f64), title: &str) {
-        let (name, shape, title) = (kind.name(), shape(kind), escape(title));
+        let (name, title) = (kind.name(), escape(title));
+        let body = format!(r#"<circle class="hit" r="9"/><path class="mark" d="{}"/>"#, shape(kind));
         let _ = write!(
             self.body,
-            r#"<g class="k-{name}" transform="translate({x:.1} {y:.1})"><circle class="hit" r="9"/><path class="mark" d="{shape}"/><title>{title}</title></g>"#
+            r#"<g class="k-{name}" transform="translate({x:.1} {y:.1})">{body}<title>{title}</title></g>"#
         );
     }
 

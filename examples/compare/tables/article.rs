@@ -9,8 +9,8 @@ use super::super::options::USUAL;
 use super::super::run::{Results, Setting};
 use super::{Table, lateness};
 
-/// The sleep whose lateness stands for the timer's resolution: shorter than a millisecond, so that a loop which counts in
-/// milliseconds shows it.
+/// The sleep whose lateness stands for the timer's resolution: shorter than a millisecond, so that a loop which counts
+/// in milliseconds shows it.
 pub(crate) const SHORT_SLEEP: Duration = Duration::from_micros(100);
 
 /// Median lateness of a short sleep, in nanoseconds.
