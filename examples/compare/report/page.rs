@@ -212,8 +212,8 @@ fn method(plan: &Plan, setting: &Setting) -> String {
         "<section><h2>How it was measured</h2>\
          <p>Every server is a process of its own on one core, the load comes from another process, on another core \
          where there is one. Each connection has one request in the air; each echo is compared with what was sent. The \
-         rounds of all contenders are interleaved, so that a machine that slows down slows down everybody; figures are medians, \
-         ratios are taken within a round. Rounds that differ by more than 15% are called noisy. Everything stays on \
-         the loopback.{quick}</p><dl>{facts}</dl></section>"
+         rounds of all contenders are interleaved, so that a machine that slows down slows down everybody; figures are \
+         medians, ratios are taken within a round. Rounds that differ by more than 15% are called noisy. Everything stays \
+         on the loopback.{quick}</p><dl>{facts}</dl></section>"
     )
 }
