@@ -146,7 +146,7 @@ impl Plan {
         }
         plan.warm_up = Duration::from_millis(10);
         plan.round = Duration::from_millis(50);
-        plan.traced_requests = 500;
+        plan.traced_requests = 300;
         plan.sleeps = [(Duration::from_micros(100), 200), (Duration::from_millis(1), 80)];
         plan.sleep_rounds = 1;
         plan.idle_connections = 1000;

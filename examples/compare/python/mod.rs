@@ -20,7 +20,8 @@ def make_loop(name):
     return asyncio.SelectorEventLoop()
 ";
 
-/// An echo server as asyncio's documentation writes it: a protocol, which is its fastest way.
+/// An echo server as asyncio's documentation writes it: a protocol, which is its fastest way. The backlog has room for
+/// all connections of a load: one that finds it full is tried again only after a second.
 const ECHO: &str = "
 class Echo(asyncio.Protocol):
     def connection_made(self, transport):
@@ -29,7 +30,7 @@ class Echo(asyncio.Protocol):
         self.transport.write(data)
 
 async def main():
-    server = await asyncio.get_running_loop().create_server(Echo, '127.0.0.1', 0)
+    server = await asyncio.get_running_loop().create_server(Echo, '127.0.0.1', 0, backlog=1024)
     print(server.sockets[0].getsockname()[1], flush=True)
     await server.serve_forever()
 
