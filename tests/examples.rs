@@ -408,6 +408,75 @@ fn stall() {
     }
 }
 
+#[cfg(target_os = "linux")]
+#[test]
+fn compare() {
+    for wrong in [&["--nonsense"][..], &["--only", "nothing"], &["--out"]] {
+        let output = example("compare", "auto").args(wrong).output().expect("it runs");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{wrong:?}: {said}");
+        assert!(said.contains("usage: compare"), "{wrong:?}: {said}");
+    }
+    let folder = std::env::temp_dir().join(format!("windlass-compare-{}", std::process::id()));
+    let said = printed(
+        example("compare", "auto")
+            .args(["--quick", "--only", "timers", "--out"])
+            .arg(&folder),
+    );
+    assert!(said.contains("how late a sleep ends"), "{said}");
+    let page = std::fs::read_to_string(folder.join("report.html")).expect("a page");
+    assert!(page.starts_with("<!doctype html>") && page.contains("<svg") && page.ends_with("</html>\n"));
+    // It needs nothing from elsewhere.
+    assert!(!page.contains("http:") && !page.contains("https:") && !page.contains("<script"));
+    let raw = std::fs::read_to_string(folder.join("report.json")).expect("raw figures");
+    let rest = skip_json(raw.trim_end());
+    assert_eq!(rest, Some(""), "{raw}");
+    assert!(raw.contains("\"late_ns_by_round\""), "{raw}");
+    std::fs::remove_dir_all(&folder).expect("it was ours");
+}
+
+/// What follows one JSON value, or nothing if it is none.
+#[cfg(target_os = "linux")]
+fn skip_json(text: &str) -> Option<&str> {
+    let end = match text.as_bytes().first()? {
+        open @ (b'{' | b'[') => {
+            let close = if *open == b'{' { '}' } else { ']' };
+            let mut rest = &text[1..];
+            if let Some(after) = rest.strip_prefix(close) {
+                return Some(after);
+            }
+            loop {
+                if close == '}' {
+                    rest = skip_json(rest.strip_prefix('"').map(|_| rest)?)?.strip_prefix(':')?;
+                }
+                rest = skip_json(rest)?;
+                match rest.strip_prefix(',') {
+                    Some(after) => rest = after,
+                    None => return rest.strip_prefix(close),
+                }
+            }
+        }
+        b'"' => {
+            let mut is_escaped = false;
+            let is_end = |char: char| {
+                let ends = char == '"' && !is_escaped;
+                is_escaped = char == '\\' && !is_escaped;
+                ends
+            };
+            1 + text[1..].find(is_end)? + 1
+        }
+        _ => {
+            let end = text.find([',', ']', '}']).unwrap_or(text.len());
+            let word = &text[..end];
+            if !["true", "false", "null"].contains(&word) {
+                word.parse::<f64>().ok()?;
+            }
+            end
+        }
+    };
+    Some(&text[end..])
+}
+
 /// Whether a program is installed; says so if it is not.
 #[cfg(feature = "tls")]
 fn is_installed(program: &str, ask: &str) -> bool {

@@ -11,6 +11,7 @@ use io_uring::types::BufRingEntry;
 use io_uring::{IoUring, cqueue, opcode, squeue, types};
 
 use super::hand_epoll::{BUFFER_LEN, listen};
+use super::machine;
 
 /// What an operation's user data says: in the upper half which operation, in the lower half whose.
 const ACCEPT: u64 = 0;
@@ -31,7 +32,7 @@ pub(crate) fn serve() -> io::Result<()> {
     let mut connections: Vec<Option<Connection>> = Vec::new();
     push(&mut ring, accept(door))?;
     loop {
-        ring.submit_and_wait(1)?;
+        wait(&mut ring)?;
         loop {
             let Some(completion) = ring.completion().next() else {
                 break;
@@ -66,6 +67,14 @@ pub(crate) fn ring() -> io::Result<IoUring> {
         .setup_submit_all()
         .setup_cqsize(4096)
         .build(256)
+}
+
+/// Hands over what is queued, and waits for a completion; a signal is none.
+fn wait(ring: &mut IoUring) -> io::Result<()> {
+    match ring.submit_and_wait(1) {
+        Err(error) if error.kind() != io::ErrorKind::Interrupted => Err(error),
+        _ => Ok(()),
+    }
 }
 
 /// Waits for a completion, of which there is none, with a timeout.
@@ -192,7 +201,9 @@ impl Buffers {
 /// where several requests are in the air: this is for one.
 pub(crate) fn serve_multishot() -> io::Result<()> {
     let mut ring = ring()?;
-    ring.submitter().register_files_sparse(16 * 1024)?;
+    // The kernel takes no table that is longer than a process may have descriptors.
+    let room = machine::descriptor_limit().unwrap_or(1024).min(16 * 1024);
+    ring.submitter().register_files_sparse(room as u32)?;
     let mut buffers = Buffers::register(&ring)?;
     let listener = listen()?;
     // Connections inherit it.
@@ -203,7 +214,7 @@ pub(crate) fn serve_multishot() -> io::Result<()> {
         .user_data(ACCEPT);
     push(&mut ring, accept.clone())?;
     loop {
-        ring.submit_and_wait(1)?;
+        wait(&mut ring)?;
         loop {
             let Some(completion) = ring.completion().next() else {
                 break;

@@ -1,45 +1,88 @@
-//! How far it is: a bar that is redrawn on a terminal, plain lines elsewhere. On standard error, so that the report alone
-//! goes to standard output.
+//! How far it is: a bar that is redrawn on a terminal, plain lines elsewhere. On standard error, so that the report
+//! alone goes to standard output.
+//!
+//! Steps weigh as much as they are expected to last; how long the rest takes is guessed from how long what is done
+//! took.
 
 use std::io::{IsTerminal, Write};
+use std::time::{Duration, Instant};
 
 const WIDTH: usize = 16;
 
 /// A line that wraps cannot be redrawn.
 const COLUMNS: usize = 79;
 
+/// Lines of a log are no animation.
+const BETWEEN_LINES: Duration = Duration::from_secs(2);
+
+/// Before this the time left is a bad guess.
+const TOO_EARLY: f64 = 0.04;
+
 pub(crate) struct Progress {
-    steps: usize,
-    done: usize,
-    terminal: bool,
+    total: f64,
+    /// The weight of the steps that are over.
+    done: f64,
+    /// The weight of the one that runs.
+    running: f64,
+    begin: Instant,
+    last_line: Option<Instant>,
+    is_terminal: bool,
 }
 
 impl Progress {
+    /// For so many steps of the same weight.
     pub(crate) fn new(steps: usize) -> Progress {
+        Progress::weighing(steps as f64)
+    }
+
+    /// For steps whose weights add up to this.
+    pub(crate) fn weighing(total: f64) -> Progress {
         Progress {
-            steps: steps.max(1),
-            done: 0,
-            terminal: std::io::stderr().is_terminal(),
+            total: total.max(f64::MIN_POSITIVE),
+            done: 0.0,
+            running: 0.0,
+            begin: Instant::now(),
+            last_line: None,
+            is_terminal: std::io::stderr().is_terminal(),
         }
     }
 
     /// Says what begins now.
     pub(crate) fn step(&mut self, what: &str) {
-        let full = (WIDTH * self.done / self.steps).min(WIDTH);
-        self.done += 1;
+        self.step_of(1.0, what);
+    }
+
+    /// Says what begins now and how much it weighs.
+    pub(crate) fn step_of(&mut self, weight: f64, what: &str) {
+        self.done += self.running;
+        self.running = weight;
+        let share = (self.done / self.total).clamp(0.0, 1.0);
+        let percent = share * 100.0;
         // A terminal that has gone away is no reason to stop measuring.
-        let _ = if self.terminal {
+        if self.is_terminal {
+            let full = (WIDTH as f64 * share) as usize;
             let bar = format!("{}{}", "#".repeat(full), ".".repeat(WIDTH - full));
-            let line = format!("[{bar}] {}/{} {what}", self.done, self.steps);
-            write!(std::io::stderr(), "\r\x1b[2K{line:.COLUMNS$}")
-        } else {
-            writeln!(std::io::stderr(), "{}/{} {what}", self.done, self.steps)
-        };
+            let line = format!("[{bar}] {percent:3.0}% {}{what}", self.time_left(share));
+            let _ = write!(std::io::stderr(), "\r\x1b[2K{line:.COLUMNS$}");
+            return;
+        }
+        if self.last_line.is_none_or(|last| last.elapsed() >= BETWEEN_LINES) {
+            self.last_line = Some(Instant::now());
+            let _ = writeln!(std::io::stderr(), "{percent:3.0}% {}{what}", self.time_left(share));
+        }
+    }
+
+    fn time_left(&self, share: f64) -> String {
+        if share < TOO_EARLY {
+            return String::new();
+        }
+        let left = self.begin.elapsed().as_secs_f64() / share * (1.0 - share);
+        format!("{left:3.0} s left: ")
     }
 
     /// Takes the bar away.
     pub(crate) fn finish(self) {
-        if self.terminal {
+        if self.is_terminal {
             let _ = write!(std::io::stderr(), "\r\x1b[2K");
         }
     }

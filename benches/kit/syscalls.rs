@@ -1,21 +1,50 @@
-//! How many system calls a process makes, counted from outside with ptrace(2): the same for every server, whatever it is
-//! written in. A traced process is slow, so nothing else is measured meanwhile.
+//! How many system calls a process makes, counted from outside with ptrace(2): the same for every server, whatever it
+//! is written in. A traced process is slow, so nothing else is measured meanwhile.
+//!
+//! Only the thread that has seized a process may speak to it, and it sleeps until the process stops. So it is a thread
+//! of its own, and the load runs on the caller's. When the load is over, the process is asleep and makes no system call
+//! that could wake the thread: a signal does, which nobody but a tracer gets to see, for it is ignored by default.
 
 use std::collections::HashMap;
 use std::fs;
 use std::io;
 use std::ptr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc;
+use std::thread;
 
 use super::process::Process;
 
-/// Counts the system calls of all threads of `server` while `work` runs, which is this thread's: it is called again and
-/// again and does a little of its work each time, without waiting, until it gives false.
-pub(crate) fn count(server: &Process, mut work: impl FnMut() -> io::Result<bool>) -> io::Result<u64> {
-    let mut traced = Traced::seize(server.id())?;
-    while work()? {
-        traced.attend()?;
-    }
-    Ok(traced.calls)
+/// Ignored where it is not asked for, and hardly anybody asks for it.
+const ENOUGH: i32 = libc::SIGURG;
+
+/// Counts the system calls of all threads of `server` while `work` runs.
+pub(crate) fn count<T>(server: &Process, work: impl FnOnce() -> io::Result<T>) -> io::Result<(T, u64)> {
+    let process = server.id();
+    let is_over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let (tell, seized) = mpsc::channel();
+        let tracer = scope.spawn({
+            let is_over = &is_over;
+            move || {
+                let traced = Traced::seize(process);
+                let _ = tell.send(traced.as_ref().map(drop).map_err(|error| error.raw_os_error()));
+                traced?.run(is_over)
+            }
+        });
+        let done = match seized.recv() {
+            Ok(Ok(())) => Some(work()),
+            _ => None,
+        };
+        is_over.store(true, Ordering::Release);
+        // SAFETY: kill(2) takes two numbers; the child was not waited for, so its id is still its own.
+        unsafe { libc::kill(process as libc::pid_t, ENOUGH) };
+        let calls = tracer.join().map_err(|_| io::Error::other("the tracer failed"))??;
+        match done {
+            Some(done) => Ok((done?, calls)),
+            None => Err(io::Error::other("it could not be traced")),
+        }
+    })
 }
 
 /// The threads of a process, each of which stops at every system call until it is told to go on.
@@ -27,34 +56,51 @@ struct Traced {
 
 impl Traced {
     fn seize(process: u32) -> io::Result<Traced> {
-        let mut threads = HashMap::new();
+        let process = process as libc::pid_t;
+        let mut traced = Traced {
+            threads: HashMap::new(),
+            calls: 0,
+        };
         for entry in fs::read_dir(format!("/proc/{process}/task"))? {
             let Ok(thread) = entry?.file_name().to_string_lossy().parse::<libc::pid_t>() else {
                 continue;
             };
             let options = libc::PTRACE_O_TRACESYSGOOD | libc::PTRACE_O_TRACECLONE;
-            ask(libc::PTRACE_SEIZE, thread, options as usize)?;
-            ask(libc::PTRACE_INTERRUPT, thread, 0)?;
-            threads.insert(thread, false);
-        }
-        Ok(Traced { threads, calls: 0 })
-    }
-
-    /// Lets every thread that has stopped go on.
-    fn attend(&mut self) -> io::Result<()> {
-        loop {
-            let mut status = 0;
-            // SAFETY: the kernel writes one status to a local variable.
-            let thread = unsafe { libc::waitpid(-1, &mut status, libc::__WALL | libc::WNOHANG) };
-            match thread {
-                0 => return Ok(()),
-                1.. if libc::WIFSTOPPED(status) => self.step(thread, status),
-                1.. => drop(self.threads.remove(&thread)),
-                _ => return Err(io::Error::last_os_error()),
+            match ask(libc::PTRACE_SEIZE, thread, options as usize) {
+                Ok(()) => {}
+                Err(error) if thread == process => {
+                    let why = format!("tracing a server with ptrace(2) is not allowed here ({error})");
+                    return Err(io::Error::new(error.kind(), why));
+                }
+                // One of the kernel's own workers, which makes no system calls, or a thread that has ended.
+                Err(_) => continue,
             }
+            ask(libc::PTRACE_INTERRUPT, thread, 0)?;
+            traced.threads.insert(thread, false);
         }
+        Ok(traced)
     }
 
+    /// Counts until it is over.
+    fn run(mut self, is_over: &AtomicBool) -> io::Result<u64> {
+        while !self.threads.is_empty() {
+            let (thread, status) = wait(-1)?;
+            if !libc::WIFSTOPPED(status) {
+                self.threads.remove(&thread);
+                continue;
+            }
+            if is_over.load(Ordering::Acquire) && status >> 16 == 0 && libc::WSTOPSIG(status) == ENOUGH {
+                // It stands still already; the others are stopped when this is dropped.
+                self.threads.remove(&thread);
+                let _ = ask(libc::PTRACE_DETACH, thread, 0);
+                return Ok(self.calls);
+            }
+            self.step(thread, status);
+        }
+        Err(io::Error::other("the server ended"))
+    }
+
+    /// Lets a thread that has stopped go on.
     fn step(&mut self, thread: libc::pid_t, status: i32) {
         // A new thread comes stopped, before or after its parent tells of it.
         let is_inside = self.threads.entry(thread).or_insert(false);
@@ -74,13 +120,20 @@ impl Drop for Traced {
     fn drop(&mut self) {
         for &thread in self.threads.keys() {
             // Only a stopped thread can be let go of.
-            if ask(libc::PTRACE_INTERRUPT, thread, 0).is_ok() {
-                let mut status = 0;
-                // SAFETY: the kernel writes one status to a local variable.
-                unsafe { libc::waitpid(thread, &mut status, libc::__WALL) };
+            if ask(libc::PTRACE_INTERRUPT, thread, 0).is_ok() && wait(thread).is_ok() {
                 let _ = ask(libc::PTRACE_DETACH, thread, 0);
             }
         }
+    }
+}
+
+/// Waits for one of this thread's own tracees: the children of other threads are theirs to wait for.
+fn wait(thread: libc::pid_t) -> io::Result<(libc::pid_t, i32)> {
+    let mut status = 0;
+    // SAFETY: the kernel writes one status to a local variable.
+    match unsafe { libc::waitpid(thread, &mut status, libc::__WALL | libc::__WNOTHREAD) } {
+        -1 => Err(io::Error::last_os_error()),
+        thread => Ok((thread, status)),
     }
 }
 

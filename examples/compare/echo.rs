@@ -1,28 +1,30 @@
 //! Echo throughput: every contender in turn, round after round.
 
-use std::io;
-use std::time::Duration;
-
-use crate::kit::load::{self, Round, Shape};
-use crate::kit::machine::Machine;
-use crate::kit::process::Process;
-use crate::kit::progress::Progress;
-use crate::kit::stats::{Spread, paired_ratio};
-use crate::options::Plan;
-use crate::python::Python;
-use crate::serve::Kind;
-
-/// The loads: how many connections, how many bytes in a request.
-const LOADS: [(usize, usize); 3] = [(50, 1024), (1, 64), (1000, 64)];
+use super::contender::{Field, Kind};
+use super::kit::histogram::Histogram;
+use super::kit::load::{self, Round, Shape};
+use super::kit::machine::Machine;
+use super::kit::progress::Progress;
+use super::kit::stats::{Spread, paired_ratio};
+use super::limits::Limits;
+use super::options::{Effort, Plan};
+use super::serve::Server;
 
 /// A load and what every contender made of it.
 pub(crate) struct Workload {
-    pub(crate) connections: usize,
-    pub(crate) request_len: usize,
+    pub(crate) shape: Shape,
+    pub(crate) rounds: usize,
     pub(crate) scores: Vec<(Kind, Score)>,
 }
 
 impl Workload {
+    fn add(&mut self, kind: Kind, round: Round) {
+        match self.scores.iter_mut().find(|(scored, _)| *scored == kind) {
+            Some((_, score)) => score.rounds.push(round),
+            None => self.scores.push((kind, Score { rounds: vec![round] })),
+        }
+    }
+
     pub(crate) fn score(&self, kind: Kind) -> Option<&Score> {
         self.scores
             .iter()
@@ -47,12 +49,21 @@ impl Score {
         self.spread(Round::rate)
     }
 
-    pub(crate) fn cpu_micros(&self) -> f64 {
-        self.spread(Round::cpu_micros).median
+    pub(crate) fn cpu_micros(&self) -> Spread {
+        self.spread(Round::cpu_micros)
     }
 
-    /// How many times the processor time per request of another this one takes: round by round, each with the round that
-    /// the other had right before or after it, and of these the median.
+    /// From request to echo, all rounds together.
+    pub(crate) fn latency(&self) -> Histogram {
+        let mut all = Histogram::default();
+        for round in &self.rounds {
+            all.merge(&round.latency);
+        }
+        all
+    }
+
+    /// How many times the processor time per request of another this one takes: round by round, each with the round
+    /// that the other had right before or after it, and of these the median.
     pub(crate) fn cpu_times(&self, other: &Score) -> f64 {
         let cpu = |score: &Score| score.rounds.iter().map(Round::cpu_micros).collect::<Vec<_>>();
         paired_ratio(cpu(self), cpu(other)).median
@@ -69,96 +80,69 @@ impl Score {
     }
 }
 
-struct Contender {
-    kind: Kind,
-    server: Process,
-    port: u16,
+/// Until a connection is open, and until a server has started.
+const SECONDS_PER_CONNECTION: f64 = 60e-6;
+const SECONDS_PER_START: f64 = 0.1;
+
+pub(crate) fn weight(plan: &Plan, limits: &Limits, field: &Field) -> f64 {
+    let rounds = |load: &Effort| load.rounds as f64 * weight_of_one(plan, fit(load.shape, limits));
+    let loads: f64 = plan.loads.iter().map(rounds).sum();
+    field.servers().count() as f64 * (SECONDS_PER_START + loads)
 }
 
-/// Those that can be tried here.
-fn kinds(python: Option<&Python>) -> impl Iterator<Item = Kind> {
-    let has_uvloop = python.is_some_and(|python| python.uvloop.is_some());
-    let has_python = python.is_some();
-    Kind::ALL.into_iter().filter(move |kind| match kind {
-        Kind::Proactor | Kind::Reactor | Kind::Epoll | Kind::Uring | Kind::UringMultishot => true,
-        Kind::Asyncio => has_python,
-        Kind::Uvloop => has_uvloop,
-    })
+fn weight_of_one(plan: &Plan, shape: Shape) -> f64 {
+    (plan.warm_up + plan.round).as_secs_f64() + shape.connections as f64 * SECONDS_PER_CONNECTION
 }
 
-pub(crate) fn steps(plan: &Plan, python: Option<&Python>) -> usize {
-    kinds(python).count() * LOADS.len() * plan.rounds
+/// As many connections as there may be.
+fn fit(shape: Shape, limits: &Limits) -> Shape {
+    let connections = limits.connections(shape.connections);
+    Shape { connections, ..shape }
 }
 
 pub(crate) fn measure(
     plan: &Plan,
     machine: &Machine,
-    python: Option<&Python>,
+    limits: &Limits,
+    field: &Field,
     progress: &mut Progress,
     missing: &mut Vec<String>,
-) -> io::Result<Vec<Workload>> {
-    let mut contenders = Vec::new();
-    for kind in kinds(python) {
-        match start(kind, machine, python) {
-            Ok(contender) => contenders.push(contender),
-            Err(error) => missing.push(format!("{}: {error}", kind.title())),
+) -> Vec<Workload> {
+    let mut servers = Vec::new();
+    for kind in field.servers() {
+        progress.step_of(SECONDS_PER_START, &format!("starting {}", kind.title()));
+        match Server::start(kind, machine, field) {
+            Ok(server) => servers.push((kind, server)),
+            Err(error) => missing.push(format!("echo, {}: {error}", kind.title())),
         }
     }
     let mut workloads = Vec::new();
-    for (connections, request_len) in LOADS {
-        let mut scores: Vec<(Kind, Score)> = Vec::new();
-        for round in 1..=plan.rounds {
+    for load in &plan.loads {
+        let (shape, wanted) = (fit(load.shape, limits), load.shape.connections);
+        if shape != load.shape {
+            let (less, limit) = (shape.connections, limits.descriptors);
+            missing.push(format!(
+                "echo on {wanted} connections: RLIMIT_NOFILE is {limit}, so there were {less}"
+            ));
+        }
+        let mut workload = Workload {
+            shape,
+            rounds: load.rounds,
+            scores: Vec::new(),
+        };
+        for round in 1..=load.rounds {
             // Who fails once is out: its server may be gone.
-            contenders.retain(|contender| {
-                let (kind, title) = (contender.kind, contender.kind.title());
-                let rounds = plan.rounds;
-                progress.step(&format!(
-                    "echo {connections} x {request_len} B, {round}/{rounds}: {title}"
-                ));
-                let shape = Shape {
-                    connections,
-                    request_len,
-                    in_flight: 1,
-                };
-                match load::drive(&contender.server, contender.port, shape, plan.warm_up, plan.round) {
-                    Ok(round) => add(&mut scores, kind, round),
-                    Err(error) => missing.push(format!("{title}, {connections} connections: {error}")),
+            servers.retain(|(kind, server)| {
+                let what = format!("echo {shape}, {round}/{}: {}", load.rounds, kind.title());
+                progress.step_of(weight_of_one(plan, shape), &what);
+                let done = load::drive(&server.process, server.port, shape, plan.warm_up, plan.round);
+                if let Err(error) = &done {
+                    missing.push(format!("echo {shape}, {}: {error}", kind.title()));
                 }
-                scores
-                    .iter()
-                    .any(|(scored, score)| *scored == kind && score.rounds.len() == round)
+                done.map(|round| workload.add(*kind, round)).is_ok()
             });
         }
-        workloads.push(Workload {
-            connections,
-            request_len,
-            scores,
-        });
+        workloads.push(workload);
     }
-    Ok(workloads)
-}
-
-fn add(scores: &mut Vec<(Kind, Score)>, kind: Kind, round: Round) {
-    match scores.iter_mut().find(|(scored, _)| *scored == kind) {
-        Some((_, score)) => score.rounds.push(round),
-        None => scores.push((kind, Score { rounds: vec![round] })),
-    }
-}
-
-/// Starts a server, which waits, asleep, for its turns.
-fn start(kind: Kind, machine: &Machine, python: Option<&Python>) -> io::Result<Contender> {
-    let core = machine.server_core();
-    let mut server = match (kind, python) {
-        (Kind::Proactor | Kind::Reactor | Kind::Epoll | Kind::Uring | Kind::UringMultishot, _) => {
-            Process::again(&["--serve", kind.name()], core)?
-        }
-        (Kind::Asyncio | Kind::Uvloop, Some(python)) => Process::start(python.echo(kind.name()), core)?,
-        (Kind::Asyncio | Kind::Uvloop, None) => return Err(io::Error::other("there is no python3")),
-    };
-    let line = server.first_line(Duration::from_secs(10))?;
-    let port = line
-        .trim()
-        .parse()
-        .map_err(|_| io::Error::other(format!("'{line}' is no port")))?;
-    Ok(Contender { kind, server, port })
+    workloads
 }

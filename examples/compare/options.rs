@@ -1,18 +1,27 @@
-//! The command line.
+//! The command line, and how much is measured.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::serve::Kind;
-use crate::timers::Sleeper;
+use super::contender::Kind;
+use super::kit::load::Shape;
 
 pub(crate) const USAGE: &str = "\
-usage: compare [--quick] [--only echo|timers|tasks]
+usage: compare [--quick] [--only PART] [--out FOLDER]
 
-Measures echo throughput, timer resolution and the cost of tasks, for windlass and for what it is compared with.
+Compares event loops on this machine: windlass on both of its drivers, epoll and io_uring by hand, and, where there is a
+python3, asyncio and uvloop. Prints tables, and writes a report with plots (HTML) and all raw figures (JSON).
 
-  --quick       shorter rounds: about 12 s instead of 45 s, and noisier
-  --only PART   only one part: echo, timers or tasks
-  --help        this text";
+  --quick        shorter rounds and fewer loads: under 20 s instead of two minutes, and noisier
+  --only PART    only one part:
+                   echo    throughput, latency, processor time and system calls per request
+                   timers  how late a sleep ends
+                   memory  of an idle connection
+                   stall   how late a tick is while something computes
+                   tasks   the cost of the loop itself
+  --out FOLDER   where the report goes, and Python's virtual environment with uvloop in it, which the next run finds
+                 again; otherwise `compare` in cargo's target directory
+  --help         this text";
 
 /// What one process is to do.
 pub(crate) enum Job {
@@ -20,56 +29,171 @@ pub(crate) enum Job {
     /// Hidden: be a server, for a parent that reads the port from standard output.
     Serve(Kind),
     /// Hidden: measure sleeps, for a parent that reads the lateness of each from standard output.
-    Sleep(Sleeper, Duration, usize),
+    Sleep(Kind, Duration, usize),
+    /// Hidden: measure stalls, for a parent that reads them from standard output. The times are before and after the
+    /// work.
+    Stall(Kind, Duration, Duration),
     Help,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Part {
+    Echo,
+    Timers,
+    Memory,
+    Stall,
+    Tasks,
+}
+
+impl Part {
+    const ALL: [(Part, &str); 5] = [
+        (Part::Echo, "echo"),
+        (Part::Timers, "timers"),
+        (Part::Memory, "memory"),
+        (Part::Stall, "stall"),
+        (Part::Tasks, "tasks"),
+    ];
+
+    fn parse(name: &str) -> Result<Part, String> {
+        let found = Part::ALL.into_iter().find(|(_, known)| *known == name);
+        let wrong = format!("no part is called '{name}': choose echo, timers, memory, stall or tasks");
+        found.map(|(part, _)| part).ok_or(wrong)
+    }
+}
+
+/// A load, and how often.
+#[derive(Clone, Copy)]
+pub(crate) struct Effort {
+    pub(crate) shape: Shape,
+    pub(crate) rounds: usize,
 }
 
 /// How much to measure.
 pub(crate) struct Plan {
     pub(crate) quick: bool,
-    pub(crate) echo: bool,
-    pub(crate) timers: bool,
-    pub(crate) tasks: bool,
-    pub(crate) rounds: usize,
+    pub(crate) only: Option<Part>,
+    pub(crate) out: Option<PathBuf>,
+    pub(crate) loads: Vec<Effort>,
+    /// Of an echo round.
     pub(crate) warm_up: Duration,
     pub(crate) round: Duration,
+    /// System calls are counted over so many requests.
+    pub(crate) traced_requests: u64,
+    /// Sleeps, how many in a round, and how many rounds.
+    pub(crate) sleeps: [(Duration, usize); 2],
+    pub(crate) sleep_rounds: usize,
+    pub(crate) idle_connections: usize,
+    /// Before and after the work that stalls.
+    pub(crate) ticks: (Duration, Duration),
+    /// Turns of a batch of the loop itself.
+    pub(crate) turns: usize,
+}
+
+/// The article says neither how many clients it had nor how long its requests were; this is the usual choice.
+pub(crate) const USUAL: Shape = shape(50, 1024);
+
+/// One small request at a time: what a wake-up costs.
+pub(crate) const SINGLE: Shape = shape(1, 64);
+
+const fn shape(connections: usize, request_len: usize) -> Shape {
+    Shape {
+        connections,
+        request_len,
+        in_flight: 1,
+    }
+}
+
+impl Plan {
+    fn full() -> Plan {
+        let load = |connections, rounds| Effort {
+            shape: shape(connections, USUAL.request_len),
+            rounds,
+        };
+        let single = Effort {
+            shape: SINGLE,
+            rounds: 5,
+        };
+        Plan {
+            quick: false,
+            only: None,
+            out: None,
+            loads: vec![
+                load(50, 5),
+                single,
+                load(1, 3),
+                load(10, 3),
+                load(200, 3),
+                load(1000, 3),
+            ],
+            warm_up: Duration::from_millis(60),
+            round: Duration::from_millis(370),
+            traced_requests: 2000,
+            sleeps: [(Duration::from_micros(100), 500), (Duration::from_millis(1), 200)],
+            sleep_rounds: 3,
+            idle_connections: 10_000,
+            ticks: (Duration::from_millis(350), Duration::from_millis(450)),
+            turns: 100_000,
+        }
+    }
+
+    fn quick() -> Plan {
+        let mut plan = Plan::full();
+        plan.quick = true;
+        plan.loads
+            .retain(|load| [1, 50, 1000].contains(&load.shape.connections));
+        for load in &mut plan.loads {
+            load.rounds = 3;
+        }
+        plan.warm_up = Duration::from_millis(10);
+        plan.round = Duration::from_millis(50);
+        plan.traced_requests = 300;
+        plan.sleeps = [(Duration::from_micros(100), 200), (Duration::from_millis(1), 80)];
+        plan.sleep_rounds = 1;
+        plan.idle_connections = 1000;
+        plan.ticks = (Duration::from_millis(60), Duration::from_millis(120));
+        plan.turns = 20_000;
+        plan
+    }
+
+    pub(crate) fn has(&self, part: Part) -> bool {
+        self.only.is_none_or(|only| only == part)
+    }
 }
 
 pub(crate) fn parse(args: impl Iterator<Item = String>) -> Result<Job, String> {
     let mut args = args;
-    let mut quick = false;
-    let mut only = None;
+    let (mut quick, mut only, mut out) = (false, None, None);
     while let Some(arg) = args.next() {
         let mut value = || args.next().ok_or(format!("{arg} needs a value"));
         match arg.as_str() {
             "--quick" => quick = true,
-            "--only" => {
-                let part = value()?;
-                if !["echo", "timers", "tasks"].contains(&part.as_str()) {
-                    return Err(format!("nothing here is called '{part}': choose echo, timers or tasks"));
-                }
-                only = Some(part);
-            }
+            "--only" => only = Some(Part::parse(&value()?)?),
+            "--out" => out = Some(PathBuf::from(value()?)),
             "--help" | "-h" => return Ok(Job::Help),
+            // Cargo says this to every bench.
+            "--bench" => {}
             "--serve" => return Ok(Job::Serve(Kind::parse(&value()?)?)),
             "--sleep" => {
-                let sleeper = Sleeper::parse(&value()?)?;
-                let nanos = value()?.parse().map_err(|_| "--sleep needs nanoseconds")?;
+                let kind = Kind::parse(&value()?)?;
+                let pause = nanos(&value()?)?;
                 let count = value()?.parse().map_err(|_| "--sleep needs a count")?;
-                return Ok(Job::Sleep(sleeper, Duration::from_nanos(nanos), count));
+                return Ok(Job::Sleep(kind, pause, count));
+            }
+            "--stall" => {
+                return Ok(Job::Stall(
+                    Kind::parse(&value()?)?,
+                    nanos(&value()?)?,
+                    nanos(&value()?)?,
+                ));
             }
             other => return Err(format!("unknown option {other}")),
         }
     }
-    let wanted = |part: &str| only.as_deref().is_none_or(|only| only == part);
-    let (warm_up, round) = if quick { (50, 200) } else { (100, 900) };
-    Ok(Job::Compare(Plan {
-        quick,
-        echo: wanted("echo"),
-        timers: wanted("timers"),
-        tasks: wanted("tasks"),
-        rounds: 3,
-        warm_up: Duration::from_millis(warm_up),
-        round: Duration::from_millis(round),
-    }))
+    let plan = if quick { Plan::quick() } else { Plan::full() };
+    Ok(Job::Compare(Plan { only, out, ..plan }))
+}
+
+fn nanos(text: &str) -> Result<Duration, String> {
+    let nanos = text.parse().map_err(|_| format!("'{text}' are no nanoseconds"))?;
+    Ok(Duration::from_nanos(nanos))
 }

@@ -1,42 +1,61 @@
 //! From the command line to the report.
 
 use std::io::{self, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use windlass::{Builder, DriverChoice};
 
-use crate::kit::machine::Machine;
-use crate::kit::progress::Progress;
-use crate::options::{self, Job, Plan};
-use crate::python::Python;
-use crate::{echo, json, serve, table, tasks, timers};
+use super::contender::Field;
+use super::kit::machine::Machine;
+use super::kit::progress::Progress;
+use super::limits::Limits;
+use super::options::{self, Job, Part, Plan};
+use super::python::Python;
+use super::{echo, json, memory, report, serve, stall, syscalls, tables, tasks, timers};
 
 /// Everything that was measured.
 #[derive(Default)]
 pub(crate) struct Results {
     pub(crate) echo: Vec<echo::Workload>,
+    pub(crate) calls: Vec<syscalls::Calls>,
     pub(crate) timers: Vec<timers::Lateness>,
+    pub(crate) memory: Vec<memory::Memory>,
+    pub(crate) stalls: Vec<stall::Stall>,
     pub(crate) tasks: Vec<tasks::Cost>,
     /// What could not be measured, and why: one line each.
     pub(crate) missing: Vec<String>,
+}
+
+/// Where and with what it was measured.
+pub(crate) struct Setting {
+    pub(crate) machine: Machine,
+    pub(crate) limits: Limits,
+    /// Each driver and what it has of this kernel.
+    pub(crate) drivers: Vec<String>,
+    pub(crate) python: Option<String>,
+    /// In UTC.
+    pub(crate) date: String,
+    /// As it was typed.
+    pub(crate) command: String,
 }
 
 pub(crate) fn main() -> ExitCode {
     let job = match options::parse(std::env::args().skip(1)) {
         Ok(job) => job,
         Err(wrong) => {
-            eprintln!("{wrong}\n{}", options::USAGE);
+            eprintln!("{wrong}\n\n{}", options::USAGE);
             return ExitCode::from(2);
         }
     };
     let result = match job {
         Job::Help => {
-            println!("{}", options::USAGE);
+            say(options::USAGE);
             Ok(())
         }
         Job::Serve(kind) => serve::serve(kind),
-        Job::Sleep(sleeper, pause, count) => timers::measure_sleeps(sleeper, pause, count),
+        Job::Sleep(kind, pause, count) => timers::measure_sleeps(kind, pause, count),
+        Job::Stall(kind, before, after) => stall::measure_stalls(kind, before, after),
         Job::Compare(plan) => compare(&plan),
     };
     match result {
@@ -49,43 +68,100 @@ pub(crate) fn main() -> ExitCode {
 }
 
 fn compare(plan: &Plan) -> io::Result<()> {
-    let machine = Machine::look();
-    let mut out = io::stdout();
-    writeln!(out, "{machine}")?;
-    for driver in [DriverChoice::Proactor, DriverChoice::Reactor] {
-        writeln!(out, "windlass {driver:?}: {}", describe(driver))?;
-    }
+    let folder = plan.out.clone().unwrap_or_else(usual_folder);
+    let wrong = |error: io::Error| io::Error::new(error.kind(), format!("--out {}: {error}", folder.display()));
+    std::fs::create_dir_all(&folder).map_err(wrong)?;
+    let mut setting = Setting {
+        machine: Machine::look(),
+        limits: Limits::raise(),
+        drivers: [DriverChoice::Reactor, DriverChoice::Proactor].map(describe).into(),
+        python: None,
+        date: today(),
+        command: command(),
+    };
+    say(&setting.machine.to_string());
+    say(&setting.drivers.join("\n"));
     if cfg!(debug_assertions) {
-        writeln!(out, "this is a debug build: its figures say little; add --release")?;
+        say("this is a debug build: its figures say little; add --release");
     }
-    let mut results = Results::default();
-    let python = (plan.echo || plan.timers).then(|| Python::find(&mut results.missing));
-    let python = python.flatten();
-    machine.pin_to_load();
+    let results = measure(plan, &folder, &mut setting)?;
 
-    let steps = [
-        (plan.echo, echo::steps(plan, python.as_ref())),
-        (plan.timers, timers::steps(python.as_ref())),
-        (plan.tasks, tasks::steps()),
+    let tables = tables::all(plan, &setting, &results);
+    let page = report::page(plan, &setting, &results, &tables);
+    let (html, raw) = (folder.join("report.html"), folder.join("report.json"));
+    // Who reads only the beginning of what is printed still finds the files.
+    std::fs::write(&html, page).map_err(wrong)?;
+    std::fs::write(&raw, json::document(plan, &setting, &results)).map_err(wrong)?;
+    for table in &tables {
+        say(&format!("\n{}", table.text().trim_end()));
+    }
+    if !results.missing.is_empty() {
+        say(&format!("\nNot measured\n  {}", results.missing.join("\n  ")));
+    }
+    let sentences = report::summary(&results);
+    if !sentences.is_empty() {
+        say(&format!("\nIn short\n  {}", sentences.join("\n  ")));
+    }
+    say(&format!("\nthe report: {}\nraw figures: {}", shown(&html), shown(&raw)));
+    Ok(())
+}
+
+fn measure(plan: &Plan, folder: &Path, setting: &mut Setting) -> io::Result<Results> {
+    let mut results = Results::default();
+    let missing = &mut results.missing;
+    let needs_python = plan.only != Some(Part::Tasks);
+    let mut looking = Progress::weighing(Python::weight(!plan.quick));
+    let python = needs_python.then(|| Python::find(folder, !plan.quick, &mut looking, missing));
+    looking.finish();
+    let field = Field::look(python.flatten(), missing);
+    setting.python = field.python.as_ref().map(|python| match &python.uvloop {
+        Some(uvloop) => format!("Python {}, uvloop {uvloop}", python.version),
+        None => format!("Python {}", python.version),
+    });
+    if let Some(python) = &setting.python {
+        say(python);
+    }
+    let (machine, limits) = (&setting.machine, &setting.limits);
+    if machine.cores == 1 && plan.only != Some(Part::Tasks) {
+        missing.push("servers on a core of their own: there is only one, which the load and the threads share".into());
+    }
+    let weights = [
+        (Part::Stall, stall::weight(plan, &field)),
+        (
+            Part::Echo,
+            echo::weight(plan, limits, &field) + syscalls::weight(plan, &field),
+        ),
+        (Part::Timers, timers::weight(plan, &field)),
+        (Part::Memory, memory::weight(plan, &field)),
+        (Part::Tasks, tasks::weight(plan)),
     ];
-    let mut progress = Progress::new(steps.iter().filter(|(on, _)| *on).map(|(_, steps)| steps).sum());
-    if plan.echo {
-        results.echo = echo::measure(plan, &machine, python.as_ref(), &mut progress, &mut results.missing)?;
+    let wanted = weights.iter().filter(|(part, _)| plan.has(*part));
+    let mut progress = Progress::weighing(wanted.map(|(_, weight)| weight).sum());
+    // Before this process is bound to a core.
+    if plan.has(Part::Stall) {
+        results.stalls = stall::measure(plan, &field, &mut progress, missing);
     }
-    if plan.timers {
-        results.timers = timers::measure(plan, &machine, python.as_ref(), &mut progress, &mut results.missing);
+    machine.pin_to_load();
+    if plan.has(Part::Echo) {
+        results.echo = echo::measure(plan, machine, limits, &field, &mut progress, missing);
+        results.calls = syscalls::measure(plan, machine, &field, &mut progress, missing);
     }
-    if plan.tasks {
-        results.tasks = tasks::measure(plan, &mut progress, &mut results.missing)?;
+    if plan.has(Part::Timers) {
+        results.timers = timers::measure(plan, machine, &field, &mut progress, missing);
+    }
+    if plan.has(Part::Memory) {
+        results.memory = memory::measure(plan, machine, limits, &field, &mut progress, missing);
+    }
+    if plan.has(Part::Tasks) {
+        results.tasks = tasks::measure(plan, &mut progress)?;
     }
     progress.finish();
+    Ok(results)
+}
 
-    let path = json_path();
-    let written = match std::fs::write(&path, json::document(plan, &machine, &results)) {
-        Ok(()) => format!("raw results: {}", path.display()),
-        Err(error) => format!("raw results were not written to {}: {error}", path.display()),
-    };
-    writeln!(out, "{}\n{written}", table::report(plan, &results))
+/// Prints a line. That nobody reads it is no reason to stop.
+fn say(text: &str) {
+    let _ = writeln!(io::stdout(), "{text}");
 }
 
 /// What a driver has of this kernel, or why there is none.
@@ -93,18 +169,68 @@ fn describe(driver: DriverChoice) -> String {
     match Builder::new().driver(driver).build() {
         Ok(event_loop) => {
             let described = event_loop.describe();
-            format!("{} [{}]", described.name, described.features.join(", "))
+            let features = described.features.join(", ");
+            format!("windlass {driver:?}: {} [{features}]", described.name)
         }
-        Err(error) => format!("none here: {error}"),
+        Err(error) => format!("windlass {driver:?}: none here: {error}"),
     }
 }
 
-/// `compare.json` in cargo's target directory: this program lies in `target/release/examples`.
-fn json_path() -> PathBuf {
+/// `compare` in cargo's target directory: this program lies in `target/release/examples`, or as a bench in `deps`.
+fn usual_folder() -> PathBuf {
     let exe = std::env::current_exe().unwrap_or_default();
-    let is_example = |dir: &&std::path::Path| dir.file_name().is_some_and(|name| name == "examples");
-    match exe.parent().filter(is_example).and_then(|dir| dir.ancestors().nth(2)) {
-        Some(target) => target.join("compare.json"),
-        None => PathBuf::from("compare.json"),
+    let is_cargos = |dir: &&Path| dir.file_name().is_some_and(|name| name == "examples" || name == "deps");
+    let target = exe.parent().filter(is_cargos).and_then(|dir| dir.ancestors().nth(2));
+    target.unwrap_or(Path::new("target")).join("compare")
+}
+
+/// A path that can be opened from anywhere.
+fn shown(path: &Path) -> String {
+    path.canonicalize()
+        .unwrap_or_else(|_| path.to_owned())
+        .display()
+        .to_string()
+}
+
+fn command() -> String {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let (is_bench, args) = match args.iter().position(|arg| arg == "--bench") {
+        Some(at) => (true, [&args[..at], &args[at + 1..]].concat()),
+        None => (false, args),
+    };
+    let cargo = match is_bench {
+        true => "cargo bench --bench comparison",
+        false => "cargo run --release --example compare",
+    };
+    match args.is_empty() {
+        true => cargo.into(),
+        false => format!("{cargo} -- {}", args.join(" ")),
     }
+}
+
+/// The date in UTC.
+fn today() -> String {
+    let since = std::time::UNIX_EPOCH.elapsed().unwrap_or_default().as_secs();
+    let (mut days, minutes) = (since / 86_400, since % 86_400 / 60);
+    let mut year = 1970;
+    let is_leap = |year: u64| year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400));
+    while days >= 365 + u64::from(is_leap(year)) {
+        days -= 365 + u64::from(is_leap(year));
+        year += 1;
+    }
+    let february = 28 + u64::from(is_leap(year));
+    let mut month = 1;
+    for len in [31, february, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31] {
+        if days < len {
+            break;
+        }
+        days -= len;
+        month += 1;
+    }
+    format!(
+        "{year}-{month:02}-{:02} {:02}:{:02} UTC",
+        days + 1,
+        minutes / 60,
+        minutes % 60
+    )
 }

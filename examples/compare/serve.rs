@@ -1,60 +1,32 @@
-//! The echo servers, each the whole of a process.
+//! The echo servers, each the whole of a process: how it is started, and then what it does.
 
 use std::io;
+use std::time::Duration;
 
 use windlass::{Builder, DriverChoice};
 
-use crate::kit::hand_epoll::{self, print_port};
+use super::contender::{Field, Kind};
+use super::kit::hand_epoll::{self, print_port};
+use super::kit::machine::Machine;
+use super::kit::process::Process;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
-    Proactor,
-    Reactor,
-    Epoll,
-    Uring,
-    UringMultishot,
-    Asyncio,
-    Uvloop,
+/// A server that waits, asleep, for its turns. Dropping it ends it.
+pub(crate) struct Server {
+    pub(crate) process: Process,
+    pub(crate) port: u16,
 }
 
-impl Kind {
-    pub(crate) const ALL: [Kind; 7] = [
-        Kind::Proactor,
-        Kind::Reactor,
-        Kind::Epoll,
-        Kind::Uring,
-        Kind::UringMultishot,
-        Kind::Asyncio,
-        Kind::Uvloop,
-    ];
-
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Kind::Proactor => "proactor",
-            Kind::Reactor => "reactor",
-            Kind::Epoll => "epoll",
-            Kind::Uring => "uring",
-            Kind::UringMultishot => "uring-multishot",
-            Kind::Asyncio => "asyncio",
-            Kind::Uvloop => "uvloop",
-        }
-    }
-
-    pub(crate) fn title(self) -> &'static str {
-        match self {
-            Kind::Proactor => "windlass Proactor (io_uring)",
-            Kind::Reactor => "windlass Reactor (epoll)",
-            Kind::Epoll => "epoll by hand",
-            Kind::Uring => "io_uring by hand",
-            Kind::UringMultishot => "io_uring by hand, multishot",
-            Kind::Asyncio => "asyncio SelectorEventLoop",
-            Kind::Uvloop => "uvloop",
-        }
-    }
-
-    pub(crate) fn parse(name: &str) -> Result<Kind, String> {
-        let found = Kind::ALL.into_iter().find(|kind| kind.name() == name);
-        found.ok_or(format!("no server is called '{name}'"))
+impl Server {
+    pub(crate) fn start(kind: Kind, machine: &Machine, field: &Field) -> io::Result<Server> {
+        let core = machine.server_core();
+        let mut process = match (kind, &field.python) {
+            (Kind::Asyncio | Kind::Uvloop, Some(python)) => Process::start(python.echo(kind.name()), core)?,
+            _ => Process::again(&["--serve", kind.name()], core)?,
+        };
+        let line = process.first_line(Duration::from_secs(10))?;
+        let port = line.trim().parse();
+        let port = port.map_err(|_| io::Error::other(format!("'{line}' is no port")))?;
+        Ok(Server { process, port })
     }
 }
 
@@ -65,12 +37,13 @@ pub(crate) fn serve(kind: Kind) -> io::Result<()> {
         Kind::Reactor => windlass_server(DriverChoice::Reactor),
         Kind::Epoll => hand_epoll::serve(),
         #[cfg(feature = "proactor")]
-        Kind::Uring => crate::kit::hand_uring::serve(),
+        Kind::Uring => super::kit::hand_uring::serve(),
         #[cfg(feature = "proactor")]
-        Kind::UringMultishot => crate::kit::hand_uring::serve_multishot(),
+        Kind::UringMultishot => super::kit::hand_uring::serve_multishot(),
         #[cfg(not(feature = "proactor"))]
         Kind::Uring | Kind::UringMultishot => Err(io::Error::other("built without the feature proactor")),
         Kind::Asyncio | Kind::Uvloop => Err(io::Error::other("Python serves these")),
+        Kind::Kernel => Err(io::Error::other("it only sleeps")),
     }
 }
 

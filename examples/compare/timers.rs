@@ -5,171 +5,137 @@ use std::time::{Duration, Instant};
 
 use windlass::{Builder, DriverChoice};
 
-use crate::kit::epoll::{Epoll, Events};
-use crate::kit::machine::Machine;
-use crate::kit::process::Process;
-use crate::kit::progress::Progress;
-use crate::options::Plan;
-use crate::python::Python;
-
-/// The sleeps, and how many of each.
-const SLEEPS: [(Duration, usize); 2] = [(Duration::from_millis(1), 600), (Duration::from_micros(100), 1500)];
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Sleeper {
-    Proactor,
-    Reactor,
-    /// A loop by hand, with epoll_pwait2(2), which takes nanoseconds (Linux 5.11).
-    Epoll,
-    /// A loop by hand, which waits for completions with a timeout.
-    Uring,
-    /// The system call alone, which no loop can beat by much.
-    Kernel,
-    Asyncio,
-    Uvloop,
-}
-
-impl Sleeper {
-    pub(crate) const ALL: [Sleeper; 7] = [
-        Sleeper::Proactor,
-        Sleeper::Reactor,
-        Sleeper::Epoll,
-        Sleeper::Uring,
-        Sleeper::Kernel,
-        Sleeper::Asyncio,
-        Sleeper::Uvloop,
-    ];
-
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Sleeper::Proactor => "proactor",
-            Sleeper::Reactor => "reactor",
-            Sleeper::Epoll => "epoll",
-            Sleeper::Uring => "uring",
-            Sleeper::Kernel => "kernel",
-            Sleeper::Asyncio => "asyncio",
-            Sleeper::Uvloop => "uvloop",
-        }
-    }
-
-    pub(crate) fn title(self) -> &'static str {
-        match self {
-            Sleeper::Proactor => "windlass Proactor (io_uring)",
-            Sleeper::Reactor => "windlass Reactor (epoll)",
-            Sleeper::Epoll => "epoll by hand",
-            Sleeper::Uring => "io_uring by hand",
-            Sleeper::Kernel => "the kernel alone (nanosleep)",
-            Sleeper::Asyncio => "asyncio SelectorEventLoop",
-            Sleeper::Uvloop => "uvloop",
-        }
-    }
-
-    pub(crate) fn parse(name: &str) -> Result<Sleeper, String> {
-        let found = Sleeper::ALL.into_iter().find(|sleeper| sleeper.name() == name);
-        found.ok_or(format!("no sleeper is called '{name}'"))
-    }
-}
+use super::contender::{Field, Kind};
+use super::kit::epoll::{Epoll, Events};
+use super::kit::machine::Machine;
+use super::kit::process::Process;
+use super::kit::progress::Progress;
+use super::options::Plan;
 
 /// How late one sleeper's sleeps of one length were.
 pub(crate) struct Lateness {
-    pub(crate) sleeper: Sleeper,
+    pub(crate) kind: Kind,
     pub(crate) pause: Duration,
-    /// Sorted.
-    pub(crate) nanos: Vec<i64>,
+    /// In nanoseconds, round by round, as they came.
+    pub(crate) rounds: Vec<Vec<i64>>,
 }
 
 impl Lateness {
-    /// The lateness that this share of the sleeps does not exceed, in microseconds.
-    pub(crate) fn micros(&self, share: f64) -> f64 {
-        let last = self.nanos.len() - 1;
-        self.nanos[(last as f64 * share).round() as usize] as f64 / 1e3
+    /// Of all rounds together, ascending.
+    pub(crate) fn sorted(&self) -> Vec<i64> {
+        let mut all = self.rounds.concat();
+        all.sort_unstable();
+        all
+    }
+
+    /// The lateness that this share of the sleeps does not exceed, in nanoseconds.
+    pub(crate) fn nanos(&self, share: f64) -> f64 {
+        let all = self.sorted();
+        match all.len().checked_sub(1) {
+            Some(last) => all[(last as f64 * share).round() as usize] as f64,
+            None => f64::NAN,
+        }
     }
 }
 
-fn sleepers(python: Option<&Python>) -> impl Iterator<Item = Sleeper> {
-    let has_uvloop = python.is_some_and(|python| python.uvloop.is_some());
-    let has_python = python.is_some();
-    Sleeper::ALL.into_iter().filter(move |sleeper| match sleeper {
-        Sleeper::Proactor | Sleeper::Reactor | Sleeper::Epoll | Sleeper::Uring | Sleeper::Kernel => true,
-        Sleeper::Asyncio => has_python,
-        Sleeper::Uvloop => has_uvloop,
-    })
+/// Until a process has started, and how late sleeps are on the whole: asyncio's by a millisecond.
+const SECONDS_PER_START: f64 = 0.1;
+const SECONDS_LATE: f64 = 200e-6;
+
+pub(crate) fn weight(plan: &Plan, field: &Field) -> f64 {
+    let sleeps: f64 = plan
+        .sleeps
+        .iter()
+        .map(|&(pause, count)| weight_of_one(pause, count))
+        .sum();
+    (field.sleepers().count() * plan.sleep_rounds) as f64 * sleeps
 }
 
-pub(crate) fn steps(python: Option<&Python>) -> usize {
-    sleepers(python).count() * SLEEPS.len()
+fn weight_of_one(pause: Duration, count: usize) -> f64 {
+    SECONDS_PER_START + count as f64 * (pause.as_secs_f64() + SECONDS_LATE)
 }
 
 pub(crate) fn measure(
     plan: &Plan,
     machine: &Machine,
-    python: Option<&Python>,
+    field: &Field,
     progress: &mut Progress,
     missing: &mut Vec<String>,
 ) -> Vec<Lateness> {
-    let mut all = Vec::new();
-    for (pause, count) in SLEEPS {
-        let count = if plan.quick { count / 4 } else { count };
-        for sleeper in sleepers(python) {
-            progress.step(&format!("{count} sleeps of {pause:?}: {}", sleeper.title()));
-            match ask(sleeper, pause, count, machine, python) {
-                Ok(nanos) => all.push(Lateness { sleeper, pause, nanos }),
-                Err(error) => missing.push(format!("{}, sleeps of {pause:?}: {error}", sleeper.title())),
-            }
+    let mut all: Vec<Lateness> = Vec::new();
+    for (pause, count) in plan.sleeps {
+        let mut sleepers: Vec<Kind> = field.sleepers().collect();
+        for _ in 0..plan.sleep_rounds {
+            // Who fails once is out.
+            sleepers.retain(|&kind| {
+                let what = format!("{count} sleeps of {}: {}", micros(pause), kind.title());
+                progress.step_of(weight_of_one(pause, count), &what);
+                let round = ask(kind, pause, count, machine, field);
+                if let Err(error) = &round {
+                    missing.push(format!("sleeps of {}, {}: {error}", micros(pause), kind.title()));
+                }
+                round.map(|round| add(&mut all, kind, pause, round)).is_ok()
+            });
         }
     }
     all
 }
 
+fn micros(pause: Duration) -> String {
+    format!("{} us", pause.as_micros())
+}
+
+fn add(all: &mut Vec<Lateness>, kind: Kind, pause: Duration, round: Vec<i64>) {
+    match all.iter_mut().find(|late| late.kind == kind && late.pause == pause) {
+        Some(late) => late.rounds.push(round),
+        None => all.push(Lateness {
+            kind,
+            pause,
+            rounds: vec![round],
+        }),
+    }
+}
+
 /// Has a child measure, on the servers' core, and reads what it prints.
-fn ask(
-    sleeper: Sleeper,
-    pause: Duration,
-    count: usize,
-    machine: &Machine,
-    python: Option<&Python>,
-) -> io::Result<Vec<i64>> {
+fn ask(kind: Kind, pause: Duration, count: usize, machine: &Machine, field: &Field) -> io::Result<Vec<i64>> {
     let core = machine.server_core();
-    let mut child = match (sleeper, python) {
-        (Sleeper::Asyncio | Sleeper::Uvloop, Some(python)) => {
-            Process::start(python.sleep(sleeper.name(), pause, count), core)?
-        }
-        (Sleeper::Asyncio | Sleeper::Uvloop, None) => return Err(io::Error::other("there is no python3")),
+    let mut child = match (kind, &field.python) {
+        (Kind::Asyncio | Kind::Uvloop, Some(python)) => Process::start(python.sleep(kind.name(), pause, count), core)?,
         _ => {
             let (nanos, count) = (pause.as_nanos().to_string(), count.to_string());
-            Process::again(&["--sleep", sleeper.name(), &nanos, &count], core)?
+            Process::again(&["--sleep", kind.name(), &nanos, &count], core)?
         }
     };
     let output = child.all_output(Duration::from_secs(20))?;
-    let mut nanos: Vec<i64> = output.lines().filter_map(|line| line.parse().ok()).collect();
-    if nanos.len() != count {
-        return Err(io::Error::other("the child printed something else"));
+    let nanos: Vec<i64> = output.lines().filter_map(|line| line.parse().ok()).collect();
+    match nanos.len() == count {
+        true => Ok(nanos),
+        false => Err(io::Error::other("the child printed something else")),
     }
-    nanos.sort_unstable();
-    Ok(nanos)
 }
 
 /// The child's part: prints how late each sleep was, in nanoseconds.
-pub(crate) fn measure_sleeps(sleeper: Sleeper, pause: Duration, count: usize) -> io::Result<()> {
-    let late = match sleeper {
-        Sleeper::Proactor => windlass_sleeps(DriverChoice::Proactor, pause, count)?,
-        Sleeper::Reactor => windlass_sleeps(DriverChoice::Reactor, pause, count)?,
-        Sleeper::Epoll => {
+pub(crate) fn measure_sleeps(kind: Kind, pause: Duration, count: usize) -> io::Result<()> {
+    let late = match kind {
+        Kind::Proactor => windlass_sleeps(DriverChoice::Proactor, pause, count)?,
+        Kind::Reactor => windlass_sleeps(DriverChoice::Reactor, pause, count)?,
+        Kind::Epoll => {
             let (epoll, mut events) = (Epoll::new()?, Events::new());
             plain_sleeps(pause, count, || epoll.sleep(&mut events, pause))?
         }
         #[cfg(feature = "proactor")]
-        Sleeper::Uring => {
-            let mut ring = crate::kit::hand_uring::ring()?;
-            plain_sleeps(pause, count, || crate::kit::hand_uring::sleep(&mut ring, pause))?
+        Kind::Uring => {
+            let mut ring = super::kit::hand_uring::ring()?;
+            plain_sleeps(pause, count, || super::kit::hand_uring::sleep(&mut ring, pause))?
         }
         #[cfg(not(feature = "proactor"))]
-        Sleeper::Uring => return Err(io::Error::other("built without the feature proactor")),
-        Sleeper::Kernel => plain_sleeps(pause, count, || {
+        Kind::Uring => return Err(io::Error::other("built without the feature proactor")),
+        Kind::Kernel => plain_sleeps(pause, count, || {
             std::thread::sleep(pause);
             Ok(())
         })?,
-        Sleeper::Asyncio | Sleeper::Uvloop => return Err(io::Error::other("Python measures these")),
+        Kind::Asyncio | Kind::Uvloop => return Err(io::Error::other("Python measures these")),
+        Kind::UringMultishot => return Err(io::Error::other("it sleeps as the other one does")),
     };
     let lines: Vec<String> = late.iter().map(i64::to_string).collect();
     writeln!(io::stdout(), "{}", lines.join("\n"))

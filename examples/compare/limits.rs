@@ -1,0 +1,38 @@
+//! How many descriptors can be watched here, and what limits it.
+
+use std::fs;
+
+use super::kit::machine;
+
+/// Descriptors that a process needs besides its connections: output, pipes to its children, an epoll set.
+const BESIDES: u64 = 100;
+
+pub(crate) struct Limits {
+    /// The hard RLIMIT_NOFILE, which this process has raised its own to.
+    pub(crate) descriptors: u64,
+    /// What even root cannot raise that above.
+    pub(crate) nr_open: Option<u64>,
+    /// How many descriptors a user's epoll sets may watch together.
+    pub(crate) epoll_watches: Option<u64>,
+}
+
+impl Limits {
+    pub(crate) fn raise() -> Limits {
+        let raised = machine::raise_descriptor_limit().or_else(|_| machine::descriptor_limit());
+        Limits {
+            descriptors: raised.unwrap_or(1024),
+            nr_open: read("/proc/sys/fs/nr_open"),
+            epoll_watches: read("/proc/sys/fs/epoll/max_user_watches"),
+        }
+    }
+
+    /// How many connections a process can have: so many as are wanted, if there is room.
+    pub(crate) fn connections(&self, wanted: usize) -> usize {
+        let room = self.descriptors.saturating_sub(BESIDES).max(1);
+        wanted.min(usize::try_from(room).unwrap_or(usize::MAX))
+    }
+}
+
+fn read(path: &str) -> Option<u64> {
+    fs::read_to_string(path).ok()?.trim().parse().ok()
+}

@@ -1,0 +1,124 @@
+//! The article's table, with what was measured here under each of its figures.
+
+use std::time::Duration;
+
+use super::super::contender::Kind;
+use super::super::echo::Score;
+use super::super::kit::text::{cells, thousands};
+use super::super::options::USUAL;
+use super::super::run::{Results, Setting};
+use super::{Table, lateness};
+
+/// The sleep whose lateness stands for the timer's resolution: shorter than a millisecond, so that a loop which counts
+/// in milliseconds shows it.
+pub(crate) const SHORT_SLEEP: Duration = Duration::from_micros(100);
+
+/// Median lateness of a short sleep, in nanoseconds.
+pub(crate) fn resolution(results: &Results, kind: Kind) -> f64 {
+    let is_it = |late: &&super::super::timers::Lateness| late.kind == kind && late.pause == SHORT_SLEEP;
+    results
+        .timers
+        .iter()
+        .find(is_it)
+        .map_or(f64::NAN, |late| late.nanos(0.5))
+}
+
+/// Median requests per second under the usual load.
+pub(crate) fn rate(results: &Results, kind: Kind) -> f64 {
+    let usual = results.echo.iter().find(|workload| workload.shape == USUAL);
+    let score = usual.and_then(|workload| workload.score(kind));
+    score.map(Score::rate).map_or(f64::NAN, |rate| rate.median)
+}
+
+pub(super) fn table(setting: &Setting, results: &Results) -> Table {
+    let mut rows = vec![cells(["", "", "SelectorEventLoop", "uvloop", "ProactorEventLoop"])];
+    rows.push(cells(["echo, requests/s", "article", "~25k", "~75k", "~15k"]));
+    rows.extend(here(|kind| thousands(rate(results, kind))));
+    rows.push(cells(["timer resolution", "article", "~1 ms", "~1 ms", "~15 ms"]));
+    rows.extend(here(|kind| lateness(resolution(results, kind))));
+    rows.push(cells([
+        "max descriptors",
+        "article",
+        "OS limit (~1M)",
+        "OS limit",
+        "unlimited (IOCP)",
+    ]));
+    let limit = setting.limits.descriptors.to_string();
+    rows.extend(here(|kind| match implementation(setting, kind).as_str() {
+        "-" => "-".into(),
+        _ => limit.clone(),
+    }));
+    rows.push(cells([
+        "implementation",
+        "article",
+        "Python, C selector",
+        "Cython, libuv",
+        "Python, IOCP",
+    ]));
+    rows.extend(here(|kind| implementation(setting, kind)));
+    Table {
+        part: None,
+        title: "The article's table, and the same here".into(),
+        rows,
+        left: &[0, 1, 2, 3, 4],
+        notes: notes(setting, results),
+    }
+}
+
+/// Two rows: the real loops of Python, and windlass's in the places of those that it resembles.
+fn here(cell: impl Fn(Kind) -> String) -> [Vec<String>; 2] {
+    let (asyncio, uvloop) = (cell(Kind::Asyncio), cell(Kind::Uvloop));
+    let (reactor, proactor) = (cell(Kind::Reactor), cell(Kind::Proactor));
+    [
+        cells(["", "Python, here", &asyncio, &uvloop, "only on Windows"]),
+        cells(["", "windlass, here", &reactor, "", &proactor]),
+    ]
+}
+
+/// What each is made of: a driver names itself.
+fn implementation(setting: &Setting, kind: Kind) -> String {
+    let python = setting.python.as_deref();
+    let made = match kind {
+        Kind::Asyncio => python
+            .and_then(|python| python.split(", ").next())
+            .map(|python| format!("{python}, epoll")),
+        Kind::Uvloop => python
+            .and_then(|python| python.split(", ").nth(1))
+            .map(|uvloop| format!("{uvloop}, epoll")),
+        _ => kind
+            .title()
+            .split_once('(')
+            .map(|(_, name)| format!("Rust, {}", name.trim_end_matches(')'))),
+    };
+    made.unwrap_or("-".into())
+}
+
+fn notes(setting: &Setting, results: &Results) -> Vec<String> {
+    let mut notes = vec![
+        "the article's figures are from another machine, its ProactorEventLoop from Windows: compare shapes"
+            .to_string(),
+        format!(
+            "requests: {USUAL}; resolution: how late a sleep of {} us ends, median",
+            SHORT_SLEEP.as_micros()
+        ),
+    ];
+    let limits = &setting.limits;
+    let nr_open = limits.nr_open.map_or(String::new(), |most| {
+        format!(", which can be raised to {most} (fs.nr_open)")
+    });
+    notes.push(format!(
+        "max descriptors: RLIMIT_NOFILE, {} here{nr_open}, binds every loop",
+        limits.descriptors
+    ));
+    if let Some(watches) = limits.epoll_watches {
+        notes.push(format!(
+            "epoll is also bound by fs.epoll.max_user_watches, {watches} here; io_uring has no such limit"
+        ));
+    }
+    if let Some(most) = results.memory.iter().map(|memory| memory.connections).max() {
+        notes.push(format!(
+            "tried: {most} connections at once, see the memory of a connection"
+        ));
+    }
+    notes
+}

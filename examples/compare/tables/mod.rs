@@ -1,0 +1,271 @@
+//! The tables: once, for the terminal and for the page.
+
+use super::contender::Kind;
+use super::echo::{Score, Workload};
+use super::kit::stats::Spread;
+use super::kit::text::{bytes, cells, lay_out, micros, nanos, ratio, thousands};
+use super::options::{Part, Plan, SINGLE, USUAL};
+use super::run::{Results, Setting};
+use super::stall::{self, SCENES};
+use super::syscalls::Calls;
+use super::tasks::DRIVERS;
+
+pub(crate) mod article;
+
+pub(crate) struct Table {
+    /// Which part of the page it belongs to.
+    pub(crate) part: Option<Part>,
+    pub(crate) title: String,
+    /// The first is the head.
+    pub(crate) rows: Vec<Vec<String>>,
+    /// Columns of words, which stand to the left.
+    pub(crate) left: &'static [usize],
+    /// How to read it.
+    pub(crate) notes: Vec<String>,
+}
+
+impl Table {
+    pub(crate) fn text(&self) -> String {
+        let notes: String = self.notes.iter().map(|note| format!("  ({note})\n")).collect();
+        format!("{}\n{}{notes}", self.title, lay_out(&self.rows, self.left))
+    }
+}
+
+pub(crate) fn all(plan: &Plan, setting: &Setting, results: &Results) -> Vec<Table> {
+    let mut tables = Vec::new();
+    if plan.has(Part::Echo) || plan.has(Part::Timers) {
+        tables.push(article::table(setting, results));
+    }
+    if !results.echo.is_empty() {
+        tables.push(by_connections(results));
+    }
+    for shape in [USUAL, SINGLE] {
+        let measured = results.echo.iter().find(|workload| workload.shape == shape);
+        tables.extend(measured.map(|workload| echo(plan, results, workload)));
+    }
+    if !results.timers.is_empty() {
+        tables.push(timers(results));
+    }
+    if !results.memory.is_empty() {
+        tables.push(memory(results));
+    }
+    if !results.stalls.is_empty() {
+        tables.push(stalls(results));
+    }
+    if !results.tasks.is_empty() {
+        tables.push(tasks(results));
+    }
+    tables
+}
+
+/// The loads that differ only in the number of connections, fewest first.
+pub(crate) fn ladder(results: &Results) -> Vec<&Workload> {
+    let is_step = |workload: &&Workload| workload.shape.request_len == USUAL.request_len;
+    let mut steps: Vec<&Workload> = results.echo.iter().filter(is_step).collect();
+    steps.sort_by_key(|workload| workload.shape.connections);
+    steps
+}
+
+fn by_connections(results: &Results) -> Table {
+    let steps = ladder(results);
+    let mut head = vec![String::new()];
+    head.extend(steps.iter().map(|workload| workload.shape.connections.to_string()));
+    let mut rows = vec![head];
+    let mut is_any_noisy = false;
+    for kind in Kind::ALL {
+        if steps.iter().all(|workload| workload.score(kind).is_none()) {
+            continue;
+        }
+        let mut row = vec![kind.title().to_string()];
+        for workload in &steps {
+            let rate = workload.score(kind).map(Score::rate);
+            let is_noisy = rate.is_some_and(Spread::is_noisy);
+            is_any_noisy |= is_noisy;
+            let mark = if is_noisy { "~" } else { "" };
+            row.push(rate.map_or("-".into(), |rate| format!("{mark}{}", thousands(rate.median))));
+        }
+        rows.push(row);
+    }
+    let len = bytes(USUAL.request_len as f64);
+    let noisy = "~: noisy, its rounds differ by more than 15%";
+    Table {
+        part: Some(Part::Echo),
+        title: format!("Echo requests per second by connections, {len} each"),
+        rows,
+        left: &[0],
+        notes: is_any_noisy.then(|| noisy.into()).into_iter().collect(),
+    }
+}
+
+fn echo(plan: &Plan, results: &Results, workload: &Workload) -> Table {
+    let (epoll, uring) = (workload.score(Kind::Epoll), workload.score(Kind::Uring));
+    let times = |score: &Score, other: Option<&Score>| other.map_or(f64::NAN, |other| score.cpu_times(other));
+    let mut rows = vec![cells([
+        "",
+        "req/s",
+        "spread",
+        "p50",
+        "p99",
+        "CPU/req",
+        "x epoll",
+        "x io_uring",
+        "calls/req",
+        "busy",
+        "load",
+    ])];
+    for (kind, score) in &workload.scores {
+        let (rate, latency) = (score.rate(), score.latency());
+        let is_it = |calls: &&Calls| calls.kind == *kind && calls.shape == workload.shape;
+        let calls = results.calls.iter().find(is_it).map_or(f64::NAN, Calls::per_request);
+        let mark = if rate.is_noisy() { "~" } else { "" };
+        rows.push(cells([
+            kind.title(),
+            &format!("{mark}{}", thousands(rate.median)),
+            &percent((rate.most - rate.least) / rate.median),
+            &nanos(latency.nanos(0.5)),
+            &nanos(latency.nanos(0.99)),
+            &micros(score.cpu_micros().median),
+            &ratio(times(score, epoll)),
+            &ratio(times(score, uring)),
+            &ratio(calls),
+            &percent(score.busy()),
+            &percent(score.load_busy()),
+        ]));
+    }
+    let (rounds, length) = (workload.rounds, plan.round);
+    Table {
+        part: Some(Part::Echo),
+        title: format!(
+            "Echo, {} (median of {rounds} rounds of {} ms, interleaved)",
+            workload.shape,
+            length.as_millis()
+        ),
+        rows,
+        left: &[0],
+        notes: echo_notes(results, workload),
+    }
+}
+
+fn percent(share: f64) -> String {
+    format!("{:.0}%", share * 100.0)
+}
+
+fn echo_notes(results: &Results, workload: &Workload) -> Vec<String> {
+    let mut notes = vec![
+        "spread: between the slowest and the fastest round; ~: noisy, it is more than 15%".to_string(),
+        "x epoll, x io_uring: CPU/req against those by hand, round by round".to_string(),
+        "busy, load: how busy the server's core and the load's were".to_string(),
+    ];
+    if workload.shape.connections > 1 && !results.calls.is_empty() {
+        notes.push("calls: counted on a traced server, whose slowness fills its batches: a lower bound here".into());
+    }
+    let is_saturated = |busy: f64| busy > 0.9;
+    let any = |is: &dyn Fn(&Score) -> bool| workload.scores.iter().any(|(_, score)| is(score));
+    if workload.shape.connections > 1 {
+        if any(&|score| is_saturated(score.load_busy()) && !is_saturated(score.busy())) {
+            notes.push("where the load is busy and the server is not, the load is the limit: judge by CPU/req".into());
+        }
+        if any(&|score| !is_saturated(score.load_busy()) && !is_saturated(score.busy())) {
+            notes.push("where neither is busy, something else ran on these cores: judge by CPU/req".into());
+        }
+    }
+    notes
+}
+
+/// A time, or how much too early.
+pub(crate) fn lateness(late: f64) -> String {
+    match late < 0.0 {
+        true => format!("{} early", nanos(-late)),
+        false => nanos(late),
+    }
+}
+
+fn timers(results: &Results) -> Table {
+    let mut rows = vec![cells(["", "sleep", "p50", "p99", "worst"])];
+    for late in &results.timers {
+        rows.push(cells([
+            late.kind.title(),
+            &nanos(late.pause.as_nanos() as f64),
+            &lateness(late.nanos(0.5)),
+            &lateness(late.nanos(0.99)),
+            &lateness(late.nanos(1.0)),
+        ]));
+    }
+    Table {
+        part: Some(Part::Timers),
+        title: "Timers: how late a sleep ends".into(),
+        rows,
+        left: &[0],
+        notes: match results.timers.iter().any(|late| late.nanos(0.5) < 0.0) {
+            true => vec!["early: that loop rounds a sleep to whole milliseconds, and so a short one away".into()],
+            false => Vec::new(),
+        },
+    }
+}
+
+fn memory(results: &Results) -> Table {
+    let mut rows = vec![cells(["", "per connection", "before", "after"])];
+    for memory in &results.memory {
+        rows.push(cells([
+            memory.kind.title(),
+            &bytes(memory.per_connection().round()),
+            &bytes(memory.bytes_before as f64),
+            &bytes(memory.bytes_after as f64),
+        ]));
+    }
+    let connections = results.memory.first().map_or(0, |memory| memory.connections);
+    let held =
+        "each had one echo; resident memory of the server, without sockets in the kernel and what was there before";
+    Table {
+        part: Some(Part::Memory),
+        title: format!("Memory of an idle connection, at {connections} of them"),
+        rows,
+        left: &[0],
+        notes: vec![held.into()],
+    }
+}
+
+fn stalls(results: &Results) -> Table {
+    let ms = |ms: f64| match ms {
+        ms if ms < 0.995 => format!("{ms:.2} ms"),
+        ms => format!("{ms:.1} ms"),
+    };
+    let mut rows = vec![cells(["", "", "p50", "p99", "worst"])];
+    for (scene, name) in SCENES.into_iter().enumerate() {
+        let [p50, p99, worst] = stall::ARTICLE[scene].map(ms);
+        rows.push(cells([name, "the article's asyncio", &p50, &p99, &worst]));
+        for stall in &results.stalls {
+            let [p50, p99, worst] = stall.nanos[scene].map(|nanos| ms(nanos / 1e6));
+            rows.push(cells(["", stall.kind.title(), &p50, &p99, &worst]));
+        }
+    }
+    Table {
+        part: Some(Part::Stall),
+        title: format!("Stalls: how late a tick of {} ms is", stall::TICK.as_millis()),
+        rows,
+        left: &[0, 1],
+        notes: vec!["a thread: spawn_blocking, and asyncio's run_in_executor; asyncio hashes a password".into()],
+    }
+}
+
+/// What, then a column for each driver.
+fn tasks(results: &Results) -> Table {
+    let titles = DRIVERS.map(|driver| format!("{driver:?}"));
+    let mut rows = vec![cells(["", &titles[0], &titles[1]])];
+    for cost in &results.tasks {
+        if rows.last().is_none_or(|row| row[0] != cost.what) {
+            rows.push(cells([cost.what, "-", "-"]));
+        }
+        let column = DRIVERS.iter().position(|&driver| driver == cost.driver);
+        if let (Some(row), Some(column)) = (rows.last_mut(), column) {
+            row[column + 1] = nanos(cost.best());
+        }
+    }
+    Table {
+        part: Some(Part::Tasks),
+        title: "The loop itself, windlass on each driver (best of several batches, interleaved)".into(),
+        rows,
+        left: &[0],
+        notes: Vec::new(),
+    }
+}
