@@ -7,6 +7,7 @@
 //! this, so it is a bet that stops when it is lost: a vain lookout ends it, unless many before it were not in vain, and it
 //! takes twice as many short sleeps as the last time before the next is tried. A loop that is idle, or that hears from a
 //! slow peer, has long sleeps and never begins; one whose news always come a little too late tries once in a thousand sleeps.
+//! Nor does one begin where much comes at a time: there a wake-up is shared by many.
 //!
 //! Waking takes time too, and always about the same. So the kernel is asked to end a sleep a little before the deadline:
 //! by as much as nine of ten sleeps have lately overslept. Those nine come less late by that much and cost nothing; the tenth
@@ -23,6 +24,9 @@ const SHORT: Duration = Duration::from_micros(150);
 
 /// And one that ended sooner than this was none: what came was there.
 const AT_ONCE: Duration = Duration::from_micros(3);
+
+/// Where a wake-up brings more than this, it is paid for: a loop with that much to do sleeps, and finds yet more when it wakes.
+const FEW: usize = 4;
 
 /// So many short sleeps in a row begin the first lookout.
 const FIRST: u32 = 4;
@@ -100,9 +104,10 @@ impl Lookout {
     }
 
     /// A lookout is over.
-    pub(crate) fn looked(&self, seen: Seen) {
+    pub(crate) fn looked(&self, seen: Seen, landed: usize) {
         let streak = self.streak.get();
         match seen {
+            _ if landed > FEW => self.is_on.set(false),
             // It would not have slept either.
             Seen::AtOnce => {}
             Seen::Later if streak == FORGIVEN => self.needed.set(FIRST),
@@ -117,12 +122,12 @@ impl Lookout {
         }
     }
 
-    /// A sleep is over, for which there was no lookout or a vain one.
-    pub(crate) fn slept(&self, took: Duration, has_come: bool) {
+    /// A sleep is over, for which there was no lookout or a vain one. Something came, or its time was up.
+    pub(crate) fn slept(&self, took: Duration, has_come: bool, landed: usize) {
         if took < AT_ONCE {
             return;
         }
-        if !has_come || took > SHORT {
+        if !has_come || took > SHORT || landed > FEW {
             self.is_on.set(false);
             return self.streak.set(self.streak.get() / 2);
         }

@@ -261,7 +261,7 @@ impl LoopCore {
                 self.look_until(end.min(deadline.unwrap_or(end)), landed).map(drop)
             }
             Some(end) => self.look_until(end, landed).and_then(|seen| {
-                self.lookout.looked(seen);
+                self.lookout.looked(seen, landed.len());
                 match seen {
                     Seen::Nothing => self.sleep_until(landed, deadline, began),
                     Seen::AtOnce | Seen::Later => Ok(()),
@@ -283,7 +283,7 @@ impl LoopCore {
             if let Some(wake_at) = wake_at.filter(|_| !has_come) {
                 self.lookout.overslept(now - wake_at);
             }
-            self.lookout.slept(now - began, has_come);
+            self.lookout.slept(now - began, has_come, landed.len());
             if has_come || deadline.is_none_or(|deadline| now >= deadline) {
                 return Ok(());
             }
