@@ -242,7 +242,7 @@ impl LoopCore {
         Ok(landed)
     }
 
-    #[inline]
+    #[inline(always)]
     fn ask(&self, landed: &mut Vec<Completion>, wait: Wait) -> io::Result<()> {
         let began = self.begin_poll();
         let result = self.driver.borrow_mut().poll(landed, wait);

@@ -314,12 +314,13 @@ impl RawTask {
     #[inline]
     fn schedule(self) {
         let header = self.header();
-        let old = header.state.fetch_or(SCHEDULED, AcqRel);
-        if old & SCHEDULED != 0 {
+        // Only the one bit is looked at, which the processor can set and tell in one instruction.
+        if header.state.fetch_or(SCHEDULED, AcqRel) & SCHEDULED != 0 {
             return;
         }
         let runnable = Runnable(self);
-        if old & DONE != 0 {
+        // One that is done by now unschedules itself when it is to be run.
+        if header.state.load(Relaxed) & DONE != 0 {
             drop(runnable);
             return;
         }
@@ -494,9 +495,10 @@ impl Runnable {
     pub(crate) fn run(self, core: &LoopCore) {
         let task = ManuallyDrop::new(self).0;
         let header = task.header();
-        let old = header.state.fetch_and(!SCHEDULED, AcqRel);
-        if old & DONE != 0 {
-            task.free_if_last(old & !SCHEDULED);
+        // The bit is set, so taking its value away clears it.
+        let state = header.state.fetch_sub(SCHEDULED, AcqRel) - SCHEDULED;
+        if state & DONE != 0 {
+            task.free_if_last(state);
             return;
         }
         // From here the list's reference keeps the task alive until `finish`.
@@ -524,8 +526,8 @@ impl Runnable {
 
 impl Drop for Runnable {
     fn drop(&mut self) {
-        let old = self.0.header().state.fetch_and(!SCHEDULED, AcqRel);
-        self.0.free_if_last(old & !SCHEDULED);
+        let old = self.0.header().state.fetch_sub(SCHEDULED, AcqRel);
+        self.0.free_if_last(old - SCHEDULED);
     }
 }
 
