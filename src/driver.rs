@@ -50,12 +50,13 @@ pub unsafe trait Driver {
     /// untouched by anyone else, until the last completion for `id` has landed or `Start::Done` was returned.
     unsafe fn start(&mut self, id: FlightId, op: Op, scratch: *mut Scratch) -> Start;
 
-    /// Carries a send out here and now, without a flight, if this driver works by trying and the send need not wait.
-    /// `None`, and nothing has happened, if it must be [started](Driver::start).
+    /// Carries an operation out here and now, without a flight, if that need not wait: a send, where the driver works by
+    /// trying; a read of what is in the page cache. `None`, and nothing has happened, if it must be
+    /// [started](Driver::start).
     ///
     /// # Safety
     ///
-    /// What `op` points to is there until this returns.
+    /// What `op` points to is there until this returns, and its alone if it is written to.
     unsafe fn attempt(&mut self, op: Op) -> Option<Outcome> {
         let _ = op;
         None

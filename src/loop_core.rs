@@ -38,6 +38,9 @@ use crate::watch::Watcher;
 /// that a task which always finds its data ready cannot starve the others.
 const BUDGET: u32 = 64;
 
+/// How often a loop that looks out looks for mail between two looks at the driver.
+const MAIL_PER_LOOK: u32 = 8;
+
 /// How long closing a loop waits for its flights. A cancelled socket operation lands in microseconds; this is for a
 /// kernel that has lost one.
 const CLOSE_WITHIN: Duration = Duration::from_secs(5);
@@ -317,7 +320,13 @@ impl LoopCore {
                 return Ok(Seen::Nothing);
             }
             seen = Seen::Later;
-            std::hint::spin_loop();
+            // Mail shows by one word of memory, a look may be a system call.
+            for _ in 0..MAIL_PER_LOOK {
+                if self.letterbox.has_mail() {
+                    break;
+                }
+                std::hint::spin_loop();
+            }
         }
     }
 

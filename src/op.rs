@@ -129,8 +129,6 @@ pub enum Op {
         len: usize,
         /// Where in the file to begin, or [`CURRENT`].
         offset: u64,
-        /// Whether the bytes may be in the kernel's page cache, so that asking for them there first is worth it.
-        cached: bool,
     },
     /// Reads from a file into several buffers in order. Lands the number of bytes; 0 is the end of the file.
     ReadVectoredAt {

@@ -16,7 +16,7 @@ use super::options::OpenOptions;
 use super::scan::Scan;
 use super::{Reader, carry_out, show_path};
 use crate::descriptor::{Descriptor, IntoStdError, OwnedDescriptor};
-use crate::driver::{Control, Landing, Reply};
+use crate::driver::{Control, Outcome, Reply};
 use crate::error::{context, from_code};
 use crate::flight::{Fate, Flying};
 use crate::io::vectored::{lend_to_fill, lend_to_read, set_all_filled};
@@ -170,8 +170,8 @@ impl File {
     }
 
     /// How many bytes an operation moved.
-    pub(super) fn count(&self, what: &str, landing: &Landing) -> io::Result<usize> {
-        match landing.outcome {
+    pub(super) fn count(&self, what: &str, outcome: Outcome) -> io::Result<usize> {
+        match outcome {
             Ok(count) => Ok(count as usize),
             Err(code) => Err(self.explain(what, from_code(code))),
         }
@@ -187,10 +187,8 @@ impl File {
             return (Err(no_room()), buf);
         }
         let lane = Lane::default();
-        let (landing, (_, mut buf)) = self
-            .launch_read(&lane, Fate::Discard, buf, 0, capacity, in_file(offset))
-            .await;
-        let result = self.count("read", &landing);
+        let (outcome, mut buf) = self.read_piece(&lane, buf, 0, capacity, in_file(offset)).await;
+        let result = self.count("read", outcome);
         if let Ok(count) = result {
             // SAFETY: the kernel has written this many bytes, which is no more than the capacity.
             unsafe { buf.set_filled(count) };
@@ -212,9 +210,9 @@ impl File {
         let mut filled = 0;
         while filled < len {
             let from = in_file(offset.saturating_add(filled as u64));
-            let landing;
-            (landing, (_, buf)) = self.launch_read(&lane, Fate::Discard, buf, filled, len, from).await;
-            match self.count("read", &landing) {
+            let outcome;
+            (outcome, buf) = self.read_piece(&lane, buf, filled, len, from).await;
+            match self.count("read", outcome) {
                 Ok(0) => {
                     let end = io::Error::new(
                         io::ErrorKind::UnexpectedEof,
@@ -237,7 +235,7 @@ impl File {
         }
         let lane = Lane::default();
         let (landing, (_, buf)) = self.launch_write(&lane, buf, 0, in_file(offset)).await;
-        (self.count("write", &landing), buf)
+        (self.count("write", landing.outcome), buf)
     }
 
     /// Writes the whole of `buf`, beginning at `offset` in the file.
@@ -257,7 +255,7 @@ impl File {
         let (landing, (_, mut bufs, _)) = self
             .launch_read_vectored(&lane, Fate::Discard, bufs, in_file(offset))
             .await;
-        let result = self.count("read", &landing);
+        let result = self.count("read", landing.outcome);
         if let Ok(count) = result {
             // SAFETY: the kernel has written this many bytes, in order.
             unsafe { set_all_filled(&mut bufs, count) };
@@ -273,7 +271,7 @@ impl File {
         }
         let lane = Lane::default();
         let (landing, (_, bufs, _)) = self.launch_write_vectored(&lane, bufs, in_file(offset)).await;
-        (self.count("write", &landing), bufs)
+        (self.count("write", landing.outcome), bufs)
     }
 
     // At the position.
@@ -300,7 +298,7 @@ impl File {
             return (served.map_err(|code| self.explain("read", from_code(code))), buf);
         }
         let (landing, (_, mut buf)) = self.launch_read(lane, Fate::Keep, buf, 0, capacity, CURRENT).await;
-        let result = self.count("read", &landing);
+        let result = self.count("read", landing.outcome);
         if let Ok(count) = result {
             // SAFETY: the kernel has written this many bytes, which is no more than the capacity.
             unsafe { buf.set_filled(count) };
@@ -333,7 +331,7 @@ impl File {
         let lane = &self.owned.descriptor.write;
         lane.settle(self.core()).await;
         let (landing, (_, buf)) = self.launch_write(lane, buf, 0, self.write_offset(0)).await;
-        let result = self.count("write", &landing);
+        let result = self.count("write", landing.outcome);
         if let Ok(count) = result {
             self.wrote(count as u64);
         }
@@ -384,7 +382,7 @@ impl File {
         let lane = &self.owned.descriptor.write;
         lane.settle(self.core()).await;
         let (landing, (_, bufs, _)) = self.launch_write_vectored(lane, bufs, self.write_offset(0)).await;
-        let result = self.count("write", &landing);
+        let result = self.count("write", landing.outcome);
         if let Ok(count) = result {
             self.wrote(count as u64);
         }
@@ -445,9 +443,9 @@ impl File {
                 .position
                 .as_ref()
                 .map_or(CURRENT, |position| position.get() + filled as u64);
-            let landing;
-            (landing, (_, bytes)) = self.launch_read(&lane, Fate::Discard, bytes, begin, end, offset).await;
-            match self.count("read", &landing)? {
+            let outcome;
+            (outcome, bytes) = self.read_piece(&lane, bytes, begin, end, offset).await;
+            match self.count("read", outcome)? {
                 0 => return Ok(bytes),
                 count => filled += count,
             }
@@ -536,8 +534,45 @@ impl File {
 
     // From a call to an op.
 
-    /// One read into `buf[begin..end]`.
-    pub(super) fn launch_read<'a, B: IoBufMut>(
+    /// One read into `buf[begin..end]`: of what is in the page cache, here and now, or by a flight.
+    pub(super) async fn read_piece<B: IoBufMut>(
+        &self,
+        lane: &Lane,
+        mut buf: B,
+        begin: usize,
+        end: usize,
+        offset: u64,
+    ) -> (Outcome, B) {
+        if let Some(outcome) = self.read_at_once(&mut buf, begin, end, offset) {
+            return (outcome, buf);
+        }
+        let (landing, (_, buf)) = self.launch_read(lane, Fate::Discard, buf, begin, end, offset).await;
+        (landing.outcome, buf)
+    }
+
+    /// What of `buf[begin..end]` the page cache has; `None` if that is nothing.
+    fn read_at_once<B: IoBufMut>(&self, buf: &mut B, begin: usize, end: usize, offset: u64) -> Option<Outcome> {
+        let core = self.core();
+        // What goes past the cache is not there, and what has no positions is not cached.
+        if self.direct || offset == CURRENT || !core.spend_at_once() {
+            return None;
+        }
+        let op = read_into(buf, begin, end, self.fd(), offset);
+        // SAFETY: what `op` points to is the buffer's, which is borrowed here alone until this returns.
+        match unsafe { core.driver.borrow_mut().attempt(op) } {
+            Some(outcome) => {
+                crate::trace::op_done_at_once(&op, outcome);
+                Some(outcome)
+            }
+            None => {
+                core.unspend();
+                None
+            }
+        }
+    }
+
+    /// One read into `buf[begin..end]`, by a flight.
+    fn launch_read<'a, B: IoBufMut>(
         &'a self,
         lane: &'a Lane,
         fate: Fate,
@@ -547,15 +582,9 @@ impl File {
         offset: u64,
     ) -> Flying<'a, Load<B>> {
         let (core, fd) = (self.core(), self.fd());
-        // What goes past the cache is not there, and what has no positions is not cached.
-        let cached = !self.direct && offset != CURRENT;
         let load = (self.owned.descriptor.clone(), buf);
-        Flying::launch(core, lane, fate, load, 0, move |(_, buf)| Op::ReadAt {
-            fd,
-            ptr: buf.as_mut_ptr().wrapping_add(begin),
-            len: (end - begin).min(MAX_LEN),
-            offset,
-            cached,
+        Flying::launch(core, lane, fate, load, 0, move |(_, buf)| {
+            read_into(buf, begin, end, fd, offset)
         })
     }
 
@@ -623,13 +652,22 @@ impl File {
         while written < len && result.is_ok() {
             let landing;
             (landing, (_, buf)) = self.launch_write(lane, buf, written, offset(written as u64)).await;
-            match self.count("write", &landing) {
+            match self.count("write", landing.outcome) {
                 Ok(0) => result = Err(self.explain("write", io::ErrorKind::WriteZero.into())),
                 Ok(count) => written += count,
                 Err(error) => result = Err(error),
             }
         }
         (result, written as u64, buf)
+    }
+}
+
+fn read_into<B: IoBufMut>(buf: &mut B, begin: usize, end: usize, fd: Fd, offset: u64) -> Op {
+    Op::ReadAt {
+        fd,
+        ptr: buf.as_mut_ptr().wrapping_add(begin),
+        len: (end - begin).min(MAX_LEN),
+        offset,
     }
 }
 

@@ -11,7 +11,6 @@ use std::rc::{Rc, Weak};
 use std::task::{Context, Poll};
 
 use super::file::File;
-use crate::flight::Fate;
 use crate::io::{AlignedBuf, IoBuf, IoBufMut};
 use crate::lane::Lane;
 use crate::task::JoinHandle;
@@ -196,11 +195,9 @@ async fn fill(file: Rc<File>, mut chunk: Chunk) -> io::Result<Chunk> {
     let mut filled = 0;
     while filled < len {
         let offset = chunk.offset + filled as u64;
-        let landing;
-        (landing, (_, memory)) = file
-            .launch_read(&lane, Fate::Discard, memory, filled, len, offset)
-            .await;
-        match file.count("read", &landing)? {
+        let outcome;
+        (outcome, memory) = file.read_piece(&lane, memory, filled, len, offset).await;
+        match file.count("read", outcome)? {
             0 => break,
             count => filled += count,
         }

@@ -109,7 +109,6 @@ impl Stream {
                 ptr: buf.as_mut_ptr(),
                 len: buf.capacity().min(MAX_LEN),
                 offset: CURRENT,
-                cached: false,
             }
         })
     }

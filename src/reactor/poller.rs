@@ -420,10 +420,15 @@ unsafe impl Driver for Reactor {
     }
 
     unsafe fn attempt(&mut self, op: Op) -> Option<Outcome> {
-        let works = &mut self.works;
+        #[cfg(target_os = "linux")]
+        if let Op::ReadAt { fd, ptr, len, offset } = op {
+            // SAFETY: the caller's promise.
+            return unsafe { sys::read_cached(fd, ptr, len, offset) };
+        }
         if Pipes::serves(&op) {
             return None;
         }
+        let works = &mut self.works;
         let (fd, direction) = op.waits_for().filter(|(fd, _)| *fd >= 0)?;
         let side = works.places.get(fd).side(direction);
         // Who is parked comes first.

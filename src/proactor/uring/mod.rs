@@ -16,7 +16,6 @@
 //!   flight before it drops the driver.
 
 mod buffers;
-mod cached;
 mod emptied;
 mod notify;
 mod setup;
@@ -33,7 +32,8 @@ use self::buffers::BufferRing;
 use self::emptied::Emptied;
 use self::notify::{EventFd, Notifier};
 use crate::driver::{
-    Completion, Control, Description, Driver, DriverCounters, FlightId, Landing, Notify, Reply, Scratch, Start, Wait,
+    Completion, Control, Description, Driver, DriverCounters, FlightId, Landing, Notify, Outcome, Reply, Scratch,
+    Start, Wait,
 };
 use crate::op::{Medium, Op};
 use crate::runtime::Settings;
@@ -317,19 +317,6 @@ unsafe impl Driver for Uring {
                 return Start::Done(Landing::last(Err(libc::ENOBUFS)));
             }
         }
-        if let Op::ReadAt {
-            fd,
-            ptr,
-            len,
-            offset,
-            cached: true,
-        } = op
-        {
-            // SAFETY: the flight owns these bytes, and nothing of it is with the kernel yet.
-            if let Some(outcome) = unsafe { cached::read(fd, ptr, len, offset) } {
-                return Start::Done(Landing::last(outcome));
-            }
-        }
         if let Op::Connect { name, .. } = op {
             // SAFETY: the flight owns the name.
             let is_unix = unsafe { &*name }.as_socket().is_none();
@@ -353,6 +340,14 @@ unsafe impl Driver for Uring {
         };
         self.push(entry.user_data(id.to_u64()));
         Start::Pending
+    }
+
+    unsafe fn attempt(&mut self, op: Op) -> Option<Outcome> {
+        match op {
+            // SAFETY: the caller's promise.
+            Op::ReadAt { fd, ptr, len, offset } => unsafe { sys::read_cached(fd, ptr, len, offset) },
+            _ => None,
+        }
     }
 
     fn cancel(&mut self, id: FlightId) {

@@ -145,9 +145,7 @@ pub(super) unsafe fn entry(
             .flags(flags | libc::O_CLOEXEC)
             .mode(mode)
             .build(),
-        Op::ReadAt {
-            fd, ptr, len, offset, ..
-        } => opcode::Read::new(types::Fd(fd), ptr, len as u32).offset(offset).build(),
+        Op::ReadAt { fd, ptr, len, offset } => opcode::Read::new(types::Fd(fd), ptr, len as u32).offset(offset).build(),
         Op::ReadVectoredAt {
             fd,
             slices,

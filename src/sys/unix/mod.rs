@@ -5,6 +5,8 @@
 
 mod brake;
 #[cfg(target_os = "linux")]
+mod cached;
+#[cfg(target_os = "linux")]
 #[path = "duct.rs"]
 mod duct;
 #[cfg(not(target_os = "linux"))]
@@ -26,6 +28,8 @@ use std::time::Duration;
 use socket2::SockRef;
 
 pub(crate) use self::brake::Brake;
+#[cfg(target_os = "linux")]
+pub(crate) use self::cached::read_cached;
 pub(crate) use self::duct::Duct;
 pub use self::files::Stat;
 pub(crate) use self::files::{KernelPath, OpenFlags, kind, kind_of, path_for_kernel};
