@@ -13,7 +13,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
-use std::task::Context;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use slab::Slab;
@@ -258,42 +258,48 @@ impl LoopCore {
     /// Waits until something lands, another thread sends something, or the time is up.
     fn wait_for_news(&self, landed: &mut Vec<Completion>, deadline: Option<Instant>) -> io::Result<()> {
         let began = self.now();
-        let result = match self.lookout.ends_at(began) {
-            None => self.sleep_until(landed, deadline, began),
-            Some(end) if deadline.is_some_and(|deadline| deadline <= end) => {
-                self.look_until(end.min(deadline.unwrap_or(end)), landed).map(drop)
-            }
-            Some(end) => self.look_until(end, landed).and_then(|seen| {
-                self.lookout.looked(seen, landed.len());
-                match seen {
-                    Seen::Nothing => self.sleep_until(landed, deadline, began),
-                    Seen::AtOnce | Seen::Later => Ok(()),
+        let ended = match self.lookout.ends_at(began) {
+            None => self.sleep_until(landed, deadline, began)?,
+            Some(end) => {
+                let due = deadline.filter(|&deadline| deadline <= end);
+                let (seen, now) = self.look_until(due.unwrap_or(end), landed, began)?;
+                if due.is_none() {
+                    self.lookout.looked(seen, landed.len());
                 }
-            }),
+                match seen {
+                    Seen::Nothing if due.is_none() => self.sleep_until(landed, deadline, began)?,
+                    _ => now,
+                }
+            }
         };
-        self.waited(began, self.now());
-        result
+        self.waited(began, ended);
+        Ok(())
     }
 
-    /// Sleeps until shortly before the deadline, and looks out for the rest.
-    fn sleep_until(&self, landed: &mut Vec<Completion>, deadline: Option<Instant>, began: Instant) -> io::Result<()> {
+    /// Sleeps until shortly before the deadline, and looks out for the rest. Gives the time then.
+    fn sleep_until(
+        &self,
+        landed: &mut Vec<Completion>,
+        deadline: Option<Instant>,
+        began: Instant,
+    ) -> io::Result<Instant> {
         let wake_at = deadline.map(|deadline| self.lookout.wake_at(deadline));
+        let mut now = began;
         // Not if it is too near for that.
         if wake_at.is_none_or(|wake_at| wake_at > began) {
             self.sleep(landed, wake_at.map_or(Wait::Forever, Wait::Until))?;
-            let now = self.now();
+            now = self.now();
             let has_come = self.has_news(landed);
-            if let Some(wake_at) = wake_at.filter(|_| !has_come) {
-                self.lookout.overslept(now - wake_at);
-            }
             self.lookout.slept(now - began, has_come, landed.len());
-            if has_come || deadline.is_none_or(|deadline| now >= deadline) {
-                return Ok(());
+            match wake_at {
+                Some(wake_at) if !has_come && now >= wake_at => self.lookout.overslept(now - wake_at),
+                // Something has come; or a signal, and the loop comes again.
+                _ => return Ok(now),
             }
         }
         match deadline {
-            Some(deadline) => self.look_until(deadline, landed).map(drop),
-            None => Ok(()),
+            Some(deadline) if now < deadline => self.look_until(deadline, landed, now).map(|(_, now)| now),
+            _ => Ok(now),
         }
     }
 
@@ -308,25 +314,26 @@ impl LoopCore {
         result
     }
 
-    /// Looks until then, at least once, whether something has landed or was sent.
-    fn look_until(&self, end: Instant, landed: &mut Vec<Completion>) -> io::Result<Seen> {
+    /// Looks until then, at least once, whether something has landed or was sent. Gives the time then, about.
+    fn look_until(&self, end: Instant, landed: &mut Vec<Completion>, mut now: Instant) -> io::Result<(Seen, Instant)> {
         let mut seen = Seen::AtOnce;
         loop {
             self.driver.borrow_mut().poll(landed, Wait::Look)?;
             if self.has_news(landed) {
-                return Ok(seen);
+                return Ok((seen, now));
             }
-            if self.now() >= end {
-                return Ok(Seen::Nothing);
+            if now >= end {
+                return Ok((Seen::Nothing, now));
             }
             seen = Seen::Later;
-            // Mail shows by one word of memory, a look may be a system call.
+            // Mail shows by one word of memory; a look may be a system call.
             for _ in 0..MAIL_PER_LOOK {
                 if self.letterbox.has_mail() {
-                    break;
+                    return Ok((seen, now));
                 }
                 std::hint::spin_loop();
             }
+            now = self.now();
         }
     }
 
@@ -483,6 +490,18 @@ impl LoopCore {
     #[inline]
     pub(crate) fn unspend(&self) {
         self.budget.set(self.budget.get() + 1);
+    }
+
+    /// Lets others run first if the current poll's budget is used up.
+    #[inline]
+    pub(crate) fn breathe(&self) -> impl Future<Output = ()> + '_ {
+        std::future::poll_fn(|cx| match self.is_spent() {
+            true => {
+                cx.waker().wake_by_ref();
+                Poll::Pending
+            }
+            false => Poll::Ready(()),
+        })
     }
 
     /// Whether the current poll's budget is used up.

@@ -26,10 +26,15 @@ const NOTIFIED: u8 = 2;
 
 /// The letterbox of one loop, for items of type `T`.
 pub(crate) struct Letterbox<T> {
-    state: AtomicU8,
+    state: Apart,
     inbox: Mutex<Inbox<T>>,
     notifier: Arc<dyn Notify>,
 }
+
+/// In a cache line of its own: a loop that looks out reads it all the time, and would take the inbox away from who is writing
+/// there.
+#[repr(align(128))]
+struct Apart(AtomicU8);
 
 struct Inbox<T> {
     items: Vec<T>,
@@ -39,7 +44,7 @@ struct Inbox<T> {
 impl<T> Letterbox<T> {
     pub(crate) fn new(notifier: Arc<dyn Notify>) -> Letterbox<T> {
         Letterbox {
-            state: AtomicU8::new(AWAKE),
+            state: Apart(AtomicU8::new(AWAKE)),
             inbox: Mutex::new(Inbox {
                 items: Vec::new(),
                 closed: false,
@@ -57,7 +62,7 @@ impl<T> Letterbox<T> {
             }
             inbox.items.push(item);
         }
-        if self.state.swap(NOTIFIED, SeqCst) == ASLEEP {
+        if self.state.0.swap(NOTIFIED, SeqCst) == ASLEEP {
             self.notifier.notify();
         }
         Ok(())
@@ -72,25 +77,25 @@ impl<T> Letterbox<T> {
     #[must_use]
     pub(crate) fn fall_asleep(&self) -> bool {
         // It may be asleep already: before, for an outer loop.
-        let before = self.state.compare_exchange(AWAKE, ASLEEP, SeqCst, SeqCst);
+        let before = self.state.0.compare_exchange(AWAKE, ASLEEP, SeqCst, SeqCst);
         matches!(before, Ok(_) | Err(ASLEEP))
     }
 
     /// The loop came back from its sleep. What was sent meanwhile stays announced.
     pub(crate) fn wake_up(&self) {
-        let _ = self.state.compare_exchange(ASLEEP, AWAKE, SeqCst, SeqCst);
+        let _ = self.state.0.compare_exchange(ASLEEP, AWAKE, SeqCst, SeqCst);
     }
 
     /// Whether something was sent since the loop last looked. Costs one load.
     #[inline]
     pub(crate) fn has_mail(&self) -> bool {
-        self.state.load(SeqCst) == NOTIFIED
+        self.state.0.load(SeqCst) == NOTIFIED
     }
 
     /// Swaps what was sent with `items`, which the loop has emptied.
     pub(crate) fn collect(&self, items: &mut Vec<T>) {
         debug_assert!(items.is_empty());
-        self.state.swap(AWAKE, SeqCst);
+        self.state.0.swap(AWAKE, SeqCst);
         std::mem::swap(&mut self.inbox().items, items);
     }
 

@@ -543,8 +543,12 @@ impl File {
         end: usize,
         offset: u64,
     ) -> (Outcome, B) {
-        if let Some(outcome) = self.read_at_once(&mut buf, begin, end, offset) {
-            return (outcome, buf);
+        // What goes past the cache is not there, and what has no positions is not cached.
+        if !self.direct && offset != CURRENT {
+            self.core().breathe().await;
+            if let Some(outcome) = self.read_at_once(&mut buf, begin, end, offset) {
+                return (outcome, buf);
+            }
         }
         let (landing, (_, buf)) = self.launch_read(lane, Fate::Discard, buf, begin, end, offset).await;
         (landing.outcome, buf)
@@ -553,8 +557,7 @@ impl File {
     /// What of `buf[begin..end]` the page cache has; `None` if that is nothing.
     fn read_at_once<B: IoBufMut>(&self, buf: &mut B, begin: usize, end: usize, offset: u64) -> Option<Outcome> {
         let core = self.core();
-        // What goes past the cache is not there, and what has no positions is not cached.
-        if self.direct || offset == CURRENT || !core.spend_at_once() {
+        if !core.spend_at_once() {
             return None;
         }
         let op = read_into(buf, begin, end, self.fd(), offset);
