@@ -34,7 +34,7 @@ pub unsafe trait Driver {
     fn now(&self) -> Instant;
 
     /// Whether the clock is the driver's own, and jumps. The loop lets it stand still while threads do file work, which
-    /// takes real time.
+    /// takes real time, and neither looks out nor wakes early.
     fn has_virtual_clock(&self) -> bool {
         false
     }

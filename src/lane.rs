@@ -460,9 +460,11 @@ impl Turnstile {
     /// Calls the next in the queue, or leaves the lane free.
     #[inline]
     fn hand_over(&self) {
-        match self.waiting.borrow().get().is_none_or(VecDeque::is_empty) {
-            true => self.held.set(false),
-            false => self.call_next(),
+        let nobody_waits = self.waiting.borrow().get().is_none_or(VecDeque::is_empty);
+        if nobody_waits {
+            self.held.set(false);
+        } else {
+            self.call_next();
         }
     }
 

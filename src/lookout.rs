@@ -142,12 +142,16 @@ impl Lookout {
         }
     }
 
-    /// When the kernel is to end a sleep until `deadline`.
+    /// When the kernel is to end a sleep until `deadline`. Where timers are so dense that it would have to be before the sleep
+    /// begins, they are as late as they are: only who asked for precise ones pays for looking out all the time.
     #[inline]
-    pub(crate) fn wake_at(&self, deadline: Instant) -> Instant {
+    pub(crate) fn wake_at(&self, deadline: Instant, now: Instant) -> Instant {
         match &self.wakes {
             Wakes::AtOnce => deadline,
-            Wakes::Learnt(lead) => deadline - Duration::from_nanos(lead.get()),
+            Wakes::Learnt(lead) => match deadline - Duration::from_nanos(lead.get()) {
+                wake_at if wake_at > now => wake_at,
+                _ => deadline,
+            },
             Wakes::Precisely => deadline - PRECISE_LEAD,
         }
     }

@@ -41,6 +41,9 @@ const BUDGET: u32 = 64;
 /// How often a loop that looks out looks for mail between two looks at the driver.
 const MAIL_PER_LOOK: u32 = 8;
 
+/// A clock that has not moved in so many looks does not move while somebody looks.
+const LOOKS_PER_TICK: u32 = 1000;
+
 /// How long closing a loop waits for its flights. A cancelled socket operation lands in microseconds; this is for a
 /// kernel that has lost one.
 const CLOSE_WITHIN: Duration = Duration::from_secs(5);
@@ -263,11 +266,9 @@ impl LoopCore {
             Some(end) => {
                 let due = deadline.filter(|&deadline| deadline <= end);
                 let (seen, now) = self.look_until(due.unwrap_or(end), landed, began)?;
-                if due.is_none() {
-                    self.lookout.looked(seen, landed.len());
-                }
+                self.lookout.looked(seen, landed.len());
                 match seen {
-                    Seen::Nothing if due.is_none() => self.sleep_until(landed, deadline, began)?,
+                    Seen::Nothing if due.is_none_or(|due| now < due) => self.sleep_until(landed, deadline, now)?,
                     _ => now,
                 }
             }
@@ -283,7 +284,7 @@ impl LoopCore {
         deadline: Option<Instant>,
         began: Instant,
     ) -> io::Result<Instant> {
-        let wake_at = deadline.map(|deadline| self.lookout.wake_at(deadline));
+        let wake_at = deadline.map(|deadline| self.lookout.wake_at(deadline, began));
         let mut now = began;
         // Not if it is too near for that.
         if wake_at.is_none_or(|wake_at| wake_at > began) {
@@ -297,10 +298,15 @@ impl LoopCore {
                 _ => return Ok(now),
             }
         }
-        match deadline {
-            Some(deadline) if now < deadline => self.look_until(deadline, landed, now).map(|(_, now)| now),
-            _ => Ok(now),
+        let Some(deadline) = deadline.filter(|&deadline| now < deadline) else {
+            return Ok(now);
+        };
+        let (seen, now) = self.look_until(deadline, landed, now)?;
+        if matches!(seen, Seen::Nothing) && now < deadline {
+            // A driver's own clock, which moves only in sleeps.
+            self.sleep(landed, Wait::Until(deadline))?;
         }
+        Ok(now)
     }
 
     /// The only place where the thread sleeps.
@@ -317,12 +323,13 @@ impl LoopCore {
     /// Looks until then, at least once, whether something has landed or was sent. Gives the time then, about.
     fn look_until(&self, end: Instant, landed: &mut Vec<Completion>, mut now: Instant) -> io::Result<(Seen, Instant)> {
         let mut seen = Seen::AtOnce;
+        let mut standing_still = 0;
         loop {
             self.driver.borrow_mut().poll(landed, Wait::Look)?;
             if self.has_news(landed) {
                 return Ok((seen, now));
             }
-            if now >= end {
+            if now >= end || standing_still > LOOKS_PER_TICK {
                 return Ok((Seen::Nothing, now));
             }
             seen = Seen::Later;
@@ -333,7 +340,9 @@ impl LoopCore {
                 }
                 std::hint::spin_loop();
             }
-            now = self.now();
+            let later = self.now();
+            standing_still = if later > now { 0 } else { standing_still + 1 };
+            now = later;
         }
     }
 

@@ -543,8 +543,9 @@ impl File {
         end: usize,
         offset: u64,
     ) -> (Outcome, B) {
-        // What goes past the cache is not there, and what has no positions is not cached.
-        if !self.direct && offset != CURRENT {
+        // What goes past the cache is not there, and what has no positions is not cached. A large piece would be copied for
+        // longer than others should wait.
+        if !self.direct && offset != CURRENT && end - begin <= AT_ONCE {
             self.core().breathe().await;
             if let Some(outcome) = self.read_at_once(&mut buf, begin, end, offset) {
                 return (outcome, buf);
@@ -673,6 +674,9 @@ fn read_into<B: IoBufMut>(buf: &mut B, begin: usize, end: usize, fd: Fd, offset:
         offset,
     }
 }
+
+/// The most that is copied out of the page cache here and now: some ten microseconds.
+const AT_ONCE: usize = 64 * 1024;
 
 /// What `read_whole` begins with when the kernel does not know how long a file is.
 const SMALLEST_ROOM: usize = 4096;

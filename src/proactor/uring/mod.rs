@@ -104,15 +104,30 @@ impl Uring {
             }
         }
         self.counters.sq_full += 1;
-        // Handed over while it is in the cache, if the kernel takes it.
-        if self.backlog.is_empty() && self.ring.submit().is_ok() {
-            self.counters.enters += 1;
+        if self.backlog.is_empty() && self.hand_over() {
             // SAFETY: as above.
             if unsafe { self.ring.submission().push(&entry) }.is_ok() {
                 return;
             }
         }
         self.backlog.push_back(entry);
+    }
+
+    /// Hands a full submission ring over while it is in the cache. Not if what completes at once might not fit the completion
+    /// ring: then it waits for the poll, which reaps.
+    #[cold]
+    fn hand_over(&mut self) -> bool {
+        let (submitter, submission, completion) = self.ring.split();
+        let room = completion.capacity() - completion.len();
+        if submission.len() > room / 2 {
+            return false;
+        }
+        drop((submission, completion));
+        if let Some(buffers) = &mut self.buffers {
+            buffers.give_to_kernel();
+        }
+        self.counters.enters += 1;
+        submitter.submit().is_ok()
     }
 
     /// Moves what was parked into the submission ring, as far as it fits.
@@ -329,7 +344,8 @@ unsafe impl Driver for Uring {
         }
         self.watches |= matches!(op, Op::Readiness { .. });
         let poll_first = match op {
-            Op::Recv { fd, medium, .. } | Op::RecvManaged { fd, medium } if medium != Medium::Pipe => {
+            // Other sockets do not tell on every kernel whether they are empty.
+            Op::Recv { fd, medium, .. } | Op::RecvManaged { fd, medium } if medium == Medium::Tcp => {
                 self.abilities.poll_first && self.emptied.receives(id, fd)
             }
             _ => false,
