@@ -172,3 +172,101 @@ impl Lookout {
         lead.set(next.min(LONGEST_LEAD.as_nanos() as u64));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const WINDOW: Duration = Duration::from_micros(50);
+
+    fn is_on(lookout: &Lookout) -> bool {
+        lookout.ends_at(Instant::NEVER - WINDOW - WINDOW).is_some()
+    }
+
+    /// Short sleeps until it begins.
+    fn sleeps_until_on(lookout: &Lookout) -> u32 {
+        (1..=10_000)
+            .find(|_| {
+                lookout.slept(Duration::from_micros(60), true, 1);
+                is_on(lookout)
+            })
+            .expect("it begins some time")
+    }
+
+    #[test]
+    fn it_begins_when_sleeps_keep_ending_soon_and_backs_off_when_it_is_in_vain() {
+        let lookout = Lookout::new(WINDOW, false);
+        assert!(!is_on(&lookout));
+        let mut needed = Vec::new();
+        for _ in 0..12 {
+            needed.push(sleeps_until_on(&lookout));
+            lookout.looked(Seen::Nothing, 0);
+            assert!(!is_on(&lookout), "a vain lookout ends it");
+        }
+        assert_eq!(needed[..5], [4, 8, 16, 32, 64]);
+        assert_eq!(needed[11], 1024, "at the worst one vain lookout in a thousand sleeps");
+        // Many good ones, and the vain ones are forgotten.
+        sleeps_until_on(&lookout);
+        for _ in 0..=FORGIVEN {
+            lookout.looked(Seen::Later, 1);
+        }
+        lookout.slept(Duration::from_millis(5), true, 1);
+        assert!(!is_on(&lookout), "a long sleep ends it");
+        assert!(sleeps_until_on(&lookout) <= FIRST, "as soon as at first");
+    }
+
+    #[test]
+    fn a_loop_that_is_idle_or_slow_or_has_much_to_do_never_begins() {
+        let lookout = Lookout::new(WINDOW, false);
+        for _ in 0..10_000 {
+            lookout.slept(Duration::from_millis(1), true, 1);
+            lookout.slept(Duration::from_micros(60), false, 0);
+            lookout.slept(Duration::from_micros(60), true, 50);
+            // What was there already says nothing.
+            lookout.slept(Duration::from_micros(1), true, 1);
+            assert!(!is_on(&lookout));
+        }
+        let never = Lookout::new(Duration::ZERO, false);
+        for _ in 0..10_000 {
+            never.slept(Duration::from_micros(60), true, 1);
+            assert!(!is_on(&never));
+        }
+    }
+
+    #[test]
+    fn one_vain_lookout_among_many_good_ones_is_borne() {
+        let lookout = Lookout::new(WINDOW, false);
+        sleeps_until_on(&lookout);
+        for _ in 0..WORTH {
+            lookout.looked(Seen::Later, 1);
+        }
+        lookout.looked(Seen::Nothing, 0);
+        lookout.slept(Duration::from_micros(90), true, 1);
+        assert!(is_on(&lookout));
+        lookout.looked(Seen::Nothing, 0);
+        assert!(!is_on(&lookout), "the next one is not");
+    }
+
+    #[test]
+    fn sleeps_end_earlier_by_what_nine_of_ten_oversleep() {
+        let lookout = Lookout::new(WINDOW, false);
+        let deadline = Instant::from_origin(Duration::from_secs(1));
+        let began = Instant::from_origin(Duration::ZERO);
+        assert_eq!(lookout.wake_at(deadline, began), deadline);
+        // From 30 to 129 us, in no order.
+        for round in 0..3_000u64 {
+            lookout.overslept(Duration::from_micros(30 + round * 37 % 100));
+        }
+        let lead = deadline - lookout.wake_at(deadline, began);
+        assert!(
+            (Duration::from_micros(30)..Duration::from_micros(52)).contains(&lead),
+            "{lead:?}, of which a tenth of the sleeps should oversleep less"
+        );
+        // One that is much too long says little.
+        lookout.overslept(Duration::from_secs(1));
+        assert!(deadline - lookout.wake_at(deadline, began) < lead + Duration::from_micros(1));
+        // A deadline that is nearer than that is slept until.
+        let near = began + Duration::from_micros(10);
+        assert_eq!(lookout.wake_at(near, began), near);
+    }
+}

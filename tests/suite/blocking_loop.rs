@@ -213,6 +213,33 @@ fn counters_tell_who_did_what() {
     });
 }
 
+/// What the page cache has is copied by the loop itself, unless that took long.
+#[test]
+#[cfg(target_os = "linux")]
+fn a_small_cached_read_needs_no_thread_and_a_large_one_does() {
+    where_threads_do_files(|case| {
+        if !case.is_kernel() {
+            return;
+        }
+        let folder = Folder::new();
+        let path = folder.file();
+        std::fs::write(&path, vec![7; 1 << 20]).expect("write");
+        case.run(async {
+            let file = File::open(&path).await.expect("open");
+            eventually("the thread is idle", || windlass::counters().files.idle == 1);
+            let before = windlass::counters().files.done;
+            for _ in 0..200 {
+                let (result, bytes) = file.read_at(vec![0; 4096], 8192).await;
+                assert_eq!((result.expect("read"), bytes[4095]), (4096, 7));
+            }
+            assert_eq!(windlass::counters().files.done, before);
+            let (result, _) = file.read_exact_at(vec![0; 1 << 20], 0).await;
+            result.expect("read");
+            eventually("it is counted", || windlass::counters().files.done > before);
+        });
+    });
+}
+
 // Flights that a thread carries.
 
 /// One thread that is stuck, room for one more operation, and many of them.

@@ -49,6 +49,7 @@ mod insight;
 mod joining;
 mod lines;
 mod locals;
+mod lookouts;
 #[cfg(unix)]
 mod neighbours;
 #[cfg(unix)]

@@ -129,6 +129,47 @@ fn thousands_start_in_one_turn() {
     });
 }
 
+/// A ring that is handed over in the middle of a turn starves nobody: buffers that came back are there, and what completes has
+/// room.
+#[test]
+fn a_full_ring_does_not_starve_managed_reads() {
+    on_every_kernel_driver(|case| {
+        let builder = case
+            .builder()
+            .ring_entries(8)
+            .completion_entries(256)
+            .managed_buffers(64, 1024);
+        let event_loop = builder.build().expect("a loop");
+        let run = event_loop.run_until_complete(async {
+            let listener = TcpListener::bind("127.0.0.1:0").await.expect("bind");
+            let mut tasks = Vec::new();
+            for _ in 0..40 {
+                let (client, server) = pair_of(&listener).await;
+                tasks.push(windlass::spawn(async move {
+                    for _ in 0..100 {
+                        let bytes = server.read_managed().await.expect("read");
+                        server.write_all(bytes).await.0.expect("write");
+                    }
+                }));
+                tasks.push(windlass::spawn(async move {
+                    for _ in 0..100 {
+                        client.write_all([7u8; 100]).await.0.expect("write");
+                        client.read_exact([0u8; 100]).await.0.expect("read");
+                    }
+                }));
+            }
+            for task in tasks {
+                task.await.expect("no panic");
+            }
+        });
+        run.expect("the loop runs");
+        let counters = event_loop.counters().driver;
+        let has_buffers = !case.has_rings() || event_loop.describe().features.contains(&"buffer ring");
+        assert!(counters.pool_empty == 0 || !has_buffers, "{counters:?}");
+        assert_eq!(counters.overflows, 0, "{counters:?}");
+    });
+}
+
 /// Starts a read on each stream; each counts itself when it has landed.
 fn start_reads(event_loop: &EventLoop, servers: Vec<StdStream>) -> Rc<Cell<usize>> {
     let landed = Rc::new(Cell::new(0));
