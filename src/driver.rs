@@ -382,7 +382,7 @@ pub struct DriverCounters {
     pub submissions: u64,
     /// Completions taken from the kernel, those of cancels among them.
     pub completions: u64,
-    /// Operations that found the submission queue full and were parked.
+    /// Operations that found the submission queue full: it was handed over, or they were parked.
     pub sq_full: u64,
     /// Times the completion queue had overflowed and was drained.
     pub overflows: u64,

@@ -110,7 +110,7 @@ impl Builder {
         self
     }
 
-    /// How many operations can be queued for the kernel between two system calls (256). More are parked, not lost; the
+    /// How many operations can be queued for the kernel between two system calls (256). More cost another call, or are parked; the
     /// kernel rounds up to a power of two. Only the io_uring driver has such a queue.
     pub fn ring_entries(mut self, entries: u32) -> Builder {
         self.settings.ring_entries = entries;
@@ -223,8 +223,16 @@ impl Builder {
     }
 
     /// For how long the loop looks out for news before it sleeps, while they keep coming that soon (50 us): they are then
-    /// served without a sleep and a wake-up, which are the largest cost where there is little to do. One vain lookout ends it,
-    /// and it is tried again ever more seldom; an idle loop, or one with a slow peer, never does. Zero switches it off.
+    /// served without a sleep and a wake-up, which are the largest cost where there is little to do. A vain lookout ends it,
+    /// unless many before it were not, and it is tried again ever more seldom; an idle loop, or one with a slow peer, never
+    /// does. Zero switches it off.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// let event_loop = windlass::Builder::new().lookout(Duration::ZERO).build()?;
+    /// # drop(event_loop);
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
     pub fn lookout(mut self, longest: Duration) -> Builder {
         self.settings.lookout = longest;
         self

@@ -155,7 +155,8 @@ pub struct Metrics {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Times {
-    /// In the driver while there was nothing to run: asleep, or, when the kernel had something at once, in its work.
+    /// In the driver while there was nothing to run: asleep, looking out ([`Builder::lookout`](crate::Builder::lookout)), or,
+    /// when the kernel had something at once, in its work.
     pub asleep: Duration,
     /// In the driver while there was something to run. Measured in one turn of 64.
     pub driving: Duration,

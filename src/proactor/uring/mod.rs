@@ -8,7 +8,8 @@
 //!   enter for. A poll that may not sleep therefore looks at three words and usually makes no system call.
 //! - One `enter` submits, waits and times out at once. There is at most one per poll, unless more was started than the
 //!   submission ring holds.
-//! - A full submission ring is not an error: what does not fit waits in `backlog`, in order, and so do cancels.
+//! - A full submission ring is not an error: it is handed over, if what completes at once has room; else what does not fit
+//!   waits in `backlog`, in order, and so do cancels.
 //! - A full completion ring is not an error either: the kernel keeps the overflow in memory of its own and sets a flag;
 //!   an `enter` with `GETEVENTS` flushes it once there is room.
 //! - A cancel is an operation like any other. It has a completion of its own, which only says whether it came too late.
@@ -94,7 +95,7 @@ impl Uring {
         })
     }
 
-    /// Queues a submission; it reaches the kernel with the next `enter`.
+    /// Queues a submission; it reaches the kernel with the next `enter`, or when the ring is full.
     fn push(&mut self, entry: squeue::Entry) {
         self.counters.submissions += 1;
         if self.backlog.is_empty() {
