@@ -128,11 +128,11 @@ impl Contender {
     pub(crate) fn settings(self) -> &'static str {
         match self {
             Contender::Epoll => {
-                "epoll_wait, level-triggered, one recv and one send; sleeps: epoll_pwait2; wakes: an eventfd"
+                "epoll_wait, level-triggered, one recv and one send; sleeps: epoll_pwait2, timer slack 1 ns; wakes: an eventfd"
             }
             Contender::Uring => "single_issuer, defer_taskrun; one-shot operations, a buffer per connection",
             Contender::UringMultishot => {
-                "the same with multishot accepts and receives, a buffer ring, direct descriptors"
+                "the same with multishot accepts and receives, a ring of 256 buffers of 8 KiB (as windlass), direct descriptors"
             }
             Contender::Pread => "the system call alone, one thread",
             Contender::Tokio => Tokio::SETTINGS,

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use io_uring::{IoUring, opcode, types};
 
 use crate::contender::Contender;
+use crate::kit::clock::least_timer_slack;
 use crate::kit::epoll::{Epoll, Events, Interest};
 use crate::kit::hand_uring;
 use crate::kit::histogram::Histogram;
@@ -21,6 +22,7 @@ use crate::work::{Numbers, Task, timers, wake};
 pub(crate) fn work(contender: Contender, task: &Task) -> io::Result<Vec<f64>> {
     match (contender, task) {
         (Contender::Epoll, &Task::Lateness { length, count }) => {
+            least_timer_slack();
             let (epoll, mut events) = (Epoll::new()?, Events::new());
             sleeps(length, count, || epoll.sleep(&mut events, length))
         }

@@ -2,11 +2,10 @@
 
 use super::super::contender::Kind;
 use super::super::echo::Score;
-use super::super::kit::text::{bytes, nanos, ratio, thousands};
+use super::super::kit::text::{bytes, lateness, nanos, ratio, thousands};
 use super::super::options::USUAL;
 use super::super::run::Results;
 use super::super::tables::article::{SHORT_SLEEP, rate, resolution};
-use super::super::tables::lateness;
 
 /// The order in which they are told.
 const TOLD: [Kind; 4] = [Kind::Proactor, Kind::Reactor, Kind::Uvloop, Kind::Asyncio];

@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use super::super::contender::Kind;
 use super::super::echo::Score;
-use super::super::kit::text::{cells, thousands};
+use super::super::kit::text::{cells, lateness, thousands};
 use super::super::options::USUAL;
 use super::super::run::{Results, Setting};
-use super::{Table, lateness};
+use super::Table;
 
 /// The sleep whose lateness stands for the timer's resolution: shorter than a millisecond, so that a loop which counts
 /// in milliseconds shows it.

@@ -3,7 +3,7 @@
 use super::contender::Kind;
 use super::echo::{Score, Workload};
 use super::kit::stats::Spread;
-use super::kit::text::{bytes, cells, lay_out, micros, nanos, ratio, thousands};
+use super::kit::text::{bytes, cells, lateness, lay_out, micros, nanos, ratio, thousands};
 use super::options::{Part, Plan, SINGLE, USUAL};
 use super::run::{Results, Setting};
 use super::stall::{self, SCENES};
@@ -172,14 +172,6 @@ fn echo_notes(results: &Results, workload: &Workload) -> Vec<String> {
     notes
 }
 
-/// A time, or how much too early.
-pub(crate) fn lateness(late: f64) -> String {
-    match late < 0.0 {
-        true => format!("{} early", nanos(-late)),
-        false => nanos(late),
-    }
-}
-
 fn timers(results: &Results) -> Table {
     let mut rows = vec![cells(["", "sleep", "p50", "p99", "worst"])];
     for late in &results.timers {
@@ -191,15 +183,17 @@ fn timers(results: &Results) -> Table {
             &lateness(late.nanos(1.0)),
         ]));
     }
+    let mut notes =
+        vec!["epoll by hand: epoll_pwait2 with a timer slack of 1 ns, as the kernel alone has it".to_string()];
+    if results.timers.iter().any(|late| late.nanos(0.5) < 0.0) {
+        notes.push("early: that loop rounds a sleep to whole milliseconds, and so a short one away".into());
+    }
     Table {
         part: Some(Part::Timers),
         title: "Timers: how late a sleep ends".into(),
         rows,
         left: &[0],
-        notes: match results.timers.iter().any(|late| late.nanos(0.5) < 0.0) {
-            true => vec!["early: that loop rounds a sleep to whole milliseconds, and so a short one away".into()],
-            false => Vec::new(),
-        },
+        notes,
     }
 }
 
