@@ -16,6 +16,8 @@ use crate::kit::clock::least_timer_slack;
 use crate::kit::epoll::{Epoll, Events, Interest};
 use crate::kit::hand_uring;
 use crate::kit::histogram::Histogram;
+use crate::kit::lateness::Lateness;
+use crate::kit::process::own_cpu_time;
 use crate::work::files::{BLOCK, DEPTHS, READS_PER_LOOK, offset};
 use crate::work::{Numbers, Task, timers, wake};
 
@@ -45,13 +47,14 @@ pub(crate) fn work(contender: Contender, task: &Task) -> io::Result<Vec<f64>> {
 }
 
 fn sleeps(length: Duration, count: usize, mut sleep: impl FnMut() -> io::Result<()>) -> io::Result<Vec<f64>> {
-    let mut late = Histogram::default();
+    let mut late = Lateness::default();
+    let cpu = own_cpu_time()?;
     for _ in 0..count {
         let begin = Instant::now();
         sleep()?;
-        late.add(begin.elapsed().saturating_sub(length));
+        late.add(begin.elapsed(), length);
     }
-    Ok(timers::figures(&late))
+    timers::figures(&late, cpu)
 }
 
 fn pread(path: &Path, length: Duration) -> io::Result<f64> {
