@@ -153,13 +153,15 @@ const BUFFERS: u16 = 256;
 
 impl Buffers {
     fn register(ring: &IoUring) -> io::Result<Buffers> {
-        let layout = |len: usize| Layout::from_size_align(len, 4096).expect("a few MiB");
+        let layout = |len: usize, align: usize| Layout::from_size_align(len, align).expect("a few MiB");
         let entries_len = usize::from(BUFFERS) * size_of::<BufRingEntry>();
+        // The kernel wants the entries on a page. The buffers lie anywhere, for then nobody touches them before they are
+        // used, as with windlass's own: what they take is seen when connections come.
         // SAFETY: neither layout is empty.
         let (entries, memory) = unsafe {
             (
-                alloc_zeroed(layout(entries_len)).cast::<BufRingEntry>(),
-                alloc_zeroed(layout(usize::from(BUFFERS) * BUFFER_LEN)),
+                alloc_zeroed(layout(entries_len, 4096)).cast::<BufRingEntry>(),
+                alloc_zeroed(layout(usize::from(BUFFERS) * BUFFER_LEN, 16)),
             )
         };
         let mut buffers = Buffers {

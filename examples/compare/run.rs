@@ -117,12 +117,18 @@ fn compare(plan: &Plan) -> io::Result<()> {
     let page = report::page(plan, &setting, &results, &tables);
     let html = write(&folder.join("report.html"), &page);
     let raw = write(&folder.join("report.json"), &json::document(plan, &setting, &results));
-    for (what, written) in [("\nthe report", &html), ("raw figures", &raw)] {
-        if let Ok(path) = written {
-            say(&format!("{what}: {path}"));
+    say("");
+    let mut failures = Vec::new();
+    for (what, written) in [("the report", html), ("raw figures", raw)] {
+        match written {
+            Ok(path) => say(&format!("{what}: {path}")),
+            Err(error) => failures.push(error.to_string()),
         }
     }
-    html.and(raw).map(|_| ())
+    match failures.is_empty() {
+        true => Ok(()),
+        false => Err(io::Error::other(failures.join("\n"))),
+    }
 }
 
 /// Writes a file and says where it is.

@@ -147,7 +147,7 @@ fn settings(contender: Contender) -> String {
         return contender.settings().into();
     };
     match windlass::Builder::new().driver(driver).build() {
-        Ok(event_loop) => format!("{} on {}", contender.settings(), event_loop.describe().name),
+        Ok(event_loop) => format!("{}; on {}", contender.settings(), event_loop.describe().name),
         Err(error) => format!("none here: {error}"),
     }
 }

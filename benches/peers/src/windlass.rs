@@ -28,8 +28,8 @@ pub(crate) const NO_LOOKOUT: u8 = 2;
 
 impl<const IS_PROACTOR: bool, const SETTING: u8> Runtime for Windlass<IS_PROACTOR, SETTING> {
     const SETTINGS: &'static str = match SETTING {
-        PRECISE => "precise_timers(true); only sleeps",
-        NO_LOOKOUT => "lookout(0); echo: read_managed, paced only",
+        PRECISE => "precise_timers(true); timers only",
+        NO_LOOKOUT => "lookout(0); paced echo only: read_managed",
         _ => "defaults; echo: read_managed; files: read_exact_at",
     };
 
