@@ -61,6 +61,18 @@ impl Events {
     pub(crate) fn is_empty(&self) -> bool {
         self.count == 0
     }
+
+    /// Notes how many events there are. A signal is none, and no error.
+    fn told(&mut self, count: libc::c_long) -> io::Result<()> {
+        self.count = count.max(0) as usize;
+        match count {
+            0.. => Ok(()),
+            _ => match io::Error::last_os_error() {
+                error if error.kind() == io::ErrorKind::Interrupted => Ok(()),
+                error => Err(error),
+            },
+        }
+    }
 }
 
 impl Epoll {
@@ -102,14 +114,7 @@ impl Epoll {
         let room = events.raw.len() as i32;
         // SAFETY: the kernel writes at most `room` events to the array.
         let count = unsafe { libc::epoll_wait(self.fd.as_raw_fd(), events.raw.as_mut_ptr(), room, millis) };
-        events.count = count.max(0) as usize;
-        if count < 0 {
-            let error = io::Error::last_os_error();
-            if error.kind() != io::ErrorKind::Interrupted {
-                return Err(error);
-            }
-        }
-        Ok(())
+        events.told(libc::c_long::from(count))
     }
 
     /// Waits with a timeout in nanoseconds, as nobody does who has no short timers.
@@ -132,9 +137,6 @@ impl Epoll {
                 0,
             )
         };
-        match count {
-            0.. => Ok(()),
-            _ => Err(io::Error::last_os_error()),
-        }
+        events.told(count)
     }
 }

@@ -19,6 +19,8 @@ struct Connection {
 pub(crate) fn serve() -> io::Result<()> {
     const DOOR: u64 = u64::MAX;
     let listener = listen()?;
+    // A peer may be gone before it is accepted: waiting for the next would keep all the others waiting.
+    listener.set_nonblocking(true)?;
     let epoll = Epoll::new()?;
     epoll.add(listener.as_raw_fd(), DOOR, Interest::Read)?;
     let mut connections: Vec<Option<Connection>> = Vec::new();
@@ -29,7 +31,9 @@ pub(crate) fn serve() -> io::Result<()> {
         epoll.wait(&mut events, -1)?;
         for event in events.iter() {
             if event.id == DOOR {
-                let (stream, _) = listener.accept()?;
+                let Some(stream) = admit(&listener)? else {
+                    continue;
+                };
                 stream.set_nodelay(true)?;
                 stream.set_nonblocking(true)?;
                 let place = free.pop().unwrap_or(connections.len());
@@ -49,6 +53,17 @@ pub(crate) fn serve() -> io::Result<()> {
                 free.push(place);
             }
         }
+    }
+}
+
+/// A new connection, unless it has gone meanwhile.
+fn admit(listener: &TcpListener) -> io::Result<Option<TcpStream>> {
+    match listener.accept() {
+        Ok((stream, _)) => Ok(Some(stream)),
+        Err(error) => match error.kind() {
+            ErrorKind::WouldBlock | ErrorKind::ConnectionAborted | ErrorKind::Interrupted => Ok(None),
+            _ => Err(error),
+        },
     }
 }
 

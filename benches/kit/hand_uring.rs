@@ -30,6 +30,7 @@ pub(crate) fn serve() -> io::Result<()> {
     let listener = listen()?;
     let door = listener.as_raw_fd();
     let mut connections: Vec<Option<Connection>> = Vec::new();
+    let mut free = Vec::new();
     push(&mut ring, accept(door))?;
     loop {
         wait(&mut ring)?;
@@ -44,13 +45,15 @@ pub(crate) fn serve() -> io::Result<()> {
             );
             if what == ACCEPT {
                 if result >= 0 {
-                    let place = admit(&mut connections, result)?;
+                    let place = free.pop().unwrap_or(connections.len());
+                    admit(&mut connections, place, result)?;
                     push(&mut ring, receive(&mut connections, place))?;
                 }
                 push(&mut ring, accept(door))?;
             } else if result <= 0 {
                 // Nothing of this connection is in the kernel any more: it never has two operations at once.
                 connections[place] = None;
+                free.push(place);
             } else if what == RECV {
                 push(&mut ring, send(&connections, place, result as u32))?;
             } else {
@@ -87,8 +90,8 @@ pub(crate) fn sleep(ring: &mut IoUring, pause: Duration) -> io::Result<()> {
     }
 }
 
-/// Finds a place for a new connection.
-fn admit(connections: &mut Vec<Option<Connection>>, fd: RawFd) -> io::Result<usize> {
+/// Gives a new connection its place: a free one, or the next.
+fn admit(connections: &mut Vec<Option<Connection>>, place: usize, fd: RawFd) -> io::Result<()> {
     // SAFETY: the accept has just made this descriptor, and nobody else owns it.
     let fd = unsafe { OwnedFd::from_raw_fd(fd) };
     let stream = std::net::TcpStream::from(fd);
@@ -97,15 +100,11 @@ fn admit(connections: &mut Vec<Option<Connection>>, fd: RawFd) -> io::Result<usi
         fd: stream.into(),
         buffer: vec![0; BUFFER_LEN].into_boxed_slice(),
     };
-    let place = connections
-        .iter()
-        .position(Option::is_none)
-        .unwrap_or(connections.len());
     if place == connections.len() {
         connections.push(None);
     }
     connections[place] = Some(connection);
-    Ok(place)
+    Ok(())
 }
 
 fn accept(door: RawFd) -> squeue::Entry {
@@ -145,25 +144,31 @@ struct Buffers {
     entries: *mut BufRingEntry,
     memory: *mut u8,
     tail: u16,
+    /// How many the kernel can pick from.
+    left: u16,
 }
 
-const BUFFERS: u16 = 4096;
+/// As many as windlass's own pool has: memory that only one of the two holds would be no comparison.
+const BUFFERS: u16 = 256;
 
 impl Buffers {
     fn register(ring: &IoUring) -> io::Result<Buffers> {
-        let layout = |len: usize| Layout::from_size_align(len, 4096).expect("a few MiB");
+        let layout = |len: usize, align: usize| Layout::from_size_align(len, align).expect("a few MiB");
         let entries_len = usize::from(BUFFERS) * size_of::<BufRingEntry>();
+        // The kernel wants the entries on a page. The buffers lie anywhere, for then nobody touches them before they are
+        // used, as with windlass's own: what they take is seen when connections come.
         // SAFETY: neither layout is empty.
         let (entries, memory) = unsafe {
             (
-                alloc_zeroed(layout(entries_len)).cast::<BufRingEntry>(),
-                alloc_zeroed(layout(usize::from(BUFFERS) * BUFFER_LEN)),
+                alloc_zeroed(layout(entries_len, 4096)).cast::<BufRingEntry>(),
+                alloc_zeroed(layout(usize::from(BUFFERS) * BUFFER_LEN, 16)),
             )
         };
         let mut buffers = Buffers {
             entries,
             memory,
             tail: 0,
+            left: 0,
         };
         // SAFETY: the array is page-aligned, has that many entries, and is never freed.
         unsafe {
@@ -190,6 +195,7 @@ impl Buffers {
             entry.set_len(BUFFER_LEN as u32);
             entry.set_bid(index);
             self.tail = self.tail.wrapping_add(1);
+            self.left += 1;
             let tail = &*BufRingEntry::tail(self.entries).cast::<AtomicU16>();
             tail.store(self.tail, Ordering::Release);
         }
@@ -213,6 +219,8 @@ pub(crate) fn serve_multishot() -> io::Result<()> {
         .build()
         .user_data(ACCEPT);
     push(&mut ring, accept.clone())?;
+    // Who found no buffer: receives again as soon as there is one.
+    let mut starved = Vec::new();
     loop {
         wait(&mut ring)?;
         loop {
@@ -233,6 +241,7 @@ pub(crate) fn serve_multishot() -> io::Result<()> {
                 }
                 RECV if result > 0 => {
                     let index = cqueue::buffer_select(flags).expect("bytes lie in a buffer");
+                    buffers.left -= 1;
                     let fd = types::Fixed(place);
                     let entry = opcode::Send::new(fd, buffers.address(index), result as u32)
                         .flags(libc::MSG_NOSIGNAL | libc::MSG_WAITALL)
@@ -245,13 +254,19 @@ pub(crate) fn serve_multishot() -> io::Result<()> {
                         push(&mut ring, receive_multishot(place))?;
                     }
                 }
-                RECV if result == -libc::ENOBUFS => push(&mut ring, receive_multishot(place))?,
+                RECV if result == -libc::ENOBUFS => starved.push(place),
                 RECV => {
                     let close = opcode::Close::new(types::Fixed(place)).build();
                     push(&mut ring, close.user_data(CLOSE))?;
                 }
                 SEND => buffers.give((completion.user_data() >> 40) as u16),
                 _ => {}
+            }
+        }
+        // With none left there are sends in the air, each of which gives one back.
+        if buffers.left > 0 {
+            for place in starved.drain(..) {
+                push(&mut ring, receive_multishot(place))?;
             }
         }
     }

@@ -9,6 +9,7 @@ use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 
+use super::clock::least_timer_slack;
 use super::epoll::{Epoll, Events, Interest};
 use super::histogram::Histogram;
 use super::process::{Process, own_cpu_time};
@@ -95,6 +96,51 @@ pub(crate) fn drive(
         cpu: server.cpu_time()?.saturating_sub(cpu),
         load_cpu: own_cpu_time()?.saturating_sub(load_cpu),
         latency: load.latency,
+    })
+}
+
+/// Drives `server` with one connection and a request every so often, whatever the echo of the last one took, and sleeps in
+/// between: a server that has little to do.
+pub(crate) fn drive_paced(
+    server: &Process,
+    port: u16,
+    request_len: usize,
+    every: Duration,
+    count: usize,
+) -> io::Result<Round> {
+    least_timer_slack();
+    let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port))?;
+    stream.set_nodelay(true)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    let request: Vec<u8> = (0..request_len).map(|at| (at % 251) as u8).collect();
+    let mut echo = vec![0; request_len];
+    let mut ask = |due: Instant| {
+        std::thread::sleep(due.saturating_duration_since(Instant::now()));
+        let begun = Instant::now();
+        stream.write_all(&request)?;
+        stream.read_exact(&mut echo)?;
+        match echo == request {
+            true => Ok(begun.elapsed()),
+            false => Err(io::Error::new(ErrorKind::InvalidData, "the echo is not what was sent")),
+        }
+    };
+    // As with the others, the beginning does not count: here a tenth as much as is measured.
+    let start = Instant::now();
+    let warm_up = (count / 10).max(1) as u32;
+    for turn in 0..warm_up {
+        ask(start + every * turn)?;
+    }
+    let mut latency = Histogram::default();
+    let (begin, cpu, load_cpu) = (Instant::now(), server.cpu_time()?, own_cpu_time()?);
+    for turn in 1..=count as u32 {
+        latency.add(ask(begin + every * turn)?);
+    }
+    Ok(Round {
+        requests: count as u64,
+        wall: begin.elapsed(),
+        cpu: server.cpu_time()?.saturating_sub(cpu),
+        load_cpu: own_cpu_time()?.saturating_sub(load_cpu),
+        latency,
     })
 }
 

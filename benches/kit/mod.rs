@@ -19,6 +19,7 @@ pub(crate) mod hand_uring;
 pub(crate) mod heap;
 pub(crate) mod histogram;
 pub(crate) mod json;
+pub(crate) mod lateness;
 #[cfg(target_os = "linux")]
 pub(crate) mod limits;
 #[cfg(target_os = "linux")]

@@ -3,6 +3,7 @@
 //! `cargo bench` passes `--bench`, and `cargo test --benches` runs the same program without: there it says a word and
 //! ends, so that whoever tests does not wait for measurements.
 
+use std::io::{self, Write};
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -23,7 +24,7 @@ impl Options {
             usage,
             given: Vec::new(),
         };
-        let mut args = std::env::args().skip(1).filter(|arg| arg != "--bench");
+        let mut args = words().filter(|arg| arg != "--bench");
         while let Some(name) = args.next() {
             if !names.contains(&name.as_str()) {
                 options.refuse(&format!("there is no option {name}"));
@@ -108,22 +109,34 @@ impl Options {
 
 /// Ends the program with a word if cargo does not run it as a bench; before that, `--help` is heard.
 pub(crate) fn end_unless_bench(usage: Option<&str>) {
-    let has = |name: &str| std::env::args().skip(1).any(|arg| arg == name);
+    let has = |name: &str| words().any(|arg| arg == name);
     if let Some(usage) = usage
         && (has("--help") || has("-h"))
     {
-        println!("{usage}");
+        say(usage);
         std::process::exit(0);
     }
     if !has("--bench") {
-        println!("nothing is measured here: this is for `cargo bench`");
+        say("nothing is measured here: this is for `cargo bench`");
         std::process::exit(0);
     }
 }
 
+/// The command line without the program's name. A word that is no UTF-8 is no option either, and no reason to panic.
+pub(crate) fn words() -> impl Iterator<Item = String> {
+    std::env::args_os()
+        .skip(1)
+        .map(|word| word.to_string_lossy().into_owned())
+}
+
+/// Prints a line. That nobody reads it is no reason to panic.
+fn say(text: &str) {
+    let _ = writeln!(io::stdout(), "{text}");
+}
+
 /// The words after `--role`, for a program that starts itself again as something else.
 pub(crate) fn role() -> Option<Vec<String>> {
-    let mut args = std::env::args().skip(1);
+    let mut args = words();
     match args.next().as_deref() {
         Some("--role") => Some(args.collect()),
         _ => None,
@@ -131,7 +144,7 @@ pub(crate) fn role() -> Option<Vec<String>> {
 }
 
 /// What a bench's `main` gives: an error is told in one line.
-pub(crate) fn report(bench: &str, result: std::io::Result<()>) -> std::process::ExitCode {
+pub(crate) fn report(bench: &str, result: io::Result<()>) -> std::process::ExitCode {
     match result {
         Ok(()) => std::process::ExitCode::SUCCESS,
         Err(error) => {

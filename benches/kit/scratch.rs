@@ -6,6 +6,10 @@ use std::path::{Path, PathBuf};
 
 pub(crate) struct Scratch {
     path: PathBuf,
+    /// On Linux the file has no name any more and lives as long as it is open: so nothing is left behind, however the bench
+    /// ends. Whoever wants to read it, children too, opens it through `/proc`.
+    #[cfg(target_os = "linux")]
+    _file: File,
 }
 
 impl Scratch {
@@ -13,19 +17,28 @@ impl Scratch {
     /// would happen during the measurement.
     pub(crate) fn write(bench: &str, mib: usize) -> io::Result<Scratch> {
         let name = format!("windlass-bench-{bench}-{}", std::process::id());
-        let scratch = Scratch {
-            path: std::env::temp_dir().join(name),
-        };
-        eprintln!("writing {mib} MiB to {}", scratch.path.display());
-        let mut file = File::create(&scratch.path)?;
-        let block: Vec<u8> = (0..1u32 << 20)
-            .map(|at| (at.wrapping_mul(2_654_435_761) >> 24) as u8)
-            .collect();
-        for _ in 0..mib {
-            file.write_all(&block)?;
-        }
-        file.sync_all()?;
+        let path = std::env::temp_dir().join(name);
+        eprintln!("writing {mib} MiB to {}", path.display());
+        let told =
+            |error: io::Error| io::Error::new(error.kind(), format!("{} was not written: {error}", path.display()));
+        let file = File::create_new(&path).map_err(told)?;
+        let scratch = Scratch::of(file, &path).map_err(told)?;
+        fill(&scratch.path, mib).map_err(told)?;
         Ok(scratch)
+    }
+
+    #[cfg(target_os = "linux")]
+    fn of(file: File, name: &Path) -> io::Result<Scratch> {
+        use std::os::fd::AsRawFd;
+
+        std::fs::remove_file(name)?;
+        let path = format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd()).into();
+        Ok(Scratch { path, _file: file })
+    }
+
+    #[cfg(not(target_os = "linux"))]
+    fn of(_file: File, name: &Path) -> io::Result<Scratch> {
+        Ok(Scratch { path: name.into() })
     }
 
     pub(crate) fn path(&self) -> &Path {
@@ -33,6 +46,18 @@ impl Scratch {
     }
 }
 
+fn fill(path: &Path, mib: usize) -> io::Result<()> {
+    let mut file = File::options().write(true).open(path)?;
+    let block: Vec<u8> = (0..1u32 << 20)
+        .map(|at| (at.wrapping_mul(2_654_435_761) >> 24) as u8)
+        .collect();
+    for _ in 0..mib {
+        file.write_all(&block)?;
+    }
+    file.sync_all()
+}
+
+#[cfg(not(target_os = "linux"))]
 impl Drop for Scratch {
     fn drop(&mut self) {
         let _ = std::fs::remove_file(&self.path);

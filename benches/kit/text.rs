@@ -37,6 +37,14 @@ pub(crate) fn thousands(count: f64) -> String {
     }
 }
 
+/// How late, or how much too early.
+pub(crate) fn lateness(late: f64) -> String {
+    match late < 0.0 {
+        true => format!("{} early", nanos(-late)),
+        false => nanos(late),
+    }
+}
+
 /// A time in the unit that suits it, with three digits.
 pub(crate) fn nanos(nanos: f64) -> String {
     let (value, unit) = match nanos {

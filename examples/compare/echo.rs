@@ -62,11 +62,17 @@ impl Score {
         all
     }
 
-    /// How many times the processor time per request of another this one takes: round by round, each with the round
-    /// that the other had right before or after it, and of these the median.
+    /// How many times the processor time per request of another this one takes: within each round, and of these the
+    /// median.
     pub(crate) fn cpu_times(&self, other: &Score) -> f64 {
         let cpu = |score: &Score| score.rounds.iter().map(Round::cpu_micros).collect::<Vec<_>>();
         paired_ratio(cpu(self), cpu(other)).median
+    }
+
+    /// How many times the requests per second of another this one serves: within each round, and of these the median.
+    pub(crate) fn rate_times(&self, other: &Score) -> f64 {
+        let rates = |score: &Score| score.rounds.iter().map(Round::rate).collect::<Vec<_>>();
+        paired_ratio(rates(self), rates(other)).median
     }
 
     /// The share of the time in which the server had its core.
@@ -85,8 +91,8 @@ const SECONDS_PER_CONNECTION: f64 = 60e-6;
 const SECONDS_PER_START: f64 = 0.1;
 
 pub(crate) fn weight(plan: &Plan, limits: &Limits, field: &Field) -> f64 {
-    let rounds = |load: &Effort| load.rounds as f64 * weight_of_one(plan, fit(load.shape, limits));
-    let loads: f64 = plan.loads.iter().map(rounds).sum();
+    let rounds = |load: &Effort| load.rounds as f64 * weight_of_one(plan, load.shape);
+    let loads: f64 = fitting(plan, limits).iter().map(rounds).sum();
     field.servers().count() as f64 * (SECONDS_PER_START + loads)
 }
 
@@ -94,8 +100,20 @@ fn weight_of_one(plan: &Plan, shape: Shape) -> f64 {
     (plan.warm_up + plan.round).as_secs_f64() + shape.connections as f64 * SECONDS_PER_CONNECTION
 }
 
+/// The loads, each with as many connections as there may be: those that become the same are one, the first.
+fn fitting(plan: &Plan, limits: &Limits) -> Vec<Effort> {
+    let mut loads: Vec<Effort> = Vec::new();
+    for load in &plan.loads {
+        let shape = fit(load.shape, limits);
+        if loads.iter().all(|other| other.shape != shape) {
+            loads.push(Effort { shape, ..*load });
+        }
+    }
+    loads
+}
+
 /// As many connections as there may be.
-fn fit(shape: Shape, limits: &Limits) -> Shape {
+pub(crate) fn fit(shape: Shape, limits: &Limits) -> Shape {
     let connections = limits.connections(shape.connections);
     Shape { connections, ..shape }
 }
@@ -118,18 +136,23 @@ pub(crate) fn measure(
     }
     let mut workloads = Vec::new();
     for load in &plan.loads {
-        let (shape, wanted) = (fit(load.shape, limits), load.shape.connections);
-        if shape != load.shape {
-            let (less, limit) = (shape.connections, limits.descriptors);
+        let (less, wanted) = (fit(load.shape, limits).connections, load.shape.connections);
+        if less < wanted {
+            let limit = limits.descriptors;
             missing.push(format!(
                 "echo on {wanted} connections: RLIMIT_NOFILE is {limit}, so there were {less}"
             ));
         }
+    }
+    for load in fitting(plan, limits) {
+        let shape = load.shape;
         let mut workload = Workload {
             shape,
             rounds: load.rounds,
             scores: Vec::new(),
         };
+        // Every load begins as the tables do, and then everybody has a turn at being the first.
+        servers.sort_by_key(|(kind, _)| Kind::ALL.iter().position(|one| one == kind));
         for round in 1..=load.rounds {
             // Who fails once is out: its server may be gone.
             servers.retain(|(kind, server)| {
@@ -141,6 +164,9 @@ pub(crate) fn measure(
                 }
                 done.map(|round| workload.add(*kind, round)).is_ok()
             });
+            if !servers.is_empty() {
+                servers.rotate_left(1);
+            }
         }
         workloads.push(workload);
     }

@@ -7,7 +7,7 @@
 //! memory, stalls.
 //!
 //! Every server is a process of its own on one core; the load comes from this process on another. All rounds are
-//! interleaved (A B C A B C), so that a machine that slows down slows down everybody. Everything stays on the loopback.
+//! interleaved (A B C, B C A, C A B), so that a machine that slows down slows down everybody. Everything stays on the loopback.
 //!
 //! `cargo bench --bench comparison` is the same program: so the rooms say `super` where they mean this file.
 

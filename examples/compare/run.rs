@@ -7,10 +7,12 @@ use std::process::ExitCode;
 use windlass::{Builder, DriverChoice};
 
 use super::contender::Field;
+use super::kit::load::Shape;
 use super::kit::machine::Machine;
+use super::kit::options::words;
 use super::kit::progress::Progress;
 use super::limits::Limits;
-use super::options::{self, Job, Part, Plan};
+use super::options::{self, Job, Part, Plan, USUAL};
 use super::python::Python;
 use super::{echo, json, memory, report, serve, stall, syscalls, tables, tasks, timers};
 
@@ -27,6 +29,20 @@ pub(crate) struct Results {
     pub(crate) missing: Vec<String>,
 }
 
+impl Results {
+    /// The load that stands for all: the usual one, or, where there are too few descriptors for it, the nearest.
+    pub(crate) fn usual(&self) -> Option<&echo::Workload> {
+        let alike = |workload: &&echo::Workload| workload.shape.request_len == USUAL.request_len;
+        let distance = |workload: &&echo::Workload| workload.shape.connections.abs_diff(USUAL.connections);
+        self.echo.iter().filter(alike).min_by_key(distance)
+    }
+
+    /// Its shape, which is told with its figures.
+    pub(crate) fn usual_shape(&self) -> Shape {
+        self.usual().map_or(USUAL, |workload| workload.shape)
+    }
+}
+
 /// Where and with what it was measured.
 pub(crate) struct Setting {
     pub(crate) machine: Machine,
@@ -41,7 +57,7 @@ pub(crate) struct Setting {
 }
 
 pub(crate) fn main() -> ExitCode {
-    let job = match options::parse(std::env::args().skip(1)) {
+    let job = match options::parse(words()) {
         Ok(job) => job,
         Err(wrong) => {
             eprintln!("{wrong}\n\n{}", options::USAGE);
@@ -87,11 +103,6 @@ fn compare(plan: &Plan) -> io::Result<()> {
     let results = measure(plan, &folder, &mut setting)?;
 
     let tables = tables::all(plan, &setting, &results);
-    let page = report::page(plan, &setting, &results, &tables);
-    let (html, raw) = (folder.join("report.html"), folder.join("report.json"));
-    // Who reads only the beginning of what is printed still finds the files.
-    std::fs::write(&html, page).map_err(wrong)?;
-    std::fs::write(&raw, json::document(plan, &setting, &results)).map_err(wrong)?;
     for table in &tables {
         say(&format!("\n{}", table.text().trim_end()));
     }
@@ -102,8 +113,33 @@ fn compare(plan: &Plan) -> io::Result<()> {
     if !sentences.is_empty() {
         say(&format!("\nIn short\n  {}", sentences.join("\n  ")));
     }
-    say(&format!("\nthe report: {}\nraw figures: {}", shown(&html), shown(&raw)));
-    Ok(())
+    // What was measured has been printed by now, even if there is no room for files.
+    let page = report::page(plan, &setting, &results, &tables);
+    let html = write(&folder.join("report.html"), &page);
+    let raw = write(&folder.join("report.json"), &json::document(plan, &setting, &results));
+    say("");
+    let mut failures = Vec::new();
+    for (what, written) in [("the report", html), ("raw figures", raw)] {
+        match written {
+            Ok(path) => say(&format!("{what}: {path}")),
+            Err(error) => failures.push(error.to_string()),
+        }
+    }
+    match failures.is_empty() {
+        true => Ok(()),
+        false => Err(io::Error::other(failures.join("\n"))),
+    }
+}
+
+/// Writes a file and says where it is.
+fn write(path: &Path, text: &str) -> io::Result<String> {
+    match std::fs::write(path, text) {
+        Ok(()) => Ok(shown(path)),
+        Err(error) => Err(io::Error::new(
+            error.kind(),
+            format!("{} was not written: {error}", path.display()),
+        )),
+    }
 }
 
 fn measure(plan: &Plan, folder: &Path, setting: &mut Setting) -> io::Result<Results> {
@@ -144,7 +180,7 @@ fn measure(plan: &Plan, folder: &Path, setting: &mut Setting) -> io::Result<Resu
     machine.pin_to_load();
     if plan.has(Part::Echo) {
         results.echo = echo::measure(plan, machine, limits, &field, &mut progress, missing);
-        results.calls = syscalls::measure(plan, machine, &field, &mut progress, missing);
+        results.calls = syscalls::measure(plan, machine, limits, &field, &mut progress, missing);
     }
     if plan.has(Part::Timers) {
         results.timers = timers::measure(plan, machine, &field, &mut progress, missing);
@@ -193,7 +229,7 @@ fn shown(path: &Path) -> String {
 }
 
 fn command() -> String {
-    let args: Vec<String> = std::env::args().skip(1).collect();
+    let args: Vec<String> = words().collect();
     let (is_bench, args) = match args.iter().position(|arg| arg == "--bench") {
         Some(at) => (true, [&args[..at], &args[at + 1..]].concat()),
         None => (false, args),

@@ -4,10 +4,12 @@
 use std::io;
 
 use super::contender::{Field, Kind};
+use super::echo::fit;
 use super::kit::load::{Load, Shape};
 use super::kit::machine::Machine;
 use super::kit::progress::Progress;
 use super::kit::syscalls::count;
+use super::limits::Limits;
 use super::options::{Plan, SINGLE, USUAL};
 use super::serve::Server;
 
@@ -39,6 +41,7 @@ fn weight_of_one(plan: &Plan) -> f64 {
 pub(crate) fn measure(
     plan: &Plan,
     machine: &Machine,
+    limits: &Limits,
     field: &Field,
     progress: &mut Progress,
     missing: &mut Vec<String>,
@@ -46,7 +49,7 @@ pub(crate) fn measure(
     let mut all = Vec::new();
     for kind in field.servers() {
         progress.step_of(weight_of_one(plan), &format!("system calls: {}", kind.title()));
-        for shape in [SINGLE, USUAL] {
+        for shape in [SINGLE, fit(USUAL, limits)] {
             match count_one(kind, shape, plan.traced_requests, machine, field) {
                 Ok(calls) => all.push(calls),
                 // It is allowed for all or for none.

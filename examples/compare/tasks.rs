@@ -10,7 +10,7 @@ use super::kit::progress::Progress;
 use super::options::Plan;
 
 /// Interruptions only ever add time, so of several batches the best is nearest to the truth.
-const BATCHES: usize = 12;
+pub(crate) const BATCHES: usize = 12;
 
 pub(crate) const DRIVERS: [DriverChoice; 2] = [DriverChoice::Reactor, DriverChoice::Proactor];
 

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use windlass::{Builder, DriverChoice};
 
 use super::contender::{Field, Kind};
+use super::kit::clock::least_timer_slack;
 use super::kit::epoll::{Epoll, Events};
 use super::kit::machine::Machine;
 use super::kit::process::Process;
@@ -76,6 +77,10 @@ pub(crate) fn measure(
                 }
                 round.map(|round| add(&mut all, kind, pause, round)).is_ok()
             });
+            // Everybody has a turn at being the first.
+            if !sleepers.is_empty() {
+                sleepers.rotate_left(1);
+            }
         }
     }
     all
@@ -120,6 +125,7 @@ pub(crate) fn measure_sleeps(kind: Kind, pause: Duration, count: usize) -> io::R
         Kind::Proactor => windlass_sleeps(DriverChoice::Proactor, pause, count)?,
         Kind::Reactor => windlass_sleeps(DriverChoice::Reactor, pause, count)?,
         Kind::Epoll => {
+            least_timer_slack();
             let (epoll, mut events) = (Epoll::new()?, Events::new());
             plain_sleeps(pause, count, || epoll.sleep(&mut events, pause))?
         }
@@ -130,10 +136,13 @@ pub(crate) fn measure_sleeps(kind: Kind, pause: Duration, count: usize) -> io::R
         }
         #[cfg(not(feature = "proactor"))]
         Kind::Uring => return Err(io::Error::other("built without the feature proactor")),
-        Kind::Kernel => plain_sleeps(pause, count, || {
-            std::thread::sleep(pause);
-            Ok(())
-        })?,
+        Kind::Kernel => {
+            least_timer_slack();
+            plain_sleeps(pause, count, || {
+                std::thread::sleep(pause);
+                Ok(())
+            })?
+        }
         Kind::Asyncio | Kind::Uvloop => return Err(io::Error::other("Python measures these")),
         Kind::UringMultishot => return Err(io::Error::other("it sleeps as the other one does")),
     };

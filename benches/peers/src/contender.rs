@@ -2,15 +2,17 @@
 
 use std::io;
 
+use ::windlass::DriverChoice;
+
 use crate::compio::Compio;
 use crate::glommio::Glommio;
 use crate::kit::{hand_epoll, hand_uring};
 use crate::monoio::Monoio;
-use crate::plan::Workload;
+use crate::plan::{Job, Workload};
 use crate::runtime::Runtime;
 use crate::smol::Smol;
 use crate::tokio::Tokio;
-use crate::windlass::{Proactor, Reactor};
+use crate::windlass::{DEFAULTS, NO_LOOKOUT, PRECISE, Proactor, Reactor};
 use crate::{hand, work};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,10 +28,16 @@ pub(crate) enum Contender {
     Smol,
     Proactor,
     Reactor,
+    /// With precise timers.
+    ProactorPrecise,
+    ReactorPrecise,
+    /// Which sleep as soon as there is nothing to do.
+    ProactorNoLookout,
+    ReactorNoLookout,
 }
 
 impl Contender {
-    pub(crate) const ALL: [Contender; 11] = [
+    pub(crate) const ALL: [Contender; 15] = [
         Contender::Epoll,
         Contender::Uring,
         Contender::UringMultishot,
@@ -41,6 +49,10 @@ impl Contender {
         Contender::Smol,
         Contender::Proactor,
         Contender::Reactor,
+        Contender::ProactorPrecise,
+        Contender::ReactorPrecise,
+        Contender::ProactorNoLookout,
+        Contender::ReactorNoLookout,
     ];
 
     pub(crate) fn name(self) -> &'static str {
@@ -56,6 +68,10 @@ impl Contender {
             Contender::Smol => "smol",
             Contender::Proactor => "proactor",
             Contender::Reactor => "reactor",
+            Contender::ProactorPrecise => "proactor-precise",
+            Contender::ReactorPrecise => "reactor-precise",
+            Contender::ProactorNoLookout => "proactor-no-lookout",
+            Contender::ReactorNoLookout => "reactor-no-lookout",
         }
     }
 
@@ -67,6 +83,10 @@ impl Contender {
             Contender::Pread => "pread by hand",
             Contender::Proactor => "windlass proactor",
             Contender::Reactor => "windlass reactor",
+            Contender::ProactorPrecise => "windlass proactor, precise",
+            Contender::ReactorPrecise => "windlass reactor, precise",
+            Contender::ProactorNoLookout => "windlass proactor, lookout off",
+            Contender::ReactorNoLookout => "windlass reactor, lookout off",
             peer => peer.name(),
         }
     }
@@ -91,15 +111,44 @@ impl Contender {
         matches!(self, Tokio | Compio | Monoio | Glommio | Smol)
     }
 
-    /// A loop by hand has no tasks and no timers; it takes part where it can do the same thing.
-    pub(crate) fn takes_part(self, workload: Workload) -> bool {
+    /// A loop by hand has no tasks and no timers; it takes part where it can do the same thing. A setting of windlass takes
+    /// part where it matters.
+    pub(crate) fn takes_part(self, workload: Workload, job: &Job) -> bool {
+        use Contender::*;
+        match job {
+            // Whether looking out costs anything is told by windlass with and without; the others are to compare with.
+            Job::Paced { .. } => {
+                return matches!(
+                    self,
+                    Epoll | Uring | Tokio | Proactor | ProactorNoLookout | Reactor | ReactorNoLookout
+                );
+            }
+            // Its receives overtake its sends where a connection has more than one request in the air.
+            Job::Echo { shape, .. } if shape.in_flight > 1 && self == UringMultishot => return false,
+            _ => {}
+        }
+        self.is_in(workload)
+    }
+
+    fn is_in(self, workload: Workload) -> bool {
         use Workload::*;
         match self {
             Contender::Epoll => matches!(workload, Echo | Timers | Wake | Memory | Instructions),
             Contender::Uring => matches!(workload, Echo | Timers | Files | Memory | Instructions),
             Contender::UringMultishot => matches!(workload, Echo | Memory | Instructions),
             Contender::Pread => workload == Files,
+            Contender::ProactorPrecise | Contender::ReactorPrecise => workload == Timers,
+            Contender::ProactorNoLookout | Contender::ReactorNoLookout => false,
             _ => true,
+        }
+    }
+
+    pub(crate) fn driver(self) -> Option<DriverChoice> {
+        use Contender::*;
+        match self {
+            Proactor | ProactorPrecise | ProactorNoLookout => Some(DriverChoice::Proactor),
+            Reactor | ReactorPrecise | ReactorNoLookout => Some(DriverChoice::Reactor),
+            _ => None,
         }
     }
 
@@ -108,8 +157,8 @@ impl Contender {
         match self {
             Contender::Epoll | Contender::Pread => None,
             Contender::Uring | Contender::UringMultishot => Some("io-uring"),
-            Contender::Proactor | Contender::Reactor => Some("windlass"),
-            peer => Some(peer.name()),
+            peer if peer.is_peer() => Some(peer.name()),
+            _ => Some("windlass"),
         }
     }
 
@@ -128,11 +177,11 @@ impl Contender {
     pub(crate) fn settings(self) -> &'static str {
         match self {
             Contender::Epoll => {
-                "epoll_wait, level-triggered, one recv and one send; sleeps: epoll_pwait2; wakes: an eventfd"
+                "epoll_wait, level-triggered, one recv and one send; sleeps: epoll_pwait2, timer slack 1 ns; wakes: an eventfd"
             }
             Contender::Uring => "single_issuer, defer_taskrun; one-shot operations, a buffer per connection",
             Contender::UringMultishot => {
-                "the same with multishot accepts and receives, a buffer ring, direct descriptors"
+                "the same with multishot accepts and receives, a ring of 256 buffers of 8 KiB (as windlass), direct descriptors"
             }
             Contender::Pread => "the system call alone, one thread",
             Contender::Tokio => Tokio::SETTINGS,
@@ -140,8 +189,9 @@ impl Contender {
             Contender::Monoio => Monoio::SETTINGS,
             Contender::Glommio => Glommio::SETTINGS,
             Contender::Smol => Smol::SETTINGS,
-            Contender::Proactor => Proactor::SETTINGS,
-            Contender::Reactor => Reactor::SETTINGS,
+            Contender::Proactor | Contender::Reactor => Proactor::<DEFAULTS>::SETTINGS,
+            Contender::ProactorPrecise | Contender::ReactorPrecise => Proactor::<PRECISE>::SETTINGS,
+            Contender::ProactorNoLookout | Contender::ReactorNoLookout => Proactor::<NO_LOOKOUT>::SETTINGS,
         }
     }
 
@@ -152,13 +202,17 @@ impl Contender {
             Contender::Uring => hand_uring::serve(),
             Contender::UringMultishot => hand_uring::serve_multishot(),
             Contender::Pread => Err(io::Error::other("pread serves nobody")),
-            Contender::Tokio => Tokio::run(Tokio::serve())?,
-            Contender::Compio => Compio::run(Compio::serve())?,
-            Contender::Monoio => Monoio::run(Monoio::serve())?,
-            Contender::Glommio => Glommio::run(Glommio::serve())?,
-            Contender::Smol => Smol::run(Smol::serve())?,
-            Contender::Proactor => Proactor::run(Proactor::serve())?,
-            Contender::Reactor => Reactor::run(Reactor::serve())?,
+            Contender::Tokio => serve::<Tokio>(),
+            Contender::Compio => serve::<Compio>(),
+            Contender::Monoio => serve::<Monoio>(),
+            Contender::Glommio => serve::<Glommio>(),
+            Contender::Smol => serve::<Smol>(),
+            Contender::Proactor => serve::<Proactor<DEFAULTS>>(),
+            Contender::Reactor => serve::<Reactor<DEFAULTS>>(),
+            Contender::ProactorPrecise => serve::<Proactor<PRECISE>>(),
+            Contender::ReactorPrecise => serve::<Reactor<PRECISE>>(),
+            Contender::ProactorNoLookout => serve::<Proactor<NO_LOOKOUT>>(),
+            Contender::ReactorNoLookout => serve::<Reactor<NO_LOOKOUT>>(),
         }
     }
 
@@ -173,8 +227,16 @@ impl Contender {
             Contender::Monoio => work::run::<Monoio>(task),
             Contender::Glommio => work::run::<Glommio>(task),
             Contender::Smol => work::run::<Smol>(task),
-            Contender::Proactor => work::run::<Proactor>(task),
-            Contender::Reactor => work::run::<Reactor>(task),
+            Contender::Proactor => work::run::<Proactor<DEFAULTS>>(task),
+            Contender::Reactor => work::run::<Reactor<DEFAULTS>>(task),
+            Contender::ProactorPrecise => work::run::<Proactor<PRECISE>>(task),
+            Contender::ReactorPrecise => work::run::<Reactor<PRECISE>>(task),
+            Contender::ProactorNoLookout => work::run::<Proactor<NO_LOOKOUT>>(task),
+            Contender::ReactorNoLookout => work::run::<Reactor<NO_LOOKOUT>>(task),
         }
     }
+}
+
+fn serve<R: Runtime>() -> io::Result<()> {
+    R::run(R::serve())?
 }

@@ -12,15 +12,19 @@ use std::time::{Duration, Instant};
 use io_uring::{IoUring, opcode, types};
 
 use crate::contender::Contender;
+use crate::kit::clock::least_timer_slack;
 use crate::kit::epoll::{Epoll, Events, Interest};
 use crate::kit::hand_uring;
 use crate::kit::histogram::Histogram;
+use crate::kit::lateness::Lateness;
+use crate::kit::process::own_cpu_time;
 use crate::work::files::{BLOCK, DEPTHS, READS_PER_LOOK, offset};
 use crate::work::{Numbers, Task, timers, wake};
 
 pub(crate) fn work(contender: Contender, task: &Task) -> io::Result<Vec<f64>> {
     match (contender, task) {
         (Contender::Epoll, &Task::Lateness { length, count }) => {
+            least_timer_slack();
             let (epoll, mut events) = (Epoll::new()?, Events::new());
             sleeps(length, count, || epoll.sleep(&mut events, length))
         }
@@ -43,13 +47,14 @@ pub(crate) fn work(contender: Contender, task: &Task) -> io::Result<Vec<f64>> {
 }
 
 fn sleeps(length: Duration, count: usize, mut sleep: impl FnMut() -> io::Result<()>) -> io::Result<Vec<f64>> {
-    let mut late = Histogram::default();
+    let mut late = Lateness::default();
+    let cpu = own_cpu_time()?;
     for _ in 0..count {
         let begin = Instant::now();
         sleep()?;
-        late.add(begin.elapsed().saturating_sub(length));
+        late.add(begin.elapsed(), length);
     }
-    Ok(timers::figures(&late))
+    timers::figures(&late, cpu)
 }
 
 fn pread(path: &Path, length: Duration) -> io::Result<f64> {

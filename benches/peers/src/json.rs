@@ -23,7 +23,7 @@ pub(crate) fn document(
     let verdicts = verdicts.iter().map(|verdict| {
         object(&[
             ("what", string(&verdict.what)),
-            ("driver", string(verdict.who)),
+            ("driver", string(&verdict.who)),
             ("target", string(&verdict.bound)),
             ("measured", string(&verdict.measured)),
             ("verdict", string(verdict.word())),

@@ -47,7 +47,17 @@ fn measure_here(contender: Contender, job: &Job, machine: &Machine) -> io::Resul
                 round.cpu_micros() * 1e3,
                 round.latency.nanos(0.5),
                 round.latency.nanos(0.99),
+                round.load_busy(),
             ])
+        }
+        Job::Paced {
+            request_len,
+            every,
+            count,
+        } => {
+            let (server, port) = serve(contender, machine)?;
+            let round = load::drive_paced(&server, port, request_len, every, count)?;
+            Ok(vec![round.cpu_micros() * 1e3, round.latency.nanos(0.5)])
         }
         Job::Work(ref task) | Job::WorkAnywhere(ref task) => work(contender, task, machine.server_core()),
         Job::Memory { connections } => memory(contender, connections, machine),

@@ -63,6 +63,12 @@ pub(crate) enum Job {
         warm_up: Duration,
         length: Duration,
     },
+    /// The same with one connection, which sends a request every so often, and sleeps in between.
+    Paced {
+        request_len: usize,
+        every: Duration,
+        count: usize,
+    },
     /// A child process on the servers' core.
     Work(Task),
     /// A child process on any core, since thread pools want theirs.
@@ -96,7 +102,7 @@ pub(crate) fn groups(options: &Options, machine: &Machine, file: &Path) -> Vec<G
         group.contenders = options.contenders.clone();
         group
             .contenders
-            .retain(|contender| contender.takes_part(group.workload));
+            .retain(|contender| contender.takes_part(group.workload, &group.job));
     }
     groups
 }
@@ -105,6 +111,7 @@ pub(crate) fn groups(options: &Options, machine: &Machine, file: &Path) -> Vec<G
 struct Scale {
     echo: Duration,
     warm_up: Duration,
+    paced: [(&'static str, Duration, usize); 2],
     sleeps: [(&'static str, Duration, usize); 3],
     batch: usize,
     files: Duration,
@@ -118,10 +125,15 @@ struct Scale {
 impl Scale {
     fn new(quick: bool) -> Scale {
         let millis = Duration::from_millis;
+        let paced = if quick { [400, 40] } else { [1000, 80] };
         let counts = if quick { [300, 100, 30] } else { [800, 250, 100] };
         Scale {
             echo: millis(if quick { 150 } else { 400 }),
             warm_up: millis(if quick { 50 } else { 80 }),
+            paced: [
+                ("echo-paced-300us", Duration::from_micros(300), paced[0]),
+                ("echo-paced-5ms", millis(5), paced[1]),
+            ],
             sleeps: [
                 ("timers-100us", Duration::from_micros(100), counts[0]),
                 ("timers-1ms", millis(1), counts[1]),
@@ -155,6 +167,15 @@ fn less(title: &'static str, unit: Unit) -> Figure {
         title,
         unit,
         is_less_better: true,
+        is_compared: true,
+    }
+}
+
+/// What goes with the others, and is no merit of its own.
+fn aside(title: &'static str, unit: Unit) -> Figure {
+    Figure {
+        is_compared: false,
+        ..less(title, unit)
     }
 }
 
@@ -163,6 +184,7 @@ fn more(title: &'static str) -> Figure {
         title,
         unit: Unit::Count,
         is_less_better: false,
+        is_compared: true,
     }
 }
 
@@ -184,6 +206,7 @@ fn echo(scale: &Scale) -> Vec<Group> {
             less("CPU/request", Unit::Nanos),
             less("p50", Unit::Nanos),
             less("p99", Unit::Nanos),
+            aside("load", Unit::LoadBusy),
         ];
         let job = Job::Echo {
             shape,
@@ -192,13 +215,33 @@ fn echo(scale: &Scale) -> Vec<Group> {
         };
         group(Workload::Echo, key, format!("Echo, {shape}"), figures, job)
     };
-    shapes.map(one).into()
+    let mut groups: Vec<Group> = shapes.map(one).into();
+    groups.extend(scale.paced.map(paced));
+    groups
+}
+
+/// A loop that has little to do: what looking out for news costs there.
+fn paced((key, every, count): (&'static str, Duration, usize)) -> Group {
+    let request_len = 64;
+    let title = format!("Echo, paced: 1 x {request_len} B, a request every {every:?} ({count} per round)");
+    let figures = vec![less("CPU/request", Unit::Nanos), less("p50", Unit::Nanos)];
+    let job = Job::Paced {
+        request_len,
+        every,
+        count,
+    };
+    group(Workload::Echo, key, title, figures, job)
 }
 
 fn timers(scale: &Scale) -> Vec<Group> {
     let one = |(key, length, count)| {
         let title = format!("Timers: how late a sleep of {length:?} ends ({count} per round)");
-        let figures = vec![less("p50", Unit::Nanos), less("p99", Unit::Nanos)];
+        let figures = vec![
+            less("p50", Unit::Nanos),
+            less("p99", Unit::Nanos),
+            less("CPU/sleep", Unit::Nanos),
+            aside("early", Unit::Count),
+        ];
         group(
             Workload::Timers,
             key,

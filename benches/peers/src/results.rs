@@ -11,7 +11,12 @@ pub(crate) enum Unit {
     Bytes,
     /// A number, or so many per second.
     Count,
+    /// The share of the time in which the load had its core.
+    LoadBusy,
 }
+
+/// Above this the load's core is the limit, and a rate says little.
+const LOAD_BUSY: f64 = 0.9;
 
 impl Unit {
     pub(crate) fn name(self) -> &'static str {
@@ -19,14 +24,17 @@ impl Unit {
             Unit::Nanos => "ns",
             Unit::Bytes => "bytes",
             Unit::Count => "count",
+            Unit::LoadBusy => "share",
         }
     }
 
     pub(crate) fn show(self, value: f64) -> String {
         match self {
-            Unit::Nanos => text::nanos(value),
+            Unit::Nanos => text::lateness(value),
             Unit::Bytes => text::bytes(value.round()),
             Unit::Count => text::thousands(value),
+            Unit::LoadBusy if value > LOAD_BUSY => format!("{:.0}% busy", value * 100.0),
+            Unit::LoadBusy => format!("{:.0}%", value * 100.0),
         }
     }
 }
@@ -36,6 +44,8 @@ pub(crate) struct Figure {
     pub(crate) title: &'static str,
     pub(crate) unit: Unit,
     pub(crate) is_less_better: bool,
+    /// Whether its ratio to others says anything.
+    pub(crate) is_compared: bool,
 }
 
 /// A table: some figures that are measured together.
@@ -81,13 +91,13 @@ impl Group {
         Spread::of(self.rounds_of(contender, figure))
     }
 
-    /// Who has the best median of some.
+    /// Who has the best median of some. One below zero is a sleep that ends too early, which is no merit.
     pub(crate) fn best(&self, figure: usize, is_one: impl Fn(Contender) -> bool) -> Option<Contender> {
         let ones = self
             .scores
             .iter()
             .map(|score| score.contender)
-            .filter(|&one| is_one(one));
+            .filter(|&one| is_one(one) && self.spread(one, figure).median >= 0.0);
         let median = |one: &Contender| self.spread(*one, figure).median;
         let order = |a: &Contender, b: &Contender| median(a).total_cmp(&median(b));
         match self.figures[figure].is_less_better {

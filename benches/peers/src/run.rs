@@ -1,12 +1,13 @@
 //! From the command line to the report.
 
 use std::io::{self, Write};
-use std::path::PathBuf;
 use std::process::ExitCode;
 
 use crate::contender::Contender;
 use crate::kit::machine::Machine;
+use crate::kit::options::words;
 use crate::kit::progress::Progress;
+use crate::kit::scratch::Scratch;
 use crate::kit::text::{cells, lay_out};
 use crate::options::{self, Job, Options};
 use crate::plan::{self, Workload};
@@ -15,7 +16,7 @@ use crate::work::files::FILE_LEN;
 use crate::{json, limits, measure, table, targets};
 
 pub(crate) fn main() -> ExitCode {
-    let job = match options::parse(std::env::args().skip(1)) {
+    let job = match options::parse(words()) {
         Ok(job) => job,
         Err(wrong) => {
             eprintln!("{wrong}\n{}", options::USAGE);
@@ -24,7 +25,7 @@ pub(crate) fn main() -> ExitCode {
     };
     let result = match job {
         Job::Help => {
-            println!("{}", options::USAGE);
+            say(options::USAGE);
             Ok(())
         }
         Job::Serve(contender) => contender.serve(),
@@ -48,19 +49,19 @@ fn print(figures: &[f64]) -> io::Result<()> {
 
 fn compare(options: &Options) -> io::Result<()> {
     let machine = Machine::look();
-    let mut out = io::stdout();
-    writeln!(out, "{machine}")?;
-    writeln!(out, "{}", describe_limits()?)?;
+    say(&machine.to_string());
+    say(&describe_limits()?);
     if cfg!(debug_assertions) {
-        writeln!(out, "this is a debug build: its figures say little; add --release")?;
+        say("this is a debug build: its figures say little; add --release");
     }
-    writeln!(out, "\nContenders\n{}", describe_contenders(options))?;
+    say(&format!("\nContenders\n{}", describe_contenders(options)));
 
+    // Writing the file puts it into the page cache.
     let file = match options.workloads.contains(&Workload::Files) {
-        true => Some(Scratch::new()?),
+        true => Some(Scratch::write("peers", (FILE_LEN >> 20) as usize)?),
         false => None,
     };
-    let path = file.as_ref().map(|file| file.path.clone()).unwrap_or_default();
+    let path = file.as_ref().map(|file| file.path().to_owned()).unwrap_or_default();
     let mut groups = plan::groups(options, &machine, &path);
     let mut missing = Vec::new();
     let steps = groups.iter().map(|group| group.rounds * group.contenders.len()).sum();
@@ -71,16 +72,26 @@ fn compare(options: &Options) -> io::Result<()> {
     progress.finish();
 
     let verdicts = targets::verdicts(&groups);
-    write!(out, "{}", table::report(&groups, &verdicts, &missing))?;
-    if let Some(path) = &options.json {
+    // Before the tables, of which somebody may read only the beginning; that it failed is told after them.
+    let written = options.json.as_ref().map(|path| {
         std::fs::write(path, json::document(options, &machine, &groups, &verdicts, &missing))
-            .map_err(|error| io::Error::new(error.kind(), format!("{} was not written: {error}", path.display())))?;
-        writeln!(out, "\nevery round's figures: {}", path.display())?;
+            .map(|()| format!("\nevery round's figures: {}", path.display()))
+            .map_err(|error| io::Error::new(error.kind(), format!("{} was not written: {error}", path.display())))
+    });
+    say(table::report(&groups, &verdicts, &missing).trim_end());
+    if let Some(written) = written {
+        say(&written?);
     }
     Ok(())
 }
 
-/// The contenders of a group take turns, round by round. Who fails once is out of the group.
+/// Prints a line. That nobody reads it is no reason to stop.
+fn say(text: &str) {
+    let _ = writeln!(io::stdout(), "{text}");
+}
+
+/// The contenders of a group take turns, round by round, each round beginning with the next. Who fails once is out of the
+/// group.
 fn run(group: &mut Group, machine: &Machine, progress: &mut Progress, missing: &mut Vec<String>) {
     let mut contenders = group.contenders.clone();
     for round in 1..=group.rounds {
@@ -103,6 +114,10 @@ fn run(group: &mut Group, machine: &Machine, progress: &mut Progress, missing: &
                 }
             }
         });
+        // Nobody is always the first, or always after the same one.
+        if !contenders.is_empty() {
+            contenders.rotate_left(1);
+        }
     }
 }
 
@@ -128,35 +143,11 @@ fn describe_contenders(options: &Options) -> String {
 
 /// For windlass also what the driver found in this kernel.
 fn settings(contender: Contender) -> String {
-    let driver = match contender {
-        Contender::Proactor => windlass::DriverChoice::Proactor,
-        Contender::Reactor => windlass::DriverChoice::Reactor,
-        _ => return contender.settings().into(),
+    let Some(driver) = contender.driver() else {
+        return contender.settings().into();
     };
     match windlass::Builder::new().driver(driver).build() {
-        Ok(event_loop) => format!("{} on {}", contender.settings(), event_loop.describe().name),
+        Ok(event_loop) => format!("{}; on {}", contender.settings(), event_loop.describe().name),
         Err(error) => format!("none here: {error}"),
-    }
-}
-
-/// The file that is read; gone when the run is over.
-struct Scratch {
-    path: PathBuf,
-}
-
-impl Scratch {
-    /// Writing it puts it into the page cache.
-    fn new() -> io::Result<Scratch> {
-        let name = format!("windlass-peers-{}.data", std::process::id());
-        let path = std::env::temp_dir().join(name);
-        std::fs::write(&path, vec![0x5a; FILE_LEN as usize])
-            .map_err(|error| io::Error::new(error.kind(), format!("{} was not written: {error}", path.display())))?;
-        Ok(Scratch { path })
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.path);
     }
 }

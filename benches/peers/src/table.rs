@@ -11,7 +11,10 @@ pub(crate) fn report(groups: &[Group], verdicts: &[Verdict], missing: &[String])
     let mut out = String::from(
         "\"limit\" is the ratio to the best loop by hand of that column, \"peer\" to the best of the peers: medians of\n\
          ratios taken within a round. For what is counted per second more is better, for the rest less.\n\
-         ~ noisy: the rounds differ by more than 15 % of their median\n",
+         ~ noisy: the rounds differ by more than 15 % of their median\n\
+         load: how much of its core the load took; where it is busy (above 90 %), the load is the limit: the rate says\n\
+         little there, and CPU/request counts\n\
+         early: so many sleeps ended before their time\n",
     );
     for group in groups {
         out += &table(group);
@@ -34,8 +37,8 @@ fn table(group: &Group) -> String {
     let mut head = vec![String::new()];
     for figure in &group.figures {
         head.push(figure.title.into());
-        head.extend(has_limit.then(|| "limit".into()));
-        head.extend(has_peer.then(|| "peer".into()));
+        head.extend((has_limit && figure.is_compared).then(|| "limit".into()));
+        head.extend((has_peer && figure.is_compared).then(|| "peer".into()));
     }
     let mut rows = vec![head];
     for score in &group.scores {
@@ -43,10 +46,14 @@ fn table(group: &Group) -> String {
         let mut row = vec![ours.title().to_string()];
         for (at, figure) in group.figures.iter().enumerate() {
             let spread = group.spread(ours, at);
-            let noisy = if spread.is_noisy() { "~" } else { "" };
+            let noisy = if spread.is_noisy() && figure.is_compared {
+                "~"
+            } else {
+                ""
+            };
             row.push(format!("{noisy}{}", figure.unit.show(spread.median)));
-            row.extend(has_limit.then(|| to_best(group, ours, at, Contender::is_hand)));
-            row.extend(has_peer.then(|| to_best(group, ours, at, Contender::is_peer)));
+            row.extend((has_limit && figure.is_compared).then(|| to_best(group, ours, at, Contender::is_hand)));
+            row.extend((has_peer && figure.is_compared).then(|| to_best(group, ours, at, Contender::is_peer)));
         }
         rows.push(row);
     }

@@ -1,5 +1,5 @@
 //! windlass, on each driver: `Builder::new().driver(..)`, all else as it comes; `windlass::spawn`, `time::sleep`,
-//! `task::yield_now`.
+//! `task::yield_now`. Two settings are measured by themselves: precise timers, and no lookout.
 //!
 //! Echo: the README's server, `read_managed` and `write_all`. Files: `fs::File::read_exact_at`.
 
@@ -16,20 +16,35 @@ use windlass::{Builder, DriverChoice};
 use crate::kit::hand_epoll::print_port;
 use crate::runtime::Runtime;
 
-pub(crate) struct Windlass<const IS_PROACTOR: bool>;
+pub(crate) struct Windlass<const IS_PROACTOR: bool, const SETTING: u8>;
 
-pub(crate) type Proactor = Windlass<true>;
-pub(crate) type Reactor = Windlass<false>;
+pub(crate) type Proactor<const SETTING: u8> = Windlass<true, SETTING>;
+pub(crate) type Reactor<const SETTING: u8> = Windlass<false, SETTING>;
 
-impl<const IS_PROACTOR: bool> Runtime for Windlass<IS_PROACTOR> {
-    const SETTINGS: &'static str = "defaults; echo: read_managed; files: read_exact_at";
+/// As it comes; with precise timers; without looking out before it sleeps.
+pub(crate) const DEFAULTS: u8 = 0;
+pub(crate) const PRECISE: u8 = 1;
+pub(crate) const NO_LOOKOUT: u8 = 2;
+
+impl<const IS_PROACTOR: bool, const SETTING: u8> Runtime for Windlass<IS_PROACTOR, SETTING> {
+    const SETTINGS: &'static str = match SETTING {
+        PRECISE => "precise_timers(true); timers only",
+        NO_LOOKOUT => "lookout(0); paced echo only: read_managed",
+        _ => "defaults; echo: read_managed; files: read_exact_at",
+    };
 
     fn run<T: 'static>(main: impl Future<Output = T> + 'static) -> io::Result<T> {
         let driver = match IS_PROACTOR {
             true => DriverChoice::Proactor,
             false => DriverChoice::Reactor,
         };
-        Builder::new().driver(driver).build()?.run_until_complete(main)
+        let builder = Builder::new().driver(driver);
+        let builder = match SETTING {
+            PRECISE => builder.precise_timers(true),
+            NO_LOOKOUT => builder.lookout(Duration::ZERO),
+            _ => builder,
+        };
+        builder.build()?.run_until_complete(main)
     }
 
     fn spawn(task: impl Future<Output = ()> + 'static) -> impl Future<Output = ()> + 'static {

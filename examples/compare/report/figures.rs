@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::super::contender::Kind;
 use super::super::kit::load::Round;
 use super::super::kit::text::{bytes, micros, nanos, ratio, thousands};
-use super::super::options::{SINGLE, USUAL};
+use super::super::options::SINGLE;
 use super::super::run::Results;
 use super::super::tables::ladder;
 use super::super::timers::Lateness;
@@ -95,7 +95,7 @@ pub(super) fn throughput(results: &Results) -> Option<String> {
 const NAMED: [(f64, &str); 4] = [(0.5, "50%"), (0.9, "90%"), (0.99, "99%"), (0.999, "99.9%")];
 
 pub(super) fn latency(results: &Results) -> Option<String> {
-    let usual = results.echo.iter().find(|workload| workload.shape == USUAL)?;
+    let usual = results.usual()?;
     let fewest = usual.scores.iter().map(|(_, score)| score.latency().len()).min()?;
     // Of fewer, a thousandth is an accident.
     let last = if fewest >= 10_000 { 0.999 } else { 0.99 };
@@ -138,8 +138,10 @@ pub(super) fn latency(results: &Results) -> Option<String> {
         series,
         beside: false,
     };
-    let note =
-        format!("{USUAL}, all rounds together. The lower, the better; each step to the right is ten times rarer.");
+    let note = format!(
+        "{}, all rounds together. The lower, the better; each step to the right is ten times rarer.",
+        usual.shape
+    );
     Some(lines(&plot, &note, WIDE))
 }
 
@@ -170,7 +172,7 @@ pub(super) fn timers(results: &Results, pause: Duration) -> Option<String> {
         series,
         beside: false,
     };
-    let mut note = String::from("From 1% to 99% of the sleeps. The further left, the better.");
+    let mut note = String::from("From 1% to 99% of the sleeps, all rounds together. The further left, the better.");
     for early in early {
         note += &format!(" Not drawn: {}, which ends them too early.", early.kind.title());
     }
@@ -219,7 +221,7 @@ fn bar_figure(title: &str, note: &str, bars: &[Bar]) -> Option<String> {
 }
 
 pub(super) fn processor_time(results: &Results) -> Option<String> {
-    let usual = results.echo.iter().find(|workload| workload.shape == USUAL)?;
+    let usual = results.usual()?;
     let bar = |(kind, score): &(Kind, super::super::echo::Score)| {
         let spread = score.spread(Round::cpu_micros);
         Bar {
@@ -230,7 +232,7 @@ pub(super) fn processor_time(results: &Results) -> Option<String> {
         }
     };
     let bars: Vec<Bar> = usual.scores.iter().map(bar).collect();
-    let note = format!("{USUAL}, server and kernel. Thin line: the rounds' spread.");
+    let note = format!("{}, server and kernel. Thin line: the rounds' spread.", usual.shape);
     bar_figure("Processor time per request", &note, &bars)
 }
 
@@ -244,7 +246,7 @@ pub(super) fn system_calls(results: &Results) -> Option<String> {
             text: ratio(calls.per_request()),
         })
         .collect();
-    let note = format!("{SINGLE}, where nothing can be batched; counted from outside.");
+    let note = format!("{SINGLE}, where nothing can be batched; counted from outside, once.");
     bar_figure("System calls per request", &note, &bars)
 }
 
@@ -260,6 +262,6 @@ pub(super) fn memory(results: &Results) -> Option<String> {
         })
         .collect();
     let connections = results.memory.first().map_or(0, |memory| memory.connections);
-    let note = format!("At {connections} connections, each echoed once; the server's own memory.");
+    let note = format!("At {connections} connections, each echoed once; the server's own memory, measured once.");
     bar_figure("Memory per idle connection", &note, &bars)
 }

@@ -2,10 +2,11 @@
 
 use super::super::contender::Kind;
 use super::super::kit::text::{bytes, nanos, ratio, thousands};
-use super::super::options::{Part, Plan, USUAL};
+use super::super::options::{Part, Plan};
 use super::super::run::{Results, Setting};
 use super::super::tables::Table;
-use super::super::tables::article::{SHORT_SLEEP, rate, resolution};
+use super::super::tables::article::{SHORT_SLEEP, rate, rate_times, resolution};
+use super::super::tasks::BATCHES;
 use super::figures;
 use super::style::STYLE;
 use super::summary::summary;
@@ -62,8 +63,7 @@ fn tiles(results: &Results) -> String {
         known(a).total_cmp(&known(b))
     });
     let best = best.unwrap_or(Kind::Proactor);
-    let times =
-        |other: Kind| known(rate(results, best) / rate(results, other)).map(|times| format!("{} x", ratio(times)));
+    let times = |other: Kind| known(rate_times(results, best, other)).map(|times| format!("{} x", ratio(times)));
     let finest = [Kind::Proactor, Kind::Reactor].map(|kind| resolution(results, kind));
     let finest = finest.into_iter().reduce(f64::min).and_then(known);
     let smallest = results.memory.iter().filter(|memory| memory.kind.driver().is_some());
@@ -71,7 +71,7 @@ fn tiles(results: &Results) -> String {
     let tiles = [
         tile(
             known(rate(results, best)).map(thousands),
-            format!("requests per second, {}, {USUAL}", best.title()),
+            format!("requests per second, {}, {}", best.title(), results.usual_shape()),
         ),
         tile(times(Kind::Asyncio), "the requests per second of asyncio".into()),
         tile(times(Kind::Uvloop), "the requests per second of uvloop".into()),
@@ -212,8 +212,11 @@ fn method(plan: &Plan, setting: &Setting) -> String {
         "<section><h2>How it was measured</h2>\
          <p>Every server is a process of its own on one core, the load comes from another process, on another core \
          where there is one. Each connection has one request in the air; each echo is compared with what was sent. The \
-         rounds of all contenders are interleaved, so that a machine that slows down slows down everybody; figures are \
-         medians, ratios are taken within a round. Rounds that differ by more than 15% are called noisy. Everything stays \
+         rounds of all contenders are interleaved, each beginning with the next of them, so that a machine that slows down \
+         slows down everybody. Requests per second and processor time are medians of the rounds, and their ratios medians \
+         of those within each round. Percentiles of latency and of lateness are of all rounds together. Memory, stalls \
+         and system calls were measured once; of the loop itself, which only interruptions can slow down, the best of \
+         {BATCHES} batches counts. Rounds that differ by more than 15% are called noisy. Everything stays \
          on the loopback.{quick}</p><dl>{facts}</dl></section>"
     )
 }

@@ -2,11 +2,9 @@
 
 use super::super::contender::Kind;
 use super::super::echo::Score;
-use super::super::kit::text::{bytes, nanos, ratio, thousands};
-use super::super::options::USUAL;
+use super::super::kit::text::{bytes, lateness, nanos, ratio, thousands};
 use super::super::run::Results;
 use super::super::tables::article::{SHORT_SLEEP, rate, resolution};
-use super::super::tables::lateness;
 
 /// The order in which they are told.
 const TOLD: [Kind; 4] = [Kind::Proactor, Kind::Reactor, Kind::Uvloop, Kind::Asyncio];
@@ -42,12 +40,12 @@ fn name(kind: Kind) -> &'static str {
 
 fn echo(results: &Results) -> Option<String> {
     let listed = listed(|kind| rate(results, kind), thousands)?;
-    Some(format!("Requests per second at {USUAL}: {listed}."))
+    Some(format!("Requests per second at {}: {listed}.", results.usual_shape()))
 }
 
 /// Against the loops by hand that stand on the same.
 fn cost(results: &Results) -> Option<String> {
-    let usual = results.echo.iter().find(|workload| workload.shape == USUAL)?;
+    let usual = results.usual()?;
     let times = |ours: Kind, limit: Kind| {
         let times = usual.score(ours)?.cpu_times(usual.score(limit)?);
         Some(format!("{} x that of {}", ratio(times), limit.title()))

@@ -4,10 +4,9 @@ use std::time::Duration;
 
 use super::super::contender::Kind;
 use super::super::echo::Score;
-use super::super::kit::text::{cells, thousands};
-use super::super::options::USUAL;
+use super::super::kit::text::{cells, lateness, thousands};
 use super::super::run::{Results, Setting};
-use super::{Table, lateness};
+use super::{LOAD_BUSY, Table};
 
 /// The sleep whose lateness stands for the timer's resolution: shorter than a millisecond, so that a loop which counts
 /// in milliseconds shows it.
@@ -25,15 +24,31 @@ pub(crate) fn resolution(results: &Results, kind: Kind) -> f64 {
 
 /// Median requests per second under the usual load.
 pub(crate) fn rate(results: &Results, kind: Kind) -> f64 {
-    let usual = results.echo.iter().find(|workload| workload.shape == USUAL);
-    let score = usual.and_then(|workload| workload.score(kind));
+    let score = results.usual().and_then(|workload| workload.score(kind));
     score.map(Score::rate).map_or(f64::NAN, |rate| rate.median)
+}
+
+/// How many times the requests per second of another, within each round of the usual load; the median.
+pub(crate) fn rate_times(results: &Results, ours: Kind, theirs: Kind) -> f64 {
+    let scores = results
+        .usual()
+        .and_then(|usual| usual.score(ours).zip(usual.score(theirs)));
+    scores.map_or(f64::NAN, |(ours, theirs)| ours.rate_times(theirs))
+}
+
+/// Whether the load had hardly more of its core to give: then the rate is the load's, not the server's.
+fn is_load_busy(results: &Results, kind: Kind) -> bool {
+    let score = results.usual().and_then(|workload| workload.score(kind));
+    score.is_some_and(|score| score.load_busy() > LOAD_BUSY)
 }
 
 pub(super) fn table(setting: &Setting, results: &Results) -> Table {
     let mut rows = vec![cells(["", "", "SelectorEventLoop", "uvloop", "ProactorEventLoop"])];
     rows.push(cells(["echo, requests/s", "article", "~25k", "~75k", "~15k"]));
-    rows.extend(here(|kind| thousands(rate(results, kind))));
+    rows.extend(here(|kind| match is_load_busy(results, kind) {
+        true => format!("{} (load busy)", thousands(rate(results, kind))),
+        false => thousands(rate(results, kind)),
+    }));
     rows.push(cells(["timer resolution", "article", "~1 ms", "~1 ms", "~15 ms"]));
     rows.extend(here(|kind| lateness(resolution(results, kind))));
     rows.push(cells([
@@ -98,10 +113,15 @@ fn notes(setting: &Setting, results: &Results) -> Vec<String> {
         "the article's figures are from another machine, its ProactorEventLoop from Windows: compare shapes"
             .to_string(),
         format!(
-            "requests: {USUAL}; resolution: how late a sleep of {} us ends, median",
+            "requests: {}; resolution: how late a sleep of {} us ends, median",
+            results.usual_shape(),
             SHORT_SLEEP.as_micros()
         ),
     ];
+    if Kind::ALL.into_iter().any(|kind| is_load_busy(results, kind)) {
+        let what = "load busy: the load took more than 90% of its core, so the rate is a lower bound: judge by CPU/req";
+        notes.push(what.into());
+    }
     let limits = &setting.limits;
     let nr_open = limits.nr_open.map_or(String::new(), |most| {
         format!(", which can be raised to {most} (fs.nr_open)")

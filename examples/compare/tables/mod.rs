@@ -3,14 +3,17 @@
 use super::contender::Kind;
 use super::echo::{Score, Workload};
 use super::kit::stats::Spread;
-use super::kit::text::{bytes, cells, lay_out, micros, nanos, ratio, thousands};
+use super::kit::text::{bytes, cells, lateness, lay_out, micros, nanos, ratio, thousands};
 use super::options::{Part, Plan, SINGLE, USUAL};
 use super::run::{Results, Setting};
 use super::stall::{self, SCENES};
 use super::syscalls::Calls;
-use super::tasks::DRIVERS;
+use super::tasks::{BATCHES, DRIVERS};
 
 pub(crate) mod article;
+
+/// Above this share of its core the load is the limit, and a rate says little.
+const LOAD_BUSY: f64 = 0.9;
 
 pub(crate) struct Table {
     /// Which part of the page it belongs to.
@@ -39,9 +42,9 @@ pub(crate) fn all(plan: &Plan, setting: &Setting, results: &Results) -> Vec<Tabl
     if !results.echo.is_empty() {
         tables.push(by_connections(results));
     }
-    for shape in [USUAL, SINGLE] {
-        let measured = results.echo.iter().find(|workload| workload.shape == shape);
-        tables.extend(measured.map(|workload| echo(plan, results, workload)));
+    let single = results.echo.iter().find(|workload| workload.shape == SINGLE);
+    for workload in [results.usual(), single].into_iter().flatten() {
+        tables.push(echo(plan, results, workload));
     }
     if !results.timers.is_empty() {
         tables.push(timers(results));
@@ -154,12 +157,16 @@ fn echo_notes(results: &Results, workload: &Workload) -> Vec<String> {
     let mut notes = vec![
         "spread: between the slowest and the fastest round; ~: noisy, it is more than 15%".to_string(),
         "x epoll, x io_uring: CPU/req against those by hand, round by round".to_string(),
+        "p50, p99: of all requests of all rounds together".to_string(),
         "busy, load: how busy the server's core and the load's were".to_string(),
     ];
     if workload.shape.connections > 1 && !results.calls.is_empty() {
         notes.push("calls: counted on a traced server, whose slowness fills its batches: a lower bound here".into());
     }
-    let is_saturated = |busy: f64| busy > 0.9;
+    if !results.calls.is_empty() {
+        notes.push("calls/req: counted once".into());
+    }
+    let is_saturated = |busy: f64| busy > LOAD_BUSY;
     let any = |is: &dyn Fn(&Score) -> bool| workload.scores.iter().any(|(_, score)| is(score));
     if workload.shape.connections > 1 {
         if any(&|score| is_saturated(score.load_busy()) && !is_saturated(score.busy())) {
@@ -170,14 +177,6 @@ fn echo_notes(results: &Results, workload: &Workload) -> Vec<String> {
         }
     }
     notes
-}
-
-/// A time, or how much too early.
-pub(crate) fn lateness(late: f64) -> String {
-    match late < 0.0 {
-        true => format!("{} early", nanos(-late)),
-        false => nanos(late),
-    }
 }
 
 fn timers(results: &Results) -> Table {
@@ -191,15 +190,19 @@ fn timers(results: &Results) -> Table {
             &lateness(late.nanos(1.0)),
         ]));
     }
+    let mut notes = vec![
+        "p50, p99, worst: of all sleeps of all rounds together".to_string(),
+        "epoll by hand: epoll_pwait2 with a timer slack of 1 ns, as the kernel alone has it".to_string(),
+    ];
+    if results.timers.iter().any(|late| late.nanos(0.5) < 0.0) {
+        notes.push("early: that loop rounds a sleep to whole milliseconds, and so a short one away".into());
+    }
     Table {
         part: Some(Part::Timers),
         title: "Timers: how late a sleep ends".into(),
         rows,
         left: &[0],
-        notes: match results.timers.iter().any(|late| late.nanos(0.5) < 0.0) {
-            true => vec!["early: that loop rounds a sleep to whole milliseconds, and so a short one away".into()],
-            false => Vec::new(),
-        },
+        notes,
     }
 }
 
@@ -221,7 +224,7 @@ fn memory(results: &Results) -> Table {
         title: format!("Memory of an idle connection, at {connections} of them"),
         rows,
         left: &[0],
-        notes: vec![held.into()],
+        notes: vec![held.into(), "measured once for each".into()],
     }
 }
 
@@ -244,7 +247,10 @@ fn stalls(results: &Results) -> Table {
         title: format!("Stalls: how late a tick of {} ms is", stall::TICK.as_millis()),
         rows,
         left: &[0, 1],
-        notes: vec!["a thread: spawn_blocking, and asyncio's run_in_executor; asyncio hashes a password".into()],
+        notes: vec![
+            "a thread: spawn_blocking, and asyncio's run_in_executor; asyncio hashes a password".into(),
+            "each scene was watched once".into(),
+        ],
     }
 }
 
@@ -263,7 +269,7 @@ fn tasks(results: &Results) -> Table {
     }
     Table {
         part: Some(Part::Tasks),
-        title: "The loop itself, windlass on each driver (best of several batches, interleaved)".into(),
+        title: format!("The loop itself, windlass on each driver (best of {BATCHES} batches, interleaved)"),
         rows,
         left: &[0],
         notes: Vec::new(),

@@ -18,7 +18,8 @@ use crate::runtime::Runtime;
 
 #[derive(Clone, Debug)]
 pub(crate) enum Task {
-    /// How late so many sleeps of one length end: median and 99th percentile.
+    /// How late so many sleeps of one length end: median and 99th percentile, the processor time of one, and how many ended
+    /// too early.
     Lateness { length: Duration, count: usize },
     /// So many tasks that sleep, spawned and joined: processor time and wall time.
     Sleeps { count: usize },
@@ -82,7 +83,7 @@ impl Task {
 
 pub(crate) fn run<R: Runtime>(task: &Task) -> io::Result<Vec<f64>> {
     match task.clone() {
-        Task::Lateness { length, count } => in_task::<R, _>(timers::measure::<R>(length, count)),
+        Task::Lateness { length, count } => in_task::<R, _>(timers::measure::<R>(length, count))?,
         Task::Sleeps { count } => in_task::<R, _>(sleeps::fire::<R>(count))?,
         Task::Cancels { count } => in_task::<R, _>(sleeps::cancel::<R>(count))?,
         Task::Tasks { batch } => in_task::<R, _>(tasks::measure::<R>(batch)),

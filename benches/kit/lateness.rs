@@ -1,0 +1,51 @@
+//! How late sleeps end, and how many end too early: one that is over before its time is not punctual but wrong, and must not
+//! pass for the best of all.
+
+use std::time::Duration;
+
+use super::histogram::Histogram;
+
+#[derive(Clone, Default)]
+pub(crate) struct Lateness {
+    late: Histogram,
+    /// By how much too early.
+    early: Histogram,
+}
+
+impl Lateness {
+    /// Notes a sleep that lasted so long instead of `wanted`.
+    pub(crate) fn add(&mut self, lasted: Duration, wanted: Duration) {
+        match lasted.checked_sub(wanted) {
+            Some(late) => self.late.add(late),
+            None => self.early.add(wanted - lasted),
+        }
+    }
+
+    pub(crate) fn len(&self) -> u64 {
+        self.late.len() + self.early.len()
+    }
+
+    /// How many ended too early.
+    pub(crate) fn early(&self) -> u64 {
+        self.early.len()
+    }
+
+    /// The lateness that this share of the sleeps does not exceed, in nanoseconds: below zero if they end too early, NaN if
+    /// there were none.
+    pub(crate) fn nanos(&self, share: f64) -> f64 {
+        let rank = ((self.len() as f64 * share).ceil() as u64).max(1);
+        let of = |histogram: &Histogram, rank: u64| histogram.nanos((rank as f64 - 0.5) / histogram.len() as f64);
+        match rank.checked_sub(self.early()) {
+            // The earliest is the first of all.
+            None | Some(0) if self.early() > 0 => -of(&self.early, self.early() + 1 - rank),
+            _ => of(&self.late, rank - self.early()),
+        }
+    }
+
+    pub(crate) fn most(&self) -> f64 {
+        match self.late.is_empty() {
+            true => self.nanos(1.0),
+            false => self.late.most().as_nanos() as f64,
+        }
+    }
+}
