@@ -29,9 +29,36 @@ use crate::task::Reason;
 #[derive(Default)]
 pub(crate) struct Lane {
     /// The flight that is in this lane, whether its future lives or not.
-    pub(crate) flight: Cell<Option<FlightId>>,
+    pub(crate) flight: Berth,
     turnstile: Turnstile,
     unread: RefCell<Rare<Unread>>,
+}
+
+/// A flight's id, or none, in one word.
+pub(crate) struct Berth(Cell<u64>);
+
+impl Berth {
+    /// No flight has this number: see [`FlightId::to_u64`].
+    const EMPTY: u64 = u64::MAX;
+
+    #[inline]
+    pub(crate) fn get(&self) -> Option<FlightId> {
+        match self.0.get() {
+            Berth::EMPTY => None,
+            number => Some(FlightId::from_u64(number)),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn set(&self, id: Option<FlightId>) {
+        self.0.set(id.map_or(Berth::EMPTY, FlightId::to_u64));
+    }
+}
+
+impl Default for Berth {
+    fn default() -> Berth {
+        Berth(Cell::new(Berth::EMPTY))
+    }
 }
 
 /// What was received for reads that are gone.
@@ -305,7 +332,6 @@ impl Unread {
 #[derive(Default)]
 struct Turnstile {
     held: Cell<bool>,
-    next_ticket: Cell<u64>,
     waiting: RefCell<Rare<VecDeque<Waiting>>>,
 }
 
@@ -424,10 +450,11 @@ impl Turnstile {
     fn poll_queue(&self, ticket: &mut Option<u64>, cx: &mut Context<'_>) -> Poll<()> {
         let Some(number) = *ticket else {
             crate::task::waits_for(Reason::Named("its turn"));
-            let number = self.next_ticket.get();
-            self.next_ticket.set(number + 1);
             let waker = Some(cx.waker().clone());
-            self.waiting.borrow_mut().make().push_back(Waiting {
+            let mut waiting = self.waiting.borrow_mut();
+            let waiting = waiting.make();
+            let number = waiting.back().map_or(0, |last| last.ticket + 1);
+            waiting.push_back(Waiting {
                 ticket: number,
                 waker,
                 called: false,
