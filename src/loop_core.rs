@@ -41,6 +41,9 @@ const BUDGET: u32 = 64;
 /// How often a loop that looks out looks for mail between two looks at the driver.
 const MAIL_PER_LOOK: u32 = 8;
 
+/// A loop that has woken too early looks at the driver so often: it waits for its clock, and not for news.
+const LOOK_EVERY: Duration = Duration::from_micros(10);
+
 /// A clock that has not moved in so many looks does not move while somebody looks.
 const LOOKS_PER_TICK: u32 = 1000;
 
@@ -265,7 +268,7 @@ impl LoopCore {
             None => self.sleep_until(landed, deadline, began)?,
             Some(end) => {
                 let due = deadline.filter(|&deadline| deadline <= end);
-                let (seen, now) = self.look_until(due.unwrap_or(end), landed, began)?;
+                let (seen, now) = self.look_until(due.unwrap_or(end), Duration::ZERO, landed, began)?;
                 self.lookout.looked(seen, landed.len());
                 match seen {
                     Seen::Nothing if due.is_none_or(|due| now < due) => self.sleep_until(landed, deadline, now)?,
@@ -301,7 +304,7 @@ impl LoopCore {
         let Some(deadline) = deadline.filter(|&deadline| now < deadline) else {
             return Ok(now);
         };
-        let (seen, now) = self.look_until(deadline, landed, now)?;
+        let (seen, now) = self.look_until(deadline, LOOK_EVERY, landed, now)?;
         if matches!(seen, Seen::Nothing) && now < deadline {
             // A driver's own clock, which moves only in sleeps.
             self.sleep(landed, Wait::Until(deadline))?;
@@ -320,12 +323,23 @@ impl LoopCore {
         result
     }
 
-    /// Looks until then, at least once, whether something has landed or was sent. Gives the time then, about.
-    fn look_until(&self, end: Instant, landed: &mut Vec<Completion>, mut now: Instant) -> io::Result<(Seen, Instant)> {
+    /// Looks until then whether something was sent, and, every so often, whether something has landed. Gives the time then,
+    /// about.
+    fn look_until(
+        &self,
+        end: Instant,
+        every: Duration,
+        landed: &mut Vec<Completion>,
+        mut now: Instant,
+    ) -> io::Result<(Seen, Instant)> {
         let mut seen = Seen::AtOnce;
         let mut standing_still = 0;
+        let mut next_look = now + every;
         loop {
-            self.driver.borrow_mut().poll(landed, Wait::Look)?;
+            if now >= next_look {
+                self.driver.borrow_mut().poll(landed, Wait::Look)?;
+                next_look = now + every;
+            }
             if self.has_news(landed) {
                 return Ok((seen, now));
             }
