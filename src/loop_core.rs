@@ -42,7 +42,7 @@ const BUDGET: u32 = 64;
 const MAIL_PER_LOOK: u32 = 8;
 
 /// A loop that has woken too early looks at the driver so often: it waits for its clock, and not for news.
-const LOOK_EVERY: Duration = Duration::from_micros(10);
+const LOOK_EVERY: Duration = Duration::from_micros(50);
 
 /// A clock that has not moved in so many looks does not move while somebody looks.
 const LOOKS_PER_TICK: u32 = 1000;
