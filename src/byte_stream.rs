@@ -311,22 +311,9 @@ impl ByteStream {
     /// One send from `buf[begin..]` as it lies there, if the driver works by trying and the kernel takes something at once. To
     /// be called by who holds the lane.
     fn send_at_once<B: IoBuf>(&self, buf: &B, begin: usize) -> Option<Outcome> {
-        let core = self.owned.core();
-        if !core.spend_at_once() {
-            return None;
-        }
         let op = send_from(buf, begin, self.owned.descriptor.fd, self.medium);
         // SAFETY: what `op` points to is the buffer's until this returns.
-        match unsafe { core.driver.borrow_mut().attempt(op) } {
-            Some(outcome) => {
-                crate::trace::op_done_at_once(&op, outcome);
-                Some(outcome)
-            }
-            None => {
-                core.unspend();
-                None
-            }
-        }
+        unsafe { self.owned.core().attempt(op) }
     }
 
     /// One send from `buf[begin..]`, by a flight.

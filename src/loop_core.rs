@@ -25,7 +25,7 @@ use crate::exception::{Exception, report};
 use crate::flight::FlightTable;
 use crate::lookout::{Lookout, Seen};
 use crate::metrics::{LoopCounters, LoopTimes};
-use crate::op::Direction;
+use crate::op::{Direction, Op};
 use crate::remote::Letterbox;
 use crate::runtime::Settings;
 use crate::sys::{Duct, Fd};
@@ -501,18 +501,22 @@ impl LoopCore {
         }
     }
 
-    /// Takes one from the budget for a result that may be there at once; false if it is used up.
+    /// Carries an operation out here and now, without a flight, if the driver can: see [`Driver::attempt`]. It takes one from
+    /// the current poll's budget; `None` if that is used up.
+    ///
+    /// # Safety
+    ///
+    /// As for the driver's.
     #[inline]
-    pub(crate) fn spend_at_once(&self) -> bool {
-        let left = self.budget.get();
-        self.budget.set(left.saturating_sub(1));
-        left > 0 || self.current_task.get().is_none()
-    }
-
-    /// It was not there at once.
-    #[inline]
-    pub(crate) fn unspend(&self) {
-        self.budget.set(self.budget.get() + 1);
+    pub(crate) unsafe fn attempt(&self, op: Op) -> Option<Outcome> {
+        if self.is_spent() {
+            return None;
+        }
+        // SAFETY: the caller's promise.
+        let outcome = unsafe { self.driver.borrow_mut().attempt(op) }?;
+        self.budget.set(self.budget.get().saturating_sub(1));
+        crate::trace::op_done_at_once(&op, outcome);
+        Some(outcome)
     }
 
     /// Lets others run first if the current poll's budget is used up.

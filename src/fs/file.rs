@@ -547,32 +547,14 @@ impl File {
         // longer than others should wait.
         if !self.direct && offset != CURRENT && end - begin <= AT_ONCE {
             self.core().breathe().await;
-            if let Some(outcome) = self.read_at_once(&mut buf, begin, end, offset) {
+            let op = read_into(&mut buf, begin, end, self.fd(), offset);
+            // SAFETY: what `op` points to is the buffer's, which nobody else uses until this returns.
+            if let Some(outcome) = unsafe { self.core().attempt(op) } {
                 return (outcome, buf);
             }
         }
         let (landing, (_, buf)) = self.launch_read(lane, Fate::Discard, buf, begin, end, offset).await;
         (landing.outcome, buf)
-    }
-
-    /// What of `buf[begin..end]` the page cache has; `None` if that is nothing.
-    fn read_at_once<B: IoBufMut>(&self, buf: &mut B, begin: usize, end: usize, offset: u64) -> Option<Outcome> {
-        let core = self.core();
-        if !core.spend_at_once() {
-            return None;
-        }
-        let op = read_into(buf, begin, end, self.fd(), offset);
-        // SAFETY: what `op` points to is the buffer's, which is borrowed here alone until this returns.
-        match unsafe { core.driver.borrow_mut().attempt(op) } {
-            Some(outcome) => {
-                crate::trace::op_done_at_once(&op, outcome);
-                Some(outcome)
-            }
-            None => {
-                core.unspend();
-                None
-            }
-        }
     }
 
     /// One read into `buf[begin..end]`, by a flight.

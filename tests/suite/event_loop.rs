@@ -622,6 +622,27 @@ fn reads_that_are_served_at_once_are_broken_up_by_the_budget() {
 }
 
 #[test]
+fn writes_that_the_kernel_takes_at_once_are_broken_up_by_the_budget() {
+    on_every_driver(|case| {
+        case.run(async {
+            let (client, _server) = pair().await;
+            let written = Rc::new(Cell::new(0));
+            let writing = {
+                let written = written.clone();
+                async move {
+                    for _ in 0..if cfg!(miri) { 150 } else { 1_000 } {
+                        client.write_all([7u8]).await.0.unwrap();
+                        written.set(written.get() + 1);
+                    }
+                }
+            };
+            let longest = longest_run(writing, &written).await;
+            assert!(longest <= 64, "{longest} writes in one poll");
+        });
+    });
+}
+
+#[test]
 fn accepts_that_are_served_at_once_are_broken_up_by_the_budget() {
     on_every_driver(|case| {
         // The null driver lands one accept at a time, so Miri learns nothing from more.
