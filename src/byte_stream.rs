@@ -308,8 +308,8 @@ impl ByteStream {
         }
     }
 
-    /// One send from `buf[begin..]` as it lies there, if the driver works by trying and the kernel takes something at once. To
-    /// be called by who holds the lane.
+    /// One send from `buf[begin..]` as it lies there, if the driver does so and the kernel takes something at once. To be called
+    /// by who holds the lane.
     fn send_at_once<B: IoBuf>(&self, buf: &B, begin: usize) -> Option<Outcome> {
         let op = send_from(buf, begin, self.owned.descriptor.fd, self.medium);
         // SAFETY: what `op` points to is the buffer's until this returns.
@@ -444,6 +444,7 @@ fn send_from<B: IoBuf>(buf: &B, begin: usize, fd: Fd, medium: Medium) -> Op {
 
 impl Descriptor {
     /// Sends what the kernel takes at once, straight from the slices, if the driver works that way and nobody else is sending.
+    /// The caller has taken one from the budget.
     pub(crate) fn send_now(&self, medium: Medium, bufs: &[io::IoSlice<'_>]) -> Option<Outcome> {
         if !self.write.is_free() {
             return None;
@@ -470,12 +471,12 @@ impl Descriptor {
                         count,
                     };
                     // SAFETY: the slices and what they point to are there until this call returns, and a send only reads them.
-                    unsafe { self.core.driver.borrow_mut().attempt(op) }
+                    unsafe { self.core.attempt_unpaid(op) }
                 });
             }
         };
         // SAFETY: what `op` points to, and `small`, are there until this call returns, and a send only reads them.
-        unsafe { self.core.driver.borrow_mut().attempt(op) }
+        unsafe { self.core.attempt_unpaid(op) }
     }
 }
 

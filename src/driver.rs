@@ -50,15 +50,17 @@ pub unsafe trait Driver {
     /// untouched by anyone else, until the last completion for `id` has landed or `Start::Done` was returned.
     unsafe fn start(&mut self, id: FlightId, op: Op, scratch: *mut Scratch) -> Start;
 
-    /// Carries an operation out here and now, without a flight, if that need not wait: a send, where the driver works by
-    /// trying; a read of what is in the page cache. `None`, and nothing has happened, if it must be
-    /// [started](Driver::start).
+    /// Carries an operation out here and now, without a flight, if that need not wait: a send; a read of what is in the page
+    /// cache. `None`, and nothing has happened, if it must be [started](Driver::start).
+    ///
+    /// `alone` says that there is little else to hand over: a driver that hands many operations over with one system call
+    /// spares nothing then, and one of its own is quicker.
     ///
     /// # Safety
     ///
     /// What `op` points to is there until this returns, and its alone if it is written to.
-    unsafe fn attempt(&mut self, op: Op) -> Option<Outcome> {
-        let _ = op;
+    unsafe fn attempt(&mut self, op: Op, alone: bool) -> Option<Outcome> {
+        let _ = (op, alone);
         None
     }
 

@@ -4,10 +4,11 @@
 //! virtual machine, for an answer that would have come within ten. So a loop whose sleeps keep ending soon looks out
 //! instead: it goes on asking the driver, and the letterbox, for a while before it sleeps. What comes in that time costs no
 //! wake-up, and senders on other threads need no system call. A loop whose news do not come soon must pay nothing for
-//! this, so it is a bet that stops when it is lost: a vain lookout ends it, unless many before it were not in vain, and it
+//! this, so it is a bet that stops when it is lost: a vain lookout ends it, unless four before it were not in vain, and it
 //! takes twice as many short sleeps as the last time before the next is tried. A loop that is idle, or that hears from a
 //! slow peer, has long sleeps and never begins; one whose news always come a little too late tries once in a thousand sleeps.
-//! Nor does one begin where much comes at a time: there a wake-up is shared by many.
+//! Nor does one begin where it comes from many: there a wake-up is shared, and who looks out would take one by one what a sleep
+//! brings together.
 //!
 //! Waking takes time too, and always about the same. So the kernel is asked to end a sleep a little before the deadline:
 //! by as much as nine of ten sleeps have lately overslept. Those nine come less late by that much and cost nothing; the tenth
@@ -17,6 +18,7 @@
 use std::cell::Cell;
 use std::time::Duration;
 
+use crate::driver::Completion;
 use crate::time::Instant;
 
 /// A sleep that ended sooner than this might have been spared: the waking itself is the larger part of it.
@@ -25,8 +27,9 @@ const SHORT: Duration = Duration::from_micros(150);
 /// And one that ended sooner than this was none: what came was there.
 const AT_ONCE: Duration = Duration::from_micros(3);
 
-/// Where a wake-up brings more than this, it is paid for: a loop with that much to do sleeps, and finds yet more when it wakes.
-const FEW: usize = 4;
+/// Where news come from more than so many operations, a wake-up is shared: a loop that serves so many sleeps, and finds yet more
+/// when it wakes. With four connections looking out still takes less processor time, with eight the same, with fifty more.
+const FEW: u32 = 8;
 
 /// So many short sleeps in a row begin the first lookout.
 const FIRST: u32 = 4;
@@ -34,11 +37,11 @@ const FIRST: u32 = 4;
 /// After many vain lookouts, the next begins after so many short sleeps in a row.
 const MOST: u32 = 1024;
 
-/// So many successful lookouts in a row are worth a vain one.
-const WORTH: u32 = 16;
+/// So many successful lookouts are worth a vain one, which takes the processor time of one sleep or two.
+const WORTH: u32 = 4;
 
-/// So many successful lookouts in a row, and the vain ones are forgotten.
-const FORGIVEN: u32 = 64;
+/// The most that count. With so many in store, earlier vain ones are forgotten.
+const STORE: u32 = 16;
 
 /// The most by which a sleep is ended early.
 const LONGEST_LEAD: Duration = Duration::from_micros(150);
@@ -52,9 +55,22 @@ pub(crate) struct Lookout {
     is_on: Cell<bool>,
     /// Short sleeps in a row that begin it.
     needed: Cell<u32>,
-    /// Short sleeps in a row, or successful lookouts in a row.
+    /// Short sleeps in a row.
     streak: Cell<u32>,
+    /// Successful lookouts that no vain one has used up.
+    store: Cell<u32>,
+    sources: Sources,
     wakes: Wakes,
+}
+
+/// From how many operations news have lately come. They are counted by their places in the table of flights: who goes on
+/// receiving on one connection always gets the same few.
+#[derive(Default)]
+struct Sources {
+    /// A bit for each place; those that are 64 apart share one.
+    seen: Cell<u64>,
+    landings: Cell<u32>,
+    are_many: Cell<bool>,
 }
 
 /// What came of a lookout.
@@ -82,6 +98,8 @@ impl Lookout {
             is_on: Cell::new(false),
             needed: Cell::new(FIRST),
             streak: Cell::new(0),
+            store: Cell::new(0),
+            sources: Sources::default(),
             wakes: match precise {
                 true => Wakes::Precisely,
                 false => Wakes::Learnt(Cell::new(0)),
@@ -103,31 +121,38 @@ impl Lookout {
         self.is_on.get().then(|| now + self.window)
     }
 
+    /// Whether the loop has little to do, and looks out for it.
+    #[inline]
+    pub(crate) fn is_on(&self) -> bool {
+        self.is_on.get()
+    }
+
     /// A lookout is over.
-    pub(crate) fn looked(&self, seen: Seen, landed: usize) {
-        let streak = self.streak.get();
+    pub(crate) fn looked(&self, seen: Seen, landed: &[Completion]) {
+        let store = self.store.get();
+        self.sources.count(landed);
         match seen {
-            _ if landed > FEW => self.is_on.set(false),
+            _ if self.sources.are_many.get() => self.is_on.set(false),
             // It would not have slept either.
             Seen::AtOnce => {}
-            Seen::Later if streak == FORGIVEN => self.needed.set(FIRST),
-            Seen::Later => self.streak.set(streak + 1),
-            // The many before were worth this one; what is slept now tells whether it goes on.
-            Seen::Nothing if streak >= WORTH => self.streak.set(0),
+            Seen::Later if store == STORE => self.needed.set(FIRST),
+            Seen::Later => self.store.set(store + 1),
+            // What is slept now tells whether it goes on.
+            Seen::Nothing if store >= WORTH => self.store.set(store - WORTH),
             Seen::Nothing => {
                 self.is_on.set(false);
                 self.needed.set((self.needed.get() * 2).min(MOST));
-                self.streak.set(0);
             }
         }
     }
 
     /// A sleep is over, for which there was no lookout or a vain one. Something came, or its time was up.
-    pub(crate) fn slept(&self, took: Duration, has_come: bool, landed: usize) {
+    pub(crate) fn slept(&self, took: Duration, has_come: bool, landed: &[Completion]) {
+        self.sources.count(landed);
         if took < AT_ONCE {
             return;
         }
-        if !has_come || took > SHORT || landed > FEW {
+        if !has_come || took > SHORT || self.sources.are_many.get() {
             self.is_on.set(false);
             return self.streak.set(self.streak.get() / 2);
         }
@@ -139,6 +164,7 @@ impl Lookout {
         if streak >= self.needed.get() && !self.window.is_zero() {
             self.is_on.set(true);
             self.streak.set(0);
+            self.store.set(0);
         }
     }
 
@@ -173,9 +199,25 @@ impl Lookout {
     }
 }
 
+impl Sources {
+    #[inline]
+    fn count(&self, landed: &[Completion]) {
+        for completion in landed {
+            self.seen.set(self.seen.get() | 1 << (completion.id.index % 64));
+        }
+        let landings = self.landings.get() + landed.len() as u32;
+        self.landings.set(landings);
+        if landings >= 64 {
+            self.are_many.set(self.seen.replace(0).count_ones() > FEW);
+            self.landings.set(0);
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::driver::{FlightId, Landing};
 
     const WINDOW: Duration = Duration::from_micros(50);
 
@@ -183,11 +225,20 @@ mod tests {
         lookout.ends_at(Instant::NEVER - WINDOW - WINDOW).is_some()
     }
 
+    /// News from these operations.
+    fn landed(places: std::ops::Range<u32>) -> Vec<Completion> {
+        let completion = |index| Completion {
+            id: FlightId { index, generation: 0 },
+            landing: Landing::last(Ok(1)),
+        };
+        places.map(completion).collect()
+    }
+
     /// Short sleeps until it begins.
     fn sleeps_until_on(lookout: &Lookout) -> u32 {
         (1..=10_000)
             .find(|_| {
-                lookout.slept(Duration::from_micros(60), true, 1);
+                lookout.slept(Duration::from_micros(60), true, &landed(0..1));
                 is_on(lookout)
             })
             .expect("it begins some time")
@@ -200,17 +251,17 @@ mod tests {
         let mut needed = Vec::new();
         for _ in 0..12 {
             needed.push(sleeps_until_on(&lookout));
-            lookout.looked(Seen::Nothing, 0);
+            lookout.looked(Seen::Nothing, &[]);
             assert!(!is_on(&lookout), "a vain lookout ends it");
         }
         assert_eq!(needed[..5], [4, 8, 16, 32, 64]);
         assert_eq!(needed[11], 1024, "at the worst one vain lookout in a thousand sleeps");
         // Many good ones, and the vain ones are forgotten.
         sleeps_until_on(&lookout);
-        for _ in 0..=FORGIVEN {
-            lookout.looked(Seen::Later, 1);
+        for _ in 0..=STORE {
+            lookout.looked(Seen::Later, &landed(0..1));
         }
-        lookout.slept(Duration::from_millis(5), true, 1);
+        lookout.slept(Duration::from_millis(5), true, &landed(0..1));
         assert!(!is_on(&lookout), "a long sleep ends it");
         assert!(sleeps_until_on(&lookout) <= FIRST, "as soon as at first");
     }
@@ -219,32 +270,64 @@ mod tests {
     fn a_loop_that_is_idle_or_slow_or_has_much_to_do_never_begins() {
         let lookout = Lookout::new(WINDOW, false);
         for _ in 0..10_000 {
-            lookout.slept(Duration::from_millis(1), true, 1);
-            lookout.slept(Duration::from_micros(60), false, 0);
-            lookout.slept(Duration::from_micros(60), true, 50);
+            lookout.slept(Duration::from_millis(1), true, &landed(0..1));
+            lookout.slept(Duration::from_micros(60), false, &[]);
             // What was there already says nothing.
-            lookout.slept(Duration::from_micros(1), true, 1);
+            lookout.slept(Duration::from_micros(1), true, &landed(0..1));
             assert!(!is_on(&lookout));
         }
         let never = Lookout::new(Duration::ZERO, false);
         for _ in 0..10_000 {
-            never.slept(Duration::from_micros(60), true, 1);
+            never.slept(Duration::from_micros(60), true, &landed(0..1));
             assert!(!is_on(&never));
         }
+    }
+
+    #[test]
+    fn a_loop_that_hears_from_many_does_not_look_out() {
+        let lookout = Lookout::new(WINDOW, false);
+        sleeps_until_on(&lookout);
+        for place in 0..100 {
+            // Two connections among a thousand that are idle.
+            let place = 500 + place % 2;
+            lookout.looked(Seen::Later, &landed(place..place + 1));
+            assert!(is_on(&lookout));
+        }
+        for place in 0..100 {
+            lookout.looked(Seen::Later, &landed(place..place + 1));
+        }
+        assert!(!is_on(&lookout), "one by one, from a hundred");
+        for _ in 0..1_000 {
+            lookout.slept(Duration::from_micros(60), true, &landed(0..50));
+            assert!(!is_on(&lookout));
+        }
+        assert!(sleeps_until_on(&lookout) <= 64 + FIRST, "those are gone");
     }
 
     #[test]
     fn one_vain_lookout_among_many_good_ones_is_borne() {
         let lookout = Lookout::new(WINDOW, false);
         sleeps_until_on(&lookout);
-        for _ in 0..WORTH {
-            lookout.looked(Seen::Later, 1);
+        for _ in 0..10 {
+            for _ in 0..WORTH {
+                lookout.looked(Seen::Later, &landed(0..1));
+            }
+            lookout.looked(Seen::Nothing, &[]);
+            lookout.slept(Duration::from_micros(90), true, &landed(0..1));
+            assert!(is_on(&lookout));
         }
-        lookout.looked(Seen::Nothing, 0);
-        lookout.slept(Duration::from_micros(90), true, 1);
-        assert!(is_on(&lookout));
-        lookout.looked(Seen::Nothing, 0);
-        assert!(!is_on(&lookout), "the next one is not");
+        lookout.looked(Seen::Nothing, &[]);
+        assert!(!is_on(&lookout), "but not two in a row");
+        // Whatever was before, there is an end to it soon.
+        sleeps_until_on(&lookout);
+        for _ in 0..1_000 {
+            lookout.looked(Seen::Later, &landed(0..1));
+        }
+        let vain = (1..100).find(|_| {
+            lookout.looked(Seen::Nothing, &[]);
+            !is_on(&lookout)
+        });
+        assert_eq!(vain, Some(STORE / WORTH + 1));
     }
 
     #[test]

@@ -269,7 +269,7 @@ impl LoopCore {
             Some(end) => {
                 let due = deadline.filter(|&deadline| deadline <= end);
                 let (seen, now) = self.look_until(due.unwrap_or(end), Duration::ZERO, landed, began)?;
-                self.lookout.looked(seen, landed.len());
+                self.lookout.looked(seen, landed);
                 match seen {
                     Seen::Nothing if due.is_none_or(|due| now < due) => self.sleep_until(landed, deadline, now)?,
                     _ => now,
@@ -294,7 +294,7 @@ impl LoopCore {
             self.sleep(landed, wake_at.map_or(Wait::Forever, Wait::Until))?;
             now = self.now();
             let has_come = self.has_news(landed);
-            self.lookout.slept(now - began, has_come, landed.len());
+            self.lookout.slept(now - began, has_come, landed);
             match wake_at {
                 Some(wake_at) if !has_come && now >= wake_at => self.lookout.overslept(now - wake_at),
                 // Something has come; or a signal, and the loop comes again.
@@ -513,8 +513,20 @@ impl LoopCore {
             return None;
         }
         // SAFETY: the caller's promise.
-        let outcome = unsafe { self.driver.borrow_mut().attempt(op) }?;
+        let outcome = unsafe { self.attempt_unpaid(op) }?;
         self.budget.set(self.budget.get().saturating_sub(1));
+        Some(outcome)
+    }
+
+    /// The same for who has already taken one from the budget.
+    ///
+    /// # Safety
+    ///
+    /// As for the driver's.
+    #[inline]
+    pub(crate) unsafe fn attempt_unpaid(&self, op: Op) -> Option<Outcome> {
+        // SAFETY: the caller's promise.
+        let outcome = unsafe { self.driver.borrow_mut().attempt(op, self.lookout.is_on()) }?;
         crate::trace::op_done_at_once(&op, outcome);
         Some(outcome)
     }

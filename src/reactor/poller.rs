@@ -419,7 +419,7 @@ unsafe impl Driver for Reactor {
         }
     }
 
-    unsafe fn attempt(&mut self, op: Op) -> Option<Outcome> {
+    unsafe fn attempt(&mut self, op: Op, _: bool) -> Option<Outcome> {
         #[cfg(target_os = "linux")]
         if let Op::ReadAt { fd, ptr, len, offset } = op {
             // SAFETY: the caller's promise.

@@ -56,6 +56,39 @@ fn short_timers_do_not_keep_it_on() {
     });
 }
 
+/// A loop that looks out sends at once what the kernel takes, also on a driver that otherwise hands sends over.
+#[test]
+fn what_is_sent_at_once_and_what_is_not_arrives_in_order() {
+    on_every_kernel_driver(|case| {
+        case.run(async {
+            const ASKED: usize = 1_000;
+            let (stream, mut peer) = with_std_peer();
+            stream.set_nodelay(true).expect("nodelay");
+            let reading = std::thread::spawn(move || {
+                for _ in 0..ASKED {
+                    let mut byte = [0];
+                    peer.read_exact(&mut byte).expect("read");
+                    peer.write_all(&byte).expect("write");
+                }
+                // Until there is no room left.
+                std::thread::sleep(Duration::from_millis(20));
+                let mut rest = Vec::new();
+                peer.read_to_end(&mut rest).expect("read");
+                rest
+            });
+            // It has every reason to look out.
+            ask(&stream, ASKED).await;
+            let mut random = Random::new(5);
+            let bytes: Vec<u8> = (0..8_000_000).map(|_| random.below(256) as u8).collect();
+            // Much more than fits: the beginning goes at once, the rest when there is room.
+            let sent = stream.write_all(bytes).await;
+            drop(stream);
+            assert!(reading.join().expect("no panic") == sent.1, "these are other bytes");
+            sent.0.expect("write");
+        });
+    });
+}
+
 /// Neither those that are woken early, nor those that look out for the rest.
 #[test]
 fn precise_sleeps_do_not_end_early() {

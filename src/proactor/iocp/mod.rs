@@ -136,7 +136,7 @@ unsafe impl Driver for Iocp {
         start
     }
 
-    unsafe fn attempt(&mut self, op: Op) -> Option<Outcome> {
+    unsafe fn attempt(&mut self, op: Op, _: bool) -> Option<Outcome> {
         let outcome = match op {
             Op::Send { fd, medium, .. } | Op::SendVectored { fd, medium, .. } if fd >= 0 && medium != Medium::Pipe => {
                 // SAFETY: the caller's promise: it is there until this returns, and the call is over then.

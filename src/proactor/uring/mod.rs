@@ -359,10 +359,17 @@ unsafe impl Driver for Uring {
         Start::Pending
     }
 
-    unsafe fn attempt(&mut self, op: Op) -> Option<Outcome> {
+    unsafe fn attempt(&mut self, op: Op, alone: bool) -> Option<Outcome> {
         match op {
             // SAFETY: the caller's promise.
             Op::ReadAt { fd, ptr, len, offset } => unsafe { sys::read_cached(fd, ptr, len, offset) },
+            Op::Send { medium, .. } | Op::SendVectored { medium, .. } if alone && medium != Medium::Pipe => {
+                // SAFETY: the caller's promise: it is there until this returns, and the call is over then.
+                let outcome = unsafe { sys::perform(op) }?;
+                self.counters.submissions += 1;
+                self.counters.completions += 1;
+                Some(outcome)
+            }
             _ => None,
         }
     }
