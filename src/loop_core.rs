@@ -531,6 +531,18 @@ impl LoopCore {
         Some(outcome)
     }
 
+    /// Takes one from the current poll's budget for a task that is to be polled inside of it, and shares what is left. False if
+    /// nothing is left, so that neither the stack nor the others' patience is used up; or outside of tasks.
+    #[inline]
+    pub(crate) fn pay_for_eager_start(&self) -> bool {
+        let left = self.budget.get();
+        if left == 0 || self.current_task.get().is_none() {
+            return false;
+        }
+        self.budget.set(left - 1);
+        true
+    }
+
     /// Lets others run first if the current poll's budget is used up.
     #[inline]
     pub(crate) fn breathe(&self) -> impl Future<Output = ()> + '_ {

@@ -39,7 +39,7 @@ mod yield_now;
 
 use std::fmt;
 
-pub use builder::{Builder, spawn};
+pub use builder::{Builder, spawn, spawn_eager};
 pub use cancel::{CancelToken, Cancelled, DropGuard};
 pub(crate) use cleanup::Cleanups;
 pub use cleanup::{OnCancel, on_cancel};

@@ -205,6 +205,43 @@ pub(crate) unsafe fn spawn_unchecked<F: Future>(
     name: Option<Box<str>>,
     spawned_at: &'static Location<'static>,
 ) -> JoinHandle<F::Output> {
+    // SAFETY: the caller's promise.
+    let (handle, runnable) = unsafe { create(core, future, name, spawned_at) };
+    runnable.first(core, |runnable| {
+        core.ready.borrow_mut().push_back(Ready::Task(runnable))
+    });
+    handle
+}
+
+/// The same, but its first poll is here and now, as part of the task that spawns it. That pays for it with one of its budget:
+/// when this is used up, and outside of tasks, it is as for any other.
+pub(crate) fn spawn_eagerly<F: Future + 'static>(
+    core: &Rc<LoopCore>,
+    future: F,
+    name: Option<Box<str>>,
+    spawned_at: &'static Location<'static>,
+) -> JoinHandle<F::Output> {
+    // SAFETY: the future is `'static`: it borrows nothing that could end.
+    let (handle, runnable) = unsafe { create(core, future, name, spawned_at) };
+    runnable.first(core, |runnable| match core.pay_for_eager_start() {
+        true => runnable.poll(core),
+        false => core.ready.borrow_mut().push_back(Ready::Task(runnable)),
+    });
+    handle
+}
+
+/// Makes a task and puts it into the loop's list.
+///
+/// # Safety
+///
+/// As for [`spawn_unchecked`].
+#[inline]
+unsafe fn create<F: Future>(
+    core: &Rc<LoopCore>,
+    future: F,
+    name: Option<Box<str>>,
+    spawned_at: &'static Location<'static>,
+) -> (JoinHandle<F::Output>, Runnable) {
     // Written where it stays: a future may be large, and would be built on the stack and copied.
     let task = Box::write(
         Box::new_uninit(),
@@ -240,14 +277,7 @@ pub(crate) unsafe fn spawn_unchecked<F: Future>(
         .place
         .set(u32::try_from(place).expect("a loop holds at most 2^32 tasks"));
     crate::trace::task_spawned(raw.id(), raw.name(), spawned_at);
-    let runnable = Runnable(raw);
-    if core.is_closed() {
-        drop(runnable);
-        raw.cancel_now(core);
-    } else {
-        core.ready.borrow_mut().push_back(Ready::Task(runnable));
-    }
-    JoinHandle::new(raw)
+    (JoinHandle::new(raw), Runnable(raw))
 }
 
 /// A task by its address. Copying it counts no reference: whoever keeps one knows what keeps the task alive.
@@ -490,9 +520,27 @@ impl Runnable {
         self.0
     }
 
-    /// Polls the task, or ends it if its cancel was asked for.
+    /// Has the new task started, or ends it if there is nobody to run it.
+    #[inline]
+    fn first(self, core: &LoopCore, start: impl FnOnce(Runnable)) {
+        if core.is_closed() {
+            let task = self.0;
+            drop(self);
+            task.cancel_now(core);
+        } else {
+            start(self);
+        }
+    }
+
+    /// Polls the task, or ends it if its cancel was asked for, from the ready deque.
     #[inline]
     pub(crate) fn run(self, core: &LoopCore) {
+        core.refill_budget();
+        self.poll(core);
+    }
+
+    #[inline]
+    fn poll(self, core: &LoopCore) {
         let task = ManuallyDrop::new(self).0;
         let header = task.header();
         // The bit is set, so taking its value away clears it.
@@ -506,13 +554,13 @@ impl Runnable {
             task.cancel_now(core);
             return;
         }
-        core.refill_budget();
         header.polled_at.set(core.times.recent());
         header.waits_for.set(None);
         let outer = core.set_current_task(Some(task));
         // SAFETY: the vtable keeps the waker's contract; this one borrows the list's reference and is never dropped.
         let waker = ManuallyDrop::new(unsafe { Waker::from_raw(raw_waker(task)) });
-        // SAFETY: not done, loop's thread, and turns are not reentrant.
+        // SAFETY: not done, loop's thread. Turns are not reentrant, and a task that is started inside of another is a new one: no
+        // task is polled inside of its own poll.
         let finished = unsafe { (header.vtable.poll)(task.0, &mut Context::from_waker(&waker)) };
         core.set_current_task(outer);
         if finished {

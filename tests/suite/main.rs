@@ -31,6 +31,7 @@ mod corners;
 #[cfg(unix)]
 mod descriptors;
 mod duplex;
+mod eager;
 mod edges;
 #[cfg(unix)]
 mod embed;
