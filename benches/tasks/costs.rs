@@ -1,9 +1,10 @@
 //! What criterion measures.
 
+use std::future::{Ready, ready};
 use std::time::{Duration, Instant};
 
 use criterion::{BenchmarkId, Criterion};
-use windlass::task::yield_now;
+use windlass::task::{JoinHandle, yield_now};
 
 use crate::kit::drivers::Driver;
 use crate::sleeper::Sleeper;
@@ -23,18 +24,22 @@ pub(crate) fn measure(criterion: &mut Criterion, drivers: &[Driver]) {
 fn spawn_join(criterion: &mut Criterion, drivers: &[Driver]) {
     let mut group = criterion.benchmark_group("spawn_join");
     for driver in drivers {
-        group.bench_function(BenchmarkId::from_parameter(driver.name), |bencher| {
-            bencher.iter_custom(|count| {
-                on_loop(*driver, async {
-                    let begin = Instant::now();
-                    for number in 0..count {
-                        let _ = windlass::spawn(async move { number }).await;
-                    }
-                    begin.elapsed()
-                })
-            })
+        group.bench_function(BenchmarkId::new("next turn", driver.name), |bencher| {
+            bencher.iter_custom(|count| on_loop(*driver, join_each(count, windlass::spawn)))
+        });
+        group.bench_function(BenchmarkId::new("eager", driver.name), |bencher| {
+            bencher.iter_custom(|count| on_loop(*driver, join_each(count, windlass::task::spawn_eager)))
         });
     }
+}
+
+/// An empty task at a time.
+async fn join_each(count: u64, spawn: fn(Ready<()>) -> JoinHandle<()>) -> Duration {
+    let begin = Instant::now();
+    for _ in 0..count {
+        let _ = spawn(ready(())).await;
+    }
+    begin.elapsed()
 }
 
 fn yields(criterion: &mut Criterion, drivers: &[Driver]) {

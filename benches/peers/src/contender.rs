@@ -12,7 +12,7 @@ use crate::plan::{Job, Workload};
 use crate::runtime::Runtime;
 use crate::smol::Smol;
 use crate::tokio::Tokio;
-use crate::windlass::{DEFAULTS, NO_LOOKOUT, PRECISE, Proactor, Reactor};
+use crate::windlass::{DEFAULTS, EAGER, NO_LOOKOUT, PRECISE, Proactor, Reactor};
 use crate::{hand, work};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,10 +34,13 @@ pub(crate) enum Contender {
     /// Which sleep as soon as there is nothing to do.
     ProactorNoLookout,
     ReactorNoLookout,
+    /// Whose tasks begin inside of the call that spawns them.
+    ProactorEager,
+    ReactorEager,
 }
 
 impl Contender {
-    pub(crate) const ALL: [Contender; 15] = [
+    pub(crate) const ALL: [Contender; 17] = [
         Contender::Epoll,
         Contender::Uring,
         Contender::UringMultishot,
@@ -53,6 +56,8 @@ impl Contender {
         Contender::ReactorPrecise,
         Contender::ProactorNoLookout,
         Contender::ReactorNoLookout,
+        Contender::ProactorEager,
+        Contender::ReactorEager,
     ];
 
     pub(crate) fn name(self) -> &'static str {
@@ -72,6 +77,8 @@ impl Contender {
             Contender::ReactorPrecise => "reactor-precise",
             Contender::ProactorNoLookout => "proactor-no-lookout",
             Contender::ReactorNoLookout => "reactor-no-lookout",
+            Contender::ProactorEager => "proactor-eager",
+            Contender::ReactorEager => "reactor-eager",
         }
     }
 
@@ -87,6 +94,8 @@ impl Contender {
             Contender::ReactorPrecise => "windlass reactor, precise",
             Contender::ProactorNoLookout => "windlass proactor, lookout off",
             Contender::ReactorNoLookout => "windlass reactor, lookout off",
+            Contender::ProactorEager => "windlass proactor, eager",
+            Contender::ReactorEager => "windlass reactor, eager",
             peer => peer.name(),
         }
     }
@@ -138,6 +147,7 @@ impl Contender {
             Contender::UringMultishot => matches!(workload, Echo | Memory | Instructions),
             Contender::Pread => workload == Files,
             Contender::ProactorPrecise | Contender::ReactorPrecise => workload == Timers,
+            Contender::ProactorEager | Contender::ReactorEager => workload == Tasks,
             Contender::ProactorNoLookout | Contender::ReactorNoLookout => false,
             _ => true,
         }
@@ -146,8 +156,8 @@ impl Contender {
     pub(crate) fn driver(self) -> Option<DriverChoice> {
         use Contender::*;
         match self {
-            Proactor | ProactorPrecise | ProactorNoLookout => Some(DriverChoice::Proactor),
-            Reactor | ReactorPrecise | ReactorNoLookout => Some(DriverChoice::Reactor),
+            Proactor | ProactorPrecise | ProactorNoLookout | ProactorEager => Some(DriverChoice::Proactor),
+            Reactor | ReactorPrecise | ReactorNoLookout | ReactorEager => Some(DriverChoice::Reactor),
             _ => None,
         }
     }
@@ -192,6 +202,7 @@ impl Contender {
             Contender::Proactor | Contender::Reactor => Proactor::<DEFAULTS>::SETTINGS,
             Contender::ProactorPrecise | Contender::ReactorPrecise => Proactor::<PRECISE>::SETTINGS,
             Contender::ProactorNoLookout | Contender::ReactorNoLookout => Proactor::<NO_LOOKOUT>::SETTINGS,
+            Contender::ProactorEager | Contender::ReactorEager => Proactor::<EAGER>::SETTINGS,
         }
     }
 
@@ -213,6 +224,8 @@ impl Contender {
             Contender::ReactorPrecise => serve::<Reactor<PRECISE>>(),
             Contender::ProactorNoLookout => serve::<Proactor<NO_LOOKOUT>>(),
             Contender::ReactorNoLookout => serve::<Reactor<NO_LOOKOUT>>(),
+            Contender::ProactorEager => serve::<Proactor<EAGER>>(),
+            Contender::ReactorEager => serve::<Reactor<EAGER>>(),
         }
     }
 
@@ -233,6 +246,8 @@ impl Contender {
             Contender::ReactorPrecise => work::run::<Reactor<PRECISE>>(task),
             Contender::ProactorNoLookout => work::run::<Proactor<NO_LOOKOUT>>(task),
             Contender::ReactorNoLookout => work::run::<Reactor<NO_LOOKOUT>>(task),
+            Contender::ProactorEager => work::run::<Proactor<EAGER>>(task),
+            Contender::ReactorEager => work::run::<Reactor<EAGER>>(task),
         }
     }
 }

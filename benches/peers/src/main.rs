@@ -14,8 +14,9 @@
 //! the first. The tables have medians, and ratios that were taken within a round: to the best loop by hand, and to the best
 //! peer. The last table says which targets this run reached. `--help` says how to measure less.
 //!
-//! windlass takes part with its defaults. Two of its settings have rows of their own where they matter: precise timers
-//! among the timers, and no lookout in the paced echo, which shows whether looking out costs a slow loop anything.
+//! windlass takes part with its defaults. Some of its ways have rows of their own where they matter: precise timers
+//! among the timers; no lookout in the paced echo, which shows whether looking out costs a slow loop anything; and eager tasks
+//! among the tasks, since glommio's are.
 
 #[cfg(all(target_os = "linux", not(feature = "proactor")))]
 compile_error!("the io_uring loop by hand is part of the limit: build with the default feature `proactor`");

@@ -15,7 +15,8 @@ Measures windlass beside tokio, compio, monoio, glommio, smol and loops by hand,
   --only PART       only this part (may be repeated): echo, timers, sleeps, tasks, files, wake, memory, instructions
   --contender NAME  only this contender (may be repeated): epoll, uring, uring-multishot, pread, tokio, compio, monoio,
                     glommio, smol, proactor, reactor; with a setting, where it matters: proactor-precise,
-                    reactor-precise (timers), proactor-no-lookout, reactor-no-lookout (paced echo)
+                    reactor-precise (timers), proactor-no-lookout, reactor-no-lookout (paced echo),
+                    proactor-eager, reactor-eager (tasks)
   --rounds N        how many rounds of each at most (default 5)
   --instructions    also count user-space instructions per request, under valgrind's callgrind (one to two minutes more)
   --json PATH       also write every round's figures to this file

@@ -25,6 +25,8 @@ enum Who {
     EachAndBetter,
     /// Both with precise timers.
     EachPrecise,
+    /// Both with tasks that begin inside of the call that spawns them, as those of glommio do.
+    EachEager,
 }
 
 #[derive(Clone, Copy)]
@@ -53,7 +55,7 @@ const fn target(group: &'static str, figure: usize, who: Who, bound: Bound, agai
     }
 }
 
-const TARGETS: [Target; 34] = {
+const TARGETS: [Target; 35] = {
     use Against::*;
     use Bound::*;
     use Who::*;
@@ -112,6 +114,7 @@ const TARGETS: [Target; 34] = {
         target("cancel-1m", 0, Each, AtMost(0.9), TOKIO),
         target("cancel-1m", 1, Each, AtMost(0.9), TOKIO),
         target("tasks", 0, Each, AtMost(0.8), BestPeer),
+        target("tasks", 0, EachEager, AtMost(0.8), BestPeer),
         target("tasks", 1, Each, AtMost(0.8), BestPeer),
         target("tasks", 2, Each, AtMost(0.8), BestPeer),
         target("files", 0, Each, AtLeast(1.5), BestPeer),
@@ -155,12 +158,13 @@ pub(crate) fn verdicts(groups: &[Group]) -> Vec<Verdict> {
         let Some(group) = groups.iter().find(|group| group.key == target.group) else {
             continue;
         };
-        use Contender::{Proactor, ProactorPrecise, Reactor, ReactorPrecise};
+        use Contender::{Proactor, ProactorEager, ProactorPrecise, Reactor, ReactorEager, ReactorPrecise};
         let who: &[_] = match target.who {
             Who::Proactor => &[Proactor],
             Who::Reactor => &[Reactor],
             Who::Each | Who::EachAndBetter => &[Proactor, Reactor],
             Who::EachPrecise => &[ProactorPrecise, ReactorPrecise],
+            Who::EachEager => &[ProactorEager, ReactorEager],
         };
         all.extend(who.iter().map(|&ours| judge(target, group, ours)));
         if let Who::EachAndBetter = target.who {

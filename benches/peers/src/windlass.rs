@@ -21,15 +21,17 @@ pub(crate) struct Windlass<const IS_PROACTOR: bool, const SETTING: u8>;
 pub(crate) type Proactor<const SETTING: u8> = Windlass<true, SETTING>;
 pub(crate) type Reactor<const SETTING: u8> = Windlass<false, SETTING>;
 
-/// As it comes; with precise timers; without looking out before it sleeps.
+/// As it comes; with precise timers; without looking out before it sleeps; with tasks that are started inside of `spawn_eager`.
 pub(crate) const DEFAULTS: u8 = 0;
 pub(crate) const PRECISE: u8 = 1;
 pub(crate) const NO_LOOKOUT: u8 = 2;
+pub(crate) const EAGER: u8 = 3;
 
 impl<const IS_PROACTOR: bool, const SETTING: u8> Runtime for Windlass<IS_PROACTOR, SETTING> {
     const SETTINGS: &'static str = match SETTING {
         PRECISE => "precise_timers(true); timers only",
         NO_LOOKOUT => "lookout(0); paced echo only: read_managed",
+        EAGER => "defaults; tasks only: spawn_eager",
         _ => "defaults; echo: read_managed; files: read_exact_at",
     };
 
@@ -48,7 +50,10 @@ impl<const IS_PROACTOR: bool, const SETTING: u8> Runtime for Windlass<IS_PROACTO
     }
 
     fn spawn(task: impl Future<Output = ()> + 'static) -> impl Future<Output = ()> + 'static {
-        let handle = windlass::spawn(task);
+        let handle = match SETTING {
+            EAGER => windlass::task::spawn_eager(task),
+            _ => windlass::spawn(task),
+        };
         async { handle.await.expect("no task of these panics") }
     }
 
