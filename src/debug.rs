@@ -5,7 +5,8 @@
 use std::time::Instant;
 
 use crate::exception::{Exception, report};
-use crate::loop_core::{LoopCore, Ready};
+use crate::loop_core::LoopCore;
+use crate::ready::Ready;
 
 impl LoopCore {
     /// Runs one entry of the batch, and tells if it took long.

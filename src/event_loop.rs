@@ -10,9 +10,10 @@ use std::time::Duration;
 use crate::callback::{Callback, CallbackCell, Handle, TimerHandle};
 use crate::driver::{Description, Wait};
 use crate::exception::Exception;
-use crate::loop_core::{LoopCore, Ready};
+use crate::loop_core::LoopCore;
 use crate::loop_handle::LoopHandle;
 use crate::metrics::Counters;
+use crate::ready::Ready;
 use crate::runtime::Builder;
 use crate::task::{JoinHandle, RawTask, spawn_unchecked};
 use crate::time::Instant;
@@ -273,7 +274,7 @@ impl LoopCore {
     pub(crate) fn call_soon(&self, callback: Rc<dyn Callback>) -> Handle {
         let handle = Handle::new(&callback);
         if !self.is_closed() {
-            self.ready.borrow_mut().push_back(Ready::Call(callback));
+            self.ready.borrow_mut().push(Ready::Call(callback));
         }
         handle
     }

@@ -96,6 +96,7 @@ mod promise;
 pub mod protocol;
 mod rare;
 mod reactor;
+mod ready;
 mod remote;
 mod runtime;
 pub mod signal;

@@ -19,17 +19,17 @@ use std::time::Duration;
 use slab::Slab;
 
 use crate::blocking::{Pool, Shutdown};
-use crate::callback::Callback;
 use crate::driver::{Closed, Completion, Control, Driver, FlightId, Landing, Outcome, Reply, Wait};
 use crate::exception::{Exception, report};
 use crate::flight::FlightTable;
 use crate::lookout::{Lookout, Seen};
 use crate::metrics::{LoopCounters, LoopTimes};
 use crate::op::{Direction, Op};
+use crate::ready::{Ready, ReadyQueue};
 use crate::remote::Letterbox;
 use crate::runtime::Settings;
 use crate::sys::{Duct, Fd};
-use crate::task::{Cleanups, Owner, RawTask, Runnable, TaskId};
+use crate::task::{Cleanups, Mailed, Owner, RawTask, TaskId};
 use crate::time::Instant;
 use crate::timers::{Action, TimerId, Timers};
 use crate::watch::Watcher;
@@ -51,16 +51,9 @@ const LOOKS_PER_TICK: u32 = 1000;
 /// kernel that has lost one.
 const CLOSE_WITHIN: Duration = Duration::from_secs(5);
 
-/// What runs in a turn.
-pub(crate) enum Ready {
-    Task(Runnable),
-    Call(Rc<dyn Callback>),
-    Remote(Box<dyn FnOnce() + Send>),
-}
-
 /// What other threads send.
 pub(crate) enum Mail {
-    Wake(Runnable),
+    Wake(Mailed),
     Call(Box<dyn FnOnce() + Send>),
     Stop,
     /// A thread has carried a flight.
@@ -74,7 +67,7 @@ pub(crate) enum Mail {
 pub(crate) struct LoopCore {
     pub(crate) driver: RefCell<Box<dyn Driver>>,
     pub(crate) flights: RefCell<FlightTable>,
-    pub(crate) ready: RefCell<VecDeque<Ready>>,
+    pub(crate) ready: RefCell<ReadyQueue>,
     pub(crate) timers: RefCell<Timers>,
     /// Every task that is not done.
     pub(crate) tasks: RefCell<Slab<RawTask>>,
@@ -378,8 +371,8 @@ impl LoopCore {
         self.letterbox.collect(&mut mail);
         for item in mail.drain(..) {
             match item {
-                Mail::Wake(runnable) => self.ready.borrow_mut().push_back(Ready::Task(runnable)),
-                Mail::Call(call) => self.ready.borrow_mut().push_back(Ready::Remote(call)),
+                Mail::Wake(mailed) => mailed.arrive(self),
+                Mail::Call(call) => self.ready.borrow_mut().push(Ready::Remote(call)),
                 Mail::Stop => self.stopping.set(true),
                 Mail::Landed(id, outcome) => self.land_one(id, Landing::last(outcome)),
                 Mail::PoolHasRoom => self.carry_more(),
@@ -401,7 +394,7 @@ impl LoopCore {
             let due = self.timers.borrow_mut().pop_due(now);
             match due {
                 Some(Action::Wake(waker)) => crate::exception::guard("a waker", || waker.wake()),
-                Some(Action::Call(callback)) => self.ready.borrow_mut().push_back(Ready::Call(callback)),
+                Some(Action::Call(callback)) => self.ready.borrow_mut().push(Ready::Call(callback)),
                 None => return,
             }
         }
@@ -416,7 +409,7 @@ impl LoopCore {
     /// Step 6, once per entry of the batch.
     #[inline]
     pub(crate) fn run_next(&self) {
-        let Some(next) = self.ready.borrow_mut().pop_front() else {
+        let Some(next) = self.ready.borrow_mut().pop() else {
             return;
         };
         if self.slow.is_some() {
@@ -643,7 +636,7 @@ impl LoopCore {
 
     /// Drops, one by one and with nothing borrowed, everything that would have run.
     fn drop_scheduled(&self) {
-        while let Some(next) = { self.ready.borrow_mut().pop_front() } {
+        while let Some(next) = { self.ready.borrow_mut().pop() } {
             crate::exception::guard("a callback's destructor", || drop(next));
         }
         while let Some(action) = { self.timers.borrow_mut().pop_any() } {

@@ -94,7 +94,7 @@ impl LoopCore {
         let name = format!("{verb} of descriptor {fd}").into_boxed_str();
         let future = watch(self.rc(), fd, direction, slot.clone());
         // SAFETY: the future is `'static`: it borrows nothing that could end.
-        let task = unsafe { spawn_unchecked(&self.rc(), future, Some(name), location) };
+        let task = unsafe { spawn_unchecked(self, future, Some(name), location) };
         let watcher = Watcher { slot, task };
         let replaced = self.watchers.borrow_mut().insert((fd, direction), watcher);
         // Only now: its destructor may add yet another, which then replaces this one.

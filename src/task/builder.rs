@@ -113,9 +113,9 @@ impl Builder {
     where
         F: Future + 'static,
     {
-        let core = LoopCore::current("spawn").rc();
+        let core = LoopCore::current("spawn");
         // SAFETY: the future is `'static`: it borrows nothing that could end.
-        unsafe { spawn_unchecked(&core, future, self.name, Location::caller()) }
+        unsafe { spawn_unchecked(core, future, self.name, Location::caller()) }
     }
 
     /// Starts the task on the current loop, and polls it at once: see [`spawn_eager`].
@@ -128,11 +128,6 @@ impl Builder {
     where
         F: Future + 'static,
     {
-        spawn_eagerly(
-            &LoopCore::current("spawn_eager").rc(),
-            future,
-            self.name,
-            Location::caller(),
-        )
+        spawn_eagerly(LoopCore::current("spawn_eager"), future, self.name, Location::caller())
     }
 }

@@ -97,6 +97,11 @@ impl<T> fmt::Debug for JoinHandle<T> {
 /// Why a task, or a job of the blocking pool, gave no result: it was cancelled, it panicked, or no thread could be started
 /// for it.
 pub struct JoinError {
+    /// Boxed: a task's result has room for this, is moved around, and hardly ever is one.
+    inner: Box<Inner>,
+}
+
+struct Inner {
     id: TaskId,
     cause: Cause,
 }
@@ -111,62 +116,65 @@ enum Cause {
 }
 
 impl JoinError {
+    #[cold]
+    fn new(id: TaskId, cause: Cause) -> JoinError {
+        JoinError {
+            inner: Box::new(Inner { id, cause }),
+        }
+    }
+
     pub(crate) fn cancelled(id: TaskId) -> JoinError {
-        let cause = Cause::Cancelled;
-        JoinError { id, cause }
+        JoinError::new(id, Cause::Cancelled)
     }
 
     pub(crate) fn failed(id: TaskId) -> JoinError {
-        let cause = Cause::Failed;
-        JoinError { id, cause }
+        JoinError::new(id, Cause::Failed)
     }
 
     pub(crate) fn panicked(id: TaskId, payload: Box<dyn Any + Send>) -> JoinError {
-        let cause = Cause::Panicked(Mutex::new(payload));
-        JoinError { id, cause }
+        JoinError::new(id, Cause::Panicked(Mutex::new(payload)))
     }
 
     pub(crate) fn not_started(error: io::Error) -> JoinError {
-        let cause = Cause::NotStarted(error);
-        JoinError { id: TaskId(0), cause }
+        JoinError::new(TaskId(0), Cause::NotStarted(error))
     }
 
     /// Whether it was cancelled.
     pub fn is_cancelled(&self) -> bool {
-        matches!(self.cause, Cause::Cancelled)
+        matches!(self.inner.cause, Cause::Cancelled)
     }
 
     /// Whether it is a child of a [`TaskGroup`](super::TaskGroup) that failed or panicked: the group has the error.
     pub fn is_failed(&self) -> bool {
-        matches!(self.cause, Cause::Failed)
+        matches!(self.inner.cause, Cause::Failed)
     }
 
     /// Whether it panicked.
     pub fn is_panic(&self) -> bool {
-        matches!(self.cause, Cause::Panicked(_))
+        matches!(self.inner.cause, Cause::Panicked(_))
     }
 
     /// The panic's payload, for [`std::panic::resume_unwind`]; the error again if it was something else.
     pub fn try_into_panic(self) -> Result<Box<dyn Any + Send>, JoinError> {
-        match self.cause {
+        match self.inner.cause {
             Cause::Panicked(payload) => Ok(payload.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner())),
-            cause => Err(JoinError { id: self.id, cause }),
+            cause => Err(JoinError::new(self.inner.id, cause)),
         }
     }
 
     /// The task's number; 0 for work that is not a task of this loop.
     pub fn id(&self) -> TaskId {
-        self.id
+        self.inner.id
     }
 }
 
 impl fmt::Display for JoinError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let who = match self.id.0 {
+        let who = match self.inner.id.0 {
             0 => "the work".to_owned(),
             id => format!("task {id}"),
         };
-        match &self.cause {
+        match &self.inner.cause {
             Cause::Cancelled => write!(f, "{who} was cancelled"),
             Cause::Failed => write!(f, "{who} failed: its group has the error"),
             Cause::Panicked(payload) => {
@@ -188,7 +196,7 @@ impl std::error::Error for JoinError {}
 
 impl From<JoinError> for io::Error {
     fn from(error: JoinError) -> io::Error {
-        match error.cause {
+        match error.inner.cause {
             Cause::NotStarted(error) => error,
             _ => io::Error::other(error.to_string()),
         }

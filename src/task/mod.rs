@@ -1,7 +1,7 @@
 //! Tasks: futures that the loop runs, each in one allocation made by hand.
 //!
 //! ```text
-//!   ready deque --(SCHEDULED)--+
+//!   letterbox -----(MAILED)----+
 //!   the loop's list --(1 ref)--+--> Header { state, vtable, loop's letterbox, join waker, ... } | the future or its output
 //!   JoinHandle -----(1 ref)----+
 //!   each Waker -----(1 ref)----+
@@ -10,12 +10,16 @@
 //! A task lives on its loop's thread: there it is polled, cancelled and joined, and there its future and output are
 //! dropped. Only wakers travel. So of all its fields only `state` is atomic, and it carries just what wakers need:
 //!
-//! - `SCHEDULED`: the task is in the ready deque, or in the letterbox on its way there. Set by the waker that puts it there;
-//!   while it is set every further wake is a no-op, which is why any number of wakes before a poll is one poll. Cleared by
-//!   the loop right before it polls, so a wake during the poll schedules the next one. It counts as a reference.
+//! - `MAILED`: the task is in the letterbox, on its way to the ready deque. Set by the waker on another thread that puts it
+//!   there; while it is set every further wake from afar is a no-op. Cleared by the loop when it has made the task ready, before
+//!   it polls, so a wake during the poll schedules the next one. It counts as a reference.
 //! - `DONE`: the future is gone and will never be polled again. Set once, on the loop's thread, when the task finishes, is
 //!   cancelled, or its loop closes. A wake of a done task does nothing.
 //! - the rest counts references: the loop's list (until `DONE`), the join handle, each waker, each orphan, the crew.
+//!
+//! On the loop's own thread, where most wakes happen, nothing atomic is written: `is_ready` tells whether the task is in the
+//! ready deque, which is why any number of wakes before a poll is one poll. The deque needs no reference of its own, since the
+//! list has one; from a task that is done while it is there it inherits the list's.
 //!
 //! The memory is freed by whoever clears the last of these, on whatever thread: by then the future and the output, which
 //! may not leave the loop's thread, are gone. They go at the latest with the join handle, which is not `Send`.
@@ -50,7 +54,7 @@ pub use join_all::{AsCompleted, JoinAll, Race, TryJoinAll, as_completed, join_al
 pub(crate) use local::Locals;
 pub use local::{Scope, TaskLocal};
 pub use outcome::{Failure, GroupError, Outcome, Value};
-pub(crate) use raw::{Owner, RawTask, Reason, Runnable, spawn_unchecked};
+pub(crate) use raw::{Mailed, Owner, RawTask, Reason, Runnable, spawn_unchecked};
 pub use shield::{CancelOnDrop, Shield, shield};
 pub use tuple::{Either, Join, JoinTuple, TryJoin, TryJoinTuple, join, select, try_join};
 pub use wait::{Wait, WaitFor, Waited, wait, wait_until};

@@ -7,10 +7,9 @@ use std::mem::ManuallyDrop;
 use std::panic::{AssertUnwindSafe, Location, catch_unwind};
 use std::pin::Pin;
 use std::ptr::NonNull;
-use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
-use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::task::{Context, Poll, RawWaker, RawWakerVTable, Waker};
 
 use super::TaskId;
@@ -19,7 +18,8 @@ use super::join::{JoinError, JoinHandle};
 use super::local::Locals;
 use crate::dump::Waiting;
 use crate::exception::{Exception, guard, report};
-use crate::loop_core::{LoopCore, Mail, Ready};
+use crate::loop_core::{LoopCore, Mail};
+use crate::ready::Ready;
 use crate::remote::Letterbox;
 use crate::time::Instant;
 
@@ -30,13 +30,13 @@ pub(crate) enum Reason {
     Named(&'static str),
 }
 
-const SCHEDULED: usize = 1;
+const MAILED: usize = 1;
 const DONE: usize = 2;
 const REF: usize = 4;
 
 /// What every task begins with, whatever its future.
 pub(crate) struct Header {
-    /// `SCHEDULED`, `DONE` and the reference count: see `mod.rs`. The only field that other threads change.
+    /// `MAILED`, `DONE` and the reference count: see `mod.rs`. The only field that other threads change.
     state: AtomicUsize,
     vtable: &'static VTable,
     /// The way to the loop from any thread. Its address also tells whose task this is.
@@ -47,6 +47,8 @@ pub(crate) struct Header {
     spawned_at: &'static Location<'static>,
 
     // From here on: touched on the loop's thread only.
+    /// It is in the ready deque: see `mod.rs`.
+    is_ready: Cell<bool>,
     /// Where the loop's list keeps this task; meaningful until `DONE`.
     place: Cell<u32>,
     cancel_requested: Cell<bool>,
@@ -54,7 +56,7 @@ pub(crate) struct Header {
     failed: Cell<bool>,
     /// It helps with cleaning up, which the end of the loop waits for: it was spawned by who does that.
     helps_to_clean_up: bool,
-    /// Whether a join handle exists.
+    /// Whether a join handle exists that has not had the output.
     joinable: Cell<bool>,
     /// Flights that this task left behind and that are still in the air.
     orphans: Cell<u32>,
@@ -200,33 +202,35 @@ impl<F: Future> Task<F> {
 /// If the future or its output borrow anything, the caller sees to it that the task is done, and its output taken,
 /// before the borrow ends.
 pub(crate) unsafe fn spawn_unchecked<F: Future>(
-    core: &Rc<LoopCore>,
+    core: &LoopCore,
     future: F,
     name: Option<Box<str>>,
     spawned_at: &'static Location<'static>,
 ) -> JoinHandle<F::Output> {
     // SAFETY: the caller's promise.
-    let (handle, runnable) = unsafe { create(core, future, name, spawned_at) };
-    runnable.first(core, |runnable| {
-        core.ready.borrow_mut().push_back(Ready::Task(runnable))
-    });
+    let (handle, task) = unsafe { create(core, future, name, spawned_at) };
+    match core.is_closed() {
+        true => task.cancel_now(core),
+        false => task.make_ready(core),
+    }
     handle
 }
 
 /// The same, but its first poll is here and now, as part of the task that spawns it. That pays for it with one of its budget:
 /// when this is used up, and outside of tasks, it is as for any other.
 pub(crate) fn spawn_eagerly<F: Future + 'static>(
-    core: &Rc<LoopCore>,
+    core: &LoopCore,
     future: F,
     name: Option<Box<str>>,
     spawned_at: &'static Location<'static>,
 ) -> JoinHandle<F::Output> {
     // SAFETY: the future is `'static`: it borrows nothing that could end.
-    let (handle, runnable) = unsafe { create(core, future, name, spawned_at) };
-    runnable.first(core, |runnable| match core.pay_for_eager_start() {
-        true => runnable.poll(core),
-        false => core.ready.borrow_mut().push_back(Ready::Task(runnable)),
-    });
+    let (handle, task) = unsafe { create(core, future, name, spawned_at) };
+    match core.is_closed() {
+        true => task.cancel_now(core),
+        false if core.pay_for_eager_start() => task.poll(core),
+        false => task.make_ready(core),
+    }
     handle
 }
 
@@ -237,23 +241,24 @@ pub(crate) fn spawn_eagerly<F: Future + 'static>(
 /// As for [`spawn_unchecked`].
 #[inline]
 unsafe fn create<F: Future>(
-    core: &Rc<LoopCore>,
+    core: &LoopCore,
     future: F,
     name: Option<Box<str>>,
     spawned_at: &'static Location<'static>,
-) -> (JoinHandle<F::Output>, Runnable) {
+) -> (JoinHandle<F::Output>, RawTask) {
     // Written where it stays: a future may be large, and would be built on the stack and copied.
     let task = Box::write(
         Box::new_uninit(),
         Task {
             header: Header {
-                // The list's reference, the join handle's, and the place in the ready deque.
-                state: AtomicUsize::new(SCHEDULED | (2 * REF)),
+                // The list's reference and the join handle's.
+                state: AtomicUsize::new(2 * REF),
                 vtable: &Task::<F>::VTABLE,
                 letterbox: core.letterbox.clone(),
                 id: core.next_task_id(),
                 name: name.map(Box::new),
                 spawned_at,
+                is_ready: Cell::new(false),
                 place: Cell::new(0),
                 cancel_requested: Cell::new(false),
                 failed: Cell::new(false),
@@ -277,7 +282,7 @@ unsafe fn create<F: Future>(
         .place
         .set(u32::try_from(place).expect("a loop holds at most 2^32 tasks"));
     crate::trace::task_spawned(raw.id(), raw.name(), spawned_at);
-    (JoinHandle::new(raw), Runnable(raw))
+    (JoinHandle::new(raw), raw)
 }
 
 /// A task by its address. Copying it counts no reference: whoever keeps one knows what keeps the task alive.
@@ -314,8 +319,9 @@ impl RawTask {
         self.0.as_ptr().cast_const().cast()
     }
 
+    /// Whether it will be polled without anybody's doing. Loop's thread.
     pub(crate) fn is_scheduled(self) -> bool {
-        self.header().state.load(Acquire) & SCHEDULED != 0
+        self.header().is_ready.get() || self.header().state.load(Acquire) & MAILED != 0
     }
 
     pub(crate) fn polled_at(self) -> Option<Instant> {
@@ -335,32 +341,49 @@ impl RawTask {
     }
 
     /// Whether the task is done and everything it left in the air has landed.
+    #[inline]
     pub(crate) fn is_finished(self) -> bool {
-        let header = self.header();
-        header.state.load(Acquire) & DONE != 0 && header.orphans.get() == 0
+        self.is_done() && self.header().orphans.get() == 0
     }
 
-    /// Puts the task on the ready deque unless it is there or done. The caller holds a reference. Any thread.
+    /// Has the task polled, unless that is on its way or it is done. The caller holds a reference. Any thread.
     #[inline]
     fn schedule(self) {
+        match LoopCore::try_current() {
+            Some(core) if Arc::ptr_eq(&core.letterbox, &self.header().letterbox) => self.make_ready(core),
+            _ => self.mail(),
+        }
+    }
+
+    /// Puts the task on the ready deque unless it is there or done. Loop's thread.
+    #[inline]
+    fn make_ready(self, core: &LoopCore) {
+        let header = self.header();
+        if header.is_ready.get() || self.is_done() {
+            return;
+        }
+        header.is_ready.set(true);
+        core.ready.borrow_mut().push(Ready::Task(Runnable(self)));
+    }
+
+    /// Sends the task to its loop unless it is on its way or done. The caller holds a reference. Any thread.
+    #[inline(never)]
+    fn mail(self) {
         let header = self.header();
         // Only the one bit is looked at, which the processor can set and tell in one instruction.
-        if header.state.fetch_or(SCHEDULED, AcqRel) & SCHEDULED != 0 {
+        if header.state.fetch_or(MAILED, AcqRel) & MAILED != 0 {
             return;
         }
-        let runnable = Runnable(self);
-        // One that is done by now unschedules itself when it is to be run.
-        if header.state.load(Relaxed) & DONE != 0 {
-            drop(runnable);
-            return;
+        let mailed = Mailed(self);
+        if !self.is_done() {
+            // A loop that is gone gives the item back; dropping it here takes the bit away again.
+            drop(header.letterbox.send(Mail::Wake(mailed)));
         }
-        match LoopCore::try_current() {
-            Some(core) if Arc::ptr_eq(&core.letterbox, &header.letterbox) => {
-                core.ready.borrow_mut().push_back(Ready::Task(runnable));
-            }
-            // A loop that is gone gives the item back; dropping it here unschedules the task, which is done.
-            _ => drop(header.letterbox.send(Mail::Wake(runnable))),
-        }
+    }
+
+    #[inline]
+    fn is_done(self) -> bool {
+        self.header().state.load(Acquire) & DONE != 0
     }
 
     /// Asks the task to end at its next suspension point. Loop's thread.
@@ -409,9 +432,34 @@ impl RawTask {
         result
     }
 
+    /// Polls a task that is not done, or ends it if its cancel was asked for. Loop's thread, not from inside of its own poll.
+    #[inline]
+    fn poll(self, core: &LoopCore) {
+        let header = self.header();
+        // The list's reference keeps the task alive until `finish`.
+        if header.cancel_requested.get() {
+            self.cancel_now(core);
+            return;
+        }
+        header.polled_at.set(core.times.recent());
+        header.waits_for.set(None);
+        let outer = core.set_current_task(Some(self));
+        // SAFETY: the vtable keeps the waker's contract; this one borrows the list's reference and is never dropped.
+        let waker = ManuallyDrop::new(unsafe { Waker::from_raw(raw_waker(self)) });
+        // SAFETY: not done, loop's thread. Turns are not reentrant, and a task that is started inside of another is a new one.
+        let finished = unsafe { (header.vtable.poll)(self.0, &mut Context::from_waker(&waker)) };
+        core.set_current_task(outer);
+        if finished {
+            self.finish(core);
+        } else if header.cancel_requested.get() {
+            // It was asked for while the task ran: this is the suspension point.
+            self.cancel_now(core);
+        }
+    }
+
     /// Ends a task that is not being polled, here and now. Loop's thread.
     pub(crate) fn cancel_now(self, core: &LoopCore) {
-        if self.header().state.load(Acquire) & DONE != 0 {
+        if self.is_done() {
             return;
         }
         let outer = core.set_current_task(Some(self));
@@ -436,9 +484,7 @@ impl RawTask {
             false => None,
         };
         let belongings = header.has_belongings().then(|| header.take_belongings(has_landed));
-        // Sets `DONE` and gives up the list's reference in one step.
-        let old = header.state.fetch_add(DONE.wrapping_sub(REF), AcqRel);
-        self.free_if_last(old.wrapping_add(DONE).wrapping_sub(REF));
+        self.free_if_last(self.become_done());
         if let Some(waker) = waker {
             guard("a waker", || waker.wake());
         }
@@ -446,6 +492,21 @@ impl RawTask {
             drop(seat);
             locals.drop_guarded();
         }
+    }
+
+    /// Sets `DONE` and gives up the list's reference in one step; or leaves it to the deque, if the task is there. Gives the state
+    /// after that.
+    fn become_done(self) -> usize {
+        let header = self.header();
+        let given_up = if header.is_ready.get() { 0 } else { REF };
+        let done = |state: usize| state.wrapping_add(DONE).wrapping_sub(given_up);
+        let ours = if header.joinable.get() { 2 * REF } else { REF };
+        if header.state.load(Acquire) == ours {
+            // The list's and the handle's, both on this thread: there is no waker, so nobody else changes the state.
+            header.state.store(done(ours), Release);
+            return done(ours);
+        }
+        done(header.state.fetch_add(done(0), AcqRel))
     }
 
     fn drop_output(self) {
@@ -467,9 +528,15 @@ impl RawTask {
     }
 
     /// Gives up one reference. The task may be gone afterwards. Any thread.
+    #[inline]
     fn drop_ref(self) {
-        let old = self.header().state.fetch_sub(REF, AcqRel);
-        self.free_if_last(old - REF);
+        let state = &self.header().state;
+        // The last one has nobody who would change it meanwhile.
+        let left = match state.load(Acquire) {
+            last if last & !DONE == REF => last - REF,
+            _ => state.fetch_sub(REF, AcqRel) - REF,
+        };
+        self.free_if_last(left);
     }
 
     /// Frees the task if `state`, which the caller has just set, holds no reference any more.
@@ -483,6 +550,7 @@ impl RawTask {
 
     // What a join handle does; all on the loop's thread.
 
+    #[inline]
     pub(crate) fn poll_join<T>(self, cx: &mut Context<'_>) -> Poll<Result<T, JoinError>> {
         if !self.is_finished() {
             super::waits_for(Reason::Task(self.id()));
@@ -493,89 +561,81 @@ impl RawTask {
         let mut out: Option<Result<T, JoinError>> = None;
         // SAFETY: the handle's `T` is the future's output, and the task is done.
         unsafe { (self.header().vtable.take_output)(self.0, (&raw mut out).cast()) };
+        self.header().joinable.set(false);
         Poll::Ready(out.expect("a JoinHandle was polled after it had given its result"))
     }
 
     /// The join handle is gone: its reference is given up, and an output that nobody took is dropped.
     pub(crate) fn detach(self) {
         let header = self.header();
-        header.joinable.set(false);
+        let is_output_here = header.joinable.replace(false) && self.is_done();
         drop(header.join_waker.take());
-        if header.state.load(Acquire) & DONE != 0 {
+        if is_output_here {
             self.drop_output();
         }
         self.drop_ref();
     }
 }
 
-/// A task's place in the ready deque or the letterbox. Dropping it unrun gives the place up.
+/// A task's place in the ready deque. Dropping it unrun gives the place up. Loop's thread.
 pub(crate) struct Runnable(RawTask);
-
-// SAFETY: a runnable only carries the task's address from the waker's thread to the loop's; the task is polled there.
-// Dropping one elsewhere touches only the atomic state.
-unsafe impl Send for Runnable {}
 
 impl Runnable {
     pub(crate) fn task(&self) -> RawTask {
         self.0
     }
 
-    /// Has the new task started, or ends it if there is nobody to run it.
+    /// Gives the place up. True if the task is done, and perhaps gone.
     #[inline]
-    fn first(self, core: &LoopCore, start: impl FnOnce(Runnable)) {
-        if core.is_closed() {
-            let task = self.0;
-            drop(self);
-            task.cancel_now(core);
-        } else {
-            start(self);
+    fn leave(self) -> bool {
+        let task = ManuallyDrop::new(self).0;
+        task.header().is_ready.set(false);
+        let is_done = task.is_done();
+        if is_done {
+            // The list's, which `become_done` has left to us.
+            task.drop_ref();
         }
+        is_done
     }
 
-    /// Polls the task, or ends it if its cancel was asked for, from the ready deque.
+    /// Polls the task, or ends it if its cancel was asked for.
     #[inline]
     pub(crate) fn run(self, core: &LoopCore) {
-        core.refill_budget();
-        self.poll(core);
-    }
-
-    #[inline]
-    fn poll(self, core: &LoopCore) {
-        let task = ManuallyDrop::new(self).0;
-        let header = task.header();
-        // The bit is set, so taking its value away clears it.
-        let state = header.state.fetch_sub(SCHEDULED, AcqRel) - SCHEDULED;
-        if state & DONE != 0 {
-            task.free_if_last(state);
-            return;
-        }
-        // From here the list's reference keeps the task alive until `finish`.
-        if header.cancel_requested.get() {
-            task.cancel_now(core);
-            return;
-        }
-        header.polled_at.set(core.times.recent());
-        header.waits_for.set(None);
-        let outer = core.set_current_task(Some(task));
-        // SAFETY: the vtable keeps the waker's contract; this one borrows the list's reference and is never dropped.
-        let waker = ManuallyDrop::new(unsafe { Waker::from_raw(raw_waker(task)) });
-        // SAFETY: not done, loop's thread. Turns are not reentrant, and a task that is started inside of another is a new one: no
-        // task is polled inside of its own poll.
-        let finished = unsafe { (header.vtable.poll)(task.0, &mut Context::from_waker(&waker)) };
-        core.set_current_task(outer);
-        if finished {
-            task.finish(core);
-        } else if header.cancel_requested.get() {
-            // It was asked for while the task ran: this is the suspension point.
-            task.cancel_now(core);
+        let task = self.0;
+        if !self.leave() {
+            core.refill_budget();
+            task.poll(core);
         }
     }
 }
 
 impl Drop for Runnable {
     fn drop(&mut self) {
-        let old = self.0.header().state.fetch_sub(SCHEDULED, AcqRel);
-        self.0.free_if_last(old - SCHEDULED);
+        Runnable(self.0).leave();
+    }
+}
+
+/// A task on its way through the letterbox, whose `MAILED` bit is this one's reference.
+pub(crate) struct Mailed(RawTask);
+
+// SAFETY: it only carries the task's address from the waker's thread to the loop's, where the task is made ready. Dropping it
+// elsewhere touches only the atomic state.
+unsafe impl Send for Mailed {}
+
+impl Mailed {
+    /// Puts the task on the ready deque. Loop's thread.
+    pub(crate) fn arrive(self, core: &LoopCore) {
+        self.0.make_ready(core);
+        // The bit goes before the task is polled, so a wake during the poll is mailed again.
+        drop(self);
+    }
+}
+
+impl Drop for Mailed {
+    fn drop(&mut self) {
+        // The bit is set, so taking its value away clears it.
+        let old = self.0.header().state.fetch_sub(MAILED, AcqRel);
+        self.0.free_if_last(old - MAILED);
     }
 }
 
