@@ -224,8 +224,8 @@ impl Builder {
 
     /// For how long the loop looks out for news before it sleeps, while they keep coming that soon (50 us): they are then
     /// served without a sleep and a wake-up, which are the largest cost where there is little to do. A vain lookout ends it,
-    /// unless many before it were not, and it is tried again ever more seldom; an idle loop, or one with a slow peer, never
-    /// does. Zero switches it off.
+    /// unless some before it were not, and it is tried again ever more seldom; an idle loop, or one with a slow peer, never
+    /// does, nor one that serves many connections. Zero switches it off.
     ///
     /// ```
     /// use std::time::Duration;
