@@ -94,7 +94,6 @@ pub enum Waiting {
 impl LoopCore {
     pub(crate) fn dump(&self) -> Dump {
         let now = self.now();
-        let running = self.current_task();
         let (flights, timers, tasks) = (self.flights.borrow(), self.timers.borrow(), self.tasks.borrow());
         let mut dumps: Vec<TaskDump> = Vec::with_capacity(tasks.len());
         // One look through everything that holds wakers, not one per task.
@@ -102,7 +101,7 @@ impl LoopCore {
         for (_, task) in tasks.iter() {
             places.insert(task.address(), dumps.len());
             let state = match task {
-                task if running == Some(*task) => TaskState::Running,
+                task if self.is_running(*task) => TaskState::Running,
                 task if task.is_scheduled() => TaskState::Ready,
                 _ => TaskState::Waiting,
             };

@@ -29,7 +29,7 @@ const AT_ONCE: Duration = Duration::from_micros(3);
 
 /// Where news come from more than so many operations, a wake-up is shared: a loop that serves so many sleeps, and finds yet more
 /// when it wakes. With four connections looking out still takes less processor time, with eight the same, with fifty more.
-const FEW: u32 = 8;
+pub(crate) const FEW: u32 = 8;
 
 /// So many short sleeps in a row begin the first lookout.
 const FIRST: u32 = 4;
@@ -130,7 +130,7 @@ impl Lookout {
     /// A lookout is over.
     pub(crate) fn looked(&self, seen: Seen, landed: &[Completion]) {
         let store = self.store.get();
-        self.sources.count(landed);
+        self.sources.count(landed, !matches!(seen, Seen::Nothing));
         match seen {
             _ if self.sources.are_many.get() => self.is_on.set(false),
             // It would not have slept either.
@@ -148,8 +148,8 @@ impl Lookout {
 
     /// A sleep is over, for which there was no lookout or a vain one. Something came, or its time was up.
     pub(crate) fn slept(&self, took: Duration, has_come: bool, landed: &[Completion]) {
-        self.sources.count(landed);
-        if took < AT_ONCE {
+        self.sources.count(landed, has_come);
+        if took < AT_ONCE || self.window.is_zero() {
             return;
         }
         if !has_come || took > SHORT || self.sources.are_many.get() {
@@ -161,7 +161,7 @@ impl Lookout {
         }
         let streak = self.streak.get() + 1;
         self.streak.set(streak);
-        if streak >= self.needed.get() && !self.window.is_zero() {
+        if streak >= self.needed.get() {
             self.is_on.set(true);
             self.streak.set(0);
             self.store.set(0);
@@ -200,12 +200,13 @@ impl Lookout {
 }
 
 impl Sources {
+    /// What other threads have sent counts as one, from nowhere: it has no place.
     #[inline]
-    fn count(&self, landed: &[Completion]) {
+    fn count(&self, landed: &[Completion], has_come: bool) {
         for completion in landed {
             self.seen.set(self.seen.get() | 1 << (completion.id.index % 64));
         }
-        let landings = self.landings.get() + landed.len() as u32;
+        let landings = self.landings.get() + (landed.len() as u32).max(has_come.into());
         self.landings.set(landings);
         if landings >= 64 {
             self.are_many.set(self.seen.replace(0).count_ones() > FEW);
@@ -302,6 +303,14 @@ mod tests {
             assert!(!is_on(&lookout));
         }
         assert!(sleeps_until_on(&lookout) <= 64 + FIRST, "those are gone");
+        for _ in 0..100 {
+            lookout.slept(Duration::from_micros(60), true, &landed(0..50));
+        }
+        for _ in 0..128 {
+            // And here all that comes is sent by other threads.
+            lookout.slept(Duration::from_micros(60), true, &[]);
+        }
+        assert!(is_on(&lookout));
     }
 
     #[test]

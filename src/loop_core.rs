@@ -22,7 +22,7 @@ use crate::blocking::{Pool, Shutdown};
 use crate::driver::{Closed, Completion, Control, Driver, FlightId, Landing, Outcome, Reply, Wait};
 use crate::exception::{Exception, report};
 use crate::flight::FlightTable;
-use crate::lookout::{Lookout, Seen};
+use crate::lookout::{FEW, Lookout, Seen};
 use crate::metrics::{LoopCounters, LoopTimes};
 use crate::op::{Direction, Op};
 use crate::ready::{Ready, ReadyQueue};
@@ -35,8 +35,11 @@ use crate::timers::{Action, TimerId, Timers};
 use crate::watch::Watcher;
 
 /// Operations that may complete synchronously within one poll of a task before results go through the ready deque, so
-/// that a task which always finds its data ready cannot starve the others.
+/// that a task which always finds its data ready cannot starve the others. Tasks that are started at once count too.
 const BUDGET: u32 = 64;
+
+/// So many tasks may be started inside of each other: each takes room on the stack.
+const MOST_NESTED: usize = 16;
 
 /// How often a loop that looks out looks for mail between two looks at the driver.
 const MAIL_PER_LOOK: u32 = 8;
@@ -69,6 +72,8 @@ pub(crate) struct LoopCore {
     pub(crate) flights: RefCell<FlightTable>,
     pub(crate) ready: RefCell<ReadyQueue>,
     pub(crate) timers: RefCell<Timers>,
+    /// Those that are being polled and have started another one, which runs inside of them: the innermost is the last.
+    hosts: RefCell<Vec<RawTask>>,
     /// Every task that is not done.
     pub(crate) tasks: RefCell<Slab<RawTask>>,
     pub(crate) letterbox: Arc<Letterbox<Mail>>,
@@ -128,6 +133,7 @@ impl LoopCore {
             flights: RefCell::default(),
             ready: RefCell::default(),
             timers: RefCell::default(),
+            hosts: RefCell::default(),
             tasks: RefCell::default(),
             letterbox,
             blocking: Pool::with_settings("blocking", settings.blocking),
@@ -163,7 +169,7 @@ impl LoopCore {
     pub(crate) fn try_current<'a>() -> Option<&'a LoopCore> {
         // SAFETY: `Entered` keeps the loop alive while the pointer is set, and takes the pointer back before it lets go.
         // The reference does not outlive the call into user code during which the loop is entered: every caller in
-        // this crate uses it at once.
+        // this crate uses it at once, or within that call.
         unsafe { CURRENT.get().as_ref() }
     }
 
@@ -519,21 +525,36 @@ impl LoopCore {
     #[inline]
     pub(crate) unsafe fn attempt_unpaid(&self, op: Op) -> Option<Outcome> {
         // SAFETY: the caller's promise.
-        let outcome = unsafe { self.driver.borrow_mut().attempt(op, self.lookout.is_on()) }?;
+        let outcome = unsafe { self.driver.borrow_mut().attempt(op, self.has_little_to_do()) }?;
         crate::trace::op_done_at_once(&op, outcome);
         Some(outcome)
     }
 
-    /// Takes one from the current poll's budget for a task that is to be polled inside of it, and shares what is left. False if
-    /// nothing is left, so that neither the stack nor the others' patience is used up; or outside of tasks.
+    /// Whether nothing much would be handed to the kernel together with what is done now. The lookout tells, but only by the
+    /// last wait.
     #[inline]
-    pub(crate) fn pay_for_eager_start(&self) -> bool {
-        let left = self.budget.get();
-        if left == 0 || self.current_task.get().is_none() {
+    fn has_little_to_do(&self) -> bool {
+        self.lookout.is_on() && self.ready.borrow().len() < FEW as usize
+    }
+
+    /// Polls a new task through `poll`, inside of the current one, which shares its budget and pays one of it. False if nothing
+    /// is left, so that nobody is starved; if too many are inside of each other already; or outside of tasks.
+    #[inline]
+    pub(crate) fn run_inside(&self, poll: impl FnOnce()) -> bool {
+        let (left, nested) = (self.budget.get(), self.hosts.borrow().len());
+        let Some(host) = self.current_task.get().filter(|_| left > 0 && nested < MOST_NESTED) else {
             return false;
-        }
+        };
         self.budget.set(left - 1);
+        self.hosts.borrow_mut().push(host);
+        poll();
+        self.hosts.borrow_mut().pop();
         true
+    }
+
+    /// Whether a task is being polled, perhaps with another one inside of it.
+    pub(crate) fn is_running(&self, task: RawTask) -> bool {
+        self.current_task.get() == Some(task) || self.hosts.borrow().contains(&task)
     }
 
     /// Lets others run first if the current poll's budget is used up.

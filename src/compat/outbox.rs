@@ -1,6 +1,6 @@
 //! What was written and is not sent yet.
 //!
-//! A driver that works by trying is asked first whether the kernel takes the bytes as they are. Else they are copied: one send
+//! The driver is asked first whether the kernel takes the bytes at once, as they are. Else they are copied: one send
 //! is in the air; what is written meanwhile gathers behind it. When a send lands, the loop calls the outbox
 //! ([`Listener`]), which starts the next one: poll-based code may write and then never poll again (it reads, or sleeps), and
 //! its bytes are to arrive all the same. Whoever waits for room or for the end is woken, and nobody else.

@@ -57,8 +57,9 @@ where
 /// # Ok::<(), std::io::Error>(())
 /// ```
 ///
-/// Sixty-four times in one poll of a task, those count that an eager task starts in turn; then it is as for [`spawn`], so that
-/// the others get their turn and the stack an end. The same holds in a callback, outside of tasks.
+/// At the most sixty-four start so in one poll of a task, and sixteen inside of each other; from there on it is as for [`spawn`], so
+/// that the others get their turn and the stack has an end. In a callback of [`call_soon`](crate::call_soon) or a timer, outside
+/// of tasks, it always is.
 ///
 /// # Panics
 ///

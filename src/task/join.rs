@@ -156,9 +156,12 @@ impl JoinError {
 
     /// The panic's payload, for [`std::panic::resume_unwind`]; the error again if it was something else.
     pub fn try_into_panic(self) -> Result<Box<dyn Any + Send>, JoinError> {
+        if !self.is_panic() {
+            return Err(self);
+        }
         match self.inner.cause {
             Cause::Panicked(payload) => Ok(payload.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner())),
-            cause => Err(JoinError::new(self.inner.id, cause)),
+            _ => unreachable!("it is a panic"),
         }
     }
 

@@ -10,15 +10,15 @@
 //! A task lives on its loop's thread: there it is polled, cancelled and joined, and there its future and output are
 //! dropped. Only wakers travel. So of all its fields only `state` is atomic, and it carries just what wakers need:
 //!
-//! - `MAILED`: the task is in the letterbox, on its way to the ready deque. Set by the waker on another thread that puts it
-//!   there; while it is set every further wake from afar is a no-op. Cleared by the loop when it has made the task ready, before
+//! - `MAILED`: the task is in the letterbox, on its way to the ready deque. Set by the waker that puts it there, on another
+//!   thread or while the loop does not run; while it is set every further such wake is a no-op. Cleared by the loop when it has made the task ready, before
 //!   it polls, so a wake during the poll schedules the next one. It counts as a reference.
 //! - `DONE`: the future is gone and will never be polled again. Set once, on the loop's thread, when the task finishes, is
 //!   cancelled, or its loop closes. A wake of a done task does nothing.
 //! - the rest counts references: the loop's list (until `DONE`), the join handle, each waker, each orphan, the crew.
 //!
-//! On the loop's own thread, where most wakes happen, nothing atomic is written: `is_ready` tells whether the task is in the
-//! ready deque, which is why any number of wakes before a poll is one poll. The deque needs no reference of its own, since the
+//! Inside of the loop, where most wakes happen, none of this is needed to schedule a task: `is_ready` tells whether it is in the
+//! ready deque, which is why any number of wakes there before a poll is one poll. The deque needs no reference of its own, since the
 //! list has one; from a task that is done while it is there it inherits the list's.
 //!
 //! The memory is freed by whoever clears the last of these, on whatever thread: by then the future and the output, which

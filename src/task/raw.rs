@@ -190,7 +190,7 @@ impl<F: Future> Task<F> {
     }
 
     unsafe fn free(task: NonNull<Header>) {
-        // SAFETY: `spawn_unchecked` made this box, and the caller cleared the last reference.
+        // SAFETY: `create` made this box, and the caller cleared the last reference.
         drop(unsafe { Box::from_raw(task.cast::<Task<F>>().as_ptr()) });
     }
 }
@@ -216,8 +216,7 @@ pub(crate) unsafe fn spawn_unchecked<F: Future>(
     handle
 }
 
-/// The same, but its first poll is here and now, as part of the task that spawns it. That pays for it with one of its budget:
-/// when this is used up, and outside of tasks, it is as for any other.
+/// The same, but its first poll is here and now, as part of the task that spawns it, if [`LoopCore::run_inside`] allows it.
 pub(crate) fn spawn_eagerly<F: Future + 'static>(
     core: &LoopCore,
     future: F,
@@ -228,7 +227,7 @@ pub(crate) fn spawn_eagerly<F: Future + 'static>(
     let (handle, task) = unsafe { create(core, future, name, spawned_at) };
     match core.is_closed() {
         true => task.cancel_now(core),
-        false if core.pay_for_eager_start() => task.poll(core),
+        false if core.run_inside(|| task.poll(core)) => {}
         false => task.make_ready(core),
     }
     handle

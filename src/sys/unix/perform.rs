@@ -18,6 +18,9 @@ const NO_SIGNAL: libc::c_int = libc::MSG_NOSIGNAL;
 #[cfg(target_vendor = "apple")]
 const NO_SIGNAL: libc::c_int = 0;
 
+/// Whether a socket waits is a matter of its description, which others may share: a send asks not to, whatever they have set.
+const SEND_FLAGS: libc::c_int = NO_SIGNAL | libc::MSG_DONTWAIT;
+
 /// Carries an operation out; `None` if it would have to wait.
 ///
 /// # Safety
@@ -54,7 +57,7 @@ pub(crate) unsafe fn perform(op: Op) -> Option<Outcome> {
         // SAFETY: the caller's promise: `len` bytes from `ptr` on may be read.
         Op::Send { fd, medium, ptr, len } => attempt(|| unsafe {
             match medium {
-                Medium::Tcp | Medium::Unix => libc::send(fd, ptr.cast(), len, NO_SIGNAL),
+                Medium::Tcp | Medium::Unix => libc::send(fd, ptr.cast(), len, SEND_FLAGS),
                 Medium::Pipe => libc::write(fd, ptr.cast(), len),
             }
         }),
@@ -67,7 +70,7 @@ pub(crate) unsafe fn perform(op: Op) -> Option<Outcome> {
             // SAFETY: the caller's promise: the slices, and what they point to, are there.
             unsafe {
                 match medium {
-                    Medium::Tcp | Medium::Unix => libc::sendmsg(fd, &message(slices, count), NO_SIGNAL),
+                    Medium::Tcp | Medium::Unix => libc::sendmsg(fd, &message(slices, count), SEND_FLAGS),
                     Medium::Pipe => libc::writev(fd, slices.cast(), count as libc::c_int),
                 }
             }
