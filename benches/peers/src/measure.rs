@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use crate::contender::Contender;
 use crate::instructions;
+use crate::kit::limits::want_open_files;
 use crate::kit::load::{self, Load, Shape};
 use crate::kit::machine::Machine;
 use crate::kit::process::Process;
-use crate::limits;
 use crate::plan::Job;
 use crate::work::Task;
 
@@ -88,13 +88,7 @@ fn work(contender: Contender, task: &Task, core: Option<usize>) -> io::Result<Ve
 }
 
 fn memory(contender: Contender, connections: usize, machine: &Machine) -> io::Result<Vec<f64>> {
-    let limit = limits::open_files()?.now;
-    let needed = connections as u64 + 200;
-    if limit < needed {
-        return Err(io::Error::other(format!(
-            "needs {needed} open files, and the limit is {limit}: raise it (ulimit -n)"
-        )));
-    }
+    want_open_files(connections as u64 + 200)?;
     let (server, port) = serve(contender, machine)?;
     thread::sleep(SETTLE);
     let before = server.memory()?;

@@ -4,6 +4,7 @@ use std::io::{self, Write};
 use std::process::ExitCode;
 
 use crate::contender::Contender;
+use crate::kit::limits;
 use crate::kit::machine::Machine;
 use crate::kit::options::words;
 use crate::kit::progress::Progress;
@@ -13,7 +14,7 @@ use crate::options::{self, Job, Options};
 use crate::plan::{self, Workload};
 use crate::results::Group;
 use crate::work::files::FILE_LEN;
-use crate::{json, limits, measure, table, targets};
+use crate::{json, measure, table, targets};
 
 pub(crate) fn main() -> ExitCode {
     let job = match options::parse(words()) {
@@ -122,7 +123,7 @@ fn run(group: &mut Group, machine: &Machine, progress: &mut Progress, missing: &
 }
 
 fn describe_limits() -> io::Result<String> {
-    let (files, memory) = (limits::open_files()?, limits::locked_memory()?);
+    let (files, memory) = (limits::stretch_open_files()?, limits::stretch_locked_memory()?);
     Ok(format!(
         "limits: {} open files (were {}), {} of locked memory (was {}; glommio needs 512 KiB by its documentation)",
         files.now,
