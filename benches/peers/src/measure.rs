@@ -10,11 +10,9 @@ use crate::kit::limits::want_open_files;
 use crate::kit::load::{self, Load, Shape};
 use crate::kit::machine::Machine;
 use crate::kit::process::Process;
+use crate::kit::server::{PATIENCE, port_of};
 use crate::plan::Job;
 use crate::work::Task;
-
-/// How long a child may take to start to serve.
-const START: Duration = Duration::from_secs(10);
 
 /// How long a child may measure.
 const WORK: Duration = Duration::from_secs(60);
@@ -67,14 +65,8 @@ fn measure_here(contender: Contender, job: &Job, machine: &Machine) -> io::Resul
 
 fn serve(contender: Contender, machine: &Machine) -> io::Result<(Process, u16)> {
     let mut server = Process::again(&["--serve", contender.name()], machine.server_core())?;
-    let port = port_of(&mut server, START)?;
+    let port = port_of(&mut server, PATIENCE)?;
     Ok((server, port))
-}
-
-pub(crate) fn port_of(server: &mut Process, patience: Duration) -> io::Result<u16> {
-    let line = server.first_line(patience)?;
-    let port = line.trim().parse();
-    port.map_err(|_| io::Error::other(format!("'{line}' is no port")))
 }
 
 /// Has a child measure, and reads what it prints.
