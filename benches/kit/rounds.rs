@@ -5,9 +5,9 @@ use std::io;
 use super::stats::{Spread, paired_ratio};
 use super::text::{cells, lay_out, ratio};
 
-/// Gives every contender its turn in every round, each round beginning with the next (A B C, B C A, C A B): a machine that
-/// slows down slows down everybody, and nobody is always the first. A turn is told its round, counted from one; who
-/// fails in it is out.
+/// Gives every contender its turn in every round, each round beginning with the next (A B C, B C A, C A B): a machine
+/// that slows down slows down everybody, and nobody is always the first. A turn is told its round, counted from one;
+/// who fails in it is out.
 pub(crate) fn take_turns<T>(rounds: usize, contenders: &mut Vec<T>, mut turn: impl FnMut(usize, &mut T) -> bool) {
     for round in 1..=rounds {
         contenders.retain_mut(|contender| turn(round, contender));
@@ -39,8 +39,8 @@ pub(crate) struct Measured {
     pub(crate) figures: Result<Vec<f64>, String>,
 }
 
-/// Measures all ways in each round, in turns; what they measured is in the order that they were given in. One that fails is
-/// left out of the rounds that follow.
+/// Measures all ways in each round, in turns; what they measured is in the order that they were given in. One that
+/// fails is left out of the rounds that follow.
 pub(crate) fn interleave(rounds: usize, ways: Vec<Way<'_>>) -> Vec<Measured> {
     let mut measured: Vec<Measured> = Vec::new();
     let mut ways = ways;

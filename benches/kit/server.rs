@@ -1,6 +1,6 @@
-//! The echo servers. [`windlass_echo`] is the one that windlass is measured with wherever echoes are: who measures brings
-//! the loop, with the driver and the settings that it shall have. In the benches a server is the whole of a process
-//! ([`echo`]): windlass on a driver, or epoll by hand.
+//! The echo servers. [`windlass_echo`] is the one that windlass is measured with wherever echoes are: who measures
+//! brings the loop, with the driver and the settings that it shall have. In the benches a server is the whole of a
+//! process ([`echo`]): windlass on a driver, or epoll by hand.
 
 use std::io;
 use std::time::Duration;
