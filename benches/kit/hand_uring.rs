@@ -11,7 +11,7 @@ use io_uring::types::BufRingEntry;
 use io_uring::{IoUring, cqueue, opcode, squeue, types};
 
 use super::hand_epoll::{BUFFER_LEN, listen};
-use super::machine;
+use super::limits;
 
 /// What an operation's user data says: in the upper half which operation, in the lower half whose.
 const ACCEPT: u64 = 0;
@@ -208,7 +208,7 @@ impl Buffers {
 pub(crate) fn serve_multishot() -> io::Result<()> {
     let mut ring = ring()?;
     // The kernel takes no table that is longer than a process may have descriptors.
-    let room = machine::descriptor_limit().unwrap_or(1024).min(16 * 1024);
+    let room = limits::open_files().unwrap_or(1024).min(16 * 1024);
     ring.submitter().register_files_sparse(room as u32)?;
     let mut buffers = Buffers::register(&ring)?;
     let listener = listen()?;

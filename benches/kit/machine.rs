@@ -78,34 +78,6 @@ pub(crate) fn pin(core: usize) -> io::Result<()> {
     }
 }
 
-/// How many descriptors this process may have open.
-pub(crate) fn descriptor_limit() -> io::Result<u64> {
-    Ok(descriptor_limits()?.rlim_cur)
-}
-
-/// Raises that, for the children too, as far as it goes, and says how far that is.
-pub(crate) fn raise_descriptor_limit() -> io::Result<u64> {
-    let mut limits = descriptor_limits()?;
-    limits.rlim_cur = limits.rlim_max;
-    // SAFETY: the kernel reads a local structure.
-    match unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &limits) } {
-        0 => Ok(limits.rlim_max),
-        _ => Err(io::Error::last_os_error()),
-    }
-}
-
-fn descriptor_limits() -> io::Result<libc::rlimit> {
-    let mut limits = libc::rlimit {
-        rlim_cur: 0,
-        rlim_max: 0,
-    };
-    // SAFETY: the kernel writes one local structure.
-    match unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limits) } {
-        0 => Ok(limits),
-        _ => Err(io::Error::last_os_error()),
-    }
-}
-
 fn allowed_cores() -> Vec<usize> {
     // SAFETY: zeroes are a valid, empty set.
     let mut set: libc::cpu_set_t = unsafe { MaybeUninit::zeroed().assume_init() };

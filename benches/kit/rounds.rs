@@ -1,9 +1,21 @@
-//! Several ways to do one thing, measured in interleaved rounds and told in one table.
+//! Interleaved rounds; and several ways to do one thing, measured in such rounds and told in one table.
 
 use std::io;
 
 use super::stats::{Spread, paired_ratio};
 use super::text::{cells, lay_out, ratio};
+
+/// Gives every contender its turn in every round, each round beginning with the next (A B C, B C A, C A B): a machine
+/// that slows down slows down everybody, and nobody is always the first. A turn is told its round, counted from one;
+/// who fails in it is out.
+pub(crate) fn take_turns<T>(rounds: usize, contenders: &mut Vec<T>, mut turn: impl FnMut(usize, &mut T) -> bool) {
+    for round in 1..=rounds {
+        contenders.retain_mut(|contender| turn(round, contender));
+        if !contenders.is_empty() {
+            contenders.rotate_left(1);
+        }
+    }
+}
 
 /// One way to do it.
 pub(crate) struct Way<'a> {
@@ -27,7 +39,8 @@ pub(crate) struct Measured {
     pub(crate) figures: Result<Vec<f64>, String>,
 }
 
-/// Measures all ways in each round (A B C A B C). One that fails is left out of the rounds that follow.
+/// Measures all ways in each round, in turns; what they measured is in the order that they were given in. One that
+/// fails is left out of the rounds that follow.
 pub(crate) fn interleave(rounds: usize, ways: Vec<Way<'_>>) -> Vec<Measured> {
     let mut measured: Vec<Measured> = Vec::new();
     let mut ways = ways;
@@ -35,17 +48,17 @@ pub(crate) fn interleave(rounds: usize, ways: Vec<Way<'_>>) -> Vec<Measured> {
         let (name, figures) = (way.name.clone(), Ok(Vec::new()));
         measured.push(Measured { name, figures });
     }
-    for _ in 0..rounds {
-        for (way, row) in ways.iter_mut().zip(&mut measured) {
-            let Ok(figures) = &mut row.figures else {
-                continue;
-            };
-            match (way.measure)() {
-                Ok(figure) => figures.push(figure),
-                Err(error) => row.figures = Err(error.to_string()),
-            }
+    let mut contenders: Vec<_> = ways.iter_mut().zip(&mut measured).collect();
+    take_turns(rounds, &mut contenders, |_, (way, row)| {
+        let Ok(figures) = &mut row.figures else {
+            return false;
+        };
+        match (way.measure)() {
+            Ok(figure) => figures.push(figure),
+            Err(error) => row.figures = Err(error.to_string()),
         }
-    }
+        row.figures.is_ok()
+    });
     measured
 }
 

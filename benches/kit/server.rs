@@ -1,4 +1,6 @@
-//! The echo servers of the benches, each the whole of a process: windlass on a driver, or epoll by hand.
+//! The echo servers. [`windlass_echo`] is the one that windlass is measured with wherever echoes are: who measures
+//! brings the loop, with the driver and the settings that it shall have. In the benches a server is the whole of a
+//! process ([`echo`]): windlass on a driver, or epoll by hand.
 
 use std::io;
 use std::time::Duration;
@@ -10,43 +12,43 @@ use super::hand_epoll::{self, print_port};
 use super::process::Process;
 
 /// How long a server may take until it says its port.
-const PATIENCE: Duration = Duration::from_secs(10);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Starts this program as a server, with these words after `--role`, and learns its port.
 pub(crate) fn start(role: &[&str], core: Option<usize>) -> io::Result<(Process, u16)> {
     let mut args = vec!["--role"];
     args.extend(role);
     let mut process = Process::again(&args, core)?;
-    let line = process.first_line(PATIENCE)?;
-    match line.trim().parse() {
-        Ok(port) => Ok((process, port)),
-        Err(_) => Err(io::Error::other(format!(
-            "the server said '{line}' instead of its port"
-        ))),
-    }
+    let port = port_of(&mut process, PATIENCE)?;
+    Ok((process, port))
+}
+
+/// The port, which is the first line that a server prints.
+pub(crate) fn port_of(server: &mut Process, patience: Duration) -> io::Result<u16> {
+    let line = server.first_line(patience)?;
+    let port = line.trim().parse();
+    port.map_err(|_| io::Error::other(format!("the server said '{line}' instead of its port")))
 }
 
 /// Serves echoes until killed: `epoll`, or a driver's name. The first line on standard output is the port.
 pub(crate) fn echo(kind: &str) -> io::Result<()> {
     match Driver::named(kind) {
-        Some(driver) => windlass_echo(driver),
+        Some(driver) => driver.open()?.run_until_complete(windlass_echo())?,
         None => hand_epoll::serve(),
     }
 }
 
-/// The README's server, as anybody would write it.
-fn windlass_echo(driver: Driver) -> io::Result<()> {
-    driver.open()?.run_until_complete(async {
-        let listener = TcpListener::bind("127.0.0.1:0").await?;
-        print_port(listener.local_addr()?.port())?;
-        loop {
-            let (stream, _) = listener.accept().await?;
-            // A peer that resets its connection ends its own task, and nothing else.
-            windlass::spawn(async move {
-                let _ = echo_all(stream).await;
-            });
-        }
-    })?
+/// The README's server, as anybody would write it. Prints its port, and serves until killed.
+pub(crate) async fn windlass_echo() -> io::Result<()> {
+    let listener = TcpListener::bind("127.0.0.1:0").await?;
+    print_port(listener.local_addr()?.port())?;
+    loop {
+        let (stream, _) = listener.accept().await?;
+        // A peer that resets its connection ends its own task, and nothing else.
+        windlass::spawn(async move {
+            let _ = echo_all(stream).await;
+        });
+    }
 }
 
 async fn echo_all(stream: TcpStream) -> io::Result<()> {

@@ -5,6 +5,7 @@ use super::kit::histogram::Histogram;
 use super::kit::load::{self, Round, Shape};
 use super::kit::machine::Machine;
 use super::kit::progress::Progress;
+use super::kit::rounds::take_turns;
 use super::kit::stats::{Spread, paired_ratio};
 use super::limits::Limits;
 use super::options::{Effort, Plan};
@@ -151,23 +152,18 @@ pub(crate) fn measure(
             rounds: load.rounds,
             scores: Vec::new(),
         };
-        // Every load begins as the tables do, and then everybody has a turn at being the first.
+        // Every load begins as the tables do, and then everybody has a turn at being the first. Who fails once is out: its
+        // server may be gone.
         servers.sort_by_key(|(kind, _)| Kind::ALL.iter().position(|one| one == kind));
-        for round in 1..=load.rounds {
-            // Who fails once is out: its server may be gone.
-            servers.retain(|(kind, server)| {
-                let what = format!("echo {shape}, {round}/{}: {}", load.rounds, kind.title());
-                progress.step_of(weight_of_one(plan, shape), &what);
-                let done = load::drive(&server.process, server.port, shape, plan.warm_up, plan.round);
-                if let Err(error) = &done {
-                    missing.push(format!("echo {shape}, {}: {error}", kind.title()));
-                }
-                done.map(|round| workload.add(*kind, round)).is_ok()
-            });
-            if !servers.is_empty() {
-                servers.rotate_left(1);
+        take_turns(load.rounds, &mut servers, |round, (kind, server)| {
+            let what = format!("echo {shape}, {round}/{}: {}", load.rounds, kind.title());
+            progress.step_of(weight_of_one(plan, shape), &what);
+            let done = load::drive(&server.process, server.port, shape, plan.warm_up, plan.round);
+            if let Err(error) = &done {
+                missing.push(format!("echo {shape}, {}: {error}", kind.title()));
             }
-        }
+            done.map(|round| workload.add(*kind, round)).is_ok()
+        });
         workloads.push(workload);
     }
     workloads

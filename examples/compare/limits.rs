@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use super::kit::machine;
+use super::kit::limits;
 
 /// Descriptors that a process needs besides its connections: output, pipes to its children, an epoll set.
 const BESIDES: u64 = 100;
@@ -18,7 +18,7 @@ pub(crate) struct Limits {
 
 impl Limits {
     pub(crate) fn raise() -> Limits {
-        let raised = machine::raise_descriptor_limit().or_else(|_| machine::descriptor_limit());
+        let raised = limits::raise_open_files().or_else(|_| limits::open_files());
         Limits {
             descriptors: raised.unwrap_or(1024),
             nr_open: read("/proc/sys/fs/nr_open"),

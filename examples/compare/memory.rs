@@ -31,11 +31,7 @@ impl Memory {
     }
 }
 
-pub(crate) fn weight(plan: &Plan, field: &Field) -> f64 {
-    field.servers().count() as f64 * weight_of_one(plan)
-}
-
-fn weight_of_one(plan: &Plan) -> f64 {
+pub(crate) fn weight_of_one(plan: &Plan) -> f64 {
     SECONDS_PER_START + plan.idle_connections as f64 * SECONDS_PER_CONNECTION
 }
 

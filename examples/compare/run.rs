@@ -161,14 +161,15 @@ fn measure(plan: &Plan, folder: &Path, setting: &mut Setting) -> io::Result<Resu
     if machine.cores == 1 && plan.only != Some(Part::Tasks) {
         missing.push("servers on a core of their own: there is only one, which the load and the threads share".into());
     }
+    let (servers, runtimes) = (field.servers().count() as f64, field.runtimes().count() as f64);
     let weights = [
-        (Part::Stall, stall::weight(plan, &field)),
+        (Part::Stall, runtimes * stall::weight_of_one(plan)),
         (
             Part::Echo,
-            echo::weight(plan, limits, &field) + syscalls::weight(plan, &field),
+            echo::weight(plan, limits, &field) + servers * syscalls::weight_of_one(plan),
         ),
         (Part::Timers, timers::weight(plan, &field)),
-        (Part::Memory, memory::weight(plan, &field)),
+        (Part::Memory, servers * memory::weight_of_one(plan)),
         (Part::Tasks, tasks::weight(plan)),
     ];
     let wanted = weights.iter().filter(|(part, _)| plan.has(*part));

@@ -33,11 +33,7 @@ pub(crate) struct Stall {
 /// Until a process has started.
 const SECONDS_PER_START: f64 = 0.1;
 
-pub(crate) fn weight(plan: &Plan, field: &Field) -> f64 {
-    field.runtimes().count() as f64 * weight_of_one(plan)
-}
-
-fn weight_of_one(plan: &Plan) -> f64 {
+pub(crate) fn weight_of_one(plan: &Plan) -> f64 {
     let (before, after) = plan.ticks;
     SECONDS_PER_START + 3.0 * (before + after).as_secs_f64() + 2.0 * WORK.as_secs_f64()
 }

@@ -30,11 +30,7 @@ impl Calls {
     }
 }
 
-pub(crate) fn weight(plan: &Plan, field: &Field) -> f64 {
-    field.servers().count() as f64 * weight_of_one(plan)
-}
-
-fn weight_of_one(plan: &Plan) -> f64 {
+pub(crate) fn weight_of_one(plan: &Plan) -> f64 {
     SECONDS_PER_START + 2.0 * plan.traced_requests as f64 * SECONDS_PER_REQUEST
 }
 

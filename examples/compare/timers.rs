@@ -11,6 +11,7 @@ use super::kit::epoll::{Epoll, Events};
 use super::kit::machine::Machine;
 use super::kit::process::Process;
 use super::kit::progress::Progress;
+use super::kit::rounds::take_turns;
 use super::options::Plan;
 
 /// How late one sleeper's sleeps of one length were.
@@ -66,22 +67,15 @@ pub(crate) fn measure(
     let mut all: Vec<Lateness> = Vec::new();
     for (pause, count) in plan.sleeps {
         let mut sleepers: Vec<Kind> = field.sleepers().collect();
-        for _ in 0..plan.sleep_rounds {
-            // Who fails once is out.
-            sleepers.retain(|&kind| {
-                let what = format!("{count} sleeps of {}: {}", micros(pause), kind.title());
-                progress.step_of(weight_of_one(pause, count), &what);
-                let round = ask(kind, pause, count, machine, field);
-                if let Err(error) = &round {
-                    missing.push(format!("sleeps of {}, {}: {error}", micros(pause), kind.title()));
-                }
-                round.map(|round| add(&mut all, kind, pause, round)).is_ok()
-            });
-            // Everybody has a turn at being the first.
-            if !sleepers.is_empty() {
-                sleepers.rotate_left(1);
+        take_turns(plan.sleep_rounds, &mut sleepers, |_, &mut kind| {
+            let what = format!("{count} sleeps of {}: {}", micros(pause), kind.title());
+            progress.step_of(weight_of_one(pause, count), &what);
+            let round = ask(kind, pause, count, machine, field);
+            if let Err(error) = &round {
+                missing.push(format!("sleeps of {}, {}: {error}", micros(pause), kind.title()));
             }
-        }
+            round.map(|round| add(&mut all, kind, pause, round)).is_ok()
+        });
     }
     all
 }

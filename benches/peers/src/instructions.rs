@@ -10,7 +10,7 @@ use crate::contender::Contender;
 use crate::kit::load::{Load, Shape};
 use crate::kit::machine::Machine;
 use crate::kit::process::Process;
-use crate::measure::port_of;
+use crate::kit::server::port_of;
 
 /// Under valgrind everything takes its time.
 const PATIENCE: Duration = Duration::from_secs(30);

@@ -37,8 +37,6 @@ mod json;
 #[path = "../../kit/mod.rs"]
 mod kit;
 #[cfg(target_os = "linux")]
-mod limits;
-#[cfg(target_os = "linux")]
 mod measure;
 #[cfg(target_os = "linux")]
 mod monoio;

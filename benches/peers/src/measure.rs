@@ -6,15 +6,13 @@ use std::time::Duration;
 
 use crate::contender::Contender;
 use crate::instructions;
+use crate::kit::limits::want_open_files;
 use crate::kit::load::{self, Load, Shape};
 use crate::kit::machine::Machine;
 use crate::kit::process::Process;
-use crate::limits;
+use crate::kit::server::{PATIENCE, port_of};
 use crate::plan::Job;
 use crate::work::Task;
-
-/// How long a child may take to start to serve.
-const START: Duration = Duration::from_secs(10);
 
 /// How long a child may measure.
 const WORK: Duration = Duration::from_secs(60);
@@ -67,14 +65,8 @@ fn measure_here(contender: Contender, job: &Job, machine: &Machine) -> io::Resul
 
 fn serve(contender: Contender, machine: &Machine) -> io::Result<(Process, u16)> {
     let mut server = Process::again(&["--serve", contender.name()], machine.server_core())?;
-    let port = port_of(&mut server, START)?;
+    let port = port_of(&mut server, PATIENCE)?;
     Ok((server, port))
-}
-
-pub(crate) fn port_of(server: &mut Process, patience: Duration) -> io::Result<u16> {
-    let line = server.first_line(patience)?;
-    let port = line.trim().parse();
-    port.map_err(|_| io::Error::other(format!("'{line}' is no port")))
 }
 
 /// Has a child measure, and reads what it prints.
@@ -88,13 +80,7 @@ fn work(contender: Contender, task: &Task, core: Option<usize>) -> io::Result<Ve
 }
 
 fn memory(contender: Contender, connections: usize, machine: &Machine) -> io::Result<Vec<f64>> {
-    let limit = limits::open_files()?.now;
-    let needed = connections as u64 + 200;
-    if limit < needed {
-        return Err(io::Error::other(format!(
-            "needs {needed} open files, and the limit is {limit}: raise it (ulimit -n)"
-        )));
-    }
+    want_open_files(connections as u64 + 200)?;
     let (server, port) = serve(contender, machine)?;
     thread::sleep(SETTLE);
     let before = server.memory()?;

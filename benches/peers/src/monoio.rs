@@ -22,7 +22,8 @@ use crate::runtime::{BUFFER_LEN, PlainYield, Runtime};
 pub(crate) struct Monoio;
 
 impl Runtime for Monoio {
-    const SETTINGS: &'static str = "IoUringDriver, enable_timer, 1024 entries (default); echo: owned reads of 8 KiB, one buffer; files: read_exact_at";
+    const SETTINGS: &'static str = "IoUringDriver, enable_timer, 1024 entries (default), built with its feature sync \
+        (which wakes from other threads need); echo: owned reads of 8 KiB, one buffer; files: read_exact_at";
 
     fn run<T: 'static>(main: impl Future<Output = T> + 'static) -> io::Result<T> {
         let mut runtime = RuntimeBuilder::<IoUringDriver>::new().enable_timer().build()?;

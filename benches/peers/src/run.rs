@@ -4,16 +4,18 @@ use std::io::{self, Write};
 use std::process::ExitCode;
 
 use crate::contender::Contender;
+use crate::kit::limits;
 use crate::kit::machine::Machine;
 use crate::kit::options::words;
 use crate::kit::progress::Progress;
+use crate::kit::rounds::take_turns;
 use crate::kit::scratch::Scratch;
 use crate::kit::text::{cells, lay_out};
 use crate::options::{self, Job, Options};
 use crate::plan::{self, Workload};
 use crate::results::Group;
 use crate::work::files::FILE_LEN;
-use crate::{json, limits, measure, table, targets};
+use crate::{json, measure, table, targets};
 
 pub(crate) fn main() -> ExitCode {
     let job = match options::parse(words()) {
@@ -90,39 +92,32 @@ fn say(text: &str) {
     let _ = writeln!(io::stdout(), "{text}");
 }
 
-/// The contenders of a group take turns, round by round, each round beginning with the next. Who fails once is out of the
-/// group.
+/// The contenders of a group take turns. Who fails once is out of the group.
 fn run(group: &mut Group, machine: &Machine, progress: &mut Progress, missing: &mut Vec<String>) {
     let mut contenders = group.contenders.clone();
-    for round in 1..=group.rounds {
-        contenders.retain(|&contender| {
-            let (title, rounds) = (contender.title(), group.rounds);
-            progress.step(&format!("{}, {round}/{rounds}: {title}", group.key));
-            let figures = measure::measure(contender, &group.job, machine);
-            match figures {
-                Ok(figures) if figures.len() == group.figures.len() => {
-                    group.add(contender, figures);
-                    true
-                }
-                Ok(_) => {
-                    missing.push(format!("{title}, {}: the child gave too few figures", group.key));
-                    false
-                }
-                Err(error) => {
-                    missing.push(format!("{title}, {}: {error}", group.key));
-                    false
-                }
+    take_turns(group.rounds, &mut contenders, |round, &mut contender| {
+        let (title, rounds) = (contender.title(), group.rounds);
+        progress.step(&format!("{}, {round}/{rounds}: {title}", group.key));
+        let figures = measure::measure(contender, &group.job, machine);
+        match figures {
+            Ok(figures) if figures.len() == group.figures.len() => {
+                group.add(contender, figures);
+                true
             }
-        });
-        // Nobody is always the first, or always after the same one.
-        if !contenders.is_empty() {
-            contenders.rotate_left(1);
+            Ok(_) => {
+                missing.push(format!("{title}, {}: the child gave too few figures", group.key));
+                false
+            }
+            Err(error) => {
+                missing.push(format!("{title}, {}: {error}", group.key));
+                false
+            }
         }
-    }
+    });
 }
 
 fn describe_limits() -> io::Result<String> {
-    let (files, memory) = (limits::open_files()?, limits::locked_memory()?);
+    let (files, memory) = (limits::stretch_open_files()?, limits::stretch_locked_memory()?);
     Ok(format!(
         "limits: {} open files (were {}), {} of locked memory (was {}; glommio needs 512 KiB by its documentation)",
         files.now,

@@ -1,7 +1,7 @@
 //! windlass, on each driver: `Builder::new().driver(..)`, all else as it comes; `windlass::spawn`, `time::sleep`,
 //! `task::yield_now`. Two settings are measured by themselves: precise timers, and no lookout.
 //!
-//! Echo: the README's server, `read_managed` and `write_all`. Files: `fs::File::read_exact_at`.
+//! Echo: the README's server, which the kit has, `read_managed` and `write_all`. Files: `fs::File::read_exact_at`.
 
 use std::future::Future;
 use std::io;
@@ -10,10 +10,9 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use windlass::fs::File;
-use windlass::net::{TcpListener, TcpStream};
 use windlass::{Builder, DriverChoice};
 
-use crate::kit::hand_epoll::print_port;
+use crate::kit::server::windlass_echo;
 use crate::runtime::Runtime;
 
 pub(crate) struct Windlass<const IS_PROACTOR: bool, const SETTING: u8>;
@@ -66,14 +65,7 @@ impl<const IS_PROACTOR: bool, const SETTING: u8> Runtime for Windlass<IS_PROACTO
     }
 
     async fn serve() -> io::Result<()> {
-        let listener = TcpListener::bind("127.0.0.1:0").await?;
-        print_port(listener.local_addr()?.port())?;
-        loop {
-            let (stream, _) = listener.accept().await?;
-            windlass::spawn(async move {
-                let _ = echo(stream).await;
-            });
-        }
+        windlass_echo().await
     }
 
     type File = File;
@@ -85,16 +77,5 @@ impl<const IS_PROACTOR: bool, const SETTING: u8> Runtime for Windlass<IS_PROACTO
     async fn read_at(file: &Rc<File>, buffer: Vec<u8>, offset: u64) -> io::Result<Vec<u8>> {
         let (result, buffer) = file.read_exact_at(buffer, offset).await;
         result.map(|()| buffer)
-    }
-}
-
-async fn echo(stream: TcpStream) -> io::Result<()> {
-    stream.set_nodelay(true)?;
-    loop {
-        let bytes = stream.read_managed().await?;
-        if bytes.is_empty() {
-            return Ok(());
-        }
-        stream.write_all(bytes).await.0?;
     }
 }
