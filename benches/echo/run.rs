@@ -109,10 +109,13 @@ fn measure(servers: &[Server], shape: Shape, rounds: usize, length: Duration) ->
     // So that what is sent at first has gone round once: a gibibyte of it takes its time.
     let in_air = shape.connections * shape.request_len * shape.in_flight;
     let warm_up = WARM_UP + Duration::from_nanos(in_air as u64);
-    for _ in 0..rounds {
-        for (server, rounds) in servers.iter().zip(&mut measured) {
-            let round = load::drive(&server.process, server.port, shape, warm_up, length);
-            rounds.push(round.map_err(|error| io::Error::other(format!("{}: {error}", server.name)))?);
+    for round in 0..rounds {
+        for turn in 0..servers.len() {
+            // Each round begins with another one.
+            let index = (round + turn) % servers.len();
+            let server = &servers[index];
+            let result = load::drive(&server.process, server.port, shape, warm_up, length);
+            measured[index].push(result.map_err(|error| io::Error::other(format!("{}: {error}", server.name)))?);
         }
     }
     Ok(measured)
