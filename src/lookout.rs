@@ -86,9 +86,17 @@ pub(crate) enum Seen {
 enum Wakes {
     /// The clock is not the system's: it jumps to where it is to be.
     AtOnce,
-    /// Earlier by what nine of ten sleeps oversleep, in nanoseconds.
-    Learnt(Cell<u64>),
+    /// Earlier by what nine of ten sleeps oversleep.
+    Learnt(Lead),
     Precisely,
+}
+
+/// What nine of ten sleeps oversleep.
+#[derive(Default)]
+struct Lead {
+    nanos: Cell<u64>,
+    /// The sleeps that it was learnt from, as far as it matters.
+    sleeps: Cell<u32>,
 }
 
 impl Lookout {
@@ -102,7 +110,7 @@ impl Lookout {
             sources: Sources::default(),
             wakes: match precise {
                 true => Wakes::Precisely,
-                false => Wakes::Learnt(Cell::new(0)),
+                false => Wakes::Learnt(Lead::default()),
             },
         }
     }
@@ -174,7 +182,7 @@ impl Lookout {
     pub(crate) fn wake_at(&self, deadline: Instant, now: Instant) -> Instant {
         match &self.wakes {
             Wakes::AtOnce => deadline,
-            Wakes::Learnt(lead) => match deadline - Duration::from_nanos(lead.get()) {
+            Wakes::Learnt(lead) => match deadline - Duration::from_nanos(lead.nanos.get()) {
                 wake_at if wake_at > now => wake_at,
                 _ => deadline,
             },
@@ -182,20 +190,32 @@ impl Lookout {
         }
     }
 
-    /// A sleep lasted until its time was up, and this much longer. Step by step the lead comes to where nine of ten oversleep
-    /// more: each of them adds a step, and one that oversleeps less takes nine away.
+    /// A sleep lasted until its time was up, and this much longer.
     pub(crate) fn overslept(&self, by: Duration) {
-        const STEP: u64 = 400;
-        const FIRST_LEAD: u64 = 25_000;
-        let Wakes::Learnt(lead) = &self.wakes else { return };
-        let (now, by) = (lead.get(), by.as_nanos() as u64);
+        if let Wakes::Learnt(lead) = &self.wakes {
+            lead.learn(by);
+        }
+    }
+}
+
+impl Lead {
+    /// Step by step it comes to where nine of ten oversleep more: each of them adds a step, and one that oversleeps less takes
+    /// nine away. The first steps are long, so that a few dozen sleeps will do; but not so long that one says much.
+    fn learn(&self, by: Duration) {
+        const SHORTEST: u64 = 400;
+        const DOUBLINGS: u32 = 3;
+        const SLEEPS_EACH: u32 = 16;
+        const FIRST: u64 = 25_000;
+        let (now, by, sleeps) = (self.nanos.get(), by.as_nanos() as u64, self.sleeps.get());
+        let step = SHORTEST << (DOUBLINGS - sleeps / SLEEPS_EACH);
+        self.sleeps.set((sleeps + 1).min(DOUBLINGS * SLEEPS_EACH));
         let next = match by > now {
-            // The way up from nothing need not be walked; but one sleep that was much too long says little.
-            true if now < STEP => (by / 2).min(FIRST_LEAD),
-            true => now + STEP,
-            false => now.saturating_sub(9 * STEP),
+            // The way up from nothing need not be walked.
+            true if now < SHORTEST => (by / 2).min(FIRST),
+            true => now + step,
+            false => now.saturating_sub(9 * step),
         };
-        lead.set(next.min(LONGEST_LEAD.as_nanos() as u64));
+        self.nanos.set(next.min(LONGEST_LEAD.as_nanos() as u64));
     }
 }
 
@@ -345,11 +365,17 @@ mod tests {
         let deadline = Instant::from_origin(Duration::from_secs(1));
         let began = Instant::from_origin(Duration::ZERO);
         assert_eq!(lookout.wake_at(deadline, began), deadline);
+        let lead = || deadline - lookout.wake_at(deadline, began);
+        // All by 75 us: some dozens are enough to know it.
+        for _ in 0..40 {
+            lookout.overslept(Duration::from_micros(75));
+        }
+        assert!(lead() > Duration::from_micros(45), "{:?}", lead());
         // From 30 to 129 us, in no order.
         for round in 0..3_000u64 {
             lookout.overslept(Duration::from_micros(30 + round * 37 % 100));
         }
-        let lead = deadline - lookout.wake_at(deadline, began);
+        let lead = lead();
         assert!(
             (Duration::from_micros(30)..Duration::from_micros(52)).contains(&lead),
             "{lead:?}, of which a tenth of the sleeps should oversleep less"
