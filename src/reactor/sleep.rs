@@ -2,8 +2,8 @@
 //!
 //! mio hands epoll whole milliseconds, rounded up. So the whole ones are slept there, and the rest with ppoll(2) on the
 //! epoll descriptor, which takes nanoseconds. A server whose deadlines are far off thus makes one system call per sleep,
-//! and a sleep of less than a millisecond makes that one and three more, for the timer to be fine. kqueue takes nanoseconds by itself. On Windows a sleep
-//! takes whole milliseconds, rounded up, and as long as the system's clock tick makes it.
+//! and a sleep of less than a millisecond makes that one and three more, for the timer to be fine. kqueue takes nanoseconds by
+//! itself. On Windows a sleep takes whole milliseconds, rounded up, and as long as the system's clock tick makes it.
 
 use std::io;
 use std::time::Duration;
