@@ -29,7 +29,7 @@ const AT_ONCE: Duration = Duration::from_micros(3);
 
 /// Where news come from more than so many operations, a wake-up is shared: a loop that serves so many sleeps, and finds yet more
 /// when it wakes. With four connections looking out still takes less processor time, with eight the same, with fifty more.
-pub(crate) const FEW: u32 = 8;
+const FEW: u32 = 8;
 
 /// So many short sleeps in a row begin the first lookout.
 const FIRST: u32 = 4;
@@ -127,12 +127,6 @@ impl Lookout {
     #[inline]
     pub(crate) fn ends_at(&self, now: Instant) -> Option<Instant> {
         self.is_on.get().then(|| now + self.window)
-    }
-
-    /// Whether the loop has little to do, and looks out for it.
-    #[inline]
-    pub(crate) fn is_on(&self) -> bool {
-        self.is_on.get()
     }
 
     /// A lookout is over.

@@ -22,7 +22,7 @@ use crate::blocking::{Pool, Shutdown};
 use crate::driver::{Closed, Completion, Control, Driver, FlightId, Landing, Outcome, Reply, Wait};
 use crate::exception::{Exception, report};
 use crate::flight::FlightTable;
-use crate::lookout::{FEW, Lookout, Seen};
+use crate::lookout::{Lookout, Seen};
 use crate::metrics::{LoopCounters, LoopTimes};
 use crate::op::{Direction, Op};
 use crate::ready::{Ready, ReadyQueue};
@@ -530,11 +530,11 @@ impl LoopCore {
         Some(outcome)
     }
 
-    /// Whether nothing much would be handed to the kernel together with what is done now. The lookout tells, but only by the
-    /// last wait.
+    /// Whether hardly anybody else runs in this turn, who might start something to be handed over together with what is done
+    /// now.
     #[inline]
     fn has_little_to_do(&self) -> bool {
-        self.lookout.is_on() && self.ready.borrow().len() < FEW as usize
+        self.ready.borrow().len() < 2
     }
 
     /// Polls a new task through `poll`, inside of the current one, which shares its budget and pays one of it. False if nothing

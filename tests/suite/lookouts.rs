@@ -56,7 +56,7 @@ fn short_timers_do_not_keep_it_on() {
     });
 }
 
-/// A loop that looks out sends at once what the kernel takes, also on a driver that otherwise hands sends over.
+/// A loop with little to do sends at once what the kernel takes, also on a driver that otherwise hands sends over.
 #[test]
 fn what_is_sent_at_once_and_what_is_not_arrives_in_order() {
     on_every_kernel_driver(|case| {
@@ -76,7 +76,6 @@ fn what_is_sent_at_once_and_what_is_not_arrives_in_order() {
                 peer.read_to_end(&mut rest).expect("read");
                 rest
             });
-            // It has every reason to look out.
             ask(&stream, ASKED).await;
             let mut random = Random::new(5);
             let bytes: Vec<u8> = (0..8_000_000).map(|_| random.below(256) as u8).collect();

@@ -363,7 +363,9 @@ unsafe impl Driver for Uring {
         match op {
             // SAFETY: the caller's promise.
             Op::ReadAt { fd, ptr, len, offset } => unsafe { sys::read_cached(fd, ptr, len, offset) },
-            Op::Send { medium, .. } | Op::SendVectored { medium, .. } if alone && medium != Medium::Pipe => {
+            Op::Send { medium, .. } | Op::SendVectored { medium, .. }
+                if alone && medium != Medium::Pipe && self.ring.submission().len() < 2 =>
+            {
                 // SAFETY: the caller's promise: it is there until this returns, and the call is over then.
                 let outcome = unsafe { sys::perform(op) }?;
                 self.counters.submissions += 1;
