@@ -150,8 +150,11 @@ impl Lookout {
 
     /// A sleep is over, for which there was no lookout or a vain one. Something came, or its time was up.
     pub(crate) fn slept(&self, took: Duration, has_come: bool, landed: &[Completion]) {
+        if self.window.is_zero() {
+            return;
+        }
         self.sources.count(landed, has_come);
-        if took < AT_ONCE || self.window.is_zero() {
+        if took < AT_ONCE {
             return;
         }
         if !has_come || took > SHORT || self.sources.are_many.get() {

@@ -88,6 +88,40 @@ fn what_is_sent_at_once_and_what_is_not_arrives_in_order() {
     });
 }
 
+/// Whether a socket waits is a matter of its description, which others may share and change.
+#[test]
+#[cfg(unix)]
+fn a_send_at_once_does_not_block_the_loop_whatever_the_socket_says() {
+    on_every_kernel_driver(|case| {
+        case.run(async {
+            let (stream, mut peer) = with_std_peer();
+            socket2::SockRef::from(&stream)
+                .set_nonblocking(false)
+                .expect("a flag of the description");
+            let reading = std::thread::spawn(move || {
+                std::thread::sleep(Duration::from_millis(200));
+                std::io::copy(&mut peer, &mut std::io::sink()).expect("read")
+            });
+            let ticks = std::rc::Rc::new(std::cell::Cell::new(0));
+            let ticking = windlass::spawn({
+                let ticks = ticks.clone();
+                async move {
+                    loop {
+                        sleep(Duration::from_millis(5)).await;
+                        ticks.set(ticks.get() + 1);
+                    }
+                }
+            });
+            // More than fits: it is not done before somebody reads.
+            stream.write_all(vec![7; 8_000_000]).await.0.expect("write");
+            assert!(ticks.get() >= 3, "{} ticks in 200 ms", ticks.get());
+            ticking.cancel();
+            drop(stream);
+            assert_eq!(reading.join().expect("no panic"), 8_000_000);
+        });
+    });
+}
+
 /// Neither those that are woken early, nor those that look out for the rest.
 #[test]
 fn precise_sleeps_do_not_end_early() {
