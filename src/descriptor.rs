@@ -9,7 +9,7 @@ use std::fmt;
 use std::io;
 use std::rc::Rc;
 
-use crate::driver::Control;
+use crate::driver::{Control, FdSpace};
 use crate::flight::Fate;
 use crate::lane::Lane;
 use crate::loop_core::LoopCore;
@@ -42,6 +42,13 @@ impl Descriptor {
         self.lingers.get()
     }
 
+    /// Closes a forked child's copy of it. The parent's stays open.
+    fn close_copy(&self) {
+        if !self.released.replace(true) {
+            let _ = self.core.control(Control::Close { fd: self.fd });
+        }
+    }
+
     /// Closes it on a thread, since that takes its time.
     fn close_elsewhere(&self) {
         let _ = self.core.control(Control::Forget { fd: self.fd });
@@ -60,11 +67,14 @@ impl Drop for Descriptor {
         if self.released.get() {
             return;
         }
+        if self.core.is_forked() {
+            return self.close_copy();
+        }
         if self.ends_with_reset.get() {
             let _ = self.core.control(Control::Reset { fd: self.fd });
             return;
         }
-        match self.lingers.get() && self.fd >= 0 {
+        match self.lingers.get() && self.core.fd_space.is_kernel(self.fd) {
             true => self.close_elsewhere(),
             false => drop(self.core.control(Control::Close { fd: self.fd })),
         }
@@ -80,6 +90,19 @@ impl Drop for Closing {
         if let Some(socket) = &self.0 {
             let (fd, option) = (sys::number(socket), SocketOption::Linger(None));
             let _ = sys::control(Control::SetOption { fd, option });
+        }
+    }
+}
+
+impl LoopCore {
+    /// An error if the driver's numbers are its own: one of the kernel's could be taken for one of them.
+    pub(crate) fn check_takes_kernel_descriptors(&self) -> io::Result<()> {
+        match self.fd_space {
+            FdSpace::Kernel | FdSpace::Split => Ok(()),
+            FdSpace::Own => Err(io::Error::new(
+                io::ErrorKind::Unsupported,
+                "this loop's driver has descriptors of its own, and takes none of the kernel's",
+            )),
         }
     }
 }
@@ -123,6 +146,7 @@ impl OwnedDescriptor {
         let core = LoopCore::current("from_std").rc();
         let socket = std_socket.into();
         let fd = sys::number(&socket);
+        core.check_takes_kernel_descriptors()?;
         core.control(Control::Adopt { fd })?;
         let owned = OwnedDescriptor::new(core, sys::from_std(socket));
         // What is no socket does not linger.
@@ -139,8 +163,8 @@ impl OwnedDescriptor {
             let why = "the pipe is closed";
             return Err((io::Error::new(io::ErrorKind::NotConnected, why), self));
         }
-        if self.fd() < 0 {
-            let why = "a socket of the null driver has no descriptor to give";
+        if !self.core().fd_space.is_kernel(self.fd()) {
+            let why = "the driver's sockets are its own, and not descriptors that the kernel could give away";
             return Err((io::Error::new(io::ErrorKind::Unsupported, why), self));
         }
         self.descriptor.read.take_in(self.core());
@@ -175,6 +199,10 @@ impl Drop for OwnedDescriptor {
     /// Nobody will ask for what is in the lanes any more.
     fn drop(&mut self) {
         let core = self.descriptor.core.clone();
+        if core.is_forked() {
+            // What is in flight on it is the parent's, and never ends here.
+            return self.descriptor.close_copy();
+        }
         let mut left_any = false;
         self.descriptor.is_left.set(true);
         for lane in [&self.descriptor.read, &self.descriptor.write] {

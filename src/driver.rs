@@ -33,8 +33,20 @@ pub unsafe trait Driver {
     /// Reads the loop's clock. A driver may bring a virtual one.
     fn now(&self) -> Instant;
 
-    /// Whether the clock is the driver's own, and jumps. The loop lets it stand still while threads do file work, which
-    /// takes real time, and neither looks out nor wakes early.
+    /// Whether the clock is the driver's own, and jumps to the next deadline when nothing can run.
+    ///
+    /// Threads work in real time. So while a thread works for the loop, the loop does not pass a deadline to
+    /// [`poll`](Driver::poll) but [`Wait::Forever`], and virtual time stands still. What counts as work for the loop:
+    ///
+    /// - operations that the driver left to a thread ([`Start::Blocking`]), such as file work;
+    /// - jobs whose handle exists: of [`spawn_blocking`](crate::spawn_blocking), of a [`Pool`](crate::blocking::Pool) if they
+    ///   were spawned or polled on this loop, and name lookups. A job that waits in the queue, or whose handle was polled and
+    ///   waits for room there, counts too.
+    ///
+    /// A job whose handle was dropped no longer counts, since it reports nothing to the loop. A job that itself waits for
+    /// something that the loop does only after a timer has fired never ends: it stops the clock that it waits for.
+    ///
+    /// On a virtual clock the loop does not busy-poll and does not wake early.
     fn has_virtual_clock(&self) -> bool {
         false
     }
@@ -88,6 +100,40 @@ pub unsafe trait Driver {
 
     /// What the driver has counted so far.
     fn counters(&self) -> DriverCounters;
+
+    /// Which numbers this driver uses as descriptors. It gives the same answer as long as it lives.
+    ///
+    /// An [`Fd`] is a number that this driver gave out, as a [`Reply`] or as the outcome of an accept or open, or that the
+    /// program gave to it with [`Control::Adopt`] or [`Control::Watch`]. Only the driver knows what it stands for. The loop
+    /// makes no system call of its own on a number unless the answer here says that it is the kernel's.
+    ///
+    /// Every number that a driver gave out or adopted comes back to it once, as [`Control::Close`], [`Control::Reset`] or
+    /// [`Control::Forget`]. A driver whose numbers are not all the kernel's lives until then, even if a stream outlives its
+    /// loop: it is dropped after the last close.
+    fn fd_space(&self) -> FdSpace {
+        FdSpace::Own
+    }
+}
+
+/// Which numbers a driver uses as descriptors: see [`Driver::fd_space`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FdSpace {
+    /// The kernel's. A descriptor that outlives the loop is closed with a system call, and can be turned into one of std's.
+    Kernel,
+    /// The driver's own numbers, whatever their values: none is a descriptor of the kernel's. The loop refuses to adopt
+    /// descriptors of the kernel's on such a driver, and leaves no operation on a descriptor to a thread: if the driver
+    /// answers [`Start::Blocking`] to one, or to [`Op::Open`], the operation fails with `EOPNOTSUPP`.
+    Own,
+    /// Negative numbers are the driver's own, and the others the kernel's, as with the null driver. Threads may open files
+    /// for such a driver; it closes them with a system call.
+    Split,
+}
+
+impl FdSpace {
+    /// Whether this number is a descriptor of the kernel's.
+    pub fn is_kernel(self, fd: Fd) -> bool {
+        self != FdSpace::Own && fd >= 0
+    }
 }
 
 /// Ends a sleeping [`Driver::poll`] from any thread. The loop calls it only while it sleeps, once per sleep.
@@ -408,6 +454,10 @@ pub enum DriverChoice {
     /// Readiness-based: epoll on Linux, kqueue on macOS and the BSDs, AFD on Windows.
     Reactor,
     /// No kernel at all: in-memory sockets and a virtual clock. For tests.
+    ///
+    /// The clock stands still while something can run, and jumps to the next deadline when nothing can. It also stands still
+    /// while a thread works for the loop, in a file, a name lookup or a blocking job whose handle was not dropped: see
+    /// [`Driver::has_virtual_clock`].
     Null,
 }
 
@@ -428,12 +478,62 @@ impl std::str::FromStr for DriverChoice {
     }
 }
 
-/// What remains of a driver when its loop has closed: descriptors that outlive the loop can still be closed, and
-/// everything else says why it cannot be done.
+/// Takes a driver's place when its loop has closed or is another process's: descriptors that outlive the loop can still be
+/// closed, and everything else is an error.
 pub(crate) struct Closed {
-    pub(crate) counters: DriverCounters,
-    pub(crate) description: Description,
-    pub(crate) now: Instant,
+    counters: DriverCounters,
+    description: Description,
+    now: Instant,
+    space: FdSpace,
+    is_forked: bool,
+    /// A driver with descriptors of its own lives until the last of them is closed, which is when the loop's memory is freed.
+    driver: Option<Box<dyn Driver>>,
+    /// Operations did not end: their memory, and what the driver holds, is never freed.
+    leaks: bool,
+}
+
+impl Closed {
+    /// What remains of `driver`. The caller puts it in the driver's place and hands that to
+    /// [`keep`](Closed::keep) or drops it.
+    pub(crate) fn after(driver: &dyn Driver, is_forked: bool) -> Closed {
+        Closed {
+            counters: driver.counters(),
+            description: driver.describe(),
+            now: driver.now(),
+            space: driver.fd_space(),
+            is_forked,
+            driver: None,
+            leaks: false,
+        }
+    }
+
+    /// Keeps the driver for the closes to come if its descriptors are its own, and else drops it. With `leaks`, nothing of it
+    /// is ever freed.
+    pub(crate) fn keep(&mut self, driver: Box<dyn Driver>, leaks: bool) {
+        match (self.space, leaks) {
+            (FdSpace::Kernel, false) => drop(driver),
+            (FdSpace::Kernel, true) => std::mem::forget(driver),
+            (FdSpace::Own | FdSpace::Split, _) => {
+                self.driver = Some(driver);
+                self.leaks = leaks;
+            }
+        }
+    }
+
+    fn error(&self) -> io::Error {
+        match self.is_forked {
+            true => crate::remote::forked_error(),
+            false => closed_error(),
+        }
+    }
+}
+
+impl Drop for Closed {
+    fn drop(&mut self) {
+        if self.leaks {
+            std::mem::forget(self.driver.take());
+        }
+    }
 }
 
 // SAFETY: nothing is ever pending here: `start` lands at once and touches no memory.
@@ -447,9 +547,16 @@ unsafe impl Driver for Closed {
     }
 
     fn control(&mut self, call: Control<'_>) -> io::Result<Reply> {
-        match call {
-            Control::Close { .. } | Control::Reset { .. } => crate::sys::control(call),
-            _ => Err(closed_error()),
+        let (Control::Close { fd } | Control::Reset { fd }) = call else {
+            return Err(self.error());
+        };
+        match (&mut self.driver, self.space.is_kernel(fd)) {
+            (Some(driver), _) => driver.control(call),
+            // In a forked child only this process's copy is closed. A reset would change the socket, which is shared.
+            (None, true) if self.is_forked => crate::sys::control(Control::Close { fd }),
+            (None, true) => crate::sys::control(call),
+            // The number of a driver that is gone names nothing.
+            (None, false) => Ok(Reply::Done),
         }
     }
 
@@ -460,11 +567,22 @@ unsafe impl Driver for Closed {
     fn cancel(&mut self, _id: FlightId) {}
 
     fn poll(&mut self, _landed: &mut Vec<Completion>, _wait: Wait) -> io::Result<()> {
-        Err(closed_error())
+        Err(self.error())
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        Ok(())
+        match self.is_forked {
+            true => Err(self.error()),
+            false => Ok(()),
+        }
+    }
+
+    fn descriptor(&mut self) -> io::Result<Fd> {
+        Err(self.error())
+    }
+
+    fn fd_space(&self) -> FdSpace {
+        self.space
     }
 
     fn notifier(&self) -> Arc<dyn Notify> {

@@ -37,14 +37,14 @@ impl EventLoop {
     /// On io_uring Linux is some 15 ms late to tell that a foreign eventfd was written to. Let the other thread use
     /// [`call_soon_threadsafe`](crate::LoopHandle::call_soon_threadsafe), or choose the reactor.
     pub fn pollable(&self) -> io::Result<Borrowed<'_>> {
-        self.core().driver.borrow_mut().descriptor().map(sys::borrow)
+        self.core().driver().descriptor().map(sys::borrow)
     }
 
     /// To be called right before the outer loop waits, with nothing of this loop touched in between: hands what was started
     /// to the kernel, and lets calls from other threads make [`pollable`](EventLoop::pollable) readable from now on.
     pub fn flush(&self) -> io::Result<()> {
         let core = self.core();
-        core.driver.borrow_mut().flush()?;
+        core.driver().flush()?;
         if !core.letterbox.fall_asleep() {
             // Something was sent before we could be woken for it.
             core.driver.borrow().notifier().notify();

@@ -84,6 +84,10 @@ impl EventLoop {
         // 6. It runs, in the order in which it became ready.
         for _ in 0..batch {
             core.run_next();
+            // A task may have forked, and the others are the parent's.
+            if core.is_forked() {
+                return Err(crate::remote::forked_error());
+            }
         }
         core.counters.ran.set(core.counters.ran.get() + batch as u64);
         Ok(())

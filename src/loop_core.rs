@@ -6,7 +6,7 @@
 //!
 //! Rule of this crate: no foreign code (wakers, destructors, callbacks) runs while one of these cells is borrowed.
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, RefCell, RefMut};
 use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -19,7 +19,7 @@ use std::time::Duration;
 use slab::Slab;
 
 use crate::blocking::{Pool, Shutdown};
-use crate::driver::{Closed, Completion, Control, Driver, FlightId, Landing, Outcome, Reply, Wait};
+use crate::driver::{Closed, Completion, Control, Driver, FdSpace, FlightId, Landing, Outcome, Reply, Wait};
 use crate::exception::{Exception, report};
 use crate::flight::FlightTable;
 use crate::lookout::{Lookout, Seen};
@@ -28,7 +28,7 @@ use crate::op::{Direction, Op};
 use crate::ready::{Ready, ReadyQueue};
 use crate::remote::Letterbox;
 use crate::runtime::Settings;
-use crate::sys::{Duct, Fd};
+use crate::sys::{self, Duct, Fd};
 use crate::task::{Cleanups, Mailed, Owner, RawTask, TaskId};
 use crate::time::Instant;
 use crate::timers::{Action, TimerId, Timers};
@@ -65,10 +65,22 @@ pub(crate) enum Mail {
     PoolHasRoom,
     /// What the exception handler is to be told, also if this is collected while the loop closes.
     Exception(Exception),
+    /// A [`ClockHold`] has ended.
+    ReleaseClock,
 }
 
 pub(crate) struct LoopCore {
+    /// Used through [`driver`](LoopCore::driver), except for what neither uses the kernel nor shared memory.
     pub(crate) driver: RefCell<Box<dyn Driver>>,
+    /// The process that made the loop: see `sys::forks`.
+    forks: u32,
+    /// The driver was left to the parent process.
+    is_abandoned: Cell<bool>,
+    /// Which numbers the driver uses.
+    pub(crate) fd_space: FdSpace,
+    pub(crate) has_virtual_clock: bool,
+    /// While there are some, virtual time stands still.
+    clock_holds: Cell<usize>,
     pub(crate) flights: RefCell<FlightTable>,
     pub(crate) ready: RefCell<ReadyQueue>,
     pub(crate) timers: RefCell<Timers>,
@@ -124,12 +136,18 @@ impl LoopCore {
     pub(crate) fn new(driver: Box<dyn Driver>, settings: &Settings) -> Rc<LoopCore> {
         let letterbox = Arc::new(Letterbox::new(driver.notifier()));
         let times = LoopTimes::new(settings.measures_time, driver.now());
-        let lookout = match driver.has_virtual_clock() {
+        let (fd_space, has_virtual_clock) = (driver.fd_space(), driver.has_virtual_clock());
+        let lookout = match has_virtual_clock {
             true => Lookout::none(),
             false => Lookout::new(settings.lookout, settings.precise_timers),
         };
         Rc::new_cyclic(|this| LoopCore {
             driver: RefCell::new(driver),
+            forks: sys::count_forks(),
+            is_abandoned: Cell::new(false),
+            fd_space,
+            has_virtual_clock,
+            clock_holds: Cell::new(0),
             flights: RefCell::default(),
             ready: RefCell::default(),
             timers: RefCell::default(),
@@ -201,7 +219,11 @@ impl LoopCore {
 
     /// The same, to run it: refused while any loop is running here.
     pub(crate) fn enter_to_run(&self) -> io::Result<Entered> {
-        if LoopCore::try_current().is_some() {
+        if self.is_forked() {
+            return Err(crate::remote::forked_error());
+        }
+        // In a forked child, the loop that was running is the parent's.
+        if LoopCore::try_current().is_some_and(|current| !current.is_forked()) {
             return Err(io::Error::other(
                 "an event loop is already running on this thread: spawn a task instead, or use another thread",
             ));
@@ -231,9 +253,47 @@ impl LoopCore {
         }
     }
 
-    /// File work takes real time: a virtual clock does not jump over it. Its landing wakes the loop.
+    /// Threads work in real time: a virtual clock does not jump while one works for the loop. The end of its work wakes the
+    /// loop.
     fn clock_stands_still(&self) -> bool {
-        self.flights.borrow().threads_carry() && self.driver.borrow().has_virtual_clock()
+        self.has_virtual_clock && (self.clock_holds.get() > 0 || self.flights.borrow().threads_carry())
+    }
+
+    /// Stops a virtual clock until the hold is dropped, on whichever thread. `None` if the clock is real.
+    pub(crate) fn hold_clock(&self) -> Option<ClockHold> {
+        if !self.has_virtual_clock || self.is_closed() {
+            return None;
+        }
+        self.clock_holds.set(self.clock_holds.get() + 1);
+        Some(ClockHold(self.letterbox.clone()))
+    }
+
+    // Forks.
+
+    /// Whether this process is a fork of the one that made the loop.
+    #[inline(always)]
+    pub(crate) fn is_forked(&self) -> bool {
+        self.forks != sys::forks()
+    }
+
+    /// The driver. In a forked child that is one that refuses everything: the real one's rings are not even mapped there, and
+    /// its epoll instance is the parent's too.
+    #[inline]
+    pub(crate) fn driver(&self) -> RefMut<'_, Box<dyn Driver>> {
+        if self.is_forked() {
+            self.abandon_driver();
+        }
+        self.driver.borrow_mut()
+    }
+
+    #[cold]
+    fn abandon_driver(&self) {
+        if self.is_abandoned.replace(true) {
+            return;
+        }
+        let closed = Closed::after(&**self.driver.borrow(), true);
+        // Its destructor would use what is the parent's.
+        std::mem::forget(self.driver.replace(Box::new(closed)));
     }
 
     /// Step 2: hands over what was started, waits as told, and reaps.
@@ -253,7 +313,7 @@ impl LoopCore {
     #[inline(always)]
     fn ask(&self, landed: &mut Vec<Completion>, wait: Wait) -> io::Result<()> {
         let began = self.begin_poll();
-        let result = self.driver.borrow_mut().poll(landed, wait);
+        let result = self.driver().poll(landed, wait);
         if let Some(began) = began {
             self.end_poll(began);
         }
@@ -315,7 +375,7 @@ impl LoopCore {
     fn sleep(&self, landed: &mut Vec<Completion>, wait: Wait) -> io::Result<()> {
         let asleep = self.letterbox.fall_asleep();
         let wait = if asleep { wait } else { Wait::Look };
-        let result = self.driver.borrow_mut().poll(landed, wait);
+        let result = self.driver().poll(landed, wait);
         if asleep {
             self.letterbox.wake_up();
         }
@@ -336,7 +396,7 @@ impl LoopCore {
         let mut next_look = now + every;
         loop {
             if now >= next_look {
-                self.driver.borrow_mut().poll(landed, Wait::Look)?;
+                self.driver().poll(landed, Wait::Look)?;
                 next_look = now + every;
             }
             if self.has_news(landed) {
@@ -383,6 +443,7 @@ impl LoopCore {
                 Mail::Landed(id, outcome) => self.land_one(id, Landing::last(outcome)),
                 Mail::PoolHasRoom => self.carry_more(),
                 Mail::Exception(exception) => report(exception),
+                Mail::ReleaseClock => self.clock_holds.set(self.clock_holds.get() - 1),
             }
         }
         self.mail.set(mail);
@@ -446,7 +507,7 @@ impl LoopCore {
     }
 
     pub(crate) fn control(&self, call: Control<'_>) -> io::Result<Reply> {
-        self.driver.borrow_mut().control(call)
+        self.driver().control(call)
     }
 
     pub(crate) fn add_timer(&self, when: Instant, action: Action) -> TimerId {
@@ -525,7 +586,7 @@ impl LoopCore {
     #[inline]
     pub(crate) unsafe fn attempt_unpaid(&self, op: Op) -> Option<Outcome> {
         // SAFETY: the caller's promise.
-        let outcome = unsafe { self.driver.borrow_mut().attempt(op, self.has_little_to_do()) }?;
+        let outcome = unsafe { self.driver().attempt(op, self.has_little_to_do()) }?;
         crate::trace::op_done_at_once(&op, outcome);
         Some(outcome)
     }
@@ -576,8 +637,9 @@ impl LoopCore {
 
     // The end.
 
+    /// Whether the loop has closed. One of a parent process counts as closed.
     pub(crate) fn is_closed(&self) -> bool {
-        self.closed.get()
+        self.closed.get() || self.is_forked()
     }
 
     /// Cancels every task, lands every flight, and lets the driver go. What does not land in time is leaked: the kernel
@@ -585,6 +647,9 @@ impl LoopCore {
     pub(crate) fn close(&self) {
         if self.closed.replace(true) {
             return;
+        }
+        if self.is_forked() {
+            return self.abandon();
         }
         let _entered = self.enter();
         self.tell_pending_tasks();
@@ -599,19 +664,13 @@ impl LoopCore {
                 item => crate::exception::guard("a callback's destructor", || drop(item)),
             }
         }
-        let closed = {
-            let driver = self.driver.borrow();
-            Closed {
-                counters: driver.counters(),
-                description: driver.describe(),
-                now: driver.now(),
-            }
-        };
+        let closed = Closed::after(&**self.driver.borrow(), false);
         let driver = self.driver.replace(Box::new(closed));
-        if landed_all {
-            drop(driver);
-        } else {
-            std::mem::forget(driver);
+        let mut closed = Closed::after(&*driver, false);
+        // With nothing borrowed: a driver's destructor may be foreign code.
+        closed.keep(driver, !landed_all);
+        self.driver.replace(Box::new(closed));
+        if !landed_all {
             report(Exception::error(
                 format!(
                     "{} operations did not end within {CLOSE_WITHIN:?}",
@@ -626,6 +685,20 @@ impl LoopCore {
         self.blocking.shutdown(self.blocking_shutdown);
         crate::trace::loop_closed();
         // It may hold streams, and those hold this loop.
+        let handler = self.exception_handler.take();
+        crate::exception::guard("the exception handler's destructor", || drop(handler));
+    }
+
+    /// Closes a parent's loop in a forked child: what the program made is dropped, and nothing else happens. Operations and
+    /// their memory are leaked, since they are the parent's; so are the pools, whose threads do not exist here.
+    fn abandon(&self) {
+        self.abandon_driver();
+        let _entered = self.enter();
+        self.cancel_tasks();
+        self.drop_watchers();
+        self.drop_stdio();
+        self.drop_scheduled();
+        self.ducts.take();
         let handler = self.exception_handler.take();
         crate::exception::guard("the exception handler's destructor", || drop(handler));
     }
@@ -718,6 +791,22 @@ impl std::fmt::Debug for LoopCore {
             .field("in_air", &self.flights.borrow().in_air())
             .field("closed", &self.closed.get())
             .finish()
+    }
+}
+
+/// Stops its loop's virtual clock for as long as it exists. Work that a thread does for the loop holds one, and drops it after
+/// it has woken the loop: so the loop learns of the result before it learns that time goes on.
+pub(crate) struct ClockHold(Arc<Letterbox<Mail>>);
+
+impl ClockHold {
+    pub(crate) fn is_of(&self, core: &LoopCore) -> bool {
+        Arc::ptr_eq(&self.0, &core.letterbox)
+    }
+}
+
+impl Drop for ClockHold {
+    fn drop(&mut self) {
+        drop(self.0.send(Mail::ReleaseClock));
     }
 }
 

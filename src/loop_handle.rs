@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use crate::exception::{Exception, report};
 use crate::loop_core::{LoopCore, Mail};
-use crate::remote::{Letterbox, LoopClosed};
+use crate::remote::{Letterbox, LoopClosed, forked_error};
 use crate::task::{JoinError, TaskId};
 
 /// A loop's handle for any thread: `Send`, `Sync`, cheap to clone.
@@ -233,6 +233,9 @@ impl<T> RemoteHandle<T> {
     /// On the loop's own thread, which would wait for itself: await the handle there instead.
     pub fn wait(self) -> Result<T, JoinError> {
         self.refuse_on_own_loop();
+        if self.letterbox.is_forked() {
+            return Err(JoinError::not_started(forked_error()));
+        }
         let mut state = self.shared.state();
         loop {
             if let Some(result) = state.result.take() {
@@ -257,6 +260,9 @@ impl<T> RemoteHandle<T> {
         let Some(deadline) = Instant::now().checked_add(timeout) else {
             return Ok(self.wait());
         };
+        if self.letterbox.is_forked() {
+            return Ok(self.wait());
+        }
         let mut state = self.shared.state();
         loop {
             if let Some(result) = state.result.take() {
@@ -282,6 +288,9 @@ impl<T> RemoteHandle<T> {
 
     /// Asks the loop to cancel the future, as [`JoinHandle::cancel`](crate::JoinHandle::cancel) does.
     pub fn cancel(&self) {
+        if self.letterbox.is_forked() {
+            return;
+        }
         let waker = {
             let mut state = self.shared.state();
             state.cancel_requested = true;
@@ -294,7 +303,7 @@ impl<T> RemoteHandle<T> {
 
     /// Whether the result is there.
     pub fn is_finished(&self) -> bool {
-        self.shared.state().finished
+        self.letterbox.is_forked() || self.shared.state().finished
     }
 }
 
@@ -302,6 +311,9 @@ impl<T> Future for RemoteHandle<T> {
     type Output = Result<T, JoinError>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        if self.letterbox.is_forked() {
+            return Poll::Ready(Err(JoinError::not_started(forked_error())));
+        }
         let waker = cx.waker().clone();
         let old;
         {
@@ -323,6 +335,10 @@ impl<T> Future for RemoteHandle<T> {
 
 impl<T> Drop for RemoteHandle<T> {
     fn drop(&mut self) {
+        // The loop's thread may have held the lock when this process was forked.
+        if self.letterbox.is_forked() {
+            return;
+        }
         let result = {
             let mut state = self.shared.state();
             state.abandoned = true;

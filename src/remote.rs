@@ -19,6 +19,7 @@ use std::sync::atomic::Ordering::SeqCst;
 
 use crate::driver::Notify;
 use crate::prims::{AtomicU8, Mutex, MutexGuard};
+use crate::sys;
 
 const AWAKE: u8 = 0;
 const ASLEEP: u8 = 1;
@@ -29,6 +30,8 @@ pub(crate) struct Letterbox<T> {
     state: Apart,
     inbox: Mutex<Inbox<T>>,
     notifier: Arc<dyn Notify>,
+    /// The process that made it: see `sys::forks`.
+    forks: u32,
 }
 
 /// In a cache line of its own: a loop that looks out reads it all the time, and would take the inbox away from who is writing
@@ -50,11 +53,22 @@ impl<T> Letterbox<T> {
                 closed: false,
             }),
             notifier,
+            forks: sys::count_forks(),
         }
     }
 
-    /// Sends from any thread. Gives the item back when the loop is gone.
+    /// Whether this process is a fork of the one that has the loop. The loop's thread may not exist here, and another may have
+    /// held the lock when the process forked, so nothing of this may be used.
+    #[inline(always)]
+    pub(crate) fn is_forked(&self) -> bool {
+        self.forks != sys::forks()
+    }
+
+    /// Sends from any thread. Gives the item back when the loop is gone, or is another process's.
     pub(crate) fn send(&self, item: T) -> Result<(), T> {
+        if self.is_forked() {
+            return Err(item);
+        }
         {
             let mut inbox = self.inbox();
             if inbox.closed {
@@ -68,9 +82,9 @@ impl<T> Letterbox<T> {
         Ok(())
     }
 
-    /// Whether the loop is gone.
+    /// Whether the loop is gone, or is another process's.
     pub(crate) fn is_closed(&self) -> bool {
-        self.inbox().closed
+        self.is_forked() || self.inbox().closed
     }
 
     /// The loop is about to sleep. False if something was sent since it last looked: then it must not.
@@ -112,14 +126,37 @@ impl<T> Letterbox<T> {
     }
 }
 
-/// The loop that this was meant for has closed.
+/// The loop that this was meant for has closed, or was made before this process was forked from the loop's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LoopClosed;
 
 impl fmt::Display for LoopClosed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the event loop has closed")
+        f.write_str("the event loop has closed")?;
+        match sys::forks() {
+            0 => Ok(()),
+            _ => f.write_str(", or was made before this process was forked"),
+        }
     }
+}
+
+/// The loop, or the pool, was made before this process was forked.
+#[derive(Debug)]
+struct Forked;
+
+impl fmt::Display for Forked {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(
+            "it was made before this process was forked, and belongs to the parent: make a new one in the child",
+        )
+    }
+}
+
+impl std::error::Error for Forked {}
+
+/// Why nothing that was made before a fork works in the child.
+pub(crate) fn forked_error() -> std::io::Error {
+    std::io::Error::new(std::io::ErrorKind::NotConnected, Forked)
 }
 
 impl std::error::Error for LoopClosed {}

@@ -6,13 +6,13 @@ use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll, Wake, Waker};
 
 use super::Refusal;
 use super::pool::{JobId, Shared, Ticket, Work};
 use crate::exception::{Exception, report};
-use crate::loop_core::{LoopCore, Mail};
-use crate::remote::Letterbox;
+use crate::loop_core::{ClockHold, LoopCore, Mail};
+use crate::remote::{Letterbox, forked_error};
 use crate::task::{JoinError, TaskId};
 
 /// The result of blocking work: await it to get `Result<T, JoinError>`, on any loop or runtime.
@@ -43,6 +43,8 @@ struct SlotState<T> {
     waker: Option<Waker>,
     /// The handle is gone.
     abandoned: bool,
+    /// Stops the virtual clock of the loop that waits for the result.
+    hold: Option<ClockHold>,
 }
 
 impl<T> Slot<T> {
@@ -50,24 +52,47 @@ impl<T> Slot<T> {
         self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
+    /// Stops the virtual clock of the current loop, if it has one, until there is a result.
+    fn hold_clock(&self) {
+        let Some(core) = LoopCore::try_current().filter(|core| core.has_virtual_clock) else {
+            return;
+        };
+        // The earlier one, of another loop, is dropped when nothing is locked.
+        let _earlier = {
+            let mut state = self.state();
+            if state.finished || state.hold.as_ref().is_some_and(|hold| hold.is_of(core)) {
+                return;
+            }
+            std::mem::replace(&mut state.hold, core.hold_clock())
+        };
+    }
+
+    fn release_clock(&self) {
+        let hold = self.state().hold.take();
+        drop(hold);
+    }
+
     fn resolve(&self, result: Result<T, JoinError>) {
-        let (waker, unclaimed) = {
+        let (waker, hold, unclaimed) = {
             let mut state = self.state();
             if state.finished {
                 return;
             }
             state.finished = true;
+            let hold = state.hold.take();
             match state.abandoned {
-                true => (None, Some(result)),
+                true => (None, hold, Some(result)),
                 false => {
                     state.result = Some(result);
-                    (state.waker.take(), None)
+                    (state.waker.take(), hold, None)
                 }
             }
         };
         if let Some(waker) = waker {
             waker.wake();
         }
+        // Only now: the loop must learn of the result before time goes on.
+        drop(hold);
         self.tell_of_panic(unclaimed);
     }
 
@@ -108,6 +133,7 @@ impl<T: Send + 'static> BlockingHandle<T> {
                 finished: false,
                 waker: None,
                 abandoned: false,
+                hold: None,
             }),
             letterbox: LoopCore::try_current().map(|core| core.letterbox.clone()),
         });
@@ -130,9 +156,15 @@ impl<T: Send + 'static> BlockingHandle<T> {
 
 impl<T> BlockingHandle<T> {
     fn queue(&mut self, work: Work, bounded: bool) {
+        // Before the thread can be done.
+        self.slot.hold_clock();
         match self.pool.submit(work, bounded) {
             Ok(job) => self.job = Some(job),
-            Err(Refusal::Full(work)) => self.unqueued = Some(work),
+            Err(Refusal::Full(work)) => {
+                self.unqueued = Some(work);
+                // Until the handle is polled no thread will come to it.
+                self.slot.release_clock();
+            }
             Err(Refusal::Closed(work)) => drop(work),
             Err(Refusal::NoThread(work, error)) => {
                 self.slot.resolve(Err(JoinError::not_started(error)));
@@ -144,6 +176,9 @@ impl<T> BlockingHandle<T> {
     /// Takes the work back if it has not begun: the handle then resolves to a [`JoinError`] that says so. Work that has
     /// begun goes on to its end, and the handle gives its result.
     pub fn cancel(&mut self) {
+        if self.pool.is_forked() {
+            return;
+        }
         let work = match self.unqueued.take() {
             None => self.job.and_then(|job| self.pool.take_back(job)),
             unqueued => unqueued,
@@ -160,7 +195,7 @@ impl<T> BlockingHandle<T> {
 
     /// Whether the result is there.
     pub fn is_finished(&self) -> bool {
-        self.slot.state().finished
+        self.pool.is_forked() || self.slot.state().finished
     }
 }
 
@@ -169,13 +204,18 @@ impl<T> Future for BlockingHandle<T> {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = &mut *self;
+        if this.pool.is_forked() {
+            return Poll::Ready(Err(JoinError::not_started(forked_error())));
+        }
         while let Some(work) = this.unqueued.take() {
-            if this.pool.wait_for_room(&mut this.ticket, cx.waker()) {
+            if this.pool.wait_for_room(&mut this.ticket, &holding_clock(cx.waker())) {
                 this.unqueued = Some(work);
                 return Poll::Pending;
             }
             this.queue(work, true);
         }
+        // It may have been started elsewhere.
+        this.slot.hold_clock();
         let waker = cx.waker().clone();
         let old;
         {
@@ -197,18 +237,45 @@ impl<T> Future for BlockingHandle<T> {
 
 impl<T> Drop for BlockingHandle<T> {
     fn drop(&mut self) {
+        // In a forked child the job is the parent's, and a thread may have held a lock when the process was forked.
+        if self.pool.is_forked() {
+            std::mem::forget((self.slot.clone(), self.unqueued.take()));
+            return;
+        }
         // The queue's limit is for those who wait. Work that nobody waits for is not lost for it.
         if let Some(work) = self.unqueued.take() {
             self.queue(work, false);
         }
         self.stop_waiting();
         // The waker's destructor is foreign code: it does not run under the lock.
-        let (result, _waker) = {
+        let (result, _waker, _hold) = {
             let mut state = self.slot.state();
             state.abandoned = true;
-            (state.result.take(), state.waker.take())
+            (state.result.take(), state.waker.take(), state.hold.take())
         };
         self.slot.tell_of_panic(result);
+    }
+}
+
+/// A waker for a handle that waits for room in a queue: the virtual clock of its loop stands still until it is woken.
+fn holding_clock(waker: &Waker) -> Waker {
+    struct Holding {
+        waker: Waker,
+        hold: Mutex<Option<ClockHold>>,
+    }
+    impl Wake for Holding {
+        fn wake(self: Arc<Self>) {
+            self.waker.wake_by_ref();
+            let hold = self.hold.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).take();
+            drop(hold);
+        }
+    }
+    match LoopCore::try_current().and_then(LoopCore::hold_clock) {
+        Some(hold) => Waker::from(Arc::new(Holding {
+            waker: waker.clone(),
+            hold: Mutex::new(Some(hold)),
+        })),
+        None => waker.clone(),
     }
 }
 

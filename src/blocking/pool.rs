@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use super::PoolFull;
 use super::handle::BlockingHandle;
+use crate::sys;
 
 /// Threads for blocking work, with a queue.
 ///
@@ -40,7 +41,11 @@ struct Owner {
 
 impl Drop for Owner {
     fn drop(&mut self) {
-        self.shared.close();
+        // In a forked child there are no threads, and one of the parent's may have held the lock. What is queued is leaked.
+        match self.shared.is_forked() {
+            true => std::mem::forget(self.shared.clone()),
+            false => self.shared.close(),
+        }
     }
 }
 
@@ -165,6 +170,8 @@ pub(super) struct Shared {
     work: Condvar,
     /// A thread has ended.
     ended: Condvar,
+    /// The process that has the threads: see `sys::forks`.
+    forks: u32,
 }
 
 #[derive(Default)]
@@ -206,6 +213,7 @@ impl Pool {
             state: Mutex::default(),
             work: Condvar::new(),
             ended: Condvar::new(),
+            forks: sys::count_forks(),
         });
         Pool {
             owner: Arc::new(Owner { shared }),
@@ -237,12 +245,18 @@ impl Pool {
     /// Closes the pool, for all its clones: what has not begun is dropped, and so is what is spawned from now on. A job of
     /// the pool itself may call this; it waits for the others, and not for those that wait for it in the same way.
     pub fn shutdown(&self, how: Shutdown) {
+        if self.shared().is_forked() {
+            return;
+        }
         self.shared().close();
         self.shared().wait_for_threads(how);
     }
 
     /// What the pool is doing.
     pub fn counters(&self) -> PoolCounters {
+        if self.shared().is_forked() {
+            return PoolCounters::default();
+        }
         let state = self.shared().state();
         PoolCounters {
             queued: state.queue.len(),
@@ -293,12 +307,21 @@ impl Shared {
         self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
+    /// Whether this process is a fork of the one that has the threads.
+    #[inline]
+    pub(super) fn is_forked(&self) -> bool {
+        self.forks != sys::forks()
+    }
+
     fn is_full(&self) -> bool {
-        self.state().is_full(&self.settings)
+        !self.is_forked() && self.state().is_full(&self.settings)
     }
 
     /// Queues a job, and starts a thread for it if none is free. With `bounded` a full queue refuses it.
     pub(super) fn submit(self: &Arc<Self>, work: Work, bounded: bool) -> Result<JobId, Refusal> {
+        if self.is_forked() {
+            return Err(Refusal::NoThread(work, crate::remote::forked_error()));
+        }
         let mut state = self.state();
         if state.closed {
             return Err(Refusal::Closed(work));

@@ -57,7 +57,7 @@ impl LoopCore {
         let scratch = unsafe { &raw mut (*cargo).scratch };
         // SAFETY: the flight `id` owns the load that `op` points into and the scratch. Both stay in place, and nobody
         // touches them, until the flight's last completion has landed: `Flying::poll` and `discard` ask the phase.
-        let start = unsafe { self.driver.borrow_mut().start(id, op, scratch) };
+        let start = unsafe { self.driver().start(id, op, scratch) };
         match start {
             Start::Done(landing) => {
                 crate::trace::op_landed(id, landing.outcome);

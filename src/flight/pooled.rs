@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::task::{Wake, Waker};
 
 use super::table::{Carrier, unwanted};
-use crate::driver::{Completion, FlightId, Landing};
+use crate::driver::{Completion, FdSpace, FlightId, Landing};
 use crate::loop_core::{LoopCore, Mail};
 use crate::op::Op;
 use crate::remote::Letterbox;
@@ -13,6 +13,11 @@ use crate::sys::{self, Brake, errno};
 impl LoopCore {
     /// Has a thread of the loop's own pool carry a flight. If its queue is full, the flight waits here.
     pub(super) fn give_to_pool(&self, id: FlightId, op: Op) {
+        // A thread makes system calls, which would take the driver's numbers for the kernel's.
+        let is_on_descriptor = op.fd().is_some() || matches!(op, Op::Open { .. });
+        if self.fd_space == FdSpace::Own && is_on_descriptor {
+            return self.land_one(id, Landing::last(Err(errno::NOT_SUPPORTED)));
+        }
         if !self.uncarried.borrow().is_empty() {
             self.set_carrier(id, Carrier::Nobody);
             self.uncarried.borrow_mut().push_back(id);
@@ -80,12 +85,16 @@ impl LoopCore {
 
     /// Asks whoever carries a flight to end it early.
     pub(crate) fn cancel_flight(&self, id: FlightId) {
+        // In a forked child it is the parent's: neither the kernel nor a thread works for this process.
+        if self.is_forked() {
+            return;
+        }
         let (carrier, brake) = match self.flights.borrow_mut().entry(id) {
             Some(entry) => (entry.carrier, entry.brake.clone()),
             None => return,
         };
         let taken_back = match carrier {
-            Carrier::Driver => return self.driver.borrow_mut().cancel(id),
+            Carrier::Driver => return self.driver().cancel(id),
             Carrier::Pool(job) => {
                 let taken_back = self.files.take_back(job);
                 if !taken_back {

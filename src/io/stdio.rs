@@ -50,6 +50,7 @@ impl LoopCore {
         if let Some(stream) = &*self.stdio[number].borrow() {
             return Ok(Some(stream.clone()));
         }
+        self.check_takes_kernel_descriptors()?;
         let Some(duplicate) = sys::standard_stream(number)? else {
             return Ok(None);
         };

@@ -20,8 +20,8 @@ use std::time::Duration;
 
 use self::net::Network;
 use crate::driver::{
-    Completion, Control, Description, Driver, DriverCounters, FlightId, Landing, Notify, Outcome, Reply, Scratch,
-    Start, Wait,
+    Completion, Control, Description, Driver, DriverCounters, FdSpace, FlightId, Landing, Notify, Outcome, Reply,
+    Scratch, Start, Wait,
 };
 use crate::io::BufferPool;
 use crate::io::pool::PoolBuffer;
@@ -332,6 +332,10 @@ unsafe impl Driver for Null {
 
     fn counters(&self) -> DriverCounters {
         self.counters
+    }
+
+    fn fd_space(&self) -> FdSpace {
+        FdSpace::Split
     }
 }
 

@@ -160,7 +160,7 @@ impl Child {
 impl Drop for Child {
     fn drop(&mut self) {
         if let State::Running(mut running) = std::mem::replace(&mut self.state, State::Left) {
-            if self.kill_on_drop {
+            if self.kill_on_drop && !running.is_forked() {
                 // It has not been waited for, so the number is still the child's; if it has ended this is no error.
                 let _ = running.kill();
             }

@@ -207,7 +207,7 @@ fn can_wait(core: &LoopCore) -> io::Result<()> {
     if core.is_closed() {
         return Err(crate::remote::LoopClosed.into());
     }
-    if core.driver.borrow().has_virtual_clock() {
+    if core.has_virtual_clock {
         let why = "the null driver has no children: they run in real time, and its clock is virtual";
         return Err(io::Error::new(io::ErrorKind::Unsupported, why));
     }

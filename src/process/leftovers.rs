@@ -40,12 +40,15 @@ struct Orphanage {
     staffed: bool,
     /// Wakes the thread for those who arrive. `None` if none could be made: then it looks every now and then.
     bell: Option<Rings>,
+    /// The process that the rest is of: see `sys::forks`.
+    forks: u32,
 }
 
 static ORPHANAGE: Mutex<Orphanage> = Mutex::new(Orphanage {
     arrived: Vec::new(),
     staffed: false,
     bell: None,
+    forks: 0,
 });
 
 fn orphanage() -> MutexGuard<'static, Orphanage> {
@@ -60,6 +63,16 @@ pub(super) fn inherit(mut leftover: Leftover) {
     }
     let failed = {
         let mut orphanage = orphanage();
+        let forks = sys::count_forks();
+        if orphanage.forks != forks {
+            // The thread and the children are those of the process that this one was forked from.
+            *orphanage = Orphanage {
+                arrived: Vec::new(),
+                staffed: false,
+                bell: None,
+                forks,
+            };
+        }
         orphanage.arrived.push(leftover);
         if orphanage.staffed {
             if let Some(bell) = &orphanage.bell {

@@ -25,6 +25,11 @@ impl Running {
         Ok(Running { child, wait, extras })
     }
 
+    /// Windows has no fork.
+    pub(super) fn is_forked(&self) -> bool {
+        false
+    }
+
     pub(super) fn id(&self) -> u32 {
         self.child.id()
     }

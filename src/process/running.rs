@@ -67,6 +67,11 @@ impl Running {
         }
     }
 
+    /// Whether this process is a fork of the one that started the child, which is not this one's then.
+    pub(super) fn is_forked(&self) -> bool {
+        self.core.is_forked()
+    }
+
     pub(super) fn id(&self) -> u32 {
         self.child.id()
     }
@@ -97,6 +102,9 @@ impl Running {
     /// The handle is gone: the loop waits for the end.
     #[track_caller]
     pub(super) fn leave_behind(mut self) {
+        if self.is_forked() {
+            return;
+        }
         // An error means that somebody else has waited for it, so there is nothing left to wait for.
         if !matches!(self.child.try_wait(), Ok(None)) {
             return;

@@ -12,8 +12,8 @@ use super::parked::ParkingLot;
 use super::places::Places;
 use super::sleep;
 use crate::driver::{
-    Completion, Control, Description, Driver, DriverCounters, FlightId, Landing, Notify, Outcome, Reply, Scratch,
-    Start, Wait,
+    Completion, Control, Description, Driver, DriverCounters, FdSpace, FlightId, Landing, Notify, Outcome, Reply,
+    Scratch, Start, Wait,
 };
 use crate::io::BufferPool;
 use crate::io::pool::PoolBuffer;
@@ -505,6 +505,10 @@ unsafe impl Driver for Reactor {
 
     fn counters(&self) -> DriverCounters {
         self.works.counters
+    }
+
+    fn fd_space(&self) -> FdSpace {
+        FdSpace::Kernel
     }
 }
 

@@ -59,7 +59,7 @@ impl Room {
         if core.is_closed() {
             return Err(crate::remote::LoopClosed.into());
         }
-        if core.driver.borrow().has_virtual_clock() {
+        if core.has_virtual_clock {
             let why = "the null driver hears no signals: they come in real time, and its clock is virtual";
             return Err(io::Error::new(io::ErrorKind::Unsupported, why));
         }

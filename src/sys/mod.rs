@@ -11,6 +11,7 @@
 //!   `connected`, how a connect has ended;
 //! - `Brake`, which ends such a call where it could wait for ever; `processes` and `signals`;
 //! - `monotonic`, the clock;
+//! - `forks` and `count_forks`, which tell a forked child from its parent;
 //! - `find_byte`, the fastest search that there is;
 //! - `Duct`, a way from socket to socket inside of the kernel, where there is one;
 //! - the conversions between std's sockets and ours.

@@ -147,7 +147,10 @@ where
         let Some(cleanup) = self.cleanup.take() else { return };
         if self.core.is_closed() {
             drop(cleanup);
-            report(not_done(self.location, "its loop is closed"));
+            // In a forked child it is the parent's to do.
+            if !self.core.is_forked() {
+                report(not_done(self.location, "its loop is closed"));
+            }
             return;
         }
         let (within, location) = (self.within, self.location);

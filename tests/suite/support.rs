@@ -86,6 +86,14 @@ pub(crate) fn on_every_kernel_driver(body: impl Fn(Case) + Send + Clone + 'stati
     }
 }
 
+/// The same on the thread of the caller, for a process that must have no other.
+pub(crate) fn here_on_every_driver(body: impl Fn(Case)) {
+    for case in cases() {
+        println!("-- on {}", case.name);
+        body(case);
+    }
+}
+
 fn run_case(case: Case, body: impl FnOnce(Case) + Send + 'static) {
     println!("-- on {}", case.name);
     let (done, finished) = mpsc::channel::<()>();

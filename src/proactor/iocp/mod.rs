@@ -43,7 +43,8 @@ use self::places::Places;
 use self::port::{Batch, Fetched, Port};
 use self::timer::Timer;
 use crate::driver::{
-    Completion, Control, Description, Driver, DriverCounters, FlightId, Notify, Outcome, Reply, Scratch, Start, Wait,
+    Completion, Control, Description, Driver, DriverCounters, FdSpace, FlightId, Notify, Outcome, Reply, Scratch,
+    Start, Wait,
 };
 use crate::io::BufferPool;
 use crate::op::{Medium, Op};
@@ -223,5 +224,9 @@ unsafe impl Driver for Iocp {
 
     fn counters(&self) -> DriverCounters {
         self.counters
+    }
+
+    fn fd_space(&self) -> FdSpace {
+        FdSpace::Kernel
     }
 }

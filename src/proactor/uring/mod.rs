@@ -33,8 +33,8 @@ use self::buffers::BufferRing;
 use self::emptied::Emptied;
 use self::notify::{EventFd, Notifier};
 use crate::driver::{
-    Completion, Control, Description, Driver, DriverCounters, FlightId, Landing, Notify, Outcome, Reply, Scratch,
-    Start, Wait,
+    Completion, Control, Description, Driver, DriverCounters, FdSpace, FlightId, Landing, Notify, Outcome, Reply,
+    Scratch, Start, Wait,
 };
 use crate::op::{Medium, Op};
 use crate::runtime::Settings;
@@ -463,5 +463,9 @@ unsafe impl Driver for Uring {
 
     fn counters(&self) -> DriverCounters {
         self.counters
+    }
+
+    fn fd_space(&self) -> FdSpace {
+        FdSpace::Kernel
     }
 }

@@ -13,6 +13,7 @@ mod duct;
 #[path = "no_duct.rs"]
 mod duct;
 mod files;
+mod forks;
 mod letter;
 mod name;
 mod options;
@@ -35,6 +36,7 @@ pub use self::files::Stat;
 pub(crate) use self::files::{KernelPath, OpenFlags, kind, kind_of, path_for_kernel};
 #[cfg(all(feature = "proactor", target_os = "linux"))]
 pub(crate) use self::files::{STAT_MASK, stat_arguments};
+pub(crate) use self::forks::{count_forks, forks};
 pub use self::letter::Message;
 #[cfg(all(feature = "proactor", target_os = "linux"))]
 pub(crate) use self::letter::RECEIVE_FLAGS;

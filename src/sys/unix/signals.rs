@@ -41,22 +41,30 @@ pub(crate) unsafe fn register(number: i32, action: impl Fn() + Send + Sync + 'st
 pub(crate) struct Hears(UnixStream);
 
 /// The end of a bell that a signal handler may ring.
-pub(crate) struct Rings(UnixStream);
+pub(crate) struct Rings {
+    socket: UnixStream,
+    /// The process that the other end is of: see `forks`.
+    forks: u32,
+}
 
 /// Makes a bell. Both ends are close-on-exec and non-blocking.
 pub(crate) fn bell() -> io::Result<(Hears, Rings)> {
     let (hears, rings) = UnixStream::pair()?;
     hears.set_nonblocking(true)?;
     rings.set_nonblocking(true)?;
-    Ok((Hears(hears), Rings(rings)))
+    let (socket, forks) = (rings, super::count_forks());
+    Ok((Hears(hears), Rings { socket, forks }))
 }
 
 impl Rings {
-    /// Writes one byte. A bell that is full has rung already.
+    /// Writes one byte. A bell that is full has rung already. A signal of a forked child is not the parent's.
     pub(crate) fn ring(&self) {
+        if self.forks != super::forks() {
+            return;
+        }
         let byte = [0u8];
         // SAFETY: the byte is a local, and write(2) may be called in a signal handler; the bell is open and non-blocking.
-        let _ = unsafe { libc::write(self.0.as_raw_fd(), byte.as_ptr().cast(), 1) };
+        let _ = unsafe { libc::write(self.socket.as_raw_fd(), byte.as_ptr().cast(), 1) };
     }
 }
 

@@ -13,6 +13,7 @@ mod console;
 #[path = "../unix/no_duct.rs"]
 mod duct;
 mod files;
+mod forks;
 mod letter;
 mod name;
 mod options;
@@ -46,6 +47,7 @@ pub(crate) use self::files::is_overlapped;
 pub(crate) use self::files::place;
 pub(crate) use self::files::{KernelPath, OpenFlags, kind, kind_of, path_for_kernel, pipe, standard_stream};
 pub(crate) use self::files::{is_end, write_code};
+pub(crate) use self::forks::{count_forks, forks};
 pub use self::letter::Message;
 pub(crate) use self::letter::{Enclosure, Envelope, Letter};
 pub use self::name::Name;
