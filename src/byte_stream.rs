@@ -393,7 +393,7 @@ impl ByteStream {
     /// For copies that need no buffer of ours: sockets of the kernel's.
     pub(crate) fn kernel_stream(&self) -> Option<KernelStream> {
         match self.medium {
-            Medium::Tcp if self.owned.fd() >= 0 => Some(KernelStream::new(self.owned.descriptor.clone())),
+            Medium::Tcp if self.owned.kernel_fd().is_some() => Some(KernelStream::new(self.owned.descriptor.clone())),
             _ => None,
         }
     }

@@ -193,6 +193,11 @@ impl OwnedDescriptor {
     pub(crate) fn fd(&self) -> Fd {
         self.descriptor.fd
     }
+
+    /// Its number, if it is one of the kernel's.
+    pub(crate) fn kernel_fd(&self) -> Option<Fd> {
+        Some(self.fd()).filter(|&fd| self.core().fd_space.is_kernel(fd))
+    }
 }
 
 impl Drop for OwnedDescriptor {

@@ -210,7 +210,13 @@ pub type Outcome = Result<u32, i32>;
 pub struct Landing {
     /// The count or the error.
     pub outcome: Outcome,
-    /// Whether this flight will land again.
+    /// Whether the operation goes on and will complete again.
+    ///
+    /// Only [`Op::Accept`] may set it: each completion then brings one connection, and the operation stays in flight, with its
+    /// memory in use, until a completion without `more`. That last one is a connection too, or the error that ended it; after
+    /// a cancel it is `ECANCELED`, or a connection that came first. A driver need not set it: the loop starts the next accept
+    /// when it wants another connection. Every other operation completes once, with `more` false: the loop takes its buffer
+    /// back with the first completion.
     pub more: bool,
     /// The pool's buffer that a managed receive filled.
     pub buffer: Option<PoolBuffer>,
@@ -234,6 +240,61 @@ impl Landing {
             more: false,
             buffer: Some(buffer).filter(|buffer| !buffer.filled().is_empty()),
         }
+    }
+}
+
+/// A message with the memory of its header, for whoever calls [`Driver::start`] without a loop: a driver's own tests, or a
+/// driver that passes operations on to another.
+///
+/// ```
+/// use windlass::driver::{MessageBuf, Name};
+/// let mut buf = MessageBuf::new();
+/// let name = Name::from(std::net::SocketAddr::from(([127, 0, 0, 1], 53)));
+/// let message = buf.to_send(b"query", Some(&name));
+/// // SAFETY: the buffer and the bytes are there, and nothing else uses them.
+/// let (bytes, to) = unsafe { ((*message).bytes(), (*message).name()) };
+/// assert_eq!(bytes.len, 5);
+/// assert_eq!(to.and_then(|name| name.as_socket()), name.as_socket());
+/// ```
+pub struct MessageBuf(Box<crate::sys::Letter>);
+
+impl MessageBuf {
+    /// An empty message.
+    pub fn new() -> MessageBuf {
+        MessageBuf(crate::sys::Letter::new())
+    }
+
+    /// Makes it one to send: these bytes, to this address, or to the peer that the socket is connected to. The pointer is for
+    /// [`Op::SendMessage`], and valid as long as the bytes and this are in place and not used otherwise.
+    pub fn to_send(&mut self, bytes: &[u8], to: Option<&Name>) -> *const Message {
+        self.0.enclose(Vec::new());
+        self.0.address(to);
+        self.0.ready_to_send(bytes.as_ptr(), bytes.len())
+    }
+
+    /// Makes it one to receive into these bytes. The pointer is for [`Op::RecvMessage`], and valid as long as the bytes and
+    /// this are in place and not used otherwise.
+    pub fn to_receive(&mut self, bytes: &mut [u8]) -> *mut Message {
+        self.0.make_room(0);
+        self.0.ready_to_receive(bytes.as_mut_ptr(), bytes.len())
+    }
+
+    /// The sender of what was received, if it has a name, and whether bytes were lost for lack of room.
+    pub fn received(&mut self) -> (Option<Name>, bool) {
+        let envelope = self.0.open();
+        (envelope.sender, envelope.is_cut_off)
+    }
+}
+
+impl Default for MessageBuf {
+    fn default() -> MessageBuf {
+        MessageBuf::new()
+    }
+}
+
+impl fmt::Debug for MessageBuf {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("MessageBuf")
     }
 }
 
@@ -288,7 +349,8 @@ pub enum Control<'a> {
         /// How many connections the kernel may hold that nobody accepted yet.
         backlog: i32,
     },
-    /// Takes over a socket that was made elsewhere. On an error the caller still owns it.
+    /// Takes over a socket of the kernel's that was made elsewhere. On an error the caller still owns it. Never asked of a
+    /// driver whose numbers are its own ([`FdSpace::Own`]).
     Adopt {
         /// The socket.
         fd: Fd,

@@ -105,10 +105,14 @@ impl File {
     ///
     /// # Panics
     ///
-    /// Outside of a loop.
+    /// Outside of a loop, and on a driver that takes no descriptors of the kernel's
+    /// ([`FdSpace::Own`](crate::driver::FdSpace::Own)).
     #[track_caller]
     pub fn from_std(file: std::fs::File) -> File {
         let core = LoopCore::current("from_std").rc();
+        if let Err(error) = core.check_takes_kernel_descriptors() {
+            panic!("{error}");
+        }
         let owned = OwnedDescriptor::new(core, sys::from_std(file));
         let flags = OpenFlags::of(owned.fd());
         File::new(owned, Path::new(""), flags.append, flags.direct)

@@ -288,7 +288,8 @@ pub(crate) fn kind_of(file_type: std::fs::FileType) -> u32 {
     kinds.iter().find(|(is_it, _)| *is_it).map_or(0, |&(_, kind)| kind)
 }
 
-/// What the kernel says of a file.
+/// What is known of a file, laid out as this kernel's `statx` or `stat` fills it. A driver of its own makes one with
+/// [`Stat::new`].
 #[derive(Clone, Copy)]
 pub struct Stat(RawStat);
 
@@ -339,81 +340,177 @@ unsafe fn stat(fd: Fd, path: *const libc::c_char, follow: bool, out: *mut Stat) 
 
 #[cfg(target_os = "linux")]
 impl Stat {
-    pub(crate) fn mode(&self) -> u32 {
+    /// What it is and who may use it: `st_mode`.
+    pub fn mode(&self) -> u32 {
         u32::from(self.0.stx_mode)
     }
-    pub(crate) fn len(&self) -> u64 {
+    /// How many bytes it has.
+    #[allow(clippy::len_without_is_empty, reason = "a file's length, as in std")]
+    pub fn len(&self) -> u64 {
         self.0.stx_size
     }
-    pub(crate) fn modified(&self) -> SystemTime {
+    /// When its contents last changed.
+    pub fn modified(&self) -> SystemTime {
         time(self.0.stx_mtime.tv_sec, self.0.stx_mtime.tv_nsec)
     }
-    pub(crate) fn accessed(&self) -> SystemTime {
+    /// When it was last read.
+    pub fn accessed(&self) -> SystemTime {
         time(self.0.stx_atime.tv_sec, self.0.stx_atime.tv_nsec)
     }
-    pub(crate) fn created(&self) -> Option<SystemTime> {
+    /// When it was made, if that is known.
+    pub fn created(&self) -> Option<SystemTime> {
         let is_known = self.0.stx_mask & libc::STATX_BTIME != 0;
         is_known.then(|| time(self.0.stx_btime.tv_sec, self.0.stx_btime.tv_nsec))
     }
-    pub(crate) fn device(&self) -> u64 {
+    /// The device that it is on.
+    pub fn device(&self) -> u64 {
         libc::makedev(self.0.stx_dev_major, self.0.stx_dev_minor) as u64
     }
-    pub(crate) fn inode(&self) -> u64 {
+    /// Its number on that device.
+    pub fn inode(&self) -> u64 {
         self.0.stx_ino
     }
-    pub(crate) fn links(&self) -> u64 {
+    /// How many names it has.
+    pub fn links(&self) -> u64 {
         u64::from(self.0.stx_nlink)
     }
-    pub(crate) fn user(&self) -> u32 {
+    /// The user that owns it.
+    pub fn user(&self) -> u32 {
         self.0.stx_uid
     }
-    pub(crate) fn group(&self) -> u32 {
+    /// The group that owns it.
+    pub fn group(&self) -> u32 {
         self.0.stx_gid
     }
-    pub(crate) fn blocks(&self) -> u64 {
+    /// How many blocks of 512 bytes it takes.
+    pub fn blocks(&self) -> u64 {
         self.0.stx_blocks
     }
-    pub(crate) fn block_len(&self) -> u64 {
+    /// The size that suits reads and writes best.
+    pub fn block_len(&self) -> u64 {
         u64::from(self.0.stx_blksize)
+    }
+}
+
+/// To be made by a driver.
+#[cfg(target_os = "linux")]
+impl Stat {
+    /// A file with this mode (`S_IFREG | 0o644`, for instance) and this many bytes. Whatever else is not set is zero.
+    pub fn new(mode: u32, len: u64) -> Stat {
+        // SAFETY: zeroes are a valid structure of numbers.
+        let mut raw: RawStat = unsafe { std::mem::MaybeUninit::zeroed().assume_init() };
+        (raw.stx_mask, raw.stx_mode, raw.stx_size) = (libc::STATX_BASIC_STATS, mode as u16, len);
+        (raw.stx_nlink, raw.stx_blksize, raw.stx_blocks) = (1, 4096, len.div_ceil(512));
+        Stat(raw)
+    }
+    /// Sets when its contents last changed, when it was last read, and when it was made.
+    pub fn with_times(mut self, modified: SystemTime, accessed: SystemTime, created: Option<SystemTime>) -> Stat {
+        let raw = &mut self.0;
+        (raw.stx_mtime.tv_sec, raw.stx_mtime.tv_nsec) = since_epoch(modified);
+        (raw.stx_atime.tv_sec, raw.stx_atime.tv_nsec) = since_epoch(accessed);
+        if let Some(created) = created {
+            raw.stx_mask |= libc::STATX_BTIME;
+            (raw.stx_btime.tv_sec, raw.stx_btime.tv_nsec) = since_epoch(created);
+        }
+        self
+    }
+    /// Sets its device, its number there, and how many names it has.
+    pub fn with_identity(mut self, device: u64, inode: u64, links: u64) -> Stat {
+        let raw = &mut self.0;
+        (raw.stx_dev_major, raw.stx_dev_minor) = (libc::major(device as _) as u32, libc::minor(device as _) as u32);
+        (raw.stx_ino, raw.stx_nlink) = (inode, links as u32);
+        self
+    }
+    /// Sets the user and the group that own it.
+    pub fn with_owner(mut self, user: u32, group: u32) -> Stat {
+        (self.0.stx_uid, self.0.stx_gid) = (user, group);
+        self
+    }
+}
+
+/// To be made by a driver.
+#[cfg(not(target_os = "linux"))]
+impl Stat {
+    /// A file with this mode (`S_IFREG | 0o644`, for instance) and this many bytes. Whatever else is not set is zero.
+    pub fn new(mode: u32, len: u64) -> Stat {
+        // SAFETY: zeroes are a valid structure of numbers.
+        let mut raw: RawStat = unsafe { std::mem::MaybeUninit::zeroed().assume_init() };
+        (raw.st_mode, raw.st_size) = (mode as _, len as _);
+        (raw.st_nlink, raw.st_blksize, raw.st_blocks) = (1, 4096, len.div_ceil(512) as _);
+        Stat(raw)
+    }
+    /// Sets when its contents last changed, when it was last read, and when it was made.
+    pub fn with_times(mut self, modified: SystemTime, accessed: SystemTime, created: Option<SystemTime>) -> Stat {
+        let set = |(seconds, nanoseconds): (i64, u32)| (seconds as _, nanoseconds as _);
+        let raw = &mut self.0;
+        (raw.st_mtime, raw.st_mtime_nsec) = set(since_epoch(modified));
+        (raw.st_atime, raw.st_atime_nsec) = set(since_epoch(accessed));
+        if let Some(created) = created {
+            (raw.st_birthtime, raw.st_birthtime_nsec) = set(since_epoch(created));
+        }
+        self
+    }
+    /// Sets its device, its number there, and how many names it has.
+    pub fn with_identity(mut self, device: u64, inode: u64, links: u64) -> Stat {
+        (self.0.st_dev, self.0.st_ino, self.0.st_nlink) = (device as _, inode as _, links as _);
+        self
+    }
+    /// Sets the user and the group that own it.
+    pub fn with_owner(mut self, user: u32, group: u32) -> Stat {
+        (self.0.st_uid, self.0.st_gid) = (user, group);
+        self
     }
 }
 
 #[cfg(not(target_os = "linux"))]
 impl Stat {
-    pub(crate) fn mode(&self) -> u32 {
+    /// What it is and who may use it: `st_mode`.
+    pub fn mode(&self) -> u32 {
         self.0.st_mode as u32
     }
-    pub(crate) fn len(&self) -> u64 {
+    /// How many bytes it has.
+    #[allow(clippy::len_without_is_empty, reason = "a file's length, as in std")]
+    pub fn len(&self) -> u64 {
         self.0.st_size as u64
     }
-    pub(crate) fn modified(&self) -> SystemTime {
+    /// When its contents last changed.
+    pub fn modified(&self) -> SystemTime {
         time(self.0.st_mtime as i64, self.0.st_mtime_nsec as u32)
     }
-    pub(crate) fn accessed(&self) -> SystemTime {
+    /// When it was last read.
+    pub fn accessed(&self) -> SystemTime {
         time(self.0.st_atime as i64, self.0.st_atime_nsec as u32)
     }
-    pub(crate) fn created(&self) -> Option<SystemTime> {
+    /// When it was made, if that is known.
+    pub fn created(&self) -> Option<SystemTime> {
         Some(time(self.0.st_birthtime as i64, self.0.st_birthtime_nsec as u32))
     }
-    pub(crate) fn device(&self) -> u64 {
+    /// The device that it is on.
+    pub fn device(&self) -> u64 {
         self.0.st_dev as u64
     }
-    pub(crate) fn inode(&self) -> u64 {
+    /// Its number on that device.
+    pub fn inode(&self) -> u64 {
         self.0.st_ino
     }
-    pub(crate) fn links(&self) -> u64 {
+    /// How many names it has.
+    pub fn links(&self) -> u64 {
         self.0.st_nlink as u64
     }
-    pub(crate) fn user(&self) -> u32 {
+    /// The user that owns it.
+    pub fn user(&self) -> u32 {
         self.0.st_uid
     }
-    pub(crate) fn group(&self) -> u32 {
+    /// The group that owns it.
+    pub fn group(&self) -> u32 {
         self.0.st_gid
     }
-    pub(crate) fn blocks(&self) -> u64 {
+    /// How many blocks of 512 bytes it takes.
+    pub fn blocks(&self) -> u64 {
         self.0.st_blocks as u64
     }
-    pub(crate) fn block_len(&self) -> u64 {
+    /// The size that suits reads and writes best.
+    pub fn block_len(&self) -> u64 {
         self.0.st_blksize as u64
     }
 }
@@ -421,6 +518,20 @@ impl Stat {
 impl Stat {
     pub(crate) fn permissions(&self) -> std::fs::Permissions {
         std::fs::Permissions::from_mode(self.mode())
+    }
+}
+
+/// Whole seconds since 1970, rounded down, and the rest.
+fn since_epoch(time: SystemTime) -> (i64, u32) {
+    match time.duration_since(UNIX_EPOCH) {
+        Ok(since) => (since.as_secs() as i64, since.subsec_nanos()),
+        Err(before) => {
+            let before = before.duration();
+            match before.subsec_nanos() {
+                0 => (-(before.as_secs() as i64), 0),
+                rest => (-(before.as_secs() as i64) - 1, 1_000_000_000 - rest),
+            }
+        }
     }
 }
 

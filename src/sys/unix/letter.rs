@@ -13,7 +13,8 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 
 use super::{IoVec, Name};
 
-/// A message's header, as the kernel wants it.
+/// A message's header: on Unix, a `msghdr`. A driver that uses the kernel's sockets casts the pointer and hands it to `sendmsg`
+/// or `recvmsg`, which also carries the descriptors that are passed along.
 #[repr(transparent)]
 pub struct Message(libc::msghdr);
 
@@ -210,12 +211,13 @@ impl Drop for Letter {
 }
 
 impl Message {
-    /// Where the bytes are, or go.
+    /// Where the bytes to send are, or where received ones go: one slice, which is empty for
+    /// [`Op::RecvMessageManaged`](crate::driver::Op::RecvMessageManaged).
     ///
     /// # Safety
     ///
     /// What the header points to is there, and nobody changes it meanwhile.
-    pub(crate) unsafe fn bytes(&self) -> IoVec {
+    pub unsafe fn bytes(&self) -> IoVec {
         match self.0.msg_iovlen {
             0 => IoVec {
                 base: std::ptr::null_mut(),
@@ -231,7 +233,7 @@ impl Message {
     /// # Safety
     ///
     /// As for [`bytes`](Message::bytes).
-    pub(crate) unsafe fn name(&self) -> Option<Name> {
+    pub unsafe fn name(&self) -> Option<Name> {
         let len = self.0.msg_namelen;
         if self.0.msg_name.is_null() || len == 0 {
             return None;
@@ -248,12 +250,13 @@ impl Message {
         filled.ok().map(|((), name)| Name::from(name))
     }
 
-    /// Writes as the kernel would who sent it and whether it was cut off.
+    /// Fills in a received message's sender, and whether bytes were lost for lack of room. The driver has written the bytes to
+    /// [`bytes`](Message::bytes), or to a buffer of its pool, and completes the operation with their count.
     ///
     /// # Safety
     ///
     /// As for [`bytes`](Message::bytes), and the header has room for a name.
-    pub(crate) unsafe fn deliver(&mut self, sender: &Name, is_cut_off: bool) {
+    pub unsafe fn deliver(&mut self, sender: &Name, is_cut_off: bool) {
         // SAFETY: the caller's promise; a letter's name has room for any.
         unsafe {
             let place = self.0.msg_name.cast::<u8>();

@@ -48,7 +48,9 @@ pub(crate) use self::perform::perform;
 use crate::driver::{Control, Reply};
 use crate::time::Instant;
 
-/// A descriptor's number. The null driver's sockets have negative ones, which no system call takes for valid.
+/// A descriptor's number, as its driver gave it out. What it stands for is the driver's business: see
+/// [`Driver::fd_space`](crate::driver::Driver::fd_space). The null driver's sockets have negative ones, which no system call takes for
+/// valid.
 pub type Fd = RawFd;
 
 /// What a path for the kernel is made of.

@@ -11,6 +11,8 @@ use std::path::Path;
 use socket2::SockAddr;
 
 /// A socket's address, as the kernel wants it.
+///
+/// Made from a [`SocketAddr`] with `Name::from`, or from the OS's own form with [`from_bytes`](Name::from_bytes).
 #[derive(Clone)]
 pub struct Name(SockAddr);
 
@@ -21,7 +23,7 @@ impl Name {
     }
 
     /// A path, or, where Linux has them and it begins with NUL, an abstract name.
-    pub(crate) fn from_path(path: &Path) -> io::Result<Name> {
+    pub fn from_path(path: &Path) -> io::Result<Name> {
         let bytes = path.as_os_str().as_bytes();
         let bare = bytes.strip_prefix(b"\0").filter(|_| HAS_ABSTRACT).unwrap_or(bytes);
         // In an abstract name any byte will do.
@@ -40,7 +42,8 @@ impl Name {
         })
     }
 
-    pub(crate) fn from_unix(addr: &UnixAddr) -> io::Result<Name> {
+    /// The name of a Unix socket. An error if it has none.
+    pub fn from_unix(addr: &UnixAddr) -> io::Result<Name> {
         match (addr.as_pathname(), abstract_name(addr)) {
             (Some(path), _) => Name::from_path(path),
             (None, Some(name)) => Name::from_path(Path::new(OsStr::from_bytes(&[b"\0", name].concat()))),
@@ -49,7 +52,7 @@ impl Name {
     }
 
     /// As std has it; without a name if it has none, or is no Unix socket's.
-    pub(crate) fn to_unix(&self) -> UnixAddr {
+    pub fn to_unix(&self) -> UnixAddr {
         let unnamed = || UnixAddr::from_pathname("").expect("an empty path is no name");
         if let Some(path) = self.0.as_pathname() {
             return UnixAddr::from_pathname(path).unwrap_or_else(|_| unnamed());
@@ -58,6 +61,30 @@ impl Name {
             Some(name) => from_abstract(name).unwrap_or_else(unnamed),
             None => unnamed(),
         }
+    }
+
+    /// The address as the OS lays it out (a `sockaddr`), for a driver that hands it to a system call.
+    pub fn as_bytes(&self) -> &[u8] {
+        // SAFETY: the address is borrowed, and has this many bytes, all initialised.
+        unsafe { std::slice::from_raw_parts(self.as_ptr().cast(), self.len() as usize) }
+    }
+
+    /// The reverse of [`as_bytes`](Name::as_bytes). `None` if there are more bytes than any address has.
+    pub fn from_bytes(bytes: &[u8]) -> Option<Name> {
+        let copy = |storage: *mut socket2::SockAddrStorage, len: *mut libc::socklen_t| {
+            if bytes.len() > size_of::<socket2::SockAddrStorage>() {
+                return Err(std::io::ErrorKind::InvalidInput.into());
+            }
+            // SAFETY: the storage has room for the bytes, as just asked, and both places are ours to write.
+            unsafe {
+                std::ptr::copy_nonoverlapping(bytes.as_ptr(), storage.cast::<u8>(), bytes.len());
+                len.write(bytes.len() as libc::socklen_t);
+            }
+            Ok(())
+        };
+        // SAFETY: `copy` has filled as many bytes as it says; the others are zero.
+        let made: std::io::Result<((), SockAddr)> = unsafe { SockAddr::try_init(copy) };
+        made.ok().map(|((), addr)| Name(addr))
     }
 
     pub(crate) fn as_ptr(&self) -> *const libc::sockaddr {

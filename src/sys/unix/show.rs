@@ -15,7 +15,8 @@ use crate::process::{ChildStderr, ChildStdin, ChildStdout};
 macro_rules! show_descriptor {
     ($($kind:ty: $owned:expr),* $(,)?) => {$(
         impl AsRawFd for $kind {
-            /// The descriptor's number; negative for a socket of the null driver.
+            /// The descriptor's number; negative for a socket of the null driver. On a driver with descriptors of its own
+            /// ([`FdSpace::Own`](crate::driver::FdSpace::Own)) it is the driver's number, and means nothing to the kernel.
             fn as_raw_fd(&self) -> RawFd {
                 let owned: fn(&$kind) -> &OwnedDescriptor = $owned;
                 owned(self).fd()
@@ -25,9 +26,11 @@ macro_rules! show_descriptor {
         impl AsFd for $kind {
             /// # Panics
             ///
-            /// For a socket of the null driver, which is not a descriptor of the kernel's, and for a pipe that was closed.
+            /// For a socket of the null driver, or of another whose descriptors are not the kernel's, and for a pipe that
+            /// was closed.
             fn as_fd(&self) -> BorrowedFd<'_> {
-                super::borrow(self.as_raw_fd())
+                let owned: fn(&$kind) -> &OwnedDescriptor = $owned;
+                super::borrow(owned(self).kernel_fd().unwrap_or(-1))
             }
         }
     )*};

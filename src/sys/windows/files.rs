@@ -566,24 +566,36 @@ pub(crate) fn kind_of(file_type: std::fs::FileType) -> u32 {
     kinds.iter().find(|(is_it, _)| *is_it).map_or(0, |&(_, kind)| kind)
 }
 
-/// What the kernel says of a file.
+/// What is known of a file. A driver of its own makes one of std's with `Stat::from`.
 #[derive(Clone, Debug)]
 pub struct Stat(std::fs::Metadata);
 
+impl From<std::fs::Metadata> for Stat {
+    fn from(metadata: std::fs::Metadata) -> Stat {
+        Stat(metadata)
+    }
+}
+
 impl Stat {
+    /// What it is: a file, a folder or a link.
     pub(crate) fn mode(&self) -> u32 {
         kind_of(self.0.file_type())
     }
-    pub(crate) fn len(&self) -> u64 {
+    /// How many bytes it has.
+    #[allow(clippy::len_without_is_empty, reason = "a file's length, as in std")]
+    pub fn len(&self) -> u64 {
         self.0.len()
     }
-    pub(crate) fn modified(&self) -> SystemTime {
+    /// When its contents last changed.
+    pub fn modified(&self) -> SystemTime {
         self.0.modified().unwrap_or(SystemTime::UNIX_EPOCH)
     }
-    pub(crate) fn accessed(&self) -> SystemTime {
+    /// When it was last read.
+    pub fn accessed(&self) -> SystemTime {
         self.0.accessed().unwrap_or(SystemTime::UNIX_EPOCH)
     }
-    pub(crate) fn created(&self) -> Option<SystemTime> {
+    /// When it was made, if that is known.
+    pub fn created(&self) -> Option<SystemTime> {
         self.0.created().ok()
     }
     pub(crate) fn permissions(&self) -> std::fs::Permissions {

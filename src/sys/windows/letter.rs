@@ -9,7 +9,7 @@ use windows_sys::Win32::Networking::WinSock::{SOCKADDR, SOCKADDR_STORAGE};
 
 use super::{Foreign, IoVec, Name};
 
-/// A message's header.
+/// A message's header: its name and where its bytes are.
 pub struct Message {
     name: SOCKADDR_STORAGE,
     name_len: i32,
@@ -108,12 +108,13 @@ impl Letter {
 }
 
 impl Message {
-    /// Where the bytes are, or go.
+    /// Where the bytes to send are, or where received ones go: one slice, which is empty for
+    /// [`Op::RecvMessageManaged`](crate::driver::Op::RecvMessageManaged).
     ///
     /// # Safety
     ///
     /// Nobody changes the message meanwhile.
-    pub(crate) unsafe fn bytes(&self) -> IoVec {
+    pub unsafe fn bytes(&self) -> IoVec {
         self.bytes
     }
 
@@ -122,7 +123,7 @@ impl Message {
     /// # Safety
     ///
     /// As for [`bytes`](Message::bytes).
-    pub(crate) unsafe fn name(&self) -> Option<Name> {
+    pub unsafe fn name(&self) -> Option<Name> {
         if self.name_len == 0 || self.name.ss_family == 0 {
             return None;
         }
@@ -177,12 +178,13 @@ impl Message {
         self.name_len = len;
     }
 
-    /// Writes as the kernel would who sent it and whether it was cut off.
+    /// Fills in a received message's sender, and whether bytes were lost for lack of room. The driver has written the bytes to
+    /// [`bytes`](Message::bytes), or to a buffer of its pool, and completes the operation with their count.
     ///
     /// # Safety
     ///
     /// As for [`bytes`](Message::bytes).
-    pub(crate) unsafe fn deliver(&mut self, sender: &Name, is_cut_off: bool) {
+    pub unsafe fn deliver(&mut self, sender: &Name, is_cut_off: bool) {
         // SAFETY: the caller's promise.
         unsafe { self.set_name(sender) };
         self.is_cut_off = is_cut_off;

@@ -27,7 +27,8 @@ macro_rules! show_socket {
             ///
             /// For a socket of the null driver, which is not the system's.
             fn as_socket(&self) -> BorrowedSocket<'_> {
-                assert!(self.socket().fd() >= 0, "a socket of the null driver is not the system's");
+                let is_ours = self.socket().kernel_fd().is_none();
+                assert!(!is_ours, "the driver's sockets are its own, and not the system's");
                 // SAFETY: the socket is open for as long as its owner is borrowed.
                 unsafe { BorrowedSocket::borrow_raw(self.as_raw_socket()) }
             }

@@ -1,0 +1,465 @@
+//! A complete driver written against the public interface alone. It numbers its descriptors from 3, as the kernel does, and
+//! they are not the kernel's: the program's own files must not be touched through them.
+
+#![cfg(target_os = "linux")]
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, VecDeque};
+use std::ffi::CStr;
+use std::io::{self, Read, Seek, Write};
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, AsRawFd, FromRawFd};
+use std::rc::Rc;
+use std::sync::{Arc, Mutex, OnceLock};
+use std::time::{Duration, SystemTime};
+
+use windlass::Builder;
+use windlass::driver::{
+    Completion, Control, Description, Driver, DriverCounters, Fd, FdSpace, FlightId, Landing, Message, MessageBuf,
+    Name, Notify, Op, Outcome, Reply, Scratch, SocketKind, SocketOption, Start, Stat, Wait,
+};
+use windlass::fs::File;
+use windlass::net::{TcpListener, TcpStream, UdpSocket};
+use windlass::time::Instant;
+
+/// What the test sees of the driver, also after its end.
+#[derive(Default)]
+struct Seen {
+    open: usize,
+    closed: usize,
+    dropped: bool,
+}
+
+enum Thing {
+    Fresh(SocketAddr),
+    Listener(SocketAddr, VecDeque<Fd>),
+    Stream { peer: Fd, inbox: VecDeque<u8> },
+    Datagrams(SocketAddr, VecDeque<(SocketAddr, Vec<u8>)>),
+    File(u64),
+}
+
+struct Toy {
+    things: BTreeMap<Fd, Thing>,
+    next: Fd,
+    now: Instant,
+    pending: Vec<(FlightId, Op, bool)>,
+    seen: Rc<RefCell<Seen>>,
+}
+
+const MADE: u64 = 1_000_000_000;
+
+impl Toy {
+    fn new(seen: &Rc<RefCell<Seen>>) -> Box<Toy> {
+        Box::new(Toy {
+            things: BTreeMap::new(),
+            next: files().lock().expect("no panic")[0].as_raw_fd(),
+            now: Instant::from_origin(Duration::from_secs(1)),
+            pending: Vec::new(),
+            seen: seen.clone(),
+        })
+    }
+
+    fn add(&mut self, thing: Thing) -> Fd {
+        let fd = self.next;
+        self.next += 1;
+        self.things.insert(fd, thing);
+        self.seen.borrow_mut().open += 1;
+        fd
+    }
+
+    fn name_of(&self, fd: Fd) -> io::Result<Name> {
+        match self.things.get(&fd) {
+            Some(Thing::Fresh(addr) | Thing::Listener(addr, _) | Thing::Datagrams(addr, _)) => Ok(Name::from(*addr)),
+            Some(Thing::Stream { .. }) => Ok(Name::from(SocketAddr::from(([127, 0, 0, 1], 9)))),
+            _ => Err(io::Error::from_raw_os_error(libc::EBADF)),
+        }
+    }
+
+    fn find(&self, matches: impl Fn(&Thing) -> bool) -> Option<Fd> {
+        self.things.iter().find(|(_, thing)| matches(thing)).map(|(&fd, _)| fd)
+    }
+
+    /// Carries an operation out, if it need not wait.
+    fn attempt(&mut self, op: Op) -> Option<Outcome> {
+        // SAFETY: whatever the operation points to is its flight's until its completion, which follows this call.
+        unsafe {
+            match op {
+                Op::Accept { fd } => match self.things.get_mut(&fd) {
+                    Some(Thing::Listener(_, waiting)) => waiting.pop_front().map(|fd| Ok(fd as u32)),
+                    _ => Some(Err(libc::EINVAL)),
+                },
+                Op::Connect { fd, name } => {
+                    let to = (*name).as_socket()?;
+                    let at = self.find(|thing| matches!(thing, Thing::Listener(addr, _) if *addr == to));
+                    let Some(at) = at else {
+                        return Some(Err(libc::ECONNREFUSED));
+                    };
+                    let server = self.add(Thing::Stream {
+                        peer: fd,
+                        inbox: VecDeque::new(),
+                    });
+                    self.things.insert(
+                        fd,
+                        Thing::Stream {
+                            peer: server,
+                            inbox: VecDeque::new(),
+                        },
+                    );
+                    if let Some(Thing::Listener(_, waiting)) = self.things.get_mut(&at) {
+                        waiting.push_back(server);
+                    }
+                    Some(Ok(0))
+                }
+                Op::Recv { fd, ptr, len, .. } => match self.things.get_mut(&fd) {
+                    Some(Thing::Stream { peer, inbox }) => {
+                        let (peer, count) = (*peer, inbox.len().min(len));
+                        for at in 0..count {
+                            ptr.add(at).write(inbox.pop_front()?);
+                        }
+                        (count > 0 || !self.things.contains_key(&peer)).then_some(Ok(count as u32))
+                    }
+                    _ => Some(Err(libc::EBADF)),
+                },
+                Op::Send { fd, ptr, len, .. } => {
+                    let Some(&Thing::Stream { peer, .. }) = self.things.get(&fd) else {
+                        return Some(Err(libc::EBADF));
+                    };
+                    match self.things.get_mut(&peer) {
+                        Some(Thing::Stream { inbox, .. }) => inbox.extend(std::slice::from_raw_parts(ptr, len)),
+                        _ => return Some(Err(libc::EPIPE)),
+                    }
+                    Some(Ok(len as u32))
+                }
+                Op::RecvMessage { fd, message } => self.receive(fd, &mut *message),
+                Op::SendMessage { fd, message, .. } => Some(self.send(fd, &*message)),
+                Op::Open { path, .. } => {
+                    let len = CStr::from_ptr(path).count_bytes() as u64;
+                    Some(Ok(self.add(Thing::File(len)) as u32))
+                }
+                Op::Stat { fd, path, out, .. } => match (path.is_null(), self.things.get(&fd)) {
+                    (true, Some(&Thing::File(len))) => {
+                        let made = SystemTime::UNIX_EPOCH + Duration::from_secs(MADE);
+                        let stat = Stat::new(libc::S_IFREG | 0o640, len);
+                        out.write(
+                            stat.with_times(made, made, Some(made))
+                                .with_identity(1, 77, 2)
+                                .with_owner(5, 6),
+                        );
+                        Some(Ok(0))
+                    }
+                    _ => Some(Err(libc::EBADF)),
+                },
+                _ => Some(Err(libc::EOPNOTSUPP)),
+            }
+        }
+    }
+
+    /// # Safety
+    ///
+    /// The message and what it points to are there, and nothing else uses them.
+    unsafe fn receive(&mut self, fd: Fd, message: &mut Message) -> Option<Outcome> {
+        let Some(Thing::Datagrams(_, inbox)) = self.things.get_mut(&fd) else {
+            return Some(Err(libc::EBADF));
+        };
+        let (from, bytes) = inbox.pop_front()?;
+        // SAFETY: the caller's promise.
+        unsafe {
+            let place = message.bytes();
+            let count = bytes.len().min(place.len);
+            std::ptr::copy_nonoverlapping(bytes.as_ptr(), place.base, count);
+            message.deliver(&Name::from(from), count < bytes.len());
+            Some(Ok(count as u32))
+        }
+    }
+
+    /// # Safety
+    ///
+    /// As for `receive`.
+    unsafe fn send(&mut self, fd: Fd, message: &Message) -> Outcome {
+        // SAFETY: the caller's promise.
+        let (bytes, to) = unsafe { (message.bytes(), message.name()) };
+        let to = to.and_then(|name| name.as_socket()).ok_or(libc::EDESTADDRREQ)?;
+        let Some(&Thing::Datagrams(from, _)) = self.things.get(&fd) else {
+            return Err(libc::EBADF);
+        };
+        // SAFETY: the caller's promise.
+        let bytes = unsafe { std::slice::from_raw_parts(bytes.base, bytes.len) }.to_vec();
+        let count = bytes.len() as u32;
+        let at = self.find(|thing| matches!(thing, Thing::Datagrams(addr, _) if *addr == to));
+        if let Some(Thing::Datagrams(_, inbox)) = at.and_then(|at| self.things.get_mut(&at)) {
+            inbox.push_back((from, bytes));
+        }
+        Ok(count)
+    }
+}
+
+impl Drop for Toy {
+    fn drop(&mut self) {
+        self.seen.borrow_mut().dropped = true;
+    }
+}
+
+// SAFETY: an operation's memory is used only in `attempt`; its completion, the only one, follows.
+unsafe impl Driver for Toy {
+    fn describe(&self) -> Description {
+        Description::new("toy", Vec::new(), "a test")
+    }
+
+    fn now(&self) -> Instant {
+        self.now
+    }
+
+    fn has_virtual_clock(&self) -> bool {
+        true
+    }
+
+    fn fd_space(&self) -> FdSpace {
+        FdSpace::Own
+    }
+
+    fn control(&mut self, call: Control<'_>) -> io::Result<Reply> {
+        match call {
+            Control::Socket { kind } => {
+                let nowhere = SocketAddr::from(([127, 0, 0, 1], 0));
+                let thing = match kind {
+                    SocketKind::UdpV4 => Thing::Datagrams(nowhere, VecDeque::new()),
+                    _ => Thing::Fresh(nowhere),
+                };
+                Ok(Reply::Fd(self.add(thing)))
+            }
+            Control::Bind { fd, name } => {
+                let mut addr = name.as_socket().ok_or(io::ErrorKind::Unsupported)?;
+                addr.set_port(1000 + fd as u16);
+                match self.things.get_mut(&fd) {
+                    Some(Thing::Fresh(bound) | Thing::Datagrams(bound, _)) => *bound = addr,
+                    _ => return Err(io::Error::from_raw_os_error(libc::EBADF)),
+                }
+                Ok(Reply::Done)
+            }
+            Control::Listen { fd, .. } => {
+                if let Some(&Thing::Fresh(addr)) = self.things.get(&fd) {
+                    self.things.insert(fd, Thing::Listener(addr, VecDeque::new()));
+                }
+                Ok(Reply::Done)
+            }
+            Control::LocalName { fd } | Control::PeerName { fd } => self.name_of(fd).map(Reply::Name),
+            Control::Close { fd } | Control::Reset { fd } => {
+                assert!(self.things.remove(&fd).is_some(), "{fd} was closed and is not open");
+                self.seen.borrow_mut().closed += 1;
+                Ok(Reply::Done)
+            }
+            Control::SetOption { .. } => Ok(Reply::Done),
+            Control::Seek { .. } => Ok(Reply::Position(0)),
+            call => Err(io::Error::new(io::ErrorKind::Unsupported, format!("{call:?}"))),
+        }
+    }
+
+    unsafe fn start(&mut self, id: FlightId, op: Op, _scratch: *mut Scratch) -> Start {
+        match op {
+            // Left to a thread, which must not do it: the number is not the kernel's.
+            Op::Sync { .. } => Start::Blocking,
+            _ => {
+                self.pending.push((id, op, false));
+                Start::Pending
+            }
+        }
+    }
+
+    fn cancel(&mut self, id: FlightId) {
+        for pending in self.pending.iter_mut().filter(|pending| pending.0 == id) {
+            pending.2 = true;
+        }
+    }
+
+    fn poll(&mut self, landed: &mut Vec<Completion>, wait: Wait) -> io::Result<()> {
+        let before = landed.len();
+        for (id, op, cancelled) in std::mem::take(&mut self.pending) {
+            match self.attempt(op) {
+                Some(outcome) => landed.push(Completion {
+                    id,
+                    landing: Landing::last(outcome),
+                }),
+                None if cancelled => landed.push(Completion {
+                    id,
+                    landing: Landing::last(Err(libc::ECANCELED)),
+                }),
+                None => self.pending.push((id, op, false)),
+            }
+        }
+        match wait {
+            Wait::Until(deadline) if landed.len() == before => self.now = self.now.max(deadline),
+            Wait::Forever if landed.len() == before => panic!("nothing would ever happen"),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn notifier(&self) -> Arc<dyn Notify> {
+        struct Silent;
+        impl Notify for Silent {
+            fn notify(&self) {}
+        }
+        Arc::new(Silent)
+    }
+
+    fn counters(&self) -> DriverCounters {
+        DriverCounters::default()
+    }
+}
+
+/// Files of the program under the numbers that the driver gives out: from 3, unless the test was started with more open files.
+fn files() -> &'static Mutex<Vec<std::fs::File>> {
+    static FILES: OnceLock<Mutex<Vec<std::fs::File>>> = OnceLock::new();
+    FILES.get_or_init(|| {
+        let file = || {
+            // SAFETY: the name ends in NUL; the descriptor is new and ours.
+            unsafe {
+                let fd = libc::memfd_create(c"windlass-test".as_ptr(), libc::MFD_CLOEXEC);
+                assert!(fd >= 0);
+                std::fs::File::from_raw_fd(fd)
+            }
+        };
+        Mutex::new((0..32).map(|_| file()).collect())
+    })
+}
+
+/// Each file is still open, and still the same.
+fn assert_unharmed() {
+    for (at, file) in files().lock().expect("no panic").iter_mut().enumerate() {
+        let mut text = String::new();
+        file.set_len(0).expect("the program's file is open");
+        file.rewind().expect("it is a file");
+        write!(file, "{at}").expect("it can be written");
+        file.rewind().expect("it is a file");
+        file.read_to_string(&mut text).expect("it can be read");
+        assert_eq!(text, at.to_string());
+    }
+}
+
+#[test]
+fn closes_go_through_the_driver_before_it_is_dropped() {
+    let seen = Rc::new(RefCell::new(Seen::default()));
+    let event_loop = Builder::new().with_driver(Toy::new(&seen)).build().expect("a loop");
+    let kept = event_loop
+        .run_until_complete(async {
+            let listener = TcpListener::bind("127.0.0.1:0").await.expect("bind");
+            let addr = listener.local_addr().expect("an address");
+            let client = TcpStream::connect(addr).await.expect("connect");
+            let (server, _) = listener.accept().await.expect("accept");
+            client.write_all("hello").await.0.expect("write");
+            let (count, buf) = server.read(vec![0; 16]).await;
+            assert_eq!(&buf[..count.expect("read")], b"hello");
+            // This one closes at the end of the block, and its peer outlives the loop.
+            drop(server);
+            // Linger closes elsewhere on the kernel's drivers.
+            let _ = client.set_linger(Some(Duration::from_secs(1)));
+            (listener, client)
+        })
+        .expect("the loop runs");
+    drop(event_loop);
+    assert!(!seen.borrow().dropped, "the driver went before its descriptors");
+    let open = seen.borrow().open;
+    assert_eq!(seen.borrow().closed, open - 2);
+    drop(kept);
+    assert_eq!(seen.borrow().closed, open, "every close was seen");
+    assert!(seen.borrow().dropped);
+    assert_unharmed();
+}
+
+#[test]
+fn datagrams_have_names() {
+    let seen = Rc::new(RefCell::new(Seen::default()));
+    let event_loop = Builder::new().with_driver(Toy::new(&seen)).build().expect("a loop");
+    event_loop
+        .run_until_complete(async {
+            let one = UdpSocket::bind("127.0.0.1:0").await.expect("bind");
+            let other = UdpSocket::bind("127.0.0.1:0").await.expect("bind");
+            let (sent, _) = one.send_to("ping", other.local_addr().expect("an address")).await;
+            assert_eq!(sent.expect("send"), 4);
+            let (received, buf) = other.recv_from(vec![0; 16]).await;
+            let (count, from) = received.expect("receive");
+            assert_eq!(
+                (&buf[..count], from),
+                (&b"ping"[..], one.local_addr().expect("an address"))
+            );
+        })
+        .expect("the loop runs");
+    drop(event_loop);
+    assert!(seen.borrow().dropped);
+    assert_eq!(seen.borrow().closed, seen.borrow().open);
+}
+
+#[test]
+fn a_file_has_metadata_and_no_thread_works_on_the_drivers_numbers() {
+    let seen = Rc::new(RefCell::new(Seen::default()));
+    let event_loop = Builder::new().with_driver(Toy::new(&seen)).build().expect("a loop");
+    event_loop
+        .run_until_complete(async {
+            let file = File::open("twelve chars").await.expect("open");
+            let metadata = file.metadata().await.expect("stat");
+            assert!(metadata.is_file());
+            assert_eq!((metadata.len(), metadata.mode() & 0o777), (12, 0o640));
+            assert_eq!(
+                (metadata.ino(), metadata.nlink(), metadata.uid(), metadata.gid()),
+                (77, 2, 5, 6)
+            );
+            let made = SystemTime::UNIX_EPOCH + Duration::from_secs(MADE);
+            assert_eq!(metadata.modified().expect("a time"), made);
+            assert_eq!(metadata.created().expect("a time"), made);
+            let error = file.sync_all().await.expect_err("no thread may do this");
+            assert_eq!(windlass::os_code(&error), Some(libc::EOPNOTSUPP), "{error}");
+        })
+        .expect("the loop runs");
+    drop(event_loop);
+    assert_eq!(seen.borrow().closed, 1);
+    assert_unharmed();
+}
+
+/// The driver's numbers are not shown as the kernel's, and the kernel's are not given to the driver.
+#[test]
+fn numbers_are_kept_apart() {
+    let seen = Rc::new(RefCell::new(Seen::default()));
+    let event_loop = Builder::new().with_driver(Toy::new(&seen)).build().expect("a loop");
+    event_loop
+        .run_until_complete(async {
+            let socket = UdpSocket::bind("127.0.0.1:0").await.expect("bind");
+            let shown = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| socket.as_fd().as_raw_fd()));
+            assert!(shown.is_err(), "the driver's number passes for the kernel's");
+            let error = socket.into_std().expect_err("it is not the kernel's");
+            assert_eq!(error.error().kind(), io::ErrorKind::Unsupported);
+            let std_socket = std::net::UdpSocket::bind("127.0.0.1:0").expect("bind");
+            let error = UdpSocket::from_std(std_socket).expect_err("it is not the driver's");
+            assert_eq!(error.kind(), io::ErrorKind::Unsupported);
+        })
+        .expect("the loop runs");
+    assert_unharmed();
+}
+
+#[test]
+fn messages_and_names_can_be_made() {
+    let addr = SocketAddr::from(([127, 0, 0, 1], 4000));
+    let name = Name::from(addr);
+    assert_eq!(
+        Name::from_bytes(name.as_bytes()).and_then(|name| name.as_socket()),
+        Some(addr)
+    );
+    assert!(Name::from_bytes(&[0; 1000]).is_none());
+    let (mut bytes, mut message) = ([0; 4], MessageBuf::new());
+    let header = message.to_receive(&mut bytes);
+    // SAFETY: the buffer and the bytes are there, and nothing else uses them.
+    unsafe {
+        assert_eq!((*header).bytes().len, 4);
+        (*header).deliver(&name, true);
+    }
+    let (sender, cut_off) = message.received();
+    assert_eq!((sender.and_then(|name| name.as_socket()), cut_off), (Some(addr), true));
+    let option = SocketOption::Nodelay(true);
+    assert!(matches!(
+        Reply::Option(option),
+        Reply::Option(SocketOption::Nodelay(true))
+    ));
+}
