@@ -38,6 +38,14 @@ use crate::timers::Action;
 /// Dropping it cancels its tasks, waits until the kernel has given back everything that was lent to it, and closes the
 /// driver. On Linux the kernel takes an io_uring apart some 20 ms later, and that interrupts a system call in which the
 /// thread may be sleeping then: std retries almost everywhere, but a `std` read with a read timeout gives `Interrupted`.
+///
+/// # Forking
+///
+/// A loop belongs to the process that made it. In a forked child, running it, turning it, starting an operation on one of its
+/// streams, calling its [`LoopHandle`] or awaiting a job of a pool gives an error. Dropping the loop, its streams and its tasks
+/// is silent: the child's copies of descriptors are closed, memory of operations in flight is leaked, and the parent does not
+/// notice. A child may make a new loop, also while it is inside of a task of the old one. Make the process with `fork(3)` or
+/// what is built on it; a bare `clone(2)` is not detected.
 pub struct EventLoop {
     core: Rc<LoopCore>,
 }

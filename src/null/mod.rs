@@ -5,7 +5,8 @@
 //! first, so every "cancelled, yet done" race happens here without luck. Since nothing here is a system call, Miri can
 //! run the whole core on it.
 //!
-//! The clock stands still while anything can run. When the loop wants to sleep until a deadline and no operation can
+//! The clock stands still while anything can run, and while a thread works for the loop (see `Driver::has_virtual_clock`).
+//! When the loop wants to sleep until a deadline and no operation can
 //! complete, the clock jumps there at once. When it wants to sleep for ever, the thread does sleep, until another thread
 //! wakes it.
 
