@@ -450,7 +450,11 @@ impl Turnstile {
     fn poll_queue(&self, ticket: &mut Option<u64>, cx: &mut Context<'_>) -> Poll<()> {
         let Some(number) = *ticket else {
             crate::task::waits_for(Reason::Named("its turn"));
+            // Foreign code, inside of which the lane may have been let go: then nobody would call this one.
             let waker = Some(cx.waker().clone());
+            if !self.held.replace(true) {
+                return Poll::Ready(());
+            }
             let mut waiting = self.waiting.borrow_mut();
             let waiting = waiting.make();
             let number = waiting.back().map_or(0, |last| last.ticket + 1);
@@ -469,6 +473,10 @@ impl Turnstile {
         }
         crate::task::waits_for(Reason::Named("its turn"));
         let mut waker = Some(cx.waker().clone());
+        // Inside of the clone it may have been called, through the waker that it had before.
+        if self.is_called(number) {
+            return self.poll_queue(ticket, cx);
+        }
         if let Some(waiting) = self.waiting.borrow_mut().make().iter_mut().find(|w| w.ticket == number) {
             std::mem::swap(&mut waiting.waker, &mut waker);
         }

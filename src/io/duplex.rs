@@ -130,7 +130,11 @@ impl Pipe {
         let new = cx.waker().clone();
         let old = waker(&mut self.queue.borrow_mut()).replace(new);
         drop(old);
-        Poll::Pending
+        // Inside of that it may have become so, and then only the waker from before was woken.
+        match is_so(&self.queue.borrow()) {
+            true => Poll::Ready(()),
+            false => Poll::Pending,
+        }
     }
 
     /// Whether a writer has nothing to wait for.
