@@ -500,6 +500,9 @@ macro_rules! reading_methods {
         ///
         /// A buffer without capacity is an error and not the end of the stream. Dropping the future loses nothing: what
         /// it would have received goes to the next read.
+        ///
+        /// A future that was polled and then leaked ([`std::mem::forget`]) keeps its place: its buffer is never freed, and
+        /// every later read of this stream waits for ever. Writes are not affected, and dropping the stream closes it.
         pub fn read<B: $crate::io::IoBufMut>(&self, buf: B) -> impl Future<Output = $crate::io::BufResult<usize, B>> {
             self.bytes().read(buf)
         }

@@ -453,7 +453,7 @@ impl Turnstile {
     fn poll_queue(&self, ticket: &mut Option<u64>, cx: &mut Context<'_>) -> Poll<()> {
         let Some(number) = *ticket else {
             crate::task::waits_for(Reason::Named("its turn"));
-            // Foreign code, inside of which the lane may have been let go: then nobody would call this one.
+            // Foreign code, inside of which the holder may have left the lane: then no other caller would wake this one.
             let waker = Some(cx.waker().clone());
             if !self.held.replace(true) {
                 return Poll::Ready(());

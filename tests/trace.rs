@@ -12,7 +12,7 @@ use std::future::{Future, pending};
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Once;
-use std::task::Waker;
+use std::task::{Poll, Waker};
 use std::time::Duration;
 
 use tracing::field::{Field, Visit};
@@ -209,6 +209,62 @@ fn a_subscriber_may_remove_a_reader_inside_of_the_end_of_another() {
     });
 }
 
+/// The loop closes inside of the event, and waits for the operation: the driver must have it by then.
+#[test]
+fn a_subscriber_may_end_the_operation_that_is_started() {
+    on_every_driver(|case| {
+        let event_loop = case.event_loop();
+        let exceptions = exceptions_of(&event_loop);
+        let (_client, server) = event_loop.run_until_complete(pair()).expect("the loop runs");
+        let owned = RefCell::new(Some(event_loop));
+        let _hooking = hook(move |line| {
+            if line.contains("message=started") {
+                drop(owned.take());
+            }
+        });
+        // Polled while the loop does not run, so that it can be closed.
+        let mut read = Box::pin(server.read(vec![0; 8]));
+        match poll_with(Waker::noop(), read.as_mut()) {
+            Poll::Ready((Err(_), _)) => {}
+            other => panic!("{other:?}"),
+        }
+        assert!(exceptions.borrow().is_empty(), "{:?}", exceptions.borrow());
+    });
+}
+
+/// While the loop closes, the tasks of the watchers end before the watchers are taken off the list.
+#[test]
+fn a_subscriber_may_remove_the_reader_whose_task_ends() {
+    on_every_driver(|case| {
+        let event_loop = case.event_loop();
+        let exceptions = exceptions_of(&event_loop);
+        let watching = async {
+            let watched = watched(|| {}).await;
+            turns(3).await;
+            watched
+        };
+        let (server, _client) = event_loop.run_until_complete(watching).expect("the loop runs");
+        let removed = Rc::new(Cell::new(false));
+        let hooking = hook({
+            let removed = removed.clone();
+            move |line| {
+                if line.contains("message=ended") && remove_reader(&server) {
+                    removed.set(true);
+                }
+            }
+        });
+        drop(event_loop);
+        assert!(removed.get(), "the task ended while it was watched");
+        drop(hooking);
+        let wrong = exceptions
+            .borrow()
+            .iter()
+            .filter(|line| line.contains("panicked"))
+            .count();
+        assert_eq!(wrong, 0, "{:?}", exceptions.borrow());
+    });
+}
+
 /// The kinds of events, by a part of their lines.
 const EVENTS: [&str; 8] = [
     "message=spawned",
@@ -304,7 +360,7 @@ fn meddle(case: Case, event: &'static str, action: Option<usize>) {
         }
     };
     event_loop.run_until_complete(setup).expect("the loop runs");
-    let (depth, left) = (Cell::new(0), Cell::new(24));
+    let (depth, left) = (Cell::new(0), Cell::new(if cfg!(miri) { 6 } else { 24 }));
     let meddling = world.clone();
     let hooking = hook(move |line| {
         // What it does causes events too: it handles those one level deep, and a bounded number of all.

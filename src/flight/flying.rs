@@ -38,7 +38,7 @@ impl<T: 'static> Airborne<T> {
         airborne
     }
 
-    /// The same for a caller who is in the middle of something: what was launched is to be given to [`LoopCore::trace`].
+    /// The same for a caller that holds a borrow: it passes the second part to [`LoopCore::trace`] when the borrow has ended.
     pub(crate) fn launch_untraced(
         core: &LoopCore,
         lane: &Lane,

@@ -56,8 +56,8 @@ impl LoopCore {
         launched.id
     }
 
-    /// The same without the subscriber, for a caller who is in the middle of something: it calls [`trace`](LoopCore::trace)
-    /// afterwards.
+    /// The same without the subscriber, for a caller that holds a borrow: it calls [`trace`](LoopCore::trace) when the borrow
+    /// has ended.
     pub(crate) fn launch_untraced<T: 'static>(
         &self,
         lane: &Lane,
@@ -94,7 +94,7 @@ impl LoopCore {
         Launched { id, op, outcome }
     }
 
-    /// Tells a tracing subscriber what was started, and that it is over, if it is.
+    /// Emits the events of an operation that was started, and perhaps completed at once.
     #[inline]
     pub(crate) fn trace(&self, launched: Launched) {
         crate::trace::op_started(launched.id, &launched.op);
@@ -455,7 +455,7 @@ pub(crate) fn lasting_error(outcome: Outcome) -> Option<i32> {
         .filter(|&code| code != errno::CANCELED && code != errno::NO_BUFFERS && code != errno::INTERRUPTED)
 }
 
-/// An operation that was handed over, to be told to a tracing subscriber.
+/// An operation that was handed to the driver, for [`LoopCore::trace`].
 #[derive(Clone, Copy)]
 pub(crate) struct Launched {
     pub(crate) id: FlightId,

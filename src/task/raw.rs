@@ -485,8 +485,8 @@ impl RawTask {
 
     /// The future is gone and the output is here: leaves the list, tells who waits.
     ///
-    /// No foreign code runs before `DONE` is set: whoever it calls would find a task that is neither running nor done, and
-    /// end it a second time.
+    /// No foreign code runs before `DONE` is set: it would find a task that is neither running nor done, and could end it a
+    /// second time.
     fn finish(self, core: &LoopCore) {
         let header = self.header();
         let id = header.id;
@@ -533,7 +533,7 @@ impl RawTask {
     fn become_done_alone(self) {
         let header = self.header();
         match (header.state.load(Acquire), header.is_ready.get()) {
-            // Only the list's, which is kept until the output is gone. There is no waker, so nobody else changes the state.
+            // Only the list's, which is kept until the output is gone. There is no waker, so no other thread changes the state.
             (REF, false) => header.state.store(REF | DONE, Release),
             (_, false) => drop(header.state.fetch_add(DONE, AcqRel)),
             // The deque inherits the list's, and drops it when it likes.
