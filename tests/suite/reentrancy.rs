@@ -325,13 +325,9 @@ fn what_comes_while_a_waker_is_cloned_is_not_lost() {
             Poll::Pending => panic!("the end of a task is lost"),
         }
         // A timer fires, when its waker is to be replaced.
-        let mut waiting = event_loop
-            .run_until_complete(async {
-                let mut waiting = Box::pin(sleep(MS));
-                assert!(poll_with(Waker::noop(), waiting.as_mut()).is_pending());
-                waiting
-            })
-            .unwrap();
+        let mut waiting = Box::pin(sleep(MS));
+        let poll = async { assert!(poll_with(Waker::noop(), waiting.as_mut()).is_pending()) };
+        event_loop.run_until_complete(poll).unwrap();
         let waker = waker_running(Box::new({
             let event_loop = event_loop.clone();
             move || {
