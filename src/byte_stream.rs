@@ -11,8 +11,8 @@ use crate::descriptor::{Descriptor, OwnedDescriptor};
 use crate::driver::{Landing, Outcome};
 use crate::error::from_code;
 use crate::flight::{Fate, Flying};
-use crate::io::vectored::{lend_to_fill, lend_to_read, set_all_filled};
-use crate::io::{BufResult, IoBuf, IoBufMut, KernelStream, ManagedBuf, no_length, no_room};
+use crate::io::vectored::{lend_to_fill, lend_to_read, set_all_filled, set_others_empty};
+use crate::io::{BufResult, IoBuf, IoBufMut, KernelStream, ManagedBuf, no_length, no_room, part_of, rest_of};
 use crate::lane::Lane;
 use crate::op::{MAX_LEN, MAX_SLICES, Medium, Op};
 use crate::sys::{self, Fd, IoVec, errno};
@@ -142,8 +142,8 @@ impl ByteStream {
             load,
             begin,
             |(_, buf)| {
-                let len = (end - begin).min(MAX_LEN);
-                let ptr = buf.as_mut_ptr().wrapping_add(begin);
+                let (ptr, len) = part_of(buf, begin, end);
+                let len = len.min(MAX_LEN);
                 Op::Recv { fd, medium, ptr, len }
             },
         )
@@ -216,8 +216,7 @@ impl ByteStream {
         if lane.has_unread(core).await {
             match lane.serve(&mut bufs[first]) {
                 Some(Ok(count)) => {
-                    // SAFETY: this many bytes were just served into the first buffer that has room.
-                    unsafe { set_all_filled(&mut bufs, count) };
+                    set_others_empty(&mut bufs, first);
                     return (Ok(count), bufs);
                 }
                 Some(Err(code)) => return (Err(from_code(code)), bufs),
@@ -235,26 +234,26 @@ impl ByteStream {
                 count: slices.len(),
             }
         });
-        let (landing, (_, mut bufs, _)) = flying.await;
+        let (landing, (_, mut bufs, slices)) = flying.await;
         let result = count(landing.outcome);
         if lane.has_bytes() {
             let (mut received, mut left) = (Vec::new(), *result.as_ref().unwrap_or(&0));
-            for buf in &bufs {
-                let part = left.min(buf.capacity());
+            let lent = bufs.iter().filter(|buf| buf.capacity() > 0).zip(&slices);
+            for (buf, slice) in lent {
+                let part = left.min(slice.len).min(buf.capacity());
                 // SAFETY: the kernel has filled the buffers in order, each to its capacity before the next.
                 received.extend_from_slice(unsafe { received_in(buf, part) });
                 left -= part;
             }
             lane.is_overtaken(&received, None, landing.outcome);
             if let Some(Ok(count)) = lane.serve(&mut bufs[first]) {
-                // SAFETY: this many bytes were just served into the first buffer that has room.
-                unsafe { set_all_filled(&mut bufs, count) };
+                set_others_empty(&mut bufs, first);
                 return (Ok(count), bufs);
             }
         }
         if let Ok(count) = result {
             // SAFETY: the kernel has written this many bytes, in order.
-            unsafe { set_all_filled(&mut bufs, count) };
+            unsafe { set_all_filled(&mut bufs, &slices, count) };
         }
         (result, bufs)
     }
@@ -437,8 +436,8 @@ impl ByteStream {
 }
 
 fn send_from<B: IoBuf>(buf: &B, begin: usize, fd: Fd, medium: Medium) -> Op {
-    let len = (buf.len() - begin).min(MAX_LEN);
-    let ptr = buf.as_ptr().wrapping_add(begin);
+    let (ptr, len) = rest_of(buf, begin);
+    let len = len.min(MAX_LEN);
     Op::Send { fd, medium, ptr, len }
 }
 
@@ -501,6 +500,9 @@ macro_rules! reading_methods {
         ///
         /// A buffer without capacity is an error and not the end of the stream. Dropping the future loses nothing: what
         /// it would have received goes to the next read.
+        ///
+        /// A future that was polled and then leaked ([`std::mem::forget`]) keeps its place: its buffer is never freed, and
+        /// every later read of this stream waits for ever. Writes are not affected, and dropping the stream closes it.
         pub fn read<B: $crate::io::IoBufMut>(&self, buf: B) -> impl Future<Output = $crate::io::BufResult<usize, B>> {
             self.bytes().read(buf)
         }

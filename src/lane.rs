@@ -19,7 +19,7 @@ use std::task::{Context, Poll, Waker, ready};
 
 use crate::driver::{FlightId, Outcome};
 use crate::flight::lasting_error;
-use crate::io::IoBufMut;
+use crate::io::{IoBufMut, room_of};
 use crate::loop_core::LoopCore;
 use crate::rare::Rare;
 use crate::sys::Envelope;
@@ -156,9 +156,12 @@ impl Lane {
     pub(crate) fn serve<B: IoBufMut>(&self, buf: &mut B) -> Option<Result<usize, i32>> {
         // The buffer's methods are foreign code: none is called under the borrow, and none after the pointer was taken: a
         // buffer that holds its bytes inline is touched by it.
-        let capacity = buf.capacity();
-        let ptr = buf.as_mut_ptr();
-        debug_assert!(capacity > 0);
+        let (ptr, capacity) = room_of(buf);
+        // 0 bytes would be the end of the stream.
+        assert!(
+            capacity > 0,
+            "a buffer has lost its capacity while it waited: its implementation of IoBufMut is wrong"
+        );
         let count = {
             let mut unread = self.unread.borrow_mut();
             let unread = unread.get_mut()?;
@@ -450,7 +453,11 @@ impl Turnstile {
     fn poll_queue(&self, ticket: &mut Option<u64>, cx: &mut Context<'_>) -> Poll<()> {
         let Some(number) = *ticket else {
             crate::task::waits_for(Reason::Named("its turn"));
+            // Foreign code, inside of which the holder may have left the lane: then no other caller would wake this one.
             let waker = Some(cx.waker().clone());
+            if !self.held.replace(true) {
+                return Poll::Ready(());
+            }
             let mut waiting = self.waiting.borrow_mut();
             let waiting = waiting.make();
             let number = waiting.back().map_or(0, |last| last.ticket + 1);
@@ -469,6 +476,10 @@ impl Turnstile {
         }
         crate::task::waits_for(Reason::Named("its turn"));
         let mut waker = Some(cx.waker().clone());
+        // Inside of the clone it may have been called, through the waker that it had before.
+        if self.is_called(number) {
+            return self.poll_queue(ticket, cx);
+        }
         if let Some(waiting) = self.waiting.borrow_mut().make().iter_mut().find(|w| w.ticket == number) {
             std::mem::swap(&mut waiting.waker, &mut waker);
         }

@@ -13,7 +13,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use slab::Slab;
@@ -36,7 +36,10 @@ use crate::watch::Watcher;
 
 /// Operations that may complete synchronously within one poll of a task before results go through the ready deque, so
 /// that a task which always finds its data ready cannot starve the others. Tasks that are started at once count too.
-const BUDGET: u32 = 64;
+const BUDGET: i32 = 64;
+
+/// Refusals through foreign wakers within one poll of a task after which the budget is refilled: see [`LoopCore::is_refilled`].
+const REFUSALS: i32 = 64;
 
 /// So many tasks may be started inside of each other: each takes room on the stack.
 const MOST_NESTED: usize = 16;
@@ -118,7 +121,11 @@ pub(crate) struct LoopCore {
     closed: Cell<bool>,
     current_task: Cell<Option<RawTask>>,
     next_task_id: Cell<u64>,
-    budget: Cell<u32>,
+    /// What is left of the current poll's budget; below zero, the number of refusals through foreign wakers.
+    budget: Cell<i32>,
+    /// The first foreign waker that was refused in the current poll: its data, which is only compared. Valid while the budget is
+    /// below zero.
+    refused: Cell<*const ()>,
     /// Kept between turns for their memory.
     landed: Cell<Vec<Completion>>,
     mail: Cell<Vec<Mail>>,
@@ -174,6 +181,7 @@ impl LoopCore {
             current_task: Cell::new(None),
             next_task_id: Cell::new(1),
             budget: Cell::new(BUDGET),
+            refused: Cell::new(ptr::null()),
             landed: Cell::default(),
             mail: Cell::default(),
             this: this.clone(),
@@ -547,18 +555,40 @@ impl LoopCore {
     /// Takes one from the current poll's budget of results that were there at once. When it is used up, the caller's
     /// task is scheduled again, and the caller returns `Pending`. Whoever polls without being a task of this loop has no
     /// budget, since nobody would refill it.
+    #[inline]
     pub(crate) fn spend_budget(&self, cx: &mut Context<'_>) -> bool {
-        match self.budget.get() {
-            _ if self.current_task.get().is_none() => true,
-            0 => {
-                cx.waker().wake_by_ref();
-                false
-            }
-            left => {
-                self.budget.set(left - 1);
-                true
-            }
+        let Some(task) = self.current_task.get() else {
+            return true;
+        };
+        if self.budget.get() <= 0 && !self.is_refilled(task, cx.waker()) {
+            cx.waker().wake_by_ref();
+            return false;
         }
+        self.budget.set(self.budget.get() - 1);
+        true
+    }
+
+    /// The budget is used up. Refills it if the task's poll goes on nevertheless, driven by an executor inside of it: a foreign
+    /// `block_on`, for instance, polls again as soon as its waker is woken, and would do so for ever, because the budget is
+    /// refilled only between polls of the task.
+    ///
+    /// Such an executor has wakers of its own and comes back with the same one: that is what is looked for. One that ends the
+    /// task's poll instead (`FuturesUnordered`, `join_all`) asks at most once with each waker. If the first waker that was
+    /// refused never comes back, because its future is gone, the number of refusals decides.
+    #[cold]
+    fn is_refilled(&self, task: RawTask, waker: &Waker) -> bool {
+        if task.owns(waker) {
+            return false;
+        }
+        let refusals = -self.budget.get();
+        if refusals == 0 {
+            self.refused.set(waker.data());
+        } else if self.refused.get() == waker.data() || refusals >= REFUSALS {
+            self.refill_budget();
+            return true;
+        }
+        self.budget.set(-(refusals + 1));
+        false
     }
 
     /// Carries an operation out here and now, without a flight, if the driver can: see [`Driver::attempt`]. It takes one from
@@ -574,7 +604,10 @@ impl LoopCore {
         }
         // SAFETY: the caller's promise.
         let outcome = unsafe { self.attempt_unpaid(op) }?;
-        self.budget.set(self.budget.get().saturating_sub(1));
+        // Outside of tasks there may be nothing left.
+        if self.budget.get() > 0 {
+            self.budget.set(self.budget.get() - 1);
+        }
         Some(outcome)
     }
 
@@ -613,6 +646,17 @@ impl LoopCore {
         true
     }
 
+    /// Runs `call` as a part of `task`. A task inside of which this happens goes on counting as running.
+    pub(crate) fn run_as(&self, task: RawTask, call: impl FnOnce()) {
+        let outer = self.set_current_task(Some(task));
+        self.hosts.borrow_mut().extend(outer);
+        call();
+        if outer.is_some() {
+            self.hosts.borrow_mut().pop();
+        }
+        self.set_current_task(outer);
+    }
+
     /// Whether a task is being polled, perhaps with another one inside of it.
     pub(crate) fn is_running(&self, task: RawTask) -> bool {
         self.current_task.get() == Some(task) || self.hosts.borrow().contains(&task)
@@ -621,18 +665,18 @@ impl LoopCore {
     /// Lets others run first if the current poll's budget is used up.
     #[inline]
     pub(crate) fn breathe(&self) -> impl Future<Output = ()> + '_ {
-        std::future::poll_fn(|cx| match self.is_spent() {
-            true => {
+        std::future::poll_fn(|cx| match self.current_task.get() {
+            Some(task) if self.is_spent() && !self.is_refilled(task, cx.waker()) => {
                 cx.waker().wake_by_ref();
                 Poll::Pending
             }
-            false => Poll::Ready(()),
+            _ => Poll::Ready(()),
         })
     }
 
     /// Whether the current poll's budget is used up.
     pub(crate) fn is_spent(&self) -> bool {
-        self.budget.get() == 0 && self.current_task.get().is_some()
+        self.budget.get() <= 0 && self.current_task.get().is_some()
     }
 
     // The end.
@@ -725,7 +769,8 @@ impl LoopCore {
             }
             place += 1;
         }
-        debug_assert!(self.tasks.borrow().is_empty());
+        // One inside of whose destructor the loop is closed ends when that returns.
+        debug_assert!(self.tasks.borrow().iter().all(|(_, &task)| self.is_running(task)));
     }
 
     /// Drops, one by one and with nothing borrowed, everything that would have run.

@@ -136,7 +136,8 @@ fn tell<T: 'static>(state: &Rc<RefCell<State<T>>>) {
         tell_soon(state);
     }
     if let Some(waker) = waker {
-        waker.wake();
+        // This may be a destructor, if the loop is closed.
+        crate::exception::guard("a waker", || waker.wake());
     }
 }
 

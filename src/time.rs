@@ -220,8 +220,10 @@ pub(crate) fn rewake(core: &LoopCore, id: TimerId, cx: &mut Context<'_>) -> bool
         Some(_) => {}
     }
     let mut action = Action::Wake(cx.waker().clone());
-    if let Some(current) = core.timers.borrow_mut().get(id) {
-        std::mem::swap(current, &mut action);
+    // It may have fired inside of the clone, and woken only the waker that it had before.
+    match core.timers.borrow_mut().get(id) {
+        Some(current) => std::mem::swap(current, &mut action),
+        None => return false,
     }
     true
 }

@@ -30,8 +30,6 @@ pub(crate) struct Watcher {
 struct Slot {
     callback: RefCell<Option<Box<dyn FnMut()>>>,
     removed: Cell<bool>,
-    /// Foreign code is running inside the watcher's task.
-    running: Cell<bool>,
     location: &'static Location<'static>,
 }
 
@@ -40,7 +38,6 @@ impl Slot {
         let Some(mut callback) = self.callback.take() else {
             return;
         };
-        self.running.set(true);
         if let Err(payload) = catch_unwind(AssertUnwindSafe(&mut callback)) {
             report(Exception::callback_panic(self.location, payload));
         }
@@ -49,7 +46,6 @@ impl Slot {
         } else {
             self.callback.replace(Some(callback));
         }
-        self.running.set(false);
     }
 
     /// From now on nothing is called. What the callback captured is dropped, at the latest when it returns.
@@ -84,7 +80,6 @@ impl LoopCore {
         let slot = Rc::new(Slot {
             callback: RefCell::new(Some(callback)),
             removed: Cell::new(false),
-            running: Cell::new(false),
             location,
         });
         let verb = match direction {
@@ -125,15 +120,12 @@ impl LoopCore {
         }
     }
 
-    /// Ends a watcher that was taken off the list.
+    /// Ends a watcher that was taken off the list: at once, or, if its task is being polled, when that poll is over. Any
+    /// foreign code inside of the poll may remove the watcher: its callback, or a tracing subscriber.
     fn end_watcher(&self, Watcher { slot, task }: Watcher) {
         let _entered = self.enter();
         slot.empty();
-        if slot.running.get() {
-            task.cancel();
-        } else {
-            task.raw().cancel_now(self);
-        }
+        task.raw().cancel_now(self);
     }
 }
 
@@ -148,6 +140,8 @@ async fn watch(core: Rc<LoopCore>, fd: Fd, direction: Direction, slot: Rc<Slot>)
                     return;
                 }
             }
+            // It was removed inside of this poll: the descriptor may be closed by now, and the error concerns nothing.
+            Err(_) if slot.removed.get() => return,
             Err(error) => {
                 // Unless somebody else watches it by now.
                 let is_mine = |watcher: &Watcher| Rc::ptr_eq(&watcher.slot, &slot);

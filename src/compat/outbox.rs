@@ -22,7 +22,7 @@ use crate::descriptor::Descriptor;
 use crate::driver::Outcome;
 use crate::error::from_code;
 use crate::exception::guard;
-use crate::flight::{Airborne, Fate, Listener};
+use crate::flight::{Airborne, Fate, Launched, Listener};
 use crate::lane::SharedHold;
 use crate::op::{MAX_LEN, Medium, Op};
 use crate::sys::{Fd, errno};
@@ -161,6 +161,11 @@ impl Outbox {
         let waker = cx.waker().clone();
         let old = self.state.borrow_mut().waiting.replace(Waiting { waker, for_room });
         drop(old);
+        // Cloning and dropping wakers is foreign code, inside of which the send may have landed.
+        let (is_idle, has_failed) = (self.is_idle(), self.failure().is_err());
+        if is_idle || has_failed || for_room && self.unsent() < BOUND {
+            cx.waker().wake_by_ref();
+        }
         Poll::Pending
     }
 
@@ -176,10 +181,11 @@ impl Outbox {
                 drop(hold);
                 return;
             };
-            let flight = self.launch(descriptor, front, sent);
+            let (flight, launched) = self.launch(descriptor, front, sent);
             let is_up = flight.listen(&descriptor.core, self.clone());
             state.flight = Some(flight);
             drop(state);
+            descriptor.core.trace(launched);
             if is_up {
                 if descriptor.is_left.get()
                     && let Some(id) = descriptor.write.flight.get()
@@ -193,7 +199,7 @@ impl Outbox {
         }
     }
 
-    fn launch(&self, descriptor: &Rc<Descriptor>, front: Vec<u8>, sent: usize) -> Airborne<Load> {
+    fn launch(&self, descriptor: &Rc<Descriptor>, front: Vec<u8>, sent: usize) -> (Airborne<Load>, Launched) {
         let (fd, medium) = (descriptor.fd, self.medium);
         let plan = |(_, front): &mut Load| Op::Send {
             fd,
@@ -202,7 +208,7 @@ impl Outbox {
             len: (front.len() - sent).min(MAX_LEN),
         };
         let load = (descriptor.clone(), front);
-        Airborne::launch(&descriptor.core, &descriptor.write, Fate::Discard, load, 0, plan)
+        Airborne::launch_untraced(&descriptor.core, &descriptor.write, Fate::Discard, load, 0, plan)
     }
 
     /// Notes how a landed send went.

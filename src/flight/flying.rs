@@ -6,6 +6,7 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
+use super::Launched;
 use super::cargo::{load_of, unload};
 use super::table::{Fate, Listener};
 use crate::driver::{FlightId, Landing};
@@ -32,14 +33,28 @@ impl<T: 'static> Airborne<T> {
         prefix: usize,
         plan: impl FnOnce(&mut T) -> Op,
     ) -> Airborne<T> {
-        let id = core.launch(load, prefix, plan);
-        lane.flight.set(Some(id));
-        Airborne {
-            id,
+        let (airborne, launched) = Airborne::launch_untraced(core, lane, fate, load, prefix, plan);
+        core.trace(launched);
+        airborne
+    }
+
+    /// The same for a caller that holds a borrow: it passes the second part to [`LoopCore::trace`] when the borrow has ended.
+    pub(crate) fn launch_untraced(
+        core: &LoopCore,
+        lane: &Lane,
+        fate: Fate,
+        load: T,
+        prefix: usize,
+        plan: impl FnOnce(&mut T) -> Op,
+    ) -> (Airborne<T>, Launched) {
+        let launched = core.launch_untraced(lane, load, prefix, plan);
+        let airborne = Airborne {
+            id: launched.id,
             fate,
             down: false,
             load: PhantomData,
-        }
+        };
+        (airborne, launched)
     }
 
     pub(crate) fn poll(&mut self, core: &LoopCore, lane: &Lane, cx: &mut Context<'_>) -> Poll<(Landing, T)> {

@@ -30,18 +30,41 @@ use std::task::{Context, Poll, Waker};
 
 use self::cargo::{Cargo, drop_load, load_of, load_up};
 pub(crate) use self::flying::{Airborne, Flying};
-use self::table::{Entry, Phase};
+use self::table::Phase;
 pub(crate) use self::table::{Fate, FlightTable, Listener};
 use crate::driver::{Completion, Control, FlightId, Landing, Outcome, Start};
 use crate::exception::guard;
+use crate::lane::Lane;
 use crate::loop_core::LoopCore;
 use crate::op::Op;
 use crate::sys::{Envelope, errno};
 
 impl LoopCore {
     /// Starts an operation: moves its load to the final address, lets `plan` take the pointers there, and hands the
-    /// plain op to the driver.
-    pub(crate) fn launch<T: 'static>(&self, load: T, prefix: usize, plan: impl FnOnce(&mut T) -> Op) -> FlightId {
+    /// plain op to the driver. Its id is in `lane` from the moment on when the driver has it.
+    ///
+    /// A tracing subscriber is called last: it may use the lane, or end the operation, which the driver must know by then.
+    pub(crate) fn launch<T: 'static>(
+        &self,
+        lane: &Lane,
+        load: T,
+        prefix: usize,
+        plan: impl FnOnce(&mut T) -> Op,
+    ) -> FlightId {
+        let launched = self.launch_untraced(lane, load, prefix, plan);
+        self.trace(launched);
+        launched.id
+    }
+
+    /// The same without the subscriber, for a caller that holds a borrow: it calls [`trace`](LoopCore::trace) when the borrow
+    /// has ended.
+    pub(crate) fn launch_untraced<T: 'static>(
+        &self,
+        lane: &Lane,
+        load: T,
+        prefix: usize,
+        plan: impl FnOnce(&mut T) -> Op,
+    ) -> Launched {
         let (id, cargo) = self.flights.borrow_mut().reserve();
         // SAFETY: the place is reserved and empty.
         let load = unsafe { load_up(load_of(cargo), load) };
@@ -52,22 +75,32 @@ impl LoopCore {
             let mut flights = self.flights.borrow_mut();
             flights.take_off(id, op, prefix, drop_load::<T>);
         }
-        crate::trace::op_started(id, &op);
+        lane.flight.set(Some(id));
         // SAFETY: `cargo` is allocated until the flight has landed; this only computes an address.
         let scratch = unsafe { &raw mut (*cargo).scratch };
         // SAFETY: the flight `id` owns the load that `op` points into and the scratch. Both stay in place, and nobody
         // touches them, until the flight's last completion has landed: `Flying::poll` and `discard` ask the phase.
         let start = unsafe { self.driver().start(id, op, scratch) };
-        match start {
-            Start::Done(landing) => {
-                crate::trace::op_landed(id, landing.outcome);
-                let touchdown = self.flights.borrow_mut().land(Completion { id, landing });
-                debug_assert!(touchdown.waker.is_none() && !touchdown.stale);
-            }
-            Start::Pending => {}
+        let landing = match start {
+            Start::Done(landing) => Some(landing),
+            Start::Pending => None,
             Start::Blocking => self.give_to_pool(id, op),
+        };
+        let outcome = landing.as_ref().map(|landing| landing.outcome);
+        if let Some(landing) = landing {
+            let touchdown = self.flights.borrow_mut().land(Completion { id, landing });
+            debug_assert!(touchdown.waker.is_none() && !touchdown.stale);
         }
-        id
+        Launched { id, op, outcome }
+    }
+
+    /// Emits the events of an operation that was started, and perhaps completed at once.
+    #[inline]
+    pub(crate) fn trace(&self, launched: Launched) {
+        crate::trace::op_started(launched.id, &launched.op);
+        if let Some(outcome) = launched.outcome {
+            crate::trace::op_landed(launched.id, outcome);
+        }
     }
 
     /// Registers `waker` with a flight. False if there is nothing to wait for: it has landed, or it is gone.
@@ -87,14 +120,18 @@ impl LoopCore {
     }
 
     fn register(&self, id: FlightId, waker: &Waker) -> bool {
-        // Cloning and dropping wakers is foreign code, so neither happens under the borrow.
-        let waker = waker.clone();
-        let old = match self.flights.borrow_mut().entry(id) {
-            Some(entry) => entry.waker.replace(waker),
-            None => None,
+        // Cloning and dropping wakers is foreign code, so neither happens under the borrow. The flight may land or be fetched
+        // inside of the clone, so its phase is asked for again.
+        let mut waker = Some(waker.clone());
+        let in_air = match self.flights.borrow_mut().entry(id) {
+            Some(entry) if matches!(entry.phase, Phase::InAir) => {
+                std::mem::swap(&mut entry.waker, &mut waker);
+                true
+            }
+            _ => false,
         };
-        drop(old);
-        true
+        drop(waker);
+        in_air
     }
 
     /// Has `listener` called when a flight lands. False if there is nothing to wait for: it has landed, or it is gone.
@@ -174,21 +211,33 @@ impl LoopCore {
 
     /// The next thing that a multishot has landed, or that its flight has ended.
     pub(crate) fn poll_next_landing(&self, id: FlightId, cx: &mut Context<'_>) -> Poll<NextLanding> {
-        let is_queued = |entry: &mut Entry| entry.queued().next().is_some();
-        if self.flights.borrow_mut().entry(id).is_some_and(is_queued) {
-            if !self.spend_budget(cx) {
+        let is_queued = || {
+            let mut flights = self.flights.borrow_mut();
+            flights.entry(id).is_some_and(|entry| entry.queued().next().is_some())
+        };
+        loop {
+            if is_queued() {
+                if !self.spend_budget(cx) {
+                    return Poll::Pending;
+                }
+                let next = self
+                    .flights
+                    .borrow_mut()
+                    .entry(id)
+                    .and_then(|entry| entry.queue.get_mut()?.pop_front());
+                if let Some(landing) = next {
+                    return Poll::Ready(NextLanding::More(landing));
+                }
+            }
+            if !self.await_landing(id, cx.waker()) {
+                break;
+            }
+            // A connection may have come inside of the waker's clone.
+            if !is_queued() {
                 return Poll::Pending;
             }
-            let next = self
-                .flights
-                .borrow_mut()
-                .entry(id)
-                .and_then(|entry| entry.queue.get_mut()?.pop_front());
-            if let Some(landing) = next {
-                return Poll::Ready(NextLanding::More(landing));
-            }
         }
-        if self.await_landing(id, cx.waker()) || !self.spend_budget(cx) {
+        if !self.spend_budget(cx) {
             return Poll::Pending;
         }
         let Some((landing, load)) = self.fetch(id) else {
@@ -404,6 +453,15 @@ pub(crate) fn lasting_error(outcome: Outcome) -> Option<i32> {
     outcome
         .err()
         .filter(|&code| code != errno::CANCELED && code != errno::NO_BUFFERS && code != errno::INTERRUPTED)
+}
+
+/// An operation that was handed to the driver, for [`LoopCore::trace`].
+#[derive(Clone, Copy)]
+pub(crate) struct Launched {
+    pub(crate) id: FlightId,
+    op: Op,
+    /// How it went, if it is over already.
+    outcome: Option<Outcome>,
 }
 
 /// What a dropped read had received.

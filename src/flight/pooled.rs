@@ -11,23 +11,24 @@ use crate::remote::Letterbox;
 use crate::sys::{self, Brake, errno};
 
 impl LoopCore {
-    /// Has a thread of the loop's own pool carry a flight. If its queue is full, the flight waits here.
-    pub(super) fn give_to_pool(&self, id: FlightId, op: Op) {
+    /// Has a thread of the loop's own pool carry a flight. If its queue is full, the flight waits here. Gives the landing of one
+    /// that no thread can be had for.
+    pub(super) fn give_to_pool(&self, id: FlightId, op: Op) -> Option<Landing> {
         // A thread makes system calls, which would take the driver's numbers for the kernel's.
         let is_on_descriptor = op.fd().is_some() || matches!(op, Op::Open { .. });
         if self.fd_space == FdSpace::Own && is_on_descriptor {
-            return self.land_one(id, Landing::last(Err(errno::NOT_SUPPORTED)));
+            return Some(Landing::last(Err(errno::NOT_SUPPORTED)));
         }
         if !self.uncarried.borrow().is_empty() {
             self.set_carrier(id, Carrier::Nobody);
             self.uncarried.borrow_mut().push_back(id);
-            return;
+            return None;
         }
-        self.try_to_carry(id, op);
+        self.try_to_carry(id, op).err().flatten()
     }
 
-    /// False if the queue is full.
-    fn try_to_carry(&self, id: FlightId, op: Op) -> bool {
+    /// An error if the queue is full, or, with its landing, if no thread can be had. Runs no foreign code.
+    fn try_to_carry(&self, id: FlightId, op: Op) -> Result<(), Option<Landing>> {
         let letterbox = self.letterbox.clone();
         let brake = Brake::of(&op);
         let pulled = brake.clone();
@@ -59,14 +60,14 @@ impl LoopCore {
                     // It was made in the meantime.
                     waker.wake();
                 }
-                return false;
+                return Err(None);
             }
             Err((_, Some(error))) => {
                 let code = crate::error::os_code(&error).unwrap_or(errno::AGAIN);
-                self.land_one(id, Landing::last(Err(code)));
+                return Err(Some(Landing::last(Err(code))));
             }
         }
-        true
+        Ok(())
     }
 
     /// There is room in the pool's queue.
@@ -75,10 +76,11 @@ impl LoopCore {
             let next = self.uncarried.borrow_mut().pop_front();
             let Some(id) = next else { return };
             let op = self.flights.borrow_mut().entry(id).map(|entry| entry.op);
-            if let Some(op) = op
-                && !self.try_to_carry(id, op)
-            {
-                return;
+            let Some(op) = op else { continue };
+            match self.try_to_carry(id, op) {
+                Ok(()) => {}
+                Err(Some(landing)) => self.land_one(id, landing),
+                Err(None) => return,
             }
         }
     }

@@ -7,6 +7,7 @@ use std::task::Waker;
 use super::cargo::{Cargo, load_of};
 use crate::blocking::JobId;
 use crate::driver::{Completion, Control, FlightId, Landing, Outcome};
+use crate::exception::guard;
 use crate::op::Op;
 use crate::rare::Rare;
 use crate::sys::{Brake, Fd};
@@ -315,7 +316,7 @@ impl Drop for FlightTable {
             }
             if let Some(drop_load) = entry.drop_load {
                 // SAFETY: the flight has landed, so the kernel is done with the load, and nobody fetched it.
-                unsafe { drop_load(load_of(entry.cargo)) };
+                guard("a buffer's destructor", || unsafe { drop_load(load_of(entry.cargo)) });
             }
             // SAFETY: `reserve` made this box, this entry owns it, and the kernel does not use it.
             drop(unsafe { Box::from_raw(entry.cargo) });

@@ -19,8 +19,8 @@ use crate::descriptor::{Descriptor, IntoStdError, OwnedDescriptor};
 use crate::driver::{Control, Outcome, Reply};
 use crate::error::{context, from_code};
 use crate::flight::{Fate, Flying};
-use crate::io::vectored::{lend_to_fill, lend_to_read, set_all_filled};
-use crate::io::{BufResult, IoBuf, IoBufMut, no_length, no_room, read_exact_in_parts};
+use crate::io::vectored::{lend_to_fill, lend_to_read, set_all_filled, set_others_empty};
+use crate::io::{BufResult, IoBuf, IoBufMut, no_length, no_room, part_of, read_exact_in_parts, rest_of};
 use crate::lane::Lane;
 use crate::loop_core::LoopCore;
 use crate::op::{CURRENT, MAX_LEN, Op};
@@ -256,13 +256,13 @@ impl File {
             return (Err(no_room()), bufs);
         }
         let lane = Lane::default();
-        let (landing, (_, mut bufs, _)) = self
+        let (landing, (_, mut bufs, slices)) = self
             .launch_read_vectored(&lane, Fate::Discard, bufs, in_file(offset))
             .await;
         let result = self.count("read", landing.outcome);
         if let Ok(count) = result {
             // SAFETY: the kernel has written this many bytes, in order.
-            unsafe { set_all_filled(&mut bufs, count) };
+            unsafe { set_all_filled(&mut bufs, &slices, count) };
         }
         (result, bufs)
     }
@@ -370,9 +370,8 @@ impl File {
         let buf = bufs.remove(first);
         let (result, buf) = self.read(buf).await;
         bufs.insert(first, buf);
-        if let Ok(count) = result {
-            // SAFETY: these bytes were just read into the first buffer that has room, which has room for all of them.
-            unsafe { set_all_filled(&mut bufs, count) };
+        if result.is_ok() {
+            set_others_empty(&mut bufs, first);
         }
         (result, bufs)
     }
@@ -602,11 +601,10 @@ impl File {
     fn launch_write<'a, B: IoBuf>(&'a self, lane: &'a Lane, buf: B, begin: usize, offset: u64) -> Flying<'a, Load<B>> {
         let (core, fd) = (self.core(), self.fd());
         let load = (self.owned.descriptor.clone(), buf);
-        Flying::launch(core, lane, Fate::Discard, load, 0, move |(_, buf)| Op::WriteAt {
-            fd,
-            ptr: buf.as_ptr().wrapping_add(begin),
-            len: (buf.len() - begin).min(MAX_LEN),
-            offset,
+        Flying::launch(core, lane, Fate::Discard, load, 0, move |(_, buf)| {
+            let (ptr, len) = rest_of(buf, begin);
+            let len = len.min(MAX_LEN);
+            Op::WriteAt { fd, ptr, len, offset }
         })
     }
 
@@ -653,12 +651,9 @@ impl File {
 }
 
 fn read_into<B: IoBufMut>(buf: &mut B, begin: usize, end: usize, fd: Fd, offset: u64) -> Op {
-    Op::ReadAt {
-        fd,
-        ptr: buf.as_mut_ptr().wrapping_add(begin),
-        len: (end - begin).min(MAX_LEN),
-        offset,
-    }
+    let (ptr, len) = part_of(buf, begin, end);
+    let len = len.min(MAX_LEN);
+    Op::ReadAt { fd, ptr, len, offset }
 }
 
 /// The most that is copied out of the page cache here and now: some ten microseconds.

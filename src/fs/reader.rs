@@ -56,21 +56,13 @@ impl Reader {
     /// Copies what comes next into `buf`, from its start and up to its capacity, and gives the number of bytes; 0 is the
     /// end. Dropping the future loses nothing.
     pub async fn read<B: IoBufMut>(&mut self, mut buf: B) -> BufResult<usize, B> {
-        let room = buf.capacity();
-        if room == 0 {
+        if buf.capacity() == 0 {
             return (Err(no_room()), buf);
         }
-        let bytes = match self.fill_buf().await {
-            Ok(bytes) => bytes,
+        let count = match self.fill_buf().await {
+            Ok(bytes) => buf.fill_from(bytes),
             Err(error) => return (Err(error), buf),
         };
-        let count = bytes.len().min(room);
-        let place = buf.as_mut_ptr();
-        // SAFETY: the buffer vouches for `room` bytes that are its alone; `count` is no more than that.
-        unsafe {
-            std::ptr::copy_nonoverlapping(bytes.as_ptr(), place, count);
-            buf.set_filled(count);
-        }
         self.consume(count);
         (Ok(count), buf)
     }

@@ -74,6 +74,10 @@ pub unsafe trait IoBuf: 'static {
 /// `as_mut_ptr` points to `capacity` bytes, perhaps uninitialised, that stay there as long as the value is neither moved
 /// nor touched through a reference, and that nobody else reads or writes. They begin where [`as_ptr`](IoBuf::as_ptr) points,
 /// and what was initialised stays so.
+///
+/// [`len`](IoBuf::len) is at most [`capacity`](IoBufMut::capacity), and neither changes while the buffer is lent to an
+/// operation. Each operation checks these two rules, and that both pointers agree, and panics if one is broken: a wrong length
+/// never reaches the kernel.
 pub unsafe trait IoBufMut: IoBuf {
     /// Where the bytes go.
     fn as_mut_ptr(&mut self) -> *mut u8;
@@ -206,7 +210,12 @@ unsafe impl IoBufMut for Vec<u8> {
         self.capacity()
     }
     unsafe fn set_filled(&mut self, len: usize) {
-        // SAFETY: the caller vouches that these bytes are initialised and within the capacity.
+        assert!(
+            len <= self.capacity(),
+            "{len} bytes in a vector for {}",
+            self.capacity()
+        );
+        // SAFETY: the caller vouches that these bytes are initialised.
         unsafe { self.set_len(len) }
     }
 }
@@ -311,6 +320,59 @@ unsafe impl IoBuf for std::sync::Arc<[u8]> {
     fn len(&self) -> usize {
         (**self).len()
     }
+}
+
+/// Where a buffer's bytes go, and how many fit. Every operation that fills a buffer gets both from here: the buffer's methods
+/// are foreign code.
+///
+/// `as_mut_ptr` is called last: the other methods touch a buffer that holds its bytes inline, which would invalidate the pointer.
+///
+/// # Panics
+///
+/// If the buffer breaks a rule of [`IoBufMut`] that can be checked.
+#[inline]
+pub(crate) fn room_of<B: IoBufMut>(buf: &mut B) -> (*mut u8, usize) {
+    let (len, capacity, start) = (buf.len(), buf.capacity(), buf.as_ptr());
+    let place = buf.as_mut_ptr();
+    assert!(
+        len <= capacity,
+        "a buffer has a length of {len} and a capacity of {capacity}: its implementation of IoBufMut is wrong"
+    );
+    assert!(
+        start.addr() == place.addr(),
+        "a buffer's as_ptr and as_mut_ptr differ: its implementation of IoBufMut is wrong"
+    );
+    (place, capacity)
+}
+
+/// The part `begin..end` of a buffer's capacity: where it is, and how long.
+///
+/// # Panics
+///
+/// As [`room_of`]; and if the capacity is less than `end`, which is what the buffer had before.
+#[inline]
+pub(crate) fn part_of<B: IoBufMut>(buf: &mut B, begin: usize, end: usize) -> (*mut u8, usize) {
+    let (place, capacity) = room_of(buf);
+    assert!(
+        begin <= end && end <= capacity,
+        "a buffer's capacity of {capacity} was at least {end} before: its implementation of IoBufMut is wrong"
+    );
+    (place.wrapping_add(begin), end - begin)
+}
+
+/// The bytes of a buffer from `begin` on: where they are, and how many.
+///
+/// # Panics
+///
+/// If the length is less than `begin`, which is what the buffer had before.
+#[inline]
+pub(crate) fn rest_of<B: IoBuf>(buf: &B, begin: usize) -> (*const u8, usize) {
+    let len = buf.len();
+    assert!(
+        begin <= len,
+        "a buffer's length of {len} was at least {begin} before: its implementation of IoBuf is wrong"
+    );
+    (buf.as_ptr().wrapping_add(begin), len - begin)
 }
 
 pub(crate) fn no_room() -> io::Error {

@@ -39,7 +39,12 @@ unsafe impl IoBufMut for BytesMut {
         self.capacity()
     }
     unsafe fn set_filled(&mut self, len: usize) {
-        // SAFETY: the caller vouches that these bytes are initialised and within the capacity.
+        assert!(
+            len <= self.capacity(),
+            "{len} bytes in a buffer for {}",
+            self.capacity()
+        );
+        // SAFETY: the caller vouches that these bytes are initialised.
         unsafe { self.set_len(len) }
     }
 }

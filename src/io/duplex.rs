@@ -11,7 +11,7 @@ use std::io::{self, IoSlice};
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker, ready};
 
-use super::buf::{IoBuf, IoBufMut, no_room};
+use super::buf::{IoBuf, IoBufMut, no_room, room_of};
 use super::managed::ManagedBuf;
 use super::read::{AsyncRead, ended_early, refuse_exact};
 use super::split::Halves;
@@ -130,7 +130,11 @@ impl Pipe {
         let new = cx.waker().clone();
         let old = waker(&mut self.queue.borrow_mut()).replace(new);
         drop(old);
-        Poll::Pending
+        // Inside of that it may have become so, and then only the waker from before was woken.
+        match is_so(&self.queue.borrow()) {
+            true => Poll::Ready(()),
+            false => Poll::Pending,
+        }
     }
 
     /// Whether a writer has nothing to wait for.
@@ -178,8 +182,7 @@ impl Pipe {
     /// Moves what is there into `buf`, from its start, and gives how much it was.
     fn take<B: IoBufMut>(&self, buf: &mut B) -> usize {
         // The buffer's methods are foreign code: none is called under the borrow.
-        let capacity = buf.capacity();
-        let place = buf.as_mut_ptr();
+        let (place, capacity) = room_of(buf);
         let count = {
             let mut queue = self.queue.borrow_mut();
             let (front, back) = queue.bytes.as_slices();

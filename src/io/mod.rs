@@ -49,7 +49,7 @@ use crate::loop_core::LoopCore;
 pub use aligned::AlignedBuf;
 pub use async_fd::AsyncFd;
 pub use buf::{IoBuf, IoBufMut};
-pub(crate) use buf::{no_length, no_room};
+pub(crate) use buf::{no_length, no_room, part_of, rest_of, room_of};
 pub use buf_reader::{BufReader, BufReaderHalf};
 pub use buf_writer::{BufWriter, IntoInnerError};
 pub use copy::{copy, copy_bidirectional};

@@ -19,7 +19,7 @@ use std::fmt;
 use std::io;
 use std::rc::Rc;
 
-use super::{AsyncRead, AsyncWrite, BufResult, IoBuf, IoBufMut, no_room};
+use super::{AsyncRead, AsyncWrite, BufResult, IoBuf, IoBufMut, no_room, rest_of, room_of};
 use crate::descriptor::{Descriptor, OwnedDescriptor};
 use crate::driver::Control;
 use crate::error::{context, from_code};
@@ -105,10 +105,11 @@ impl Stream {
         let fd = descriptor.fd;
         let load = (descriptor.clone(), buf);
         Flying::launch(&descriptor.core, &descriptor.read, Fate::Keep, load, 0, |(_, buf)| {
+            let (ptr, len) = room_of(buf);
             Op::ReadAt {
                 fd,
-                ptr: buf.as_mut_ptr(),
-                len: buf.capacity().min(MAX_LEN),
+                ptr,
+                len: len.min(MAX_LEN),
                 offset: CURRENT,
             }
         })
@@ -153,11 +154,14 @@ impl Stream {
             Fate::Discard,
             load,
             0,
-            |(_, buf)| Op::WriteAt {
-                fd,
-                ptr: buf.as_ptr().wrapping_add(begin),
-                len: (buf.len() - begin).min(most),
-                offset: CURRENT,
+            |(_, buf)| {
+                let (ptr, len) = rest_of(buf, begin);
+                Op::WriteAt {
+                    fd,
+                    ptr,
+                    len: len.min(most),
+                    offset: CURRENT,
+                }
             },
         )
     }

@@ -87,9 +87,7 @@ impl Acceptor {
                 Some(id) => id,
                 None => {
                     let fd = descriptor.fd;
-                    let id = core.launch(descriptor.clone(), 0, |_| Op::Accept { fd });
-                    lane.flight.set(Some(id));
-                    id
+                    core.launch(lane, descriptor.clone(), 0, |_| Op::Accept { fd })
                 }
             };
             let _waker = WakerBack { core, id };

@@ -13,7 +13,7 @@ use crate::descriptor::{Descriptor, OwnedDescriptor};
 use crate::driver::Landing;
 use crate::error::from_code;
 use crate::flight::{Fate, Flying};
-use crate::io::{BufResult, IoBuf, IoBufMut, ManagedBuf, no_room};
+use crate::io::{BufResult, IoBuf, IoBufMut, ManagedBuf, no_room, rest_of, room_of};
 use crate::op::{MAX_LEN, Op};
 use crate::sys::{Enclosure, Envelope, Letter, Name, errno};
 
@@ -64,7 +64,8 @@ pub(crate) async fn receive<B: IoBufMut>(
     letter.make_room(descriptors);
     let load = (descriptor.clone(), letter, buf);
     let plan = |(_, letter, buf): &mut (Rc<Descriptor>, Box<Letter>, B)| {
-        let message = letter.ready_to_receive(buf.as_mut_ptr(), buf.capacity().min(MAX_LEN));
+        let (ptr, len) = room_of(buf);
+        let message = letter.ready_to_receive(ptr, len.min(MAX_LEN));
         Op::RecvMessage { fd, message }
     };
     let (landing, (_, mut letter, mut buf)) = Flying::launch(core, lane, Fate::Keep, load, 0, plan).await;
@@ -167,7 +168,8 @@ pub(super) fn launch_send<'a, B: IoBuf>(
     letter.enclose(enclosure);
     let load = (descriptor.clone(), letter, buf);
     let plan = |(_, letter, buf): &mut SendLoad<B>| {
-        let message = letter.ready_to_send(buf.as_ptr(), buf.len().min(MAX_LEN));
+        let (ptr, len) = rest_of(buf, 0);
+        let message = letter.ready_to_send(ptr, len.min(MAX_LEN));
         Op::SendMessage { fd, at_once, message }
     };
     Flying::launch(&descriptor.core, &descriptor.write, Fate::Discard, load, 0, plan)

@@ -244,6 +244,10 @@ impl Conversation {
             if received.is_pending() {
                 let old = self.reader.replace(Some(cx.waker().clone()));
                 drop(old);
+                // Cloning and dropping wakers is foreign code, inside of which it may have been closed.
+                if self.is_closed() {
+                    return Poll::Ready(end());
+                }
             }
             received
         })

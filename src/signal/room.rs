@@ -147,6 +147,11 @@ impl Room {
         let waker = Some(cx.waker().clone());
         let old = self.replace_waker(number, place, waker);
         drop(old);
+        // Inside of that a signal may have been taken, or the loop closed, and then only the waker from before was woken.
+        let count = self.kinds.borrow().get(&number).map_or(heard, |kind| kind.count);
+        if count != heard || self.core.is_closed() {
+            cx.waker().wake_by_ref();
+        }
         Poll::Pending
     }
 

@@ -181,6 +181,11 @@ impl Future for Cancelled {
             return Poll::Ready(());
         }
         let waker = cx.waker().clone();
+        if self.node.is_cancelled.get() {
+            // Inside of the clone, which is foreign code: the waiters are gone.
+            self.place = None;
+            return Poll::Ready(());
+        }
         let old = match self.place {
             Some(place) => Some(std::mem::replace(&mut self.node.waiters.borrow_mut()[place], waker)),
             None => {

@@ -108,7 +108,11 @@ impl Crew {
         }
         super::waits_for(super::Reason::Named("its children"));
         self.watch(cx);
-        Poll::Pending
+        // The waker's clone is foreign code, inside of which the last one may have left.
+        match self.len() {
+            0 => Poll::Ready(()),
+            _ => Poll::Pending,
+        }
     }
 
     /// Has the crew wake this poll's waker when it is empty, or when [`ring`](Crew::ring) is called.

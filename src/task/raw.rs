@@ -227,6 +227,8 @@ pub(crate) fn spawn_eagerly<F: Future + 'static>(
     let (handle, task) = unsafe { create(core, future, name, spawned_at) };
     match core.is_closed() {
         true => task.cancel_now(core),
+        // A subscriber that was called for the spawn may have ended it.
+        false if task.is_done() => {}
         false if core.run_inside(|| task.poll(core)) => {}
         false => task.make_ready(core),
     }
@@ -313,6 +315,11 @@ impl RawTask {
         format!("task {}{name}, spawned at {},", self.id(), self.spawned_at())
     }
 
+    /// Whether a waker is one of this task's.
+    pub(crate) fn owns(self, waker: &Waker) -> bool {
+        waker.data() == self.address() && std::ptr::eq(waker.vtable(), &WAKER)
+    }
+
     /// What its wakers carry.
     pub(crate) fn address(self) -> *const () {
         self.0.as_ptr().cast_const().cast()
@@ -381,7 +388,7 @@ impl RawTask {
     }
 
     #[inline]
-    fn is_done(self) -> bool {
+    pub(crate) fn is_done(self) -> bool {
         self.header().state.load(Acquire) & DONE != 0
     }
 
@@ -443,6 +450,10 @@ impl RawTask {
         header.polled_at.set(core.times.recent());
         header.waits_for.set(None);
         let outer = core.set_current_task(Some(self));
+        debug_assert!(
+            outer.is_none_or(|outer| core.is_running(outer)),
+            "the outer one is on the list of hosts"
+        );
         // SAFETY: the vtable keeps the waker's contract; this one borrows the list's reference and is never dropped.
         let waker = ManuallyDrop::new(unsafe { Waker::from_raw(raw_waker(self)) });
         // SAFETY: not done, loop's thread. Turns are not reentrant, and a task that is started inside of another is a new one.
@@ -456,34 +467,43 @@ impl RawTask {
         }
     }
 
-    /// Ends a task that is not being polled, here and now. Loop's thread.
+    /// Ends a task here and now. If this is called from inside of the task's own poll, or of its destructor, the future is
+    /// borrowed: then the task ends when that poll is over, as after [`cancel`](RawTask::cancel). Loop's thread.
     pub(crate) fn cancel_now(self, core: &LoopCore) {
         if self.is_done() {
             return;
         }
-        let outer = core.set_current_task(Some(self));
-        // SAFETY: not done, not being polled, loop's thread.
-        unsafe { (self.header().vtable.cancel)(self.0) };
-        core.set_current_task(outer);
+        if core.is_running(self) {
+            return self.cancel();
+        }
+        core.run_as(self, || {
+            // SAFETY: not done, not being polled, loop's thread. `run_as` keeps others from reaching the stage meanwhile.
+            unsafe { (self.header().vtable.cancel)(self.0) }
+        });
         self.finish(core);
     }
 
     /// The future is gone and the output is here: leaves the list, tells who waits.
+    ///
+    /// No foreign code runs before `DONE` is set: it would find a task that is neither running nor done, and could end it a
+    /// second time.
     fn finish(self, core: &LoopCore) {
         let header = self.header();
+        let id = header.id;
         let listed = core.tasks.borrow_mut().try_remove(header.place.get() as usize);
         debug_assert!(listed == Some(self));
-        crate::trace::task_ended(header.id);
-        if !header.joinable.get() {
-            self.drop_output();
-        }
         let has_landed = header.orphans.get() == 0;
         let waker = match has_landed {
             true => header.join_waker.take(),
             false => None,
         };
         let belongings = header.has_belongings().then(|| header.take_belongings(has_landed));
-        self.free_if_last(self.become_done());
+        match header.joinable.get() {
+            true => self.free_if_last(self.become_done()),
+            false => self.become_done_alone(),
+        }
+        // The task may be gone from here on.
+        crate::trace::task_ended(id);
         if let Some(waker) = waker {
             guard("a waker", || waker.wake());
         }
@@ -499,13 +519,28 @@ impl RawTask {
         let header = self.header();
         let given_up = if header.is_ready.get() { 0 } else { REF };
         let done = |state: usize| state.wrapping_add(DONE).wrapping_sub(given_up);
-        let ours = if header.joinable.get() { 2 * REF } else { REF };
+        let ours = 2 * REF;
         if header.state.load(Acquire) == ours {
             // The list's and the handle's, both on this thread: there is no waker, so nobody else changes the state.
             header.state.store(done(ours), Release);
             return done(ours);
         }
         done(header.state.fetch_add(done(0), AcqRel))
+    }
+
+    /// Sets `DONE` for a task without a join handle, and drops its output, which is foreign code: only after `DONE`, and while a
+    /// reference is still held, so that the memory is not freed under it or on another thread. Then gives that up.
+    fn become_done_alone(self) {
+        let header = self.header();
+        match (header.state.load(Acquire), header.is_ready.get()) {
+            // Only the list's, which is kept until the output is gone. There is no waker, so no other thread changes the state.
+            (REF, false) => header.state.store(REF | DONE, Release),
+            (_, false) => drop(header.state.fetch_add(DONE, AcqRel)),
+            // The deque inherits the list's, and drops it when it likes.
+            (_, true) => drop(header.state.fetch_add(DONE + REF, AcqRel)),
+        }
+        self.drop_output();
+        self.drop_ref();
     }
 
     fn drop_output(self) {
@@ -553,9 +588,13 @@ impl RawTask {
     pub(crate) fn poll_join<T>(self, cx: &mut Context<'_>) -> Poll<Result<T, JoinError>> {
         if !self.is_finished() {
             super::waits_for(Reason::Task(self.id()));
-            let old = self.header().join_waker.replace(Some(cx.waker().clone()));
-            drop(old);
-            return Poll::Pending;
+            // Foreign code, inside of which the task may finish: then there is nothing to wait for any more.
+            let waker = cx.waker().clone();
+            if !self.is_finished() {
+                let old = self.header().join_waker.replace(Some(waker));
+                drop(old);
+                return Poll::Pending;
+            }
         }
         let mut out: Option<Result<T, JoinError>> = None;
         // SAFETY: the handle's `T` is the future's output, and the task is done.

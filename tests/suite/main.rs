@@ -26,6 +26,7 @@ mod choice;
 #[cfg(target_os = "linux")]
 mod closing;
 mod connect;
+mod contracts;
 mod copying;
 mod corners;
 #[cfg(unix)]

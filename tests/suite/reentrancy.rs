@@ -4,14 +4,16 @@ use std::cell::{Cell, RefCell};
 use std::future::pending;
 use std::pin::{Pin, pin};
 use std::rc::Rc;
-use std::task::Waker;
+use std::task::{Poll, Waker};
 use std::time::Duration;
 
 use windlass::time::sleep;
 use windlass::{JoinHandle, call_later, call_soon, counters, promise, spawn};
 
 use crate::panics::told_of;
-use crate::support::{exceptions_of, on_every_driver, pair, poll_with, turns, waker_calling, waker_with};
+use crate::support::{
+    exceptions_of, on_every_driver, pair, poll_with, turns, waker_calling, waker_cloning, waker_with,
+};
 use crate::tasks::{add_one, counter};
 
 const MS: Duration = Duration::from_millis(1);
@@ -233,6 +235,189 @@ fn a_waker_may_use_the_loop_when_it_is_dropped() {
             sleep(5 * MS).await;
         });
         assert_meddling_was_harmless(&told);
+    });
+}
+
+#[test]
+fn a_waker_may_use_the_loop_when_it_is_cloned() {
+    on_every_driver(|case| {
+        let event_loop = case.event_loop();
+        let ((), told) = told_of(&event_loop, async {
+            let (cloned, woken) = (counter(), counter());
+            let meddling_waker = async || {
+                let (meddle, cloned) = (meddling().await, cloned.clone());
+                waker_cloning(&woken, move || {
+                    add_one(&cloned);
+                    meddle();
+                })
+            };
+            let (client, server) = pair().await;
+            let mut read = Box::pin(server.read(vec![0; 10]));
+            assert!(poll_with(&meddling_waker().await, read.as_mut()).is_pending());
+            let mut second = Box::pin(server.read(vec![0; 10]));
+            for _ in 0..2 {
+                assert!(poll_with(&meddling_waker().await, second.as_mut()).is_pending());
+            }
+            let mut waiting = Box::pin(sleep(Duration::from_secs(3600)));
+            let (_promise, mut placeholder) = promise::<()>();
+            let mut task = spawn(pending::<()>());
+            for _ in 0..2 {
+                assert!(poll_with(&meddling_waker().await, waiting.as_mut()).is_pending());
+                assert!(poll_with(&meddling_waker().await, Pin::new(&mut placeholder)).is_pending());
+                assert!(poll_with(&meddling_waker().await, Pin::new(&mut task)).is_pending());
+            }
+            assert_eq!(cloned.get(), 9);
+            client.write_all("x").await.0.unwrap();
+            while woken.get() == 0 {
+                turns(1).await;
+            }
+            assert_eq!(read.await.0.unwrap(), 1);
+            task.cancel();
+        });
+        assert_meddling_was_harmless(&told);
+    });
+}
+
+/// What is waited for comes inside of the clone, before the waker is registered: then there is nothing to wait for any more. All
+/// of this is polled while the loop does not run, so that the clone can run it.
+#[test]
+fn what_comes_while_a_waker_is_cloned_is_not_lost() {
+    on_every_driver(|case| {
+        let event_loop = Rc::new(case.event_loop());
+        let woken = counter();
+        // Runs the loop once, when it is first cloned.
+        let waker_running = |work: Box<dyn FnOnce() + 'static>| {
+            let work = Cell::new(Some(work));
+            waker_cloning(&woken, move || {
+                if let Some(work) = work.take() {
+                    work();
+                }
+            })
+        };
+        let turn_until_idle = |event_loop: &Rc<windlass::EventLoop>| {
+            while event_loop.counters().in_air > 0 {
+                event_loop.turn().unwrap();
+            }
+        };
+        // An operation completes.
+        let (client, server) = event_loop.run_until_complete(pair()).unwrap();
+        let mut read = Box::pin(server.read(vec![0; 10]));
+        let waker = waker_running(Box::new({
+            let event_loop = event_loop.clone();
+            move || {
+                event_loop.run_until_complete(client.write_all("x")).unwrap().0.unwrap();
+                turn_until_idle(&event_loop);
+            }
+        }));
+        match poll_with(&waker, read.as_mut()) {
+            Poll::Ready((result, _)) => assert_eq!(result.unwrap(), 1),
+            Poll::Pending => panic!("the completion of a read is lost"),
+        }
+        drop(read);
+        // A task ends.
+        let mut task = event_loop.spawn(async { 7 });
+        let waker = waker_running(Box::new({
+            let event_loop = event_loop.clone();
+            move || event_loop.turn().unwrap()
+        }));
+        match poll_with(&waker, Pin::new(&mut task)) {
+            Poll::Ready(result) => assert_eq!(result.unwrap(), 7),
+            Poll::Pending => panic!("the end of a task is lost"),
+        }
+        // A timer fires, when its waker is to be replaced.
+        let mut waiting = Box::pin(sleep(MS));
+        let poll = async { assert!(poll_with(Waker::noop(), waiting.as_mut()).is_pending()) };
+        event_loop.run_until_complete(poll).unwrap();
+        let waker = waker_running(Box::new({
+            let event_loop = event_loop.clone();
+            move || {
+                while event_loop.counters().timers > 0 {
+                    event_loop.turn().unwrap();
+                }
+            }
+        }));
+        assert!(poll_with(&waker, waiting.as_mut()).is_ready(), "a timer is lost");
+        // A token is cancelled, before and after its first waker.
+        for polled_before in [false, true] {
+            let token = windlass::task::CancelToken::new();
+            let mut cancelled = token.cancelled();
+            if polled_before {
+                assert!(poll_with(Waker::noop(), Pin::new(&mut cancelled)).is_pending());
+            }
+            let waker = waker_running(Box::new(move || token.cancel()));
+            assert!(
+                poll_with(&waker, Pin::new(&mut cancelled)).is_ready(),
+                "a cancel is lost"
+            );
+        }
+        // Bytes are written in memory.
+        let (one, other) = windlass::io::duplex(16);
+        let mut reader = &one;
+        let mut read = Box::pin(windlass::io::AsyncRead::read(&mut reader, vec![0; 10]));
+        let waker = waker_running(Box::new(move || {
+            let mut writer = &other;
+            let mut write = pin!(windlass::io::AsyncWrite::write_all(&mut writer, "x"));
+            assert!(poll_with(Waker::noop(), write.as_mut()).is_ready());
+        }));
+        assert!(poll_with(&waker, read.as_mut()).is_ready(), "bytes in memory are lost");
+    });
+}
+
+/// The read that holds a stream's queue is dropped inside of the clone of the next one's waker.
+#[test]
+fn a_turn_that_comes_while_a_waker_is_cloned_is_not_lost() {
+    on_every_driver(|case| {
+        for polled_before in [false, true] {
+            case.run(async {
+                let woken = counter();
+                let (client, server) = pair().await;
+                let server = Rc::new(server);
+                let read = || {
+                    let server = server.clone();
+                    Box::pin(async move { server.read(vec![0; 10]).await })
+                };
+                let (mut first, mut second) = (read(), read());
+                assert!(poll_with(Waker::noop(), first.as_mut()).is_pending());
+                if polled_before {
+                    assert!(poll_with(Waker::noop(), second.as_mut()).is_pending());
+                }
+                let first = Cell::new(Some(first));
+                let waker = waker_cloning(&woken, move || drop(first.take()));
+                assert!(poll_with(&waker, second.as_mut()).is_pending());
+                client.write_all("x").await.0.unwrap();
+                // A bounded number of turns: what is not woken by then is lost.
+                for _ in 0..10_000 {
+                    if woken.get() > 0 {
+                        break;
+                    }
+                    turns(1).await;
+                }
+                assert!(woken.get() > 0, "its turn is lost");
+                assert_eq!(second.await.0.unwrap(), 1);
+            });
+        }
+    });
+}
+
+/// The last owner of a loop may be the output of one of its tasks.
+#[test]
+fn an_output_may_close_the_loop() {
+    struct Closes(Rc<RefCell<Option<windlass::EventLoop>>>);
+    impl Drop for Closes {
+        fn drop(&mut self) {
+            drop(self.0.take());
+        }
+    }
+    on_every_driver(|case| {
+        let event_loop = case.event_loop();
+        let owned = Rc::new(RefCell::new(None));
+        let closes = Closes(owned.clone());
+        let task = event_loop.spawn(async move { closes });
+        let waiting = event_loop.spawn(pending::<()>());
+        event_loop.run_until_complete(turns(3)).unwrap();
+        owned.replace(Some(event_loop));
+        drop(task);
+        assert!(owned.borrow().is_none() && waiting.is_finished());
     });
 }
 

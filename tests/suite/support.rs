@@ -8,7 +8,7 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::mpsc;
-use std::task::{Context, Poll, Wake, Waker};
+use std::task::{Context, Poll, RawWaker, RawWakerVTable, Wake, Waker};
 use std::time::Duration;
 
 use windlass::net::{TcpListener, TcpStream};
@@ -294,6 +294,49 @@ pub(crate) fn waker_with(on_wake: impl Fn() + 'static, on_drop: impl Fn() + 'sta
 
 pub(crate) fn waker_calling(on_wake: impl Fn() + 'static) -> Waker {
     waker_with(on_wake, || {})
+}
+
+/// A waker that runs foreign code when it is cloned, and counts in `woken`. It must stay on this thread.
+pub(crate) fn waker_cloning(woken: &Rc<Cell<usize>>, on_clone: impl Fn() + 'static) -> Waker {
+    struct Cloning {
+        on_clone: Box<dyn Fn()>,
+        woken: Rc<Cell<usize>>,
+    }
+    fn raw(cloning: Rc<Cloning>) -> RawWaker {
+        RawWaker::new(Rc::into_raw(cloning).cast(), &VTABLE)
+    }
+    // SAFETY (of each): `data` comes from `raw`, and the tests keep such a waker on one thread. Cloning and waking by reference
+    // leave the count as it was, waking and dropping give one up.
+    static VTABLE: RawWakerVTable = RawWakerVTable::new(
+        |data| {
+            let data = data.cast::<Cloning>();
+            // SAFETY: as above.
+            let cloned = unsafe {
+                Rc::increment_strong_count(data);
+                Rc::from_raw(data)
+            };
+            (cloned.on_clone)();
+            raw(cloned)
+        },
+        |data| {
+            // SAFETY: as above.
+            let cloning = unsafe { Rc::from_raw(data.cast::<Cloning>()) };
+            cloning.woken.set(cloning.woken.get() + 1);
+        },
+        |data| {
+            // SAFETY: as above.
+            let cloning = unsafe { &*data.cast::<Cloning>() };
+            cloning.woken.set(cloning.woken.get() + 1);
+        },
+        // SAFETY: as above.
+        |data| drop(unsafe { Rc::from_raw(data.cast::<Cloning>()) }),
+    );
+    let cloning = Rc::new(Cloning {
+        on_clone: Box::new(on_clone),
+        woken: woken.clone(),
+    });
+    // SAFETY: the table keeps the contract, on this thread.
+    unsafe { Waker::from_raw(raw(cloning)) }
 }
 
 /// Polls a future once with a waker of the test's own.

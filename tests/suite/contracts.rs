@@ -1,0 +1,332 @@
+//! What the runtime checks of code that is not its own: buffers with a wrong implementation, executors inside of a task, and
+//! futures that are forgotten.
+
+use std::cell::Cell;
+use std::future::Future;
+use std::pin::pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
+
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
+use windlass::io::{AsyncRead, IoBuf, IoBufMut, duplex};
+use windlass::net::{TcpStream, UdpSocket};
+use windlass::spawn;
+use windlass::task::yield_now;
+
+use crate::support::{on_every_driver, pair, poll_once, quiet, turns};
+
+/// A buffer whose answers are what the test wants. Its memory is longer than it ever says, and says nothing of its own.
+struct Liar {
+    memory: Box<[u8; 64]>,
+    len: usize,
+    capacity: Cell<usize>,
+    /// What the capacity is from the second question on.
+    then: usize,
+    /// How far apart its two pointers are.
+    apart: usize,
+}
+
+impl Liar {
+    fn new(len: usize, capacity: usize) -> Liar {
+        Liar {
+            memory: Box::new([0xA5; 64]),
+            len,
+            capacity: Cell::new(capacity),
+            then: capacity,
+            apart: 0,
+        }
+    }
+
+    fn then(self, then: usize) -> Liar {
+        Liar { then, ..self }
+    }
+
+    fn apart(self, apart: usize) -> Liar {
+        Liar { apart, ..self }
+    }
+}
+
+// SAFETY: all of the memory is initialised and on the heap, and more than is ever said.
+unsafe impl IoBuf for Liar {
+    fn as_ptr(&self) -> *const u8 {
+        self.memory.as_ptr()
+    }
+    fn len(&self) -> usize {
+        self.len
+    }
+}
+
+// SAFETY: it breaks the rules that are checked, but its memory is large enough for whatever it says.
+unsafe impl IoBufMut for Liar {
+    fn as_mut_ptr(&mut self) -> *mut u8 {
+        self.memory.as_mut_ptr().wrapping_add(self.apart)
+    }
+    fn capacity(&self) -> usize {
+        self.capacity.replace(self.then)
+    }
+    unsafe fn set_filled(&mut self, _len: usize) {}
+}
+
+/// The read must panic, and say why; the stream can be read from afterwards.
+#[track_caller]
+fn assert_refused<T>(result: Result<T, windlass::JoinError>) {
+    let error = result.err().expect("a wrong buffer is refused");
+    let text = error.to_string();
+    assert!(text.contains("its implementation of IoBuf"), "{text}");
+}
+
+#[test]
+fn a_buffer_with_a_wrong_length_never_reaches_the_kernel() {
+    on_every_driver(|case| {
+        case.run(async {
+            let (client, server) = pair().await;
+            let server = Rc::new(server);
+            client.write_all(vec![7; 48]).await.0.expect("write");
+            // Longer than its capacity; with two beginnings; and with a capacity that shrinks once it was asked for.
+            let wrong: [fn() -> Liar; 3] = [
+                || Liar::new(32, 16),
+                || Liar::new(8, 16).apart(4),
+                || Liar::new(16, 16).then(8),
+            ];
+            for make in wrong {
+                let stream = server.clone();
+                assert_refused(spawn(async move { stream.read(make()).await.0 }).await);
+                // This asks for the capacity once, so that a later answer does not matter.
+                if make().len() != 16 {
+                    let stream = server.clone();
+                    assert_refused(spawn(async move { stream.read_exact(make()).await.0 }).await);
+                }
+                let stream = server.clone();
+                assert_refused(spawn(async move { stream.read_vectored(vec![make()]).await.0 }).await);
+                let (mut one, other) = duplex(64);
+                let reading = spawn(async move { one.read(make()).await.0 });
+                (&other).write_all_of(b"x").await;
+                assert_refused(reading.await);
+            }
+            // Nothing was received for those, or else it was kept.
+            let (result, bytes) = server.read_exact(vec![0; 48]).await;
+            result.expect("the stream goes on");
+            assert_eq!(bytes, [7; 48]);
+        });
+    });
+}
+
+/// `write_all` under a name that is the same for every kind of stream.
+trait WriteAllOf {
+    async fn write_all_of(&mut self, bytes: &'static [u8]);
+}
+
+impl WriteAllOf for &windlass::io::DuplexStream {
+    async fn write_all_of(&mut self, bytes: &'static [u8]) {
+        windlass::io::AsyncWrite::write_all(self, bytes).await.0.expect("write");
+    }
+}
+
+#[test]
+fn a_datagram_does_not_go_into_a_buffer_with_a_wrong_length() {
+    on_every_driver(|case| {
+        case.run(async {
+            let socket = Rc::new(UdpSocket::bind("127.0.0.1:0").await.expect("bind"));
+            let addr = socket.local_addr().expect("an address");
+            socket.send_to("hello", addr).await.0.expect("send");
+            let receiver = socket.clone();
+            assert_refused(spawn(async move { receiver.recv_from(Liar::new(32, 16)).await.0 }).await);
+            let (received, buf) = socket.recv_from(vec![0; 16]).await;
+            let (count, _) = received.expect("it is still there");
+            assert_eq!(&buf[..count], b"hello");
+        });
+    });
+}
+
+#[test]
+fn a_file_is_not_read_into_a_buffer_with_a_wrong_length() {
+    on_every_driver(|case| {
+        case.run(async {
+            let folder = crate::support::Folder::new();
+            let path = folder.file("file", [7; 48]);
+            let file = Rc::new(windlass::fs::File::open(path).await.expect("open"));
+            let wrong: [fn() -> Liar; 2] = [|| Liar::new(32, 16), || Liar::new(16, 16).then(8)];
+            for make in wrong {
+                let reader = file.clone();
+                assert_refused(spawn(async move { reader.read_at(make(), 0).await.0 }).await);
+                if make().len() != 16 {
+                    let reader = file.clone();
+                    assert_refused(spawn(async move { reader.read_exact_at(make(), 0).await.0 }).await);
+                }
+                let reader = file.clone();
+                assert_refused(spawn(async move { reader.read_vectored_at(vec![make()], 0).await.0 }).await);
+            }
+        });
+    });
+}
+
+/// Runs a future to its end on this thread, as `futures::executor::block_on` does: it polls again as soon as it was woken. It
+/// gives up after too many polls, where the real one would go on for ever.
+fn block_on<F: Future>(future: F) -> F::Output {
+    struct Flag(AtomicBool);
+    impl Wake for Flag {
+        fn wake(self: Arc<Flag>) {
+            self.0.store(true, Ordering::SeqCst);
+        }
+    }
+    let flag = Arc::new(Flag(AtomicBool::new(true)));
+    let waker = Waker::from(flag.clone());
+    let mut future = pin!(future);
+    for _ in 0..10_000 {
+        assert!(
+            flag.0.swap(false, Ordering::SeqCst),
+            "not woken: a real one would sleep for ever"
+        );
+        if let Poll::Ready(output) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
+            return output;
+        }
+    }
+    panic!("the budget is never refilled");
+}
+
+/// A stream of which so many bytes are received already, for the next reads.
+async fn stream_with_unread(count: usize) -> TcpStream {
+    let (client, server) = pair().await;
+    client.write_all(vec![7; count]).await.0.expect("write");
+    drop(client);
+    // It ends first, so all of them are put back.
+    server
+        .read_exact(vec![0; count + 1])
+        .await
+        .0
+        .expect_err("the stream ends");
+    server
+}
+
+async fn read_one_by_one(stream: &TcpStream, count: usize) {
+    for _ in 0..count {
+        let (result, byte) = stream.read(vec![0; 1]).await;
+        assert_eq!((result.expect("read"), &byte[..]), (1, &[7][..]));
+    }
+}
+
+const MANY: usize = 300;
+
+/// Each poll of a task may take 64 results that are there at once. An executor inside of the poll asks for more.
+#[test]
+fn an_executor_inside_of_a_task_is_not_stopped_by_the_budget() {
+    on_every_driver(|case| {
+        case.run(async {
+            let stream = stream_with_unread(3 * MANY).await;
+            block_on(read_one_by_one(&stream, MANY));
+            // Several at once, none of which asks twice in a row; one of them is dropped after it was refused.
+            block_on(async {
+                let mut reads = (0..3)
+                    .map(|_| read_one_by_one(&stream, MANY / 3))
+                    .collect::<FuturesUnordered<_>>();
+                while reads.next().await.is_some() {}
+            });
+            block_on(async {
+                for _ in 0..MANY / 2 {
+                    // The first waker that is refused never asks again.
+                    let mut dropped = [read_one_by_one(&stream, 1)]
+                        .into_iter()
+                        .collect::<FuturesUnordered<_>>();
+                    let _ = poll_once(std::pin::Pin::new(&mut dropped.next())).await;
+                    drop(dropped);
+                    read_one_by_one(&stream, 1).await;
+                }
+            });
+            // From memory, and of a lock.
+            block_on(async {
+                let bytes = vec![7; MANY];
+                let (mut memory, lock) = (&bytes[..], windlass::sync::Lock::new(0));
+                for _ in 0..MANY {
+                    assert_eq!(memory.read(vec![0; 1]).await.0.expect("read"), 1);
+                    *lock.lock().await += 1;
+                }
+            });
+        });
+    });
+}
+
+/// What asks through wakers of its own, but ends the poll when it is refused, gets no more than 64 either.
+#[test]
+fn combinators_with_wakers_of_their_own_keep_to_the_budget() {
+    on_every_driver(|case| {
+        case.run(async {
+            for kind in 0..3 {
+                // Reads since another task has last run.
+                let (reads, most) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(0)));
+                let other = spawn({
+                    let (reads, most) = (reads.clone(), most.clone());
+                    async move {
+                        loop {
+                            most.set(most.get().max(reads.replace(0)));
+                            yield_now().await;
+                        }
+                    }
+                });
+                yield_now().await;
+                let read = || {
+                    let reads = reads.clone();
+                    async move {
+                        let bytes = [7; 100];
+                        let mut memory = &bytes[..];
+                        for _ in 0..100 {
+                            memory.read(vec![0; 1]).await.0.expect("read");
+                            reads.set(reads.get() + 1);
+                        }
+                    }
+                };
+                let all = (0..50).map(|_| read());
+                match kind {
+                    0 => all.collect::<FuturesUnordered<_>>().collect::<()>().await,
+                    1 => drop(futures_util::future::join_all(all).await),
+                    _ => drop(windlass::task::join_all(all).await),
+                }
+                yield_now().await;
+                other.cancel();
+                assert!(most.get() <= 64, "{} reads in one poll, by {kind}", most.get());
+                assert!(most.get() > 0);
+            }
+        });
+    });
+}
+
+/// Nothing can run for a future that is forgotten. What it has lent stays valid, and its stream can still be closed.
+#[test]
+fn a_forgotten_read_keeps_its_memory_and_blocks_later_reads() {
+    on_every_driver(|case| {
+        case.run(async {
+            let (client, server) = pair().await;
+            let mut read = Box::pin(server.read(vec![0xA5; 64]));
+            assert!(poll_once(read.as_mut()).await.is_pending());
+            std::mem::forget(read);
+            client.write_all(vec![7; 64]).await.0.expect("write");
+            // The kernel writes into memory that is leaked, so that nothing else can have it.
+            let others: Vec<Vec<u8>> = (0..64).map(|_| vec![0x5A; 64]).collect();
+            turns(10).await;
+            quiet().await;
+            assert!(others.iter().flatten().all(|&byte| byte == 0x5A));
+            let mut next = Box::pin(server.read(vec![0; 64]));
+            for _ in 0..10 {
+                assert!(poll_once(next.as_mut()).await.is_pending());
+                yield_now().await;
+            }
+            drop(next);
+            // The other direction is free, and dropping the stream closes it.
+            server.write_all("pong").await.0.expect("write");
+            drop(server);
+            let (result, pong) = client.read_exact(vec![0; 4]).await;
+            result.expect("read");
+            assert_eq!(pong, b"pong");
+            match client.read(vec![0; 4]).await.0 {
+                Ok(count) => assert_eq!(count, 0, "closed"),
+                Err(error) => assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset),
+            }
+            drop(client);
+            turns(5).await;
+            quiet().await;
+            assert_eq!(windlass::counters().flights, 0, "the operation was given back");
+        });
+    });
+}
