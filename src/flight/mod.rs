@@ -26,13 +26,13 @@ mod pooled;
 mod table;
 
 use std::rc::Rc;
-use std::task::{Context, Poll, Waker};
+use std::task::{Poll, Waker};
 
 use self::cargo::{Cargo, drop_load, load_of, load_up};
 pub(crate) use self::flying::{Airborne, Flying};
-use self::table::{Entry, Phase};
+use self::table::Phase;
 pub(crate) use self::table::{Fate, FlightTable, Listener};
-use crate::driver::{Completion, Control, FlightId, Landing, Outcome, Start};
+use crate::driver::{Completion, FlightId, Landing, Outcome, Start};
 use crate::exception::guard;
 use crate::loop_core::LoopCore;
 use crate::op::Op;
@@ -138,12 +138,19 @@ impl LoopCore {
         true
     }
 
-    /// Whether an accept has landed a connection that nobody has fetched.
-    pub(crate) fn holds_connection(&self, id: FlightId) -> bool {
-        let mut flights = self.flights.borrow_mut();
-        let Some(entry) = flights.entry(id) else { return false };
-        let last_is_one = matches!(&entry.phase, Phase::Landed(landing) if landing.outcome.is_ok());
-        last_is_one || entry.queued().any(|landing| landing.outcome.is_ok())
+    /// The outcome of a flight that has landed and was not taken.
+    pub(crate) fn outcome_of(&self, id: FlightId) -> Option<Outcome> {
+        match &self.flights.borrow_mut().entry(id)?.phase {
+            Phase::Landed(landing) => Some(landing.outcome),
+            Phase::InAir | Phase::Free => None,
+        }
+    }
+
+    /// Takes the outcome of a flight that has landed, and frees its place.
+    pub(crate) fn take_outcome(&self, id: FlightId) -> Option<Outcome> {
+        let (landing, cargo) = self.fetch(id)?;
+        self.drop_load(id, cargo);
+        Some(landing.outcome)
     }
 
     /// Nobody waits for this flight any more, though it goes on.
@@ -170,32 +177,6 @@ impl LoopCore {
         flights
             .entry(id)
             .is_none_or(|entry| !matches!(entry.phase, Phase::InAir))
-    }
-
-    /// The next thing that a multishot has landed, or that its flight has ended.
-    pub(crate) fn poll_next_landing(&self, id: FlightId, cx: &mut Context<'_>) -> Poll<NextLanding> {
-        let is_queued = |entry: &mut Entry| entry.queued().next().is_some();
-        if self.flights.borrow_mut().entry(id).is_some_and(is_queued) {
-            if !self.spend_budget(cx) {
-                return Poll::Pending;
-            }
-            let next = self
-                .flights
-                .borrow_mut()
-                .entry(id)
-                .and_then(|entry| entry.queue.get_mut()?.pop_front());
-            if let Some(landing) = next {
-                return Poll::Ready(NextLanding::More(landing));
-            }
-        }
-        if self.await_landing(id, cx.waker()) || !self.spend_budget(cx) {
-            return Poll::Pending;
-        }
-        let Some((landing, load)) = self.fetch(id) else {
-            return Poll::Ready(NextLanding::Gone);
-        };
-        self.drop_load(id, load);
-        Poll::Ready(NextLanding::Last(landing))
     }
 
     /// Takes what landed; the load stays until it is unloaded or dropped, and the flight released.
@@ -312,7 +293,7 @@ impl LoopCore {
     pub(crate) fn orphan(&self, id: FlightId, fate: Fate) {
         let (waker, listener);
         let cancel;
-        let mut unwanted: Vec<Control<'static>> = Vec::new();
+        let mut unwanted = None;
         let mut landed = None;
         {
             let mut flights = self.flights.borrow_mut();
@@ -320,11 +301,6 @@ impl LoopCore {
             waker = entry.waker.take();
             listener = entry.listener.take();
             entry.orphan = Some(fate);
-            if fate == Fate::Discard {
-                let (op, queue) = (entry.op, std::mem::take(&mut entry.queue));
-                let queued = queue.get().into_iter().flatten();
-                unwanted.extend(queued.filter_map(|landing| table::unwanted(&op, landing.outcome)));
-            }
             match &entry.phase {
                 Phase::InAir => {
                     cancel = !std::mem::replace(&mut entry.cancelling, true);
@@ -336,7 +312,7 @@ impl LoopCore {
                 Phase::Landed(landing) => {
                     cancel = false;
                     if fate == Fate::Discard {
-                        unwanted.extend(table::unwanted(&entry.op, landing.outcome));
+                        unwanted = table::unwanted(&entry.op, landing.outcome);
                         landed = Some(entry.cargo);
                     }
                 }
@@ -344,7 +320,7 @@ impl LoopCore {
             }
         }
         drop((waker, listener));
-        for ending in unwanted {
+        if let Some(ending) = unwanted {
             let _ = self.control(ending);
         }
         if cancel {
@@ -382,9 +358,6 @@ impl LoopCore {
             if let Some(listener) = touchdown.listener {
                 guard("a landing's listener", || listener.landed());
             }
-            if let Some(id) = touchdown.cancel {
-                self.cancel_flight(id);
-            }
             if let Some(ending) = touchdown.unwanted {
                 let _ = self.control(ending);
             }
@@ -419,14 +392,4 @@ impl Harvest {
     pub(crate) fn is_empty(&self) -> bool {
         self.bytes.is_empty() && self.envelope.is_none() && self.error.is_none()
     }
-}
-
-/// What [`LoopCore::poll_next_landing`] found.
-pub(crate) enum NextLanding {
-    /// Something landed and the flight goes on, or had something in its queue.
-    More(Landing),
-    /// The flight has ended with this.
-    Last(Landing),
-    /// There is no such flight any more.
-    Gone,
 }
