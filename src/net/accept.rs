@@ -35,7 +35,7 @@ const EXHAUSTED_PAUSE: Duration = Duration::from_millis(250);
 pub(super) const BACKLOG: u32 = 1024;
 
 /// The default of `accept_ahead`.
-const ACCEPT_AHEAD: u32 = 16;
+const ACCEPT_AHEAD: u32 = 1;
 
 /// Consecutive errors that are either one connection's or the listener's (see [`Verdict::Unclear`]) before `accept` returns
 /// the error.

@@ -71,7 +71,7 @@ impl UnixListener {
         self.acceptor.accept(admit).await
     }
 
-    /// Limits how many connections the runtime may accept before the program asks for them (16).
+    /// Limits how many connections the runtime may accept before the program asks for them (1: none).
     ///
     /// On io_uring several accepts can be submitted with one system call, so while connections come in bursts the runtime
     /// accepts up to this many at a time. At no time does it hold more connections than this that no `accept` call has
