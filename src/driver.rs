@@ -22,10 +22,9 @@ use crate::time::Instant;
 ///
 /// # Safety
 ///
-/// For every flight started with [`Start::Pending`] an implementation lands exactly one completion without
-/// [`more`](Landing::more), and nothing after it. From `start` until that last completion is pushed onto `landed` the
-/// driver and the kernel may use the memory that the operation and the scratch point to; after it neither may. A
-/// completion that is told while the kernel can still write is undefined behaviour.
+/// For every flight started with [`Start::Pending`] an implementation lands exactly one completion. From `start` until that
+/// completion is pushed onto `landed` the driver and the kernel may use the memory that the operation and the scratch point
+/// to; after it neither may. A completion that is told while the kernel can still write is undefined behaviour.
 pub unsafe trait Driver {
     /// Tells which driver this is, what it uses of the kernel, and why it was chosen.
     fn describe(&self) -> Description;
@@ -51,6 +50,12 @@ pub unsafe trait Driver {
         false
     }
 
+    /// Whether operations that are started together reach the kernel with one system call. Then a listener starts several
+    /// accepts at once during a burst of connections; see `TcpListener::set_accept_ahead`.
+    fn submits_in_batches(&self) -> bool {
+        false
+    }
+
     /// Makes a call that never blocks: sockets, names, options, closing.
     fn control(&mut self, call: Control<'_>) -> io::Result<Reply>;
 
@@ -59,7 +64,7 @@ pub unsafe trait Driver {
     /// # Safety
     ///
     /// `id` names a flight that owns everything `op` points to and the `scratch`. All of it stays alive and in place,
-    /// untouched by anyone else, until the last completion for `id` has landed or `Start::Done` was returned.
+    /// untouched by anyone else, until the completion for `id` has landed or `Start::Done` was returned.
     unsafe fn start(&mut self, id: FlightId, op: Op, scratch: *mut Scratch) -> Start;
 
     /// Carries an operation out here and now, without a flight, if that need not wait: a send; a read of what is in the page
@@ -210,14 +215,6 @@ pub type Outcome = Result<u32, i32>;
 pub struct Landing {
     /// The count or the error.
     pub outcome: Outcome,
-    /// Whether the operation goes on and will complete again.
-    ///
-    /// Only [`Op::Accept`] may set it: each completion then brings one connection, and the operation stays in flight, with its
-    /// memory in use, until a completion without `more`. That last one is a connection too, or the error that ended it; after
-    /// a cancel it is `ECANCELED`, or a connection that came first. A driver need not set it: the loop starts the next accept
-    /// when it wants another connection. Every other operation completes once, with `more` false: the loop takes its buffer
-    /// back with the first completion.
-    pub more: bool,
     /// The pool's buffer that a managed receive filled.
     pub buffer: Option<PoolBuffer>,
 }
@@ -225,11 +222,7 @@ pub struct Landing {
 impl Landing {
     /// A flight's only landing.
     pub fn last(outcome: Outcome) -> Landing {
-        Landing {
-            outcome,
-            more: false,
-            buffer: None,
-        }
+        Landing { outcome, buffer: None }
     }
 
     /// A managed receive's only landing. An empty buffer says nothing that the count does not say: it goes back to its
@@ -237,7 +230,6 @@ impl Landing {
     pub(crate) fn with_buffer(outcome: Outcome, buffer: PoolBuffer) -> Landing {
         Landing {
             outcome,
-            more: false,
             buffer: Some(buffer).filter(|buffer| !buffer.filled().is_empty()),
         }
     }

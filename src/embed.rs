@@ -44,7 +44,7 @@ impl EventLoop {
     /// to the kernel, and lets calls from other threads make [`pollable`](EventLoop::pollable) readable from now on.
     pub fn flush(&self) -> io::Result<()> {
         let core = self.core();
-        core.driver().flush()?;
+        core.flush()?;
         if !core.letterbox.fall_asleep() {
             // Something was sent before we could be woken for it.
             core.driver.borrow().notifier().notify();

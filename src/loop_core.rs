@@ -28,7 +28,7 @@ use crate::op::{Direction, Op};
 use crate::ready::{Ready, ReadyQueue};
 use crate::remote::Letterbox;
 use crate::runtime::Settings;
-use crate::sys::{self, Duct, Fd};
+use crate::sys::{self, Duct, Fd, errno};
 use crate::task::{Cleanups, Mailed, Owner, RawTask, TaskId};
 use crate::time::Instant;
 use crate::timers::{Action, TimerId, Timers};
@@ -56,6 +56,21 @@ const LOOKS_PER_TICK: u32 = 1000;
 /// How long closing a loop waits for its flights. A cancelled socket operation lands in microseconds; this is for a
 /// kernel that has lost one.
 const CLOSE_WITHIN: Duration = Duration::from_secs(5);
+
+/// The pause after a poll that failed for want of memory; it doubles with each further failure, up to the longest.
+const FIRST_RETRY: Duration = Duration::from_millis(1);
+const LONGEST_RETRY: Duration = Duration::from_millis(64);
+
+/// Such failures are reported once per episode, and not more often than this.
+const REPORT_EVERY: Duration = Duration::from_secs(1);
+
+/// Polls of the driver that failed for want of memory.
+#[derive(Default)]
+struct Shortage {
+    /// Failures since the last poll that succeeded.
+    failures: Cell<u32>,
+    reported: Cell<Option<Instant>>,
+}
 
 /// What other threads send.
 pub(crate) enum Mail {
@@ -111,6 +126,7 @@ pub(crate) struct LoopCore {
     pub(crate) counters: LoopCounters,
     pub(crate) times: LoopTimes,
     lookout: Lookout,
+    shortage: Shortage,
     /// The time by which timers have last fired.
     fired_until: Cell<Instant>,
     /// Debug mode: what runs longer than this is told.
@@ -173,6 +189,7 @@ impl LoopCore {
             counters: LoopCounters::default(),
             times,
             lookout,
+            shortage: Shortage::default(),
             fired_until: Cell::new(Instant::from_origin(Duration::ZERO)),
             slow: settings.debug.then_some(settings.slow_callback),
             cleanups: Cleanups::default(),
@@ -325,7 +342,70 @@ impl LoopCore {
         if let Some(began) = began {
             self.end_poll(began);
         }
-        result
+        self.polled(result, landed, wait)
+    }
+
+    /// Looks at the result of a poll. A kernel that is short of memory must not end the loop: the poll counts as one that found
+    /// nothing, and the loop comes again. If it would have slept, it pauses first, since the next poll may fail as soon.
+    #[inline]
+    fn polled(&self, result: io::Result<()>, landed: &[Completion], wait: Wait) -> io::Result<()> {
+        match result {
+            Ok(()) if self.shortage.failures.get() == 0 => Ok(()),
+            result => self.polled_in_shortage(result, landed, wait),
+        }
+    }
+
+    #[cold]
+    fn polled_in_shortage(&self, result: io::Result<()>, landed: &[Completion], wait: Wait) -> io::Result<()> {
+        let sleeps = matches!(wait, Wait::Until(_) | Wait::Forever);
+        let failures = self.shortage.failures.get();
+        let error = match result {
+            Err(error) if is_shortage(&error) => error,
+            // A poll that may not sleep makes no system call where there is nothing to submit: that it succeeds says nothing.
+            Ok(()) if !sleeps && landed.is_empty() => return Ok(()),
+            result => {
+                self.shortage.failures.set(0);
+                return result;
+            }
+        };
+        self.shortage.failures.set(failures.saturating_add(1));
+        let now = self.now();
+        let is_recent = |at: Instant| now < at + REPORT_EVERY;
+        if failures == 0 && !self.shortage.reported.get().is_some_and(is_recent) {
+            self.shortage.reported.set(Some(now));
+            report(Exception::error(
+                "the kernel is short of memory; the loop tries again",
+                error,
+            ));
+        }
+        if sleeps && !self.has_news(landed) {
+            let pause = (FIRST_RETRY * (1 << failures.min(16))).min(LONGEST_RETRY);
+            let left = match wait {
+                Wait::Until(deadline) => deadline - now,
+                Wait::No | Wait::Look | Wait::Forever => LONGEST_RETRY,
+            };
+            std::thread::sleep(pause.min(left));
+        }
+        Ok(())
+    }
+
+    /// Hands what was started to the kernel, because an outer loop is about to wait for the driver's descriptor. If the kernel
+    /// is short of memory, the descriptor becomes readable, so that the outer loop comes again.
+    pub(crate) fn flush(&self) -> io::Result<()> {
+        let result = self.driver().flush();
+        match result {
+            Err(error) if is_shortage(&error) => {
+                let notifier = self.driver.borrow().notifier();
+                notifier.notify();
+                Ok(())
+            }
+            result => result,
+        }
+    }
+
+    /// Whether the driver hands operations that are started together to the kernel with one system call.
+    pub(crate) fn submits_in_batches(&self) -> bool {
+        self.driver.borrow().submits_in_batches()
     }
 
     /// Waits until something lands, another thread sends something, or the time is up.
@@ -387,7 +467,7 @@ impl LoopCore {
         if asleep {
             self.letterbox.wake_up();
         }
-        result
+        self.polled(result, landed, wait)
     }
 
     /// Looks until then whether something was sent, and, every so often, whether something has landed. Gives the time then,
@@ -404,7 +484,8 @@ impl LoopCore {
         let mut next_look = now + every;
         loop {
             if now >= next_look {
-                self.driver().poll(landed, Wait::Look)?;
+                let result = self.driver().poll(landed, Wait::Look);
+                self.polled(result, landed, Wait::Look)?;
                 next_look = now + every;
             }
             if self.has_news(landed) {
@@ -853,6 +934,12 @@ impl Drop for ClockHold {
     fn drop(&mut self) {
         drop(self.0.send(Mail::ReleaseClock));
     }
+}
+
+/// Whether the kernel could not do something for want of memory, which may pass.
+fn is_shortage(error: &io::Error) -> bool {
+    let code = crate::error::os_code(error);
+    matches!(code, Some(errno::NO_MEMORY | errno::NO_BUFFERS | errno::AGAIN))
 }
 
 /// While it lives, its loop is the thread's current one.

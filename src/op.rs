@@ -14,8 +14,7 @@ use crate::sys::{Fd, IoVec, Message, Name, PathChar, Stat};
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub enum Op {
-    /// Takes connections off a listening socket. A driver may land many (each but the last with `more`) or just one.
-    /// Lands the new descriptor's number.
+    /// Takes one connection off a listening socket. Lands the new descriptor's number.
     Accept {
         /// The listening socket.
         fd: Fd,

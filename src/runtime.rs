@@ -42,9 +42,12 @@ pub fn run<F: Future>(future: F) -> io::Result<F::Output> {
 pub struct Builder {
     choice: Option<DriverChoice>,
     custom: Option<Box<dyn Driver>>,
+    wrap: Option<Box<WrapDriver>>,
     debug: Option<bool>,
     settings: Settings,
 }
+
+type WrapDriver = dyn FnOnce(Box<dyn Driver>) -> Box<dyn Driver>;
 
 /// What drivers are made with.
 #[derive(Clone, Copy, Debug)]
@@ -92,6 +95,7 @@ impl Builder {
         Builder {
             choice: None,
             custom: None,
+            wrap: None,
             debug: None,
             settings: Settings::default(),
         }
@@ -110,6 +114,22 @@ impl Builder {
         self
     }
 
+    /// Wraps the driver that was chosen in one of your own, which sees every call: for fault injection and instrumentation.
+    ///
+    /// ```
+    /// // Keeps the driver as it is, and prints which one it is.
+    /// let builder = windlass::Builder::new().wrap_driver(|driver| {
+    ///     println!("{}", driver.describe());
+    ///     driver
+    /// });
+    /// # drop(builder.build()?);
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    pub fn wrap_driver(mut self, wrap: impl FnOnce(Box<dyn Driver>) -> Box<dyn Driver> + 'static) -> Builder {
+        self.wrap = Some(Box::new(wrap));
+        self
+    }
+
     /// How many operations can be queued for the kernel between two system calls (256). More cost another call, or are parked; the
     /// kernel rounds up to a power of two. Only the io_uring driver has such a queue.
     pub fn ring_entries(mut self, entries: u32) -> Builder {
@@ -124,8 +144,8 @@ impl Builder {
         self
     }
 
-    /// Opens the io_uring as an old kernel would: without deferred completions, multishot accepts, buffer rings or
-    /// absolute timeouts. For tests, and to see what each of them is worth.
+    /// Opens the io_uring as an old kernel would: without deferred completions, buffer rings or absolute
+    /// timeouts. For tests, and to see what each of them is worth.
     pub fn plain_ring(mut self, plain: bool) -> Builder {
         self.settings.plain_ring = plain;
         self
@@ -255,6 +275,10 @@ impl Builder {
         let driver = match self.custom {
             Some(driver) => driver,
             None => choose(self.choice, &self.settings)?,
+        };
+        let driver = match self.wrap {
+            Some(wrap) => wrap(driver),
+            None => driver,
         };
         crate::trace::loop_opened(&driver.describe());
         Ok(EventLoop::from_core(LoopCore::new(driver, &self.settings)))

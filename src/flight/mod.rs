@@ -26,13 +26,13 @@ mod pooled;
 mod table;
 
 use std::rc::Rc;
-use std::task::{Context, Poll, Waker};
+use std::task::{Poll, Waker};
 
 use self::cargo::{Cargo, drop_load, load_of, load_up};
 pub(crate) use self::flying::{Airborne, Flying};
 use self::table::Phase;
 pub(crate) use self::table::{Fate, FlightTable, Listener};
-use crate::driver::{Completion, Control, FlightId, Landing, Outcome, Start};
+use crate::driver::{Completion, FlightId, Landing, Outcome, Start};
 use crate::exception::guard;
 use crate::lane::Lane;
 use crate::loop_core::LoopCore;
@@ -44,21 +44,10 @@ impl LoopCore {
     /// plain op to the driver. Its id is in `lane` from the moment on when the driver has it.
     ///
     /// A tracing subscriber is called last: it may use the lane, or end the operation, which the driver must know by then.
+    ///
+    /// It calls no tracing subscriber, which is foreign code: the caller calls [`trace`](LoopCore::trace) once the operation can be
+    /// found and no borrow is held.
     pub(crate) fn launch<T: 'static>(
-        &self,
-        lane: &Lane,
-        load: T,
-        prefix: usize,
-        plan: impl FnOnce(&mut T) -> Op,
-    ) -> FlightId {
-        let launched = self.launch_untraced(lane, load, prefix, plan);
-        self.trace(launched);
-        launched.id
-    }
-
-    /// The same without the subscriber, for a caller that holds a borrow: it calls [`trace`](LoopCore::trace) when the borrow
-    /// has ended.
-    pub(crate) fn launch_untraced<T: 'static>(
         &self,
         lane: &Lane,
         load: T,
@@ -175,12 +164,19 @@ impl LoopCore {
         true
     }
 
-    /// Whether an accept has landed a connection that nobody has fetched.
-    pub(crate) fn holds_connection(&self, id: FlightId) -> bool {
-        let mut flights = self.flights.borrow_mut();
-        let Some(entry) = flights.entry(id) else { return false };
-        let last_is_one = matches!(&entry.phase, Phase::Landed(landing) if landing.outcome.is_ok());
-        last_is_one || entry.queued().any(|landing| landing.outcome.is_ok())
+    /// The outcome of a flight that has landed and was not taken.
+    pub(crate) fn outcome_of(&self, id: FlightId) -> Option<Outcome> {
+        match &self.flights.borrow_mut().entry(id)?.phase {
+            Phase::Landed(landing) => Some(landing.outcome),
+            Phase::InAir | Phase::Free => None,
+        }
+    }
+
+    /// Takes the outcome of a flight that has landed, and frees its place.
+    pub(crate) fn take_outcome(&self, id: FlightId) -> Option<Outcome> {
+        let (landing, cargo) = self.fetch(id)?;
+        self.drop_load(id, cargo);
+        Some(landing.outcome)
     }
 
     /// Nobody waits for this flight any more, though it goes on.
@@ -207,44 +203,6 @@ impl LoopCore {
         flights
             .entry(id)
             .is_none_or(|entry| !matches!(entry.phase, Phase::InAir))
-    }
-
-    /// The next thing that a multishot has landed, or that its flight has ended.
-    pub(crate) fn poll_next_landing(&self, id: FlightId, cx: &mut Context<'_>) -> Poll<NextLanding> {
-        let is_queued = || {
-            let mut flights = self.flights.borrow_mut();
-            flights.entry(id).is_some_and(|entry| entry.queued().next().is_some())
-        };
-        loop {
-            if is_queued() {
-                if !self.spend_budget(cx) {
-                    return Poll::Pending;
-                }
-                let next = self
-                    .flights
-                    .borrow_mut()
-                    .entry(id)
-                    .and_then(|entry| entry.queue.get_mut()?.pop_front());
-                if let Some(landing) = next {
-                    return Poll::Ready(NextLanding::More(landing));
-                }
-            }
-            if !self.await_landing(id, cx.waker()) {
-                break;
-            }
-            // A connection may have come inside of the waker's clone.
-            if !is_queued() {
-                return Poll::Pending;
-            }
-        }
-        if !self.spend_budget(cx) {
-            return Poll::Pending;
-        }
-        let Some((landing, load)) = self.fetch(id) else {
-            return Poll::Ready(NextLanding::Gone);
-        };
-        self.drop_load(id, load);
-        Poll::Ready(NextLanding::Last(landing))
     }
 
     /// Takes what landed; the load stays until it is unloaded or dropped, and the flight released.
@@ -361,7 +319,7 @@ impl LoopCore {
     pub(crate) fn orphan(&self, id: FlightId, fate: Fate) {
         let (waker, listener);
         let cancel;
-        let mut unwanted: Vec<Control<'static>> = Vec::new();
+        let mut unwanted = None;
         let mut landed = None;
         {
             let mut flights = self.flights.borrow_mut();
@@ -369,11 +327,6 @@ impl LoopCore {
             waker = entry.waker.take();
             listener = entry.listener.take();
             entry.orphan = Some(fate);
-            if fate == Fate::Discard {
-                let (op, queue) = (entry.op, std::mem::take(&mut entry.queue));
-                let queued = queue.get().into_iter().flatten();
-                unwanted.extend(queued.filter_map(|landing| table::unwanted(&op, landing.outcome)));
-            }
             match &entry.phase {
                 Phase::InAir => {
                     cancel = !std::mem::replace(&mut entry.cancelling, true);
@@ -385,7 +338,7 @@ impl LoopCore {
                 Phase::Landed(landing) => {
                     cancel = false;
                     if fate == Fate::Discard {
-                        unwanted.extend(table::unwanted(&entry.op, landing.outcome));
+                        unwanted = table::unwanted(&entry.op, landing.outcome);
                         landed = Some(entry.cargo);
                     }
                 }
@@ -393,7 +346,7 @@ impl LoopCore {
             }
         }
         drop((waker, listener));
-        for ending in unwanted {
+        if let Some(ending) = unwanted {
             let _ = self.control(ending);
         }
         if cancel {
@@ -430,9 +383,6 @@ impl LoopCore {
             }
             if let Some(listener) = touchdown.listener {
                 guard("a landing's listener", || listener.landed());
-            }
-            if let Some(id) = touchdown.cancel {
-                self.cancel_flight(id);
             }
             if let Some(ending) = touchdown.unwanted {
                 let _ = self.control(ending);
@@ -477,14 +427,4 @@ impl Harvest {
     pub(crate) fn is_empty(&self) -> bool {
         self.bytes.is_empty() && self.envelope.is_none() && self.error.is_none()
     }
-}
-
-/// What [`LoopCore::poll_next_landing`] found.
-pub(crate) enum NextLanding {
-    /// Something landed and the flight goes on, or had something in its queue.
-    More(Landing),
-    /// The flight has ended with this.
-    Last(Landing),
-    /// There is no such flight any more.
-    Gone,
 }

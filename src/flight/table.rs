@@ -1,6 +1,5 @@
 //! The table: which flights there are, and what has landed.
 
-use std::collections::VecDeque;
 use std::rc::Rc;
 use std::task::Waker;
 
@@ -9,12 +8,8 @@ use crate::blocking::JobId;
 use crate::driver::{Completion, Control, FlightId, Landing, Outcome};
 use crate::exception::guard;
 use crate::op::Op;
-use crate::rare::Rare;
 use crate::sys::{Brake, Fd};
 use crate::task::Owner;
-
-/// Connections that a multishot accept may pile up before it is cancelled.
-const ACCEPT_QUEUE_MAX: usize = 128;
 
 /// What becomes of a flight whose future is gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,8 +56,6 @@ pub(super) struct Entry {
     pub(super) op: Op,
     /// Bytes in front of the op's buffer that were received for the same call by earlier flights.
     pub(super) prefix: usize,
-    /// What a multishot has landed so far and nobody has fetched.
-    pub(super) queue: Rare<VecDeque<Landing>>,
     /// Whether its cancel was asked for.
     pub(super) cancelling: bool,
     pub(super) carrier: Carrier,
@@ -71,13 +64,6 @@ pub(super) struct Entry {
     pub(super) drop_load: Option<unsafe fn(*mut u8)>,
     /// Owned by this entry, never moved; while the phase is `InAir`, used by the kernel.
     pub(super) cargo: *mut Cargo,
-}
-
-impl Entry {
-    /// What a multishot has landed so far.
-    pub(super) fn queued(&self) -> impl Iterator<Item = &Landing> {
-        self.queue.get().into_iter().flatten()
-    }
 }
 
 /// What landing a completion asks the loop to do once the table is no longer borrowed.
@@ -90,8 +76,6 @@ pub(crate) struct Touchdown {
     pub(crate) discard: Option<FlightId>,
     /// How to end a connection that nobody will serve, or a file that nobody will use.
     pub(crate) unwanted: Option<Control<'static>>,
-    /// Too much is piling up: cancel this flight.
-    pub(crate) cancel: Option<FlightId>,
     pub(crate) stale: bool,
 }
 
@@ -156,7 +140,6 @@ impl FlightTable {
             owner: None,
             op: Op::Accept { fd: -1 },
             prefix: 0,
-            queue: Rare::default(),
             cancelling: false,
             carrier: Carrier::Driver,
             brake: Brake::default(),
@@ -205,7 +188,6 @@ impl FlightTable {
         };
         let is_plain = entry.generation == completion.id.generation
             && matches!(entry.phase, Phase::InAir)
-            && !completion.landing.more
             && entry.orphan.is_none()
             && entry.listener.is_none()
             && entry.owner.is_none()
@@ -230,9 +212,6 @@ impl FlightTable {
             touchdown.stale = true;
             return touchdown;
         }
-        if landing.more {
-            return land_one_of_many(entry, id, landing);
-        }
         touchdown.waker = entry.waker.take();
         touchdown.listener = entry.listener.take();
         touchdown.owner = entry.owner.take();
@@ -246,6 +225,15 @@ impl FlightTable {
         self.in_air -= 1;
         self.off_driver -= usize::from(carrier != Carrier::Driver);
         touchdown
+    }
+
+    /// How many connections were accepted that the program has not been given.
+    pub(crate) fn accepted_waiting(&self) -> usize {
+        let is_connection = |entry: &&Entry| {
+            matches!(&entry.phase, Phase::Landed(landing) if landing.outcome.is_ok())
+                && matches!(entry.op, Op::Accept { .. })
+        };
+        self.entries.iter().filter(is_connection).count()
     }
 
     /// How many operations of each kind are under way.
@@ -289,23 +277,6 @@ pub(super) fn unwanted(op: &Op, outcome: Outcome) -> Option<Control<'static>> {
         Op::Open { .. } => Some(Control::Close { fd }),
         _ => None,
     }
-}
-
-/// A multishot landed something and stays in the air.
-fn land_one_of_many(entry: &mut Entry, id: FlightId, landing: Landing) -> Touchdown {
-    let mut touchdown = Touchdown::default();
-    if entry.orphan == Some(Fate::Discard) {
-        touchdown.unwanted = unwanted(&entry.op, landing.outcome);
-        return touchdown;
-    }
-    touchdown.waker = entry.waker.take();
-    let queue = entry.queue.make();
-    queue.push_back(landing);
-    if queue.len() >= ACCEPT_QUEUE_MAX && !entry.cancelling {
-        entry.cancelling = true;
-        touchdown.cancel = Some(id);
-    }
-    touchdown
 }
 
 impl Drop for FlightTable {

@@ -65,9 +65,6 @@ pub(super) async fn splice(
     copied: &mut u64,
 ) -> Result<Stop, (&'static str, io::Error)> {
     let (source, sink) = (&reader.descriptor, &writer.descriptor);
-    if !Duct::can_serve(source.fd) || !Duct::can_serve(sink.fd) {
-        return Ok(Stop::Unable);
-    }
     let mut rested_at = *copied;
     let mut waited_at = None;
     loop {
@@ -110,6 +107,9 @@ async fn move_once(
     if source.read.is_busy() {
         return Ok(Moved::Stop(Stop::Slack));
     }
+    if !Duct::can_serve(source.fd) || !Duct::can_serve(sink.fd) {
+        return Ok(Moved::Stop(Stop::Unable));
+    }
     let Some(mut load) = Load::new(core, &source.read) else {
         return Ok(Moved::Stop(Stop::Unable));
     };
@@ -124,6 +124,10 @@ async fn move_once(
     let _writing = sink.write.hold().await;
     sink.write.settle(core).await;
     while load.duct().held() > 0 {
+        // What is in the pipe goes back, and is read from there.
+        if !Duct::can_serve(sink.fd) {
+            return Ok(Moved::Stop(Stop::Unable));
+        }
         match load.duct().pour(sink.fd) {
             Ok(0) => return Err(("writing", io::ErrorKind::WriteZero.into())),
             Ok(count) => *copied += count as u64,

@@ -116,6 +116,7 @@ impl LoopCore {
                 running: busy - driving,
             },
             ops: self.flights.borrow().ops_in_air(),
+            accepted_waiting: self.flights.borrow().accepted_waiting(),
         }
     }
 }
@@ -143,6 +144,9 @@ pub struct Metrics {
     pub times: Times,
     /// The operations that the driver or a thread has now, by kind.
     pub ops: Vec<(&'static str, usize)>,
+    /// Connections that were accepted and that no `accept` call has returned yet: see
+    /// [`TcpListener::set_accept_ahead`](crate::net::TcpListener::set_accept_ahead).
+    pub accepted_waiting: usize,
 }
 
 /// Where a loop's time goes, while it is run.
@@ -203,6 +207,7 @@ impl Metrics {
                 running: self.times.running.saturating_sub(earlier.times.running),
             },
             ops: self.ops.clone(),
+            accepted_waiting: self.accepted_waiting,
         }
     }
 }

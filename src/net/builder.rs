@@ -33,6 +33,7 @@ use crate::sys::{self, Name};
 #[must_use = "a builder does nothing before `listen` or `connect`"]
 pub struct TcpBuilder {
     backlog: u32,
+    accept_ahead: Option<u32>,
     reuse_address: bool,
     local: Option<SocketAddr>,
     options: Vec<SocketOption>,
@@ -42,6 +43,7 @@ impl TcpBuilder {
     pub(super) fn new() -> TcpBuilder {
         TcpBuilder {
             backlog: BACKLOG,
+            accept_ahead: None,
             reuse_address: sys::REUSES_ADDRESSES,
             local: None,
             options: Vec::new(),
@@ -51,6 +53,13 @@ impl TcpBuilder {
     /// How many connections the kernel may hold that nobody has accepted: 1,024, unless the system allows fewer.
     pub fn backlog(mut self, connections: u32) -> TcpBuilder {
         self.backlog = connections;
+        self
+    }
+
+    /// Limits how many connections the runtime may accept before the program asks for them: see
+    /// [`TcpListener::set_accept_ahead`].
+    pub fn accept_ahead(mut self, connections: u32) -> TcpBuilder {
+        self.accept_ahead = Some(connections);
         self
     }
 
@@ -129,7 +138,11 @@ impl TcpBuilder {
         socket.set(SocketOption::ReuseAddress(self.reuse_address))?;
         socket.bind(&Name::from(addr))?;
         socket.listen(i32::try_from(self.backlog).unwrap_or(i32::MAX))?;
-        Ok(TcpListener::from_socket(socket))
+        let listener = TcpListener::from_socket(socket);
+        if let Some(connections) = self.accept_ahead {
+            listener.set_accept_ahead(connections);
+        }
+        Ok(listener)
     }
 
     /// Connects, as [`TcpStream::connect`].

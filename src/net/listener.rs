@@ -41,9 +41,14 @@ impl TcpListener {
 
     /// Takes the next connection.
     ///
-    /// Dropping the future loses no connection: the next `accept` gets it. A connection that its peer has given up
-    /// meanwhile is passed over. When the process has no descriptors left, this waits until it has (the exception
-    /// handler is told once) instead of failing.
+    /// Dropping the future loses no connection: the next `accept` gets it.
+    ///
+    /// # Errors
+    ///
+    /// Errors of one connection (it was aborted, its network is down, ...) are skipped. When the process has no descriptors
+    /// or the system no memory left, this waits until there are some instead of failing, and reports that once to the exception
+    /// handler. `EPERM` and `EOPNOTSUPP` can be one connection's or the listener's: they are returned when they repeat. All
+    /// other errors are the listener's.
     pub async fn accept(&self) -> io::Result<(TcpStream, SocketAddr)> {
         // A peer that has reset the connection has no address any more, and nobody to serve.
         let admit = |socket: OwnedDescriptor| {
@@ -51,6 +56,21 @@ impl TcpListener {
             Some((TcpStream::from_socket(socket), peer))
         };
         self.acceptor.accept(admit).await
+    }
+
+    /// Limits how many connections the runtime may accept before the program asks for them (1: none).
+    ///
+    /// On io_uring several accepts can be submitted with one system call, so while connections come in bursts the runtime
+    /// accepts up to this many at a time. At no time does it hold more connections than this that no `accept` call has
+    /// returned, whether or not such a call is pending; the rest stay in the kernel's backlog. 0 and 1 mean that the runtime
+    /// accepts only what the program asks for: an `accept` that was dropped leaves at most one connection, for the next call.
+    /// Other drivers always behave so. [`Metrics::accepted_waiting`](crate::metrics::Metrics::accepted_waiting) counts the
+    /// connections that are held; dropping the listener resets them.
+    ///
+    /// Accepts that have started are not taken back when the limit is lowered. [`TcpBuilder::accept_ahead`] sets it before the
+    /// first one.
+    pub fn set_accept_ahead(&self, connections: u32) {
+        self.acceptor.set_ahead(connections);
     }
 
     /// The address that the listener is bound to.

@@ -10,6 +10,8 @@
 //! - `WINDLASS_TEST_REFUSE=EPERM` or `ENOSYS`: io_uring refused by the kernel, and `auto` as one more driver;
 //! - `WINDLASS_TEST_ITIMER=1`: a timer interrupts each test's system calls a thousand times a second.
 
+#[cfg(target_os = "linux")]
+mod accept_ahead;
 #[cfg(unix)]
 mod async_fd;
 mod blocking;
@@ -31,6 +33,8 @@ mod copying;
 mod corners;
 #[cfg(unix)]
 mod descriptors;
+#[cfg(target_os = "linux")]
+mod driver_faults;
 mod duplex;
 mod eager;
 mod edges;
@@ -72,6 +76,8 @@ mod reentrancy;
 mod ring;
 mod scan;
 mod servers;
+#[cfg(unix)]
+mod shared_description;
 #[cfg(unix)]
 mod signals;
 #[cfg(unix)]

@@ -256,7 +256,7 @@ fn a_sleeping_loop_drains_the_overflow() {
     });
 }
 
-/// A multishot accept that overflows the completion ring ends; the listener must start it again.
+/// Accepts that overflow the completion ring lose no connection.
 #[test]
 fn an_accept_survives_the_overflow() {
     on_every_kernel_driver(|case| {
@@ -266,7 +266,7 @@ fn an_accept_survives_the_overflow() {
             let result = event_loop.run_until_complete(async {
                 let listener = TcpListener::bind("127.0.0.1:0").await.expect("bind");
                 let addr = listener.local_addr().expect("an address");
-                // The multishot is in the air before anybody comes.
+                // An accept is in flight before the first client connects.
                 let _ = windlass::time::timeout(Duration::from_millis(1), listener.accept()).await;
                 let clients: Vec<_> = (0..COUNT).map(|_| StdStream::connect(addr).expect("connect")).collect();
                 let mut expected: Vec<_> = clients.iter().map(|client| client.local_addr().unwrap()).collect();

@@ -55,8 +55,13 @@ impl UnixListener {
 
     /// Takes the next connection, with the address of the other end, which is mostly unnamed.
     ///
-    /// Dropping the future loses no connection. When the process has no descriptors left, this waits until it has (the
-    /// exception handler is told once) instead of failing.
+    /// Dropping the future loses no connection: the next `accept` gets it.
+    ///
+    /// # Errors
+    ///
+    /// Errors of one connection are skipped. When the process has no descriptors or the system no memory left, this waits until
+    /// there are some instead of failing, and reports that once to the exception handler. `EPERM` and `EOPNOTSUPP` are returned
+    /// when they repeat. All other errors are the listener's.
     pub async fn accept(&self) -> io::Result<(UnixStream, SocketAddr)> {
         // A peer that is gone already may have left something to read.
         let admit = |socket: OwnedDescriptor| {
@@ -64,6 +69,20 @@ impl UnixListener {
             Some((UnixStream::from_socket(socket), peer.ok()?))
         };
         self.acceptor.accept(admit).await
+    }
+
+    /// Limits how many connections the runtime may accept before the program asks for them (1: none).
+    ///
+    /// On io_uring several accepts can be submitted with one system call, so while connections come in bursts the runtime
+    /// accepts up to this many at a time. At no time does it hold more connections than this that no `accept` call has
+    /// returned, whether or not such a call is pending; the rest stay in the kernel's backlog. 0 and 1 mean that the runtime
+    /// accepts only what the program asks for: an `accept` that was dropped leaves at most one connection, for the next call.
+    /// Other drivers always behave so. [`Metrics::accepted_waiting`](crate::metrics::Metrics::accepted_waiting) counts the
+    /// connections that are held; dropping the listener resets them.
+    ///
+    /// Accepts that have started are not taken back when the limit is lowered.
+    pub fn set_accept_ahead(&self, connections: u32) {
+        self.acceptor.set_ahead(connections);
     }
 
     /// The address that the listener is bound to.

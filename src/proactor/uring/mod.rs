@@ -187,8 +187,9 @@ impl Uring {
             Ok(_) => Ok(()),
             Err(error) => match error.raw_os_error() {
                 // The time was up; a signal came; the completion ring must be reaped before more can be submitted. In
-                // each case what was submitted stays submitted, and the loop comes again.
-                Some(libc::ETIME | libc::EINTR | libc::EBUSY | libc::EAGAIN) => Ok(()),
+                // each case what was submitted stays submitted, and the loop comes again. EAGAIN, as ENOMEM, says that there
+                // is no memory for a request: those are errors, and the loop pauses before it comes again.
+                Some(libc::ETIME | libc::EINTR | libc::EBUSY) => Ok(()),
                 _ => Err(error),
             },
         }
@@ -278,7 +279,6 @@ fn landing(entry: &cqueue::Entry, buffers: Option<&BufferRing>) -> Landing {
     };
     Landing {
         outcome,
-        more: cqueue::more(entry.flags()),
         // An empty buffer says nothing that the count does not say; it goes back to the pool here.
         buffer: buffer.filter(|_| outcome.is_ok_and(|count| count > 0)),
     }
@@ -307,8 +307,8 @@ impl Drop for Uring {
     }
 }
 
-// SAFETY: a flight's completion is pushed onto `landed` only when the kernel has posted the completion for its id, and
-// the kernel posts the last one, without MORE, when it has stopped using the operation's memory. The eventfd's count and
+// SAFETY: a flight's completion is pushed onto `landed` only when the kernel has posted the completion for its id. No operation
+// is multishot, so the kernel posts one, when it has stopped using the operation's memory. The eventfd's count and
 // the buffer ring belong to this driver, which the loop drops only when everything has landed, or leaks.
 unsafe impl Driver for Uring {
     fn describe(&self) -> Description {
@@ -317,6 +317,10 @@ unsafe impl Driver for Uring {
 
     fn now(&self) -> Instant {
         sys::monotonic()
+    }
+
+    fn submits_in_batches(&self) -> bool {
+        true
     }
 
     fn control(&mut self, call: Control<'_>) -> io::Result<Reply> {
@@ -401,9 +405,10 @@ unsafe impl Driver for Uring {
         // What is here already is served before anybody sleeps, and what is still parked must not wait for a wake.
         let sleeps = !has_landed && self.backlog.is_empty() && matches!(wait, Wait::Until(_) | Wait::Forever);
         let wait = if sleeps { wait } else { Wait::No };
-        if must_enter || sleeps {
-            self.enter(wait)?;
-        }
+        let mut entered = match must_enter || sleeps {
+            true => self.enter(wait),
+            false => Ok(()),
+        };
         // What completes from here on signals the outer loop again; what has completed is reaped now.
         if let Some(outer) = self.notifier.outer.get() {
             outer.clear();
@@ -411,17 +416,18 @@ unsafe impl Driver for Uring {
         let mut held_back = self.reap(landed);
         // More was started than the ring holds, or more completed than it holds: go on until neither is so, or until the
         // kernel, short of memory, takes nothing; then the loop comes again.
-        while held_back || !self.backlog.is_empty() {
+        while entered.is_ok() && (held_back || !self.backlog.is_empty()) {
             let before = (self.backlog.len(), self.counters.completions);
             self.unpark();
-            self.enter(Wait::No)?;
+            entered = self.enter(Wait::No);
             held_back = self.reap(landed);
             if before == (self.backlog.len(), self.counters.completions) {
                 break;
             }
         }
         self.tell_outer_loop();
-        Ok(())
+        // What has completed was reaped in any case.
+        entered
     }
 
     fn flush(&mut self) -> io::Result<()> {

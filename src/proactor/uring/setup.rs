@@ -20,8 +20,6 @@ pub(super) struct Abilities {
     pub(super) absolute_timeout: bool,
     /// 6.15: a sleeping ring does not look like a process that waits for its disk.
     pub(super) no_iowait: bool,
-    /// 5.19: one accept lands many connections.
-    pub(super) multishot_accept: bool,
     /// 5.19: the kernel picks a receive buffer when bytes arrive.
     pub(super) buffer_ring: bool,
     /// 5.19: a receive can wait for the socket before it is tried.
@@ -40,7 +38,6 @@ impl Abilities {
             (self.taskrun_flag, "TASKRUN_FLAG"),
             (self.absolute_timeout, "ABS_TIMER"),
             (self.no_iowait, "NO_IOWAIT"),
-            (self.multishot_accept, "multishot accept"),
             (self.buffer_ring, "buffer ring"),
             (self.poll_first, "poll first"),
             (self.paths, "paths"),
@@ -94,9 +91,8 @@ pub(super) fn open(settings: &Settings) -> io::Result<(IoUring, Abilities)> {
         // No feature bit of its own; it came with this one.
         absolute_timeout: params.is_feature_min_timeout(),
         no_iowait: params.is_feature_no_iowait(),
-        // Likewise: the SOCKET opcode came with multishot accept.
-        multishot_accept: probe.is_supported(opcode::Socket::CODE),
-        // Whether it really can be registered shows when the first managed read asks for it.
+        // Likewise: the SOCKET opcode came with these two. Whether a buffer ring really can be registered shows when the first
+        // managed read asks for it.
         buffer_ring: probe.is_supported(opcode::Socket::CODE),
         poll_first: probe.is_supported(opcode::Socket::CODE),
         paths: path_opcodes().into_iter().all(|code| probe.is_supported(code)),

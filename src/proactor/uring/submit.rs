@@ -41,13 +41,10 @@ pub(super) unsafe fn entry(
     let entry = match op {
         Op::Accept { fd } => {
             let flags = libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
-            let fd = types::Fd(fd);
-            if abilities.multishot_accept {
-                opcode::AcceptMulti::new(fd).flags(flags).build()
-            } else {
-                let none = std::ptr::null_mut();
-                opcode::Accept::new(fd, none, none.cast()).flags(flags).build()
-            }
+            let none = std::ptr::null_mut();
+            opcode::Accept::new(types::Fd(fd), none, none.cast())
+                .flags(flags)
+                .build()
         }
         Op::Connect { fd, name } => {
             // SAFETY: the flight owns the name.

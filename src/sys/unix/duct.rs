@@ -43,7 +43,8 @@ impl Duct {
         (capacity >= LEAST_CAPACITY).then_some(Duct { inlet, outlet, held: 0 })
     }
 
-    /// Whether a socket can be spliced without waiting: somebody else may have made it blocking.
+    /// Whether a socket can be spliced without waiting: another holder may have made it blocking, and for sockets `splice`
+    /// heeds nothing but that.
     pub(crate) fn can_serve(socket: Fd) -> bool {
         // SAFETY: the call touches no memory of ours.
         let flags = unsafe { libc::fcntl(socket, libc::F_GETFL) };

@@ -97,6 +97,12 @@ pub(crate) mod errno {
     pub(crate) const ABORTED: i32 = libc::ECONNABORTED;
     pub(crate) const PROTOCOL: i32 = libc::EPROTO;
     pub(crate) const NETWORK_DOWN: i32 = libc::ENETDOWN;
+    /// The machine is not on the network.
+    #[cfg(target_os = "linux")]
+    pub(crate) const NO_NETWORK: i32 = libc::ENONET;
+    /// No call fails with this here.
+    #[cfg(not(target_os = "linux"))]
+    pub(crate) const NO_NETWORK: i32 = -1;
     pub(crate) const HOST_UNREACHABLE: i32 = libc::EHOSTUNREACH;
     pub(crate) const NETWORK_UNREACHABLE: i32 = libc::ENETUNREACH;
     pub(crate) const HOST_DOWN: i32 = libc::EHOSTDOWN;

@@ -1,13 +1,22 @@
 //! An operation as the plain system call.
 //!
-//! A readiness-based driver calls this first, and again each time the descriptor is said to be ready. Every socket is
-//! non-blocking, so a call that would have to wait says so. File work is done in one go, and blocks: that is for the pool's
-//! threads.
+//! A readiness-based driver calls this first, and again each time the descriptor is said to be ready. File work is done in one
+//! go, and blocks: that is for the pool's threads.
+//!
+//! Everything else must not block the loop's thread. `O_NONBLOCK`, which every descriptor has here, is not enough: it belongs
+//! to the open file description, and another holder of it (a duplicate, another process) may clear it at any time. So:
+//!
+//! - Sends and receives pass `MSG_DONTWAIT`.
+//! - An accept has no such flag: it follows a poll that reports a connection. If another process takes that connection in
+//!   between *and* has made the description blocking, the accept waits for the next one.
+//! - Reads and writes of pipes use `RWF_NOWAIT` on Linux. Pipes have it since 6.4; terminals do not, nor do other systems.
+//!   There a pipe that another holder has made blocking blocks.
+//! - A connect is the first call on a socket that was made for it and that no other holder has yet.
 
 use std::io;
 
 use super::letter::RECEIVE_FLAGS;
-use super::{Fd, Name, errno, files, message};
+use super::{Fd, IoVec, Name, errno, files, message};
 use crate::driver::Outcome;
 use crate::op::{Direction, Medium, Op};
 
@@ -18,8 +27,8 @@ const NO_SIGNAL: libc::c_int = libc::MSG_NOSIGNAL;
 #[cfg(target_vendor = "apple")]
 const NO_SIGNAL: libc::c_int = 0;
 
-/// Whether a socket waits is a matter of its description, which others may share: a send asks not to, whatever they have set.
 const SEND_FLAGS: libc::c_int = NO_SIGNAL | libc::MSG_DONTWAIT;
+const RECV_FLAGS: libc::c_int = libc::MSG_DONTWAIT;
 
 /// Carries an operation out; `None` if it would have to wait.
 ///
@@ -28,14 +37,19 @@ const SEND_FLAGS: libc::c_int = NO_SIGNAL | libc::MSG_DONTWAIT;
 /// The memory that `op` points to is the caller's to use until this returns.
 pub(crate) unsafe fn perform(op: Op) -> Option<Outcome> {
     match op {
-        Op::Accept { fd } => attempt(|| accept(fd)),
+        Op::Accept { fd } => match ready(fd, Direction::Read) {
+            None if listens(fd) => None,
+            // On a socket that does not listen it fails at once.
+            None | Some(Ok(_)) => attempt(|| accept(fd)),
+            Some(Err(code)) => Some(Err(code)),
+        },
         // SAFETY: the caller's promise: the name is there.
         Op::Connect { fd, name } => connect(fd, unsafe { &*name }),
         // SAFETY: the caller's promise: `len` bytes from `ptr` on may be written.
         Op::Recv { fd, medium, ptr, len } => attempt(|| unsafe {
             match medium {
-                Medium::Tcp | Medium::Unix => libc::recv(fd, ptr.cast(), len, 0),
-                Medium::Pipe => libc::read(fd, ptr.cast(), len),
+                Medium::Tcp | Medium::Unix => libc::recv(fd, ptr.cast(), len, RECV_FLAGS),
+                Medium::Pipe => pipe::read(fd, &IoVec { base: ptr, len }, 1),
             }
         }),
         // There is no pool here: a driver that has one turns this into a `Recv`.
@@ -49,8 +63,8 @@ pub(crate) unsafe fn perform(op: Op) -> Option<Outcome> {
             // SAFETY: the caller's promise: the slices, and what they point to, are there and may be written.
             unsafe {
                 match medium {
-                    Medium::Tcp | Medium::Unix => libc::recvmsg(fd, &mut message(slices, count), 0),
-                    Medium::Pipe => libc::readv(fd, slices.cast(), count as libc::c_int),
+                    Medium::Tcp | Medium::Unix => libc::recvmsg(fd, &mut message(slices, count), RECV_FLAGS),
+                    Medium::Pipe => pipe::read(fd, slices, count),
                 }
             }
         }),
@@ -58,7 +72,14 @@ pub(crate) unsafe fn perform(op: Op) -> Option<Outcome> {
         Op::Send { fd, medium, ptr, len } => attempt(|| unsafe {
             match medium {
                 Medium::Tcp | Medium::Unix => libc::send(fd, ptr.cast(), len, SEND_FLAGS),
-                Medium::Pipe => libc::write(fd, ptr.cast(), len),
+                Medium::Pipe => pipe::write(
+                    fd,
+                    &IoVec {
+                        base: ptr.cast_mut(),
+                        len,
+                    },
+                    1,
+                ),
             }
         }),
         Op::SendVectored {
@@ -71,16 +92,18 @@ pub(crate) unsafe fn perform(op: Op) -> Option<Outcome> {
             unsafe {
                 match medium {
                     Medium::Tcp | Medium::Unix => libc::sendmsg(fd, &message(slices, count), SEND_FLAGS),
-                    Medium::Pipe => libc::writev(fd, slices.cast(), count as libc::c_int),
+                    Medium::Pipe => pipe::write(fd, slices, count),
                 }
             }
         }),
         // SAFETY: the caller's promise: the message, and what it points to, are there and may be written.
-        Op::RecvMessage { fd, message } => attempt(|| unsafe { libc::recvmsg(fd, message.cast(), RECEIVE_FLAGS) }),
+        Op::RecvMessage { fd, message } => {
+            attempt(|| unsafe { libc::recvmsg(fd, message.cast(), RECEIVE_FLAGS | RECV_FLAGS) })
+        }
         Op::RecvMessageManaged { .. } => Some(Err(errno::NO_BUFFERS)),
         Op::SendMessage { fd, at_once, message } => {
             // SAFETY: the caller's promise: the message, and what it points to, are there.
-            let outcome = attempt(|| unsafe { libc::sendmsg(fd, message.cast(), NO_SIGNAL) });
+            let outcome = attempt(|| unsafe { libc::sendmsg(fd, message.cast(), SEND_FLAGS) });
             outcome.or(at_once.then_some(Err(errno::AGAIN)))
         }
         Op::Readiness { fd, direction } => ready(fd, direction),
@@ -124,6 +147,16 @@ fn last_errno() -> i32 {
     io::Error::last_os_error().raw_os_error().unwrap_or(0)
 }
 
+/// Whether a socket listens.
+fn listens(fd: Fd) -> bool {
+    let mut listens: libc::c_int = 0;
+    let mut len = size_of::<libc::c_int>() as libc::socklen_t;
+    let place = (&raw mut listens).cast();
+    // SAFETY: the kernel fills the two locals and keeps no pointer to them.
+    let result = unsafe { libc::getsockopt(fd, libc::SOL_SOCKET, libc::SO_ACCEPTCONN, place, &mut len) };
+    result == 0 && listens != 0
+}
+
 #[cfg(not(target_vendor = "apple"))]
 fn accept(fd: Fd) -> libc::ssize_t {
     let flags = libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
@@ -143,6 +176,64 @@ fn accept(fd: Fd) -> libc::ssize_t {
     });
     // The error is the last call's, and the caller reads it from there.
     accepted.map_or(-1, |fd| fd as libc::ssize_t)
+}
+
+/// Reads and writes of pipes that do not wait, whatever another holder of the description has set.
+#[cfg(target_os = "linux")]
+mod pipe {
+    use super::{Fd, IoVec, last_errno};
+
+    /// # Safety
+    ///
+    /// The slices, and what they point to, are there and may be written until this returns.
+    pub(super) unsafe fn read(fd: Fd, slices: *const IoVec, count: usize) -> libc::ssize_t {
+        let count = count as libc::c_int;
+        // SAFETY: the caller's promise; -1 stands for the descriptor's position.
+        match unsafe { libc::preadv2(fd, slices.cast(), count, -1, libc::RWF_NOWAIT) } {
+            // SAFETY: the caller's promise.
+            -1 if has_no_flag() => unsafe { libc::readv(fd, slices.cast(), count) },
+            result => result,
+        }
+    }
+
+    /// # Safety
+    ///
+    /// The slices, and what they point to, are there until this returns.
+    pub(super) unsafe fn write(fd: Fd, slices: *const IoVec, count: usize) -> libc::ssize_t {
+        let count = count as libc::c_int;
+        // SAFETY: the caller's promise; -1 stands for the descriptor's position.
+        match unsafe { libc::pwritev2(fd, slices.cast(), count, -1, libc::RWF_NOWAIT) } {
+            // SAFETY: the caller's promise.
+            -1 if has_no_flag() => unsafe { libc::writev(fd, slices.cast(), count) },
+            result => result,
+        }
+    }
+
+    /// Whether the last call failed because there is no such flag: a pipe before Linux 6.4, a terminal.
+    fn has_no_flag() -> bool {
+        matches!(last_errno(), libc::EOPNOTSUPP | libc::EINVAL | libc::ENOSYS)
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+mod pipe {
+    use super::{Fd, IoVec};
+
+    /// # Safety
+    ///
+    /// The slices, and what they point to, are there and may be written until this returns.
+    pub(super) unsafe fn read(fd: Fd, slices: *const IoVec, count: usize) -> libc::ssize_t {
+        // SAFETY: the caller's promise.
+        unsafe { libc::readv(fd, slices.cast(), count as libc::c_int) }
+    }
+
+    /// # Safety
+    ///
+    /// The slices, and what they point to, are there until this returns.
+    pub(super) unsafe fn write(fd: Fd, slices: *const IoVec, count: usize) -> libc::ssize_t {
+        // SAFETY: the caller's promise.
+        unsafe { libc::writev(fd, slices.cast(), count as libc::c_int) }
+    }
 }
 
 /// Begins to connect.

@@ -115,6 +115,8 @@ pub(crate) mod errno {
     pub(crate) const ABORTED: i32 = sock::WSAECONNABORTED;
     pub(crate) const PROTOCOL: i32 = sock::WSAEPROTONOSUPPORT;
     pub(crate) const NETWORK_DOWN: i32 = sock::WSAENETDOWN;
+    /// No call fails with this here.
+    pub(crate) const NO_NETWORK: i32 = -1;
     pub(crate) const HOST_UNREACHABLE: i32 = sock::WSAEHOSTUNREACH;
     pub(crate) const NETWORK_UNREACHABLE: i32 = sock::WSAENETUNREACH;
     pub(crate) const HOST_DOWN: i32 = sock::WSAEHOSTDOWN;

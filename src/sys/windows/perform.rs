@@ -1,8 +1,9 @@
 //! An operation as the plain system call.
 //!
 //! A readiness-based driver calls this first, and again each time the socket is said to be ready. Every socket is
-//! non-blocking, so a call that would have to wait says so. File work is done in one go, and blocks: that is for the pool's
-//! threads.
+//! non-blocking, so a call that would have to wait says so. That is a property of the socket, which duplicates share, and Winsock
+//! has no `MSG_DONTWAIT`: if another holder makes the socket blocking, these calls block. File work is done in one go, and blocks:
+//! that is for the pool's threads.
 
 use std::io;
 use std::os::windows::io::IntoRawSocket;
