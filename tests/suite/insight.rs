@@ -525,7 +525,7 @@ fn a_signal_gives_a_dump() {
                             sleep(Duration::from_millis(1)).await;
                         }
                     };
-                    timeout(Duration::from_secs(10), come).await.expect("it is told");
+                    timeout(Duration::from_secs(60), come).await.expect("it is told");
                     let dump = told.borrow()[wanted - 1].clone();
                     assert!(dump.contains("'sleeper', spawned at tests/suite/insight.rs:"), "{dump}");
                     assert!(dump.contains("'dump on a signal'"), "{dump}");

@@ -18,7 +18,7 @@ use crate::edges::with_std_peer;
 use crate::support::{exceptions_of, on_every_kernel_driver, rounds};
 
 const MS: Duration = Duration::from_millis(1);
-const SOON: Duration = Duration::from_secs(5);
+const SOON: Duration = Duration::from_secs(60);
 
 /// A duplicate, under the lowest number from `least` on that is free.
 fn duplicate(fd: &impl AsRawFd, least: RawFd) -> OwnedFd {
