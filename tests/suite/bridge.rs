@@ -519,7 +519,7 @@ fn a_loop_that_closes_takes_a_bridge_along() {
                 assert!(poll_once(pin!(fill(&mut near))).await.is_pending());
                 let full = timeout(Duration::from_millis(50), write_all(&mut near, &vec![1; 32 << 20])).await;
                 full.expect_err("nobody reads");
-                std::mem::forget(far);
+                crate::support::keep_forever(far);
                 near
             })
             .expect("the loop runs");

@@ -103,7 +103,7 @@ async fn abandon_future(way: Way, armed: bool, len: usize, listener: &TcpListene
     }
     let server = match way {
         Way::Forgotten => {
-            std::mem::forget(reading);
+            crate::support::keep_forever(reading);
             drop(server);
             None
         }
@@ -530,7 +530,7 @@ fn a_dropped_stream_ends_the_connection() {
                 assert!(poll_once(reading.as_mut()).await.is_pending());
                 turns(3).await;
                 match forgotten {
-                    true => std::mem::forget(reading),
+                    true => crate::support::keep_forever(reading),
                     false => drop(reading),
                 }
                 drop(server);

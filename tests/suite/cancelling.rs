@@ -618,7 +618,7 @@ fn a_cleanup_may_drop_what_panics() {
             let armed = on_cancel(SECOND, {
                 let held = PanicOnDrop("captured");
                 async move {
-                    std::mem::forget(held);
+                    crate::support::keep_forever(held);
                 }
             });
             drop(armed);

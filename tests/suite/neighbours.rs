@@ -127,7 +127,7 @@ fn a_wait_that_was_forgotten_does_not_stand_in_the_way_of_the_next_owner() {
             let watched = AsyncFd::new(old).expect("it can be watched");
             let mut waiting = Box::pin(watched.readable());
             assert!(poll_once(waiting.as_mut()).await.is_pending());
-            std::mem::forget(waiting);
+            crate::support::keep_forever(waiting);
             // The number goes to another file in one step, so that no other test is given it.
             let old = watched.into_inner();
             take_over(&new, fd);

@@ -203,6 +203,13 @@ pub(crate) fn assert_one_is_quick(what: &str, bound: Duration, mut attempt: impl
     panic!("{what} never took less than {bound:?}, but {took:?}");
 }
 
+/// Forgets a value, so that its destructor never runs, but keeps it reachable: a leak checker does not count it as lost.
+pub(crate) fn keep_forever<T>(value: T) {
+    static KEPT: std::sync::Mutex<Vec<usize>> = std::sync::Mutex::new(Vec::new());
+    let place = Box::into_raw(Box::new(value));
+    KEPT.lock().expect("no panic").push(place as usize);
+}
+
 /// Polls a future once.
 pub(crate) async fn poll_once<F: Future>(mut future: Pin<&mut F>) -> Poll<F::Output> {
     std::future::poll_fn(|cx| Poll::Ready(future.as_mut().poll(cx))).await
