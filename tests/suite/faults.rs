@@ -19,7 +19,8 @@ use windlass::{Builder, DriverChoice};
 use crate::child::{UNDISTURBED, in_own_process, suite_with};
 use crate::support::hoard;
 use crate::support::{
-    Case, on_every_driver, on_every_kernel_driver, open_descriptors, pair, refuse_io_uring, reset_on_close,
+    Case, connect_error, on_every_driver, on_every_kernel_driver, open_descriptors, pair, refuse_io_uring,
+    reset_on_close,
 };
 
 /// Counts what the exception handler is told.
@@ -366,11 +367,6 @@ async fn bind_error(addr: &str) -> io::Error {
     TcpListener::bind(addr).await.expect_err("it cannot be bound")
 }
 
-async fn connect_error(addr: &str) -> io::Error {
-    let stream = windlass::net::TcpStream::connect(addr).await;
-    stream.expect_err("it cannot be connected to")
-}
-
 /// It is of this kind, has the OS's code if there was one, and names what it was about.
 fn expect_error(error: &io::Error, kind: io::ErrorKind, code: Option<i32>, names: &str) {
     assert_eq!(error.kind(), kind, "{error}");
@@ -387,7 +383,7 @@ fn a_port_in_use_and_a_refused_connection_are_errors() {
             let error = bind_error(&addr).await;
             expect_error(&error, io::ErrorKind::AddrInUse, Some(libc::EADDRINUSE), &addr);
             drop(listener);
-            let error = connect_error(&addr).await;
+            let error = connect_error(addr.as_str()).await;
             expect_error(
                 &error,
                 io::ErrorKind::ConnectionRefused,

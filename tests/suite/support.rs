@@ -205,9 +205,13 @@ pub(crate) fn assert_one_is_quick(what: &str, bound: Duration, mut attempt: impl
 
 /// Forgets a value, so that its destructor never runs, but keeps it reachable: a leak checker does not count it as lost.
 pub(crate) fn keep_forever<T>(value: T) {
-    static KEPT: std::sync::Mutex<Vec<usize>> = std::sync::Mutex::new(Vec::new());
-    let place = Box::into_raw(Box::new(value));
-    KEPT.lock().expect("no panic").push(place as usize);
+    #[allow(dead_code, reason = "only a leak checker reads it")]
+    struct Kept(*mut ());
+    // SAFETY: nothing is done with the pointer.
+    unsafe impl Send for Kept {}
+    static KEPT: std::sync::Mutex<Vec<Kept>> = std::sync::Mutex::new(Vec::new());
+    let place = Kept(Box::into_raw(Box::new(value)).cast());
+    KEPT.lock().expect("no panic").push(place);
 }
 
 /// Polls a future once.
@@ -267,6 +271,19 @@ pub(crate) struct PanicOnDrop(pub &'static str);
 impl Drop for PanicOnDrop {
     fn drop(&mut self) {
         panic!("{}", self.0);
+    }
+}
+
+/// How connecting fails where no socket listens any more. A process that another test starts holds copies of our descriptors
+/// until it runs its program: for that long the kernel goes on taking connections.
+pub(crate) async fn connect_error(addr: impl windlass::net::ToSocketAddrs + Clone) -> std::io::Error {
+    let begin = std::time::Instant::now();
+    loop {
+        match TcpStream::connect(addr.clone()).await {
+            Err(error) => return error,
+            Ok(_) => assert!(begin.elapsed() < Duration::from_secs(60), "a socket listens there"),
+        }
+        windlass::time::sleep(Duration::from_millis(1)).await;
     }
 }
 

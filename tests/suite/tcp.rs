@@ -15,7 +15,8 @@ use windlass::time::timeout;
 use crate::bytes::{leave_unread, numbered, read_to_end};
 use crate::child::in_own_process;
 use crate::support::{
-    assert_reset, is_made_up, number_of, on_every_driver, on_every_kernel_driver, pair, pair_of, poll_once, turns,
+    assert_reset, connect_error, is_made_up, number_of, on_every_driver, on_every_kernel_driver, pair, pair_of,
+    poll_once, turns,
 };
 
 /// A write to a peer that has gone is an error, even where the signal would end the process.
@@ -230,7 +231,7 @@ fn a_refused_connection_says_where() {
             let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
             let addr = listener.local_addr().unwrap();
             drop(listener);
-            let error = TcpStream::connect(addr).await.unwrap_err();
+            let error = connect_error(addr).await;
             assert_eq!(error.kind(), ErrorKind::ConnectionRefused);
             assert!(error.to_string().contains(&addr.to_string()), "{error}");
         });
