@@ -141,9 +141,10 @@ impl FdSpace {
     }
 }
 
-/// Ends a sleeping [`Driver::poll`] from any thread. The loop calls it only while it sleeps, once per sleep.
+/// Ends a sleeping [`Driver::poll`] from any thread. The loop calls it only while it sleeps, once per sleep, and drops it
+/// when it closes.
 pub trait Notify: Send + Sync {
-    /// Makes the driver's current or next sleep end at once.
+    /// Makes the driver's current or next sleep end at once. It runs under a lock of the loop's, so it must not use the loop.
     fn notify(&self);
 }
 

@@ -53,10 +53,6 @@ const LOOK_EVERY: Duration = Duration::from_micros(50);
 /// A clock that has not moved in so many looks does not move while somebody looks.
 const LOOKS_PER_TICK: u32 = 1000;
 
-/// How long closing a loop waits for its flights. A cancelled socket operation lands in microseconds; this is for a
-/// kernel that has lost one.
-const CLOSE_WITHIN: Duration = Duration::from_secs(5);
-
 /// The pause after a poll that failed for want of memory; it doubles with each further failure, up to the longest.
 const FIRST_RETRY: Duration = Duration::from_millis(1);
 const LONGEST_RETRY: Duration = Duration::from_millis(64);
@@ -114,6 +110,8 @@ pub(crate) struct LoopCore {
     /// Flights that found the queue of that pool full.
     pub(crate) uncarried: RefCell<VecDeque<FlightId>>,
     blocking_shutdown: Shutdown,
+    /// How long closing waits for operations in flight.
+    close_within: Duration,
     /// Foreign descriptors, and whom to call.
     pub(crate) watchers: RefCell<HashMap<(Fd, Direction), Watcher>>,
     /// The standard streams, as far as they were used.
@@ -181,6 +179,7 @@ impl LoopCore {
             files: Pool::with_settings("files", settings.files),
             uncarried: RefCell::default(),
             blocking_shutdown: settings.blocking_shutdown,
+            close_within: settings.close_within,
             watchers: RefCell::default(),
             stdio: Default::default(),
             signals: RefCell::default(),
@@ -798,8 +797,9 @@ impl LoopCore {
         if !landed_all {
             report(Exception::error(
                 format!(
-                    "{} operations did not end within {CLOSE_WITHIN:?}",
-                    self.flights.borrow().in_air()
+                    "{} operations did not end within {:?}",
+                    self.flights.borrow().in_air(),
+                    self.close_within
                 ),
                 io::Error::new(io::ErrorKind::TimedOut, "their memory is leaked"),
             ));
@@ -866,7 +866,7 @@ impl LoopCore {
 
     fn land_everything(&self) -> bool {
         self.cancel_flights();
-        let deadline = std::time::Instant::now() + CLOSE_WITHIN;
+        let deadline = std::time::Instant::now() + self.close_within;
         while self.flights.borrow().in_air() > 0 {
             if std::time::Instant::now() > deadline {
                 return false;

@@ -29,7 +29,9 @@ const NOTIFIED: u8 = 2;
 pub(crate) struct Letterbox<T> {
     state: Apart,
     inbox: Mutex<Inbox<T>>,
-    notifier: Arc<dyn Notify>,
+    /// Owns a descriptor of the driver's, so closing the loop takes it out: tasks' wakers and handles on other threads may
+    /// live much longer. Locked during a notification, so that the descriptor is closed when `close` returns.
+    notifier: Mutex<Option<Arc<dyn Notify>>>,
     /// The process that made it: see `sys::forks`.
     forks: u32,
 }
@@ -52,7 +54,7 @@ impl<T> Letterbox<T> {
                 items: Vec::new(),
                 closed: false,
             }),
-            notifier,
+            notifier: Mutex::new(Some(notifier)),
             forks: sys::count_forks(),
         }
     }
@@ -76,8 +78,10 @@ impl<T> Letterbox<T> {
             }
             inbox.items.push(item);
         }
-        if self.state.0.swap(NOTIFIED, SeqCst) == ASLEEP {
-            self.notifier.notify();
+        if self.state.0.swap(NOTIFIED, SeqCst) == ASLEEP
+            && let Some(notifier) = &*self.notifier()
+        {
+            notifier.notify();
         }
         Ok(())
     }
@@ -113,11 +117,21 @@ impl<T> Letterbox<T> {
         std::mem::swap(&mut self.inbox().items, items);
     }
 
-    /// Closes the box: later sends fail. Gives what was sent and not collected.
+    /// Closes the box: later sends fail, and the driver's notifier is released. Gives what was sent and not collected.
     pub(crate) fn close(&self) -> Vec<T> {
-        let mut inbox = self.inbox();
-        inbox.closed = true;
-        std::mem::take(&mut inbox.items)
+        let items = {
+            let mut inbox = self.inbox();
+            inbox.closed = true;
+            std::mem::take(&mut inbox.items)
+        };
+        let notifier = self.notifier().take();
+        drop(notifier);
+        items
+    }
+
+    fn notifier(&self) -> MutexGuard<'_, Option<Arc<dyn Notify>>> {
+        // Taking and calling it leave it whole, also if the call panics.
+        self.notifier.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
     fn inbox(&self) -> MutexGuard<'_, Inbox<T>> {
@@ -201,6 +215,15 @@ mod tests {
         letterbox.collect(&mut items);
         assert_eq!(items, (1..=100).collect::<Vec<_>>());
         assert!(!letterbox.has_mail());
+    }
+
+    #[test]
+    fn a_closed_box_releases_the_notifier() {
+        let count = Arc::new(Count::default());
+        let letterbox: Letterbox<u32> = Letterbox::new(count.clone());
+        assert_eq!(Arc::strong_count(&count), 2);
+        letterbox.close();
+        assert_eq!(Arc::strong_count(&count), 1);
     }
 
     #[test]

@@ -61,6 +61,7 @@ pub(crate) struct Settings {
     pub(crate) blocking: PoolSettings,
     pub(crate) files: PoolSettings,
     pub(crate) blocking_shutdown: Shutdown,
+    pub(crate) close_within: Duration,
     pub(crate) debug: bool,
     pub(crate) slow_callback: Duration,
     pub(crate) measures_time: bool,
@@ -80,6 +81,7 @@ impl Default for Settings {
             blocking: PoolSettings::default(),
             files: PoolSettings::default(),
             blocking_shutdown: Shutdown::Wait,
+            close_within: Duration::from_secs(5),
             debug: false,
             slow_callback: Duration::from_millis(100),
             measures_time: true,
@@ -148,6 +150,14 @@ impl Builder {
     /// timeouts. For tests, and to see what each of them is worth.
     pub fn plain_ring(mut self, plain: bool) -> Builder {
         self.settings.plain_ring = plain;
+        self
+    }
+
+    /// How long closing the loop waits for operations in flight before it leaks their memory (5 s). A cancelled socket operation
+    /// completes in microseconds; this limit is for one that the kernel or a thread does not end. For tests.
+    #[doc(hidden)]
+    pub fn close_within(mut self, limit: Duration) -> Builder {
+        self.settings.close_within = limit;
         self
     }
 

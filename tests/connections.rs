@@ -59,7 +59,7 @@ fn ten_thousand_connections_idle_and_echo() {
                 .expect("a process");
             let mut served = Vec::with_capacity(count);
             for _ in 0..count {
-                let accepted = timeout(Duration::from_secs(30), listener.accept()).await;
+                let accepted = timeout(Duration::from_secs(60), listener.accept()).await;
                 let (stream, _) = accepted.expect("somebody is missing").expect("accept");
                 served.push(windlass::spawn(async move {
                     let mut bytes = 0;
@@ -119,7 +119,7 @@ fn clients(addr: SocketAddr) {
     let connect = |_| {
         let client = StdStream::connect(addr).expect("connect");
         client
-            .set_read_timeout(Some(Duration::from_secs(20)))
+            .set_read_timeout(Some(Duration::from_secs(60)))
             .expect("a timeout");
         client
     };

@@ -208,7 +208,7 @@ impl Outbox {
             len: (front.len() - sent).min(MAX_LEN),
         };
         let load = (descriptor.clone(), front);
-        Airborne::launch(&descriptor.core, &descriptor.write, Fate::Discard, load, 0, plan)
+        Airborne::launch_untraced(&descriptor.core, &descriptor.write, Fate::Discard, load, 0, plan)
     }
 
     /// Notes how a landed send went.

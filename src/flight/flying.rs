@@ -33,13 +33,13 @@ impl<T: 'static> Airborne<T> {
         prefix: usize,
         plan: impl FnOnce(&mut T) -> Op,
     ) -> Airborne<T> {
-        let (airborne, launched) = Airborne::launch(core, lane, fate, load, prefix, plan);
+        let (airborne, launched) = Airborne::launch_untraced(core, lane, fate, load, prefix, plan);
         core.trace(launched);
         airborne
     }
 
     /// The same for a caller that holds a borrow: it passes the second part to [`LoopCore::trace`] when the borrow has ended.
-    pub(crate) fn launch(
+    pub(crate) fn launch_untraced(
         core: &LoopCore,
         lane: &Lane,
         fate: Fate,

@@ -43,8 +43,6 @@ impl LoopCore {
     /// Starts an operation: moves its load to the final address, lets `plan` take the pointers there, and hands the
     /// plain op to the driver. Its id is in `lane` from the moment on when the driver has it.
     ///
-    /// A tracing subscriber is called last: it may use the lane, or end the operation, which the driver must know by then.
-    ///
     /// It calls no tracing subscriber, which is foreign code: the caller calls [`trace`](LoopCore::trace) once the operation can be
     /// found and no borrow is held.
     pub(crate) fn launch<T: 'static>(

@@ -77,6 +77,27 @@ fn wrong_options_are_refused() {
     }
 }
 
+/// A client whose upload the server has begun to read, and which has sent half of it.
+fn begin_upload(addr: &str) -> TcpStream {
+    let mut client = TcpStream::connect(addr).expect("connect");
+    client
+        .write_all(b"POST /upload HTTP/1.1\r\nhost: localhost\r\nexpect: 100-continue\r\ncontent-length: 6\r\n\r\n")
+        .expect("write");
+    let mut heard = Vec::new();
+    while !heard.ends_with(b"\r\n\r\n") {
+        let mut piece = [0; 1];
+        assert_eq!(client.read(&mut piece).expect("read"), 1, "the server hung up");
+        heard.extend_from_slice(&piece);
+    }
+    assert!(
+        heard.starts_with(b"HTTP/1.1 100 "),
+        "{}",
+        String::from_utf8_lossy(&heard)
+    );
+    client.write_all(b"abc").expect("write");
+    client
+}
+
 /// Who is being answered is answered; who is not is cut when the time is up.
 #[test]
 fn the_end_waits_for_what_is_under_way() {
@@ -92,14 +113,7 @@ fn the_end_waits_for_what_is_under_way() {
             assert!(count > 0, "on {driver}: it hung up");
             heard.extend_from_slice(&piece[..count]);
         }
-        let mut busy = TcpStream::connect(&addr).expect("connect");
-        busy.write_all(b"POST /upload HTTP/1.1\r\nhost: localhost\r\ncontent-length: 6\r\n\r\nabc")
-            .expect("write");
-        let mut stuck = TcpStream::connect(&addr).expect("connect");
-        stuck
-            .write_all(b"POST /upload HTTP/1.1\r\nhost: localhost\r\ncontent-length: 6\r\n\r\nabc")
-            .expect("write");
-        std::thread::sleep(std::time::Duration::from_millis(100));
+        let (mut busy, mut stuck) = (begin_upload(&addr), begin_upload(&addr));
         server.send(libc::SIGINT);
         server.until("stopping: ");
         // The one that idles is closed at once.
@@ -121,7 +135,7 @@ fn silent_clients_are_let_go() {
         let (server, addr) = serve_with(driver, &["--listen", "127.0.0.1:0", "--patience", "0.3"]);
         let hears = |said: &str| {
             let mut client = TcpStream::connect(&addr).expect("connect");
-            client.set_read_timeout(Some(Duration::from_secs(20))).expect("set");
+            client.set_read_timeout(Some(Duration::from_secs(60))).expect("set");
             client.write_all(said.as_bytes()).expect("write");
             let mut heard = String::new();
             match client.read_to_string(&mut heard) {

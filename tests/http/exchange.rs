@@ -114,7 +114,7 @@ fn given_up_requests_leave_nothing() {
 /// What is left when the tasks are gone: the accept, and nothing else.
 fn until_quiet(event_loop: &windlass::EventLoop) {
     let quiet = event_loop.run_until_complete(async {
-        for _ in 0..1_000 {
+        for _ in 0..12_000 {
             if windlass::counters().flights <= 3 {
                 return;
             }

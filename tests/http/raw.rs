@@ -20,7 +20,7 @@ pub(crate) async fn hear_all(stream: &TcpStream) -> String {
             all.extend_from_slice(&bytes);
         }
     };
-    let heard = timeout(Duration::from_secs(30), hearing).await;
+    let heard = timeout(Duration::from_secs(60), hearing).await;
     heard.expect("the server closes");
     String::from_utf8_lossy(&all).into_owned()
 }
@@ -29,7 +29,7 @@ pub(crate) async fn hear_all(stream: &TcpStream) -> String {
 pub(crate) async fn hear_until(stream: &TcpStream, last: &str) -> String {
     let mut all = Vec::new();
     while !String::from_utf8_lossy(&all).contains(last) {
-        let bytes = timeout(Duration::from_secs(30), stream.read_managed()).await;
+        let bytes = timeout(Duration::from_secs(60), stream.read_managed()).await;
         let bytes = bytes.expect("it is said").expect("read");
         assert!(!bytes.is_empty(), "it ended after {:?}", String::from_utf8_lossy(&all));
         all.extend_from_slice(&bytes);

@@ -179,7 +179,7 @@ pub(crate) async fn get(mut sender: http2::SendRequest<Empty<Bytes>>, path: Stri
 
 /// Waits until something holds, for a while.
 pub(crate) async fn until(what: &str, holds: impl Fn() -> bool) {
-    for _ in 0..2_000 {
+    for _ in 0..12_000 {
         if holds() {
             return;
         }

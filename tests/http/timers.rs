@@ -55,12 +55,12 @@ fn sleeps_end_when_they_should() {
             Timer.sleep_until(now).await;
 
             // Later, earlier, and after the end.
-            let mut sleep = Timer.sleep(Duration::from_millis(5));
-            assert!(timeout(Duration::from_millis(1), &mut sleep).await.is_err());
+            let mut sleep = Timer.sleep(Duration::from_millis(500));
+            assert!(timeout(Duration::ZERO, &mut sleep).await.is_err());
             let began = Timer.now();
-            Timer.reset(&mut sleep, began + Duration::from_millis(40));
+            Timer.reset(&mut sleep, began + Duration::from_millis(600));
             sleep.as_mut().await;
-            assert!(Timer.now() - began >= Duration::from_millis(40));
+            assert!(Timer.now() - began >= Duration::from_millis(600));
             let mut sleep = Timer.sleep(Duration::from_secs(3_600));
             assert!(timeout(Duration::from_millis(1), &mut sleep).await.is_err());
             let deadline = Timer.now() + Duration::from_millis(5);
@@ -84,7 +84,7 @@ fn sleeps_end_when_they_should() {
 fn a_sleep_may_be_dropped_elsewhere() {
     on_every_driver(|case| {
         case.run(async {
-            let mut sleep = Timer.sleep(Duration::from_millis(5));
+            let mut sleep = Timer.sleep(Duration::from_secs(3_600));
             assert!(timeout(Duration::ZERO, &mut sleep).await.is_err());
             let elsewhere = std::thread::spawn(move || {
                 windlass::run(async move {
@@ -95,12 +95,12 @@ fn a_sleep_may_be_dropped_elsewhere() {
                 .expect("a loop");
             });
             elsewhere.join().expect("no panic");
-            let mut sleep = Timer.sleep(Duration::from_millis(5));
+            let mut sleep = Timer.sleep(Duration::from_millis(500));
             assert!(timeout(Duration::ZERO, &mut sleep).await.is_err());
             // And awaited there: it ends by that loop's clock.
             let elsewhere = std::thread::spawn(move || windlass::run(sleep).expect("a loop"));
             elsewhere.join().expect("no panic");
         });
-        assert!(Timer.now() <= StdInstant::now() + Duration::from_secs(1));
+        assert!(Timer.now() <= StdInstant::now() + Duration::from_secs(60));
     });
 }

@@ -256,7 +256,7 @@ fn the_other_end_sees_the_end_at_once() {
             drop(ours);
             let error = loop {
                 match (&writer).write(b"x") {
-                    Ok(_) => assert!(begun.elapsed() < Duration::from_secs(1), "inside {inside}: still open"),
+                    Ok(_) => assert!(begun.elapsed() < Duration::from_secs(60), "inside {inside}: still open"),
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                         panic!("inside {inside}: the pipe filled up with nobody there")
                     }
@@ -293,7 +293,7 @@ fn two_wrappers_and_a_reader_share_a_descriptor() {
             assert!(windlass::remove_reader(&also));
             turns(3).await;
             (&*ours).write_all(b"x").expect("there is room");
-            let second = timeout(Duration::from_secs(5), waiting)
+            let second = timeout(Duration::from_secs(60), waiting)
                 .await
                 .expect("in time")
                 .expect("no panic");
@@ -304,7 +304,7 @@ fn two_wrappers_and_a_reader_share_a_descriptor() {
             assert!(poll_once(waiting.as_mut()).await.is_pending());
             turns(3).await;
             (&*ours).write_all(b"y").expect("there is room");
-            timeout(Duration::from_secs(5), waiting)
+            timeout(Duration::from_secs(60), waiting)
                 .await
                 .expect("in time")
                 .expect("readable");

@@ -245,7 +245,7 @@ fn wherever_a_cancel_comes_nothing_is_left_and_no_error_is_lost() {
                     root.cancel();
                 }
                 let what = format!("round {round} on {}, WINDLASS_TEST_SEED={seed}", case.name);
-                match timeout(Duration::from_secs(30), root).await {
+                match timeout(Duration::from_secs(60), root).await {
                     Err(_) => panic!("{what}: stuck: {:?}", counters()),
                     Ok(Err(error)) => {
                         if let Ok(payload) = error.try_into_panic() {

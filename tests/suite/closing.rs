@@ -5,6 +5,7 @@ use std::io::{self, Read, Write};
 use std::net::{TcpListener as StdListener, TcpStream as StdStream};
 use std::rc::Rc;
 use std::sync::{Condvar, Mutex};
+use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use windlass::EventLoop;
@@ -55,7 +56,8 @@ fn loop_with_reads(case: Case, count: usize) -> (EventLoop, Vec<TcpStream>, Rc<C
 fn a_thousand_reads_land_when_their_loop_goes() {
     in_own_process("closing::a_thousand_reads_land_when_their_loop_goes", &[], || {
         on_every_driver(|case| {
-            let count = rounds().min(1_000);
+            // The null driver looks at each of its operations in each turn.
+            let count = rounds().min(if case.is_kernel() { 1_000 } else { 200 });
             for _ in 0..3 {
                 let before = open_descriptors();
                 let (event_loop, clients, dropped) = loop_with_reads(case, count);
@@ -68,20 +70,41 @@ fn a_thousand_reads_land_when_their_loop_goes() {
                         told.set(told.get() + 1);
                     }
                 });
-                let begin = Instant::now();
                 drop(event_loop);
-                let took = begin.elapsed();
-                assert!(took < Duration::from_secs(1), "closing took {took:?}");
                 assert_eq!(dropped.get(), count, "every task is gone");
                 assert_eq!(told.get(), 0, "something did not land");
                 if case.is_kernel() {
-                    // The clients' ends are open, and with them the eventfd of the loop that they remember; no server's
-                    // end is.
-                    assert_eq!(open_descriptors(), before + count + 1);
+                    // The clients' ends are open; no server's end is, and nothing of the loop's.
+                    assert_eq!(open_descriptors(), before + count);
                 }
                 drop(clients);
                 assert_eq!(open_descriptors(), before, "a descriptor is left");
             }
+        });
+    });
+}
+
+/// Handles and wakers that outlive their loop hold memory, but no descriptor.
+#[test]
+fn what_outlives_a_loop_keeps_no_descriptor_open() {
+    in_own_process("closing::what_outlives_a_loop_keeps_no_descriptor_open", &[], || {
+        on_every_kernel_driver(|case| {
+            let before = open_descriptors();
+            let event_loop = case.event_loop();
+            let waker = event_loop.run_until_complete(std::future::poll_fn(|cx| Poll::Ready(cx.waker().clone())));
+            let waker = waker.expect("the loop runs");
+            let task = event_loop.spawn(std::future::pending::<()>());
+            let (handle, timer) = (
+                event_loop.handle(),
+                event_loop.call_later(Duration::from_secs(3600), || {}),
+            );
+            drop(event_loop);
+            assert_eq!(open_descriptors(), before);
+            // They can still be used.
+            assert!(handle.call_soon_threadsafe(|| {}).is_err());
+            waker.wake();
+            timer.cancel();
+            assert!(task.is_finished());
         });
     });
 }
@@ -151,20 +174,25 @@ fn a_thread_blocks_as_before_after_its_loop() {
     });
 }
 
-/// A loop that never ran, one that ran out of things, one that was stopped by a panic: all close in no time.
+/// A loop that never ran and one with nothing left to do close at once. One that waits for something does so for 100 ms at a
+/// time; half of the closes are quicker than that also where the machine is busy.
 #[test]
 fn closing_is_quick() {
     on_every_kernel_driver(|case| {
-        let begin = Instant::now();
-        for round in 0..50 {
-            let event_loop = case.event_loop();
-            if round % 2 == 0 {
-                event_loop.run_until_complete(pair()).expect("the loop runs");
+        for has_run in [false, true] {
+            let mut took: Vec<Duration> = Vec::new();
+            for _ in 0..25 {
+                let event_loop = case.event_loop();
+                if has_run {
+                    event_loop.run_until_complete(pair()).expect("the loop runs");
+                }
+                let begin = Instant::now();
+                event_loop.close();
+                took.push(begin.elapsed());
             }
-            event_loop.close();
+            took.sort();
+            assert!(took[12] < Duration::from_millis(90), "has run: {has_run}: {took:?}");
         }
-        let took = begin.elapsed();
-        assert!(took < Duration::from_secs(2), "50 loops took {took:?}");
     });
 }
 

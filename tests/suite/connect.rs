@@ -1,5 +1,6 @@
 //! Connecting to several addresses: staggered, the first that answers wins, and nothing of the others stays.
 
+use std::cell::RefCell;
 use std::future::Future;
 use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpListener as StdListener};
@@ -15,12 +16,23 @@ use crate::support::{
     reset_on_close, rounds, turns,
 };
 
-const SOON: Duration = Duration::from_secs(5);
+const SOON: Duration = Duration::from_secs(60);
 
-/// Where nobody listens.
-async fn refusing() -> SocketAddr {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    listener.local_addr().unwrap()
+/// An address that refuses connections. With a kernel its port stays taken until the thread ends, so that no other test listens
+/// there meanwhile.
+async fn refusing(case: Case) -> SocketAddr {
+    thread_local! {
+        static TAKEN: RefCell<Vec<socket2::Socket>> = const { RefCell::new(Vec::new()) };
+    }
+    if !case.is_kernel() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        return listener.local_addr().unwrap();
+    }
+    let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+    socket.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
+    let addr = socket.local_addr().unwrap().as_socket().unwrap();
+    TAKEN.with_borrow_mut(|taken| taken.push(socket));
+    addr
 }
 
 /// An address that never answers, as one behind a broken route: a listener whose backlog is full.
@@ -58,17 +70,35 @@ async fn timed<T>(future: impl Future<Output = T>) -> (T, Duration) {
     (output, windlass::time::Instant::now() - begin)
 }
 
+/// Connecting takes `pauses`, and no pause of 250 ms more. With a kernel one of several attempts must keep to that: a busy
+/// machine may slow any of them down. Each of them takes `pauses` at least.
+async fn quickly(case: Case, pauses: Duration, mut connect: impl AsyncFnMut() -> Duration) {
+    let mut all = Vec::new();
+    for _ in 0..if case.is_kernel() { 10 } else { 1 } {
+        let took = connect().await;
+        assert!(took >= pauses, "{took:?} instead of {pauses:?}");
+        if took == pauses || case.is_kernel() && took < pauses + Duration::from_millis(200) {
+            return;
+        }
+        all.push(took);
+    }
+    panic!("{all:?} instead of {pauses:?}");
+}
+
 #[test]
 fn the_next_is_tried_at_once_when_one_is_refused() {
     on_every_driver(|case| {
         case.run(async {
             let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
             let good = listener.local_addr().unwrap();
-            let addrs = [refusing().await, refusing().await, good];
+            let addrs = [refusing(case).await, refusing(case).await, good];
             turns(3).await;
-            let (stream, took) = timed(TcpStream::connect(&addrs[..])).await;
-            assert_eq!(stream.unwrap().peer_addr().unwrap(), good);
-            assert!(took < Duration::from_millis(200), "{took:?} for refusals");
+            quickly(case, Duration::ZERO, async || {
+                let (stream, took) = timed(TcpStream::connect(&addrs[..])).await;
+                assert_eq!(stream.unwrap().peer_addr().unwrap(), good);
+                took
+            })
+            .await;
         });
     });
 }
@@ -84,14 +114,15 @@ fn one_that_does_not_answer_costs_a_quarter_of_a_second() {
                 (vec![hole.addr, good], 1),
                 (vec![hole.addr, hole.addr, good], 2),
                 // One that is refused makes room at once, beside the one that does not answer.
-                (vec![hole.addr, refusing().await, good], 1),
+                (vec![hole.addr, refusing(case).await, good], 1),
                 (vec![good, hole.addr], 0),
             ] {
-                let (stream, took) = timed(TcpStream::connect(&addrs[..])).await;
-                assert_eq!(stream.unwrap().peer_addr().unwrap(), good);
-                let least = Duration::from_millis(250) * pauses;
-                let most = least + Duration::from_millis(if case.is_kernel() { 900 } else { 0 });
-                assert!((least..=most).contains(&took), "{took:?} for {pauses} pauses");
+                quickly(case, Duration::from_millis(250) * pauses, async || {
+                    let (stream, took) = timed(TcpStream::connect(&addrs[..])).await;
+                    assert_eq!(stream.unwrap().peer_addr().unwrap(), good);
+                    took
+                })
+                .await;
             }
         });
     });
@@ -124,16 +155,19 @@ fn an_earlier_one_may_still_win() {
 fn when_all_fail_the_error_names_them() {
     on_every_driver(|case| {
         case.run(async {
-            let addrs = [refusing().await, refusing().await, refusing().await];
+            let addrs = [refusing(case).await, refusing(case).await, refusing(case).await];
             turns(3).await;
-            let (error, took) = timed(TcpStream::connect(&addrs[..])).await;
-            let error = error.unwrap_err();
-            assert_eq!(error.kind(), ErrorKind::ConnectionRefused);
-            assert_eq!(windlass::os_code(&error), Some(codes::REFUSED));
-            for addr in addrs {
-                assert!(error.to_string().contains(&addr.to_string()), "{error}");
-            }
-            assert!(took < Duration::from_millis(200), "{took:?} for refusals");
+            quickly(case, Duration::ZERO, async || {
+                let (error, took) = timed(TcpStream::connect(&addrs[..])).await;
+                let error = error.unwrap_err();
+                assert_eq!(error.kind(), ErrorKind::ConnectionRefused);
+                assert_eq!(windlass::os_code(&error), Some(codes::REFUSED));
+                for addr in addrs {
+                    assert!(error.to_string().contains(&addr.to_string()), "{error}");
+                }
+                took
+            })
+            .await;
             let none: &[SocketAddr] = &[];
             assert_eq!(
                 TcpStream::connect(none).await.unwrap_err().kind(),
@@ -222,7 +256,7 @@ fn connect_and_close_leave_the_count() {
             case.run(async {
                 let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
                 let good = listener.local_addr().unwrap();
-                let addrs = [refusing().await, good];
+                let addrs = [refusing(case).await, good];
                 turns(3).await;
                 let mut open = 0;
                 for round in 0..rounds() + 10 {

@@ -266,7 +266,7 @@ fn a_number_that_goes_to_another_file_is_watched_anew() {
                 writer.write_all(&[round as u8]).expect("there is room");
                 let begun = std::time::Instant::now();
                 while told.get() == 0 {
-                    assert!(begun.elapsed() < Duration::from_secs(5), "round {round}: never told");
+                    assert!(begun.elapsed() < Duration::from_secs(60), "round {round}: never told");
                     turns(1).await;
                 }
                 let mut byte = [0];
@@ -479,18 +479,7 @@ fn watchers_and_what_they_own_leave_no_descriptor_behind() {
                 event_loop.run_until_complete(turns(5)).expect("it runs");
                 drop(event_loop);
             }
-            // The kernel takes a ring apart a little later.
-            for _ in 0..200 {
-                if open_descriptors() <= before {
-                    return;
-                }
-                std::thread::sleep(Duration::from_millis(10));
-            }
-            assert!(
-                open_descriptors() <= before,
-                "{} instead of {before}",
-                open_descriptors()
-            );
+            assert_eq!(open_descriptors(), before);
         });
     });
 }

@@ -15,7 +15,7 @@ use crate::support::{
 };
 
 /// Whatever is awaited under this would be there at once.
-const SOON: Duration = Duration::from_secs(5);
+const SOON: Duration = Duration::from_secs(60);
 
 /// A stream of the loop, and its peer, which is used by plain blocking calls: what these have done is one piece of news.
 pub(crate) fn with_std_peer() -> (TcpStream, StdStream) {

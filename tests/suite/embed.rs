@@ -15,10 +15,12 @@ use windlass::net::{TcpListener, TcpStream};
 use windlass::time::sleep;
 
 use crate::descriptors::{pipe, unix_pair};
-use crate::support::{Case, is_interrupted, on_every_driver, on_every_kernel_driver, rounds, turns};
+use crate::support::{
+    Case, assert_one_is_quick, is_interrupted, on_every_driver, on_every_kernel_driver, rounds, turns,
+};
 
 /// An outer loop that sleeps for longer than this was not woken.
-const TOO_LONG: Duration = Duration::from_secs(5);
+const TOO_LONG: Duration = Duration::from_secs(60);
 
 /// Whether a descriptor becomes readable in time, by poll(2).
 fn is_readable(fd: BorrowedFd<'_>, within: Duration) -> bool {
@@ -231,12 +233,14 @@ fn timers_come_on_time_and_not_busily() {
         let outer = Outer::new(&event_loop, way);
         assert_eq!(event_loop.next_deadline(), None);
         for millis in [1, 7, 20] {
-            let begun = Instant::now();
-            let sleeping = event_loop.spawn(sleep(Duration::from_millis(millis)));
-            outer.run(8, || sleeping.is_finished());
-            let took = begun.elapsed();
-            assert!(took >= Duration::from_millis(millis), "{took:?}");
-            assert!(took < Duration::from_millis(millis + 500), "{took:?}");
+            let length = Duration::from_millis(millis);
+            assert_one_is_quick("a sleep", length + Duration::from_millis(500), || {
+                let begun = Instant::now();
+                let sleeping = event_loop.spawn(sleep(length));
+                outer.run(8, || sleeping.is_finished());
+                assert!(begun.elapsed() >= length, "{:?}", begun.elapsed());
+                begun.elapsed()
+            });
         }
         outer.assert_quiet();
         // One that never comes is no deadline.

@@ -84,7 +84,7 @@ async fn until_posted(log: &Posts, is_there: impl Fn(&[Post]) -> bool) {
             sleep(Duration::from_millis(1)).await;
         }
     };
-    let waited = timeout(Duration::from_secs(30), waiting).await;
+    let waited = timeout(Duration::from_secs(60), waiting).await;
     assert!(waited.is_ok(), "{:?}", log.borrow());
 }
 
@@ -266,7 +266,7 @@ async fn until_gone(seen: &Witness) {
             sleep(Duration::from_millis(1)).await;
         }
     };
-    let waited = timeout(Duration::from_secs(30), waiting).await;
+    let waited = timeout(Duration::from_secs(60), waiting).await;
     assert!(waited.is_ok(), "{:?}", seen.borrow().life);
     let seen = seen.borrow();
     let count = |told: &Life| seen.life.iter().filter(|life| *life == told).count();
@@ -393,7 +393,7 @@ fn a_subprocess_that_does_not_start_or_read() {
                     sleep(Duration::from_millis(5)).await;
                 }
             };
-            timeout(Duration::from_secs(20), gone).await.expect("killed and reaped");
+            timeout(Duration::from_secs(60), gone).await.expect("killed and reaped");
         });
         run.unwrap();
         assert_eq!(exceptions.borrow().len(), 1, "{:?}", exceptions.borrow());
@@ -497,7 +497,7 @@ fn endpoints_leave_nothing_behind() {
                     sleep(Duration::from_millis(1)).await;
                 }
             };
-            timeout(Duration::from_secs(20), settled)
+            timeout(Duration::from_secs(60), settled)
                 .await
                 .expect("all endpoints end");
             assert!(made.get() >= rounds().min(300));

@@ -478,7 +478,7 @@ fn calls_outside_of_a_loop_say_so() {
 fn a_timer_is_on_time_beside(case: Case, busy: impl AsyncFn(&Cell<bool>) + 'static) {
     let busy = Rc::new(busy);
     let mut late = Vec::new();
-    for _ in 0..5 {
+    for _ in 0..20 {
         let busy = busy.clone();
         let lateness = case.run(async move {
             let over = Rc::new(Cell::new(false));

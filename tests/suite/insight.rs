@@ -45,10 +45,14 @@ fn time_asleep_and_time_running_are_told_apart() {
         let event_loop = case.event_loop();
         event_loop
             .run_until_complete(async {
-                let before = metrics();
-                sleep(Duration::from_millis(60)).await;
-                let slept = metrics().since(&before);
-                assert!(slept.times.asleep >= Duration::from_millis(50), "{slept}");
+                // On a busy machine a part of it may be over before the loop gets to sleep.
+                let mut slept = Vec::new();
+                while slept.last().is_none_or(|&asleep| asleep < Duration::from_millis(50)) {
+                    assert!(slept.len() < 20, "asleep in each of 60 ms: {slept:?}");
+                    let before = metrics();
+                    sleep(Duration::from_millis(60)).await;
+                    slept.push(metrics().since(&before).times.asleep);
+                }
 
                 let before = metrics();
                 compute(Duration::from_millis(60));
@@ -525,7 +529,7 @@ fn a_signal_gives_a_dump() {
                             sleep(Duration::from_millis(1)).await;
                         }
                     };
-                    timeout(Duration::from_secs(10), come).await.expect("it is told");
+                    timeout(Duration::from_secs(60), come).await.expect("it is told");
                     let dump = told.borrow()[wanted - 1].clone();
                     assert!(dump.contains("'sleeper', spawned at tests/suite/insight.rs:"), "{dump}");
                     assert!(dump.contains("'dump on a signal'"), "{dump}");
@@ -549,10 +553,12 @@ fn a_stall_is_one_late_tick() {
             let meter = StallMeter::start(Duration::from_millis(2));
             turns(2).await;
             compute(Duration::from_millis(200));
+            let begin = std::time::Instant::now();
             turns(20).await;
             let report = meter.report();
-            // The others would come in the turns that follow, one each.
-            assert!((1..=4).contains(&report.ticks), "{report:?}");
+            // The others would come in the turns that follow, one each. So many were due in that time.
+            let due = begin.elapsed().as_millis() as u64 / 2;
+            assert!((1..=4 + due).contains(&report.ticks), "{report:?}, {due} were due");
         });
     });
 }

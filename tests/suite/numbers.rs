@@ -15,10 +15,10 @@ use windlass::time::{sleep, timeout};
 
 use crate::child::{UNDISTURBED, in_own_process};
 use crate::edges::with_std_peer;
-use crate::support::{exceptions_of, on_every_kernel_driver, rounds};
+use crate::support::{exceptions_of, keep_forever, on_every_kernel_driver, quiet, rounds};
 
 const MS: Duration = Duration::from_millis(1);
-const SOON: Duration = Duration::from_secs(5);
+const SOON: Duration = Duration::from_secs(60);
 
 /// A duplicate, under the lowest number from `least` on that is free.
 fn duplicate(fd: &impl AsRawFd, least: RawFd) -> OwnedFd {
@@ -46,9 +46,10 @@ async fn read_in_vain(stream: &TcpStream) {
         .expect_err("nothing was sent");
 }
 
-/// How many system calls the loop makes while the peer sends a byte ten times, and the loop sleeps.
+/// How many system calls the loop makes in a sleep, while the peer sends a byte ten times.
 async fn enters_while_sending(mut peer: &StdStream) -> u64 {
     // What a cancel left to do is done by then.
+    quiet().await;
     sleep(5 * MS).await;
     let sending = peer.try_clone().expect("a duplicate");
     let before = windlass::counters().driver.enters;
@@ -58,11 +59,15 @@ async fn enters_while_sending(mut peer: &StdStream) -> u64 {
             (&sending).write_all(&[7]).expect("write");
         }
     });
-    sleep(100 * MS).await;
+    let mut sleeps = 0;
+    while sleeps == 0 || !thread.is_finished() {
+        sleep(100 * MS).await;
+        sleeps += 1;
+    }
     let enters = windlass::counters().driver.enters - before;
     thread.join().expect("no panic");
     peer.flush().expect("flush");
-    enters
+    enters.div_ceil(sleeps)
 }
 
 /// A sleep takes two calls on epoll: whole milliseconds, and the rest. The machine may end one early.
@@ -141,7 +146,7 @@ fn news_for_an_earlier_owner_of_a_number_is_not_delivered() {
                     let number = foreign.as_raw_fd();
                     let _alive = duplicate(&foreign, 3);
                     // Neither is told to us: that somebody else has the number now, and that the watching is over.
-                    std::mem::forget(AsyncFd::new(foreign).expect("it can be watched"));
+                    keep_forever(AsyncFd::new(foreign).expect("it can be watched"));
                     let (stream, mut peer) = with_std_peer();
                     let stream = stream.into_std().expect("nothing is under way");
                     let stream = Rc::new(TcpStream::from_std(move_to(stream, number)).expect("from_std"));

@@ -20,7 +20,7 @@ use crate::support::{
     Random, codes, on_every_driver, on_every_kernel_driver, open_descriptors, poll_once, quiet, rounds, turns,
 };
 
-const SOON: Duration = Duration::from_secs(5);
+const SOON: Duration = Duration::from_secs(60);
 
 #[test]
 fn bytes_go_through_until_the_end() {

@@ -15,7 +15,7 @@ use crate::support::{
 };
 
 /// What should happen at once and has not happened after this, will not happen.
-const LONG: Duration = Duration::from_secs(20);
+const LONG: Duration = Duration::from_secs(60);
 
 /// What a shell does.
 fn shell(script: &str) -> Command {

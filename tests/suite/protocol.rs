@@ -107,7 +107,7 @@ pub(crate) async fn until(log: &Log, is_there: impl Fn(&[Told]) -> bool) {
             sleep(Duration::from_millis(1)).await;
         }
     };
-    let waited = timeout(Duration::from_secs(30), waiting).await;
+    let waited = timeout(Duration::from_secs(60), waiting).await;
     assert!(waited.is_ok(), "only this was told: {:?}", brief(&log.borrow()));
 }
 

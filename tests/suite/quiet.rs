@@ -42,7 +42,7 @@ fn an_idle_loop_does_nothing() {
                     client.write_all([8u8]).await.0.expect("write");
                 }
                 for task in served {
-                    let result = timeout(Duration::from_secs(5), task).await.expect("told");
+                    let result = timeout(Duration::from_secs(60), task).await.expect("told");
                     assert_eq!(result.expect("no panic").expect("read"), 1);
                 }
             });
@@ -63,20 +63,24 @@ fn a_sleep_may_be_shorter_than_a_millisecond() {
                 let _pair = pair().await;
                 for length in [200, 1_200] {
                     let length = Duration::from_micros(length);
-                    let mut took: Vec<Duration> = Vec::new();
-                    for _ in 0..101 {
+                    // Rounded up, each would take the next whole millisecond, and the kernel's delay on top. A busy machine
+                    // lets many take longer than that, but not all.
+                    let most = length + Duration::from_micros(650);
+                    let (mut short, mut quickest) = (0, Duration::MAX);
+                    for _ in 0..2_000 {
                         let begin = Instant::now();
                         sleep(length).await;
-                        took.push(begin.elapsed());
+                        let took = begin.elapsed();
+                        assert!(took >= length, "{took:?} instead of {length:?}");
+                        quickest = quickest.min(took);
+                        short += usize::from(took < most);
+                        if short == 50 {
+                            break;
+                        }
                     }
-                    took.sort();
-                    let median = took[50];
-                    assert!(took[0] >= length, "{:?} instead of {length:?}", took[0]);
-                    // Rounded up it would be the next whole millisecond, and the kernel's delay on top.
-                    let most = length + Duration::from_micros(650);
-                    assert!(
-                        median < most,
-                        "half of the sleeps of {length:?} took {median:?} or more"
+                    assert_eq!(
+                        short, 50,
+                        "of 2,000 sleeps of {length:?}; the shortest took {quickest:?}"
                     );
                 }
             });
@@ -99,10 +103,11 @@ fn news_ends_a_sleep_of_any_length() {
                     say_when.send(Instant::now()).expect("somebody listens");
                 }
             });
-            let (mut in_time, mut missed) = (0, 0);
-            // A machine that is busy wakes the other thread too late, which says nothing.
-            for _ in 0..2_000 {
-                if in_time >= 50 {
+            let (mut in_time, mut heard) = (0, 0);
+            // A busy machine wakes one of the threads too late, which proves nothing. A driver that does not listen while it
+            // sleeps hears none of them.
+            for _ in 0..4_000 {
+                if heard >= 25 {
                     break;
                 }
                 go.send(()).expect("it waits");
@@ -115,13 +120,10 @@ fn news_ends_a_sleep_of_any_length() {
                 let sent_at = sent.recv().expect("it was sent");
                 if sent_at + Duration::from_micros(300) < deadline {
                     in_time += 1;
-                    missed += usize::from(!is_told);
+                    heard += usize::from(is_told);
                 }
             }
-            assert!(
-                missed * 2 <= in_time,
-                "{missed} of {in_time} bytes were told only after the sleep"
-            );
+            assert!(heard >= 25, "only {heard} of {in_time} bytes ended the sleep");
             drop(go);
             sending.join().expect("no panic");
         });
@@ -161,11 +163,12 @@ fn a_wake_is_one_system_call() {
     });
 }
 
-/// In how many turns of a busy loop a byte was told, at worst; and how many system calls all the turns took.
+/// In how many turns of a busy loop a byte was told, at worst; and how many system calls all the turns took, and how long.
 struct Busy {
     latest: u64,
     turns: u64,
     enters: u64,
+    took: Duration,
 }
 
 /// Lets a loop that always has something to run, for as long as `work` takes, hear bytes all the same.
@@ -185,7 +188,7 @@ async fn keep_busy(bytes: usize, work: impl Fn() + 'static) -> Busy {
         work();
         yield_now().await;
     }
-    let before = windlass::counters();
+    let (before, begin) = (windlass::counters(), Instant::now());
     let mut latest = 0;
     for _ in 0..bytes {
         told_at.set(None);
@@ -207,6 +210,7 @@ async fn keep_busy(bytes: usize, work: impl Fn() + 'static) -> Busy {
         latest,
         turns: after.turns - before.turns,
         enters: after.driver.enters - before.driver.enters,
+        took: begin.elapsed(),
     }
 }
 
@@ -220,10 +224,14 @@ fn many_short_turns_ask_now_and_then() {
             let busy = case.run(keep_busy(200, || {}));
             assert!(busy.latest <= 65, "a byte was told after {} turns", busy.latest);
             if case.tries_first() {
-                let Busy { turns, enters, .. } = busy;
+                let Busy {
+                    turns, enters, took, ..
+                } = busy;
+                // Every 64 turns, or every 50 us.
+                let most = turns / 64 + took.as_micros() as u64 / 50 + 10;
                 assert!(
-                    enters * 4 <= turns,
-                    "{enters} system calls in {turns} turns: not each asks"
+                    enters <= most,
+                    "{enters} system calls in {turns} turns and {took:?}: not each asks"
                 );
                 assert!(enters * 64 >= turns - 64, "{enters} system calls in {turns} turns");
             }

@@ -203,7 +203,7 @@ fn a_failure_is_told_by_drain() {
                     turns(1).await;
                 }
             };
-            let error = timeout(Duration::from_secs(20), failed).await.unwrap();
+            let error = timeout(Duration::from_secs(60), failed).await.unwrap();
             let is_expected =
                 |error: &io::Error| matches!(error.kind(), ErrorKind::ConnectionReset | ErrorKind::BrokenPipe);
             assert!(is_expected(&error), "{error}");
@@ -295,7 +295,7 @@ async fn until_ended(peer: &TcpStream) {
             sleep(Duration::from_millis(1)).await;
         }
     };
-    timeout(Duration::from_secs(20), failed)
+    timeout(Duration::from_secs(60), failed)
         .await
         .expect("the other end is closed");
 }
@@ -500,7 +500,7 @@ async fn settle(server: &windlass::protocol::Server) {
             sleep(Duration::from_millis(1)).await;
         }
     };
-    timeout(Duration::from_secs(20), waiting)
+    timeout(Duration::from_secs(60), waiting)
         .await
         .expect("all connections end");
     sleep(Duration::from_millis(50)).await;

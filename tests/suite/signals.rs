@@ -19,7 +19,7 @@ use crate::support::{
 };
 
 /// What should come at once and has not come after this, will not come.
-const LONG: Duration = Duration::from_secs(20);
+const LONG: Duration = Duration::from_secs(60);
 
 const USER1: SignalKind = SignalKind::user_defined1();
 const USER2: SignalKind = SignalKind::user_defined2();

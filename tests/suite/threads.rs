@@ -81,7 +81,7 @@ fn a_call_wakes_a_sleeping_loop_at_once() {
         let far_timer = |on: bool| {
             let there = elsewhere(case);
             if on {
-                let set = || drop(windlass::call_later(Duration::from_secs(5), || {}));
+                let set = || drop(windlass::call_later(Duration::from_secs(3600), || {}));
                 there.handle.call_soon_threadsafe(set).unwrap();
             }
             there
@@ -99,8 +99,9 @@ fn a_call_wakes_a_sleeping_loop_at_once() {
                     start.elapsed()
                 })
                 .collect();
+            // A busy machine is late with some of them. A loop that looked every now and then would be late with most.
             delays.sort();
-            assert!(delays[10] < 50 * MS, "{delays:?}");
+            assert!(delays[5] < 50 * MS, "{delays:?}");
             let turns = there.stop().turns;
             assert!(turns < 200, "it slept in between: {turns} turns");
         }
@@ -191,26 +192,34 @@ fn a_burst_to_a_sleeping_loop_is_one_notification() {
             let asked = handle.spawn(async { windlass::counters().driver.completions });
             asked.unwrap().wait().unwrap()
         };
-        let before = counters(&there.handle);
-        thread::sleep(20 * MS);
-        // The first call wakes the loop and keeps it from sleeping until the others are sent.
-        let (go_on, wait) = mpsc::channel::<()>();
-        there.handle.call_soon_threadsafe(move || _ = wait.recv()).unwrap();
-        let ran = Arc::new(AtomicUsize::new(0));
-        for _ in 0..1_000 {
-            let ran = ran.clone();
-            let call = move || _ = ran.fetch_add(1, SeqCst);
-            there.handle.call_soon_threadsafe(call).unwrap();
+        let mut notifications = 0;
+        for _ in 0..50 {
+            let before = counters(&there.handle);
+            thread::sleep(20 * MS);
+            // The first call wakes the loop and keeps it from sleeping until the others are sent.
+            let (go_on, wait) = mpsc::channel::<()>();
+            there.handle.call_soon_threadsafe(move || _ = wait.recv()).unwrap();
+            let ran = Arc::new(AtomicUsize::new(0));
+            for _ in 0..1_000 {
+                let ran = ran.clone();
+                let call = move || _ = ran.fetch_add(1, SeqCst);
+                there.handle.call_soon_threadsafe(call).unwrap();
+            }
+            // Asked before the loop goes on, so the question costs no notification of its own.
+            let asked = there
+                .handle
+                .spawn(async { windlass::counters().driver.completions })
+                .unwrap();
+            drop(go_on);
+            let after = asked.wait().unwrap();
+            assert_eq!(ran.load(SeqCst), 1_000);
+            notifications = after - before;
+            // None: on a busy machine it was not asleep yet.
+            if notifications > 0 {
+                break;
+            }
         }
-        // Asked before the loop goes on, so the question costs no notification of its own.
-        let asked = there
-            .handle
-            .spawn(async { windlass::counters().driver.completions })
-            .unwrap();
-        drop(go_on);
-        let after = asked.wait().unwrap();
-        assert_eq!(ran.load(SeqCst), 1_000);
-        assert_eq!(after - before, 1, "one read of the eventfd");
+        assert_eq!(notifications, 1, "one read of the eventfd");
         there.stop();
     });
 }
@@ -374,6 +383,10 @@ fn wakes_race_with_the_end_of_the_loop() {
                         sent += 1;
                         if handle.call_soon_threadsafe(move || drop(held)).is_err() {
                             return sent;
+                        }
+                        // On a busy machine the loop's thread would only come to run after thousands of calls.
+                        if sent % 64 == 0 {
+                            thread::yield_now();
                         }
                     }
                 }
@@ -683,7 +696,7 @@ fn each_call_ends_the_wait_of_an_outer_loop() {
             let call = move || _ = called_there.fetch_add(1, SeqCst);
             thread::spawn(move || handle.call_soon_threadsafe(call).unwrap());
             while called.load(SeqCst) < round {
-                assert!(is_readable_within(&pollable, 1000), "call {round} went unnoticed");
+                assert!(is_readable_within(&pollable, 60_000), "call {round} went unnoticed");
                 event_loop.turn_nowait().unwrap();
                 event_loop.flush().unwrap();
             }

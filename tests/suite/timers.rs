@@ -140,7 +140,12 @@ fn timeouts_that_are_over_before_they_begin_still_let_a_ready_future_through() {
 #[test]
 fn cancelled_timers_do_not_pile_up() {
     on_every_driver(|case| {
-        let count = if cfg!(miri) { 300 } else { 1_000_000 };
+        // The heap is the same on every driver; in the long runs each fills it as often.
+        let count = match case.is_kernel() {
+            _ if cfg!(miri) => 300,
+            true if rounds() < 10_000 => 100_000,
+            _ => 1_000_000,
+        };
         case.run(async move {
             let bounded = || {
                 let counters = counters();
@@ -428,13 +433,19 @@ fn ticks_that_are_awaited_in_time_keep_to_the_grid() {
 fn a_dropped_wait_loses_no_tick() {
     on_every_driver(|case| {
         case.run(async {
-            // So long that five waits of a millisecond fit even on a busy machine.
-            let mut interval = interval(200 * MS);
-            let start = interval.tick().await;
-            for _ in 0..5 {
-                let _ = timeout(MS, interval.tick()).await;
+            for _ in 0..50 {
+                let mut interval = interval(200 * MS);
+                let start = interval.tick().await;
+                for _ in 0..5 {
+                    let _ = timeout(MS, interval.tick()).await;
+                }
+                // On a busy machine the tick may have come while it was waited for.
+                if start.elapsed() < 200 * MS {
+                    assert_eq!(interval.tick().await - start, 200 * MS);
+                    return;
+                }
             }
-            assert_eq!(interval.tick().await - start, 200 * MS);
+            panic!("five waits of a millisecond never fit into 200");
         });
     });
 }

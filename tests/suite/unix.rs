@@ -19,12 +19,12 @@ use crate::bytes::numbered;
 use crate::child::{UNDISTURBED, in_own_process};
 use crate::support::hoard;
 use crate::support::{
-    Folder, Random, assert_same, exceptions_of, on_every_driver, on_every_kernel_driver, poll_once, rounds, turns,
-    uninterrupted,
+    Folder, Random, assert_same, exceptions_of, is_interrupted, on_every_driver, on_every_kernel_driver, poll_once,
+    rounds, turns, uninterrupted,
 };
 
 /// Whatever is awaited under this would be there at once.
-const SOON: Duration = Duration::from_secs(5);
+const SOON: Duration = Duration::from_secs(60);
 
 pub(crate) async fn soon<F: Future>(what: &str, future: F) -> F::Output {
     match timeout(SOON, future).await {
@@ -128,7 +128,16 @@ fn abstract_names() {
                 assert!(error.to_string().contains("@windlass test"), "{error}");
                 drop(listener);
                 turns(3).await;
-                let error = UnixStream::connect(&path).await.unwrap_err();
+                // A process that another test starts holds copies of our descriptors until it runs its program.
+                let refused = async {
+                    loop {
+                        match UnixStream::connect(&path).await {
+                            Ok(_) => sleep(Duration::from_millis(1)).await,
+                            Err(error) => return error,
+                        }
+                    }
+                };
+                let error = soon("a refusal", refused).await;
                 assert_eq!(error.kind(), ErrorKind::ConnectionRefused);
                 assert!(error.to_string().contains("@windlass test"), "{error}");
 
@@ -519,23 +528,25 @@ fn accept_pauses_without_descriptors() {
                 });
                 let clients: Vec<_> = (0..50).map(|_| StdStream::connect(&path).unwrap()).collect();
                 let hoard = hoard(10);
-                sleep(Duration::from_millis(300)).await;
-                let before = windlass::counters().driver;
+                let until = async |is_so: &dyn Fn() -> bool| {
+                    let waiting = async {
+                        while !is_so() {
+                            sleep(Duration::from_millis(50)).await;
+                        }
+                    };
+                    soon("accepting", waiting).await;
+                };
+                until(&|| served.borrow().len() >= 10 && told.borrow().len() == 1).await;
+                sleep(Duration::from_millis(50)).await;
                 assert!((10..=11).contains(&served.borrow().len()), "{}", served.borrow().len());
-                sleep(Duration::from_secs(1)).await;
-                let tries = windlass::counters().driver.submissions - before.submissions;
-                assert!((1..=10).contains(&tries), "{tries} tries in a second");
+                let (before, begin) = (windlass::counters().driver.submissions, Instant::now());
+                let tries = || windlass::counters().driver.submissions - before;
+                until(&|| tries() >= 2).await;
+                let (tries, took) = (tries(), begin.elapsed());
+                assert!(tries <= took.as_millis() as u64 / 100 + 2, "{tries} tries in {took:?}");
                 assert_eq!(told.borrow().len(), 1, "{:?}", told.borrow());
                 drop(hoard);
-                let freed = Instant::now();
-                while served.borrow().len() < 50 {
-                    assert!(
-                        freed.elapsed() < Duration::from_secs(2),
-                        "{} served",
-                        served.borrow().len()
-                    );
-                    sleep(Duration::from_millis(10)).await;
-                }
+                until(&|| served.borrow().len() == 50).await;
                 for stream in served.take() {
                     stream.write_all("x").await.0.unwrap();
                 }
@@ -633,12 +644,18 @@ fn a_send_waits_until_there_is_room() {
                 });
                 sleep(Duration::from_millis(20)).await;
                 assert!(!sending.is_finished());
-                let busy = crate::support::thread_time();
+                let work = || {
+                    let counters = windlass::counters();
+                    counters.turns + counters.driver.enters + counters.driver.submissions
+                };
+                let before = work();
+                let begin = Instant::now();
                 sleep(Duration::from_millis(100)).await;
-                let busy = crate::support::thread_time() - busy;
+                // It looks again now and then on systems that do not say when there is room.
+                let (work, took) = (work() - before, begin.elapsed());
                 assert!(
-                    busy < Duration::from_millis(50),
-                    "{busy:?} of the processor for waiting"
+                    work <= 50 + took.as_millis() as u64 * 2 || is_interrupted(),
+                    "{work} turns, system calls and submissions for waiting"
                 );
                 for _ in 0..=filled {
                     soon("one of them", receiver.recv([0; 16])).await.0.unwrap();

@@ -3,7 +3,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use windlass::net::TcpStream;
 use windlass::{EventLoop, add_reader, add_writer, remove_reader, remove_writer};
@@ -73,17 +73,30 @@ fn a_reader_that_never_reads_starves_neither_timers_nor_io() {
             let (server, _client) = readable_pair().await;
             let (calls, count) = counting();
             add_reader(&server, count).expect("it can be watched");
-            let begun = Instant::now();
-            windlass::time::sleep(Duration::from_millis(10)).await;
-            assert!(begun.elapsed() < Duration::from_millis(500), "{:?}", begun.elapsed());
-            let begun = Instant::now();
+            // In turns, which do not depend on how busy the machine is. The driver may be asked once in 64 turns.
             for _ in 0..20 {
+                let deadline = windlass::time::Instant::now() + Duration::from_millis(5);
+                let timer = windlass::spawn(windlass::time::sleep_until(deadline));
+                while windlass::time::Instant::now() < deadline {
+                    turns(1).await;
+                }
+                let before = windlass::counters().turns;
+                timer.await.expect("no panic");
+                let late = windlass::counters().turns - before;
+                assert!(late <= 70, "a timer was late by {late} turns");
+            }
+            let mut took = Vec::new();
+            for _ in 0..20 {
+                let before = windlass::counters().turns;
                 let (client, server) = pair().await;
                 client.write_all(b"ping").await.0.expect("write");
                 let (read, bytes) = server.read(vec![0; 8]).await;
                 assert_eq!(&bytes[..read.expect("read")], b"ping");
+                took.push(windlass::counters().turns - before);
             }
-            assert!(begun.elapsed() < Duration::from_secs(2), "{:?}", begun.elapsed());
+            // A kernel that is busy elsewhere delivers some of them late.
+            took.sort();
+            assert!(took[10] < 1_000, "{took:?} turns for a connection and a message");
             assert!(calls.get() > 20, "it was called all the while: {}", calls.get());
             remove_reader(&server);
         });

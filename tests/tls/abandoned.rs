@@ -209,7 +209,7 @@ async fn settled() -> (TlsStream<DuplexStream>, TlsStream<DuplexStream>) {
 
 /// The peer waits for the rest of a message, and then says something.
 async fn expect_rest(server: &TlsStream<DuplexStream>) {
-    let reading = timeout(Duration::from_secs(20), server.read_exact(vec![0; 1000]));
+    let reading = timeout(Duration::from_secs(60), server.read_exact(vec![0; 1000]));
     let (result, bytes) = reading.await.expect("the record is completed");
     result.expect("all of it");
     assert_eq!(bytes, [b'a'; 1000]);

@@ -190,7 +190,7 @@ fn a_bridged_reader_that_sleeps_completes_what_a_writer_has_begun() {
             turns(3).await;
             writing.cancel();
             assert!(writing.await.is_err(), "it was done before it was cancelled");
-            let answering = timeout(Duration::from_secs(20), server.read_exact(vec![0; 1000]));
+            let answering = timeout(Duration::from_secs(60), server.read_exact(vec![0; 1000]));
             let (result, bytes) = answering.await.expect("the record is completed");
             result.expect("all of it");
             assert_eq!(bytes, [b'a'; 1000]);

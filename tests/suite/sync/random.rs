@@ -31,7 +31,7 @@ fn some_rounds<F: Future<Output = ()>>(count: usize, round: impl Fn(Random) -> F
                 timeout(Duration::from_secs(60), round(random))
                     .await
                     .expect("a wake-up was lost: somebody waits for ever");
-                std::mem::forget(told);
+                crate::support::keep_forever(told);
             }
         });
     });
