@@ -6,8 +6,10 @@ use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
+mod files;
 #[cfg(feature = "hyper")]
 mod http;
+mod servers;
 #[cfg(feature = "tls")]
 mod tls;
 #[cfg(feature = "compat-futures")]
@@ -93,6 +95,15 @@ impl Running {
         let status = self.child.wait().expect("it was started");
         assert!(status.success(), "{status}");
     }
+}
+
+/// The most memory that a process has had, in KiB.
+#[cfg(all(target_os = "linux", any(feature = "compat-futures", feature = "hyper")))]
+fn peak_memory(process: u32) -> usize {
+    let status = std::fs::read_to_string(format!("/proc/{process}/status")).expect("it runs");
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    let kib = line.and_then(|line| line.split_whitespace().next()?.parse().ok());
+    kib.expect("the kernel says it")
 }
 
 impl Drop for Running {

@@ -86,7 +86,7 @@ fn tls_echo_for_openssl() {
         let mut line = String::new();
         stdout.read_line(&mut line).expect("an echo");
         assert_eq!(line, "still here\n", "on {driver}");
-        server.send(libc::SIGINT);
+        server.send(libc::SIGTERM);
         server.until("everybody was told");
         server.ends_well();
         line.clear();

@@ -6,15 +6,16 @@ use crate::{Running, drivers, example, printed};
 
 /// A WebSocket server of the example, and where it listens.
 fn websocket_server(driver: &str) -> (Running, String) {
-    let mut server = Running::start(example("websocket", driver).args([
-        "serve",
-        "--listen",
-        "127.0.0.1:0",
-        "--driver",
-        driver,
-        "--max-message",
-        "1000",
-    ]));
+    websocket_server_with(driver, &[])
+}
+
+fn websocket_server_with(driver: &str, args: &[&str]) -> (Running, String) {
+    let mut server = Running::start(
+        example("websocket", driver)
+            .args(["serve", "--listen", "127.0.0.1:0", "--driver", driver])
+            .args(["--max-message", "1000"])
+            .args(args),
+    );
     let addr = server.until("listening on").replace("listening on ", "");
     (server, addr)
 }
@@ -53,7 +54,7 @@ fn websocket_drops_nobody_under_load() {
             ledger,
             format!(
                 "{count} connections, {} messages; closed: {count} with 1000, 0 refused, 0 left without a word, \
-                 0 cut at the deadline",
+                 0 did not read, 0 cut at the deadline",
                 count * 3
             ),
             "on {driver}"
@@ -126,6 +127,63 @@ impl RawSocket {
     }
 }
 
+/// Sends pings without reading the answers, until so many bytes were sent, the server has closed the connection, or it takes
+/// nothing for a while. True if it was closed.
+#[cfg(target_os = "linux")]
+fn flood(socket: &mut RawSocket, bytes: usize) -> bool {
+    let mut ping = vec![0x89, 0x80 | 125, 0, 0, 0, 0];
+    ping.resize(ping.len() + 125, b'p');
+    let pings = ping.repeat(500);
+    let stream = socket.0.get_mut();
+    let timeout = Some(std::time::Duration::from_secs(2));
+    stream.set_write_timeout(timeout).expect("a timeout");
+    for _ in 0..bytes / pings.len() {
+        match stream.write_all(&pings) {
+            Ok(()) => {}
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return false,
+            Err(_) => return true,
+        }
+    }
+    false
+}
+
+/// What waits for a client that never reads is bounded, also where it may go on for long.
+#[cfg(target_os = "linux")]
+#[test]
+fn websocket_memory_is_bounded_under_a_ping_flood() {
+    for driver in drivers() {
+        let (mut server, addr) = websocket_server_with(driver, &["--write-timeout", "60"]);
+        let mut socket = RawSocket::open(&addr);
+        assert!(!flood(&mut socket, 64 << 20), "it was cut off too early on {driver}");
+        // Another one's answer shows that all that had come before was taken in.
+        let mut other = RawSocket::open(&addr);
+        other.say([0x89, 0x81], &[&[0; 4][..], b"?"].concat());
+        assert_eq!(other.hear(), Some((0x8a, b"?".to_vec())), "on {driver}");
+        let peak = crate::peak_memory(server.child.id());
+        println!("-- {peak} KiB on {driver}");
+        assert!(peak < 32 << 10, "{peak} KiB on {driver}");
+        drop((socket, other));
+        server.send(libc::SIGTERM);
+        server.until("messages; closed:");
+        server.ends_well();
+    }
+}
+
+/// A client that never reads is cut off, and counted.
+#[cfg(target_os = "linux")]
+#[test]
+fn websocket_cuts_off_who_does_not_read() {
+    for driver in drivers() {
+        let (mut server, addr) = websocket_server_with(driver, &["--write-timeout", "0.2"]);
+        let mut socket = RawSocket::open(&addr);
+        assert!(flood(&mut socket, 1 << 30), "it was not cut off on {driver}");
+        server.send(libc::SIGTERM);
+        let ledger = server.until("messages; closed:");
+        assert!(ledger.contains("1 did not read"), "{ledger} on {driver}");
+        server.ends_well();
+    }
+}
+
 #[test]
 fn websocket_closes_with_the_right_codes() {
     use std::io::Read;
@@ -185,7 +243,11 @@ fn websocket_closes_with_the_right_codes() {
         talking.say([0x81, 0x85], &[&mask[..], b"he"].concat());
         waiting.say([0x81, 0x82], &[&mask[..], b"hi"].concat());
         assert_eq!(waiting.hear(), Some((0x81, b"hi".to_vec())), "on {driver}");
-        server.send(libc::SIGINT);
+        server.send(if driver == "reactor" {
+            libc::SIGINT
+        } else {
+            libc::SIGTERM
+        });
         server.until("telling 2 connections");
         waiting.hear_close(1001);
         talking.hear_close(1001);
@@ -196,7 +258,7 @@ fn websocket_closes_with_the_right_codes() {
         }
         let ledger = server.until("messages; closed:");
         let expected = "closed: 1 with 1000, 2 with 1001, 2 with 1002, 1 with 1007, 1 with 1009, 1 refused, \
-                        1 left without a word, 0 cut at the deadline";
+                        1 left without a word, 0 did not read, 0 cut at the deadline";
         assert!(ledger.ends_with(expected), "{ledger} on {driver}");
         server.ends_well();
     }
