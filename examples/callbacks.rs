@@ -1,29 +1,33 @@
 //! Plain callbacks, no async: `cargo run --example callbacks`.
 
+#[path = "support/mod.rs"]
+mod support;
+
 use std::time::Duration;
 
+use support::outln;
 use windlass::EventLoop;
 
 fn main() -> std::io::Result<()> {
     let event_loop = EventLoop::new()?;
-    println!("driver: {}", event_loop.describe());
+    outln!("driver: {}", event_loop.describe());
 
     event_loop.call_soon(|| {
-        println!("first");
+        outln!("first");
         // What a callback schedules runs in the next turn: after "second".
-        windlass::call_soon(|| println!("third"));
+        windlass::call_soon(|| outln!("third"));
     });
-    event_loop.call_soon(|| println!("second"));
+    event_loop.call_soon(|| outln!("second"));
 
-    let never = event_loop.call_soon(|| println!("never"));
+    let never = event_loop.call_soon(|| outln!("never"));
     never.cancel();
 
-    event_loop.call_later(Duration::from_millis(20), || println!("20 ms"));
-    event_loop.call_later(Duration::from_millis(10), || println!("10 ms"));
+    event_loop.call_later(Duration::from_millis(20), || outln!("20 ms"));
+    event_loop.call_later(Duration::from_millis(10), || outln!("10 ms"));
     event_loop.call_later(Duration::from_millis(30), {
         let handle = event_loop.handle();
         move || {
-            println!("30 ms: stop");
+            outln!("30 ms: stop");
             handle.stop().expect("the loop is running");
         }
     });

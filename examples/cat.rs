@@ -2,6 +2,9 @@
 //!
 //! `cargo run --release --example cat -- [--driver auto|proactor|reactor] FILE...`
 
+#[path = "support/mod.rs"]
+mod support;
+
 use std::io;
 #[cfg(unix)]
 use std::os::fd::AsFd as Standard;
@@ -9,6 +12,7 @@ use std::os::fd::AsFd as Standard;
 use std::os::windows::io::AsHandle as Standard;
 use std::process::ExitCode;
 
+use support::outln;
 use windlass::fs::File;
 use windlass::{Builder, DriverChoice};
 
@@ -25,7 +29,7 @@ fn main() -> ExitCode {
                 Err(error) => return refuse(&error.to_string()),
             },
             "--help" => {
-                println!("{USAGE}");
+                outln!("{USAGE}");
                 return ExitCode::SUCCESS;
             }
             option if option.starts_with("--") => return refuse(&format!("there is no option {option}")),

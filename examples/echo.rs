@@ -1,14 +1,18 @@
 //! An echo server.
 //!
-//! `cargo run --release --example echo -- [--addr 127.0.0.1:7777] [--driver auto|proactor|reactor|null]`, then
-//! `nc 127.0.0.1 7777`.
+//! `cargo run --release --example echo -- [--addr 127.0.0.1:7777] [--driver auto|proactor|reactor]`, then
+//! `nc 127.0.0.1 7777`. On Ctrl-C or SIGTERM it stops accepting and lets the open connections finish.
+
+#[path = "support/mod.rs"]
+mod support;
 
 use std::io;
 
+use support::{Connections, GRACE, accept_failed, outln};
 use windlass::net::{TcpListener, TcpStream};
 use windlass::{Builder, DriverChoice};
 
-const USAGE: &str = "usage: echo [--addr HOST:PORT] [--driver auto|proactor|reactor|null]";
+const USAGE: &str = "usage: echo [--addr HOST:PORT] [--driver auto|proactor|reactor]";
 
 struct Options {
     addr: String,
@@ -19,7 +23,7 @@ fn main() -> io::Result<()> {
     let options = match options(std::env::args().skip(1)) {
         Ok(Some(options)) => options,
         Ok(None) => {
-            println!("{USAGE}");
+            outln!("{USAGE}");
             return Ok(());
         }
         Err(wrong) => {
@@ -28,21 +32,29 @@ fn main() -> io::Result<()> {
         }
     };
     let event_loop = Builder::new().driver(options.driver).build()?;
-    println!("driver: {}", event_loop.describe());
+    outln!("driver: {}", event_loop.describe());
     event_loop.run_until_complete(serve(&options.addr))?
 }
 
 async fn serve(addr: &str) -> io::Result<()> {
     let listener = TcpListener::bind(addr).await?;
-    println!("listening on {}", listener.local_addr()?);
-    loop {
-        let (stream, peer) = listener.accept().await?;
-        windlass::spawn(async move {
-            if let Err(error) = echo(stream).await {
-                eprintln!("{peer}: {error}");
-            }
-        });
+    let mut shutdown = windlass::signal::shutdown()?;
+    outln!("listening on {}", listener.local_addr()?);
+    let mut connections = Connections::default();
+    while let Some(accepted) = shutdown.run_until_shutdown(listener.accept()).await {
+        match accepted {
+            Ok((stream, peer)) => connections.spawn(async move {
+                if let Err(error) = echo(stream).await {
+                    eprintln!("{peer}: {error}");
+                }
+            }),
+            Err(error) => accept_failed(error).await,
+        }
     }
+    // From here on connecting is refused.
+    drop(listener);
+    connections.drain(GRACE).await;
+    Ok(())
 }
 
 async fn echo(stream: TcpStream) -> io::Result<()> {

@@ -1,12 +1,17 @@
 //! An echo server in asyncio's callback style: no `async` in the protocol.
 //!
 //! `cargo run --release --example echo_protocol -- [--addr 127.0.0.1:7777]`, then `nc 127.0.0.1 7777`. With `--demo` it serves
-//! three clients of its own and ends.
+//! three clients of its own and ends. On Ctrl-C or SIGTERM it stops accepting and lets the open connections finish.
+
+#[path = "support/mod.rs"]
+mod support;
 
 use std::io;
 
+use support::{GRACE, outln};
 use windlass::Promise;
 use windlass::protocol::{Protocol, Transport, create_connection, create_server};
+use windlass::time::timeout;
 
 const USAGE: &str = "usage: echo_protocol [--addr HOST:PORT] [--demo]";
 
@@ -32,7 +37,7 @@ impl Echo {
 impl Protocol for Echo {
     fn connection_made(&mut self, transport: Transport) {
         self.transport = Some(transport);
-        println!("{} is here", self.peer());
+        outln!("{} is here", self.peer());
     }
 
     fn data_received(&mut self, data: &[u8]) {
@@ -50,8 +55,8 @@ impl Protocol for Echo {
 
     fn connection_lost(&mut self, error: Option<io::Error>) {
         match error {
-            None => println!("{} has left after {} bytes", self.peer(), self.echoed),
-            Some(error) => println!("{} was lost: {error}", self.peer()),
+            None => outln!("{} has left after {} bytes", self.peer(), self.echoed),
+            Some(error) => outln!("{} was lost: {error}", self.peer()),
         }
     }
 }
@@ -92,7 +97,7 @@ fn main() -> io::Result<()> {
         match (arg.as_str(), args.size_hint()) {
             ("--demo", _) => (demo, addr) = (true, "127.0.0.1:0".into()),
             ("--help" | "-h", _) => {
-                println!("{USAGE}");
+                outln!("{USAGE}");
                 return Ok(());
             }
             ("--addr", (1.., _)) => addr = args.next().expect("it is there"),
@@ -104,9 +109,19 @@ fn main() -> io::Result<()> {
     }
     windlass::run(async move {
         let server = create_server(Echo::default, &addr).await?;
-        println!("listening on {}", server.local_addr()?);
+        let mut shutdown = windlass::signal::shutdown()?;
+        outln!("listening on {}", server.local_addr()?);
         if !demo {
-            return server.serve_forever().await;
+            if let Some(failed) = shutdown.run_until_shutdown(server.serve_forever()).await {
+                return failed;
+            }
+            // Dropping `serve_forever` has closed the server: connecting is refused.
+            outln!("stopped accepting; {} connections are left", server.connections());
+            if timeout(GRACE, server.wait_closed()).await.is_err() {
+                server.abort_clients();
+                server.wait_closed().await;
+            }
+            return Ok(());
         }
         for message in ["hello", "again", "and goodbye"] {
             let (done, heard) = windlass::promise();
@@ -117,7 +132,7 @@ fn main() -> io::Result<()> {
                 done,
             };
             create_connection(client, server.local_addr()?).await?;
-            println!("heard: {}", heard.await.map_err(io::Error::other)?);
+            outln!("heard: {}", heard.await.map_err(io::Error::other)?);
         }
         server.close();
         server.wait_closed().await;

@@ -4,6 +4,10 @@
 //! windlass runs an echo server, its clients and a timer, and takes calls from another thread. It takes half a second.
 
 #[cfg(unix)]
+#[path = "support/mod.rs"]
+mod support;
+
+#[cfg(unix)]
 use std::io::{self, Read, Write};
 #[cfg(unix)]
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
@@ -14,6 +18,8 @@ use std::thread;
 #[cfg(unix)]
 use std::time::{Duration, Instant};
 
+#[cfg(unix)]
+use support::outln;
 #[cfg(unix)]
 use windlass::net::{TcpListener, TcpStream};
 #[cfg(unix)]
@@ -36,7 +42,7 @@ fn main() -> io::Result<()> {
         }
     };
     let event_loop = Builder::new().driver(driver).build()?;
-    println!("driver: {}", event_loop.describe());
+    outln!("driver: {}", event_loop.describe());
     let story = Story(Instant::now());
     let (socket, others_end) = UnixStream::pair()?;
     let other_thread = thread::spawn({
@@ -184,7 +190,7 @@ struct Story(Instant);
 #[cfg(unix)]
 impl Story {
     fn tell(self, who: &str, what: &str) {
-        println!("{:>4} ms  {who:<8}  {what}", self.0.elapsed().as_millis());
+        outln!("{:>4} ms  {who:<8}  {what}", self.0.elapsed().as_millis());
     }
 }
 

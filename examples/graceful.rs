@@ -1,17 +1,20 @@
-//! A server that ends well: on Ctrl-C it stops accepting, lets the connections finish until a deadline, and then cuts them.
+//! A server that ends well: on Ctrl-C or SIGTERM it stops accepting, lets the connections finish until a deadline, and then cuts them.
 //!
 //!     cargo run --example graceful -- 127.0.0.1:7777 10
 //!
 //! Connect (`nc 127.0.0.1 7777`), press Ctrl-C here: new connections are refused, yours is echoed for 10 more seconds.
+
+#[path = "support/mod.rs"]
+mod support;
 
 use std::cell::RefCell;
 use std::io;
 use std::rc::Rc;
 use std::time::Duration;
 
+use support::{accept_failed, outln};
 use windlass::JoinHandle;
 use windlass::net::{TcpListener, TcpStream};
-use windlass::signal::{SignalKind, signal};
 use windlass::time::timeout;
 
 /// The connections that are being served.
@@ -32,22 +35,20 @@ fn main() -> io::Result<()> {
 
 async fn serve(addr: String, grace: Duration) -> io::Result<()> {
     let listener = TcpListener::bind(addr.as_str()).await?;
-    // From here on Ctrl-C is ours to hear.
-    let mut ctrl_c = signal(SignalKind::interrupt())?;
-    println!("listening on {}", listener.local_addr()?);
+    // From here on Ctrl-C and SIGTERM do not end the program by themselves.
+    let mut shutdown = windlass::signal::shutdown()?;
+    outln!("listening on {}", listener.local_addr()?);
     let connections = Connections::default();
     let accepting = windlass::spawn(accept(listener, connections.clone()));
 
-    ctrl_c.recv().await;
+    shutdown.recv().await;
 
     // The listener closes with its task: from here on connecting is refused.
     accepting.cancel();
-    if let Ok(Err(error)) = accepting.await {
-        return Err(error);
-    }
+    let _ = accepting.await;
     connections.borrow_mut().retain(|connection| !connection.is_finished());
     let mut left = connections.take();
-    println!("stopped accepting; {} connections are left", left.len());
+    outln!("stopped accepting; {} connections are left", left.len());
 
     let drained = timeout(grace, async {
         for connection in &mut left {
@@ -56,11 +57,11 @@ async fn serve(addr: String, grace: Duration) -> io::Result<()> {
         }
     });
     if drained.await.is_ok() {
-        println!("all finished");
+        outln!("all finished");
         return Ok(());
     }
     left.retain(|connection| !connection.is_finished());
-    println!("{} connections are cut", left.len());
+    outln!("{} connections are cut", left.len());
     for connection in left {
         connection.cancel();
         let _ = connection.await;
@@ -68,12 +69,16 @@ async fn serve(addr: String, grace: Duration) -> io::Result<()> {
     Ok(())
 }
 
-async fn accept(listener: TcpListener, connections: Connections) -> io::Result<()> {
+async fn accept(listener: TcpListener, connections: Connections) {
     loop {
-        let (stream, _) = listener.accept().await?;
-        let mut connections = connections.borrow_mut();
-        connections.retain(|connection| !connection.is_finished());
-        connections.push(windlass::spawn(echo(stream)));
+        match listener.accept().await {
+            Ok((stream, _)) => {
+                let mut connections = connections.borrow_mut();
+                connections.retain(|connection| !connection.is_finished());
+                connections.push(windlass::spawn(echo(stream)));
+            }
+            Err(error) => accept_failed(error).await,
+        }
     }
 }
 

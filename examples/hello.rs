@@ -1,7 +1,11 @@
 //! A timer: `cargo run --example hello`.
 
+#[path = "support/mod.rs"]
+mod support;
+
 use std::time::Duration;
 
+use support::outln;
 use windlass::time::{interval, sleep};
 
 fn main() -> std::io::Result<()> {
@@ -10,13 +14,13 @@ fn main() -> std::io::Result<()> {
             let mut every = interval(Duration::from_millis(100));
             loop {
                 every.tick().await;
-                println!("tick");
+                outln!("tick");
             }
         });
-        println!("hello");
+        outln!("hello");
         sleep(Duration::from_millis(450)).await;
         ticker.cancel();
-        println!(
+        outln!(
             "world: the ticker ended with \"{}\"",
             ticker.await.map(|never: ()| never).unwrap_err()
         );

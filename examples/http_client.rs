@@ -3,6 +3,9 @@
 //! `cargo run --release --features hyper --example http_client -- [--http2] http://127.0.0.1:8080/ ...` prints of each the
 //! status, the headers and the body.
 
+#[path = "support/mod.rs"]
+mod support;
+
 use std::io::{self, Write};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -12,6 +15,7 @@ use hyper::body::{Bytes, Incoming};
 use hyper::client::conn::{http1, http2};
 use hyper::header::{HOST, HeaderValue, USER_AGENT};
 use hyper::{Request, Response, Uri};
+use support::outln;
 use windlass::compat::Bridge;
 use windlass::hyper::{Executor, Timer};
 use windlass::net::TcpStream;
@@ -33,7 +37,7 @@ fn main() -> ExitCode {
     let options = match options(std::env::args().skip(1)) {
         Ok(Some(options)) => options,
         Ok(None) => {
-            println!("{USAGE}");
+            outln!("{USAGE}");
             return ExitCode::SUCCESS;
         }
         Err(wrong) => {

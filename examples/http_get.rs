@@ -3,11 +3,15 @@
 //! `cargo run --release --example http_get -- [--fetches 100] [--delay-ms 100]`. It fetches from a server of its own, which has
 //! a loop and a thread to itself.
 
+#[path = "support/mod.rs"]
+mod support;
+
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use support::outln;
 use windlass::EventLoop;
 use windlass::net::{StreamReader, StreamWriter, open_connection, start_server};
 use windlass::time::sleep;
@@ -26,7 +30,7 @@ fn main() -> io::Result<()> {
             ("--fetches", Some(count @ 1..=10_000)) => fetches = count as usize,
             ("--delay-ms", Some(millis)) => delay = millis,
             ("--help" | "-h", _) => {
-                println!("{USAGE}");
+                outln!("{USAGE}");
                 return Ok(());
             }
             _ => {
@@ -46,14 +50,14 @@ fn main() -> io::Result<()> {
     let threads = measure(|| fetch_on_threads(addr, fetches))?;
     let on_loop = measure(|| event_loop.run_until_complete(fetch_on_loop(addr, fetches))?)?;
 
-    println!("{fetches} fetches, each answered after {delay:?}, on {description}\n");
-    println!("                          wall time   threads   memory per fetch   the article says");
+    outln!("{fetches} fetches, each answered after {delay:?}, on {description}\n");
+    outln!("                          wall time   threads   memory per fetch   the article says");
     let row = |name: &str, run: &Run, threads: usize, article: &str| {
         let memory = match run.memory {
             Some(bytes) => format!("{:.1} KiB", bytes as f64 / 1024.0 / fetches as f64),
             None => "not known".into(),
         };
-        println!(
+        outln!(
             "{name:<24}  {:>7.3} s  {threads:>8}  {memory:>17}   {article}",
             run.time.as_secs_f64()
         );
@@ -61,8 +65,8 @@ fn main() -> io::Result<()> {
     row("one after the other", &sequential, 1, "");
     row("a thread for each", &threads, fetches, "~1 MB per thread (stack)");
     row("windlass, one loop", &on_loop, 1, "~1 KB per coroutine (heap)");
-    println!("\nMemory is what the process had resident at most, less what it had before: a coarse measure, which has");
-    println!("the server's part in it. A thread also reserves 2 MiB of addresses for its stack.");
+    outln!("\nMemory is what the process had resident at most, less what it had before: a coarse measure, which has");
+    outln!("the server's part in it. A thread also reserves 2 MiB of addresses for its stack.");
     Ok(())
 }
 

@@ -3,9 +3,17 @@
 //! `cargo run --release --features hyper --example http_server -- [--listen 127.0.0.1:8080] [--file README.md]`, then
 //! `curl http://127.0.0.1:8080/`, `curl -r 0-99 .../file`, `curl -T Cargo.lock .../upload`, `curl --http2-prior-knowledge ...`.
 //!
-//! A client that asks for nothing, stops in the middle of its headers or stops in the middle of an upload is not waited for
-//! longer than `--patience` seconds. On Ctrl-C it stops accepting, tells the connections to finish, and after `--grace` seconds cuts those that have not.
-//! Which version of HTTP a client speaks is told by its first bytes; hyper-util's `auto` looks at them.
+//! Slow clients cannot hold it up, or hold much of its memory for long:
+//!
+//! - One that asks for nothing, or stops within its headers or an upload, is cut off after `--patience` seconds.
+//! - An upload has to come at `--upload-rate` bytes per second, once `--patience` seconds are over.
+//! - One that reads nothing of its answer for `--write-timeout` seconds is cut off, and what waits for it is bounded.
+//!
+//! On Ctrl-C or SIGTERM it stops accepting, tells the connections to finish, and after `--grace` seconds cuts those that have not.
+//! hyper-util's `auto` chooses the version of HTTP by a connection's first bytes.
+
+#[path = "support/mod.rs"]
+mod support;
 
 use std::cell::Cell;
 use std::io;
@@ -23,16 +31,23 @@ use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::server::conn::auto;
 use hyper_util::server::graceful::GracefulShutdown;
+use support::{accept_failed, outln};
 use windlass::compat::Bridge;
 use windlass::fs::File;
 use windlass::hyper::{Executor, Timer};
 use windlass::net::TcpListener;
-use windlass::signal::{SignalKind, signal};
-use windlass::time::{sleep, timeout};
+use windlass::time::{Instant, timeout, timeout_at};
 use windlass::{Builder, DriverChoice};
 
 const USAGE: &str = "usage: http_server [--listen HOST:PORT] [--driver auto|proactor|reactor] [--file PATH] \
-                     [--grace SECONDS] [--patience SECONDS]";
+                     [--grace SECONDS] [--patience SECONDS] [--write-timeout SECONDS] [--upload-rate BYTES]";
+
+/// What waits for a client is bounded, for each connection: by this in the kernel,
+const SEND_BUFFER: usize = 128 * 1024;
+/// and by this in hyper, which asks for the next piece of a file when it has room.
+const WRITE_BUFFER: usize = 32 * 1024;
+/// Requests that one client of HTTP/2 may have under way.
+const MAX_STREAMS: u32 = 32;
 
 struct Options {
     listen: String,
@@ -40,6 +55,8 @@ struct Options {
     file: PathBuf,
     grace: Duration,
     patience: Duration,
+    write_timeout: Duration,
+    upload_rate: f64,
 }
 
 /// What the connections share. There is one thread, so a plain `Cell` counts.
@@ -47,6 +64,10 @@ struct Shared {
     file: PathBuf,
     /// How long a client may be silent when it is its turn.
     patience: Duration,
+    /// How long it may take nothing of its answer.
+    write_timeout: Duration,
+    /// How many bytes of an upload have to come in a second.
+    upload_rate: f64,
     served: Cell<u64>,
 }
 
@@ -57,7 +78,7 @@ fn main() -> ExitCode {
     let options = match options(std::env::args().skip(1)) {
         Ok(Some(options)) => options,
         Ok(None) => {
-            println!("{USAGE}");
+            outln!("{USAGE}");
             return ExitCode::SUCCESS;
         }
         Err(wrong) => {
@@ -66,7 +87,7 @@ fn main() -> ExitCode {
         }
     };
     let result = Builder::new().driver(options.driver).build().and_then(|event_loop| {
-        println!("driver: {}", event_loop.describe());
+        outln!("driver: {}", event_loop.describe());
         event_loop.run_until_complete(serve(options))?
     });
     match result {
@@ -79,34 +100,47 @@ fn main() -> ExitCode {
 }
 
 async fn serve(options: Options) -> io::Result<()> {
-    let listener = TcpListener::bind(options.listen.as_str()).await?;
-    let mut ctrl_c = signal(SignalKind::interrupt())?;
-    println!("listening on {}", listener.local_addr()?);
+    let listener = TcpListener::builder()
+        .nodelay(true)
+        .send_buffer(SEND_BUFFER)
+        .listen(options.listen.as_str())
+        .await?;
+    let mut shutdown = windlass::signal::shutdown()?;
+    outln!("listening on {}", listener.local_addr()?);
     let shared = Rc::new(Shared {
         file: options.file,
         patience: options.patience,
+        write_timeout: options.write_timeout,
+        upload_rate: options.upload_rate,
         served: Cell::new(0),
     });
     let graceful = Rc::new(GracefulShutdown::new());
     let mut http = auto::Builder::new(Executor);
     // For the headers of HTTP/1.1, from the second request on too. It begins when the version is known: see `accept`.
-    http.http1().timer(Timer).header_read_timeout(options.patience);
-    http.http2().timer(Timer).keep_alive_interval(Duration::from_secs(30));
+    http.http1()
+        .timer(Timer)
+        .header_read_timeout(options.patience)
+        .max_buf_size(WRITE_BUFFER);
+    http.http2()
+        .timer(Timer)
+        .keep_alive_interval(Duration::from_secs(30))
+        .max_concurrent_streams(MAX_STREAMS)
+        .max_send_buf_size(WRITE_BUFFER);
     let accepting = windlass::spawn(accept(listener, Rc::new(http), shared.clone(), graceful.clone()));
 
-    ctrl_c.recv().await;
+    shutdown.recv().await;
 
     // The listener closes with its task: from here on connecting is refused.
     accepting.cancel();
     let _ = accepting.await;
     let graceful = Rc::into_inner(graceful).expect("the task that had the other share is gone");
-    println!("stopping: {} connections are left", graceful.count());
+    outln!("stopping: {} connections are left", graceful.count());
     match timeout(options.grace, graceful.shutdown()).await {
-        Ok(()) => println!("all finished"),
+        Ok(()) => outln!("all finished"),
         // The tasks that are left are cancelled with the loop.
-        Err(_) => println!("the time is up: what is left is cut"),
+        Err(_) => outln!("the time is up: what is left is cut"),
     }
-    println!("{} requests were served", shared.served.get());
+    outln!("{} requests were served", shared.served.get());
     Ok(())
 }
 
@@ -119,14 +153,11 @@ async fn accept(
     loop {
         let stream = match listener.accept().await {
             Ok((stream, _)) => stream,
-            // Too many descriptors, for instance: others will close.
             Err(error) => {
-                eprintln!("accept: {error}");
-                sleep(Duration::from_millis(50)).await;
+                accept_failed(error).await;
                 continue;
             }
         };
-        let _ = stream.set_nodelay(true);
         let (http, shared, watcher) = (http.clone(), shared.clone(), graceful.watcher());
         windlass::spawn(async move {
             let has_asked = Cell::new(false);
@@ -134,7 +165,8 @@ async fn accept(
                 has_asked.set(true);
                 answer(request, shared.clone())
             });
-            let connection = http.serve_connection(Bridge::new(stream), service);
+            let stream = Bridge::new(stream).write_timeout(shared.write_timeout);
+            let connection = http.serve_connection(stream, service);
             let mut connection = pin!(watcher.watch(connection));
             // While hyper-util waits for the bytes that tell the version, no timer of hyper's runs.
             let result = match timeout(shared.patience, connection.as_mut()).await {
@@ -170,7 +202,7 @@ async fn route(request: Request<Incoming>, shared: &Shared) -> io::Result<Respon
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(text(StatusCode::NOT_FOUND, "no such file\n")),
             answer => answer,
         },
-        (&Method::PUT | &Method::POST, "/upload") => take_upload(request.into_body(), shared.patience).await,
+        (&Method::PUT | &Method::POST, "/upload") => take_upload(request.into_body(), shared).await,
         (_, "/" | "/file") => Ok(refused("GET, HEAD")),
         (_, "/upload") => Ok(refused("PUT, POST")),
         _ => Ok(text(StatusCode::NOT_FOUND, "there are /, /file and /upload\n")),
@@ -226,11 +258,13 @@ fn header(value: String) -> io::Result<HeaderValue> {
     HeaderValue::from_str(&value).map_err(io::Error::other)
 }
 
-/// A part of a file, 64 KiB at a time.
+/// A part of a file, one piece at a time.
 fn pieces(file: File, begin: u64, end: u64) -> impl stream::Stream<Item = io::Result<Frame<Bytes>>> {
     stream::unfold((file, begin), move |(file, at)| async move {
         let left = end.checked_sub(at).filter(|&left| left > 0)?;
-        let (result, piece) = file.read_at(Vec::with_capacity(left.min(64 * 1024) as usize), at).await;
+        let (result, piece) = file
+            .read_at(Vec::with_capacity(left.min(WRITE_BUFFER as u64) as usize), at)
+            .await;
         match result {
             // It was cut meanwhile; the client was promised more.
             Ok(0) => Some((Err(io::ErrorKind::UnexpectedEof.into()), (file, end))),
@@ -266,10 +300,14 @@ fn parse_range(range: &str, len: u64) -> Asked {
 }
 
 /// Counts what is sent, and adds its bytes up.
-async fn take_upload(mut body: Incoming, patience: Duration) -> io::Result<Response<Answer>> {
+async fn take_upload(mut body: Incoming, shared: &Shared) -> io::Result<Response<Answer>> {
     let (mut count, mut sum) = (0u64, 0u64);
+    let begin = Instant::now();
     loop {
-        let frame = match timeout(patience, body.frame()).await {
+        // What has come so far has to have come at the lowest rate; and silence is limited, however fast it was before.
+        let earned = Duration::try_from_secs_f64(count as f64 / shared.upload_rate).unwrap_or(Duration::MAX);
+        let deadline = (begin + shared.patience + earned).min(Instant::now() + shared.patience);
+        let frame = match timeout_at(deadline, body.frame()).await {
             Ok(Some(frame)) => frame,
             Ok(None) => break,
             Err(_) => return Ok(text(StatusCode::REQUEST_TIMEOUT, "the rest did not come\n")),
@@ -290,6 +328,8 @@ fn options(mut args: impl Iterator<Item = String>) -> Result<Option<Options>, St
         file: "README.md".into(),
         grace: Duration::from_secs(10),
         patience: Duration::from_secs(30),
+        write_timeout: Duration::from_secs(30),
+        upload_rate: 1024.0,
     };
     while let Some(arg) = args.next() {
         let mut value = || args.next().ok_or(format!("{arg} needs a value"));
@@ -299,6 +339,11 @@ fn options(mut args: impl Iterator<Item = String>) -> Result<Option<Options>, St
             "--file" => options.file = value()?.into(),
             "--grace" => options.grace = seconds(&arg, &value()?)?,
             "--patience" => options.patience = seconds(&arg, &value()?)?,
+            "--write-timeout" => options.write_timeout = seconds(&arg, &value()?)?,
+            "--upload-rate" => {
+                let rate = value()?.parse().ok().filter(|&rate: &f64| rate > 0.0);
+                options.upload_rate = rate.ok_or("--upload-rate is a number of bytes per second")?;
+            }
             "--help" | "-h" => return Ok(None),
             other => return Err(format!("unknown option {other}")),
         }

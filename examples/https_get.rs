@@ -3,12 +3,16 @@
 //! `cargo run --release --features tls --example https_get -- [--ca FILE] https://example.org/`. Without `--ca` the system's
 //! authorities are trusted. Both directions end as TLS has it: an answer that was cut off is an error and not a page.
 
+#[path = "support/mod.rs"]
+mod support;
+
 use std::error::Error;
 use std::io;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use support::outln;
 use windlass::io::{AsyncRead, AsyncWrite};
 use windlass::net::TcpStream;
 use windlass::time::timeout;
@@ -45,7 +49,7 @@ fn main() -> ExitCode {
     let options = match options(std::env::args().skip(1)) {
         Ok(Some(options)) => options,
         Ok(None) => {
-            println!("{USAGE}");
+            outln!("{USAGE}");
             return ExitCode::SUCCESS;
         }
         Err(wrong) => {

@@ -2,9 +2,13 @@
 //!
 //! asyncio's loop on Windows sleeps in steps of 15.6 ms, the system's clock. This prints what is reached here.
 
+#[path = "support/mod.rs"]
+mod support;
+
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
+use support::outln;
 use windlass::time::sleep;
 use windlass::{Builder, DriverChoice};
 
@@ -21,7 +25,7 @@ fn main() -> ExitCode {
         let value = arguments.next();
         match (argument.as_str(), value.as_deref()) {
             ("--help", _) => {
-                println!("{USAGE}");
+                outln!("{USAGE}");
                 return ExitCode::SUCCESS;
             }
             ("--driver", Some(name)) => match name.parse() {
@@ -52,10 +56,13 @@ fn refuse(why: &str) -> ExitCode {
 
 fn measure(driver: DriverChoice, rounds: usize) -> std::io::Result<()> {
     let event_loop = Builder::new().driver(driver).build()?;
-    println!("{}", event_loop.describe());
-    println!(
+    outln!("{}", event_loop.describe());
+    outln!(
         "{:>12} {:>12} {:>12} {:>12}",
-        "sleep", "late: half", "late: 99 %", "late: most"
+        "sleep",
+        "late: half",
+        "late: 99 %",
+        "late: most"
     );
     event_loop.run_until_complete(async {
         for micros in SLEEPS {
@@ -68,7 +75,7 @@ fn measure(driver: DriverChoice, rounds: usize) -> std::io::Result<()> {
             }
             late.sort();
             let shown = |late: Duration| format!("{:.1} us", late.as_nanos() as f64 / 1_000.0);
-            println!(
+            outln!(
                 "{:>12} {:>12} {:>12} {:>12}",
                 shown(wanted),
                 shown(late[rounds / 2]),

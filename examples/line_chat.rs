@@ -1,7 +1,10 @@
 //! A chat: who connects gives a name and hears what the others say, line by line.
 //!
 //! `cargo run --release --example line_chat -- 127.0.0.1:7000`, then `nc 127.0.0.1 7000` in several terminals. Or `--demo`, with
-//! clients that keep to a script.
+//! clients that keep to a script. On Ctrl-C or SIGTERM it stops accepting, and ends when the last member has left.
+
+#[path = "support/mod.rs"]
+mod support;
 
 use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
@@ -9,8 +12,10 @@ use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
 
+use support::{Connections, GRACE, accept_failed, outln};
 use windlass::io::{AsyncWrite, BufReader, Lines};
 use windlass::net::{OwnedReadHalf, OwnedWriteHalf, TcpListener, TcpStream};
+use windlass::signal::ShutdownSignal;
 
 const USAGE: &str = "usage: line_chat LISTEN, as in `line_chat 127.0.0.1:7000`, or line_chat --demo";
 
@@ -25,13 +30,15 @@ fn main() -> io::Result<()> {
     match args.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["--demo"] => windlass::run(demo())?,
         ["--help" | "-h"] => {
-            println!("{USAGE}");
+            outln!("{USAGE}");
             Ok(())
         }
         [listen] if !listen.starts_with('-') => windlass::run(async {
             let listener = TcpListener::bind(listen).await?;
-            println!("listening on {}", listener.local_addr()?);
-            serve(listener).await
+            let shutdown = windlass::signal::shutdown()?;
+            outln!("listening on {}", listener.local_addr()?);
+            serve(listener, shutdown).await;
+            Ok(())
         })?,
         _ => {
             eprintln!("{USAGE}");
@@ -57,7 +64,7 @@ struct Member {
 impl Room {
     /// Tells all but one.
     fn tell(&self, but: SocketAddr, line: &str) {
-        println!("{line}");
+        outln!("{line}");
         let line: Rc<[u8]> = format!("{line}\n").into_bytes().into();
         for (addr, member) in &*self.members.borrow() {
             let mut waiting = member.waiting.borrow_mut();
@@ -71,18 +78,28 @@ impl Room {
     }
 }
 
-async fn serve(listener: TcpListener) -> io::Result<()> {
+async fn serve(listener: TcpListener, mut shutdown: ShutdownSignal) {
     let room = Rc::new(Room::default());
-    loop {
-        let (stream, peer) = listener.accept().await?;
+    let mut connections = Connections::default();
+    while let Some(accepted) = shutdown.run_until_shutdown(listener.accept()).await {
+        let (stream, peer) = match accepted {
+            Ok(accepted) => accepted,
+            Err(error) => {
+                accept_failed(error).await;
+                continue;
+            }
+        };
         let room = room.clone();
-        windlass::spawn(async move {
+        connections.spawn(async move {
             if let Err(error) = welcome(&room, stream, peer).await {
-                println!("{peer}: {error}");
+                outln!("{peer}: {error}");
             }
             room.members.borrow_mut().remove(&peer);
         });
     }
+    // From here on connecting is refused.
+    drop(listener);
+    connections.drain(GRACE).await;
 }
 
 /// One member, from hello to goodbye.
@@ -111,7 +128,7 @@ async fn listen(room: &Room, peer: SocketAddr, name: &str, lines: &mut Lines<Own
             Ok(Some(line)) => room.tell(peer, &format!("{name}: {line}")),
             Ok(None) => return Ok(()),
             // Too long, or not text: that line is lost on the others, and the next one counts.
-            Err(error) if error.kind() == io::ErrorKind::InvalidData => println!("* {name}: {error}"),
+            Err(error) if error.kind() == io::ErrorKind::InvalidData => outln!("* {name}: {error}"),
             Err(error) => return Err(error),
         }
     }
@@ -135,7 +152,7 @@ async fn write(writer: OwnedWriteHalf, member: Rc<Member>) -> io::Result<()> {
 async fn demo() -> io::Result<()> {
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let addr = listener.local_addr()?;
-    windlass::spawn(serve(listener));
+    windlass::spawn(serve(listener, windlass::signal::shutdown()?));
     let mut ann = join_chat(addr, "ann").await?;
     let mut bob = join_chat(addr, "bob").await?;
     hear(&mut ann, "* bob is here").await?;
@@ -147,7 +164,7 @@ async fn demo() -> io::Result<()> {
     hear(&mut ann, "bob: hello, ann").await?;
     drop(bob);
     hear(&mut ann, "* bob is gone").await?;
-    println!("the chat went as it should");
+    outln!("the chat went as it should");
     Ok(())
 }
 

@@ -1,5 +1,5 @@
 //! Joins files into one, all of them read and written at once: the pieces arrive in any order, and each is written where it
-//! belongs.
+//! belongs. A file that changes its length meanwhile is an error: its place in the output was fixed before.
 //!
 //! `cargo run --release --example parallel_cat -- [--driver auto|proactor|reactor] [--depth 8] -o OUT FILE...`
 
@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use windlass::fs::{self, File};
+use windlass::fs::File;
 use windlass::time::interval;
 use windlass::{Builder, DriverChoice};
 
@@ -73,12 +73,19 @@ fn options() -> Result<Options, String> {
 }
 
 async fn join(options: &Options) -> io::Result<()> {
-    // Where each file begins in the output.
-    let mut begins = Vec::new();
+    // Where each file goes in the output.
+    let mut sources = Vec::new();
     let mut total = 0;
-    for file in &options.files {
-        begins.push(total);
-        total += fs::metadata(file).await?.len();
+    for path in &options.files {
+        let file = File::open(path).await?;
+        let len = file.metadata().await?.len();
+        sources.push(Source {
+            path: path.clone(),
+            file,
+            begin: total,
+            len,
+        });
+        total += len;
     }
     let out = Rc::new(File::create(&options.out).await?);
     out.set_len(total).await?;
@@ -86,8 +93,9 @@ async fn join(options: &Options) -> io::Result<()> {
     let done = Rc::new(Cell::new(0));
     let bar = windlass::spawn(show_progress(done.clone(), total));
     let begin = Instant::now();
-    let copies: Vec<_> = std::iter::zip(&options.files, begins)
-        .map(|(file, begin)| windlass::spawn(copy(file.clone(), options.depth, begin, out.clone(), done.clone())))
+    let copies: Vec<_> = sources
+        .into_iter()
+        .map(|source| windlass::spawn(copy(source, options.depth, out.clone(), done.clone())))
         .collect();
     for copy in copies {
         copy.await??;
@@ -103,21 +111,39 @@ async fn join(options: &Options) -> io::Result<()> {
     Ok(())
 }
 
+/// A file, and its place in the output.
+struct Source {
+    path: String,
+    file: File,
+    begin: u64,
+    len: u64,
+}
+
 /// Copies one file to its place in the output, each piece as soon as it is there.
-async fn copy(path: String, depth: usize, begin: u64, out: Rc<File>, done: Rc<Cell<u64>>) -> io::Result<()> {
-    let mut scan = File::open(&path)
-        .await?
-        .scan()
-        .chunk_len(CHUNK)
-        .depth(depth)
-        .unordered();
+async fn copy(source: Source, depth: usize, out: Rc<File>, done: Rc<Cell<u64>>) -> io::Result<()> {
+    let Source { path, file, begin, len } = source;
+    let mut scan = file.scan().chunk_len(CHUNK).depth(depth).unordered();
+    let mut copied = 0;
     while let Some(chunk) = scan.next().await {
         let chunk = chunk?;
-        let (offset, len) = (begin + chunk.offset(), chunk.len());
-        out.write_all_at(chunk, offset).await.0?;
-        done.set(done.get() + len as u64);
+        let (offset, count) = (chunk.offset(), chunk.len() as u64);
+        // More than fits would overwrite the next file's place.
+        if offset + count > len {
+            return Err(io::Error::other(format!("{path} grew while it was being read")));
+        }
+        out.write_all_at(chunk, begin + offset).await.0?;
+        copied += count;
+        done.set(done.get() + count);
     }
-    Ok(())
+    match copied == len {
+        true => Ok(()),
+        // It shrank before the scan began, which takes the length that it finds; or its length was never real, as in /sys.
+        // The rest of its place would stay zeros.
+        false => Err(io::Error::new(
+            io::ErrorKind::UnexpectedEof,
+            format!("{path} ended early: {copied} bytes could be read, not {len}"),
+        )),
+    }
 }
 
 /// A bar that is redrawn on a terminal; nothing elsewhere.

@@ -1,13 +1,18 @@
 //! A TCP proxy: what comes here goes there, and back.
 //!
 //! `cargo run --release --example proxy -- 127.0.0.1:7000 127.0.0.1:7777`, or `--demo`, which brings its own server and
-//! client.
+//! client. On Ctrl-C or SIGTERM it stops accepting and lets the open connections finish.
+
+#[path = "support/mod.rs"]
+mod support;
 
 use std::io;
 use std::net::SocketAddr;
 
+use support::{Connections, GRACE, accept_failed, outln};
 use windlass::io::{AsyncRead, AsyncWrite, copy, copy_bidirectional};
 use windlass::net::{TcpListener, TcpStream};
+use windlass::signal::ShutdownSignal;
 
 const USAGE: &str = "usage: proxy LISTEN TARGET, as in `proxy 127.0.0.1:7000 127.0.0.1:7777`, or proxy --demo";
 
@@ -17,11 +22,13 @@ fn main() -> io::Result<()> {
         ["--demo"] => windlass::run(demo())?,
         [listen, target] if !listen.starts_with('-') => windlass::run(async {
             let listener = TcpListener::bind(listen).await?;
-            println!("{} -> {target}", listener.local_addr()?);
-            serve(listener, target).await
+            let shutdown = windlass::signal::shutdown()?;
+            outln!("{} -> {target}", listener.local_addr()?);
+            serve(listener, target, shutdown).await;
+            Ok(())
         })?,
         ["--help" | "-h"] => {
-            println!("{USAGE}");
+            outln!("{USAGE}");
             Ok(())
         }
         _ => {
@@ -32,17 +39,27 @@ fn main() -> io::Result<()> {
 }
 
 /// Proxies every connection in a task of its own.
-async fn serve(listener: TcpListener, target: &str) -> io::Result<()> {
-    loop {
-        let (client, peer) = listener.accept().await?;
+async fn serve(listener: TcpListener, target: &str, mut shutdown: ShutdownSignal) {
+    let mut connections = Connections::default();
+    while let Some(accepted) = shutdown.run_until_shutdown(listener.accept()).await {
+        let (client, peer) = match accepted {
+            Ok(accepted) => accepted,
+            Err(error) => {
+                accept_failed(error).await;
+                continue;
+            }
+        };
         let target = target.to_owned();
-        windlass::spawn(async move {
+        connections.spawn(async move {
             match proxy(client, &target).await {
-                Ok((sent, received)) => println!("{peer}: {sent} bytes there, {received} back"),
-                Err(error) => println!("{peer}: {error}"),
+                Ok((sent, received)) => outln!("{peer}: {sent} bytes there, {received} back"),
+                Err(error) => outln!("{peer}: {error}"),
             }
         });
     }
+    // From here on connecting is refused.
+    drop(listener);
+    connections.drain(GRACE).await;
 }
 
 async fn proxy(mut client: TcpStream, target: &str) -> io::Result<(u64, u64)> {
@@ -67,9 +84,10 @@ async fn demo() -> io::Result<()> {
     });
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let addr = listener.local_addr()?;
-    windlass::spawn(async move { serve(listener, &target).await });
+    let shutdown = windlass::signal::shutdown()?;
+    windlass::spawn(async move { serve(listener, &target, shutdown).await });
     for question in ["hello", "is anybody there?"] {
-        println!("{question} -> {}", ask(addr, question).await?);
+        outln!("{question} -> {}", ask(addr, question).await?);
     }
     // The proxy's own line comes when both directions have ended.
     windlass::time::sleep(std::time::Duration::from_millis(50)).await;

@@ -3,10 +3,14 @@
 //! How late is a callback that wants to run every 10 ms, when somebody computes for 150 ms inside a task, and when the
 //! same is done by `spawn_blocking`? Beside it the figures that made this known for asyncio.
 
+#[path = "support/mod.rs"]
+mod support;
+
 use std::hint::black_box;
 use std::io;
 use std::time::{Duration, Instant};
 
+use support::outln;
 use windlass::metrics::{StallMeter, StallReport};
 use windlass::time::sleep;
 
@@ -14,10 +18,13 @@ const WORK: Duration = Duration::from_millis(150);
 
 fn main() -> io::Result<()> {
     let event_loop = windlass::EventLoop::new()?;
-    println!("{}\n", event_loop.describe());
-    println!(
+    outln!("{}\n", event_loop.describe());
+    outln!(
         "{:<32} {:>10} {:>10} {:>10}   asyncio: p50, p99, worst",
-        "a 10 ms tick is late by", "p50", "p99", "worst"
+        "a 10 ms tick is late by",
+        "p50",
+        "p99",
+        "worst"
     );
     event_loop.run_until_complete(async {
         let idle = measure(async {}).await;
@@ -55,5 +62,5 @@ fn compute() {
 fn print(what: &str, report: StallReport, asyncio: &str) {
     let ms = |time: Duration| format!("{:.2} ms", time.as_secs_f64() * 1e3);
     let (p50, p99, worst) = (ms(report.p50), ms(report.p99), ms(report.worst));
-    println!("{what:<32} {p50:>10} {p99:>10} {worst:>10}   {asyncio}");
+    outln!("{what:<32} {p50:>10} {p99:>10} {worst:>10}   {asyncio}");
 }

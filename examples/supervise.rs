@@ -4,15 +4,11 @@
 //!     cargo run --example supervise -- sh -c 'echo working; sleep 1; exit 1'
 //!     cargo run --example supervise -- --grace 2 sh -c 'trap "" TERM; echo stubborn; while :; do sleep 1; done'
 
-use std::future::poll_fn;
 use std::io;
-use std::pin::pin;
-use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use windlass::io::stdout;
-use windlass::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
-use windlass::signal::{Signal, SignalKind, signal};
+use windlass::process::{Child, ChildStdout, Command, Stdio};
 use windlass::time::timeout;
 
 /// How long to wait before the program is started again: doubled each time, and forgotten after a good run.
@@ -38,7 +34,7 @@ fn main() -> io::Result<()> {
 }
 
 async fn supervise(args: Vec<String>, grace: Duration) -> io::Result<()> {
-    let mut stop = Stop::new()?;
+    let mut shutdown = windlass::signal::shutdown()?;
     let mut pause = FIRST_PAUSE;
     loop {
         let began = Instant::now();
@@ -49,9 +45,10 @@ async fn supervise(args: Vec<String>, grace: Duration) -> io::Result<()> {
         let mut child = command.spawn()?;
         say(format!("[started {}]\n", child.id().unwrap_or(0))).await?;
         let forwarding = windlass::spawn(forward(child.stdout.take().expect("it is piped")));
-        let Some(status) = end_or_stop(&mut child, &mut stop).await? else {
+        let Some(status) = shutdown.run_until_shutdown(child.wait()).await else {
             return end(child, grace).await;
         };
+        let status = status?;
         // What it wrote before its end comes first; but a grandchild may keep the pipe open for ever.
         if let Ok(forwarded) = timeout(FIRST_PAUSE, forwarding).await {
             forwarded??;
@@ -60,23 +57,11 @@ async fn supervise(args: Vec<String>, grace: Duration) -> io::Result<()> {
             pause = FIRST_PAUSE;
         }
         say(format!("[ended: {status}; again in {pause:?}]\n")).await?;
-        if timeout(pause, stop.come()).await.is_ok() {
+        if timeout(pause, shutdown.recv()).await.is_ok() {
             return say("[stopped]\n".to_owned()).await;
         }
         pause = (pause * 2).min(LONGEST_PAUSE);
     }
-}
-
-/// Waits for the child's end, or, with `None`, for the word to stop.
-async fn end_or_stop(child: &mut Child, stop: &mut Stop) -> io::Result<Option<ExitStatus>> {
-    let mut end = pin!(child.wait());
-    poll_fn(|cx| {
-        if let Poll::Ready(status) = end.as_mut().poll(cx) {
-            return Poll::Ready(status.map(Some));
-        }
-        stop.poll(cx).map(|()| Ok(None))
-    })
-    .await
 }
 
 /// Asks the child to end, and kills it if it does not in time.
@@ -112,8 +97,12 @@ async fn forward(output: ChildStdout) -> io::Result<()> {
     }
 }
 
+/// Prints a line. That its reader is gone is no reason to stop the program that runs.
 async fn say(line: String) -> io::Result<()> {
-    stdout().write_all(line).await.0
+    match stdout().write_all(line).await.0 {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        result => result,
+    }
 }
 
 #[cfg(unix)]
@@ -123,7 +112,7 @@ fn set_apart(command: &mut Command) {
 
 #[cfg(unix)]
 fn ask_to_end(child: &Child) -> io::Result<()> {
-    child.send_signal(SignalKind::terminate())
+    child.send_signal(windlass::signal::SignalKind::terminate())
 }
 
 #[cfg(windows)]
@@ -135,31 +124,4 @@ fn set_apart(command: &mut Command) {
 #[cfg(windows)]
 fn ask_to_end(child: &Child) -> io::Result<()> {
     child.send_ctrl_break()
-}
-
-/// The word to stop: Ctrl-C or SIGTERM.
-struct Stop {
-    interrupt: Signal,
-    terminate: Signal,
-}
-
-impl Stop {
-    fn new() -> io::Result<Stop> {
-        Ok(Stop {
-            interrupt: signal(SignalKind::interrupt())?,
-            terminate: signal(SignalKind::terminate())?,
-        })
-    }
-
-    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        let (interrupt, terminate) = (self.interrupt.poll_recv(cx), self.terminate.poll_recv(cx));
-        match interrupt.is_ready() || terminate.is_ready() {
-            true => Poll::Ready(()),
-            false => Poll::Pending,
-        }
-    }
-
-    async fn come(&mut self) {
-        poll_fn(|cx| self.poll(cx)).await
-    }
 }

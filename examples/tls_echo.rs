@@ -4,8 +4,11 @@
 //! `openssl s_client -connect 127.0.0.1:7778 -servername localhost -CAfile /tmp/ca.pem`.
 //!
 //! Without `--cert` and `--key` it makes an authority and a certificate of its own, for `localhost` and `127.0.0.1`, which last
-//! as long as it runs. On Ctrl-C it says goodbye to everybody, with close_notify; who does not take it is cut after `--grace`
+//! as long as it runs. On Ctrl-C or SIGTERM it says goodbye to everybody, with close_notify; who does not take it is cut after `--grace`
 //! seconds.
+
+#[path = "support/mod.rs"]
+mod support;
 
 use std::error::Error;
 use std::io;
@@ -14,6 +17,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
+use support::{accept_failed, outln};
 use windlass::net::{TcpListener, TcpStream};
 use windlass::task::CancelToken;
 use windlass::time::timeout;
@@ -41,7 +45,7 @@ fn main() -> ExitCode {
     let options = match options(std::env::args().skip(1)) {
         Ok(Some(options)) => options,
         Ok(None) => {
-            println!("{USAGE}");
+            outln!("{USAGE}");
             return ExitCode::SUCCESS;
         }
         Err(wrong) => {
@@ -65,18 +69,19 @@ fn run(options: &Options) -> Result<(), Box<dyn Error>> {
         .with_single_cert(chain, key)?;
     config.alpn_protocols = vec![b"echo".to_vec()];
     let event_loop = Builder::new().driver(options.driver).build()?;
-    println!("driver: {}", event_loop.describe());
+    outln!("driver: {}", event_loop.describe());
     Ok(event_loop.run_until_complete(serve(options, TlsAcceptor::new(config)))??)
 }
 
 async fn serve(options: &Options, acceptor: TlsAcceptor) -> io::Result<()> {
     let listener = TcpListener::bind(options.listen.as_str()).await?;
-    println!("listening on {}", listener.local_addr()?);
+    let mut shutdown = windlass::signal::shutdown()?;
+    outln!("listening on {}", listener.local_addr()?);
     let stop = CancelToken::new();
     let accepting = windlass::spawn(accept(listener, acceptor, stop.clone()));
-    windlass::signal::ctrl_c().await?;
+    shutdown.recv().await;
     stop.cancel();
-    let mut connections = accepting.await??;
+    let mut connections = accepting.await?;
     let told = timeout(options.grace, async {
         for connection in &mut connections {
             // How it ended is its own business.
@@ -84,12 +89,12 @@ async fn serve(options: &Options, acceptor: TlsAcceptor) -> io::Result<()> {
         }
     });
     if told.await.is_ok() {
-        println!("everybody was told");
+        outln!("everybody was told");
         return Ok(());
     }
     // Who does not read what was echoed does not get to its goodbye either.
     connections.retain(|connection| !connection.is_finished());
-    println!("the time is up, connections cut: {}", connections.len());
+    outln!("the time is up, connections cut: {}", connections.len());
     for connection in connections {
         connection.cancel();
         let _ = connection.await;
@@ -98,17 +103,19 @@ async fn serve(options: &Options, acceptor: TlsAcceptor) -> io::Result<()> {
 }
 
 /// The connections that are left when it is told to stop.
-async fn accept(
-    listener: TcpListener,
-    acceptor: TlsAcceptor,
-    stop: CancelToken,
-) -> io::Result<Vec<windlass::JoinHandle<()>>> {
+async fn accept(listener: TcpListener, acceptor: TlsAcceptor, stop: CancelToken) -> Vec<windlass::JoinHandle<()>> {
     let mut connections: Vec<windlass::JoinHandle<()>> = Vec::new();
     loop {
         let Some(accepted) = stop.run_until_cancelled(listener.accept()).await else {
-            return Ok(connections);
+            return connections;
         };
-        let (stream, peer) = accepted?;
+        let (stream, peer) = match accepted {
+            Ok(accepted) => accepted,
+            Err(error) => {
+                accept_failed(error).await;
+                continue;
+            }
+        };
         let (acceptor, stop) = (acceptor.clone(), stop.clone());
         connections.retain(|connection| !connection.is_finished());
         connections.push(windlass::spawn(async move {

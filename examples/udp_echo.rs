@@ -6,12 +6,18 @@
 //! cargo run --example udp_echo -- send 127.0.0.1:7777 "some words"
 //! ```
 //!
-//! A server that runs can also be asked with `nc -u 127.0.0.1 7777`.
+//! A server that runs can also be asked with `nc -u 127.0.0.1 7777`. It ends on Ctrl-C or SIGTERM, when the datagram that it
+//! has received is answered.
+
+#[path = "support/mod.rs"]
+mod support;
 
 use std::io;
 use std::time::Duration;
 
+use support::outln;
 use windlass::net::UdpSocket;
+use windlass::signal::ShutdownSignal;
 use windlass::time::timeout;
 
 fn main() -> io::Result<()> {
@@ -22,12 +28,14 @@ fn main() -> io::Result<()> {
             [] | ["--demo"] => demo().await,
             ["serve", addr] => {
                 let socket = UdpSocket::bind(addr).await?;
-                println!("listening on {}", socket.local_addr()?);
-                serve(&socket).await
+                let shutdown = windlass::signal::shutdown()?;
+                outln!("listening on {}", socket.local_addr()?);
+                serve(&socket, shutdown).await;
+                Ok(())
             }
             ["send", addr, words] => {
                 let socket = client_of(addr).await?;
-                println!("{}", String::from_utf8_lossy(&ask(&socket, words.as_bytes()).await?));
+                outln!("{}", String::from_utf8_lossy(&ask(&socket, words.as_bytes()).await?));
                 Ok(())
             }
             _ => Err(io::Error::new(
@@ -39,21 +47,30 @@ fn main() -> io::Result<()> {
 }
 
 /// Sends every datagram back to where it came from, in the buffer that it came in.
-async fn serve(socket: &UdpSocket) -> io::Result<()> {
-    loop {
-        let datagram = socket.recv_managed().await?;
+async fn serve(socket: &UdpSocket, mut shutdown: ShutdownSignal) {
+    while let Some(received) = shutdown.run_until_shutdown(socket.recv_managed()).await {
+        let datagram = match received {
+            Ok(datagram) => datagram,
+            // One that was lost is no reason to stop; the pause keeps an error that repeats from using up the processor.
+            Err(error) => {
+                eprintln!("receive: {error}");
+                windlass::time::sleep(Duration::from_millis(50)).await;
+                continue;
+            }
+        };
         let from = datagram.from();
         if datagram.is_cut_off() {
-            println!(
+            outln!(
                 "{from} sent more than fits: only {} bytes of it go back",
                 datagram.len()
             );
         }
         // One that cannot be answered is no reason to stop answering the others.
         if let (Err(error), _) = socket.send_to(datagram.into_bytes(), from).await {
-            println!("{error}");
+            eprintln!("send to {from}: {error}");
         }
     }
+    outln!("stopped");
 }
 
 /// A socket that talks to one address only.
@@ -72,7 +89,7 @@ async fn ask(socket: &UdpSocket, question: &[u8]) -> io::Result<Vec<u8>> {
         // Dropping a receive loses nothing: what comes too late for one is got by the next.
         match timeout(Duration::from_millis(500), socket.recv(Vec::with_capacity(65_536))).await {
             Ok((count, answer)) => return count.map(|_| answer),
-            Err(_) => println!("no answer yet"),
+            Err(_) => outln!("no answer yet"),
         }
     }
     Err(io::Error::new(io::ErrorKind::TimedOut, "nobody answers"))
@@ -81,7 +98,8 @@ async fn ask(socket: &UdpSocket, question: &[u8]) -> io::Result<Vec<u8>> {
 async fn demo() -> io::Result<()> {
     let server = UdpSocket::bind("127.0.0.1:0").await?;
     let addr = server.local_addr()?.to_string();
-    let serving = windlass::spawn(async move { serve(&server).await });
+    let shutdown = windlass::signal::shutdown()?;
+    let serving = windlass::spawn(async move { serve(&server, shutdown).await });
     let client = client_of(&addr).await?;
     for number in 0..100 {
         let question = format!("datagram {number}");
@@ -89,6 +107,6 @@ async fn demo() -> io::Result<()> {
         assert_eq!(answer, question.as_bytes());
     }
     serving.cancel();
-    println!("100 datagrams there and back");
+    outln!("100 datagrams there and back");
     Ok(())
 }

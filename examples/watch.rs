@@ -3,6 +3,10 @@
 //! A callback for standard input, and an awaited pipe from a child process.
 
 #[cfg(unix)]
+#[path = "support/mod.rs"]
+mod support;
+
+#[cfg(unix)]
 use std::fs::File;
 #[cfg(unix)]
 use std::io::{self, Read};
@@ -13,6 +17,8 @@ use std::process::{ChildStdout, Command, Stdio};
 #[cfg(unix)]
 use std::rc::Rc;
 
+#[cfg(unix)]
+use support::outln;
 #[cfg(unix)]
 use windlass::io::AsyncFd;
 
@@ -27,8 +33,8 @@ fn main() -> io::Result<()> {
         let counting = windlass::spawn(print_all(AsyncFd::new(output)?));
 
         match watch_input() {
-            Ok(end) => println!("{}", end.await.expect("the reader keeps its promise")),
-            Err(error) => println!("{error}\na file is always ready: try `ls | cargo run --example watch`"),
+            Ok(end) => outln!("{}", end.await.expect("the reader keeps its promise")),
+            Err(error) => outln!("{error}\na file is always ready: try `ls | cargo run --example watch`"),
         }
         counting.await.expect("it does not panic")?;
         child.wait().map(|_| ())
@@ -45,7 +51,7 @@ fn watch_input() -> io::Result<windlass::Placeholder<String>> {
         let mut bytes = [0; 256];
         let end = match (&*input).read(&mut bytes) {
             Ok(0) => "standard input has ended".to_string(),
-            Ok(count) => return println!("standard input: {:?}", String::from_utf8_lossy(&bytes[..count])),
+            Ok(count) => return outln!("standard input: {:?}", String::from_utf8_lossy(&bytes[..count])),
             Err(error) => format!("standard input: {error}"),
         };
         windlass::remove_reader(&*input);
@@ -62,7 +68,8 @@ async fn print_all(mut pipe: AsyncFd<ChildStdout>) -> io::Result<()> {
         let mut bytes = [0; 256];
         match pipe.get_mut().read(&mut bytes)? {
             0 => return Ok(()),
-            count => print!("{}", String::from_utf8_lossy(&bytes[..count])),
+            // A closed standard output is no reason to stop.
+            count => drop(io::Write::write_all(&mut io::stdout(), &bytes[..count])),
         }
     }
 }

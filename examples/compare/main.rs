@@ -52,6 +52,6 @@ pub(crate) fn main() -> std::process::ExitCode {
 
 #[cfg(not(target_os = "linux"))]
 pub(crate) fn main() -> std::process::ExitCode {
-    println!("compare measures io_uring against epoll: it needs Linux");
+    eprintln!("compare measures io_uring against epoll: it needs Linux");
     std::process::ExitCode::SUCCESS
 }

@@ -15,6 +15,7 @@ use windlass::net::TcpStream;
 use windlass::sync::{Barrier, Semaphore};
 use windlass::time::timeout;
 
+use crate::support::outln;
 use crate::{Options, config};
 
 /// How many shake hands at once.
@@ -71,12 +72,12 @@ pub(crate) async fn load(options: Options) -> io::Result<bool> {
         })
         .collect();
     all_open.wait().await.expect("nobody breaks it");
-    println!("all are open after {:.1?}", begin.elapsed());
+    outln!("all are open after {:.1?}", begin.elapsed());
     for client in clients {
         client.await?;
     }
     let ledger = ledger.borrow();
-    println!(
+    outln!(
         "{} connections, {} replies in {:.1?}: {} whole and closed with 1000, {} told otherwise, {} not opened, {} dropped \
          silently",
         options.connections,
@@ -88,7 +89,7 @@ pub(crate) async fn load(options: Options) -> io::Result<bool> {
         ledger.dropped
     );
     for error in &ledger.errors {
-        println!("  {error}");
+        outln!("  {error}");
     }
     let expected = options.connections as u64 * u64::from(options.messages);
     Ok(ledger.whole == options.connections && ledger.replies == expected)

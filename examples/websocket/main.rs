@@ -4,21 +4,25 @@
 //! `cargo run --release --features compat-futures --example websocket -- load [--connect 127.0.0.1:9001] [--connections 5000]`.
 //!
 //! Each connection is counted from its first byte to its last: it has ended with a close frame, which has a code, or it is
-//! counted as dropped, and by whom. On Ctrl-C the server tells everybody (1001) and waits `--grace` seconds for their goodbyes.
+//! counted as dropped, and by whom. A client that does not read, or floods the server with pings, holds a bounded amount of
+//! memory and is cut off after `--write-timeout` seconds. On Ctrl-C or SIGTERM the server tells everybody (1001) and waits `--grace` seconds for their goodbyes.
 //! The protocol is tungstenite's, through a bridge for futures-io's traits.
 
 mod load;
 mod serve;
+#[path = "../support/mod.rs"]
+mod support;
 
 use std::io;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use async_tungstenite::tungstenite::protocol::WebSocketConfig;
+use support::outln;
 use windlass::{Builder, DriverChoice};
 
-const USAGE: &str =
-    "usage: websocket serve [--listen HOST:PORT] [--max-message BYTES] [--grace SECONDS] [--driver NAME]
+const USAGE: &str = "usage: websocket serve [--listen HOST:PORT] [--max-message BYTES] [--grace SECONDS]
+                       [--write-timeout SECONDS] [--driver NAME]
        websocket load [--connect HOST:PORT] [--connections COUNT] [--messages COUNT] [--size BYTES] [--driver NAME]";
 
 struct Options {
@@ -26,6 +30,7 @@ struct Options {
     driver: DriverChoice,
     max_message: usize,
     grace: Duration,
+    write_timeout: Duration,
     connections: usize,
     messages: u32,
     size: usize,
@@ -40,7 +45,7 @@ fn main() -> ExitCode {
     let (mode, options) = match options(std::env::args().skip(1)) {
         Ok(Some(asked)) => asked,
         Ok(None) => {
-            println!("{USAGE}");
+            outln!("{USAGE}");
             return ExitCode::SUCCESS;
         }
         Err(wrong) => {
@@ -62,17 +67,21 @@ fn main() -> ExitCode {
 fn run(mode: Mode, options: Options) -> io::Result<bool> {
     allow_all_descriptors()?;
     let event_loop = Builder::new().driver(options.driver).build()?;
-    println!("driver: {}", event_loop.describe());
+    outln!("driver: {}", event_loop.describe());
     match mode {
         Mode::Serve => event_loop.run_until_complete(serve::serve(options))?.map(|()| true),
         Mode::Load => event_loop.run_until_complete(load::load(options))?,
     }
 }
 
-/// tungstenite's buffers are made for few connections; these are many.
+/// tungstenite's buffers are made for few connections; these are many. Its write buffer has no limit by default: the answers to
+/// the pings of a client that never reads would gather there. This one has room for one message, and some pongs.
 fn config(max_message: usize) -> WebSocketConfig {
+    const WRITE_BUFFER: usize = 16 * 1024;
     WebSocketConfig::default()
         .read_buffer_size(4 * 1024)
+        .write_buffer_size(WRITE_BUFFER)
+        .max_write_buffer_size(max_message + 4 * WRITE_BUFFER)
         .max_message_size(Some(max_message))
         .max_frame_size(Some(max_message))
 }
@@ -119,6 +128,7 @@ fn options(mut args: impl Iterator<Item = String>) -> Result<Option<(Mode, Optio
         driver: DriverChoice::Auto,
         max_message: 64 * 1024,
         grace: Duration::from_secs(5),
+        write_timeout: Duration::from_secs(10),
         connections: 5_000,
         messages: 10,
         size: 128,
@@ -129,9 +139,8 @@ fn options(mut args: impl Iterator<Item = String>) -> Result<Option<(Mode, Optio
             (Mode::Serve, "--listen") | (Mode::Load, "--connect") => options.addr = value()?,
             (_, "--driver") => options.driver = value()?.parse().map_err(|error: io::Error| error.to_string())?,
             (Mode::Serve, "--max-message") => options.max_message = number(&value()?)?,
-            (Mode::Serve, "--grace") => {
-                options.grace = Duration::try_from_secs_f64(number(&value()?)?).map_err(|error| error.to_string())?;
-            }
+            (Mode::Serve, "--grace") => options.grace = seconds(&value()?)?,
+            (Mode::Serve, "--write-timeout") => options.write_timeout = seconds(&value()?)?,
             (Mode::Load, "--connections") => options.connections = number(&value()?)?,
             (Mode::Load, "--messages") => options.messages = number(&value()?)?,
             (Mode::Load, "--size") => options.size = number::<usize>(&value()?)?.max(8),
@@ -144,4 +153,8 @@ fn options(mut args: impl Iterator<Item = String>) -> Result<Option<(Mode, Optio
 
 fn number<T: std::str::FromStr>(text: &str) -> Result<T, String> {
     text.parse().map_err(|_| format!("{text} is not a number"))
+}
+
+fn seconds(text: &str) -> Result<Duration, String> {
+    Duration::try_from_secs_f64(number(text)?).map_err(|error| error.to_string())
 }

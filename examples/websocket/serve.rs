@@ -17,6 +17,7 @@ use windlass::net::{TcpListener, TcpStream};
 use windlass::task::CancelToken;
 use windlass::time::timeout;
 
+use crate::support::{accept_failed, outln};
 use crate::{Options, config};
 
 /// How long a client may take to ask for a WebSocket, and to read why it is shown the door.
@@ -33,12 +34,21 @@ struct Ledger {
     refused: u64,
     /// Who went without a word.
     left: u64,
+    /// Those that did not read what was sent to them, and were cut off.
+    stalled: u64,
+}
+
+/// How a connection ended.
+enum Ending {
+    Closed(CloseCode),
+    Left,
+    Stalled,
 }
 
 impl Ledger {
     /// Those of which nobody knows yet how they end.
     fn open(&self) -> u64 {
-        self.accepted - self.closed.values().sum::<u64>() - self.refused - self.left
+        self.accepted - self.closed.values().sum::<u64>() - self.refused - self.left - self.stalled
     }
 }
 
@@ -51,17 +61,19 @@ pub(crate) async fn serve(options: Options) -> io::Result<()> {
         .nodelay(true)
         .listen(options.addr.as_str())
         .await?;
-    println!("listening on {}", listener.local_addr()?);
+    let mut shutdown = windlass::signal::shutdown()?;
+    outln!("listening on {}", listener.local_addr()?);
+    let (grace, options) = (options.grace, Rc::new(options));
     let ledger = Shared::default();
     let stop = CancelToken::new();
-    let accepting = windlass::spawn(accept(listener, options.max_message, ledger.clone(), stop.clone()));
+    let accepting = windlass::spawn(accept(listener, options, ledger.clone(), stop.clone()));
 
-    windlass::signal::ctrl_c().await?;
+    shutdown.recv().await;
     stop.cancel();
-    let mut connections = accepting.await??;
+    let mut connections = accepting.await?;
     connections.retain(|connection| !connection.is_finished());
-    println!("stopped accepting; telling {} connections", ledger.borrow().open());
-    let told = timeout(options.grace, async {
+    outln!("stopped accepting; telling {} connections", ledger.borrow().open());
+    let told = timeout(grace, async {
         for connection in &mut connections {
             let _ = connection.await;
         }
@@ -73,37 +85,38 @@ pub(crate) async fn serve(options: Options) -> io::Result<()> {
             let _ = connection.await;
         }
     }
-    println!("{}", ledger.borrow());
+    outln!("{}", ledger.borrow());
     Ok(())
 }
 
 /// The connections that there are when it is told to stop.
-async fn accept(
-    listener: TcpListener,
-    max_message: usize,
-    ledger: Shared,
-    stop: CancelToken,
-) -> io::Result<Vec<JoinHandle<()>>> {
+async fn accept(listener: TcpListener, options: Rc<Options>, ledger: Shared, stop: CancelToken) -> Vec<JoinHandle<()>> {
     let mut connections: Vec<JoinHandle<()>> = Vec::new();
     let mut room = 1024;
     while let Some(accepted) = stop.run_until_cancelled(listener.accept()).await {
-        let (stream, _) = accepted?;
+        let (stream, _) = match accepted {
+            Ok(accepted) => accepted,
+            Err(error) => {
+                accept_failed(error).await;
+                continue;
+            }
+        };
         ledger.borrow_mut().accepted += 1;
-        let (ledger, stop) = (ledger.clone(), stop.clone());
-        connections.push(windlass::spawn(connection(stream, max_message, ledger, stop)));
+        let (options, ledger, stop) = (options.clone(), ledger.clone(), stop.clone());
+        connections.push(windlass::spawn(connection(stream, options, ledger, stop)));
         // Not at each one: that would be a square.
         if connections.len() >= room {
             connections.retain(|connection| !connection.is_finished());
             room = (connections.len() * 2).max(1024);
         }
     }
-    Ok(connections)
+    connections
 }
 
 /// From the first byte to the last; whatever happens is in the ledger.
-async fn connection(stream: TcpStream, max_message: usize, ledger: Shared, stop: CancelToken) {
-    let mut bridge = Bridge::new(stream);
-    let shaking = accept_async_with_config(&mut bridge, Some(config(max_message)));
+async fn connection(stream: TcpStream, options: Rc<Options>, ledger: Shared, stop: CancelToken) {
+    let mut bridge = Bridge::new(stream).write_timeout(options.write_timeout);
+    let shaking = accept_async_with_config(&mut bridge, Some(config(options.max_message)));
     let socket = match timeout(PATIENCE, shaking).await {
         Ok(Ok(socket)) => socket,
         refused => {
@@ -116,19 +129,23 @@ async fn connection(stream: TcpStream, max_message: usize, ledger: Shared, stop:
             return;
         }
     };
-    let code = talk(socket, &ledger, &stop).await;
+    let ending = talk(socket, &ledger, &stop).await;
     {
         let mut ledger = ledger.borrow_mut();
-        match code {
-            Some(code) => *ledger.closed.entry(code.into()).or_default() += 1,
-            None => ledger.left += 1,
+        match ending {
+            Ending::Closed(code) => *ledger.closed.entry(code.into()).or_default() += 1,
+            Ending::Left => ledger.left += 1,
+            Ending::Stalled => ledger.stalled += 1,
         }
     }
-    leave(bridge).await;
+    // A peer that does not read gets no goodbye either: dropping the connection resets it.
+    if !matches!(ending, Ending::Stalled) {
+        leave(bridge).await;
+    }
 }
 
 /// Echoes until one of the two says goodbye, and gives the code that it was said with.
-async fn talk(mut socket: Socket<'_>, ledger: &Shared, stop: &CancelToken) -> Option<CloseCode> {
+async fn talk(mut socket: Socket<'_>, ledger: &Shared, stop: &CancelToken) -> Ending {
     loop {
         let received = match stop.run_until_cancelled(socket.next()).await {
             Some(received) => received,
@@ -140,7 +157,7 @@ async fn talk(mut socket: Socket<'_>, ledger: &Shared, stop: &CancelToken) -> Op
                 ledger.borrow_mut().messages += 1;
                 match socket.send(message).await {
                     Ok(()) => continue,
-                    Err(_) => return None,
+                    Err(error) => return without_goodbye(&error),
                 }
             }
             // tungstenite has answered with the same code, and says so when that is sent.
@@ -150,38 +167,53 @@ async fn talk(mut socket: Socket<'_>, ledger: &Shared, stop: &CancelToken) -> Op
                     _ => CloseCode::Status,
                 };
                 while socket.next().await.is_some_and(|more| more.is_ok()) {}
-                return Some(code);
+                return Ending::Closed(code);
             }
             // Pings are answered by tungstenite.
             Some(Ok(_)) => continue,
             Some(Err(Error::Capacity(error))) => (CloseCode::Size, error.to_string()),
             Some(Err(Error::Utf8(error))) => (CloseCode::Invalid, error),
-            Some(Err(Error::Protocol(ProtocolError::ResetWithoutClosingHandshake) | Error::Io(_))) | None => {
-                return None;
-            }
+            Some(Err(
+                error @ (Error::Protocol(ProtocolError::ResetWithoutClosingHandshake)
+                | Error::Io(_)
+                | Error::WriteBufferFull(_)),
+            )) => return without_goodbye(&error),
+            None => return Ending::Left,
             Some(Err(error)) => (CloseCode::Protocol, error.to_string()),
         };
         return goodbye(socket, code, &why).await;
     }
 }
 
+/// An error after which the peer cannot be told anything.
+fn without_goodbye(error: &Error) -> Ending {
+    match error {
+        // The bridge's write timeout, or more answers than the buffer has room for.
+        Error::WriteBufferFull(_) => Ending::Stalled,
+        Error::Io(error) if error.kind() == io::ErrorKind::TimedOut => Ending::Stalled,
+        _ => Ending::Left,
+    }
+}
+
 /// Says why, and waits for the other's goodbye where there still is one to be understood.
-async fn goodbye(mut socket: Socket<'_>, code: CloseCode, why: &str) -> Option<CloseCode> {
+async fn goodbye(mut socket: Socket<'_>, code: CloseCode, why: &str) -> Ending {
     // A close frame has room for 123 bytes.
     let reason: String = why.chars().take(30).collect();
     let frame = CloseFrame {
         code,
         reason: reason.into(),
     };
-    socket.close(Some(frame)).await.ok()?;
+    if let Err(error) = socket.close(Some(frame)).await {
+        return without_goodbye(&error);
+    }
     if code != CloseCode::Away {
-        return Some(code);
+        return Ending::Closed(code);
     }
     loop {
         match socket.next().await {
             Some(Ok(_)) => {}
-            Some(Err(Error::ConnectionClosed)) | None => return Some(code),
-            Some(Err(_)) => return None,
+            Some(Err(Error::ConnectionClosed)) | None => return Ending::Closed(code),
+            Some(Err(error)) => return without_goodbye(&error),
         }
     }
 }
@@ -221,6 +253,7 @@ impl std::fmt::Display for Ledger {
             messages,
             refused,
             left,
+            stalled,
             ..
         } = self;
         let cut = self.open();
@@ -230,7 +263,7 @@ impl std::fmt::Display for Ledger {
         }
         write!(
             f,
-            " {refused} refused, {left} left without a word, {cut} cut at the deadline"
+            " {refused} refused, {left} left without a word, {stalled} did not read, {cut} cut at the deadline"
         )
     }
 }

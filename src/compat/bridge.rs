@@ -1,12 +1,16 @@
 //! The bridge itself.
 
 use std::fmt;
+use std::future::Future;
 use std::io::{self, IoSlice};
+use std::pin::Pin;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use super::reading::Reading;
 use super::traits::{PollRead, PollWrite};
 use super::writing::Writing;
+use crate::time::{Instant, Sleep, sleep};
 
 /// A stream for poll-based code: see the [module](super).
 ///
@@ -48,7 +52,17 @@ pub struct Bridge<S> {
     // Before the stream: what they give back when they are dropped, the stream then disposes of.
     reading: Reading,
     writing: Writing,
+    write_limit: Option<Box<WriteLimit>>,
     stream: S,
+}
+
+/// How long a peer may take nothing, and how long it has.
+struct WriteLimit {
+    timeout: Duration,
+    /// Runs while a write, flush or shutdown is pending.
+    timer: Option<Sleep>,
+    /// What was unsent when the timer was last started.
+    unsent: usize,
 }
 
 impl<S> Bridge<S> {
@@ -57,8 +71,40 @@ impl<S> Bridge<S> {
         Bridge {
             reading: Reading::default(),
             writing: Writing::default(),
+            write_limit: None,
             stream,
         }
+    }
+
+    /// Limits how long the peer may take nothing: a write, flush or shutdown that has been pending for `timeout` without a
+    /// single byte sent fails with [`TimedOut`](io::ErrorKind::TimedOut). Without a limit, a peer that stops reading keeps its
+    /// connection, and what is buffered for it, for as long as it likes.
+    ///
+    /// A slow peer is not cut off as long as it reads something. The limit costs a timer while a call is pending, and nothing
+    /// else. It is seen by the task that polls; bytes that no call waits for are not watched.
+    ///
+    /// ```
+    /// use std::future::poll_fn;
+    /// use std::time::Duration;
+    /// use windlass::compat::Bridge;
+    /// # windlass::run(async {
+    /// let (stream, _peer_that_does_not_read) = windlass::io::duplex(4);
+    /// let mut bridge = Bridge::new(stream).write_timeout(Duration::from_millis(10));
+    /// assert_eq!(poll_fn(|cx| bridge.poll_write(cx, b"hello")).await?, 4);
+    /// let error = poll_fn(|cx| bridge.poll_write(cx, b"o")).await.unwrap_err();
+    /// assert_eq!(error.kind(), std::io::ErrorKind::TimedOut);
+    /// # Ok::<(), std::io::Error>(())
+    /// # })??;
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    #[must_use]
+    pub fn write_timeout(mut self, timeout: Duration) -> Bridge<S> {
+        self.write_limit = Some(Box::new(WriteLimit {
+            timeout,
+            timer: None,
+            unsent: 0,
+        }));
+        self
     }
 
     /// The stream. Its own calls take turns with the bridge's: which of two reads gets which bytes is decided by who asked first.
@@ -78,6 +124,7 @@ impl<S> Bridge<S> {
         let Bridge {
             reading,
             writing,
+            write_limit: _,
             stream,
         } = self;
         drop((reading, writing));
@@ -122,17 +169,19 @@ impl<S: PollWrite> Bridge<S> {
     /// While it is `Pending` because the stream's own writes are under way it is in their queue, and those that come later wait for
     /// it, even if nobody polls again.
     pub fn poll_write(&mut self, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        self.stream.poll_write(&mut self.writing, cx, &[IoSlice::new(buf)])
+        self.poll_write_vectored(cx, &[IoSlice::new(buf)])
     }
 
     /// Takes bytes from the slices, in order, and gives how many.
     pub fn poll_write_vectored(&mut self, cx: &mut Context<'_>, bufs: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
-        self.stream.poll_write(&mut self.writing, cx, bufs)
+        let polled = self.stream.poll_write(&mut self.writing, cx, bufs);
+        self.limited(cx, polled)
     }
 
     /// Waits until everything that was taken is with the kernel.
     pub fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.stream.poll_flush(&mut self.writing, cx)
+        let polled = self.stream.poll_flush(&mut self.writing, cx);
+        self.limited(cx, polled)
     }
 
     #[cfg(feature = "hyper")]
@@ -143,7 +192,33 @@ impl<S: PollWrite> Bridge<S> {
     /// Sends what was taken, and then says that nothing more will be written: the peer sees the end of the stream. If the peer has
     /// reset the connection and nothing that was taken is missing, there is nothing to end, and that is no error.
     pub fn poll_shutdown(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.stream.poll_shutdown(&mut self.writing, cx)
+        let polled = self.stream.poll_shutdown(&mut self.writing, cx);
+        self.limited(cx, polled)
+    }
+
+    /// Fails if a call has been pending for too long without progress.
+    fn limited<T>(&mut self, cx: &mut Context<'_>, polled: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+        let Some(limit) = &mut self.write_limit else {
+            return polled;
+        };
+        if polled.is_ready() {
+            limit.timer = None;
+            return polled;
+        }
+        let unsent = self.writing.unsent();
+        let timer = limit.timer.get_or_insert_with(|| {
+            limit.unsent = unsent;
+            sleep(limit.timeout)
+        });
+        while Pin::new(&mut *timer).poll(cx).is_ready() {
+            if unsent == limit.unsent {
+                let why = format!("the peer has taken nothing for {:?}", limit.timeout);
+                return Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, why)));
+            }
+            limit.unsent = unsent;
+            timer.reset(Instant::now() + limit.timeout);
+        }
+        Poll::Pending
     }
 }
 

@@ -97,6 +97,14 @@ impl Writing {
         Poll::Ready(Ok(()))
     }
 
+    /// How many bytes were taken and are not with the kernel yet.
+    pub(super) fn unsent(&self) -> usize {
+        match &self.sink {
+            Sink::Kernel(outbox) => outbox.unsent(),
+            _ => 0,
+        }
+    }
+
     /// What was taken is sent all the same.
     fn let_go(&mut self) {
         if let Sink::Kernel(outbox) = std::mem::take(&mut self.sink) {
@@ -113,10 +121,6 @@ impl Drop for Writing {
 
 impl fmt::Debug for Writing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let unsent = match &self.sink {
-            Sink::Kernel(outbox) => outbox.unsent(),
-            _ => 0,
-        };
-        f.debug_struct("Writing").field("unsent", &unsent).finish()
+        f.debug_struct("Writing").field("unsent", &self.unsent()).finish()
     }
 }

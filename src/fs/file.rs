@@ -59,6 +59,12 @@ pub struct File {
 type Load<B> = (Rc<Descriptor>, B);
 type VectoredLoad<B> = (Rc<Descriptor>, Vec<B>, Vec<IoVec>);
 
+/// The error of reading a file that got shorter meanwhile.
+pub(super) fn shrank(before: u64, now: u64) -> io::Error {
+    let what = format!("the file shrank from {before} to {now} bytes while it was being read");
+    io::Error::new(io::ErrorKind::UnexpectedEof, what)
+}
+
 impl File {
     /// Opens a file for reading.
     pub async fn open(path: impl AsRef<Path>) -> io::Result<File> {
@@ -170,6 +176,15 @@ impl File {
         match self.path.as_os_str().is_empty() {
             true => error,
             false => context(format_args!("{what} {}", self.path.display()), error),
+        }
+    }
+
+    /// Fails if the file is shorter than it was.
+    pub(super) async fn check_len(&self, before: u64) -> io::Result<()> {
+        let now = self.metadata().await?.len();
+        match now < before {
+            true => Err(self.explain("read", shrank(before, now))),
+            false => Ok(()),
         }
     }
 

@@ -121,9 +121,26 @@ pub async fn write(path: impl AsRef<Path>, contents: impl IoBuf) -> io::Result<(
 
 /// Copies a file's contents and permissions, and gives how many bytes that were. Where the file system can share the
 /// contents between both files, it does.
+///
+/// If the source shrinks while it is copied, this fails with [`UnexpectedEof`](io::ErrorKind::UnexpectedEof) and leaves an
+/// incomplete copy. If it grows, the new bytes may be included.
 pub async fn copy(from: impl AsRef<Path>, to: impl AsRef<Path>) -> io::Result<u64> {
     let (from, to) = (from.as_ref().to_owned(), to.as_ref().to_owned());
-    off_loop(move || std::fs::copy(&from, &to).map_err(between("copy", &from, &to))).await
+    off_loop(move || copy_whole(&from, &to).map_err(between("copy", &from, &to))).await
+}
+
+fn copy_whole(from: &Path, to: &Path) -> io::Result<u64> {
+    // Open throughout, so that another file that takes its name is not taken for this one.
+    let source = std::fs::File::open(from)?;
+    let before = source.metadata()?.len();
+    let count = std::fs::copy(from, to)?;
+    if count < before {
+        let now = source.metadata()?.len();
+        if now < before {
+            return Err(file::shrank(before, now));
+        }
+    }
+    Ok(count)
 }
 
 /// Renames a file or folder, replacing a file that has the new name.

@@ -24,6 +24,13 @@ const ALIGN: usize = 4096;
 /// Its memory is bounded: as many pieces as are under way, and those that you hold; a dropped piece lends its memory to the
 /// next. Dropping the future of [`next`](Scan::next) loses nothing.
 ///
+/// # A file that changes meanwhile
+///
+/// The length is taken when the scan begins. If the file is shorter than that when its end is read, the scan fails with
+/// [`UnexpectedEof`](io::ErrorKind::UnexpectedEof) and names the file; chunks that came before are complete. If the file
+/// grows, the scan goes on to the end that it finds, so the new bytes may be included. Bytes that are overwritten are read
+/// as they are at that moment. Files without a real length, as those in `/proc` and `/sys`, end where their contents end.
+///
 /// ```
 /// use windlass::fs::File;
 /// windlass::run(async {
@@ -164,7 +171,7 @@ impl Scan {
             };
             self.next += self.chunk_len as u64;
             let file = self.file.clone();
-            self.reading.push_back(crate::task::spawn(fill(file, chunk)));
+            self.reading.push_back(crate::task::spawn(fill(file, chunk, expected)));
         }
         Ok(())
     }
@@ -187,22 +194,32 @@ impl Scan {
     }
 }
 
-/// Reads one piece, as much of it as there is.
-async fn fill(file: Rc<File>, mut chunk: Chunk) -> io::Result<Chunk> {
+/// Reads one piece, as much of it as there is. A file that is shorter than `expected` by now is an error.
+async fn fill(file: Rc<File>, mut chunk: Chunk, expected: u64) -> io::Result<Chunk> {
     let lane = Lane::default();
     let mut memory = chunk.memory.take().expect("a new piece has memory");
     let len = memory.capacity();
     let mut filled = 0;
+    let mut has_checked = false;
     while filled < len {
         let offset = chunk.offset + filled as u64;
         let outcome;
         (outcome, memory) = file.read_piece(&lane, memory, filled, len, offset).await;
         match file.count("read", outcome)? {
+            // It ends too early. If it did not shrink, it has grown again since, or its length was never real: read once more.
+            0 if offset < expected && !has_checked => {
+                file.check_len(expected).await?;
+                has_checked = true;
+                continue;
+            }
             0 => break,
             count => filled += count,
         }
         // Past the cache the rest of a short read cannot be asked for: it would not be aligned. It is short at the end only.
         if file.is_direct() && !filled.is_multiple_of(ALIGN) {
+            if chunk.offset + (filled as u64) < expected {
+                file.check_len(expected).await?;
+            }
             break;
         }
     }

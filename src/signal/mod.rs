@@ -18,8 +18,9 @@
 mod room;
 
 use std::fmt;
-use std::future::poll_fn;
+use std::future::{Future, poll_fn};
 use std::io;
+use std::pin::pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
@@ -213,6 +214,94 @@ pub async fn ctrl_break() -> io::Result<()> {
     }
 }
 
+/// Listens to every request to end the program: Ctrl-C and `SIGTERM`, which service managers and containers send. On Windows:
+/// Ctrl-C, Ctrl-Break, the console's window closing, and a service's shutdown.
+///
+/// It listens from this call on, so call it before the program says that it is ready. The rules are those of [`signal()`]: once
+/// a program has listened, these signals do not end it by themselves any more.
+///
+/// ```no_run
+/// use windlass::net::TcpListener;
+/// windlass::run(async {
+///     let listener = TcpListener::bind("127.0.0.1:7777").await?;
+///     let mut shutdown = windlass::signal::shutdown()?;
+///     while let Some(accepted) = shutdown.run_until_shutdown(listener.accept()).await {
+///         match accepted {
+///             Ok((stream, _peer)) => drop(stream),
+///             Err(error) => eprintln!("accept: {error}"),
+///         }
+///     }
+///     println!("no longer accepting");
+///     Ok::<(), std::io::Error>(())
+/// })??;
+/// # Ok::<(), std::io::Error>(())
+/// ```
+///
+/// # Panics
+///
+/// Outside of a loop.
+#[track_caller]
+pub fn shutdown() -> io::Result<ShutdownSignal> {
+    let mut signals = Vec::with_capacity(sys::signals::SHUTDOWN.len());
+    for &number in sys::signals::SHUTDOWN {
+        signals.push(signal(SignalKind(number))?);
+    }
+    Ok(ShutdownSignal { signals })
+}
+
+/// A listener to every request to end the program, made by [`shutdown()`].
+#[must_use = "a signal is heard only while its listener lives"]
+#[derive(Debug)]
+pub struct ShutdownSignal {
+    signals: Vec<Signal>,
+}
+
+impl ShutdownSignal {
+    /// Waits for the next request to end. `None` when the loop that this was made on is closed.
+    ///
+    /// Cancelling it loses nothing: the next call hears what came meanwhile.
+    pub async fn recv(&mut self) -> Option<()> {
+        let waiting = Waiting(&mut self.signals);
+        poll_fn(|cx| poll_any(waiting.0, cx)).await
+    }
+
+    /// The same as a poll: the waker of the last call is woken.
+    pub fn poll_recv(&mut self, cx: &mut Context<'_>) -> Poll<Option<()>> {
+        poll_any(&mut self.signals, cx)
+    }
+
+    /// Runs `future` until it is done or the program is asked to end; then the future is dropped, and there is `None`.
+    ///
+    /// A request that came before is answered first, so a loop of these ends even if each future is ready at once. Each
+    /// request is heard once: a second call waits for a second one, for instance to cut short what the first has begun.
+    pub async fn run_until_shutdown<F: Future>(&mut self, future: F) -> Option<F::Output> {
+        let waiting = Waiting(&mut self.signals);
+        let mut future = pin!(future);
+        let mut is_first = true;
+        poll_fn(|cx| {
+            if std::mem::take(&mut is_first) && poll_any(waiting.0, cx).is_ready() {
+                return Poll::Ready(None);
+            }
+            if let Poll::Ready(output) = future.as_mut().poll(cx) {
+                return Poll::Ready(Some(output));
+            }
+            poll_any(waiting.0, cx).map(|_| None)
+        })
+        .await
+    }
+}
+
+/// Ready if one of them has come. All are polled, so that each has the waker.
+fn poll_any(signals: &mut [Signal], cx: &mut Context<'_>) -> Poll<Option<()>> {
+    let mut result = Poll::Pending;
+    for signal in signals {
+        if let Poll::Ready(heard) = signal.poll_recv(cx) {
+            result = Poll::Ready(heard);
+        }
+    }
+    result
+}
+
 /// One listener to a signal, made by [`signal()`].
 ///
 /// Signals coalesce, here as in the kernel: several that come before one is received are received as one. None is lost:
@@ -245,8 +334,8 @@ impl Signal {
     ///
     /// Cancelling it loses nothing: the next call hears what came meanwhile.
     pub async fn recv(&mut self) -> Option<()> {
-        let waiting = Waiting(self);
-        poll_fn(|cx| waiting.0.poll_recv(cx)).await
+        let waiting = Waiting(std::slice::from_mut(self));
+        poll_fn(|cx| poll_any(waiting.0, cx)).await
     }
 
     /// The same as a poll: the waker of the last call is woken.
@@ -278,11 +367,13 @@ impl fmt::Debug for Signal {
     }
 }
 
-/// Takes the waker along when a wait ends, so that nobody is woken for a future that is gone.
-struct Waiting<'a>(&'a mut Signal);
+/// Takes the wakers along when a wait ends, so that no task is woken for a future that is gone.
+struct Waiting<'a>(&'a mut [Signal]);
 
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
-        self.0.room.forget_waker(self.0.kind.0, self.0.place);
+        for signal in &*self.0 {
+            signal.room.forget_waker(signal.kind.0, signal.place);
+        }
     }
 }

@@ -8,7 +8,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use windlass::compat::{Bridge, PollRead, PollWrite};
-use windlass::io::duplex;
+use windlass::io::{AsyncRead, duplex};
 use windlass::net::TcpStream;
 use windlass::time::{sleep, timeout};
 
@@ -652,6 +652,71 @@ async fn fill_up<S: PollWrite>(bridge: &mut Bridge<S>) -> usize {
     let full = timeout(Duration::from_millis(100), filling).await;
     full.expect_err("nobody reads");
     taken
+}
+
+/// A peer that takes nothing fails a write that waits for room, a flush, and a shutdown; and its connection is reset.
+#[test]
+fn a_peer_that_reads_nothing_is_given_up() {
+    on_every_kernel_driver(|case| {
+        case.run(async {
+            for ending in ["write", "flush", "shutdown"] {
+                let (near, far) = pair().await;
+                let mut near = Bridge::new(near).write_timeout(Duration::from_millis(50));
+                let error = loop {
+                    let written = poll_fn(|cx| near.poll_write(cx, &[7; 64 << 10])).await;
+                    match written {
+                        Ok(_) => continue,
+                        Err(error) => break error,
+                    }
+                };
+                assert_eq!(error.kind(), ErrorKind::TimedOut, "{error}");
+                let error = match ending {
+                    "flush" => flush(&mut near).await.unwrap_err(),
+                    "shutdown" => shut_down(&mut near).await.unwrap_err(),
+                    _ => error,
+                };
+                assert_eq!(error.kind(), ErrorKind::TimedOut, "{ending}: {error}");
+                drop(near);
+                nothing_left().await;
+                let end = loop {
+                    match far.read_managed().await {
+                        Ok(bytes) if bytes.is_empty() => break Ok(()),
+                        Ok(_) => {}
+                        Err(error) => break Err(error.kind()),
+                    }
+                };
+                assert_eq!(end, Err(ErrorKind::ConnectionReset), "{ending}");
+            }
+        });
+    });
+}
+
+/// A peer that takes a byte within each limit is waited for, however long all of it takes. On the virtual clock, where no
+/// machine is too slow.
+#[test]
+fn a_peer_that_reads_slowly_is_not_given_up() {
+    let event_loop = windlass::Builder::new().driver(windlass::DriverChoice::Null);
+    let event_loop = event_loop.build().expect("the null driver needs nothing");
+    let run = event_loop.run_until_complete(async {
+        let (near, mut far) = duplex(4);
+        let mut near = Bridge::new(near).write_timeout(Duration::from_secs(10));
+        let reading = windlass::spawn(async move {
+            let mut count = 0;
+            while count < 100 {
+                sleep(Duration::from_secs(9)).await;
+                count += far.read(vec![0; 1]).await.0.expect("read");
+            }
+            far
+        });
+        let begin = windlass::time::Instant::now();
+        write_all(&mut near, &[7; 100]).await.expect("every byte in time");
+        assert!(begin.elapsed() > Duration::from_secs(90 * 9));
+        let _far = reading.await.expect("no panic");
+        // Nothing is pending any more, so no time counts.
+        sleep(Duration::from_secs(3600)).await;
+        write_all(&mut near, &[7; 4]).await.expect("there is room");
+    });
+    run.expect("the loop runs");
 }
 
 /// What the kernel has no room for is lost with the stream, and the peer is not told that this was all.

@@ -401,3 +401,39 @@ async fn be_denied(folder: &Path) {
         );
     }
 }
+
+/// The copy is held up by a destination that is full, a pipe, while its source is cut.
+#[test]
+fn a_copy_of_a_file_that_shrinks_is_an_error() {
+    use std::io::Read;
+    on_every_kernel_driver(|case| {
+        let folder = Folder::new();
+        let source = folder.file("source", vec![7; 4 << 20]);
+        let pipe = folder.path().join("pipe");
+        let name = std::ffi::CString::new(pipe.to_str().expect("text")).expect("a path");
+        // SAFETY: mkfifo(3) reads the path, which lives on.
+        assert_eq!(unsafe { libc::mkfifo(name.as_ptr(), 0o600) }, 0);
+        let reading = std::thread::spawn({
+            let (source, pipe) = (source.clone(), pipe.clone());
+            move || {
+                let mut reader = std::fs::File::open(pipe).expect("the other end opens");
+                let mut first = [0; 100];
+                reader.read_exact(&mut first).expect("the copy has begun");
+                let file = std::fs::File::options().write(true).open(source).expect("open");
+                file.set_len(1000).expect("cut");
+                let mut rest = Vec::new();
+                reader.read_to_end(&mut rest).expect("the rest");
+                first.len() + rest.len()
+            }
+        });
+        let copied = case.run(fs::copy(&source, &pipe));
+        assert!(reading.join().expect("no panic") < 4 << 20, "the copy was not held up");
+        let error = copied.expect_err("the source has shrunk");
+        assert_eq!(error.kind(), std::io::ErrorKind::UnexpectedEof, "{error}");
+        let said = error.to_string();
+        assert!(
+            said.contains(source.to_str().expect("text")) && said.contains("shrank"),
+            "{said}"
+        );
+    });
+}

@@ -177,7 +177,8 @@ fn a_dropped_scan_leaves_no_flight() {
     });
 }
 
-/// A file that is cut off meanwhile ends there, one that grows may show what came; neither leaves a gap.
+/// A file that shrinks while it is read is an error, and every byte before it is right; one that grows may show the new
+/// bytes. Neither leaves a gap.
 #[test]
 fn a_scan_of_a_file_that_changes_has_no_gaps() {
     on_every_driver(|case| {
@@ -205,11 +206,28 @@ fn a_scan_of_a_file_that_changes_has_no_gaps() {
                         true => file.write_all(&whole[before..after]).unwrap(),
                         false => file.set_len(after as u64).unwrap(),
                     }
+                    let mut failed = None;
                     while let Some(chunk) = scan.next().await {
-                        got.extend_from_slice(&chunk.unwrap());
+                        match chunk {
+                            Ok(chunk) => got.extend_from_slice(&chunk),
+                            Err(error) => failed = Some(error),
+                        }
                     }
                     assert!(whole.starts_with(&got), "{before} to {after} at depth {depth}");
-                    assert!(got.len() >= before.min(after));
+                    // The piece in which the file ended is missing, and no other.
+                    assert!(got.len() + chunk_len > before.min(after));
+                    match failed {
+                        Some(error) => {
+                            assert!(after < before, "{error}");
+                            assert_eq!(error.kind(), ErrorKind::UnexpectedEof);
+                            let said = error.to_string();
+                            assert!(
+                                said.contains(path.to_str().unwrap()) && said.contains("shrank"),
+                                "{said}"
+                            );
+                        }
+                        None => assert!(got.len() >= before, "{before} to {after}: an end after {}", got.len()),
+                    }
                     // The end of these is the end of a piece, so there was one more look.
                     if before == 200 {
                         assert_eq!(got.len(), 400);
@@ -229,7 +247,9 @@ fn a_scan_of_a_file_that_changes_has_no_gaps() {
                 file.set_len(0).unwrap();
             }
             std::fs::write(&path, &whole).unwrap();
-            assert!(scan.next().await.is_none(), "a piece behind a gap");
+            let error = scan.next().await.unwrap().expect_err("a piece behind a gap");
+            assert_eq!(error.kind(), ErrorKind::UnexpectedEof);
+            assert!(scan.next().await.is_none(), "after an error there are no more");
         });
     });
 }
@@ -309,6 +329,54 @@ fn a_reader_gives_the_file_in_order() {
                 }
                 reader.consume(0);
             }
+        });
+    });
+}
+
+/// In any order too: the pieces that are complete come, and then the error.
+#[test]
+fn an_unordered_scan_of_a_file_that_shrinks_is_an_error() {
+    on_every_driver(|case| {
+        case.run(async {
+            let folder = Folder::new();
+            let whole = numbered(400);
+            for after in [0, 5, 200, 399] {
+                let path = folder.file("a", &whole);
+                let scan = File::open(&path).await.unwrap().scan().chunk_len(10).depth(4);
+                let mut scan = scan.unordered();
+                scan.next().await.unwrap().unwrap();
+                let file = std::fs::File::options().write(true).open(&path).unwrap();
+                file.set_len(after).unwrap();
+                let error = loop {
+                    match scan.next().await.expect("an error before the end") {
+                        Ok(chunk) => assert!(whole[chunk.offset() as usize..].starts_with(&chunk)),
+                        Err(error) => break error,
+                    }
+                };
+                assert_eq!(error.kind(), ErrorKind::UnexpectedEof, "cut to {after}: {error}");
+                assert!(scan.next().await.is_none());
+            }
+        });
+    });
+}
+
+/// sysfs claims a page for every file: that is not a file that shrank.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_scan_of_what_claims_to_be_longer() {
+    on_every_driver(|case| {
+        if cfg!(miri) {
+            return;
+        }
+        case.run(async {
+            let path = "/sys/kernel/mm/transparent_hugepage/enabled";
+            let Ok(whole) = std::fs::read(path) else {
+                return println!("-- SKIPPED: there is no {path}");
+            };
+            assert!(std::fs::metadata(path).unwrap().len() > whole.len() as u64);
+            let mut scan = File::open(path).await.unwrap().scan();
+            assert_eq!(&scan.next().await.unwrap().unwrap()[..], whole);
+            assert!(scan.next().await.is_none());
         });
     });
 }

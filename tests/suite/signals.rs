@@ -10,7 +10,7 @@ use std::sync::mpsc;
 use std::task::Poll;
 use std::time::Duration;
 
-use windlass::signal::{Signal, SignalKind, ctrl_c, signal};
+use windlass::signal::{Signal, SignalKind, ctrl_c, shutdown, signal};
 use windlass::time::{sleep, timeout};
 
 use crate::child::{UNDISTURBED, in_own_process};
@@ -85,6 +85,36 @@ fn ctrl_c_is_heard_again_and_again() {
                 // Nobody listens, and nobody dies.
                 send(SignalKind::interrupt());
                 sleep(Duration::from_millis(5)).await;
+            });
+        });
+    });
+}
+
+#[test]
+fn a_request_to_end_is_ctrl_c_or_sigterm() {
+    in_own_process("signals::a_request_to_end_is_ctrl_c_or_sigterm", &[], || {
+        on_every_kernel_driver(|case| {
+            case.run(async {
+                let mut shutdown = shutdown().expect("a listener");
+                assert!(poll_once(pin!(shutdown.recv())).await.is_pending());
+                for kind in [SignalKind::interrupt(), SignalKind::terminate()] {
+                    send(kind);
+                    assert_eq!(shutdown.recv().await, Some(()));
+                    assert!(poll_once(pin!(shutdown.recv())).await.is_pending(), "heard once");
+
+                    // While a future runs; and before one that is ready at once, so that a busy loop hears it too.
+                    assert_eq!(shutdown.run_until_shutdown(async { 7 }).await, Some(7));
+                    send_here(kind);
+                    assert_eq!(shutdown.run_until_shutdown(sleep(Duration::MAX)).await, None);
+                    send_here(kind);
+                    sleep(Duration::from_millis(1)).await;
+                    let mut rounds = 0;
+                    while shutdown.run_until_shutdown(std::future::ready(())).await.is_some() {
+                        windlass::task::yield_now().await;
+                        rounds += 1;
+                        assert!(rounds < 10_000, "never heard");
+                    }
+                }
             });
         });
     });

@@ -10,8 +10,10 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use windlass::io::{AsyncRead, AsyncWrite, BufReader, Halves};
+use windlass::JoinHandle;
 use windlass::net::TcpListener;
-use windlass::time::sleep;
+use windlass::task::CancelToken;
+use windlass::time::{sleep, timeout};
 
 /// The longest line that a client may send.
 const MAX_LINE: usize = 4096;
@@ -120,16 +122,41 @@ pub async fn answer<S: Halves>(store: Store, mut stream: S) -> io::Result<()> {
     }
 }
 
-/// Speaks with everybody who connects.
-pub async fn serve(store: Store, listener: TcpListener) -> io::Result<()> {
-    loop {
-        let (stream, peer) = listener.accept().await?;
+/// Serves every client that connects, until `stop` is cancelled. Then it stops listening and waits for the open connections
+/// to end, for at most `grace`.
+pub async fn serve(store: Store, listener: TcpListener, stop: CancelToken, grace: Duration) {
+    let mut connections: Vec<JoinHandle<()>> = Vec::new();
+    while let Some(accepted) = stop.run_until_cancelled(listener.accept()).await {
+        let (stream, peer) = match accepted {
+            Ok(accepted) => accepted,
+            // The listener is still good. The pause keeps an error that repeats from using up the processor.
+            Err(error) => {
+                eprintln!("accept: {error}");
+                sleep(Duration::from_millis(50)).await;
+                continue;
+            }
+        };
+        if connections.len() == connections.capacity() {
+            connections.retain(|connection| !connection.is_finished());
+        }
         let store = store.clone();
-        windlass::spawn(async move {
+        connections.push(windlass::spawn(async move {
             if let Err(error) = answer(store, stream).await {
                 eprintln!("{peer}: {error}");
             }
-        });
+        }));
+    }
+    drop(listener);
+    let ended = timeout(grace, async {
+        for connection in &mut connections {
+            let _ = connection.await;
+        }
+    });
+    if ended.await.is_err() {
+        for connection in connections {
+            connection.cancel();
+            let _ = connection.await;
+        }
     }
 }
 

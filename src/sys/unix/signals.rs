@@ -17,6 +17,8 @@ pub(crate) const IO: i32 = libc::SIGIO;
 pub(crate) const PIPE: i32 = libc::SIGPIPE;
 pub(crate) const QUIT: i32 = libc::SIGQUIT;
 pub(crate) const TERMINATE: i32 = libc::SIGTERM;
+/// The requests to end the program.
+pub(crate) const SHUTDOWN: &[i32] = &[INTERRUPT, TERMINATE];
 pub(crate) const USER1: i32 = libc::SIGUSR1;
 pub(crate) const USER2: i32 = libc::SIGUSR2;
 pub(crate) const WINDOW_CHANGE: i32 = libc::SIGWINCH;

@@ -21,6 +21,9 @@ pub(crate) const HANGUP: i32 = 1;
 /// The user logs off, or the machine shuts down. Only services hear of these.
 pub(crate) const TERMINATE: i32 = 15;
 
+/// The requests to end the program.
+pub(crate) const SHUTDOWN: &[i32] = &[INTERRUPT, BREAK, HANGUP, TERMINATE];
+
 const KNOWN: [i32; 4] = [INTERRUPT, BREAK, HANGUP, TERMINATE];
 
 /// Whether there is no such signal here.

@@ -3,7 +3,7 @@
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::{Running, drivers, example, printed};
 
@@ -114,7 +114,7 @@ fn the_end_waits_for_what_is_under_way() {
             heard.extend_from_slice(&piece[..count]);
         }
         let (mut busy, mut stuck) = (begin_upload(&addr), begin_upload(&addr));
-        server.send(libc::SIGINT);
+        server.send(libc::SIGTERM);
         server.until("stopping: ");
         // The one that idles is closed at once.
         assert_eq!(idle.read(&mut [0; 16]).unwrap_or(0), 0, "on {driver}");
@@ -152,6 +152,190 @@ fn silent_clients_are_let_go() {
         assert!(heard.starts_with("HTTP/1.1 408 "), "on {driver}: {heard}");
         server.send(libc::SIGINT);
         server.ends_well();
+    }
+}
+
+/// An upload that trickles is refused, though it is never silent for long; one at a fair rate is taken.
+#[test]
+fn an_upload_has_a_lowest_rate() {
+    for driver in drivers() {
+        let args = [
+            "--listen",
+            "127.0.0.1:0",
+            "--patience",
+            "0.5",
+            "--upload-rate",
+            "1000000",
+        ];
+        let (server, addr) = serve_with(driver, &args);
+        let mut client = TcpStream::connect(&addr).expect("connect");
+        client.set_read_timeout(Some(Duration::from_secs(20))).expect("set");
+        client
+            .write_all(b"POST /upload HTTP/1.1\r\nhost: localhost\r\ncontent-length: 1000000\r\n\r\n")
+            .expect("write");
+        // Far more often than the patience, for as long as it is taken.
+        let begin = Instant::now();
+        while client.write_all(b"x").is_ok() {
+            assert!(
+                begin.elapsed() < Duration::from_secs(20),
+                "on {driver}: it is taken for ever"
+            );
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        let mut client = TcpStream::connect(&addr).expect("connect");
+        client
+            .write_all(b"POST /upload HTTP/1.1\r\nhost: localhost\r\ncontent-length: 3\r\nconnection: close\r\n\r\nabc")
+            .expect("write");
+        let mut answer = String::new();
+        client.read_to_string(&mut answer).expect("an answer");
+        assert!(answer.ends_with("3 bytes, sum 294\n"), "on {driver}: {answer}");
+        server.send(libc::SIGTERM);
+        server.ends_well();
+    }
+}
+
+/// How many descriptors a process has open.
+#[cfg(target_os = "linux")]
+fn descriptors(process: u32) -> usize {
+    let folder = std::fs::read_dir(format!("/proc/{process}/fd"));
+    folder.expect("it runs").count()
+}
+
+/// Fetches a page as a well-behaved client does, and gives how long it took.
+fn fetch(addr: &str) -> Duration {
+    let begin = Instant::now();
+    let mut client = TcpStream::connect(addr).expect("connect");
+    client.set_read_timeout(Some(Duration::from_secs(20))).expect("set");
+    client
+        .write_all(b"GET / HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")
+        .expect("write");
+    let mut answer = String::new();
+    client.read_to_string(&mut answer).expect("an answer");
+    assert!(answer.ends_with("hello\n"), "{answer}");
+    begin.elapsed()
+}
+
+/// Clients that ask for a large file and read nothing: others are served, memory is bounded, and they are cut off.
+#[cfg(target_os = "linux")]
+#[test]
+fn stopped_readers_are_cut_off() {
+    const READERS: usize = 400;
+    let large = std::env::temp_dir().join(format!("windlass-large-{}", std::process::id()));
+    let file = std::fs::File::create(&large).expect("a file");
+    file.set_len(64 << 20).expect("its length");
+    for driver in drivers() {
+        // First so long that all of them are there at once.
+        for timeout in ["60", "0.3"] {
+            let mut server = Running::start(
+                example("http_server", driver)
+                    .args(["--driver", driver, "--listen", "127.0.0.1:0", "--grace", "0.1"])
+                    .args(["--write-timeout", timeout, "--file"])
+                    .arg(&large),
+            );
+            let line = server.until("listening on ");
+            let addr = line.rsplit(' ').next().expect("an address").to_owned();
+            let process = server.child.id();
+            let before = descriptors(process);
+            let mut readers: Vec<TcpStream> = (0..READERS)
+                .map(|_| {
+                    let mut reader = TcpStream::connect(&addr).expect("connect");
+                    reader
+                        .write_all(b"GET /file HTTP/1.1\r\nhost: localhost\r\n\r\n")
+                        .expect("write");
+                    reader
+                })
+                .collect();
+            // Each has the beginning of its answer.
+            for reader in &mut readers {
+                reader.set_read_timeout(Some(Duration::from_secs(20))).expect("set");
+                reader.read_exact(&mut [0; 12]).expect("the beginning");
+            }
+            fetch(&addr);
+            if timeout == "60" {
+                // A connection and a file each.
+                assert!(descriptors(process) >= before + 2 * READERS, "on {driver}");
+                let peak = crate::peak_memory(process);
+                println!("-- {peak} KiB on {driver}");
+                assert!(peak < (16 << 10) + READERS * 192, "on {driver}: {peak} KiB");
+            } else {
+                let begin = Instant::now();
+                while descriptors(process) >= before + READERS / 2 {
+                    assert!(begin.elapsed() < Duration::from_secs(20), "on {driver}: they are kept");
+                    std::thread::sleep(Duration::from_millis(20));
+                }
+            }
+            fetch(&addr);
+            server.send(libc::SIGTERM);
+            server.until("requests were served");
+            server.ends_well();
+            drop(readers);
+        }
+    }
+    std::fs::remove_file(&large).expect("it was ours");
+}
+
+/// slowhttptest's four attacks. Each runs as long as the test fetches pages beside it.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_server_under_slowhttptest_serves_others() {
+    if Command::new("slowhttptest").arg("-h").output().is_err() {
+        return println!("-- SKIPPED: slowhttptest is not installed");
+    }
+    // Many connections, opened quickly; for longer than the test looks on.
+    let common = ["-c", "300", "-r", "300", "-l", "30", "-p", "3"];
+    let attacks: [(&str, &str, &[&str]); 4] = [
+        ("slow headers", "/", &["-H", "-i", "1"]),
+        ("slow body", "/upload", &["-B", "-i", "1", "-s", "8192"]),
+        ("ranges", "/file", &["-R", "-a", "5", "-b", "3000"]),
+        (
+            "slow read",
+            "/file",
+            &["-X", "-w", "1", "-y", "1024", "-n", "1", "-z", "32", "-k", "3"],
+        ),
+    ];
+    for driver in drivers() {
+        for (what, path, args) in attacks {
+            let args_of_ours = [
+                "--listen",
+                "127.0.0.1:0",
+                "--patience",
+                "1",
+                "--write-timeout",
+                "1",
+                "--grace",
+                "0.1",
+            ];
+            let (mut server, addr) = serve_with(driver, &args_of_ours);
+            let before = descriptors(server.child.id());
+            let attack = Command::new("slowhttptest")
+                .args(common)
+                .args(args)
+                .args(["-u", &format!("http://{addr}{path}")])
+                .stdin(Stdio::null())
+                .stdout(Stdio::null())
+                .stderr(Stdio::null())
+                .spawn();
+            let mut attack = crate::Server(attack.expect("it is installed"));
+            // It has begun when many of its connections are there at once; one that is answered in full ends before that.
+            let begin = Instant::now();
+            let mut most = 0;
+            while most < before + 100 && attack.0.try_wait().expect("it was started").is_none() {
+                most = most.max(descriptors(server.child.id()));
+                assert!(
+                    begin.elapsed() < Duration::from_secs(20),
+                    "{what} on {driver}: no attack"
+                );
+                std::thread::sleep(Duration::from_millis(2));
+            }
+            let mut took: Vec<Duration> = (0..5).map(|_| fetch(&addr)).collect();
+            took.sort();
+            println!("-- {what} on {driver}: {most} descriptors, a page took {took:?}");
+            assert!(took[2] < Duration::from_secs(1), "{what} on {driver}: {took:?}");
+            drop(attack);
+            server.send(libc::SIGTERM);
+            server.until("requests were served");
+            server.ends_well();
+        }
     }
 }
 
