@@ -456,10 +456,14 @@ impl Descriptor {
             len: bytes.len().min(MAX_LEN),
         };
         let mut small = [0; SMALL];
-        let op = match bufs {
-            [buf] => send(buf),
-            // A head and a short body, for instance: one piece costs the kernel less than a list of two.
-            _ if let Some(len) = join_small(bufs, &mut small) => send(&small[..len]),
+        // A head and a short body, for instance: one piece costs the kernel less than a list of two.
+        let joined = match bufs {
+            [_] => None,
+            _ => join_small(bufs, &mut small),
+        };
+        let op = match (bufs, joined) {
+            ([buf], _) => send(buf),
+            (_, Some(len)) => send(&small[..len]),
             _ => {
                 return sys::with_slices(bufs, |slices, count| {
                     let count = count.min(MAX_SLICES);

@@ -2,7 +2,7 @@
 
 use std::mem::{MaybeUninit, align_of, size_of};
 
-use crate::driver::Scratch;
+use crate::driver::{SCRATCH_LEN, Scratch};
 
 /// How many bytes of load lie inline.
 const LOAD_LEN: usize = 64;
@@ -22,7 +22,7 @@ pub(super) fn load_of(cargo: *mut Cargo) -> *mut u8 {
 impl Cargo {
     pub(super) fn new() -> *mut Cargo {
         Box::into_raw(Box::new(Cargo {
-            scratch: Scratch([MaybeUninit::uninit(); _]),
+            scratch: Scratch([MaybeUninit::uninit(); SCRATCH_LEN]),
             load: MaybeUninit::uninit(),
         }))
     }

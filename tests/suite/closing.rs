@@ -3,6 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::io::{self, Read, Write};
 use std::net::{TcpListener as StdListener, TcpStream as StdStream};
+use std::os::fd::AsFd;
 use std::rc::Rc;
 use std::sync::{Condvar, Mutex};
 use std::task::Poll;
@@ -135,8 +136,14 @@ fn block_in_every_way() {
     late.join().expect("no panic");
 }
 
-/// How often a call is interrupted that the kernel does not start again by itself.
-fn count_interruptions(period: Duration) -> usize {
+/// How often a call is interrupted that the kernel does not start again by itself, while these peers close one by one.
+fn count_interruptions(period: Duration, peers: Vec<StdStream>) -> usize {
+    let closing = std::thread::spawn(move || {
+        for peer in peers {
+            std::thread::sleep(Duration::from_millis(1));
+            let _ = peer.shutdown(std::net::Shutdown::Both);
+        }
+    });
     let listener = StdListener::bind("127.0.0.1:0").expect("bind");
     let mut silent = StdStream::connect(listener.local_addr().expect("an address")).expect("connect");
     silent.set_read_timeout(Some(period)).expect("a timeout");
@@ -146,6 +153,7 @@ fn count_interruptions(period: Duration) -> usize {
         let error = silent.read(&mut [0]).expect_err("nobody says anything");
         interruptions += usize::from(error.kind() == io::ErrorKind::Interrupted);
     }
+    closing.join().expect("no panic");
     interruptions
 }
 
@@ -165,9 +173,14 @@ fn a_thread_blocks_as_before_after_its_loop() {
                 drop(event_loop);
                 block_in_every_way();
                 let (event_loop, clients, _) = loop_with_reads(case, reads);
+                let duplicate = |client: &TcpStream| client.as_fd().try_clone_to_owned().expect("a duplicate");
+                let peers = clients
+                    .iter()
+                    .map(|client| StdStream::from(duplicate(client)))
+                    .collect();
                 drop(event_loop);
                 drop(clients);
-                let interruptions = count_interruptions(Duration::from_millis(200));
+                let interruptions = count_interruptions(Duration::from_millis(200), peers);
                 assert!(interruptions <= 1, "{interruptions} interruptions by {reads} reads");
             }
         });

@@ -11,7 +11,7 @@ use windlass::driver::{
     Completion, Control, Description, Driver, DriverCounters, Fd, FlightId, Landing, Notify, Op, Reply, Scratch, Start,
     Wait,
 };
-use windlass::net::TcpListener;
+use windlass::net::{TcpListener, TcpStream};
 use windlass::task::yield_now;
 use windlass::time::{sleep, timeout};
 use windlass::{Builder, DriverChoice};
@@ -314,6 +314,155 @@ fn exhaustion_pauses_and_other_errors_end_the_accept() {
     }
     let (accepted, ..) = accept_after(&[Err(libc::EINVAL), Ok(0)]);
     assert_eq!(accepted.expect_err("not a listener").raw_os_error(), Some(libc::EINVAL));
+}
+
+/// A driver whose wait fails after it has taken a receive, as `io_uring_enter` can after it has submitted one.
+struct FailingWait {
+    /// The receive in flight, and its buffer.
+    receive: Option<(FlightId, *mut u8)>,
+    failures: usize,
+    dropped: Rc<Cell<bool>>,
+}
+
+impl Drop for FailingWait {
+    fn drop(&mut self) {
+        self.dropped.set(true);
+    }
+}
+
+// SAFETY: the buffer of a receive is written to only before its completion is reported.
+unsafe impl Driver for FailingWait {
+    fn describe(&self) -> Description {
+        Description::new("failing", Vec::new(), "a test")
+    }
+
+    fn now(&self) -> windlass::time::Instant {
+        windlass::time::Instant::from_origin(Duration::from_secs(1))
+    }
+
+    fn control(&mut self, call: Control<'_>) -> io::Result<Reply> {
+        match call {
+            Control::Socket { .. } => Ok(Reply::Fd(-2 as Fd)),
+            _ => Ok(Reply::Done),
+        }
+    }
+
+    unsafe fn start(&mut self, id: FlightId, op: Op, _scratch: *mut Scratch) -> Start {
+        match op {
+            Op::Connect { .. } => Start::Done(Landing::last(Ok(0))),
+            Op::Recv { ptr, .. } => {
+                self.receive = Some((id, ptr));
+                Start::Pending
+            }
+            op => panic!("not expected: {op:?}"),
+        }
+    }
+
+    fn cancel(&mut self, _id: FlightId) {}
+
+    fn poll(&mut self, landed: &mut Vec<Completion>, _wait: Wait) -> io::Result<()> {
+        let Some((id, ptr)) = self.receive else {
+            return Ok(());
+        };
+        if self.failures > 0 {
+            self.failures -= 1;
+            return Err(io::Error::from_raw_os_error(libc::EIO));
+        }
+        self.receive = None;
+        // SAFETY: the loop keeps the buffer until the completion below, and it has room for more.
+        unsafe { ptr.copy_from(b"hello".as_ptr(), 5) };
+        landed.push(Completion {
+            id,
+            landing: Landing::last(Ok(5)),
+        });
+        Ok(())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn notifier(&self) -> Arc<dyn Notify> {
+        struct Nothing;
+        impl Notify for Nothing {
+            fn notify(&self) {}
+        }
+        Arc::new(Nothing)
+    }
+
+    fn counters(&self) -> DriverCounters {
+        DriverCounters::default()
+    }
+}
+
+/// A buffer that says when it is dropped.
+struct Tracked(Vec<u8>, Rc<Cell<bool>>);
+
+impl Drop for Tracked {
+    fn drop(&mut self) {
+        self.1.set(true);
+    }
+}
+
+// SAFETY: the vector's memory, which stays where it is.
+unsafe impl windlass::io::IoBuf for Tracked {
+    fn as_ptr(&self) -> *const u8 {
+        self.0.as_ptr()
+    }
+    fn len(&self) -> usize {
+        self.0.len()
+    }
+}
+
+// SAFETY: as above.
+unsafe impl windlass::io::IoBufMut for Tracked {
+    fn as_mut_ptr(&mut self) -> *mut u8 {
+        self.0.as_mut_ptr()
+    }
+    fn capacity(&self) -> usize {
+        self.0.capacity()
+    }
+    unsafe fn set_filled(&mut self, len: usize) {
+        // SAFETY: the caller's promise.
+        unsafe { self.0.set_len(len) };
+    }
+}
+
+/// After an error of the wait, the kernel may still hold the buffer: it is neither returned nor freed before the completion.
+#[test]
+fn a_failed_wait_does_not_return_buffers() {
+    for failures in [1, usize::MAX] {
+        let (buffer_dropped, driver_dropped) = (Rc::new(Cell::new(false)), Rc::new(Cell::new(false)));
+        let driver = FailingWait {
+            receive: None,
+            failures,
+            dropped: driver_dropped.clone(),
+        };
+        let event_loop = Builder::new().with_driver(Box::new(driver)).build().expect("a loop");
+        event_loop.set_exception_handler(|_| {});
+        let buffer = Tracked(Vec::with_capacity(16), buffer_dropped.clone());
+        let read = event_loop.spawn(async move {
+            let stream = TcpStream::connect("127.0.0.1:80").await.expect("connect");
+            let (result, buffer) = stream.read(buffer).await;
+            (result.map_err(|error| error.to_string()), buffer.0.clone())
+        });
+        for _ in 0..10 {
+            // The error may end this turn; the operation stays in flight.
+            let _ = event_loop.turn();
+        }
+        if failures == 1 {
+            assert!(read.is_finished());
+            let output = event_loop.run_until_complete(read).expect("the loop runs");
+            assert_eq!(output.expect("no panic"), (Ok(5), b"hello".to_vec()));
+            assert!(buffer_dropped.get());
+        } else {
+            assert!(!read.is_finished());
+            drop(read);
+            drop(event_loop);
+            assert!(!buffer_dropped.get(), "the buffer is freed under the kernel");
+            assert!(!driver_dropped.get(), "the driver is freed with an operation in flight");
+        }
+    }
 }
 
 /// A timer interrupts every system call that sleeps, a thousand times a second.
