@@ -48,7 +48,7 @@ fn main() -> ExitCode {
     match run(options) {
         Ok(()) => ExitCode::SUCCESS,
         // Who reads what we print has seen enough.
-        Err(error) if error.is::<Unread>() => ExitCode::SUCCESS,
+        Err(error) if error.is::<Leftover>() => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("{error}");
             ExitCode::FAILURE
@@ -153,20 +153,20 @@ async fn print(response: Response<Incoming>) -> Result<()> {
 
 /// Standard output was closed: told apart from a connection that was.
 #[derive(Debug)]
-struct Unread;
+struct Leftover;
 
-impl std::fmt::Display for Unread {
+impl std::fmt::Display for Leftover {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("nobody reads what is printed")
     }
 }
 
-impl std::error::Error for Unread {}
+impl std::error::Error for Leftover {}
 
 fn show(bytes: &[u8]) -> Result<()> {
     let mut out = io::stdout();
     match out.write_all(bytes).and_then(|()| out.flush()) {
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Err(Unread.into()),
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Err(Leftover.into()),
         shown => Ok(shown?),
     }
 }

@@ -1,7 +1,7 @@
 //! An HTTP server on hyper: HTTP/1.1 and HTTP/2 on one port, a file with ranges, uploads, and an end that waits.
 //!
 //! `cargo run --release --features hyper --example http_server -- [--listen 127.0.0.1:8080] [--file README.md]`, then
-//! `curl http://127.0.0.1:8080/`, `curl -r 0-99 .../file`, `curl -T Cargo.lock .../upload`, `curl --http2-prior-knowledge ...`.
+//! `curl http://127.0.0.1:8080/`, `curl -r 0-99 .../file`, `curl -T OpStorage.lock .../upload`, `curl --http2-prior-knowledge ...`.
 //!
 //! Slow clients cannot hold it up, or hold much of its memory for long:
 //!

@@ -66,7 +66,7 @@ async fn supervise(args: Vec<String>, grace: Duration) -> io::Result<()> {
 
 /// Asks the child to end, and kills it if it does not in time.
 async fn end(mut child: Child, grace: Duration) -> io::Result<()> {
-    ask_to_end(&child)?;
+    request_cancel(&child)?;
     match timeout(grace, child.wait()).await {
         Ok(status) => say(format!("[stopped: {}]\n", status?)).await,
         Err(_) => {
@@ -111,7 +111,7 @@ fn set_apart(command: &mut Command) {
 }
 
 #[cfg(unix)]
-fn ask_to_end(child: &Child) -> io::Result<()> {
+fn request_cancel(child: &Child) -> io::Result<()> {
     child.send_signal(windlass::signal::SignalKind::terminate())
 }
 
@@ -122,6 +122,6 @@ fn set_apart(command: &mut Command) {
 }
 
 #[cfg(windows)]
-fn ask_to_end(child: &Child) -> io::Result<()> {
+fn request_cancel(child: &Child) -> io::Result<()> {
     child.send_ctrl_break()
 }

@@ -59,7 +59,7 @@ async fn serve(socket: &UdpSocket, mut shutdown: ShutdownSignal) {
             }
         };
         let from = datagram.from();
-        if datagram.is_cut_off() {
+        if datagram.is_truncated() {
             outln!(
                 "{from} sent more than fits: only {} bytes of it go back",
                 datagram.len()

@@ -56,7 +56,7 @@ pub fn os_code(error: &io::Error) -> Option<i32> {
 /// closed under them.
 pub(crate) fn from_code(code: i32) -> io::Error {
     match code {
-        crate::sys::errno::CANCELED => crate::remote::LoopClosed.into(),
+        crate::sys::errno::CANCELED => crate::event_loop::inbox::LoopClosed.into(),
         code => io::Error::from_raw_os_error(code),
     }
 }

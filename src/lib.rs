@@ -63,69 +63,45 @@ compile_error!("windlass needs a driver: enable the feature `proactor`, `reactor
 compile_error!("windlass runs on Unix and on Windows");
 
 pub mod blocking;
-mod byte_stream;
-mod callback;
 pub mod compat;
-mod debug;
-mod descriptor;
-mod dump;
-mod embed;
+mod diagnostics;
+pub mod driver;
 mod error;
 mod event_loop;
-mod exception;
-mod flight;
 pub mod fs;
 #[cfg(feature = "hyper")]
 pub mod hyper;
+mod inflight;
 pub mod io;
-mod lane;
-mod lookout;
-mod loop_core;
-mod loop_handle;
-pub mod metrics;
 pub mod net;
 mod null;
-mod op;
-#[cfg(any(feature = "reactor", windows))]
-mod pace;
-pub mod pipe;
-mod prims;
 mod proactor;
 pub mod process;
-mod promise;
 pub mod protocol;
-mod rare;
 mod reactor;
-mod ready;
-mod remote;
-mod runtime;
 pub mod signal;
 pub mod sync;
 mod sys;
 pub mod task;
 pub mod time;
-mod timers;
 #[cfg(feature = "tls")]
 pub mod tls;
-mod trace;
-mod watch;
-
-pub mod driver;
 
 pub use blocking::spawn_blocking;
-pub use callback::{Handle, TimerHandle};
+pub use diagnostics::dump::{Dump, DumpGuard, TaskDump, TaskState, Waiting, dump, dump_on};
+pub use diagnostics::metrics;
+pub use diagnostics::metrics::Counters;
 pub use driver::DriverChoice;
-pub use dump::{Dump, DumpGuard, TaskDump, TaskState, Waiting, dump, dump_on};
 pub use error::os_code;
+pub use event_loop::builder::{Builder, run};
+pub use event_loop::callback::{Handle, TimerHandle};
+pub use event_loop::exception::Exception;
+pub use event_loop::handle::{LoopHandle, RemoteHandle};
+pub use event_loop::inbox::LoopClosed;
 pub use event_loop::{EventLoop, call_at, call_later, call_soon, counters};
-pub use exception::Exception;
-pub use loop_handle::{LoopHandle, RemoteHandle};
-pub use metrics::Counters;
-pub use promise::{Abandoned, Placeholder, Promise, promise};
-pub use remote::LoopClosed;
-pub use runtime::{Builder, run};
+pub use inflight::watch::{add_reader, add_writer, remove_reader, remove_writer};
+pub use task::promise::{Abandoned, Placeholder, Promise, promise};
 pub use task::{JoinError, JoinHandle, spawn};
-pub use watch::{add_reader, add_writer, remove_reader, remove_writer};
 
 /// The README's first example compiles.
 #[cfg(doctest)]

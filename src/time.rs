@@ -10,8 +10,8 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use crate::loop_core::LoopCore;
-use crate::timers::{Action, TimerId};
+use crate::event_loop::core::LoopCore;
+use crate::event_loop::timers::{Action, TimerId};
 
 /// A moment on the loop's clock, in nanoseconds.
 ///

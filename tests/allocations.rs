@@ -132,7 +132,7 @@ impl Echo for Bridged {
 /// Counts allocations of the loop's thread, and enters and turns, while messages are echoed: by a loop that sleeps whenever
 /// there is nothing to do, and by one that looks out for the next message.
 fn measure<E: Echo>(case: Case, make: impl Fn(TcpStream) -> E) {
-    measure_on(case.builder().lookout(Duration::ZERO), &make, 1);
+    measure_on(case.builder().busy_poll(Duration::ZERO), &make, 1);
     // What it looked out for is handed over by a second call.
     measure_on(case.builder(), &make, 2);
 }

@@ -87,7 +87,7 @@ fn ten_thousand_connections_idle_and_echo() {
         });
         result.expect("the loop runs");
         let counters = event_loop.counters();
-        assert_eq!((counters.in_air, counters.flights, counters.tasks), (0, 0, 0));
+        assert_eq!((counters.in_flight, counters.ops, counters.tasks), (0, 0, 0));
         assert_eq!(counters.stale_completions, 0);
         // mio has a handle of its own for every 32 sockets on Windows, and keeps some for later.
         if cfg!(unix) || case.name != "reactor" {

@@ -15,8 +15,8 @@ use std::time::{Duration, SystemTime};
 
 use windlass::Builder;
 use windlass::driver::{
-    Completion, Control, Description, Driver, DriverCounters, Fd, FdSpace, FlightId, Landing, Message, MessageBuf,
-    Name, Notify, Op, Outcome, Reply, Scratch, SocketKind, SocketOption, Start, Stat, Wait,
+    Completion, Control, Description, Driver, DriverCounters, Fd, FdSpace, Message, MessageBuf, Name, Notify, Op, OpId,
+    OpResult, OsResult, Reply, Scratch, SocketKind, SocketOption, Start, Stat, Wait,
 };
 use windlass::fs::File;
 use windlass::net::{TcpListener, TcpStream, UdpSocket};
@@ -42,7 +42,7 @@ struct Toy {
     things: BTreeMap<Fd, Thing>,
     next: Fd,
     now: Instant,
-    pending: Vec<(FlightId, Op, bool)>,
+    pending: Vec<(OpId, Op, bool)>,
     seen: Rc<RefCell<Seen>>,
 }
 
@@ -80,7 +80,7 @@ impl Toy {
     }
 
     /// Carries an operation out, if it need not wait.
-    fn attempt(&mut self, op: Op) -> Option<Outcome> {
+    fn attempt(&mut self, op: Op) -> Option<OsResult> {
         // SAFETY: whatever the operation points to is its flight's until its completion, which follows this call.
         unsafe {
             match op {
@@ -157,7 +157,7 @@ impl Toy {
     /// # Safety
     ///
     /// The message and what it points to are there, and nothing else uses them.
-    unsafe fn receive(&mut self, fd: Fd, message: &mut Message) -> Option<Outcome> {
+    unsafe fn receive(&mut self, fd: Fd, message: &mut Message) -> Option<OsResult> {
         let Some(Thing::Datagrams(_, inbox)) = self.things.get_mut(&fd) else {
             return Some(Err(libc::EBADF));
         };
@@ -175,7 +175,7 @@ impl Toy {
     /// # Safety
     ///
     /// As for `receive`.
-    unsafe fn send(&mut self, fd: Fd, message: &Message) -> Outcome {
+    unsafe fn send(&mut self, fd: Fd, message: &Message) -> OsResult {
         // SAFETY: the caller's promise.
         let (bytes, to) = unsafe { (message.bytes(), message.name()) };
         let to = to.and_then(|name| name.as_socket()).ok_or(libc::EDESTADDRREQ)?;
@@ -254,7 +254,7 @@ unsafe impl Driver for Toy {
         }
     }
 
-    unsafe fn start(&mut self, id: FlightId, op: Op, _scratch: *mut Scratch) -> Start {
+    unsafe fn start(&mut self, id: OpId, op: Op, _scratch: *mut Scratch) -> Start {
         match op {
             // Left to a thread, which must not do it: the number is not the kernel's.
             Op::Sync { .. } => Start::Blocking,
@@ -265,30 +265,30 @@ unsafe impl Driver for Toy {
         }
     }
 
-    fn cancel(&mut self, id: FlightId) {
+    fn cancel(&mut self, id: OpId) {
         for pending in self.pending.iter_mut().filter(|pending| pending.0 == id) {
             pending.2 = true;
         }
     }
 
-    fn poll(&mut self, landed: &mut Vec<Completion>, wait: Wait) -> io::Result<()> {
-        let before = landed.len();
+    fn poll(&mut self, completed: &mut Vec<Completion>, wait: Wait) -> io::Result<()> {
+        let before = completed.len();
         for (id, op, cancelled) in std::mem::take(&mut self.pending) {
             match self.attempt(op) {
-                Some(outcome) => landed.push(Completion {
+                Some(res) => completed.push(Completion {
                     id,
-                    landing: Landing::last(outcome),
+                    op_result: OpResult::last(res),
                 }),
-                None if cancelled => landed.push(Completion {
+                None if cancelled => completed.push(Completion {
                     id,
-                    landing: Landing::last(Err(libc::ECANCELED)),
+                    op_result: OpResult::last(Err(libc::ECANCELED)),
                 }),
                 None => self.pending.push((id, op, false)),
             }
         }
         match wait {
-            Wait::Until(deadline) if landed.len() == before => self.now = self.now.max(deadline),
-            Wait::Forever if landed.len() == before => panic!("nothing would ever happen"),
+            Wait::Until(deadline) if completed.len() == before => self.now = self.now.max(deadline),
+            Wait::Forever if completed.len() == before => panic!("nothing would ever happen"),
             _ => {}
         }
         Ok(())

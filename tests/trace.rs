@@ -169,7 +169,11 @@ fn a_subscriber_may_remove_the_reader_that_is_being_polled() {
                 turns(20).await;
                 assert!(removed.get(), "{event}: no such event");
                 assert_eq!(windlass::counters().tasks, 1, "{event}: the watcher has ended");
-                assert_eq!(windlass::counters().in_air, 0, "{event}: its operation was cancelled");
+                assert_eq!(
+                    windlass::counters().in_flight,
+                    0,
+                    "{event}: its operation was cancelled"
+                );
             };
             event_loop.run_until_complete(main).expect("the loop runs");
             assert!(exceptions.borrow().is_empty(), "{:?}", exceptions.borrow());
@@ -202,7 +206,7 @@ fn a_subscriber_may_remove_a_reader_inside_of_the_end_of_another() {
             turns(10).await;
             assert_eq!(removed.get(), (true, true));
             assert_eq!(windlass::counters().tasks, 1, "both watchers have ended");
-            assert_eq!(windlass::counters().in_air, 0, "their operations were cancelled");
+            assert_eq!(windlass::counters().in_flight, 0, "their operations were cancelled");
         };
         event_loop.run_until_complete(main).expect("the loop runs");
         assert!(exceptions.borrow().is_empty(), "{:?}", exceptions.borrow());

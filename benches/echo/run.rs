@@ -107,8 +107,8 @@ fn measure(servers: &[Server], shape: Shape, rounds: usize, length: Duration) ->
     want_open_files(open_files(shape.connections))?;
     let mut measured = vec![Vec::new(); servers.len()];
     // So that what is sent at first has gone round once: a gibibyte of it takes its time.
-    let in_air = shape.connections * shape.request_len * shape.in_flight;
-    let warm_up = WARM_UP + Duration::from_nanos(in_air as u64);
+    let in_flight = shape.connections * shape.request_len * shape.in_flight;
+    let warm_up = WARM_UP + Duration::from_nanos(in_flight as u64);
     for round in 0..rounds {
         for turn in 0..servers.len() {
             // Each round begins with another one.

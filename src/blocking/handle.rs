@@ -10,9 +10,9 @@ use std::task::{Context, Poll, Wake, Waker};
 
 use super::Refusal;
 use super::pool::{JobId, Shared, Ticket, Work};
-use crate::exception::{Exception, report};
-use crate::loop_core::{ClockHold, LoopCore, Mail};
-use crate::remote::{Letterbox, forked_error};
+use crate::event_loop::core::{ClockHold, LoopCore, RemoteEvent};
+use crate::event_loop::exception::{Exception, report};
+use crate::event_loop::inbox::{Inbox, forked_error};
 use crate::task::{JoinError, TaskId};
 
 /// The result of blocking work: await it to get `Result<T, JoinError>`, on any loop or runtime.
@@ -34,7 +34,7 @@ pub struct BlockingHandle<T> {
 pub(super) struct Slot<T> {
     state: Mutex<SlotState<T>>,
     /// The loop whose exception handler is told of a panic that nobody takes.
-    letterbox: Option<Arc<Letterbox<Mail>>>,
+    inbox: Option<Arc<Inbox<RemoteEvent>>>,
 }
 
 struct SlotState<T> {
@@ -93,18 +93,18 @@ impl<T> Slot<T> {
         }
         // Only now: the loop must learn of the result before time goes on.
         drop(hold);
-        self.tell_of_panic(unclaimed);
+        self.report_panic(unclaimed);
     }
 
     /// A panic that nobody will take goes to the loop's exception handler, or to standard error.
-    fn tell_of_panic(&self, unclaimed: Option<Result<T, JoinError>>) {
+    fn report_panic(&self, unclaimed: Option<Result<T, JoinError>>) {
         let Some(Err(error)) = unclaimed else { return };
         let Ok(payload) = error.try_into_panic() else { return };
         let exception = Exception::panic("a blocking job, whose handle was dropped,", payload);
-        match &self.letterbox {
-            Some(letterbox) => {
+        match &self.inbox {
+            Some(inbox) => {
                 // A loop that is gone has no handler any more.
-                if let Err(Mail::Exception(exception)) = letterbox.send(Mail::Exception(exception)) {
+                if let Err(RemoteEvent::Exception(exception)) = inbox.send(RemoteEvent::Exception(exception)) {
                     report(exception);
                 }
             }
@@ -135,7 +135,7 @@ impl<T: Send + 'static> BlockingHandle<T> {
                 abandoned: false,
                 hold: None,
             }),
-            letterbox: LoopCore::try_current().map(|core| core.letterbox.clone()),
+            inbox: LoopCore::try_current().map(|core| core.inbox.clone()),
         });
         let answer = Answer(slot.clone());
         let work = move || {
@@ -208,7 +208,10 @@ impl<T> Future for BlockingHandle<T> {
             return Poll::Ready(Err(JoinError::not_started(forked_error())));
         }
         while let Some(work) = this.unqueued.take() {
-            if this.pool.wait_for_room(&mut this.ticket, &holding_clock(cx.waker())) {
+            if this
+                .pool
+                .wait_for_capacity(&mut this.ticket, &holding_clock(cx.waker()))
+            {
                 this.unqueued = Some(work);
                 return Poll::Pending;
             }
@@ -253,7 +256,7 @@ impl<T> Drop for BlockingHandle<T> {
             state.abandoned = true;
             (state.result.take(), state.waker.take(), state.hold.take())
         };
-        self.slot.tell_of_panic(result);
+        self.slot.report_panic(result);
     }
 }
 

@@ -15,7 +15,7 @@ pub use self::handle::BlockingHandle;
 use self::pool::Refusal;
 pub(crate) use self::pool::{JobId, PoolSettings};
 pub use self::pool::{Pool, PoolBuilder, PoolCounters, Shutdown};
-use crate::loop_core::LoopCore;
+use crate::event_loop::core::LoopCore;
 
 /// Runs `work` on one of the current loop's threads for blocking work, and gives its result: asyncio's `to_thread`.
 ///

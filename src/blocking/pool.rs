@@ -277,8 +277,8 @@ impl Pool {
     }
 
     /// Wakes `waker` when there may be room in the queue for flights of the one loop that has this pool. False if there is.
-    pub(crate) fn wait_for_room(&self, waker: &Waker) -> bool {
-        self.shared().wait_for_room(&mut Some(FLIGHTS), waker)
+    pub(crate) fn wait_for_capacity(&self, waker: &Waker) -> bool {
+        self.shared().wait_for_capacity(&mut Some(FLIGHTS), waker)
     }
 
     /// Takes a job back that has not begun.
@@ -320,7 +320,7 @@ impl Shared {
     /// Queues a job, and starts a thread for it if none is free. With `bounded` a full queue refuses it.
     pub(super) fn submit(self: &Arc<Self>, work: Work, bounded: bool) -> Result<JobId, Refusal> {
         if self.is_forked() {
-            return Err(Refusal::NoThread(work, crate::remote::forked_error()));
+            return Err(Refusal::NoThread(work, crate::event_loop::inbox::forked_error()));
         }
         let mut state = self.state();
         if state.closed {
@@ -373,7 +373,7 @@ impl Shared {
                 drop(state);
                 wake_all(waiting);
                 // A job catches its own panics; this is for its destructors.
-                crate::exception::guard("a blocking job", job.work);
+                crate::event_loop::exception::guard("a blocking job", job.work);
                 state = self.state();
                 state.counters.done += 1;
                 state.counters.idle += 1;
@@ -415,7 +415,7 @@ impl Shared {
     }
 
     /// Wakes `waker` when there may be room in the queue. False if there is. Whoever asks again keeps its ticket.
-    pub(super) fn wait_for_room(&self, ticket: &mut Option<Ticket>, waker: &Waker) -> bool {
+    pub(super) fn wait_for_capacity(&self, ticket: &mut Option<Ticket>, waker: &Waker) -> bool {
         // Cloning and dropping wakers is foreign code, so neither happens under the lock.
         let waker = waker.clone();
         let old = {
@@ -445,7 +445,7 @@ impl Shared {
         self.work.notify_all();
         wake_all(waiting);
         for job in jobs {
-            crate::exception::guard("a blocking job's destructor", || drop(job.work));
+            crate::event_loop::exception::guard("a blocking job's destructor", || drop(job.work));
         }
     }
 
@@ -496,6 +496,6 @@ impl State {
 
 fn wake_all(waiting: BTreeMap<Ticket, Waker>) {
     for waker in waiting.into_values() {
-        crate::exception::guard("a waker", || waker.wake());
+        crate::event_loop::exception::guard("a waker", || waker.wake());
     }
 }

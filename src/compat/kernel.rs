@@ -6,10 +6,10 @@ use std::task::{Context, Poll};
 use super::reading::Reading;
 use super::traits::{PollRead, PollWrite};
 use super::writing::Writing;
+use crate::io::pipe;
 #[cfg(unix)]
 use crate::net::UnixStream;
 use crate::net::{Connection, OwnedReadHalf, OwnedWriteHalf, ReadHalf, TcpStream, WriteHalf};
-use crate::pipe;
 use crate::process::{ChildStderr, ChildStdin, ChildStdout};
 
 /// `PollRead` for a type that has a `fn bytes(&self) -> &ByteStream`.

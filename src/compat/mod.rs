@@ -43,12 +43,12 @@ mod bridge;
 mod futures;
 mod kernel;
 mod memory;
-mod outbox;
 mod reading;
 mod spares;
 #[cfg(feature = "compat-tokio")]
 mod tokio;
 mod traits;
+mod write_buffer;
 mod writing;
 
 pub use bridge::Bridge;

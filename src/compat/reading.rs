@@ -5,14 +5,14 @@ use std::io;
 use std::rc::{Rc, Weak};
 use std::task::{Context, Poll, ready};
 
-use crate::byte_stream::{ByteStream, HEAP_READ_LEN, count};
-use crate::descriptor::Descriptor;
-use crate::driver::Landing;
+use crate::driver::OpResult;
+use crate::driver::op::{Medium, Op};
 use crate::error::from_code;
-use crate::flight::{Airborne, Fate};
+use crate::inflight::descriptor::Descriptor;
+use crate::inflight::queue::{IoQueue, OwnedQueueGuard};
+use crate::inflight::stream::{ByteStream, HEAP_READ_LEN, count};
+use crate::inflight::{OnOrphan, RawOp};
 use crate::io::{DuplexStream, IncomingPipe, ManagedBuf};
-use crate::lane::{Lane, SharedHold};
-use crate::op::{Medium, Op};
 use crate::sys::errno;
 
 /// What is kept of a [`Bridge`](super::Bridge)'s reading between two polls: bytes that were received and not consumed, and the
@@ -38,15 +38,15 @@ enum Source {
 
 /// A read that is polled.
 struct Receiving {
-    hold: SharedHold<Descriptor>,
-    flight: Option<Receive>,
+    hold: OwnedQueueGuard<Descriptor>,
+    op: Option<Receive>,
 }
 
 /// The read that is in the air, by what it carries.
 enum Receive {
-    Managed(Airborne<Rc<Descriptor>>),
+    Managed(RawOp<Rc<Descriptor>>),
     /// The pool was empty.
-    Heap(Airborne<(Rc<Descriptor>, Vec<u8>)>),
+    Heap(RawOp<(Rc<Descriptor>, Vec<u8>)>),
 }
 
 impl Reading {
@@ -63,8 +63,8 @@ impl Reading {
             && let Source::Kernel(_, under_way) = &mut self.source
         {
             let receiving = under_way.get_or_insert_with(|| Receiving {
-                hold: SharedHold::new(descriptor.clone(), |descriptor| &descriptor.read),
-                flight: None,
+                hold: OwnedQueueGuard::new(descriptor.clone(), |descriptor| &descriptor.read),
+                op: None,
             });
             let result = ready!(receiving.poll(bytes.medium(), cx));
             *under_way = None;
@@ -105,7 +105,7 @@ impl Reading {
         match &self.source {
             Source::Kernel(of, _) => {
                 if let Some(descriptor) = of.upgrade() {
-                    descriptor.read.put_in_front(&descriptor.core, &lent);
+                    descriptor.read.put_front(&descriptor.core, &lent);
                 }
             }
             Source::Memory(pipe) => pipe.put_back(&lent),
@@ -116,56 +116,56 @@ impl Reading {
 
 impl Receiving {
     fn poll(&mut self, medium: Medium, cx: &mut Context<'_>) -> Poll<io::Result<ManagedBuf>> {
-        if self.flight.is_none() {
+        if self.op.is_none() {
             ready!(self.hold.poll(cx));
-            let (descriptor, lane) = (self.hold.of(), self.hold.lane());
-            ready!(lane.poll_settle(&descriptor.core, cx));
-            if ready!(lane.poll_unread(&descriptor.core, cx))
-                && let Some(served) = lane.serve_all()
+            let (descriptor, queue) = (self.hold.of(), self.hold.queue());
+            ready!(queue.poll_orphan(&descriptor.core, cx));
+            if ready!(queue.poll_leftover(&descriptor.core, cx))
+                && let Some(served) = queue.serve_all()
             {
                 return Poll::Ready(served.map(ManagedBuf::from).map_err(from_code));
             }
-            self.flight = Some(Receive::managed(descriptor, lane, medium));
+            self.op = Some(Receive::managed(descriptor, queue, medium));
         }
-        let (descriptor, lane) = (self.hold.of(), self.hold.lane());
-        if let Some(Receive::Managed(flight)) = &mut self.flight {
-            let (landing, _) = ready!(flight.poll(&descriptor.core, lane, cx));
-            let received = landing.buffer.as_ref().map_or(&[][..], |buffer| buffer.filled());
-            if lane.is_overtaken(received, None, landing.outcome)
-                && let Some(served) = lane.serve_all()
+        let (descriptor, queue) = (self.hold.of(), self.hold.queue());
+        if let Some(Receive::Managed(op)) = &mut self.op {
+            let (op_result, _) = ready!(op.poll(&descriptor.core, queue, cx));
+            let received = op_result.buffer.as_ref().map_or(&[][..], |buffer| buffer.filled());
+            if queue.overtaken(received, None, op_result.res)
+                && let Some(served) = queue.serve_all()
             {
-                self.flight = None;
+                self.op = None;
                 return Poll::Ready(served.map(ManagedBuf::from).map_err(from_code));
             }
-            match landing {
-                Landing {
+            match op_result {
+                OpResult {
                     buffer: Some(buffer), ..
                 } => {
-                    self.flight = None;
+                    self.op = None;
                     return Poll::Ready(Ok(ManagedBuf::from_pool(buffer)));
                 }
-                Landing {
-                    outcome: Err(errno::NO_BUFFERS),
+                OpResult {
+                    res: Err(errno::NO_BUFFERS),
                     ..
-                } => self.flight = Some(Receive::to_heap(descriptor, lane, medium)),
-                Landing { outcome, .. } => {
-                    self.flight = None;
-                    return Poll::Ready(count(outcome).map(|_| ManagedBuf::default()));
+                } => self.op = Some(Receive::to_heap(descriptor, queue, medium)),
+                OpResult { res, .. } => {
+                    self.op = None;
+                    return Poll::Ready(count(res).map(|_| ManagedBuf::default()));
                 }
             }
         }
-        let Some(Receive::Heap(flight)) = &mut self.flight else {
+        let Some(Receive::Heap(op)) = &mut self.op else {
             unreachable!("one of the two is in the air")
         };
-        let (landing, (_, buf)) = ready!(flight.poll(&descriptor.core, lane, cx));
-        self.flight = None;
-        let received = *count(landing.outcome).as_ref().unwrap_or(&0);
-        if lane.is_overtaken(&buf[..received], None, landing.outcome)
-            && let Some(served) = lane.serve_all()
+        let (op_result, (_, buf)) = ready!(op.poll(&descriptor.core, queue, cx));
+        self.op = None;
+        let received = *count(op_result.res).as_ref().unwrap_or(&0);
+        if queue.overtaken(&buf[..received], None, op_result.res)
+            && let Some(served) = queue.serve_all()
         {
             return Poll::Ready(served.map(ManagedBuf::from).map_err(from_code));
         }
-        Poll::Ready(count(landing.outcome).map(|count| {
+        Poll::Ready(count(op_result.res).map(|count| {
             let mut bytes = ManagedBuf::from(buf);
             bytes.truncate(count);
             bytes
@@ -174,21 +174,35 @@ impl Receiving {
 }
 
 impl Receive {
-    fn managed(descriptor: &Rc<Descriptor>, lane: &Lane, medium: Medium) -> Receive {
+    fn managed(descriptor: &Rc<Descriptor>, queue: &IoQueue, medium: Medium) -> Receive {
         let fd = descriptor.fd;
-        let load = descriptor.clone();
+        let payload = descriptor.clone();
         let plan = |_: &mut _| Op::RecvManaged { fd, medium };
-        Receive::Managed(Airborne::launch(&descriptor.core, lane, Fate::Keep, load, 0, plan))
+        Receive::Managed(RawOp::start_op(
+            &descriptor.core,
+            queue,
+            OnOrphan::Keep,
+            payload,
+            0,
+            plan,
+        ))
     }
 
-    fn to_heap(descriptor: &Rc<Descriptor>, lane: &Lane, medium: Medium) -> Receive {
+    fn to_heap(descriptor: &Rc<Descriptor>, queue: &IoQueue, medium: Medium) -> Receive {
         let fd = descriptor.fd;
-        let load = (descriptor.clone(), vec![0; HEAP_READ_LEN]);
+        let payload = (descriptor.clone(), vec![0; HEAP_READ_LEN]);
         let plan = |(_, buf): &mut (_, Vec<u8>)| {
             let (ptr, len) = (buf.as_mut_ptr(), buf.len());
             Op::Recv { fd, medium, ptr, len }
         };
-        Receive::Heap(Airborne::launch(&descriptor.core, lane, Fate::Keep, load, 0, plan))
+        Receive::Heap(RawOp::start_op(
+            &descriptor.core,
+            queue,
+            OnOrphan::Keep,
+            payload,
+            0,
+            plan,
+        ))
     }
 }
 
@@ -196,9 +210,9 @@ impl Drop for Receiving {
     /// The read stays in its lane: what it receives, the next one gets.
     fn drop(&mut self) {
         let core = &self.hold.of().core;
-        match &mut self.flight {
-            Some(Receive::Managed(flight)) => flight.leave(core),
-            Some(Receive::Heap(flight)) => flight.leave(core),
+        match &mut self.op {
+            Some(Receive::Managed(op)) => op.leave(core),
+            Some(Receive::Heap(op)) => op.leave(core),
             None => {}
         }
     }

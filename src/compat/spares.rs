@@ -2,7 +2,7 @@
 
 use std::cell::RefCell;
 
-use super::outbox::BOUND;
+use super::write_buffer::BOUND;
 
 /// How many are kept.
 const SPARES_MAX: usize = 32;

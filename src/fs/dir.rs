@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use super::metadata::{FileType, Metadata, symlink_metadata};
 use super::{at, blocking};
 use crate::blocking::BlockingHandle;
-use crate::loop_core::LoopCore;
+use crate::event_loop::core::LoopCore;
 
 /// How many entries a thread fetches at once.
 const BATCH: usize = 256;

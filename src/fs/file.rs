@@ -15,15 +15,15 @@ use super::metadata::{Metadata, of_file};
 use super::options::OpenOptions;
 use super::scan::Scan;
 use super::{Reader, carry_out, show_path};
-use crate::descriptor::{Descriptor, IntoStdError, OwnedDescriptor};
-use crate::driver::{Control, Outcome, Reply};
+use crate::driver::op::{CURRENT, MAX_LEN, Op};
+use crate::driver::{Control, OsResult, Reply};
 use crate::error::{context, from_code};
-use crate::flight::{Fate, Flying};
+use crate::event_loop::core::LoopCore;
+use crate::inflight::descriptor::{Descriptor, IntoStdError, OwnedDescriptor};
+use crate::inflight::queue::IoQueue;
+use crate::inflight::{OnOrphan, OpFuture};
 use crate::io::vectored::{lend_to_fill, lend_to_read, set_all_filled, set_others_empty};
 use crate::io::{BufResult, IoBuf, IoBufMut, no_length, no_room, part_of, read_exact_in_parts, rest_of};
-use crate::lane::Lane;
-use crate::loop_core::LoopCore;
-use crate::op::{CURRENT, MAX_LEN, Op};
 use crate::sys::{self, Fd, IoVec, OpenFlags, errno};
 
 /// An open file.
@@ -56,8 +56,8 @@ pub struct File {
     direct: bool,
 }
 
-type Load<B> = (Rc<Descriptor>, B);
-type VectoredLoad<B> = (Rc<Descriptor>, Vec<B>, Vec<IoVec>);
+type Payload<B> = (Rc<Descriptor>, B);
+type VectoredPayload<B> = (Rc<Descriptor>, Vec<B>, Vec<IoVec>);
 
 /// The error of reading a file that got shorter meanwhile.
 pub(super) fn shrank(before: u64, now: u64) -> io::Error {
@@ -189,8 +189,8 @@ impl File {
     }
 
     /// How many bytes an operation moved.
-    pub(super) fn count(&self, what: &str, outcome: Outcome) -> io::Result<usize> {
-        match outcome {
+    pub(super) fn count(&self, what: &str, res: OsResult) -> io::Result<usize> {
+        match res {
             Ok(count) => Ok(count as usize),
             Err(code) => Err(self.explain(what, from_code(code))),
         }
@@ -205,9 +205,9 @@ impl File {
         if capacity == 0 {
             return (Err(no_room()), buf);
         }
-        let lane = Lane::default();
-        let (outcome, mut buf) = self.read_piece(&lane, buf, 0, capacity, in_file(offset)).await;
-        let result = self.count("read", outcome);
+        let queue = IoQueue::default();
+        let (res, mut buf) = self.read_piece(&queue, buf, 0, capacity, in_file(offset)).await;
+        let result = self.count("read", res);
         if let Ok(count) = result {
             // SAFETY: the kernel has written this many bytes, which is no more than the capacity.
             unsafe { buf.set_filled(count) };
@@ -225,13 +225,13 @@ impl File {
                 _ => (Err(no_length()), buf),
             };
         }
-        let lane = Lane::default();
+        let queue = IoQueue::default();
         let mut filled = 0;
         while filled < len {
             let from = in_file(offset.saturating_add(filled as u64));
-            let outcome;
-            (outcome, buf) = self.read_piece(&lane, buf, filled, len, from).await;
-            match self.count("read", outcome) {
+            let res;
+            (res, buf) = self.read_piece(&queue, buf, filled, len, from).await;
+            match self.count("read", res) {
                 Ok(0) => {
                     let end = io::Error::new(
                         io::ErrorKind::UnexpectedEof,
@@ -252,16 +252,16 @@ impl File {
         if buf.is_empty() {
             return (Ok(0), buf);
         }
-        let lane = Lane::default();
-        let (landing, (_, buf)) = self.launch_write(&lane, buf, 0, in_file(offset)).await;
-        (self.count("write", landing.outcome), buf)
+        let queue = IoQueue::default();
+        let (op_result, (_, buf)) = self.start_write(&queue, buf, 0, in_file(offset)).await;
+        (self.count("write", op_result.res), buf)
     }
 
     /// Writes the whole of `buf`, beginning at `offset` in the file.
     pub async fn write_all_at<B: IoBuf>(&self, buf: B, offset: u64) -> BufResult<(), B> {
-        let lane = Lane::default();
+        let queue = IoQueue::default();
         let offset = |written| in_file(offset.saturating_add(written));
-        let (result, _, buf) = self.write_whole(&lane, buf, offset).await;
+        let (result, _, buf) = self.write_whole(&queue, buf, offset).await;
         (result, buf)
     }
 
@@ -270,11 +270,11 @@ impl File {
         if bufs.iter().all(|buf| buf.capacity() == 0) {
             return (Err(no_room()), bufs);
         }
-        let lane = Lane::default();
-        let (landing, (_, mut bufs, slices)) = self
-            .launch_read_vectored(&lane, Fate::Discard, bufs, in_file(offset))
+        let queue = IoQueue::default();
+        let (op_result, (_, mut bufs, slices)) = self
+            .start_read_vectored(&queue, OnOrphan::Discard, bufs, in_file(offset))
             .await;
-        let result = self.count("read", landing.outcome);
+        let result = self.count("read", op_result.res);
         if let Ok(count) = result {
             // SAFETY: the kernel has written this many bytes, in order.
             unsafe { set_all_filled(&mut bufs, &slices, count) };
@@ -288,17 +288,17 @@ impl File {
         if bufs.iter().all(IoBuf::is_empty) {
             return (Ok(0), bufs);
         }
-        let lane = Lane::default();
-        let (landing, (_, bufs, _)) = self.launch_write_vectored(&lane, bufs, in_file(offset)).await;
-        (self.count("write", landing.outcome), bufs)
+        let queue = IoQueue::default();
+        let (op_result, (_, bufs, _)) = self.start_write_vectored(&queue, bufs, in_file(offset)).await;
+        (self.count("write", op_result.res), bufs)
     }
 
     // At the position.
 
     /// Reads into `buf` from the file's position, and moves that on. 0 bytes are the end of the file.
     pub async fn read<B: IoBufMut>(&self, mut buf: B) -> BufResult<usize, B> {
-        let lane = &self.owned.descriptor.read;
-        let _hold = lane.hold().await;
+        let queue = &self.owned.descriptor.read;
+        let _hold = queue.hold().await;
         if let Some(position) = &self.position {
             let (result, buf) = self.read_at(buf, position.get()).await;
             if let Ok(count) = result {
@@ -310,14 +310,14 @@ impl File {
         if capacity == 0 {
             return (Err(no_room()), buf);
         }
-        lane.settle(self.core()).await;
-        if lane.has_unread(self.core()).await
-            && let Some(served) = lane.serve(&mut buf)
+        queue.settle(self.core()).await;
+        if queue.has_leftover(self.core()).await
+            && let Some(served) = queue.serve(&mut buf)
         {
             return (served.map_err(|code| self.explain("read", from_code(code))), buf);
         }
-        let (landing, (_, mut buf)) = self.launch_read(lane, Fate::Keep, buf, 0, capacity, CURRENT).await;
-        let result = self.count("read", landing.outcome);
+        let (op_result, (_, mut buf)) = self.start_read(queue, OnOrphan::Keep, buf, 0, capacity, CURRENT).await;
+        let result = self.count("read", op_result.res);
         if let Ok(count) = result {
             // SAFETY: the kernel has written this many bytes, which is no more than the capacity.
             unsafe { buf.set_filled(count) };
@@ -347,10 +347,10 @@ impl File {
             return (Ok(0), buf);
         }
         let _position = self.owned.descriptor.read.hold().await;
-        let lane = &self.owned.descriptor.write;
-        lane.settle(self.core()).await;
-        let (landing, (_, buf)) = self.launch_write(lane, buf, 0, self.write_offset(0)).await;
-        let result = self.count("write", landing.outcome);
+        let queue = &self.owned.descriptor.write;
+        queue.settle(self.core()).await;
+        let (op_result, (_, buf)) = self.start_write(queue, buf, 0, self.write_offset(0)).await;
+        let result = self.count("write", op_result.res);
         if let Ok(count) = result {
             self.wrote(count as u64);
         }
@@ -360,9 +360,9 @@ impl File {
     /// Writes the whole of `buf` at the file's position, and moves that on.
     pub async fn write_all<B: IoBuf>(&self, buf: B) -> BufResult<(), B> {
         let _position = self.owned.descriptor.read.hold().await;
-        let lane = &self.owned.descriptor.write;
-        lane.settle(self.core()).await;
-        let (result, written, buf) = self.write_whole(lane, buf, |written| self.write_offset(written)).await;
+        let queue = &self.owned.descriptor.write;
+        queue.settle(self.core()).await;
+        let (result, written, buf) = self.write_whole(queue, buf, |written| self.write_offset(written)).await;
         // What was written before an error was written.
         self.wrote(written);
         (result, buf)
@@ -397,10 +397,10 @@ impl File {
             return (Ok(0), bufs);
         }
         let _position = self.owned.descriptor.read.hold().await;
-        let lane = &self.owned.descriptor.write;
-        lane.settle(self.core()).await;
-        let (landing, (_, bufs, _)) = self.launch_write_vectored(lane, bufs, self.write_offset(0)).await;
-        let result = self.count("write", landing.outcome);
+        let queue = &self.owned.descriptor.write;
+        queue.settle(self.core()).await;
+        let (op_result, (_, bufs, _)) = self.start_write_vectored(queue, bufs, self.write_offset(0)).await;
+        let result = self.count("write", op_result.res);
         if let Ok(count) = result {
             self.wrote(count as u64);
         }
@@ -448,7 +448,7 @@ impl File {
         bytes
             .try_reserve_exact(room)
             .map_err(|error| self.explain("read", error.into()))?;
-        let lane = Lane::default();
+        let queue = IoQueue::default();
         let mut filled = 0;
         loop {
             if filled == bytes.capacity() {
@@ -461,9 +461,9 @@ impl File {
                 .position
                 .as_ref()
                 .map_or(CURRENT, |position| position.get() + filled as u64);
-            let outcome;
-            (outcome, bytes) = self.read_piece(&lane, bytes, begin, end, offset).await;
-            match self.count("read", outcome)? {
+            let res;
+            (res, bytes) = self.read_piece(&queue, bytes, begin, end, offset).await;
+            match self.count("read", res)? {
                 0 => return Ok(bytes),
                 count => filled += count,
             }
@@ -555,53 +555,53 @@ impl File {
     /// One read into `buf[begin..end]`: of what is in the page cache, here and now, or by a flight.
     pub(super) async fn read_piece<B: IoBufMut>(
         &self,
-        lane: &Lane,
+        queue: &IoQueue,
         mut buf: B,
         begin: usize,
         end: usize,
         offset: u64,
-    ) -> (Outcome, B) {
+    ) -> (OsResult, B) {
         // What goes past the cache is not there, and what has no positions is not cached. A large piece would be copied for
         // longer than others should wait.
         if !self.direct && offset != CURRENT && end - begin <= AT_ONCE {
-            self.core().breathe().await;
+            self.core().yield_if_exhausted().await;
             let op = read_into(&mut buf, begin, end, self.fd(), offset);
             // SAFETY: what `op` points to is the buffer's, which nobody else uses until this returns.
-            if let Some(outcome) = unsafe { self.core().attempt(op) } {
-                return (outcome, buf);
+            if let Some(res) = unsafe { self.core().attempt(op) } {
+                return (res, buf);
             }
         }
-        let (landing, (_, buf)) = self.launch_read(lane, Fate::Discard, buf, begin, end, offset).await;
-        (landing.outcome, buf)
+        let (op_result, (_, buf)) = self.start_read(queue, OnOrphan::Discard, buf, begin, end, offset).await;
+        (op_result.res, buf)
     }
 
     /// One read into `buf[begin..end]`, by a flight.
-    fn launch_read<'a, B: IoBufMut>(
+    fn start_read<'a, B: IoBufMut>(
         &'a self,
-        lane: &'a Lane,
-        fate: Fate,
+        queue: &'a IoQueue,
+        on_orphan: OnOrphan,
         buf: B,
         begin: usize,
         end: usize,
         offset: u64,
-    ) -> Flying<'a, Load<B>> {
+    ) -> OpFuture<'a, Payload<B>> {
         let (core, fd) = (self.core(), self.fd());
-        let load = (self.owned.descriptor.clone(), buf);
-        Flying::launch(core, lane, fate, load, 0, move |(_, buf)| {
+        let payload = (self.owned.descriptor.clone(), buf);
+        OpFuture::start_op(core, queue, on_orphan, payload, 0, move |(_, buf)| {
             read_into(buf, begin, end, fd, offset)
         })
     }
 
-    fn launch_read_vectored<'a, B: IoBufMut>(
+    fn start_read_vectored<'a, B: IoBufMut>(
         &'a self,
-        lane: &'a Lane,
-        fate: Fate,
+        queue: &'a IoQueue,
+        on_orphan: OnOrphan,
         bufs: Vec<B>,
         offset: u64,
-    ) -> Flying<'a, VectoredLoad<B>> {
+    ) -> OpFuture<'a, VectoredPayload<B>> {
         let (core, fd) = (self.core(), self.fd());
-        let load = (self.owned.descriptor.clone(), bufs, Vec::new());
-        Flying::launch(core, lane, fate, load, 0, move |(_, bufs, slices)| {
+        let payload = (self.owned.descriptor.clone(), bufs, Vec::new());
+        OpFuture::start_op(core, queue, on_orphan, payload, 0, move |(_, bufs, slices)| {
             lend_to_fill(bufs, slices);
             Op::ReadVectoredAt {
                 fd,
@@ -613,25 +613,31 @@ impl File {
     }
 
     /// One write from `buf[begin..]`.
-    fn launch_write<'a, B: IoBuf>(&'a self, lane: &'a Lane, buf: B, begin: usize, offset: u64) -> Flying<'a, Load<B>> {
+    fn start_write<'a, B: IoBuf>(
+        &'a self,
+        queue: &'a IoQueue,
+        buf: B,
+        begin: usize,
+        offset: u64,
+    ) -> OpFuture<'a, Payload<B>> {
         let (core, fd) = (self.core(), self.fd());
-        let load = (self.owned.descriptor.clone(), buf);
-        Flying::launch(core, lane, Fate::Discard, load, 0, move |(_, buf)| {
+        let payload = (self.owned.descriptor.clone(), buf);
+        OpFuture::start_op(core, queue, OnOrphan::Discard, payload, 0, move |(_, buf)| {
             let (ptr, len) = rest_of(buf, begin);
             let len = len.min(MAX_LEN);
             Op::WriteAt { fd, ptr, len, offset }
         })
     }
 
-    fn launch_write_vectored<'a, B: IoBuf>(
+    fn start_write_vectored<'a, B: IoBuf>(
         &'a self,
-        lane: &'a Lane,
+        queue: &'a IoQueue,
         bufs: Vec<B>,
         offset: u64,
-    ) -> Flying<'a, VectoredLoad<B>> {
+    ) -> OpFuture<'a, VectoredPayload<B>> {
         let (core, fd) = (self.core(), self.fd());
-        let load = (self.owned.descriptor.clone(), bufs, Vec::new());
-        Flying::launch(core, lane, Fate::Discard, load, 0, move |(_, bufs, slices)| {
+        let payload = (self.owned.descriptor.clone(), bufs, Vec::new());
+        OpFuture::start_op(core, queue, OnOrphan::Discard, payload, 0, move |(_, bufs, slices)| {
             lend_to_read(bufs, 0, slices);
             Op::WriteVectoredAt {
                 fd,
@@ -645,7 +651,7 @@ impl File {
     /// Writes until nothing is left; `offset` tells where the rest goes. Gives how much was written, also with an error.
     async fn write_whole<B: IoBuf>(
         &self,
-        lane: &Lane,
+        queue: &IoQueue,
         mut buf: B,
         offset: impl Fn(u64) -> u64,
     ) -> (io::Result<()>, u64, B) {
@@ -653,9 +659,9 @@ impl File {
         let mut written = 0;
         let mut result = Ok(());
         while written < len && result.is_ok() {
-            let landing;
-            (landing, (_, buf)) = self.launch_write(lane, buf, written, offset(written as u64)).await;
-            match self.count("write", landing.outcome) {
+            let op_result;
+            (op_result, (_, buf)) = self.start_write(queue, buf, written, offset(written as u64)).await;
+            match self.count("write", op_result.res) {
                 Ok(0) => result = Err(self.explain("write", io::ErrorKind::WriteZero.into())),
                 Ok(count) => written += count,
                 Err(error) => result = Err(error),

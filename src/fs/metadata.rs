@@ -7,8 +7,8 @@ use std::path::Path;
 use std::time::SystemTime;
 
 use super::{at, carry_out};
-use crate::loop_core::LoopCore;
-use crate::op::Op;
+use crate::driver::op::Op;
+use crate::event_loop::core::LoopCore;
 use crate::sys::{self, Fd, PathChar, Stat, kind, kind_of};
 
 /// Asks about a file or folder, and where it is a link, about what that leads to.
@@ -26,26 +26,29 @@ pub async fn symlink_metadata(path: impl AsRef<Path>) -> io::Result<Metadata> {
 async fn of_path(path: &Path, follow: bool) -> io::Result<Metadata> {
     let core = LoopCore::current("metadata").rc();
     let path = sys::path_for_kernel(path)?;
-    let load = (path, Box::new(MaybeUninit::<Stat>::zeroed()));
-    ask(&core, load, |(path, out)| (-1, path.as_ptr(), follow, out.as_mut_ptr())).await
+    let payload = (path, Box::new(MaybeUninit::<Stat>::zeroed()));
+    ask(&core, payload, |(path, out)| {
+        (-1, path.as_ptr(), follow, out.as_mut_ptr())
+    })
+    .await
 }
 
 /// Asks about an open file; `hold` keeps it open.
 pub(super) async fn of_file<H: 'static>(core: &LoopCore, hold: H, fd: Fd) -> io::Result<Metadata> {
-    let load = (hold, Box::new(MaybeUninit::<Stat>::zeroed()));
-    ask(core, load, |(_, out)| (fd, std::ptr::null(), true, out.as_mut_ptr())).await
+    let payload = (hold, Box::new(MaybeUninit::<Stat>::zeroed()));
+    ask(core, payload, |(_, out)| (fd, std::ptr::null(), true, out.as_mut_ptr())).await
 }
 
 async fn ask<H: 'static>(
     core: &LoopCore,
-    load: (H, Box<MaybeUninit<Stat>>),
+    payload: (H, Box<MaybeUninit<Stat>>),
     arguments: impl FnOnce(&mut (H, Box<MaybeUninit<Stat>>)) -> (Fd, *const PathChar, bool, *mut Stat),
 ) -> io::Result<Metadata> {
-    let plan = |load: &mut (H, Box<MaybeUninit<Stat>>)| {
-        let (fd, path, follow, out) = arguments(load);
+    let plan = |payload: &mut (H, Box<MaybeUninit<Stat>>)| {
+        let (fd, path, follow, out) = arguments(payload);
         Op::Stat { fd, path, follow, out }
     };
-    let (_, (_, stat)) = carry_out(core, load, plan).await?;
+    let (_, (_, stat)) = carry_out(core, payload, plan).await?;
     // SAFETY: the operation has succeeded, so it has filled the answer; what this kernel does not know of is zero.
     Ok(Metadata(*unsafe { stat.assume_init() }))
 }

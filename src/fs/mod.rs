@@ -38,12 +38,12 @@ pub use self::options::OpenOptions;
 pub use self::reader::Reader;
 pub use self::scan::{Chunk, Scan};
 use crate::blocking::off_loop;
+use crate::driver::op::Op;
 use crate::error::{context, from_code};
-use crate::flight::{Fate, Flying};
+use crate::event_loop::core::LoopCore;
+use crate::inflight::queue::IoQueue;
+use crate::inflight::{OnOrphan, OpFuture};
 use crate::io::IoBuf;
-use crate::lane::Lane;
-use crate::loop_core::LoopCore;
-use crate::op::Op;
 use crate::sys;
 
 /// Says what was being done to which path.
@@ -57,18 +57,18 @@ fn between<'a>(what: &'a str, from: &'a Path, to: &'a Path) -> impl Fn(io::Error
 }
 
 /// Carries out one operation that needs no lane. If it is dropped, what it opened is closed again.
-async fn carry_out<T: 'static>(core: &LoopCore, load: T, plan: impl FnOnce(&mut T) -> Op) -> io::Result<(u32, T)> {
-    let lane = Lane::default();
-    let (landing, load) = Flying::launch(core, &lane, Fate::Discard, load, 0, plan).await;
-    landing.outcome.map(|count| (count, load)).map_err(from_code)
+async fn carry_out<T: 'static>(core: &LoopCore, payload: T, plan: impl FnOnce(&mut T) -> Op) -> io::Result<(u32, T)> {
+    let queue = IoQueue::default();
+    let (op_result, payload) = OpFuture::start_op(core, &queue, OnOrphan::Discard, payload, 0, plan).await;
+    op_result.res.map(|count| (count, payload)).map_err(from_code)
 }
 
 /// An operation on one path of the current loop.
 async fn on_path(what: &str, path: &Path, plan: impl FnOnce(*const sys::PathChar) -> Op) -> io::Result<()> {
     let call = async {
         let core = LoopCore::current(what).rc();
-        let load = sys::path_for_kernel(path)?;
-        carry_out(&core, load, |load| plan(load.as_ptr())).await
+        let payload = sys::path_for_kernel(path)?;
+        carry_out(&core, payload, |payload| plan(payload.as_ptr())).await
     };
     call.await.map(drop).map_err(at(what, path))
 }
@@ -82,8 +82,8 @@ async fn on_paths(
 ) -> io::Result<()> {
     let call = async {
         let core = LoopCore::current(what).rc();
-        let load = (sys::path_for_kernel(from)?, sys::path_for_kernel(to)?);
-        carry_out(&core, load, |(from, to)| plan(from.as_ptr(), to.as_ptr())).await
+        let payload = (sys::path_for_kernel(from)?, sys::path_for_kernel(to)?);
+        carry_out(&core, payload, |(from, to)| plan(from.as_ptr(), to.as_ptr())).await
     };
     call.await.map(drop).map_err(between(what, from, to))
 }

@@ -5,9 +5,9 @@ use std::path::Path;
 
 use super::file::File;
 use super::{at, carry_out};
-use crate::descriptor::OwnedDescriptor;
-use crate::loop_core::LoopCore;
-use crate::op::Op;
+use crate::driver::op::Op;
+use crate::event_loop::core::LoopCore;
+use crate::inflight::descriptor::OwnedDescriptor;
 use crate::sys::{self, Fd, OpenFlags};
 
 /// How a file is opened: std's `OpenOptions`, with [`direct`](OpenOptions::direct).
@@ -91,13 +91,13 @@ impl OpenOptions {
         let core = LoopCore::current("open").rc();
         let flags = self.flags.for_kernel()?;
         let mode = self.flags.mode;
-        let load = sys::path_for_kernel(path)?;
-        let plan = |load: &mut sys::KernelPath| Op::Open {
-            path: load.as_ptr(),
+        let payload = sys::path_for_kernel(path)?;
+        let plan = |payload: &mut sys::KernelPath| Op::Open {
+            path: payload.as_ptr(),
             flags,
             mode,
         };
-        let (fd, _) = carry_out(&core, load, plan).await?;
+        let (fd, _) = carry_out(&core, payload, plan).await?;
         let owned = OwnedDescriptor::new(core, fd as Fd);
         Ok(File::new(owned, path, self.flags.append, self.flags.direct))
     }

@@ -11,8 +11,8 @@ use std::rc::{Rc, Weak};
 use std::task::{Context, Poll};
 
 use super::file::File;
+use crate::inflight::queue::IoQueue;
 use crate::io::{AlignedBuf, IoBuf, IoBufMut};
-use crate::lane::Lane;
 use crate::task::JoinHandle;
 
 /// What `O_DIRECT` may ask for.
@@ -196,16 +196,16 @@ impl Scan {
 
 /// Reads one piece, as much of it as there is. A file that is shorter than `expected` by now is an error.
 async fn fill(file: Rc<File>, mut chunk: Chunk, expected: u64) -> io::Result<Chunk> {
-    let lane = Lane::default();
+    let queue = IoQueue::default();
     let mut memory = chunk.memory.take().expect("a new piece has memory");
     let len = memory.capacity();
     let mut filled = 0;
     let mut has_checked = false;
     while filled < len {
         let offset = chunk.offset + filled as u64;
-        let outcome;
-        (outcome, memory) = file.read_piece(&lane, memory, filled, len, offset).await;
-        match file.count("read", outcome)? {
+        let res;
+        (res, memory) = file.read_piece(&queue, memory, filled, len, offset).await;
+        match file.count("read", res)? {
             // It ends too early. If it did not shrink, it has grown again since, or its length was never real: read once more.
             0 if offset < expected && !has_checked => {
                 file.check_len(expected).await?;

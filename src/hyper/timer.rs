@@ -11,10 +11,10 @@ use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant as StdInstant};
 
-use crate::loop_core::LoopCore;
-use crate::remote::Letterbox;
+use crate::event_loop::core::LoopCore;
+use crate::event_loop::inbox::Inbox;
+use crate::event_loop::timers::{Action, TimerId};
 use crate::time::{Instant, rewake};
-use crate::timers::{Action, TimerId};
 
 /// hyper's way to wait, on the loop's timers and by the loop's clock.
 ///
@@ -66,7 +66,7 @@ fn to_ours(moment: StdInstant) -> Instant {
 /// The future of [`Timer`]'s sleeps.
 pub struct Sleep {
     deadline: Instant,
-    timer: Option<(Arc<Letterbox<crate::loop_core::Mail>>, TimerId)>,
+    timer: Option<(Arc<Inbox<crate::event_loop::core::RemoteEvent>>, TimerId)>,
 }
 
 impl Sleep {
@@ -84,8 +84,8 @@ impl Sleep {
 
     /// The timer of this sleep, if it was set on this loop.
     fn timer_on(&self, core: &LoopCore) -> Option<TimerId> {
-        let (letterbox, id) = self.timer.as_ref()?;
-        Arc::ptr_eq(letterbox, &core.letterbox).then_some(*id)
+        let (inbox, id) = self.timer.as_ref()?;
+        Arc::ptr_eq(inbox, &core.inbox).then_some(*id)
     }
 
     fn cancel(&mut self) {
@@ -113,7 +113,7 @@ impl Future for Sleep {
             return Poll::Ready(());
         }
         let id = core.add_timer(sleep.deadline, Action::Wake(cx.waker().clone()));
-        sleep.timer = Some((core.letterbox.clone(), id));
+        sleep.timer = Some((core.inbox.clone(), id));
         Poll::Pending
     }
 }

@@ -5,9 +5,9 @@ use std::io;
 use std::rc::Rc;
 
 use crate::driver::Control;
+use crate::driver::op::Direction;
 use crate::error::context;
-use crate::loop_core::LoopCore;
-use crate::op::Direction;
+use crate::event_loop::core::LoopCore;
 use crate::sys::{AsSource, Fd, source};
 
 /// Any descriptor that the kernel can wait for, to be awaited: a pipe, a terminal, a timer, a device, another library's

@@ -17,8 +17,8 @@ use super::read::{AsyncRead, ended_early, refuse_exact};
 use super::split::Halves;
 use super::write::AsyncWrite;
 use super::{BufResult, coop, poll_coop};
-use crate::exception::guard;
-use crate::lane::{Lane, SharedHold};
+use crate::event_loop::exception::guard;
+use crate::inflight::queue::{IoQueue, OwnedQueueGuard};
 
 /// Two connected streams in memory: what is written to one is read from the other.
 ///
@@ -81,8 +81,8 @@ struct Pipe {
     capacity: usize,
     /// How many the reader waits for: it has room for them, so these may be in the queue even if they are more.
     wanted: Cell<usize>,
-    read: Lane,
-    write: Lane,
+    read: IoQueue,
+    write: IoQueue,
 }
 
 #[derive(Default)]
@@ -102,8 +102,8 @@ impl Pipe {
             queue: RefCell::default(),
             capacity: capacity.max(1),
             wanted: Cell::new(1),
-            read: Lane::default(),
-            write: Lane::default(),
+            read: IoQueue::default(),
+            write: IoQueue::default(),
         })
     }
 
@@ -231,18 +231,18 @@ impl Pipe {
 
     /// Nobody will read.
     fn abandon(&self) {
-        let unread = {
+        let leftover = {
             let mut queue = self.queue.borrow_mut();
             queue.abandoned = true;
             std::mem::take(&mut queue.bytes)
         };
-        drop(unread);
+        drop(leftover);
         self.wake(|queue| &mut queue.writer);
     }
 }
 
 /// The pipe that a bridge reads from.
-pub(crate) struct IncomingPipe(SharedHold<Pipe>);
+pub(crate) struct IncomingPipe(OwnedQueueGuard<Pipe>);
 
 impl IncomingPipe {
     /// All that is there, or, empty, the end.
@@ -281,7 +281,7 @@ impl IncomingPipe {
 }
 
 /// The pipe that a bridge writes to.
-pub(crate) struct OutgoingPipe(SharedHold<Pipe>);
+pub(crate) struct OutgoingPipe(OwnedQueueGuard<Pipe>);
 
 impl OutgoingPipe {
     /// Whether it is what this stream writes to.
@@ -314,11 +314,11 @@ impl OutgoingPipe {
 
 impl DuplexStream {
     pub(crate) fn incoming_pipe(&self) -> IncomingPipe {
-        IncomingPipe(SharedHold::new(self.incoming.clone(), |pipe| &pipe.read))
+        IncomingPipe(OwnedQueueGuard::new(self.incoming.clone(), |pipe| &pipe.read))
     }
 
     pub(crate) fn outgoing_pipe(&self) -> OutgoingPipe {
-        OutgoingPipe(SharedHold::new(self.outgoing.clone(), |pipe| &pipe.write))
+        OutgoingPipe(OwnedQueueGuard::new(self.outgoing.clone(), |pipe| &pipe.write))
     }
 }
 

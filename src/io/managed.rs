@@ -4,7 +4,7 @@ use std::fmt;
 use std::ops::{Deref, DerefMut};
 
 use super::buf::IoBuf;
-use super::pool::PoolBuffer;
+use crate::driver::pool::PoolBuffer;
 
 /// Bytes received into a buffer that the runtime chose; given back to its pool when dropped.
 ///

@@ -32,7 +32,7 @@ mod duplex;
 mod lines;
 mod managed;
 mod memory;
-pub(crate) mod pool;
+pub mod pipe;
 mod read;
 mod refused;
 mod slice;
@@ -44,8 +44,9 @@ mod write;
 
 use std::task::{Context, Poll};
 
-use crate::loop_core::LoopCore;
+use crate::event_loop::core::LoopCore;
 
+pub(crate) use crate::driver::pool::BufferPool;
 pub use aligned::AlignedBuf;
 pub use async_fd::AsyncFd;
 pub use buf::{IoBuf, IoBufMut};
@@ -59,7 +60,6 @@ pub(crate) use duplex::{IncomingPipe, OutgoingPipe};
 pub use lines::Lines;
 pub use managed::ManagedBuf;
 pub use memory::{Empty, Repeat, Sink, empty, repeat, sink};
-pub(crate) use pool::BufferPool;
 pub(crate) use read::read_exact_in_parts;
 pub use read::{AsyncBufRead, AsyncRead};
 pub use refused::{NotUtf8, TooLong};

@@ -12,13 +12,13 @@ use std::fmt;
 use std::io;
 use std::rc::Rc;
 
-use crate::descriptor::Descriptor;
+use crate::driver::op::{Direction, Op};
 use crate::error::from_code;
-use crate::flight::{Fate, Flying};
-use crate::lane::Lane;
-use crate::loop_core::LoopCore;
-use crate::op::{Direction, Op};
-use crate::sys::Duct;
+use crate::event_loop::core::LoopCore;
+use crate::inflight::descriptor::Descriptor;
+use crate::inflight::queue::IoQueue;
+use crate::inflight::{OnOrphan, OpFuture};
+use crate::sys::SplicePipe;
 use crate::task::yield_now;
 
 /// How much must have come in large pieces before splicing begins.
@@ -31,7 +31,7 @@ pub(super) const LARGE: usize = 4 * 1024;
 const STRETCH: u64 = 512 * 1024;
 
 /// How many pipes a loop keeps.
-const SPARE_DUCTS: usize = 4;
+const SPARE_SPLICE_PIPES: usize = 4;
 
 /// A socket of the kernel's. Only the runtime's own streams can make one.
 pub struct KernelStream {
@@ -107,13 +107,13 @@ async fn move_once(
     if source.read.is_busy() {
         return Ok(Moved::Stop(Stop::Slack));
     }
-    if !Duct::can_serve(source.fd) || !Duct::can_serve(sink.fd) {
+    if !SplicePipe::can_serve(source.fd) || !SplicePipe::can_serve(sink.fd) {
         return Ok(Moved::Stop(Stop::Unable));
     }
-    let Some(mut load) = Load::new(core, &source.read) else {
+    let Some(mut payload) = Payload::new(core, &source.read) else {
         return Ok(Moved::Stop(Stop::Unable));
     };
-    match load.duct().draw(source.fd) {
+    match payload.splice_pipe().draw(source.fd) {
         // The end; but Linux says so at an urgent byte too, with more behind it. An ordinary read knows.
         Ok(0) => return Ok(Moved::Stop(Stop::Slack)),
         Ok(_) => {}
@@ -123,12 +123,12 @@ async fn move_once(
     }
     let _writing = sink.write.hold().await;
     sink.write.settle(core).await;
-    while load.duct().held() > 0 {
+    while payload.splice_pipe().held() > 0 {
         // What is in the pipe goes back, and is read from there.
-        if !Duct::can_serve(sink.fd) {
+        if !SplicePipe::can_serve(sink.fd) {
             return Ok(Moved::Stop(Stop::Unable));
         }
-        match load.duct().pour(sink.fd) {
+        match payload.splice_pipe().pour(sink.fd) {
             Ok(0) => return Err(("writing", io::ErrorKind::WriteZero.into())),
             Ok(count) => *copied += count as u64,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
@@ -146,45 +146,51 @@ async fn move_once(
 
 /// Waits until a socket is ready.
 async fn ready(descriptor: &Rc<Descriptor>, direction: Direction) -> io::Result<()> {
-    let lane = Lane::default();
+    let queue = IoQueue::default();
     let fd = descriptor.fd;
     let plan = |_: &mut Rc<Descriptor>| Op::Readiness { fd, direction };
-    let flying = Flying::launch(&descriptor.core, &lane, Fate::Discard, descriptor.clone(), 0, plan);
-    let (landing, _) = flying.await;
-    landing.outcome.map(drop).map_err(from_code)
+    let op_future = OpFuture::start_op(&descriptor.core, &queue, OnOrphan::Discard, descriptor.clone(), 0, plan);
+    let (op_result, _) = op_future.await;
+    op_result.res.map(drop).map_err(from_code)
 }
 
 /// A duct in use. Whatever happens, what is in it when this is dropped is the reader's again. To be dropped while the
 /// reader's lane is held.
-struct Load<'a> {
+struct Payload<'a> {
     core: &'a LoopCore,
-    source: &'a Lane,
+    source: &'a IoQueue,
     /// Empty only while it is being dropped.
-    duct: Option<Duct>,
+    splice_pipe: Option<SplicePipe>,
 }
 
-impl<'a> Load<'a> {
-    fn new(core: &'a LoopCore, source: &'a Lane) -> Option<Load<'a>> {
-        let spare = core.ducts.borrow_mut().pop();
-        let duct = Some(spare.or_else(Duct::open)?);
-        Some(Load { core, source, duct })
+impl<'a> Payload<'a> {
+    fn new(core: &'a LoopCore, source: &'a IoQueue) -> Option<Payload<'a>> {
+        let spare = core.splice_pipes.borrow_mut().pop();
+        let splice_pipe = Some(spare.or_else(SplicePipe::open)?);
+        Some(Payload {
+            core,
+            source,
+            splice_pipe,
+        })
     }
 
-    fn duct(&mut self) -> &mut Duct {
-        self.duct.as_mut().expect("there is one until this is dropped")
+    fn splice_pipe(&mut self) -> &mut SplicePipe {
+        self.splice_pipe.as_mut().expect("there is one until this is dropped")
     }
 }
 
-impl Drop for Load<'_> {
+impl Drop for Payload<'_> {
     fn drop(&mut self) {
-        let Some(mut duct) = self.duct.take() else { return };
-        if duct.held() > 0 {
-            self.source.put_back(&duct.take_back());
+        let Some(mut splice_pipe) = self.splice_pipe.take() else {
+            return;
+        };
+        if splice_pipe.held() > 0 {
+            self.source.put_back(&splice_pipe.take_back());
         }
-        let mut spare = self.core.ducts.borrow_mut();
+        let mut spare = self.core.splice_pipes.borrow_mut();
         // One that could not be emptied is of no use.
-        if duct.held() == 0 && spare.len() < SPARE_DUCTS && !self.core.is_closed() {
-            spare.push(duct);
+        if splice_pipe.held() == 0 && spare.len() < SPARE_SPLICE_PIPES && !self.core.is_closed() {
+            spare.push(splice_pipe);
         }
     }
 }

@@ -20,12 +20,12 @@ use std::io;
 use std::rc::Rc;
 
 use super::{AsyncRead, AsyncWrite, BufResult, IoBuf, IoBufMut, no_room, rest_of, room_of};
-use crate::descriptor::{Descriptor, OwnedDescriptor};
 use crate::driver::Control;
+use crate::driver::op::{CURRENT, Direction, MAX_LEN, Op};
 use crate::error::{context, from_code};
-use crate::flight::{Fate, Flying};
-use crate::loop_core::LoopCore;
-use crate::op::{CURRENT, Direction, MAX_LEN, Op};
+use crate::event_loop::core::LoopCore;
+use crate::inflight::descriptor::{Descriptor, OwnedDescriptor};
+use crate::inflight::{OnOrphan, OpFuture};
 use crate::sys::{self, errno};
 
 /// What a pipe takes without waiting when it is said to be ready (POSIX promises 512; every system here has 4 KiB).
@@ -45,7 +45,7 @@ impl LoopCore {
     /// The loop's own descriptor of a standard stream; `None` if that is closed.
     fn standard(&self, number: usize) -> io::Result<Option<Rc<Stream>>> {
         if self.is_closed() {
-            return Err(crate::remote::LoopClosed.into());
+            return Err(crate::event_loop::inbox::LoopClosed.into());
         }
         if let Some(stream) = &*self.stdio[number].borrow() {
             return Ok(Some(stream.clone()));
@@ -73,11 +73,11 @@ impl LoopCore {
 impl Stream {
     async fn read<B: IoBufMut>(&self, mut buf: B) -> BufResult<usize, B> {
         let descriptor = &self.owned.descriptor;
-        let (core, lane) = (&*descriptor.core, &descriptor.read);
-        let _hold = lane.hold().await;
-        lane.settle(core).await;
-        if lane.has_unread(core).await
-            && let Some(served) = lane.serve(&mut buf)
+        let (core, queue) = (&*descriptor.core, &descriptor.read);
+        let _hold = queue.hold().await;
+        queue.settle(core).await;
+        if queue.has_leftover(core).await
+            && let Some(served) = queue.serve(&mut buf)
         {
             return (served.map_err(from_code), buf);
         }
@@ -85,9 +85,9 @@ impl Stream {
             if let Err(error) = self.ready(Direction::Read).await {
                 return (Err(error), buf);
             }
-            let landing;
-            (landing, (_, buf)) = self.launch_read(buf).await;
-            match landing.outcome {
+            let op_result;
+            (op_result, (_, buf)) = self.start_read(buf).await;
+            match op_result.res {
                 // Somebody made it non-blocking, and somebody was faster.
                 Err(errno::AGAIN) if self.waits => {}
                 Err(code) => return (Err(from_code(code)), buf),
@@ -100,36 +100,43 @@ impl Stream {
         }
     }
 
-    fn launch_read<B: IoBufMut>(&self, buf: B) -> Flying<'_, (Rc<Descriptor>, B)> {
+    fn start_read<B: IoBufMut>(&self, buf: B) -> OpFuture<'_, (Rc<Descriptor>, B)> {
         let descriptor = &self.owned.descriptor;
         let fd = descriptor.fd;
-        let load = (descriptor.clone(), buf);
-        Flying::launch(&descriptor.core, &descriptor.read, Fate::Keep, load, 0, |(_, buf)| {
-            let (ptr, len) = room_of(buf);
-            Op::ReadAt {
-                fd,
-                ptr,
-                len: len.min(MAX_LEN),
-                offset: CURRENT,
-            }
-        })
+        let payload = (descriptor.clone(), buf);
+        OpFuture::start_op(
+            &descriptor.core,
+            &descriptor.read,
+            OnOrphan::Keep,
+            payload,
+            0,
+            |(_, buf)| {
+                let (ptr, len) = room_of(buf);
+                Op::ReadAt {
+                    fd,
+                    ptr,
+                    len: len.min(MAX_LEN),
+                    offset: CURRENT,
+                }
+            },
+        )
     }
 
     /// Writes from `buf`: a part of it, or all. Gives how much was written, also with an error.
     async fn write<B: IoBuf>(&self, mut buf: B, all: bool) -> (io::Result<()>, usize, B) {
         let descriptor = &self.owned.descriptor;
-        let lane = &descriptor.write;
-        let _hold = lane.hold().await;
-        lane.settle(&descriptor.core).await;
+        let queue = &descriptor.write;
+        let _hold = queue.hold().await;
+        queue.settle(&descriptor.core).await;
         let len = buf.len();
         let mut written = 0;
         while written < len {
             if let Err(error) = self.ready(Direction::Write).await {
                 return (Err(error), written, buf);
             }
-            let landing;
-            (landing, (_, buf)) = self.launch_write(buf, written).await;
-            match landing.outcome {
+            let op_result;
+            (op_result, (_, buf)) = self.start_write(buf, written).await;
+            match op_result.res {
                 Err(errno::AGAIN) if self.waits => continue,
                 Err(code) => return (Err(from_code(code)), written, buf),
                 Ok(0) => return (Err(io::ErrorKind::WriteZero.into()), written, buf),
@@ -142,17 +149,17 @@ impl Stream {
         (Ok(()), written, buf)
     }
 
-    fn launch_write<B: IoBuf>(&self, buf: B, begin: usize) -> Flying<'_, (Rc<Descriptor>, B)> {
+    fn start_write<B: IoBuf>(&self, buf: B, begin: usize) -> OpFuture<'_, (Rc<Descriptor>, B)> {
         let descriptor = &self.owned.descriptor;
         let fd = descriptor.fd;
         // More could block although it was ready, and what blocks cannot be cancelled everywhere.
         let most = if self.waits { READY_FOR } else { MAX_LEN };
-        let load = (descriptor.clone(), buf);
-        Flying::launch(
+        let payload = (descriptor.clone(), buf);
+        OpFuture::start_op(
             &descriptor.core,
             &descriptor.write,
-            Fate::Discard,
-            load,
+            OnOrphan::Discard,
+            payload,
             0,
             |(_, buf)| {
                 let (ptr, len) = rest_of(buf, begin);

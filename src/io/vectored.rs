@@ -1,7 +1,7 @@
 //! Several buffers, lent at once.
 
 use super::buf::{IoBuf, IoBufMut, rest_of, room_of};
-use crate::op::MAX_SLICES;
+use crate::driver::op::MAX_SLICES;
 use crate::sys::IoVec;
 
 /// The places that may be written to, in order, as far as one operation carries them.

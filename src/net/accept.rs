@@ -18,13 +18,13 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use crate::descriptor::{Descriptor, OwnedDescriptor};
-use crate::driver::{FlightId, Outcome};
+use crate::driver::op::Op;
+use crate::driver::{OpId, OsResult};
 use crate::error::from_code;
-use crate::exception::{Exception, report};
-use crate::flight::Fate;
-use crate::lane::Lane;
-use crate::op::Op;
+use crate::event_loop::exception::{Exception, report};
+use crate::inflight::OnOrphan;
+use crate::inflight::descriptor::{Descriptor, OwnedDescriptor};
+use crate::inflight::queue::IoQueue;
 use crate::sys::{Fd, errno};
 use crate::time::Instant;
 
@@ -120,12 +120,12 @@ impl Acceptor {
     }
 
     /// The outcome of the next operation that completes; starts some if there are none.
-    async fn next_outcome(&self) -> Outcome {
+    async fn next_outcome(&self) -> OsResult {
         let _forget = ForgetWakers(&self.accepts);
         std::future::poll_fn(|cx| self.poll_next_outcome(cx)).await
     }
 
-    fn poll_next_outcome(&self, cx: &mut Context<'_>) -> Poll<Outcome> {
+    fn poll_next_outcome(&self, cx: &mut Context<'_>) -> Poll<OsResult> {
         let core = self.owned.core();
         loop {
             if self.accepts.is_empty() {
@@ -152,7 +152,7 @@ impl Acceptor {
             match self.accepts.take(completed) {
                 // `into_std` has cancelled it, and then returned the listener.
                 Some(Err(errno::CANCELED)) if !core.is_closed() => {}
-                Some(outcome) => return Poll::Ready(outcome),
+                Some(res) => return Poll::Ready(res),
                 None => {}
             }
         }
@@ -183,7 +183,7 @@ impl Acceptor {
 /// connections that the others have accepted.
 struct Accepts {
     descriptor: Rc<Descriptor>,
-    ids: RefCell<VecDeque<FlightId>>,
+    ids: RefCell<VecDeque<OpId>>,
     /// How many of them were started together.
     started: Cell<usize>,
 }
@@ -200,7 +200,7 @@ impl Accepts {
             let plan = |_: &mut Rc<Descriptor>| Op::Accept { fd };
             let core = &self.descriptor.core;
             // The subscriber may drop the listener: the operation is in the list by then.
-            let started = core.launch(&Lane::default(), self.descriptor.clone(), 0, plan);
+            let started = core.start_op(&IoQueue::default(), self.descriptor.clone(), 0, plan);
             self.ids.borrow_mut().push_back(started.id);
             core.trace(started);
         }
@@ -225,7 +225,7 @@ impl Accepts {
     }
 
     /// Takes the outcome of a completed operation.
-    fn take(&self, at: usize) -> Option<Outcome> {
+    fn take(&self, at: usize) -> Option<OsResult> {
         let id = self.ids.borrow_mut().remove(at)?;
         self.descriptor.core.take_outcome(id)
     }
@@ -243,12 +243,12 @@ impl Accepts {
     /// Has the task woken when one completes.
     fn wake(&self, cx: &Context<'_>) {
         self.for_each(|id| {
-            self.descriptor.core.await_landing(id, cx.waker());
+            self.descriptor.core.register_waiter(id, cx.waker());
         });
     }
 
     /// Calls `act`, which may run foreign code (a waker's clone or destructor), with the list not borrowed.
-    fn for_each(&self, act: impl Fn(FlightId)) {
+    fn for_each(&self, act: impl Fn(OpId)) {
         let mut at = 0;
         while let Some(id) = { self.ids.borrow().get(at).copied() } {
             act(id);
@@ -261,10 +261,10 @@ impl Accepts {
         let core = &self.descriptor.core;
         let ids = self.ids.borrow().clone();
         for &id in &ids {
-            core.ask_to_end(id);
+            core.request_cancel(id);
         }
         for &id in &ids {
-            core.landed(id).await;
+            core.completed(id).await;
         }
         let has_failed = |id| core.is_down(id) && !matches!(core.outcome_of(id), Some(Ok(_)));
         let position = || self.ids.borrow().iter().position(|&id| has_failed(id));
@@ -283,7 +283,7 @@ impl Drop for Accepts {
         }
         let core = &self.descriptor.core;
         for id in ids {
-            core.orphan(id, Fate::Discard);
+            core.orphan(id, OnOrphan::Discard);
         }
         core.pump();
     }

@@ -8,10 +8,10 @@ use super::accept::BACKLOG;
 use super::addr::ToSocketAddrs;
 use super::connect::connect_any;
 use super::listener::TcpListener;
-use super::options::{KeepAlive, SocketKind, SocketOption};
 use super::stream::TcpStream;
-use crate::descriptor::OwnedDescriptor;
+use crate::driver::socket_options::{KeepAlive, SocketKind, SocketOption};
 use crate::error::context;
+use crate::inflight::descriptor::OwnedDescriptor;
 use crate::sys::{self, Name};
 
 /// How to listen, or to connect, with options: see [`TcpListener::builder`] and [`TcpStream::builder`].

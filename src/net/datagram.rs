@@ -8,14 +8,14 @@ use std::cell::RefCell;
 use std::io;
 use std::rc::Rc;
 
-use crate::byte_stream::count;
-use crate::descriptor::{Descriptor, OwnedDescriptor};
-use crate::driver::Landing;
+use crate::driver::OpResult;
+use crate::driver::op::{MAX_LEN, Op};
 use crate::error::from_code;
-use crate::flight::{Fate, Flying};
+use crate::inflight::descriptor::{Descriptor, OwnedDescriptor};
+use crate::inflight::stream::count;
+use crate::inflight::{OnOrphan, OpFuture};
 use crate::io::{BufResult, IoBuf, IoBufMut, ManagedBuf, no_room, rest_of, room_of};
-use crate::op::{MAX_LEN, Op};
-use crate::sys::{Enclosure, Envelope, Letter, Name, errno};
+use crate::sys::{Enclosure, MsgHdrBuf, MsgMeta, Name, errno};
 
 /// What a managed receive takes from the heap when the pool is empty: room for any datagram.
 const HEAP_LEN: usize = 64 * 1024;
@@ -23,17 +23,17 @@ const HEAP_LEN: usize = 64 * 1024;
 /// Letters that are not in the air: one to receive with and one to send.
 #[derive(Default)]
 #[allow(clippy::vec_box, reason = "a flight carries the box")]
-pub(crate) struct Letters(RefCell<Vec<Box<Letter>>>);
+pub(crate) struct MsgHdrPool(RefCell<Vec<Box<MsgHdrBuf>>>);
 
-impl Letters {
-    fn take(&self) -> Box<Letter> {
-        self.0.borrow_mut().pop().unwrap_or_else(Letter::new)
+impl MsgHdrPool {
+    fn take(&self) -> Box<MsgHdrBuf> {
+        self.0.borrow_mut().pop().unwrap_or_else(MsgHdrBuf::new)
     }
 
-    pub(super) fn put_back(&self, letter: Box<Letter>) {
-        let mut letters = self.0.borrow_mut();
-        if letters.len() < 2 {
-            letters.push(letter);
+    pub(super) fn put_back(&self, msg: Box<MsgHdrBuf>) {
+        let mut msg_pool = self.0.borrow_mut();
+        if msg_pool.len() < 2 {
+            msg_pool.push(msg);
         }
     }
 }
@@ -42,141 +42,140 @@ impl Letters {
 /// not fit stays for the next.
 pub(crate) async fn receive<B: IoBufMut>(
     owned: &OwnedDescriptor,
-    letters: &Letters,
+    msg_pool: &MsgHdrPool,
     mut buf: B,
     descriptors: usize,
     is_stream: bool,
-) -> BufResult<(usize, Envelope), B> {
+) -> BufResult<(usize, MsgMeta), B> {
     if buf.capacity() == 0 {
         return (Err(no_room()), buf);
     }
     let descriptor = &owned.descriptor;
-    let (core, lane, fd) = (&*descriptor.core, &descriptor.read, descriptor.fd);
-    let _hold = lane.hold().await;
-    lane.settle(core).await;
-    if lane.has_unread(core).await
-        && let Some(served) = lane.serve_message(&mut buf, is_stream)
+    let (core, queue, fd) = (&*descriptor.core, &descriptor.read, descriptor.fd);
+    let _hold = queue.hold().await;
+    queue.settle(core).await;
+    if queue.has_leftover(core).await
+        && let Some(served) = queue.serve_message(&mut buf, is_stream)
     {
-        let limited = |(count, envelope): (usize, Envelope)| (count, envelope.with_at_most(descriptors));
+        let limited = |(count, meta): (usize, MsgMeta)| (count, meta.with_at_most(descriptors));
         return (served.map(limited).map_err(from_code), buf);
     }
-    let mut letter = letters.take();
-    letter.make_room(descriptors);
-    let load = (descriptor.clone(), letter, buf);
-    let plan = |(_, letter, buf): &mut (Rc<Descriptor>, Box<Letter>, B)| {
+    let mut msg = msg_pool.take();
+    msg.make_room(descriptors);
+    let payload = (descriptor.clone(), msg, buf);
+    let plan = |(_, msg, buf): &mut (Rc<Descriptor>, Box<MsgHdrBuf>, B)| {
         let (ptr, len) = room_of(buf);
-        let message = letter.ready_to_receive(ptr, len.min(MAX_LEN));
+        let message = msg.ready_to_receive(ptr, len.min(MAX_LEN));
         Op::RecvMessage { fd, message }
     };
-    let (landing, (_, mut letter, mut buf)) = Flying::launch(core, lane, Fate::Keep, load, 0, plan).await;
-    let result = count(landing.outcome);
+    let (op_result, (_, mut msg, mut buf)) = OpFuture::start_op(core, queue, OnOrphan::Keep, payload, 0, plan).await;
+    let result = count(op_result.res);
     if let Ok(count) = result {
         // SAFETY: the kernel has written this many bytes, which is no more than the capacity.
         unsafe { buf.set_filled(count) };
     }
-    let mut envelope = letter.open();
-    letters.put_back(letter);
-    if lane.has_bytes() {
+    let mut meta = msg.open();
+    msg_pool.put_back(msg);
+    if queue.has_bytes() {
         // A bridge beside has put back what came before.
         let received = *result.as_ref().unwrap_or(&0);
         // SAFETY: the kernel has written this many bytes.
         let bytes = unsafe { std::slice::from_raw_parts(buf.as_ptr(), received) };
-        lane.is_overtaken(
-            bytes,
-            result.is_ok().then(|| std::mem::take(&mut envelope)),
-            landing.outcome,
-        );
-        if let Some(Ok((count, envelope))) = lane.serve_message(&mut buf, is_stream) {
-            return (Ok((count, envelope.with_at_most(descriptors))), buf);
+        queue.overtaken(bytes, result.is_ok().then(|| std::mem::take(&mut meta)), op_result.res);
+        if let Some(Ok((count, meta))) = queue.serve_message(&mut buf, is_stream) {
+            return (Ok((count, meta.with_at_most(descriptors))), buf);
         }
     }
-    let envelope = envelope.with_at_most(descriptors);
-    (result.map(|count| (count, envelope)), buf)
+    let meta = meta.with_at_most(descriptors);
+    (result.map(|count| (count, meta)), buf)
 }
 
 /// Receives one message into a buffer of the runtime's.
-pub(crate) async fn receive_managed(owned: &OwnedDescriptor, letters: &Letters) -> io::Result<(ManagedBuf, Envelope)> {
+pub(crate) async fn receive_managed(
+    owned: &OwnedDescriptor,
+    msg_pool: &MsgHdrPool,
+) -> io::Result<(ManagedBuf, MsgMeta)> {
     let descriptor = &owned.descriptor;
-    let (core, lane, fd) = (&*descriptor.core, &descriptor.read, descriptor.fd);
+    let (core, queue, fd) = (&*descriptor.core, &descriptor.read, descriptor.fd);
     {
-        let _hold = lane.hold().await;
-        lane.settle(core).await;
-        if lane.has_unread(core).await
-            && let Some(served) = lane.serve_whole_message()
+        let _hold = queue.hold().await;
+        queue.settle(core).await;
+        if queue.has_leftover(core).await
+            && let Some(served) = queue.serve_whole_message()
         {
-            let (bytes, envelope) = served.map_err(from_code)?;
-            return Ok((ManagedBuf::from_heap(bytes), envelope));
+            let (bytes, meta) = served.map_err(from_code)?;
+            return Ok((ManagedBuf::from_heap(bytes), meta));
         }
-        let load = (descriptor.clone(), letters.take());
-        let plan = |(_, letter): &mut (Rc<Descriptor>, Box<Letter>)| {
-            letter.make_room(0);
-            let message = letter.ready_to_receive(std::ptr::null_mut(), 0);
+        let payload = (descriptor.clone(), msg_pool.take());
+        let plan = |(_, msg): &mut (Rc<Descriptor>, Box<MsgHdrBuf>)| {
+            msg.make_room(0);
+            let message = msg.ready_to_receive(std::ptr::null_mut(), 0);
             Op::RecvMessageManaged { fd, message }
         };
-        let (landing, (_, mut letter)) = Flying::launch(core, lane, Fate::Keep, load, 0, plan).await;
-        let envelope = letter.open();
-        letters.put_back(letter);
-        match landing {
-            Landing {
-                outcome: Err(errno::NO_BUFFERS),
+        let (op_result, (_, mut msg)) = OpFuture::start_op(core, queue, OnOrphan::Keep, payload, 0, plan).await;
+        let meta = msg.open();
+        msg_pool.put_back(msg);
+        match op_result {
+            OpResult {
+                res: Err(errno::NO_BUFFERS),
                 ..
             } => {}
-            Landing {
+            OpResult {
                 buffer: Some(buffer), ..
-            } => return Ok((ManagedBuf::from_pool(buffer), envelope)),
-            Landing { outcome, .. } => {
-                return count(outcome).map(|_| (ManagedBuf::from_heap(Vec::new()), envelope));
+            } => return Ok((ManagedBuf::from_pool(buffer), meta)),
+            OpResult { res, .. } => {
+                return count(res).map(|_| (ManagedBuf::from_heap(Vec::new()), meta));
             }
         }
     }
-    let (result, mut bytes) = receive(owned, letters, Vec::with_capacity(HEAP_LEN), 0, false).await;
+    let (result, mut bytes) = receive(owned, msg_pool, Vec::with_capacity(HEAP_LEN), 0, false).await;
     // Whoever keeps many small ones keeps no more than they are.
     bytes.shrink_to_fit();
-    result.map(|(_, envelope)| (ManagedBuf::from_heap(bytes), envelope))
+    result.map(|(_, meta)| (ManagedBuf::from_heap(bytes), meta))
 }
 
 /// Sends one message, to a name or to who the socket is connected to, with descriptors.
 pub(crate) async fn send<B: IoBuf>(
     owned: &OwnedDescriptor,
-    letters: &Letters,
+    msg_pool: &MsgHdrPool,
     buf: B,
     to: Option<&Name>,
-    enclosure: Enclosure,
+    descriptors: Enclosure,
 ) -> BufResult<usize, B> {
-    let lane = &owned.descriptor.write;
-    let _hold = lane.hold().await;
-    lane.settle(owned.core()).await;
-    let (landing, (_, mut letter, buf)) = launch_send(owned, letters, buf, to, enclosure, false).await;
-    drop(letter.take_enclosed());
-    letters.put_back(letter);
-    (count(landing.outcome), buf)
+    let queue = &owned.descriptor.write;
+    let _hold = queue.hold().await;
+    queue.settle(owned.core()).await;
+    let (op_result, (_, mut msg, buf)) = start_send(owned, msg_pool, buf, to, descriptors, false).await;
+    drop(msg.take_enclosed());
+    msg_pool.put_back(msg);
+    (count(op_result.res), buf)
 }
 
 /// One send. `at_once` is told when there is no room, and does not wait.
-pub(super) fn launch_send<'a, B: IoBuf>(
+pub(super) fn start_send<'a, B: IoBuf>(
     owned: &'a OwnedDescriptor,
-    letters: &Letters,
+    msg_pool: &MsgHdrPool,
     buf: B,
     to: Option<&Name>,
-    enclosure: Enclosure,
+    descriptors: Enclosure,
     at_once: bool,
-) -> Flying<'a, SendLoad<B>> {
+) -> OpFuture<'a, SendLoad<B>> {
     let descriptor = &owned.descriptor;
     let fd = descriptor.fd;
-    let mut letter = letters.take();
-    letter.address(to);
-    letter.enclose(enclosure);
-    let load = (descriptor.clone(), letter, buf);
-    let plan = |(_, letter, buf): &mut SendLoad<B>| {
+    let mut msg = msg_pool.take();
+    msg.address(to);
+    msg.enclose(descriptors);
+    let payload = (descriptor.clone(), msg, buf);
+    let plan = |(_, msg, buf): &mut SendLoad<B>| {
         let (ptr, len) = rest_of(buf, 0);
-        let message = letter.ready_to_send(ptr, len.min(MAX_LEN));
+        let message = msg.ready_to_send(ptr, len.min(MAX_LEN));
         Op::SendMessage { fd, at_once, message }
     };
-    Flying::launch(&descriptor.core, &descriptor.write, Fate::Discard, load, 0, plan)
+    OpFuture::start_op(&descriptor.core, &descriptor.write, OnOrphan::Discard, payload, 0, plan)
 }
 
 /// Small enough to lie in a flight's place, also with a buffer of the pool.
-pub(super) type SendLoad<B> = (Rc<Descriptor>, Box<Letter>, B);
+pub(super) type SendLoad<B> = (Rc<Descriptor>, Box<MsgHdrBuf>, B);
 
 /// The error for a message that was larger than the place for it. What did fit is in the buffer.
 pub(super) fn cut_off(room: usize) -> io::Error {

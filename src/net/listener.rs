@@ -8,7 +8,7 @@ use super::accept::Acceptor;
 use super::addr::ToSocketAddrs;
 use super::builder::TcpBuilder;
 use super::stream::TcpStream;
-use crate::descriptor::{IntoStdError, OwnedDescriptor};
+use crate::inflight::descriptor::{IntoStdError, OwnedDescriptor};
 use crate::sys;
 
 /// A TCP socket that listens.
@@ -64,7 +64,7 @@ impl TcpListener {
     /// accepts up to this many at a time. At no time does it hold more connections than this that no `accept` call has
     /// returned, whether or not such a call is pending; the rest stay in the kernel's backlog. 0 and 1 mean that the runtime
     /// accepts only what the program asks for: an `accept` that was dropped leaves at most one connection, for the next call.
-    /// Other drivers always behave so. [`Metrics::accepted_waiting`](crate::metrics::Metrics::accepted_waiting) counts the
+    /// Other drivers always behave so. [`Metrics::accepted_waiting`](crate::diagnostics::metrics::Metrics::accepted_waiting) counts the
     /// connections that are held; dropping the listener resets them.
     ///
     /// Accepts that have started are not taken back when the limit is lowered. [`TcpBuilder::accept_ahead`] sets it before the

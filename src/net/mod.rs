@@ -20,7 +20,6 @@ mod builder;
 mod connect;
 mod datagram;
 mod listener;
-pub(crate) mod options;
 mod socket;
 mod split;
 mod stream;
@@ -35,14 +34,14 @@ pub(crate) mod unix;
 pub use self::addr::{ToSocketAddrs, lookup_host};
 pub use self::builder::TcpBuilder;
 pub use self::listener::TcpListener;
-#[cfg(unix)]
-pub use self::options::Credentials;
-pub use self::options::KeepAlive;
 pub(crate) use self::split::Connection;
 pub use self::split::{OwnedReadHalf, OwnedWriteHalf, ReadHalf, ReuniteError, WriteHalf};
 pub use self::stream::TcpStream;
 pub use self::udp::{Datagram, UdpSocket};
 #[cfg(unix)]
 pub use self::unix::{Received, UnixDatagram, UnixListener, UnixStream};
-pub use crate::descriptor::IntoStdError;
+#[cfg(unix)]
+pub use crate::driver::socket_options::Credentials;
+pub use crate::driver::socket_options::KeepAlive;
+pub use crate::inflight::descriptor::IntoStdError;
 pub use crate::protocol::{StreamReader, StreamWriter, open_connection, start_server};

@@ -3,7 +3,7 @@
 
 use std::io;
 
-use crate::byte_stream::ByteStream;
+use crate::inflight::stream::ByteStream;
 
 /// Nobody has one.
 #[derive(Clone, Debug)]

@@ -6,13 +6,13 @@ use std::net::{Shutdown, SocketAddr};
 use std::rc::Rc;
 use std::time::Duration;
 
-use super::options::{SocketKind, SocketOption};
-use crate::byte_stream::count;
-use crate::descriptor::OwnedDescriptor;
+use crate::driver::op::Op;
+use crate::driver::socket_options::{SocketKind, SocketOption};
 use crate::driver::{Control, Reply};
-use crate::flight::{Fate, Flying};
-use crate::loop_core::LoopCore;
-use crate::op::Op;
+use crate::event_loop::core::LoopCore;
+use crate::inflight::descriptor::OwnedDescriptor;
+use crate::inflight::stream::count;
+use crate::inflight::{OnOrphan, OpFuture};
 use crate::sys::Name;
 
 impl OwnedDescriptor {
@@ -38,14 +38,14 @@ impl OwnedDescriptor {
     /// Connects. Dropping the future ends the attempt.
     pub(crate) fn connect(&self, name: Name) -> impl Future<Output = io::Result<()>> {
         let descriptor = &self.descriptor;
-        let (core, lane, fd) = (&*descriptor.core, &descriptor.write, descriptor.fd);
+        let (core, queue, fd) = (&*descriptor.core, &descriptor.write, descriptor.fd);
         async move {
-            let _hold = lane.hold().await;
-            lane.settle(core).await;
-            let load = (descriptor.clone(), name);
+            let _hold = queue.hold().await;
+            queue.settle(core).await;
+            let payload = (descriptor.clone(), name);
             let plan = |(_, name): &mut (Rc<_>, Name)| Op::Connect { fd, name };
-            let (landing, _) = Flying::launch(core, lane, Fate::Discard, load, 0, plan).await;
-            count(landing.outcome).map(|_| ())
+            let (op_result, _) = OpFuture::start_op(core, queue, OnOrphan::Discard, payload, 0, plan).await;
+            count(op_result.res).map(|_| ())
         }
     }
 

@@ -6,7 +6,7 @@ use std::net::Shutdown;
 use std::rc::Rc;
 
 use super::stream::TcpStream;
-use crate::byte_stream::{ByteStream, reading_methods, writing_methods};
+use crate::inflight::stream::{ByteStream, reading_methods, writing_methods};
 
 /// A connection whose two directions can be told apart.
 pub(crate) trait Connection {

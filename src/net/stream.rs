@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use super::addr::ToSocketAddrs;
 use super::builder::TcpBuilder;
-use super::options::{KeepAlive, SocketOption};
 use super::socket::{hops, set_hops};
 use super::split::{Connection, OwnedReadHalf, OwnedWriteHalf, ReadHalf, WriteHalf};
-use crate::byte_stream::{ByteStream, reading_methods, writing_methods};
-use crate::descriptor::{IntoStdError, OwnedDescriptor};
-use crate::op::Medium;
+use crate::driver::op::Medium;
+use crate::driver::socket_options::{KeepAlive, SocketOption};
+use crate::inflight::descriptor::{IntoStdError, OwnedDescriptor};
+use crate::inflight::stream::{ByteStream, reading_methods, writing_methods};
 use crate::sys;
 
 /// A TCP connection.

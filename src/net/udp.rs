@@ -6,13 +6,13 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::ops::Deref;
 
 use super::addr::ToSocketAddrs;
-use super::datagram::{Letters, cut_off, receive, receive_managed, send};
-use super::options::{SocketKind, SocketOption};
+use super::datagram::{MsgHdrPool, cut_off, receive, receive_managed, send};
 use super::socket::{hops, inet, set_hops};
-use crate::descriptor::{IntoStdError, OwnedDescriptor};
+use crate::driver::socket_options::{SocketKind, SocketOption};
 use crate::error::context;
+use crate::inflight::descriptor::{IntoStdError, OwnedDescriptor};
 use crate::io::{BufResult, IoBuf, IoBufMut, ManagedBuf};
-use crate::sys::{self, Envelope, Name};
+use crate::sys::{self, MsgMeta, Name};
 
 /// A UDP socket.
 ///
@@ -34,7 +34,7 @@ use crate::sys::{self, Envelope, Name};
 /// ```
 pub struct UdpSocket {
     socket: OwnedDescriptor,
-    letters: Letters,
+    msg_pool: MsgHdrPool,
 }
 
 /// A datagram in a buffer of the runtime's: see [`UdpSocket::recv_managed`]. It reads as a `[u8]`.
@@ -47,7 +47,7 @@ pub struct UdpSocket {
 ///     let datagram = socket.recv_managed().await?;
 ///     assert_eq!(&*datagram, b"to myself");
 ///     assert_eq!(datagram.from(), socket.local_addr()?);
-///     assert!(!datagram.is_cut_off());
+///     assert!(!datagram.is_truncated());
 ///     // It can be sent as it is, and so returns to the pool.
 ///     let to = datagram.from();
 ///     socket.send_to(datagram.into_bytes(), to).await.0?;
@@ -59,7 +59,7 @@ pub struct UdpSocket {
 pub struct Datagram {
     bytes: ManagedBuf,
     from: SocketAddr,
-    is_cut_off: bool,
+    is_truncated: bool,
 }
 
 impl UdpSocket {
@@ -112,13 +112,13 @@ impl UdpSocket {
             return (Err(explain(why)), buf);
         };
         let name = Name::from(addr);
-        let (result, buf) = send(&self.socket, &self.letters, buf, Some(&name), Vec::new()).await;
+        let (result, buf) = send(&self.socket, &self.msg_pool, buf, Some(&name), Vec::new()).await;
         (result.map_err(explain), buf)
     }
 
     /// Sends a datagram to who the socket is connected to, and gives its length.
     pub async fn send<B: IoBuf>(&self, buf: B) -> BufResult<usize, B> {
-        let (result, buf) = send(&self.socket, &self.letters, buf, None, Vec::new()).await;
+        let (result, buf) = send(&self.socket, &self.msg_pool, buf, None, Vec::new()).await;
         (result.map_err(|error| self.with_peer("send to", error)), buf)
     }
 
@@ -127,7 +127,7 @@ impl UdpSocket {
     /// One that does not fit is an error, with what did fit in the buffer; the rest is lost.
     pub async fn recv_from<B: IoBufMut>(&self, buf: B) -> BufResult<(usize, SocketAddr), B> {
         let (result, buf) = self.receive(buf).await;
-        let result = result.and_then(|(count, envelope)| Ok((count, sender(envelope)?)));
+        let result = result.and_then(|(count, meta)| Ok((count, sender(meta)?)));
         (result, buf)
     }
 
@@ -137,10 +137,10 @@ impl UdpSocket {
         (result.map(|(count, _)| count), buf)
     }
 
-    async fn receive<B: IoBufMut>(&self, buf: B) -> BufResult<(usize, Envelope), B> {
-        let (result, buf) = receive(&self.socket, &self.letters, buf, 0, false).await;
+    async fn receive<B: IoBufMut>(&self, buf: B) -> BufResult<(usize, MsgMeta), B> {
+        let (result, buf) = receive(&self.socket, &self.msg_pool, buf, 0, false).await;
         let result = match result {
-            Ok((count, envelope)) if envelope.is_cut_off => Err(cut_off(count)),
+            Ok((count, meta)) if meta.is_truncated => Err(cut_off(count)),
             Ok(received) => Ok(received),
             Err(error) => Err(self.with_peer("receive from", error)),
         };
@@ -156,15 +156,15 @@ impl UdpSocket {
     }
 
     /// Receives a datagram into a buffer of the runtime's, so that a socket which waits holds none. One that does not fit
-    /// into such a buffer is [cut off](Datagram::is_cut_off): see [`Builder::managed_buffers`](crate::Builder::managed_buffers).
+    /// into such a buffer is [cut off](Datagram::is_truncated): see [`Builder::managed_buffers`](crate::Builder::managed_buffers).
     pub async fn recv_managed(&self) -> io::Result<Datagram> {
-        let received = receive_managed(&self.socket, &self.letters).await;
-        let (bytes, envelope) = received.map_err(|error| self.with_peer("receive from", error))?;
-        let is_cut_off = envelope.is_cut_off;
+        let received = receive_managed(&self.socket, &self.msg_pool).await;
+        let (bytes, meta) = received.map_err(|error| self.with_peer("receive from", error))?;
+        let is_truncated = meta.is_truncated;
         Ok(Datagram {
             bytes,
-            from: sender(envelope)?,
-            is_cut_off,
+            from: sender(meta)?,
+            is_truncated,
         })
     }
 
@@ -191,11 +191,11 @@ impl UdpSocket {
     /// Makes it one of std's, non-blocking. Refused, with the socket, while a call is under way or a received datagram is
     /// unread: it would be lost.
     pub fn into_std(self) -> Result<std::net::UdpSocket, IntoStdError<UdpSocket>> {
-        let letters = self.letters;
+        let msg_pool = self.msg_pool;
         match self.socket.release() {
             Ok(fd) => Ok(sys::into_std(fd)),
             Err((error, socket)) => Err(IntoStdError {
-                inner: UdpSocket { socket, letters },
+                inner: UdpSocket { socket, msg_pool },
                 error,
             }),
         }
@@ -204,7 +204,7 @@ impl UdpSocket {
     fn from_socket(socket: OwnedDescriptor) -> UdpSocket {
         UdpSocket {
             socket,
-            letters: Letters::default(),
+            msg_pool: MsgHdrPool::default(),
         }
     }
 
@@ -337,9 +337,9 @@ impl UdpSocket {
     }
 }
 
-fn sender(envelope: Envelope) -> io::Result<SocketAddr> {
+fn sender(meta: MsgMeta) -> io::Result<SocketAddr> {
     let nameless = || io::Error::new(io::ErrorKind::InvalidData, "the datagram has no sender");
-    inet(envelope.sender.ok_or_else(nameless)?)
+    inet(meta.sender.ok_or_else(nameless)?)
 }
 
 impl Datagram {
@@ -349,8 +349,8 @@ impl Datagram {
     }
 
     /// Whether it was longer than the buffer: the rest is lost.
-    pub fn is_cut_off(&self) -> bool {
-        self.is_cut_off
+    pub fn is_truncated(&self) -> bool {
+        self.is_truncated
     }
 
     /// Its bytes alone.

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use super::net::{Network, PIPE_LEN};
-use crate::driver::Outcome;
+use crate::driver::OsResult;
 use crate::sys::errno;
 
 /// The most that one datagram carries over IPv4.
@@ -11,7 +11,7 @@ const LARGEST: usize = 65_507;
 
 impl Network {
     /// Sends to `to`, or to who the socket is connected to.
-    pub(super) fn send_datagram(&mut self, fd: i32, bytes: &[u8], to: Option<SocketAddr>) -> Outcome {
+    pub(super) fn send_datagram(&mut self, fd: i32, bytes: &[u8], to: Option<SocketAddr>) -> OsResult {
         let Some(to) = to.or(self.datagrams(fd)?.peer) else {
             return Err(errno::NO_DESTINATION);
         };

@@ -20,14 +20,14 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
 use self::net::Network;
+use crate::driver::op::{Direction, Op};
+use crate::driver::pool::PoolBuffer;
 use crate::driver::{
-    Completion, Control, Description, Driver, DriverCounters, FdSpace, FlightId, Landing, Notify, Outcome, Reply,
+    Completion, Control, Description, Driver, DriverCounters, FdSpace, Notify, OpId, OpResult, OsResult, Reply,
     Scratch, Start, Wait,
 };
+use crate::event_loop::builder::Settings;
 use crate::io::BufferPool;
-use crate::io::pool::PoolBuffer;
-use crate::op::{Direction, Op};
-use crate::runtime::Settings;
 use crate::sys::{self, Message, Name, errno};
 use crate::time::Instant;
 
@@ -43,7 +43,7 @@ pub(crate) struct Null {
 }
 
 struct Pending {
-    id: FlightId,
+    id: OpId,
     op: Op,
     cancelled: bool,
 }
@@ -63,34 +63,34 @@ impl Null {
     }
 
     /// Lets every operation that can complete do so; then honours the cancels. True if anything landed.
-    fn advance(&mut self, landed: &mut Vec<Completion>) -> bool {
-        let before = landed.len();
+    fn advance(&mut self, completed: &mut Vec<Completion>) -> bool {
+        let before = completed.len();
         let mut still_pending = VecDeque::with_capacity(self.pending.len());
         for pending in std::mem::take(&mut self.pending) {
-            let landing = match self.attempt(pending.op) {
-                Some(landing) => {
+            let op_result = match self.attempt(pending.op) {
+                Some(op_result) => {
                     self.counters.late_cancels += u64::from(pending.cancelled);
-                    landing
+                    op_result
                 }
-                None if pending.cancelled => Landing::last(Err(errno::CANCELED)),
+                None if pending.cancelled => OpResult::last(Err(errno::CANCELED)),
                 None => {
                     still_pending.push_back(pending);
                     continue;
                 }
             };
             self.counters.completions += 1;
-            landed.push(Completion {
+            completed.push(Completion {
                 id: pending.id,
-                landing,
+                op_result,
             });
         }
         self.pending = still_pending;
-        landed.len() > before
+        completed.len() > before
     }
 
     /// Carries an operation out, if it can be.
-    fn attempt(&mut self, op: Op) -> Option<Landing> {
-        let outcome = match op {
+    fn attempt(&mut self, op: Op) -> Option<OpResult> {
+        let res = match op {
             Op::Accept { fd } => self.network.accept(fd)?.map(|fd| fd as u32),
             Op::Connect { fd, name } => {
                 // SAFETY: the flight owns the name until its completion.
@@ -156,24 +156,24 @@ impl Null {
             | Op::HardLink { .. }
             | Op::SymLink { .. } => unreachable!("`start` has given it back"),
         };
-        Some(Landing::last(outcome))
+        Some(OpResult::last(res))
     }
 
-    fn recv_managed(&mut self, fd: i32) -> Option<Landing> {
+    fn recv_managed(&mut self, fd: i32) -> Option<OpResult> {
         if !self.network.can_recv(fd) {
             return None;
         }
         let Some(mut buffer) = self.take_buffer() else {
-            return Some(Landing::last(Err(errno::NO_BUFFERS)));
+            return Some(OpResult::last(Err(errno::NO_BUFFERS)));
         };
         let (address, len) = buffer.memory();
         // SAFETY: the buffer was just taken from the pool, so nobody else has it.
-        let outcome = self
+        let res = self
             .network
             .recv(fd, |bytes| unsafe { copy_out(bytes, address, len) })?;
         // SAFETY: this many of its bytes were just written.
-        unsafe { buffer.set_filled(outcome.unwrap_or(0) as usize) };
-        Some(Landing::with_buffer(outcome, buffer))
+        unsafe { buffer.set_filled(res.unwrap_or(0) as usize) };
+        Some(OpResult::with_buffer(res, buffer))
     }
 
     fn take_buffer(&mut self) -> Option<PoolBuffer> {
@@ -191,7 +191,7 @@ impl Null {
     /// # Safety
     ///
     /// The flight owns the message and what it points to, and nobody else has the place.
-    unsafe fn recv_message(&mut self, fd: i32, message: *mut Message, place: (*mut u8, usize)) -> Option<Outcome> {
+    unsafe fn recv_message(&mut self, fd: i32, message: *mut Message, place: (*mut u8, usize)) -> Option<OsResult> {
         let (from, bytes) = match self.network.recv_datagram(fd)? {
             Ok(datagram) => datagram,
             Err(code) => return Some(Err(code)),
@@ -205,21 +205,21 @@ impl Null {
         Some(Ok(count as u32))
     }
 
-    fn recv_message_managed(&mut self, fd: i32, message: *mut Message) -> Option<Landing> {
+    fn recv_message_managed(&mut self, fd: i32, message: *mut Message) -> Option<OpResult> {
         if !self.network.can_recv(fd) {
             return None;
         }
         let Some(mut buffer) = self.take_buffer() else {
-            return Some(Landing::last(Err(errno::NO_BUFFERS)));
+            return Some(OpResult::last(Err(errno::NO_BUFFERS)));
         };
         // SAFETY: the flight owns the message until its completion, and the buffer was just taken from the pool.
-        let outcome = unsafe { self.recv_message(fd, message, buffer.memory()) }?;
+        let res = unsafe { self.recv_message(fd, message, buffer.memory()) }?;
         // SAFETY: this many of its bytes were just written.
-        unsafe { buffer.set_filled(outcome.unwrap_or(0) as usize) };
-        Some(Landing::with_buffer(outcome, buffer))
+        unsafe { buffer.set_filled(res.unwrap_or(0) as usize) };
+        Some(OpResult::with_buffer(res, buffer))
     }
 
-    fn send_vectored(&mut self, fd: i32, slices: *const crate::sys::IoVec, count: usize) -> Option<Outcome> {
+    fn send_vectored(&mut self, fd: i32, slices: *const crate::sys::IoVec, count: usize) -> Option<OsResult> {
         // SAFETY: the flight owns the slices and what they point to until its completion.
         let slices = unsafe { std::slice::from_raw_parts(slices, count) };
         let mut sent = 0;
@@ -287,7 +287,7 @@ unsafe impl Driver for Null {
         }
     }
 
-    unsafe fn start(&mut self, id: FlightId, op: Op, _scratch: *mut Scratch) -> Start {
+    unsafe fn start(&mut self, id: OpId, op: Op, _scratch: *mut Scratch) -> Start {
         // Files are the kernel's even here: a thread does it.
         if op.waits_for().is_none() {
             return Start::Blocking;
@@ -301,17 +301,17 @@ unsafe impl Driver for Null {
         Start::Pending
     }
 
-    fn cancel(&mut self, id: FlightId) {
+    fn cancel(&mut self, id: OpId) {
         if let Some(pending) = self.pending.iter_mut().find(|pending| pending.id == id) {
             pending.cancelled = true;
         }
     }
 
-    fn poll(&mut self, landed: &mut Vec<Completion>, wait: Wait) -> io::Result<()> {
-        let landed_any = self.advance(landed);
+    fn poll(&mut self, completed: &mut Vec<Completion>, wait: Wait) -> io::Result<()> {
+        let completed_any = self.advance(completed);
         match wait {
-            Wait::No | Wait::Look => self.counters.spins += u64::from(!landed_any),
-            _ if landed_any => {}
+            Wait::No | Wait::Look => self.counters.spins += u64::from(!completed_any),
+            _ if completed_any => {}
             Wait::Until(deadline) => {
                 // A notification that has already come is not slept over.
                 if !self.alarm.take() {

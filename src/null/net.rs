@@ -5,7 +5,7 @@ use std::mem::Discriminant;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, Shutdown, SocketAddr};
 use std::time::Duration;
 
-use crate::driver::{Control, Outcome, Reply, SocketKind, SocketOption};
+use crate::driver::{Control, OsResult, Reply, SocketKind, SocketOption};
 use crate::sys::{Fd, Name, errno};
 
 /// How much one direction holds before a sender waits.
@@ -350,7 +350,7 @@ impl Network {
     }
 
     /// Receives through `take`, which moves bytes out of the pipe and says how many.
-    pub(super) fn recv(&mut self, fd: Fd, take: impl FnOnce(&mut VecDeque<u8>) -> u32) -> Option<Outcome> {
+    pub(super) fn recv(&mut self, fd: Fd, take: impl FnOnce(&mut VecDeque<u8>) -> u32) -> Option<OsResult> {
         if !self.can_recv(fd) {
             return None;
         }
@@ -363,7 +363,7 @@ impl Network {
         }))
     }
 
-    pub(super) fn send(&mut self, fd: Fd, bytes: &[u8]) -> Option<Outcome> {
+    pub(super) fn send(&mut self, fd: Fd, bytes: &[u8]) -> Option<OsResult> {
         let stream = match self.stream(fd) {
             Ok(stream) => stream,
             Err(code) => return Some(Err(code)),

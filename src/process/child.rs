@@ -10,7 +10,7 @@ use std::task::Poll;
 use super::extras::Extras;
 use super::running::Running;
 use super::streams::{ChildStderr, ChildStdin, ChildStdout};
-use crate::loop_core::LoopCore;
+use crate::event_loop::core::LoopCore;
 
 /// A child that was started with [`Command::spawn`](super::Command::spawn).
 ///

@@ -30,7 +30,7 @@ mod extras;
 #[path = "windows.rs"]
 mod extras;
 #[cfg(unix)]
-mod leftovers;
+mod orphan_reaper;
 #[cfg(windows)]
 #[path = "registered.rs"]
 mod running;

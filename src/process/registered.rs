@@ -8,7 +8,7 @@ use std::os::windows::io::AsHandle;
 use std::process::ExitStatus;
 
 use super::extras::Extras;
-use crate::loop_core::LoopCore;
+use crate::event_loop::core::LoopCore;
 use crate::sys::processes::{EndWait, send_ctrl_break};
 use crate::task::{Reason, waits_for};
 

@@ -7,9 +7,9 @@ use std::process::ExitStatus;
 use std::rc::Rc;
 
 use super::extras::Extras;
-use super::leftovers::{self, Leftover};
+use super::orphan_reaper::{self, OrphanedChild};
+use crate::event_loop::core::LoopCore;
 use crate::io::AsyncFd;
-use crate::loop_core::LoopCore;
 use crate::signal::{Signal, SignalKind, signal};
 use crate::sys;
 use crate::task::spawn_unchecked;
@@ -44,7 +44,7 @@ impl News {
             News::Descriptor(descriptor) => descriptor.readable().await,
             News::Signal(signal) => match signal.recv().await {
                 Some(()) => Ok(()),
-                None => Err(crate::remote::LoopClosed.into()),
+                None => Err(crate::event_loop::inbox::LoopClosed.into()),
             },
         }
     }
@@ -61,7 +61,7 @@ impl Running {
             }),
             Err(error) => {
                 let _ = child.kill();
-                leftovers::inherit(Leftover::new(child, None));
+                orphan_reaper::inherit(OrphanedChild::new(child, None));
                 Err(error)
             }
         }
@@ -146,7 +146,7 @@ impl Drop for Inheritance {
                 News::Descriptor(descriptor) => Some(descriptor.into_inner()),
                 News::Signal(_) => None,
             };
-            leftovers::inherit(Leftover::new(child, descriptor));
+            orphan_reaper::inherit(OrphanedChild::new(child, descriptor));
         }
     }
 }

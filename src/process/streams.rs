@@ -4,10 +4,10 @@ use std::fmt;
 use std::io;
 use std::process::Stdio;
 
-use crate::byte_stream::{ByteStream, reading_methods, writing_methods};
+use crate::driver::op::Direction;
+use crate::inflight::stream::{ByteStream, reading_methods, writing_methods};
+use crate::io::pipe::{Receiver, Sender};
 use crate::io::{reads_its_bytes, writes_its_bytes};
-use crate::op::Direction;
-use crate::pipe::{Receiver, Sender};
 use crate::sys::Foreign;
 use crate::sys::processes::for_child;
 

@@ -10,17 +10,17 @@ use std::io;
 use std::pin::pin;
 use std::rc::Rc;
 
-use super::line::{Callee, Farewell, Line, Presence};
-use super::outbox::Outbox;
+use super::any_stream::{AnyStream, Ends};
+use super::link::{Callee, Farewell, Link, Presence};
 use super::server::{Attached, Client};
 use super::transport::Transport;
-use super::wire::{Ends, Wire};
+use super::write_buffer::WriteBuffer;
 use super::{Protocol, ProtocolRef};
 use crate::io::ManagedBuf;
 use crate::task::yield_now;
 
 /// The line of a connection.
-pub(super) type Connected = Line<dyn Protocol, Outbox, Ends>;
+pub(super) type Connected = Link<dyn Protocol, WriteBuffer, Ends>;
 
 impl Callee for dyn Protocol {
     fn pause_writing(&mut self) {
@@ -47,19 +47,19 @@ impl Client for Connected {
 /// Starts a connection's task. `attach` ties it to its server.
 #[track_caller]
 pub(super) fn open<P: Protocol + 'static>(
-    wire: Wire,
+    any_stream: AnyStream,
     protocol: P,
     attach: impl FnOnce(&Rc<Connected>) -> Option<Attached>,
 ) -> (Transport, ProtocolRef<P>) {
     let protocol = Rc::new(RefCell::new(protocol));
-    let line: Rc<Connected> = Rc::new(Line::new(protocol.clone(), Outbox::new(), wire.ends()));
-    let attached = attach(&line);
+    let link: Rc<Connected> = Rc::new(Link::new(protocol.clone(), WriteBuffer::new(), any_stream.ends()));
+    let attached = attach(&link);
     let presence = Presence {
-        line: line.clone(),
+        link: link.clone(),
         _attached: attached,
     };
-    crate::task::spawn(converse(presence, wire));
-    (Transport { line }, ProtocolRef(protocol))
+    crate::task::spawn(converse(presence, any_stream));
+    (Transport { link }, ProtocolRef(protocol))
 }
 
 /// Waits until the protocol was told that it has a connection. Dropping the future aborts it: nobody else has it yet.
@@ -73,59 +73,59 @@ pub(super) async fn until_made(transport: &Transport) {
     }
 
     let abort = AbortOnDrop(transport);
-    let line = &transport.line;
-    line.bell.until(|| line.is_made() || line.is_lost()).await;
+    let link = &transport.link;
+    link.changed.until(|| link.is_made() || link.is_lost()).await;
     std::mem::forget(abort);
 }
 
-async fn converse(presence: Presence<dyn Protocol, Outbox, Ends>, wire: Wire) {
-    let line = &presence.line;
+async fn converse(presence: Presence<dyn Protocol, WriteBuffer, Ends>, any_stream: AnyStream) {
+    let link = &presence.link;
     let reason = {
-        let mut sending = pin!(line.outbox.send_all(&wire, || {}));
-        let mut receiving = pin!(receive_all(line, &wire));
+        let mut sending = pin!(link.write_buffer.send_all(&any_stream, || {}));
+        let mut receiving = pin!(receive_all(link, &any_stream));
         let made = || {
-            let transport = Transport { line: line.clone() };
-            line.call("connection_made", |protocol| protocol.connection_made(transport));
+            let transport = Transport { link: link.clone() };
+            link.call("connection_made", |protocol| protocol.connection_made(transport));
         };
-        poll_fn(|cx| line.poll(cx, made, sending.as_mut(), receiving.as_mut())).await
+        poll_fn(|cx| link.poll(cx, made, sending.as_mut(), receiving.as_mut())).await
     };
-    if line.tell_lost(reason) == Farewell::Reset {
-        wire.end_with_reset();
+    if link.report_lost(reason) == Farewell::Reset {
+        any_stream.end_with_reset();
     }
     // The descriptor closes before whoever waits for that is told.
-    drop(wire);
+    drop(any_stream);
 }
 
 /// Calls the protocol with what comes in, and at the end. Ends only with its task.
-async fn receive_all(line: &Connected, wire: &Wire) {
+async fn receive_all(link: &Connected, any_stream: &AnyStream) {
     loop {
-        line.until_reading().await;
-        let mut received = wire.receive().await;
+        link.until_reading().await;
+        let mut received = any_stream.receive().await;
         loop {
-            if line.has_delivered() {
+            if link.has_delivered() {
                 yield_now().await;
-            } else if !line.is_reading.get() {
+            } else if !link.is_reading.get() {
                 // The pool's buffers are for those who read.
                 received = received.map(ManagedBuf::into_heap);
-                line.until_reading().await;
+                link.until_reading().await;
             } else {
                 break;
             }
         }
-        line.note_delivery();
+        link.note_delivery();
         match received {
             Ok(bytes) if !bytes.is_empty() => {
-                line.call("data_received", |protocol| protocol.data_received(&bytes));
+                link.call("data_received", |protocol| protocol.data_received(&bytes));
             }
             Ok(_) => {
-                let stays = line.call("eof_received", |protocol| protocol.eof_received());
+                let stays = link.call("eof_received", |protocol| protocol.eof_received());
                 if stays == Some(false) {
-                    line.close();
+                    link.close();
                 }
                 return pending().await;
             }
             Err(error) => {
-                line.end(Some(error), Farewell::Close);
+                link.end(Some(error), Farewell::Close);
                 return pending().await;
             }
         }

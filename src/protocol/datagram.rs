@@ -11,9 +11,9 @@ use std::rc::Rc;
 use std::task::{Poll, Waker};
 
 use super::ProtocolRef;
-use super::line::{Callee, Farewell, Line, Outgoing, Presence};
-use super::marks::Marks;
+use super::link::{Callee, Farewell, Link, Outgoing, Presence};
 use super::payload::Payload;
+use super::watermarks::Watermarks;
 use crate::net::{ToSocketAddrs, UdpSocket};
 use crate::task::yield_now;
 
@@ -91,7 +91,7 @@ impl Callee for dyn DatagramProtocol {
     }
 }
 
-type Endpoint = Line<dyn DatagramProtocol, Post, Whereabouts>;
+type Endpoint = Link<dyn DatagramProtocol, Post, Whereabouts>;
 
 struct Whereabouts {
     local: Option<SocketAddr>,
@@ -122,7 +122,7 @@ struct Whereabouts {
 /// ```
 #[derive(Clone)]
 pub struct DatagramTransport {
-    line: Rc<Endpoint>,
+    link: Rc<Endpoint>,
 }
 
 impl DatagramTransport {
@@ -131,8 +131,8 @@ impl DatagramTransport {
     /// If it cannot be sent, [`error_received`](DatagramProtocol::error_received) is called. An endpoint that was connected
     /// sends to its peer alone: another address is the error `InvalidInput`.
     pub fn send_to(&self, data: impl Payload, to: SocketAddr) {
-        let peer = self.line.about.peer;
-        let letter = match peer {
+        let peer = self.link.about.peer;
+        let msg = match peer {
             Some(peer) if peer != to => {
                 let why = format!("the endpoint sends to {peer} alone, and not to {to}");
                 Err(io::Error::new(io::ErrorKind::InvalidInput, why))
@@ -140,39 +140,39 @@ impl DatagramTransport {
             Some(_) => Ok(None),
             None => Ok(Some(to)),
         };
-        self.queue(data, letter);
+        self.queue(data, msg);
     }
 
     /// Queues a datagram for the peer of an endpoint that was connected; without one, `error_received` is called.
     pub fn send(&self, data: impl Payload) {
-        let letter = match self.line.about.peer {
+        let msg = match self.link.about.peer {
             Some(_) => Ok(None),
             None => Err(io::Error::new(
                 io::ErrorKind::NotConnected,
                 "the endpoint is not connected: say whom to send to",
             )),
         };
-        self.queue(data, letter);
+        self.queue(data, msg);
     }
 
     fn queue(&self, data: impl Payload, to: io::Result<Option<SocketAddr>>) {
-        self.line.outbox.put(data.bytes(), to);
-        self.line.wake_sender();
+        self.link.write_buffer.put(data.bytes(), to);
+        self.link.wake_sender();
     }
 
     /// Closes the endpoint once everything is sent. Nothing more is received.
     pub fn close(&self) {
-        self.line.close();
+        self.link.close();
     }
 
     /// Closes the endpoint now: what is queued is dropped.
     pub fn abort(&self) {
-        self.line.end(None, Farewell::Close);
+        self.link.end(None, Farewell::Close);
     }
 
     /// Whether the endpoint is closing or closed.
     pub fn is_closing(&self) -> bool {
-        self.line.is_closing()
+        self.link.is_closing()
     }
 
     /// Sets the marks between which writing is paused and resumed: see
@@ -182,37 +182,37 @@ impl DatagramTransport {
         high: impl Into<Option<usize>>,
         low: impl Into<Option<usize>>,
     ) -> io::Result<()> {
-        self.line.outbox.marks.set_limits(high.into(), low.into())?;
-        self.line.wake_sender();
+        self.link.write_buffer.watermarks.set_limits(high.into(), low.into())?;
+        self.link.wake_sender();
         Ok(())
     }
 
     /// The marks: (low, high), in asyncio's order.
     pub fn get_write_buffer_limits(&self) -> (usize, usize) {
-        self.line.outbox.marks.limits()
+        self.link.write_buffer.watermarks.limits()
     }
 
     /// How many bytes the kernel has not taken yet.
     pub fn get_write_buffer_size(&self) -> usize {
-        self.line.outbox.marks.size()
+        self.link.write_buffer.watermarks.size()
     }
 
     /// The endpoint's address; also when it is closed.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
-        self.line.about.local.ok_or_else(|| io::ErrorKind::NotConnected.into())
+        self.link.about.local.ok_or_else(|| io::ErrorKind::NotConnected.into())
     }
 
     /// The peer's address, if the endpoint was connected; also when it is closed.
     pub fn peer_addr(&self) -> io::Result<SocketAddr> {
-        self.line.about.peer.ok_or_else(|| io::ErrorKind::NotConnected.into())
+        self.link.about.peer.ok_or_else(|| io::ErrorKind::NotConnected.into())
     }
 }
 
 impl fmt::Debug for DatagramTransport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("DatagramTransport")
-            .field("local", &self.line.about.local)
-            .field("peer", &self.line.about.peer)
+            .field("local", &self.link.about.local)
+            .field("peer", &self.link.about.peer)
             .field("write_buffer_size", &self.get_write_buffer_size())
             .field("closing", &self.is_closing())
             .finish()
@@ -278,90 +278,90 @@ async fn open<P: DatagramProtocol + 'static>(
         local: socket.local_addr().ok(),
         peer: socket.peer_addr().ok(),
     };
-    let line: Rc<Endpoint> = Rc::new(Line::new(protocol.clone(), Post::new(), about));
+    let link: Rc<Endpoint> = Rc::new(Link::new(protocol.clone(), Post::new(), about));
     let presence = Presence {
-        line: line.clone(),
+        link: link.clone(),
         _attached: None,
     };
     crate::task::spawn(exchange(presence, socket));
-    let transport = DatagramTransport { line };
+    let transport = DatagramTransport { link };
     let abort = AbortOnDrop(&transport);
-    let line = &transport.line;
-    line.bell.until(|| line.is_made() || line.is_lost()).await;
+    let link = &transport.link;
+    link.changed.until(|| link.is_made() || link.is_lost()).await;
     std::mem::forget(abort);
     Ok((transport, ProtocolRef(protocol)))
 }
 
 async fn exchange(presence: Presence<dyn DatagramProtocol, Post, Whereabouts>, socket: UdpSocket) {
-    let line = &presence.line;
+    let link = &presence.link;
     let reason = {
-        let mut sending = pin!(send_all(line, &socket));
-        let mut receiving = pin!(receive_all(line, &socket));
+        let mut sending = pin!(send_all(link, &socket));
+        let mut receiving = pin!(receive_all(link, &socket));
         let made = || {
-            let transport = DatagramTransport { line: line.clone() };
-            line.call("connection_made", |protocol| protocol.connection_made(transport));
+            let transport = DatagramTransport { link: link.clone() };
+            link.call("connection_made", |protocol| protocol.connection_made(transport));
         };
-        poll_fn(|cx| line.poll(cx, made, sending.as_mut(), receiving.as_mut())).await
+        poll_fn(|cx| link.poll(cx, made, sending.as_mut(), receiving.as_mut())).await
     };
-    line.tell_lost(reason);
+    link.report_lost(reason);
     drop(socket);
 }
 
 /// Sends whatever comes, until the queue is closed and empty.
-async fn send_all(line: &Endpoint, socket: &UdpSocket) -> io::Result<()> {
+async fn send_all(link: &Endpoint, socket: &UdpSocket) -> io::Result<()> {
     loop {
-        let next = poll_fn(|_| match line.outbox.next() {
+        let next = poll_fn(|_| match link.write_buffer.next() {
             Some(next) => Poll::Ready(next),
             None => Poll::Pending,
         })
         .await;
-        let Some(letter) = next else { return Ok(()) };
-        let len = weight(&letter.bytes);
-        let (result, bytes) = match letter.to {
-            Ok(Some(to)) => socket.send_to(letter.bytes, to).await,
-            Ok(None) => socket.send(letter.bytes).await,
+        let Some(msg) = next else { return Ok(()) };
+        let len = weight(&msg.bytes);
+        let (result, bytes) = match msg.to {
+            Ok(Some(to)) => socket.send_to(msg.bytes, to).await,
+            Ok(None) => socket.send(msg.bytes).await,
             Err(error) => {
                 // Nothing was sent, so nothing has waited: a protocol that answers an error with the same must not keep
                 // everybody else from running.
                 yield_now().await;
-                (Err(error), letter.bytes)
+                (Err(error), msg.bytes)
             }
         };
-        line.outbox.give_back(bytes, len);
+        link.write_buffer.give_back(bytes, len);
         if let Err(error) = result {
-            line.call("error_received", |protocol| protocol.error_received(error));
+            link.call("error_received", |protocol| protocol.error_received(error));
         }
     }
 }
 
 /// Calls the protocol with what comes in. Ends only with its task.
-async fn receive_all(line: &Endpoint, socket: &UdpSocket) {
+async fn receive_all(link: &Endpoint, socket: &UdpSocket) {
     let mut buf = Vec::with_capacity(LONGEST);
     loop {
         let result;
         (result, buf) = socket.recv_from(buf).await;
-        while line.has_delivered() {
+        while link.has_delivered() {
             yield_now().await;
         }
-        line.note_delivery();
+        link.note_delivery();
         match result {
-            Ok((len, from)) => line.call("datagram_received", |protocol| {
+            Ok((len, from)) => link.call("datagram_received", |protocol| {
                 protocol.datagram_received(&buf[..len], from);
             }),
-            Err(error) => line.call("error_received", |protocol| protocol.error_received(error)),
+            Err(error) => link.call("error_received", |protocol| protocol.error_received(error)),
         };
     }
 }
 
 /// What a datagram counts for against the marks: an empty one takes memory too.
 fn weight(data: &[u8]) -> usize {
-    data.len().max(size_of::<Letter>())
+    data.len().max(size_of::<MsgHdrBuf>())
 }
 
 /// Datagrams that wait to be sent, each with its address.
 struct Post {
     queue: RefCell<Queue>,
-    marks: Marks,
+    watermarks: Watermarks,
     closed: Cell<bool>,
     is_idle: Cell<bool>,
     waker: Cell<Option<Waker>>,
@@ -369,11 +369,11 @@ struct Post {
 
 #[derive(Default)]
 struct Queue {
-    letters: VecDeque<Letter>,
+    msg_pool: VecDeque<MsgHdrBuf>,
     spares: Vec<Vec<u8>>,
 }
 
-struct Letter {
+struct MsgHdrBuf {
     bytes: Vec<u8>,
     /// `None` is whom the socket is connected to. An error is told in its place.
     to: io::Result<Option<SocketAddr>>,
@@ -383,7 +383,7 @@ impl Post {
     fn new() -> Post {
         Post {
             queue: RefCell::default(),
-            marks: Marks::new(),
+            watermarks: Watermarks::new(),
             closed: Cell::new(false),
             is_idle: Cell::new(true),
             waker: Cell::new(None),
@@ -397,15 +397,15 @@ impl Post {
         let mut queue = self.queue.borrow_mut();
         let mut bytes = queue.spares.pop().unwrap_or_default();
         bytes.extend_from_slice(data);
-        queue.letters.push_back(Letter { bytes, to });
-        self.marks.add(weight(data));
+        queue.msg_pool.push_back(MsgHdrBuf { bytes, to });
+        self.watermarks.add(weight(data));
     }
 
     /// What is to be sent next; `Some(None)` if there will be nothing more.
-    fn next(&self) -> Option<Option<Letter>> {
-        let letter = self.queue.borrow_mut().letters.pop_front();
-        let next = match letter {
-            Some(letter) => Some(Some(letter)),
+    fn next(&self) -> Option<Option<MsgHdrBuf>> {
+        let msg = self.queue.borrow_mut().msg_pool.pop_front();
+        let next = match msg {
+            Some(msg) => Some(Some(msg)),
             None if self.closed.get() => Some(None),
             None => None,
         };
@@ -414,7 +414,7 @@ impl Post {
     }
 
     fn give_back(&self, mut bytes: Vec<u8>, len: usize) {
-        self.marks.take(len);
+        self.watermarks.take(len);
         let mut queue = self.queue.borrow_mut();
         if bytes.capacity() <= SPARE_MAX && queue.spares.len() < SPARES_MAX {
             bytes.clear();
@@ -425,11 +425,11 @@ impl Post {
 
 impl Outgoing for Post {
     fn is_over(&self) -> bool {
-        self.marks.is_over()
+        self.watermarks.is_over()
     }
 
-    fn has_news(&self) -> bool {
-        self.is_idle.get() && (self.closed.get() || !self.queue.borrow().letters.is_empty())
+    fn has_events(&self) -> bool {
+        self.is_idle.get() && (self.closed.get() || !self.queue.borrow().msg_pool.is_empty())
     }
 
     fn close(&self) {
@@ -440,11 +440,11 @@ impl Outgoing for Post {
         self.closed.set(true);
         let queue = self.queue.take();
         drop(queue);
-        self.marks.reset();
+        self.watermarks.reset();
     }
 
     fn set_waker(&self, waker: &Waker) {
-        super::outbox::set_waker(&self.waker, waker);
+        super::write_buffer::set_waker(&self.waker, waker);
     }
 
     fn forget_waker(&self) {
@@ -452,6 +452,6 @@ impl Outgoing for Post {
     }
 
     fn wake(&self) {
-        super::outbox::wake(&self.waker);
+        super::write_buffer::wake(&self.waker);
     }
 }

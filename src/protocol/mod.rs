@@ -87,19 +87,19 @@
 //! `pause_writing` back at once, and here that would be a second `&mut`. So no call of a transport ever calls a protocol: it
 //! leaves word, and the connection's task, the only one to call, finds it when the callback has returned.
 
-mod bell;
+mod any_stream;
+mod change_notify;
 mod connection;
 mod datagram;
-mod line;
-mod marks;
-mod outbox;
+mod link;
 mod payload;
 mod reader;
 mod server;
 mod streams;
 mod subprocess;
 mod transport;
-mod wire;
+mod watermarks;
+mod write_buffer;
 mod writer;
 
 use std::cell::RefCell;
@@ -123,8 +123,8 @@ pub use writer::StreamWriter;
 use crate::net::{TcpStream, ToSocketAddrs};
 #[cfg(unix)]
 use crate::net::{UnixListener, UnixStream};
+use any_stream::AnyStream;
 use server::Ear;
-use wire::Wire;
 
 /// What happens on one connection. Every method has a default that does nothing.
 ///
@@ -245,7 +245,7 @@ pub async fn create_connection<P: Protocol + 'static>(
     addr: impl ToSocketAddrs,
 ) -> io::Result<(Transport, ProtocolRef<P>)> {
     let stream = TcpStream::connect(addr).await?;
-    let (transport, protocol) = connection::open(Wire::tcp(stream), factory(), |_| None);
+    let (transport, protocol) = connection::open(AnyStream::tcp(stream), factory(), |_| None);
     connection::until_made(&transport).await;
     Ok((transport, protocol))
 }
@@ -276,7 +276,7 @@ pub async fn create_unix_connection<P: Protocol + 'static>(
     path: impl AsRef<Path>,
 ) -> io::Result<(Transport, ProtocolRef<P>)> {
     let stream = UnixStream::connect(path).await?;
-    let (transport, protocol) = connection::open(Wire::Unix(stream), factory(), |_| None);
+    let (transport, protocol) = connection::open(AnyStream::Unix(stream), factory(), |_| None);
     connection::until_made(&transport).await;
     Ok((transport, protocol))
 }
@@ -311,10 +311,10 @@ pub fn create_unix_server<P: Protocol + 'static>(
 }
 
 fn serve_with<P: Protocol + 'static>(mut factory: impl FnMut() -> P + 'static) -> Box<server::Serve> {
-    Box::new(move |wire, server| {
+    Box::new(move |any_stream, server| {
         let protocol = factory();
-        connection::open(wire, protocol, |line| {
-            let client: Weak<dyn server::Client> = Rc::downgrade(line) as _;
+        connection::open(any_stream, protocol, |link| {
+            let client: Weak<dyn server::Client> = Rc::downgrade(link) as _;
             Some(server.attach(client))
         });
     })
@@ -322,24 +322,24 @@ fn serve_with<P: Protocol + 'static>(mut factory: impl FnMut() -> P + 'static) -
 
 /// A connection that can be given to a protocol: a [`TcpStream`] or a [`UnixStream`]. See [`attach`] for an example.
 #[allow(private_bounds, reason = "which streams there are is ours to say")]
-pub trait Attachable: IntoWire {}
+pub trait Attachable: IntoAnyStream {}
 
-impl<S: IntoWire> Attachable for S {}
+impl<S: IntoAnyStream> Attachable for S {}
 
-pub(crate) trait IntoWire {
-    fn into_wire(self) -> Wire;
+pub(crate) trait IntoAnyStream {
+    fn into_any_stream(self) -> AnyStream;
 }
 
-impl IntoWire for TcpStream {
-    fn into_wire(self) -> Wire {
-        Wire::tcp(self)
+impl IntoAnyStream for TcpStream {
+    fn into_any_stream(self) -> AnyStream {
+        AnyStream::tcp(self)
     }
 }
 
 #[cfg(unix)]
-impl IntoWire for UnixStream {
-    fn into_wire(self) -> Wire {
-        Wire::Unix(self)
+impl IntoAnyStream for UnixStream {
+    fn into_any_stream(self) -> AnyStream {
+        AnyStream::Unix(self)
     }
 }
 
@@ -378,5 +378,5 @@ impl IntoWire for UnixStream {
 /// Outside of a loop.
 #[track_caller]
 pub fn attach<P: Protocol + 'static>(stream: impl Attachable, protocol: P) -> (Transport, ProtocolRef<P>) {
-    connection::open(stream.into_wire(), protocol, |_| None)
+    connection::open(stream.into_any_stream(), protocol, |_| None)
 }

@@ -61,10 +61,10 @@ impl StreamReader {
     ///
     /// Dropping the future loses nothing.
     pub async fn read(&mut self, n: usize) -> io::Result<&[u8]> {
-        if n > 0 && self.unread().is_empty() {
+        if n > 0 && self.leftover().is_empty() {
             self.receive().await?;
         }
-        let count = n.min(self.unread().len());
+        let count = n.min(self.leftover().len());
         Ok(self.give(count))
     }
 
@@ -73,7 +73,7 @@ impl StreamReader {
     /// If the stream ends first, the error is `UnexpectedEof`, and it has the bytes that came: see [`IncompleteRead`].
     /// Dropping the future loses nothing.
     pub async fn read_exactly(&mut self, n: usize) -> io::Result<&[u8]> {
-        while self.unread().len() < n {
+        while self.leftover().len() < n {
             if !self.receive().await? {
                 return Err(self.incomplete(Some(n)));
             }
@@ -104,13 +104,13 @@ impl StreamReader {
     pub async fn read_line(&mut self) -> io::Result<&str> {
         let end = match self.find(b"\n").await? {
             Some(end) => end,
-            None => self.unread().len(),
+            None => self.leftover().len(),
         };
-        if let Err(error) = std::str::from_utf8(&self.unread()[..end]) {
+        if let Err(error) = std::str::from_utf8(&self.leftover()[..end]) {
             return Err(io::Error::new(io::ErrorKind::InvalidData, error));
         }
-        let line = self.give(end);
-        Ok(std::str::from_utf8(line).expect("it was just looked at"))
+        let link = self.give(end);
+        Ok(std::str::from_utf8(link).expect("it was just looked at"))
     }
 
     /// Gives everything up to the end of the stream. More than `max` bytes are the error `InvalidData`, and stay there.
@@ -119,7 +119,7 @@ impl StreamReader {
     pub async fn read_to_end(&mut self, max: usize) -> io::Result<&[u8]> {
         loop {
             let has_ended = !self.receive().await?;
-            let len = self.unread().len();
+            let len = self.leftover().len();
             if len > max {
                 return Err(overrun(LimitOverrun { found: len, limit: max }));
             }
@@ -131,7 +131,7 @@ impl StreamReader {
 
     /// Whether the stream has ended and everything was read. That it has ended is known when a call has met the end.
     pub fn at_eof(&self) -> bool {
-        self.has_ended && self.unread().is_empty()
+        self.has_ended && self.leftover().is_empty()
     }
 
     /// Sets how many bytes may come in front of a separator (64 KiB).
@@ -154,7 +154,7 @@ impl StreamReader {
         self.conversation.ends.local_addr()
     }
 
-    fn unread(&self) -> &[u8] {
+    fn leftover(&self) -> &[u8] {
         &self.buf[self.at..]
     }
 
@@ -168,8 +168,8 @@ impl StreamReader {
         }
         let mut searched = 0;
         loop {
-            let unread = self.unread();
-            if let Some(begin) = position(&unread[searched..], separator).map(|begin| begin + searched) {
+            let leftover = self.leftover();
+            if let Some(begin) = position(&leftover[searched..], separator).map(|begin| begin + searched) {
                 if begin > self.limit {
                     return Err(overrun(LimitOverrun {
                         found: begin,
@@ -179,7 +179,7 @@ impl StreamReader {
                 return Ok(Some(begin + separator.len()));
             }
             // The separator may have come half.
-            searched = (unread.len() + 1).saturating_sub(separator.len());
+            searched = (leftover.len() + 1).saturating_sub(separator.len());
             if searched > self.limit {
                 return Err(overrun(LimitOverrun {
                     found: searched,
@@ -225,7 +225,7 @@ impl StreamReader {
     }
 
     fn incomplete(&mut self, expected: Option<usize>) -> io::Error {
-        let len = self.unread().len();
+        let len = self.leftover().len();
         let partial = self.give(len).to_vec();
         io::Error::new(io::ErrorKind::UnexpectedEof, IncompleteRead { partial, expected })
     }
@@ -250,7 +250,7 @@ impl fmt::Debug for StreamReader {
         f.debug_struct("StreamReader")
             .field("local", &self.local_addr().ok())
             .field("peer", &self.peer_addr().ok())
-            .field("unread", &self.unread().len())
+            .field("unread", &self.leftover().len())
             .field("at_eof", &self.at_eof())
             .finish()
     }

@@ -8,11 +8,11 @@ use std::rc::{Rc, Weak};
 
 use slab::Slab;
 
-use super::bell::Bell;
-use super::wire::Wire;
+use super::any_stream::AnyStream;
+use super::change_notify::ChangeNotify;
 use crate::error::context;
-use crate::exception::{Exception, guard, report};
-use crate::loop_core::LoopCore;
+use crate::event_loop::core::LoopCore;
+use crate::event_loop::exception::{Exception, guard, report};
 use crate::net::unix::{UnixAddr, UnixListener};
 use crate::net::{TcpListener, ToSocketAddrs};
 use crate::task::{JoinHandle, spawn};
@@ -58,7 +58,7 @@ struct Inner {
     settling: Cell<bool>,
     failure: RefCell<Option<io::Error>>,
     clients: RefCell<Slab<Weak<dyn Client>>>,
-    bell: Bell,
+    changed: ChangeNotify,
 }
 
 /// A connection of a server's, of either style.
@@ -77,7 +77,7 @@ impl Drop for Attached {
     fn drop(&mut self) {
         let client = self.inner.clients.borrow_mut().try_remove(self.place);
         drop(client);
-        self.inner.bell.ring();
+        self.inner.changed.ring();
     }
 }
 
@@ -92,7 +92,7 @@ impl Attaching {
 }
 
 /// What becomes of a new connection.
-pub(super) type Serve = dyn FnMut(Wire, Attaching);
+pub(super) type Serve = dyn FnMut(AnyStream, Attaching);
 
 /// A socket that listens, of whatever family.
 pub(super) enum Ear {
@@ -121,10 +121,10 @@ impl Ear {
         }
     }
 
-    async fn accept(&self) -> io::Result<Wire> {
+    async fn accept(&self) -> io::Result<AnyStream> {
         match self {
-            Ear::Tcp(listener) => Ok(Wire::tcp(listener.accept().await?.0)),
-            Ear::Unix(listener) => Ok(Wire::Unix(listener.accept().await?.0)),
+            Ear::Tcp(listener) => Ok(AnyStream::tcp(listener.accept().await?.0)),
+            Ear::Unix(listener) => Ok(AnyStream::Unix(listener.accept().await?.0)),
         }
     }
 }
@@ -150,7 +150,7 @@ impl Server {
             settling: Cell::new(false),
             failure: RefCell::default(),
             clients: RefCell::default(),
-            bell: Bell::default(),
+            changed: ChangeNotify::default(),
         });
         let serve = Rc::new(Cell::new(Some(serve)));
         for ear in ears {
@@ -212,7 +212,7 @@ impl Server {
     pub async fn wait_closed(&self) {
         let inner = &self.inner;
         inner
-            .bell
+            .changed
             .until(|| inner.is_deaf() && inner.clients.borrow().is_empty())
             .await;
     }
@@ -221,7 +221,7 @@ impl Server {
     /// error. Dropping the future closes the server.
     pub async fn serve_forever(&self) -> io::Result<()> {
         let _close = CloseOnDrop(&self.inner);
-        self.inner.bell.until(|| self.inner.is_deaf()).await;
+        self.inner.changed.until(|| self.inner.is_deaf()).await;
         let failure = self.inner.failure.take();
         if let Some(error) = failure {
             return Err(error);
@@ -249,7 +249,7 @@ impl Inner {
                 let _ = task.await;
             }
             inner.settling.set(false);
-            inner.bell.ring();
+            inner.changed.ring();
         });
     }
 
@@ -294,7 +294,7 @@ struct Listening(Rc<Inner>);
 impl Drop for Listening {
     fn drop(&mut self) {
         self.0.listening.set(self.0.listening.get() - 1);
-        self.0.bell.ring();
+        self.0.changed.ring();
     }
 }
 
@@ -305,10 +305,10 @@ async fn accept_all(inner: Rc<Inner>, ear: Ear, serve: Rc<Cell<Option<Box<Serve>
     let inner = &listening.0;
     loop {
         match ear.accept().await {
-            Ok(wire) => {
+            Ok(any_stream) => {
                 // Taken out, so that nothing is borrowed while it runs.
                 let Some(mut call) = serve.take() else { return };
-                guard("a server's factory", || call(wire, Attaching(inner.clone())));
+                guard("a server's factory", || call(any_stream, Attaching(inner.clone())));
                 serve.set(Some(call));
             }
             Err(error) => {

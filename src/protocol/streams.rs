@@ -13,16 +13,16 @@ use std::pin::pin;
 use std::rc::{Rc, Weak};
 use std::task::{Poll, Waker};
 
-use super::bell::Bell;
-use super::line::Outgoing;
-use super::outbox::Outbox;
+use super::any_stream::{AnyStream, Ends};
+use super::change_notify::ChangeNotify;
+use super::link::Outgoing;
 use super::reader::StreamReader;
 use super::server::{Attached, Client, Ear, Serve, Server};
-use super::wire::{Ends, Wire};
+use super::write_buffer::WriteBuffer;
 use super::writer::StreamWriter;
-use crate::exception::{Exception, guard, report};
+use crate::event_loop::core::LoopCore;
+use crate::event_loop::exception::{Exception, guard, report};
 use crate::io::ManagedBuf;
-use crate::loop_core::LoopCore;
 use crate::net::{TcpStream, ToSocketAddrs};
 #[cfg(unix)]
 use crate::net::{UnixListener, UnixStream};
@@ -60,7 +60,7 @@ use crate::task::{spawn, spawn_unchecked};
 /// Dropping the future ends what is under way.
 pub async fn open_connection(addr: impl ToSocketAddrs) -> io::Result<(StreamReader, StreamWriter)> {
     let stream = TcpStream::connect(addr).await?;
-    Ok(pair(Wire::tcp(stream), |_| None))
+    Ok(pair(AnyStream::tcp(stream), |_| None))
 }
 
 /// Listens on every address that `addr` stands for, and has `handler` serve each connection, as a task of its own.
@@ -93,7 +93,7 @@ where
 #[cfg(unix)]
 pub async fn open_unix_connection(path: impl AsRef<Path>) -> io::Result<(StreamReader, StreamWriter)> {
     let stream = UnixStream::connect(path).await?;
-    Ok(pair(Wire::Unix(stream), |_| None))
+    Ok(pair(AnyStream::Unix(stream), |_| None))
 }
 
 /// The same at the path of a Unix socket. The file is made by this, and stays: see
@@ -120,8 +120,8 @@ where
     H: FnMut(StreamReader, StreamWriter) -> F + 'static,
     F: Future<Output: HandlerResult> + 'static,
 {
-    Box::new(move |wire, server| {
-        let (reader, writer) = pair(wire, |client| Some(server.attach(client)));
+    Box::new(move |any_stream, server| {
+        let (reader, writer) = pair(any_stream, |client| Some(server.attach(client)));
         let serving = handler(reader, writer);
         spawn(async move {
             if let Some(error) = serving.await.into_error() {
@@ -163,10 +163,10 @@ impl<E: Into<Box<dyn std::error::Error + Send + Sync>>> HandlerResult for Result
 
 /// A connection's two halves.
 pub(super) fn pair(
-    wire: Wire,
+    any_stream: AnyStream,
     attach: impl FnOnce(Weak<dyn Client>) -> Option<Attached>,
 ) -> (StreamReader, StreamWriter) {
-    let conversation = Conversation::new(wire);
+    let conversation = Conversation::new(any_stream);
     let client: Weak<dyn Client> = Rc::downgrade(&conversation) as _;
     conversation.attached.set(attach(client));
     let writer = StreamWriter::new(conversation.clone());
@@ -176,17 +176,17 @@ pub(super) fn pair(
 /// What a connection's reader, writer, sending task and server share.
 pub(super) struct Conversation {
     core: Rc<LoopCore>,
-    pub(super) outbox: Outbox,
+    pub(super) write_buffer: WriteBuffer,
     pub(super) ends: Ends,
     /// `None` once it is closed.
-    wire: RefCell<Option<Rc<Wire>>>,
+    any_stream: RefCell<Option<Rc<AnyStream>>>,
     sender: Cell<Sender>,
     closing: Cell<Closing>,
     has_reader: Cell<bool>,
     /// Why nothing can be sent any more.
     failure: RefCell<Option<io::Error>>,
     /// Rung when the outbox is down to its low mark, and when the connection has failed or is closed.
-    pub(super) bell: Bell,
+    pub(super) changed: ChangeNotify,
     /// Whoever waits in a read: woken when the connection is closed under it.
     reader: Cell<Option<Waker>>,
     attached: Cell<Option<Attached>>,
@@ -213,17 +213,17 @@ enum Closing {
 }
 
 impl Conversation {
-    fn new(wire: Wire) -> Rc<Conversation> {
+    fn new(any_stream: AnyStream) -> Rc<Conversation> {
         Rc::new(Conversation {
             core: LoopCore::current("open_connection").rc(),
-            outbox: Outbox::new(),
-            ends: wire.ends(),
-            wire: RefCell::new(Some(Rc::new(wire))),
+            write_buffer: WriteBuffer::new(),
+            ends: any_stream.ends(),
+            any_stream: RefCell::new(Some(Rc::new(any_stream))),
             sender: Cell::new(Sender::NotStarted),
             closing: Cell::new(Closing::No),
             has_reader: Cell::new(true),
             failure: RefCell::new(None),
-            bell: Bell::default(),
+            changed: ChangeNotify::default(),
             reader: Cell::new(None),
             attached: Cell::new(None),
         })
@@ -232,10 +232,10 @@ impl Conversation {
     /// Receives once. When the connection was closed here, that is the end.
     pub(super) async fn receive(&self) -> io::Result<ManagedBuf> {
         let end = || Ok(ManagedBuf::from_heap(Vec::new()));
-        let wire = self.wire.borrow().clone();
-        let Some(wire) = wire else { return end() };
+        let any_stream = self.any_stream.borrow().clone();
+        let Some(any_stream) = any_stream else { return end() };
         let _forget = ForgetReader(&self.reader);
-        let mut receiving = pin!(wire.receive());
+        let mut receiving = pin!(any_stream.receive());
         poll_fn(|cx| {
             if self.is_closed() {
                 return Poll::Ready(end());
@@ -255,7 +255,7 @@ impl Conversation {
     }
 
     pub(super) fn is_closed(&self) -> bool {
-        self.wire.borrow().is_none()
+        self.any_stream.borrow().is_none()
     }
 
     pub(super) fn is_closing(&self) -> bool {
@@ -279,14 +279,14 @@ impl Conversation {
     pub(super) fn send(self: &Rc<Self>) {
         match self.sender.get() {
             Sender::NotStarted => {
-                let wire = self.wire.borrow().clone();
-                let Some(wire) = wire else { return };
+                let any_stream = self.any_stream.borrow().clone();
+                let Some(any_stream) = any_stream else { return };
                 self.sender.set(Sender::Running);
-                let sending = send_all(self.clone(), wire);
+                let sending = send_all(self.clone(), any_stream);
                 // SAFETY: the future is `'static`: it owns its shares of everything.
                 drop(unsafe { spawn_unchecked(&self.core, sending, None, Location::caller()) });
             }
-            Sender::Running if self.outbox.has_news() => self.outbox.wake(),
+            Sender::Running if self.write_buffer.has_events() => self.write_buffer.wake(),
             Sender::Running | Sender::Done => {}
         }
     }
@@ -295,7 +295,7 @@ impl Conversation {
     pub(super) fn close(self: &Rc<Self>) {
         if matches!(self.closing.get(), Closing::No | Closing::Writing) {
             self.closing.set(Closing::Whole);
-            self.outbox.close();
+            self.write_buffer.close();
             self.close_or_send();
         }
     }
@@ -306,9 +306,9 @@ impl Conversation {
             return;
         }
         self.closing.set(Closing::Aborted);
-        self.outbox.discard();
-        if let Some(wire) = &*self.wire.borrow() {
-            wire.end_with_reset();
+        self.write_buffer.discard();
+        if let Some(any_stream) = &*self.any_stream.borrow() {
+            any_stream.end_with_reset();
         }
         self.finish();
     }
@@ -321,8 +321,8 @@ impl Conversation {
             return self.close();
         }
         self.closing.set(Closing::Writing);
-        self.outbox.put_end();
-        self.outbox.close();
+        self.write_buffer.put_end();
+        self.write_buffer.close();
         if self.sender.get() != Sender::Done {
             self.send();
         }
@@ -347,14 +347,14 @@ impl Conversation {
 
     /// Lets the descriptor go, and tells everybody.
     fn finish(&self) {
-        let wire = self.wire.take();
-        drop(wire);
+        let any_stream = self.any_stream.take();
+        drop(any_stream);
         // The sender may hold a share of it, and so may a read.
-        self.outbox.wake();
+        self.write_buffer.wake();
         if let Some(reader) = self.reader.take() {
             guard("a waker", || reader.wake());
         }
-        self.bell.ring();
+        self.changed.ring();
         drop(self.attached.take());
     }
 }
@@ -370,28 +370,32 @@ impl Client for Conversation {
 }
 
 /// The sending task: ends when the outbox is closed and empty, or when nothing can be sent any more.
-async fn send_all(conversation: Rc<Conversation>, wire: Rc<Wire>) {
+async fn send_all(conversation: Rc<Conversation>, any_stream: Rc<AnyStream>) {
     let result = {
-        let mut sending = pin!(conversation.outbox.send_all(&wire, || conversation.bell.ring()));
+        let mut sending = pin!(
+            conversation
+                .write_buffer
+                .send_all(&any_stream, || conversation.changed.ring())
+        );
         poll_fn(|cx| {
             if conversation.is_closed() {
                 return Poll::Ready(Ok(()));
             }
-            conversation.outbox.set_waker(cx.waker());
+            conversation.write_buffer.set_waker(cx.waker());
             sending.as_mut().poll(cx)
         })
         .await
     };
-    drop(wire);
-    conversation.outbox.forget_waker();
+    drop(any_stream);
+    conversation.write_buffer.forget_waker();
     conversation.sender.set(Sender::Done);
     if let Err(error) = result {
         conversation.failure.replace(Some(error));
-        conversation.outbox.discard();
+        conversation.write_buffer.discard();
     }
     match conversation.closing.get() {
         Closing::Whole => conversation.finish(),
-        _ => conversation.bell.ring(),
+        _ => conversation.changed.ring(),
     }
 }
 

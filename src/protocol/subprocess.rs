@@ -10,12 +10,12 @@ use std::rc::Rc;
 use std::task::Poll;
 
 use super::ProtocolRef;
-use super::line::{Callee, Farewell, Line, Outgoing, Presence};
-use super::outbox::Outbox;
+use super::any_stream::AnyStream;
+use super::link::{Callee, Farewell, Link, Outgoing, Presence};
 use super::payload::Payload;
-use super::wire::Wire;
-use crate::byte_stream::ByteStream;
-use crate::exception::{Exception, report};
+use super::write_buffer::WriteBuffer;
+use crate::event_loop::exception::{Exception, report};
+use crate::inflight::stream::ByteStream;
 use crate::io::ManagedBuf;
 use crate::process::{Child, Command};
 #[cfg(unix)]
@@ -106,7 +106,7 @@ impl Callee for dyn SubprocessProtocol {
     }
 }
 
-type Supervised = Line<dyn SubprocessProtocol, Outbox, Facts>;
+type Supervised = Link<dyn SubprocessProtocol, WriteBuffer, Facts>;
 
 /// Something to be done to the child.
 type Order = Box<dyn FnOnce(&mut Child) -> io::Result<()>>;
@@ -147,31 +147,31 @@ struct Facts {
 /// ```
 #[derive(Clone)]
 pub struct SubprocessTransport {
-    line: Rc<Supervised>,
+    link: Rc<Supervised>,
 }
 
 impl SubprocessTransport {
     /// The process's number. It may be another's once the process has ended.
     pub fn pid(&self) -> u32 {
-        self.line.about.pid
+        self.link.about.pid
     }
 
     /// How the process has ended; `None` while it runs.
     pub fn exit_status(&self) -> Option<ExitStatus> {
-        self.line.about.status.get()
+        self.link.about.status.get()
     }
 
     /// Queues bytes for the child's input: see [`Transport::write`](super::Transport::write). Without a pipe there, or once
     /// it is closed, they are dropped.
     pub fn write(&self, data: impl Payload) {
-        self.line.outbox.put(data);
-        self.line.wake_sender();
+        self.link.write_buffer.put(data);
+        self.link.wake_sender();
     }
 
     /// Closes the child's input once everything is written.
     pub fn write_eof(&self) {
-        self.line.outbox.close();
-        self.line.wake_sender();
+        self.link.write_buffer.close();
+        self.link.wake_sender();
     }
 
     /// Ends the process: `SIGKILL`, `TerminateProcess`. In the next turn; it does nothing once the process has ended.
@@ -181,37 +181,37 @@ impl SubprocessTransport {
 
     /// Has something done to the child in the next turn, if it still runs. If that fails, the loop's exception handler is told.
     fn order(&self, order: impl FnOnce(&mut Child) -> io::Result<()> + 'static) {
-        if self.exit_status().is_none() && !self.line.is_lost() {
-            self.line.about.orders.borrow_mut().push(Box::new(order));
-            self.line.outbox.wake();
+        if self.exit_status().is_none() && !self.link.is_lost() {
+            self.link.about.orders.borrow_mut().push(Box::new(order));
+            self.link.write_buffer.wake();
         }
     }
 
     /// Closes the pipes, and kills the process if it still runs.
     pub fn close(&self) {
-        if !self.line.about.is_closing.replace(true) {
-            self.line.outbox.discard();
+        if !self.link.about.is_closing.replace(true) {
+            self.link.write_buffer.discard();
             self.kill();
             // A pause ends, or the pipes would never.
-            self.line.is_reading.set(true);
-            self.line.outbox.wake();
+            self.link.is_reading.set(true);
+            self.link.write_buffer.wake();
         }
     }
 
     /// Whether the transport is closing or closed.
     pub fn is_closing(&self) -> bool {
-        self.line.about.is_closing.get() || self.line.is_closing()
+        self.link.about.is_closing.get() || self.link.is_closing()
     }
 
     /// Stops reading what the child writes; when the pipes are full it has to wait.
     pub fn pause_reading(&self) {
-        self.line.is_reading.set(self.is_closing());
+        self.link.is_reading.set(self.is_closing());
     }
 
     /// Reads again.
     pub fn resume_reading(&self) {
-        if !self.line.is_reading.replace(true) {
-            self.line.outbox.wake();
+        if !self.link.is_reading.replace(true) {
+            self.link.write_buffer.wake();
         }
     }
 
@@ -222,14 +222,14 @@ impl SubprocessTransport {
         high: impl Into<Option<usize>>,
         low: impl Into<Option<usize>>,
     ) -> io::Result<()> {
-        self.line.outbox.marks.set_limits(high.into(), low.into())?;
-        self.line.wake_sender();
+        self.link.write_buffer.watermarks.set_limits(high.into(), low.into())?;
+        self.link.wake_sender();
         Ok(())
     }
 
     /// How many bytes for the child's input the kernel has not taken yet.
     pub fn get_write_buffer_size(&self) -> usize {
-        self.line.outbox.marks.size()
+        self.link.write_buffer.watermarks.size()
     }
 }
 
@@ -300,30 +300,30 @@ pub async fn subprocess_exec<P: SubprocessProtocol + 'static>(
         open: Cell::new(1 + pipes.iter().filter(|is_open| **is_open).count()),
         is_closing: Cell::new(false),
     };
-    let line: Rc<Supervised> = Rc::new(Line::new(protocol.clone(), Outbox::new(), facts));
+    let link: Rc<Supervised> = Rc::new(Link::new(protocol.clone(), WriteBuffer::new(), facts));
     let presence = Presence {
-        line: line.clone(),
+        link: link.clone(),
         _attached: None,
     };
     crate::task::spawn(supervise(presence, child));
-    let transport = SubprocessTransport { line };
+    let transport = SubprocessTransport { link };
     let close = CloseOnDrop(&transport);
-    let line = &transport.line;
-    line.bell.until(|| line.is_made() || line.is_lost()).await;
+    let link = &transport.link;
+    link.changed.until(|| link.is_made() || link.is_lost()).await;
     std::mem::forget(close);
     Ok((transport, ProtocolRef(protocol)))
 }
 
-async fn supervise(presence: Presence<dyn SubprocessProtocol, Outbox, Facts>, mut child: Child) {
-    let line = &presence.line;
-    let stdin = child.stdin.take().map(|stdin| Wire::Pipe(stdin.into_sender()));
+async fn supervise(presence: Presence<dyn SubprocessProtocol, WriteBuffer, Facts>, mut child: Child) {
+    let link = &presence.link;
+    let stdin = child.stdin.take().map(|stdin| AnyStream::Pipe(stdin.into_sender()));
     let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
     let reason = {
-        let mut sending = pin!(feed(line, stdin));
+        let mut sending = pin!(feed(link, stdin));
         let mut receiving = pin!(async {
-            let output = read_pipe(line, 1, stdout, |pipe| pipe.bytes());
-            let errors = read_pipe(line, 2, stderr, |pipe| pipe.bytes());
-            let (mut output, mut errors, mut waiting) = (pin!(output), pin!(errors), pin!(wait(line, &mut child)));
+            let output = read_pipe(link, 1, stdout, |pipe| pipe.bytes());
+            let errors = read_pipe(link, 2, stderr, |pipe| pipe.bytes());
+            let (mut output, mut errors, mut waiting) = (pin!(output), pin!(errors), pin!(wait(link, &mut child)));
             poll_fn(|cx| {
                 // None of them ever ends.
                 let _ = output.as_mut().poll(cx);
@@ -334,16 +334,16 @@ async fn supervise(presence: Presence<dyn SubprocessProtocol, Outbox, Facts>, mu
             .await;
         });
         let made = || {
-            let transport = SubprocessTransport { line: line.clone() };
-            line.call("connection_made", |protocol| protocol.connection_made(transport));
+            let transport = SubprocessTransport { link: link.clone() };
+            link.call("connection_made", |protocol| protocol.connection_made(transport));
         };
-        poll_fn(|cx| line.poll(cx, made, sending.as_mut(), receiving.as_mut())).await
+        poll_fn(|cx| link.poll(cx, made, sending.as_mut(), receiving.as_mut())).await
     };
-    if line.about.status.get().is_none() {
+    if link.about.status.get().is_none() {
         // A callback has panicked.
         let _ = child.start_kill();
     }
-    line.tell_lost(reason);
+    link.report_lost(reason);
 }
 
 impl Supervised {
@@ -357,14 +357,14 @@ impl Supervised {
 }
 
 /// Writes to the child's input what comes, until it is to be closed, or nobody reads it any more.
-async fn feed(line: &Supervised, stdin: Option<Wire>) -> io::Result<()> {
+async fn feed(link: &Supervised, stdin: Option<AnyStream>) -> io::Result<()> {
     let Some(stdin) = stdin else {
-        line.outbox.discard();
+        link.write_buffer.discard();
         return Ok(());
     };
     let result = {
-        let mut sending = pin!(line.outbox.send_all(&stdin, || {}));
-        poll_fn(|cx| match line.about.status.get() {
+        let mut sending = pin!(link.write_buffer.send_all(&stdin, || {}));
+        poll_fn(|cx| match link.about.status.get() {
             Some(_) => Poll::Ready(Ok(())),
             None => sending.as_mut().poll(cx),
         })
@@ -372,58 +372,58 @@ async fn feed(line: &Supervised, stdin: Option<Wire>) -> io::Result<()> {
     };
     drop(stdin);
     // What the last bytes have changed comes before their pipe's end.
-    line.tell_flow();
-    line.outbox.discard();
-    line.call("pipe_connection_lost", |protocol| {
+    link.report_flow();
+    link.write_buffer.discard();
+    link.call("pipe_connection_lost", |protocol| {
         protocol.pipe_connection_lost(0, result.err())
     });
-    line.one_less();
+    link.one_less();
     Ok(())
 }
 
 /// Calls the protocol with what the child writes, and at the end.
-async fn read_pipe<T>(line: &Supervised, fd: i32, pipe: Option<T>, bytes_of: fn(&T) -> &ByteStream) {
+async fn read_pipe<T>(link: &Supervised, fd: i32, pipe: Option<T>, bytes_of: fn(&T) -> &ByteStream) {
     let Some(pipe) = pipe else { return pending().await };
     let result = loop {
-        line.until_reading().await;
+        link.until_reading().await;
         let received = {
             let mut reading = pin!(bytes_of(&pipe).read_managed());
             // Closing does not wait for a grandchild that has the pipe too.
-            poll_fn(|cx| match line.about.is_closing.get() {
+            poll_fn(|cx| match link.about.is_closing.get() {
                 true => Poll::Ready(Ok(ManagedBuf::from_heap(Vec::new()))),
                 false => reading.as_mut().poll(cx),
             })
             .await
         };
-        while line.has_delivered() || !line.is_reading.get() {
-            match line.has_delivered() {
+        while link.has_delivered() || !link.is_reading.get() {
+            match link.has_delivered() {
                 true => yield_now().await,
-                false => line.until_reading().await,
+                false => link.until_reading().await,
             }
         }
-        line.note_delivery();
+        link.note_delivery();
         match received {
-            Ok(_) if line.about.is_closing.get() => break Ok(ManagedBuf::from_heap(Vec::new())),
+            Ok(_) if link.about.is_closing.get() => break Ok(ManagedBuf::from_heap(Vec::new())),
             Ok(bytes) if !bytes.is_empty() => {
-                line.call("pipe_data_received", |protocol| protocol.pipe_data_received(fd, &bytes));
+                link.call("pipe_data_received", |protocol| protocol.pipe_data_received(fd, &bytes));
             }
             end => break end,
         }
     };
     drop(pipe);
-    line.call("pipe_connection_lost", |protocol| {
+    link.call("pipe_connection_lost", |protocol| {
         protocol.pipe_connection_lost(fd, result.err())
     });
-    line.one_less();
+    link.one_less();
     pending().await
 }
 
 /// Waits for the process's end, and carries orders out until then.
-async fn wait(line: &Supervised, child: &mut Child) {
+async fn wait(link: &Supervised, child: &mut Child) {
     let ended = loop {
         let ended = {
             let mut waiting = pin!(child.wait());
-            poll_fn(|cx| match line.about.orders.borrow().is_empty() {
+            poll_fn(|cx| match link.about.orders.borrow().is_empty() {
                 true => waiting.as_mut().poll(cx).map(Some),
                 false => Poll::Ready(None),
             })
@@ -432,11 +432,11 @@ async fn wait(line: &Supervised, child: &mut Child) {
         if let Some(ended) = ended {
             break ended;
         }
-        let orders = line.about.orders.take();
+        let orders = link.about.orders.take();
         for order in orders {
             if let Err(error) = order(child) {
                 report(Exception::error(
-                    format!("a signal for process {}", line.about.pid),
+                    format!("a signal for process {}", link.about.pid),
                     error,
                 ));
             }
@@ -444,13 +444,13 @@ async fn wait(line: &Supervised, child: &mut Child) {
     };
     match ended {
         Ok(status) => {
-            line.about.status.set(Some(status));
-            line.call("process_exited", |protocol| protocol.process_exited());
-            line.one_less();
+            link.about.status.set(Some(status));
+            link.call("process_exited", |protocol| protocol.process_exited());
+            link.one_less();
             // The input's pipe closes too.
-            line.outbox.wake();
+            link.write_buffer.wake();
         }
-        Err(error) => line.end(Some(error), Farewell::Close),
+        Err(error) => link.end(Some(error), Farewell::Close),
     }
     pending().await
 }

@@ -9,10 +9,10 @@ use std::os::unix::net::SocketAddr as UnixAddr;
 use std::rc::Rc;
 
 use super::connection::Connected;
-use super::line::{Farewell, Outgoing};
+use super::link::{Farewell, Outgoing};
 use super::payload::Payload;
 use super::{Protocol, ProtocolRef};
-use crate::exception::{Exception, report};
+use crate::event_loop::exception::{Exception, report};
 
 /// One connection, as its protocol sees it: asyncio's transport.
 ///
@@ -48,7 +48,7 @@ use crate::exception::{Exception, report};
 /// ```
 #[derive(Clone)]
 pub struct Transport {
-    pub(super) line: Rc<Connected>,
+    pub(super) link: Rc<Connected>,
 }
 
 impl Transport {
@@ -59,13 +59,13 @@ impl Transport {
     /// memory. Once the transport is closing, bytes are dropped. After [`write_eof`](Transport::write_eof) they are dropped
     /// too, and the loop's exception handler is told.
     pub fn write(&self, data: impl Payload) {
-        let line = &*self.line;
-        if line.outbox.has_end() && !line.is_closing() {
+        let link = &*self.link;
+        if link.write_buffer.has_end() && !link.is_closing() {
             let error = io::Error::new(io::ErrorKind::BrokenPipe, "the bytes are dropped");
             return report(Exception::error("write was called after write_eof", error));
         }
-        line.outbox.put(data);
-        line.wake_sender();
+        link.write_buffer.put(data);
+        link.wake_sender();
     }
 
     /// Queues several pieces, as if by one [`write`](Transport::write) each.
@@ -83,8 +83,8 @@ impl Transport {
 
     /// Lets the peer see the end once everything is sent. Receiving goes on.
     pub fn write_eof(&self) {
-        self.line.outbox.put_end();
-        self.line.wake_sender();
+        self.link.write_buffer.put_end();
+        self.link.wake_sender();
     }
 
     /// Whether [`write_eof`](Transport::write_eof) works here: on a connection it always does.
@@ -95,36 +95,36 @@ impl Transport {
     /// Closes the connection once everything is sent; nothing more is received. Then
     /// [`connection_lost`](Protocol::connection_lost) is called with `None`.
     pub fn close(&self) {
-        self.line.close();
+        self.link.close();
     }
 
     /// Closes the connection now: what is queued is dropped, and the peer sees a reset. Then
     /// [`connection_lost`](Protocol::connection_lost) is called with `None`.
     pub fn abort(&self) {
-        self.line.end(None, Farewell::Reset);
+        self.link.end(None, Farewell::Reset);
     }
 
     /// Whether the connection is closing or closed.
     pub fn is_closing(&self) -> bool {
-        self.line.is_closing()
+        self.link.is_closing()
     }
 
     /// Stops receiving: [`data_received`](Protocol::data_received) is not called until
     /// [`resume_reading`](Transport::resume_reading). The kernel's buffer fills up, and then the peer has to wait.
     pub fn pause_reading(&self) {
-        self.line.is_reading.set(false);
+        self.link.is_reading.set(false);
     }
 
     /// Receives again.
     pub fn resume_reading(&self) {
-        if !self.line.is_reading.replace(true) {
-            self.line.outbox.wake();
+        if !self.link.is_reading.replace(true) {
+            self.link.write_buffer.wake();
         }
     }
 
     /// Whether bytes are received: false while paused or closing.
     pub fn is_reading(&self) -> bool {
-        self.line.is_reading.get() && !self.is_closing()
+        self.link.is_reading.get() && !self.is_closing()
     }
 
     /// Sets the marks between which writing is paused and resumed: more than `high` bytes pause it, `low` or fewer resume
@@ -145,41 +145,41 @@ impl Transport {
         high: impl Into<Option<usize>>,
         low: impl Into<Option<usize>>,
     ) -> io::Result<()> {
-        self.line.outbox.marks.set_limits(high.into(), low.into())?;
-        self.line.wake_sender();
+        self.link.write_buffer.watermarks.set_limits(high.into(), low.into())?;
+        self.link.wake_sender();
         Ok(())
     }
 
     /// The marks: (low, high), in asyncio's order.
     pub fn get_write_buffer_limits(&self) -> (usize, usize) {
-        self.line.outbox.marks.limits()
+        self.link.write_buffer.watermarks.limits()
     }
 
     /// How many bytes the kernel has not taken yet.
     pub fn get_write_buffer_size(&self) -> usize {
-        self.line.outbox.marks.size()
+        self.link.write_buffer.watermarks.size()
     }
 
     /// The address of the other end; also when the connection is gone. A Unix socket has none of this kind.
     pub fn peer_addr(&self) -> io::Result<SocketAddr> {
-        self.line.about.peer_addr()
+        self.link.about.peer_addr()
     }
 
     /// The address of this end; also when the connection is gone. A Unix socket has none of this kind.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
-        self.line.about.local_addr()
+        self.link.about.local_addr()
     }
 
     /// The address of the other end of a Unix connection; also when it is gone.
     #[cfg(unix)]
     pub fn peer_unix_addr(&self) -> io::Result<UnixAddr> {
-        self.line.about.peer_unix_addr()
+        self.link.about.peer_unix_addr()
     }
 
     /// The address of this end of a Unix connection; also when it is gone.
     #[cfg(unix)]
     pub fn local_unix_addr(&self) -> io::Result<UnixAddr> {
-        self.line.about.local_unix_addr()
+        self.link.about.local_unix_addr()
     }
 
     /// From now on another protocol is called: how a connection is upgraded. As in asyncio,
@@ -187,7 +187,7 @@ impl Transport {
     /// protocol is not called any more.
     pub fn set_protocol<P: Protocol + 'static>(&self, protocol: P) -> ProtocolRef<P> {
         let protocol = Rc::new(RefCell::new(protocol));
-        self.line.set_protocol(protocol.clone());
+        self.link.set_protocol(protocol.clone());
         ProtocolRef(protocol)
     }
 }

@@ -7,7 +7,7 @@ use std::rc::Rc;
 
 use super::payload::Payload;
 use super::streams::Conversation;
-use crate::exception::{Exception, report};
+use crate::event_loop::exception::{Exception, report};
 
 /// The writing half of a connection: asyncio's `StreamWriter`.
 ///
@@ -54,12 +54,12 @@ impl StreamWriter {
     /// [`write_eof`](StreamWriter::write_eof) they are dropped, and the loop's exception handler is told.
     #[track_caller]
     pub fn write(&self, data: impl Payload) {
-        let outbox = &self.conversation.outbox;
-        if outbox.has_end() && !self.is_closing() {
+        let write_buffer = &self.conversation.write_buffer;
+        if write_buffer.has_end() && !self.is_closing() {
             let error = io::Error::new(io::ErrorKind::BrokenPipe, "the bytes are dropped");
             return report(Exception::error("write was called after write_eof", error));
         }
-        outbox.put(data);
+        write_buffer.put(data);
         self.conversation.send();
     }
 
@@ -77,16 +77,17 @@ impl StreamWriter {
     /// Dropping the future changes nothing: what is queued is sent all the same.
     pub async fn drain(&self) -> io::Result<()> {
         let conversation = &self.conversation;
-        let outbox = &conversation.outbox;
-        let is_over = || !outbox.marks.is_over() || outbox.marks.size() == 0 || conversation.is_closed();
-        conversation.bell.until(is_over).await;
+        let write_buffer = &conversation.write_buffer;
+        let is_over =
+            || !write_buffer.watermarks.is_over() || write_buffer.watermarks.size() == 0 || conversation.is_closed();
+        conversation.changed.until(is_over).await;
         self.check()
     }
 
     /// Lets the peer see the end once everything is sent. Reading goes on.
     #[track_caller]
     pub fn write_eof(&self) {
-        self.conversation.outbox.put_end();
+        self.conversation.write_buffer.put_end();
         self.conversation.send();
     }
 
@@ -106,7 +107,7 @@ impl StreamWriter {
     /// Dropping the future changes nothing.
     pub async fn wait_closed(&self) -> io::Result<()> {
         let conversation = &self.conversation;
-        conversation.bell.until(|| conversation.is_closed()).await;
+        conversation.changed.until(|| conversation.is_closed()).await;
         self.check()
     }
 
@@ -127,17 +128,20 @@ impl StreamWriter {
         high: impl Into<Option<usize>>,
         low: impl Into<Option<usize>>,
     ) -> io::Result<()> {
-        self.conversation.outbox.marks.set_limits(high.into(), low.into())
+        self.conversation
+            .write_buffer
+            .watermarks
+            .set_limits(high.into(), low.into())
     }
 
     /// The marks: (low, high), in asyncio's order.
     pub fn get_write_buffer_limits(&self) -> (usize, usize) {
-        self.conversation.outbox.marks.limits()
+        self.conversation.write_buffer.watermarks.limits()
     }
 
     /// How many bytes the kernel has not taken yet.
     pub fn get_write_buffer_size(&self) -> usize {
-        self.conversation.outbox.marks.size()
+        self.conversation.write_buffer.watermarks.size()
     }
 
     /// The address of the other end; also when the connection is gone.

@@ -18,9 +18,9 @@
 //! `SHORT_IS_EMPTY` and `SPARE_BITS`.
 
 #[cfg(feature = "reactor")]
-mod parked;
+mod fd_table;
 #[cfg(feature = "reactor")]
-mod places;
+mod parked;
 #[cfg(feature = "reactor")]
 mod poller;
 #[cfg(feature = "reactor")]
@@ -38,7 +38,7 @@ use windows as os;
 use std::io;
 
 use crate::driver::Driver;
-use crate::runtime::Settings;
+use crate::event_loop::builder::Settings;
 
 /// Opens this platform's reactor.
 #[cfg(feature = "reactor")]

@@ -3,15 +3,15 @@
 //! One place per flight, at the flight's own index, so that parking allocates nothing after warm-up. Those that wait for
 //! the same thing form a list, in the order in which they came; it is nearly always one long.
 
-use crate::driver::FlightId;
-use crate::op::Op;
+use crate::driver::OpId;
+use crate::driver::op::Op;
 
 /// The first of those who wait for one direction of a descriptor: a flight's index, or nobody.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Queue(u32);
 
 /// No flight has this index.
-const NOBODY: u32 = FlightId::MAX_INDEX;
+const NOBODY: u32 = OpId::MAX_INDEX;
 
 impl Queue {
     pub(super) const EMPTY: Queue = Queue(NOBODY);
@@ -31,22 +31,22 @@ struct Parked {
 
 #[derive(Default)]
 pub(super) struct ParkingLot {
-    places: Vec<Option<Parked>>,
+    fds: Vec<Option<Parked>>,
 }
 
 impl ParkingLot {
     /// Parks an operation behind those who wait already.
-    pub(super) fn park(&mut self, queue: &mut Queue, id: FlightId, op: Op) {
+    pub(super) fn park(&mut self, queue: &mut Queue, id: OpId, op: Op) {
         let index = id.index as usize;
-        if index >= self.places.len() {
-            self.places.resize(index + 1, None);
+        if index >= self.fds.len() {
+            self.fds.resize(index + 1, None);
         }
         let parked = Parked {
             generation: id.generation,
             op,
             next: Queue::EMPTY,
         };
-        self.places[index] = Some(parked);
+        self.fds[index] = Some(parked);
         *self.end_of(queue) = Queue(id.index);
     }
 
@@ -64,34 +64,34 @@ impl ParkingLot {
     }
 
     fn at(&mut self, index: u32) -> Option<&mut Parked> {
-        self.places.get_mut(index as usize)?.as_mut()
+        self.fds.get_mut(index as usize)?.as_mut()
     }
 
     /// Who waits first.
-    pub(super) fn first(&mut self, queue: Queue) -> Option<(FlightId, Op)> {
+    pub(super) fn first(&mut self, queue: Queue) -> Option<(OpId, Op)> {
         let index = queue.0;
         self.at(index).map(|parked| {
             let generation = parked.generation;
-            (FlightId { index, generation }, parked.op)
+            (OpId { index, generation }, parked.op)
         })
     }
 
     /// Takes out who waits first.
-    pub(super) fn pop(&mut self, queue: &mut Queue) -> Option<FlightId> {
+    pub(super) fn pop(&mut self, queue: &mut Queue) -> Option<OpId> {
         let index = queue.0;
-        let Parked { generation, next, .. } = self.places.get_mut(index as usize)?.take()?;
+        let Parked { generation, next, .. } = self.fds.get_mut(index as usize)?.take()?;
         *queue = next;
-        Some(FlightId { index, generation })
+        Some(OpId { index, generation })
     }
 
     /// The operation of a flight, if it is parked.
-    pub(super) fn op_of(&mut self, id: FlightId) -> Option<Op> {
+    pub(super) fn op_of(&mut self, id: OpId) -> Option<Op> {
         let parked = self.at(id.index).filter(|parked| parked.generation == id.generation)?;
         Some(parked.op)
     }
 
     /// Takes out a flight from the middle of its queue.
-    pub(super) fn remove(&mut self, queue: &mut Queue, id: FlightId) {
+    pub(super) fn remove(&mut self, queue: &mut Queue, id: OpId) {
         let mut link = *queue;
         if link.0 == id.index {
             self.pop(queue);
@@ -115,10 +115,10 @@ impl ParkingLot {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::op::Direction;
+    use crate::driver::op::Direction;
 
-    fn id(index: u32) -> FlightId {
-        FlightId { index, generation: 7 }
+    fn id(index: u32) -> OpId {
+        OpId { index, generation: 7 }
     }
 
     fn queue_of(indices: &[u32]) -> (ParkingLot, Queue) {
@@ -154,7 +154,7 @@ mod tests {
     #[test]
     fn an_earlier_tenant_of_an_index_is_not_found() {
         let (mut lot, _) = queue_of(&[5]);
-        let earlier = FlightId {
+        let earlier = OpId {
             generation: 6,
             index: 5,
         };

@@ -7,19 +7,19 @@ use std::sync::Arc;
 use mio::event::Event;
 use mio::{Events, Poll, Token, Waker};
 
+use super::fd_table::FdTable;
 use super::os::{self, Pipes, SHORT_IS_EMPTY, Source};
 use super::parked::ParkingLot;
-use super::places::Places;
 use super::sleep;
+use crate::driver::op::{Direction, MAX_LEN, Medium, Op};
+use crate::driver::poll_throttle::PollThrottle;
+use crate::driver::pool::PoolBuffer;
 use crate::driver::{
-    Completion, Control, Description, Driver, DriverCounters, FdSpace, FlightId, Landing, Notify, Outcome, Reply,
+    Completion, Control, Description, Driver, DriverCounters, FdSpace, Notify, OpId, OpResult, OsResult, Reply,
     Scratch, Start, Wait,
 };
+use crate::event_loop::builder::Settings;
 use crate::io::BufferPool;
-use crate::io::pool::PoolBuffer;
-use crate::op::{Direction, MAX_LEN, Medium, Op};
-use crate::pace::Pace;
-use crate::runtime::Settings;
 use crate::sys::{self, Fd, IoVec, errno};
 use crate::time::Instant;
 
@@ -33,7 +33,7 @@ const NOTIFIED: Token = Token(usize::MAX);
 pub(crate) struct Reactor {
     events: Events,
     notifier: Arc<Notifier>,
-    pace: Pace,
+    throttle: PollThrottle,
     /// The last look may have left something for the next.
     is_more: bool,
     works: Works,
@@ -43,7 +43,7 @@ pub(crate) struct Reactor {
 /// All but the events, so that these can be read while this is changed.
 struct Works {
     poll: Poll,
-    places: Places,
+    fds: FdTable,
     lot: ParkingLot,
     pipes: Pipes,
     /// What has completed outside of a poll: cancels, and descriptors that were ready at once.
@@ -60,11 +60,11 @@ impl Reactor {
         let notifier = Arc::new(Notifier(waker));
         Ok(Reactor {
             events: Events::with_capacity(EVENTS),
-            pace: Pace::new(),
+            throttle: PollThrottle::new(),
             is_more: false,
             works: Works {
                 poll,
-                places: Places::default(),
+                fds: FdTable::default(),
                 lot: ParkingLot::default(),
                 pipes: Pipes::new(&notifier),
                 done: Vec::new(),
@@ -97,8 +97,8 @@ impl Works {
     /// # Safety
     ///
     /// What `op` points to belongs to a flight that has not landed.
-    unsafe fn attempt(&mut self, op: Op, begun: bool) -> Option<Landing> {
-        let landing = match op {
+    unsafe fn attempt(&mut self, op: Op, begun: bool) -> Option<OpResult> {
+        let op_result = match op {
             Op::RecvManaged { fd, medium } => {
                 // SAFETY: the bytes go to a buffer that was just taken from the pool, so nobody else has it.
                 self.recv_managed(|ptr, len| unsafe { sys::perform(Op::Recv { fd, medium, ptr, len }) })
@@ -111,24 +111,24 @@ impl Works {
                     sys::perform(Op::RecvMessage { fd, message })
                 })
             }),
-            Op::Connect { fd, .. } if begun => sys::connected(fd).map(Landing::last),
+            Op::Connect { fd, .. } if begun => sys::connected(fd).map(OpResult::last),
             // SAFETY: the caller's promise.
-            _ => unsafe { sys::perform(op) }.map(Landing::last),
+            _ => unsafe { sys::perform(op) }.map(OpResult::last),
         };
-        let outcome = landing.as_ref().map(|landing| landing.outcome);
-        if let (Op::Accept { .. }, Some(Ok(fd))) = (op, outcome) {
-            self.greet(fd as Fd);
+        let res = op_result.as_ref().map(|op_result| op_result.res);
+        if let (Op::Accept { .. }, Some(Ok(fd))) = (op, res) {
+            self.fd_opened(fd as Fd);
         }
-        let empty = match outcome {
+        let empty = match res {
             None => true,
             // SAFETY: the caller's promise.
             Some(Ok(count)) => SHORT_IS_EMPTY && count > 0 && unsafe { self.wanted(op) } > count as usize,
             Some(Err(_)) => false,
         };
         if empty && let Some((fd, direction)) = op.waits_for() {
-            self.places.get(fd).side(direction).used_up();
+            self.fds.get(fd).side(direction).used_up();
         }
-        landing
+        op_result
     }
 
     /// How many bytes an operation could have moved, where having moved fewer means that there are no more for now. That
@@ -177,28 +177,28 @@ impl Works {
 
     /// A buffer of the pool.
     #[inline]
-    fn take_buffer(&mut self) -> Result<PoolBuffer, Landing> {
+    fn take_buffer(&mut self) -> Result<PoolBuffer, OpResult> {
         if self.pool.is_none() {
             let count = self.settings.managed_count.next_power_of_two();
             self.pool = BufferPool::new(count, self.settings.managed_len);
         }
         self.pool.as_ref().and_then(BufferPool::take).ok_or_else(|| {
             self.counters.pool_empty += 1;
-            Landing::last(Err(errno::NO_BUFFERS))
+            OpResult::last(Err(errno::NO_BUFFERS))
         })
     }
 
     /// Receives through `perform` into a buffer of the pool.
-    fn recv_managed(&mut self, perform: impl FnOnce(*mut u8, usize) -> Option<Outcome>) -> Option<Landing> {
+    fn recv_managed(&mut self, perform: impl FnOnce(*mut u8, usize) -> Option<OsResult>) -> Option<OpResult> {
         let mut buffer = match self.take_buffer() {
             Ok(buffer) => buffer,
             Err(none) => return Some(none),
         };
         let (ptr, len) = buffer.memory();
-        let outcome = perform(ptr, len)?;
+        let res = perform(ptr, len)?;
         // SAFETY: the kernel has just written this many bytes.
-        unsafe { buffer.set_filled(outcome.unwrap_or(0) as usize) };
-        Some(Landing::with_buffer(outcome, buffer))
+        unsafe { buffer.set_filled(res.unwrap_or(0) as usize) };
+        Some(OpResult::with_buffer(res, buffer))
     }
 
     /// Has a pipe do what it does without readiness.
@@ -206,7 +206,7 @@ impl Works {
     /// # Safety
     ///
     /// As for [`Driver::start`].
-    unsafe fn start_pipe(&mut self, id: FlightId, op: Op, scratch: *mut Scratch) -> Start {
+    unsafe fn start_pipe(&mut self, id: OpId, op: Op, scratch: *mut Scratch) -> Start {
         let buffer = match op {
             Op::RecvManaged { .. } => match self.take_buffer() {
                 Ok(buffer) => Some(buffer),
@@ -221,22 +221,22 @@ impl Works {
     }
 
     /// Lets an operation wait until its descriptor is ready.
-    fn park(&mut self, id: FlightId, op: Op, (fd, direction): (Fd, Direction)) -> Result<(), i32> {
-        match self.places.get(fd).source {
+    fn park(&mut self, id: OpId, op: Op, (fd, direction): (Fd, Direction)) -> Result<(), i32> {
+        match self.fds.get(fd).source {
             None => self.register(fd, direction)?,
             Some(_) => self.arm(fd, direction)?,
         }
-        let queue = &mut self.places.get(fd).side(direction).queue;
+        let queue = &mut self.fds.get(fd).side(direction).queue;
         self.lot.park(queue, id, op);
         Ok(())
     }
 
     fn register(&mut self, fd: Fd, direction: Direction) -> Result<(), i32> {
-        let token = self.places.token(fd);
+        let token = self.fds.token(fd);
         let mut source = Source::new(fd);
         let result = source.register(self.poll.registry(), fd, token, direction);
         result.map_err(|error| code_of(&error))?;
-        self.places.get(fd).source = Some(source);
+        self.fds.get(fd).source = Some(source);
         Ok(())
     }
 
@@ -246,8 +246,8 @@ impl Works {
         if !Source::HAS_TO_ASK {
             return Ok(());
         }
-        let token = self.places.token(fd);
-        let Some(source) = &mut self.places.get(fd).source else {
+        let token = self.fds.token(fd);
+        let Some(source) = &mut self.fds.get(fd).source else {
             return Ok(());
         };
         let result = source.arm(self.poll.registry(), token, direction);
@@ -256,11 +256,11 @@ impl Works {
 
     /// Somebody will wait for a foreign descriptor. Its number may have gone from one file to another behind our back.
     fn watch(&mut self, fd: Fd) -> Result<(), i32> {
-        if self.places.get(fd).nobody_waits() {
-            self.dismiss(fd);
+        if self.fds.get(fd).nobody_waits() {
+            self.fd_closed(fd);
         } else {
-            let token = self.places.token(fd);
-            let again = match &mut self.places.get(fd).source {
+            let token = self.fds.token(fd);
+            let again = match &mut self.fds.get(fd).source {
                 Some(source) => source.renew(self.poll.registry(), fd, token),
                 None => Err(io::ErrorKind::NotFound.into()),
             };
@@ -268,7 +268,7 @@ impl Works {
                 return Ok(());
             }
             // Those who wait do so for the earlier file.
-            self.greet(fd);
+            self.fd_opened(fd);
         }
         match self.register(fd, Direction::Read) {
             // A device that is always ready, as /dev/null is: epoll does not wait for such, and nobody has to.
@@ -279,74 +279,74 @@ impl Works {
 
     /// A descriptor comes under this number. Whoever still waits for an earlier one was left behind by somebody who
     /// closed it without a word to us.
-    fn greet(&mut self, fd: Fd) {
+    fn fd_opened(&mut self, fd: Fd) {
         for direction in [Direction::Read, Direction::Write] {
-            while let Some(id) = self.lot.pop(&mut self.places.get(fd).side(direction).queue) {
+            while let Some(id) = self.lot.pop(&mut self.fds.get(fd).side(direction).queue) {
                 self.finish(id, Err(errno::BAD_FD));
             }
         }
-        self.places.renew(fd);
+        self.fds.renew(fd);
     }
 
     /// A descriptor leaves. The kernel is told even if it will be closed: a duplicate would keep the registration alive,
     /// and wake us for nobody.
-    fn dismiss(&mut self, fd: Fd) {
-        if fd < 0 || !self.places.get(fd).nobody_waits() {
+    fn fd_closed(&mut self, fd: Fd) {
+        if fd < 0 || !self.fds.get(fd).nobody_waits() {
             return;
         }
-        if let Some(source) = self.places.get(fd).source.take() {
+        if let Some(source) = self.fds.get(fd).source.take() {
             source.deregister(self.poll.registry(), fd);
         }
-        self.places.renew(fd);
+        self.fds.renew(fd);
     }
 
-    fn finish(&mut self, id: FlightId, outcome: Outcome) {
+    fn finish(&mut self, id: OpId, res: OsResult) {
         self.done.push(Completion {
             id,
-            landing: Landing::last(outcome),
+            op_result: OpResult::last(res),
         });
     }
 
     /// A descriptor is said to be ready: those who wait for it try again.
-    fn on_event(&mut self, event: &Event, landed: &mut Vec<Completion>) {
+    fn on_event(&mut self, event: &Event, completed: &mut Vec<Completion>) {
         if event.token() == NOTIFIED {
             self.counters.completions += 1;
             return;
         }
-        let Some(fd) = self.places.fd_of(event.token()) else {
+        let Some(fd) = self.fds.fd_of(event.token()) else {
             self.counters.stale_events += 1;
             return;
         };
         let is_over = event.is_error() || (event.is_read_closed() && event.is_write_closed());
         if event.is_readable() || event.is_read_closed() || is_over {
-            let side = self.places.get(fd).news(Direction::Read);
+            let side = self.fds.get(fd).news(Direction::Read);
             side.may_be_ready = true;
             side.always_try |= event.is_read_closed() || event.is_priority() || is_over;
-            self.try_again(fd, Direction::Read, landed);
+            self.try_again(fd, Direction::Read, completed);
         }
         if event.is_writable() || event.is_write_closed() || is_over {
-            let side = self.places.get(fd).news(Direction::Write);
+            let side = self.fds.get(fd).news(Direction::Write);
             side.may_be_ready = true;
             side.always_try |= event.is_write_closed() || is_over;
-            self.try_again(fd, Direction::Write, landed);
+            self.try_again(fd, Direction::Write, completed);
         }
     }
 
     /// Tries what is parked, in order, until one would have to wait again.
-    fn try_again(&mut self, fd: Fd, direction: Direction, landed: &mut Vec<Completion>) {
+    fn try_again(&mut self, fd: Fd, direction: Direction, completed: &mut Vec<Completion>) {
         loop {
-            let queue = self.places.get(fd).side(direction).queue;
+            let queue = self.fds.get(fd).side(direction).queue;
             let Some((id, op)) = self.lot.first(queue) else { return };
             // SAFETY: the flight is parked, so it has not landed and owns what its operation points to.
-            let landing = match unsafe { self.attempt(op, true) } {
-                Some(landing) => landing,
+            let op_result = match unsafe { self.attempt(op, true) } {
+                Some(op_result) => op_result,
                 None => match self.arm(fd, direction) {
                     Ok(()) => return,
-                    Err(code) => Landing::last(Err(code)),
+                    Err(code) => OpResult::last(Err(code)),
                 },
             };
-            self.lot.pop(&mut self.places.get(fd).side(direction).queue);
-            landed.push(Completion { id, landing });
+            self.lot.pop(&mut self.fds.get(fd).side(direction).queue);
+            completed.push(Completion { id, op_result });
         }
     }
 }
@@ -365,15 +365,15 @@ unsafe impl Driver for Reactor {
 
     fn control(&mut self, call: Control<'_>) -> io::Result<Reply> {
         match call {
-            Control::Close { fd } | Control::Reset { fd } | Control::Forget { fd } => self.works.dismiss(fd),
+            Control::Close { fd } | Control::Reset { fd } | Control::Forget { fd } => self.works.fd_closed(fd),
             _ => {}
         }
         let reply = sys::control(call)?;
         match (call, &reply) {
-            (_, &Reply::Fd(fd)) | (Control::Adopt { fd }, _) => self.works.greet(fd),
+            (_, &Reply::Fd(fd)) | (Control::Adopt { fd }, _) => self.works.fd_opened(fd),
             (_, &Reply::Pair(one, other)) => {
-                self.works.greet(one);
-                self.works.greet(other);
+                self.works.fd_opened(one);
+                self.works.fd_opened(other);
             }
             (Control::Watch { fd }, _) => self.works.watch(fd).map_err(io::Error::from_raw_os_error)?,
             _ => {}
@@ -381,14 +381,14 @@ unsafe impl Driver for Reactor {
         Ok(reply)
     }
 
-    unsafe fn start(&mut self, id: FlightId, op: Op, scratch: *mut Scratch) -> Start {
+    unsafe fn start(&mut self, id: OpId, op: Op, scratch: *mut Scratch) -> Start {
         let works = &mut self.works;
         let Some((fd, direction)) = op.waits_for() else {
             return Start::Blocking;
         };
         works.counters.submissions += 1;
         if fd < 0 {
-            return Start::Done(Landing::last(Err(errno::BAD_FD)));
+            return Start::Done(OpResult::last(Err(errno::BAD_FD)));
         }
         if Pipes::serves(&op) {
             // SAFETY: the caller's promise.
@@ -398,28 +398,28 @@ unsafe impl Driver for Reactor {
         let is_foreign = matches!(op, Op::Readiness { .. });
         // Connecting is begun by trying; and a socket for datagrams may connect while it has no room to send.
         let must_try = is_foreign || matches!(op, Op::Connect { .. } | Op::SendMessage { at_once: true, .. });
-        let side = works.places.get(fd).side(direction);
+        let side = works.fds.get(fd).side(direction);
         if side.may_be_ready || must_try {
             // SAFETY: the caller's promise: the flight owns what `op` points to, and has not landed.
             match unsafe { works.attempt(op, false) } {
-                Some(landing) if is_foreign => {
-                    works.finish(id, landing.outcome);
+                Some(op_result) if is_foreign => {
+                    works.finish(id, op_result.res);
                     return Start::Pending;
                 }
-                Some(landing) => {
+                Some(op_result) => {
                     works.counters.completions += 1;
-                    return Start::Done(landing);
+                    return Start::Done(op_result);
                 }
                 None => {}
             }
         }
         match works.park(id, op, (fd, direction)) {
             Ok(()) => Start::Pending,
-            Err(code) => Start::Done(Landing::last(Err(code))),
+            Err(code) => Start::Done(OpResult::last(Err(code))),
         }
     }
 
-    unsafe fn attempt(&mut self, op: Op, _: bool) -> Option<Outcome> {
+    unsafe fn attempt(&mut self, op: Op, _: bool) -> Option<OsResult> {
         #[cfg(target_os = "linux")]
         if let Op::ReadAt { fd, ptr, len, offset } = op {
             // SAFETY: the caller's promise.
@@ -430,19 +430,19 @@ unsafe impl Driver for Reactor {
         }
         let works = &mut self.works;
         let (fd, direction) = op.waits_for().filter(|(fd, _)| *fd >= 0)?;
-        let side = works.places.get(fd).side(direction);
+        let side = works.fds.get(fd).side(direction);
         // Who is parked comes first.
         if !side.may_be_ready || !side.queue.is_empty() {
             return None;
         }
         // SAFETY: the caller's promise: it is there until this call, which is over when it returns, is over.
-        let landing = unsafe { works.attempt(op, false) }?;
+        let op_result = unsafe { works.attempt(op, false) }?;
         works.counters.submissions += 1;
         works.counters.completions += 1;
-        Some(landing.outcome)
+        Some(op_result.res)
     }
 
-    fn cancel(&mut self, id: FlightId) {
+    fn cancel(&mut self, id: OpId) {
         let works = &mut self.works;
         if let Some(in_time) = works.pipes.cancel(id) {
             works.counters.late_cancels += u64::from(!in_time);
@@ -453,37 +453,37 @@ unsafe impl Driver for Reactor {
             works.counters.late_cancels += 1;
             return;
         };
-        let queue = &mut works.places.get(fd).side(direction).queue;
+        let queue = &mut works.fds.get(fd).side(direction).queue;
         works.lot.remove(queue, id);
         works.finish(id, Err(errno::CANCELED));
     }
 
-    fn poll(&mut self, landed: &mut Vec<Completion>, wait: Wait) -> io::Result<()> {
+    fn poll(&mut self, completed: &mut Vec<Completion>, wait: Wait) -> io::Result<()> {
         let works = &mut self.works;
-        let before = landed.len();
+        let before = completed.len();
         // What is here already is served before anybody sleeps.
-        works.pipes.land(&mut works.done);
+        works.pipes.complete(&mut works.done);
         let wait = if works.done.is_empty() || wait == Wait::Look {
             wait
         } else {
             Wait::No
         };
-        landed.append(&mut works.done);
-        if wait == Wait::No && !self.pace.is_due() {
-            works.counters.completions += (landed.len() - before) as u64;
-            works.counters.spins += u64::from(landed.len() == before);
+        completed.append(&mut works.done);
+        if wait == Wait::No && !self.throttle.is_due() {
+            works.counters.completions += (completed.len() - before) as u64;
+            works.counters.spins += u64::from(completed.len() == before);
             return Ok(());
         }
         works.counters.enters += sleep::wait(&mut works.poll, &mut self.events, wait)?;
-        self.pace.asked();
+        self.throttle.asked();
         let mut told = 0;
         for event in &self.events {
-            works.on_event(event, landed);
+            works.on_event(event, completed);
             told += 1;
         }
-        works.pipes.land(landed);
+        works.pipes.complete(completed);
         self.is_more = told == EVENTS;
-        works.counters.completions += (landed.len() - before) as u64;
+        works.counters.completions += (completed.len() - before) as u64;
         Ok(())
     }
 

@@ -10,9 +10,9 @@ use mio::unix::SourceFd;
 use mio::{Interest, Poll, Registry, Token};
 
 use super::poller::Notifier;
-use crate::driver::{Completion, FlightId, Scratch, Start};
-use crate::io::pool::PoolBuffer;
-use crate::op::{Direction, Op};
+use crate::driver::op::{Direction, Op};
+use crate::driver::pool::PoolBuffer;
+use crate::driver::{Completion, OpId, Scratch, Start};
 use crate::sys::Fd;
 
 /// How many of a number's lowest bits say nothing.
@@ -101,17 +101,17 @@ impl Pipes {
     ///
     /// As for [`Driver::start`](crate::driver::Driver::start).
     #[inline(always)]
-    pub(super) unsafe fn start(&mut self, _: FlightId, _: Op, _: Option<PoolBuffer>, _: *mut Scratch) -> Start {
+    pub(super) unsafe fn start(&mut self, _: OpId, _: Op, _: Option<PoolBuffer>, _: *mut Scratch) -> Start {
         unreachable!("no operation is for such a pipe")
     }
 
     /// Asks for the end of one that is under way; `None` if there is none, else whether it came in time.
     #[inline(always)]
-    pub(super) fn cancel(&mut self, _: FlightId) -> Option<bool> {
+    pub(super) fn cancel(&mut self, _: OpId) -> Option<bool> {
         None
     }
 
     /// Lands what is over.
     #[inline(always)]
-    pub(super) fn land(&mut self, _: &mut Vec<Completion>) {}
+    pub(super) fn complete(&mut self, _: &mut Vec<Completion>) {}
 }

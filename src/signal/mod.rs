@@ -15,7 +15,7 @@
 //! The room (`room.rs`) belongs to the listeners: the first makes it, the last takes it along, with its descriptors and its
 //! part of the handler.
 
-mod room;
+mod hub;
 
 use std::fmt;
 use std::future::{Future, poll_fn};
@@ -24,8 +24,8 @@ use std::pin::pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
-pub(crate) use self::room::Room;
-use crate::loop_core::LoopCore;
+pub(crate) use self::hub::SignalHub;
+use crate::event_loop::core::LoopCore;
 use crate::sys;
 use crate::task::{Reason, waits_for};
 
@@ -159,10 +159,10 @@ impl From<SignalKind> for i32 {
 /// Outside of a loop.
 #[track_caller]
 pub fn signal(kind: SignalKind) -> io::Result<Signal> {
-    let room = Room::of(LoopCore::current("signal"), kind.0)?;
-    let (place, heard) = room.join(kind.0)?;
+    let hub = SignalHub::of(LoopCore::current("signal"), kind.0)?;
+    let (place, heard) = hub.join(kind.0)?;
     Ok(Signal {
-        room,
+        hub,
         kind,
         place,
         heard,
@@ -189,7 +189,7 @@ pub fn signal(kind: SignalKind) -> io::Result<Signal> {
 pub async fn ctrl_c() -> io::Result<()> {
     match signal(SignalKind::interrupt())?.recv().await {
         Some(()) => Ok(()),
-        None => Err(crate::remote::LoopClosed.into()),
+        None => Err(crate::event_loop::inbox::LoopClosed.into()),
     }
 }
 
@@ -210,7 +210,7 @@ pub async fn ctrl_c() -> io::Result<()> {
 pub async fn ctrl_break() -> io::Result<()> {
     match signal(SignalKind::ctrl_break())?.recv().await {
         Some(()) => Ok(()),
-        None => Err(crate::remote::LoopClosed.into()),
+        None => Err(crate::event_loop::inbox::LoopClosed.into()),
     }
 }
 
@@ -321,7 +321,7 @@ fn poll_any(signals: &mut [Signal], cx: &mut Context<'_>) -> Poll<Option<()>> {
 /// ```
 #[must_use = "a signal is heard only while its listener lives"]
 pub struct Signal {
-    room: Rc<Room>,
+    hub: Rc<SignalHub>,
     kind: SignalKind,
     /// Among the listeners to this signal in the room.
     place: usize,
@@ -340,7 +340,7 @@ impl Signal {
 
     /// The same as a poll: the waker of the last call is woken.
     pub fn poll_recv(&mut self, cx: &mut Context<'_>) -> Poll<Option<()>> {
-        let polled = self.room.poll_heard(self.kind.0, self.place, self.heard, cx);
+        let polled = self.hub.poll_heard(self.kind.0, self.place, self.heard, cx);
         if polled.is_pending() {
             waits_for(Reason::Named("a signal"));
         }
@@ -355,7 +355,7 @@ impl Signal {
 
 impl Drop for Signal {
     fn drop(&mut self) {
-        self.room.leave(self.kind.0, self.place);
+        self.hub.leave(self.kind.0, self.place);
     }
 }
 
@@ -373,7 +373,7 @@ struct Waiting<'a>(&'a mut [Signal]);
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
         for signal in &*self.0 {
-            signal.room.forget_waker(signal.kind.0, signal.place);
+            signal.hub.forget_waker(signal.kind.0, signal.place);
         }
     }
 }

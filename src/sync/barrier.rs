@@ -4,8 +4,8 @@ use std::cell::RefCell;
 use std::fmt;
 use std::task::Waker;
 
-use super::line::Line;
-use super::waiting::{Calls, Kept, Request, Waiting};
+use super::wait::{Calls, Kept, Request, Waiting};
+use super::wait_queue::WaitQueue;
 
 /// Lets tasks through once so many of them are there, again and again: asyncio's `Barrier`.
 ///
@@ -37,7 +37,7 @@ pub struct Barrier {
 struct State {
     parties: usize,
     is_broken: bool,
-    line: Line<(), Passed>,
+    wait_queue: WaitQueue<(), Passed>,
 }
 
 /// A place among those who met, or nothing if the barrier broke.
@@ -56,7 +56,7 @@ impl Barrier {
             state: RefCell::new(State {
                 parties,
                 is_broken: false,
-                line: Line::new(),
+                wait_queue: WaitQueue::new(),
             }),
         }
     }
@@ -74,7 +74,7 @@ impl Barrier {
     pub fn abort(&self) {
         self.state.act(|state| {
             state.is_broken = true;
-            state.line.call_all(|| Err(BrokenBarrier));
+            state.wait_queue.call_all(|| Err(BrokenBarrier));
         });
     }
 
@@ -82,7 +82,7 @@ impl Barrier {
     pub fn reset(&self) {
         self.state.act(|state| {
             state.is_broken = false;
-            state.line.call_all(|| Err(BrokenBarrier));
+            state.wait_queue.call_all(|| Err(BrokenBarrier));
         });
     }
 
@@ -93,7 +93,7 @@ impl Barrier {
 
     /// How many are there and wait for the others.
     pub fn waiting(&self) -> usize {
-        self.state.with(|state| state.line.len())
+        self.state.with(|state| state.wait_queue.len())
     }
 
     /// Whether it was aborted.
@@ -105,7 +105,7 @@ impl Barrier {
 impl State {
     fn let_through(&mut self) {
         let mut index = 0;
-        self.line.call_all(|| {
+        self.wait_queue.call_all(|| {
             index += 1;
             Ok(index - 1)
         });
@@ -114,7 +114,7 @@ impl State {
 
 impl Calls for State {
     fn next_waker(&mut self) -> Option<Waker> {
-        self.line.next_waker()
+        self.wait_queue.next_waker()
     }
 }
 
@@ -125,8 +125,8 @@ impl Request<State> for Pass {
     type Grant = Passed;
     type Output = Passed;
 
-    fn line(state: &mut State) -> &mut Line<(), Passed> {
-        &mut state.line
+    fn wait_queue(state: &mut State) -> &mut WaitQueue<(), Passed> {
+        &mut state.wait_queue
     }
 
     fn name(&self) -> &'static str {
@@ -139,7 +139,7 @@ impl Request<State> for Pass {
         if state.is_broken {
             return Some(Err(BrokenBarrier));
         }
-        if state.line.len() + 1 < state.parties {
+        if state.wait_queue.len() + 1 < state.parties {
             return None;
         }
         state.let_through();
@@ -148,8 +148,8 @@ impl Request<State> for Pass {
 
     fn settle(state: &mut State) {
         if state.is_broken {
-            state.line.call_all(|| Err(BrokenBarrier));
-        } else if state.line.len() == state.parties {
+            state.wait_queue.call_all(|| Err(BrokenBarrier));
+        } else if state.wait_queue.len() == state.parties {
             state.let_through();
         }
     }

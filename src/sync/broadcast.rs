@@ -25,9 +25,9 @@ use std::rc::Rc;
 use std::task::Waker;
 
 use super::error::SendError;
-use super::line::Line;
-use super::waiting::{Calls, Kept, Request, Waiting};
-use crate::exception::guard;
+use super::wait::{Calls, Kept, Request, Waiting};
+use super::wait_queue::WaitQueue;
+use crate::event_loop::exception::guard;
 
 /// Makes a channel that keeps the last `capacity` values, with one receiver.
 ///
@@ -43,7 +43,7 @@ pub fn channel<T>(capacity: usize) -> (Sender<T>, Receiver<T>) {
         capacity,
         senders: 1,
         receivers: 1,
-        line: Line::new(),
+        wait_queue: WaitQueue::new(),
     }));
     let receiver = Receiver {
         shared: shared.clone(),
@@ -61,14 +61,14 @@ struct State<T> {
     capacity: usize,
     senders: usize,
     receivers: usize,
-    line: Line<(), ()>,
+    wait_queue: WaitQueue<(), ()>,
 }
 
 /// Shared, because a user's `clone` may not run while the state is borrowed.
 struct Place<T> {
     value: Rc<T>,
     /// How many receivers have not read it.
-    unread: usize,
+    leftover: usize,
 }
 
 impl<T> State<T> {
@@ -83,10 +83,10 @@ impl<T> State<T> {
             true => self.kept.pop_front(),
             false => None,
         };
-        let unread = self.receivers;
-        self.kept.push_back(Place { value, unread });
+        let leftover = self.receivers;
+        self.kept.push_back(Place { value, leftover });
         self.next += 1;
-        self.line.call_all(|| ());
+        self.wait_queue.call_all(|| ());
         gone.map(|place| place.value)
     }
 
@@ -103,8 +103,8 @@ impl<T> State<T> {
         }
         let place = &mut self.kept[(*at - oldest) as usize];
         *at += 1;
-        place.unread -= 1;
-        Some(Ok(match place.unread {
+        place.leftover -= 1;
+        Some(Ok(match place.leftover {
             0 => self.kept.pop_front().expect("the first").value,
             _ => place.value.clone(),
         }))
@@ -113,13 +113,13 @@ impl<T> State<T> {
     /// One value that everybody has read.
     fn pop_read(&mut self) -> Option<Rc<T>> {
         let first = self.kept.front()?;
-        (first.unread == 0).then(|| self.kept.pop_front().expect("as above").value)
+        (first.leftover == 0).then(|| self.kept.pop_front().expect("as above").value)
     }
 }
 
 impl<T> Calls for State<T> {
     fn next_waker(&mut self) -> Option<Waker> {
-        self.line.next_waker()
+        self.wait_queue.next_waker()
     }
 }
 
@@ -182,7 +182,7 @@ impl<T> Drop for Sender<T> {
         self.shared.act(|state| {
             state.senders -= 1;
             if state.senders == 0 {
-                state.line.call_all(|| ());
+                state.wait_queue.call_all(|| ());
             }
         });
     }
@@ -258,7 +258,7 @@ impl<T> Drop for Receiver<T> {
             state.receivers -= 1;
             let read = self.at.saturating_sub(state.oldest()) as usize;
             for place in state.kept.range_mut(read..) {
-                place.unread -= 1;
+                place.leftover -= 1;
             }
             std::iter::from_fn(|| state.pop_read()).collect()
         });
@@ -285,8 +285,8 @@ impl<T> Request<State<T>> for Next<'_> {
     type Grant = ();
     type Output = Result<Rc<T>, RecvError>;
 
-    fn line(state: &mut State<T>) -> &mut Line<(), ()> {
-        &mut state.line
+    fn wait_queue(state: &mut State<T>) -> &mut WaitQueue<(), ()> {
+        &mut state.wait_queue
     }
 
     fn name(&self) -> &'static str {
@@ -303,7 +303,7 @@ impl<T> Request<State<T>> for Next<'_> {
 
     fn joined(&mut self, state: &mut State<T>) {
         if *self.at < state.next || state.senders == 0 {
-            state.line.call_last(());
+            state.wait_queue.call_last(());
         }
     }
 

@@ -8,9 +8,9 @@ use std::pin::pin;
 use std::rc::Rc;
 use std::task::Poll;
 
-use super::line::Line;
 use super::lock::{Lock, LockGuard, OwnedLockGuard};
-use super::waiting::{Kept, Request, Waiting};
+use super::wait::{Kept, Request, Waiting};
+use super::wait_queue::WaitQueue;
 
 /// Lets go of a [`Lock`] until it is notified: asyncio's `Condition`, with std's signature.
 ///
@@ -42,14 +42,14 @@ use super::waiting::{Kept, Request, Waiting};
 /// # Ok::<(), std::io::Error>(())
 /// ```
 pub struct Condition {
-    line: RefCell<Line<(), ()>>,
+    wait_queue: RefCell<WaitQueue<(), ()>>,
 }
 
 impl Condition {
     /// Makes a condition.
     pub const fn new() -> Condition {
         Condition {
-            line: RefCell::new(Line::new()),
+            wait_queue: RefCell::new(WaitQueue::new()),
         }
     }
 
@@ -88,20 +88,20 @@ impl Condition {
 
     /// Wakes those `count` who have waited longest, or as many as there are.
     pub fn notify(&self, count: usize) {
-        self.line.act(|line| {
-            for _ in 0..count.min(line.len()) {
-                line.call_first(());
+        self.wait_queue.act(|wait_queue| {
+            for _ in 0..count.min(wait_queue.len()) {
+                wait_queue.call_first(());
             }
         });
     }
 
     /// Wakes everybody who waits.
     pub fn notify_all(&self) {
-        self.line.act(|line| line.call_all(|| ()));
+        self.wait_queue.act(|wait_queue| wait_queue.call_all(|| ()));
     }
 
     async fn wait_once<G: Guard>(&self, guard: G) -> (G, Baton<'_>) {
-        let mut waiting = pin!(Waiting::new(&self.line, Notification));
+        let mut waiting = pin!(Waiting::new(&self.wait_queue, Notification));
         // In the line first, and then out of the lock.
         let joined = std::future::poll_fn(|cx| Poll::Ready(waiting.as_mut().poll(cx))).await;
         let lock = guard.unlock();
@@ -132,13 +132,13 @@ impl Drop for Baton<'_> {
 
 struct Notification;
 
-impl Request<Line<(), ()>> for Notification {
+impl Request<WaitQueue<(), ()>> for Notification {
     type Want = ();
     type Grant = ();
     type Output = ();
 
-    fn line(line: &mut Line<(), ()>) -> &mut Line<(), ()> {
-        line
+    fn wait_queue(wait_queue: &mut WaitQueue<(), ()>) -> &mut WaitQueue<(), ()> {
+        wait_queue
     }
 
     fn name(&self) -> &'static str {
@@ -147,16 +147,16 @@ impl Request<Line<(), ()>> for Notification {
 
     fn want(&self) {}
 
-    fn try_now(&mut self, _line: &mut Line<(), ()>) -> Option<()> {
+    fn try_now(&mut self, _line: &mut WaitQueue<(), ()>) -> Option<()> {
         None
     }
 
-    fn settle(_line: &mut Line<(), ()>) {}
+    fn settle(_line: &mut WaitQueue<(), ()>) {}
 
-    fn take(&mut self, _line: &mut Line<(), ()>, (): ()) {}
+    fn take(&mut self, _line: &mut WaitQueue<(), ()>, (): ()) {}
 
-    fn give_back(&mut self, line: &mut Line<(), ()>, (): ()) {
-        line.call_first(());
+    fn give_back(&mut self, wait_queue: &mut WaitQueue<(), ()>, (): ()) {
+        wait_queue.call_first(());
     }
 }
 
@@ -169,7 +169,7 @@ impl Default for Condition {
 impl fmt::Debug for Condition {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Condition")
-            .field("waiting", &self.line.with(|line| line.len()))
+            .field("waiting", &self.wait_queue.with(|wait_queue| wait_queue.len()))
             .finish()
     }
 }

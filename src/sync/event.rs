@@ -4,8 +4,8 @@ use std::cell::RefCell;
 use std::fmt;
 use std::task::Waker;
 
-use super::line::Line;
-use super::waiting::{Calls, Kept, Request, Waiting};
+use super::wait::{Calls, Kept, Request, Waiting};
+use super::wait_queue::WaitQueue;
 
 /// A flag that is down until somebody sets it, and that tasks wait for: asyncio's `Event`.
 ///
@@ -33,7 +33,7 @@ pub struct Event {
 
 struct State {
     is_set: bool,
-    line: Line<(), ()>,
+    wait_queue: WaitQueue<(), ()>,
 }
 
 impl Event {
@@ -42,7 +42,7 @@ impl Event {
         Event {
             state: RefCell::new(State {
                 is_set: false,
-                line: Line::new(),
+                wait_queue: WaitQueue::new(),
             }),
         }
     }
@@ -56,7 +56,7 @@ impl Event {
     pub fn set(&self) {
         self.state.act(|state| {
             state.is_set = true;
-            state.line.call_all(|| ());
+            state.wait_queue.call_all(|| ());
         });
     }
 
@@ -79,7 +79,7 @@ impl Default for Event {
 
 impl Calls for State {
     fn next_waker(&mut self) -> Option<Waker> {
-        self.line.next_waker()
+        self.wait_queue.next_waker()
     }
 }
 
@@ -91,8 +91,8 @@ impl Request<State> for Set {
     type Grant = ();
     type Output = ();
 
-    fn line(state: &mut State) -> &mut Line<(), ()> {
-        &mut state.line
+    fn wait_queue(state: &mut State) -> &mut WaitQueue<(), ()> {
+        &mut state.wait_queue
     }
 
     fn name(&self) -> &'static str {
@@ -107,7 +107,7 @@ impl Request<State> for Set {
 
     fn settle(state: &mut State) {
         if state.is_set {
-            state.line.call_all(|| ());
+            state.wait_queue.call_all(|| ());
         }
     }
 
@@ -120,7 +120,7 @@ impl fmt::Debug for Event {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Event")
             .field("set", &self.is_set())
-            .field("waiting", &self.state.with(|state| state.line.len()))
+            .field("waiting", &self.state.with(|state| state.wait_queue.len()))
             .finish()
     }
 }

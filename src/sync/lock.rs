@@ -6,7 +6,7 @@ use std::ops::{Deref, DerefMut};
 use std::rc::Rc;
 
 use super::permits::{Denied, LocalPermits, Permits, acquire};
-use super::waiting::Kept;
+use super::wait::Kept;
 
 /// A value that one task at a time may use: asyncio's `Lock`, with the value inside.
 ///

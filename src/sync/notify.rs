@@ -6,8 +6,8 @@ use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 
-use super::line::Line;
-use super::waiting::{Calls, Kept, Request, Waiting};
+use super::wait::{Calls, Kept, Request, Waiting};
+use super::wait_queue::WaitQueue;
 
 /// Wakes one waiting task, or the next one to wait; or all that wait.
 ///
@@ -47,7 +47,7 @@ struct State {
     is_kept: bool,
     /// How often `notify_waiters` was called.
     calls: u64,
-    line: Line<(), Told>,
+    wait_queue: WaitQueue<(), Told>,
 }
 
 /// Why a waiter was called.
@@ -63,7 +63,7 @@ impl Notify {
             state: RefCell::new(State {
                 is_kept: false,
                 calls: 0,
-                line: Line::new(),
+                wait_queue: WaitQueue::new(),
             }),
         }
     }
@@ -77,7 +77,7 @@ impl Notify {
     pub fn notify_waiters(&self) {
         self.state.act(|state| {
             state.calls += 1;
-            state.line.call_all(|| Told::WithAll);
+            state.wait_queue.call_all(|| Told::WithAll);
         });
     }
 
@@ -96,7 +96,7 @@ impl Notify {
 
 impl State {
     fn notify_one(&mut self) {
-        if !self.line.call_first(Told::Alone) {
+        if !self.wait_queue.call_first(Told::Alone) {
             self.is_kept = true;
         }
     }
@@ -104,7 +104,7 @@ impl State {
 
 impl Calls for State {
     fn next_waker(&mut self) -> Option<Waker> {
-        self.line.next_waker()
+        self.wait_queue.next_waker()
     }
 }
 
@@ -116,7 +116,7 @@ impl Default for Notify {
 
 impl fmt::Debug for Notify {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (is_kept, waiting) = self.state.with(|state| (state.is_kept, state.line.len()));
+        let (is_kept, waiting) = self.state.with(|state| (state.is_kept, state.wait_queue.len()));
         f.debug_struct("Notify")
             .field("kept", &is_kept)
             .field("waiting", &waiting)
@@ -154,8 +154,8 @@ impl Request<State> for Notification {
     type Grant = Told;
     type Output = ();
 
-    fn line(state: &mut State) -> &mut Line<(), Told> {
-        &mut state.line
+    fn wait_queue(state: &mut State) -> &mut WaitQueue<(), Told> {
+        &mut state.wait_queue
     }
 
     fn name(&self) -> &'static str {
@@ -175,14 +175,14 @@ impl Request<State> for Notification {
 
     fn joined(&mut self, state: &mut State) {
         if self.calls != state.calls {
-            state.line.call_last(Told::WithAll);
+            state.wait_queue.call_last(Told::WithAll);
         } else {
             Self::settle(state);
         }
     }
 
     fn settle(state: &mut State) {
-        if state.is_kept && state.line.call_first(Told::Alone) {
+        if state.is_kept && state.wait_queue.call_first(Told::Alone) {
             state.is_kept = false;
         }
     }

@@ -5,7 +5,7 @@ use std::convert::Infallible;
 use std::fmt;
 
 use super::permits::{LocalPermits, Permits, PutBack, acquire};
-use super::waiting::Kept;
+use super::wait::Kept;
 
 /// A value that is made once, asynchronously, by whoever needs it first; the others wait for it.
 ///

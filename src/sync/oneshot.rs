@@ -21,8 +21,8 @@ use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
 use super::error::{Closed, SendError, TryRecvError};
-use super::line::Line;
-use super::waiting::{Calls, Kept, Request, Waiting};
+use super::wait::{Calls, Kept, Request, Waiting};
+use super::wait_queue::WaitQueue;
 
 /// Makes both ends.
 pub fn channel<T>() -> (Sender<T>, Receiver<T>) {
@@ -39,8 +39,8 @@ pub(super) struct State<T> {
     /// Nobody will take a value out: somebody did, or the receiver is gone or has closed.
     is_closed: bool,
     is_taken: bool,
-    receiver: Line<(), ()>,
-    sender: Line<(), ()>,
+    receiver: WaitQueue<(), ()>,
+    sender: WaitQueue<(), ()>,
 }
 
 impl<T> State<T> {
@@ -50,8 +50,8 @@ impl<T> State<T> {
             is_sent: false,
             is_closed: false,
             is_taken: false,
-            receiver: Line::new(),
-            sender: Line::new(),
+            receiver: WaitQueue::new(),
+            sender: WaitQueue::new(),
         }
     }
 
@@ -119,7 +119,7 @@ impl<T> Request<State<T>> for Value {
     type Grant = ();
     type Output = Result<T, Closed>;
 
-    fn line(state: &mut State<T>) -> &mut Line<(), ()> {
+    fn wait_queue(state: &mut State<T>) -> &mut WaitQueue<(), ()> {
         &mut state.receiver
     }
 
@@ -158,7 +158,7 @@ impl<T> Request<State<T>> for NotWanted {
     type Grant = ();
     type Output = ();
 
-    fn line(state: &mut State<T>) -> &mut Line<(), ()> {
+    fn wait_queue(state: &mut State<T>) -> &mut WaitQueue<(), ()> {
         &mut state.sender
     }
 

@@ -7,15 +7,15 @@
 use std::cell::RefCell;
 use std::task::Waker;
 
-use super::line::Line;
-use super::waiting::{Calls, Kept, Request, Waiting};
+use super::wait::{Calls, Kept, Request, Waiting};
+use super::wait_queue::WaitQueue;
 
 pub(super) struct Permits {
     available: usize,
     /// How many waiters were granted theirs and have not yet taken or refused them.
     promised: usize,
     end: End,
-    line: Line<usize, Outcome>,
+    wait_queue: WaitQueue<usize, Outcome>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -44,7 +44,7 @@ impl Permits {
             available,
             promised: 0,
             end: End::Open,
-            line: Line::new(),
+            wait_queue: WaitQueue::new(),
         }
     }
 
@@ -54,7 +54,7 @@ impl Permits {
 
     /// How many wait.
     pub(super) fn waiting(&self) -> usize {
-        self.line.len()
+        self.wait_queue.len()
     }
 
     pub(super) fn is_closed(&self) -> bool {
@@ -65,7 +65,7 @@ impl Permits {
         if self.end == End::Closed {
             return Err(Denied::Closed);
         }
-        if count == 0 || (self.line.is_empty() && self.available >= count) {
+        if count == 0 || (self.wait_queue.is_empty() && self.available >= count) {
             self.available -= count;
             return Ok(());
         }
@@ -109,21 +109,21 @@ impl Permits {
     /// Calls whoever can be called.
     fn serve(&mut self) {
         if self.end != End::Closed {
-            while let Some(&count) = self.line.first()
+            while let Some(&count) = self.wait_queue.first()
                 && count <= self.available
             {
                 self.available -= count;
                 self.promised += 1;
-                self.line.call_first(Outcome::Granted);
+                self.wait_queue.call_first(Outcome::Granted);
             }
         }
         if self.end == End::Closed || self.is_drained() {
-            self.line.call_all(|| Outcome::Closed);
+            self.wait_queue.call_all(|| Outcome::Closed);
         }
     }
 
-    pub(super) fn line(&mut self) -> &mut Line<usize, Outcome> {
-        &mut self.line
+    pub(super) fn wait_queue(&mut self) -> &mut WaitQueue<usize, Outcome> {
+        &mut self.wait_queue
     }
 
     /// After somebody joined the line or left it.
@@ -156,7 +156,7 @@ impl Permits {
 
 impl Calls for Permits {
     fn next_waker(&mut self) -> Option<Waker> {
-        self.line.next_waker()
+        self.wait_queue.next_waker()
     }
 }
 
@@ -172,8 +172,8 @@ impl Request<Permits> for Take {
     type Grant = Outcome;
     type Output = Result<(), Denied>;
 
-    fn line(permits: &mut Permits) -> &mut Line<usize, Outcome> {
-        permits.line()
+    fn wait_queue(permits: &mut Permits) -> &mut WaitQueue<usize, Outcome> {
+        permits.wait_queue()
     }
 
     fn name(&self) -> &'static str {

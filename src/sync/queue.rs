@@ -12,10 +12,10 @@ use std::rc::Rc;
 use std::task::Waker;
 
 use super::error::{Closed, SendError, TryRecvError, TrySendError};
-use super::line::Line;
 use super::order::{Fifo, Lifo, Order, SmallestFirst};
 use super::permits::{Denied, LocalPermits, Permits, acquire};
-use super::waiting::{Calls, Kept, Request, Waiting};
+use super::wait::{Calls, Kept, Request, Waiting};
+use super::wait_queue::WaitQueue;
 
 /// A queue that gives items in the order in which they were put: asyncio's `Queue`. Its methods are at
 /// [`OrderedQueue`].
@@ -114,7 +114,7 @@ struct Shared<T, O: Order<T>> {
 /// Items that were put and not yet told done, and who waits for there to be none.
 struct Work {
     unfinished: usize,
-    line: Line<(), ()>,
+    wait_queue: WaitQueue<(), ()>,
 }
 
 impl<T, O: Order<T>> OrderedQueue<T, O> {
@@ -145,7 +145,7 @@ impl<T, O: Order<T>> OrderedQueue<T, O> {
                 room: RefCell::new(Permits::new(capacity)),
                 work: RefCell::new(Work {
                     unfinished: 0,
-                    line: Line::new(),
+                    wait_queue: WaitQueue::new(),
                 }),
                 store: RefCell::default(),
                 is_closed: Cell::new(false),
@@ -331,7 +331,7 @@ impl Drop for PutOne<'_> {
 
 impl Calls for Work {
     fn next_waker(&mut self) -> Option<Waker> {
-        self.line.next_waker()
+        self.wait_queue.next_waker()
     }
 }
 
@@ -343,8 +343,8 @@ impl Request<Work> for AllDone {
     type Grant = ();
     type Output = ();
 
-    fn line(work: &mut Work) -> &mut Line<(), ()> {
-        &mut work.line
+    fn wait_queue(work: &mut Work) -> &mut WaitQueue<(), ()> {
+        &mut work.wait_queue
     }
 
     fn name(&self) -> &'static str {
@@ -359,7 +359,7 @@ impl Request<Work> for AllDone {
 
     fn settle(work: &mut Work) {
         if work.unfinished == 0 {
-            work.line.call_all(|| ());
+            work.wait_queue.call_all(|| ());
         }
     }
 

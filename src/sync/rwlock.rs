@@ -8,7 +8,7 @@ use std::rc::Rc;
 
 use super::lock::TryLockError;
 use super::permits::{LocalPermits, Permits, acquire};
-use super::waiting::Kept;
+use super::wait::Kept;
 
 /// A writer takes all permits, a reader one.
 const ALL: usize = usize::MAX;

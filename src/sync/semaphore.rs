@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use super::error::Closed;
 use super::permits::{Denied, LocalPermits, Permits, acquire};
-use super::waiting::Kept;
+use super::wait::Kept;
 
 /// Lets so many in at a time: asyncio's `Semaphore`, with permits that put themselves back.
 ///

@@ -28,8 +28,8 @@ use std::rc::Rc;
 use std::task::Waker;
 
 use super::error::{Closed, SendError};
-use super::line::Line;
-use super::waiting::{Calls, Kept, Request, Waiting};
+use super::wait::{Calls, Kept, Request, Waiting};
+use super::wait_queue::WaitQueue;
 
 /// Makes a channel with its first value, which the receiver counts as seen.
 pub fn channel<T>(value: T) -> (Sender<T>, Receiver<T>) {
@@ -39,8 +39,8 @@ pub fn channel<T>(value: T) -> (Sender<T>, Receiver<T>) {
             version: 0,
             senders: 1,
             receivers: 1,
-            changed: Line::new(),
-            abandoned: Line::new(),
+            changed: WaitQueue::new(),
+            abandoned: WaitQueue::new(),
         }),
     });
     let receiver = Receiver {
@@ -62,9 +62,9 @@ struct State {
     senders: usize,
     receivers: usize,
     /// Receivers that wait for a change.
-    changed: Line<(), ()>,
+    changed: WaitQueue<(), ()>,
     /// Senders that wait for there to be no receivers.
-    abandoned: Line<(), ()>,
+    abandoned: WaitQueue<(), ()>,
 }
 
 impl State {
@@ -345,7 +345,7 @@ impl Request<State> for Changed {
     type Grant = ();
     type Output = Result<u64, Closed>;
 
-    fn line(state: &mut State) -> &mut Line<(), ()> {
+    fn wait_queue(state: &mut State) -> &mut WaitQueue<(), ()> {
         &mut state.changed
     }
 
@@ -385,7 +385,7 @@ impl Request<State> for Abandoned {
     type Grant = ();
     type Output = ();
 
-    fn line(state: &mut State) -> &mut Line<(), ()> {
+    fn wait_queue(state: &mut State) -> &mut WaitQueue<(), ()> {
         &mut state.abandoned
     }
 

@@ -2,18 +2,18 @@
 //!
 //! What each platform's room must supply:
 //! - `Fd`, the type of a descriptor's number, `IoVec`, a slice as the kernel wants it, and `errno`, the error codes that the layers above tell apart;
-//! - `Name`, a socket's address, `Message`, the header of a message, and `Letter` and `Envelope`, what is put into one and
+//! - `Name`, a socket's address, `Message`, the header of a message, and `MsgHdrBuf` and `MsgMeta`, what is put into one and
 //!   taken out;
 //! - `Stat`, what the kernel says of a file, and `path_for_kernel` and
 //!   `OpenFlags`, a path and how to open it, as it wants them; `kind`, the bits that tell files from folders;
 //! - `control`, a driver's control calls by plain system calls;
 //! - `perform`, an operation by the plain system call: a socket's if it need not wait, a file's until it is done; and
 //!   `connected`, how a connect has ended;
-//! - `Brake`, which ends such a call where it could wait for ever; `processes` and `signals`;
+//! - `SyncCancel`, which ends such a call where it could wait for ever; `processes` and `signals`;
 //! - `monotonic`, the clock;
 //! - `forks` and `count_forks`, which tell a forked child from its parent;
 //! - `find_byte`, the fastest search that there is;
-//! - `Duct`, a way from socket to socket inside of the kernel, where there is one;
+//! - `SplicePipe`, a way from socket to socket inside of the kernel, where there is one;
 //! - the conversions between std's sockets and ours.
 
 #[cfg(unix)]

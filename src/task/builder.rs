@@ -5,7 +5,7 @@ use std::panic::Location;
 
 use super::join::JoinHandle;
 use super::raw::{spawn_eagerly, spawn_unchecked};
-use crate::loop_core::LoopCore;
+use crate::event_loop::core::LoopCore;
 
 /// Starts a task on the current loop. It is first polled in the loop's next turn, after what was scheduled before it.
 ///

@@ -12,7 +12,7 @@ use std::task::{Context, Poll, Waker};
 
 use slab::Slab;
 
-use crate::exception::guard;
+use crate::event_loop::exception::guard;
 
 /// A request to end, which anybody who holds a clone can make and everybody can await.
 ///

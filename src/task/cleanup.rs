@@ -12,10 +12,10 @@ use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::time::Duration;
 
-use super::crew::Crew;
+use super::child_set::ChildSet;
 use super::outcome::Outcome;
-use crate::exception::{Exception, guard, report};
-use crate::loop_core::LoopCore;
+use crate::event_loop::core::LoopCore;
+use crate::event_loop::exception::{Exception, guard, report};
 use crate::time::timeout;
 
 /// Says what is to be awaited if the work here is cut off: what asyncio's `except CancelledError` and `finally` are for.
@@ -168,7 +168,7 @@ where
         };
         let name = Some("cleanup".into());
         // Detached: a panic is told.
-        drop(Crew::for_cleanup(&self.core).spawn(&self.core, future, name, location));
+        drop(ChildSet::for_cleanup(&self.core).spawn(&self.core, future, name, location));
     }
 }
 

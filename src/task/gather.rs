@@ -7,13 +7,13 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
-use super::bundle::Bundle;
-use super::crew::Crew;
-use super::join_all::{collect, fmt_bundle, outputs};
-use super::shield::tell_of_failures;
+use super::child_set::ChildSet;
+use super::future_set::FutureSet;
+use super::join_all::{collect, fmt_future_set, outputs};
+use super::shield::report_failures;
 use super::{JoinError, JoinHandle};
-use crate::exception::BoxError;
-use crate::loop_core::LoopCore;
+use crate::event_loop::core::LoopCore;
+use crate::event_loop::exception::BoxError;
 
 /// Starts a task for each future, at once, and gives their values in the order of the futures.
 ///
@@ -48,13 +48,13 @@ where
     E: Into<Box<dyn std::error::Error + Send + Sync>> + 'static,
 {
     let core = LoopCore::current("gather").rc();
-    let (crew, location) = (Crew::new(), Location::caller());
-    let start = |future| crew.spawn(&core, future, None, location);
-    let bundle = Bundle::new(futures.into_iter().map(start));
+    let (child_set, location) = (ChildSet::new(), Location::caller());
+    let start = |future| child_set.spawn(&core, future, None, location);
+    let future_set = FutureSet::new(futures.into_iter().map(start));
     Gather {
-        outputs: outputs(bundle.len()),
-        bundle,
-        crew,
+        outputs: outputs(future_set.len()),
+        future_set,
+        child_set,
         is_waiting: true,
     }
 }
@@ -62,9 +62,9 @@ where
 /// The future of [`gather`].
 #[must_use = "dropping it cancels what it gathers: await it"]
 pub struct Gather<T: 'static, E: Into<BoxError> + 'static> {
-    bundle: Bundle<JoinHandle<Result<T, E>>>,
+    future_set: FutureSet<JoinHandle<Result<T, E>>>,
     outputs: Vec<Option<T>>,
-    crew: Rc<Crew>,
+    child_set: Rc<ChildSet>,
     is_waiting: bool,
 }
 
@@ -75,7 +75,7 @@ impl<T: 'static, E: Into<BoxError> + 'static> Future for Gather<T, E> {
     type Output = Result<Vec<T>, TaskError<E>>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        while let Some((number, output)) = std::task::ready!(self.bundle.poll_next(cx)) {
+        while let Some((number, output)) = std::task::ready!(self.future_set.poll_next(cx)) {
             let error = match output {
                 Ok(Ok(value)) => {
                     self.outputs[number] = Some(value);
@@ -85,7 +85,7 @@ impl<T: 'static, E: Into<BoxError> + 'static> Future for Gather<T, E> {
                 Err(error) => TaskError::Ended(error),
             };
             self.is_waiting = false;
-            tell_of_failures(self.bundle.take_rest(), "nobody gathers it any more");
+            report_failures(self.future_set.take_rest(), "nobody gathers it any more");
             return Poll::Ready(Err(error));
         }
         self.is_waiting = false;
@@ -96,16 +96,16 @@ impl<T: 'static, E: Into<BoxError> + 'static> Future for Gather<T, E> {
 impl<T: 'static, E: Into<BoxError> + 'static> Drop for Gather<T, E> {
     fn drop(&mut self) {
         if self.is_waiting {
-            self.crew.dismiss();
+            self.child_set.fd_closed();
             // What had failed by now, and what fails before it can be cancelled.
-            tell_of_failures(self.bundle.take_rest(), "nobody gathers it any more");
+            report_failures(self.future_set.take_rest(), "nobody gathers it any more");
         }
     }
 }
 
 impl<T: 'static, E: Into<BoxError> + 'static> fmt::Debug for Gather<T, E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt_bundle("Gather", &self.bundle, f)
+        fmt_future_set("Gather", &self.future_set, f)
     }
 }
 

@@ -14,12 +14,12 @@ use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
-use super::crew::Crew;
+use super::child_set::ChildSet;
 use super::outcome::{Failure, GroupError, Outcome};
 use super::{Builder, JoinHandle};
-use crate::callback::CallbackCell;
-use crate::exception::{Exception, guard, report};
-use crate::loop_core::LoopCore;
+use crate::event_loop::callback::CallbackCell;
+use crate::event_loop::core::LoopCore;
+use crate::event_loop::exception::{Exception, guard, report};
 
 /// Runs `body`, which may start children in the group that it gets, and waits for all of them: asyncio's
 /// `async with TaskGroup()`.
@@ -73,7 +73,7 @@ where
             guard("the destructor of a cancelled group's body", || body.set(None));
         }
         if let Some(running) = body.as_mut().as_pin_mut() {
-            state.crew.watch(cx);
+            state.child_set.watch(cx);
             match catch_unwind(AssertUnwindSafe(|| running.poll(cx).map(Outcome::into_result))) {
                 Ok(Poll::Pending) if !state.is_aborted.get() => return Poll::Pending,
                 // Somebody failed while the body ran: this is its next suspension point.
@@ -87,10 +87,10 @@ where
             }
             guard("the destructor of a group's body", || body.set(None));
         }
-        state.crew.poll_empty(cx)
+        state.child_set.poll_empty(cx)
     })
     .await;
-    state.crew.close();
+    state.child_set.close();
     if let Some(payload) = panic.0.take() {
         for failure in state.failures.take() {
             failure.report();
@@ -146,7 +146,7 @@ pub struct TaskGroup {
 }
 
 struct State {
-    crew: Rc<Crew>,
+    child_set: Rc<ChildSet>,
     failures: RefCell<Vec<Failure>>,
     /// Something failed, or the group was cancelled: everybody is to end.
     is_aborted: Cell<bool>,
@@ -158,7 +158,7 @@ impl TaskGroup {
     /// Makes a group without children.
     pub fn new() -> TaskGroup {
         let state = Rc::new(State {
-            crew: Crew::new(),
+            child_set: ChildSet::new(),
             failures: RefCell::default(),
             is_aborted: Cell::new(false),
             is_dropped: Cell::new(false),
@@ -189,8 +189,8 @@ impl TaskGroup {
     ///
     /// Dropping the wait drops the group: the children are cancelled.
     pub async fn join(self) -> Result<(), GroupError> {
-        poll_fn(|cx| self.handle.state.crew.poll_empty(cx)).await;
-        self.handle.state.crew.close();
+        poll_fn(|cx| self.handle.state.child_set.poll_empty(cx)).await;
+        self.handle.state.child_set.close();
         let failures = self.handle.state.failures.take();
         match failures.is_empty() {
             true => Ok(()),
@@ -211,7 +211,7 @@ impl TaskGroup {
 
     /// How many children have not ended.
     pub fn len(&self) -> usize {
-        self.handle.state.crew.len()
+        self.handle.state.child_set.len()
     }
 
     /// Whether every child has ended.
@@ -231,7 +231,7 @@ impl Drop for TaskGroup {
         let state = &self.handle.state;
         state.is_dropped.set(true);
         state.is_aborted.set(true);
-        state.crew.dismiss();
+        state.child_set.fd_closed();
         for failure in state.failures.take() {
             failure.report();
         }
@@ -291,7 +291,7 @@ impl GroupHandle {
 
     /// How many children have not ended.
     pub fn len(&self) -> usize {
-        self.state.crew.len()
+        self.state.child_set.len()
     }
 
     /// Whether every child has ended.
@@ -352,7 +352,7 @@ impl State {
             future,
             state: self.clone(),
         };
-        self.crew.spawn(&core, child, name, location)
+        self.child_set.spawn(&core, child, name, location)
     }
 
     fn fail(self: &Rc<State>, failure: Failure) {
@@ -379,15 +379,15 @@ impl State {
         if self.is_aborted.replace(true) {
             return;
         }
-        self.crew.close();
-        self.crew.cancel_all();
+        self.child_set.close();
+        self.child_set.cancel_all();
         // The body is to end too.
-        self.crew.ring();
+        self.child_set.ring();
     }
 
     fn fmt_as(&self, name: &str, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct(name)
-            .field("children", &self.crew.len())
+            .field("children", &self.child_set.len())
             .field("failures", &self.failures.borrow().len())
             .field("cancelled", &self.is_aborted.get())
             .finish()

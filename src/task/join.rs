@@ -11,7 +11,7 @@ use std::task::{Context, Poll};
 
 use super::TaskId;
 use super::raw::RawTask;
-use crate::exception::panic_message;
+use crate::event_loop::exception::panic_message;
 
 /// Owns the right to a task's result: await it to get `Result<T, JoinError>`.
 ///

@@ -5,7 +5,7 @@ use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use super::bundle::Bundle;
+use super::future_set::FutureSet;
 
 /// Runs the futures side by side in this task and gives their outputs in the order of the futures.
 ///
@@ -27,17 +27,17 @@ where
     I: IntoIterator,
     I::Item: Future,
 {
-    let bundle = Bundle::new(futures);
+    let future_set = FutureSet::new(futures);
     JoinAll {
-        outputs: outputs(bundle.len()),
-        bundle,
+        outputs: outputs(future_set.len()),
+        future_set,
     }
 }
 
 /// The future of [`join_all`].
 #[must_use = "nothing is joined until this is awaited"]
 pub struct JoinAll<F: Future> {
-    bundle: Bundle<F>,
+    future_set: FutureSet<F>,
     outputs: Vec<Option<F::Output>>,
 }
 
@@ -48,7 +48,7 @@ impl<F: Future> Future for JoinAll<F> {
     type Output = Vec<F::Output>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Vec<F::Output>> {
-        while let Some((number, output)) = std::task::ready!(self.bundle.poll_next(cx)) {
+        while let Some((number, output)) = std::task::ready!(self.future_set.poll_next(cx)) {
             self.outputs[number] = Some(output);
         }
         Poll::Ready(collect(&mut self.outputs))
@@ -57,7 +57,7 @@ impl<F: Future> Future for JoinAll<F> {
 
 impl<F: Future> fmt::Debug for JoinAll<F> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt_bundle("JoinAll", &self.bundle, f)
+        fmt_future_set("JoinAll", &self.future_set, f)
     }
 }
 
@@ -77,17 +77,17 @@ where
     I: IntoIterator,
     I::Item: Future<Output = Result<T, E>>,
 {
-    let bundle = Bundle::new(futures);
+    let future_set = FutureSet::new(futures);
     TryJoinAll {
-        outputs: outputs(bundle.len()),
-        bundle,
+        outputs: outputs(future_set.len()),
+        future_set,
     }
 }
 
 /// The future of [`try_join_all`].
 #[must_use = "nothing is joined until this is awaited"]
 pub struct TryJoinAll<F: Future, T> {
-    bundle: Bundle<F>,
+    future_set: FutureSet<F>,
     outputs: Vec<Option<T>>,
 }
 
@@ -101,11 +101,11 @@ where
     type Output = Result<Vec<T>, E>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        while let Some((number, output)) = std::task::ready!(self.bundle.poll_next(cx)) {
+        while let Some((number, output)) = std::task::ready!(self.future_set.poll_next(cx)) {
             match output {
                 Ok(value) => self.outputs[number] = Some(value),
                 Err(error) => {
-                    self.bundle.clear();
+                    self.future_set.clear();
                     return Poll::Ready(Err(error));
                 }
             }
@@ -116,7 +116,7 @@ where
 
 impl<F: Future, T> fmt::Debug for TryJoinAll<F, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt_bundle("TryJoinAll", &self.bundle, f)
+        fmt_future_set("TryJoinAll", &self.future_set, f)
     }
 }
 
@@ -151,24 +151,24 @@ where
     I: IntoIterator,
     I::Item: Future,
 {
-    let bundle = Bundle::new(futures);
-    assert!(bundle.len() > 0, "a race without runners would never end");
-    Race { bundle }
+    let future_set = FutureSet::new(futures);
+    assert!(future_set.len() > 0, "a race without runners would never end");
+    Race { future_set }
 }
 
 /// The future of [`race`].
 #[must_use = "nothing runs until this is awaited"]
 pub struct Race<F: Future> {
-    bundle: Bundle<F>,
+    future_set: FutureSet<F>,
 }
 
 impl<F: Future> Future for Race<F> {
     type Output = F::Output;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
-        match std::task::ready!(self.bundle.poll_next(cx)) {
+        match std::task::ready!(self.future_set.poll_next(cx)) {
             Some((_, output)) => {
-                self.bundle.clear();
+                self.future_set.clear();
                 Poll::Ready(output)
             }
             None => panic!("a Race was polled after it had given its result"),
@@ -178,7 +178,7 @@ impl<F: Future> Future for Race<F> {
 
 impl<F: Future> fmt::Debug for Race<F> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt_bundle("Race", &self.bundle, f)
+        fmt_future_set("Race", &self.future_set, f)
     }
 }
 
@@ -207,7 +207,7 @@ where
     I::Item: Future,
 {
     AsCompleted {
-        bundle: Bundle::new(futures),
+        future_set: FutureSet::new(futures),
     }
 }
 
@@ -215,7 +215,7 @@ where
 /// are not done.
 #[must_use = "nothing runs until `next` is awaited"]
 pub struct AsCompleted<F: Future> {
-    bundle: Bundle<F>,
+    future_set: FutureSet<F>,
 }
 
 impl<F: Future> AsCompleted<F> {
@@ -227,12 +227,12 @@ impl<F: Future> AsCompleted<F> {
 
     /// The same, with the place that its future had among the others.
     pub async fn next_numbered(&mut self) -> Option<(usize, F::Output)> {
-        poll_fn(|cx| self.bundle.poll_next(cx)).await
+        poll_fn(|cx| self.future_set.poll_next(cx)).await
     }
 
     /// How many are not done.
     pub fn len(&self) -> usize {
-        self.bundle.running()
+        self.future_set.running()
     }
 
     /// Whether all are done.
@@ -243,7 +243,7 @@ impl<F: Future> AsCompleted<F> {
 
 impl<F: Future> fmt::Debug for AsCompleted<F> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt_bundle("AsCompleted", &self.bundle, f)
+        fmt_future_set("AsCompleted", &self.future_set, f)
     }
 }
 
@@ -259,9 +259,13 @@ pub(super) fn collect<T>(outputs: &mut Vec<Option<T>>) -> Vec<T> {
         .collect()
 }
 
-pub(super) fn fmt_bundle<F: Future>(name: &str, bundle: &Bundle<F>, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+pub(super) fn fmt_future_set<F: Future>(
+    name: &str,
+    future_set: &FutureSet<F>,
+    f: &mut fmt::Formatter<'_>,
+) -> fmt::Result {
     f.debug_struct(name)
-        .field("running", &bundle.running())
-        .field("of", &bundle.len())
+        .field("running", &future_set.running())
+        .field("of", &future_set.len())
         .finish()
 }

@@ -17,8 +17,8 @@ use std::rc::Rc;
 use std::sync::atomic::AtomicBool;
 use std::task::{Context, Poll};
 
-use crate::exception::guard;
-use crate::loop_core::LoopCore;
+use crate::event_loop::core::LoopCore;
+use crate::event_loop::exception::guard;
 
 /// A variable of which each task has a value of its own: asyncio's `ContextVar`.
 ///

@@ -10,7 +10,7 @@
 //! A task lives on its loop's thread: there it is polled, cancelled and joined, and there its future and output are
 //! dropped. Only wakers travel. So of all its fields only `state` is atomic, and it carries just what wakers need:
 //!
-//! - `MAILED`: the task is in the letterbox, on its way to the ready deque. Set by the waker that puts it there, on another
+//! - `QUEUED_REMOTE`: the task is in the letterbox, on its way to the ready deque. Set by the waker that puts it there, on another
 //!   thread or while the loop does not run; while it is set every further such wake is a no-op. Cleared by the loop when it has made the task ready, before
 //!   it polls, so a wake during the poll schedules the next one. It counts as a reference.
 //! - `DONE`: the future is gone and will never be polled again. Set once, on the loop's thread, when the task finishes, is
@@ -25,16 +25,17 @@
 //! may not leave the loop's thread, are gone. They go at the latest with the join handle, which is not `Send`.
 
 mod builder;
-mod bundle;
 mod cancel;
+mod child_set;
 mod cleanup;
-mod crew;
+mod future_set;
 mod gather;
 mod group;
 mod join;
 mod join_all;
 mod local;
 mod outcome;
+pub(crate) mod promise;
 mod raw;
 mod shield;
 mod tuple;
@@ -54,13 +55,13 @@ pub use join_all::{AsCompleted, JoinAll, Race, TryJoinAll, as_completed, join_al
 pub(crate) use local::Locals;
 pub use local::{Scope, TaskLocal};
 pub use outcome::{Failure, GroupError, Outcome, Value};
-pub(crate) use raw::{Mailed, Owner, RawTask, Reason, Runnable, spawn_unchecked};
+pub(crate) use raw::{Owner, RawTask, Reason, RemoteWake, Runnable, spawn_unchecked};
 pub use shield::{CancelOnDrop, Shield, shield};
 pub use tuple::{Either, Join, JoinTuple, TryJoin, TryJoinTuple, join, select, try_join};
 pub use wait::{Wait, WaitFor, Waited, wait, wait_until};
 pub use yield_now::{YieldNow, yield_now};
 
-use crate::loop_core::LoopCore;
+use crate::event_loop::core::LoopCore;
 
 /// A task's number, unique within its loop.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]

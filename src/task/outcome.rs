@@ -6,7 +6,7 @@ use std::fmt;
 use std::panic::Location;
 
 use super::TaskId;
-use crate::exception::{BoxError, Exception, panic_message, report};
+use crate::event_loop::exception::{BoxError, Exception, panic_message, report};
 
 /// What a child of a group may give: a `Result`, whose error is a failure, or something that cannot fail.
 ///

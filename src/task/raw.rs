@@ -13,14 +13,14 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::task::{Context, Poll, RawWaker, RawWakerVTable, Waker};
 
 use super::TaskId;
-use super::crew::Seat;
+use super::child_set::Membership;
 use super::join::{JoinError, JoinHandle};
 use super::local::Locals;
-use crate::dump::Waiting;
-use crate::exception::{Exception, guard, report};
-use crate::loop_core::{LoopCore, Mail};
-use crate::ready::Ready;
-use crate::remote::Letterbox;
+use crate::diagnostics::dump::Waiting;
+use crate::event_loop::core::{LoopCore, RemoteEvent};
+use crate::event_loop::exception::{Exception, guard, report};
+use crate::event_loop::inbox::Inbox;
+use crate::event_loop::ready::Ready;
 use crate::time::Instant;
 
 /// What a task says that it waits for.
@@ -30,17 +30,17 @@ pub(crate) enum Reason {
     Named(&'static str),
 }
 
-const MAILED: usize = 1;
+const QUEUED_REMOTE: usize = 1;
 const DONE: usize = 2;
 const REF: usize = 4;
 
 /// What every task begins with, whatever its future.
 pub(crate) struct Header {
-    /// `MAILED`, `DONE` and the reference count: see `mod.rs`. The only field that other threads change.
+    /// `QUEUED_REMOTE`, `DONE` and the reference count: see `mod.rs`. The only field that other threads change.
     state: AtomicUsize,
     vtable: &'static VTable,
     /// The way to the loop from any thread. Its address also tells whose task this is.
-    letterbox: Arc<Letterbox<Mail>>,
+    inbox: Arc<Inbox<RemoteEvent>>,
     id: TaskId,
     /// Boxed twice: few have one, and for the others it is half as large.
     name: Option<Box<Box<str>>>,
@@ -68,7 +68,7 @@ pub(crate) struct Header {
     join_waker: Cell<Option<Waker>>,
     /// Its place among those whom somebody waits for. Empty once the task is done and its orphans have landed, so that it is
     /// never dropped on another thread.
-    seat: Cell<Option<Seat>>,
+    membership: Cell<Option<Membership>>,
     /// Its task-locals. Empty once the task is done, for the same reason.
     locals: Cell<Locals>,
 }
@@ -78,17 +78,17 @@ impl Header {
     #[inline]
     fn has_belongings(&self) -> bool {
         // SAFETY: this is the loop's thread, and nobody borrows what is in the cell: everybody takes it out.
-        let has_seat = unsafe { (*self.seat.as_ptr()).is_some() };
-        has_seat || !Locals::is_empty(&self.locals)
+        let has_membership = unsafe { (*self.membership.as_ptr()).is_some() };
+        has_membership || !Locals::is_empty(&self.locals)
     }
 
     #[cold]
-    fn take_belongings(&self, has_landed: bool) -> (Option<Seat>, Locals) {
-        let seat = match has_landed {
-            true => self.seat.take(),
+    fn take_belongings(&self, has_completed: bool) -> (Option<Membership>, Locals) {
+        let membership = match has_completed {
+            true => self.membership.take(),
             false => None,
         };
-        (seat, self.locals.take())
+        (membership, self.locals.take())
     }
 }
 
@@ -255,7 +255,7 @@ unsafe fn create<F: Future>(
                 // The list's reference and the join handle's.
                 state: AtomicUsize::new(2 * REF),
                 vtable: &Task::<F>::VTABLE,
-                letterbox: core.letterbox.clone(),
+                inbox: core.inbox.clone(),
                 id: core.next_task_id(),
                 name: name.map(Box::new),
                 spawned_at,
@@ -269,7 +269,7 @@ unsafe fn create<F: Future>(
                 polled_at: Cell::new(Instant::NEVER),
                 waits_for: Cell::new(None),
                 join_waker: Cell::new(None),
-                seat: Cell::new(None),
+                membership: Cell::new(None),
                 locals: Cell::new(Locals::current()),
             },
             stage: UnsafeCell::new(Stage::Running(future)),
@@ -282,7 +282,7 @@ unsafe fn create<F: Future>(
     raw.header()
         .place
         .set(u32::try_from(place).expect("a loop holds at most 2^32 tasks"));
-    crate::trace::task_spawned(raw.id(), raw.name(), spawned_at);
+    crate::diagnostics::trace::task_spawned(raw.id(), raw.name(), spawned_at);
     (JoinHandle::new(raw), raw)
 }
 
@@ -327,7 +327,7 @@ impl RawTask {
 
     /// Whether it will be polled without anybody's doing. Loop's thread.
     pub(crate) fn is_scheduled(self) -> bool {
-        self.header().is_ready.get() || self.header().state.load(Acquire) & MAILED != 0
+        self.header().is_ready.get() || self.header().state.load(Acquire) & QUEUED_REMOTE != 0
     }
 
     pub(crate) fn polled_at(self) -> Option<Instant> {
@@ -356,8 +356,8 @@ impl RawTask {
     #[inline]
     fn schedule(self) {
         match LoopCore::try_current() {
-            Some(core) if Arc::ptr_eq(&core.letterbox, &self.header().letterbox) => self.make_ready(core),
-            _ => self.mail(),
+            Some(core) if Arc::ptr_eq(&core.inbox, &self.header().inbox) => self.make_ready(core),
+            _ => self.events(),
         }
     }
 
@@ -374,16 +374,16 @@ impl RawTask {
 
     /// Sends the task to its loop unless it is on its way or done. The caller holds a reference. Any thread.
     #[inline(never)]
-    fn mail(self) {
+    fn events(self) {
         let header = self.header();
         // Only the one bit is looked at, which the processor can set and tell in one instruction.
-        if header.state.fetch_or(MAILED, AcqRel) & MAILED != 0 {
+        if header.state.fetch_or(QUEUED_REMOTE, AcqRel) & QUEUED_REMOTE != 0 {
             return;
         }
-        let mailed = Mailed(self);
+        let remote_wake = RemoteWake(self);
         if !self.is_done() {
             // A loop that is gone gives the item back; dropping it here takes the bit away again.
-            drop(header.letterbox.send(Mail::Wake(mailed)));
+            drop(header.inbox.send(RemoteEvent::Wake(remote_wake)));
         }
     }
 
@@ -412,29 +412,30 @@ impl RawTask {
     }
 
     /// Gives a task that has none its seat, which is dropped when the task is finished. Loop's thread.
-    pub(super) fn take_seat(self, seat: Seat) {
-        debug_assert!(!self.has_seat());
+    pub(super) fn take_membership(self, membership: Membership) {
+        debug_assert!(!self.has_membership());
         match self.is_finished() {
-            true => drop(seat),
-            false => self.header().seat.set(Some(seat)),
+            true => drop(membership),
+            false => self.header().membership.set(Some(membership)),
         }
     }
 
-    pub(super) fn has_seat(self) -> bool {
-        self.with_seat(|seat| seat.is_some())
+    pub(super) fn has_membership(self) -> bool {
+        self.with_membership(|membership| membership.is_some())
     }
 
     /// Whether it runs what was to be done after a cancel. Loop's thread.
     pub(crate) fn cleans_up(self) -> bool {
-        self.header().helps_to_clean_up || self.with_seat(|seat| seat.is_some_and(Seat::cleans_up))
+        self.header().helps_to_clean_up
+            || self.with_membership(|membership| membership.is_some_and(Membership::cleans_up))
     }
 
     /// Shows the seat, if it has one. What looks at it runs no foreign code. Loop's thread.
-    pub(super) fn with_seat<R>(self, look: impl FnOnce(Option<&Seat>) -> R) -> R {
-        let cell = &self.header().seat;
-        let seat = cell.take();
-        let result = look(seat.as_ref());
-        cell.set(seat);
+    pub(super) fn with_membership<R>(self, look: impl FnOnce(Option<&Membership>) -> R) -> R {
+        let cell = &self.header().membership;
+        let membership = cell.take();
+        let result = look(membership.as_ref());
+        cell.set(membership);
         result
     }
 
@@ -492,23 +493,23 @@ impl RawTask {
         let id = header.id;
         let listed = core.tasks.borrow_mut().try_remove(header.place.get() as usize);
         debug_assert!(listed == Some(self));
-        let has_landed = header.orphans.get() == 0;
-        let waker = match has_landed {
+        let has_completed = header.orphans.get() == 0;
+        let waker = match has_completed {
             true => header.join_waker.take(),
             false => None,
         };
-        let belongings = header.has_belongings().then(|| header.take_belongings(has_landed));
+        let belongings = header.has_belongings().then(|| header.take_belongings(has_completed));
         match header.joinable.get() {
             true => self.free_if_last(self.become_done()),
             false => self.become_done_alone(),
         }
         // The task may be gone from here on.
-        crate::trace::task_ended(id);
+        crate::diagnostics::trace::task_ended(id);
         if let Some(waker) = waker {
             guard("a waker", || waker.wake());
         }
-        if let Some((seat, locals)) = belongings {
-            drop(seat);
+        if let Some((membership, locals)) = belongings {
+            drop(membership);
             locals.drop_guarded();
         }
     }
@@ -653,14 +654,14 @@ impl Drop for Runnable {
     }
 }
 
-/// A task on its way through the letterbox, whose `MAILED` bit is this one's reference.
-pub(crate) struct Mailed(RawTask);
+/// A task on its way through the letterbox, whose `QUEUED_REMOTE` bit is this one's reference.
+pub(crate) struct RemoteWake(RawTask);
 
 // SAFETY: it only carries the task's address from the waker's thread to the loop's, where the task is made ready. Dropping it
 // elsewhere touches only the atomic state.
-unsafe impl Send for Mailed {}
+unsafe impl Send for RemoteWake {}
 
-impl Mailed {
+impl RemoteWake {
     /// Puts the task on the ready deque. Loop's thread.
     pub(crate) fn arrive(self, core: &LoopCore) {
         self.0.make_ready(core);
@@ -669,11 +670,11 @@ impl Mailed {
     }
 }
 
-impl Drop for Mailed {
+impl Drop for RemoteWake {
     fn drop(&mut self) {
         // The bit is set, so taking its value away clears it.
-        let old = self.0.header().state.fetch_sub(MAILED, AcqRel);
-        self.0.free_if_last(old - MAILED);
+        let old = self.0.header().state.fetch_sub(QUEUED_REMOTE, AcqRel);
+        self.0.free_if_last(old - QUEUED_REMOTE);
     }
 }
 
@@ -692,20 +693,20 @@ impl Owner {
 impl Drop for Owner {
     fn drop(&mut self) {
         // One after the other, and not each inside of the one before: groups may be nested as deep as memory lasts.
-        let mut seat = self.let_go();
-        while let Some(left) = seat {
-            seat = left.vacate().and_then(|owner| ManuallyDrop::new(owner).let_go());
+        let mut membership = self.let_go();
+        while let Some(left) = membership {
+            membership = left.vacate().and_then(|owner| ManuallyDrop::new(owner).let_go());
         }
     }
 }
 
 impl Owner {
     /// Gives up the hold, once; gives the seat of a task that is finished by this.
-    fn let_go(&mut self) -> Option<Seat> {
+    fn let_go(&mut self) -> Option<Membership> {
         let header = self.0.header();
         header.orphans.set(header.orphans.get() - 1);
-        let (waker, seat) = match self.0.is_finished() {
-            true => (header.join_waker.take(), header.seat.take()),
+        let (waker, membership) = match self.0.is_finished() {
+            true => (header.join_waker.take(), header.membership.take()),
             false => (None, None),
         };
         // The task may be gone after this.
@@ -713,7 +714,7 @@ impl Owner {
         if let Some(waker) = waker {
             guard("a waker", || waker.wake());
         }
-        seat
+        membership
     }
 
     pub(super) fn task(&self) -> RawTask {

@@ -6,12 +6,12 @@ use std::panic::Location;
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 
-use super::bundle::Bundle;
-use super::crew::Crew;
+use super::child_set::ChildSet;
+use super::future_set::FutureSet;
 use super::outcome::Outcome;
 use super::{JoinError, JoinHandle, spawn};
-use crate::exception::{Exception, report};
-use crate::loop_core::LoopCore;
+use crate::event_loop::core::LoopCore;
+use crate::event_loop::exception::{Exception, report};
 
 /// Runs `future` in a task of its own, which goes on if the wait for it is dropped: asyncio's `shield`.
 ///
@@ -105,7 +105,7 @@ impl<T: Outcome + 'static> JoinHandle<T> {
     /// # Ok::<(), std::io::Error>(())
     /// ```
     pub fn detach(self) {
-        tell_of_failures(vec![(0, self)], "nobody awaited it");
+        report_failures(vec![(0, self)], "nobody awaited it");
     }
 }
 
@@ -168,13 +168,13 @@ impl<T> Drop for CancelOnDrop<T> {
             return;
         };
         // Whoever drops this waits for it, unless it is the task itself.
-        let crew = Crew::new();
+        let child_set = ChildSet::new();
         if core.current_task() == Some(handle.raw()) {
             return;
         }
-        if !handle.raw().has_seat() {
-            crew.adopt(handle.raw());
-            crew.hand_over();
+        if !handle.raw().has_membership() {
+            child_set.adopt(handle.raw());
+            child_set.hand_over();
             return;
         }
         // Somebody else waits for it already: a task that waits too.
@@ -186,8 +186,8 @@ impl<T> Drop for CancelOnDrop<T> {
             }
         };
         let name = Some("waits for a cancelled task".into());
-        drop(crew.spawn(&core.rc(), watcher, name, Location::caller()));
-        crew.hand_over();
+        drop(child_set.spawn(&core.rc(), watcher, name, Location::caller()));
+        child_set.hand_over();
     }
 }
 
@@ -199,11 +199,11 @@ impl<T> fmt::Debug for CancelOnDrop<T> {
 
 /// Tells the exception handler of errors of tasks that nobody will join: at once of those that have ended, and of the
 /// others when they end.
-pub(super) fn tell_of_failures<T: Outcome + 'static>(handles: Vec<(usize, JoinHandle<T>)>, why: &'static str) {
+pub(super) fn report_failures<T: Outcome + 'static>(handles: Vec<(usize, JoinHandle<T>)>, why: &'static str) {
     let mut running = Vec::new();
     for (_, mut handle) in handles {
         match Pin::new(&mut handle).poll(&mut Context::from_waker(Waker::noop())) {
-            Poll::Ready(result) => tell_of_failure(&handle, result, why),
+            Poll::Ready(result) => report_failure(&handle, result, why),
             Poll::Pending => running.push(handle),
         }
     }
@@ -225,18 +225,18 @@ async fn watch<T: Outcome + 'static>(handles: Vec<JoinHandle<T>>, why: &'static 
             (handle, result)
         })
     });
-    let mut bundle = Bundle::new(watched);
-    while let Some((_, (handle, result))) = std::future::poll_fn(|cx| bundle.poll_next(cx)).await {
-        tell_of_failure(&handle, result, why);
+    let mut future_set = FutureSet::new(watched);
+    while let Some((_, (handle, result))) = std::future::poll_fn(|cx| future_set.poll_next(cx)).await {
+        report_failure(&handle, result, why);
     }
 }
 
-fn tell_of_failure<T: Outcome>(handle: &JoinHandle<T>, result: Result<T, JoinError>, why: &'static str) {
+fn report_failure<T: Outcome>(handle: &JoinHandle<T>, result: Result<T, JoinError>, why: &'static str) {
     let task = handle.raw();
     let name = task.name().map(|name| format!(" '{name}'")).unwrap_or_default();
     let who = format!("task {}{name}, spawned at {},", task.id(), task.spawned_at());
     match result {
-        Ok(output) => crate::exception::guard("a result's destructor", || {
+        Ok(output) => crate::event_loop::exception::guard("a result's destructor", || {
             if let Err(error) = output.into_result() {
                 report(Exception::failure(format!("{who} failed and {why}"), error));
             }

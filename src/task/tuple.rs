@@ -8,7 +8,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use crate::exception::guard;
+use crate::event_loop::exception::guard;
 
 /// Runs two to eight futures side by side in this task and gives their outputs as a tuple.
 ///

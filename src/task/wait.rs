@@ -6,8 +6,8 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use super::bundle::Bundle;
-use super::join_all::fmt_bundle;
+use super::future_set::FutureSet;
+use super::join_all::fmt_future_set;
 use crate::time::{Instant, Sleep, sleep, sleep_until};
 
 /// Until when [`wait`] waits.
@@ -83,7 +83,7 @@ where
     P: FnMut(&<I::Item as Future>::Output) -> bool + 'static,
 {
     Wait {
-        bundle: Bundle::new(futures),
+        future_set: FutureSet::new(futures),
         is_enough: Box::new(is_enough),
         enough: false,
         done: Vec::new(),
@@ -94,7 +94,7 @@ where
 /// The future of [`wait`] and [`wait_until`].
 #[must_use = "nothing is waited for until this is awaited"]
 pub struct Wait<F: Future> {
-    bundle: Bundle<F>,
+    future_set: FutureSet<F>,
     is_enough: Predicate<F::Output>,
     enough: bool,
     done: Vec<(usize, F::Output)>,
@@ -126,7 +126,7 @@ impl<F: Future + Unpin> Future for Wait<F> {
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Waited<F>> {
         let this = &mut *self;
         // Everything that is done now is taken, also when the first of it was enough.
-        while let Poll::Ready(next) = this.bundle.poll_next(cx) {
+        while let Poll::Ready(next) = this.future_set.poll_next(cx) {
             let Some((number, output)) = next else {
                 this.enough = true;
                 break;
@@ -140,14 +140,14 @@ impl<F: Future + Unpin> Future for Wait<F> {
         }
         Poll::Ready(Waited {
             done: std::mem::take(&mut this.done),
-            pending: this.bundle.take_rest(),
+            pending: this.future_set.take_rest(),
         })
     }
 }
 
 impl<F: Future> fmt::Debug for Wait<F> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt_bundle("Wait", &self.bundle, f)
+        fmt_future_set("Wait", &self.future_set, f)
     }
 }
 

@@ -7,9 +7,9 @@ use std::sync::Arc;
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, ClientConnection, Connection, ServerConfig, ServerConnection};
 
-use super::carrier::Carrier;
 use super::error::told;
 use super::stream::TlsStream;
+use super::transport::TlsTransport;
 
 /// Makes TLS connections to servers.
 ///
@@ -58,7 +58,7 @@ impl TlsConnector {
     pub async fn connect<'n, N, S>(&self, name: N, stream: S) -> io::Result<TlsStream<S>>
     where
         N: TryInto<ServerName<'n>, Error: fmt::Display>,
-        S: Carrier,
+        S: TlsTransport,
     {
         let name = name.try_into().map_err(|error| {
             let message = format!("the server's name: {error}; give a host name without port, or an address");
@@ -135,7 +135,7 @@ impl TlsAcceptor {
     ///
     /// Cancel: the stream is dropped, and with it the connection. To bound the time, put it into a
     /// [`timeout`](crate::time::timeout).
-    pub async fn accept<S: Carrier>(&self, stream: S) -> io::Result<TlsStream<S>> {
+    pub async fn accept<S: TlsTransport>(&self, stream: S) -> io::Result<TlsStream<S>> {
         let session = ServerConnection::new(self.config.clone()).map_err(told)?;
         TlsStream::shake_hands(stream, Connection::Server(session)).await
     }

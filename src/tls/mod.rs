@@ -9,7 +9,7 @@
 //!   connection waits, it holds no buffer of the pool.
 //! - **Writing** cannot stand on the same: a dropped write may have sent any part of its bytes, and nobody can know which. So
 //!   ciphertext is never sent by the future of a user's call. It goes to an *outbox*, and the future that empties it belongs
-//!   to the stream (`outbox.rs`). Whoever writes, flushes or reads polls that future; who is dropped leaves it, with its
+//!   to the stream (`write_buffer.rs`). Whoever writes, flushes or reads polls that future; who is dropped leaves it, with its
 //!   operation in the kernel, to the next. No second task is needed.
 //! - **Back-pressure.** A write gives the session at most 64 KiB at a time, and waits until all of it has been sent. What a
 //!   stream holds that is not sent is bounded by that.
@@ -55,19 +55,19 @@
 //! # Ok::<(), std::io::Error>(())
 //! ```
 
-mod carrier;
 mod ends;
 mod error;
-mod outbox;
 mod polled;
 mod session;
 mod stream;
 mod traits;
+mod transport;
+mod write_buffer;
 
-pub use carrier::Carrier;
 pub use ends::{TlsAcceptor, TlsConnector};
 pub use error::TlsError;
 pub use stream::TlsStream;
+pub use transport::TlsTransport;
 
 /// The version of rustls that this is built on, for its configurations.
 pub use rustls;

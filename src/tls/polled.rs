@@ -11,8 +11,8 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker, ready};
 
-use super::carrier::Carrier;
 use super::stream::TlsStream;
+use super::transport::TlsTransport;
 use crate::compat::{PollRead, PollWrite, Reading, Writing};
 use crate::io::ManagedBuf;
 
@@ -31,7 +31,7 @@ pub(super) struct Polled {
     writer: Option<Waker>,
 }
 
-impl<S: Carrier> TlsStream<S> {
+impl<S: TlsTransport> TlsStream<S> {
     /// Ready when there is plaintext, or an end to tell.
     fn poll_look(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         loop {
@@ -47,12 +47,12 @@ impl<S: Carrier> TlsStream<S> {
             });
             match receiving.as_mut().poll(cx) {
                 Poll::Ready(received) => {
-                    self.outbox.reader_is_up();
+                    self.write_buffer.reader_is_up();
                     self.received(received?)?;
                 }
                 Poll::Pending => {
                     self.polled.receiving.set(Some(receiving));
-                    self.outbox.reader_sleeps(cx.waker());
+                    self.write_buffer.reader_sleeps(cx.waker());
                     return Poll::Pending;
                 }
             }
@@ -60,10 +60,10 @@ impl<S: Carrier> TlsStream<S> {
     }
 }
 
-impl<S: Carrier> TlsStream<S> {
+impl<S: TlsTransport> TlsStream<S> {
     /// Lets what there is to send go on before a reader sleeps: an answer to new keys, or what a write has left.
     fn poll_beside(&mut self, cx: &mut Context<'_>) {
-        let was_idle = self.outbox.is_idle();
+        let was_idle = self.write_buffer.is_idle();
         self.poll_nudge(cx);
         // If reader and writer are two tasks, it is this one that hears of it now. The other is to ask again.
         if !was_idle
@@ -78,9 +78,9 @@ impl<S: Carrier> TlsStream<S> {
     /// nothing would tell.
     fn poll_out(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.collect();
-        let reader = match self.outbox.is_idle() {
+        let reader = match self.write_buffer.is_idle() {
             true => None,
-            false => self.outbox.other_reader(cx.waker()),
+            false => self.write_buffer.other_reader(cx.waker()),
         };
         let sent = match reader {
             Some(reader) => {
@@ -109,19 +109,19 @@ impl Wake for Both {
 }
 
 /// Plaintext is lent where the session holds it.
-impl<S: Carrier> PollRead for TlsStream<S> {
+impl<S: TlsTransport> PollRead for TlsStream<S> {
     fn poll_fill_buf<'a>(&'a mut self, _: &'a mut Reading, cx: &mut Context<'_>) -> Poll<io::Result<&'a [u8]>> {
-        if self.unread.get_mut().is_empty() {
+        if self.leftover.get_mut().is_empty() {
             ready!(self.poll_look(cx))?;
             return Poll::Ready(Ok(self.session.get_mut().plaintext()));
         }
-        Poll::Ready(Ok(self.unread.get_mut()))
+        Poll::Ready(Ok(self.leftover.get_mut()))
     }
 
     fn consume(&mut self, _: &mut Reading, count: usize) {
-        let unread = self.unread.get_mut();
-        if !unread.is_empty() {
-            return unread.advance(count);
+        let leftover = self.leftover.get_mut();
+        if !leftover.is_empty() {
+            return leftover.advance(count);
         }
         let state = self.session.get_mut();
         let len = state.plaintext().len();
@@ -132,7 +132,7 @@ impl<S: Carrier> PollRead for TlsStream<S> {
 
 /// Records are made at once and are on their way when a write returns, up to 64 KiB and what one write takes. A flush, or the
 /// next read or write, sees them to their end.
-impl<S: Carrier> PollWrite for TlsStream<S> {
+impl<S: TlsTransport> PollWrite for TlsStream<S> {
     fn poll_write(&mut self, _: &mut Writing, cx: &mut Context<'_>, bufs: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
         if bufs.iter().all(|buf| buf.is_empty()) {
             return Poll::Ready(Ok(0));
@@ -140,7 +140,7 @@ impl<S: Carrier> PollWrite for TlsStream<S> {
         if let Poll::Ready(Err(error)) = self.poll_out(cx) {
             return Poll::Ready(Err(error));
         }
-        if self.outbox.waiting_len() >= MAX_WAITING {
+        if self.write_buffer.waiting_len() >= MAX_WAITING {
             return Poll::Pending;
         }
         let count = self.session.get_mut().encrypt(bufs)?;

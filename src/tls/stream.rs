@@ -12,13 +12,13 @@ use std::time::Duration;
 use rustls::pki_types::CertificateDer;
 use rustls::{Connection, HandshakeKind, ProtocolVersion, SupportedCipherSuite};
 
-use super::carrier::Carrier;
 use super::error::told;
-use super::outbox::Outbox;
 use super::polled::Polled;
 use super::session::{Session, State};
+use super::transport::TlsTransport;
+use super::write_buffer::WriteBuffer;
+use crate::inflight::queue::IoQueue;
 use crate::io::{BufResult, IoBuf, IoBufMut, ManagedBuf, coop, no_length, no_room};
-use crate::lane::Lane;
 use crate::time::timeout;
 
 /// How long a peer that is refused may take to hear why.
@@ -60,23 +60,23 @@ pub struct TlsStream<S> {
     pub(super) carrier: Rc<S>,
     pub(super) session: Session,
     /// Held by who reads.
-    reading: Lane,
+    reading: IoQueue,
     /// What a dropped `read_exact` had read.
-    pub(super) unread: Cell<ManagedBuf>,
-    pub(super) outbox: Outbox,
+    pub(super) leftover: Cell<ManagedBuf>,
+    pub(super) write_buffer: WriteBuffer,
     /// What poll-based code has under way.
     pub(super) polled: Polled,
 }
 
-impl<S: Carrier> TlsStream<S> {
+impl<S: TlsTransport> TlsStream<S> {
     /// From nothing to a stream that can be used. If it fails the peer is told, if it listens.
     pub(super) async fn shake_hands(carrier: S, tls: Connection) -> io::Result<TlsStream<S>> {
         let carrier = Rc::new(carrier);
         let stream = TlsStream {
             session: Session::new(tls),
-            reading: Lane::default(),
-            unread: Cell::default(),
-            outbox: Outbox::new(carrier.clone()),
+            reading: IoQueue::default(),
+            leftover: Cell::default(),
+            write_buffer: WriteBuffer::new(carrier.clone()),
             polled: Polled::default(),
             carrier,
         };
@@ -106,7 +106,7 @@ impl<S: Carrier> TlsStream<S> {
     /// the close, and a reset can overtake the alert.
     async fn refuse(&self) -> io::Result<()> {
         self.collect();
-        if self.outbox.is_idle() {
+        if self.write_buffer.is_idle() {
             return Ok(());
         }
         self.flush().await?;
@@ -175,7 +175,7 @@ impl<S: Carrier> TlsStream<S> {
         }
         let _hold = self.reading.hold().await;
         let mut filling = Filling {
-            unread: &self.unread,
+            leftover: &self.leftover,
             buf: Some(buf),
             filled: 0,
         };
@@ -202,11 +202,11 @@ impl<S: Carrier> TlsStream<S> {
     /// Gives the next plaintext to `take`, which says how much of it was used; at the end, nothing. To be called by who
     /// reads.
     async fn next_plaintext(&self, take: impl FnOnce(&[u8]) -> usize) -> io::Result<usize> {
-        let mut unread = self.unread.take();
-        if !unread.is_empty() {
-            let count = take(&unread);
-            unread.advance(count);
-            self.unread.set(unread);
+        let mut leftover = self.leftover.take();
+        if !leftover.is_empty() {
+            let count = take(&leftover);
+            leftover.advance(count);
+            self.leftover.set(leftover);
             return Ok(count);
         }
         let seen = loop {
@@ -227,7 +227,7 @@ impl<S: Carrier> TlsStream<S> {
 
     /// Receives more. What is to be sent goes on meanwhile, if nobody writes who would see to it; a writer that goes wakes us.
     async fn receive(&self) -> io::Result<()> {
-        let _asleep = Asleep(&self.outbox);
+        let _asleep = Asleep(&self.write_buffer);
         let begun = self.polled.receiving.take();
         let mut receiving = pin!(async {
             match begun {
@@ -239,7 +239,7 @@ impl<S: Carrier> TlsStream<S> {
             self.poll_nudge(cx);
             let received = receiving.as_mut().poll(cx);
             if received.is_pending() {
-                self.outbox.reader_sleeps(cx.waker());
+                self.write_buffer.reader_sleeps(cx.waker());
             }
             received
         })
@@ -251,7 +251,7 @@ impl<S: Carrier> TlsStream<S> {
     pub(super) fn received(&self, received: ManagedBuf) -> io::Result<()> {
         // A reset is told to one direction only; to the other it is an end.
         if received.is_empty()
-            && let Some(error) = self.outbox.reset()
+            && let Some(error) = self.write_buffer.reset()
         {
             return Err(error);
         }
@@ -266,7 +266,7 @@ impl<S: Carrier> TlsStream<S> {
         if buf.is_empty() {
             return (Ok(0), buf);
         }
-        let _hold = self.outbox.hold().await;
+        let _hold = self.write_buffer.hold().await;
         (self.write_some(&[IoSlice::new(buf.as_slice())]).await, buf)
     }
 
@@ -274,7 +274,7 @@ impl<S: Carrier> TlsStream<S> {
     ///
     /// Cancel: any part from the front may have been written.
     pub async fn write_all<B: IoBuf>(&self, buf: B) -> BufResult<(), B> {
-        let _hold = self.outbox.hold().await;
+        let _hold = self.write_buffer.hold().await;
         let mut written = 0;
         while written < buf.len() {
             // A buffer of somebody else's may hold less than it did a moment ago.
@@ -296,7 +296,7 @@ impl<S: Carrier> TlsStream<S> {
         if bufs.iter().all(IoBuf::is_empty) {
             return (Ok(0), bufs);
         }
-        let _hold = self.outbox.hold().await;
+        let _hold = self.write_buffer.hold().await;
         (self.write_some(&slices(&bufs, 0)).await, bufs)
     }
 
@@ -304,7 +304,7 @@ impl<S: Carrier> TlsStream<S> {
     ///
     /// Cancel: any part from the front may have been written.
     pub async fn write_all_vectored<B: IoBuf>(&self, bufs: Vec<B>) -> BufResult<(), Vec<B>> {
-        let _hold = self.outbox.hold().await;
+        let _hold = self.write_buffer.hold().await;
         let len: usize = bufs.iter().map(IoBuf::len).sum();
         let mut written = 0;
         while written < len {
@@ -331,7 +331,7 @@ impl<S: Carrier> TlsStream<S> {
     ///
     /// Cancel: ask again.
     pub async fn flush(&self) -> io::Result<()> {
-        let _hold = self.outbox.hold().await;
+        let _hold = self.write_buffer.hold().await;
         poll_fn(|cx| self.poll_sent(cx)).await
     }
 
@@ -340,7 +340,7 @@ impl<S: Carrier> TlsStream<S> {
     ///
     /// Cancel: the end may have been told or not; ask again.
     pub async fn shutdown(&self) -> io::Result<()> {
-        let _hold = self.outbox.hold().await;
+        let _hold = self.write_buffer.hold().await;
         poll_fn(|cx| self.poll_sent(cx)).await?;
         self.session.with(State::close);
         poll_fn(|cx| self.poll_sent(cx)).await?;
@@ -354,13 +354,13 @@ impl<S: Carrier> TlsStream<S> {
     /// Sends what there is to send; ready when nothing is left. To be polled by who holds the outbox's lane.
     pub(super) fn poll_sent(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.collect();
-        self.outbox.poll_sent(cx)
+        self.write_buffer.poll_sent(cx)
     }
 
     /// Lets what there is to send go on, if nobody else sees to that.
     pub(super) fn poll_nudge(&self, cx: &mut Context<'_>) {
         self.collect();
-        self.outbox.nudge(cx);
+        self.write_buffer.nudge(cx);
     }
 
     async fn nudge(&self) {
@@ -375,7 +375,7 @@ impl<S: Carrier> TlsStream<S> {
     pub(super) fn collect(&self) {
         self.session.with(|state| {
             if state.wants_write() {
-                self.outbox.put(|waiting| state.records(waiting));
+                self.write_buffer.put(|waiting| state.records(waiting));
             }
         });
     }
@@ -446,7 +446,7 @@ impl<S: fmt::Debug> fmt::Debug for TlsStream<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("TlsStream")
             .field("version", &self.protocol_version())
-            .field("unsent", &self.outbox.waiting_len())
+            .field("unsent", &self.write_buffer.waiting_len())
             .field("over", &self.carrier)
             .finish()
     }
@@ -467,7 +467,7 @@ fn slices<B: IoBuf>(bufs: &[B], mut skip: usize) -> Vec<IoSlice<'_>> {
 }
 
 /// A reader that may sleep.
-struct Asleep<'a>(&'a Outbox);
+struct Asleep<'a>(&'a WriteBuffer);
 
 impl Drop for Asleep<'_> {
     fn drop(&mut self) {
@@ -477,7 +477,7 @@ impl Drop for Asleep<'_> {
 
 /// A buffer that is being filled. Dropped, it puts what it has back.
 struct Filling<'a, B: IoBufMut> {
-    unread: &'a Cell<ManagedBuf>,
+    leftover: &'a Cell<ManagedBuf>,
     /// There until the end.
     buf: Option<B>,
     filled: usize,
@@ -499,7 +499,7 @@ impl<B: IoBufMut> Filling<'_, B> {
         {
             // What was unread is in the buffer now, if it was not enough to fill it.
             let bytes = buf.as_slice()[..self.filled].to_vec();
-            self.unread.set(ManagedBuf::from_heap(bytes));
+            self.leftover.set(ManagedBuf::from_heap(bytes));
         }
     }
 

@@ -2,13 +2,13 @@
 
 use std::io;
 
-use super::carrier::Carrier;
 use super::stream::TlsStream;
+use super::transport::TlsTransport;
 use crate::io::{AsyncRead, AsyncWrite, BufResult, Halves, IoBuf, IoBufMut, ManagedBuf};
 
 macro_rules! delegate {
     ($stream:ty) => {
-        impl<S: Carrier> AsyncRead for $stream {
+        impl<S: TlsTransport> AsyncRead for $stream {
             async fn read<B: IoBufMut>(&mut self, buf: B) -> BufResult<usize, B> {
                 TlsStream::read(self, buf).await
             }
@@ -20,7 +20,7 @@ macro_rules! delegate {
             }
         }
 
-        impl<S: Carrier> AsyncWrite for $stream {
+        impl<S: TlsTransport> AsyncWrite for $stream {
             async fn write<B: IoBuf>(&mut self, buf: B) -> BufResult<usize, B> {
                 TlsStream::write(self, buf).await
             }
@@ -47,7 +47,7 @@ macro_rules! delegate {
 delegate!(TlsStream<S>);
 delegate!(&TlsStream<S>);
 
-impl<S: Carrier> Halves for TlsStream<S> {
+impl<S: TlsTransport> Halves for TlsStream<S> {
     type ReadHalf<'a> = &'a TlsStream<S>;
     type WriteHalf<'a> = &'a TlsStream<S>;
 

@@ -178,7 +178,7 @@ fn a_crowd_that_hangs_up_leaves_nothing() {
             }
             until("all end", || seen.connections.get() == 100 && seen.ended.get() == 100).await;
             // The accept of the server is all that is under way.
-            until("nothing is left", || windlass::counters().flights <= 1).await;
+            until("nothing is left", || windlass::counters().ops <= 1).await;
         });
     });
 }

@@ -115,7 +115,7 @@ fn given_up_requests_leave_nothing() {
 fn until_quiet(event_loop: &windlass::EventLoop) {
     let quiet = event_loop.run_until_complete(async {
         for _ in 0..12_000 {
-            if windlass::counters().flights <= 3 {
+            if windlass::counters().ops <= 3 {
                 return;
             }
             windlass::time::sleep(std::time::Duration::from_millis(5)).await;

@@ -65,9 +65,9 @@ fn idle_connections_leave_nothing() {
             assert_eq!(open_descriptors(), before + pipes + count);
             let counters = windlass::counters();
             assert!(
-                (count..=count + 2).contains(&counters.flights),
+                (count..=count + 2).contains(&counters.ops),
                 "{} flights for {count} connections",
-                counters.flights
+                counters.ops
             );
             let turns = counters.turns;
             sleep(Duration::from_millis(300)).await;
@@ -83,7 +83,7 @@ fn idle_connections_leave_nothing() {
             drop(process);
             assert_eq!(seen.requests.get(), 2 * count + 1);
             assert_eq!(open_descriptors(), before, "a connection is still open");
-            until("the reads are gone", || windlass::counters().flights <= 2).await;
+            until("the reads are gone", || windlass::counters().ops <= 2).await;
             assert_eq!(seen.failed.get(), 0);
         });
         run.expect("the loop runs");

@@ -45,10 +45,10 @@ fn a_dropped_wait_leaves_nothing_behind_and_loses_nothing() {
                     }
                 }
                 assert!(received > 0);
-                while windlass::counters().in_air > 0 {
+                while windlass::counters().in_flight > 0 {
                     yield_now().await;
                 }
-                assert_eq!(windlass::counters().flights, 0);
+                assert_eq!(windlass::counters().ops, 0);
                 // It has not forgotten how to wait.
                 let waiting = windlass::spawn(async move {
                     ours.readable().await.expect("readable");

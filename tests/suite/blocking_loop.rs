@@ -206,7 +206,7 @@ fn counters_tell_who_did_what() {
                 assert!(counters.files.started >= 1);
             }
             assert_eq!(
-                (counters.in_air, counters.flights, counters.stale_completions),
+                (counters.in_flight, counters.ops, counters.stale_completions),
                 (0, 0, 0)
             );
         });
@@ -274,7 +274,7 @@ fn carry_in_order(case: Case, queue: usize) {
         };
         let mut reads: Vec<_> = (0..20).map(start).collect();
         turns(2).await;
-        assert_eq!(windlass::counters().in_air, 21);
+        assert_eq!(windlass::counters().in_flight, 21);
         assert_eq!(
             windlass::counters().files.queued,
             queue,
@@ -286,7 +286,7 @@ fn carry_in_order(case: Case, queue: usize) {
             read.cancel();
             assert!(read.await.expect_err("cancelled").is_cancelled());
         }
-        assert_eq!(windlass::counters().in_air, 18);
+        assert_eq!(windlass::counters().in_flight, 18);
         let _ends = both_ends(&pipe);
         for read in reads {
             read.await.expect("no panic");
@@ -295,7 +295,7 @@ fn carry_in_order(case: Case, queue: usize) {
         assert_eq!(*order.borrow(), expected);
         stuck.await.expect("no panic").expect("open");
         let counters = windlass::counters();
-        assert_eq!((counters.in_air, counters.stale_completions), (0, 0));
+        assert_eq!((counters.in_flight, counters.stale_completions), (0, 0));
     });
     result.expect("the loop runs");
 }
@@ -353,9 +353,9 @@ fn a_thread_keeps_its_memory_when_the_future_goes() {
             }
             turns(10).await;
             assert!(!dropped.load(SeqCst), "freed under the thread");
-            assert_eq!(windlass::counters().in_air, 1);
+            assert_eq!(windlass::counters().in_flight, 1);
             ends.write_all(b"for nobody").expect("write");
-            eventually_turning("it lands", || windlass::counters().in_air == 0).await;
+            eventually_turning("it lands", || windlass::counters().in_flight == 0).await;
             // What it received is for the next.
             let (result, bytes) = file.read(vec![0; 64]).await;
             assert_eq!((result.expect("read"), &bytes[..]), (10, &b"for nobody"[..]));
@@ -628,7 +628,7 @@ fn a_thread_that_cannot_be_started_is_an_error() {
             let counters = windlass::counters();
             assert_eq!((counters.blocking.threads, counters.blocking.queued), (0, 0));
             assert_eq!(
-                (counters.files.threads, counters.files.queued, counters.in_air),
+                (counters.files.threads, counters.files.queued, counters.in_flight),
                 (0, 0, 0)
             );
         });

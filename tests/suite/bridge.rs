@@ -61,7 +61,7 @@ async fn shut_down<S: PollWrite>(bridge: &mut Bridge<S>) -> std::io::Result<()> 
 /// What was left behind lands, and is gone.
 async fn nothing_left() {
     for _ in 0..1_000 {
-        if windlass::counters().flights == 0 {
+        if windlass::counters().ops == 0 {
             return;
         }
         sleep(Duration::from_millis(5)).await;
@@ -448,7 +448,7 @@ async fn exchange<S: PollRead + PollWrite + 'static>(near: S, far: S, seed: u64)
 fn a_pipe_is_closed_by_its_shutdown() {
     on_every_kernel_driver(|case| {
         case.run(async {
-            let (sender, receiver) = windlass::pipe::pipe().expect("a pipe");
+            let (sender, receiver) = windlass::io::pipe::pipe().expect("a pipe");
             let (mut sender, mut receiver) = (Bridge::new(sender), Bridge::new(receiver));
             write_all(&mut sender, b"through the pipe").await.expect("write");
             shut_down(&mut sender).await.expect("shutdown");
@@ -806,7 +806,7 @@ fn a_bridge_keeps_nothing_open() {
     on_every_kernel_driver(|case| {
         case.run(async {
             // Closed by a call of its own.
-            let (sender, receiver) = windlass::pipe::pipe().expect("a pipe");
+            let (sender, receiver) = windlass::io::pipe::pipe().expect("a pipe");
             let mut bridge = Bridge::new(sender);
             write_all(&mut bridge, b"hi").await.expect("write");
             flush(&mut bridge).await.expect("flush");

@@ -249,11 +249,11 @@ fn read_vectored_fills_in_order() {
 
 /// Sends, and drops a read that has got the bytes and does not know it yet.
 pub(crate) async fn leave_unread(client: &TcpStream, server: &TcpStream, bytes: &'static str) {
-    let before = windlass::counters().in_air;
+    let before = windlass::counters().in_flight;
     let mut reading = Box::pin(server.read(Vec::with_capacity(1024)));
     assert!(poll_once(reading.as_mut()).await.is_pending());
     client.write_all(bytes).await.0.unwrap();
-    while windlass::counters().in_air > before {
+    while windlass::counters().in_flight > before {
         windlass::task::yield_now().await;
     }
 }

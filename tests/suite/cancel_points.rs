@@ -261,7 +261,7 @@ fn wherever_a_cancel_comes_nothing_is_left_and_no_error_is_lost() {
                     patience -= 1;
                     sleep(SHORT / 5).await;
                 }
-                assert_eq!(counters().in_air, 0, "{what}");
+                assert_eq!(counters().in_flight, 0, "{what}");
                 assert_eq!(counters().timers, 0, "{what}");
                 assert_eq!(books.0.cleaned.get(), books.0.owed.get(), "{what}: cleanups");
                 assert_eq!(books.0.seen.get(), books.0.made.get(), "{what}: errors seen and made");
@@ -312,7 +312,7 @@ fn no_flight_outlives_its_group() {
                     task.cancel();
                 }
                 let result = task.await;
-                assert_eq!(counters().in_air, 0, "round {round}, way {way}: {result:?}");
+                assert_eq!(counters().in_flight, 0, "round {round}, way {way}: {result:?}");
                 assert_eq!(counters().tasks, 1, "round {round}, way {way}");
             }
         });

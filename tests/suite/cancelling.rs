@@ -262,7 +262,7 @@ fn a_handle_that_cancels_on_drop_makes_its_task_wait() {
                 5
             });
             assert_eq!(parent.await.unwrap(), 5);
-            assert_eq!((ended.get(), counters().in_air), (1, 0));
+            assert_eq!((ended.get(), counters().in_flight), (1, 0));
             assert_eq!(spawn(async { 6 }).cancel_on_drop().await.unwrap(), 6);
             let kept = spawn(after(1)).cancel_on_drop().into_handle();
             assert_eq!(kept.await.unwrap(), 1);

@@ -4,7 +4,7 @@ use std::io;
 use std::time::Duration;
 
 use windlass::driver::{
-    Completion, Control, Description, Driver, DriverCounters, FlightId, Notify, Op, Reply, Scratch, Start, Wait,
+    Completion, Control, Description, Driver, DriverCounters, Notify, Op, OpId, Reply, Scratch, Start, Wait,
 };
 use windlass::{Builder, DriverChoice, EventLoop};
 
@@ -217,11 +217,11 @@ unsafe impl Driver for Idle {
         Err(io::ErrorKind::Unsupported.into())
     }
 
-    unsafe fn start(&mut self, _id: FlightId, _op: Op, _scratch: *mut Scratch) -> Start {
+    unsafe fn start(&mut self, _id: OpId, _op: Op, _scratch: *mut Scratch) -> Start {
         unreachable!("nothing can be made to start")
     }
 
-    fn cancel(&mut self, _id: FlightId) {}
+    fn cancel(&mut self, _id: OpId) {}
 
     fn poll(&mut self, _landed: &mut Vec<Completion>, wait: Wait) -> io::Result<()> {
         assert_eq!(wait, Wait::No, "nothing would ever happen");

@@ -44,7 +44,7 @@ fn loop_with_reads(case: Case, count: usize) -> (EventLoop, Vec<TcpStream>, Rc<C
             clients.push(client);
         }
         drop(listener);
-        while windlass::counters().in_air != count {
+        while windlass::counters().in_flight != count {
             yield_now().await;
         }
         yield_now().await;
@@ -62,7 +62,7 @@ fn a_thousand_reads_land_when_their_loop_goes() {
             for _ in 0..3 {
                 let before = open_descriptors();
                 let (event_loop, clients, dropped) = loop_with_reads(case, count);
-                assert_eq!(event_loop.counters().in_air, count);
+                assert_eq!(event_loop.counters().in_flight, count);
                 let told = Rc::new(Cell::new(0));
                 event_loop.set_exception_handler({
                     let told = told.clone();

@@ -202,14 +202,14 @@ fn losers_leave_nothing_behind() {
                 drop(first);
                 // The accept of the listener stays in the air.
                 turns(5).await;
-                let (in_air, open) = (windlass::counters().in_air, open_descriptors());
+                let (in_flight, open) = (windlass::counters().in_flight, open_descriptors());
                 for _ in 0..3 {
                     let addrs = [hole.addr, hole.addr, good];
                     let winner = TcpStream::connect(&addrs[..]).await.unwrap();
                     let accepted = timeout(SOON, listener.accept()).await.expect("the winner").unwrap();
                     drop((winner, accepted));
                 }
-                settle(in_air, open).await;
+                settle(in_flight, open).await;
                 // Given up while attempts are under way.
                 let addrs = [hole.addr, hole.addr, hole.addr];
                 for patience in [0, 100, 300, 600] {
@@ -226,24 +226,24 @@ fn losers_leave_nothing_behind() {
                     // It may have come through.
                     timeout(Duration::from_millis(5), listener.accept()).await.ok();
                 }
-                settle(in_air, open).await;
+                settle(in_flight, open).await;
             });
         });
     });
 }
 
 /// What has ended is reaped within the next turns.
-async fn settle(in_air: usize, open: usize) {
+async fn settle(in_flight: usize, open: usize) {
     let begin = Instant::now();
     loop {
-        let now = (windlass::counters().in_air, open_descriptors());
-        if now.0 <= in_air && now.1 == open {
+        let now = (windlass::counters().in_flight, open_descriptors());
+        if now.0 <= in_flight && now.1 == open {
             return;
         }
         assert!(
             begin.elapsed() < SOON,
             "{now:?} in the air and open, not {:?}",
-            (in_air, open)
+            (in_flight, open)
         );
         sleep(Duration::from_millis(5)).await;
     }
@@ -283,7 +283,7 @@ fn connect_and_close_leave_the_count() {
 
 /// The listener's accept may stay in the air.
 async fn quiet_but_accept() {
-    while windlass::counters().in_air > 1 {
+    while windlass::counters().in_flight > 1 {
         turns(1).await;
     }
     turns(3).await;

@@ -207,8 +207,8 @@ fn the_end_goes_through_pipes() {
     on_every_kernel_driver(|case| {
         case.run(async {
             let ((to_child, childs_input), (childs_output, from_child)) = (
-                windlass::pipe::pipe().expect("a pipe"),
-                windlass::pipe::pipe().expect("a pipe"),
+                windlass::io::pipe::pipe().expect("a pipe"),
+                windlass::io::pipe::pipe().expect("a pipe"),
             );
             // The child answers when it has heard everything.
             windlass::spawn(async move {

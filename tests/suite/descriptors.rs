@@ -142,7 +142,7 @@ fn a_reader_is_called_until_nothing_is_left_and_again_when_more_comes() {
         every_byte_is_told(&event_loop, "a TCP stream", reader, writer);
         assert_eq!(event_loop.counters().tasks, 0);
         event_loop.run_until_complete(turns(3)).expect("it runs");
-        assert_eq!(event_loop.counters().in_air, 0);
+        assert_eq!(event_loop.counters().in_flight, 0);
     });
 }
 

@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use windlass::EventLoop;
 use windlass::driver::{
-    Completion, Control, Description, Driver, DriverCounters, Fd, FlightId, Landing, Notify, Op, Outcome, Reply,
-    Scratch, Start, Wait,
+    Completion, Control, Description, Driver, DriverCounters, Fd, Notify, Op, OpId, OpResult, OsResult, Reply, Scratch,
+    Start, Wait,
 };
 use windlass::net::{TcpListener, UnixDatagram, UnixListener, UnixStream};
 use windlass::task::yield_now;
@@ -34,7 +34,7 @@ struct Faulty {
     inner: Box<dyn Driver>,
     faults: Rc<Faults>,
     /// Accepts that the driver inside does not know, and how they end.
-    failed: Vec<(FlightId, i32)>,
+    failed: Vec<(OpId, i32)>,
 }
 
 // SAFETY: an operation either goes to the driver inside, whose promise this is, or is never started and completes once.
@@ -59,7 +59,7 @@ unsafe impl Driver for Faulty {
         self.inner.control(call)
     }
 
-    unsafe fn start(&mut self, id: FlightId, op: Op, scratch: *mut Scratch) -> Start {
+    unsafe fn start(&mut self, id: OpId, op: Op, scratch: *mut Scratch) -> Start {
         if let Op::Accept { .. } = op {
             self.faults.accepts_started.set(self.faults.accepts_started.get() + 1);
             if let Some(code) = self.faults.accepts.borrow_mut().pop_front() {
@@ -71,29 +71,29 @@ unsafe impl Driver for Faulty {
         unsafe { self.inner.start(id, op, scratch) }
     }
 
-    unsafe fn attempt(&mut self, op: Op, alone: bool) -> Option<Outcome> {
+    unsafe fn attempt(&mut self, op: Op, alone: bool) -> Option<OsResult> {
         // SAFETY: the caller's promise.
         unsafe { self.inner.attempt(op, alone) }
     }
 
-    fn cancel(&mut self, id: FlightId) {
+    fn cancel(&mut self, id: OpId) {
         if !self.failed.iter().any(|(failed, _)| *failed == id) {
             self.inner.cancel(id);
         }
     }
 
-    fn poll(&mut self, landed: &mut Vec<Completion>, wait: Wait) -> io::Result<()> {
+    fn poll(&mut self, completed: &mut Vec<Completion>, wait: Wait) -> io::Result<()> {
         if let Some(code) = self.faults.polls.borrow_mut().pop_front() {
             return Err(io::Error::from_raw_os_error(code));
         }
         let failed = self.failed.drain(..).map(|(id, code)| Completion {
             id,
-            landing: Landing::last(Err(code)),
+            op_result: OpResult::last(Err(code)),
         });
-        let before = landed.len();
-        landed.extend(failed);
-        let wait = if landed.len() > before { Wait::Look } else { wait };
-        self.inner.poll(landed, wait)
+        let before = completed.len();
+        completed.extend(failed);
+        let wait = if completed.len() > before { Wait::Look } else { wait };
+        self.inner.poll(completed, wait)
     }
 
     fn flush(&mut self) -> io::Result<()> {

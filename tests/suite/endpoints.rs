@@ -493,7 +493,7 @@ fn endpoints_leave_nothing_behind() {
                 }
             }
             let settled = async {
-                while windlass::counters().tasks > before.tasks || windlass::counters().flights > before.flights {
+                while windlass::counters().tasks > before.tasks || windlass::counters().ops > before.ops {
                     sleep(Duration::from_millis(1)).await;
                 }
             };

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use windlass::driver::{
-    Completion, Control, Description, Driver, DriverCounters, Fd, FlightId, Landing, Notify, Op, Reply, Scratch, Start,
+    Completion, Control, Description, Driver, DriverCounters, Fd, Notify, Op, OpId, OpResult, Reply, Scratch, Start,
     Wait,
 };
 use windlass::net::{TcpListener, TcpStream};
@@ -233,13 +233,13 @@ unsafe impl Driver for Scripted {
         }
     }
 
-    unsafe fn start(&mut self, _id: FlightId, op: Op, _scratch: *mut Scratch) -> Start {
+    unsafe fn start(&mut self, _id: OpId, op: Op, _scratch: *mut Scratch) -> Start {
         assert!(matches!(op, Op::Accept { .. }));
         self.starts.set(self.starts.get() + 1);
-        Start::Done(Landing::last(self.accepts.pop().expect("nobody tries so often")))
+        Start::Done(OpResult::last(self.accepts.pop().expect("nobody tries so often")))
     }
 
-    fn cancel(&mut self, _id: FlightId) {}
+    fn cancel(&mut self, _id: OpId) {}
 
     fn poll(&mut self, _landed: &mut Vec<Completion>, wait: Wait) -> io::Result<()> {
         match wait {
@@ -319,7 +319,7 @@ fn exhaustion_pauses_and_other_errors_end_the_accept() {
 /// A driver whose wait fails after it has taken a receive, as `io_uring_enter` can after it has submitted one.
 struct FailingWait {
     /// The receive in flight, and its buffer.
-    receive: Option<(FlightId, *mut u8)>,
+    receive: Option<(OpId, *mut u8)>,
     failures: usize,
     dropped: Rc<Cell<bool>>,
 }
@@ -347,9 +347,9 @@ unsafe impl Driver for FailingWait {
         }
     }
 
-    unsafe fn start(&mut self, id: FlightId, op: Op, _scratch: *mut Scratch) -> Start {
+    unsafe fn start(&mut self, id: OpId, op: Op, _scratch: *mut Scratch) -> Start {
         match op {
-            Op::Connect { .. } => Start::Done(Landing::last(Ok(0))),
+            Op::Connect { .. } => Start::Done(OpResult::last(Ok(0))),
             Op::Recv { ptr, .. } => {
                 self.receive = Some((id, ptr));
                 Start::Pending
@@ -358,9 +358,9 @@ unsafe impl Driver for FailingWait {
         }
     }
 
-    fn cancel(&mut self, _id: FlightId) {}
+    fn cancel(&mut self, _id: OpId) {}
 
-    fn poll(&mut self, landed: &mut Vec<Completion>, _wait: Wait) -> io::Result<()> {
+    fn poll(&mut self, completed: &mut Vec<Completion>, _wait: Wait) -> io::Result<()> {
         let Some((id, ptr)) = self.receive else {
             return Ok(());
         };
@@ -371,9 +371,9 @@ unsafe impl Driver for FailingWait {
         self.receive = None;
         // SAFETY: the loop keeps the buffer until the completion below, and it has room for more.
         unsafe { ptr.copy_from(b"hello".as_ptr(), 5) };
-        landed.push(Completion {
+        completed.push(Completion {
             id,
-            landing: Landing::last(Ok(5)),
+            op_result: OpResult::last(Ok(5)),
         });
         Ok(())
     }

@@ -624,7 +624,7 @@ fn many_calls_on_one_file_at_once() {
             for call in both(false) {
                 call.await.unwrap();
             }
-            assert_eq!(windlass::counters().flights, 0);
+            assert_eq!(windlass::counters().ops, 0);
         });
     });
 }

@@ -70,7 +70,7 @@ fn a_dropped_read_does_not_move_the_position() {
             assert!(received == whole);
             assert!(dropped > 0);
             quiet().await;
-            assert_eq!(windlass::counters().flights, 0);
+            assert_eq!(windlass::counters().ops, 0);
         });
     });
 }
@@ -383,7 +383,7 @@ fn a_file_dropped_with_its_reads_is_closed_after_them() {
                 drop(others);
             }
             quiet().await;
-            assert_eq!(windlass::counters().flights, 0);
+            assert_eq!(windlass::counters().ops, 0);
         });
     });
 }
@@ -412,7 +412,7 @@ fn no_descriptor_is_lost_with_a_dropped_open() {
                     }
                     // Time for the thread, or for the kernel, to be done before anybody looks.
                     if round % 4 == 0 {
-                        while windlass::counters().in_air > 0 {
+                        while windlass::counters().in_flight > 0 {
                             windlass::task::yield_now().await;
                         }
                     }
@@ -422,7 +422,7 @@ fn no_descriptor_is_lost_with_a_dropped_open() {
                     }
                 }
                 quiet().await;
-                assert_eq!(windlass::counters().flights, 0);
+                assert_eq!(windlass::counters().ops, 0);
             });
             assert_eq!(
                 open_descriptors(),

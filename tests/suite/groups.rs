@@ -39,7 +39,7 @@ pub(crate) async fn in_the_air(count: usize) {
             .map(|(_, count)| count)
             .sum::<usize>()
     };
-    while receives() < count || counters().in_air > count {
+    while receives() < count || counters().in_flight > count {
         sleep(MS).await;
     }
 }
@@ -97,7 +97,7 @@ fn the_first_failure_cancels_the_siblings_and_waits_for_the_kernel() {
                 pending::<()>().await;
             });
             let error = result.await.unwrap_err();
-            assert_eq!(counters().in_air, 0, "their operations have landed");
+            assert_eq!(counters().in_flight, 0, "their operations have landed");
             assert_eq!((ended.get(), counters().tasks), (4, 1));
             assert_eq!(error.failures().len(), 1);
             assert_eq!(
@@ -204,7 +204,7 @@ fn an_error_of_the_body_is_a_failure_too() {
                 Err::<(), _>(io::Error::other("body down"))
             });
             let error = result.await.unwrap_err();
-            assert_eq!((ended.get(), counters().in_air), (1, 0));
+            assert_eq!((ended.get(), counters().in_flight), (1, 0));
             assert_eq!(error.failures()[0].task(), None);
             assert_eq!(
                 error.to_string(),
@@ -238,7 +238,7 @@ fn cancelling_the_parent_cancels_the_children_and_waits_for_them() {
             in_the_air(4).await;
             parent.cancel();
             assert!(parent.await.unwrap_err().is_cancelled());
-            assert_eq!((ended.get(), counters().in_air, counters().tasks), (4, 0, 1));
+            assert_eq!((ended.get(), counters().in_flight, counters().tasks), (4, 0, 1));
         });
     });
 }
@@ -261,7 +261,7 @@ fn a_dropped_group_makes_its_task_wait() {
                 }
             });
             assert_eq!(parent.await.unwrap(), "done");
-            assert_eq!((ended.get(), counters().in_air, counters().tasks), (1, 0, 1));
+            assert_eq!((ended.get(), counters().in_flight, counters().tasks), (1, 0, 1));
 
             // The same for a timeout: the task goes on at once, and its end waits.
             let parent = spawn({
@@ -275,7 +275,7 @@ fn a_dropped_group_makes_its_task_wait() {
                 }
             });
             parent.await.unwrap();
-            assert_eq!((ended.get(), counters().in_air, counters().tasks), (2, 0, 1));
+            assert_eq!((ended.get(), counters().in_flight, counters().tasks), (2, 0, 1));
         });
     });
 }
@@ -301,7 +301,7 @@ fn an_inherited_wait_is_inherited_on() {
             in_the_air(1).await;
             outer.cancel();
             assert!(outer.await.unwrap_err().is_cancelled());
-            assert_eq!((ended.get(), counters().in_air, counters().tasks), (1, 0, 1));
+            assert_eq!((ended.get(), counters().in_flight, counters().tasks), (1, 0, 1));
         });
     });
 }
@@ -367,7 +367,7 @@ fn cancelling_a_group_is_no_failure() {
             group.cancel();
             group.join().await.unwrap();
             assert!(child.await.unwrap_err().is_cancelled());
-            assert_eq!(counters().in_air, 0);
+            assert_eq!(counters().in_flight, 0);
 
             let error = task::group(async |group| {
                 let inside = group.handle();

@@ -236,7 +236,7 @@ fn a_cancelled_gather_cancels_its_tasks_and_waits_for_them() {
             in_the_air(3).await;
             parent.cancel();
             assert!(parent.await.unwrap_err().is_cancelled());
-            assert_eq!((ended.get(), counters().in_air), (3, 0));
+            assert_eq!((ended.get(), counters().in_flight), (3, 0));
             turns(3).await;
             assert_eq!(counters().tasks, 1, "nobody watches any more");
         });

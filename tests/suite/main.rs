@@ -18,6 +18,7 @@ mod blocking;
 #[cfg(unix)]
 mod blocking_loop;
 mod bridge;
+mod busy_poll;
 mod bytes;
 mod cancel;
 mod cancel_points;
@@ -55,7 +56,6 @@ mod insight;
 mod joining;
 mod lines;
 mod locals;
-mod lookouts;
 #[cfg(unix)]
 mod neighbours;
 #[cfg(unix)]

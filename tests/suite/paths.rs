@@ -425,7 +425,7 @@ fn dropped_calls_leave_no_flight() {
                 }
             }
             quiet().await;
-            assert_eq!(windlass::counters().flights, 0);
+            assert_eq!(windlass::counters().ops, 0);
             assert_eq!(windlass::counters().stale_completions, 0);
         });
     });

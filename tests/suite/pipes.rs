@@ -9,9 +9,9 @@ use std::os::fd::AsRawFd;
 use std::pin::pin;
 use std::time::{Duration, Instant};
 
-use windlass::pipe::pipe;
+use windlass::io::pipe::pipe;
 #[cfg(unix)]
-use windlass::pipe::{Receiver, Sender};
+use windlass::io::pipe::{Receiver, Sender};
 use windlass::time::timeout;
 
 use crate::bytes::numbered;

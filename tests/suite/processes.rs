@@ -521,7 +521,7 @@ fn a_child_inherits_nothing_of_ours() {
                     .stdin(Stdio::piped())
                     .stdout(Stdio::piped());
                 let _child = sleeper.spawn().expect("it starts");
-                let _pipe = windlass::pipe::pipe().expect("a pipe");
+                let _pipe = windlass::io::pipe::pipe().expect("a pipe");
                 windlass::io::stderr().write_all("").await.0.expect("nothing to write");
                 windlass::io::stdin()
                     .read(vec![0])

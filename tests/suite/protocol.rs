@@ -566,7 +566,7 @@ fn a_panic_ends_only_its_own_connection() {
             let exceptions = exceptions.borrow();
             assert_eq!(exceptions.len(), 1, "{culprit}: {exceptions:?}");
             assert!(exceptions[0].contains("on purpose"), "{exceptions:?}");
-            assert_eq!(event_loop.counters().flights, event_loop.counters().in_air, "{culprit}");
+            assert_eq!(event_loop.counters().ops, event_loop.counters().in_flight, "{culprit}");
         }
     });
 }

@@ -488,7 +488,7 @@ fn leave_nothing(case: Case) {
                 "{} were {descriptors}",
                 open_descriptors()
             );
-            assert_eq!((now.tasks, now.flights), (counters.tasks, counters.flights));
+            assert_eq!((now.tasks, now.ops), (counters.tasks, counters.ops));
         }
     });
     run.unwrap();

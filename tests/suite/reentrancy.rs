@@ -96,7 +96,7 @@ fn a_poll_and_a_destructor_may_use_the_loop() {
             let meddle = OnDrop(meddling().await);
             call_soon(move || drop(meddle));
             sleep(5 * MS).await;
-            assert_eq!(counters().in_air, 0);
+            assert_eq!(counters().in_flight, 0);
         });
         assert_meddling_was_harmless(&told);
         // While the loop closes.
@@ -295,7 +295,7 @@ fn what_comes_while_a_waker_is_cloned_is_not_lost() {
             })
         };
         let turn_until_idle = |event_loop: &Rc<windlass::EventLoop>| {
-            while event_loop.counters().in_air > 0 {
+            while event_loop.counters().in_flight > 0 {
                 event_loop.turn().unwrap();
             }
         };

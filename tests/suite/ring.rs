@@ -71,7 +71,7 @@ fn many_pairs_echo_on_rings_that_are_too_small() {
                 .run_until_complete(echo_pairs(pairs, messages))
                 .expect("the loop runs");
             let counters = event_loop.counters();
-            assert_eq!((counters.in_air, counters.stale_completions), (0, 0), "{size:?}");
+            assert_eq!((counters.in_flight, counters.stale_completions), (0, 0), "{size:?}");
             if case.has_rings() {
                 assert!(
                     counters.driver.sq_full > 0,
@@ -121,7 +121,7 @@ fn thousands_start_in_one_turn() {
                 landed
             });
             assert_eq!(landed.expect("the loop runs"), count);
-            assert_eq!(event_loop.counters().in_air, 0);
+            assert_eq!(event_loop.counters().in_flight, 0);
             if case.has_rings() {
                 assert!(event_loop.counters().driver.sq_full > 0, "{size:?} was large enough");
             }
@@ -188,7 +188,7 @@ fn start_reads(event_loop: &EventLoop, servers: Vec<StdStream>) -> Rc<Cell<usize
 /// Runs the loop until all reads are with the kernel.
 fn wait_for_takeoff(event_loop: &EventLoop, count: usize) {
     let result = event_loop.run_until_complete(async {
-        while windlass::counters().in_air < count {
+        while windlass::counters().in_flight < count {
             yield_now().await;
         }
         // What was started in the last turn is handed over by the next.
@@ -226,7 +226,7 @@ fn a_busy_loop_drains_the_overflow() {
                 "{size:?}: {:?}",
                 counters.driver
             );
-            assert_eq!((counters.in_air, counters.stale_completions), (0, 0));
+            assert_eq!((counters.in_flight, counters.stale_completions), (0, 0));
         }
     });
 }
@@ -318,7 +318,7 @@ fn a_cancel_survives_a_full_ring() {
             joined.expect("the loop runs").expect("every cancelled read lands");
             let was_full = event_loop.counters().driver.sq_full > before;
             assert!(was_full || !case.has_rings(), "{size:?} was large enough");
-            assert_eq!(event_loop.counters().flights, 0);
+            assert_eq!(event_loop.counters().ops, 0);
             for mut client in clients {
                 client
                     .set_read_timeout(Some(Duration::from_secs(60)))
@@ -354,7 +354,7 @@ fn a_stream_dropped_after_its_reads_closes_on_the_smallest_ring() {
             }
         });
         result.expect("the loop runs");
-        assert_eq!(event_loop.counters().in_air, 0);
+        assert_eq!(event_loop.counters().in_flight, 0);
     });
 }
 

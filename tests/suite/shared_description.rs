@@ -116,12 +116,12 @@ fn a_pipe_waits_on_a_blocking_description() {
     on_every_kernel_driver(|case| {
         case.run(async {
             let file = |end: &dyn AsFd| std::fs::File::from(end.as_fd().try_clone_to_owned().expect("a duplicate"));
-            let (sender, receiver) = windlass::pipe::pipe().expect("a pipe");
+            let (sender, receiver) = windlass::io::pipe::pipe().expect("a pipe");
             let _holder = make_blocking(&receiver);
             reads_of_a_stream!("pipe", receiver, file(&sender));
 
             // A blocking write of more than fits would wait until all of it is written.
-            let (sender, receiver) = windlass::pipe::pipe().expect("a pipe");
+            let (sender, receiver) = windlass::io::pipe::pipe().expect("a pipe");
             let _holder = make_blocking(&sender);
             let unblock = || {
                 let mut reader = file(&receiver);

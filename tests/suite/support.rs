@@ -449,7 +449,7 @@ pub(crate) fn uninterrupted<T>(mut call: impl FnMut() -> std::io::Result<T>) -> 
 
 /// Lets the loop turn until nothing is in the air.
 pub(crate) async fn quiet() {
-    while windlass::counters().in_air > 0 {
+    while windlass::counters().in_flight > 0 {
         windlass::task::yield_now().await;
     }
 }

@@ -335,7 +335,7 @@ fn a_task_that_finishes_in_the_poll_of_its_cancel_keeps_its_result() {
 /// How many flights there are when the listener of a pair has gone too.
 async fn in_air_at_rest() -> usize {
     sleep(5 * MS).await;
-    counters().in_air
+    counters().in_flight
 }
 
 #[test]
@@ -351,7 +351,7 @@ fn a_cancelled_read_is_joined_when_it_has_landed() {
                     async move { server.read(vec![0; 100]).await.0 }
                 });
                 turns(2).await;
-                assert_eq!(counters().in_air, before + 1);
+                assert_eq!(counters().in_flight, before + 1);
                 task.cancel();
                 assert!(!task.is_finished());
                 // In the turn of its cancel the future is gone, but the driver has not even been asked.
@@ -359,12 +359,12 @@ fn a_cancelled_read_is_joined_when_it_has_landed() {
                 let task = Rc::new(task);
                 call_soon({
                     let task = task.clone();
-                    move || promise.resolve((task.is_finished(), counters().in_air)).unwrap()
+                    move || promise.resolve((task.is_finished(), counters().in_flight)).unwrap()
                 });
                 assert_eq!(placeholder.await, Ok((false, before + 1)));
                 let task = Rc::into_inner(task).unwrap();
                 assert!(task.await.unwrap_err().is_cancelled());
-                assert_eq!(counters().in_air, before, "the kernel has let go of the buffer");
+                assert_eq!(counters().in_flight, before, "the kernel has let go of the buffer");
             }
             client.write_all("still alive").await.0.unwrap();
             let (result, buf) = server.read(vec![0; 100]).await;
@@ -387,7 +387,7 @@ fn a_task_that_ends_with_a_dropped_read_in_the_air_is_joined_when_it_has_landed(
                 server
             });
             let server = task.await.unwrap();
-            assert_eq!(counters().in_air, before);
+            assert_eq!(counters().in_flight, before);
             drop(server);
         });
     });
@@ -533,7 +533,7 @@ fn the_loop_forgets_tasks_that_are_done() {
                 let _ = task.await;
             }
             let counters = counters();
-            assert_eq!((counters.tasks, counters.timers, counters.flights), (1, 0, 0));
+            assert_eq!((counters.tasks, counters.timers, counters.ops), (1, 0, 0));
         });
     });
 }

@@ -73,7 +73,7 @@ async fn receive(socket: &UdpSocket, way: Way) -> io::Result<(SocketAddr, Vec<u8
         }
         Way::Managed => {
             let datagram = socket.recv_managed().await?;
-            assert!(!datagram.is_cut_off());
+            assert!(!datagram.is_truncated());
             Ok((datagram.from(), datagram.to_vec()))
         }
     }
@@ -213,17 +213,17 @@ fn what_is_cut_off_is_told() {
                 // A pool's buffer has 64.
                 let datagram = soon("managed", other.recv_managed()).await.unwrap();
                 assert_eq!(datagram.from(), from);
-                let is_cut_off = datagram.is_cut_off();
+                let is_truncated = datagram.is_truncated();
                 let bytes = datagram.into_bytes();
                 // Without a pool, as on an old kernel, it comes on the heap, where there is room for any.
                 let most = if bytes.is_pooled() { 64 } else { 65_536 };
-                assert_eq!(is_cut_off, len > most, "{len}");
+                assert_eq!(is_truncated, len > most, "{len}");
                 assert_eq!(&*bytes, &marked(2, len)[..len.min(most)]);
             }
             // What just fits is whole, and so is what comes next.
             one.send_to(marked(4, 64), to).await.0.unwrap();
             one.send_to(marked(5, 10), to).await.0.unwrap();
-            assert!(!soon("just fits", other.recv_managed()).await.unwrap().is_cut_off());
+            assert!(!soon("just fits", other.recv_managed()).await.unwrap().is_truncated());
             let (result, buf) = soon("just fits", other.recv_from([0; 10])).await;
             assert_eq!((result.unwrap(), &buf[..]), ((10, from), &marked(5, 10)[..]));
             // A buffer without room is a mistake, and costs no datagram.
@@ -284,7 +284,7 @@ fn an_empty_pool_costs_the_heap_and_no_datagram() {
             // On the heap there is room for any.
             one.send_to(marked(7, LARGEST), addr(&other)).await.0.unwrap();
             let datagram = soon("large", other.recv_managed()).await.unwrap();
-            assert!(!datagram.is_cut_off() && *datagram == marked(7, LARGEST));
+            assert!(!datagram.is_truncated() && *datagram == marked(7, LARGEST));
             // What is held can be sent as it is.
             for bytes in held {
                 one.send_to(bytes, addr(&other)).await.0.unwrap();

@@ -293,9 +293,9 @@ pub(crate) const NOBODYS: [RawSource; 2] = [-1, 1_000_000];
 pub(crate) const NOT_OPEN: &[i32] = &[libc::EBADF];
 
 /// The two ends of a pipe of std's: ours, and one that a thread uses.
-pub(crate) fn pipe_from_std() -> (windlass::pipe::Receiver, impl Write + Send + 'static) {
+pub(crate) fn pipe_from_std() -> (windlass::io::pipe::Receiver, impl Write + Send + 'static) {
     let (ours, theirs) = std::io::pipe().expect("a pipe");
-    (windlass::pipe::Receiver::from_fd(ours).expect("a receiver"), theirs)
+    (windlass::io::pipe::Receiver::from_fd(ours).expect("a receiver"), theirs)
 }
 
 /// Whether a file's bytes have their place on the disk.

@@ -198,8 +198,8 @@ pub(crate) const NOBODYS: [RawSource; 2] = [RawSource::MAX, 1_000_000];
 pub(crate) const NOT_OPEN: &[i32] = &[6, 10038];
 
 /// The two ends of a pipe: ours, and one that a thread uses.
-pub(crate) fn pipe_from_std() -> (windlass::pipe::Receiver, impl Write + Send + 'static) {
-    let (sender, receiver) = windlass::pipe::pipe().expect("a pipe");
+pub(crate) fn pipe_from_std() -> (windlass::io::pipe::Receiver, impl Write + Send + 'static) {
+    let (sender, receiver) = windlass::io::pipe::pipe().expect("a pipe");
     let theirs = sender.into_handle().expect("nothing is under way");
     (receiver, std::fs::File::from(theirs))
 }

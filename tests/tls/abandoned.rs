@@ -9,7 +9,7 @@ use std::time::Duration;
 use windlass::io::{DuplexStream, duplex};
 use windlass::task::join;
 use windlass::time::timeout;
-use windlass::tls::{Carrier, TlsStream};
+use windlass::tls::{TlsStream, TlsTransport};
 
 use super::{ends, shake, tls_pair};
 use crate::child::in_own_process;
@@ -37,7 +37,7 @@ fn message(number: u32, len: usize) -> Vec<u8> {
 }
 
 /// Writes messages, many of which are given up half-way, and gives the numbers of those that were not.
-async fn write_and_give_up<S: Carrier>(stream: &TlsStream<S>, count: u32, seed: u64) -> Vec<u32> {
+async fn write_and_give_up<S: TlsTransport>(stream: &TlsStream<S>, count: u32, seed: u64) -> Vec<u32> {
     let mut random = Random::new(seed);
     let mut written = Vec::new();
     for number in 0..count {
@@ -57,7 +57,7 @@ async fn write_and_give_up<S: Carrier>(stream: &TlsStream<S>, count: u32, seed: 
 }
 
 /// Reads messages with reads that are given up half-way, and gives their numbers.
-async fn read_and_give_up<S: Carrier>(stream: &TlsStream<S>, seed: u64) -> Vec<u32> {
+async fn read_and_give_up<S: TlsTransport>(stream: &TlsStream<S>, seed: u64) -> Vec<u32> {
     let mut random = Random::new(seed);
     let mut bytes = Vec::new();
     let mut numbers = Vec::new();
@@ -110,7 +110,7 @@ async fn read_and_give_up<S: Carrier>(stream: &TlsStream<S>, seed: u64) -> Vec<u
     numbers
 }
 
-async fn check<S: Carrier>((one, other): (TlsStream<S>, TlsStream<S>), count: u32, seed: u64) {
+async fn check<S: TlsTransport>((one, other): (TlsStream<S>, TlsStream<S>), count: u32, seed: u64) {
     let (up, down, up_seen, down_seen) = join((
         write_and_give_up(&one, count, seed),
         write_and_give_up(&other, count, seed + 1),
@@ -324,7 +324,7 @@ fn drop_in_the_middle(case: Case) {
     });
     result.expect("the loop runs");
     let counters = event_loop.counters();
-    assert_eq!((counters.in_air, counters.flights, counters.tasks), (0, 0, 0));
+    assert_eq!((counters.in_flight, counters.ops, counters.tasks), (0, 0, 0));
     if case.is_kernel() {
         assert_eq!(open_descriptors(), before, "a connection is still open");
     }

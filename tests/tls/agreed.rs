@@ -5,13 +5,13 @@ use windlass::net::UnixStream;
 use windlass::task::join;
 use windlass::tls::rustls::ProtocolVersion;
 use windlass::tls::rustls::version::{TLS12, TLS13};
-use windlass::tls::{Carrier, TlsAcceptor, TlsConnector, TlsStream};
+use windlass::tls::{TlsAcceptor, TlsConnector, TlsStream, TlsTransport};
 
 use super::{Authority, client_config, configs_of, ends, server_config, shake, try_shake};
 use crate::support::{on_every_driver, on_every_kernel_driver, pair};
 
 /// A word there and back.
-async fn talk<S: Carrier>(client: &TlsStream<S>, server: &TlsStream<S>) {
+async fn talk<S: TlsTransport>(client: &TlsStream<S>, server: &TlsStream<S>) {
     let asking = async {
         client.write_all("ping").await.0.expect("write");
         let (result, bytes) = client.read(Vec::with_capacity(16)).await;

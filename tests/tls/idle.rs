@@ -81,6 +81,6 @@ fn sleep_and_wake(case: Case) {
     });
     result.expect("the loop runs");
     let counters = event_loop.counters();
-    assert_eq!((counters.in_air, counters.flights, counters.tasks), (0, 0, 0));
+    assert_eq!((counters.in_flight, counters.ops, counters.tasks), (0, 0, 0));
     assert_eq!(open_descriptors(), before, "a connection is still open");
 }

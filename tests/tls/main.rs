@@ -24,7 +24,7 @@ use windlass::net::TcpStream;
 use windlass::task::join;
 use windlass::tls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use windlass::tls::rustls::{self, ClientConfig, RootCertStore, ServerConfig};
-use windlass::tls::{Carrier, TlsAcceptor, TlsConnector, TlsStream};
+use windlass::tls::{TlsAcceptor, TlsConnector, TlsStream, TlsTransport};
 
 use crate::support::pair;
 
@@ -111,7 +111,7 @@ fn ends() -> (TlsConnector, TlsAcceptor) {
 }
 
 /// Shakes hands over two connected streams, and says how that went at either end.
-async fn try_shake<S: Carrier>(
+async fn try_shake<S: TlsTransport>(
     (connector, acceptor): &(TlsConnector, TlsAcceptor),
     (client, server): (S, S),
 ) -> (io::Result<TlsStream<S>>, io::Result<TlsStream<S>>) {
@@ -119,7 +119,7 @@ async fn try_shake<S: Carrier>(
 }
 
 /// The same where nothing should go wrong.
-async fn shake<S: Carrier>(ends: &(TlsConnector, TlsAcceptor), streams: (S, S)) -> (TlsStream<S>, TlsStream<S>) {
+async fn shake<S: TlsTransport>(ends: &(TlsConnector, TlsAcceptor), streams: (S, S)) -> (TlsStream<S>, TlsStream<S>) {
     let (client, server) = try_shake(ends, streams).await;
     (client.expect("the client"), server.expect("the server"))
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use windlass::io::duplex;
 use windlass::task::join;
 use windlass::time::sleep;
-use windlass::tls::{Carrier, TlsStream};
+use windlass::tls::{TlsStream, TlsTransport};
 
 use super::{ends, shake, tls_pair};
 use crate::support::{Random, on_every_driver, on_every_kernel_driver, poll_once, turns, variable};
@@ -18,7 +18,7 @@ fn transfer_len() -> usize {
 }
 
 /// Writes this many bytes in pieces of many sizes, and ends; gives their checksum.
-async fn send<S: Carrier>(stream: &TlsStream<S>, len: usize, seed: u64) -> u64 {
+async fn send<S: TlsTransport>(stream: &TlsStream<S>, len: usize, seed: u64) -> u64 {
     let mut random = Random::new(seed);
     let mut hasher = DefaultHasher::new();
     let mut left = len;
@@ -37,7 +37,7 @@ async fn send<S: Carrier>(stream: &TlsStream<S>, len: usize, seed: u64) -> u64 {
 }
 
 /// Reads to the end, in pieces of many sizes; gives how much it was and the checksum.
-async fn receive<S: Carrier>(stream: &TlsStream<S>, seed: u64) -> (usize, u64) {
+async fn receive<S: TlsTransport>(stream: &TlsStream<S>, seed: u64) -> (usize, u64) {
     let mut random = Random::new(seed);
     let mut hasher = DefaultHasher::new();
     let (mut total, mut buf) = (0, Vec::new());

@@ -9,7 +9,7 @@ use crate::glommio::Glommio;
 use crate::kit::{hand_epoll, hand_uring};
 use crate::monoio::Monoio;
 use crate::plan::{Job, Workload};
-use crate::runtime::Runtime;
+use crate::event_loop::builder::Runtime;
 use crate::smol::Smol;
 use crate::tokio::Tokio;
 use crate::windlass::{DEFAULTS, EAGER, NO_LOOKOUT, PRECISE, Proactor, Reactor};

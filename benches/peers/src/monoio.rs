@@ -17,7 +17,7 @@ use monoio::net::{TcpListener, TcpStream};
 use monoio::{IoUringDriver, RuntimeBuilder};
 
 use crate::kit::hand_epoll::print_port;
-use crate::runtime::{BUFFER_LEN, PlainYield, Runtime};
+use crate::event_loop::builder::{BUFFER_LEN, PlainYield, Runtime};
 
 pub(crate) struct Monoio;
 

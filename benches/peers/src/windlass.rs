@@ -13,7 +13,7 @@ use windlass::fs::File;
 use windlass::{Builder, DriverChoice};
 
 use crate::kit::server::windlass_echo;
-use crate::runtime::Runtime;
+use crate::event_loop::builder::Runtime;
 
 pub(crate) struct Windlass<const IS_PROACTOR: bool, const SETTING: u8>;
 
@@ -42,7 +42,7 @@ impl<const IS_PROACTOR: bool, const SETTING: u8> Runtime for Windlass<IS_PROACTO
         let builder = Builder::new().driver(driver);
         let builder = match SETTING {
             PRECISE => builder.precise_timers(true),
-            NO_LOOKOUT => builder.lookout(Duration::ZERO),
+            NO_LOOKOUT => builder.busy_poll(Duration::ZERO),
             _ => builder,
         };
         builder.build()?.run_until_complete(main)

@@ -8,14 +8,14 @@ use std::os::unix::net::SocketAddr;
 use std::path::Path;
 
 use super::listener::shown;
-use super::patience::send_with_patience;
+use super::retry::send_with_retry;
 use super::stream::{Received, too_many};
-use crate::descriptor::{IntoStdError, OwnedDescriptor};
+use crate::driver::socket_options::SocketKind;
 use crate::error::context;
+use crate::inflight::descriptor::{IntoStdError, OwnedDescriptor};
 use crate::io::{BufResult, IoBuf, IoBufMut};
-use crate::net::datagram::{Letters, cut_off, receive};
-use crate::net::options::SocketKind;
-use crate::sys::{self, Envelope, MOST_DESCRIPTORS, Name};
+use crate::net::datagram::{MsgHdrPool, cut_off, receive};
+use crate::sys::{self, MOST_DESCRIPTORS, MsgMeta, Name};
 
 /// A Unix socket for datagrams. What is said of [`UdpSocket`](crate::net::UdpSocket) about sharing and cancelling holds
 /// here too.
@@ -34,7 +34,7 @@ use crate::sys::{self, Envelope, MOST_DESCRIPTORS, Name};
 /// ```
 pub struct UnixDatagram {
     socket: OwnedDescriptor,
-    letters: Letters,
+    msg_pool: MsgHdrPool,
     /// Whom it was connected to, for messages: when that is gone, the kernel has forgotten it.
     peer: RefCell<Option<String>>,
 }
@@ -102,7 +102,7 @@ impl UnixDatagram {
         let explain = |error| context(format_args!("send to {}", shown(path)), error);
         match Name::from_path(path) {
             Ok(name) => {
-                let (result, buf) = send_with_patience(&self.socket, &self.letters, buf, Some(&name), Vec::new()).await;
+                let (result, buf) = send_with_retry(&self.socket, &self.msg_pool, buf, Some(&name), Vec::new()).await;
                 (result.map_err(explain), buf)
             }
             Err(error) => (Err(explain(error)), buf),
@@ -114,7 +114,7 @@ impl UnixDatagram {
         let explain = |error| context(format_args!("send to {addr:?}"), error);
         match Name::from_unix(addr) {
             Ok(name) => {
-                let (result, buf) = send_with_patience(&self.socket, &self.letters, buf, Some(&name), Vec::new()).await;
+                let (result, buf) = send_with_retry(&self.socket, &self.msg_pool, buf, Some(&name), Vec::new()).await;
                 (result.map_err(explain), buf)
             }
             Err(error) => (Err(explain(error)), buf),
@@ -123,7 +123,7 @@ impl UnixDatagram {
 
     /// Sends a datagram to who the socket is connected to, and gives its length.
     pub async fn send<B: IoBuf>(&self, buf: B) -> BufResult<usize, B> {
-        let (result, buf) = send_with_patience(&self.socket, &self.letters, buf, None, Vec::new()).await;
+        let (result, buf) = send_with_retry(&self.socket, &self.msg_pool, buf, None, Vec::new()).await;
         (result.map_err(|error| self.with_peer(error)), buf)
     }
 
@@ -133,7 +133,7 @@ impl UnixDatagram {
         if fds.len() > MOST_DESCRIPTORS {
             return (Err(too_many(fds.len())), buf);
         }
-        let (result, buf) = send_with_patience(&self.socket, &self.letters, buf, None, fds).await;
+        let (result, buf) = send_with_retry(&self.socket, &self.msg_pool, buf, None, fds).await;
         (result.map_err(|error| self.with_peer(error)), buf)
     }
 
@@ -142,8 +142,8 @@ impl UnixDatagram {
     /// One that does not fit is an error, with what did fit in the buffer; the rest is lost.
     pub async fn recv_from<B: IoBufMut>(&self, buf: B) -> BufResult<(usize, SocketAddr), B> {
         let (result, buf) = self.receive(buf, 0).await;
-        let result = result.and_then(|(count, envelope)| {
-            let sender = match envelope.sender {
+        let result = result.and_then(|(count, meta)| {
+            let sender = match meta.sender {
                 Some(name) => name.to_unix(),
                 None => SocketAddr::from_pathname("")?,
             };
@@ -165,11 +165,11 @@ impl UnixDatagram {
         (result.map(Received::new), buf)
     }
 
-    async fn receive<B: IoBufMut>(&self, buf: B, most_fds: usize) -> BufResult<(usize, Envelope), B> {
-        let (result, buf) = receive(&self.socket, &self.letters, buf, most_fds, false).await;
-        let result = result.and_then(|(count, envelope)| match envelope.is_cut_off {
+    async fn receive<B: IoBufMut>(&self, buf: B, most_fds: usize) -> BufResult<(usize, MsgMeta), B> {
+        let (result, buf) = receive(&self.socket, &self.msg_pool, buf, most_fds, false).await;
+        let result = result.and_then(|(count, meta)| match meta.is_truncated {
             true => Err(cut_off(count)),
-            false => Ok((count, envelope)),
+            false => Ok((count, meta)),
         });
         (result, buf)
     }
@@ -209,7 +209,7 @@ impl UnixDatagram {
     fn from_socket(socket: OwnedDescriptor) -> UnixDatagram {
         UnixDatagram {
             socket,
-            letters: Letters::default(),
+            msg_pool: MsgHdrPool::default(),
             peer: RefCell::default(),
         }
     }

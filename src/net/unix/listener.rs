@@ -6,10 +6,10 @@ use std::os::unix::net::SocketAddr;
 use std::path::Path;
 
 use super::stream::UnixStream;
-use crate::descriptor::{IntoStdError, OwnedDescriptor};
+use crate::driver::socket_options::SocketKind;
 use crate::error::context;
+use crate::inflight::descriptor::{IntoStdError, OwnedDescriptor};
 use crate::net::accept::{Acceptor, BACKLOG};
-use crate::net::options::SocketKind;
 use crate::sys::{self, Name};
 
 /// A Unix socket that listens.
@@ -77,7 +77,7 @@ impl UnixListener {
     /// accepts up to this many at a time. At no time does it hold more connections than this that no `accept` call has
     /// returned, whether or not such a call is pending; the rest stay in the kernel's backlog. 0 and 1 mean that the runtime
     /// accepts only what the program asks for: an `accept` that was dropped leaves at most one connection, for the next call.
-    /// Other drivers always behave so. [`Metrics::accepted_waiting`](crate::metrics::Metrics::accepted_waiting) counts the
+    /// Other drivers always behave so. [`Metrics::accepted_waiting`](crate::diagnostics::metrics::Metrics::accepted_waiting) counts the
     /// connections that are held; dropping the listener resets them.
     ///
     /// Accepts that have started are not taken back when the limit is lowered.

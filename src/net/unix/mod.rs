@@ -5,7 +5,7 @@
 
 mod datagram;
 mod listener;
-mod patience;
+mod retry;
 mod socket;
 mod stream;
 mod traits;

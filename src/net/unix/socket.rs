@@ -3,10 +3,10 @@
 use std::io;
 
 use super::UnixAddr;
-use crate::descriptor::OwnedDescriptor;
+use crate::driver::socket_options::{Credentials, SocketKind};
 use crate::driver::{Control, Reply};
-use crate::loop_core::LoopCore;
-use crate::net::options::{Credentials, SocketKind};
+use crate::event_loop::core::LoopCore;
+use crate::inflight::descriptor::OwnedDescriptor;
 
 impl OwnedDescriptor {
     /// Makes two that are connected to each other, on the current loop.

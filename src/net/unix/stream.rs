@@ -9,15 +9,15 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::listener::shown;
-use crate::byte_stream::{ByteStream, reading_methods, writing_methods};
-use crate::descriptor::{IntoStdError, OwnedDescriptor};
+use crate::driver::op::Medium;
+use crate::driver::socket_options::{Credentials, SocketKind};
 use crate::error::context;
+use crate::inflight::descriptor::{IntoStdError, OwnedDescriptor};
+use crate::inflight::stream::{ByteStream, reading_methods, writing_methods};
 use crate::io::{BufResult, IoBuf, IoBufMut};
-use crate::net::datagram::{Letters, receive, send};
-use crate::net::options::{Credentials, SocketKind};
+use crate::net::datagram::{MsgHdrPool, receive, send};
 use crate::net::split::{Connection, OwnedReadHalf, OwnedWriteHalf, ReadHalf, WriteHalf};
-use crate::op::Medium;
-use crate::sys::{self, Envelope, MOST_DESCRIPTORS, Name, errno};
+use crate::sys::{self, MOST_DESCRIPTORS, MsgMeta, Name, errno};
 use crate::time::sleep;
 
 /// A connection within the machine. What is said of [`TcpStream`](crate::net::TcpStream) about sharing and cancelling
@@ -35,7 +35,7 @@ use crate::time::sleep;
 /// ```
 pub struct UnixStream {
     bytes: ByteStream,
-    letters: Letters,
+    msg_pool: MsgHdrPool,
 }
 
 /// What [`UnixStream::recv_with_fds`] and [`UnixDatagram::recv_with_fds`](super::UnixDatagram::recv_with_fds) give.
@@ -69,11 +69,11 @@ pub struct Received {
 }
 
 impl Received {
-    pub(super) fn new((len, envelope): (usize, Envelope)) -> Received {
+    pub(super) fn new((len, meta): (usize, MsgMeta)) -> Received {
         Received {
             len,
-            fds: envelope.descriptors,
-            lost_fds: envelope.lost_descriptors,
+            fds: meta.descriptors,
+            lost_fds: meta.lost_descriptors,
         }
     }
 }
@@ -111,7 +111,7 @@ impl UnixStream {
     pub(super) fn from_socket(socket: OwnedDescriptor) -> UnixStream {
         UnixStream {
             bytes: ByteStream::new(socket, Medium::Unix),
-            letters: Letters::default(),
+            msg_pool: MsgHdrPool::default(),
         }
     }
 
@@ -137,7 +137,7 @@ impl UnixStream {
         if fds.len() > MOST_DESCRIPTORS {
             return (Err(too_many(fds.len())), buf);
         }
-        send(self.socket(), &self.letters, buf, None, fds).await
+        send(self.socket(), &self.msg_pool, buf, None, fds).await
     }
 
     /// Receives into `buf` as [`read`](UnixStream::read), and with it up to `most_fds` descriptors. Reads that make no room
@@ -145,7 +145,7 @@ impl UnixStream {
     ///
     /// Dropping the future loses nothing, neither bytes nor descriptors.
     pub async fn recv_with_fds<B: IoBufMut>(&self, buf: B, most_fds: usize) -> BufResult<Received, B> {
-        let (result, buf) = receive(self.socket(), &self.letters, buf, most_fds, true).await;
+        let (result, buf) = receive(self.socket(), &self.msg_pool, buf, most_fds, true).await;
         (result.map(Received::new), buf)
     }
 

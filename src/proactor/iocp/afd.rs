@@ -17,9 +17,9 @@ use windows_sys::Win32::Networking::WinSock::{SIO_BASE_HANDLE, SOCKET, SOCKET_ER
 use windows_sys::Win32::Storage::FileSystem::{FILE_SHARE_READ, FILE_SHARE_WRITE, SYNCHRONIZE};
 use windows_sys::Win32::System::IO::{IO_STATUS_BLOCK, OVERLAPPED};
 
-use super::air::InAir;
+use super::overlapped::InFlight;
 use super::port::Port;
-use crate::op::Direction;
+use crate::driver::op::Direction;
 use crate::sys::{self, Fd};
 
 /// The question, which is also the place for the answer.
@@ -93,7 +93,7 @@ impl Afd {
         }
         // SAFETY: the handle is new and ours.
         let device = unsafe { OwnedHandle::from_raw_handle(device) };
-        port.take_in(device.as_raw_handle())?;
+        port.absorb_orphan(device.as_raw_handle())?;
         Ok(Afd(device))
     }
 
@@ -107,7 +107,7 @@ impl Afd {
     ///
     /// `air` is laid out, belongs to a flight, and nothing of it is with the kernel. On `Ok` it is the kernel's until the
     /// port gives its OVERLAPPED out.
-    pub(super) unsafe fn ask(&self, air: *mut InAir, fd: Fd, direction: Direction) -> Result<(), i32> {
+    pub(super) unsafe fn ask(&self, air: *mut InFlight, fd: Fd, direction: Direction) -> Result<(), i32> {
         let events = match direction {
             Direction::Read => RECEIVE | ACCEPT | DISCONNECT | ABORT | CONNECT_FAIL | LOCAL_CLOSE,
             Direction::Write => SEND | ABORT | CONNECT_FAIL | LOCAL_CLOSE,

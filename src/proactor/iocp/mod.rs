@@ -22,10 +22,10 @@
 //! - A cancel is a request about one OVERLAPPED. What has ended by then is given out by the port as it ended.
 
 mod afd;
-mod air;
+mod complete;
 mod extensions;
-mod land;
-mod places;
+mod fd_table;
+mod overlapped;
 mod port;
 mod start;
 mod timer;
@@ -37,19 +37,19 @@ use std::sync::Arc;
 use windows_sys::Win32::System::IO::CancelIoEx;
 
 use self::afd::Afd;
-use self::air::Air;
 use self::extensions::Extensions;
-use self::places::Places;
+use self::fd_table::FdTable;
+use self::overlapped::Air;
 use self::port::{Batch, Fetched, Port};
 use self::timer::Timer;
+use crate::driver::op::{Medium, Op};
+use crate::driver::poll_throttle::PollThrottle;
 use crate::driver::{
-    Completion, Control, Description, Driver, DriverCounters, FdSpace, FlightId, Notify, Outcome, Reply, Scratch,
-    Start, Wait,
+    Completion, Control, Description, Driver, DriverCounters, FdSpace, Notify, OpId, OsResult, Reply, Scratch, Start,
+    Wait,
 };
+use crate::event_loop::builder::Settings;
 use crate::io::BufferPool;
-use crate::op::{Medium, Op};
-use crate::pace::Pace;
-use crate::runtime::Settings;
 use crate::sys::{self, Fd};
 use crate::time::Instant;
 
@@ -57,11 +57,11 @@ pub(crate) struct Iocp {
     port: Arc<Port>,
     batch: Batch,
     air: Air,
-    places: Places,
+    fds: FdTable,
     extensions: Extensions,
     afd: Option<Afd>,
     timer: Timer,
-    pace: Pace,
+    throttle: PollThrottle,
     /// What was found ready as it was asked for.
     done: Vec<Completion>,
     pool: Option<Rc<BufferPool>>,
@@ -76,11 +76,11 @@ impl Iocp {
             port: Arc::new(Port::open()?),
             batch: Batch::new(),
             air: Air::default(),
-            places: Places::default(),
+            fds: FdTable::default(),
             extensions: Extensions::default(),
             afd: None,
             timer: Timer::new(),
-            pace: Pace::new(),
+            throttle: PollThrottle::new(),
             done: Vec::new(),
             pool: None,
             settings: *settings,
@@ -105,11 +105,11 @@ unsafe impl Driver for Iocp {
     fn control(&mut self, call: Control<'_>) -> io::Result<Reply> {
         match call {
             // Whoever comes under this number next is somebody else.
-            Control::Close { fd } | Control::Reset { fd } => self.places.forget(fd),
+            Control::Close { fd } | Control::Reset { fd } => self.fds.forget(fd),
             // What is under way would be lost with it.
             Control::Forget { fd } if self.air.is_used(sys::handle(fd)) => {}
-            Control::Forget { fd } => self.places.give_away(fd),
-            Control::Adopt { fd } => self.places.forget_if_gone(fd),
+            Control::Forget { fd } => self.fds.give_away(fd),
+            Control::Adopt { fd } => self.fds.forget_if_gone(fd),
             _ => {}
         }
         let watched = match call {
@@ -118,18 +118,18 @@ unsafe impl Driver for Iocp {
         };
         let reply = sys::control(call);
         if let Ok(Reply::Fd(fd)) = reply {
-            self.places.forget(fd);
+            self.fds.forget(fd);
         }
         if let (Some(fd), Err(error)) = (watched, &reply)
             && crate::error::os_code(error) == Some(sys::errno::NOT_PERMITTED)
         {
             // A standard stream that is no socket. Others share it, and would share our port.
-            self.places.leave_plain(fd);
+            self.fds.leave_plain(fd);
         }
         reply
     }
 
-    unsafe fn start(&mut self, id: FlightId, op: Op, scratch: *mut Scratch) -> Start {
+    unsafe fn start(&mut self, id: OpId, op: Op, scratch: *mut Scratch) -> Start {
         self.counters.submissions += 1;
         // SAFETY: the caller's promise is the same.
         let start = unsafe { self.begin(id, op, scratch) };
@@ -137,8 +137,8 @@ unsafe impl Driver for Iocp {
         start
     }
 
-    unsafe fn attempt(&mut self, op: Op, _: bool) -> Option<Outcome> {
-        let outcome = match op {
+    unsafe fn attempt(&mut self, op: Op, _: bool) -> Option<OsResult> {
+        let res = match op {
             Op::Send { fd, medium, .. } | Op::SendVectored { fd, medium, .. } if fd >= 0 && medium != Medium::Pipe => {
                 // SAFETY: the caller's promise: it is there until this returns, and the call is over then.
                 unsafe { sys::perform(op) }?
@@ -147,11 +147,11 @@ unsafe impl Driver for Iocp {
         };
         self.counters.submissions += 1;
         self.counters.completions += 1;
-        Some(outcome)
+        Some(res)
     }
 
-    fn cancel(&mut self, id: FlightId) {
-        let Some((handle, overlapped)) = self.air.ask_to_end(id) else {
+    fn cancel(&mut self, id: OpId) {
+        let Some((handle, overlapped)) = self.air.request_cancel(id) else {
             self.counters.late_cancels += 1;
             return;
         };
@@ -164,16 +164,16 @@ unsafe impl Driver for Iocp {
         }
     }
 
-    fn poll(&mut self, landed: &mut Vec<Completion>, wait: Wait) -> io::Result<()> {
+    fn poll(&mut self, completed: &mut Vec<Completion>, wait: Wait) -> io::Result<()> {
         // What is here already is served before anybody sleeps.
         let wait = match self.done.is_empty() || wait == Wait::Look {
             true => wait,
             false => Wait::No,
         };
         self.counters.completions += self.done.len() as u64;
-        landed.append(&mut self.done);
-        if wait == Wait::No && !self.pace.is_due() {
-            self.counters.spins += u64::from(landed.is_empty());
+        completed.append(&mut self.done);
+        if wait == Wait::No && !self.throttle.is_due() {
+            self.counters.spins += u64::from(completed.is_empty());
             return Ok(());
         }
         let (mut milliseconds, mut alertable) = self.timer.set(wait);
@@ -191,18 +191,18 @@ unsafe impl Driver for Iocp {
                 // Without one it is the notifier's.
                 if !overlapped.is_null() {
                     // SAFETY: the port has given this OVERLAPPED out, so it is one of ours, and the kernel is done with it.
-                    unsafe { self.land(overlapped, count, landed) };
+                    unsafe { self.complete(overlapped, count, completed) };
                 }
             }
             if fetched != Fetched::Full {
                 break;
             }
             // More is there than one batch holds; the next turn takes it.
-            if landed.len() >= port::BATCH {
+            if completed.len() >= port::BATCH {
                 break;
             }
         }
-        self.pace.asked();
+        self.throttle.asked();
         Ok(())
     }
 

@@ -27,7 +27,7 @@ impl Port {
     }
 
     /// What is begun on this handle from now on is heard of here.
-    pub(super) fn take_in(&self, handle: HANDLE) -> io::Result<()> {
+    pub(super) fn absorb_orphan(&self, handle: HANDLE) -> io::Result<()> {
         // SAFETY: the port is open, and the handle is its owner's who lets us use it.
         match unsafe { CreateIoCompletionPort(handle, self.0.as_raw_handle(), 0, 0) }.is_null() {
             true => Err(io::Error::last_os_error()),

@@ -10,11 +10,11 @@ use windows_sys::Win32::System::IO::OVERLAPPED;
 
 use super::Iocp;
 use super::afd::Afd;
-use super::air::{InAir, Unconnected};
-use super::places::Use;
-use crate::driver::{Completion, Control, FlightId, Landing, Outcome, Reply, Scratch, Start};
-use crate::net::options::SocketKind;
-use crate::op::{CURRENT, Direction, Medium, Op};
+use super::fd_table::Use;
+use super::overlapped::{InFlight, Unconnected};
+use crate::driver::op::{CURRENT, Direction, Medium, Op};
+use crate::driver::socket_options::SocketKind;
+use crate::driver::{Completion, Control, OpId, OpResult, OsResult, Reply, Scratch, Start};
 use crate::sys::{self, Fd, IoVec, errno, handle, socket};
 
 /// What AcceptEx wants for each address: the largest there is, and 16 bytes more.
@@ -28,7 +28,7 @@ pub(super) enum Begun {
     /// The port will tell.
     Pending,
     /// It has ended, and the port will not tell.
-    Done(Outcome),
+    Done(OsResult),
 }
 
 impl Iocp {
@@ -37,8 +37,8 @@ impl Iocp {
     /// # Safety
     ///
     /// As for [`Driver::start`](crate::driver::Driver::start).
-    pub(super) unsafe fn begin(&mut self, id: FlightId, op: Op, scratch: *mut Scratch) -> Start {
-        let done = |outcome: Outcome| Start::Done(Landing::last(outcome));
+    pub(super) unsafe fn begin(&mut self, id: OpId, op: Op, scratch: *mut Scratch) -> Start {
+        let done = |res: OsResult| Start::Done(OpResult::last(res));
         let fd = match op {
             Op::ReadAt { fd, .. } | Op::WriteAt { fd, .. } => fd,
             _ => match op.waits_for() {
@@ -55,28 +55,28 @@ impl Iocp {
             // Mostly there is room, and then it is over.
             Op::Send { .. } | Op::SendVectored { .. } | Op::SendMessage { .. } => {
                 // SAFETY: the caller's promise: the flight owns what the op points to, and nothing of it is with the kernel.
-                if let Some(outcome) = unsafe { sys::perform(op) } {
-                    return done(outcome);
+                if let Some(res) = unsafe { sys::perform(op) } {
+                    return done(res);
                 }
             }
             Op::Readiness { .. } => {
                 // A look costs less than to wait for what is there; and a watcher is to be called once per turn.
                 // SAFETY: as above.
-                if let Some(outcome) = unsafe { sys::perform(op) } {
-                    let landing = Landing::last(outcome);
-                    self.done.push(Completion { id, landing });
+                if let Some(res) = unsafe { sys::perform(op) } {
+                    let op_result = OpResult::last(res);
+                    self.done.push(Completion { id, op_result });
                     return Start::Pending;
                 }
             }
             Op::RecvMessage { .. } => {
                 // SAFETY: as above.
-                if let Some(outcome) = unsafe { sys::perform(op) } {
-                    return done(outcome);
+                if let Some(res) = unsafe { sys::perform(op) } {
+                    return done(res);
                 }
             }
             Op::RecvMessageManaged { fd, message } => {
-                if let Some(landing) = self.receive_message(fd, message) {
-                    return Start::Done(landing);
+                if let Some(op_result) = self.receive_message(fd, message) {
+                    return Start::Done(op_result);
                 }
             }
             Op::Connect { .. } if is_for_datagrams(fd) => {
@@ -89,7 +89,7 @@ impl Iocp {
         if let Some(direction) = waits_for_readiness(op) {
             // SAFETY: the caller's promise: the scratch is the flight's, and nothing of it is with the kernel.
             let begun = unsafe {
-                let air = InAir::prepare(scratch, id, op);
+                let air = InFlight::prepare(scratch, id, op);
                 self.wait_for(air, fd, direction)
             };
             return match begun {
@@ -100,7 +100,7 @@ impl Iocp {
                 }
             };
         }
-        let skips = match self.places.use_of(&self.port, fd) {
+        let skips = match self.fds.use_of(&self.port, fd) {
             Ok(Use::Overlapped { skips }) => skips,
             Ok(Use::Plain) => {
                 return match op {
@@ -112,17 +112,17 @@ impl Iocp {
             Err(error) => return done(Err(crate::error::os_code(&error).unwrap_or(errno::INVALID))),
         };
         // SAFETY: the caller's promise: the scratch is the flight's, and nothing of it is with the kernel.
-        let air = unsafe { InAir::prepare(scratch, id, op) };
+        let air = unsafe { InFlight::prepare(scratch, id, op) };
         // SAFETY: as above; an address only.
         let overlapped = unsafe { &raw mut (*air).overlapped };
         // Before the call: what it needs is found under the id when it ends.
-        self.air.take_off(id, overlapped, handle(fd));
+        self.air.mark_in_flight(id, overlapped, handle(fd));
         // SAFETY: the caller's promise, and the scratch was just laid out.
         match unsafe { self.call(air) } {
-            Ok(Begun::Done(outcome)) if skips || outcome.is_err() => {
+            Ok(Begun::Done(res)) if skips || res.is_err() => {
                 // SAFETY: the call has ended, and the port will not tell of it.
-                match unsafe { self.finish(air, outcome) } {
-                    Some(landing) => Start::Done(landing),
+                match unsafe { self.finish(air, res) } {
+                    Some(op_result) => Start::Done(op_result),
                     None => Start::Pending,
                 }
             }
@@ -141,7 +141,7 @@ impl Iocp {
     ///
     /// `air` is laid out for a flight in the air that owns it and what its op points to, and nothing of it is with the
     /// kernel. It is the kernel's from now on, until the port gives it out or this says that it has ended.
-    pub(super) unsafe fn call(&mut self, air: *mut InAir) -> Result<Begun, i32> {
+    pub(super) unsafe fn call(&mut self, air: *mut InFlight) -> Result<Begun, i32> {
         // SAFETY: the caller's promise.
         let (op, id, overlapped) = unsafe { ((*air).op, (*air).id, &raw mut (*air).overlapped) };
         // SAFETY, for every call below: the caller's promise: what the op points to and the OVERLAPPED are the flight's, and
@@ -250,7 +250,7 @@ impl Iocp {
     /// # Safety
     ///
     /// As for [`call`](Iocp::call).
-    unsafe fn accept(&mut self, air: *mut InAir, fd: Fd) -> Result<Begun, i32> {
+    unsafe fn accept(&mut self, air: *mut InFlight, fd: Fd) -> Result<Begun, i32> {
         let accept = self.extensions.accept(socket(fd))?;
         let Some(accept) = accept else {
             return Err(errno::NO_SYSTEM_CALL);
@@ -324,7 +324,7 @@ impl Iocp {
     /// # Safety
     ///
     /// As for [`call`](Iocp::call).
-    unsafe fn wait_for(&mut self, air: *mut InAir, fd: Fd, direction: Direction) -> Result<Begun, i32> {
+    unsafe fn wait_for(&mut self, air: *mut InFlight, fd: Fd, direction: Direction) -> Result<Begun, i32> {
         let afd = match &self.afd {
             Some(afd) => afd,
             None => {
@@ -336,7 +336,7 @@ impl Iocp {
         // SAFETY: the caller's promise.
         let (id, overlapped) = unsafe { ((*air).id, &raw mut (*air).overlapped) };
         // A cancel is about the device.
-        self.air.take_off(id, overlapped, afd.handle());
+        self.air.mark_in_flight(id, overlapped, afd.handle());
         // SAFETY: the caller's promise.
         unsafe { afd.ask(air, fd, direction) }.map(|()| Begun::Pending)
     }

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU16, Ordering};
 use io_uring::types::BufRingEntry;
 
 use super::Uring;
-use crate::io::pool::{BufferPool, PoolBuffer};
+use crate::driver::pool::{BufferPool, PoolBuffer};
 
 /// The ring's only buffer group.
 pub(super) const GROUP: u16 = 0;

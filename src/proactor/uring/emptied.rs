@@ -6,7 +6,7 @@
 
 use io_uring::cqueue;
 
-use crate::driver::FlightId;
+use crate::driver::OpId;
 use crate::sys::Fd;
 
 #[derive(Default)]
@@ -20,7 +20,7 @@ pub(super) struct Emptied {
 impl Emptied {
     /// A flight is about to receive from a socket. True if that was empty.
     #[inline]
-    pub(super) fn receives(&mut self, id: FlightId, fd: Fd) -> bool {
+    pub(super) fn receives(&mut self, id: OpId, fd: Fd) -> bool {
         let index = id.index as usize;
         if index >= self.receiving.len() {
             self.receiving.resize(index + 1, None);
@@ -31,7 +31,7 @@ impl Emptied {
 
     /// What its completion says.
     #[inline]
-    pub(super) fn landed(&mut self, id: FlightId, entry: &cqueue::Entry) {
+    pub(super) fn completed(&mut self, id: OpId, entry: &cqueue::Entry) {
         let Some(Some(fd)) = self.receiving.get_mut(id.index as usize).map(Option::take) else {
             return;
         };

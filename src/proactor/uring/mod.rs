@@ -32,12 +32,12 @@ use io_uring::{EnterFlags, IoUring, cqueue, squeue, types};
 use self::buffers::BufferRing;
 use self::emptied::Emptied;
 use self::notify::{EventFd, Notifier};
+use crate::driver::op::{Medium, Op};
 use crate::driver::{
-    Completion, Control, Description, Driver, DriverCounters, FdSpace, FlightId, Landing, Notify, Outcome, Reply,
+    Completion, Control, Description, Driver, DriverCounters, FdSpace, Notify, OpId, OpResult, OsResult, Reply,
     Scratch, Start, Wait,
 };
-use crate::op::{Medium, Op};
-use crate::runtime::Settings;
+use crate::event_loop::builder::Settings;
 use crate::sys::{self, Fd};
 use crate::time::Instant;
 
@@ -45,14 +45,14 @@ use crate::time::Instant;
 const LONGEST_WAIT: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 
 /// Completions with this index are the driver's own.
-const OWN: u32 = FlightId::MAX_INDEX;
+const OWN: u32 = OpId::MAX_INDEX;
 /// The eventfd was written to.
-const NOTIFIED: FlightId = FlightId {
+const NOTIFIED: OpId = OpId {
     index: OWN,
     generation: 0,
 };
 /// A cancel was carried out, or came too late.
-const CANCELLED: FlightId = FlightId {
+const CANCELLED: OpId = OpId {
     index: OWN,
     generation: 1,
 };
@@ -207,11 +207,11 @@ impl Uring {
     }
 
     /// Takes everything out of the completion ring. Gives whether the kernel holds more back for want of room.
-    fn reap(&mut self, landed: &mut Vec<Completion>) -> bool {
+    fn reap(&mut self, completed: &mut Vec<Completion>) -> bool {
         let (_, submission, completion) = self.ring.split();
         for entry in completion {
             self.counters.completions += 1;
-            match FlightId::from_u64(entry.user_data()) {
+            match OpId::from_u64(entry.user_data()) {
                 NOTIFIED => self.eventfd_armed = false,
                 CANCELLED => {
                     if entry.result() == -libc::ENOENT || entry.result() == -libc::EALREADY {
@@ -219,10 +219,10 @@ impl Uring {
                     }
                 }
                 id => {
-                    self.emptied.landed(id, &entry);
-                    let landing = landing(&entry, self.buffers.as_ref());
-                    self.counters.pool_empty += u64::from(landing.outcome == Err(libc::ENOBUFS));
-                    landed.push(Completion { id, landing });
+                    self.emptied.completed(id, &entry);
+                    let op_result = op_result(&entry, self.buffers.as_ref());
+                    self.counters.pool_empty += u64::from(op_result.res == Err(libc::ENOBUFS));
+                    completed.push(Completion { id, op_result });
                 }
             }
         }
@@ -230,7 +230,7 @@ impl Uring {
     }
 
     /// Signals the outer loop if there is something left to do: its signal may have been taken back with others'.
-    fn tell_outer_loop(&mut self) {
+    fn notify_outer_loop(&mut self) {
         if self.notifier.outer.get().is_some()
             && !self.is_quiet()
             && let Some(outer) = self.notifier.outer.get()
@@ -268,19 +268,19 @@ impl Uring {
 }
 
 /// What a completion says.
-fn landing(entry: &cqueue::Entry, buffers: Option<&BufferRing>) -> Landing {
-    let outcome = match entry.result() {
+fn op_result(entry: &cqueue::Entry, buffers: Option<&BufferRing>) -> OpResult {
+    let res = match entry.result() {
         error if error < 0 => Err(-error),
         count => Ok(count as u32),
     };
     let buffer = match (cqueue::buffer_select(entry.flags()), buffers) {
-        (Some(index), Some(buffers)) => Some(buffers.filled(index, outcome.unwrap_or(0) as usize)),
+        (Some(index), Some(buffers)) => Some(buffers.filled(index, res.unwrap_or(0) as usize)),
         _ => None,
     };
-    Landing {
-        outcome,
+    OpResult {
+        res,
         // An empty buffer says nothing that the count does not say; it goes back to the pool here.
-        buffer: buffer.filter(|_| outcome.is_ok_and(|count| count > 0)),
+        buffer: buffer.filter(|_| res.is_ok_and(|count| count > 0)),
     }
 }
 
@@ -330,11 +330,11 @@ unsafe impl Driver for Uring {
         sys::control(call)
     }
 
-    unsafe fn start(&mut self, id: FlightId, op: Op, scratch: *mut Scratch) -> Start {
+    unsafe fn start(&mut self, id: OpId, op: Op, scratch: *mut Scratch) -> Start {
         if let Op::RecvManaged { .. } | Op::RecvMessageManaged { .. } = op {
             // Without a buffer ring (before 5.19) the pool counts as empty, and the read goes to the heap.
             if !self.ready_buffers() {
-                return Start::Done(Landing::last(Err(libc::ENOBUFS)));
+                return Start::Done(OpResult::last(Err(libc::ENOBUFS)));
             }
         }
         if let Op::Connect { name, .. } = op {
@@ -343,8 +343,8 @@ unsafe impl Driver for Uring {
             // Within the machine it is over at once or refused for want of room, and then the kernel would let a worker
             // thread wait in it.
             // SAFETY: the flight owns what the op points to, and nothing of it is with the kernel yet.
-            if is_unix && let Some(outcome) = unsafe { sys::perform(op) } {
-                return Start::Done(Landing::last(outcome));
+            if is_unix && let Some(res) = unsafe { sys::perform(op) } {
+                return Start::Done(OpResult::last(res));
             }
         }
         self.watches |= matches!(op, Op::Readiness { .. });
@@ -363,7 +363,7 @@ unsafe impl Driver for Uring {
         Start::Pending
     }
 
-    unsafe fn attempt(&mut self, op: Op, alone: bool) -> Option<Outcome> {
+    unsafe fn attempt(&mut self, op: Op, alone: bool) -> Option<OsResult> {
         match op {
             // SAFETY: the caller's promise.
             Op::ReadAt { fd, ptr, len, offset } => unsafe { sys::read_cached(fd, ptr, len, offset) },
@@ -371,21 +371,21 @@ unsafe impl Driver for Uring {
                 if alone && medium != Medium::Pipe && self.ring.submission().len() < 2 =>
             {
                 // SAFETY: the caller's promise: it is there until this returns, and the call is over then.
-                let outcome = unsafe { sys::perform(op) }?;
+                let res = unsafe { sys::perform(op) }?;
                 self.counters.submissions += 1;
                 self.counters.completions += 1;
-                Some(outcome)
+                Some(res)
             }
             _ => None,
         }
     }
 
-    fn cancel(&mut self, id: FlightId) {
+    fn cancel(&mut self, id: OpId) {
         let entry = io_uring::opcode::AsyncCancel::new(id.to_u64()).build();
         self.push(entry.user_data(CANCELLED.to_u64()));
     }
 
-    fn poll(&mut self, landed: &mut Vec<Completion>, wait: Wait) -> io::Result<()> {
+    fn poll(&mut self, completed: &mut Vec<Completion>, wait: Wait) -> io::Result<()> {
         // A signal to an outer loop is taken back even if it was for nothing.
         let may_leave_out = wait == Wait::No || (wait == Wait::Look && self.notifier.outer.get().is_none());
         if may_leave_out && self.is_quiet() {
@@ -397,13 +397,13 @@ unsafe impl Driver for Uring {
         if let Some(buffers) = &mut self.buffers {
             buffers.give_to_kernel();
         }
-        let has_landed = !self.ring.completion().is_empty();
+        let has_completed = !self.ring.completion().is_empty();
         let must_enter = {
             let submission = self.ring.submission();
             !submission.is_empty() || submission.taskrun() || submission.cq_overflow()
         };
         // What is here already is served before anybody sleeps, and what is still parked must not wait for a wake.
-        let sleeps = !has_landed && self.backlog.is_empty() && matches!(wait, Wait::Until(_) | Wait::Forever);
+        let sleeps = !has_completed && self.backlog.is_empty() && matches!(wait, Wait::Until(_) | Wait::Forever);
         let wait = if sleeps { wait } else { Wait::No };
         let mut entered = match must_enter || sleeps {
             true => self.enter(wait),
@@ -413,19 +413,19 @@ unsafe impl Driver for Uring {
         if let Some(outer) = self.notifier.outer.get() {
             outer.clear();
         }
-        let mut held_back = self.reap(landed);
+        let mut held_back = self.reap(completed);
         // More was started than the ring holds, or more completed than it holds: go on until neither is so, or until the
         // kernel, short of memory, takes nothing; then the loop comes again.
         while entered.is_ok() && (held_back || !self.backlog.is_empty()) {
             let before = (self.backlog.len(), self.counters.completions);
             self.unpark();
             entered = self.enter(Wait::No);
-            held_back = self.reap(landed);
+            held_back = self.reap(completed);
             if before == (self.backlog.len(), self.counters.completions) {
                 break;
             }
         }
-        self.tell_outer_loop();
+        self.notify_outer_loop();
         // What has completed was reaped in any case.
         entered
     }
@@ -445,7 +445,7 @@ unsafe impl Driver for Uring {
             }
         }
         self.renew_outer()?;
-        self.tell_outer_loop();
+        self.notify_outer_loop();
         Ok(())
     }
 
@@ -459,7 +459,7 @@ unsafe impl Driver for Uring {
             .register_eventfd(outer.number())
             .map_err(|error| crate::error::context("io_uring did not take an eventfd", error))?;
         let number = self.notifier.outer.get_or_init(|| outer).number();
-        self.tell_outer_loop();
+        self.notify_outer_loop();
         Ok(number)
     }
 

@@ -7,7 +7,7 @@ use std::io;
 use io_uring::{IoUring, Probe, opcode};
 
 use crate::error::context;
-use crate::runtime::Settings;
+use crate::event_loop::builder::Settings;
 
 /// What this kernel can do beyond what we cannot go without.
 #[derive(Clone, Copy, Debug, Default)]

@@ -6,8 +6,8 @@ use io_uring::{opcode, squeue, types};
 
 use super::buffers;
 use super::setup::Abilities;
+use crate::driver::op::{CURRENT, Direction, Medium, Op};
 use crate::driver::{SCRATCH_LEN, Scratch};
-use crate::op::{CURRENT, Direction, Medium, Op};
 use crate::sys::{self, IoVec};
 
 /// How this driver lays out a flight's scratch.

@@ -20,7 +20,7 @@ use mio::net::TcpStream;
 use mio::{Interest, Poll, Registry, Token};
 
 pub(super) use self::pipes::Pipes;
-use crate::op::Direction;
+use crate::driver::op::Direction;
 use crate::sys::{self, Fd};
 
 /// How many of a number's lowest bits say nothing.

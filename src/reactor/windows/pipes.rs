@@ -22,9 +22,9 @@ use windows_sys::Win32::System::Threading::{
     CreateEventW, INFINITE, RegisterWaitForSingleObject, UnregisterWaitEx, WT_EXECUTEINWAITTHREAD, WT_EXECUTEONLYONCE,
 };
 
-use crate::driver::{Completion, FlightId, Landing, Notify, Outcome, SCRATCH_LEN, Scratch, Start};
-use crate::io::pool::PoolBuffer;
-use crate::op::{Direction, Medium, Op};
+use crate::driver::op::{Direction, Medium, Op};
+use crate::driver::pool::PoolBuffer;
+use crate::driver::{Completion, Notify, OpId, OpResult, OsResult, SCRATCH_LEN, Scratch, Start};
 use crate::reactor::poller::Notifier;
 use crate::sys::{self, Fd, IoVec, errno, handle, last_code};
 
@@ -41,25 +41,25 @@ const _: () = assert!(size_of::<OVERLAPPED>() <= SCRATCH_LEN && align_of::<OVERL
 
 /// The calls that are under way.
 pub(in crate::reactor) struct Pipes {
-    flying: HashMap<FlightId, Flying>,
+    op_future: HashMap<OpId, OpFuture>,
     post: Arc<Post>,
     spare: Vec<OwnedHandle>,
 }
 
 /// What the waiting thread and the loop share.
 struct Post {
-    over: Mutex<Vec<FlightId>>,
+    over: Mutex<Vec<OpId>>,
     notifier: Arc<Notifier>,
 }
 
 /// What the waiting thread is handed, to use once.
 struct Ticket {
     post: Arc<Post>,
-    id: FlightId,
+    id: OpId,
 }
 
 /// A call that is under way.
-struct Flying {
+struct OpFuture {
     call: Call,
     /// In the flight's scratch: the kernel's until the event is set.
     overlapped: *mut OVERLAPPED,
@@ -93,7 +93,7 @@ struct Call {
 impl Pipes {
     pub(in crate::reactor) fn new(notifier: &Arc<Notifier>) -> Pipes {
         Pipes {
-            flying: HashMap::new(),
+            op_future: HashMap::new(),
             post: Arc::new(Post {
                 over: Mutex::default(),
                 notifier: notifier.clone(),
@@ -122,23 +122,23 @@ impl Pipes {
     /// As for [`Driver::start`](crate::driver::Driver::start).
     pub(in crate::reactor) unsafe fn start(
         &mut self,
-        id: FlightId,
+        id: OpId,
         op: Op,
         buffer: Option<PoolBuffer>,
         scratch: *mut Scratch,
     ) -> Start {
         // SAFETY: the caller's promise.
         let Some((call, memory)) = (unsafe { Call::of(op, buffer) }) else {
-            return Start::Done(Landing::last(Ok(0)));
+            return Start::Done(OpResult::last(Ok(0)));
         };
         let event = match self.spare.pop().map_or_else(new_event, Ok) {
             Ok(event) => event,
-            Err(code) => return Start::Done(Landing::last(Err(code))),
+            Err(code) => return Start::Done(OpResult::last(Err(code))),
         };
         // SAFETY: the caller's promise: the flight owns its scratch, which is large enough, and what `op` points to, until
         // it lands. What else there is of memory is ours, and stays with the call.
         match unsafe { self.fly(id, call, memory, event, scratch.cast()) } {
-            Some(landing) => Start::Done(landing),
+            Some(op_result) => Start::Done(op_result),
             None => Start::Pending,
         }
     }
@@ -150,23 +150,23 @@ impl Pipes {
     /// The memory of the call and the OVERLAPPED are the flight's, which has not landed and does not before the call is over.
     unsafe fn fly(
         &mut self,
-        id: FlightId,
+        id: OpId,
         call: Call,
         memory: Memory,
         event: OwnedHandle,
         overlapped: *mut OVERLAPPED,
-    ) -> Option<Landing> {
+    ) -> Option<OpResult> {
         // SAFETY: the caller's promise.
-        if let Some(outcome) = unsafe { call.issue(&event, overlapped) } {
+        if let Some(res) = unsafe { call.issue(&event, overlapped) } {
             self.keep(event);
             // SAFETY: the call is over, and its flight has not landed.
-            return Some(unsafe { memory.land(call, outcome) });
+            return Some(unsafe { memory.complete(call, res) });
         }
         let post = self.post.clone();
         let ticket = Box::into_raw(Box::new(Ticket { post, id }));
         let mut wait = std::ptr::null_mut();
         let flags = WT_EXECUTEONLYONCE | WT_EXECUTEINWAITTHREAD;
-        // SAFETY: the event stays open until the wait is over, with `Flying` or, if that is dropped, for ever. The ticket
+        // SAFETY: the event stays open until the wait is over, with `OpFuture` or, if that is dropped, for ever. The ticket
         // is the callback's, which runs once, on any thread: all in it may go there.
         let waits = unsafe {
             let event = event.as_raw_handle();
@@ -177,19 +177,19 @@ impl Pipes {
             // SAFETY: nobody has taken it.
             drop(unsafe { Box::from_raw(ticket) });
             // SAFETY: the call is under way with this OVERLAPPED, and over when `outcome` returns.
-            let outcome = unsafe {
+            let res = unsafe {
                 CancelIoEx(handle(call.fd), overlapped);
-                call.outcome(overlapped)
+                call.res(overlapped)
             };
             self.keep(event);
-            let outcome = match outcome {
+            let res = match res {
                 Err(errno::CANCELED) => Err(why),
-                outcome => call.told(outcome),
+                res => call.told(res),
             };
             // SAFETY: as above.
-            return Some(unsafe { memory.land(call, outcome) });
+            return Some(unsafe { memory.complete(call, res) });
         }
-        let flying = Flying {
+        let op_future = OpFuture {
             call,
             overlapped,
             memory,
@@ -197,7 +197,7 @@ impl Pipes {
             wait,
             cancelled: false,
         };
-        self.flying.insert(id, flying);
+        self.op_future.insert(id, op_future);
         None
     }
 
@@ -208,60 +208,60 @@ impl Pipes {
     }
 
     /// Asks for the end of one that is under way; `None` if there is none, else whether it came in time.
-    pub(in crate::reactor) fn cancel(&mut self, id: FlightId) -> Option<bool> {
-        let flying = self.flying.get_mut(&id)?;
-        flying.cancelled = true;
+    pub(in crate::reactor) fn cancel(&mut self, id: OpId) -> Option<bool> {
+        let op_future = self.op_future.get_mut(&id)?;
+        op_future.cancelled = true;
         // SAFETY: the call was made with this OVERLAPPED, and its flight has not landed.
-        Some(unsafe { CancelIoEx(handle(flying.call.fd), flying.overlapped) } != 0)
+        Some(unsafe { CancelIoEx(handle(op_future.call.fd), op_future.overlapped) } != 0)
     }
 
     /// Lands what is over.
-    pub(in crate::reactor) fn land(&mut self, landed: &mut Vec<Completion>) {
-        if self.flying.is_empty() {
+    pub(in crate::reactor) fn complete(&mut self, completed: &mut Vec<Completion>) {
+        if self.op_future.is_empty() {
             return;
         }
         let over = std::mem::take(&mut *self.post.over.lock().unwrap_or_else(PoisonError::into_inner));
         for id in over {
-            if let Some(landing) = self.flying.remove(&id).and_then(|flying| self.end(id, flying)) {
-                landed.push(Completion { id, landing });
+            if let Some(op_result) = self.op_future.remove(&id).and_then(|op_future| self.end(id, op_future)) {
+                completed.push(Completion { id, op_result });
             }
         }
     }
 
     /// A call's event was set: how it went. `None` if it goes on.
-    fn end(&mut self, id: FlightId, flying: Flying) -> Option<Landing> {
-        let Flying {
+    fn end(&mut self, id: OpId, op_future: OpFuture) -> Option<OpResult> {
+        let OpFuture {
             call,
             overlapped,
             memory,
             event,
             wait,
             cancelled,
-        } = flying;
+        } = op_future;
         // SAFETY: the wait has ended, once for all, and nobody else knows of it. If its callback has not quite returned,
         // the system frees it then.
         unsafe { UnregisterWaitEx(wait, std::ptr::null_mut()) };
         // SAFETY: the flight has not landed, so its scratch is there; and its event is set, so this does not wait.
-        let outcome = match unsafe { call.outcome(overlapped) } {
+        let res = match unsafe { call.res(overlapped) } {
             // Somebody has written nothing, which is not the end.
             Ok(0) if call.direction == Direction::Read && !cancelled => {
                 // SAFETY: as `start`'s caller promised: the flight has still not landed.
                 return unsafe { self.fly(id, call, memory, event, overlapped) };
             }
             Ok(0) if call.direction == Direction::Read => Err(errno::CANCELED),
-            outcome => call.told(outcome),
+            res => call.told(res),
         };
         self.keep(event);
         // SAFETY: the call is over, and its flight has not landed.
-        Some(unsafe { memory.land(call, outcome) })
+        Some(unsafe { memory.complete(call, res) })
     }
 }
 
 impl Drop for Pipes {
     /// What is still under way is the kernel's: its event and its memory are leaked, as its flight is.
     fn drop(&mut self) {
-        for (_, flying) in self.flying.drain() {
-            std::mem::forget(flying);
+        for (_, op_future) in self.op_future.drain() {
+            std::mem::forget(op_future);
         }
     }
 }
@@ -319,13 +319,13 @@ impl Memory {
     /// # Safety
     ///
     /// The call was made with this memory, its flight has not landed, and the kernel is done with both.
-    unsafe fn land(self, call: Call, outcome: Outcome) -> Landing {
-        let moved = outcome.unwrap_or(0) as usize;
+    unsafe fn complete(self, call: Call, res: OsResult) -> OpResult {
+        let moved = res.unwrap_or(0) as usize;
         match self {
             Memory::Managed(mut buffer) => {
                 // SAFETY: the system has written this many bytes there.
                 unsafe { buffer.set_filled(moved) };
-                return Landing::with_buffer(outcome, buffer);
+                return OpResult::with_buffer(res, buffer);
             }
             Memory::Gathered(bytes, slices, count) if call.direction == Direction::Read => {
                 // SAFETY: the caller's promise: the flight's slices are there.
@@ -340,7 +340,7 @@ impl Memory {
             }
             Memory::Gathered(..) | Memory::Lent => {}
         }
-        Landing::last(outcome)
+        OpResult::last(res)
     }
 }
 
@@ -387,7 +387,7 @@ impl Call {
     /// # Safety
     ///
     /// The call's memory, the event and the OVERLAPPED are the kernel's until it is over.
-    unsafe fn issue(self, event: &OwnedHandle, overlapped: *mut OVERLAPPED) -> Option<Outcome> {
+    unsafe fn issue(self, event: &OwnedHandle, overlapped: *mut OVERLAPPED) -> Option<OsResult> {
         loop {
             let fresh = OVERLAPPED {
                 // The lowest bit keeps the end out of the completion port that the handle may belong to.
@@ -411,10 +411,10 @@ impl Call {
                 }
             }
             // SAFETY: the call is over.
-            match unsafe { self.outcome(overlapped) } {
+            match unsafe { self.res(overlapped) } {
                 // Somebody has written nothing, which is not the end.
                 Ok(0) if self.direction == Direction::Read => {}
-                outcome => return Some(self.told(outcome)),
+                res => return Some(self.told(res)),
             }
         }
     }
@@ -424,7 +424,7 @@ impl Call {
     /// # Safety
     ///
     /// The call was made with this OVERLAPPED.
-    unsafe fn outcome(self, overlapped: *const OVERLAPPED) -> Outcome {
+    unsafe fn res(self, overlapped: *const OVERLAPPED) -> OsResult {
         let mut count = 0;
         // SAFETY: the caller's promise.
         match unsafe { GetOverlappedResult(handle(self.fd), overlapped, &mut count, 1) } {
@@ -438,11 +438,11 @@ impl Call {
     }
 
     /// The same as the layers above know it: the end is no error, and a broken pipe has one code.
-    fn told(self, outcome: Outcome) -> Outcome {
-        match (self.direction, outcome) {
+    fn told(self, res: OsResult) -> OsResult {
+        match (self.direction, res) {
             (Direction::Read, Err(code)) if sys::is_end(code) => Ok(0),
             (Direction::Write, Err(code)) => Err(sys::write_code(code)),
-            (_, outcome) => outcome,
+            (_, res) => res,
         }
     }
 }

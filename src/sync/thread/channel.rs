@@ -6,11 +6,11 @@ use std::sync::Arc;
 use std::task::Waker;
 
 use super::super::error::{Closed, SendError, TryRecvError, TrySendError};
-use super::super::line::Line;
 use super::super::permits::{Denied, Outcome, Permits};
-use super::super::waiting::{Calls, Kept, Request, Waiting};
+use super::super::wait::{Calls, Kept, Request, Waiting};
+use super::super::wait_queue::WaitQueue;
 use super::park;
-use crate::prims::Mutex;
+use crate::sync::loom_shim::Mutex;
 
 /// Makes a channel between threads with room for so many items.
 ///
@@ -257,7 +257,7 @@ impl<T> Clone for Receiver<T> {
 
 impl<T> Drop for Receiver<T> {
     fn drop(&mut self) {
-        let unread = self.shared.act(|state| {
+        let leftover = self.shared.act(|state| {
             state.receivers -= 1;
             if state.receivers > 0 {
                 return VecDeque::new();
@@ -266,7 +266,7 @@ impl<T> Drop for Receiver<T> {
             state.ready.remove(usize::MAX);
             std::mem::take(&mut state.items)
         });
-        drop(unread);
+        drop(leftover);
     }
 }
 
@@ -295,8 +295,8 @@ impl<T> Request<State<T>> for Sending<T> {
     type Grant = Outcome;
     type Output = Result<(), SendError<T>>;
 
-    fn line(state: &mut State<T>) -> &mut Line<usize, Outcome> {
-        state.room.line()
+    fn wait_queue(state: &mut State<T>) -> &mut WaitQueue<usize, Outcome> {
+        state.room.wait_queue()
     }
 
     fn name(&self) -> &'static str {
@@ -339,8 +339,8 @@ impl<T> Request<State<T>> for Receiving {
     type Grant = Outcome;
     type Output = Result<T, Closed>;
 
-    fn line(state: &mut State<T>) -> &mut Line<usize, Outcome> {
-        state.ready.line()
+    fn wait_queue(state: &mut State<T>) -> &mut WaitQueue<usize, Outcome> {
+        state.ready.wait_queue()
     }
 
     fn name(&self) -> &'static str {

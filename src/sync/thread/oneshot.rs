@@ -8,9 +8,9 @@ use std::task::{Context, Poll};
 
 use super::super::error::{Closed, SendError, TryRecvError};
 use super::super::oneshot::{NotWanted, State, Value};
-use super::super::waiting::{Kept, Waiting};
+use super::super::wait::{Kept, Waiting};
 use super::park;
-use crate::prims::Mutex;
+use crate::sync::loom_shim::Mutex;
 
 /// Makes both ends of a channel between threads for one value.
 ///

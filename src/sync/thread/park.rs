@@ -5,8 +5,8 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
 
-use crate::loop_core::LoopCore;
-use crate::prims::{Condvar, Mutex};
+use crate::event_loop::core::LoopCore;
+use crate::sync::loom_shim::{Condvar, Mutex};
 
 /// Sleeps until it is woken.
 struct Parker {

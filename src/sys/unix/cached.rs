@@ -4,14 +4,14 @@
 //! no trip through a ring or to a thread; if the bytes are not there, the kernel says so at once and the read is queued.
 
 use super::{Fd, IoVec};
-use crate::driver::Outcome;
+use crate::driver::OsResult;
 
 /// Reads what is in the page cache; `None` if that is nothing, or cannot be said.
 ///
 /// # Safety
 ///
 /// `len` bytes from `ptr` on may be written until this returns.
-pub(crate) unsafe fn read_cached(fd: Fd, ptr: *mut u8, len: usize, offset: u64) -> Option<Outcome> {
+pub(crate) unsafe fn read_cached(fd: Fd, ptr: *mut u8, len: usize, offset: u64) -> Option<OsResult> {
     let slice = IoVec { base: ptr, len };
     let slice = (&raw const slice).cast::<libc::iovec>();
     // SAFETY: the one slice is a local, and the caller vouches for what it points to.

@@ -9,8 +9,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use super::perform::attempt;
 use super::{Fd, errno};
-use crate::driver::Outcome;
-use crate::op::{CURRENT, Op};
+use crate::driver::OsResult;
+use crate::driver::op::{CURRENT, Op};
 
 /// A path as the kernel wants it.
 pub(crate) type KernelPath = CString;
@@ -116,7 +116,7 @@ const DIRECT: Option<i32> = None;
 /// # Safety
 ///
 /// What `op` points to is the caller's to use until this returns.
-pub(super) unsafe fn perform(op: Op) -> Option<Outcome> {
+pub(super) unsafe fn perform(op: Op) -> Option<OsResult> {
     // SAFETY, for every call: the caller's promise: paths end in NUL, buffers and slices are as long as they say, and all
     // of it is there until this returns.
     match op {
@@ -226,14 +226,14 @@ fn sync(fd: Fd, _data_only: bool) -> libc::c_int {
 }
 
 #[cfg(target_os = "linux")]
-fn allocate(fd: Fd, offset: u64, len: u64) -> Option<Outcome> {
+fn allocate(fd: Fd, offset: u64, len: u64) -> Option<OsResult> {
     let (offset, len) = (offset as libc::off_t, len as libc::off_t);
     // SAFETY: the call touches no memory of ours.
     attempt(|| unsafe { libc::fallocate(fd, 0, offset, len) } as libc::ssize_t)
 }
 
 #[cfg(target_os = "freebsd")]
-fn allocate(fd: Fd, offset: u64, len: u64) -> Option<Outcome> {
+fn allocate(fd: Fd, offset: u64, len: u64) -> Option<OsResult> {
     // SAFETY: the call touches no memory of ours.
     match unsafe { libc::posix_fallocate(fd, offset as libc::off_t, len as libc::off_t) } {
         0 => Some(Ok(0)),
@@ -242,7 +242,7 @@ fn allocate(fd: Fd, offset: u64, len: u64) -> Option<Outcome> {
 }
 
 #[cfg(not(any(target_os = "linux", target_os = "freebsd")))]
-fn allocate(_fd: Fd, _offset: u64, _len: u64) -> Option<Outcome> {
+fn allocate(_fd: Fd, _offset: u64, _len: u64) -> Option<OsResult> {
     Some(Err(libc::ENOTSUP))
 }
 

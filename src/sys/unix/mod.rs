@@ -3,24 +3,24 @@
 //! Every socket made here is close-on-exec and non-blocking. io_uring waits on a non-blocking socket all the same, so a
 //! descriptor is the same thing on every driver and can be handed to std, or taken from it, without a change.
 
-mod brake;
 #[cfg(target_os = "linux")]
 mod cached;
-#[cfg(target_os = "linux")]
-#[path = "duct.rs"]
-mod duct;
-#[cfg(not(target_os = "linux"))]
-#[path = "no_duct.rs"]
-mod duct;
 mod files;
 mod forks;
-mod letter;
+mod message;
 mod name;
 mod options;
 mod perform;
 pub(crate) mod processes;
-mod show;
+mod raw_fd;
 pub(crate) mod signals;
+#[cfg(target_os = "linux")]
+#[path = "splice_pipe.rs"]
+mod splice_pipe;
+#[cfg(not(target_os = "linux"))]
+#[path = "no_splice_pipe.rs"]
+mod splice_pipe;
+mod sync_cancel;
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
@@ -28,23 +28,23 @@ use std::time::Duration;
 
 use socket2::SockRef;
 
-pub(crate) use self::brake::Brake;
 #[cfg(target_os = "linux")]
 pub(crate) use self::cached::read_cached;
-pub(crate) use self::duct::Duct;
 pub use self::files::Stat;
 pub(crate) use self::files::{KernelPath, OpenFlags, kind, kind_of, path_for_kernel};
 #[cfg(all(feature = "proactor", target_os = "linux"))]
 pub(crate) use self::files::{STAT_MASK, stat_arguments};
 pub(crate) use self::forks::{count_forks, forks};
-pub use self::letter::Message;
+pub use self::message::Message;
 #[cfg(all(feature = "proactor", target_os = "linux"))]
-pub(crate) use self::letter::RECEIVE_FLAGS;
-pub(crate) use self::letter::{Enclosure, Envelope, Letter, MOST_DESCRIPTORS, is_full_queue};
+pub(crate) use self::message::RECEIVE_FLAGS;
+pub(crate) use self::message::{Enclosure, MOST_DESCRIPTORS, MsgHdrBuf, MsgMeta, is_full_queue};
 pub use self::name::Name;
 #[cfg(feature = "reactor")]
 pub(crate) use self::perform::connected;
 pub(crate) use self::perform::perform;
+pub(crate) use self::splice_pipe::SplicePipe;
+pub(crate) use self::sync_cancel::SyncCancel;
 use crate::driver::{Control, Reply};
 use crate::time::Instant;
 

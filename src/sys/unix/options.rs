@@ -7,7 +7,7 @@ use std::time::Duration;
 use socket2::{Domain, Protocol, Socket, TcpKeepalive, Type};
 
 use super::{Fd, Name, with};
-use crate::net::options::{Credentials, KeepAlive, SocketKind, SocketOption};
+use crate::driver::socket_options::{Credentials, KeepAlive, SocketKind, SocketOption};
 
 /// Makes a socket. It is close-on-exec and non-blocking.
 pub(super) fn socket(kind: SocketKind) -> io::Result<Fd> {

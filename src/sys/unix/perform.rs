@@ -15,10 +15,10 @@
 
 use std::io;
 
-use super::letter::RECEIVE_FLAGS;
+use super::message::RECEIVE_FLAGS;
 use super::{Fd, IoVec, Name, errno, files, message};
-use crate::driver::Outcome;
-use crate::op::{Direction, Medium, Op};
+use crate::driver::OsResult;
+use crate::driver::op::{Direction, Medium, Op};
 
 /// Writing to a closed connection is an error, not a signal. Where the flag is missing, socket2 has set the same as an
 /// option of the socket.
@@ -35,7 +35,7 @@ const RECV_FLAGS: libc::c_int = libc::MSG_DONTWAIT;
 /// # Safety
 ///
 /// The memory that `op` points to is the caller's to use until this returns.
-pub(crate) unsafe fn perform(op: Op) -> Option<Outcome> {
+pub(crate) unsafe fn perform(op: Op) -> Option<OsResult> {
     match op {
         Op::Accept { fd } => match ready(fd, Direction::Read) {
             None if listens(fd) => None,
@@ -103,8 +103,8 @@ pub(crate) unsafe fn perform(op: Op) -> Option<Outcome> {
         Op::RecvMessageManaged { .. } => Some(Err(errno::NO_BUFFERS)),
         Op::SendMessage { fd, at_once, message } => {
             // SAFETY: the caller's promise: the message, and what it points to, are there.
-            let outcome = attempt(|| unsafe { libc::sendmsg(fd, message.cast(), SEND_FLAGS) });
-            outcome.or(at_once.then_some(Err(errno::AGAIN)))
+            let res = attempt(|| unsafe { libc::sendmsg(fd, message.cast(), SEND_FLAGS) });
+            res.or(at_once.then_some(Err(errno::AGAIN)))
         }
         Op::Readiness { fd, direction } => ready(fd, direction),
         Op::Open { .. }
@@ -128,7 +128,7 @@ pub(crate) unsafe fn perform(op: Op) -> Option<Outcome> {
 }
 
 /// Makes a call until no signal interrupts it; `None` if it would have to wait.
-pub(super) fn attempt(mut call: impl FnMut() -> libc::ssize_t) -> Option<Outcome> {
+pub(super) fn attempt(mut call: impl FnMut() -> libc::ssize_t) -> Option<OsResult> {
     loop {
         let result = call();
         if result >= 0 {
@@ -237,7 +237,7 @@ mod pipe {
 }
 
 /// Begins to connect.
-fn connect(fd: Fd, name: &Name) -> Option<Outcome> {
+fn connect(fd: Fd, name: &Name) -> Option<OsResult> {
     // SAFETY: the name is borrowed, and of the length that it says.
     if unsafe { libc::connect(fd, name.as_ptr(), name.len()) } == 0 {
         return Some(Ok(0));
@@ -251,7 +251,7 @@ fn connect(fd: Fd, name: &Name) -> Option<Outcome> {
 
 /// How a connect that had to wait has ended; `None` if it has not. Being writable alone does not say that it has.
 #[cfg(feature = "reactor")]
-pub(crate) fn connected(fd: Fd) -> Option<Outcome> {
+pub(crate) fn connected(fd: Fd) -> Option<OsResult> {
     match super::with(fd, |socket| socket.take_error()) {
         Ok(None) => {}
         Ok(Some(error)) | Err(error) => return Some(Err(error.raw_os_error().unwrap_or(errno::INVALID))),
@@ -264,7 +264,7 @@ pub(crate) fn connected(fd: Fd) -> Option<Outcome> {
 }
 
 /// Looks whether a descriptor is ready.
-fn ready(fd: Fd, direction: Direction) -> Option<Outcome> {
+fn ready(fd: Fd, direction: Direction) -> Option<OsResult> {
     let events = match direction {
         Direction::Read => libc::POLLIN,
         Direction::Write => libc::POLLOUT,

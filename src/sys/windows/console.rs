@@ -16,8 +16,8 @@ use windows_sys::Win32::System::Console::{
     ReadConsoleInputW, ReadConsoleW, WriteConsoleW,
 };
 
-use super::{Fd, brake, errno, handle, last_code};
-use crate::driver::Outcome;
+use super::{Fd, errno, handle, last_code, sync_cancel};
+use crate::driver::OsResult;
 
 /// What is moved at a time: the console has little room for it.
 const PIECE: usize = 8 * 1024;
@@ -52,7 +52,7 @@ pub(super) fn forget(fd: Fd) {
 }
 
 /// Writes text. The part of a character at the end waits for the rest of it.
-pub(super) fn write(fd: Fd, bytes: &[u8]) -> Outcome {
+pub(super) fn write(fd: Fd, bytes: &[u8]) -> OsResult {
     let bytes = &bytes[..bytes.len().min(PIECE)];
     let mut text = {
         let mut held = lock(&WRITTEN);
@@ -107,7 +107,7 @@ fn to_wide(mut bytes: &[u8]) -> (Vec<u16>, &[u8]) {
 }
 
 /// Reads text: a line at a time, unless the console was told otherwise.
-pub(super) fn read(fd: Fd, room: &mut [u8]) -> Outcome {
+pub(super) fn read(fd: Fd, room: &mut [u8]) -> OsResult {
     let mut text = std::mem::take(&mut *lock(&READ));
     if text.is_empty() {
         text = read_text(fd)?.into_bytes();
@@ -131,8 +131,8 @@ fn read_text(fd: Fd) -> Result<String, i32> {
             // Somebody pressed Ctrl-C, which is told elsewhere.
             continue;
         }
-        let is_cut_off = wide.last().is_some_and(|last| (0xD800..0xDC00).contains(last));
-        if !is_cut_off && (count < PIECE || wide.ends_with(&[b'\n'.into()]) || !gives_lines(fd)) {
+        let is_truncated = wide.last().is_some_and(|last| (0xD800..0xDC00).contains(last));
+        if !is_truncated && (count < PIECE || wide.ends_with(&[b'\n'.into()]) || !gives_lines(fd)) {
             wide.pop_if(|last| *last == CTRL_Z);
             return Ok(String::from_utf16_lossy(&wide));
         }
@@ -174,7 +174,7 @@ fn read_units(fd: Fd, wide: &mut Vec<u16>) -> Result<(usize, u32), i32> {
 fn wait_for_key(fd: Fd) -> bool {
     const SOME: usize = 32;
     loop {
-        if !brake::wait_for(fd) {
+        if !sync_cancel::wait_for(fd) {
             return false;
         }
         // SAFETY: zeroes are valid records, of which the system fills at most so many, and the local.

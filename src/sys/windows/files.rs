@@ -34,12 +34,12 @@ use windows_sys::Win32::System::IO::{GetOverlappedResult, IO_STATUS_BLOCK, OVERL
 use windows_sys::Win32::System::Pipes::{CreateNamedPipeW, PIPE_REJECT_REMOTE_CLIENTS, PIPE_TYPE_BYTE, PIPE_WAIT};
 use windows_sys::Win32::System::Threading::CreateEventW;
 
-use super::brake::waiting_inside;
 use super::console;
 use super::perform::code_of;
+use super::sync_cancel::waiting_inside;
 use super::{Fd, Foreign, IoVec, PathChar, errno, file, handle, last_code, number_of_handle};
-use crate::driver::Outcome;
-use crate::op::{CURRENT, Op};
+use crate::driver::OsResult;
+use crate::driver::op::{CURRENT, Op};
 
 /// A path as the kernel wants it, ending in NUL.
 pub(crate) type KernelPath = Vec<PathChar>;
@@ -171,7 +171,7 @@ struct BasicInformation {
 /// # Safety
 ///
 /// What `op` points to is the caller's to use until this returns.
-pub(super) unsafe fn perform(op: Op) -> Option<Outcome> {
+pub(super) unsafe fn perform(op: Op) -> Option<OsResult> {
     // SAFETY, for every call: the caller's promise: paths end in NUL, buffers and slices are as long as they say, and all
     // of it is there until this returns.
     let done = |result: io::Result<()>| result.map(|()| 0).map_err(|error| code_of(&error));
@@ -254,7 +254,7 @@ pub(super) unsafe fn perform(op: Op) -> Option<Outcome> {
 }
 
 /// The system has no such call for ordinary handles: one after the other, until one falls short.
-fn one_by_one(slices: &[IoVec], offset: u64, mut call: impl FnMut(&IoVec, u64) -> Outcome) -> Outcome {
+fn one_by_one(slices: &[IoVec], offset: u64, mut call: impl FnMut(&IoVec, u64) -> OsResult) -> OsResult {
     let mut moved = 0;
     for slice in slices.iter().filter(|slice| slice.len > 0) {
         let at = match offset {
@@ -278,7 +278,7 @@ fn one_by_one(slices: &[IoVec], offset: u64, mut call: impl FnMut(&IoVec, u64) -
 /// # Safety
 ///
 /// `len` bytes from `ptr` on may be written.
-unsafe fn read_at(fd: Fd, ptr: *mut u8, len: usize, offset: u64) -> Outcome {
+unsafe fn read_at(fd: Fd, ptr: *mut u8, len: usize, offset: u64) -> OsResult {
     if offset == CURRENT && console::is_console(fd) {
         // Zeroed first, since nobody promised that there is anything in it.
         // SAFETY: the caller's promise.
@@ -292,21 +292,21 @@ unsafe fn read_at(fd: Fd, ptr: *mut u8, len: usize, offset: u64) -> Outcome {
     let len = len.min(u32::MAX as usize) as u32;
     let at = if offset == CURRENT { 0 } else { offset };
     // SAFETY: the caller's promise; the structure stays until the call is over, which `waiting` sees to.
-    let outcome = waiting(fd, offset == CURRENT, at, |count, overlapped| unsafe {
+    let res = waiting(fd, offset == CURRENT, at, |count, overlapped| unsafe {
         ReadFile(handle(fd), ptr, len, count, overlapped)
     });
-    match outcome {
+    match res {
         Err(code) if is_end(code) => Ok(0),
         // A message that is longer than the room for it; the rest comes with the next.
         Err(code) if code == ERROR_MORE_DATA as i32 => Ok(len),
-        outcome => outcome,
+        res => res,
     }
 }
 
 /// # Safety
 ///
 /// `len` bytes from `ptr` on may be read.
-unsafe fn write_at(fd: Fd, ptr: *const u8, len: usize, offset: u64) -> Outcome {
+unsafe fn write_at(fd: Fd, ptr: *const u8, len: usize, offset: u64) -> OsResult {
     if offset == CURRENT && console::is_console(fd) {
         // SAFETY: the caller's promise.
         return console::write(fd, unsafe { std::slice::from_raw_parts(ptr, len) });
@@ -314,10 +314,10 @@ unsafe fn write_at(fd: Fd, ptr: *const u8, len: usize, offset: u64) -> Outcome {
     let len = len.min(u32::MAX as usize) as u32;
     // All bits set are the end of the file, wherever that is by then.
     // SAFETY: as in `read_at`.
-    let outcome = waiting(fd, offset == CURRENT, offset, |count, overlapped| unsafe {
+    let res = waiting(fd, offset == CURRENT, offset, |count, overlapped| unsafe {
         WriteFile(handle(fd), ptr, len, count, overlapped)
     });
-    outcome.map_err(write_code)
+    res.map_err(write_code)
 }
 
 /// The code of a failed write that the layers above know.
@@ -338,7 +338,7 @@ pub(crate) fn is_end(code: i32) -> bool {
 
 /// Makes a call and waits for its end. One that is made at the file's own position needs no OVERLAPPED, unless the handle is
 /// for overlapped calls: that has no position. (A pipe of that kind would begin the call all the same, and not wait for it.)
-fn waiting(fd: Fd, here: bool, offset: u64, mut call: impl FnMut(*mut u32, *mut OVERLAPPED) -> i32) -> Outcome {
+fn waiting(fd: Fd, here: bool, offset: u64, mut call: impl FnMut(*mut u32, *mut OVERLAPPED) -> i32) -> OsResult {
     if fd < 0 {
         return Err(errno::BAD_FD);
     }
@@ -396,7 +396,7 @@ pub(crate) fn place(offset: u64) -> OVERLAPPED {
 /// # Safety
 ///
 /// What the slices point to may be written.
-pub(super) unsafe fn read_pipe(fd: Fd, slices: &[IoVec]) -> Outcome {
+pub(super) unsafe fn read_pipe(fd: Fd, slices: &[IoVec]) -> OsResult {
     match slices.iter().find(|slice| slice.len > 0) {
         // SAFETY: the caller's promise.
         Some(slice) => unsafe { read_at(fd, slice.base, slice.len, 0) },
@@ -409,7 +409,7 @@ pub(super) unsafe fn read_pipe(fd: Fd, slices: &[IoVec]) -> Outcome {
 /// # Safety
 ///
 /// What the slices point to may be read.
-pub(super) unsafe fn write_pipe(fd: Fd, slices: &[IoVec]) -> Outcome {
+pub(super) unsafe fn write_pipe(fd: Fd, slices: &[IoVec]) -> OsResult {
     // SAFETY: the caller's promise.
     one_by_one(slices, 0, |slice, _| unsafe { write_at(fd, slice.base, slice.len, 0) })
 }

@@ -8,19 +8,19 @@
 //! - Files are opened for overlapped calls. Who makes a plain call on one waits for it here.
 //! - Error codes are Win32's and Winsock's; where they differ for the same thing, Winsock's are told.
 
-mod brake;
 mod console;
-#[path = "../unix/no_duct.rs"]
-mod duct;
 mod files;
 mod forks;
-mod letter;
+mod message;
 mod name;
 mod options;
 mod perform;
 pub(crate) mod processes;
-mod show;
+mod raw_handle;
 pub(crate) mod signals;
+#[path = "../unix/no_splice_pipe.rs"]
+mod splice_pipe;
+mod sync_cancel;
 
 use std::io;
 use std::mem::ManuallyDrop;
@@ -37,8 +37,6 @@ use windows_sys::Win32::Networking::WinSock::{SOCKET, WSAENOTSOCK, WSAGetLastErr
 use windows_sys::Win32::System::LibraryLoader::{GetModuleHandleA, GetProcAddress};
 use windows_sys::Win32::System::Performance::{QueryPerformanceCounter, QueryPerformanceFrequency};
 
-pub(crate) use self::brake::Brake;
-pub(crate) use self::duct::Duct;
 pub use self::files::Stat;
 #[cfg(any(feature = "proactor", feature = "reactor"))]
 #[cfg(feature = "proactor")]
@@ -48,14 +46,16 @@ pub(crate) use self::files::place;
 pub(crate) use self::files::{KernelPath, OpenFlags, kind, kind_of, path_for_kernel, pipe, standard_stream};
 pub(crate) use self::files::{is_end, write_code};
 pub(crate) use self::forks::{count_forks, forks};
-pub use self::letter::Message;
-pub(crate) use self::letter::{Enclosure, Envelope, Letter};
+pub use self::message::Message;
+pub(crate) use self::message::{Enclosure, MsgHdrBuf, MsgMeta};
 pub use self::name::Name;
 #[cfg(feature = "reactor")]
 pub(crate) use self::perform::connected;
 pub(crate) use self::perform::perform;
 #[cfg(feature = "proactor")]
 pub(crate) use self::perform::{end_of_stream, told, with_buffers};
+pub(crate) use self::splice_pipe::SplicePipe;
+pub(crate) use self::sync_cancel::SyncCancel;
 use crate::driver::{Control, Reply};
 use crate::time::Instant;
 
@@ -216,7 +216,7 @@ fn adopt(fd: Fd) -> io::Result<()> {
         with(fd, |socket| socket.set_nonblocking(true))?;
         if with(fd, |socket| socket.r#type()).is_ok_and(|kind| kind == socket2::Type::DGRAM) {
             let is_connected = with(fd, |socket| socket.peer_addr()).is_ok();
-            options::tell_of_refusals(fd, is_connected);
+            options::report_refusals(fd, is_connected);
         }
         return Ok(());
     }

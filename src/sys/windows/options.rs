@@ -10,7 +10,7 @@ use windows_sys::Win32::Networking::WinSock::{
 };
 
 use super::{Fd, Name, number_of_socket, socket as socket_of, with};
-use crate::net::options::{KeepAlive, SocketKind, SocketOption};
+use crate::driver::socket_options::{KeepAlive, SocketKind, SocketOption};
 
 /// Makes a socket. It is not inherited, and non-blocking.
 pub(super) fn socket(kind: SocketKind) -> io::Result<Fd> {
@@ -23,7 +23,7 @@ pub(super) fn socket(kind: SocketKind) -> io::Result<Fd> {
     socket.set_nonblocking(true)?;
     let fd = number_of_socket(socket.into_raw_socket());
     if r#type == Type::DGRAM {
-        tell_of_refusals(fd, false);
+        report_refusals(fd, false);
     }
     Ok(fd)
 }
@@ -32,7 +32,7 @@ pub(super) fn socket(kind: SocketKind) -> io::Result<Fd> {
 const SIO_UDP_NETRESET: u32 = 0x9800_000f;
 
 /// Whether a datagram that nobody took is told to the next receive. Elsewhere only sockets that are connected are told.
-pub(super) fn tell_of_refusals(fd: Fd, on: bool) {
+pub(super) fn report_refusals(fd: Fd, on: bool) {
     let (on, mut written) = (u32::from(on), 0);
     let len = size_of::<u32>() as u32;
     let none = std::ptr::null_mut();

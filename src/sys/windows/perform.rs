@@ -14,17 +14,17 @@ use windows_sys::Win32::Networking::WinSock::{
     connect as connect_socket,
 };
 
-use super::letter::Message;
+use super::message::Message;
 use super::{Fd, IoVec, Name, errno, files, number_of_socket, options, socket, with};
-use crate::driver::Outcome;
-use crate::op::{Direction, Medium, Op};
+use crate::driver::OsResult;
+use crate::driver::op::{Direction, Medium, Op};
 
 /// Carries an operation out; `None` if it would have to wait.
 ///
 /// # Safety
 ///
 /// The memory that `op` points to is the caller's to use until this returns.
-pub(crate) unsafe fn perform(op: Op) -> Option<Outcome> {
+pub(crate) unsafe fn perform(op: Op) -> Option<OsResult> {
     match op {
         Op::Accept { fd } => accept(fd),
         // SAFETY: the caller's promise: the name is there.
@@ -56,8 +56,8 @@ pub(crate) unsafe fn perform(op: Op) -> Option<Outcome> {
         Op::RecvMessage { fd, message } => unsafe { recv_message(fd, message) },
         Op::SendMessage { fd, at_once, message } => {
             // SAFETY: the caller's promise: the message, and what it points to, are there.
-            let outcome = unsafe { send_message(fd, &*message) };
-            outcome.or(at_once.then_some(Err(errno::AGAIN)))
+            let res = unsafe { send_message(fd, &*message) };
+            res.or(at_once.then_some(Err(errno::AGAIN)))
         }
         Op::Readiness { fd, direction } => ready(fd, direction),
         Op::Open { .. }
@@ -85,11 +85,11 @@ pub(crate) unsafe fn perform(op: Op) -> Option<Outcome> {
 ///
 /// What looks like the end may be a reset. Windows says so itself. Wine's server takes the error off the socket when it looks
 /// whether that is ready, and after that tells of it nowhere but here.
-pub(crate) fn end_of_stream(fd: Fd, outcome: Outcome) -> Outcome {
-    match outcome {
+pub(crate) fn end_of_stream(fd: Fd, res: OsResult) -> OsResult {
+    match res {
         Err(errno::BROKEN_PIPE | WSAESHUTDOWN) => Ok(0),
         Ok(0) if super::is_wine() && was_reset(fd) => Err(errno::RESET),
-        outcome => outcome,
+        res => res,
     }
 }
 
@@ -98,7 +98,7 @@ fn was_reset(fd: Fd) -> bool {
 }
 
 /// What a Winsock call has come to; `None` if it would have to wait.
-fn settle(result: i32, count: u32) -> Option<Outcome> {
+fn settle(result: i32, count: u32) -> Option<OsResult> {
     if result != SOCKET_ERROR {
         return Some(Ok(count));
     }
@@ -141,7 +141,7 @@ pub(crate) fn with_buffers<T>(slices: &[IoVec], call: impl FnOnce(*const WSABUF,
 /// # Safety
 ///
 /// What the slices point to may be written.
-unsafe fn recv(fd: Fd, medium: Medium, slices: &[IoVec]) -> Option<Outcome> {
+unsafe fn recv(fd: Fd, medium: Medium, slices: &[IoVec]) -> Option<OsResult> {
     if medium == Medium::Pipe {
         // SAFETY: the caller's promise.
         return Some(unsafe { files::read_pipe(fd, slices) });
@@ -152,13 +152,13 @@ unsafe fn recv(fd: Fd, medium: Medium, slices: &[IoVec]) -> Option<Outcome> {
     let result = with_buffers(slices, |buffers, len| unsafe {
         WSARecv(socket(fd), buffers, len, &mut count, &mut flags, none, None)
     });
-    settle(result, count).map(|outcome| end_of_stream(fd, outcome))
+    settle(result, count).map(|res| end_of_stream(fd, res))
 }
 
 /// # Safety
 ///
 /// What the slices point to may be read.
-unsafe fn send(fd: Fd, medium: Medium, slices: &[IoVec]) -> Option<Outcome> {
+unsafe fn send(fd: Fd, medium: Medium, slices: &[IoVec]) -> Option<OsResult> {
     if medium == Medium::Pipe {
         // SAFETY: the caller's promise.
         return Some(unsafe { files::write_pipe(fd, slices) });
@@ -177,7 +177,7 @@ unsafe fn send(fd: Fd, medium: Medium, slices: &[IoVec]) -> Option<Outcome> {
         match settle(result, count) {
             // There is no memory for so much.
             Some(Err(errno::NO_BUFFERS)) if most > LEAST_SENT => most = LEAST_SENT,
-            outcome => return outcome,
+            res => return res,
         }
     }
 }
@@ -213,7 +213,7 @@ fn bounded<'a>(slices: &'a [IoVec], most: usize, part: &'a mut Vec<IoVec>) -> &'
 /// # Safety
 ///
 /// The message, and what it points to, may be written.
-unsafe fn recv_message(fd: Fd, message: *mut Message) -> Option<Outcome> {
+unsafe fn recv_message(fd: Fd, message: *mut Message) -> Option<OsResult> {
     let (mut count, mut flags) = (0, 0);
     let none = std::ptr::null_mut();
     // SAFETY: the caller's promise, for the message; for the rest as in `recv`.
@@ -243,7 +243,7 @@ unsafe fn recv_message(fd: Fd, message: *mut Message) -> Option<Outcome> {
             }
             // A datagram that was sent came back. Elsewhere that is a refusal.
             Some(Err(errno::RESET)) => Some(Err(errno::REFUSED)),
-            outcome => outcome,
+            res => res,
         }
     }
 }
@@ -284,7 +284,7 @@ unsafe fn look_at_sender(fd: Fd, name: *mut SOCKADDR, name_len: *mut i32) {
 /// # Safety
 ///
 /// What the message points to may be read.
-unsafe fn send_message(fd: Fd, message: &Message) -> Option<Outcome> {
+unsafe fn send_message(fd: Fd, message: &Message) -> Option<OsResult> {
     let mut count = 0;
     let none = std::ptr::null_mut();
     let (name, name_len) = message.destination();
@@ -297,7 +297,7 @@ unsafe fn send_message(fd: Fd, message: &Message) -> Option<Outcome> {
     settle(result, count)
 }
 
-fn accept(fd: Fd) -> Option<Outcome> {
+fn accept(fd: Fd) -> Option<OsResult> {
     let accepted = with(fd, |listener| {
         // Not inherited, as socket2 makes all of them.
         let (socket, _) = listener.accept()?;
@@ -316,9 +316,9 @@ fn accept(fd: Fd) -> Option<Outcome> {
 }
 
 /// Begins to connect.
-pub(crate) fn connect(fd: Fd, name: &Name) -> Option<Outcome> {
+pub(crate) fn connect(fd: Fd, name: &Name) -> Option<OsResult> {
     if with(fd, |socket| socket.r#type()).is_ok_and(|kind| kind == socket2::Type::DGRAM) {
-        options::tell_of_refusals(fd, true);
+        options::report_refusals(fd, true);
     }
     // SAFETY: the name is borrowed, and of the length that it says.
     if unsafe { connect_socket(socket(fd), name.as_ptr(), name.len()) } == 0 {
@@ -333,7 +333,7 @@ pub(crate) fn connect(fd: Fd, name: &Name) -> Option<Outcome> {
 
 /// How a connect that had to wait has ended; `None` if it has not.
 #[cfg(feature = "reactor")]
-pub(crate) fn connected(fd: Fd) -> Option<Outcome> {
+pub(crate) fn connected(fd: Fd) -> Option<OsResult> {
     let code = |error: io::Error| error.raw_os_error().unwrap_or(errno::INVALID);
     match with(fd, |socket| socket.take_error()) {
         Ok(None) => {}
@@ -347,7 +347,7 @@ pub(crate) fn connected(fd: Fd) -> Option<Outcome> {
 }
 
 /// Looks whether a socket is ready.
-fn ready(fd: Fd, direction: Direction) -> Option<Outcome> {
+fn ready(fd: Fd, direction: Direction) -> Option<OsResult> {
     let events = match direction {
         Direction::Read => POLLRDNORM,
         Direction::Write => POLLWRNORM,

@@ -15,8 +15,8 @@ use windows_sys::Win32::System::Threading::{
 
 use super::files::{read_pipe, write_pipe};
 use super::{Foreign, IoVec, number_of_handle};
+use crate::driver::op::Direction;
 use crate::error::from_code;
-use crate::op::Direction;
 
 /// The flag that makes a child the first of a process group.
 pub(crate) const NEW_GROUP: u32 = CREATE_NEW_PROCESS_GROUP;
@@ -121,7 +121,7 @@ unsafe extern "system" fn has_ended(news: *mut c_void, _timed_out: bool) {
     };
     if let Some(waker) = waker {
         // Nothing may unwind into the system.
-        crate::exception::guard("a waker", || waker.wake());
+        crate::event_loop::exception::guard("a waker", || waker.wake());
     }
 }
 
@@ -185,8 +185,8 @@ impl Read for OverlappedPipe {
             len: buf.len(),
         };
         // SAFETY: the buffer is borrowed until the call, which waits for its end, is over.
-        let outcome = unsafe { read_pipe(self.number(), &[slice]) };
-        outcome.map(|count| count as usize).map_err(from_code)
+        let res = unsafe { read_pipe(self.number(), &[slice]) };
+        res.map(|count| count as usize).map_err(from_code)
     }
 }
 
@@ -197,8 +197,8 @@ impl Write for OverlappedPipe {
             len: buf.len(),
         };
         // SAFETY: as for reads; what is written is only read.
-        let outcome = unsafe { write_pipe(self.number(), &[slice]) };
-        outcome.map(|count| count as usize).map_err(from_code)
+        let res = unsafe { write_pipe(self.number(), &[slice]) };
+        res.map(|count| count as usize).map_err(from_code)
     }
 
     fn flush(&mut self) -> io::Result<()> {

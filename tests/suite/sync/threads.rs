@@ -89,7 +89,7 @@ fn two_loops_share_a_channel() {
     on_every_driver(|case| {
         let many = rounds() as u64 * 5;
         let (requests, inbox) = thread::channel(4);
-        let (replies, outbox) = thread::channel(4);
+        let (replies, write_buffer) = thread::channel(4);
         let other = std::thread::spawn(move || {
             case.run(async {
                 while let Ok(request) = inbox.recv().await {
@@ -104,10 +104,10 @@ fn two_loops_share_a_channel() {
                 }
             });
             for request in 0..many {
-                assert_eq!(outbox.recv().await, Ok(request + 1));
+                assert_eq!(write_buffer.recv().await, Ok(request + 1));
             }
             sending.await.unwrap();
-            assert_eq!(outbox.recv().await, Err(Closed));
+            assert_eq!(write_buffer.recv().await, Err(Closed));
         });
         other.join().unwrap();
     });

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use super::Numbers;
-use crate::runtime::Runtime;
+use crate::event_loop::builder::Runtime;
 
 pub(crate) const BLOCK: usize = 4096;
 pub(crate) const FILE_LEN: u64 = 64 * 1024 * 1024;

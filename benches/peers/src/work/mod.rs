@@ -14,7 +14,7 @@ use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::Duration;
 
-use crate::runtime::Runtime;
+use crate::event_loop::builder::Runtime;
 
 #[derive(Clone, Debug)]
 pub(crate) enum Task {

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use crate::runtime::Runtime;
+use crate::event_loop::builder::Runtime;
 
 /// Interruptions only ever add time, so of several batches the best is nearest to the truth.
 const BATCHES: usize = 5;

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use crate::kit::lateness::Lateness;
 use crate::kit::process::own_cpu_time;
-use crate::runtime::Runtime;
+use crate::event_loop::builder::Runtime;
 
 pub(crate) async fn measure<R: Runtime>(length: Duration, count: usize) -> io::Result<Vec<f64>> {
     let mut late = Lateness::default();

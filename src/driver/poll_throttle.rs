@@ -1,0 +1,87 @@
+//! How often the kernel is asked while there is something to run.
+//!
+//! Asking costs as much as running ten tasks, so a loop that is busy does it at the latest every 64 turns or 50
+//! microseconds, whichever comes first. Looking at the clock costs as much as running one task, so that is not done every
+//! turn either: while turns are short, at every eighth; when they were long the last time, at each.
+
+use std::time::Duration;
+
+use crate::sys;
+use crate::time::Instant;
+
+const MOST_TURNS: u32 = 64;
+const LONGEST: Duration = Duration::from_micros(50);
+const LONGEST_STRIDE: u32 = 8;
+
+pub(crate) struct PollThrottle {
+    turns: u32,
+    /// At which turn the clock is looked at next.
+    look_at: u32,
+    stride: u32,
+    last: Instant,
+}
+
+impl PollThrottle {
+    pub(crate) fn new() -> PollThrottle {
+        PollThrottle {
+            turns: 0,
+            look_at: 1,
+            stride: 1,
+            last: sys::monotonic(),
+        }
+    }
+
+    /// Counts a turn in which there is something to run. True if the kernel must be asked all the same.
+    #[inline]
+    pub(crate) fn is_due(&mut self) -> bool {
+        self.turns += 1;
+        self.turns >= MOST_TURNS || (self.turns >= self.look_at && self.is_late(sys::monotonic()))
+    }
+
+    fn is_late(&mut self, now: Instant) -> bool {
+        if now - self.last >= LONGEST {
+            self.stride = 1;
+            return true;
+        }
+        self.stride = (self.stride * 2).min(LONGEST_STRIDE);
+        self.look_at = self.turns + self.stride;
+        false
+    }
+
+    /// The kernel was asked.
+    pub(crate) fn asked(&mut self) {
+        self.turns = 0;
+        self.look_at = self.stride;
+        self.last = sys::monotonic();
+    }
+}
+
+#[cfg(all(test, not(miri)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn short_turns_are_counted() {
+        let mut throttle = PollThrottle::new();
+        throttle.last += Duration::from_secs(3600);
+        let turns = (1..).find(|_| throttle.is_due());
+        assert_eq!(turns, Some(64));
+    }
+
+    #[test]
+    fn long_turns_ask_each_time_and_one_long_turn_is_noticed_soon() {
+        let mut throttle = PollThrottle::new();
+        for _ in 0..20 {
+            throttle.asked();
+            throttle.last = throttle.last - Duration::from_micros(60);
+            assert!(throttle.is_due());
+        }
+        throttle.asked();
+        throttle.last += Duration::from_secs(3600);
+        for _ in 0..40 {
+            assert!(!throttle.is_due());
+        }
+        throttle.last = Instant::from_origin(Duration::ZERO);
+        assert!((0..8).any(|_| throttle.is_due()), "a long turn is noticed within eight");
+    }
+}

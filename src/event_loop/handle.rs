@@ -1,0 +1,361 @@
+//! The loop as other threads see it.
+
+use std::any::Any;
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
+
+use crate::event_loop::core::{LoopCore, RemoteEvent};
+use crate::event_loop::exception::{Exception, report};
+use crate::event_loop::inbox::{Inbox, LoopClosed, forked_error};
+use crate::task::{JoinError, TaskId};
+
+/// A loop's handle for any thread: `Send`, `Sync`, cheap to clone.
+///
+/// After the loop is gone every call gives [`LoopClosed`].
+///
+/// ```
+/// windlass::run(async {
+///     let handle = windlass::LoopHandle::current().unwrap();
+///     let (promise, future) = windlass::promise::<i32>();
+///     let thread = std::thread::spawn(move || {
+///         // From here, run a future on the loop and wait for its result.
+///         handle.spawn(async { 20 + 1 }).unwrap().wait().unwrap()
+///     });
+///     windlass::call_soon(move || promise.resolve(21).unwrap());
+///     assert_eq!(future.await.unwrap(), 21);
+///     while !thread.is_finished() {
+///         windlass::time::sleep(std::time::Duration::from_millis(1)).await;
+///     }
+///     assert_eq!(thread.join().unwrap(), 21);
+/// })?;
+/// # Ok::<(), std::io::Error>(())
+/// ```
+#[derive(Clone)]
+pub struct LoopHandle {
+    inbox: Arc<Inbox<RemoteEvent>>,
+}
+
+impl LoopHandle {
+    pub(crate) fn new(inbox: Arc<Inbox<RemoteEvent>>) -> LoopHandle {
+        LoopHandle { inbox }
+    }
+
+    /// The handle of the loop that this thread is running.
+    pub fn current() -> Option<LoopHandle> {
+        LoopCore::try_current().map(|core| LoopHandle::new(core.inbox.clone()))
+    }
+
+    /// Runs `callback` on the loop in its next turn, after what was sent before it. A sleeping loop wakes at once; a
+    /// burst of calls costs one system call, and calls to a loop that is running cost none.
+    pub fn call_soon_threadsafe(&self, callback: impl FnOnce() + Send + 'static) -> Result<(), LoopClosed> {
+        let call = RemoteEvent::Call(Box::new(callback));
+        self.inbox.send(call).map_err(|_| LoopClosed)
+    }
+
+    /// Runs a future on the loop and gives its result here: asyncio's `run_coroutine_threadsafe`.
+    ///
+    /// Futures that use this crate's timers and streams stay on their thread. For those,
+    /// [`spawn_with`](LoopHandle::spawn_with) takes a closure that makes the future there:
+    /// `handle.spawn_with(|| async { sleep(d).await })`.
+    pub fn spawn<F>(&self, future: F) -> Result<RemoteHandle<F::Output>, LoopClosed>
+    where
+        F: Future + Send + 'static,
+        F::Output: Send + 'static,
+    {
+        self.spawn_with(move || future)
+    }
+
+    /// The same for a future that is not `Send`: only the closure that makes it travels.
+    pub fn spawn_with<M, F>(&self, make: M) -> Result<RemoteHandle<F::Output>, LoopClosed>
+    where
+        M: FnOnce() -> F + Send + 'static,
+        F: Future + 'static,
+        F::Output: Send + 'static,
+    {
+        let shared = Arc::new(Shared::default());
+        let resolver = Resolver {
+            shared: Some(shared.clone()),
+        };
+        // Made inside the task, so that a panic of `make` reaches the handle too.
+        self.call_soon_threadsafe(move || resolver.start(async move { make().await }))?;
+        Ok(RemoteHandle {
+            shared,
+            inbox: self.inbox.clone(),
+        })
+    }
+
+    /// Ends the loop's [`run_forever`](crate::EventLoop::run_forever) after its next turn.
+    pub fn stop(&self) -> Result<(), LoopClosed> {
+        self.inbox.send(RemoteEvent::Stop).map_err(|_| LoopClosed)
+    }
+
+    /// Whether the loop is gone.
+    pub fn is_closed(&self) -> bool {
+        self.inbox.is_closed()
+    }
+}
+
+impl fmt::Debug for LoopHandle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LoopHandle").field("closed", &self.is_closed()).finish()
+    }
+}
+
+/// The result of a future that was sent to a loop: wait for it on any thread, or await it on any runtime.
+///
+/// Dropping it lets the future run on; if it panics, the loop's exception handler is told.
+#[must_use = "drop it with `drop` if the result does not matter"]
+pub struct RemoteHandle<T> {
+    shared: Arc<Shared<T>>,
+    inbox: Arc<Inbox<RemoteEvent>>,
+}
+
+struct Shared<T> {
+    state: Mutex<State<T>>,
+    done: Condvar,
+}
+
+struct State<T> {
+    result: Option<Result<T, JoinError>>,
+    finished: bool,
+    waker: Option<Waker>,
+    cancel_requested: bool,
+    /// Ends the task; to be called on the loop's thread.
+    cancel: Option<CancelOnLoop>,
+    /// The handle is gone: nobody will take the result.
+    abandoned: bool,
+}
+
+impl<T> Default for Shared<T> {
+    fn default() -> Shared<T> {
+        Shared {
+            state: Mutex::new(State {
+                result: None,
+                finished: false,
+                waker: None,
+                cancel_requested: false,
+                cancel: None,
+                abandoned: false,
+            }),
+            done: Condvar::new(),
+        }
+    }
+}
+
+impl<T> Shared<T> {
+    fn state(&self) -> MutexGuard<'_, State<T>> {
+        self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    fn resolve(&self, result: Result<T, JoinError>) {
+        let mut unclaimed = None;
+        let waker = {
+            let mut state = self.state();
+            match state.abandoned {
+                true => unclaimed = Some(result),
+                false => state.result = Some(result),
+            }
+            state.finished = true;
+            state.cancel = None;
+            state.waker.take()
+        };
+        self.done.notify_all();
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+        if let Some(payload) = unclaimed.and_then(panic_of) {
+            report(unclaimed_panic(payload));
+        }
+    }
+}
+
+fn panic_of<T>(result: Result<T, JoinError>) -> Option<Box<dyn Any + Send>> {
+    result.err().and_then(|error| error.try_into_panic().ok())
+}
+
+fn unclaimed_panic(payload: Box<dyn Any + Send>) -> Exception {
+    Exception::panic("a future from another thread, whose handle was dropped,", payload)
+}
+
+/// A waker that ends the task by waking a future beside it. Wakers may travel; join handles may not.
+type CancelOnLoop = Waker;
+
+/// Sees to it that the handle gets an answer, whatever becomes of the future.
+struct Resolver<T: Send + 'static> {
+    shared: Option<Arc<Shared<T>>>,
+}
+
+impl<T: Send + 'static> Resolver<T> {
+    /// On the loop: runs the future in a task of its own, so that a panic comes back as an error.
+    fn start<F: Future<Output = T> + 'static>(mut self, future: F) {
+        let Some(shared) = self.shared.take() else { return };
+        // From here on this task answers, and if the loop closes first, its destructor.
+        let answer = Resolver {
+            shared: Some(shared.clone()),
+        };
+        let mut task = crate::task::spawn(future);
+        crate::task::spawn(async move {
+            let mut answer = answer;
+            let result = std::future::poll_fn(|cx| {
+                {
+                    let mut state = shared.state();
+                    if state.cancel_requested {
+                        task.cancel();
+                    }
+                    state.cancel = Some(cx.waker().clone());
+                }
+                Pin::new(&mut task).poll(cx)
+            })
+            .await;
+            answer.shared = None;
+            shared.resolve(result);
+        });
+    }
+}
+
+impl<T: Send + 'static> Drop for Resolver<T> {
+    fn drop(&mut self) {
+        if let Some(shared) = self.shared.take() {
+            shared.resolve(Err(JoinError::cancelled(TaskId(0))));
+        }
+    }
+}
+
+impl<T> RemoteHandle<T> {
+    /// Blocks this thread until the future is done.
+    ///
+    /// # Panics
+    ///
+    /// On the loop's own thread, which would wait for itself: await the handle there instead.
+    pub fn wait(self) -> Result<T, JoinError> {
+        self.refuse_on_own_loop();
+        if self.inbox.is_forked() {
+            return Err(JoinError::not_started(forked_error()));
+        }
+        let mut state = self.shared.state();
+        loop {
+            if let Some(result) = state.result.take() {
+                return result;
+            }
+            state = self
+                .shared
+                .done
+                .wait(state)
+                .unwrap_or_else(|poisoned| poisoned.into_inner());
+        }
+    }
+
+    /// Blocks this thread until the future is done or the time is up; then the handle comes back.
+    ///
+    /// # Panics
+    ///
+    /// On the loop's own thread, which would wait for itself.
+    pub fn wait_timeout(self, timeout: Duration) -> Result<Result<T, JoinError>, RemoteHandle<T>> {
+        self.refuse_on_own_loop();
+        // Durations that no clock can hold mean for ever.
+        let Some(deadline) = Instant::now().checked_add(timeout) else {
+            return Ok(self.wait());
+        };
+        if self.inbox.is_forked() {
+            return Ok(self.wait());
+        }
+        let mut state = self.shared.state();
+        loop {
+            if let Some(result) = state.result.take() {
+                return Ok(result);
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                drop(state);
+                return Err(self);
+            }
+            let waited = self.shared.done.wait_timeout(state, left);
+            state = waited.unwrap_or_else(|poisoned| poisoned.into_inner()).0;
+        }
+    }
+
+    fn refuse_on_own_loop(&self) {
+        let is_own = LoopCore::try_current().is_some_and(|core| Arc::ptr_eq(&core.inbox, &self.inbox));
+        assert!(
+            !is_own,
+            "waiting here would block the loop that is to do the work: await the handle instead"
+        );
+    }
+
+    /// Asks the loop to cancel the future, as [`JoinHandle::cancel`](crate::JoinHandle::cancel) does.
+    pub fn cancel(&self) {
+        if self.inbox.is_forked() {
+            return;
+        }
+        let waker = {
+            let mut state = self.shared.state();
+            state.cancel_requested = true;
+            state.cancel.take()
+        };
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+
+    /// Whether the result is there.
+    pub fn is_finished(&self) -> bool {
+        self.inbox.is_forked() || self.shared.state().finished
+    }
+}
+
+impl<T> Future for RemoteHandle<T> {
+    type Output = Result<T, JoinError>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        if self.inbox.is_forked() {
+            return Poll::Ready(Err(JoinError::not_started(forked_error())));
+        }
+        let waker = cx.waker().clone();
+        let old;
+        {
+            let mut state = self.shared.state();
+            if let Some(result) = state.result.take() {
+                return Poll::Ready(result);
+            }
+            assert!(
+                !state.finished,
+                "a RemoteHandle was polled after it had given its result"
+            );
+            old = state.waker.replace(waker);
+        }
+        drop(old);
+        crate::task::waits_for(crate::task::Reason::Named("another thread"));
+        Poll::Pending
+    }
+}
+
+impl<T> Drop for RemoteHandle<T> {
+    fn drop(&mut self) {
+        // The loop's thread may have held the lock when this process was forked.
+        if self.inbox.is_forked() {
+            return;
+        }
+        let result = {
+            let mut state = self.shared.state();
+            state.abandoned = true;
+            state.result.take()
+        };
+        if let Some(payload) = result.and_then(panic_of) {
+            // The handler lives on the loop's thread. If the loop is gone, so is its handler.
+            let tell = RemoteEvent::Call(Box::new(move || report(unclaimed_panic(payload))));
+            drop(self.inbox.send(tell));
+        }
+    }
+}
+
+impl<T> fmt::Debug for RemoteHandle<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RemoteHandle")
+            .field("finished", &self.is_finished())
+            .finish()
+    }
+}

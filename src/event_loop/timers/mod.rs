@@ -1,0 +1,206 @@
+//! The timer heap, the second of the loop's two queues.
+//!
+//! As in asyncio, a cancelled timer is not searched for: cancelling empties its slot, which is O(1), and leaves its heap
+//! entry to be skipped when it comes up. So that a program which sets and cancels timeouts all day does not drown in
+//! such entries, the heap is rebuilt once more than half of it, and more than 100, are cancelled: it never holds more
+//! than twice the live timers plus 100, and the rebuilding costs O(1) per cancel, spread out.
+//!
+//! Equal deadlines fire in the order in which they were set: the sequence number decides, and serves as the slot's
+//! generation too.
+
+mod heap;
+
+use std::rc::Rc;
+use std::task::Waker;
+use std::time::Duration;
+
+use slab::Slab;
+
+use self::heap::{Entry, Heap};
+use crate::event_loop::callback::Callback;
+use crate::time::Instant;
+
+/// What a timer does when it is due.
+pub(crate) enum Action {
+    Wake(Waker),
+    Call(Rc<dyn Callback>),
+}
+
+/// A timer's name: its slot, and in the bits above it a number that counts up with each timer. It comes round after 2^36 of
+/// them, which is three quarters of a day at a million a second.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct TimerId(u64);
+
+const SLOT_BITS: u32 = 28;
+
+impl TimerId {
+    #[inline]
+    fn slot(self) -> usize {
+        (self.0 & ((1 << SLOT_BITS) - 1)) as usize
+    }
+}
+
+#[derive(Default)]
+pub(crate) struct Timers {
+    heap: Heap,
+    slots: Slab<Slot>,
+    next_seq: u64,
+    /// Heap entries whose slot is empty or has a new tenant.
+    cancelled: usize,
+}
+
+struct Slot {
+    id: TimerId,
+    action: Action,
+}
+
+impl Timers {
+    pub(crate) fn add(&mut self, when: Instant, action: Action) -> TimerId {
+        let place = self.slots.vacant_entry();
+        assert!(place.key() < 1 << SLOT_BITS, "a loop holds at most 2^28 timers");
+        let id = TimerId(self.next_seq << SLOT_BITS | place.key() as u64);
+        self.next_seq += 1;
+        place.insert(Slot { id, action });
+        self.heap.push(Entry {
+            when: when.since_origin().as_nanos() as u64,
+            key: id.0,
+        });
+        id
+    }
+
+    /// Cancels a timer; `None` if it has fired or was cancelled before. What it would have done is given back, to be
+    /// dropped when the heap is no longer borrowed.
+    #[must_use]
+    pub(crate) fn cancel(&mut self, id: TimerId) -> Option<Action> {
+        self.get(id)?;
+        let slot = self.slots.remove(id.slot());
+        self.cancelled += 1;
+        if self.cancelled > 100 && self.cancelled * 2 > self.heap.len() {
+            let slots = &self.slots;
+            self.heap.retain(|entry| is_live(slots, entry));
+            self.cancelled = 0;
+        }
+        Some(slot.action)
+    }
+
+    /// The action of a timer that has neither fired nor been cancelled.
+    pub(crate) fn get(&mut self, id: TimerId) -> Option<&mut Action> {
+        let slot = self.slots.get_mut(id.slot())?;
+        (slot.id == id).then_some(&mut slot.action)
+    }
+
+    /// The first live deadline.
+    #[inline]
+    pub(crate) fn next_deadline(&mut self) -> Option<Instant> {
+        self.first().map(|entry| entry.deadline())
+    }
+
+    /// The first live entry. Cancelled ones before it are dropped.
+    #[inline]
+    fn first(&mut self) -> Option<Entry> {
+        loop {
+            let first = self.heap.first()?;
+            if is_live(&self.slots, first) {
+                return Some(first);
+            }
+            self.heap.pop();
+            self.cancelled -= 1;
+        }
+    }
+
+    /// Takes the first timer that is due.
+    pub(crate) fn pop_due(&mut self, now: Instant) -> Option<Action> {
+        if self.first()?.deadline() > now {
+            return None;
+        }
+        self.pop_any()
+    }
+
+    /// Takes the first timer, due or not.
+    pub(crate) fn pop_any(&mut self) -> Option<Action> {
+        let first = self.first()?;
+        self.heap.pop();
+        Some(self.slots.remove(TimerId(first.key).slot()).action)
+    }
+
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.heap.is_empty()
+    }
+
+    /// Timers that will still fire.
+    pub(crate) fn live(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// Every timer that will still fire: when, and what it does.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (Instant, &Action)> {
+        self.heap.iter().filter_map(|entry| {
+            let slot = self.slots.get(TimerId(entry.key).slot())?;
+            (slot.id.0 == entry.key).then(|| (entry.deadline(), &slot.action))
+        })
+    }
+
+    /// Heap entries, cancelled ones among them.
+    pub(crate) fn heap_len(&self) -> usize {
+        self.heap.len()
+    }
+}
+
+fn is_live(slots: &Slab<Slot>, entry: Entry) -> bool {
+    let slot = slots.get(TimerId(entry.key).slot());
+    slot.is_some_and(|slot| slot.id.0 == entry.key)
+}
+
+impl Entry {
+    fn deadline(self) -> Instant {
+        Instant::from_origin(Duration::from_nanos(self.when))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(ns: u64) -> Instant {
+        Instant::from_origin(Duration::from_nanos(ns))
+    }
+
+    fn wake() -> Action {
+        Action::Wake(Waker::noop().clone())
+    }
+
+    #[test]
+    fn cancelled_timers_do_not_pile_up() {
+        let mut timers = Timers::default();
+        let count = if cfg!(miri) { 400 } else { 1_000_000 };
+        let kept: Vec<_> = (0..50).map(|i| timers.add(at(1 << 40 | i), wake())).collect();
+        for i in 0..count {
+            let id = timers.add(at(i), wake());
+            assert!(timers.cancel(id).is_some());
+            assert!(timers.cancel(id).is_none(), "a second cancel finds nothing");
+            assert!(timers.heap_len() <= 2 * timers.live() + 100);
+        }
+        // Added first, cancelled afterwards: the heap must shrink too.
+        let many: Vec<_> = (0..count).map(|i| timers.add(at(i), wake())).collect();
+        for id in many {
+            drop(timers.cancel(id));
+        }
+        assert!(timers.heap_len() <= 2 * timers.live() + 100);
+        assert_eq!(timers.live(), kept.len());
+        assert_eq!(timers.next_deadline(), Some(at(1 << 40)));
+    }
+
+    #[test]
+    fn a_slot_with_a_new_tenant_is_not_cancelled_by_the_old_id() {
+        let mut timers = Timers::default();
+        let old = timers.add(at(1), wake());
+        assert!(timers.cancel(old).is_some());
+        let new = timers.add(at(2), wake());
+        assert_eq!(old.slot(), new.slot());
+        assert!(timers.cancel(old).is_none());
+        assert_eq!(timers.next_deadline(), Some(at(2)));
+        assert!(timers.pop_due(at(1)).is_none());
+        assert!(timers.pop_due(at(2)).is_some());
+    }
+}

@@ -1,0 +1,626 @@
+//! Moving bytes in order: how a call becomes an op, and its landing a result.
+//!
+//! TCP and Unix connections and pipes are all this, and differ in where they come from. Their public methods are written
+//! once, here, and handed to each type by [`reading_methods!`] and [`writing_methods!`].
+
+use std::io;
+use std::net::Shutdown;
+use std::rc::Rc;
+
+use crate::driver::op::{MAX_LEN, MAX_SLICES, Medium, Op};
+use crate::driver::{OpResult, OsResult};
+use crate::error::from_code;
+use crate::inflight::descriptor::{Descriptor, OwnedDescriptor};
+use crate::inflight::queue::IoQueue;
+use crate::inflight::{OnOrphan, OpFuture};
+use crate::io::vectored::{lend_to_fill, lend_to_read, set_all_filled, set_others_empty};
+use crate::io::{BufResult, IoBuf, IoBufMut, KernelStream, ManagedBuf, no_length, no_room, part_of, rest_of};
+use crate::sys::{self, Fd, IoVec, errno};
+
+/// What a managed read takes from the heap when the pool is empty.
+pub(crate) const HEAP_READ_LEN: usize = 8 * 1024;
+
+/// A descriptor that bytes go through in order.
+pub(crate) struct ByteStream {
+    pub(crate) owned: OwnedDescriptor,
+    medium: Medium,
+}
+
+impl ByteStream {
+    pub(crate) fn new(owned: OwnedDescriptor, medium: Medium) -> ByteStream {
+        ByteStream { owned, medium }
+    }
+
+    pub(crate) fn medium(&self) -> Medium {
+        self.medium
+    }
+
+    /// Receives into `buf`, from its start and up to its capacity, and gives the number of bytes; 0 is the end of the
+    /// stream. A `Vec` then has just that length.
+    ///
+    /// A buffer without capacity is an error and not the end of the stream.
+    pub(crate) async fn read<B: IoBufMut>(&self, mut buf: B) -> BufResult<usize, B> {
+        if buf.capacity() == 0 {
+            return (Err(no_room()), buf);
+        }
+        let queue = &self.owned.descriptor.read;
+        let _hold = queue.hold().await;
+        queue.settle(self.owned.core()).await;
+        if queue.has_leftover(self.owned.core()).await
+            && let Some(served) = queue.serve(&mut buf)
+        {
+            return (served.map_err(from_code), buf);
+        }
+        let capacity = buf.capacity();
+        let (op_result, (_, mut buf)) = self.receive(buf, 0, capacity).await;
+        let result = count(op_result.res);
+        let received = *result.as_ref().unwrap_or(&0);
+        // SAFETY: the kernel has written this many bytes.
+        if queue.overtaken(unsafe { received_in(&buf, received) }, None, op_result.res)
+            && let Some(served) = queue.serve(&mut buf)
+        {
+            return (served.map_err(from_code), buf);
+        }
+        if let Ok(count) = result {
+            // SAFETY: the kernel has written this many bytes, which is no more than the capacity.
+            unsafe { buf.set_filled(count) };
+        }
+        (result, buf)
+    }
+
+    /// Fills `buf` up to its length (not its capacity), as std's `read_exact` does. A buffer with capacity but no length is
+    /// an error, since it was surely not meant.
+    ///
+    /// If the stream ends first the error is `UnexpectedEof`; then, and when the future is dropped half-way, what was
+    /// received goes to the next read.
+    pub(crate) async fn read_exact<B: IoBufMut>(&self, mut buf: B) -> BufResult<(), B> {
+        let len = buf.len();
+        if len == 0 {
+            return match buf.capacity() {
+                0 => (Ok(()), buf),
+                _ => (Err(no_length()), buf),
+            };
+        }
+        let queue = &self.owned.descriptor.read;
+        let _hold = queue.hold().await;
+        queue.settle(self.owned.core()).await;
+        let mut filled = 0;
+        if queue.has_leftover(self.owned.core()).await {
+            let served;
+            (served, buf) = serve_head(queue, buf, len);
+            match served {
+                Some(Ok(served)) => filled = served,
+                Some(Err(code)) => return (Err(from_code(code)), buf),
+                None => {}
+            }
+        }
+        while filled < len {
+            // What a dropped read was told after its last bytes is not told again by the kernel.
+            let res = match queue.take_error() {
+                Some(code) => Err(code),
+                None => {
+                    let (op_result, (_, back)) = self.receive(buf, filled, len).await;
+                    buf = back;
+                    let received = filled + *op_result.res.as_ref().unwrap_or(&0) as usize;
+                    // SAFETY: this many bytes were received.
+                    if queue.overtaken(unsafe { received_in(&buf, received) }, None, op_result.res) {
+                        let served;
+                        (served, buf) = serve_head(queue, buf, len);
+                        filled = served.and_then(Result::ok).unwrap_or(0);
+                        continue;
+                    }
+                    op_result.res
+                }
+            };
+            let error = match count(res) {
+                Ok(0) => io::Error::new(
+                    io::ErrorKind::UnexpectedEof,
+                    "the stream ended before the buffer was full",
+                ),
+                Ok(count) => {
+                    filled += count;
+                    continue;
+                }
+                Err(error) => error,
+            };
+            // SAFETY: the buffer's first `filled` bytes were received.
+            queue.put_back(unsafe { received_in(&buf, filled) });
+            return (Err(error), buf);
+        }
+        (Ok(()), buf)
+    }
+
+    /// One receive into `buf[begin..end]`. If it is dropped, the bytes in front of `begin` count as received by it.
+    fn receive<B: IoBufMut>(&self, buf: B, begin: usize, end: usize) -> OpFuture<'_, (Rc<Descriptor>, B)> {
+        let descriptor = &self.owned.descriptor;
+        let (fd, medium) = (descriptor.fd, self.medium);
+        let payload = (descriptor.clone(), buf);
+        OpFuture::start_op(
+            &descriptor.core,
+            &descriptor.read,
+            OnOrphan::Keep,
+            payload,
+            begin,
+            |(_, buf)| {
+                let (ptr, len) = part_of(buf, begin, end);
+                let len = len.min(MAX_LEN);
+                Op::Recv { fd, medium, ptr, len }
+            },
+        )
+    }
+
+    /// Receives into a buffer of the runtime's, so that a connection which waits holds none. An empty one is the end of
+    /// the stream.
+    pub(crate) async fn read_managed(&self) -> io::Result<ManagedBuf> {
+        let descriptor = &self.owned.descriptor;
+        let (core, queue) = (&*descriptor.core, &descriptor.read);
+        let _hold = queue.hold().await;
+        queue.settle(core).await;
+        if queue.has_leftover(core).await
+            && let Some(served) = queue.serve_all()
+        {
+            return served.map(ManagedBuf::from_heap).map_err(from_code);
+        }
+        let (fd, medium) = (descriptor.fd, self.medium);
+        let (op_result, _) = OpFuture::start_op(core, queue, OnOrphan::Keep, descriptor.clone(), 0, |_| {
+            Op::RecvManaged { fd, medium }
+        })
+        .await;
+        let received = op_result.buffer.as_ref().map_or(&[][..], |buffer| buffer.filled());
+        if queue.overtaken(received, None, op_result.res)
+            && let Some(served) = queue.serve_all()
+        {
+            return served.map(ManagedBuf::from_heap).map_err(from_code);
+        }
+        match op_result {
+            OpResult {
+                buffer: Some(buffer), ..
+            } => Ok(ManagedBuf::from_pool(buffer)),
+            OpResult {
+                res: Err(errno::NO_BUFFERS),
+                ..
+                // Boxed, so that those who find a buffer, which is nearly all, do not hold room for this.
+            } => Box::pin(self.read_to_heap()).await,
+            OpResult { res, .. } => count(res).map(|_| ManagedBuf::from_heap(Vec::new())),
+        }
+    }
+
+    /// The pool is empty.
+    async fn read_to_heap(&self) -> io::Result<ManagedBuf> {
+        let buf = Vec::with_capacity(HEAP_READ_LEN);
+        let (op_result, (_, mut buf)) = self.receive(buf, 0, HEAP_READ_LEN).await;
+        let result = count(op_result.res);
+        // SAFETY: the kernel has written this many bytes, which is no more than the capacity.
+        unsafe { buf.set_len(*result.as_ref().unwrap_or(&0)) };
+        let queue = &self.owned.descriptor.read;
+        if queue.overtaken(&buf, None, op_result.res)
+            && let Some(served) = queue.serve_all()
+        {
+            return served.map(ManagedBuf::from_heap).map_err(from_code);
+        }
+        result?;
+        Ok(ManagedBuf::from_heap(buf))
+    }
+
+    /// Receives into several buffers, each filled to its capacity before the next. Gives the number of bytes; 0 is the
+    /// end of the stream.
+    pub(crate) async fn read_vectored<B: IoBufMut>(&self, mut bufs: Vec<B>) -> BufResult<usize, Vec<B>> {
+        let Some(first) = bufs.iter().position(|buf| buf.capacity() > 0) else {
+            return (Err(no_room()), bufs);
+        };
+        let descriptor = &self.owned.descriptor;
+        let (core, queue) = (&*descriptor.core, &descriptor.read);
+        let _hold = queue.hold().await;
+        queue.settle(core).await;
+        if queue.has_leftover(core).await {
+            match queue.serve(&mut bufs[first]) {
+                Some(Ok(count)) => {
+                    set_others_empty(&mut bufs, first);
+                    return (Ok(count), bufs);
+                }
+                Some(Err(code)) => return (Err(from_code(code)), bufs),
+                None => {}
+            }
+        }
+        let (fd, medium) = (descriptor.fd, self.medium);
+        let payload = (descriptor.clone(), bufs, Vec::new());
+        let op_future = OpFuture::start_op(core, queue, OnOrphan::Keep, payload, 0, |(_, bufs, slices)| {
+            lend_to_fill(bufs, slices);
+            Op::RecvVectored {
+                fd,
+                medium,
+                slices: slices.as_ptr(),
+                count: slices.len(),
+            }
+        });
+        let (op_result, (_, mut bufs, slices)) = op_future.await;
+        let result = count(op_result.res);
+        if queue.has_bytes() {
+            let (mut received, mut left) = (Vec::new(), *result.as_ref().unwrap_or(&0));
+            let lent = bufs.iter().filter(|buf| buf.capacity() > 0).zip(&slices);
+            for (buf, slice) in lent {
+                let part = left.min(slice.len).min(buf.capacity());
+                // SAFETY: the kernel has filled the buffers in order, each to its capacity before the next.
+                received.extend_from_slice(unsafe { received_in(buf, part) });
+                left -= part;
+            }
+            queue.overtaken(&received, None, op_result.res);
+            if let Some(Ok(count)) = queue.serve(&mut bufs[first]) {
+                set_others_empty(&mut bufs, first);
+                return (Ok(count), bufs);
+            }
+        }
+        if let Ok(count) = result {
+            // SAFETY: the kernel has written this many bytes, in order.
+            unsafe { set_all_filled(&mut bufs, &slices, count) };
+        }
+        (result, bufs)
+    }
+
+    /// Sends from `buf` and gives how many bytes were taken, which may be fewer than there are.
+    pub(crate) async fn write<B: IoBuf>(&self, buf: B) -> BufResult<usize, B> {
+        if buf.is_empty() {
+            return (Ok(0), buf);
+        }
+        let queue = &self.owned.descriptor.write;
+        let _hold = queue.hold().await;
+        queue.settle(self.owned.core()).await;
+        if let Some(res) = self.send_at_once(&buf, 0) {
+            return (self.sent(res), buf);
+        }
+        let (op_result, (_, buf)) = self.send(buf, 0).await;
+        (self.sent(op_result.res), buf)
+    }
+
+    /// Sends the whole of `buf`. No other write comes in between.
+    #[allow(
+        clippy::manual_async_fn,
+        reason = "an async fn would hold the buffer twice: as it came, and as it is used"
+    )]
+    pub(crate) fn write_all<B: IoBuf>(&self, mut buf: B) -> impl Future<Output = BufResult<(), B>> {
+        async move {
+            let len = buf.len();
+            if len == 0 {
+                return (Ok(()), buf);
+            }
+            let queue = &self.owned.descriptor.write;
+            let _hold = queue.hold().await;
+            queue.settle(self.owned.core()).await;
+            let mut sent = 0;
+            while sent < len {
+                let res = match self.send_at_once(&buf, sent) {
+                    Some(res) => res,
+                    None => {
+                        let (op_result, (_, back)) = self.send(buf, sent).await;
+                        buf = back;
+                        op_result.res
+                    }
+                };
+                match self.sent(res) {
+                    Ok(0) => return (Err(io::ErrorKind::WriteZero.into()), buf),
+                    Ok(count) => sent += count,
+                    Err(error) => return (Err(error), buf),
+                }
+            }
+            (Ok(()), buf)
+        }
+    }
+
+    /// One send from `buf[begin..]` as it lies there, if the driver does so and the kernel takes something at once. To be called
+    /// by who holds the lane.
+    fn send_at_once<B: IoBuf>(&self, buf: &B, begin: usize) -> Option<OsResult> {
+        let op = send_from(buf, begin, self.owned.descriptor.fd, self.medium);
+        // SAFETY: what `op` points to is the buffer's until this returns.
+        unsafe { self.owned.core().attempt(op) }
+    }
+
+    /// One send from `buf[begin..]`, by a flight.
+    fn send<B: IoBuf>(&self, buf: B, begin: usize) -> OpFuture<'_, (Rc<Descriptor>, B)> {
+        let descriptor = &self.owned.descriptor;
+        let (fd, medium) = (descriptor.fd, self.medium);
+        let payload = (descriptor.clone(), buf);
+        OpFuture::start_op(
+            &descriptor.core,
+            &descriptor.write,
+            OnOrphan::Discard,
+            payload,
+            0,
+            |(_, buf)| send_from(buf, begin, fd, medium),
+        )
+    }
+
+    /// Sends from several buffers, one after the other, and gives how many bytes were taken. At most 1,024 buffers are
+    /// looked at in one call.
+    pub(crate) async fn write_vectored<B: IoBuf>(&self, bufs: Vec<B>) -> BufResult<usize, Vec<B>> {
+        if bufs.iter().all(IoBuf::is_empty) {
+            return (Ok(0), bufs);
+        }
+        let queue = &self.owned.descriptor.write;
+        let _hold = queue.hold().await;
+        queue.settle(self.owned.core()).await;
+        let (op_result, (_, bufs, _)) = self.send_vectored(bufs, 0, Vec::new()).await;
+        (self.sent(op_result.res), bufs)
+    }
+
+    /// Sends the whole of all buffers, however many. No other write comes in between.
+    pub(crate) async fn write_all_vectored<B: IoBuf>(&self, mut bufs: Vec<B>) -> BufResult<(), Vec<B>> {
+        let len: usize = bufs.iter().map(IoBuf::len).sum();
+        if len == 0 {
+            return (Ok(()), bufs);
+        }
+        let queue = &self.owned.descriptor.write;
+        let _hold = queue.hold().await;
+        queue.settle(self.owned.core()).await;
+        let mut sent = 0;
+        let mut slices = Vec::new();
+        while sent < len {
+            let op_result;
+            (op_result, (_, bufs, slices)) = self.send_vectored(bufs, sent, slices).await;
+            match self.sent(op_result.res) {
+                Ok(0) => return (Err(io::ErrorKind::WriteZero.into()), bufs),
+                Ok(count) => sent += count,
+                Err(error) => return (Err(error), bufs),
+            }
+        }
+        (Ok(()), bufs)
+    }
+
+    /// One send of what follows the first `skip` bytes. `slices` is only lent for its memory.
+    fn send_vectored<B: IoBuf>(
+        &self,
+        bufs: Vec<B>,
+        skip: usize,
+        slices: Vec<IoVec>,
+    ) -> OpFuture<'_, VectoredPayload<B>> {
+        let descriptor = &self.owned.descriptor;
+        let (fd, medium) = (descriptor.fd, self.medium);
+        let payload = (descriptor.clone(), bufs, slices);
+        OpFuture::start_op(
+            &descriptor.core,
+            &descriptor.write,
+            OnOrphan::Discard,
+            payload,
+            0,
+            |(_, bufs, slices)| {
+                lend_to_read(bufs, skip, slices);
+                Op::SendVectored {
+                    fd,
+                    medium,
+                    slices: slices.as_ptr(),
+                    count: slices.len(),
+                }
+            },
+        )
+    }
+
+    /// For copies that need no buffer of ours: sockets of the kernel's.
+    pub(crate) fn kernel_stream(&self) -> Option<KernelStream> {
+        match self.medium {
+            Medium::Tcp if self.owned.kernel_fd().is_some() => Some(KernelStream::new(self.owned.descriptor.clone())),
+            _ => None,
+        }
+    }
+
+    /// Shuts down one or both directions of a socket.
+    pub(crate) async fn shutdown(&self, how: Shutdown) -> io::Result<()> {
+        if how == Shutdown::Read {
+            return self.owned.shutdown(how);
+        }
+        let queue = &self.owned.descriptor.write;
+        let _hold = queue.hold().await;
+        queue.settle(self.owned.core()).await;
+        self.owned.shutdown(how)
+    }
+}
+
+impl ByteStream {
+    /// Closes the descriptor when the write that is under way is over. What is done with the stream afterwards is an error.
+    pub(crate) async fn close(&mut self) -> io::Result<()> {
+        let descriptor = self.owned.descriptor.clone();
+        {
+            let _hold = descriptor.write.hold().await;
+            descriptor.write.settle(&descriptor.core).await;
+        }
+        self.close_now();
+        Ok(())
+    }
+
+    /// The same, when no write is under way.
+    pub(crate) fn close_now(&mut self) {
+        self.owned = OwnedDescriptor::closed(self.owned.descriptor.core.clone());
+    }
+
+    /// What a send has come to. Writing to what was closed here is as writing to what the other end has closed.
+    fn sent(&self, res: OsResult) -> io::Result<usize> {
+        match res {
+            Err(errno::BAD_FD) if self.owned.is_closed() => Err(from_code(errno::BROKEN_PIPE)),
+            res => count(res),
+        }
+    }
+}
+
+fn send_from<B: IoBuf>(buf: &B, begin: usize, fd: Fd, medium: Medium) -> Op {
+    let (ptr, len) = rest_of(buf, begin);
+    let len = len.min(MAX_LEN);
+    Op::Send { fd, medium, ptr, len }
+}
+
+impl Descriptor {
+    /// Sends what the kernel takes at once, straight from the slices, if the driver works that way and nobody else is sending.
+    /// The caller has taken one from the budget.
+    pub(crate) fn send_now(&self, medium: Medium, bufs: &[io::IoSlice<'_>]) -> Option<OsResult> {
+        if !self.write.is_free() {
+            return None;
+        }
+        let fd = self.fd;
+        let send = |bytes: &[u8]| Op::Send {
+            fd,
+            medium,
+            ptr: bytes.as_ptr(),
+            len: bytes.len().min(MAX_LEN),
+        };
+        let mut small = [0; SMALL];
+        // A head and a short body, for instance: one piece costs the kernel less than a list of two.
+        let joined = match bufs {
+            [_] => None,
+            _ => join_small(bufs, &mut small),
+        };
+        let op = match (bufs, joined) {
+            ([buf], _) => send(buf),
+            (_, Some(len)) => send(&small[..len]),
+            _ => {
+                return sys::with_slices(bufs, |slices, count| {
+                    let count = count.min(MAX_SLICES);
+                    let op = Op::SendVectored {
+                        fd,
+                        medium,
+                        slices,
+                        count,
+                    };
+                    // SAFETY: the slices and what they point to are there until this call returns, and a send only reads them.
+                    unsafe { self.core.attempt_unpaid(op) }
+                });
+            }
+        };
+        // SAFETY: what `op` points to, and `small`, are there until this call returns, and a send only reads them.
+        unsafe { self.core.attempt_unpaid(op) }
+    }
+}
+
+/// What is joined rather than sent from where it is.
+const SMALL: usize = 512;
+
+/// Copies slices into one, if all of them fit.
+fn join_small(bufs: &[io::IoSlice<'_>], into: &mut [u8; SMALL]) -> Option<usize> {
+    let mut len = 0;
+    for buf in bufs {
+        into.get_mut(len..len + buf.len())?.copy_from_slice(buf);
+        len += buf.len();
+    }
+    Some(len)
+}
+
+/// The public reading calls of a type that has a `fn bytes(&self) -> &ByteStream`.
+macro_rules! reading_methods {
+    () => {
+        /// Receives into `buf`, from its start and up to its capacity, and gives the number of bytes; 0 is the end of
+        /// the stream. A `Vec` then has just that length.
+        ///
+        /// A buffer without capacity is an error and not the end of the stream. Dropping the future loses nothing: what
+        /// it would have received goes to the next read.
+        ///
+        /// A future that was polled and then leaked ([`std::mem::forget`]) keeps its place: its buffer is never freed, and
+        /// every later read of this stream waits for ever. Writes are not affected, and dropping the stream closes it.
+        pub fn read<B: $crate::io::IoBufMut>(&self, buf: B) -> impl Future<Output = $crate::io::BufResult<usize, B>> {
+            self.bytes().read(buf)
+        }
+
+        /// Fills `buf` up to its length (not its capacity), as std's `read_exact` does. A buffer with capacity but no
+        /// length is an error, since it was surely not meant.
+        ///
+        /// If the stream ends first the error is `UnexpectedEof`; then, and when the future is dropped half-way, what
+        /// was received goes to the next read.
+        pub async fn read_exact<B: $crate::io::IoBufMut>(&self, buf: B) -> $crate::io::BufResult<(), B> {
+            self.bytes().read_exact(buf).await
+        }
+
+        /// Receives into a buffer of the runtime's, so that a connection which waits holds none. An empty one is the end
+        /// of the stream.
+        pub fn read_managed(&self) -> impl Future<Output = std::io::Result<$crate::io::ManagedBuf>> {
+            self.bytes().read_managed()
+        }
+
+        /// Receives into several buffers, each filled to its capacity before the next. Gives the number of bytes; 0 is
+        /// the end of the stream.
+        pub async fn read_vectored<B: $crate::io::IoBufMut>(
+            &self,
+            bufs: Vec<B>,
+        ) -> $crate::io::BufResult<usize, Vec<B>> {
+            self.bytes().read_vectored(bufs).await
+        }
+    };
+}
+
+/// The public writing calls of a type that has a `fn bytes(&self) -> &ByteStream`.
+macro_rules! writing_methods {
+    () => {
+        /// Sends from `buf` and gives how many bytes were taken, which may be fewer than there are.
+        ///
+        /// If the future is dropped, any part from the front of the buffer may have been sent; the next write waits until
+        /// that is over.
+        pub fn write<B: $crate::io::IoBuf>(&self, buf: B) -> impl Future<Output = $crate::io::BufResult<usize, B>> {
+            self.bytes().write(buf)
+        }
+
+        /// Sends the whole of `buf`. No other write comes in between.
+        pub fn write_all<B: $crate::io::IoBuf>(&self, buf: B) -> impl Future<Output = $crate::io::BufResult<(), B>> {
+            self.bytes().write_all(buf)
+        }
+
+        /// Sends from several buffers, one after the other, and gives how many bytes were taken. At most 1,024 buffers
+        /// are looked at in one call.
+        pub async fn write_vectored<B: $crate::io::IoBuf>(&self, bufs: Vec<B>) -> $crate::io::BufResult<usize, Vec<B>> {
+            self.bytes().write_vectored(bufs).await
+        }
+
+        /// Sends the whole of all buffers, however many. No other write comes in between.
+        pub async fn write_all_vectored<B: $crate::io::IoBuf>(
+            &self,
+            bufs: Vec<B>,
+        ) -> $crate::io::BufResult<(), Vec<B>> {
+            self.bytes().write_all_vectored(bufs).await
+        }
+    };
+}
+
+pub(crate) use {reading_methods, writing_methods};
+
+/// The descriptor, the buffers, and the list that tells the kernel where they are.
+type VectoredPayload<B> = (Rc<Descriptor>, Vec<B>, Vec<IoVec>);
+
+pub(crate) fn count(res: OsResult) -> io::Result<usize> {
+    res.map(|count| count as usize).map_err(from_code)
+}
+
+/// The first bytes of a buffer.
+///
+/// # Safety
+///
+/// This many were received there.
+unsafe fn received_in<B: IoBufMut>(buf: &B, count: usize) -> &[u8] {
+    // SAFETY: the caller vouches for them, and nobody writes to the buffer as long as it is borrowed.
+    unsafe { std::slice::from_raw_parts(buf.as_ptr(), count) }
+}
+
+/// Serves unread bytes into the first `len` of a buffer.
+fn serve_head<B: IoBufMut>(queue: &IoQueue, buf: B, len: usize) -> (Option<Result<usize, i32>>, B) {
+    let mut head = Head { buf, len };
+    (queue.serve(&mut head), head.buf)
+}
+
+/// The first `len` bytes of a buffer, to be filled in place without changing its length.
+struct Head<B> {
+    buf: B,
+    len: usize,
+}
+
+// SAFETY: a part of the inner buffer is as fixed as the whole.
+unsafe impl<B: IoBufMut> IoBuf for Head<B> {
+    fn as_ptr(&self) -> *const u8 {
+        self.buf.as_ptr()
+    }
+    fn len(&self) -> usize {
+        self.len
+    }
+}
+
+// SAFETY: as for reading; `len` is at most the inner buffer's length, and so its capacity.
+unsafe impl<B: IoBufMut> IoBufMut for Head<B> {
+    fn as_mut_ptr(&mut self) -> *mut u8 {
+        self.buf.as_mut_ptr()
+    }
+    fn capacity(&self) -> usize {
+        self.len
+    }
+    unsafe fn set_filled(&mut self, _len: usize) {}
+}

@@ -1,0 +1,298 @@
+//! The table: which flights there are, and what has landed.
+
+use std::rc::Rc;
+use std::task::Waker;
+
+use super::storage::{OpStorage, payload_ptr};
+use crate::blocking::JobId;
+use crate::driver::op::Op;
+use crate::driver::{Completion, Control, OpId, OpResult, OsResult};
+use crate::event_loop::exception::guard;
+use crate::sys::{Fd, SyncCancel};
+use crate::task::Owner;
+
+/// What becomes of a flight whose future is gone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum OnOrphan {
+    /// It stays in its lane when it lands: the next read serves from it.
+    Keep,
+    /// Its load is dropped as soon as it lands.
+    Discard,
+}
+
+pub(super) enum Phase {
+    /// Nobody's.
+    Free,
+    /// Handed to the driver; the last completion has not landed.
+    InFlight,
+    /// The last completion is here; the load has not been fetched.
+    Done(OpResult),
+}
+
+/// Who carries a flight in the air.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Executor {
+    Driver,
+    /// A thread, under this number.
+    Pool(JobId),
+    /// Nobody yet: the pool's queue was full.
+    Nobody,
+}
+
+/// Who is told of a landing in the place of a task. Called when nothing is borrowed, once per flight.
+pub(crate) trait Listener {
+    fn completed(self: Rc<Self>);
+}
+
+pub(super) struct Entry {
+    pub(super) generation: u64,
+    pub(super) phase: Phase,
+    pub(super) waker: Option<Waker>,
+    pub(super) listener: Option<Rc<dyn Listener>>,
+    /// Set when the future is gone.
+    pub(super) orphan: Option<OnOrphan>,
+    /// The task that cannot be joined before this orphan has landed.
+    pub(super) owner: Option<Owner>,
+    pub(super) op: Op,
+    /// Bytes in front of the op's buffer that were received for the same call by earlier flights.
+    pub(super) prefix: usize,
+    /// Whether its cancel was asked for.
+    pub(super) cancelling: bool,
+    pub(super) executor: Executor,
+    /// Ends what a thread does for it.
+    pub(super) sync_cancel: SyncCancel,
+    pub(super) drop_payload: Option<unsafe fn(*mut u8)>,
+    /// Owned by this entry, never moved; while the phase is `InFlight`, used by the kernel.
+    pub(super) storage: *mut OpStorage,
+}
+
+/// What landing a completion asks the loop to do once the table is no longer borrowed.
+#[derive(Default)]
+pub(crate) struct CompletionEffects {
+    pub(crate) waker: Option<Waker>,
+    pub(crate) listener: Option<Rc<dyn Listener>>,
+    pub(crate) owner: Option<Owner>,
+    /// Nobody will fetch this flight: drop its load.
+    pub(crate) discard: Option<OpId>,
+    /// How to end a connection that nobody will serve, or a file that nobody will use.
+    pub(crate) unwanted: Option<Control<'static>>,
+    pub(crate) stale: bool,
+}
+
+#[derive(Default)]
+pub(crate) struct OpTable {
+    entries: Vec<Entry>,
+    free: Vec<u32>,
+    in_flight: usize,
+    /// Those of them that the driver does not carry.
+    off_driver: usize,
+}
+
+impl OpTable {
+    /// How many flights the driver has.
+    pub(crate) fn in_flight(&self) -> usize {
+        self.in_flight
+    }
+
+    /// Whether threads carry some of them, or will.
+    pub(crate) fn uses_threads(&self) -> bool {
+        self.off_driver > 0
+    }
+
+    /// Says who carries a flight that the driver has given back.
+    pub(super) fn set_executor(&mut self, id: OpId, executor: Executor) {
+        let Some(entry) = self.entry(id) else { return };
+        let before = std::mem::replace(&mut entry.executor, executor);
+        self.off_driver += usize::from(before == Executor::Driver);
+    }
+
+    /// How many places are taken: in the air, or landed and not fetched.
+    pub(crate) fn taken(&self) -> usize {
+        self.entries.len() - self.free.len()
+    }
+
+    #[inline]
+    pub(super) fn entry(&mut self, id: OpId) -> Option<&mut Entry> {
+        let entry = self.entries.get_mut(id.index as usize)?;
+        (entry.generation == id.generation && !matches!(entry.phase, Phase::Free)).then_some(entry)
+    }
+
+    #[inline]
+    pub(super) fn reserve(&mut self) -> (OpId, *mut OpStorage) {
+        let index = match self.free.pop() {
+            Some(index) => index,
+            None => self.grow(),
+        };
+        let entry = &self.entries[index as usize];
+        let generation = entry.generation;
+        (OpId { index, generation }, entry.storage)
+    }
+
+    /// Makes one more place.
+    #[cold]
+    fn grow(&mut self) -> u32 {
+        self.entries.push(Entry {
+            generation: 0,
+            phase: Phase::Free,
+            waker: None,
+            listener: None,
+            orphan: None,
+            owner: None,
+            op: Op::Accept { fd: -1 },
+            prefix: 0,
+            cancelling: false,
+            executor: Executor::Driver,
+            sync_cancel: SyncCancel::default(),
+            drop_payload: None,
+            storage: OpStorage::new(),
+        });
+        let index = (self.entries.len() - 1) as u32;
+        assert!(index < OpId::MAX_INDEX, "more than 16 million operations at once");
+        index
+    }
+
+    /// The reserved flight is about to be handed to the driver.
+    #[inline]
+    pub(super) fn mark_in_flight(&mut self, id: OpId, op: Op, prefix: usize, drop_payload: unsafe fn(*mut u8)) {
+        self.in_flight += 1;
+        let entry = &mut self.entries[id.index as usize];
+        entry.phase = Phase::InFlight;
+        entry.op = op;
+        entry.prefix = prefix;
+        entry.drop_payload = Some(drop_payload);
+    }
+
+    /// Frees a landed place for the next flight. The load must be gone already.
+    #[inline]
+    pub(super) fn release(&mut self, id: OpId) {
+        let Some(entry) = self.entry(id) else { return };
+        assert!(
+            matches!(entry.phase, Phase::Done(_)),
+            "a flight in the air is never released"
+        );
+        entry.phase = Phase::Free;
+        entry.generation = (entry.generation + 1) & ((1 << 40) - 1);
+        entry.orphan = None;
+        entry.drop_payload = None;
+        entry.prefix = 0;
+        entry.cancelling = false;
+        self.free.push(id.index);
+    }
+
+    /// Takes in the last completion of a flight that is wanted by whoever waits for it and by nobody else, which is what most
+    /// are, and gives who is to be woken. Gives others back.
+    #[inline]
+    pub(crate) fn complete_plain(&mut self, completion: Completion) -> Result<Option<Waker>, Completion> {
+        let Some(entry) = self.entries.get_mut(completion.id.index as usize) else {
+            return Err(completion);
+        };
+        let is_plain = entry.generation == completion.id.generation
+            && matches!(entry.phase, Phase::InFlight)
+            && entry.orphan.is_none()
+            && entry.listener.is_none()
+            && entry.owner.is_none()
+            && entry.executor == Executor::Driver;
+        if !is_plain {
+            return Err(completion);
+        }
+        entry.phase = Phase::Done(completion.op_result);
+        self.in_flight -= 1;
+        Ok(entry.waker.take())
+    }
+
+    /// Takes in one completion.
+    pub(crate) fn complete(&mut self, completion: Completion) -> CompletionEffects {
+        let Completion { id, op_result } = completion;
+        let mut effects = CompletionEffects::default();
+        let Some(entry) = self.entry(id) else {
+            effects.stale = true;
+            return effects;
+        };
+        if !matches!(entry.phase, Phase::InFlight) {
+            effects.stale = true;
+            return effects;
+        }
+        effects.waker = entry.waker.take();
+        effects.listener = entry.listener.take();
+        effects.owner = entry.owner.take();
+        if entry.orphan == Some(OnOrphan::Discard) {
+            effects.discard = Some(id);
+            effects.unwanted = unwanted(&entry.op, op_result.res);
+        }
+        entry.phase = Phase::Done(op_result);
+        let executor = std::mem::replace(&mut entry.executor, Executor::Driver);
+        entry.sync_cancel = SyncCancel::default();
+        self.in_flight -= 1;
+        self.off_driver -= usize::from(executor != Executor::Driver);
+        effects
+    }
+
+    /// How many connections were accepted that the program has not been given.
+    pub(crate) fn accepted_waiting(&self) -> usize {
+        let is_connection = |entry: &&Entry| {
+            matches!(&entry.phase, Phase::Done(op_result) if op_result.res.is_ok())
+                && matches!(entry.op, Op::Accept { .. })
+        };
+        self.entries.iter().filter(is_connection).count()
+    }
+
+    /// How many operations of each kind are under way.
+    pub(crate) fn ops_in_flight(&self) -> Vec<(&'static str, usize)> {
+        let mut counts = std::collections::BTreeMap::new();
+        for (entry, _) in self.waiting() {
+            *counts.entry(entry.name()).or_insert(0) += 1;
+        }
+        counts.into_iter().collect()
+    }
+
+    /// The operations that are under way, and who waits for each.
+    pub(crate) fn waiting(&self) -> impl Iterator<Item = (&Op, Option<&Waker>)> {
+        let in_flight = |entry: &&Entry| matches!(entry.phase, Phase::InFlight);
+        self.entries
+            .iter()
+            .filter(in_flight)
+            .map(|entry| (&entry.op, entry.waker.as_ref()))
+    }
+
+    /// Every flight that the driver still has.
+    pub(crate) fn ids_in_flight(&self) -> Vec<OpId> {
+        let in_flight = |(_, entry): &(usize, &Entry)| matches!(entry.phase, Phase::InFlight);
+        self.entries
+            .iter()
+            .enumerate()
+            .filter(in_flight)
+            .map(|(index, entry)| OpId {
+                index: index as u32,
+                generation: entry.generation,
+            })
+            .collect()
+    }
+}
+
+/// How to end what an operation has opened for somebody who is gone.
+pub(super) fn unwanted(op: &Op, res: OsResult) -> Option<Control<'static>> {
+    let fd = res.ok()? as Fd;
+    match op {
+        Op::Accept { .. } => Some(Control::Reset { fd }),
+        Op::Open { .. } => Some(Control::Close { fd }),
+        _ => None,
+    }
+}
+
+impl Drop for OpTable {
+    fn drop(&mut self) {
+        for entry in &mut self.entries {
+            if matches!(entry.phase, Phase::InFlight) {
+                continue;
+            }
+            if let Some(drop_payload) = entry.drop_payload {
+                // SAFETY: the flight has landed, so the kernel is done with the load, and nobody fetched it.
+                guard("a buffer's destructor", || unsafe {
+                    drop_payload(payload_ptr(entry.storage))
+                });
+            }
+            // SAFETY: `reserve` made this box, this entry owns it, and the kernel does not use it.
+            drop(unsafe { Box::from_raw(entry.storage) });
+        }
+    }
+}

@@ -1,0 +1,258 @@
+//! Descriptors that are not ours: callbacks when somebody else's socket, pipe or device is ready.
+//!
+//! As in asyncio they are level-triggered: the callback runs once per turn as long as the descriptor is ready. A watcher
+//! is a small task that waits for readiness, runs the callback, and waits again. Nothing of it is in the kernel while
+//! the callback runs, so that may do with the descriptor what it likes, and may remove itself.
+
+use std::cell::{Cell, RefCell};
+use std::io;
+use std::panic::{AssertUnwindSafe, Location, catch_unwind};
+use std::rc::Rc;
+
+use crate::driver::Control;
+use crate::driver::op::{Direction, Op};
+use crate::error::{context, from_code};
+use crate::event_loop::EventLoop;
+use crate::event_loop::core::LoopCore;
+use crate::event_loop::exception::{Exception, report};
+use crate::inflight::queue::IoQueue;
+use crate::inflight::{OnOrphan, OpFuture};
+use crate::sys::{AsSource, Fd, source};
+use crate::task::{JoinHandle, spawn_unchecked};
+
+/// One direction of a foreign descriptor, and whom to call.
+pub(crate) struct Watcher {
+    slot: Rc<Slot>,
+    task: JoinHandle<()>,
+}
+
+/// The callback, where both its task and whoever removes it can reach it.
+struct Slot {
+    callback: RefCell<Option<Box<dyn FnMut()>>>,
+    removed: Cell<bool>,
+    location: &'static Location<'static>,
+}
+
+impl Slot {
+    fn call(&self) {
+        let Some(mut callback) = self.callback.take() else {
+            return;
+        };
+        if let Err(payload) = catch_unwind(AssertUnwindSafe(&mut callback)) {
+            report(Exception::callback_panic(self.location, payload));
+        }
+        if self.removed.get() {
+            crate::event_loop::exception::guard("a callback's destructor", || drop(callback));
+        } else {
+            self.callback.replace(Some(callback));
+        }
+    }
+
+    /// From now on nothing is called. What the callback captured is dropped, at the latest when it returns.
+    fn empty(&self) {
+        self.removed.set(true);
+        let callback = self.callback.take();
+        crate::event_loop::exception::guard("a callback's destructor", || drop(callback));
+    }
+}
+
+impl LoopCore {
+    /// Waits until a descriptor is ready.
+    pub(crate) async fn readiness(&self, fd: Fd, direction: Direction) -> io::Result<()> {
+        let queue = IoQueue::default();
+        let plan = |(): &mut ()| Op::Readiness { fd, direction };
+        let (op_result, ()) = OpFuture::start_op(self, &queue, OnOrphan::Discard, (), 0, plan).await;
+        op_result.res.map(|_| ()).map_err(from_code)
+    }
+
+    pub(crate) fn add_watcher(
+        &self,
+        fd: Fd,
+        direction: Direction,
+        callback: Box<dyn FnMut()>,
+        location: &'static Location<'static>,
+    ) -> io::Result<()> {
+        if self.is_closed() {
+            return Err(crate::event_loop::inbox::LoopClosed.into());
+        }
+        self.control(Control::Watch { fd })
+            .map_err(|error| context(format_args!("watch descriptor {fd}"), error))?;
+        let slot = Rc::new(Slot {
+            callback: RefCell::new(Some(callback)),
+            removed: Cell::new(false),
+            location,
+        });
+        let verb = match direction {
+            Direction::Read => "reader",
+            Direction::Write => "writer",
+        };
+        let name = format!("{verb} of descriptor {fd}").into_boxed_str();
+        let future = watch(self.rc(), fd, direction, slot.clone());
+        // SAFETY: the future is `'static`: it borrows nothing that could end.
+        let task = unsafe { spawn_unchecked(self, future, Some(name), location) };
+        let watcher = Watcher { slot, task };
+        let replaced = self.watchers.borrow_mut().insert((fd, direction), watcher);
+        // Only now: its destructor may add yet another, which then replaces this one.
+        if let Some(replaced) = replaced {
+            self.end_watcher(replaced);
+        }
+        Ok(())
+    }
+
+    pub(crate) fn remove_watcher(&self, fd: Fd, direction: Direction) -> bool {
+        let watcher = self.watchers.borrow_mut().remove(&(fd, direction));
+        let Some(watcher) = watcher else {
+            return false;
+        };
+        self.end_watcher(watcher);
+        let is_watched = |direction| self.watchers.borrow().contains_key(&(fd, direction));
+        if !is_watched(Direction::Read) && !is_watched(Direction::Write) {
+            let _ = self.control(Control::Forget { fd });
+            self.pump();
+        }
+        true
+    }
+
+    /// The loop closes: the watchers' tasks are gone already.
+    pub(crate) fn drop_watchers(&self) {
+        for watcher in self.watchers.take().into_values() {
+            watcher.slot.empty();
+        }
+    }
+
+    /// Ends a watcher that was taken off the list: at once, or, if its task is being polled, when that poll is over. Any
+    /// foreign code inside of the poll may remove the watcher: its callback, or a tracing subscriber.
+    fn end_watcher(&self, Watcher { slot, task }: Watcher) {
+        let _entered = self.enter();
+        slot.empty();
+        task.raw().cancel_now(self);
+    }
+}
+
+/// A watcher's task.
+async fn watch(core: Rc<LoopCore>, fd: Fd, direction: Direction, slot: Rc<Slot>) {
+    loop {
+        match core.readiness(fd, direction).await {
+            Ok(()) => {
+                slot.call();
+                // Whoever removed it may have closed the descriptor: nothing may be asked of that number any more.
+                if slot.removed.get() {
+                    return;
+                }
+            }
+            // It was removed inside of this poll: the descriptor may be closed by now, and the error concerns nothing.
+            Err(_) if slot.removed.get() => return,
+            Err(error) => {
+                // Unless somebody else watches it by now.
+                let is_mine = |watcher: &Watcher| Rc::ptr_eq(&watcher.slot, &slot);
+                let is_mine = core.watchers.borrow().get(&(fd, direction)).is_some_and(is_mine);
+                let gone = match is_mine {
+                    true => core.watchers.borrow_mut().remove(&(fd, direction)),
+                    false => None,
+                };
+                drop(gone);
+                // Only now: the handler may remove or replace this watcher, which must not end the task that runs here.
+                report(Exception::error(
+                    format!("descriptor {fd} cannot be watched any more"),
+                    error,
+                ));
+                return;
+            }
+        }
+    }
+}
+
+/// Foreign descriptors.
+impl EventLoop {
+    /// Calls `callback` when `fd` can be read from: once per turn, as long as it can. A reader that was there before is
+    /// replaced.
+    ///
+    /// Anything that the kernel can wait for will do: a socket, a pipe, a terminal, a timer; a file or folder, which is
+    /// always ready, is an error. It stays yours: remove the reader before you close it.
+    ///
+    /// ```
+    /// use std::{io::{Read, Write}, os::unix::net::UnixStream, rc::Rc};
+    /// let event_loop = windlass::EventLoop::new()?;
+    /// let (ours, mut theirs) = UnixStream::pair()?;
+    /// let ours = Rc::new(ours);
+    /// event_loop.add_reader(&ours, {
+    ///     let (ours, handle) = (ours.clone(), event_loop.handle());
+    ///     move || {
+    ///         let mut byte = [0];
+    ///         (&*ours).read_exact(&mut byte).unwrap();
+    ///         assert_eq!(byte, [7]);
+    ///         handle.stop().unwrap();
+    ///     }
+    /// })?;
+    /// theirs.write_all(&[7])?;
+    /// event_loop.run_forever()?;
+    /// event_loop.remove_reader(&ours);
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn add_reader(&self, fd: &impl AsSource, callback: impl FnMut() + 'static) -> io::Result<()> {
+        let location = Location::caller();
+        self.core()
+            .add_watcher(source(fd), Direction::Read, Box::new(callback), location)
+    }
+
+    /// Calls `callback` when `fd` can be written to: see [`add_reader`](EventLoop::add_reader).
+    #[track_caller]
+    pub fn add_writer(&self, fd: &impl AsSource, callback: impl FnMut() + 'static) -> io::Result<()> {
+        let location = Location::caller();
+        self.core()
+            .add_watcher(source(fd), Direction::Write, Box::new(callback), location)
+    }
+
+    /// Takes back [`add_reader`](EventLoop::add_reader): the callback is not called any more. False if there was none.
+    pub fn remove_reader(&self, fd: &impl AsSource) -> bool {
+        self.core().remove_watcher(source(fd), Direction::Read)
+    }
+
+    /// Takes back [`add_writer`](EventLoop::add_writer): the callback is not called any more. False if there was none.
+    pub fn remove_writer(&self, fd: &impl AsSource) -> bool {
+        self.core().remove_watcher(source(fd), Direction::Write)
+    }
+}
+
+/// Calls `callback` when `fd` can be read from: [`EventLoop::add_reader`] on the current loop.
+///
+/// # Panics
+///
+/// Outside of a loop.
+#[track_caller]
+pub fn add_reader(fd: &impl AsSource, callback: impl FnMut() + 'static) -> io::Result<()> {
+    let location = Location::caller();
+    LoopCore::current("add_reader").add_watcher(source(fd), Direction::Read, Box::new(callback), location)
+}
+
+/// Calls `callback` when `fd` can be written to: [`EventLoop::add_writer`] on the current loop.
+///
+/// # Panics
+///
+/// Outside of a loop.
+#[track_caller]
+pub fn add_writer(fd: &impl AsSource, callback: impl FnMut() + 'static) -> io::Result<()> {
+    let location = Location::caller();
+    LoopCore::current("add_writer").add_watcher(source(fd), Direction::Write, Box::new(callback), location)
+}
+
+/// Takes back [`add_reader`] on the current loop. False if there was none.
+///
+/// # Panics
+///
+/// Outside of a loop.
+#[track_caller]
+pub fn remove_reader(fd: &impl AsSource) -> bool {
+    LoopCore::current("remove_reader").remove_watcher(source(fd), Direction::Read)
+}
+
+/// Takes back [`add_writer`] on the current loop. False if there was none.
+///
+/// # Panics
+///
+/// Outside of a loop.
+#[track_caller]
+pub fn remove_writer(fd: &impl AsSource) -> bool {
+    LoopCore::current("remove_writer").remove_watcher(source(fd), Direction::Write)
+}

@@ -1,0 +1,55 @@
+//! Sending datagrams within the machine.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use crate::driver::op::{Direction, Op};
+use crate::error::from_code;
+use crate::inflight::descriptor::{Descriptor, OwnedDescriptor};
+use crate::inflight::stream::count;
+use crate::inflight::{OnOrphan, OpFuture};
+use crate::io::{BufResult, IoBuf};
+use crate::net::datagram::{MsgHdrPool, start_send};
+use crate::sys::{self, Enclosure, Name, errno};
+use crate::time::sleep;
+
+/// Sends one message from a Unix socket for datagrams, whose sends have to wait while the other's queue is full.
+///
+/// They wait here and not in the kernel. io_uring's own way is to try again with the same list of bytes, of which the
+/// first try has used up all: what it sends then is empty (Linux 6.18). And a socket that is not connected is told
+/// nothing when there is room again, so that it can only be tried, ever less often.
+pub(super) async fn send_with_retry<B: IoBuf>(
+    owned: &OwnedDescriptor,
+    msg_pool: &MsgHdrPool,
+    mut buf: B,
+    to: Option<&Name>,
+    mut descriptors: Enclosure,
+) -> BufResult<usize, B> {
+    let descriptor = &owned.descriptor;
+    let (core, queue, fd) = (&*descriptor.core, &descriptor.write, descriptor.fd);
+    let _hold = queue.hold().await;
+    queue.settle(core).await;
+    let mut pause = Duration::from_millis(1);
+    loop {
+        let (op_result, mut msg);
+        (op_result, (_, msg, buf)) = start_send(owned, msg_pool, buf, to, descriptors, true).await;
+        descriptors = msg.take_enclosed();
+        msg_pool.put_back(msg);
+        match op_result.res {
+            Err(errno::AGAIN) if to.is_none() => {
+                let direction = Direction::Write;
+                let plan = |_: &mut Rc<Descriptor>| Op::Readiness { fd, direction };
+                let (op_result, _) =
+                    OpFuture::start_op(core, queue, OnOrphan::Discard, descriptor.clone(), 0, plan).await;
+                if let Err(code) = op_result.res {
+                    return (Err(from_code(code)), buf);
+                }
+            }
+            Err(code) if sys::is_full_queue(code) => {
+                sleep(pause).await;
+                pause = (pause * 2).min(Duration::from_millis(50));
+            }
+            res => return (count(res), buf),
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! What has a descriptor shows it, takes it over, gives it away.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+
+use super::AsSource;
+use crate::fs::File;
+use crate::inflight::descriptor::{IntoStdError, OwnedDescriptor};
+use crate::io::pipe;
+use crate::io::{AsyncFd, Stderr, Stdin, Stdout};
+use crate::net::{TcpListener, TcpStream, UdpSocket, UnixDatagram, UnixListener, UnixStream};
+use crate::process::{ChildStderr, ChildStdin, ChildStdout};
+
+/// What has a descriptor shows it.
+macro_rules! impl_raw_fd {
+    ($($kind:ty: $owned:expr),* $(,)?) => {$(
+        impl AsRawFd for $kind {
+            /// The descriptor's number; negative for a socket of the null driver. On a driver with descriptors of its own
+            /// ([`FdSpace::Own`](crate::driver::FdSpace::Own)) it is the driver's number, and means nothing to the kernel.
+            fn as_raw_fd(&self) -> RawFd {
+                let owned: fn(&$kind) -> &OwnedDescriptor = $owned;
+                owned(self).fd()
+            }
+        }
+
+        impl AsFd for $kind {
+            /// # Panics
+            ///
+            /// For a socket of the null driver, or of another whose descriptors are not the kernel's, and for a pipe that
+            /// was closed.
+            fn as_fd(&self) -> BorrowedFd<'_> {
+                let owned: fn(&$kind) -> &OwnedDescriptor = $owned;
+                super::borrow(owned(self).kernel_fd().unwrap_or(-1))
+            }
+        }
+    )*};
+}
+
+impl_raw_fd!(
+    TcpStream: TcpStream::socket,
+    TcpListener: TcpListener::socket,
+    UdpSocket: UdpSocket::socket,
+    UnixStream: UnixStream::socket,
+    UnixListener: UnixListener::socket,
+    UnixDatagram: UnixDatagram::socket,
+    pipe::Sender: |sender| &sender.bytes().owned,
+    pipe::Receiver: |receiver| &receiver.bytes().owned,
+    ChildStdin: |stdin| &stdin.bytes().owned,
+    ChildStdout: |stdout| &stdout.bytes().owned,
+    ChildStderr: |stderr| &stderr.bytes().owned,
+    File: File::descriptor,
+);
+
+/// The standard streams have the numbers that they always have.
+macro_rules! impl_std_fd {
+    ($($kind:ty: $number:expr),*) => {$(
+        impl AsRawFd for $kind {
+            fn as_raw_fd(&self) -> RawFd {
+                $number
+            }
+        }
+
+        impl AsFd for $kind {
+            fn as_fd(&self) -> BorrowedFd<'_> {
+                super::borrow(self.as_raw_fd())
+            }
+        }
+    )*};
+}
+
+impl_std_fd!(Stdin: 0, Stdout: 1, Stderr: 2);
+
+impl<T: AsSource> AsRawFd for AsyncFd<T> {
+    fn as_raw_fd(&self) -> RawFd {
+        self.number()
+    }
+}
+
+impl<T: AsSource + AsFd> AsFd for AsyncFd<T> {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.get_ref().as_fd()
+    }
+}
+
+impl pipe::Receiver {
+    /// Takes over the reading end of a pipe, or whatever else the kernel can wait for; it becomes non-blocking.
+    ///
+    /// # Panics
+    ///
+    /// Outside of a loop.
+    #[track_caller]
+    pub fn from_fd(fd: impl Into<OwnedFd>) -> io::Result<pipe::Receiver> {
+        pipe::Receiver::adopt(fd.into())
+    }
+
+    /// Gives the descriptor away, non-blocking. Refused, with the receiver, while a read is under way or received bytes
+    /// are unread: they would be lost.
+    pub fn into_fd(self) -> Result<OwnedFd, IntoStdError<pipe::Receiver>> {
+        self.release()
+    }
+}
+
+impl pipe::Sender {
+    /// Takes over the writing end of a pipe, or whatever else the kernel can wait for; it becomes non-blocking.
+    ///
+    /// # Panics
+    ///
+    /// Outside of a loop.
+    #[track_caller]
+    pub fn from_fd(fd: impl Into<OwnedFd>) -> io::Result<pipe::Sender> {
+        pipe::Sender::adopt(fd.into())
+    }
+
+    /// Gives the descriptor away, non-blocking. Refused, with the sender, while a write is under way.
+    pub fn into_fd(self) -> Result<OwnedFd, IntoStdError<pipe::Sender>> {
+        self.release()
+    }
+}

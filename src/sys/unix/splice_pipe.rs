@@ -1,0 +1,142 @@
+//! From socket to socket inside of the kernel: a pipe, and `splice` in front of it and behind it. The pages that the network
+//! filled are handed on as they are, and nobody copies their bytes.
+//!
+//! Two traps. `splice` into a socket has no `MSG_NOSIGNAL`, so a peer that is gone would end a program that does not ignore
+//! SIGPIPE: the signal is held back around the call, and taken off again. And what a process may have in pipes is bounded: one
+//! that gets only a page or two is not worth it.
+
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+
+use super::Fd;
+
+/// What a duct asks for. The default of 64 KiB needs a third more of the processor, 1 MiB a fifth less.
+const CAPACITY: libc::c_int = 256 * 1024;
+
+/// With less than this, reading and writing is as good.
+const LEAST_CAPACITY: libc::c_int = 64 * 1024;
+
+/// A pipe of our own that both ends of are here.
+#[derive(Debug)]
+pub(crate) struct SplicePipe {
+    inlet: OwnedFd,
+    outlet: OwnedFd,
+    /// How many bytes are in it.
+    held: usize,
+}
+
+impl SplicePipe {
+    /// `None` if there are no descriptors or no memory left for it.
+    pub(crate) fn open() -> Option<SplicePipe> {
+        let mut ends = [0; 2];
+        // SAFETY: the kernel fills the array, and keeps no pointer to it.
+        if unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_NONBLOCK | libc::O_CLOEXEC) } != 0 {
+            return None;
+        }
+        // SAFETY: both are new, and nobody else's.
+        let [outlet, inlet] = ends.map(|fd| unsafe { OwnedFd::from_raw_fd(fd) });
+        // SAFETY: the calls touch no memory of ours.
+        let capacity = unsafe {
+            libc::fcntl(inlet.as_raw_fd(), libc::F_SETPIPE_SZ, CAPACITY);
+            libc::fcntl(inlet.as_raw_fd(), libc::F_GETPIPE_SZ)
+        };
+        (capacity >= LEAST_CAPACITY).then_some(SplicePipe { inlet, outlet, held: 0 })
+    }
+
+    /// Whether a socket can be spliced without waiting: another holder may have made it blocking, and for sockets `splice`
+    /// heeds nothing but that.
+    pub(crate) fn can_serve(socket: Fd) -> bool {
+        // SAFETY: the call touches no memory of ours.
+        let flags = unsafe { libc::fcntl(socket, libc::F_GETFL) };
+        flags >= 0 && flags & libc::O_NONBLOCK != 0
+    }
+
+    pub(crate) fn held(&self) -> usize {
+        self.held
+    }
+
+    /// Takes what a socket has received into the duct, which must be empty, and gives how much it was; 0 is the end of the
+    /// stream. `WouldBlock` if there is nothing.
+    pub(crate) fn draw(&mut self, from: Fd) -> io::Result<usize> {
+        debug_assert_eq!(self.held, 0);
+        let count = splice(from, self.inlet.as_raw_fd(), CAPACITY as usize)?;
+        self.held += count;
+        Ok(count)
+    }
+
+    /// Sends what is in the duct, and gives how much was taken. `WouldBlock` if nothing was.
+    pub(crate) fn pour(&mut self, to: Fd) -> io::Result<usize> {
+        let count = without_sigpipe(self.held, || splice(self.outlet.as_raw_fd(), to, self.held))?;
+        self.held -= count;
+        Ok(count)
+    }
+
+    /// Takes out what is left.
+    pub(crate) fn take_back(&mut self) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(self.held);
+        while self.held > 0 {
+            let (place, room) = (bytes.spare_capacity_mut().as_mut_ptr(), self.held);
+            // SAFETY: the vector has room for what is held, and the kernel keeps no pointer to it.
+            let count = unsafe { libc::read(self.outlet.as_raw_fd(), place.cast(), room) };
+            match usize::try_from(count) {
+                Ok(0) => break,
+                Ok(count) => {
+                    // SAFETY: the kernel has written this many bytes behind those that were there.
+                    unsafe { bytes.set_len(bytes.len() + count) };
+                    self.held -= count;
+                }
+                Err(_) if io::Error::last_os_error().kind() == io::ErrorKind::Interrupted => {}
+                Err(_) => break,
+            }
+        }
+        bytes
+    }
+}
+
+fn splice(from: Fd, to: Fd, len: usize) -> io::Result<usize> {
+    let flags = libc::SPLICE_F_NONBLOCK | libc::SPLICE_F_MOVE;
+    loop {
+        // SAFETY: the call touches no memory of ours: there are no offsets.
+        let count = unsafe { libc::splice(from, std::ptr::null_mut(), to, std::ptr::null_mut(), len, flags) };
+        match usize::try_from(count) {
+            Ok(count) => return Ok(count),
+            Err(_) => match io::Error::last_os_error() {
+                error if error.kind() == io::ErrorKind::Interrupted => {}
+                error => return Err(error),
+            },
+        }
+    }
+}
+
+/// Holds SIGPIPE back around a call that is to move `whole` bytes, and takes off the one that the call caused.
+fn without_sigpipe(whole: usize, call: impl FnOnce() -> io::Result<usize>) -> io::Result<usize> {
+    // SAFETY: the sets are plain data, which the calls fill or read and keep no pointer to. The kernel sends the signal to
+    // the thread that made the call, so it is pending for this one.
+    unsafe {
+        let mut sigpipe: libc::sigset_t = std::mem::zeroed();
+        libc::sigemptyset(&mut sigpipe);
+        libc::sigaddset(&mut sigpipe, libc::SIGPIPE);
+        let mut before: libc::sigset_t = std::mem::zeroed();
+        libc::pthread_sigmask(libc::SIG_BLOCK, &sigpipe, &mut before);
+        let was_blocked = libc::sigismember(&before, libc::SIGPIPE) == 1;
+        let was_pending = was_blocked && {
+            let mut pending: libc::sigset_t = std::mem::zeroed();
+            libc::sigpending(&mut pending);
+            libc::sigismember(&pending, libc::SIGPIPE) == 1
+        };
+        let result = call();
+        let may_have_come = match &result {
+            // The kernel sends piece by piece: a later one may have met the closed end, and then it tells of the earlier.
+            Ok(count) => *count < whole,
+            Err(error) => error.kind() == io::ErrorKind::BrokenPipe,
+        };
+        if may_have_come && !was_pending {
+            let now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+            libc::sigtimedwait(&sigpipe, std::ptr::null_mut(), &now);
+        }
+        if !was_blocked {
+            libc::pthread_sigmask(libc::SIG_SETMASK, &before, std::ptr::null_mut());
+        }
+        result
+    }
+}
