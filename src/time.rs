@@ -1,4 +1,14 @@
-//! The loop's clock, and waiting for it.
+//! Sleeping, timeouts and intervals on the loop's clock.
+//!
+//! ```
+//! use std::time::Duration;
+//! use windlass::time::{sleep, timeout};
+//! windlass::run(async {
+//!     let slow = sleep(Duration::from_secs(60));
+//!     assert!(timeout(Duration::from_millis(1), slow).await.is_err());
+//! })?;
+//! # Ok::<(), std::io::Error>(())
+//! ```
 
 use std::cell::Cell;
 use std::fmt;
@@ -13,10 +23,10 @@ use std::time::Duration;
 use crate::event_loop::core::LoopCore;
 use crate::event_loop::timers::{Action, TimerId};
 
-/// A moment on the loop's clock, in nanoseconds.
+/// A point in time on the loop's clock, with nanosecond resolution.
 ///
-/// Not std's `Instant`, because a loop may turn on a virtual clock. Arithmetic saturates: adding `Duration::MAX` gives
-/// a moment that never comes.
+/// Not std's `Instant`, because a loop may run on a virtual clock. Arithmetic saturates: adding `Duration::MAX` gives
+/// [`NEVER`](Instant::NEVER).
 ///
 /// ```
 /// use std::time::Duration;
@@ -31,10 +41,10 @@ pub struct Instant {
 }
 
 impl Instant {
-    /// The moment that never comes: what adding too long a duration saturates to.
+    /// A time that is never reached. Arithmetic that overflows saturates to it.
     pub const NEVER: Instant = Instant { ns: u64::MAX };
 
-    /// Now, on the current loop's clock; outside of a loop, on the system's monotonic clock.
+    /// The current time of the current loop's clock; outside of a loop, of the system's monotonic clock.
     pub fn now() -> Instant {
         match LoopCore::try_current() {
             Some(core) => core.now(),
@@ -42,7 +52,7 @@ impl Instant {
         }
     }
 
-    /// The moment that is `since` after the clock's origin. For drivers.
+    /// The time `since` after the clock's origin. For drivers.
     pub fn from_origin(since: Duration) -> Instant {
         let ns = u64::try_from(since.as_nanos()).unwrap_or(u64::MAX);
         Instant { ns }
@@ -53,12 +63,12 @@ impl Instant {
         Duration::from_nanos(self.ns)
     }
 
-    /// The time since this moment; zero if it is yet to come.
+    /// The time since this instant; zero if it is in the future.
     pub fn elapsed(self) -> Duration {
         Instant::now() - self
     }
 
-    /// The time from `earlier` to this moment; zero if that is negative.
+    /// The time from `earlier` to this instant; zero if `earlier` is later.
     pub fn duration_since(self, earlier: Instant) -> Duration {
         Duration::from_nanos(self.ns.saturating_sub(earlier.ns))
     }
@@ -116,8 +126,8 @@ impl fmt::Debug for Instant {
 /// # Ok::<(), std::io::Error>(())
 /// ```
 ///
-/// The time counts from this call; if it is made outside of a loop, from the first poll. Any duration is legal:
-/// `Duration::MAX` waits for ever. A sleep never ends early. Dropping it cancels the timer.
+/// The time counts from this call, or from the first poll if this is called outside of a loop. `Duration::MAX` waits
+/// forever. A sleep never ends early. Dropping it cancels the timer.
 pub fn sleep(duration: Duration) -> Sleep {
     let start = match LoopCore::try_current() {
         Some(core) => SleepState::Until(core.now() + duration),
@@ -128,14 +138,14 @@ pub fn sleep(duration: Duration) -> Sleep {
     }
 }
 
-/// Waits until the loop's clock shows `deadline`.
+/// Waits until the loop's clock reaches `deadline`.
 pub fn sleep_until(deadline: Instant) -> Sleep {
     Sleep {
         state: Cell::new(SleepState::Until(deadline)),
     }
 }
 
-/// The future of [`sleep`] and [`sleep_until`].
+/// The future returned by [`sleep`] and [`sleep_until`].
 #[must_use = "a sleep does nothing until it is awaited"]
 pub struct Sleep {
     state: Cell<SleepState>,
@@ -149,7 +159,7 @@ enum SleepState {
 }
 
 impl Sleep {
-    /// Waits until `deadline` instead. Whoever awaits it need not be polled again for that. A sleep that is over begins anew.
+    /// Changes the deadline, without the need to poll the sleep again. A sleep that has ended starts anew.
     ///
     /// ```
     /// use std::time::Duration;
@@ -166,14 +176,14 @@ impl Sleep {
             return;
         };
         let action = core.timers.borrow_mut().cancel(id);
-        // One that has fired has woken its task, which will poll and wait on.
+        // A timer that has fired has woken its task; the task's next poll starts the new timer.
         if let Some(action) = action {
             let id = core.add_timer(deadline, action);
             self.state.set(SleepState::Waiting(core, id, deadline));
         }
     }
 
-    /// When it is over; `None` if it was over before, or if its time has not begun to count.
+    /// When the sleep ends; `None` if it has ended, or has not started (see [`sleep`]).
     pub fn deadline(&self) -> Option<Instant> {
         let state = self.state.replace(SleepState::Over);
         let deadline = match &state {
@@ -197,7 +207,8 @@ impl Future for Sleep {
             }
             SleepState::Until(deadline) => (LoopCore::current("sleep").rc(), deadline),
             SleepState::Waiting(core, id, deadline) => {
-                // The clock says it too, mostly, and then the timer, which may have left the cache, need not be looked for.
+                // The loop's clock usually answers this without a lookup of the timer, which may be cold in the CPU
+                // cache.
                 if core.have_fired_until(deadline) || !rewake(&core, id, cx) {
                     return Poll::Ready(());
                 }
@@ -212,7 +223,7 @@ impl Future for Sleep {
     }
 }
 
-/// Has a timer wake this poll's waker; false if it has fired.
+/// Makes a timer wake this poll's waker. False if the timer has fired.
 pub(crate) fn rewake(core: &LoopCore, id: TimerId, cx: &mut Context<'_>) -> bool {
     match core.timers.borrow_mut().get(id) {
         None => return false,
@@ -251,11 +262,11 @@ impl fmt::Debug for Sleep {
     }
 }
 
-/// Gives `future` at most `duration` to finish.
+/// Runs `future` for at most `duration`.
 ///
-/// The future is polled first, so a result that is already there is never lost to the clock. When the time is up the
-/// future is dropped: a read or an accept that is cut off this way loses nothing. Of timeouts inside of one another each
-/// gives its own [`Elapsed`]; if both are over at once, it is the inner one's.
+/// The future is polled first, so a result that is available is never lost to the clock. When the time is up, the
+/// future is dropped; a cancelled read or accept loses no data. Nested timeouts each return their own [`Elapsed`]; if
+/// both expire in the same poll, the inner one does.
 ///
 /// ```
 /// use std::time::Duration;
@@ -273,7 +284,7 @@ pub fn timeout<F: Future>(duration: Duration, future: F) -> Timeout<F> {
     }
 }
 
-/// Gives `future` until `deadline` to finish.
+/// Runs `future` until `deadline` at the latest.
 pub fn timeout_at<F: Future>(deadline: Instant, future: F) -> Timeout<F> {
     Timeout {
         future,
@@ -281,7 +292,7 @@ pub fn timeout_at<F: Future>(deadline: Instant, future: F) -> Timeout<F> {
     }
 }
 
-/// The future of [`timeout`] and [`timeout_at`].
+/// The future returned by [`timeout`] and [`timeout_at`].
 #[derive(Debug)]
 #[must_use = "a timeout does nothing until it is awaited"]
 pub struct Timeout<F> {
@@ -290,7 +301,7 @@ pub struct Timeout<F> {
 }
 
 impl<F> Timeout<F> {
-    /// Gives the future until `deadline` instead: asyncio's `Timeout.reschedule`.
+    /// Changes the deadline: asyncio's `Timeout.reschedule`.
     ///
     /// ```
     /// use std::{pin::pin, time::Duration};
@@ -303,11 +314,11 @@ impl<F> Timeout<F> {
     /// # Ok::<(), std::io::Error>(())
     /// ```
     pub fn reschedule(self: Pin<&mut Self>, deadline: Instant) {
-        // SAFETY: only `sleep` is touched, which is `Unpin`.
+        // SAFETY: only `sleep` is accessed, which is `Unpin`.
         unsafe { self.get_unchecked_mut() }.sleep.reset(deadline);
     }
 
-    /// When the time is up; `None` if it has been, or if it has not begun to count.
+    /// When the time is up; `None` if it is already, or has not started to count (see [`sleep`]).
     pub fn deadline(&self) -> Option<Instant> {
         self.sleep.deadline()
     }
@@ -317,7 +328,7 @@ impl<F: Future> Future for Timeout<F> {
     type Output = Result<F::Output, Elapsed>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        // SAFETY: `future` is pinned with the whole and never moved out of it; `sleep` is `Unpin`.
+        // SAFETY: `future` is structurally pinned and never moved; `sleep` is `Unpin`.
         let (future, sleep) = unsafe {
             let this = self.get_unchecked_mut();
             (Pin::new_unchecked(&mut this.future), Pin::new(&mut this.sleep))
@@ -329,13 +340,13 @@ impl<F: Future> Future for Timeout<F> {
     }
 }
 
-/// The time of a [`timeout`] was up.
+/// The error of a [`timeout`] that expired.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Elapsed;
 
 impl fmt::Display for Elapsed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the time was up")
+        f.write_str("the timeout expired")
     }
 }
 
@@ -347,27 +358,28 @@ impl From<Elapsed> for io::Error {
     }
 }
 
-/// What an [`Interval`] does about ticks that it missed because nobody asked for them in time.
+/// What an [`Interval`] does about ticks that were missed because `tick` was called too late.
 ///
 /// With a period of 10 and a caller that is busy from 0 to 35:
 ///
 /// | | next ticks at | then |
 /// |---|---|---|
-/// | `Burst` | 35 35 35 | 40 50: as many ticks as periods, on the old grid |
-/// | `Delay` | 35 | 45 55: a whole period after the late tick |
-/// | `Skip` | 35 | 40 50: what was missed is left out, on the old grid |
+/// | `Burst` | 35 35 35 | 40 50: one tick per period, on the original grid |
+/// | `Delay` | 35 | 45 55: one period after the late tick |
+/// | `Skip` | 35 | 40 50: missed ticks are skipped, on the original grid |
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum MissedTicks {
     /// Ticks without waiting until it has caught up. The default.
     #[default]
     Burst,
-    /// Starts again from the late tick.
+    /// Restarts the grid at the late tick.
     Delay,
-    /// Leaves the missed ticks out and keeps to the grid.
+    /// Skips the missed ticks and keeps the grid.
     Skip,
 }
 
-/// Ticks at once and then every `period`.
+/// Creates an interval that ticks now and then every `period`.
 ///
 /// ```
 /// use std::time::Duration;
@@ -387,13 +399,13 @@ pub fn interval(period: Duration) -> Interval {
     interval_at(Instant::now(), period)
 }
 
-/// Ticks first at `start` and then every `period`.
+/// Creates an interval that ticks first at `start` and then every `period`.
 ///
 /// # Panics
 ///
 /// If the period is zero.
 pub fn interval_at(start: Instant, period: Duration) -> Interval {
-    assert!(!period.is_zero(), "an interval of no length would tick without end");
+    assert!(!period.is_zero(), "the period of an interval must not be zero");
     Interval {
         next: start,
         period,
@@ -401,7 +413,7 @@ pub fn interval_at(start: Instant, period: Duration) -> Interval {
     }
 }
 
-/// Made by [`interval`] and [`interval_at`].
+/// Created by [`interval`] and [`interval_at`].
 #[derive(Debug)]
 pub struct Interval {
     next: Instant,
@@ -410,13 +422,13 @@ pub struct Interval {
 }
 
 impl Interval {
-    /// Says what to do about missed ticks.
+    /// Sets what to do about missed ticks.
     pub fn missed_ticks(mut self, missed: MissedTicks) -> Interval {
         self.missed = missed;
         self
     }
 
-    /// Waits for the next tick and gives the moment for which it was set. Dropping the wait loses no tick.
+    /// Waits for the next tick and returns the time it was due. Cancel-safe: no tick is lost.
     pub async fn tick(&mut self) -> Instant {
         let due = self.next;
         let mut now = Instant::now();
@@ -424,7 +436,7 @@ impl Interval {
             sleep_until(due).await;
             now = Instant::now();
         } else {
-            // Whoever is always behind would never let anybody else run.
+            // An interval that is always late must still yield to other tasks.
             std::future::poll_fn(|cx| match LoopCore::try_current() {
                 Some(core) if !core.spend_budget(cx) => Poll::Pending,
                 _ => Poll::Ready(()),

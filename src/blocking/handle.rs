@@ -233,7 +233,7 @@ impl<T> Future for BlockingHandle<T> {
             old = state.waker.replace(waker);
         }
         drop(old);
-        crate::task::waits_for(crate::task::Reason::Named("a thread"));
+        crate::task::set_wait_reason(crate::task::WaitReason::Named("a thread"));
         Poll::Pending
     }
 }

@@ -26,7 +26,7 @@ use crate::inflight::queue::OwnedQueueGuard;
 use crate::inflight::stream::{ByteStream, count};
 use crate::inflight::{Listener, OnOrphan, RawOp, StartedOp};
 use crate::sys::{Fd, errno};
-use crate::task::{Reason, waits_for};
+use crate::task::{WaitReason, set_wait_reason};
 
 /// How many bytes may wait; a write that finds as many waits for room.
 pub(super) const BOUND: usize = 64 * 1024;
@@ -157,7 +157,7 @@ impl WriteBuffer {
     }
 
     fn wait<T>(&self, cx: &mut Context<'_>, for_room: bool) -> Poll<T> {
-        waits_for(Reason::Named("its writes"));
+        set_wait_reason(WaitReason::Named("its writes"));
         let waker = cx.waker().clone();
         let old = self.state.borrow_mut().waiting.replace(Waiting { waker, for_room });
         drop(old);

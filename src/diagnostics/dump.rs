@@ -110,7 +110,7 @@ impl LoopCore {
                 name: task.name().map(str::to_owned),
                 spawned_at: task.spawned_at(),
                 state,
-                waits_for: task.waits_for().into_iter().collect(),
+                waits_for: task.wait_reason().into_iter().collect(),
                 since: task.polled_at().map(|at| now - at),
             });
         }

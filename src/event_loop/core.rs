@@ -525,7 +525,7 @@ impl LoopCore {
         self.inbox.collect(&mut events);
         for item in events.drain(..) {
             match item {
-                RemoteEvent::Wake(remote_wake) => remote_wake.arrive(self),
+                RemoteEvent::Wake(remote_wake) => remote_wake.deliver(self),
                 RemoteEvent::Call(call) => self.ready.borrow_mut().push(Ready::Remote(call)),
                 RemoteEvent::Stop => self.stopping.set(true),
                 RemoteEvent::OpDone(id, res) => self.complete_one(id, OpResult::last(res)),
@@ -833,7 +833,7 @@ impl LoopCore {
         let mut place = 0;
         while place < self.tasks.borrow().capacity() {
             let task = self.tasks.borrow().get(place).copied();
-            if let Some(task) = task.filter(|task| !task.cleans_up()) {
+            if let Some(task) = task.filter(|task| !task.is_cleanup()) {
                 task.cancel_now(self);
             }
             place += 1;

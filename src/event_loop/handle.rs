@@ -328,7 +328,7 @@ impl<T> Future for RemoteHandle<T> {
             old = state.waker.replace(waker);
         }
         drop(old);
-        crate::task::waits_for(crate::task::Reason::Named("another thread"));
+        crate::task::set_wait_reason(crate::task::WaitReason::Named("another thread"));
         Poll::Pending
     }
 }

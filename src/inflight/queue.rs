@@ -23,7 +23,7 @@ use crate::inflight::lasting_error;
 use crate::inflight::lazy_box::LazyBox;
 use crate::io::{IoBufMut, room_of};
 use crate::sys::MsgMeta;
-use crate::task::Reason;
+use crate::task::WaitReason;
 
 /// One direction of a descriptor.
 #[derive(Default)]
@@ -455,8 +455,8 @@ impl FifoLock {
     #[cold]
     fn poll_queue(&self, ticket: &mut Option<u64>, cx: &mut Context<'_>) -> Poll<()> {
         let Some(number) = *ticket else {
-            crate::task::waits_for(Reason::Named("its turn"));
-            // Foreign code, inside of which the holder may have left the lane: then no other caller would wake this one.
+            crate::task::set_wait_reason(WaitReason::Named("its turn"));
+            // Cloning is foreign code: the holder may release the queue inside of it, and nothing would wake this caller then.
             let waker = Some(cx.waker().clone());
             if !self.held.replace(true) {
                 return Poll::Ready(());
@@ -477,7 +477,7 @@ impl FifoLock {
             *ticket = None;
             return Poll::Ready(());
         }
-        crate::task::waits_for(Reason::Named("its turn"));
+        crate::task::set_wait_reason(WaitReason::Named("its turn"));
         let mut waker = Some(cx.waker().clone());
         // Inside of the clone it may have been called, through the waker that it had before.
         if self.is_called(number) {

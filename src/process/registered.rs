@@ -10,7 +10,7 @@ use std::process::ExitStatus;
 use super::extras::Extras;
 use crate::event_loop::core::LoopCore;
 use crate::sys::processes::{EndWait, send_ctrl_break};
-use crate::task::{Reason, waits_for};
+use crate::task::{WaitReason, set_wait_reason};
 
 pub(super) struct Running {
     pub(super) child: std::process::Child,
@@ -65,7 +65,7 @@ impl Running {
         poll_fn(|cx| {
             let polled = waiting.0.poll(cx);
             if polled.is_pending() {
-                waits_for(Reason::Named("a child's end"));
+                set_wait_reason(WaitReason::Named("a child's end"));
             }
             polled
         })

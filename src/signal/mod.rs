@@ -27,7 +27,7 @@ use std::task::{Context, Poll};
 pub(crate) use self::hub::SignalHub;
 use crate::event_loop::core::LoopCore;
 use crate::sys;
-use crate::task::{Reason, waits_for};
+use crate::task::{WaitReason, set_wait_reason};
 
 /// Which signal.
 ///
@@ -342,7 +342,7 @@ impl Signal {
     pub fn poll_recv(&mut self, cx: &mut Context<'_>) -> Poll<Option<()>> {
         let polled = self.hub.poll_heard(self.kind.0, self.place, self.heard, cx);
         if polled.is_pending() {
-            waits_for(Reason::Named("a signal"));
+            set_wait_reason(WaitReason::Named("a signal"));
         }
         polled.map(|count| count.map(|count| self.heard = count))
     }

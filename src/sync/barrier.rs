@@ -1,15 +1,15 @@
-//! A place where tasks meet.
+//! A barrier for tasks.
 
 use std::cell::RefCell;
 use std::fmt;
 use std::task::Waker;
 
-use super::wait::{Calls, Kept, Request, Waiting};
+use super::wait::{Request, StateCell, WaitFuture, WaitState};
 use super::wait_queue::WaitQueue;
 
-/// Lets tasks through once so many of them are there, again and again: asyncio's `Barrier`.
+/// Blocks tasks until a given number of them have arrived, then releases all of them. Reusable. asyncio's `Barrier`.
 ///
-/// A task that is cancelled while it waits has not come: another is needed in its place.
+/// A task that is cancelled while it waits no longer counts as arrived.
 ///
 /// ```
 /// use std::rc::Rc;
@@ -37,21 +37,21 @@ pub struct Barrier {
 struct State {
     parties: usize,
     is_broken: bool,
-    wait_queue: WaitQueue<(), Passed>,
+    wait_queue: WaitQueue<(), PassResult>,
 }
 
-/// A place among those who met, or nothing if the barrier broke.
-type Passed = Result<usize, BrokenBarrier>;
+/// The position in the order of arrival, or an error if the barrier was broken.
+type PassResult = Result<usize, BrokenBarrier>;
 
 impl Barrier {
-    /// Makes a barrier for so many tasks.
+    /// Creates a barrier for `parties` tasks.
     ///
     /// # Panics
     ///
-    /// If that is none.
+    /// If `parties` is zero.
     #[track_caller]
     pub const fn new(parties: usize) -> Barrier {
-        assert!(parties > 0, "a barrier is for at least one task");
+        assert!(parties > 0, "a barrier needs at least one party");
         Barrier {
             state: RefCell::new(State {
                 parties,
@@ -61,71 +61,73 @@ impl Barrier {
         }
     }
 
-    /// Waits until everybody is there. Fails if somebody calls [`abort`](Barrier::abort) or [`reset`](Barrier::reset)
-    /// meanwhile, or has aborted the barrier before.
+    /// Waits until all parties have arrived. Fails if the barrier is aborted, or [reset](Barrier::reset) during the
+    /// wait.
     ///
-    /// Dropping the future before everybody was there takes this one out of the count.
+    /// # Cancel safety
+    ///
+    /// A future that is dropped before all parties have arrived is removed from the count.
     pub async fn wait(&self) -> Result<BarrierWaitResult, BrokenBarrier> {
-        let index = Waiting::new(&self.state, Pass).await?;
+        let index = WaitFuture::new(&self.state, Arrive).await?;
         Ok(BarrierWaitResult { index })
     }
 
-    /// Breaks the barrier: who waits fails, and who comes, until [`reset`](Barrier::reset).
+    /// Breaks the barrier: current and future waits fail until [`reset`](Barrier::reset).
     pub fn abort(&self) {
-        self.state.act(|state| {
+        self.state.update(|state| {
             state.is_broken = true;
-            state.wait_queue.call_all(|| Err(BrokenBarrier));
+            state.wait_queue.grant_all(|| Err(BrokenBarrier));
         });
     }
 
-    /// Makes the barrier new: who waits fails, and who comes from now on waits for everybody.
+    /// Resets the barrier: current waits fail, and the count starts again at zero.
     pub fn reset(&self) {
-        self.state.act(|state| {
+        self.state.update(|state| {
             state.is_broken = false;
-            state.wait_queue.call_all(|| Err(BrokenBarrier));
+            state.wait_queue.grant_all(|| Err(BrokenBarrier));
         });
     }
 
-    /// How many it takes.
+    /// The number of tasks that must arrive.
     pub fn parties(&self) -> usize {
         self.state.with(|state| state.parties)
     }
 
-    /// How many are there and wait for the others.
+    /// The number of tasks that are waiting.
     pub fn waiting(&self) -> usize {
         self.state.with(|state| state.wait_queue.len())
     }
 
-    /// Whether it was aborted.
+    /// Whether the barrier was aborted.
     pub fn is_broken(&self) -> bool {
         self.state.with(|state| state.is_broken)
     }
 }
 
 impl State {
-    fn let_through(&mut self) {
+    fn release_all(&mut self) {
         let mut index = 0;
-        self.wait_queue.call_all(|| {
+        self.wait_queue.grant_all(|| {
             index += 1;
             Ok(index - 1)
         });
     }
 }
 
-impl Calls for State {
+impl WaitState for State {
     fn next_waker(&mut self) -> Option<Waker> {
         self.wait_queue.next_waker()
     }
 }
 
-struct Pass;
+struct Arrive;
 
-impl Request<State> for Pass {
-    type Want = ();
-    type Grant = Passed;
-    type Output = Passed;
+impl Request<State> for Arrive {
+    type Amount = ();
+    type Grant = PassResult;
+    type Output = PassResult;
 
-    fn wait_queue(state: &mut State) -> &mut WaitQueue<(), Passed> {
+    fn wait_queue(state: &mut State) -> &mut WaitQueue<(), PassResult> {
         &mut state.wait_queue
     }
 
@@ -133,32 +135,32 @@ impl Request<State> for Pass {
         "a barrier"
     }
 
-    fn want(&self) {}
+    fn amount(&self) {}
 
-    fn try_now(&mut self, state: &mut State) -> Option<Passed> {
+    fn try_now(&mut self, state: &mut State) -> Option<PassResult> {
         if state.is_broken {
             return Some(Err(BrokenBarrier));
         }
         if state.wait_queue.len() + 1 < state.parties {
             return None;
         }
-        state.let_through();
+        state.release_all();
         Some(Ok(state.parties - 1))
     }
 
-    fn settle(state: &mut State) {
+    fn serve_waiters(state: &mut State) {
         if state.is_broken {
-            state.wait_queue.call_all(|| Err(BrokenBarrier));
+            state.wait_queue.grant_all(|| Err(BrokenBarrier));
         } else if state.wait_queue.len() == state.parties {
-            state.let_through();
+            state.release_all();
         }
     }
 
-    fn take(&mut self, _state: &mut State, passed: Passed) -> Passed {
+    fn take_grant(&mut self, _state: &mut State, passed: PassResult) -> PassResult {
         passed
     }
 
-    fn give_back(&mut self, _state: &mut State, _passed: Passed) {}
+    fn return_grant(&mut self, _state: &mut State, _passed: PassResult) {}
 }
 
 impl fmt::Debug for Barrier {
@@ -171,31 +173,31 @@ impl fmt::Debug for Barrier {
     }
 }
 
-/// What [`Barrier::wait`] gives to each of those who met.
+/// The result of [`Barrier::wait`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BarrierWaitResult {
     index: usize,
 }
 
 impl BarrierWaitResult {
-    /// The how-manieth this one came, from 0.
+    /// This task's position in the order of arrival, from 0.
     pub fn index(&self) -> usize {
         self.index
     }
 
-    /// True for one of those who met: the first who came.
+    /// True for exactly one of the released tasks: the first to arrive.
     pub fn is_leader(&self) -> bool {
         self.index == 0
     }
 }
 
-/// The barrier was aborted, or reset while this one waited.
+/// The barrier was aborted, or was reset while the task waited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BrokenBarrier;
 
 impl fmt::Display for BrokenBarrier {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the barrier was aborted, or reset while a task waited at it")
+        f.write_str("the barrier was aborted, or reset while the task waited")
     }
 }
 

@@ -1,7 +1,7 @@
-//! Every value to everybody.
+//! A channel in which every receiver gets every value.
 //!
-//! The channel keeps the last so many values. A receiver that falls further behind is told how many it has missed, and
-//! goes on with the oldest that is still there; it never slows the sender down.
+//! The channel keeps the last `capacity` values. Senders never wait: a receiver that lags behind by more skips the lost
+//! values, learns their number, and continues with the oldest value that is kept.
 //!
 //! ```
 //! use windlass::sync::broadcast::{self, RecvError};
@@ -11,7 +11,7 @@
 //!     sender.send("a").unwrap();
 //!     assert_eq!(one.recv().await, Ok("a"));
 //!     sender.send("b").unwrap();
-//!     sender.send("c").unwrap(); // there is no room for "a" any more
+//!     sender.send("c").unwrap(); // evicts "a"
 //!     assert_eq!(other.recv().await, Err(RecvError::Lagged(1)));
 //!     assert_eq!(other.recv().await, Ok("b"));
 //! })?;
@@ -25,20 +25,20 @@ use std::rc::Rc;
 use std::task::Waker;
 
 use super::error::SendError;
-use super::wait::{Calls, Kept, Request, Waiting};
+use super::wait::{Request, StateCell, WaitFuture, WaitState};
 use super::wait_queue::WaitQueue;
 use crate::event_loop::exception::guard;
 
-/// Makes a channel that keeps the last `capacity` values, with one receiver.
+/// Creates a channel that keeps the last `capacity` values, with one receiver.
 ///
 /// # Panics
 ///
 /// If the capacity is zero.
 #[track_caller]
 pub fn channel<T>(capacity: usize) -> (Sender<T>, Receiver<T>) {
-    assert!(capacity > 0, "a broadcast channel keeps at least one value");
+    assert!(capacity > 0, "a broadcast channel needs a capacity of at least 1");
     let shared = Rc::new(RefCell::new(State {
-        kept: VecDeque::new(),
+        slots: VecDeque::new(),
         next: 0,
         capacity,
         senders: 1,
@@ -47,16 +47,16 @@ pub fn channel<T>(capacity: usize) -> (Sender<T>, Receiver<T>) {
     }));
     let receiver = Receiver {
         shared: shared.clone(),
-        at: 0,
+        position: 0,
     };
     (Sender { shared }, receiver)
 }
 
 struct State<T> {
-    /// The last values, oldest first. As many receivers have the oldest still to read as any, or fewer: who has read
-    /// one has read those before it. So the first place is the only one that can become read by all.
-    kept: VecDeque<Place<T>>,
-    /// The number of the next value.
+    /// The kept values, oldest first. A receiver that has read a value has read all before it, so `unread_by` never
+    /// decreases from front to back, and only the first slot can become fully read.
+    slots: VecDeque<Slot<T>>,
+    /// The sequence number of the next value.
     next: u64,
     capacity: usize,
     senders: usize,
@@ -64,106 +64,104 @@ struct State<T> {
     wait_queue: WaitQueue<(), ()>,
 }
 
-/// Shared, because a user's `clone` may not run while the state is borrowed.
-struct Place<T> {
+/// In an `Rc`, because the user's `clone` must not run while the state is borrowed.
+struct Slot<T> {
     value: Rc<T>,
-    /// How many receivers have not read it.
-    leftover: usize,
+    /// The number of receivers that have not read the value.
+    unread_by: usize,
 }
 
 impl<T> State<T> {
-    /// The number of the oldest value.
+    /// The sequence number of the oldest kept value.
     fn oldest(&self) -> u64 {
-        self.next - self.kept.len() as u64
+        self.next - self.slots.len() as u64
     }
 
-    /// Keeps a value. Gives the one that had to go.
+    /// Appends a value. Returns the evicted one if the channel was full.
     fn push(&mut self, value: Rc<T>) -> Option<Rc<T>> {
-        let gone = match self.kept.len() == self.capacity {
-            true => self.kept.pop_front(),
+        let evicted = match self.slots.len() == self.capacity {
+            true => self.slots.pop_front(),
             false => None,
         };
-        let leftover = self.receivers;
-        self.kept.push_back(Place { value, leftover });
+        let unread_by = self.receivers;
+        self.slots.push_back(Slot { value, unread_by });
         self.next += 1;
-        self.wait_queue.call_all(|| ());
-        gone.map(|place| place.value)
+        self.wait_queue.grant_all(|| ());
+        evicted.map(|slot| slot.value)
     }
 
-    /// What a receiver reads next, if there is anything.
-    fn read(&mut self, at: &mut u64) -> Option<Result<Rc<T>, RecvError>> {
+    /// The next value or error of the receiver at `position`; `None` if it has to wait.
+    fn read(&mut self, position: &mut u64) -> Option<Result<Rc<T>, RecvError>> {
         let oldest = self.oldest();
-        if *at < oldest {
-            let missed = oldest - *at;
-            *at = oldest;
+        if *position < oldest {
+            let missed = oldest - *position;
+            *position = oldest;
             return Some(Err(RecvError::Lagged(missed)));
         }
-        if *at == self.next {
+        if *position == self.next {
             return (self.senders == 0).then_some(Err(RecvError::Closed));
         }
-        let place = &mut self.kept[(*at - oldest) as usize];
-        *at += 1;
-        place.leftover -= 1;
-        Some(Ok(match place.leftover {
-            0 => self.kept.pop_front().expect("the first").value,
-            _ => place.value.clone(),
+        let slot = &mut self.slots[(*position - oldest) as usize];
+        *position += 1;
+        slot.unread_by -= 1;
+        Some(Ok(match slot.unread_by {
+            0 => self.slots.pop_front().expect("the slot that was read").value,
+            _ => slot.value.clone(),
         }))
     }
 
-    /// One value that everybody has read.
+    /// Pops the oldest value if all receivers have read it.
     fn pop_read(&mut self) -> Option<Rc<T>> {
-        let first = self.kept.front()?;
-        (first.leftover == 0).then(|| self.kept.pop_front().expect("as above").value)
+        let first = self.slots.front()?;
+        (first.unread_by == 0).then(|| self.slots.pop_front().expect("checked above").value)
     }
 }
 
-impl<T> Calls for State<T> {
+impl<T> WaitState for State<T> {
     fn next_waker(&mut self) -> Option<Waker> {
         self.wait_queue.next_waker()
     }
 }
 
-/// Sends to every receiver. Clones send to the same ones; once all are dropped, receivers get [`RecvError::Closed`]
-/// after the last value.
+/// The sending side. Once all clones are dropped, receivers get [`RecvError::Closed`] after the last value.
 pub struct Sender<T> {
     shared: Rc<RefCell<State<T>>>,
 }
 
 impl<T> Sender<T> {
-    /// Sends a value to all receivers that there are now, and gives their number. Never waits. Gives the value back if
-    /// there are none.
+    /// Sends a value to all receivers and returns their number, without waiting. Returns the value if there are none.
     pub fn send(&self, value: T) -> Result<usize, SendError<T>> {
         let receivers = self.receiver_count();
         if receivers == 0 {
             return Err(SendError(value));
         }
         let value = Rc::new(value);
-        let gone = self.shared.act(|state| state.push(value));
-        drop(gone);
+        let evicted = self.shared.update(|state| state.push(value));
+        drop(evicted);
         Ok(receivers)
     }
 
-    /// A receiver of what is sent from now on.
+    /// Creates a receiver of values sent from now on.
     pub fn subscribe(&self) -> Receiver<T> {
-        let at = self.shared.with(|state| {
+        let position = self.shared.with(|state| {
             state.receivers += 1;
             state.next
         });
         let shared = self.shared.clone();
-        Receiver { shared, at }
+        Receiver { shared, position }
     }
 
-    /// How many receivers there are.
+    /// The number of receivers.
     pub fn receiver_count(&self) -> usize {
         self.shared.with(|state| state.receivers)
     }
 
-    /// How many values are kept because some receiver has not read them.
+    /// The number of values that some receiver has not read.
     pub fn len(&self) -> usize {
-        self.shared.with(|state| state.kept.len())
+        self.shared.with(|state| state.slots.len())
     }
 
-    /// Whether everybody has read everything.
+    /// Whether all receivers have read all values.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -179,10 +177,10 @@ impl<T> Clone for Sender<T> {
 
 impl<T> Drop for Sender<T> {
     fn drop(&mut self) {
-        self.shared.act(|state| {
+        self.shared.update(|state| {
             state.senders -= 1;
             if state.senders == 0 {
-                state.wait_queue.call_all(|| ());
+                state.wait_queue.grant_all(|| ());
             }
         });
     }
@@ -197,47 +195,52 @@ impl<T> fmt::Debug for Sender<T> {
     }
 }
 
-/// Receives every value that is sent while it is there.
+/// The receiving side. Receives every value sent while it exists.
 pub struct Receiver<T> {
     shared: Rc<RefCell<State<T>>>,
-    /// The number of the value to read next.
-    at: u64,
+    /// The sequence number of the next value to read.
+    position: u64,
 }
 
 impl<T> Receiver<T> {
-    /// How many values it has yet to read, with those that it has missed.
+    /// The number of unread values, including skipped ones.
     pub fn len(&self) -> u64 {
-        self.shared.with(|state| state.next - self.at)
+        self.shared.with(|state| state.next - self.position)
     }
 
-    /// Whether it has read everything.
+    /// Whether there are no unread values.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// A receiver of what is sent from now on.
+    /// Creates a receiver of values sent from now on.
     pub fn resubscribe(&self) -> Receiver<T> {
-        let at = self.shared.with(|state| {
+        let position = self.shared.with(|state| {
             state.receivers += 1;
             state.next
         });
         let shared = self.shared.clone();
-        Receiver { shared, at }
+        Receiver { shared, position }
     }
 }
 
 impl<T: Clone> Receiver<T> {
-    /// Waits for the next value.
+    /// Receives the next value.
     ///
-    /// If the future is dropped before it has returned, nothing was received: the next call gives it.
+    /// # Cancel safety
+    ///
+    /// If the future is dropped, no value was received: the next call returns it.
     pub async fn recv(&mut self) -> Result<T, RecvError> {
-        let value = Waiting::new(&*self.shared, Next { at: &mut self.at }).await?;
+        let request = Next {
+            position: &mut self.position,
+        };
+        let value = WaitFuture::new(&*self.shared, request).await?;
         Ok(own(value))
     }
 
-    /// The next value, if it is there.
+    /// Receives the next value if it is available.
     pub fn try_recv(&mut self) -> Result<T, TryRecvError> {
-        match self.shared.with(|state| state.read(&mut self.at)) {
+        match self.shared.with(|state| state.read(&mut self.position)) {
             Some(Ok(value)) => Ok(own(value)),
             Some(Err(RecvError::Lagged(missed))) => Err(TryRecvError::Lagged(missed)),
             Some(Err(RecvError::Closed)) => Err(TryRecvError::Closed),
@@ -246,24 +249,24 @@ impl<T: Clone> Receiver<T> {
     }
 }
 
-/// The last who reads a value gets it without a clone.
+/// The last reader gets the value without a clone.
 fn own<T: Clone>(value: Rc<T>) -> T {
     Rc::try_unwrap(value).unwrap_or_else(|shared| T::clone(&shared))
 }
 
 impl<T> Drop for Receiver<T> {
     fn drop(&mut self) {
-        // All at once: a value's destructor may be somebody who receives.
-        let gone: Vec<_> = self.shared.with(|state| {
+        // Collected first: a value's destructor may use this channel.
+        let fully_read: Vec<_> = self.shared.with(|state| {
             state.receivers -= 1;
-            let read = self.at.saturating_sub(state.oldest()) as usize;
-            for place in state.kept.range_mut(read..) {
-                place.leftover -= 1;
+            let read = self.position.saturating_sub(state.oldest()) as usize;
+            for slot in state.slots.range_mut(read..) {
+                slot.unread_by -= 1;
             }
             std::iter::from_fn(|| state.pop_read()).collect()
         });
-        for value in gone {
-            // One bad destructor must not keep the others' values.
+        for value in fully_read {
+            // A panicking destructor must not leak the other values.
             guard("a value's destructor", || drop(value));
         }
     }
@@ -275,13 +278,13 @@ impl<T> fmt::Debug for Receiver<T> {
     }
 }
 
-/// The next value of a receiver.
+/// Receives the value at `position`.
 struct Next<'a> {
-    at: &'a mut u64,
+    position: &'a mut u64,
 }
 
 impl<T> Request<State<T>> for Next<'_> {
-    type Want = ();
+    type Amount = ();
     type Grant = ();
     type Output = Result<Rc<T>, RecvError>;
 
@@ -293,52 +296,51 @@ impl<T> Request<State<T>> for Next<'_> {
         "a broadcast"
     }
 
-    fn want(&self) {}
+    fn amount(&self) {}
 
     fn try_now(&mut self, state: &mut State<T>) -> Option<Self::Output> {
-        state.read(self.at)
+        state.read(self.position)
     }
 
-    fn settle(_state: &mut State<T>) {}
+    fn serve_waiters(_state: &mut State<T>) {}
 
-    fn joined(&mut self, state: &mut State<T>) {
-        if *self.at < state.next || state.senders == 0 {
-            state.wait_queue.call_last(());
+    fn enqueued(&mut self, state: &mut State<T>) {
+        if *self.position < state.next || state.senders == 0 {
+            state.wait_queue.grant_last(());
         }
     }
 
-    fn take(&mut self, state: &mut State<T>, (): ()) -> Self::Output {
-        state.read(self.at).expect("called")
+    fn take_grant(&mut self, state: &mut State<T>, (): ()) -> Self::Output {
+        state.read(self.position).expect("granted because a value is available")
     }
 
-    fn give_back(&mut self, _state: &mut State<T>, (): ()) {}
+    fn return_grant(&mut self, _state: &mut State<T>, (): ()) {}
 }
 
-/// Why nothing was received.
+/// Why no value was received.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RecvError {
-    /// So many values were sent that this receiver has missed some: so many. The next call goes on with the oldest that
-    /// is kept.
+    /// The receiver lagged behind; this many values were skipped. The next call returns the oldest value that is kept.
     Lagged(u64),
-    /// Every sender is gone, and everything was received.
+    /// All senders were dropped, and all values were received.
     Closed,
 }
 
 impl fmt::Display for RecvError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            RecvError::Lagged(missed) => write!(f, "the receiver fell behind and missed {missed} values"),
-            RecvError::Closed => f.write_str("closed, and nothing more will come"),
+            RecvError::Lagged(missed) => write!(f, "the receiver lagged behind: {missed} values were skipped"),
+            RecvError::Closed => f.write_str("closed"),
         }
     }
 }
 
 impl std::error::Error for RecvError {}
 
-/// Why nothing was received without waiting.
+/// Why no value was received without waiting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TryRecvError {
-    /// There is nothing now.
+    /// No value is available.
     Empty,
     /// As [`RecvError::Lagged`].
     Lagged(u64),
@@ -349,7 +351,7 @@ pub enum TryRecvError {
 impl fmt::Display for TryRecvError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            TryRecvError::Empty => f.write_str("there is nothing now: await `recv`, or try later"),
+            TryRecvError::Empty => f.write_str("empty: wait for a value, or try later"),
             TryRecvError::Lagged(missed) => RecvError::Lagged(*missed).fmt(f),
             TryRecvError::Closed => RecvError::Closed.fmt(f),
         }

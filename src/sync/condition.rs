@@ -1,4 +1,4 @@
-//! Waiting, without holding a lock, until what it guards is as one wants it.
+//! A condition variable for [`Lock`].
 
 use std::cell::RefCell;
 use std::fmt;
@@ -9,14 +9,13 @@ use std::rc::Rc;
 use std::task::Poll;
 
 use super::lock::{Lock, LockGuard, OwnedLockGuard};
-use super::wait::{Kept, Request, Waiting};
+use super::wait::{Request, StateCell, WaitFuture};
 use super::wait_queue::WaitQueue;
 
-/// Lets go of a [`Lock`] until it is notified: asyncio's `Condition`, with std's signature.
+/// Releases a [`Lock`] while waiting for a notification: asyncio's `Condition`, with std's signature.
 ///
-/// The lock is apart, so that several conditions can share it: `wait` takes the guard and gives it back. Notifying does
-/// not need the lock. A notification that went to a task which is then cancelled goes to the next, as long as that task
-/// had not yet got its guard back.
+/// The lock is separate, so several conditions can share it: `wait` takes the guard and returns it. Notifying does not
+/// need the lock. If a notified task is cancelled before it has its guard back, the next waiter is notified.
 ///
 /// ```
 /// use std::rc::Rc;
@@ -46,83 +45,85 @@ pub struct Condition {
 }
 
 impl Condition {
-    /// Makes a condition.
+    /// Creates a condition.
     pub const fn new() -> Condition {
         Condition {
             wait_queue: RefCell::new(WaitQueue::new()),
         }
     }
 
-    /// Frees the lock, waits to be notified, and locks it again. Nothing is missed between freeing and waiting. Others
-    /// may have changed the value since the notification, so this is called in a loop: see
+    /// Releases the lock, waits for a notification, and locks again. No notification is missed between releasing and
+    /// waiting. Other tasks may change the value between the notification and the lock, so call this in a loop, or use
     /// [`wait_for`](Condition::wait_for).
     ///
-    /// Dropping the future leaves the lock free, and passes on a notification that it had got.
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves the lock released and passes an unused notification on.
     pub async fn wait<G: Guard>(&self, guard: G) -> G {
-        let (guard, mut baton) = self.wait_once(guard).await;
-        baton.keep();
+        let (guard, mut unused) = self.wait_once(guard).await;
+        unused.consume();
         guard
     }
 
-    /// Waits until the predicate holds. It is called with the lock held, first of all at once, and then after each
-    /// notification.
+    /// Waits until the predicate holds. Calls it with the lock held, once at the start and after each notification.
     ///
-    /// Dropping the future, or a panic of the predicate, leaves the lock free and passes on a notification that was
-    /// got.
+    /// # Cancel safety
+    ///
+    /// If the future is dropped or the predicate panics, the lock is released and an unused notification is passed on.
     pub async fn wait_for<G: Guard>(&self, mut guard: G, mut predicate: impl FnMut(&mut G::Target) -> bool) -> G {
-        let mut baton = Baton(None);
+        let mut unused = UnusedNotification(None);
         loop {
-            let is_so = predicate(&mut guard);
-            baton.keep();
-            if is_so {
+            let holds = predicate(&mut guard);
+            unused.consume();
+            if holds {
                 return guard;
             }
-            (guard, baton) = self.wait_once(guard).await;
+            (guard, unused) = self.wait_once(guard).await;
         }
     }
 
-    /// Wakes who has waited longest, if anybody does.
+    /// Notifies the first waiter, if there is one.
     pub fn notify_one(&self) {
         self.notify(1);
     }
 
-    /// Wakes those `count` who have waited longest, or as many as there are.
+    /// Notifies the first `count` waiters.
     pub fn notify(&self, count: usize) {
-        self.wait_queue.act(|wait_queue| {
+        self.wait_queue.update(|wait_queue| {
             for _ in 0..count.min(wait_queue.len()) {
-                wait_queue.call_first(());
+                wait_queue.grant_first(());
             }
         });
     }
 
-    /// Wakes everybody who waits.
+    /// Notifies all waiters.
     pub fn notify_all(&self) {
-        self.wait_queue.act(|wait_queue| wait_queue.call_all(|| ()));
+        self.wait_queue.update(|wait_queue| wait_queue.grant_all(|| ()));
     }
 
-    async fn wait_once<G: Guard>(&self, guard: G) -> (G, Baton<'_>) {
-        let mut waiting = pin!(Waiting::new(&self.wait_queue, Notification));
-        // In the line first, and then out of the lock.
+    async fn wait_once<G: Guard>(&self, guard: G) -> (G, UnusedNotification<'_>) {
+        let mut waiting = pin!(WaitFuture::new(&self.wait_queue, Notification));
+        // Enqueue before releasing the lock, so that no notification is missed.
         let joined = std::future::poll_fn(|cx| Poll::Ready(waiting.as_mut().poll(cx))).await;
         let lock = guard.unlock();
         if joined.is_pending() {
             waiting.await;
         }
-        let baton = Baton(Some(self));
-        (G::relock(lock).await, baton)
+        let unused = UnusedNotification(Some(self));
+        (G::relock(lock).await, unused)
     }
 }
 
-/// A notification that was got and not yet made use of: dropped, it goes to the next.
-struct Baton<'a>(Option<&'a Condition>);
+/// A received notification that was not used. Dropping it notifies the next waiter.
+struct UnusedNotification<'a>(Option<&'a Condition>);
 
-impl Baton<'_> {
-    fn keep(&mut self) {
+impl UnusedNotification<'_> {
+    fn consume(&mut self) {
         self.0 = None;
     }
 }
 
-impl Drop for Baton<'_> {
+impl Drop for UnusedNotification<'_> {
     fn drop(&mut self) {
         if let Some(condition) = self.0.take() {
             condition.notify_one();
@@ -133,7 +134,7 @@ impl Drop for Baton<'_> {
 struct Notification;
 
 impl Request<WaitQueue<(), ()>> for Notification {
-    type Want = ();
+    type Amount = ();
     type Grant = ();
     type Output = ();
 
@@ -145,18 +146,18 @@ impl Request<WaitQueue<(), ()>> for Notification {
         "a condition"
     }
 
-    fn want(&self) {}
+    fn amount(&self) {}
 
-    fn try_now(&mut self, _line: &mut WaitQueue<(), ()>) -> Option<()> {
+    fn try_now(&mut self, _queue: &mut WaitQueue<(), ()>) -> Option<()> {
         None
     }
 
-    fn settle(_line: &mut WaitQueue<(), ()>) {}
+    fn serve_waiters(_queue: &mut WaitQueue<(), ()>) {}
 
-    fn take(&mut self, _line: &mut WaitQueue<(), ()>, (): ()) {}
+    fn take_grant(&mut self, _queue: &mut WaitQueue<(), ()>, (): ()) {}
 
-    fn give_back(&mut self, wait_queue: &mut WaitQueue<(), ()>, (): ()) {
-        wait_queue.call_first(());
+    fn return_grant(&mut self, wait_queue: &mut WaitQueue<(), ()>, (): ()) {
+        wait_queue.grant_first(());
     }
 }
 
@@ -174,7 +175,7 @@ impl fmt::Debug for Condition {
     }
 }
 
-/// A guard that a [`Condition`] can let go of and get back: [`LockGuard`] and [`OwnedLockGuard`].
+/// A guard that a [`Condition`] can release and reacquire: [`LockGuard`] and [`OwnedLockGuard`].
 pub trait Guard: sealed::Relock + DerefMut {}
 
 impl<T: ?Sized> Guard for LockGuard<'_, T> {}

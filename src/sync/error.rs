@@ -1,20 +1,20 @@
-//! What can go wrong: somebody closed it, or it would have to wait.
+//! Errors shared by the queues and channels.
 
 use std::fmt;
 
-/// Nothing more will come: the queue, channel or semaphore was closed, or everybody on the other side is gone.
+/// The queue, channel or semaphore is closed, or every handle on the other side was dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Closed;
 
 impl fmt::Display for Closed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("closed, and nothing more will come")
+        f.write_str("closed")
     }
 }
 
 impl std::error::Error for Closed {}
 
-/// Nobody will take this any more: the queue or channel was closed, or every receiver is gone. Gives the value back.
+/// The queue or channel is closed, or every receiver was dropped. Contains the value.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct SendError<T>(pub T);
 
@@ -26,35 +26,35 @@ impl<T> fmt::Debug for SendError<T> {
 
 impl<T> fmt::Display for SendError<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("closed: nobody will take this any more")
+        f.write_str("closed: the value cannot be received")
     }
 }
 
 impl<T> std::error::Error for SendError<T> {}
 
-/// Why a value could not be put or sent without waiting. Gives it back.
+/// Why a value could not be sent without waiting. Contains the value.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum TrySendError<T> {
-    /// There is no room now, or others wait for it already.
+    /// There is no room, or other senders are waiting for it.
     Full(T),
-    /// Nobody will take it any more.
+    /// The queue or channel is closed.
     Closed(T),
 }
 
 impl<T> TrySendError<T> {
-    /// The value.
+    /// Returns the value.
     pub fn into_inner(self) -> T {
         match self {
             TrySendError::Full(value) | TrySendError::Closed(value) => value,
         }
     }
 
-    /// Whether it would be worth waiting.
+    /// Whether the queue or channel is full.
     pub fn is_full(&self) -> bool {
         matches!(self, TrySendError::Full(_))
     }
 
-    /// Whether it was closed.
+    /// Whether the queue or channel is closed.
     pub fn is_closed(&self) -> bool {
         matches!(self, TrySendError::Closed(_))
     }
@@ -72,8 +72,8 @@ impl<T> fmt::Debug for TrySendError<T> {
 impl<T> fmt::Display for TrySendError<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            TrySendError::Full(_) => "there is no room: await the method that waits, or try later",
-            TrySendError::Closed(_) => "closed: nobody will take this any more",
+            TrySendError::Full(_) => "full: wait for room, or try later",
+            TrySendError::Closed(_) => "closed: the value cannot be received",
         })
     }
 }
@@ -86,20 +86,20 @@ impl<T> From<SendError<T>> for TrySendError<T> {
     }
 }
 
-/// Why nothing could be taken without waiting.
+/// Why no value could be received without waiting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TryRecvError {
-    /// There is nothing now.
+    /// No value is available.
     Empty,
-    /// Nothing more will come.
+    /// Closed, and all values were received.
     Closed,
 }
 
 impl fmt::Display for TryRecvError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            TryRecvError::Empty => "there is nothing now: await the method that waits, or try later",
-            TryRecvError::Closed => "closed, and nothing more will come",
+            TryRecvError::Empty => "empty: wait for a value, or try later",
+            TryRecvError::Closed => "closed",
         })
     }
 }

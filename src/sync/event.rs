@@ -1,16 +1,16 @@
-//! A flag that tasks wait for.
+//! A flag that tasks can wait for.
 
 use std::cell::RefCell;
 use std::fmt;
 use std::task::Waker;
 
-use super::wait::{Calls, Kept, Request, Waiting};
+use super::wait::{Request, StateCell, WaitFuture, WaitState};
 use super::wait_queue::WaitQueue;
 
-/// A flag that is down until somebody sets it, and that tasks wait for: asyncio's `Event`.
+/// A flag that tasks can wait for, initially not set: asyncio's `Event`.
 ///
-/// [`set`](Event::set) wakes everybody who waits, even if [`clear`](Event::clear) follows before they run. For a signal
-/// that is used up by who gets it, see [`Notify`](super::Notify).
+/// [`set`](Event::set) wakes all waiters, even if [`clear`](Event::clear) follows before they run. For a signal that
+/// one waiter consumes, see [`Notify`](super::Notify).
 ///
 /// ```
 /// use std::rc::Rc;
@@ -37,7 +37,7 @@ struct State {
 }
 
 impl Event {
-    /// Makes an event that is not set.
+    /// Creates an event that is not set.
     pub const fn new() -> Event {
         Event {
             state: RefCell::new(State {
@@ -47,27 +47,27 @@ impl Event {
         }
     }
 
-    /// Whether it is set.
+    /// Whether the flag is set.
     pub fn is_set(&self) -> bool {
         self.state.with(|state| state.is_set)
     }
 
-    /// Sets it and wakes everybody who waits, in the order of coming.
+    /// Sets the flag and wakes all waiters in FIFO order.
     pub fn set(&self) {
-        self.state.act(|state| {
+        self.state.update(|state| {
             state.is_set = true;
-            state.wait_queue.call_all(|| ());
+            state.wait_queue.grant_all(|| ());
         });
     }
 
-    /// Takes the flag down: who comes from now on waits again.
+    /// Clears the flag: later calls of [`wait`](Event::wait) wait again.
     pub fn clear(&self) {
         self.state.with(|state| state.is_set = false);
     }
 
-    /// Waits until it is set; not at all if it is. Dropping the future changes nothing for others.
+    /// Waits until the flag is set; returns immediately if it is. Cancel-safe.
     pub async fn wait(&self) {
-        Waiting::new(&self.state, Set).await;
+        WaitFuture::new(&self.state, UntilSet).await;
     }
 }
 
@@ -77,17 +77,17 @@ impl Default for Event {
     }
 }
 
-impl Calls for State {
+impl WaitState for State {
     fn next_waker(&mut self) -> Option<Waker> {
         self.wait_queue.next_waker()
     }
 }
 
-/// That the event be set.
-struct Set;
+/// Waits until the flag is set.
+struct UntilSet;
 
-impl Request<State> for Set {
-    type Want = ();
+impl Request<State> for UntilSet {
+    type Amount = ();
     type Grant = ();
     type Output = ();
 
@@ -99,21 +99,21 @@ impl Request<State> for Set {
         "an event"
     }
 
-    fn want(&self) {}
+    fn amount(&self) {}
 
     fn try_now(&mut self, state: &mut State) -> Option<()> {
         state.is_set.then_some(())
     }
 
-    fn settle(state: &mut State) {
+    fn serve_waiters(state: &mut State) {
         if state.is_set {
-            state.wait_queue.call_all(|| ());
+            state.wait_queue.grant_all(|| ());
         }
     }
 
-    fn take(&mut self, _state: &mut State, (): ()) {}
+    fn take_grant(&mut self, _state: &mut State, (): ()) {}
 
-    fn give_back(&mut self, _state: &mut State, (): ()) {}
+    fn return_grant(&mut self, _state: &mut State, (): ()) {}
 }
 
 impl fmt::Debug for Event {

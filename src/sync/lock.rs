@@ -1,4 +1,4 @@
-//! A value that one task at a time may use, across awaits.
+//! An async mutex.
 
 use std::cell::{RefCell, UnsafeCell};
 use std::fmt;
@@ -6,13 +6,13 @@ use std::ops::{Deref, DerefMut};
 use std::rc::Rc;
 
 use super::permits::{Denied, LocalPermits, Permits, acquire};
-use super::wait::Kept;
+use super::wait::StateCell;
 
-/// A value that one task at a time may use: asyncio's `Lock`, with the value inside.
+/// A mutex whose guard can be held across awaits: asyncio's `Lock`, with the value inside.
 ///
-/// First come, first served: a freed lock goes to who has waited longest, and nobody can slip in between. It is only
-/// needed where the value is used *across* an await; otherwise a `RefCell` does, since tasks of one loop do not run at
-/// the same time. A task that panics frees the lock; there is no poisoning.
+/// Waiters are served in FIFO order, without barging. The lock is only needed where the value is used *across* an
+/// await; otherwise a `RefCell` suffices, since only one task of a loop runs at a time. There is no poisoning: a
+/// panicking task releases the lock.
 ///
 /// ```
 /// use std::rc::Rc;
@@ -26,7 +26,7 @@ use super::wait::Kept;
 ///                 let mut total = total.lock().await;
 ///                 let seen = *total;
 ///                 windlass::task::yield_now().await;
-///                 *total = seen + 1; // nobody came between
+///                 *total = seen + 1; // no other task changed it meanwhile
 ///             })
 ///         })
 ///         .collect();
@@ -38,7 +38,7 @@ use super::wait::Kept;
 /// # Ok::<(), std::io::Error>(())
 /// ```
 ///
-/// It stays on its thread:
+/// It cannot be shared between threads:
 ///
 /// ```compile_fail
 /// let lock = windlass::sync::Lock::new(0);
@@ -47,13 +47,13 @@ use super::wait::Kept;
 /// });
 /// ```
 pub struct Lock<T: ?Sized> {
-    /// One permit: whoever has it may touch the value.
+    /// One permit: its holder may access the value.
     permits: LocalPermits,
     value: UnsafeCell<T>,
 }
 
 impl<T> Lock<T> {
-    /// Makes a free lock.
+    /// Creates an unlocked lock.
     pub const fn new(value: T) -> Lock<T> {
         Lock {
             permits: RefCell::new(Permits::new(1)),
@@ -61,46 +61,47 @@ impl<T> Lock<T> {
         }
     }
 
-    /// The value.
+    /// Returns the value.
     pub fn into_inner(self) -> T {
         self.value.into_inner()
     }
 }
 
 impl<T: ?Sized> Lock<T> {
-    /// Waits until the lock is free and everybody who asked before has had it. It is free again when the guard is
-    /// dropped.
+    /// Locks, after all earlier waiters. Dropping the guard unlocks.
     ///
-    /// Dropping the future loses only its place in the line; if the lock had just been handed to it, the next gets it.
+    /// # Cancel safety
+    ///
+    /// Dropping the future only loses its position in the queue. A lock just granted to it goes to the next waiter.
     pub async fn lock(&self) -> LockGuard<'_, T> {
         self.take().await;
         LockGuard { lock: self }
     }
 
-    /// Takes the lock if it is free.
+    /// Locks if the lock is free.
     pub fn try_lock(&self) -> Result<LockGuard<'_, T>, TryLockError> {
         self.try_take()?;
         Ok(LockGuard { lock: self })
     }
 
-    /// As [`lock`](Lock::lock), with a guard that owns its share of the lock and can go into a task.
+    /// As [`lock`](Lock::lock), with a guard that owns an `Rc` of the lock and can move into a task.
     pub async fn lock_owned(self: Rc<Self>) -> OwnedLockGuard<T> {
         self.take().await;
         OwnedLockGuard { lock: self }
     }
 
-    /// As [`try_lock`](Lock::try_lock), with a guard that owns its share of the lock.
+    /// As [`try_lock`](Lock::try_lock), with a guard that owns an `Rc` of the lock.
     pub fn try_lock_owned(self: Rc<Self>) -> Result<OwnedLockGuard<T>, TryLockError> {
         self.try_take()?;
         Ok(OwnedLockGuard { lock: self })
     }
 
-    /// Whether somebody holds the lock, or it is being handed to somebody.
+    /// Whether the lock is held, or is being handed to a waiter.
     pub fn is_locked(&self) -> bool {
         self.permits.with(|permits| permits.available() == 0)
     }
 
-    /// The value, which nobody else can use meanwhile.
+    /// The value. The exclusive borrow makes locking unnecessary.
     pub fn get_mut(&mut self) -> &mut T {
         self.value.get_mut()
     }
@@ -117,7 +118,7 @@ impl<T: ?Sized> Lock<T> {
     }
 
     fn put(&self) {
-        self.permits.act(|permits| permits.put(1));
+        self.permits.update(|permits| permits.release(1));
     }
 }
 
@@ -146,14 +147,14 @@ impl<T: ?Sized + fmt::Debug> fmt::Debug for Lock<T> {
     }
 }
 
-/// The right to use a [`Lock`]'s value, until dropped.
-#[must_use = "the lock is free again as soon as the guard is dropped"]
+/// Gives access to a [`Lock`]'s value. Dropping it unlocks.
+#[must_use = "dropping the guard unlocks"]
 pub struct LockGuard<'a, T: ?Sized> {
     lock: &'a Lock<T>,
 }
 
 impl<'a, T: ?Sized> LockGuard<'a, T> {
-    /// The lock that this guard holds.
+    /// The lock that this guard belongs to.
     pub fn lock(guard: &LockGuard<'a, T>) -> &'a Lock<T> {
         guard.lock
     }
@@ -163,14 +164,14 @@ impl<T: ?Sized> Deref for LockGuard<'_, T> {
     type Target = T;
 
     fn deref(&self) -> &T {
-        // SAFETY: this guard has the lock's only permit until it is dropped, and lends the value no longer than itself.
+        // SAFETY: this guard holds the lock's only permit until it is dropped, and the reference cannot outlive it.
         unsafe { &*self.lock.value.get() }
     }
 }
 
 impl<T: ?Sized> DerefMut for LockGuard<'_, T> {
     fn deref_mut(&mut self) -> &mut T {
-        // SAFETY: as above; the guard itself is borrowed exclusively.
+        // SAFETY: as above; the guard is borrowed exclusively.
         unsafe { &mut *self.lock.value.get() }
     }
 }
@@ -193,7 +194,7 @@ impl<T: ?Sized + fmt::Display> fmt::Display for LockGuard<'_, T> {
     }
 }
 
-/// As [`LockGuard`], owning its share of the lock.
+/// As [`LockGuard`], with an `Rc` of the lock.
 ///
 /// ```
 /// use std::rc::Rc;
@@ -207,13 +208,13 @@ impl<T: ?Sized + fmt::Display> fmt::Display for LockGuard<'_, T> {
 /// })?;
 /// # Ok::<(), std::io::Error>(())
 /// ```
-#[must_use = "the lock is free again as soon as the guard is dropped"]
+#[must_use = "dropping the guard unlocks"]
 pub struct OwnedLockGuard<T: ?Sized> {
     lock: Rc<Lock<T>>,
 }
 
 impl<T: ?Sized> OwnedLockGuard<T> {
-    /// The lock that this guard holds.
+    /// The lock that this guard belongs to.
     pub fn lock(guard: &OwnedLockGuard<T>) -> &Rc<Lock<T>> {
         &guard.lock
     }
@@ -223,14 +224,14 @@ impl<T: ?Sized> Deref for OwnedLockGuard<T> {
     type Target = T;
 
     fn deref(&self) -> &T {
-        // SAFETY: as for `LockGuard`; the share keeps the lock alive.
+        // SAFETY: as for `LockGuard`; the `Rc` keeps the lock alive.
         unsafe { &*self.lock.value.get() }
     }
 }
 
 impl<T: ?Sized> DerefMut for OwnedLockGuard<T> {
     fn deref_mut(&mut self) -> &mut T {
-        // SAFETY: as above; the guard itself is borrowed exclusively.
+        // SAFETY: as above; the guard is borrowed exclusively.
         unsafe { &mut *self.lock.value.get() }
     }
 }
@@ -253,13 +254,13 @@ impl<T: ?Sized + fmt::Display> fmt::Display for OwnedLockGuard<T> {
     }
 }
 
-/// Somebody else holds the lock, or waits for it.
+/// The lock is held, or other tasks are waiting for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TryLockError;
 
 impl fmt::Display for TryLockError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the lock is held: await it, or try later")
+        f.write_str("the lock is held: wait for it, or try later")
     }
 }
 

@@ -1,4 +1,4 @@
-//! The cross-thread primitives, so that loom can put its own in their place and try every interleaving of the real code.
+//! The cross-thread primitives; loom's under `cfg(loom)`, so that loom explores the interleavings of the real code.
 
 #[cfg(not(loom))]
 pub(crate) use std::sync::atomic::AtomicU8;

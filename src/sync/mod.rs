@@ -1,23 +1,21 @@
-//! What tasks wait for each other with: asyncio's queues and locks, and channels.
+//! Synchronization between tasks: asyncio's queues and locks, and channels.
 //!
 //! | | |
 //! |---|---|
-//! | [`Queue`], [`PriorityQueue`], [`LifoQueue`] | items from task to task, with room for so many, `join` and `task_done` |
-//! | [`Lock`], [`RwLock`] | a value that is used across awaits, by one task or by many readers |
-//! | [`Semaphore`] | so many at a time |
-//! | [`Event`], [`Notify`], [`Condition`], [`Barrier`] | "it has happened", "look again", "look again, with a lock", "all are there" |
-//! | [`OnceCell`] | a value that is made once, by whoever needs it first |
-//! | [`oneshot`], [`broadcast`], [`watch`] | one value, once; every value to everybody; the latest value to everybody |
-//! | [`thread`] | channels between threads: the only ones here that threads can share |
+//! | [`Queue`], [`PriorityQueue`], [`LifoQueue`] | bounded or unbounded queues with `join` and `task_done` |
+//! | [`Lock`], [`RwLock`] | exclusive or shared access to a value across awaits |
+//! | [`Semaphore`] | limits concurrency |
+//! | [`Event`], [`Notify`], [`Condition`], [`Barrier`] | a flag; a wake-up; a wake-up with a lock; a rendezvous |
+//! | [`OnceCell`] | a value initialized asynchronously, once |
+//! | [`oneshot`], [`broadcast`], [`watch`] | one value; every value to every receiver; the latest value to every receiver |
+//! | [`thread`] | channels between threads |
 //!
-//! All but [`thread`] stay on their thread and use no atomics. All are **fair**: who came first is served first, and
-//! nobody slips in between a wake-up and the one who is woken. All are **cancel-safe**: dropping a future that waits,
-//! by a timeout or a cancelled task, loses no item, no permit and no wake-up; what had just been handed to it goes to
-//! the next. What each method does when its future is dropped is said there. None needs a loop to be made, used or
-//! dropped.
-//!
-//! A task that could go on without waiting for ever, on a queue that is never empty for instance, lets others run after
-//! 64 results.
+//! - Only [`thread`] crosses threads. All others stay on one thread and use no atomics.
+//! - **Fair**: waiters are served in FIFO order, and no task can barge in between a wake-up and the woken task.
+//! - **Cancel-safe**: dropping a waiting future, by a timeout or a cancel, loses no item, permit or wake-up. Anything
+//!   already granted to it goes to the next waiter. Each method documents the details.
+//! - None needs a loop to be created, used or dropped.
+//! - After 64 immediate results in one poll, for example from a queue that is never empty, the task yields.
 //!
 //! ```
 //! use std::rc::Rc;
@@ -26,18 +24,18 @@
 //! use windlass::time::timeout;
 //! windlass::run(async {
 //!     let results = Queue::unbounded();
-//!     let few = Rc::new(Semaphore::new(3));
+//!     let limit = Rc::new(Semaphore::new(3));
 //!     for i in 0..10u64 {
-//!         let (results, few) = (results.clone(), few.clone());
+//!         let (results, limit) = (results.clone(), limit.clone());
 //!         windlass::spawn(async move {
-//!             let _permit = few.acquire().await.unwrap();
+//!             let _permit = limit.acquire().await.unwrap();
 //!             windlass::time::sleep(Duration::from_millis(i % 3)).await;
 //!             results.put(i).await.unwrap();
 //!         });
 //!     }
 //!     let mut sum = 0;
 //!     for _ in 0..10 {
-//!         // A timeout loses no item: the next `get` gives it.
+//!         // A timeout loses no item: the next `get` returns it.
 //!         sum += timeout(Duration::from_secs(5), results.get()).await.unwrap().unwrap();
 //!     }
 //!     assert_eq!(sum, 45);

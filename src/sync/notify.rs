@@ -1,4 +1,4 @@
-//! A nudge for one task, kept if nobody waits yet.
+//! A wake-up for one task, stored if no task waits yet.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -6,14 +6,14 @@ use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 
-use super::wait::{Calls, Kept, Request, Waiting};
+use super::wait::{Request, StateCell, WaitFuture, WaitState};
 use super::wait_queue::WaitQueue;
 
-/// Wakes one waiting task, or the next one to wait; or all that wait.
+/// Wakes one waiting task, or the next one to wait; or all waiting tasks.
 ///
-/// It carries no data: the state that it tells of is kept elsewhere. [`notify_one`](Notify::notify_one) is never lost:
-/// with nobody waiting it is kept, once, for the next [`notified`](Notify::notified), and one that went to a task which
-/// is then cancelled goes to the next.
+/// It carries no data: the state it signals is kept elsewhere. [`notify_one`](Notify::notify_one) is never lost:
+/// without a waiter, one notification is stored for the next [`notified`](Notify::notified), and if the notified task
+/// is cancelled first, the notification goes to the next waiter.
 ///
 /// ```
 /// use std::cell::Cell;
@@ -43,66 +43,67 @@ pub struct Notify {
 }
 
 struct State {
-    /// A `notify_one` that nobody has had yet.
-    is_kept: bool,
-    /// How often `notify_waiters` was called.
-    calls: u64,
-    wait_queue: WaitQueue<(), Told>,
+    /// A `notify_one` that no task has received.
+    is_stored: bool,
+    /// The number of `notify_waiters` calls.
+    generation: u64,
+    wait_queue: WaitQueue<(), NotifiedBy>,
 }
 
-/// Why a waiter was called.
-enum Told {
-    Alone,
-    WithAll,
+/// Which method notified a waiter.
+enum NotifiedBy {
+    One,
+    All,
 }
 
 impl Notify {
-    /// Makes one that has no notification.
+    /// Creates a `Notify` without a stored notification.
     pub const fn new() -> Notify {
         Notify {
             state: RefCell::new(State {
-                is_kept: false,
-                calls: 0,
+                is_stored: false,
+                generation: 0,
                 wait_queue: WaitQueue::new(),
             }),
         }
     }
 
-    /// Notifies who has waited longest, or else the next to wait. Several without anybody waiting are one.
+    /// Notifies the first waiter, or stores the notification for the next one to wait. At most one is stored.
     pub fn notify_one(&self) {
-        self.state.act(State::notify_one);
+        self.state.update(State::notify_one);
     }
 
-    /// Notifies everybody who holds a [`Notified`] now, awaited already or not. Nothing is kept for who comes later.
+    /// Notifies every existing [`Notified`], whether or not it is being awaited. Nothing is stored.
     pub fn notify_waiters(&self) {
-        self.state.act(|state| {
-            state.calls += 1;
-            state.wait_queue.call_all(|| Told::WithAll);
+        self.state.update(|state| {
+            state.generation += 1;
+            state.wait_queue.grant_all(|| NotifiedBy::All);
         });
     }
 
-    /// Waits for a notification. It counts as waiting for [`notify_waiters`](Notify::notify_waiters) from this call on,
-    /// so a condition can be checked between the call and the await; it takes its place in the line when it is first
-    /// polled.
+    /// Waits for a notification. The future counts for [`notify_waiters`](Notify::notify_waiters) from this call on, so
+    /// a condition can be checked between the call and the await. It enters the FIFO queue at its first poll.
     ///
-    /// Dropping the future passes on a [`notify_one`](Notify::notify_one) that it had got.
+    /// # Cancel safety
+    ///
+    /// Dropping the future passes on a [`notify_one`](Notify::notify_one) that it received.
     pub fn notified(&self) -> Notified<'_> {
-        let calls = self.state.with(|state| state.calls);
+        let generation = self.state.with(|state| state.generation);
         Notified {
-            waiting: Waiting::new(&self.state, Notification { calls }),
+            waiting: WaitFuture::new(&self.state, Notification { generation }),
         }
     }
 }
 
 impl State {
     fn notify_one(&mut self) {
-        if !self.wait_queue.call_first(Told::Alone) {
-            self.is_kept = true;
+        if !self.wait_queue.grant_first(NotifiedBy::One) {
+            self.is_stored = true;
         }
     }
 }
 
-impl Calls for State {
+impl WaitState for State {
     fn next_waker(&mut self) -> Option<Waker> {
         self.wait_queue.next_waker()
     }
@@ -116,18 +117,18 @@ impl Default for Notify {
 
 impl fmt::Debug for Notify {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (is_kept, waiting) = self.state.with(|state| (state.is_kept, state.wait_queue.len()));
+        let (is_stored, waiting) = self.state.with(|state| (state.is_stored, state.wait_queue.len()));
         f.debug_struct("Notify")
-            .field("kept", &is_kept)
+            .field("stored", &is_stored)
             .field("waiting", &waiting)
             .finish()
     }
 }
 
-/// Made by [`Notify::notified`].
-#[must_use = "nobody waits until this is awaited"]
+/// The future returned by [`Notify::notified`].
+#[must_use = "futures do nothing unless awaited"]
 pub struct Notified<'a> {
-    waiting: Waiting<&'a RefCell<State>, Notification>,
+    waiting: WaitFuture<&'a RefCell<State>, Notification>,
 }
 
 impl Future for Notified<'_> {
@@ -145,16 +146,16 @@ impl fmt::Debug for Notified<'_> {
 }
 
 struct Notification {
-    /// How often `notify_waiters` had been called when this began.
-    calls: u64,
+    /// The number of `notify_waiters` calls when the wait began.
+    generation: u64,
 }
 
 impl Request<State> for Notification {
-    type Want = ();
-    type Grant = Told;
+    type Amount = ();
+    type Grant = NotifiedBy;
     type Output = ();
 
-    fn wait_queue(state: &mut State) -> &mut WaitQueue<(), Told> {
+    fn wait_queue(state: &mut State) -> &mut WaitQueue<(), NotifiedBy> {
         &mut state.wait_queue
     }
 
@@ -162,39 +163,39 @@ impl Request<State> for Notification {
         "a notification"
     }
 
-    fn want(&self) {}
+    fn amount(&self) {}
 
     fn try_now(&mut self, state: &mut State) -> Option<()> {
-        if self.calls != state.calls {
-            // Polled again, it waits for the next.
-            self.calls = state.calls;
+        if self.generation != state.generation {
+            // If polled again, waits for the next notification.
+            self.generation = state.generation;
             return Some(());
         }
-        std::mem::take(&mut state.is_kept).then_some(())
+        std::mem::take(&mut state.is_stored).then_some(())
     }
 
-    fn joined(&mut self, state: &mut State) {
-        if self.calls != state.calls {
-            state.wait_queue.call_last(Told::WithAll);
+    fn enqueued(&mut self, state: &mut State) {
+        if self.generation != state.generation {
+            state.wait_queue.grant_last(NotifiedBy::All);
         } else {
-            Self::settle(state);
+            Self::serve_waiters(state);
         }
     }
 
-    fn settle(state: &mut State) {
-        if state.is_kept && state.wait_queue.call_first(Told::Alone) {
-            state.is_kept = false;
+    fn serve_waiters(state: &mut State) {
+        if state.is_stored && state.wait_queue.grant_first(NotifiedBy::One) {
+            state.is_stored = false;
         }
     }
 
-    fn take(&mut self, state: &mut State, _told: Told) {
-        self.calls = state.calls;
+    fn take_grant(&mut self, state: &mut State, _by: NotifiedBy) {
+        self.generation = state.generation;
     }
 
-    fn give_back(&mut self, state: &mut State, told: Told) {
-        match told {
-            Told::Alone => state.notify_one(),
-            Told::WithAll => {}
+    fn return_grant(&mut self, state: &mut State, by: NotifiedBy) {
+        match by {
+            NotifiedBy::One => state.notify_one(),
+            NotifiedBy::All => {}
         }
     }
 }

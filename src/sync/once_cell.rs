@@ -1,15 +1,15 @@
-//! A value that is made once, by whoever needs it first.
+//! An asynchronous `OnceCell`.
 
 use std::cell::{OnceCell as StdOnceCell, RefCell};
 use std::convert::Infallible;
 use std::fmt;
 
-use super::permits::{LocalPermits, Permits, PutBack, acquire};
-use super::wait::Kept;
+use super::permits::{LocalPermits, Permits, ReleaseOnDrop, acquire};
+use super::wait::StateCell;
 
-/// A value that is made once, asynchronously, by whoever needs it first; the others wait for it.
+/// A cell whose value is initialized asynchronously, once. Concurrent callers wait for the first initializer.
 ///
-/// If the one that makes it fails, panics or is cancelled, the next in the line makes it.
+/// If an initializer fails, panics or is cancelled, the next waiter runs its own.
 ///
 /// ```
 /// use windlass::sync::OnceCell;
@@ -23,12 +23,12 @@ use super::wait::Kept;
 /// ```
 pub struct OnceCell<T> {
     value: StdOnceCell<T>,
-    /// One permit to make the value; closed when it is there.
+    /// One permit to initialize; closed once there is a value.
     permits: LocalPermits,
 }
 
 impl<T> OnceCell<T> {
-    /// Makes an empty cell.
+    /// Creates an empty cell.
     pub const fn new() -> OnceCell<T> {
         OnceCell {
             value: StdOnceCell::new(),
@@ -36,17 +36,17 @@ impl<T> OnceCell<T> {
         }
     }
 
-    /// The value, if it is there.
+    /// The value, if there is one.
     pub fn get(&self) -> Option<&T> {
         self.value.get()
     }
 
-    /// The value, if it is there.
+    /// The value, if there is one.
     pub fn get_mut(&mut self) -> Option<&mut T> {
         self.value.get_mut()
     }
 
-    /// Sets the value. Gives it back if there is one, or somebody is making one.
+    /// Sets the value. Returns it if the cell has a value or is being initialized.
     pub fn set(&self, value: T) -> Result<(), T> {
         match self.permits.with(|permits| permits.try_take(1)) {
             Ok(()) => {
@@ -57,10 +57,13 @@ impl<T> OnceCell<T> {
         }
     }
 
-    /// The value; if there is none yet, made by `init`, or by whoever began before.
+    /// Returns the value, initializing it with `init` if necessary, or waits for the initializer that started first.
     ///
-    /// Dropping the future while it makes the value leaves that to the next. An `init` that asks the same cell waits
-    /// for itself for ever.
+    /// An `init` that waits for the same cell deadlocks.
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped while it initializes, the next waiter does so.
     pub async fn get_or_init(&self, init: impl AsyncFnOnce() -> T) -> &T {
         let made: Result<&T, Infallible> = self.get_or_try_init(async || Ok(init().await)).await;
         match made {
@@ -68,13 +71,14 @@ impl<T> OnceCell<T> {
         }
     }
 
-    /// The same with an `init` that may fail: then this one gets the error, and the next in the line tries.
+    /// As [`get_or_init`](OnceCell::get_or_init). If `init` fails, this call returns the error and the next waiter
+    /// tries.
     pub async fn get_or_try_init<E>(&self, init: impl AsyncFnOnce() -> Result<T, E>) -> Result<&T, E> {
         if let Some(value) = self.get() {
             return Ok(value);
         }
-        if acquire(&self.permits, 1, "a value that is being made").await.is_ok() {
-            let permit = PutBack {
+        if acquire(&self.permits, 1, "an initializer").await.is_ok() {
+            let permit = ReleaseOnDrop {
                 permits: &self.permits,
                 count: 1,
             };
@@ -82,24 +86,24 @@ impl<T> OnceCell<T> {
             std::mem::forget(permit);
             self.fill(value);
         }
-        Ok(self.get().expect("it is closed once there is a value"))
+        Ok(self.get().expect("closed only once there is a value"))
     }
 
-    /// Takes the value out: the cell is as new.
+    /// Takes the value and empties the cell.
     pub fn take(&mut self) -> Option<T> {
         std::mem::take(self).into_inner()
     }
 
-    /// The value, if there is one.
+    /// Returns the value, if there is one.
     pub fn into_inner(self) -> Option<T> {
         self.value.into_inner()
     }
 
-    /// To be called with the permit, which is then of no use any more.
+    /// Requires the permit, which closing makes obsolete.
     fn fill(&self, value: T) {
         let filled = self.value.set(value);
-        debug_assert!(filled.is_ok(), "who has the permit is alone");
-        self.permits.act(Permits::close);
+        debug_assert!(filled.is_ok(), "only the permit holder sets the value");
+        self.permits.update(Permits::close);
     }
 }
 
@@ -113,7 +117,7 @@ impl<T> From<T> for OnceCell<T> {
     fn from(value: T) -> OnceCell<T> {
         let cell = OnceCell::new();
         let set = cell.set(value);
-        debug_assert!(set.is_ok(), "it is new");
+        debug_assert!(set.is_ok(), "the cell is new");
         cell
     }
 }

@@ -1,6 +1,6 @@
-//! One value, once, from task to task.
+//! A channel for a single value.
 //!
-//! As [`promise`](crate::promise()), without the loop and its done-callbacks; between threads see
+//! As [`promise`](crate::promise()), but without a loop and done-callbacks. Between threads, use
 //! [`thread::oneshot`](super::thread::oneshot()).
 //!
 //! ```
@@ -21,22 +21,22 @@ use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
 use super::error::{Closed, SendError, TryRecvError};
-use super::wait::{Calls, Kept, Request, Waiting};
+use super::wait::{Request, StateCell, WaitFuture, WaitState};
 use super::wait_queue::WaitQueue;
 
-/// Makes both ends.
+/// Creates the channel.
 pub fn channel<T>() -> (Sender<T>, Receiver<T>) {
     let state = Rc::new(RefCell::new(State::new()));
-    let waiting = Waiting::new(state.clone(), Value);
+    let waiting = WaitFuture::new(state.clone(), Receive);
     (Sender { state }, Receiver { waiting })
 }
 
-/// What both ends share, here and between threads.
+/// The shared state; also used between threads.
 pub(super) struct State<T> {
     value: Option<T>,
-    /// No value will be put in: it was, or the sender is gone.
+    /// No value will be stored: it was, or the sender was dropped.
     is_sent: bool,
-    /// Nobody will take a value out: somebody did, or the receiver is gone or has closed.
+    /// No value can be sent: the receiver was dropped or has closed the channel.
     is_closed: bool,
     is_taken: bool,
     receiver: WaitQueue<(), ()>,
@@ -55,7 +55,7 @@ impl<T> State<T> {
         }
     }
 
-    /// Puts the value in, or gives it back.
+    /// Stores the value, or returns it.
     pub(super) fn send(&mut self, value: T) -> Result<(), SendError<T>> {
         if self.is_closed {
             return Err(SendError(value));
@@ -67,18 +67,18 @@ impl<T> State<T> {
 
     pub(super) fn end_sending(&mut self) {
         self.is_sent = true;
-        self.receiver.call_all(|| ());
+        self.receiver.grant_all(|| ());
     }
 
-    /// Nobody sends from now on; a value that was sent can still be had.
+    /// Nothing can be sent from now on. A value that was sent can still be received.
     pub(super) fn close(&mut self) {
         self.is_closed = true;
-        self.sender.call_all(|| ());
-        // It may have been polled before; nothing more will come.
-        self.receiver.call_all(|| ());
+        self.sender.grant_all(|| ());
+        // The receiver may be waiting in another task; no value will come.
+        self.receiver.grant_all(|| ());
     }
 
-    /// The receiver goes. Gives what it did not take.
+    /// Called when the receiver is dropped. Returns an unreceived value.
     #[must_use]
     pub(super) fn end_receiving(&mut self) -> Option<T> {
         self.close();
@@ -105,17 +105,17 @@ impl<T> State<T> {
     }
 }
 
-impl<T> Calls for State<T> {
+impl<T> WaitState for State<T> {
     fn next_waker(&mut self) -> Option<Waker> {
         self.receiver.next_waker().or_else(|| self.sender.next_waker())
     }
 }
 
-/// That the value be there, or be known not to come.
-pub(super) struct Value;
+/// Waits for the value, or for the end of the sender.
+pub(super) struct Receive;
 
-impl<T> Request<State<T>> for Value {
-    type Want = ();
+impl<T> Request<State<T>> for Receive {
+    type Amount = ();
     type Grant = ();
     type Output = Result<T, Closed>;
 
@@ -127,7 +127,7 @@ impl<T> Request<State<T>> for Value {
         "a oneshot value"
     }
 
-    fn want(&self) {}
+    fn amount(&self) {}
 
     fn try_now(&mut self, state: &mut State<T>) -> Option<Result<T, Closed>> {
         match state.try_recv() {
@@ -137,24 +137,24 @@ impl<T> Request<State<T>> for Value {
         }
     }
 
-    fn settle(state: &mut State<T>) {
+    fn serve_waiters(state: &mut State<T>) {
         if state.is_sent || state.is_closed {
-            state.receiver.call_all(|| ());
+            state.receiver.grant_all(|| ());
         }
     }
 
-    fn take(&mut self, state: &mut State<T>, (): ()) -> Result<T, Closed> {
+    fn take_grant(&mut self, state: &mut State<T>, (): ()) -> Result<T, Closed> {
         state.try_recv().map_err(|_| Closed)
     }
 
-    fn give_back(&mut self, _state: &mut State<T>, (): ()) {}
+    fn return_grant(&mut self, _state: &mut State<T>, (): ()) {}
 }
 
-/// That nobody wait for the value any more.
-pub(super) struct NotWanted;
+/// Waits until the receiver is dropped or has closed the channel.
+pub(super) struct ReceiverGone;
 
-impl<T> Request<State<T>> for NotWanted {
-    type Want = ();
+impl<T> Request<State<T>> for ReceiverGone {
+    type Amount = ();
     type Grant = ();
     type Output = ();
 
@@ -163,54 +163,54 @@ impl<T> Request<State<T>> for NotWanted {
     }
 
     fn name(&self) -> &'static str {
-        "a oneshot receiver to go"
+        "a oneshot receiver to be dropped"
     }
 
-    fn want(&self) {}
+    fn amount(&self) {}
 
     fn try_now(&mut self, state: &mut State<T>) -> Option<()> {
         state.is_closed.then_some(())
     }
 
-    fn settle(state: &mut State<T>) {
+    fn serve_waiters(state: &mut State<T>) {
         if state.is_closed {
-            state.sender.call_all(|| ());
+            state.sender.grant_all(|| ());
         }
     }
 
-    fn take(&mut self, _state: &mut State<T>, (): ()) {}
+    fn take_grant(&mut self, _state: &mut State<T>, (): ()) {}
 
-    fn give_back(&mut self, _state: &mut State<T>, (): ()) {}
+    fn return_grant(&mut self, _state: &mut State<T>, (): ()) {}
 }
 
-/// Sends the value. Dropped without having sent, it lets the receiver know.
-#[must_use = "without a value, the receiver gets an error"]
+/// The sending side. If it is dropped without sending, the receiver gets [`Closed`].
+#[must_use = "if dropped without sending, the receiver gets an error"]
 pub struct Sender<T> {
     state: Rc<RefCell<State<T>>>,
 }
 
 impl<T> Sender<T> {
-    /// Sends the value. Gives it back if nobody will receive it. That this succeeds does not say that it will be
-    /// received.
+    /// Sends the value. Returns it if the receiver was dropped or has closed the channel. Success does not mean that
+    /// the value will be received.
     pub fn send(self, value: T) -> Result<(), SendError<T>> {
-        self.state.act(|state| state.send(value))
+        self.state.update(|state| state.send(value))
     }
 
-    /// Whether the receiver is gone or has closed.
+    /// Whether the receiver was dropped or has closed the channel.
     pub fn is_closed(&self) -> bool {
         self.state.with(|state| state.is_closed())
     }
 
-    /// Waits until the receiver is gone or has closed: the work for the value can end. Dropping the future changes
-    /// nothing.
+    /// Waits until the receiver was dropped or has closed the channel, so that the work for the value can stop.
+    /// Dropping the future has no effect.
     pub async fn closed(&mut self) {
-        Waiting::new(&*self.state, NotWanted).await;
+        WaitFuture::new(&*self.state, ReceiverGone).await;
     }
 }
 
 impl<T> Drop for Sender<T> {
     fn drop(&mut self) {
-        self.state.act(State::end_sending);
+        self.state.update(State::end_sending);
     }
 }
 
@@ -220,22 +220,22 @@ impl<T> fmt::Debug for Sender<T> {
     }
 }
 
-/// Resolves to the value, or to [`Closed`] if the sender is dropped without one. It can be awaited by reference:
-/// dropping that wait loses nothing.
-#[must_use = "a receiver gives its value when it is awaited"]
+/// Resolves to the value, or to [`Closed`] if the sender is dropped without sending. It can be awaited by reference;
+/// dropping such a wait loses nothing.
+#[must_use = "futures do nothing unless awaited"]
 pub struct Receiver<T> {
-    waiting: Waiting<Rc<RefCell<State<T>>>, Value>,
+    waiting: WaitFuture<Rc<RefCell<State<T>>>, Receive>,
 }
 
 impl<T> Receiver<T> {
-    /// Takes the value if it is there.
+    /// Receives the value if it is available.
     pub fn try_recv(&mut self) -> Result<T, TryRecvError> {
-        self.waiting.kept.with(State::try_recv)
+        self.waiting.state_cell.with(State::try_recv)
     }
 
-    /// Lets the sender know that nobody waits for the value. One that was sent before can still be had.
+    /// Closes the channel: the sender can no longer send. A value that was sent can still be received.
     pub fn close(&mut self) {
-        self.waiting.kept.act(State::close);
+        self.waiting.state_cell.update(State::close);
     }
 }
 
@@ -244,8 +244,8 @@ impl<T> Future for Receiver<T> {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         assert!(
-            !self.waiting.kept.with(|state| state.is_taken()),
-            "a oneshot Receiver was polled after it had given its value"
+            !self.waiting.state_cell.with(|state| state.is_taken()),
+            "oneshot Receiver polled after it returned its value"
         );
         Pin::new(&mut self.waiting).poll(cx)
     }
@@ -253,7 +253,7 @@ impl<T> Future for Receiver<T> {
 
 impl<T> Drop for Receiver<T> {
     fn drop(&mut self) {
-        let value = self.waiting.kept.act(State::end_receiving);
+        let value = self.waiting.state_cell.update(State::end_receiving);
         drop(value);
     }
 }

@@ -1,4 +1,4 @@
-//! The orders in which a queue gives its items.
+//! The orders in which a queue returns its items.
 
 use std::cmp::Ordering;
 use std::collections::{BinaryHeap, VecDeque};
@@ -60,11 +60,11 @@ impl<T> sealed::Order<T> for Lifo {
     }
 }
 
-/// The smallest first; equal ones in the order in which they were put.
+/// Smallest first; equal items in FIFO order.
 #[derive(Clone, Copy, Debug)]
 pub enum SmallestFirst {}
 
-/// Items, and the next one's number.
+/// A heap of items with sequence numbers.
 #[derive(Debug)]
 pub struct Heap<T> {
     items: BinaryHeap<Numbered<T>>,
@@ -80,7 +80,7 @@ impl<T: Ord> Default for Heap<T> {
     }
 }
 
-/// std's heap gives the largest, so these compare the other way round.
+/// Compares in reverse, because `BinaryHeap` is a max-heap.
 #[derive(Debug)]
 struct Numbered<T> {
     item: T,

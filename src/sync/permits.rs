@@ -1,37 +1,37 @@
-//! Permits that are taken and put back, in the order of asking: what locks, semaphores and queues are made of.
+//! A FIFO semaphore: the core of locks, semaphores, queues and channels.
 //!
-//! A lock has one permit; a read-write lock has very many, of which a writer takes all; a queue has one for each item
-//! and one for each free place. Nobody barges: as long as somebody waits, permits go to the first in the line, who may
-//! want more than there are, and then those behind wait too. So a writer is not starved by readers.
+//! A lock has one permit. A read-write lock has `usize::MAX`, all of which a writer acquires. A queue has one permit
+//! per item and one per free slot. There is no barging: while a task waits, permits go to the first waiter, and if it
+//! needs more than are available, the waiters behind it wait too. So readers cannot starve a writer.
 
 use std::cell::RefCell;
 use std::task::Waker;
 
-use super::wait::{Calls, Kept, Request, Waiting};
+use super::wait::{Request, StateCell, WaitFuture, WaitState};
 use super::wait_queue::WaitQueue;
 
 pub(super) struct Permits {
     available: usize,
-    /// How many waiters were granted theirs and have not yet taken or refused them.
-    promised: usize,
-    end: End,
-    wait_queue: WaitQueue<usize, Outcome>,
+    /// The number of waiters that were granted permits and have neither taken nor returned them.
+    granted: usize,
+    phase: Phase,
+    wait_queue: WaitQueue<usize, PermitGrant>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum End {
+enum Phase {
     Open,
-    /// No permits will be added; who waits is told once none can come back either.
+    /// No permits will be added. Waiters fail once no granted permit can be returned either.
     Draining,
     Closed,
 }
 
-pub(super) enum Outcome {
+pub(super) enum PermitGrant {
     Granted,
     Closed,
 }
 
-/// Why permits cannot be had without waiting.
+/// Why permits cannot be acquired without waiting.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Denied {
     Busy,
@@ -42,8 +42,8 @@ impl Permits {
     pub(super) const fn new(available: usize) -> Permits {
         Permits {
             available,
-            promised: 0,
-            end: End::Open,
+            granted: 0,
+            phase: Phase::Open,
             wait_queue: WaitQueue::new(),
         }
     }
@@ -52,17 +52,17 @@ impl Permits {
         self.available
     }
 
-    /// How many wait.
+    /// The number of waiters.
     pub(super) fn waiting(&self) -> usize {
         self.wait_queue.len()
     }
 
     pub(super) fn is_closed(&self) -> bool {
-        self.end == End::Closed
+        self.phase == Phase::Closed
     }
 
     pub(super) fn try_take(&mut self, count: usize) -> Result<(), Denied> {
-        if self.end == End::Closed {
+        if self.phase == Phase::Closed {
             return Err(Denied::Closed);
         }
         if count == 0 || (self.wait_queue.is_empty() && self.available >= count) {
@@ -75,68 +75,63 @@ impl Permits {
         }
     }
 
-    /// Puts permits back, or new ones in.
-    pub(super) fn put(&mut self, count: usize) {
+    /// Returns permits, or adds new ones.
+    pub(super) fn release(&mut self, count: usize) {
         self.available += count;
         self.serve();
     }
 
-    /// Takes away up to `count` permits that nobody has. Gives how many.
+    /// Removes up to `count` available permits. Returns how many were removed.
     pub(super) fn remove(&mut self, count: usize) -> usize {
         let removed = count.min(self.available);
         self.available -= removed;
         removed
     }
 
-    /// Everybody who waits is told at once that there will be none.
+    /// Makes all current and future acquisitions fail.
     pub(super) fn close(&mut self) {
-        self.end = End::Closed;
+        self.phase = Phase::Closed;
         self.serve();
     }
 
-    /// No permits will be added; those that are there, and those that come back, can still be had.
+    /// No permits will be added. Those available, and those returned by waiters, can still be acquired.
     pub(super) fn drain(&mut self) {
-        if self.end == End::Open {
-            self.end = End::Draining;
+        if self.phase == Phase::Open {
+            self.phase = Phase::Draining;
             self.serve();
         }
     }
 
     fn is_drained(&self) -> bool {
-        self.end == End::Draining && self.available == 0 && self.promised == 0
+        self.phase == Phase::Draining && self.available == 0 && self.granted == 0
     }
 
-    /// Calls whoever can be called.
-    fn serve(&mut self) {
-        if self.end != End::Closed {
+    /// Grants permits to waiters in FIFO order, as far as possible.
+    pub(super) fn serve(&mut self) {
+        if self.phase != Phase::Closed {
             while let Some(&count) = self.wait_queue.first()
                 && count <= self.available
             {
                 self.available -= count;
-                self.promised += 1;
-                self.wait_queue.call_first(Outcome::Granted);
+                self.granted += 1;
+                self.wait_queue.grant_first(PermitGrant::Granted);
             }
         }
-        if self.end == End::Closed || self.is_drained() {
-            self.wait_queue.call_all(|| Outcome::Closed);
+        if self.phase == Phase::Closed || self.is_drained() {
+            self.wait_queue.grant_all(|| PermitGrant::Closed);
         }
     }
 
-    pub(super) fn wait_queue(&mut self) -> &mut WaitQueue<usize, Outcome> {
+    pub(super) fn wait_queue(&mut self) -> &mut WaitQueue<usize, PermitGrant> {
         &mut self.wait_queue
     }
 
-    /// After somebody joined the line or left it.
-    pub(super) fn settle(&mut self) {
-        self.serve();
-    }
-
-    /// A waiter takes what it was granted.
-    pub(super) fn accept(&mut self, outcome: &Outcome) -> Result<(), Denied> {
-        match outcome {
-            Outcome::Closed => Err(Denied::Closed),
-            Outcome::Granted => {
-                self.promised -= 1;
+    /// Called by a waiter that takes its grant.
+    pub(super) fn take_grant(&mut self, grant: &PermitGrant) -> Result<(), Denied> {
+        match grant {
+            PermitGrant::Closed => Err(Denied::Closed),
+            PermitGrant::Granted => {
+                self.granted -= 1;
                 if self.is_drained() {
                     self.serve();
                 }
@@ -145,34 +140,34 @@ impl Permits {
         }
     }
 
-    /// A waiter that was called is gone.
-    pub(super) fn refuse(&mut self, outcome: &Outcome, count: usize) {
-        if let Outcome::Granted = outcome {
-            self.promised -= 1;
-            self.put(count);
+    /// Called for a waiter that was dropped after its grant.
+    pub(super) fn return_grant(&mut self, grant: &PermitGrant, count: usize) {
+        if let PermitGrant::Granted = grant {
+            self.granted -= 1;
+            self.release(count);
         }
     }
 }
 
-impl Calls for Permits {
+impl WaitState for Permits {
     fn next_waker(&mut self) -> Option<Waker> {
         self.wait_queue.next_waker()
     }
 }
 
-/// So many permits.
-pub(super) struct Take {
+/// Acquires `count` permits.
+pub(super) struct Acquire {
     pub(super) count: usize,
-    /// Of what, for dumps.
+    /// What the permits stand for, in dumps.
     pub(super) name: &'static str,
 }
 
-impl Request<Permits> for Take {
-    type Want = usize;
-    type Grant = Outcome;
+impl Request<Permits> for Acquire {
+    type Amount = usize;
+    type Grant = PermitGrant;
     type Output = Result<(), Denied>;
 
-    fn wait_queue(permits: &mut Permits) -> &mut WaitQueue<usize, Outcome> {
+    fn wait_queue(permits: &mut Permits) -> &mut WaitQueue<usize, PermitGrant> {
         permits.wait_queue()
     }
 
@@ -180,7 +175,7 @@ impl Request<Permits> for Take {
         self.name
     }
 
-    fn want(&self) -> usize {
+    fn amount(&self) -> usize {
         self.count
     }
 
@@ -191,39 +186,39 @@ impl Request<Permits> for Take {
         }
     }
 
-    fn settle(permits: &mut Permits) {
-        permits.settle();
+    fn serve_waiters(permits: &mut Permits) {
+        permits.serve();
     }
 
-    fn take(&mut self, permits: &mut Permits, outcome: Outcome) -> Result<(), Denied> {
-        permits.accept(&outcome)
+    fn take_grant(&mut self, permits: &mut Permits, grant: PermitGrant) -> Result<(), Denied> {
+        permits.take_grant(&grant)
     }
 
-    fn give_back(&mut self, permits: &mut Permits, outcome: Outcome) {
-        permits.refuse(&outcome, self.count);
+    fn return_grant(&mut self, permits: &mut Permits, grant: PermitGrant) {
+        permits.return_grant(&grant, self.count);
     }
 }
 
-/// Permits of one thread.
+/// Permits for one thread.
 pub(super) type LocalPermits = RefCell<Permits>;
 
-/// Waits for permits. Dropped while it waits, it leaves the line; dropped after it was granted them, it puts them back.
+/// Acquires permits. Dropped while waiting, it leaves the queue; dropped after the grant, it returns the permits.
 pub(super) fn acquire<'a>(
     permits: &'a LocalPermits,
     count: usize,
     name: &'static str,
-) -> Waiting<&'a LocalPermits, Take> {
-    Waiting::new(permits, Take { count, name })
+) -> WaitFuture<&'a LocalPermits, Acquire> {
+    WaitFuture::new(permits, Acquire { count, name })
 }
 
-/// Puts permits back when dropped.
-pub(super) struct PutBack<'a> {
+/// Returns permits when dropped.
+pub(super) struct ReleaseOnDrop<'a> {
     pub(super) permits: &'a LocalPermits,
     pub(super) count: usize,
 }
 
-impl Drop for PutBack<'_> {
+impl Drop for ReleaseOnDrop<'_> {
     fn drop(&mut self) {
-        self.permits.act(|permits| permits.put(self.count));
+        self.permits.update(|permits| permits.release(self.count));
     }
 }

@@ -1,10 +1,10 @@
 //! Queues between tasks.
 //!
-//! A queue has a permit for each item and one for each free place. `get` waits for an item's permit and then takes the
-//! item out; `put` waits for a place's permit and then puts the item in. So an item is in the queue until the very
-//! moment when a `get` returns it, and outside of it until a `put` returns: whoever is dropped while it waits, even
-//! after it was called, loses nothing but its place in the line. What waits in which order does not depend on the order
-//! of the items, so the three queues differ only in their store.
+//! A queue has two semaphores: one permit per item and one per free slot. `get` acquires an item permit and then
+//! removes an item; `put` acquires a slot permit and then inserts the item. So an item is in the queue until the `get`
+//! that returns it completes, and not in the queue until its `put` completes. A future dropped while it waits, even
+//! after its grant, loses only its position in the queue. The order of waiters does not depend on the order of items,
+//! so the three queues differ only in their store.
 
 use std::cell::{Cell, RefCell};
 use std::fmt;
@@ -13,12 +13,11 @@ use std::task::Waker;
 
 use super::error::{Closed, SendError, TryRecvError, TrySendError};
 use super::order::{Fifo, Lifo, Order, SmallestFirst};
-use super::permits::{Denied, LocalPermits, Permits, acquire};
-use super::wait::{Calls, Kept, Request, Waiting};
+use super::permits::{Denied, LocalPermits, Permits, ReleaseOnDrop, acquire};
+use super::wait::{Request, StateCell, WaitFuture, WaitState};
 use super::wait_queue::WaitQueue;
 
-/// A queue that gives items in the order in which they were put: asyncio's `Queue`. Its methods are at
-/// [`OrderedQueue`].
+/// A FIFO queue: asyncio's `Queue`. Its methods are on [`OrderedQueue`].
 ///
 /// ```
 /// use windlass::sync::Queue;
@@ -38,7 +37,7 @@ use super::wait_queue::WaitQueue;
 ///     for job in 1..=10 {
 ///         jobs.put(job).await.unwrap(); // waits while two are queued
 ///     }
-///     jobs.join().await; // until all are done
+///     jobs.join().await; // until every item is marked done
 ///     jobs.close();
 ///     assert_eq!(worker.await.unwrap(), 55);
 /// })?;
@@ -46,7 +45,7 @@ use super::wait_queue::WaitQueue;
 /// ```
 pub type Queue<T> = OrderedQueue<T, Fifo>;
 
-/// A queue that gives the item that was put last: asyncio's `LifoQueue`. Its methods are at [`OrderedQueue`].
+/// A LIFO queue: asyncio's `LifoQueue`. Its methods are on [`OrderedQueue`].
 ///
 /// ```
 /// use windlass::sync::LifoQueue;
@@ -60,8 +59,8 @@ pub type Queue<T> = OrderedQueue<T, Fifo>;
 /// ```
 pub type LifoQueue<T> = OrderedQueue<T, Lifo>;
 
-/// A queue that gives the smallest item, and of equal ones the oldest: asyncio's `PriorityQueue`. Its methods are at
-/// [`OrderedQueue`]. For the largest first, put [`std::cmp::Reverse`].
+/// A queue that returns the smallest item first, and equal items in FIFO order: asyncio's `PriorityQueue`. Its methods
+/// are on [`OrderedQueue`]. For the largest first, use [`std::cmp::Reverse`].
 ///
 /// ```
 /// use windlass::sync::PriorityQueue;
@@ -75,14 +74,12 @@ pub type LifoQueue<T> = OrderedQueue<T, Lifo>;
 /// ```
 pub type PriorityQueue<T> = OrderedQueue<T, SmallestFirst>;
 
-/// What [`Queue`], [`LifoQueue`] and [`PriorityQueue`] have in common.
+/// The generic form of [`Queue`], [`LifoQueue`] and [`PriorityQueue`].
 ///
-/// It is a handle: clones are the same queue. A queue is always shared by tasks that live apart, and none of its
-/// methods gives out a borrow, so it spares its users the `Rc`.
+/// It is a handle: clones share one queue, so no `Rc` is needed.
 ///
-/// Whoever waits, on either side, is served in the order of coming. An item that is put while somebody waits is that
-/// one's from then on: it does not count in [`len`](OrderedQueue::len), and [`try_get`](OrderedQueue::try_get) does not
-/// snatch it.
+/// Waiters on either side are served in FIFO order. An item put while a getter waits is reserved for that getter: it
+/// does not count in [`len`](OrderedQueue::len), and [`try_get`](OrderedQueue::try_get) does not take it.
 ///
 /// ```
 /// use windlass::sync::{Order, OrderedQueue, PriorityQueue, Queue};
@@ -102,48 +99,48 @@ pub struct OrderedQueue<T, O: Order<T>> {
 
 struct Shared<T, O: Order<T>> {
     capacity: usize,
-    /// Its permits: items that nobody was promised.
+    /// One permit per item that is not reserved.
     items: LocalPermits,
-    /// Its permits: places that nobody was promised.
-    room: LocalPermits,
-    work: RefCell<Work>,
+    /// One permit per free slot that is not reserved.
+    free_slots: LocalPermits,
+    work: RefCell<JoinState>,
     store: RefCell<O::Store>,
     is_closed: Cell<bool>,
 }
 
-/// Items that were put and not yet told done, and who waits for there to be none.
-struct Work {
+/// Counts items without a `task_done`, and holds the tasks that wait in `join`.
+struct JoinState {
     unfinished: usize,
     wait_queue: WaitQueue<(), ()>,
 }
 
 impl<T, O: Order<T>> OrderedQueue<T, O> {
-    /// Makes a queue with room for so many items: `put` waits when it is full.
+    /// Creates a queue for at most `capacity` items: `put` waits while it is full.
     ///
     /// # Panics
     ///
-    /// If the capacity is zero. (asyncio takes that for no limit: see [`unbounded`](OrderedQueue::unbounded).)
+    /// If the capacity is zero. (In asyncio, zero means unbounded: see [`unbounded`](OrderedQueue::unbounded).)
     #[track_caller]
     pub fn bounded(capacity: usize) -> OrderedQueue<T, O> {
         assert!(
             capacity > 0,
-            "a queue without room could hold nothing: use `unbounded()`, or a capacity of 1"
+            "the capacity of a queue must be at least 1: use `unbounded()` for no limit"
         );
-        OrderedQueue::with_room(capacity)
+        OrderedQueue::with_capacity(capacity)
     }
 
-    /// Makes a queue without a limit: `put` never waits. Whoever fills it faster than it is emptied fills the memory.
+    /// Creates a queue without a limit: `put` never waits. If producers outpace consumers, memory use grows unbounded.
     pub fn unbounded() -> OrderedQueue<T, O> {
-        OrderedQueue::with_room(usize::MAX)
+        OrderedQueue::with_capacity(usize::MAX)
     }
 
-    fn with_room(capacity: usize) -> OrderedQueue<T, O> {
+    fn with_capacity(capacity: usize) -> OrderedQueue<T, O> {
         OrderedQueue {
             shared: Rc::new(Shared {
                 capacity,
                 items: RefCell::new(Permits::new(0)),
-                room: RefCell::new(Permits::new(capacity)),
-                work: RefCell::new(Work {
+                free_slots: RefCell::new(Permits::new(capacity)),
+                work: RefCell::new(JoinState {
                     unfinished: 0,
                     wait_queue: WaitQueue::new(),
                 }),
@@ -153,14 +150,15 @@ impl<T, O: Order<T>> OrderedQueue<T, O> {
         }
     }
 
-    /// Puts an item in, once there is room and everybody who asked before has had it. Gives the item back if the queue
-    /// is closed.
+    /// Puts an item, waiting for room behind earlier putters. Returns the item if the queue is closed.
     ///
-    /// If the future is dropped before it has returned, the item was not put, and is dropped with it. To keep it, put a
-    /// clone, or [`try_put`](OrderedQueue::try_put), which gives it back.
+    /// # Cancel safety
+    ///
+    /// If the future is dropped before it completes, the item was not put and is dropped too. To keep the item, put a
+    /// clone, or use [`try_put`](OrderedQueue::try_put), which returns it.
     pub async fn put(&self, item: T) -> Result<(), SendError<T>> {
-        match acquire(&self.shared.room, 1, "room in a queue").await {
-            // It may have been closed between the call and now.
+        match acquire(&self.shared.free_slots, 1, "room in a queue").await {
+            // The queue may have been closed since the grant.
             Ok(()) if !self.is_closed() => {
                 self.shared.insert(item);
                 Ok(())
@@ -169,12 +167,12 @@ impl<T, O: Order<T>> OrderedQueue<T, O> {
         }
     }
 
-    /// Puts an item in if there is room that nobody waits for.
+    /// Puts an item if there is room and no other putter waits.
     pub fn try_put(&self, item: T) -> Result<(), TrySendError<T>> {
         if self.is_closed() {
             return Err(TrySendError::Closed(item));
         }
-        match self.shared.room.with(|room| room.try_take(1)) {
+        match self.shared.free_slots.with(|free| free.try_take(1)) {
             Ok(()) => {
                 self.shared.insert(item);
                 Ok(())
@@ -183,25 +181,27 @@ impl<T, O: Order<T>> OrderedQueue<T, O> {
         }
     }
 
-    /// Takes an item out, once there is one that nobody waited for longer. Fails when the queue is closed and empty.
+    /// Gets an item, waiting behind earlier getters. Fails when the queue is closed and empty.
     ///
-    /// If the future is dropped before it has returned, no item was taken; one that was meant for it goes to the next.
+    /// # Cancel safety
+    ///
+    /// If the future is dropped before it completes, no item was taken; one reserved for it goes to the next getter.
     pub async fn get(&self) -> Result<T, Closed> {
         acquire(&self.shared.items, 1, "a queue").await.map_err(|_| Closed)?;
-        // There is none if the queue was closed at once after the call.
+        // The store is empty if `close_now` was called since the grant.
         self.shared.remove().ok_or(Closed)
     }
 
-    /// Takes an item out if there is one that nobody waits for.
+    /// Gets an item if there is one that is not reserved.
     pub fn try_get(&self) -> Result<T, TryRecvError> {
-        match self.shared.items.act(|items| items.try_take(1)) {
+        match self.shared.items.update(|items| items.try_take(1)) {
             Ok(()) => self.shared.remove().ok_or(TryRecvError::Closed),
             Err(Denied::Busy) => Err(TryRecvError::Empty),
             Err(Denied::Closed) => Err(TryRecvError::Closed),
         }
     }
 
-    /// Tells that the work on an item, which [`get`](OrderedQueue::get) gave, is done.
+    /// Marks the work on one item returned by [`get`](OrderedQueue::get) as done.
     ///
     /// # Panics
     ///
@@ -213,72 +213,70 @@ impl<T, O: Order<T>> OrderedQueue<T, O> {
             unfinished > 0,
             "task_done was called more often than items were put: call it once for each item"
         );
-        self.shared.done(1);
+        self.shared.mark_done(1);
     }
 
-    /// Waits until [`task_done`](OrderedQueue::task_done) was called for every item that was put. Dropping the future
-    /// changes nothing.
+    /// Waits until [`task_done`](OrderedQueue::task_done) was called for every item. Dropping the future has no effect.
     pub async fn join(&self) {
-        Waiting::new(&self.shared.work, AllDone).await;
+        WaitFuture::new(&self.shared.work, AllDone).await;
     }
 
-    /// How many items were put and are not told done.
+    /// The number of items without a [`task_done`](OrderedQueue::task_done).
     pub fn unfinished(&self) -> usize {
         self.shared.work.with(|work| work.unfinished)
     }
 
-    /// Closes the queue for putting: whoever puts, or waits to put, gets the item back. The items that are in it can
-    /// still be had; when there are no more, `get` fails. asyncio's `shutdown()`.
+    /// Closes the queue for putting: current and future puts return their items. Remaining items can still be got;
+    /// after the last one, `get` fails. asyncio's `shutdown()`.
     pub fn close(&self) {
         self.shared.is_closed.set(true);
-        self.shared.items.act(Permits::drain);
-        self.shared.room.act(Permits::close);
+        self.shared.items.update(Permits::drain);
+        self.shared.free_slots.update(Permits::close);
     }
 
-    /// Closes the queue and drops what is in it, which counts as done: asyncio's `shutdown(immediate=True)`. Gives how
-    /// many items that were.
+    /// Closes the queue and drops its items, which count as done: asyncio's `shutdown(immediate=True)`. Returns how
+    /// many.
     pub fn close_now(&self) -> usize {
         self.shared.is_closed.set(true);
-        // Out of the cell before anything else runs.
+        // Moved out of the cell first, because the items' destructors may use the queue.
         let store = std::mem::take(&mut *self.shared.store());
         let count = O::len(&store);
-        self.shared.items.act(|items| {
+        self.shared.items.update(|items| {
             items.remove(usize::MAX);
             items.close();
         });
-        self.shared.room.act(Permits::close);
-        self.shared.done(count);
+        self.shared.free_slots.update(Permits::close);
+        self.shared.mark_done(count);
         drop(store);
         count
     }
 
-    /// Whether it was closed. There may be items in it still.
+    /// Whether the queue is closed. It may still contain items.
     pub fn is_closed(&self) -> bool {
         self.shared.is_closed.get()
     }
 
-    /// How many items are in it, without those that somebody who waited is about to get.
+    /// The number of items, without those reserved for waiting getters.
     pub fn len(&self) -> usize {
         self.shared.items.with(|items| items.available())
     }
 
-    /// Whether [`try_get`](OrderedQueue::try_get) would find nothing.
+    /// Whether there is no item that is not reserved.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Whether [`try_put`](OrderedQueue::try_put) would find no room. Room that somebody who waited is about to use
-    /// counts as used.
+    /// Whether there is no free slot. Slots reserved for waiting putters count as used.
     pub fn is_full(&self) -> bool {
-        self.shared.room.with(|room| room.available() == 0)
+        self.shared.free_slots.with(|free| free.available() == 0)
     }
 
-    /// How many items it has room for; `None` if there is no limit.
+    /// The maximum number of items; `None` if there is no limit.
     pub fn capacity(&self) -> Option<usize> {
         (self.shared.capacity != usize::MAX).then_some(self.shared.capacity)
     }
 
-    /// Whether this is a handle of the same queue.
+    /// Whether both handles belong to the same queue.
     pub fn same_queue(&self, other: &OrderedQueue<T, O>) -> bool {
         Rc::ptr_eq(&self.shared, &other.shared)
     }
@@ -288,62 +286,58 @@ impl<T, O: Order<T>> Shared<T, O> {
     #[track_caller]
     fn store(&self) -> std::cell::RefMut<'_, O::Store> {
         let store = self.store.try_borrow_mut();
-        store.unwrap_or_else(|_| panic!("an item's comparison used the queue that the item is in"))
+        store.unwrap_or_else(|_| panic!("comparing items used the queue that contains them"))
     }
 
-    /// To be called with a permit for the room.
+    /// Requires a slot permit.
     fn insert(&self, item: T) {
-        let mut announce = PutOne(&self.room);
+        let mut release = ReleaseOnDrop {
+            permits: &self.free_slots,
+            count: 1,
+        };
         let mut store = self.store();
-        // From here on the item is in, also if a comparison of items panics. Its waiter is called when the store is
-        // free.
-        announce.0 = &self.items;
+        // From here on the item is in, even if comparing items panics. Its permit is released after the store.
+        release.permits = &self.items;
         self.work.with(|work| work.unfinished += 1);
         O::push(&mut store, item);
     }
 
-    /// To be called with a permit for an item.
+    /// Requires an item permit.
     fn remove(&self) -> Option<T> {
-        let mut announce = PutOne(&self.items);
+        let mut release = ReleaseOnDrop {
+            permits: &self.items,
+            count: 1,
+        };
         let mut store = self.store();
-        // From here on the item is out, also if a comparison of items panics.
-        announce.0 = &self.room;
+        // From here on the item is out, even if comparing items panics.
+        release.permits = &self.free_slots;
         O::pop(&mut store)
     }
 
-    fn done(&self, count: usize) {
-        self.work.act(|work| {
-            // Items may be told done before they were got.
+    fn mark_done(&self, count: usize) {
+        self.work.update(|work| {
+            // `task_done` may be called before the item is got.
             work.unfinished = work.unfinished.saturating_sub(count);
-            AllDone::settle(work);
+            AllDone::serve_waiters(work);
         });
     }
 }
 
-/// Puts a permit in when dropped.
-struct PutOne<'a>(&'a LocalPermits);
-
-impl Drop for PutOne<'_> {
-    fn drop(&mut self) {
-        self.0.act(|permits| permits.put(1));
-    }
-}
-
-impl Calls for Work {
+impl WaitState for JoinState {
     fn next_waker(&mut self) -> Option<Waker> {
         self.wait_queue.next_waker()
     }
 }
 
-/// That nothing be unfinished.
+/// Waits until no item is unfinished.
 struct AllDone;
 
-impl Request<Work> for AllDone {
-    type Want = ();
+impl Request<JoinState> for AllDone {
+    type Amount = ();
     type Grant = ();
     type Output = ();
 
-    fn wait_queue(work: &mut Work) -> &mut WaitQueue<(), ()> {
+    fn wait_queue(work: &mut JoinState) -> &mut WaitQueue<(), ()> {
         &mut work.wait_queue
     }
 
@@ -351,21 +345,21 @@ impl Request<Work> for AllDone {
         "a queue's join"
     }
 
-    fn want(&self) {}
+    fn amount(&self) {}
 
-    fn try_now(&mut self, work: &mut Work) -> Option<()> {
+    fn try_now(&mut self, work: &mut JoinState) -> Option<()> {
         (work.unfinished == 0).then_some(())
     }
 
-    fn settle(work: &mut Work) {
+    fn serve_waiters(work: &mut JoinState) {
         if work.unfinished == 0 {
-            work.wait_queue.call_all(|| ());
+            work.wait_queue.grant_all(|| ());
         }
     }
 
-    fn take(&mut self, _work: &mut Work, (): ()) {}
+    fn take_grant(&mut self, _work: &mut JoinState, (): ()) {}
 
-    fn give_back(&mut self, _work: &mut Work, (): ()) {}
+    fn return_grant(&mut self, _work: &mut JoinState, (): ()) {}
 }
 
 impl<T, O: Order<T>> Clone for OrderedQueue<T, O> {
@@ -383,7 +377,7 @@ impl<T, O: Order<T>> fmt::Debug for OrderedQueue<T, O> {
             .field("len", &self.len())
             .field("capacity", &self.capacity())
             .field("getters", &waiting(&self.shared.items))
-            .field("putters", &waiting(&self.shared.room))
+            .field("putters", &waiting(&self.shared.free_slots))
             .field("unfinished", &self.unfinished())
             .field("closed", &self.is_closed())
             .finish()

@@ -1,4 +1,4 @@
-//! A value that many may read or one may write, across awaits.
+//! An async read-write lock.
 
 use std::cell::{RefCell, UnsafeCell};
 use std::fmt;
@@ -8,16 +8,16 @@ use std::rc::Rc;
 
 use super::lock::TryLockError;
 use super::permits::{LocalPermits, Permits, acquire};
-use super::wait::Kept;
+use super::wait::StateCell;
 
-/// A writer takes all permits, a reader one.
+/// A writer acquires all permits, a reader one.
 const ALL: usize = usize::MAX;
 
-/// A value that many tasks may read, or one may write.
+/// A read-write lock whose guards can be held across awaits: many readers or one writer.
 ///
-/// Fair: first come, first served. Readers that follow each other share the lock; a writer waits for those before it,
-/// and readers that come after it wait for the writer, so that it is not starved. For the same reason a task that
-/// holds a read guard must not wait for another one: a writer between the two would make it wait for itself.
+/// Waiters are served in FIFO order. Consecutive readers share the lock. Readers that arrive after a waiting writer
+/// wait for it, so readers cannot starve a writer. For the same reason, a task that holds a read guard must not wait
+/// for a second one: with a writer waiting in between, it would deadlock.
 ///
 /// ```
 /// use windlass::sync::RwLock;
@@ -39,7 +39,7 @@ pub struct RwLock<T: ?Sized> {
 }
 
 impl<T> RwLock<T> {
-    /// Makes a free lock.
+    /// Creates an unlocked lock.
     pub const fn new(value: T) -> RwLock<T> {
         RwLock {
             permits: RefCell::new(Permits::new(ALL)),
@@ -47,70 +47,75 @@ impl<T> RwLock<T> {
         }
     }
 
-    /// The value.
+    /// Returns the value.
     pub fn into_inner(self) -> T {
         self.value.into_inner()
     }
 }
 
 impl<T: ?Sized> RwLock<T> {
-    /// Waits until no writer holds the lock and none that asked before waits for it.
+    /// Locks for reading, after all earlier waiting writers.
     ///
-    /// Dropping the future loses only its place in the line; if the lock had just been handed to it, the next gets it.
+    /// # Cancel safety
+    ///
+    /// Dropping the future only loses its position in the queue. A lock just granted to it goes to the next waiter.
     pub async fn read(&self) -> RwLockReadGuard<'_, T> {
         self.take(1).await;
         RwLockReadGuard { lock: self }
     }
 
-    /// Waits until nobody holds the lock and everybody who asked before has had it. Dropping the future is as for
-    /// [`read`](RwLock::read): readers that waited behind this writer go on.
+    /// Locks for writing, after all earlier waiters.
+    ///
+    /// # Cancel safety
+    ///
+    /// As for [`read`](RwLock::read). Readers that wait behind this writer proceed.
     pub async fn write(&self) -> RwLockWriteGuard<'_, T> {
         self.take(ALL).await;
         RwLockWriteGuard { lock: self }
     }
 
-    /// Reads if that needs no waiting.
+    /// Locks for reading if that needs no waiting.
     pub fn try_read(&self) -> Result<RwLockReadGuard<'_, T>, TryLockError> {
         self.try_take(1)?;
         Ok(RwLockReadGuard { lock: self })
     }
 
-    /// Writes if that needs no waiting.
+    /// Locks for writing if that needs no waiting.
     pub fn try_write(&self) -> Result<RwLockWriteGuard<'_, T>, TryLockError> {
         self.try_take(ALL)?;
         Ok(RwLockWriteGuard { lock: self })
     }
 
-    /// As [`read`](RwLock::read), with a guard that owns its share of the lock and can go into a task.
+    /// As [`read`](RwLock::read), with a guard that owns an `Rc` of the lock and can move into a task.
     pub async fn read_owned(self: Rc<Self>) -> OwnedRwLockReadGuard<T> {
         self.take(1).await;
         OwnedRwLockReadGuard { lock: self }
     }
 
-    /// As [`write`](RwLock::write), with a guard that owns its share of the lock and can go into a task.
+    /// As [`write`](RwLock::write), with a guard that owns an `Rc` of the lock and can move into a task.
     pub async fn write_owned(self: Rc<Self>) -> OwnedRwLockWriteGuard<T> {
         self.take(ALL).await;
         OwnedRwLockWriteGuard { lock: self }
     }
 
-    /// As [`try_read`](RwLock::try_read), with a guard that owns its share of the lock.
+    /// As [`try_read`](RwLock::try_read), with a guard that owns an `Rc` of the lock.
     pub fn try_read_owned(self: Rc<Self>) -> Result<OwnedRwLockReadGuard<T>, TryLockError> {
         self.try_take(1)?;
         Ok(OwnedRwLockReadGuard { lock: self })
     }
 
-    /// As [`try_write`](RwLock::try_write), with a guard that owns its share of the lock.
+    /// As [`try_write`](RwLock::try_write), with a guard that owns an `Rc` of the lock.
     pub fn try_write_owned(self: Rc<Self>) -> Result<OwnedRwLockWriteGuard<T>, TryLockError> {
         self.try_take(ALL)?;
         Ok(OwnedRwLockWriteGuard { lock: self })
     }
 
-    /// Whether somebody holds the lock.
+    /// Whether the lock is held by a reader or a writer.
     pub fn is_locked(&self) -> bool {
         self.permits.with(|permits| permits.available() != ALL)
     }
 
-    /// The value, which nobody else can use meanwhile.
+    /// The value. The exclusive borrow makes locking unnecessary.
     pub fn get_mut(&mut self) -> &mut T {
         self.value.get_mut()
     }
@@ -127,7 +132,7 @@ impl<T: ?Sized> RwLock<T> {
     }
 
     fn put(&self, count: usize) {
-        self.permits.act(|permits| permits.put(count));
+        self.permits.update(|permits| permits.release(count));
     }
 }
 
@@ -156,30 +161,30 @@ impl<T: ?Sized + fmt::Debug> fmt::Debug for RwLock<T> {
     }
 }
 
-/// The right to read a [`RwLock`]'s value, until dropped.
-#[must_use = "the lock is free again as soon as the guard is dropped"]
+/// Shared access to a [`RwLock`]'s value. Dropping it unlocks.
+#[must_use = "dropping the guard unlocks"]
 pub struct RwLockReadGuard<'a, T: ?Sized> {
     lock: &'a RwLock<T>,
 }
 
-/// The right to write a [`RwLock`]'s value, until dropped.
-#[must_use = "the lock is free again as soon as the guard is dropped"]
+/// Exclusive access to a [`RwLock`]'s value. Dropping it unlocks.
+#[must_use = "dropping the guard unlocks"]
 pub struct RwLockWriteGuard<'a, T: ?Sized> {
     lock: &'a RwLock<T>,
 }
 
 impl<'a, T: ?Sized> RwLockWriteGuard<'a, T> {
-    /// Goes on reading and lets other readers in, with no writer in between.
+    /// Converts the guard into a read guard and admits other readers, without letting a writer in between.
     pub fn downgrade(guard: RwLockWriteGuard<'a, T>) -> RwLockReadGuard<'a, T> {
         let lock = ManuallyDrop::new(guard).lock;
-        // First the guard, which keeps one permit whatever the wakers do.
+        // The guard comes first: it keeps its permit even if a waker panics.
         let reading = RwLockReadGuard { lock };
         lock.put(ALL - 1);
         reading
     }
 }
 
-/// As [`RwLockReadGuard`], owning its share of the lock.
+/// As [`RwLockReadGuard`], with an `Rc` of the lock.
 ///
 /// ```
 /// use std::rc::Rc;
@@ -192,22 +197,22 @@ impl<'a, T: ?Sized> RwLockWriteGuard<'a, T> {
 /// })?;
 /// # Ok::<(), std::io::Error>(())
 /// ```
-#[must_use = "the lock is free again as soon as the guard is dropped"]
+#[must_use = "dropping the guard unlocks"]
 pub struct OwnedRwLockReadGuard<T: ?Sized> {
     lock: Rc<RwLock<T>>,
 }
 
-/// As [`RwLockWriteGuard`], owning its share of the lock.
-#[must_use = "the lock is free again as soon as the guard is dropped"]
+/// As [`RwLockWriteGuard`], with an `Rc` of the lock.
+#[must_use = "dropping the guard unlocks"]
 pub struct OwnedRwLockWriteGuard<T: ?Sized> {
     lock: Rc<RwLock<T>>,
 }
 
 impl<T: ?Sized> OwnedRwLockWriteGuard<T> {
-    /// Goes on reading and lets other readers in, with no writer in between.
+    /// Converts the guard into a read guard and admits other readers, without letting a writer in between.
     pub fn downgrade(guard: OwnedRwLockWriteGuard<T>) -> OwnedRwLockReadGuard<T> {
         let guard = ManuallyDrop::new(guard);
-        // SAFETY: the guard is not dropped, so that its share is moved out once.
+        // SAFETY: `guard` is never dropped, so the `Rc` is moved out exactly once.
         let lock = unsafe { std::ptr::read(&guard.lock) };
         let reading = OwnedRwLockReadGuard { lock };
         reading.lock.put(ALL - 1);
@@ -219,7 +224,7 @@ impl<T: ?Sized> Deref for RwLockReadGuard<'_, T> {
     type Target = T;
 
     fn deref(&self) -> &T {
-        // SAFETY: this guard has a permit until it is dropped, so that no writer, who would need all, has any.
+        // SAFETY: this guard holds a permit until it is dropped, so no writer can hold all of them.
         unsafe { &*self.lock.value.get() }
     }
 }
@@ -228,14 +233,14 @@ impl<T: ?Sized> Deref for RwLockWriteGuard<'_, T> {
     type Target = T;
 
     fn deref(&self) -> &T {
-        // SAFETY: this guard has all permits until it is dropped.
+        // SAFETY: this guard holds all permits until it is dropped.
         unsafe { &*self.lock.value.get() }
     }
 }
 
 impl<T: ?Sized> DerefMut for RwLockWriteGuard<'_, T> {
     fn deref_mut(&mut self) -> &mut T {
-        // SAFETY: as above; the guard itself is borrowed exclusively.
+        // SAFETY: as above; the guard is borrowed exclusively.
         unsafe { &mut *self.lock.value.get() }
     }
 }
@@ -244,7 +249,7 @@ impl<T: ?Sized> Deref for OwnedRwLockReadGuard<T> {
     type Target = T;
 
     fn deref(&self) -> &T {
-        // SAFETY: as for `RwLockReadGuard`; the share keeps the lock alive.
+        // SAFETY: as for `RwLockReadGuard`; the `Rc` keeps the lock alive.
         unsafe { &*self.lock.value.get() }
     }
 }
@@ -253,14 +258,14 @@ impl<T: ?Sized> Deref for OwnedRwLockWriteGuard<T> {
     type Target = T;
 
     fn deref(&self) -> &T {
-        // SAFETY: as for `RwLockWriteGuard`; the share keeps the lock alive.
+        // SAFETY: as for `RwLockWriteGuard`; the `Rc` keeps the lock alive.
         unsafe { &*self.lock.value.get() }
     }
 }
 
 impl<T: ?Sized> DerefMut for OwnedRwLockWriteGuard<T> {
     fn deref_mut(&mut self) -> &mut T {
-        // SAFETY: as above; the guard itself is borrowed exclusively.
+        // SAFETY: as above; the guard is borrowed exclusively.
         unsafe { &mut *self.lock.value.get() }
     }
 }

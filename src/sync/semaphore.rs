@@ -1,4 +1,4 @@
-//! So many at a time.
+//! A counting semaphore.
 
 use std::cell::{Cell, RefCell};
 use std::fmt;
@@ -6,13 +6,13 @@ use std::rc::Rc;
 
 use super::error::Closed;
 use super::permits::{Denied, LocalPermits, Permits, acquire};
-use super::wait::Kept;
+use super::wait::StateCell;
 
-/// Lets so many in at a time: asyncio's `Semaphore`, with permits that put themselves back.
+/// Limits how many tasks do something at a time: asyncio's `Semaphore`, with permits that are returned when dropped.
 ///
-/// First come, first served: whoever asks for many is not overtaken by who asks for few. asyncio's `BoundedSemaphore`
-/// raises when more is released than was acquired; here that cannot be written, since a permit is released by dropping
-/// it. Only [`add_permits`](Semaphore::add_permits) makes more.
+/// Waiters are served in FIFO order, so a request for many permits is not starved by requests for few. asyncio's
+/// `BoundedSemaphore` raises an error when more permits are released than acquired; here that is impossible, because
+/// dropping a permit releases it. Only [`add_permits`](Semaphore::add_permits) adds permits.
 ///
 /// ```
 /// use std::rc::Rc;
@@ -24,7 +24,7 @@ use super::wait::Kept;
 ///             let semaphore = two_at_a_time.clone();
 ///             windlass::spawn(async move {
 ///                 let _permit = semaphore.acquire().await.unwrap();
-///                 windlass::task::yield_now().await; // at most two are here
+///                 windlass::task::yield_now().await; // at most two tasks are here
 ///             })
 ///         })
 ///         .collect();
@@ -37,12 +37,12 @@ use super::wait::Kept;
 /// ```
 pub struct Semaphore {
     permits: LocalPermits,
-    /// Those that are here and those that are out.
+    /// Available and acquired permits.
     total: Cell<usize>,
 }
 
 impl Semaphore {
-    /// Makes a semaphore with so many permits.
+    /// Creates a semaphore with `permits` permits.
     pub const fn new(permits: usize) -> Semaphore {
         Semaphore {
             permits: RefCell::new(Permits::new(permits)),
@@ -50,89 +50,93 @@ impl Semaphore {
         }
     }
 
-    /// How many permits could be had now, if nobody waits.
+    /// The number of available permits.
     pub fn available_permits(&self) -> usize {
         self.permits.with(|permits| permits.available())
     }
 
-    /// Waits for a permit, in the order of asking.
+    /// Acquires a permit, waiting behind earlier callers.
     ///
-    /// Dropping the future loses only its place in the line; a permit that had just been handed to it goes to the next.
+    /// # Cancel safety
+    ///
+    /// Dropping the future only loses its position in the queue. A permit just granted to it goes to the next waiter.
     pub async fn acquire(&self) -> Result<Permit<'_>, Closed> {
         self.acquire_many(1).await
     }
 
-    /// Waits until so many permits can be had at once. Those who come after wait behind it, even for fewer. More than
-    /// there are in all can be had only once [`add_permits`](Semaphore::add_permits) has made them.
+    /// Acquires `count` permits at once. Later callers wait behind it, even for fewer. A request for more than the
+    /// total waits for [`add_permits`](Semaphore::add_permits).
     ///
-    /// Dropping the future is as for [`acquire`](Semaphore::acquire); who waited behind goes on.
+    /// # Cancel safety
+    ///
+    /// As for [`acquire`](Semaphore::acquire). Waiters behind this one proceed.
     pub async fn acquire_many(&self, count: usize) -> Result<Permit<'_>, Closed> {
         self.take(count).await?;
         Ok(Permit { semaphore: self, count })
     }
 
-    /// Takes a permit if that needs no waiting.
+    /// Acquires a permit if that needs no waiting.
     pub fn try_acquire(&self) -> Result<Permit<'_>, TryAcquireError> {
         self.try_acquire_many(1)
     }
 
-    /// Takes so many permits if that needs no waiting.
+    /// Acquires `count` permits if that needs no waiting.
     pub fn try_acquire_many(&self, count: usize) -> Result<Permit<'_>, TryAcquireError> {
         self.try_take(count)?;
         Ok(Permit { semaphore: self, count })
     }
 
-    /// As [`acquire`](Semaphore::acquire), with a permit that owns its share of the semaphore and can go into a task.
+    /// As [`acquire`](Semaphore::acquire), with a permit that owns an `Rc` of the semaphore and can move into a task.
     pub async fn acquire_owned(self: Rc<Self>) -> Result<OwnedPermit, Closed> {
         self.acquire_many_owned(1).await
     }
 
-    /// As [`acquire_many`](Semaphore::acquire_many), with a permit that owns its share of the semaphore.
+    /// As [`acquire_many`](Semaphore::acquire_many), with a permit that owns an `Rc` of the semaphore.
     pub async fn acquire_many_owned(self: Rc<Self>, count: usize) -> Result<OwnedPermit, Closed> {
         self.take(count).await?;
         let semaphore = self;
         Ok(OwnedPermit { semaphore, count })
     }
 
-    /// As [`try_acquire`](Semaphore::try_acquire), with a permit that owns its share of the semaphore.
+    /// As [`try_acquire`](Semaphore::try_acquire), with a permit that owns an `Rc` of the semaphore.
     pub fn try_acquire_owned(self: Rc<Self>) -> Result<OwnedPermit, TryAcquireError> {
         self.try_acquire_many_owned(1)
     }
 
-    /// As [`try_acquire_many`](Semaphore::try_acquire_many), with a permit that owns its share of the semaphore.
+    /// As [`try_acquire_many`](Semaphore::try_acquire_many), with a permit that owns an `Rc` of the semaphore.
     pub fn try_acquire_many_owned(self: Rc<Self>, count: usize) -> Result<OwnedPermit, TryAcquireError> {
         self.try_take(count)?;
         let semaphore = self;
         Ok(OwnedPermit { semaphore, count })
     }
 
-    /// Makes more permits.
+    /// Adds permits.
     ///
     /// # Panics
     ///
-    /// If there would be more than `usize::MAX` in all.
+    /// If the total would exceed `usize::MAX`.
     #[track_caller]
     pub fn add_permits(&self, count: usize) {
         let total = self.total.get().checked_add(count);
         self.total
             .set(total.expect("a semaphore has at most usize::MAX permits"));
-        self.permits.act(|permits| permits.put(count));
+        self.permits.update(|permits| permits.release(count));
     }
 
-    /// Takes away up to so many permits that nobody has, for good. Gives how many. To take away more, acquire them and
-    /// [`forget`](Permit::forget) the permit.
+    /// Permanently removes up to `count` available permits. Returns how many were removed. To remove permits that are
+    /// in use, acquire them and [`forget`](Permit::forget) the permit.
     pub fn forget_permits(&self, count: usize) -> usize {
         let removed = self.permits.with(|permits| permits.remove(count));
         self.total.set(self.total.get() - removed);
         removed
     }
 
-    /// From now on nobody gets a permit: who waits is told, and who asks. Permits that are out stay valid.
+    /// Closes the semaphore: current and future acquisitions fail. Permits already acquired stay valid.
     pub fn close(&self) {
-        self.permits.act(Permits::close);
+        self.permits.update(Permits::close);
     }
 
-    /// Whether it was closed.
+    /// Whether the semaphore is closed.
     pub fn is_closed(&self) -> bool {
         self.permits.with(|permits| permits.is_closed())
     }
@@ -150,7 +154,7 @@ impl Semaphore {
     }
 
     fn put(&self, count: usize) {
-        self.permits.act(|permits| permits.put(count));
+        self.permits.update(|permits| permits.release(count));
     }
 
     fn forget(&self, count: usize) {
@@ -169,25 +173,25 @@ impl fmt::Debug for Semaphore {
     }
 }
 
-/// One or several permits of a [`Semaphore`], put back when dropped.
-#[must_use = "a permit goes back as soon as it is dropped"]
+/// One or several permits of a [`Semaphore`]. Dropping it releases them.
+#[must_use = "dropping the permit releases it"]
 pub struct Permit<'a> {
     semaphore: &'a Semaphore,
     count: usize,
 }
 
 impl<'a> Permit<'a> {
-    /// How many permits these are.
+    /// The number of permits.
     pub fn count(&self) -> usize {
         self.count
     }
 
-    /// Never puts them back.
+    /// Removes the permits permanently instead of releasing them.
     pub fn forget(mut self) {
         self.semaphore.forget(std::mem::take(&mut self.count));
     }
 
-    /// Takes `count` of these out as a permit of their own; `None` if there are not so many.
+    /// Splits off `count` permits; `None` if there are fewer.
     pub fn split(&mut self, count: usize) -> Option<Permit<'a>> {
         self.count = self.count.checked_sub(count)?;
         let semaphore = self.semaphore;
@@ -207,7 +211,7 @@ impl fmt::Debug for Permit<'_> {
     }
 }
 
-/// As [`Permit`], owning its share of the semaphore.
+/// As [`Permit`], with an `Rc` of the semaphore.
 ///
 /// ```
 /// use std::rc::Rc;
@@ -221,24 +225,24 @@ impl fmt::Debug for Permit<'_> {
 /// })?;
 /// # Ok::<(), std::io::Error>(())
 /// ```
-#[must_use = "a permit goes back as soon as it is dropped"]
+#[must_use = "dropping the permit releases it"]
 pub struct OwnedPermit {
     semaphore: Rc<Semaphore>,
     count: usize,
 }
 
 impl OwnedPermit {
-    /// How many permits these are.
+    /// The number of permits.
     pub fn count(&self) -> usize {
         self.count
     }
 
-    /// Never puts them back.
+    /// Removes the permits permanently instead of releasing them.
     pub fn forget(mut self) {
         self.semaphore.forget(std::mem::take(&mut self.count));
     }
 
-    /// Takes `count` of these out as a permit of their own; `None` if there are not so many.
+    /// Splits off `count` permits; `None` if there are fewer.
     pub fn split(&mut self, count: usize) -> Option<OwnedPermit> {
         self.count = self.count.checked_sub(count)?;
         let semaphore = self.semaphore.clone();
@@ -258,19 +262,19 @@ impl fmt::Debug for OwnedPermit {
     }
 }
 
-/// Why no permit could be had without waiting.
+/// Why no permit could be acquired without waiting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TryAcquireError {
-    /// There are not enough now, or others wait for them already.
+    /// Not enough permits are available, or other tasks are waiting for them.
     NoPermits,
-    /// The semaphore was closed.
+    /// The semaphore is closed.
     Closed,
 }
 
 impl fmt::Display for TryAcquireError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            TryAcquireError::NoPermits => "no permit is free: await one, or try later",
+            TryAcquireError::NoPermits => "no permit is available: wait for one, or try later",
             TryAcquireError::Closed => "the semaphore is closed",
         })
     }

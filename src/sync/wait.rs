@@ -1,10 +1,9 @@
-//! Waiting for something that a state will grant: the one future that every primitive of this folder is made of.
+//! `WaitFuture`: the one future behind every primitive of this folder.
 //!
-//! A primitive is plain data with a [`Line`] in it, kept in a `RefCell` on one thread or in a mutex between threads,
-//! and changed only inside of [`Kept::with`], where no foreign code runs. What can be asked of it is a [`Request`]: it
-//! is there now, or one joins the line. [`Waiting`] does the rest: it joins, keeps the waker current, takes what was
-//! granted, and, if it is dropped after it was called, has the request give that back, so that the next in the line
-//! gets it.
+//! A primitive is plain data that contains one or more [`WaitQueue`]s. It is stored in a `RefCell` (one thread) or a
+//! mutex (several threads) and accessed only inside [`StateCell::with`], where no user code runs. A [`Request`] defines
+//! one operation on that data: take the result now, or enqueue. [`WaitFuture`] does the rest: it enqueues, updates the
+//! waker, takes the grant, and if it is dropped after the grant, returns the grant so that the next waiter gets it.
 
 use std::cell::RefCell;
 use std::future::Future;
@@ -12,44 +11,44 @@ use std::ops::Deref;
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 
-use super::wait_queue::{Stage, Ticket, WaitQueue};
+use super::wait_queue::{Stage, WaitQueue, WaiterKey};
 use crate::event_loop::core::LoopCore;
 use crate::event_loop::exception::guard;
 use crate::sync::loom_shim::Mutex;
-use crate::task::{Reason, waits_for};
+use crate::task::{WaitReason, set_wait_reason};
 
-/// A state that has lines.
-pub(super) trait Calls {
-    /// The waker of somebody who was called and not yet woken.
+/// A state that contains wait queues.
+pub(super) trait WaitState {
+    /// Takes the waker of a waiter that was granted its request and not yet woken.
     fn next_waker(&mut self) -> Option<Waker>;
 }
 
-impl<W, G> Calls for WaitQueue<W, G> {
+impl<W, G> WaitState for WaitQueue<W, G> {
     fn next_waker(&mut self) -> Option<Waker> {
         WaitQueue::next_waker(self)
     }
 }
 
-/// What a state is kept in.
-pub(super) trait Kept {
-    type State: Calls;
+/// The cell that a state is stored in.
+pub(super) trait StateCell {
+    type State: WaitState;
 
-    /// Looks at or changes the state. `work` must not run foreign code: no wakers, no users' values dropped or cloned.
+    /// Accesses the state. `work` must not run user code: no wakers, and no clone or drop of user values.
     fn with<R>(&self, work: impl FnOnce(&mut Self::State) -> R) -> R;
 
-    /// The same, and then wakes who was called, when nothing is borrowed any more.
-    fn act<R>(&self, work: impl FnOnce(&mut Self::State) -> R) -> R {
-        let (result, mut called) = self.with(|state| (work(state), state.next_waker()));
-        while let Some(waker) = called {
-            // One bad waker must not keep the others from being woken. And this may be a destructor.
+    /// As `with`, and then wakes the waiters that were granted something, after the borrow or lock has ended.
+    fn update<R>(&self, work: impl FnOnce(&mut Self::State) -> R) -> R {
+        let (result, mut next) = self.with(|state| (work(state), state.next_waker()));
+        while let Some(waker) = next {
+            // A panicking waker must not prevent the other wake-ups, nor unwind out of a destructor.
             guard("a waker", || waker.wake());
-            called = self.with(Calls::next_waker);
+            next = self.with(WaitState::next_waker);
         }
         result
     }
 }
 
-impl<S: Calls> Kept for RefCell<S> {
+impl<S: WaitState> StateCell for RefCell<S> {
     type State = S;
 
     fn with<R>(&self, work: impl FnOnce(&mut S) -> R) -> R {
@@ -57,89 +56,89 @@ impl<S: Calls> Kept for RefCell<S> {
     }
 }
 
-impl<S: Calls> Kept for Mutex<S> {
+impl<S: WaitState> StateCell for Mutex<S> {
     type State = S;
 
     fn with<R>(&self, work: impl FnOnce(&mut S) -> R) -> R {
-        // Nothing that can panic runs under this lock, so a poisoned one still holds a whole state.
+        // Nothing under this lock can panic half-way through a change, so a poisoned state is still consistent.
         work(&mut self.lock().unwrap_or_else(|poisoned| poisoned.into_inner()))
     }
 }
 
-/// Something that can be asked of a state, and waited for.
+/// An operation on a state `S` that can be awaited.
 pub(super) trait Request<S> {
-    type Want;
+    type Amount;
     type Grant;
     type Output;
 
-    /// The line in which one waits for it.
-    fn wait_queue(state: &mut S) -> &mut WaitQueue<Self::Want, Self::Grant>;
+    /// The queue to wait in.
+    fn wait_queue(state: &mut S) -> &mut WaitQueue<Self::Amount, Self::Grant>;
 
-    fn want(&self) -> Self::Want;
+    fn amount(&self) -> Self::Amount;
 
     /// What is waited for, for dumps.
     fn name(&self) -> &'static str;
 
-    /// Takes it if it is there and nobody waited longer.
+    /// Takes the result if it is available and no earlier waiter is entitled to it.
     fn try_now(&mut self, state: &mut S) -> Option<Self::Output>;
 
-    /// Calls who can be called, after somebody has left the line, or joined it.
-    fn settle(state: &mut S);
+    /// Grants what can be granted, after a waiter was enqueued or has left.
+    fn serve_waiters(state: &mut S);
 
-    /// Calls who can be called, after this one has joined the line although it might not have had to wait.
-    fn joined(&mut self, state: &mut S) {
-        Self::settle(state);
+    /// Called after this request was enqueued: grants what can be granted, perhaps this very request.
+    fn enqueued(&mut self, state: &mut S) {
+        Self::serve_waiters(state);
     }
 
     /// Takes what was granted.
-    fn take(&mut self, state: &mut S, grant: Self::Grant) -> Self::Output;
+    fn take_grant(&mut self, state: &mut S, grant: Self::Grant) -> Self::Output;
 
-    /// What was granted will not be taken: the next gets it.
-    fn give_back(&mut self, state: &mut S, grant: Self::Grant);
+    /// Returns an unused grant to the state, which passes it to the next waiter.
+    fn return_grant(&mut self, state: &mut S, grant: Self::Grant);
 }
 
-/// A request that is waited for. `P` points to where the state is kept.
-#[must_use = "nothing is asked for until this is awaited"]
-pub(super) struct Waiting<P, Q>
+/// Awaits a request. `P` points to the cell.
+#[must_use = "futures do nothing unless awaited"]
+pub(super) struct WaitFuture<P, Q>
 where
-    P: Deref<Target: Kept>,
-    Q: Request<<P::Target as Kept>::State>,
+    P: Deref<Target: StateCell>,
+    Q: Request<<P::Target as StateCell>::State>,
 {
-    pub(super) kept: P,
+    pub(super) state_cell: P,
     pub(super) request: Q,
-    ticket: Option<Ticket>,
+    key: Option<WaiterKey>,
 }
 
 /// The request is never pinned.
-impl<P, Q> Unpin for Waiting<P, Q>
+impl<P, Q> Unpin for WaitFuture<P, Q>
 where
-    P: Deref<Target: Kept>,
-    Q: Request<<P::Target as Kept>::State>,
+    P: Deref<Target: StateCell>,
+    Q: Request<<P::Target as StateCell>::State>,
 {
 }
 
-impl<P, Q> Waiting<P, Q>
+impl<P, Q> WaitFuture<P, Q>
 where
-    P: Deref<Target: Kept>,
-    Q: Request<<P::Target as Kept>::State>,
+    P: Deref<Target: StateCell>,
+    Q: Request<<P::Target as StateCell>::State>,
 {
-    pub(super) fn new(kept: P, request: Q) -> Waiting<P, Q> {
-        Waiting {
-            kept,
+    pub(super) fn new(state_cell: P, request: Q) -> WaitFuture<P, Q> {
+        WaitFuture {
+            state_cell,
             request,
-            ticket: None,
+            key: None,
         }
     }
 
-    /// Gives up a place in the line, and passes on what it had been granted.
-    pub(super) fn give_up(&mut self) {
-        let Some(ticket) = self.ticket.take() else { return };
+    /// Leaves the queue, and returns an unused grant.
+    pub(super) fn leave(&mut self) {
+        let Some(key) = self.key.take() else { return };
         let request = &mut self.request;
-        let waker = self.kept.act(|state| {
-            let (stage, waker) = Q::wait_queue(state).leave(ticket);
+        let waker = self.state_cell.update(|state| {
+            let (stage, waker) = Q::wait_queue(state).leave(key);
             match stage {
-                Stage::Called(grant) => request.give_back(state, grant),
-                Stage::Waiting(_) | Stage::Unused => Q::settle(state),
+                Stage::Granted(grant) => request.return_grant(state, grant),
+                Stage::Waiting(_) | Stage::Free => Q::serve_waiters(state),
             }
             waker
         });
@@ -147,53 +146,57 @@ where
     }
 }
 
-impl<P, Q> Future for Waiting<P, Q>
+impl<P, Q> Future for WaitFuture<P, Q>
 where
-    P: Deref<Target: Kept>,
-    Q: Request<<P::Target as Kept>::State>,
+    P: Deref<Target: StateCell>,
+    Q: Request<<P::Target as StateCell>::State>,
 {
     type Output = Q::Output;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Q::Output> {
-        let Waiting { kept, request, ticket } = self.get_mut();
-        if ticket.is_none() {
-            // Who has had too much at once goes through the line, where it is called at once, and the ready deque.
+        let WaitFuture {
+            state_cell,
+            request,
+            key,
+        } = self.get_mut();
+        if key.is_none() {
+            // Out of budget: the request goes through the wait queue, which grants it at once, so that the task yields.
             if may_finish_at_once(cx)
-                && let Some(output) = kept.act(|state| request.try_now(state))
+                && let Some(output) = state_cell.update(|state| request.try_now(state))
             {
                 return Poll::Ready(output);
             }
-            waits_for(Reason::Named(request.name()));
+            set_wait_reason(WaitReason::Named(request.name()));
             let waker = cx.waker().clone();
-            kept.act(|state| {
-                *ticket = Some(Q::wait_queue(state).join(request.want(), waker));
-                // Meanwhile another thread, or the waker's `clone`, may have put there what we want.
-                request.joined(state);
+            state_cell.update(|state| {
+                *key = Some(Q::wait_queue(state).join(request.amount(), waker));
+                // Another thread, or the waker's `clone`, may have made the result available since `try_now`.
+                request.enqueued(state);
             });
             return Poll::Pending;
         }
         let mut fresh = None;
         loop {
-            let (polled, unused) = kept.act(|state| {
+            let (polled, unused) = state_cell.update(|state| {
                 let wait_queue = Q::wait_queue(state);
-                let place = ticket.as_ref().expect("it was there before");
-                if wait_queue.is_called(place) {
-                    let (stage, waker) = wait_queue.leave(ticket.take().expect("as above"));
-                    let Stage::Called(grant) = stage else { unreachable!() };
-                    (Some(Poll::Ready(request.take(state, grant))), waker)
-                } else if wait_queue.will_wake(place, cx.waker()) {
+                let waiter = key.as_ref().expect("checked above");
+                if wait_queue.is_granted(waiter) {
+                    let (stage, waker) = wait_queue.leave(key.take().expect("checked above"));
+                    let Stage::Granted(grant) = stage else { unreachable!() };
+                    (Some(Poll::Ready(request.take_grant(state, grant))), waker)
+                } else if wait_queue.will_wake(waiter, cx.waker()) {
                     (Some(Poll::Pending), None)
                 } else if let Some(waker) = fresh.take() {
-                    (Some(Poll::Pending), wait_queue.set_waker(place, waker))
+                    (Some(Poll::Pending), wait_queue.set_waker(waiter, waker))
                 } else {
                     (None, None)
                 }
             });
-            // A panic here would lose what was granted.
+            // A panic here would lose the grant.
             guard("a waker's destructor", || drop(unused));
             match polled {
                 Some(Poll::Pending) => {
-                    waits_for(Reason::Named(request.name()));
+                    set_wait_reason(WaitReason::Named(request.name()));
                     return Poll::Pending;
                 }
                 Some(polled) => return polled,
@@ -203,17 +206,17 @@ where
     }
 }
 
-impl<P, Q> Drop for Waiting<P, Q>
+impl<P, Q> Drop for WaitFuture<P, Q>
 where
-    P: Deref<Target: Kept>,
-    Q: Request<<P::Target as Kept>::State>,
+    P: Deref<Target: StateCell>,
+    Q: Request<<P::Target as StateCell>::State>,
 {
     fn drop(&mut self) {
-        self.give_up();
+        self.leave();
     }
 }
 
-/// Takes one from the task's budget of results that are there at once. On threads without a loop there is none.
+/// Consumes one unit of the task's budget of immediate results. Threads without a loop have no budget.
 fn may_finish_at_once(cx: &mut Context<'_>) -> bool {
     LoopCore::try_current().is_none_or(|core| core.spend_budget(cx))
 }

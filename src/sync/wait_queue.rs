@@ -1,76 +1,72 @@
-//! A line of waiters: first come, first served, leave when you like.
+//! A FIFO queue of waiters with O(1) removal from any position.
 //!
-//! Every primitive of this folder keeps its waiters in one of these. A waiter is a place in a vector, and places are
-//! linked by number: joining, being called and leaving from the middle take a constant number of steps, places are used
-//! again, and nothing is allocated once the line has been as long as it gets. A place belongs to one future, which
-//! alone gives it back: so its number needs no generation.
+//! Waiters are entries of a vector, linked by index. Enqueueing, granting and leaving are O(1). Entries are reused, so
+//! nothing is allocated below the queue's previous maximum length. Each entry belongs to one future, which alone frees
+//! it, so keys need no generation.
 //!
-//! There are two lists through the same links. `waiting` is the line. Who is called moves to `called`, together with
-//! what was granted, and stays there until somebody has taken out the waker to wake it *after* the borrow or the lock
-//! has ended. So calling ten thousand waiters needs no vector of ten thousand wakers, and a waker that comes back into
-//! the same primitive finds it whole.
+//! Two lists use the same links. `waiting` is the queue. A waiter that is granted its request moves to `to_wake`
+//! together with the grant, and stays there until its waker is taken, to be woken *after* the borrow or the lock has
+//! ended. So granting ten thousand waiters needs no vector of ten thousand wakers, and a waker that re-enters the same
+//! primitive finds it consistent.
 
 use std::task::Waker;
 
 const NONE: usize = usize::MAX;
 
-/// A line that has been longer than this gives its memory back when everybody is gone: a crowd may not come again.
-const CROWD: usize = 1_024;
+/// A queue that was longer than this frees its memory when its last waiter leaves.
+const SHRINK_ABOVE: usize = 1_024;
 
-/// Waiters that want `W`, and are granted `G` when it is their turn.
+/// Waiters that each request an amount `W` and are granted a `G`.
 pub(super) struct WaitQueue<W, G> {
-    fds: Vec<Place<W, G>>,
-    /// The first of the unused places, linked through `after`.
+    waiters: Vec<Waiter<W, G>>,
+    /// The first free entry; free entries are linked through `next`.
     free: usize,
-    waiting: Ends,
-    called: Ends,
-    /// How many wait.
+    waiting: List,
+    to_wake: List,
+    /// The number of entries in `waiting`.
     len: usize,
-    /// How many places are not free.
+    /// The number of entries that are not free.
     used: usize,
 }
 
 #[derive(Clone, Copy)]
-struct Ends {
-    first: usize,
-    last: usize,
+struct List {
+    head: usize,
+    tail: usize,
 }
 
-struct Place<W, G> {
-    before: usize,
-    after: usize,
-    /// Taken when it is woken. A place is in `called` as long as it is called and has a waker.
+struct Waiter<W, G> {
+    prev: usize,
+    next: usize,
+    /// Taken for the wake-up. An entry is in `to_wake` while it is `Granted` and has a waker.
     waker: Option<Waker>,
     stage: Stage<W, G>,
 }
 
-/// What has become of a waiter.
+/// The state of an entry.
 pub(super) enum Stage<W, G> {
-    Unused,
+    Free,
     Waiting(W),
-    Called(G),
+    Granted(G),
 }
 
-/// A future's claim to its place. Given back with [`Line::leave`].
-pub(super) struct Ticket(usize);
+/// A future's exclusive key to its entry. Consumed by [`WaitQueue::leave`].
+pub(super) struct WaiterKey(usize);
 
 impl<W, G> WaitQueue<W, G> {
     pub(super) const fn new() -> WaitQueue<W, G> {
-        let none = Ends {
-            first: NONE,
-            last: NONE,
-        };
+        let none = List { head: NONE, tail: NONE };
         WaitQueue {
-            fds: Vec::new(),
+            waiters: Vec::new(),
             free: NONE,
             waiting: none,
-            called: none,
+            to_wake: none,
             len: 0,
             used: 0,
         }
     }
 
-    /// How many wait and are not yet called.
+    /// The number of waiters without a grant.
     pub(super) fn len(&self) -> usize {
         self.len
     }
@@ -79,139 +75,139 @@ impl<W, G> WaitQueue<W, G> {
         self.len == 0
     }
 
-    /// What the first in the line wants.
+    /// The amount that the first waiter requests.
     pub(super) fn first(&self) -> Option<&W> {
-        match &self.fds.get(self.waiting.first)?.stage {
-            Stage::Waiting(want) => Some(want),
-            _ => unreachable!("who is in the line waits"),
+        match &self.waiters.get(self.waiting.head)?.stage {
+            Stage::Waiting(amount) => Some(amount),
+            _ => unreachable!("an entry in `waiting` is Stage::Waiting"),
         }
     }
 
-    /// Goes to the end of the line.
-    pub(super) fn join(&mut self, want: W, waker: Waker) -> Ticket {
-        let place = Place {
-            before: NONE,
-            after: NONE,
+    /// Appends a waiter.
+    pub(super) fn join(&mut self, amount: W, waker: Waker) -> WaiterKey {
+        let waiter = Waiter {
+            prev: NONE,
+            next: NONE,
             waker: Some(waker),
-            stage: Stage::Waiting(want),
+            stage: Stage::Waiting(amount),
         };
         let at = match self.free {
             NONE => {
-                self.fds.push(place);
-                self.fds.len() - 1
+                self.waiters.push(waiter);
+                self.waiters.len() - 1
             }
             at => {
-                self.free = self.fds[at].after;
-                self.fds[at] = place;
+                self.free = self.waiters[at].next;
+                self.waiters[at] = waiter;
                 at
             }
         };
-        link(&mut self.fds, &mut self.waiting, at);
+        push_back(&mut self.waiters, &mut self.waiting, at);
         self.len += 1;
         self.used += 1;
-        Ticket(at)
+        WaiterKey(at)
     }
 
-    /// Calls the first in the line. False if there is nobody.
-    pub(super) fn call_first(&mut self, grant: G) -> bool {
-        self.call(self.waiting.first, grant)
+    /// Grants the first waiter's request. False if there is none.
+    pub(super) fn grant_first(&mut self, grant: G) -> bool {
+        self.grant_at(self.waiting.head, grant)
     }
 
-    /// Calls who joined last, if it waits.
-    pub(super) fn call_last(&mut self, grant: G) -> bool {
-        self.call(self.waiting.last, grant)
+    /// Grants the request of the last waiter, if there is one.
+    pub(super) fn grant_last(&mut self, grant: G) -> bool {
+        self.grant_at(self.waiting.tail, grant)
     }
 
-    fn call(&mut self, at: usize, grant: G) -> bool {
+    fn grant_at(&mut self, at: usize, grant: G) -> bool {
         if at == NONE {
             return false;
         }
-        unlink(&mut self.fds, &mut self.waiting, at);
+        remove(&mut self.waiters, &mut self.waiting, at);
         self.len -= 1;
-        self.fds[at].stage = Stage::Called(grant);
-        link(&mut self.fds, &mut self.called, at);
+        self.waiters[at].stage = Stage::Granted(grant);
+        push_back(&mut self.waiters, &mut self.to_wake, at);
         true
     }
 
-    /// Calls everybody who waits now, first come, first called.
-    pub(super) fn call_all(&mut self, mut grant: impl FnMut() -> G) {
+    /// Grants the requests of all current waiters, in FIFO order.
+    pub(super) fn grant_all(&mut self, mut grant: impl FnMut() -> G) {
         while !self.is_empty() {
-            self.call_first(grant());
+            self.grant_first(grant());
         }
     }
 
-    /// The waker of the first who was called and not yet woken. To be woken once nothing is borrowed.
+    /// Takes the next waker to wake. The caller wakes it when nothing is borrowed.
     pub(super) fn next_waker(&mut self) -> Option<Waker> {
-        let at = self.called.first;
+        let at = self.to_wake.head;
         if at == NONE {
             return None;
         }
-        unlink(&mut self.fds, &mut self.called, at);
-        self.fds[at].waker.take()
+        remove(&mut self.waiters, &mut self.to_wake, at);
+        self.waiters[at].waker.take()
     }
 
-    pub(super) fn is_called(&self, ticket: &Ticket) -> bool {
-        matches!(self.fds[ticket.0].stage, Stage::Called(_))
+    pub(super) fn is_granted(&self, key: &WaiterKey) -> bool {
+        matches!(self.waiters[key.0].stage, Stage::Granted(_))
     }
 
-    /// Whether this waiter's waker would do instead of `waker`.
-    pub(super) fn will_wake(&self, ticket: &Ticket, waker: &Waker) -> bool {
-        let own = &self.fds[ticket.0].waker;
+    /// Whether the stored waker wakes the same task as `waker`.
+    pub(super) fn will_wake(&self, key: &WaiterKey, waker: &Waker) -> bool {
+        let own = &self.waiters[key.0].waker;
         own.as_ref().is_some_and(|own| own.will_wake(waker))
     }
 
-    /// Has another waker woken for this waiter. Gives the old one, to be dropped once nothing is borrowed.
-    pub(super) fn set_waker(&mut self, ticket: &Ticket, waker: Waker) -> Option<Waker> {
-        debug_assert!(!self.is_called(ticket));
-        self.fds[ticket.0].waker.replace(waker)
+    /// Replaces the waker. The caller drops the old one when nothing is borrowed.
+    pub(super) fn set_waker(&mut self, key: &WaiterKey, waker: Waker) -> Option<Waker> {
+        debug_assert!(!self.is_granted(key));
+        self.waiters[key.0].waker.replace(waker)
     }
 
-    /// Gives the place back, from wherever it is. The waker is to be dropped once nothing is borrowed.
-    pub(super) fn leave(&mut self, ticket: Ticket) -> (Stage<W, G>, Option<Waker>) {
-        let at = ticket.0;
-        let stage = std::mem::replace(&mut self.fds[at].stage, Stage::Unused);
-        let waker = self.fds[at].waker.take();
+    /// Frees the entry, whatever its state. The caller drops the waker when nothing is borrowed.
+    pub(super) fn leave(&mut self, key: WaiterKey) -> (Stage<W, G>, Option<Waker>) {
+        let at = key.0;
+        let stage = std::mem::replace(&mut self.waiters[at].stage, Stage::Free);
+        let waker = self.waiters[at].waker.take();
         match &stage {
             Stage::Waiting(_) => {
-                unlink(&mut self.fds, &mut self.waiting, at);
+                remove(&mut self.waiters, &mut self.waiting, at);
                 self.len -= 1;
             }
-            Stage::Called(_) if waker.is_some() => unlink(&mut self.fds, &mut self.called, at),
-            Stage::Called(_) => {}
-            Stage::Unused => unreachable!("a ticket's place is in use"),
+            Stage::Granted(_) if waker.is_some() => remove(&mut self.waiters, &mut self.to_wake, at),
+            Stage::Granted(_) => {}
+            Stage::Free => unreachable!("a key's entry is in use"),
         }
-        self.fds[at].after = self.free;
+        self.waiters[at].next = self.free;
         self.free = at;
         self.used -= 1;
-        if self.used == 0 && self.fds.len() > CROWD {
-            self.fds = Vec::new();
+        if self.used == 0 && self.waiters.len() > SHRINK_ABOVE {
+            self.waiters = Vec::new();
             self.free = NONE;
         }
         (stage, waker)
     }
 }
 
-/// Puts an unlinked place at the end of a list.
-fn link<W, G>(fds: &mut [Place<W, G>], list: &mut Ends, at: usize) {
-    fds[at].before = list.last;
-    fds[at].after = NONE;
-    match list.last {
-        NONE => list.first = at,
-        last => fds[last].after = at,
+/// Appends an unlinked entry to a list.
+fn push_back<W, G>(waiters: &mut [Waiter<W, G>], list: &mut List, at: usize) {
+    waiters[at].prev = list.tail;
+    waiters[at].next = NONE;
+    match list.tail {
+        NONE => list.head = at,
+        tail => waiters[tail].next = at,
     }
-    list.last = at;
+    list.tail = at;
 }
 
-/// Takes a place out of the list that it is in.
-fn unlink<W, G>(fds: &mut [Place<W, G>], list: &mut Ends, at: usize) {
-    let (before, after) = (fds[at].before, fds[at].after);
-    match before {
-        NONE => list.first = after,
-        before => fds[before].after = after,
+/// Unlinks an entry from its list.
+fn remove<W, G>(waiters: &mut [Waiter<W, G>], list: &mut List, at: usize) {
+    let (prev, next) = (waiters[at].prev, waiters[at].next);
+    match prev {
+        NONE => list.head = next,
+        prev => waiters[prev].next = next,
     }
-    match after {
-        NONE => list.last = before,
-        after => fds[after].before = before,
+    match next {
+        NONE => list.tail = prev,
+        next => waiters[next].prev = prev,
     }
 }
 
@@ -224,61 +220,61 @@ mod tests {
     }
 
     #[test]
-    fn whoever_leaves_the_middle_leaves_the_others_in_order() {
+    fn leaving_from_the_middle_keeps_the_order() {
         let mut wait_queue = WaitQueue::new();
-        let mut tickets: Vec<Ticket> = (0..5).map(|i| wait_queue.join(i, waker())).collect();
-        wait_queue.leave(tickets.remove(2));
-        wait_queue.leave(tickets.remove(0));
+        let mut keys: Vec<WaiterKey> = (0..5).map(|i| wait_queue.join(i, waker())).collect();
+        wait_queue.leave(keys.remove(2));
+        wait_queue.leave(keys.remove(0));
         let mut order = Vec::new();
-        while let Some(&want) = wait_queue.first() {
-            order.push(want);
-            assert!(wait_queue.call_first(()));
+        while let Some(&amount) = wait_queue.first() {
+            order.push(amount);
+            assert!(wait_queue.grant_first(()));
         }
         assert_eq!(order, [1, 3, 4]);
-        assert!(!wait_queue.call_first(()));
+        assert!(!wait_queue.grant_first(()));
     }
 
     #[test]
-    fn places_are_used_again() {
+    fn entries_are_reused() {
         let mut wait_queue = WaitQueue::<(), ()>::new();
         for _ in 0..100 {
-            let tickets: Vec<Ticket> = (0..3).map(|_| wait_queue.join((), waker())).collect();
+            let keys: Vec<WaiterKey> = (0..3).map(|_| wait_queue.join((), waker())).collect();
             assert_eq!(wait_queue.len(), 3);
-            for (i, ticket) in tickets.into_iter().enumerate() {
+            for (i, key) in keys.into_iter().enumerate() {
                 if i == 1 {
-                    wait_queue.call_first(());
+                    wait_queue.grant_first(());
                 }
-                wait_queue.leave(ticket);
+                wait_queue.leave(key);
             }
         }
-        assert_eq!(wait_queue.fds.len(), 3);
+        assert_eq!(wait_queue.waiters.len(), 3);
         assert!(wait_queue.is_empty() && wait_queue.next_waker().is_none());
     }
 
     #[test]
-    fn a_crowd_leaves_no_memory_behind() {
+    fn a_long_queue_frees_its_memory() {
         let mut wait_queue = WaitQueue::<usize, ()>::new();
         for _ in 0..2 {
-            let tickets: Vec<Ticket> = (0..=CROWD).map(|i| wait_queue.join(i, waker())).collect();
-            wait_queue.call_first(());
-            for ticket in tickets {
-                wait_queue.leave(ticket);
+            let keys: Vec<WaiterKey> = (0..=SHRINK_ABOVE).map(|i| wait_queue.join(i, waker())).collect();
+            wait_queue.grant_first(());
+            for key in keys {
+                wait_queue.leave(key);
             }
-            assert_eq!(wait_queue.fds.capacity(), 0);
+            assert_eq!(wait_queue.waiters.capacity(), 0);
             assert!(wait_queue.is_empty() && wait_queue.first().is_none() && wait_queue.next_waker().is_none());
         }
     }
 
     #[test]
-    fn who_leaves_after_the_call_and_before_the_wake_is_not_woken() {
+    fn a_waiter_that_leaves_after_its_grant_is_not_woken() {
         let mut wait_queue = WaitQueue::<(), u8>::new();
         let (a, b) = (wait_queue.join((), waker()), wait_queue.join((), waker()));
-        wait_queue.call_all(|| 7);
-        assert!(wait_queue.is_called(&a) && wait_queue.is_called(&b));
+        wait_queue.grant_all(|| 7);
+        assert!(wait_queue.is_granted(&a) && wait_queue.is_granted(&b));
         let (stage, waker) = wait_queue.leave(a);
-        assert!(matches!(stage, Stage::Called(7)) && waker.is_some());
-        assert!(wait_queue.next_waker().is_some(), "the other's");
+        assert!(matches!(stage, Stage::Granted(7)) && waker.is_some());
+        assert!(wait_queue.next_waker().is_some(), "the other waiter's");
         assert!(wait_queue.next_waker().is_none());
-        assert!(matches!(wait_queue.leave(b), (Stage::Called(7), None)));
+        assert!(matches!(wait_queue.leave(b), (Stage::Granted(7), None)));
     }
 }

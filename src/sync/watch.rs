@@ -1,7 +1,6 @@
-//! The latest value to everybody.
+//! A channel that holds only the latest value.
 //!
-//! Receivers see the value as it is now, and can wait for it to change. What they were too slow to see, they do not
-//! see.
+//! Receivers can read the current value and wait for a change. Intermediate values may be skipped.
 //!
 //! ```
 //! use windlass::sync::watch;
@@ -28,10 +27,10 @@ use std::rc::Rc;
 use std::task::Waker;
 
 use super::error::{Closed, SendError};
-use super::wait::{Calls, Kept, Request, Waiting};
+use super::wait::{Request, StateCell, WaitFuture, WaitState};
 use super::wait_queue::WaitQueue;
 
-/// Makes a channel with its first value, which the receiver counts as seen.
+/// Creates a channel with an initial value, which the receiver has seen.
 pub fn channel<T>(value: T) -> (Sender<T>, Receiver<T>) {
     let shared = Rc::new(Shared {
         value: RefCell::new(value),
@@ -40,7 +39,7 @@ pub fn channel<T>(value: T) -> (Sender<T>, Receiver<T>) {
             senders: 1,
             receivers: 1,
             changed: WaitQueue::new(),
-            abandoned: WaitQueue::new(),
+            closed: WaitQueue::new(),
         }),
     });
     let receiver = Receiver {
@@ -51,26 +50,26 @@ pub fn channel<T>(value: T) -> (Sender<T>, Receiver<T>) {
 }
 
 struct Shared<T> {
-    /// Apart from the state: users borrow it.
+    /// Separate from the state, because users hold borrows of it.
     value: RefCell<T>,
     state: RefCell<State>,
 }
 
 struct State {
-    /// How often the value was changed.
+    /// The number of changes.
     version: u64,
     senders: usize,
     receivers: usize,
     /// Receivers that wait for a change.
     changed: WaitQueue<(), ()>,
-    /// Senders that wait for there to be no receivers.
-    abandoned: WaitQueue<(), ()>,
+    /// Senders that wait until there are no receivers.
+    closed: WaitQueue<(), ()>,
 }
 
 impl State {
-    fn announce(&mut self) {
+    fn publish(&mut self) {
         self.version += 1;
-        self.changed.call_all(|| ());
+        self.changed.grant_all(|| ());
     }
 }
 
@@ -80,7 +79,7 @@ impl<T> Shared<T> {
         match self.value.try_borrow() {
             Ok(value) => Ref(value),
             Err(_) => {
-                panic!("the value of a watch channel is being changed: do not borrow it in the closure that does")
+                panic!("the value of a watch channel is borrowed inside the closure that changes it")
             }
         }
     }
@@ -89,28 +88,28 @@ impl<T> Shared<T> {
     fn change<R>(&self, change: impl FnOnce(&mut T) -> R) -> R {
         match self.value.try_borrow_mut() {
             Ok(mut value) => change(&mut value),
-            Err(_) => panic!("the value of a watch channel is borrowed: drop the `Ref` before an await"),
+            Err(_) => panic!("the value of a watch channel is still borrowed: drop the `Ref` before an await"),
         }
     }
 }
 
-impl Calls for State {
+impl WaitState for State {
     fn next_waker(&mut self) -> Option<Waker> {
-        self.changed.next_waker().or_else(|| self.abandoned.next_waker())
+        self.changed.next_waker().or_else(|| self.closed.next_waker())
     }
 }
 
-/// Changes the value. Clones change the same one; once all are dropped, receivers get [`Closed`] after the last change.
+/// The sending side. Once all clones are dropped, receivers get [`Closed`] after the last change.
 pub struct Sender<T> {
     shared: Rc<Shared<T>>,
 }
 
 impl<T> Sender<T> {
-    /// Changes the value. Gives it back, without having changed anything, if there are no receivers.
+    /// Replaces the value. Returns the new value, and changes nothing, if there are no receivers.
     ///
     /// # Panics
     ///
-    /// If somebody holds a [`Ref`] to it.
+    /// If a [`Ref`] to the value exists.
     #[track_caller]
     pub fn send(&self, value: T) -> Result<(), SendError<T>> {
         if self.receiver_count() == 0 {
@@ -120,24 +119,24 @@ impl<T> Sender<T> {
         Ok(())
     }
 
-    /// Changes the value, whether or not there are receivers, and gives the old one.
+    /// Replaces the value, even without receivers, and returns the old one.
     ///
     /// # Panics
     ///
-    /// If somebody holds a [`Ref`] to it.
+    /// If a [`Ref`] to the value exists.
     #[track_caller]
     pub fn send_replace(&self, value: T) -> T {
-        let old = self.shared.change(|place| std::mem::replace(place, value));
-        self.shared.state.act(State::announce);
+        let old = self.shared.change(|current| std::mem::replace(current, value));
+        self.shared.state.update(State::publish);
         old
     }
 
-    /// Changes the value in place, whether or not there are receivers.
+    /// Changes the value in place, even without receivers.
     ///
     /// # Panics
     ///
-    /// If somebody holds a [`Ref`] to it, or if `change` uses the channel. If `change` panics, what it has done stays,
-    /// and nobody is told.
+    /// If a [`Ref`] to the value exists, or if `change` uses the channel. If `change` panics, its partial changes
+    /// remain, and receivers are not notified.
     #[track_caller]
     pub fn send_modify(&self, change: impl FnOnce(&mut T)) {
         self.send_if_modified(|value| {
@@ -146,24 +145,24 @@ impl<T> Sender<T> {
         });
     }
 
-    /// Changes the value in place; receivers are told if `change` says that it did. Gives what it said. Panics as
-    /// [`send_modify`](Sender::send_modify).
+    /// Changes the value in place. Receivers are notified if `change` returns true. Returns the result of `change`.
+    /// Panics as [`send_modify`](Sender::send_modify).
     #[track_caller]
     pub fn send_if_modified(&self, change: impl FnOnce(&mut T) -> bool) -> bool {
         let is_modified = self.shared.change(change);
         if is_modified {
-            self.shared.state.act(State::announce);
+            self.shared.state.update(State::publish);
         }
         is_modified
     }
 
-    /// The value as it is.
+    /// Borrows the current value.
     #[track_caller]
     pub fn borrow(&self) -> Ref<'_, T> {
         self.shared.borrow()
     }
 
-    /// A receiver that counts the value as seen.
+    /// Creates a receiver that has seen the current value.
     pub fn subscribe(&self) -> Receiver<T> {
         Receiver {
             shared: self.shared.clone(),
@@ -174,7 +173,7 @@ impl<T> Sender<T> {
         }
     }
 
-    /// How many receivers there are.
+    /// The number of receivers.
     pub fn receiver_count(&self) -> usize {
         self.shared.state.with(|state| state.receivers)
     }
@@ -184,9 +183,9 @@ impl<T> Sender<T> {
         self.receiver_count() == 0
     }
 
-    /// Waits until there are no receivers. Dropping the future changes nothing.
+    /// Waits until there are no receivers. Dropping the future has no effect.
     pub async fn closed(&self) {
-        Waiting::new(&self.shared.state, Abandoned).await;
+        WaitFuture::new(&self.shared.state, NoReceivers).await;
     }
 }
 
@@ -200,10 +199,10 @@ impl<T> Clone for Sender<T> {
 
 impl<T> Drop for Sender<T> {
     fn drop(&mut self) {
-        self.shared.state.act(|state| {
+        self.shared.state.update(|state| {
             state.senders -= 1;
             if state.senders == 0 {
-                state.changed.call_all(|| ());
+                state.changed.grant_all(|| ());
             }
         });
     }
@@ -218,54 +217,55 @@ impl<T: fmt::Debug> fmt::Debug for Sender<T> {
     }
 }
 
-/// Sees the value and its changes. A clone has seen what this one has.
+/// The receiving side. A clone has seen the same version.
 pub struct Receiver<T> {
     shared: Rc<Shared<T>>,
-    /// The version that was seen last.
+    /// The last seen version.
     seen: u64,
 }
 
 impl<T> Receiver<T> {
-    /// Waits until there is a value that was not seen, and counts it as seen. At once if there is one already. Fails
-    /// when every sender is gone and the last value was seen.
+    /// Waits for a value that was not seen and marks it as seen; returns immediately if there is one. Fails when all
+    /// senders were dropped and the last value was seen.
     ///
-    /// If the future is dropped before it has returned, nothing was seen: the next call returns at once.
+    /// # Cancel safety
+    ///
+    /// If the future is dropped before it completes, nothing is marked as seen: the next call returns immediately.
     pub async fn changed(&mut self) -> Result<(), Closed> {
         let request = Changed { seen: self.seen };
-        self.seen = Waiting::new(&self.shared.state, request).await?;
+        self.seen = WaitFuture::new(&self.shared.state, request).await?;
         Ok(())
     }
 
-    /// Waits until the value is as the predicate wants it, and counts it as seen. At once if it is so already. Fails
-    /// when every sender is gone and it is not.
-    ///
-    /// Dropping the future loses nothing.
+    /// Waits until the value satisfies the predicate and marks it as seen; returns immediately if it does already.
+    /// Fails when all senders were dropped and it does not. Cancel-safe.
     pub async fn wait_for(&mut self, mut predicate: impl FnMut(&T) -> bool) -> Result<Ref<'_, T>, Closed> {
         loop {
             self.seen = self.shared.state.with(|state| state.version);
-            // Not the `Ref` that is given out, which the borrow checker would keep for the whole loop.
-            let is_so = predicate(&self.shared.borrow());
-            if is_so {
+            // A separate borrow: returning this `Ref` would extend its borrow over the whole loop (borrow checker
+            // limitation).
+            let holds = predicate(&self.shared.borrow());
+            if holds {
                 return Ok(self.shared.borrow());
             }
             self.changed().await?;
         }
     }
 
-    /// The value as it is. Whether it was seen stays as it was. The [`Ref`] must be dropped before the next await.
+    /// Borrows the current value without marking it as seen. Drop the [`Ref`] before the next await.
     #[track_caller]
     pub fn borrow(&self) -> Ref<'_, T> {
         self.shared.borrow()
     }
 
-    /// The value as it is, which counts as seen.
+    /// Borrows the current value and marks it as seen.
     #[track_caller]
     pub fn borrow_and_update(&mut self) -> Ref<'_, T> {
         self.seen = self.shared.state.with(|state| state.version);
         self.shared.borrow()
     }
 
-    /// Whether there is a value that was not seen. Fails when every sender is gone and the last value was seen.
+    /// Whether there is a value that was not seen. Fails when all senders were dropped and the last value was seen.
     pub fn has_changed(&self) -> Result<bool, Closed> {
         self.shared.state.with(|state| match state.version != self.seen {
             true => Ok(true),
@@ -274,18 +274,18 @@ impl<T> Receiver<T> {
         })
     }
 
-    /// Counts the value as not seen.
+    /// Marks the current value as not seen.
     pub fn mark_changed(&mut self) {
-        // No version is this one.
+        // Not a valid version.
         self.seen = u64::MAX;
     }
 
-    /// Counts the value as seen.
+    /// Marks the current value as seen.
     pub fn mark_unchanged(&mut self) {
         self.seen = self.shared.state.with(|state| state.version);
     }
 
-    /// Whether both see the same value.
+    /// Whether both receivers belong to the same channel.
     pub fn same_channel(&self, other: &Receiver<T>) -> bool {
         Rc::ptr_eq(&self.shared, &other.shared)
     }
@@ -303,10 +303,10 @@ impl<T> Clone for Receiver<T> {
 
 impl<T> Drop for Receiver<T> {
     fn drop(&mut self) {
-        self.shared.state.act(|state| {
+        self.shared.state.update(|state| {
             state.receivers -= 1;
             if state.receivers == 0 {
-                state.abandoned.call_all(|| ());
+                state.closed.grant_all(|| ());
             }
         });
     }
@@ -318,7 +318,7 @@ impl<T: fmt::Debug> fmt::Debug for Receiver<T> {
     }
 }
 
-/// The borrowed value of a watch channel. While it is there, the value cannot be changed: drop it before an await.
+/// A borrow of a watch channel's value. The value cannot change while it exists: drop it before an await.
 pub struct Ref<'a, T>(std::cell::Ref<'a, T>);
 
 impl<T> Deref for Ref<'_, T> {
@@ -335,13 +335,13 @@ impl<T: fmt::Debug> fmt::Debug for Ref<'_, T> {
     }
 }
 
-/// A version that was not seen.
+/// Waits for a version other than `seen`.
 struct Changed {
     seen: u64,
 }
 
 impl Request<State> for Changed {
-    type Want = ();
+    type Amount = ();
     type Grant = ();
     type Output = Result<u64, Closed>;
 
@@ -353,7 +353,7 @@ impl Request<State> for Changed {
         "a watched value"
     }
 
-    fn want(&self) {}
+    fn amount(&self) {}
 
     fn try_now(&mut self, state: &mut State) -> Option<Result<u64, Closed>> {
         match state.version != self.seen {
@@ -362,50 +362,50 @@ impl Request<State> for Changed {
         }
     }
 
-    fn settle(_state: &mut State) {}
+    fn serve_waiters(_state: &mut State) {}
 
-    fn joined(&mut self, state: &mut State) {
+    fn enqueued(&mut self, state: &mut State) {
         if self.try_now(state).is_some() {
-            state.changed.call_last(());
+            state.changed.grant_last(());
         }
     }
 
-    fn take(&mut self, state: &mut State, (): ()) -> Result<u64, Closed> {
-        self.try_now(state).expect("called")
+    fn take_grant(&mut self, state: &mut State, (): ()) -> Result<u64, Closed> {
+        self.try_now(state).expect("granted because the value changed")
     }
 
-    fn give_back(&mut self, _state: &mut State, (): ()) {}
+    fn return_grant(&mut self, _state: &mut State, (): ()) {}
 }
 
-/// That there be no receivers.
-struct Abandoned;
+/// Waits until there are no receivers.
+struct NoReceivers;
 
-impl Request<State> for Abandoned {
-    type Want = ();
+impl Request<State> for NoReceivers {
+    type Amount = ();
     type Grant = ();
     type Output = ();
 
     fn wait_queue(state: &mut State) -> &mut WaitQueue<(), ()> {
-        &mut state.abandoned
+        &mut state.closed
     }
 
     fn name(&self) -> &'static str {
-        "watchers to go"
+        "watch receivers to be dropped"
     }
 
-    fn want(&self) {}
+    fn amount(&self) {}
 
     fn try_now(&mut self, state: &mut State) -> Option<()> {
         (state.receivers == 0).then_some(())
     }
 
-    fn settle(state: &mut State) {
+    fn serve_waiters(state: &mut State) {
         if state.receivers == 0 {
-            state.abandoned.call_all(|| ());
+            state.closed.grant_all(|| ());
         }
     }
 
-    fn take(&mut self, _state: &mut State, (): ()) {}
+    fn take_grant(&mut self, _state: &mut State, (): ()) {}
 
-    fn give_back(&mut self, _state: &mut State, (): ()) {}
+    fn return_grant(&mut self, _state: &mut State, (): ()) {}
 }

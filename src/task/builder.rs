@@ -1,4 +1,4 @@
-//! Starting tasks.
+//! Spawning tasks.
 
 use std::future::Future;
 use std::panic::Location;
@@ -7,9 +7,9 @@ use super::join::JoinHandle;
 use super::raw::{spawn_eagerly, spawn_unchecked};
 use crate::event_loop::core::LoopCore;
 
-/// Starts a task on the current loop. It is first polled in the loop's next turn, after what was scheduled before it.
+/// Spawns a task on the current loop. Its first poll is in the loop's next turn, after everything already scheduled.
 ///
-/// The future stays on this thread, so it need not be `Send`; it must own what it uses.
+/// The future stays on this thread, so it need not be `Send`. It must be `'static`.
 ///
 /// ```
 /// use std::rc::Rc;
@@ -26,7 +26,7 @@ use crate::event_loop::core::LoopCore;
 ///
 /// # Panics
 ///
-/// Outside of a loop. [`EventLoop::spawn`](crate::EventLoop::spawn) needs no current one.
+/// If called outside of a loop. [`EventLoop::spawn`](crate::EventLoop::spawn) does not need a current loop.
 #[track_caller]
 pub fn spawn<F>(future: F) -> JoinHandle<F::Output>
 where
@@ -35,12 +35,11 @@ where
     Builder::new().spawn(future)
 }
 
-/// Starts a task on the current loop, and polls it for the first time before this returns: it runs at once as far as it can,
-/// inside of the task that starts it. What asyncio calls an eager task.
+/// Spawns a task on the current loop and polls it once before returning, inside the caller: asyncio's eager tasks.
 ///
-/// That spares the way through the loop for work that seldom has to wait, such as a look into a cache that may have to ask a
-/// server. It also changes the order of things, which is why [`spawn`] does otherwise: the new task runs before what was
-/// scheduled before it, and before the caller's next line.
+/// Use it for work that usually completes without waiting, such as a cache lookup that falls back to a server: a task
+/// that completes in its first poll never enters the ready queue. Unlike with [`spawn`], the new task runs ahead of
+/// tasks that are already scheduled, and before the caller's next statement.
 ///
 /// ```
 /// use std::cell::Cell;
@@ -57,13 +56,13 @@ where
 /// # Ok::<(), std::io::Error>(())
 /// ```
 ///
-/// At the most sixty-four start so in one poll of a task, and sixteen inside of each other; from there on it is as for [`spawn`], so
-/// that the others get their turn and the stack has an end. In a callback of [`call_soon`](crate::call_soon) or a timer, outside
-/// of tasks, it always is.
+/// At most 64 tasks start this way in one poll of a task, nested at most 16 deep. Beyond that, and in callbacks
+/// ([`call_soon`](crate::call_soon), timers), this is [`spawn`]. The limits bound stack use and keep other tasks
+/// running.
 ///
 /// # Panics
 ///
-/// Outside of a loop.
+/// If called outside of a loop.
 #[track_caller]
 pub fn spawn_eager<F>(future: F) -> JoinHandle<F::Output>
 where
@@ -72,7 +71,7 @@ where
     Builder::new().spawn_eager(future)
 }
 
-/// Starts a task that has a name.
+/// Configures and spawns a task.
 ///
 /// ```
 /// windlass::run(async {
@@ -89,12 +88,12 @@ pub struct Builder {
 }
 
 impl Builder {
-    /// Begins a task without a name.
+    /// Creates a builder for a task without a name.
     pub fn new() -> Builder {
         Builder::default()
     }
 
-    /// Names the task, for reports and dumps.
+    /// Names the task. Reports and dumps show the name.
     pub fn name(mut self, name: impl Into<String>) -> Builder {
         self.name = Some(name.into().into_boxed_str());
         self
@@ -104,26 +103,26 @@ impl Builder {
         self.name
     }
 
-    /// Starts the task on the current loop.
+    /// Spawns the task on the current loop.
     ///
     /// # Panics
     ///
-    /// Outside of a loop.
+    /// If called outside of a loop.
     #[track_caller]
     pub fn spawn<F>(self, future: F) -> JoinHandle<F::Output>
     where
         F: Future + 'static,
     {
         let core = LoopCore::current("spawn");
-        // SAFETY: the future is `'static`: it borrows nothing that could end.
+        // SAFETY: the future is `'static`.
         unsafe { spawn_unchecked(core, future, self.name, Location::caller()) }
     }
 
-    /// Starts the task on the current loop, and polls it at once: see [`spawn_eager`].
+    /// Spawns the task on the current loop and polls it once: see [`spawn_eager`].
     ///
     /// # Panics
     ///
-    /// Outside of a loop.
+    /// If called outside of a loop.
     #[track_caller]
     pub fn spawn_eager<F>(self, future: F) -> JoinHandle<F::Output>
     where

@@ -1,7 +1,7 @@
-//! Cancel tokens: asking many to end, in a tree.
+//! Cancel tokens: a tree of flags that tasks can await.
 //!
-//! A node knows its children, so that a cancel reaches them, and its parent, so that it can leave it. Cancelling goes down
-//! the tree with nothing borrowed while wakers are woken. All of it is for one thread, and has no atomics.
+//! A node holds weak references to its children, to pass a cancel on, and a strong one to its parent, to remove itself.
+//! `cancel` collects the wakers of the whole subtree and wakes them when nothing is borrowed. No atomics.
 
 use std::cell::{Cell, RefCell};
 use std::fmt;
@@ -14,10 +14,10 @@ use slab::Slab;
 
 use crate::event_loop::exception::guard;
 
-/// A request to end, which anybody who holds a clone can make and everybody can await.
+/// A request to stop, shared by its clones. Any clone can cancel it; any number of tasks can await it.
 ///
-/// Cancelling a token cancels its [children](CancelToken::child), and theirs, but not its parent. It stays cancelled.
-/// Dropping tokens cancels nothing; a [`drop_guard`](CancelToken::drop_guard) does.
+/// Cancelling a token also cancels its [children](CancelToken::child) and their descendants, but not its parent. It
+/// cannot be undone. Dropping a token does not cancel it; use a [`drop_guard`](CancelToken::drop_guard) for that.
 ///
 /// ```
 /// use std::time::Duration;
@@ -40,27 +40,27 @@ struct Node {
     is_cancelled: Cell<bool>,
     waiters: RefCell<Slab<Waker>>,
     children: RefCell<Slab<Weak<Node>>>,
-    /// The parent, and this one's place among its children.
+    /// The parent, and the key in its `children`.
     parent: Cell<Option<(Rc<Node>, usize)>>,
 }
 
 impl CancelToken {
-    /// Makes a token without a parent.
+    /// Creates a token without a parent.
     pub fn new() -> CancelToken {
         CancelToken { node: Node::new(false) }
     }
 
-    /// Makes a token that is cancelled with this one, and can be cancelled alone.
+    /// Creates a token that is cancelled with this one and can also be cancelled alone.
     pub fn child(&self) -> CancelToken {
         let node = Node::new(self.is_cancelled());
         if !self.is_cancelled() {
-            let place = self.node.children.borrow_mut().insert(Rc::downgrade(&node));
-            node.parent.set(Some((self.node.clone(), place)));
+            let index = self.node.children.borrow_mut().insert(Rc::downgrade(&node));
+            node.parent.set(Some((self.node.clone(), index)));
         }
         CancelToken { node }
     }
 
-    /// Cancels this token and its children, and theirs, and wakes whoever awaits one. A second time it does nothing.
+    /// Cancels this token and its descendants, and wakes all waiting tasks. Does nothing if it is cancelled already.
     pub fn cancel(&self) {
         let (mut nodes, mut wakers) = (vec![self.node.clone()], Vec::new());
         while let Some(node) = nodes.pop() {
@@ -76,23 +76,24 @@ impl CancelToken {
         }
     }
 
-    /// Whether it is cancelled.
+    /// Whether the token is cancelled.
     pub fn is_cancelled(&self) -> bool {
         self.node.is_cancelled.get()
     }
 
-    /// Waits until it is cancelled. Dropping the wait has no effect on anybody else.
+    /// Waits until the token is cancelled. Cancel-safe.
     pub fn cancelled(&self) -> Cancelled {
         Cancelled {
             node: self.node.clone(),
-            place: None,
+            index: None,
         }
     }
 
-    /// Runs `future` until it is done or this token is cancelled; then it is dropped, and there is `None`. A result that is
-    /// there when the cancel comes is given. If the token is cancelled beforehand, the future is not polled at all.
+    /// Runs `future` until it completes or the token is cancelled. Returns `None` if the token is cancelled first; the
+    /// future is dropped. If both happen in the same poll, the output is returned. A token that is already cancelled
+    /// returns `None` without polling the future.
     ///
-    /// Dropping this drops the future.
+    /// Dropping this future drops `future`.
     pub async fn run_until_cancelled<F: Future>(&self, future: F) -> Option<F::Output> {
         if self.is_cancelled() {
             return None;
@@ -107,7 +108,7 @@ impl CancelToken {
         .await
     }
 
-    /// A guard that cancels the token when it is dropped.
+    /// Converts the token into a guard that cancels it when dropped.
     ///
     /// ```
     /// let token = windlass::task::CancelToken::new();
@@ -145,18 +146,18 @@ impl Node {
         })
     }
 
-    /// Leaves the parent, which the caller lets go of.
+    /// Removes this node from its parent. Returns the parent for the caller to drop.
     fn leave_parent(&self) -> Option<Rc<Node>> {
-        let (parent, place) = self.parent.take()?;
-        // A cancelled one has forgotten its children.
-        parent.children.borrow_mut().try_remove(place);
+        let (parent, index) = self.parent.take()?;
+        // A cancelled parent has already cleared its children.
+        parent.children.borrow_mut().try_remove(index);
         Some(parent)
     }
 }
 
 impl Drop for Node {
     fn drop(&mut self) {
-        // A long chain of which only the last was held goes one by one, not each inside the destructor of the next.
+        // Iterative: dropping the last handle of a long chain would otherwise recurse once per node.
         let mut next = self.leave_parent();
         while let Some(node) = next {
             next = Rc::into_inner(node).and_then(|node| node.leave_parent());
@@ -164,12 +165,12 @@ impl Drop for Node {
     }
 }
 
-/// The future of [`CancelToken::cancelled`].
-#[must_use = "it waits when it is awaited"]
+/// The future returned by [`CancelToken::cancelled`].
+#[must_use = "futures do nothing unless awaited"]
 pub struct Cancelled {
     node: Rc<Node>,
-    /// Where the waker stands, until the cancel.
-    place: Option<usize>,
+    /// The key of the waker in `waiters`, until the cancel.
+    index: Option<usize>,
 }
 
 impl Future for Cancelled {
@@ -177,24 +178,24 @@ impl Future for Cancelled {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         if self.node.is_cancelled.get() {
-            self.place = None;
+            self.index = None;
             return Poll::Ready(());
         }
         let waker = cx.waker().clone();
         if self.node.is_cancelled.get() {
-            // Inside of the clone, which is foreign code: the waiters are gone.
-            self.place = None;
+            // The token was cancelled inside of the clone, which is foreign code: the waiters are gone.
+            self.index = None;
             return Poll::Ready(());
         }
-        let old = match self.place {
-            Some(place) => Some(std::mem::replace(&mut self.node.waiters.borrow_mut()[place], waker)),
+        let old = match self.index {
+            Some(index) => Some(std::mem::replace(&mut self.node.waiters.borrow_mut()[index], waker)),
             None => {
-                let place = self.node.waiters.borrow_mut().insert(waker);
-                self.place = Some(place);
+                let index = self.node.waiters.borrow_mut().insert(waker);
+                self.index = Some(index);
                 None
             }
         };
-        super::waits_for(super::Reason::Named("a cancel"));
+        super::set_wait_reason(super::WaitReason::Named("a cancel"));
         drop(old);
         Poll::Pending
     }
@@ -202,9 +203,9 @@ impl Future for Cancelled {
 
 impl Drop for Cancelled {
     fn drop(&mut self) {
-        let Some(place) = self.place.take() else { return };
-        // A cancelled one has forgotten its waiters.
-        let waker = self.node.waiters.borrow_mut().try_remove(place);
+        let Some(index) = self.index.take() else { return };
+        // A cancelled node has already cleared its waiters.
+        let waker = self.node.waiters.borrow_mut().try_remove(index);
         drop(waker);
     }
 }
@@ -217,7 +218,7 @@ impl fmt::Debug for Cancelled {
     }
 }
 
-/// Cancels its token when it is dropped: made by [`CancelToken::drop_guard`].
+/// Cancels its token when dropped. Created by [`CancelToken::drop_guard`].
 #[derive(Debug)]
 #[must_use = "dropping it cancels the token"]
 pub struct DropGuard {
@@ -225,9 +226,11 @@ pub struct DropGuard {
 }
 
 impl DropGuard {
-    /// Gives the token back; it is not cancelled.
+    /// Returns the token without cancelling it.
     pub fn disarm(mut self) -> CancelToken {
-        self.token.take().expect("it is there until the guard is gone")
+        self.token
+            .take()
+            .expect("the token is present until the guard is consumed")
     }
 }
 

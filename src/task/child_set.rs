@@ -1,12 +1,13 @@
-//! Tasks that somebody waits for together.
+//! Tasks that are awaited and cancelled together: the base of groups, `gather`, cleanups and `cancel_on_drop`.
 //!
-//! A crew knows its members only as long as they are not finished: each has a seat, which lies in the task's header and is
-//! dropped when the task is done and everything that it left in the kernel has landed. So "the crew is empty" means that
-//! nothing of it is anywhere any more, and it costs nothing to wait for: nobody is polled for it.
+//! The set holds its members only until they are finished. Each member's header has a [`Membership`], which is dropped
+//! when the task is done and its orphaned operations have completed. So an empty set has nothing left in the kernel,
+//! and waiting for it polls no member.
 //!
-//! Whoever lets go of a crew *dismisses* it: the members are cancelled, and the task that did so inherits the wait. It
-//! counts as unfinished until the crew is empty, just as it does for flights that it left behind, and by the same means.
-//! Except if that would go in a circle, where a member dismisses the crew that it belongs to: then nobody waits.
+//! Dropping the owner of a set does not end the wait for it. The members are cancelled and the current task takes the
+//! set over: the task stays unfinished until the set is empty, by the same count ([`Owner`]) that keeps it unfinished
+//! for orphaned operations. The exception is a cycle, where a member takes over the set it belongs to, directly or
+//! through other sets: then no task waits.
 
 use std::cell::{Cell, RefCell};
 use std::future::Future;
@@ -25,14 +26,14 @@ use crate::event_loop::exception::guard;
 #[derive(Default)]
 pub(crate) struct ChildSet {
     members: RefCell<Slab<TaskRef>>,
-    /// Who waits until it is empty.
+    /// Woken when the set becomes empty.
     waker: Cell<Option<Waker>>,
-    /// Who dismissed it.
+    /// Keeps the task unfinished that took the set over.
     owner: Cell<Option<Owner>>,
-    /// Nobody may join any more.
+    /// New members are cancelled immediately.
     closed: Cell<bool>,
-    /// It does the cleaning up, which the end of the loop waits for.
-    cleans_up: bool,
+    /// The members are `on_cancel` cleanups, which the loop's shutdown waits for.
+    is_cleanup: bool,
 }
 
 impl ChildSet {
@@ -40,20 +41,20 @@ impl ChildSet {
         Rc::default()
     }
 
-    /// A crew that is handed over from the beginning: whichever task of this loop is running waits for it.
+    /// Creates a set that the current task takes over from the start, if a task of this loop is running.
     pub(super) fn for_cleanup(core: &LoopCore) -> Rc<ChildSet> {
         let child_set = Rc::new(ChildSet {
-            cleans_up: true,
+            is_cleanup: true,
             ..ChildSet::default()
         });
         let is_running = LoopCore::try_current().is_some_and(|current| std::ptr::eq(current, core));
         if is_running {
-            child_set.be_inherited();
+            child_set.hand_to_current_task();
         }
         child_set
     }
 
-    /// Starts a task that belongs to the crew. If that is closed, the task is over at once, without having been polled.
+    /// Spawns a task as a member. If the set is closed, the task is cancelled without being polled.
     pub(super) fn spawn<F: Future + 'static>(
         self: &Rc<ChildSet>,
         core: &Rc<LoopCore>,
@@ -61,119 +62,118 @@ impl ChildSet {
         name: Option<Box<str>>,
         location: &'static Location<'static>,
     ) -> JoinHandle<F::Output> {
-        // SAFETY: the future is `'static`: it borrows nothing that could end.
+        // SAFETY: the future is `'static`.
         let handle = unsafe { spawn_unchecked(core, future, name, location) };
         self.adopt(handle.raw());
         if self.closed.get() {
-            // It was made this moment, so it is not being polled.
+            // The task is new, so it is not being polled.
             handle.raw().cancel_now(core);
         }
         handle
     }
 
-    /// Takes in a task that sits nowhere.
+    /// Adds a task that is not a member of any set.
     pub(super) fn adopt(self: &Rc<ChildSet>, task: RawTask) {
-        let place = self.members.borrow_mut().insert(TaskRef::new(task));
-        task.take_membership(Membership {
+        let index = self.members.borrow_mut().insert(TaskRef::new(task));
+        task.set_membership(Membership {
             child_set: Some(self.clone()),
-            // One more, so that none is zero and a task without a seat pays no more than two words.
-            place: NonZeroU32::MIN
-                .checked_add(place as u32)
-                .expect("a crew has at most 2^32 - 1 members"),
+            // Plus one, so that zero is free and `Option<Membership>` needs only two words.
+            index: NonZeroU32::MIN
+                .checked_add(index as u32)
+                .expect("a child set has at most 2^32 - 1 members"),
         });
     }
 
-    /// How many members are not finished.
+    /// The number of members that are not finished.
     pub(super) fn len(&self) -> usize {
         self.members.borrow().len()
     }
 
-    /// Asks every member to end at its next suspension point.
+    /// Requests that every member end at its next suspension point.
     pub(super) fn cancel_all(&self) {
-        // This only puts them on the ready deque; no foreign code runs.
+        // This only queues the members; no user code runs.
         for (_, member) in self.members.borrow().iter() {
             member.cancel();
         }
     }
 
-    /// From now on who joins is cancelled at once.
+    /// Closes the set: new members are cancelled immediately.
     pub(super) fn close(&self) {
         self.closed.set(true);
     }
 
-    /// Waits until nobody is left.
+    /// Completes when the set is empty.
     pub(super) fn poll_empty(&self, cx: &mut Context<'_>) -> Poll<()> {
         if self.len() == 0 {
             return Poll::Ready(());
         }
-        super::waits_for(super::Reason::Named("its children"));
-        self.watch(cx);
-        // The waker's clone is foreign code, inside of which the last one may have left.
+        super::set_wait_reason(super::WaitReason::Named("its children"));
+        self.set_waker(cx);
+        // Cloning the waker is foreign code: the last member may leave inside of it.
         match self.len() {
             0 => Poll::Ready(()),
             _ => Poll::Pending,
         }
     }
 
-    /// Has the crew wake this poll's waker when it is empty, or when [`ring`](Crew::ring) is called.
-    pub(super) fn watch(&self, cx: &mut Context<'_>) {
+    /// Registers the waker for when the set becomes empty, or [`wake`](ChildSet::wake) is called.
+    pub(super) fn set_waker(&self, cx: &mut Context<'_>) {
         let old = self.waker.replace(Some(cx.waker().clone()));
         drop(old);
     }
 
-    /// Wakes who waits.
-    pub(super) fn ring(&self) {
+    /// Wakes the registered waker.
+    pub(super) fn wake(&self) {
         if let Some(waker) = self.waker.take() {
             guard("a waker", || waker.wake());
         }
     }
 
-    /// Nobody is interested in it any more: its members are cancelled, and the current task inherits the wait for them.
-    pub(super) fn fd_closed(&self) {
+    /// Cancels the members and makes the current task wait for them.
+    pub(super) fn cancel_and_hand_over(&self) {
         self.close();
         drop(self.waker.take());
         self.cancel_all();
         if self.len() > 0 {
-            self.be_inherited();
+            self.hand_to_current_task();
         }
     }
 
-    /// As [`fd_closed`](Crew::dismiss), but the members may finish.
+    /// Makes the current task wait for the members without cancelling them.
     pub(super) fn hand_over(&self) {
         self.close();
         if self.len() > 0 {
-            self.be_inherited();
+            self.hand_to_current_task();
         }
     }
 
-    fn be_inherited(&self) {
-        let heir = LoopCore::try_current().and_then(LoopCore::current_task);
-        if let Some(heir) = heir.filter(|&heir| !self.waits_for(heir)) {
-            self.owner.set(Some(Owner::new(heir)));
+    fn hand_to_current_task(&self) {
+        let task = LoopCore::try_current().and_then(LoopCore::current_task);
+        if let Some(task) = task.filter(|&task| !self.would_cycle(task)) {
+            self.owner.set(Some(Owner::new(task)));
         }
     }
 
-    /// Whether the end of `task` is awaited by this crew, or by somebody whom it awaits. Whoever waits for a task is the
-    /// crew in which it sits, and whoever waits for a crew is its owner, so there is one way up. It takes as long as groups
-    /// are nested deep.
-    fn waits_for(&self, task: RawTask) -> bool {
+    /// Whether this set already waits for `task`, directly or through other sets. A task is awaited by the set that it
+    /// is a member of, and a set by its owner, so there is a single path upwards. Linear in the nesting depth.
+    fn would_cycle(&self, task: RawTask) -> bool {
         let mut task = task;
         loop {
-            let above = task.with_membership(|membership| match membership {
+            let parent = task.with_membership(|membership| match membership {
                 Some(Membership {
                     child_set: Some(child_set),
                     ..
-                }) if std::ptr::eq(&**child_set, self) => Above::Myself,
+                }) if std::ptr::eq(&**child_set, self) => Parent::ThisSet,
                 Some(Membership {
                     child_set: Some(child_set),
                     ..
-                }) => child_set.owner_task().map_or(Above::Nobody, Above::Task),
-                Some(Membership { child_set: None, .. }) | None => Above::Nobody,
+                }) => child_set.owner_task().map_or(Parent::None, Parent::Task),
+                Some(Membership { child_set: None, .. }) | None => Parent::None,
             });
-            match above {
-                Above::Myself => return true,
-                Above::Nobody => return false,
-                Above::Task(owner) => task = owner,
+            match parent {
+                Parent::ThisSet => return true,
+                Parent::None => return false,
+                Parent::Task(owner) => task = owner,
             }
         }
     }
@@ -185,49 +185,49 @@ impl ChildSet {
         task
     }
 
-    /// A member is finished. Gives who waited for the crew, if it was the last.
+    /// Removes a finished member. Returns the owner if the set is empty now.
     #[must_use]
-    fn leave(&self, place: NonZeroU32) -> Option<Owner> {
-        let member = self.members.borrow_mut().try_remove(place.get() as usize - 1);
+    fn leave(&self, index: NonZeroU32) -> Option<Owner> {
+        let member = self.members.borrow_mut().try_remove(index.get() as usize - 1);
         drop(member);
         if self.len() > 0 {
             return None;
         }
         let owner = self.owner.take();
-        self.ring();
+        self.wake();
         owner
     }
 }
 
-enum Above {
-    Myself,
+enum Parent {
+    ThisSet,
     Task(RawTask),
-    Nobody,
+    None,
 }
 
-/// A member's place in its crew.
+/// A task's entry in its child set. Dropping it removes the entry.
 pub(crate) struct Membership {
-    /// `None` once it is vacant.
+    /// `None` once the entry is removed.
     child_set: Option<Rc<ChildSet>>,
-    /// Its number among the members, and one.
-    place: NonZeroU32,
+    /// The key in `members`, plus one.
+    index: NonZeroU32,
 }
 
 impl Membership {
-    pub(super) fn cleans_up(&self) -> bool {
-        self.child_set.as_ref().is_some_and(|child_set| child_set.cleans_up)
+    pub(super) fn is_cleanup(&self) -> bool {
+        self.child_set.as_ref().is_some_and(|child_set| child_set.is_cleanup)
     }
 
-    /// The member is finished. Gives who waited for its crew, if that is empty now.
-    pub(super) fn vacate(mut self) -> Option<Owner> {
-        self.child_set.take().and_then(|child_set| child_set.leave(self.place))
+    /// Removes the finished member. Returns the set's owner if the set is empty now.
+    pub(super) fn leave(mut self) -> Option<Owner> {
+        self.child_set.take().and_then(|child_set| child_set.leave(self.index))
     }
 }
 
 impl Drop for Membership {
     fn drop(&mut self) {
         if let Some(child_set) = self.child_set.take() {
-            drop(child_set.leave(self.place));
+            drop(child_set.leave(self.index));
         }
     }
 }

@@ -1,8 +1,8 @@
-//! Cleaning up after a cancel, where that has to await something.
+//! Asynchronous cleanup after a cancel.
 //!
-//! In Rust a cancelled future is dropped, and destructors cannot await. So what is to be awaited is written down beforehand
-//! and, should it come to that, run by the loop, in a task of its own. The task that was cancelled counts as unfinished
-//! until the cleanup is over, and so does everybody who waits for it: groups, and the end of the loop.
+//! A cancelled future is dropped, and destructors cannot await. So the cleanup is registered in advance; if the guard
+//! is dropped while armed, the loop runs it in a task of its own. The cancelled task stays unfinished until then, and
+//! so do the groups that wait for it. The loop's shutdown waits for running cleanups too.
 
 use std::fmt;
 use std::future::{Future, poll_fn};
@@ -13,19 +13,23 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use super::child_set::ChildSet;
-use super::outcome::Outcome;
+use super::output::TaskOutput;
 use crate::event_loop::core::LoopCore;
 use crate::event_loop::exception::{Exception, guard, report};
 use crate::time::timeout;
 
-/// Says what is to be awaited if the work here is cut off: what asyncio's `except CancelledError` and `finally` are for.
+/// Registers a future to be awaited if the current work is cancelled: the counterpart of asyncio's `except
+/// CancelledError` and `finally`.
 ///
-/// If what this gives is dropped, because the task is cancelled, a timeout is over, or a panic unwinds, the loop runs
-/// `cleanup`, for at most `within`. The current task counts as unfinished until then: its handle, its group, and the end of
-/// the loop wait for it. [`disarm`](OnCancel::disarm) it when the work is done, [`run`](OnCancel::run) it to clean up right
-/// here, or let [`during`](OnCancel::during) see to it.
+/// If the returned guard is dropped, because the task is cancelled, a timeout expires or a panic unwinds, the loop runs
+/// `cleanup` for at most `within`. The current task is not finished until the cleanup has ended: its handle, its group
+/// and the loop's shutdown wait for it.
 ///
-/// If `cleanup` fails, panics or takes too long, the exception handler is told.
+/// - [`disarm`](OnCancel::disarm) the guard when the work is done.
+/// - [`run`](OnCancel::run) it to clean up in place.
+/// - [`during`](OnCancel::during) runs the work and then disarms the guard.
+///
+/// If `cleanup` fails, panics or exceeds `within`, the exception handler is called.
 ///
 /// ```
 /// use std::{cell::Cell, rc::Rc, time::Duration};
@@ -37,7 +41,7 @@ use crate::time::timeout;
 ///         let undone = undone.clone();
 ///         async move {
 ///             let rollback = on_cancel(Duration::from_secs(1), async move {
-///                 sleep(Duration::from_millis(1)).await; // a server is told, say
+///                 sleep(Duration::from_millis(1)).await; // for example, notify a server
 ///                 undone.set(true);
 ///             });
 ///             sleep(Duration::from_secs(3600)).await;
@@ -54,12 +58,12 @@ use crate::time::timeout;
 ///
 /// # Panics
 ///
-/// Outside of a loop.
+/// If called outside of a loop.
 #[track_caller]
 pub fn on_cancel<F>(within: Duration, cleanup: F) -> OnCancel<F>
 where
     F: Future + 'static,
-    F::Output: Outcome,
+    F::Output: TaskOutput,
 {
     let core = LoopCore::current("on_cancel").rc();
     core.cleanups.armed.set(core.cleanups.armed.get() + 1);
@@ -71,14 +75,14 @@ where
     }
 }
 
-/// A cleanup that runs if this is dropped: see [`on_cancel`].
-#[must_use = "dropping it runs the cleanup: hold it while the work is done"]
+/// A guard that runs its cleanup when dropped: see [`on_cancel`].
+#[must_use = "dropping the guard runs the cleanup: hold it while the work runs"]
 pub struct OnCancel<F>
 where
     F: Future + 'static,
-    F::Output: Outcome,
+    F::Output: TaskOutput,
 {
-    /// `None` once it is done or not needed. In a box, so that the loop can go on with what was begun.
+    /// `None` once it has run or was disarmed. Boxed, so that a started cleanup can move into a task.
     cleanup: Option<Pin<Box<F>>>,
     within: Duration,
     core: Rc<LoopCore>,
@@ -88,46 +92,46 @@ where
 impl<F> OnCancel<F>
 where
     F: Future + 'static,
-    F::Output: Outcome,
+    F::Output: TaskOutput,
 {
-    /// The work is done, and nothing need be cleaned up.
+    /// Drops the cleanup without running it.
     pub fn disarm(mut self) {
         drop(self.cleanup.take());
     }
 
-    /// Cleans up here and now, and gives the result. If this is dropped before it is done, the loop goes on with it.
+    /// Runs the cleanup in place and returns its output. If this future is dropped early, the loop continues it.
     pub async fn run(mut self) -> F::Output {
         let output = poll_fn(|cx| match &mut self.cleanup {
             Some(cleanup) => match catch_unwind(AssertUnwindSafe(|| cleanup.as_mut().poll(cx))) {
                 Ok(polled) => polled,
-                // It must not be polled again.
+                // A future that panicked must not be polled again.
                 Err(payload) => {
-                    let gone = self.cleanup.take();
-                    guard("a cleanup's destructor", || drop(gone));
+                    let failed = self.cleanup.take();
+                    guard("a cleanup's destructor", || drop(failed));
                     resume_unwind(payload)
                 }
             },
-            None => unreachable!("it is there until it is done"),
+            None => unreachable!("the cleanup is present until it completes"),
         })
         .await;
         self.cleanup = None;
         output
     }
 
-    /// Runs `work`, and cleans up only if it is not finished: dropped before its end, or panicked.
+    /// Runs `work`, and cleans up only if `work` does not complete: it is dropped early, or panics.
     ///
     /// ```
     /// use std::time::Duration;
     /// use windlass::{task::on_cancel, time::{sleep, timeout}};
     /// windlass::run(async {
     ///     let work = async { 5 };
-    ///     let cleanup = on_cancel(Duration::from_secs(1), async { unreachable!("it was finished") });
+    ///     let cleanup = on_cancel(Duration::from_secs(1), async { unreachable!("the work completed") });
     ///     assert_eq!(cleanup.during(work).await, 5);
     /// })?;
     /// # Ok::<(), std::io::Error>(())
     /// ```
     pub async fn during<W: Future>(self, work: W) -> W::Output {
-        // Dropped after the work, if this future is.
+        // Declared before `work`, so that it is dropped after it.
         let armed = self;
         let work = pin!(work);
         let output = work.await;
@@ -139,7 +143,7 @@ where
 impl<F> Drop for OnCancel<F>
 where
     F: Future + 'static,
-    F::Output: Outcome,
+    F::Output: TaskOutput,
 {
     fn drop(&mut self) {
         let cleanups = &self.core.cleanups;
@@ -157,49 +161,49 @@ where
         let running = Running::new(&self.core);
         let future = async move {
             let _running = running;
-            match timeout(within, cleanup).await.map(Outcome::into_result) {
+            match timeout(within, cleanup).await.map(TaskOutput::into_result) {
                 Ok(Ok(_)) => {}
                 Ok(Err(error)) => report(Exception::failure(
-                    format!("the cleanup written down at {location} failed"),
+                    format!("the cleanup registered at {location} failed"),
                     error,
                 )),
                 Err(_) => report(not_done(location, &format!("it took longer than {within:?}"))),
             }
         };
         let name = Some("cleanup".into());
-        // Detached: a panic is told.
+        // Detached: the exception handler gets a panic.
         drop(ChildSet::for_cleanup(&self.core).spawn(&self.core, future, name, location));
     }
 }
 
 fn not_done(location: &Location<'_>, why: &str) -> Exception {
     let error = io::Error::new(io::ErrorKind::TimedOut, why.to_owned());
-    Exception::error(format!("the cleanup written down at {location} was not done"), error)
+    Exception::error(format!("the cleanup registered at {location} did not complete"), error)
 }
 
 impl<F> fmt::Debug for OnCancel<F>
 where
     F: Future + 'static,
-    F::Output: Outcome,
+    F::Output: TaskOutput,
 {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("OnCancel")
             .field("within", &self.within)
-            .field("written_down_at", &self.location)
+            .field("registered_at", &self.location)
             .finish_non_exhaustive()
     }
 }
 
-/// How many cleanups a loop has, so that its end knows whether to wait.
+/// Counts of a loop's cleanups; the loop's shutdown waits while either is above zero.
 #[derive(Default)]
 pub(crate) struct Cleanups {
-    /// Written down, and not decided.
+    /// Registered, neither run nor disarmed.
     pub(crate) armed: std::cell::Cell<usize>,
-    /// Under way.
+    /// Running in a task.
     pub(crate) running: std::cell::Cell<usize>,
 }
 
-/// One that is under way.
+/// Counts one running cleanup.
 struct Running(Rc<LoopCore>);
 
 impl Running {

@@ -1,10 +1,11 @@
-//! Many futures polled by one task, and of those only the ones that were woken.
+//! A fixed set of futures polled by one task; only futures that were woken are polled.
 //!
-//! Each future has a waker of its own, a bell, which notes its number in a list and wakes the task. The task polls whom the
-//! list names. So the cost of ten thousand futures is that of their wakes, and not ten thousand polls for each of them.
+//! Each future has its own waker, which appends the future's index to a ready list and wakes the task. So `n` futures
+//! cost one poll per wake, not `n` polls per wake.
 //!
-//! A poll takes the list as it is and stops at its end: who is woken meanwhile, by itself perhaps, waits for the next one,
-//! so that a future which yields lets everybody else run. Bells may ring on any thread, as wakers may.
+//! One `poll_next` drains at most the list as it was when the batch was taken. A future that is woken meanwhile,
+//! perhaps by itself, waits for the next batch, so a future that yields cannot starve the others. Wakers may be used on
+//! any thread; hence the mutex.
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -19,47 +20,47 @@ use crate::event_loop::core::LoopCore;
 use crate::event_loop::exception::guard;
 
 pub(super) struct FutureSet<F> {
-    /// The futures are pinned: this box is never moved out of, and each is dropped where it lies.
+    /// The futures are pinned: this box is never moved out of, and each future is dropped in place.
     slots: Box<[Slot<F>]>,
     running: usize,
-    /// Whom to poll, in the order in which they were woken.
+    /// Indices to poll, in the order of their wakes.
     batch: VecDeque<usize>,
-    board: Arc<ReadyList>,
+    ready_list: Arc<ReadyList>,
 }
 
-/// The futures lie in a box of their own.
+/// The futures are boxed.
 impl<F> Unpin for FutureSet<F> {}
 
 struct Slot<F> {
     future: Option<F>,
-    /// Made for the first poll: the bell, and a waker that rings it.
+    /// Created at the first poll: the flag and a waker that sets it.
     ready_flag: Option<(Arc<ReadyFlag>, Waker)>,
 }
 
-/// Where bells leave their numbers.
+/// The indices of woken futures.
 #[derive(Default)]
 struct ReadyList {
-    notes: Mutex<Notes>,
+    state: Mutex<ReadyState>,
 }
 
 #[derive(Default)]
-struct Notes {
-    rung: Vec<usize>,
-    /// Whom the next ring wakes.
-    parent: Option<Waker>,
+struct ReadyState {
+    ready: Vec<usize>,
+    /// The task to wake when the next index is added.
+    task_waker: Option<Waker>,
 }
 
 impl ReadyList {
-    fn notes(&self) -> MutexGuard<'_, Notes> {
-        self.notes.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    fn lock(&self) -> MutexGuard<'_, ReadyState> {
+        self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }
 
 struct ReadyFlag {
-    board: Arc<ReadyList>,
-    number: usize,
-    /// It stands in the list, or is about to.
-    is_rung: AtomicBool,
+    ready_list: Arc<ReadyList>,
+    index: usize,
+    /// Whether the index is in the list, or about to be added.
+    is_queued: AtomicBool,
 }
 
 impl Wake for ReadyFlag {
@@ -68,16 +69,16 @@ impl Wake for ReadyFlag {
     }
 
     fn wake_by_ref(self: &Arc<ReadyFlag>) {
-        if self.is_rung.swap(true, AcqRel) {
+        if self.is_queued.swap(true, AcqRel) {
             return;
         }
-        let parent = {
-            let mut notes = self.board.notes();
-            notes.rung.push(self.number);
-            notes.parent.take()
+        let task_waker = {
+            let mut state = self.ready_list.lock();
+            state.ready.push(self.index);
+            state.task_waker.take()
         };
-        if let Some(parent) = parent {
-            parent.wake();
+        if let Some(task_waker) = task_waker {
+            task_waker.wake();
         }
     }
 }
@@ -92,73 +93,72 @@ impl<F: Future> FutureSet<F> {
         FutureSet {
             running: slots.len(),
             batch: (0..slots.len()).collect(),
-            board: Arc::default(),
+            ready_list: Arc::default(),
             slots,
         }
     }
 
-    /// How many futures there were at the beginning.
+    /// The number of futures at creation.
     pub(super) fn len(&self) -> usize {
         self.slots.len()
     }
 
-    /// How many are not done.
+    /// The number of futures that have not completed.
     pub(super) fn running(&self) -> usize {
         self.running
     }
 
-    /// The next one that is done, with its number; `None` when all are. If a future panics, so does this; that one is gone
-    /// then, and the others can be polled on.
+    /// The next completed future's index and output; `None` when all have completed. If a future panics, the panic is
+    /// passed on; that future is dropped, and the others can still be polled.
     pub(super) fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<(usize, F::Output)>> {
         if self.running == 0 {
             return Poll::Ready(None);
         }
         self.register(cx);
-        while let Some(number) = self.batch.pop_front() {
-            if let Some(output) = self.poll_one(number) {
-                return Poll::Ready(Some((number, output)));
+        while let Some(index) = self.batch.pop_front() {
+            if let Some(output) = self.poll_one(index) {
+                return Poll::Ready(Some((index, output)));
             }
-            // Who comes now finds no budget, and would only ring its bell to come again: the rest waits for the next turn.
+            // Without budget the next future would only wake itself: the rest of the batch waits for the next turn.
             if LoopCore::try_current().is_some_and(LoopCore::is_spent) {
                 break;
             }
         }
-        // Who was woken while an earlier batch was finished, may have woken a task that no longer polls this.
-        if !self.batch.is_empty() || !self.board.notes().rung.is_empty() {
+        // A future woken while an earlier batch was polled may have woken a task that no longer polls this set.
+        if !self.batch.is_empty() || !self.ready_list.lock().ready.is_empty() {
             cx.waker().wake_by_ref();
         }
-        super::waits_for(super::Reason::Named("several futures"));
+        super::set_wait_reason(super::WaitReason::Named("several futures"));
         Poll::Pending
     }
 
-    /// The next bell wakes this poll's waker. Those that have rung become the batch, if there is none.
+    /// Registers the task's waker. Takes the ready list as the batch if the batch is empty.
     fn register(&mut self, cx: &mut Context<'_>) {
         let waker = cx.waker().clone();
         let old = {
-            let mut notes = self.board.notes();
+            let mut state = self.ready_list.lock();
             if self.batch.is_empty() {
-                self.batch.extend(notes.rung.drain(..));
+                self.batch.extend(state.ready.drain(..));
             }
-            notes.parent.replace(waker)
+            state.task_waker.replace(waker)
         };
         drop(old);
     }
 
-    fn poll_one(&mut self, number: usize) -> Option<F::Output> {
-        let slot = &mut self.slots[number];
+    fn poll_one(&mut self, index: usize) -> Option<F::Output> {
+        let slot = &mut self.slots[index];
         let future = slot.future.as_mut()?;
         let (ready_flag, waker) = slot.ready_flag.get_or_insert_with(|| {
             let ready_flag = Arc::new(ReadyFlag {
-                board: self.board.clone(),
-                number,
-                is_rung: AtomicBool::new(true),
+                ready_list: self.ready_list.clone(),
+                index,
+                is_queued: AtomicBool::new(true),
             });
             (ready_flag.clone(), Waker::from(ready_flag))
         });
-        // From here on a ring counts for the next poll. It takes what the bell's ringer did before.
-        ready_flag.is_rung.swap(false, AcqRel);
-        // SAFETY: the future lies in the bundle's box, which is never moved out of while it is pinned: `take_rest` is for
-        // futures that are `Unpin`.
+        // From here on a wake counts for the next poll. `AcqRel`: this poll sees what the waking thread wrote.
+        ready_flag.is_queued.swap(false, AcqRel);
+        // SAFETY: the future is in the box, which is never moved out of while pinned: `take_rest` requires `Unpin`.
         let future = unsafe { Pin::new_unchecked(future) };
         let polled = catch_unwind(AssertUnwindSafe(|| future.poll(&mut Context::from_waker(waker))));
         if let Ok(Poll::Pending) = polled {
@@ -173,7 +173,7 @@ impl<F: Future> FutureSet<F> {
         }
     }
 
-    /// Drops those that are not done; a panicking destructor harms neither the others nor the caller.
+    /// Drops the futures that have not completed. A panicking destructor affects neither the others nor the caller.
     pub(super) fn clear(&mut self) {
         for slot in &mut self.slots {
             if slot.future.is_some() {
@@ -183,7 +183,7 @@ impl<F: Future> FutureSet<F> {
         self.running = 0;
     }
 
-    /// Takes those that are not done, with their numbers.
+    /// Removes the futures that have not completed, with their indices.
     pub(super) fn take_rest(&mut self) -> Vec<(usize, F)>
     where
         F: Unpin,
@@ -191,7 +191,7 @@ impl<F: Future> FutureSet<F> {
         self.running = 0;
         let slots = self.slots.iter_mut().enumerate();
         slots
-            .filter_map(|(number, slot)| Some((number, slot.future.take()?)))
+            .filter_map(|(index, slot)| Some((index, slot.future.take()?)))
             .collect()
     }
 }

@@ -1,4 +1,4 @@
-//! Tasks whose results are wanted together, by asyncio's rule for `gather`.
+//! `gather`: one task per future, with asyncio's error rules.
 
 use std::fmt;
 use std::future::Future;
@@ -15,15 +15,14 @@ use super::{JoinError, JoinHandle};
 use crate::event_loop::core::LoopCore;
 use crate::event_loop::exception::BoxError;
 
-/// Starts a task for each future, at once, and gives their values in the order of the futures.
+/// Spawns a task for each future and returns their values in the order of the futures.
 ///
-/// The rule is asyncio's: **the first failure is told at once, and the other tasks go on**; nobody waits for them any more,
-/// and what fails among them later is told to the exception handler. Dropping this while it waits, by a timeout or by
-/// cancelling the task, cancels all of them, and the enclosing task counts as unfinished until they have ended.
+/// The rules are asyncio's: **the first failure is returned immediately, and the other tasks continue.** Their later
+/// failures go to the exception handler.
 ///
-/// Where the others should be cancelled instead, use [`group`](super::group), and where every result is wanted,
-/// `join_all(futures.map(spawn))`. To gather tasks that run already, gather their
-/// [`cancel_on_drop`](JoinHandle::cancel_on_drop).
+/// - To cancel the other tasks after a failure, use [`group`](fn@super::group).
+/// - To get every result, use `join_all(futures.map(spawn))`.
+/// - To gather tasks that are already running, pass their [`cancel_on_drop`](JoinHandle::cancel_on_drop).
 ///
 /// ```
 /// use windlass::task::gather;
@@ -36,9 +35,13 @@ use crate::event_loop::exception::BoxError;
 /// # Ok::<(), std::io::Error>(())
 /// ```
 ///
+/// # Cancel safety
+///
+/// Dropping this future early cancels all tasks. The enclosing task is not finished until they have ended.
+///
 /// # Panics
 ///
-/// Outside of a loop.
+/// If called outside of a loop.
 #[track_caller]
 pub fn gather<I, T, E>(futures: I) -> Gather<T, E>
 where
@@ -59,8 +62,8 @@ where
     }
 }
 
-/// The future of [`gather`].
-#[must_use = "dropping it cancels what it gathers: await it"]
+/// The future returned by [`gather`].
+#[must_use = "dropping it cancels the tasks: await it"]
 pub struct Gather<T: 'static, E: Into<BoxError> + 'static> {
     future_set: FutureSet<JoinHandle<Result<T, E>>>,
     outputs: Vec<Option<T>>,
@@ -85,7 +88,7 @@ impl<T: 'static, E: Into<BoxError> + 'static> Future for Gather<T, E> {
                 Err(error) => TaskError::Ended(error),
             };
             self.is_waiting = false;
-            report_failures(self.future_set.take_rest(), "nobody gathers it any more");
+            report_failures(self.future_set.take_rest(), "its `gather` had ended");
             return Poll::Ready(Err(error));
         }
         self.is_waiting = false;
@@ -96,9 +99,9 @@ impl<T: 'static, E: Into<BoxError> + 'static> Future for Gather<T, E> {
 impl<T: 'static, E: Into<BoxError> + 'static> Drop for Gather<T, E> {
     fn drop(&mut self) {
         if self.is_waiting {
-            self.child_set.fd_closed();
-            // What had failed by now, and what fails before it can be cancelled.
-            report_failures(self.future_set.take_rest(), "nobody gathers it any more");
+            self.child_set.cancel_and_hand_over();
+            // Tasks that have failed, or fail before the cancel reaches them.
+            report_failures(self.future_set.take_rest(), "its `gather` had ended");
         }
     }
 }
@@ -109,7 +112,7 @@ impl<T: 'static, E: Into<BoxError> + 'static> fmt::Debug for Gather<T, E> {
     }
 }
 
-/// Why a task gave no value: its future gave an error, or it ended otherwise.
+/// Why a task returned no value.
 ///
 /// ```
 /// use windlass::task::{TaskError, gather};
@@ -123,9 +126,9 @@ impl<T: 'static, E: Into<BoxError> + 'static> fmt::Debug for Gather<T, E> {
 /// ```
 #[derive(Debug)]
 pub enum TaskError<E> {
-    /// Its future gave this error.
+    /// The task's future returned this error.
     Failed(E),
-    /// It panicked, or was cancelled.
+    /// The task panicked or was cancelled.
     Ended(JoinError),
 }
 
@@ -141,7 +144,7 @@ impl<E: fmt::Display> fmt::Display for TaskError<E> {
 impl<E: std::error::Error + 'static> std::error::Error for TaskError<E> {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
-            // It is the error itself that is shown.
+            // `Display` shows the inner error itself, so its source follows.
             TaskError::Failed(error) => error.source(),
             TaskError::Ended(_) => None,
         }

@@ -1,9 +1,9 @@
-//! Groups: children that cannot outlive the block that started them.
+//! Task groups: children that cannot outlive the block that started them.
 //!
-//! A child is a task whose future is wrapped, so that its error or panic reaches the group in the very poll in which it
-//! happens, whether or not anybody is awaiting the group. The first failure cancels the others, at the beginning of the
-//! next turn, so that no error is cut off that was about to be told. The wait is the crew's: when it is empty, every child
-//! has ended and has nothing in the kernel any more.
+//! Each child's future is wrapped so that its error or panic reaches the group in the poll in which it happens, whether
+//! or not the group is being awaited. The first failure cancels the others at the start of the next turn, so that
+//! children that are about to fail in this turn can still report their errors. The wait is the child set's: when it is
+//! empty, every child has ended and has no operation in the kernel.
 
 use std::any::Any;
 use std::cell::{Cell, RefCell};
@@ -15,25 +15,19 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 
 use super::child_set::ChildSet;
-use super::outcome::{Failure, GroupError, Outcome};
+use super::output::{Failure, GroupError, TaskOutput};
 use super::{Builder, JoinHandle};
 use crate::event_loop::callback::CallbackCell;
 use crate::event_loop::core::LoopCore;
 use crate::event_loop::exception::{Exception, guard, report};
 
-/// Runs `body`, which may start children in the group that it gets, and waits for all of them: asyncio's
-/// `async with TaskGroup()`.
+/// Runs `body`, which may spawn children in its group, and waits for all of them: asyncio's `async with TaskGroup()`.
 ///
-/// When this returns, every child has finished, failed or been cancelled, and the kernel has given back everything that
-/// was lent to it. The first failure (an error or a panic of a child, or an error of the body) cancels the other children,
-/// and the body at its next `await`. Who was ready in the same turn still runs, and every failure is kept: see
-/// [`GroupError`].
+/// When this returns, every child has finished, failed or been cancelled, and has no operation in the kernel. The first
+/// failure (an error or a panic of a child, or an error of the body) cancels the other children, and the body at its
+/// next `await`. Tasks that were ready in the same turn still run, and every failure is kept: see [`GroupError`].
 ///
-/// The group gives the body's value if nothing failed. If the body panics, so does this, once the children have ended; what
-/// failed besides is told to the exception handler.
-///
-/// Dropping the future, by a timeout for instance, or by cancelling the task, drops the body and cancels the children at
-/// once. The enclosing task inherits the wait: its handle resolves only when the children have ended.
+/// Returns the body's value if nothing failed.
 ///
 /// ```
 /// use std::time::Duration;
@@ -51,21 +45,29 @@ use crate::event_loop::exception::{Exception, guard, report};
 ///     assert_eq!(sum.await.unwrap(), 3);
 ///
 ///     let error = task::group(async |group| {
-///         group.spawn(sleep(Duration::MAX)); // cancelled, because of
+///         group.spawn(sleep(Duration::MAX)); // cancelled, because the next one fails
 ///         group.spawn(async { Err::<(), _>("no such host") });
 ///     });
 ///     assert_eq!(error.await.unwrap_err().failures().len(), 1);
 /// })?;
 /// # Ok::<(), std::io::Error>(())
 /// ```
+///
+/// # Panics
+///
+/// If the body panics, once the children have ended. Other failures then go to the exception handler.
+///
+/// # Cancel safety
+///
+/// Dropping the future drops the body and cancels the children. The enclosing task is not finished before they are.
 pub async fn group<F, R>(body: F) -> Result<R::Value, GroupError>
 where
     F: AsyncFnOnce(&TaskGroup) -> R,
-    R: Outcome,
+    R: TaskOutput,
 {
     let group = TaskGroup::new();
     let state = &group.handle.state;
-    // Dropped before the group, if this future is.
+    // Declared after the group, so that it is dropped before it.
     let mut body = pin!(Some(body(&group)));
     let (mut value, mut panic) = (None, BodyPanic(None));
     poll_fn(|cx| {
@@ -73,10 +75,10 @@ where
             guard("the destructor of a cancelled group's body", || body.set(None));
         }
         if let Some(running) = body.as_mut().as_pin_mut() {
-            state.child_set.watch(cx);
-            match catch_unwind(AssertUnwindSafe(|| running.poll(cx).map(Outcome::into_result))) {
+            state.child_set.set_waker(cx);
+            match catch_unwind(AssertUnwindSafe(|| running.poll(cx).map(TaskOutput::into_result))) {
                 Ok(Poll::Pending) if !state.is_aborted.get() => return Poll::Pending,
-                // Somebody failed while the body ran: this is its next suspension point.
+                // A child failed while the body ran: this is the body's next suspension point.
                 Ok(Poll::Pending) => {}
                 Ok(Poll::Ready(Ok(output))) => value = Some(output),
                 Ok(Poll::Ready(Err(error))) => state.fail(Failure::of_body(error)),
@@ -100,7 +102,7 @@ where
     let failures = state.failures.take();
     match value {
         Some(value) if failures.is_empty() => Ok(value),
-        // The failures matter more than what the body made of it.
+        // Failures take precedence over the body's value.
         value => {
             guard("a result's destructor", || drop(value));
             Err(GroupError::new(failures))
@@ -108,23 +110,22 @@ where
     }
 }
 
-/// What the body panicked with. If the group is dropped while its children end, nobody else tells of it.
+/// The body's panic. If the group is dropped while its children are ending, this reports the panic.
 struct BodyPanic(Option<Box<dyn Any + Send>>);
 
 impl Drop for BodyPanic {
     fn drop(&mut self) {
         if let Some(payload) = self.0.take() {
-            report(Exception::panic("the body of a group that nobody awaited", payload));
+            report(Exception::panic("the body of a dropped group", payload));
         }
     }
 }
 
-/// Children that are waited for, and cancelled, together. [`group`] is the way to have one around a block; this is the
-/// group as a value, for when there is no block.
+/// A group of child tasks as a value. Prefer [`group`](fn@group) where the group can enclose a block.
 ///
-/// Children are `'static`; what they share is in `Rc`s. They may spawn further children through a
-/// [`handle`](TaskGroup::handle). Dropping the group without [`join`](TaskGroup::join) cancels the children; the task that
-/// does so counts as unfinished until they have ended, and the exception handler is told of what had failed.
+/// Children are `'static` and can spawn further children through a [`handle`](TaskGroup::handle). Dropping the group
+/// without [`join`](TaskGroup::join) cancels the children; the task that drops it is not finished until they have
+/// ended, and earlier failures go to the exception handler.
 ///
 /// ```
 /// use windlass::task::TaskGroup;
@@ -148,14 +149,14 @@ pub struct TaskGroup {
 struct State {
     child_set: Rc<ChildSet>,
     failures: RefCell<Vec<Failure>>,
-    /// Something failed, or the group was cancelled: everybody is to end.
+    /// Something failed, or the group was cancelled: children and body must end.
     is_aborted: Cell<bool>,
-    /// Nobody will ask what failed.
+    /// The group was dropped: failures go to the exception handler.
     is_dropped: Cell<bool>,
 }
 
 impl TaskGroup {
-    /// Makes a group without children.
+    /// Creates a group without children.
     pub fn new() -> TaskGroup {
         let state = Rc::new(State {
             child_set: ChildSet::new(),
@@ -167,27 +168,27 @@ impl TaskGroup {
         TaskGroup { handle }
     }
 
-    /// Starts a child. Its handle gives its value; if it fails, the handle says so
-    /// ([`JoinError::is_failed`](super::JoinError::is_failed)) and the group has the error. The handle may be dropped: the
-    /// child belongs to the group.
+    /// Spawns a child. Its handle resolves to its value. If the child fails, the handle reports
+    /// [`JoinError::is_failed`](super::JoinError::is_failed) and the group has the error. The handle may be dropped:
+    /// the child belongs to the group.
     ///
-    /// In a group where something has failed the child is dropped unpolled, and its handle says that it was cancelled.
+    /// If the group has failed or was cancelled, the child is dropped unpolled, and its handle reports a cancel.
     ///
     /// # Panics
     ///
-    /// Outside of a loop.
+    /// If called outside of a loop.
     #[track_caller]
-    pub fn spawn<F>(&self, future: F) -> JoinHandle<<F::Output as Outcome>::Value>
+    pub fn spawn<F>(&self, future: F) -> JoinHandle<<F::Output as TaskOutput>::Value>
     where
         F: Future + 'static,
-        F::Output: Outcome,
+        F::Output: TaskOutput,
     {
         self.handle.state.spawn(future, None, Location::caller())
     }
 
-    /// Waits until every child has ended, and gives what failed, if anything did.
+    /// Waits until every child has ended. Returns the failures, if there are any.
     ///
-    /// Dropping the wait drops the group: the children are cancelled.
+    /// Dropping the future drops the group, which cancels the children.
     pub async fn join(self) -> Result<(), GroupError> {
         poll_fn(|cx| self.handle.state.child_set.poll_empty(cx)).await;
         self.handle.state.child_set.close();
@@ -198,18 +199,19 @@ impl TaskGroup {
         }
     }
 
-    /// Ends the children, and the body if this is the group of a [`group`], at their next suspension point. That is no
-    /// failure: `join` gives `Ok`, and [`group`] an error that [says so](GroupError::is_cancelled), for want of a value.
+    /// Cancels the children, and the body of a [`group`](fn@group), at their next suspension point. A cancel is not a
+    /// failure: `join` returns `Ok`; `group` has no value to return, so its error reports
+    /// [`is_cancelled`](GroupError::is_cancelled).
     pub fn cancel(&self) {
         self.handle.state.abort();
     }
 
-    /// A handle through which children, or anybody, can start children.
+    /// A cloneable handle that can spawn children, for example from inside a child.
     pub fn handle(&self) -> GroupHandle {
         self.handle.clone()
     }
 
-    /// How many children have not ended.
+    /// The number of children that have not ended.
     pub fn len(&self) -> usize {
         self.handle.state.child_set.len()
     }
@@ -231,7 +233,7 @@ impl Drop for TaskGroup {
         let state = &self.handle.state;
         state.is_dropped.set(true);
         state.is_aborted.set(true);
-        state.child_set.fd_closed();
+        state.child_set.cancel_and_hand_over();
         for failure in state.failures.take() {
             failure.report();
         }
@@ -244,8 +246,8 @@ impl fmt::Debug for TaskGroup {
     }
 }
 
-/// Starts children of a [`TaskGroup`] from anywhere on its thread. Holding it keeps nothing alive: once the group has
-/// ended, what is spawned is dropped unpolled.
+/// Spawns children of a [`TaskGroup`] from anywhere on its thread. It does not keep the group open: once the group has
+/// ended, new children are dropped without being polled.
 ///
 /// ```
 /// use windlass::task::{GroupHandle, group};
@@ -274,12 +276,12 @@ impl GroupHandle {
     ///
     /// # Panics
     ///
-    /// Outside of a loop.
+    /// If called outside of a loop.
     #[track_caller]
-    pub fn spawn<F>(&self, future: F) -> JoinHandle<<F::Output as Outcome>::Value>
+    pub fn spawn<F>(&self, future: F) -> JoinHandle<<F::Output as TaskOutput>::Value>
     where
         F: Future + 'static,
-        F::Output: Outcome,
+        F::Output: TaskOutput,
     {
         self.state.spawn(future, None, Location::caller())
     }
@@ -289,7 +291,7 @@ impl GroupHandle {
         self.state.abort();
     }
 
-    /// How many children have not ended.
+    /// The number of children that have not ended.
     pub fn len(&self) -> usize {
         self.state.child_set.len()
     }
@@ -306,7 +308,7 @@ impl fmt::Debug for GroupHandle {
     }
 }
 
-/// What [`Builder::spawn_in`] takes.
+/// For [`Builder::spawn_in`].
 impl AsRef<GroupHandle> for GroupHandle {
     fn as_ref(&self) -> &GroupHandle {
         self
@@ -320,16 +322,16 @@ impl AsRef<GroupHandle> for TaskGroup {
 }
 
 impl Builder {
-    /// Starts a child of a group: see [`TaskGroup::spawn`].
+    /// Spawns a child of a group: see [`TaskGroup::spawn`].
     ///
     /// # Panics
     ///
-    /// Outside of a loop.
+    /// If called outside of a loop.
     #[track_caller]
-    pub fn spawn_in<F>(self, group: &impl AsRef<GroupHandle>, future: F) -> JoinHandle<<F::Output as Outcome>::Value>
+    pub fn spawn_in<F>(self, group: &impl AsRef<GroupHandle>, future: F) -> JoinHandle<<F::Output as TaskOutput>::Value>
     where
         F: Future + 'static,
-        F::Output: Outcome,
+        F::Output: TaskOutput,
     {
         let state = &group.as_ref().state;
         state.spawn(future, self.into_name(), Location::caller())
@@ -342,10 +344,10 @@ impl State {
         future: F,
         name: Option<Box<str>>,
         location: &'static Location<'static>,
-    ) -> JoinHandle<<F::Output as Outcome>::Value>
+    ) -> JoinHandle<<F::Output as TaskOutput>::Value>
     where
         F: Future + 'static,
-        F::Output: Outcome,
+        F::Output: TaskOutput,
     {
         let core = LoopCore::current("TaskGroup::spawn").rc();
         let child = Child {
@@ -365,7 +367,7 @@ impl State {
         if !is_first || self.is_aborted.get() {
             return;
         }
-        // In the next turn, as in asyncio: who is ready in this one has perhaps an error to tell too.
+        // In the next turn, as in asyncio: other children that are ready in this turn may fail too.
         let state = self.clone();
         match LoopCore::try_current() {
             Some(core) if !core.is_closed() => {
@@ -381,8 +383,8 @@ impl State {
         }
         self.child_set.close();
         self.child_set.cancel_all();
-        // The body is to end too.
-        self.child_set.ring();
+        // Wakes the body, which must end too.
+        self.child_set.wake();
     }
 
     fn fmt_as(&self, name: &str, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -394,7 +396,7 @@ impl State {
     }
 }
 
-/// A child's future, which tells the group how it failed.
+/// A child's future; reports its failure to the group.
 struct Child<F> {
     future: F,
     state: Rc<State>,
@@ -403,17 +405,17 @@ struct Child<F> {
 impl<F> Future for Child<F>
 where
     F: Future,
-    F::Output: Outcome,
+    F::Output: TaskOutput,
 {
-    type Output = <F::Output as Outcome>::Value;
+    type Output = <F::Output as TaskOutput>::Value;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        // SAFETY: `future` is pinned with the whole and never moved out of it; `state` is not pinned.
+        // SAFETY: `future` is pinned with `self` and never moved out of it; `state` is not pinned.
         let (future, state) = unsafe {
             let this = self.get_unchecked_mut();
             (Pin::new_unchecked(&mut this.future), &this.state)
         };
-        let cause = match catch_unwind(AssertUnwindSafe(|| future.poll(cx).map(Outcome::into_result))) {
+        let cause = match catch_unwind(AssertUnwindSafe(|| future.poll(cx).map(TaskOutput::into_result))) {
             Ok(Poll::Pending) => return Poll::Pending,
             Ok(Poll::Ready(Ok(value))) => return Poll::Ready(value),
             Ok(Poll::Ready(Err(error))) => Ok(error),
@@ -421,7 +423,7 @@ where
         };
         let task = LoopCore::try_current().and_then(LoopCore::current_task);
         let task = task.expect("a child is polled as a task");
-        // It has no output to give. This poll is its last: it ends as soon as it suspends.
+        // There is no output to return. This is the last poll: the task ends when it suspends.
         task.fail();
         state.fail(Failure::of_task(task.id(), task.name(), task.spawned_at(), cause));
         Poll::Pending

@@ -1,4 +1,4 @@
-//! Waiting for a task, and ending it.
+//! `JoinHandle`: awaiting and cancelling a task, and the error for a task without a result.
 
 use std::any::Any;
 use std::fmt;
@@ -13,10 +13,10 @@ use super::TaskId;
 use super::raw::RawTask;
 use crate::event_loop::exception::panic_message;
 
-/// Owns the right to a task's result: await it to get `Result<T, JoinError>`.
+/// A handle to a spawned task. Awaiting it returns `Result<T, JoinError>`.
 ///
-/// Dropping the handle detaches the task: it runs on, and its result is dropped. If such a task panics, the loop's
-/// exception handler is told.
+/// Dropping the handle detaches the task: it keeps running, and its output is dropped. If a detached task panics, the
+/// loop's exception handler is called.
 ///
 /// ```
 /// windlass::run(async {
@@ -31,7 +31,7 @@ use crate::event_loop::exception::panic_message;
 /// ```
 pub struct JoinHandle<T> {
     task: RawTask,
-    /// A handle is `Unpin` whatever it gives.
+    /// `fn() -> T` makes the handle `Unpin` for every `T`.
     output: PhantomData<fn() -> T>,
 }
 
@@ -43,24 +43,24 @@ impl<T> JoinHandle<T> {
         }
     }
 
-    /// Drops the task's future at its next suspension point: in the next turn if it is waiting, after the current poll if
-    /// it is running. The handle resolves to a [`JoinError`] once every operation that the task had in the kernel has come
-    /// back. A task that finishes first keeps its result; cancelling a finished task does nothing.
+    /// Drops the task's future at its next suspension point: in the next turn if it is waiting, after the current poll
+    /// if it is running. The handle resolves to a [`JoinError`] once every operation that the task had in the kernel
+    /// has completed. A task that finishes first keeps its result. Cancelling a finished task does nothing.
     pub fn cancel(&self) {
         self.task.cancel();
     }
 
-    /// Whether the task has ended and everything it had in the kernel has come back.
+    /// Whether the task has ended and every operation that it had in the kernel has completed.
     pub fn is_finished(&self) -> bool {
         self.task.is_finished()
     }
 
-    /// The task's number.
+    /// The task's id.
     pub fn id(&self) -> TaskId {
         self.task.id()
     }
 
-    /// The task's name, if it was given one.
+    /// The task's name, if it has one.
     pub fn name(&self) -> Option<&str> {
         self.task.name()
     }
@@ -94,10 +94,9 @@ impl<T> fmt::Debug for JoinHandle<T> {
     }
 }
 
-/// Why a task, or a job of the blocking pool, gave no result: it was cancelled, it panicked, or no thread could be started
-/// for it.
+/// Why a task or blocking job returned no result: it was cancelled, it panicked, or no thread could be started.
 pub struct JoinError {
-    /// Boxed: a task's result has room for this, is moved around, and hardly ever is one.
+    /// Boxed, because every task result reserves space for it and it is rare.
     inner: Box<Inner>,
 }
 
@@ -108,9 +107,9 @@ struct Inner {
 
 enum Cause {
     Cancelled,
-    /// A child of a group; the group has the error.
+    /// A child of a group failed; the group has the error.
     Failed,
-    /// In a mutex only to make the error `Sync`, so that `?` takes it into other errors.
+    /// The mutex only makes the error `Sync`, so that `?` can convert it.
     Panicked(Mutex<Box<dyn Any + Send>>),
     NotStarted(io::Error),
 }
@@ -139,33 +138,34 @@ impl JoinError {
         JoinError::new(TaskId(0), Cause::NotStarted(error))
     }
 
-    /// Whether it was cancelled.
+    /// Whether the task was cancelled.
     pub fn is_cancelled(&self) -> bool {
         matches!(self.inner.cause, Cause::Cancelled)
     }
 
-    /// Whether it is a child of a [`TaskGroup`](super::TaskGroup) that failed or panicked: the group has the error.
+    /// Whether the task is a child of a [`TaskGroup`](super::TaskGroup) and failed or panicked: the group has the
+    /// error.
     pub fn is_failed(&self) -> bool {
         matches!(self.inner.cause, Cause::Failed)
     }
 
-    /// Whether it panicked.
+    /// Whether the task panicked.
     pub fn is_panic(&self) -> bool {
         matches!(self.inner.cause, Cause::Panicked(_))
     }
 
-    /// The panic's payload, for [`std::panic::resume_unwind`]; the error again if it was something else.
+    /// The panic's payload, for [`std::panic::resume_unwind`]. Returns `self` if the task did not panic.
     pub fn try_into_panic(self) -> Result<Box<dyn Any + Send>, JoinError> {
         if !self.is_panic() {
             return Err(self);
         }
         match self.inner.cause {
             Cause::Panicked(payload) => Ok(payload.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner())),
-            _ => unreachable!("it is a panic"),
+            _ => unreachable!("checked above"),
         }
     }
 
-    /// The task's number; 0 for work that is not a task of this loop.
+    /// The task's id; 0 for work that is not a task of this loop.
     pub fn id(&self) -> TaskId {
         self.inner.id
     }
@@ -173,16 +173,16 @@ impl JoinError {
 
 impl fmt::Display for JoinError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let who = match self.inner.id.0 {
+        let subject = match self.inner.id.0 {
             0 => "the work".to_owned(),
             id => format!("task {id}"),
         };
         match &self.inner.cause {
-            Cause::Cancelled => write!(f, "{who} was cancelled"),
-            Cause::Failed => write!(f, "{who} failed: its group has the error"),
+            Cause::Cancelled => write!(f, "{subject} was cancelled"),
+            Cause::Failed => write!(f, "{subject} failed: its group has the error"),
             Cause::Panicked(payload) => {
                 let payload = payload.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-                write!(f, "{who} panicked: {}", panic_message(&**payload))
+                write!(f, "{subject} panicked: {}", panic_message(&**payload))
             }
             Cause::NotStarted(error) => write!(f, "{error}"),
         }

@@ -1,4 +1,4 @@
-//! Waiting for many futures of one type: all, the first, or one after the other.
+//! Combinators for any number of futures of one type: all, the first, or in order of completion.
 
 use std::fmt;
 use std::future::{Future, poll_fn};
@@ -7,10 +7,10 @@ use std::task::{Context, Poll};
 
 use super::future_set::FutureSet;
 
-/// Runs the futures side by side in this task and gives their outputs in the order of the futures.
+/// Runs the futures concurrently in this task and returns their outputs in the order of the futures.
 ///
-/// They may be anything: async blocks, [`JoinHandle`](super::JoinHandle)s, `Pin<Box<dyn Future>>`. Only those that were
-/// woken are polled. Dropping this drops those that are not done. A panic of one goes on to whoever awaits this.
+/// Accepts any futures: async blocks, [`JoinHandle`](super::JoinHandle)s, `Pin<Box<dyn Future>>`. Only futures that
+/// were woken are polled. Dropping this drops the futures that have not completed. A panic in one of them is passed on.
 ///
 /// ```
 /// use windlass::{spawn, task::join_all};
@@ -34,14 +34,14 @@ where
     }
 }
 
-/// The future of [`join_all`].
+/// The future returned by [`join_all`].
 #[must_use = "nothing is joined until this is awaited"]
 pub struct JoinAll<F: Future> {
     future_set: FutureSet<F>,
     outputs: Vec<Option<F::Output>>,
 }
 
-/// Outputs are not pinned, and futures lie in a box.
+/// Outputs are not pinned, and the futures are boxed.
 impl<F: Future> Unpin for JoinAll<F> {}
 
 impl<F: Future> Future for JoinAll<F> {
@@ -61,8 +61,8 @@ impl<F: Future> fmt::Debug for JoinAll<F> {
     }
 }
 
-/// As [`join_all`] for futures that may fail: gives the values in order, or the first error. The others are dropped then,
-/// which cancels them; what they would have given is lost. [`gather`](super::gather) lets them go on.
+/// Runs the futures concurrently and returns their values in order, or the first error. After an error the other
+/// futures are dropped, which cancels them, and their outputs are lost. With [`gather`](fn@super::gather) they continue.
 ///
 /// ```
 /// use windlass::task::try_join_all;
@@ -84,14 +84,14 @@ where
     }
 }
 
-/// The future of [`try_join_all`].
+/// The future returned by [`try_join_all`].
 #[must_use = "nothing is joined until this is awaited"]
 pub struct TryJoinAll<F: Future, T> {
     future_set: FutureSet<F>,
     outputs: Vec<Option<T>>,
 }
 
-/// Outputs are not pinned, and futures lie in a box.
+/// Outputs are not pinned, and the futures are boxed.
 impl<F: Future, T> Unpin for TryJoinAll<F, T> {}
 
 impl<F, T, E> Future for TryJoinAll<F, T>
@@ -120,9 +120,9 @@ impl<F: Future, T> fmt::Debug for TryJoinAll<F, T> {
     }
 }
 
-/// Runs the futures side by side in this task until the first is done, and gives its output. The others are dropped, which
-/// cancels them: a read or an accept among them loses nothing. If several are done at once, the one that was woken first
-/// wins, and at the very beginning the one that stands first.
+/// Runs the futures concurrently in this task and returns the output of the first to complete. The others are dropped,
+/// which cancels them; a cancelled read or accept loses no data. If several are ready at once, the one woken first
+/// wins; in the first poll, the one listed first.
 ///
 /// ```
 /// use std::{future::Future, pin::Pin, time::Duration};
@@ -144,7 +144,7 @@ impl<F: Future, T> fmt::Debug for TryJoinAll<F, T> {
 ///
 /// # Panics
 ///
-/// If there are no futures: such a race would never end.
+/// If there are no futures: such a race would never complete.
 #[track_caller]
 pub fn race<I>(futures: I) -> Race<I::Item>
 where
@@ -152,11 +152,11 @@ where
     I::Item: Future,
 {
     let future_set = FutureSet::new(futures);
-    assert!(future_set.len() > 0, "a race without runners would never end");
+    assert!(future_set.len() > 0, "`race` needs at least one future");
     Race { future_set }
 }
 
-/// The future of [`race`].
+/// The future returned by [`race`].
 #[must_use = "nothing runs until this is awaited"]
 pub struct Race<F: Future> {
     future_set: FutureSet<F>,
@@ -171,7 +171,7 @@ impl<F: Future> Future for Race<F> {
                 self.future_set.clear();
                 Poll::Ready(output)
             }
-            None => panic!("a Race was polled after it had given its result"),
+            None => panic!("Race polled after it returned its result"),
         }
     }
 }
@@ -182,7 +182,7 @@ impl<F: Future> fmt::Debug for Race<F> {
     }
 }
 
-/// Runs the futures side by side and gives their outputs one by one, in the order in which they are done.
+/// Runs the futures concurrently and yields their outputs in the order in which they complete.
 ///
 /// ```
 /// use std::time::Duration;
@@ -211,31 +211,31 @@ where
     }
 }
 
-/// Made by [`as_completed`]. The futures make progress while one of its methods is awaited; dropping it drops those that
-/// are not done.
+/// Created by [`as_completed`]. The futures only make progress while one of its methods is awaited. Dropping it drops
+/// the futures that have not completed.
 #[must_use = "nothing runs until `next` is awaited"]
 pub struct AsCompleted<F: Future> {
     future_set: FutureSet<F>,
 }
 
 impl<F: Future> AsCompleted<F> {
-    /// The next output; `None` when there is none left. Dropping the wait loses nothing.
+    /// The next output; `None` when all futures have completed. Cancel-safe.
     pub async fn next(&mut self) -> Option<F::Output> {
         let (_, output) = self.next_numbered().await?;
         Some(output)
     }
 
-    /// The same, with the place that its future had among the others.
+    /// As [`next`](AsCompleted::next), with the index of the future in the input.
     pub async fn next_numbered(&mut self) -> Option<(usize, F::Output)> {
         poll_fn(|cx| self.future_set.poll_next(cx)).await
     }
 
-    /// How many are not done.
+    /// The number of futures that have not completed.
     pub fn len(&self) -> usize {
         self.future_set.running()
     }
 
-    /// Whether all are done.
+    /// Whether all futures have completed.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -251,11 +251,11 @@ pub(super) fn outputs<T>(count: usize) -> Vec<Option<T>> {
     std::iter::repeat_with(|| None).take(count).collect()
 }
 
-/// Every place is filled.
+/// Unwraps the outputs; all futures have completed.
 pub(super) fn collect<T>(outputs: &mut Vec<Option<T>>) -> Vec<T> {
     let outputs = std::mem::take(outputs).into_iter();
     outputs
-        .map(|output| output.expect("polled after it had given its result, or after a panic"))
+        .map(|output| output.expect("polled after it returned its result, or after a panic"))
         .collect()
 }
 

@@ -1,11 +1,11 @@
-//! Task-locals: what asyncio has as context variables.
+//! Task-locals: asyncio's context variables.
 //!
-//! A context is a small list of variables with their values, shared until somebody changes it. A task gets its parent's
-//! when it is spawned, which copies one pointer; a change makes a list of one's own, so it reaches neither the parent nor
-//! children that exist already. A callback runs in the context in which it was scheduled, for the same price.
+//! A context is a small list of variables and their values, shared copy-on-write. Spawning a task copies one pointer to
+//! the parent's context. Setting a variable copies the list, so the change is visible neither to the parent nor to
+//! children that exist already. A callback runs in the context in which it was scheduled, at the same cost.
 //!
-//! A poll pays nothing for it: the context lies in the task's header, and whoever asks goes there. Code outside of tasks
-//! (callbacks, or a thread that has yet to run its loop) has a context that belongs to the thread.
+//! Polls pay nothing: the context is in the task's header, and lookups go there. Code outside of tasks (callbacks, or a
+//! thread that does not run its loop yet) uses a thread-wide context, `AMBIENT`.
 
 use std::any::Any;
 use std::cell::Cell;
@@ -20,11 +20,11 @@ use std::task::{Context, Poll};
 use crate::event_loop::core::LoopCore;
 use crate::event_loop::exception::guard;
 
-/// A variable of which each task has a value of its own: asyncio's `ContextVar`.
+/// A variable with a separate value in each task: asyncio's `ContextVar`.
 ///
-/// A child begins with its parent's values. What it sets afterwards reaches neither its parent nor its siblings.
-/// Callbacks (`call_soon`, `call_later`, done-callbacks, readers) see the values of where they were scheduled. What was set
-/// outside of any loop is inherited by the tasks that are spawned there.
+/// A child starts with its parent's values. Values that it sets are not visible to its parent or siblings. Callbacks
+/// (`call_soon`, `call_later`, done-callbacks, readers) see the values of the code that scheduled them. Values set
+/// outside of any loop are inherited by tasks spawned there.
 ///
 /// ```
 /// use windlass::task::TaskLocal;
@@ -47,23 +47,23 @@ use crate::event_loop::exception::guard;
 /// ```
 pub struct TaskLocal<T: 'static> {
     default: Option<fn() -> T>,
-    /// A variable is known by its address. This makes it have one: a type without size has none of its own, and a
-    /// constant with an atomic in it is not silently made a static, but refused by the compiler.
-    _place: AtomicBool,
+    /// A variable is identified by its address. This field makes the type non-zero-sized, so that the address is
+    /// unique, and makes the compiler reject a `const` in place of a `static`.
+    _address: AtomicBool,
     _value: PhantomData<fn() -> T>,
 }
 
 impl<T: 'static> TaskLocal<T> {
-    /// A variable that has no value until it is set. To be put into a `static`.
+    /// Creates a variable without a value. Store it in a `static`.
     pub const fn new() -> TaskLocal<T> {
         TaskLocal {
             default: None,
-            _place: AtomicBool::new(false),
+            _address: AtomicBool::new(false),
             _value: PhantomData,
         }
     }
 
-    /// A variable that has the value of `default` until it is set. `default` is called whenever somebody asks before that.
+    /// Creates a variable that has the value of `default` until it is set. Each read before that calls `default`.
     ///
     /// ```
     /// use windlass::task::TaskLocal;
@@ -73,16 +73,16 @@ impl<T: 'static> TaskLocal<T> {
     pub const fn with_default(default: fn() -> T) -> TaskLocal<T> {
         TaskLocal {
             default: Some(default),
-            _place: AtomicBool::new(false),
+            _address: AtomicBool::new(false),
             _value: PhantomData,
         }
     }
 
-    /// The value here, copied.
+    /// A clone of the current value.
     ///
     /// # Panics
     ///
-    /// If it was never set here and has no default; [`try_get`](TaskLocal::try_get) does not.
+    /// If the variable is not set and has no default. See [`try_get`](TaskLocal::try_get).
     #[track_caller]
     pub fn get(&'static self) -> T
     where
@@ -91,7 +91,7 @@ impl<T: 'static> TaskLocal<T> {
         self.try_get().unwrap_or_else(|| no_value())
     }
 
-    /// The value here, copied; `None` if it was never set here and has no default.
+    /// A clone of the current value; `None` if the variable is not set and has no default.
     pub fn try_get(&'static self) -> Option<T>
     where
         T: Clone,
@@ -102,42 +102,43 @@ impl<T: 'static> TaskLocal<T> {
         }
     }
 
-    /// Shows the value.
+    /// Calls `read` with the current value.
     ///
     /// # Panics
     ///
-    /// If it was never set here and has no default.
+    /// If the variable is not set and has no default.
     #[track_caller]
-    pub fn with<R>(&'static self, look: impl FnOnce(&T) -> R) -> R {
+    pub fn with<R>(&'static self, read: impl FnOnce(&T) -> R) -> R {
         match (self.value(), self.default) {
-            (Some(value), _) => look(&value),
-            (None, Some(default)) => look(&default()),
+            (Some(value), _) => read(&value),
+            (None, Some(default)) => read(&default()),
             (None, None) => no_value(),
         }
     }
 
-    /// Shows the value, or `None` if it was never set here and has no default.
-    pub fn try_with<R>(&'static self, look: impl FnOnce(Option<&T>) -> R) -> R {
+    /// Calls `read` with the current value, or `None` if the variable is not set and has no default.
+    pub fn try_with<R>(&'static self, read: impl FnOnce(Option<&T>) -> R) -> R {
         match (self.value(), self.default) {
-            (Some(value), _) => look(Some(&value)),
-            (None, Some(default)) => look(Some(&default())),
-            (None, None) => look(None),
+            (Some(value), _) => read(Some(&value)),
+            (None, Some(default)) => read(Some(&default())),
+            (None, None) => read(None),
         }
     }
 
-    /// Sets the value for this task and those that it will spawn.
+    /// Sets the value for this task and for tasks that it spawns from now on.
     pub fn set(&'static self, value: T) {
         drop(self.swap(Some(Rc::new(value))));
     }
 
-    /// Takes the value away from this task: what follows sees the default, if there is one.
+    /// Removes the value from this task: reads return the default, if there is one.
     pub fn unset(&'static self) {
         drop(self.swap(None));
     }
 
-    /// Runs `future` with this value. Afterwards, and whenever it is suspended, the old one is back.
+    /// Runs `future` with this value. Whenever the future is suspended, and when it completes, the old value is
+    /// restored.
     ///
-    /// Tasks that are spawned inside have the value for good. Dropping the future drops what it runs, under the same value.
+    /// Tasks spawned by `future` keep the value. If the scope is dropped, `future` is dropped with the value set.
     pub fn scope<F: Future>(&'static self, value: T, future: F) -> Scope<T, F> {
         Scope {
             local: self,
@@ -149,19 +150,19 @@ impl<T: 'static> TaskLocal<T> {
     /// Runs `call` with this value.
     pub fn sync_scope<R>(&'static self, value: T, call: impl FnOnce() -> R) -> R {
         let mut value = Some(Rc::new(value));
-        let _inside = Inside::enter(self, &mut value);
+        let _guard = ScopeGuard::enter(self, &mut value);
         call()
     }
 
     fn value(&'static self) -> Option<Rc<T>> {
-        let value = Locals::look(|locals| locals.get(self.key()))?;
+        let value = Locals::read(|locals| locals.get(self.key()))?;
         value.downcast().ok()
     }
 
-    /// Puts a value in place of the one that is here, and gives that, to be dropped when nothing is open any more.
+    /// Replaces the current value and returns the old one. The caller drops it when no context is borrowed.
     fn swap(&'static self, value: Option<Rc<T>>) -> Option<Rc<T>> {
         let value = value.map(|value| value as Rc<dyn Any>);
-        let old = Locals::change(|locals| locals.replace(self.key(), value));
+        let old = Locals::update(|locals| locals.replace(self.key(), value));
         old.and_then(|old| old.downcast().ok())
     }
 
@@ -173,7 +174,7 @@ impl<T: 'static> TaskLocal<T> {
 #[cold]
 #[track_caller]
 fn no_value() -> ! {
-    panic!("a TaskLocal has no value here: set it first, or declare it with a default")
+    panic!("TaskLocal read without a value: set it first, or declare it with a default")
 }
 
 impl<T> Default for TaskLocal<T> {
@@ -191,13 +192,13 @@ impl<T> fmt::Debug for TaskLocal<T> {
     }
 }
 
-/// The future of [`TaskLocal::scope`].
+/// The future returned by [`TaskLocal::scope`].
 #[must_use = "a scope does nothing until it is awaited"]
 pub struct Scope<T: 'static, F> {
     local: &'static TaskLocal<T>,
-    /// The value of the inside while that is suspended.
+    /// The scope's value while the scope is suspended; the outer value while it runs.
     value: Option<Rc<T>>,
-    /// Pinned with the whole. `None` once it is dropped.
+    /// Structurally pinned. `None` once it is dropped.
     future: Option<F>,
 }
 
@@ -205,21 +206,23 @@ impl<T: 'static, F: Future> Future for Scope<T, F> {
     type Output = F::Output;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
-        // SAFETY: `future` is pinned with the whole and never moved; the other fields are not pinned.
+        // SAFETY: `future` is structurally pinned and never moved; the other fields are not pinned.
         let (this, future) = unsafe {
             let this = self.get_unchecked_mut();
             let future = this.future.as_mut().map(|future| Pin::new_unchecked(future));
             ((this.local, &mut this.value), future)
         };
-        let _inside = Inside::enter(this.0, this.1);
-        future.expect("a scope keeps its future until it is dropped").poll(cx)
+        let _guard = ScopeGuard::enter(this.0, this.1);
+        future
+            .expect("the future is present until the scope is dropped")
+            .poll(cx)
     }
 }
 
 impl<T: 'static, F> Drop for Scope<T, F> {
     fn drop(&mut self) {
-        let _inside = Inside::enter(self.local, &mut self.value);
-        // In place: it is pinned.
+        let _guard = ScopeGuard::enter(self.local, &mut self.value);
+        // In place: the future is pinned.
         self.future = None;
     }
 }
@@ -232,26 +235,26 @@ impl<T: 'static, F> fmt::Debug for Scope<T, F> {
     }
 }
 
-/// While it lives, the value of a scope stands in the context, and the outer one in the scope.
-struct Inside<'a, T: 'static> {
+/// Swaps the scope's value into the context, and back when dropped.
+struct ScopeGuard<'a, T: 'static> {
     local: &'static TaskLocal<T>,
     other: &'a mut Option<Rc<T>>,
 }
 
-impl<'a, T> Inside<'a, T> {
-    fn enter(local: &'static TaskLocal<T>, value: &'a mut Option<Rc<T>>) -> Inside<'a, T> {
+impl<'a, T> ScopeGuard<'a, T> {
+    fn enter(local: &'static TaskLocal<T>, value: &'a mut Option<Rc<T>>) -> ScopeGuard<'a, T> {
         *value = local.swap(value.take());
-        Inside { local, other: value }
+        ScopeGuard { local, other: value }
     }
 }
 
-impl<T> Drop for Inside<'_, T> {
+impl<T> Drop for ScopeGuard<'_, T> {
     fn drop(&mut self) {
         *self.other = self.local.swap(self.other.take());
     }
 }
 
-/// A context: variables by their addresses. Without any it allocates nothing.
+/// A context: values by the address of their variable. An empty one allocates nothing.
 #[derive(Clone, Default)]
 pub(crate) struct Locals(Option<Rc<Vec<Variable>>>);
 
@@ -262,44 +265,44 @@ struct Variable {
 }
 
 thread_local! {
-    /// The context of code that is in no task: of the callback that runs, or of the thread.
-    static OUTSIDE: Cell<Locals> = const { Cell::new(Locals(None)) };
-    /// Whether there is anything in it. Most programs have nothing there, and find out by one look.
-    static HAS_OUTSIDE: Cell<bool> = const { Cell::new(false) };
+    /// The context of code outside of tasks: of the running callback, or of the thread.
+    static AMBIENT: Cell<Locals> = const { Cell::new(Locals(None)) };
+    /// Whether `AMBIENT` has any value. Most programs set none, and check only this flag.
+    static HAS_AMBIENT: Cell<bool> = const { Cell::new(false) };
 }
 
 impl Locals {
-    /// A copy of the context here.
+    /// A copy of the current context.
     #[inline]
     pub(crate) fn current() -> Locals {
         let is_empty = match LoopCore::try_current().and_then(LoopCore::current_task) {
             Some(task) => Locals::is_empty(task.locals()),
-            None => !HAS_OUTSIDE.get(),
+            None => !HAS_AMBIENT.get(),
         };
         match is_empty {
             true => Locals(None),
-            false => Locals::look(Locals::clone),
+            false => Locals::read(Locals::clone),
         }
     }
 
     #[inline]
     pub(super) fn is_empty(cell: &Cell<Locals>) -> bool {
-        // SAFETY: the cell is this thread's, and nobody borrows what is in it: everybody else takes it out.
+        // SAFETY: the cell belongs to this thread, and no reference into it exists: other code takes the content out.
         unsafe { (*cell.as_ptr()).0.is_none() }
     }
 
     /// Runs `call` in this context, outside of any task.
     #[inline]
     pub(crate) fn run<R>(self, call: impl FnOnce() -> R) -> R {
-        let outer = match self.0.is_none() && !HAS_OUTSIDE.get() {
+        let outer = match self.0.is_none() && !HAS_AMBIENT.get() {
             true => Locals(None),
-            false => Locals::swap_outside(self),
+            false => Locals::swap_ambient(self),
         };
-        let _back = Back(outer);
+        let _restore = RestoreOnDrop(outer);
         call()
     }
 
-    /// The values may be anybody's, and whoever lets go of them is in the middle of something.
+    /// Drops the values; a panic in one of their destructors is reported, not passed on to the caller.
     #[inline]
     pub(crate) fn drop_guarded(self) {
         if self.0.is_some() {
@@ -307,41 +310,41 @@ impl Locals {
         }
     }
 
-    /// Shows the context here. `look` runs no foreign code.
+    /// Calls `read` with the current context. It must not run the user's code.
     #[inline]
-    fn look<R>(look: impl FnOnce(&Locals) -> R) -> R {
-        Locals::change(|locals| look(locals))
+    fn read<R>(read: impl FnOnce(&Locals) -> R) -> R {
+        Locals::update(|locals| read(locals))
     }
 
-    /// Lets `change` have the context here. It runs no foreign code.
+    /// Calls `update` with the current context. It must not run the user's code.
     #[inline]
-    fn change<R>(change: impl FnOnce(&mut Locals) -> R) -> R {
+    fn update<R>(update: impl FnOnce(&mut Locals) -> R) -> R {
         match LoopCore::try_current().and_then(LoopCore::current_task) {
-            Some(task) => change_in(task.locals(), change),
+            Some(task) => update_in(task.locals(), update),
             None => {
-                let mut change = Some(change);
-                let mut give = || change.take().expect("it is called once");
-                let changed = OUTSIDE.try_with(|cell| {
-                    let result = change_in(cell, give());
-                    HAS_OUTSIDE.set(!Locals::is_empty(cell));
+                let mut update = Some(update);
+                let mut once = || update.take().expect("called once");
+                let updated = AMBIENT.try_with(|cell| {
+                    let result = update_in(cell, once());
+                    HAS_AMBIENT.set(!Locals::is_empty(cell));
                     result
                 });
-                match changed {
+                match updated {
                     Ok(result) => result,
-                    // A thread that is ending has no context any more.
-                    Err(_) => give()(&mut Locals(None)),
+                    // The thread is exiting and its thread-locals are gone.
+                    Err(_) => once()(&mut Locals(None)),
                 }
             }
         }
     }
 
     #[cold]
-    fn swap_outside(locals: Locals) -> Locals {
-        let swapped = OUTSIDE.try_with(|cell| {
-            HAS_OUTSIDE.set(locals.0.is_some());
+    fn swap_ambient(locals: Locals) -> Locals {
+        let swapped = AMBIENT.try_with(|cell| {
+            HAS_AMBIENT.set(locals.0.is_some());
             cell.replace(locals)
         });
-        // A thread that is ending has no context any more.
+        // The thread is exiting and its thread-locals are gone.
         swapped.unwrap_or_default()
     }
 
@@ -357,8 +360,8 @@ impl Locals {
         let variables = Rc::make_mut(self.0.get_or_insert_default());
         let found = variables.iter().position(|variable| variable.key == key);
         match (found, value) {
-            (Some(place), Some(value)) => Some(std::mem::replace(&mut variables[place].value, value)),
-            (Some(place), None) => Some(variables.swap_remove(place).value),
+            (Some(index), Some(value)) => Some(std::mem::replace(&mut variables[index].value, value)),
+            (Some(index), None) => Some(variables.swap_remove(index).value),
             (None, Some(value)) => {
                 variables.push(Variable { key, value });
                 None
@@ -369,22 +372,22 @@ impl Locals {
 }
 
 #[inline]
-fn change_in<R>(cell: &Cell<Locals>, change: impl FnOnce(&mut Locals) -> R) -> R {
+fn update_in<R>(cell: &Cell<Locals>, update: impl FnOnce(&mut Locals) -> R) -> R {
     let mut locals = cell.take();
-    let result = change(&mut locals);
+    let result = update(&mut locals);
     cell.set(locals);
     result
 }
 
-/// Puts the outer context back.
-struct Back(Locals);
+/// Restores the outer context.
+struct RestoreOnDrop(Locals);
 
-impl Drop for Back {
+impl Drop for RestoreOnDrop {
     #[inline]
     fn drop(&mut self) {
-        // A callback may have left something there, wherever it began.
-        if self.0.0.is_some() || HAS_OUTSIDE.get() {
-            Locals::swap_outside(std::mem::take(&mut self.0)).drop_guarded();
+        // A callback may have set values even if it started without any.
+        if self.0.0.is_some() || HAS_AMBIENT.get() {
+            Locals::swap_ambient(std::mem::take(&mut self.0)).drop_guarded();
         }
     }
 }

@@ -1,28 +1,28 @@
-//! Tasks: futures that the loop runs, each in one allocation made by hand.
+//! Tasks: spawning, joining, cancelling, and waiting for several futures.
 //!
-//! ```text
-//!   letterbox -----(MAILED)----+
-//!   the loop's list --(1 ref)--+--> Header { state, vtable, loop's letterbox, join waker, ... } | the future or its output
-//!   JoinHandle -----(1 ref)----+
-//!   each Waker -----(1 ref)----+
+//! | | |
+//! |---|---|
+//! | [`spawn`], [`spawn_eager`], [`Builder`] | start a task; its [`JoinHandle`] awaits or cancels it |
+//! | [`group`](fn@group), [`TaskGroup`] | structured concurrency: children cannot outlive the block that started them |
+//! | [`join`](fn@join), [`try_join`], [`select`] | two to eight futures of different types, in this task |
+//! | [`join_all`](fn@join_all), [`try_join_all`], [`race`] | any number of futures of one type, in this task |
+//! | [`as_completed`], [`wait`](fn@wait) | outputs as they arrive; some of the futures, keeping the rest |
+//! | [`gather`](fn@gather) | one task per future, asyncio's error rules |
+//! | [`shield`](fn@shield), [`CancelToken`], [`on_cancel`] | control what a cancel reaches, and clean up after it |
+//! | [`TaskLocal`] | values that a task inherits from its parent |
+//!
+//! A task runs on the thread that spawned it, so its future need not be `Send`. Cancelling a task drops its future at the
+//! next suspension point; its handle resolves once every operation that it had in the kernel has completed.
+//!
 //! ```
-//!
-//! A task lives on its loop's thread: there it is polled, cancelled and joined, and there its future and output are
-//! dropped. Only wakers travel. So of all its fields only `state` is atomic, and it carries just what wakers need:
-//!
-//! - `QUEUED_REMOTE`: the task is in the letterbox, on its way to the ready deque. Set by the waker that puts it there, on another
-//!   thread or while the loop does not run; while it is set every further such wake is a no-op. Cleared by the loop when it has made the task ready, before
-//!   it polls, so a wake during the poll schedules the next one. It counts as a reference.
-//! - `DONE`: the future is gone and will never be polled again. Set once, on the loop's thread, when the task finishes, is
-//!   cancelled, or its loop closes. A wake of a done task does nothing.
-//! - the rest counts references: the loop's list (until `DONE`), the join handle, each waker, each orphan, the crew.
-//!
-//! Inside of the loop, where most wakes happen, none of this is needed to schedule a task: `is_ready` tells whether it is in the
-//! ready deque, which is why any number of wakes there before a poll is one poll. The deque needs no reference of its own, since the
-//! list has one; from a task that is done while it is there it inherits the list's.
-//!
-//! The memory is freed by whoever clears the last of these, on whatever thread: by then the future and the output, which
-//! may not leave the loop's thread, are gone. They go at the latest with the join handle, which is not `Send`.
+//! use windlass::{spawn, task};
+//! windlass::run(async {
+//!     let double = spawn(async { 21 * 2 });
+//!     let (a, b) = task::join((async { 1 }, async { 2 })).await;
+//!     assert_eq!(double.await.unwrap() + a + b, 45);
+//! })?;
+//! # Ok::<(), std::io::Error>(())
+//! ```
 
 mod builder;
 mod cancel;
@@ -34,7 +34,7 @@ mod group;
 mod join;
 mod join_all;
 mod local;
-mod outcome;
+mod output;
 pub(crate) mod promise;
 mod raw;
 mod shield;
@@ -54,8 +54,8 @@ pub use join::{JoinError, JoinHandle};
 pub use join_all::{AsCompleted, JoinAll, Race, TryJoinAll, as_completed, join_all, race, try_join_all};
 pub(crate) use local::Locals;
 pub use local::{Scope, TaskLocal};
-pub use outcome::{Failure, GroupError, Outcome, Value};
-pub(crate) use raw::{Owner, RawTask, Reason, RemoteWake, Runnable, spawn_unchecked};
+pub use output::{Failure, GroupError, TaskOutput, Value};
+pub(crate) use raw::{Owner, RawTask, RemoteWake, Runnable, WaitReason, spawn_unchecked};
 pub use shield::{CancelOnDrop, Shield, shield};
 pub use tuple::{Either, Join, JoinTuple, TryJoin, TryJoinTuple, join, select, try_join};
 pub use wait::{Wait, WaitFor, Waited, wait, wait_until};
@@ -63,7 +63,7 @@ pub use yield_now::{YieldNow, yield_now};
 
 use crate::event_loop::core::LoopCore;
 
-/// A task's number, unique within its loop.
+/// Identifies a task within its loop.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct TaskId(pub(crate) u64);
 
@@ -79,7 +79,7 @@ impl fmt::Debug for TaskId {
     }
 }
 
-/// The id of the task that is running now; `None` in a plain callback or outside of a loop.
+/// The id of the running task; `None` in a callback or outside of a loop.
 ///
 /// ```
 /// windlass::run(async {
@@ -95,10 +95,10 @@ pub fn current_id() -> Option<TaskId> {
         .map(|task| task.id())
 }
 
-/// Says what the current task waits for, for dumps, if it returns `Pending` now.
+/// Records, for dumps, what the current task is about to return `Pending` for.
 #[inline]
-pub(crate) fn waits_for(reason: Reason) {
+pub(crate) fn set_wait_reason(reason: WaitReason) {
     if let Some(task) = LoopCore::try_current().and_then(|core| core.current_task()) {
-        task.set_waits_for(reason);
+        task.set_wait_reason(reason);
     }
 }

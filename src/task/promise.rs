@@ -1,8 +1,7 @@
-//! A placeholder that anybody can resolve once: asyncio's `Future`.
+//! A value that is resolved once, with done-callbacks: asyncio's `Future`.
 //!
-//! What asyncio calls a future is two things in Rust: the [`Promise`], which resolves, and the [`Placeholder`], which is
-//! awaited. As in asyncio, done-callbacks run through the loop, never inside `resolve`; they run before whoever awaits
-//! gets the value, because they only look at it.
+//! asyncio's future is split in two: the [`Promise`] resolves, the [`Placeholder`] is awaited. As in asyncio, the loop
+//! calls the done-callbacks, not `resolve` itself. They borrow the value, so they run before the awaiting task gets it.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -15,7 +14,7 @@ use crate::event_loop::callback::CallbackCell;
 use crate::event_loop::core::LoopCore;
 use crate::task::Locals;
 
-/// Makes a promise and its placeholder on the current loop.
+/// Creates a promise and its placeholder on the current loop.
 ///
 /// ```
 /// windlass::run(async {
@@ -29,44 +28,44 @@ use crate::task::Locals;
 ///
 /// # Panics
 ///
-/// Outside of a loop.
+/// If called outside of a loop.
 #[track_caller]
 pub fn promise<T: 'static>() -> (Promise<T>, Placeholder<T>) {
     let core = Rc::downgrade(&LoopCore::current("promise").rc());
     let state = Rc::new(RefCell::new(State {
         core,
-        value: Value::Unset,
+        value: Slot::Empty,
         callbacks: Vec::new(),
         waker: None,
     }));
-    let promise = Promise(Rc::new(PromiseShare { state: state.clone() }));
+    let promise = Promise(Rc::new(Resolver { state: state.clone() }));
     (promise, Placeholder { state })
 }
 
 struct State<T> {
     core: Weak<LoopCore>,
-    value: Value<T>,
-    /// With the context in which each was added.
+    value: Slot<T>,
+    /// Each with the context in which it was added.
     callbacks: Vec<(DoneCallback<T>, Locals)>,
     waker: Option<Waker>,
 }
 
 type DoneCallback<T> = Box<dyn FnOnce(Result<&T, Abandoned>)>;
 
-enum Value<T> {
-    Unset,
-    /// Resolved; the done-callbacks have not run yet.
-    Set(Result<T, Abandoned>),
-    /// Shown to the done-callbacks right now.
-    Lent,
-    /// Resolved, and the done-callbacks have run.
-    Told(Result<T, Abandoned>),
+enum Slot<T> {
+    Empty,
+    /// Resolved; the done-callbacks have not run.
+    Resolved(Result<T, Abandoned>),
+    /// The done-callbacks are running and borrow the value.
+    InCallbacks,
+    /// The done-callbacks have run: the placeholder may take the value.
+    Ready(Result<T, Abandoned>),
     Taken,
 }
 
-/// The resolving side. Clones resolve the same placeholder; the first to do so wins. When the last clone is dropped
-/// without having resolved it, the placeholder gives [`Abandoned`].
-pub struct Promise<T: 'static>(Rc<PromiseShare<T>>);
+/// The resolving side. Clones share one placeholder, and the first to resolve it wins. If all clones are dropped
+/// without resolving, the placeholder returns [`Abandoned`].
+pub struct Promise<T: 'static>(Rc<Resolver<T>>);
 
 impl<T> Clone for Promise<T> {
     fn clone(&self) -> Promise<T> {
@@ -74,40 +73,40 @@ impl<T> Clone for Promise<T> {
     }
 }
 
-struct PromiseShare<T: 'static> {
+struct Resolver<T: 'static> {
     state: Rc<RefCell<State<T>>>,
 }
 
 impl<T> Promise<T> {
-    /// Resolves the placeholder. Gives the value back if it was resolved before.
+    /// Resolves the placeholder. Returns the value if it is already resolved.
     pub fn resolve(&self, value: T) -> Result<(), T> {
         if self.is_resolved() {
             return Err(value);
         }
-        self.0.settle(Ok(value));
+        self.0.finish(Ok(value));
         Ok(())
     }
 
     /// Whether the placeholder is resolved.
     pub fn is_resolved(&self) -> bool {
-        !matches!(self.0.state.borrow().value, Value::Unset)
+        !matches!(self.0.state.borrow().value, Slot::Empty)
     }
 }
 
-impl<T> PromiseShare<T> {
-    /// Stores the value and has the loop tell of it.
-    fn settle(&self, result: Result<T, Abandoned>) {
-        self.state.borrow_mut().value = Value::Set(result);
-        tell_soon(&self.state);
+impl<T> Resolver<T> {
+    /// Stores the result and schedules the done-callbacks.
+    fn finish(&self, result: Result<T, Abandoned>) {
+        self.state.borrow_mut().value = Slot::Resolved(result);
+        schedule_callbacks(&self.state);
     }
 }
 
-/// Runs the done-callbacks in the order in which they were added, then lets the awaiter have the value.
-fn tell<T: 'static>(state: &Rc<RefCell<State<T>>>) {
+/// Calls the done-callbacks in the order of registration, then wakes the awaiting task.
+fn run_callbacks<T: 'static>(state: &Rc<RefCell<State<T>>>) {
     let (result, callbacks) = {
         let mut state = state.borrow_mut();
-        match std::mem::replace(&mut state.value, Value::Lent) {
-            Value::Set(result) => (result, std::mem::take(&mut state.callbacks)),
+        match std::mem::replace(&mut state.value, Slot::InCallbacks) {
+            Slot::Resolved(result) => (result, std::mem::take(&mut state.callbacks)),
             other => {
                 state.value = other;
                 return;
@@ -122,18 +121,18 @@ fn tell<T: 'static>(state: &Rc<RefCell<State<T>>>) {
         let mut state = state.borrow_mut();
         match state.callbacks.is_empty() {
             true => {
-                state.value = Value::Told(result);
+                state.value = Slot::Ready(result);
                 (state.waker.take(), false)
             }
-            // They were added meanwhile, and the awaiter waits for them too.
+            // Callbacks were added meanwhile; they run before the awaiting task gets the value.
             false => {
-                state.value = Value::Set(result);
+                state.value = Slot::Resolved(result);
                 (None, true)
             }
         }
     };
     if late {
-        tell_soon(state);
+        schedule_callbacks(state);
     }
     if let Some(waker) = waker {
         // This may be a destructor, if the loop is closed.
@@ -141,22 +140,23 @@ fn tell<T: 'static>(state: &Rc<RefCell<State<T>>>) {
     }
 }
 
-/// Has the loop tell in its next turn. A loop that is gone has no turns; whoever still awaits does so elsewhere.
-fn tell_soon<T: 'static>(state: &Rc<RefCell<State<T>>>) {
+/// Runs the done-callbacks in the loop's next turn; immediately if the loop is closed, since the placeholder may be
+/// awaited by another executor.
+fn schedule_callbacks<T: 'static>(state: &Rc<RefCell<State<T>>>) {
     let core = state.borrow().core.upgrade();
     match core.filter(|core| !core.is_closed()) {
         Some(core) => {
             let state = state.clone();
-            core.call_soon(Rc::new(CallbackCell::new(move || tell(&state))));
+            core.call_soon(Rc::new(CallbackCell::new(move || run_callbacks(&state))));
         }
-        None => tell(state),
+        None => run_callbacks(state),
     }
 }
 
-impl<T> Drop for PromiseShare<T> {
+impl<T> Drop for Resolver<T> {
     fn drop(&mut self) {
-        if matches!(self.state.borrow().value, Value::Unset) {
-            self.settle(Err(Abandoned));
+        if matches!(self.state.borrow().value, Slot::Empty) {
+            self.finish(Err(Abandoned));
         }
     }
 }
@@ -169,30 +169,30 @@ impl<T> fmt::Debug for Promise<T> {
     }
 }
 
-/// The awaiting side: resolves to the value, or to [`Abandoned`] if every [`Promise`] was dropped.
-#[must_use = "a placeholder gives its value when it is awaited"]
+/// The awaiting side. Resolves to the value, or to [`Abandoned`] if every [`Promise`] was dropped.
+#[must_use = "futures do nothing unless awaited"]
 pub struct Placeholder<T: 'static> {
     state: Rc<RefCell<State<T>>>,
 }
 
 impl<T> Placeholder<T> {
-    /// Whether the value is there.
+    /// Whether the placeholder is resolved.
     pub fn is_done(&self) -> bool {
-        !matches!(self.state.borrow().value, Value::Unset)
+        !matches!(self.state.borrow().value, Slot::Empty)
     }
 
-    /// Has the loop call `callback` once the value is there, in the order of adding; at its next turn if it is there
-    /// already. It sees the value before whoever awaits the placeholder takes it; once the value is taken, no callback is
-    /// called any more.
+    /// Registers a callback that the loop calls once the placeholder is resolved; in the next turn if it is resolved
+    /// already. Callbacks run in the order of registration and before the awaiting task gets the value. Once the value
+    /// is taken, callbacks are not called any more.
     pub fn add_done_callback(&self, callback: impl FnOnce(Result<&T, Abandoned>) + 'static) {
         let locals = Locals::current();
-        let told = {
+        let was_ready = {
             let mut state = self.state.borrow_mut();
             state.callbacks.push((Box::new(callback), locals));
-            match std::mem::replace(&mut state.value, Value::Lent) {
-                // Back to where the awaiter waits, so that it does not take the value before this callback has seen it.
-                Value::Told(result) => {
-                    state.value = Value::Set(result);
+            match std::mem::replace(&mut state.value, Slot::InCallbacks) {
+                // Back to `Resolved`, so that the value is not taken before this callback has run.
+                Slot::Ready(result) => {
+                    state.value = Slot::Resolved(result);
                     true
                 }
                 other => {
@@ -201,8 +201,8 @@ impl<T> Placeholder<T> {
                 }
             }
         };
-        if told {
-            tell_soon(&self.state);
+        if was_ready {
+            schedule_callbacks(&self.state);
         }
     }
 }
@@ -215,15 +215,15 @@ impl<T> Future for Placeholder<T> {
         let old;
         {
             let mut state = self.state.borrow_mut();
-            match std::mem::replace(&mut state.value, Value::Taken) {
-                Value::Told(result) => return Poll::Ready(result),
-                Value::Taken => panic!("a Placeholder was polled after it had given its value"),
+            match std::mem::replace(&mut state.value, Slot::Taken) {
+                Slot::Ready(result) => return Poll::Ready(result),
+                Slot::Taken => panic!("Placeholder polled after it returned its value"),
                 waiting => state.value = waiting,
             }
             old = state.waker.replace(waker);
         }
         drop(old);
-        crate::task::waits_for(crate::task::Reason::Named("a promise"));
+        crate::task::set_wait_reason(crate::task::WaitReason::Named("a promise"));
         Poll::Pending
     }
 }

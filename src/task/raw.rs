@@ -1,4 +1,60 @@
-//! The task's memory and the rules for touching it. The essay is in `mod.rs`.
+//! The task cell: one heap allocation with a header and the future or its output, and the types that point to it.
+//!
+//! The allocation is made by hand because wakers may outlive the task and may be cloned, woken and dropped on any
+//! thread, while the future and its output are usually not `Send`. The rule that makes this sound: **the loop's thread
+//! owns everything in the cell except `state`; other threads own only reference counts.**
+//!
+//! # References
+//!
+//! | type | counted | held by |
+//! |---|---|---|
+//! | the task list | yes, until `DONE` | `LoopCore::tasks` |
+//! | [`JoinHandle`] | yes | the spawner; not `Send` |
+//! | [`Waker`] | yes, each clone | anything, on any thread |
+//! | [`RemoteWake`] | the `QUEUED_REMOTE` bit is its reference | the inbox |
+//! | [`Owner`] | yes | each orphaned operation, and each child set that the task took over |
+//! | [`TaskRef`] | yes | the child set that the task is a member of |
+//! | [`Runnable`] | no: the list's reference keeps the task alive | the ready queue |
+//! | [`RawTask`] | no: a plain pointer | code that knows which of the above keeps the task alive |
+//!
+//! A `Runnable` can still be queued when its task becomes `DONE`. The list then leaves its reference to the `Runnable`,
+//! which drops it on leaving the queue. The waker passed to `poll` borrows the list's reference and is never dropped.
+//!
+//! # State bits
+//!
+//! `state` is the only field that several threads modify. Bit 0 is `QUEUED_REMOTE`, bit 1 is `DONE`, the rest is the
+//! reference count in units of `REF`.
+//!
+//! - `QUEUED_REMOTE`: a [`RemoteWake`] for this task is in the inbox. A wake from another thread, or from this thread
+//!   while the loop does not run, sets it and sends the `RemoteWake`; while it is set, such wakes do nothing. The loop
+//!   clears it after it has queued the task and before it polls the task, so a wake during the poll sends a new
+//!   `RemoteWake`. If the inbox is closed or the task is `DONE`, the waker that set the bit clears it again. It must
+//!   not be cleared by anything but the drop of the `RemoteWake`, because it counts as a reference.
+//! - `DONE`: the future is dropped and will not be polled again. Set once, on the loop's thread, by
+//!   [`RawTask::become_done`], together with giving up the list's reference. It is never cleared, and never set while
+//!   the future exists. Wakes of a `DONE` task do nothing.
+//!
+//! Wakes on the loop's thread do not modify `state`: `is_ready` says whether a `Runnable` is queued, so any number of
+//! wakes before a poll cause one poll.
+//!
+//! `DONE` is not *finished*. A task is finished when it is `DONE` and its orphan count is zero: no operation that it
+//! started is in flight, and every child set that it took over is empty. Join handles and child sets wait for finished.
+//!
+//! # Field access
+//!
+//! - `vtable`, `inbox`, `id`, `name`, `spawned_at`, `is_cleanup_helper`: written before the task is shared, then read
+//!   only. Wakers read `inbox` on any thread.
+//! - The cells of the header: loop's thread only. The user's code (wakers, destructors) never runs while a cell's
+//!   content is borrowed: contents are taken out first.
+//! - `stage`: loop's thread only, through the vtable. `Running` while the future exists, then `Finished` until the join
+//!   handle takes or drops the output, then `Empty`. `poll` and `cancel` hold `&mut Stage` while the user's code runs;
+//!   `DONE` is set after they return, and the join handle checks it before it reaches the stage.
+//!
+//! # Freeing
+//!
+//! Whichever thread drops the last reference frees the allocation. At that point `stage` is `Empty` and `join_waker`,
+//! `membership` and `locals` are `None` or empty: the list's reference goes after the future is dropped, and the join
+//! handle's after the output is. Nothing that is not `Send` is left for another thread to drop.
 
 use std::any::Any;
 use std::cell::{Cell, UnsafeCell};
@@ -23,9 +79,9 @@ use crate::event_loop::inbox::Inbox;
 use crate::event_loop::ready::Ready;
 use crate::time::Instant;
 
-/// What a task says that it waits for.
+/// What a pending task waits for, as shown in dumps.
 #[derive(Clone, Copy)]
-pub(crate) enum Reason {
+pub(crate) enum WaitReason {
     Task(TaskId),
     Named(&'static str),
 }
@@ -34,56 +90,55 @@ const QUEUED_REMOTE: usize = 1;
 const DONE: usize = 2;
 const REF: usize = 4;
 
-/// What every task begins with, whatever its future.
+/// The part of a task that does not depend on the future's type.
 pub(crate) struct Header {
-    /// `QUEUED_REMOTE`, `DONE` and the reference count: see `mod.rs`. The only field that other threads change.
+    /// `QUEUED_REMOTE`, `DONE` and the reference count. The only field that other threads modify.
     state: AtomicUsize,
     vtable: &'static VTable,
-    /// The way to the loop from any thread. Its address also tells whose task this is.
+    /// Where wakes from other threads go. Its address also identifies the loop that the task belongs to.
     inbox: Arc<Inbox<RemoteEvent>>,
     id: TaskId,
-    /// Boxed twice: few have one, and for the others it is half as large.
+    /// Boxed twice: most tasks have no name, and a thin pointer halves the field.
     name: Option<Box<Box<str>>>,
     spawned_at: &'static Location<'static>,
 
-    // From here on: touched on the loop's thread only.
-    /// It is in the ready deque: see `mod.rs`.
+    // From here on: accessed on the loop's thread only.
+    /// Whether a [`Runnable`] of this task is in the ready queue.
     is_ready: Cell<bool>,
-    /// Where the loop's list keeps this task; meaningful until `DONE`.
-    place: Cell<u32>,
+    /// The key in the loop's task list; valid until `DONE`.
+    list_index: Cell<u32>,
     cancel_requested: Cell<bool>,
-    /// It ends because it failed, which its group knows, and not because it was cancelled.
+    /// The task ends as failed, not as cancelled: its group has the error.
     failed: Cell<bool>,
-    /// It helps with cleaning up, which the end of the loop waits for: it was spawned by who does that.
-    helps_to_clean_up: bool,
-    /// Whether a join handle exists that has not had the output.
+    /// Spawned by a cleanup task, so the loop's shutdown waits for it too.
+    is_cleanup_helper: bool,
+    /// Whether a join handle exists that has not taken the output.
     joinable: Cell<bool>,
-    /// Flights that this task left behind and that are still in the air.
+    /// Operations and child sets that this task left behind and that have not ended. Not finished while above zero.
     orphans: Cell<u32>,
-    /// When it was last polled, about; for dumps. [`NEVER`](Instant::NEVER) if it was not.
+    /// The approximate time of the last poll, for dumps; [`NEVER`](Instant::NEVER) before the first.
     polled_at: Cell<Instant>,
-    /// What it waits for that no flight and no timer tells of; for dumps.
-    waits_for: Cell<Option<Reason>>,
-    /// Who awaits the join handle. Empty once the task is done and its orphans have landed.
+    /// For dumps: what the task waits for, where no operation or timer shows it.
+    wait_reason: Cell<Option<WaitReason>>,
+    /// Woken when the task is finished. Empty from then on.
     join_waker: Cell<Option<Waker>>,
-    /// Its place among those whom somebody waits for. Empty once the task is done and its orphans have landed, so that it is
-    /// never dropped on another thread.
+    /// Membership in a child set. Empty once the task is finished, so that another thread never drops it.
     membership: Cell<Option<Membership>>,
-    /// Its task-locals. Empty once the task is done, for the same reason.
+    /// Task-locals. Empty once the task is `DONE`, for the same reason.
     locals: Cell<Locals>,
 }
 
 impl Header {
-    /// Whether there is a seat or a task-local: most tasks have neither, and their end is to cost nothing more.
+    /// Whether the end of the task has more to release. Most tasks have neither, and skip the cold path.
     #[inline]
-    fn has_belongings(&self) -> bool {
-        // SAFETY: this is the loop's thread, and nobody borrows what is in the cell: everybody takes it out.
+    fn has_membership_or_locals(&self) -> bool {
+        // SAFETY: this is the loop's thread, and no reference into the cell exists: other code takes the content out.
         let has_membership = unsafe { (*self.membership.as_ptr()).is_some() };
         has_membership || !Locals::is_empty(&self.locals)
     }
 
     #[cold]
-    fn take_belongings(&self, has_completed: bool) -> (Option<Membership>, Locals) {
+    fn take_membership_and_locals(&self, has_completed: bool) -> (Option<Membership>, Locals) {
         let membership = match has_completed {
             true => self.membership.take(),
             false => None,
@@ -92,11 +147,11 @@ impl Header {
     }
 }
 
-/// A task with its future. `repr(C)`, so that a pointer to it is a pointer to its header.
+/// The allocation. `repr(C)`, so that a pointer to the task is a pointer to its header.
 #[repr(C)]
 struct Task<F: Future> {
     header: Header,
-    /// Touched on the loop's thread only. The future is pinned: it is dropped where it lies.
+    /// Loop's thread only. The future is pinned: it is dropped in place.
     stage: UnsafeCell<Stage<F>>,
 }
 
@@ -106,17 +161,17 @@ enum Stage<F: Future> {
     Empty,
 }
 
-/// What depends on the future's type. Each takes a task of the type that the table was made for.
+/// The functions that depend on the future's type. Each requires a task of the type that the table was made for.
 struct VTable {
-    /// Polls; true when the future is gone and the stage is `Finished`. Loop's thread, not `DONE`, not reentrant.
+    /// Polls the future; true if it is dropped and the stage `Finished`. Loop's thread, not `DONE`, not re-entrant.
     poll: unsafe fn(NonNull<Header>, &mut Context<'_>) -> bool,
-    /// Drops the future and leaves "cancelled". Loop's thread, not `DONE`, not being polled.
+    /// Drops the future and stores a cancelled or failed result. Loop's thread, not `DONE`, not being polled.
     cancel: unsafe fn(NonNull<Header>),
-    /// Moves the output into a `Option<Result<T, JoinError>>`. Loop's thread.
+    /// Moves the output into an `Option<Result<T, JoinError>>`. Loop's thread.
     take_output: unsafe fn(NonNull<Header>, *mut ()),
-    /// Drops the output that nobody will take, and gives the panic, if that is what it was. Loop's thread.
+    /// Drops an output that no handle will take; returns the payload if it was a panic. Loop's thread.
     drop_output: unsafe fn(NonNull<Header>) -> Option<Box<dyn Any + Send>>,
-    /// Frees the memory. Any thread; the stage is `Empty`.
+    /// Frees the allocation. Any thread; the stage is `Empty`.
     free: unsafe fn(NonNull<Header>),
 }
 
@@ -133,17 +188,17 @@ impl<F: Future> Task<F> {
     ///
     /// `task` is a live `Task<F>`, this is its loop's thread, and no other reference to the stage exists.
     unsafe fn stage<'a>(task: NonNull<Header>) -> &'a mut Stage<F> {
-        // SAFETY: the caller's promise; `repr(C)` puts the header at the task's own address.
+        // SAFETY: the caller's promise; `repr(C)` puts the header at the task's address.
         unsafe { &mut *task.cast::<Task<F>>().as_ref().stage.get() }
     }
 
     unsafe fn poll(task: NonNull<Header>, cx: &mut Context<'_>) -> bool {
-        // SAFETY: the vtable's contract: the loop's thread, and polls are not reentrant.
+        // SAFETY: the vtable's contract: the loop's thread, and polls are not re-entrant.
         let stage = unsafe { Self::stage(task) };
         let Stage::Running(future) = stage else {
-            unreachable!("a task that is not done has a future")
+            unreachable!("a task without DONE has a future")
         };
-        // SAFETY: the future lies in the task's box until it is dropped in place.
+        // SAFETY: the future stays in the task's allocation until it is dropped in place.
         let future = unsafe { Pin::new_unchecked(future) };
         let result = match catch_unwind(AssertUnwindSafe(|| future.poll(cx))) {
             Ok(Poll::Pending) => return false,
@@ -190,17 +245,16 @@ impl<F: Future> Task<F> {
     }
 
     unsafe fn free(task: NonNull<Header>) {
-        // SAFETY: `create` made this box, and the caller cleared the last reference.
+        // SAFETY: `create` made this box, and the caller dropped the last reference.
         drop(unsafe { Box::from_raw(task.cast::<Task<F>>().as_ptr()) });
     }
 }
 
-/// Makes a task, puts it into the loop's list and schedules its first poll.
+/// Creates a task, lists it and schedules its first poll. On a closed loop the task is cancelled unpolled.
 ///
 /// # Safety
 ///
-/// If the future or its output borrow anything, the caller sees to it that the task is done, and its output taken,
-/// before the borrow ends.
+/// If the future or its output borrows anything, the task must be done and its output taken before the borrow ends.
 pub(crate) unsafe fn spawn_unchecked<F: Future>(
     core: &LoopCore,
     future: F,
@@ -216,14 +270,14 @@ pub(crate) unsafe fn spawn_unchecked<F: Future>(
     handle
 }
 
-/// The same, but its first poll is here and now, as part of the task that spawns it, if [`LoopCore::run_inside`] allows it.
+/// As `spawn_unchecked`, but polls the task before returning, inside the caller, if [`LoopCore::run_inside`] allows it.
 pub(crate) fn spawn_eagerly<F: Future + 'static>(
     core: &LoopCore,
     future: F,
     name: Option<Box<str>>,
     spawned_at: &'static Location<'static>,
 ) -> JoinHandle<F::Output> {
-    // SAFETY: the future is `'static`: it borrows nothing that could end.
+    // SAFETY: the future is `'static`.
     let (handle, task) = unsafe { create(core, future, name, spawned_at) };
     match core.is_closed() {
         true => task.cancel_now(core),
@@ -235,7 +289,7 @@ pub(crate) fn spawn_eagerly<F: Future + 'static>(
     handle
 }
 
-/// Makes a task and puts it into the loop's list.
+/// Creates a task and adds it to the loop's list.
 ///
 /// # Safety
 ///
@@ -247,7 +301,7 @@ unsafe fn create<F: Future>(
     name: Option<Box<str>>,
     spawned_at: &'static Location<'static>,
 ) -> (JoinHandle<F::Output>, RawTask) {
-    // Written where it stays: a future may be large, and would be built on the stack and copied.
+    // Written in place: a large future would otherwise be built on the stack and copied.
     let task = Box::write(
         Box::new_uninit(),
         Task {
@@ -260,14 +314,14 @@ unsafe fn create<F: Future>(
                 name: name.map(Box::new),
                 spawned_at,
                 is_ready: Cell::new(false),
-                place: Cell::new(0),
+                list_index: Cell::new(0),
                 cancel_requested: Cell::new(false),
                 failed: Cell::new(false),
-                helps_to_clean_up: core.current_task().is_some_and(RawTask::cleans_up),
+                is_cleanup_helper: core.current_task().is_some_and(RawTask::is_cleanup),
                 joinable: Cell::new(true),
                 orphans: Cell::new(0),
                 polled_at: Cell::new(Instant::NEVER),
-                waits_for: Cell::new(None),
+                wait_reason: Cell::new(None),
                 join_waker: Cell::new(None),
                 membership: Cell::new(None),
                 locals: Cell::new(Locals::current()),
@@ -278,22 +332,22 @@ unsafe fn create<F: Future>(
     // SAFETY: a box is never null.
     let header = unsafe { NonNull::new_unchecked(Box::into_raw(task)) }.cast::<Header>();
     let raw = RawTask(header);
-    let place = core.tasks.borrow_mut().insert(raw);
+    let list_index = core.tasks.borrow_mut().insert(raw);
     raw.header()
-        .place
-        .set(u32::try_from(place).expect("a loop holds at most 2^32 tasks"));
+        .list_index
+        .set(u32::try_from(list_index).expect("a loop holds at most 2^32 tasks"));
     crate::diagnostics::trace::task_spawned(raw.id(), raw.name(), spawned_at);
     (JoinHandle::new(raw), raw)
 }
 
-/// A task by its address. Copying it counts no reference: whoever keeps one knows what keeps the task alive.
+/// A pointer to a task. Copies are not counted: the holder knows which reference keeps the task alive.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct RawTask(NonNull<Header>);
 
 impl RawTask {
     #[inline]
     fn header(&self) -> &Header {
-        // SAFETY: whoever holds a `RawTask` holds a reference to the task, or the list does.
+        // SAFETY: a counted reference, or the list's, keeps the task alive while a `RawTask` to it is used.
         unsafe { self.0.as_ref() }
     }
 
@@ -309,23 +363,23 @@ impl RawTask {
         self.header().spawned_at
     }
 
-    /// Number, name and place, for reports.
+    /// Id, name and spawn location, for reports.
     pub(crate) fn describe(self) -> String {
         let name = self.name().map(|name| format!(" '{name}'")).unwrap_or_default();
         format!("task {}{name}, spawned at {},", self.id(), self.spawned_at())
     }
 
-    /// Whether a waker is one of this task's.
+    /// Whether `waker` is one of this task's.
     pub(crate) fn owns(self, waker: &Waker) -> bool {
         waker.data() == self.address() && std::ptr::eq(waker.vtable(), &WAKER)
     }
 
-    /// What its wakers carry.
+    /// The data pointer of the task's wakers.
     pub(crate) fn address(self) -> *const () {
         self.0.as_ptr().cast_const().cast()
     }
 
-    /// Whether it will be polled without anybody's doing. Loop's thread.
+    /// Whether a poll is already scheduled. Loop's thread.
     pub(crate) fn is_scheduled(self) -> bool {
         self.header().is_ready.get() || self.header().state.load(Acquire) & QUEUED_REMOTE != 0
     }
@@ -334,34 +388,34 @@ impl RawTask {
         Some(self.header().polled_at.get()).filter(|&at| at != Instant::NEVER)
     }
 
-    pub(crate) fn waits_for(self) -> Option<Waiting> {
-        match self.header().waits_for.get()? {
-            Reason::Task(id) => Some(Waiting::Task(id)),
-            Reason::Named(name) => Some(Waiting::Other(name)),
+    pub(crate) fn wait_reason(self) -> Option<Waiting> {
+        match self.header().wait_reason.get()? {
+            WaitReason::Task(id) => Some(Waiting::Task(id)),
+            WaitReason::Named(name) => Some(Waiting::Other(name)),
         }
     }
 
-    /// Says what it waits for, until it is polled again. Loop's thread.
-    pub(crate) fn set_waits_for(self, reason: Reason) {
-        self.header().waits_for.set(Some(reason));
+    /// Sets the wait reason, which the next poll clears. Loop's thread.
+    pub(crate) fn set_wait_reason(self, reason: WaitReason) {
+        self.header().wait_reason.set(Some(reason));
     }
 
-    /// Whether the task is done and everything it left in the air has landed.
+    /// Whether the task is done and everything it left behind has ended.
     #[inline]
     pub(crate) fn is_finished(self) -> bool {
         self.is_done() && self.header().orphans.get() == 0
     }
 
-    /// Has the task polled, unless that is on its way or it is done. The caller holds a reference. Any thread.
+    /// Schedules a poll, unless one is scheduled or the task is done. The caller holds a reference. Any thread.
     #[inline]
     fn schedule(self) {
         match LoopCore::try_current() {
             Some(core) if Arc::ptr_eq(&core.inbox, &self.header().inbox) => self.make_ready(core),
-            _ => self.events(),
+            _ => self.send_remote_wake(),
         }
     }
 
-    /// Puts the task on the ready deque unless it is there or done. Loop's thread.
+    /// Puts the task into the ready queue unless it is there or done. Loop's thread.
     #[inline]
     fn make_ready(self, core: &LoopCore) {
         let header = self.header();
@@ -372,17 +426,17 @@ impl RawTask {
         core.ready.borrow_mut().push(Ready::Task(Runnable(self)));
     }
 
-    /// Sends the task to its loop unless it is on its way or done. The caller holds a reference. Any thread.
+    /// Sends a wake to the loop unless one is queued or the task is done. The caller holds a reference. Any thread.
     #[inline(never)]
-    fn events(self) {
+    fn send_remote_wake(self) {
         let header = self.header();
-        // Only the one bit is looked at, which the processor can set and tell in one instruction.
+        // Tests one bit only, so that x86 needs a single `lock bts` and no compare-exchange loop.
         if header.state.fetch_or(QUEUED_REMOTE, AcqRel) & QUEUED_REMOTE != 0 {
             return;
         }
         let remote_wake = RemoteWake(self);
         if !self.is_done() {
-            // A loop that is gone gives the item back; dropping it here takes the bit away again.
+            // A closed inbox returns the item; dropping it clears the bit.
             drop(header.inbox.send(RemoteEvent::Wake(remote_wake)));
         }
     }
@@ -392,13 +446,13 @@ impl RawTask {
         self.header().state.load(Acquire) & DONE != 0
     }
 
-    /// Asks the task to end at its next suspension point. Loop's thread.
+    /// Requests that the task end at its next suspension point. Loop's thread.
     pub(crate) fn cancel(self) {
         self.header().cancel_requested.set(true);
         self.schedule();
     }
 
-    /// Asks the task that is being polled to end as a failed one once it suspends. Loop's thread.
+    /// Makes the task that is being polled end as failed once it suspends. Loop's thread.
     pub(crate) fn fail(self) {
         let header = self.header();
         header.failed.set(true);
@@ -411,8 +465,8 @@ impl RawTask {
         &self.header().locals
     }
 
-    /// Gives a task that has none its seat, which is dropped when the task is finished. Loop's thread.
-    pub(super) fn take_membership(self, membership: Membership) {
+    /// Stores the membership of a task that has none; it is dropped when the task is finished. Loop's thread.
+    pub(super) fn set_membership(self, membership: Membership) {
         debug_assert!(!self.has_membership());
         match self.is_finished() {
             true => drop(membership),
@@ -424,22 +478,22 @@ impl RawTask {
         self.with_membership(|membership| membership.is_some())
     }
 
-    /// Whether it runs what was to be done after a cancel. Loop's thread.
-    pub(crate) fn cleans_up(self) -> bool {
-        self.header().helps_to_clean_up
-            || self.with_membership(|membership| membership.is_some_and(Membership::cleans_up))
+    /// Whether this task runs an `on_cancel` cleanup, or was spawned by a task that does. Loop's thread.
+    pub(crate) fn is_cleanup(self) -> bool {
+        self.header().is_cleanup_helper
+            || self.with_membership(|membership| membership.is_some_and(Membership::is_cleanup))
     }
 
-    /// Shows the seat, if it has one. What looks at it runs no foreign code. Loop's thread.
-    pub(super) fn with_membership<R>(self, look: impl FnOnce(Option<&Membership>) -> R) -> R {
+    /// Reads the membership, if there is one. `read` must not run the user's code. Loop's thread.
+    pub(super) fn with_membership<R>(self, read: impl FnOnce(Option<&Membership>) -> R) -> R {
         let cell = &self.header().membership;
         let membership = cell.take();
-        let result = look(membership.as_ref());
+        let result = read(membership.as_ref());
         cell.set(membership);
         result
     }
 
-    /// Polls a task that is not done, or ends it if its cancel was asked for. Loop's thread, not from inside of its own poll.
+    /// Polls a task that is not done, or cancels it if that was requested. Loop's thread, not from inside its own poll.
     #[inline]
     fn poll(self, core: &LoopCore) {
         let header = self.header();
@@ -449,27 +503,27 @@ impl RawTask {
             return;
         }
         header.polled_at.set(core.times.recent());
-        header.waits_for.set(None);
+        header.wait_reason.set(None);
         let outer = core.set_current_task(Some(self));
         debug_assert!(
             outer.is_none_or(|outer| core.is_running(outer)),
-            "the outer one is on the list of hosts"
+            "the outer task is on the polling stack"
         );
-        // SAFETY: the vtable keeps the waker's contract; this one borrows the list's reference and is never dropped.
+        // SAFETY: `WAKER` upholds the waker contract; this waker borrows the list's reference and is never dropped.
         let waker = ManuallyDrop::new(unsafe { Waker::from_raw(raw_waker(self)) });
-        // SAFETY: not done, loop's thread. Turns are not reentrant, and a task that is started inside of another is a new one.
+        // SAFETY: not done, loop's thread. Turns are not re-entrant, and a task polled inside another one is new.
         let finished = unsafe { (header.vtable.poll)(self.0, &mut Context::from_waker(&waker)) };
         core.set_current_task(outer);
         if finished {
             self.finish(core);
         } else if header.cancel_requested.get() {
-            // It was asked for while the task ran: this is the suspension point.
+            // Cancel was requested during the poll: this is the suspension point.
             self.cancel_now(core);
         }
     }
 
-    /// Ends a task here and now. If this is called from inside of the task's own poll, or of its destructor, the future is
-    /// borrowed: then the task ends when that poll is over, as after [`cancel`](RawTask::cancel). Loop's thread.
+    /// Cancels a task immediately. Inside of the task's own poll or destructor the future is borrowed: the task then ends when that
+    /// poll is over, as after [`cancel`](RawTask::cancel). Loop's thread.
     pub(crate) fn cancel_now(self, core: &LoopCore) {
         if self.is_done() {
             return;
@@ -484,45 +538,47 @@ impl RawTask {
         self.finish(core);
     }
 
-    /// The future is gone and the output is here: leaves the list, tells who waits.
+    /// The future is dropped and the output stored: removes the task from the list, sets `DONE` and wakes the joiner.
     ///
     /// No foreign code runs before `DONE` is set: it would find a task that is neither running nor done, and could end it a
     /// second time.
     fn finish(self, core: &LoopCore) {
         let header = self.header();
         let id = header.id;
-        let listed = core.tasks.borrow_mut().try_remove(header.place.get() as usize);
+        let listed = core.tasks.borrow_mut().try_remove(header.list_index.get() as usize);
         debug_assert!(listed == Some(self));
         let has_completed = header.orphans.get() == 0;
         let waker = match has_completed {
             true => header.join_waker.take(),
             false => None,
         };
-        let belongings = header.has_belongings().then(|| header.take_belongings(has_completed));
+        let extras = header
+            .has_membership_or_locals()
+            .then(|| header.take_membership_and_locals(has_completed));
         match header.joinable.get() {
             true => self.free_if_last(self.become_done()),
             false => self.become_done_alone(),
         }
-        // The task may be gone from here on.
+        // The task may be freed from here on.
         crate::diagnostics::trace::task_ended(id);
         if let Some(waker) = waker {
             guard("a waker", || waker.wake());
         }
-        if let Some((membership, locals)) = belongings {
+        if let Some((membership, locals)) = extras {
             drop(membership);
             locals.drop_guarded();
         }
     }
 
-    /// Sets `DONE` and gives up the list's reference in one step; or leaves it to the deque, if the task is there. Gives the state
-    /// after that.
+    /// Sets `DONE` and gives up the list's reference in one step, or leaves that reference to the `Runnable` if one is
+    /// queued. Returns the new state.
     fn become_done(self) -> usize {
         let header = self.header();
         let given_up = if header.is_ready.get() { 0 } else { REF };
         let done = |state: usize| state.wrapping_add(DONE).wrapping_sub(given_up);
         let ours = 2 * REF;
         if header.state.load(Acquire) == ours {
-            // The list's and the handle's, both on this thread: there is no waker, so nobody else changes the state.
+            // The only references are the list's and the handle's, both of this thread: no other can modify `state`.
             header.state.store(done(ours), Release);
             return done(ours);
         }
@@ -562,11 +618,11 @@ impl RawTask {
         assert!(old < usize::MAX / 2, "too many wakers of one task");
     }
 
-    /// Gives up one reference. The task may be gone afterwards. Any thread.
+    /// Drops one reference. The task may be freed by this. Any thread.
     #[inline]
     fn drop_ref(self) {
         let state = &self.header().state;
-        // The last one has nobody who would change it meanwhile.
+        // The holder of the last reference is alone: no other thread can modify `state`.
         let left = match state.load(Acquire) {
             last if last & !DONE == REF => last - REF,
             _ => state.fetch_sub(REF, AcqRel) - REF,
@@ -574,22 +630,22 @@ impl RawTask {
         self.free_if_last(left);
     }
 
-    /// Frees the task if `state`, which the caller has just set, holds no reference any more.
+    /// Frees the task if `state`, just stored by the caller, counts no reference.
     fn free_if_last(self, state: usize) {
         if state & !DONE == 0 {
-            // SAFETY: no reference is left, so nobody else can reach the task; its stage is empty, because the list's and
-            // the join handle's references went only after the future and the output.
+            // SAFETY: no reference is left, so nothing else can reach the task. The stage is empty: the list's
+            // reference went after the future was dropped, the join handle's after the output was.
             unsafe { (self.header().vtable.free)(self.0) }
         }
     }
 
-    // What a join handle does; all on the loop's thread.
+    // The join handle's operations; all on the loop's thread.
 
     #[inline]
     pub(crate) fn poll_join<T>(self, cx: &mut Context<'_>) -> Poll<Result<T, JoinError>> {
         if !self.is_finished() {
-            super::waits_for(Reason::Task(self.id()));
-            // Foreign code, inside of which the task may finish: then there is nothing to wait for any more.
+            super::set_wait_reason(WaitReason::Task(self.id()));
+            // Cloning is foreign code: the task may finish inside of it, and then there is nothing to wait for.
             let waker = cx.waker().clone();
             if !self.is_finished() {
                 let old = self.header().join_waker.replace(Some(waker));
@@ -598,13 +654,13 @@ impl RawTask {
             }
         }
         let mut out: Option<Result<T, JoinError>> = None;
-        // SAFETY: the handle's `T` is the future's output, and the task is done.
+        // SAFETY: the handle's `T` is the future's output type, and the task is done.
         unsafe { (self.header().vtable.take_output)(self.0, (&raw mut out).cast()) };
         self.header().joinable.set(false);
-        Poll::Ready(out.expect("a JoinHandle was polled after it had given its result"))
+        Poll::Ready(out.expect("JoinHandle polled after it returned its result"))
     }
 
-    /// The join handle is gone: its reference is given up, and an output that nobody took is dropped.
+    /// Drops the join handle's reference, and the output if it was not taken.
     pub(crate) fn detach(self) {
         let header = self.header();
         let is_output_here = header.joinable.replace(false) && self.is_done();
@@ -616,7 +672,7 @@ impl RawTask {
     }
 }
 
-/// A task's place in the ready deque. Dropping it unrun gives the place up. Loop's thread.
+/// An entry in the ready queue. Dropping it without running it removes the entry. Loop's thread.
 pub(crate) struct Runnable(RawTask);
 
 impl Runnable {
@@ -624,24 +680,24 @@ impl Runnable {
         self.0
     }
 
-    /// Gives the place up. True if the task is done, and perhaps gone.
+    /// Removes the entry. True if the task is done, and perhaps freed.
     #[inline]
-    fn leave(self) -> bool {
+    fn dequeue(self) -> bool {
         let task = ManuallyDrop::new(self).0;
         task.header().is_ready.set(false);
         let is_done = task.is_done();
         if is_done {
-            // The list's, which `become_done` has left to us.
+            // The list's reference, which `become_done` left to this entry.
             task.drop_ref();
         }
         is_done
     }
 
-    /// Polls the task, or ends it if its cancel was asked for.
+    /// Polls the task, or cancels it if that was requested.
     #[inline]
     pub(crate) fn run(self, core: &LoopCore) {
         let task = self.0;
-        if !self.leave() {
+        if !self.dequeue() {
             core.refill_budget();
             task.poll(core);
         }
@@ -650,35 +706,35 @@ impl Runnable {
 
 impl Drop for Runnable {
     fn drop(&mut self) {
-        Runnable(self.0).leave();
+        Runnable(self.0).dequeue();
     }
 }
 
-/// A task on its way through the letterbox, whose `QUEUED_REMOTE` bit is this one's reference.
+/// A wake on its way through the inbox. The `QUEUED_REMOTE` bit is its reference.
 pub(crate) struct RemoteWake(RawTask);
 
-// SAFETY: it only carries the task's address from the waker's thread to the loop's, where the task is made ready. Dropping it
-// elsewhere touches only the atomic state.
+// SAFETY: it only carries the task's address from the waker's thread to the loop's, which queues the task. Dropping it
+// on another thread touches only the atomic state.
 unsafe impl Send for RemoteWake {}
 
 impl RemoteWake {
-    /// Puts the task on the ready deque. Loop's thread.
-    pub(crate) fn arrive(self, core: &LoopCore) {
+    /// Puts the task into the ready queue. Loop's thread.
+    pub(crate) fn deliver(self, core: &LoopCore) {
         self.0.make_ready(core);
-        // The bit goes before the task is polled, so a wake during the poll is mailed again.
+        // Clears the bit before the task is polled, so a wake during the poll is sent again.
         drop(self);
     }
 }
 
 impl Drop for RemoteWake {
     fn drop(&mut self) {
-        // The bit is set, so taking its value away clears it.
+        // The bit is set, so subtracting it clears it.
         let old = self.0.header().state.fetch_sub(QUEUED_REMOTE, AcqRel);
         self.0.free_if_last(old - QUEUED_REMOTE);
     }
 }
 
-/// An orphan's hold on the task that left it behind: the task is not finished before this is dropped. Loop's thread.
+/// Keeps a task unfinished: held by each operation and child set that the task left behind. Loop's thread.
 pub(crate) struct Owner(RawTask);
 
 impl Owner {
@@ -692,24 +748,24 @@ impl Owner {
 
 impl Drop for Owner {
     fn drop(&mut self) {
-        // One after the other, and not each inside of the one before: groups may be nested as deep as memory lasts.
-        let mut membership = self.let_go();
+        // Iterative: groups may be nested as deep as memory allows, so recursion could overflow the stack.
+        let mut membership = self.release();
         while let Some(left) = membership {
-            membership = left.vacate().and_then(|owner| ManuallyDrop::new(owner).let_go());
+            membership = left.leave().and_then(|owner| ManuallyDrop::new(owner).release());
         }
     }
 }
 
 impl Owner {
-    /// Gives up the hold, once; gives the seat of a task that is finished by this.
-    fn let_go(&mut self) -> Option<Membership> {
+    /// Drops the hold, once. Returns the task's membership if this finished the task.
+    fn release(&mut self) -> Option<Membership> {
         let header = self.0.header();
         header.orphans.set(header.orphans.get() - 1);
         let (waker, membership) = match self.0.is_finished() {
             true => (header.join_waker.take(), header.membership.take()),
             false => (None, None),
         };
-        // The task may be gone after this.
+        // The task may be freed by this.
         self.0.drop_ref();
         if let Some(waker) = waker {
             guard("a waker", || waker.wake());
@@ -722,7 +778,7 @@ impl Owner {
     }
 }
 
-/// A counted reference to a task, for whoever may cancel it but not join it. Loop's thread.
+/// A counted reference that can cancel a task but not join it. Loop's thread.
 pub(crate) struct TaskRef(RawTask);
 
 impl TaskRef {
@@ -762,6 +818,6 @@ static WAKER: RawWakerVTable = RawWakerVTable::new(
 );
 
 fn from_waker(data: *const ()) -> RawTask {
-    // SAFETY: every waker with this vtable was made by `raw_waker`, from a pointer that is not null.
+    // SAFETY: every waker with this vtable was made by `raw_waker`, from a non-null pointer.
     RawTask(unsafe { NonNull::new_unchecked(data.cast_mut().cast()) })
 }

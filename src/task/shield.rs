@@ -1,4 +1,4 @@
-//! Tasks and those who wait for them: letting one end without the other, and ending both.
+//! Decoupling a task from the code that waits for it (`shield`, `detach`), and coupling them (`cancel_on_drop`).
 
 use std::fmt;
 use std::future::Future;
@@ -8,17 +8,17 @@ use std::task::{Context, Poll, Waker};
 
 use super::child_set::ChildSet;
 use super::future_set::FutureSet;
-use super::outcome::Outcome;
+use super::output::TaskOutput;
 use super::{JoinError, JoinHandle, spawn};
 use crate::event_loop::core::LoopCore;
 use crate::event_loop::exception::{Exception, report};
 
-/// Runs `future` in a task of its own, which goes on if the wait for it is dropped: asyncio's `shield`.
+/// Runs `future` in its own task, which continues if the wait for it is dropped: asyncio's `shield`.
 ///
-/// A timeout or a cancel ends the wait, not the work. Await `&mut shield` to be able to ask again. If the shield is dropped
-/// before it has given the result, the exception handler is told of an error or a panic.
+/// A timeout or a cancel ends the wait, not the work. Await `&mut shield` to be able to wait again. If the shield is
+/// dropped before it returned the result, an error or panic of the task goes to the exception handler.
 ///
-/// Use it for what must not stop half-way, and see that it ends: nobody else will see to it.
+/// Use it for work that must not stop half-way. The work must end by itself: nothing cancels it.
 ///
 /// ```
 /// use std::time::Duration;
@@ -36,38 +36,38 @@ use crate::event_loop::exception::{Exception, report};
 ///
 /// # Panics
 ///
-/// Outside of a loop.
+/// If called outside of a loop.
 #[track_caller]
 pub fn shield<F>(future: F) -> Shield<F::Output>
 where
     F: Future + 'static,
-    F::Output: Outcome + 'static,
+    F::Output: TaskOutput + 'static,
 {
     spawn(future).shield()
 }
 
-/// The future of [`shield`] and [`JoinHandle::shield`].
+/// The future returned by [`shield`] and [`JoinHandle::shield`].
 #[must_use = "await it for the result, or drop it with `drop` if only an error matters"]
-pub struct Shield<T: Outcome + 'static> {
-    /// `None` once it has given the result.
+pub struct Shield<T: TaskOutput + 'static> {
+    /// `None` once the result was returned.
     handle: Option<JoinHandle<T>>,
 }
 
-impl<T: Outcome> Shield<T> {
-    /// The task's handle. From here on nobody is told of an error but who awaits that.
+impl<T: TaskOutput> Shield<T> {
+    /// The task's handle. Dropping the handle does not report errors.
     pub fn into_handle(mut self) -> JoinHandle<T> {
         self.handle
             .take()
-            .expect("a Shield was asked after it had given its result")
+            .expect("into_handle called after the Shield returned its result")
     }
 }
 
-impl<T: Outcome> Future for Shield<T> {
+impl<T: TaskOutput> Future for Shield<T> {
     type Output = Result<T, JoinError>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let Some(handle) = &mut self.handle else {
-            panic!("a Shield was polled after it had given its result");
+            panic!("Shield polled after it returned its result");
         };
         let result = std::task::ready!(Pin::new(handle).poll(cx));
         self.handle = None;
@@ -75,7 +75,7 @@ impl<T: Outcome> Future for Shield<T> {
     }
 }
 
-impl<T: Outcome> Drop for Shield<T> {
+impl<T: TaskOutput> Drop for Shield<T> {
     fn drop(&mut self) {
         if let Some(handle) = self.handle.take() {
             handle.detach();
@@ -83,35 +83,34 @@ impl<T: Outcome> Drop for Shield<T> {
     }
 }
 
-impl<T: Outcome> fmt::Debug for Shield<T> {
+impl<T: TaskOutput> fmt::Debug for Shield<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Shield").field("task", &self.handle).finish()
     }
 }
 
-impl<T: Outcome + 'static> JoinHandle<T> {
-    /// A wait for this task that can be dropped without losing an error: see [`shield`].
+impl<T: TaskOutput + 'static> JoinHandle<T> {
+    /// Wraps the handle so that dropping it does not lose an error: see [`shield`].
     pub fn shield(self) -> Shield<T> {
         Shield { handle: Some(self) }
     }
 
-    /// Lets the task run on without anybody waiting for it, as dropping the handle does, but has the exception handler told
-    /// if it ends with an error.
+    /// Detaches the task, as dropping the handle does. If the task ends with an error, the exception handler is called.
     ///
     /// ```
     /// windlass::run(async {
-    ///     windlass::spawn(async { Err::<(), _>("told to the exception handler") }).detach();
+    ///     windlass::spawn(async { Err::<(), _>("passed to the exception handler") }).detach();
     /// })?;
     /// # Ok::<(), std::io::Error>(())
     /// ```
     pub fn detach(self) {
-        report_failures(vec![(0, self)], "nobody awaited it");
+        report_failures(vec![(0, self)], "was not awaited");
     }
 }
 
 impl<T> JoinHandle<T> {
-    /// A handle whose loss cancels the task, as a task that awaits another one does in asyncio. Whoever drops it counts as
-    /// unfinished until the task has ended.
+    /// Wraps the handle so that dropping it cancels the task, as when an asyncio task that awaits another is cancelled.
+    /// The task that drops it is not finished until the cancelled task has ended.
     ///
     /// ```
     /// use std::time::Duration;
@@ -131,18 +130,18 @@ impl<T> JoinHandle<T> {
     }
 }
 
-/// Made by [`JoinHandle::cancel_on_drop`].
+/// Created by [`JoinHandle::cancel_on_drop`].
 #[must_use = "dropping it cancels the task"]
 pub struct CancelOnDrop<T: 'static> {
-    /// `None` once it has given the result.
+    /// `None` once the result was returned.
     handle: Option<JoinHandle<T>>,
 }
 
 impl<T> CancelOnDrop<T> {
-    /// The plain handle: dropping that lets the task run on.
+    /// The plain handle. Dropping it does not cancel the task.
     pub fn into_handle(mut self) -> JoinHandle<T> {
         let handle = self.handle.take();
-        handle.expect("a CancelOnDrop was asked after it had given its result")
+        handle.expect("into_handle called after the CancelOnDrop returned its result")
     }
 }
 
@@ -151,7 +150,7 @@ impl<T> Future for CancelOnDrop<T> {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let Some(handle) = &mut self.handle else {
-            panic!("a CancelOnDrop was polled after it had given its result");
+            panic!("CancelOnDrop polled after it returned its result");
         };
         let result = std::task::ready!(Pin::new(handle).poll(cx));
         self.handle = None;
@@ -167,7 +166,7 @@ impl<T> Drop for CancelOnDrop<T> {
         else {
             return;
         };
-        // Whoever drops this waits for it, unless it is the task itself.
+        // The current task waits for the cancelled one, unless they are the same task.
         let child_set = ChildSet::new();
         if core.current_task() == Some(handle.raw()) {
             return;
@@ -177,7 +176,7 @@ impl<T> Drop for CancelOnDrop<T> {
             child_set.hand_over();
             return;
         }
-        // Somebody else waits for it already: a task that waits too.
+        // The task is a member of another set already: spawn a task that waits for it.
         let watcher = async move {
             if let Err(error) = handle.await
                 && let Ok(payload) = error.try_into_panic()
@@ -197,9 +196,8 @@ impl<T> fmt::Debug for CancelOnDrop<T> {
     }
 }
 
-/// Tells the exception handler of errors of tasks that nobody will join: at once of those that have ended, and of the
-/// others when they end.
-pub(super) fn report_failures<T: Outcome + 'static>(handles: Vec<(usize, JoinHandle<T>)>, why: &'static str) {
+/// Passes errors of tasks that will not be joined to the exception handler: at once, or when the task finishes.
+pub(super) fn report_failures<T: TaskOutput + 'static>(handles: Vec<(usize, JoinHandle<T>)>, why: &'static str) {
     let mut running = Vec::new();
     for (_, mut handle) in handles {
         match Pin::new(&mut handle).poll(&mut Context::from_waker(Waker::noop())) {
@@ -207,18 +205,18 @@ pub(super) fn report_failures<T: Outcome + 'static>(handles: Vec<(usize, JoinHan
             Poll::Pending => running.push(handle),
         }
     }
-    // A loop that is closed or not there has cancelled them, or runs no more.
+    // A closed loop has cancelled them; without a loop they do not run.
     let is_open = LoopCore::try_current().is_some_and(|core| !core.is_closed());
     if running.is_empty() || !is_open {
         return;
     }
     let watcher = spawn(watch(running, why));
-    // It asks for no task-locals, and would keep them for as long as it lives.
+    // The watcher needs no task-locals and would keep them alive.
     watcher.raw().locals().take().drop_guarded();
 }
 
-async fn watch<T: Outcome + 'static>(handles: Vec<JoinHandle<T>>, why: &'static str) {
-    // The handle comes with its result, for the name.
+async fn watch<T: TaskOutput + 'static>(handles: Vec<JoinHandle<T>>, why: &'static str) {
+    // Returns the handle with the result: the report needs the task's name.
     let watched = handles.into_iter().map(|mut handle| {
         Box::pin(async move {
             let result = (&mut handle).await;
@@ -231,14 +229,15 @@ async fn watch<T: Outcome + 'static>(handles: Vec<JoinHandle<T>>, why: &'static 
     }
 }
 
-fn report_failure<T: Outcome>(handle: &JoinHandle<T>, result: Result<T, JoinError>, why: &'static str) {
+fn report_failure<T: TaskOutput>(handle: &JoinHandle<T>, result: Result<T, JoinError>, why: &'static str) {
     let task = handle.raw();
-    let name = task.name().map(|name| format!(" '{name}'")).unwrap_or_default();
-    let who = format!("task {}{name}, spawned at {},", task.id(), task.spawned_at());
     match result {
         Ok(output) => crate::event_loop::exception::guard("a result's destructor", || {
             if let Err(error) = output.into_result() {
-                report(Exception::failure(format!("{who} failed and {why}"), error));
+                report(Exception::failure(
+                    format!("{} failed and {why}", task.describe()),
+                    error,
+                ));
             }
         }),
         Err(error) => {

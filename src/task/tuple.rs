@@ -1,7 +1,7 @@
-//! Waiting for a few futures of different types.
+//! Combinators for two to eight futures of different types.
 //!
-//! There are eight at most, and they lie in the future that waits: all that are not done are polled with its own waker,
-//! beginning with another one each time, so that none of them uses up the poll's budget for ever. That allocates nothing.
+//! The futures are stored inline and polled with the task's own waker, so nothing is allocated. Each poll starts with a
+//! different future, so that no future can use up the task's budget in every poll.
 
 use std::fmt;
 use std::future::Future;
@@ -10,9 +10,9 @@ use std::task::{Context, Poll};
 
 use crate::event_loop::exception::guard;
 
-/// Runs two to eight futures side by side in this task and gives their outputs as a tuple.
+/// Runs two to eight futures concurrently in this task and returns their outputs as a tuple.
 ///
-/// Dropping this drops those that are not done.
+/// Dropping this drops the futures that have not completed.
 ///
 /// ```
 /// use windlass::{task::join, time::sleep};
@@ -29,7 +29,8 @@ pub fn join<M: JoinTuple>(futures: M) -> Join<M> {
     }
 }
 
-/// As [`join`] for futures that may fail: gives the values, or the first error. The others are dropped then.
+/// Runs two to eight futures concurrently and returns their values as a tuple, or the first error. After an error the
+/// other futures are dropped.
 ///
 /// ```
 /// use windlass::task::try_join;
@@ -46,8 +47,9 @@ pub fn try_join<M: TryJoinTuple>(futures: M) -> TryJoin<M> {
     }
 }
 
-/// Runs two futures side by side and gives the output of the first that is done, the left one if both are. The other is
-/// dropped, which cancels it: a read or an accept loses nothing. To go on with it, pass `&mut` of a pinned one.
+/// Runs two futures concurrently and returns the output of the first to complete; of the left one if both are ready.
+/// The other is dropped, which cancels it; a cancelled read or accept loses no data. To keep a future, pass a pinned
+/// `&mut`.
 ///
 /// ```
 /// use std::{pin::pin, time::Duration};
@@ -71,7 +73,7 @@ pub async fn select<A: Future, B: Future>(left: A, right: B) -> Either<A::Output
     .await
 }
 
-/// What [`select`] gives.
+/// The output of [`select`].
 ///
 /// ```
 /// use windlass::task::{Either, select};
@@ -85,26 +87,26 @@ pub async fn select<A: Future, B: Future>(left: A, right: B) -> Either<A::Output
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Either<A, B> {
-    /// The left one was first.
+    /// The left future completed first.
     Left(A),
-    /// The right one was first.
+    /// The right future completed first.
     Right(B),
 }
 
-/// A tuple of futures: what [`join`] takes.
+/// A tuple of futures that [`join`] accepts.
 pub trait JoinTuple: sealed::Members {
-    /// The tuple of their outputs.
+    /// The tuple of the outputs.
     type Output;
 
     #[doc(hidden)]
     fn outputs(members: Pin<&mut Self::Members>) -> Self::Output;
 }
 
-/// A tuple of futures that give a `Result` with the same error: what [`try_join`] takes.
+/// A tuple of futures that [`try_join`] accepts. All return a `Result` with the same error type.
 pub trait TryJoinTuple: sealed::Members {
-    /// The tuple of their values.
+    /// The tuple of the values.
     type Output;
-    /// Their error.
+    /// The common error type.
     type Error;
 
     #[doc(hidden)]
@@ -118,22 +120,22 @@ mod sealed {
     use super::*;
 
     pub trait Members {
-        /// The futures, or what became of them.
+        /// The futures, each replaced by its output once it has completed.
         type Members;
         const COUNT: usize;
 
         fn into_members(self) -> Self::Members;
 
-        /// Polls one of them; ready also if it was before.
+        /// Polls one future; also ready if it has completed before.
         fn poll_member(members: Pin<&mut Self::Members>, number: usize, cx: &mut Context<'_>) -> Poll<()>;
     }
 }
 
-/// The future of [`join`].
+/// The future returned by [`join`].
 #[must_use = "nothing is joined until this is awaited"]
 pub struct Join<M: JoinTuple> {
     members: M::Members,
-    /// Who is polled first.
+    /// The index to start the next poll with.
     first: usize,
 }
 
@@ -141,13 +143,13 @@ impl<M: JoinTuple> Future for Join<M> {
     type Output = M::Output;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<M::Output> {
-        // SAFETY: `members` is pinned with the whole and never moved; `first` is not pinned.
+        // SAFETY: `members` is structurally pinned and never moved; `first` is not pinned.
         let (mut members, first) = unsafe {
             let this = self.get_unchecked_mut();
             (Pin::new_unchecked(&mut this.members), &mut this.first)
         };
         let mut all_done = true;
-        for number in round(first, M::COUNT) {
+        for number in rotation(first, M::COUNT) {
             all_done &= M::poll_member(members.as_mut(), number, cx).is_ready();
         }
         match all_done {
@@ -163,12 +165,12 @@ impl<M: JoinTuple> fmt::Debug for Join<M> {
     }
 }
 
-/// The future of [`try_join`].
+/// The future returned by [`try_join`].
 #[must_use = "nothing is joined until this is awaited"]
 pub struct TryJoin<M: TryJoinTuple> {
-    /// `None` once it is over.
+    /// `None` once the result was returned.
     members: Option<M::Members>,
-    /// Who is polled first.
+    /// The index to start the next poll with.
     first: usize,
 }
 
@@ -176,26 +178,27 @@ impl<M: TryJoinTuple> Future for TryJoin<M> {
     type Output = Result<M::Output, M::Error>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        // SAFETY: what is in `members` is pinned with the whole, never moved, and dropped in place; `first` is not pinned.
-        let (mut place, first) = unsafe {
+        // SAFETY: the content of `members` is structurally pinned, never moved, dropped in place; `first` is not
+        // pinned.
+        let (mut slot, first) = unsafe {
             let this = self.get_unchecked_mut();
             (Pin::new_unchecked(&mut this.members), &mut this.first)
         };
-        let Some(mut members) = place.as_mut().as_pin_mut() else {
-            panic!("a TryJoin was polled after it had given its result");
+        let Some(mut members) = slot.as_mut().as_pin_mut() else {
+            panic!("TryJoin polled after it returned its result");
         };
-        for number in round(first, M::COUNT) {
+        for number in rotation(first, M::COUNT) {
             if M::poll_member(members.as_mut(), number, cx).is_pending() {
                 continue;
             }
             if let Some(error) = M::take_error(members.as_mut(), number) {
-                guard("a dropped future's destructor", || place.set(None));
+                guard("a dropped future's destructor", || slot.set(None));
                 return Poll::Ready(Err(error));
             }
         }
         match M::values(members) {
             Some(values) => {
-                guard("a finished future's destructor", || place.set(None));
+                guard("a finished future's destructor", || slot.set(None));
                 Poll::Ready(Ok(values))
             }
             None => Poll::Pending,
@@ -209,16 +212,16 @@ impl<M: TryJoinTuple> fmt::Debug for TryJoin<M> {
     }
 }
 
-/// All numbers once, from `first` on; the next round begins one further.
-fn round(first: &mut usize, count: usize) -> impl Iterator<Item = usize> + use<> {
+/// All indices once, starting at `first`; advances `first` by one.
+fn rotation(first: &mut usize, count: usize) -> impl Iterator<Item = usize> + use<> {
     let start = *first;
     *first = (start + 1) % count;
     (start..count).chain(0..start)
 }
 
-/// A future, or what became of it.
+/// A future, or its output.
 #[doc(hidden)]
-#[allow(missing_debug_implementations, reason = "nobody sees one")]
+#[allow(missing_debug_implementations, reason = "not part of the public API")]
 pub enum Member<F: Future> {
     Running(F),
     Done(F::Output),
@@ -227,7 +230,7 @@ pub enum Member<F: Future> {
 
 impl<F: Future> Member<F> {
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        // SAFETY: the future is pinned with the whole, and is dropped in place when it is done. An output is not pinned.
+        // SAFETY: the future is structurally pinned and dropped in place once it completes. Outputs are not pinned.
         let this = unsafe { self.get_unchecked_mut() };
         let Member::Running(future) = this else {
             return Poll::Ready(());
@@ -243,11 +246,11 @@ impl<F: Future> Member<F> {
     }
 
     fn take(&mut self) -> F::Output {
-        // Looked at before it is moved: a future stays where it is.
-        assert!(self.is_done(), "polled after it had given its result");
+        // Checked before the move: a future that has not completed must stay in place.
+        assert!(self.is_done(), "polled after it returned its result");
         match std::mem::replace(self, Member::Taken) {
             Member::Done(output) => output,
-            _ => unreachable!("it is done"),
+            _ => unreachable!("checked above"),
         }
     }
 }
@@ -265,7 +268,7 @@ impl<T, E, F: Future<Output = Result<T, E>>> Member<F> {
     }
 }
 
-/// One impl per length: Rust has no way to say "a tuple of any length".
+/// One impl per length: Rust cannot express "a tuple of any length".
 macro_rules! tuples {
     ($(($($F:ident $T:ident $n:tt),+))+) => {$(
         impl<$($F: Future),+> sealed::Members for ($($F,)+) {
@@ -277,12 +280,12 @@ macro_rules! tuples {
             }
 
             fn poll_member(members: Pin<&mut Self::Members>, number: usize, cx: &mut Context<'_>) -> Poll<()> {
-                // SAFETY: every member is pinned with the tuple.
+                // SAFETY: every member is structurally pinned.
                 let members = unsafe { members.get_unchecked_mut() };
                 match number {
                     // SAFETY: as above.
                     $($n => unsafe { Pin::new_unchecked(&mut members.$n) }.poll(cx),)+
-                    _ => unreachable!("there is no such member"),
+                    _ => unreachable!("index out of range"),
                 }
             }
         }
@@ -291,7 +294,7 @@ macro_rules! tuples {
             type Output = ($($F::Output,)+);
 
             fn outputs(members: Pin<&mut Self::Members>) -> Self::Output {
-                // SAFETY: all are done, and outputs are not pinned.
+                // SAFETY: all have completed, and outputs are not pinned.
                 let members = unsafe { members.get_unchecked_mut() };
                 ($(members.$n.take(),)+)
             }
@@ -302,19 +305,19 @@ macro_rules! tuples {
             type Error = Error;
 
             fn take_error(members: Pin<&mut Self::Members>, number: usize) -> Option<Error> {
-                // SAFETY: `take_error` moves only outputs, and those are not pinned.
+                // SAFETY: `take_error` moves only outputs, which are not pinned.
                 let members = unsafe { members.get_unchecked_mut() };
                 match number {
                     $($n => members.$n.take_error(),)+
-                    _ => unreachable!("there is no such member"),
+                    _ => unreachable!("index out of range"),
                 }
             }
 
             fn values(members: Pin<&mut Self::Members>) -> Option<Self::Output> {
-                // SAFETY: values are taken only when all are done, and outputs are not pinned.
+                // SAFETY: values are taken only when all have completed, and outputs are not pinned.
                 let members = unsafe { members.get_unchecked_mut() };
                 let all_done = $(members.$n.is_done())&&+;
-                all_done.then(|| ($(members.$n.take_value().expect("errors were taken before"),)+))
+                all_done.then(|| ($(members.$n.take_value().expect("an error returns early"),)+))
             }
         }
     )+};

@@ -1,4 +1,4 @@
-//! Waiting for some of many, and keeping the rest: asyncio's `wait`.
+//! `wait`: waits for some of several futures and returns the rest, as in asyncio.
 
 use std::fmt;
 use std::future::Future;
@@ -10,7 +10,7 @@ use super::future_set::FutureSet;
 use super::join_all::fmt_future_set;
 use crate::time::{Instant, Sleep, sleep, sleep_until};
 
-/// Until when [`wait`] waits.
+/// The condition that ends a [`wait`].
 ///
 /// ```
 /// use windlass::{spawn, task::{WaitFor, wait}};
@@ -24,20 +24,21 @@ use crate::time::{Instant, Sleep, sleep, sleep_until};
 /// # Ok::<(), std::io::Error>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum WaitFor {
-    /// Until one is done.
+    /// One future has completed.
     First,
-    /// Until one has given an `Err`, or all are done. Of a task's handle that is a panic or a cancel; if errors of what it
-    /// gives are meant too, see [`wait_until`].
+    /// One future has returned an `Err`, or all have completed. For task handles, `Err` means a panic or a cancel; to
+    /// include errors in a task's output, use [`wait_until`].
     FirstError,
-    /// Until all are done.
+    /// All futures have completed.
     All,
 }
 
-/// Waits for some of the futures, and gives the rest back: asyncio's `wait`. Nobody is cancelled.
+/// Waits for some of the futures; returns the outputs and the unfinished futures: asyncio's `wait`. Cancels nothing.
 ///
-/// They are what can be moved: tasks' handles, or futures in a `Pin<Box<_>>`. Dropping this drops them, which detaches
-/// tasks; to wait for a limited time only, and keep them, use [`Wait::within`].
+/// The futures must be `Unpin`: task handles, or `Pin<Box<_>>`. Dropping this drops them, which detaches tasks. To wait
+/// for a limited time and keep the futures, use [`Wait::within`].
 ///
 /// ```
 /// use std::time::Duration;
@@ -64,7 +65,7 @@ where
     })
 }
 
-/// Waits until a future is done whose output `is_enough`, or until all are done: the general form of [`wait`].
+/// Waits until all futures complete, or one whose output satisfies `is_enough`: the general form of [`wait`].
 ///
 /// ```
 /// use windlass::{spawn, task::wait_until};
@@ -91,8 +92,8 @@ where
     }
 }
 
-/// The future of [`wait`] and [`wait_until`].
-#[must_use = "nothing is waited for until this is awaited"]
+/// The future returned by [`wait`] and [`wait_until`].
+#[must_use = "futures do nothing unless awaited"]
 pub struct Wait<F: Future> {
     future_set: FutureSet<F>,
     is_enough: Predicate<F::Output>,
@@ -103,17 +104,17 @@ pub struct Wait<F: Future> {
 
 type Predicate<T> = Box<dyn FnMut(&T) -> bool>;
 
-/// Outputs are not pinned, and futures lie in a box.
+/// Outputs are not pinned, and the futures are boxed.
 impl<F: Future> Unpin for Wait<F> {}
 
 impl<F: Future> Wait<F> {
-    /// Waits for at most `duration`, and gives then what is done.
+    /// Waits for at most `duration`, then returns the outputs so far.
     pub fn within(mut self, duration: Duration) -> Wait<F> {
         self.deadline = Some(sleep(duration));
         self
     }
 
-    /// Waits until `deadline` at the latest, and gives then what is done.
+    /// Waits until `deadline` at the latest, then returns the outputs so far.
     pub fn until(mut self, deadline: Instant) -> Wait<F> {
         self.deadline = Some(sleep_until(deadline));
         self
@@ -125,7 +126,7 @@ impl<F: Future + Unpin> Future for Wait<F> {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Waited<F>> {
         let this = &mut *self;
-        // Everything that is done now is taken, also when the first of it was enough.
+        // Takes everything that is ready, even if the first output is enough.
         while let Poll::Ready(next) = this.future_set.poll_next(cx) {
             let Some((number, output)) = next else {
                 this.enough = true;
@@ -151,7 +152,7 @@ impl<F: Future> fmt::Debug for Wait<F> {
     }
 }
 
-/// What [`wait`] gives: who is done and who is not, each with its place among the futures.
+/// The result of [`wait`]: outputs and unfinished futures, each with its index in the input.
 ///
 /// ```
 /// use windlass::{spawn, task::{WaitFor, wait}};
@@ -162,11 +163,11 @@ impl<F: Future> fmt::Debug for Wait<F> {
 /// })?;
 /// # Ok::<(), std::io::Error>(())
 /// ```
-#[must_use = "the tasks that are not done are in here; dropping it detaches them"]
+#[must_use = "contains the unfinished tasks; dropping it detaches them"]
 pub struct Waited<F: Future> {
-    /// In the order in which they were done.
+    /// Outputs in the order of completion.
     pub done: Vec<(usize, F::Output)>,
-    /// In their old order; they can be awaited on.
+    /// Unfinished futures in the order of the input. They can be awaited again.
     pub pending: Vec<(usize, F)>,
 }
 

@@ -1,10 +1,10 @@
-//! Letting others run.
+//! Yielding to the loop.
 
 use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-/// Lets everything else that is ready run first. What `asyncio.sleep(0)` is for.
+/// Yields once, so that everything else that is ready runs first: asyncio's `sleep(0)`.
 ///
 /// ```
 /// windlass::run(async {
@@ -16,7 +16,7 @@ pub fn yield_now() -> YieldNow {
     YieldNow { yielded: false }
 }
 
-/// The future of [`yield_now`].
+/// The future returned by [`yield_now`].
 #[derive(Debug)]
 #[must_use = "yielding happens when this is awaited"]
 pub struct YieldNow {

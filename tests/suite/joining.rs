@@ -210,7 +210,7 @@ fn gather_tells_the_first_failure_and_lets_the_siblings_go_on() {
         });
         assert_eq!(finished.get(), 4, "the others went on");
         assert!(matches!(error, TaskError::Failed(error) if error.to_string() == "first"));
-        assert_told(&told, &["second", "joining.rs", "nobody gathers"]);
+        assert_told(&told, &["second", "joining.rs", "`gather` had ended"]);
     });
 }
 

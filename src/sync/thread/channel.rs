@@ -1,4 +1,4 @@
-//! Items from threads to threads.
+//! A multi-producer, multi-consumer channel between threads.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -6,18 +6,18 @@ use std::sync::Arc;
 use std::task::Waker;
 
 use super::super::error::{Closed, SendError, TryRecvError, TrySendError};
-use super::super::permits::{Denied, Outcome, Permits};
-use super::super::wait::{Calls, Kept, Request, Waiting};
+use super::super::permits::{Denied, PermitGrant, Permits};
+use super::super::wait::{Request, StateCell, WaitFuture, WaitState};
 use super::super::wait_queue::WaitQueue;
 use super::park;
 use crate::sync::loom_shim::Mutex;
 
-/// Makes a channel between threads with room for so many items.
+/// Creates a bounded channel between threads.
 ///
 /// ```
 /// use windlass::sync::thread;
 /// let (requests, inbox) = thread::channel(8);
-/// let (replies, outbox) = thread::channel(8);
+/// let (replies, results) = thread::channel(8);
 /// let server = std::thread::spawn(move || {
 ///     windlass::run(async move {
 ///         while let Ok(request) = inbox.recv().await {
@@ -27,9 +27,9 @@ use crate::sync::loom_shim::Mutex;
 /// });
 /// for request in 1..=3 {
 ///     requests.send_blocking(request).unwrap();
-///     assert_eq!(outbox.recv_blocking(), Ok(request * 2));
+///     assert_eq!(results.recv_blocking(), Ok(request * 2));
 /// }
-/// drop(requests); // the server's last `recv` fails, and its loop ends
+/// drop(requests); // closes the channel: the server's `recv` fails and its loop ends
 /// server.join().unwrap()?;
 /// # Ok::<(), std::io::Error>(())
 /// ```
@@ -41,22 +41,21 @@ use crate::sync::loom_shim::Mutex;
 pub fn channel<T>(capacity: usize) -> (Sender<T>, Receiver<T>) {
     assert!(
         capacity > 0,
-        "a channel without room could hold nothing: use `unbounded()`, or a capacity of 1"
+        "the capacity of a channel must be at least 1: use `unbounded()` for no limit"
     );
-    with_room(capacity)
+    with_capacity(capacity)
 }
 
-/// Makes a channel between threads without a limit: sending never waits. Whoever fills it faster than it is emptied
-/// fills the memory.
+/// Creates an unbounded channel: sending never waits. If senders outpace receivers, memory use grows unbounded.
 pub fn unbounded<T>() -> (Sender<T>, Receiver<T>) {
-    with_room(usize::MAX)
+    with_capacity(usize::MAX)
 }
 
-fn with_room<T>(capacity: usize) -> (Sender<T>, Receiver<T>) {
+fn with_capacity<T>(capacity: usize) -> (Sender<T>, Receiver<T>) {
     let shared = Arc::new(Mutex::new(State {
         items: VecDeque::new(),
         ready: Permits::new(0),
-        room: Permits::new(capacity),
+        free_slots: Permits::new(capacity),
         senders: 1,
         receivers: 1,
         is_closed: false,
@@ -67,95 +66,96 @@ fn with_room<T>(capacity: usize) -> (Sender<T>, Receiver<T>) {
 
 struct State<T> {
     items: VecDeque<T>,
-    /// Its permits: items that nobody was promised.
+    /// One permit per item that is not reserved for a waiting receiver.
     ready: Permits,
-    /// Its permits: places that nobody was promised.
-    room: Permits,
+    /// One permit per free slot that is not reserved for a waiting sender.
+    free_slots: Permits,
     senders: usize,
     receivers: usize,
     is_closed: bool,
 }
 
 impl<T> State<T> {
-    /// To be called with a permit for the room.
+    /// Requires a slot permit.
     fn push(&mut self, item: T) -> Result<(), SendError<T>> {
         if self.is_closed {
             return Err(SendError(item));
         }
         self.items.push_back(item);
-        self.ready.put(1);
+        self.ready.release(1);
         Ok(())
     }
 
-    /// To be called with a permit for an item.
+    /// Requires an item permit.
     fn pop(&mut self) -> Result<T, Closed> {
-        self.room.put(1);
+        self.free_slots.release(1);
         self.items.pop_front().ok_or(Closed)
     }
 
-    /// Nothing is sent from now on; what was sent can be had.
+    /// Nothing can be sent from now on. Items in the channel can still be received.
     fn close(&mut self) {
         self.is_closed = true;
         self.ready.drain();
-        self.room.close();
+        self.free_slots.close();
     }
 }
 
-impl<T> Calls for State<T> {
+impl<T> WaitState for State<T> {
     fn next_waker(&mut self) -> Option<Waker> {
-        self.ready.next_waker().or_else(|| self.room.next_waker())
+        self.ready.next_waker().or_else(|| self.free_slots.next_waker())
     }
 }
 
-/// Sends from any thread. Clones send to the same channel, which is closed when the last is dropped.
+/// The sending side, for any thread. Clones send to the same channel. Dropping the last one closes it.
 pub struct Sender<T> {
     shared: Arc<Mutex<State<T>>>,
 }
 
 impl<T> Sender<T> {
-    /// Sends once there is room, in the order of asking. Gives the item back if the channel is closed or every receiver
-    /// is gone.
+    /// Sends an item, waiting for room behind earlier senders. Returns the item if the channel is or gets closed.
     ///
-    /// If the future is dropped before it has returned, the item was not sent, and is dropped with it.
+    /// # Cancel safety
+    ///
+    /// If the future is dropped before it completes, the item was not sent and is dropped too.
     pub async fn send(&self, item: T) -> Result<(), SendError<T>> {
-        Waiting::new(&*self.shared, Sending { item: Some(item) }).await
+        WaitFuture::new(&*self.shared, SendItem { item: Some(item) }).await
     }
 
-    /// Sends if there is room that nobody waits for.
+    /// Sends an item if there is room and no other sender waits.
     pub fn try_send(&self, item: T) -> Result<(), TrySendError<T>> {
-        self.shared.act(|state| match state.room.try_take(1) {
+        self.shared.update(|state| match state.free_slots.try_take(1) {
             Ok(()) => state.push(item).map_err(TrySendError::from),
             Err(Denied::Busy) => Err(TrySendError::Full(item)),
             Err(Denied::Closed) => Err(TrySendError::Closed(item)),
         })
     }
 
-    /// Sends from a thread that has no loop, blocking it while there is no room.
+    /// Sends from a thread without a loop, blocking it while the channel is full.
     ///
     /// # Panics
     ///
-    /// On a thread that runs a loop: await [`send`](Sender::send) there.
+    /// On a thread that runs a loop. Await [`send`](Sender::send) there.
     #[track_caller]
     pub fn send_blocking(&self, item: T) -> Result<(), SendError<T>> {
         park::wait(self.send(item))
     }
 
-    /// Closes the channel for sending: whoever waits gets the item back. What was sent can still be received.
+    /// Closes the channel: waiting senders get their items back. Items in the channel can still be received.
     pub fn close(&self) {
-        self.shared.act(State::close);
+        self.shared.update(State::close);
     }
 
-    /// Whether sending is of no use: the channel is closed or every receiver is gone.
+    /// Whether the channel is closed or all receivers were dropped.
     pub fn is_closed(&self) -> bool {
         self.shared.with(|state| state.is_closed)
     }
 
-    /// How many items are in it, without those that somebody who waited is about to get.
+    /// The number of items, without those reserved for waiting receivers.
     pub fn len(&self) -> usize {
         self.shared.with(|state| state.ready.available())
     }
 
-    /// Whether there are none.
+    /// Whether there are no items.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -172,7 +172,7 @@ impl<T> Clone for Sender<T> {
 
 impl<T> Drop for Sender<T> {
     fn drop(&mut self) {
-        self.shared.act(|state| {
+        self.shared.update(|state| {
             state.senders -= 1;
             if state.senders == 0 {
                 state.close();
@@ -190,57 +190,57 @@ impl<T> fmt::Debug for Sender<T> {
     }
 }
 
-/// Receives on any thread. Clones receive from the same channel: each item goes to one of them. When the last is
-/// dropped, the channel is closed, and what is in it is dropped.
+/// The receiving side, for any thread. Clones receive from the same channel; each item goes to one of them. Dropping
+/// the last one closes the channel and drops its items.
 pub struct Receiver<T> {
     shared: Arc<Mutex<State<T>>>,
 }
 
 impl<T> Receiver<T> {
-    /// Waits for an item, in the order of asking. Fails when the channel is closed, or every sender gone, and it is
-    /// empty.
+    /// Receives an item, waiting behind earlier receivers. Fails when the channel is empty and no more can be sent.
     ///
-    /// If the future is dropped before it has returned, nothing was received; an item that was meant for it goes to the
-    /// next.
+    /// # Cancel safety
+    ///
+    /// If the future is dropped before it completes, nothing was received; an item reserved for it goes on to the next.
     pub async fn recv(&self) -> Result<T, Closed> {
-        Waiting::new(&*self.shared, Receiving).await
+        WaitFuture::new(&*self.shared, RecvItem).await
     }
 
-    /// Takes an item if there is one that nobody waits for.
+    /// Receives an item if there is one that is not reserved.
     pub fn try_recv(&self) -> Result<T, TryRecvError> {
-        self.shared.act(|state| match state.ready.try_take(1) {
+        self.shared.update(|state| match state.ready.try_take(1) {
             Ok(()) => state.pop().map_err(TryRecvError::from),
             Err(Denied::Busy) => Err(TryRecvError::Empty),
             Err(Denied::Closed) => Err(TryRecvError::Closed),
         })
     }
 
-    /// Receives on a thread that has no loop, blocking it while there is nothing.
+    /// Receives on a thread without a loop, blocking it while the channel is empty.
     ///
     /// # Panics
     ///
-    /// On a thread that runs a loop: await [`recv`](Receiver::recv) there.
+    /// On a thread that runs a loop. Await [`recv`](Receiver::recv) there.
     #[track_caller]
     pub fn recv_blocking(&self) -> Result<T, Closed> {
         park::wait(self.recv())
     }
 
-    /// Closes the channel for sending: whoever waits gets the item back. What was sent can still be received.
+    /// Closes the channel: waiting senders get their items back. Items in the channel can still be received.
     pub fn close(&self) {
-        self.shared.act(State::close);
+        self.shared.update(State::close);
     }
 
-    /// Whether nothing can be sent any more. There may be items in it still.
+    /// Whether the channel is closed. It may still contain items.
     pub fn is_closed(&self) -> bool {
         self.shared.with(|state| state.is_closed)
     }
 
-    /// How many items are in it, without those that somebody who waited is about to get.
+    /// The number of items, without those reserved for waiting receivers.
     pub fn len(&self) -> usize {
         self.shared.with(|state| state.ready.available())
     }
 
-    /// Whether there are none.
+    /// Whether there are no items.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -257,7 +257,7 @@ impl<T> Clone for Receiver<T> {
 
 impl<T> Drop for Receiver<T> {
     fn drop(&mut self) {
-        let leftover = self.shared.act(|state| {
+        let unreceived = self.shared.update(|state| {
             state.receivers -= 1;
             if state.receivers > 0 {
                 return VecDeque::new();
@@ -266,7 +266,7 @@ impl<T> Drop for Receiver<T> {
             state.ready.remove(usize::MAX);
             std::mem::take(&mut state.items)
         });
-        drop(leftover);
+        drop(unreceived);
     }
 }
 
@@ -279,67 +279,67 @@ impl<T> fmt::Debug for Receiver<T> {
     }
 }
 
-/// That an item be sent.
-struct Sending<T> {
+/// Sends an item.
+struct SendItem<T> {
     item: Option<T>,
 }
 
-impl<T> Sending<T> {
+impl<T> SendItem<T> {
     fn item(&mut self) -> T {
-        self.item.take().expect("an item is sent once")
+        self.item.take().expect("present until it is sent")
     }
 }
 
-impl<T> Request<State<T>> for Sending<T> {
-    type Want = usize;
-    type Grant = Outcome;
+impl<T> Request<State<T>> for SendItem<T> {
+    type Amount = usize;
+    type Grant = PermitGrant;
     type Output = Result<(), SendError<T>>;
 
-    fn wait_queue(state: &mut State<T>) -> &mut WaitQueue<usize, Outcome> {
-        state.room.wait_queue()
+    fn wait_queue(state: &mut State<T>) -> &mut WaitQueue<usize, PermitGrant> {
+        state.free_slots.wait_queue()
     }
 
     fn name(&self) -> &'static str {
         "room in a channel"
     }
 
-    fn want(&self) -> usize {
+    fn amount(&self) -> usize {
         1
     }
 
     fn try_now(&mut self, state: &mut State<T>) -> Option<Self::Output> {
-        match state.room.try_take(1) {
+        match state.free_slots.try_take(1) {
             Ok(()) => Some(state.push(self.item())),
             Err(Denied::Busy) => None,
             Err(Denied::Closed) => Some(Err(SendError(self.item()))),
         }
     }
 
-    fn settle(state: &mut State<T>) {
-        state.room.settle();
+    fn serve_waiters(state: &mut State<T>) {
+        state.free_slots.serve();
     }
 
-    fn take(&mut self, state: &mut State<T>, outcome: Outcome) -> Self::Output {
-        match state.room.accept(&outcome) {
+    fn take_grant(&mut self, state: &mut State<T>, grant: PermitGrant) -> Self::Output {
+        match state.free_slots.take_grant(&grant) {
             Ok(()) => state.push(self.item()),
             Err(_) => Err(SendError(self.item())),
         }
     }
 
-    fn give_back(&mut self, state: &mut State<T>, outcome: Outcome) {
-        state.room.refuse(&outcome, 1);
+    fn return_grant(&mut self, state: &mut State<T>, grant: PermitGrant) {
+        state.free_slots.return_grant(&grant, 1);
     }
 }
 
-/// That there be an item.
-struct Receiving;
+/// Receives an item.
+struct RecvItem;
 
-impl<T> Request<State<T>> for Receiving {
-    type Want = usize;
-    type Grant = Outcome;
+impl<T> Request<State<T>> for RecvItem {
+    type Amount = usize;
+    type Grant = PermitGrant;
     type Output = Result<T, Closed>;
 
-    fn wait_queue(state: &mut State<T>) -> &mut WaitQueue<usize, Outcome> {
+    fn wait_queue(state: &mut State<T>) -> &mut WaitQueue<usize, PermitGrant> {
         state.ready.wait_queue()
     }
 
@@ -347,7 +347,7 @@ impl<T> Request<State<T>> for Receiving {
         "a channel"
     }
 
-    fn want(&self) -> usize {
+    fn amount(&self) -> usize {
         1
     }
 
@@ -359,18 +359,18 @@ impl<T> Request<State<T>> for Receiving {
         }
     }
 
-    fn settle(state: &mut State<T>) {
-        state.ready.settle();
+    fn serve_waiters(state: &mut State<T>) {
+        state.ready.serve();
     }
 
-    fn take(&mut self, state: &mut State<T>, outcome: Outcome) -> Self::Output {
-        match state.ready.accept(&outcome) {
+    fn take_grant(&mut self, state: &mut State<T>, grant: PermitGrant) -> Self::Output {
+        match state.ready.take_grant(&grant) {
             Ok(()) => state.pop(),
             Err(_) => Err(Closed),
         }
     }
 
-    fn give_back(&mut self, state: &mut State<T>, outcome: Outcome) {
-        state.ready.refuse(&outcome, 1);
+    fn return_grant(&mut self, state: &mut State<T>, grant: PermitGrant) {
+        state.ready.return_grant(&grant, 1);
     }
 }

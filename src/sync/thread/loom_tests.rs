@@ -1,7 +1,6 @@
-//! `RUSTFLAGS="--cfg loom" cargo test --release --lib loom_` tries every interleaving of the real channels.
+//! `RUSTFLAGS="--cfg loom" cargo test --release --lib loom_` explores the interleavings of the real channels.
 //!
-//! A thread that waits for ever is a deadlock to loom: so each `*_blocking` that returns is a wake-up that was not
-//! lost.
+//! loom reports a thread that waits forever, so each `*_blocking` call that returns proves that no wake-up was lost.
 
 use std::future::Future;
 use std::pin::pin;
@@ -12,15 +11,14 @@ use loom::thread;
 use super::super::error::{Closed, TryRecvError};
 use super::{channel, oneshot};
 
-/// Every interleaving in which no thread is interrupted more than so often: with two already, every pair of steps of
-/// two threads comes in both orders.
+/// Explores interleavings with up to three preemptions; two already order every pair of steps of two threads both ways.
 fn model(body: impl Fn() + Sync + Send + 'static) {
     let mut model = loom::model::Builder::new();
     model.preemption_bound = Some(3);
     model.check(body);
 }
 
-/// Polls once and gives up.
+/// Polls once and drops the future.
 fn try_poll<F: Future>(future: F) -> Option<F::Output> {
     let mut future = pin!(future);
     match future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
@@ -30,7 +28,7 @@ fn try_poll<F: Future>(future: F) -> Option<F::Output> {
 }
 
 #[test]
-fn loom_two_senders_without_room_lose_nothing() {
+fn loom_two_senders_and_one_slot_lose_nothing() {
     model(|| {
         let (sender, receiver) = channel(1);
         let senders: Vec<_> = (1..=2)
@@ -52,18 +50,18 @@ fn loom_two_senders_without_room_lose_nothing() {
 }
 
 #[test]
-fn loom_an_item_for_a_receiver_that_gives_up_goes_to_the_next() {
+fn loom_an_item_for_a_dropped_receiver_goes_to_the_next() {
     model(|| {
         let (sender, receiver) = channel(1);
-        let fickle = {
+        let impatient = {
             let receiver = receiver.clone();
             thread::spawn(move || try_poll(receiver.recv()).is_some_and(|item| item.is_ok()))
         };
         let patient = thread::spawn(move || receiver.recv_blocking());
         sender.send_blocking(7).unwrap();
-        // Closed only now, and still the patient one is not told so while the item may come back.
+        // The channel is closed now, but `patient` must not fail while the item may still be returned.
         drop(sender);
-        let expected = match fickle.join().unwrap() {
+        let expected = match impatient.join().unwrap() {
             true => Err(Closed),
             false => Ok(7),
         };
@@ -72,11 +70,11 @@ fn loom_an_item_for_a_receiver_that_gives_up_goes_to_the_next() {
 }
 
 #[test]
-fn loom_room_for_a_sender_that_gives_up_goes_to_the_next() {
+fn loom_room_for_a_dropped_sender_goes_to_the_next() {
     model(|| {
         let (sender, receiver) = channel(1);
         sender.try_send(0).unwrap();
-        let fickle = {
+        let impatient = {
             let sender = sender.clone();
             thread::spawn(move || try_poll(sender.send(1)).is_some() as usize)
         };
@@ -86,7 +84,7 @@ fn loom_room_for_a_sender_that_gives_up_goes_to_the_next() {
             items.push(item);
         }
         patient.join().unwrap();
-        assert_eq!(items.len(), 2 + fickle.join().unwrap());
+        assert_eq!(items.len(), 2 + impatient.join().unwrap());
         assert_eq!(items[0], 0);
     });
 }
@@ -102,7 +100,7 @@ fn loom_an_item_is_received_or_given_back() {
             match receiver.try_recv() {
                 Ok(_) => received += 1,
                 Err(TryRecvError::Closed) => break,
-                Err(TryRecvError::Empty) => unreachable!("nobody else receives"),
+                Err(TryRecvError::Empty) => unreachable!("no other receiver exists"),
             }
         }
         assert_eq!(sender.join().unwrap(), received);
@@ -110,7 +108,7 @@ fn loom_an_item_is_received_or_given_back() {
 }
 
 #[test]
-fn loom_the_last_receiver_lets_waiting_senders_go() {
+fn loom_dropping_the_last_receiver_fails_waiting_senders() {
     model(|| {
         let (sender, receiver) = channel(1);
         sender.try_send(1).unwrap();

@@ -1,12 +1,20 @@
 //! Channels between threads.
 //!
-//! Everything else in [`sync`](super) stays on its thread. These are `Send`: for two loops on two threads, for a thread
-//! without a loop that feeds one, and for other runtimes, since they need nothing of a loop but wakers. Either end can
-//! be awaited, tried, or waited for by a thread that has no loop.
+//! They connect two loops on two threads, a thread without a loop to a loop, or windlass to another runtime: they need
+//! only wakers. Either end can be awaited, tried, or used blockingly on a thread without a loop.
 //!
-//! The state is the same plain data as that of the local primitives, the same lines and permits, in a mutex instead of
-//! a cell. Wakers are woken when the mutex is free again; a task's waker goes through its loop's letterbox, which wakes
-//! a sleeping loop once for a burst. loom tries every interleaving of the real code.
+//! ```
+//! use windlass::sync::thread;
+//! let (sender, receiver) = thread::channel(4);
+//! let producer = std::thread::spawn(move || sender.send_blocking("hello"));
+//! windlass::run(async move { assert_eq!(receiver.recv().await, Ok("hello")) })?;
+//! producer.join().unwrap().unwrap();
+//! # Ok::<(), std::io::Error>(())
+//! ```
+//!
+//! The rest of [`sync`](super) stays on one thread. The state here is the same plain data, with the same wait queues
+//! and permits, in a mutex instead of a `RefCell`. Wakers are woken after the mutex is released. A task's waker goes
+//! through its loop's inbox, which wakes a sleeping loop once per burst. The loom tests run the real code.
 
 mod channel;
 #[cfg(all(test, loom))]

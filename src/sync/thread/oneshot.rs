@@ -1,4 +1,4 @@
-//! One value, once, from thread to thread.
+//! A channel for a single value between threads.
 
 use std::fmt;
 use std::future::Future;
@@ -7,12 +7,12 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use super::super::error::{Closed, SendError, TryRecvError};
-use super::super::oneshot::{NotWanted, State, Value};
-use super::super::wait::{Kept, Waiting};
+use super::super::oneshot::{Receive, ReceiverGone, State};
+use super::super::wait::{StateCell, WaitFuture};
 use super::park;
 use crate::sync::loom_shim::Mutex;
 
-/// Makes both ends of a channel between threads for one value.
+/// Creates a channel for a single value between threads.
 ///
 /// ```
 /// use windlass::sync::thread;
@@ -26,37 +26,37 @@ use crate::sync::loom_shim::Mutex;
 /// ```
 pub fn oneshot<T>() -> (OneshotSender<T>, OneshotReceiver<T>) {
     let shared = Arc::new(Mutex::new(State::new()));
-    let waiting = Waiting::new(shared.clone(), Value);
+    let waiting = WaitFuture::new(shared.clone(), Receive);
     (OneshotSender { shared }, OneshotReceiver { waiting })
 }
 
-/// Sends the value from any thread. Dropped without having sent, it lets the receiver know.
-#[must_use = "without a value, the receiver gets an error"]
+/// The sending side, for any thread. If it is dropped without sending, the receiver gets [`Closed`].
+#[must_use = "if dropped without sending, the receiver gets an error"]
 pub struct OneshotSender<T> {
     shared: Arc<Mutex<State<T>>>,
 }
 
 impl<T> OneshotSender<T> {
-    /// Sends the value. Gives it back if nobody will receive it. That this succeeds does not say that it will be
-    /// received.
+    /// Sends the value. Returns it if the receiver was dropped or has closed the channel. Success does not mean that
+    /// the value will be received.
     pub fn send(self, value: T) -> Result<(), SendError<T>> {
-        self.shared.act(|state| state.send(value))
+        self.shared.update(|state| state.send(value))
     }
 
-    /// Whether the receiver is gone or has closed.
+    /// Whether the receiver was dropped or has closed the channel.
     pub fn is_closed(&self) -> bool {
         self.shared.with(|state| state.is_closed())
     }
 
-    /// Waits until the receiver is gone or has closed. Dropping the future changes nothing.
+    /// Waits until the receiver was dropped or has closed the channel. Dropping the future has no effect.
     pub async fn closed(&mut self) {
-        Waiting::new(&*self.shared, NotWanted).await;
+        WaitFuture::new(&*self.shared, ReceiverGone).await;
     }
 }
 
 impl<T> Drop for OneshotSender<T> {
     fn drop(&mut self) {
-        self.shared.act(State::end_sending);
+        self.shared.update(State::end_sending);
     }
 }
 
@@ -68,32 +68,32 @@ impl<T> fmt::Debug for OneshotSender<T> {
     }
 }
 
-/// Resolves to the value, or to [`Closed`] if the sender is dropped without one. It can be awaited by reference:
-/// dropping that wait loses nothing.
-#[must_use = "a receiver gives its value when it is awaited"]
+/// Resolves to the value, or to [`Closed`] if the sender is dropped without sending. It can be awaited by reference;
+/// dropping such a wait loses nothing.
+#[must_use = "futures do nothing unless awaited"]
 pub struct OneshotReceiver<T> {
-    waiting: Waiting<Arc<Mutex<State<T>>>, Value>,
+    waiting: WaitFuture<Arc<Mutex<State<T>>>, Receive>,
 }
 
 impl<T> OneshotReceiver<T> {
-    /// Takes the value if it is there.
+    /// Receives the value if it is available.
     pub fn try_recv(&mut self) -> Result<T, TryRecvError> {
-        self.waiting.kept.with(State::try_recv)
+        self.waiting.state_cell.with(State::try_recv)
     }
 
-    /// Waits on a thread that has no loop, blocking it.
+    /// Receives on a thread without a loop, blocking it.
     ///
     /// # Panics
     ///
-    /// On a thread that runs a loop: await the receiver there.
+    /// On a thread that runs a loop. Await the receiver there.
     #[track_caller]
     pub fn recv_blocking(self) -> Result<T, Closed> {
         park::wait(self)
     }
 
-    /// Lets the sender know that nobody waits for the value. One that was sent before can still be had.
+    /// Closes the channel: the sender can no longer send. A value that was sent can still be received.
     pub fn close(&mut self) {
-        self.waiting.kept.act(State::close);
+        self.waiting.state_cell.update(State::close);
     }
 }
 
@@ -102,8 +102,8 @@ impl<T> Future for OneshotReceiver<T> {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         assert!(
-            !self.waiting.kept.with(|state| state.is_taken()),
-            "a OneshotReceiver was polled after it had given its value"
+            !self.waiting.state_cell.with(|state| state.is_taken()),
+            "OneshotReceiver polled after it returned its value"
         );
         Pin::new(&mut self.waiting).poll(cx)
     }
@@ -111,7 +111,7 @@ impl<T> Future for OneshotReceiver<T> {
 
 impl<T> Drop for OneshotReceiver<T> {
     fn drop(&mut self) {
-        let value = self.waiting.kept.act(State::end_receiving);
+        let value = self.waiting.state_cell.update(State::end_receiving);
         drop(value);
     }
 }

@@ -1,4 +1,4 @@
-//! A thread that waits for a future.
+//! Blocking a thread on a future.
 
 use std::future::Future;
 use std::pin::pin;
@@ -8,7 +8,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use crate::event_loop::core::LoopCore;
 use crate::sync::loom_shim::{Condvar, Mutex};
 
-/// Sleeps until it is woken.
+/// Blocks a thread until it is woken.
 struct Parker {
     is_woken: Mutex<bool>,
     woken: Condvar,
@@ -34,12 +34,12 @@ impl Wake for Parker {
     }
 }
 
-/// Blocks this thread until the future is done.
+/// Blocks this thread until the future completes.
 #[track_caller]
 pub(super) fn wait<F: Future>(future: F) -> F::Output {
     assert!(
         LoopCore::try_current().is_none(),
-        "waiting here would block the loop that this thread runs: await instead"
+        "a blocking wait on a thread that runs a loop would block the loop: await instead"
     );
     let parker = Arc::new(Parker {
         is_woken: Mutex::new(false),

@@ -321,7 +321,7 @@ fn a_comparison_that_panics_or_comes_back_leaves_the_queue_whole() {
     shared.replace(Some(queue.clone()));
     queue.try_put(Bad(1, None)).unwrap_or_else(|_| panic!());
     let told = panic_of(|| queue.try_put(Bad(2, Some(Rc::downgrade(&shared)))));
-    assert!(told.contains("comparison used the queue"), "{told}");
+    assert!(told.contains("comparing items used the queue"), "{told}");
     assert_eq!(queue.len(), 2);
     shared.take();
 }
@@ -383,6 +383,9 @@ fn a_queue_tells_about_itself() {
     );
     assert!(queue.same_queue(&queue.clone()) && !queue.same_queue(&Queue::bounded(2)));
     let error = queue.try_put(2).and_then(|()| queue.try_put(3)).unwrap_err();
-    assert!(error.is_full() && error.to_string().contains("no room"), "{error}");
+    assert!(
+        error.is_full() && error.to_string().contains("wait for room"),
+        "{error}"
+    );
     assert_eq!(error.into_inner(), 3);
 }

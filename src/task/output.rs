@@ -1,4 +1,4 @@
-//! What a task's output means: a value, or a failure.
+//! Task results: which outputs count as failures, and the errors that a group reports.
 
 use std::any::Any;
 use std::error::Error;
@@ -8,22 +8,22 @@ use std::panic::Location;
 use super::TaskId;
 use crate::event_loop::exception::{BoxError, Exception, panic_message, report};
 
-/// What a child of a group may give: a `Result`, whose error is a failure, or something that cannot fail.
+/// The output of a group's child or body: a `Result`, whose `Err` is a failure, or a type that cannot fail.
 ///
-/// It is there for `()`, `!`, `Result`, `Option`, numbers, strings and the like. Anything else goes into a [`Value`].
+/// Implemented for `()`, `!`, `Result`, `Option`, numbers, strings and containers. Wrap other types in [`Value`].
 #[diagnostic::on_unimplemented(
-    message = "`{Self}` may be a value or an error",
-    note = "give a `Result`, or say that it is a value: `windlass::task::Value(..)`"
+    message = "it is not known whether `{Self}` can fail",
+    note = "return a `Result`, or mark it as a value: `windlass::task::Value(..)`"
 )]
-pub trait Outcome: Sized {
-    /// What there is if it went well.
+pub trait TaskOutput: Sized {
+    /// The type of a successful output.
     type Value: 'static;
 
-    /// The value, or the error.
+    /// Converts the output into a value or an error.
     fn into_result(self) -> Result<Self::Value, Box<dyn Error + Send + Sync>>;
 }
 
-/// Says that what is in it is a value and no error, for children and bodies of groups.
+/// Marks an output as a value that cannot fail, for children and bodies of groups.
 ///
 /// ```
 /// use windlass::task::{self, Value};
@@ -42,7 +42,7 @@ pub trait Outcome: Sized {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Value<T>(pub T);
 
-impl<T: 'static> Outcome for Value<T> {
+impl<T: 'static> TaskOutput for Value<T> {
     type Value = T;
 
     fn into_result(self) -> Result<T, BoxError> {
@@ -50,7 +50,7 @@ impl<T: 'static> Outcome for Value<T> {
     }
 }
 
-impl<T: 'static, E: Into<BoxError>> Outcome for Result<T, E> {
+impl<T: 'static, E: Into<BoxError>> TaskOutput for Result<T, E> {
     type Value = T;
 
     fn into_result(self) -> Result<T, BoxError> {
@@ -58,21 +58,21 @@ impl<T: 'static, E: Into<BoxError>> Outcome for Result<T, E> {
     }
 }
 
-/// The type `!`, of blocks that loop for ever or panic, which stable Rust lets nobody name: so it is asked what a function
-/// that has it gives. `Infallible`, which becomes the same type one day, has no impl of its own.
-type Never = <fn() -> ! as never::Gives>::Output;
+/// The type `!`, the output of blocks that loop forever or panic. Stable Rust cannot name it, so it is taken from a
+/// function type. `Infallible` has no impl of its own because it is to become the same type.
+type Never = <fn() -> ! as never::FnOutput>::Output;
 
 mod never {
-    pub trait Gives {
+    pub trait FnOutput {
         type Output;
     }
 
-    impl<T> Gives for fn() -> T {
+    impl<T> FnOutput for fn() -> T {
         type Output = T;
     }
 }
 
-impl Outcome for Never {
+impl TaskOutput for Never {
     type Value = Never;
 
     fn into_result(self) -> Result<Never, BoxError> {
@@ -80,10 +80,10 @@ impl Outcome for Never {
     }
 }
 
-/// Types that cannot fail. A list, because Rust has no way to say "everything but a `Result`".
+/// Types that cannot fail. A list, because Rust cannot express "every type but `Result`".
 macro_rules! values {
     ($($type:ty $(| $($T:ident)+)?;)+) => {$(
-        impl$(<$($T: 'static),+>)? Outcome for $type {
+        impl$(<$($T: 'static),+>)? TaskOutput for $type {
             type Value = Self;
 
             fn into_result(self) -> Result<Self, BoxError> {
@@ -101,7 +101,7 @@ values! {
     std::time::Duration; crate::time::Instant;
 }
 
-/// How one child of a group, or its body, failed.
+/// The failure of one child of a group, or of its body.
 ///
 /// ```
 /// windlass::run(async {
@@ -115,11 +115,11 @@ values! {
 /// # Ok::<(), std::io::Error>(())
 /// ```
 pub struct Failure {
-    who: Who,
+    origin: Origin,
     cause: Cause,
 }
 
-enum Who {
+enum Origin {
     Body,
     Task {
         id: TaskId,
@@ -130,14 +130,14 @@ enum Who {
 
 enum Cause {
     Error(BoxError),
-    /// In a mutex only to make the failure `Sync`, so that `?` takes it into other errors.
+    /// The mutex only makes the failure `Sync`, so that `?` can convert it.
     Panic(std::sync::Mutex<Box<dyn Any + Send>>),
 }
 
 impl Failure {
     pub(super) fn of_body(error: BoxError) -> Failure {
         Failure {
-            who: Who::Body,
+            origin: Origin::Body,
             cause: Cause::Error(error),
         }
     }
@@ -150,7 +150,7 @@ impl Failure {
     ) -> Failure {
         let name = name.map(Into::into);
         Failure {
-            who: Who::Task { id, name, spawned_at },
+            origin: Origin::Task { id, name, spawned_at },
             cause: match cause {
                 Ok(error) => Cause::Error(error),
                 Err(payload) => Cause::Panic(std::sync::Mutex::new(payload)),
@@ -158,31 +158,31 @@ impl Failure {
         }
     }
 
-    /// The child's number; `None` if the group's body failed.
+    /// The child's id; `None` if the body failed.
     pub fn task(&self) -> Option<TaskId> {
-        match self.who {
-            Who::Body => None,
-            Who::Task { id, .. } => Some(id),
+        match self.origin {
+            Origin::Body => None,
+            Origin::Task { id, .. } => Some(id),
         }
     }
 
-    /// The child's name, if it was given one.
+    /// The child's name, if it has one.
     pub fn name(&self) -> Option<&str> {
-        match &self.who {
-            Who::Body => None,
-            Who::Task { name, .. } => name.as_deref(),
+        match &self.origin {
+            Origin::Body => None,
+            Origin::Task { name, .. } => name.as_deref(),
         }
     }
 
-    /// Where the child was spawned; `None` if the group's body failed.
+    /// Where the child was spawned; `None` if the body failed.
     pub fn spawned_at(&self) -> Option<&'static Location<'static>> {
-        match self.who {
-            Who::Body => None,
-            Who::Task { spawned_at, .. } => Some(spawned_at),
+        match self.origin {
+            Origin::Body => None,
+            Origin::Task { spawned_at, .. } => Some(spawned_at),
         }
     }
 
-    /// The error; `None` if it was a panic.
+    /// The error; `None` for a panic.
     pub fn error(&self) -> Option<&(dyn Error + 'static)> {
         match &self.cause {
             Cause::Error(error) => Some(&**error),
@@ -190,7 +190,7 @@ impl Failure {
         }
     }
 
-    /// The error, if it is of this type.
+    /// The error, if it has type `E`.
     pub fn downcast_ref<E: Error + 'static>(&self) -> Option<&E> {
         self.error()?.downcast_ref()
     }
@@ -200,7 +200,7 @@ impl Failure {
         matches!(self.cause, Cause::Panic(_))
     }
 
-    /// The error, to be handed on; a panic's payload, for [`std::panic::resume_unwind`], if that is what it was.
+    /// The error, or as `Err` the payload of a panic, for [`std::panic::resume_unwind`].
     pub fn into_error(self) -> Result<Box<dyn Error + Send + Sync>, Box<dyn Any + Send>> {
         match self.cause {
             Cause::Error(error) => Ok(error),
@@ -208,36 +208,36 @@ impl Failure {
         }
     }
 
-    /// Nobody will ask for it: the exception handler is told.
+    /// Passes the failure to the exception handler, because the group was not joined.
     pub(super) fn report(self) {
-        let context = format!("{} of a group that nobody joined", self.who);
+        let context = format!("{} of a group that was not joined", self.origin);
         match self.into_error() {
             Ok(error) => report(Exception::failure(format!("{context} failed"), error)),
             Err(payload) => report(Exception::panic(&context, payload)),
         }
     }
 
-    /// Writes it and what it consists of, each line after the first behind `indent`.
+    /// Writes the failure and its causes as a tree; `indent` precedes each line but the first.
     fn write_tree(&self, f: &mut fmt::Formatter<'_>, indent: &str) -> fmt::Result {
         match &self.cause {
             Cause::Error(error) => {
-                write!(f, "{}: ", self.who)?;
+                write!(f, "{}: ", self.origin)?;
                 write_error(f, &**error, indent)
             }
             Cause::Panic(payload) => {
                 let payload = payload.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-                write!(f, "{} panicked: {}", self.who, panic_message(&**payload))
+                write!(f, "{} panicked: {}", self.origin, panic_message(&**payload))
             }
         }
     }
 }
 
-/// An error, its sources below it, and the branches of a group, wherever in that chain one is.
+/// Writes an error, its chain of sources, and the branches of a group error anywhere in that chain.
 fn write_error(f: &mut fmt::Formatter<'_>, error: &(dyn Error + 'static), indent: &str) -> fmt::Result {
     if let Some(group) = error.downcast_ref::<GroupError>() {
         return group.write_tree(f, indent);
     }
-    // What has several lines stays in its column.
+    // Keeps multi-line messages in their column.
     let text = error.to_string();
     for (line, part) in text.lines().enumerate() {
         if line > 0 {
@@ -254,12 +254,12 @@ fn write_error(f: &mut fmt::Formatter<'_>, error: &(dyn Error + 'static), indent
     }
 }
 
-impl fmt::Display for Who {
+impl fmt::Display for Origin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Who::Body => f.write_str("the body"),
-            Who::Task { id, name: None, .. } => write!(f, "task {id}"),
-            Who::Task {
+            Origin::Body => f.write_str("the body"),
+            Origin::Task { id, name: None, .. } => write!(f, "task {id}"),
+            Origin::Task {
                 id, name: Some(name), ..
             } => write!(f, "task {id} '{name}'"),
         }
@@ -278,9 +278,9 @@ impl fmt::Debug for Failure {
     }
 }
 
-/// Everything that went wrong in a group, in the order in which it did: asyncio's `ExceptionGroup`.
+/// All failures of a group, in the order in which they happened: asyncio's `ExceptionGroup`.
 ///
-/// It prints as a tree, with groups inside of groups as its branches:
+/// `Display` prints a tree, with nested groups as branches:
 ///
 /// ```
 /// use windlass::task;
@@ -306,22 +306,22 @@ impl GroupError {
         GroupError { failures }
     }
 
-    /// Whether nothing failed: somebody called [`TaskGroup::cancel`](super::TaskGroup::cancel) before the body had a result.
+    /// Whether nothing failed, but [`TaskGroup::cancel`](super::TaskGroup::cancel) ended the body without a result.
     pub fn is_cancelled(&self) -> bool {
         self.failures.is_empty()
     }
 
-    /// What failed; the first is what made the others be cancelled.
+    /// The failures. The first one caused the others to be cancelled.
     pub fn failures(&self) -> &[Failure] {
         &self.failures
     }
 
-    /// What failed, as an iterator.
+    /// Iterates over the failures.
     pub fn iter(&self) -> std::slice::Iter<'_, Failure> {
         self.failures.iter()
     }
 
-    /// Every single failure, those of groups inside of this one too, but not those groups themselves.
+    /// All failures, with those of nested groups in place of the nested groups themselves.
     pub fn leaves(&self) -> Vec<&Failure> {
         let mut leaves = Vec::new();
         for failure in &self.failures {
@@ -334,7 +334,10 @@ impl GroupError {
     }
 
     fn write_tree(&self, f: &mut fmt::Formatter<'_>, indent: &str) -> fmt::Result {
-        let body = self.failures.iter().any(|failure| matches!(failure.who, Who::Body));
+        let body = self
+            .failures
+            .iter()
+            .any(|failure| matches!(failure.origin, Origin::Body));
         match (self.failures.len() - usize::from(body), body) {
             (0, false) => f.write_str("the group was cancelled")?,
             (0, true) => f.write_str("the body of the group failed")?,
@@ -379,14 +382,14 @@ impl fmt::Display for GroupError {
     }
 }
 
-/// As `Display`: so `unwrap` and a `main` that gives the error show the tree.
+/// As `Display`, so that `unwrap`, and `main` returning the error, print the tree.
 impl fmt::Debug for GroupError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.write_tree(f, "")
     }
 }
 
-/// Its source is not one of the failures, which it prints itself.
+/// No `source`: the failures are printed by `Display`.
 impl Error for GroupError {}
 
 impl From<GroupError> for std::io::Error {
