@@ -96,8 +96,8 @@ pub(crate) unsafe fn perform(op: Op) -> Option<OsResult> {
                 }
             }
         }),
-        // SAFETY: the caller's promise: the message, and what it points to, are there and may be written.
         Op::RecvMessage { fd, message } => {
+            // SAFETY: the caller's promise: the message, and what it points to, are there and may be written.
             attempt(|| unsafe { libc::recvmsg(fd, message.cast(), RECEIVE_FLAGS | RECV_FLAGS) })
         }
         Op::RecvMessageManaged { .. } => Some(Err(errno::NO_BUFFERS)),
