@@ -241,9 +241,11 @@ fn a_scan_of_a_file_that_changes_has_no_gaps() {
             let file = std::fs::File::options().write(true).open(&path).unwrap();
             for offset in [0, 10] {
                 assert_eq!(scan.next().await.unwrap().unwrap().offset(), offset);
-                turns(5).await;
-                quiet().await;
-                turns(3).await;
+                // Until the read ahead has seen the end, and then the length.
+                for _ in 0..3 {
+                    turns(5).await;
+                    quiet().await;
+                }
                 file.set_len(0).unwrap();
             }
             std::fs::write(&path, &whole).unwrap();
