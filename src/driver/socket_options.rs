@@ -129,7 +129,7 @@ pub struct KeepAlive {
     pub retries: Option<u32>,
 }
 
-/// Who is at the other end of a Unix connection: see [`UnixStream::peer_credentials`](super::UnixStream::peer_credentials).
+/// Who is at the other end of a Unix connection: see [`UnixStream::peer_credentials`](crate::net::UnixStream::peer_credentials).
 ///
 /// ```
 /// use windlass::net::UnixStream;
