@@ -2,7 +2,9 @@
 //! time. No operation may then block the loop's thread.
 
 use std::future::Future;
-use std::io::{Read, Write};
+#[cfg(target_os = "linux")]
+use std::io::Read;
+use std::io::Write;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net as unix;
 use std::sync::mpsc;
