@@ -75,7 +75,7 @@ impl AnyStream {
     }
 
     /// Shuts down the write direction. A pipe has none to shut down: its caller closes it.
-    pub(crate) async fn end(&self) -> io::Result<()> {
+    pub(crate) async fn shutdown_write(&self) -> io::Result<()> {
         match self {
             AnyStream::Tcp(_) | AnyStream::Unix(_) => self.bytes().shutdown(Shutdown::Write).await,
             AnyStream::Pipe(_) => Ok(()),
@@ -83,7 +83,7 @@ impl AnyStream {
     }
 
     /// Makes the later close send a reset.
-    pub(crate) fn end_with_reset(&self) {
+    pub(crate) fn reset_on_close(&self) {
         self.bytes().owned.descriptor.ends_with_reset.set(true);
     }
 }

@@ -46,7 +46,7 @@ impl Client for ConnectionState {
 /// Starts a connection's task. `register` adds the connection to its server.
 #[track_caller]
 pub(super) fn open<P: Protocol + 'static>(
-    any_stream: AnyStream,
+    stream: AnyStream,
     protocol: P,
     register: impl FnOnce(&Rc<ConnectionState>) -> Option<Registration>,
 ) -> (Transport, ProtocolRef<P>) {
@@ -54,14 +54,14 @@ pub(super) fn open<P: Protocol + 'static>(
     let state: Rc<ConnectionState> = Rc::new(TransportState::new(
         protocol.clone(),
         WriteBuffer::new(),
-        any_stream.addrs(),
+        stream.addrs(),
     ));
     let registration = register(&state);
     let guard = TaskGuard {
         state: state.clone(),
         _registration: registration,
     };
-    crate::task::spawn(run_connection(guard, any_stream));
+    crate::task::spawn(run_connection(guard, stream));
     (Transport { state }, ProtocolRef(protocol))
 }
 
@@ -81,11 +81,11 @@ pub(super) async fn wait_made(transport: &Transport) {
     std::mem::forget(abort);
 }
 
-async fn run_connection(guard: TaskGuard<dyn Protocol, WriteBuffer, StreamAddrs>, any_stream: AnyStream) {
+async fn run_connection(guard: TaskGuard<dyn Protocol, WriteBuffer, StreamAddrs>, stream: AnyStream) {
     let state = &guard.state;
     let reason = {
-        let mut sending = pin!(state.write_buffer.send_all(&any_stream, || {}));
-        let mut receiving = pin!(receive_all(state, &any_stream));
+        let mut sending = pin!(state.write_buffer.send_all(&stream, || {}));
+        let mut receiving = pin!(receive_all(state, &stream));
         let made = || {
             let transport = Transport { state: state.clone() };
             state.call("connection_made", |protocol| protocol.connection_made(transport));
@@ -93,17 +93,17 @@ async fn run_connection(guard: TaskGuard<dyn Protocol, WriteBuffer, StreamAddrs>
         poll_fn(|cx| state.poll(cx, made, sending.as_mut(), receiving.as_mut())).await
     };
     if state.report_lost(reason) == CloseMode::Reset {
-        any_stream.end_with_reset();
+        stream.reset_on_close();
     }
     // The descriptor closes before waiters are notified.
-    drop(any_stream);
+    drop(stream);
 }
 
 /// Delivers received data and EOF to the protocol. Never completes.
-async fn receive_all(state: &ConnectionState, any_stream: &AnyStream) {
+async fn receive_all(state: &ConnectionState, stream: &AnyStream) {
     loop {
         state.wait_reading().await;
-        let mut received = any_stream.receive().await;
+        let mut received = stream.receive().await;
         loop {
             if state.has_delivered() {
                 yield_now().await;

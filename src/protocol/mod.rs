@@ -242,8 +242,6 @@ impl<P: ?Sized> fmt::Debug for ProtocolRef<P> {
 /// Connects and attaches the protocol made by `factory`. When this returns,
 /// [`connection_made`](Protocol::connection_made) has been called.
 ///
-/// # Cancel safety
-///
 /// Dropping the future cancels the attempt; an established connection is reset.
 pub async fn create_connection<P: Protocol + 'static>(
     factory: impl FnOnce() -> P,
@@ -316,9 +314,9 @@ pub fn create_unix_server<P: Protocol + 'static>(
 }
 
 fn serve_with<P: Protocol + 'static>(mut factory: impl FnMut() -> P + 'static) -> Box<server::Serve> {
-    Box::new(move |any_stream, server| {
+    Box::new(move |stream, server| {
         let protocol = factory();
-        connection::open(any_stream, protocol, |state| {
+        connection::open(stream, protocol, |state| {
             let client: Weak<dyn server::Client> = Rc::downgrade(state) as _;
             Some(server.register(client))
         });

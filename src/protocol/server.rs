@@ -307,10 +307,10 @@ async fn accept_all(inner: Rc<Inner>, listener: AnyListener, serve: Rc<Cell<Opti
     let inner = &listener_guard.0;
     loop {
         match listener.accept().await {
-            Ok(any_stream) => {
+            Ok(stream) => {
                 // Taken out, so that no borrow is held while user code runs.
                 let Some(mut serve_one) = serve.take() else { return };
-                guard("a server's factory", || serve_one(any_stream, Registrar(inner.clone())));
+                guard("a server's factory", || serve_one(stream, Registrar(inner.clone())));
                 serve.set(Some(serve_one));
             }
             Err(error) => {

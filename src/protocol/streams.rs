@@ -120,8 +120,8 @@ where
     H: FnMut(StreamReader, StreamWriter) -> F + 'static,
     F: Future<Output: HandlerResult> + 'static,
 {
-    Box::new(move |any_stream, server| {
-        let (reader, writer) = pair(any_stream, |client| Some(server.register(client)));
+    Box::new(move |stream, server| {
+        let (reader, writer) = pair(stream, |client| Some(server.register(client)));
         let serving = handler(reader, writer);
         spawn(async move {
             if let Some(error) = serving.await.into_error() {
@@ -140,9 +140,15 @@ where
 /// takes(Ok::<(), std::io::Error>(()));
 /// takes(Err::<(), String>("no".into()));
 /// ```
-pub trait HandlerResult {
+pub trait HandlerResult: sealed::Sealed {
     #[doc(hidden)]
     fn into_error(self) -> Option<io::Error>;
+}
+
+mod sealed {
+    pub trait Sealed {}
+    impl Sealed for () {}
+    impl<E> Sealed for Result<(), E> {}
 }
 
 impl HandlerResult for () {
@@ -163,10 +169,10 @@ impl<E: Into<Box<dyn std::error::Error + Send + Sync>>> HandlerResult for Result
 
 /// Creates both halves of a connection.
 pub(super) fn pair(
-    any_stream: AnyStream,
+    stream: AnyStream,
     register: impl FnOnce(Weak<dyn Client>) -> Option<Registration>,
 ) -> (StreamReader, StreamWriter) {
-    let shared = SharedStream::new(any_stream);
+    let shared = SharedStream::new(stream);
     let client: Weak<dyn Client> = Rc::downgrade(&shared) as _;
     shared.registration.set(register(client));
     let writer = StreamWriter::new(shared.clone());
@@ -179,8 +185,8 @@ pub(super) struct SharedStream {
     pub(super) write_buffer: WriteBuffer,
     pub(super) addrs: StreamAddrs,
     /// `None` once closed.
-    any_stream: RefCell<Option<Rc<AnyStream>>>,
-    sender: Cell<Sender>,
+    stream: RefCell<Option<Rc<AnyStream>>>,
+    sender: Cell<SenderState>,
     closing: Cell<Closing>,
     has_reader: Cell<bool>,
     /// Set when sending has failed.
@@ -194,7 +200,7 @@ pub(super) struct SharedStream {
 
 /// The state of the sending task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Sender {
+enum SenderState {
     /// Nothing was written yet.
     NotStarted,
     Running,
@@ -206,20 +212,20 @@ enum Sender {
 enum Closing {
     No,
     /// The writer was dropped: shut down the write direction after the last byte. The reader stays usable.
-    Writing,
+    WriteSide,
     /// Close both directions after the last byte.
-    Whole,
+    Both,
     Aborted,
 }
 
 impl SharedStream {
-    fn new(any_stream: AnyStream) -> Rc<SharedStream> {
+    fn new(stream: AnyStream) -> Rc<SharedStream> {
         Rc::new(SharedStream {
             core: LoopCore::current("open_connection").rc(),
             write_buffer: WriteBuffer::new(),
-            addrs: any_stream.addrs(),
-            any_stream: RefCell::new(Some(Rc::new(any_stream))),
-            sender: Cell::new(Sender::NotStarted),
+            addrs: stream.addrs(),
+            stream: RefCell::new(Some(Rc::new(stream))),
+            sender: Cell::new(SenderState::NotStarted),
             closing: Cell::new(Closing::No),
             has_reader: Cell::new(true),
             failure: RefCell::new(None),
@@ -232,10 +238,10 @@ impl SharedStream {
     /// Receives once. Returns EOF if the connection was closed locally.
     pub(super) async fn receive(&self) -> io::Result<ManagedBuf> {
         let end = || Ok(ManagedBuf::from_heap(Vec::new()));
-        let any_stream = self.any_stream.borrow().clone();
-        let Some(any_stream) = any_stream else { return end() };
+        let stream = self.stream.borrow().clone();
+        let Some(stream) = stream else { return end() };
         let _forget = ForgetReader(&self.reader);
-        let mut receiving = pin!(any_stream.receive());
+        let mut receiving = pin!(stream.receive());
         poll_fn(|cx| {
             if self.is_closed() {
                 return Poll::Ready(end());
@@ -255,7 +261,7 @@ impl SharedStream {
     }
 
     pub(super) fn is_closed(&self) -> bool {
-        self.any_stream.borrow().is_none()
+        self.stream.borrow().is_none()
     }
 
     pub(super) fn is_closing(&self) -> bool {
@@ -278,23 +284,23 @@ impl SharedStream {
     #[track_caller]
     pub(super) fn send(self: &Rc<Self>) {
         match self.sender.get() {
-            Sender::NotStarted => {
-                let any_stream = self.any_stream.borrow().clone();
-                let Some(any_stream) = any_stream else { return };
-                self.sender.set(Sender::Running);
-                let sending = send_all(self.clone(), any_stream);
+            SenderState::NotStarted => {
+                let stream = self.stream.borrow().clone();
+                let Some(stream) = stream else { return };
+                self.sender.set(SenderState::Running);
+                let sending = send_all(self.clone(), stream);
                 // SAFETY: the future is `'static`: it owns an `Rc` of everything it uses.
                 drop(unsafe { spawn_unchecked(&self.core, sending, None, Location::caller()) });
             }
-            Sender::Running if self.write_buffer.needs_wake() => self.write_buffer.wake(),
-            Sender::Running | Sender::Done => {}
+            SenderState::Running if self.write_buffer.needs_wake() => self.write_buffer.wake(),
+            SenderState::Running | SenderState::Done => {}
         }
     }
 
     /// Closes both directions when everything is sent.
     pub(super) fn close(self: &Rc<Self>) {
-        if matches!(self.closing.get(), Closing::No | Closing::Writing) {
-            self.closing.set(Closing::Whole);
+        if matches!(self.closing.get(), Closing::No | Closing::WriteSide) {
+            self.closing.set(Closing::Both);
             self.write_buffer.close();
             self.close_or_send();
         }
@@ -307,8 +313,8 @@ impl SharedStream {
         }
         self.closing.set(Closing::Aborted);
         self.write_buffer.discard();
-        if let Some(any_stream) = &*self.any_stream.borrow() {
-            any_stream.end_with_reset();
+        if let Some(stream) = &*self.stream.borrow() {
+            stream.reset_on_close();
         }
         self.finish();
     }
@@ -320,18 +326,18 @@ impl SharedStream {
         if !self.has_reader.get() {
             return self.close();
         }
-        self.closing.set(Closing::Writing);
-        self.write_buffer.put_end();
+        self.closing.set(Closing::WriteSide);
+        self.write_buffer.put_eof();
         self.write_buffer.close();
-        if self.sender.get() != Sender::Done {
+        if self.sender.get() != SenderState::Done {
             self.send();
         }
     }
 
     pub(super) fn reader_dropped(self: &Rc<Self>) {
         self.has_reader.set(false);
-        if self.closing.get() == Closing::Writing {
-            self.closing.set(Closing::Whole);
+        if self.closing.get() == Closing::WriteSide {
+            self.closing.set(Closing::Both);
             self.close_or_send();
         }
     }
@@ -339,16 +345,16 @@ impl SharedStream {
     /// Closes if nothing is left to send; otherwise the sending task does so when it ends.
     fn close_or_send(self: &Rc<Self>) {
         match self.sender.get() {
-            Sender::NotStarted => self.finish(),
-            Sender::Running => self.send(),
-            Sender::Done => self.finish(),
+            SenderState::NotStarted => self.finish(),
+            SenderState::Running => self.send(),
+            SenderState::Done => self.finish(),
         }
     }
 
     /// Releases the descriptor and wakes every waiter.
     fn finish(&self) {
-        let any_stream = self.any_stream.take();
-        drop(any_stream);
+        let stream = self.stream.take();
+        drop(stream);
         // The sending task and a pending read may still hold the stream.
         self.write_buffer.wake();
         if let Some(reader) = self.reader.take() {
@@ -370,9 +376,9 @@ impl Client for SharedStream {
 }
 
 /// The sending task: ends when the write buffer is closed and empty, or when sending fails.
-async fn send_all(shared: Rc<SharedStream>, any_stream: Rc<AnyStream>) {
+async fn send_all(shared: Rc<SharedStream>, stream: Rc<AnyStream>) {
     let result = {
-        let mut sending = pin!(shared.write_buffer.send_all(&any_stream, || shared.changed.notify()));
+        let mut sending = pin!(shared.write_buffer.send_all(&stream, || shared.changed.notify()));
         poll_fn(|cx| {
             if shared.is_closed() {
                 return Poll::Ready(Ok(()));
@@ -382,15 +388,15 @@ async fn send_all(shared: Rc<SharedStream>, any_stream: Rc<AnyStream>) {
         })
         .await
     };
-    drop(any_stream);
+    drop(stream);
     shared.write_buffer.forget_waker();
-    shared.sender.set(Sender::Done);
+    shared.sender.set(SenderState::Done);
     if let Err(error) = result {
         shared.failure.replace(Some(error));
         shared.write_buffer.discard();
     }
     match shared.closing.get() {
-        Closing::Whole => shared.finish(),
+        Closing::Both => shared.finish(),
         _ => shared.changed.notify(),
     }
 }

@@ -60,7 +60,7 @@ impl Transport {
     /// is also reported to the loop's exception handler.
     pub fn write(&self, data: impl Payload) {
         let state = &*self.state;
-        if state.write_buffer.has_end() && !state.is_closing() {
+        if state.write_buffer.has_eof() && !state.is_closing() {
             let error = io::Error::new(io::ErrorKind::BrokenPipe, "the bytes are discarded");
             return report(Exception::error("write was called after write_eof", error));
         }
@@ -83,7 +83,7 @@ impl Transport {
 
     /// Shuts down the write direction once everything is sent. Reading continues.
     pub fn write_eof(&self) {
-        self.state.write_buffer.put_end();
+        self.state.write_buffer.put_eof();
         self.state.wake_sender();
     }
 

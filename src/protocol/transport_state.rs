@@ -51,7 +51,7 @@ pub(super) enum CloseMode {
     Reset,
 }
 
-/// `Q` is the send queue. `A` holds the data that outlives the connection, such as its addresses.
+/// The shared state of one transport. `Q` is its send queue, `A` data that outlives the connection, such as addresses.
 pub(super) struct TransportState<P: ?Sized, Q, A> {
     pub(super) write_buffer: Q,
     pub(super) info: A,
@@ -152,7 +152,7 @@ impl<P: BaseProtocol + ?Sized, Q: SendQueue, A> TransportState<P, Q, A> {
     // Called by the task.
 
     /// Calls the protocol. A panic is reported to the exception handler and resets the connection.
-    pub(super) fn call<R>(&self, what: &str, call: impl FnOnce(&mut P) -> R) -> Option<R> {
+    pub(super) fn call<R>(&self, callback: &str, call: impl FnOnce(&mut P) -> R) -> Option<R> {
         let protocol = self.protocol.borrow().clone()?;
         let result = catch_unwind(AssertUnwindSafe(|| call(&mut *protocol.borrow_mut())));
         // If the callback replaced the protocol, this is its last reference.
@@ -160,8 +160,8 @@ impl<P: BaseProtocol + ?Sized, Q: SendQueue, A> TransportState<P, Q, A> {
         match result {
             Ok(result) => Some(result),
             Err(payload) => {
-                report(Exception::panic(&format!("a protocol's {what}"), payload));
-                let error = io::Error::other(format!("the protocol's {what} panicked"));
+                report(Exception::panic(&format!("a protocol's {callback}"), payload));
+                let error = io::Error::other(format!("the protocol's {callback} panicked"));
                 self.force_close(Some(error), CloseMode::Reset);
                 None
             }

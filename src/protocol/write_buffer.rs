@@ -35,8 +35,8 @@ pub(crate) struct WriteBuffer {
     queue: RefCell<Queue>,
     pub(crate) watermarks: Watermarks,
     /// Shut down the write direction after the queued bytes.
-    end_wanted: Cell<bool>,
-    ended: Cell<bool>,
+    eof_queued: Cell<bool>,
+    eof_sent: Cell<bool>,
     /// Accepts nothing more; the sender finishes after the queued bytes.
     closed: Cell<bool>,
     /// The queue was discarded: entries in flight are not returned to it.
@@ -58,7 +58,7 @@ struct Queue {
 enum Step {
     Send(Piece),
     SendAll(Vec<Piece>),
-    End,
+    Eof,
     Done,
 }
 
@@ -67,8 +67,8 @@ impl WriteBuffer {
         WriteBuffer {
             queue: RefCell::default(),
             watermarks: Watermarks::new(),
-            end_wanted: Cell::new(false),
-            ended: Cell::new(false),
+            eof_queued: Cell::new(false),
+            eof_sent: Cell::new(false),
             closed: Cell::new(false),
             discarded: Cell::new(false),
             is_idle: Cell::new(true),
@@ -81,7 +81,7 @@ impl WriteBuffer {
     /// Appends bytes. A closed buffer discards them.
     pub(crate) fn put(&self, payload: impl Payload) {
         let len = payload.bytes().len();
-        if len == 0 || self.closed.get() || self.end_wanted.get() {
+        if len == 0 || self.closed.get() || self.eof_queued.get() {
             return;
         }
         let copied = self.queue.borrow_mut().put(payload, len);
@@ -91,25 +91,25 @@ impl WriteBuffer {
     }
 
     /// Shuts down the write direction after the queued bytes.
-    pub(crate) fn put_end(&self) {
+    pub(crate) fn put_eof(&self) {
         if !self.closed.get() {
-            self.end_wanted.set(true);
+            self.eof_queued.set(true);
         }
     }
 
-    pub(crate) fn has_end(&self) -> bool {
-        self.end_wanted.get()
+    pub(crate) fn has_eof(&self) -> bool {
+        self.eof_queued.get()
     }
 
     // Called by the sender.
 
     fn has_work(&self) -> bool {
-        !self.queue.borrow().pieces.is_empty() || self.closed.get() || (self.end_wanted.get() && !self.ended.get())
+        !self.queue.borrow().pieces.is_empty() || self.closed.get() || (self.eof_queued.get() && !self.eof_sent.get())
     }
 
     /// Sends until the buffer is closed and empty, in the task of [`set_waker`](SendQueue::set_waker). Calls
     /// `on_resume` at the low watermark.
-    pub(crate) async fn send_all(&self, any_stream: &AnyStream, on_resume: impl Fn()) -> io::Result<()> {
+    pub(crate) async fn send_all(&self, stream: &AnyStream, on_resume: impl Fn()) -> io::Result<()> {
         loop {
             let step = poll_fn(|_| match self.next_step() {
                 Some(step) => Poll::Ready(step),
@@ -118,7 +118,7 @@ impl WriteBuffer {
             .await;
             match step {
                 Step::Send(piece) => {
-                    let (result, piece) = any_stream.send(piece).await;
+                    let (result, piece) = stream.send(piece).await;
                     let count = nonzero(result)?;
                     if self.discarded.get() {
                         return Ok(());
@@ -130,7 +130,7 @@ impl WriteBuffer {
                     }
                 }
                 Step::SendAll(pieces) => {
-                    let (result, pieces) = any_stream.send_vectored(pieces).await;
+                    let (result, pieces) = stream.send_vectored(pieces).await;
                     let count = nonzero(result)?;
                     if self.discarded.get() {
                         return Ok(());
@@ -144,9 +144,9 @@ impl WriteBuffer {
                         on_resume();
                     }
                 }
-                Step::End => {
-                    any_stream.end().await?;
-                    self.ended.set(true);
+                Step::Eof => {
+                    stream.shutdown_write().await?;
+                    self.eof_sent.set(true);
                 }
                 Step::Done => return Ok(()),
             }
@@ -156,7 +156,7 @@ impl WriteBuffer {
     fn next_step(&self) -> Option<Step> {
         let mut queue = self.queue.borrow_mut();
         let step = match queue.pieces.len() {
-            0 if self.end_wanted.get() && !self.ended.get() => Some(Step::End),
+            0 if self.eof_queued.get() && !self.eof_sent.get() => Some(Step::Eof),
             0 if self.closed.get() => Some(Step::Done),
             0 => None,
             1 => queue.pieces.pop_front().map(Step::Send),
@@ -189,7 +189,7 @@ impl SendQueue for WriteBuffer {
     fn discard(&self) {
         self.closed.set(true);
         self.discarded.set(true);
-        self.end_wanted.set(false);
+        self.eof_queued.set(false);
         self.watermarks.reset();
         let queue = self.queue.take();
         for piece in queue.pieces {

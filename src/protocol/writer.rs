@@ -56,7 +56,7 @@ impl StreamWriter {
     #[track_caller]
     pub fn write(&self, data: impl Payload) {
         let write_buffer = &self.shared.write_buffer;
-        if write_buffer.has_end() && !self.is_closing() {
+        if write_buffer.has_eof() && !self.is_closing() {
             let error = io::Error::new(io::ErrorKind::BrokenPipe, "the bytes are discarded");
             return report(Exception::error("write was called after write_eof", error));
         }
@@ -73,14 +73,7 @@ impl StreamWriter {
     }
 
     /// Waits while the write buffer is paused: from above the high watermark until it has drained to the low one.
-    ///
-    /// # Errors
-    ///
-    /// If sending has failed.
-    ///
-    /// # Cancel safety
-    ///
-    /// Dropping the future has no effect: queued bytes are still sent.
+    /// Fails if sending has failed. Dropping the future has no effect: queued bytes are still sent.
     pub async fn drain(&self) -> io::Result<()> {
         let shared = &self.shared;
         let write_buffer = &shared.write_buffer;
@@ -93,7 +86,7 @@ impl StreamWriter {
     /// Shuts down the write direction once everything is sent. Reading continues.
     #[track_caller]
     pub fn write_eof(&self) {
-        self.shared.write_buffer.put_end();
+        self.shared.write_buffer.put_eof();
         self.shared.send();
     }
 
