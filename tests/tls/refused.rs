@@ -50,7 +50,7 @@ fn certificates_that_prove_nothing() {
                 params.not_after = rcgen::date_time_ymd(2002, 1, 1);
             });
             let (error, alert) = refuse(expired).await;
-            assert!(error.to_string().contains("has expired"), "{error}");
+            assert!(error.to_string().contains("certificate expired"), "{error}");
             assert!(error.to_string().contains("days ago: have it renewed"), "{error}");
             assert_eq!(alert, AlertDescription::CertificateExpired);
 
@@ -62,7 +62,10 @@ fn certificates_that_prove_nothing() {
             assert!(error.to_string().contains("not valid yet"), "{error}");
 
             let (error, alert) = refuse(Authority::trusted().issue("example.org", |_| {})).await;
-            assert!(error.to_string().contains(r#"not for "localhost" but for"#), "{error}");
+            assert!(
+                error.to_string().contains(r#"not valid for "localhost" but for"#),
+                "{error}"
+            );
             assert!(error.to_string().contains("example.org"), "{error}");
             assert_eq!(alert, AlertDescription::BadCertificate);
         });
