@@ -61,8 +61,8 @@ fn describe_certificate_error(error: &CertificateError, f: &mut fmt::Formatter<'
     const CLOCK: &str = "renew it, or correct this machine's clock";
     match error {
         CertificateError::UnknownIssuer => f.write_str(
-            "the peer's certificate is not signed by a trusted authority: add its certificate to the root store, or \
-             have the peer send the intermediate certificates",
+            "the peer's certificate is not signed by a trusted authority: add the authority's certificate to the \
+             root store, or have the peer send the intermediate certificates",
         ),
         CertificateError::Expired => write!(f, "the peer's certificate has expired: {CLOCK}"),
         CertificateError::ExpiredContext { time, not_after } => {

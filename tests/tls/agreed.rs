@@ -160,7 +160,7 @@ fn a_client_shows_its_certificate() {
                 .read_managed()
                 .await
                 .expect_err("refused");
-            assert!(error.to_string().contains("wants a certificate of us"), "{error}");
+            assert!(error.to_string().contains("requires a client certificate"), "{error}");
         });
     });
 }
