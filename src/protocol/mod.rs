@@ -77,11 +77,12 @@
 //! # Design
 //!
 //! ```text
-//!  Protocol <---- callbacks ---- the connection's task ---- managed reads ----> stream
-//!     |                               ^  one send in flight                      ^
-//!     +- Transport.write -> WriteBuffer +--- coalesced, in order -----------------+
-//!                                 ^
-//!  StreamWriter.write ------------+    StreamReader ------ managed reads -------> stream
+//! Protocol <---- callbacks ----- the connection's task <---- managed reads ---- stream
+//!    |                                   | one send in flight                     ^
+//!    +-- Transport.write --> WriteBuffer +-------- coalesced, in order -----------+
+//!
+//! StreamReader <----------------------------- managed reads -------------------- stream
+//! StreamWriter.write ------> WriteBuffer ---- a task sends, coalesced ---------> stream
 //! ```
 //!
 //! The hazard is re-entrancy. A callback holds the protocol as `&mut self` and calls its transport. In Python, `write`

@@ -17,8 +17,8 @@ use crate::io::{IoBuf, ManagedBuf};
 /// ```
 /// use windlass::protocol::Payload;
 /// fn takes(_: impl Payload) {}
-/// takes("lent");
-/// takes(b"lent");
+/// takes("borrowed");
+/// takes(b"borrowed");
 /// takes(vec![1, 2, 3]);
 /// takes(String::from("owned"));
 /// ```
