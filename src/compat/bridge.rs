@@ -1,4 +1,4 @@
-//! The bridge itself.
+//! The adapter from completion-based streams to poll-based calls.
 
 use std::fmt;
 use std::future::Future;
@@ -12,26 +12,13 @@ use super::traits::{PollRead, PollWrite};
 use super::writing::Writing;
 use crate::time::{Instant, Sleep, sleep};
 
-/// A stream for poll-based code: see the [module](super).
+/// A stream with a poll-based interface: see the [module](super).
 ///
-/// Its own methods are the poll-based calls without anybody's traits; the traits of `futures-io`, tokio and hyper are
-/// implemented with the features `compat-futures`, `compat-tokio` and `hyper`.
+/// Its own methods are poll-based calls without third-party traits. The features `compat-futures`, `compat-tokio` and
+/// `hyper` implement the traits of `futures-io`, tokio and hyper.
 ///
-/// **Cancelling**: nothing is lost. Bytes that were received and not consumed are there for the next poll, and when the bridge
-/// is [taken away](Bridge::into_inner) or dropped they go back to the stream. Bytes that a write took are sent even if nobody
-/// polls again, as long as the stream is there. If that fails, something is missing, so every write, flush and shutdown fails
-/// from then on.
-///
-/// **Dropping the stream**, with its bridge or without, waits for nobody: what the kernel takes at once is sent, and if something
-/// is left then, a TCP connection is reset, so that its peer does not take a part for the whole. (A pipe or a Unix socket has no
-/// such sign.) Flush or shut down first.
-///
-/// **The stream's own calls** beside the bridge's take turns with them. A poll that was `Pending` keeps its turn until it is polled
-/// to its end or the bridge is dropped, also if nobody is interested any more: a bridge cannot see that the future around a poll
-/// was dropped. So after a read or a write of the bridge's that was given up, by a timeout for instance, native calls in that
-/// direction wait for ever. Take the bridge [away](Bridge::into_inner) first, or go on through it.
-///
-/// One task may read and another write, through whatever splits the bridge; and a half of a socket can be bridged by itself.
+/// One task may read while another writes, through any splitter of poll-based streams. A half of a socket can have a
+/// bridge of its own.
 ///
 /// ```
 /// use std::future::poll_fn;
@@ -48,25 +35,39 @@ use crate::time::{Instant, Sleep, sleep};
 /// # })??;
 /// # Ok::<(), std::io::Error>(())
 /// ```
+///
+/// # Cancel safety
+///
+/// - Reads lose nothing. Unconsumed bytes stay for the next poll, and return to the stream when the bridge is dropped
+///   or [unwrapped](Bridge::into_inner).
+/// - Accepted writes are sent without further polls, as long as the stream exists. After a failed send, every write,
+///   flush and shutdown fails, since accepted bytes are missing.
+/// - Dropping the stream does not wait. It sends what the kernel accepts at once; if bytes remain, it resets a TCP
+///   connection, so that the peer does not mistake the part for the whole. (Pipes and Unix sockets have no reset.)
+///   Flush or shut down first.
+/// - The stream's own calls queue behind the bridge's. A poll that returned `Pending` keeps its place in the queue
+///   until it is polled to completion or the bridge is dropped, because a bridge cannot tell that the future around a
+///   poll was dropped. After a timeout on a bridge read or write, native calls in that direction therefore wait
+///   forever: call [`into_inner`](Bridge::into_inner) first, or continue through the bridge.
 pub struct Bridge<S> {
-    // Before the stream: what they give back when they are dropped, the stream then disposes of.
+    // Declared before the stream: on drop they return their data to it.
     reading: Reading,
     writing: Writing,
     write_limit: Option<Box<WriteLimit>>,
     stream: S,
 }
 
-/// How long a peer may take nothing, and how long it has.
+/// The state of [`Bridge::write_timeout`].
 struct WriteLimit {
     timeout: Duration,
     /// Runs while a write, flush or shutdown is pending.
     timer: Option<Sleep>,
-    /// What was unsent when the timer was last started.
+    /// The number of unsent bytes when the timer was last started.
     unsent: usize,
 }
 
 impl<S> Bridge<S> {
-    /// A bridge to this stream.
+    /// Wraps a stream.
     pub fn new(stream: S) -> Bridge<S> {
         Bridge {
             reading: Reading::default(),
@@ -76,12 +77,12 @@ impl<S> Bridge<S> {
         }
     }
 
-    /// Limits how long the peer may take nothing: a write, flush or shutdown that has been pending for `timeout` without a
-    /// single byte sent fails with [`TimedOut`](io::ErrorKind::TimedOut). Without a limit, a peer that stops reading keeps its
-    /// connection, and what is buffered for it, for as long as it likes.
+    /// Sets the longest time without write progress: a write, flush or shutdown that is pending for `timeout` without a
+    /// single byte sent fails with [`TimedOut`](io::ErrorKind::TimedOut). Without it, a peer that stops reading keeps
+    /// its connection and the data buffered for it indefinitely.
     ///
-    /// A slow peer is not cut off as long as it reads something. The limit costs a timer while a call is pending, and nothing
-    /// else. It is seen by the task that polls; bytes that no call waits for are not watched.
+    /// A slow peer that keeps reading never times out. The cost is one timer while a call is pending. Only pending
+    /// calls are checked: buffered bytes that no call waits for do not time out.
     ///
     /// ```
     /// use std::future::poll_fn;
@@ -107,19 +108,18 @@ impl<S> Bridge<S> {
         self
     }
 
-    /// The stream. Its own calls take turns with the bridge's: which of two reads gets which bytes is decided by who asked first.
-    /// One that comes after a poll which was `Pending` waits until the bridge is polled to that end: see [Bridge].
+    /// The stream. Its own calls queue with the bridge's in FIFO order. A call behind a pending poll waits until that
+    /// poll has completed: see [Bridge].
     pub fn get_ref(&self) -> &S {
         &self.stream
     }
 
-    /// The stream, to change.
+    /// The stream, mutably.
     pub fn get_mut(&mut self) -> &mut S {
         &mut self.stream
     }
 
-    /// Takes the bridge away. What was received and not consumed is read from the stream next; what was taken and is not sent
-    /// yet comes before the stream's next write.
+    /// Returns the stream. Unconsumed bytes are read from it next; unsent bytes precede its next write.
     pub fn into_inner(self) -> S {
         let Bridge {
             reading,
@@ -133,24 +133,25 @@ impl<S> Bridge<S> {
 }
 
 impl<S: PollRead> Bridge<S> {
-    /// What comes next, at least one byte of it, in the buffer that it was received in; empty at the end.
-    /// [`consume`](Bridge::consume) tells how much of it was used; until then it is given again.
+    /// Returns the next bytes, at least one, in the buffer that received them; empty at EOF. Call
+    /// [`consume`](Bridge::consume) with the number used: until then they are returned again.
     ///
-    /// While it is `Pending` a read is under way, and the stream's own reads wait for it, even if nobody polls again.
+    /// While this is `Pending`, a read is in flight and the stream's own reads wait for it, even if the bridge is not
+    /// polled again.
     pub fn poll_fill_buf(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<&[u8]>> {
         self.stream.poll_fill_buf(&mut self.reading, cx)
     }
 
-    /// This much of what [`poll_fill_buf`](Bridge::poll_fill_buf) gave was used.
+    /// Marks `count` bytes returned by [`poll_fill_buf`](Bridge::poll_fill_buf) as used.
     ///
     /// # Panics
     ///
-    /// If it gave less.
+    /// If fewer bytes were returned.
     pub fn consume(&mut self, count: usize) {
         self.stream.consume(&mut self.reading, count);
     }
 
-    /// Reads into `buf` and gives how many bytes; 0 is the end of the stream, or that there is no room.
+    /// Reads into `buf` and returns the number of bytes; 0 at EOF or if `buf` is empty.
     pub fn poll_read(&mut self, cx: &mut Context<'_>, buf: &mut [u8]) -> Poll<io::Result<usize>> {
         if buf.is_empty() {
             return Poll::Ready(Ok(0));
@@ -164,24 +165,24 @@ impl<S: PollRead> Bridge<S> {
 }
 
 impl<S: PollWrite> Bridge<S> {
-    /// Takes bytes from `buf` and gives how many. They are being sent when this returns.
+    /// Accepts bytes from `buf` and returns their number. Their send has started when this returns.
     ///
-    /// While it is `Pending` because the stream's own writes are under way it is in their queue, and those that come later wait for
-    /// it, even if nobody polls again.
+    /// If the stream's own writes are in flight, this is `Pending` and waits in their queue. Later writes of the stream
+    /// wait for it, even if the bridge is not polled again.
     pub fn poll_write(&mut self, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         self.poll_write_vectored(cx, &[IoSlice::new(buf)])
     }
 
-    /// Takes bytes from the slices, in order, and gives how many.
+    /// Accepts bytes from the slices, in order, and returns their number.
     pub fn poll_write_vectored(&mut self, cx: &mut Context<'_>, bufs: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
         let polled = self.stream.poll_write(&mut self.writing, cx, bufs);
-        self.limited(cx, polled)
+        self.check_limit(cx, polled)
     }
 
-    /// Waits until everything that was taken is with the kernel.
+    /// Waits until the kernel has all accepted bytes.
     pub fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let polled = self.stream.poll_flush(&mut self.writing, cx);
-        self.limited(cx, polled)
+        self.check_limit(cx, polled)
     }
 
     #[cfg(feature = "hyper")]
@@ -189,15 +190,15 @@ impl<S: PollWrite> Bridge<S> {
         self.stream.poll_started(&mut self.writing, cx)
     }
 
-    /// Sends what was taken, and then says that nothing more will be written: the peer sees the end of the stream. If the peer has
-    /// reset the connection and nothing that was taken is missing, there is nothing to end, and that is no error.
+    /// Sends the accepted bytes, then shuts down the write direction. Succeeds if the peer has reset the connection and
+    /// no accepted byte is missing.
     pub fn poll_shutdown(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let polled = self.stream.poll_shutdown(&mut self.writing, cx);
-        self.limited(cx, polled)
+        self.check_limit(cx, polled)
     }
 
     /// Fails if a call has been pending for too long without progress.
-    fn limited<T>(&mut self, cx: &mut Context<'_>, polled: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+    fn check_limit<T>(&mut self, cx: &mut Context<'_>, polled: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
         let Some(limit) = &mut self.write_limit else {
             return polled;
         };
@@ -212,7 +213,7 @@ impl<S: PollWrite> Bridge<S> {
         });
         while Pin::new(&mut *timer).poll(cx).is_ready() {
             if unsent == limit.unsent {
-                let why = format!("the peer has taken nothing for {:?}", limit.timeout);
+                let why = format!("the peer has read nothing for {:?}", limit.timeout);
                 return Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, why)));
             }
             limit.unsent = unsent;

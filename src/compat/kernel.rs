@@ -1,4 +1,4 @@
-//! Sockets and pipes, bridged.
+//! Bridges for sockets and pipes.
 
 use std::io::{self, IoSlice};
 use std::task::{Context, Poll};
@@ -12,49 +12,49 @@ use crate::net::UnixStream;
 use crate::net::{Connection, OwnedReadHalf, OwnedWriteHalf, ReadHalf, TcpStream, WriteHalf};
 use crate::process::{ChildStderr, ChildStdin, ChildStdout};
 
-/// `PollRead` for a type that has a `fn bytes(&self) -> &ByteStream`.
-macro_rules! polls_its_bytes {
+/// Implements `PollRead` for a type with a `fn bytes(&self) -> &ByteStream`.
+macro_rules! impl_poll_read {
     ([$($generics:tt)*], $stream:ty) => {
         impl<$($generics)*> PollRead for $stream {
             fn poll_fill_buf<'a>(
                 &'a mut self,
-                kept: &'a mut Reading,
+                state: &'a mut Reading,
                 cx: &mut Context<'_>,
             ) -> Poll<io::Result<&'a [u8]>> {
-                kept.poll_kernel(self.bytes(), cx)
+                state.poll_kernel(self.bytes(), cx)
             }
-            fn consume(&mut self, kept: &mut Reading, count: usize) {
-                kept.consume(count);
+            fn consume(&mut self, state: &mut Reading, count: usize) {
+                state.consume(count);
             }
         }
     };
 }
 
-/// `PollWrite` for a socket, or a half of one; and, with `closes`, for the end of a pipe.
-macro_rules! polls_its_writes {
+/// Implements `PollWrite` for a socket or a half of one; with `closes`, for the write end of a pipe.
+macro_rules! impl_poll_write {
     ([$($generics:tt)*], $stream:ty) => {
-        polls_its_writes!([$($generics)*], $stream, this, kept, cx, kept.poll_end(this.bytes(), cx));
+        impl_poll_write!([$($generics)*], $stream, this, state, cx, state.poll_shutdown(this.bytes(), cx));
     };
     ([$($generics:tt)*], $stream:ty, closes) => {
-        polls_its_writes!([$($generics)*], $stream, this, kept, cx, kept.poll_close(this.bytes_mut(), cx));
+        impl_poll_write!([$($generics)*], $stream, this, state, cx, state.poll_close(this.bytes_mut(), cx));
     };
-    ([$($generics:tt)*], $stream:ty, $this:ident, $kept:ident, $cx:ident, $end:expr) => {
+    ([$($generics:tt)*], $stream:ty, $this:ident, $state:ident, $cx:ident, $end:expr) => {
         impl<$($generics)*> PollWrite for $stream {
             fn poll_write(
                 &mut self,
-                kept: &mut Writing,
+                state: &mut Writing,
                 cx: &mut Context<'_>,
                 bufs: &[IoSlice<'_>],
             ) -> Poll<io::Result<usize>> {
-                kept.poll_kernel(self.bytes(), cx, bufs)
+                state.poll_kernel(self.bytes(), cx, bufs)
             }
-            fn poll_flush(&mut self, kept: &mut Writing, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-                kept.poll_sent(self.bytes(), cx)
+            fn poll_flush(&mut self, state: &mut Writing, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+                state.poll_sent(self.bytes(), cx)
             }
-            fn poll_started(&mut self, kept: &mut Writing, _cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-                Poll::Ready(kept.failure(self.bytes()))
+            fn poll_started(&mut self, state: &mut Writing, _cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+                Poll::Ready(state.failure(self.bytes()))
             }
-            fn poll_shutdown(&mut self, $kept: &mut Writing, $cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+            fn poll_shutdown(&mut self, $state: &mut Writing, $cx: &mut Context<'_>) -> Poll<io::Result<()>> {
                 let $this = self;
                 $end
             }
@@ -62,28 +62,28 @@ macro_rules! polls_its_writes {
     };
 }
 
-polls_its_bytes!([], TcpStream);
-polls_its_writes!([], TcpStream);
-polls_its_bytes!([], &TcpStream);
-polls_its_writes!([], &TcpStream);
+impl_poll_read!([], TcpStream);
+impl_poll_write!([], TcpStream);
+impl_poll_read!([], &TcpStream);
+impl_poll_write!([], &TcpStream);
 
 #[cfg(unix)]
-polls_its_bytes!([], UnixStream);
+impl_poll_read!([], UnixStream);
 #[cfg(unix)]
-polls_its_writes!([], UnixStream);
+impl_poll_write!([], UnixStream);
 #[cfg(unix)]
-polls_its_bytes!([], &UnixStream);
+impl_poll_read!([], &UnixStream);
 #[cfg(unix)]
-polls_its_writes!([], &UnixStream);
+impl_poll_write!([], &UnixStream);
 
-polls_its_bytes!([S: Connection], ReadHalf<'_, S>);
-polls_its_bytes!([S: Connection], OwnedReadHalf<S>);
-polls_its_writes!([S: Connection], WriteHalf<'_, S>);
-polls_its_writes!([S: Connection], OwnedWriteHalf<S>);
+impl_poll_read!([S: Connection], ReadHalf<'_, S>);
+impl_poll_read!([S: Connection], OwnedReadHalf<S>);
+impl_poll_write!([S: Connection], WriteHalf<'_, S>);
+impl_poll_write!([S: Connection], OwnedWriteHalf<S>);
 
-polls_its_bytes!([], pipe::Receiver);
-polls_its_writes!([], pipe::Sender, closes);
+impl_poll_read!([], pipe::Receiver);
+impl_poll_write!([], pipe::Sender, closes);
 
-polls_its_bytes!([], ChildStdout);
-polls_its_bytes!([], ChildStderr);
-polls_its_writes!([], ChildStdin, closes);
+impl_poll_read!([], ChildStdout);
+impl_poll_read!([], ChildStderr);
+impl_poll_write!([], ChildStdin, closes);

@@ -1,4 +1,4 @@
-//! A connection in memory, bridged: it needs no outbox, since a write is over when it returns.
+//! Bridges for in-memory streams. These need no write buffer: a write is complete when it returns.
 
 use std::io::{self, IoSlice};
 use std::task::{Context, Poll};
@@ -8,42 +8,42 @@ use super::traits::{PollRead, PollWrite};
 use super::writing::Writing;
 use crate::io::DuplexStream;
 
-macro_rules! polls_its_pipes {
+macro_rules! impl_memory_stream {
     ($stream:ty) => {
         impl PollRead for $stream {
             fn poll_fill_buf<'a>(
                 &'a mut self,
-                kept: &'a mut Reading,
+                state: &'a mut Reading,
                 cx: &mut Context<'_>,
             ) -> Poll<io::Result<&'a [u8]>> {
-                kept.poll_memory(self, cx)
+                state.poll_memory(self, cx)
             }
 
-            fn consume(&mut self, kept: &mut Reading, count: usize) {
-                kept.consume(count);
+            fn consume(&mut self, state: &mut Reading, count: usize) {
+                state.consume(count);
             }
         }
 
         impl PollWrite for $stream {
             fn poll_write(
                 &mut self,
-                kept: &mut Writing,
+                state: &mut Writing,
                 cx: &mut Context<'_>,
                 bufs: &[IoSlice<'_>],
             ) -> Poll<io::Result<usize>> {
-                kept.pipe(self).poll_put(cx, bufs)
+                state.pipe(self).poll_put(cx, bufs)
             }
 
-            fn poll_flush(&mut self, _kept: &mut Writing, _cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+            fn poll_flush(&mut self, _state: &mut Writing, _cx: &mut Context<'_>) -> Poll<io::Result<()>> {
                 Poll::Ready(Ok(()))
             }
 
-            fn poll_shutdown(&mut self, kept: &mut Writing, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-                kept.pipe(self).poll_end(cx).map(Ok)
+            fn poll_shutdown(&mut self, state: &mut Writing, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+                state.pipe(self).poll_end(cx).map(Ok)
             }
         }
     };
 }
 
-polls_its_pipes!(DuplexStream);
-polls_its_pipes!(&DuplexStream);
+impl_memory_stream!(DuplexStream);
+impl_memory_stream!(&DuplexStream);

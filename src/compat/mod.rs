@@ -1,23 +1,4 @@
-//! Streams as poll-based code wants them.
-//!
-//! Most libraries poll: `poll_read` is handed a borrowed slice and must be done with it when it returns. A kernel that
-//! completes cannot work that way, since it would go on writing there. So a [`Bridge`] stands in between, and the bytes
-//! cross it with one copy:
-//!
-//! - **Reading** is a managed read. Its flight stays in the lane from one poll to the next, and what landed is lent
-//!   ([`Bridge::poll_fill_buf`]) or copied out ([`Bridge::poll_read`]). There is no buffer while a connection waits.
-//! - **Writing** copies into a buffer of the bridge's and starts its send at once. What is written while a send is under
-//!   way gathers for the next one, up to 64 KiB; then a write waits. The loop itself starts the next send when one has
-//!   landed: no task has to be there to see to it, and none is made.
-//!
-//! Flush or shut down before the stream is dropped: that waits for nobody, and what the kernel has no room for then is lost, which a
-//! TCP peer sees as a reset.
-//!
-//! No task, no thread, no future in a box: the state is a flight's number, and after warm-up a read or a write allocates
-//! nothing.
-//!
-//! The traits of others are there by features: futures-io's with `compat-futures`, tokio's with `compat-tokio`, hyper's with
-//! `hyper`. [`PollRead`] and [`PollWrite`] say how a stream of your own gets them.
+//! Adapters for poll-based libraries: futures-io, tokio's I/O traits, hyper.
 //!
 //! ```
 //! use std::future::poll_fn;
@@ -37,14 +18,30 @@
 //! })??;
 //! # Ok::<(), std::io::Error>(())
 //! ```
+//!
+//! The features `compat-futures`, `compat-tokio` and `hyper` implement the traits of futures-io, tokio and hyper.
+//! Implement [`PollRead`] and [`PollWrite`] to use a stream type of your own.
+//!
+//! # Design
+//!
+//! `poll_read` borrows a slice only until it returns, but a completion-based kernel writes to its buffer after that. So
+//! a [`Bridge`] owns the buffers, at the cost of one copy:
+//!
+//! - **Reading** is a managed read whose operation stays in flight between polls. The received bytes are borrowed
+//!   ([`Bridge::poll_fill_buf`]) or copied out ([`Bridge::poll_read`]). A waiting connection holds no buffer.
+//! - **Writing** copies into the bridge's buffer and starts a send at once. Writes during a send are coalesced for the
+//!   next, up to 64 KiB; beyond that a write waits. The loop starts the next send on completion, without any task.
+//!
+//! A bridge needs no task, thread or boxed future, and after warm-up a read or write does not allocate. Flush or shut
+//! down before dropping the stream: the drop does not wait, and a TCP peer sees unsent bytes as a reset.
 
 mod bridge;
+mod buffer_cache;
 #[cfg(feature = "compat-futures")]
 mod futures;
 mod kernel;
 mod memory;
 mod reading;
-mod spares;
 #[cfg(feature = "compat-tokio")]
 mod tokio;
 mod traits;

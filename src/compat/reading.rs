@@ -1,4 +1,4 @@
-//! What a bridge keeps of its reading between two polls.
+//! The read state of a bridge between two polls.
 
 use std::fmt;
 use std::io;
@@ -15,106 +15,102 @@ use crate::inflight::{OnOrphan, RawOp};
 use crate::io::{DuplexStream, IncomingPipe, ManagedBuf};
 use crate::sys::errno;
 
-/// What is kept of a [`Bridge`](super::Bridge)'s reading between two polls: bytes that were received and not consumed, and the
-/// read that is under way. For [`PollRead`](super::PollRead).
-///
-/// Dropped, it gives both back to the stream, for the next read.
+/// The read state of a [`Bridge`](super::Bridge) between two polls, for [`PollRead`](super::PollRead): unconsumed
+/// bytes, and the read in flight. Dropping it returns both to the stream for the next read.
 #[derive(Default)]
 pub struct Reading {
-    /// Received and not consumed; empty: nothing. While it is not empty, no read is under way.
-    lent: ManagedBuf,
-    source: Source,
+    /// Received but not consumed. While it is not empty, no read is in flight.
+    unconsumed: ManagedBuf,
+    backend: ReadBackend,
 }
 
-/// Where the bytes come from.
 #[derive(Default)]
-enum Source {
+enum ReadBackend {
     #[default]
-    Unknown,
-    /// With the read that is under way. Without one it keeps nothing open.
-    Kernel(Weak<Descriptor>, Option<Receiving>),
+    Unbound,
+    /// With the pending read, if any. Without one, this does not keep the descriptor open.
+    Kernel(Weak<Descriptor>, Option<PendingRead>),
     Memory(IncomingPipe),
 }
 
-/// A read that is polled.
-struct Receiving {
+/// A read waiting in the queue or in flight.
+struct PendingRead {
     hold: OwnedQueueGuard<Descriptor>,
-    op: Option<Receive>,
+    op: Option<ReadOp>,
 }
 
-/// The read that is in the air, by what it carries.
-enum Receive {
-    Managed(RawOp<Rc<Descriptor>>),
-    /// The pool was empty.
+enum ReadOp {
+    Pooled(RawOp<Rc<Descriptor>>),
+    /// Used when the buffer pool is empty.
     Heap(RawOp<(Rc<Descriptor>, Vec<u8>)>),
 }
 
 impl Reading {
-    /// What the kernel sends next.
+    /// Reads from a socket or pipe.
     pub(super) fn poll_kernel(&mut self, bytes: &ByteStream, cx: &mut Context<'_>) -> Poll<io::Result<&[u8]>> {
         let descriptor = &bytes.owned.descriptor;
-        let is_known =
-            matches!(&self.source, Source::Kernel(of, _) if std::ptr::eq(of.as_ptr(), Rc::as_ptr(descriptor)));
-        if !is_known {
+        let is_bound =
+            matches!(&self.backend, ReadBackend::Kernel(of, _) if std::ptr::eq(of.as_ptr(), Rc::as_ptr(descriptor)));
+        if !is_bound {
             self.give_back();
-            self.source = Source::Kernel(Rc::downgrade(descriptor), None);
+            self.backend = ReadBackend::Kernel(Rc::downgrade(descriptor), None);
         }
-        if self.lent.is_empty()
-            && let Source::Kernel(_, under_way) = &mut self.source
+        if self.unconsumed.is_empty()
+            && let ReadBackend::Kernel(_, pending) = &mut self.backend
         {
-            let receiving = under_way.get_or_insert_with(|| Receiving {
+            let read = pending.get_or_insert_with(|| PendingRead {
                 hold: OwnedQueueGuard::new(descriptor.clone(), |descriptor| &descriptor.read),
                 op: None,
             });
-            let result = ready!(receiving.poll(bytes.medium(), cx));
-            *under_way = None;
-            self.lent = result?;
+            let result = ready!(read.poll(bytes.medium(), cx));
+            *pending = None;
+            self.unconsumed = result?;
         }
-        Poll::Ready(Ok(&self.lent))
+        Poll::Ready(Ok(&self.unconsumed))
     }
 
-    /// What is written to the other end of a connection in memory.
+    /// Reads from an in-memory stream.
     pub(super) fn poll_memory(&mut self, stream: &DuplexStream, cx: &mut Context<'_>) -> Poll<io::Result<&[u8]>> {
-        let is_known = matches!(&self.source, Source::Memory(pipe) if pipe.is_of(stream));
-        if !is_known {
+        let is_bound = matches!(&self.backend, ReadBackend::Memory(pipe) if pipe.is_of(stream));
+        if !is_bound {
             self.give_back();
-            self.source = Source::Memory(stream.incoming_pipe());
+            self.backend = ReadBackend::Memory(stream.incoming_pipe());
         }
-        if self.lent.is_empty()
-            && let Source::Memory(pipe) = &mut self.source
+        if self.unconsumed.is_empty()
+            && let ReadBackend::Memory(pipe) = &mut self.backend
         {
-            self.lent = ready!(pipe.poll_take(cx));
+            self.unconsumed = ready!(pipe.poll_take(cx));
         }
-        Poll::Ready(Ok(&self.lent))
+        Poll::Ready(Ok(&self.unconsumed))
     }
 
     pub(super) fn consume(&mut self, count: usize) {
-        self.lent.advance(count);
-        if self.lent.is_empty() {
-            // Back to its pool.
-            self.lent = ManagedBuf::default();
+        self.unconsumed.advance(count);
+        if self.unconsumed.is_empty() {
+            // Return it to its pool.
+            self.unconsumed = ManagedBuf::default();
         }
     }
 
-    /// What was received and not consumed is read from the stream next.
+    /// Returns unconsumed bytes to the stream for the next read.
     fn give_back(&mut self) {
-        let lent = std::mem::take(&mut self.lent);
-        if lent.is_empty() {
+        let unconsumed = std::mem::take(&mut self.unconsumed);
+        if unconsumed.is_empty() {
             return;
         }
-        match &self.source {
-            Source::Kernel(of, _) => {
+        match &self.backend {
+            ReadBackend::Kernel(of, _) => {
                 if let Some(descriptor) = of.upgrade() {
-                    descriptor.read.put_front(&descriptor.core, &lent);
+                    descriptor.read.put_front(&descriptor.core, &unconsumed);
                 }
             }
-            Source::Memory(pipe) => pipe.put_back(&lent),
-            Source::Unknown => {}
+            ReadBackend::Memory(pipe) => pipe.put_back(&unconsumed),
+            ReadBackend::Unbound => {}
         }
     }
 }
 
-impl Receiving {
+impl PendingRead {
     fn poll(&mut self, medium: Medium, cx: &mut Context<'_>) -> Poll<io::Result<ManagedBuf>> {
         if self.op.is_none() {
             ready!(self.hold.poll(cx));
@@ -125,10 +121,10 @@ impl Receiving {
             {
                 return Poll::Ready(served.map(ManagedBuf::from).map_err(from_code));
             }
-            self.op = Some(Receive::managed(descriptor, queue, medium));
+            self.op = Some(ReadOp::pooled(descriptor, queue, medium));
         }
         let (descriptor, queue) = (self.hold.of(), self.hold.queue());
-        if let Some(Receive::Managed(op)) = &mut self.op {
+        if let Some(ReadOp::Pooled(op)) = &mut self.op {
             let (op_result, _) = ready!(op.poll(&descriptor.core, queue, cx));
             let received = op_result.buffer.as_ref().map_or(&[][..], |buffer| buffer.filled());
             if queue.overtaken(received, None, op_result.res)
@@ -147,15 +143,15 @@ impl Receiving {
                 OpResult {
                     res: Err(errno::NO_BUFFERS),
                     ..
-                } => self.op = Some(Receive::to_heap(descriptor, queue, medium)),
+                } => self.op = Some(ReadOp::heap(descriptor, queue, medium)),
                 OpResult { res, .. } => {
                     self.op = None;
                     return Poll::Ready(count(res).map(|_| ManagedBuf::default()));
                 }
             }
         }
-        let Some(Receive::Heap(op)) = &mut self.op else {
-            unreachable!("one of the two is in the air")
+        let Some(ReadOp::Heap(op)) = &mut self.op else {
+            unreachable!("one of the two operations is in flight")
         };
         let (op_result, (_, buf)) = ready!(op.poll(&descriptor.core, queue, cx));
         self.op = None;
@@ -173,12 +169,12 @@ impl Receiving {
     }
 }
 
-impl Receive {
-    fn managed(descriptor: &Rc<Descriptor>, queue: &IoQueue, medium: Medium) -> Receive {
+impl ReadOp {
+    fn pooled(descriptor: &Rc<Descriptor>, queue: &IoQueue, medium: Medium) -> ReadOp {
         let fd = descriptor.fd;
         let payload = descriptor.clone();
         let plan = |_: &mut _| Op::RecvManaged { fd, medium };
-        Receive::Managed(RawOp::start_op(
+        ReadOp::Pooled(RawOp::start_op(
             &descriptor.core,
             queue,
             OnOrphan::Keep,
@@ -188,14 +184,14 @@ impl Receive {
         ))
     }
 
-    fn to_heap(descriptor: &Rc<Descriptor>, queue: &IoQueue, medium: Medium) -> Receive {
+    fn heap(descriptor: &Rc<Descriptor>, queue: &IoQueue, medium: Medium) -> ReadOp {
         let fd = descriptor.fd;
         let payload = (descriptor.clone(), vec![0; HEAP_READ_LEN]);
         let plan = |(_, buf): &mut (_, Vec<u8>)| {
             let (ptr, len) = (buf.as_mut_ptr(), buf.len());
             Op::Recv { fd, medium, ptr, len }
         };
-        Receive::Heap(RawOp::start_op(
+        ReadOp::Heap(RawOp::start_op(
             &descriptor.core,
             queue,
             OnOrphan::Keep,
@@ -206,13 +202,13 @@ impl Receive {
     }
 }
 
-impl Drop for Receiving {
-    /// The read stays in its lane: what it receives, the next one gets.
+impl Drop for PendingRead {
+    /// The operation stays in its queue: the next read gets its bytes.
     fn drop(&mut self) {
         let core = &self.hold.of().core;
         match &mut self.op {
-            Some(Receive::Managed(op)) => op.leave(core),
-            Some(Receive::Heap(op)) => op.leave(core),
+            Some(ReadOp::Pooled(op)) => op.leave(core),
+            Some(ReadOp::Heap(op)) => op.leave(core),
             None => {}
         }
     }
@@ -226,6 +222,8 @@ impl Drop for Reading {
 
 impl fmt::Debug for Reading {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Reading").field("unconsumed", &self.lent.len()).finish()
+        f.debug_struct("Reading")
+            .field("unconsumed", &self.unconsumed.len())
+            .finish()
     }
 }

@@ -1,4 +1,4 @@
-//! The traits of tokio. Only these: nothing of its runtime is used.
+//! tokio's I/O traits. Nothing else of tokio is used.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -45,7 +45,7 @@ impl<S: PollWrite + Unpin> AsyncWrite for Bridge<S> {
         Bridge::poll_write_vectored(self.get_mut(), cx, bufs)
     }
 
-    /// The slices are gathered in the bridge's buffer, which a caller's own would only copy once more.
+    /// The bridge copies the slices into its buffer; joining them in the caller would add a second copy.
     fn is_write_vectored(&self) -> bool {
         true
     }

@@ -1,4 +1,4 @@
-//! What a stream does for its bridge.
+//! What a stream implements to be used through a bridge.
 
 use std::io::{self, IoSlice};
 use std::task::{Context, Poll};
@@ -6,40 +6,40 @@ use std::task::{Context, Poll};
 use super::reading::Reading;
 use super::writing::Writing;
 
-/// A stream that can be read through a [`Bridge`](super::Bridge): sockets, pipes, a child's output, a connection in memory.
+/// A stream that can be read through a [`Bridge`](super::Bridge): sockets, pipes, a child's output, in-memory streams.
 ///
-/// What has to be kept between two polls is in `kept`, which the bridge owns. A stream that has its own place for it, as one
-/// that holds decrypted bytes anyway, leaves it alone:
+/// The bridge owns `state`, which holds what must survive between two polls. A stream with its own storage, such as one
+/// that buffers decrypted bytes, ignores it:
 ///
 /// ```
 /// use std::io;
 /// use std::task::{Context, Poll};
 /// use windlass::compat::{Bridge, PollRead, Reading};
 ///
-/// /// A stream that begins with something, and goes on as another.
-/// struct Preceded<S> {
-///     first: Vec<u8>,
+/// /// A stream with extra bytes in front.
+/// struct Prefixed<S> {
+///     prefix: Vec<u8>,
 ///     rest: Bridge<S>,
 /// }
 ///
-/// impl<S: PollRead> PollRead for Preceded<S> {
+/// impl<S: PollRead> PollRead for Prefixed<S> {
 ///     fn poll_fill_buf<'a>(&'a mut self, _: &'a mut Reading, cx: &mut Context<'_>) -> Poll<io::Result<&'a [u8]>> {
-///         match self.first.is_empty() {
+///         match self.prefix.is_empty() {
 ///             true => self.rest.poll_fill_buf(cx),
-///             false => Poll::Ready(Ok(&self.first)),
+///             false => Poll::Ready(Ok(&self.prefix)),
 ///         }
 ///     }
 ///     fn consume(&mut self, _: &mut Reading, count: usize) {
-///         match self.first.is_empty() {
+///         match self.prefix.is_empty() {
 ///             true => self.rest.consume(count),
-///             false => drop(self.first.drain(..count)),
+///             false => drop(self.prefix.drain(..count)),
 ///         }
 ///     }
 /// }
 ///
 /// windlass::run(async {
 ///     let (stream, _peer) = windlass::io::duplex(64);
-///     let mut stream = Bridge::new(Preceded { first: b"hello".to_vec(), rest: Bridge::new(stream) });
+///     let mut stream = Bridge::new(Prefixed { prefix: b"hello".to_vec(), rest: Bridge::new(stream) });
 ///     let mut word = [0; 16];
 ///     assert_eq!(std::future::poll_fn(|cx| stream.poll_read(cx, &mut word)).await?, 5);
 ///     Ok::<(), std::io::Error>(())
@@ -47,28 +47,28 @@ use super::writing::Writing;
 /// # Ok::<(), std::io::Error>(())
 /// ```
 pub trait PollRead {
-    /// What comes next, at least one byte of it; empty at the end. It is given again until it is
+    /// Returns the next bytes, at least one; empty at EOF. Returns the same bytes until they are
     /// [consumed](PollRead::consume).
     ///
-    /// What was received is never lost: when nobody polls any more it waits for the next read, of whatever kind.
-    fn poll_fill_buf<'a>(&'a mut self, kept: &'a mut Reading, cx: &mut Context<'_>) -> Poll<io::Result<&'a [u8]>>;
+    /// Received bytes are never lost: if the bridge is not polled again, the next read of any kind gets them.
+    fn poll_fill_buf<'a>(&'a mut self, state: &'a mut Reading, cx: &mut Context<'_>) -> Poll<io::Result<&'a [u8]>>;
 
-    /// This much of what [`poll_fill_buf`](PollRead::poll_fill_buf) gave was used.
+    /// Marks `count` bytes returned by [`poll_fill_buf`](PollRead::poll_fill_buf) as used.
     ///
     /// # Panics
     ///
-    /// If it gave less.
-    fn consume(&mut self, kept: &mut Reading, count: usize);
+    /// If fewer bytes were returned.
+    fn consume(&mut self, state: &mut Reading, count: usize);
 }
 
-/// A stream that can be written to through a [`Bridge`](super::Bridge). See [`PollRead`].
+/// A stream that can be written through a [`Bridge`](super::Bridge). See [`PollRead`].
 ///
 /// ```
 /// use std::io::{self, IoSlice};
 /// use std::task::{Context, Poll};
 /// use windlass::compat::{Bridge, PollWrite, Writing};
 ///
-/// /// Counts what goes through it.
+/// /// Counts the bytes written.
 /// struct Counted<S>(Bridge<S>, usize);
 ///
 /// impl<S: PollWrite> PollWrite for Counted<S> {
@@ -97,21 +97,25 @@ pub trait PollRead {
 /// # Ok::<(), std::io::Error>(())
 /// ```
 pub trait PollWrite {
-    /// Takes bytes from the slices, in order, and gives how many. They are on their way without anybody's help; if that
-    /// fails, every call tells from then on.
-    fn poll_write(&mut self, kept: &mut Writing, cx: &mut Context<'_>, bufs: &[IoSlice<'_>])
-    -> Poll<io::Result<usize>>;
+    /// Accepts bytes from the slices, in order, and returns their number. They are sent without further polls; after a
+    /// failed send, every call returns the error.
+    fn poll_write(
+        &mut self,
+        state: &mut Writing,
+        cx: &mut Context<'_>,
+        bufs: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>>;
 
-    /// Waits until what was taken is out of our hands.
-    fn poll_flush(&mut self, kept: &mut Writing, cx: &mut Context<'_>) -> Poll<io::Result<()>>;
+    /// Waits until all accepted bytes have been sent.
+    fn poll_flush(&mut self, state: &mut Writing, cx: &mut Context<'_>) -> Poll<io::Result<()>>;
 
-    /// Ready when what was taken will be sent without anybody's help, though it need not be out of our hands yet. Where there
-    /// is no such difference it is a [flush](PollWrite::poll_flush).
+    /// Ready when the accepted bytes will be sent without further polls, even if they are not sent yet. By default this
+    /// is a [flush](PollWrite::poll_flush).
     #[doc(hidden)]
-    fn poll_started(&mut self, kept: &mut Writing, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.poll_flush(kept, cx)
+    fn poll_started(&mut self, state: &mut Writing, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.poll_flush(state, cx)
     }
 
-    /// Says that nothing more will be written, after what was taken: a connection's other end sees the end of the stream.
-    fn poll_shutdown(&mut self, kept: &mut Writing, cx: &mut Context<'_>) -> Poll<io::Result<()>>;
+    /// Sends the accepted bytes, then shuts down the write direction: the peer sees EOF.
+    fn poll_shutdown(&mut self, state: &mut Writing, cx: &mut Context<'_>) -> Poll<io::Result<()>>;
 }

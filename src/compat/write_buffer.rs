@@ -1,22 +1,22 @@
-//! What was written and is not sent yet.
+//! Bytes that were accepted and are not sent yet.
 //!
-//! The driver is asked first whether the kernel takes the bytes at once, as they are. Else they are copied: one send
-//! is in the air; what is written meanwhile gathers behind it. When a send lands, the loop calls the outbox
-//! ([`Listener`]), which starts the next one: poll-based code may write and then never poll again (it reads, or sleeps), and
-//! its bytes are to arrive all the same. Whoever waits for room or for the end is woken, and nobody else.
+//! A write first offers its bytes to the kernel without a copy. The rest is copied: one send is in flight, and later
+//! writes are coalesced behind it. When a send completes, the loop calls this buffer ([`Listener`]), which starts the
+//! next send, because poll-based code may write and never poll again. Only a task that waits for space or for the end
+//! is woken.
 //!
-//! The lane is held from the first send until nothing is left, so calls of the stream's own come before or after all of it.
-//! So is the descriptor: an outbox with nothing to send keeps nothing open.
+//! The buffer holds the write queue and the descriptor from its first send until nothing is left. So the stream's own
+//! calls run entirely before or after, and an empty buffer keeps nothing open.
 //!
-//! When the stream is gone, nobody waits for its peer any more. What the kernel takes at once is still sent; if something is left
-//! then, the connection is reset, so that the peer does not take a part for the whole. The same holds when a send fails.
+//! After the stream is dropped, the buffer sends only what the kernel accepts at once. If bytes remain, or if a send
+//! fails, the connection is reset, so that the peer does not mistake the part for the whole.
 
 use std::cell::RefCell;
 use std::io::{self, IoSlice};
 use std::rc::{Rc, Weak};
 use std::task::{Context, Poll, Waker, ready};
 
-use super::spares;
+use super::buffer_cache;
 use crate::driver::OsResult;
 use crate::driver::op::{MAX_LEN, Medium, Op};
 use crate::error::from_code;
@@ -28,7 +28,7 @@ use crate::inflight::{Listener, OnOrphan, RawOp, StartedOp};
 use crate::sys::{Fd, errno};
 use crate::task::{WaitReason, set_wait_reason};
 
-/// How many bytes may wait; a write that finds as many waits for room.
+/// The maximum number of unsent bytes; a write beyond it waits for space.
 pub(super) const BOUND: usize = 64 * 1024;
 
 pub(super) struct WriteBuffer {
@@ -39,24 +39,24 @@ pub(super) struct WriteBuffer {
 
 #[derive(Default)]
 struct State {
-    /// The lane, while something is to be sent.
+    /// Held while there is something to send.
     hold: Option<OwnedQueueGuard<Descriptor>>,
     op: Option<RawOp<Payload>>,
-    /// What is being sent; with the flight while that is in the air.
+    /// The bytes being sent; owned by the operation while it is in flight.
     front: Vec<u8>,
-    /// How long it is, and how much of it was sent by earlier flights.
+    /// The length of `front`, and how much of it earlier sends have completed.
     front_len: usize,
     sent: usize,
-    /// What comes next.
+    /// The bytes after `front`.
     gathered: Vec<u8>,
-    /// How a send failed. Something that was taken is lost then, so nothing comes after it.
+    /// The result of a failed send. Accepted bytes are lost then, so no later bytes are sent.
     failed: Option<OsResult>,
     waiting: Option<Waiting>,
 }
 
 struct Waiting {
     waker: Waker,
-    /// For room; else until nothing is left.
+    /// Wake when there is space; otherwise when nothing is left.
     for_room: bool,
 }
 
@@ -79,7 +79,7 @@ impl WriteBuffer {
         self.descriptor.upgrade().ok_or_else(|| from_code(errno::BROKEN_PIPE))
     }
 
-    /// Takes what there is room for, and starts a send if none is under way.
+    /// Accepts the bytes that fit, and starts a send if none is in flight.
     pub(super) fn poll_write(self: &Rc<Self>, cx: &mut Context<'_>, bufs: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
         self.failure()?;
         if bufs.iter().all(|buf| buf.is_empty()) {
@@ -91,7 +91,7 @@ impl WriteBuffer {
         }
         let is_idle = self.is_idle();
         if is_idle {
-            // Where the kernel can be asked at once, what it takes now is not copied at all.
+            // Avoids the copy for bytes that the kernel accepts now.
             if let Some(res) = descriptor.send_now(self.medium, bufs) {
                 return Poll::Ready(sent(&descriptor, res));
             }
@@ -102,7 +102,7 @@ impl WriteBuffer {
             return self.wait(cx, true);
         }
         if is_idle {
-            self.send_on(&descriptor);
+            self.send_next(&descriptor);
         }
         Poll::Ready(Ok(taken))
     }
@@ -116,13 +116,13 @@ impl WriteBuffer {
         }
     }
 
-    /// Waits until nothing is left, and holds the lane.
+    /// Waits until nothing is left, then acquires the write queue.
     pub(super) fn poll_alone(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         ready!(self.poll_flush(cx))?;
         self.poll_queue_turn(&self.descriptor()?, cx).map(Ok)
     }
 
-    /// What went wrong with what was taken. It is told by every call from then on.
+    /// The send error, which every later call returns.
     pub(super) fn failure(&self) -> io::Result<()> {
         match self.state.borrow().failed {
             Some(Err(code)) => Err(from_code(code)),
@@ -131,7 +131,7 @@ impl WriteBuffer {
         }
     }
 
-    pub(super) fn let_go(&self) {
+    pub(super) fn release_queue(&self) {
         let hold = self.state.borrow_mut().hold.take();
         drop(hold);
     }
@@ -144,7 +144,7 @@ impl WriteBuffer {
         self.state.borrow().op.is_none()
     }
 
-    /// Waits for the lane, and for the orphan of an earlier write in it.
+    /// Waits for the write queue, and for an orphaned write in it.
     fn poll_queue_turn(&self, descriptor: &Rc<Descriptor>, cx: &mut Context<'_>) -> Poll<()> {
         let hold = self.state.borrow_mut().hold.take();
         let mut hold = hold.unwrap_or_else(|| OwnedQueueGuard::new(descriptor.clone(), |descriptor| &descriptor.write));
@@ -157,11 +157,11 @@ impl WriteBuffer {
     }
 
     fn wait<T>(&self, cx: &mut Context<'_>, for_room: bool) -> Poll<T> {
-        set_wait_reason(WaitReason::Named("its writes"));
+        set_wait_reason(WaitReason::Named("pending writes"));
         let waker = cx.waker().clone();
         let old = self.state.borrow_mut().waiting.replace(Waiting { waker, for_room });
         drop(old);
-        // Cloning and dropping wakers is foreign code, inside of which the send may have landed.
+        // Cloning or dropping a waker runs foreign code, during which the send may have completed.
         let (is_idle, has_failed) = (self.is_idle(), self.failure().is_err());
         if is_idle || has_failed || for_room && self.unsent() < BOUND {
             cx.waker().wake_by_ref();
@@ -169,15 +169,15 @@ impl WriteBuffer {
         Poll::Pending
     }
 
-    /// Sends until something is in the air, or nothing is left. To be called by who holds the lane.
-    fn send_on(self: &Rc<Self>, descriptor: &Rc<Descriptor>) {
+    /// Sends until an operation is in flight or nothing is left. The caller holds the write queue.
+    fn send_next(self: &Rc<Self>, descriptor: &Rc<Descriptor>) {
         loop {
             let mut state = self.state.borrow_mut();
             let Some((front, sent)) = state.next() else {
                 state.give_back();
                 let hold = state.hold.take();
                 drop(state);
-                // This calls the next in the lane's queue.
+                // Wakes the next caller in the queue.
                 drop(hold);
                 return;
             };
@@ -190,12 +190,12 @@ impl WriteBuffer {
                 if descriptor.is_left.get()
                     && let Some(id) = descriptor.write.op.get()
                 {
-                    // What cannot be sent at once is not.
+                    // The stream was dropped: do not wait for the kernel to accept more.
                     descriptor.core.request_cancel(id);
                 }
                 return;
             }
-            self.absorb_orphan(descriptor);
+            self.finish_send(descriptor);
         }
     }
 
@@ -211,8 +211,8 @@ impl WriteBuffer {
         RawOp::start_op_untraced(&descriptor.core, &descriptor.write, OnOrphan::Discard, payload, 0, plan)
     }
 
-    /// Notes how a landed send went.
-    fn absorb_orphan(&self, descriptor: &Descriptor) {
+    /// Records the result of a completed send.
+    fn finish_send(&self, descriptor: &Descriptor) {
         let op = self.state.borrow_mut().op.take();
         let Some(mut op) = op else { return };
         let Some((op_result, (_, front))) = op.fetch(&descriptor.core, &descriptor.write) else {
@@ -220,7 +220,7 @@ impl WriteBuffer {
         };
         let mut state = self.state.borrow_mut();
         state.front = front;
-        match as_of_a_stream(descriptor, op_result.res) {
+        match normalize(descriptor, op_result.res) {
             Ok(count) if count > 0 => state.sent += count as usize,
             failed => {
                 state.failed = Some(failed);
@@ -230,23 +230,22 @@ impl WriteBuffer {
         }
     }
 
-    /// Nobody will write here any more. What is left is sent by the loop, which has a share of this as long as a send is in the
-    /// air.
-    pub(super) fn leave(&self) {
+    /// The bridge was dropped. The loop sends the rest: the operation in flight keeps this buffer alive.
+    pub(super) fn detach(&self) {
         let waiting = self.state.borrow_mut().waiting.take();
         drop(waiting);
     }
 }
 
 fn sent(descriptor: &Descriptor, res: OsResult) -> io::Result<usize> {
-    match as_of_a_stream(descriptor, res) {
+    match normalize(descriptor, res) {
         Ok(0) => Err(io::ErrorKind::WriteZero.into()),
         res => count(res),
     }
 }
 
-/// As for a write of the stream's own: what was closed here is as what the other end has closed.
-fn as_of_a_stream(descriptor: &Descriptor, res: OsResult) -> OsResult {
+/// As for the stream's own writes, a local close gives the same error as a close by the peer.
+fn normalize(descriptor: &Descriptor, res: OsResult) -> OsResult {
     match res {
         Err(errno::BAD_FD) if descriptor.fd == Fd::MIN => Err(errno::BROKEN_PIPE),
         res => res,
@@ -255,11 +254,11 @@ fn as_of_a_stream(descriptor: &Descriptor, res: OsResult) -> OsResult {
 
 impl Listener for WriteBuffer {
     fn completed(self: Rc<Self>) {
-        // The flight that has landed has a share of it, and so has the hold.
+        // The completed operation and the queue guard keep the descriptor open.
         let Some(descriptor) = self.descriptor.upgrade() else {
             return;
         };
-        self.absorb_orphan(&descriptor);
+        self.finish_send(&descriptor);
         if descriptor.core.is_closed() {
             let mut state = self.state.borrow_mut();
             if state.unsent() > 0 {
@@ -267,7 +266,7 @@ impl Listener for WriteBuffer {
             }
             state.forget_all();
         }
-        self.send_on(&descriptor);
+        self.send_next(&descriptor);
         let waiting = {
             let mut state = self.state.borrow_mut();
             let is_idle = state.op.is_none();
@@ -284,12 +283,12 @@ impl State {
         self.front_len - self.sent + self.gathered.len()
     }
 
-    /// Copies what there is room for.
+    /// Copies the bytes that fit.
     fn gather(&mut self, bufs: &[IoSlice<'_>]) -> usize {
         let room = BOUND.saturating_sub(self.unsent());
         let mut left = room;
         if left > 0 && self.gathered.capacity() == 0 {
-            self.gathered = spares::take();
+            self.gathered = buffer_cache::take();
         }
         for buf in bufs {
             let part = left.min(buf.len());
@@ -299,7 +298,7 @@ impl State {
         room - left
     }
 
-    /// What is to be sent next, and from where on.
+    /// The next bytes to send, and where in them to start.
     fn next(&mut self) -> Option<(Vec<u8>, usize)> {
         if self.sent == self.front_len {
             self.front.clear();
@@ -318,9 +317,9 @@ impl State {
         (self.front_len, self.sent) = (0, 0);
     }
 
-    /// A connection that waits holds no buffer.
+    /// An idle connection holds no buffer.
     fn give_back(&mut self) {
-        spares::give_back(std::mem::take(&mut self.front));
-        spares::give_back(std::mem::take(&mut self.gathered));
+        buffer_cache::put(std::mem::take(&mut self.front));
+        buffer_cache::put(std::mem::take(&mut self.gathered));
     }
 }

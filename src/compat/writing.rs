@@ -1,4 +1,4 @@
-//! What a bridge keeps of its writing between two polls.
+//! The write state of a bridge between two polls.
 
 use std::fmt;
 use std::io::{self, IoSlice};
@@ -10,45 +10,44 @@ use super::write_buffer::WriteBuffer;
 use crate::inflight::stream::ByteStream;
 use crate::io::{DuplexStream, OutgoingPipe};
 
-/// What is kept of a [`Bridge`](super::Bridge)'s writing between two polls: bytes that were taken and are not sent yet. For
-/// [`PollWrite`](super::PollWrite).
+/// The write state of a [`Bridge`](super::Bridge) between two polls, for [`PollWrite`](super::PollWrite): accepted
+/// bytes that are not sent yet.
 #[derive(Default)]
 pub struct Writing {
-    sink: Sink,
+    backend: WriteBackend,
 }
 
-/// Where the bytes go to.
 #[derive(Default)]
-enum Sink {
+enum WriteBackend {
     #[default]
-    Unknown,
+    Unbound,
     Kernel(Rc<WriteBuffer>),
     Memory(OutgoingPipe),
 }
 
 impl Writing {
-    /// The outbox of a descriptor, made at the first write.
+    /// The write buffer of a descriptor, created by the first write.
     pub(super) fn write_buffer(&mut self, bytes: &ByteStream) -> &Rc<WriteBuffer> {
-        let is_known = matches!(&self.sink, Sink::Kernel(write_buffer) if write_buffer.is_for(bytes));
-        if !is_known {
-            self.let_go();
-            self.sink = Sink::Kernel(WriteBuffer::new(bytes));
+        let is_bound = matches!(&self.backend, WriteBackend::Kernel(write_buffer) if write_buffer.is_for(bytes));
+        if !is_bound {
+            self.detach();
+            self.backend = WriteBackend::Kernel(WriteBuffer::new(bytes));
         }
-        match &self.sink {
-            Sink::Kernel(write_buffer) => write_buffer,
-            _ => unreachable!("it was just put there"),
+        match &self.backend {
+            WriteBackend::Kernel(write_buffer) => write_buffer,
+            _ => unreachable!("just bound"),
         }
     }
 
     pub(super) fn pipe(&mut self, stream: &DuplexStream) -> &mut OutgoingPipe {
-        let is_known = matches!(&self.sink, Sink::Memory(pipe) if pipe.is_of(stream));
-        if !is_known {
-            self.let_go();
-            self.sink = Sink::Memory(stream.outgoing_pipe());
+        let is_bound = matches!(&self.backend, WriteBackend::Memory(pipe) if pipe.is_of(stream));
+        if !is_bound {
+            self.detach();
+            self.backend = WriteBackend::Memory(stream.outgoing_pipe());
         }
-        match &mut self.sink {
-            Sink::Memory(pipe) => pipe,
-            _ => unreachable!("it was just put there"),
+        match &mut self.backend {
+            WriteBackend::Memory(pipe) => pipe,
+            _ => unreachable!("just bound"),
         }
     }
 
@@ -61,61 +60,61 @@ impl Writing {
         self.write_buffer(bytes).poll_write(cx, bufs)
     }
 
-    /// Waits until nothing is on its way to the kernel. Where nothing was ever written there is nothing to wait for.
+    /// Waits until all accepted bytes are sent; ready at once if nothing was written.
     pub(super) fn poll_sent(&mut self, bytes: &ByteStream, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match &self.sink {
-            Sink::Kernel(write_buffer) if write_buffer.is_for(bytes) => write_buffer.poll_flush(cx),
+        match &self.backend {
+            WriteBackend::Kernel(write_buffer) if write_buffer.is_for(bytes) => write_buffer.poll_flush(cx),
             _ => Poll::Ready(Ok(())),
         }
     }
 
-    /// What went wrong with what was taken.
+    /// The error of a failed send.
     pub(super) fn failure(&mut self, bytes: &ByteStream) -> io::Result<()> {
-        match &self.sink {
-            Sink::Kernel(write_buffer) if write_buffer.is_for(bytes) => write_buffer.failure(),
+        match &self.backend {
+            WriteBackend::Kernel(write_buffer) if write_buffer.is_for(bytes) => write_buffer.failure(),
             _ => Ok(()),
         }
     }
 
-    /// Sends what is left, and ends the writing direction of a socket.
-    pub(super) fn poll_end(&mut self, bytes: &ByteStream, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+    /// Sends the rest, then shuts down the write direction of a socket.
+    pub(super) fn poll_shutdown(&mut self, bytes: &ByteStream, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         ready!(self.write_buffer(bytes).poll_alone(cx))?;
         let result = bytes.owned.shutdown(Shutdown::Write);
-        self.write_buffer(bytes).let_go();
+        self.write_buffer(bytes).release_queue();
         Poll::Ready(match result {
-            // The other end has reset it: there is nothing left to end, and whoever reads or writes is told.
+            // The peer has reset the connection, so there is nothing to shut down; reads and writes report the reset.
             Err(error) if error.kind() == io::ErrorKind::NotConnected => Ok(()),
             result => result,
         })
     }
 
-    /// Sends what is left, and closes the end of a pipe.
+    /// Sends the rest, then closes the write end of a pipe.
     pub(super) fn poll_close(&mut self, bytes: &mut ByteStream, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         ready!(self.write_buffer(bytes).poll_alone(cx))?;
-        self.let_go();
+        self.detach();
         bytes.close_now();
         Poll::Ready(Ok(()))
     }
 
-    /// How many bytes were taken and are not with the kernel yet.
+    /// The number of accepted bytes that the kernel does not have yet.
     pub(super) fn unsent(&self) -> usize {
-        match &self.sink {
-            Sink::Kernel(write_buffer) => write_buffer.unsent(),
+        match &self.backend {
+            WriteBackend::Kernel(write_buffer) => write_buffer.unsent(),
             _ => 0,
         }
     }
 
-    /// What was taken is sent all the same.
-    fn let_go(&mut self) {
-        if let Sink::Kernel(write_buffer) = std::mem::take(&mut self.sink) {
-            write_buffer.leave();
+    /// Detaches from the backend, which still sends the accepted bytes.
+    fn detach(&mut self) {
+        if let WriteBackend::Kernel(write_buffer) = std::mem::take(&mut self.backend) {
+            write_buffer.detach();
         }
     }
 }
 
 impl Drop for Writing {
     fn drop(&mut self) {
-        self.let_go();
+        self.detach();
     }
 }
 

@@ -1,11 +1,11 @@
-//! Where hyper runs what it does beside a connection: the streams of HTTP/2, for instance.
+//! hyper's executor: runs its background work, such as HTTP/2 streams.
 
 use std::future::Future;
 
 /// Runs hyper's futures as tasks of the current loop. They need not be `Send`.
 ///
-/// A task that was begun for a connection goes on when the connection's future is dropped, as on other runtimes, and ends when
-/// hyper tells it to.
+/// As on other runtimes, a task started for a connection continues after the connection's future is dropped, until
+/// hyper ends it.
 ///
 /// ```
 /// use windlass::hyper::Executor;

@@ -1,4 +1,4 @@
-//! hyper's streams.
+//! hyper's I/O traits.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -39,10 +39,10 @@ impl<S: PollWrite + Unpin> Write for Bridge<S> {
         true
     }
 
-    /// Ready when the sends are under way: they need nobody's help. hyper flushes after each response, and waiting for the
-    /// kernel's word would be one more poll of the connection each time. hyper shuts down a connection that ends well, and
-    /// that waits for everything. One that ends with an error, such as headers that came too late, it drops: what is not with
-    /// the kernel by then is lost.
+    /// Ready once the sends have started: they complete without further polls. hyper flushes after each response, and
+    /// waiting for the completion would cost one more poll of the connection each time. Before an orderly close, hyper
+    /// calls shutdown, which waits for everything. After an error, such as a header timeout, hyper drops the
+    /// connection, and bytes that the kernel does not have yet are lost.
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         Bridge::poll_started(self.get_mut(), cx)
     }

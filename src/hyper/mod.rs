@@ -1,8 +1,8 @@
-//! hyper 1.x on windlass: its streams, its timer and its executor.
+//! hyper 1.x on windlass: I/O, timer and executor.
 //!
-//! hyper knows no runtime; it wants to be told what to read from ([`Bridge`](crate::compat::Bridge)), how to wait ([`Timer`]) and where to run what
-//! it does beside ([`Executor`]). With these it serves and asks, HTTP/1.1 and HTTP/2, on either driver. Nothing here needs
-//! `Send`: services, bodies and what they hold stay on the loop's thread, so `Rc` and `RefCell` are welcome.
+//! hyper is runtime-agnostic: its builders take a stream ([`Bridge`](crate::compat::Bridge)), a [`Timer`] and an
+//! [`Executor`]. These support HTTP/1.1 and HTTP/2, client and server. Nothing here needs `Send`: services, bodies and
+//! their contents stay on the loop's thread and may use `Rc` and `RefCell`.
 //!
 //! ```no_run
 //! use hyper::{Request, Response, body::Incoming, server::conn::http1, service::service_fn};
@@ -26,11 +26,11 @@
 //! }
 //! ```
 //!
-//! What hyper itself wants to be `Send` is the stream of a connection with `with_upgrades`, which it hands to another task. Here a
-//! connection is upgraded by `without_shutdown` and `into_parts`, which ask for nothing.
+//! hyper's `with_upgrades` requires a `Send` stream, because it moves the stream to another task. To upgrade a
+//! connection here, use `without_shutdown` and `into_parts`, which have no such bound.
 //!
-//! `examples/http_server.rs` is a server with both versions, ranges, uploads and a shutdown that waits for what is under way;
-//! `examples/http_client.rs` is the other end.
+//! `examples/http_server.rs` is a server for both versions with ranges, uploads and graceful shutdown;
+//! `examples/http_client.rs` is a client.
 
 mod executor;
 mod io;

@@ -1,8 +1,8 @@
-//! hyper's timer.
+//! hyper's timer on the loop's timers.
 //!
-//! hyper asks for sleeps that are `Send` and `Sync`, though it never moves one on a runtime like this. So a sleep is only the
-//! name of a timer, and which loop it belongs to: plain data. Polled or dropped on that loop it finds its timer there;
-//! anywhere else it has none, and a poll begins a new one.
+//! hyper requires its sleeps to be `Send` and `Sync`, although a single-threaded runtime never moves them. So a
+//! [`Sleep`] is plain data: a timer id and the identity of its loop. On that loop it finds its timer; on any other, a
+//! poll creates a new one.
 
 use std::fmt;
 use std::future::Future;
@@ -16,9 +16,9 @@ use crate::event_loop::inbox::Inbox;
 use crate::event_loop::timers::{Action, TimerId};
 use crate::time::{Instant, rewake};
 
-/// hyper's way to wait, on the loop's timers and by the loop's clock.
+/// hyper's timer, on the loop's timers and clock.
 ///
-/// Give it to hyper's builders: without a timer the server's time limit for headers, for instance, does not work.
+/// Pass it to hyper's builders: without a timer, the server's header timeout, for example, does not work.
 ///
 /// ```
 /// use windlass::hyper::Timer;
@@ -50,7 +50,7 @@ impl hyper::rt::Timer for Timer {
     }
 }
 
-/// Where the loops' clocks begin, as std tells it. A virtual clock begins there too.
+/// The origin of the loops' clocks, virtual ones included, as a std `Instant`.
 fn origin() -> StdInstant {
     static ORIGIN: OnceLock<StdInstant> = OnceLock::new();
     *ORIGIN.get_or_init(|| {
@@ -75,14 +75,15 @@ impl Sleep {
     }
 
     fn reset(&mut self, deadline: Instant) {
-        // A timer that is set too early wakes its task, which finds that there is time left. So it need not be moved.
+        // An early timer wakes the task, which sees time left and waits again. So a later deadline does not need a new
+        // timer.
         if deadline < self.deadline {
             self.cancel();
         }
         self.deadline = deadline;
     }
 
-    /// The timer of this sleep, if it was set on this loop.
+    /// The timer of this sleep, if it belongs to this loop.
     fn timer_on(&self, core: &LoopCore) -> Option<TimerId> {
         let (inbox, id) = self.timer.as_ref()?;
         Arc::ptr_eq(inbox, &core.inbox).then_some(*id)

@@ -1,4 +1,4 @@
-//! The byte stream under a transport or a pair of reader and writer, of whatever family.
+//! The byte stream under a transport or a reader/writer pair: TCP, Unix or pipe.
 
 use std::io;
 use std::net::{Shutdown, SocketAddr};
@@ -12,18 +12,18 @@ use crate::net::unix::{UnixAddr, UnixStream};
 pub(crate) enum AnyStream {
     Tcp(TcpStream),
     Unix(UnixStream),
-    /// One direction only.
+    /// Write direction only.
     Pipe(Sender),
 }
 
-/// The addresses of a connection's two ends, known for as long as anybody asks.
+/// The addresses of both ends, cached so that they outlive the connection.
 #[derive(Debug, Clone)]
-pub(crate) enum Ends {
+pub(crate) enum StreamAddrs {
     Inet {
         local: Option<SocketAddr>,
         peer: Option<SocketAddr>,
     },
-    #[cfg_attr(not(unix), allow(dead_code, reason = "nobody has one"))]
+    #[cfg_attr(not(unix), allow(dead_code, reason = "Unix sockets only"))]
     Unix {
         local: Option<UnixAddr>,
         peer: Option<UnixAddr>,
@@ -32,9 +32,9 @@ pub(crate) enum Ends {
 }
 
 impl AnyStream {
-    /// As asyncio does, small writes leave at once: what can be joined has been joined already.
+    /// Sets `TCP_NODELAY`, as asyncio does: the write buffer has already coalesced small writes.
     pub(crate) fn tcp(stream: TcpStream) -> AnyStream {
-        // A connection that was reset meanwhile refuses, and tells so when it is read.
+        // This fails on a connection that has just been reset; the next read reports the reset.
         let _ = stream.set_nodelay(true);
         AnyStream::Tcp(stream)
     }
@@ -47,21 +47,21 @@ impl AnyStream {
         }
     }
 
-    pub(crate) fn ends(&self) -> Ends {
+    pub(crate) fn addrs(&self) -> StreamAddrs {
         match self {
-            AnyStream::Tcp(stream) => Ends::Inet {
+            AnyStream::Tcp(stream) => StreamAddrs::Inet {
                 local: stream.local_addr().ok(),
                 peer: stream.peer_addr().ok(),
             },
-            AnyStream::Unix(stream) => Ends::Unix {
+            AnyStream::Unix(stream) => StreamAddrs::Unix {
                 local: stream.local_addr().ok(),
                 peer: stream.peer_addr().ok(),
             },
-            AnyStream::Pipe(_) => Ends::None,
+            AnyStream::Pipe(_) => StreamAddrs::None,
         }
     }
 
-    /// An empty buffer is the end. Dropping the future loses nothing.
+    /// An empty buffer is EOF. Cancel-safe.
     pub(crate) async fn receive(&self) -> io::Result<ManagedBuf> {
         self.bytes().read_managed().await
     }
@@ -74,48 +74,48 @@ impl AnyStream {
         self.bytes().write_vectored(bufs).await
     }
 
-    /// The peer sees the end; receiving goes on. A pipe has to be closed for that.
-    pub(crate) async fn end(&self) -> io::Result<()> {
+    /// Shuts down the write direction. A pipe has none to shut down: its caller closes it.
+    pub(crate) async fn shutdown_write(&self) -> io::Result<()> {
         match self {
             AnyStream::Tcp(_) | AnyStream::Unix(_) => self.bytes().shutdown(Shutdown::Write).await,
             AnyStream::Pipe(_) => Ok(()),
         }
     }
 
-    /// When it closes, the peer is told that something was lost.
-    pub(crate) fn end_with_reset(&self) {
+    /// Makes the later close send a reset.
+    pub(crate) fn reset_on_close(&self) {
         self.bytes().owned.descriptor.ends_with_reset.set(true);
     }
 }
 
-impl Ends {
+impl StreamAddrs {
     pub(crate) fn local_addr(&self) -> io::Result<SocketAddr> {
         match self {
-            Ends::Inet { local, .. } => local.ok_or_else(gone),
-            Ends::Unix { .. } | Ends::None => Err(other_family()),
+            StreamAddrs::Inet { local, .. } => local.ok_or_else(gone),
+            StreamAddrs::Unix { .. } | StreamAddrs::None => Err(other_family()),
         }
     }
 
     pub(crate) fn peer_addr(&self) -> io::Result<SocketAddr> {
         match self {
-            Ends::Inet { peer, .. } => peer.ok_or_else(gone),
-            Ends::Unix { .. } | Ends::None => Err(other_family()),
+            StreamAddrs::Inet { peer, .. } => peer.ok_or_else(gone),
+            StreamAddrs::Unix { .. } | StreamAddrs::None => Err(other_family()),
         }
     }
 
     #[cfg(unix)]
     pub(crate) fn local_unix_addr(&self) -> io::Result<UnixAddr> {
         match self {
-            Ends::Unix { local, .. } => local.clone().ok_or_else(gone),
-            Ends::Inet { .. } | Ends::None => Err(other_family()),
+            StreamAddrs::Unix { local, .. } => local.clone().ok_or_else(gone),
+            StreamAddrs::Inet { .. } | StreamAddrs::None => Err(other_family()),
         }
     }
 
     #[cfg(unix)]
     pub(crate) fn peer_unix_addr(&self) -> io::Result<UnixAddr> {
         match self {
-            Ends::Unix { peer, .. } => peer.clone().ok_or_else(gone),
-            Ends::Inet { .. } | Ends::None => Err(other_family()),
+            StreamAddrs::Unix { peer, .. } => peer.clone().ok_or_else(gone),
+            StreamAddrs::Inet { .. } | StreamAddrs::None => Err(other_family()),
         }
     }
 }
@@ -123,7 +123,7 @@ impl Ends {
 fn gone() -> io::Error {
     io::Error::new(
         io::ErrorKind::NotConnected,
-        "the connection was gone before its address could be asked for",
+        "the connection was closed before its address was queried",
     )
 }
 

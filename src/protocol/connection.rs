@@ -1,8 +1,8 @@
-//! A connection's task: it alone calls the protocol.
+//! The task of a connection: the only caller of its protocol.
 //!
-//! Both directions are polled by one task, so that an idle connection costs one. It calls at most one
-//! [`data_received`](super::Protocol::data_received) per turn, as asyncio does: what the protocol schedules in it runs before
-//! the next. What the protocol writes is sent when its callback returns, still in the same poll.
+//! One task polls both directions, so an idle connection costs one task. As in asyncio, it calls
+//! [`data_received`](super::Protocol::data_received) at most once per turn, and tasks scheduled by a callback run
+//! before the next call. Data that a callback writes is sent in the same poll, after the callback returns.
 
 use std::cell::RefCell;
 use std::future::{pending, poll_fn};
@@ -10,19 +10,18 @@ use std::io;
 use std::pin::pin;
 use std::rc::Rc;
 
-use super::any_stream::{AnyStream, Ends};
-use super::link::{Callee, Farewell, Link, Presence};
-use super::server::{Attached, Client};
+use super::any_stream::{AnyStream, StreamAddrs};
+use super::server::{Client, Registration};
 use super::transport::Transport;
+use super::transport_state::{BaseProtocol, CloseMode, TaskGuard, TransportState};
 use super::write_buffer::WriteBuffer;
 use super::{Protocol, ProtocolRef};
 use crate::io::ManagedBuf;
 use crate::task::yield_now;
 
-/// The line of a connection.
-pub(super) type Connected = Link<dyn Protocol, WriteBuffer, Ends>;
+pub(super) type ConnectionState = TransportState<dyn Protocol, WriteBuffer, StreamAddrs>;
 
-impl Callee for dyn Protocol {
+impl BaseProtocol for dyn Protocol {
     fn pause_writing(&mut self) {
         Protocol::pause_writing(self);
     }
@@ -34,36 +33,40 @@ impl Callee for dyn Protocol {
     }
 }
 
-impl Client for Connected {
+impl Client for ConnectionState {
     fn close_client(self: Rc<Self>) {
         self.close();
     }
 
     fn abort_client(self: Rc<Self>) {
-        self.end(None, Farewell::Reset);
+        self.force_close(None, CloseMode::Reset);
     }
 }
 
-/// Starts a connection's task. `attach` ties it to its server.
+/// Starts a connection's task. `register` adds the connection to its server.
 #[track_caller]
 pub(super) fn open<P: Protocol + 'static>(
-    any_stream: AnyStream,
+    stream: AnyStream,
     protocol: P,
-    attach: impl FnOnce(&Rc<Connected>) -> Option<Attached>,
+    register: impl FnOnce(&Rc<ConnectionState>) -> Option<Registration>,
 ) -> (Transport, ProtocolRef<P>) {
     let protocol = Rc::new(RefCell::new(protocol));
-    let link: Rc<Connected> = Rc::new(Link::new(protocol.clone(), WriteBuffer::new(), any_stream.ends()));
-    let attached = attach(&link);
-    let presence = Presence {
-        link: link.clone(),
-        _attached: attached,
+    let state: Rc<ConnectionState> = Rc::new(TransportState::new(
+        protocol.clone(),
+        WriteBuffer::new(),
+        stream.addrs(),
+    ));
+    let registration = register(&state);
+    let guard = TaskGuard {
+        state: state.clone(),
+        _registration: registration,
     };
-    crate::task::spawn(converse(presence, any_stream));
-    (Transport { link }, ProtocolRef(protocol))
+    crate::task::spawn(run_connection(guard, stream));
+    (Transport { state }, ProtocolRef(protocol))
 }
 
-/// Waits until the protocol was told that it has a connection. Dropping the future aborts it: nobody else has it yet.
-pub(super) async fn until_made(transport: &Transport) {
+/// Waits until `connection_made` was called. Dropping the future aborts the connection, which has no other owner yet.
+pub(super) async fn wait_made(transport: &Transport) {
     struct AbortOnDrop<'a>(&'a Transport);
 
     impl Drop for AbortOnDrop<'_> {
@@ -73,59 +76,59 @@ pub(super) async fn until_made(transport: &Transport) {
     }
 
     let abort = AbortOnDrop(transport);
-    let link = &transport.link;
-    link.changed.until(|| link.is_made() || link.is_lost()).await;
+    let state = &transport.state;
+    state.changed.wait_until(|| state.is_made() || state.is_lost()).await;
     std::mem::forget(abort);
 }
 
-async fn converse(presence: Presence<dyn Protocol, WriteBuffer, Ends>, any_stream: AnyStream) {
-    let link = &presence.link;
+async fn run_connection(guard: TaskGuard<dyn Protocol, WriteBuffer, StreamAddrs>, stream: AnyStream) {
+    let state = &guard.state;
     let reason = {
-        let mut sending = pin!(link.write_buffer.send_all(&any_stream, || {}));
-        let mut receiving = pin!(receive_all(link, &any_stream));
+        let mut sending = pin!(state.write_buffer.send_all(&stream, || {}));
+        let mut receiving = pin!(receive_all(state, &stream));
         let made = || {
-            let transport = Transport { link: link.clone() };
-            link.call("connection_made", |protocol| protocol.connection_made(transport));
+            let transport = Transport { state: state.clone() };
+            state.call("connection_made", |protocol| protocol.connection_made(transport));
         };
-        poll_fn(|cx| link.poll(cx, made, sending.as_mut(), receiving.as_mut())).await
+        poll_fn(|cx| state.poll(cx, made, sending.as_mut(), receiving.as_mut())).await
     };
-    if link.report_lost(reason) == Farewell::Reset {
-        any_stream.end_with_reset();
+    if state.report_lost(reason) == CloseMode::Reset {
+        stream.reset_on_close();
     }
-    // The descriptor closes before whoever waits for that is told.
-    drop(any_stream);
+    // The descriptor closes before waiters are notified.
+    drop(stream);
 }
 
-/// Calls the protocol with what comes in, and at the end. Ends only with its task.
-async fn receive_all(link: &Connected, any_stream: &AnyStream) {
+/// Delivers received data and EOF to the protocol. Never completes.
+async fn receive_all(state: &ConnectionState, stream: &AnyStream) {
     loop {
-        link.until_reading().await;
-        let mut received = any_stream.receive().await;
+        state.wait_reading().await;
+        let mut received = stream.receive().await;
         loop {
-            if link.has_delivered() {
+            if state.has_delivered() {
                 yield_now().await;
-            } else if !link.is_reading.get() {
-                // The pool's buffers are for those who read.
+            } else if !state.is_reading.get() {
+                // Do not hold a pool buffer while paused.
                 received = received.map(ManagedBuf::into_heap);
-                link.until_reading().await;
+                state.wait_reading().await;
             } else {
                 break;
             }
         }
-        link.note_delivery();
+        state.mark_delivered();
         match received {
             Ok(bytes) if !bytes.is_empty() => {
-                link.call("data_received", |protocol| protocol.data_received(&bytes));
+                state.call("data_received", |protocol| protocol.data_received(&bytes));
             }
             Ok(_) => {
-                let stays = link.call("eof_received", |protocol| protocol.eof_received());
-                if stays == Some(false) {
-                    link.close();
+                let keep_open = state.call("eof_received", |protocol| protocol.eof_received());
+                if keep_open == Some(false) {
+                    state.close();
                 }
                 return pending().await;
             }
             Err(error) => {
-                link.end(Some(error), Farewell::Close);
+                state.force_close(Some(error), CloseMode::Normal);
                 return pending().await;
             }
         }

@@ -1,4 +1,4 @@
-//! Datagrams as callbacks.
+//! Datagram endpoints with callbacks.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -11,20 +11,20 @@ use std::rc::Rc;
 use std::task::{Poll, Waker};
 
 use super::ProtocolRef;
-use super::link::{Callee, Farewell, Link, Outgoing, Presence};
 use super::payload::Payload;
+use super::transport_state::{BaseProtocol, CloseMode, SendQueue, TaskGuard, TransportState};
 use super::watermarks::Watermarks;
 use crate::net::{ToSocketAddrs, UdpSocket};
 use crate::task::yield_now;
 
-/// The longest datagram that can come: none is ever cut off.
+/// The size limit of a datagram: none is ever truncated.
 const LONGEST: usize = 1 << 16;
 
-/// Buffers that are kept for the next datagrams, and how large they may be.
-const SPARES_MAX: usize = 8;
-const SPARE_MAX: usize = 2 * 1024;
+/// How many buffers the queue caches, and up to which capacity.
+const CACHED_MAX: usize = 8;
+const CACHED_CAPACITY_MAX: usize = 2 * 1024;
 
-/// What happens at one datagram endpoint. Every method has a default that does nothing.
+/// Callbacks for the events of one datagram endpoint. Every method has a default that does nothing.
 ///
 /// ```
 /// use std::net::SocketAddr;
@@ -52,34 +52,35 @@ const SPARE_MAX: usize = 2 * 1024;
 /// # Ok::<(), std::io::Error>(())
 /// ```
 pub trait DatagramProtocol {
-    /// There is an endpoint, and this is the way to it. Comes first, once.
+    /// Called first, once: the endpoint is open.
     fn connection_made(&mut self, transport: DatagramTransport) {
         let _ = transport;
     }
 
-    /// A datagram has come, whole; it may be empty.
+    /// Called with one complete datagram, which may be empty.
     fn datagram_received(&mut self, data: &[u8], from: SocketAddr) {
         let _ = (data, from);
     }
 
-    /// Sending or receiving has failed: nobody is there, or a datagram was too long. The endpoint goes on.
+    /// Sending or receiving failed: the destination is unreachable, or the datagram is too long. The endpoint stays
+    /// open.
     fn error_received(&mut self, error: io::Error) {
         let _ = error;
     }
 
-    /// The endpoint is closed. Comes last, once; with an error only if a callback panicked.
+    /// Called last, once: the endpoint is closed. `error` is set only if a callback panicked.
     fn connection_lost(&mut self, error: Option<io::Error>) {
         let _ = error;
     }
 
-    /// More bytes than the high mark wait to be sent.
+    /// The send queue has grown above the high watermark.
     fn pause_writing(&mut self) {}
 
-    /// No more bytes than the low mark wait to be sent.
+    /// The send queue has drained to the low watermark.
     fn resume_writing(&mut self) {}
 }
 
-impl Callee for dyn DatagramProtocol {
+impl BaseProtocol for dyn DatagramProtocol {
     fn pause_writing(&mut self) {
         DatagramProtocol::pause_writing(self);
     }
@@ -91,30 +92,31 @@ impl Callee for dyn DatagramProtocol {
     }
 }
 
-type Endpoint = Link<dyn DatagramProtocol, Post, Whereabouts>;
+type EndpointState = TransportState<dyn DatagramProtocol, DatagramQueue, EndpointAddrs>;
 
-struct Whereabouts {
+struct EndpointAddrs {
     local: Option<SocketAddr>,
-    /// Whom the socket is connected to.
+    /// Set if the socket is connected.
     peer: Option<SocketAddr>,
 }
 
-/// A datagram endpoint, as its protocol sees it. A cheap handle: clones are the same endpoint. See [`DatagramProtocol`].
+/// A datagram endpoint, as seen by its protocol. A cheap handle; clones refer to the same endpoint. See
+/// [`DatagramProtocol`].
 ///
-/// Every call returns at once and calls nobody back; what it causes comes through the loop, later.
+/// Every call returns at once and invokes no callback. The loop delivers the effects later.
 ///
 /// ```
 /// use windlass::protocol::{DatagramProtocol, connect_datagram_endpoint};
 ///
-/// struct Mute;
+/// struct Silent;
 ///
-/// impl DatagramProtocol for Mute {}
+/// impl DatagramProtocol for Silent {}
 ///
 /// windlass::run(async {
 ///     let socket = windlass::net::UdpSocket::bind("127.0.0.1:0").await?;
-///     let (transport, _) = connect_datagram_endpoint(|| Mute, socket.local_addr()?).await?;
+///     let (transport, _) = connect_datagram_endpoint(|| Silent, socket.local_addr()?).await?;
 ///     transport.send("hello");
-///     transport.close(); // after that was sent
+///     transport.close(); // once that is sent
 ///     assert_eq!(&*socket.recv_managed().await?, b"hello");
 ///     Ok::<(), std::io::Error>(())
 /// })??;
@@ -122,107 +124,107 @@ struct Whereabouts {
 /// ```
 #[derive(Clone)]
 pub struct DatagramTransport {
-    link: Rc<Endpoint>,
+    state: Rc<EndpointState>,
 }
 
 impl DatagramTransport {
-    /// Queues a datagram for an address; an empty one too. Once the endpoint is closing it is dropped.
+    /// Queues a datagram, possibly empty, for an address. It is discarded if the endpoint is closing.
     ///
-    /// If it cannot be sent, [`error_received`](DatagramProtocol::error_received) is called. An endpoint that was connected
-    /// sends to its peer alone: another address is the error `InvalidInput`.
+    /// A failed send calls [`error_received`](DatagramProtocol::error_received). A connected endpoint sends only to its
+    /// peer: any other address gives the error `InvalidInput`.
     pub fn send_to(&self, data: impl Payload, to: SocketAddr) {
-        let peer = self.link.about.peer;
-        let msg = match peer {
+        let peer = self.state.info.peer;
+        let destination = match peer {
             Some(peer) if peer != to => {
-                let why = format!("the endpoint sends to {peer} alone, and not to {to}");
+                let why = format!("the endpoint is connected to {peer} and cannot send to {to}");
                 Err(io::Error::new(io::ErrorKind::InvalidInput, why))
             }
             Some(_) => Ok(None),
             None => Ok(Some(to)),
         };
-        self.queue(data, msg);
+        self.queue(data, destination);
     }
 
-    /// Queues a datagram for the peer of an endpoint that was connected; without one, `error_received` is called.
+    /// Queues a datagram for the peer of a connected endpoint. On an unconnected endpoint, `error_received` is called.
     pub fn send(&self, data: impl Payload) {
-        let msg = match self.link.about.peer {
+        let destination = match self.state.info.peer {
             Some(_) => Ok(None),
             None => Err(io::Error::new(
                 io::ErrorKind::NotConnected,
-                "the endpoint is not connected: say whom to send to",
+                "the endpoint is not connected: use `send_to`",
             )),
         };
-        self.queue(data, msg);
+        self.queue(data, destination);
     }
 
     fn queue(&self, data: impl Payload, to: io::Result<Option<SocketAddr>>) {
-        self.link.write_buffer.put(data.bytes(), to);
-        self.link.wake_sender();
+        self.state.write_buffer.put(data.bytes(), to);
+        self.state.wake_sender();
     }
 
-    /// Closes the endpoint once everything is sent. Nothing more is received.
+    /// Stops receiving, and closes the endpoint once everything is sent.
     pub fn close(&self) {
-        self.link.close();
+        self.state.close();
     }
 
-    /// Closes the endpoint now: what is queued is dropped.
+    /// Closes the endpoint immediately and discards queued datagrams.
     pub fn abort(&self) {
-        self.link.end(None, Farewell::Close);
+        self.state.force_close(None, CloseMode::Normal);
     }
 
     /// Whether the endpoint is closing or closed.
     pub fn is_closing(&self) -> bool {
-        self.link.is_closing()
+        self.state.is_closing()
     }
 
-    /// Sets the marks between which writing is paused and resumed: see
+    /// Sets the watermarks of the send queue: see
     /// [`Transport::set_write_buffer_limits`](super::Transport::set_write_buffer_limits).
     pub fn set_write_buffer_limits(
         &self,
         high: impl Into<Option<usize>>,
         low: impl Into<Option<usize>>,
     ) -> io::Result<()> {
-        self.link.write_buffer.watermarks.set_limits(high.into(), low.into())?;
-        self.link.wake_sender();
+        self.state.write_buffer.watermarks.set_limits(high.into(), low.into())?;
+        self.state.wake_sender();
         Ok(())
     }
 
-    /// The marks: (low, high), in asyncio's order.
+    /// The watermarks as (low, high), in asyncio's order.
     pub fn get_write_buffer_limits(&self) -> (usize, usize) {
-        self.link.write_buffer.watermarks.limits()
+        self.state.write_buffer.watermarks.limits()
     }
 
-    /// How many bytes the kernel has not taken yet.
+    /// The number of bytes not yet accepted by the kernel.
     pub fn get_write_buffer_size(&self) -> usize {
-        self.link.write_buffer.watermarks.size()
+        self.state.write_buffer.watermarks.size()
     }
 
-    /// The endpoint's address; also when it is closed.
+    /// The local address, also after the endpoint is closed.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
-        self.link.about.local.ok_or_else(|| io::ErrorKind::NotConnected.into())
+        self.state.info.local.ok_or_else(|| io::ErrorKind::NotConnected.into())
     }
 
-    /// The peer's address, if the endpoint was connected; also when it is closed.
+    /// The peer's address if the endpoint is connected, also after it is closed.
     pub fn peer_addr(&self) -> io::Result<SocketAddr> {
-        self.link.about.peer.ok_or_else(|| io::ErrorKind::NotConnected.into())
+        self.state.info.peer.ok_or_else(|| io::ErrorKind::NotConnected.into())
     }
 }
 
 impl fmt::Debug for DatagramTransport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("DatagramTransport")
-            .field("local", &self.link.about.local)
-            .field("peer", &self.link.about.peer)
+            .field("local", &self.state.info.local)
+            .field("peer", &self.state.info.peer)
             .field("write_buffer_size", &self.get_write_buffer_size())
             .field("closing", &self.is_closing())
             .finish()
     }
 }
 
-/// Makes a UDP endpoint at an address, with a protocol that `factory` makes. When this returns,
-/// [`connection_made`](DatagramProtocol::connection_made) was called.
+/// Binds a UDP endpoint to an address and attaches the protocol made by `factory`. When this returns,
+/// [`connection_made`](DatagramProtocol::connection_made) has been called. See [`DatagramProtocol`] for an example.
 ///
-/// Dropping the future closes it again. See [`DatagramProtocol`] for an example.
+/// Dropping the future closes the endpoint.
 pub async fn create_datagram_endpoint<P: DatagramProtocol + 'static>(
     factory: impl FnOnce() -> P,
     local: impl ToSocketAddrs,
@@ -231,22 +233,22 @@ pub async fn create_datagram_endpoint<P: DatagramProtocol + 'static>(
     open(socket, factory()).await
 }
 
-/// The same, at an address of the system's choice, and connected: it sends to `peer`, and receives from it alone. See
-/// [`DatagramTransport`] for an example.
+/// Like [`create_datagram_endpoint`], but with a system-chosen address and connected: it sends to and receives from
+/// `peer` only. See [`DatagramTransport`] for an example.
 pub async fn connect_datagram_endpoint<P: DatagramProtocol + 'static>(
     factory: impl FnOnce() -> P,
     peer: impl ToSocketAddrs,
 ) -> io::Result<(DatagramTransport, ProtocolRef<P>)> {
-    let explain = |error| crate::error::context(format_args!("connect to {}", peer.shown()), error);
+    let with_context = |error| crate::error::context(format_args!("connect to {}", peer.shown()), error);
     let mut last = io::Error::new(io::ErrorKind::InvalidInput, "the name has no address");
-    for peer in peer.resolve().await.map_err(explain)? {
+    for peer in peer.resolve().await.map_err(with_context)? {
         let any: IpAddr = match peer {
             SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
             SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
         };
         let socket = match UdpSocket::bind((any, 0)).await {
             Ok(socket) => socket,
-            // A machine without this family may have the other.
+            // The machine may lack this address family but have the other.
             Err(error) => {
                 last = error;
                 continue;
@@ -257,7 +259,7 @@ pub async fn connect_datagram_endpoint<P: DatagramProtocol + 'static>(
             Err(error) => last = error,
         }
     }
-    Err(explain(last))
+    Err(with_context(last))
 }
 
 /// Starts an endpoint's task.
@@ -274,92 +276,92 @@ async fn open<P: DatagramProtocol + 'static>(
     }
 
     let protocol = Rc::new(RefCell::new(protocol));
-    let about = Whereabouts {
+    let info = EndpointAddrs {
         local: socket.local_addr().ok(),
         peer: socket.peer_addr().ok(),
     };
-    let link: Rc<Endpoint> = Rc::new(Link::new(protocol.clone(), Post::new(), about));
-    let presence = Presence {
-        link: link.clone(),
-        _attached: None,
+    let state: Rc<EndpointState> = Rc::new(TransportState::new(protocol.clone(), DatagramQueue::new(), info));
+    let guard = TaskGuard {
+        state: state.clone(),
+        _registration: None,
     };
-    crate::task::spawn(exchange(presence, socket));
-    let transport = DatagramTransport { link };
+    crate::task::spawn(run_endpoint(guard, socket));
+    let transport = DatagramTransport { state };
     let abort = AbortOnDrop(&transport);
-    let link = &transport.link;
-    link.changed.until(|| link.is_made() || link.is_lost()).await;
+    let state = &transport.state;
+    state.changed.wait_until(|| state.is_made() || state.is_lost()).await;
     std::mem::forget(abort);
     Ok((transport, ProtocolRef(protocol)))
 }
 
-async fn exchange(presence: Presence<dyn DatagramProtocol, Post, Whereabouts>, socket: UdpSocket) {
-    let link = &presence.link;
+async fn run_endpoint(guard: TaskGuard<dyn DatagramProtocol, DatagramQueue, EndpointAddrs>, socket: UdpSocket) {
+    let state = &guard.state;
     let reason = {
-        let mut sending = pin!(send_all(link, &socket));
-        let mut receiving = pin!(receive_all(link, &socket));
+        let mut sending = pin!(send_all(state, &socket));
+        let mut receiving = pin!(receive_all(state, &socket));
         let made = || {
-            let transport = DatagramTransport { link: link.clone() };
-            link.call("connection_made", |protocol| protocol.connection_made(transport));
+            let transport = DatagramTransport { state: state.clone() };
+            state.call("connection_made", |protocol| protocol.connection_made(transport));
         };
-        poll_fn(|cx| link.poll(cx, made, sending.as_mut(), receiving.as_mut())).await
+        poll_fn(|cx| state.poll(cx, made, sending.as_mut(), receiving.as_mut())).await
     };
-    link.report_lost(reason);
+    state.report_lost(reason);
     drop(socket);
 }
 
-/// Sends whatever comes, until the queue is closed and empty.
-async fn send_all(link: &Endpoint, socket: &UdpSocket) -> io::Result<()> {
+/// Sends datagrams until the queue is closed and empty.
+async fn send_all(state: &EndpointState, socket: &UdpSocket) -> io::Result<()> {
     loop {
-        let next = poll_fn(|_| match link.write_buffer.next() {
+        let next = poll_fn(|_| match state.write_buffer.next() {
             Some(next) => Poll::Ready(next),
             None => Poll::Pending,
         })
         .await;
-        let Some(msg) = next else { return Ok(()) };
-        let len = weight(&msg.bytes);
-        let (result, bytes) = match msg.to {
-            Ok(Some(to)) => socket.send_to(msg.bytes, to).await,
-            Ok(None) => socket.send(msg.bytes).await,
+        let Some(datagram) = next else { return Ok(()) };
+        let len = weight(&datagram.bytes);
+        let (result, bytes) = match datagram.to {
+            Ok(Some(to)) => socket.send_to(datagram.bytes, to).await,
+            Ok(None) => socket.send(datagram.bytes).await,
             Err(error) => {
-                // Nothing was sent, so nothing has waited: a protocol that answers an error with the same must not keep
-                // everybody else from running.
+                // This path does no I/O. Without a yield, a protocol that answers the error with the same send would
+                // starve other tasks.
                 yield_now().await;
-                (Err(error), msg.bytes)
+                (Err(error), datagram.bytes)
             }
         };
-        link.write_buffer.give_back(bytes, len);
+        state.write_buffer.give_back(bytes, len);
         if let Err(error) = result {
-            link.call("error_received", |protocol| protocol.error_received(error));
+            state.call("error_received", |protocol| protocol.error_received(error));
         }
     }
 }
 
-/// Calls the protocol with what comes in. Ends only with its task.
-async fn receive_all(link: &Endpoint, socket: &UdpSocket) {
+/// Delivers datagrams to the protocol. Never completes.
+async fn receive_all(state: &EndpointState, socket: &UdpSocket) {
     let mut buf = Vec::with_capacity(LONGEST);
     loop {
         let result;
         (result, buf) = socket.recv_from(buf).await;
-        while link.has_delivered() {
+        while state.has_delivered() {
             yield_now().await;
         }
-        link.note_delivery();
+        state.mark_delivered();
         match result {
-            Ok((len, from)) => link.call("datagram_received", |protocol| {
+            Ok((len, from)) => state.call("datagram_received", |protocol| {
                 protocol.datagram_received(&buf[..len], from);
             }),
-            Err(error) => link.call("error_received", |protocol| protocol.error_received(error)),
+            Err(error) => state.call("error_received", |protocol| protocol.error_received(error)),
         };
     }
 }
 
-/// What a datagram counts for against the marks: an empty one takes memory too.
+/// A datagram's size against the watermarks: an empty one uses memory too.
 fn weight(data: &[u8]) -> usize {
-    data.len().max(size_of::<MsgHdrBuf>())
+    data.len().max(size_of::<Datagram>())
 }
 
-/// Datagrams that wait to be sent, each with its address.
-struct Post {
+/// Datagrams waiting to be sent.
+struct DatagramQueue {
     queue: RefCell<Queue>,
     watermarks: Watermarks,
     closed: Cell<bool>,
@@ -369,19 +371,19 @@ struct Post {
 
 #[derive(Default)]
 struct Queue {
-    msg_pool: VecDeque<MsgHdrBuf>,
-    spares: Vec<Vec<u8>>,
+    datagrams: VecDeque<Datagram>,
+    cached: Vec<Vec<u8>>,
 }
 
-struct MsgHdrBuf {
+struct Datagram {
     bytes: Vec<u8>,
-    /// `None` is whom the socket is connected to. An error is told in its place.
+    /// `None` is the connected peer. An error is passed to `error_received` instead of sending.
     to: io::Result<Option<SocketAddr>>,
 }
 
-impl Post {
-    fn new() -> Post {
-        Post {
+impl DatagramQueue {
+    fn new() -> DatagramQueue {
+        DatagramQueue {
             queue: RefCell::default(),
             watermarks: Watermarks::new(),
             closed: Cell::new(false),
@@ -395,17 +397,17 @@ impl Post {
             return;
         }
         let mut queue = self.queue.borrow_mut();
-        let mut bytes = queue.spares.pop().unwrap_or_default();
+        let mut bytes = queue.cached.pop().unwrap_or_default();
         bytes.extend_from_slice(data);
-        queue.msg_pool.push_back(MsgHdrBuf { bytes, to });
+        queue.datagrams.push_back(Datagram { bytes, to });
         self.watermarks.add(weight(data));
     }
 
-    /// What is to be sent next; `Some(None)` if there will be nothing more.
-    fn next(&self) -> Option<Option<MsgHdrBuf>> {
-        let msg = self.queue.borrow_mut().msg_pool.pop_front();
-        let next = match msg {
-            Some(msg) => Some(Some(msg)),
+    /// The next datagram; `Some(None)` when the queue is closed and empty.
+    fn next(&self) -> Option<Option<Datagram>> {
+        let datagram = self.queue.borrow_mut().datagrams.pop_front();
+        let next = match datagram {
+            Some(datagram) => Some(Some(datagram)),
             None if self.closed.get() => Some(None),
             None => None,
         };
@@ -416,20 +418,20 @@ impl Post {
     fn give_back(&self, mut bytes: Vec<u8>, len: usize) {
         self.watermarks.take(len);
         let mut queue = self.queue.borrow_mut();
-        if bytes.capacity() <= SPARE_MAX && queue.spares.len() < SPARES_MAX {
+        if bytes.capacity() <= CACHED_CAPACITY_MAX && queue.cached.len() < CACHED_MAX {
             bytes.clear();
-            queue.spares.push(bytes);
+            queue.cached.push(bytes);
         }
     }
 }
 
-impl Outgoing for Post {
-    fn is_over(&self) -> bool {
-        self.watermarks.is_over()
+impl SendQueue for DatagramQueue {
+    fn is_paused(&self) -> bool {
+        self.watermarks.is_paused()
     }
 
-    fn has_events(&self) -> bool {
-        self.is_idle.get() && (self.closed.get() || !self.queue.borrow().msg_pool.is_empty())
+    fn needs_wake(&self) -> bool {
+        self.is_idle.get() && (self.closed.get() || !self.queue.borrow().datagrams.is_empty())
     }
 
     fn close(&self) {

@@ -1,13 +1,14 @@
-//! asyncio's two styles of networking above the streams: callbacks, and a reader with a writer.
+//! asyncio's two networking styles on top of the streams: protocols with callbacks, and a reader with a writer.
 //!
 //! # Callbacks
 //!
-//! A [`Protocol`] is told what happens on one connection, and acts through its [`Transport`]. There is no `async` in it.
+//! A [`Protocol`] receives the events of one connection as method calls and acts through its [`Transport`]. It contains
+//! no `async` code.
 //!
 //! ```
 //! use windlass::protocol::{Protocol, Transport, create_connection, create_server};
 //!
-//! /// Sends everything back.
+//! /// Sends all data back.
 //! #[derive(Default)]
 //! struct Echo {
 //!     transport: Option<Transport>,
@@ -22,10 +23,10 @@
 //!     }
 //! }
 //!
-//! /// Says one thing, and closes when it has heard it back.
+//! /// Sends a message and closes when it has been echoed.
 //! struct Client {
 //!     transport: Option<Transport>,
-//!     heard: Vec<u8>,
+//!     echoed: Vec<u8>,
 //!     done: windlass::Promise<()>,
 //! }
 //!
@@ -35,8 +36,8 @@
 //!         self.transport = Some(transport);
 //!     }
 //!     fn data_received(&mut self, data: &[u8]) {
-//!         self.heard.extend(data);
-//!         if self.heard.len() == 5 {
+//!         self.echoed.extend(data);
+//!         if self.echoed.len() == 5 {
 //!             self.transport.as_ref().unwrap().close();
 //!         }
 //!     }
@@ -48,56 +49,57 @@
 //! windlass::run(async {
 //!     let server = create_server(Echo::default, "127.0.0.1:0").await?;
 //!     let (done, is_done) = windlass::promise();
-//!     let client = || Client { transport: None, heard: Vec::new(), done };
+//!     let client = || Client { transport: None, echoed: Vec::new(), done };
 //!     let (_transport, client) = create_connection(client, server.local_addr()?).await?;
 //!     is_done.await.unwrap();
-//!     assert_eq!(client.with(|client| client.heard.clone()), b"hello");
+//!     assert_eq!(client.with(|client| client.echoed.clone()), b"hello");
 //!     Ok::<(), std::io::Error>(())
 //! })??;
 //! # Ok::<(), std::io::Error>(())
 //! ```
 //!
-//! What a protocol can rely on, as in asyncio:
+//! A protocol can rely on asyncio's guarantees:
 //!
-//! - `connection_made` comes first and once, `connection_lost` last and once, and nothing after it;
-//! - every callback comes from the loop: none runs inside of a call to the transport, so a protocol may call its transport
-//!   in any callback; `data_received` comes at most once per turn;
-//! - `eof_received` comes after all data; if it returns false, `close` follows by itself;
-//! - a panic in a callback is told to the loop's exception handler, resets that connection, and ends in `connection_lost`
-//!   with an error; other connections do not notice.
+//! - `connection_made` is called first and once, `connection_lost` last and once.
+//! - The loop makes every callback. No transport call runs a callback, so a protocol may call its transport anywhere.
+//! - `data_received` is called at most once per turn, and `eof_received` after all data. If `eof_received` returns
+//!   false, the transport closes.
+//! - A panic in a callback is reported to the loop's exception handler and resets that connection, which ends in
+//!   `connection_lost` with an error. Other connections are not affected.
 //!
-//! A loop that closes lets its connections go without a word: nobody is left to call. The protocols are dropped.
+//! When the loop closes, it drops open connections and their protocols without calling `connection_lost`.
 //!
 //! # Reader and writer
 //!
-//! [`open_connection`] and [`start_server`] give a [`StreamReader`] and a [`StreamWriter`]: reading is awaited, writing is a
-//! plain call, and `drain` is where a fast writer waits for a slow reader.
+//! [`open_connection`] and [`start_server`] return a [`StreamReader`] and a [`StreamWriter`]. Reads are awaited,
+//! `write` is a plain call, and `drain` applies backpressure.
 //!
-//! # How it is made
+//! # Design
 //!
 //! ```text
-//!  Protocol <---- callbacks ---- the connection's task ---- managed reads ----> stream
-//!     |                               ^  one send under way                      ^
-//!     +--- Transport.write ---> Outbox+--- joined, in order ---------------------+
-//!                                 ^
-//!  StreamWriter.write ------------+    StreamReader ------ managed reads -------> stream
+//! Protocol <---- callbacks ----- the connection's task <---- managed reads ---- stream
+//!    |                                   | one send in flight                     ^
+//!    +-- Transport.write --> WriteBuffer +-------- coalesced, in order -----------+
+//!
+//! StreamReader <----------------------------- managed reads -------------------- stream
+//! StreamWriter.write ------> WriteBuffer ---- a task sends, coalesced ---------> stream
 //! ```
 //!
-//! The trap is re-entry. A protocol is `&mut self` in a callback and calls its transport there; in Python `write` may call
-//! `pause_writing` back at once, and here that would be a second `&mut`. So no call of a transport ever calls a protocol: it
-//! leaves word, and the connection's task, the only one to call, finds it when the callback has returned.
+//! The hazard is re-entrancy. A callback holds the protocol as `&mut self` and calls its transport. In Python, `write`
+//! may call `pause_writing` synchronously; here that would create a second `&mut`. So a transport call only records a
+//! request, and the connection's task, the only caller of the protocol, acts on it after the callback has returned.
 
 mod any_stream;
-mod change_notify;
+mod condition;
 mod connection;
 mod datagram;
-mod link;
 mod payload;
 mod reader;
 mod server;
 mod streams;
 mod subprocess;
 mod transport;
+mod transport_state;
 mod watermarks;
 mod write_buffer;
 mod writer;
@@ -124,15 +126,15 @@ use crate::net::{TcpStream, ToSocketAddrs};
 #[cfg(unix)]
 use crate::net::{UnixListener, UnixStream};
 use any_stream::AnyStream;
-use server::Ear;
+use server::AnyListener;
 
-/// What happens on one connection. Every method has a default that does nothing.
+/// Callbacks for the events of one connection. Every method has a default that does nothing.
 ///
-/// See [the module](self) for what can be relied on.
+/// [The module](self) lists the guarantees.
 ///
 /// ```
 /// use windlass::protocol::{Protocol, Transport, create_server};
-/// /// Says the time of day to everybody who comes.
+/// /// Sends the time of day to each client.
 /// struct Daytime;
 /// impl Protocol for Daytime {
 ///     fn connection_made(&mut self, transport: Transport) {
@@ -149,37 +151,37 @@ use server::Ear;
 /// # Ok::<(), std::io::Error>(())
 /// ```
 pub trait Protocol {
-    /// There is a connection, and this is the way to it. Comes first, once.
+    /// Called first, once: the connection is established.
     fn connection_made(&mut self, transport: Transport) {
         let _ = transport;
     }
 
-    /// Bytes have come: some, never none. How they were cut into pieces means nothing.
+    /// Called with received bytes, at least one. Their division into calls carries no meaning.
     fn data_received(&mut self, data: &[u8]) {
         let _ = data;
     }
 
-    /// The peer will send no more. Return true to keep the connection open for writing; otherwise it is closed, as by
-    /// [`Transport::close`].
+    /// Called when the peer has shut down its write direction. Return true to keep the connection open for writing;
+    /// otherwise it closes as by [`Transport::close`].
     fn eof_received(&mut self) -> bool {
         false
     }
 
-    /// The connection is gone: with an error, or with `None` if it was closed, here or there, in good order, or
-    /// [aborted](Transport::abort) here. Comes last, once.
+    /// Called last, once. `error` is `None` after an orderly close by either side or a local
+    /// [`abort`](Transport::abort).
     fn connection_lost(&mut self, error: Option<io::Error>) {
         let _ = error;
     }
 
-    /// More bytes than the high mark wait to be sent: write no more if you can.
+    /// The write buffer has grown above the high watermark: stop writing if possible.
     fn pause_writing(&mut self) {}
 
-    /// No more bytes than the low mark wait to be sent: go on writing. Comes once for each
+    /// The write buffer has drained to the low watermark: writing may continue. Called once per
     /// [`pause_writing`](Protocol::pause_writing).
     fn resume_writing(&mut self) {}
 }
 
-/// The way to a protocol from outside of its callbacks.
+/// Access to a protocol from outside of its callbacks.
 ///
 /// ```
 /// use windlass::protocol::{Protocol, Transport, create_connection, create_server};
@@ -204,23 +206,25 @@ pub trait Protocol {
 pub struct ProtocolRef<P: ?Sized>(Rc<RefCell<P>>);
 
 impl<P: ?Sized> ProtocolRef<P> {
-    /// Looks at the protocol, or changes it. It stays there when the connection is gone.
+    /// Runs `action` on the protocol, also after the connection is lost.
     ///
     /// # Panics
     ///
-    /// Inside of one of the same protocol's callbacks, which has it as `self` already.
+    /// When called from a callback of the same protocol, which already holds it as `self`.
     #[track_caller]
-    pub fn with<R>(&self, look: impl FnOnce(&mut P) -> R) -> R {
+    pub fn with<R>(&self, action: impl FnOnce(&mut P) -> R) -> R {
         match self.0.try_borrow_mut() {
-            Ok(mut protocol) => look(&mut protocol),
-            Err(_) => panic!("windlass: a protocol was asked for inside of its own callback: use `self` there"),
+            Ok(mut protocol) => action(&mut protocol),
+            Err(_) => panic!(
+                "windlass: `ProtocolRef::with` was called from a callback of the same protocol: use `self` there"
+            ),
         }
     }
 
-    /// The same; `None` inside of one of the protocol's callbacks.
-    pub fn try_with<R>(&self, look: impl FnOnce(&mut P) -> R) -> Option<R> {
+    /// Like [`with`](ProtocolRef::with), but returns `None` inside a callback of the same protocol.
+    pub fn try_with<R>(&self, action: impl FnOnce(&mut P) -> R) -> Option<R> {
         let mut protocol = self.0.try_borrow_mut().ok()?;
-        Some(look(&mut protocol))
+        Some(action(&mut protocol))
     }
 }
 
@@ -236,21 +240,21 @@ impl<P: ?Sized> fmt::Debug for ProtocolRef<P> {
     }
 }
 
-/// Connects, and has `factory` make a protocol for the connection. When this returns,
-/// [`connection_made`](Protocol::connection_made) was called.
+/// Connects and attaches the protocol made by `factory`. When this returns,
+/// [`connection_made`](Protocol::connection_made) has been called.
 ///
-/// Dropping the future ends what is under way; a connection that was there already is reset.
+/// Dropping the future cancels the attempt; an established connection is reset.
 pub async fn create_connection<P: Protocol + 'static>(
     factory: impl FnOnce() -> P,
     addr: impl ToSocketAddrs,
 ) -> io::Result<(Transport, ProtocolRef<P>)> {
     let stream = TcpStream::connect(addr).await?;
     let (transport, protocol) = connection::open(AnyStream::tcp(stream), factory(), |_| None);
-    connection::until_made(&transport).await;
+    connection::wait_made(&transport).await;
     Ok((transport, protocol))
 }
 
-/// The same over a Unix connection.
+/// Like [`create_connection`], over a Unix socket.
 ///
 /// ```
 /// use windlass::protocol::{Protocol, create_unix_connection, create_unix_server};
@@ -277,22 +281,22 @@ pub async fn create_unix_connection<P: Protocol + 'static>(
 ) -> io::Result<(Transport, ProtocolRef<P>)> {
     let stream = UnixStream::connect(path).await?;
     let (transport, protocol) = connection::open(AnyStream::Unix(stream), factory(), |_| None);
-    connection::until_made(&transport).await;
+    connection::wait_made(&transport).await;
     Ok((transport, protocol))
 }
 
-/// Listens on every address that `addr` stands for, and has `factory` make a protocol for each connection.
+/// Listens on every address that `addr` resolves to, and attaches a protocol made by `factory` to each connection.
 ///
-/// If the factory panics, that connection is closed, and the loop's exception handler is told. When there are no descriptors
-/// left, accepting waits until there are.
+/// If the factory panics, that connection is closed and the panic is reported to the loop's exception handler. When the
+/// process runs out of descriptors, accepting waits until some are free.
 pub async fn create_server<P: Protocol + 'static>(
     factory: impl FnMut() -> P + 'static,
     addr: impl ToSocketAddrs,
 ) -> io::Result<Server> {
-    Ok(Server::new(Ear::at(addr).await?, serve_with(factory)))
+    Ok(Server::new(AnyListener::bind(addr).await?, serve_with(factory)))
 }
 
-/// The same at the path of a Unix socket. The file is made by this, and stays: see
+/// Like [`create_server`], on a Unix socket path. This creates the socket file and does not remove it: see
 /// [`UnixListener::bind`](crate::net::UnixListener::bind).
 ///
 /// # Panics
@@ -305,23 +309,23 @@ pub fn create_unix_server<P: Protocol + 'static>(
     path: impl AsRef<Path>,
 ) -> io::Result<Server> {
     Ok(Server::new(
-        vec![Ear::Unix(UnixListener::bind(path)?)],
+        vec![AnyListener::Unix(UnixListener::bind(path)?)],
         serve_with(factory),
     ))
 }
 
 fn serve_with<P: Protocol + 'static>(mut factory: impl FnMut() -> P + 'static) -> Box<server::Serve> {
-    Box::new(move |any_stream, server| {
+    Box::new(move |stream, server| {
         let protocol = factory();
-        connection::open(any_stream, protocol, |link| {
-            let client: Weak<dyn server::Client> = Rc::downgrade(link) as _;
-            Some(server.attach(client))
+        connection::open(stream, protocol, |state| {
+            let client: Weak<dyn server::Client> = Rc::downgrade(state) as _;
+            Some(server.register(client))
         });
     })
 }
 
-/// A connection that can be given to a protocol: a [`TcpStream`] or a [`UnixStream`]. See [`attach`] for an example.
-#[allow(private_bounds, reason = "which streams there are is ours to say")]
+/// A stream that [`attach`] accepts: a [`TcpStream`] or a [`UnixStream`].
+#[allow(private_bounds, reason = "sealed: only this crate's streams implement it")]
 pub trait Attachable: IntoAnyStream {}
 
 impl<S: IntoAnyStream> Attachable for S {}
@@ -343,9 +347,7 @@ impl IntoAnyStream for UnixStream {
     }
 }
 
-/// Gives a connection that is there already to a protocol.
-///
-/// What a dropped read had received is not lost: the protocol gets it first.
+/// Attaches a protocol to an established connection. Bytes left over from a cancelled read are delivered first.
 ///
 /// ```
 /// use windlass::net::{TcpListener, TcpStream};

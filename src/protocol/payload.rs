@@ -1,22 +1,24 @@
-//! What can be written, and how it waits for its turn.
+//! The types that `write` accepts, and how their bytes are queued.
 //!
-//! Lent bytes are gone when the call returns, so they are copied, into a buffer that is used again and again. Owned ones
-//! are kept as they are if copying them would cost more than a slot in the queue.
+//! Borrowed bytes are only valid during the call, so they are copied into a reused buffer. Owned bytes are queued as
+//! they are, unless copying them is cheaper than a queue entry.
 
 use std::rc::Rc;
 use std::sync::Arc;
 
 use crate::io::{IoBuf, ManagedBuf};
 
-/// What `write` takes: lent bytes (`&[u8]`, `&str`, `&Vec<u8>`, ...), which are copied, or owned ones (`Vec<u8>`, `String`,
-/// `Box<[u8]>`, `Rc<[u8]>`, `Arc<[u8]>`, [`ManagedBuf`], and with the feature `bytes` its `Bytes` and `BytesMut`), which are not
-/// copied unless they are few.
+/// Data that `write` accepts.
+///
+/// - Borrowed bytes are copied: `&[u8]`, `&str`, `&Vec<u8>` and similar.
+/// - Owned bytes are copied only if they are short: `Vec<u8>`, `String`, `Box<[u8]>`, `Rc<[u8]>`, `Arc<[u8]>`,
+///   [`ManagedBuf`], and with the feature `bytes` its `Bytes` and `BytesMut`.
 ///
 /// ```
 /// use windlass::protocol::Payload;
 /// fn takes(_: impl Payload) {}
-/// takes("lent");
-/// takes(b"lent");
+/// takes("borrowed");
+/// takes(b"borrowed");
 /// takes(vec![1, 2, 3]);
 /// takes(String::from("owned"));
 /// ```
@@ -24,52 +26,52 @@ pub trait Payload: sealed::Sealed {
     #[doc(hidden)]
     fn bytes(&self) -> &[u8];
 
-    /// Whether they can be kept without copying.
+    /// Whether the bytes can be queued without a copy.
     #[doc(hidden)]
     fn is_owned(&self) -> bool;
 
-    /// The bytes themselves if they are owned, else a copy.
+    /// The bytes themselves if owned, else a copy.
     #[doc(hidden)]
-    fn into_kept(self) -> Kept;
+    fn into_owned_bytes(self) -> OwnedBytes;
 }
 
 mod sealed {
     pub trait Sealed {}
 }
 
-/// Bytes that wait to be sent.
+/// Bytes in a write buffer.
 #[doc(hidden)]
 #[derive(Debug)]
-pub enum Kept {
+pub enum OwnedBytes {
     Vec(Vec<u8>),
     Boxed(Box<[u8]>),
     Rc(Rc<[u8]>),
     Arc(Arc<[u8]>),
     Managed(ManagedBuf),
-    /// Of a kind that a feature brings.
-    Foreign(Box<dyn Stays>),
+    /// A type from an optional dependency.
+    Dyn(Box<dyn StableBytes>),
 }
 
-/// Bytes that stay where they are, and as they are, until they are dropped.
+/// Bytes with a stable address and content until dropped.
 #[doc(hidden)]
-pub trait Stays: std::fmt::Debug {
+pub trait StableBytes: std::fmt::Debug {
     fn bytes(&self) -> &[u8];
 }
 
-impl Kept {
+impl OwnedBytes {
     pub(super) fn bytes(&self) -> &[u8] {
         match self {
-            Kept::Vec(bytes) => bytes,
-            Kept::Boxed(bytes) => bytes,
-            Kept::Rc(bytes) => bytes,
-            Kept::Arc(bytes) => bytes,
-            Kept::Managed(bytes) => bytes,
-            Kept::Foreign(bytes) => bytes.bytes(),
+            OwnedBytes::Vec(bytes) => bytes,
+            OwnedBytes::Boxed(bytes) => bytes,
+            OwnedBytes::Rc(bytes) => bytes,
+            OwnedBytes::Arc(bytes) => bytes,
+            OwnedBytes::Managed(bytes) => bytes,
+            OwnedBytes::Dyn(bytes) => bytes.bytes(),
         }
     }
 }
 
-macro_rules! lent {
+macro_rules! borrowed {
     ($([$($generics:tt)*] $kind:ty),*) => {$(
         impl<$($generics)*> sealed::Sealed for $kind {}
 
@@ -80,14 +82,14 @@ macro_rules! lent {
             fn is_owned(&self) -> bool {
                 false
             }
-            fn into_kept(self) -> Kept {
-                Kept::Vec(Payload::bytes(&self).to_vec())
+            fn into_owned_bytes(self) -> OwnedBytes {
+                OwnedBytes::Vec(Payload::bytes(&self).to_vec())
             }
         }
     )*};
 }
 
-lent!([] &[u8], [] &str, [] &Vec<u8>, [] &String, [] &Box<[u8]>, [] &ManagedBuf, [const N: usize] &[u8; N]);
+borrowed!([] &[u8], [] &str, [] &Vec<u8>, [] &String, [] &Box<[u8]>, [] &ManagedBuf, [const N: usize] &[u8; N]);
 
 impl<const N: usize> sealed::Sealed for [u8; N] {}
 
@@ -98,8 +100,8 @@ impl<const N: usize> Payload for [u8; N] {
     fn is_owned(&self) -> bool {
         false
     }
-    fn into_kept(self) -> Kept {
-        Kept::Vec(self.to_vec())
+    fn into_owned_bytes(self) -> OwnedBytes {
+        OwnedBytes::Vec(self.to_vec())
     }
 }
 
@@ -114,7 +116,7 @@ macro_rules! owned {
             fn is_owned(&self) -> bool {
                 true
             }
-            fn into_kept(self) -> Kept {
+            fn into_owned_bytes(self) -> OwnedBytes {
                 $keep(self)
             }
         }
@@ -122,52 +124,53 @@ macro_rules! owned {
 }
 
 owned!(
-    Vec<u8> => Kept::Vec,
-    Box<[u8]> => Kept::Boxed,
-    Rc<[u8]> => Kept::Rc,
-    Arc<[u8]> => Kept::Arc,
-    ManagedBuf => Kept::Managed,
-    String => |text: String| Kept::Vec(text.into_bytes())
+    Vec<u8> => OwnedBytes::Vec,
+    Box<[u8]> => OwnedBytes::Boxed,
+    Rc<[u8]> => OwnedBytes::Rc,
+    Arc<[u8]> => OwnedBytes::Arc,
+    ManagedBuf => OwnedBytes::Managed,
+    String => |text: String| OwnedBytes::Vec(text.into_bytes())
 );
 
 #[cfg(feature = "bytes")]
 mod with_bytes {
     use bytes::{Bytes, BytesMut};
 
-    use super::{Kept, Payload, Stays, sealed};
+    use super::{OwnedBytes, Payload, StableBytes, sealed};
 
-    impl Stays for Bytes {
+    impl StableBytes for Bytes {
         fn bytes(&self) -> &[u8] {
             self
         }
     }
 
-    lent!([] & Bytes, [] & BytesMut);
+    borrowed!([] & Bytes, [] & BytesMut);
     owned!(
-        Bytes => |bytes| Kept::Foreign(Box::new(bytes)),
-        BytesMut => |bytes: BytesMut| Kept::Foreign(Box::new(bytes.freeze()))
+        Bytes => |bytes| OwnedBytes::Dyn(Box::new(bytes)),
+        BytesMut => |bytes: BytesMut| OwnedBytes::Dyn(Box::new(bytes.freeze()))
     );
 }
 
-/// Kept bytes, of which some may have been sent.
+/// An entry of a write buffer, possibly partly sent.
 pub(super) struct Piece {
-    pub(super) kept: Kept,
+    pub(super) bytes: OwnedBytes,
     pub(super) sent: usize,
-    /// Small writes are appended to it, and it is used again.
-    pub(super) joins: bool,
+    /// Small writes are appended here, and the buffer is reused.
+    pub(super) is_coalesced: bool,
 }
 
 impl Piece {
     pub(super) fn left(&self) -> usize {
-        self.kept.bytes().len() - self.sent
+        self.bytes.bytes().len() - self.sent
     }
 }
 
-// SAFETY: every kind of kept bytes is on the heap, in the driver's pool, static, or with the owner of a `Bytes`: at the same
-// place wherever the piece is, until it is dropped. Shared ones are immutable.
+// SAFETY: every variant keeps its bytes outside of `Piece` (heap, driver pool, static memory or the owner of a
+// `Bytes`), so moving the piece does not move them, and they live until the piece is dropped. Shared bytes are
+// immutable.
 unsafe impl IoBuf for Piece {
     fn as_ptr(&self) -> *const u8 {
-        self.kept.bytes()[self.sent..].as_ptr()
+        self.bytes.bytes()[self.sent..].as_ptr()
     }
     fn len(&self) -> usize {
         self.left()

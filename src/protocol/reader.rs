@@ -1,25 +1,25 @@
-//! The reading half of a connection.
+//! The read half of a connection.
 //!
-//! Bytes come in by managed reads, when somebody asks for more than is there, and wait in one buffer. What a call gives is a
-//! part of that buffer, until the next call: nothing is allocated per line. Bytes leave the buffer only when a call gives
-//! them out, so a call that is dropped, or that fails, has lost none.
+//! Calls receive into one buffer through managed reads, on demand, and return slices of it that are valid until the
+//! next call: no allocation per line. Bytes leave the buffer only when a call returns them, so a cancelled or failed
+//! call loses none.
 
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
 
-use super::streams::Conversation;
+use super::streams::SharedStream;
 
-/// asyncio's limit.
+/// asyncio's default.
 const LIMIT: usize = 64 * 1024;
 
-/// A buffer that has been read to its end is kept if it is no larger: an idle connection should not hold much.
-const KEPT_MAX: usize = 16 * 1024;
+/// A fully read buffer of more than this capacity is freed, to keep idle connections small.
+const RETAINED_MAX: usize = 16 * 1024;
 
-/// The reading half of a connection: asyncio's `StreamReader`.
+/// The read half of a connection: asyncio's `StreamReader`.
 ///
-/// Dropping the future of any of these calls loses nothing: the next call finds what had been received.
+/// Every call is cancel-safe: the next call returns what a dropped future had received.
 ///
 /// ```
 /// use windlass::net::{open_connection, start_server};
@@ -37,70 +37,71 @@ const KEPT_MAX: usize = 16 * 1024;
 /// # Ok::<(), std::io::Error>(())
 /// ```
 pub struct StreamReader {
-    conversation: Rc<Conversation>,
+    shared: Rc<SharedStream>,
     buf: Vec<u8>,
-    /// What is in front of this was given out.
-    at: usize,
+    /// Bytes before this position were returned.
+    pos: usize,
     limit: usize,
-    has_ended: bool,
+    eof: bool,
 }
 
 impl StreamReader {
-    pub(super) fn new(conversation: Rc<Conversation>) -> StreamReader {
+    pub(super) fn new(shared: Rc<SharedStream>) -> StreamReader {
         StreamReader {
-            conversation,
+            shared,
             buf: Vec::new(),
-            at: 0,
+            pos: 0,
             limit: LIMIT,
-            has_ended: false,
+            eof: false,
         }
     }
 
-    /// Gives some bytes, at most `n`: those that are there, or else the next that come. None means that the stream has
-    /// ended.
-    ///
-    /// Dropping the future loses nothing.
+    /// Returns up to `n` bytes: buffered ones, or else the next received. Empty at EOF. Cancel-safe.
     pub async fn read(&mut self, n: usize) -> io::Result<&[u8]> {
         if n > 0 && self.leftover().is_empty() {
             self.receive().await?;
         }
         let count = n.min(self.leftover().len());
-        Ok(self.give(count))
+        Ok(self.consume(count))
     }
 
-    /// Gives exactly `n` bytes, however many that is.
+    /// Returns exactly `n` bytes. Cancel-safe.
     ///
-    /// If the stream ends first, the error is `UnexpectedEof`, and it has the bytes that came: see [`IncompleteRead`].
-    /// Dropping the future loses nothing.
+    /// # Errors
+    ///
+    /// `UnexpectedEof` if the stream ends first. It contains the partial data: see [`IncompleteRead`].
     pub async fn read_exactly(&mut self, n: usize) -> io::Result<&[u8]> {
         while self.leftover().len() < n {
             if !self.receive().await? {
                 return Err(self.incomplete(Some(n)));
             }
         }
-        Ok(self.give(n))
+        Ok(self.consume(n))
     }
 
-    /// Gives everything up to the first `separator`, which is included.
+    /// Returns everything up to and including the first `separator`. Cancel-safe.
     ///
-    /// If more than the [limit](StreamReader::set_limit) comes in front of it, the error is `InvalidData`, a
-    /// [`LimitOverrun`]; the bytes stay there, for other calls. If the stream ends first, the error is `UnexpectedEof`, and it
-    /// has the bytes that came: see [`IncompleteRead`]. An empty separator is the error `InvalidInput`.
+    /// # Errors
     ///
-    /// Dropping the future loses nothing.
+    /// - `InvalidData` with a [`LimitOverrun`] if more than the [limit](StreamReader::set_limit) precedes the
+    ///   separator. The bytes stay buffered.
+    /// - `UnexpectedEof` if the stream ends first. It contains the partial data: see [`IncompleteRead`].
+    /// - `InvalidInput` if the separator is empty.
     pub async fn read_until(&mut self, separator: impl AsRef<[u8]>) -> io::Result<&[u8]> {
         let separator = separator.as_ref();
         match self.find(separator).await? {
-            Some(end) => Ok(self.give(end)),
+            Some(end) => Ok(self.consume(end)),
             None => Err(self.incomplete(None)),
         }
     }
 
-    /// Gives a line with its `\n`; the last one may have none. An empty text means that the stream has ended.
+    /// Returns a line including its `\n`, which the last line may lack. Empty at EOF. Cancel-safe.
     ///
-    /// A line longer than the [limit](StreamReader::set_limit) is the error `InvalidData`, a [`LimitOverrun`]; so is one that
-    /// is not UTF-8. In either case the bytes stay there: [`read_until`](StreamReader::read_until) or
-    /// [`read`](StreamReader::read) gets them. Dropping the future loses nothing.
+    /// # Errors
+    ///
+    /// `InvalidData` if the line is not UTF-8, or, with a [`LimitOverrun`], longer than the
+    /// [limit](StreamReader::set_limit). The bytes stay buffered: [`read_until`](StreamReader::read_until) or
+    /// [`read`](StreamReader::read) returns them.
     pub async fn read_line(&mut self) -> io::Result<&str> {
         let end = match self.find(b"\n").await? {
             Some(end) => end,
@@ -109,62 +110,57 @@ impl StreamReader {
         if let Err(error) = std::str::from_utf8(&self.leftover()[..end]) {
             return Err(io::Error::new(io::ErrorKind::InvalidData, error));
         }
-        let link = self.give(end);
-        Ok(std::str::from_utf8(link).expect("it was just looked at"))
+        let line = self.consume(end);
+        Ok(std::str::from_utf8(line).expect("checked above"))
     }
 
-    /// Gives everything up to the end of the stream. More than `max` bytes are the error `InvalidData`, and stay there.
-    ///
-    /// Dropping the future loses nothing.
+    /// Returns everything up to EOF. Cancel-safe. More than `max` bytes give the error `InvalidData` and stay buffered.
     pub async fn read_to_end(&mut self, max: usize) -> io::Result<&[u8]> {
         loop {
-            let has_ended = !self.receive().await?;
+            let eof = !self.receive().await?;
             let len = self.leftover().len();
             if len > max {
                 return Err(overrun(LimitOverrun { found: len, limit: max }));
             }
-            if has_ended {
-                return Ok(self.give(len));
+            if eof {
+                return Ok(self.consume(len));
             }
         }
     }
 
-    /// Whether the stream has ended and everything was read. That it has ended is known when a call has met the end.
+    /// Whether a call has met EOF and everything was read.
     pub fn at_eof(&self) -> bool {
-        self.has_ended && self.leftover().is_empty()
+        self.eof && self.leftover().is_empty()
     }
 
-    /// Sets how many bytes may come in front of a separator (64 KiB).
+    /// Sets how many bytes may precede a separator. The default is 64 KiB.
     pub fn set_limit(&mut self, limit: usize) {
         self.limit = limit;
     }
 
-    /// How many bytes may come in front of a separator.
+    /// How many bytes may precede a separator.
     pub fn limit(&self) -> usize {
         self.limit
     }
 
-    /// The address of the other end; also when the connection is gone.
+    /// The peer's address, also after the connection is closed.
     pub fn peer_addr(&self) -> io::Result<SocketAddr> {
-        self.conversation.ends.peer_addr()
+        self.shared.addrs.peer_addr()
     }
 
-    /// The address of this end; also when the connection is gone.
+    /// The local address, also after the connection is closed.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
-        self.conversation.ends.local_addr()
+        self.shared.addrs.local_addr()
     }
 
     fn leftover(&self) -> &[u8] {
-        &self.buf[self.at..]
+        &self.buf[self.pos..]
     }
 
-    /// Where the first separator ends, counted from what is unread; `None` if the stream ends without one.
+    /// The end of the first separator, relative to `leftover()`; `None` at EOF.
     async fn find(&mut self, separator: &[u8]) -> io::Result<Option<usize>> {
         if separator.is_empty() {
-            return Err(io::Error::new(
-                io::ErrorKind::InvalidInput,
-                "a separator needs at least one byte",
-            ));
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "the separator is empty"));
         }
         let mut searched = 0;
         loop {
@@ -178,7 +174,7 @@ impl StreamReader {
                 }
                 return Ok(Some(begin + separator.len()));
             }
-            // The separator may have come half.
+            // The buffer may end with a part of the separator.
             searched = (leftover.len() + 1).saturating_sub(separator.len());
             if searched > self.limit {
                 return Err(overrun(LimitOverrun {
@@ -192,46 +188,46 @@ impl StreamReader {
         }
     }
 
-    /// Receives once; false at the end.
+    /// Receives once; false at EOF.
     async fn receive(&mut self) -> io::Result<bool> {
-        if self.has_ended {
+        if self.eof {
             return Ok(false);
         }
-        if self.at == self.buf.len() {
-            self.at = 0;
+        if self.pos == self.buf.len() {
+            self.pos = 0;
             self.buf.clear();
-            if self.buf.capacity() > KEPT_MAX {
+            if self.buf.capacity() > RETAINED_MAX {
                 self.buf = Vec::new();
             }
         }
-        let bytes = self.conversation.receive().await?;
+        let bytes = self.shared.receive().await?;
         if bytes.is_empty() {
-            self.has_ended = true;
+            self.eof = true;
             return Ok(false);
         }
-        // What was given out makes room before the buffer grows.
-        if self.at > 0 && self.buf.len() + bytes.len() > self.buf.capacity() {
-            self.buf.drain(..self.at);
-            self.at = 0;
+        // Reuse the consumed space before growing.
+        if self.pos > 0 && self.buf.len() + bytes.len() > self.buf.capacity() {
+            self.buf.drain(..self.pos);
+            self.pos = 0;
         }
         self.buf.extend_from_slice(&bytes);
         Ok(true)
     }
 
-    fn give(&mut self, count: usize) -> &[u8] {
-        let begin = self.at;
-        self.at += count;
-        &self.buf[begin..self.at]
+    fn consume(&mut self, count: usize) -> &[u8] {
+        let begin = self.pos;
+        self.pos += count;
+        &self.buf[begin..self.pos]
     }
 
     fn incomplete(&mut self, expected: Option<usize>) -> io::Error {
         let len = self.leftover().len();
-        let partial = self.give(len).to_vec();
+        let partial = self.consume(len).to_vec();
         io::Error::new(io::ErrorKind::UnexpectedEof, IncompleteRead { partial, expected })
     }
 }
 
-/// Where `wanted` begins.
+/// The start of the first `wanted`.
 fn position(bytes: &[u8], wanted: &[u8]) -> Option<usize> {
     match wanted {
         [byte] => bytes.iter().position(|other| other == byte),
@@ -241,7 +237,7 @@ fn position(bytes: &[u8], wanted: &[u8]) -> Option<usize> {
 
 impl Drop for StreamReader {
     fn drop(&mut self) {
-        self.conversation.reader_dropped();
+        self.shared.reader_dropped();
     }
 }
 
@@ -256,7 +252,7 @@ impl fmt::Debug for StreamReader {
     }
 }
 
-/// The stream ended before everything that was asked for had come: asyncio's `IncompleteReadError`. It has what did come.
+/// The stream ended before a read was complete: asyncio's `IncompleteReadError`.
 ///
 /// ```
 /// use windlass::net::{open_connection, start_server};
@@ -278,17 +274,17 @@ pub struct IncompleteRead {
 }
 
 impl IncompleteRead {
-    /// The one inside of an error of a [`StreamReader`], if that is what it is.
+    /// The `IncompleteRead` inside an error of a [`StreamReader`], if there is one.
     pub fn of(error: &io::Error) -> Option<&IncompleteRead> {
         error.get_ref()?.downcast_ref()
     }
 
-    /// What came before the end.
+    /// The bytes before the end.
     pub fn partial(&self) -> &[u8] {
         &self.partial
     }
 
-    /// How many bytes were asked for, if that was a number.
+    /// The requested number of bytes, if the call had one.
     pub fn expected(&self) -> Option<usize> {
         self.expected
     }
@@ -296,17 +292,17 @@ impl IncompleteRead {
 
 impl fmt::Display for IncompleteRead {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let came = self.partial.len();
+        let received = self.partial.len();
         match self.expected {
-            Some(expected) => write!(f, "the stream ended after {came} of {expected} bytes"),
-            None => write!(f, "the stream ended after {came} bytes, without the separator"),
+            Some(expected) => write!(f, "the stream ended after {received} of {expected} bytes"),
+            None => write!(f, "the stream ended after {received} bytes, before the separator"),
         }
     }
 }
 
 impl std::error::Error for IncompleteRead {}
 
-/// More bytes came than the limit allows: asyncio's `LimitOverrunError`. They are still there to be read.
+/// More bytes arrived than the limit allows: asyncio's `LimitOverrunError`. The bytes stay buffered.
 ///
 /// ```
 /// use windlass::net::{open_connection, start_server};
@@ -330,12 +326,12 @@ pub struct LimitOverrun {
 }
 
 impl LimitOverrun {
-    /// The one inside of an error of a [`StreamReader`], if that is what it is.
+    /// The `LimitOverrun` inside an error of a [`StreamReader`], if there is one.
     pub fn of(error: &io::Error) -> Option<&LimitOverrun> {
         error.get_ref()?.downcast_ref()
     }
 
-    /// How many bytes may be read away, which hold no separator: asyncio's `consumed`.
+    /// How many buffered bytes contain no separator: asyncio's `consumed`.
     pub fn consumed(&self) -> usize {
         self.found
     }
@@ -348,11 +344,7 @@ impl LimitOverrun {
 
 impl fmt::Display for LimitOverrun {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "{} bytes without an end, where at most {} are allowed",
-            self.found, self.limit
-        )
+        write!(f, "{} bytes exceed the limit of {}", self.found, self.limit)
     }
 }
 

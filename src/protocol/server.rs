@@ -1,4 +1,4 @@
-//! Servers: one or several listening sockets, and the connections that came through them.
+//! Servers: listening sockets and the connections accepted from them.
 
 use std::cell::{Cell, RefCell};
 use std::fmt;
@@ -9,7 +9,7 @@ use std::rc::{Rc, Weak};
 use slab::Slab;
 
 use super::any_stream::AnyStream;
-use super::change_notify::ChangeNotify;
+use super::condition::Condition;
 use crate::error::context;
 use crate::event_loop::core::LoopCore;
 use crate::event_loop::exception::{Exception, guard, report};
@@ -20,7 +20,7 @@ use crate::task::{JoinHandle, spawn};
 /// A server that accepts connections, made by [`create_server`](super::create_server) or
 /// [`start_server`](super::start_server).
 ///
-/// It serves from the start. Dropping it closes it: nothing more is accepted, and the connections that are there go on.
+/// It accepts from the start. Dropping it stops accepting; open connections continue.
 ///
 /// ```
 /// use windlass::net::{open_connection, start_server};
@@ -32,7 +32,7 @@ use crate::task::{JoinHandle, spawn};
 ///     drop((reader, _writer));
 ///
 ///     server.close();
-///     server.wait_closed().await; // its connections are gone too
+///     server.wait_closed().await; // also waits for its connections
 ///     let error = open_connection(addr).await.unwrap_err();
 ///     assert_eq!(error.kind(), std::io::ErrorKind::ConnectionRefused);
 ///     Ok::<(), std::io::Error>(())
@@ -47,97 +47,97 @@ pub struct Server {
 struct Inner {
     core: Rc<LoopCore>,
     addrs: Vec<SocketAddr>,
-    #[cfg_attr(not(unix), allow(dead_code, reason = "nobody has one"))]
+    #[cfg_attr(not(unix), allow(dead_code, reason = "Unix sockets only"))]
     unix_addr: Option<UnixAddr>,
-    /// One per listening socket.
+    /// One task per listening socket.
     accepting: RefCell<Vec<JoinHandle<()>>>,
-    /// How many of them have not ended.
-    listening: Cell<usize>,
+    /// How many of these sockets are open.
+    open_listeners: Cell<usize>,
     closed: Cell<bool>,
-    /// It is closed, but the kernel has not let go of every listening socket.
-    settling: Cell<bool>,
+    /// Closed, but the kernel has not released every listening socket yet.
+    sockets_closing: Cell<bool>,
     failure: RefCell<Option<io::Error>>,
     clients: RefCell<Slab<Weak<dyn Client>>>,
-    changed: ChangeNotify,
+    changed: Condition,
 }
 
-/// A connection of a server's, of either style.
+/// A connection of a server, of either style.
 pub(super) trait Client {
     fn close_client(self: Rc<Self>);
     fn abort_client(self: Rc<Self>);
 }
 
-/// Ties a connection to its server for as long as it is open.
-pub(super) struct Attached {
+/// Removes a connection from its server's list when dropped.
+pub(super) struct Registration {
     inner: Rc<Inner>,
-    place: usize,
+    key: usize,
 }
 
-impl Drop for Attached {
+impl Drop for Registration {
     fn drop(&mut self) {
-        let client = self.inner.clients.borrow_mut().try_remove(self.place);
+        let client = self.inner.clients.borrow_mut().try_remove(self.key);
         drop(client);
-        self.inner.changed.ring();
+        self.inner.changed.notify();
     }
 }
 
-/// Where a new connection is attached.
-pub(super) struct Attaching(Rc<Inner>);
+/// Adds a new connection to its server's list.
+pub(super) struct Registrar(Rc<Inner>);
 
-impl Attaching {
-    pub(super) fn attach(self, client: Weak<dyn Client>) -> Attached {
-        let place = self.0.clients.borrow_mut().insert(client);
-        Attached { inner: self.0, place }
+impl Registrar {
+    pub(super) fn register(self, client: Weak<dyn Client>) -> Registration {
+        let key = self.0.clients.borrow_mut().insert(client);
+        Registration { inner: self.0, key }
     }
 }
 
-/// What becomes of a new connection.
-pub(super) type Serve = dyn FnMut(AnyStream, Attaching);
+/// Handles a new connection.
+pub(super) type Serve = dyn FnMut(AnyStream, Registrar);
 
-/// A socket that listens, of whatever family.
-pub(super) enum Ear {
+/// A listening socket of any family.
+pub(super) enum AnyListener {
     Tcp(TcpListener),
-    #[cfg_attr(not(unix), allow(dead_code, reason = "nobody has one"))]
+    #[cfg_attr(not(unix), allow(dead_code, reason = "Unix sockets only"))]
     Unix(UnixListener),
 }
 
-impl Ear {
-    /// Listens on every address that `addr` stands for.
-    pub(super) async fn at(addr: impl ToSocketAddrs) -> io::Result<Vec<Ear>> {
-        let explain = |error| context(format_args!("bind {}", addr.shown()), error);
-        let mut ears = Vec::new();
-        let mut refused = io::Error::new(io::ErrorKind::InvalidInput, "the name has no address");
-        for addr in addr.resolve().await.map_err(explain)? {
+impl AnyListener {
+    /// Binds every address that `addr` resolves to.
+    pub(super) async fn bind(addr: impl ToSocketAddrs) -> io::Result<Vec<AnyListener>> {
+        let with_context = |error| context(format_args!("bind {}", addr.shown()), error);
+        let mut listeners = Vec::new();
+        let mut last = io::Error::new(io::ErrorKind::InvalidInput, "the name has no address");
+        for addr in addr.resolve().await.map_err(with_context)? {
             match TcpListener::bind(addr).await {
-                Ok(listener) => ears.push(Ear::Tcp(listener)),
-                // A name may stand for addresses of a family that this machine does not have.
-                Err(error) if is_missing_family(&error) => refused = error,
+                Ok(listener) => listeners.push(AnyListener::Tcp(listener)),
+                // A name may resolve to an address family that this machine lacks.
+                Err(error) if is_missing_family(&error) => last = error,
                 Err(error) => return Err(error),
             }
         }
-        match ears.is_empty() {
-            true => Err(explain(refused)),
-            false => Ok(ears),
+        match listeners.is_empty() {
+            true => Err(with_context(last)),
+            false => Ok(listeners),
         }
     }
 
     async fn accept(&self) -> io::Result<AnyStream> {
         match self {
-            Ear::Tcp(listener) => Ok(AnyStream::tcp(listener.accept().await?.0)),
-            Ear::Unix(listener) => Ok(AnyStream::Unix(listener.accept().await?.0)),
+            AnyListener::Tcp(listener) => Ok(AnyStream::tcp(listener.accept().await?.0)),
+            AnyListener::Unix(listener) => Ok(AnyStream::Unix(listener.accept().await?.0)),
         }
     }
 }
 
 impl Server {
-    /// Serves whoever comes to one of `ears`.
-    pub(super) fn new(ears: Vec<Ear>, serve: Box<Serve>) -> Server {
+    /// Starts accepting on `listeners`.
+    pub(super) fn new(listeners: Vec<AnyListener>, serve: Box<Serve>) -> Server {
         let mut addrs = Vec::new();
         let mut unix_addr = None;
-        for ear in &ears {
-            match ear {
-                Ear::Tcp(listener) => addrs.extend(listener.local_addr().ok()),
-                Ear::Unix(listener) => unix_addr = listener.local_addr().ok(),
+        for listener in &listeners {
+            match listener {
+                AnyListener::Tcp(listener) => addrs.extend(listener.local_addr().ok()),
+                AnyListener::Unix(listener) => unix_addr = listener.local_addr().ok(),
             }
         }
         let inner = Rc::new(Inner {
@@ -145,83 +145,85 @@ impl Server {
             addrs,
             unix_addr,
             accepting: RefCell::default(),
-            listening: Cell::new(ears.len()),
+            open_listeners: Cell::new(listeners.len()),
             closed: Cell::new(false),
-            settling: Cell::new(false),
+            sockets_closing: Cell::new(false),
             failure: RefCell::default(),
             clients: RefCell::default(),
-            changed: ChangeNotify::default(),
+            changed: Condition::default(),
         });
         let serve = Rc::new(Cell::new(Some(serve)));
-        for ear in ears {
-            let task = spawn(accept_all(inner.clone(), ear, serve.clone()));
+        for listener in listeners {
+            let task = spawn(accept_all(inner.clone(), listener, serve.clone()));
             inner.accepting.borrow_mut().push(task);
         }
         Server { inner }
     }
 
-    /// The address that it listens on; the first, if there are several.
+    /// The local address; the first, if there are several.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         let first = self.inner.addrs.first().copied();
         first.ok_or_else(|| io::Error::new(io::ErrorKind::Unsupported, "the server has no internet address"))
     }
 
-    /// The address that a server of Unix connections listens on.
+    /// The local address of a Unix server.
     #[cfg(unix)]
     pub fn local_unix_addr(&self) -> io::Result<UnixAddr> {
         let addr = self.inner.unix_addr.clone();
         addr.ok_or_else(|| io::Error::new(io::ErrorKind::Unsupported, "the server has no Unix address"))
     }
 
-    /// Every internet address that it listens on: a name may stand for several.
+    /// All local IP addresses: a name may resolve to several.
     pub fn local_addrs(&self) -> &[SocketAddr] {
         &self.inner.addrs
     }
 
-    /// Whether it accepts connections.
+    /// Whether the server accepts connections.
     pub fn is_serving(&self) -> bool {
-        !self.inner.closed.get() && self.inner.listening.get() > 0
+        !self.inner.closed.get() && self.inner.open_listeners.get() > 0
     }
 
-    /// How many of its connections are open.
+    /// The number of open connections.
     pub fn connections(&self) -> usize {
         self.inner.clients.borrow().len()
     }
 
-    /// Stops listening: who connects from now on is refused. Connections that are there go on.
+    /// Stops listening: new connections are refused, open ones continue.
     pub fn close(&self) {
         self.inner.close();
     }
 
-    /// Closes every connection, each when what it has queued is sent.
+    /// Closes every connection once its queued data is sent.
     pub fn close_clients(&self) {
         for client in self.inner.clients() {
             client.close_client();
         }
     }
 
-    /// Ends every connection with a reset.
+    /// Resets every connection.
     pub fn abort_clients(&self) {
         for client in self.inner.clients() {
             client.abort_client();
         }
     }
 
-    /// Waits until the server is closed, its sockets are gone, and so are its connections. Dropping the future changes
-    /// nothing.
+    /// Waits until the server is closed and its sockets and connections are gone. Dropping the future has no effect.
     pub async fn wait_closed(&self) {
         let inner = &self.inner;
         inner
             .changed
-            .until(|| inner.is_deaf() && inner.clients.borrow().is_empty())
+            .wait_until(|| inner.has_stopped_listening() && inner.clients.borrow().is_empty())
             .await;
     }
 
-    /// Serves until it is closed, and then until its connections are gone; or until it cannot accept any more, which is an
-    /// error. Dropping the future closes the server.
+    /// Waits until the server is closed and its connections are gone. Fails if accepting fails for good. Dropping the
+    /// future closes the server.
     pub async fn serve_forever(&self) -> io::Result<()> {
         let _close = CloseOnDrop(&self.inner);
-        self.inner.changed.until(|| self.inner.is_deaf()).await;
+        self.inner
+            .changed
+            .wait_until(|| self.inner.has_stopped_listening())
+            .await;
         let failure = self.inner.failure.take();
         if let Some(error) = failure {
             return Err(error);
@@ -232,7 +234,7 @@ impl Server {
 }
 
 impl Inner {
-    /// The sockets close in the next turn: this may be called from inside of a task that accepts.
+    /// The sockets close in the next turn, since an accepting task may be the caller.
     fn close(self: &Rc<Self>) {
         if self.closed.replace(true) {
             return;
@@ -241,21 +243,21 @@ impl Inner {
         for task in &tasks {
             task.cancel();
         }
-        self.settling.set(true);
+        self.sockets_closing.set(true);
         let inner = self.clone();
         let _entered = self.core.enter();
         spawn(async move {
             for task in tasks {
                 let _ = task.await;
             }
-            inner.settling.set(false);
-            inner.changed.ring();
+            inner.sockets_closing.set(false);
+            inner.changed.notify();
         });
     }
 
-    /// Whether nothing listens any more, and the kernel has let go of what did.
-    fn is_deaf(&self) -> bool {
-        self.listening.get() == 0 && !self.settling.get()
+    /// Whether no socket listens and the kernel has released them all.
+    fn has_stopped_listening(&self) -> bool {
+        self.open_listeners.get() == 0 && !self.sockets_closing.get()
     }
 
     fn clients(&self) -> Vec<Rc<dyn Client>> {
@@ -288,33 +290,33 @@ impl fmt::Debug for Server {
     }
 }
 
-/// Counts a listening socket out when it is gone.
-struct Listening(Rc<Inner>);
+/// Decrements the count of open listeners when dropped.
+struct ListenerGuard(Rc<Inner>);
 
-impl Drop for Listening {
+impl Drop for ListenerGuard {
     fn drop(&mut self) {
-        self.0.listening.set(self.0.listening.get() - 1);
-        self.0.changed.ring();
+        self.0.open_listeners.set(self.0.open_listeners.get() - 1);
+        self.0.changed.notify();
     }
 }
 
-async fn accept_all(inner: Rc<Inner>, ear: Ear, serve: Rc<Cell<Option<Box<Serve>>>>) {
-    // Declared before the socket moves in, so that it is dropped after it.
-    let listening = Listening(inner);
-    let ear = ear;
-    let inner = &listening.0;
+async fn accept_all(inner: Rc<Inner>, listener: AnyListener, serve: Rc<Cell<Option<Box<Serve>>>>) {
+    // Declared before the socket, and so dropped after it.
+    let listener_guard = ListenerGuard(inner);
+    let listener = listener;
+    let inner = &listener_guard.0;
     loop {
-        match ear.accept().await {
-            Ok(any_stream) => {
-                // Taken out, so that nothing is borrowed while it runs.
-                let Some(mut call) = serve.take() else { return };
-                guard("a server's factory", || call(any_stream, Attaching(inner.clone())));
-                serve.set(Some(call));
+        match listener.accept().await {
+            Ok(stream) => {
+                // Taken out, so that no borrow is held while user code runs.
+                let Some(mut serve_one) = serve.take() else { return };
+                guard("a server's factory", || serve_one(stream, Registrar(inner.clone())));
+                serve.set(Some(serve_one));
             }
             Err(error) => {
-                let told = io::Error::new(error.kind(), error.to_string());
+                let copy = io::Error::new(error.kind(), error.to_string());
                 inner.failure.replace(Some(error));
-                report(Exception::error("a server cannot accept any more", told));
+                report(Exception::error("a server stopped accepting connections", copy));
                 return;
             }
         }
@@ -322,7 +324,7 @@ async fn accept_all(inner: Rc<Inner>, ear: Ear, serve: Rc<Cell<Option<Box<Serve>
 }
 
 fn is_missing_family(error: &io::Error) -> bool {
-    // The kind of the OS's own code for it has no name.
+    // `io::ErrorKind` has no name for this code.
     crate::error::os_code(error) == Some(crate::sys::errno::NO_FAMILY)
         || matches!(
             error.kind(),

@@ -1,7 +1,7 @@
-//! The reader-and-writer style: a connection shared by a [`StreamReader`] and a [`StreamWriter`].
+//! The reader/writer style: a connection shared by a [`StreamReader`] and a [`StreamWriter`].
 //!
-//! Reading happens when it is awaited, in the task that awaits. Writing only fills the outbox; a task that starts with the
-//! first write empties it. So a connection that is only read has no task of ours.
+//! The task that awaits a read performs it. Writing only fills the write buffer; the first write starts a task that
+//! sends it. So a connection that is only read needs no task.
 
 use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};
@@ -13,11 +13,11 @@ use std::pin::pin;
 use std::rc::{Rc, Weak};
 use std::task::{Poll, Waker};
 
-use super::any_stream::{AnyStream, Ends};
-use super::change_notify::ChangeNotify;
-use super::link::Outgoing;
+use super::any_stream::{AnyStream, StreamAddrs};
+use super::condition::Condition;
 use super::reader::StreamReader;
-use super::server::{Attached, Client, Ear, Serve, Server};
+use super::server::{AnyListener, Client, Registration, Serve, Server};
+use super::transport_state::SendQueue;
 use super::write_buffer::WriteBuffer;
 use super::writer::StreamWriter;
 use crate::event_loop::core::LoopCore;
@@ -28,7 +28,7 @@ use crate::net::{TcpStream, ToSocketAddrs};
 use crate::net::{UnixListener, UnixStream};
 use crate::task::{spawn, spawn_unchecked};
 
-/// Connects, and gives a reader and a writer.
+/// Connects and returns a reader and a writer.
 ///
 /// ```
 /// use windlass::net::{open_connection, start_server};
@@ -57,26 +57,26 @@ use crate::task::{spawn, spawn_unchecked};
 /// # Ok::<(), std::io::Error>(())
 /// ```
 ///
-/// Dropping the future ends what is under way.
+/// Dropping the future cancels the attempt.
 pub async fn open_connection(addr: impl ToSocketAddrs) -> io::Result<(StreamReader, StreamWriter)> {
     let stream = TcpStream::connect(addr).await?;
     Ok(pair(AnyStream::tcp(stream), |_| None))
 }
 
-/// Listens on every address that `addr` stands for, and has `handler` serve each connection, as a task of its own.
+/// Listens on every address that `addr` resolves to, and runs `handler` in a task of its own for each connection.
 ///
-/// The connection is closed, when everything is sent, as soon as the handler has dropped its reader and writer: at the
-/// latest when it is done. A handler may give nothing or a `Result<(), E>`; an error, or a panic, is told to the loop's
-/// exception handler. See [`open_connection`] for an example.
+/// The connection closes, after everything is sent, when the handler has dropped its reader and writer. The handler
+/// returns nothing or a `Result<(), E>`; an error or a panic is reported to the loop's exception handler. See
+/// [`open_connection`] for an example.
 pub async fn start_server<H, F>(handler: H, addr: impl ToSocketAddrs) -> io::Result<Server>
 where
     H: FnMut(StreamReader, StreamWriter) -> F + 'static,
     F: Future<Output: HandlerResult> + 'static,
 {
-    Ok(Server::new(Ear::at(addr).await?, serve_with(handler)))
+    Ok(Server::new(AnyListener::bind(addr).await?, serve_with(handler)))
 }
 
-/// The same over a Unix connection.
+/// Like [`open_connection`], over a Unix socket.
 ///
 /// ```
 /// use windlass::protocol::{open_unix_connection, start_unix_server};
@@ -96,7 +96,7 @@ pub async fn open_unix_connection(path: impl AsRef<Path>) -> io::Result<(StreamR
     Ok(pair(AnyStream::Unix(stream), |_| None))
 }
 
-/// The same at the path of a Unix socket. The file is made by this, and stays: see
+/// Like [`start_server`], on a Unix socket path. This creates the socket file and does not remove it: see
 /// [`UnixListener::bind`](crate::net::UnixListener::bind).
 ///
 /// # Panics
@@ -110,7 +110,7 @@ where
     F: Future<Output: HandlerResult> + 'static,
 {
     Ok(Server::new(
-        vec![Ear::Unix(UnixListener::bind(path)?)],
+        vec![AnyListener::Unix(UnixListener::bind(path)?)],
         serve_with(handler),
     ))
 }
@@ -120,18 +120,18 @@ where
     H: FnMut(StreamReader, StreamWriter) -> F + 'static,
     F: Future<Output: HandlerResult> + 'static,
 {
-    Box::new(move |any_stream, server| {
-        let (reader, writer) = pair(any_stream, |client| Some(server.attach(client)));
+    Box::new(move |stream, server| {
+        let (reader, writer) = pair(stream, |client| Some(server.register(client)));
         let serving = handler(reader, writer);
         spawn(async move {
             if let Some(error) = serving.await.into_error() {
-                report(Exception::error("a connection's handler failed", error));
+                report(Exception::error("a connection handler failed", error));
             }
         });
     })
 }
 
-/// What a handler of [`start_server`] may give: nothing, or a `Result<(), E>`.
+/// The return type of a [`start_server`] handler: nothing, or a `Result<(), E>`.
 ///
 /// ```
 /// use windlass::protocol::HandlerResult;
@@ -140,9 +140,15 @@ where
 /// takes(Ok::<(), std::io::Error>(()));
 /// takes(Err::<(), String>("no".into()));
 /// ```
-pub trait HandlerResult {
+pub trait HandlerResult: sealed::Sealed {
     #[doc(hidden)]
     fn into_error(self) -> Option<io::Error>;
+}
+
+mod sealed {
+    pub trait Sealed {}
+    impl Sealed for () {}
+    impl<E> Sealed for Result<(), E> {}
 }
 
 impl HandlerResult for () {
@@ -161,81 +167,81 @@ impl<E: Into<Box<dyn std::error::Error + Send + Sync>>> HandlerResult for Result
     }
 }
 
-/// A connection's two halves.
+/// Creates both halves of a connection.
 pub(super) fn pair(
-    any_stream: AnyStream,
-    attach: impl FnOnce(Weak<dyn Client>) -> Option<Attached>,
+    stream: AnyStream,
+    register: impl FnOnce(Weak<dyn Client>) -> Option<Registration>,
 ) -> (StreamReader, StreamWriter) {
-    let conversation = Conversation::new(any_stream);
-    let client: Weak<dyn Client> = Rc::downgrade(&conversation) as _;
-    conversation.attached.set(attach(client));
-    let writer = StreamWriter::new(conversation.clone());
-    (StreamReader::new(conversation), writer)
+    let shared = SharedStream::new(stream);
+    let client: Weak<dyn Client> = Rc::downgrade(&shared) as _;
+    shared.registration.set(register(client));
+    let writer = StreamWriter::new(shared.clone());
+    (StreamReader::new(shared), writer)
 }
 
-/// What a connection's reader, writer, sending task and server share.
-pub(super) struct Conversation {
+/// The state shared by a connection's reader, writer, sending task and server.
+pub(super) struct SharedStream {
     core: Rc<LoopCore>,
     pub(super) write_buffer: WriteBuffer,
-    pub(super) ends: Ends,
-    /// `None` once it is closed.
-    any_stream: RefCell<Option<Rc<AnyStream>>>,
-    sender: Cell<Sender>,
+    pub(super) addrs: StreamAddrs,
+    /// `None` once closed.
+    stream: RefCell<Option<Rc<AnyStream>>>,
+    sender: Cell<SenderState>,
     closing: Cell<Closing>,
     has_reader: Cell<bool>,
-    /// Why nothing can be sent any more.
+    /// Set when sending has failed.
     failure: RefCell<Option<io::Error>>,
-    /// Rung when the outbox is down to its low mark, and when the connection has failed or is closed.
-    pub(super) changed: ChangeNotify,
-    /// Whoever waits in a read: woken when the connection is closed under it.
+    /// Notified at the low watermark, and when the connection has failed or is closed.
+    pub(super) changed: Condition,
+    /// The pending read, woken when the connection is closed locally.
     reader: Cell<Option<Waker>>,
-    attached: Cell<Option<Attached>>,
+    registration: Cell<Option<Registration>>,
 }
 
-/// The sending task.
+/// The state of the sending task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Sender {
-    /// Nothing was ever written.
+enum SenderState {
+    /// Nothing was written yet.
     NotStarted,
     Running,
-    /// It has sent everything and there will be no more, or it has failed.
+    /// It sent everything after the last write, or failed.
     Done,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Closing {
     No,
-    /// The writer is gone: when everything is sent the peer sees the end. The reader goes on.
-    Writing,
-    /// When everything is sent the connection is closed, whoever reads.
-    Whole,
+    /// The writer was dropped: shut down the write direction after the last byte. The reader stays usable.
+    WriteSide,
+    /// Close both directions after the last byte.
+    Both,
     Aborted,
 }
 
-impl Conversation {
-    fn new(any_stream: AnyStream) -> Rc<Conversation> {
-        Rc::new(Conversation {
+impl SharedStream {
+    fn new(stream: AnyStream) -> Rc<SharedStream> {
+        Rc::new(SharedStream {
             core: LoopCore::current("open_connection").rc(),
             write_buffer: WriteBuffer::new(),
-            ends: any_stream.ends(),
-            any_stream: RefCell::new(Some(Rc::new(any_stream))),
-            sender: Cell::new(Sender::NotStarted),
+            addrs: stream.addrs(),
+            stream: RefCell::new(Some(Rc::new(stream))),
+            sender: Cell::new(SenderState::NotStarted),
             closing: Cell::new(Closing::No),
             has_reader: Cell::new(true),
             failure: RefCell::new(None),
-            changed: ChangeNotify::default(),
+            changed: Condition::default(),
             reader: Cell::new(None),
-            attached: Cell::new(None),
+            registration: Cell::new(None),
         })
     }
 
-    /// Receives once. When the connection was closed here, that is the end.
+    /// Receives once. Returns EOF if the connection was closed locally.
     pub(super) async fn receive(&self) -> io::Result<ManagedBuf> {
         let end = || Ok(ManagedBuf::from_heap(Vec::new()));
-        let any_stream = self.any_stream.borrow().clone();
-        let Some(any_stream) = any_stream else { return end() };
+        let stream = self.stream.borrow().clone();
+        let Some(stream) = stream else { return end() };
         let _forget = ForgetReader(&self.reader);
-        let mut receiving = pin!(any_stream.receive());
+        let mut receiving = pin!(stream.receive());
         poll_fn(|cx| {
             if self.is_closed() {
                 return Poll::Ready(end());
@@ -244,7 +250,7 @@ impl Conversation {
             if received.is_pending() {
                 let old = self.reader.replace(Some(cx.waker().clone()));
                 drop(old);
-                // Cloning and dropping wakers is foreign code, inside of which it may have been closed.
+                // Cloning or dropping a waker runs foreign code, which may have closed the connection.
                 if self.is_closed() {
                     return Poll::Ready(end());
                 }
@@ -255,7 +261,7 @@ impl Conversation {
     }
 
     pub(super) fn is_closed(&self) -> bool {
-        self.any_stream.borrow().is_none()
+        self.stream.borrow().is_none()
     }
 
     pub(super) fn is_closing(&self) -> bool {
@@ -274,41 +280,41 @@ impl Conversation {
         })
     }
 
-    /// Sees to it that what is in the outbox is sent.
+    /// Starts or wakes the sending task.
     #[track_caller]
     pub(super) fn send(self: &Rc<Self>) {
         match self.sender.get() {
-            Sender::NotStarted => {
-                let any_stream = self.any_stream.borrow().clone();
-                let Some(any_stream) = any_stream else { return };
-                self.sender.set(Sender::Running);
-                let sending = send_all(self.clone(), any_stream);
-                // SAFETY: the future is `'static`: it owns its shares of everything.
+            SenderState::NotStarted => {
+                let stream = self.stream.borrow().clone();
+                let Some(stream) = stream else { return };
+                self.sender.set(SenderState::Running);
+                let sending = send_all(self.clone(), stream);
+                // SAFETY: the future is `'static`: it owns an `Rc` of everything it uses.
                 drop(unsafe { spawn_unchecked(&self.core, sending, None, Location::caller()) });
             }
-            Sender::Running if self.write_buffer.has_events() => self.write_buffer.wake(),
-            Sender::Running | Sender::Done => {}
+            SenderState::Running if self.write_buffer.needs_wake() => self.write_buffer.wake(),
+            SenderState::Running | SenderState::Done => {}
         }
     }
 
-    /// Closes the connection when everything is sent.
+    /// Closes both directions when everything is sent.
     pub(super) fn close(self: &Rc<Self>) {
-        if matches!(self.closing.get(), Closing::No | Closing::Writing) {
-            self.closing.set(Closing::Whole);
+        if matches!(self.closing.get(), Closing::No | Closing::WriteSide) {
+            self.closing.set(Closing::Both);
             self.write_buffer.close();
             self.close_or_send();
         }
     }
 
-    /// Ends the connection now, with a reset.
+    /// Resets the connection immediately.
     pub(super) fn abort(&self) {
         if self.is_closed() {
             return;
         }
         self.closing.set(Closing::Aborted);
         self.write_buffer.discard();
-        if let Some(any_stream) = &*self.any_stream.borrow() {
-            any_stream.end_with_reset();
+        if let Some(stream) = &*self.stream.borrow() {
+            stream.reset_on_close();
         }
         self.finish();
     }
@@ -320,86 +326,82 @@ impl Conversation {
         if !self.has_reader.get() {
             return self.close();
         }
-        self.closing.set(Closing::Writing);
-        self.write_buffer.put_end();
+        self.closing.set(Closing::WriteSide);
+        self.write_buffer.put_eof();
         self.write_buffer.close();
-        if self.sender.get() != Sender::Done {
+        if self.sender.get() != SenderState::Done {
             self.send();
         }
     }
 
     pub(super) fn reader_dropped(self: &Rc<Self>) {
         self.has_reader.set(false);
-        if self.closing.get() == Closing::Writing {
-            self.closing.set(Closing::Whole);
+        if self.closing.get() == Closing::WriteSide {
+            self.closing.set(Closing::Both);
             self.close_or_send();
         }
     }
 
-    /// Closes if nothing is to be sent; otherwise the sending task does, when it is done.
+    /// Closes if nothing is left to send; otherwise the sending task does so when it ends.
     fn close_or_send(self: &Rc<Self>) {
         match self.sender.get() {
-            Sender::NotStarted => self.finish(),
-            Sender::Running => self.send(),
-            Sender::Done => self.finish(),
+            SenderState::NotStarted => self.finish(),
+            SenderState::Running => self.send(),
+            SenderState::Done => self.finish(),
         }
     }
 
-    /// Lets the descriptor go, and tells everybody.
+    /// Releases the descriptor and wakes every waiter.
     fn finish(&self) {
-        let any_stream = self.any_stream.take();
-        drop(any_stream);
-        // The sender may hold a share of it, and so may a read.
+        let stream = self.stream.take();
+        drop(stream);
+        // The sending task and a pending read may still hold the stream.
         self.write_buffer.wake();
         if let Some(reader) = self.reader.take() {
             guard("a waker", || reader.wake());
         }
-        self.changed.ring();
-        drop(self.attached.take());
+        self.changed.notify();
+        drop(self.registration.take());
     }
 }
 
-impl Client for Conversation {
+impl Client for SharedStream {
     fn close_client(self: Rc<Self>) {
-        Conversation::close(&self);
+        SharedStream::close(&self);
     }
 
     fn abort_client(self: Rc<Self>) {
-        Conversation::abort(&self);
+        SharedStream::abort(&self);
     }
 }
 
-/// The sending task: ends when the outbox is closed and empty, or when nothing can be sent any more.
-async fn send_all(conversation: Rc<Conversation>, any_stream: Rc<AnyStream>) {
+/// The sending task: ends when the write buffer is closed and empty, or when sending fails.
+async fn send_all(shared: Rc<SharedStream>, stream: Rc<AnyStream>) {
     let result = {
-        let mut sending = pin!(
-            conversation
-                .write_buffer
-                .send_all(&any_stream, || conversation.changed.ring())
-        );
+        let mut sending = pin!(shared.write_buffer.send_all(&stream, || shared.changed.notify()));
         poll_fn(|cx| {
-            if conversation.is_closed() {
+            if shared.is_closed() {
                 return Poll::Ready(Ok(()));
             }
-            conversation.write_buffer.set_waker(cx.waker());
+            shared.write_buffer.set_waker(cx.waker());
             sending.as_mut().poll(cx)
         })
         .await
     };
-    drop(any_stream);
-    conversation.write_buffer.forget_waker();
-    conversation.sender.set(Sender::Done);
+    drop(stream);
+    shared.write_buffer.forget_waker();
+    shared.sender.set(SenderState::Done);
     if let Err(error) = result {
-        conversation.failure.replace(Some(error));
-        conversation.write_buffer.discard();
+        shared.failure.replace(Some(error));
+        shared.write_buffer.discard();
     }
-    match conversation.closing.get() {
-        Closing::Whole => conversation.finish(),
-        _ => conversation.changed.ring(),
+    match shared.closing.get() {
+        Closing::Both => shared.finish(),
+        _ => shared.changed.notify(),
     }
 }
 
-/// Takes back the waker of a read that is over.
+/// Clears the waker of a finished read.
 struct ForgetReader<'a>(&'a Cell<Option<Waker>>);
 
 impl Drop for ForgetReader<'_> {

@@ -1,4 +1,4 @@
-//! Subprocesses as callbacks.
+//! Subprocesses with callbacks.
 
 use std::cell::{Cell, RefCell};
 use std::fmt;
@@ -11,8 +11,8 @@ use std::task::Poll;
 
 use super::ProtocolRef;
 use super::any_stream::AnyStream;
-use super::link::{Callee, Farewell, Link, Outgoing, Presence};
 use super::payload::Payload;
+use super::transport_state::{BaseProtocol, CloseMode, SendQueue, TaskGuard, TransportState};
 use super::write_buffer::WriteBuffer;
 use crate::event_loop::exception::{Exception, report};
 use crate::inflight::stream::ByteStream;
@@ -22,11 +22,11 @@ use crate::process::{Child, Command};
 use crate::signal::SignalKind;
 use crate::task::yield_now;
 
-/// What happens to one subprocess. Every method has a default that does nothing.
+/// Callbacks for the events of one subprocess. Every method has a default that does nothing.
 ///
-/// Pipes are known by their numbers in the child: 0 is its input, 1 its output, 2 its errors. `connection_made` comes first
-/// and once; `connection_lost` comes last and once, when the process has ended and every pipe is closed. The end of the
-/// process and the last bytes of its pipes come in whatever order they happen.
+/// Pipes are identified by their descriptor in the child: 0 is stdin, 1 stdout, 2 stderr. `connection_made` is called
+/// first and once. `connection_lost` is called last and once, when the process has exited and every pipe is closed. The
+/// exit and the last bytes of the pipes may come in any order.
 ///
 /// ```
 /// use windlass::process::Command;
@@ -63,38 +63,38 @@ use crate::task::yield_now;
 /// # Ok::<(), std::io::Error>(())
 /// ```
 pub trait SubprocessProtocol {
-    /// The process runs, and this is the way to it. Comes first, once.
+    /// Called first, once: the process is running.
     fn connection_made(&mut self, transport: SubprocessTransport) {
         let _ = transport;
     }
 
-    /// The child has written something.
+    /// Called with output of the child.
     fn pipe_data_received(&mut self, fd: i32, data: &[u8]) {
         let _ = (fd, data);
     }
 
-    /// A pipe is closed: by the child, by us, or because it failed.
+    /// A pipe is closed: by the child, by the transport, or after an error.
     fn pipe_connection_lost(&mut self, fd: i32, error: Option<io::Error>) {
         let _ = (fd, error);
     }
 
-    /// The process has ended: see [`SubprocessTransport::exit_status`]. Bytes that it wrote may still come.
+    /// The process has exited: see [`SubprocessTransport::exit_status`]. Its remaining output may still follow.
     fn process_exited(&mut self) {}
 
-    /// The process has ended and every pipe is closed. Comes last, once; with an error if a callback panicked, or if the
-    /// process could not be waited for.
+    /// Called last, once: the process has exited and every pipe is closed. `error` is set if a callback panicked or
+    /// waiting for the process failed.
     fn connection_lost(&mut self, error: Option<io::Error>) {
         let _ = error;
     }
 
-    /// More bytes than the high mark wait to be written to the child.
+    /// The stdin write buffer has grown above the high watermark.
     fn pause_writing(&mut self) {}
 
-    /// No more bytes than the low mark wait to be written to the child.
+    /// The stdin write buffer has drained to the low watermark.
     fn resume_writing(&mut self) {}
 }
 
-impl Callee for dyn SubprocessProtocol {
+impl BaseProtocol for dyn SubprocessProtocol {
     fn pause_writing(&mut self) {
         SubprocessProtocol::pause_writing(self);
     }
@@ -106,36 +106,36 @@ impl Callee for dyn SubprocessProtocol {
     }
 }
 
-type Supervised = Link<dyn SubprocessProtocol, WriteBuffer, Facts>;
+type SubprocessState = TransportState<dyn SubprocessProtocol, WriteBuffer, ProcessInfo>;
 
-/// Something to be done to the child.
-type Order = Box<dyn FnOnce(&mut Child) -> io::Result<()>>;
+/// An operation that needs `&mut Child`, run by the task.
+type ChildAction = Box<dyn FnOnce(&mut Child) -> io::Result<()>>;
 
-struct Facts {
+struct ProcessInfo {
     pid: u32,
     status: Cell<Option<ExitStatus>>,
-    /// What is still to be done to the child: signals that are to be sent, its end.
-    orders: RefCell<Vec<Order>>,
-    /// Pipes that are open, and one for the process.
-    open: Cell<usize>,
+    /// Pending operations, such as signals.
+    actions: RefCell<Vec<ChildAction>>,
+    /// The number of open pipes, plus one for the process.
+    open_count: Cell<usize>,
     is_closing: Cell<bool>,
 }
 
-/// A subprocess, as its protocol sees it. A cheap handle: clones are the same process. See [`SubprocessProtocol`].
+/// A subprocess, as seen by its protocol. A cheap handle; clones refer to the same process. See [`SubprocessProtocol`].
 ///
-/// Every call returns at once and calls nobody back; what it causes comes through the loop, later. When the last handle is
-/// gone the process runs on, and its protocol is called on.
+/// Every call returns at once and invokes no callback. The loop delivers the effects later. When the last handle is
+/// dropped, the process and the callbacks continue.
 ///
 /// ```
 /// use windlass::process::Command;
 /// use windlass::protocol::{SubprocessProtocol, subprocess_exec};
 ///
-/// struct Mute;
+/// struct Silent;
 ///
-/// impl SubprocessProtocol for Mute {}
+/// impl SubprocessProtocol for Silent {}
 ///
 /// windlass::run(async {
-///     let (transport, _) = subprocess_exec(|| Mute, Command::new("sleep").arg("1000")).await?;
+///     let (transport, _) = subprocess_exec(|| Silent, Command::new("sleep").arg("1000")).await?;
 ///     assert!(transport.pid() > 0 && transport.exit_status().is_none());
 ///     transport.terminate();
 ///     while transport.exit_status().is_none() {
@@ -147,119 +147,120 @@ struct Facts {
 /// ```
 #[derive(Clone)]
 pub struct SubprocessTransport {
-    link: Rc<Supervised>,
+    state: Rc<SubprocessState>,
 }
 
 impl SubprocessTransport {
-    /// The process's number. It may be another's once the process has ended.
+    /// The process id. The system may reuse it after the process has exited.
     pub fn pid(&self) -> u32 {
-        self.link.about.pid
+        self.state.info.pid
     }
 
-    /// How the process has ended; `None` while it runs.
+    /// The exit status; `None` while the process runs.
     pub fn exit_status(&self) -> Option<ExitStatus> {
-        self.link.about.status.get()
+        self.state.info.status.get()
     }
 
-    /// Queues bytes for the child's input: see [`Transport::write`](super::Transport::write). Without a pipe there, or once
-    /// it is closed, they are dropped.
+    /// Queues bytes for the child's stdin: see [`Transport::write`](super::Transport::write). They are discarded if
+    /// stdin is not a pipe or is closed.
     pub fn write(&self, data: impl Payload) {
-        self.link.write_buffer.put(data);
-        self.link.wake_sender();
+        self.state.write_buffer.put(data);
+        self.state.wake_sender();
     }
 
-    /// Closes the child's input once everything is written.
+    /// Closes the child's stdin once everything is written.
     pub fn write_eof(&self) {
-        self.link.write_buffer.close();
-        self.link.wake_sender();
+        self.state.write_buffer.close();
+        self.state.wake_sender();
     }
 
-    /// Ends the process: `SIGKILL`, `TerminateProcess`. In the next turn; it does nothing once the process has ended.
+    /// Kills the process (`SIGKILL`, `TerminateProcess`) in the next turn. Does nothing after its exit.
     pub fn kill(&self) {
-        self.order(Child::start_kill);
+        self.queue_action(Child::start_kill);
     }
 
-    /// Has something done to the child in the next turn, if it still runs. If that fails, the loop's exception handler is told.
-    fn order(&self, order: impl FnOnce(&mut Child) -> io::Result<()> + 'static) {
-        if self.exit_status().is_none() && !self.link.is_lost() {
-            self.link.about.orders.borrow_mut().push(Box::new(order));
-            self.link.write_buffer.wake();
+    /// Runs `action` on the child in the next turn, if it still runs. An error is reported to the loop's exception
+    /// handler.
+    fn queue_action(&self, action: impl FnOnce(&mut Child) -> io::Result<()> + 'static) {
+        if self.exit_status().is_none() && !self.state.is_lost() {
+            self.state.info.actions.borrow_mut().push(Box::new(action));
+            self.state.write_buffer.wake();
         }
     }
 
     /// Closes the pipes, and kills the process if it still runs.
     pub fn close(&self) {
-        if !self.link.about.is_closing.replace(true) {
-            self.link.write_buffer.discard();
+        if !self.state.info.is_closing.replace(true) {
+            self.state.write_buffer.discard();
             self.kill();
-            // A pause ends, or the pipes would never.
-            self.link.is_reading.set(true);
-            self.link.write_buffer.wake();
+            // While paused, the pipe readers would not see the close.
+            self.state.is_reading.set(true);
+            self.state.write_buffer.wake();
         }
     }
 
     /// Whether the transport is closing or closed.
     pub fn is_closing(&self) -> bool {
-        self.link.about.is_closing.get() || self.link.is_closing()
+        self.state.info.is_closing.get() || self.state.is_closing()
     }
 
-    /// Stops reading what the child writes; when the pipes are full it has to wait.
+    /// Stops reading the child's output. Once the pipes are full, the child has to wait.
     pub fn pause_reading(&self) {
-        self.link.is_reading.set(self.is_closing());
+        self.state.is_reading.set(self.is_closing());
     }
 
-    /// Reads again.
+    /// Resumes reading.
     pub fn resume_reading(&self) {
-        if !self.link.is_reading.replace(true) {
-            self.link.write_buffer.wake();
+        if !self.state.is_reading.replace(true) {
+            self.state.write_buffer.wake();
         }
     }
 
-    /// Sets the marks between which writing is paused and resumed: see
+    /// Sets the watermarks of the stdin write buffer: see
     /// [`Transport::set_write_buffer_limits`](super::Transport::set_write_buffer_limits).
     pub fn set_write_buffer_limits(
         &self,
         high: impl Into<Option<usize>>,
         low: impl Into<Option<usize>>,
     ) -> io::Result<()> {
-        self.link.write_buffer.watermarks.set_limits(high.into(), low.into())?;
-        self.link.wake_sender();
+        self.state.write_buffer.watermarks.set_limits(high.into(), low.into())?;
+        self.state.wake_sender();
         Ok(())
     }
 
-    /// How many bytes for the child's input the kernel has not taken yet.
+    /// The number of stdin bytes not yet accepted by the kernel.
     pub fn get_write_buffer_size(&self) -> usize {
-        self.link.write_buffer.watermarks.size()
+        self.state.write_buffer.watermarks.size()
     }
 }
 
-/// What Unix has besides.
+/// Unix only.
 #[cfg(unix)]
 impl SubprocessTransport {
-    /// Sends a signal, in the next turn. Does nothing once the process has ended. If it cannot be sent, the loop's exception
-    /// handler is told.
+    /// Sends a signal in the next turn. Does nothing after the process has exited. A failure is reported to the loop's
+    /// exception handler.
     pub fn send_signal(&self, kind: SignalKind) {
-        self.order(move |child| child.send_signal(kind));
+        self.queue_action(move |child| child.send_signal(kind));
     }
 
-    /// Asks the process to end: SIGTERM.
+    /// Asks the process to terminate: SIGTERM.
     pub fn terminate(&self) {
         self.send_signal(SignalKind::terminate());
     }
 }
 
-/// Windows has no signals to send.
+/// Windows only.
 #[cfg(windows)]
 impl SubprocessTransport {
-    /// Ends the process, as [`kill`](SubprocessTransport::kill) does: Windows has no request to end that every process hears.
+    /// Kills the process, like [`kill`](SubprocessTransport::kill): Windows has no general request to terminate.
     pub fn terminate(&self) {
         self.kill();
     }
 
-    /// Sends Ctrl-Break, in the next turn: see [`Child::send_ctrl_break`]. Does nothing once the process has ended. If it cannot
-    /// be sent, the loop's exception handler is told.
+    /// Sends Ctrl-Break in the next turn: see [`Child::send_ctrl_break`]. Does nothing after the process has exited. A
+    /// failure is reported to the loop's exception handler.
     pub fn send_ctrl_break(&self) {
-        self.order(|child| child.send_ctrl_break());
+        self.queue_action(|child| child.send_ctrl_break());
     }
 }
 
@@ -273,10 +274,10 @@ impl fmt::Debug for SubprocessTransport {
     }
 }
 
-/// Starts a process, with a protocol that `factory` makes. When this returns,
-/// [`connection_made`](SubprocessProtocol::connection_made) was called.
+/// Starts a process and attaches the protocol made by `factory`. When this returns,
+/// [`connection_made`](SubprocessProtocol::connection_made) has been called.
 ///
-/// As in asyncio, those of the child's three streams of which the command says nothing become pipes. Starting blocks: see
+/// As in asyncio, standard streams that the command does not configure become pipes. Starting the process blocks: see
 /// [`Command::spawn`]. Dropping the future kills the process.
 pub async fn subprocess_exec<P: SubprocessProtocol + 'static>(
     factory: impl FnOnce() -> P,
@@ -293,39 +294,39 @@ pub async fn subprocess_exec<P: SubprocessProtocol + 'static>(
     let child = command.spawn_piped()?;
     let pipes = [child.stdin.is_some(), child.stdout.is_some(), child.stderr.is_some()];
     let protocol = Rc::new(RefCell::new(factory()));
-    let facts = Facts {
+    let info = ProcessInfo {
         pid: child.id().unwrap_or_default(),
         status: Cell::new(None),
-        orders: RefCell::default(),
-        open: Cell::new(1 + pipes.iter().filter(|is_open| **is_open).count()),
+        actions: RefCell::default(),
+        open_count: Cell::new(1 + pipes.iter().filter(|is_open| **is_open).count()),
         is_closing: Cell::new(false),
     };
-    let link: Rc<Supervised> = Rc::new(Link::new(protocol.clone(), WriteBuffer::new(), facts));
-    let presence = Presence {
-        link: link.clone(),
-        _attached: None,
+    let state: Rc<SubprocessState> = Rc::new(TransportState::new(protocol.clone(), WriteBuffer::new(), info));
+    let guard = TaskGuard {
+        state: state.clone(),
+        _registration: None,
     };
-    crate::task::spawn(supervise(presence, child));
-    let transport = SubprocessTransport { link };
+    crate::task::spawn(run_subprocess(guard, child));
+    let transport = SubprocessTransport { state };
     let close = CloseOnDrop(&transport);
-    let link = &transport.link;
-    link.changed.until(|| link.is_made() || link.is_lost()).await;
+    let state = &transport.state;
+    state.changed.wait_until(|| state.is_made() || state.is_lost()).await;
     std::mem::forget(close);
     Ok((transport, ProtocolRef(protocol)))
 }
 
-async fn supervise(presence: Presence<dyn SubprocessProtocol, WriteBuffer, Facts>, mut child: Child) {
-    let link = &presence.link;
+async fn run_subprocess(guard: TaskGuard<dyn SubprocessProtocol, WriteBuffer, ProcessInfo>, mut child: Child) {
+    let state = &guard.state;
     let stdin = child.stdin.take().map(|stdin| AnyStream::Pipe(stdin.into_sender()));
     let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
     let reason = {
-        let mut sending = pin!(feed(link, stdin));
+        let mut sending = pin!(write_stdin(state, stdin));
         let mut receiving = pin!(async {
-            let output = read_pipe(link, 1, stdout, |pipe| pipe.bytes());
-            let errors = read_pipe(link, 2, stderr, |pipe| pipe.bytes());
-            let (mut output, mut errors, mut waiting) = (pin!(output), pin!(errors), pin!(wait(link, &mut child)));
+            let output = read_pipe(state, 1, stdout, |pipe| pipe.bytes());
+            let errors = read_pipe(state, 2, stderr, |pipe| pipe.bytes());
+            let (mut output, mut errors, mut waiting) = (pin!(output), pin!(errors), pin!(wait(state, &mut child)));
             poll_fn(|cx| {
-                // None of them ever ends.
+                // None of them ever completes.
                 let _ = output.as_mut().poll(cx);
                 let _ = errors.as_mut().poll(cx);
                 let _ = waiting.as_mut().poll(cx);
@@ -334,96 +335,96 @@ async fn supervise(presence: Presence<dyn SubprocessProtocol, WriteBuffer, Facts
             .await;
         });
         let made = || {
-            let transport = SubprocessTransport { link: link.clone() };
-            link.call("connection_made", |protocol| protocol.connection_made(transport));
+            let transport = SubprocessTransport { state: state.clone() };
+            state.call("connection_made", |protocol| protocol.connection_made(transport));
         };
-        poll_fn(|cx| link.poll(cx, made, sending.as_mut(), receiving.as_mut())).await
+        poll_fn(|cx| state.poll(cx, made, sending.as_mut(), receiving.as_mut())).await
     };
-    if link.about.status.get().is_none() {
-        // A callback has panicked.
+    if state.info.status.get().is_none() {
+        // A callback panicked.
         let _ = child.start_kill();
     }
-    link.report_lost(reason);
+    state.report_lost(reason);
 }
 
-impl Supervised {
-    /// A pipe is closed, or the process has ended. After the last of them the line is over.
-    fn one_less(&self) {
-        self.about.open.set(self.about.open.get() - 1);
-        if self.about.open.get() == 0 {
-            self.end(None, Farewell::Close);
+impl SubprocessState {
+    /// A pipe was closed or the process has exited. After the last of these, the transport ends.
+    fn note_closed(&self) {
+        self.info.open_count.set(self.info.open_count.get() - 1);
+        if self.info.open_count.get() == 0 {
+            self.force_close(None, CloseMode::Normal);
         }
     }
 }
 
-/// Writes to the child's input what comes, until it is to be closed, or nobody reads it any more.
-async fn feed(link: &Supervised, stdin: Option<AnyStream>) -> io::Result<()> {
+/// Writes queued bytes to stdin until it is closed, by the transport or by the child's exit.
+async fn write_stdin(state: &SubprocessState, stdin: Option<AnyStream>) -> io::Result<()> {
     let Some(stdin) = stdin else {
-        link.write_buffer.discard();
+        state.write_buffer.discard();
         return Ok(());
     };
     let result = {
-        let mut sending = pin!(link.write_buffer.send_all(&stdin, || {}));
-        poll_fn(|cx| match link.about.status.get() {
+        let mut sending = pin!(state.write_buffer.send_all(&stdin, || {}));
+        poll_fn(|cx| match state.info.status.get() {
             Some(_) => Poll::Ready(Ok(())),
             None => sending.as_mut().poll(cx),
         })
         .await
     };
     drop(stdin);
-    // What the last bytes have changed comes before their pipe's end.
-    link.report_flow();
-    link.write_buffer.discard();
-    link.call("pipe_connection_lost", |protocol| {
+    // Pause changes caused by the last bytes precede the end of their pipe.
+    state.report_pause();
+    state.write_buffer.discard();
+    state.call("pipe_connection_lost", |protocol| {
         protocol.pipe_connection_lost(0, result.err())
     });
-    link.one_less();
+    state.note_closed();
     Ok(())
 }
 
-/// Calls the protocol with what the child writes, and at the end.
-async fn read_pipe<T>(link: &Supervised, fd: i32, pipe: Option<T>, bytes_of: fn(&T) -> &ByteStream) {
+/// Delivers the child's output and its EOF to the protocol.
+async fn read_pipe<T>(state: &SubprocessState, fd: i32, pipe: Option<T>, bytes_of: fn(&T) -> &ByteStream) {
     let Some(pipe) = pipe else { return pending().await };
     let result = loop {
-        link.until_reading().await;
+        state.wait_reading().await;
         let received = {
             let mut reading = pin!(bytes_of(&pipe).read_managed());
-            // Closing does not wait for a grandchild that has the pipe too.
-            poll_fn(|cx| match link.about.is_closing.get() {
+            // Closing does not wait for a grandchild that has inherited the pipe.
+            poll_fn(|cx| match state.info.is_closing.get() {
                 true => Poll::Ready(Ok(ManagedBuf::from_heap(Vec::new()))),
                 false => reading.as_mut().poll(cx),
             })
             .await
         };
-        while link.has_delivered() || !link.is_reading.get() {
-            match link.has_delivered() {
+        while state.has_delivered() || !state.is_reading.get() {
+            match state.has_delivered() {
                 true => yield_now().await,
-                false => link.until_reading().await,
+                false => state.wait_reading().await,
             }
         }
-        link.note_delivery();
+        state.mark_delivered();
         match received {
-            Ok(_) if link.about.is_closing.get() => break Ok(ManagedBuf::from_heap(Vec::new())),
+            Ok(_) if state.info.is_closing.get() => break Ok(ManagedBuf::from_heap(Vec::new())),
             Ok(bytes) if !bytes.is_empty() => {
-                link.call("pipe_data_received", |protocol| protocol.pipe_data_received(fd, &bytes));
+                state.call("pipe_data_received", |protocol| protocol.pipe_data_received(fd, &bytes));
             }
             end => break end,
         }
     };
     drop(pipe);
-    link.call("pipe_connection_lost", |protocol| {
+    state.call("pipe_connection_lost", |protocol| {
         protocol.pipe_connection_lost(fd, result.err())
     });
-    link.one_less();
+    state.note_closed();
     pending().await
 }
 
-/// Waits for the process's end, and carries orders out until then.
-async fn wait(link: &Supervised, child: &mut Child) {
+/// Waits for the process to exit, and runs queued actions until then.
+async fn wait(state: &SubprocessState, child: &mut Child) {
     let ended = loop {
         let ended = {
             let mut waiting = pin!(child.wait());
-            poll_fn(|cx| match link.about.orders.borrow().is_empty() {
+            poll_fn(|cx| match state.info.actions.borrow().is_empty() {
                 true => waiting.as_mut().poll(cx).map(Some),
                 false => Poll::Ready(None),
             })
@@ -432,11 +433,11 @@ async fn wait(link: &Supervised, child: &mut Child) {
         if let Some(ended) = ended {
             break ended;
         }
-        let orders = link.about.orders.take();
-        for order in orders {
-            if let Err(error) = order(child) {
+        let actions = state.info.actions.take();
+        for action in actions {
+            if let Err(error) = action(child) {
                 report(Exception::error(
-                    format!("a signal for process {}", link.about.pid),
+                    format!("failed to signal process {}", state.info.pid),
                     error,
                 ));
             }
@@ -444,13 +445,13 @@ async fn wait(link: &Supervised, child: &mut Child) {
     };
     match ended {
         Ok(status) => {
-            link.about.status.set(Some(status));
-            link.call("process_exited", |protocol| protocol.process_exited());
-            link.one_less();
-            // The input's pipe closes too.
-            link.write_buffer.wake();
+            state.info.status.set(Some(status));
+            state.call("process_exited", |protocol| protocol.process_exited());
+            state.note_closed();
+            // The stdin writer ends too.
+            state.write_buffer.wake();
         }
-        Err(error) => link.end(Some(error), Farewell::Close),
+        Err(error) => state.force_close(Some(error), CloseMode::Normal),
     }
     pending().await
 }

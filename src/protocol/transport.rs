@@ -1,4 +1,4 @@
-//! The handle that a protocol gets.
+//! The handle through which a protocol acts on its connection.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -8,16 +8,16 @@ use std::net::SocketAddr;
 use std::os::unix::net::SocketAddr as UnixAddr;
 use std::rc::Rc;
 
-use super::connection::Connected;
-use super::link::{Farewell, Outgoing};
+use super::connection::ConnectionState;
 use super::payload::Payload;
+use super::transport_state::{CloseMode, SendQueue};
 use super::{Protocol, ProtocolRef};
 use crate::event_loop::exception::{Exception, report};
 
-/// One connection, as its protocol sees it: asyncio's transport.
+/// A connection, as seen by its protocol: asyncio's transport.
 ///
-/// A cheap handle: clones are the same connection. Every call returns at once and calls nobody back; what it causes comes
-/// through the loop, later. So a protocol may call any of them from inside its own callbacks.
+/// A cheap handle; clones refer to the same connection. Every call returns at once and invokes no callback, so a
+/// protocol may make it from inside its callbacks. The loop delivers the effects later.
 ///
 /// ```
 /// use windlass::protocol::{Protocol, Transport, create_connection, create_server};
@@ -32,7 +32,7 @@ use crate::event_loop::exception::{Exception, report};
 ///     fn data_received(&mut self, data: &[u8]) {
 ///         let transport = self.0.as_ref().unwrap();
 ///         transport.write(data);
-///         transport.close(); // after that was sent
+///         transport.close(); // once that is sent
 ///     }
 /// }
 ///
@@ -41,34 +41,34 @@ use crate::event_loop::exception::{Exception, report};
 ///     let (mut reader, writer) = windlass::net::open_connection(server.local_addr()?).await?;
 ///     writer.write("hello\n");
 ///     assert_eq!(reader.read_line().await?, "hello\n");
-///     assert_eq!(reader.read_line().await?, ""); // the end
+///     assert_eq!(reader.read_line().await?, ""); // EOF
 ///     Ok::<(), std::io::Error>(())
 /// })??;
 /// # Ok::<(), std::io::Error>(())
 /// ```
 #[derive(Clone)]
 pub struct Transport {
-    pub(super) link: Rc<Connected>,
+    pub(super) state: Rc<ConnectionState>,
 }
 
 impl Transport {
-    /// Queues bytes, which leave in the order of the calls. What is written in one turn leaves in one send.
+    /// Queues bytes for sending, in call order. The writes of one turn leave in one send.
     ///
-    /// Lent bytes are copied; owned ones are not, unless they are few. There is no waiting here: if more than the high
-    /// mark piles up, the protocol's [`pause_writing`](Protocol::pause_writing) is called, and whoever goes on writing uses
-    /// memory. Once the transport is closing, bytes are dropped. After [`write_eof`](Transport::write_eof) they are dropped
-    /// too, and the loop's exception handler is told.
+    /// Borrowed bytes are copied; owned bytes are copied only if they are short. `write` never waits: above the high
+    /// watermark the loop calls [`pause_writing`](Protocol::pause_writing), and a protocol that keeps writing consumes
+    /// memory. Bytes are discarded once the transport is closing, and after [`write_eof`](Transport::write_eof), which
+    /// is also reported to the loop's exception handler.
     pub fn write(&self, data: impl Payload) {
-        let link = &*self.link;
-        if link.write_buffer.has_end() && !link.is_closing() {
-            let error = io::Error::new(io::ErrorKind::BrokenPipe, "the bytes are dropped");
+        let state = &*self.state;
+        if state.write_buffer.has_eof() && !state.is_closing() {
+            let error = io::Error::new(io::ErrorKind::BrokenPipe, "the bytes are discarded");
             return report(Exception::error("write was called after write_eof", error));
         }
-        link.write_buffer.put(data);
-        link.wake_sender();
+        state.write_buffer.put(data);
+        state.wake_sender();
     }
 
-    /// Queues several pieces, as if by one [`write`](Transport::write) each.
+    /// Queues several payloads, like one [`write`](Transport::write) each.
     ///
     /// ```
     /// # fn example(transport: &windlass::protocol::Transport) {
@@ -81,57 +81,59 @@ impl Transport {
         }
     }
 
-    /// Lets the peer see the end once everything is sent. Receiving goes on.
+    /// Shuts down the write direction once everything is sent. Reading continues.
     pub fn write_eof(&self) {
-        self.link.write_buffer.put_end();
-        self.link.wake_sender();
+        self.state.write_buffer.put_eof();
+        self.state.wake_sender();
     }
 
-    /// Whether [`write_eof`](Transport::write_eof) works here: on a connection it always does.
+    /// Whether [`write_eof`](Transport::write_eof) is supported. Always true.
     pub fn can_write_eof(&self) -> bool {
         true
     }
 
-    /// Closes the connection once everything is sent; nothing more is received. Then
-    /// [`connection_lost`](Protocol::connection_lost) is called with `None`.
+    /// Stops reading, and closes the connection once everything is sent. The loop then calls
+    /// [`connection_lost`](Protocol::connection_lost) with `None`.
     pub fn close(&self) {
-        self.link.close();
+        self.state.close();
     }
 
-    /// Closes the connection now: what is queued is dropped, and the peer sees a reset. Then
-    /// [`connection_lost`](Protocol::connection_lost) is called with `None`.
+    /// Closes the connection immediately with a reset and discards unsent bytes. The loop then calls
+    /// [`connection_lost`](Protocol::connection_lost) with `None`.
     pub fn abort(&self) {
-        self.link.end(None, Farewell::Reset);
+        self.state.force_close(None, CloseMode::Reset);
     }
 
     /// Whether the connection is closing or closed.
     pub fn is_closing(&self) -> bool {
-        self.link.is_closing()
+        self.state.is_closing()
     }
 
-    /// Stops receiving: [`data_received`](Protocol::data_received) is not called until
-    /// [`resume_reading`](Transport::resume_reading). The kernel's buffer fills up, and then the peer has to wait.
+    /// Stops calling [`data_received`](Protocol::data_received) until [`resume_reading`](Transport::resume_reading).
+    /// Once the kernel's receive buffer is full, the peer has to wait.
     pub fn pause_reading(&self) {
-        self.link.is_reading.set(false);
+        self.state.is_reading.set(false);
     }
 
-    /// Receives again.
+    /// Resumes reading.
     pub fn resume_reading(&self) {
-        if !self.link.is_reading.replace(true) {
-            self.link.write_buffer.wake();
+        if !self.state.is_reading.replace(true) {
+            self.state.write_buffer.wake();
         }
     }
 
-    /// Whether bytes are received: false while paused or closing.
+    /// Whether the transport reads: false while paused or closing.
     pub fn is_reading(&self) -> bool {
-        self.link.is_reading.get() && !self.is_closing()
+        self.state.is_reading.get() && !self.is_closing()
     }
 
-    /// Sets the marks between which writing is paused and resumed: more than `high` bytes pause it, `low` or fewer resume
-    /// it. By default 64 KiB and 16 KiB. `None` for one is derived from the other: `high` is four times `low`, `low` a
-    /// quarter of `high`. Zero for `high` pauses at each byte that the kernel does not take.
+    /// Sets the watermarks of the write buffer: more than `high` bytes pause writing, `low` or fewer resume it. The
+    /// defaults are 64 KiB and 16 KiB. `None` derives one from the other: `high` is four times `low`, `low` a quarter
+    /// of `high`. With a `high` of zero, any byte that the kernel does not accept at once pauses writing.
     ///
-    /// A `low` above `high` is the error `InvalidInput`, and changes nothing.
+    /// # Errors
+    ///
+    /// `InvalidInput` if `low` exceeds `high`; the watermarks stay unchanged.
     ///
     /// ```
     /// # fn example(transport: &windlass::protocol::Transport) -> std::io::Result<()> {
@@ -145,49 +147,48 @@ impl Transport {
         high: impl Into<Option<usize>>,
         low: impl Into<Option<usize>>,
     ) -> io::Result<()> {
-        self.link.write_buffer.watermarks.set_limits(high.into(), low.into())?;
-        self.link.wake_sender();
+        self.state.write_buffer.watermarks.set_limits(high.into(), low.into())?;
+        self.state.wake_sender();
         Ok(())
     }
 
-    /// The marks: (low, high), in asyncio's order.
+    /// The watermarks as (low, high), in asyncio's order.
     pub fn get_write_buffer_limits(&self) -> (usize, usize) {
-        self.link.write_buffer.watermarks.limits()
+        self.state.write_buffer.watermarks.limits()
     }
 
-    /// How many bytes the kernel has not taken yet.
+    /// The number of bytes not yet accepted by the kernel.
     pub fn get_write_buffer_size(&self) -> usize {
-        self.link.write_buffer.watermarks.size()
+        self.state.write_buffer.watermarks.size()
     }
 
-    /// The address of the other end; also when the connection is gone. A Unix socket has none of this kind.
+    /// The peer's IP address, also after the connection is closed. An error for Unix sockets.
     pub fn peer_addr(&self) -> io::Result<SocketAddr> {
-        self.link.about.peer_addr()
+        self.state.info.peer_addr()
     }
 
-    /// The address of this end; also when the connection is gone. A Unix socket has none of this kind.
+    /// The local IP address, also after the connection is closed. An error for Unix sockets.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
-        self.link.about.local_addr()
+        self.state.info.local_addr()
     }
 
-    /// The address of the other end of a Unix connection; also when it is gone.
+    /// The peer's address on a Unix connection, also after it is closed.
     #[cfg(unix)]
     pub fn peer_unix_addr(&self) -> io::Result<UnixAddr> {
-        self.link.about.peer_unix_addr()
+        self.state.info.peer_unix_addr()
     }
 
-    /// The address of this end of a Unix connection; also when it is gone.
+    /// The local address of a Unix connection, also after it is closed.
     #[cfg(unix)]
     pub fn local_unix_addr(&self) -> io::Result<UnixAddr> {
-        self.link.about.local_unix_addr()
+        self.state.info.local_unix_addr()
     }
 
-    /// From now on another protocol is called: how a connection is upgraded. As in asyncio,
-    /// [`connection_made`](Protocol::connection_made) is not called on it; whoever swaps hands the transport over. The old
-    /// protocol is not called any more.
+    /// Replaces the protocol, to upgrade a connection. As in asyncio, [`connection_made`](Protocol::connection_made) is
+    /// not called on the new protocol: pass it the transport yourself. The old protocol receives no further callbacks.
     pub fn set_protocol<P: Protocol + 'static>(&self, protocol: P) -> ProtocolRef<P> {
         let protocol = Rc::new(RefCell::new(protocol));
-        self.link.set_protocol(protocol.clone());
+        self.state.set_protocol(protocol.clone());
         ProtocolRef(protocol)
     }
 }

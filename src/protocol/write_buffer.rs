@@ -1,12 +1,11 @@
-//! The write buffer of a transport and of a stream writer: one mechanism for both.
+//! The write buffer of a transport or stream writer.
 //!
-//! Writing is a plain call: it puts bytes here and returns. Whoever sends, a task, takes what has gathered and lends it to
-//! the kernel in one send, never two at once; what is written meanwhile gathers for the next. So the small writes of one
-//! turn leave together, and the order is that of the calls.
+//! Writing is a plain call that appends bytes and returns. A task sends them with at most one send in flight; writes
+//! during a send are coalesced for the next. So the small writes of one turn leave in one send, in call order.
 //!
-//! The trap is memory: a peer that does not read lets the box grow for as long as somebody writes. So it has two marks. Above
-//! the high one it says stop, and it says go on only at the low one, so that the two do not chase each other. Whether the
-//! writer listens is the writer's affair, as in asyncio; but it is told exactly once per crossing.
+//! Memory is bounded by cooperation, as in asyncio. A peer that does not read lets the buffer grow while the protocol
+//! writes, so the buffer reports once when it crosses the high watermark and once when it has drained to the low one.
+//! The distance between the two prevents rapid toggling.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -15,51 +14,51 @@ use std::io;
 use std::task::{Poll, Waker};
 
 use super::any_stream::AnyStream;
-use super::link::Outgoing;
-use super::payload::{Kept, Payload, Piece};
+use super::payload::{OwnedBytes, Payload, Piece};
+use super::transport_state::SendQueue;
 use super::watermarks::Watermarks;
 use crate::event_loop::exception::guard;
 
-/// Owned bytes that are fewer than this are copied to the end of a buffer: cheaper than a slot of their own.
-const JOIN_BELOW: usize = 2 * 1024;
+/// Owned bytes shorter than this are copied into a shared buffer: cheaper than an entry of their own.
+const COALESCE_BELOW: usize = 2 * 1024;
 
-/// A buffer that small writes are appended to holds at most this much.
-const JOINED_MAX: usize = 64 * 1024;
+/// The maximum size of such a buffer.
+const COALESCED_MAX: usize = 64 * 1024;
 
-/// How many such buffers a thread keeps for the next writes, of whichever connection: an idle one has none.
+/// How many of them a thread caches for all its connections: an idle connection has none.
 const SPARES_MAX: usize = 64;
 
-/// Pieces that one send carries.
+/// The maximum number of entries in one send.
 const PIECES_MAX: usize = 64;
 
 pub(crate) struct WriteBuffer {
     queue: RefCell<Queue>,
     pub(crate) watermarks: Watermarks,
-    /// The peer is to see the end after what is queued.
-    end_wanted: Cell<bool>,
-    ended: Cell<bool>,
-    /// Nothing more is taken in; the sender is done when it has sent the rest.
+    /// Shut down the write direction after the queued bytes.
+    eof_queued: Cell<bool>,
+    eof_sent: Cell<bool>,
+    /// Accepts nothing more; the sender finishes after the queued bytes.
     closed: Cell<bool>,
-    /// What is under way when this is set does not come back.
+    /// The queue was discarded: entries in flight are not returned to it.
     discarded: Cell<bool>,
-    /// The sender waits for something to send.
+    /// The sender is waiting for data.
     is_idle: Cell<bool>,
-    /// The sender's task.
+    /// Of the sending task.
     waker: Cell<Option<Waker>>,
 }
 
 #[derive(Default)]
 struct Queue {
     pieces: VecDeque<Piece>,
-    /// For the next send of several pieces; empty.
+    /// Allocation for the next vectored send; empty.
     batch: Vec<Piece>,
 }
 
-/// What the sender does next.
+/// The sender's next action.
 enum Step {
     Send(Piece),
     SendAll(Vec<Piece>),
-    End,
+    Eof,
     Done,
 }
 
@@ -68,8 +67,8 @@ impl WriteBuffer {
         WriteBuffer {
             queue: RefCell::default(),
             watermarks: Watermarks::new(),
-            end_wanted: Cell::new(false),
-            ended: Cell::new(false),
+            eof_queued: Cell::new(false),
+            eof_sent: Cell::new(false),
             closed: Cell::new(false),
             discarded: Cell::new(false),
             is_idle: Cell::new(true),
@@ -77,41 +76,40 @@ impl WriteBuffer {
         }
     }
 
-    // The writer's side.
+    // Called by the writer.
 
-    /// Takes bytes in. Whether they are sent before the connection ends is not known yet; bytes for a box that is closed
-    /// are dropped.
+    /// Appends bytes. A closed buffer discards them.
     pub(crate) fn put(&self, payload: impl Payload) {
         let len = payload.bytes().len();
-        if len == 0 || self.closed.get() || self.end_wanted.get() {
+        if len == 0 || self.closed.get() || self.eof_queued.get() {
             return;
         }
         let copied = self.queue.borrow_mut().put(payload, len);
         self.watermarks.add(len);
-        // Only now: a buffer may run foreign code when it is dropped.
+        // Dropped after the borrow ends: a destructor may run foreign code.
         drop(copied);
     }
 
-    /// Lets the peer see the end after what is queued.
-    pub(crate) fn put_end(&self) {
+    /// Shuts down the write direction after the queued bytes.
+    pub(crate) fn put_eof(&self) {
         if !self.closed.get() {
-            self.end_wanted.set(true);
+            self.eof_queued.set(true);
         }
     }
 
-    pub(crate) fn has_end(&self) -> bool {
-        self.end_wanted.get()
+    pub(crate) fn has_eof(&self) -> bool {
+        self.eof_queued.get()
     }
 
-    // The sender's side.
+    // Called by the sender.
 
     fn has_work(&self) -> bool {
-        !self.queue.borrow().pieces.is_empty() || self.closed.get() || (self.end_wanted.get() && !self.ended.get())
+        !self.queue.borrow().pieces.is_empty() || self.closed.get() || (self.eof_queued.get() && !self.eof_sent.get())
     }
 
-    /// Sends whatever comes, until the box is closed and empty. Its task is that of [`set_waker`](Outgoing::set_waker).
-    /// `told` is called when the size has gone down to the low mark.
-    pub(crate) async fn send_all(&self, any_stream: &AnyStream, told: impl Fn()) -> io::Result<()> {
+    /// Sends until the buffer is closed and empty, in the task of [`set_waker`](SendQueue::set_waker). Calls
+    /// `on_resume` at the low watermark.
+    pub(crate) async fn send_all(&self, stream: &AnyStream, on_resume: impl Fn()) -> io::Result<()> {
         loop {
             let step = poll_fn(|_| match self.next_step() {
                 Some(step) => Poll::Ready(step),
@@ -120,20 +118,20 @@ impl WriteBuffer {
             .await;
             match step {
                 Step::Send(piece) => {
-                    let (result, piece) = any_stream.send(piece).await;
-                    let count = taken(result)?;
+                    let (result, piece) = stream.send(piece).await;
+                    let count = nonzero(result)?;
                     if self.discarded.get() {
                         return Ok(());
                     }
                     let sent = self.queue.borrow_mut().give_back(piece, count);
                     guard("a buffer's destructor", || drop(sent));
                     if self.watermarks.take(count) {
-                        told();
+                        on_resume();
                     }
                 }
                 Step::SendAll(pieces) => {
-                    let (result, pieces) = any_stream.send_vectored(pieces).await;
-                    let count = taken(result)?;
+                    let (result, pieces) = stream.send_vectored(pieces).await;
+                    let count = nonzero(result)?;
                     if self.discarded.get() {
                         return Ok(());
                     }
@@ -143,12 +141,12 @@ impl WriteBuffer {
                     }
                     self.queue.borrow_mut().batch = sent;
                     if self.watermarks.take(count) {
-                        told();
+                        on_resume();
                     }
                 }
-                Step::End => {
-                    any_stream.end().await?;
-                    self.ended.set(true);
+                Step::Eof => {
+                    stream.shutdown_write().await?;
+                    self.eof_sent.set(true);
                 }
                 Step::Done => return Ok(()),
             }
@@ -158,7 +156,7 @@ impl WriteBuffer {
     fn next_step(&self) -> Option<Step> {
         let mut queue = self.queue.borrow_mut();
         let step = match queue.pieces.len() {
-            0 if self.end_wanted.get() && !self.ended.get() => Some(Step::End),
+            0 if self.eof_queued.get() && !self.eof_sent.get() => Some(Step::Eof),
             0 if self.closed.get() => Some(Step::Done),
             0 => None,
             1 => queue.pieces.pop_front().map(Step::Send),
@@ -173,25 +171,25 @@ impl WriteBuffer {
     }
 }
 
-impl Outgoing for WriteBuffer {
-    fn is_over(&self) -> bool {
-        self.watermarks.is_over()
+impl SendQueue for WriteBuffer {
+    fn is_paused(&self) -> bool {
+        self.watermarks.is_paused()
     }
 
-    fn has_events(&self) -> bool {
+    fn needs_wake(&self) -> bool {
         self.is_idle.get() && self.has_work()
     }
 
-    /// Takes nothing more. The sender is done when it has sent the rest.
+    /// Accepts nothing more. The sender finishes after the queued bytes.
     fn close(&self) {
         self.closed.set(true);
     }
 
-    /// Drops what is queued, and takes nothing more.
+    /// Discards the queued bytes and accepts nothing more.
     fn discard(&self) {
         self.closed.set(true);
         self.discarded.set(true);
-        self.end_wanted.set(false);
+        self.eof_queued.set(false);
         self.watermarks.reset();
         let queue = self.queue.take();
         for piece in queue.pieces {
@@ -212,7 +210,7 @@ impl Outgoing for WriteBuffer {
     }
 }
 
-/// Keeps the waker of a task of ours.
+/// Stores the waker of the task, unless it is the same.
 pub(super) fn set_waker(slot: &Cell<Option<Waker>>, waker: &Waker) {
     let old = slot.take();
     slot.set(match old {
@@ -228,7 +226,7 @@ pub(super) fn wake(slot: &Cell<Option<Waker>>) {
     }
 }
 
-fn taken(result: io::Result<usize>) -> io::Result<usize> {
+fn nonzero(result: io::Result<usize>) -> io::Result<usize> {
     match result {
         Ok(0) => Err(io::ErrorKind::WriteZero.into()),
         result => result,
@@ -239,7 +237,7 @@ thread_local! {
     static SPARES: RefCell<Vec<Vec<u8>>> = const { RefCell::new(Vec::new()) };
 }
 
-/// An empty buffer, perhaps with room. A thread that is ending has none.
+/// An empty buffer, reused if the cache has one. The cache is gone while its thread exits.
 fn take_spare() -> Vec<u8> {
     SPARES
         .try_with(|spares| spares.borrow_mut().pop())
@@ -250,8 +248,8 @@ fn take_spare() -> Vec<u8> {
 
 fn keep_spare(mut bytes: Vec<u8>) {
     bytes.clear();
-    // Growth may have made more room than was ever asked for.
-    if bytes.capacity() <= 2 * JOINED_MAX {
+    // Do not cache buffers that grew beyond their intended size.
+    if bytes.capacity() <= 2 * COALESCED_MAX {
         let _ = SPARES.try_with(|spares| {
             let mut spares = spares.borrow_mut();
             if spares.len() < SPARES_MAX {
@@ -262,37 +260,38 @@ fn keep_spare(mut bytes: Vec<u8>) {
 }
 
 impl Queue {
-    /// Gives back what was copied.
+    /// Returns the payload if its bytes were copied.
     fn put<P: Payload>(&mut self, payload: P, len: usize) -> Option<P> {
-        let is_kept = match payload.is_owned() {
-            true => len >= JOIN_BELOW,
-            false => len > JOINED_MAX,
+        let is_large = match payload.is_owned() {
+            true => len >= COALESCE_BELOW,
+            false => len > COALESCED_MAX,
         };
-        if is_kept {
+        if is_large {
             self.pieces.push_back(Piece {
-                kept: payload.into_kept(),
+                bytes: payload.into_owned_bytes(),
                 sent: 0,
-                joins: false,
+                is_coalesced: false,
             });
             return None;
         }
         let tail = match self.pieces.back_mut() {
             Some(Piece {
-                kept: Kept::Vec(tail),
-                joins: true,
+                bytes: OwnedBytes::Vec(tail),
+                is_coalesced: true,
                 ..
-            }) if tail.len() + len <= JOINED_MAX => tail,
+            }) if tail.len() + len <= COALESCED_MAX => tail,
             _ => {
                 self.pieces.push_back(Piece {
-                    kept: Kept::Vec(take_spare()),
+                    bytes: OwnedBytes::Vec(take_spare()),
                     sent: 0,
-                    joins: true,
+                    is_coalesced: true,
                 });
                 match self.pieces.back_mut() {
                     Some(Piece {
-                        kept: Kept::Vec(tail), ..
+                        bytes: OwnedBytes::Vec(tail),
+                        ..
                     }) => tail,
-                    _ => unreachable!("it was just put there"),
+                    _ => unreachable!("just pushed"),
                 }
             }
         };
@@ -300,7 +299,8 @@ impl Queue {
         Some(payload)
     }
 
-    /// A piece of which `count` more bytes were sent: what is left comes first again. Gives what was sent, to be dropped.
+    /// Records that `count` more bytes of a piece were sent. Requeues the rest in front, or returns the piece to be
+    /// dropped.
     fn give_back(&mut self, mut piece: Piece, count: usize) -> Option<Piece> {
         piece.sent += count;
         if piece.left() > 0 {
@@ -309,8 +309,8 @@ impl Queue {
         }
         match piece {
             Piece {
-                kept: Kept::Vec(bytes),
-                joins: true,
+                bytes: OwnedBytes::Vec(bytes),
+                is_coalesced: true,
                 ..
             } => {
                 keep_spare(bytes);
@@ -320,7 +320,7 @@ impl Queue {
         }
     }
 
-    /// The same for several, in order.
+    /// Like `give_back`, for several pieces in order.
     fn give_all_back(&mut self, mut pieces: Vec<Piece>, mut count: usize) -> Vec<Piece> {
         let mut sent = 0;
         for piece in &pieces {
@@ -337,8 +337,8 @@ impl Queue {
             first.sent += count;
         }
         for piece in &mut pieces {
-            if let Kept::Vec(bytes) = &mut piece.kept
-                && piece.joins
+            if let OwnedBytes::Vec(bytes) = &mut piece.bytes
+                && piece.is_coalesced
             {
                 keep_spare(std::mem::take(bytes));
                 piece.sent = 0;

@@ -1,4 +1,4 @@
-//! The writing half of a connection.
+//! The write half of a connection.
 
 use std::fmt;
 use std::io;
@@ -6,16 +6,17 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 
 use super::payload::Payload;
-use super::streams::Conversation;
+use super::streams::SharedStream;
 use crate::event_loop::exception::{Exception, report};
 
-/// The writing half of a connection: asyncio's `StreamWriter`.
+/// The write half of a connection: asyncio's `StreamWriter`.
 ///
-/// [`write`](StreamWriter::write) takes the bytes and returns at once; they are sent by themselves, in the order of the
-/// calls. Whoever writes much awaits [`drain`](StreamWriter::drain) now and then, which waits while too much is queued.
+/// [`write`](StreamWriter::write) queues bytes and returns at once; the loop sends them in call order. Await
+/// [`drain`](StreamWriter::drain) between large writes for backpressure.
 ///
-/// Dropping the writer sends the rest and then lets the peer see the end, while the [`StreamReader`](super::StreamReader) can
-/// be read further; when both are dropped, the connection closes once everything is sent.
+/// Dropping the writer sends the rest and then shuts down the write direction, while the
+/// [`StreamReader`](super::StreamReader) stays usable. When both are dropped, the connection closes once everything is
+/// sent.
 ///
 /// ```
 /// use windlass::net::{open_connection, start_server};
@@ -37,33 +38,33 @@ use crate::event_loop::exception::{Exception, report};
 /// })??;
 /// # Ok::<(), std::io::Error>(())
 /// ```
-#[must_use = "dropping the writer ends the sending direction"]
+#[must_use = "dropping the writer addrs the sending direction"]
 pub struct StreamWriter {
-    conversation: Rc<Conversation>,
+    shared: Rc<SharedStream>,
 }
 
 impl StreamWriter {
-    pub(super) fn new(conversation: Rc<Conversation>) -> StreamWriter {
-        StreamWriter { conversation }
+    pub(super) fn new(shared: Rc<SharedStream>) -> StreamWriter {
+        StreamWriter { shared }
     }
 
-    /// Queues bytes, which are sent without further ado. What is written in one turn leaves in one send.
+    /// Queues bytes for sending. The writes of one turn leave in one send.
     ///
-    /// Lent bytes are copied; owned ones are not, unless they are few. If sending has failed, or the writer is closing, they
-    /// are dropped; the next [`drain`](StreamWriter::drain) tells of the failure. After
-    /// [`write_eof`](StreamWriter::write_eof) they are dropped, and the loop's exception handler is told.
+    /// Borrowed bytes are copied; owned bytes are copied only if they are short. Bytes are discarded once the writer is
+    /// closing or sending has failed, which the next [`drain`](StreamWriter::drain) returns as an error. After
+    /// [`write_eof`](StreamWriter::write_eof) they are discarded and reported to the loop's exception handler.
     #[track_caller]
     pub fn write(&self, data: impl Payload) {
-        let write_buffer = &self.conversation.write_buffer;
-        if write_buffer.has_end() && !self.is_closing() {
-            let error = io::Error::new(io::ErrorKind::BrokenPipe, "the bytes are dropped");
+        let write_buffer = &self.shared.write_buffer;
+        if write_buffer.has_eof() && !self.is_closing() {
+            let error = io::Error::new(io::ErrorKind::BrokenPipe, "the bytes are discarded");
             return report(Exception::error("write was called after write_eof", error));
         }
         write_buffer.put(data);
-        self.conversation.send();
+        self.shared.send();
     }
 
-    /// Queues several pieces, as if by one [`write`](StreamWriter::write) each.
+    /// Queues several payloads, like one [`write`](StreamWriter::write) each.
     #[track_caller]
     pub fn writelines<P: Payload>(&self, pieces: impl IntoIterator<Item = P>) {
         for piece in pieces {
@@ -71,95 +72,89 @@ impl StreamWriter {
         }
     }
 
-    /// Waits until it makes sense to write more: not at all, unless more than the high mark is queued, and then until no
-    /// more than the low mark is. An error says that sending has failed.
-    ///
-    /// Dropping the future changes nothing: what is queued is sent all the same.
+    /// Waits while the write buffer is paused: from above the high watermark until it has drained to the low one.
+    /// Fails if sending has failed. Dropping the future has no effect: queued bytes are still sent.
     pub async fn drain(&self) -> io::Result<()> {
-        let conversation = &self.conversation;
-        let write_buffer = &conversation.write_buffer;
-        let is_over =
-            || !write_buffer.watermarks.is_over() || write_buffer.watermarks.size() == 0 || conversation.is_closed();
-        conversation.changed.until(is_over).await;
+        let shared = &self.shared;
+        let write_buffer = &shared.write_buffer;
+        let may_continue =
+            || !write_buffer.watermarks.is_paused() || write_buffer.watermarks.size() == 0 || shared.is_closed();
+        shared.changed.wait_until(may_continue).await;
         self.check()
     }
 
-    /// Lets the peer see the end once everything is sent. Reading goes on.
+    /// Shuts down the write direction once everything is sent. Reading continues.
     #[track_caller]
     pub fn write_eof(&self) {
-        self.conversation.write_buffer.put_end();
-        self.conversation.send();
+        self.shared.write_buffer.put_eof();
+        self.shared.send();
     }
 
-    /// Whether [`write_eof`](StreamWriter::write_eof) works here: on a connection it always does.
+    /// Whether [`write_eof`](StreamWriter::write_eof) is supported. Always true.
     pub fn can_write_eof(&self) -> bool {
         true
     }
 
-    /// Closes the connection, reader included, once everything is sent; a read that waits then is at the end. Await
-    /// [`wait_closed`](StreamWriter::wait_closed) to know when, and whether all went well.
+    /// Closes both directions once everything is sent; a pending read then returns EOF. Await
+    /// [`wait_closed`](StreamWriter::wait_closed) for the result.
     pub fn close(&self) {
-        self.conversation.close();
+        self.shared.close();
     }
 
-    /// Waits until the connection is closed, by whomever. An error says that not everything could be sent.
-    ///
-    /// Dropping the future changes nothing.
+    /// Waits until the connection is closed, by either side. Fails if not everything could be sent. Dropping the future
+    /// has no effect.
     pub async fn wait_closed(&self) -> io::Result<()> {
-        let conversation = &self.conversation;
-        conversation.changed.until(|| conversation.is_closed()).await;
+        let shared = &self.shared;
+        shared.changed.wait_until(|| shared.is_closed()).await;
         self.check()
     }
 
-    /// Ends the connection now, reader included: what is queued is dropped, and the peer sees a reset.
+    /// Closes both directions immediately with a reset and discards unsent bytes.
     pub fn abort(&self) {
-        self.conversation.abort();
+        self.shared.abort();
     }
 
     /// Whether the connection is closing or closed.
     pub fn is_closing(&self) -> bool {
-        self.conversation.is_closing()
+        self.shared.is_closing()
     }
 
-    /// Sets the marks between which [`drain`](StreamWriter::drain) waits: see
+    /// Sets the watermarks that [`drain`](StreamWriter::drain) uses: see
     /// [`Transport::set_write_buffer_limits`](super::Transport::set_write_buffer_limits).
     pub fn set_write_buffer_limits(
         &self,
         high: impl Into<Option<usize>>,
         low: impl Into<Option<usize>>,
     ) -> io::Result<()> {
-        self.conversation
-            .write_buffer
-            .watermarks
-            .set_limits(high.into(), low.into())
+        self.shared.write_buffer.watermarks.set_limits(high.into(), low.into())
     }
 
-    /// The marks: (low, high), in asyncio's order.
+    /// The watermarks as (low, high), in asyncio's order.
     pub fn get_write_buffer_limits(&self) -> (usize, usize) {
-        self.conversation.write_buffer.watermarks.limits()
+        self.shared.write_buffer.watermarks.limits()
     }
 
-    /// How many bytes the kernel has not taken yet.
+    /// The number of bytes not yet accepted by the kernel.
     pub fn get_write_buffer_size(&self) -> usize {
-        self.conversation.write_buffer.watermarks.size()
+        self.shared.write_buffer.watermarks.size()
     }
 
-    /// The address of the other end; also when the connection is gone.
+    /// The peer's address, also after the connection is closed.
     pub fn peer_addr(&self) -> io::Result<SocketAddr> {
-        self.conversation.ends.peer_addr()
+        self.shared.addrs.peer_addr()
     }
 
-    /// The address of this end; also when the connection is gone.
+    /// The local address, also after the connection is closed.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
-        self.conversation.ends.local_addr()
+        self.shared.addrs.local_addr()
     }
 
     fn check(&self) -> io::Result<()> {
-        match self.conversation.failure() {
+        match self.shared.failure() {
             Some(error) => Err(error),
-            None if self.conversation.is_aborted() => Err(io::Error::new(
+            None if self.shared.is_aborted() => Err(io::Error::new(
                 io::ErrorKind::ConnectionAborted,
-                "the connection was aborted here",
+                "the connection was aborted locally",
             )),
             None => Ok(()),
         }
@@ -168,7 +163,7 @@ impl StreamWriter {
 
 impl Drop for StreamWriter {
     fn drop(&mut self) {
-        self.conversation.writer_dropped();
+        self.shared.writer_dropped();
     }
 }
 

@@ -1,4 +1,4 @@
-//! What went wrong, and what to do about it.
+//! TLS errors, with advice on how to fix them.
 
 use std::fmt;
 use std::io;
@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use rustls::{AlertDescription, CertificateError, Error, InvalidMessage};
 
-/// Why TLS gave up, in the `io::Error` that says so. Its kind is `InvalidData`.
+/// The TLS failure inside an `io::Error` of kind `InvalidData`.
 ///
 /// ```
 /// use windlass::tls::TlsError;
@@ -25,7 +25,7 @@ use rustls::{AlertDescription, CertificateError, Error, InvalidMessage};
 pub struct TlsError(Error);
 
 impl TlsError {
-    /// What rustls says.
+    /// The underlying rustls error.
     pub fn rustls_error(&self) -> &Error {
         &self.0
     }
@@ -40,46 +40,44 @@ impl std::error::Error for TlsError {
 impl fmt::Display for TlsError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0 {
-            Error::InvalidCertificate(error) => certificate(error, f),
-            Error::AlertReceived(alert) => refused(*alert, f),
+            Error::InvalidCertificate(error) => describe_certificate_error(error, f),
+            Error::AlertReceived(alert) => describe_alert(*alert, f),
             Error::InvalidMessage(InvalidMessage::InvalidContentType) => f.write_str(
-                "what the peer sent is not TLS: it speaks another protocol, plain HTTP perhaps, or something in between does",
+                "the received data is not TLS: the peer or a proxy speaks another protocol, perhaps plain HTTP",
             ),
             Error::NoCertificatesPresented => {
-                f.write_str("the peer has shown no certificate, and one is asked for: configure it to have one")
+                f.write_str("the peer presented no certificate, but one is required: configure one at the peer")
             }
-            Error::DecryptError => f.write_str("what was received is not what the peer has sent: it was changed on the way"),
+            Error::DecryptError => f.write_str("decryption failed: the data was modified in transit"),
             Error::PeerIncompatible(_) => {
-                write!(f, "{}: enable what both ends can do in their configurations", self.0)
+                write!(f, "{}: the two configurations share no common option", self.0)
             }
             error => error.fmt(f),
         }
     }
 }
 
-/// What is wrong with the peer's certificate.
-fn certificate(error: &CertificateError, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-    const CLOCK: &str = "have it renewed, or set this machine's clock";
+fn describe_certificate_error(error: &CertificateError, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    const CLOCK: &str = "renew it, or correct this machine's clock";
     match error {
         CertificateError::UnknownIssuer => f.write_str(
-            "the peer's certificate is signed by nobody who is trusted here: add the authority's certificate to the root store \
-             of the configuration, or have the peer send the certificates in between",
+            "the peer's certificate is not signed by a trusted authority: add the authority's certificate to the \
+             root store, or have the peer send the intermediate certificates",
         ),
         CertificateError::Expired => write!(f, "the peer's certificate has expired: {CLOCK}"),
         CertificateError::ExpiredContext { time, not_after } => {
             let since = Duration::from_secs(time.as_secs().saturating_sub(not_after.as_secs()));
-            write!(f, "the peer's certificate has expired {}: {CLOCK}", ago(since))
+            write!(f, "the peer's certificate expired {}: {CLOCK}", ago(since))
         }
         CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. } => {
-            f.write_str("the peer's certificate is not valid yet: set this machine's clock, or wait")
+            f.write_str("the peer's certificate is not valid yet: correct this machine's clock, or wait")
         }
         CertificateError::NotValidForName => f.write_str(
-            "the peer's certificate is not for the name that was asked for: connect with a name that it has, or have one issued \
-             for this name",
+            "the peer's certificate is not valid for the requested name: connect by a name in it, or issue a new one",
         ),
         CertificateError::NotValidForNameContext { expected, presented } => write!(
             f,
-            "the peer's certificate is not for {:?} but for {}: connect with a name that it has, or have one issued for this name",
+            "the peer's certificate is not valid for {:?} but for {}: connect by a name in it, or issue a new one",
             expected.to_str(),
             match presented.is_empty() {
                 true => "no name at all".to_owned(),
@@ -87,11 +85,11 @@ fn certificate(error: &CertificateError, f: &mut fmt::Formatter<'_>) -> fmt::Res
             },
         ),
         CertificateError::BadSignature => f.write_str(
-            "the peer's certificate is not signed by the authority that it names: the one that is trusted here has that name \
-             and another key, or somebody has forged it",
+            "the peer's certificate has a wrong signature: the trusted authority of that name has another key, or the \
+             certificate is forged",
         ),
-        CertificateError::Revoked => f.write_str("the peer's certificate was revoked: have a new one issued"),
-        error => write!(f, "the peer's certificate is refused: {error}"),
+        CertificateError::Revoked => f.write_str("the peer's certificate was revoked: issue a new one"),
+        error => write!(f, "the peer's certificate was rejected: {error}"),
     }
 }
 
@@ -104,44 +102,40 @@ fn ago(time: Duration) -> String {
     }
 }
 
-/// Why the peer gave up.
-fn refused(alert: AlertDescription, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+fn describe_alert(alert: AlertDescription, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     let why = match alert {
-        AlertDescription::UnknownCA => "it does not trust who signed our certificate",
+        AlertDescription::UnknownCA => "it does not trust the authority that signed our certificate",
         AlertDescription::BadCertificate | AlertDescription::CertificateUnknown => "it does not accept our certificate",
         AlertDescription::CertificateExpired => "our certificate has expired, or its clock is wrong",
         AlertDescription::CertificateRevoked => "our certificate was revoked",
-        AlertDescription::CertificateRequired => "it wants a certificate of us: configure one",
+        AlertDescription::CertificateRequired => "it requires a client certificate: configure one",
         AlertDescription::HandshakeFailure | AlertDescription::InsufficientSecurity => {
             "it has no cipher suite or key exchange in common with us"
         }
-        AlertDescription::ProtocolVersion => "it has no version of TLS in common with us",
-        AlertDescription::NoApplicationProtocol => {
-            "it speaks none of the application protocols that were offered (ALPN)"
-        }
-        AlertDescription::UnrecognisedName => "it does not serve the name that was asked for",
-        AlertDescription::UserCanceled => "it was told to stop",
-        other => return write!(f, "the peer gave up with the alert {other:?}"),
+        AlertDescription::ProtocolVersion => "it has no TLS version in common with us",
+        AlertDescription::NoApplicationProtocol => "it supports none of the offered application protocols (ALPN)",
+        AlertDescription::UnrecognisedName => "it does not serve the requested name",
+        AlertDescription::UserCanceled => "it was tls_error to stop",
+        other => return write!(f, "the peer sent the fatal alert {other:?}"),
     };
-    write!(f, "the peer gave up with the alert {alert:?}: {why}")
+    write!(f, "the peer sent the fatal alert {alert:?}: {why}")
 }
 
-pub(super) fn told(error: Error) -> io::Error {
+pub(super) fn tls_error(error: Error) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, TlsError(error))
 }
 
-/// The stream below has ended, and nobody said that it would.
-pub(super) fn cut_off() -> io::Error {
+/// The transport ended without close_notify.
+pub(super) fn truncated() -> io::Error {
     io::Error::new(
         io::ErrorKind::UnexpectedEof,
-        "the connection ended without TLS's close_notify: what was received may have been cut off",
+        "the connection ended without a TLS close_notify: the received data may be truncated",
     )
 }
 
-/// The same within the handshake.
-pub(super) fn ended() -> io::Error {
+pub(super) fn eof_in_handshake() -> io::Error {
     io::Error::new(
         io::ErrorKind::UnexpectedEof,
-        "the peer closed the connection within the TLS handshake",
+        "the peer closed the connection during the TLS handshake",
     )
 }

@@ -1,20 +1,4 @@
-//! TLS over any stream, by rustls.
-//!
-//! rustls is the protocol and has no opinion on sockets: bytes go in, bytes come out. What is to be got right here is that
-//! calls with owned buffers can be dropped at any point, and a TLS stream is one long chain of records: a byte of it that is
-//! lost, sent twice or out of order ends the connection.
-//!
-//! - **Reading** stands on the promise of every stream below: a dropped `read_managed` loses nothing. Ciphertext goes from the
-//!   managed buffer into the session in one step, and plaintext stays in the session until somebody takes it. While a
-//!   connection waits, it holds no buffer of the pool.
-//! - **Writing** cannot stand on the same: a dropped write may have sent any part of its bytes, and nobody can know which. So
-//!   ciphertext is never sent by the future of a user's call. It goes to an *outbox*, and the future that empties it belongs
-//!   to the stream (`write_buffer.rs`). Whoever writes, flushes or reads polls that future; who is dropped leaves it, with its
-//!   operation in the kernel, to the next. No second task is needed.
-//! - **Back-pressure.** A write gives the session at most 64 KiB at a time, and waits until all of it has been sent. What a
-//!   stream holds that is not sent is bounded by that.
-//! - **The end.** `shutdown` sends close_notify and then ends the stream below. A clean end reads as 0, and one without
-//!   close_notify is `UnexpectedEof`: somebody may have cut it off.
+//! TLS over any stream, with rustls.
 //!
 //! ```
 //! # use windlass::tls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -54,8 +38,25 @@
 //! # })?.unwrap();
 //! # Ok::<(), std::io::Error>(())
 //! ```
+//!
+//! # Design
+//!
+//! rustls implements the protocol and does no I/O. A TLS stream is one chain of records: a byte that is lost, sent
+//! twice or reordered ends the connection. Yet the future of any call may be dropped at any point.
+//!
+//! - **Reading** relies on the transport's `read_managed` being cancel-safe. Ciphertext moves from the managed buffer
+//!   into the session in one step, and plaintext stays in the session until a read takes it. A waiting connection holds
+//!   no pool buffer.
+//! - **Writing**: a cancelled write may have sent any prefix, and the caller cannot know which. So no user call sends
+//!   ciphertext itself. Records go to a write buffer, and the stream owns the future that sends them. Calls that write,
+//!   flush or read poll that future; a dropped call leaves it, with its operation in flight, to the next. No extra task
+//!   is needed.
+//! - **Backpressure**: a write encrypts at most 64 KiB at a time and waits until it is sent, which bounds the unsent
+//!   data.
+//! - **End of stream**: `shutdown` sends close_notify and then shuts down the transport. A clean end reads as 0 bytes.
+//!   An end without close_notify is `UnexpectedEof`, since the data may be truncated.
 
-mod ends;
+mod endpoints;
 mod error;
 mod polled;
 mod session;
@@ -64,10 +65,10 @@ mod traits;
 mod transport;
 mod write_buffer;
 
-pub use ends::{TlsAcceptor, TlsConnector};
+pub use endpoints::{TlsAcceptor, TlsConnector};
 pub use error::TlsError;
 pub use stream::TlsStream;
 pub use transport::TlsTransport;
 
-/// The version of rustls that this is built on, for its configurations.
+/// The rustls version in use, for its configuration types.
 pub use rustls;

@@ -1,7 +1,8 @@
-//! A TLS stream as poll-based code sees it, through a [`Bridge`](crate::compat::Bridge).
+//! A TLS stream for poll-based code, through a [`Bridge`](crate::compat::Bridge).
 //!
-//! A bridge has its stream alone (`&mut self`), and every call of ours borrows it; so nobody else is in a lane while it polls.
-//! What is under way between two polls stays in the stream: a receive, whose bytes nobody else could get, and the end.
+//! A bridge has exclusive access to its stream (`&mut self`) while every native call borrows it, so no other call is
+//! queued while a bridge polls. State between two polls stays in the stream: a receive, whose bytes would otherwise be
+//! lost, and the shutdown of the transport.
 
 use std::cell::Cell;
 use std::fmt;
@@ -16,56 +17,54 @@ use super::transport::TlsTransport;
 use crate::compat::{PollRead, PollWrite, Reading, Writing};
 use crate::io::ManagedBuf;
 
-/// How much ciphertext may wait behind what is being sent.
+/// How much ciphertext may wait behind the send in flight.
 const MAX_WAITING: usize = 64 * 1024;
 
-type UnderWay<T> = Cell<Option<Pin<Box<dyn Future<Output = io::Result<T>>>>>>;
+type StoredFuture<T> = Cell<Option<Pin<Box<dyn Future<Output = io::Result<T>>>>>>;
 
-/// What is under way between two polls.
+/// Futures that stay pending between two polls.
 #[derive(Default)]
-pub(super) struct Polled {
-    /// A call of ours that receives goes on with it.
-    pub(super) receiving: UnderWay<ManagedBuf>,
-    ending: UnderWay<()>,
-    /// Who waits for what was written to be sent.
+pub(super) struct PollState {
+    /// A native read continues it.
+    pub(super) receiving: StoredFuture<ManagedBuf>,
+    shutdown: StoredFuture<()>,
+    /// The task waiting for its records to be sent.
     writer: Option<Waker>,
 }
 
 impl<S: TlsTransport> TlsStream<S> {
-    /// Ready when there is plaintext, or an end to tell.
-    fn poll_look(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+    /// Ready when there is plaintext, EOF or an error.
+    fn poll_plaintext(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         loop {
-            let seen = self.session.get_mut().look();
-            self.poll_beside(cx);
-            if let Some(seen) = seen {
-                return Poll::Ready(seen);
+            let filled = self.session.get_mut().fill_plaintext();
+            self.poll_send_while_reading(cx);
+            if let Some(filled) = filled {
+                return Poll::Ready(filled);
             }
-            let begun = self.polled.receiving.take();
-            let mut receiving = begun.unwrap_or_else(|| {
-                let carrier = self.carrier.clone();
-                Box::pin(async move { carrier.receive().await })
+            let started = self.polled.receiving.take();
+            let mut receiving = started.unwrap_or_else(|| {
+                let transport = self.transport.clone();
+                Box::pin(async move { transport.receive().await })
             });
             match receiving.as_mut().poll(cx) {
                 Poll::Ready(received) => {
-                    self.write_buffer.reader_is_up();
+                    self.write_buffer.clear_reader();
                     self.received(received?)?;
                 }
                 Poll::Pending => {
                     self.polled.receiving.set(Some(receiving));
-                    self.write_buffer.reader_sleeps(cx.waker());
+                    self.write_buffer.set_reader(cx.waker());
                     return Poll::Pending;
                 }
             }
         }
     }
-}
 
-impl<S: TlsTransport> TlsStream<S> {
-    /// Lets what there is to send go on before a reader sleeps: an answer to new keys, or what a write has left.
-    fn poll_beside(&mut self, cx: &mut Context<'_>) {
+    /// Drives pending sends before a reader waits: a response to a key update, or records left by a write.
+    fn poll_send_while_reading(&mut self, cx: &mut Context<'_>) {
         let was_idle = self.write_buffer.is_idle();
-        self.poll_nudge(cx);
-        // If reader and writer are two tasks, it is this one that hears of it now. The other is to ask again.
+        self.poll_try_send(cx);
+        // The send now wakes this task. If the writer is another task, it must poll again.
         if !was_idle
             && let Some(writer) = self.polled.writer.take()
             && !writer.will_wake(cx.waker())
@@ -74,17 +73,17 @@ impl<S: TlsTransport> TlsStream<S> {
         }
     }
 
-    /// Sends, for a writer who waits. If a reader sleeps in another task it is woken too: the writer may never ask again, and
-    /// nothing would tell.
-    fn poll_out(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.collect();
+    /// Sends pending records for a writer. A reader waiting in another task is woken too: the writer may never poll
+    /// again, and then only the reader can drive the send.
+    fn poll_flush_records(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.queue_records();
         let reader = match self.write_buffer.is_idle() {
             true => None,
             false => self.write_buffer.other_reader(cx.waker()),
         };
         let sent = match reader {
             Some(reader) => {
-                let both = Waker::from(Arc::new(Both(reader, cx.waker().clone())));
+                let both = Waker::from(Arc::new(WakeBoth(reader, cx.waker().clone())));
                 self.poll_sent(&mut Context::from_waker(&both))
             }
             None => self.poll_sent(cx),
@@ -94,10 +93,10 @@ impl<S: TlsTransport> TlsStream<S> {
     }
 }
 
-/// Two tasks that are woken as one.
-struct Both(Waker, Waker);
+/// A waker for two tasks.
+struct WakeBoth(Waker, Waker);
 
-impl Wake for Both {
+impl Wake for WakeBoth {
     fn wake(self: Arc<Self>) {
         self.wake_by_ref();
     }
@@ -108,11 +107,11 @@ impl Wake for Both {
     }
 }
 
-/// Plaintext is lent where the session holds it.
+/// Returns plaintext directly from the session's buffer.
 impl<S: TlsTransport> PollRead for TlsStream<S> {
     fn poll_fill_buf<'a>(&'a mut self, _: &'a mut Reading, cx: &mut Context<'_>) -> Poll<io::Result<&'a [u8]>> {
         if self.leftover.get_mut().is_empty() {
-            ready!(self.poll_look(cx))?;
+            ready!(self.poll_plaintext(cx))?;
             return Poll::Ready(Ok(self.session.get_mut().plaintext()));
         }
         Poll::Ready(Ok(self.leftover.get_mut()))
@@ -130,53 +129,53 @@ impl<S: TlsTransport> PollRead for TlsStream<S> {
     }
 }
 
-/// Records are made at once and are on their way when a write returns, up to 64 KiB and what one write takes. A flush, or the
-/// next read or write, sees them to their end.
+/// A write encrypts at once and starts sending before it returns, with up to 64 KiB plus one write queued. A flush, or
+/// the next read or write, drives the send to completion.
 impl<S: TlsTransport> PollWrite for TlsStream<S> {
     fn poll_write(&mut self, _: &mut Writing, cx: &mut Context<'_>, bufs: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
         if bufs.iter().all(|buf| buf.is_empty()) {
             return Poll::Ready(Ok(0));
         }
-        if let Poll::Ready(Err(error)) = self.poll_out(cx) {
+        if let Poll::Ready(Err(error)) = self.poll_flush_records(cx) {
             return Poll::Ready(Err(error));
         }
         if self.write_buffer.waiting_len() >= MAX_WAITING {
             return Poll::Pending;
         }
         let count = self.session.get_mut().encrypt(bufs)?;
-        match self.poll_out(cx) {
+        match self.poll_flush_records(cx) {
             Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
             _ => Poll::Ready(Ok(count)),
         }
     }
 
     fn poll_flush(&mut self, _: &mut Writing, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.poll_out(cx)
+        self.poll_flush_records(cx)
     }
 
     fn poll_shutdown(&mut self, _: &mut Writing, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        ready!(self.poll_out(cx))?;
+        ready!(self.poll_flush_records(cx))?;
         self.session.get_mut().close();
-        ready!(self.poll_out(cx))?;
-        let begun = self.polled.ending.take();
-        let mut ending = begun.unwrap_or_else(|| {
-            let carrier = self.carrier.clone();
-            Box::pin(async move { carrier.end().await })
+        ready!(self.poll_flush_records(cx))?;
+        let started = self.polled.shutdown.take();
+        let mut shutdown = started.unwrap_or_else(|| {
+            let transport = self.transport.clone();
+            Box::pin(async move { transport.shutdown_write().await })
         });
-        match ending.as_mut().poll(cx) {
-            // The peer has said its own last word, and is gone.
+        match shutdown.as_mut().poll(cx) {
+            // The peer has sent its close_notify and closed.
             Poll::Ready(Err(error)) if error.kind() == io::ErrorKind::NotConnected => Poll::Ready(Ok(())),
             Poll::Ready(result) => Poll::Ready(result),
             Poll::Pending => {
-                self.polled.ending.set(Some(ending));
+                self.polled.shutdown.set(Some(shutdown));
                 Poll::Pending
             }
         }
     }
 }
 
-impl fmt::Debug for Polled {
+impl fmt::Debug for PollState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Polled").finish_non_exhaustive()
+        f.debug_struct("PollState").finish_non_exhaustive()
     }
 }

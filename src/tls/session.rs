@@ -1,27 +1,26 @@
-//! rustls' half of a stream: what was received and not yet read, what the protocol has come to.
+//! The rustls connection of a stream and the state of both directions.
 
 use std::cell::Cell;
 use std::io::{self, BufRead, IoSlice, Write};
 
 use rustls::Connection;
 
-use super::error::{cut_off, ended, told};
+use super::error::{eof_in_handshake, tls_error, truncated};
 use crate::io::ManagedBuf;
 
-/// The protocol's state. It is out of its cell while it is used, since a configuration's verifiers, key logs and stores are
-/// other people's code.
+/// The protocol state. It is taken out of its cell while in use, because verifiers, key logs and session stores of the
+/// configuration are user code that may call back.
 pub(super) struct Session(Cell<Option<Box<State>>>);
 
 pub(super) struct State {
     pub(super) tls: Connection,
-    /// Ciphertext that the session had no room for yet.
-    unfed: ManagedBuf,
-    /// The peer has said that it will send no more.
-    has_peer_closed: bool,
-    /// The stream below has ended.
-    has_ended: bool,
-    /// close_notify was sent.
-    pub(super) has_closed: bool,
+    /// Received, but not yet accepted by rustls.
+    ciphertext: ManagedBuf,
+    /// The peer has sent close_notify.
+    peer_closed: bool,
+    /// The transport has reached EOF.
+    transport_eof: bool,
+    pub(super) close_notify_sent: bool,
     failure: Option<rustls::Error>,
 }
 
@@ -29,19 +28,19 @@ impl Session {
     pub(super) fn new(tls: Connection) -> Session {
         Session(Cell::new(Some(Box::new(State {
             tls,
-            unfed: ManagedBuf::default(),
-            has_peer_closed: false,
-            has_ended: false,
-            has_closed: false,
+            ciphertext: ManagedBuf::default(),
+            peer_closed: false,
+            transport_eof: false,
+            close_notify_sent: false,
             failure: None,
         }))))
     }
 
-    /// Uses the state.
+    /// Runs `action` on the state.
     ///
     /// # Panics
     ///
-    /// Within another use of it.
+    /// When called from within `action`.
     pub(super) fn with<T>(&self, action: impl FnOnce(&mut State) -> T) -> T {
         struct Borrowed<'a>(&'a Session, Option<Box<State>>);
         impl Drop for Borrowed<'_> {
@@ -52,113 +51,116 @@ impl Session {
         let state = self.0.take();
         let mut borrowed = Borrowed(self, state);
         let state = borrowed.1.as_deref_mut();
-        action(
-            state
-                .expect("a verifier, key log or store of a TLS configuration has used the stream that it is asked for"),
-        )
+        action(state.expect(
+            "a callback of the TLS configuration (verifier, key log or session store) must not use its own stream",
+        ))
     }
-}
 
-impl Session {
-    /// The state, for who has the stream alone.
+    /// The state, without taking it out of its cell.
     pub(super) fn get_mut(&mut self) -> &mut State {
-        self.0.get_mut().as_deref_mut().expect("nobody else uses it")
+        self.0
+            .get_mut()
+            .as_deref_mut()
+            .expect("`&mut self` excludes other uses")
     }
 }
 
 impl State {
-    /// The plaintext that comes next; empty if there is none.
+    /// The next plaintext; empty if there is none.
     pub(super) fn plaintext(&mut self) -> &[u8] {
-        // An error only says that there is nothing, for reasons that `look` tells.
+        // An error only says that there is none; `fill_plaintext` returns the reason.
         self.tls.reader().into_first_chunk().unwrap_or_default()
     }
 
-    /// This much of the plaintext was used.
+    /// Marks this much plaintext as used.
     pub(super) fn consume(&mut self, count: usize) {
         self.tls.reader().consume(count);
     }
 
-    /// Whether there is plaintext, or an end to tell. `None` if more has to be received first.
-    pub(super) fn look(&mut self) -> Option<io::Result<()>> {
+    /// Processes ciphertext until there is plaintext, EOF or an error. `None` if more has to be received first.
+    pub(super) fn fill_plaintext(&mut self) -> Option<io::Result<()>> {
         loop {
-            if !self.plaintext().is_empty() || self.has_peer_closed {
+            if !self.plaintext().is_empty() || self.peer_closed {
                 return Some(Ok(()));
             }
             if let Some(error) = &self.failure {
-                return Some(Err(told(error.clone())));
+                return Some(Err(tls_error(error.clone())));
             }
-            if !self.unfed.is_empty() {
-                self.feed();
-            } else if self.has_ended {
-                return Some(Err(cut_off()));
+            if !self.ciphertext.is_empty() {
+                self.process_ciphertext();
+            } else if self.transport_eof {
+                return Some(Err(truncated()));
             } else {
                 return None;
             }
         }
     }
 
-    /// Takes in what was received; nothing is the end of the stream below.
+    /// Stores received ciphertext. An empty buffer is the transport's EOF.
     pub(super) fn received(&mut self, bytes: ManagedBuf) {
-        debug_assert!(self.unfed.is_empty(), "more is received only when the session needs it");
-        self.has_ended = bytes.is_empty();
-        self.unfed = bytes;
+        debug_assert!(
+            self.ciphertext.is_empty(),
+            "received more before the session had consumed the last buffer"
+        );
+        self.transport_eof = bytes.is_empty();
+        self.ciphertext = bytes;
     }
 
-    /// One step of the handshake with what there is. True if it needs more.
-    pub(super) fn shake(&mut self) -> io::Result<bool> {
+    /// Advances the handshake with the received ciphertext. True if it needs more.
+    pub(super) fn advance_handshake(&mut self) -> io::Result<bool> {
         while self.tls.is_handshaking() {
             if let Some(error) = &self.failure {
-                return Err(told(error.clone()));
+                return Err(tls_error(error.clone()));
             }
-            if self.unfed.is_empty() {
-                return match self.has_ended || self.has_peer_closed {
-                    true => Err(ended()),
+            if self.ciphertext.is_empty() {
+                return match self.transport_eof || self.peer_closed {
+                    true => Err(eof_in_handshake()),
                     false => Ok(true),
                 };
             }
-            self.feed();
+            self.process_ciphertext();
         }
         Ok(false)
     }
 
-    /// Gives the session some of what it was not yet given. The rest waits until what came of it was read.
-    fn feed(&mut self) {
-        match self.tls.read_tls(&mut &self.unfed[..]) {
-            Ok(count) => self.unfed.advance(count),
-            // It has no room for so long a message.
+    /// Passes ciphertext to rustls. What rustls does not accept waits until plaintext has been read.
+    fn process_ciphertext(&mut self) {
+        match self.tls.read_tls(&mut &self.ciphertext[..]) {
+            Ok(count) => self.ciphertext.advance(count),
+            // The message is too long for rustls' buffer.
             Err(error) => self.failure = Some(rustls::Error::General(error.to_string())),
         }
-        if self.unfed.is_empty() {
-            // Back to its pool at once.
-            self.unfed = ManagedBuf::default();
+        if self.ciphertext.is_empty() {
+            // Return it to its pool at once.
+            self.ciphertext = ManagedBuf::default();
         }
         match self.tls.process_new_packets() {
-            Ok(state) => self.has_peer_closed = state.peer_has_closed(),
+            Ok(state) => self.peer_closed = state.peer_has_closed(),
             Err(error) => self.failure = Some(error),
         }
-        if self.has_peer_closed {
-            // What comes behind the end is to be ignored.
-            self.unfed = ManagedBuf::default();
+        if self.peer_closed {
+            // Data after close_notify must be ignored.
+            self.ciphertext = ManagedBuf::default();
         }
     }
 
-    /// Makes records of as much as the session takes, and says how much that was.
+    /// Encrypts as many bytes as rustls accepts and returns their number.
     pub(super) fn encrypt(&mut self, bytes: &[IoSlice<'_>]) -> io::Result<usize> {
-        if self.has_closed {
+        if self.close_notify_sent {
             return Err(io::Error::new(
                 io::ErrorKind::BrokenPipe,
-                "the TLS stream was shut down: nothing can be written to it any more",
+                "write after shutdown of the TLS stream",
             ));
         }
         if let Some(error) = &self.failure {
-            return Err(told(error.clone()));
+            return Err(tls_error(error.clone()));
         }
         self.tls.writer().write_vectored(bytes)
     }
 
-    /// Says that nothing more will be written.
+    /// Queues close_notify.
     pub(super) fn close(&mut self) {
-        if !std::mem::replace(&mut self.has_closed, true) {
+        if !std::mem::replace(&mut self.close_notify_sent, true) {
             self.tls.send_close_notify();
         }
     }
@@ -167,10 +169,10 @@ impl State {
         self.tls.wants_write()
     }
 
-    /// Appends the records that are to be sent.
-    pub(super) fn records(&mut self, into: &mut Vec<u8>) {
+    /// Appends the records that are ready to be sent.
+    pub(super) fn take_records(&mut self, into: &mut Vec<u8>) {
         while self.tls.wants_write() {
-            // A vector takes everything.
+            // Writing to a `Vec` does not fail.
             if self.tls.write_tls(into).is_err() {
                 return;
             }

@@ -1,4 +1,4 @@
-//! A stream with TLS on it.
+//! A TLS stream with the calls of a TCP stream.
 
 use std::cell::Cell;
 use std::fmt;
@@ -12,8 +12,8 @@ use std::time::Duration;
 use rustls::pki_types::CertificateDer;
 use rustls::{Connection, HandshakeKind, ProtocolVersion, SupportedCipherSuite};
 
-use super::error::told;
-use super::polled::Polled;
+use super::error::tls_error;
+use super::polled::PollState;
 use super::session::{Session, State};
 use super::transport::TlsTransport;
 use super::write_buffer::WriteBuffer;
@@ -21,26 +21,18 @@ use crate::inflight::queue::IoQueue;
 use crate::io::{BufResult, IoBuf, IoBufMut, ManagedBuf, coop, no_length, no_room};
 use crate::time::timeout;
 
-/// How long a peer that is refused may take to hear why.
-const PATIENCE: Duration = Duration::from_secs(1);
+/// How long a rejected peer may take to read the alert.
+const REFUSAL_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// How many buffers of a vectored write are looked at in one call.
+/// How many buffers one vectored call encrypts.
 const MAX_SLICES: usize = 64;
 
-/// A stream with TLS on it: what [`TlsConnector::connect`](super::TlsConnector::connect) and
-/// [`TlsAcceptor::accept`](super::TlsAcceptor::accept) give.
+/// A TLS connection, created by [`TlsConnector::connect`](super::TlsConnector::connect) or
+/// [`TlsAcceptor::accept`](super::TlsAcceptor::accept).
 ///
-/// Calls are those of a [`TcpStream`](crate::net::TcpStream): reads and writes take `&self`, so that two tasks can use both
-/// directions at once, and calls on one direction happen one after the other, each as a whole. [`io::split`](crate::io::split)
-/// makes two halves of it.
-///
-/// **Cancelling** a read loses nothing, [`read_exact`](TlsStream::read_exact) included. A cancelled write may have written any
-/// part from the front of its buffer; records that were begun are completed by a read that waits or by the next write, flush or
-/// read, and never mixed with what comes later.
-///
-/// **The end**: a read gives 0 when the peer has said that it is done (close_notify). If the connection ends without that, the
-/// error is `UnexpectedEof`: what was received may have been cut off. [`shutdown`](TlsStream::shutdown) says it to the peer;
-/// dropping the stream does not.
+/// The calls are those of a [`TcpStream`](crate::net::TcpStream). Reads and writes take `&self`, so two tasks can use
+/// both directions at once; calls in one direction run one after the other, each as a whole.
+/// [`io::split`](crate::io::split) creates two halves.
 ///
 /// ```no_run
 /// use windlass::net::TcpStream;
@@ -56,71 +48,82 @@ const MAX_SLICES: usize = 64;
 ///     Ok(String::from_utf8_lossy(&answer).lines().next().unwrap_or_default().to_owned())
 /// }
 /// ```
+///
+/// # End of stream
+///
+/// A read returns 0 after the peer's close_notify. A connection that ends without it gives the error `UnexpectedEof`:
+/// the data may be truncated. [`shutdown`](TlsStream::shutdown) sends close_notify; dropping the stream does not.
+///
+/// # Cancel safety
+///
+/// Reads lose nothing, [`read_exact`](TlsStream::read_exact) included. A cancelled write may have written any prefix of
+/// its buffer. A pending read, or the next write, flush or read, completes the records that it started, and later data
+/// never mixes with them.
 pub struct TlsStream<S> {
-    pub(super) carrier: Rc<S>,
+    pub(super) transport: Rc<S>,
     pub(super) session: Session,
-    /// Held by who reads.
+    /// Held during a read.
     reading: IoQueue,
-    /// What a dropped `read_exact` had read.
+    /// Bytes that a cancelled `read_exact` had read.
     pub(super) leftover: Cell<ManagedBuf>,
     pub(super) write_buffer: WriteBuffer,
-    /// What poll-based code has under way.
-    pub(super) polled: Polled,
+    /// State of poll-based code.
+    pub(super) polled: PollState,
 }
 
 impl<S: TlsTransport> TlsStream<S> {
-    /// From nothing to a stream that can be used. If it fails the peer is told, if it listens.
-    pub(super) async fn shake_hands(carrier: S, tls: Connection) -> io::Result<TlsStream<S>> {
-        let carrier = Rc::new(carrier);
+    /// Performs the handshake. If it fails, sends the alert to the peer.
+    pub(super) async fn handshake(transport: S, tls: Connection) -> io::Result<TlsStream<S>> {
+        let transport = Rc::new(transport);
         let stream = TlsStream {
             session: Session::new(tls),
             reading: IoQueue::default(),
             leftover: Cell::default(),
-            write_buffer: WriteBuffer::new(carrier.clone()),
-            polled: Polled::default(),
-            carrier,
+            write_buffer: WriteBuffer::new(transport.clone()),
+            polled: PollState::default(),
+            transport,
         };
         loop {
-            match stream.session.with(State::shake) {
+            match stream.session.with(State::advance_handshake) {
                 Ok(true) => stream.exchange().await?,
                 Ok(false) => break,
                 Err(error) => {
-                    let _ = timeout(PATIENCE, stream.refuse()).await;
+                    let _ = timeout(REFUSAL_TIMEOUT, stream.refuse()).await;
                     return Err(error);
                 }
             }
         }
-        // What a server says last in TLS 1.3 are tickets for later. A client need not read them now, so they are not waited
-        // for; everything else the other end waits for.
+        // A TLS 1.3 server ends its handshake with session tickets. The client need not read them now, so they are not
+        // awaited. Any other last message is, since the peer waits for it.
         let is_ticket = |state: &mut State| {
             matches!(state.tls, Connection::Server(_)) && state.tls.protocol_version() == Some(ProtocolVersion::TLSv1_3)
         };
         match stream.session.with(is_ticket) {
-            true => stream.nudge().await,
+            true => stream.try_send().await,
             false => stream.flush().await?,
         }
         Ok(stream)
     }
 
-    /// Sends the alert, if there is one, and waits until the peer has gone. Bytes that nobody has read would make a reset of
-    /// the close, and a reset can overtake the alert.
+    /// Sends the alert, if there is one, and waits until the peer has closed. Closing with unread bytes would send a
+    /// reset, which can overtake the alert.
     async fn refuse(&self) -> io::Result<()> {
-        self.collect();
+        self.queue_records();
         if self.write_buffer.is_idle() {
             return Ok(());
         }
         self.flush().await?;
-        self.carrier.end().await?;
-        while !self.carrier.receive().await?.is_empty() {
+        self.transport.shutdown_write().await?;
+        while !self.transport.receive().await?.is_empty() {
             coop().await;
         }
         Ok(())
     }
 
-    /// Sends and receives at once: over a stream with little room, two ends that first send would wait for each other. What
-    /// was received counts more than that sending has failed: it may be the reason.
+    /// Sends and receives concurrently: with small transport buffers, two ends that both send first would deadlock.
+    /// Received data takes precedence over a send error, since it may contain the reason.
     async fn exchange(&self) -> io::Result<()> {
-        let mut receiving = pin!(self.carrier.receive());
+        let mut receiving = pin!(self.transport.receive());
         let received = poll_fn(|cx| {
             let sent = self.poll_sent(cx);
             match (receiving.as_mut().poll(cx), sent) {
@@ -133,10 +136,8 @@ impl<S: TlsTransport> TlsStream<S> {
         Ok(())
     }
 
-    /// Reads into `buf`, from its start and up to its capacity, and gives the number of bytes; 0 is the end of the stream. A
-    /// `Vec` then has just that length.
-    ///
-    /// Cancel: nothing is lost.
+    /// Reads into `buf`, from its start up to its capacity, and returns the number of bytes; 0 is EOF. A `Vec` gets
+    /// that length. Cancel-safe.
     pub async fn read<B: IoBufMut>(&self, mut buf: B) -> BufResult<usize, B> {
         if buf.capacity() == 0 {
             return (Err(no_room()), buf);
@@ -147,9 +148,7 @@ impl<S: TlsTransport> TlsStream<S> {
         (result, buf)
     }
 
-    /// Reads into a buffer of its own; an empty one is the end of the stream. While it waits there is none.
-    ///
-    /// Cancel: nothing is lost.
+    /// Reads into a new buffer; empty at EOF. Holds no buffer while waiting. Cancel-safe.
     pub async fn read_managed(&self) -> io::Result<ManagedBuf> {
         let _hold = self.reading.hold().await;
         coop().await;
@@ -162,10 +161,10 @@ impl<S: TlsTransport> TlsStream<S> {
         Ok(ManagedBuf::from_heap(taken))
     }
 
-    /// Fills `buf` up to its length (not its capacity), as std's `read_exact` does. If the stream ends first the error is
-    /// `UnexpectedEof`.
+    /// Fills `buf` up to its length (not its capacity), like std's `read_exact`. `UnexpectedEof` if the stream ends
+    /// first.
     ///
-    /// Cancel, and an error half-way: nothing is lost, what was read goes to the next read.
+    /// Cancel-safe: after a cancel or an error, the next read returns the bytes read so far.
     pub async fn read_exact<B: IoBufMut>(&self, buf: B) -> BufResult<(), B> {
         let len = buf.len();
         match (len, buf.capacity()) {
@@ -174,14 +173,14 @@ impl<S: TlsTransport> TlsStream<S> {
             _ => {}
         }
         let _hold = self.reading.hold().await;
-        let mut filling = Filling {
+        let mut exact = ExactRead {
             leftover: &self.leftover,
             buf: Some(buf),
             filled: 0,
         };
-        while filling.filled < len {
+        while exact.filled < len {
             coop().await;
-            let taking = self.next_plaintext(|bytes| filling.part(len, |part| part.fill_from(bytes)));
+            let taking = self.next_plaintext(|bytes| exact.part(len, |part| part.fill_from(bytes)));
             let result = taking.await;
             let error = match result {
                 Ok(0) => io::Error::new(
@@ -189,18 +188,18 @@ impl<S: TlsTransport> TlsStream<S> {
                     "the stream ended before the buffer was full",
                 ),
                 Ok(count) => {
-                    filling.filled += count;
+                    exact.filled += count;
                     continue;
                 }
                 Err(error) => error,
             };
-            return (Err(error), filling.give_back());
+            return (Err(error), exact.finish_early());
         }
-        (Ok(()), filling.done())
+        (Ok(()), exact.finish())
     }
 
-    /// Gives the next plaintext to `take`, which says how much of it was used; at the end, nothing. To be called by who
-    /// reads.
+    /// Passes the next plaintext to `take`, which returns how much it used; an empty slice at EOF. The caller holds
+    /// `reading`.
     async fn next_plaintext(&self, take: impl FnOnce(&[u8]) -> usize) -> io::Result<usize> {
         let mut leftover = self.leftover.take();
         if !leftover.is_empty() {
@@ -209,15 +208,15 @@ impl<S: TlsTransport> TlsStream<S> {
             self.leftover.set(leftover);
             return Ok(count);
         }
-        let seen = loop {
-            match self.session.with(State::look) {
-                Some(seen) => break seen,
+        let filled = loop {
+            match self.session.with(State::fill_plaintext) {
+                Some(filled) => break filled,
                 None => self.receive().await?,
             }
         };
-        // An alert, perhaps, or an answer to new keys.
-        self.nudge().await;
-        seen?;
+        // An alert, perhaps, or a response to a key update.
+        self.try_send().await;
+        filled?;
         Ok(self.session.with(|state| {
             let count = take(state.plaintext());
             state.consume(count);
@@ -225,21 +224,21 @@ impl<S: TlsTransport> TlsStream<S> {
         }))
     }
 
-    /// Receives more. What is to be sent goes on meanwhile, if nobody writes who would see to it; a writer that goes wakes us.
+    /// Receives more. Meanwhile it drives pending sends if no writer is active; a dropped writer wakes this reader.
     async fn receive(&self) -> io::Result<()> {
-        let _asleep = Asleep(&self.write_buffer);
-        let begun = self.polled.receiving.take();
+        let _waiting = WaitingReader(&self.write_buffer);
+        let started = self.polled.receiving.take();
         let mut receiving = pin!(async {
-            match begun {
-                Some(begun) => begun.await,
-                None => self.carrier.receive().await,
+            match started {
+                Some(started) => started.await,
+                None => self.transport.receive().await,
             }
         });
         let received = poll_fn(|cx| {
-            self.poll_nudge(cx);
+            self.poll_try_send(cx);
             let received = receiving.as_mut().poll(cx);
             if received.is_pending() {
-                self.write_buffer.reader_sleeps(cx.waker());
+                self.write_buffer.set_reader(cx.waker());
             }
             received
         })
@@ -247,9 +246,9 @@ impl<S: TlsTransport> TlsStream<S> {
         self.received(received)
     }
 
-    /// Takes in what was received.
+    /// Passes received data to the session.
     pub(super) fn received(&self, received: ManagedBuf) -> io::Result<()> {
-        // A reset is told to one direction only; to the other it is an end.
+        // The kernel reports a reset to one direction only; the other sees EOF.
         if received.is_empty()
             && let Some(error) = self.write_buffer.reset()
         {
@@ -259,25 +258,22 @@ impl<S: TlsTransport> TlsStream<S> {
         Ok(())
     }
 
-    /// Writes from `buf` and gives how many bytes were taken: at most 64 KiB at a time, and all of these have been sent.
-    ///
-    /// Cancel: any part from the front may have been written.
+    /// Writes from `buf` and returns the number of bytes, at most 64 KiB, all of which have been sent. If cancelled,
+    /// any prefix may have been written.
     pub async fn write<B: IoBuf>(&self, buf: B) -> BufResult<usize, B> {
         if buf.is_empty() {
             return (Ok(0), buf);
         }
-        let _hold = self.write_buffer.hold().await;
+        let _hold = self.write_buffer.acquire().await;
         (self.write_some(&[IoSlice::new(buf.as_slice())]).await, buf)
     }
 
-    /// Writes the whole of `buf`. No other write comes in between.
-    ///
-    /// Cancel: any part from the front may have been written.
+    /// Writes all of `buf`, without other writes in between. If cancelled, any prefix may have been written.
     pub async fn write_all<B: IoBuf>(&self, buf: B) -> BufResult<(), B> {
-        let _hold = self.write_buffer.hold().await;
+        let _hold = self.write_buffer.acquire().await;
         let mut written = 0;
         while written < buf.len() {
-            // A buffer of somebody else's may hold less than it did a moment ago.
+            // A foreign buffer may have become shorter since the last look.
             let rest = buf.as_slice().get(written..).unwrap_or_default();
             match self.write_some(&[IoSlice::new(rest)]).await {
                 Ok(0) => return (Err(io::ErrorKind::WriteZero.into()), buf),
@@ -288,23 +284,19 @@ impl<S: TlsTransport> TlsStream<S> {
         (Ok(()), buf)
     }
 
-    /// Writes from several buffers, one after the other, as few records as possible, and gives how many bytes were taken: at
-    /// most 64 KiB, from at most 64 buffers.
-    ///
-    /// Cancel: any part from the front may have been written.
+    /// Writes from several buffers with as few records as possible, and returns the number of bytes: at most 64 KiB
+    /// from at most 64 buffers. If cancelled, any prefix may have been written.
     pub async fn write_vectored<B: IoBuf>(&self, bufs: Vec<B>) -> BufResult<usize, Vec<B>> {
         if bufs.iter().all(IoBuf::is_empty) {
             return (Ok(0), bufs);
         }
-        let _hold = self.write_buffer.hold().await;
+        let _hold = self.write_buffer.acquire().await;
         (self.write_some(&slices(&bufs, 0)).await, bufs)
     }
 
-    /// Writes the whole of all buffers, however many. No other write comes in between.
-    ///
-    /// Cancel: any part from the front may have been written.
+    /// Writes all of several buffers, without other writes in between. If cancelled, any prefix may have been written.
     pub async fn write_all_vectored<B: IoBuf>(&self, bufs: Vec<B>) -> BufResult<(), Vec<B>> {
-        let _hold = self.write_buffer.hold().await;
+        let _hold = self.write_buffer.acquire().await;
         let len: usize = bufs.iter().map(IoBuf::len).sum();
         let mut written = 0;
         while written < len {
@@ -317,104 +309,100 @@ impl<S: TlsTransport> TlsStream<S> {
         (Ok(()), bufs)
     }
 
-    /// Makes records of what the session takes and sends them. To be called by who writes.
+    /// Encrypts what the session accepts and sends it. The caller holds the write buffer.
     async fn write_some(&self, bytes: &[IoSlice<'_>]) -> io::Result<usize> {
-        // What a dropped write has left comes first.
+        // The rest of a cancelled write comes first.
         poll_fn(|cx| self.poll_sent(cx)).await?;
         let count = self.session.with(|state| state.encrypt(bytes))?;
         poll_fn(|cx| self.poll_sent(cx)).await?;
         Ok(count)
     }
 
-    /// Waits until everything that was written is on its way. That is so when a write is done; it matters for one that was
-    /// dropped.
-    ///
-    /// Cancel: ask again.
+    /// Waits until everything written has been sent. A finished write has been; a cancelled one may not. Cancel-safe.
     pub async fn flush(&self) -> io::Result<()> {
-        let _hold = self.write_buffer.hold().await;
+        let _hold = self.write_buffer.acquire().await;
         poll_fn(|cx| self.poll_sent(cx)).await
     }
 
-    /// Says that nothing more will be written: sends close_notify, and ends the writing side of the stream below. The other
-    /// direction can be read on.
+    /// Sends close_notify and shuts down the write direction of the transport. Reading continues.
     ///
-    /// Cancel: the end may have been told or not; ask again.
+    /// If cancelled, call it again: close_notify may or may not have been sent.
     pub async fn shutdown(&self) -> io::Result<()> {
-        let _hold = self.write_buffer.hold().await;
+        let _hold = self.write_buffer.acquire().await;
         poll_fn(|cx| self.poll_sent(cx)).await?;
         self.session.with(State::close);
         poll_fn(|cx| self.poll_sent(cx)).await?;
-        match self.carrier.end().await {
-            // The peer has said its own last word, and is gone.
+        match self.transport.shutdown_write().await {
+            // The peer has sent its close_notify and closed.
             Err(error) if error.kind() == io::ErrorKind::NotConnected => Ok(()),
             result => result,
         }
     }
 
-    /// Sends what there is to send; ready when nothing is left. To be polled by who holds the outbox's lane.
+    /// Sends pending records; ready when nothing is left. The caller holds the write buffer.
     pub(super) fn poll_sent(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.collect();
+        self.queue_records();
         self.write_buffer.poll_sent(cx)
     }
 
-    /// Lets what there is to send go on, if nobody else sees to that.
-    pub(super) fn poll_nudge(&self, cx: &mut Context<'_>) {
-        self.collect();
-        self.write_buffer.nudge(cx);
+    /// Drives pending sends if no writer is active.
+    pub(super) fn poll_try_send(&self, cx: &mut Context<'_>) {
+        self.queue_records();
+        self.write_buffer.try_send(cx);
     }
 
-    async fn nudge(&self) {
+    async fn try_send(&self) {
         poll_fn(|cx| {
-            self.poll_nudge(cx);
+            self.poll_try_send(cx);
             Poll::Ready(())
         })
         .await;
     }
 
-    /// Moves the session's records to the outbox.
-    pub(super) fn collect(&self) {
+    /// Moves records from the session to the write buffer.
+    pub(super) fn queue_records(&self) {
         self.session.with(|state| {
             if state.wants_write() {
-                self.write_buffer.put(|waiting| state.records(waiting));
+                self.write_buffer.put(|waiting| state.take_records(waiting));
             }
         });
     }
 }
 
 impl<S> TlsStream<S> {
-    /// The stream below: for its addresses and options. What is read from it or written to it ends the TLS connection.
+    /// The underlying stream, for its addresses and options. Reading or writing it directly breaks the TLS connection.
     pub fn get_ref(&self) -> &S {
-        &self.carrier
+        &self.transport
     }
 
-    /// The application protocol that both ends have agreed on (ALPN).
+    /// The negotiated application protocol (ALPN).
     pub fn alpn_protocol(&self) -> Option<Vec<u8>> {
         self.session.with(|state| state.tls.alpn_protocol().map(<[u8]>::to_vec))
     }
 
-    /// The certificates that the peer has shown, its own first. `None` if it has shown none, as most clients do.
+    /// The peer's certificates, its own first. `None` if it presented none, like most clients.
     pub fn peer_certificates(&self) -> Option<Vec<CertificateDer<'static>>> {
         self.session
             .with(|state| state.tls.peer_certificates().map(<[CertificateDer<'static>]>::to_vec))
     }
 
-    /// The version of TLS that both ends have agreed on.
+    /// The negotiated TLS version.
     pub fn protocol_version(&self) -> Option<ProtocolVersion> {
         self.session.with(|state| state.tls.protocol_version())
     }
 
-    /// The cipher suite that both ends have agreed on.
+    /// The negotiated cipher suite.
     pub fn cipher_suite(&self) -> Option<SupportedCipherSuite> {
         self.session.with(|state| state.tls.negotiated_cipher_suite())
     }
 
-    /// Whether an earlier session was resumed, which spares certificates and most of the arithmetic.
+    /// Whether an earlier session was resumed, which saves the certificates and most of the computation.
     pub fn is_resumed(&self) -> bool {
         self.session
             .with(|state| state.tls.handshake_kind() == Some(HandshakeKind::Resumed))
     }
 
-    /// The name that the client has asked for (SNI), at the server's end.
+    /// The name requested by the client (SNI), on the server side.
     pub fn server_name(&self) -> Option<String> {
         self.session.with(|state| match &state.tls {
             Connection::Server(server) => server.server_name().map(str::to_owned),
@@ -422,7 +410,7 @@ impl<S> TlsStream<S> {
         })
     }
 
-    /// Key material that both ends can derive and nobody else (RFC 5705), to bind other things to this connection.
+    /// Key material that only the two ends can derive (RFC 5705), to bind other protocols to this connection.
     pub fn export_keying_material<T: AsMut<[u8]>>(
         &self,
         output: T,
@@ -431,14 +419,15 @@ impl<S> TlsStream<S> {
     ) -> io::Result<T> {
         self.session
             .with(|state| state.tls.export_keying_material(output, label, context))
-            .map_err(told)
+            .map_err(tls_error)
     }
 
-    /// Sends new keys for what follows (TLS 1.3). They are due by themselves long before the old ones are used up.
+    /// Requests new traffic keys for the data that follows (TLS 1.3). rustls also does this itself, long before the
+    /// limits of the old keys.
     pub fn refresh_traffic_keys(&self) -> io::Result<()> {
         self.session
             .with(|state| state.tls.refresh_traffic_keys())
-            .map_err(told)
+            .map_err(tls_error)
     }
 }
 
@@ -447,12 +436,12 @@ impl<S: fmt::Debug> fmt::Debug for TlsStream<S> {
         f.debug_struct("TlsStream")
             .field("version", &self.protocol_version())
             .field("unsent", &self.write_buffer.waiting_len())
-            .field("over", &self.carrier)
+            .field("transport", &self.transport)
             .finish()
     }
 }
 
-/// What follows the first `skip` bytes, as slices; as many as one call takes.
+/// The bytes after the first `skip`, in at most `MAX_SLICES` slices.
 fn slices<B: IoBuf>(bufs: &[B], mut skip: usize) -> Vec<IoSlice<'_>> {
     let mut slices = Vec::new();
     for buf in bufs {
@@ -466,27 +455,27 @@ fn slices<B: IoBuf>(bufs: &[B], mut skip: usize) -> Vec<IoSlice<'_>> {
     slices
 }
 
-/// A reader that may sleep.
-struct Asleep<'a>(&'a WriteBuffer);
+/// Clears the waker of a reader that has finished or was dropped.
+struct WaitingReader<'a>(&'a WriteBuffer);
 
-impl Drop for Asleep<'_> {
+impl Drop for WaitingReader<'_> {
     fn drop(&mut self) {
-        self.0.reader_is_up();
+        self.0.clear_reader();
     }
 }
 
-/// A buffer that is being filled. Dropped, it puts what it has back.
-struct Filling<'a, B: IoBufMut> {
+/// The buffer of a `read_exact`. If dropped early, it puts the bytes read so far back into the stream.
+struct ExactRead<'a, B: IoBufMut> {
     leftover: &'a Cell<ManagedBuf>,
-    /// There until the end.
+    /// Present until `finish`.
     buf: Option<B>,
     filled: usize,
 }
 
-impl<B: IoBufMut> Filling<'_, B> {
-    /// Lends the part that is still to be filled.
+impl<B: IoBufMut> ExactRead<'_, B> {
+    /// Lends the part that is not yet filled.
     fn part<T>(&mut self, len: usize, action: impl FnOnce(&mut crate::io::Slice<B>) -> T) -> T {
-        let buf = self.buf.take().expect("it is there until the end");
+        let buf = self.buf.take().expect("the buffer is present until `finish`");
         let mut part = buf.slice_mut(self.filled..len);
         let result = action(&mut part);
         self.buf = Some(part.into_inner());
@@ -497,23 +486,23 @@ impl<B: IoBufMut> Filling<'_, B> {
         if let Some(buf) = &self.buf
             && self.filled > 0
         {
-            // What was unread is in the buffer now, if it was not enough to fill it.
+            // The earlier leftover is already part of these bytes: it was too short to fill the buffer.
             let bytes = buf.as_slice()[..self.filled].to_vec();
             self.leftover.set(ManagedBuf::from_heap(bytes));
         }
     }
 
-    fn give_back(mut self) -> B {
+    fn finish_early(mut self) -> B {
         self.put_back();
-        self.done()
+        self.finish()
     }
 
-    fn done(mut self) -> B {
-        self.buf.take().expect("it is there until the end")
+    fn finish(mut self) -> B {
+        self.buf.take().expect("the buffer is present until `finish`")
     }
 }
 
-impl<B: IoBufMut> Drop for Filling<'_, B> {
+impl<B: IoBufMut> Drop for ExactRead<'_, B> {
     fn drop(&mut self) {
         self.put_back();
     }

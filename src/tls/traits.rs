@@ -1,4 +1,4 @@
-//! A TLS stream as the traits of [`io`](crate::io) see it: its own calls under the same names.
+//! The [`io`](crate::io) traits for a TLS stream.
 
 use std::io;
 
@@ -27,7 +27,7 @@ macro_rules! delegate {
             async fn flush(&mut self) -> io::Result<()> {
                 TlsStream::flush(self).await
             }
-            /// Sends close_notify, and ends the writing side of the stream below.
+            /// Sends close_notify and shuts down the write direction of the transport.
             async fn shutdown(&mut self) -> io::Result<()> {
                 TlsStream::shutdown(self).await
             }

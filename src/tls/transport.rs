@@ -1,32 +1,38 @@
-//! What TLS runs over.
+//! The streams that TLS runs over.
 
 use std::future::Future;
 use std::io;
 
 use crate::io::{AsyncRead, AsyncWrite, BufResult, ManagedBuf};
 
-/// A stream that TLS can run over: any that can be read from and written to through a shared reference, as
-/// [`TcpStream`](crate::net::TcpStream), [`UnixStream`](crate::net::UnixStream), [`DuplexStream`](crate::io::DuplexStream)
-/// and a [`TlsStream`](super::TlsStream) itself can. It is implemented for all of them; there is nothing to write.
+/// A stream that TLS can run over: any that implements [`AsyncRead`] and [`AsyncWrite`] for a shared reference, such as
+/// [`TcpStream`](crate::net::TcpStream), [`UnixStream`](crate::net::UnixStream),
+/// [`DuplexStream`](crate::io::DuplexStream) and [`TlsStream`](super::TlsStream) itself. The implementation is
+/// automatic.
 ///
 /// ```
-/// use windlass::tls::Carrier;
-/// fn can_carry_tls<S: Carrier>() {}
+/// use windlass::tls::TlsTransport;
+/// fn can_carry_tls<S: TlsTransport>() {}
 /// can_carry_tls::<windlass::net::TcpStream>();
 /// can_carry_tls::<windlass::io::DuplexStream>();
 /// ```
-pub trait TlsTransport: 'static {
-    /// Receives into a buffer of the runtime's; an empty one is the end. Dropped, it loses nothing.
+pub trait TlsTransport: sealed::Sealed + 'static {
+    /// Receives into a managed buffer; empty at EOF. Cancel-safe.
     #[doc(hidden)]
     fn receive(&self) -> impl Future<Output = io::Result<ManagedBuf>>;
 
-    /// Sends all of it.
+    /// Sends all bytes.
     #[doc(hidden)]
     fn send(&self, bytes: Vec<u8>) -> impl Future<Output = BufResult<(), Vec<u8>>>;
 
-    /// Says that nothing more will be sent.
+    /// Shuts down the write direction.
     #[doc(hidden)]
-    fn end(&self) -> impl Future<Output = io::Result<()>>;
+    fn shutdown_write(&self) -> impl Future<Output = io::Result<()>>;
+}
+
+mod sealed {
+    pub trait Sealed {}
+    impl<S> Sealed for S where for<'a> &'a S: crate::io::AsyncRead + crate::io::AsyncWrite {}
 }
 
 impl<S: 'static> TlsTransport for S
@@ -41,7 +47,7 @@ where
         AsyncWrite::write_all(&mut &*self, bytes).await
     }
 
-    async fn end(&self) -> io::Result<()> {
+    async fn shutdown_write(&self) -> io::Result<()> {
         AsyncWrite::shutdown(&mut &*self).await
     }
 }

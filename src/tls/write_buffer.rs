@@ -1,9 +1,9 @@
-//! Ciphertext on its way out.
+//! Ciphertext waiting to be sent, and the future that sends it.
 //!
-//! Records that were made must be sent, each byte once and in order, whatever becomes of the call that made them. So the
-//! future that sends is the stream's: made once, kept in a box, and polled by whoever has an interest in it, one at a time.
-//! It takes what is in the outbox, sends it, gives the memory back, and goes to sleep without a waker: who puts something in
-//! polls it.
+//! Each byte of a record must be sent once and in order, even if the call that created the record is dropped. So the
+//! sending future belongs to the stream: boxed once, and polled by one interested call at a time. It sends what the
+//! buffer holds, returns the memory and waits for more. It registers no waker for that: the call that adds bytes polls
+//! it.
 
 use std::cell::{Cell, RefCell};
 use std::future::Future;
@@ -16,31 +16,29 @@ use super::transport::TlsTransport;
 use crate::error::from_code;
 use crate::inflight::queue::{IoQueue, QueueGuard};
 
-/// What is kept of the outbox's memory when it is empty: enough for short messages, and nothing that adds up over idle
-/// connections.
-const KEPT_LEN: usize = 1024;
+/// An empty buffer keeps at most this capacity: enough for short messages, little for many idle connections.
+const RETAINED_LEN: usize = 1024;
 
 type Sending = Pin<Box<dyn Future<Output = ()>>>;
 
-/// What is to be sent, and the future that sends it.
 pub(super) struct WriteBuffer {
-    /// Held by who polls the future: its waker is the one that is woken.
+    /// Held by the call that polls the future, whose waker receives the wake-ups.
     queue: IoQueue,
-    /// Who sleeps until something is received. It sees to what a writer leaves.
+    /// A reader waiting for data. It drives the sends that a dropped writer leaves.
     reader: Cell<Option<Waker>>,
-    msg_pool: Rc<MsgHdrPool>,
-    /// Out while it is polled.
+    state: Rc<SendState>,
+    /// Taken out while polled.
     sending: Cell<Option<Sending>>,
 }
 
 #[derive(Default)]
-struct MsgHdrPool {
+struct SendState {
     waiting: RefCell<Vec<u8>>,
     is_sending: Cell<bool>,
     failure: RefCell<Option<Failure>>,
 }
 
-/// Why nothing can be sent any more. Told to everybody who asks: a stream of records does not go on after a gap.
+/// The send error, returned by every later call: a record stream cannot continue after a gap.
 struct Failure {
     kind: io::ErrorKind,
     code: Option<i32>,
@@ -48,68 +46,68 @@ struct Failure {
 }
 
 impl WriteBuffer {
-    pub(super) fn new<S: TlsTransport>(carrier: Rc<S>) -> WriteBuffer {
-        let msg_pool = Rc::new(MsgHdrPool::default());
-        let sending = Box::pin(send_for_ever(carrier, msg_pool.clone()));
+    pub(super) fn new<S: TlsTransport>(transport: Rc<S>) -> WriteBuffer {
+        let state = Rc::new(SendState::default());
+        let sending = Box::pin(send_loop(transport, state.clone()));
         WriteBuffer {
             queue: IoQueue::default(),
             reader: Cell::default(),
-            msg_pool,
+            state,
             sending: Cell::new(Some(sending)),
         }
     }
 
-    /// Puts in what `fill` appends.
+    /// Appends the bytes that `fill` adds.
     pub(super) fn put(&self, fill: impl FnOnce(&mut Vec<u8>)) {
-        // Out of its cell while somebody else's code may run.
-        let mut waiting = self.msg_pool.waiting.take();
+        // Taken out of its cell, since `fill` may run user code.
+        let mut waiting = self.state.waiting.take();
         fill(&mut waiting);
-        self.msg_pool.waiting.replace(waiting);
+        self.state.waiting.replace(waiting);
     }
 
-    /// How many bytes wait behind what is being sent.
+    /// The number of bytes behind the send in flight.
     pub(super) fn waiting_len(&self) -> usize {
-        self.msg_pool.waiting.borrow().len()
+        self.state.waiting.borrow().len()
     }
 
-    /// Whether everything has been sent, or never will be.
+    /// Whether no bytes are waiting and no send is in flight.
     pub(super) fn is_idle(&self) -> bool {
-        !self.msg_pool.is_sending.get() && self.msg_pool.waiting.borrow().is_empty()
+        !self.state.is_sending.get() && self.state.waiting.borrow().is_empty()
     }
 
-    /// Whether sending has come to a reset.
+    /// The error, if sending failed with a reset.
     pub(super) fn reset(&self) -> Option<io::Error> {
-        let failure = self.msg_pool.failure.borrow();
+        let failure = self.state.failure.borrow();
         let failure = failure
             .as_ref()
             .filter(|failure| failure.kind == io::ErrorKind::ConnectionReset)?;
         Some(failure.error())
     }
 
-    /// Waits for its turn to send. Who goes before everything is sent, also from the queue, leaves the rest to a reader that
-    /// sleeps.
-    pub(super) async fn hold(&self) -> WriteBufferGuard<'_> {
-        // Dropped after what it waits for.
-        let heir = Heir(self);
+    /// Waits for its turn to send. If dropped before everything is sent, even while still queued, the rest is left to a
+    /// waiting reader.
+    pub(super) async fn acquire(&self) -> WriteBufferGuard<'_> {
+        // Dropped after the queue entry.
+        let wake_reader = WakeReaderOnDrop(self);
         let hold = self.queue.hold().await;
         WriteBufferGuard {
             _hold: hold,
-            _heir: heir,
+            _wake_reader: wake_reader,
         }
     }
 
-    /// A reader goes to sleep.
-    pub(super) fn reader_sleeps(&self, waker: &Waker) {
+    /// Registers a waiting reader.
+    pub(super) fn set_reader(&self, waker: &Waker) {
         let known = self.reader.take().filter(|known| known.will_wake(waker));
         self.reader.set(Some(known.unwrap_or_else(|| waker.clone())));
     }
 
-    /// It is awake, or gone.
-    pub(super) fn reader_is_up(&self) {
+    /// The reader is running again, or gone.
+    pub(super) fn clear_reader(&self) {
         drop(self.reader.take());
     }
 
-    /// The reader that sleeps, if it is somebody else.
+    /// The waiting reader, if it is another task.
     pub(super) fn other_reader(&self, waker: &Waker) -> Option<Waker> {
         let reader = self.reader.take()?;
         let other = (!reader.will_wake(waker)).then(|| reader.clone());
@@ -117,18 +115,18 @@ impl WriteBuffer {
         other
     }
 
-    /// Sends; ready when there is nothing left to send. To be polled by who holds the lane.
+    /// Sends; ready when nothing is left. The caller holds the queue.
     pub(super) fn poll_sent(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         loop {
-            if let Some(failure) = &*self.msg_pool.failure.borrow() {
+            if let Some(failure) = &*self.state.failure.borrow() {
                 return Poll::Ready(Err(failure.error()));
             }
             if self.is_idle() {
                 return Poll::Ready(Ok(()));
             }
-            // It is missing only if a poll of it has panicked.
+            // It is missing only after a panic during an earlier poll.
             let Some(mut sending) = self.sending.take() else {
-                let message = "the stream below has panicked while it was written to";
+                let message = "the transport panicked during an earlier write";
                 return Poll::Ready(Err(io::Error::other(message)));
             };
             let ended = sending.as_mut().poll(cx).is_ready();
@@ -137,14 +135,14 @@ impl WriteBuffer {
                 continue;
             }
             self.sending.set(Some(sending));
-            if self.msg_pool.is_sending.get() {
+            if self.state.is_sending.get() {
                 return Poll::Pending;
             }
         }
     }
 
-    /// Lets it go on if nobody else sees to that. What becomes of it, the next writer hears.
-    pub(super) fn nudge(&self, cx: &mut Context<'_>) {
+    /// Drives the send if no other call does. The next write returns its error.
+    pub(super) fn try_send(&self, cx: &mut Context<'_>) {
         if !self.is_idle()
             && let Some(_hold) = self.queue.try_acquire()
         {
@@ -153,48 +151,48 @@ impl WriteBuffer {
     }
 }
 
-/// The right to send.
+/// The exclusive right to send.
 pub(super) struct WriteBufferGuard<'a> {
-    // The lane is free when the heir is told.
+    // Dropped first: the queue is free when the reader is woken.
     _hold: QueueGuard<'a>,
-    _heir: Heir<'a>,
+    _wake_reader: WakeReaderOnDrop<'a>,
 }
 
-/// Dropped, it wakes the reader that sleeps, if something is left to send and nobody else is there to send it.
-struct Heir<'a>(&'a WriteBuffer);
+/// On drop, wakes the waiting reader if bytes are left and no other call will send them.
+struct WakeReaderOnDrop<'a>(&'a WriteBuffer);
 
-impl Drop for Heir<'_> {
+impl Drop for WakeReaderOnDrop<'_> {
     fn drop(&mut self) {
         let write_buffer = self.0;
         if !write_buffer.is_idle()
             && write_buffer.queue.is_free()
             && let Some(reader) = write_buffer.reader.take()
         {
-            // Perhaps in a task that is unwinding already.
+            // The task may be unwinding already.
             crate::event_loop::exception::guard("a waker", || reader.wake());
         }
     }
 }
 
-/// Ends only with an error.
-async fn send_for_ever<S: TlsTransport>(carrier: Rc<S>, msg_pool: Rc<MsgHdrPool>) {
+/// Ends only after an error.
+async fn send_loop<S: TlsTransport>(transport: Rc<S>, state: Rc<SendState>) {
     loop {
-        std::future::poll_fn(|_| match msg_pool.waiting.borrow().is_empty() {
+        std::future::poll_fn(|_| match state.waiting.borrow().is_empty() {
             true => Poll::Pending,
             false => Poll::Ready(()),
         })
         .await;
-        let bytes = msg_pool.waiting.take();
-        msg_pool.is_sending.set(true);
-        let (result, mut bytes) = carrier.send(bytes).await;
-        msg_pool.is_sending.set(false);
+        let bytes = state.waiting.take();
+        state.is_sending.set(true);
+        let (result, mut bytes) = transport.send(bytes).await;
+        state.is_sending.set(false);
         if let Err(error) = result {
-            msg_pool.failure.replace(Some(Failure::new(&error)));
+            state.failure.replace(Some(Failure::new(&error)));
             return;
         }
-        if bytes.capacity() <= KEPT_LEN && msg_pool.waiting.borrow().is_empty() {
+        if bytes.capacity() <= RETAINED_LEN && state.waiting.borrow().is_empty() {
             bytes.clear();
-            msg_pool.waiting.replace(bytes);
+            state.waiting.replace(bytes);
         }
     }
 }

@@ -178,8 +178,8 @@ fn https_get_from_openssl() {
 
         // Somebody else's name, and nobody's authority.
         for (url, trusted, expected) in [
-            ("https://example.org/page.html", Some("cert.pem"), "is not for"),
-            ("https://localhost/page.html", None, "signed by nobody who is trusted"),
+            ("https://example.org/page.html", Some("cert.pem"), "is not valid for"),
+            ("https://localhost/page.html", None, "not signed by a trusted authority"),
         ] {
             let mut get = example("https_get", driver);
             get.args(["--driver", driver, "--connect", &connect, url]);

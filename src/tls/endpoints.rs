@@ -1,4 +1,4 @@
-//! Who begins, and who is called: the two ways into a stream.
+//! TLS clients and servers: the two ways to create a stream.
 
 use std::fmt;
 use std::io;
@@ -7,14 +7,14 @@ use std::sync::Arc;
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, ClientConnection, Connection, ServerConfig, ServerConnection};
 
-use super::error::told;
+use super::error::tls_error;
 use super::stream::TlsStream;
 use super::transport::TlsTransport;
 
-/// Makes TLS connections to servers.
+/// Creates TLS client connections.
 ///
-/// The configuration is rustls' own, so what it can do can be done: roots, client certificates, ALPN, resumption. Connections
-/// of one connector share its store of sessions; a second one to the same server is resumed if the server has it.
+/// The configuration is rustls' own: roots, client certificates, ALPN, resumption. Connections of one connector share
+/// its session store, so a second connection to the same server is resumed if the server supports it.
 ///
 /// ```no_run
 /// use windlass::net::TcpStream;
@@ -39,7 +39,7 @@ pub struct TlsConnector {
 }
 
 impl TlsConnector {
-    /// With a configuration, or with a share of one.
+    /// Creates a connector from a configuration or an `Arc` of one.
     pub fn new(config: impl Into<Arc<ClientConfig>>) -> TlsConnector {
         TlsConnector { config: config.into() }
     }
@@ -49,23 +49,24 @@ impl TlsConnector {
         &self.config
     }
 
-    /// Shakes hands over a stream with a server that must have a certificate for `name`: a host name or an address.
+    /// Performs the handshake with a server that must present a certificate for `name`: a host name or an IP address.
+    /// Wrap it in a [`timeout`](crate::time::timeout) to bound the time. Dropping the future closes the connection.
     ///
-    /// A server that cannot prove who it is, is an `InvalidData` error that says why: see [`TlsError`](super::TlsError).
+    /// # Errors
     ///
-    /// Cancel: the stream is dropped, and with it the connection. To bound the time, put it into a
-    /// [`timeout`](crate::time::timeout).
+    /// `InvalidData` with a [`TlsError`](super::TlsError) that says why, if the certificate or the handshake is
+    /// rejected.
     pub async fn connect<'n, N, S>(&self, name: N, stream: S) -> io::Result<TlsStream<S>>
     where
         N: TryInto<ServerName<'n>, Error: fmt::Display>,
         S: TlsTransport,
     {
         let name = name.try_into().map_err(|error| {
-            let message = format!("the server's name: {error}; give a host name without port, or an address");
+            let message = format!("invalid server name: {error}; pass a host name without a port, or an IP address");
             io::Error::new(io::ErrorKind::InvalidInput, message)
         })?;
-        let session = ClientConnection::new(self.config.clone(), name.to_owned()).map_err(told)?;
-        TlsStream::shake_hands(stream, Connection::Client(session)).await
+        let session = ClientConnection::new(self.config.clone(), name.to_owned()).map_err(tls_error)?;
+        TlsStream::handshake(stream, Connection::Client(session)).await
     }
 }
 
@@ -81,7 +82,7 @@ impl fmt::Debug for TlsConnector {
     }
 }
 
-/// Makes TLS connections of what a listener accepts.
+/// Creates TLS server connections on accepted streams.
 ///
 /// ```no_run
 /// use std::time::Duration;
@@ -99,11 +100,11 @@ impl fmt::Debug for TlsConnector {
 ///     let (stream, peer) = listener.accept().await?;
 ///     let acceptor = acceptor.clone();
 ///     windlass::spawn(async move {
-///         // In a task of its own, and not for ever: a client that says nothing must not hold up the others.
+///         // In its own task and with a timeout: a silent client must not block the others.
 ///         match timeout(Duration::from_secs(10), acceptor.accept(stream)).await {
 ///             Ok(Ok(stream)) => stream.write_all("hello\n").await.0?,
 ///             Ok(Err(error)) => eprintln!("{peer}: {error}"),
-///             Err(_) => eprintln!("{peer} has not shaken hands"),
+///             Err(_) => eprintln!("{peer}: TLS handshake timed out"),
 ///         }
 ///         Ok::<(), std::io::Error>(())
 ///     });
@@ -119,7 +120,7 @@ pub struct TlsAcceptor {
 }
 
 impl TlsAcceptor {
-    /// With a configuration, or with a share of one.
+    /// Creates an acceptor from a configuration or an `Arc` of one.
     pub fn new(config: impl Into<Arc<ServerConfig>>) -> TlsAcceptor {
         TlsAcceptor { config: config.into() }
     }
@@ -129,15 +130,16 @@ impl TlsAcceptor {
         &self.config
     }
 
-    /// Shakes hands over a stream with a client. One that speaks no TLS, or none that the configuration allows, is told so
-    /// with an alert, and is an `InvalidData` error here: see [`TlsError`](super::TlsError). It has a second to take the alert
-    /// and to hang up, before the error is given.
+    /// Performs the handshake with a client. Wrap it in a [`timeout`](crate::time::timeout) to bound the time. Dropping
+    /// the future closes the connection.
     ///
-    /// Cancel: the stream is dropped, and with it the connection. To bound the time, put it into a
-    /// [`timeout`](crate::time::timeout).
+    /// # Errors
+    ///
+    /// `InvalidData` with a [`TlsError`](super::TlsError) if the client does not speak TLS or shares no allowed option.
+    /// The client is sent an alert and gets up to one second to read it and close before this returns.
     pub async fn accept<S: TlsTransport>(&self, stream: S) -> io::Result<TlsStream<S>> {
-        let session = ServerConnection::new(self.config.clone()).map_err(told)?;
-        TlsStream::shake_hands(stream, Connection::Server(session)).await
+        let session = ServerConnection::new(self.config.clone()).map_err(tls_error)?;
+        TlsStream::handshake(stream, Connection::Server(session)).await
     }
 }
 
