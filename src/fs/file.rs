@@ -23,9 +23,7 @@ use crate::inflight::descriptor::{Descriptor, IntoStdError, OwnedDescriptor};
 use crate::inflight::queue::IoQueue;
 use crate::inflight::{OnOrphan, OpFuture};
 use crate::io::vectored::{iovecs_to_fill, iovecs_to_send, set_all_filled, set_others_empty};
-use crate::io::{
-    BufResult, IoBuf, IoBufMut, bytes_from, fill_range, no_capacity_error, no_length_error, read_exact_in_parts,
-};
+use crate::io::{BufResult, IoBuf, IoBufMut, bytes_from, fill_range, no_capacity, no_length, read_exact_in_parts};
 use crate::sys::{self, Fd, IoVec, OpenFlags, errno};
 
 /// An open file.
@@ -127,8 +125,7 @@ impl File {
         File::new(owned, Path::new(""), flags.append, flags.direct)
     }
 
-    /// Converts to a std file with the same position. Fails, and returns the file in the error, while an operation is
-    /// in flight.
+    /// Converts to a std file with the same position. Fails, and returns the file, while an operation is in flight.
     pub fn into_std(self) -> Result<std::fs::File, IntoStdError<File>> {
         let fail = |inner, error| Err(IntoStdError { inner, error });
         if Rc::strong_count(&self.owned.descriptor) > 1 {
@@ -207,7 +204,7 @@ impl File {
     pub async fn read_at<B: IoBufMut>(&self, buf: B, offset: u64) -> BufResult<usize, B> {
         let capacity = buf.capacity();
         if capacity == 0 {
-            return (Err(no_capacity_error()), buf);
+            return (Err(no_capacity()), buf);
         }
         let queue = IoQueue::default();
         let (res, mut buf) = self.read_piece(&queue, buf, 0, capacity, in_file(offset)).await;
@@ -219,14 +216,13 @@ impl File {
         (result, buf)
     }
 
-    /// Reads at `offset` and fills `buf` up to its length (not its capacity). If the file ends first, the error is
-    /// `UnexpectedEof`.
+    /// Reads at `offset` and fills `buf` to its length (not capacity); `UnexpectedEof` if the file ends first.
     pub async fn read_exact_at<B: IoBufMut>(&self, mut buf: B, offset: u64) -> BufResult<(), B> {
         let len = buf.len();
         if len == 0 {
             return match buf.capacity() {
                 0 => (Ok(()), buf),
-                _ => (Err(no_length_error()), buf),
+                _ => (Err(no_length()), buf),
             };
         }
         let queue = IoQueue::default();
@@ -272,7 +268,7 @@ impl File {
     /// Reads at `offset` into several buffers, filling each to its capacity before the next.
     pub async fn read_vectored_at<B: IoBufMut>(&self, bufs: Vec<B>, offset: u64) -> BufResult<usize, Vec<B>> {
         if bufs.iter().all(|buf| buf.capacity() == 0) {
-            return (Err(no_capacity_error()), bufs);
+            return (Err(no_capacity()), bufs);
         }
         let queue = IoQueue::default();
         let (op_result, (_, mut bufs, slices)) = self
@@ -286,8 +282,7 @@ impl File {
         (result, bufs)
     }
 
-    /// Writes from several buffers in order at `offset` and returns the number of bytes written. One call uses at most
-    /// 1,024 buffers.
+    /// Writes from several buffers, at most 1,024, in order at `offset` and returns the number of bytes written.
     pub async fn write_vectored_at<B: IoBuf>(&self, bufs: Vec<B>, offset: u64) -> BufResult<usize, Vec<B>> {
         if bufs.iter().all(IoBuf::is_empty) {
             return (Ok(0), bufs);
@@ -312,7 +307,7 @@ impl File {
         }
         let capacity = buf.capacity();
         if capacity == 0 {
-            return (Err(no_capacity_error()), buf);
+            return (Err(no_capacity()), buf);
         }
         queue.settle(self.core()).await;
         if queue.has_leftover(self.core()).await
@@ -329,8 +324,7 @@ impl File {
         (result, buf)
     }
 
-    /// Fills `buf` up to its length (not its capacity) from the file's position and advances it. If the file ends
-    /// first, the error is `UnexpectedEof`.
+    /// Fills `buf` to its length (not capacity) and advances the position; `UnexpectedEof` if the file ends first.
     ///
     /// **Cancel safety:** on cancellation or an error the position does not change. On a file without positions, such
     /// as a pipe, an error returns the partial data in the buffer, and cancellation loses it.
@@ -385,7 +379,7 @@ impl File {
             return (result, bufs);
         }
         let Some(first) = bufs.iter().position(|buf| buf.capacity() > 0) else {
-            return (Err(no_capacity_error()), bufs);
+            return (Err(no_capacity()), bufs);
         };
         // Without positions, a read fills only one buffer.
         let buf = bufs.remove(first);
@@ -527,8 +521,7 @@ impl File {
         self.run("truncate", Op::Truncate { fd, len }).await
     }
 
-    /// Reserves disk space for `len` bytes from `offset` on, and extends the file if it ends before that (`fallocate`).
-    /// Linux and FreeBSD only.
+    /// Reserves disk space for `len` bytes from `offset` on, extending the file (`fallocate`). Linux and FreeBSD only.
     pub async fn allocate(&self, offset: u64, len: u64) -> io::Result<()> {
         let fd = self.fd();
         self.run("allocate", Op::Allocate { fd, offset, len }).await
@@ -567,8 +560,8 @@ impl File {
         end: usize,
         offset: u64,
     ) -> (OsResult, B) {
-        // Direct files bypass the page cache, and files without positions are not cached. Copying a large piece would
-        // delay the loop's other tasks.
+        // Not for direct and unseekable files, which are not cached, or large reads, whose copy would delay other
+        // tasks.
         if !self.direct && offset != CURRENT && end - begin <= MAX_INLINE_READ {
             self.core().yield_if_exhausted().await;
             let op = read_into(&mut buf, begin, end, self.fd(), offset);
@@ -654,8 +647,8 @@ impl File {
         })
     }
 
-    /// Writes until `buf` is written; `offset` maps the bytes written to the offset of the rest. Returns the number of
-    /// bytes written, also with an error.
+    /// Writes all of `buf`; `offset` maps the bytes written so far to an offset. Returns their number, also on an
+    /// error.
     async fn write_whole<B: IoBuf>(
         &self,
         queue: &IoQueue,
@@ -690,8 +683,7 @@ const MAX_INLINE_READ: usize = 64 * 1024;
 /// The initial capacity of `read_whole` if the kernel does not know the length of the file.
 const MIN_CAPACITY: usize = 4096;
 
-/// Clamps an offset from the user: `u64::MAX` means the kernel's position (`CURRENT`), while the value below it is an
-/// error, as both should be.
+/// Clamps a user's offset: `u64::MAX` would mean the kernel's position (`CURRENT`); the value below it is an error.
 fn in_file(offset: u64) -> u64 {
     offset.min(CURRENT - 1)
 }

@@ -3,7 +3,7 @@
 use std::io;
 
 use super::scan::{Chunk, Scan};
-use crate::io::{BufResult, IoBufMut, no_capacity_error};
+use crate::io::{BufResult, IoBufMut, no_capacity};
 
 /// Reads a file sequentially from start to end while the next chunks are already being read.
 ///
@@ -58,7 +58,7 @@ impl Reader {
     /// **Cancel safety:** no data is lost.
     pub async fn read<B: IoBufMut>(&mut self, mut buf: B) -> BufResult<usize, B> {
         if buf.capacity() == 0 {
-            return (Err(no_capacity_error()), buf);
+            return (Err(no_capacity()), buf);
         }
         let count = match self.fill_buf().await {
             Ok(bytes) => buf.fill_from(bytes),

@@ -18,8 +18,7 @@ use crate::task::JoinHandle;
 /// The alignment that `O_DIRECT` may require.
 const ALIGN: usize = 4096;
 
-/// Reads a whole file from its start with several reads in flight, and returns the chunks in file order or as they
-/// complete.
+/// Reads a whole file with several reads in flight, and returns the chunks in file order or as they complete.
 ///
 /// Memory use is bounded by the reads in flight plus the chunks that you hold; the memory of a dropped chunk is reused.
 /// Dropping the future of [`next`](Scan::next) loses nothing.
@@ -206,8 +205,7 @@ async fn fill(file: Rc<File>, mut chunk: Chunk, expected: u64) -> io::Result<Chu
         let res;
         (res, memory) = file.read_piece(&queue, memory, filled, len, offset).await;
         match file.count("read", res)? {
-            // The file ends early. If it has not shrunk, it has grown again or its length was never real: read once
-            // more.
+            // The file ends early. If it has not shrunk, it has grown again or has no real length: read once more.
             0 if offset < expected && !has_checked => {
                 file.check_len(expected).await?;
                 has_checked = true;

@@ -14,9 +14,7 @@ use crate::inflight::descriptor::{Descriptor, OwnedDescriptor};
 use crate::inflight::queue::IoQueue;
 use crate::inflight::{OnOrphan, OpFuture};
 use crate::io::vectored::{iovecs_to_fill, iovecs_to_send, set_all_filled, set_others_empty};
-use crate::io::{
-    BufResult, IoBuf, IoBufMut, KernelStream, ManagedBuf, bytes_from, fill_range, no_capacity_error, no_length_error,
-};
+use crate::io::{BufResult, IoBuf, IoBufMut, KernelStream, ManagedBuf, bytes_from, fill_range, no_capacity, no_length};
 use crate::sys::{self, Fd, IoVec, errno};
 
 /// What a managed read takes from the heap when the pool is empty.
@@ -43,7 +41,7 @@ impl ByteStream {
     /// A buffer without capacity is an error and not the end of the stream.
     pub(crate) async fn read<B: IoBufMut>(&self, mut buf: B) -> BufResult<usize, B> {
         if buf.capacity() == 0 {
-            return (Err(no_capacity_error()), buf);
+            return (Err(no_capacity()), buf);
         }
         let queue = &self.owned.descriptor.read;
         let _hold = queue.hold().await;
@@ -80,7 +78,7 @@ impl ByteStream {
         if len == 0 {
             return match buf.capacity() {
                 0 => (Ok(()), buf),
-                _ => (Err(no_length_error()), buf),
+                _ => (Err(no_length()), buf),
             };
         }
         let queue = &self.owned.descriptor.read;
@@ -208,7 +206,7 @@ impl ByteStream {
     /// end of the stream.
     pub(crate) async fn read_vectored<B: IoBufMut>(&self, mut bufs: Vec<B>) -> BufResult<usize, Vec<B>> {
         let Some(first) = bufs.iter().position(|buf| buf.capacity() > 0) else {
-            return (Err(no_capacity_error()), bufs);
+            return (Err(no_capacity()), bufs);
         };
         let descriptor = &self.owned.descriptor;
         let (core, queue) = (&*descriptor.core, &descriptor.read);

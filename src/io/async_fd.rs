@@ -33,17 +33,17 @@ use crate::sys::{AsSource, Fd, source};
 /// # Ok::<(), std::io::Error>(())
 /// ```
 pub struct AsyncFd<T: AsSource> {
-    registration: Registration,
+    watch: Watch,
     inner: T,
 }
 
 /// Unregisters the descriptor from the driver on drop, before the descriptor is closed.
-struct Registration {
+struct Watch {
     core: Rc<LoopCore>,
     fd: Fd,
 }
 
-impl Drop for Registration {
+impl Drop for Watch {
     fn drop(&mut self) {
         let _ = self.core.control(Control::Forget { fd: self.fd });
         // Submit at once: a wait that was dropped outside the loop would otherwise keep the file open.
@@ -65,28 +65,22 @@ impl<T: AsSource> AsyncFd<T> {
         let fd = source(&inner);
         core.control(Control::Watch { fd })
             .map_err(|error| context(format_args!("watch descriptor {fd}"), error))?;
-        let registration = Registration { core, fd };
-        Ok(AsyncFd { registration, inner })
+        let watch = Watch { core, fd };
+        Ok(AsyncFd { watch, inner })
     }
 
     pub(crate) fn number(&self) -> Fd {
-        self.registration.fd
+        self.watch.fd
     }
 
     /// Waits until the descriptor is readable, at end of stream, or has an error.
     pub async fn readable(&self) -> io::Result<()> {
-        self.registration
-            .core
-            .readiness(self.registration.fd, Direction::Read)
-            .await
+        self.watch.core.readiness(self.watch.fd, Direction::Read).await
     }
 
     /// Waits until the descriptor is writable or has an error.
     pub async fn writable(&self) -> io::Result<()> {
-        self.registration
-            .core
-            .readiness(self.registration.fd, Direction::Write)
-            .await
+        self.watch.core.readiness(self.watch.fd, Direction::Write).await
     }
 
     /// Calls `read`, and again whenever the descriptor becomes readable, until its result is not `WouldBlock`.
@@ -121,7 +115,7 @@ impl<T: AsSource> AsyncFd<T> {
 
     /// Unregisters the descriptor and returns its owner.
     pub fn into_inner(self) -> T {
-        drop(self.registration);
+        drop(self.watch);
         self.inner
     }
 }

@@ -1,7 +1,7 @@
 //! Traits for buffers that the runtime passes to the kernel.
 //!
 //! Soundness rests on one rule: an operation moves its buffer to its final address before it takes a pointer into it,
-//! and does not touch the buffer until the operation has completed. So a buffer may even hold its bytes inline, like an
+//! and does not touch the buffer until the operation has completed. So a buffer may hold its bytes inline, like an
 //! array.
 //!
 //! The traits are unsafe to implement; all common buffer types implement them. Implementing a custom reader or writer
@@ -41,8 +41,7 @@ pub unsafe trait IoBuf: 'static {
         unsafe { std::slice::from_raw_parts(self.as_ptr(), self.len()) }
     }
 
-    /// Restricts the buffer to a range of its bytes, for instance to the rest after a short write. The bounds are
-    /// checked against [`len`](IoBuf::len).
+    /// Restricts the buffer to a range within [`len`](IoBuf::len), for instance to the rest after a short write.
     ///
     /// ```
     /// use windlass::io::IoBuf;
@@ -91,8 +90,7 @@ pub unsafe trait IoBufMut: IoBuf {
     /// The first `len` bytes are initialised, and `len` is at most `capacity`.
     unsafe fn set_filled(&mut self, len: usize);
 
-    /// Copies `bytes` to the start of the buffer, as many as fit, and returns the count. For custom implementations of
-    /// [`AsyncRead`](super::AsyncRead).
+    /// Copies as many bytes as fit and returns the count, for custom [`AsyncRead`](super::AsyncRead)s.
     ///
     /// ```
     /// use windlass::io::IoBufMut;
@@ -150,7 +148,7 @@ pub unsafe trait IoBufMut: IoBuf {
     }
 
     /// The spare capacity after the current content, to append to it. A full `Vec` needs a `reserve` first; a buffer of
-    /// fixed length has no spare capacity.
+    /// fixed length has none.
     ///
     /// ```
     /// # use windlass::io::{AsyncRead, IoBufMut};
@@ -375,14 +373,14 @@ pub(crate) fn bytes_from<B: IoBuf>(buf: &B, begin: usize) -> (*const u8, usize) 
     (buf.as_ptr().wrapping_add(begin), len - begin)
 }
 
-pub(crate) fn no_capacity_error() -> io::Error {
+pub(crate) fn no_capacity() -> io::Error {
     io::Error::new(
         io::ErrorKind::InvalidInput,
         "the buffer has no capacity to read into: allocate some, as in Vec::with_capacity(4096)",
     )
 }
 
-pub(crate) fn no_length_error() -> io::Error {
+pub(crate) fn no_length() -> io::Error {
     io::Error::new(
         io::ErrorKind::InvalidInput,
         "read_exact fills a buffer to its length, and this buffer's length is 0: set one, as in vec![0; 16]",

@@ -96,8 +96,7 @@ impl<R> BufReader<R> {
         &mut self.inner
     }
 
-    /// Returns the inner reader and drops the buffered bytes. To keep them see [`buffer`](BufReader::buffer) and
-    /// [`into_parts`](BufReader::into_parts).
+    /// Returns the inner reader and drops the buffered bytes. [`into_parts`](BufReader::into_parts) returns both.
     pub fn into_inner(self) -> R {
         self.inner
     }
@@ -112,10 +111,9 @@ impl<R: AsyncRead> BufReader<R> {
     /// Reads up to and including the next `delimiter`, appends the bytes to `into` and returns their number. At the end
     /// of the stream it returns the remaining bytes without a delimiter, then 0.
     ///
-    /// More than [`max_line_len`](BufReader::max_line_len) bytes are a [`TooLong`] error; the next call skips the rest
-    /// of them.
+    /// More than [`max_line_len`](BufReader::max_line_len) bytes are a [`TooLong`] error; the next call skips them.
     ///
-    /// **Cancel safety:** no data is lost, neither on cancellation nor on an error: the bytes stay buffered.
+    /// **Cancel safety:** cancellation and errors lose no data: the bytes stay buffered.
     pub async fn read_until(&mut self, delimiter: u8, into: &mut Vec<u8>) -> io::Result<usize> {
         let count = self.buffer.find(&mut self.inner, delimiter).await?;
         into.extend_from_slice(&self.buffer.bytes[..count]);
@@ -130,7 +128,7 @@ impl<R: AsyncRead> BufReader<R> {
     /// [`max_line_len`](BufReader::max_line_len) bytes is a [`TooLong`] error. In both cases the next call returns the
     /// next line.
     ///
-    /// **Cancel safety:** no data is lost, neither on cancellation nor on an I/O error: the bytes stay buffered.
+    /// **Cancel safety:** cancellation and I/O errors lose no data: the bytes stay buffered.
     pub async fn read_line(&mut self, into: &mut String) -> io::Result<usize> {
         let count = self.buffer.find(&mut self.inner, b'\n').await?;
         let line = &self.buffer.bytes[..count];
@@ -155,8 +153,7 @@ impl<R: AsyncRead> BufReader<R> {
 struct LineBuffer {
     bytes: ManagedBuf,
     max_line_len: usize,
-    /// The delimiter of an over-long line at whose start `bytes` begins. Its error was returned; the next line read
-    /// skips it.
+    /// The delimiter of a refused line that `bytes` starts with: the next line read skips it.
     refused_delimiter: Option<u8>,
 }
 
@@ -238,7 +235,7 @@ impl LineBuffer {
             return inner.read(buf).await;
         }
         if buf.capacity() == 0 {
-            return (Err(super::no_capacity_error()), buf);
+            return (Err(super::no_capacity()), buf);
         }
         match self.fill(inner).await {
             Ok(bytes) => {

@@ -20,8 +20,7 @@ const DEFAULT_CAPACITY: usize = 8 * 1024;
 ///
 /// Reads go directly to the inner stream.
 ///
-/// **Cancel safety:** Cancelling a write or flush while it writes the buffer out loses the buffered bytes: any prefix
-/// was written, the rest is gone.
+/// **Cancel safety:** a write or flush dropped while it writes out the buffer loses the unwritten rest of the buffer.
 ///
 /// ```
 /// use windlass::io::{AsyncWrite, BufWriter};
@@ -87,8 +86,7 @@ impl<W> BufWriter<W> {
 }
 
 impl<W: AsyncWrite> BufWriter<W> {
-    /// Flushes and returns the inner writer. If flushing fails, the error contains this writer with its unwritten
-    /// bytes.
+    /// Flushes and returns the inner writer. If that fails, the error contains this writer and its bytes.
     ///
     /// **Cancel safety:** as for a flush; the writer is dropped.
     pub async fn into_inner(mut self) -> Result<W, IntoInnerError<W>> {

@@ -1,7 +1,7 @@
 //! Copying from a reader to a writer.
 //!
 //! A copy reads into managed buffers and writes them unchanged, one at a time: it uses one buffer per direction, and a
-//! slow writer applies backpressure to the reader. Bulk data between two sockets is spliced inside the kernel
+//! slow writer applies backpressure to the reader. Bulk data between two sockets stays in the kernel
 //! ([`splice`](super::splice)).
 
 use std::future::Future;
@@ -39,7 +39,7 @@ use crate::error::context;
 /// # Ok::<(), std::io::Error>(())
 /// ```
 pub async fn copy<R: AsyncRead, W: AsyncWrite>(reader: &mut R, writer: &mut W) -> io::Result<u64> {
-    let (copied, result) = copy_until_end("copy", reader, writer).await;
+    let (copied, result) = copy_all("copy", reader, writer).await;
     result.map(|()| copied)
 }
 
@@ -74,26 +74,25 @@ pub async fn copy<R: AsyncRead, W: AsyncWrite>(reader: &mut R, writer: &mut W) -
 pub async fn copy_bidirectional<A: Halves, B: Halves>(a: &mut A, b: &mut B) -> io::Result<(u64, u64)> {
     let (mut a_reader, mut a_writer) = a.halves();
     let (mut b_reader, mut b_writer) = b.halves();
-    let mut there = pin!(copy_and_shutdown(
+    let mut a_to_b = pin!(relay(
         "copy from the first stream to the second",
         &mut a_reader,
         &mut b_writer
     ));
-    let mut back = pin!(copy_and_shutdown(
+    let mut b_to_a = pin!(relay(
         "copy from the second stream to the first",
         &mut b_reader,
         &mut a_writer
     ));
-    let (mut there_count, mut back_count) = (None, None);
-    let mut there_first = false;
+    let (mut a_to_b_count, mut b_to_a_count) = (None, None);
+    let mut a_to_b_first = false;
     std::future::poll_fn(|cx| {
-        // Alternate which direction is polled first: both share one budget per poll, and a busy direction would use it
-        // up.
-        there_first = !there_first;
-        for is_there in [there_first, !there_first] {
-            let (count, polled) = match is_there {
-                true if there_count.is_none() => (&mut there_count, there.as_mut().poll(cx)),
-                false if back_count.is_none() => (&mut back_count, back.as_mut().poll(cx)),
+        // Alternate the first direction: both share one budget per poll, and a busy direction would use it up.
+        a_to_b_first = !a_to_b_first;
+        for is_a_to_b in [a_to_b_first, !a_to_b_first] {
+            let (count, polled) = match is_a_to_b {
+                true if a_to_b_count.is_none() => (&mut a_to_b_count, a_to_b.as_mut().poll(cx)),
+                false if b_to_a_count.is_none() => (&mut b_to_a_count, b_to_a.as_mut().poll(cx)),
                 _ => continue,
             };
             if let Poll::Ready(result) = polled {
@@ -103,8 +102,8 @@ pub async fn copy_bidirectional<A: Halves, B: Halves>(a: &mut A, b: &mut B) -> i
                 }
             }
         }
-        match (there_count, back_count) {
-            (Some(there), Some(back)) => Poll::Ready(Ok((there, back))),
+        match (a_to_b_count, b_to_a_count) {
+            (Some(a_to_b), Some(b_to_a)) => Poll::Ready(Ok((a_to_b, b_to_a))),
             _ => Poll::Pending,
         }
     })
@@ -112,18 +111,14 @@ pub async fn copy_bidirectional<A: Halves, B: Halves>(a: &mut A, b: &mut B) -> i
 }
 
 /// Copies until the reader ends, then shuts down the writer.
-async fn copy_and_shutdown<R: AsyncRead, W: AsyncWrite>(
-    action: &str,
-    reader: &mut R,
-    writer: &mut W,
-) -> io::Result<u64> {
-    let (copied, result) = copy_until_end(action, reader, writer).await;
+async fn relay<R: AsyncRead, W: AsyncWrite>(name: &str, reader: &mut R, writer: &mut W) -> io::Result<u64> {
+    let (copied, result) = copy_all(name, reader, writer).await;
     result?;
     match writer.shutdown().await {
         // The connection is already gone; its reader reports the error.
         Err(error) if error.kind() == io::ErrorKind::NotConnected => Ok(copied),
         Err(error) => Err(context(
-            format_args!("{action}, shutting down after {copied} bytes"),
+            format_args!("{name}, shutting down after {copied} bytes"),
             error,
         )),
         Ok(()) => Ok(copied),
@@ -131,14 +126,10 @@ async fn copy_and_shutdown<R: AsyncRead, W: AsyncWrite>(
 }
 
 /// Copies until the reader ends. Returns the number of bytes written, also with an error.
-async fn copy_until_end<R: AsyncRead, W: AsyncWrite>(
-    action: &str,
-    reader: &mut R,
-    writer: &mut W,
-) -> (u64, io::Result<()>) {
+async fn copy_all<R: AsyncRead, W: AsyncWrite>(name: &str, reader: &mut R, writer: &mut W) -> (u64, io::Result<()>) {
     let mut copied = 0;
     let result = copy_and_count(reader, writer, &mut copied).await;
-    let result = result.map_err(|(side, error)| context(format_args!("{action}, {side} after {copied} bytes"), error));
+    let result = result.map_err(|(side, error)| context(format_args!("{name}, {side} after {copied} bytes"), error));
     (copied, result)
 }
 

@@ -38,8 +38,7 @@ macro_rules! impl_async_read {
 pub(crate) use impl_async_read;
 
 /// Implements `AsyncWrite` for a type with a method `fn bytes(&self) -> &ByteStream`. Without `closes`, `shutdown`
-/// shuts down a socket; with it, `shutdown` closes the end of a pipe, and the type also has `fn bytes_mut(&mut self) ->
-/// &mut ByteStream`.
+/// shuts down a socket; with it, `shutdown` closes the end of a pipe through `fn bytes_mut(&mut self)`.
 macro_rules! impl_async_write {
     ([$($generics:tt)*], $stream:ty) => {
         $crate::io::impl_async_write!(

@@ -11,7 +11,7 @@ use std::io::{self, IoSlice};
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker, ready};
 
-use super::buf::{IoBuf, IoBufMut, fill_target, no_capacity_error};
+use super::buf::{IoBuf, IoBufMut, fill_target, no_capacity};
 use super::managed::ManagedBuf;
 use super::read::{AsyncRead, check_exact_len, unexpected_eof};
 use super::split::Halves;
@@ -23,8 +23,8 @@ use crate::inflight::queue::{IoQueue, OwnedQueueGuard};
 /// Creates two connected in-memory streams: bytes written to one are read from the other.
 ///
 /// Each direction buffers at most `capacity` bytes (at least one); a writer waits for space. After one end is shut down
-/// or dropped, the other end reads the remaining bytes, then end of stream; writing to a dropped end is a `BrokenPipe`
-/// error.
+/// or dropped, the other end reads the remaining bytes, then end of stream; writing to a dropped end fails with
+/// `BrokenPipe`.
 ///
 /// ```
 /// use windlass::io::{AsyncRead, AsyncWrite, duplex};
@@ -329,7 +329,7 @@ impl DuplexStream {
 impl AsyncRead for &DuplexStream {
     async fn read<B: IoBufMut>(&mut self, mut buf: B) -> BufResult<usize, B> {
         if buf.capacity() == 0 {
-            return (Err(no_capacity_error()), buf);
+            return (Err(no_capacity()), buf);
         }
         let pipe = &*self.incoming;
         let _hold = pipe.read.hold().await;
@@ -346,8 +346,7 @@ impl AsyncRead for &DuplexStream {
         Ok(ManagedBuf::from_heap(bytes.into()))
     }
 
-    /// Takes the bytes only when all of them are buffered, so neither cancellation nor the end of the stream loses
-    /// data.
+    /// Takes the bytes only when all are buffered, so neither cancellation nor end of stream loses data.
     async fn read_exact<B: IoBufMut>(&mut self, buf: B) -> BufResult<(), B> {
         if let Some(result) = check_exact_len(&buf) {
             return (result, buf);

@@ -47,11 +47,9 @@ impl<R> Lines<R> {
 }
 
 impl<R: AsyncRead> Lines<R> {
-    /// Returns the next line without its `\n` or `\r\n`, or `None` at the end of the stream. The last line may lack the
-    /// newline.
+    /// Returns the next line without its `\n` or `\r\n`, or `None` at the end. The last line may lack the newline.
     ///
-    /// A line that is not UTF-8 or too long is an error, as for [`BufReader::read_line`]; the next call returns the
-    /// next line.
+    /// A line that is not UTF-8 or too long is an error; the next call returns the next line.
     ///
     /// **Cancel safety:** no data is lost.
     pub async fn next_line(&mut self) -> io::Result<Option<String>> {

@@ -6,8 +6,7 @@ use std::ops::{Deref, DerefMut};
 use super::buf::IoBuf;
 use crate::driver::pool::PoolBuffer;
 
-/// Received bytes in a buffer that the runtime provides, usually from a pool. Dropping it returns the buffer to the
-/// pool.
+/// Received bytes in a buffer of the runtime, usually from a pool, to which dropping it returns the buffer.
 ///
 /// It dereferences to `[u8]` and can be written to a stream directly. An empty one means end of stream. Holding many of
 /// them drains the pool: further reads use heap buffers, which are a little slower.

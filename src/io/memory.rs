@@ -1,9 +1,9 @@
-//! Readers and writers in memory. Their operations complete immediately, so each consumes a unit of the task's budget:
-//! an endless copy lets other tasks run.
+//! In-memory readers and writers. Each call consumes a unit of the task's budget, so an endless copy yields to other
+//! tasks.
 
 use std::io::{self, Cursor, Write};
 
-use super::buf::{IoBuf, IoBufMut, no_capacity_error};
+use super::buf::{IoBuf, IoBufMut, no_capacity};
 use super::managed::ManagedBuf;
 use super::read::{AsyncBufRead, AsyncRead, HEAP_READ_LEN, read_buffered};
 use super::write::AsyncWrite;
@@ -162,7 +162,7 @@ impl AsyncRead for Repeat {
     async fn read<B: IoBufMut>(&mut self, mut buf: B) -> BufResult<usize, B> {
         coop().await;
         if buf.capacity() == 0 {
-            return (Err(no_capacity_error()), buf);
+            return (Err(no_capacity()), buf);
         }
         let count = buf.fill_from(&[self.0; HEAP_READ_LEN]);
         (Ok(count), buf)

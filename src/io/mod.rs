@@ -1,8 +1,7 @@
 //! Asynchronous reading and writing with owned buffers.
 //!
 //! On a completion-based kernel interface the kernel fills a buffer after the call that submitted it has returned. A
-//! borrowed `&mut [u8]` could be freed in the meantime, so every call takes ownership of its buffer and returns it with
-//! the result:
+//! borrowed `&mut [u8]` could be freed in the meantime, so every call takes ownership of its buffer and returns it:
 //! ```
 //! # windlass::run(async {
 //! # let listener = windlass::net::TcpListener::bind("127.0.0.1:0").await?;
@@ -49,7 +48,7 @@ pub(crate) use crate::driver::pool::BufferPool;
 pub use aligned::AlignedBuf;
 pub use async_fd::AsyncFd;
 pub use buf::{IoBuf, IoBufMut};
-pub(crate) use buf::{bytes_from, fill_range, fill_target, no_capacity_error, no_length_error};
+pub(crate) use buf::{bytes_from, fill_range, fill_target, no_capacity, no_length};
 pub use buf_reader::{BufReader, BufReaderHalf};
 pub use buf_writer::{BufWriter, IntoInnerError};
 pub use copy::{copy, copy_bidirectional};
@@ -72,8 +71,7 @@ pub use write::AsyncWrite;
 /// The result of an operation, and the buffer that was passed to it.
 pub type BufResult<T, B> = (std::io::Result<T>, B);
 
-/// Consumes one unit of the task's cooperative budget for operations that complete immediately; yields when it is used
-/// up.
+/// Consumes one unit of the task's budget for operations that complete immediately; yields when it is used up.
 pub(crate) async fn coop() {
     std::future::poll_fn(poll_coop).await;
 }

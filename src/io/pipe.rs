@@ -54,8 +54,7 @@ pub struct Receiver {
 
 /// The write end of a pipe: see [`pipe`].
 ///
-/// If the read end is closed, a write fails with `BrokenPipe`. The kernel also sends SIGPIPE, which Rust programs
-/// ignore by default.
+/// If the read end is closed, a write fails with `BrokenPipe`. Rust programs ignore the SIGPIPE by default.
 ///
 /// ```
 /// windlass::run(async {

@@ -8,7 +8,7 @@
 use std::future::Future;
 use std::io;
 
-use super::buf::{IoBufMut, no_capacity_error, no_length_error};
+use super::buf::{IoBufMut, no_capacity, no_length};
 use super::error::{NotUtf8, TooLong};
 use super::managed::ManagedBuf;
 use super::splice::KernelStream;
@@ -71,7 +71,7 @@ pub trait AsyncRead {
     fn read_vectored<B: IoBufMut>(&mut self, mut bufs: Vec<B>) -> impl Future<Output = BufResult<usize, Vec<B>>> {
         async move {
             let Some(first) = bufs.iter().position(|buf| buf.capacity() > 0) else {
-                return (Err(no_capacity_error()), bufs);
+                return (Err(no_capacity()), bufs);
             };
             let (result, buf) = self.read(bufs.remove(first)).await;
             bufs.insert(first, buf);
@@ -99,8 +99,7 @@ pub trait AsyncRead {
     /// `limit` bytes, the error is [`TooLong`]; `into` then has one byte more than the limit, and the rest is still in
     /// the stream.
     ///
-    /// **Cancel safety:** no data is lost, neither on cancellation nor on an error: the bytes read so far are in
-    /// `into`.
+    /// **Cancel safety:** cancellation and errors lose no data: the bytes read so far are in `into`.
     fn read_to_end(&mut self, into: &mut Vec<u8>, limit: usize) -> impl Future<Output = io::Result<usize>> {
         read_to_end(self, into, limit)
     }
@@ -138,8 +137,7 @@ const READ_SIZES: (usize, usize) = (4 * 1024, 128 * 1024);
 
 async fn read_to_end<R: AsyncRead + ?Sized>(reader: &mut R, into: &mut Vec<u8>, limit: usize) -> io::Result<usize> {
     let (mut size, max_size) = READ_SIZES;
-    // Reads go through a separate buffer: if `into` itself were passed to the read, dropping this future would lose its
-    // content.
+    // Reads use a separate buffer: dropping this future would lose the content of `into` if `into` were passed.
     let mut piece = Vec::new();
     let mut total = 0;
     loop {
@@ -194,7 +192,7 @@ pub(crate) async fn read_exact_in_parts<R: AsyncRead + ?Sized, B: IoBufMut>(
 pub(crate) fn check_exact_len<B: IoBufMut>(buf: &B) -> Option<io::Result<()>> {
     match (buf.len(), buf.capacity()) {
         (0, 0) => Some(Ok(())),
-        (0, _) => Some(Err(no_length_error())),
+        (0, _) => Some(Err(no_length())),
         _ => None,
     }
 }
@@ -240,7 +238,7 @@ pub(super) async fn read_buffered<R: AsyncBufRead + ?Sized, B: IoBufMut>(
     mut buf: B,
 ) -> BufResult<usize, B> {
     if buf.capacity() == 0 {
-        return (Err(no_capacity_error()), buf);
+        return (Err(no_capacity()), buf);
     }
     match reader.fill_buf().await {
         Ok(bytes) => {

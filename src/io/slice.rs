@@ -56,8 +56,8 @@ unsafe impl<B: IoBuf> IoBuf for Slice<B> {
     }
 }
 
-// SAFETY: as for `IoBuf`; the range lies within the inner buffer's capacity and starts within its length, so everything
-// before it is initialised.
+// SAFETY: as for `IoBuf`; the range lies within the inner buffer's capacity and starts within its length, so the bytes
+// before it are initialised.
 unsafe impl<B: IoBufMut> IoBufMut for Slice<B> {
     fn as_mut_ptr(&mut self) -> *mut u8 {
         let start = self.start();

@@ -2,8 +2,8 @@
 //!
 //! Measured on loopback, a copy through user-space buffers takes three times the CPU time. But splicing needs two
 //! system calls per piece and a pipe, that is two descriptors, so it is used for bulk data only:
-//! [`copy`](super::copy()) starts it after consecutive large reads and stops it when reads become small. An idle copy
-//! holds no pipe.
+//! [`copy`](super::copy()) starts it after consecutive large reads and stops it when they get small. An idle copy holds
+//! no pipe.
 //!
 //! A copy may be dropped while bytes are in the pipe. They were taken from the socket in order, and the splice calls
 //! are synchronous, so it is known exactly which bytes were sent. The rest is put back into the source's read queue,
@@ -156,8 +156,8 @@ async fn ready(descriptor: &Rc<Descriptor>, direction: Direction) -> io::Result<
     op_result.res.map(drop).map_err(from_code)
 }
 
-/// A splice pipe in use. Dropping it puts the bytes in the pipe back into the source's read queue, so the queue's guard
-/// must outlive it.
+/// A splice pipe in use. Dropping it puts the bytes in the pipe back into the source's read queue, whose guard must
+/// outlive it.
 struct PipeGuard<'a> {
     core: &'a LoopCore,
     source: &'a IoQueue,

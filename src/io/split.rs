@@ -2,8 +2,8 @@
 //!
 //! A read borrows the stream as `&mut self` until it completes, and so does a write: code that is generic over streams
 //! could not write while it waits to read. A lock does not help, because the reader would hold it while waiting. So
-//! streams define how they split: [`Halves`] for a borrowed stream, and for an owned one, as in std, `AsyncRead` and
-//! `AsyncWrite` for `&T`.
+//! streams define how they split: [`Halves`] for a borrowed stream, and for an owned one, the traits for `&T`, as in
+//! std.
 
 use std::fmt;
 use std::io;
@@ -88,8 +88,7 @@ impl<T: Halves> Halves for Box<T> {
     }
 }
 
-/// Splits a stream into two owned halves, for two tasks. Works for every stream that can be used through a shared
-/// reference.
+/// Splits a stream that can be used through a shared reference into two owned halves, for two tasks.
 ///
 /// Dropping the write half does not end the stream, because the read half keeps it alive: call
 /// [`shutdown`](AsyncWrite::shutdown). [`TcpStream::into_split`](crate::net::TcpStream::into_split) shuts down when its

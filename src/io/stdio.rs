@@ -11,15 +11,14 @@
 //! On Windows only sockets have readiness. A thread reads and writes, and its call is cancelled when the operation is:
 //! see `sys/windows/sync_cancel.rs`, and `console.rs` for text.
 //!
-//! The loop keeps one duplicate of each descriptor, shared by all handles, so the bytes of a dropped read go to the
-//! next read on any handle.
+//! All handles share one duplicate of each descriptor, so the bytes of a dropped read go to the next one on any handle.
 
 use std::cell::RefCell;
 use std::fmt;
 use std::io;
 use std::rc::Rc;
 
-use super::{AsyncRead, AsyncWrite, BufResult, IoBuf, IoBufMut, bytes_from, fill_target, no_capacity_error};
+use super::{AsyncRead, AsyncWrite, BufResult, IoBuf, IoBufMut, bytes_from, fill_target, no_capacity};
 use crate::driver::Control;
 use crate::driver::op::{CURRENT, Direction, MAX_LEN, Op};
 use crate::error::{context, from_code};
@@ -193,7 +192,7 @@ impl StandardStream {
     /// Reading from a closed stream returns end of stream, as in std.
     async fn read<B: IoBufMut>(self, core: &LoopCore, mut buf: B) -> BufResult<usize, B> {
         if buf.capacity() == 0 {
-            return (Err(no_capacity_error()), buf);
+            return (Err(no_capacity()), buf);
         }
         let explain = |error| context(format_args!("read {}", self.1), error);
         match core.standard(self.0) {
@@ -281,7 +280,7 @@ pub struct Stdin {
 
 impl Stdin {
     /// Reads into `buf`, from its start up to its capacity, and returns the number of bytes; 0 means end of stream. A
-    /// terminal returns one line at a time.
+    /// terminal returns single lines.
     ///
     /// **Cancel safety:** no data is lost; the next read returns the bytes.
     pub async fn read<B: IoBufMut>(&self, buf: B) -> BufResult<usize, B> {
@@ -292,8 +291,8 @@ impl Stdin {
 /// The standard output of the process, created by [`stdout`].
 ///
 /// It is not buffered, and output of `println!` may appear between two writes. A pipe or terminal stays in blocking
-/// mode because it is shared; the loop does not block. Writes to a closed stream are discarded, as in std. A Windows
-/// console expects UTF-8.
+/// mode because it is shared; the loop does not block. Writes to a closed stream are discarded. A Windows console
+/// expects UTF-8.
 ///
 /// ```
 /// windlass::run(async {

@@ -28,8 +28,7 @@ use crate::inflight::queue::IoQueue;
 use crate::sys::{Fd, errno};
 use crate::time::Instant;
 
-/// The pause of `accept` after descriptors ran out: long enough not to spin (four attempts per second), short enough
-/// that clients hardly notice.
+/// The pause of `accept` after descriptors ran out: four attempts per second do not spin, and clients hardly notice.
 const EXHAUSTED_PAUSE: Duration = Duration::from_millis(250);
 
 /// The default backlog, the same as std's and tokio's.
@@ -89,8 +88,7 @@ impl Acceptor {
                     self.exhausted_until.set(None);
                     ambiguous = 0;
                     let accepted = OwnedDescriptor::new(core.rc(), fd as Fd);
-                    // The kernel copies the listener's options; this one also affects how the runtime closes the
-                    // socket.
+                    // Inherited from the listener; it affects how the runtime closes the socket.
                     accepted.descriptor.set_lingers(self.owned.descriptor.lingers());
                     match admit(accepted) {
                         Some(admitted) => return Ok(admitted),
@@ -257,8 +255,7 @@ impl Accepts {
         }
     }
 
-    /// Cancels the operations in flight, waits until all have completed, and drops failures. Returns whether connections
-    /// are left.
+    /// Cancels all operations, waits for their completion and drops failures. Returns whether connections are left.
     async fn cancel_all(&self) -> bool {
         let core = &self.descriptor.core;
         let ids = self.ids.borrow().clone();

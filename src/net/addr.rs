@@ -7,7 +7,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV
 use crate::blocking::off_loop;
 use crate::error::context;
 
-/// One or more socket addresses, or a name that resolves to them: `"127.0.0.1:80"`, `("::1", 80)`, `"localhost:80"`, a
+/// Socket addresses, or a name that resolves to them: `"127.0.0.1:80"`, `("::1", 80)`, `"localhost:80"`, a
 /// `SocketAddr`.
 ///
 /// Literal addresses need no lookup. The system's resolver looks up names on a pool thread, without blocking the loop.

@@ -16,8 +16,7 @@ use crate::sys::{self, Name};
 
 /// Listens or connects with options: see [`TcpListener::builder`] and [`TcpStream::builder`].
 ///
-/// Options that are not set keep the system's default. Connections inherit the options of the listener that accepts
-/// them.
+/// Options that are not set keep the system's default. Accepted connections inherit the options of their listener.
 ///
 /// ```
 /// use windlass::net::{TcpListener, TcpStream};
@@ -51,8 +50,7 @@ impl TcpBuilder {
         }
     }
 
-    /// The maximum number of connections in the kernel's accept queue. The default is 1,024; the system may have a
-    /// lower limit.
+    /// The length of the kernel's accept queue. The default is 1,024; the system may have a lower limit.
     pub fn backlog(mut self, connections: u32) -> TcpBuilder {
         self.backlog = connections;
         self
@@ -66,8 +64,7 @@ impl TcpBuilder {
     }
 
     /// Whether a listener may bind an address while connections of an earlier one are in TIME_WAIT. On by default, as
-    /// in std. Off on Windows, where this is always possible and the option would let another process take an address
-    /// in use.
+    /// in std. Off on Windows, where it is always possible and the option would let others take an address in use.
     pub fn reuse_address(mut self, on: bool) -> TcpBuilder {
         self.reuse_address = on;
         self
@@ -93,8 +90,7 @@ impl TcpBuilder {
         self.with(SocketOption::KeepAlive(times))
     }
 
-    /// How long closing waits, on a pool thread, for unsent data to be delivered: whole seconds, rounded up. Zero
-    /// resets the connection (RST).
+    /// How long closing waits, on a pool thread, for unsent data, in whole seconds, rounded up. Zero sends a RST.
     pub fn linger(self, time: Option<Duration>) -> TcpBuilder {
         self.with(SocketOption::Linger(time))
     }

@@ -2,8 +2,7 @@
 //!
 //! An address that does not answer would block the next one for minutes. So attempts are staggered: the next one starts
 //! when one has failed or after 250 ms, and the first that connects wins. The address families alternate, so a broken
-//! IPv6 costs one such delay and not many. Dropping the losing attempts cancels them in the kernel and closes their
-//! sockets.
+//! IPv6 costs one such delay and not many. Dropping the others cancels them and closes their sockets.
 
 use std::collections::VecDeque;
 use std::future::Future;

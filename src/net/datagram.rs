@@ -14,7 +14,7 @@ use crate::error::from_code;
 use crate::inflight::descriptor::{Descriptor, OwnedDescriptor};
 use crate::inflight::stream::count;
 use crate::inflight::{OnOrphan, OpFuture};
-use crate::io::{BufResult, IoBuf, IoBufMut, ManagedBuf, bytes_from, fill_target, no_capacity_error};
+use crate::io::{BufResult, IoBuf, IoBufMut, ManagedBuf, bytes_from, fill_target, no_capacity};
 use crate::sys::{Enclosure, MsgHdrBuf, MsgMeta, Name, errno};
 
 /// The heap buffer of a managed receive when the pool is empty: large enough for any datagram.
@@ -48,7 +48,7 @@ pub(crate) async fn receive<B: IoBufMut>(
     is_stream: bool,
 ) -> BufResult<(usize, MsgMeta), B> {
     if buf.capacity() == 0 {
-        return (Err(no_capacity_error()), buf);
+        return (Err(no_capacity()), buf);
     }
     let descriptor = &owned.descriptor;
     let (core, queue, fd) = (&*descriptor.core, &descriptor.read, descriptor.fd);

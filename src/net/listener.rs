@@ -28,8 +28,7 @@ pub struct TcpListener {
 }
 
 impl TcpListener {
-    /// Listens on an address; port 0 lets the system choose one. If a name resolves to several addresses, the first
-    /// that can be bound is used.
+    /// Listens on the first usable address of a name; port 0 lets the system choose one.
     pub async fn bind(addr: impl ToSocketAddrs) -> io::Result<TcpListener> {
         TcpListener::builder().listen(addr).await
     }

@@ -18,8 +18,7 @@ use crate::sys;
 /// A TCP connection.
 ///
 /// Reads and writes take `&self`, so two tasks can use both directions at once. Concurrent calls in the same direction
-/// are served in FIFO order and never interleave. Dropping the stream cancels pending operations and closes the
-/// connection.
+/// are served in FIFO order and never interleave. Dropping the stream cancels its operations and closes it.
 ///
 /// **Cancel safety:** a dropped read loses nothing, [`read_exact`](TcpStream::read_exact) included: the next read
 /// returns the bytes. A dropped write may have sent any prefix of its buffer; the next write waits for it to finish.
@@ -74,8 +73,8 @@ impl TcpStream {
     reading_methods!();
     writing_methods!();
 
-    /// Shuts down one or both directions. Shutting down the write side waits for the write in progress; the peer then
-    /// reads end of stream.
+    /// Shuts down one or both directions, the write side after the write in progress; the peer then reads end of
+    /// stream.
     ///
     /// If [`AsyncWrite`](crate::io::AsyncWrite) is in scope, a plain call still means this method. The trait's method,
     /// which takes no argument and shuts down the write side, is `AsyncWrite::shutdown(&mut stream)`.
@@ -135,8 +134,7 @@ impl TcpStream {
         }
     }
 
-    /// Sets how long closing waits, on a pool thread, for unsent data to be delivered: whole seconds, rounded up. Zero
-    /// resets the connection (RST) on drop.
+    /// Sets how long closing waits, on a pool thread, for unsent data, in whole seconds, rounded up. Zero sends a RST.
     pub fn set_linger(&self, time: Option<Duration>) -> io::Result<()> {
         self.socket().set(SocketOption::Linger(time))
     }

@@ -18,8 +18,8 @@ use crate::sys::{self, MsgMeta, Name};
 ///
 /// Methods take `&self`, so one task can receive while another sends.
 ///
-/// **Cancel safety:** a dropped receive loses nothing: the next one returns the whole datagram. A dropped send may or
-/// may not have sent its datagram.
+/// **Cancel safety:** a dropped receive loses nothing: the next one returns the whole datagram. A dropped send may have
+/// sent its datagram.
 ///
 /// ```
 /// use windlass::net::UdpSocket;
@@ -65,8 +65,7 @@ pub struct Datagram {
 }
 
 impl UdpSocket {
-    /// Binds a socket to an address; port 0 lets the system choose one. If a name resolves to several addresses, the
-    /// first that can be bound is used.
+    /// Binds a socket to the first usable address of a name; port 0 lets the system choose one.
     pub async fn bind(addr: impl ToSocketAddrs) -> io::Result<UdpSocket> {
         let explain = |error| context(format_args!("bind {}", addr.shown()), error);
         let mut last = io::Error::new(io::ErrorKind::InvalidInput, "the name has no address");
@@ -240,8 +239,7 @@ impl UdpSocket {
         set_hops(&self.socket, ttl)
     }
 
-    /// Joins an IPv4 multicast group on the interface with this address; the unspecified address lets the system
-    /// choose.
+    /// Joins an IPv4 multicast group on the interface with this address, or one chosen by the system if unspecified.
     pub fn join_multicast_v4(&self, group: Ipv4Addr, interface: Ipv4Addr) -> io::Result<()> {
         let explain = |error| context(format_args!("join {group} on {interface}"), error);
         self.socket
@@ -331,8 +329,7 @@ impl UdpSocket {
         self.socket.set(SocketOption::SendBuffer(bytes))
     }
 
-    /// Sets the size of the kernel's receive buffer. Linux doubles the number. The kernel drops datagrams that do not
-    /// fit.
+    /// Sets the size of the kernel's receive buffer. Linux doubles the number. Datagrams that do not fit are lost.
     pub fn set_recv_buffer(&self, bytes: usize) -> io::Result<()> {
         self.socket.set(SocketOption::RecvBuffer(bytes))
     }

@@ -78,8 +78,8 @@ impl Child {
         self.running().map(Running::id)
     }
 
-    /// Closes the pipe to the child's standard input, if any, waits for the child to exit and returns its exit status.
-    /// Further calls return the same status.
+    /// Closes the pipe to the child's standard input, if any, waits for the exit and returns the status, also
+    /// repeatedly.
     ///
     /// **Cancel safety:** the next call continues to wait.
     pub async fn wait(&mut self) -> io::Result<ExitStatus> {
@@ -115,8 +115,7 @@ impl Child {
         }
     }
 
-    /// Kills the child (`SIGKILL`, `TerminateProcess`) without waiting for it to exit. Does nothing after its exit was
-    /// seen.
+    /// Kills the child (`SIGKILL`, `TerminateProcess`) without waiting for it. Does nothing after its exit was seen.
     pub fn start_kill(&mut self) -> io::Result<()> {
         match &mut self.state {
             State::Running(running) => running.kill(),
@@ -162,11 +161,10 @@ impl Drop for Child {
     fn drop(&mut self) {
         if let State::Running(mut running) = std::mem::replace(&mut self.state, State::Dropped) {
             if self.kill_on_drop && !running.is_forked() {
-                // The child was not reaped, so the process ID is still its own. Killing an exited child is not an
-                // error.
+                // The child was not reaped, so the process ID is still its own.
                 let _ = running.kill();
             }
-            running.leave_behind();
+            running.detach();
         }
     }
 }

@@ -129,8 +129,7 @@ impl Command {
     ///
     /// **This blocks** until the new program runs, as in std and in every other runtime. Measured on Linux: 0.15 to
     /// 0.35 ms for `true`. With `pre_exec` (Unix) std has to fork, which copies the page tables: 0.5 ms for a small
-    /// process and 65 ms for one of 1 GiB. To start hundreds of children without delaying the loop, start them on a
-    /// loop in another thread.
+    /// process and 65 ms for one of 1 GiB. To start hundreds of children, use a loop in another thread.
     ///
     /// # Errors
     ///
@@ -161,8 +160,7 @@ impl Command {
         child.wait().await
     }
 
-    /// Starts the child, collects its output and waits for it to exit. By default its standard output and error are
-    /// collected and its input is empty.
+    /// Starts the child, collects its output and waits for it to exit. By default its input is empty.
     ///
     /// **Cancel safety:** the child is dropped: see [`kill_on_drop`](Command::kill_on_drop).
     pub async fn output(&mut self) -> io::Result<Output> {

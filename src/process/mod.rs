@@ -16,8 +16,7 @@
 //! never waits for "any child": it must not reap the children of other libraries.
 //! - A `Child` that is awaited: `readable(pidfd)`, then `try_wait` returns the exit status and reaps it.
 //! - A dropped `Child`: a task of the loop does the same.
-//! - A loop that closes before that: one thread polls the pidfds of all remaining children, and ends with the last of
-//!   them.
+//! - A loop that closes before that: one thread polls the pidfds of the remaining children, until the last has exited.
 //!
 //! Windows has no zombies: a process object is freed with its last handle. The system's thread pool waits for the exit
 //! (`registered.rs`), and a dropped child needs no further care.

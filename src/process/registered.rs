@@ -76,7 +76,7 @@ impl Running {
     }
 
     /// Closes the handle.
-    pub(super) fn leave_behind(self) {}
+    pub(super) fn detach(self) {}
 }
 
 /// Removes the waker when a wait ends or is dropped.

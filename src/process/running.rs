@@ -100,7 +100,7 @@ impl Running {
 
     /// Called when the handle is dropped: a task of the loop reaps the child.
     #[track_caller]
-    pub(super) fn leave_behind(mut self) {
+    pub(super) fn detach(mut self) {
         if self.is_forked() {
             return;
         }

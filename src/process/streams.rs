@@ -152,8 +152,7 @@ impl TryFrom<ChildStdin> for Stdio {
     type Error = io::Error;
 
     /// Passes the pipe to another child. Fails while a write is in progress. The pipe becomes blocking, as programs
-    /// expect; on Windows, where a pipe cannot change its mode, a thread copies to it from a blocking pipe until either
-    /// is closed.
+    /// expect; on Windows, where a pipe cannot change its mode, a thread copies to it from a blocking one.
     fn try_from(stdin: ChildStdin) -> io::Result<Stdio> {
         for_child(stdin.pipe.release()?, Direction::Write)
     }
@@ -164,7 +163,7 @@ impl TryFrom<ChildStdout> for Stdio {
 
     /// Passes the pipe to another child. Fails while a read is in progress or received bytes are unread. The pipe
     /// becomes blocking, as programs expect; on Windows, where a pipe cannot change its mode, a thread copies from it
-    /// to a blocking pipe until either is closed.
+    /// to a blocking one.
     fn try_from(stdout: ChildStdout) -> io::Result<Stdio> {
         for_child(stdout.pipe.release()?, Direction::Read)
     }

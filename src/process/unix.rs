@@ -31,8 +31,7 @@ impl Command {
         self
     }
 
-    /// Sets the process group of the child; 0 creates a new one, so that Ctrl-C in the terminal does not reach the
-    /// child.
+    /// Sets the process group of the child; 0 creates a new one, so that Ctrl-C does not reach the child.
     pub fn process_group(&mut self, group: i32) -> &mut Command {
         self.std.process_group(group);
         self

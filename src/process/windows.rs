@@ -40,8 +40,7 @@ impl Command {
 
 /// Windows methods.
 impl Child {
-    /// Sends Ctrl-Break to the child's process group, the only request to terminate that Windows has. Does nothing
-    /// after the child's exit was seen.
+    /// Sends Ctrl-Break, a request to terminate, to the child's process group. Does nothing after its exit was seen.
     ///
     /// Fails unless the child leads its own process group ([`creation_flags`](Command::creation_flags) with
     /// `CREATE_NEW_PROCESS_GROUP`) and shares our console.

@@ -170,8 +170,7 @@ pub fn signal(kind: SignalKind) -> io::Result<Signal> {
 /// Waits for Ctrl-C (`SIGINT`) from the first poll on.
 ///
 /// After the first poll, Ctrl-C does not terminate the program any more, even after this future has returned or was
-/// dropped: see [`signal()`], which is also the right choice to wait repeatedly: signals that arrive between two calls
-/// of `ctrl_c` are lost.
+/// dropped: see [`signal()`], which also does not lose signals between two waits.
 ///
 /// ```no_run
 /// windlass::run(async {
@@ -255,7 +254,7 @@ pub struct ShutdownSignal {
 }
 
 impl ShutdownSignal {
-    /// Waits for the next request to terminate. Returns `None` when the loop that created the listener is closed.
+    /// Waits for the next request to terminate. Returns `None` when the listener's loop is closed.
     ///
     /// **Cancel safety:** no signal is lost; the next call returns it.
     pub async fn recv(&mut self) -> Option<()> {
@@ -271,8 +270,7 @@ impl ShutdownSignal {
     /// Runs `future` until it completes or termination is requested; then it drops the future and returns `None`.
     ///
     /// An earlier request takes precedence, so a loop of these calls ends even if every future is ready immediately.
-    /// Each request is reported once: a further call waits for a second request, for instance to abort a graceful
-    /// shutdown.
+    /// Each request is reported once: a further call waits for a second one, for instance to abort a graceful shutdown.
     pub async fn run_until_shutdown<F: Future>(&mut self, future: F) -> Option<F::Output> {
         let waiting = ForgetWakers(&mut self.signals);
         let mut future = pin!(future);
@@ -294,8 +292,8 @@ impl ShutdownSignal {
 fn poll_any(signals: &mut [Signal], cx: &mut Context<'_>) -> Poll<Option<()>> {
     let mut result = Poll::Pending;
     for signal in signals {
-        if let Poll::Ready(heard) = signal.poll_recv(cx) {
-            result = Poll::Ready(heard);
+        if let Poll::Ready(received) = signal.poll_recv(cx) {
+            result = Poll::Ready(received);
         }
     }
     result
@@ -304,8 +302,7 @@ fn poll_any(signals: &mut [Signal], cx: &mut Context<'_>) -> Poll<Option<()>> {
 /// A listener to a signal, created by [`signal()`].
 ///
 /// Signals coalesce, as in the kernel: several that arrive before a [`recv`](Signal::recv) are received as one. None is
-/// lost: after the last signal there is always one more `recv` that returns. The loop that created the listener must
-/// run to receive signals.
+/// lost: after the last signal there is always one more `recv` that returns. The listener's loop must run.
 ///
 /// ```
 /// use windlass::signal::{SignalKind, signal};
@@ -329,8 +326,7 @@ pub struct Signal {
 }
 
 impl Signal {
-    /// Waits for the signal, unless one has arrived since the last call. Returns `None` when the loop that created the
-    /// listener is closed.
+    /// Waits for a signal, if none has arrived since the last call. Returns `None` when the listener's loop is closed.
     ///
     /// **Cancel safety:** no signal is lost; the next call returns it.
     pub async fn recv(&mut self) -> Option<()> {

@@ -18,7 +18,7 @@ use super::session::{Session, State};
 use super::transport::TlsTransport;
 use super::write_buffer::WriteBuffer;
 use crate::inflight::queue::IoQueue;
-use crate::io::{BufResult, IoBuf, IoBufMut, ManagedBuf, coop, no_capacity_error, no_length_error};
+use crate::io::{BufResult, IoBuf, IoBufMut, ManagedBuf, coop, no_capacity, no_length};
 use crate::time::timeout;
 
 /// How long a peer that is refused may take to hear why.
@@ -139,7 +139,7 @@ impl<S: TlsTransport> TlsStream<S> {
     /// Cancel: nothing is lost.
     pub async fn read<B: IoBufMut>(&self, mut buf: B) -> BufResult<usize, B> {
         if buf.capacity() == 0 {
-            return (Err(no_capacity_error()), buf);
+            return (Err(no_capacity()), buf);
         }
         let _hold = self.reading.hold().await;
         coop().await;
@@ -170,7 +170,7 @@ impl<S: TlsTransport> TlsStream<S> {
         let len = buf.len();
         match (len, buf.capacity()) {
             (0, 0) => return (Ok(()), buf),
-            (0, _) => return (Err(no_length_error()), buf),
+            (0, _) => return (Err(no_length()), buf),
             _ => {}
         }
         let _hold = self.reading.hold().await;

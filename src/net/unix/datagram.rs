@@ -128,8 +128,7 @@ impl UnixDatagram {
         (result.map_err(|error| self.with_peer(error)), buf)
     }
 
-    /// Sends a datagram with descriptors to the connected address. The descriptors are closed here whether or not they
-    /// could be sent: duplicate those to keep.
+    /// Sends a datagram with descriptors, which are closed here even on an error: duplicate those to keep.
     pub async fn send_with_fds<B: IoBuf>(&self, buf: B, fds: Vec<OwnedFd>) -> BufResult<usize, B> {
         if fds.len() > MOST_DESCRIPTORS {
             return (Err(too_many(fds.len())), buf);
@@ -159,8 +158,8 @@ impl UnixDatagram {
         (result.map(|(count, _)| count), buf)
     }
 
-    /// Receives a datagram with up to `max_fds` descriptors into `buf`. A receive without space for descriptors loses them, and
-    /// so does a truncated datagram.
+    /// Receives a datagram with up to `max_fds` descriptors into `buf`. A receive without space for them loses them, as
+    /// does a truncated one.
     pub async fn recv_with_fds<B: IoBufMut>(&self, buf: B, max_fds: usize) -> BufResult<Received, B> {
         let (result, buf) = self.receive(buf, max_fds).await;
         (result.map(Received::new), buf)

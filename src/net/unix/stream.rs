@@ -129,8 +129,7 @@ impl UnixStream {
     writing_methods!();
 
     /// Sends from `buf` with descriptors and returns the number of bytes sent. The descriptors are attached to the
-    /// first byte, so `buf` must not be empty. They are closed here whether or not they could be sent: duplicate those
-    /// to keep.
+    /// first byte, so `buf` must not be empty. They are closed here even on an error: duplicate those to keep.
     ///
     /// **Cancel safety:** the bytes and descriptors may or may not have been sent.
     pub async fn send_with_fds<B: IoBuf>(&self, buf: B, fds: Vec<OwnedFd>) -> BufResult<usize, B> {
@@ -158,8 +157,8 @@ impl UnixStream {
         self.socket().peer_credentials()
     }
 
-    /// Shuts down one or both directions. Shutting down the write side waits for the write in progress; the peer then
-    /// reads end of stream.
+    /// Shuts down one or both directions, the write side after the write in progress; the peer then reads end of
+    /// stream.
     ///
     /// If [`AsyncWrite`](crate::io::AsyncWrite) is in scope, a plain call still means this method. The trait's method,
     /// which takes no argument and shuts down the write side, is `AsyncWrite::shutdown(&mut stream)`.
