@@ -156,7 +156,7 @@ mod tests {
     /// A buffer whose length shrinks on each call.
     struct Shrinking(Box<[u8; 8]>, Cell<usize>);
 
-    // SAFETY: all 8 bytes are initialised, and no length exceeds 8 in the calls below.
+    // SAFETY: all 8 bytes are initialised, and the slice below ends at byte 6, whatever length this returns.
     unsafe impl IoBuf for Shrinking {
         fn as_ptr(&self) -> *const u8 {
             self.0.as_slice().as_ptr()
