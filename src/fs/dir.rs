@@ -1,4 +1,4 @@
-//! What is in a folder.
+//! Listing directories.
 
 use std::collections::VecDeque;
 use std::ffi::OsString;
@@ -11,10 +11,10 @@ use super::{at, blocking};
 use crate::blocking::BlockingHandle;
 use crate::event_loop::core::LoopCore;
 
-/// How many entries a thread fetches at once.
+/// The number of entries that a pool thread fetches at once.
 const BATCH: usize = 256;
 
-/// Lists what is in a folder.
+/// Lists the entries of a directory.
 ///
 /// ```
 /// windlass::run(async {
@@ -30,7 +30,7 @@ const BATCH: usize = 256;
 /// ```
 pub async fn read_dir(path: impl AsRef<Path>) -> io::Result<ReadDir> {
     let path = path.as_ref().to_owned();
-    let entries = blocking("read folder", path.clone(), |path| std::fs::read_dir(path)).await?;
+    let entries = blocking("read directory", path.clone(), |path| std::fs::read_dir(path)).await?;
     Ok(ReadDir {
         path,
         entries: Some(entries),
@@ -39,25 +39,25 @@ pub async fn read_dir(path: impl AsRef<Path>) -> io::Result<ReadDir> {
     })
 }
 
-/// The entries of a folder, in no order. `.` and `..` are not among them.
+/// The entries of a directory in unspecified order, without `.` and `..`.
 pub struct ReadDir {
     path: PathBuf,
-    /// Not while a thread has it, and not after the end.
+    /// `None` while a pool thread uses it, and after the end.
     entries: Option<std::fs::ReadDir>,
     fetched: VecDeque<io::Result<DirEntry>>,
-    /// Kept here, so that a dropped `next_entry` loses nothing.
+    /// Stored here, so that a dropped `next_entry` loses nothing.
     fetching: Option<BlockingHandle<Batch>>,
 }
 
-/// What a thread fetched, and the rest, if there is one.
+/// The fetched entries, and the rest of the directory if there is more.
 type Batch = (VecDeque<io::Result<DirEntry>>, Option<std::fs::ReadDir>);
 
 impl ReadDir {
-    /// The next entry; `None` at the end.
+    /// Returns the next entry, or `None` at the end.
     pub async fn next_entry(&mut self) -> io::Result<Option<DirEntry>> {
         loop {
             if let Some(entry) = self.fetched.pop_front() {
-                return entry.map(Some).map_err(at("read folder", &self.path));
+                return entry.map(Some).map_err(at("read directory", &self.path));
             }
             if self.fetching.is_none() {
                 let Some(entries) = self.entries.take() else {
@@ -69,19 +69,19 @@ impl ReadDir {
             if let Some(fetching) = &mut self.fetching {
                 let batch = fetching.await;
                 self.fetching = None;
-                (self.fetched, self.entries) = batch.map_err(|error| at("read folder", &self.path)(error.into()))?;
+                (self.fetched, self.entries) = batch.map_err(|error| at("read directory", &self.path)(error.into()))?;
             }
         }
     }
 }
 
 fn fetch(mut entries: std::fs::ReadDir) -> Batch {
-    let look = |entry: std::fs::DirEntry| DirEntry {
-        // Most file systems have said that already; where not, std asks, here and not on the loop.
+    let to_entry = |entry: std::fs::DirEntry| DirEntry {
+        // Most file systems return the type with the name; for the others std makes a system call, here on the thread.
         file_type: entry.file_type().ok().map(FileType::from_std),
         entry,
     };
-    let fetched: VecDeque<_> = entries.by_ref().take(BATCH).map(|entry| entry.map(look)).collect();
+    let fetched: VecDeque<_> = entries.by_ref().take(BATCH).map(|entry| entry.map(to_entry)).collect();
     let more = fetched.len() == BATCH;
     (fetched, more.then_some(entries))
 }
@@ -94,24 +94,24 @@ impl fmt::Debug for ReadDir {
     }
 }
 
-/// One entry of a folder.
+/// One entry of a directory.
 pub struct DirEntry {
     entry: std::fs::DirEntry,
     file_type: Option<FileType>,
 }
 
 impl DirEntry {
-    /// The folder's path and the entry's name.
+    /// The path of the directory joined with the name of the entry.
     pub fn path(&self) -> PathBuf {
         self.entry.path()
     }
 
-    /// The entry's name.
+    /// The name of the entry.
     pub fn file_name(&self) -> OsString {
         self.entry.file_name()
     }
 
-    /// What it is; a link is not followed.
+    /// The type of the entry; symbolic links are not followed.
     pub async fn file_type(&self) -> io::Result<FileType> {
         match self.file_type {
             Some(file_type) => Ok(file_type),
@@ -119,7 +119,7 @@ impl DirEntry {
         }
     }
 
-    /// What the kernel knows of it; a link is not followed.
+    /// The metadata of the entry; symbolic links are not followed.
     pub async fn metadata(&self) -> io::Result<Metadata> {
         symlink_metadata(self.path()).await
     }

@@ -1,9 +1,9 @@
-//! An open file: how a call becomes an op, and its landing a result.
+//! An open file.
 //!
-//! Reading and writing at an offset needs no lane: any number of them may be under way at once. Sequential calls share a
-//! position, so they go one after the other. The position of an ordinary file is kept here and moves when a result is
-//! given out; so a dropped read has not happened. A pipe or terminal has no positions: there the kernel moves on whether
-//! anybody waits or not, and what a dropped read received is kept for the next, as on a stream.
+//! Reads and writes at an offset need no queue: any number may be in flight. Sequential calls share a position, so they
+//! run one at a time. The position of a regular file is stored here and advances when a call returns its result, so a
+//! dropped read leaves it unchanged. A pipe or terminal has no position: the kernel consumes bytes even for a dropped
+//! read, and they are kept for the next one, as on a stream.
 
 use std::cell::Cell;
 use std::fmt;
@@ -14,7 +14,7 @@ use std::rc::Rc;
 use super::metadata::{Metadata, of_file};
 use super::options::OpenOptions;
 use super::scan::Scan;
-use super::{Reader, carry_out, show_path};
+use super::{Reader, debug_path, run_op};
 use crate::driver::op::{CURRENT, MAX_LEN, Op};
 use crate::driver::{Control, OsResult, Reply};
 use crate::error::{context, from_code};
@@ -22,15 +22,16 @@ use crate::event_loop::core::LoopCore;
 use crate::inflight::descriptor::{Descriptor, IntoStdError, OwnedDescriptor};
 use crate::inflight::queue::IoQueue;
 use crate::inflight::{OnOrphan, OpFuture};
-use crate::io::vectored::{lend_to_fill, lend_to_read, set_all_filled, set_others_empty};
-use crate::io::{BufResult, IoBuf, IoBufMut, no_length, no_room, part_of, read_exact_in_parts, rest_of};
+use crate::io::vectored::{iovecs_to_fill, iovecs_to_send, set_all_filled, set_others_empty};
+use crate::io::{BufResult, IoBuf, IoBufMut, bytes_from, fill_range, no_capacity, no_length, read_exact_in_parts};
 use crate::sys::{self, Fd, IoVec, OpenFlags, errno};
 
 /// An open file.
 ///
-/// Calls take `&self`: any number of reads and writes at offsets may be under way at once. **Cancelling** a read loses
-/// nothing; a cancelled write may have written any part of its buffer. Dropping the file closes it when everything under
-/// way is over.
+/// Methods take `&self`: any number of reads and writes at offsets may run concurrently. Dropping the file closes it
+/// after the operations in flight have completed.
+///
+/// **Cancel safety:** a dropped read loses nothing. A dropped write may have written any part of its buffer.
 ///
 /// ```
 /// use windlass::fs::File;
@@ -50,7 +51,7 @@ use crate::sys::{self, Fd, IoVec, OpenFlags, errno};
 pub struct File {
     owned: OwnedDescriptor,
     path: Box<Path>,
-    /// Where the next sequential call begins; `None` if the file has no positions.
+    /// Where the next sequential call starts; `None` if the file is not seekable.
     position: Option<Cell<u64>>,
     append: bool,
     direct: bool,
@@ -59,10 +60,10 @@ pub struct File {
 type Payload<B> = (Rc<Descriptor>, B);
 type VectoredPayload<B> = (Rc<Descriptor>, Vec<B>, Vec<IoVec>);
 
-/// The error of reading a file that got shorter meanwhile.
+/// The error for a file that became shorter while it was read.
 pub(super) fn shrank(before: u64, now: u64) -> io::Error {
-    let what = format!("the file shrank from {before} to {now} bytes while it was being read");
-    io::Error::new(io::ErrorKind::UnexpectedEof, what)
+    let message = format!("the file shrank from {before} to {now} bytes while it was being read");
+    io::Error::new(io::ErrorKind::UnexpectedEof, message)
 }
 
 impl File {
@@ -71,7 +72,7 @@ impl File {
         OpenOptions::new().read(true).open(path).await
     }
 
-    /// Opens a file for writing: makes it, or drops what is in it.
+    /// Opens a file for writing: creates it, or truncates it.
     pub async fn create(path: impl AsRef<Path>) -> io::Result<File> {
         OpenOptions::new()
             .write(true)
@@ -81,7 +82,7 @@ impl File {
             .await
     }
 
-    /// Makes a file for reading and writing, and fails if it is there already.
+    /// Creates a file for reading and writing; fails if it exists.
     pub async fn create_new(path: impl AsRef<Path>) -> io::Result<File> {
         OpenOptions::new()
             .read(true)
@@ -91,7 +92,7 @@ impl File {
             .await
     }
 
-    /// How a file is opened otherwise.
+    /// Options for opening a file.
     pub fn options() -> OpenOptions {
         OpenOptions::new()
     }
@@ -107,11 +108,11 @@ impl File {
         }
     }
 
-    /// Makes a file of one of std's. Its position is kept.
+    /// Converts a std file. The position is kept.
     ///
     /// # Panics
     ///
-    /// Outside of a loop, and on a driver that takes no descriptors of the kernel's
+    /// Outside a loop, and on a driver that does not accept kernel descriptors
     /// ([`FdSpace::Own`](crate::driver::FdSpace::Own)).
     #[track_caller]
     pub fn from_std(file: std::fs::File) -> File {
@@ -124,17 +125,17 @@ impl File {
         File::new(owned, Path::new(""), flags.append, flags.direct)
     }
 
-    /// Makes it one of std's, with the same position. Refused, with the file, while something is under way.
+    /// Converts to a std file with the same position. Fails, and returns the file, while an operation is in flight.
     pub fn into_std(self) -> Result<std::fs::File, IntoStdError<File>> {
-        let refuse = |inner, error| Err(IntoStdError { inner, error });
+        let fail = |inner, error| Err(IntoStdError { inner, error });
         if Rc::strong_count(&self.owned.descriptor) > 1 {
-            let why = "something is under way on the file: await it first";
-            return refuse(self, io::Error::new(io::ErrorKind::WouldBlock, why));
+            let message = "an operation on the file is in flight: await it first";
+            return fail(self, io::Error::new(io::ErrorKind::WouldBlock, message));
         }
         if let Some(position) = &self.position {
             let moved = kernel_position(self.core(), self.owned.fd(), SeekFrom::Start(position.get()));
             if let Err(error) = moved {
-                return refuse(self, error);
+                return fail(self, error);
             }
         }
         let File {
@@ -171,11 +172,11 @@ impl File {
         &self.owned
     }
 
-    /// Says what was being done, and to which file if that is known.
-    fn explain(&self, what: &str, error: io::Error) -> io::Error {
+    /// Adds the action, and the path if it is known, to an error.
+    fn explain(&self, action: &str, error: io::Error) -> io::Error {
         match self.path.as_os_str().is_empty() {
             true => error,
-            false => context(format_args!("{what} {}", self.path.display()), error),
+            false => context(format_args!("{action} {}", self.path.display()), error),
         }
     }
 
@@ -188,35 +189,34 @@ impl File {
         }
     }
 
-    /// How many bytes an operation moved.
-    pub(super) fn count(&self, what: &str, res: OsResult) -> io::Result<usize> {
+    /// The number of bytes that an operation transferred.
+    pub(super) fn count(&self, action: &str, res: OsResult) -> io::Result<usize> {
         match res {
             Ok(count) => Ok(count as usize),
-            Err(code) => Err(self.explain(what, from_code(code))),
+            Err(code) => Err(self.explain(action, from_code(code))),
         }
     }
 
-    // At an offset.
+    // Reads and writes at an offset.
 
-    /// Reads into `buf`, from its start and up to its capacity, beginning at `offset` in the file. Gives the number of bytes;
-    /// 0 is the end of the file. A `Vec` then has just that length.
+    /// Reads at `offset` into `buf`, from its start up to its capacity, and returns the number of bytes; 0 means end of file.
+    /// The length of a `Vec` is set to that number.
     pub async fn read_at<B: IoBufMut>(&self, buf: B, offset: u64) -> BufResult<usize, B> {
         let capacity = buf.capacity();
         if capacity == 0 {
-            return (Err(no_room()), buf);
+            return (Err(no_capacity()), buf);
         }
         let queue = IoQueue::default();
         let (res, mut buf) = self.read_piece(&queue, buf, 0, capacity, in_file(offset)).await;
         let result = self.count("read", res);
         if let Ok(count) = result {
-            // SAFETY: the kernel has written this many bytes, which is no more than the capacity.
+            // SAFETY: the kernel has written this many bytes, which is at most the capacity.
             unsafe { buf.set_filled(count) };
         }
         (result, buf)
     }
 
-    /// Fills `buf` up to its length (not its capacity), beginning at `offset` in the file. If that ends first, the error is
-    /// `UnexpectedEof`.
+    /// Reads at `offset` and fills `buf` to its length (not capacity); `UnexpectedEof` if the file ends first.
     pub async fn read_exact_at<B: IoBufMut>(&self, mut buf: B, offset: u64) -> BufResult<(), B> {
         let len = buf.len();
         if len == 0 {
@@ -246,8 +246,8 @@ impl File {
         (Ok(()), buf)
     }
 
-    /// Writes from `buf`, beginning at `offset` in the file, and gives how many bytes were taken. On a file that was opened
-    /// to append, Linux writes at the end whatever the offset is.
+    /// Writes from `buf` at `offset` and returns the number of bytes written. If the file was opened with `append`,
+    /// Linux ignores the offset and writes at the end.
     pub async fn write_at<B: IoBuf>(&self, buf: B, offset: u64) -> BufResult<usize, B> {
         if buf.is_empty() {
             return (Ok(0), buf);
@@ -257,7 +257,7 @@ impl File {
         (self.count("write", op_result.res), buf)
     }
 
-    /// Writes the whole of `buf`, beginning at `offset` in the file.
+    /// Writes all of `buf` at `offset`.
     pub async fn write_all_at<B: IoBuf>(&self, buf: B, offset: u64) -> BufResult<(), B> {
         let queue = IoQueue::default();
         let offset = |written| in_file(offset.saturating_add(written));
@@ -265,10 +265,10 @@ impl File {
         (result, buf)
     }
 
-    /// Reads into several buffers, each filled to its capacity before the next, beginning at `offset` in the file.
+    /// Reads at `offset` into several buffers, filling each to its capacity before the next.
     pub async fn read_vectored_at<B: IoBufMut>(&self, bufs: Vec<B>, offset: u64) -> BufResult<usize, Vec<B>> {
         if bufs.iter().all(|buf| buf.capacity() == 0) {
-            return (Err(no_room()), bufs);
+            return (Err(no_capacity()), bufs);
         }
         let queue = IoQueue::default();
         let (op_result, (_, mut bufs, slices)) = self
@@ -282,8 +282,7 @@ impl File {
         (result, bufs)
     }
 
-    /// Writes from several buffers, one after the other, beginning at `offset` in the file, and gives how many bytes were
-    /// taken. At most 1,024 buffers are looked at in one call.
+    /// Writes from several buffers, at most 1,024, in order at `offset` and returns the number of bytes written.
     pub async fn write_vectored_at<B: IoBuf>(&self, bufs: Vec<B>, offset: u64) -> BufResult<usize, Vec<B>> {
         if bufs.iter().all(IoBuf::is_empty) {
             return (Ok(0), bufs);
@@ -293,9 +292,9 @@ impl File {
         (self.count("write", op_result.res), bufs)
     }
 
-    // At the position.
+    // Sequential reads and writes.
 
-    /// Reads into `buf` from the file's position, and moves that on. 0 bytes are the end of the file.
+    /// Reads into `buf` at the file's position and advances it. 0 bytes mean end of file.
     pub async fn read<B: IoBufMut>(&self, mut buf: B) -> BufResult<usize, B> {
         let queue = &self.owned.descriptor.read;
         let _hold = queue.hold().await;
@@ -308,7 +307,7 @@ impl File {
         }
         let capacity = buf.capacity();
         if capacity == 0 {
-            return (Err(no_room()), buf);
+            return (Err(no_capacity()), buf);
         }
         queue.settle(self.core()).await;
         if queue.has_leftover(self.core()).await
@@ -319,15 +318,16 @@ impl File {
         let (op_result, (_, mut buf)) = self.start_read(queue, OnOrphan::Keep, buf, 0, capacity, CURRENT).await;
         let result = self.count("read", op_result.res);
         if let Ok(count) = result {
-            // SAFETY: the kernel has written this many bytes, which is no more than the capacity.
+            // SAFETY: the kernel has written this many bytes, which is at most the capacity.
             unsafe { buf.set_filled(count) };
         }
         (result, buf)
     }
 
-    /// Fills `buf` up to its length (not its capacity) from the file's position, and moves that on. If the file ends first the
-    /// error is `UnexpectedEof`. Then, and when the future is dropped, the position stays where it was; only where there are no
-    /// positions, as in a pipe, what was read is in the buffer, or lost with the future.
+    /// Fills `buf` to its length (not capacity) and advances the position; `UnexpectedEof` if the file ends first.
+    ///
+    /// **Cancel safety:** on cancellation or an error the position does not change. On a file without positions, such
+    /// as a pipe, an error returns the partial data in the buffer, and cancellation loses it.
     pub async fn read_exact<B: IoBufMut>(&self, buf: B) -> BufResult<(), B> {
         let Some(position) = &self.position else {
             return read_exact_in_parts(&mut &*self, buf).await;
@@ -341,7 +341,7 @@ impl File {
         (result, buf)
     }
 
-    /// Writes from `buf` at the file's position, and moves that on. Gives how many bytes were taken.
+    /// Writes from `buf` at the file's position, advances it and returns the number of bytes written.
     pub async fn write<B: IoBuf>(&self, buf: B) -> BufResult<usize, B> {
         if buf.is_empty() {
             return (Ok(0), buf);
@@ -352,23 +352,23 @@ impl File {
         let (op_result, (_, buf)) = self.start_write(queue, buf, 0, self.write_offset(0)).await;
         let result = self.count("write", op_result.res);
         if let Ok(count) = result {
-            self.wrote(count as u64);
+            self.advance_position(count as u64);
         }
         (result, buf)
     }
 
-    /// Writes the whole of `buf` at the file's position, and moves that on.
+    /// Writes all of `buf` at the file's position and advances it.
     pub async fn write_all<B: IoBuf>(&self, buf: B) -> BufResult<(), B> {
         let _position = self.owned.descriptor.read.hold().await;
         let queue = &self.owned.descriptor.write;
         queue.settle(self.core()).await;
         let (result, written, buf) = self.write_whole(queue, buf, |written| self.write_offset(written)).await;
-        // What was written before an error was written.
-        self.wrote(written);
+        // Also after an error: some bytes may have been written.
+        self.advance_position(written);
         (result, buf)
     }
 
-    /// Reads into several buffers from the file's position, and moves that on.
+    /// Reads into several buffers at the file's position and advances it.
     pub async fn read_vectored<B: IoBufMut>(&self, mut bufs: Vec<B>) -> BufResult<usize, Vec<B>> {
         if let Some(position) = &self.position {
             let _hold = self.owned.descriptor.read.hold().await;
@@ -379,9 +379,9 @@ impl File {
             return (result, bufs);
         }
         let Some(first) = bufs.iter().position(|buf| buf.capacity() > 0) else {
-            return (Err(no_room()), bufs);
+            return (Err(no_capacity()), bufs);
         };
-        // Where there are no positions a read of one buffer says the same, one buffer at a time.
+        // Without positions, a read fills only one buffer.
         let buf = bufs.remove(first);
         let (result, buf) = self.read(buf).await;
         bufs.insert(first, buf);
@@ -391,7 +391,7 @@ impl File {
         (result, bufs)
     }
 
-    /// Writes from several buffers at the file's position, and moves that on. Gives how many bytes were taken.
+    /// Writes from several buffers at the file's position, advances it and returns the number of bytes written.
     pub async fn write_vectored<B: IoBuf>(&self, bufs: Vec<B>) -> BufResult<usize, Vec<B>> {
         if bufs.iter().all(IoBuf::is_empty) {
             return (Ok(0), bufs);
@@ -402,24 +402,24 @@ impl File {
         let (op_result, (_, bufs, _)) = self.start_write_vectored(queue, bufs, self.write_offset(0)).await;
         let result = self.count("write", op_result.res);
         if let Ok(count) = result {
-            self.wrote(count as u64);
+            self.advance_position(count as u64);
         }
         (result, bufs)
     }
 
-    /// Moves the file's position, and gives it. Past the end is legal; before the beginning is an error.
+    /// Moves the file's position and returns it. It may be past the end, but not before the start.
     pub async fn seek(&self, to: SeekFrom) -> io::Result<u64> {
         let _hold = self.owned.descriptor.read.hold().await;
         let Some(position) = &self.position else {
-            let refused = kernel_position(self.core(), self.fd(), to);
-            return refused.map_err(|error| self.explain("seek in", error));
+            let result = kernel_position(self.core(), self.fd(), to);
+            return result.map_err(|error| self.explain("seek in", error));
         };
         let moved = match to {
             SeekFrom::Start(offset) => kernel_position(self.core(), self.fd(), SeekFrom::Start(offset)),
             SeekFrom::End(_) => kernel_position(self.core(), self.fd(), to),
             SeekFrom::Current(by) => match position.get().checked_add_signed(by) {
                 Some(offset) => kernel_position(self.core(), self.fd(), SeekFrom::Start(offset)),
-                // As the kernel says it of what lies before the beginning.
+                // The error that the kernel returns for a position before the start.
                 None => Err(from_code(errno::INVALID)),
             },
         };
@@ -428,7 +428,7 @@ impl File {
         Ok(moved)
     }
 
-    /// The file's position.
+    /// Returns the file's position.
     pub async fn stream_position(&self) -> io::Result<u64> {
         self.seek(SeekFrom::Current(0)).await
     }
@@ -439,14 +439,14 @@ impl File {
             Some(_) => self.metadata().await?.len(),
             None => 0,
         };
-        // One more than expected: the read that fills it would not say that it was the last.
+        // One byte more than expected, so that the read of the last byte does not fill the buffer.
         let mut bytes = Vec::new();
-        let room = usize::try_from(expected)
+        let capacity = usize::try_from(expected)
             .unwrap_or(usize::MAX)
             .saturating_add(1)
-            .max(SMALLEST_ROOM);
+            .max(MIN_CAPACITY);
         bytes
-            .try_reserve_exact(room)
+            .try_reserve_exact(capacity)
             .map_err(|error| self.explain("read", error.into()))?;
         let queue = IoQueue::default();
         let mut filled = 0;
@@ -472,17 +472,17 @@ impl File {
         }
     }
 
-    /// Where a sequential write goes.
+    /// The offset of a sequential write.
     fn write_offset(&self, written: u64) -> u64 {
         match &self.position {
             Some(position) if !self.append => position.get().saturating_add(written),
-            // The kernel knows the end.
+            // The kernel appends at the end.
             _ => CURRENT,
         }
     }
 
-    /// Moves the position on behind a sequential write.
-    fn wrote(&self, count: u64) {
+    /// Advances the position after a sequential write.
+    fn advance_position(&self, count: u64) {
         let Some(position) = &self.position else { return };
         let moved = match self.append {
             true => kernel_position(self.core(), self.fd(), SeekFrom::Current(0)).ok(),
@@ -491,14 +491,14 @@ impl File {
         position.set(moved.unwrap_or(position.get()));
     }
 
-    // About the file.
+    // Operations on the whole file.
 
-    /// Waits until everything that was written, and everything known of the file, is on its disk.
+    /// Writes all data and metadata of the file to the disk (`fsync`).
     pub async fn sync_all(&self) -> io::Result<()> {
         self.sync(false).await
     }
 
-    /// The same for the contents alone.
+    /// Writes all data of the file to the disk, with only the metadata needed to read it (`fdatasync`).
     pub async fn sync_data(&self) -> io::Result<()> {
         self.sync(true).await
     }
@@ -508,40 +508,39 @@ impl File {
         self.run("sync", Op::Sync { fd, data_only }).await
     }
 
-    /// What the kernel knows of the file.
+    /// Returns the metadata of the file.
     pub async fn metadata(&self) -> io::Result<Metadata> {
         let descriptor = self.owned.descriptor.clone();
         let asked = of_file(self.core(), descriptor, self.fd()).await;
         asked.map_err(|error| self.explain("metadata of", error))
     }
 
-    /// Cuts the file off, or lengthens it with zeroes. The position stays.
+    /// Truncates the file, or extends it with zeroes. The position does not change.
     pub async fn set_len(&self, len: u64) -> io::Result<()> {
         let fd = self.fd();
         self.run("truncate", Op::Truncate { fd, len }).await
     }
 
-    /// Reserves space on the disk for `len` bytes from `offset` on, and lengthens the file if it ends before that
-    /// (`fallocate`). Linux and FreeBSD.
+    /// Reserves disk space for `len` bytes from `offset` on, extending the file (`fallocate`). Linux and FreeBSD only.
     pub async fn allocate(&self, offset: u64, len: u64) -> io::Result<()> {
         let fd = self.fd();
         self.run("allocate", Op::Allocate { fd, offset, len }).await
     }
 
-    async fn run(&self, what: &str, op: Op) -> io::Result<()> {
+    async fn run(&self, action: &str, op: Op) -> io::Result<()> {
         let descriptor = self.owned.descriptor.clone();
-        let done = carry_out(self.core(), descriptor, |_| op).await;
-        done.map(drop).map_err(|error| self.explain(what, error))
+        let done = run_op(self.core(), descriptor, |_| op).await;
+        done.map(drop).map_err(|error| self.explain(action, error))
     }
 
-    // In large pieces.
+    // Reading ahead.
 
-    /// Reads the whole file from its start in large pieces, several of them under way at once.
+    /// Reads the whole file from its start in large chunks, several of them concurrently.
     pub fn scan(self) -> Scan {
         Scan::new(self)
     }
 
-    /// Reads the file from its start, in order, ahead of who asks.
+    /// Reads the file sequentially from its start with read-ahead.
     pub fn reader(self) -> Reader {
         Reader::new(self.scan())
     }
@@ -550,9 +549,9 @@ impl File {
         self.direct
     }
 
-    // From a call to an op.
+    // Starting operations.
 
-    /// One read into `buf[begin..end]`: of what is in the page cache, here and now, or by a flight.
+    /// One read into `buf[begin..end]`: directly from the page cache if possible, else by an operation.
     pub(super) async fn read_piece<B: IoBufMut>(
         &self,
         queue: &IoQueue,
@@ -561,12 +560,12 @@ impl File {
         end: usize,
         offset: u64,
     ) -> (OsResult, B) {
-        // What goes past the cache is not there, and what has no positions is not cached. A large piece would be copied for
-        // longer than others should wait.
-        if !self.direct && offset != CURRENT && end - begin <= AT_ONCE {
+        // Not for direct and unseekable files, which are not cached, or large reads, whose copy would delay other
+        // tasks.
+        if !self.direct && offset != CURRENT && end - begin <= MAX_INLINE_READ {
             self.core().yield_if_exhausted().await;
             let op = read_into(&mut buf, begin, end, self.fd(), offset);
-            // SAFETY: what `op` points to is the buffer's, which nobody else uses until this returns.
+            // SAFETY: `op` points into `buf`, which this function owns and does not touch until `attempt` returns.
             if let Some(res) = unsafe { self.core().attempt(op) } {
                 return (res, buf);
             }
@@ -575,7 +574,7 @@ impl File {
         (op_result.res, buf)
     }
 
-    /// One read into `buf[begin..end]`, by a flight.
+    /// One read into `buf[begin..end]` by an operation.
     fn start_read<'a, B: IoBufMut>(
         &'a self,
         queue: &'a IoQueue,
@@ -602,7 +601,7 @@ impl File {
         let (core, fd) = (self.core(), self.fd());
         let payload = (self.owned.descriptor.clone(), bufs, Vec::new());
         OpFuture::start_op(core, queue, on_orphan, payload, 0, move |(_, bufs, slices)| {
-            lend_to_fill(bufs, slices);
+            iovecs_to_fill(bufs, slices);
             Op::ReadVectoredAt {
                 fd,
                 slices: slices.as_ptr(),
@@ -623,7 +622,7 @@ impl File {
         let (core, fd) = (self.core(), self.fd());
         let payload = (self.owned.descriptor.clone(), buf);
         OpFuture::start_op(core, queue, OnOrphan::Discard, payload, 0, move |(_, buf)| {
-            let (ptr, len) = rest_of(buf, begin);
+            let (ptr, len) = bytes_from(buf, begin);
             let len = len.min(MAX_LEN);
             Op::WriteAt { fd, ptr, len, offset }
         })
@@ -638,7 +637,7 @@ impl File {
         let (core, fd) = (self.core(), self.fd());
         let payload = (self.owned.descriptor.clone(), bufs, Vec::new());
         OpFuture::start_op(core, queue, OnOrphan::Discard, payload, 0, move |(_, bufs, slices)| {
-            lend_to_read(bufs, 0, slices);
+            iovecs_to_send(bufs, 0, slices);
             Op::WriteVectoredAt {
                 fd,
                 slices: slices.as_ptr(),
@@ -648,7 +647,8 @@ impl File {
         })
     }
 
-    /// Writes until nothing is left; `offset` tells where the rest goes. Gives how much was written, also with an error.
+    /// Writes all of `buf`; `offset` maps the bytes written so far to an offset. Returns their number, also on an
+    /// error.
     async fn write_whole<B: IoBuf>(
         &self,
         queue: &IoQueue,
@@ -672,28 +672,27 @@ impl File {
 }
 
 fn read_into<B: IoBufMut>(buf: &mut B, begin: usize, end: usize, fd: Fd, offset: u64) -> Op {
-    let (ptr, len) = part_of(buf, begin, end);
+    let (ptr, len) = fill_range(buf, begin, end);
     let len = len.min(MAX_LEN);
     Op::ReadAt { fd, ptr, len, offset }
 }
 
-/// The most that is copied out of the page cache here and now: some ten microseconds.
-const AT_ONCE: usize = 64 * 1024;
+/// The largest read that is copied out of the page cache inline: some ten microseconds.
+const MAX_INLINE_READ: usize = 64 * 1024;
 
-/// What `read_whole` begins with when the kernel does not know how long a file is.
-const SMALLEST_ROOM: usize = 4096;
+/// The initial capacity of `read_whole` if the kernel does not know the length of the file.
+const MIN_CAPACITY: usize = 4096;
 
-/// An offset that somebody gave. The largest of all would mean the kernel's position; the one below it is the error that both
-/// should be.
+/// Clamps a user's offset: `u64::MAX` would mean the kernel's position (`CURRENT`); the value below it is an error.
 fn in_file(offset: u64) -> u64 {
     offset.min(CURRENT - 1)
 }
 
-/// Moves the kernel's position of a file.
+/// Sets or reads the kernel's position of a file.
 fn kernel_position(core: &LoopCore, fd: Fd, to: SeekFrom) -> io::Result<u64> {
     match core.control(Control::Seek { fd, to })? {
         Reply::Position(position) => Ok(position),
-        other => unreachable!("a seek answered {other:?}"),
+        other => unreachable!("unexpected reply to a seek: {other:?}"),
     }
 }
 
@@ -701,7 +700,7 @@ impl fmt::Debug for File {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut debug = f.debug_struct("File");
         debug.field("fd", &self.fd());
-        show_path(&mut debug, &self.path);
+        debug_path(&mut debug, &self.path);
         debug.field("position", &self.position.as_ref().map(Cell::get)).finish()
     }
 }

@@ -1,4 +1,4 @@
-//! What the kernel knows of a file.
+//! File metadata.
 
 use std::fmt;
 use std::io;
@@ -6,18 +6,18 @@ use std::mem::MaybeUninit;
 use std::path::Path;
 use std::time::SystemTime;
 
-use super::{at, carry_out};
+use super::{at, run_op};
 use crate::driver::op::Op;
 use crate::event_loop::core::LoopCore;
 use crate::sys::{self, Fd, PathChar, Stat, kind, kind_of};
 
-/// Asks about a file or folder, and where it is a link, about what that leads to.
+/// Returns the metadata of a file or directory; follows symbolic links.
 pub async fn metadata(path: impl AsRef<Path>) -> io::Result<Metadata> {
     let path = path.as_ref();
     of_path(path, true).await.map_err(at("metadata of", path))
 }
 
-/// Asks about a file, folder or link itself.
+/// Returns the metadata of a file, directory or symbolic link; does not follow links.
 pub async fn symlink_metadata(path: impl AsRef<Path>) -> io::Result<Metadata> {
     let path = path.as_ref();
     of_path(path, false).await.map_err(at("metadata of", path))
@@ -27,19 +27,19 @@ async fn of_path(path: &Path, follow: bool) -> io::Result<Metadata> {
     let core = LoopCore::current("metadata").rc();
     let path = sys::path_for_kernel(path)?;
     let payload = (path, Box::new(MaybeUninit::<Stat>::zeroed()));
-    ask(&core, payload, |(path, out)| {
+    stat(&core, payload, |(path, out)| {
         (-1, path.as_ptr(), follow, out.as_mut_ptr())
     })
     .await
 }
 
-/// Asks about an open file; `hold` keeps it open.
-pub(super) async fn of_file<H: 'static>(core: &LoopCore, hold: H, fd: Fd) -> io::Result<Metadata> {
-    let payload = (hold, Box::new(MaybeUninit::<Stat>::zeroed()));
-    ask(core, payload, |(_, out)| (fd, std::ptr::null(), true, out.as_mut_ptr())).await
+/// Returns the metadata of an open file; `owner` keeps it open.
+pub(super) async fn of_file<H: 'static>(core: &LoopCore, owner: H, fd: Fd) -> io::Result<Metadata> {
+    let payload = (owner, Box::new(MaybeUninit::<Stat>::zeroed()));
+    stat(core, payload, |(_, out)| (fd, std::ptr::null(), true, out.as_mut_ptr())).await
 }
 
-async fn ask<H: 'static>(
+async fn stat<H: 'static>(
     core: &LoopCore,
     payload: (H, Box<MaybeUninit<Stat>>),
     arguments: impl FnOnce(&mut (H, Box<MaybeUninit<Stat>>)) -> (Fd, *const PathChar, bool, *mut Stat),
@@ -48,108 +48,108 @@ async fn ask<H: 'static>(
         let (fd, path, follow, out) = arguments(payload);
         Op::Stat { fd, path, follow, out }
     };
-    let (_, (_, stat)) = carry_out(core, payload, plan).await?;
-    // SAFETY: the operation has succeeded, so it has filled the answer; what this kernel does not know of is zero.
+    let (_, (_, stat)) = run_op(core, payload, plan).await?;
+    // SAFETY: the operation has succeeded, so the kernel has filled the struct; fields that it does not know are zero.
     Ok(Metadata(*unsafe { stat.assume_init() }))
 }
 
-/// What the kernel knows of a file: std's `Metadata`, and what std has in extension traits.
+/// The metadata of a file: std's `Metadata`, with the methods of std's extension traits.
 #[derive(Clone)]
 pub struct Metadata(Stat);
 
 impl Metadata {
-    /// What it is.
+    /// The type of the file.
     pub fn file_type(&self) -> FileType {
         FileType(self.0.mode() & kind::MASK)
     }
 
-    /// Whether it is a folder.
+    /// Whether it is a directory.
     pub fn is_dir(&self) -> bool {
         self.file_type().is_dir()
     }
 
-    /// Whether it is an ordinary file.
+    /// Whether it is a regular file.
     pub fn is_file(&self) -> bool {
         self.file_type().is_file()
     }
 
-    /// Whether it is a link; only [`symlink_metadata`] can tell.
+    /// Whether it is a symbolic link. Only [`symlink_metadata`] can return one.
     pub fn is_symlink(&self) -> bool {
         self.file_type().is_symlink()
     }
 
-    /// How many bytes it has.
+    /// The size in bytes.
     #[allow(clippy::len_without_is_empty, reason = "as in std")]
     pub fn len(&self) -> u64 {
         self.0.len()
     }
 
-    /// Who may do what with it.
+    /// The permissions.
     pub fn permissions(&self) -> std::fs::Permissions {
         self.0.permissions()
     }
 
-    /// When it was last written to.
+    /// The time of the last modification.
     pub fn modified(&self) -> io::Result<SystemTime> {
         Ok(self.0.modified())
     }
 
-    /// When it was last read.
+    /// The time of the last access.
     pub fn accessed(&self) -> io::Result<SystemTime> {
         Ok(self.0.accessed())
     }
 
-    /// When it was made, where the file system keeps that.
+    /// The time of creation, if the file system records it.
     pub fn created(&self) -> io::Result<SystemTime> {
         let unknown = || {
             io::Error::new(
                 io::ErrorKind::Unsupported,
-                "the file system does not keep when a file was made",
+                "the file system does not record the creation time",
             )
         };
         self.0.created().ok_or_else(unknown)
     }
 }
 
-/// What Unix knows besides.
+/// Unix metadata.
 #[cfg(unix)]
 impl Metadata {
-    /// The type and permission bits, as Unix has them.
+    /// The file type and permission bits.
     pub fn mode(&self) -> u32 {
         self.0.mode()
     }
 
-    /// The number of the device that it is on.
+    /// The ID of the device that contains the file.
     pub fn dev(&self) -> u64 {
         self.0.device()
     }
 
-    /// Its number on that device.
+    /// The inode number.
     pub fn ino(&self) -> u64 {
         self.0.inode()
     }
 
-    /// How many names it has.
+    /// The number of hard links.
     pub fn nlink(&self) -> u64 {
         self.0.links()
     }
 
-    /// The number of the user that owns it.
+    /// The user ID of the owner.
     pub fn uid(&self) -> u32 {
         self.0.user()
     }
 
-    /// The number of the group that owns it.
+    /// The group ID of the owner.
     pub fn gid(&self) -> u32 {
         self.0.group()
     }
 
-    /// How much it takes on the disk, in units of 512 bytes.
+    /// The disk space used, in units of 512 bytes.
     pub fn blocks(&self) -> u64 {
         self.0.blocks()
     }
 
-    /// How much is best read or written at once.
+    /// The preferred block size for I/O.
     pub fn blksize(&self) -> u64 {
         self.0.block_len()
     }
@@ -166,7 +166,7 @@ impl fmt::Debug for Metadata {
     }
 }
 
-/// What a file is.
+/// The type of a file.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct FileType(u32);
 
@@ -179,17 +179,17 @@ impl FileType {
         self.0 == kind
     }
 
-    /// Whether it is a folder.
+    /// Whether it is a directory.
     pub fn is_dir(&self) -> bool {
         self.is(kind::FOLDER)
     }
 
-    /// Whether it is an ordinary file.
+    /// Whether it is a regular file.
     pub fn is_file(&self) -> bool {
         self.is(kind::FILE)
     }
 
-    /// Whether it is a link.
+    /// Whether it is a symbolic link.
     pub fn is_symlink(&self) -> bool {
         self.is(kind::LINK)
     }
@@ -204,12 +204,12 @@ impl FileType {
         self.is(kind::SOCKET)
     }
 
-    /// Whether it is a device of characters, such as a terminal.
+    /// Whether it is a character device, such as a terminal.
     pub fn is_char_device(&self) -> bool {
         self.is(kind::CHARACTERS)
     }
 
-    /// Whether it is a device of blocks, such as a disk.
+    /// Whether it is a block device, such as a disk.
     pub fn is_block_device(&self) -> bool {
         self.is(kind::BLOCKS)
     }
@@ -219,8 +219,8 @@ impl fmt::Debug for FileType {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let kinds = [
             (kind::FILE, "file"),
-            (kind::FOLDER, "folder"),
-            (kind::LINK, "link"),
+            (kind::FOLDER, "directory"),
+            (kind::LINK, "symlink"),
             (kind::PIPE, "pipe"),
             (kind::SOCKET, "socket"),
             (kind::CHARACTERS, "character device"),

@@ -1,16 +1,16 @@
-//! How a file is opened.
+//! Options for opening files.
 
 use std::io;
 use std::path::Path;
 
 use super::file::File;
-use super::{at, carry_out};
+use super::{at, run_op};
 use crate::driver::op::Op;
 use crate::event_loop::core::LoopCore;
 use crate::inflight::descriptor::OwnedDescriptor;
 use crate::sys::{self, Fd, OpenFlags};
 
-/// How a file is opened: std's `OpenOptions`, with [`direct`](OpenOptions::direct).
+/// Options for opening a file: std's `OpenOptions`, plus [`direct`](OpenOptions::direct).
 ///
 /// ```
 /// use windlass::fs::OpenOptions;
@@ -23,55 +23,55 @@ use crate::sys::{self, Fd, OpenFlags};
 /// # Ok::<(), std::io::Error>(())
 /// ```
 #[derive(Clone, Debug, Default)]
-#[must_use = "options do nothing until their open is called"]
+#[must_use = "options do nothing until `open` is called"]
 pub struct OpenOptions {
     flags: OpenFlags,
 }
 
 impl OpenOptions {
-    /// Begins with everything off.
+    /// Creates a set of options with everything off.
     pub fn new() -> OpenOptions {
         OpenOptions::default()
     }
 
-    /// For reading.
+    /// Opens for reading.
     pub fn read(&mut self, on: bool) -> &mut OpenOptions {
         self.flags.read = on;
         self
     }
 
-    /// For writing.
+    /// Opens for writing.
     pub fn write(&mut self, on: bool) -> &mut OpenOptions {
         self.flags.write = on;
         self
     }
 
-    /// For writing, always at the end of the file.
+    /// Opens for writing at the end of the file.
     pub fn append(&mut self, on: bool) -> &mut OpenOptions {
         self.flags.append = on;
         self
     }
 
-    /// Drops what is in the file.
+    /// Truncates the file to length 0.
     pub fn truncate(&mut self, on: bool) -> &mut OpenOptions {
         self.flags.truncate = on;
         self
     }
 
-    /// Makes the file if it is missing.
+    /// Creates the file if it does not exist.
     pub fn create(&mut self, on: bool) -> &mut OpenOptions {
         self.flags.create = on;
         self
     }
 
-    /// Makes the file, and fails if it is there.
+    /// Creates the file and fails if it exists.
     pub fn create_new(&mut self, on: bool) -> &mut OpenOptions {
         self.flags.create_new = on;
         self
     }
 
-    /// Past the kernel's page cache (`O_DIRECT`). Buffers, lengths and offsets must then be aligned, mostly to 512 or 4,096
-    /// bytes: see [`AlignedBuf`](crate::io::AlignedBuf). Linux and FreeBSD, and not every file system.
+    /// Bypasses the page cache (`O_DIRECT`). Buffers, lengths and offsets must be aligned, usually to 512 or 4,096
+    /// bytes: see [`AlignedBuf`](crate::io::AlignedBuf). Linux and FreeBSD only, and not on every file system.
     pub fn direct(&mut self, on: bool) -> &mut OpenOptions {
         self.flags.direct = on;
         self
@@ -81,7 +81,7 @@ impl OpenOptions {
     ///
     /// # Panics
     ///
-    /// Outside of a loop.
+    /// Outside a loop.
     pub async fn open(&self, path: impl AsRef<Path>) -> io::Result<File> {
         let path = path.as_ref();
         self.open_path(path).await.map_err(at("open", path))
@@ -97,32 +97,32 @@ impl OpenOptions {
             flags,
             mode,
         };
-        let (fd, _) = carry_out(&core, payload, plan).await?;
+        let (fd, _) = run_op(&core, payload, plan).await?;
         let owned = OwnedDescriptor::new(core, fd as Fd);
         Ok(File::new(owned, path, self.flags.append, self.flags.direct))
     }
 }
 
-/// What Unix has besides.
+/// Unix options.
 #[cfg(unix)]
 impl OpenOptions {
-    /// The permissions of a file that this makes (0o666), less the process's umask.
+    /// The permissions of a new file before the umask is applied. The default is 0o666.
     pub fn mode(&mut self, mode: u32) -> &mut OpenOptions {
         self.flags.mode = mode;
         self
     }
 
-    /// More of the OS's flags for opening.
+    /// Additional flags for open(2).
     pub fn custom_flags(&mut self, flags: i32) -> &mut OpenOptions {
         self.flags.custom = flags;
         self
     }
 }
 
-/// What Windows has besides.
+/// Windows options.
 #[cfg(windows)]
 impl OpenOptions {
-    /// More flags of `CreateFileW` (`FILE_FLAG_...`).
+    /// Additional flags of `CreateFileW` (`FILE_FLAG_...`).
     pub fn custom_flags(&mut self, flags: u32) -> &mut OpenOptions {
         self.flags.mode = flags;
         self

@@ -1,11 +1,11 @@
-//! Reading a file in order, ahead of who asks.
+//! Sequential reading with read-ahead.
 
 use std::io;
 
 use super::scan::{Chunk, Scan};
-use crate::io::{BufResult, IoBufMut, no_room};
+use crate::io::{BufResult, IoBufMut, no_capacity};
 
-/// Reads a file from its start to its end, in order, while the next pieces are already on their way.
+/// Reads a file sequentially from start to end while the next chunks are already being read.
 ///
 /// ```
 /// use windlass::fs::File;
@@ -20,7 +20,7 @@ use crate::io::{BufResult, IoBufMut, no_room};
 #[derive(Debug)]
 pub struct Reader {
     scan: Scan,
-    /// The piece that is being given out, and how much of it was.
+    /// The current chunk, and the number of bytes consumed of it.
     current: Option<(Chunk, usize)>,
 }
 
@@ -29,11 +29,11 @@ impl Reader {
         Reader { scan, current: None }
     }
 
-    /// How long a piece is that is read at once (128 KiB).
+    /// Sets the size of a chunk. The default is 128 KiB.
     ///
     /// # Panics
     ///
-    /// If it is 0, or something was read already.
+    /// If it is 0, or reading has started.
     #[must_use]
     pub fn chunk_len(self, len: usize) -> Reader {
         let Reader { scan, current } = self;
@@ -41,7 +41,7 @@ impl Reader {
         Reader { scan, current }
     }
 
-    /// How many pieces are read ahead (8).
+    /// Sets the number of chunks read ahead. The default is 8.
     ///
     /// # Panics
     ///
@@ -53,11 +53,12 @@ impl Reader {
         Reader { scan, current }
     }
 
-    /// Copies what comes next into `buf`, from its start and up to its capacity, and gives the number of bytes; 0 is the
-    /// end. Dropping the future loses nothing.
+    /// Reads into `buf`, from its start up to its capacity, and returns the number of bytes; 0 means end of file.
+    ///
+    /// **Cancel safety:** no data is lost.
     pub async fn read<B: IoBufMut>(&mut self, mut buf: B) -> BufResult<usize, B> {
         if buf.capacity() == 0 {
-            return (Err(no_room()), buf);
+            return (Err(no_capacity()), buf);
         }
         let count = match self.fill_buf().await {
             Ok(bytes) => buf.fill_from(bytes),
@@ -67,7 +68,7 @@ impl Reader {
         (Ok(count), buf)
     }
 
-    /// What comes next, without a copy; empty at the end. [`consume`](Reader::consume) tells how much of it was used.
+    /// Returns the next bytes without a copy; empty at the end. Call [`consume`](Reader::consume) for the bytes used.
     pub async fn fill_buf(&mut self) -> io::Result<&[u8]> {
         if self.current.as_ref().is_none_or(|(chunk, used)| *used == chunk.len()) {
             self.current = None;
@@ -76,18 +77,18 @@ impl Reader {
         Ok(self.current.as_ref().map_or(&[], |(chunk, used)| &chunk[*used..]))
     }
 
-    /// This much of what [`fill_buf`](Reader::fill_buf) gave was used.
+    /// Removes the first `count` bytes that [`fill_buf`](Reader::fill_buf) returned.
     ///
     /// # Panics
     ///
-    /// If it was less.
+    /// If there are fewer.
     pub fn consume(&mut self, count: usize) {
         match &mut self.current {
             Some((chunk, used)) => {
-                assert!(count <= chunk.len() - *used, "more was used than there was");
+                assert!(count <= chunk.len() - *used, "consumed more bytes than are buffered");
                 *used += count;
             }
-            None => assert_eq!(count, 0, "more was used than there was"),
+            None => assert_eq!(count, 0, "consumed more bytes than are buffered"),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! A file in large pieces, several of them under way at once.
+//! Reading a file in large chunks with several reads in flight.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -15,21 +15,20 @@ use crate::inflight::queue::IoQueue;
 use crate::io::{AlignedBuf, IoBuf, IoBufMut};
 use crate::task::JoinHandle;
 
-/// What `O_DIRECT` may ask for.
+/// The alignment that `O_DIRECT` may require.
 const ALIGN: usize = 4096;
 
-/// Reads a whole file from its start: keeps several reads under way, and gives the pieces in order, or each as soon as it is
-/// there.
+/// Reads a whole file with several reads in flight, and returns the chunks in file order or as they complete.
 ///
-/// Its memory is bounded: as many pieces as are under way, and those that you hold; a dropped piece lends its memory to the
-/// next. Dropping the future of [`next`](Scan::next) loses nothing.
+/// Memory use is bounded by the reads in flight plus the chunks that you hold; the memory of a dropped chunk is reused.
+/// Dropping the future of [`next`](Scan::next) loses nothing.
 ///
-/// # A file that changes meanwhile
+/// # Concurrent changes
 ///
-/// The length is taken when the scan begins. If the file is shorter than that when its end is read, the scan fails with
-/// [`UnexpectedEof`](io::ErrorKind::UnexpectedEof) and names the file; chunks that came before are complete. If the file
-/// grows, the scan goes on to the end that it finds, so the new bytes may be included. Bytes that are overwritten are read
-/// as they are at that moment. Files without a real length, as those in `/proc` and `/sys`, end where their contents end.
+/// The length is read when the scan starts. If the file is shorter than that when its end is read, the scan fails with
+/// [`UnexpectedEof`](io::ErrorKind::UnexpectedEof) and names the file; the earlier chunks are complete. If the file
+/// grows, the scan continues to the new end, so the new bytes may be included. Overwritten bytes are read as they are
+/// at that moment. Files without a real length, as in `/proc` and `/sys`, end where their contents end.
 ///
 /// ```
 /// use windlass::fs::File;
@@ -49,16 +48,16 @@ pub struct Scan {
     chunk_len: usize,
     depth: usize,
     in_order: bool,
-    /// Where the next read begins.
+    /// The offset of the next read.
     next: u64,
-    /// How long the file was when it was last asked; beyond this only one read is under way.
+    /// The length of the file when the scan started; beyond it only one read is in flight.
     expected: Option<u64>,
     ended: bool,
     reading: VecDeque<JoinHandle<io::Result<Chunk>>>,
     spare: Rc<Spare>,
 }
 
-/// Memory of pieces that were dropped.
+/// The memory of dropped chunks.
 type Spare = RefCell<Vec<AlignedBuf>>;
 
 impl Scan {
@@ -76,48 +75,48 @@ impl Scan {
         }
     }
 
-    /// How long a piece is (128 KiB). The last one may be shorter. For a file that is opened past the page cache this must
-    /// be a multiple of what its disk wants, mostly 4,096.
+    /// Sets the size of a chunk. The default is 128 KiB; the last chunk may be shorter. For a file opened with
+    /// `O_DIRECT` it must be a multiple of the disk's block size, usually 4,096.
     ///
     /// # Panics
     ///
-    /// If it is 0, or the scan has begun.
+    /// If it is 0, or the scan has started.
     #[must_use]
     pub fn chunk_len(mut self, len: usize) -> Scan {
-        assert!(len > 0, "a piece has at least one byte");
+        assert!(len > 0, "the chunk length must not be 0");
         assert!(
             self.expected.is_none(),
-            "the pieces' length is set before the first is asked for"
+            "the chunk length must be set before the first chunk is read"
         );
         self.chunk_len = len;
         self
     }
 
-    /// How many reads are under way at once (8).
+    /// Sets the number of reads in flight. The default is 8.
     ///
     /// # Panics
     ///
     /// If it is 0.
     #[must_use]
     pub fn depth(mut self, depth: usize) -> Scan {
-        assert!(depth > 0, "at least one read is under way");
+        assert!(depth > 0, "the depth must not be 0");
         self.depth = depth;
         self
     }
 
-    /// Gives each piece as soon as it is there, and not in the order of the file.
+    /// Returns chunks as they complete and not in file order.
     #[must_use]
     pub fn unordered(mut self) -> Scan {
         self.in_order = false;
         self
     }
 
-    /// How long the file was when it was last asked; `None` before the first piece.
+    /// The length of the file when the scan started; `None` before the first chunk.
     pub fn file_len(&self) -> Option<u64> {
         self.expected
     }
 
-    /// The next piece; `None` at the end. After an error there are no more.
+    /// Returns the next chunk, or `None` at the end of the file or after an error.
     pub async fn next(&mut self) -> Option<io::Result<Chunk>> {
         loop {
             if let Err(error) = self.start_reads().await {
@@ -130,10 +129,10 @@ impl Scan {
             let result = std::future::poll_fn(|cx| self.poll_reads(cx)).await;
             match result {
                 Ok(chunk) => {
-                    // The file ends within this piece, or has ended before it.
+                    // The file ends in or before this chunk.
                     if chunk.len() < self.chunk_len {
                         self.ended = true;
-                        // Should the file have grown again behind it, there would be a gap.
+                        // If the file has grown since, later chunks would leave a gap.
                         if self.in_order {
                             self.cancel();
                         }
@@ -160,7 +159,7 @@ impl Scan {
             None => self.file.metadata().await?.len(),
         };
         self.expected = Some(expected);
-        // Where the kernel has said that the file ends, one read looks whether it does.
+        // At the expected end, a single read checks whether the file ends there.
         while self.reading.len() < self.depth && (self.next < expected || self.reading.is_empty()) {
             let memory = self.spare.borrow_mut().pop();
             let memory = memory.unwrap_or_else(|| AlignedBuf::with_capacity(self.chunk_len, ALIGN));
@@ -194,10 +193,10 @@ impl Scan {
     }
 }
 
-/// Reads one piece, as much of it as there is. A file that is shorter than `expected` by now is an error.
+/// Reads one chunk, up to the end of the file. Fails if the file has become shorter than `expected`.
 async fn fill(file: Rc<File>, mut chunk: Chunk, expected: u64) -> io::Result<Chunk> {
     let queue = IoQueue::default();
-    let mut memory = chunk.memory.take().expect("a new piece has memory");
+    let mut memory = chunk.memory.take().expect("a new chunk has memory");
     let len = memory.capacity();
     let mut filled = 0;
     let mut has_checked = false;
@@ -206,7 +205,7 @@ async fn fill(file: Rc<File>, mut chunk: Chunk, expected: u64) -> io::Result<Chu
         let res;
         (res, memory) = file.read_piece(&queue, memory, filled, len, offset).await;
         match file.count("read", res)? {
-            // It ends too early. If it did not shrink, it has grown again since, or its length was never real: read once more.
+            // The file ends early. If it has not shrunk, it has grown again or has no real length: read once more.
             0 if offset < expected && !has_checked => {
                 file.check_len(expected).await?;
                 has_checked = true;
@@ -215,7 +214,7 @@ async fn fill(file: Rc<File>, mut chunk: Chunk, expected: u64) -> io::Result<Chu
             0 => break,
             count => filled += count,
         }
-        // Past the cache the rest of a short read cannot be asked for: it would not be aligned. It is short at the end only.
+        // A direct read cannot continue at an unaligned offset. It is only short at the end of the file.
         if file.is_direct() && !filled.is_multiple_of(ALIGN) {
             if chunk.offset + (filled as u64) < expected {
                 file.check_len(expected).await?;
@@ -245,7 +244,7 @@ impl fmt::Debug for Scan {
     }
 }
 
-/// A piece of a file. It can be written to another as it is.
+/// A chunk of a file. It can be written to another file or stream without a copy.
 pub struct Chunk {
     offset: u64,
     memory: Option<AlignedBuf>,
@@ -253,7 +252,7 @@ pub struct Chunk {
 }
 
 impl Chunk {
-    /// Where in the file it begins.
+    /// The offset of the chunk in the file.
     pub fn offset(&self) -> u64 {
         self.offset
     }
@@ -273,7 +272,7 @@ impl AsRef<[u8]> for Chunk {
     }
 }
 
-// SAFETY: the memory is on the heap, at the same place wherever the piece is.
+// SAFETY: the memory is on the heap, at the same address wherever the chunk is moved.
 unsafe impl IoBuf for Chunk {
     fn as_ptr(&self) -> *const u8 {
         (**self).as_ptr()

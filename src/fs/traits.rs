@@ -1,19 +1,19 @@
-//! Files as the traits of [`io`](crate::io) see them: one byte after the other, from the position on.
+//! The traits of [`io`](crate::io) for files: sequential access from the current position.
 
 use std::io;
 
 use super::{File, Reader};
 use crate::io::{AsyncBufRead, AsyncRead, AsyncWrite, BufResult, IoBuf, IoBufMut, ManagedBuf};
 
-/// What is read at once for somebody who does not say how much: enough that the calls do not count.
-const PIECE_LEN: usize = 64 * 1024;
+/// The buffer size of a managed read: large enough that the cost per call does not matter.
+const MANAGED_READ_LEN: usize = 64 * 1024;
 
 impl AsyncRead for &File {
     async fn read<B: IoBufMut>(&mut self, buf: B) -> BufResult<usize, B> {
         File::read(self, buf).await
     }
     async fn read_managed(&mut self) -> io::Result<ManagedBuf> {
-        let (result, bytes) = File::read(self, Vec::with_capacity(PIECE_LEN)).await;
+        let (result, bytes) = File::read(self, Vec::with_capacity(MANAGED_READ_LEN)).await;
         result.map(|_| ManagedBuf::from(bytes))
     }
     async fn read_vectored<B: IoBufMut>(&mut self, bufs: Vec<B>) -> BufResult<usize, Vec<B>> {
@@ -43,11 +43,11 @@ impl AsyncWrite for &File {
     async fn write<B: IoBuf>(&mut self, buf: B) -> BufResult<usize, B> {
         File::write(self, buf).await
     }
-    /// Nothing is held back: the kernel has it. For it to be on the disk, see [`File::sync_all`].
+    /// Does nothing, because writes are not buffered here. To write to the disk, call [`File::sync_all`].
     async fn flush(&mut self) -> io::Result<()> {
         Ok(())
     }
-    /// A file has no end to tell.
+    /// Does nothing, because a file has no peer to notify.
     async fn shutdown(&mut self) -> io::Result<()> {
         Ok(())
     }

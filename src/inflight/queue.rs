@@ -21,7 +21,7 @@ use crate::driver::{OpId, OsResult};
 use crate::event_loop::core::LoopCore;
 use crate::inflight::lasting_error;
 use crate::inflight::lazy_box::LazyBox;
-use crate::io::{IoBufMut, room_of};
+use crate::io::{IoBufMut, fill_target};
 use crate::sys::MsgMeta;
 use crate::task::WaitReason;
 
@@ -156,7 +156,7 @@ impl IoQueue {
     pub(crate) fn serve<B: IoBufMut>(&self, buf: &mut B) -> Option<Result<usize, i32>> {
         // The buffer's methods are foreign code: none is called under the borrow, and none after the pointer was taken: a
         // buffer that holds its bytes inline is touched by it.
-        let (ptr, capacity) = room_of(buf);
+        let (ptr, capacity) = fill_target(buf);
         // 0 bytes would be the end of the stream.
         assert!(
             capacity > 0,

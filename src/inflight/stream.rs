@@ -13,8 +13,8 @@ use crate::error::from_code;
 use crate::inflight::descriptor::{Descriptor, OwnedDescriptor};
 use crate::inflight::queue::IoQueue;
 use crate::inflight::{OnOrphan, OpFuture};
-use crate::io::vectored::{lend_to_fill, lend_to_read, set_all_filled, set_others_empty};
-use crate::io::{BufResult, IoBuf, IoBufMut, KernelStream, ManagedBuf, no_length, no_room, part_of, rest_of};
+use crate::io::vectored::{iovecs_to_fill, iovecs_to_send, set_all_filled, set_others_empty};
+use crate::io::{BufResult, IoBuf, IoBufMut, KernelStream, ManagedBuf, bytes_from, fill_range, no_capacity, no_length};
 use crate::sys::{self, Fd, IoVec, errno};
 
 /// What a managed read takes from the heap when the pool is empty.
@@ -41,7 +41,7 @@ impl ByteStream {
     /// A buffer without capacity is an error and not the end of the stream.
     pub(crate) async fn read<B: IoBufMut>(&self, mut buf: B) -> BufResult<usize, B> {
         if buf.capacity() == 0 {
-            return (Err(no_room()), buf);
+            return (Err(no_capacity()), buf);
         }
         let queue = &self.owned.descriptor.read;
         let _hold = queue.hold().await;
@@ -142,7 +142,7 @@ impl ByteStream {
             payload,
             begin,
             |(_, buf)| {
-                let (ptr, len) = part_of(buf, begin, end);
+                let (ptr, len) = fill_range(buf, begin, end);
                 let len = len.min(MAX_LEN);
                 Op::Recv { fd, medium, ptr, len }
             },
@@ -206,7 +206,7 @@ impl ByteStream {
     /// end of the stream.
     pub(crate) async fn read_vectored<B: IoBufMut>(&self, mut bufs: Vec<B>) -> BufResult<usize, Vec<B>> {
         let Some(first) = bufs.iter().position(|buf| buf.capacity() > 0) else {
-            return (Err(no_room()), bufs);
+            return (Err(no_capacity()), bufs);
         };
         let descriptor = &self.owned.descriptor;
         let (core, queue) = (&*descriptor.core, &descriptor.read);
@@ -225,7 +225,7 @@ impl ByteStream {
         let (fd, medium) = (descriptor.fd, self.medium);
         let payload = (descriptor.clone(), bufs, Vec::new());
         let op_future = OpFuture::start_op(core, queue, OnOrphan::Keep, payload, 0, |(_, bufs, slices)| {
-            lend_to_fill(bufs, slices);
+            iovecs_to_fill(bufs, slices);
             Op::RecvVectored {
                 fd,
                 medium,
@@ -382,7 +382,7 @@ impl ByteStream {
             payload,
             0,
             |(_, bufs, slices)| {
-                lend_to_read(bufs, skip, slices);
+                iovecs_to_send(bufs, skip, slices);
                 Op::SendVectored {
                     fd,
                     medium,
@@ -440,7 +440,7 @@ impl ByteStream {
 }
 
 fn send_from<B: IoBuf>(buf: &B, begin: usize, fd: Fd, medium: Medium) -> Op {
-    let (ptr, len) = rest_of(buf, begin);
+    let (ptr, len) = bytes_from(buf, begin);
     let len = len.min(MAX_LEN);
     Op::Send { fd, medium, ptr, len }
 }

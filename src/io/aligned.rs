@@ -1,4 +1,4 @@
-//! Buffers for files that are opened past the page cache.
+//! Aligned buffers for direct I/O.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::fmt;
@@ -7,9 +7,9 @@ use std::ptr::NonNull;
 
 use super::buf::{IoBuf, IoBufMut};
 
-/// A buffer whose memory begins at a multiple of some number, as `O_DIRECT` wants it.
+/// A buffer with aligned memory, as `O_DIRECT` requires it.
 ///
-/// It reads and changes as a `[u8]`. As with a `Vec`, its length is what it holds and its capacity what fits.
+/// It dereferences to `[u8]`. Like a `Vec` it has a length and a capacity.
 ///
 /// ```
 /// use windlass::io::AlignedBuf;
@@ -25,24 +25,24 @@ pub struct AlignedBuf {
 }
 
 impl AlignedBuf {
-    /// An empty one with room for `capacity` bytes.
+    /// Creates an empty buffer for `capacity` bytes.
     ///
     /// # Panics
     ///
-    /// If `align` is not a power of two, or there can be no buffer of that size.
+    /// If `align` is not a power of two, or the size overflows.
     pub fn with_capacity(capacity: usize, align: usize) -> AlignedBuf {
         let layout = match Layout::from_size_align(capacity.max(1), align) {
             Ok(layout) => layout,
-            Err(_) => panic!("there is no buffer of {capacity} bytes that begins at a multiple of {align}"),
+            Err(_) => panic!("invalid buffer: {capacity} bytes with an alignment of {align}"),
         };
-        // SAFETY: the layout is not empty.
+        // SAFETY: the layout's size is not 0.
         let Some(memory) = NonNull::new(unsafe { alloc_zeroed(layout) }) else {
             handle_alloc_error(layout)
         };
         AlignedBuf { memory, layout, len: 0 }
     }
 
-    /// One that holds `len` zeroes.
+    /// Creates a buffer of `len` zeroes.
     ///
     /// # Panics
     ///
@@ -53,25 +53,29 @@ impl AlignedBuf {
         buf
     }
 
-    /// How many bytes fit.
+    /// The number of bytes that fit.
     pub fn capacity(&self) -> usize {
         self.layout.size()
     }
 
-    /// Holds this many bytes from now on; those that it did not hold before are whatever was last there, zeroes at first.
+    /// Sets the length. Bytes that become visible have the value last written there, initially 0.
     ///
     /// # Panics
     ///
-    /// If they do not fit.
+    /// If `len` exceeds the capacity.
     pub fn set_len(&mut self, len: usize) {
-        assert!(len <= self.capacity(), "{len} bytes in a buffer of {}", self.capacity());
+        assert!(
+            len <= self.capacity(),
+            "{len} bytes exceed the buffer's capacity of {}",
+            self.capacity()
+        );
         self.len = len;
     }
 }
 
 impl Drop for AlignedBuf {
     fn drop(&mut self) {
-        // SAFETY: it was allocated with this layout, and this value owns it.
+        // SAFETY: the memory was allocated with this layout, and this value owns it.
         unsafe { dealloc(self.memory.as_ptr(), self.layout) }
     }
 }
@@ -80,14 +84,14 @@ impl Deref for AlignedBuf {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        // SAFETY: all of the memory was zeroed when it was allocated, and this value owns it.
+        // SAFETY: all of the memory was zeroed at allocation, and this value owns it.
         unsafe { std::slice::from_raw_parts(self.memory.as_ptr(), self.len) }
     }
 }
 
 impl DerefMut for AlignedBuf {
     fn deref_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as for reading; `&mut self` makes this the only reference.
+        // SAFETY: as for `deref`; `&mut self` makes this the only reference.
         unsafe { std::slice::from_raw_parts_mut(self.memory.as_ptr(), self.len) }
     }
 }
@@ -108,12 +112,12 @@ impl fmt::Debug for AlignedBuf {
     }
 }
 
-// SAFETY: the memory belongs to this value alone, which may take it to another thread.
+// SAFETY: this value has exclusive ownership of the memory, which is not bound to a thread.
 unsafe impl Send for AlignedBuf {}
-// SAFETY: a shared reference only reads.
+// SAFETY: a shared reference only permits reads.
 unsafe impl Sync for AlignedBuf {}
 
-// SAFETY: the bytes are on the heap, at the same place wherever the value is.
+// SAFETY: the bytes are on the heap, at the same address wherever the value is moved.
 unsafe impl IoBuf for AlignedBuf {
     fn as_ptr(&self) -> *const u8 {
         self.memory.as_ptr()
@@ -123,7 +127,7 @@ unsafe impl IoBuf for AlignedBuf {
     }
 }
 
-// SAFETY: as for reading; the value owns its bytes alone.
+// SAFETY: as for `IoBuf`; the value has exclusive ownership of its bytes.
 unsafe impl IoBufMut for AlignedBuf {
     fn as_mut_ptr(&mut self) -> *mut u8 {
         self.memory.as_ptr()

@@ -1,4 +1,4 @@
-//! Awaiting somebody else's descriptor.
+//! Waiting for the readiness of any descriptor.
 
 use std::fmt;
 use std::io;
@@ -10,12 +10,11 @@ use crate::error::context;
 use crate::event_loop::core::LoopCore;
 use crate::sys::{AsSource, Fd, source};
 
-/// Any descriptor that the kernel can wait for, to be awaited: a pipe, a terminal, a timer, a device, another library's
-/// socket.
+/// Waits for any pollable descriptor: a terminal, a timer, a device, or a socket of another library.
 ///
-/// Readiness is the descriptor's state, not news of it: [`readable`](AsyncFd::readable) returns at once for as long as
-/// there is something to read. The descriptor should be non-blocking; this does not change it, since it may be shared
-/// with others, as the standard streams are.
+/// Readiness is level-triggered: [`readable`](AsyncFd::readable) returns immediately while there is data to read. The
+/// descriptor should be non-blocking; `AsyncFd` does not set that flag, because the open file may be shared with other
+/// processes, as the standard streams are.
 ///
 /// ```
 /// use std::{io::{Read, Write}, os::unix::net::UnixStream};
@@ -34,56 +33,57 @@ use crate::sys::{AsSource, Fd, source};
 /// # Ok::<(), std::io::Error>(())
 /// ```
 pub struct AsyncFd<T: AsSource> {
-    watched: Watched,
+    watch: Watch,
     inner: T,
 }
 
-/// Tells the driver when it is over. Dropped before the descriptor closes.
-struct Watched {
+/// Unregisters the descriptor from the driver on drop, before the descriptor is closed.
+struct Watch {
     core: Rc<LoopCore>,
     fd: Fd,
 }
 
-impl Drop for Watched {
+impl Drop for Watch {
     fn drop(&mut self) {
         let _ = self.core.control(Control::Forget { fd: self.fd });
-        // A wait that was dropped outside of the loop must not keep the file open.
+        // Submit at once: a wait that was dropped outside the loop would otherwise keep the file open.
         self.core.pump();
     }
 }
 
 impl<T: AsSource> AsyncFd<T> {
-    /// Takes a descriptor, which must stay the same as long as it is in here. It is an error if the kernel cannot wait
-    /// for it, as for files and folders: these are always ready.
+    /// Registers a descriptor, which must not change while the `AsyncFd` exists.
+    /// Registers a descriptor, which must not change while the `AsyncFd` exists. Fails if the kernel cannot wait for
+    /// it, as for files and directories, which are always ready.
     ///
     /// # Panics
     ///
-    /// Outside of a loop.
+    /// Outside a loop.
     #[track_caller]
     pub fn new(inner: T) -> io::Result<AsyncFd<T>> {
         let core = LoopCore::current("AsyncFd::new").rc();
         let fd = source(&inner);
         core.control(Control::Watch { fd })
             .map_err(|error| context(format_args!("watch descriptor {fd}"), error))?;
-        let watched = Watched { core, fd };
-        Ok(AsyncFd { watched, inner })
+        let watch = Watch { core, fd };
+        Ok(AsyncFd { watch, inner })
     }
 
     pub(crate) fn number(&self) -> Fd {
-        self.watched.fd
+        self.watch.fd
     }
 
-    /// Waits until there is something to read, the other end is closed, or an error can be told.
+    /// Waits until the descriptor is readable, at end of stream, or has an error.
     pub async fn readable(&self) -> io::Result<()> {
-        self.watched.core.readiness(self.watched.fd, Direction::Read).await
+        self.watch.core.readiness(self.watch.fd, Direction::Read).await
     }
 
-    /// Waits until something can be written, or an error can be told.
+    /// Waits until the descriptor is writable or has an error.
     pub async fn writable(&self) -> io::Result<()> {
-        self.watched.core.readiness(self.watched.fd, Direction::Write).await
+        self.watch.core.readiness(self.watch.fd, Direction::Write).await
     }
 
-    /// Calls `read` until it does not say `WouldBlock`, and waits to be readable in between.
+    /// Calls `read`, and again whenever the descriptor becomes readable, until its result is not `WouldBlock`.
     pub async fn read_with<R>(&self, mut read: impl FnMut(&T) -> io::Result<R>) -> io::Result<R> {
         loop {
             match read(&self.inner) {
@@ -93,7 +93,7 @@ impl<T: AsSource> AsyncFd<T> {
         }
     }
 
-    /// Calls `write` until it does not say `WouldBlock`, and waits to be writable in between.
+    /// Calls `write`, and again whenever the descriptor becomes writable, until its result is not `WouldBlock`.
     pub async fn write_with<R>(&self, mut write: impl FnMut(&T) -> io::Result<R>) -> io::Result<R> {
         loop {
             match write(&self.inner) {
@@ -103,19 +103,19 @@ impl<T: AsSource> AsyncFd<T> {
         }
     }
 
-    /// The descriptor's owner.
+    /// The owner of the descriptor.
     pub fn get_ref(&self) -> &T {
         &self.inner
     }
 
-    /// The descriptor's owner, to change. The descriptor must stay the same.
+    /// The owner of the descriptor, mutably. The descriptor must not change.
     pub fn get_mut(&mut self) -> &mut T {
         &mut self.inner
     }
 
-    /// Gives the descriptor back.
+    /// Unregisters the descriptor and returns its owner.
     pub fn into_inner(self) -> T {
-        drop(self.watched);
+        drop(self.watch);
         self.inner
     }
 }

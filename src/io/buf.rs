@@ -1,47 +1,47 @@
-//! Owned buffers.
+//! Traits for buffers that the runtime passes to the kernel.
 //!
-//! The rule that makes them sound: a buffer is moved to its final address inside a flight *before* a pointer into it is
-//! taken, and nobody touches it until the flight has landed. So even an array that holds its bytes inline may be lent.
+//! Soundness rests on one rule: an operation moves its buffer to its final address before it takes a pointer into it,
+//! and does not touch the buffer until the operation has completed. So a buffer may hold its bytes inline, like an
+//! array.
 //!
-//! The traits are unsafe to implement, and every common buffer has them. Whoever writes a reader or a writer of their own
-//! needs no unsafe code: [`IoBuf::as_slice`] and [`IoBufMut::fill_from`] say it all.
+//! The traits are unsafe to implement; all common buffer types implement them. Implementing a custom reader or writer
+//! needs no unsafe code: use [`IoBuf::as_slice`] and [`IoBufMut::fill_from`].
 
 use std::io;
 use std::ops::{Bound, RangeBounds};
 
 use super::slice::Slice;
 
-/// A buffer that the kernel may read from.
+/// A buffer whose bytes can be written to a stream or file.
 ///
 /// # Safety
 ///
-/// `as_ptr` points to `len` initialised bytes, and they stay there, unchanged, as long as the value is neither moved nor
-/// touched through a mutable reference.
+/// `as_ptr` points to `len` initialised bytes. They stay at this address, unchanged, while the value is neither moved
+/// nor accessed through a mutable reference.
 pub unsafe trait IoBuf: 'static {
-    /// Where the bytes are.
+    /// A pointer to the first byte.
     fn as_ptr(&self) -> *const u8;
 
-    /// How many bytes there are to read.
+    /// The number of initialised bytes.
     fn len(&self) -> usize;
 
-    /// Whether there is nothing to read.
+    /// Whether the length is 0.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The bytes, for who writes an [`AsyncWrite`](super::AsyncWrite) of their own.
+    /// The bytes as a slice, for custom implementations of [`AsyncWrite`](super::AsyncWrite).
     ///
     /// ```
     /// use windlass::io::IoBuf;
     /// assert_eq!(IoBuf::as_slice(&"hello"), b"hello");
     /// ```
     fn as_slice(&self) -> &[u8] {
-        // SAFETY: the buffer vouches for these bytes as long as it is borrowed.
+        // SAFETY: the implementation guarantees `len` initialised bytes at `as_ptr` while it is borrowed.
         unsafe { std::slice::from_raw_parts(self.as_ptr(), self.len()) }
     }
 
-    /// A part of this buffer, for instance the rest of it after a short write. The bounds are checked against
-    /// [`len`](IoBuf::len).
+    /// Restricts the buffer to a range within [`len`](IoBuf::len), for instance to the rest after a short write.
     ///
     /// ```
     /// use windlass::io::IoBuf;
@@ -52,7 +52,7 @@ pub unsafe trait IoBuf: 'static {
     ///
     /// # Panics
     ///
-    /// If the range does not lie within the buffer.
+    /// If the range is out of bounds.
     fn slice(self, range: impl RangeBounds<usize>) -> Slice<Self>
     where
         Self: Sized,
@@ -61,39 +61,36 @@ pub unsafe trait IoBuf: 'static {
         let (begin, end) = bounds(range, len);
         assert!(
             begin <= end && end <= len,
-            "slice {begin}..{end} of a buffer of {len} bytes"
+            "slice {begin}..{end} is out of bounds for a buffer of {len} bytes"
         );
         Slice::new(self, begin, end)
     }
 }
 
-/// A buffer that the kernel may write to.
+/// A buffer that can be read into.
 ///
 /// # Safety
 ///
-/// `as_mut_ptr` points to `capacity` bytes, perhaps uninitialised, that stay there as long as the value is neither moved
-/// nor touched through a reference, and that nobody else reads or writes. They begin where [`as_ptr`](IoBuf::as_ptr) points,
-/// and what was initialised stays so.
+/// `as_mut_ptr` points to `capacity` bytes, which may be uninitialised. They stay at this address while the value is
+/// neither moved nor accessed through a reference, and nothing else reads or writes them. They start where
+/// [`as_ptr`](IoBuf::as_ptr) points, and initialised bytes stay initialised.
 ///
-/// [`len`](IoBuf::len) is at most [`capacity`](IoBufMut::capacity), and neither changes while the buffer is lent to an
-/// operation. Each operation checks these two rules, and that both pointers agree, and panics if one is broken: a wrong length
-/// never reaches the kernel.
+/// [`len`](IoBuf::len) is at most [`capacity`](IoBufMut::capacity), and neither changes while an operation owns the buffer. Each operation checks these two rules, and that both pointers are equal, and panics on a violation: a wrong length never reaches the kernel.
 pub unsafe trait IoBufMut: IoBuf {
-    /// Where the bytes go.
+    /// A pointer to the first byte to fill.
     fn as_mut_ptr(&mut self) -> *mut u8;
 
-    /// How many bytes fit, counted from the start: what the buffer holds now is overwritten.
+    /// The number of bytes that fit, counted from the start of the buffer: a read overwrites the current content.
     fn capacity(&self) -> usize;
 
-    /// Told after a read that the first `len` bytes are initialised. A buffer of fixed length leaves its length alone.
+    /// Called after a read: the first `len` bytes are initialised. A buffer of fixed length keeps its length.
     ///
     /// # Safety
     ///
     /// The first `len` bytes are initialised, and `len` is at most `capacity`.
     unsafe fn set_filled(&mut self, len: usize);
 
-    /// Copies `bytes` to the start, as many as fit, as a read does, and gives how many that were. For who writes an
-    /// [`AsyncRead`](super::AsyncRead) of their own.
+    /// Copies as many bytes as fit and returns the count, for custom [`AsyncRead`](super::AsyncRead)s.
     ///
     /// ```
     /// use windlass::io::IoBufMut;
@@ -103,21 +100,21 @@ pub unsafe trait IoBufMut: IoBuf {
     /// ```
     fn fill_from(&mut self, bytes: &[u8]) -> usize {
         let count = bytes.len().min(self.capacity());
-        let place = self.as_mut_ptr();
-        // SAFETY: the buffer vouches for `capacity` bytes that are its alone, so they are not those of `bytes`; `count` is
-        // no more than that, and these bytes are initialised by the copy.
+        let target = self.as_mut_ptr();
+        // SAFETY: the implementation guarantees exclusive access to `capacity` bytes, so they do not overlap `bytes`; `count`
+        // is at most `capacity`, and the copy initialises that many bytes.
         unsafe {
-            std::ptr::copy_nonoverlapping(bytes.as_ptr(), place, count);
+            std::ptr::copy_nonoverlapping(bytes.as_ptr(), target, count);
             self.set_filled(count);
         }
         count
     }
 
-    /// A part of this buffer to read into; what stands before it stays. The bounds are checked against
-    /// [`capacity`](IoBufMut::capacity), and the part may begin no later than right behind what the buffer holds.
+    /// Restricts the buffer to a range to read into; the bytes before the range are kept. The bounds are checked
+    /// against [`capacity`](IoBufMut::capacity), and the range may start at [`len`](IoBuf::len) at the latest.
     ///
-    /// If the part reaches to the end of what the buffer holds, or past it, the buffer then ends with what was read, as a
-    /// `Vec` that is read into does. If something stands behind the part, that stays too, and so does the length.
+    /// If the range ends at or after the current length, the length is set to the end of the data read, as for a `Vec`.
+    /// If initialised bytes follow the range, they are kept and the length does not change.
     ///
     /// ```
     /// # use windlass::io::{AsyncRead, IoBufMut};
@@ -136,7 +133,7 @@ pub unsafe trait IoBufMut: IoBuf {
     ///
     /// # Panics
     ///
-    /// If the range does not lie within the capacity, or begins behind the length.
+    /// If the range exceeds the capacity, or starts after the length.
     fn slice_mut(self, range: impl RangeBounds<usize>) -> Slice<Self>
     where
         Self: Sized,
@@ -145,13 +142,13 @@ pub unsafe trait IoBufMut: IoBuf {
         let (begin, end) = bounds(range, capacity);
         assert!(
             begin <= len && begin <= end && end <= capacity,
-            "slice {begin}..{end} of a buffer of {len} bytes with room for {capacity}"
+            "slice {begin}..{end} is out of bounds for a buffer of {len} bytes with a capacity of {capacity}"
         );
         Slice::new(self, begin, end)
     }
 
-    /// The room behind what the buffer holds, to append to it. A `Vec` that is full needs a `reserve` first, and a buffer
-    /// of fixed length has none.
+    /// The spare capacity after the current content, to append to it. A full `Vec` needs a `reserve` first; a buffer of
+    /// fixed length has none.
     ///
     /// ```
     /// # use windlass::io::{AsyncRead, IoBufMut};
@@ -176,7 +173,7 @@ pub unsafe trait IoBufMut: IoBuf {
     }
 }
 
-/// A range's first byte, and the one behind its last. Saturates: what lies past everything is refused by who asked.
+/// The start and the exclusive end of a range. Saturates; the callers check the bounds.
 fn bounds(range: impl RangeBounds<usize>, end: usize) -> (usize, usize) {
     let begin = match range.start_bound() {
         Bound::Included(&at) => at,
@@ -191,7 +188,7 @@ fn bounds(range: impl RangeBounds<usize>, end: usize) -> (usize, usize) {
     (begin, end)
 }
 
-// SAFETY: a vector's bytes are on the heap, at the same place wherever the vector is.
+// SAFETY: the bytes are on the heap, at the same address wherever the vector is moved.
 unsafe impl IoBuf for Vec<u8> {
     fn as_ptr(&self) -> *const u8 {
         self.as_ptr()
@@ -201,7 +198,7 @@ unsafe impl IoBuf for Vec<u8> {
     }
 }
 
-// SAFETY: as for reading; the vector owns its bytes alone.
+// SAFETY: as for `IoBuf`; the vector has exclusive ownership of its capacity.
 unsafe impl IoBufMut for Vec<u8> {
     fn as_mut_ptr(&mut self) -> *mut u8 {
         self.as_mut_ptr()
@@ -212,15 +209,15 @@ unsafe impl IoBufMut for Vec<u8> {
     unsafe fn set_filled(&mut self, len: usize) {
         assert!(
             len <= self.capacity(),
-            "{len} bytes in a vector for {}",
+            "{len} bytes exceed the vector's capacity of {}",
             self.capacity()
         );
-        // SAFETY: the caller vouches that these bytes are initialised.
+        // SAFETY: the caller guarantees that these bytes are initialised.
         unsafe { self.set_len(len) }
     }
 }
 
-// SAFETY: the bytes are on the heap, at the same place wherever the box is.
+// SAFETY: the bytes are on the heap, at the same address wherever the box is moved.
 unsafe impl IoBuf for Box<[u8]> {
     fn as_ptr(&self) -> *const u8 {
         (**self).as_ptr()
@@ -230,7 +227,7 @@ unsafe impl IoBuf for Box<[u8]> {
     }
 }
 
-// SAFETY: as for reading; the box owns its bytes alone.
+// SAFETY: as for `IoBuf`; the box has exclusive ownership of its bytes.
 unsafe impl IoBufMut for Box<[u8]> {
     fn as_mut_ptr(&mut self) -> *mut u8 {
         (**self).as_mut_ptr()
@@ -251,7 +248,7 @@ unsafe impl<const N: usize> IoBuf for [u8; N] {
     }
 }
 
-// SAFETY: as for reading; the array owns its bytes alone.
+// SAFETY: as for `IoBuf`; the array has exclusive ownership of its bytes.
 unsafe impl<const N: usize> IoBufMut for [u8; N] {
     fn as_mut_ptr(&mut self) -> *mut u8 {
         self.as_mut_slice().as_mut_ptr()
@@ -262,7 +259,7 @@ unsafe impl<const N: usize> IoBufMut for [u8; N] {
     unsafe fn set_filled(&mut self, _len: usize) {}
 }
 
-// SAFETY: static bytes stay for ever and never change.
+// SAFETY: static bytes live forever and never change.
 unsafe impl IoBuf for &'static [u8] {
     fn as_ptr(&self) -> *const u8 {
         (**self).as_ptr()
@@ -272,7 +269,7 @@ unsafe impl IoBuf for &'static [u8] {
     }
 }
 
-// SAFETY: static bytes stay for ever and never change.
+// SAFETY: static bytes live forever and never change.
 unsafe impl<const N: usize> IoBuf for &'static [u8; N] {
     fn as_ptr(&self) -> *const u8 {
         (**self).as_slice().as_ptr()
@@ -282,7 +279,7 @@ unsafe impl<const N: usize> IoBuf for &'static [u8; N] {
     }
 }
 
-// SAFETY: static bytes stay for ever and never change.
+// SAFETY: static bytes live forever and never change.
 unsafe impl IoBuf for &'static str {
     fn as_ptr(&self) -> *const u8 {
         (**self).as_ptr()
@@ -292,7 +289,7 @@ unsafe impl IoBuf for &'static str {
     }
 }
 
-// SAFETY: a string's bytes are on the heap, at the same place wherever the string is.
+// SAFETY: the bytes are on the heap, at the same address wherever the string is moved.
 unsafe impl IoBuf for String {
     fn as_ptr(&self) -> *const u8 {
         self.as_bytes().as_ptr()
@@ -302,7 +299,7 @@ unsafe impl IoBuf for String {
     }
 }
 
-// SAFETY: the bytes are shared but immutable, and the count keeps them in place.
+// SAFETY: the bytes are shared but immutable, and the reference count keeps them alive.
 unsafe impl IoBuf for std::rc::Rc<[u8]> {
     fn as_ptr(&self) -> *const u8 {
         (**self).as_ptr()
@@ -312,7 +309,7 @@ unsafe impl IoBuf for std::rc::Rc<[u8]> {
     }
 }
 
-// SAFETY: the bytes are shared but immutable, and the count keeps them in place.
+// SAFETY: the bytes are shared but immutable, and the reference count keeps them alive.
 unsafe impl IoBuf for std::sync::Arc<[u8]> {
     fn as_ptr(&self) -> *const u8 {
         (**self).as_ptr()
@@ -322,69 +319,70 @@ unsafe impl IoBuf for std::sync::Arc<[u8]> {
     }
 }
 
-/// Where a buffer's bytes go, and how many fit. Every operation that fills a buffer gets both from here: the buffer's methods
-/// are foreign code.
+/// The pointer to fill and the capacity of a buffer, checked. Every operation that fills a buffer gets both from here,
+/// because the buffer's methods are user code.
 ///
-/// `as_mut_ptr` is called last: the other methods touch a buffer that holds its bytes inline, which would invalidate the pointer.
+/// `as_mut_ptr` is called last: the other methods borrow a buffer that may hold its bytes inline, which would
+/// invalidate the pointer.
 ///
 /// # Panics
 ///
-/// If the buffer breaks a rule of [`IoBufMut`] that can be checked.
+/// If the buffer violates a checkable rule of [`IoBufMut`].
 #[inline]
-pub(crate) fn room_of<B: IoBufMut>(buf: &mut B) -> (*mut u8, usize) {
+pub(crate) fn fill_target<B: IoBufMut>(buf: &mut B) -> (*mut u8, usize) {
     let (len, capacity, start) = (buf.len(), buf.capacity(), buf.as_ptr());
-    let place = buf.as_mut_ptr();
+    let target = buf.as_mut_ptr();
     assert!(
         len <= capacity,
-        "a buffer has a length of {len} and a capacity of {capacity}: its implementation of IoBufMut is wrong"
+        "a buffer has a length of {len} but a capacity of {capacity}: its implementation of IoBufMut is wrong"
     );
     assert!(
-        start.addr() == place.addr(),
+        start.addr() == target.addr(),
         "a buffer's as_ptr and as_mut_ptr differ: its implementation of IoBufMut is wrong"
     );
-    (place, capacity)
+    (target, capacity)
 }
 
-/// The part `begin..end` of a buffer's capacity: where it is, and how long.
+/// The pointer to and the length of the range `begin..end` of a buffer's capacity.
 ///
 /// # Panics
 ///
-/// As [`room_of`]; and if the capacity is less than `end`, which is what the buffer had before.
+/// As [`fill_target`]; and if the capacity has shrunk below `end`.
 #[inline]
-pub(crate) fn part_of<B: IoBufMut>(buf: &mut B, begin: usize, end: usize) -> (*mut u8, usize) {
-    let (place, capacity) = room_of(buf);
+pub(crate) fn fill_range<B: IoBufMut>(buf: &mut B, begin: usize, end: usize) -> (*mut u8, usize) {
+    let (target, capacity) = fill_target(buf);
     assert!(
         begin <= end && end <= capacity,
-        "a buffer's capacity of {capacity} was at least {end} before: its implementation of IoBufMut is wrong"
+        "a buffer's capacity shrank from at least {end} to {capacity}: its implementation of IoBufMut is wrong"
     );
-    (place.wrapping_add(begin), end - begin)
+    (target.wrapping_add(begin), end - begin)
 }
 
-/// The bytes of a buffer from `begin` on: where they are, and how many.
+/// The pointer to and the number of a buffer's bytes from `begin` on.
 ///
 /// # Panics
 ///
-/// If the length is less than `begin`, which is what the buffer had before.
+/// If the length has shrunk below `begin`.
 #[inline]
-pub(crate) fn rest_of<B: IoBuf>(buf: &B, begin: usize) -> (*const u8, usize) {
+pub(crate) fn bytes_from<B: IoBuf>(buf: &B, begin: usize) -> (*const u8, usize) {
     let len = buf.len();
     assert!(
         begin <= len,
-        "a buffer's length of {len} was at least {begin} before: its implementation of IoBuf is wrong"
+        "a buffer's length shrank from at least {begin} to {len}: its implementation of IoBuf is wrong"
     );
     (buf.as_ptr().wrapping_add(begin), len - begin)
 }
 
-pub(crate) fn no_room() -> io::Error {
+pub(crate) fn no_capacity() -> io::Error {
     io::Error::new(
         io::ErrorKind::InvalidInput,
-        "the buffer has no room to read into: give it a capacity, as in Vec::with_capacity(4096)",
+        "the buffer has no capacity to read into: allocate some, as in Vec::with_capacity(4096)",
     )
 }
 
 pub(crate) fn no_length() -> io::Error {
     io::Error::new(
         io::ErrorKind::InvalidInput,
-        "read_exact fills a buffer to its length, and this one's is 0: give it one, as in vec![0; 16]",
+        "read_exact fills a buffer to its length, and this buffer's length is 0: set one, as in vec![0; 16]",
     )
 }

@@ -1,41 +1,41 @@
-//! A reader that holds more than was asked for, so that lines can be found in it.
+//! A buffered reader that finds lines.
 //!
-//! The trap with owned buffers: a buffer that holds unread bytes and is lent for the next read goes with that read when its
-//! future is dropped. So what a `BufReader` holds is never lent. New bytes come in a managed buffer; if nothing was held that
-//! is the buffer from then on, without a copy, and else they are appended. While it waits for more it holds no buffer of the
-//! pool, only the bytes of a line that is not complete.
+//! A buffer that holds unconsumed bytes must never be passed to a read: if that future were dropped, the bytes would be
+//! lost with it. So new bytes arrive in a managed buffer of their own. If nothing was buffered, that buffer becomes the
+//! reader's buffer without a copy; otherwise its bytes are appended. While waiting for more, the reader holds no pool
+//! buffer, only the bytes of an incomplete line.
 
 use std::fmt;
 use std::io;
 
 use super::BufResult;
 use super::buf::{IoBuf, IoBufMut};
+use super::error::{NotUtf8, TooLong};
 use super::lines::Lines;
 use super::managed::ManagedBuf;
-use super::read::{AsyncBufRead, AsyncRead, HEAP_READ_LEN, ended_early, refuse_exact};
-use super::refused::{NotUtf8, TooLong};
+use super::read::{AsyncBufRead, AsyncRead, HEAP_READ_LEN, check_exact_len, unexpected_eof};
 use super::splice::KernelStream;
 use super::split::Halves;
 use super::write::AsyncWrite;
 use crate::sys;
 
-/// The longest line unless another length is given: asyncio's limit.
+/// The default maximum line length, the same as asyncio's.
 const MAX_LINE_LEN: usize = 64 * 1024;
 
-/// What to do about a line that is too long.
-const LINE_ADVICE: &str = "the line is too long, raise `max_line_len` if it should not be; \
-                           the next call that reads a line goes on behind this one";
+/// Advice in the error for a line that is too long.
+const LINE_ADVICE: &str = "the line is too long; raise `max_line_len` to accept it. \
+                           The next call that reads a line skips the rest of this one";
 
-/// Reads lines, and whatever else ends with a certain byte, from any reader.
+/// Adds buffering to a reader, to read it by lines or by another delimiter.
 ///
-/// **Cancelling** any of its reading calls loses nothing: what was read stays in here. That holds for
-/// [`read_line`](BufReader::read_line), [`read_until`](BufReader::read_until) and [`read_exact`](AsyncRead::read_exact) too.
+/// Lines have a maximum length, [`max_line_len`](BufReader::max_line_len), so that a peer cannot exhaust the memory. A
+/// longer line is a [`TooLong`] error, and the next call that reads a line skips the rest of it. Until then its bytes
+/// are still buffered and can be taken with [`read`](AsyncRead::read).
 ///
-/// Lines have a maximum length, [`max_line_len`](BufReader::max_line_len). A longer one is a [`TooLong`] error, and the call
-/// after that goes on with the next line, so a peer cannot fill the memory, and one long line does not end the conversation.
-/// Until then the bytes are still in here, to be taken with [`read`](AsyncRead::read) by who wants them.
+/// Writes go directly to the inner stream.
 ///
-/// Writes go through to the inner stream.
+/// **Cancel safety:** Cancelling any read loses nothing, including [`read_line`](BufReader::read_line),
+/// [`read_until`](BufReader::read_until) and [`read_exact`](AsyncRead::read_exact): the bytes stay buffered.
 ///
 /// ```
 /// use windlass::io::{AsyncWrite, BufReader, duplex};
@@ -54,85 +54,84 @@ const LINE_ADVICE: &str = "the line is too long, raise `max_line_len` if it shou
 /// ```
 pub struct BufReader<R> {
     inner: R,
-    held: Held,
+    buffer: LineBuffer,
 }
 
 impl<R> BufReader<R> {
-    /// One that holds nothing yet.
+    /// Creates a reader with an empty buffer.
     pub fn new(inner: R) -> BufReader<R> {
-        let held = Held {
-            bytes: nothing(),
+        let buffer = LineBuffer {
+            bytes: empty_buf(),
             max_line_len: MAX_LINE_LEN,
-            refused: None,
+            refused_delimiter: None,
         };
-        BufReader { inner, held }
+        BufReader { inner, buffer }
     }
 
-    /// How long a line may be (64 KiB), not counting the byte that ends it.
+    /// Sets the maximum length of a line, without its delimiter. The default is 64 KiB.
     #[must_use]
     pub fn max_line_len(mut self, len: usize) -> BufReader<R> {
         self.set_max_line_len(len);
         self
     }
 
-    /// The same in place. A line that was just refused is looked at again.
+    /// Sets the maximum length of a line in place. A line that was just refused is checked again.
     pub fn set_max_line_len(&mut self, len: usize) {
-        self.held.max_line_len = len;
-        self.held.refused = None;
+        self.buffer.max_line_len = len;
+        self.buffer.refused_delimiter = None;
     }
 
-    /// What was read and not used, without reading more.
+    /// The buffered bytes. Does not read.
     pub fn buffer(&self) -> &[u8] {
-        &self.held.bytes
+        &self.buffer.bytes
     }
 
-    /// The inner reader. What is read from it directly comes from behind what is held here.
+    /// The inner reader. Reading from it directly skips the buffered bytes.
     pub fn get_ref(&self) -> &R {
         &self.inner
     }
 
-    /// The inner reader, to change.
+    /// The inner reader, mutably.
     pub fn get_mut(&mut self) -> &mut R {
         &mut self.inner
     }
 
-    /// Gives the inner reader back. What was read and not used is lost: see [`buffer`](BufReader::buffer) and
-    /// [`into_parts`](BufReader::into_parts).
+    /// Returns the inner reader and drops the buffered bytes. [`into_parts`](BufReader::into_parts) returns both.
     pub fn into_inner(self) -> R {
         self.inner
     }
 
-    /// Gives the inner reader back, and what was read and not used.
+    /// Returns the inner reader and the buffered bytes.
     pub fn into_parts(self) -> (R, Vec<u8>) {
-        (self.inner, self.held.bytes.into_vec())
+        (self.inner, self.buffer.bytes.into_vec())
     }
 }
 
 impl<R: AsyncRead> BufReader<R> {
-    /// Reads up to and with the next `delimiter`, appends that to `into` and gives how many bytes it was. At the end of the
-    /// stream it is what is left, without a delimiter, and then 0.
+    /// Reads up to and including the next `delimiter`, appends the bytes to `into` and returns their number. At the end
+    /// of the stream it returns the remaining bytes without a delimiter, then 0.
     ///
-    /// More than [`max_line_len`](BufReader::max_line_len) bytes are a [`TooLong`] error; the next call goes on behind them.
+    /// More than [`max_line_len`](BufReader::max_line_len) bytes are a [`TooLong`] error; the next call skips them.
     ///
-    /// Cancel, and any error: nothing is lost, the bytes stay in the reader.
+    /// **Cancel safety:** cancellation and errors lose no data: the bytes stay buffered.
     pub async fn read_until(&mut self, delimiter: u8, into: &mut Vec<u8>) -> io::Result<usize> {
-        let count = self.held.find(&mut self.inner, delimiter).await?;
-        into.extend_from_slice(&self.held.bytes[..count]);
-        self.held.bytes.advance(count);
+        let count = self.buffer.find(&mut self.inner, delimiter).await?;
+        into.extend_from_slice(&self.buffer.bytes[..count]);
+        self.buffer.bytes.advance(count);
         Ok(count)
     }
 
-    /// Reads a line of text with its newline, appends it to `into` and gives how many bytes it was; 0 is the end. The last
-    /// line may lack the newline.
+    /// Reads a line of text with its newline, appends it to `into` and returns the number of bytes; 0 means end of
+    /// stream. The last line may lack the newline.
     ///
-    /// A line that is not UTF-8 is a [`NotUtf8`] error that has the line's bytes, and a line of more than
-    /// [`max_line_len`](BufReader::max_line_len) bytes is a [`TooLong`] error. In both cases the next call goes on with the
+    /// A line that is not UTF-8 is a [`NotUtf8`] error, which contains the bytes. A line of more than
+    /// [`max_line_len`](BufReader::max_line_len) bytes is a [`TooLong`] error. In both cases the next call returns the
     /// next line.
     ///
-    /// Cancel, and an error of the stream: nothing is lost, the bytes stay in the reader.
+    /// **Cancel safety:** cancellation and I/O errors lose no data: the bytes stay buffered.
     pub async fn read_line(&mut self, into: &mut String) -> io::Result<usize> {
-        let count = self.held.find(&mut self.inner, b'\n').await?;
-        let line = &self.held.bytes[..count];
+        let count = self.buffer.find(&mut self.inner, b'\n').await?;
+        let line = &self.buffer.bytes[..count];
         let result = match std::str::from_utf8(line) {
             Ok(text) => {
                 into.push_str(text);
@@ -140,62 +139,62 @@ impl<R: AsyncRead> BufReader<R> {
             }
             Err(_) => NotUtf8::check("line", line.to_vec()).map(|_| count),
         };
-        self.held.bytes.advance(count);
+        self.buffer.bytes.advance(count);
         result
     }
 
-    /// The lines, one after the other, without their newlines.
+    /// Converts the reader to a source of lines without their newlines.
     pub fn lines(self) -> Lines<R> {
         Lines::new(self)
     }
 }
 
-/// What was read and not used, and how lines are found in it.
-struct Held {
+/// The buffered bytes, and the search for lines in them.
+struct LineBuffer {
     bytes: ManagedBuf,
     max_line_len: usize,
-    /// What ends the over-long line at whose start `bytes` stands: its error was told, and who asks for a line gets the next.
-    refused: Option<u8>,
+    /// The delimiter of a refused line that `bytes` starts with: the next line read skips it.
+    refused_delimiter: Option<u8>,
 }
 
-fn nothing() -> ManagedBuf {
+fn empty_buf() -> ManagedBuf {
     ManagedBuf::from_heap(Vec::new())
 }
 
-impl Held {
-    /// Reads if nothing is held. If still nothing is, it is the end.
+impl LineBuffer {
+    /// Reads if the buffer is empty. If it is still empty then, the stream has ended.
     async fn fill<R: AsyncRead>(&mut self, inner: &mut R) -> io::Result<&[u8]> {
         if self.bytes.is_empty() {
-            // The pool's buffer goes back before the wait.
-            self.bytes = nothing();
+            // Return the pool buffer before waiting.
+            self.bytes = empty_buf();
             self.bytes = inner.read_managed().await?;
         }
         Ok(&self.bytes)
     }
 
-    /// Reads behind what is held, and gives how much it was; 0 is the end.
+    /// Reads more bytes behind the buffered ones and returns their number; 0 means end of stream.
     async fn fill_more<R: AsyncRead>(&mut self, inner: &mut R) -> io::Result<usize> {
         if self.bytes.is_empty() {
             return Ok(self.fill(inner).await?.len());
         }
-        let held = std::mem::replace(&mut self.bytes, nothing()).into_vec();
-        self.bytes = ManagedBuf::from_heap(held);
+        let bytes = std::mem::replace(&mut self.bytes, empty_buf()).into_vec();
+        self.bytes = ManagedBuf::from_heap(bytes);
         let more = inner.read_managed().await?;
-        let mut held = std::mem::replace(&mut self.bytes, nothing()).into_vec();
-        held.extend_from_slice(&more);
-        self.bytes = ManagedBuf::from_heap(held);
+        let mut bytes = std::mem::replace(&mut self.bytes, empty_buf()).into_vec();
+        bytes.extend_from_slice(&more);
+        self.bytes = ManagedBuf::from_heap(bytes);
         Ok(more.len())
     }
 
-    /// How many of the bytes that are held are the next line, with what ends it. 0 at the end.
+    /// The length of the next line in the buffer, including its delimiter; 0 at the end of the stream.
     async fn find<R: AsyncRead>(&mut self, inner: &mut R, delimiter: u8) -> io::Result<usize> {
-        self.skip_refused(inner).await?;
+        self.skip_refused_line(inner).await?;
         let mut searched = 0;
         loop {
             let found = sys::find_byte(&self.bytes[searched..], delimiter);
             let len = found.map_or(self.bytes.len(), |at| searched + at);
             if len > self.max_line_len {
-                self.refused = Some(delimiter);
+                self.refused_delimiter = Some(delimiter);
                 return Err(TooLong::error(self.max_line_len, LINE_ADVICE, Vec::new()));
             }
             if found.is_some() {
@@ -208,17 +207,17 @@ impl Held {
         }
     }
 
-    /// Drops what is left of a line that was refused, piece by piece.
-    async fn skip_refused<R: AsyncRead>(&mut self, inner: &mut R) -> io::Result<()> {
-        while let Some(delimiter) = self.refused {
-            let held = self.fill(inner).await?;
-            let (count, is_over) = match sys::find_byte(held, delimiter) {
+    /// Discards the rest of a refused line, piece by piece.
+    async fn skip_refused_line<R: AsyncRead>(&mut self, inner: &mut R) -> io::Result<()> {
+        while let Some(delimiter) = self.refused_delimiter {
+            let bytes = self.fill(inner).await?;
+            let (count, is_over) = match sys::find_byte(bytes, delimiter) {
                 Some(at) => (at + 1, true),
-                None => (held.len(), held.is_empty()),
+                None => (bytes.len(), bytes.is_empty()),
             };
             self.bytes.advance(count);
             if is_over {
-                self.refused = None;
+                self.refused_delimiter = None;
             }
         }
         Ok(())
@@ -226,17 +225,17 @@ impl Held {
 
     fn consume(&mut self, count: usize) {
         self.bytes.advance(count);
-        // Who takes the bytes of a refused line has taken it over.
-        self.refused = None;
+        // A caller that consumes bytes of a refused line handles it itself.
+        self.refused_delimiter = None;
     }
 
     async fn read<R: AsyncRead, B: IoBufMut>(&mut self, inner: &mut R, mut buf: B) -> BufResult<usize, B> {
         if self.bytes.is_empty() && buf.capacity() >= HEAP_READ_LEN {
-            self.refused = None;
+            self.refused_delimiter = None;
             return inner.read(buf).await;
         }
         if buf.capacity() == 0 {
-            return (Err(super::no_room()), buf);
+            return (Err(super::no_capacity()), buf);
         }
         match self.fill(inner).await {
             Ok(bytes) => {
@@ -250,18 +249,18 @@ impl Held {
 
     async fn read_managed<R: AsyncRead>(&mut self, inner: &mut R) -> io::Result<ManagedBuf> {
         self.fill(inner).await?;
-        self.refused = None;
-        Ok(std::mem::replace(&mut self.bytes, nothing()))
+        self.refused_delimiter = None;
+        Ok(std::mem::replace(&mut self.bytes, empty_buf()))
     }
 
     async fn read_exact<R: AsyncRead, B: IoBufMut>(&mut self, inner: &mut R, buf: B) -> BufResult<(), B> {
-        if let Some(nothing_to_do) = refuse_exact(&buf) {
-            return (nothing_to_do, buf);
+        if let Some(result) = check_exact_len(&buf) {
+            return (result, buf);
         }
         let len = buf.len();
         while self.bytes.len() < len {
             match self.fill_more(inner).await {
-                Ok(0) => return (Err(ended_early()), buf),
+                Ok(0) => return (Err(unexpected_eof()), buf),
                 Ok(_) => {}
                 Err(error) => return (Err(error), buf),
             }
@@ -278,32 +277,32 @@ impl Held {
                 return NotUtf8::check("stream", self.read_managed(inner).await?.into_vec());
             }
         }
-        let advice = "raise the limit, or take the stream in pieces with `read`; nothing was taken from the reader";
+        let advice = "raise the limit, or read the stream in pieces with `read`; all bytes are still in the reader";
         Err(TooLong::error(limit, advice, Vec::new()))
     }
 }
 
 impl<R: AsyncRead> AsyncRead for BufReader<R> {
     async fn read<B: IoBufMut>(&mut self, buf: B) -> BufResult<usize, B> {
-        self.held.read(&mut self.inner, buf).await
+        self.buffer.read(&mut self.inner, buf).await
     }
 
     async fn read_managed(&mut self) -> io::Result<ManagedBuf> {
-        self.held.read_managed(&mut self.inner).await
+        self.buffer.read_managed(&mut self.inner).await
     }
 
-    /// What arrives is held here until all of it is there. So dropping the future, or the stream's end, loses nothing.
+    /// Buffers until all bytes have arrived, so neither cancellation nor the end of the stream loses data.
     async fn read_exact<B: IoBufMut>(&mut self, buf: B) -> BufResult<(), B> {
-        self.held.read_exact(&mut self.inner, buf).await
+        self.buffer.read_exact(&mut self.inner, buf).await
     }
 
-    /// What arrives is held here until all of it is there. So dropping the future loses nothing, and neither does an error.
+    /// Buffers until the end of the stream, so neither cancellation nor an error loses data.
     async fn read_to_string(&mut self, limit: usize) -> io::Result<String> {
-        self.held.read_to_string(&mut self.inner, limit).await
+        self.buffer.read_to_string(&mut self.inner, limit).await
     }
 
     fn kernel_stream(&self) -> Option<KernelStream> {
-        match self.held.bytes.is_empty() {
+        match self.buffer.bytes.is_empty() {
             true => self.inner.kernel_stream(),
             false => None,
         }
@@ -312,14 +311,14 @@ impl<R: AsyncRead> AsyncRead for BufReader<R> {
 
 impl<R: AsyncRead> AsyncBufRead for BufReader<R> {
     async fn fill_buf(&mut self) -> io::Result<&[u8]> {
-        self.held.fill(&mut self.inner).await
+        self.buffer.fill(&mut self.inner).await
     }
     fn consume(&mut self, count: usize) {
-        self.held.consume(count);
+        self.buffer.consume(count);
     }
 }
 
-/// Writes go through to the inner stream.
+/// Writes go directly to the inner stream.
 impl<W: AsyncWrite> AsyncWrite for BufReader<W> {
     async fn write<B: IoBuf>(&mut self, buf: B) -> BufResult<usize, B> {
         self.inner.write(buf).await
@@ -344,7 +343,7 @@ impl<W: AsyncWrite> AsyncWrite for BufReader<W> {
     }
 }
 
-/// What is held is read first. So a proxy may read a header and give the rest to
+/// The read half returns the buffered bytes first, so a proxy can read a header and then pass the reader to
 /// [`copy_bidirectional`](super::copy_bidirectional).
 impl<T: Halves> Halves for BufReader<T> {
     type ReadHalf<'a>
@@ -358,12 +357,12 @@ impl<T: Halves> Halves for BufReader<T> {
 
     fn halves(&mut self) -> (Self::ReadHalf<'_>, Self::WriteHalf<'_>) {
         let (inner, writer) = self.inner.halves();
-        let held = &mut self.held;
-        (BufReaderHalf { held, inner }, writer)
+        let buffer = &mut self.buffer;
+        (BufReaderHalf { buffer, inner }, writer)
     }
 }
 
-/// The reading half of a [`BufReader`] around a stream with two directions.
+/// The read half of a [`BufReader`] around a bidirectional stream.
 ///
 /// ```
 /// use windlass::io::{AsyncRead, AsyncWrite, BufReader, Halves, duplex};
@@ -380,26 +379,26 @@ impl<T: Halves> Halves for BufReader<T> {
 /// # Ok::<(), std::io::Error>(())
 /// ```
 pub struct BufReaderHalf<'a, R> {
-    held: &'a mut Held,
+    buffer: &'a mut LineBuffer,
     inner: R,
 }
 
 impl<R: AsyncRead> AsyncRead for BufReaderHalf<'_, R> {
     async fn read<B: IoBufMut>(&mut self, buf: B) -> BufResult<usize, B> {
-        self.held.read(&mut self.inner, buf).await
+        self.buffer.read(&mut self.inner, buf).await
     }
     async fn read_managed(&mut self) -> io::Result<ManagedBuf> {
-        self.held.read_managed(&mut self.inner).await
+        self.buffer.read_managed(&mut self.inner).await
     }
     async fn read_exact<B: IoBufMut>(&mut self, buf: B) -> BufResult<(), B> {
-        self.held.read_exact(&mut self.inner, buf).await
+        self.buffer.read_exact(&mut self.inner, buf).await
     }
     async fn read_to_string(&mut self, limit: usize) -> io::Result<String> {
-        self.held.read_to_string(&mut self.inner, limit).await
+        self.buffer.read_to_string(&mut self.inner, limit).await
     }
 
     fn kernel_stream(&self) -> Option<KernelStream> {
-        match self.held.bytes.is_empty() {
+        match self.buffer.bytes.is_empty() {
             true => self.inner.kernel_stream(),
             false => None,
         }
@@ -408,20 +407,20 @@ impl<R: AsyncRead> AsyncRead for BufReaderHalf<'_, R> {
 
 impl<R: fmt::Debug> fmt::Debug for BufReader<R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        show(f, "BufReader", &self.inner, &self.held)
+        fmt_reader(f, "BufReader", &self.inner, &self.buffer)
     }
 }
 
 impl<R: fmt::Debug> fmt::Debug for BufReaderHalf<'_, R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        show(f, "BufReaderHalf", &self.inner, self.held)
+        fmt_reader(f, "BufReaderHalf", &self.inner, self.buffer)
     }
 }
 
-fn show(f: &mut fmt::Formatter<'_>, name: &str, inner: &impl fmt::Debug, held: &Held) -> fmt::Result {
+fn fmt_reader(f: &mut fmt::Formatter<'_>, name: &str, inner: &impl fmt::Debug, buffer: &LineBuffer) -> fmt::Result {
     f.debug_struct(name)
         .field("inner", inner)
-        .field("held", &held.bytes.len())
-        .field("max_line_len", &held.max_line_len)
+        .field("buffered", &buffer.bytes.len())
+        .field("max_line_len", &buffer.max_line_len)
         .finish()
 }

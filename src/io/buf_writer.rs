@@ -1,4 +1,4 @@
-//! A writer that collects small writes.
+//! A buffered writer that combines small writes.
 
 use std::fmt;
 use std::io;
@@ -9,18 +9,18 @@ use super::read::AsyncRead;
 use super::write::AsyncWrite;
 use super::{BufResult, coop};
 
-/// How much is collected unless another size is given.
-const CAPACITY: usize = 8 * 1024;
+/// The default capacity of the buffer.
+const DEFAULT_CAPACITY: usize = 8 * 1024;
 
-/// Collects small writes and hands them on in one.
+/// Combines small writes into large ones.
 ///
-/// [`flush`](AsyncWrite::flush) it, or [`shutdown`](AsyncWrite::shutdown), before you drop it: a destructor cannot wait for a
-/// write, so **what a dropped one still holds is never written**.
+/// Call [`flush`](AsyncWrite::flush) or [`shutdown`](AsyncWrite::shutdown) before dropping it: a destructor cannot wait
+/// for a write, so **dropping a `BufWriter` discards its buffered bytes**. If writing to the inner writer fails, the
+/// unwritten bytes stay buffered and the next flush tries again.
 ///
-/// If handing on fails, what was not taken stays in here, and a later flush tries again. **Cancelling** a write or a flush
-/// while it hands on gives up what it was handing on: any part from the front of that was written, the rest is gone.
+/// Reads go directly to the inner stream.
 ///
-/// Reads go through to the inner stream.
+/// **Cancel safety:** a write or flush dropped while it writes out the buffer loses the unwritten rest of the buffer.
 ///
 /// ```
 /// use windlass::io::{AsyncWrite, BufWriter};
@@ -34,61 +34,61 @@ const CAPACITY: usize = 8 * 1024;
 /// })??;
 /// # Ok::<(), std::io::Error>(())
 /// ```
-#[must_use = "what a dropped one holds is never written: flush it first"]
+#[must_use = "dropping a BufWriter discards its buffered bytes: flush it first"]
 pub struct BufWriter<W> {
     inner: W,
-    held: Vec<u8>,
+    buffer: Vec<u8>,
     capacity: usize,
 }
 
 impl<W> BufWriter<W> {
-    /// One that collects 8 KiB.
+    /// Creates a writer with a buffer of 8 KiB.
     pub fn new(inner: W) -> BufWriter<W> {
-        BufWriter::with_capacity(CAPACITY, inner)
+        BufWriter::with_capacity(DEFAULT_CAPACITY, inner)
     }
 
-    /// One that collects this many bytes. Larger writes go past it, after what it holds.
+    /// Creates a writer with a buffer of this size. Larger writes flush the buffer and bypass it.
     pub fn with_capacity(capacity: usize, inner: W) -> BufWriter<W> {
         BufWriter {
             inner,
-            held: Vec::new(),
+            buffer: Vec::new(),
             capacity,
         }
     }
 
-    /// What was not handed on yet.
+    /// The bytes that were not yet written to the inner writer.
     pub fn buffer(&self) -> &[u8] {
-        &self.held
+        &self.buffer
     }
 
-    /// The inner writer. What is written to it directly overtakes what is held here.
+    /// The inner writer. Writing to it directly overtakes the buffered bytes.
     pub fn get_ref(&self) -> &W {
         &self.inner
     }
 
-    /// The inner writer, to change.
+    /// The inner writer, mutably.
     pub fn get_mut(&mut self) -> &mut W {
         &mut self.inner
     }
 
-    /// Gives the inner writer back, and what was not handed on.
+    /// Returns the inner writer and the unwritten bytes.
     pub fn into_parts(self) -> (W, Vec<u8>) {
-        (self.inner, self.held)
+        (self.inner, self.buffer)
     }
 
-    /// Takes `bytes` in, which fit.
-    fn collect(&mut self, bytes: &[u8]) {
-        if self.held.capacity() < self.capacity {
-            self.held.reserve_exact(self.capacity - self.held.len());
+    /// Appends `bytes`, which must fit.
+    fn append(&mut self, bytes: &[u8]) {
+        if self.buffer.capacity() < self.capacity {
+            self.buffer.reserve_exact(self.capacity - self.buffer.len());
         }
-        self.held.extend_from_slice(bytes);
+        self.buffer.extend_from_slice(bytes);
     }
 }
 
 impl<W: AsyncWrite> BufWriter<W> {
-    /// Flushes and gives the inner writer back. If that fails the error has this writer, with what was not written.
+    /// Flushes and returns the inner writer. If that fails, the error contains this writer and its bytes.
     ///
-    /// Cancel: as for a flush, and the writer is gone.
+    /// **Cancel safety:** as for a flush; the writer is dropped.
     pub async fn into_inner(mut self) -> Result<W, IntoInnerError<W>> {
         match self.flush().await {
             Ok(()) => Ok(self.inner),
@@ -96,33 +96,33 @@ impl<W: AsyncWrite> BufWriter<W> {
         }
     }
 
-    /// Hands on everything. What is not taken because of an error stays.
-    async fn hand_on(&mut self) -> io::Result<()> {
-        let mut held = std::mem::take(&mut self.held);
-        let len = held.len();
+    /// Writes the buffer to the inner writer. Bytes that an error left unwritten stay buffered.
+    async fn flush_buffer(&mut self) -> io::Result<()> {
+        let mut buffer = std::mem::take(&mut self.buffer);
+        let len = buffer.len();
         let mut written = 0;
         let mut result = Ok(());
         while written < len && result.is_ok() {
             let taken;
             let part;
-            (taken, part) = self.inner.write(held.slice(written..)).await;
-            held = part.into_inner();
+            (taken, part) = self.inner.write(buffer.slice(written..)).await;
+            buffer = part.into_inner();
             match taken {
                 Ok(0) => result = Err(io::ErrorKind::WriteZero.into()),
-                // A writer of somebody else's may claim more than there was.
+                // A user's `AsyncWrite` may report more bytes than it was given.
                 Ok(count) => written = written.saturating_add(count).min(len),
                 Err(error) => result = Err(error),
             }
         }
-        held.drain(..written);
-        self.held = held;
+        buffer.drain(..written);
+        self.buffer = buffer;
         result
     }
 
-    /// Makes room for `len` bytes; false if there are too many to be collected.
-    async fn make_room(&mut self, len: usize) -> io::Result<bool> {
-        if self.held.len().saturating_add(len) > self.capacity {
-            self.hand_on().await?;
+    /// Flushes the buffer if `len` more bytes do not fit. Returns whether they fit then.
+    async fn make_space(&mut self, len: usize) -> io::Result<bool> {
+        if self.buffer.len().saturating_add(len) > self.capacity {
+            self.flush_buffer().await?;
         }
         Ok(len < self.capacity)
     }
@@ -131,10 +131,10 @@ impl<W: AsyncWrite> BufWriter<W> {
 impl<W: AsyncWrite> AsyncWrite for BufWriter<W> {
     async fn write<B: IoBuf>(&mut self, buf: B) -> BufResult<usize, B> {
         coop().await;
-        match self.make_room(buf.len()).await {
+        match self.make_space(buf.len()).await {
             Ok(true) => {
                 let bytes = buf.as_slice();
-                self.collect(bytes);
+                self.append(bytes);
                 (Ok(bytes.len()), buf)
             }
             Ok(false) => self.inner.write(buf).await,
@@ -143,7 +143,7 @@ impl<W: AsyncWrite> AsyncWrite for BufWriter<W> {
     }
 
     async fn flush(&mut self) -> io::Result<()> {
-        self.hand_on().await?;
+        self.flush_buffer().await?;
         self.inner.flush().await
     }
 
@@ -154,9 +154,9 @@ impl<W: AsyncWrite> AsyncWrite for BufWriter<W> {
 
     async fn write_all<B: IoBuf>(&mut self, buf: B) -> BufResult<(), B> {
         coop().await;
-        match self.make_room(buf.len()).await {
+        match self.make_space(buf.len()).await {
             Ok(true) => {
-                self.collect(buf.as_slice());
+                self.append(buf.as_slice());
                 (Ok(()), buf)
             }
             Ok(false) => self.inner.write_all(buf).await,
@@ -165,7 +165,7 @@ impl<W: AsyncWrite> AsyncWrite for BufWriter<W> {
     }
 }
 
-/// Reads go through to the inner stream.
+/// Reads go directly to the inner stream.
 impl<R: AsyncRead> AsyncRead for BufWriter<R> {
     async fn read<B: IoBufMut>(&mut self, buf: B) -> BufResult<usize, B> {
         self.inner.read(buf).await
@@ -191,13 +191,13 @@ impl<W: fmt::Debug> fmt::Debug for BufWriter<W> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("BufWriter")
             .field("inner", &self.inner)
-            .field("held", &self.held.len())
+            .field("buffered", &self.buffer.len())
             .field("capacity", &self.capacity)
             .finish()
     }
 }
 
-/// Why a [`BufWriter`] could not hand on what it holds, with the writer.
+/// The error of [`BufWriter::into_inner`], with the writer.
 ///
 /// ```
 /// use windlass::io::{AsyncWrite, BufWriter, duplex};
@@ -206,9 +206,9 @@ impl<W: fmt::Debug> fmt::Debug for BufWriter<W> {
 ///     let mut writer = BufWriter::new(stream);
 ///     writer.write_all("too late").await.0?;
 ///     drop(peer);
-///     let refused = writer.into_inner().await.unwrap_err();
-///     assert_eq!(refused.error().kind(), std::io::ErrorKind::BrokenPipe);
-///     assert_eq!(refused.into_writer().buffer(), b"too late");
+///     let failed = writer.into_inner().await.unwrap_err();
+///     assert_eq!(failed.error().kind(), std::io::ErrorKind::BrokenPipe);
+///     assert_eq!(failed.into_writer().buffer(), b"too late");
 ///     Ok::<(), std::io::Error>(())
 /// })??;
 /// # Ok::<(), std::io::Error>(())
@@ -220,12 +220,12 @@ pub struct IntoInnerError<W> {
 }
 
 impl<W> IntoInnerError<W> {
-    /// The reason.
+    /// Why the flush failed.
     pub fn error(&self) -> &io::Error {
         &self.error
     }
 
-    /// The writer, with what was not written.
+    /// The writer with its unwritten bytes.
     pub fn into_writer(self) -> BufWriter<W> {
         self.writer
     }
@@ -240,7 +240,7 @@ impl<W> fmt::Display for IntoInnerError<W> {
 impl<W: fmt::Debug> std::error::Error for IntoInnerError<W> {}
 
 impl<W> From<IntoInnerError<W>> for io::Error {
-    fn from(refused: IntoInnerError<W>) -> io::Error {
-        refused.error
+    fn from(failed: IntoInnerError<W>) -> io::Error {
+        failed.error
     }
 }

@@ -1,10 +1,10 @@
-//! The buffers of the crate `bytes`.
+//! `IoBuf` and `IoBufMut` for the types of the `bytes` crate.
 
 use bytes::{Bytes, BytesMut};
 
 use super::buf::{IoBuf, IoBufMut};
 
-// SAFETY: the bytes are shared but immutable, and the handle's share keeps them in place wherever the handle is.
+// SAFETY: the bytes are shared but immutable, and the handle's reference keeps them alive at their address.
 unsafe impl IoBuf for Bytes {
     fn as_ptr(&self) -> *const u8 {
         (**self).as_ptr()
@@ -14,7 +14,7 @@ unsafe impl IoBuf for Bytes {
     }
 }
 
-// SAFETY: the bytes are on the heap, and this handle's part of them is its alone.
+// SAFETY: the bytes are on the heap, and this handle has exclusive access to its part of them.
 unsafe impl IoBuf for BytesMut {
     fn as_ptr(&self) -> *const u8 {
         (**self).as_ptr()
@@ -24,16 +24,16 @@ unsafe impl IoBuf for BytesMut {
     }
 }
 
-// SAFETY: as for reading; the capacity is this handle's alone too.
+// SAFETY: as for `IoBuf`; the handle also has exclusive access to its capacity.
 unsafe impl IoBufMut for BytesMut {
     fn as_mut_ptr(&mut self) -> *mut u8 {
-        // A pointer to all of the capacity: one made of the slice would be good for the length only.
+        // A pointer valid for the whole capacity: one derived from the slice would be valid for the length only.
         let len = (**self).len();
         self.truncate(0);
-        let place = self.spare_capacity_mut().as_mut_ptr().cast();
-        // SAFETY: these bytes were held a moment ago, and nobody has touched them.
+        let target = self.spare_capacity_mut().as_mut_ptr().cast();
+        // SAFETY: these bytes were initialised before the truncation and have not been touched since.
         unsafe { self.set_len(len) };
-        place
+        target
     }
     fn capacity(&self) -> usize {
         self.capacity()
@@ -41,10 +41,10 @@ unsafe impl IoBufMut for BytesMut {
     unsafe fn set_filled(&mut self, len: usize) {
         assert!(
             len <= self.capacity(),
-            "{len} bytes in a buffer for {}",
+            "{len} bytes exceed the buffer's capacity of {}",
             self.capacity()
         );
-        // SAFETY: the caller vouches that these bytes are initialised.
+        // SAFETY: the caller guarantees that these bytes are initialised.
         unsafe { self.set_len(len) }
     }
 }
@@ -54,14 +54,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bytes_mut_is_filled_from_its_start_and_behind_what_it_holds() {
+    fn bytes_mut_is_filled_from_its_start_and_appended_to() {
         let mut buf = BytesMut::with_capacity(16);
         assert_eq!(buf.fill_from(b"hello"), 5);
         let mut spare = buf.spare();
         assert_eq!(spare.fill_from(b", world"), 7);
         let mut buf = spare.into_inner();
         assert_eq!(&buf[..], b"hello, world");
-        // A part that was split off is its own.
+        // A split-off part does not overlap the rest.
         let mut head = buf.split_to(5);
         assert_eq!(head.fill_from(b"HELLO, and more"), 5);
         assert_eq!((&head[..], &buf[..]), (&b"HELLO"[..], &b", world"[..]));

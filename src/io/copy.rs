@@ -1,8 +1,8 @@
-//! From one stream to another.
+//! Copying from a reader to a writer.
 //!
-//! A copy reads into the runtime's buffers and writes these as they are, one at a time: its memory is one buffer per
-//! direction, and a slow writer holds the reader back. Where much comes from one socket for another, the kernel moves it
-//! without us ([`splice`](super::splice)).
+//! A copy reads into managed buffers and writes them unchanged, one at a time: it uses one buffer per direction, and a
+//! slow writer applies backpressure to the reader. Bulk data between two sockets stays in the kernel
+//! ([`splice`](super::splice)).
 
 use std::future::Future;
 use std::io;
@@ -12,18 +12,18 @@ use std::task::Poll;
 use super::coop;
 use super::managed::ManagedBuf;
 use super::read::AsyncRead;
-use super::splice::{BULK, LARGE, Stop, splice};
+use super::splice::{BULK_LEN, LARGE_READ, Stop, splice};
 use super::split::Halves;
 use super::write::AsyncWrite;
 use crate::error::context;
 
-/// Copies everything from a reader to a writer up to the reader's end, and gives how many bytes it was.
+/// Copies everything from a reader to a writer until the reader ends, and returns the number of bytes.
 ///
-/// The writer is flushed whenever the reader has nothing more for the moment, and at the end; it is not shut down. An error says
-/// which side it is of, and after how many bytes.
+/// The writer is flushed whenever the reader has no data available, and at the end; it is not shut down. An error says
+/// which side failed and after how many bytes.
 ///
-/// Cancel: while it waits for the reader nothing is lost. While it writes, the piece that was read last (one buffer) goes
-/// with the future, and any part from its front was written.
+/// **Cancel safety:** while the copy waits for the reader, no data is lost. While it writes, the last buffer read is
+/// lost, and any prefix of it was written.
 ///
 /// ```
 /// use windlass::io::{AsyncWrite, copy, duplex};
@@ -39,20 +39,20 @@ use crate::error::context;
 /// # Ok::<(), std::io::Error>(())
 /// ```
 pub async fn copy<R: AsyncRead, W: AsyncWrite>(reader: &mut R, writer: &mut W) -> io::Result<u64> {
-    let (copied, result) = pour("copy", reader, writer).await;
+    let (copied, result) = copy_all("copy", reader, writer).await;
     result.map(|()| copied)
 }
 
-/// Copies between two streams in both directions at once until both have ended, and gives how many bytes went from `a` to `b`
-/// and how many from `b` to `a`. What a proxy does.
+/// Copies between two streams in both directions until both have ended, as a proxy does. Returns the number of bytes
+/// from `a` to `b` and from `b` to `a`.
 ///
-/// When one stream ends, the other's writing side is shut down, and its other direction goes on: so a client may say that it
-/// has sent all, and still get its answer. The first error ends both directions; it says which it is of, and after how many
-/// bytes.
+/// When one stream ends, the write side of the other is shut down and the opposite direction continues: a client may
+/// half-close its connection and still receive the response. The first error ends both directions; it says which
+/// direction failed and after how many bytes.
 ///
-/// It all happens in the task that awaits it, and neither direction waits for the other.
+/// Both directions run concurrently in the calling task.
 ///
-/// Cancel: as for [`copy`], in each direction: what was read last may be lost if it was being written, never more.
+/// **Cancel safety:** as for [`copy`], in each direction: at most the buffer that was being written is lost.
 ///
 /// ```
 /// use windlass::io::{AsyncRead, AsyncWrite, copy_bidirectional, duplex};
@@ -74,25 +74,25 @@ pub async fn copy<R: AsyncRead, W: AsyncWrite>(reader: &mut R, writer: &mut W) -
 pub async fn copy_bidirectional<A: Halves, B: Halves>(a: &mut A, b: &mut B) -> io::Result<(u64, u64)> {
     let (mut a_reader, mut a_writer) = a.halves();
     let (mut b_reader, mut b_writer) = b.halves();
-    let mut there = pin!(pour_out(
+    let mut a_to_b = pin!(relay(
         "copy from the first stream to the second",
         &mut a_reader,
         &mut b_writer
     ));
-    let mut back = pin!(pour_out(
+    let mut b_to_a = pin!(relay(
         "copy from the second stream to the first",
         &mut b_reader,
         &mut a_writer
     ));
-    let (mut there_count, mut back_count) = (None, None);
-    let mut there_first = false;
+    let (mut a_to_b_count, mut b_to_a_count) = (None, None);
+    let mut a_to_b_first = false;
     std::future::poll_fn(|cx| {
-        // By turns: what is there at once comes out of one budget per poll, and a busy direction would use it up each time.
-        there_first = !there_first;
-        for is_there in [there_first, !there_first] {
-            let (count, polled) = match is_there {
-                true if there_count.is_none() => (&mut there_count, there.as_mut().poll(cx)),
-                false if back_count.is_none() => (&mut back_count, back.as_mut().poll(cx)),
+        // Alternate the first direction: both share one budget per poll, and a busy direction would use it up.
+        a_to_b_first = !a_to_b_first;
+        for is_a_to_b in [a_to_b_first, !a_to_b_first] {
+            let (count, polled) = match is_a_to_b {
+                true if a_to_b_count.is_none() => (&mut a_to_b_count, a_to_b.as_mut().poll(cx)),
+                false if b_to_a_count.is_none() => (&mut b_to_a_count, b_to_a.as_mut().poll(cx)),
                 _ => continue,
             };
             if let Poll::Ready(result) = polled {
@@ -102,44 +102,44 @@ pub async fn copy_bidirectional<A: Halves, B: Halves>(a: &mut A, b: &mut B) -> i
                 }
             }
         }
-        match (there_count, back_count) {
-            (Some(there), Some(back)) => Poll::Ready(Ok((there, back))),
+        match (a_to_b_count, b_to_a_count) {
+            (Some(a_to_b), Some(b_to_a)) => Poll::Ready(Ok((a_to_b, b_to_a))),
             _ => Poll::Pending,
         }
     })
     .await
 }
 
-/// Copies to the end, and hands the end on.
-async fn pour_out<R: AsyncRead, W: AsyncWrite>(what: &str, reader: &mut R, writer: &mut W) -> io::Result<u64> {
-    let (copied, result) = pour(what, reader, writer).await;
+/// Copies until the reader ends, then shuts down the writer.
+async fn relay<R: AsyncRead, W: AsyncWrite>(name: &str, reader: &mut R, writer: &mut W) -> io::Result<u64> {
+    let (copied, result) = copy_all(name, reader, writer).await;
     result?;
     match writer.shutdown().await {
-        // A connection that is gone already has nothing to end; who reads from it is told what became of it.
+        // The connection is already gone; its reader reports the error.
         Err(error) if error.kind() == io::ErrorKind::NotConnected => Ok(copied),
         Err(error) => Err(context(
-            format_args!("{what}, shutting down after {copied} bytes"),
+            format_args!("{name}, shutting down after {copied} bytes"),
             error,
         )),
         Ok(()) => Ok(copied),
     }
 }
 
-/// Copies to the end. Gives how much was written, also with an error.
-async fn pour<R: AsyncRead, W: AsyncWrite>(what: &str, reader: &mut R, writer: &mut W) -> (u64, io::Result<()>) {
+/// Copies until the reader ends. Returns the number of bytes written, also with an error.
+async fn copy_all<R: AsyncRead, W: AsyncWrite>(name: &str, reader: &mut R, writer: &mut W) -> (u64, io::Result<()>) {
     let mut copied = 0;
-    let result = pour_and_count(reader, writer, &mut copied).await;
-    let result = result.map_err(|(side, error)| context(format_args!("{what}, {side} after {copied} bytes"), error));
+    let result = copy_and_count(reader, writer, &mut copied).await;
+    let result = result.map_err(|(side, error)| context(format_args!("{name}, {side} after {copied} bytes"), error));
     (copied, result)
 }
 
-async fn pour_and_count<R: AsyncRead, W: AsyncWrite>(
+async fn copy_and_count<R: AsyncRead, W: AsyncWrite>(
     reader: &mut R,
     writer: &mut W,
     copied: &mut u64,
 ) -> Result<(), (&'static str, io::Error)> {
     let mut to_flush = false;
-    // How much has come in large pieces, one after the other.
+    // The number of bytes received in consecutive large reads.
     let mut large = 0;
     let mut can_splice = true;
     loop {
@@ -152,21 +152,21 @@ async fn pour_and_count<R: AsyncRead, W: AsyncWrite>(
         writer.write_all(bytes).await.0.map_err(|error| ("writing", error))?;
         *copied += len as u64;
         to_flush = true;
-        large = if len < LARGE { 0 } else { large + len };
-        if large >= BULK
+        large = if len < LARGE_READ { 0 } else { large + len };
+        if large >= BULK_LEN
             && can_splice
             && let (Some(source), Some(sink)) = (reader.kernel_stream(), writer.kernel_stream())
         {
             large = 0;
             match splice(&source, &sink, copied).await? {
-                Stop::Slack => {}
-                Stop::Unable => can_splice = false,
+                Stop::LowVolume => {}
+                Stop::Unsupported => can_splice = false,
             }
         }
     }
 }
 
-/// Reads. If there is nothing yet, or it was the end, what was written before does not wait for it in the writer's buffer.
+/// Reads the next buffer. If no data is available at once, or the stream has ended, flushes the writer first.
 async fn next_piece<R: AsyncRead, W: AsyncWrite>(
     reader: &mut R,
     writer: &mut W,

@@ -1,4 +1,4 @@
-//! The traits for types that have the calls already, or point to something that has.
+//! Implementations of the stream traits by delegation.
 
 use std::future::Future;
 use std::io;
@@ -10,8 +10,8 @@ use super::read::{AsyncBufRead, AsyncRead};
 use super::splice::KernelStream;
 use super::write::AsyncWrite;
 
-/// `AsyncRead` for a type that has a `fn bytes(&self) -> &ByteStream`, by the calls that its own methods are made of.
-macro_rules! reads_its_bytes {
+/// Implements `AsyncRead` for a type with a method `fn bytes(&self) -> &ByteStream`.
+macro_rules! impl_async_read {
     ([$($generics:tt)*], $stream:ty) => {
         impl<$($generics)*> $crate::io::AsyncRead for $stream {
             async fn read<B: $crate::io::IoBufMut>(&mut self, buf: B) -> $crate::io::BufResult<usize, B> {
@@ -35,24 +35,24 @@ macro_rules! reads_its_bytes {
         }
     };
 }
-pub(crate) use reads_its_bytes;
+pub(crate) use impl_async_read;
 
-/// `AsyncWrite` for a socket, or a half of one, that has a `fn bytes(&self) -> &ByteStream`; and, with `closes`, for the end of
-/// a pipe that has a `fn bytes_mut(&mut self) -> &mut ByteStream` too.
-macro_rules! writes_its_bytes {
+/// Implements `AsyncWrite` for a type with a method `fn bytes(&self) -> &ByteStream`. Without `closes`, `shutdown`
+/// shuts down a socket; with it, `shutdown` closes the end of a pipe through `fn bytes_mut(&mut self)`.
+macro_rules! impl_async_write {
     ([$($generics:tt)*], $stream:ty) => {
-        $crate::io::writes_its_bytes!(
+        $crate::io::impl_async_write!(
             [$($generics)*], $stream,
-            /// Ends the writing direction: the peer sees the end of the stream.
+            /// Shuts down the write side: the peer reads end of stream.
             async fn shutdown(&mut self) -> std::io::Result<()> {
                 self.bytes().shutdown(std::net::Shutdown::Write).await
             }
         );
     };
     ([$($generics:tt)*], $stream:ty, closes) => {
-        $crate::io::writes_its_bytes!(
+        $crate::io::impl_async_write!(
             [$($generics)*], $stream,
-            /// Closes this end of the pipe, when what is being written is over: who reads sees the end.
+            /// Closes this end of the pipe after the write in progress: the reader sees end of stream.
             async fn shutdown(&mut self) -> std::io::Result<()> {
                 self.bytes_mut().close().await
             }
@@ -63,7 +63,7 @@ macro_rules! writes_its_bytes {
             async fn write<B: $crate::io::IoBuf>(&mut self, buf: B) -> $crate::io::BufResult<usize, B> {
                 self.bytes().write(buf).await
             }
-            /// Nothing is held back: there is nothing to do.
+            /// Does nothing, because writes are not buffered.
             async fn flush(&mut self) -> std::io::Result<()> {
                 Ok(())
             }
@@ -89,10 +89,10 @@ macro_rules! writes_its_bytes {
         }
     };
 }
-pub(crate) use writes_its_bytes;
+pub(crate) use impl_async_write;
 
-/// The traits for what points to a reader or writer.
-macro_rules! through_a_pointer {
+/// Implements the traits for pointers to readers and writers.
+macro_rules! impl_for_pointers {
     ($($pointer:ty),*) => {$(
         impl<T: AsyncRead> AsyncRead for $pointer {
             fn read<B: IoBufMut>(&mut self, buf: B) -> impl Future<Output = BufResult<usize, B>> {
@@ -153,4 +153,4 @@ macro_rules! through_a_pointer {
     )*};
 }
 
-through_a_pointer!(&mut T, Box<T>);
+impl_for_pointers!(&mut T, Box<T>);

@@ -1,8 +1,8 @@
-//! A connection in memory.
+//! An in-memory connection.
 //!
-//! Two pipes, one per direction, each a queue of bytes with a bound. It needs no kernel and no driver, so what is written
-//! against the traits can be tested on every loop, the null driver's and Miri's among them. As with a socket, calls on one
-//! direction happen one after the other, each as a whole: who waits holds the pipe's lane.
+//! It consists of two bounded byte queues, one per direction. It needs neither a kernel nor a driver, so code written
+//! against the stream traits can be tested on every loop, including the null driver and Miri. As on a socket, calls in
+//! one direction are served one at a time, in FIFO order.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -11,19 +11,20 @@ use std::io::{self, IoSlice};
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker, ready};
 
-use super::buf::{IoBuf, IoBufMut, no_room, room_of};
+use super::buf::{IoBuf, IoBufMut, fill_target, no_capacity};
 use super::managed::ManagedBuf;
-use super::read::{AsyncRead, ended_early, refuse_exact};
+use super::read::{AsyncRead, check_exact_len, unexpected_eof};
 use super::split::Halves;
 use super::write::AsyncWrite;
 use super::{BufResult, coop, poll_coop};
 use crate::event_loop::exception::guard;
 use crate::inflight::queue::{IoQueue, OwnedQueueGuard};
 
-/// Two connected streams in memory: what is written to one is read from the other.
+/// Creates two connected in-memory streams: bytes written to one are read from the other.
 ///
-/// Each direction holds at most `capacity` bytes (at least one); a writer waits for room. When an end is shut down or dropped, the other
-/// reads what is left and then the end; writing to a dropped end is a `BrokenPipe` error.
+/// Each direction buffers at most `capacity` bytes (at least one); a writer waits for space. After one end is shut down
+/// or dropped, the other end reads the remaining bytes, then end of stream; writing to a dropped end fails with
+/// `BrokenPipe`.
 ///
 /// ```
 /// use windlass::io::{AsyncRead, AsyncWrite, duplex};
@@ -33,7 +34,7 @@ use crate::inflight::queue::{IoQueue, OwnedQueueGuard};
 ///     assert_eq!(&*server.read_managed().await?, b"ping");
 ///     drop(server);
 ///     assert!(client.read_managed().await?.is_empty());
-///     let error = client.write_all("anybody?").await.0.unwrap_err();
+///     let error = client.write_all("no reader").await.0.unwrap_err();
 ///     assert_eq!(error.kind(), std::io::ErrorKind::BrokenPipe);
 ///     Ok::<(), std::io::Error>(())
 /// })??;
@@ -52,10 +53,12 @@ pub fn duplex(capacity: usize) -> (DuplexStream, DuplexStream) {
     (first, second)
 }
 
-/// One end of a connection in memory: see [`duplex`].
+/// One end of an in-memory connection: see [`duplex`].
 ///
-/// Both the stream and a shared reference to it can be read from and written to. **Cancelling** a read loses nothing,
-/// [`read_exact`](AsyncRead::read_exact) included. A cancelled `write_all` may have written any part from the front.
+/// The stream and a shared reference to it can be read from and written to.
+///
+/// **Cancel safety:** a dropped read loses nothing, including [`read_exact`](AsyncRead::read_exact). A dropped
+/// `write_all` may have written any prefix of its buffer.
 ///
 /// ```
 /// use windlass::io::{AsyncRead, AsyncWrite, DuplexStream, duplex};
@@ -77,10 +80,10 @@ pub struct DuplexStream {
 /// One direction.
 struct Pipe {
     queue: RefCell<Queue>,
-    /// How many bytes the queue may hold.
+    /// The maximum number of buffered bytes.
     capacity: usize,
-    /// How many the reader waits for: it has room for them, so these may be in the queue even if they are more.
-    wanted: Cell<usize>,
+    /// The number of bytes that the current read waits for. It may exceed `capacity`, because the reader's buffer holds them.
+    requested: Cell<usize>,
     read: IoQueue,
     write: IoQueue,
 }
@@ -88,10 +91,10 @@ struct Pipe {
 #[derive(Default)]
 struct Queue {
     bytes: VecDeque<u8>,
-    /// Nothing more will be written.
-    ended: bool,
-    /// Nobody will read.
-    abandoned: bool,
+    /// The write end was shut down or dropped.
+    write_closed: bool,
+    /// The read end was dropped.
+    read_closed: bool,
     reader: Option<Waker>,
     writer: Option<Waker>,
 }
@@ -101,113 +104,114 @@ impl Pipe {
         Rc::new(Pipe {
             queue: RefCell::default(),
             capacity: capacity.max(1),
-            wanted: Cell::new(1),
+            requested: Cell::new(1),
             read: IoQueue::default(),
             write: IoQueue::default(),
         })
     }
 
-    /// How much may be in the queue.
-    fn bound(&self) -> usize {
-        self.capacity.max(self.wanted.get())
+    /// The number of bytes that may be buffered now.
+    fn limit(&self) -> usize {
+        self.capacity.max(self.requested.get())
     }
 
-    /// Waits until `is_so` of the queue; `waker` is where it is told of changes. To be called by who holds the lane.
-    async fn wait(&self, is_so: impl Fn(&Queue) -> bool, waker: fn(&mut Queue) -> &mut Option<Waker>) {
-        std::future::poll_fn(|cx| self.poll_until(&is_so, waker, cx)).await;
+    /// Waits until `condition` holds; `waker` is the slot of the caller, which must hold the guard of its direction.
+    async fn wait(&self, condition: impl Fn(&Queue) -> bool, waker: fn(&mut Queue) -> &mut Option<Waker>) {
+        std::future::poll_fn(|cx| self.poll_until(&condition, waker, cx)).await;
     }
 
     fn poll_until(
         &self,
-        is_so: impl Fn(&Queue) -> bool,
+        condition: impl Fn(&Queue) -> bool,
         waker: fn(&mut Queue) -> &mut Option<Waker>,
         cx: &mut Context<'_>,
     ) -> Poll<()> {
-        if is_so(&self.queue.borrow()) {
+        if condition(&self.queue.borrow()) {
             return Poll::Ready(());
         }
-        // Cloning and dropping wakers is foreign code, so neither happens under the borrow.
+        // A waker's clone and drop are user code, so neither runs under the borrow.
         let new = cx.waker().clone();
         let old = waker(&mut self.queue.borrow_mut()).replace(new);
         drop(old);
-        // Inside of that it may have become so, and then only the waker from before was woken.
-        match is_so(&self.queue.borrow()) {
+        // That code may have changed the queue, which woke only the old waker: check again.
+        match condition(&self.queue.borrow()) {
             true => Poll::Ready(()),
             false => Poll::Pending,
         }
     }
 
-    /// Whether a writer has nothing to wait for.
-    fn has_room(&self, queue: &Queue) -> bool {
-        queue.bytes.len() < self.bound() || queue.ended || queue.abandoned
+    /// Whether a writer need not wait: there is space, or writing fails.
+    fn is_writable(&self, queue: &Queue) -> bool {
+        queue.bytes.len() < self.limit() || queue.write_closed || queue.read_closed
     }
 
-    /// Whether what is written will be read.
-    fn open(&self) -> io::Result<()> {
+    /// Fails if either end is closed.
+    fn check_open(&self) -> io::Result<()> {
         let queue = self.queue.borrow();
-        match queue.ended || queue.abandoned {
+        match queue.write_closed || queue.read_closed {
             true => Err(io::ErrorKind::BrokenPipe.into()),
             false => Ok(()),
         }
     }
 
-    /// Waits until `count` bytes are there, or all that ever will be.
+    /// Waits until `count` bytes are buffered or the write end is closed.
     async fn readable(&self, count: usize) {
-        struct Wanted<'a>(&'a Pipe);
-        impl Drop for Wanted<'_> {
+        struct ResetRequested<'a>(&'a Pipe);
+        impl Drop for ResetRequested<'_> {
             fn drop(&mut self) {
-                self.0.wanted.set(1);
+                self.0.requested.set(1);
             }
         }
         coop().await;
-        let _wanted = Wanted(self);
-        self.wanted.set(count);
+        let _reset = ResetRequested(self);
+        self.requested.set(count);
         if count > self.capacity {
             self.wake(|queue| &mut queue.writer);
         }
         self.wait(
-            |queue| queue.bytes.len() >= count || queue.ended,
+            |queue| queue.bytes.len() >= count || queue.write_closed,
             |queue| &mut queue.reader,
         )
         .await;
     }
 
-    /// Waits until there is room for a byte.
+    /// Waits until there is space for at least one byte.
     async fn writable(&self) -> io::Result<()> {
         coop().await;
-        self.wait(|queue| self.has_room(queue), |queue| &mut queue.writer).await;
-        self.open()
+        self.wait(|queue| self.is_writable(queue), |queue| &mut queue.writer)
+            .await;
+        self.check_open()
     }
 
-    /// Moves what is there into `buf`, from its start, and gives how much it was.
+    /// Moves buffered bytes to the start of `buf` and returns their number.
     fn take<B: IoBufMut>(&self, buf: &mut B) -> usize {
-        // The buffer's methods are foreign code: none is called under the borrow.
-        let (place, capacity) = room_of(buf);
+        // The buffer's methods are user code: none is called under the borrow.
+        let (target, capacity) = fill_target(buf);
         let count = {
             let mut queue = self.queue.borrow_mut();
             let (front, back) = queue.bytes.as_slices();
             let count = capacity.min(queue.bytes.len());
             let first = front.len().min(count);
-            // SAFETY: the buffer vouches for `capacity` bytes that are its alone; `count` is no more than that, and no more
-            // than both parts of the queue hold.
+            // SAFETY: the buffer guarantees exclusive access to `capacity` bytes; `count` exceeds neither that nor the
+            // length of both parts of the queue together.
             unsafe {
-                std::ptr::copy_nonoverlapping(front.as_ptr(), place, first);
-                std::ptr::copy_nonoverlapping(back.as_ptr(), place.wrapping_add(first), count - first);
+                std::ptr::copy_nonoverlapping(front.as_ptr(), target, first);
+                std::ptr::copy_nonoverlapping(back.as_ptr(), target.wrapping_add(first), count - first);
             }
             queue.bytes.drain(..count);
             count
         };
-        // SAFETY: these bytes were just copied.
+        // SAFETY: the copy above has initialised these bytes.
         unsafe { buf.set_filled(count) };
         self.wake(|queue| &mut queue.writer);
         count
     }
 
-    /// Puts in what there is room for, and gives how much it was.
-    fn put(&self, bytes: &[u8]) -> usize {
+    /// Buffers as many bytes as fit and returns their number.
+    fn push(&self, bytes: &[u8]) -> usize {
         let count = {
             let mut queue = self.queue.borrow_mut();
-            let count = self.bound().saturating_sub(queue.bytes.len()).min(bytes.len());
+            let count = self.limit().saturating_sub(queue.bytes.len()).min(bytes.len());
             queue.bytes.extend(&bytes[..count]);
             count
         };
@@ -218,40 +222,40 @@ impl Pipe {
     fn wake(&self, waker: fn(&mut Queue) -> &mut Option<Waker>) {
         let waker = waker(&mut self.queue.borrow_mut()).take();
         if let Some(waker) = waker {
-            // This runs in destructors too.
+            // Called by destructors, which must not unwind.
             guard("a waker", || waker.wake());
         }
     }
 
-    /// Nothing more will be written.
-    fn end(&self) {
-        self.queue.borrow_mut().ended = true;
+    /// Ends the stream: the reader gets the remaining bytes, then end of stream.
+    fn close_write(&self) {
+        self.queue.borrow_mut().write_closed = true;
         self.wake(|queue| &mut queue.reader);
     }
 
-    /// Nobody will read.
-    fn abandon(&self) {
-        let leftover = {
+    /// Discards the buffered bytes and fails further writes.
+    fn close_read(&self) {
+        let unread = {
             let mut queue = self.queue.borrow_mut();
-            queue.abandoned = true;
+            queue.read_closed = true;
             std::mem::take(&mut queue.bytes)
         };
-        drop(leftover);
+        drop(unread);
         self.wake(|queue| &mut queue.writer);
     }
 }
 
-/// The pipe that a bridge reads from.
+/// The read direction of a stream, for the poll-based adapters.
 pub(crate) struct IncomingPipe(OwnedQueueGuard<Pipe>);
 
 impl IncomingPipe {
-    /// All that is there, or, empty, the end.
+    /// Returns all buffered bytes; an empty buffer means end of stream.
     pub(crate) fn poll_take(&mut self, cx: &mut Context<'_>) -> Poll<ManagedBuf> {
         ready!(self.0.poll(cx));
         ready!(poll_coop(cx));
         let pipe = self.0.of();
         ready!(pipe.poll_until(
-            |queue| !queue.bytes.is_empty() || queue.ended,
+            |queue| !queue.bytes.is_empty() || queue.write_closed,
             |queue| &mut queue.reader,
             cx
         ));
@@ -261,12 +265,12 @@ impl IncomingPipe {
         Poll::Ready(ManagedBuf::from_heap(bytes.into()))
     }
 
-    /// Whether it is what this stream reads from.
+    /// Whether this is the read direction of `stream`.
     pub(crate) fn is_of(&self, stream: &DuplexStream) -> bool {
         Rc::ptr_eq(self.0.of(), &stream.incoming)
     }
 
-    /// What was taken and not used is read next.
+    /// Returns unconsumed bytes to the front of the queue.
     pub(crate) fn put_back(&self, bytes: &[u8]) {
         let pipe = self.0.of();
         {
@@ -275,21 +279,21 @@ impl IncomingPipe {
                 queue.bytes.push_front(byte);
             }
         }
-        // Another read may wait already.
+        // Another read may already be waiting.
         pipe.wake(|queue| &mut queue.reader);
     }
 }
 
-/// The pipe that a bridge writes to.
+/// The write direction of a stream, for the poll-based adapters.
 pub(crate) struct OutgoingPipe(OwnedQueueGuard<Pipe>);
 
 impl OutgoingPipe {
-    /// Whether it is what this stream writes to.
+    /// Whether this is the write direction of `stream`.
     pub(crate) fn is_of(&self, stream: &DuplexStream) -> bool {
         Rc::ptr_eq(self.0.of(), &stream.outgoing)
     }
 
-    /// Puts in what there is room for, and gives how much it was.
+    /// Buffers as many bytes as fit and returns their number.
     pub(crate) fn poll_put(&mut self, cx: &mut Context<'_>, bufs: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
         if bufs.iter().all(|buf| buf.is_empty()) {
             return Poll::Ready(Ok(0));
@@ -297,16 +301,16 @@ impl OutgoingPipe {
         ready!(self.0.poll(cx));
         ready!(poll_coop(cx));
         let pipe = self.0.of();
-        ready!(pipe.poll_until(|queue| pipe.has_room(queue), |queue| &mut queue.writer, cx));
-        let result = pipe.open().map(|()| bufs.iter().map(|buf| pipe.put(buf)).sum());
+        ready!(pipe.poll_until(|queue| pipe.is_writable(queue), |queue| &mut queue.writer, cx));
+        let result = pipe.check_open().map(|()| bufs.iter().map(|buf| pipe.push(buf)).sum());
         self.0.let_go();
         Poll::Ready(result)
     }
 
-    /// Nothing more will be written.
+    /// Ends the stream.
     pub(crate) fn poll_end(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         ready!(self.0.poll(cx));
-        self.0.of().end();
+        self.0.of().close_write();
         self.0.let_go();
         Poll::Ready(())
     }
@@ -325,7 +329,7 @@ impl DuplexStream {
 impl AsyncRead for &DuplexStream {
     async fn read<B: IoBufMut>(&mut self, mut buf: B) -> BufResult<usize, B> {
         if buf.capacity() == 0 {
-            return (Err(no_room()), buf);
+            return (Err(no_capacity()), buf);
         }
         let pipe = &*self.incoming;
         let _hold = pipe.read.hold().await;
@@ -342,17 +346,17 @@ impl AsyncRead for &DuplexStream {
         Ok(ManagedBuf::from_heap(bytes.into()))
     }
 
-    /// The bytes are taken when all of them are there. So dropping the future, or the other end, loses nothing.
+    /// Takes the bytes only when all are buffered, so neither cancellation nor end of stream loses data.
     async fn read_exact<B: IoBufMut>(&mut self, buf: B) -> BufResult<(), B> {
-        if let Some(nothing_to_do) = refuse_exact(&buf) {
-            return (nothing_to_do, buf);
+        if let Some(result) = check_exact_len(&buf) {
+            return (result, buf);
         }
         let pipe = &*self.incoming;
         let len = buf.len();
         let _hold = pipe.read.hold().await;
         pipe.readable(len).await;
         if pipe.queue.borrow().bytes.len() < len {
-            return (Err(ended_early()), buf);
+            return (Err(unexpected_eof()), buf);
         }
         let mut part = buf.slice_mut(..len);
         pipe.take(&mut part);
@@ -368,7 +372,7 @@ impl AsyncWrite for &DuplexStream {
         let pipe = &*self.outgoing;
         let _hold = pipe.write.hold().await;
         match pipe.writable().await {
-            Ok(()) => (Ok(pipe.put(buf.as_slice())), buf),
+            Ok(()) => (Ok(pipe.push(buf.as_slice())), buf),
             Err(error) => (Err(error), buf),
         }
     }
@@ -380,7 +384,7 @@ impl AsyncWrite for &DuplexStream {
     async fn shutdown(&mut self) -> io::Result<()> {
         let pipe = &*self.outgoing;
         let _hold = pipe.write.hold().await;
-        pipe.end();
+        pipe.close_write();
         Ok(())
     }
 
@@ -392,8 +396,8 @@ impl AsyncWrite for &DuplexStream {
             if let Err(error) = pipe.writable().await {
                 return (Err(error), buf);
             }
-            // A buffer of somebody else's may hold less than it did a moment ago.
-            written += pipe.put(buf.as_slice().get(written..).unwrap_or_default());
+            // A user's buffer may have become shorter in the meantime.
+            written += pipe.push(buf.as_slice().get(written..).unwrap_or_default());
         }
         (Ok(()), buf)
     }
@@ -437,8 +441,8 @@ impl Halves for DuplexStream {
 
 impl Drop for DuplexStream {
     fn drop(&mut self) {
-        self.outgoing.end();
-        self.incoming.abandon();
+        self.outgoing.close_write();
+        self.incoming.close_read();
     }
 }
 

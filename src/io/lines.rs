@@ -1,11 +1,11 @@
-//! Line after line.
+//! Reading line by line.
 
 use std::io;
 
 use super::buf_reader::BufReader;
 use super::read::AsyncRead;
 
-/// The lines of a reader, made by [`BufReader::lines`].
+/// The lines of a reader, created by [`BufReader::lines`].
 ///
 /// ```
 /// use windlass::io::BufReader;
@@ -30,29 +30,28 @@ impl<R> Lines<R> {
         Lines { reader }
     }
 
-    /// The reader, to write to its stream for instance.
+    /// The reader, for instance to write to its stream.
     pub fn get_ref(&self) -> &BufReader<R> {
         &self.reader
     }
 
-    /// The reader, to change.
+    /// The reader, mutably.
     pub fn get_mut(&mut self) -> &mut BufReader<R> {
         &mut self.reader
     }
 
-    /// Gives the reader back; nothing is lost.
+    /// Returns the reader with its buffered bytes.
     pub fn into_inner(self) -> BufReader<R> {
         self.reader
     }
 }
 
 impl<R: AsyncRead> Lines<R> {
-    /// The next line without its `\n` or `\r\n`; `None` at the end. The last line may lack the newline.
+    /// Returns the next line without its `\n` or `\r\n`, or `None` at the end. The last line may lack the newline.
     ///
-    /// A line that is not UTF-8, or too long, is an error as for [`BufReader::read_line`], and the next call goes on with the
-    /// next line.
+    /// A line that is not UTF-8 or too long is an error; the next call returns the next line.
     ///
-    /// Cancel: nothing is lost.
+    /// **Cancel safety:** no data is lost.
     pub async fn next_line(&mut self) -> io::Result<Option<String>> {
         let mut line = String::new();
         if self.reader.read_line(&mut line).await? == 0 {

@@ -1,4 +1,4 @@
-//! What a managed read gives.
+//! The buffer of a managed read.
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};
@@ -6,10 +6,10 @@ use std::ops::{Deref, DerefMut};
 use super::buf::IoBuf;
 use crate::driver::pool::PoolBuffer;
 
-/// Bytes received into a buffer that the runtime chose; given back to its pool when dropped.
+/// Received bytes in a buffer of the runtime, usually from a pool, to which dropping it returns the buffer.
 ///
-/// It reads and changes as a `[u8]`, and can be written to a stream as it is. An empty one is the end of the stream.
-/// Holding many of them empties the pool: reads then go on into heap buffers, a little slower.
+/// It dereferences to `[u8]` and can be written to a stream directly. An empty one means end of stream. Holding many of
+/// them drains the pool: further reads use heap buffers, which are a little slower.
 ///
 /// ```
 /// # windlass::run(async {
@@ -26,13 +26,13 @@ use crate::driver::pool::PoolBuffer;
 /// ```
 pub struct ManagedBuf {
     memory: Memory,
-    /// How many bytes at the front were used already.
+    /// The number of consumed bytes at the front.
     used: usize,
 }
 
 enum Memory {
     Pool(PoolBuffer),
-    /// The pool was empty, or the bytes had been received for a read that was dropped.
+    /// The pool was empty, or the bytes were received for a read that was dropped.
     Heap(Vec<u8>),
 }
 
@@ -51,7 +51,7 @@ impl ManagedBuf {
         }
     }
 
-    /// Forgets the first `count` bytes, which were used.
+    /// Removes the first `count` bytes.
     ///
     /// ```
     /// use windlass::io::ManagedBuf;
@@ -62,21 +62,21 @@ impl ManagedBuf {
     ///
     /// # Panics
     ///
-    /// If there are fewer.
+    /// If there are fewer bytes.
     pub fn advance(&mut self, count: usize) {
-        assert!(count <= self.len(), "{count} bytes used of {}", self.len());
+        assert!(count <= self.len(), "cannot advance by {count} of {} bytes", self.len());
         self.used += count;
     }
 
-    /// Forgets what is behind the first `len` bytes; only for what is on the heap.
+    /// Shortens a heap buffer to `len` bytes.
     pub(crate) fn truncate(&mut self, len: usize) {
         match &mut self.memory {
             Memory::Heap(bytes) => bytes.truncate(self.used + len),
-            Memory::Pool(_) => debug_assert_eq!(len, self.len(), "a buffer of the pool is filled by its driver"),
+            Memory::Pool(_) => debug_assert_eq!(len, self.len(), "the driver sets the length of a pool buffer"),
         }
     }
 
-    /// The bytes as a vector, to be kept for long or taken apart: without a copy if they are on the heap.
+    /// Converts to a vector, without a copy if the bytes are on the heap.
     pub fn into_vec(self) -> Vec<u8> {
         match self.memory {
             Memory::Heap(mut bytes) => {
@@ -87,25 +87,25 @@ impl ManagedBuf {
         }
     }
 
-    /// The same bytes in memory of their own, if they are to be kept for long.
+    /// Moves the bytes to the heap, to keep them for long.
     pub(crate) fn into_heap(self) -> ManagedBuf {
         ManagedBuf::from_heap(self.into_vec())
     }
 
-    /// Whether the bytes are in a buffer of the pool, and not on the heap because the pool was empty.
+    /// Whether the bytes are in a pool buffer.
     pub fn is_pooled(&self) -> bool {
         matches!(self.memory, Memory::Pool(_))
     }
 }
 
-/// Empty.
+/// An empty buffer.
 impl Default for ManagedBuf {
     fn default() -> ManagedBuf {
         ManagedBuf::from_heap(Vec::new())
     }
 }
 
-/// On the heap, for who writes a managed read of their own.
+/// A heap buffer, for custom implementations of `read_managed`.
 impl From<Vec<u8>> for ManagedBuf {
     fn from(bytes: Vec<u8>) -> ManagedBuf {
         ManagedBuf::from_heap(bytes)
@@ -145,7 +145,7 @@ impl fmt::Debug for ManagedBuf {
     }
 }
 
-// SAFETY: the pool's memory and the heap's stay where they are as long as this value owns them.
+// SAFETY: pool and heap memory stay at their address while this value owns them.
 unsafe impl IoBuf for ManagedBuf {
     #[inline]
     fn as_ptr(&self) -> *const u8 {

@@ -1,15 +1,15 @@
-//! Reading from memory and writing to it. It is there at once, so each call takes one from the task's budget of such results,
-//! and an endless copy lets others run.
+//! In-memory readers and writers. Each call consumes a unit of the task's budget, so an endless copy yields to other
+//! tasks.
 
 use std::io::{self, Cursor, Write};
 
-use super::buf::{IoBuf, IoBufMut, no_room};
+use super::buf::{IoBuf, IoBufMut, no_capacity};
 use super::managed::ManagedBuf;
 use super::read::{AsyncBufRead, AsyncRead, HEAP_READ_LEN, read_buffered};
 use super::write::AsyncWrite;
 use super::{BufResult, coop};
 
-/// Reads the bytes, and moves on behind them.
+/// Reads from the front of the slice and advances it.
 impl AsyncRead for &[u8] {
     async fn read<B: IoBufMut>(&mut self, buf: B) -> BufResult<usize, B> {
         read_buffered(self, buf).await
@@ -26,7 +26,7 @@ impl AsyncBufRead for &[u8] {
     }
 }
 
-/// Reads from the cursor's position, and moves that on.
+/// Reads at the cursor's position and advances it.
 impl<T: AsRef<[u8]>> AsyncRead for Cursor<T> {
     async fn read<B: IoBufMut>(&mut self, buf: B) -> BufResult<usize, B> {
         read_buffered(self, buf).await
@@ -43,7 +43,7 @@ impl<T: AsRef<[u8]>> AsyncBufRead for Cursor<T> {
     }
 }
 
-/// Writes at the cursor's position as std does, and moves that on.
+/// Writes at the cursor's position, like std, and advances it.
 impl<T> AsyncWrite for Cursor<T>
 where
     Cursor<T>: Write,
@@ -60,7 +60,7 @@ where
     }
 }
 
-/// Appends.
+/// Appends to the vector; never blocks.
 impl AsyncWrite for Vec<u8> {
     async fn write<B: IoBuf>(&mut self, buf: B) -> BufResult<usize, B> {
         coop().await;
@@ -80,7 +80,7 @@ impl AsyncWrite for Vec<u8> {
     }
 }
 
-/// A reader that is at its end.
+/// Creates a reader that is always at its end.
 ///
 /// ```
 /// use windlass::io::{AsyncRead, empty};
@@ -94,7 +94,7 @@ pub fn empty() -> Empty {
     Empty(())
 }
 
-/// What [`empty`] gives.
+/// The reader returned by [`empty`].
 ///
 /// ```
 /// # windlass::run(async {
@@ -124,11 +124,11 @@ impl AsyncBufRead for Empty {
         Ok(&[])
     }
     fn consume(&mut self, count: usize) {
-        assert_eq!(count, 0, "more was used than there was");
+        assert_eq!(count, 0, "consumed more bytes than are buffered");
     }
 }
 
-/// A reader that gives one byte for ever.
+/// Creates a reader that returns one byte endlessly.
 ///
 /// ```
 /// use windlass::io::{AsyncRead, repeat};
@@ -144,7 +144,7 @@ pub fn repeat(byte: u8) -> Repeat {
     Repeat(byte)
 }
 
-/// What [`repeat`] gives.
+/// The reader returned by [`repeat`].
 ///
 /// ```
 /// # windlass::run(async {
@@ -162,14 +162,14 @@ impl AsyncRead for Repeat {
     async fn read<B: IoBufMut>(&mut self, mut buf: B) -> BufResult<usize, B> {
         coop().await;
         if buf.capacity() == 0 {
-            return (Err(no_room()), buf);
+            return (Err(no_capacity()), buf);
         }
         let count = buf.fill_from(&[self.0; HEAP_READ_LEN]);
         (Ok(count), buf)
     }
 }
 
-/// A writer that takes everything and keeps nothing.
+/// Creates a writer that discards everything.
 ///
 /// ```
 /// use windlass::io::{copy, sink};
@@ -183,7 +183,7 @@ pub fn sink() -> Sink {
     Sink(())
 }
 
-/// What [`sink`] gives.
+/// The writer returned by [`sink`].
 ///
 /// ```
 /// # windlass::run(async {

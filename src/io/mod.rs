@@ -1,8 +1,7 @@
-//! Buffers that can be lent to the kernel, and the results that bring them back.
+//! Asynchronous reading and writing with owned buffers.
 //!
-//! A completion-based kernel writes into a buffer *after* the call that named it has returned. A borrowed `&mut [u8]`
-//! could be freed in between, so a call takes the buffer itself and gives it back with the result:
-//!
+//! On a completion-based kernel interface the kernel fills a buffer after the call that submitted it has returned. A
+//! borrowed `&mut [u8]` could be freed in the meantime, so every call takes ownership of its buffer and returns it:
 //! ```
 //! # windlass::run(async {
 //! # let listener = windlass::net::TcpListener::bind("127.0.0.1:0").await?;
@@ -16,8 +15,7 @@
 //! # Ok::<(), std::io::Error>(())
 //! ```
 //!
-//! The traits [`AsyncRead`] and [`AsyncWrite`] say the same of any stream. On them stand [`copy`], [`copy_bidirectional`],
-//! [`split`], [`BufReader`] with its lines, and [`BufWriter`]; [`duplex`] is a connection in memory.
+//! [`AsyncRead`] and [`AsyncWrite`] are the traits of all byte streams. [`copy`], [`copy_bidirectional`], [`split`], [`BufReader`] and [`BufWriter`] work with any implementation; [`duplex`] is an in-memory connection.
 
 mod aligned;
 mod async_fd;
@@ -29,12 +27,12 @@ mod bytes;
 mod copy;
 mod delegate;
 mod duplex;
+mod error;
 mod lines;
 mod managed;
 mod memory;
 pub mod pipe;
 mod read;
-mod refused;
 mod slice;
 mod splice;
 mod split;
@@ -50,19 +48,19 @@ pub(crate) use crate::driver::pool::BufferPool;
 pub use aligned::AlignedBuf;
 pub use async_fd::AsyncFd;
 pub use buf::{IoBuf, IoBufMut};
-pub(crate) use buf::{no_length, no_room, part_of, rest_of, room_of};
+pub(crate) use buf::{bytes_from, fill_range, fill_target, no_capacity, no_length};
 pub use buf_reader::{BufReader, BufReaderHalf};
 pub use buf_writer::{BufWriter, IntoInnerError};
 pub use copy::{copy, copy_bidirectional};
-pub(crate) use delegate::{reads_its_bytes, writes_its_bytes};
+pub(crate) use delegate::{impl_async_read, impl_async_write};
 pub use duplex::{DuplexStream, duplex};
 pub(crate) use duplex::{IncomingPipe, OutgoingPipe};
+pub use error::{NotUtf8, TooLong};
 pub use lines::Lines;
 pub use managed::ManagedBuf;
 pub use memory::{Empty, Repeat, Sink, empty, repeat, sink};
 pub(crate) use read::read_exact_in_parts;
 pub use read::{AsyncBufRead, AsyncRead};
-pub use refused::{NotUtf8, TooLong};
 pub use slice::Slice;
 #[doc(hidden)]
 pub use splice::KernelStream;
@@ -70,10 +68,10 @@ pub use split::{Halves, Join, ReadHalf, UnsplitError, WriteHalf, join, split};
 pub use stdio::{Stderr, Stdin, Stdout, stderr, stdin, stdout};
 pub use write::AsyncWrite;
 
-/// A result and the buffer that was lent for it.
+/// The result of an operation, and the buffer that was passed to it.
 pub type BufResult<T, B> = (std::io::Result<T>, B);
 
-/// Takes one from the task's budget of results that are there at once; lets others run when it is spent.
+/// Consumes one unit of the task's budget for operations that complete immediately; yields when it is used up.
 pub(crate) async fn coop() {
     std::future::poll_fn(poll_coop).await;
 }

@@ -1,7 +1,7 @@
-//! Pipes: bytes in one direction, between processes or within one.
+//! Unidirectional pipes, within a process or between processes.
 //!
-//! The kernel's own, not blocking, and waited for as sockets are. What a dropped read received goes to the next, as on a
-//! connection. A process that reads or writes a pipe's other end is not bothered: each end has its own flags.
+//! These are kernel pipes in non-blocking mode. Each end has its own file status flags, so a process at the other end
+//! is not affected. As for sockets, the bytes of a dropped read are returned by the next one.
 
 use std::fmt;
 use std::io;
@@ -9,10 +9,10 @@ use std::io;
 use crate::driver::op::Medium;
 use crate::inflight::descriptor::{IntoStdError, OwnedDescriptor};
 use crate::inflight::stream::{ByteStream, reading_methods, writing_methods};
-use crate::io::{reads_its_bytes, writes_its_bytes};
+use crate::io::{impl_async_read, impl_async_write};
 use crate::sys::{self, Foreign};
 
-/// A new pipe.
+/// Creates a pipe.
 ///
 /// ```
 /// windlass::run(async {
@@ -28,14 +28,14 @@ use crate::sys::{self, Foreign};
 ///
 /// # Panics
 ///
-/// Outside of a loop.
+/// Outside a loop.
 #[track_caller]
 pub fn pipe() -> io::Result<(Sender, Receiver)> {
     let (reader, writer) = sys::pipe()?;
     Ok((Sender::adopt(writer)?, Receiver::adopt(reader)?))
 }
 
-/// The end of a pipe that is read from: see [`pipe`].
+/// The read end of a pipe: see [`pipe`].
 ///
 /// ```
 /// use windlass::io::pipe::Receiver;
@@ -52,16 +52,15 @@ pub struct Receiver {
     bytes: ByteStream,
 }
 
-/// The end of a pipe that is written to: see [`pipe`].
+/// The write end of a pipe: see [`pipe`].
 ///
-/// Writing when the other end is closed is the error `BrokenPipe`. The kernel also sends the signal SIGPIPE, which a Rust
-/// program ignores unless it was told otherwise.
+/// If the read end is closed, a write fails with `BrokenPipe`. Rust programs ignore the SIGPIPE by default.
 ///
 /// ```
 /// windlass::run(async {
 ///     let (sender, receiver) = windlass::io::pipe::pipe()?;
 ///     drop(receiver);
-///     let error = sender.write_all("nobody listens").await.0.unwrap_err();
+///     let error = sender.write_all("no reader").await.0.unwrap_err();
 ///     assert_eq!(error.kind(), std::io::ErrorKind::BrokenPipe);
 ///     Ok::<(), std::io::Error>(())
 /// })??;
@@ -78,7 +77,7 @@ impl Receiver {
         Ok(Receiver { bytes })
     }
 
-    /// Gives the pipe away, if nothing would be lost.
+    /// Releases the pipe, unless received bytes would be lost.
     pub(crate) fn release(self) -> Result<Foreign, IntoStdError<Receiver>> {
         release(self.bytes, |bytes| Receiver { bytes })
     }
@@ -97,7 +96,7 @@ impl Sender {
         Ok(Sender { bytes })
     }
 
-    /// Gives the pipe away, if nothing is under way.
+    /// Releases the pipe, unless a write is in progress.
     pub(crate) fn release(self) -> Result<Foreign, IntoStdError<Sender>> {
         release(self.bytes, |bytes| Sender { bytes })
     }
@@ -113,9 +112,9 @@ impl Sender {
     writing_methods!();
 }
 
-reads_its_bytes!([], Receiver);
-reads_its_bytes!([], &Receiver);
-writes_its_bytes!([], Sender, closes);
+impl_async_read!([], Receiver);
+impl_async_read!([], &Receiver);
+impl_async_write!([], Sender, closes);
 
 #[track_caller]
 fn adopt(pipe: Foreign) -> io::Result<ByteStream> {
@@ -123,11 +122,11 @@ fn adopt(pipe: Foreign) -> io::Result<ByteStream> {
     Ok(ByteStream::new(owned, Medium::Pipe))
 }
 
-fn release<E>(bytes: ByteStream, again: impl FnOnce(ByteStream) -> E) -> Result<Foreign, IntoStdError<E>> {
+fn release<E>(bytes: ByteStream, restore: impl FnOnce(ByteStream) -> E) -> Result<Foreign, IntoStdError<E>> {
     match bytes.owned.release() {
         Ok(fd) => Ok(sys::into_std(fd)),
         Err((error, owned)) => Err(IntoStdError {
-            inner: again(ByteStream::new(owned, Medium::Pipe)),
+            inner: restore(ByteStream::new(owned, Medium::Pipe)),
             error,
         }),
     }

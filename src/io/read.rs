@@ -1,35 +1,34 @@
-//! Reading, whatever from.
+//! The traits [`AsyncRead`] and [`AsyncBufRead`].
 //!
-//! A trait for streams with owned buffers cannot be polled with a borrowed slice, as std's and tokio's can: the kernel may write
-//! into the buffer after the future is gone. So each call takes the buffer and its future gives it back, and what makes
-//! cancelling safe is one promise of every [`AsyncRead::read`]: a dropped one has taken nothing from the stream that the next
-//! one would not get. Everything else here is built so that it keeps what it has read where the next call finds it: in a
-//! buffer that the caller still has, or in the reader.
+//! A read takes ownership of its buffer, unlike the `poll_read` of std-like traits, which borrow a slice: the kernel
+//! may write into the buffer after the future was dropped. Cancellation is made safe by one guarantee of every
+//! [`AsyncRead::read`]: a dropped read has not removed any bytes from the stream; the next read returns them. The other
+//! methods keep this guarantee where they can, by storing partial data in the caller's buffer or in the reader.
 
 use std::future::Future;
 use std::io;
 
-use super::buf::{IoBufMut, no_length, no_room};
+use super::buf::{IoBufMut, no_capacity, no_length};
+use super::error::{NotUtf8, TooLong};
 use super::managed::ManagedBuf;
-use super::refused::{NotUtf8, TooLong};
 use super::splice::KernelStream;
 use super::{BufResult, coop};
 
-/// What a managed read takes from the heap where there is no pool.
+/// The size of the heap buffer of a managed read without a pool.
 pub(crate) const HEAP_READ_LEN: usize = 8 * 1024;
 
-/// Something that bytes can be read from: sockets, files, memory, and whatever you make of them.
+/// A source of bytes: a socket, a file, memory, or an adapter around one of them.
 ///
-/// Only [`read`](AsyncRead::read) has to be written. Streams that can do better override the rest: a
-/// [`TcpStream`](crate::net::TcpStream), for instance, loses nothing even when a `read_exact` is dropped half-way.
+/// Only [`read`](AsyncRead::read) is required. Streams that can do better override the other methods: a dropped
+/// `read_exact` of a [`TcpStream`](crate::net::TcpStream), for instance, loses no data.
 ///
-/// **Cancelling**: an implementation's `read` and `read_managed` lose nothing when their future is dropped: what they would
-/// have given is given to the next call. `copy`, [`BufReader`](super::BufReader) and the provided methods rely on it.
+/// **Cancel safety:** Implementations of `read` and `read_managed` must not lose data when their future is dropped: the
+/// next call must return it. `copy`, [`BufReader`](super::BufReader) and the provided methods rely on this.
 ///
 /// ```
 /// use windlass::io::{AsyncRead, BufResult, IoBufMut};
 ///
-/// /// Turns what it reads to upper case. No unsafe code is needed for that.
+/// /// Converts everything it reads to upper case, without unsafe code.
 /// struct Loud<R>(R);
 ///
 /// impl<R: AsyncRead> AsyncRead for Loud<R> {
@@ -49,16 +48,15 @@ pub(crate) const HEAP_READ_LEN: usize = 8 * 1024;
 /// # Ok::<(), std::io::Error>(())
 /// ```
 pub trait AsyncRead {
-    /// Reads into `buf`, from its start and up to its capacity, and gives the number of bytes; 0 is the end. A `Vec` then
-    /// has just that length. A buffer without capacity is an error and not the end.
+    /// Reads into `buf`, from its start up to its capacity, and returns the number of bytes; 0 means end of stream. The
+    /// length of a `Vec` is set to that number. A buffer without capacity is an `InvalidInput` error.
     ///
-    /// Cancel: nothing is lost.
+    /// **Cancel safety:** no data is lost.
     fn read<B: IoBufMut>(&mut self, buf: B) -> impl Future<Output = BufResult<usize, B>>;
 
-    /// Reads into a buffer of the runtime's choice; an empty one is the end. Where there is no pool of them it is on the
-    /// heap.
+    /// Reads into a buffer that the runtime provides, from a pool if there is one. An empty buffer means end of stream.
     ///
-    /// Cancel: nothing is lost.
+    /// **Cancel safety:** no data is lost.
     fn read_managed(&mut self) -> impl Future<Output = io::Result<ManagedBuf>> {
         async move {
             let (result, bytes) = self.read(Vec::with_capacity(HEAP_READ_LEN)).await;
@@ -66,14 +64,14 @@ pub trait AsyncRead {
         }
     }
 
-    /// Reads into several buffers, each filled to its capacity before the next, and gives the number of bytes; 0 is the end.
-    /// Where the stream has no such call only the first buffer with room is filled.
+    /// Reads into several buffers, filling each to its capacity before the next, and returns the number of bytes; 0
+    /// means end of stream. A stream without vectored reads fills only the first buffer that has capacity.
     ///
-    /// Cancel: nothing is lost.
+    /// **Cancel safety:** no data is lost.
     fn read_vectored<B: IoBufMut>(&mut self, mut bufs: Vec<B>) -> impl Future<Output = BufResult<usize, Vec<B>>> {
         async move {
             let Some(first) = bufs.iter().position(|buf| buf.capacity() > 0) else {
-                return (Err(no_room()), bufs);
+                return (Err(no_capacity()), bufs);
             };
             let (result, buf) = self.read(bufs.remove(first)).await;
             bufs.insert(first, buf);
@@ -86,29 +84,31 @@ pub trait AsyncRead {
         }
     }
 
-    /// Fills `buf` up to its length (not its capacity), as std's `read_exact` does. If the stream ends first the error is
-    /// `UnexpectedEof`. A buffer with capacity but no length is an error, since it was surely not meant.
+    /// Fills `buf` up to its length (not its capacity), like std's `read_exact`. If the stream ends first, the error is
+    /// `UnexpectedEof`. A buffer with capacity but no length is an `InvalidInput` error, because it is almost certainly
+    /// a mistake.
     ///
-    /// Cancel, and an error half-way: what had been read is lost with the future, or is in the buffer that comes with the
-    /// error, unless the stream keeps it for the next read: the runtime's own sockets, [`BufReader`](super::BufReader) and
-    /// [`DuplexStream`](super::DuplexStream) do.
+    /// **Cancel safety:** the runtime's own sockets, [`BufReader`](super::BufReader) and
+    /// [`DuplexStream`](super::DuplexStream) keep partial data for the next read, after a cancellation and after an
+    /// error. Other streams lose it on cancellation; on an error it is in the returned buffer.
     fn read_exact<B: IoBufMut>(&mut self, buf: B) -> impl Future<Output = BufResult<(), B>> {
         read_exact_in_parts(self, buf)
     }
 
-    /// Reads everything up to the end, appends it to `into` and gives how much it was. If that is more than `limit` bytes the
-    /// error is a [`TooLong`]; `into` then has one byte more than the limit, and the rest is still in the stream.
+    /// Reads up to the end of the stream, appends the bytes to `into` and returns their number. If there are more than
+    /// `limit` bytes, the error is [`TooLong`]; `into` then has one byte more than the limit, and the rest is still in
+    /// the stream.
     ///
-    /// Cancel, and any error: nothing is lost, what was read so far is in `into`.
+    /// **Cancel safety:** cancellation and errors lose no data: the bytes read so far are in `into`.
     fn read_to_end(&mut self, into: &mut Vec<u8>, limit: usize) -> impl Future<Output = io::Result<usize>> {
         read_to_end(self, into, limit)
     }
 
-    /// Reads everything up to the end as text. If that is more than `limit` bytes the error is a [`TooLong`], and if it is
-    /// not UTF-8, a [`NotUtf8`]; each has what was read.
+    /// Reads up to the end of the stream as text. If there are more than `limit` bytes, the error is [`TooLong`]; if
+    /// the text is not UTF-8, it is [`NotUtf8`]. Both errors contain the bytes read.
     ///
-    /// Cancel, and an error of the stream: what was read so far is lost. Where that matters use
-    /// [`read_to_end`](AsyncRead::read_to_end).
+    /// **Cancel safety:** on cancellation, or on another error of the stream, the bytes read so far are lost. Use
+    /// [`read_to_end`](AsyncRead::read_to_end) to keep them.
     fn read_to_string(&mut self, limit: usize) -> impl Future<Output = io::Result<String>> {
         async move {
             let mut bytes = Vec::new();
@@ -122,29 +122,28 @@ pub trait AsyncRead {
         }
     }
 
-    /// The kernel's stream behind this one, if there is nothing in between.
+    /// The kernel socket behind this reader, if no bytes are buffered in between.
     #[doc(hidden)]
     fn kernel_stream(&self) -> Option<KernelStream> {
         None
     }
 }
 
-/// What to do about a stream that is too long.
-const STREAM_ADVICE: &str = "raise the limit, or take the stream in pieces with `read`";
+/// Advice in the error for a stream that is too long.
+const STREAM_ADVICE: &str = "raise the limit, or read the stream in pieces with `read`";
 
-/// What `read_to_end` reads at once, at first and at most.
-const PIECES: (usize, usize) = (4 * 1024, 128 * 1024);
+/// The first and the largest read size of `read_to_end`.
+const READ_SIZES: (usize, usize) = (4 * 1024, 128 * 1024);
 
 async fn read_to_end<R: AsyncRead + ?Sized>(reader: &mut R, into: &mut Vec<u8>, limit: usize) -> io::Result<usize> {
-    let (mut room, most) = PIECES;
-    // The pieces go through a buffer of their own: `into` itself could not be lent without losing what it holds if this
-    // future is dropped.
+    let (mut size, max_size) = READ_SIZES;
+    // Reads use a separate buffer: dropping this future would lose the content of `into` if `into` were passed.
     let mut piece = Vec::new();
     let mut total = 0;
     loop {
         coop().await;
-        // One more than is allowed: a read that fills it up would not say that it was the last.
-        let wanted = room.min((limit - total).saturating_add(1));
+        // One byte more than allowed, to tell a stream of exactly `limit` bytes from a longer one.
+        let wanted = size.min((limit - total).saturating_add(1));
         piece.clear();
         piece.reserve_exact(wanted);
         let (result, part) = reader.read(piece.slice_mut(..wanted)).await;
@@ -159,20 +158,20 @@ async fn read_to_end<R: AsyncRead + ?Sized>(reader: &mut R, into: &mut Vec<u8>, 
         if total > limit {
             return Err(TooLong::error(limit, STREAM_ADVICE, Vec::new()));
         }
-        if piece.len() == room {
-            room = (room * 2).min(most);
+        if piece.len() == size {
+            size = (size * 2).min(max_size);
         }
     }
 }
 
-/// Fills a buffer to its length by plain reads.
+/// `read_exact` by repeated `read`.
 pub(crate) async fn read_exact_in_parts<R: AsyncRead + ?Sized, B: IoBufMut>(
     reader: &mut R,
     mut buf: B,
 ) -> BufResult<(), B> {
     let len = buf.len();
-    if let Some(refused) = refuse_exact(&buf) {
-        return (refused, buf);
+    if let Some(result) = check_exact_len(&buf) {
+        return (result, buf);
     }
     let mut filled = 0;
     while filled < len {
@@ -180,8 +179,8 @@ pub(crate) async fn read_exact_in_parts<R: AsyncRead + ?Sized, B: IoBufMut>(
         let (result, part) = reader.read(buf.slice_mut(filled..len)).await;
         buf = part.into_inner();
         match result {
-            Ok(0) => return (Err(ended_early()), buf),
-            // A reader of somebody else's may claim more than there was room for.
+            Ok(0) => return (Err(unexpected_eof()), buf),
+            // A user's `AsyncRead` may report more bytes than the buffer holds.
             Ok(count) => filled = filled.saturating_add(count).min(len),
             Err(error) => return (Err(error), buf),
         }
@@ -189,8 +188,8 @@ pub(crate) async fn read_exact_in_parts<R: AsyncRead + ?Sized, B: IoBufMut>(
     (Ok(()), buf)
 }
 
-/// The result of a `read_exact` that has nothing to do.
-pub(crate) fn refuse_exact<B: IoBufMut>(buf: &B) -> Option<io::Result<()>> {
+/// The immediate result of a `read_exact` into a buffer of length 0.
+pub(crate) fn check_exact_len<B: IoBufMut>(buf: &B) -> Option<io::Result<()>> {
     match (buf.len(), buf.capacity()) {
         (0, 0) => Some(Ok(())),
         (0, _) => Some(Err(no_length())),
@@ -198,14 +197,14 @@ pub(crate) fn refuse_exact<B: IoBufMut>(buf: &B) -> Option<io::Result<()>> {
     }
 }
 
-pub(crate) fn ended_early() -> io::Error {
+pub(crate) fn unexpected_eof() -> io::Error {
     io::Error::new(
         io::ErrorKind::UnexpectedEof,
         "the stream ended before the buffer was full",
     )
 }
 
-/// A reader that holds what it has read until it is used.
+/// A reader with an internal buffer whose content can be inspected before it is consumed.
 ///
 /// ```
 /// use windlass::io::{AsyncBufRead, BufReader};
@@ -219,27 +218,27 @@ pub(crate) fn ended_early() -> io::Error {
 /// # Ok::<(), std::io::Error>(())
 /// ```
 pub trait AsyncBufRead: AsyncRead {
-    /// What comes next, at least one byte of it; empty at the end. [`consume`](AsyncBufRead::consume) tells how much of it
-    /// was used; until then it is given again.
+    /// Returns the buffered bytes, and reads first if there are none. An empty slice means end of stream. The same
+    /// bytes are returned again until [`consume`](AsyncBufRead::consume) is called.
     ///
-    /// Cancel: nothing is lost.
+    /// **Cancel safety:** no data is lost.
     fn fill_buf(&mut self) -> impl Future<Output = io::Result<&[u8]>>;
 
-    /// This much of what [`fill_buf`](AsyncBufRead::fill_buf) gave was used.
+    /// Removes the first `count` bytes that [`fill_buf`](AsyncBufRead::fill_buf) returned.
     ///
     /// # Panics
     ///
-    /// If it gave less.
+    /// If fewer bytes are buffered.
     fn consume(&mut self, count: usize);
 }
 
-/// Reads from what a buffered reader holds.
+/// `read` by means of `fill_buf` and `consume`.
 pub(super) async fn read_buffered<R: AsyncBufRead + ?Sized, B: IoBufMut>(
     reader: &mut R,
     mut buf: B,
 ) -> BufResult<usize, B> {
     if buf.capacity() == 0 {
-        return (Err(no_room()), buf);
+        return (Err(no_capacity()), buf);
     }
     match reader.fill_buf().await {
         Ok(bytes) => {

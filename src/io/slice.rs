@@ -1,14 +1,13 @@
-//! A part of a buffer.
+//! A buffer restricted to a range.
 //!
-//! A slice owns its buffer and remembers two numbers. The inner buffer may be a foreign one that answers differently each time
-//! it is asked, so every answer here is clamped to the inner buffer's answer of the moment; a slice never reaches further than
-//! its buffer does.
+//! The inner buffer is user code that may return a different length on each call. So a slice clamps every result to the
+//! current length and capacity of its buffer, and never reaches beyond them.
 
 use std::ops::Deref;
 
 use super::buf::{IoBuf, IoBufMut};
 
-/// A part of a buffer, made by [`IoBuf::slice`], [`IoBufMut::slice_mut`] or [`IoBufMut::spare`].
+/// A range of a buffer, created by [`IoBuf::slice`], [`IoBufMut::slice_mut`] or [`IoBufMut::spare`].
 ///
 /// ```
 /// use windlass::io::IoBuf;
@@ -28,26 +27,26 @@ impl<B> Slice<B> {
         Slice { buf, begin, end }
     }
 
-    /// The whole buffer again.
+    /// Returns the whole buffer.
     pub fn into_inner(self) -> B {
         self.buf
     }
 
-    /// The whole buffer, to look at.
+    /// The whole buffer.
     pub fn get_ref(&self) -> &B {
         &self.buf
     }
 }
 
 impl<B: IoBuf> Slice<B> {
-    /// Where the part begins: never behind what the buffer holds, since what lies there is not initialised.
+    /// The start of the range, clamped to the buffer's length: bytes behind that are not initialised.
     fn start(&self) -> usize {
         self.begin.min(self.buf.len())
     }
 }
 
-// SAFETY: a part of the inner buffer is as fixed as the whole. The bounds are clamped again, since the inner buffer may
-// be one that answers differently each time.
+// SAFETY: a range of the inner buffer is as stable as the whole. The bounds are clamped on each call, since the inner
+// buffer may return a different length each time.
 unsafe impl<B: IoBuf> IoBuf for Slice<B> {
     fn as_ptr(&self) -> *const u8 {
         self.buf.as_ptr().wrapping_add(self.start())
@@ -57,8 +56,8 @@ unsafe impl<B: IoBuf> IoBuf for Slice<B> {
     }
 }
 
-// SAFETY: as for reading: the part lies within the inner buffer's capacity, and begins within its length, so everything
-// before it is initialised.
+// SAFETY: as for `IoBuf`; the range lies within the inner buffer's capacity and starts within its length, so the bytes
+// before it are initialised.
 unsafe impl<B: IoBufMut> IoBufMut for Slice<B> {
     fn as_mut_ptr(&mut self) -> *mut u8 {
         let start = self.start();
@@ -68,13 +67,13 @@ unsafe impl<B: IoBufMut> IoBufMut for Slice<B> {
         self.end.min(self.buf.capacity()).saturating_sub(self.begin)
     }
     unsafe fn set_filled(&mut self, len: usize) {
-        let held = self.buf.len();
+        let old_len = self.buf.len();
         let filled = self.begin.saturating_add(len);
-        let has_more_behind = self.end < held;
-        if has_more_behind || self.begin > held || filled > self.buf.capacity() {
+        let has_bytes_behind = self.end < old_len;
+        if has_bytes_behind || self.begin > old_len || filled > self.buf.capacity() {
             return;
         }
-        // SAFETY: the bytes before the part are within the inner buffer's length; the caller vouches for those in it.
+        // SAFETY: the bytes before the range are within the inner buffer's length; the caller guarantees those in it.
         unsafe { self.buf.set_filled(filled) };
     }
 }
@@ -100,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn slices_keep_to_their_bounds() {
+    fn slices_stay_in_bounds() {
         let slice = vec![1u8, 2, 3, 4].slice(1..3);
         assert_eq!(&*slice, [2, 3]);
         assert_eq!(&*slice.slice(1..), [3]);
@@ -108,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    #[should_panic(expected = "slice 2..9 of a buffer of 3 bytes")]
+    #[should_panic(expected = "slice 2..9 is out of bounds for a buffer of 3 bytes")]
     fn a_slice_past_the_end_is_refused() {
         let _ = b"abc".slice(2..9);
     }
@@ -120,15 +119,15 @@ mod tests {
     }
 
     #[test]
-    #[should_panic(expected = "slice 4..16 of a buffer of 3 bytes with room for 16")]
-    fn a_gap_before_what_is_read_is_refused() {
+    #[should_panic(expected = "slice 4..16 is out of bounds for a buffer of 3 bytes with a capacity of 16")]
+    fn a_gap_before_the_range_is_refused() {
         let mut buf = Vec::with_capacity(16);
         buf.extend_from_slice(b"abc");
         let _ = buf.slice_mut(4..16);
     }
 
     #[test]
-    fn what_stands_before_and_behind_a_part_stays() {
+    fn bytes_before_and_behind_the_range_are_kept() {
         let mut middle = b"hello world".to_vec().slice_mut(2..4);
         assert_eq!((middle.capacity(), middle.fill_from(b"LL and more")), (2, 2));
         assert_eq!(middle.into_inner(), b"heLLo world");
@@ -154,11 +153,11 @@ mod tests {
         assert_eq!(inner.into_inner().into_inner(), b"0123456789abc");
     }
 
-    /// A buffer that holds less each time it is asked.
-    struct Fickle(Box<[u8; 8]>, Cell<usize>);
+    /// A buffer whose length shrinks on each call.
+    struct Shrinking(Box<[u8; 8]>, Cell<usize>);
 
-    // SAFETY: each answer is true, and so are all that follow.
-    unsafe impl IoBuf for Fickle {
+    // SAFETY: all 8 bytes are initialised, and the slice below ends at byte 6, whatever length this returns.
+    unsafe impl IoBuf for Shrinking {
         fn as_ptr(&self) -> *const u8 {
             self.0.as_slice().as_ptr()
         }
@@ -168,8 +167,8 @@ mod tests {
         }
     }
 
-    // SAFETY: as for reading.
-    unsafe impl IoBufMut for Fickle {
+    // SAFETY: as for `IoBuf`.
+    unsafe impl IoBufMut for Shrinking {
         fn as_mut_ptr(&mut self) -> *mut u8 {
             self.0.as_mut_slice().as_mut_ptr()
         }
@@ -182,9 +181,9 @@ mod tests {
     }
 
     #[test]
-    fn a_buffer_that_changes_its_mind_is_not_left_behind() {
+    fn a_shrinking_buffer_is_never_exceeded() {
         for first in 0..12 {
-            let mut slice = Slice::new(Fickle(Box::new([0; 8]), Cell::new(first)), 3, 6);
+            let mut slice = Slice::new(Shrinking(Box::new([0; 8]), Cell::new(first)), 3, 6);
             for _ in 0..4 {
                 let begin = slice.buf.0.as_ptr() as usize;
                 assert!(slice.as_ptr() as usize - begin + slice.len() <= 8);

@@ -1,12 +1,13 @@
-//! Copies from socket to socket that the bytes take inside of the kernel.
+//! Copies from socket to socket with `splice(2)`: the bytes stay inside the kernel.
 //!
-//! Measured on loopback, a copy through our buffers keeps the processor busy three times as long. But it takes two system calls
-//! per piece and a pipe, which is two descriptors, so it is for bulk alone: [`copy`](super::copy()) changes over when large
-//! pieces come one after the other, and back when little comes at a time. While nothing comes no pipe is held.
+//! Measured on loopback, a copy through user-space buffers takes three times the CPU time. But splicing needs two
+//! system calls per piece and a pipe, that is two descriptors, so it is used for bulk data only:
+//! [`copy`](super::copy()) starts it after consecutive large reads and stops it when they get small. An idle copy holds
+//! no pipe.
 //!
-//! The trap is a copy that is dropped while bytes are in the pipe. They were taken from the socket in order, nobody else has
-//! seen them, and the calls are plain ones that are over when they return: so it is known exactly which were sent, and the
-//! rest goes back to where a dropped read's bytes go, the reader's lane. Nothing is lost.
+//! A copy may be dropped while bytes are in the pipe. They were taken from the socket in order, and the splice calls
+//! are synchronous, so it is known exactly which bytes were sent. The rest is put back into the source's read queue,
+//! like the bytes of a dropped read. Nothing is lost.
 
 use std::fmt;
 use std::io;
@@ -21,19 +22,19 @@ use crate::inflight::{OnOrphan, OpFuture};
 use crate::sys::SplicePipe;
 use crate::task::yield_now;
 
-/// How much must have come in large pieces before splicing begins.
-pub(super) const BULK: usize = 128 * 1024;
+/// The number of bytes in consecutive large reads that starts splicing.
+pub(super) const BULK_LEN: usize = 128 * 1024;
 
-/// What is a large piece, and what is too little to go on for.
-pub(super) const LARGE: usize = 4 * 1024;
+/// The minimum size of a large read; splicing stops when less arrives between two waits.
+pub(super) const LARGE_READ: usize = 4 * 1024;
 
-/// How much is moved before others may run: a few hundred microseconds' worth.
-const STRETCH: u64 = 512 * 1024;
+/// How many bytes are moved before the task yields: a few hundred microseconds of work.
+const YIELD_EVERY: u64 = 512 * 1024;
 
-/// How many pipes a loop keeps.
-const SPARE_SPLICE_PIPES: usize = 4;
+/// How many idle pipes a loop keeps.
+const MAX_IDLE_PIPES: usize = 4;
 
-/// A socket of the kernel's. Only the runtime's own streams can make one.
+/// A kernel socket. Only the runtime's own streams can create one.
 pub struct KernelStream {
     descriptor: Rc<Descriptor>,
 }
@@ -52,83 +53,85 @@ impl fmt::Debug for KernelStream {
 
 /// Why splicing has stopped.
 pub(super) enum Stop {
-    /// Little comes at a time, or nothing more, or something has to be read first that is not in the kernel.
-    Slack,
-    /// These streams, or this system, cannot.
-    Unable,
+    /// The reads became small, the stream may have ended, or bytes in user space must be read first.
+    LowVolume,
+    /// The streams or the system do not support it.
+    Unsupported,
 }
 
-/// Moves bytes as long as many come; `copied` counts them.
+/// Moves bytes while reads are large, and adds their number to `copied`.
 pub(super) async fn splice(
     reader: &KernelStream,
     writer: &KernelStream,
     copied: &mut u64,
 ) -> Result<Stop, (&'static str, io::Error)> {
     let (source, sink) = (&reader.descriptor, &writer.descriptor);
-    let mut rested_at = *copied;
+    let mut yielded_at = *copied;
     let mut waited_at = None;
     loop {
         match move_once(source, sink, copied).await {
-            Ok(Moved::Some) => {}
-            Ok(Moved::Stop(stop)) => return Ok(stop),
-            Ok(Moved::None) if waited_at.is_some_and(|at| *copied - at < LARGE as u64) => return Ok(Stop::Slack),
-            Ok(Moved::None) => {
+            Ok(Step::Progress) => {}
+            Ok(Step::Stop(stop)) => return Ok(stop),
+            Ok(Step::NoData) if waited_at.is_some_and(|at| *copied - at < LARGE_READ as u64) => {
+                return Ok(Stop::LowVolume);
+            }
+            Ok(Step::NoData) => {
                 ready(source, Direction::Read)
                     .await
                     .map_err(|error| ("reading", error))?;
                 waited_at = Some(*copied);
-                rested_at = *copied;
+                yielded_at = *copied;
             }
             Err(error) => return Err(error),
         }
-        if *copied - rested_at >= STRETCH {
+        if *copied - yielded_at >= YIELD_EVERY {
             yield_now().await;
-            rested_at = *copied;
+            yielded_at = *copied;
         }
     }
 }
 
-enum Moved {
-    Some,
-    /// Nothing has come.
-    None,
+enum Step {
+    Progress,
+    /// The source has no data available.
+    NoData,
     Stop(Stop),
 }
 
-/// Moves what the reader has now, as far as it fits into the pipe, and waits until all of it is sent.
+/// Moves the available bytes of the source into the pipe, as far as they fit, and waits until all of them are sent.
 async fn move_once(
     source: &Descriptor,
     sink: &Rc<Descriptor>,
     copied: &mut u64,
-) -> Result<Moved, (&'static str, io::Error)> {
+) -> Result<Step, (&'static str, io::Error)> {
     let core = &*source.core;
     let _reading = source.read.hold().await;
     source.read.settle(core).await;
     if source.read.is_busy() {
-        return Ok(Moved::Stop(Stop::Slack));
+        return Ok(Step::Stop(Stop::LowVolume));
     }
     if !SplicePipe::can_serve(source.fd) || !SplicePipe::can_serve(sink.fd) {
-        return Ok(Moved::Stop(Stop::Unable));
+        return Ok(Step::Stop(Stop::Unsupported));
     }
-    let Some(mut payload) = Payload::new(core, &source.read) else {
-        return Ok(Moved::Stop(Stop::Unable));
+    let Some(mut pipe) = PipeGuard::new(core, &source.read) else {
+        return Ok(Step::Stop(Stop::Unsupported));
     };
-    match payload.splice_pipe().draw(source.fd) {
-        // The end; but Linux says so at an urgent byte too, with more behind it. An ordinary read knows.
-        Ok(0) => return Ok(Moved::Stop(Stop::Slack)),
+    match pipe.get_mut().draw(source.fd) {
+        // End of stream; but Linux also returns 0 at an urgent byte with more data behind it. A plain read can tell.
+        Ok(0) => return Ok(Step::Stop(Stop::LowVolume)),
         Ok(_) => {}
-        Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(Moved::None),
-        Err(error) if error.kind() == io::ErrorKind::InvalidInput => return Ok(Moved::Stop(Stop::Unable)),
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(Step::NoData),
+        Err(error) if error.kind() == io::ErrorKind::InvalidInput => return Ok(Step::Stop(Stop::Unsupported)),
         Err(error) => return Err(("reading", error)),
     }
     let _writing = sink.write.hold().await;
     sink.write.settle(core).await;
-    while payload.splice_pipe().held() > 0 {
-        // What is in the pipe goes back, and is read from there.
+    while pipe.get_mut().held() > 0 {
+        // The guard puts the rest of the pipe back into the read queue.
         if !SplicePipe::can_serve(sink.fd) {
-            return Ok(Moved::Stop(Stop::Unable));
+            return Ok(Step::Stop(Stop::Unsupported));
         }
-        match payload.splice_pipe().pour(sink.fd) {
+        match pipe.get_mut().pour(sink.fd) {
             Ok(0) => return Err(("writing", io::ErrorKind::WriteZero.into())),
             Ok(count) => *copied += count as u64,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
@@ -136,15 +139,14 @@ async fn move_once(
                     .await
                     .map_err(|error| ("writing", error))?;
             }
-            // What is in the pipe goes back, and is read from there.
-            Err(error) if error.kind() == io::ErrorKind::InvalidInput => return Ok(Moved::Stop(Stop::Unable)),
+            Err(error) if error.kind() == io::ErrorKind::InvalidInput => return Ok(Step::Stop(Stop::Unsupported)),
             Err(error) => return Err(("writing", error)),
         }
     }
-    Ok(Moved::Some)
+    Ok(Step::Progress)
 }
 
-/// Waits until a socket is ready.
+/// Waits until a socket is readable or writable.
 async fn ready(descriptor: &Rc<Descriptor>, direction: Direction) -> io::Result<()> {
     let queue = IoQueue::default();
     let fd = descriptor.fd;
@@ -154,43 +156,39 @@ async fn ready(descriptor: &Rc<Descriptor>, direction: Direction) -> io::Result<
     op_result.res.map(drop).map_err(from_code)
 }
 
-/// A duct in use. Whatever happens, what is in it when this is dropped is the reader's again. To be dropped while the
-/// reader's lane is held.
-struct Payload<'a> {
+/// A splice pipe in use. Dropping it puts the bytes in the pipe back into the source's read queue, whose guard must
+/// outlive it.
+struct PipeGuard<'a> {
     core: &'a LoopCore,
     source: &'a IoQueue,
-    /// Empty only while it is being dropped.
-    splice_pipe: Option<SplicePipe>,
+    /// `None` only during drop.
+    pipe: Option<SplicePipe>,
 }
 
-impl<'a> Payload<'a> {
-    fn new(core: &'a LoopCore, source: &'a IoQueue) -> Option<Payload<'a>> {
-        let spare = core.splice_pipes.borrow_mut().pop();
-        let splice_pipe = Some(spare.or_else(SplicePipe::open)?);
-        Some(Payload {
-            core,
-            source,
-            splice_pipe,
-        })
+impl<'a> PipeGuard<'a> {
+    fn new(core: &'a LoopCore, source: &'a IoQueue) -> Option<PipeGuard<'a>> {
+        let idle = core.splice_pipes.borrow_mut().pop();
+        let pipe = Some(idle.or_else(SplicePipe::open)?);
+        Some(PipeGuard { core, source, pipe })
     }
 
-    fn splice_pipe(&mut self) -> &mut SplicePipe {
-        self.splice_pipe.as_mut().expect("there is one until this is dropped")
+    fn get_mut(&mut self) -> &mut SplicePipe {
+        self.pipe.as_mut().expect("the pipe is only taken on drop")
     }
 }
 
-impl Drop for Payload<'_> {
+impl Drop for PipeGuard<'_> {
     fn drop(&mut self) {
-        let Some(mut splice_pipe) = self.splice_pipe.take() else {
+        let Some(mut pipe) = self.pipe.take() else {
             return;
         };
-        if splice_pipe.held() > 0 {
-            self.source.put_back(&splice_pipe.take_back());
+        if pipe.held() > 0 {
+            self.source.put_back(&pipe.take_back());
         }
-        let mut spare = self.core.splice_pipes.borrow_mut();
-        // One that could not be emptied is of no use.
-        if splice_pipe.held() == 0 && spare.len() < SPARE_SPLICE_PIPES && !self.core.is_closed() {
-            spare.push(splice_pipe);
+        let mut idle = self.core.splice_pipes.borrow_mut();
+        // A pipe that could not be emptied is closed.
+        if pipe.held() == 0 && idle.len() < MAX_IDLE_PIPES && !self.core.is_closed() {
+            idle.push(pipe);
         }
     }
 }

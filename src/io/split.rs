@@ -1,9 +1,9 @@
-//! The two directions of a stream, apart and together.
+//! Splitting a stream into a read half and a write half, and joining two halves.
 //!
-//! A read takes the stream as `&mut self` until it is done, and a write does the same; so nobody could write to a generic
-//! stream while somebody waits to read from it. A lock around it would not help: the reader would hold it while it waits.
-//! What both need is a stream that says how its directions come apart: [`Halves`] for a borrowed one, and for an owned one, as
-//! in std, that `&T` can be read from and written to.
+//! A read borrows the stream as `&mut self` until it completes, and so does a write: code that is generic over streams
+//! could not write while it waits to read. A lock does not help, because the reader would hold it while waiting. So
+//! streams define how they split: [`Halves`] for a borrowed stream, and for an owned one, the traits for `&T`, as in
+//! std.
 
 use std::fmt;
 use std::io;
@@ -16,12 +16,12 @@ use super::read::{AsyncBufRead, AsyncRead};
 use super::splice::KernelStream;
 use super::write::AsyncWrite;
 
-/// A stream whose two directions can be used at the same time.
+/// A stream that can be read and written at the same time.
 ///
 /// ```
 /// use windlass::io::{AsyncRead, AsyncWrite, Halves, duplex};
 ///
-/// /// A stream of your own, around another.
+/// /// A custom stream that wraps another.
 /// struct Named<T>(&'static str, T);
 ///
 /// impl<T: Halves> Halves for Named<T> {
@@ -44,17 +44,17 @@ use super::write::AsyncWrite;
 /// # Ok::<(), std::io::Error>(())
 /// ```
 pub trait Halves {
-    /// What reads.
+    /// The type of the read half.
     type ReadHalf<'a>: AsyncRead
     where
         Self: 'a;
 
-    /// What writes.
+    /// The type of the write half.
     type WriteHalf<'a>: AsyncWrite
     where
         Self: 'a;
 
-    /// Both, for as long as the stream is borrowed.
+    /// Borrows the stream as two halves.
     fn halves(&mut self) -> (Self::ReadHalf<'_>, Self::WriteHalf<'_>);
 }
 
@@ -88,10 +88,11 @@ impl<T: Halves> Halves for Box<T> {
     }
 }
 
-/// Two owned halves of any stream that can be used through a shared reference, for two tasks.
+/// Splits a stream that can be used through a shared reference into two owned halves, for two tasks.
 ///
-/// Dropping the writing half does not end that direction, as the other half keeps the stream alive: say
-/// [`shutdown`](AsyncWrite::shutdown). [`TcpStream::into_split`](crate::net::TcpStream::into_split) does it by itself.
+/// Dropping the write half does not end the stream, because the read half keeps it alive: call
+/// [`shutdown`](AsyncWrite::shutdown). [`TcpStream::into_split`](crate::net::TcpStream::into_split) shuts down when its
+/// write half is dropped.
 ///
 /// ```
 /// use windlass::io::{AsyncRead, AsyncWrite, duplex, split};
@@ -118,7 +119,7 @@ where
     (ReadHalf { stream }, write)
 }
 
-/// The reading half of a stream: see [`split`].
+/// The read half of a stream: see [`split`].
 ///
 /// ```
 /// # windlass::run(async {
@@ -136,7 +137,7 @@ pub struct ReadHalf<T> {
     stream: Rc<T>,
 }
 
-/// The writing half of a stream: see [`split`].
+/// The write half of a stream: see [`split`].
 ///
 /// ```
 /// # windlass::run(async {
@@ -155,13 +156,13 @@ pub struct WriteHalf<T> {
 }
 
 impl<T> ReadHalf<T> {
-    /// Makes the stream whole again. Refused, with both halves, if they belong to different streams.
+    /// Reunites the halves. Halves of different streams are returned in the error.
     pub fn unsplit(self, write: WriteHalf<T>) -> Result<T, UnsplitError<T>> {
         if !Rc::ptr_eq(&self.stream, &write.stream) {
             return Err(UnsplitError(self, write));
         }
         drop(write);
-        Ok(Rc::into_inner(self.stream).expect("the two halves were its only owners"))
+        Ok(Rc::into_inner(self.stream).expect("the two halves are the only owners"))
     }
 
     /// The stream.
@@ -231,7 +232,7 @@ where
     }
 }
 
-/// The halves that were to be made whole belong to different streams.
+/// The error of [`ReadHalf::unsplit`]: the halves belong to different streams.
 ///
 /// ```
 /// use windlass::io::{UnsplitError, duplex, split};
@@ -250,7 +251,7 @@ impl<T> fmt::Display for UnsplitError<T> {
 
 impl<T: fmt::Debug> std::error::Error for UnsplitError<T> {}
 
-/// A reader and a writer as one stream, for instance a child's output and input.
+/// Combines a reader and a writer into one stream, for instance the output and input of a child process.
 ///
 /// ```
 /// use windlass::io::{AsyncRead, AsyncWrite, join};
@@ -267,7 +268,7 @@ pub fn join<R: AsyncRead, W: AsyncWrite>(reader: R, writer: W) -> Join<R, W> {
     Join { reader, writer }
 }
 
-/// What [`join`] gives.
+/// The stream returned by [`join`].
 ///
 /// ```
 /// use windlass::io::{Join, empty, join, sink};
@@ -281,7 +282,7 @@ pub struct Join<R, W> {
 }
 
 impl<R, W> Join<R, W> {
-    /// The two again.
+    /// Returns the reader and the writer.
     pub fn into_parts(self) -> (R, W) {
         (self.reader, self.writer)
     }

@@ -1,25 +1,24 @@
 //! The standard streams.
 //!
-//! They are shared: with the shell, with the other end of a pipeline, with children. "Non-blocking" is a property of what is
-//! shared, not of our descriptor, so setting it would make somebody else's reads fail (a shell that is left in such a terminal
-//! exits). So these stay as they were found, and a read of them may block.
+//! The standard streams are shared with the shell, the rest of a pipeline and child processes. `O_NONBLOCK` belongs to
+//! the shared open file, not to our descriptor: setting it would make the reads of other processes fail (a shell left
+//! with such a terminal exits). So the streams stay blocking.
 //!
-//! Our answer: first wait until the kernel says that the stream is ready, which takes nothing and can be cancelled; then read
-//! or write, as file work, which is the kernel's on io_uring and a thread's elsewhere. If somebody else is faster and takes the
-//! bytes, a thread waits for more, not the loop. What cannot be waited for, a file, is always ready.
+//! A read or write first waits for readiness, which consumes nothing and can be cancelled. Then it runs as a file
+//! operation: in the kernel on io_uring, on a pool thread elsewhere. If another process took the bytes in between, that
+//! thread blocks, not the loop. Files cannot be waited for; they are always ready.
 //!
-//! On Windows nothing but a socket can be waited for in that way. There a thread reads and writes, and is called back when the
-//! read or write is given up: see `sys/windows/brake.rs`, and `console.rs` for text.
+//! On Windows only sockets have readiness. A thread reads and writes, and its call is cancelled when the operation is:
+//! see `sys/windows/sync_cancel.rs`, and `console.rs` for text.
 //!
-//! The loop keeps one of each, a duplicate of the descriptor: so what a dropped read received goes to the next, whichever
-//! handle that is called on.
+//! All handles share one duplicate of each descriptor, so the bytes of a dropped read go to the next one on any handle.
 
 use std::cell::RefCell;
 use std::fmt;
 use std::io;
 use std::rc::Rc;
 
-use super::{AsyncRead, AsyncWrite, BufResult, IoBuf, IoBufMut, no_room, rest_of, room_of};
+use super::{AsyncRead, AsyncWrite, BufResult, IoBuf, IoBufMut, bytes_from, fill_target, no_capacity};
 use crate::driver::Control;
 use crate::driver::op::{CURRENT, Direction, MAX_LEN, Op};
 use crate::error::{context, from_code};
@@ -28,21 +27,21 @@ use crate::inflight::descriptor::{Descriptor, OwnedDescriptor};
 use crate::inflight::{OnOrphan, OpFuture};
 use crate::sys::{self, errno};
 
-/// What a pipe takes without waiting when it is said to be ready (POSIX promises 512; every system here has 4 KiB).
-const READY_FOR: usize = 4096;
+/// The number of bytes that a ready pipe accepts without blocking (POSIX guarantees 512; all supported systems have 4 KiB).
+const READY_WRITE_LEN: usize = 4096;
 
-/// A loop's share of the three.
+/// A loop's duplicates of the three descriptors, opened on first use.
 pub(crate) type Streams = [RefCell<Option<Rc<Stream>>>; 3];
 
 /// One standard stream.
 pub(crate) struct Stream {
     owned: OwnedDescriptor,
-    /// Whether the kernel can wait for it.
-    waits: bool,
+    /// Whether the kernel can wait for its readiness.
+    pollable: bool,
 }
 
 impl LoopCore {
-    /// The loop's own descriptor of a standard stream; `None` if that is closed.
+    /// The loop's duplicate of a standard stream, or `None` if the stream is closed.
     fn standard(&self, number: usize) -> io::Result<Option<Rc<Stream>>> {
         if self.is_closed() {
             return Err(crate::event_loop::inbox::LoopClosed.into());
@@ -55,14 +54,14 @@ impl LoopCore {
             return Ok(None);
         };
         let fd = sys::number(&duplicate);
-        let waits = self.control(Control::Watch { fd }).is_ok();
+        let pollable = self.control(Control::Watch { fd }).is_ok();
         let owned = OwnedDescriptor::new(self.rc(), sys::from_std(duplicate));
-        let stream = Rc::new(Stream { owned, waits });
+        let stream = Rc::new(Stream { owned, pollable });
         self.stdio[number].replace(Some(stream.clone()));
         Ok(Some(stream))
     }
 
-    /// The loop closes: what it held of the standard streams holds it.
+    /// Called when the loop closes: the streams hold references to the loop.
     pub(crate) fn drop_stdio(&self) {
         for stream in &self.stdio {
             drop(stream.take());
@@ -88,11 +87,11 @@ impl Stream {
             let op_result;
             (op_result, (_, buf)) = self.start_read(buf).await;
             match op_result.res {
-                // Somebody made it non-blocking, and somebody was faster.
-                Err(errno::AGAIN) if self.waits => {}
+                // The open file is non-blocking, and another process took the bytes.
+                Err(errno::AGAIN) if self.pollable => {}
                 Err(code) => return (Err(from_code(code)), buf),
                 Ok(count) => {
-                    // SAFETY: the kernel has written this many bytes, which is no more than the capacity.
+                    // SAFETY: the kernel has written this many bytes, which is at most the capacity.
                     unsafe { buf.set_filled(count as usize) };
                     return (Ok(count as usize), buf);
                 }
@@ -111,7 +110,7 @@ impl Stream {
             payload,
             0,
             |(_, buf)| {
-                let (ptr, len) = room_of(buf);
+                let (ptr, len) = fill_target(buf);
                 Op::ReadAt {
                     fd,
                     ptr,
@@ -122,7 +121,7 @@ impl Stream {
         )
     }
 
-    /// Writes from `buf`: a part of it, or all. Gives how much was written, also with an error.
+    /// Writes once, or until all of `buf` is written. Returns the number of bytes written, also with an error.
     async fn write<B: IoBuf>(&self, mut buf: B, all: bool) -> (io::Result<()>, usize, B) {
         let descriptor = &self.owned.descriptor;
         let queue = &descriptor.write;
@@ -137,7 +136,7 @@ impl Stream {
             let op_result;
             (op_result, (_, buf)) = self.start_write(buf, written).await;
             match op_result.res {
-                Err(errno::AGAIN) if self.waits => continue,
+                Err(errno::AGAIN) if self.pollable => continue,
                 Err(code) => return (Err(from_code(code)), written, buf),
                 Ok(0) => return (Err(io::ErrorKind::WriteZero.into()), written, buf),
                 Ok(count) => written += count as usize,
@@ -152,8 +151,8 @@ impl Stream {
     fn start_write<B: IoBuf>(&self, buf: B, begin: usize) -> OpFuture<'_, (Rc<Descriptor>, B)> {
         let descriptor = &self.owned.descriptor;
         let fd = descriptor.fd;
-        // More could block although it was ready, and what blocks cannot be cancelled everywhere.
-        let most = if self.waits { READY_FOR } else { MAX_LEN };
+        // A larger write could block although the stream was ready, and not every platform can cancel a blocked write.
+        let max_len = if self.pollable { READY_WRITE_LEN } else { MAX_LEN };
         let payload = (descriptor.clone(), buf);
         OpFuture::start_op(
             &descriptor.core,
@@ -162,11 +161,11 @@ impl Stream {
             payload,
             0,
             |(_, buf)| {
-                let (ptr, len) = rest_of(buf, begin);
+                let (ptr, len) = bytes_from(buf, begin);
                 Op::WriteAt {
                     fd,
                     ptr,
-                    len: len.min(most),
+                    len: len.min(max_len),
                     offset: CURRENT,
                 }
             },
@@ -174,26 +173,26 @@ impl Stream {
     }
 
     async fn ready(&self, direction: Direction) -> io::Result<()> {
-        if self.waits {
+        if self.pollable {
             self.owned.core().readiness(self.owned.fd(), direction).await?;
         }
         Ok(())
     }
 }
 
-/// The number and name of a stream, to open it and to say what failed.
+/// The number and the name of a standard stream.
 #[derive(Clone, Copy)]
-struct Which(usize, &'static str);
+struct StandardStream(usize, &'static str);
 
-const INPUT: Which = Which(0, "standard input");
-const OUTPUT: Which = Which(1, "standard output");
-const ERRORS: Which = Which(2, "standard error");
+const STDIN: StandardStream = StandardStream(0, "standard input");
+const STDOUT: StandardStream = StandardStream(1, "standard output");
+const STDERR: StandardStream = StandardStream(2, "standard error");
 
-impl Which {
-    /// A closed stream is at its end, as in std.
+impl StandardStream {
+    /// Reading from a closed stream returns end of stream, as in std.
     async fn read<B: IoBufMut>(self, core: &LoopCore, mut buf: B) -> BufResult<usize, B> {
         if buf.capacity() == 0 {
-            return (Err(no_room()), buf);
+            return (Err(no_capacity()), buf);
         }
         let explain = |error| context(format_args!("read {}", self.1), error);
         match core.standard(self.0) {
@@ -209,7 +208,7 @@ impl Which {
         }
     }
 
-    /// What is written to a closed stream is gone, as in std.
+    /// Writing to a closed stream discards the bytes, as in std.
     async fn write<B: IoBuf>(self, core: &LoopCore, buf: B, all: bool) -> (io::Result<()>, usize, B) {
         if buf.is_empty() {
             return (Ok(()), 0, buf);
@@ -226,46 +225,46 @@ impl Which {
     }
 }
 
-/// The process's standard input.
+/// Returns a handle to the standard input of the process.
 ///
 /// # Panics
 ///
-/// Outside of a loop.
+/// Outside a loop.
 #[track_caller]
 pub fn stdin() -> Stdin {
     let core = LoopCore::current("stdin").rc();
     Stdin { core }
 }
 
-/// The process's standard output.
+/// Returns a handle to the standard output of the process.
 ///
 /// # Panics
 ///
-/// Outside of a loop.
+/// Outside a loop.
 #[track_caller]
 pub fn stdout() -> Stdout {
     let core = LoopCore::current("stdout").rc();
     Stdout { core }
 }
 
-/// The process's standard error.
+/// Returns a handle to the standard error of the process.
 ///
 /// # Panics
 ///
-/// Outside of a loop.
+/// Outside a loop.
 #[track_caller]
 pub fn stderr() -> Stderr {
     let core = LoopCore::current("stderr").rc();
     Stderr { core }
 }
 
-/// The process's standard input, made by [`stdin`].
+/// The standard input of the process, created by [`stdin`].
 ///
-/// It is not buffered, and knows nothing of what std's `stdin` has buffered: use one or the other. A pipe or terminal stays
-/// blocking, since others share it; the loop is not held up by that. A closed one is at its end.
+/// It is not buffered and does not see bytes that std's `stdin` has buffered: use one or the other. A pipe or terminal
+/// stays in blocking mode because it is shared; the loop does not block. If it is closed, reads return end of stream.
 ///
-/// On Windows a console's input is given as UTF-8, and its lines end as they do there, in CR and LF. A line that was begun when a
-/// read is given up goes to the next; a loop that ends then waits for it for some seconds.
+/// On Windows, console input is UTF-8 with CR LF line endings. If a read is cancelled in the middle of a line, the next
+/// read returns that line; a loop that is closing waits some seconds for it.
 ///
 /// ```no_run
 /// windlass::run(async {
@@ -280,24 +279,24 @@ pub struct Stdin {
 }
 
 impl Stdin {
-    /// Reads into `buf`, from its start and up to its capacity, and gives the number of bytes; 0 is the end. A terminal gives
-    /// a line at a time.
+    /// Reads into `buf`, from its start up to its capacity, and returns the number of bytes; 0 means end of stream. A
+    /// terminal returns single lines.
     ///
-    /// Cancelling it loses nothing: the next read gets what this one received.
+    /// **Cancel safety:** no data is lost; the next read returns the bytes.
     pub async fn read<B: IoBufMut>(&self, buf: B) -> BufResult<usize, B> {
-        INPUT.read(&self.core, buf).await
+        STDIN.read(&self.core, buf).await
     }
 }
 
-/// The process's standard output, made by [`stdout`].
+/// The standard output of the process, created by [`stdout`].
 ///
-/// It is not buffered: what was written is out, and `println!` may come in between. A pipe or terminal stays blocking, since
-/// others share it; the loop is not held up by that. What is written to a closed one is gone, as in std. A console on Windows
-/// shows what is written as UTF-8.
+/// It is not buffered, and output of `println!` may appear between two writes. A pipe or terminal stays in blocking
+/// mode because it is shared; the loop does not block. Writes to a closed stream are discarded. A Windows console
+/// expects UTF-8.
 ///
 /// ```
 /// windlass::run(async {
-///     windlass::io::stdout().write_all("said without waiting\n").await.0
+///     windlass::io::stdout().write_all("written without blocking\n").await.0
 /// })??;
 /// # Ok::<(), std::io::Error>(())
 /// ```
@@ -306,22 +305,23 @@ pub struct Stdout {
 }
 
 impl Stdout {
-    /// Writes from `buf` and gives how many bytes were taken, which may be fewer than there are.
+    /// Writes from `buf` and returns the number of bytes written, which may be less than the buffer's length.
     ///
-    /// If it is cancelled, any part from the front may have been written; the next write waits until that is over.
+    /// **Cancel safety:** any prefix may have been written; the next write waits for the cancelled one to finish.
     pub async fn write<B: IoBuf>(&self, buf: B) -> BufResult<usize, B> {
-        let (result, written, buf) = OUTPUT.write(&self.core, buf, false).await;
+        let (result, written, buf) = STDOUT.write(&self.core, buf, false).await;
         (result.map(|()| written), buf)
     }
 
-    /// Writes the whole of `buf`. No other write of this loop comes in between. Cancelled as [`write`](Stdout::write) is.
+    /// Writes all of `buf`; other writes of this loop do not interleave. Cancel safety: as for
+    /// [`write`](Stdout::write).
     pub async fn write_all<B: IoBuf>(&self, buf: B) -> BufResult<(), B> {
-        let (result, _, buf) = OUTPUT.write(&self.core, buf, true).await;
+        let (result, _, buf) = STDOUT.write(&self.core, buf, true).await;
         (result, buf)
     }
 }
 
-/// The process's standard error, made by [`stderr`]: as [`Stdout`].
+/// The standard error of the process, created by [`stderr`]. It behaves like [`Stdout`].
 ///
 /// ```
 /// windlass::run(async {
@@ -334,17 +334,18 @@ pub struct Stderr {
 }
 
 impl Stderr {
-    /// Writes from `buf` and gives how many bytes were taken, which may be fewer than there are.
+    /// Writes from `buf` and returns the number of bytes written, which may be less than the buffer's length.
     ///
-    /// If it is cancelled, any part from the front may have been written; the next write waits until that is over.
+    /// **Cancel safety:** any prefix may have been written; the next write waits for the cancelled one to finish.
     pub async fn write<B: IoBuf>(&self, buf: B) -> BufResult<usize, B> {
-        let (result, written, buf) = ERRORS.write(&self.core, buf, false).await;
+        let (result, written, buf) = STDERR.write(&self.core, buf, false).await;
         (result.map(|()| written), buf)
     }
 
-    /// Writes the whole of `buf`. No other write of this loop comes in between. Cancelled as [`write`](Stderr::write) is.
+    /// Writes all of `buf`; other writes of this loop do not interleave. Cancel safety: as for
+    /// [`write`](Stderr::write).
     pub async fn write_all<B: IoBuf>(&self, buf: B) -> BufResult<(), B> {
-        let (result, _, buf) = ERRORS.write(&self.core, buf, true).await;
+        let (result, _, buf) = STDERR.write(&self.core, buf, true).await;
         (result, buf)
     }
 }
@@ -380,11 +381,11 @@ impl AsyncWrite for Stdout {
     fn write_all<B: IoBuf>(&mut self, buf: B) -> impl Future<Output = BufResult<(), B>> {
         Stdout::write_all(self, buf)
     }
-    /// Nothing is held back: there is nothing to do.
+    /// Does nothing, because writes are not buffered.
     async fn flush(&mut self) -> io::Result<()> {
         Ok(())
     }
-    /// Nothing ends: the stream is not ours alone.
+    /// Does nothing, because the stream is shared with other processes.
     async fn shutdown(&mut self) -> io::Result<()> {
         Ok(())
     }
@@ -397,11 +398,11 @@ impl AsyncWrite for Stderr {
     fn write_all<B: IoBuf>(&mut self, buf: B) -> impl Future<Output = BufResult<(), B>> {
         Stderr::write_all(self, buf)
     }
-    /// Nothing is held back: there is nothing to do.
+    /// Does nothing, because writes are not buffered.
     async fn flush(&mut self) -> io::Result<()> {
         Ok(())
     }
-    /// Nothing ends: the stream is not ours alone.
+    /// Does nothing, because the stream is shared with other processes.
     async fn shutdown(&mut self) -> io::Result<()> {
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! Writing, whatever to.
+//! The trait [`AsyncWrite`].
 
 use std::future::Future;
 use std::io;
@@ -7,18 +7,17 @@ use super::buf::IoBuf;
 use super::splice::KernelStream;
 use super::{BufResult, coop};
 
-/// Something that bytes can be written to: sockets, files, memory, and whatever you make of them.
+/// A destination for bytes: a socket, a file, memory, or an adapter around one of them.
 ///
-/// [`write`](AsyncWrite::write), [`flush`](AsyncWrite::flush) and [`shutdown`](AsyncWrite::shutdown) have to be written;
-/// the rest is provided, and overridden by streams that can do better.
+/// [`write`](AsyncWrite::write), [`flush`](AsyncWrite::flush) and [`shutdown`](AsyncWrite::shutdown) are required; streams that can do better override the provided methods.
 ///
-/// **Cancelling** a write may have written any part from the front of its buffer, which goes with the future. A write that
-/// follows comes behind that, never in between.
+/// **Cancel safety:** A dropped write may have written any prefix of its buffer, and the buffer is dropped with the
+/// future. A later write never interleaves with it.
 ///
 /// ```
 /// use windlass::io::{AsyncWrite, BufResult, IoBuf};
 ///
-/// /// Counts what goes through it. No unsafe code is needed for that.
+/// /// Counts the bytes written through it, without unsafe code.
 /// struct Counted<W>(W, usize);
 ///
 /// impl<W: AsyncWrite> AsyncWrite for Counted<W> {
@@ -44,25 +43,24 @@ use super::{BufResult, coop};
 /// # Ok::<(), std::io::Error>(())
 /// ```
 pub trait AsyncWrite {
-    /// Writes from `buf` and gives how many bytes were taken, which may be fewer than there are.
+    /// Writes from `buf` and returns the number of bytes written, which may be less than the buffer's length.
     ///
-    /// Cancel: any part from the front may have been written.
+    /// **Cancel safety:** any prefix may have been written.
     fn write<B: IoBuf>(&mut self, buf: B) -> impl Future<Output = BufResult<usize, B>>;
 
-    /// Waits until what was written is on its way, and not in a buffer of the writer's.
+    /// Writes out everything that the writer has buffered.
     ///
-    /// Cancel: part of it may be on its way. See [`BufWriter`](super::BufWriter).
+    /// **Cancel safety:** any prefix of the buffered bytes may have been written. See [`BufWriter`](super::BufWriter).
     fn flush(&mut self) -> impl Future<Output = io::Result<()>>;
 
-    /// Says that nothing more will be written, after a [`flush`](AsyncWrite::flush): a connection's other end sees the end of
-    /// the stream.
+    /// Flushes, then ends the stream: the peer of a connection reads end of stream.
     ///
-    /// Cancel: the end may have been told or not; ask again.
+    /// **Cancel safety:** the stream may or may not have been ended; call it again.
     fn shutdown(&mut self) -> impl Future<Output = io::Result<()>>;
 
-    /// Writes the whole of `buf`. If the writer takes no more the error is `WriteZero`.
+    /// Writes all of `buf`. If the writer accepts no more bytes, the error is `WriteZero`.
     ///
-    /// Cancel: any part from the front may have been written.
+    /// **Cancel safety:** any prefix may have been written.
     fn write_all<B: IoBuf>(&mut self, mut buf: B) -> impl Future<Output = BufResult<(), B>> {
         async move {
             let len = buf.len();
@@ -73,7 +71,7 @@ pub trait AsyncWrite {
                 buf = part.into_inner();
                 match result {
                     Ok(0) => return (Err(io::ErrorKind::WriteZero.into()), buf),
-                    // A writer of somebody else's may claim more than there was.
+                    // A user's `AsyncWrite` may report more bytes than it was given.
                     Ok(count) => written = written.saturating_add(count).min(len),
                     Err(error) => return (Err(error), buf),
                 }
@@ -82,10 +80,10 @@ pub trait AsyncWrite {
         }
     }
 
-    /// Writes from several buffers, one after the other, and gives how many bytes were taken. Where the stream has no such
-    /// call only the first buffer that holds something is looked at.
+    /// Writes from several buffers in order and returns the number of bytes written. A stream without vectored writes
+    /// only writes from the first non-empty buffer.
     ///
-    /// Cancel: any part from the front may have been written.
+    /// **Cancel safety:** any prefix may have been written.
     fn write_vectored<B: IoBuf>(&mut self, mut bufs: Vec<B>) -> impl Future<Output = BufResult<usize, Vec<B>>> {
         async move {
             let Some(first) = bufs.iter().position(|buf| !buf.is_empty()) else {
@@ -97,9 +95,9 @@ pub trait AsyncWrite {
         }
     }
 
-    /// Writes the whole of all buffers, one after the other, however many.
+    /// Writes all buffers completely, in order; their number is not limited.
     ///
-    /// Cancel: any part from the front may have been written.
+    /// **Cancel safety:** any prefix may have been written.
     fn write_all_vectored<B: IoBuf>(&mut self, bufs: Vec<B>) -> impl Future<Output = BufResult<(), Vec<B>>> {
         async move {
             let mut written = Vec::with_capacity(bufs.len());
@@ -116,7 +114,7 @@ pub trait AsyncWrite {
         }
     }
 
-    /// The kernel's stream behind this one, if there is nothing in between.
+    /// The kernel socket behind this writer, if no bytes are buffered in between.
     #[doc(hidden)]
     fn kernel_stream(&self) -> Option<KernelStream> {
         None

@@ -1,15 +1,15 @@
 //! Accepting connections.
 //!
-//! Every accept is a one-shot operation, so the runtime takes no more connections off the kernel's backlog than it has started
-//! accepts for. A multishot accept has no such bound: the kernel hands over its whole backlog before it sees a cancel.
+//! Every accept is a one-shot operation, so the runtime takes at most one connection off the kernel's backlog per
+//! operation. A multishot accept has no such bound: the kernel delivers its whole backlog before it sees a cancel.
 //!
-//! Accept-ahead: on a driver that submits in batches (io_uring), a burst of connections is accepted with few system calls. The
-//! first `accept` starts one operation. When all operations of a batch have completed by the time that the first of them is
-//! returned, the next batch is twice as large, up to the listener's `accept_ahead`; else it is one again. So at most that many
-//! connections are held that the program has not asked for. Other drivers accept one at a time.
+//! Accept-ahead: a driver that submits in batches (io_uring) accepts a burst of connections with few system calls. The
+//! first `accept` starts one operation. If all operations of a batch have completed when the first of them is returned,
+//! the next batch is twice as large, up to the listener's `accept_ahead`; otherwise it is 1 again. So the listener
+//! holds at most that many connections that the program has not asked for. Other drivers accept one at a time.
 //!
-//! A dropped `accept` loses nothing: its operation goes on and serves the next call. When the listener is dropped, its
-//! operations are cancelled and the connections that it holds are reset, so that those clients see an error at once.
+//! A dropped `accept` loses nothing: its operation continues and serves the next call. Dropping the listener cancels
+//! its operations and resets the connections that it holds, so that their clients see an error at once.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -28,30 +28,28 @@ use crate::inflight::queue::IoQueue;
 use crate::sys::{Fd, errno};
 use crate::time::Instant;
 
-/// How long `accept` waits when there are no descriptors left before it tries again. Long enough not to burn the
-/// processor (four tries a second), short enough that clients do not notice when it is over.
+/// The pause of `accept` after descriptors ran out: four attempts per second do not spin, and clients hardly notice.
 const EXHAUSTED_PAUSE: Duration = Duration::from_millis(250);
 
-/// Connections that the kernel may hold before they are accepted; what std and tokio ask for.
+/// The default backlog, the same as std's and tokio's.
 pub(super) const BACKLOG: u32 = 1024;
 
 /// The default of `accept_ahead`.
 const ACCEPT_AHEAD: u32 = 1;
 
-/// Consecutive errors that are either one connection's or the listener's (see [`Verdict::Unclear`]) before `accept` returns
-/// the error.
-const MAX_UNCLEAR: u32 = 16;
+/// How many consecutive ambiguous errors (see [`ErrorScope::Ambiguous`]) `accept` skips before it returns one.
+const MAX_AMBIGUOUS: u32 = 16;
 
 /// A listening socket.
 pub(super) struct Acceptor {
     pub(super) owned: OwnedDescriptor,
     accepts: Accepts,
-    /// The most operations that are in flight, or have completed and not been returned; at least 1.
+    /// The maximum number of operations in flight or completed but not yet returned; at least 1.
     ahead: Cell<usize>,
-    /// How many operations to start when there are none.
+    /// The number of operations to start when there are none.
     batch: Cell<usize>,
-    /// No descriptors were left; before this moment no accept is started. Kept here and not in `accept`, so that an
-    /// `accept` under a timeout does not start anew, and does not report again, each time.
+    /// Descriptors ran out; no accept starts before this time. Stored here and not in `accept`, so that repeated calls
+    /// with a timeout neither restart the pause nor repeat the report.
     exhausted_until: Cell<Option<Instant>>,
 }
 
@@ -76,21 +74,21 @@ impl Acceptor {
         self.batch.set(self.batch.get().min(connections));
     }
 
-    /// The next connection that `admit` does not turn away.
+    /// Returns the next connection for which `admit` returns a value.
     pub(super) async fn accept<T>(&self, admit: impl Fn(OwnedDescriptor) -> Option<T>) -> io::Result<T> {
         let core = self.owned.core();
         let _hold = self.owned.descriptor.read.hold().await;
-        let mut unclear = 0;
+        let mut ambiguous = 0;
         loop {
             if let Some(until) = self.exhausted_until.get() {
                 crate::time::sleep_until(until).await;
             }
-            let code = match self.next_outcome().await {
+            let code = match self.next_result().await {
                 Ok(fd) => {
                     self.exhausted_until.set(None);
-                    unclear = 0;
+                    ambiguous = 0;
                     let accepted = OwnedDescriptor::new(core.rc(), fd as Fd);
-                    // The kernel gives it the listener's options, and this is one that has to be known.
+                    // Inherited from the listener; it affects how the runtime closes the socket.
                     accepted.descriptor.set_lingers(self.owned.descriptor.lingers());
                     match admit(accepted) {
                         Some(admitted) => return Ok(admitted),
@@ -100,11 +98,11 @@ impl Acceptor {
                 Err(code) => code,
             };
             self.batch.set(1);
-            match verdict(code) {
-                Verdict::OneConnection => {}
-                Verdict::Unclear if unclear < MAX_UNCLEAR => unclear += 1,
-                Verdict::Exhausted => {
-                    // Operations of the same batch have failed for the same reason: only one is to be waited for.
+            match error_scope(code) {
+                ErrorScope::Connection => {}
+                ErrorScope::Ambiguous if ambiguous < MAX_AMBIGUOUS => ambiguous += 1,
+                ErrorScope::Exhausted => {
+                    // Other operations of the batch failed for the same reason: pause only once.
                     self.accepts.drop_exhausted();
                     let until = core.now() + EXHAUSTED_PAUSE;
                     if self.exhausted_until.replace(Some(until)).is_none() {
@@ -114,18 +112,18 @@ impl Acceptor {
                         ));
                     }
                 }
-                Verdict::Unclear | Verdict::Listener => return Err(from_code(code)),
+                ErrorScope::Ambiguous | ErrorScope::Listener => return Err(from_code(code)),
             }
         }
     }
 
-    /// The outcome of the next operation that completes; starts some if there are none.
-    async fn next_outcome(&self) -> OsResult {
+    /// The result of the next operation that completes; starts a batch if there are no operations.
+    async fn next_result(&self) -> OsResult {
         let _forget = ForgetWakers(&self.accepts);
-        std::future::poll_fn(|cx| self.poll_next_outcome(cx)).await
+        std::future::poll_fn(|cx| self.poll_next_result(cx)).await
     }
 
-    fn poll_next_outcome(&self, cx: &mut Context<'_>) -> Poll<OsResult> {
+    fn poll_next_result(&self, cx: &mut Context<'_>) -> Poll<OsResult> {
         let core = self.owned.core();
         loop {
             if self.accepts.is_empty() {
@@ -137,7 +135,7 @@ impl Acceptor {
             }
             let Some(completed) = self.accepts.first_completed() else {
                 self.accepts.wake(cx);
-                // Cloning the waker is foreign code, and may have turned the loop.
+                // Cloning the waker is user code, which may have run a turn of the loop.
                 if self.accepts.first_completed().is_some() {
                     continue;
                 }
@@ -150,7 +148,7 @@ impl Acceptor {
                 self.batch.set(next.min(self.ahead.get()));
             }
             match self.accepts.take(completed) {
-                // `into_std` has cancelled it, and then returned the listener.
+                // Cancelled by an `into_std` that then returned the listener.
                 Some(Err(errno::CANCELED)) if !core.is_closed() => {}
                 Some(res) => return Poll::Ready(res),
                 None => {}
@@ -158,14 +156,14 @@ impl Acceptor {
         }
     }
 
-    /// Gives the descriptor away once no operation is in flight, unless the listener holds connections.
+    /// Releases the descriptor once no operation is in flight, unless the listener holds connections.
     pub(super) async fn release(self) -> Result<Fd, (io::Error, Acceptor)> {
-        if self.accepts.end().await {
-            let why = "connections are waiting: accept them first";
-            return Err((io::Error::new(io::ErrorKind::WouldBlock, why), self));
+        if self.accepts.cancel_all().await {
+            let message = "the listener holds accepted connections: accept them first";
+            return Err((io::Error::new(io::ErrorKind::WouldBlock, message), self));
         }
         let ahead = self.ahead;
-        let refused = |(error, owned)| {
+        let restore = |(error, owned)| {
             let ahead = ahead.clone();
             (
                 error,
@@ -175,16 +173,16 @@ impl Acceptor {
                 },
             )
         };
-        self.owned.release().map_err(refused)
+        self.owned.release().map_err(restore)
     }
 }
 
-/// A listener's operations, in the order in which they were started. Dropping it cancels those in flight and resets the
+/// A listener's operations in the order in which they were started. Dropping it cancels those in flight and resets the
 /// connections that the others have accepted.
 struct Accepts {
     descriptor: Rc<Descriptor>,
     ids: RefCell<VecDeque<OpId>>,
-    /// How many of them were started together.
+    /// The size of the current batch.
     started: Cell<usize>,
 }
 
@@ -199,7 +197,7 @@ impl Accepts {
         for _ in 0..count {
             let plan = |_: &mut Rc<Descriptor>| Op::Accept { fd };
             let core = &self.descriptor.core;
-            // The subscriber may drop the listener: the operation is in the list by then.
+            // The tracing subscriber may drop the listener, so the operation is added to the list first.
             let started = core.start_op(&IoQueue::default(), self.descriptor.clone(), 0, plan);
             self.ids.borrow_mut().push_back(started.id);
             core.trace(started);
@@ -211,7 +209,7 @@ impl Accepts {
         self.ids.borrow().iter().position(|&id| core.is_down(id))
     }
 
-    /// How large the next batch should be; `None` if that was decided when the first of this one was taken.
+    /// The size of the next batch, or `None` if it was decided when the first operation of this batch was taken.
     fn next_batch(&self) -> Option<usize> {
         let core = &self.descriptor.core;
         let (ids, started) = (self.ids.borrow(), self.started.get());
@@ -224,30 +222,31 @@ impl Accepts {
         }
     }
 
-    /// Takes the outcome of a completed operation.
+    /// Takes the result of a completed operation.
     fn take(&self, at: usize) -> Option<OsResult> {
         let id = self.ids.borrow_mut().remove(at)?;
         self.descriptor.core.take_outcome(id)
     }
 
-    /// Drops the outcomes of operations that have failed for want of descriptors or memory.
+    /// Drops the results of operations that failed for lack of descriptors or memory.
     fn drop_exhausted(&self) {
         let core = &self.descriptor.core;
-        let is_exhausted = |id| matches!(core.outcome_of(id), Some(Err(code)) if verdict(code) == Verdict::Exhausted);
+        let is_exhausted =
+            |id| matches!(core.outcome_of(id), Some(Err(code)) if error_scope(code) == ErrorScope::Exhausted);
         let position = || self.ids.borrow().iter().position(|&id| is_exhausted(id));
         while let Some(at) = position() {
             self.take(at);
         }
     }
 
-    /// Has the task woken when one completes.
+    /// Wakes the task when any of the operations completes.
     fn wake(&self, cx: &Context<'_>) {
         self.for_each(|id| {
             self.descriptor.core.register_waiter(id, cx.waker());
         });
     }
 
-    /// Calls `act`, which may run foreign code (a waker's clone or destructor), with the list not borrowed.
+    /// Calls `act`, which may run user code (a waker's clone or destructor), without borrowing the list.
     fn for_each(&self, act: impl Fn(OpId)) {
         let mut at = 0;
         while let Some(id) = { self.ids.borrow().get(at).copied() } {
@@ -256,8 +255,8 @@ impl Accepts {
         }
     }
 
-    /// Cancels what is in flight, waits until all have completed, and drops failures. Whether connections are left.
-    async fn end(&self) -> bool {
+    /// Cancels all operations, waits for their completion and drops failures. Returns whether connections are left.
+    async fn cancel_all(&self) -> bool {
         let core = &self.descriptor.core;
         let ids = self.ids.borrow().clone();
         for &id in &ids {
@@ -289,8 +288,8 @@ impl Drop for Accepts {
     }
 }
 
-/// Takes the wakers back when an `accept` is over or dropped: the operations go on, and would keep a finished task's memory
-/// until the next connection.
+/// Removes the wakers when an `accept` returns or is dropped: the operations continue, and their wakers would keep a
+/// finished task's memory until the next connection.
 struct ForgetWakers<'a>(&'a Accepts);
 
 impl Drop for ForgetWakers<'_> {
@@ -299,21 +298,21 @@ impl Drop for ForgetWakers<'_> {
     }
 }
 
-/// What an error of accept(2) is about.
+/// What an error of accept(2) concerns.
 #[derive(PartialEq, Eq)]
-enum Verdict {
-    /// The connection: Linux reports errors that were pending on it before it was accepted. The next one may be fine.
-    OneConnection,
-    /// The connection (a firewall forbids it, its protocol has no such operation) or the listener (a filter forbids accept, it
-    /// is not a stream socket). The latter would fail for ever.
-    Unclear,
-    /// The process or the system, which has no descriptors or no memory left.
+enum ErrorScope {
+    /// One connection: Linux reports errors that were pending on it before it was accepted. The next one may succeed.
+    Connection,
+    /// One connection (a firewall forbids it, its protocol has no such operation) or the listener (a filter forbids accept, it
+    /// is not a stream socket), which would fail forever.
+    Ambiguous,
+    /// The process or the system has no descriptors or no memory left.
     Exhausted,
     /// The listener.
     Listener,
 }
 
-fn verdict(code: i32) -> Verdict {
+fn error_scope(code: i32) -> ErrorScope {
     match code {
         errno::ABORTED
         | errno::PROTOCOL
@@ -323,9 +322,9 @@ fn verdict(code: i32) -> Verdict {
         | errno::HOST_DOWN
         | errno::NO_PROTOCOL_OPTION
         | errno::HOST_UNREACHABLE
-        | errno::NETWORK_UNREACHABLE => Verdict::OneConnection,
-        errno::NOT_SUPPORTED | errno::NOT_PERMITTED => Verdict::Unclear,
-        errno::PROCESS_FILES | errno::SYSTEM_FILES | errno::NO_BUFFERS | errno::NO_MEMORY => Verdict::Exhausted,
-        _ => Verdict::Listener,
+        | errno::NETWORK_UNREACHABLE => ErrorScope::Connection,
+        errno::NOT_SUPPORTED | errno::NOT_PERMITTED => ErrorScope::Ambiguous,
+        errno::PROCESS_FILES | errno::SYSTEM_FILES | errno::NO_BUFFERS | errno::NO_MEMORY => ErrorScope::Exhausted,
+        _ => ErrorScope::Listener,
     }
 }

@@ -1,4 +1,4 @@
-//! What can be bound or connected to.
+//! Socket addresses and name lookup.
 
 use std::future::Future;
 use std::io;
@@ -7,10 +7,10 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV
 use crate::blocking::off_loop;
 use crate::error::context;
 
-/// An address, or a name that stands for some: `"127.0.0.1:80"`, `("::1", 80)`, `"localhost:80"`, a `SocketAddr`.
+/// Socket addresses, or a name that resolves to them: `"127.0.0.1:80"`, `("::1", 80)`, `"localhost:80"`, a
+/// `SocketAddr`.
 ///
-/// Literal addresses cost nothing. A name is looked up by the system's resolver on a thread of its own, so that the loop
-/// goes on meanwhile.
+/// Literal addresses need no lookup. The system's resolver looks up names on a pool thread, without blocking the loop.
 ///
 /// ```
 /// use windlass::net::{ToSocketAddrs, lookup_host};
@@ -27,9 +27,9 @@ pub trait ToSocketAddrs: sealed::Sealed {
     #[doc(hidden)]
     fn resolve(&self) -> impl Future<Output = io::Result<Vec<SocketAddr>>>;
 
-    /// The address that comes first, if nothing has to be looked up for that.
+    /// The first address, if no lookup is needed.
     #[doc(hidden)]
-    fn at_once(&self) -> Option<SocketAddr> {
+    fn literal_addr(&self) -> Option<SocketAddr> {
         None
     }
 
@@ -47,7 +47,7 @@ impl ToSocketAddrs for SocketAddr {
     async fn resolve(&self) -> io::Result<Vec<SocketAddr>> {
         Ok(vec![*self])
     }
-    fn at_once(&self) -> Option<SocketAddr> {
+    fn literal_addr(&self) -> Option<SocketAddr> {
         Some(*self)
     }
     fn shown(&self) -> String {
@@ -61,7 +61,7 @@ impl ToSocketAddrs for &[SocketAddr] {
     async fn resolve(&self) -> io::Result<Vec<SocketAddr>> {
         Ok(self.to_vec())
     }
-    fn at_once(&self) -> Option<SocketAddr> {
+    fn literal_addr(&self) -> Option<SocketAddr> {
         self.first().copied()
     }
     fn shown(&self) -> String {
@@ -69,8 +69,8 @@ impl ToSocketAddrs for &[SocketAddr] {
     }
 }
 
-/// The kinds of address that turn into a `SocketAddr` by themselves.
-macro_rules! plain {
+/// Implements the trait for types that convert to a `SocketAddr`.
+macro_rules! impl_to_socket_addrs {
     ($($kind:ty),*) => {$(
         impl sealed::Sealed for $kind {}
 
@@ -78,7 +78,7 @@ macro_rules! plain {
             async fn resolve(&self) -> io::Result<Vec<SocketAddr>> {
                 Ok(vec![SocketAddr::from(*self)])
             }
-            fn at_once(&self) -> Option<SocketAddr> {
+            fn literal_addr(&self) -> Option<SocketAddr> {
                 Some(SocketAddr::from(*self))
             }
             fn shown(&self) -> String {
@@ -88,7 +88,7 @@ macro_rules! plain {
     )*};
 }
 
-plain!(
+impl_to_socket_addrs!(
     SocketAddrV4,
     SocketAddrV6,
     (IpAddr, u16),
@@ -106,7 +106,7 @@ impl ToSocketAddrs for (&str, u16) {
             Err(_) => look_up((host.to_owned(), port)).await,
         }
     }
-    fn at_once(&self) -> Option<SocketAddr> {
+    fn literal_addr(&self) -> Option<SocketAddr> {
         let ip = self.0.parse().ok()?;
         Some(SocketAddr::new(ip, self.1))
     }
@@ -121,8 +121,8 @@ impl ToSocketAddrs for (String, u16) {
     async fn resolve(&self) -> io::Result<Vec<SocketAddr>> {
         (self.0.as_str(), self.1).resolve().await
     }
-    fn at_once(&self) -> Option<SocketAddr> {
-        (self.0.as_str(), self.1).at_once()
+    fn literal_addr(&self) -> Option<SocketAddr> {
+        (self.0.as_str(), self.1).literal_addr()
     }
     fn shown(&self) -> String {
         (self.0.as_str(), self.1).shown()
@@ -147,7 +147,7 @@ impl ToSocketAddrs for str {
         }
         look_up(self.to_owned()).await
     }
-    fn at_once(&self) -> Option<SocketAddr> {
+    fn literal_addr(&self) -> Option<SocketAddr> {
         self.parse().ok()
     }
     fn shown(&self) -> String {
@@ -161,8 +161,8 @@ impl ToSocketAddrs for String {
     async fn resolve(&self) -> io::Result<Vec<SocketAddr>> {
         self.as_str().resolve().await
     }
-    fn at_once(&self) -> Option<SocketAddr> {
-        self.as_str().at_once()
+    fn literal_addr(&self) -> Option<SocketAddr> {
+        self.as_str().literal_addr()
     }
     fn shown(&self) -> String {
         self.clone()
@@ -175,22 +175,22 @@ impl<T: ToSocketAddrs + ?Sized> ToSocketAddrs for &T {
     async fn resolve(&self) -> io::Result<Vec<SocketAddr>> {
         (**self).resolve().await
     }
-    fn at_once(&self) -> Option<SocketAddr> {
-        (**self).at_once()
+    fn literal_addr(&self) -> Option<SocketAddr> {
+        (**self).literal_addr()
     }
     fn shown(&self) -> String {
         (**self).shown()
     }
 }
 
-/// `getaddrinfo` blocks, so it runs elsewhere.
+/// `getaddrinfo` blocks, so it runs on the thread pool.
 async fn look_up(name: impl std::net::ToSocketAddrs + Send + 'static) -> io::Result<Vec<SocketAddr>> {
     off_loop(move || Ok(name.to_socket_addrs()?.collect())).await
 }
 
-/// Looks a name up: every address that the system's resolver knows for it, in its order.
+/// Looks up a name and returns all of its addresses in the resolver's order.
 ///
-/// It runs on a thread of the loop's, so the loop goes on meanwhile. Dropping the future gives up waiting.
+/// The lookup runs on a pool thread without blocking the loop. Dropping the future abandons it.
 ///
 /// ```
 /// windlass::run(async {

@@ -1,4 +1,4 @@
-//! TCP with options.
+//! Options of TCP sockets.
 
 use std::io;
 use std::net::SocketAddr;
@@ -14,9 +14,9 @@ use crate::error::context;
 use crate::inflight::descriptor::OwnedDescriptor;
 use crate::sys::{self, Name};
 
-/// How to listen, or to connect, with options: see [`TcpListener::builder`] and [`TcpStream::builder`].
+/// Listens or connects with options: see [`TcpListener::builder`] and [`TcpStream::builder`].
 ///
-/// What is not set stays as the system has it. A listener's options hold for the connections that it accepts.
+/// Options that are not set keep the system's default. Accepted connections inherit the options of their listener.
 ///
 /// ```
 /// use windlass::net::{TcpListener, TcpStream};
@@ -30,7 +30,7 @@ use crate::sys::{self, Name};
 /// # Ok::<(), std::io::Error>(())
 /// ```
 #[derive(Clone, Debug)]
-#[must_use = "a builder does nothing before `listen` or `connect`"]
+#[must_use = "a builder does nothing until `listen` or `connect` is called"]
 pub struct TcpBuilder {
     backlog: u32,
     accept_ahead: Option<u32>,
@@ -50,7 +50,7 @@ impl TcpBuilder {
         }
     }
 
-    /// How many connections the kernel may hold that nobody has accepted: 1,024, unless the system allows fewer.
+    /// The length of the kernel's accept queue. The default is 1,024; the system may have a lower limit.
     pub fn backlog(mut self, connections: u32) -> TcpBuilder {
         self.backlog = connections;
         self
@@ -63,51 +63,49 @@ impl TcpBuilder {
         self
     }
 
-    /// Whether a listener may use an address while old connections of an earlier one are in TIME_WAIT: yes, unless told
-    /// otherwise, as in std. On Windows it may anyway, and this lets others take the address while it is in use: there it
-    /// is off.
+    /// Whether a listener may bind an address while connections of an earlier one are in TIME_WAIT. On by default, as
+    /// in std. Off on Windows, where it is always possible and the option would let others take an address in use.
     pub fn reuse_address(mut self, on: bool) -> TcpBuilder {
         self.reuse_address = on;
         self
     }
 
-    /// Whether several listeners may share an address, each getting some of the connections.
+    /// Whether several listeners may share an address; the kernel distributes the connections.
     pub fn reuse_port(self, on: bool) -> TcpBuilder {
         self.with(SocketOption::ReusePort(on))
     }
 
-    /// Whether a listener for IPv6 leaves IPv4 alone.
+    /// Whether an IPv6 listener does not accept IPv4 connections.
     pub fn only_v6(self, on: bool) -> TcpBuilder {
         self.with(SocketOption::OnlyV6(on))
     }
 
-    /// Whether small writes leave at once (Nagle's algorithm is off).
+    /// Whether small writes are sent immediately (`TCP_NODELAY`, Nagle's algorithm off).
     pub fn nodelay(self, on: bool) -> TcpBuilder {
         self.with(SocketOption::Nodelay(on))
     }
 
-    /// Whether and when a quiet connection is asked whether it is still there.
+    /// Sets or turns off keepalive probes on idle connections.
     pub fn keepalive(self, times: Option<KeepAlive>) -> TcpBuilder {
         self.with(SocketOption::KeepAlive(times))
     }
 
-    /// How long closing waits, on a thread, for what was written to arrive, in seconds, rounded up; zero resets the
-    /// connection.
+    /// How long closing waits, on a pool thread, for unsent data, in whole seconds, rounded up. Zero sends a RST.
     pub fn linger(self, time: Option<Duration>) -> TcpBuilder {
         self.with(SocketOption::Linger(time))
     }
 
-    /// How many bytes the kernel holds that were written and not sent. Linux doubles the number.
+    /// The size of the kernel's send buffer. Linux doubles the number.
     pub fn send_buffer(self, bytes: usize) -> TcpBuilder {
         self.with(SocketOption::SendBuffer(bytes))
     }
 
-    /// How many bytes the kernel holds that came and were not read. Linux doubles the number.
+    /// The size of the kernel's receive buffer. Linux doubles the number.
     pub fn recv_buffer(self, bytes: usize) -> TcpBuilder {
         self.with(SocketOption::RecvBuffer(bytes))
     }
 
-    /// The address to connect from; only addresses of its family are connected to.
+    /// The local address to connect from; remote addresses of the other family are skipped.
     pub fn local(mut self, addr: SocketAddr) -> TcpBuilder {
         self.local = Some(addr);
         self
@@ -120,7 +118,7 @@ impl TcpBuilder {
         self
     }
 
-    /// Listens, as [`TcpListener::bind`].
+    /// Listens on an address: see [`TcpListener::bind`].
     pub async fn listen(self, addr: impl ToSocketAddrs) -> io::Result<TcpListener> {
         let explain = |error| context(format_args!("bind {}", addr.shown()), error);
         let mut last = io::Error::new(io::ErrorKind::InvalidInput, "the name has no address");
@@ -145,15 +143,15 @@ impl TcpBuilder {
         Ok(listener)
     }
 
-    /// Connects, as [`TcpStream::connect`].
+    /// Connects to an address: see [`TcpStream::connect`].
     pub async fn connect(self, addr: impl ToSocketAddrs) -> io::Result<TcpStream> {
         let explain = |error| context(format_args!("connect to {}", addr.shown()), error);
         let mut addrs = addr.resolve().await.map_err(explain)?;
         if let Some(local) = self.local {
             addrs.retain(|addr| addr.is_ipv4() == local.is_ipv4());
             if addrs.is_empty() {
-                let why = format!("no address is of the same family as {local}, where the connection is to come from");
-                return Err(explain(io::Error::new(io::ErrorKind::InvalidInput, why)));
+                let message = format!("no address has the same family as the local address {local}");
+                return Err(explain(io::Error::new(io::ErrorKind::InvalidInput, message)));
             }
         }
         connect_any(&self, addrs).await.map_err(explain)
@@ -169,11 +167,11 @@ impl TcpBuilder {
         Ok(TcpStream::from_socket(socket))
     }
 
-    /// A socket for addresses of this one's family, with the options set.
+    /// A socket of the address's family with the options set.
     fn socket(&self, addr: SocketAddr) -> io::Result<OwnedDescriptor> {
         let socket = OwnedDescriptor::socket(SocketKind::tcp_for(addr))?;
         for &option in &self.options {
-            // A name may have addresses of both families.
+            // A name may resolve to addresses of both families.
             if addr.is_ipv4() && matches!(option, SocketOption::OnlyV6(_)) {
                 continue;
             }

@@ -1,9 +1,8 @@
 //! Connecting to a name with several addresses: Happy Eyeballs (RFC 8305).
 //!
-//! An address that does not answer would hold up the next for minutes. So the attempts are staggered: the next begins when
-//! one has failed, or when 250 ms have gone by without an answer, and the first that connects wins. The families take
-//! turns, so that a broken IPv6 costs one such pause and not many. The losers are dropped, which ends their attempts in
-//! the kernel and closes their sockets.
+//! An address that does not answer would block the next one for minutes. So attempts are staggered: the next one starts
+//! when one has failed or after 250 ms, and the first that connects wins. The address families alternate, so a broken
+//! IPv6 costs one such delay and not many. Dropping the others cancels them and closes their sockets.
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -18,20 +17,20 @@ use super::stream::TcpStream;
 use crate::error::context;
 use crate::time::{Sleep, sleep};
 
-/// The pause before the next attempt begins beside those that have not answered: RFC 8305's recommendation.
+/// The delay before the next attempt starts while earlier ones are pending, as RFC 8305 recommends.
 const STAGGER: Duration = Duration::from_millis(250);
 
-/// Connects to whichever address answers first.
-pub(super) async fn connect_any(how: &TcpBuilder, addrs: Vec<SocketAddr>) -> io::Result<TcpStream> {
+/// Connects to the address that answers first.
+pub(super) async fn connect_any(builder: &TcpBuilder, addrs: Vec<SocketAddr>) -> io::Result<TcpStream> {
     match addrs[..] {
         [] => Err(io::Error::new(io::ErrorKind::InvalidInput, "the name has no address")),
-        [addr] => how.connect_one(addr).await,
+        [addr] => builder.connect_one(addr).await,
         _ => {
             let mut race = Race {
-                how,
-                waiting: in_turn(addrs),
+                builder,
+                waiting: alternate_families(addrs),
                 running: Vec::new(),
-                pause: Box::pin(sleep(Duration::ZERO)),
+                stagger: Box::pin(sleep(Duration::ZERO)),
                 last_error: None,
             };
             std::future::poll_fn(|cx| race.poll(cx)).await
@@ -39,8 +38,8 @@ pub(super) async fn connect_any(how: &TcpBuilder, addrs: Vec<SocketAddr>) -> io:
     }
 }
 
-/// The families take turns, beginning with that of the first address.
-fn in_turn(addrs: Vec<SocketAddr>) -> VecDeque<SocketAddr> {
+/// Orders the addresses so that the families alternate, starting with that of the first address.
+fn alternate_families(addrs: Vec<SocketAddr>) -> VecDeque<SocketAddr> {
     let first_is_v6 = addrs.first().is_some_and(SocketAddr::is_ipv6);
     let (mut one, mut other): (VecDeque<_>, VecDeque<_>) =
         addrs.into_iter().partition(|addr| addr.is_ipv6() == first_is_v6);
@@ -55,11 +54,11 @@ fn in_turn(addrs: Vec<SocketAddr>) -> VecDeque<SocketAddr> {
 type Attempt<'a> = Pin<Box<dyn Future<Output = io::Result<TcpStream>> + 'a>>;
 
 struct Race<'a> {
-    how: &'a TcpBuilder,
+    builder: &'a TcpBuilder,
     waiting: VecDeque<SocketAddr>,
     running: Vec<(SocketAddr, Attempt<'a>)>,
-    /// Until the next attempt begins.
-    pause: Pin<Box<Sleep>>,
+    /// The delay until the next attempt starts.
+    stagger: Pin<Box<Sleep>>,
     last_error: Option<io::Error>,
 }
 
@@ -70,24 +69,24 @@ impl Race<'_> {
             if let Some(stream) = self.poll_running(cx) {
                 return Poll::Ready(Ok(stream));
             }
-            let has_room = self.running.is_empty() || self.running.len() < before;
-            let is_time = has_room || self.pause.as_mut().poll(cx).is_ready();
-            let next = if is_time { self.waiting.pop_front() } else { None };
+            let has_failed = self.running.is_empty() || self.running.len() < before;
+            let is_due = has_failed || self.stagger.as_mut().poll(cx).is_ready();
+            let next = if is_due { self.waiting.pop_front() } else { None };
             if let Some(addr) = next {
-                let how = self.how;
-                self.running.push((addr, Box::pin(how.connect_one(addr))));
-                self.pause.set(sleep(STAGGER));
+                let builder = self.builder;
+                self.running.push((addr, Box::pin(builder.connect_one(addr))));
+                self.stagger.set(sleep(STAGGER));
                 continue;
             }
             if self.running.is_empty() {
                 let error = self.last_error.take();
-                return Poll::Ready(Err(error.expect("whatever was tried has failed")));
+                return Poll::Ready(Err(error.expect("every attempt has failed")));
             }
             return Poll::Pending;
         }
     }
 
-    /// Whether an attempt has succeeded; those that have failed leave, and make room for the next at once.
+    /// Polls all attempts and returns the first connection. Removes failed attempts.
     fn poll_running(&mut self, cx: &mut Context<'_>) -> Option<TcpStream> {
         let mut at = 0;
         while at < self.running.len() {
@@ -110,14 +109,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn families_take_turns() {
+    fn families_alternate() {
         let addrs = |list: &[&str]| {
             list.iter()
                 .map(|addr| addr.parse().unwrap())
                 .collect::<Vec<SocketAddr>>()
         };
         let given = addrs(&["[::1]:1", "[::2]:1", "[::3]:1", "1.1.1.1:1", "2.2.2.2:1"]);
-        let wanted = addrs(&["[::1]:1", "1.1.1.1:1", "[::2]:1", "2.2.2.2:1", "[::3]:1"]);
-        assert_eq!(in_turn(given), wanted);
+        let expected = addrs(&["[::1]:1", "1.1.1.1:1", "[::2]:1", "2.2.2.2:1", "[::3]:1"]);
+        assert_eq!(alternate_families(given), expected);
     }
 }

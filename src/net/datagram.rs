@@ -1,8 +1,8 @@
-//! Messages: how a call becomes an op, and its landing a result.
+//! Sending and receiving messages: `recvmsg` and `sendmsg`.
 //!
-//! As on a stream there is one receive and one send in the air at a time, in the order of asking. What a dropped receive
-//! got is kept for the next, whole: bytes, sender and descriptors. A message's header lives in a letter, which travels with
-//! the flight and is used again, so that a message costs no allocation.
+//! As on a stream, each direction has at most one operation in flight, and callers are served in FIFO order. A message
+//! that a dropped receive got is kept whole for the next one: bytes, sender and descriptors. The message header is in a
+//! [`MsgHdrBuf`], which is part of the operation's payload and is reused, so a message needs no allocation.
 
 use std::cell::RefCell;
 use std::io;
@@ -14,15 +14,15 @@ use crate::error::from_code;
 use crate::inflight::descriptor::{Descriptor, OwnedDescriptor};
 use crate::inflight::stream::count;
 use crate::inflight::{OnOrphan, OpFuture};
-use crate::io::{BufResult, IoBuf, IoBufMut, ManagedBuf, no_room, rest_of, room_of};
+use crate::io::{BufResult, IoBuf, IoBufMut, ManagedBuf, bytes_from, fill_target, no_capacity};
 use crate::sys::{Enclosure, MsgHdrBuf, MsgMeta, Name, errno};
 
-/// What a managed receive takes from the heap when the pool is empty: room for any datagram.
+/// The heap buffer of a managed receive when the pool is empty: large enough for any datagram.
 const HEAP_LEN: usize = 64 * 1024;
 
-/// Letters that are not in the air: one to receive with and one to send.
+/// Idle message headers: one to receive and one to send.
 #[derive(Default)]
-#[allow(clippy::vec_box, reason = "a flight carries the box")]
+#[allow(clippy::vec_box, reason = "an operation's payload contains the box")]
 pub(crate) struct MsgHdrPool(RefCell<Vec<Box<MsgHdrBuf>>>);
 
 impl MsgHdrPool {
@@ -38,8 +38,8 @@ impl MsgHdrPool {
     }
 }
 
-/// Receives one message into `buf`, with up to so many descriptors. On a stream, which has no ends of messages, what does
-/// not fit stays for the next.
+/// Receives one message into `buf`, with up to `descriptors` descriptors. On a stream, which has no message boundaries,
+/// bytes that do not fit stay for the next call.
 pub(crate) async fn receive<B: IoBufMut>(
     owned: &OwnedDescriptor,
     msg_pool: &MsgHdrPool,
@@ -48,7 +48,7 @@ pub(crate) async fn receive<B: IoBufMut>(
     is_stream: bool,
 ) -> BufResult<(usize, MsgMeta), B> {
     if buf.capacity() == 0 {
-        return (Err(no_room()), buf);
+        return (Err(no_capacity()), buf);
     }
     let descriptor = &owned.descriptor;
     let (core, queue, fd) = (&*descriptor.core, &descriptor.read, descriptor.fd);
@@ -64,20 +64,20 @@ pub(crate) async fn receive<B: IoBufMut>(
     msg.make_room(descriptors);
     let payload = (descriptor.clone(), msg, buf);
     let plan = |(_, msg, buf): &mut (Rc<Descriptor>, Box<MsgHdrBuf>, B)| {
-        let (ptr, len) = room_of(buf);
+        let (ptr, len) = fill_target(buf);
         let message = msg.ready_to_receive(ptr, len.min(MAX_LEN));
         Op::RecvMessage { fd, message }
     };
     let (op_result, (_, mut msg, mut buf)) = OpFuture::start_op(core, queue, OnOrphan::Keep, payload, 0, plan).await;
     let result = count(op_result.res);
     if let Ok(count) = result {
-        // SAFETY: the kernel has written this many bytes, which is no more than the capacity.
+        // SAFETY: the kernel has written this many bytes, which is at most the capacity.
         unsafe { buf.set_filled(count) };
     }
     let mut meta = msg.open();
     msg_pool.put_back(msg);
     if queue.has_bytes() {
-        // A bridge beside has put back what came before.
+        // A poll-based adapter of the same socket has put back bytes that came earlier.
         let received = *result.as_ref().unwrap_or(&0);
         // SAFETY: the kernel has written this many bytes.
         let bytes = unsafe { std::slice::from_raw_parts(buf.as_ptr(), received) };
@@ -90,7 +90,7 @@ pub(crate) async fn receive<B: IoBufMut>(
     (result.map(|count| (count, meta)), buf)
 }
 
-/// Receives one message into a buffer of the runtime's.
+/// Receives one message into a managed buffer.
 pub(crate) async fn receive_managed(
     owned: &OwnedDescriptor,
     msg_pool: &MsgHdrPool,
@@ -129,12 +129,12 @@ pub(crate) async fn receive_managed(
         }
     }
     let (result, mut bytes) = receive(owned, msg_pool, Vec::with_capacity(HEAP_LEN), 0, false).await;
-    // Whoever keeps many small ones keeps no more than they are.
+    // Do not let a small datagram occupy 64 KiB.
     bytes.shrink_to_fit();
     result.map(|(_, meta)| (ManagedBuf::from_heap(bytes), meta))
 }
 
-/// Sends one message, to a name or to who the socket is connected to, with descriptors.
+/// Sends one message with descriptors, to `to` or to the connected address.
 pub(crate) async fn send<B: IoBuf>(
     owned: &OwnedDescriptor,
     msg_pool: &MsgHdrPool,
@@ -151,7 +151,7 @@ pub(crate) async fn send<B: IoBuf>(
     (count(op_result.res), buf)
 }
 
-/// One send. `at_once` is told when there is no room, and does not wait.
+/// Starts one send. With `at_once` it fails with EAGAIN instead of waiting for space.
 pub(super) fn start_send<'a, B: IoBuf>(
     owned: &'a OwnedDescriptor,
     msg_pool: &MsgHdrPool,
@@ -159,28 +159,28 @@ pub(super) fn start_send<'a, B: IoBuf>(
     to: Option<&Name>,
     descriptors: Enclosure,
     at_once: bool,
-) -> OpFuture<'a, SendLoad<B>> {
+) -> OpFuture<'a, SendPayload<B>> {
     let descriptor = &owned.descriptor;
     let fd = descriptor.fd;
     let mut msg = msg_pool.take();
     msg.address(to);
     msg.enclose(descriptors);
     let payload = (descriptor.clone(), msg, buf);
-    let plan = |(_, msg, buf): &mut SendLoad<B>| {
-        let (ptr, len) = rest_of(buf, 0);
+    let plan = |(_, msg, buf): &mut SendPayload<B>| {
+        let (ptr, len) = bytes_from(buf, 0);
         let message = msg.ready_to_send(ptr, len.min(MAX_LEN));
         Op::SendMessage { fd, at_once, message }
     };
     OpFuture::start_op(&descriptor.core, &descriptor.write, OnOrphan::Discard, payload, 0, plan)
 }
 
-/// Small enough to lie in a flight's place, also with a buffer of the pool.
-pub(super) type SendLoad<B> = (Rc<Descriptor>, Box<MsgHdrBuf>, B);
+/// Small enough to be stored inline in the operation's slot, also with a pool buffer.
+pub(super) type SendPayload<B> = (Rc<Descriptor>, Box<MsgHdrBuf>, B);
 
-/// The error for a message that was larger than the place for it. What did fit is in the buffer.
-pub(super) fn cut_off(room: usize) -> io::Error {
+/// The error for a truncated datagram, of which the buffer has the first `len` bytes.
+pub(super) fn truncated_error(len: usize) -> io::Error {
     crate::error::context(
-        format_args!("a datagram of more than {room} bytes was cut off: give a larger buffer"),
+        format_args!("a datagram of more than {len} bytes was truncated: use a larger buffer"),
         io::Error::from_raw_os_error(errno::TOO_LONG),
     )
 }

@@ -1,4 +1,4 @@
-//! Listening for TCP connections.
+//! A TCP listener.
 
 use std::fmt;
 use std::io;
@@ -11,7 +11,7 @@ use super::stream::TcpStream;
 use crate::inflight::descriptor::{IntoStdError, OwnedDescriptor};
 use crate::sys;
 
-/// A TCP socket that listens.
+/// A listening TCP socket.
 ///
 /// ```no_run
 /// use windlass::net::TcpListener;
@@ -28,29 +28,28 @@ pub struct TcpListener {
 }
 
 impl TcpListener {
-    /// Listens on an address; port 0 lets the system choose one. If the address is a name with several addresses, the
-    /// first that can be bound is taken.
+    /// Listens on the first usable address of a name; port 0 lets the system choose one.
     pub async fn bind(addr: impl ToSocketAddrs) -> io::Result<TcpListener> {
         TcpListener::builder().listen(addr).await
     }
 
-    /// How to listen otherwise: a longer backlog, a shared port, options of the connections.
+    /// Listens with options: backlog, shared port, options of the accepted connections.
     pub fn builder() -> TcpBuilder {
         TcpBuilder::new()
     }
 
-    /// Takes the next connection.
-    ///
-    /// Dropping the future loses no connection: the next `accept` gets it.
+    /// Accepts the next connection.
     ///
     /// # Errors
     ///
-    /// Errors of one connection (it was aborted, its network is down, ...) are skipped. When the process has no descriptors
-    /// or the system no memory left, this waits until there are some instead of failing, and reports that once to the exception
-    /// handler. `EPERM` and `EOPNOTSUPP` can be one connection's or the listener's: they are returned when they repeat. All
-    /// other errors are the listener's.
+    /// Errors of a single connection (aborted, network down, ...) are skipped. When descriptors or memory are
+    /// exhausted, `accept` waits until some are free instead of failing, and reports it once to the exception handler.
+    /// `EPERM` and `EOPNOTSUPP` may concern one connection or the listener: they are returned when they repeat. All
+    /// other errors concern the listener.
+    ///
+    /// **Cancel safety:** no connection is lost; the next `accept` returns it.
     pub async fn accept(&self) -> io::Result<(TcpStream, SocketAddr)> {
-        // A peer that has reset the connection has no address any more, and nobody to serve.
+        // The peer has already reset the connection: it has no address any more.
         let admit = |socket: OwnedDescriptor| {
             let peer = socket.peer_addr().ok()?;
             Some((TcpStream::from_socket(socket), peer))
@@ -60,36 +59,35 @@ impl TcpListener {
 
     /// Limits how many connections the runtime may accept before the program asks for them (1: none).
     ///
-    /// On io_uring several accepts can be submitted with one system call, so while connections come in bursts the runtime
-    /// accepts up to this many at a time. At no time does it hold more connections than this that no `accept` call has
-    /// returned, whether or not such a call is pending; the rest stay in the kernel's backlog. 0 and 1 mean that the runtime
-    /// accepts only what the program asks for: an `accept` that was dropped leaves at most one connection, for the next call.
-    /// Other drivers always behave so. [`Metrics::accepted_waiting`](crate::diagnostics::metrics::Metrics::accepted_waiting) counts the
-    /// connections that are held; dropping the listener resets them.
+    /// On io_uring one system call can submit several accepts, so during bursts the runtime accepts up to this many
+    /// connections at a time. It never holds more connections that no `accept` call has returned, whether or not such a
+    /// call is pending; the rest stay in the kernel's backlog. With 0 or 1, and on other drivers, it accepts only on
+    /// request: a dropped `accept` leaves at most one connection for the next call.
+    /// [`Metrics::accepted_waiting`](crate::diagnostics::metrics::Metrics::accepted_waiting) counts the held
+    /// connections; dropping the listener resets them.
     ///
-    /// Accepts that have started are not taken back when the limit is lowered. [`TcpBuilder::accept_ahead`] sets it before the
-    /// first one.
+    /// Lowering the limit does not cancel accepts in flight. [`TcpBuilder::accept_ahead`] sets it before the first one.
     pub fn set_accept_ahead(&self, connections: u32) {
         self.acceptor.set_ahead(connections);
     }
 
-    /// The address that the listener is bound to.
+    /// The local address.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         self.socket().local_addr()
     }
 
-    /// Makes a listener of one of std's; it becomes non-blocking.
+    /// Converts a std listener and sets it to non-blocking mode.
     ///
     /// # Panics
     ///
-    /// Outside of a loop.
+    /// Outside a loop.
     #[track_caller]
     pub fn from_std(listener: std::net::TcpListener) -> io::Result<TcpListener> {
         Ok(TcpListener::from_socket(OwnedDescriptor::adopt(listener)?))
     }
 
-    /// Makes it one of std's, non-blocking, once the kernel has stopped handing over connections. Refused, with the
-    /// listener, if it had handed over some already: accept them first, or they would be lost.
+    /// Converts to a non-blocking std listener after cancelling the accepts in flight. Fails, and returns the listener
+    /// in the error, if it holds accepted connections, which would be lost: accept them first.
     pub async fn into_std(self) -> Result<std::net::TcpListener, IntoStdError<TcpListener>> {
         match self.acceptor.release().await {
             Ok(fd) => Ok(sys::into_std(fd)),

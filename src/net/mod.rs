@@ -1,4 +1,4 @@
-//! Sockets.
+//! TCP, UDP and Unix sockets, and name lookup.
 //!
 //! ```
 //! use windlass::net::{TcpListener, TcpStream};

@@ -1,15 +1,14 @@
-//! This system has no sockets within the machine: their types are there for those that serve any family, and have no
-//! values.
+//! Uninhabited Unix socket types for systems without Unix sockets, so that code for any address family compiles.
 
 use std::io;
 
 use crate::inflight::stream::ByteStream;
 
-/// Nobody has one.
+/// Has no values.
 #[derive(Clone, Debug)]
 pub(crate) enum UnixAddr {}
 
-/// Nobody has one.
+/// Has no values.
 pub(crate) enum UnixStream {}
 
 impl UnixStream {
@@ -26,7 +25,7 @@ impl UnixStream {
     }
 }
 
-/// Nobody has one.
+/// Has no values.
 pub(crate) enum UnixListener {}
 
 impl UnixListener {

@@ -1,4 +1,4 @@
-//! What is asked of a socket between reads and writes: names, options, ends.
+//! Socket calls other than reads and writes: names, options, connect, shutdown.
 
 use std::future::Future;
 use std::io;
@@ -16,12 +16,12 @@ use crate::inflight::{OnOrphan, OpFuture};
 use crate::sys::Name;
 
 impl OwnedDescriptor {
-    /// Makes a socket on the current loop.
+    /// Creates a socket on the current loop.
     pub(crate) fn socket(kind: SocketKind) -> io::Result<OwnedDescriptor> {
         let core = LoopCore::current("a socket's constructor").rc();
         match core.control(Control::Socket { kind })? {
             Reply::Fd(fd) => Ok(OwnedDescriptor::new(core, fd)),
-            other => unreachable!("a new socket is {other:?}"),
+            other => unreachable!("unexpected reply to a socket call: {other:?}"),
         }
     }
 
@@ -35,7 +35,7 @@ impl OwnedDescriptor {
         Ok(())
     }
 
-    /// Connects. Dropping the future ends the attempt.
+    /// Connects. Dropping the future cancels the attempt.
     pub(crate) fn connect(&self, name: Name) -> impl Future<Output = io::Result<()>> {
         let descriptor = &self.descriptor;
         let (core, queue, fd) = (&*descriptor.core, &descriptor.write, descriptor.fd);
@@ -68,7 +68,7 @@ impl OwnedDescriptor {
     fn name(&self, call: Control<'_>) -> io::Result<Name> {
         match self.core().control(call)? {
             Reply::Name(name) => Ok(name),
-            other => unreachable!("{call:?} answered {other:?}"),
+            other => unreachable!("unexpected reply to {call:?}: {other:?}"),
         }
     }
 
@@ -80,17 +80,17 @@ impl OwnedDescriptor {
         Ok(())
     }
 
-    /// The socket lingers for so long when it is closed.
+    /// Records whether closing the socket may block because of `SO_LINGER`.
     pub(crate) fn note_linger(&self, time: Option<Duration>) {
         self.descriptor
             .set_lingers(time.is_some_and(|time| time > Duration::ZERO));
     }
 
-    /// Reads an option; the value of `like` means nothing.
+    /// Reads the option of the same kind as `like`, whose value is ignored.
     pub(crate) fn get(&self, like: SocketOption) -> io::Result<SocketOption> {
         match self.core().control(Control::Option { fd: self.fd(), like })? {
             Reply::Option(option) => Ok(option),
-            other => unreachable!("{like:?} is {other:?}"),
+            other => unreachable!("unexpected reply for {like:?}: {other:?}"),
         }
     }
 
@@ -100,7 +100,7 @@ impl OwnedDescriptor {
     }
 }
 
-/// An internet socket's address.
+/// Converts a name to an IP address and port.
 pub(crate) fn inet(name: Name) -> io::Result<SocketAddr> {
     name.as_socket().ok_or_else(|| {
         io::Error::new(
@@ -110,7 +110,7 @@ pub(crate) fn inet(name: Name) -> io::Result<SocketAddr> {
     })
 }
 
-/// How many routers a packet passes at most, whichever family the socket is of.
+/// The maximum number of hops of a packet, for either address family.
 pub(crate) fn hops(socket: &OwnedDescriptor) -> io::Result<u32> {
     let like = match socket.local_addr()?.is_ipv4() {
         true => SocketOption::TtlV4(0),
@@ -118,7 +118,7 @@ pub(crate) fn hops(socket: &OwnedDescriptor) -> io::Result<u32> {
     };
     match socket.get(like)? {
         SocketOption::TtlV4(hops) | SocketOption::HopsV6(hops) => Ok(hops),
-        other => unreachable!("hops are {other:?}"),
+        other => unreachable!("unexpected reply for the hop limit: {other:?}"),
     }
 }
 

@@ -1,4 +1,4 @@
-//! The two directions of a stream as two values.
+//! Splitting a connection into a read half and a write half.
 
 use std::fmt;
 use std::io;
@@ -8,12 +8,12 @@ use std::rc::Rc;
 use super::stream::TcpStream;
 use crate::inflight::stream::{ByteStream, reading_methods, writing_methods};
 
-/// A connection whose two directions can be told apart.
+/// A connection that can be split.
 pub(crate) trait Connection {
     fn bytes(&self) -> &ByteStream;
 }
 
-/// The reading half of a borrowed stream: see [`TcpStream::split`].
+/// The read half of a borrowed stream: see [`TcpStream::split`].
 ///
 /// ```
 /// use windlass::net::{TcpListener, TcpStream};
@@ -32,7 +32,7 @@ pub(crate) trait Connection {
 #[derive(Debug)]
 pub struct ReadHalf<'a, S = TcpStream>(pub(super) &'a S);
 
-#[allow(private_bounds, reason = "which streams have halves is ours to say")]
+#[allow(private_bounds, reason = "only the runtime implements `Connection`")]
 impl<S: Connection> ReadHalf<'_, S> {
     pub(crate) fn bytes(&self) -> &ByteStream {
         self.0.bytes()
@@ -49,7 +49,7 @@ impl<S> Clone for ReadHalf<'_, S> {
 
 impl<S> Copy for ReadHalf<'_, S> {}
 
-/// The writing half of a borrowed stream: see [`TcpStream::split`].
+/// The write half of a borrowed stream: see [`TcpStream::split`].
 ///
 /// ```
 /// use windlass::net::UnixStream;
@@ -67,7 +67,7 @@ impl<S> Copy for ReadHalf<'_, S> {}
 #[derive(Debug)]
 pub struct WriteHalf<'a, S = TcpStream>(pub(super) &'a S);
 
-#[allow(private_bounds, reason = "which streams have halves is ours to say")]
+#[allow(private_bounds, reason = "only the runtime implements `Connection`")]
 impl<S: Connection> WriteHalf<'_, S> {
     pub(crate) fn bytes(&self) -> &ByteStream {
         self.0.bytes()
@@ -75,7 +75,7 @@ impl<S: Connection> WriteHalf<'_, S> {
 
     writing_methods!();
 
-    /// Ends the writing direction: the peer sees the end of the stream.
+    /// Shuts down the write side: the peer reads end of stream.
     pub async fn shutdown(&self) -> io::Result<()> {
         self.bytes().shutdown(Shutdown::Write).await
     }
@@ -89,7 +89,7 @@ impl<S> Clone for WriteHalf<'_, S> {
 
 impl<S> Copy for WriteHalf<'_, S> {}
 
-/// The reading half of a stream, for a task of its own: see [`TcpStream::into_split`].
+/// The owned read half of a stream, for a task of its own: see [`TcpStream::into_split`].
 ///
 /// ```
 /// use windlass::net::{TcpListener, TcpStream};
@@ -110,9 +110,9 @@ pub struct OwnedReadHalf<S = TcpStream> {
     pub(super) stream: Rc<S>,
 }
 
-/// The writing half of a stream, for a task of its own: see [`TcpStream::into_split`].
+/// The owned write half of a stream, for a task of its own: see [`TcpStream::into_split`].
 ///
-/// Dropping it ends the writing direction: the peer sees the end of the stream.
+/// Dropping it shuts down the write side: the peer reads end of stream.
 ///
 /// ```
 /// use windlass::net::UnixStream;
@@ -121,19 +121,19 @@ pub struct OwnedReadHalf<S = TcpStream> {
 ///     let (reader, writer) = one.into_split();
 ///     drop(writer);
 ///     assert!(other.read_managed().await?.is_empty());
-///     other.write_all("still heard").await.0?;
-///     assert_eq!(&*reader.read_managed().await?, b"still heard");
+///     other.write_all("still open").await.0?;
+///     assert_eq!(&*reader.read_managed().await?, b"still open");
 ///     Ok::<(), std::io::Error>(())
 /// })??;
 /// # Ok::<(), std::io::Error>(())
 /// ```
-#[allow(private_bounds, reason = "which streams have halves is ours to say")]
+#[allow(private_bounds, reason = "only the runtime implements `Connection`")]
 pub struct OwnedWriteHalf<S: Connection = TcpStream> {
-    /// Empty only while two halves are being reunited.
+    /// `None` only while the halves are being reunited.
     stream: Option<Rc<S>>,
 }
 
-#[allow(private_bounds, reason = "which streams have halves is ours to say")]
+#[allow(private_bounds, reason = "only the runtime implements `Connection`")]
 impl<S: Connection> OwnedReadHalf<S> {
     pub(super) fn pair(stream: S) -> (OwnedReadHalf<S>, OwnedWriteHalf<S>) {
         let stream = Rc::new(stream);
@@ -149,7 +149,7 @@ impl<S: Connection> OwnedReadHalf<S> {
 
     reading_methods!();
 
-    /// Makes the stream whole again. Refused, with both halves, if they belong to different streams.
+    /// Reunites the halves. Halves of different streams are returned in the error.
     pub fn reunite(self, mut write: OwnedWriteHalf<S>) -> Result<S, ReuniteError<S>> {
         let is_same = write
             .stream
@@ -159,11 +159,11 @@ impl<S: Connection> OwnedReadHalf<S> {
             return Err(ReuniteError(self, write));
         }
         drop(write.stream.take());
-        Ok(Rc::into_inner(self.stream).expect("the two halves were its only owners"))
+        Ok(Rc::into_inner(self.stream).expect("the two halves are the only owners"))
     }
 }
 
-#[allow(private_bounds, reason = "which streams have halves is ours to say")]
+#[allow(private_bounds, reason = "only the runtime implements `Connection`")]
 impl<S: Connection> OwnedWriteHalf<S> {
     pub(super) fn stream(&self) -> &S {
         let stream = self.stream.as_ref();
@@ -176,7 +176,7 @@ impl<S: Connection> OwnedWriteHalf<S> {
 
     writing_methods!();
 
-    /// Ends the writing direction: the peer sees the end of the stream.
+    /// Shuts down the write side: the peer reads end of stream.
     pub async fn shutdown(&self) -> io::Result<()> {
         self.bytes().shutdown(Shutdown::Write).await
     }
@@ -185,7 +185,7 @@ impl<S: Connection> OwnedWriteHalf<S> {
 impl<S: Connection> Drop for OwnedWriteHalf<S> {
     fn drop(&mut self) {
         if let Some(stream) = &self.stream {
-            // A connection that is gone already has nothing to end.
+            // Fails if the connection is already gone, which does not matter here.
             let _ = stream.bytes().owned.shutdown(Shutdown::Write);
         }
     }
@@ -197,7 +197,7 @@ impl<S: Connection + fmt::Debug> fmt::Debug for OwnedWriteHalf<S> {
     }
 }
 
-/// The halves that were to be reunited belong to different streams.
+/// The error of [`OwnedReadHalf::reunite`]: the halves belong to different streams.
 ///
 /// ```
 /// use windlass::net::{ReuniteError, UnixStream};
@@ -209,7 +209,7 @@ impl<S: Connection + fmt::Debug> fmt::Debug for OwnedWriteHalf<S> {
 /// })??;
 /// # Ok::<(), std::io::Error>(())
 /// ```
-#[allow(private_bounds, reason = "which streams have halves is ours to say")]
+#[allow(private_bounds, reason = "only the runtime implements `Connection`")]
 pub struct ReuniteError<S: Connection = TcpStream>(pub OwnedReadHalf<S>, pub OwnedWriteHalf<S>);
 
 impl<S: Connection> fmt::Debug for ReuniteError<S> {

@@ -17,14 +17,11 @@ use crate::sys;
 
 /// A TCP connection.
 ///
-/// Reads and writes take `&self`, so two tasks can use both directions at once, and even the same one: calls on one
-/// direction happen one after the other, in the order in which they were made, each as a whole.
+/// Reads and writes take `&self`, so two tasks can use both directions at once. Concurrent calls in the same direction
+/// are served in FIFO order and never interleave. Dropping the stream cancels its operations and closes it.
 ///
-/// **Cancelling** a read (dropping its future) loses nothing: what it would have received goes to the next read. That
-/// holds for every reading call, [`read_exact`](TcpStream::read_exact) among them. A cancelled write may have sent any
-/// part from the front of its buffer; the next write waits until that is over.
-///
-/// Dropping the stream cancels what is under way and closes the connection.
+/// **Cancel safety:** a dropped read loses nothing, [`read_exact`](TcpStream::read_exact) included: the next read
+/// returns the bytes. A dropped write may have sent any prefix of its buffer; the next write waits for it to finish.
 ///
 /// ```
 /// use windlass::net::{TcpListener, TcpStream};
@@ -46,15 +43,15 @@ pub struct TcpStream {
 }
 
 impl TcpStream {
-    /// Connects. If the address is a name with several addresses, the first that answers is taken: attempts begin 250 ms
-    /// apart, or when the one before has failed, IPv6 and IPv4 in turn (RFC 8305, "Happy Eyeballs").
+    /// Connects to an address. If a name resolves to several, the first that answers is used: attempts start 250 ms
+    /// apart, or when the previous one has failed, alternating between IPv6 and IPv4 (RFC 8305, "Happy Eyeballs").
     ///
-    /// Dropping the future ends every attempt.
+    /// **Cancel safety:** dropping the future cancels all attempts.
     pub async fn connect(addr: impl ToSocketAddrs) -> io::Result<TcpStream> {
         TcpStream::builder().connect(addr).await
     }
 
-    /// How to connect otherwise: from a certain address, with options.
+    /// Connects with options, for instance from a given local address.
     pub fn builder() -> TcpBuilder {
         TcpBuilder::new()
     }
@@ -76,47 +73,47 @@ impl TcpStream {
     reading_methods!();
     writing_methods!();
 
-    /// Shuts down one or both directions. Shutting down the writing side waits for the write that is under way; the
-    /// peer then sees the end of the stream.
+    /// Shuts down one or both directions, the write side after the write in progress; the peer then reads end of
+    /// stream.
     ///
-    /// With [`AsyncWrite`](crate::io::AsyncWrite) in scope this is the one that is called: the trait's, which takes no
-    /// argument and ends the writing side, is `AsyncWrite::shutdown(&mut stream)`.
+    /// If [`AsyncWrite`](crate::io::AsyncWrite) is in scope, a plain call still means this method. The trait's method,
+    /// which takes no argument and shuts down the write side, is `AsyncWrite::shutdown(&mut stream)`.
     pub async fn shutdown(&self, how: Shutdown) -> io::Result<()> {
         self.bytes.shutdown(how).await
     }
 
-    /// Two borrowed halves, for code that reads and writes at the same time in one task.
+    /// Borrows the stream as two halves, to read and write concurrently in one task.
     pub fn split(&self) -> (ReadHalf<'_>, WriteHalf<'_>) {
         (ReadHalf(self), WriteHalf(self))
     }
 
-    /// Two owned halves, for two tasks.
+    /// Splits the stream into two owned halves, for two tasks.
     pub fn into_split(self) -> (OwnedReadHalf, OwnedWriteHalf) {
         OwnedReadHalf::pair(self)
     }
 
-    /// The address of this end.
+    /// The local address.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         self.socket().local_addr()
     }
 
-    /// The address of the other end.
+    /// The address of the peer.
     pub fn peer_addr(&self) -> io::Result<SocketAddr> {
         self.socket().peer_addr()
     }
 
-    /// Whether small writes leave at once (Nagle's algorithm is off).
+    /// Whether small writes are sent immediately (`TCP_NODELAY`, Nagle's algorithm off).
     pub fn nodelay(&self) -> io::Result<bool> {
         let is_on = |option| matches!(option, SocketOption::Nodelay(true));
         self.socket().get(SocketOption::Nodelay(false)).map(is_on)
     }
 
-    /// Lets small writes leave at once (turns Nagle's algorithm off), or not.
+    /// Sets whether small writes are sent immediately (`TCP_NODELAY`).
     pub fn set_nodelay(&self, on: bool) -> io::Result<()> {
         self.socket().set(SocketOption::Nodelay(on))
     }
 
-    /// Whether and when a quiet connection is asked whether it is still there.
+    /// The keepalive times, or `None` if keepalive is off.
     pub fn keepalive(&self) -> io::Result<Option<KeepAlive>> {
         match self.socket().get(SocketOption::KeepAlive(None))? {
             SocketOption::KeepAlive(times) => Ok(times),
@@ -124,12 +121,12 @@ impl TcpStream {
         }
     }
 
-    /// Sets whether and when a quiet connection is asked whether it is still there.
+    /// Sets or turns off keepalive probes on an idle connection.
     pub fn set_keepalive(&self, times: Option<KeepAlive>) -> io::Result<()> {
         self.socket().set(SocketOption::KeepAlive(times))
     }
 
-    /// How long closing waits for what was written to arrive.
+    /// How long closing waits for unsent data (`SO_LINGER`).
     pub fn linger(&self) -> io::Result<Option<Duration>> {
         match self.socket().get(SocketOption::Linger(None))? {
             SocketOption::Linger(time) => Ok(time),
@@ -137,34 +134,33 @@ impl TcpStream {
         }
     }
 
-    /// Sets how long closing waits, on a thread, for what was written to arrive, in seconds, rounded up. Zero resets the connection when it is
-    /// dropped: the peer learns that something went wrong.
+    /// Sets how long closing waits, on a pool thread, for unsent data, in whole seconds, rounded up. Zero sends a RST.
     pub fn set_linger(&self, time: Option<Duration>) -> io::Result<()> {
         self.socket().set(SocketOption::Linger(time))
     }
 
-    /// How many routers a packet passes at most.
+    /// The maximum number of hops of a packet.
     pub fn ttl(&self) -> io::Result<u32> {
         hops(self.socket())
     }
 
-    /// Sets how many routers a packet passes at most.
+    /// Sets the maximum number of hops of a packet.
     pub fn set_ttl(&self, ttl: u32) -> io::Result<()> {
         set_hops(self.socket(), ttl)
     }
 
-    /// Makes a stream of one of std's; it becomes non-blocking.
+    /// Converts a std stream and sets it to non-blocking mode.
     ///
     /// # Panics
     ///
-    /// Outside of a loop.
+    /// Outside a loop.
     #[track_caller]
     pub fn from_std(stream: std::net::TcpStream) -> io::Result<TcpStream> {
         Ok(TcpStream::from_socket(OwnedDescriptor::adopt(stream)?))
     }
 
-    /// Makes it one of std's, non-blocking. Refused, with the stream, while a read or a write is under way or received
-    /// bytes are unread: they would be lost.
+    /// Converts to a non-blocking std stream. Fails, and returns the stream in the error, while an operation is in
+    /// progress or received bytes are unread: they would be lost.
     pub fn into_std(self) -> Result<std::net::TcpStream, IntoStdError<TcpStream>> {
         match self.bytes.owned.release() {
             Ok(fd) => Ok(sys::into_std(fd)),
@@ -193,14 +189,14 @@ impl Connection for TcpStream {
 }
 
 impl OwnedReadHalf {
-    /// The address of the other end.
+    /// The address of the peer.
     pub fn peer_addr(&self) -> io::Result<SocketAddr> {
         self.stream.peer_addr()
     }
 }
 
 impl OwnedWriteHalf {
-    /// The address of the other end.
+    /// The address of the peer.
     pub fn peer_addr(&self) -> io::Result<SocketAddr> {
         self.stream().peer_addr()
     }

@@ -1,18 +1,18 @@
-//! Sockets as the traits of [`io`](crate::io) see them: their own calls under the same names.
+//! The traits of [`io`](crate::io) for TCP streams and the halves of all streams.
 
 use super::split::{Connection, OwnedReadHalf, OwnedWriteHalf, ReadHalf, WriteHalf};
 use super::stream::TcpStream;
-use crate::io::{Halves, reads_its_bytes, writes_its_bytes};
+use crate::io::{Halves, impl_async_read, impl_async_write};
 
-reads_its_bytes!([], TcpStream);
-reads_its_bytes!([], &TcpStream);
-writes_its_bytes!([], TcpStream);
-writes_its_bytes!([], &TcpStream);
+impl_async_read!([], TcpStream);
+impl_async_read!([], &TcpStream);
+impl_async_write!([], TcpStream);
+impl_async_write!([], &TcpStream);
 
-reads_its_bytes!([S: Connection], ReadHalf<'_, S>);
-reads_its_bytes!([S: Connection], OwnedReadHalf<S>);
-writes_its_bytes!([S: Connection], WriteHalf<'_, S>);
-writes_its_bytes!([S: Connection], OwnedWriteHalf<S>);
+impl_async_read!([S: Connection], ReadHalf<'_, S>);
+impl_async_read!([S: Connection], OwnedReadHalf<S>);
+impl_async_write!([S: Connection], WriteHalf<'_, S>);
+impl_async_write!([S: Connection], OwnedWriteHalf<S>);
 
 impl Halves for TcpStream {
     type ReadHalf<'a> = ReadHalf<'a>;

@@ -1,4 +1,4 @@
-//! Datagrams over the internet.
+//! UDP sockets.
 
 use std::fmt;
 use std::io;
@@ -6,7 +6,7 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::ops::Deref;
 
 use super::addr::ToSocketAddrs;
-use super::datagram::{MsgHdrPool, cut_off, receive, receive_managed, send};
+use super::datagram::{MsgHdrPool, receive, receive_managed, send, truncated_error};
 use super::socket::{hops, inet, set_hops};
 use crate::driver::socket_options::{SocketKind, SocketOption};
 use crate::error::context;
@@ -16,8 +16,10 @@ use crate::sys::{self, MsgMeta, Name};
 
 /// A UDP socket.
 ///
-/// Calls take `&self`, so one task can receive while another sends. **Cancelling** a receive loses nothing: the next gets
-/// the datagram that it would have got, whole. A cancelled send may have sent its datagram or not.
+/// Methods take `&self`, so one task can receive while another sends.
+///
+/// **Cancel safety:** a dropped receive loses nothing: the next one returns the whole datagram. A dropped send may have
+/// sent its datagram.
 ///
 /// ```
 /// use windlass::net::UdpSocket;
@@ -37,7 +39,7 @@ pub struct UdpSocket {
     msg_pool: MsgHdrPool,
 }
 
-/// A datagram in a buffer of the runtime's: see [`UdpSocket::recv_managed`]. It reads as a `[u8]`.
+/// A received datagram in a managed buffer: see [`UdpSocket::recv_managed`]. It dereferences to `[u8]`.
 ///
 /// ```
 /// use windlass::net::UdpSocket;
@@ -48,7 +50,7 @@ pub struct UdpSocket {
 ///     assert_eq!(&*datagram, b"to myself");
 ///     assert_eq!(datagram.from(), socket.local_addr()?);
 ///     assert!(!datagram.is_truncated());
-///     // It can be sent as it is, and so returns to the pool.
+///     // The buffer can be sent back without a copy, and returns to the pool afterwards.
 ///     let to = datagram.from();
 ///     socket.send_to(datagram.into_bytes(), to).await.0?;
 ///     Ok::<(), std::io::Error>(())
@@ -63,8 +65,7 @@ pub struct Datagram {
 }
 
 impl UdpSocket {
-    /// A socket at an address; port 0 lets the system choose one. If the address is a name with several addresses, the
-    /// first that can be bound is taken.
+    /// Binds a socket to the first usable address of a name; port 0 lets the system choose one.
     pub async fn bind(addr: impl ToSocketAddrs) -> io::Result<UdpSocket> {
         let explain = |error| context(format_args!("bind {}", addr.shown()), error);
         let mut last = io::Error::new(io::ErrorKind::InvalidInput, "the name has no address");
@@ -79,11 +80,12 @@ impl UdpSocket {
         Err(explain(last))
     }
 
-    /// Sets whom [`send`](UdpSocket::send) sends to; datagrams from others are not received any more. If the address is a
-    /// name with several addresses, the first that will do is taken.
+    /// Sets the destination of [`send`](UdpSocket::send); datagrams from other addresses are discarded. If a name
+    /// resolves to several addresses, the first that works is used.
     ///
-    /// Nothing is sent by this. If nobody is there, later calls may say so (`ConnectionRefused`). If the future is dropped,
-    /// the socket may be connected or not.
+    /// No packet is sent. If nothing listens there, later calls may return `ConnectionRefused`.
+    ///
+    /// **Cancel safety:** the socket may or may not be connected.
     pub async fn connect(&self, addr: impl ToSocketAddrs) -> io::Result<()> {
         let explain = |error| context(format_args!("connect to {}", addr.shown()), error);
         let mut last = io::Error::new(io::ErrorKind::InvalidInput, "the name has no address");
@@ -96,11 +98,11 @@ impl UdpSocket {
         Err(explain(last))
     }
 
-    /// Sends a datagram to an address, and gives its length. It is sent whole or not at all; an empty one too.
+    /// Sends a datagram to an address and returns its length. A datagram may be empty, and is never sent partially.
     pub async fn send_to<B: IoBuf>(&self, buf: B, to: impl ToSocketAddrs) -> BufResult<usize, B> {
         let explain = |error| context(format_args!("send to {}", to.shown()), error);
-        let addr = match to.at_once() {
-            // A list would be an allocation for each datagram.
+        let addr = match to.literal_addr() {
+            // `resolve` would allocate a list for each datagram.
             Some(addr) => Some(addr),
             None => match to.resolve().await {
                 Ok(addrs) => addrs.first().copied(),
@@ -108,30 +110,30 @@ impl UdpSocket {
             },
         };
         let Some(addr) = addr else {
-            let why = io::Error::new(io::ErrorKind::InvalidInput, "the name has no address");
-            return (Err(explain(why)), buf);
+            let error = io::Error::new(io::ErrorKind::InvalidInput, "the name has no address");
+            return (Err(explain(error)), buf);
         };
         let name = Name::from(addr);
         let (result, buf) = send(&self.socket, &self.msg_pool, buf, Some(&name), Vec::new()).await;
         (result.map_err(explain), buf)
     }
 
-    /// Sends a datagram to who the socket is connected to, and gives its length.
+    /// Sends a datagram to the connected address and returns its length.
     pub async fn send<B: IoBuf>(&self, buf: B) -> BufResult<usize, B> {
         let (result, buf) = send(&self.socket, &self.msg_pool, buf, None, Vec::new()).await;
         (result.map_err(|error| self.with_peer("send to", error)), buf)
     }
 
-    /// Receives a datagram into `buf`, from its start and up to its capacity, and gives its length and who sent it.
+    /// Receives a datagram into `buf`, from its start up to its capacity, and returns its length and the sender.
     ///
-    /// One that does not fit is an error, with what did fit in the buffer; the rest is lost.
+    /// A datagram that does not fit is an error; the buffer contains its beginning, and the rest is lost.
     pub async fn recv_from<B: IoBufMut>(&self, buf: B) -> BufResult<(usize, SocketAddr), B> {
         let (result, buf) = self.receive(buf).await;
         let result = result.and_then(|(count, meta)| Ok((count, sender(meta)?)));
         (result, buf)
     }
 
-    /// The same, for a socket that is connected.
+    /// Receives a datagram on a connected socket: see [`recv_from`](UdpSocket::recv_from).
     pub async fn recv<B: IoBufMut>(&self, buf: B) -> BufResult<usize, B> {
         let (result, buf) = self.receive(buf).await;
         (result.map(|(count, _)| count), buf)
@@ -140,23 +142,24 @@ impl UdpSocket {
     async fn receive<B: IoBufMut>(&self, buf: B) -> BufResult<(usize, MsgMeta), B> {
         let (result, buf) = receive(&self.socket, &self.msg_pool, buf, 0, false).await;
         let result = match result {
-            Ok((count, meta)) if meta.is_truncated => Err(cut_off(count)),
+            Ok((count, meta)) if meta.is_truncated => Err(truncated_error(count)),
             Ok(received) => Ok(received),
             Err(error) => Err(self.with_peer("receive from", error)),
         };
         (result, buf)
     }
 
-    /// An error of a socket that is connected names its peer: what is refused, for instance, was sent there.
-    fn with_peer(&self, doing: &str, error: io::Error) -> io::Error {
+    /// Adds the peer of a connected socket to an error.
+    fn with_peer(&self, action: &str, error: io::Error) -> io::Error {
         match self.peer_addr() {
-            Ok(peer) => context(format_args!("{doing} {peer}"), error),
+            Ok(peer) => context(format_args!("{action} {peer}"), error),
             Err(_) => error,
         }
     }
 
-    /// Receives a datagram into a buffer of the runtime's, so that a socket which waits holds none. One that does not fit
-    /// into such a buffer is [cut off](Datagram::is_truncated): see [`Builder::managed_buffers`](crate::Builder::managed_buffers).
+    /// Receives a datagram into a buffer that the runtime provides, so a waiting socket holds no buffer. A datagram
+    /// that does not fit is [truncated](Datagram::is_truncated): see
+    /// [`Builder::managed_buffers`](crate::Builder::managed_buffers).
     pub async fn recv_managed(&self) -> io::Result<Datagram> {
         let received = receive_managed(&self.socket, &self.msg_pool).await;
         let (bytes, meta) = received.map_err(|error| self.with_peer("receive from", error))?;
@@ -168,28 +171,28 @@ impl UdpSocket {
         })
     }
 
-    /// The address of this socket.
+    /// The local address.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         self.socket.local_addr()
     }
 
-    /// The address that the socket is connected to.
+    /// The connected address.
     pub fn peer_addr(&self) -> io::Result<SocketAddr> {
         self.socket.peer_addr()
     }
 
-    /// Makes a socket of one of std's; it becomes non-blocking.
+    /// Converts a std socket and sets it to non-blocking mode.
     ///
     /// # Panics
     ///
-    /// Outside of a loop.
+    /// Outside a loop.
     #[track_caller]
     pub fn from_std(socket: std::net::UdpSocket) -> io::Result<UdpSocket> {
         Ok(UdpSocket::from_socket(OwnedDescriptor::adopt(socket)?))
     }
 
-    /// Makes it one of std's, non-blocking. Refused, with the socket, while a call is under way or a received datagram is
-    /// unread: it would be lost.
+    /// Converts to a non-blocking std socket. Fails, and returns the socket in the error, while an operation is in
+    /// progress or a received datagram is unread: it would be lost.
     pub fn into_std(self) -> Result<std::net::UdpSocket, IntoStdError<UdpSocket>> {
         let msg_pool = self.msg_pool;
         match self.socket.release() {
@@ -213,30 +216,30 @@ impl UdpSocket {
     }
 }
 
-/// Options.
+/// Socket options.
 impl UdpSocket {
-    /// Whether datagrams may go to broadcast addresses.
+    /// Whether datagrams may be sent to broadcast addresses.
     pub fn broadcast(&self) -> io::Result<bool> {
         let is_on = |option| matches!(option, SocketOption::Broadcast(true));
         self.socket.get(SocketOption::Broadcast(false)).map(is_on)
     }
 
-    /// Lets datagrams go to broadcast addresses, or not.
+    /// Sets whether datagrams may be sent to broadcast addresses.
     pub fn set_broadcast(&self, on: bool) -> io::Result<()> {
         self.socket.set(SocketOption::Broadcast(on))
     }
 
-    /// How many routers a datagram passes at most.
+    /// The maximum number of hops of a datagram.
     pub fn ttl(&self) -> io::Result<u32> {
         hops(&self.socket)
     }
 
-    /// Sets how many routers a datagram passes at most.
+    /// Sets the maximum number of hops of a datagram.
     pub fn set_ttl(&self, ttl: u32) -> io::Result<()> {
         set_hops(&self.socket, ttl)
     }
 
-    /// Joins a group of IPv4, on the interface with this address; unspecified lets the system choose.
+    /// Joins an IPv4 multicast group on the interface with this address, or one chosen by the system if unspecified.
     pub fn join_multicast_v4(&self, group: Ipv4Addr, interface: Ipv4Addr) -> io::Result<()> {
         let explain = |error| context(format_args!("join {group} on {interface}"), error);
         self.socket
@@ -244,7 +247,7 @@ impl UdpSocket {
             .map_err(explain)
     }
 
-    /// Leaves a group of IPv4.
+    /// Leaves an IPv4 multicast group.
     pub fn leave_multicast_v4(&self, group: Ipv4Addr, interface: Ipv4Addr) -> io::Result<()> {
         let explain = |error| context(format_args!("leave {group} on {interface}"), error);
         self.socket
@@ -252,7 +255,7 @@ impl UdpSocket {
             .map_err(explain)
     }
 
-    /// Joins a group of IPv6, on the interface with this index; 0 lets the system choose.
+    /// Joins an IPv6 multicast group on the interface with this index; 0 lets the system choose.
     pub fn join_multicast_v6(&self, group: Ipv6Addr, interface: u32) -> io::Result<()> {
         let explain = |error| context(format_args!("join {group} on interface {interface}"), error);
         self.socket
@@ -260,7 +263,7 @@ impl UdpSocket {
             .map_err(explain)
     }
 
-    /// Leaves a group of IPv6.
+    /// Leaves an IPv6 multicast group.
     pub fn leave_multicast_v6(&self, group: Ipv6Addr, interface: u32) -> io::Result<()> {
         let explain = |error| context(format_args!("leave {group} on interface {interface}"), error);
         self.socket
@@ -268,7 +271,7 @@ impl UdpSocket {
             .map_err(explain)
     }
 
-    /// Whether what is sent to a group comes back to this machine.
+    /// Whether multicast datagrams are looped back to this host.
     pub fn multicast_loop(&self) -> io::Result<bool> {
         let like = match self.is_v4()? {
             true => SocketOption::MulticastLoopV4(false),
@@ -283,7 +286,7 @@ impl UdpSocket {
         self.socket.get(like).map(is_on)
     }
 
-    /// Lets what is sent to a group come back to this machine, or not.
+    /// Sets whether multicast datagrams are looped back to this host.
     pub fn set_multicast_loop(&self, on: bool) -> io::Result<()> {
         self.socket.set(match self.is_v4()? {
             true => SocketOption::MulticastLoopV4(on),
@@ -291,7 +294,7 @@ impl UdpSocket {
         })
     }
 
-    /// How many routers a datagram for a group passes at most: 1 unless set.
+    /// The maximum number of hops of a multicast datagram. The default is 1.
     pub fn multicast_ttl(&self) -> io::Result<u32> {
         let like = match self.is_v4()? {
             true => SocketOption::MulticastTtlV4(0),
@@ -303,7 +306,7 @@ impl UdpSocket {
         }
     }
 
-    /// Sets how many routers a datagram for a group passes at most.
+    /// Sets the maximum number of hops of a multicast datagram.
     pub fn set_multicast_ttl(&self, ttl: u32) -> io::Result<()> {
         self.socket.set(match self.is_v4()? {
             true => SocketOption::MulticastTtlV4(ttl),
@@ -311,23 +314,22 @@ impl UdpSocket {
         })
     }
 
-    /// Sets through which interface datagrams for groups of IPv4 leave, by its address.
+    /// Sets the outgoing interface for IPv4 multicast, by its address.
     pub fn set_multicast_interface_v4(&self, interface: Ipv4Addr) -> io::Result<()> {
         self.socket.set(SocketOption::MulticastInterfaceV4(interface))
     }
 
-    /// Sets through which interface datagrams for groups of IPv6 leave, by its index.
+    /// Sets the outgoing interface for IPv6 multicast, by its index.
     pub fn set_multicast_interface_v6(&self, interface: u32) -> io::Result<()> {
         self.socket.set(SocketOption::MulticastInterfaceV6(interface))
     }
 
-    /// Sets how many bytes the kernel holds that were not sent yet. Linux doubles the number.
+    /// Sets the size of the kernel's send buffer. Linux doubles the number.
     pub fn set_send_buffer(&self, bytes: usize) -> io::Result<()> {
         self.socket.set(SocketOption::SendBuffer(bytes))
     }
 
-    /// Sets how many bytes the kernel holds that came and were not received. Linux doubles the number. What finds no room
-    /// is lost.
+    /// Sets the size of the kernel's receive buffer. Linux doubles the number. Datagrams that do not fit are lost.
     pub fn set_recv_buffer(&self, bytes: usize) -> io::Result<()> {
         self.socket.set(SocketOption::RecvBuffer(bytes))
     }
@@ -338,22 +340,22 @@ impl UdpSocket {
 }
 
 fn sender(meta: MsgMeta) -> io::Result<SocketAddr> {
-    let nameless = || io::Error::new(io::ErrorKind::InvalidData, "the datagram has no sender");
-    inet(meta.sender.ok_or_else(nameless)?)
+    let no_sender = || io::Error::new(io::ErrorKind::InvalidData, "the datagram has no sender");
+    inet(meta.sender.ok_or_else(no_sender)?)
 }
 
 impl Datagram {
-    /// Who sent it.
+    /// The address of the sender.
     pub fn from(&self) -> SocketAddr {
         self.from
     }
 
-    /// Whether it was longer than the buffer: the rest is lost.
+    /// Whether the datagram was longer than the buffer; the rest is lost.
     pub fn is_truncated(&self) -> bool {
         self.is_truncated
     }
 
-    /// Its bytes alone.
+    /// Returns the buffer.
     pub fn into_bytes(self) -> ManagedBuf {
         self.bytes
     }

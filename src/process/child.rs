@@ -1,4 +1,4 @@
-//! A child, as its parent holds it.
+//! A handle to a child process.
 
 use std::fmt;
 use std::future::{Future, poll_fn};
@@ -12,10 +12,10 @@ use super::running::Running;
 use super::streams::{ChildStderr, ChildStdin, ChildStdout};
 use crate::event_loop::core::LoopCore;
 
-/// A child that was started with [`Command::spawn`](super::Command::spawn).
+/// A child process, created by [`Command::spawn`](super::Command::spawn).
 ///
-/// Dropping it lets the child run on, or kills it if [`kill_on_drop`](super::Command::kill_on_drop) was asked for. Either way
-/// the loop waits for its end, and after the loop a thread does, so no zombie stays.
+/// Dropping it lets the process run on, or kills it if [`kill_on_drop`](super::Command::kill_on_drop) was set. In both
+/// cases the loop reaps it, and after the loop has ended a background thread does, so no zombie is left.
 ///
 /// ```
 /// use windlass::process::{Command, Stdio};
@@ -30,13 +30,13 @@ use crate::event_loop::core::LoopCore;
 /// })??;
 /// # Ok::<(), std::io::Error>(())
 /// ```
-#[must_use = "a child that is dropped runs on without anybody to hear how it ended"]
+#[must_use = "a dropped child runs on, and its exit status is lost"]
 pub struct Child {
-    /// Where the child reads from, if it was piped.
+    /// The pipe to the child's standard input, if it was piped.
     pub stdin: Option<ChildStdin>,
-    /// What the child writes, if it was piped.
+    /// The pipe from the child's standard output, if it was piped.
     pub stdout: Option<ChildStdout>,
-    /// What the child writes as errors, if it was piped.
+    /// The pipe from the child's standard error, if it was piped.
     pub stderr: Option<ChildStderr>,
     state: State,
     kill_on_drop: bool,
@@ -44,13 +44,13 @@ pub struct Child {
 
 enum State {
     Running(Running),
-    Ended(ExitStatus),
-    /// Only while it is dropped.
-    Left,
+    Exited(ExitStatus),
+    /// Only during drop.
+    Dropped,
 }
 
 impl Child {
-    /// Takes a child that was just started. If anything fails, it is killed.
+    /// Takes ownership of a new child. If this fails, the child is killed.
     pub(super) fn adopt(
         core: &LoopCore,
         mut child: std::process::Child,
@@ -63,7 +63,7 @@ impl Child {
             stdout: None,
             stderr: None,
             state: State::Running(Running::new(core, child, extras)?),
-            // Until it is whole.
+            // Until all pipes are registered.
             kill_on_drop: true,
         };
         adopted.stdin = stdin.map(ChildStdin::adopt).transpose()?;
@@ -73,66 +73,66 @@ impl Child {
         Ok(adopted)
     }
 
-    /// The process's number; `None` once its end is known, since the number may be another's then.
+    /// The process ID; `None` after its exit was seen, because the system may reuse the ID.
     pub fn id(&self) -> Option<u32> {
         self.running().map(Running::id)
     }
 
-    /// Closes the pipe to the child's input, if there is one, waits for its end, and tells how it ended; again, when it is
-    /// called again.
+    /// Closes the pipe to the child's standard input, if any, waits for the exit and returns the status, also
+    /// repeatedly.
     ///
-    /// Cancelling it loses nothing: the next call waits on.
+    /// **Cancel safety:** the next call continues to wait.
     pub async fn wait(&mut self) -> io::Result<ExitStatus> {
-        // Otherwise it might wait for input, and we for it.
+        // The child might wait for the end of its input.
         drop(self.stdin.take());
         let status = match &mut self.state {
-            State::Running(running) => running.ended().await?,
-            State::Ended(status) => *status,
-            State::Left => unreachable!("nobody waits for a child that is dropped"),
+            State::Running(running) => running.wait().await?,
+            State::Exited(status) => *status,
+            State::Dropped => unreachable!("waiting for a dropped child"),
         };
-        self.state = State::Ended(status);
+        self.state = State::Exited(status);
         Ok(status)
     }
 
-    /// How the child has ended; `None` if it still runs.
+    /// Returns the exit status, or `None` if the child is still running.
     pub fn try_wait(&mut self) -> io::Result<Option<ExitStatus>> {
-        let ended = match &mut self.state {
+        let exited = match &mut self.state {
             State::Running(running) => running.try_wait()?,
-            State::Ended(status) => Some(*status),
-            State::Left => None,
+            State::Exited(status) => Some(*status),
+            State::Dropped => None,
         };
-        if let Some(status) = ended {
-            self.state = State::Ended(status);
+        if let Some(status) = exited {
+            self.state = State::Exited(status);
         }
-        Ok(ended)
+        Ok(exited)
     }
 
-    /// The child, unless its end is known.
+    /// The running child; `None` after its exit was seen.
     pub(super) fn running(&self) -> Option<&Running> {
         match &self.state {
             State::Running(running) => Some(running),
-            State::Ended(_) | State::Left => None,
+            State::Exited(_) | State::Dropped => None,
         }
     }
 
-    /// Ends it at once (`SIGKILL`, `TerminateProcess`), without waiting for the end. Does nothing to a child whose end is known.
+    /// Kills the child (`SIGKILL`, `TerminateProcess`) without waiting for it. Does nothing after its exit was seen.
     pub fn start_kill(&mut self) -> io::Result<()> {
         match &mut self.state {
             State::Running(running) => running.kill(),
-            State::Ended(_) | State::Left => Ok(()),
+            State::Exited(_) | State::Dropped => Ok(()),
         }
     }
 
-    /// Ends it at once (`SIGKILL`, `TerminateProcess`) and waits for the end. Cancelling it only ends the waiting.
+    /// Kills the child (`SIGKILL`, `TerminateProcess`) and waits for it to exit. Cancelling only ends the wait.
     pub async fn kill(&mut self) -> io::Result<()> {
         self.start_kill()?;
         self.wait().await.map(drop)
     }
 
-    /// Closes the pipe to the child's input, collects what it still writes to the pipes that were not taken, and waits for
-    /// its end. All at once, so that neither of us waits for the other, however much it writes.
+    /// Closes the pipe to the child's standard input, collects its output from the pipes that were not taken, and waits
+    /// for it to exit. All of this runs concurrently, so large outputs do not deadlock.
     ///
-    /// Cancelling it drops the child, and what was collected.
+    /// **Cancel safety:** the child and the collected output are dropped.
     pub async fn wait_with_output(mut self) -> io::Result<Output> {
         drop(self.stdin.take());
         let (stdout, stderr) = (self.stdout.take(), self.stderr.take());
@@ -159,12 +159,12 @@ impl Child {
 
 impl Drop for Child {
     fn drop(&mut self) {
-        if let State::Running(mut running) = std::mem::replace(&mut self.state, State::Left) {
+        if let State::Running(mut running) = std::mem::replace(&mut self.state, State::Dropped) {
             if self.kill_on_drop && !running.is_forked() {
-                // It has not been waited for, so the number is still the child's; if it has ended this is no error.
+                // The child was not reaped, so the process ID is still its own.
                 let _ = running.kill();
             }
-            running.leave_behind();
+            running.detach();
         }
     }
 }
@@ -174,8 +174,8 @@ impl fmt::Debug for Child {
         let mut debug = f.debug_struct("Child");
         match &self.state {
             State::Running(running) => debug.field("id", &running.id()),
-            State::Ended(status) => debug.field("ended", status),
-            State::Left => &mut debug,
+            State::Exited(status) => debug.field("exited", status),
+            State::Dropped => &mut debug,
         };
         debug
             .field("stdin", &self.stdin)
@@ -186,7 +186,7 @@ impl fmt::Debug for Child {
     }
 }
 
-/// Waits for three futures at once.
+/// Waits for three futures concurrently.
 async fn all<A: Future, B: Future, C: Future>(a: A, b: B, c: C) -> (A::Output, B::Output, C::Output) {
     let (mut a, mut b, mut c) = (pin!(a), pin!(b), pin!(c));
     let (mut done_a, mut done_b, mut done_c) = (None, None, None);

@@ -1,4 +1,4 @@
-//! What to start, and how.
+//! Builder for child processes.
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -11,7 +11,7 @@ use super::extras::Extras;
 use crate::error::context;
 use crate::event_loop::core::LoopCore;
 
-/// A program to start, with its arguments and surroundings: std's `Command`, whose children can be awaited.
+/// A program to run with its arguments and environment: std's `Command` with asynchronous waiting.
 ///
 /// ```
 /// use windlass::process::Command;
@@ -25,22 +25,22 @@ use crate::event_loop::core::LoopCore;
 /// ```
 pub struct Command {
     pub(super) std: std::process::Command,
-    /// What was asked for that only this system has.
+    /// Platform-specific options.
     pub(super) extras: Extras,
     kill_on_drop: bool,
-    /// Which of the streams were said; the others depend on what the child is started for.
-    said: Said,
+    configured: ConfiguredStreams,
 }
 
+/// Which streams the caller has set; the defaults of the others depend on the method that starts the child.
 #[derive(Clone, Copy, Default)]
-struct Said {
+struct ConfiguredStreams {
     stdin: bool,
     stdout: bool,
     stderr: bool,
 }
 
 impl Command {
-    /// Begins a command: the program is looked for in `PATH` unless it has a slash.
+    /// Creates a command. The program is looked up in `PATH` unless it contains a slash.
     pub fn new(program: impl AsRef<OsStr>) -> Command {
         Command::from(std::process::Command::new(program))
     }
@@ -57,91 +57,92 @@ impl Command {
         self
     }
 
-    /// Sets a variable of the environment.
+    /// Sets an environment variable.
     pub fn env(&mut self, key: impl AsRef<OsStr>, value: impl AsRef<OsStr>) -> &mut Command {
         self.std.env(key, value);
         self
     }
 
-    /// Sets variables of the environment.
+    /// Sets environment variables.
     pub fn envs<K: AsRef<OsStr>, V: AsRef<OsStr>>(&mut self, vars: impl IntoIterator<Item = (K, V)>) -> &mut Command {
         self.std.envs(vars);
         self
     }
 
-    /// Takes a variable out of the environment.
+    /// Removes an environment variable.
     pub fn env_remove(&mut self, key: impl AsRef<OsStr>) -> &mut Command {
         self.std.env_remove(key);
         self
     }
 
-    /// Begins with an empty environment.
+    /// Starts with an empty environment.
     pub fn env_clear(&mut self) -> &mut Command {
         self.std.env_clear();
         self
     }
 
-    /// Sets the folder that the child works in.
+    /// Sets the working directory of the child.
     pub fn current_dir(&mut self, dir: impl AsRef<Path>) -> &mut Command {
         self.std.current_dir(dir);
         self
     }
 
-    /// Sets the child's standard input. Without this it has ours, or, for [`output`](Command::output), none.
+    /// Sets the standard input of the child. It is inherited by default; for [`output`](Command::output) it is empty.
     pub fn stdin(&mut self, stdin: impl Into<Stdio>) -> &mut Command {
-        self.said.stdin = true;
+        self.configured.stdin = true;
         self.std.stdin(stdin);
         self
     }
 
-    /// Sets the child's standard output. Without this it has ours, or, for [`output`](Command::output), a pipe.
+    /// Sets the standard output of the child. It is inherited by default; for [`output`](Command::output) it is a pipe.
     pub fn stdout(&mut self, stdout: impl Into<Stdio>) -> &mut Command {
-        self.said.stdout = true;
+        self.configured.stdout = true;
         self.std.stdout(stdout);
         self
     }
 
-    /// Sets the child's standard error. Without this it has ours, or, for [`output`](Command::output), a pipe.
+    /// Sets the standard error of the child. It is inherited by default; for [`output`](Command::output) it is a pipe.
     pub fn stderr(&mut self, stderr: impl Into<Stdio>) -> &mut Command {
-        self.said.stderr = true;
+        self.configured.stderr = true;
         self.std.stderr(stderr);
         self
     }
 
-    /// Kills the child when its handle is dropped while it runs (it does not). Either way it leaves no zombie.
+    /// Kills the child when its handle is dropped while it runs. Off by default. Neither case leaves a zombie.
     pub fn kill_on_drop(&mut self, kill: bool) -> &mut Command {
         self.kill_on_drop = kill;
         self
     }
 
-    /// The command as std's.
+    /// The underlying std command.
     pub fn as_std(&self) -> &std::process::Command {
         &self.std
     }
 
-    /// The command as std's, for what has no method here. The three streams are better set here, since
-    /// [`output`](Command::output) goes by that.
+    /// The underlying std command, for options without a method here. Set the standard streams with the methods of this
+    /// type: [`output`](Command::output) does not see streams that were set on the std command.
     pub fn as_std_mut(&mut self) -> &mut std::process::Command {
         &mut self.std
     }
 
     /// Starts the child.
     ///
-    /// An error has std's kind, `NotFound` or `PermissionDenied` for instance, and names the program; nothing is left
-    /// behind then. On the null driver, whose time is not real, it is `Unsupported`.
+    /// **This blocks** until the new program runs, as in std and in every other runtime. Measured on Linux: 0.15 to
+    /// 0.35 ms for `true`. With `pre_exec` (Unix) std has to fork, which copies the page tables: 0.5 ms for a small
+    /// process and 65 ms for one of 1 GiB. To start hundreds of children, use a loop in another thread.
     ///
-    /// **This blocks** until the new program runs, as it does in std and in every other runtime. Measured on Linux: 0.15 to
-    /// 0.35 ms for `true`. With `pre_exec`, which Unix has, std has to fork, which copies the page tables: 0.5 ms for a
-    /// small process and 65 ms for one of 1 GiB. To start children by the hundreds without holding the loop up, start them on
-    /// a loop in a thread of its own.
+    /// # Errors
+    ///
+    /// The error has std's kind, such as `NotFound` or `PermissionDenied`, and names the program. On the null driver,
+    /// whose clock is virtual, it is `Unsupported`.
     ///
     /// # Panics
     ///
-    /// Outside of a loop.
+    /// Outside a loop.
     #[track_caller]
     pub fn spawn(&mut self) -> io::Result<Child> {
         let core = LoopCore::current("Command::spawn");
-        let started = match can_wait(core) {
+        let started = match check_can_wait(core) {
             Ok(()) => self.std.spawn(),
             Err(error) => Err(error),
         };
@@ -150,28 +151,27 @@ impl Command {
             .map_err(|error| self.explain(error))
     }
 
-    /// Starts the child and waits for its end. Pipes to it, if any were asked for, are closed.
+    /// Starts the child and waits for it to exit. Pipes to it are closed.
     ///
-    /// Cancelling it drops the child: see [`kill_on_drop`](Command::kill_on_drop).
+    /// **Cancel safety:** the child is dropped: see [`kill_on_drop`](Command::kill_on_drop).
     pub async fn status(&mut self) -> io::Result<ExitStatus> {
         let mut child = self.spawn()?;
         drop((child.stdin.take(), child.stdout.take(), child.stderr.take()));
         child.wait().await
     }
 
-    /// Starts the child, collects what it writes, and waits for its end. Without a word on them its output and errors are
-    /// collected, and its input is empty.
+    /// Starts the child, collects its output and waits for it to exit. By default its input is empty.
     ///
-    /// Cancelling it drops the child: see [`kill_on_drop`](Command::kill_on_drop).
+    /// **Cancel safety:** the child is dropped: see [`kill_on_drop`](Command::kill_on_drop).
     pub async fn output(&mut self) -> io::Result<Output> {
         self.default_streams(Stdio::null, Stdio::piped);
         let child = self.spawn();
-        // What it is started for next time is not known yet.
+        // Restore the defaults for the next start.
         self.default_streams(Stdio::inherit, Stdio::inherit);
         child?.wait_with_output().await
     }
 
-    /// Starts the child; the streams of which nothing was said become pipes.
+    /// Starts the child; streams that were not set become pipes.
     pub(crate) fn spawn_piped(&mut self) -> io::Result<Child> {
         self.default_streams(Stdio::piped, Stdio::piped);
         let child = self.spawn();
@@ -179,20 +179,20 @@ impl Command {
         child
     }
 
-    /// Sets the streams of which nothing was said.
+    /// Sets the streams that the caller has not set.
     fn default_streams(&mut self, input: fn() -> Stdio, output: fn() -> Stdio) {
-        if !self.said.stdin {
+        if !self.configured.stdin {
             self.std.stdin(input());
         }
-        if !self.said.stdout {
+        if !self.configured.stdout {
             self.std.stdout(output());
         }
-        if !self.said.stderr {
+        if !self.configured.stderr {
             self.std.stderr(output());
         }
     }
 
-    /// Says what was to be started, and where.
+    /// Adds the program and its working directory to an error.
     fn explain(&self, error: io::Error) -> io::Error {
         let program = self.std.get_program().display();
         match self.std.get_current_dir() {
@@ -202,26 +202,26 @@ impl Command {
     }
 }
 
-/// Refuses to start what could not be waited for.
-fn can_wait(core: &LoopCore) -> io::Result<()> {
+/// Fails if the loop could not wait for a child.
+fn check_can_wait(core: &LoopCore) -> io::Result<()> {
     if core.is_closed() {
         return Err(crate::event_loop::inbox::LoopClosed.into());
     }
     if core.has_virtual_clock {
-        let why = "the null driver has no children: they run in real time, and its clock is virtual";
-        return Err(io::Error::new(io::ErrorKind::Unsupported, why));
+        let message = "the null driver cannot run child processes: its clock is virtual";
+        return Err(io::Error::new(io::ErrorKind::Unsupported, message));
     }
     Ok(())
 }
 
 impl From<std::process::Command> for Command {
-    /// The three streams count as not set: see [`Command::output`].
+    /// The standard streams count as not set: see [`Command::output`].
     fn from(std: std::process::Command) -> Command {
         Command {
             std,
             extras: Extras::default(),
             kill_on_drop: false,
-            said: Said::default(),
+            configured: ConfiguredStreams::default(),
         }
     }
 }

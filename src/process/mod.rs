@@ -1,25 +1,25 @@
-//! Children: other programs, started, awaited and ended.
+//! Child processes.
 //!
-//! A child that has ended stays in the kernel's table, a zombie, until its parent has asked how it ended. Asking blocks
-//! (`waitpid`), and the news that it would not block any more is a signal that says "some child, perhaps several". So who
-//! wants no thread per child has to look through all of them at each signal, and who drops a handle leaves a zombie.
-//!
-//! Our answer is a descriptor per child (`pidfd_open`, Linux 5.3), which becomes readable when the child ends: one more
-//! descriptor to wait for, on every driver. Where the kernel has none, `SIGCHLD` comes through the room of
-//! [`signal`](crate::signal), and everybody who waits looks for their own child. Nobody asks for "any child": those of other
-//! libraries are not ours to reap.
-//!
-//! ```text
-//!   Child awaited            readable(pidfd) -> try_wait: the exit status, and the zombie is gone
-//!   Child dropped            a task of the loop inherits it, and does the same
-//!   loop closed before that  a thread inherits all that are left: poll(2) on their pidfds; ends with the last of them
+//! ```no_run
+//! use windlass::process::Command;
+//! windlass::run(async {
+//!     let status = Command::new("make").arg("all").status().await?;
+//!     println!("make: {status}");
+//!     Ok::<(), std::io::Error>(())
+//! })??;
+//! # Ok::<(), std::io::Error>(())
 //! ```
 //!
-//! On Windows there are no zombies: a process goes with its last handle. Its end is heard by a wait that the system's thread
-//! pool makes for us (`registered.rs`), so no thread of ours waits, and a child that is dropped needs nobody.
+//! An exited child stays a zombie until its parent has called `waitpid`, which blocks, and `SIGCHLD` does not say which
+//! child has exited. So each child has a pidfd (`pidfd_open`, Linux 5.3), which becomes readable when the child exits.
+//! Without pidfds, each waiter checks its own child after a `SIGCHLD` (see [`signal`](crate::signal)). The runtime
+//! never waits for "any child": it must not reap the children of other libraries.
+//! - A `Child` that is awaited: `readable(pidfd)`, then `try_wait` returns the exit status and reaps it.
+//! - A dropped `Child`: a task of the loop does the same.
+//! - A loop that closes before that: one thread polls the pidfds of the remaining children, until the last has exited.
 //!
-//! Starting is std's own `posix_spawn` (or `fork` and `exec`, or `CreateProcess`), and blocks for as long as that takes: see
-//! [`Command::spawn`].
+//! Windows has no zombies: a process object is freed with its last handle. The system's thread pool waits for the exit
+//! (`registered.rs`), and a dropped child needs no further care.
 
 mod child;
 mod command;

@@ -1,7 +1,7 @@
-//! Children whose loop ended before them.
+//! A thread that reaps the children of closed loops.
 //!
-//! They are nobody's, and would be zombies until the process ends. One thread for all of them waits for their ends. It is
-//! started with the first and ends with the last, so a program that leaves none behind never has it.
+//! Without it they would be zombies until the process ends. One thread serves all of them. It starts with the first and
+//! ends with the last, so a program that leaves no children behind never has it.
 
 use std::io;
 use std::mem;
@@ -13,10 +13,10 @@ use crate::event_loop::exception::{Exception, report};
 use crate::sys;
 use crate::sys::signals::{Hears, Rings, bell};
 
-/// How often the thread looks after children that have no descriptor to wait for.
+/// How often the thread checks children without a pidfd.
 const POLL_EVERY: Duration = Duration::from_millis(50);
 
-/// A child that nobody holds, and perhaps its descriptor.
+/// A child without a handle, and its pidfd if there is one.
 pub(super) struct OrphanedChild {
     child: std::process::Child,
     descriptor: Option<OwnedFd>,
@@ -27,109 +27,111 @@ impl OrphanedChild {
         OrphanedChild { child, descriptor }
     }
 
-    /// Whether it is still to be waited for. Asking is what takes a zombie away; an error says that somebody else has.
-    fn runs(&mut self) -> bool {
+    /// Checks whether the child still runs, and reaps it if not. An error means that other code has reaped it.
+    fn is_running(&mut self) -> bool {
         matches!(self.child.try_wait(), Ok(None))
     }
 }
 
 struct OrphanReaper {
-    /// Those that the thread has not taken over yet.
-    arrived: Vec<OrphanedChild>,
-    /// The thread is there, and rings to it are heard.
-    staffed: bool,
-    /// Wakes the thread for those who arrive. `None` if none could be made: then it looks every now and then.
-    bell: Option<Rings>,
-    /// The process that the rest is of: see `sys::forks`.
+    /// Children that the thread has not taken yet.
+    new: Vec<OrphanedChild>,
+    /// The thread is running and will see `new`.
+    has_thread: bool,
+    /// Wakes the thread for new children. `None` if it could not be created: then the thread polls.
+    waker: Option<Rings>,
+    /// The fork count for which the other fields are valid: see `sys::forks`.
     forks: u32,
 }
 
 static ORPHAN_REAPER: Mutex<OrphanReaper> = Mutex::new(OrphanReaper {
-    arrived: Vec::new(),
-    staffed: false,
-    bell: None,
+    new: Vec::new(),
+    has_thread: false,
+    waker: None,
     forks: 0,
 });
 
 fn orphan_reaper() -> MutexGuard<'static, OrphanReaper> {
-    // Nothing in here panics half-way, and a list is a list.
+    // No critical section can panic in an inconsistent state, so a poisoned lock is usable.
     ORPHAN_REAPER.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Sees to it that a child is waited for.
-pub(super) fn inherit(mut leftover: OrphanedChild) {
-    if !leftover.runs() {
+/// Makes sure that a child is reaped.
+pub(super) fn adopt(mut child: OrphanedChild) {
+    if !child.is_running() {
         return;
     }
     let failed = {
-        let mut orphan_reaper = orphan_reaper();
+        let mut reaper = orphan_reaper();
         let forks = sys::count_forks();
-        if orphan_reaper.forks != forks {
-            // The thread and the children are those of the process that this one was forked from.
-            *orphan_reaper = OrphanReaper {
-                arrived: Vec::new(),
-                staffed: false,
-                bell: None,
+        if reaper.forks != forks {
+            // The thread and the children belong to the process that this one was forked from.
+            *reaper = OrphanReaper {
+                new: Vec::new(),
+                has_thread: false,
+                waker: None,
                 forks,
             };
         }
-        orphan_reaper.arrived.push(leftover);
-        if orphan_reaper.staffed {
-            if let Some(bell) = &orphan_reaper.bell {
-                bell.ring();
+        reaper.new.push(child);
+        if reaper.has_thread {
+            if let Some(waker) = &reaper.waker {
+                waker.ring();
             }
             None
         } else {
-            staff(&mut orphan_reaper).err()
+            start_thread(&mut reaper).err()
         }
     };
     if let Some(error) = failed {
-        // It stays on the list for whoever comes next.
-        report(Exception::error("no thread waits for the children left behind", error));
+        // The child stays in the list for the next attempt.
+        report(Exception::error(
+            "cannot start the thread that reaps orphaned child processes",
+            error,
+        ));
     }
 }
 
-/// Starts the thread.
-fn staff(orphan_reaper: &mut OrphanReaper) -> io::Result<()> {
-    let (hears, rings) = match bell() {
-        Ok((hears, rings)) => (Some(hears), Some(rings)),
-        // Without descriptors it can still look every now and then.
+fn start_thread(reaper: &mut OrphanReaper) -> io::Result<()> {
+    let (wake_receiver, waker) = match bell() {
+        Ok((receiver, waker)) => (Some(receiver), Some(waker)),
+        // Without descriptors the thread can still poll.
         Err(_) => (None, None),
     };
     let thread = std::thread::Builder::new().name("windlass-children".to_owned());
-    thread.spawn(move || keep(hears))?;
-    orphan_reaper.staffed = true;
-    orphan_reaper.bell = rings;
+    thread.spawn(move || reap_all(wake_receiver))?;
+    reaper.has_thread = true;
+    reaper.waker = waker;
     Ok(())
 }
 
-/// The thread: waits until each child has ended, and for none twice.
-fn keep(bell: Option<Hears>) {
-    let mut inmates: Vec<OrphanedChild> = Vec::new();
+/// The thread's main function: returns when all children are reaped.
+fn reap_all(wake_receiver: Option<Hears>) {
+    let mut children: Vec<OrphanedChild> = Vec::new();
     let mut descriptors = Vec::new();
     loop {
         {
-            let mut orphan_reaper = orphan_reaper();
-            inmates.append(&mut orphan_reaper.arrived);
-            inmates.retain_mut(OrphanedChild::runs);
-            if inmates.is_empty() {
-                orphan_reaper.staffed = false;
-                drop(mem::take(&mut orphan_reaper.bell));
+            let mut reaper = orphan_reaper();
+            children.append(&mut reaper.new);
+            children.retain_mut(OrphanedChild::is_running);
+            if children.is_empty() {
+                reaper.has_thread = false;
+                drop(mem::take(&mut reaper.waker));
                 return;
             }
         }
         descriptors.clear();
-        descriptors.extend(bell.as_ref().map(Hears::number));
+        descriptors.extend(wake_receiver.as_ref().map(Hears::number));
         descriptors.extend(
-            inmates
+            children
                 .iter()
-                .filter_map(|inmate| inmate.descriptor.as_ref().map(AsRawFd::as_raw_fd)),
+                .filter_map(|child| child.descriptor.as_ref().map(AsRawFd::as_raw_fd)),
         );
-        let all_can_be_heard = descriptors.len() == inmates.len() + 1;
-        let longest = (!all_can_be_heard).then_some(POLL_EVERY);
-        sys::processes::wait_for_any(&descriptors, longest);
-        if let Some(bell) = &bell {
-            bell.empty();
+        let has_all_descriptors = descriptors.len() == children.len() + 1;
+        let timeout = (!has_all_descriptors).then_some(POLL_EVERY);
+        sys::processes::wait_for_any(&descriptors, timeout);
+        if let Some(receiver) = &wake_receiver {
+            receiver.empty();
         }
     }
 }

@@ -1,6 +1,6 @@
-//! A child that was not yet seen to end, on Windows: how its end is heard of.
+//! A running child on Windows.
 //!
-//! A process is gone with its last handle, so a child without a handle of ours needs nobody to wait for it.
+//! A process object is freed with its last handle, so a dropped child needs no reaping.
 
 use std::future::poll_fn;
 use std::io;
@@ -14,7 +14,7 @@ use crate::task::{WaitReason, set_wait_reason};
 
 pub(super) struct Running {
     pub(super) child: std::process::Child,
-    /// Made by who first waits, and kept for who waits again.
+    /// Registered by the first wait and reused by later ones.
     wait: Option<EndWait>,
     extras: Extras,
 }
@@ -40,10 +40,10 @@ impl Running {
 
     pub(super) fn send_ctrl_break(&self) -> io::Result<()> {
         if !self.extras.leads_a_group() {
-            let why = "a child that does not lead a process group shares ours: see Command::creation_flags";
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
+            let message = "the child is not in a process group of its own: see Command::creation_flags";
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
         }
-        // We have a handle of the child, so the number is its own.
+        // We hold a handle of the child, so the process ID is still its own.
         send_ctrl_break(self.child.id())
     }
 
@@ -51,8 +51,8 @@ impl Running {
         self.child.try_wait()
     }
 
-    /// Waits for the end.
-    pub(super) async fn ended(&mut self) -> io::Result<ExitStatus> {
+    /// Waits for the exit.
+    pub(super) async fn wait(&mut self) -> io::Result<ExitStatus> {
         if let Some(status) = self.child.try_wait()? {
             return Ok(status);
         }
@@ -60,29 +60,29 @@ impl Running {
             Some(wait) => wait,
             None => EndWait::of(self.child.as_handle())?,
         };
-        // Nobody is woken for a future that is gone.
-        let waiting = Waiting(self.wait.insert(wait));
+        // Removes the waker when this future is dropped.
+        let forget_waker = ForgetWaker(self.wait.insert(wait));
         poll_fn(|cx| {
-            let polled = waiting.0.poll(cx);
+            let polled = forget_waker.0.poll(cx);
             if polled.is_pending() {
                 set_wait_reason(WaitReason::Named("a child's end"));
             }
             polled
         })
         .await;
-        drop(waiting);
-        // It has ended, so this does not block.
+        drop(forget_waker);
+        // The child has exited, so this does not block.
         self.child.wait()
     }
 
-    /// The handle is gone, and with it all that we have of the child.
-    pub(super) fn leave_behind(self) {}
+    /// Closes the handle.
+    pub(super) fn detach(self) {}
 }
 
-/// Takes the waker along when a wait ends.
-struct Waiting<'a>(&'a EndWait);
+/// Removes the waker when a wait ends or is dropped.
+struct ForgetWaker<'a>(&'a EndWait);
 
-impl Drop for Waiting<'_> {
+impl Drop for ForgetWaker<'_> {
     fn drop(&mut self) {
         self.0.forget_waker();
     }

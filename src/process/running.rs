@@ -1,4 +1,4 @@
-//! A child that was not yet seen to end: how its end is heard of, and who inherits it.
+//! A running child on Unix: waiting for its exit, and reaping it after its handle is dropped.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -17,32 +17,31 @@ use crate::task::spawn_unchecked;
 pub(super) struct Running {
     core: Rc<LoopCore>,
     child: std::process::Child,
-    news: News,
+    exit_event: ExitEvent,
 }
 
-/// What says that the child may have ended.
-enum News {
-    /// Its own descriptor.
+/// The event that says that the child may have exited.
+enum ExitEvent {
+    /// Its pidfd is readable.
     Descriptor(AsyncFd<OwnedFd>),
-    /// Some child of this process has.
+    /// `SIGCHLD`: some child of this process has exited.
     Signal(Signal),
 }
 
-impl News {
-    fn of(child: &std::process::Child) -> io::Result<News> {
-        // Nobody has waited for the child, so the number is its own.
+impl ExitEvent {
+    fn of(child: &std::process::Child) -> io::Result<ExitEvent> {
+        // The child was not reaped, so the process ID is its own.
         match sys::processes::descriptor_of(child.id()) {
-            Ok(descriptor) => AsyncFd::new(descriptor).map(News::Descriptor),
-            // An old kernel, another system, a sandbox; or no descriptor is left, of which the signal needs at most two.
-            Err(_) => signal(SignalKind::child()).map(News::Signal),
+            Ok(descriptor) => AsyncFd::new(descriptor).map(ExitEvent::Descriptor),
+            // An old kernel, another system or a sandbox; or no descriptor is left, of which the signal needs at most two.
+            Err(_) => signal(SignalKind::child()).map(ExitEvent::Signal),
         }
     }
 
-    /// Waits for news.
-    async fn come(&mut self) -> io::Result<()> {
+    async fn wait(&mut self) -> io::Result<()> {
         match self {
-            News::Descriptor(descriptor) => descriptor.readable().await,
-            News::Signal(signal) => match signal.recv().await {
+            ExitEvent::Descriptor(descriptor) => descriptor.readable().await,
+            ExitEvent::Signal(signal) => match signal.recv().await {
                 Some(()) => Ok(()),
                 None => Err(crate::event_loop::inbox::LoopClosed.into()),
             },
@@ -51,23 +50,23 @@ impl News {
 }
 
 impl Running {
-    /// If its end could not be heard of, the child is killed.
+    /// If the loop cannot wait for the child, it is killed.
     pub(super) fn new(core: &LoopCore, mut child: std::process::Child, _extras: Extras) -> io::Result<Running> {
-        match News::of(&child) {
-            Ok(news) => Ok(Running {
+        match ExitEvent::of(&child) {
+            Ok(exit_event) => Ok(Running {
                 core: core.rc(),
                 child,
-                news,
+                exit_event,
             }),
             Err(error) => {
                 let _ = child.kill();
-                orphan_reaper::inherit(OrphanedChild::new(child, None));
+                orphan_reaper::adopt(OrphanedChild::new(child, None));
                 Err(error)
             }
         }
     }
 
-    /// Whether this process is a fork of the one that started the child, which is not this one's then.
+    /// Whether this process was forked from the one that started the child, and so is not its parent.
     pub(super) fn is_forked(&self) -> bool {
         self.core.is_forked()
     }
@@ -81,7 +80,7 @@ impl Running {
     }
 
     pub(super) fn send_signal(&self, number: i32) -> io::Result<()> {
-        // Nobody has waited for the child, so the number is its own.
+        // The child was not reaped, so the process ID is its own.
         sys::processes::send_signal(self.child.id(), number)
     }
 
@@ -89,64 +88,64 @@ impl Running {
         self.child.try_wait()
     }
 
-    /// Waits for the end. Looking comes first: the news may have come before anybody waited for it.
-    pub(super) async fn ended(&mut self) -> io::Result<ExitStatus> {
+    /// Waits for the exit. Checks first, because the event may have come before this call.
+    pub(super) async fn wait(&mut self) -> io::Result<ExitStatus> {
         loop {
             if let Some(status) = self.child.try_wait()? {
                 return Ok(status);
             }
-            self.news.come().await?;
+            self.exit_event.wait().await?;
         }
     }
 
-    /// The handle is gone: the loop waits for the end.
+    /// Called when the handle is dropped: a task of the loop reaps the child.
     #[track_caller]
-    pub(super) fn leave_behind(mut self) {
+    pub(super) fn detach(mut self) {
         if self.is_forked() {
             return;
         }
-        // An error means that somebody else has waited for it, so there is nothing left to wait for.
+        // An error means that other code has reaped the child.
         if !matches!(self.child.try_wait(), Ok(None)) {
             return;
         }
         let core = self.core.clone();
-        let inheritance = Inheritance(Some(self));
+        let child = HandlelessChild(Some(self));
         if core.is_closed() {
             return;
         }
-        let name = format!("reaper of child {}", inheritance.id()).into_boxed_str();
-        let reap = reap(inheritance);
-        // SAFETY: the future is `'static`: it borrows nothing that could end.
+        let name = format!("reaper of child {}", child.id()).into_boxed_str();
+        let reap = reap(child);
+        // SAFETY: the future is `'static`: it borrows nothing.
         drop(unsafe { spawn_unchecked(&core, reap, Some(name), Location::caller()) });
     }
 }
 
-/// The task that inherits a child.
-async fn reap(mut inheritance: Inheritance) {
-    if let Some(running) = &mut inheritance.0
-        && running.ended().await.is_ok()
+/// The task that reaps a child without a handle.
+async fn reap(mut child: HandlelessChild) {
+    if let Some(running) = &mut child.0
+        && running.wait().await.is_ok()
     {
-        drop(inheritance.0.take());
+        drop(child.0.take());
     }
 }
 
-/// A child without a handle. If the loop ends first, it passes to the thread for those.
-struct Inheritance(Option<Running>);
+/// A child without a handle. If the loop ends first, the orphan reaper takes it.
+struct HandlelessChild(Option<Running>);
 
-impl Inheritance {
+impl HandlelessChild {
     fn id(&self) -> u32 {
         self.0.as_ref().map_or(0, Running::id)
     }
 }
 
-impl Drop for Inheritance {
+impl Drop for HandlelessChild {
     fn drop(&mut self) {
-        if let Some(Running { child, news, .. }) = self.0.take() {
-            let descriptor = match news {
-                News::Descriptor(descriptor) => Some(descriptor.into_inner()),
-                News::Signal(_) => None,
+        if let Some(Running { child, exit_event, .. }) = self.0.take() {
+            let descriptor = match exit_event {
+                ExitEvent::Descriptor(descriptor) => Some(descriptor.into_inner()),
+                ExitEvent::Signal(_) => None,
             };
-            orphan_reaper::inherit(OrphanedChild::new(child, descriptor));
+            orphan_reaper::adopt(OrphanedChild::new(child, descriptor));
         }
     }
 }

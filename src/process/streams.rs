@@ -7,21 +7,21 @@ use std::process::Stdio;
 use crate::driver::op::Direction;
 use crate::inflight::stream::{ByteStream, reading_methods, writing_methods};
 use crate::io::pipe::{Receiver, Sender};
-use crate::io::{reads_its_bytes, writes_its_bytes};
+use crate::io::{impl_async_read, impl_async_write};
 use crate::sys::Foreign;
 use crate::sys::processes::for_child;
 
-/// What [`read_whole`] asks for at a time: as much as a pipe holds.
-const PIECE: usize = 64 * 1024;
+/// The read size of [`read_whole`]: the capacity of a pipe.
+const READ_LEN: usize = 64 * 1024;
 
-/// The pipe to a child's input. Dropping it tells the child that this was all.
+/// The pipe to a child's standard input. Dropping it ends the input.
 ///
 /// ```
 /// use windlass::process::{Command, Stdio};
 /// windlass::run(async {
 ///     let mut child = Command::new("wc").arg("-c").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
 ///     child.stdin.as_ref().unwrap().write_all("12345").await.0?;
-///     // Waiting closes the input first.
+///     // `wait_with_output` closes the input first.
 ///     let output = child.wait_with_output().await?;
 ///     assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), "5");
 ///     Ok::<(), std::io::Error>(())
@@ -32,12 +32,12 @@ pub struct ChildStdin {
     pipe: Sender,
 }
 
-/// The pipe from a child's output.
+/// The pipe from a child's standard output.
 ///
 /// ```
 /// use windlass::process::{Command, Stdio};
 /// windlass::run(async {
-///     // One child's output as another's input.
+///     // Use the output of one child as the input of another.
 ///     let mut echo = Command::new("echo").arg("ahoy").stdout(Stdio::piped()).spawn()?;
 ///     let pipe: Stdio = echo.stdout.take().unwrap().try_into()?;
 ///     let output = Command::new("tr").args(["a-z", "A-Z"]).stdin(pipe).output().await?;
@@ -51,14 +51,14 @@ pub struct ChildStdout {
     pipe: Receiver,
 }
 
-/// The pipe from a child's errors.
+/// The pipe from a child's standard error.
 ///
 /// ```
 /// use windlass::process::{Command, Stdio};
 /// windlass::run(async {
-///     let mut child = Command::new("sh").args(["-c", "echo woe >&2"]).stderr(Stdio::piped()).spawn()?;
+///     let mut child = Command::new("sh").args(["-c", "echo error >&2"]).stderr(Stdio::piped()).spawn()?;
 ///     let stderr = child.stderr.take().unwrap();
-///     assert_eq!(&*stderr.read_managed().await?, b"woe\n");
+///     assert_eq!(&*stderr.read_managed().await?, b"error\n");
 ///     child.wait().await?;
 ///     Ok::<(), std::io::Error>(())
 /// })??;
@@ -82,7 +82,7 @@ impl ChildStdin {
         self.pipe.bytes_mut()
     }
 
-    /// The pipe itself.
+    /// Returns the underlying pipe.
     pub fn into_sender(self) -> Sender {
         self.pipe
     }
@@ -100,7 +100,7 @@ impl ChildStdout {
         self.pipe.bytes()
     }
 
-    /// The pipe itself.
+    /// Returns the underlying pipe.
     pub fn into_receiver(self) -> Receiver {
         self.pipe
     }
@@ -122,7 +122,7 @@ impl ChildStderr {
         self.pipe.bytes()
     }
 
-    /// The pipe itself.
+    /// Returns the underlying pipe.
     pub fn into_receiver(self) -> Receiver {
         self.pipe
     }
@@ -134,10 +134,10 @@ impl ChildStderr {
     reading_methods!();
 }
 
-/// Everything up to the end.
+/// Reads up to the end of the stream.
 async fn read_whole(pipe: &Receiver) -> io::Result<Vec<u8>> {
     let mut whole = Vec::new();
-    let mut piece = Vec::with_capacity(PIECE);
+    let mut piece = Vec::with_capacity(READ_LEN);
     loop {
         let result;
         (result, piece) = pipe.read(piece).await;
@@ -151,8 +151,8 @@ async fn read_whole(pipe: &Receiver) -> io::Result<Vec<u8>> {
 impl TryFrom<ChildStdin> for Stdio {
     type Error = io::Error;
 
-    /// Refused while a write is under way. The pipe becomes blocking, as programs expect it; on Windows, where a pipe cannot
-    /// change, a thread carries the bytes from a blocking one to it until either ends.
+    /// Passes the pipe to another child. Fails while a write is in progress. The pipe becomes blocking, as programs
+    /// expect; on Windows, where a pipe cannot change its mode, a thread copies to it from a blocking one.
     fn try_from(stdin: ChildStdin) -> io::Result<Stdio> {
         for_child(stdin.pipe.release()?, Direction::Write)
     }
@@ -161,8 +161,9 @@ impl TryFrom<ChildStdin> for Stdio {
 impl TryFrom<ChildStdout> for Stdio {
     type Error = io::Error;
 
-    /// Refused while a read is under way or received bytes are unread. The pipe becomes blocking, as programs expect it; on
-    /// Windows, where a pipe cannot change, a thread carries the bytes from it to a blocking one until either ends.
+    /// Passes the pipe to another child. Fails while a read is in progress or received bytes are unread. The pipe
+    /// becomes blocking, as programs expect; on Windows, where a pipe cannot change its mode, a thread copies from it
+    /// to a blocking one.
     fn try_from(stdout: ChildStdout) -> io::Result<Stdio> {
         for_child(stdout.pipe.release()?, Direction::Read)
     }
@@ -171,8 +172,7 @@ impl TryFrom<ChildStdout> for Stdio {
 impl TryFrom<ChildStderr> for Stdio {
     type Error = io::Error;
 
-    /// Refused while a read is under way or received bytes are unread. The pipe becomes blocking, as programs expect it; on
-    /// Windows, where a pipe cannot change, a thread carries the bytes from it to a blocking one until either ends.
+    /// As for [`ChildStdout`].
     fn try_from(stderr: ChildStderr) -> io::Result<Stdio> {
         for_child(stderr.pipe.release()?, Direction::Read)
     }
@@ -202,6 +202,6 @@ impl fmt::Debug for ChildStderr {
     }
 }
 
-reads_its_bytes!([], ChildStdout);
-reads_its_bytes!([], ChildStderr);
-writes_its_bytes!([], ChildStdin, closes);
+impl_async_read!([], ChildStdout);
+impl_async_read!([], ChildStderr);
+impl_async_write!([], ChildStdin, closes);

@@ -1,4 +1,4 @@
-//! What only Unix has: users, groups, signals.
+//! Unix-specific methods: users, groups, signals.
 
 use std::ffi::OsStr;
 use std::io;
@@ -7,31 +7,31 @@ use std::os::unix::process::CommandExt;
 use super::{Child, Command};
 use crate::signal::SignalKind;
 
-/// Whatever is asked for here, std keeps.
+/// Empty: std's `Command` keeps all options.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Extras {}
 
-/// What Unix has besides.
+/// Unix options.
 impl Command {
-    /// Sets what the program sees as its own name, the argument before the first.
+    /// Sets the program name that the child sees (argument 0).
     pub fn arg0(&mut self, name: impl AsRef<OsStr>) -> &mut Command {
         self.std.arg0(name);
         self
     }
 
-    /// Sets the user that the child runs as.
+    /// Sets the user ID of the child.
     pub fn uid(&mut self, id: u32) -> &mut Command {
         self.std.uid(id);
         self
     }
 
-    /// Sets the group that the child runs as.
+    /// Sets the group ID of the child.
     pub fn gid(&mut self, id: u32) -> &mut Command {
         self.std.gid(id);
         self
     }
 
-    /// Puts the child into a process group; 0 makes a new one, so that Ctrl-C in our terminal does not reach it.
+    /// Sets the process group of the child; 0 creates a new one, so that Ctrl-C does not reach the child.
     pub fn process_group(&mut self, group: i32) -> &mut Command {
         self.std.process_group(group);
         self
@@ -41,17 +41,18 @@ impl Command {
     ///
     /// # Safety
     ///
-    /// As for std's: in a program with threads next to nothing is safe there, allocating for instance is not.
+    /// As for std's `pre_exec`: after a fork of a multi-threaded program only async-signal-safe functions may be
+    /// called, so for instance allocating is not allowed.
     pub unsafe fn pre_exec(&mut self, call: impl FnMut() -> io::Result<()> + Send + Sync + 'static) -> &mut Command {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe { self.std.pre_exec(call) };
         self
     }
 }
 
-/// What Unix has besides.
+/// Unix methods.
 impl Child {
-    /// Sends a signal: [`SignalKind::terminate`] asks it to end. Does nothing to a child whose end is known.
+    /// Sends a signal, for instance [`SignalKind::terminate`]. Does nothing after the child's exit was seen.
     ///
     /// ```
     /// use std::os::unix::process::ExitStatusExt;

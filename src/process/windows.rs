@@ -1,4 +1,4 @@
-//! What only Windows has: flags of a new process, arguments as they stand, Ctrl-Break.
+//! Windows-specific methods: creation flags, raw arguments, Ctrl-Break.
 
 use std::ffi::OsStr;
 use std::io;
@@ -8,43 +8,42 @@ use std::os::windows::process::CommandExt;
 use super::{Child, Command};
 use crate::sys::processes::NEW_GROUP;
 
-/// What std does not tell any more once it was told.
+/// Options that cannot be read back from std's `Command`.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Extras {
     creation_flags: u32,
 }
 
 impl Extras {
-    /// Whether the child is the first of a process group.
+    /// Whether the child is the leader of a process group.
     pub(super) fn leads_a_group(self) -> bool {
         self.creation_flags & NEW_GROUP != 0
     }
 }
 
-/// What Windows has besides.
+/// Windows options.
 impl Command {
-    /// Sets flags for `CreateProcess`, as std's does: `CREATE_NEW_PROCESS_GROUP` (0x200) for instance, so that Ctrl-C in our
-    /// console does not reach the child, and [`Child::send_ctrl_break`] does.
+    /// Sets flags for `CreateProcess`, for instance `CREATE_NEW_PROCESS_GROUP` (0x200): Ctrl-C in the console does not
+    /// reach the child then, and [`Child::send_ctrl_break`] does.
     pub fn creation_flags(&mut self, flags: u32) -> &mut Command {
         self.extras.creation_flags = flags;
         self.std.creation_flags(flags);
         self
     }
 
-    /// Adds to the command line as it stands, without quoting it, for programs that take it apart in their own way.
+    /// Appends text to the command line without quoting, for programs with their own argument syntax.
     pub fn raw_arg(&mut self, text: impl AsRef<OsStr>) -> &mut Command {
         self.std.raw_arg(text);
         self
     }
 }
 
-/// What Windows has besides.
+/// Windows methods.
 impl Child {
-    /// Sends Ctrl-Break to the child and what it has started: the one request to end that Windows knows. Does nothing to a
-    /// child whose end is known.
+    /// Sends Ctrl-Break, a request to terminate, to the child's process group. Does nothing after its exit was seen.
     ///
-    /// The child must lead a process group of its own, by [`creation_flags`](Command::creation_flags) with
-    /// `CREATE_NEW_PROCESS_GROUP`, and share our console. Otherwise this is an error.
+    /// Fails unless the child leads its own process group ([`creation_flags`](Command::creation_flags) with
+    /// `CREATE_NEW_PROCESS_GROUP`) and shares our console.
     ///
     /// ```no_run
     /// use windlass::process::Command;
@@ -64,7 +63,7 @@ impl Child {
         }
     }
 
-    /// The process's handle; `None` once its end is known.
+    /// The process handle; `None` after the child's exit was seen.
     pub fn handle(&self) -> Option<BorrowedHandle<'_>> {
         self.running().map(|running| running.child.as_handle())
     }

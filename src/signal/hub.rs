@@ -1,4 +1,4 @@
-//! A loop's room for signals: its bell, and who listens.
+//! A loop's signal listeners and the pipe that wakes the loop for them.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -16,43 +16,43 @@ use crate::error::context;
 use crate::event_loop::core::LoopCore;
 use crate::sys::signals::{Action, Hears, Rings, bell, is_forbidden, register, unregister};
 
-/// No system that this runs on has a signal of this number or above.
+/// No supported system has signal numbers this high.
 const LIMIT: usize = 128;
 
-/// What the handler touches, from whatever thread the kernel has chosen to run it on.
-struct Arrivals {
-    /// Whether a signal has come since the room last looked, by its number.
-    come: [AtomicBool; LIMIT],
-    /// One end of the bell; the other is the room's, which outlives every handler that rings.
-    bell: Rings,
+/// The state that the signal handler accesses, on whichever thread the kernel runs it.
+struct Pending {
+    /// Whether a signal has arrived since the hub last checked, by number.
+    flags: [AtomicBool; LIMIT],
+    /// The write end of the wake-up pipe. The hub owns the read end and outlives every registered handler.
+    wake: Rings,
 }
 
-impl Arrivals {
-    /// Runs inside the signal handler: an atomic store and one system call that does not wait.
-    fn ring(&self, number: usize) {
-        // First the flag: whoever hears the bell must find it.
-        self.come[number].store(true, Ordering::SeqCst);
-        self.bell.ring();
+impl Pending {
+    /// Runs inside the signal handler: an atomic store and one non-blocking system call.
+    fn set(&self, number: usize) {
+        // The flag first: the loop that is woken must find it.
+        self.flags[number].store(true, Ordering::SeqCst);
+        self.wake.ring();
     }
 }
 
 pub(crate) struct SignalHub {
     core: Rc<LoopCore>,
-    arrivals: Arc<Arrivals>,
-    bell: Hears,
-    kinds: RefCell<HashMap<i32, Kind>>,
+    pending: Arc<Pending>,
+    wake_pipe: Hears,
+    listened: RefCell<HashMap<i32, ListenedSignal>>,
 }
 
-/// A signal that somebody listens to.
-struct Kind {
+/// A signal with at least one listener.
+struct ListenedSignal {
     action: Action,
-    /// How often the room has found that it came.
+    /// How often the hub has seen it; several arrivals may count as one.
     count: u64,
     listeners: Slab<Option<Waker>>,
 }
 
 impl SignalHub {
-    /// The loop's room, made if there is none.
+    /// Returns the loop's hub, and creates it if there is none.
     #[track_caller]
     pub(super) fn of(core: &LoopCore, number: i32) -> io::Result<Rc<SignalHub>> {
         check(number)?;
@@ -60,67 +60,69 @@ impl SignalHub {
             return Err(crate::event_loop::inbox::LoopClosed.into());
         }
         if core.has_virtual_clock {
-            let why = "the null driver hears no signals: they come in real time, and its clock is virtual";
-            return Err(io::Error::new(io::ErrorKind::Unsupported, why));
+            let message = "the null driver cannot receive signals: its clock is virtual";
+            return Err(io::Error::new(io::ErrorKind::Unsupported, message));
         }
         if let Some(hub) = core.signals.borrow().upgrade() {
             return Ok(hub);
         }
-        let (bell, ringing) = bell().map_err(explain)?;
+        let (wake_pipe, wake) = bell().map_err(explain)?;
         let hub = Rc::new(SignalHub {
             core: core.rc(),
-            arrivals: Arc::new(Arrivals {
-                come: [const { AtomicBool::new(false) }; LIMIT],
-                bell: ringing,
+            pending: Arc::new(Pending {
+                flags: [const { AtomicBool::new(false) }; LIMIT],
+                wake,
             }),
-            bell,
-            kinds: RefCell::default(),
+            wake_pipe,
+            listened: RefCell::default(),
         });
-        let hearing = Hearing(Rc::downgrade(&hub));
-        let on_ring = Box::new(move || hearing.listen());
-        core.add_watcher(hub.bell.number(), Direction::Read, on_ring, Location::caller())
+        let watcher = Watcher(Rc::downgrade(&hub));
+        let on_readable = Box::new(move || watcher.dispatch());
+        core.add_watcher(hub.wake_pipe.number(), Direction::Read, on_readable, Location::caller())
             .map_err(explain)?;
         core.signals.replace(Rc::downgrade(&hub));
         Ok(hub)
     }
 
-    /// Adds a listener: its place, and the count from which on signals are new to it.
+    /// Adds a listener. Returns its key, and the count after which signals are new to it.
     pub(super) fn join(&self, number: i32) -> io::Result<(usize, u64)> {
-        // What came before it is not for the new one.
+        // The new listener must not see earlier signals.
         self.collect();
-        let is_known = self.kinds.borrow().contains_key(&number);
+        let is_known = self.listened.borrow().contains_key(&number);
         if !is_known {
-            let arrivals = self.arrivals.clone();
-            // A leftover of earlier listeners to this signal.
-            arrivals.come[number as usize].store(false, Ordering::SeqCst);
-            // SAFETY: the action stores to an atomic and writes to a socket, which is all that a handler may do here; it
-            // does not allocate, lock or panic: `check` has seen that the number is below `LIMIT`.
-            let action = unsafe { register(number, move || arrivals.ring(number as usize)) }
+            let pending = self.pending.clone();
+            // May be set by a signal for earlier listeners.
+            pending.flags[number as usize].store(false, Ordering::SeqCst);
+            // SAFETY: the action is async-signal-safe: it stores to an atomic and writes to a socket. It does not allocate,
+            // lock or panic: `check` guarantees that the number is below `LIMIT`.
+            let action = unsafe { register(number, move || pending.set(number as usize)) }
                 .map_err(|error| context(format_args!("listen to signal {number}"), error))?;
-            self.kinds.borrow_mut().insert(
+            self.listened.borrow_mut().insert(
                 number,
-                Kind {
+                ListenedSignal {
                     action,
                     count: 0,
                     listeners: Slab::new(),
                 },
             );
         }
-        let mut kinds = self.kinds.borrow_mut();
-        let kind = kinds.get_mut(&number).expect("it was just looked for");
-        Ok((kind.listeners.insert(None), kind.count))
+        let mut listened = self.listened.borrow_mut();
+        let signal = listened.get_mut(&number).expect("it exists or was just inserted");
+        Ok((signal.listeners.insert(None), signal.count))
     }
 
-    /// Takes a listener away, and with the last one the room's part of the handler.
-    pub(super) fn leave(&self, number: i32, place: usize) {
+    /// Removes a listener, and with the last one the hub's signal handler.
+    pub(super) fn leave(&self, number: i32, key: usize) {
         let waker;
         let mut action = None;
         {
-            let mut kinds = self.kinds.borrow_mut();
-            let Some(kind) = kinds.get_mut(&number) else { return };
-            waker = kind.listeners.try_remove(place);
-            if kind.listeners.is_empty() {
-                action = kinds.remove(&number).map(|kind| kind.action);
+            let mut listened = self.listened.borrow_mut();
+            let Some(signal) = listened.get_mut(&number) else {
+                return;
+            };
+            waker = signal.listeners.try_remove(key);
+            if signal.listeners.is_empty() {
+                action = listened.remove(&number).map(|signal| signal.action);
             }
         }
         drop(waker);
@@ -129,12 +131,12 @@ impl SignalHub {
         }
     }
 
-    /// The room's count, if it is not the one that the listener knows. `None` once the loop is closed.
-    pub(super) fn poll_heard(&self, number: i32, place: usize, heard: u64, cx: &mut Context<'_>) -> Poll<Option<u64>> {
-        // Also when this is polled while the loop that listens for it does not turn.
+    /// Returns the signal's count when it differs from `seen`, or `None` once the loop is closed.
+    pub(super) fn poll_count(&self, number: i32, key: usize, seen: u64, cx: &mut Context<'_>) -> Poll<Option<u64>> {
+        // The listener may be polled while the hub's loop does not run.
         self.collect();
-        let count = self.kinds.borrow().get(&number).map_or(heard, |kind| kind.count);
-        if count != heard {
+        let count = self.listened.borrow().get(&number).map_or(seen, |signal| signal.count);
+        if count != seen {
             return match self.core.spend_budget(cx) {
                 true => Poll::Ready(Some(count)),
                 false => Poll::Pending,
@@ -143,77 +145,76 @@ impl SignalHub {
         if self.core.is_closed() {
             return Poll::Ready(None);
         }
-        // Cloning and dropping wakers is foreign code, so neither happens under the borrow.
+        // A waker's clone and drop are user code, so neither runs under the borrow.
         let waker = Some(cx.waker().clone());
-        let old = self.replace_waker(number, place, waker);
+        let old = self.replace_waker(number, key, waker);
         drop(old);
-        // Inside of that a signal may have been taken, or the loop closed, and then only the waker from before was woken.
-        let count = self.kinds.borrow().get(&number).map_or(heard, |kind| kind.count);
-        if count != heard || self.core.is_closed() {
+        // That code may have collected a signal or closed the loop, which woke only the old waker.
+        let count = self.listened.borrow().get(&number).map_or(seen, |signal| signal.count);
+        if count != seen || self.core.is_closed() {
             cx.waker().wake_by_ref();
         }
         Poll::Pending
     }
 
-    pub(super) fn forget_waker(&self, number: i32, place: usize) {
-        let waker = self.replace_waker(number, place, None);
+    pub(super) fn forget_waker(&self, number: i32, key: usize) {
+        let waker = self.replace_waker(number, key, None);
         drop(waker);
     }
 
-    fn replace_waker(&self, number: i32, place: usize, waker: Option<Waker>) -> Option<Waker> {
-        let mut kinds = self.kinds.borrow_mut();
-        let listener = kinds.get_mut(&number)?.listeners.get_mut(place)?;
+    fn replace_waker(&self, number: i32, key: usize, waker: Option<Waker>) -> Option<Waker> {
+        let mut listened = self.listened.borrow_mut();
+        let listener = listened.get_mut(&number)?.listeners.get_mut(key)?;
         std::mem::replace(listener, waker)
     }
 
-    /// Takes what has come, and wakes who listens to it.
+    /// Clears the pending flags, counts the signals and wakes their listeners.
     fn collect(&self) {
-        let come = &self.arrivals.come;
-        let has_come = |number: i32| come[number as usize].swap(false, Ordering::SeqCst);
+        let take_pending = |number: i32| self.pending.flags[number as usize].swap(false, Ordering::SeqCst);
         let mut wakers: Vec<Waker> = Vec::new();
-        for (&number, kind) in self.kinds.borrow_mut().iter_mut() {
-            if has_come(number) {
-                kind.count += 1;
-                wakers.extend(kind.listeners.iter_mut().filter_map(|(_, waker)| waker.take()));
+        for (&number, signal) in self.listened.borrow_mut().iter_mut() {
+            if take_pending(number) {
+                signal.count += 1;
+                wakers.extend(signal.listeners.iter_mut().filter_map(|(_, waker)| waker.take()));
             }
         }
         wake_all(wakers);
     }
 
-    /// The loop is closed: who waits hears that.
-    fn fd_closed(&self) {
+    /// Wakes all listeners after the loop was closed.
+    fn loop_closed(&self) {
         let mut wakers = Vec::new();
-        for kind in self.kinds.borrow_mut().values_mut() {
-            wakers.extend(kind.listeners.iter_mut().filter_map(|(_, waker)| waker.take()));
+        for signal in self.listened.borrow_mut().values_mut() {
+            wakers.extend(signal.listeners.iter_mut().filter_map(|(_, waker)| waker.take()));
         }
         wake_all(wakers);
     }
 }
 
 impl Drop for SignalHub {
-    /// Every listener has left, so no handler rings any more.
+    /// All listeners have left, so no handler is registered any more.
     fn drop(&mut self) {
-        debug_assert!(self.kinds.borrow().is_empty());
-        self.core.remove_watcher(self.bell.number(), Direction::Read);
+        debug_assert!(self.listened.borrow().is_empty());
+        self.core.remove_watcher(self.wake_pipe.number(), Direction::Read);
     }
 }
 
-/// The room's ear: what the watcher of the bell calls. Goes when the room does, or the loop.
-struct Hearing(Weak<SignalHub>);
+/// The callback of the wake-up pipe's watcher. Dropped with the hub or when the loop closes.
+struct Watcher(Weak<SignalHub>);
 
-impl Hearing {
-    fn listen(&self) {
+impl Watcher {
+    fn dispatch(&self) {
         let Some(hub) = self.0.upgrade() else { return };
-        // The bell first: a signal that comes after it was emptied rings again, one that came before has set its flag.
-        hub.bell.empty();
+        // Drain the pipe before reading the flags: a signal that arrives in between writes to the pipe again.
+        hub.wake_pipe.empty();
         hub.collect();
     }
 }
 
-impl Drop for Hearing {
+impl Drop for Watcher {
     fn drop(&mut self) {
         if let Some(hub) = self.0.upgrade() {
-            hub.fd_closed();
+            hub.loop_closed();
         }
     }
 }
@@ -224,15 +225,15 @@ fn wake_all(wakers: Vec<Waker>) {
     }
 }
 
-/// Refuses what is no signal, and those that no program can or should handle.
+/// Refuses invalid numbers, and signals that cannot or must not be handled.
 fn check(number: i32) -> io::Result<()> {
-    let refuse = |why: String| Err(io::Error::new(io::ErrorKind::InvalidInput, why));
+    let refuse = |message: String| Err(io::Error::new(io::ErrorKind::InvalidInput, message));
     if number <= 0 || number as usize >= LIMIT {
-        return refuse(format!("{number} is not the number of a signal"));
+        return refuse(format!("{number} is not a signal number"));
     }
     if is_forbidden(number) {
         return refuse(format!(
-            "signal {number} cannot be listened to: it cannot be caught, or the program cannot go on after it"
+            "cannot listen to signal {number}: it cannot be caught, or the program cannot continue after it"
         ));
     }
     Ok(())

@@ -1,19 +1,20 @@
-//! Signals of the operating system, awaited.
+//! Waiting for signals of the operating system.
 //!
-//! A signal interrupts a thread between two instructions, perhaps inside the allocator, so a handler may do next to
-//! nothing. Ours sets a flag and writes one byte to the bell of each loop that listens, a non-blocking socket pair. (On Windows
-//! a thread of the system's does it.) The flag
-//! is the truth, the byte only wakes: a bell that is full, or one that a forked child rings too, changes nothing.
-//!
-//! ```text
-//!   the kernel --> handler (shared by the whole process, chained by signal-hook-registry)
-//!                    |  per loop: flags[number] = true; write(bell, 1)
-//!                    v
-//!   a loop's room: a watcher of the bell empties it, then takes the flags, counts, and wakes the listeners
+//! ```no_run
+//! windlass::run(async {
+//!     let mut shutdown = windlass::signal::shutdown()?;
+//!     shutdown.recv().await;
+//!     println!("shutting down");
+//!     Ok::<(), std::io::Error>(())
+//! })??;
+//! # Ok::<(), std::io::Error>(())
 //! ```
 //!
-//! The room (`room.rs`) belongs to the listeners: the first makes it, the last takes it along, with its descriptors and its
-//! part of the handler.
+//! A signal handler may run in the middle of any code, even inside the allocator, so it may only call async-signal-safe
+//! functions. The handler (one per process, chained by signal-hook-registry; on Windows a system thread) sets a flag
+//! per loop and signal, and writes a byte to the loop's wake-up pipe, a non-blocking socket pair. The loop drains the
+//! pipe, takes the flags and wakes the listeners (`hub.rs`). The flags carry the information and the byte only
+//! wakes: a full pipe, or a byte written by a forked child, does no harm.
 
 mod hub;
 
@@ -29,7 +30,7 @@ use crate::event_loop::core::LoopCore;
 use crate::sys;
 use crate::task::{WaitReason, set_wait_reason};
 
-/// Which signal.
+/// The number of a signal.
 ///
 /// ```
 /// use windlass::signal::SignalKind;
@@ -39,7 +40,7 @@ use crate::task::{WaitReason, set_wait_reason};
 pub struct SignalKind(i32);
 
 impl SignalKind {
-    /// Any signal by its number. Those that nobody can listen to are refused by [`signal`].
+    /// A signal by its number. [`signal`] refuses numbers that cannot be listened to.
     pub const fn from_raw(number: i32) -> SignalKind {
         SignalKind(number)
     }
@@ -49,71 +50,71 @@ impl SignalKind {
         self.0
     }
 
-    /// `SIGHUP`: the terminal is gone; to a daemon, a request to read its settings again. On Windows: the console's window
-    /// is closed, and the process ends some seconds later whatever it does.
+    /// `SIGHUP`: the terminal was closed; for a daemon, a request to reload its configuration. On Windows: the console
+    /// window was closed; the process is terminated some seconds later.
     pub const fn hangup() -> SignalKind {
         SignalKind(sys::signals::HANGUP)
     }
 
-    /// `SIGINT`: somebody pressed Ctrl-C.
+    /// `SIGINT`: Ctrl-C was pressed.
     pub const fn interrupt() -> SignalKind {
         SignalKind(sys::signals::INTERRUPT)
     }
 
-    /// `SIGTERM`: a polite request to end. On Windows, to services alone: the machine shuts down, or the user logs off.
+    /// `SIGTERM`: a request to terminate. On Windows, for services only: the system shuts down or the user logs off.
     pub const fn terminate() -> SignalKind {
         SignalKind(sys::signals::TERMINATE)
     }
 }
 
-/// What Unix has besides.
+/// Unix signals.
 #[cfg(unix)]
 impl SignalKind {
-    /// `SIGALRM`: a timer of the process is due.
+    /// `SIGALRM`: a timer of the process has expired.
     pub const fn alarm() -> SignalKind {
         SignalKind(sys::signals::ALARM)
     }
 
-    /// `SIGCHLD`: a child has ended, or was stopped.
+    /// `SIGCHLD`: a child process has exited or was stopped.
     pub const fn child() -> SignalKind {
         SignalKind(sys::signals::CHILD)
     }
 
-    /// `SIGPIPE`: a write to a pipe that nobody reads. Rust programs ignore it, and see the write's error.
+    /// `SIGPIPE`: a write to a pipe without readers. Rust programs ignore it and get the error of the write.
     pub const fn pipe() -> SignalKind {
         SignalKind(sys::signals::PIPE)
     }
 
-    /// `SIGQUIT`: somebody pressed Ctrl-\.
+    /// `SIGQUIT`: Ctrl-\ was pressed.
     pub const fn quit() -> SignalKind {
         SignalKind(sys::signals::QUIT)
     }
 
-    /// `SIGUSR1`: whatever the program says it means.
+    /// `SIGUSR1`: defined by the application.
     pub const fn user_defined1() -> SignalKind {
         SignalKind(sys::signals::USER1)
     }
 
-    /// `SIGUSR2`: whatever the program says it means.
+    /// `SIGUSR2`: defined by the application.
     pub const fn user_defined2() -> SignalKind {
         SignalKind(sys::signals::USER2)
     }
 
-    /// `SIGWINCH`: the terminal's window has changed its size.
+    /// `SIGWINCH`: the terminal was resized.
     pub const fn window_change() -> SignalKind {
         SignalKind(sys::signals::WINDOW_CHANGE)
     }
 
-    /// `SIGIO`: a descriptor that was asked to say so is ready.
+    /// `SIGIO`: a descriptor in asynchronous mode (`O_ASYNC`) is ready.
     pub const fn io() -> SignalKind {
         SignalKind(sys::signals::IO)
     }
 }
 
-/// What Windows has besides.
+/// Windows signals.
 #[cfg(windows)]
 impl SignalKind {
-    /// Somebody pressed Ctrl-Break.
+    /// Ctrl-Break was pressed.
     pub const fn ctrl_break() -> SignalKind {
         SignalKind(sys::signals::BREAK)
     }
@@ -131,14 +132,16 @@ impl From<SignalKind> for i32 {
     }
 }
 
-/// Listens to a signal: every one that comes from now on is heard by [`Signal::recv`].
+/// Listens to a signal. [`Signal::recv`] returns for signals that arrive after this call.
 ///
-/// Any number of listeners, on any number of loops and threads, hear each signal. A handler that was there before is still
-/// called, but **what the system does by default is off from now on, for good**: once a program has listened to `SIGTERM` it
-/// does not end by it any more, not even when the listener is gone.
+/// Every listener on every loop and thread receives each signal. Handlers that were installed before are still called,
+/// but **the default action of the signal is disabled permanently**: once a program has listened to `SIGTERM`, that
+/// signal does not terminate it any more, not even after the listener was dropped.
 ///
-/// It is an `InvalidInput` error for a number that is no signal, and for those that cannot be caught or must not be
-/// (`SIGKILL`, `SIGSTOP`, `SIGILL`, `SIGFPE`, `SIGSEGV`). The null driver, whose time is not real, says `Unsupported`.
+/// # Errors
+///
+/// `InvalidInput` for an invalid number and for signals that cannot or must not be caught (`SIGKILL`, `SIGSTOP`,
+/// `SIGILL`, `SIGFPE`, `SIGSEGV`). `Unsupported` on the null driver, whose clock is virtual.
 ///
 /// ```
 /// use windlass::signal::{SignalKind, signal};
@@ -146,7 +149,7 @@ impl From<SignalKind> for i32 {
 ///     let mut hangup = signal(SignalKind::hangup())?;
 ///     windlass::spawn(async move {
 ///         while hangup.recv().await.is_some() {
-///             println!("reading the settings again");
+///             println!("reloading the configuration");
 ///         }
 ///     });
 ///     Ok::<(), std::io::Error>(())
@@ -156,24 +159,18 @@ impl From<SignalKind> for i32 {
 ///
 /// # Panics
 ///
-/// Outside of a loop.
+/// Outside a loop.
 #[track_caller]
 pub fn signal(kind: SignalKind) -> io::Result<Signal> {
     let hub = SignalHub::of(LoopCore::current("signal"), kind.0)?;
-    let (place, heard) = hub.join(kind.0)?;
-    Ok(Signal {
-        hub,
-        kind,
-        place,
-        heard,
-    })
+    let (key, seen) = hub.join(kind.0)?;
+    Ok(Signal { hub, kind, key, seen })
 }
 
-/// Waits for Ctrl-C (`SIGINT`), from the first poll on.
+/// Waits for Ctrl-C (`SIGINT`) from the first poll on.
 ///
-/// Once this was polled, Ctrl-C does not end the program by itself any more, also when this has returned or was dropped: see
-/// [`signal()`], which is also what a loop wants that waits for it again and again. Cancelling it loses nothing but the
-/// signals that come while nobody listens.
+/// After the first poll, Ctrl-C does not terminate the program any more, even after this future has returned or was
+/// dropped: see [`signal()`], which also does not lose signals between two waits.
 ///
 /// ```no_run
 /// windlass::run(async {
@@ -185,7 +182,7 @@ pub fn signal(kind: SignalKind) -> io::Result<Signal> {
 ///
 /// # Panics
 ///
-/// Outside of a loop.
+/// Outside a loop.
 pub async fn ctrl_c() -> io::Result<()> {
     match signal(SignalKind::interrupt())?.recv().await {
         Some(()) => Ok(()),
@@ -193,7 +190,7 @@ pub async fn ctrl_c() -> io::Result<()> {
     }
 }
 
-/// Waits for Ctrl-Break, as [`ctrl_c`] does for Ctrl-C.
+/// Waits for Ctrl-Break, like [`ctrl_c`] for Ctrl-C.
 ///
 /// ```no_run
 /// windlass::run(async {
@@ -205,7 +202,7 @@ pub async fn ctrl_c() -> io::Result<()> {
 ///
 /// # Panics
 ///
-/// Outside of a loop.
+/// Outside a loop.
 #[cfg(windows)]
 pub async fn ctrl_break() -> io::Result<()> {
     match signal(SignalKind::ctrl_break())?.recv().await {
@@ -214,11 +211,11 @@ pub async fn ctrl_break() -> io::Result<()> {
     }
 }
 
-/// Listens to every request to end the program: Ctrl-C and `SIGTERM`, which service managers and containers send. On Windows:
-/// Ctrl-C, Ctrl-Break, the console's window closing, and a service's shutdown.
+/// Listens to all requests to terminate: Ctrl-C and `SIGTERM`, which service managers and containers send; on Windows
+/// Ctrl-C, Ctrl-Break, the closing of the console window, and the shutdown of a service.
 ///
-/// It listens from this call on, so call it before the program says that it is ready. The rules are those of [`signal()`]: once
-/// a program has listened, these signals do not end it by themselves any more.
+/// It listens from this call on, so call it before the program reports that it is ready. As for [`signal()`], these
+/// signals do not terminate the program by default any more.
 ///
 /// ```no_run
 /// use windlass::net::TcpListener;
@@ -239,7 +236,7 @@ pub async fn ctrl_break() -> io::Result<()> {
 ///
 /// # Panics
 ///
-/// Outside of a loop.
+/// Outside a loop.
 #[track_caller]
 pub fn shutdown() -> io::Result<ShutdownSignal> {
     let mut signals = Vec::with_capacity(sys::signals::SHUTDOWN.len());
@@ -249,33 +246,33 @@ pub fn shutdown() -> io::Result<ShutdownSignal> {
     Ok(ShutdownSignal { signals })
 }
 
-/// A listener to every request to end the program, made by [`shutdown()`].
-#[must_use = "a signal is heard only while its listener lives"]
+/// A listener to all requests to terminate, created by [`shutdown()`].
+#[must_use = "signals are only received while the listener exists"]
 #[derive(Debug)]
 pub struct ShutdownSignal {
     signals: Vec<Signal>,
 }
 
 impl ShutdownSignal {
-    /// Waits for the next request to end. `None` when the loop that this was made on is closed.
+    /// Waits for the next request to terminate. Returns `None` when the listener's loop is closed.
     ///
-    /// Cancelling it loses nothing: the next call hears what came meanwhile.
+    /// **Cancel safety:** no signal is lost; the next call returns it.
     pub async fn recv(&mut self) -> Option<()> {
-        let waiting = Waiting(&mut self.signals);
+        let waiting = ForgetWakers(&mut self.signals);
         poll_fn(|cx| poll_any(waiting.0, cx)).await
     }
 
-    /// The same as a poll: the waker of the last call is woken.
+    /// Polls for the next request. Only the waker of the last call is woken.
     pub fn poll_recv(&mut self, cx: &mut Context<'_>) -> Poll<Option<()>> {
         poll_any(&mut self.signals, cx)
     }
 
-    /// Runs `future` until it is done or the program is asked to end; then the future is dropped, and there is `None`.
+    /// Runs `future` until it completes or termination is requested; then it drops the future and returns `None`.
     ///
-    /// A request that came before is answered first, so a loop of these ends even if each future is ready at once. Each
-    /// request is heard once: a second call waits for a second one, for instance to cut short what the first has begun.
+    /// An earlier request takes precedence, so a loop of these calls ends even if every future is ready immediately.
+    /// Each request is reported once: a further call waits for a second one, for instance to abort a graceful shutdown.
     pub async fn run_until_shutdown<F: Future>(&mut self, future: F) -> Option<F::Output> {
-        let waiting = Waiting(&mut self.signals);
+        let waiting = ForgetWakers(&mut self.signals);
         let mut future = pin!(future);
         let mut is_first = true;
         poll_fn(|cx| {
@@ -291,63 +288,62 @@ impl ShutdownSignal {
     }
 }
 
-/// Ready if one of them has come. All are polled, so that each has the waker.
+/// Ready if any of the signals has arrived. Polls all of them, so that each has the waker.
 fn poll_any(signals: &mut [Signal], cx: &mut Context<'_>) -> Poll<Option<()>> {
     let mut result = Poll::Pending;
     for signal in signals {
-        if let Poll::Ready(heard) = signal.poll_recv(cx) {
-            result = Poll::Ready(heard);
+        if let Poll::Ready(received) = signal.poll_recv(cx) {
+            result = Poll::Ready(received);
         }
     }
     result
 }
 
-/// One listener to a signal, made by [`signal()`].
+/// A listener to a signal, created by [`signal()`].
 ///
-/// Signals coalesce, here as in the kernel: several that come before one is received are received as one. None is lost:
-/// after the last signal there is always one more [`recv`](Signal::recv) that returns. The loop that it was made on hears for
-/// it.
+/// Signals coalesce, as in the kernel: several that arrive before a [`recv`](Signal::recv) are received as one. None is
+/// lost: after the last signal there is always one more `recv` that returns. The listener's loop must run.
 ///
 /// ```
 /// use windlass::signal::{SignalKind, signal};
 /// windlass::run(async {
 ///     let mut alarm = signal(SignalKind::alarm())?;
-///     // SAFETY: this only sends a signal to ourselves, and it is listened to.
+///     // SAFETY: this only sends a signal to this process, which listens to it.
 ///     unsafe { libc::raise(libc::SIGALRM) };
 ///     assert_eq!(alarm.recv().await, Some(()));
 ///     Ok::<(), std::io::Error>(())
 /// })??;
 /// # Ok::<(), std::io::Error>(())
 /// ```
-#[must_use = "a signal is heard only while its listener lives"]
+#[must_use = "signals are only received while the listener exists"]
 pub struct Signal {
     hub: Rc<SignalHub>,
     kind: SignalKind,
-    /// Among the listeners to this signal in the room.
-    place: usize,
-    /// What the room's count was when this one last heard.
-    heard: u64,
+    /// The listener's key in the hub.
+    key: usize,
+    /// The hub's count for this signal when this listener last received it.
+    seen: u64,
 }
 
 impl Signal {
-    /// Waits for the signal, if none has come since the last call. `None` when the loop that this was made on is closed.
+    /// Waits for a signal, if none has arrived since the last call. Returns `None` when the listener's loop is closed.
     ///
-    /// Cancelling it loses nothing: the next call hears what came meanwhile.
+    /// **Cancel safety:** no signal is lost; the next call returns it.
     pub async fn recv(&mut self) -> Option<()> {
-        let waiting = Waiting(std::slice::from_mut(self));
+        let waiting = ForgetWakers(std::slice::from_mut(self));
         poll_fn(|cx| poll_any(waiting.0, cx)).await
     }
 
-    /// The same as a poll: the waker of the last call is woken.
+    /// Polls for the signal. Only the waker of the last call is woken.
     pub fn poll_recv(&mut self, cx: &mut Context<'_>) -> Poll<Option<()>> {
-        let polled = self.hub.poll_heard(self.kind.0, self.place, self.heard, cx);
+        let polled = self.hub.poll_count(self.kind.0, self.key, self.seen, cx);
         if polled.is_pending() {
             set_wait_reason(WaitReason::Named("a signal"));
         }
-        polled.map(|count| count.map(|count| self.heard = count))
+        polled.map(|count| count.map(|count| self.seen = count))
     }
 
-    /// Which signal this listens to.
+    /// The signal that this listens to.
     pub fn kind(&self) -> SignalKind {
         self.kind
     }
@@ -355,7 +351,7 @@ impl Signal {
 
 impl Drop for Signal {
     fn drop(&mut self) {
-        self.hub.leave(self.kind.0, self.place);
+        self.hub.leave(self.kind.0, self.key);
     }
 }
 
@@ -367,13 +363,13 @@ impl fmt::Debug for Signal {
     }
 }
 
-/// Takes the wakers along when a wait ends, so that no task is woken for a future that is gone.
-struct Waiting<'a>(&'a mut [Signal]);
+/// Removes the wakers when a wait ends or is dropped, so that no task is woken for a dropped future.
+struct ForgetWakers<'a>(&'a mut [Signal]);
 
-impl Drop for Waiting<'_> {
+impl Drop for ForgetWakers<'_> {
     fn drop(&mut self) {
         for signal in &*self.0 {
-            signal.hub.forget_waker(signal.kind.0, signal.place);
+            signal.hub.forget_waker(signal.kind.0, signal.key);
         }
     }
 }

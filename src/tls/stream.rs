@@ -18,7 +18,7 @@ use super::session::{Session, State};
 use super::transport::TlsTransport;
 use super::write_buffer::WriteBuffer;
 use crate::inflight::queue::IoQueue;
-use crate::io::{BufResult, IoBuf, IoBufMut, ManagedBuf, coop, no_length, no_room};
+use crate::io::{BufResult, IoBuf, IoBufMut, ManagedBuf, coop, no_capacity, no_length};
 use crate::time::timeout;
 
 /// How long a rejected peer may take to read the alert.
@@ -140,7 +140,7 @@ impl<S: TlsTransport> TlsStream<S> {
     /// that length. Cancel-safe.
     pub async fn read<B: IoBufMut>(&self, mut buf: B) -> BufResult<usize, B> {
         if buf.capacity() == 0 {
-            return (Err(no_room()), buf);
+            return (Err(no_capacity()), buf);
         }
         let _hold = self.reading.hold().await;
         coop().await;

@@ -1,4 +1,4 @@
-//! Datagrams within the machine. Unlike UDP's they do not get lost: a send waits until there is room.
+//! Unix datagram sockets. Unlike UDP they are reliable: a send waits until the receiver's queue has space.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -14,11 +14,12 @@ use crate::driver::socket_options::SocketKind;
 use crate::error::context;
 use crate::inflight::descriptor::{IntoStdError, OwnedDescriptor};
 use crate::io::{BufResult, IoBuf, IoBufMut};
-use crate::net::datagram::{MsgHdrPool, cut_off, receive};
+use crate::net::datagram::{MsgHdrPool, receive, truncated_error};
 use crate::sys::{self, MOST_DESCRIPTORS, MsgMeta, Name};
 
-/// A Unix socket for datagrams. What is said of [`UdpSocket`](crate::net::UdpSocket) about sharing and cancelling holds
-/// here too.
+/// A Unix datagram socket.
+///
+/// Sharing and cancel safety are as for [`UdpSocket`](crate::net::UdpSocket).
 ///
 /// ```
 /// use windlass::net::UnixDatagram;
@@ -35,53 +36,53 @@ use crate::sys::{self, MOST_DESCRIPTORS, MsgMeta, Name};
 pub struct UnixDatagram {
     socket: OwnedDescriptor,
     msg_pool: MsgHdrPool,
-    /// Whom it was connected to, for messages: when that is gone, the kernel has forgotten it.
+    /// The connected address, for error messages: after the peer is gone, the kernel does not know it any more.
     peer: RefCell<Option<String>>,
 }
 
 impl UnixDatagram {
-    /// A socket at a path, which must not be there yet.
+    /// Binds a socket to a path, which must not exist yet.
     ///
     /// # Panics
     ///
-    /// Outside of a loop.
+    /// Outside a loop.
     pub fn bind(path: impl AsRef<Path>) -> io::Result<UnixDatagram> {
         let path = path.as_ref();
         let explain = |error| context(format_args!("bind {}", shown(path)), error);
         Name::from_path(path).and_then(bound).map_err(explain)
     }
 
-    /// A socket at one of std's addresses, which may be an abstract name.
+    /// Binds a socket to a std address, which may be an abstract name.
     ///
     /// # Panics
     ///
-    /// Outside of a loop.
+    /// Outside a loop.
     pub fn bind_addr(addr: &SocketAddr) -> io::Result<UnixDatagram> {
         let explain = |error| context(format_args!("bind {addr:?}"), error);
         Name::from_unix(addr).and_then(bound).map_err(explain)
     }
 
-    /// A socket without an address: it can send, and nobody can answer.
+    /// Creates a socket without an address: it can send, but receivers cannot reply.
     ///
     /// # Panics
     ///
-    /// Outside of a loop.
+    /// Outside a loop.
     pub fn unbound() -> io::Result<UnixDatagram> {
         OwnedDescriptor::socket(SocketKind::UnixDatagram).map(UnixDatagram::from_socket)
     }
 
-    /// Two that are connected to each other.
+    /// Creates two connected sockets.
     ///
     /// # Panics
     ///
-    /// Outside of a loop.
+    /// Outside a loop.
     #[track_caller]
     pub fn pair() -> io::Result<(UnixDatagram, UnixDatagram)> {
         let (one, other) = OwnedDescriptor::pair(SocketKind::UnixDatagram)?;
         Ok((UnixDatagram::from_socket(one), UnixDatagram::from_socket(other)))
     }
 
-    /// Sets whom [`send`](UnixDatagram::send) sends to; datagrams from others are not received any more.
+    /// Sets the destination of [`send`](UnixDatagram::send); datagrams from other sockets are discarded.
     pub async fn connect(&self, path: impl AsRef<Path>) -> io::Result<()> {
         let path = path.as_ref();
         let explain = |error| context(format_args!("connect to {}", shown(path)), error);
@@ -89,14 +90,14 @@ impl UnixDatagram {
         self.connect_to(name).await.map_err(explain)
     }
 
-    /// The same, with one of std's addresses.
+    /// Connects to a std address: see [`connect`](UnixDatagram::connect).
     pub async fn connect_addr(&self, addr: &SocketAddr) -> io::Result<()> {
         let explain = |error| context(format_args!("connect to {addr:?}"), error);
         let name = Name::from_unix(addr).map_err(explain)?;
         self.connect_to(name).await.map_err(explain)
     }
 
-    /// Sends a datagram to the socket at a path, and gives its length.
+    /// Sends a datagram to the socket at a path and returns its length.
     pub async fn send_to<B: IoBuf>(&self, buf: B, path: impl AsRef<Path>) -> BufResult<usize, B> {
         let path = path.as_ref();
         let explain = |error| context(format_args!("send to {}", shown(path)), error);
@@ -109,7 +110,7 @@ impl UnixDatagram {
         }
     }
 
-    /// The same, with one of std's addresses: that of a received datagram's sender, for instance.
+    /// Sends a datagram to a std address, for instance the sender of a received one, and returns its length.
     pub async fn send_to_addr<B: IoBuf>(&self, buf: B, addr: &SocketAddr) -> BufResult<usize, B> {
         let explain = |error| context(format_args!("send to {addr:?}"), error);
         match Name::from_unix(addr) {
@@ -121,14 +122,13 @@ impl UnixDatagram {
         }
     }
 
-    /// Sends a datagram to who the socket is connected to, and gives its length.
+    /// Sends a datagram to the connected address and returns its length.
     pub async fn send<B: IoBuf>(&self, buf: B) -> BufResult<usize, B> {
         let (result, buf) = send_with_retry(&self.socket, &self.msg_pool, buf, None, Vec::new()).await;
         (result.map_err(|error| self.with_peer(error)), buf)
     }
 
-    /// Sends a datagram to who the socket is connected to, and passes descriptors along. They are closed here whether they
-    /// could be sent or not: duplicate what is to stay.
+    /// Sends a datagram with descriptors, which are closed here even on an error: duplicate those to keep.
     pub async fn send_with_fds<B: IoBuf>(&self, buf: B, fds: Vec<OwnedFd>) -> BufResult<usize, B> {
         if fds.len() > MOST_DESCRIPTORS {
             return (Err(too_many(fds.len())), buf);
@@ -137,9 +137,9 @@ impl UnixDatagram {
         (result.map_err(|error| self.with_peer(error)), buf)
     }
 
-    /// Receives a datagram into `buf`, from its start and up to its capacity, and gives its length and who sent it.
+    /// Receives a datagram into `buf`, from its start up to its capacity, and returns its length and the sender.
     ///
-    /// One that does not fit is an error, with what did fit in the buffer; the rest is lost.
+    /// A datagram that does not fit is an error; the buffer contains its beginning, and the rest is lost.
     pub async fn recv_from<B: IoBufMut>(&self, buf: B) -> BufResult<(usize, SocketAddr), B> {
         let (result, buf) = self.receive(buf, 0).await;
         let result = result.and_then(|(count, meta)| {
@@ -152,50 +152,50 @@ impl UnixDatagram {
         (result, buf)
     }
 
-    /// Receives a datagram into `buf`, and gives its length.
+    /// Receives a datagram into `buf` and returns its length.
     pub async fn recv<B: IoBufMut>(&self, buf: B) -> BufResult<usize, B> {
         let (result, buf) = self.receive(buf, 0).await;
         (result.map(|(count, _)| count), buf)
     }
 
-    /// Receives a datagram into `buf`, and with it up to `most_fds` descriptors. Receives that make no room for descriptors
-    /// lose them, and so does one whose datagram is cut off.
-    pub async fn recv_with_fds<B: IoBufMut>(&self, buf: B, most_fds: usize) -> BufResult<Received, B> {
-        let (result, buf) = self.receive(buf, most_fds).await;
+    /// Receives a datagram with up to `max_fds` descriptors into `buf`. A receive without space for them loses them, as
+    /// does a truncated one.
+    pub async fn recv_with_fds<B: IoBufMut>(&self, buf: B, max_fds: usize) -> BufResult<Received, B> {
+        let (result, buf) = self.receive(buf, max_fds).await;
         (result.map(Received::new), buf)
     }
 
-    async fn receive<B: IoBufMut>(&self, buf: B, most_fds: usize) -> BufResult<(usize, MsgMeta), B> {
-        let (result, buf) = receive(&self.socket, &self.msg_pool, buf, most_fds, false).await;
+    async fn receive<B: IoBufMut>(&self, buf: B, max_fds: usize) -> BufResult<(usize, MsgMeta), B> {
+        let (result, buf) = receive(&self.socket, &self.msg_pool, buf, max_fds, false).await;
         let result = result.and_then(|(count, meta)| match meta.is_truncated {
-            true => Err(cut_off(count)),
+            true => Err(truncated_error(count)),
             false => Ok((count, meta)),
         });
         (result, buf)
     }
 
-    /// The address of this socket.
+    /// The local address.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         self.socket.local_unix_addr()
     }
 
-    /// The address that the socket is connected to.
+    /// The connected address.
     pub fn peer_addr(&self) -> io::Result<SocketAddr> {
         self.socket.peer_unix_addr()
     }
 
-    /// Makes a socket of one of std's; it becomes non-blocking.
+    /// Converts a std socket and sets it to non-blocking mode.
     ///
     /// # Panics
     ///
-    /// Outside of a loop.
+    /// Outside a loop.
     #[track_caller]
     pub fn from_std(socket: std::os::unix::net::UnixDatagram) -> io::Result<UnixDatagram> {
         Ok(UnixDatagram::from_socket(OwnedDescriptor::adopt(socket)?))
     }
 
-    /// Makes it one of std's, non-blocking. Refused, with the socket, while a call is under way or a received datagram is
-    /// unread: it would be lost.
+    /// Converts to a non-blocking std socket. Fails, and returns the socket in the error, while an operation is in
+    /// progress or a received datagram is unread: it would be lost.
     pub fn into_std(self) -> Result<std::os::unix::net::UnixDatagram, IntoStdError<UnixDatagram>> {
         match self.socket.release() {
             Ok(fd) => Ok(sys::into_std(fd)),
@@ -221,7 +221,7 @@ impl UnixDatagram {
         Ok(())
     }
 
-    /// An error of a socket that is connected names its peer.
+    /// Adds the peer of a connected socket to an error.
     fn with_peer(&self, error: io::Error) -> io::Error {
         match &*self.peer.borrow() {
             Some(peer) => context(format_args!("send to {peer}"), error),

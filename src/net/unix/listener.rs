@@ -1,4 +1,4 @@
-//! Listening for connections within the machine.
+//! A Unix stream listener.
 
 use std::fmt;
 use std::io;
@@ -12,7 +12,7 @@ use crate::inflight::descriptor::{IntoStdError, OwnedDescriptor};
 use crate::net::accept::{Acceptor, BACKLOG};
 use crate::sys::{self, Name};
 
-/// A Unix socket that listens.
+/// A listening Unix socket.
 ///
 /// ```
 /// use windlass::net::{UnixListener, UnixStream};
@@ -32,38 +32,38 @@ pub struct UnixListener {
 }
 
 impl UnixListener {
-    /// Listens at a path, which must not be there yet.
+    /// Listens at a path, which must not exist yet.
     ///
     /// # Panics
     ///
-    /// Outside of a loop.
+    /// Outside a loop.
     pub fn bind(path: impl AsRef<Path>) -> io::Result<UnixListener> {
         let path = path.as_ref();
         let explain = |error| context(format_args!("bind {}", shown(path)), error);
         Name::from_path(path).and_then(listen).map_err(explain)
     }
 
-    /// Listens at one of std's addresses, which may be an abstract name.
+    /// Listens at a std address, which may be an abstract name.
     ///
     /// # Panics
     ///
-    /// Outside of a loop.
+    /// Outside a loop.
     pub fn bind_addr(addr: &SocketAddr) -> io::Result<UnixListener> {
         let explain = |error| context(format_args!("bind {addr:?}"), error);
         Name::from_unix(addr).and_then(listen).map_err(explain)
     }
 
-    /// Takes the next connection, with the address of the other end, which is mostly unnamed.
-    ///
-    /// Dropping the future loses no connection: the next `accept` gets it.
+    /// Accepts the next connection and returns it with the peer's address, which is usually unnamed.
     ///
     /// # Errors
     ///
-    /// Errors of one connection are skipped. When the process has no descriptors or the system no memory left, this waits until
-    /// there are some instead of failing, and reports that once to the exception handler. `EPERM` and `EOPNOTSUPP` are returned
-    /// when they repeat. All other errors are the listener's.
+    /// Errors of a single connection are skipped. When descriptors or memory are exhausted, `accept` waits until some
+    /// are free instead of failing, and reports it once to the exception handler. `EPERM` and `EOPNOTSUPP` are returned
+    /// when they repeat. All other errors concern the listener.
+    ///
+    /// **Cancel safety:** no connection is lost; the next `accept` returns it.
     pub async fn accept(&self) -> io::Result<(UnixStream, SocketAddr)> {
-        // A peer that is gone already may have left something to read.
+        // A peer that is already gone may have left data to read.
         let admit = |socket: OwnedDescriptor| {
             let peer = socket.peer_unix_addr().or_else(|_| SocketAddr::from_pathname(""));
             Some((UnixStream::from_socket(socket), peer.ok()?))
@@ -71,30 +71,22 @@ impl UnixListener {
         self.acceptor.accept(admit).await
     }
 
-    /// Limits how many connections the runtime may accept before the program asks for them (1: none).
-    ///
-    /// On io_uring several accepts can be submitted with one system call, so while connections come in bursts the runtime
-    /// accepts up to this many at a time. At no time does it hold more connections than this that no `accept` call has
-    /// returned, whether or not such a call is pending; the rest stay in the kernel's backlog. 0 and 1 mean that the runtime
-    /// accepts only what the program asks for: an `accept` that was dropped leaves at most one connection, for the next call.
-    /// Other drivers always behave so. [`Metrics::accepted_waiting`](crate::diagnostics::metrics::Metrics::accepted_waiting) counts the
-    /// connections that are held; dropping the listener resets them.
-    ///
-    /// Accepts that have started are not taken back when the limit is lowered.
+    /// Limits how many connections the runtime may accept before the program asks for them (1: none): see
+    /// [`TcpListener::set_accept_ahead`](crate::net::TcpListener::set_accept_ahead).
     pub fn set_accept_ahead(&self, connections: u32) {
         self.acceptor.set_ahead(connections);
     }
 
-    /// The address that the listener is bound to.
+    /// The local address.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         self.socket().local_unix_addr()
     }
 
-    /// Makes a listener of one of std's; it becomes non-blocking.
+    /// Converts a std listener and sets it to non-blocking mode.
     ///
     /// # Panics
     ///
-    /// Outside of a loop.
+    /// Outside a loop.
     #[track_caller]
     pub fn from_std(listener: std::os::unix::net::UnixListener) -> io::Result<UnixListener> {
         Ok(UnixListener {
@@ -102,8 +94,8 @@ impl UnixListener {
         })
     }
 
-    /// Makes it one of std's, non-blocking, once the kernel has stopped handing over connections. Refused, with the
-    /// listener, if it had handed over some already: accept them first, or they would be lost.
+    /// Converts to a non-blocking std listener after cancelling the accepts in flight. Fails, and returns the listener
+    /// in the error, if it holds accepted connections, which would be lost: accept them first.
     pub async fn into_std(self) -> Result<std::os::unix::net::UnixListener, IntoStdError<UnixListener>> {
         match self.acceptor.release().await {
             Ok(fd) => Ok(sys::into_std(fd)),
@@ -128,7 +120,7 @@ fn listen(name: Name) -> io::Result<UnixListener> {
     })
 }
 
-/// A path as messages show it; an abstract name has an `@`.
+/// Formats a path for error messages; an abstract name starts with `@`.
 pub(super) fn shown(path: &Path) -> String {
     match path.to_string_lossy().strip_prefix('\0') {
         Some(name) => format!("@{name}"),

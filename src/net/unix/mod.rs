@@ -1,7 +1,7 @@
-//! Sockets within the machine: at a path, or, on Linux, under an abstract name.
+//! Unix sockets, bound to a path or, on Linux, to an abstract name.
 //!
-//! Where a path is taken, one that begins with NUL is an abstract name, as elsewhere; std's addresses have both. A
-//! socket's path stays when the socket goes: remove it first if a new one is to be bound there, as with std.
+//! A path that starts with NUL is an abstract name; std's addresses support both. Closing a socket does not remove its
+//! path: remove it before binding there again, as with std.
 
 mod datagram;
 mod listener;

@@ -1,4 +1,4 @@
-//! Sending datagrams within the machine.
+//! Sending Unix datagrams.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -13,11 +13,11 @@ use crate::net::datagram::{MsgHdrPool, start_send};
 use crate::sys::{self, Enclosure, Name, errno};
 use crate::time::sleep;
 
-/// Sends one message from a Unix socket for datagrams, whose sends have to wait while the other's queue is full.
+/// Sends one message from a Unix datagram socket and waits while the receiver's queue is full.
 ///
-/// They wait here and not in the kernel. io_uring's own way is to try again with the same list of bytes, of which the
-/// first try has used up all: what it sends then is empty (Linux 6.18). And a socket that is not connected is told
-/// nothing when there is room again, so that it can only be tried, ever less often.
+/// The wait is here and not in the kernel. io_uring retries with the same iovec iterator, which the first attempt has
+/// consumed, and then sends an empty datagram (Linux 6.18). And an unconnected socket gets no readiness event when the
+/// queue has space again, so the send is retried with exponential back-off.
 pub(super) async fn send_with_retry<B: IoBuf>(
     owned: &OwnedDescriptor,
     msg_pool: &MsgHdrPool,

@@ -1,4 +1,4 @@
-//! What is asked of Unix sockets alone.
+//! Socket calls for Unix sockets only.
 
 use std::io;
 
@@ -9,7 +9,7 @@ use crate::event_loop::core::LoopCore;
 use crate::inflight::descriptor::OwnedDescriptor;
 
 impl OwnedDescriptor {
-    /// Makes two that are connected to each other, on the current loop.
+    /// Creates two connected sockets on the current loop.
     #[track_caller]
     pub(crate) fn pair(kind: SocketKind) -> io::Result<(OwnedDescriptor, OwnedDescriptor)> {
         let core = LoopCore::current("pair").rc();
@@ -18,7 +18,7 @@ impl OwnedDescriptor {
                 OwnedDescriptor::new(core.clone(), one),
                 OwnedDescriptor::new(core, other),
             )),
-            other => unreachable!("a pair is {other:?}"),
+            other => unreachable!("unexpected reply to a socketpair call: {other:?}"),
         }
     }
 
@@ -33,7 +33,7 @@ impl OwnedDescriptor {
     pub(crate) fn peer_credentials(&self) -> io::Result<Credentials> {
         match self.core().control(Control::PeerCredentials { fd: self.fd() })? {
             Reply::Credentials(credentials) => Ok(credentials),
-            other => unreachable!("credentials are {other:?}"),
+            other => unreachable!("unexpected reply for the peer credentials: {other:?}"),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Connections within the machine.
+//! Unix stream sockets.
 
 use std::fmt;
 use std::io;
@@ -20,8 +20,9 @@ use crate::net::split::{Connection, OwnedReadHalf, OwnedWriteHalf, ReadHalf, Wri
 use crate::sys::{self, MOST_DESCRIPTORS, MsgMeta, Name, errno};
 use crate::time::sleep;
 
-/// A connection within the machine. What is said of [`TcpStream`](crate::net::TcpStream) about sharing and cancelling
-/// holds here too.
+/// A Unix stream connection.
+///
+/// Sharing and cancel safety are as for [`TcpStream`](crate::net::TcpStream).
 ///
 /// ```
 /// use windlass::net::UnixStream;
@@ -38,7 +39,7 @@ pub struct UnixStream {
     msg_pool: MsgHdrPool,
 }
 
-/// What [`UnixStream::recv_with_fds`] and [`UnixDatagram::recv_with_fds`](super::UnixDatagram::recv_with_fds) give.
+/// The result of [`UnixStream::recv_with_fds`] and [`UnixDatagram::recv_with_fds`](super::UnixDatagram::recv_with_fds).
 ///
 /// ```
 /// use std::{fs::File, io::Read, os::fd::OwnedFd};
@@ -60,11 +61,11 @@ pub struct UnixStream {
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Received {
-    /// How many bytes came; 0 on a stream is its end.
+    /// The number of bytes received; on a stream, 0 means end of stream.
     pub len: usize,
-    /// The descriptors that came with them, closed on exec.
+    /// The descriptors received, with close-on-exec set.
     pub fds: Vec<OwnedFd>,
-    /// Whether there were more descriptors than room was made for: the kernel has closed them.
+    /// Whether more descriptors were sent than `max_fds`: the kernel has closed them.
     pub lost_fds: bool,
 }
 
@@ -81,8 +82,9 @@ impl Received {
 impl UnixStream {
     /// Connects to the listener at a path.
     ///
-    /// If that has a full backlog, this waits until there is room on Linux; elsewhere it is refused. Dropping the future ends
-    /// the attempt.
+    /// If the listener's backlog is full, this waits for space on Linux; elsewhere the connection is refused.
+    ///
+    /// **Cancel safety:** dropping the future cancels the attempt.
     pub async fn connect(path: impl AsRef<Path>) -> io::Result<UnixStream> {
         let path = path.as_ref();
         let explain = |error| context(format_args!("connect to {}", shown(path)), error);
@@ -90,18 +92,18 @@ impl UnixStream {
         connect(name).await.map_err(explain)
     }
 
-    /// Connects to the listener at one of std's addresses, which may be an abstract name.
+    /// Connects to the listener at a std address, which may be an abstract name.
     pub async fn connect_addr(addr: &SocketAddr) -> io::Result<UnixStream> {
         let explain = |error| context(format_args!("connect to {addr:?}"), error);
         let name = Name::from_unix(addr).map_err(explain)?;
         connect(name).await.map_err(explain)
     }
 
-    /// Two that are connected to each other.
+    /// Creates two connected streams.
     ///
     /// # Panics
     ///
-    /// Outside of a loop.
+    /// Outside a loop.
     #[track_caller]
     pub fn pair() -> io::Result<(UnixStream, UnixStream)> {
         let (one, other) = OwnedDescriptor::pair(SocketKind::UnixStream)?;
@@ -126,13 +128,14 @@ impl UnixStream {
     reading_methods!();
     writing_methods!();
 
-    /// Sends from `buf` and passes descriptors along, and gives how many bytes were taken. The descriptors come with the
-    /// first of them; so `buf` must not be empty. They are closed here whether they could be sent or not: duplicate what is
-    /// to stay. If the future is dropped, bytes and descriptors may have been sent or not.
+    /// Sends from `buf` with descriptors and returns the number of bytes sent. The descriptors are attached to the
+    /// first byte, so `buf` must not be empty. They are closed here even on an error: duplicate those to keep.
+    ///
+    /// **Cancel safety:** the bytes and descriptors may or may not have been sent.
     pub async fn send_with_fds<B: IoBuf>(&self, buf: B, fds: Vec<OwnedFd>) -> BufResult<usize, B> {
         if buf.is_empty() {
-            let why = "descriptors need at least one byte to come with";
-            return (Err(io::Error::new(io::ErrorKind::InvalidInput, why)), buf);
+            let message = "passing descriptors requires at least one byte of data";
+            return (Err(io::Error::new(io::ErrorKind::InvalidInput, message)), buf);
         }
         if fds.len() > MOST_DESCRIPTORS {
             return (Err(too_many(fds.len())), buf);
@@ -140,61 +143,61 @@ impl UnixStream {
         send(self.socket(), &self.msg_pool, buf, None, fds).await
     }
 
-    /// Receives into `buf` as [`read`](UnixStream::read), and with it up to `most_fds` descriptors. Reads that make no room
-    /// for descriptors lose those that come with what they read.
+    /// Receives into `buf`, like [`read`](UnixStream::read), with up to `max_fds` descriptors. Reads without space for
+    /// descriptors lose those that are attached to the bytes read.
     ///
-    /// Dropping the future loses nothing, neither bytes nor descriptors.
-    pub async fn recv_with_fds<B: IoBufMut>(&self, buf: B, most_fds: usize) -> BufResult<Received, B> {
-        let (result, buf) = receive(self.socket(), &self.msg_pool, buf, most_fds, true).await;
+    /// **Cancel safety:** neither bytes nor descriptors are lost.
+    pub async fn recv_with_fds<B: IoBufMut>(&self, buf: B, max_fds: usize) -> BufResult<Received, B> {
+        let (result, buf) = receive(self.socket(), &self.msg_pool, buf, max_fds, true).await;
         (result.map(Received::new), buf)
     }
 
-    /// Who is at the other end: the user, group and process that connected, or listened.
+    /// The user, group and process of the peer at the time it connected or listened.
     pub fn peer_credentials(&self) -> io::Result<Credentials> {
         self.socket().peer_credentials()
     }
 
-    /// Shuts down one or both directions. Shutting down the writing side waits for the write that is under way; the
-    /// peer then sees the end of the stream.
+    /// Shuts down one or both directions, the write side after the write in progress; the peer then reads end of
+    /// stream.
     ///
-    /// With [`AsyncWrite`](crate::io::AsyncWrite) in scope this is the one that is called: the trait's, which takes no
-    /// argument and ends the writing side, is `AsyncWrite::shutdown(&mut stream)`.
+    /// If [`AsyncWrite`](crate::io::AsyncWrite) is in scope, a plain call still means this method. The trait's method,
+    /// which takes no argument and shuts down the write side, is `AsyncWrite::shutdown(&mut stream)`.
     pub async fn shutdown(&self, how: Shutdown) -> io::Result<()> {
         self.bytes.shutdown(how).await
     }
 
-    /// Two borrowed halves, for code that reads and writes at the same time in one task.
+    /// Borrows the stream as two halves, to read and write concurrently in one task.
     pub fn split(&self) -> (ReadHalf<'_, UnixStream>, WriteHalf<'_, UnixStream>) {
         (ReadHalf(self), WriteHalf(self))
     }
 
-    /// Two owned halves, for two tasks.
+    /// Splits the stream into two owned halves, for two tasks.
     pub fn into_split(self) -> (OwnedReadHalf<UnixStream>, OwnedWriteHalf<UnixStream>) {
         OwnedReadHalf::pair(self)
     }
 
-    /// The address of this end.
+    /// The local address.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         self.socket().local_unix_addr()
     }
 
-    /// The address of the other end.
+    /// The address of the peer.
     pub fn peer_addr(&self) -> io::Result<SocketAddr> {
         self.socket().peer_unix_addr()
     }
 
-    /// Makes a stream of one of std's; it becomes non-blocking.
+    /// Converts a std stream and sets it to non-blocking mode.
     ///
     /// # Panics
     ///
-    /// Outside of a loop.
+    /// Outside a loop.
     #[track_caller]
     pub fn from_std(stream: std::os::unix::net::UnixStream) -> io::Result<UnixStream> {
         Ok(UnixStream::from_socket(OwnedDescriptor::adopt(stream)?))
     }
 
-    /// Makes it one of std's, non-blocking. Refused, with the stream, while a read or a write is under way or received
-    /// bytes are unread: they would be lost.
+    /// Converts to a non-blocking std stream. Fails, and returns the stream in the error, while an operation is in
+    /// progress or received bytes are unread: they would be lost.
     pub fn into_std(self) -> Result<std::os::unix::net::UnixStream, IntoStdError<UnixStream>> {
         match self.bytes.owned.release() {
             Ok(fd) => Ok(sys::into_std(fd)),
@@ -206,7 +209,7 @@ impl UnixStream {
     }
 }
 
-/// Connects. A full backlog is no news that a kernel tells of when it ends, so it is tried again, ever less often.
+/// Connects. The kernel does not signal when a full backlog has space again, so it retries with exponential back-off.
 async fn connect(name: Name) -> io::Result<UnixStream> {
     let mut pause = Duration::from_millis(1);
     loop {
@@ -226,7 +229,7 @@ async fn connect(name: Name) -> io::Result<UnixStream> {
 pub(super) fn too_many(count: usize) -> io::Error {
     io::Error::new(
         io::ErrorKind::InvalidInput,
-        format!("{count} descriptors at once: at most {MOST_DESCRIPTORS} can be passed with one message"),
+        format!("cannot send {count} descriptors: one message can pass at most {MOST_DESCRIPTORS}"),
     )
 }
 

@@ -1,13 +1,13 @@
-//! Unix connections as the traits of [`io`](crate::io) see them.
+//! The traits of [`io`](crate::io) for Unix streams.
 
 use super::UnixStream;
-use crate::io::{Halves, reads_its_bytes, writes_its_bytes};
+use crate::io::{Halves, impl_async_read, impl_async_write};
 use crate::net::split::{ReadHalf, WriteHalf};
 
-reads_its_bytes!([], UnixStream);
-reads_its_bytes!([], &UnixStream);
-writes_its_bytes!([], UnixStream);
-writes_its_bytes!([], &UnixStream);
+impl_async_read!([], UnixStream);
+impl_async_read!([], &UnixStream);
+impl_async_write!([], UnixStream);
+impl_async_write!([], &UnixStream);
 
 impl Halves for UnixStream {
     type ReadHalf<'a> = ReadHalf<'a, UnixStream>;

@@ -1,12 +1,12 @@
-//! What was not accepted from a stream, and where its bytes are.
+//! Errors that contain the data that was refused.
 
 use std::fmt;
 use std::io;
 use std::str::Utf8Error;
 
-/// More came than was allowed: a stream, or a line of it, is longer than its limit.
+/// A stream or a line is longer than its limit.
 ///
-/// Readers give it as an [`io::Error`] of the kind `InvalidData`, and it can be had back from there.
+/// Readers return it inside an [`io::Error`] of the kind `InvalidData`; `downcast_ref` gets it back.
 ///
 /// ```
 /// use windlass::io::{AsyncRead, TooLong};
@@ -34,12 +34,12 @@ impl TooLong {
         error.get_ref().is_some_and(|inner| inner.is::<TooLong>())
     }
 
-    /// How much was allowed.
+    /// The limit in bytes.
     pub fn limit(&self) -> usize {
         self.limit
     }
 
-    /// What was read before it was too much, if it is not in a buffer of the caller's or still in the reader.
+    /// The bytes read before the limit was exceeded, unless they are in a buffer of the caller or still in the reader.
     pub fn into_bytes(self) -> Vec<u8> {
         self.bytes
     }
@@ -53,9 +53,9 @@ impl fmt::Display for TooLong {
 
 impl std::error::Error for TooLong {}
 
-/// What should have been text is not UTF-8. It has the bytes, so that nothing is lost.
+/// Text is not valid UTF-8. The error contains the bytes.
 ///
-/// Readers give it as an [`io::Error`] of the kind `InvalidData`, and it can be had back from there.
+/// Readers return it inside an [`io::Error`] of the kind `InvalidData`; `downcast` gets it back.
 ///
 /// ```
 /// use windlass::io::{BufReader, NotUtf8};
@@ -71,18 +71,18 @@ impl std::error::Error for TooLong {}
 /// ```
 #[derive(Debug)]
 pub struct NotUtf8 {
-    what: &'static str,
+    source: &'static str,
     bytes: Vec<u8>,
     error: Utf8Error,
 }
 
 impl NotUtf8 {
-    /// The bytes as text, or an error that has them.
-    pub(super) fn check(what: &'static str, bytes: Vec<u8>) -> io::Result<String> {
-        String::from_utf8(bytes).map_err(|refused| {
-            let error = refused.utf8_error();
-            let bytes = refused.into_bytes();
-            io::Error::new(io::ErrorKind::InvalidData, NotUtf8 { what, bytes, error })
+    /// Converts the bytes to text, or to an error that contains them.
+    pub(super) fn check(source: &'static str, bytes: Vec<u8>) -> io::Result<String> {
+        String::from_utf8(bytes).map_err(|invalid| {
+            let error = invalid.utf8_error();
+            let bytes = invalid.into_bytes();
+            io::Error::new(io::ErrorKind::InvalidData, NotUtf8 { source, bytes, error })
         })
     }
 
@@ -91,7 +91,7 @@ impl NotUtf8 {
         self.bytes
     }
 
-    /// Where they stop being UTF-8.
+    /// The position of the first invalid byte.
     pub fn utf8_error(&self) -> Utf8Error {
         self.error
     }
@@ -99,7 +99,7 @@ impl NotUtf8 {
 
 impl fmt::Display for NotUtf8 {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "the {} is not UTF-8: {}", self.what, self.error)
+        write!(f, "the {} is not UTF-8: {}", self.source, self.error)
     }
 }
 
