@@ -1,14 +1,12 @@
-//! A driver that needs no kernel: in-memory sockets and a virtual clock.
+//! A driver without a kernel, for tests: in-memory sockets and a virtual clock.
 //!
-//! It is completion-based like the real ones, and takes the same liberties: an operation completes in a later poll,
-//! writing through the raw pointers that it was given; a cancel is honoured only if the operation could not complete
-//! first, so every "cancelled, yet done" race happens here without luck. Since nothing here is a system call, Miri can
-//! run the whole core on it.
+//! It behaves like a completion-based driver at its worst, deterministically. An operation completes in a later poll,
+//! and writes through its raw pointers. An operation that can complete wins over its cancel, so the "cancelled, but
+//! completed" race always happens. Sockets and time need no system call, so Miri can run the core.
 //!
-//! The clock stands still while anything can run, and while a thread works for the loop (see `Driver::has_virtual_clock`).
-//! When the loop wants to sleep until a deadline and no operation can
-//! complete, the clock jumps there at once. When it wants to sleep for ever, the thread does sleep, until another thread
-//! wakes it.
+//! The clock stands still while a task can run, and while a thread works for the loop (see
+//! `Driver::has_virtual_clock`). When the loop waits for a deadline and no operation can complete, the clock jumps to
+//! the deadline. When the loop waits without a deadline, the thread blocks until another thread notifies it.
 
 mod datagrams;
 mod net;
@@ -34,10 +32,10 @@ use crate::time::Instant;
 pub(crate) struct Null {
     clock: Instant,
     network: Network,
-    /// In the order in which they were started.
+    /// In the order of their start.
     pending: VecDeque<Pending>,
     pool: Option<Rc<BufferPool>>,
-    alarm: Arc<Alarm>,
+    notifier: Arc<Notifier>,
     settings: Settings,
     counters: DriverCounters,
 }
@@ -51,18 +49,18 @@ struct Pending {
 impl Null {
     pub(crate) fn new(settings: &Settings) -> Null {
         Null {
-            // Not zero, so that subtracting from now does not saturate by accident.
+            // Not zero, so that `now - duration` does not saturate by accident.
             clock: Instant::from_origin(Duration::from_secs(1)),
             network: Network::default(),
             pending: VecDeque::new(),
             pool: None,
-            alarm: Arc::default(),
+            notifier: Arc::default(),
             settings: *settings,
             counters: DriverCounters::default(),
         }
     }
 
-    /// Lets every operation that can complete do so; then honours the cancels. True if anything landed.
+    /// Completes every operation that can complete, and of the others those that were cancelled. True if any completed.
     fn advance(&mut self, completed: &mut Vec<Completion>) -> bool {
         let before = completed.len();
         let mut still_pending = VecDeque::with_capacity(self.pending.len());
@@ -88,23 +86,23 @@ impl Null {
         completed.len() > before
     }
 
-    /// Carries an operation out, if it can be.
+    /// Performs an operation; `None` if it cannot complete yet.
     fn attempt(&mut self, op: Op) -> Option<OpResult> {
         let res = match op {
             Op::Accept { fd } => self.network.accept(fd)?.map(|fd| fd as u32),
             Op::Connect { fd, name } => {
-                // SAFETY: the flight owns the name until its completion.
+                // SAFETY: the operation owns the name until it completes.
                 match unsafe { &*name }.as_socket() {
                     Some(addr) => self.network.connect(fd, addr)?.map(|()| 0),
                     None => Err(errno::NO_FAMILY),
                 }
             }
             Op::Recv { fd, ptr, len, .. } => {
-                // SAFETY: the flight owns these bytes until its completion, which has not been told yet.
+                // SAFETY: the operation owns these bytes until it completes, which has not been reported yet.
                 self.network.recv(fd, |bytes| unsafe { copy_out(bytes, ptr, len) })?
             }
             Op::RecvVectored { fd, slices, count, .. } => self.network.recv(fd, |bytes| {
-                // SAFETY: the flight owns the slices and what they point to until its completion.
+                // SAFETY: the operation owns the slices and their bytes until it completes.
                 let slices = unsafe { std::slice::from_raw_parts(slices, count) };
                 let parts = slices.iter();
                 // SAFETY: as above.
@@ -112,19 +110,19 @@ impl Null {
             })?,
             Op::RecvManaged { fd, .. } => return self.recv_managed(fd),
             Op::Send { fd, ptr, len, .. } => {
-                // SAFETY: the flight owns these bytes until its completion.
+                // SAFETY: the operation owns these bytes until it completes.
                 self.network.send(fd, unsafe { std::slice::from_raw_parts(ptr, len) })?
             }
             Op::SendVectored { fd, slices, count, .. } => self.send_vectored(fd, slices, count)?,
             Op::RecvMessage { fd, message } => {
-                // SAFETY: the flight owns the message and what it points to until its completion.
-                let place = unsafe { (*message).bytes() };
+                // SAFETY: the operation owns the message and the memory that it points to until it completes.
+                let buffer = unsafe { (*message).bytes() };
                 // SAFETY: as above.
-                unsafe { self.recv_message(fd, message, (place.base, place.len)) }?
+                unsafe { self.recv_message(fd, message, (buffer.base, buffer.len)) }?
             }
             Op::RecvMessageManaged { fd, message } => return self.recv_message_managed(fd, message),
             Op::SendMessage { fd, message, .. } => {
-                // SAFETY: the flight owns the message and what it points to until its completion.
+                // SAFETY: the operation owns the message and the memory that it points to until it completes.
                 unsafe {
                     let (bytes, to) = ((*message).bytes(), (*message).name());
                     let bytes = match bytes.len {
@@ -167,11 +165,11 @@ impl Null {
             return Some(OpResult::last(Err(errno::NO_BUFFERS)));
         };
         let (address, len) = buffer.memory();
-        // SAFETY: the buffer was just taken from the pool, so nobody else has it.
+        // SAFETY: the buffer was just taken from the pool.
         let res = self
             .network
             .recv(fd, |bytes| unsafe { copy_out(bytes, address, len) })?;
-        // SAFETY: this many of its bytes were just written.
+        // SAFETY: this many bytes were just written to it.
         unsafe { buffer.set_filled(res.unwrap_or(0) as usize) };
         Some(OpResult::with_buffer(res, buffer))
     }
@@ -186,20 +184,20 @@ impl Null {
         buffer
     }
 
-    /// Receives a datagram into a place.
+    /// Receives a datagram into `buffer`, and its sender into the message.
     ///
     /// # Safety
     ///
-    /// The flight owns the message and what it points to, and nobody else has the place.
-    unsafe fn recv_message(&mut self, fd: i32, message: *mut Message, place: (*mut u8, usize)) -> Option<OsResult> {
+    /// The operation owns the message and the memory that it points to; nothing else uses the buffer.
+    unsafe fn recv_message(&mut self, fd: i32, message: *mut Message, buffer: (*mut u8, usize)) -> Option<OsResult> {
         let (from, bytes) = match self.network.recv_datagram(fd)? {
             Ok(datagram) => datagram,
             Err(code) => return Some(Err(code)),
         };
-        let count = bytes.len().min(place.1);
-        // SAFETY: the caller's promise; `count` is no more than the place has.
+        let count = bytes.len().min(buffer.1);
+        // SAFETY: the caller's promise; `count` is at most the buffer's length.
         unsafe {
-            std::ptr::copy_nonoverlapping(bytes.as_ptr(), place.0, count);
+            std::ptr::copy_nonoverlapping(bytes.as_ptr(), buffer.0, count);
             (*message).deliver(&Name::from(from), count < bytes.len());
         }
         Some(Ok(count as u32))
@@ -212,15 +210,15 @@ impl Null {
         let Some(mut buffer) = self.take_buffer() else {
             return Some(OpResult::last(Err(errno::NO_BUFFERS)));
         };
-        // SAFETY: the flight owns the message until its completion, and the buffer was just taken from the pool.
+        // SAFETY: the operation owns the message until it completes, and the buffer was just taken from the pool.
         let res = unsafe { self.recv_message(fd, message, buffer.memory()) }?;
-        // SAFETY: this many of its bytes were just written.
+        // SAFETY: this many bytes were just written to it.
         unsafe { buffer.set_filled(res.unwrap_or(0) as usize) };
         Some(OpResult::with_buffer(res, buffer))
     }
 
     fn send_vectored(&mut self, fd: i32, slices: *const crate::sys::IoVec, count: usize) -> Option<OsResult> {
-        // SAFETY: the flight owns the slices and what they point to until its completion.
+        // SAFETY: the operation owns the slices and their bytes until it completes.
         let slices = unsafe { std::slice::from_raw_parts(slices, count) };
         let mut sent = 0;
         for slice in slices {
@@ -233,7 +231,7 @@ impl Null {
                         break;
                     }
                 }
-                stopped if sent == 0 => return stopped,
+                first if sent == 0 => return first,
                 _ => break,
             }
         }
@@ -241,7 +239,7 @@ impl Null {
     }
 }
 
-/// Moves bytes from a pipe to a flight's memory.
+/// Moves bytes from a receive queue to an operation's memory.
 ///
 /// # Safety
 ///
@@ -250,7 +248,7 @@ unsafe fn copy_out(bytes: &mut VecDeque<u8>, ptr: *mut u8, len: usize) -> u32 {
     let count = bytes.len().min(len);
     let (front, back) = bytes.as_slices();
     let first = front.len().min(count);
-    // SAFETY: the caller's promise, for `count` bytes in all, which is at most `len`; the pipe is not the flight's memory.
+    // SAFETY: the caller's promise: `count` bytes in all, which is at most `len`. The queue is memory of this driver's.
     unsafe {
         std::ptr::copy_nonoverlapping(front.as_ptr(), ptr, first);
         std::ptr::copy_nonoverlapping(back.as_ptr(), ptr.add(first), count - first);
@@ -259,14 +257,13 @@ unsafe fn copy_out(bytes: &mut VecDeque<u8>, ptr: *mut u8, len: usize) -> u32 {
     count as u32
 }
 
-// SAFETY: an operation's memory is touched only in `attempt`, and its completion is pushed right after that, once: the
-// operation leaves `pending` with it.
+// SAFETY: an operation's memory is used only in `attempt`. Its completion follows at once and removes it.
 unsafe impl Driver for Null {
     fn describe(&self) -> Description {
         Description::new(
             "null",
             vec!["virtual clock", "in-memory sockets"],
-            "the program asked for a driver without a kernel",
+            "the program asked for the null driver",
         )
     }
 
@@ -281,14 +278,14 @@ unsafe impl Driver for Null {
     fn control(&mut self, call: Control<'_>) -> io::Result<Reply> {
         match call {
             Control::Seek { .. } => sys::control(call),
-            // Files are the kernel's, and have numbers that no socket of ours has.
+            // A file of the kernel's: this driver's sockets have negative numbers.
             Control::Close { fd } | Control::Forget { fd } if fd >= 0 => sys::control(call),
             _ => self.network.control(call).map_err(io::Error::from_raw_os_error),
         }
     }
 
     unsafe fn start(&mut self, id: OpId, op: Op, _scratch: *mut Scratch) -> Start {
-        // Files are the kernel's even here: a thread does it.
+        // Files are the kernel's even here: the blocking pool does it.
         if op.waits_for().is_none() {
             return Start::Blocking;
         }
@@ -313,12 +310,12 @@ unsafe impl Driver for Null {
             Wait::No | Wait::Look => self.counters.spins += u64::from(!completed_any),
             _ if completed_any => {}
             Wait::Until(deadline) => {
-                // A notification that has already come is not slept over.
-                if !self.alarm.take() {
+                // A notification that has already come ends the wait before the clock moves.
+                if !self.notifier.take() {
                     self.clock = self.clock.max(deadline);
                 }
             }
-            Wait::Forever => self.alarm.wait(),
+            Wait::Forever => self.notifier.wait(),
         }
         Ok(())
     }
@@ -328,7 +325,7 @@ unsafe impl Driver for Null {
     }
 
     fn notifier(&self) -> Arc<dyn Notify> {
-        self.alarm.clone()
+        self.notifier.clone()
     }
 
     fn counters(&self) -> DriverCounters {
@@ -340,30 +337,33 @@ unsafe impl Driver for Null {
     }
 }
 
-/// How another thread ends the sleep.
+/// Wakes the loop from another thread.
 #[derive(Default)]
-struct Alarm {
-    rung: Mutex<bool>,
-    ringing: Condvar,
+struct Notifier {
+    is_notified: Mutex<bool>,
+    condvar: Condvar,
 }
 
-impl Alarm {
+impl Notifier {
     fn take(&self) -> bool {
-        std::mem::take(&mut self.rung.lock().unwrap_or_else(|poisoned| poisoned.into_inner()))
+        std::mem::take(&mut self.is_notified.lock().unwrap_or_else(|poisoned| poisoned.into_inner()))
     }
 
     fn wait(&self) {
-        let mut rung = self.rung.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        while !*rung {
-            rung = self.ringing.wait(rung).unwrap_or_else(|poisoned| poisoned.into_inner());
+        let mut is_notified = self.is_notified.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        while !*is_notified {
+            is_notified = self
+                .condvar
+                .wait(is_notified)
+                .unwrap_or_else(|poisoned| poisoned.into_inner());
         }
-        *rung = false;
+        *is_notified = false;
     }
 }
 
-impl Notify for Alarm {
+impl Notify for Notifier {
     fn notify(&self) {
-        *self.rung.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = true;
-        self.ringing.notify_one();
+        *self.is_notified.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = true;
+        self.condvar.notify_one();
     }
 }

@@ -1,4 +1,4 @@
-//! An in-memory network, with TCP's and UDP's manners: the same errors for the same mistakes, a bounded pipe each way.
+//! An in-memory network that behaves like TCP and UDP: the same error codes, and a bounded receive queue per direction.
 
 use std::collections::{HashMap, VecDeque};
 use std::mem::Discriminant;
@@ -8,21 +8,21 @@ use std::time::Duration;
 use crate::driver::{Control, OsResult, Reply, SocketKind, SocketOption};
 use crate::sys::{Fd, Name, errno};
 
-/// How much one direction holds before a sender waits.
+/// How many bytes one direction of a connection holds before a send blocks.
 pub(super) const PIPE_LEN: usize = 64 * 1024;
 
-/// What an operation gives: `None` if it cannot complete yet.
+/// The result of an operation; `None` if it cannot complete yet.
 type Attempt<T> = Option<Result<T, i32>>;
 
 #[derive(Default)]
 pub(super) struct Network {
     sockets: HashMap<Fd, Socket>,
     options: HashMap<Fd, Options>,
-    made: i32,
+    sockets_created: i32,
     next_port: u16,
 }
 
-/// What was set, by kind of option.
+/// The options that were set, by kind.
 type Options = HashMap<Discriminant<SocketOption>, SocketOption>;
 
 pub(super) enum Socket {
@@ -38,18 +38,18 @@ pub(super) struct Fresh {
     bound: Option<SocketAddr>,
 }
 
-/// A socket for datagrams.
+/// A datagram socket.
 pub(super) struct Datagrams {
     pub(super) local: SocketAddr,
     pub(super) peer: Option<SocketAddr>,
-    pub(super) inbox: VecDeque<(SocketAddr, Vec<u8>)>,
-    /// Nobody was where the last one went; told once, and only to who is connected.
+    pub(super) recv_queue: VecDeque<(SocketAddr, Vec<u8>)>,
+    /// The connected peer did not exist at the last send: the next receive returns ECONNREFUSED, once.
     pub(super) refused: bool,
 }
 
 pub(super) struct Listener {
     addr: SocketAddr,
-    /// Connections that nobody has accepted.
+    /// Connections that were not accepted yet.
     backlog: VecDeque<Fd>,
     backlog_max: usize,
 }
@@ -59,10 +59,10 @@ pub(super) struct Stream {
     remote: SocketAddr,
     /// The other end, while it is open.
     peer: Option<Fd>,
-    inbox: VecDeque<u8>,
+    recv_queue: VecDeque<u8>,
     /// The peer will send no more.
-    ended: bool,
-    /// The peer went away with something unread; told once.
+    at_eof: bool,
+    /// The peer reset the connection, or closed it with unread bytes: the next receive returns ECONNRESET, once.
     reset: bool,
     write_shut: bool,
 }
@@ -74,7 +74,7 @@ impl Network {
             Control::Pair { .. } | Control::PeerCredentials { .. } => Err(errno::NOT_SUPPORTED),
             Control::Bind { fd, name } => self.bind(fd, name).map(|()| Reply::Done),
             Control::Listen { fd, backlog } => self.listen(fd, backlog).map(|()| Reply::Done),
-            // Only the kernel's own sockets exist outside of this network.
+            // A socket that was made elsewhere is the kernel's.
             Control::Adopt { .. } => Err(errno::BAD_FD),
             Control::Watch { fd } if self.sockets.contains_key(&fd) => Ok(Reply::Done),
             Control::Watch { .. } => Err(errno::BAD_FD),
@@ -101,7 +101,7 @@ impl Network {
                     .get(&fd)
                     .and_then(|options| options.get(&std::mem::discriminant(&like)));
                 set.copied()
-                    .or_else(|| at_first(like))
+                    .or_else(|| default_value(like))
                     .map(Reply::Option)
                     .ok_or(errno::NOT_SUPPORTED)
             }
@@ -117,10 +117,10 @@ impl Network {
         }
     }
 
-    /// Descriptors are negative, so that nobody mistakes them for the kernel's.
+    /// Descriptors are negative, so that they cannot be confused with the kernel's.
     fn add(&mut self, socket: Socket) -> Fd {
-        self.made += 1;
-        let fd = -1 - self.made;
+        self.sockets_created += 1;
+        let fd = -1 - self.sockets_created;
         self.sockets.insert(fd, socket);
         fd
     }
@@ -161,7 +161,7 @@ impl Network {
             false => Socket::Datagrams(Datagrams {
                 local: nowhere(is_v6),
                 peer: None,
-                inbox: VecDeque::new(),
+                recv_queue: VecDeque::new(),
                 refused: false,
             }),
         })
@@ -237,36 +237,36 @@ impl Network {
     }
 
     pub(super) fn datagrams_at(&self, addr: SocketAddr) -> Option<Fd> {
-        let hears = |datagrams: &Datagrams| {
+        let receives = |datagrams: &Datagrams| {
             let bound = datagrams.local;
             bound.port() == addr.port() && (bound.ip() == addr.ip() || bound.ip().is_unspecified())
         };
         self.sockets.iter().find_map(|(&fd, socket)| match socket {
-            Socket::Datagrams(datagrams) if addr.port() > 0 && hears(datagrams) => Some(fd),
+            Socket::Datagrams(datagrams) if addr.port() > 0 && receives(datagrams) => Some(fd),
             _ => None,
         })
     }
 
-    /// Gives a socket that was not bound an address to send from.
-    pub(super) fn bind_if_not(&mut self, fd: Fd, towards: SocketAddr) -> Result<SocketAddr, i32> {
+    /// Binds a socket that is not bound yet. Returns its address as the peer sees it.
+    pub(super) fn bind_if_unbound(&mut self, fd: Fd, peer: SocketAddr) -> Result<SocketAddr, i32> {
         if self.datagrams(fd)?.local.port() == 0 {
-            let local = SocketAddr::new(loopback(towards), self.free_port());
+            let local = SocketAddr::new(loopback(peer), self.free_port());
             self.datagrams(fd)?.local = local;
         }
         let local = self.datagrams(fd)?.local;
         Ok(match local.ip().is_unspecified() {
-            true => SocketAddr::new(loopback(towards), local.port()),
+            true => SocketAddr::new(loopback(peer), local.port()),
             false => local,
         })
     }
 
     fn listener_at(&self, addr: SocketAddr) -> Option<Fd> {
-        let hears = |listener: &Listener| {
+        let accepts = |listener: &Listener| {
             let bound = listener.addr;
             bound.port() == addr.port() && (bound.ip() == addr.ip() || bound.ip().is_unspecified())
         };
         self.sockets.iter().find_map(|(&fd, socket)| match socket {
-            Socket::Listener(listener) if hears(listener) => Some(fd),
+            Socket::Listener(listener) if accepts(listener) => Some(fd),
             _ => None,
         })
     }
@@ -290,7 +290,7 @@ impl Network {
     pub(super) fn connect(&mut self, fd: Fd, addr: SocketAddr) -> Attempt<()> {
         if let Ok(datagrams) = self.datagrams(fd) {
             datagrams.peer = Some(addr);
-            return Some(self.bind_if_not(fd, addr).map(|_| ()));
+            return Some(self.bind_if_unbound(fd, addr).map(|_| ()));
         }
         let bound = match self.sockets.get(&fd) {
             Some(Socket::Fresh(fresh)) => fresh.bound,
@@ -302,7 +302,7 @@ impl Network {
         let local = bound.unwrap_or_else(|| SocketAddr::new(loopback(addr), self.free_port()));
         let server = Stream::new(addr, local, fd);
         let server_fd = self.add(Socket::Stream(server));
-        // As on Linux, what is accepted is tuned as the listener.
+        // As on Linux, an accepted socket inherits the listener's options.
         if let Some(options) = self.options.get(&listener_fd).cloned() {
             self.options.insert(server_fd, options);
         }
@@ -330,10 +330,10 @@ impl Network {
             return !listener.backlog.is_empty();
         }
         if let Some(Socket::Datagrams(datagrams)) = self.sockets.get(&fd) {
-            return !datagrams.inbox.is_empty() || datagrams.refused;
+            return !datagrams.recv_queue.is_empty() || datagrams.refused;
         }
         match self.stream(fd) {
-            Ok(stream) => !stream.inbox.is_empty() || stream.ended || stream.reset,
+            Ok(stream) => !stream.recv_queue.is_empty() || stream.at_eof || stream.reset,
             Err(_) => true,
         }
     }
@@ -344,22 +344,22 @@ impl Network {
             _ => return true,
         };
         match peer.map(|peer| self.stream(peer)) {
-            Some(Ok(peer)) => peer.inbox.len() < PIPE_LEN,
+            Some(Ok(peer)) => peer.recv_queue.len() < PIPE_LEN,
             _ => true,
         }
     }
 
-    /// Receives through `take`, which moves bytes out of the pipe and says how many.
+    /// Receives with `take`, which moves bytes out of the queue and returns their count.
     pub(super) fn recv(&mut self, fd: Fd, take: impl FnOnce(&mut VecDeque<u8>) -> u32) -> Option<OsResult> {
         if !self.can_recv(fd) {
             return None;
         }
         Some(self.stream(fd).and_then(|stream| {
             if std::mem::take(&mut stream.reset) {
-                stream.inbox.clear();
+                stream.recv_queue.clear();
                 return Err(errno::RESET);
             }
-            Ok(take(&mut stream.inbox))
+            Ok(take(&mut stream.recv_queue))
         }))
     }
 
@@ -375,25 +375,25 @@ impl Network {
         let Ok(peer) = self.stream(peer) else {
             return Some(Err(errno::BROKEN_PIPE));
         };
-        let count = bytes.len().min(PIPE_LEN - peer.inbox.len());
+        let count = bytes.len().min(PIPE_LEN - peer.recv_queue.len());
         if count == 0 {
             return None;
         }
-        peer.inbox.extend(&bytes[..count]);
+        peer.recv_queue.extend(&bytes[..count]);
         Some(Ok(count as u32))
     }
 
     fn shutdown(&mut self, fd: Fd, how: Shutdown) -> Result<(), i32> {
         let stream = self.stream(fd)?;
         if how != Shutdown::Write {
-            stream.ended = true;
+            stream.at_eof = true;
         }
         if how != Shutdown::Read {
             stream.write_shut = true;
             if let Some(peer) = stream.peer
                 && let Ok(peer) = self.stream(peer)
             {
-                peer.ended = true;
+                peer.at_eof = true;
             }
         }
         Ok(())
@@ -411,9 +411,9 @@ impl Network {
             Some(Socket::Stream(stream)) => {
                 if let Some(Ok(peer)) = stream.peer.map(|peer| self.stream(peer)) {
                     peer.peer = None;
-                    peer.ended = true;
-                    // Bytes that nobody read tell the peer that they were lost.
-                    peer.reset = reset || !stream.inbox.is_empty();
+                    peer.at_eof = true;
+                    // As with TCP, closing with unread bytes resets the connection.
+                    peer.reset = reset || !stream.recv_queue.is_empty();
                 }
             }
             Some(Socket::Fresh(_) | Socket::Datagrams(_)) | None => {}
@@ -427,24 +427,24 @@ impl Stream {
             local,
             remote,
             peer: Some(peer),
-            inbox: VecDeque::new(),
-            ended: false,
+            recv_queue: VecDeque::new(),
+            at_eof: false,
             reset: false,
             write_shut: false,
         }
     }
 }
 
-/// This machine, in the family of `towards`.
-fn loopback(towards: SocketAddr) -> IpAddr {
-    match towards {
+/// The loopback address of the peer's family.
+fn loopback(peer: SocketAddr) -> IpAddr {
+    match peer {
         SocketAddr::V4(_) => IpAddr::V4(Ipv4Addr::LOCALHOST),
         SocketAddr::V6(_) => IpAddr::V6(Ipv6Addr::LOCALHOST),
     }
 }
 
-/// What an option is before it is set; `None` for what cannot be asked.
-fn at_first(like: SocketOption) -> Option<SocketOption> {
+/// The default value of an option; `None` for options that cannot be read.
+fn default_value(like: SocketOption) -> Option<SocketOption> {
     Some(match like {
         SocketOption::Nodelay(_) => SocketOption::Nodelay(false),
         SocketOption::ReuseAddress(_) => SocketOption::ReuseAddress(false),

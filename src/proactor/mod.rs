@@ -1,4 +1,4 @@
-//! The completion-based drivers: the kernel does the work and says when it is done.
+//! Completion-based drivers, where the kernel performs the operation: io_uring on Linux, completion ports on Windows.
 
 #[cfg(all(feature = "proactor", windows))]
 mod iocp;
@@ -13,23 +13,23 @@ use crate::event_loop::builder::Settings;
 /// Whether this build has a proactor for this platform.
 pub(crate) const IS_BUILT: bool = cfg!(all(feature = "proactor", any(target_os = "linux", windows)));
 
-/// Opens this platform's proactor.
+/// Opens the io_uring driver.
 #[cfg(all(feature = "proactor", target_os = "linux"))]
 pub(crate) fn open(settings: &Settings, reason: &str) -> io::Result<Box<dyn Driver>> {
     Ok(Box::new(uring::Uring::open(settings, reason)?))
 }
 
-/// Opens this platform's proactor: a completion port.
+/// Opens the completion-port driver.
 #[cfg(all(feature = "proactor", windows))]
 pub(crate) fn open(settings: &Settings, reason: &str) -> io::Result<Box<dyn Driver>> {
     Ok(Box::new(iocp::Iocp::open(settings, reason)?))
 }
 
-/// There is none in this build.
+/// This build has no proactor.
 #[cfg(not(all(feature = "proactor", any(target_os = "linux", windows))))]
 pub(crate) fn open(_settings: &Settings, _reason: &str) -> io::Result<Box<dyn Driver>> {
     Err(io::Error::new(
         io::ErrorKind::Unsupported,
-        "this build has no proactor: that is for Linux and Windows, with the feature `proactor`",
+        "this build has no proactor: it needs Linux or Windows, and the feature `proactor`",
     ))
 }

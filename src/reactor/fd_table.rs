@@ -1,5 +1,6 @@
-//! What is known of each descriptor: one place per number. Numbers are small, since the kernel gives out the lowest that
-//! is free. On Windows they go by fours.
+//! Per-descriptor state, and the tokens that tell a descriptor from an earlier one with the same number.
+//!
+//! A plain vector, because the kernel reuses the lowest free number. On Windows the numbers are multiples of four.
 
 use mio::Token;
 
@@ -8,12 +9,12 @@ use super::parked::Queue;
 use crate::driver::op::Direction;
 use crate::sys::Fd;
 
-/// One direction of a descriptor.
+/// The state of one direction.
 pub(super) struct Side {
     pub(super) queue: Queue,
-    /// False when the last try found nothing more, and no news has come since: another try would be in vain.
+    /// False if the last attempt returned EAGAIN and no event has come since: an attempt would return EAGAIN again.
     pub(super) may_be_ready: bool,
-    /// The kernel has told of an end, an error or urgent bytes, and will not tell again: every operation is tried.
+    /// The kernel has reported a hang-up, an error or urgent data, and will not do so again: always attempt.
     pub(super) always_try: bool,
 }
 
@@ -24,24 +25,24 @@ impl Side {
         always_try: false,
     };
 
-    /// The last try found nothing more.
-    pub(super) fn used_up(&mut self) {
+    /// The last attempt would have blocked, or left nothing to transfer.
+    pub(super) fn drained(&mut self) {
         self.may_be_ready = self.always_try;
     }
 }
 
-/// A descriptor's number and who has it.
-pub(super) struct Place {
-    /// How the kernel was asked to tell of it, if it was.
+/// The state of a descriptor.
+pub(super) struct FdState {
+    /// The registration, if there is one.
     pub(super) source: Option<Source>,
-    /// How often this number was given to somebody else.
+    /// How often the number was reused, modulo `GENERATIONS + 1`.
     generation: usize,
     read: Side,
     write: Side,
 }
 
-impl Place {
-    const NEW: Place = Place {
+impl FdState {
+    const NEW: FdState = FdState {
         source: None,
         generation: 0,
         read: Side::NEW,
@@ -55,23 +56,22 @@ impl Place {
         }
     }
 
-    /// A side that the kernel has told of.
-    pub(super) fn news(&mut self, direction: Direction) -> &mut Side {
+    /// Notes that the kernel has reported this direction.
+    pub(super) fn reported(&mut self, direction: Direction) -> &mut Side {
         if let Some(source) = &mut self.source {
-            source.told(direction);
+            source.disarm(direction);
         }
         self.side(direction)
     }
 
-    pub(super) fn nobody_waits(&self) -> bool {
+    pub(super) fn has_no_waiters(&self) -> bool {
         self.read.queue.is_empty() && self.write.queue.is_empty()
     }
 }
 
-/// By number.
 #[derive(Default)]
 pub(super) struct FdTable {
-    fds: Vec<Place>,
+    fds: Vec<FdState>,
 }
 
 /// A token's lower bits are the descriptor's number, the others its generation.
@@ -80,8 +80,8 @@ const GENERATIONS: usize = (1 << (usize::BITS - FD_BITS)) - 1;
 
 impl FdTable {
     #[inline]
-    pub(super) fn get(&mut self, fd: Fd) -> &mut Place {
-        let index = usize::try_from(fd).expect("descriptors of the kernel are not negative");
+    pub(super) fn get(&mut self, fd: Fd) -> &mut FdState {
+        let index = usize::try_from(fd).expect("kernel descriptors are not negative");
         let index = index >> SPARE_BITS;
         if index >= self.fds.len() {
             self.grow(index);
@@ -91,29 +91,29 @@ impl FdTable {
 
     #[cold]
     fn grow(&mut self, index: usize) {
-        self.fds.resize_with(index + 1, || Place::NEW);
+        self.fds.resize_with(index + 1, || FdState::NEW);
     }
 
-    /// What events for this descriptor are marked with.
+    /// The token that the kernel returns with this descriptor's events.
     pub(super) fn token(&mut self, fd: Fd) -> Token {
         Token(self.get(fd).generation << FD_BITS | fd as usize)
     }
 
-    /// The descriptor that an event is for. `None` if its number belongs to somebody else by now.
+    /// The descriptor that an event is for. `None` for a stale event: its number was reused.
     pub(super) fn fd_of(&mut self, token: Token) -> Option<Fd> {
         let fd = token.0 & ((1 << FD_BITS) - 1);
-        let place = self.fds.get(fd >> SPARE_BITS)?;
-        let is_current = place.source.is_some() && place.generation == token.0 >> FD_BITS;
+        let state = self.fds.get(fd >> SPARE_BITS)?;
+        let is_current = state.source.is_some() && state.generation == token.0 >> FD_BITS;
         is_current.then_some(fd as Fd)
     }
 
-    /// A new tenant comes, or the old one leaves: nothing that was known of the number holds any more.
-    pub(super) fn renew(&mut self, fd: Fd) {
-        let place = self.get(fd);
-        debug_assert!(place.nobody_waits());
-        *place = Place {
-            generation: (place.generation + 1) & GENERATIONS,
-            ..Place::NEW
+    /// Resets the state of a number that gets a new descriptor or loses its old one. Earlier tokens become stale.
+    pub(super) fn reset(&mut self, fd: Fd) {
+        let state = self.get(fd);
+        debug_assert!(state.has_no_waiters());
+        *state = FdState {
+            generation: (state.generation + 1) & GENERATIONS,
+            ..FdState::NEW
         };
     }
 }
@@ -123,13 +123,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_event_for_an_earlier_tenant_is_recognised() {
+    fn a_stale_event_is_recognised() {
         let mut fds = FdTable::default();
         let token = fds.token(8);
         assert_eq!(fds.fd_of(token), None, "not registered");
         fds.get(8).source = Some(Source::new(8));
         assert_eq!(fds.fd_of(token), Some(8));
-        fds.renew(8);
+        fds.reset(8);
         fds.get(8).source = Some(Source::new(8));
         assert_eq!(fds.fd_of(token), None);
         let token = fds.token(8);

@@ -1,21 +1,22 @@
-//! The readiness-based driver: the kernel says when a descriptor is ready, and we do the work. epoll, kqueue and Windows'
-//! AFD, all through mio.
+//! The readiness-based driver: the kernel reports that a descriptor is ready, and the driver performs the operation.
+//! epoll, kqueue and Windows' AFD, all through mio.
 //!
-//! Facts that shape this room:
+//! Kernel facts that shape this driver:
 //!
-//! - Readiness is told once per change (edge-triggered), so nobody may wait for news that has already been told. Every
-//!   operation is therefore **tried first**; only when it would have to wait is it parked, and when the descriptor is said
-//!   to be ready it is tried again. What is told too often costs a try and harms nobody.
-//! - A descriptor is registered when its first operation has to wait, once, for both directions, and stays registered
-//!   until it is closed or given away. Registering tells what is ready at that moment, so nothing falls in between.
-//! - A turn is not a system call: while there is something to run, the kernel is asked at the latest every 64 turns or
-//!   50 microseconds (`pace`).
-//! - mio rounds a timeout up to a millisecond on Linux; `sleep` does better.
-//! - An operation that is parked has not touched its memory. So a cancel always succeeds, and loses nothing.
+//! - Readiness is edge-triggered: the kernel reports each change once. An operation that waited for an edge that has
+//!   already been reported would hang. So every operation is **attempted first**, parked only if it would block, and
+//!   attempted again when the descriptor is reported ready. A spurious report costs one attempt.
+//! - A descriptor is registered when its first operation would block, once and for both directions, until it is closed
+//!   or given away. Registering reports the current state, so no edge is lost between the attempt and the registration.
+//! - A turn need not make a system call: while tasks are ready, the driver polls the kernel every 64 turns or 50 us,
+//!   whichever comes first (`poll_throttle`).
+//! - mio rounds timeouts up to whole milliseconds on Linux; `sleep` adds the rest.
+//! - A parked operation has not touched its memory, so a cancel always succeeds and loses nothing. Pipes on Windows are
+//!   the exception: they have no readiness, and the kernel uses the memory of an overlapped call until that ends.
 //!
-//! What differs between systems stands in `unix` and `windows`, each of which supplies: `Source`, a registration, with
-//! `arm`, which is called when somebody waits if it `HAS_TO_ASK`, and `told`; `Pipes`, for what has no readiness; `describe`, `descriptor`,
-//! `SHORT_IS_EMPTY` and `SPARE_BITS`.
+//! `unix` and `windows` each supply the platform's part: `Source`, a registration, with `arm` and `disarm` for
+//! platforms where `NEEDS_ARMING` (one-shot events); `Pipes`, for pipes without readiness; `describe`, `descriptor`,
+//! `SHORT_MEANS_DRAINED` and `SPARE_BITS`.
 
 #[cfg(feature = "reactor")]
 mod fd_table;
@@ -46,7 +47,7 @@ pub(crate) fn open(settings: &Settings, reason: &str) -> io::Result<Box<dyn Driv
     Ok(Box::new(poller::Reactor::open(settings, reason)?))
 }
 
-/// There is none in this build.
+/// This build has no reactor.
 #[cfg(not(feature = "reactor"))]
 pub(crate) fn open(_settings: &Settings, _reason: &str) -> io::Result<Box<dyn Driver>> {
     Err(io::Error::new(

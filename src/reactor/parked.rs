@@ -1,20 +1,20 @@
 //! Operations that wait for their descriptor to be ready.
 //!
-//! One place per flight, at the flight's own index, so that parking allocates nothing after warm-up. Those that wait for
-//! the same thing form a list, in the order in which they came; it is nearly always one long.
+//! One slot per operation, at the operation's index, so that parking allocates nothing after warm-up. Operations that
+//! wait for the same direction form a FIFO list, nearly always of one element.
 
 use crate::driver::OpId;
 use crate::driver::op::Op;
 
-/// The first of those who wait for one direction of a descriptor: a flight's index, or nobody.
+/// The head of the list for one direction of a descriptor: an operation's index, or `NONE`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Queue(u32);
 
-/// No flight has this index.
-const NOBODY: u32 = OpId::MAX_INDEX;
+/// No operation has this index.
+const NONE: u32 = OpId::MAX_INDEX;
 
 impl Queue {
-    pub(super) const EMPTY: Queue = Queue(NOBODY);
+    pub(super) const EMPTY: Queue = Queue(NONE);
 
     pub(super) fn is_empty(self) -> bool {
         self == Queue::EMPTY
@@ -23,7 +23,7 @@ impl Queue {
 
 #[derive(Clone, Copy)]
 struct Parked {
-    /// With the place, this is the flight's id.
+    /// With the slot's index, the operation's id.
     generation: u64,
     op: Op,
     next: Queue,
@@ -35,7 +35,7 @@ pub(super) struct ParkingLot {
 }
 
 impl ParkingLot {
-    /// Parks an operation behind those who wait already.
+    /// Parks an operation at the end of the list.
     pub(super) fn park(&mut self, queue: &mut Queue, id: OpId, op: Op) {
         let index = id.index as usize;
         if index >= self.fds.len() {
@@ -52,11 +52,11 @@ impl ParkingLot {
 
     fn end_of<'a>(&'a mut self, queue: &'a mut Queue) -> &'a mut Queue {
         let mut last = queue.0;
-        if last == NOBODY {
+        if last == NONE {
             return queue;
         }
         while let Some(Parked { next: Queue(next), .. }) = self.at(last)
-            && *next != NOBODY
+            && *next != NONE
         {
             last = *next;
         }
@@ -67,7 +67,7 @@ impl ParkingLot {
         self.fds.get_mut(index as usize)?.as_mut()
     }
 
-    /// Who waits first.
+    /// The operation that has waited longest.
     pub(super) fn first(&mut self, queue: Queue) -> Option<(OpId, Op)> {
         let index = queue.0;
         self.at(index).map(|parked| {
@@ -76,7 +76,7 @@ impl ParkingLot {
         })
     }
 
-    /// Takes out who waits first.
+    /// Removes the operation that has waited longest.
     pub(super) fn pop(&mut self, queue: &mut Queue) -> Option<OpId> {
         let index = queue.0;
         let Parked { generation, next, .. } = self.fds.get_mut(index as usize)?.take()?;
@@ -84,13 +84,13 @@ impl ParkingLot {
         Some(OpId { index, generation })
     }
 
-    /// The operation of a flight, if it is parked.
+    /// The op with this id, if it is parked.
     pub(super) fn op_of(&mut self, id: OpId) -> Option<Op> {
         let parked = self.at(id.index).filter(|parked| parked.generation == id.generation)?;
         Some(parked.op)
     }
 
-    /// Takes out a flight from the middle of its queue.
+    /// Removes an operation from anywhere in its list.
     pub(super) fn remove(&mut self, queue: &mut Queue, id: OpId) {
         let mut link = *queue;
         if link.0 == id.index {
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn anyone_can_be_taken_out() {
+    fn any_operation_can_be_removed() {
         for (gone, left) in [(5, [0, 9]), (0, [5, 9]), (9, [5, 0])] {
             let (mut lot, mut queue) = queue_of(&[5, 0, 9]);
             lot.remove(&mut queue, id(gone));
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn an_earlier_tenant_of_an_index_is_not_found() {
+    fn a_stale_id_is_not_found() {
         let (mut lot, _) = queue_of(&[5]);
         let earlier = OpId {
             generation: 6,

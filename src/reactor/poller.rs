@@ -1,4 +1,4 @@
-//! The driver itself: try, park, wait, try again.
+//! The driver itself: attempt, park, wait, attempt again.
 
 use std::io;
 use std::rc::Rc;
@@ -8,7 +8,7 @@ use mio::event::Event;
 use mio::{Events, Poll, Token, Waker};
 
 use super::fd_table::FdTable;
-use super::os::{self, Pipes, SHORT_IS_EMPTY, Source};
+use super::os::{self, Pipes, SHORT_MEANS_DRAINED, Source};
 use super::parked::ParkingLot;
 use super::sleep;
 use crate::driver::op::{Direction, MAX_LEN, Medium, Op};
@@ -23,30 +23,30 @@ use crate::io::BufferPool;
 use crate::sys::{self, Fd, IoVec, errno};
 use crate::time::Instant;
 
-/// How many descriptors one look can tell of; more are told at the next. Few, so that a connection is still in the cache when
-/// what it received is answered: with 1,024, hyper under `wrk` with 256 connections took a tenth more processor time.
-const EVENTS: usize = 32;
+/// The most events that one poll returns; the next poll returns the rest. Few, so that a connection is still in the
+/// cache when its task answers: with 1,024, hyper under `wrk` with 256 connections took 10 % more CPU time.
+const MAX_EVENTS: usize = 32;
 
-/// Another thread wants the loop. No descriptor has this token: their numbers stop short of it.
+/// The token of the notifier. No descriptor has it: their numbers are smaller.
 const NOTIFIED: Token = Token(usize::MAX);
 
 pub(crate) struct Reactor {
     events: Events,
     notifier: Arc<Notifier>,
     throttle: PollThrottle,
-    /// The last look may have left something for the next.
-    is_more: bool,
-    works: Works,
+    /// The last poll returned as many events as fit: there may be more.
+    may_have_more: bool,
+    inner: Inner,
     reason: String,
 }
 
-/// All but the events, so that these can be read while this is changed.
-struct Works {
+/// Everything but the events, which are borrowed while this is changed.
+struct Inner {
     poll: Poll,
     fds: FdTable,
     lot: ParkingLot,
     pipes: Pipes,
-    /// What has completed outside of a poll: cancels, and descriptors that were ready at once.
+    /// Completions from outside of a poll: cancels, and foreign descriptors that were ready at once.
     done: Vec<Completion>,
     pool: Option<Rc<BufferPool>>,
     settings: Settings,
@@ -59,10 +59,10 @@ impl Reactor {
         let waker = Waker::new(poll.registry(), NOTIFIED).map_err(explain)?;
         let notifier = Arc::new(Notifier(waker));
         Ok(Reactor {
-            events: Events::with_capacity(EVENTS),
+            events: Events::with_capacity(MAX_EVENTS),
             throttle: PollThrottle::new(),
-            is_more: false,
-            works: Works {
+            may_have_more: false,
+            inner: Inner {
                 poll,
                 fds: FdTable::default(),
                 lot: ParkingLot::default(),
@@ -78,11 +78,11 @@ impl Reactor {
     }
 }
 
-/// Says why the kernel refused.
+/// Adds the likely cause to the kernel's error.
 fn explain(error: io::Error) -> io::Error {
     let why = match error.raw_os_error() {
         Some(errno::PROCESS_FILES | errno::SYSTEM_FILES) => "no descriptor is left for a reactor",
-        _ => "the reactor could not be opened",
+        _ => "cannot open the reactor",
     };
     crate::error::context(why, error)
 }
@@ -91,27 +91,28 @@ fn code_of(error: &io::Error) -> i32 {
     error.raw_os_error().unwrap_or(errno::INVALID)
 }
 
-impl Works {
-    /// Carries an operation out, if it need not wait, and notes what that says about its descriptor.
+impl Inner {
+    /// Performs an operation unless it would block, and updates the readiness of its descriptor. `is_retry` says that
+    /// an earlier attempt was made: a connect is then in progress.
     ///
     /// # Safety
     ///
-    /// What `op` points to belongs to a flight that has not landed.
-    unsafe fn attempt(&mut self, op: Op, begun: bool) -> Option<OpResult> {
+    /// The memory that `op` points to belongs to an operation that has not completed.
+    unsafe fn attempt(&mut self, op: Op, is_retry: bool) -> Option<OpResult> {
         let op_result = match op {
             Op::RecvManaged { fd, medium } => {
-                // SAFETY: the bytes go to a buffer that was just taken from the pool, so nobody else has it.
+                // SAFETY: the bytes go to a buffer that was just taken from the pool.
                 self.recv_managed(|ptr, len| unsafe { sys::perform(Op::Recv { fd, medium, ptr, len }) })
             }
             Op::RecvMessageManaged { fd, message } => self.recv_managed(|base, len| {
-                // SAFETY: the caller's promise: the message is the flight's.
+                // SAFETY: the caller's promise: the message is the operation's.
                 let message = unsafe { &mut *message };
                 // SAFETY: as above; the bytes go to a buffer that was just taken from the pool.
                 message.divert(&mut IoVec { base, len }, |message| unsafe {
                     sys::perform(Op::RecvMessage { fd, message })
                 })
             }),
-            Op::Connect { fd, .. } if begun => sys::connected(fd).map(OpResult::last),
+            Op::Connect { fd, .. } if is_retry => sys::connected(fd).map(OpResult::last),
             // SAFETY: the caller's promise.
             _ => unsafe { sys::perform(op) }.map(OpResult::last),
         };
@@ -119,25 +120,25 @@ impl Works {
         if let (Op::Accept { .. }, Some(Ok(fd))) = (op, res) {
             self.fd_opened(fd as Fd);
         }
-        let empty = match res {
+        let is_drained = match res {
             None => true,
             // SAFETY: the caller's promise.
-            Some(Ok(count)) => SHORT_IS_EMPTY && count > 0 && unsafe { self.wanted(op) } > count as usize,
+            Some(Ok(count)) => SHORT_MEANS_DRAINED && count > 0 && unsafe { self.requested_len(op) } > count as usize,
             Some(Err(_)) => false,
         };
-        if empty && let Some((fd, direction)) = op.waits_for() {
-            self.fds.get(fd).side(direction).used_up();
+        if is_drained && let Some((fd, direction)) = op.waits_for() {
+            self.fds.get(fd).side(direction).drained();
         }
         op_result
     }
 
-    /// How many bytes an operation could have moved, where having moved fewer means that there are no more for now. That
-    /// is so of TCP alone: a Unix socket stops where descriptors were passed, a terminal at the end of a line.
+    /// How many bytes an operation requested, if a shorter result means that the next attempt would block; else 0. Only
+    /// TCP guarantees that: a Unix socket stops where descriptors were passed, a terminal at the end of a line.
     ///
     /// # Safety
     ///
-    /// What `op` points to belongs to a flight that has not landed.
-    unsafe fn wanted(&self, op: Op) -> usize {
+    /// The memory that `op` points to belongs to an operation that has not completed.
+    unsafe fn requested_len(&self, op: Op) -> usize {
         match op {
             Op::Recv {
                 medium: Medium::Tcp,
@@ -167,15 +168,15 @@ impl Works {
                 // SAFETY: the caller's promise.
                 let slices = unsafe { std::slice::from_raw_parts(slices, count) };
                 let len = slices.iter().map(|slice| slice.len).sum::<usize>();
-                // The kernel moves no more at once, however many there are.
+                // The kernel's limit for one call.
                 len.min(MAX_LEN)
             }
-            // Whatever came of these says nothing about what is left; and file work is not done here.
+            // The result says nothing about the remaining readiness, or the op is a file's and never attempted here.
             _ => 0,
         }
     }
 
-    /// A buffer of the pool.
+    /// Takes a buffer from the pool, which the first call creates.
     #[inline]
     fn take_buffer(&mut self) -> Result<PoolBuffer, OpResult> {
         if self.pool.is_none() {
@@ -188,7 +189,7 @@ impl Works {
         })
     }
 
-    /// Receives through `perform` into a buffer of the pool.
+    /// Receives with `perform` into a pool buffer.
     fn recv_managed(&mut self, perform: impl FnOnce(*mut u8, usize) -> Option<OsResult>) -> Option<OpResult> {
         let mut buffer = match self.take_buffer() {
             Ok(buffer) => buffer,
@@ -201,7 +202,7 @@ impl Works {
         Some(OpResult::with_buffer(res, buffer))
     }
 
-    /// Has a pipe do what it does without readiness.
+    /// Starts an operation on a pipe without readiness.
     ///
     /// # Safety
     ///
@@ -220,7 +221,7 @@ impl Works {
         start
     }
 
-    /// Lets an operation wait until its descriptor is ready.
+    /// Makes an operation wait until its descriptor is ready.
     fn park(&mut self, id: OpId, op: Op, (fd, direction): (Fd, Direction)) -> Result<(), i32> {
         match self.fds.get(fd).source {
             None => self.register(fd, direction)?,
@@ -240,10 +241,10 @@ impl Works {
         Ok(())
     }
 
-    /// Sees to it that the kernel tells when a registered descriptor is ready.
+    /// Makes sure that the kernel reports a registered descriptor's next readiness.
     #[inline(always)]
     fn arm(&mut self, fd: Fd, direction: Direction) -> Result<(), i32> {
-        if !Source::HAS_TO_ASK {
+        if !Source::NEEDS_ARMING {
             return Ok(());
         }
         let token = self.fds.token(fd);
@@ -254,9 +255,9 @@ impl Works {
         result.map_err(|error| code_of(&error))
     }
 
-    /// Somebody will wait for a foreign descriptor. Its number may have gone from one file to another behind our back.
+    /// Prepares to wait for a foreign descriptor. Its owner may have reused the number since.
     fn watch(&mut self, fd: Fd) -> Result<(), i32> {
-        if self.fds.get(fd).nobody_waits() {
+        if self.fds.get(fd).has_no_waiters() {
             self.fd_closed(fd);
         } else {
             let token = self.fds.token(fd);
@@ -267,37 +268,36 @@ impl Works {
             if again.is_ok() {
                 return Ok(());
             }
-            // Those who wait do so for the earlier file.
+            // The number has a new file: operations still wait for the earlier one.
             self.fd_opened(fd);
         }
         match self.register(fd, Direction::Read) {
-            // A device that is always ready, as /dev/null is: epoll does not wait for such, and nobody has to.
+            // epoll refuses files that are always ready, such as /dev/null. Operations on them never have to wait.
             Err(errno::NOT_PERMITTED) => Ok(()),
             result => result,
         }
     }
 
-    /// A descriptor comes under this number. Whoever still waits for an earlier one was left behind by somebody who
-    /// closed it without a word to us.
+    /// A number has a new descriptor. Operations that wait for an earlier one fail: its owner closed it unnoticed.
     fn fd_opened(&mut self, fd: Fd) {
         for direction in [Direction::Read, Direction::Write] {
             while let Some(id) = self.lot.pop(&mut self.fds.get(fd).side(direction).queue) {
                 self.finish(id, Err(errno::BAD_FD));
             }
         }
-        self.fds.renew(fd);
+        self.fds.reset(fd);
     }
 
-    /// A descriptor leaves. The kernel is told even if it will be closed: a duplicate would keep the registration alive,
-    /// and wake us for nobody.
+    /// A descriptor is about to be closed or given up. It is deregistered even before a close: a duplicate would keep
+    /// the registration alive, and its events would wake the loop.
     fn fd_closed(&mut self, fd: Fd) {
-        if fd < 0 || !self.fds.get(fd).nobody_waits() {
+        if fd < 0 || !self.fds.get(fd).has_no_waiters() {
             return;
         }
         if let Some(source) = self.fds.get(fd).source.take() {
             source.deregister(self.poll.registry(), fd);
         }
-        self.fds.renew(fd);
+        self.fds.reset(fd);
     }
 
     fn finish(&mut self, id: OpId, res: OsResult) {
@@ -307,7 +307,7 @@ impl Works {
         });
     }
 
-    /// A descriptor is said to be ready: those who wait for it try again.
+    /// Handles an event: attempts the operations that wait for the descriptor.
     fn on_event(&mut self, event: &Event, completed: &mut Vec<Completion>) {
         if event.token() == NOTIFIED {
             self.counters.completions += 1;
@@ -317,27 +317,27 @@ impl Works {
             self.counters.stale_events += 1;
             return;
         };
-        let is_over = event.is_error() || (event.is_read_closed() && event.is_write_closed());
-        if event.is_readable() || event.is_read_closed() || is_over {
-            let side = self.fds.get(fd).news(Direction::Read);
+        let is_hung_up = event.is_error() || (event.is_read_closed() && event.is_write_closed());
+        if event.is_readable() || event.is_read_closed() || is_hung_up {
+            let side = self.fds.get(fd).reported(Direction::Read);
             side.may_be_ready = true;
-            side.always_try |= event.is_read_closed() || event.is_priority() || is_over;
-            self.try_again(fd, Direction::Read, completed);
+            side.always_try |= event.is_read_closed() || event.is_priority() || is_hung_up;
+            self.retry_parked(fd, Direction::Read, completed);
         }
-        if event.is_writable() || event.is_write_closed() || is_over {
-            let side = self.fds.get(fd).news(Direction::Write);
+        if event.is_writable() || event.is_write_closed() || is_hung_up {
+            let side = self.fds.get(fd).reported(Direction::Write);
             side.may_be_ready = true;
-            side.always_try |= event.is_write_closed() || is_over;
-            self.try_again(fd, Direction::Write, completed);
+            side.always_try |= event.is_write_closed() || is_hung_up;
+            self.retry_parked(fd, Direction::Write, completed);
         }
     }
 
-    /// Tries what is parked, in order, until one would have to wait again.
-    fn try_again(&mut self, fd: Fd, direction: Direction, completed: &mut Vec<Completion>) {
+    /// Attempts the parked operations in order, until one would block again.
+    fn retry_parked(&mut self, fd: Fd, direction: Direction, completed: &mut Vec<Completion>) {
         loop {
             let queue = self.fds.get(fd).side(direction).queue;
             let Some((id, op)) = self.lot.first(queue) else { return };
-            // SAFETY: the flight is parked, so it has not landed and owns what its operation points to.
+            // SAFETY: a parked operation has not completed, so it owns the memory that its op points to.
             let op_result = match unsafe { self.attempt(op, true) } {
                 Some(op_result) => op_result,
                 None => match self.arm(fd, direction) {
@@ -351,8 +351,9 @@ impl Works {
     }
 }
 
-// SAFETY: an operation's memory is touched only in `attempt`, by a system call that has returned when its landing is told.
-// A flight that is parked lands once: it leaves the lot with its landing, or with its cancel.
+// SAFETY: `attempt` uses an operation's memory only during a system call, which has returned when the completion is
+// reported; `Pipes` reports a call after its end. Completion or cancel removes an operation from the lot or from
+// `Pipes`: it completes once.
 unsafe impl Driver for Reactor {
     fn describe(&self) -> Description {
         let (name, features) = os::describe();
@@ -365,55 +366,55 @@ unsafe impl Driver for Reactor {
 
     fn control(&mut self, call: Control<'_>) -> io::Result<Reply> {
         match call {
-            Control::Close { fd } | Control::Reset { fd } | Control::Forget { fd } => self.works.fd_closed(fd),
+            Control::Close { fd } | Control::Reset { fd } | Control::Forget { fd } => self.inner.fd_closed(fd),
             _ => {}
         }
         let reply = sys::control(call)?;
         match (call, &reply) {
-            (_, &Reply::Fd(fd)) | (Control::Adopt { fd }, _) => self.works.fd_opened(fd),
+            (_, &Reply::Fd(fd)) | (Control::Adopt { fd }, _) => self.inner.fd_opened(fd),
             (_, &Reply::Pair(one, other)) => {
-                self.works.fd_opened(one);
-                self.works.fd_opened(other);
+                self.inner.fd_opened(one);
+                self.inner.fd_opened(other);
             }
-            (Control::Watch { fd }, _) => self.works.watch(fd).map_err(io::Error::from_raw_os_error)?,
+            (Control::Watch { fd }, _) => self.inner.watch(fd).map_err(io::Error::from_raw_os_error)?,
             _ => {}
         }
         Ok(reply)
     }
 
     unsafe fn start(&mut self, id: OpId, op: Op, scratch: *mut Scratch) -> Start {
-        let works = &mut self.works;
+        let inner = &mut self.inner;
         let Some((fd, direction)) = op.waits_for() else {
             return Start::Blocking;
         };
-        works.counters.submissions += 1;
+        inner.counters.submissions += 1;
         if fd < 0 {
             return Start::Done(OpResult::last(Err(errno::BAD_FD)));
         }
         if Pipes::serves(&op) {
             // SAFETY: the caller's promise.
-            return unsafe { works.start_pipe(id, op, scratch) };
+            return unsafe { inner.start_pipe(id, op, scratch) };
         }
-        // Whoever uses a foreign descriptor tells us nothing, so there is nothing to go by.
+        // Other code uses a foreign descriptor unseen, so its recorded readiness means nothing.
         let is_foreign = matches!(op, Op::Readiness { .. });
-        // Connecting is begun by trying; and a socket for datagrams may connect while it has no room to send.
+        // The attempt is what starts a connect; and a datagram socket may connect while its send buffer is full.
         let must_try = is_foreign || matches!(op, Op::Connect { .. } | Op::SendMessage { at_once: true, .. });
-        let side = works.fds.get(fd).side(direction);
+        let side = inner.fds.get(fd).side(direction);
         if side.may_be_ready || must_try {
-            // SAFETY: the caller's promise: the flight owns what `op` points to, and has not landed.
-            match unsafe { works.attempt(op, false) } {
+            // SAFETY: the caller's promise: the operation owns the memory that `op` points to.
+            match unsafe { inner.attempt(op, false) } {
                 Some(op_result) if is_foreign => {
-                    works.finish(id, op_result.res);
+                    inner.finish(id, op_result.res);
                     return Start::Pending;
                 }
                 Some(op_result) => {
-                    works.counters.completions += 1;
+                    inner.counters.completions += 1;
                     return Start::Done(op_result);
                 }
                 None => {}
             }
         }
-        match works.park(id, op, (fd, direction)) {
+        match inner.park(id, op, (fd, direction)) {
             Ok(()) => Start::Pending,
             Err(code) => Start::Done(OpResult::last(Err(code))),
         }
@@ -428,75 +429,75 @@ unsafe impl Driver for Reactor {
         if Pipes::serves(&op) {
             return None;
         }
-        let works = &mut self.works;
+        let inner = &mut self.inner;
         let (fd, direction) = op.waits_for().filter(|(fd, _)| *fd >= 0)?;
-        let side = works.fds.get(fd).side(direction);
-        // Who is parked comes first.
+        let side = inner.fds.get(fd).side(direction);
+        // Parked operations come first.
         if !side.may_be_ready || !side.queue.is_empty() {
             return None;
         }
-        // SAFETY: the caller's promise: it is there until this call, which is over when it returns, is over.
-        let op_result = unsafe { works.attempt(op, false) }?;
-        works.counters.submissions += 1;
-        works.counters.completions += 1;
+        // SAFETY: the caller's promise: the memory is valid until this returns, and the call has ended by then.
+        let op_result = unsafe { inner.attempt(op, false) }?;
+        inner.counters.submissions += 1;
+        inner.counters.completions += 1;
         Some(op_result.res)
     }
 
     fn cancel(&mut self, id: OpId) {
-        let works = &mut self.works;
-        if let Some(in_time) = works.pipes.cancel(id) {
-            works.counters.late_cancels += u64::from(!in_time);
+        let inner = &mut self.inner;
+        if let Some(in_time) = inner.pipes.cancel(id) {
+            inner.counters.late_cancels += u64::from(!in_time);
             return;
         }
-        // One that is not parked has completed.
-        let Some((fd, direction)) = works.lot.op_of(id).and_then(|op| op.waits_for()) else {
-            works.counters.late_cancels += 1;
+        // An operation that is not parked has completed.
+        let Some((fd, direction)) = inner.lot.op_of(id).and_then(|op| op.waits_for()) else {
+            inner.counters.late_cancels += 1;
             return;
         };
-        let queue = &mut works.fds.get(fd).side(direction).queue;
-        works.lot.remove(queue, id);
-        works.finish(id, Err(errno::CANCELED));
+        let queue = &mut inner.fds.get(fd).side(direction).queue;
+        inner.lot.remove(queue, id);
+        inner.finish(id, Err(errno::CANCELED));
     }
 
     fn poll(&mut self, completed: &mut Vec<Completion>, wait: Wait) -> io::Result<()> {
-        let works = &mut self.works;
+        let inner = &mut self.inner;
         let before = completed.len();
-        // What is here already is served before anybody sleeps.
-        works.pipes.complete(&mut works.done);
-        let wait = if works.done.is_empty() || wait == Wait::Look {
+        // Completions that are already here are handled before blocking.
+        inner.pipes.complete(&mut inner.done);
+        let wait = if inner.done.is_empty() || wait == Wait::Look {
             wait
         } else {
             Wait::No
         };
-        completed.append(&mut works.done);
+        completed.append(&mut inner.done);
         if wait == Wait::No && !self.throttle.is_due() {
-            works.counters.completions += (completed.len() - before) as u64;
-            works.counters.spins += u64::from(completed.len() == before);
+            inner.counters.completions += (completed.len() - before) as u64;
+            inner.counters.spins += u64::from(completed.len() == before);
             return Ok(());
         }
-        works.counters.enters += sleep::wait(&mut works.poll, &mut self.events, wait)?;
+        inner.counters.enters += sleep::wait(&mut inner.poll, &mut self.events, wait)?;
         self.throttle.asked();
-        let mut told = 0;
+        let mut event_count = 0;
         for event in &self.events {
-            works.on_event(event, completed);
-            told += 1;
+            inner.on_event(event, completed);
+            event_count += 1;
         }
-        works.pipes.complete(completed);
-        self.is_more = told == EVENTS;
-        works.counters.completions += (completed.len() - before) as u64;
+        inner.pipes.complete(completed);
+        self.may_have_more = event_count == MAX_EVENTS;
+        inner.counters.completions += (completed.len() - before) as u64;
         Ok(())
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        // What is left in the epoll is no news to an outer loop that watches edge-triggered.
-        if !self.works.done.is_empty() || self.is_more {
+        // An outer loop that watches the epoll edge-triggered is not signalled again for events that are left in it.
+        if !self.inner.done.is_empty() || self.may_have_more {
             self.notifier.notify();
         }
         Ok(())
     }
 
     fn descriptor(&mut self) -> io::Result<Fd> {
-        os::descriptor(&self.works.poll)
+        os::descriptor(&self.inner.poll)
     }
 
     fn notifier(&self) -> Arc<dyn Notify> {
@@ -504,7 +505,7 @@ unsafe impl Driver for Reactor {
     }
 
     fn counters(&self) -> DriverCounters {
-        self.works.counters
+        self.inner.counters
     }
 
     fn fd_space(&self) -> FdSpace {
@@ -512,12 +513,12 @@ unsafe impl Driver for Reactor {
     }
 }
 
-/// Ends a sleep from another thread.
+/// Wakes the loop from another thread.
 pub(super) struct Notifier(Waker);
 
 impl Notify for Notifier {
     fn notify(&self) {
-        // The only error is a full counter, which wakes too.
+        // The only error is a full counter, which also wakes.
         let _ = self.0.wake();
     }
 }

@@ -1,9 +1,9 @@
-//! Sleeping to the microsecond.
+//! Waiting with microsecond precision.
 //!
-//! mio hands epoll whole milliseconds, rounded up. So the whole ones are slept there, and the rest with ppoll(2) on the
-//! epoll descriptor, which takes nanoseconds. A server whose deadlines are far off thus makes one system call per sleep,
-//! and a sleep of less than a millisecond makes that one and three more, for the timer to be fine. kqueue takes nanoseconds by
-//! itself. On Windows a sleep takes whole milliseconds, rounded up, and as long as the system's clock tick makes it.
+//! mio passes whole milliseconds to epoll, rounded up. So the wait for the whole milliseconds is epoll's, and the rest
+//! is a ppoll(2) of the epoll descriptor, which takes nanoseconds. An event that arrives before the last millisecond
+//! costs one system call; the last part costs four more: ppoll, and three to lower and restore the timer slack. kqueue
+//! takes nanoseconds. On Windows a wait is rounded up to milliseconds and to the clock's tick.
 
 use std::io;
 use std::time::Duration;
@@ -14,20 +14,20 @@ use crate::driver::Wait;
 use crate::sys;
 use crate::time::Instant;
 
-/// A sleep ends by then at the latest, and the loop sleeps again: epoll counts milliseconds in 31 bits.
-const LONGEST: Duration = Duration::from_secs(24 * 3600);
+/// The longest single wait; the loop then waits again. epoll counts milliseconds in 31 bits.
+const MAX_WAIT: Duration = Duration::from_secs(24 * 3600);
 
-/// Asks the kernel what is ready, sleeping as told. Gives how many system calls that took.
+/// Waits for events. Returns the number of system calls made.
 pub(super) fn wait(poll: &mut Poll, events: &mut Events, wait: Wait) -> io::Result<u64> {
     match wait {
-        Wait::No | Wait::Look => ask(poll, events, Some(Duration::ZERO)),
-        Wait::Forever => ask(poll, events, None),
+        Wait::No | Wait::Look => poll_once(poll, events, Some(Duration::ZERO)),
+        Wait::Forever => poll_once(poll, events, None),
         Wait::Until(deadline) => wait_until(poll, events, deadline),
     }
 }
 
-/// A signal ends a sleep early; the loop comes again.
-fn ask(poll: &mut Poll, events: &mut Events, timeout: Option<Duration>) -> io::Result<u64> {
+/// One call to the kernel. A signal may end it early; the loop then polls again.
+fn poll_once(poll: &mut Poll, events: &mut Events, timeout: Option<Duration>) -> io::Result<u64> {
     match poll.poll(events, timeout) {
         Err(error) if error.kind() != io::ErrorKind::Interrupted => Err(error),
         _ => Ok(1),
@@ -36,11 +36,11 @@ fn ask(poll: &mut Poll, events: &mut Events, timeout: Option<Duration>) -> io::R
 
 #[cfg(target_os = "linux")]
 fn wait_until(poll: &mut Poll, events: &mut Events, deadline: Instant) -> io::Result<u64> {
-    let left = (deadline - sys::monotonic()).min(LONGEST);
+    let left = (deadline - sys::monotonic()).min(MAX_WAIT);
     let whole = Duration::from_millis(left.as_millis() as u64);
     let mut calls = 0;
     if left.is_zero() || !whole.is_zero() {
-        calls += ask(poll, events, Some(whole))?;
+        calls += poll_once(poll, events, Some(whole))?;
     } else {
         events.clear();
     }
@@ -49,15 +49,15 @@ fn wait_until(poll: &mut Poll, events: &mut Events, deadline: Instant) -> io::Re
         return Ok(calls);
     }
     calls += 1;
-    if something_comes(poll, rest) {
-        calls += ask(poll, events, Some(Duration::ZERO))?;
+    if wait_readable(poll, rest) {
+        calls += poll_once(poll, events, Some(Duration::ZERO))?;
     }
     Ok(calls)
 }
 
-/// Sleeps until the epoll has something, or the time is up.
+/// Waits until the epoll descriptor is readable. False if the time is up first.
 #[cfg(target_os = "linux")]
-fn something_comes(poll: &Poll, within: Duration) -> bool {
+fn wait_readable(poll: &Poll, timeout: Duration) -> bool {
     use std::os::fd::AsRawFd;
     let mut epoll = libc::pollfd {
         fd: poll.as_raw_fd(),
@@ -66,35 +66,35 @@ fn something_comes(poll: &Poll, within: Duration) -> bool {
     };
     let timeout = libc::timespec {
         tv_sec: 0,
-        tv_nsec: within.subsec_nanos() as _,
+        tv_nsec: timeout.subsec_nanos() as _,
     };
-    let _fine = FineTimer::set();
+    let _slack = TimerSlackGuard::set();
     // SAFETY: the kernel reads and writes the two locals and keeps no pointer to them; there is no signal mask.
     unsafe { libc::ppoll(&mut epoll, 1, &timeout, std::ptr::null()) > 0 }
 }
 
-/// While it lives, the kernel does not put off the end of this thread's sleeps to join it with others': by default it may, by
-/// 50 us. Not for longer than a sleep: threads and processes that are started meanwhile would inherit it.
+/// Sets this thread's timer slack to 1 ns until dropped. By default the kernel may delay a wake-up by 50 us to coalesce
+/// it with others. Held for one wait only, because new threads and processes inherit the slack.
 #[cfg(target_os = "linux")]
-struct FineTimer {
+struct TimerSlackGuard {
     before: libc::c_int,
 }
 
 #[cfg(target_os = "linux")]
-impl FineTimer {
-    fn set() -> FineTimer {
+impl TimerSlackGuard {
+    fn set() -> TimerSlackGuard {
         // SAFETY: these calls touch no memory.
         let before = unsafe { libc::prctl(libc::PR_GET_TIMERSLACK) };
         if before > 1 {
             // SAFETY: as above.
             unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1 as libc::c_ulong) };
         }
-        FineTimer { before }
+        TimerSlackGuard { before }
     }
 }
 
 #[cfg(target_os = "linux")]
-impl Drop for FineTimer {
+impl Drop for TimerSlackGuard {
     fn drop(&mut self) {
         if self.before > 1 {
             // SAFETY: as above.
@@ -105,5 +105,5 @@ impl Drop for FineTimer {
 
 #[cfg(not(target_os = "linux"))]
 fn wait_until(poll: &mut Poll, events: &mut Events, deadline: Instant) -> io::Result<u64> {
-    ask(poll, events, Some((deadline - sys::monotonic()).min(LONGEST)))
+    poll_once(poll, events, Some((deadline - sys::monotonic()).min(MAX_WAIT)))
 }

@@ -1,6 +1,6 @@
-//! What mio's reactor is made of on Unix: descriptors, registered once for both directions, edge-triggered.
+//! The Unix part of the reactor: descriptors are registered once for both directions, edge-triggered.
 //!
-//! Nothing has to be asked for again, and pipes are waited for as sockets are. So most of this is nothing.
+//! Registrations need no re-arming, and pipes have readiness like sockets, so most functions here do nothing.
 
 use std::io;
 use std::os::fd::AsRawFd;
@@ -15,19 +15,19 @@ use crate::driver::pool::PoolBuffer;
 use crate::driver::{Completion, OpId, Scratch, Start};
 use crate::sys::Fd;
 
-/// How many of a number's lowest bits say nothing.
+/// How many low bits of a descriptor's number are always zero.
 pub(super) const SPARE_BITS: u32 = 0;
 
-/// Whether a receive that did not fill its buffer has emptied the socket. Urgent bytes are an exception that only Linux
-/// tells of.
-pub(super) const SHORT_IS_EMPTY: bool = cfg!(target_os = "linux");
+/// Whether a short receive or send means that the next one would block. Urgent data also ends a receive; only Linux
+/// reports it (`PRIORITY`).
+pub(super) const SHORT_MEANS_DRAINED: bool = cfg!(target_os = "linux");
 
 #[cfg(target_os = "linux")]
 const INTERESTS: Interest = Interest::READABLE.add(Interest::WRITABLE).add(Interest::PRIORITY);
 #[cfg(not(target_os = "linux"))]
 const INTERESTS: Interest = Interest::READABLE.add(Interest::WRITABLE);
 
-/// The driver's name, and what it uses of the kernel.
+/// The driver's name, and the kernel features that it uses.
 pub(super) fn describe() -> (&'static str, Vec<&'static str>) {
     match cfg!(target_os = "linux") {
         true => ("epoll", vec!["edge-triggered", "ppoll for short sleeps"]),
@@ -35,54 +35,54 @@ pub(super) fn describe() -> (&'static str, Vec<&'static str>) {
     }
 }
 
-/// What an outer loop can watch.
+/// The descriptor for an outer loop.
 pub(super) fn descriptor(poll: &Poll) -> io::Result<Fd> {
     Ok(poll.as_raw_fd())
 }
 
-/// That a descriptor is registered.
+/// A registration.
 pub(super) struct Source;
 
 impl Source {
-    /// Whether to ask again whenever somebody waits. The kernel tells of each change, unasked.
-    pub(super) const HAS_TO_ASK: bool = false;
+    /// Whether a direction must be armed before an operation waits for it. Not here: the kernel reports every change.
+    pub(super) const NEEDS_ARMING: bool = false;
 
     #[inline(always)]
     pub(super) fn new(_fd: Fd) -> Source {
         Source
     }
 
-    /// Asks the kernel to tell of a descriptor.
+    /// Registers a descriptor.
     pub(super) fn register(&mut self, registry: &Registry, fd: Fd, token: Token, _: Direction) -> io::Result<()> {
         match registry.register(&mut SourceFd(&fd), token, INTERESTS) {
-            // The same file under the same number as before: somebody waits for it, or it came back behind our back.
+            // The file is registered under this number already: a foreign descriptor that is in use or was reopened.
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => self.renew(registry, fd, token),
             result => result,
         }
     }
 
-    /// Asks again for one that is waited for already. An error if another file has come under its number.
+    /// Registers again while operations wait. An error if the number now belongs to another file.
     pub(super) fn renew(&mut self, registry: &Registry, fd: Fd, token: Token) -> io::Result<()> {
         registry.reregister(&mut SourceFd(&fd), token, INTERESTS)
     }
 
-    /// Takes it back. If it was closed behind our back there is nothing to take back.
+    /// Deregisters a descriptor. An error means that its owner has closed it already.
     pub(super) fn deregister(self, registry: &Registry, fd: Fd) {
         let _ = registry.deregister(&mut SourceFd(&fd));
     }
 
-    /// Somebody waits.
+    /// An operation is about to wait for this direction.
     #[inline(always)]
     pub(super) fn arm(&mut self, _: &Registry, _: Token, _: Direction) -> io::Result<()> {
         Ok(())
     }
 
-    /// The kernel has told.
+    /// The kernel has reported this direction.
     #[inline(always)]
-    pub(super) fn told(&mut self, _: Direction) {}
+    pub(super) fn disarm(&mut self, _: Direction) {}
 }
 
-/// Pipes that readiness does not serve: there are none.
+/// Pipes without readiness: Unix has none.
 pub(super) struct Pipes;
 
 impl Pipes {
@@ -102,16 +102,16 @@ impl Pipes {
     /// As for [`Driver::start`](crate::driver::Driver::start).
     #[inline(always)]
     pub(super) unsafe fn start(&mut self, _: OpId, _: Op, _: Option<PoolBuffer>, _: *mut Scratch) -> Start {
-        unreachable!("no operation is for such a pipe")
+        unreachable!("pipes have readiness on Unix")
     }
 
-    /// Asks for the end of one that is under way; `None` if there is none, else whether it came in time.
+    /// Requests a cancel: whether it came in time, or `None` if no such call is in flight.
     #[inline(always)]
     pub(super) fn cancel(&mut self, _: OpId) -> Option<bool> {
         None
     }
 
-    /// Lands what is over.
+    /// Reports the calls that have ended.
     #[inline(always)]
     pub(super) fn complete(&mut self, _: &mut Vec<Completion>) {}
 }

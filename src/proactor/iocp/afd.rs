@@ -1,8 +1,8 @@
-//! Waiting until a socket is ready.
+//! Waiting for socket readiness through AFD, the driver below Winsock.
 //!
-//! The driver below Winsock answers such a question, about any number of sockets, as an overlapped operation of its own
-//! device. It is what `select` and every event library of Windows come down to. One handle to it is enough here: only foreign
-//! sockets, datagrams, and sends for which there was no room are waited for in this way.
+//! AFD's device has an undocumented overlapped poll of any number of sockets. `select` and the event libraries of
+//! Windows (mio, libuv, wepoll) are built on it. One handle to the device is enough here: only foreign sockets,
+//! datagrams, and sends that found the send buffer full wait in this way.
 
 use std::io;
 use std::os::windows::io::{AsRawHandle, FromRawHandle, OwnedHandle};
@@ -22,7 +22,7 @@ use super::port::Port;
 use crate::driver::op::Direction;
 use crate::sys::{self, Fd};
 
-/// The question, which is also the place for the answer.
+/// `AFD_POLL_INFO` for one socket: the request, which AFD overwrites with its reply.
 #[repr(C)]
 struct Poll {
     timeout: i64,
@@ -48,7 +48,7 @@ const CONNECT_FAIL: u32 = 0x100;
 pub(super) struct Afd(OwnedHandle);
 
 impl Afd {
-    /// Opens the device. What is asked through it is heard of from the port.
+    /// Opens the device, and associates it with the port.
     pub(super) fn open(port: &Port) -> io::Result<Afd> {
         let name: Vec<u16> = r"\Device\Afd\Windlass".encode_utf16().collect();
         let len = (name.len() * 2) as u16;
@@ -85,15 +85,15 @@ impl Afd {
             )
         };
         if result != STATUS_SUCCESS {
-            let error = io::Error::from_raw_os_error(code(result));
+            let error = io::Error::from_raw_os_error(win32_code(result));
             return Err(crate::error::context(
-                "the device that sockets are waited for with could not be opened",
+                "cannot open AFD, the device that reports socket readiness",
                 error,
             ));
         }
         // SAFETY: the handle is new and ours.
         let device = unsafe { OwnedHandle::from_raw_handle(device) };
-        port.absorb_orphan(device.as_raw_handle())?;
+        port.associate(device.as_raw_handle())?;
         Ok(Afd(device))
     }
 
@@ -101,13 +101,12 @@ impl Afd {
         self.0.as_raw_handle()
     }
 
-    /// Asks to be told when a socket is ready, by the port.
+    /// Starts a poll of one socket; it completes on the port when the socket is ready.
     ///
     /// # Safety
     ///
-    /// `air` is laid out, belongs to a flight, and nothing of it is with the kernel. On `Ok` it is the kernel's until the
-    /// port gives its OVERLAPPED out.
-    pub(super) unsafe fn ask(&self, air: *mut InFlight, fd: Fd, direction: Direction) -> Result<(), i32> {
+    /// `scratch` is laid out, and the kernel does not use it. On `Ok` the kernel owns it until the port returns it.
+    pub(super) unsafe fn poll(&self, scratch: *mut InFlight, fd: Fd, direction: Direction) -> Result<(), i32> {
         let events = match direction {
             Direction::Read => RECEIVE | ACCEPT | DISCONNECT | ABORT | CONNECT_FAIL | LOCAL_CLOSE,
             Direction::Write => SEND | ABORT | CONNECT_FAIL | LOCAL_CLOSE,
@@ -116,22 +115,22 @@ impl Afd {
             timeout: i64::MAX,
             count: 1,
             exclusive: 0,
-            socket: base(fd)? as HANDLE,
+            socket: base_socket(fd)? as HANDLE,
             events,
             status: 0,
         };
-        // SAFETY: the caller's promise: the places are the flight's, and fit.
-        let (overlapped, place) = unsafe {
-            let place = (&raw mut (*air).room).cast::<Poll>();
-            place.write(poll);
-            let overlapped = &raw mut (*air).overlapped;
+        // SAFETY: the caller's promise: the scratch is the operation's. The request fits, as asserted above.
+        let (overlapped, request) = unsafe {
+            let request = (&raw mut (*scratch).extra).cast::<Poll>();
+            request.write(poll);
+            let overlapped = &raw mut (*scratch).overlapped;
             (*overlapped).Internal = STATUS_PENDING as u32 as usize;
-            (overlapped, place)
+            (overlapped, request)
         };
         let (status, len) = (overlapped.cast::<IO_STATUS_BLOCK>(), size_of::<Poll>() as u32);
         let none = std::ptr::null_mut();
-        // SAFETY: the first two words of an OVERLAPPED are the status block, as Windows itself uses them; question and answer
-        // share a place, which like them is the flight's until the port has given the OVERLAPPED out.
+        // SAFETY: the first two words of an OVERLAPPED are an IO_STATUS_BLOCK, as Windows itself uses them. Request and
+        // reply share memory, which belongs to the operation until the port returns the OVERLAPPED.
         let result = unsafe {
             NtDeviceIoControlFile(
                 self.handle(),
@@ -140,25 +139,25 @@ impl Afd {
                 overlapped.cast(),
                 status,
                 IOCTL_AFD_POLL,
-                place.cast(),
+                request.cast(),
                 len,
-                place.cast(),
+                request.cast(),
                 len,
             )
         };
         match result {
-            // What is ready at once is told by the port too.
+            // A socket that is ready at once queues a packet too.
             STATUS_SUCCESS | STATUS_PENDING => Ok(()),
-            refused => Err(code(refused)),
+            refused => Err(win32_code(refused)),
         }
     }
 }
 
-/// The socket that layers of providers lie on.
-fn base(fd: Fd) -> Result<SOCKET, i32> {
+/// The base provider's socket, below any layered service providers.
+fn base_socket(fd: Fd) -> Result<SOCKET, i32> {
     let mut base: SOCKET = 0;
     let mut written = 0;
-    // SAFETY: Winsock writes the base's number to the local.
+    // SAFETY: Winsock writes the base socket's number to the local.
     let result = unsafe {
         WSAIoctl(
             sys::socket(fd),
@@ -173,19 +172,19 @@ fn base(fd: Fd) -> Result<SOCKET, i32> {
         )
     };
     match result {
-        // SAFETY: this reads a number of the thread's.
+        // SAFETY: this reads a thread-local error code.
         SOCKET_ERROR => Err(unsafe { WSAGetLastError() }),
         _ => Ok(base),
     }
 }
 
-/// A code of Win32's for a status of the kernel's.
-pub(super) fn code(status: NTSTATUS) -> i32 {
-    // SAFETY: the call takes a number and gives one.
+/// Converts an NTSTATUS to a Win32 error code.
+pub(super) fn win32_code(status: NTSTATUS) -> i32 {
+    // SAFETY: the call takes and returns a number.
     unsafe { RtlNtStatusToDosError(status) as i32 }
 }
 
-/// What an OVERLAPPED says of how its operation ended.
+/// The status with which the operation of an OVERLAPPED ended.
 pub(super) fn status_of(overlapped: &OVERLAPPED) -> NTSTATUS {
     overlapped.Internal as NTSTATUS
 }

@@ -1,4 +1,4 @@
-//! What has become of an operation.
+//! Ending an operation: turns an OVERLAPPED's status into a result, or starts the operation's next step.
 
 use windows_sys::Win32::Foundation::{ERROR_MORE_DATA, ERROR_NETNAME_DELETED};
 use windows_sys::Win32::Networking::WinSock::{
@@ -8,7 +8,7 @@ use windows_sys::Win32::Networking::WinSock::{
 use windows_sys::Win32::System::IO::OVERLAPPED;
 
 use super::Iocp;
-use super::afd::{code, status_of};
+use super::afd::{status_of, win32_code};
 use super::overlapped::{InFlight, Unconnected};
 use super::start::Begun;
 use crate::driver::op::{Medium, Op};
@@ -17,37 +17,37 @@ use crate::io::BufferPool;
 use crate::sys::{self, Fd, IoVec, Message, errno, socket};
 
 impl Iocp {
-    /// The port has given an OVERLAPPED out.
+    /// The port has returned an OVERLAPPED.
     ///
     /// # Safety
     ///
-    /// It is a flight's that is in the air, and the kernel is done with it.
+    /// It lies in the scratch of an operation that has not completed, and the kernel has finished with it.
     pub(super) unsafe fn complete(&mut self, overlapped: *mut OVERLAPPED, count: u32, completed: &mut Vec<Completion>) {
-        let air = overlapped.cast::<InFlight>();
+        let scratch = overlapped.cast::<InFlight>();
         // SAFETY: the caller's promise; the OVERLAPPED is the first field.
-        let (id, res) = unsafe { ((*air).id, outcome_of(&*air, count)) };
-        if !self.air.is_in_flight(id, overlapped) {
-            debug_assert!(false, "the port told twice of flight {id:?}");
+        let (id, res) = unsafe { ((*scratch).id, result_of(&*scratch, count)) };
+        if !self.in_flight.contains(id, overlapped) {
+            debug_assert!(false, "the port returned operation {id:?} twice");
             self.counters.stale_events += 1;
             return;
         }
         // SAFETY: the caller's promise.
-        if let Some(op_result) = unsafe { self.finish(air, res) } {
+        if let Some(op_result) = unsafe { self.finish(scratch, res) } {
             completed.push(Completion { id, op_result });
         }
     }
 
-    /// An operation has ended, or only its first part: then the next is begun, and nothing landed yet.
+    /// A call has ended: either the operation has its result, or the next call is made and this returns `None`.
     ///
     /// # Safety
     ///
-    /// `air` is a flight's that is in the air, and nothing of it is with the kernel.
-    pub(super) unsafe fn finish(&mut self, air: *mut InFlight, mut res: OsResult) -> Option<OpResult> {
+    /// `scratch` is that of an operation in flight, and the kernel does not use it.
+    pub(super) unsafe fn finish(&mut self, scratch: *mut InFlight, mut res: OsResult) -> Option<OpResult> {
         // SAFETY: the caller's promise.
-        let (id, op) = unsafe { ((*air).id, (*air).op) };
+        let (id, op) = unsafe { ((*scratch).id, (*scratch).op) };
         loop {
-            // What was waited for is there to be taken, unless somebody else took it.
-            let taken = match (op, res) {
+            // The socket is ready: perform the operation without blocking. `None` if it is no longer ready: wait again.
+            let attempted = match (op, res) {
                 (
                     Op::RecvManaged {
                         fd,
@@ -66,10 +66,10 @@ impl Iocp {
                         })
                     }
                 }),
-                // SAFETY: as above.
+                // SAFETY: the operation owns the message, and the kernel does not use it.
                 (Op::RecvMessage { .. }, Ok(_)) => unsafe { sys::perform(op) }.map(OpResult::last),
                 (Op::RecvMessageManaged { fd, message }, Ok(_)) => self.receive_message(fd, message),
-                // Somebody has written nothing, which is not the end: that is an error here.
+                // The writer wrote zero bytes. This is not the end of the pipe, which is reported as an error.
                 (
                     Op::Recv {
                         medium: Medium::Pipe, ..
@@ -83,29 +83,29 @@ impl Iocp {
                     Ok(0),
                 ) => None,
                 (Op::Send { medium, .. } | Op::SendVectored { medium, .. }, Ok(_)) if medium != Medium::Pipe => {
-                    // SAFETY: the flight has what its op points to, and nothing of it is with the kernel.
+                    // SAFETY: the operation owns the memory that `op` points to, and the kernel does not use it.
                     unsafe { sys::perform(op) }.map(OpResult::last)
                 }
                 // SAFETY: as above.
                 (Op::SendMessage { .. }, Ok(_)) => unsafe { sys::perform(op) }.map(OpResult::last),
                 _ => {
-                    let (accepted, buffer) = self.air.touch_down(id);
-                    // SAFETY: the flight has what its op points to, and the kernel is done with that.
-                    return Some(unsafe { self.settle(op, res, accepted, buffer) });
+                    let (accepted, buffer) = self.in_flight.remove(id);
+                    // SAFETY: the operation owns the memory that `op` points to, and the kernel has finished with it.
+                    return Some(unsafe { self.result(op, res, accepted, buffer) });
                 }
             };
-            if let Some(op_result) = taken {
-                self.air.touch_down(id);
+            if let Some(op_result) = attempted {
+                self.in_flight.remove(id);
                 return Some(op_result);
             }
-            if self.air.is_ending(id) {
-                self.air.touch_down(id);
+            if self.in_flight.is_cancelled(id) {
+                self.in_flight.remove(id);
                 return Some(OpResult::last(Err(errno::CANCELED)));
             }
-            // SAFETY: the caller's promise; it is laid out anew.
+            // SAFETY: the caller's promise; the OVERLAPPED is reset.
             let again = unsafe {
-                (*air).overlapped = std::mem::zeroed();
-                self.call(air)
+                (*scratch).overlapped = std::mem::zeroed();
+                self.call(scratch)
             };
             match again {
                 Ok(Begun::Pending) => return None,
@@ -116,7 +116,7 @@ impl Iocp {
         }
     }
 
-    /// Whether what ends at once is told by the call alone.
+    /// Whether an operation that succeeds at once queues no packet.
     fn skips(&mut self, op: Op) -> bool {
         let Some(fd) = op.fd() else { return false };
         matches!(
@@ -125,12 +125,12 @@ impl Iocp {
         )
     }
 
-    /// A landing for what has ended.
+    /// The result of an operation that has ended.
     ///
     /// # Safety
     ///
-    /// What `op` points to is there, and the kernel is done with it.
-    unsafe fn settle(
+    /// The memory that `op` points to is valid, and the kernel has finished with it.
+    unsafe fn result(
         &mut self,
         op: Op,
         res: OsResult,
@@ -139,7 +139,7 @@ impl Iocp {
     ) -> OpResult {
         let res = match op {
             Op::Accept { fd } => accept(fd, res, accepted),
-            Op::Connect { fd, .. } => res.inspect(|_| update(fd, SO_UPDATE_CONNECT_CONTEXT, &[])),
+            Op::Connect { fd, .. } => res.inspect(|_| update_context(fd, SO_UPDATE_CONNECT_CONTEXT, &[])),
             Op::Recv {
                 medium: Medium::Pipe, ..
             }
@@ -161,7 +161,7 @@ impl Iocp {
         };
         match buffer {
             Some(mut buffer) => {
-                // SAFETY: the kernel has written this many bytes, and is done.
+                // SAFETY: the kernel has written this many bytes.
                 unsafe { buffer.set_filled(res.unwrap_or(0) as usize) };
                 OpResult::with_buffer(res, buffer)
             }
@@ -169,7 +169,7 @@ impl Iocp {
         }
     }
 
-    /// A buffer of the pool's, for a receive.
+    /// Takes a buffer from the pool, which the first call creates.
     pub(super) fn take_buffer(&mut self) -> Option<PoolBuffer> {
         if self.pool.is_none() {
             let count = self.settings.managed_count.next_power_of_two();
@@ -180,11 +180,11 @@ impl Iocp {
         buffer
     }
 
-    /// Receives a message into a buffer of the pool. `None` if there is none.
+    /// Receives a message into a pool buffer. `None` if none has arrived.
     pub(super) fn receive_message(&mut self, fd: Fd, message: *mut Message) -> Option<OpResult> {
         self.receive(|base, len| {
-            // SAFETY: the message is a flight's that has not landed, and nothing of it is with the kernel; the bytes go to a
-            // buffer that was just taken from the pool.
+            // SAFETY: the message belongs to an operation that has not completed, and the kernel does not use it. The
+            // bytes go to a buffer that was just taken from the pool.
             unsafe {
                 let receive = |message: *mut Message| sys::perform(Op::RecvMessage { fd, message });
                 (*message).divert(&mut IoVec { base, len }, receive)
@@ -192,7 +192,7 @@ impl Iocp {
         })
     }
 
-    /// Receives through `perform` into a buffer of the pool. `None` if there is nothing.
+    /// Receives with `perform` into a pool buffer. `None` if it would block.
     fn receive(&mut self, perform: impl FnOnce(*mut u8, usize) -> Option<OsResult>) -> Option<OpResult> {
         let Some(mut buffer) = self.take_buffer() else {
             return Some(OpResult::last(Err(errno::NO_BUFFERS)));
@@ -205,22 +205,22 @@ impl Iocp {
     }
 }
 
-/// What an OVERLAPPED that the port gave out says.
-fn outcome_of(air: &InFlight, count: u32) -> OsResult {
-    let status = status_of(&air.overlapped);
+/// The result in an OVERLAPPED that the port has returned.
+fn result_of(scratch: &InFlight, count: u32) -> OsResult {
+    let status = status_of(&scratch.overlapped);
     if status >= 0 {
         return Ok(count);
     }
-    match (is_of_winsock(air.op), air.op.fd()) {
-        (true, Some(fd)) => Err(socket_code(fd, &air.overlapped)),
-        // What was moved counts, although there is more.
-        _ if code(status) == ERROR_MORE_DATA as i32 => Ok(count),
-        _ => Err(code(status)),
+    match (is_winsock_call(scratch.op), scratch.op.fd()) {
+        (true, Some(fd)) => Err(socket_code(fd, &scratch.overlapped)),
+        // A pipe message longer than the buffer: the next read returns the rest.
+        _ if win32_code(status) == ERROR_MORE_DATA as i32 => Ok(count),
+        _ => Err(win32_code(status)),
     }
 }
 
-/// Whether an operation was begun by a call of Winsock's.
-fn is_of_winsock(op: Op) -> bool {
+/// Whether a Winsock call started the operation.
+fn is_winsock_call(op: Op) -> bool {
     match op {
         Op::Recv { medium, .. } | Op::RecvManaged { medium, .. } | Op::RecvVectored { medium, .. } => {
             medium != Medium::Pipe
@@ -230,23 +230,23 @@ fn is_of_winsock(op: Op) -> bool {
     }
 }
 
-/// Winsock's own code for how an operation has failed.
+/// Winsock's error code for an operation that failed.
 fn socket_code(fd: Fd, overlapped: &OVERLAPPED) -> i32 {
     let (mut count, mut flags) = (0, 0);
-    // SAFETY: the OVERLAPPED is there and its operation is over: the call reads it, and writes the locals.
-    let told = unsafe { WSAGetOverlappedResult(socket(fd), overlapped, &mut count, 0, &mut flags) };
-    if told != 0 {
-        return code(status_of(overlapped));
+    // SAFETY: the OVERLAPPED is valid and its operation has ended: the call reads it, and writes the locals.
+    let succeeded = unsafe { WSAGetOverlappedResult(socket(fd), overlapped, &mut count, 0, &mut flags) };
+    if succeeded != 0 {
+        return win32_code(status_of(overlapped));
     }
-    // SAFETY: this reads a number of the thread's.
+    // SAFETY: this reads a thread-local error code.
     match unsafe { WSAGetLastError() } {
-        // The name of a connection that is gone, as the file system puts it.
+        // Winsock does not translate this code, with which the kernel reports a reset connection.
         code if code == ERROR_NETNAME_DELETED as i32 => errno::RESET,
         code => code,
     }
 }
 
-/// A connection has come, or the listener has to go on without it.
+/// The result of AcceptEx: the accepted socket, or an error after which the listener can go on.
 fn accept(listener: Fd, res: OsResult, accepted: Option<Unconnected>) -> OsResult {
     let Some(accepted) = accepted else {
         return res.and(Err(errno::INVALID));
@@ -255,24 +255,24 @@ fn accept(listener: Fd, res: OsResult, accepted: Option<Unconnected>) -> OsResul
         Ok(_) => {
             let listener = socket(listener);
             let bytes: [u8; size_of::<SOCKET>()] = listener.to_ne_bytes();
-            update(accepted.fd(), SO_UPDATE_ACCEPT_CONTEXT, &bytes);
+            update_context(accepted.fd(), SO_UPDATE_ACCEPT_CONTEXT, &bytes);
             Ok(accepted.keep() as u32)
         }
-        // It was gone before it was taken.
+        // The peer reset the connection before it was accepted.
         Err(errno::RESET) => Err(errno::ABORTED),
         Err(code) if code == ERROR_NETNAME_DELETED as i32 => Err(errno::ABORTED),
         Err(code) => Err(code),
     }
 }
 
-/// Makes a socket that was connected in an unusual way an ordinary one, with names and a shutdown.
-fn update(fd: Fd, option: i32, value: &[u8]) {
-    // A connection that is gone again refuses, and tells so when it is used.
-    // SAFETY: Winsock reads the value, of the length that it is told.
+/// Completes the state of a socket that AcceptEx or ConnectEx connected; getpeername and shutdown need it.
+fn update_context(fd: Fd, option: i32, value: &[u8]) {
+    // It fails if the connection is already gone; the next operation reports that.
+    // SAFETY: Winsock reads the value, whose length it is given.
     unsafe { setsockopt(socket(fd), SOL_SOCKET, option, value.as_ptr(), value.len() as i32) };
 }
 
-/// A read past the end, or of a pipe whose other end is closed, gives no bytes.
+/// A read past the end of a file, or of a pipe whose writer is closed, returns zero bytes.
 fn end_of_file(res: OsResult) -> OsResult {
     match res {
         Err(code) if sys::is_end(code) => Ok(0),

@@ -1,4 +1,4 @@
-//! Calls that Winsock has beside the ordinary ones, and gives out by their ids.
+//! Winsock extension functions, AcceptEx and ConnectEx, which WSAIoctl looks up by GUID at run time.
 
 use windows_sys::Win32::Networking::WinSock::{
     LPFN_ACCEPTEX, LPFN_CONNECTEX, SIO_GET_EXTENSION_FUNCTION_POINTER, SOCKET, WSAGetLastError, WSAID_ACCEPTEX,
@@ -6,7 +6,7 @@ use windows_sys::Win32::Networking::WinSock::{
 };
 use windows_sys::core::GUID;
 
-/// Each is asked for when it is first needed.
+/// Function pointers, each looked up at its first use.
 #[derive(Default)]
 pub(super) struct Extensions {
     accept: LPFN_ACCEPTEX,
@@ -16,16 +16,16 @@ pub(super) struct Extensions {
 impl Extensions {
     pub(super) fn accept(&mut self, socket: SOCKET) -> Result<LPFN_ACCEPTEX, i32> {
         if self.accept.is_none() {
-            // SAFETY: the id is this function's.
-            self.accept = unsafe { ask(socket, WSAID_ACCEPTEX) }?;
+            // SAFETY: the GUID is this function's.
+            self.accept = unsafe { look_up(socket, WSAID_ACCEPTEX) }?;
         }
         Ok(self.accept)
     }
 
     pub(super) fn connect(&mut self, socket: SOCKET) -> Result<LPFN_CONNECTEX, i32> {
         if self.connect.is_none() {
-            // SAFETY: the id is this function's.
-            self.connect = unsafe { ask(socket, WSAID_CONNECTEX) }?;
+            // SAFETY: the GUID is this function's.
+            self.connect = unsafe { look_up(socket, WSAID_CONNECTEX) }?;
         }
         Ok(self.connect)
     }
@@ -34,11 +34,11 @@ impl Extensions {
 /// # Safety
 ///
 /// `F` is an optional pointer to the function that `id` names.
-unsafe fn ask<F: Default>(socket: SOCKET, id: GUID) -> Result<F, i32> {
+unsafe fn look_up<F: Default>(socket: SOCKET, id: GUID) -> Result<F, i32> {
     let mut function = F::default();
     let mut written = 0;
-    // SAFETY: Winsock reads the id and writes a pointer to the local; an optional function pointer is as large as that, and
-    // the caller's promise is its type.
+    // SAFETY: Winsock reads the GUID and writes a pointer to the local, which has that size; the caller promises its
+    // type.
     let result = unsafe {
         WSAIoctl(
             socket,
@@ -54,7 +54,7 @@ unsafe fn ask<F: Default>(socket: SOCKET, id: GUID) -> Result<F, i32> {
     };
     match result {
         0 => Ok(function),
-        // SAFETY: this reads a number of the thread's.
+        // SAFETY: this reads a thread-local error code.
         _ => Err(unsafe { WSAGetLastError() }),
     }
 }

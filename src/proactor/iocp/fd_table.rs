@@ -1,6 +1,6 @@
-//! What is known of each handle: whether it belongs to the port, and whether what ends at once is told by the call alone.
+//! Per-handle state: whether the handle is associated with the port, and whether an immediate success skips the port.
 //!
-//! Numbers are small and multiples of four, since the kernel gives out the lowest that is free.
+//! A plain vector, because handle values are small multiples of four: the kernel reuses the lowest free value.
 
 use std::io;
 
@@ -20,69 +20,68 @@ use windows_sys::Win32::System::WindowsProgramming::{
 use super::port::Port;
 use crate::sys::{self, Fd};
 
-/// What is known of a handle.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Place {
-    /// Nothing.
-    New,
-    /// It belongs to the port.
-    Ours { skips: bool },
-    /// It was not opened for overlapped calls: threads serve it.
+enum HandleState {
+    /// Not used yet, or closed.
+    Unknown,
+    /// With `skips`, an operation that succeeds at once queues no packet on the port.
+    Associated { skips: bool },
+    /// Not opened for overlapped I/O: the blocking pool serves it.
     Plain,
-    /// It belonged to the port when it was given away, and may still.
-    GivenAway { skips: bool },
+    /// Given away, but the association could not be undone.
+    Released { skips: bool },
 }
 
-/// How a handle is used.
+/// How operations on a handle run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Use {
-    /// Overlapped; what ends at once is told by the call alone, if it skips the port.
+    /// Overlapped, on the port.
     Overlapped { skips: bool },
-    /// Not overlapped.
+    /// On the blocking pool.
     Plain,
 }
 
 #[derive(Default)]
 pub(super) struct FdTable {
-    fds: Vec<Place>,
+    states: Vec<HandleState>,
 }
 
 impl FdTable {
-    fn get(&mut self, fd: Fd) -> &mut Place {
+    fn get(&mut self, fd: Fd) -> &mut HandleState {
         let index = fd as usize >> 2;
-        if index >= self.fds.len() {
-            self.fds.resize(index + 1, Place::New);
+        if index >= self.states.len() {
+            self.states.resize(index + 1, HandleState::Unknown);
         }
-        &mut self.fds[index]
+        &mut self.states[index]
     }
 
-    /// The number is free, or somebody else's.
+    /// The handle was closed, or its number belongs to a new one.
     pub(super) fn forget(&mut self, fd: Fd) {
         if fd >= 0 {
-            *self.get(fd) = Place::New;
+            *self.get(fd) = HandleState::Unknown;
         }
     }
 
-    /// Something comes under this number. Unless it is what we gave away, it is somebody new.
-    pub(super) fn forget_if_gone(&mut self, fd: Fd) {
-        if fd >= 0 && !matches!(self.get(fd), Place::GivenAway { .. }) {
+    /// A handle is adopted. Unless it is one that this loop released, it is unknown.
+    pub(super) fn forget_unless_released(&mut self, fd: Fd) {
+        if fd >= 0 && !matches!(self.get(fd), HandleState::Released { .. }) {
             self.forget(fd);
         }
     }
 
-    /// Whatever it was opened for, threads serve it.
-    pub(super) fn leave_plain(&mut self, fd: Fd) {
-        *self.get(fd) = Place::Plain;
+    /// Uses the blocking pool for this handle, even if it was opened for overlapped I/O.
+    pub(super) fn mark_plain(&mut self, fd: Fd) {
+        *self.get(fd) = HandleState::Plain;
     }
 
-    /// The handle stays open, and others will use it. Windows 8.1 and later can take it out of the port; before that, and
-    /// under Wine 8, it stays there, and comes back to this loop only.
-    pub(super) fn give_away(&mut self, fd: Fd) {
+    /// Gives up a handle that stays open. Windows 8.1 and later can undo the association. Earlier versions and Wine 8
+    /// cannot: then only this loop can use the handle again.
+    pub(super) fn release(&mut self, fd: Fd) {
         if fd < 0 {
             return;
         }
-        let place = self.get(fd);
-        if let Place::Ours { skips } = *place {
+        let state = self.get(fd);
+        if let HandleState::Associated { skips } = *state {
             let none = FILE_COMPLETION_INFORMATION {
                 Port: std::ptr::null_mut(),
                 Key: std::ptr::null_mut(),
@@ -90,61 +89,61 @@ impl FdTable {
             let mut status = IO_STATUS_BLOCK::default();
             let len = size_of::<FILE_COMPLETION_INFORMATION>() as u32;
             let handle = sys::handle(fd);
-            let what = FileReplaceCompletionInformation;
+            let class = FileReplaceCompletionInformation;
             // SAFETY: the system reads and writes the two locals, and keeps no pointer to them.
-            let result = unsafe { NtSetInformationFile(handle, &mut status, (&raw const none).cast(), len, what) };
-            *place = match result >= 0 {
-                true => Place::New,
-                false => Place::GivenAway { skips },
+            let result = unsafe { NtSetInformationFile(handle, &mut status, (&raw const none).cast(), len, class) };
+            *state = match result >= 0 {
+                true => HandleState::Unknown,
+                false => HandleState::Released { skips },
             };
         } else {
-            *place = Place::New;
+            *state = HandleState::Unknown;
         }
     }
 
-    /// Makes sure that what is begun on a handle is heard of, and says how.
+    /// Associates a handle with the port at its first use, and says how operations on it run.
     pub(super) fn use_of(&mut self, port: &Port, fd: Fd) -> io::Result<Use> {
-        let place = *self.get(fd);
-        let place = match place {
-            Place::Ours { .. } | Place::Plain => place,
-            Place::New | Place::GivenAway { .. } => {
-                let taken = self.absorb_orphan(port, fd, place)?;
-                *self.get(fd) = taken;
-                taken
+        let state = *self.get(fd);
+        let state = match state {
+            HandleState::Associated { .. } | HandleState::Plain => state,
+            HandleState::Unknown | HandleState::Released { .. } => {
+                let associated = self.associate(port, fd, state)?;
+                *self.get(fd) = associated;
+                associated
             }
         };
-        Ok(match place {
-            Place::Ours { skips } => Use::Overlapped { skips },
+        Ok(match state {
+            HandleState::Associated { skips } => Use::Overlapped { skips },
             _ => Use::Plain,
         })
     }
 
-    fn absorb_orphan(&self, port: &Port, fd: Fd, before: Place) -> io::Result<Place> {
+    fn associate(&self, port: &Port, fd: Fd, before: HandleState) -> io::Result<HandleState> {
         let handle = sys::handle(fd);
         let kind = sys::with(fd, |socket| socket.r#type());
-        match (port.absorb_orphan(handle), before) {
+        match (port.associate(handle), before) {
             (Ok(()), _) => {}
-            // It belongs to a port already, and the only one that we know of is ours.
-            (Err(error), Place::GivenAway { skips }) if is_refusal(&error) && sys::is_overlapped(fd) => {
-                return Ok(Place::Ours { skips });
+            // It is still associated with a port, and this loop released it, so the port is this loop's.
+            (Err(error), HandleState::Released { skips }) if is_refusal(&error) && sys::is_overlapped(fd) => {
+                return Ok(HandleState::Associated { skips });
             }
             (Err(error), _) if is_refusal(&error) && kind.is_err() && !sys::is_overlapped(fd) => {
-                return Ok(Place::Plain);
+                return Ok(HandleState::Plain);
             }
             (Err(error), _) => {
-                let why = "it belongs to another loop's completion port, and this system cannot change that";
+                let why = "the handle belongs to another loop's completion port, and this system cannot undo that";
                 return Err(crate::error::context(why, error));
             }
         }
-        // With datagrams, versions of Windows have told of neither.
+        // With datagrams, some versions of Windows report a completion neither through the call nor through the port.
         let can_skip = match kind {
             Ok(kind) => i32::from(kind) == SOCK_STREAM && has_no_layers(fd),
             Err(_) => true,
         };
         let modes = (FILE_SKIP_COMPLETION_PORT_ON_SUCCESS | FILE_SKIP_SET_EVENT_ON_HANDLE) as u8;
-        // SAFETY: the call takes a handle and a number.
+        // SAFETY: the call takes no pointer.
         let skips = can_skip && unsafe { SetFileCompletionNotificationModes(handle, modes) } != 0;
-        Ok(Place::Ours { skips })
+        Ok(HandleState::Associated { skips })
     }
 }
 
@@ -152,13 +151,13 @@ fn is_refusal(error: &io::Error) -> bool {
     error.raw_os_error() == Some(ERROR_INVALID_PARAMETER as i32)
 }
 
-/// Whether a socket is a handle of the system's: with layered providers between, nobody knows what the port is told.
+/// Whether a socket is a kernel handle. With layered service providers, skip-on-success is not reliable.
 fn has_no_layers(fd: Fd) -> bool {
-    // SAFETY: zeroes are valid there: numbers and characters.
+    // SAFETY: zeroes are valid: all fields are numbers and characters.
     let mut info: WSAPROTOCOL_INFOW = unsafe { std::mem::zeroed() };
     let mut len = size_of::<WSAPROTOCOL_INFOW>() as i32;
-    let place = (&raw mut info).cast();
-    // SAFETY: Winsock fills the local, of the length that it is told.
-    let result = unsafe { getsockopt(sys::socket(fd), SOL_SOCKET, SO_PROTOCOL_INFOW, place, &mut len) };
+    let out = (&raw mut info).cast();
+    // SAFETY: Winsock fills the local, whose length it is given.
+    let result = unsafe { getsockopt(sys::socket(fd), SOL_SOCKET, SO_PROTOCOL_INFOW, out, &mut len) };
     result == 0 && info.dwServiceFlags1 & XP1_IFS_HANDLES != 0
 }

@@ -1,25 +1,25 @@
-//! I/O completion ports.
+//! The I/O completion port driver.
 //!
-//! An operation is begun with an OVERLAPPED, which is the kernel's until the operation is over; then the port gives out its
-//! address. Facts that shape this room:
+//! A call starts an operation with an OVERLAPPED. The kernel owns that until the operation ends and then queues a
+//! packet with its address on the port. Kernel facts that shape this driver:
 //!
-//! - The OVERLAPPED lies in the flight's scratch, with whatever else the system writes to meanwhile (`air`). A flight is told
-//!   to be over only when the port has given its OVERLAPPED out, or when the call was refused and will not be heard of.
-//! - An operation that ends at once is normally heard of twice: by the call and by the port. Handles are told to leave the
-//!   port out of it where that can be relied on (`places`), so a read of what is there already costs one system call.
-//! - Nobody's buffer waits with an idle connection: a managed receive is begun with no room at all, and when that ends there
-//!   is something to take, into a buffer of the pool.
-//! - A handle belongs to one port for as long as it is open. Windows 8.1 can take that back, which is done when a socket is
-//!   given away.
-//! - A send that was begun overlapped and is cancelled leaves the connection in a state that nobody knows: some of it may be
-//!   gone, and Windows does not say how much. So a send takes at once what there is room for, and if there is none waits for
-//!   room, not in the kernel's queue: its count is exact, and a cancel loses nothing. Datagrams are received in the same way:
-//!   of one that does not fit nobody can say for sure whether the port tells, when the call has told already.
-//! - Pipes hold a buffer while they wait: of these a program has few.
-//! - Waiting for readiness is no operation of Winsock's. The driver below it has one, which every event library uses (`afd`).
-//! - The port waits in steps of the system's clock, 15.6 ms unless somebody asked for less. A timer of high resolution, which
-//!   interrupts the wait by an APC, does better (`timer`).
-//! - A cancel is a request about one OVERLAPPED. What has ended by then is given out by the port as it ended.
+//! - The OVERLAPPED lies in the operation's scratch, with other memory that the system writes to (`overlapped`). An
+//!   operation completes when the port returns its OVERLAPPED, or when its call ends without queueing a packet.
+//! - An operation that succeeds at once still queues a packet by default. `fd_table` turns that off (skip-on-success)
+//!   for handles where Windows does so reliably: a read of data that is already there costs one system call.
+//! - An overlapped receive pins its buffer while the connection is idle. So a managed receive starts with zero bytes;
+//!   when it completes there is data, and the driver receives it into a pool buffer.
+//! - A handle stays associated with its port until it is closed. Windows 8.1 and later can undo that; the driver does
+//!   so when a socket is given away.
+//! - A cancelled overlapped send may have sent some of its bytes, and Windows does not say how many. So the driver
+//!   sends without blocking and waits for writability in between: a cancel loses nothing, and counts are exact.
+//! - A datagram that does not fit its buffer ends the call with an error and may or may not queue a packet as well. So
+//!   datagrams, too, are received without blocking once the socket is readable.
+//! - A pipe read holds its buffer while it waits: a program has few pipes.
+//! - Winsock has no overlapped wait for readiness. AFD, the driver below it, has one (`afd`).
+//! - The port's timeout follows the system clock's tick, 15.6 ms by default. A high-resolution timer, whose APC
+//!   interrupts the wait, is more precise (`timer`).
+//! - A cancel is a request for one OVERLAPPED. An operation that has ended keeps its result.
 
 mod afd;
 mod complete;
@@ -39,8 +39,8 @@ use windows_sys::Win32::System::IO::CancelIoEx;
 use self::afd::Afd;
 use self::extensions::Extensions;
 use self::fd_table::FdTable;
-use self::overlapped::Air;
-use self::port::{Batch, Fetched, Port};
+use self::overlapped::InFlightTable;
+use self::port::{Batch, Dequeued, Port};
 use self::timer::Timer;
 use crate::driver::op::{Medium, Op};
 use crate::driver::poll_throttle::PollThrottle;
@@ -56,13 +56,13 @@ use crate::time::Instant;
 pub(crate) struct Iocp {
     port: Arc<Port>,
     batch: Batch,
-    air: Air,
+    in_flight: InFlightTable,
     fds: FdTable,
     extensions: Extensions,
     afd: Option<Afd>,
     timer: Timer,
     throttle: PollThrottle,
-    /// What was found ready as it was asked for.
+    /// Readiness operations that were ready when they were started.
     done: Vec<Completion>,
     pool: Option<Rc<BufferPool>>,
     settings: Settings,
@@ -75,7 +75,7 @@ impl Iocp {
         Ok(Iocp {
             port: Arc::new(Port::open()?),
             batch: Batch::new(),
-            air: Air::default(),
+            in_flight: InFlightTable::default(),
             fds: FdTable::default(),
             extensions: Extensions::default(),
             afd: None,
@@ -90,9 +90,9 @@ impl Iocp {
     }
 }
 
-// SAFETY: a flight's memory is the kernel's from the call that begins its operation until the port gives its OVERLAPPED out,
-// or until the call says that it has ended and that the port will not. Only then is its landing told, once: the entry in
-// `air` goes with it.
+// SAFETY: the kernel may use an operation's memory from the call that starts it until the port returns its OVERLAPPED,
+// or until the call reports its end and queues no packet. Only then does the driver report the completion, and only
+// once: it removes the operation from `in_flight` at the same time.
 unsafe impl Driver for Iocp {
     fn describe(&self) -> Description {
         Description::new("iocp", self.timer.names(), self.reason.clone())
@@ -104,12 +104,12 @@ unsafe impl Driver for Iocp {
 
     fn control(&mut self, call: Control<'_>) -> io::Result<Reply> {
         match call {
-            // Whoever comes under this number next is somebody else.
+            // The next handle with this number is a different one.
             Control::Close { fd } | Control::Reset { fd } => self.fds.forget(fd),
-            // What is under way would be lost with it.
-            Control::Forget { fd } if self.air.is_used(sys::handle(fd)) => {}
-            Control::Forget { fd } => self.fds.give_away(fd),
-            Control::Adopt { fd } => self.fds.forget_if_gone(fd),
+            // Without the association, operations in flight would never complete.
+            Control::Forget { fd } if self.in_flight.uses(sys::handle(fd)) => {}
+            Control::Forget { fd } => self.fds.release(fd),
+            Control::Adopt { fd } => self.fds.forget_unless_released(fd),
             _ => {}
         }
         let watched = match call {
@@ -123,15 +123,15 @@ unsafe impl Driver for Iocp {
         if let (Some(fd), Err(error)) = (watched, &reply)
             && crate::error::os_code(error) == Some(sys::errno::NOT_PERMITTED)
         {
-            // A standard stream that is no socket. Others share it, and would share our port.
-            self.fds.leave_plain(fd);
+            // A standard stream that is not a socket. Other processes share it, and would share the association.
+            self.fds.mark_plain(fd);
         }
         reply
     }
 
     unsafe fn start(&mut self, id: OpId, op: Op, scratch: *mut Scratch) -> Start {
         self.counters.submissions += 1;
-        // SAFETY: the caller's promise is the same.
+        // SAFETY: the caller's promise.
         let start = unsafe { self.begin(id, op, scratch) };
         self.counters.completions += u64::from(matches!(start, Start::Done(_)));
         start
@@ -140,7 +140,7 @@ unsafe impl Driver for Iocp {
     unsafe fn attempt(&mut self, op: Op, _: bool) -> Option<OsResult> {
         let res = match op {
             Op::Send { fd, medium, .. } | Op::SendVectored { fd, medium, .. } if fd >= 0 && medium != Medium::Pipe => {
-                // SAFETY: the caller's promise: it is there until this returns, and the call is over then.
+                // SAFETY: the caller's promise: the memory is valid until this returns, and the call has ended by then.
                 unsafe { sys::perform(op) }?
             }
             _ => return None,
@@ -151,21 +151,20 @@ unsafe impl Driver for Iocp {
     }
 
     fn cancel(&mut self, id: OpId) {
-        let Some((handle, overlapped)) = self.air.request_cancel(id) else {
+        let Some((handle, overlapped)) = self.in_flight.request_cancel(id) else {
             self.counters.late_cancels += 1;
             return;
         };
         self.counters.submissions += 1;
-        // SAFETY: the operation is in the air, so its handle is open and its OVERLAPPED is there; the call reads neither,
-        // but looks for an operation of that address.
+        // SAFETY: the operation is in flight, so its handle is open; the OVERLAPPED's address is only compared.
         if unsafe { CancelIoEx(handle, overlapped) } == 0 {
-            // It has ended, and waits in the port.
+            // It has ended: its packet is on the port.
             self.counters.late_cancels += 1;
         }
     }
 
     fn poll(&mut self, completed: &mut Vec<Completion>, wait: Wait) -> io::Result<()> {
-        // What is here already is served before anybody sleeps.
+        // Completions that are already here are handled before blocking.
         let wait = match self.done.is_empty() || wait == Wait::Look {
             true => wait,
             false => Wait::No,
@@ -179,25 +178,25 @@ unsafe impl Driver for Iocp {
         let (mut milliseconds, mut alertable) = self.timer.set(wait);
         loop {
             self.counters.enters += 1;
-            let fetched = self.batch.fetch(&self.port, milliseconds, alertable)?;
+            let dequeued = self.batch.dequeue(&self.port, milliseconds, alertable)?;
             if alertable {
-                self.timer.heard(fetched);
+                self.timer.on_wait_end(dequeued);
             }
-            // Whatever more there is, is there already.
+            // Further batches are already on the port: do not wait.
             (milliseconds, alertable) = (0, false);
             for index in 0..self.batch.len() {
                 self.counters.completions += 1;
                 let (overlapped, count) = self.batch.at(index);
-                // Without one it is the notifier's.
+                // Null: a notification.
                 if !overlapped.is_null() {
-                    // SAFETY: the port has given this OVERLAPPED out, so it is one of ours, and the kernel is done with it.
+                    // SAFETY: the port returned this OVERLAPPED, so it is one of ours, and the kernel has finished.
                     unsafe { self.complete(overlapped, count, completed) };
                 }
             }
-            if fetched != Fetched::Full {
+            if dequeued != Dequeued::Full {
                 break;
             }
-            // More is there than one batch holds; the next turn takes it.
+            // Run what has completed first; the next turn takes more.
             if completed.len() >= port::BATCH {
                 break;
             }
@@ -207,7 +206,7 @@ unsafe impl Driver for Iocp {
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        // An outer loop watches the port.
+        // An outer loop watches the port, so completions outside of it must be announced there.
         if !self.done.is_empty() {
             self.port.notify();
         }

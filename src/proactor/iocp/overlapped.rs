@@ -1,4 +1,4 @@
-//! Operations in the air: what of them the kernel has, and what is known here.
+//! Operations in flight: the memory that the kernel writes to, and the driver's record of each.
 
 use std::mem::{align_of, size_of};
 
@@ -9,19 +9,19 @@ use crate::driver::op::Op;
 use crate::driver::{OpId, PoolBuffer, Scratch};
 use crate::sys;
 
-/// How a flight's scratch is laid out. The kernel has the first field from the begin of the operation to its end, and the
-/// last one too where the call is given its address.
+/// How this driver lays out an operation's scratch. While the operation is in flight the kernel owns the first field,
+/// and the last one if the call was given its address.
 #[repr(C)]
 pub(super) struct InFlight {
-    /// First: the port gives its address out, and that is this structure's.
+    /// First, so that the address that the port returns is this structure's.
     pub(super) overlapped: OVERLAPPED,
     pub(super) id: OpId,
     pub(super) op: Op,
-    /// The addresses of an accept; what a wait for readiness asks and is answered.
-    pub(super) room: [u64; ROOM],
+    /// The addresses that AcceptEx writes, or the request and reply of an AFD poll.
+    pub(super) extra: [u64; EXTRA_WORDS],
 }
 
-const ROOM: usize = 11;
+const EXTRA_WORDS: usize = 11;
 
 const _: () = {
     assert!(size_of::<InFlight>() <= size_of::<Scratch>());
@@ -29,40 +29,40 @@ const _: () = {
 };
 
 impl InFlight {
-    /// Lays a scratch out for an operation that is about to begin.
+    /// Lays out a scratch for an operation that is about to start.
     ///
     /// # Safety
     ///
-    /// The scratch is the flight's, and nothing of it is with the kernel.
+    /// The scratch belongs to the operation, and the kernel does not use it.
     pub(super) unsafe fn prepare(scratch: *mut Scratch, id: OpId, op: Op) -> *mut InFlight {
-        let air = scratch.cast::<InFlight>();
-        // SAFETY: it fits, as asserted above, and is the caller's.
+        let in_flight = scratch.cast::<InFlight>();
+        // SAFETY: it fits, as asserted above, and the caller owns the scratch.
         unsafe {
-            air.write(InFlight {
+            in_flight.write(InFlight {
                 overlapped: std::mem::zeroed(),
                 id,
                 op,
-                room: [0; ROOM],
+                extra: [0; EXTRA_WORDS],
             });
         }
-        air
+        in_flight
     }
 }
 
-/// What is known here of an operation in the air.
+/// The driver's record of an operation in flight.
 struct Entry {
     id: OpId,
     overlapped: *mut OVERLAPPED,
-    /// What it is under way on.
+    /// The handle that the call was made on: the AFD device's for a wait for readiness.
     handle: HANDLE,
-    is_ending: bool,
-    /// The socket that an accept will fill.
+    is_cancelled: bool,
+    /// The socket that AcceptEx will connect.
     socket: Option<Unconnected>,
     /// The buffer that a pipe is read into.
     buffer: Option<PoolBuffer>,
 }
 
-/// A socket that nobody has yet: closed when it goes.
+/// A new socket for AcceptEx: closed on drop, unless it was connected and is kept.
 pub(super) struct Unconnected(sys::Fd);
 
 impl Unconnected {
@@ -87,15 +87,14 @@ impl Drop for Unconnected {
     }
 }
 
-/// By the flight's index.
+/// The operations in flight, by index.
 #[derive(Default)]
-pub(super) struct Air {
+pub(super) struct InFlightTable {
     entries: Vec<Option<Entry>>,
 }
 
-impl Air {
-    /// An operation has begun.
-    pub(super) fn mark_in_flight(&mut self, id: OpId, overlapped: *mut OVERLAPPED, handle: HANDLE) {
+impl InFlightTable {
+    pub(super) fn insert(&mut self, id: OpId, overlapped: *mut OVERLAPPED, handle: HANDLE) {
         let index = id.index as usize;
         if index >= self.entries.len() {
             self.entries.resize_with(index + 1, || None);
@@ -104,7 +103,7 @@ impl Air {
             id,
             overlapped,
             handle,
-            is_ending: false,
+            is_cancelled: false,
             socket: None,
             buffer: None,
         });
@@ -117,54 +116,53 @@ impl Air {
             .filter(|entry| entry.id == id)
     }
 
-    /// What it needs until it is over.
-    pub(super) fn give_socket(&mut self, id: OpId, socket: Unconnected) {
+    /// Keeps a socket open until the operation completes.
+    pub(super) fn hold_socket(&mut self, id: OpId, socket: Unconnected) {
         if let Some(entry) = self.entry(id) {
             entry.socket = Some(socket);
         }
     }
 
-    /// The same of a pipe's.
-    pub(super) fn give_buffer(&mut self, id: OpId, buffer: PoolBuffer) {
+    /// Keeps a buffer until the operation completes.
+    pub(super) fn hold_buffer(&mut self, id: OpId, buffer: PoolBuffer) {
         if let Some(entry) = self.entry(id) {
             entry.buffer = Some(buffer);
         }
     }
 
-    /// Whether something is under way on a handle.
-    pub(super) fn is_used(&self, handle: HANDLE) -> bool {
+    /// Whether an operation on this handle is in flight.
+    pub(super) fn uses(&self, handle: HANDLE) -> bool {
         self.entries.iter().flatten().any(|entry| entry.handle == handle)
     }
 
-    /// Whether this is what the kernel has of a flight that is in the air.
-    pub(super) fn is_in_flight(&mut self, id: OpId, overlapped: *mut OVERLAPPED) -> bool {
+    /// Whether the operation is in flight with this OVERLAPPED.
+    pub(super) fn contains(&mut self, id: OpId, overlapped: *mut OVERLAPPED) -> bool {
         self.entry(id).is_some_and(|entry| entry.overlapped == overlapped)
     }
 
-    /// It shall end early: what to say so of. `None` if it is over.
+    /// Notes a cancel request. Returns the arguments for CancelIoEx; `None` if the operation has completed.
     pub(super) fn request_cancel(&mut self, id: OpId) -> Option<(HANDLE, *mut OVERLAPPED)> {
         let entry = self.entry(id)?;
-        entry.is_ending = true;
+        entry.is_cancelled = true;
         Some((entry.handle, entry.overlapped))
     }
 
-    pub(super) fn is_ending(&mut self, id: OpId) -> bool {
-        self.entry(id).is_some_and(|entry| entry.is_ending)
+    pub(super) fn is_cancelled(&mut self, id: OpId) -> bool {
+        self.entry(id).is_some_and(|entry| entry.is_cancelled)
     }
 
-    /// It is over. Gives what it held.
-    pub(super) fn touch_down(&mut self, id: OpId) -> (Option<Unconnected>, Option<PoolBuffer>) {
+    /// Removes an operation that has ended. Returns the socket and the buffer that it held.
+    pub(super) fn remove(&mut self, id: OpId) -> (Option<Unconnected>, Option<PoolBuffer>) {
         let entry = match self.entries.get_mut(id.index as usize) {
-            Some(place) if place.as_ref().is_some_and(|entry| entry.id == id) => place.take(),
+            Some(slot) if slot.as_ref().is_some_and(|entry| entry.id == id) => slot.take(),
             _ => None,
         };
         entry.map_or((None, None), |entry| (entry.socket, entry.buffer))
     }
 }
 
-impl Drop for Air {
-    /// What is still in the air when the driver goes may yet be written to: its buffers and sockets are leaked, as its flight
-    /// is.
+impl Drop for InFlightTable {
+    /// The kernel may still write for these operations: their buffers and sockets are leaked, as their memory is.
     fn drop(&mut self) {
         for entry in self.entries.drain(..).flatten() {
             std::mem::forget(entry);

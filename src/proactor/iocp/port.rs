@@ -1,4 +1,4 @@
-//! The completion port: what belongs to it, what it gives out, how it is woken.
+//! The completion port: associating handles, dequeuing packets in batches, waking the loop.
 
 use std::io;
 use std::os::windows::io::{AsRawHandle, FromRawHandle, OwnedHandle};
@@ -15,20 +15,20 @@ pub(super) struct Port(OwnedHandle);
 
 impl Port {
     pub(super) fn open() -> io::Result<Port> {
-        // One thread takes from it: this loop's.
-        // SAFETY: nothing is passed in; what comes out is new and ours.
+        // One thread dequeues: the loop's.
+        // SAFETY: nothing is passed in; the returned handle is new and ours.
         let port = unsafe { CreateIoCompletionPort(INVALID_HANDLE_VALUE, std::ptr::null_mut(), 0, 1) };
         if port.is_null() {
             let error = io::Error::last_os_error();
-            return Err(crate::error::context("no completion port could be had", error));
+            return Err(crate::error::context("cannot create a completion port", error));
         }
         // SAFETY: as above.
         Ok(Port(unsafe { OwnedHandle::from_raw_handle(port) }))
     }
 
-    /// What is begun on this handle from now on is heard of here.
-    pub(super) fn absorb_orphan(&self, handle: HANDLE) -> io::Result<()> {
-        // SAFETY: the port is open, and the handle is its owner's who lets us use it.
+    /// Associates a handle: operations that are started on it from now on complete on this port.
+    pub(super) fn associate(&self, handle: HANDLE) -> io::Result<()> {
+        // SAFETY: the port is open; the call keeps no pointer, and fails on a handle that is not open.
         match unsafe { CreateIoCompletionPort(handle, self.0.as_raw_handle(), 0, 0) }.is_null() {
             true => Err(io::Error::last_os_error()),
             false => Ok(()),
@@ -42,28 +42,28 @@ impl Port {
 
 impl Notify for Port {
     fn notify(&self) {
-        // SAFETY: the port is open as long as this is borrowed; there is no OVERLAPPED, which tells it from operations.
+        // SAFETY: the port is open while it is borrowed. A null OVERLAPPED marks a notification.
         unsafe { PostQueuedCompletionStatus(self.0.as_raw_handle(), 0, 0, std::ptr::null()) };
     }
 }
 
-/// How many completions are taken at once.
+/// The most packets that one call dequeues.
 pub(super) const BATCH: usize = 128;
 
-/// How a wait for the port has ended.
+/// How a wait on the port ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Fetched {
-    /// With as much as one batch holds; there may be more.
+pub(super) enum Dequeued {
+    /// With a full batch; there may be more.
     Full,
-    /// With all that was there.
+    /// With every packet that was queued.
     All,
-    /// With its own timeout.
-    TimeIsUp,
+    /// With the call's own timeout.
+    TimedOut,
     /// With the timer's APC.
-    TimerRan,
+    TimerFired,
 }
 
-/// What the port gave out last.
+/// The packets dequeued last.
 pub(super) struct Batch {
     entries: Box<[OVERLAPPED_ENTRY; BATCH]>,
     len: usize,
@@ -78,14 +78,14 @@ impl Batch {
         }
     }
 
-    /// Waits as told, and takes what is there.
-    pub(super) fn fetch(&mut self, port: &Port, milliseconds: u32, alertable: bool) -> io::Result<Fetched> {
+    /// Waits for packets and dequeues up to a batch.
+    pub(super) fn dequeue(&mut self, port: &Port, milliseconds: u32, alertable: bool) -> io::Result<Dequeued> {
         let mut count = 0;
         let entries = self.entries.as_mut_ptr();
         let port = port.0.as_raw_handle();
         self.len = 0;
-        // SAFETY: the system writes at most so many entries, and the local; the port is open.
-        let fetched = unsafe {
+        // SAFETY: the system writes at most `BATCH` entries, and the local; the port is open.
+        let succeeded = unsafe {
             GetQueuedCompletionStatusEx(
                 port,
                 entries,
@@ -95,18 +95,18 @@ impl Batch {
                 i32::from(alertable),
             )
         };
-        if fetched == 0 {
-            // SAFETY: this reads a number of the thread's.
+        if succeeded == 0 {
+            // SAFETY: this reads a thread-local error code.
             return match unsafe { GetLastError() } {
-                WAIT_TIMEOUT => Ok(Fetched::TimeIsUp),
-                WAIT_IO_COMPLETION => Ok(Fetched::TimerRan),
+                WAIT_TIMEOUT => Ok(Dequeued::TimedOut),
+                WAIT_IO_COMPLETION => Ok(Dequeued::TimerFired),
                 code => Err(io::Error::from_raw_os_error(code as i32)),
             };
         }
         self.len = count as usize;
         Ok(match self.len {
-            BATCH => Fetched::Full,
-            _ => Fetched::All,
+            BATCH => Dequeued::Full,
+            _ => Dequeued::All,
         })
     }
 
@@ -114,7 +114,7 @@ impl Batch {
         self.len
     }
 
-    /// An OVERLAPPED, or null for a notification, and how many bytes were moved.
+    /// An OVERLAPPED, or null for a notification, and the number of bytes transferred.
     pub(super) fn at(&self, index: usize) -> (*mut OVERLAPPED, u32) {
         let entry = &self.entries[..self.len][index];
         (entry.lpOverlapped, entry.dwNumberOfBytesTransferred)

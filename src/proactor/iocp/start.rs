@@ -1,4 +1,4 @@
-//! Beginning an operation.
+//! Starting an operation: an attempt without blocking where that is enough, then an overlapped call or an AFD poll.
 
 use windows_sys::Win32::Foundation::{ERROR_IO_PENDING, ERROR_MORE_DATA, HANDLE};
 use windows_sys::Win32::Networking::WinSock::{
@@ -17,22 +17,22 @@ use crate::driver::socket_options::SocketKind;
 use crate::driver::{Completion, Control, OpId, OpResult, OsResult, Reply, Scratch, Start};
 use crate::sys::{self, Fd, IoVec, errno, handle, socket};
 
-/// What AcceptEx wants for each address: the largest there is, and 16 bytes more.
+/// The space that AcceptEx requires for each address: 16 bytes more than the largest address.
 const ADDRESS_LEN: u32 = size_of::<SOCKADDR_IN6>() as u32 + 16;
 
-/// What a pipe is given at once: as much as it holds. A write ends only when all of it was taken.
+/// The most that one pipe write passes on, as much as a pipe holds: a write ends only when all its bytes were taken.
 const PIPE_LEN: usize = 64 * 1024;
 
-/// What a call that begins an operation has said.
+/// The immediate result of a call that starts an operation.
 pub(super) enum Begun {
-    /// The port will tell.
+    /// The port will return the OVERLAPPED.
     Pending,
-    /// It has ended, and the port will not tell.
+    /// The call has ended. It queues no packet if it failed, or if the handle skips the port on success.
     Done(OsResult),
 }
 
 impl Iocp {
-    /// Begins an operation.
+    /// Starts an operation.
     ///
     /// # Safety
     ///
@@ -43,7 +43,7 @@ impl Iocp {
             Op::ReadAt { fd, .. } | Op::WriteAt { fd, .. } => fd,
             _ => match op.waits_for() {
                 Some((fd, _)) => fd,
-                // The system has no overlapped call for it.
+                // Windows has no overlapped call for it.
                 None => return Start::Blocking,
             },
         };
@@ -52,15 +52,15 @@ impl Iocp {
         }
         match op {
             Op::Send { medium, .. } | Op::SendVectored { medium, .. } if medium == Medium::Pipe => {}
-            // Mostly there is room, and then it is over.
+            // The send buffer usually has space.
             Op::Send { .. } | Op::SendVectored { .. } | Op::SendMessage { .. } => {
-                // SAFETY: the caller's promise: the flight owns what the op points to, and nothing of it is with the kernel.
+                // SAFETY: the caller's promise: the operation owns the op's memory, and the kernel does not use it.
                 if let Some(res) = unsafe { sys::perform(op) } {
                     return done(res);
                 }
             }
             Op::Readiness { .. } => {
-                // A look costs less than to wait for what is there; and a watcher is to be called once per turn.
+                // A check is cheaper than an AFD poll. The result goes to `done`, so a watcher runs once per turn.
                 // SAFETY: as above.
                 if let Some(res) = unsafe { sys::perform(op) } {
                     let op_result = OpResult::last(res);
@@ -85,17 +85,17 @@ impl Iocp {
             }
             _ => {}
         }
-        // What waits for readiness asks the device below, and the socket has nothing to do with the port: it may be anybody's.
+        // An AFD poll needs no association of the socket with the port, so the socket may be a foreign one.
         if let Some(direction) = waits_for_readiness(op) {
-            // SAFETY: the caller's promise: the scratch is the flight's, and nothing of it is with the kernel.
+            // SAFETY: the caller's promise: the scratch is the operation's, and the kernel does not use it.
             let begun = unsafe {
-                let air = InFlight::prepare(scratch, id, op);
-                self.wait_for(air, fd, direction)
+                let scratch = InFlight::prepare(scratch, id, op);
+                self.wait_for(scratch, fd, direction)
             };
             return match begun {
                 Ok(_) => Start::Pending,
                 Err(code) => {
-                    self.air.touch_down(id);
+                    self.in_flight.remove(id);
                     done(Err(code))
                 }
             };
@@ -111,44 +111,44 @@ impl Iocp {
             }
             Err(error) => return done(Err(crate::error::os_code(&error).unwrap_or(errno::INVALID))),
         };
-        // SAFETY: the caller's promise: the scratch is the flight's, and nothing of it is with the kernel.
-        let air = unsafe { InFlight::prepare(scratch, id, op) };
-        // SAFETY: as above; an address only.
-        let overlapped = unsafe { &raw mut (*air).overlapped };
-        // Before the call: what it needs is found under the id when it ends.
-        self.air.mark_in_flight(id, overlapped, handle(fd));
+        // SAFETY: the caller's promise: the scratch is the operation's, and the kernel does not use it.
+        let scratch = unsafe { InFlight::prepare(scratch, id, op) };
+        // SAFETY: as above; this only takes an address.
+        let overlapped = unsafe { &raw mut (*scratch).overlapped };
+        // Before the call, which attaches its socket or buffer to the entry.
+        self.in_flight.insert(id, overlapped, handle(fd));
         // SAFETY: the caller's promise, and the scratch was just laid out.
-        match unsafe { self.call(air) } {
+        match unsafe { self.call(scratch) } {
             Ok(Begun::Done(res)) if skips || res.is_err() => {
-                // SAFETY: the call has ended, and the port will not tell of it.
-                match unsafe { self.finish(air, res) } {
+                // SAFETY: the call has ended, and queues no packet.
+                match unsafe { self.finish(scratch, res) } {
                     Some(op_result) => Start::Done(op_result),
                     None => Start::Pending,
                 }
             }
-            // The port tells of it too, and that is soon enough.
+            // A call that succeeded without skipping the port completes when its packet is dequeued.
             Ok(Begun::Done(_) | Begun::Pending) => Start::Pending,
             Err(code) => {
-                self.air.touch_down(id);
+                self.in_flight.remove(id);
                 done(Err(code))
             }
         }
     }
 
-    /// Makes the call that begins the operation which `air` is laid out for. An error is one of getting ready for it.
+    /// Makes the call for the operation that `scratch` is laid out for. An error means that the call was not made.
     ///
     /// # Safety
     ///
-    /// `air` is laid out for a flight in the air that owns it and what its op points to, and nothing of it is with the
-    /// kernel. It is the kernel's from now on, until the port gives it out or this says that it has ended.
-    pub(super) unsafe fn call(&mut self, air: *mut InFlight) -> Result<Begun, i32> {
+    /// `scratch` is that of an operation in flight, which owns it and its op's memory; the kernel uses neither. From
+    /// now on the kernel owns both, until the port returns the OVERLAPPED or this reports the call's end.
+    pub(super) unsafe fn call(&mut self, scratch: *mut InFlight) -> Result<Begun, i32> {
         // SAFETY: the caller's promise.
-        let (op, id, overlapped) = unsafe { ((*air).op, (*air).id, &raw mut (*air).overlapped) };
-        // SAFETY, for every call below: the caller's promise: what the op points to and the OVERLAPPED are the flight's, and
-        // stay until the operation is over. Counts and flags are locals, which the system does not use after the call.
+        let (op, id, overlapped) = unsafe { ((*scratch).op, (*scratch).id, &raw mut (*scratch).overlapped) };
+        // SAFETY, for every call below: the caller's promise: the OVERLAPPED and the op's memory belong to the
+        // operation until it completes. Counts and flags are locals, which the system does not use after the call.
         match op {
             // SAFETY: see above.
-            Op::Accept { fd } => unsafe { self.accept(air, fd) },
+            Op::Accept { fd } => unsafe { self.accept(scratch, fd) },
             // SAFETY: see above.
             Op::Connect { fd, name } => unsafe { self.connect(overlapped, fd, &*name) },
             Op::Recv { fd, medium, ptr, len } => match medium {
@@ -165,8 +165,8 @@ impl Iocp {
                     return Err(errno::NO_BUFFERS);
                 };
                 let (ptr, len) = buffer.memory();
-                self.air.give_buffer(id, buffer);
-                // SAFETY: see above; the buffer stays in `air` until the operation is over.
+                self.in_flight.hold_buffer(id, buffer);
+                // SAFETY: see above; `in_flight` holds the buffer until the operation completes.
                 Ok(unsafe { read(overlapped, fd, ptr, len, 0) })
             }
             Op::RecvManaged { fd, .. } => {
@@ -219,7 +219,7 @@ impl Iocp {
             | Op::RecvMessageManaged { .. }
             | Op::Readiness { .. } => match (op.fd(), waits_for_readiness(op)) {
                 // SAFETY: see above.
-                (Some(fd), Some(direction)) => unsafe { self.wait_for(air, fd, direction) },
+                (Some(fd), Some(direction)) => unsafe { self.wait_for(scratch, fd, direction) },
                 _ => Err(errno::INVALID),
             },
             Op::ReadAt {
@@ -250,23 +250,24 @@ impl Iocp {
     /// # Safety
     ///
     /// As for [`call`](Iocp::call).
-    unsafe fn accept(&mut self, air: *mut InFlight, fd: Fd) -> Result<Begun, i32> {
+    unsafe fn accept(&mut self, scratch: *mut InFlight, fd: Fd) -> Result<Begun, i32> {
         let accept = self.extensions.accept(socket(fd))?;
         let Some(accept) = accept else {
             return Err(errno::NO_SYSTEM_CALL);
         };
         let accepted = socket_like(fd)?;
         let mut count = 0;
-        // SAFETY: the caller's promise: the OVERLAPPED and the room for two addresses are the flight's, and stay.
-        let (overlapped, room, id) = unsafe { (&raw mut (*air).overlapped, &raw mut (*air).room, (*air).id) };
+        // SAFETY: the caller's promise: the scratch is the operation's, and has space for two addresses.
+        let (overlapped, addresses, id) =
+            unsafe { (&raw mut (*scratch).overlapped, &raw mut (*scratch).extra, (*scratch).id) };
         let new = socket(accepted.fd());
-        self.air.give_socket(id, accepted);
-        // SAFETY: as above; the new socket stays open until the operation is over.
+        self.in_flight.hold_socket(id, accepted);
+        // SAFETY: as above; `in_flight` holds the new socket until the operation completes.
         let result = unsafe {
             accept(
                 socket(fd),
                 new,
-                room.cast(),
+                addresses.cast(),
                 0,
                 ADDRESS_LEN,
                 ADDRESS_LEN,
@@ -285,11 +286,11 @@ impl Iocp {
         let Some(connect) = connect else {
             return Err(errno::NO_SYSTEM_CALL);
         };
-        // Only a socket that has an address can connect in this way. Its port may serve connections to others too.
+        // ConnectEx needs a bound socket. SO_REUSE_UNICASTPORT lets connections to other peers share the local port;
+        // systems before Windows 10 do not have the option.
         let anywhere = name.anywhere_like().ok_or(errno::NO_FAMILY)?;
         let (on, len) = (1u32, size_of::<u32>() as i32);
-        // Before Windows 10 there is no such option.
-        // SAFETY: Winsock reads the local, of the length that it is told.
+        // SAFETY: Winsock reads the local, whose length it is given.
         unsafe {
             setsockopt(
                 socket(fd),
@@ -301,12 +302,12 @@ impl Iocp {
         };
         if let Err(error) = sys::control(Control::Bind { fd, name: &anywhere }) {
             match error.raw_os_error() {
-                // It has one.
+                // The socket is bound already.
                 Some(WSAEINVAL) => {}
                 code => return Err(code.unwrap_or(errno::INVALID)),
             }
         }
-        // SAFETY: the caller's promise: the name and the OVERLAPPED are the flight's, and stay.
+        // SAFETY: the caller's promise: the name and the OVERLAPPED belong to the operation until it completes.
         let result = unsafe {
             connect(
                 socket(fd),
@@ -324,7 +325,7 @@ impl Iocp {
     /// # Safety
     ///
     /// As for [`call`](Iocp::call).
-    unsafe fn wait_for(&mut self, air: *mut InFlight, fd: Fd, direction: Direction) -> Result<Begun, i32> {
+    unsafe fn wait_for(&mut self, scratch: *mut InFlight, fd: Fd, direction: Direction) -> Result<Begun, i32> {
         let afd = match &self.afd {
             Some(afd) => afd,
             None => {
@@ -334,15 +335,15 @@ impl Iocp {
             }
         };
         // SAFETY: the caller's promise.
-        let (id, overlapped) = unsafe { ((*air).id, &raw mut (*air).overlapped) };
-        // A cancel is about the device.
-        self.air.mark_in_flight(id, overlapped, afd.handle());
+        let (id, overlapped) = unsafe { ((*scratch).id, &raw mut (*scratch).overlapped) };
+        // CancelIoEx needs the device's handle, not the socket's.
+        self.in_flight.insert(id, overlapped, afd.handle());
         // SAFETY: the caller's promise.
-        unsafe { afd.ask(air, fd, direction) }.map(|()| Begun::Pending)
+        unsafe { afd.poll(scratch, fd, direction) }.map(|()| Begun::Pending)
     }
 }
 
-/// What an operation waits for that is tried first, and again when its socket is ready.
+/// The direction that an operation waits for if it is attempted first, and again whenever the socket is ready.
 fn waits_for_readiness(op: Op) -> Option<Direction> {
     match op {
         Op::Readiness { direction, .. } => Some(direction),
@@ -359,7 +360,7 @@ fn is_for_datagrams(fd: Fd) -> bool {
     sys::with(fd, |socket| socket.r#type()).is_ok_and(|kind| i32::from(kind) == SOCK_DGRAM)
 }
 
-/// A new socket, for a connection to a listener of this family.
+/// A new socket of the listener's family, for AcceptEx.
 fn socket_like(listener: Fd) -> Result<Unconnected, i32> {
     let code = |error: std::io::Error| error.raw_os_error().unwrap_or(errno::INVALID);
     let kind = match sys::with(listener, |socket| socket.local_addr())
@@ -371,29 +372,29 @@ fn socket_like(listener: Fd) -> Result<Unconnected, i32> {
     };
     match sys::control(Control::Socket { kind }).map_err(code)? {
         Reply::Fd(fd) => Ok(Unconnected::new(fd)),
-        other => unreachable!("a new socket is {other:?}"),
+        other => unreachable!("Control::Socket returned {other:?}"),
     }
 }
 
-/// What a call of Winsock's has said.
+/// The result of a Winsock call.
 fn begun_socket(result: i32, count: u32) -> Begun {
     if result != SOCKET_ERROR {
         return Begun::Done(Ok(count));
     }
-    // SAFETY: this reads a number of the thread's.
+    // SAFETY: this reads a thread-local error code.
     match unsafe { WSAGetLastError() } {
         WSA_IO_PENDING => Begun::Pending,
         code => Begun::Done(Err(code)),
     }
 }
 
-/// The same of one of the file system's.
+/// The result of ReadFile or WriteFile.
 fn begun_file(result: i32, count: u32) -> Begun {
     if result != 0 {
         return Begun::Done(Ok(count));
     }
     match sys::last_code() {
-        // A message that does not fit is no failure to the kernel but a warning, and the port tells of those.
+        // A message that does not fit is a warning to the kernel, not an error, and queues a packet.
         code if [ERROR_IO_PENDING, ERROR_MORE_DATA].contains(&(code as u32)) => Begun::Pending,
         code => Begun::Done(Err(code)),
     }
@@ -401,10 +402,10 @@ fn begun_file(result: i32, count: u32) -> Begun {
 
 /// # Safety
 ///
-/// What the slices point to, and the OVERLAPPED, are a flight's, and stay until the operation is over.
+/// The OVERLAPPED and the memory of the slices belong to an operation until it completes.
 unsafe fn recv(overlapped: *mut OVERLAPPED, fd: Fd, slices: &[IoVec]) -> Begun {
     let (mut count, mut flags) = (0, 0);
-    // SAFETY: the caller's promise; the list of buffers is copied by the call.
+    // SAFETY: the caller's promise; the call copies the list of buffers.
     let result = sys::with_buffers(slices, |buffers, len| unsafe {
         WSARecv(socket(fd), buffers, len, &mut count, &mut flags, overlapped, None)
     });
@@ -413,7 +414,7 @@ unsafe fn recv(overlapped: *mut OVERLAPPED, fd: Fd, slices: &[IoVec]) -> Begun {
 
 /// # Safety
 ///
-/// `len` bytes from `ptr` on, and the OVERLAPPED, are a flight's, and stay until the operation is over.
+/// The OVERLAPPED and `len` bytes from `ptr` on belong to an operation until it completes.
 unsafe fn read(overlapped: *mut OVERLAPPED, fd: Fd, ptr: *mut u8, len: usize, offset: u64) -> Begun {
     let mut count = 0;
     // SAFETY: the caller's promise.

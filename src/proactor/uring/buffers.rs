@@ -1,8 +1,8 @@
-//! The provided-buffer ring: receive buffers that the kernel picks from when bytes arrive.
+//! The provided-buffer ring: the kernel picks a buffer when bytes arrive, so an idle connection holds none.
 //!
-//! The ring is a page-aligned array of (address, length, number) that we append to and the kernel consumes; its tail
-//! counter lies in the unused field of the first entry. A buffer is the kernel's from the moment the tail passes it until a
-//! completion names it, then the [`PoolBuffer`]'s, and when that is dropped, the pool's, from where it comes back here.
+//! The ring is a page-aligned array of (address, length, buffer id). The driver appends entries and the kernel consumes
+//! them; the tail counter lies in an unused field of the first entry. The kernel owns a buffer from the tail update
+//! that publishes it until a completion names it. Then a [`PoolBuffer`] owns it, then the pool, then the ring.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::io;
@@ -18,7 +18,7 @@ use crate::driver::pool::{BufferPool, PoolBuffer};
 /// The ring's only buffer group.
 pub(super) const GROUP: u16 = 0;
 
-/// The ring must start on a page; this is the largest page there is.
+/// The ring must be page-aligned; this is the largest base page size that Linux has.
 const PAGE: usize = 64 * 1024;
 
 pub(super) struct BufferRing {
@@ -33,22 +33,22 @@ impl BufferRing {
         Layout::from_size_align(usize::from(count) * size_of::<BufRingEntry>(), PAGE).expect("at most half a MiB")
     }
 
-    /// Gives a completion's buffer to its reader.
+    /// Takes the buffer that a completion names.
     pub(super) fn filled(&self, index: u16, len: usize) -> PoolBuffer {
-        // SAFETY: the kernel has named this buffer in a completion, so it has filled `len` bytes and let go of it; it
-        // was taken from the pool when it was given to the kernel.
+        // SAFETY: a completion names this buffer, so the kernel has filled `len` bytes and no longer uses it. It was
+        // taken from the pool when the kernel got it.
         unsafe { self.pool.wrap(index, len) }
     }
 
-    /// Appends every buffer that has come back.
+    /// Appends every free buffer of the pool to the ring.
     pub(super) fn give_to_kernel(&mut self) {
         let before = self.tail;
         while let Some(index) = self.pool.take_free() {
-            let place = usize::from(self.tail & (self.pool.count() - 1));
-            // SAFETY: `place` is within the array, and there are no more buffers than places, so the kernel has consumed
-            // what stood there. The fields are written one by one: the tail lies in the first entry's unused field.
+            let slot = usize::from(self.tail & (self.pool.count() - 1));
+            // SAFETY: `slot` is within the array. There are no more buffers than slots, so the kernel has consumed this
+            // one. The fields are written one by one, because the tail lies in the first entry's unused field.
             unsafe {
-                let entry = &mut *self.entries.as_ptr().add(place);
+                let entry = &mut *self.entries.as_ptr().add(slot);
                 entry.set_addr(self.pool.address(index) as u64);
                 entry.set_len(self.pool.buffer_len() as u32);
                 entry.set_bid(index);
@@ -56,9 +56,9 @@ impl BufferRing {
             self.tail = self.tail.wrapping_add(1);
         }
         if self.tail != before {
-            // SAFETY: the tail's place is within the array, aligned, and shared with the kernel as an atomic.
+            // SAFETY: the tail lies within the array, is aligned, and is shared with the kernel as an atomic.
             let tail = unsafe { &*BufRingEntry::tail(self.entries.as_ptr()).cast::<AtomicU16>() };
-            // The entries must be visible before the tail is.
+            // Release: the kernel must see the entries before the tail.
             tail.store(self.tail, Ordering::Release);
         }
     }
@@ -66,16 +66,15 @@ impl BufferRing {
 
 impl Drop for BufferRing {
     fn drop(&mut self) {
-        // SAFETY: `make_buffers` allocated exactly this. `Uring` drops its ring, which ends the registration, before its
-        // buffers; and the loop leaks the whole driver if a receive might still be under way.
+        // SAFETY: `make_buffers` allocated exactly this. `Uring` drops its ring, which ends the registration, before
+        // this field; and the loop leaks the whole driver if a receive may still be in flight.
         unsafe { dealloc(self.entries.as_ptr().cast(), Self::layout(self.pool.count())) }
     }
 }
 
 impl Uring {
-    /// Makes the pool and its ring for the first managed receive. False if this kernel has no buffer rings, or
-    /// there is no memory for the pool.
-    pub(super) fn ready_buffers(&mut self) -> bool {
+    /// Creates the pool and its ring for the first managed receive. False without kernel support or memory.
+    pub(super) fn ensure_buffers(&mut self) -> bool {
         if self.buffers.is_none() && self.abilities.buffer_ring {
             self.buffers = self.make_buffers().ok();
             self.abilities.buffer_ring = self.buffers.is_some();
@@ -93,7 +92,7 @@ impl Uring {
             handle_alloc_error(layout)
         };
         let mut buffers = BufferRing { pool, entries, tail: 0 };
-        // SAFETY: the array is page-aligned, has `count` entries, and lives until the ring is gone: see `drop`.
+        // SAFETY: the array is page-aligned, has `count` entries, and outlives the io_uring: see `drop`.
         unsafe {
             self.ring
                 .submitter()

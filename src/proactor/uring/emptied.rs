@@ -1,8 +1,7 @@
-//! Which sockets had nothing more when they were last received from.
+//! Which sockets the last receive left empty.
 //!
-//! A receive is tried first, and waits for the socket if there is nothing. Where it is known that there is nothing, the try is
-//! in vain, and the kernel can be told to wait at once (`POLL_FIRST`): the completion of the receive before says so. It is a
-//! hint: if something has come meanwhile, the wait ends at once.
+//! io_uring first attempts a receive and then polls the socket. After a receive without `SOCK_NONEMPTY` the attempt
+//! would find nothing, so the next one is submitted with `POLL_FIRST`. It loses nothing if data has arrived since.
 
 use io_uring::cqueue;
 
@@ -13,12 +12,12 @@ use crate::sys::Fd;
 pub(super) struct Emptied {
     /// By descriptor.
     sockets: Vec<bool>,
-    /// By flight: the socket that it receives from.
+    /// By operation: the socket that it receives from.
     receiving: Vec<Option<Fd>>,
 }
 
 impl Emptied {
-    /// A flight is about to receive from a socket. True if that was empty.
+    /// An operation is about to receive from a socket. True if the last receive left the socket empty.
     #[inline]
     pub(super) fn receives(&mut self, id: OpId, fd: Fd) -> bool {
         let index = id.index as usize;
@@ -29,7 +28,7 @@ impl Emptied {
         self.sockets.get(fd as usize).copied().unwrap_or(false)
     }
 
-    /// What its completion says.
+    /// A receive has completed.
     #[inline]
     pub(super) fn completed(&mut self, id: OpId, entry: &cqueue::Entry) {
         let Some(Some(fd)) = self.receiving.get_mut(id.index as usize).map(Option::take) else {
@@ -43,7 +42,7 @@ impl Emptied {
         self.sockets[place] = is_empty;
     }
 
-    /// The number will be somebody else's.
+    /// The descriptor is closed or given up: its number may be reused.
     pub(super) fn forget(&mut self, fd: Fd) {
         if let Some(is_empty) = self.sockets.get_mut(fd as usize) {
             *is_empty = false;

@@ -1,20 +1,19 @@
-//! io_uring.
+//! The io_uring driver.
 //!
-//! The kernel shares two rings with us: we put submissions into one, it puts completions into the other. Facts that
-//! shape this room:
+//! The kernel shares two rings with the process: the driver queues submissions in one, the kernel posts completions in
+//! the other. Kernel facts that shape this driver:
 //!
-//! - With `DEFER_TASKRUN` a completion is not even written to the ring before we `enter` the kernel with `GETEVENTS`. So
-//!   nothing interrupts a running task, and `TASKRUN_FLAG` tells by a bit in shared memory that there is something to
-//!   enter for. A poll that may not sleep therefore looks at three words and usually makes no system call.
-//! - One `enter` submits, waits and times out at once. There is at most one per poll, unless more was started than the
-//!   submission ring holds.
-//! - A full submission ring is not an error: it is handed over, if what completes at once has room; else what does not fit
-//!   waits in `backlog`, in order, and so do cancels.
-//! - A full completion ring is not an error either: the kernel keeps the overflow in memory of its own and sets a flag;
-//!   an `enter` with `GETEVENTS` flushes it once there is room.
-//! - A cancel is an operation like any other. It has a completion of its own, which only says whether it came too late.
-//! - Closing a ring is not a barrier: the kernel may write to a buffer after `close` has returned. So the loop lands every
-//!   flight before it drops the driver.
+//! - With `DEFER_TASKRUN` the kernel posts completions only while this thread is in `io_uring_enter` with `GETEVENTS`,
+//!   so it never interrupts a running task. `TASKRUN_FLAG` sets a bit in shared memory when completions are deferred. A
+//!   poll that must not block therefore reads three shared words and usually makes no system call.
+//! - One `io_uring_enter` submits, waits and times out. A poll makes at most one, unless a ring was full.
+//! - The submission ring can be full. The driver then submits it at once, provided that the completion ring has room
+//!   for operations that complete immediately. Otherwise later submissions, cancels included, queue in `backlog`.
+//! - The completion ring can overflow. The kernel keeps the excess completions in its own memory and sets a flag; an
+//!   `enter` with `GETEVENTS` flushes them once there is room.
+//! - A cancel is an operation with a completion of its own, which only says whether the cancel came too late.
+//! - Closing a ring is not a barrier: the kernel may write to a buffer after `close` has returned. So the loop waits
+//!   until every operation has completed before it drops the driver.
 
 mod buffers;
 mod emptied;
@@ -41,35 +40,35 @@ use crate::event_loop::builder::Settings;
 use crate::sys::{self, Fd};
 use crate::time::Instant;
 
-/// A sleep ends by then at the latest, and the loop sleeps again.
-const LONGEST_WAIT: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
+/// The longest single wait; the loop then waits again.
+const MAX_WAIT: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 
-/// Completions with this index are the driver's own.
-const OWN: u32 = OpId::MAX_INDEX;
-/// The eventfd was written to.
-const NOTIFIED: OpId = OpId {
-    index: OWN,
+/// The index of the driver's own operations, which the loop never uses.
+const DRIVER_INDEX: u32 = OpId::MAX_INDEX;
+/// The read of the eventfd: it completes when another thread notifies the loop.
+const NOTIFY_READ: OpId = OpId {
+    index: DRIVER_INDEX,
     generation: 0,
 };
-/// A cancel was carried out, or came too late.
-const CANCELLED: OpId = OpId {
-    index: OWN,
+/// A cancel request; not the operation that it cancels.
+const CANCEL: OpId = OpId {
+    index: DRIVER_INDEX,
     generation: 1,
 };
 
 pub(crate) struct Uring {
     ring: IoUring,
-    /// What did not fit into the submission ring.
+    /// Submissions that did not fit into the submission ring.
     backlog: VecDeque<squeue::Entry>,
     buffers: Option<BufferRing>,
     emptied: Emptied,
     notifier: Arc<Notifier>,
     /// The kernel writes the eventfd's count here. Boxed: it must not move.
     eventfd_count: Box<u64>,
-    /// Whether the read on the eventfd is in the air.
+    /// Whether the read of the eventfd is in flight.
     eventfd_armed: bool,
-    /// Whether a foreign descriptor was ever waited for.
-    watches: bool,
+    /// Whether a `Readiness` operation was ever started.
+    watches_foreign: bool,
     abilities: setup::Abilities,
     settings: Settings,
     reason: String,
@@ -87,7 +86,7 @@ impl Uring {
             notifier: Arc::new(Notifier::new()?),
             eventfd_count: Box::new(0),
             eventfd_armed: false,
-            watches: false,
+            watches_foreign: false,
             abilities,
             settings: *settings,
             reason: reason.to_owned(),
@@ -95,17 +94,17 @@ impl Uring {
         })
     }
 
-    /// Queues a submission; it reaches the kernel with the next `enter`, or when the ring is full.
+    /// Queues a submission. It reaches the kernel with the next `enter`, or when the ring is full.
     fn push(&mut self, entry: squeue::Entry) {
         self.counters.submissions += 1;
         if self.backlog.is_empty() {
-            // SAFETY: the entry's memory belongs to a flight, or to this driver, until its completion has landed.
+            // SAFETY: the entry's memory belongs to its operation, or to this driver, until it completes.
             if unsafe { self.ring.submission().push(&entry) }.is_ok() {
                 return;
             }
         }
         self.counters.sq_full += 1;
-        if self.backlog.is_empty() && self.hand_over() {
+        if self.backlog.is_empty() && self.submit_full_ring() {
             // SAFETY: as above.
             if unsafe { self.ring.submission().push(&entry) }.is_ok() {
                 return;
@@ -114,10 +113,10 @@ impl Uring {
         self.backlog.push_back(entry);
     }
 
-    /// Hands a full submission ring over while it is in the cache. Not if what completes at once might not fit the completion
-    /// ring: then it waits for the poll, which reaps.
+    /// Submits a full submission ring early, while it is in the cache. Returns false if the completion ring might not
+    /// hold the operations that complete immediately: the next poll submits, since it also reaps.
     #[cold]
-    fn hand_over(&mut self) -> bool {
+    fn submit_full_ring(&mut self) -> bool {
         let (submitter, submission, completion) = self.ring.split();
         let room = completion.capacity() - completion.len();
         if submission.len() > room / 2 {
@@ -131,8 +130,8 @@ impl Uring {
         submitter.submit().is_ok()
     }
 
-    /// Moves what was parked into the submission ring, as far as it fits.
-    fn unpark(&mut self) {
+    /// Moves as much of the backlog into the submission ring as fits.
+    fn drain_backlog(&mut self) {
         if self.backlog.is_empty() {
             return;
         }
@@ -146,7 +145,7 @@ impl Uring {
         }
     }
 
-    /// The one system call: submits everything that is in the ring, runs deferred completions, and sleeps as told.
+    /// The one system call: submits the whole ring, runs deferred completions, and blocks as `wait` says.
     fn enter(&mut self, wait: Wait) -> io::Result<()> {
         self.counters.enters += 1;
         let (to_submit, overflowed) = {
@@ -160,8 +159,8 @@ impl Uring {
         let sleeps = matches!(wait, Wait::Until(_) | Wait::Forever);
         let mut time = types::Timespec::new();
         if let Wait::Until(deadline) = wait {
-            // The kernel's own clock ends after 292 years.
-            let deadline = deadline.min(Instant::from_origin(LONGEST_WAIT));
+            // The kernel's clock is a signed 64-bit count of nanoseconds: 292 years.
+            let deadline = deadline.min(Instant::from_origin(MAX_WAIT));
             let until = if self.abilities.absolute_timeout {
                 flags |= EnterFlags::ABS_TIMER;
                 deadline.since_origin()
@@ -186,18 +185,18 @@ impl Uring {
         match entered {
             Ok(_) => Ok(()),
             Err(error) => match error.raw_os_error() {
-                // The time was up; a signal came; the completion ring must be reaped before more can be submitted. In
-                // each case what was submitted stays submitted, and the loop comes again. EAGAIN, as ENOMEM, says that there
-                // is no memory for a request: those are errors, and the loop pauses before it comes again.
+                // ETIME: the timeout expired. EINTR: a signal. EBUSY: the completion ring must be reaped before more
+                // can be submitted. Submitted operations stay submitted, and the loop polls again. EAGAIN and ENOMEM
+                // mean no memory for a request: these are errors, and the loop pauses before it polls again.
                 Some(libc::ETIME | libc::EINTR | libc::EBUSY) => Ok(()),
                 _ => Err(error),
             },
         }
     }
 
-    /// Whether there is nothing to hand over and nothing to reap.
+    /// Whether there is nothing to submit and nothing to reap.
     #[inline]
-    fn is_quiet(&mut self) -> bool {
+    fn is_idle(&mut self) -> bool {
         let (_, submission, completion) = self.ring.split();
         completion.is_empty()
             && submission.is_empty()
@@ -206,14 +205,14 @@ impl Uring {
             && self.backlog.is_empty()
     }
 
-    /// Takes everything out of the completion ring. Gives whether the kernel holds more back for want of room.
+    /// Empties the completion ring. Returns whether the kernel holds back more completions because the ring was full.
     fn reap(&mut self, completed: &mut Vec<Completion>) -> bool {
         let (_, submission, completion) = self.ring.split();
         for entry in completion {
             self.counters.completions += 1;
             match OpId::from_u64(entry.user_data()) {
-                NOTIFIED => self.eventfd_armed = false,
-                CANCELLED => {
+                NOTIFY_READ => self.eventfd_armed = false,
+                CANCEL => {
                     if entry.result() == -libc::ENOENT || entry.result() == -libc::EALREADY {
                         self.counters.late_cancels += 1;
                     }
@@ -229,45 +228,47 @@ impl Uring {
         submission.cq_overflow()
     }
 
-    /// Signals the outer loop if there is something left to do: its signal may have been taken back with others'.
+    /// Signals the outer loop if work is left: `poll` may have cleared the signal for it together with earlier ones.
     fn notify_outer_loop(&mut self) {
         if self.notifier.outer.get().is_some()
-            && !self.is_quiet()
+            && !self.is_idle()
             && let Some(outer) = self.notifier.outer.get()
         {
             outer.signal();
         }
     }
 
-    /// Makes sure that the outer loop is told of the next completion. If what completed was woken by a write to some eventfd
-    /// (somebody else's, watched here; or what another library's epoll holds), the kernel puts the signal off, and on Linux
-    /// 6.18 does so only once per registration: every later one is lost. So it is registered anew before each wait.
-    fn renew_outer(&mut self) -> io::Result<()> {
+    /// Registers the outer loop's eventfd again, so that the next completion signals it.
+    ///
+    /// When a write to another eventfd causes a completion (a foreign eventfd watched here, or one in another library's
+    /// epoll), the kernel defers the signal. Linux 6.18 does so only once per registration and loses every later
+    /// signal. So the eventfd is registered again before each wait.
+    fn reregister_outer(&mut self) -> io::Result<()> {
         let Some(outer) = self.notifier.outer.get() else {
             return Ok(());
         };
-        // Kernels without these deferred completions lose none, and before 5.18 would wait here for every operation.
-        if !self.watches || !self.abilities.defer_taskrun {
+        // Without DEFER_TASKRUN no signal is lost, and kernels before 5.18 would block here for every operation.
+        if !self.watches_foreign || !self.abilities.defer_taskrun {
             return Ok(());
         }
         let submitter = self.ring.submitter();
-        // An error says that an earlier call got no further than this.
+        // It fails if an earlier call unregistered the eventfd and then failed to register it.
         let _ = submitter.unregister_eventfd();
         submitter.register_eventfd(outer.number())
     }
 
-    /// Keeps a read on the eventfd in the air, so that a notification ends a sleep.
+    /// Keeps a read of the eventfd in flight, so that a notification ends a blocking `enter`.
     fn arm_eventfd(&mut self) {
         if self.eventfd_armed {
             return;
         }
         self.eventfd_armed = true;
         let entry = self.notifier.eventfd.read_into(&mut self.eventfd_count);
-        self.push(entry.user_data(NOTIFIED.to_u64()));
+        self.push(entry.user_data(NOTIFY_READ.to_u64()));
     }
 }
 
-/// What a completion says.
+/// Converts a completion queue entry.
 fn op_result(entry: &cqueue::Entry, buffers: Option<&BufferRing>) -> OpResult {
     let res = match entry.result() {
         error if error < 0 => Err(-error),
@@ -279,14 +280,14 @@ fn op_result(entry: &cqueue::Entry, buffers: Option<&BufferRing>) -> OpResult {
     };
     OpResult {
         res,
-        // An empty buffer says nothing that the count does not say; it goes back to the pool here.
+        // An empty buffer goes back to the pool here: the count says it all.
         buffer: buffer.filter(|_| res.is_ok_and(|count| count > 0)),
     }
 }
 
 impl Drop for Uring {
-    /// The read on the eventfd is the one operation that no flight owns: it is made to complete before the memory that it
-    /// writes to goes. Closing the ring would not wait for it.
+    /// Completes the read of the eventfd before its memory is freed; closing the ring would not wait for it. It is the
+    /// only operation that the loop does not know and wait for.
     fn drop(&mut self) {
         let mut stale = Vec::new();
         for _ in 0..100 {
@@ -294,7 +295,7 @@ impl Drop for Uring {
                 return;
             }
             self.notifier.notify();
-            self.unpark();
+            self.drain_backlog();
             let soon = sys::monotonic() + Duration::from_millis(10);
             if self.enter(Wait::Until(soon)).is_err() {
                 break;
@@ -307,9 +308,9 @@ impl Drop for Uring {
     }
 }
 
-// SAFETY: a flight's completion is pushed onto `landed` only when the kernel has posted the completion for its id. No operation
-// is multishot, so the kernel posts one, when it has stopped using the operation's memory. The eventfd's count and
-// the buffer ring belong to this driver, which the loop drops only when everything has landed, or leaks.
+// SAFETY: `reap` reports an operation only when the kernel has posted the completion with its id. No operation is
+// multishot, so the kernel posts exactly one, after its last access to the operation's memory. The eventfd's count and
+// the buffer ring belong to this driver, which the loop drops only after every operation has completed.
 unsafe impl Driver for Uring {
     fn describe(&self) -> Description {
         Description::new("io_uring", self.abilities.names(), self.reason.clone())
@@ -332,30 +333,29 @@ unsafe impl Driver for Uring {
 
     unsafe fn start(&mut self, id: OpId, op: Op, scratch: *mut Scratch) -> Start {
         if let Op::RecvManaged { .. } | Op::RecvMessageManaged { .. } = op {
-            // Without a buffer ring (before 5.19) the pool counts as empty, and the read goes to the heap.
-            if !self.ready_buffers() {
+            // Without a buffer ring (before 5.19) the pool counts as empty, and the caller reads into the heap.
+            if !self.ensure_buffers() {
                 return Start::Done(OpResult::last(Err(libc::ENOBUFS)));
             }
         }
         if let Op::Connect { name, .. } = op {
-            // SAFETY: the flight owns the name.
+            // SAFETY: the operation owns the name.
             let is_unix = unsafe { &*name }.as_socket().is_none();
-            // Within the machine it is over at once or refused for want of room, and then the kernel would let a worker
-            // thread wait in it.
-            // SAFETY: the flight owns what the op points to, and nothing of it is with the kernel yet.
+            // A Unix connect completes at once or finds a full backlog: io_uring would then block a worker in it.
+            // SAFETY: the operation owns the memory that `op` points to, and the kernel does not use it yet.
             if is_unix && let Some(res) = unsafe { sys::perform(op) } {
                 return Start::Done(OpResult::last(res));
             }
         }
-        self.watches |= matches!(op, Op::Readiness { .. });
+        self.watches_foreign |= matches!(op, Op::Readiness { .. });
         let poll_first = match op {
-            // Other sockets do not tell on every kernel whether they are empty.
+            // Other sockets do not report on every kernel whether they are empty.
             Op::Recv { fd, medium, .. } | Op::RecvManaged { fd, medium } if medium == Medium::Tcp => {
                 self.abilities.poll_first && self.emptied.receives(id, fd)
             }
             _ => false,
         };
-        // SAFETY: the caller's promise is the same: the scratch is the flight's until it has landed.
+        // SAFETY: the caller's promise: the scratch is the operation's until it completes.
         let Some(entry) = (unsafe { submit::entry(op, scratch, &self.abilities, poll_first) }) else {
             return Start::Blocking;
         };
@@ -370,7 +370,7 @@ unsafe impl Driver for Uring {
             Op::Send { medium, .. } | Op::SendVectored { medium, .. }
                 if alone && medium != Medium::Pipe && self.ring.submission().len() < 2 =>
             {
-                // SAFETY: the caller's promise: it is there until this returns, and the call is over then.
+                // SAFETY: the caller's promise: the memory is valid until this returns, and the call has ended by then.
                 let res = unsafe { sys::perform(op) }?;
                 self.counters.submissions += 1;
                 self.counters.completions += 1;
@@ -382,18 +382,18 @@ unsafe impl Driver for Uring {
 
     fn cancel(&mut self, id: OpId) {
         let entry = io_uring::opcode::AsyncCancel::new(id.to_u64()).build();
-        self.push(entry.user_data(CANCELLED.to_u64()));
+        self.push(entry.user_data(CANCEL.to_u64()));
     }
 
     fn poll(&mut self, completed: &mut Vec<Completion>, wait: Wait) -> io::Result<()> {
-        // A signal to an outer loop is taken back even if it was for nothing.
-        let may_leave_out = wait == Wait::No || (wait == Wait::Look && self.notifier.outer.get().is_none());
-        if may_leave_out && self.is_quiet() {
+        // With an outer loop, a poll must clear its eventfd even if nothing completed.
+        let may_skip = wait == Wait::No || (wait == Wait::Look && self.notifier.outer.get().is_none());
+        if may_skip && self.is_idle() {
             self.counters.spins += 1;
             return Ok(());
         }
         self.arm_eventfd();
-        self.unpark();
+        self.drain_backlog();
         if let Some(buffers) = &mut self.buffers {
             buffers.give_to_kernel();
         }
@@ -402,49 +402,49 @@ unsafe impl Driver for Uring {
             let submission = self.ring.submission();
             !submission.is_empty() || submission.taskrun() || submission.cq_overflow()
         };
-        // What is here already is served before anybody sleeps, and what is still parked must not wait for a wake.
+        // Completions that are already here are handled before blocking, and the backlog must not wait for a wake-up.
         let sleeps = !has_completed && self.backlog.is_empty() && matches!(wait, Wait::Until(_) | Wait::Forever);
         let wait = if sleeps { wait } else { Wait::No };
         let mut entered = match must_enter || sleeps {
             true => self.enter(wait),
             false => Ok(()),
         };
-        // What completes from here on signals the outer loop again; what has completed is reaped now.
+        // Clear first, then reap: a completion after this line signals the outer loop again.
         if let Some(outer) = self.notifier.outer.get() {
             outer.clear();
         }
-        let mut held_back = self.reap(completed);
-        // More was started than the ring holds, or more completed than it holds: go on until neither is so, or until the
-        // kernel, short of memory, takes nothing; then the loop comes again.
-        while entered.is_ok() && (held_back || !self.backlog.is_empty()) {
+        let mut overflowed = self.reap(completed);
+        // More operations were started, or completed, than the ring holds: repeat until neither is the case, or until
+        // the kernel, short of memory, makes no progress; then the loop polls again.
+        while entered.is_ok() && (overflowed || !self.backlog.is_empty()) {
             let before = (self.backlog.len(), self.counters.completions);
-            self.unpark();
+            self.drain_backlog();
             entered = self.enter(Wait::No);
-            held_back = self.reap(completed);
+            overflowed = self.reap(completed);
             if before == (self.backlog.len(), self.counters.completions) {
                 break;
             }
         }
         self.notify_outer_loop();
-        // What has completed was reaped in any case.
+        // Completions were reaped even if the last `enter` failed.
         entered
     }
 
     fn flush(&mut self) -> io::Result<()> {
         self.arm_eventfd();
         loop {
-            self.unpark();
+            self.drain_backlog();
             let queued = self.ring.submission().len();
             if queued == 0 {
                 break;
             }
             self.enter(Wait::No)?;
-            // The kernel takes nothing before its completions are reaped: the next poll does that.
+            // The kernel accepts no more until completions are reaped, which the next poll does.
             if self.ring.submission().len() == queued {
                 break;
             }
         }
-        self.renew_outer()?;
+        self.reregister_outer()?;
         self.notify_outer_loop();
         Ok(())
     }
@@ -457,7 +457,7 @@ unsafe impl Driver for Uring {
         self.ring
             .submitter()
             .register_eventfd(outer.number())
-            .map_err(|error| crate::error::context("io_uring did not take an eventfd", error))?;
+            .map_err(|error| crate::error::context("io_uring refused to register an eventfd", error))?;
         let number = self.notifier.outer.get_or_init(|| outer).number();
         self.notify_outer_loop();
         Ok(number)

@@ -1,8 +1,8 @@
-//! Ending a sleep from another thread: an eventfd, with a read on it always in the ring.
+//! Waking the loop from another thread: an eventfd on which the driver always keeps a read in flight.
 //!
-//! An outer loop does not sleep in the ring but watches another eventfd, which the kernel signals when something completes.
-//! A trap: it does not do so from within a write to an eventfd, but puts it off (by 10 ms and more, on Linux 6.18) or drops
-//! it. So a notification signals the outer loop itself.
+//! An outer loop does not block in the ring. It watches a second eventfd, which the kernel signals for each completion.
+//! The trap: when a write to an eventfd causes the completion, the kernel defers that signal (by 10 ms and more on
+//! Linux 6.18) or drops it. So a notification also writes to the outer loop's eventfd itself.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -13,11 +13,11 @@ use io_uring::{opcode, squeue, types};
 use crate::driver::Notify;
 use crate::sys::Fd;
 
-/// What other threads have of the driver.
+/// The part of the driver that other threads share.
 pub(super) struct Notifier {
-    /// Has a read in the ring.
+    /// The ring has a read of it in flight.
     pub(super) eventfd: EventFd,
-    /// What an outer loop watches, once somebody has asked for it.
+    /// The eventfd for an outer loop, created by `Driver::descriptor`.
     pub(super) outer: OnceLock<EventFd>,
 }
 
@@ -53,16 +53,16 @@ impl EventFd {
         let fd = unsafe { libc::eventfd(0, flags) };
         if fd < 0 {
             return Err(crate::error::context(
-                "no descriptor could be had for the loop's eventfd",
+                "cannot create the loop's eventfd",
                 io::Error::last_os_error(),
             ));
         }
-        // SAFETY: the descriptor was just made and nobody else owns it.
+        // SAFETY: the descriptor is new, and nothing else owns it.
         let fd = unsafe { OwnedFd::from_raw_fd(fd) };
         Ok(EventFd { fd })
     }
 
-    /// One for an outer loop, which the kernel signals when something completes.
+    /// An eventfd for an outer loop, which the kernel signals when an operation completes.
     pub(super) fn for_outer_loop() -> io::Result<EventFd> {
         EventFd::with_flags(libc::EFD_CLOEXEC | libc::EFD_NONBLOCK)
     }
@@ -71,10 +71,10 @@ impl EventFd {
         self.fd.as_raw_fd()
     }
 
-    /// Takes back what was signalled.
+    /// Resets the counter.
     pub(super) fn clear(&self) {
         let mut count = 0u64;
-        // SAFETY: the kernel writes eight bytes into the local. The only error is that nothing was signalled.
+        // SAFETY: the kernel writes eight bytes into the local. The only error is EAGAIN: the counter is zero already.
         unsafe { libc::read(self.fd.as_raw_fd(), (&raw mut count).cast(), 8) };
     }
 
@@ -85,7 +85,7 @@ impl EventFd {
 
     pub(super) fn signal(&self) {
         let one = 1u64.to_ne_bytes();
-        // SAFETY: the kernel reads eight bytes of a local array. The only error is a full counter, which wakes too.
+        // SAFETY: the kernel reads eight bytes of a local array. The only error is a full counter, which also wakes.
         unsafe { libc::write(self.fd.as_raw_fd(), one.as_ptr().cast(), one.len()) };
     }
 }

@@ -1,5 +1,5 @@
-//! Opening a ring: asking for the best this kernel has, stepping down to what it takes, and saying why if it takes
-//! nothing.
+//! Opening a ring: requests the best setup flags first and steps down to what this kernel accepts. If it accepts none,
+//! the error names the cause: a sysctl, a seccomp filter, a limit or an old kernel.
 
 use std::fs;
 use std::io;
@@ -9,24 +9,24 @@ use io_uring::{IoUring, Probe, opcode};
 use crate::error::context;
 use crate::event_loop::builder::Settings;
 
-/// What this kernel can do beyond what we cannot go without.
+/// Optional features of this kernel, with the version that introduced each.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Abilities {
-    /// 6.1: completions are deferred to our own `enter`.
+    /// 6.1: the kernel posts completions only during our own `enter`.
     pub(super) defer_taskrun: bool,
-    /// 5.19: a flag tells when there is something to `enter` for.
+    /// 5.19: a flag in shared memory says that an `enter` would post completions.
     pub(super) taskrun_flag: bool,
-    /// 6.12: a timeout may be a point in time, so the clock need not be read before sleeping.
+    /// 6.12: absolute timeouts, so the clock need not be read before a wait.
     pub(super) absolute_timeout: bool,
-    /// 6.15: a sleeping ring does not look like a process that waits for its disk.
+    /// 6.15: a thread blocked in the ring is not accounted as waiting for a disk (iowait).
     pub(super) no_iowait: bool,
-    /// 5.19: the kernel picks a receive buffer when bytes arrive.
+    /// 5.19: provided-buffer rings.
     pub(super) buffer_ring: bool,
-    /// 5.19: a receive can wait for the socket before it is tried.
+    /// 5.19: a receive can poll the socket before its first attempt.
     pub(super) poll_first: bool,
-    /// 5.11 to 5.15: renaming, removing, linking, making folders.
+    /// 5.11 to 5.15: rename, unlink, link, symlink, mkdir.
     pub(super) paths: bool,
-    /// 6.9: cutting files off.
+    /// 6.9: ftruncate.
     pub(super) truncate: bool,
 }
 
@@ -47,17 +47,17 @@ impl Abilities {
     }
 }
 
-/// Opens a ring with the most that this kernel accepts.
+/// Opens a ring with every feature that this kernel has.
 pub(super) fn open(settings: &Settings) -> io::Result<(IoUring, Abilities)> {
     let (ring, defer_taskrun, taskrun_flag) = build(settings).map_err(explain)?;
     if let Some(most) = settings.io_workers {
-        // Bounded ones work on files, unbounded ones on what may wait for ever.
+        // Bounded workers serve regular files, unbounded workers operations that may block for ever.
         let mut most = [most, most];
         ring.submitter().register_iowq_max_workers(&mut most).map_err(explain)?;
     }
     let params = ring.params();
     if !params.is_feature_nodrop() || !params.is_feature_ext_arg() {
-        return Err(too_old("a ring without completion overflow or wait timeouts"));
+        return Err(too_old("it lacks the feature NODROP or EXT_ARG"));
     }
     let mut probe = Probe::new();
     ring.submitter().register_probe(&mut probe).map_err(explain)?;
@@ -80,7 +80,7 @@ pub(super) fn open(settings: &Settings) -> io::Result<(IoUring, Abilities)> {
         (opcode::Fallocate::CODE, "FALLOCATE"),
     ];
     if let Some((_, name)) = needed.iter().find(|(code, _)| !probe.is_supported(*code)) {
-        return Err(too_old(&format!("no {name} operation")));
+        return Err(too_old(&format!("it lacks the {name} operation")));
     }
     if settings.plain_ring {
         return Ok((ring, Abilities::default()));
@@ -88,11 +88,11 @@ pub(super) fn open(settings: &Settings) -> io::Result<(IoUring, Abilities)> {
     let abilities = Abilities {
         defer_taskrun,
         taskrun_flag,
-        // No feature bit of its own; it came with this one.
+        // Absolute timeouts have no feature bit of their own; MIN_TIMEOUT came with the same version.
         absolute_timeout: params.is_feature_min_timeout(),
         no_iowait: params.is_feature_no_iowait(),
-        // Likewise: the SOCKET opcode came with these two. Whether a buffer ring really can be registered shows when the first
-        // managed read asks for it.
+        // Likewise: the SOCKET opcode came with the same version as these two. Whether a buffer ring can really be
+        // registered shows at the first managed read.
         buffer_ring: probe.is_supported(opcode::Socket::CODE),
         poll_first: probe.is_supported(opcode::Socket::CODE),
         paths: path_opcodes().into_iter().all(|code| probe.is_supported(code)),
@@ -111,7 +111,7 @@ fn path_opcodes() -> [u8; 5] {
     ]
 }
 
-/// Steps down through the setups. A kernel that does not know a flag says EINVAL.
+/// Tries the setups from best to plain. A kernel that does not know a flag returns EINVAL.
 fn build(settings: &Settings) -> io::Result<(IoUring, bool, bool)> {
     let entries = settings.ring_entries;
     let completions = settings.completion_entries.unwrap_or(entries.saturating_mul(4));
@@ -140,30 +140,30 @@ fn build(settings: &Settings) -> io::Result<(IoUring, bool, bool)> {
     builder.build(entries).map(|ring| (ring, false, false))
 }
 
-fn too_old(what: &str) -> io::Error {
+fn too_old(missing: &str) -> io::Error {
     let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     io::Error::new(
         io::ErrorKind::Unsupported,
         format!(
-            "io_uring of this kernel ({}) is too old: {what}; 5.11 or later is needed",
+            "the io_uring of this kernel ({}) is too old: {missing}; Linux 5.11 or later is required",
             release.trim()
         ),
     )
 }
 
-/// Says why the kernel refused.
+/// Adds the likely cause to the kernel's error.
 fn explain(error: io::Error) -> io::Error {
     let sysctl = fs::read_to_string("/proc/sys/kernel/io_uring_disabled").unwrap_or_default();
     let why = match (error.raw_os_error(), sysctl.trim()) {
-        (Some(libc::EPERM), "2") => "io_uring is switched off by the sysctl kernel.io_uring_disabled = 2",
+        (Some(libc::EPERM), "2") => "io_uring is disabled by the sysctl kernel.io_uring_disabled = 2",
         (Some(libc::EPERM), "1") => {
-            "io_uring is for privileged processes only, by the sysctl kernel.io_uring_disabled = 1, or refused by seccomp"
+            "io_uring is for privileged processes only (sysctl kernel.io_uring_disabled = 1), or refused by seccomp"
         }
         (Some(libc::EPERM | libc::EACCES), _) => "io_uring is refused by a seccomp filter or a security module",
         (Some(libc::ENOSYS), _) => "this kernel has no io_uring (it came with 5.1), or a seccomp filter hides it",
-        (Some(libc::ENOMEM), _) => "no memory for an io_uring of this size, or the limit of locked memory is reached",
+        (Some(libc::ENOMEM), _) => "no memory for an io_uring of this size, or RLIMIT_MEMLOCK is reached",
         (Some(libc::EMFILE | libc::ENFILE), _) => "no descriptor is left for an io_uring",
-        _ => "io_uring could not be opened",
+        _ => "cannot open an io_uring",
     };
     context(why, error)
 }

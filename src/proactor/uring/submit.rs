@@ -1,4 +1,4 @@
-//! From an op to a submission: one arm each, and no wildcard, so that a new op does not compile until it has one.
+//! Converts an op to a submission. One arm per op and no wildcard: a new op does not compile until it has an arm.
 
 use std::mem::MaybeUninit;
 
@@ -10,7 +10,7 @@ use crate::driver::op::{CURRENT, Direction, Medium, Op};
 use crate::driver::{SCRATCH_LEN, Scratch};
 use crate::sys::{self, IoVec};
 
-/// How this driver lays out a flight's scratch.
+/// How this driver lays out an operation's scratch.
 #[repr(C)]
 struct UringScratch {
     message: MaybeUninit<libc::msghdr>,
@@ -18,17 +18,17 @@ struct UringScratch {
 
 const _: () = assert!(size_of::<UringScratch>() <= SCRATCH_LEN && align_of::<UringScratch>() <= align_of::<Scratch>());
 
-/// Writing to a closed connection is an error, not a signal.
+/// A write to a closed connection returns EPIPE instead of raising SIGPIPE.
 const NO_SIGNAL: i32 = libc::MSG_NOSIGNAL;
 
-/// A receive waits for the socket before it is tried: `IORING_RECVSEND_POLL_FIRST`.
+/// `IORING_RECVSEND_POLL_FIRST`: poll the socket before the first attempt to receive.
 const POLL_FIRST: u16 = 1;
 
-/// The submission for an op; `None` if this kernel has none for it.
+/// The submission for an op; `None` if this kernel has no opcode for it.
 ///
 /// # Safety
 ///
-/// `scratch` belongs to the op's flight until that has landed.
+/// The memory that `op` points to and `scratch` belong to the operation until it completes.
 pub(super) unsafe fn entry(
     op: Op,
     scratch: *mut Scratch,
@@ -47,7 +47,7 @@ pub(super) unsafe fn entry(
                 .build()
         }
         Op::Connect { fd, name } => {
-            // SAFETY: the flight owns the name.
+            // SAFETY: the operation owns the name.
             let (ptr, len) = unsafe { ((*name).as_ptr(), (*name).len()) };
             opcode::Connect::new(types::Fd(fd), ptr, len).build()
         }
@@ -86,8 +86,8 @@ pub(super) unsafe fn entry(
                 .offset(CURRENT)
                 .build(),
         },
-        // Without WAITALL, with which the kernel would go on after a short send by itself: if the peer resets then, it tells
-        // how much was sent and swallows the reset.
+        // Without MSG_WAITALL: with it the kernel continues a short send by itself, and if the peer then resets,
+        // reports the count so far and swallows the reset.
         Op::Send { fd, medium, ptr, len } => match medium {
             Medium::Tcp | Medium::Unix => opcode::Send::new(types::Fd(fd), ptr, len as u32)
                 .flags(NO_SIGNAL)
@@ -201,13 +201,13 @@ pub(super) unsafe fn entry(
 ///
 /// # Safety
 ///
-/// The scratch belongs to the flight, and so do the slices.
+/// The scratch and the slices belong to the operation.
 unsafe fn message(scratch: *mut UringScratch, slices: *const IoVec, count: usize) -> *mut libc::msghdr {
     let header = sys::message(slices, count);
     // SAFETY: the caller's promise: the scratch is ours to write.
     unsafe {
-        let place = (&raw mut (*scratch).message).cast::<libc::msghdr>();
-        place.write(header);
-        place
+        let message = (&raw mut (*scratch).message).cast::<libc::msghdr>();
+        message.write(header);
+        message
     }
 }

@@ -1,13 +1,13 @@
-//! What mio's reactor is made of on Windows: sockets, through the driver under Winsock, which is called AFD.
+//! The Windows part of the reactor: sockets through AFD, the driver below Winsock.
 //!
-//! AFD is asked to tell when a socket is ready, and answers once, with what holds then: level-triggered and one shot. mio
-//! makes it look edge-triggered by not asking again for what was told, until an operation would have blocked. Operations are
-//! not mio's here, so we keep that account: a direction is asked for when somebody starts to wait for it, and again when
-//! he has tried in vain. Since the answer is the state, nothing falls in between, whenever it is asked for.
+//! An AFD poll is level-triggered and one-shot: it completes once, with the state at that moment. mio makes it look
+//! edge-triggered by polling a direction again only after one of mio's own operations would have blocked. Operations
+//! here do not go through mio, so this module keeps that record: a direction is armed when an operation starts to wait
+//! for it, and again when its attempt would block. AFD reports state, not changes, so no readiness is lost in between.
 //!
-//! Asking for both directions whoever waits would be answered at once by every socket that has room to send.
+//! Only directions that operations wait for are armed: an idle socket is writable, and would end a poll at once.
 //!
-//! Pipes have no readiness here. They are `pipes`' matter.
+//! Pipes have no readiness on Windows: see `pipes`.
 
 mod pipes;
 
@@ -23,46 +23,46 @@ pub(super) use self::pipes::Pipes;
 use crate::driver::op::Direction;
 use crate::sys::{self, Fd};
 
-/// How many of a number's lowest bits say nothing.
+/// How many low bits of a handle's number are always zero.
 pub(super) const SPARE_BITS: u32 = 2;
 
-/// Whether a receive that did not fill its buffer has emptied the socket. Nothing here tells of urgent bytes.
-pub(super) const SHORT_IS_EMPTY: bool = false;
+/// Whether a short receive or send means that the next one would block. Urgent data also ends a receive, unreported.
+pub(super) const SHORT_MEANS_DRAINED: bool = false;
 
-/// The driver's name, and what it uses of the kernel.
+/// The driver's name, and the kernel features that it uses.
 pub(super) fn describe() -> (&'static str, Vec<&'static str>) {
     ("afd", vec!["through mio", "one shot", "overlapped calls for pipes"])
 }
 
-/// What an outer loop can watch: mio keeps its completion port to itself.
+/// The handle for an outer loop. There is none: mio does not expose its completion port.
 pub(super) fn descriptor(_: &Poll) -> io::Result<Fd> {
     let why = "the reactor has no handle that an outer loop could watch on Windows";
     Err(io::Error::new(io::ErrorKind::Unsupported, why))
 }
 
-/// A socket that is registered. It stays its owner's: dropping this only takes the registration back.
+/// A registration. The socket stays its owner's: dropping this only deregisters it.
 pub(super) struct Source {
-    /// mio registers what it thinks to own. It only asks for its number, so this stands for sockets of any kind.
+    /// mio only registers owning types. It uses only the number, so this one stands for every kind of socket.
     socket: ManuallyDrop<TcpStream>,
-    read: bool,
-    write: bool,
+    read_armed: bool,
+    write_armed: bool,
 }
 
 impl Source {
-    /// Whether to ask again whenever somebody waits.
-    pub(super) const HAS_TO_ASK: bool = true;
+    /// Whether a direction must be armed before an operation waits for it.
+    pub(super) const NEEDS_ARMING: bool = true;
 
     pub(super) fn new(fd: Fd) -> Source {
-        // SAFETY: nothing is done with it but registering, and `drop` gives the number back unclosed.
+        // SAFETY: the stream is only registered, and `drop` releases the socket without closing it.
         let socket = unsafe { TcpStream::from_raw_socket(sys::socket(fd) as RawSocket) };
         Source {
             socket: ManuallyDrop::new(socket),
-            read: false,
-            write: false,
+            read_armed: false,
+            write_armed: false,
         }
     }
 
-    /// Asks the kernel to tell of a socket once.
+    /// Registers a socket, with one direction armed.
     pub(super) fn register(
         &mut self,
         registry: &Registry,
@@ -70,50 +70,49 @@ impl Source {
         token: Token,
         direction: Direction,
     ) -> io::Result<()> {
-        *self.asked(direction) = true;
+        *self.armed(direction) = true;
         let interests = self.interests();
         self.socket.register(registry, token, interests)
     }
 
-    /// Asks again for one that is waited for already. Its number may be another socket's by now, so that is asked from
-    /// scratch, for whatever was asked.
+    /// Registers again while operations wait. The number may have a new socket by now, so this starts afresh.
     pub(super) fn renew(&mut self, registry: &Registry, fd: Fd, token: Token) -> io::Result<()> {
-        let (read, write) = (self.read, self.write);
+        let armed = (self.read_armed, self.write_armed);
         *self = Source::new(fd);
-        (self.read, self.write) = (read, write);
+        (self.read_armed, self.write_armed) = armed;
         let interests = self.interests();
         self.socket.register(registry, token, interests)
     }
 
-    /// Takes it back, which dropping it does. What the kernel still has is mio's to keep until it is over.
+    /// Deregisters the socket, by dropping this. mio keeps the memory of a poll that is still in flight until it ends.
     pub(super) fn deregister(self, _registry: &Registry, _fd: Fd) {}
 
-    /// Somebody waits.
+    /// An operation is about to wait for this direction.
     pub(super) fn arm(&mut self, registry: &Registry, token: Token, direction: Direction) -> io::Result<()> {
-        if std::mem::replace(self.asked(direction), true) {
+        if std::mem::replace(self.armed(direction), true) {
             return Ok(());
         }
         let interests = self.interests();
-        let asked = self.socket.reregister(registry, token, interests);
-        *self.asked(direction) = asked.is_ok();
-        asked
+        let result = self.socket.reregister(registry, token, interests);
+        *self.armed(direction) = result.is_ok();
+        result
     }
 
-    /// The kernel has told, and will not tell again.
-    pub(super) fn told(&mut self, direction: Direction) {
-        *self.asked(direction) = false;
+    /// The kernel has reported this direction, and does not report it again until it is armed.
+    pub(super) fn disarm(&mut self, direction: Direction) {
+        *self.armed(direction) = false;
     }
 
-    fn asked(&mut self, direction: Direction) -> &mut bool {
+    fn armed(&mut self, direction: Direction) -> &mut bool {
         match direction {
-            Direction::Read => &mut self.read,
-            Direction::Write => &mut self.write,
+            Direction::Read => &mut self.read_armed,
+            Direction::Write => &mut self.write_armed,
         }
     }
 
-    /// What is asked for now. mio knows no interest in nothing.
+    /// The armed directions. mio has no empty interest, so it is `READABLE` if there are none.
     fn interests(&self) -> Interest {
-        match (self.read, self.write) {
+        match (self.read_armed, self.write_armed) {
             (true, true) => Interest::READABLE | Interest::WRITABLE,
             (false, true) => Interest::WRITABLE,
             (_, false) => Interest::READABLE,
@@ -122,9 +121,9 @@ impl Source {
 }
 
 impl Drop for Source {
-    /// Takes the registration back, and leaves the socket to its owner.
+    /// Deregisters the socket, and leaves it to its owner.
     fn drop(&mut self) {
-        // SAFETY: nobody uses it after this.
+        // SAFETY: the field is not used after this.
         let socket = unsafe { ManuallyDrop::take(&mut self.socket) };
         let _ = socket.into_raw_socket();
     }

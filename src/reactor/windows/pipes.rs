@@ -1,14 +1,14 @@
-//! Pipes, by overlapped calls: Windows does not tell when a pipe is ready.
+//! Pipes through overlapped calls, because Windows reports no readiness for pipes.
 //!
-//! The call is made with the flight's own memory, and its OVERLAPPED lies in the flight's scratch. If it does not end at
-//! once, the system is asked to call us when its event is set. That call comes on a thread of the system's own, one for
-//! every 63 waits; it notes the flight's id and wakes the loop, which asks how the call went and lands the flight. Until
-//! then the flight has not landed, so its memory and its handle stay.
+//! A call uses the operation's own memory, and its OVERLAPPED lies in the operation's scratch. If the call does not end
+//! at once, the system's wait threads (one per 63 waits) watch its event. The callback on such a thread queues the
+//! operation's id and wakes the loop, which fetches the result and completes the operation. The operation keeps its
+//! memory and handle until then.
 //!
-//! A cancel is a request: the call ends with what it has moved, or with nothing moved and an error. The system takes no
-//! bytes out of a pipe for a read that it cancels.
+//! A cancel is a request: the call ends with the bytes transferred, or with an error and none. A cancelled read takes
+//! no bytes out of the pipe.
 //!
-//! mio's own pipes read ahead and write behind, with buffers of their own: bytes would be lost when a pipe is given away.
+//! mio's own pipes are not used: they read ahead and buffer writes, so bytes would be lost when a pipe is given away.
 
 use std::collections::HashMap;
 use std::ffi::c_void;
@@ -28,56 +28,56 @@ use crate::driver::{Completion, Notify, OpId, OpResult, OsResult, SCRATCH_LEN, S
 use crate::reactor::poller::Notifier;
 use crate::sys::{self, Fd, IoVec, errno, handle, last_code};
 
-/// The most that one call moves: as much as a pipe holds. A write ends only when all of it has been taken.
-const MOST: usize = 64 * 1024;
+/// The most that one call transfers, as much as a pipe holds: a write ends only when all its bytes were taken.
+const MAX_CALL_LEN: usize = 64 * 1024;
 
-/// No memory of the flight's.
-const NONE: (*mut u8, usize) = (std::ptr::null_mut(), 0);
+/// The operation lends no memory.
+const NOT_LENT: (*mut u8, usize) = (std::ptr::null_mut(), 0);
 
 /// How many events are kept for later calls.
-const SPARE: usize = 16;
+const MAX_SPARE_EVENTS: usize = 16;
 
 const _: () = assert!(size_of::<OVERLAPPED>() <= SCRATCH_LEN && align_of::<OVERLAPPED>() <= align_of::<Scratch>());
 
-/// The calls that are under way.
+/// The calls in flight.
 pub(in crate::reactor) struct Pipes {
-    op_future: HashMap<OpId, OpFuture>,
-    post: Arc<Post>,
-    spare: Vec<OwnedHandle>,
+    pending: HashMap<OpId, PendingCall>,
+    done: Arc<DoneQueue>,
+    spare_events: Vec<OwnedHandle>,
 }
 
-/// What the waiting thread and the loop share.
-struct Post {
-    over: Mutex<Vec<OpId>>,
+/// Calls whose event is set, from the wait threads to the loop.
+struct DoneQueue {
+    ids: Mutex<Vec<OpId>>,
     notifier: Arc<Notifier>,
 }
 
-/// What the waiting thread is handed, to use once.
-struct Ticket {
-    post: Arc<Post>,
+/// The argument of one wait callback.
+struct WaitContext {
+    done: Arc<DoneQueue>,
     id: OpId,
 }
 
-/// A call that is under way.
-struct OpFuture {
+/// A call in flight.
+struct PendingCall {
     call: Call,
-    /// In the flight's scratch: the kernel's until the event is set.
+    /// In the operation's scratch; the kernel owns it until the event is set.
     overlapped: *mut OVERLAPPED,
     memory: Memory,
     event: OwnedHandle,
-    /// The wait for the event.
+    /// The registered wait for the event.
     wait: HANDLE,
     cancelled: bool,
 }
 
-/// What a call reads from or writes to.
+/// The memory that a call reads into or writes from.
 enum Memory {
-    /// What the flight has lent.
+    /// The operation's own.
     Lent,
-    /// A buffer of the pool.
+    /// A pool buffer.
     Managed(PoolBuffer),
-    /// Ours, since the system takes one piece at a time: what is in the flight's slices, or goes there in the end. A `Vec`
-    /// may be moved while the kernel uses what it points to; a `Box` may not.
+    /// A bounce buffer for the operation's slices, since a call takes one buffer. A `Vec`, which may be moved while the
+    /// kernel uses its content; a `Box` may not (aliasing).
     Gathered(Vec<u8>, *const IoVec, usize),
 }
 
@@ -93,12 +93,12 @@ struct Call {
 impl Pipes {
     pub(in crate::reactor) fn new(notifier: &Arc<Notifier>) -> Pipes {
         Pipes {
-            op_future: HashMap::new(),
-            post: Arc::new(Post {
-                over: Mutex::default(),
+            pending: HashMap::new(),
+            done: Arc::new(DoneQueue {
+                ids: Mutex::default(),
                 notifier: notifier.clone(),
             }),
-            spare: Vec::new(),
+            spare_events: Vec::new(),
         }
     }
 
@@ -115,7 +115,7 @@ impl Pipes {
         )
     }
 
-    /// Starts an operation. One that is managed brings its buffer.
+    /// Starts an operation. `buffer` is for a managed receive.
     ///
     /// # Safety
     ///
@@ -131,24 +131,24 @@ impl Pipes {
         let Some((call, memory)) = (unsafe { Call::of(op, buffer) }) else {
             return Start::Done(OpResult::last(Ok(0)));
         };
-        let event = match self.spare.pop().map_or_else(new_event, Ok) {
+        let event = match self.spare_events.pop().map_or_else(new_event, Ok) {
             Ok(event) => event,
             Err(code) => return Start::Done(OpResult::last(Err(code))),
         };
-        // SAFETY: the caller's promise: the flight owns its scratch, which is large enough, and what `op` points to, until
-        // it lands. What else there is of memory is ours, and stays with the call.
-        match unsafe { self.fly(id, call, memory, event, scratch.cast()) } {
+        // SAFETY: the caller's promise: the operation owns its scratch, which is large enough, and the memory that `op`
+        // points to until it completes. `memory` owns the other buffers, and lives as long as the call.
+        match unsafe { self.start_call(id, call, memory, event, scratch.cast()) } {
             Some(op_result) => Start::Done(op_result),
             None => Start::Pending,
         }
     }
 
-    /// Makes the call. `None` if it is under way.
+    /// Makes the call, and waits for its event unless it ends at once. `None` if the call is in flight.
     ///
     /// # Safety
     ///
-    /// The memory of the call and the OVERLAPPED are the flight's, which has not landed and does not before the call is over.
-    unsafe fn fly(
+    /// The call's memory and the OVERLAPPED belong to an operation that does not complete before the call has ended.
+    unsafe fn start_call(
         &mut self,
         id: OpId,
         call: Call,
@@ -158,38 +158,38 @@ impl Pipes {
     ) -> Option<OpResult> {
         // SAFETY: the caller's promise.
         if let Some(res) = unsafe { call.issue(&event, overlapped) } {
-            self.keep(event);
-            // SAFETY: the call is over, and its flight has not landed.
+            self.recycle(event);
+            // SAFETY: the call has ended, and its operation has not completed.
             return Some(unsafe { memory.complete(call, res) });
         }
-        let post = self.post.clone();
-        let ticket = Box::into_raw(Box::new(Ticket { post, id }));
+        let done = self.done.clone();
+        let context = Box::into_raw(Box::new(WaitContext { done, id }));
         let mut wait = std::ptr::null_mut();
         let flags = WT_EXECUTEONLYONCE | WT_EXECUTEINWAITTHREAD;
-        // SAFETY: the event stays open until the wait is over, with `OpFuture` or, if that is dropped, for ever. The ticket
-        // is the callback's, which runs once, on any thread: all in it may go there.
-        let waits = unsafe {
+        // SAFETY: the event stays open until the wait has ended: `PendingCall` owns it, and `Pipes` leaks that if it is
+        // dropped earlier. The callback, which runs once on any thread, owns the context, whose content is `Send`.
+        let is_waiting = unsafe {
             let event = event.as_raw_handle();
-            RegisterWaitForSingleObject(&mut wait, event, Some(on_event), ticket.cast(), INFINITE, flags)
+            RegisterWaitForSingleObject(&mut wait, event, Some(on_event), context.cast(), INFINITE, flags)
         };
-        if waits == 0 {
+        if is_waiting == 0 {
             let why = last_code();
-            // SAFETY: nobody has taken it.
-            drop(unsafe { Box::from_raw(ticket) });
-            // SAFETY: the call is under way with this OVERLAPPED, and over when `outcome` returns.
+            // SAFETY: without a wait, no callback owns it.
+            drop(unsafe { Box::from_raw(context) });
+            // SAFETY: the call is in flight with this OVERLAPPED, and has ended when `result` returns.
             let res = unsafe {
                 CancelIoEx(handle(call.fd), overlapped);
-                call.res(overlapped)
+                call.result(overlapped)
             };
-            self.keep(event);
+            self.recycle(event);
             let res = match res {
                 Err(errno::CANCELED) => Err(why),
-                res => call.told(res),
+                res => call.normalize(res),
             };
-            // SAFETY: as above.
+            // SAFETY: the call has ended, and its operation has not completed.
             return Some(unsafe { memory.complete(call, res) });
         }
-        let op_future = OpFuture {
+        let pending = PendingCall {
             call,
             overlapped,
             memory,
@@ -197,113 +197,113 @@ impl Pipes {
             wait,
             cancelled: false,
         };
-        self.op_future.insert(id, op_future);
+        self.pending.insert(id, pending);
         None
     }
 
-    fn keep(&mut self, event: OwnedHandle) {
-        if self.spare.len() < SPARE {
-            self.spare.push(event);
+    fn recycle(&mut self, event: OwnedHandle) {
+        if self.spare_events.len() < MAX_SPARE_EVENTS {
+            self.spare_events.push(event);
         }
     }
 
-    /// Asks for the end of one that is under way; `None` if there is none, else whether it came in time.
+    /// Requests a cancel: whether it came in time, or `None` if no such call is in flight.
     pub(in crate::reactor) fn cancel(&mut self, id: OpId) -> Option<bool> {
-        let op_future = self.op_future.get_mut(&id)?;
-        op_future.cancelled = true;
-        // SAFETY: the call was made with this OVERLAPPED, and its flight has not landed.
-        Some(unsafe { CancelIoEx(handle(op_future.call.fd), op_future.overlapped) } != 0)
+        let pending = self.pending.get_mut(&id)?;
+        pending.cancelled = true;
+        // SAFETY: the call was made with this OVERLAPPED, and its operation has not completed.
+        Some(unsafe { CancelIoEx(handle(pending.call.fd), pending.overlapped) } != 0)
     }
 
-    /// Lands what is over.
+    /// Reports the calls that have ended.
     pub(in crate::reactor) fn complete(&mut self, completed: &mut Vec<Completion>) {
-        if self.op_future.is_empty() {
+        if self.pending.is_empty() {
             return;
         }
-        let over = std::mem::take(&mut *self.post.over.lock().unwrap_or_else(PoisonError::into_inner));
-        for id in over {
-            if let Some(op_result) = self.op_future.remove(&id).and_then(|op_future| self.end(id, op_future)) {
+        let ids = std::mem::take(&mut *self.done.ids.lock().unwrap_or_else(PoisonError::into_inner));
+        for id in ids {
+            if let Some(op_result) = self.pending.remove(&id).and_then(|pending| self.finish(id, pending)) {
                 completed.push(Completion { id, op_result });
             }
         }
     }
 
-    /// A call's event was set: how it went. `None` if it goes on.
-    fn end(&mut self, id: OpId, op_future: OpFuture) -> Option<OpResult> {
-        let OpFuture {
+    /// A call's event is set. `None` if the call is made again.
+    fn finish(&mut self, id: OpId, pending: PendingCall) -> Option<OpResult> {
+        let PendingCall {
             call,
             overlapped,
             memory,
             event,
             wait,
             cancelled,
-        } = op_future;
-        // SAFETY: the wait has ended, once for all, and nobody else knows of it. If its callback has not quite returned,
-        // the system frees it then.
+        } = pending;
+        // SAFETY: the wait was for one callback, which has run; nothing else uses the wait's handle. If the callback
+        // has not yet returned, the system frees the wait when it does.
         unsafe { UnregisterWaitEx(wait, std::ptr::null_mut()) };
-        // SAFETY: the flight has not landed, so its scratch is there; and its event is set, so this does not wait.
-        let res = match unsafe { call.res(overlapped) } {
-            // Somebody has written nothing, which is not the end.
+        // SAFETY: the operation has not completed, so its scratch is valid. The event is set, so this does not block.
+        let res = match unsafe { call.result(overlapped) } {
+            // The writer wrote zero bytes; this is not the end of the pipe.
             Ok(0) if call.direction == Direction::Read && !cancelled => {
-                // SAFETY: as `start`'s caller promised: the flight has still not landed.
-                return unsafe { self.fly(id, call, memory, event, overlapped) };
+                // SAFETY: as `start`'s caller promised; the operation has not completed yet.
+                return unsafe { self.start_call(id, call, memory, event, overlapped) };
             }
             Ok(0) if call.direction == Direction::Read => Err(errno::CANCELED),
-            res => call.told(res),
+            res => call.normalize(res),
         };
-        self.keep(event);
-        // SAFETY: the call is over, and its flight has not landed.
+        self.recycle(event);
+        // SAFETY: the call has ended, and its operation has not completed.
         Some(unsafe { memory.complete(call, res) })
     }
 }
 
 impl Drop for Pipes {
-    /// What is still under way is the kernel's: its event and its memory are leaked, as its flight is.
+    /// The kernel still uses calls in flight: their events and buffers are leaked, as the operations are.
     fn drop(&mut self) {
-        for (_, op_future) in self.op_future.drain() {
-            std::mem::forget(op_future);
+        for (_, pending) in self.pending.drain() {
+            std::mem::forget(pending);
         }
     }
 }
 
-/// A call's event is set. Runs on a thread of the system's.
-unsafe extern "system" fn on_event(ticket: *mut c_void, _timed_out: bool) {
-    // SAFETY: `fly` made it for this, the only call with it.
-    let Ticket { post, id } = *unsafe { Box::from_raw(ticket.cast::<Ticket>()) };
+/// The wait callback: a call's event is set. Runs on one of the system's wait threads.
+unsafe extern "system" fn on_event(context: *mut c_void, _timed_out: bool) {
+    // SAFETY: `start_call` made the context for this callback, which runs once.
+    let WaitContext { done, id } = *unsafe { Box::from_raw(context.cast::<WaitContext>()) };
     let is_first = {
-        let mut over = post.over.lock().unwrap_or_else(PoisonError::into_inner);
-        over.push(id);
-        over.len() == 1
+        let mut ids = done.ids.lock().unwrap_or_else(PoisonError::into_inner);
+        ids.push(id);
+        ids.len() == 1
     };
-    // Whoever came before has woken the loop, which has not looked since.
+    // Otherwise an earlier callback has woken the loop, which has not taken the ids yet.
     if is_first {
-        post.notifier.notify();
+        done.notifier.notify();
     }
 }
 
 fn new_event() -> Result<OwnedHandle, i32> {
-    // SAFETY: nothing is passed in. Reset by hand, and not set.
+    // SAFETY: nothing is passed in. The event is manual-reset and not set.
     let event = unsafe { CreateEventW(std::ptr::null(), 1, 0, std::ptr::null()) };
     if event.is_null() {
         return Err(last_code());
     }
-    // SAFETY: it is new, and ours.
+    // SAFETY: the handle is new and ours.
     Ok(unsafe { OwnedHandle::from_raw_handle(event) })
 }
 
 impl Memory {
-    /// Gathers what several slices hold, or makes room for what is to go there.
+    /// A bounce buffer for these slices, filled with their bytes for a write.
     ///
     /// # Safety
     ///
-    /// So many slices are there, and what they point to; for a write it may be read.
+    /// The slices are valid; for a write, so are the bytes that they point to.
     unsafe fn gather(direction: Direction, slices: *const IoVec, count: usize) -> Memory {
         // SAFETY: the caller's promise.
         let all = unsafe { std::slice::from_raw_parts(slices, count) };
         let len = all
             .iter()
             .fold(0, |sum: usize, slice| sum.saturating_add(slice.len))
-            .min(MOST);
+            .min(MAX_CALL_LEN);
         let mut bytes = Vec::with_capacity(len);
         for slice in all.iter().filter(|_| direction == Direction::Write) {
             let part = slice.len.min(len - bytes.len());
@@ -314,26 +314,26 @@ impl Memory {
         Memory::Gathered(bytes, slices, count)
     }
 
-    /// The landing of a call that is over, with its bytes where they belong.
+    /// The operation's result after the call has ended. Copies the bytes of a bounced read to the slices.
     ///
     /// # Safety
     ///
-    /// The call was made with this memory, its flight has not landed, and the kernel is done with both.
+    /// The call was made with this memory and has ended, and its operation has not completed.
     unsafe fn complete(self, call: Call, res: OsResult) -> OpResult {
-        let moved = res.unwrap_or(0) as usize;
+        let count = res.unwrap_or(0) as usize;
         match self {
             Memory::Managed(mut buffer) => {
-                // SAFETY: the system has written this many bytes there.
-                unsafe { buffer.set_filled(moved) };
+                // SAFETY: the system has written this many bytes to it.
+                unsafe { buffer.set_filled(count) };
                 return OpResult::with_buffer(res, buffer);
             }
-            Memory::Gathered(bytes, slices, count) if call.direction == Direction::Read => {
-                // SAFETY: the caller's promise: the flight's slices are there.
-                let slices = unsafe { std::slice::from_raw_parts(slices, count) };
-                let mut rest = &bytes[..moved];
+            Memory::Gathered(bytes, slices, slice_count) if call.direction == Direction::Read => {
+                // SAFETY: the caller's promise: the operation owns the slices.
+                let slices = unsafe { std::slice::from_raw_parts(slices, slice_count) };
+                let mut rest = &bytes[..count];
                 for slice in slices {
                     let (part, others) = rest.split_at(slice.len.min(rest.len()));
-                    // SAFETY: what the slice points to is the flight's, for this, and it is as long as it says.
+                    // SAFETY: the operation lends the slice's bytes for this read.
                     unsafe { slice.base.copy_from_nonoverlapping(part.as_ptr(), part.len()) };
                     rest = others;
                 }
@@ -345,25 +345,25 @@ impl Memory {
 }
 
 impl Call {
-    /// The call that an operation comes to, and its memory; `None` if there is nothing to move.
+    /// The call for an operation, and its memory; `None` if its length is zero.
     ///
     /// # Safety
     ///
-    /// What `op` points to belongs to a flight that has not landed.
+    /// The memory that `op` points to belongs to an operation that has not completed.
     unsafe fn of(op: Op, buffer: Option<PoolBuffer>) -> Option<(Call, Memory)> {
         let (fd, direction, memory, lent) = match op {
             Op::Recv { fd, ptr, len, .. } => (fd, Direction::Read, Memory::Lent, (ptr, len)),
-            Op::RecvManaged { fd, .. } => (fd, Direction::Read, Memory::Managed(buffer?), NONE),
+            Op::RecvManaged { fd, .. } => (fd, Direction::Read, Memory::Managed(buffer?), NOT_LENT),
             Op::RecvVectored { fd, slices, count, .. } => {
                 // SAFETY: the caller's promise.
                 let memory = unsafe { Memory::gather(Direction::Read, slices, count) };
-                (fd, Direction::Read, memory, NONE)
+                (fd, Direction::Read, memory, NOT_LENT)
             }
             Op::Send { fd, ptr, len, .. } => (fd, Direction::Write, Memory::Lent, (ptr.cast_mut(), len)),
             Op::SendVectored { fd, slices, count, .. } => {
                 // SAFETY: the caller's promise.
                 let memory = unsafe { Memory::gather(Direction::Write, slices, count) };
-                (fd, Direction::Write, memory, NONE)
+                (fd, Direction::Write, memory, NOT_LENT)
             }
             _ => unreachable!("{op:?} is not for a pipe"),
         };
@@ -377,25 +377,25 @@ impl Call {
             fd,
             direction,
             ptr,
-            len: len.min(MOST) as u32,
+            len: len.min(MAX_CALL_LEN) as u32,
         };
         (len > 0).then_some((call, memory))
     }
 
-    /// Makes the call. `None` if it is under way.
+    /// Makes the call. `None` if it is in flight.
     ///
     /// # Safety
     ///
-    /// The call's memory, the event and the OVERLAPPED are the kernel's until it is over.
+    /// The call's memory, the event and the OVERLAPPED stay valid until the call has ended.
     unsafe fn issue(self, event: &OwnedHandle, overlapped: *mut OVERLAPPED) -> Option<OsResult> {
         loop {
             let fresh = OVERLAPPED {
-                // The lowest bit keeps the end out of the completion port that the handle may belong to.
+                // The lowest bit keeps the packet off a completion port that the handle may be associated with.
                 hEvent: (event.as_raw_handle() as usize | 1) as HANDLE,
                 ..OVERLAPPED::default()
             };
             let (pipe, none) = (handle(self.fd), std::ptr::null_mut());
-            // SAFETY: the caller's promise; the OVERLAPPED is ours to write until the call is made.
+            // SAFETY: the caller's promise; the kernel does not use the OVERLAPPED before the call.
             let done = unsafe {
                 overlapped.write(fresh);
                 match self.direction {
@@ -407,29 +407,29 @@ impl Call {
                 match last_code() as u32 {
                     ERROR_IO_PENDING => return None,
                     ERROR_MORE_DATA => {}
-                    code => return Some(self.told(Err(code as i32))),
+                    code => return Some(self.normalize(Err(code as i32))),
                 }
             }
-            // SAFETY: the call is over.
-            match unsafe { self.res(overlapped) } {
-                // Somebody has written nothing, which is not the end.
+            // SAFETY: the call has ended.
+            match unsafe { self.result(overlapped) } {
+                // The writer wrote zero bytes; this is not the end of the pipe.
                 Ok(0) if self.direction == Direction::Read => {}
-                res => return Some(self.told(res)),
+                res => return Some(self.normalize(res)),
             }
         }
     }
 
-    /// How the call went, in the system's terms. Waits for its end, if that has not come.
+    /// The call's result with the system's error codes. Blocks until the call has ended.
     ///
     /// # Safety
     ///
     /// The call was made with this OVERLAPPED.
-    unsafe fn res(self, overlapped: *const OVERLAPPED) -> OsResult {
+    unsafe fn result(self, overlapped: *const OVERLAPPED) -> OsResult {
         let mut count = 0;
         // SAFETY: the caller's promise.
         match unsafe { GetOverlappedResult(handle(self.fd), overlapped, &mut count, 1) } {
             0 => match last_code() {
-                // A message that is longer than the room for it; the rest comes with the next.
+                // A message that is longer than the buffer; the next read returns the rest.
                 code if code == ERROR_MORE_DATA as i32 => Ok(self.len),
                 code => Err(code),
             },
@@ -437,8 +437,8 @@ impl Call {
         }
     }
 
-    /// The same as the layers above know it: the end is no error, and a broken pipe has one code.
-    fn told(self, res: OsResult) -> OsResult {
+    /// The result as the layers above expect it: the end of a pipe is no error, and a broken pipe has one code.
+    fn normalize(self, res: OsResult) -> OsResult {
         match (self.direction, res) {
             (Direction::Read, Err(code)) if sys::is_end(code) => Ok(0),
             (Direction::Write, Err(code)) => Err(sys::write_code(code)),
