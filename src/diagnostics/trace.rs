@@ -1,10 +1,10 @@
-//! What the loop tells a `tracing` subscriber, if the crate is built with the feature `tracing`; else nothing.
+//! `tracing` events. Without the feature `tracing` these functions are empty.
 //!
-//! Targets, to filter by: `windlass::task` (spawned, ended: debug), `windlass::op` (started, landed, done at once: trace),
+//! Targets: `windlass::task` (spawned, ended: debug), `windlass::op` (started, completed, completed at once: trace),
 //! `windlass::loop` (opened, closed: info; slow callbacks and exceptions: error).
 
 #[cfg(feature = "tracing")]
-mod told {
+mod events {
     use std::panic::Location;
 
     use crate::driver::op::Op;
@@ -12,45 +12,47 @@ mod told {
     use crate::event_loop::exception::{Exception, guard};
     use crate::task::TaskId;
 
-    /// A subscriber is foreign code: its panic must not end what the loop is about.
-    fn tell(call: impl FnOnce()) {
+    /// A subscriber is foreign code: its panic must not propagate into the loop.
+    fn emit(call: impl FnOnce()) {
         guard("a tracing subscriber", call);
     }
 
     pub(crate) fn task_spawned(id: TaskId, name: Option<&str>, at: &Location<'_>) {
-        tell(|| tracing::debug!(target: "windlass::task", task = id.0, name, spawned_at = %at, "spawned"));
+        emit(|| tracing::debug!(target: "windlass::task", task = id.0, name, spawned_at = %at, "spawned"));
     }
 
     pub(crate) fn task_ended(id: TaskId) {
-        tell(|| tracing::debug!(target: "windlass::task", task = id.0, "ended"));
+        emit(|| tracing::debug!(target: "windlass::task", task = id.0, "ended"));
     }
 
     pub(crate) fn op_started(id: OpId, op: &Op) {
-        tell(|| tracing::trace!(target: "windlass::op", op = ?id, op = op.name(), fd = op.fd(), "started"));
+        emit(|| tracing::trace!(target: "windlass::op", id = ?id, op = op.name(), fd = op.fd(), "started"));
     }
 
     pub(crate) fn op_completed(id: OpId, res: OsResult) {
-        tell(|| match res {
-            Ok(count) => tracing::trace!(target: "windlass::op", op = ?id, count, "landed"),
-            Err(code) => tracing::trace!(target: "windlass::op", op = ?id, code, "landed"),
+        emit(|| match res {
+            Ok(count) => tracing::trace!(target: "windlass::op", id = ?id, count, "completed"),
+            Err(code) => tracing::trace!(target: "windlass::op", id = ?id, code, "completed"),
         });
     }
 
     pub(crate) fn op_done_at_once(op: &Op, res: OsResult) {
-        tell(|| match res {
+        emit(|| match res {
             Ok(count) => {
-                tracing::trace!(target: "windlass::op", op = op.name(), fd = op.fd(), count, "done at once");
+                tracing::trace!(target: "windlass::op", op = op.name(), fd = op.fd(), count, "completed at once");
             }
-            Err(code) => tracing::trace!(target: "windlass::op", op = op.name(), fd = op.fd(), code, "done at once"),
+            Err(code) => {
+                tracing::trace!(target: "windlass::op", op = op.name(), fd = op.fd(), code, "completed at once");
+            }
         });
     }
 
     pub(crate) fn loop_opened(description: &Description) {
-        tell(|| tracing::info!(target: "windlass::loop", driver = %description, "opened"));
+        emit(|| tracing::info!(target: "windlass::loop", driver = %description, "opened"));
     }
 
     pub(crate) fn loop_closed() {
-        tell(|| tracing::info!(target: "windlass::loop", "closed"));
+        emit(|| tracing::info!(target: "windlass::loop", "closed"));
     }
 
     pub(crate) fn exception(exception: &Exception) {
@@ -59,7 +61,7 @@ mod told {
 }
 
 #[cfg(not(feature = "tracing"))]
-mod told {
+mod events {
     use std::panic::Location;
 
     use crate::driver::op::Op;
@@ -77,10 +79,10 @@ mod told {
     pub(crate) fn op_started(_id: OpId, _op: &Op) {}
 
     #[inline(always)]
-    pub(crate) fn op_completed(_id: OpId, _outcome: OsResult) {}
+    pub(crate) fn op_completed(_id: OpId, _res: OsResult) {}
 
     #[inline(always)]
-    pub(crate) fn op_done_at_once(_op: &Op, _outcome: OsResult) {}
+    pub(crate) fn op_done_at_once(_op: &Op, _res: OsResult) {}
 
     #[inline(always)]
     pub(crate) fn loop_opened(_description: &Description) {}
@@ -92,4 +94,4 @@ mod told {
     pub(crate) fn exception(_exception: &Exception) {}
 }
 
-pub(crate) use told::*;
+pub(crate) use events::*;

@@ -1,19 +1,19 @@
-//! Before and after a sleep: looking out for what keeps coming soon, and waking in time.
+//! Adaptive busy-polling and early wake-up: the policy. `LoopCore::wait_for_events` applies it.
 //!
-//! Going to sleep and being woken is the dearest thing that a loop with little to do pays for: tens of microseconds on a
-//! virtual machine, for an answer that would have come within ten. So a loop whose sleeps keep ending soon looks out
-//! instead: it goes on asking the driver, and the letterbox, for a while before it sleeps. What comes in that time costs no
-//! wake-up, and senders on other threads need no system call. A loop whose news do not come soon must pay nothing for
-//! this, so it is a bet that stops when it is lost: a vain lookout ends it, unless four before it were not in vain, and it
-//! takes twice as many short sleeps as the last time before the next is tried. A loop that is idle, or that hears from a
-//! slow peer, has long sleeps and never begins; one whose news always come a little too late tries once in a thousand sleeps.
-//! Nor does one begin where it comes from many: there a wake-up is shared, and who looks out would take one by one what a sleep
-//! brings together.
+//! Blocking in the kernel and being woken costs tens of microseconds on a virtual machine, often more than the next
+//! completion takes to arrive. When recent sleeps were short, the loop polls the driver and the inbox for a window of
+//! time before it blocks. Events within the window cost no wake-up, and senders on other threads make no system call.
 //!
-//! Waking takes time too, and always about the same. So the kernel is asked to end a sleep a little before the deadline:
-//! by as much as nine of ten sleeps have lately overslept. Those nine come less late by that much and cost nothing; the tenth
-//! comes too early and looks out for the rest. Who needs it exact has the loop wake well before the deadline each time
-//! ([`precise`](crate::Builder::precise_timers)).
+//! Busy-polling must cost nothing where it does not help:
+//! - It starts after `FIRST` consecutive short sleeps. An idle loop, or one with a slow peer, never starts.
+//! - A window that finds nothing stops it, unless `WORTH` earlier windows succeeded. Each stop doubles the number of
+//!   short sleeps required to start again, up to `MOST`: exponential back-off.
+//! - It stays off while completions come from more than `FEW` operations: one wake-up then serves several of them, and
+//!   polling would handle them one at a time.
+//!
+//! Timers: the kernel wakes a thread late, by a fairly stable amount. The loop asks to be woken earlier by the 10th
+//! percentile of recent lateness: nine of ten sleeps then end less late at no cost, and the tenth ends early and polls
+//! until the deadline. [`precise_timers`](crate::Builder::precise_timers) always wakes well before the deadline.
 
 use std::cell::Cell;
 use std::time::Duration;
@@ -21,82 +21,80 @@ use std::time::Duration;
 use crate::driver::Completion;
 use crate::time::Instant;
 
-/// A sleep that ended sooner than this might have been spared: the waking itself is the larger part of it.
+/// A sleep shorter than this is worth avoiding: most of it is the cost of the wake-up itself.
 const SHORT: Duration = Duration::from_micros(150);
 
-/// And one that ended sooner than this was none: what came was there.
-const AT_ONCE: Duration = Duration::from_micros(3);
+/// A sleep shorter than this did not block: the events were already there.
+const IMMEDIATE: Duration = Duration::from_micros(3);
 
-/// Where news come from more than so many operations, a wake-up is shared: a loop that serves so many sleeps, and finds yet more
-/// when it wakes. With four connections looking out still takes less processor time, with eight the same, with fifty more.
+/// Completions from more than this many operations share wake-ups, so busy-polling stays off. Measured: with 4
+/// connections it takes less processor time than sleeping, with 8 the same, with 50 more.
 const FEW: u32 = 8;
 
-/// So many short sleeps in a row begin the first lookout.
+/// Consecutive short sleeps that start busy-polling the first time.
 const FIRST: u32 = 4;
 
-/// After many vain lookouts, the next begins after so many short sleeps in a row.
+/// The longest back-off: consecutive short sleeps required after many failed windows.
 const MOST: u32 = 1024;
 
-/// So many successful lookouts are worth a vain one, which takes the processor time of one sleep or two.
+/// Successful windows that pay for one that found nothing, which takes the processor time of one or two sleeps.
 const WORTH: u32 = 4;
 
-/// The most that count. With so many in store, earlier vain ones are forgotten.
-const STORE: u32 = 16;
+/// The most credit that successful windows add up to. At this level the back-off is reset.
+const MAX_CREDIT: u32 = 16;
 
 /// The most by which a sleep is ended early.
 const MAX_WAKE_AHEAD: Duration = Duration::from_micros(150);
 
-/// The same where timers are to be precise: more than most sleeps oversleep, even on a virtual machine.
+/// How early precise timers wake: more than the lateness of most sleeps, even on a virtual machine.
 const PRECISE_WAKE_AHEAD: Duration = Duration::from_micros(120);
 
 pub(crate) struct BusyPoll {
-    /// How long to look out; zero if never.
+    /// How long to poll before a sleep; zero disables busy-polling.
     window: Duration,
     is_on: Cell<bool>,
-    /// Short sleeps in a row that begin it.
+    /// Consecutive short sleeps required to start.
     needed: Cell<u32>,
-    /// Short sleeps in a row.
+    /// Consecutive short sleeps so far.
     streak: Cell<u32>,
-    /// Successful lookouts that no vain one has used up.
-    store: Cell<u32>,
+    /// Successful windows not yet spent on failed ones.
+    credit: Cell<u32>,
     sources: Sources,
-    wakes: Wakes,
+    wake_policy: WakePolicy,
 }
 
-/// From how many operations news have lately come. They are counted by their places in the table of flights: who goes on
-/// receiving on one connection always gets the same few.
+/// Estimates how many operations recent completions came from. Operations are distinguished by their index in the table: a
+/// task that keeps receiving on one connection reuses the same few.
 #[derive(Default)]
 struct Sources {
-    /// A bit for each place; those that are 64 apart share one.
+    /// One bit per table index modulo 64.
     seen: Cell<u64>,
     results: Cell<u32>,
     are_many: Cell<bool>,
 }
 
-/// What came of a lookout.
+/// When polling found events.
 #[derive(Clone, Copy)]
-pub(crate) enum Seen {
-    /// Something was there to begin with.
-    AtOnce,
+pub(crate) enum Found {
+    /// In the first poll: they had been there before.
+    Immediately,
     Later,
     Nothing,
 }
 
-/// When to be woken.
-enum Wakes {
-    /// The clock is not the system's: it jumps to where it is to be.
-    AtOnce,
-    /// Earlier by what nine of ten sleeps oversleep.
-    Learnt(WakeAhead),
-    Precisely,
+enum WakePolicy {
+    /// For a virtual clock, which jumps to the deadline.
+    OnTime,
+    Adaptive(WakeAhead),
+    Precise,
 }
 
-/// What nine of ten sleeps oversleep.
+/// An estimate of the 10th percentile of how late the kernel ends sleeps.
 #[derive(Default)]
 struct WakeAhead {
     nanos: Cell<u64>,
-    /// The sleeps that it was learnt from, as far as it matters.
-    sleeps: Cell<u32>,
+    /// The number of samples, up to where the step no longer shrinks.
+    samples: Cell<u32>,
 }
 
 impl BusyPoll {
@@ -106,58 +104,58 @@ impl BusyPoll {
             is_on: Cell::new(false),
             needed: Cell::new(FIRST),
             streak: Cell::new(0),
-            store: Cell::new(0),
+            credit: Cell::new(0),
             sources: Sources::default(),
-            wakes: match precise {
-                true => Wakes::Precisely,
-                false => Wakes::Learnt(WakeAhead::default()),
+            wake_policy: match precise {
+                true => WakePolicy::Precise,
+                false => WakePolicy::Adaptive(WakeAhead::default()),
             },
         }
     }
 
-    /// For a clock of the driver's own.
+    /// For a driver with a virtual clock.
     pub(crate) fn none() -> BusyPoll {
         BusyPoll {
-            wakes: Wakes::AtOnce,
+            wake_policy: WakePolicy::OnTime,
             ..BusyPoll::new(Duration::ZERO, false)
         }
     }
 
-    /// Until when to look out before the sleep that is about to begin; `None` if it is not worth it.
+    /// When to stop polling before the next sleep; `None` if busy-polling is off.
     #[inline]
     pub(crate) fn ends_at(&self, now: Instant) -> Option<Instant> {
         self.is_on.get().then(|| now + self.window)
     }
 
-    /// A lookout is over.
-    pub(crate) fn looked(&self, seen: Seen, completed: &[Completion]) {
-        let store = self.store.get();
-        self.sources.count(completed, !matches!(seen, Seen::Nothing));
-        match seen {
+    /// A poll window has ended.
+    pub(crate) fn record_window(&self, found: Found, completed: &[Completion]) {
+        let credit = self.credit.get();
+        self.sources.count(completed, !matches!(found, Found::Nothing));
+        match found {
             _ if self.sources.are_many.get() => self.is_on.set(false),
-            // It would not have slept either.
-            Seen::AtOnce => {}
-            Seen::Later if store == STORE => self.needed.set(FIRST),
-            Seen::Later => self.store.set(store + 1),
-            // What is slept now tells whether it goes on.
-            Seen::Nothing if store >= WORTH => self.store.set(store - WORTH),
-            Seen::Nothing => {
+            // A sleep would not have blocked either, so this window neither helped nor cost anything.
+            Found::Immediately => {}
+            Found::Later if credit == MAX_CREDIT => self.needed.set(FIRST),
+            Found::Later => self.credit.set(credit + 1),
+            // The sleep that follows decides whether busy-polling stays on.
+            Found::Nothing if credit >= WORTH => self.credit.set(credit - WORTH),
+            Found::Nothing => {
                 self.is_on.set(false);
                 self.needed.set((self.needed.get() * 2).min(MOST));
             }
         }
     }
 
-    /// A sleep is over, for which there was no lookout or a vain one. Something came, or its time was up.
-    pub(crate) fn slept(&self, took: Duration, has_come: bool, completed: &[Completion]) {
+    /// A sleep has ended, with or without events. It had no poll window before it, or one that found nothing.
+    pub(crate) fn record_sleep(&self, took: Duration, found_events: bool, completed: &[Completion]) {
         if self.window.is_zero() {
             return;
         }
-        self.sources.count(completed, has_come);
-        if took < AT_ONCE {
+        self.sources.count(completed, found_events);
+        if took < IMMEDIATE {
             return;
         }
-        if !has_come || took > SHORT || self.sources.are_many.get() {
+        if !found_events || took > SHORT || self.sources.are_many.get() {
             self.is_on.set(false);
             return self.streak.set(self.streak.get() / 2);
         }
@@ -169,46 +167,47 @@ impl BusyPoll {
         if streak >= self.needed.get() {
             self.is_on.set(true);
             self.streak.set(0);
-            self.store.set(0);
+            self.credit.set(0);
         }
     }
 
-    /// When the kernel is to end a sleep until `deadline`. Where timers are so dense that it would have to be before the sleep
-    /// begins, they are as late as they are: only who asked for precise ones pays for looking out all the time.
+    /// When the kernel should end a sleep until `deadline`. If that would be before the sleep begins, because timers
+    /// are dense, the sleep ends at the deadline: only precise timers pay for polling all the time.
     #[inline]
     pub(crate) fn wake_at(&self, deadline: Instant, now: Instant) -> Instant {
-        match &self.wakes {
-            Wakes::AtOnce => deadline,
-            Wakes::Learnt(wake_ahead) => match deadline - Duration::from_nanos(wake_ahead.nanos.get()) {
+        match &self.wake_policy {
+            WakePolicy::OnTime => deadline,
+            WakePolicy::Adaptive(wake_ahead) => match deadline - Duration::from_nanos(wake_ahead.nanos.get()) {
                 wake_at if wake_at > now => wake_at,
                 _ => deadline,
             },
-            Wakes::Precisely => deadline - PRECISE_WAKE_AHEAD,
+            WakePolicy::Precise => deadline - PRECISE_WAKE_AHEAD,
         }
     }
 
-    /// A sleep lasted until its time was up, and this much longer.
-    pub(crate) fn overslept(&self, by: Duration) {
-        if let Wakes::Learnt(wake_ahead) = &self.wakes {
-            wake_ahead.learn(by);
+    /// A sleep without events ended this much later than asked for.
+    pub(crate) fn record_lateness(&self, lateness: Duration) {
+        if let WakePolicy::Adaptive(wake_ahead) = &self.wake_policy {
+            wake_ahead.add_sample(lateness);
         }
     }
 }
 
 impl WakeAhead {
-    /// Step by step it comes to where nine of ten oversleep more: each of them adds a step, and one that oversleeps less takes
-    /// nine away. The first steps are long, so that a few dozen sleeps will do; but not so long that one says much.
-    fn learn(&self, by: Duration) {
-        const SHORTEST: u64 = 400;
-        const DOUBLINGS: u32 = 3;
-        const SLEEPS_EACH: u32 = 16;
+    /// Moves the estimate by one step up if the sample is later, by nine steps down otherwise: it settles where nine of
+    /// ten samples are later. The first steps are larger, so that a few dozen samples suffice, but a single outlier
+    /// moves it little.
+    fn add_sample(&self, lateness: Duration) {
+        const MIN_STEP: u64 = 400;
+        const HALVINGS: u32 = 3;
+        const SAMPLES_PER_HALVING: u32 = 16;
         const FIRST: u64 = 25_000;
-        let (now, by, sleeps) = (self.nanos.get(), by.as_nanos() as u64, self.sleeps.get());
-        let step = SHORTEST << (DOUBLINGS - sleeps / SLEEPS_EACH);
-        self.sleeps.set((sleeps + 1).min(DOUBLINGS * SLEEPS_EACH));
-        let next = match by > now {
-            // The way up from nothing need not be walked.
-            true if now < SHORTEST => (by / 2).min(FIRST),
+        let (now, lateness, samples) = (self.nanos.get(), lateness.as_nanos() as u64, self.samples.get());
+        let step = MIN_STEP << (HALVINGS - samples / SAMPLES_PER_HALVING);
+        self.samples.set((samples + 1).min(HALVINGS * SAMPLES_PER_HALVING));
+        let next = match lateness > now {
+            // From zero, jump instead of stepping.
+            true if now < MIN_STEP => (lateness / 2).min(FIRST),
             true => now + step,
             false => now.saturating_sub(9 * step),
         };
@@ -217,13 +216,13 @@ impl WakeAhead {
 }
 
 impl Sources {
-    /// What other threads have sent counts as one, from nowhere: it has no place.
+    /// Events from other threads count as one result without a source.
     #[inline]
-    fn count(&self, completed: &[Completion], has_come: bool) {
+    fn count(&self, completed: &[Completion], found_events: bool) {
         for completion in completed {
             self.seen.set(self.seen.get() | 1 << (completion.id.index % 64));
         }
-        let results = self.results.get() + (completed.len() as u32).max(has_come.into());
+        let results = self.results.get() + (completed.len() as u32).max(found_events.into());
         self.results.set(results);
         if results >= 64 {
             self.are_many.set(self.seen.replace(0).count_ones() > FEW);
@@ -243,144 +242,147 @@ mod tests {
         busy_poll.ends_at(Instant::NEVER - WINDOW - WINDOW).is_some()
     }
 
-    /// News from these operations.
-    fn completed(fds: std::ops::Range<u32>) -> Vec<Completion> {
+    /// Completions of the operations with these indices.
+    fn completed(indices: std::ops::Range<u32>) -> Vec<Completion> {
         let completion = |index| Completion {
             id: OpId { index, generation: 0 },
             op_result: OpResult::last(Ok(1)),
         };
-        fds.map(completion).collect()
+        indices.map(completion).collect()
     }
 
-    /// Short sleeps until it begins.
+    /// The number of short sleeps until busy-polling starts.
     fn sleeps_until_on(busy_poll: &BusyPoll) -> u32 {
         (1..=10_000)
             .find(|_| {
-                busy_poll.slept(Duration::from_micros(60), true, &completed(0..1));
+                busy_poll.record_sleep(Duration::from_micros(60), true, &completed(0..1));
                 is_on(busy_poll)
             })
-            .expect("it begins some time")
+            .expect("busy-polling starts")
     }
 
     #[test]
-    fn it_begins_when_sleeps_keep_ending_soon_and_backs_off_when_it_is_in_vain() {
+    fn short_sleeps_start_it_and_failed_windows_back_it_off() {
         let busy_poll = BusyPoll::new(WINDOW, false);
         assert!(!is_on(&busy_poll));
         let mut needed = Vec::new();
         for _ in 0..12 {
             needed.push(sleeps_until_on(&busy_poll));
-            busy_poll.looked(Seen::Nothing, &[]);
-            assert!(!is_on(&busy_poll), "a vain lookout ends it");
+            busy_poll.record_window(Found::Nothing, &[]);
+            assert!(!is_on(&busy_poll), "a window without events stops it");
         }
         assert_eq!(needed[..5], [4, 8, 16, 32, 64]);
-        assert_eq!(needed[11], 1024, "at the worst one vain lookout in a thousand sleeps");
-        // Many good ones, and the vain ones are forgotten.
+        assert_eq!(needed[11], 1024, "at worst one failed window per thousand sleeps");
+        // Many successful windows reset the back-off.
         sleeps_until_on(&busy_poll);
-        for _ in 0..=STORE {
-            busy_poll.looked(Seen::Later, &completed(0..1));
+        for _ in 0..=MAX_CREDIT {
+            busy_poll.record_window(Found::Later, &completed(0..1));
         }
-        busy_poll.slept(Duration::from_millis(5), true, &completed(0..1));
-        assert!(!is_on(&busy_poll), "a long sleep ends it");
-        assert!(sleeps_until_on(&busy_poll) <= FIRST, "as soon as at first");
+        busy_poll.record_sleep(Duration::from_millis(5), true, &completed(0..1));
+        assert!(!is_on(&busy_poll), "a long sleep stops it");
+        assert!(sleeps_until_on(&busy_poll) <= FIRST, "no back-off left");
     }
 
     #[test]
-    fn a_loop_that_is_idle_or_slow_or_has_much_to_do_never_begins() {
+    fn an_idle_slow_or_busy_loop_never_starts() {
         let busy_poll = BusyPoll::new(WINDOW, false);
         for _ in 0..10_000 {
-            busy_poll.slept(Duration::from_millis(1), true, &completed(0..1));
-            busy_poll.slept(Duration::from_micros(60), false, &[]);
-            // What was there already says nothing.
-            busy_poll.slept(Duration::from_micros(1), true, &completed(0..1));
+            busy_poll.record_sleep(Duration::from_millis(1), true, &completed(0..1));
+            busy_poll.record_sleep(Duration::from_micros(60), false, &[]);
+            // A sleep that did not block counts for nothing.
+            busy_poll.record_sleep(Duration::from_micros(1), true, &completed(0..1));
             assert!(!is_on(&busy_poll));
         }
         let never = BusyPoll::new(Duration::ZERO, false);
         for _ in 0..10_000 {
-            never.slept(Duration::from_micros(60), true, &completed(0..1));
+            never.record_sleep(Duration::from_micros(60), true, &completed(0..1));
             assert!(!is_on(&never));
         }
     }
 
     #[test]
-    fn a_loop_that_hears_from_many_does_not_look_out() {
+    fn completions_from_many_operations_keep_it_off() {
         let busy_poll = BusyPoll::new(WINDOW, false);
         sleeps_until_on(&busy_poll);
-        for place in 0..100 {
-            // Two connections among a thousand that are idle.
-            let place = 500 + place % 2;
-            busy_poll.looked(Seen::Later, &completed(place..place + 1));
+        for index in 0..100 {
+            // Two active connections among a thousand.
+            let index = 500 + index % 2;
+            busy_poll.record_window(Found::Later, &completed(index..index + 1));
             assert!(is_on(&busy_poll));
         }
-        for place in 0..100 {
-            busy_poll.looked(Seen::Later, &completed(place..place + 1));
+        for index in 0..100 {
+            busy_poll.record_window(Found::Later, &completed(index..index + 1));
         }
-        assert!(!is_on(&busy_poll), "one by one, from a hundred");
+        assert!(
+            !is_on(&busy_poll),
+            "one completion at a time, from a hundred operations"
+        );
         for _ in 0..1_000 {
-            busy_poll.slept(Duration::from_micros(60), true, &completed(0..50));
+            busy_poll.record_sleep(Duration::from_micros(60), true, &completed(0..50));
             assert!(!is_on(&busy_poll));
         }
-        assert!(sleeps_until_on(&busy_poll) <= 64 + FIRST, "those are gone");
+        assert!(sleeps_until_on(&busy_poll) <= 64 + FIRST, "the many are gone");
         for _ in 0..100 {
-            busy_poll.slept(Duration::from_micros(60), true, &completed(0..50));
+            busy_poll.record_sleep(Duration::from_micros(60), true, &completed(0..50));
         }
         for _ in 0..128 {
-            // And here all that comes is sent by other threads.
-            busy_poll.slept(Duration::from_micros(60), true, &[]);
+            // All events come from other threads.
+            busy_poll.record_sleep(Duration::from_micros(60), true, &[]);
         }
         assert!(is_on(&busy_poll));
     }
 
     #[test]
-    fn one_vain_lookout_among_many_good_ones_is_borne() {
+    fn one_failed_window_among_many_good_ones_is_tolerated() {
         let busy_poll = BusyPoll::new(WINDOW, false);
         sleeps_until_on(&busy_poll);
         for _ in 0..10 {
             for _ in 0..WORTH {
-                busy_poll.looked(Seen::Later, &completed(0..1));
+                busy_poll.record_window(Found::Later, &completed(0..1));
             }
-            busy_poll.looked(Seen::Nothing, &[]);
-            busy_poll.slept(Duration::from_micros(90), true, &completed(0..1));
+            busy_poll.record_window(Found::Nothing, &[]);
+            busy_poll.record_sleep(Duration::from_micros(90), true, &completed(0..1));
             assert!(is_on(&busy_poll));
         }
-        busy_poll.looked(Seen::Nothing, &[]);
-        assert!(!is_on(&busy_poll), "but not two in a row");
-        // Whatever was before, there is an end to it soon.
+        busy_poll.record_window(Found::Nothing, &[]);
+        assert!(!is_on(&busy_poll), "two in a row stop it");
+        // Any amount of success is used up soon.
         sleeps_until_on(&busy_poll);
         for _ in 0..1_000 {
-            busy_poll.looked(Seen::Later, &completed(0..1));
+            busy_poll.record_window(Found::Later, &completed(0..1));
         }
-        let vain = (1..100).find(|_| {
-            busy_poll.looked(Seen::Nothing, &[]);
+        let failed = (1..100).find(|_| {
+            busy_poll.record_window(Found::Nothing, &[]);
             !is_on(&busy_poll)
         });
-        assert_eq!(vain, Some(STORE / WORTH + 1));
+        assert_eq!(failed, Some(MAX_CREDIT / WORTH + 1));
     }
 
     #[test]
-    fn sleeps_end_earlier_by_what_nine_of_ten_oversleep() {
+    fn sleeps_end_earlier_by_the_tenth_percentile_of_lateness() {
         let busy_poll = BusyPoll::new(WINDOW, false);
         let deadline = Instant::from_origin(Duration::from_secs(1));
         let began = Instant::from_origin(Duration::ZERO);
         assert_eq!(busy_poll.wake_at(deadline, began), deadline);
         let wake_ahead = || deadline - busy_poll.wake_at(deadline, began);
-        // All by 75 us: some dozens are enough to know it.
+        // Always 75 us late: a few dozen samples suffice.
         for _ in 0..40 {
-            busy_poll.overslept(Duration::from_micros(75));
+            busy_poll.record_lateness(Duration::from_micros(75));
         }
         assert!(wake_ahead() > Duration::from_micros(45), "{:?}", wake_ahead());
-        // From 30 to 129 us, in no order.
+        // 30 to 129 us late, in mixed order.
         for round in 0..3_000u64 {
-            busy_poll.overslept(Duration::from_micros(30 + round * 37 % 100));
+            busy_poll.record_lateness(Duration::from_micros(30 + round * 37 % 100));
         }
         let wake_ahead = wake_ahead();
         assert!(
             (Duration::from_micros(30)..Duration::from_micros(52)).contains(&wake_ahead),
-            "{wake_ahead:?}, of which a tenth of the sleeps should oversleep less"
+            "{wake_ahead:?}: a tenth of the samples should be below"
         );
-        // One that is much too long says little.
-        busy_poll.overslept(Duration::from_secs(1));
+        // A single outlier changes little.
+        busy_poll.record_lateness(Duration::from_secs(1));
         assert!(deadline - busy_poll.wake_at(deadline, began) < wake_ahead + Duration::from_micros(1));
-        // A deadline that is nearer than that is slept until.
+        // A deadline nearer than the estimate is not shortened.
         let near = began + Duration::from_micros(10);
         assert_eq!(busy_poll.wake_at(near, began), near);
     }

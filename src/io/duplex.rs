@@ -249,7 +249,7 @@ impl IncomingPipe {
     pub(crate) fn poll_take(&mut self, cx: &mut Context<'_>) -> Poll<ManagedBuf> {
         ready!(self.0.poll(cx));
         ready!(poll_coop(cx));
-        let pipe = self.0.of();
+        let pipe = self.0.owner();
         ready!(pipe.poll_until(
             |queue| !queue.bytes.is_empty() || queue.ended,
             |queue| &mut queue.reader,
@@ -257,18 +257,18 @@ impl IncomingPipe {
         ));
         let bytes = std::mem::take(&mut pipe.queue.borrow_mut().bytes);
         pipe.wake(|queue| &mut queue.writer);
-        self.0.let_go();
+        self.0.release();
         Poll::Ready(ManagedBuf::from_heap(bytes.into()))
     }
 
     /// Whether it is what this stream reads from.
     pub(crate) fn is_of(&self, stream: &DuplexStream) -> bool {
-        Rc::ptr_eq(self.0.of(), &stream.incoming)
+        Rc::ptr_eq(self.0.owner(), &stream.incoming)
     }
 
     /// What was taken and not used is read next.
     pub(crate) fn put_back(&self, bytes: &[u8]) {
-        let pipe = self.0.of();
+        let pipe = self.0.owner();
         {
             let mut queue = pipe.queue.borrow_mut();
             for &byte in bytes.iter().rev() {
@@ -286,7 +286,7 @@ pub(crate) struct OutgoingPipe(OwnedQueueGuard<Pipe>);
 impl OutgoingPipe {
     /// Whether it is what this stream writes to.
     pub(crate) fn is_of(&self, stream: &DuplexStream) -> bool {
-        Rc::ptr_eq(self.0.of(), &stream.outgoing)
+        Rc::ptr_eq(self.0.owner(), &stream.outgoing)
     }
 
     /// Puts in what there is room for, and gives how much it was.
@@ -296,18 +296,18 @@ impl OutgoingPipe {
         }
         ready!(self.0.poll(cx));
         ready!(poll_coop(cx));
-        let pipe = self.0.of();
+        let pipe = self.0.owner();
         ready!(pipe.poll_until(|queue| pipe.has_room(queue), |queue| &mut queue.writer, cx));
         let result = pipe.open().map(|()| bufs.iter().map(|buf| pipe.put(buf)).sum());
-        self.0.let_go();
+        self.0.release();
         Poll::Ready(result)
     }
 
     /// Nothing more will be written.
     pub(crate) fn poll_end(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         ready!(self.0.poll(cx));
-        self.0.of().end();
-        self.0.let_go();
+        self.0.owner().end();
+        self.0.release();
         Poll::Ready(())
     }
 }

@@ -208,7 +208,7 @@ impl Accepts {
 
     fn first_completed(&self) -> Option<usize> {
         let core = &self.descriptor.core;
-        self.ids.borrow().iter().position(|&id| core.is_down(id))
+        self.ids.borrow().iter().position(|&id| core.is_complete(id))
     }
 
     /// How large the next batch should be; `None` if that was decided when the first of this one was taken.
@@ -218,7 +218,7 @@ impl Accepts {
         if ids.len() < started {
             return None;
         }
-        match ids.iter().all(|&id| core.is_down(id)) {
+        match ids.iter().all(|&id| core.is_complete(id)) {
             true => Some(started * 2),
             false => Some(1),
         }
@@ -227,13 +227,13 @@ impl Accepts {
     /// Takes the outcome of a completed operation.
     fn take(&self, at: usize) -> Option<OsResult> {
         let id = self.ids.borrow_mut().remove(at)?;
-        self.descriptor.core.take_outcome(id)
+        self.descriptor.core.take_result(id)
     }
 
     /// Drops the outcomes of operations that have failed for want of descriptors or memory.
     fn drop_exhausted(&self) {
         let core = &self.descriptor.core;
-        let is_exhausted = |id| matches!(core.outcome_of(id), Some(Err(code)) if verdict(code) == Verdict::Exhausted);
+        let is_exhausted = |id| matches!(core.result_of(id), Some(Err(code)) if verdict(code) == Verdict::Exhausted);
         let position = || self.ids.borrow().iter().position(|&id| is_exhausted(id));
         while let Some(at) = position() {
             self.take(at);
@@ -266,7 +266,7 @@ impl Accepts {
         for &id in &ids {
             core.completed(id).await;
         }
-        let has_failed = |id| core.is_down(id) && !matches!(core.outcome_of(id), Some(Ok(_)));
+        let has_failed = |id| core.is_complete(id) && !matches!(core.result_of(id), Some(Ok(_)));
         let position = || self.ids.borrow().iter().position(|&id| has_failed(id));
         while let Some(at) = position() {
             self.take(at);
