@@ -31,10 +31,8 @@
 //! - **Cancellation loses no data.** When the future of a read or an accept is dropped, by a timeout for instance, the
 //!   next read returns its bytes and the next accept its connection.
 //! - **Calls own their buffers.** A call takes the buffer and returns it with the result, because the kernel may write
-//!   to it after the future is dropped. [`TcpStream::read_managed`](net::TcpStream::read_managed) needs no buffer at
-//!   all.
-//! - **Files without threads.** On io_uring, [`fs`] uses the kernel's own operations, and cached reads complete at
-//!   once.
+//!   to it after the future is dropped. [`TcpStream::read_managed`](net::TcpStream::read_managed) needs none.
+//! - **Files without threads.** On io_uring, [`fs`] uses the kernel's operations, and cached reads complete at once.
 //! - **Fair, cancel-safe locks and channels.** In [`sync`], waiters are served in FIFO order, and a dropped waiter
 //!   passes on the permit or value it had received.
 //! - **Callbacks too.** `call_soon`, `call_later`, `call_at` and `add_reader` work as in asyncio, without async code.
@@ -44,11 +42,10 @@
 //! # Features
 //!
 //! - `proactor` (default): the completion-based driver, io_uring on Linux and completion ports on Windows.
-//! - `reactor` (default): the readiness-based driver, epoll on Linux, kqueue on macOS and the BSDs, AFD on
-//!   Windows, through mio.
+//! - `reactor` (default): the readiness-based driver, through mio: epoll on Linux, kqueue on macOS and BSD, AFD on
+//!   Windows.
 //! - `bytes` (default): `Bytes` and `BytesMut` of the `bytes` crate as buffers.
-//! - `compat-futures`, `compat-tokio`: the traits of futures-io and of tokio for the streams of this crate: see
-//!   [`compat`].
+//! - `compat-futures`, `compat-tokio`: the traits of futures-io and tokio for this crate's streams: see [`compat`].
 //! - `hyper`: streams, timer and executor for hyper: HTTP/1.1 and HTTP/2, server and client, in the module `hyper`.
 //! - `tracing`: emits `tracing` events for tasks, operations and exceptions, with the targets `windlass::task`,
 //!   `windlass::op` and `windlass::loop`.

@@ -16,8 +16,8 @@ use crate::sys;
 /// A thread pool for blocking work, with a bounded queue.
 ///
 /// Each loop has its own; make another to isolate one kind of work from another. A pool can be used from any thread and
-/// by any number of loops, and clones share the threads. Dropping the last clone does not wait for running jobs;
-/// [`shutdown`](Pool::shutdown) does.
+/// by any number of loops, and clones share the threads. [`shutdown`](Pool::shutdown) waits for running jobs, dropping
+/// does not.
 ///
 /// ```
 /// use windlass::blocking::{Pool, Shutdown};
@@ -49,7 +49,6 @@ impl Drop for Owner {
     }
 }
 
-/// The limits of a pool.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PoolSettings {
     pub(crate) threads: usize,
@@ -154,9 +153,7 @@ struct Job {
 
 /// Why a job was not accepted, with the job.
 pub(super) enum Refusal {
-    /// The queue is full.
     Full(Work),
-    /// The pool is closed.
     Closed(Work),
     /// There is no thread, and none could be started.
     NoThread(Work, io::Error),
@@ -276,8 +273,7 @@ impl Pool {
         })
     }
 
-    /// Wakes `waker` when the queue may have capacity for operations of the loop that owns this pool. False if it has
-    /// capacity now.
+    /// Wakes `waker` when the queue may have capacity for the loop's operations. False if it has capacity now.
     pub(crate) fn wait_for_capacity(&self, waker: &Waker) -> bool {
         self.shared().wait_for_capacity(&mut Some(OPS_TICKET), waker)
     }
@@ -358,8 +354,7 @@ impl Shared {
             .map_err(|error| crate::error::context("no thread could be started for blocking work", error))?;
         state.counters.threads += 1;
         state.counters.started += 1;
-        // The thread is idle until it takes its first job. Otherwise a queue of length 0 would count that job as
-        // waiting.
+        // The thread is idle until it takes its first job. Otherwise a queue of length 0 would be full.
         state.counters.idle += 1;
         Ok(())
     }
@@ -432,7 +427,6 @@ impl Shared {
         true
     }
 
-    /// Removes a waiter for capacity.
     pub(super) fn stop_waiting(&self, ticket: Ticket) {
         let waker = self.state().waiters.remove(&ticket);
         drop(waker);

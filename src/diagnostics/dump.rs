@@ -164,8 +164,7 @@ pub fn dump() -> Dump {
 
 /// Calls `callback` with a dump of the current loop each time a signal arrives, until the guard is dropped.
 ///
-/// A loop that is blocked by one task does not handle signals either: [debug mode](crate::Builder::debug) reports such
-/// a task.
+/// A loop blocked by one task handles no signals either: [debug mode](crate::Builder::debug) reports such a task.
 ///
 /// ```
 /// use windlass::signal::SignalKind;

@@ -17,11 +17,8 @@ use crate::sys::errno;
 
 /// Runs `future` to completion on a new loop and returns its output, like asyncio's `run`.
 ///
-/// Tasks that are still pending are then cancelled, and their operations complete before this returns.
-///
-/// # Errors
-///
-/// If the loop cannot be made, or its driver fails.
+/// Tasks that are still pending are then cancelled, and their operations complete before this returns. Fails if the
+/// loop cannot be made, or its driver fails.
 ///
 /// ```
 /// let answer = windlass::run(async { 42 })?;
@@ -107,8 +104,7 @@ impl Builder {
     }
 
     /// Chooses the driver. Without this call, the environment variable `WINDLASS_DRIVER` (`auto`, `proactor`,
-    /// `reactor`, `null`) decides; the default is `auto`. If the chosen driver is unavailable,
-    /// [`build`](Builder::build) fails.
+    /// `reactor`, `null`) decides; the default is `auto`. `build` fails if that driver is unavailable.
     pub fn driver(mut self, choice: DriverChoice) -> Builder {
         self.choice = Some(choice);
         self
@@ -150,8 +146,8 @@ impl Builder {
         self
     }
 
-    /// Opens the io_uring without deferred completions, buffer rings and absolute timeouts, as on an old kernel: for
-    /// tests and measurements.
+    /// Opens the io_uring without deferred completions, buffer rings and absolute timeouts, as on old kernels. For
+    /// tests.
     pub fn plain_ring(mut self, plain: bool) -> Builder {
         self.settings.plain_ring = plain;
         self
@@ -196,8 +192,7 @@ impl Builder {
     }
 
     /// The maximum number of threads for the loop's own blocking work: name look-ups, and file operations that the
-    /// driver cannot perform. They are separate from those of [`spawn_blocking`](crate::spawn_blocking), so that
-    /// neither starves the other.
+    /// driver cannot perform. [`spawn_blocking`](crate::spawn_blocking) has its own, so that neither starves the other.
     pub fn max_file_threads(mut self, max: usize) -> Builder {
         self.settings.files.threads = max;
         self
@@ -225,8 +220,7 @@ impl Builder {
 
     /// Debug mode, as in asyncio: the exception handler is called for each task or callback that blocks the loop for
     /// longer than [`slow_callback_duration`](Builder::slow_callback_duration), and for the tasks still pending when
-    /// the loop closes. Without this call the environment variable `WINDLASS_DEBUG` decides: on unless it is empty or
-    /// `0`.
+    /// the loop closes. Without this call the variable `WINDLASS_DEBUG` decides: on unless empty or `0`.
     ///
     /// ```
     /// use std::{cell::RefCell, rc::Rc, time::Duration};
@@ -251,9 +245,8 @@ impl Builder {
         self
     }
 
-    /// Whether the loop measures [where its time goes](crate::metrics::Times) (by default it does). Switching it off
-    /// shows the cost of measuring; these times, and how long a task of a [dump](crate::dump()) has waited, are then
-    /// meaningless.
+    /// Whether the loop measures [where its time goes](crate::metrics::Times) (by default it does). For measuring its
+    /// cost: without it, these times and those of a [dump](crate::dump()) are meaningless.
     pub fn measure_time(mut self, on: bool) -> Builder {
         self.settings.measures_time = on;
         self
@@ -282,11 +275,7 @@ impl Builder {
         self
     }
 
-    /// Makes the loop.
-    ///
-    /// # Errors
-    ///
-    /// If a setting is invalid or the driver cannot be opened.
+    /// Makes the loop. Fails if a setting is invalid or the driver cannot be opened.
     pub fn build(mut self) -> io::Result<EventLoop> {
         self.settings.check()?;
         self.settings.debug = self.debug.unwrap_or_else(|| {

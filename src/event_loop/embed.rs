@@ -8,6 +8,7 @@ use std::io;
 
 use crate::driver::Wait;
 use crate::event_loop::EventLoop;
+use crate::event_loop::park::is_shortage;
 use crate::sys::{self, Borrowed};
 use crate::time::Instant;
 
@@ -46,7 +47,15 @@ impl EventLoop {
     /// [`pollable`](EventLoop::pollable) readable. Call it right before the wait, and do not use this loop in between.
     pub fn flush(&self) -> io::Result<()> {
         let core = self.core();
-        core.flush()?;
+        let result = core.driver().flush();
+        match result {
+            // Makes the descriptor readable, so that the outer loop retries.
+            Err(error) if is_shortage(&error) => {
+                let notifier = core.driver.borrow().notifier();
+                notifier.notify();
+            }
+            result => result?,
+        }
         if !core.inbox.fall_asleep() {
             // An item was sent before `ASLEEP` was set, so its sender did not notify.
             core.driver.borrow().notifier().notify();
@@ -64,11 +73,8 @@ impl EventLoop {
         }
     }
 
-    /// Runs one turn without blocking: polls the driver and runs everything that is ready.
-    ///
-    /// # Errors
-    ///
-    /// If a loop is already running on this thread.
+    /// Runs one turn without blocking: polls the driver and runs everything that is ready. Fails if a loop is already
+    /// running on this thread.
     pub fn turn_nowait(&self) -> io::Result<()> {
         let _entered = self.core().enter_to_run()?;
         // Poll the driver even if tasks are ready: an edge-triggered outer loop reports an event only once.

@@ -1,5 +1,4 @@
-//! The exception handler: for panics of detached tasks, callbacks, wakers and destructors, and for errors of the loop
-//! itself.
+//! The exception handler: for panics of detached tasks, callbacks, wakers and destructors, and errors of the loop.
 //!
 //! As in asyncio, these have no caller to return to: the loop calls its exception handler and continues. Without a
 //! handler they are written to standard error.
@@ -29,7 +28,6 @@ enum Cause {
     Failure(BoxError),
 }
 
-/// Any error, as a task's result.
 pub(crate) type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 impl Exception {
@@ -40,45 +38,33 @@ impl Exception {
         payload: Box<dyn Any + Send>,
     ) -> Exception {
         let name = name.map(|name| format!(" '{name}'")).unwrap_or_default();
-        Exception {
-            context: format!("task {id}{name}, spawned at {spawned_at}, panicked and was never awaited"),
-            cause: Cause::Panic(payload),
-        }
+        let context = format!("task {id}{name}, spawned at {spawned_at}, panicked and was never awaited");
+        Exception::new(context, Cause::Panic(payload))
     }
 
     pub(crate) fn callback_panic(scheduled_at: &Location<'_>, payload: Box<dyn Any + Send>) -> Exception {
-        Exception {
-            context: format!("a callback scheduled at {scheduled_at} panicked"),
-            cause: Cause::Panic(payload),
-        }
+        Exception::panic(&format!("a callback scheduled at {scheduled_at}"), payload)
     }
 
     pub(crate) fn panic(source: &str, payload: Box<dyn Any + Send>) -> Exception {
-        Exception {
-            context: format!("{source} panicked"),
-            cause: Cause::Panic(payload),
-        }
+        Exception::new(format!("{source} panicked"), Cause::Panic(payload))
     }
 
     pub(crate) fn error(context: impl Into<String>, error: io::Error) -> Exception {
-        Exception {
-            context: context.into(),
-            cause: Cause::Error(error),
-        }
+        Exception::new(context, Cause::Error(error))
     }
 
     pub(crate) fn note(context: impl Into<String>) -> Exception {
-        Exception {
-            context: context.into(),
-            cause: Cause::Nothing,
-        }
+        Exception::new(context, Cause::Nothing)
     }
 
     pub(crate) fn failure(context: impl Into<String>, error: BoxError) -> Exception {
-        Exception {
-            context: context.into(),
-            cause: Cause::Failure(error),
-        }
+        Exception::new(context, Cause::Failure(error))
+    }
+
+    fn new(context: impl Into<String>, cause: Cause) -> Exception {
+        let context = context.into();
+        Exception { context, cause }
     }
 
     /// What failed, and where.
@@ -146,8 +132,8 @@ pub(crate) fn guard(source: &str, call: impl FnOnce()) {
     }
 }
 
-/// Passes an exception to the current loop's handler, or prints it. Never unwinds, since callers are in an intermediate
-/// state.
+/// Passes an exception to the current loop's handler, or prints it. Never unwinds: callers are in the middle of an
+/// update.
 pub(crate) fn report(exception: Exception) {
     let handler = LoopCore::try_current().and_then(|core| core.exception_handler.borrow().clone());
     let handled = catch_unwind(AssertUnwindSafe(|| {
@@ -166,8 +152,8 @@ pub(crate) fn report(exception: Exception) {
     drop_guarded((exception, handler));
 }
 
-/// Drops a value whose destructor may panic, such as a panic payload, then the payload of that panic, and so on. After
-/// eight rounds the rest is leaked.
+/// Drops a value whose destructor may panic, then that panic's payload, and so on. After eight rounds the rest is
+/// leaked.
 fn drop_guarded(value: impl Sized) {
     let mut dropped = catch_unwind(AssertUnwindSafe(|| drop(value)));
     for _ in 0..8 {

@@ -1,17 +1,15 @@
 //! The inject queue: the only part of a loop that other threads touch.
 //!
-//! A sender pushes its item and then swaps the state to `NOTIFIED`. The previous state tells whether the loop needs a
-//! wake-up, which is a system call:
+//! A sender pushes its item and then swaps the state to `NOTIFIED`. The previous state tells whether to wake the loop:
 //!
 //! - `AWAKE`: the loop is running and has collected everything sent so far. It checks the state again before it sleeps.
 //! - `ASLEEP`: the loop is blocked in the driver, or about to block. The sender must notify the driver.
-//! - `NOTIFIED`: another item was sent since the loop last collected, and its sender has notified the driver if
-//!   necessary.
+//! - `NOTIFIED`: an item was sent since the loop last collected; its sender has notified the driver if necessary.
 //!
 //! So a burst of sends costs one system call, and sends to a running loop cost none. No wake-up is lost: the loop
 //! sleeps only after a compare-and-swap from `AWAKE` to `ASLEEP`, which fails if an item was sent; and it sets `AWAKE`
-//! *before* it empties the queue, so an item is either collected now or sets `NOTIFIED` again. The `tests` below run
-//! this code under loom.
+//! *before* it empties the queue, so an item is either collected now or sets `NOTIFIED` again. Loom tests this code
+//! below.
 
 use std::fmt;
 use std::sync::Arc;
@@ -153,7 +151,6 @@ impl fmt::Display for LoopClosed {
     }
 }
 
-/// The cause of [`forked_error`].
 #[derive(Debug)]
 struct Forked;
 

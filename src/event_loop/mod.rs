@@ -1,15 +1,18 @@
-//! The event loop. `EventLoop::turn_once` is asyncio's `_run_once`; nothing else runs tasks or callbacks.
+//! The event loop. One turn is in `turn.rs`, waiting in `park.rs`, closing in `shutdown.rs`.
 
 pub(crate) mod builder;
+mod busy_poll;
 pub(crate) mod callback;
 pub(crate) mod core;
 mod embed;
 pub(crate) mod exception;
 pub(crate) mod handle;
 pub(crate) mod inbox;
-pub(crate) mod park;
+mod park;
 pub(crate) mod ready;
+mod shutdown;
 pub(crate) mod timers;
+mod turn;
 
 use std::fmt;
 use std::future::Future;
@@ -19,7 +22,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use crate::diagnostics::metrics::Counters;
-use crate::driver::{Description, Wait};
+use crate::driver::Description;
 use crate::event_loop::builder::Builder;
 use crate::event_loop::callback::{Callback, CallbackCell, Handle, TimerHandle};
 use crate::event_loop::core::LoopCore;
@@ -65,8 +68,7 @@ pub struct EventLoop {
 }
 
 impl EventLoop {
-    /// Makes a loop on the best driver that this machine offers. Use [`Builder`] to choose the driver and other
-    /// settings.
+    /// Makes a loop on the best driver that this machine offers. [`Builder`] has more options.
     pub fn new() -> io::Result<EventLoop> {
         Builder::new().build()
     }
@@ -81,48 +83,17 @@ impl EventLoop {
 
     /// Runs one turn: waits until there is something to run, then runs everything that is ready.
     ///
-    /// Most programs use [`run_until_complete`](EventLoop::run_until_complete). Returns an error if a loop is already
-    /// running on this thread.
+    /// Most programs use [`run_until_complete`](EventLoop::run_until_complete). Fails if a loop is running on this
+    /// thread.
     pub fn turn(&self) -> io::Result<()> {
         let _entered = self.core.enter_to_run()?;
         self.turn_once(LoopCore::next_wait)
     }
 
-    #[inline]
-    pub(crate) fn turn_once(&self, next_wait: impl FnOnce(&LoopCore) -> Wait) -> io::Result<()> {
-        let core = &*self.core;
-        core.counters.turns.set(core.counters.turns.get() + 1);
-        // 1. The wait: none if something is ready, else until the first deadline, else until an event.
-        let wait = next_wait(core);
-        // 2. The driver submits, blocks and reaps. A turn is not a system call: with nothing to submit, reap or wait
-        //    for, the driver makes none.
-        let completed = core.drive(wait)?;
-        // 3. Completions, and events from other threads, put their tasks on the ready queue.
-        core.complete_and_collect(completed);
-        // 4. Due timers follow, ordered by deadline.
-        core.fire_due_timers();
-        // 5. The batch is fixed: entries scheduled from here on wait for the next turn, so that they cannot starve the
-        //    driver.
-        let batch = core.ready.borrow().len();
-        // 6. The batch runs in FIFO order.
-        for _ in 0..batch {
-            core.run_next();
-            // If a task forked, the remaining tasks belong to the parent.
-            if core.is_forked() {
-                return Err(crate::event_loop::inbox::forked_error());
-            }
-        }
-        core.counters.ran.set(core.counters.ran.get() + batch as u64);
-        Ok(())
-    }
-
     /// Runs the loop until `future` completes and returns its output. Other tasks continue when the loop runs again.
     ///
-    /// The future may borrow. If it panics, the panic propagates to the caller, and the loop stays usable.
-    ///
-    /// # Errors
-    ///
-    /// If a loop is already running on this thread, or if [`stop`](EventLoop::stop) ends the loop first.
+    /// The future may borrow. If it panics, the panic propagates to the caller, and the loop stays usable. Fails if a
+    /// loop is already running on this thread, or if [`stop`](EventLoop::stop) ends the loop first.
     ///
     /// ```
     /// let event_loop = windlass::EventLoop::new()?;
@@ -215,8 +186,7 @@ impl EventLoop {
         LoopHandle::new(self.core.inbox.clone())
     }
 
-    /// Sets the handler for panics without another receiver, and for errors of the loop itself. Without a handler they
-    /// are written to standard error.
+    /// Sets the handler for panics without a receiver and errors of the loop, which otherwise go to standard error.
     ///
     /// ```
     /// let event_loop = windlass::EventLoop::new()?;
@@ -246,52 +216,20 @@ impl EventLoop {
     }
 }
 
-impl EventLoop {
-    /// Cancels every task and runs the loop until their `on_cancel` cleanups have finished.
-    fn clean_up(&self) {
-        // Inside another loop this one cannot run: the cleanups are dropped, which reports them to the exception
-        // handler.
-        let Ok(_entered) = self.core.enter_to_run() else { return };
-        self.core.report_pending_tasks();
-        self.core.cancel_for_cleanup();
-        while self.core.cleanups.running.get() > 0 {
-            if let Err(error) = self.turn_once(LoopCore::next_wait) {
-                crate::event_loop::exception::report(Exception::error(
-                    "the loop failed before every cleanup had finished",
-                    error,
-                ));
-                return;
-            }
-        }
-    }
-}
-
-impl Drop for EventLoop {
-    fn drop(&mut self) {
-        let cleanups = &self.core.cleanups;
-        if cleanups.armed.get() + cleanups.running.get() > 0 {
-            self.clean_up();
-        }
-        self.core.close();
-    }
-}
-
 impl fmt::Debug for EventLoop {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.core.fmt(f)
     }
 }
 
-/// Ends the main task when `run_until_complete` returns or unwinds, and clears a pending stop, which must not end the
-/// next run.
+/// Ends the main task when `run_until_complete` returns or unwinds, and clears a stop, which must not end the next run.
 struct EndTask<'a>(&'a LoopCore, RawTask);
 
 impl Drop for EndTask<'_> {
     fn drop(&mut self) {
         self.1.cancel_now(self.0);
         if !self.1.is_done() {
-            // The task counts as running although no turn is in progress: a bug in this crate. The future's borrows end
-            // when this returns, so abort.
+            // A bug in this crate: the task runs outside of a turn. Abort, since its borrows end when this returns.
             std::process::abort();
         }
         self.0.stopping.set(false);

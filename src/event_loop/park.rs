@@ -1,389 +1,227 @@
-//! Adaptive busy-polling and early wake-up: the policy. `LoopCore::wait_for_events` applies it.
+//! Waiting for events: busy-polling, sleeping in the driver, and back-off when the kernel is short of memory.
 //!
-//! Blocking in the kernel and being woken costs tens of microseconds on a virtual machine, often more than the next
-//! completion takes to arrive. When recent sleeps were short, the loop polls the driver and the inbox for a window of
-//! time before it blocks. Events within the window cost no wake-up, and senders on other threads make no system call.
-//!
-//! Busy-polling must cost nothing where it does not help:
-//! - It starts after `FIRST` consecutive short sleeps. An idle loop, or one with a slow peer, never starts.
-//! - A window that finds nothing stops it, unless `WORTH` earlier windows succeeded. Each stop doubles the number of
-//!   short sleeps required to start again, up to `MOST`: exponential back-off.
-//! - It stays off while completions come from more than `FEW` operations: one wake-up then serves several of them, and
-//!   polling would handle them one at a time.
-//!
-//! Timers: the kernel wakes a thread late, by a fairly stable amount. The loop asks to be woken earlier by the 10th
-//! percentile of recent lateness: nine of ten sleeps then end less late at no cost, and the tenth ends early and polls
-//! until the deadline. [`precise_timers`](crate::Builder::precise_timers) always wakes well before the deadline.
+//! [`BusyPoll`] decides how long to poll before a sleep and when to be woken; `Parker` does it.
 
 use std::cell::Cell;
+use std::io;
 use std::time::Duration;
 
-use crate::driver::Completion;
+use crate::driver::{Completion, Wait};
+use crate::event_loop::builder::Settings;
+use crate::event_loop::busy_poll::{BusyPoll, Found};
+use crate::event_loop::core::LoopCore;
+use crate::event_loop::exception::{Exception, report};
+use crate::sys::errno;
 use crate::time::Instant;
 
-/// A sleep shorter than this is worth avoiding: most of it is the cost of the wake-up itself.
-const SHORT: Duration = Duration::from_micros(150);
+/// While busy-polling, the inbox is checked this often between two polls of the driver.
+const INBOX_CHECKS_PER_POLL: u32 = 8;
 
-/// A sleep shorter than this did not block: the events were already there.
-const IMMEDIATE: Duration = Duration::from_micros(3);
+/// The poll interval between an early wake-up and the deadline: the loop waits for the clock there, not for events.
+const POLL_EVERY: Duration = Duration::from_micros(50);
 
-/// Completions from more than this many operations share wake-ups, so busy-polling stays off. Measured: with 4
-/// connections it takes less processor time than sleeping, with 8 the same, with 50 more.
-const FEW: u32 = 8;
+/// A clock that shows the same time in this many reads is virtual and advances only while the driver sleeps.
+const MAX_STALLED_READS: u32 = 1000;
 
-/// Consecutive short sleeps that start busy-polling the first time.
-const FIRST: u32 = 4;
+/// The pause after a poll that failed for lack of memory. It doubles with each further failure, up to the longest.
+const FIRST_RETRY: Duration = Duration::from_millis(1);
+const LONGEST_RETRY: Duration = Duration::from_millis(64);
 
-/// The longest back-off: consecutive short sleeps required after many failed windows.
-const MOST: u32 = 1024;
+/// Such failures are reported once per episode, and at most this often.
+const REPORT_EVERY: Duration = Duration::from_secs(1);
 
-/// Successful windows that pay for one that found nothing, which takes the processor time of one or two sleeps.
-const WORTH: u32 = 4;
-
-/// The most credit that successful windows add up to. At this level the back-off is reset.
-const MAX_CREDIT: u32 = 16;
-
-/// The most by which a sleep is ended early.
-const MAX_WAKE_AHEAD: Duration = Duration::from_micros(150);
-
-/// How early precise timers wake: more than the lateness of most sleeps, even on a virtual machine.
-const PRECISE_WAKE_AHEAD: Duration = Duration::from_micros(120);
-
-pub(crate) struct BusyPoll {
-    /// How long to poll before a sleep; zero disables busy-polling.
-    window: Duration,
-    is_on: Cell<bool>,
-    /// Consecutive short sleeps required to start.
-    needed: Cell<u32>,
-    /// Consecutive short sleeps so far.
-    streak: Cell<u32>,
-    /// Successful windows not yet spent on failed ones.
-    credit: Cell<u32>,
-    sources: Sources,
-    wake_policy: WakePolicy,
+/// Blocks the loop's thread until there are events.
+pub(crate) struct Parker {
+    busy_poll: BusyPoll,
+    /// Polls that failed for lack of memory since the last success.
+    shortages: Cell<u32>,
+    shortage_reported: Cell<Option<Instant>>,
 }
 
-/// Estimates how many operations recent completions came from. Operations are distinguished by their index in the table: a
-/// task that keeps receiving on one connection reuses the same few.
-#[derive(Default)]
-struct Sources {
-    /// One bit per table index modulo 64.
-    seen: Cell<u64>,
-    results: Cell<u32>,
-    are_many: Cell<bool>,
-}
-
-/// When polling found events.
-#[derive(Clone, Copy)]
-pub(crate) enum Found {
-    /// In the first poll: they had been there before.
-    Immediately,
-    Later,
-    Nothing,
-}
-
-enum WakePolicy {
-    /// For a virtual clock, which jumps to the deadline.
-    OnTime,
-    Adaptive(WakeAhead),
-    Precise,
-}
-
-/// An estimate of the 10th percentile of how late the kernel ends sleeps.
-#[derive(Default)]
-struct WakeAhead {
-    nanos: Cell<u64>,
-    /// The number of samples, up to where the step no longer shrinks.
-    samples: Cell<u32>,
-}
-
-impl BusyPoll {
-    pub(crate) fn new(window: Duration, precise: bool) -> BusyPoll {
-        BusyPoll {
-            window,
-            is_on: Cell::new(false),
-            needed: Cell::new(FIRST),
-            streak: Cell::new(0),
-            credit: Cell::new(0),
-            sources: Sources::default(),
-            wake_policy: match precise {
-                true => WakePolicy::Precise,
-                false => WakePolicy::Adaptive(WakeAhead::default()),
-            },
+impl Parker {
+    pub(super) fn new(settings: &Settings, has_virtual_clock: bool) -> Parker {
+        let busy_poll = match has_virtual_clock {
+            true => BusyPoll::none(),
+            false => BusyPoll::new(settings.busy_poll, settings.precise_timers),
+        };
+        Parker {
+            busy_poll,
+            shortages: Cell::new(0),
+            shortage_reported: Cell::new(None),
         }
     }
 
-    /// For a driver with a virtual clock.
-    pub(crate) fn none() -> BusyPoll {
-        BusyPoll {
-            wake_policy: WakePolicy::OnTime,
-            ..BusyPoll::new(Duration::ZERO, false)
-        }
+    /// Busy-polls or sleeps until an operation completes, another thread sends something, or the deadline passes.
+    pub(super) fn park(
+        &self,
+        core: &LoopCore,
+        completed: &mut Vec<Completion>,
+        deadline: Option<Instant>,
+    ) -> io::Result<()> {
+        let began = core.now();
+        let ended = match self.busy_poll.ends_at(began) {
+            None => self.sleep_until(core, completed, deadline, began)?,
+            Some(end) => {
+                let due = deadline.filter(|&deadline| deadline <= end);
+                let (found, now) = self.poll_until(core, due.unwrap_or(end), Duration::ZERO, completed, began)?;
+                self.busy_poll.record_window(found, completed);
+                match found {
+                    Found::Nothing if due.is_none_or(|due| now < due) => {
+                        self.sleep_until(core, completed, deadline, now)?
+                    }
+                    _ => now,
+                }
+            }
+        };
+        core.waited(began, ended);
+        Ok(())
     }
 
-    /// When to stop polling before the next sleep; `None` if busy-polling is off.
-    #[inline]
-    pub(crate) fn ends_at(&self, now: Instant) -> Option<Instant> {
-        self.is_on.get().then(|| now + self.window)
-    }
-
-    /// A poll window has ended.
-    pub(crate) fn record_window(&self, found: Found, completed: &[Completion]) {
-        let credit = self.credit.get();
-        self.sources.count(completed, !matches!(found, Found::Nothing));
-        match found {
-            _ if self.sources.are_many.get() => self.is_on.set(false),
-            // A sleep would not have blocked either, so this window neither helped nor cost anything.
-            Found::Immediately => {}
-            Found::Later if credit == MAX_CREDIT => self.needed.set(FIRST),
-            Found::Later => self.credit.set(credit + 1),
-            // The sleep that follows decides whether busy-polling stays on.
-            Found::Nothing if credit >= WORTH => self.credit.set(credit - WORTH),
-            Found::Nothing => {
-                self.is_on.set(false);
-                self.needed.set((self.needed.get() * 2).min(MOST));
+    /// Sleeps until shortly before the deadline, then polls until the deadline. Returns the time.
+    fn sleep_until(
+        &self,
+        core: &LoopCore,
+        completed: &mut Vec<Completion>,
+        deadline: Option<Instant>,
+        began: Instant,
+    ) -> io::Result<Instant> {
+        let wake_at = deadline.map(|deadline| self.busy_poll.wake_at(deadline, began));
+        let mut now = began;
+        // With precise timers, a near deadline leaves no time to sleep.
+        if wake_at.is_none_or(|wake_at| wake_at > began) {
+            self.sleep(core, completed, wake_at.map_or(Wait::Forever, Wait::Until))?;
+            now = core.now();
+            let found_events = has_events(core, completed);
+            self.busy_poll.record_sleep(now - began, found_events, completed);
+            match wake_at {
+                Some(wake_at) if !found_events && now >= wake_at => self.busy_poll.record_lateness(now - wake_at),
+                // Events arrived, or a signal interrupted the sleep and the loop turns again.
+                _ => return Ok(now),
             }
         }
-    }
-
-    /// A sleep has ended, with or without events. It had no poll window before it, or one that found nothing.
-    pub(crate) fn record_sleep(&self, took: Duration, found_events: bool, completed: &[Completion]) {
-        if self.window.is_zero() {
-            return;
-        }
-        self.sources.count(completed, found_events);
-        if took < IMMEDIATE {
-            return;
-        }
-        if !found_events || took > SHORT || self.sources.are_many.get() {
-            self.is_on.set(false);
-            return self.streak.set(self.streak.get() / 2);
-        }
-        if self.is_on.get() {
-            return;
-        }
-        let streak = self.streak.get() + 1;
-        self.streak.set(streak);
-        if streak >= self.needed.get() {
-            self.is_on.set(true);
-            self.streak.set(0);
-            self.credit.set(0);
-        }
-    }
-
-    /// When the kernel should end a sleep until `deadline`. If that would be before the sleep begins, because timers
-    /// are dense, the sleep ends at the deadline: only precise timers pay for polling all the time.
-    #[inline]
-    pub(crate) fn wake_at(&self, deadline: Instant, now: Instant) -> Instant {
-        match &self.wake_policy {
-            WakePolicy::OnTime => deadline,
-            WakePolicy::Adaptive(wake_ahead) => match deadline - Duration::from_nanos(wake_ahead.nanos.get()) {
-                wake_at if wake_at > now => wake_at,
-                _ => deadline,
-            },
-            WakePolicy::Precise => deadline - PRECISE_WAKE_AHEAD,
-        }
-    }
-
-    /// A sleep without events ended this much later than asked for.
-    pub(crate) fn record_lateness(&self, lateness: Duration) {
-        if let WakePolicy::Adaptive(wake_ahead) = &self.wake_policy {
-            wake_ahead.add_sample(lateness);
-        }
-    }
-}
-
-impl WakeAhead {
-    /// Moves the estimate by one step up if the sample is later, by nine steps down otherwise: it settles where nine of
-    /// ten samples are later. The first steps are larger, so that a few dozen samples suffice, but a single outlier
-    /// moves it little.
-    fn add_sample(&self, lateness: Duration) {
-        const MIN_STEP: u64 = 400;
-        const HALVINGS: u32 = 3;
-        const SAMPLES_PER_HALVING: u32 = 16;
-        const FIRST: u64 = 25_000;
-        let (now, lateness, samples) = (self.nanos.get(), lateness.as_nanos() as u64, self.samples.get());
-        let step = MIN_STEP << (HALVINGS - samples / SAMPLES_PER_HALVING);
-        self.samples.set((samples + 1).min(HALVINGS * SAMPLES_PER_HALVING));
-        let next = match lateness > now {
-            // From zero, jump instead of stepping.
-            true if now < MIN_STEP => (lateness / 2).min(FIRST),
-            true => now + step,
-            false => now.saturating_sub(9 * step),
+        let Some(deadline) = deadline.filter(|&deadline| now < deadline) else {
+            return Ok(now);
         };
-        self.nanos.set(next.min(MAX_WAKE_AHEAD.as_nanos() as u64));
-    }
-}
-
-impl Sources {
-    /// Events from other threads count as one result without a source.
-    #[inline]
-    fn count(&self, completed: &[Completion], found_events: bool) {
-        for completion in completed {
-            self.seen.set(self.seen.get() | 1 << (completion.id.index % 64));
+        let (found, now) = self.poll_until(core, deadline, POLL_EVERY, completed, now)?;
+        if matches!(found, Found::Nothing) && now < deadline {
+            // A virtual clock advances only while the driver sleeps.
+            self.sleep(core, completed, Wait::Until(deadline))?;
         }
-        let results = self.results.get() + (completed.len() as u32).max(found_events.into());
-        self.results.set(results);
-        if results >= 64 {
-            self.are_many.set(self.seen.replace(0).count_ones() > FEW);
-            self.results.set(0);
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::driver::{OpId, OpResult};
-
-    const WINDOW: Duration = Duration::from_micros(50);
-
-    fn is_on(busy_poll: &BusyPoll) -> bool {
-        busy_poll.ends_at(Instant::NEVER - WINDOW - WINDOW).is_some()
+        Ok(now)
     }
 
-    /// Completions of the operations with these indices.
-    fn completed(indices: std::ops::Range<u32>) -> Vec<Completion> {
-        let completion = |index| Completion {
-            id: OpId { index, generation: 0 },
-            op_result: OpResult::last(Ok(1)),
-        };
-        indices.map(completion).collect()
+    /// The only place where the loop blocks its thread.
+    fn sleep(&self, core: &LoopCore, completed: &mut Vec<Completion>, wait: Wait) -> io::Result<()> {
+        let asleep = core.inbox.fall_asleep();
+        let wait = if asleep { wait } else { Wait::Look };
+        let result = core.driver().poll(completed, wait);
+        if asleep {
+            core.inbox.wake_up();
+        }
+        self.check(core, result, completed, wait)
     }
 
-    /// The number of short sleeps until busy-polling starts.
-    fn sleeps_until_on(busy_poll: &BusyPoll) -> u32 {
-        (1..=10_000)
-            .find(|_| {
-                busy_poll.record_sleep(Duration::from_micros(60), true, &completed(0..1));
-                is_on(busy_poll)
-            })
-            .expect("busy-polling starts")
-    }
-
-    #[test]
-    fn short_sleeps_start_it_and_failed_windows_back_it_off() {
-        let busy_poll = BusyPoll::new(WINDOW, false);
-        assert!(!is_on(&busy_poll));
-        let mut needed = Vec::new();
-        for _ in 0..12 {
-            needed.push(sleeps_until_on(&busy_poll));
-            busy_poll.record_window(Found::Nothing, &[]);
-            assert!(!is_on(&busy_poll), "a window without events stops it");
-        }
-        assert_eq!(needed[..5], [4, 8, 16, 32, 64]);
-        assert_eq!(needed[11], 1024, "at worst one failed window per thousand sleeps");
-        // Many successful windows reset the back-off.
-        sleeps_until_on(&busy_poll);
-        for _ in 0..=MAX_CREDIT {
-            busy_poll.record_window(Found::Later, &completed(0..1));
-        }
-        busy_poll.record_sleep(Duration::from_millis(5), true, &completed(0..1));
-        assert!(!is_on(&busy_poll), "a long sleep stops it");
-        assert!(sleeps_until_on(&busy_poll) <= FIRST, "no back-off left");
-    }
-
-    #[test]
-    fn an_idle_slow_or_busy_loop_never_starts() {
-        let busy_poll = BusyPoll::new(WINDOW, false);
-        for _ in 0..10_000 {
-            busy_poll.record_sleep(Duration::from_millis(1), true, &completed(0..1));
-            busy_poll.record_sleep(Duration::from_micros(60), false, &[]);
-            // A sleep that did not block counts for nothing.
-            busy_poll.record_sleep(Duration::from_micros(1), true, &completed(0..1));
-            assert!(!is_on(&busy_poll));
-        }
-        let never = BusyPoll::new(Duration::ZERO, false);
-        for _ in 0..10_000 {
-            never.record_sleep(Duration::from_micros(60), true, &completed(0..1));
-            assert!(!is_on(&never));
-        }
-    }
-
-    #[test]
-    fn completions_from_many_operations_keep_it_off() {
-        let busy_poll = BusyPoll::new(WINDOW, false);
-        sleeps_until_on(&busy_poll);
-        for index in 0..100 {
-            // Two active connections among a thousand.
-            let index = 500 + index % 2;
-            busy_poll.record_window(Found::Later, &completed(index..index + 1));
-            assert!(is_on(&busy_poll));
-        }
-        for index in 0..100 {
-            busy_poll.record_window(Found::Later, &completed(index..index + 1));
-        }
-        assert!(
-            !is_on(&busy_poll),
-            "one completion at a time, from a hundred operations"
-        );
-        for _ in 0..1_000 {
-            busy_poll.record_sleep(Duration::from_micros(60), true, &completed(0..50));
-            assert!(!is_on(&busy_poll));
-        }
-        assert!(sleeps_until_on(&busy_poll) <= 64 + FIRST, "the many are gone");
-        for _ in 0..100 {
-            busy_poll.record_sleep(Duration::from_micros(60), true, &completed(0..50));
-        }
-        for _ in 0..128 {
-            // All events come from other threads.
-            busy_poll.record_sleep(Duration::from_micros(60), true, &[]);
-        }
-        assert!(is_on(&busy_poll));
-    }
-
-    #[test]
-    fn one_failed_window_among_many_good_ones_is_tolerated() {
-        let busy_poll = BusyPoll::new(WINDOW, false);
-        sleeps_until_on(&busy_poll);
-        for _ in 0..10 {
-            for _ in 0..WORTH {
-                busy_poll.record_window(Found::Later, &completed(0..1));
+    /// Polls the inbox, and the driver at intervals of `every`, until events arrive or `end`. Returns about the time.
+    fn poll_until(
+        &self,
+        core: &LoopCore,
+        end: Instant,
+        every: Duration,
+        completed: &mut Vec<Completion>,
+        mut now: Instant,
+    ) -> io::Result<(Found, Instant)> {
+        let mut found = Found::Immediately;
+        let mut stalled_reads = 0;
+        let mut next_poll = now + every;
+        loop {
+            if now >= next_poll {
+                let result = core.driver().poll(completed, Wait::Look);
+                self.check(core, result, completed, Wait::Look)?;
+                next_poll = now + every;
             }
-            busy_poll.record_window(Found::Nothing, &[]);
-            busy_poll.record_sleep(Duration::from_micros(90), true, &completed(0..1));
-            assert!(is_on(&busy_poll));
+            if has_events(core, completed) {
+                return Ok((found, now));
+            }
+            if now >= end || stalled_reads > MAX_STALLED_READS {
+                return Ok((Found::Nothing, now));
+            }
+            found = Found::Later;
+            // Checking the inbox is one load; polling the driver may be a system call.
+            for _ in 0..INBOX_CHECKS_PER_POLL {
+                if core.inbox.has_events() {
+                    return Ok((found, now));
+                }
+                std::hint::spin_loop();
+            }
+            let later = core.now();
+            stalled_reads = if later > now { 0 } else { stalled_reads + 1 };
+            now = later;
         }
-        busy_poll.record_window(Found::Nothing, &[]);
-        assert!(!is_on(&busy_poll), "two in a row stop it");
-        // Any amount of success is used up soon.
-        sleeps_until_on(&busy_poll);
-        for _ in 0..1_000 {
-            busy_poll.record_window(Found::Later, &completed(0..1));
-        }
-        let failed = (1..100).find(|_| {
-            busy_poll.record_window(Found::Nothing, &[]);
-            !is_on(&busy_poll)
-        });
-        assert_eq!(failed, Some(MAX_CREDIT / WORTH + 1));
     }
 
-    #[test]
-    fn sleeps_end_earlier_by_the_tenth_percentile_of_lateness() {
-        let busy_poll = BusyPoll::new(WINDOW, false);
-        let deadline = Instant::from_origin(Duration::from_secs(1));
-        let began = Instant::from_origin(Duration::ZERO);
-        assert_eq!(busy_poll.wake_at(deadline, began), deadline);
-        let wake_ahead = || deadline - busy_poll.wake_at(deadline, began);
-        // Always 75 us late: a few dozen samples suffice.
-        for _ in 0..40 {
-            busy_poll.record_lateness(Duration::from_micros(75));
+    /// Turns a failure for lack of memory into a poll that found nothing, so that it does not end the loop. If the poll
+    /// would have blocked, pauses first, since the next poll may fail at once too.
+    #[inline]
+    pub(super) fn check(
+        &self,
+        core: &LoopCore,
+        result: io::Result<()>,
+        completed: &[Completion],
+        wait: Wait,
+    ) -> io::Result<()> {
+        match result {
+            Ok(()) if self.shortages.get() == 0 => Ok(()),
+            result => self.check_in_shortage(core, result, completed, wait),
         }
-        assert!(wake_ahead() > Duration::from_micros(45), "{:?}", wake_ahead());
-        // 30 to 129 us late, in mixed order.
-        for round in 0..3_000u64 {
-            busy_poll.record_lateness(Duration::from_micros(30 + round * 37 % 100));
-        }
-        let wake_ahead = wake_ahead();
-        assert!(
-            (Duration::from_micros(30)..Duration::from_micros(52)).contains(&wake_ahead),
-            "{wake_ahead:?}: a tenth of the samples should be below"
-        );
-        // A single outlier changes little.
-        busy_poll.record_lateness(Duration::from_secs(1));
-        assert!(deadline - busy_poll.wake_at(deadline, began) < wake_ahead + Duration::from_micros(1));
-        // A deadline nearer than the estimate is not shortened.
-        let near = began + Duration::from_micros(10);
-        assert_eq!(busy_poll.wake_at(near, began), near);
     }
+
+    #[cold]
+    fn check_in_shortage(
+        &self,
+        core: &LoopCore,
+        result: io::Result<()>,
+        completed: &[Completion],
+        wait: Wait,
+    ) -> io::Result<()> {
+        let blocks = matches!(wait, Wait::Until(_) | Wait::Forever);
+        let failures = self.shortages.get();
+        let error = match result {
+            Err(error) if is_shortage(&error) => error,
+            // Without anything to submit, a non-blocking poll makes no system call: its success proves nothing.
+            Ok(()) if !blocks && completed.is_empty() => return Ok(()),
+            result => {
+                self.shortages.set(0);
+                return result;
+            }
+        };
+        self.shortages.set(failures.saturating_add(1));
+        let now = core.now();
+        let is_recent = |at: Instant| now < at + REPORT_EVERY;
+        if failures == 0 && !self.shortage_reported.get().is_some_and(is_recent) {
+            self.shortage_reported.set(Some(now));
+            report(Exception::error(
+                "the kernel is short of memory; the loop retries",
+                error,
+            ));
+        }
+        if blocks && !has_events(core, completed) {
+            let pause = (FIRST_RETRY * (1 << failures.min(16))).min(LONGEST_RETRY);
+            let left = match wait {
+                Wait::Until(deadline) => deadline - now,
+                Wait::No | Wait::Look | Wait::Forever => LONGEST_RETRY,
+            };
+            std::thread::sleep(pause.min(left));
+        }
+        Ok(())
+    }
+}
+
+fn has_events(core: &LoopCore, completed: &[Completion]) -> bool {
+    !completed.is_empty() || core.inbox.has_events()
+}
+
+/// Whether an error means that the kernel is short of memory, which is usually temporary.
+pub(super) fn is_shortage(error: &io::Error) -> bool {
+    let code = crate::error::os_code(error);
+    matches!(code, Some(errno::NO_MEMORY | errno::NO_BUFFERS | errno::AGAIN))
 }

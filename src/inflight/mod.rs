@@ -5,14 +5,12 @@
 //!
 //! - [`OpStorage`] is one heap box per table slot. It holds the driver's scratch space and the payload: everything that
 //!   must live as long as the kernel works, such as the buffer and a reference to the descriptor. Payloads of up to 64
-//!   bytes are stored inline, larger ones are boxed. While the operation is in flight, no reference into it exists,
-//!   only raw pointers.
+//!   bytes are stored inline, larger ones are boxed. While the operation is in flight, only raw pointers into it exist.
 //! - The table entry is the bookkeeping: the waker, the result, what to do if the future is dropped. It may move;
 //!   nothing points to it. Completions find it by index and generation.
 //!
 //! Slots are recycled, so after warm-up an operation allocates nothing. A slot that is still in flight when the table
-//! is dropped is leaked: closing a ring does not wait for its operations, and a leak is better than a write to freed
-//! memory.
+//! is dropped is leaked: closing a ring does not wait for its operations.
 //!
 //! The driver performs an operation, or, if it cannot do so without blocking, a thread of the loop's own pool
 //! (`pool_ops`). The thread gets a copy of the plain `Op`, never the table entry.
@@ -61,8 +59,7 @@ impl LoopCore {
         // SAFETY: the slot is reserved and empty.
         let payload = unsafe { store_payload(payload_ptr(storage), payload) };
         // SAFETY: the payload was just written and has no other pointer to it. This is the last reference made into it
-        // before the operation completes. If `plan` panics (a foreign buffer type), the payload and its slot are
-        // leaked.
+        // before the operation completes. If `plan` panics (a foreign buffer type), the payload and the slot leak.
         let op = plan(unsafe { &mut *payload });
         {
             let mut ops = self.ops.borrow_mut();
@@ -72,8 +69,7 @@ impl LoopCore {
         // SAFETY: `storage` is allocated until the operation has completed; this only computes an address.
         let scratch = unsafe { &raw mut (*storage).scratch };
         // SAFETY: the entry `id` owns the scratch and the payload that `op` points into. Both stay in place, and
-        // nothing touches them, until the operation's last completion: `OpFuture::poll` and `drop_payload` check the
-        // phase.
+        // nothing touches them, until the last completion: `OpFuture::poll` and `drop_payload` check the phase.
         let start = unsafe { self.driver().start(id, op, scratch) };
         let op_result = match start {
             Start::Done(op_result) => Some(op_result),
@@ -88,7 +84,6 @@ impl LoopCore {
         StartedOp { id, op, res }
     }
 
-    /// Emits the tracing events of an operation that was started and perhaps completed at once.
     #[inline]
     pub(crate) fn trace(&self, started: StartedOp) {
         crate::diagnostics::trace::op_started(started.id, &started.op);
@@ -128,8 +123,7 @@ impl LoopCore {
         in_flight
     }
 
-    /// Calls `listener` when an operation completes. False if there is nothing to wait for: it has completed or is
-    /// gone.
+    /// Calls `listener` when an operation completes. False if it has completed or is gone.
     fn listen(&self, id: OpId, listener: Rc<dyn Listener>) -> bool {
         let mut ops = self.ops.borrow_mut();
         let in_flight = ops.entry(id).filter(|entry| matches!(entry.phase, Phase::InFlight));
@@ -196,7 +190,6 @@ impl LoopCore {
         drop(waker);
     }
 
-    /// Waits until an operation has completed.
     pub(crate) async fn completed(&self, id: OpId) {
         std::future::poll_fn(|cx| match self.register_waiter(id, cx.waker()) {
             true => Poll::Pending,
@@ -256,8 +249,7 @@ impl LoopCore {
         match op {
             Op::Recv { ptr, .. } | Op::ReadAt { ptr, .. } => {
                 // SAFETY: the payload owns `prefix` bytes in front of `ptr`, all received by earlier operations of this
-                // call, and `received` bytes from it on. The operation has completed, so the kernel does not write
-                // there any more.
+                // call, and `received` bytes from it on. The operation has completed: the kernel is done.
                 salvage.bytes = unsafe { std::slice::from_raw_parts(ptr.sub(prefix), prefix + received) }.to_vec();
             }
             Op::RecvVectored { slices, count, .. } | Op::ReadVectoredAt { slices, count, .. } => {

@@ -38,8 +38,7 @@ impl<T: 'static> RawOp<T> {
         raw
     }
 
-    /// As `start_op`, for a caller that holds a borrow: it passes the [`StartedOp`] to [`LoopCore::trace`] after the
-    /// borrow.
+    /// As `start_op`, for a caller that holds a borrow, after which it passes the [`StartedOp`] to [`LoopCore::trace`].
     pub(crate) fn start_op_untraced(
         core: &LoopCore,
         queue: &IoQueue,
@@ -63,10 +62,7 @@ impl<T: 'static> RawOp<T> {
         if core.register_waiter(self.id, cx.waker()) || !core.spend_budget(cx) {
             return Poll::Pending;
         }
-        Poll::Ready(
-            self.fetch(core, queue)
-                .expect("a completed operation stays until it is taken"),
-        )
+        Poll::Ready(self.fetch(core, queue).expect("the operation is complete"))
     }
 
     /// Takes the result and the payload, if the operation has completed.
@@ -75,8 +71,8 @@ impl<T: 'static> RawOp<T> {
             return None;
         }
         let (op_result, storage) = core.fetch(self.id)?;
-        // SAFETY: `start_op::<T>` stored this payload, the operation has completed, and `is_taken` lets this happen
-        // only once.
+        // SAFETY: `start_op::<T>` stored this payload, the operation has completed, and `is_taken` makes this happen
+        // once.
         let payload = unsafe { take_payload::<T>(payload_ptr(storage)) };
         core.ops.borrow_mut().release(self.id);
         self.is_taken = true;

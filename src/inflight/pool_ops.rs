@@ -87,8 +87,7 @@ impl LoopCore {
 
     /// Requests the cancellation of an operation from the driver or the pool.
     pub(crate) fn cancel_op(&self, id: OpId) {
-        // In a forked child the operation belongs to the parent: neither the kernel nor a thread works for this
-        // process.
+        // In a forked child the operation belongs to the parent: nothing performs it for this process.
         if self.is_forked() {
             return;
         }

@@ -1,7 +1,7 @@
 //! One queue per direction of a descriptor: at most one operation in flight, callers served in FIFO order.
 //!
-//! Why one: two sends in flight on a stream can interleave, and two receives can complete in either order. A listener's
-//! accepts use the read queue.
+//! Why one: two sends in flight on a stream can interleave, and two receives can complete in either order. Accepts are
+//! reads.
 //!
 //! Cancellation is loss-free:
 //! - Dropping a read requests a cancel but leaves the operation in the queue, because the kernel may already have
@@ -89,8 +89,7 @@ impl IoQueue {
         }
     }
 
-    /// Waits until no operation of an earlier call is in the queue, and keeps the bytes it had received. The caller
-    /// must hold the queue.
+    /// Waits until the operation of an earlier call has completed, and keeps its bytes. The caller must hold the queue.
     #[inline]
     pub(crate) fn settle<'a>(&'a self, core: &'a LoopCore) -> impl Future<Output = ()> + 'a {
         std::future::poll_fn(|cx| match self.op.get() {
@@ -289,7 +288,6 @@ impl IoQueue {
         true
     }
 
-    /// Whether there are leftover bytes.
     #[inline]
     pub(crate) fn has_bytes(&self) -> bool {
         self.leftover.borrow().get().is_some_and(Leftover::has_bytes)

@@ -26,6 +26,7 @@ pub(crate) struct ByteStream {
     medium: Medium,
 }
 
+/// The read and write methods are documented below, where they become public.
 impl ByteStream {
     pub(crate) fn new(owned: OwnedDescriptor, medium: Medium) -> ByteStream {
         ByteStream { owned, medium }
@@ -35,8 +36,6 @@ impl ByteStream {
         self.medium
     }
 
-    /// Receives into `buf`, from its start up to its capacity, and returns the number of bytes; 0 means end of stream.
-    /// A `Vec` then has that length. A buffer without capacity is an error, not the end of the stream.
     pub(crate) async fn read<B: IoBufMut>(&self, mut buf: B) -> BufResult<usize, B> {
         if buf.capacity() == 0 {
             return (Err(no_room()), buf);
@@ -66,11 +65,6 @@ impl ByteStream {
         (result, buf)
     }
 
-    /// Fills `buf` up to its length (not its capacity), like std's `read_exact`. A buffer with capacity but no length
-    /// is an error, since it is almost certainly a mistake.
-    ///
-    /// If the stream ends first, the error is `UnexpectedEof`. In this case, and when the future is dropped, the bytes
-    /// received so far go to the next read.
     pub(crate) async fn read_exact<B: IoBufMut>(&self, mut buf: B) -> BufResult<(), B> {
         let len = buf.len();
         if len == 0 {
@@ -147,8 +141,6 @@ impl ByteStream {
         )
     }
 
-    /// Receives into a buffer of the runtime's pool, so that a waiting connection needs none. An empty buffer means end
-    /// of stream.
     pub(crate) async fn read_managed(&self) -> io::Result<ManagedBuf> {
         let descriptor = &self.owned.descriptor;
         let (core, queue) = (&*descriptor.core, &descriptor.read);
@@ -200,8 +192,6 @@ impl ByteStream {
         Ok(ManagedBuf::from_heap(buf))
     }
 
-    /// Receives into several buffers, each filled to its capacity before the next. Returns the number of bytes; 0 means
-    /// end of stream.
     pub(crate) async fn read_vectored<B: IoBufMut>(&self, mut bufs: Vec<B>) -> BufResult<usize, Vec<B>> {
         let Some(first) = bufs.iter().position(|buf| buf.capacity() > 0) else {
             return (Err(no_room()), bufs);
@@ -255,7 +245,6 @@ impl ByteStream {
         (result, bufs)
     }
 
-    /// Sends from `buf` and returns the number of bytes sent, which may be fewer than its length.
     pub(crate) async fn write<B: IoBuf>(&self, buf: B) -> BufResult<usize, B> {
         if buf.is_empty() {
             return (Ok(0), buf);
@@ -270,7 +259,6 @@ impl ByteStream {
         (self.sent(op_result.res), buf)
     }
 
-    /// Sends all of `buf`, without other writes in between.
     #[allow(
         clippy::manual_async_fn,
         reason = "an async fn would store the buffer twice: as the argument and as the local variable"
@@ -304,8 +292,7 @@ impl ByteStream {
         }
     }
 
-    /// One synchronous send from `buf[begin..]`, if the driver supports it and the kernel takes something at once. The
-    /// caller must hold the queue.
+    /// One synchronous send from `buf[begin..]`, if the driver supports it. The caller must hold the queue.
     fn try_send<B: IoBuf>(&self, buf: &B, begin: usize) -> Option<OsResult> {
         let op = send_from(buf, begin, self.owned.descriptor.fd, self.medium);
         // SAFETY: `buf` owns the memory that `op` points to, and is borrowed until this returns.
@@ -327,7 +314,6 @@ impl ByteStream {
         )
     }
 
-    /// Sends from several buffers in order, and returns the number of bytes sent. One call uses at most 1,024 buffers.
     pub(crate) async fn write_vectored<B: IoBuf>(&self, bufs: Vec<B>) -> BufResult<usize, Vec<B>> {
         if bufs.iter().all(IoBuf::is_empty) {
             return (Ok(0), bufs);
@@ -339,7 +325,6 @@ impl ByteStream {
         (self.sent(op_result.res), bufs)
     }
 
-    /// Sends all of several buffers, any number of them, without other writes in between.
     pub(crate) async fn write_all_vectored<B: IoBuf>(&self, mut bufs: Vec<B>) -> BufResult<(), Vec<B>> {
         let len: usize = bufs.iter().map(IoBuf::len).sum();
         if len == 0 {
@@ -398,7 +383,6 @@ impl ByteStream {
         }
     }
 
-    /// Shuts down one or both directions of a socket.
     pub(crate) async fn shutdown(&self, how: Shutdown) -> io::Result<()> {
         if how == Shutdown::Read {
             return self.owned.shutdown(how);
@@ -474,14 +458,12 @@ impl Descriptor {
                         slices,
                         count,
                     };
-                    // SAFETY: the slices and the memory they point to live until this call returns, and a send only
-                    // reads them.
+                    // SAFETY: the slices and their memory live until this call returns, and a send only reads them.
                     unsafe { self.core.attempt_unbudgeted(op) }
                 });
             }
         };
-        // SAFETY: the memory that `op` points to, `small` included, lives until this call returns, and a send only
-        // reads it.
+        // SAFETY: what `op` points to, `small` included, lives until this call returns, and a send only reads it.
         unsafe { self.core.attempt_unbudgeted(op) }
     }
 }
@@ -489,7 +471,6 @@ impl Descriptor {
 /// Slices of up to this many bytes in total are copied into one buffer.
 const SMALL: usize = 512;
 
-/// Copies the slices into one buffer, if they fit.
 fn join_small(bufs: &[io::IoSlice<'_>], into: &mut [u8; SMALL]) -> Option<usize> {
     let mut len = 0;
     for buf in bufs {
@@ -523,14 +504,13 @@ macro_rules! reading_methods {
             self.bytes().read_exact(buf).await
         }
 
-        /// Receives into a buffer of the runtime's pool, so that a waiting connection needs none. An empty buffer means
-        /// end of stream.
+        /// Receives into a buffer of the runtime's pool: a waiting connection needs none. Empty means end of stream.
         pub fn read_managed(&self) -> impl Future<Output = std::io::Result<$crate::io::ManagedBuf>> {
             self.bytes().read_managed()
         }
 
-        /// Receives into several buffers, each filled to its capacity before the next. Returns the number of bytes; 0
-        /// means end of stream.
+        /// Receives into several buffers, each filled before the next. Returns the number of bytes; 0 means end of
+        /// stream.
         pub async fn read_vectored<B: $crate::io::IoBufMut>(
             &self,
             bufs: Vec<B>,
@@ -547,8 +527,7 @@ macro_rules! writing_methods {
         ///
         /// # Cancel safety
         ///
-        /// If the future is dropped, any prefix of the buffer may have been sent. The next write waits until the
-        /// operation has completed.
+        /// If the future is dropped, any prefix of the buffer may have been sent. The next write waits for its end.
         pub fn write<B: $crate::io::IoBuf>(&self, buf: B) -> impl Future<Output = $crate::io::BufResult<usize, B>> {
             self.bytes().write(buf)
         }
@@ -558,8 +537,7 @@ macro_rules! writing_methods {
             self.bytes().write_all(buf)
         }
 
-        /// Sends from several buffers in order, and returns the number of bytes sent. One call uses at most 1,024
-        /// buffers.
+        /// Sends from several buffers in order, at most 1,024 per call, and returns the number of bytes sent.
         pub async fn write_vectored<B: $crate::io::IoBuf>(&self, bufs: Vec<B>) -> $crate::io::BufResult<usize, Vec<B>> {
             self.bytes().write_vectored(bufs).await
         }

@@ -87,7 +87,6 @@ pub(crate) struct OpTable {
 }
 
 impl OpTable {
-    /// How many operations are in flight.
     pub(crate) fn in_flight(&self) -> usize {
         self.in_flight
     }
@@ -126,7 +125,6 @@ impl OpTable {
         (OpId { index, generation }, entry.storage)
     }
 
-    /// Adds a slot.
     #[cold]
     fn grow(&mut self) -> u32 {
         self.entries.push(Entry {
@@ -177,7 +175,7 @@ impl OpTable {
         self.free.push(id.index);
     }
 
-    /// The fast path of `complete` for an operation with at most a waker, which is returned. Returns other completions
+    /// The fast path of `complete`: returns the waker of an operation that has nothing else, and other completions
     /// unchanged.
     #[inline]
     pub(crate) fn complete_plain(&mut self, completion: Completion) -> Result<Option<Waker>, Completion> {
@@ -234,7 +232,6 @@ impl OpTable {
         self.entries.iter().filter(is_connection).count()
     }
 
-    /// How many operations of each kind are in flight.
     pub(crate) fn ops_in_flight(&self) -> Vec<(&'static str, usize)> {
         let mut counts = std::collections::BTreeMap::new();
         for (entry, _) in self.waiting() {
@@ -252,7 +249,6 @@ impl OpTable {
             .map(|entry| (&entry.op, entry.waker.as_ref()))
     }
 
-    /// The ids of all operations in flight.
     pub(crate) fn ids_in_flight(&self) -> Vec<OpId> {
         let in_flight = |(_, entry): &(usize, &Entry)| matches!(entry.phase, Phase::InFlight);
         self.entries

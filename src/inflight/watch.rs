@@ -57,7 +57,6 @@ impl Slot {
 }
 
 impl LoopCore {
-    /// Waits until a descriptor is ready.
     pub(crate) async fn readiness(&self, fd: Fd, direction: Direction) -> io::Result<()> {
         let queue = IoQueue::default();
         let plan = |(): &mut ()| Op::Readiness { fd, direction };
@@ -129,7 +128,6 @@ impl LoopCore {
     }
 }
 
-/// The task of a watcher.
 async fn watch(core: Rc<LoopCore>, fd: Fd, direction: Direction, slot: Rc<Slot>) {
     loop {
         match core.readiness(fd, direction).await {
@@ -151,8 +149,7 @@ async fn watch(core: Rc<LoopCore>, fd: Fd, direction: Direction, slot: Rc<Slot>)
                     false => None,
                 };
                 drop(gone);
-                // Last, because the handler may remove or replace this watcher, which must not end the task that runs
-                // here.
+                // Last, because the handler may remove or replace this watcher, which must not end this task.
                 report(Exception::error(
                     format!("descriptor {fd} can no longer be watched"),
                     error,
@@ -167,8 +164,8 @@ async fn watch(core: Rc<LoopCore>, fd: Fd, direction: Direction, slot: Rc<Slot>)
 impl EventLoop {
     /// Calls `callback` when `fd` is readable: once per turn, as long as it is. Replaces an earlier reader of `fd`.
     ///
-    /// `fd` may be anything that the kernel can wait for: a socket, a pipe, a terminal, a timer. It stays yours: remove
-    /// the reader before you close it.
+    /// `fd` may be anything that the kernel can wait for: a socket, a pipe, a terminal, a timer; a file or directory,
+    /// which is always ready, is an error. Remove the reader before you close `fd`.
     ///
     /// ```
     /// use std::{io::{Read, Write}, os::unix::net::UnixStream, rc::Rc};
@@ -189,10 +186,6 @@ impl EventLoop {
     /// event_loop.remove_reader(&ours);
     /// # Ok::<(), std::io::Error>(())
     /// ```
-    ///
-    /// # Errors
-    ///
-    /// For a file or directory, which is always ready.
     #[track_caller]
     pub fn add_reader(&self, fd: &impl AsSource, callback: impl FnMut() + 'static) -> io::Result<()> {
         let location = Location::caller();

@@ -306,8 +306,7 @@ pub struct Counters {
     pub timers_cancelled: usize,
     /// The thread pool of `spawn_blocking`.
     pub blocking: PoolCounters,
-    /// The thread pool for the loop's own blocking work: name look-ups, and file operations that the driver cannot
-    /// perform.
+    /// The loop's own thread pool: for name look-ups, and file operations that the driver cannot perform.
     pub files: PoolCounters,
     /// The counters of the driver.
     pub driver: DriverCounters,

@@ -23,8 +23,8 @@ pub struct Monitor {
     task: JoinHandle<()>,
 }
 
-/// Calls `callback` every `period`, on the current loop, with the [difference](Metrics::since) to the previous metrics,
-/// until the monitor is dropped.
+/// Calls `callback` every `period` with the metrics [since](Metrics::since) the last call, until the monitor is
+/// dropped.
 ///
 /// # Panics
 ///

@@ -5,7 +5,7 @@
 //! is rebuilt when more than 100 entries and more than half of all are cancelled: it never holds more than twice the
 //! live timers plus 100, and rebuilding costs amortized O(1) per cancel.
 //!
-//! Timers with equal deadlines fire in the order in which they were set: the sequence number decides. It also is the
+//! Timers with equal deadlines fire in the order in which they were set: the sequence number decides, which is also the
 //! slot's generation.
 
 mod heap;
@@ -26,8 +26,7 @@ pub(crate) enum Action {
     Call(Rc<dyn Callback>),
 }
 
-/// A timer's slot, and in the bits above it a sequence number, which wraps after 2^36 timers: 19 hours at a million per
-/// second.
+/// A timer's slot, and above it a sequence number, which wraps after 2^36 timers: 19 hours at a million per second.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TimerId(u64);
 
@@ -68,8 +67,8 @@ impl Timers {
         id
     }
 
-    /// Cancels a timer; `None` if it has fired or was cancelled before. Returns the action, to be dropped when the heap
-    /// is no longer borrowed.
+    /// Cancels a timer; `None` if it has fired or was cancelled before. Returns the action, to be dropped outside the
+    /// borrow.
     #[must_use]
     pub(crate) fn cancel(&mut self, id: TimerId) -> Option<Action> {
         self.get(id)?;
@@ -89,7 +88,6 @@ impl Timers {
         (slot.id == id).then_some(&mut slot.action)
     }
 
-    /// The first live deadline.
     #[inline]
     pub(crate) fn next_deadline(&mut self) -> Option<Instant> {
         self.first().map(|entry| entry.deadline())
