@@ -1,9 +1,9 @@
-//! Errors that say what was being done, and keep the OS's code.
+//! I/O errors with a context message that keep the OS error code.
 
 use std::fmt;
 use std::io;
 
-/// Adds what was being done to an error. The kind stays, and the OS's code can be had through [`os_code`].
+/// Prefixes an error with the call that failed. The kind stays, and [`os_code`] still finds the OS error code.
 pub(crate) fn context(what: impl fmt::Display, error: io::Error) -> io::Error {
     let kind = error.kind();
     let what = what.to_string();
@@ -33,9 +33,9 @@ impl std::error::Error for Context {
     }
 }
 
-/// The OS's code of an error, also of one that says what was being done.
+/// The OS error code of an error, also if the error carries a context message of this crate.
 ///
-/// std's `raw_os_error` is `None` for an error with a message of its own. This one looks behind the message.
+/// std's `raw_os_error` returns `None` for an error with a custom message; this function looks at its cause.
 ///
 /// ```
 /// let error = windlass::run(async { windlass::net::TcpListener::bind("192.0.2.1:0").await.unwrap_err() })?;
@@ -52,8 +52,8 @@ pub fn os_code(error: &io::Error) -> Option<i32> {
     os_code(&inner.error)
 }
 
-/// What an operation's error code means to its caller. A cancel reaches somebody who still waits only when the loop has
-/// closed under them.
+/// Converts an operation's error code. ECANCELED reaches a caller only if the loop closed while the operation was in
+/// flight: a caller that cancels an operation no longer waits for it.
 pub(crate) fn from_code(code: i32) -> io::Error {
     match code {
         crate::sys::errno::CANCELED => crate::event_loop::inbox::LoopClosed.into(),

@@ -1,8 +1,7 @@
-//! A single-threaded async runtime: asyncio's event loop in Rust.
+//! A single-threaded async runtime with asyncio's event loop: a ready queue, a timer heap and one driver.
 //!
-//! One drum, two drives. The loop is a ready deque and a timer heap, turned as asyncio's `_run_once` turns them, and it
-//! never knows what drives it: a completion-based proactor (io_uring, IOCP), a readiness-based reactor (epoll, kqueue, AFD) or, for
-//! tests and Miri, a driver that needs no kernel. The same program gives the same results on each.
+//! The loop runs on a completion-based proactor (io_uring, IOCP), on a readiness-based reactor (epoll, kqueue, AFD) or,
+//! for tests and Miri, on an in-memory driver that needs no kernel. The same program gives the same results on each.
 //!
 //! ```no_run
 //! use windlass::net::TcpListener;
@@ -12,7 +11,7 @@
 //!         let listener = TcpListener::bind("127.0.0.1:7777").await?;
 //!         loop {
 //!             let (stream, peer) = listener.accept().await?;
-//!             println!("{peer} is here");
+//!             println!("connection from {peer}");
 //!             windlass::spawn(async move {
 //!                 loop {
 //!                     let bytes = stream.read_managed().await?;
@@ -27,34 +26,33 @@
 //! }
 //! ```
 //!
-//! # What is different here
+//! # What is different
 //!
-//! - **Nothing is lost.** A read or an accept whose future is dropped, by a timeout for instance, loses no byte and no
-//!   connection: the next one gets it.
-//! - **Buffers are lent, not borrowed.** A call takes the buffer and gives it back with the result, because the kernel
-//!   may write to it after the future is gone. [`TcpStream::read_managed`](net::TcpStream::read_managed) spares you the
-//!   buffer altogether.
-//! - **Files without threads.** On io_uring [`fs`] uses the kernel's own operations, and cached reads complete at once.
-//! - **Locks and queues that lose nothing.** In [`sync`], a wait that is dropped passes on what it had got, and who came first is
-//!   served first.
-//! - **Callbacks too.** `call_soon`, `call_later`, `call_at` and `add_reader` work as in asyncio, with no async in sight.
-//! - **Inside another loop.** A GUI's or a game's loop can watch one descriptor of ours and turn us when it is readable: see
-//!   [`EventLoop::pollable`].
+//! - **Cancellation loses no data.** When the future of a read or an accept is dropped, by a timeout for instance, the
+//!   next read returns its bytes and the next accept its connection.
+//! - **Calls own their buffers.** A call takes the buffer and returns it with the result, because the kernel may write
+//!   to it after the future is dropped. [`TcpStream::read_managed`](net::TcpStream::read_managed) needs none.
+//! - **Files without threads.** On io_uring, [`fs`] uses the kernel's operations, and cached reads complete at once.
+//! - **Fair, cancel-safe locks and channels.** In [`sync`], waiters are served in FIFO order, and a dropped waiter
+//!   passes on the permit or value it had received.
+//! - **Callbacks too.** `call_soon`, `call_later`, `call_at` and `add_reader` work as in asyncio, without async code.
+//! - **Embeddable.** The loop of a GUI or a game watches one descriptor of this loop and turns it when that is
+//!   readable: see [`EventLoop::pollable`].
 //!
 //! # Features
 //!
 //! - `proactor` (default): the completion-based driver, io_uring on Linux and completion ports on Windows.
-//! - `reactor` (default): the readiness-based driver, epoll on Linux, kqueue on macOS and the BSDs, AFD on
-//!   Windows, through mio.
-//! - `bytes` (default): `Bytes` and `BytesMut` of the crate `bytes` as buffers.
-//! - `compat-futures`, `compat-tokio`: the traits of futures-io and of tokio over our streams: see [`compat`].
-//! - `hyper`: hyper's streams, timer and executor: HTTP/1.1 and HTTP/2, server and client, in the module `hyper`.
-//! - `tracing`: tasks, operations and exceptions are told to a `tracing` subscriber, under the targets `windlass::task`,
+//! - `reactor` (default): the readiness-based driver, through mio: epoll on Linux, kqueue on macOS and BSD, AFD on
+//!   Windows.
+//! - `bytes` (default): `Bytes` and `BytesMut` of the `bytes` crate as buffers.
+//! - `compat-futures`, `compat-tokio`: the traits of futures-io and tokio for this crate's streams: see [`compat`].
+//! - `hyper`: streams, timer and executor for hyper: HTTP/1.1 and HTTP/2, server and client, in the module `hyper`.
+//! - `tracing`: emits `tracing` events for tasks, operations and exceptions, with the targets `windlass::task`,
 //!   `windlass::op` and `windlass::loop`.
-//! - `tls`: TLS over any stream, by rustls. See `tls`.
+//! - `tls`: TLS over any stream, with rustls. See `tls`.
 //!
-//! Each driver alone builds without the other's crates. With both, [`DriverChoice::Auto`] takes the proactor where the kernel
-//! lets it, and else the reactor; [`EventLoop::describe`] says which and why.
+//! Each driver builds without the other's dependencies. With both, [`DriverChoice::Auto`] picks the proactor if the
+//! kernel supports it, otherwise the reactor; [`EventLoop::describe`] reports the choice and the reason.
 
 #[cfg(not(any(feature = "proactor", feature = "reactor")))]
 compile_error!("windlass needs a driver: enable the feature `proactor`, `reactor`, or both (the default)");

@@ -107,10 +107,10 @@ fn tasks_operations_and_exceptions_are_told() {
         for wanted in [
             "INFO windlass::loop: message=opened driver=",
             "DEBUG windlass::task: message=spawned task=1 name=\"main\" spawned_at=tests/trace.rs:",
-            "TRACE windlass::op: message=started flight=",
+            "TRACE windlass::op: message=started id=",
             "op=\"connect\"",
             "op=\"recv\"",
-            "message=landed flight=",
+            "message=completed id=",
             "count=4",
             "DEBUG windlass::task: message=ended task=1",
             "ERROR windlass::loop: message=task 2 'failing'",
@@ -148,7 +148,7 @@ async fn watched(callback: impl FnMut() + 'static) -> (Shared, TcpStream) {
 #[test]
 fn a_subscriber_may_remove_the_reader_that_is_being_polled() {
     on_every_driver(|case| {
-        for event in ["message=started", "message=landed"] {
+        for event in ["message=started", "message=completed"] {
             let event_loop = case.event_loop();
             let exceptions = exceptions_of(&event_loop);
             let (calls, removed) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(false)));
@@ -274,8 +274,8 @@ const EVENTS: [&str; 8] = [
     "message=spawned",
     "message=ended",
     "message=started",
-    "message=landed",
-    "message=done at once",
+    "message=completed",
+    "message=completed at once",
     "message=closed",
     "ERROR windlass::loop",
     "windlass::",

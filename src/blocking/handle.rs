@@ -1,4 +1,4 @@
-//! What a job of the pool becomes for whoever asked for it.
+//! The handle to a job of a thread pool.
 
 use std::any::Any;
 use std::fmt;
@@ -15,25 +15,25 @@ use crate::event_loop::exception::{Exception, report};
 use crate::event_loop::inbox::{Inbox, forked_error};
 use crate::task::{JoinError, TaskId};
 
-/// The result of blocking work: await it to get `Result<T, JoinError>`, on any loop or runtime.
+/// A handle to blocking work: await it for a `Result<T, JoinError>`, on any loop or runtime.
 ///
-/// Dropping it lets the work go on; if that panics, the loop's exception handler is told.
-#[must_use = "await it for the result, or drop it with `drop` if that does not matter"]
+/// Dropping the handle detaches the job. If it then panics, the loop's exception handler is called.
+#[must_use = "await it for the result, or use `drop` to ignore the result"]
 pub struct BlockingHandle<T> {
     slot: Arc<Slot<T>>,
     pool: Arc<Shared>,
-    /// What did not fit into the queue.
+    /// The job, if the queue was full.
     unqueued: Option<Work>,
-    /// Drawn when it waits for room in the queue.
+    /// Set while waiting for capacity in the queue.
     ticket: Option<Ticket>,
-    /// Not while it is unqueued, and not if no pool took it.
+    /// Set once the job is queued.
     job: Option<JobId>,
 }
 
-/// Where the thread leaves the result.
+/// Where the thread stores the result.
 pub(super) struct Slot<T> {
     state: Mutex<SlotState<T>>,
-    /// The loop whose exception handler is told of a panic that nobody takes.
+    /// The loop whose exception handler is called for a panic after the handle was dropped.
     inbox: Option<Arc<Inbox<RemoteEvent>>>,
 }
 
@@ -41,7 +41,7 @@ struct SlotState<T> {
     result: Option<Result<T, JoinError>>,
     finished: bool,
     waker: Option<Waker>,
-    /// The handle is gone.
+    /// The handle was dropped.
     abandoned: bool,
     /// Stops the virtual clock of the loop that waits for the result.
     hold: Option<ClockHold>,
@@ -57,10 +57,10 @@ impl<T> Slot<T> {
         let Some(core) = LoopCore::try_current().filter(|core| core.has_virtual_clock) else {
             return;
         };
-        // The earlier one, of another loop, is dropped when nothing is locked.
+        // The previous hold, of another loop, is dropped after the lock.
         let _earlier = {
             let mut state = self.state();
-            if state.finished || state.hold.as_ref().is_some_and(|hold| hold.is_of(core)) {
+            if state.finished || state.hold.as_ref().is_some_and(|hold| hold.belongs_to(core)) {
                 return;
             }
             std::mem::replace(&mut state.hold, core.hold_clock())
@@ -91,19 +91,19 @@ impl<T> Slot<T> {
         if let Some(waker) = waker {
             waker.wake();
         }
-        // Only now: the loop must learn of the result before time goes on.
+        // After the wake, because the loop must see the result before time advances.
         drop(hold);
         self.report_panic(unclaimed);
     }
 
-    /// A panic that nobody will take goes to the loop's exception handler, or to standard error.
+    /// Passes a panic that has no receiver to the loop's exception handler, or to standard error.
     fn report_panic(&self, unclaimed: Option<Result<T, JoinError>>) {
         let Some(Err(error)) = unclaimed else { return };
         let Ok(payload) = error.try_into_panic() else { return };
         let exception = Exception::panic("a blocking job, whose handle was dropped,", payload);
         match &self.inbox {
             Some(inbox) => {
-                // A loop that is gone has no handler any more.
+                // A closed loop has no handler.
                 if let Err(RemoteEvent::Exception(exception)) = inbox.send(RemoteEvent::Exception(exception)) {
                     report(exception);
                 }
@@ -113,10 +113,10 @@ impl<T> Slot<T> {
     }
 }
 
-/// Sees to it that the handle gets an answer even if the job is dropped without having run.
-struct Answer<T>(Arc<Slot<T>>);
+/// Resolves the handle as cancelled if the job is dropped without having run.
+struct Resolver<T>(Arc<Slot<T>>);
 
-impl<T> Drop for Answer<T> {
+impl<T> Drop for Resolver<T> {
     fn drop(&mut self) {
         self.0.resolve(Err(JoinError::blocking_cancelled()));
     }
@@ -137,10 +137,10 @@ impl<T: Send + 'static> BlockingHandle<T> {
             }),
             inbox: LoopCore::try_current().map(|core| core.inbox.clone()),
         });
-        let answer = Answer(slot.clone());
+        let resolver = Resolver(slot.clone());
         let work = move || {
             let result = catch_unwind(AssertUnwindSafe(work)).map_err(JoinError::blocking_panicked);
-            answer.0.resolve(result);
+            resolver.0.resolve(result);
         };
         let mut handle = BlockingHandle {
             slot,
@@ -156,13 +156,13 @@ impl<T: Send + 'static> BlockingHandle<T> {
 
 impl<T> BlockingHandle<T> {
     fn queue(&mut self, work: Work, bounded: bool) {
-        // Before the thread can be done.
+        // Before the thread can finish the job.
         self.slot.hold_clock();
         match self.pool.submit(work, bounded) {
             Ok(job) => self.job = Some(job),
             Err(Refusal::Full(work)) => {
                 self.unqueued = Some(work);
-                // Until the handle is polled no thread will come to it.
+                // No thread will run the job until the handle is polled.
                 self.slot.release_clock();
             }
             Err(Refusal::Closed(work)) => drop(work),
@@ -173,8 +173,8 @@ impl<T> BlockingHandle<T> {
         }
     }
 
-    /// Takes the work back if it has not begun: the handle then resolves to a [`JoinError`] that says so. Work that has
-    /// begun goes on to its end, and the handle gives its result.
+    /// Cancels the job if it has not started: the handle then resolves to a cancelled [`JoinError`]. A job that has
+    /// started runs to its end, and the handle returns its result.
     pub fn cancel(&mut self) {
         if self.pool.is_forked() {
             return;
@@ -193,7 +193,7 @@ impl<T> BlockingHandle<T> {
         }
     }
 
-    /// Whether the result is there.
+    /// Whether the result is available.
     pub fn is_finished(&self) -> bool {
         self.pool.is_forked() || self.slot.state().finished
     }
@@ -217,7 +217,7 @@ impl<T> Future for BlockingHandle<T> {
             }
             this.queue(work, true);
         }
-        // It may have been started elsewhere.
+        // The job may have been spawned on another loop.
         this.slot.hold_clock();
         let waker = cx.waker().clone();
         let old;
@@ -228,7 +228,7 @@ impl<T> Future for BlockingHandle<T> {
             }
             assert!(
                 !state.finished,
-                "a BlockingHandle was polled after it had given its result"
+                "a BlockingHandle was polled after it had returned its result"
             );
             old = state.waker.replace(waker);
         }
@@ -240,12 +240,12 @@ impl<T> Future for BlockingHandle<T> {
 
 impl<T> Drop for BlockingHandle<T> {
     fn drop(&mut self) {
-        // In a forked child the job is the parent's, and a thread may have held a lock when the process was forked.
+        // In a forked child the job is the parent's, and a thread may have held a lock at the time of the fork.
         if self.pool.is_forked() {
             std::mem::forget((self.slot.clone(), self.unqueued.take()));
             return;
         }
-        // The queue's limit is for those who wait. Work that nobody waits for is not lost for it.
+        // A detached job is queued beyond the limit, which only slows down callers that await their handles.
         if let Some(work) = self.unqueued.take() {
             self.queue(work, false);
         }
@@ -260,7 +260,7 @@ impl<T> Drop for BlockingHandle<T> {
     }
 }
 
-/// A waker for a handle that waits for room in a queue: the virtual clock of its loop stands still until it is woken.
+/// A waker for a handle that waits for capacity: the virtual clock of its loop stands still until it is woken.
 fn holding_clock(waker: &Waker) -> Waker {
     struct Holding {
         waker: Waker,

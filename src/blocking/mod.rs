@@ -1,9 +1,18 @@
-//! Work that blocks, off the loop.
+//! Blocking work on a thread pool.
 //!
-//! [`spawn_blocking`] is asyncio's `to_thread` and `run_in_executor`: it runs a closure on a pool of threads and gives its
-//! result to whoever awaits it. Each loop has two pools, which start no thread before they are needed: one for its users,
-//! and one for its own files (where the driver cannot do them) and name look-ups, so that neither can starve the other.
-//! [`Pool`] makes more.
+//! [`spawn_blocking`] runs a closure on a thread and returns its result to the awaiting task, like asyncio's
+//! `to_thread` and `run_in_executor`:
+//!
+//! ```
+//! windlass::run(async {
+//!     let hosts = windlass::spawn_blocking(|| std::fs::read("/etc/hosts")).await.unwrap();
+//!     println!("{:?}", hosts.map(|hosts| hosts.len()));
+//! })?;
+//! # Ok::<(), std::io::Error>(())
+//! ```
+//!
+//! Each loop has two pools, which start threads on demand: one for `spawn_blocking`, and one for its own name look-ups
+//! and file operations that the driver cannot perform, so that neither starves the other. [`Pool`] makes further ones.
 
 mod handle;
 mod pool;
@@ -17,14 +26,14 @@ pub(crate) use self::pool::{JobId, PoolSettings};
 pub use self::pool::{Pool, PoolBuilder, PoolCounters, Shutdown};
 use crate::event_loop::core::LoopCore;
 
-/// Runs `work` on one of the current loop's threads for blocking work, and gives its result: asyncio's `to_thread`.
+/// Runs `work` on a thread of the current loop's pool for blocking work, like asyncio's `to_thread`.
 ///
-/// There are four more threads than processors, and at most 32; they start when they are needed and end when they have
-/// been idle for ten seconds. When all are busy, work waits in a queue; when that is full (1,024 jobs), the handle waits for
-/// room when it is awaited: that is the backpressure. (So await such handles together, not one after the other.) [`Builder`](crate::Builder) changes these numbers, and
-/// [`Pool::try_spawn`] tells instead of waiting.
+/// The pool has up to as many threads as processors plus 4, at most 32. They start on demand and exit after ten idle
+/// seconds. When all are busy, jobs wait in a queue. The queue is bounded (1,024 jobs); when it is full, awaiting the
+/// handle waits for capacity, so await such handles together, not one after the other. [`Builder`](crate::Builder)
+/// changes these numbers, and [`Pool::try_spawn`] fails instead of waiting.
 ///
-/// A panic comes back as a [`JoinError`](crate::JoinError). Dropping the handle lets the work go on.
+/// A panic is returned as a [`JoinError`](crate::JoinError). Dropping the handle detaches the job.
 ///
 /// ```
 /// windlass::run(async {
@@ -37,7 +46,7 @@ use crate::event_loop::core::LoopCore;
 ///
 /// # Panics
 ///
-/// Outside of a loop; [`Pool::spawn`] needs none.
+/// Outside of a loop. [`Pool::spawn`] works anywhere.
 #[doc(alias = "to_thread")]
 #[doc(alias = "run_in_executor")]
 #[track_caller]
@@ -49,21 +58,21 @@ where
     LoopCore::current("spawn_blocking").blocking.spawn(work)
 }
 
-/// Runs `work` on one of the loop's own threads. Dropping the future takes it back if it has not begun.
+/// Runs `work` on the pool for the loop's own blocking work. Dropping the future cancels it if it has not started.
 pub(crate) async fn off_loop<T: Send + 'static>(
     work: impl FnOnce() -> io::Result<T> + Send + 'static,
 ) -> io::Result<T> {
-    struct TakeBack<T>(BlockingHandle<T>);
-    impl<T> Drop for TakeBack<T> {
+    struct CancelOnDrop<T>(BlockingHandle<T>);
+    impl<T> Drop for CancelOnDrop<T> {
         fn drop(&mut self) {
             self.0.cancel();
         }
     }
-    let mut job = TakeBack(LoopCore::current("off_loop").files.spawn(work));
+    let mut job = CancelOnDrop(LoopCore::current("off_loop").files.spawn(work));
     (&mut job.0).await?
 }
 
-/// The pool's queue was full; here is the work back.
+/// Error of [`Pool::try_spawn`]: the queue is full. Contains the closure.
 pub struct PoolFull<F>(pub F);
 
 impl<F> fmt::Debug for PoolFull<F> {
@@ -74,7 +83,7 @@ impl<F> fmt::Debug for PoolFull<F> {
 
 impl<F> fmt::Display for PoolFull<F> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("every thread of the pool is busy and its queue is full: await some of its work first")
+        f.write_str("every thread of the pool is busy and its queue is full: await other jobs first")
     }
 }
 

@@ -1,4 +1,4 @@
-//! The threads and their queue.
+//! The thread pool and its queue.
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, VecDeque};
@@ -13,11 +13,11 @@ use super::PoolFull;
 use super::handle::BlockingHandle;
 use crate::sys;
 
-/// Threads for blocking work, with a queue.
+/// A thread pool for blocking work, with a bounded queue.
 ///
-/// A loop has its own; make another to keep one kind of work from holding up another. It can be used from any thread, by
-/// any number of loops, and clones share the threads. When the last clone is dropped, jobs that have begun are not waited
-/// for; [`shutdown`](Pool::shutdown) does that.
+/// Each loop has its own; make another to isolate one kind of work from another. A pool can be used from any thread and
+/// by any number of loops, and clones share the threads. [`shutdown`](Pool::shutdown) waits for running jobs, dropping
+/// does not.
 ///
 /// ```
 /// use windlass::blocking::{Pool, Shutdown};
@@ -34,14 +34,14 @@ pub struct Pool {
     owner: Arc<Owner>,
 }
 
-/// Closes the pool when the last clone of its handle is gone.
+/// Closes the pool when the last clone is dropped.
 struct Owner {
     shared: Arc<Shared>,
 }
 
 impl Drop for Owner {
     fn drop(&mut self) {
-        // In a forked child there are no threads, and one of the parent's may have held the lock. What is queued is leaked.
+        // In a forked child there are no threads, and a thread of the parent may have held the lock: leak the queue.
         match self.shared.is_forked() {
             true => std::mem::forget(self.shared.clone()),
             false => self.shared.close(),
@@ -49,7 +49,6 @@ impl Drop for Owner {
     }
 }
 
-/// What a pool is made with.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PoolSettings {
     pub(crate) threads: usize,
@@ -68,71 +67,71 @@ impl Default for PoolSettings {
     }
 }
 
-/// Makes a [`Pool`] to order.
+/// Configures and makes a [`Pool`].
 #[derive(Clone, Debug)]
-#[must_use = "a builder does nothing until its build is called"]
+#[must_use = "a builder does nothing until `build` is called"]
 pub struct PoolBuilder {
     name: String,
     settings: PoolSettings,
 }
 
 impl PoolBuilder {
-    /// What the threads are called: `blocking` by default.
+    /// The prefix of the threads' names: `blocking` by default.
     pub fn name(mut self, name: impl Into<String>) -> PoolBuilder {
-        // The OS takes no NUL, and a thread's name is not worth an error.
+        // The OS accepts no NUL, and a thread's name is not worth an error.
         self.name = name.into().replace('\0', "");
         self
     }
 
-    /// The most threads: by default four more than there are processors, and 32 at most. At least one.
-    pub fn threads(mut self, most: usize) -> PoolBuilder {
-        self.settings.threads = most.max(1);
+    /// The maximum number of threads, at least 1. The default is the number of processors plus 4, at most 32.
+    pub fn threads(mut self, max: usize) -> PoolBuilder {
+        self.settings.threads = max.max(1);
         self
     }
 
-    /// The most jobs that may wait for a thread (1,024).
-    pub fn queue(mut self, most: usize) -> PoolBuilder {
-        self.settings.queue = most;
+    /// The maximum number of jobs that wait for a thread (1,024).
+    pub fn queue(mut self, max: usize) -> PoolBuilder {
+        self.settings.queue = max;
         self
     }
 
-    /// How long a thread stays when there is nothing to do (10 s).
+    /// How long an idle thread stays alive (10 s).
     pub fn idle_exit(mut self, after: Duration) -> PoolBuilder {
         self.settings.idle_exit = after;
         self
     }
 
-    /// Makes the pool. It starts threads as they are needed.
+    /// Makes the pool, which starts threads on demand.
     pub fn build(self) -> Pool {
         Pool::with_settings(self.name, self.settings)
     }
 }
 
-/// Whether to wait for jobs that have begun.
+/// Whether a shutdown waits for running jobs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Shutdown {
-    /// However long they take.
+    /// Waits until all have finished.
     #[default]
     Wait,
-    /// For so long.
+    /// Waits for at most this time.
     Within(Duration),
-    /// Not at all: they go on by themselves, and their results are dropped.
+    /// Does not wait: the jobs run on, and their results are dropped.
     Detach,
 }
 
-/// What a pool is doing.
+/// A snapshot of a pool's counters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PoolCounters {
-    /// Threads that there are now.
+    /// Threads now alive.
     pub threads: usize,
-    /// Those of them that have nothing to do.
+    /// Threads now idle.
     pub idle: usize,
-    /// Jobs that wait for a thread.
+    /// Jobs that now wait for a thread.
     pub queued: usize,
-    /// Threads that were ever started.
+    /// Threads started so far.
     pub started: u64,
-    /// Jobs that were carried out.
+    /// Jobs finished so far.
     pub done: u64,
 }
 
@@ -141,22 +140,20 @@ pub(super) type Work = Box<dyn FnOnce() + Send>;
 /// A job's number within its pool.
 pub(crate) type JobId = u64;
 
-/// The number of somebody who waits for room in a pool's queue.
+/// Identifies a waiter for capacity in the queue.
 pub(super) type Ticket = u64;
 
-/// The ticket of all of a loop's flights; nobody else draws it.
-const FLIGHTS: Ticket = 0;
+/// The ticket shared by all operations of a loop; `next_number` never returns it.
+const OPS_TICKET: Ticket = 0;
 
 struct Job {
     id: JobId,
     work: Work,
 }
 
-/// Why a job was not taken, with the job.
+/// Why a job was not accepted, with the job.
 pub(super) enum Refusal {
-    /// The queue is full.
     Full(Work),
-    /// The pool is closed.
     Closed(Work),
     /// There is no thread, and none could be started.
     NoThread(Work, io::Error),
@@ -166,39 +163,39 @@ pub(super) struct Shared {
     name: String,
     settings: PoolSettings,
     state: Mutex<State>,
-    /// There is work, or the pool has closed.
+    /// Signals that a job was queued or the pool was closed.
     work: Condvar,
-    /// A thread has ended.
+    /// Signals that a thread has ended.
     ended: Condvar,
-    /// The process that has the threads: see `sys::forks`.
+    /// Identifies the process that has the threads: see `sys::forks`.
     forks: u32,
 }
 
 #[derive(Default)]
 struct State {
     queue: VecDeque<Job>,
-    /// Whoever waits for room in the queue: each once, however often it asks, and in the order of asking.
-    waiting: BTreeMap<Ticket, Waker>,
-    /// Of jobs, and of those who wait.
+    /// Waiters for capacity in the queue, in FIFO order; each is registered once.
+    waiters: BTreeMap<Ticket, Waker>,
+    /// The last job id or ticket.
     last_number: u64,
     counters: PoolCounters,
     closed: bool,
-    /// Threads whose jobs wait for the other threads to end.
-    ending_inside: usize,
+    /// Threads whose jobs are inside `shutdown`, waiting for the other threads.
+    shutting_down: usize,
 }
 
 thread_local! {
-    /// The pool that this thread works for, or null. Only compared.
-    static WORKS_FOR: Cell<*const Shared> = const { Cell::new(ptr::null()) };
+    /// The pool that this thread belongs to, or null. Only compared.
+    static POOL_OF_THREAD: Cell<*const Shared> = const { Cell::new(ptr::null()) };
 }
 
 impl Pool {
-    /// A pool with the defaults.
+    /// A pool with the default settings.
     pub fn new() -> Pool {
         Pool::builder().build()
     }
 
-    /// A pool to order.
+    /// A builder with the default settings.
     pub fn builder() -> PoolBuilder {
         PoolBuilder {
             name: "blocking".into(),
@@ -220,7 +217,7 @@ impl Pool {
         }
     }
 
-    /// Runs `work` on one of the threads: see [`spawn_blocking`](crate::spawn_blocking).
+    /// Runs `work` on a thread of the pool: see [`spawn_blocking`](crate::spawn_blocking).
     pub fn spawn<T, F>(&self, work: F) -> BlockingHandle<T>
     where
         T: Send + 'static,
@@ -229,21 +226,21 @@ impl Pool {
         BlockingHandle::start(self.shared(), work)
     }
 
-    /// The same, but if every thread is busy and the queue is full, the work comes back at once.
+    /// As [`spawn`](Pool::spawn), but fails and returns the closure if every thread is busy and the queue is full.
     pub fn try_spawn<T, F>(&self, work: F) -> Result<BlockingHandle<T>, PoolFull<F>>
     where
         T: Send + 'static,
         F: FnOnce() -> T + Send + 'static,
     {
-        // Others may come in between; then the handle waits for room, as any other does.
+        // If another thread fills the queue in between, the handle waits for capacity.
         if self.shared().is_full() {
             return Err(PoolFull(work));
         }
         Ok(self.spawn(work))
     }
 
-    /// Closes the pool, for all its clones: what has not begun is dropped, and so is what is spawned from now on. A job of
-    /// the pool itself may call this; it waits for the others, and not for those that wait for it in the same way.
+    /// Closes the pool for all its clones: queued jobs are dropped, and so are jobs spawned later. A job of the pool
+    /// itself may call this: it waits for the other jobs, except those that are also inside this call.
     pub fn shutdown(&self, how: Shutdown) {
         if self.shared().is_forked() {
             return;
@@ -252,7 +249,7 @@ impl Pool {
         self.shared().wait_for_threads(how);
     }
 
-    /// What the pool is doing.
+    /// A snapshot of the pool's counters.
     pub fn counters(&self) -> PoolCounters {
         if self.shared().is_forked() {
             return PoolCounters::default();
@@ -268,7 +265,7 @@ impl Pool {
         &self.owner.shared
     }
 
-    /// Hands over work that answers by itself. Gives the job's number.
+    /// Queues work that delivers its result itself. Returns the job's id.
     pub(crate) fn submit(&self, work: Work) -> Result<JobId, (Work, Option<io::Error>)> {
         self.shared().submit(work, true).map_err(|refusal| match refusal {
             Refusal::Full(work) | Refusal::Closed(work) => (work, None),
@@ -276,12 +273,12 @@ impl Pool {
         })
     }
 
-    /// Wakes `waker` when there may be room in the queue for flights of the one loop that has this pool. False if there is.
+    /// Wakes `waker` when the queue may have capacity for the loop's operations. False if it has capacity now.
     pub(crate) fn wait_for_capacity(&self, waker: &Waker) -> bool {
-        self.shared().wait_for_capacity(&mut Some(FLIGHTS), waker)
+        self.shared().wait_for_capacity(&mut Some(OPS_TICKET), waker)
     }
 
-    /// Takes a job back that has not begun.
+    /// Removes a job that has not started from the queue.
     pub(crate) fn take_back(&self, id: JobId) -> bool {
         self.shared().take_back(id).is_some()
     }
@@ -307,7 +304,7 @@ impl Shared {
         self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    /// Whether this process is a fork of the one that has the threads.
+    /// Whether this process is a fork of the process that has the threads.
     #[inline]
     pub(super) fn is_forked(&self) -> bool {
         self.forks != sys::forks()
@@ -317,7 +314,7 @@ impl Shared {
         !self.is_forked() && self.state().is_full(&self.settings)
     }
 
-    /// Queues a job, and starts a thread for it if none is free. With `bounded` a full queue refuses it.
+    /// Queues a job, and starts a thread if none is idle. With `bounded`, fails if the queue is full.
     pub(super) fn submit(self: &Arc<Self>, work: Work, bounded: bool) -> Result<JobId, Refusal> {
         if self.is_forked() {
             return Err(Refusal::NoThread(work, crate::event_loop::inbox::forked_error()));
@@ -338,16 +335,16 @@ impl Shared {
         }
         if state.counters.threads < self.settings.threads
             && let Err(error) = self.start_thread(&mut state)
-            // Those that are there will come to it.
+            // Existing threads will run the job.
             && state.counters.threads == 0
         {
-            let job = state.queue.pop_back().expect("it was just queued");
+            let job = state.queue.pop_back().expect("the job was just queued");
             return Err(Refusal::NoThread(job.work, error));
         }
         Ok(id)
     }
 
-    /// With the lock held: starting takes some ten microseconds, and happens a few times in a pool's life.
+    /// Runs with the lock held: starting a thread takes about 10 us, and happens a few times in a pool's life.
     fn start_thread(self: &Arc<Self>, state: &mut State) -> io::Result<()> {
         let shared = self.clone();
         let name = format!("{}-{}", self.name, state.counters.started);
@@ -357,22 +354,22 @@ impl Shared {
             .map_err(|error| crate::error::context("no thread could be started for blocking work", error))?;
         state.counters.threads += 1;
         state.counters.started += 1;
-        // It is free until it takes its first job; else a queue without room would count that job as one that waits.
+        // The thread is idle until it takes its first job. Otherwise a queue of length 0 would be full.
         state.counters.idle += 1;
         Ok(())
     }
 
-    /// A thread's life. It counts as idle whenever it does not hold a job.
+    /// The main function of a thread, which counts as idle whenever it does not run a job.
     fn work_until_idle(&self) {
-        WORKS_FOR.set(self);
+        POOL_OF_THREAD.set(self);
         let mut state = self.state();
         loop {
             if let Some(job) = state.queue.pop_front() {
                 state.counters.idle -= 1;
-                let waiting = std::mem::take(&mut state.waiting);
+                let waiters = std::mem::take(&mut state.waiters);
                 drop(state);
-                wake_all(waiting);
-                // A job catches its own panics; this is for its destructors.
+                wake_all(waiters);
+                // The job catches panics of the closure; this is for destructors.
                 crate::event_loop::exception::guard("a blocking job", job.work);
                 state = self.state();
                 state.counters.done += 1;
@@ -382,11 +379,11 @@ impl Shared {
             if state.closed {
                 break;
             }
-            // A free thread is room too, and where the queue has none it is the only room.
-            if !state.waiting.is_empty() {
-                let waiting = std::mem::take(&mut state.waiting);
+            // An idle thread is capacity too, and with a queue of length 0 it is the only capacity.
+            if !state.waiters.is_empty() {
+                let waiters = std::mem::take(&mut state.waiters);
                 drop(state);
-                wake_all(waiting);
+                wake_all(waiters);
                 state = self.state();
                 continue;
             }
@@ -403,18 +400,18 @@ impl Shared {
         self.ended.notify_all();
     }
 
-    /// Takes a job back that has not begun.
+    /// Removes a job that has not started from the queue.
     pub(super) fn take_back(&self, id: JobId) -> Option<Work> {
-        let (job, waiting) = {
+        let (job, waiters) = {
             let mut state = self.state();
             let at = state.queue.iter().position(|job| job.id == id)?;
-            (state.queue.remove(at)?, std::mem::take(&mut state.waiting))
+            (state.queue.remove(at)?, std::mem::take(&mut state.waiters))
         };
-        wake_all(waiting);
+        wake_all(waiters);
         Some(job.work)
     }
 
-    /// Wakes `waker` when there may be room in the queue. False if there is. Whoever asks again keeps its ticket.
+    /// Wakes `waker` when the queue may have capacity. False if it has capacity now. Later calls reuse the ticket.
     pub(super) fn wait_for_capacity(&self, ticket: &mut Option<Ticket>, waker: &Waker) -> bool {
         // Cloning and dropping wakers is foreign code, so neither happens under the lock.
         let waker = waker.clone();
@@ -424,26 +421,25 @@ impl Shared {
                 return false;
             }
             let ticket = *ticket.get_or_insert_with(|| state.next_number());
-            state.waiting.insert(ticket, waker)
+            state.waiters.insert(ticket, waker)
         };
         drop(old);
         true
     }
 
-    /// Whoever has this ticket waits no more.
     pub(super) fn stop_waiting(&self, ticket: Ticket) {
-        let waker = self.state().waiting.remove(&ticket);
+        let waker = self.state().waiters.remove(&ticket);
         drop(waker);
     }
 
     fn close(&self) {
-        let (jobs, waiting) = {
+        let (jobs, waiters) = {
             let mut state = self.state();
             state.closed = true;
-            (std::mem::take(&mut state.queue), std::mem::take(&mut state.waiting))
+            (std::mem::take(&mut state.queue), std::mem::take(&mut state.waiters))
         };
         self.work.notify_all();
-        wake_all(waiting);
+        wake_all(waiters);
         for job in jobs {
             crate::event_loop::exception::guard("a blocking job's destructor", || drop(job.work));
         }
@@ -452,18 +448,18 @@ impl Shared {
     fn wait_for_threads(&self, how: Shutdown) {
         let deadline = match how {
             Shutdown::Wait => None,
-            // What no clock can hold means for ever.
+            // A deadline beyond the range of the clock means forever.
             Shutdown::Within(limit) => Instant::now().checked_add(limit),
             Shutdown::Detach => return,
         };
-        let is_inside = ptr::eq(WORKS_FOR.get(), self);
+        let is_pool_thread = ptr::eq(POOL_OF_THREAD.get(), self);
         let mut state = self.state();
-        if is_inside {
-            // Those who wait inside of a job, as this one does, need not wait for this one.
-            state.ending_inside += 1;
+        if is_pool_thread {
+            // Other jobs inside `shutdown` must not wait for this one.
+            state.shutting_down += 1;
             self.ended.notify_all();
         }
-        while state.counters.threads > if is_inside { state.ending_inside } else { 0 } {
+        while state.counters.threads > if is_pool_thread { state.shutting_down } else { 0 } {
             state = match deadline {
                 None => self.ended.wait(state).unwrap_or_else(|poisoned| poisoned.into_inner()),
                 Some(deadline) => {
@@ -476,26 +472,26 @@ impl Shared {
                 }
             };
         }
-        state.ending_inside -= usize::from(is_inside);
+        state.shutting_down -= usize::from(is_pool_thread);
     }
 }
 
 impl State {
-    /// Begins with 1.
+    /// The next job id or ticket, from 1.
     fn next_number(&mut self) -> u64 {
         self.last_number += 1;
         self.last_number
     }
 
-    /// Whether a job would have to wait behind a full queue. Threads that are free, or could be started, make room.
+    /// Whether the queue is full. Threads that are idle, or could be started, count as capacity.
     fn is_full(&self, settings: &PoolSettings) -> bool {
         let free = self.counters.idle + (settings.threads - self.counters.threads.min(settings.threads));
         self.queue.len() >= settings.queue.saturating_add(free)
     }
 }
 
-fn wake_all(waiting: BTreeMap<Ticket, Waker>) {
-    for waker in waiting.into_values() {
+fn wake_all(waiters: BTreeMap<Ticket, Waker>) {
+    for waker in waiters.into_values() {
         crate::event_loop::exception::guard("a waker", || waker.wake());
     }
 }

@@ -114,7 +114,7 @@ impl PendingRead {
     fn poll(&mut self, medium: Medium, cx: &mut Context<'_>) -> Poll<io::Result<ManagedBuf>> {
         if self.op.is_none() {
             ready!(self.hold.poll(cx));
-            let (descriptor, queue) = (self.hold.of(), self.hold.queue());
+            let (descriptor, queue) = (self.hold.owner(), self.hold.queue());
             ready!(queue.poll_orphan(&descriptor.core, cx));
             if ready!(queue.poll_leftover(&descriptor.core, cx))
                 && let Some(served) = queue.serve_all()
@@ -123,11 +123,11 @@ impl PendingRead {
             }
             self.op = Some(ReadOp::pooled(descriptor, queue, medium));
         }
-        let (descriptor, queue) = (self.hold.of(), self.hold.queue());
+        let (descriptor, queue) = (self.hold.owner(), self.hold.queue());
         if let Some(ReadOp::Pooled(op)) = &mut self.op {
             let (op_result, _) = ready!(op.poll(&descriptor.core, queue, cx));
             let received = op_result.buffer.as_ref().map_or(&[][..], |buffer| buffer.filled());
-            if queue.overtaken(received, None, op_result.res)
+            if queue.append_if_overtaken(received, None, op_result.res)
                 && let Some(served) = queue.serve_all()
             {
                 self.op = None;
@@ -156,7 +156,7 @@ impl PendingRead {
         let (op_result, (_, buf)) = ready!(op.poll(&descriptor.core, queue, cx));
         self.op = None;
         let received = *count(op_result.res).as_ref().unwrap_or(&0);
-        if queue.overtaken(&buf[..received], None, op_result.res)
+        if queue.append_if_overtaken(&buf[..received], None, op_result.res)
             && let Some(served) = queue.serve_all()
         {
             return Poll::Ready(served.map(ManagedBuf::from).map_err(from_code));
@@ -205,10 +205,10 @@ impl ReadOp {
 impl Drop for PendingRead {
     /// The operation stays in its queue: the next read gets its bytes.
     fn drop(&mut self) {
-        let core = &self.hold.of().core;
+        let core = &self.hold.owner().core;
         match &mut self.op {
-            Some(ReadOp::Pooled(op)) => op.leave(core),
-            Some(ReadOp::Heap(op)) => op.leave(core),
+            Some(ReadOp::Pooled(op)) => op.abandon(core),
+            Some(ReadOp::Heap(op)) => op.abandon(core),
             None => {}
         }
     }

@@ -187,7 +187,7 @@ impl WriteBuffer {
             drop(state);
             descriptor.core.trace(started);
             if is_up {
-                if descriptor.is_left.get()
+                if descriptor.is_handle_dropped.get()
                     && let Some(id) = descriptor.write.op.get()
                 {
                     // The stream was dropped: do not wait for the kernel to accept more.

@@ -1,6 +1,6 @@
-//! Debug mode: what runs for too long, and what is left at the end.
+//! Debug mode: reports tasks and callbacks that block the loop, and tasks still pending when it closes.
 //!
-//! The clock is the machine's, also where the loop's is virtual: it is real time that somebody else has to wait.
+//! Times are real, also where the loop's clock is virtual: other tasks wait in real time.
 
 use std::time::Instant;
 
@@ -9,13 +9,13 @@ use crate::event_loop::exception::{Exception, report};
 use crate::event_loop::ready::Ready;
 
 impl LoopCore {
-    /// Runs one entry of the batch, and tells if it took long.
-    pub(crate) fn run_watched(&self, next: Ready) {
+    /// Runs one entry of the batch, and reports it if it took too long.
+    pub(crate) fn run_timed(&self, next: Ready) {
         let Some(limit) = self.slow else {
             return self.run_one(next);
         };
-        // Its place and name must be had before it runs: it may be gone afterwards.
-        let who = match &next {
+        // Described before it runs, because it may be gone afterwards.
+        let entry = match &next {
             Ready::Task(runnable) => runnable.task().describe(),
             Ready::Call(callback) => format!("a callback scheduled at {}", callback.location()),
             Ready::Remote(_) => "a callback from another thread".to_owned(),
@@ -25,13 +25,12 @@ impl LoopCore {
         let took = begin.elapsed();
         if took >= limit {
             report(Exception::note(format!(
-                "{who} ran for {took:.1?} without a pause, while nothing else could: pause with `yield_now`, or use \
-                 `spawn_blocking`"
+                "{entry} blocked the loop for {took:.1?}: yield with `yield_now`, or use `spawn_blocking`"
             )));
         }
     }
 
-    /// Lists the tasks that the closing loop will cancel.
+    /// Reports the tasks that closing the loop will cancel.
     pub(crate) fn report_pending_tasks(&self) {
         if self.slow.is_none() {
             return;
@@ -39,7 +38,7 @@ impl LoopCore {
         let dump = self.dump();
         if !dump.tasks.is_empty() {
             report(Exception::note(format!(
-                "the loop closes and cancels what is left of it:\n{dump}"
+                "the loop closes and cancels its pending tasks:\n{dump}"
             )));
         }
     }

@@ -1,7 +1,7 @@
-//! What every task waits for.
+//! Task dumps: every task of a loop and what it waits for.
 //!
-//! Nothing is recorded for this: a waker knows its task, so whoever holds a waker (a flight, a timer) is found by looking
-//! through them. What else a task waits for (a lock, a queue, another task) says so itself when it returns `Pending`.
+//! Nothing is recorded for this. A waker identifies its task, so operations and timers are found by looking through
+//! their wakers. Other futures (a lock, a channel, another task) set the wait reason when they return `Pending`.
 
 use std::fmt;
 use std::io;
@@ -15,7 +15,7 @@ use crate::signal::{SignalKind, signal};
 use crate::sys::Fd;
 use crate::task::{Builder, JoinHandle, TaskId};
 
-/// Every task of a loop, and what it waits for: see [`EventLoop::dump`]. Its `Display` is a table.
+/// Every task of a loop, and what it waits for: see [`EventLoop::dump`]. `Display` writes one line per task.
 ///
 /// ```
 /// windlass::run(async {
@@ -31,7 +31,7 @@ use crate::task::{Builder, JoinHandle, TaskId};
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Dump {
-    /// The tasks that are not done, in the order in which they were spawned.
+    /// The tasks that have not finished, in the order in which they were spawned.
     pub tasks: Vec<TaskDump>,
 }
 
@@ -47,28 +47,29 @@ pub struct Dump {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct TaskDump {
-    /// Its number.
+    /// The task's id.
     pub id: TaskId,
-    /// Its name, if it was given one.
+    /// The task's name, if it has one.
     pub name: Option<String>,
-    /// Where it was spawned.
+    /// Where the task was spawned.
     pub spawned_at: &'static Location<'static>,
-    /// What it is doing.
+    /// Whether the task is running, ready or waiting.
     pub state: TaskState,
-    /// What it waits for, as far as is known.
+    /// What the task waits for, as far as known.
     pub waits_for: Vec<Waiting>,
-    /// How long ago it was last polled, about: counted from when the loop last slept before that. `None` if it never was.
+    /// The approximate time since the task was last polled, counted from the end of the loop's last wait before that
+    /// poll. `None` if it was never polled.
     pub since: Option<Duration>,
 }
 
-/// What a task is doing.
+/// The scheduling state of a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TaskState {
-    /// It is being polled right now.
+    /// The task is being polled.
     Running,
-    /// It will be polled in the next turn.
+    /// The task is in the ready queue.
     Ready,
-    /// It waits to be woken.
+    /// The task waits to be woken.
     Waiting,
 }
 
@@ -76,18 +77,18 @@ pub enum TaskState {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Waiting {
-    /// An operation.
+    /// An I/O operation.
     Op {
-        /// Its kind.
+        /// The kind of operation.
         name: &'static str,
-        /// Its descriptor, if it has one.
+        /// The descriptor, if there is one.
         fd: Option<Fd>,
     },
-    /// A timer that is due after this time; zero if it is due now, `Duration::MAX` if never.
+    /// A timer that fires after this time: zero if it is due, `Duration::MAX` if never.
     Timer(Duration),
-    /// Another task's end.
+    /// The end of another task.
     Task(TaskId),
-    /// Something else within the program, by its name: a lock, a queue.
+    /// Something else, by its name: a lock, a channel.
     Other(&'static str),
 }
 
@@ -96,10 +97,10 @@ impl LoopCore {
         let now = self.now();
         let (ops, timers, tasks) = (self.ops.borrow(), self.timers.borrow(), self.tasks.borrow());
         let mut dumps: Vec<TaskDump> = Vec::with_capacity(tasks.len());
-        // One look through everything that holds wakers, not one per task.
-        let mut fds = std::collections::HashMap::with_capacity(tasks.len());
+        // One pass over everything that holds wakers, not one per task.
+        let mut index_of = std::collections::HashMap::with_capacity(tasks.len());
         for (_, task) in tasks.iter() {
-            fds.insert(task.address(), dumps.len());
+            index_of.insert(task.address(), dumps.len());
             let state = match task {
                 task if self.is_running(*task) => TaskState::Running,
                 task if task.is_scheduled() => TaskState::Ready,
@@ -114,15 +115,15 @@ impl LoopCore {
                 since: task.polled_at().map(|at| now - at),
             });
         }
-        let mut note = |waker: &std::task::Waker, what: Waiting| {
-            if let Some(&place) = fds.get(&waker.data()) {
-                dumps[place].waits_for.push(what);
+        let mut add = |waker: &std::task::Waker, waiting: Waiting| {
+            if let Some(&index) = index_of.get(&waker.data()) {
+                dumps[index].waits_for.push(waiting);
             }
         };
         for (op, waker) in ops.waiting() {
             if let Some(waker) = waker {
                 let (name, fd) = (op.name(), op.fd());
-                note(waker, Waiting::Op { name, fd });
+                add(waker, Waiting::Op { name, fd });
             }
         }
         for (when, action) in timers.iter() {
@@ -131,7 +132,7 @@ impl LoopCore {
                     crate::time::Instant::NEVER => Duration::MAX,
                     when => when - now,
                 };
-                note(waker, Waiting::Timer(left));
+                add(waker, Waiting::Timer(left));
             }
         }
         for dump in &mut dumps {
@@ -145,13 +146,13 @@ impl LoopCore {
 }
 
 impl EventLoop {
-    /// Every task, where it was spawned, and what it waits for.
+    /// A snapshot of every task: where it was spawned, and what it waits for.
     pub fn dump(&self) -> Dump {
         self.core().dump()
     }
 }
 
-/// Every task of the current loop: [`EventLoop::dump`].
+/// A snapshot of every task of the current loop: see [`EventLoop::dump`].
 ///
 /// # Panics
 ///
@@ -161,14 +162,14 @@ pub fn dump() -> Dump {
     LoopCore::current("dump").dump()
 }
 
-/// Gives a dump of the current loop to `tell` each time a signal comes, until the guard is dropped.
+/// Calls `callback` with a dump of the current loop each time a signal arrives, until the guard is dropped.
 ///
-/// A loop that is stuck in one task hears no signal either: [debug mode](crate::Builder::debug) tells of that.
+/// A loop blocked by one task handles no signals either: [debug mode](crate::Builder::debug) reports such a task.
 ///
 /// ```
 /// use windlass::signal::SignalKind;
 /// windlass::run(async {
-///     // From now on `kill -USR1` shows what every task waits for.
+///     // From now on `kill -USR1` prints what every task waits for.
 ///     let _guard = windlass::dump_on(SignalKind::user_defined1(), |dump| eprintln!("{dump}"))?;
 ///     Ok::<(), std::io::Error>(())
 /// })??;
@@ -183,28 +184,28 @@ pub fn dump() -> Dump {
 ///
 /// Outside of a loop.
 #[track_caller]
-pub fn dump_on(kind: SignalKind, mut tell: impl FnMut(&Dump) + 'static) -> io::Result<DumpGuard> {
+pub fn dump_on(kind: SignalKind, mut callback: impl FnMut(&Dump) + 'static) -> io::Result<DumpGuard> {
     let mut signal = signal(kind)?;
     let task = Builder::new().name("dump on a signal").spawn(async move {
         while signal.recv().await.is_some() {
-            tell(&dump());
+            callback(&dump());
         }
     });
     Ok(DumpGuard { task })
 }
 
-/// For as long as it is kept, a signal gives dumps: see [`dump_on`].
+/// Stops dumps on a signal when it is dropped: see [`dump_on`].
 ///
 /// ```
 /// use windlass::signal::SignalKind;
 /// windlass::run(async {
 ///     let guard = windlass::dump_on(SignalKind::user_defined2(), |dump| eprintln!("{dump}"))?;
-///     drop(guard); // and no more
+///     drop(guard); // no more dumps
 ///     Ok::<(), std::io::Error>(())
 /// })??;
 /// # Ok::<(), std::io::Error>(())
 /// ```
-#[must_use = "a signal gives dumps only while the guard is kept"]
+#[must_use = "dropping the guard stops the dumps"]
 pub struct DumpGuard {
     task: JoinHandle<()>,
 }
@@ -244,8 +245,8 @@ impl fmt::Display for TaskDump {
             TaskState::Ready => return f.write_str("ready to run"),
             TaskState::Waiting if self.waits_for.is_empty() => f.write_str("waits")?,
             TaskState::Waiting => {
-                for (index, what) in self.waits_for.iter().enumerate() {
-                    write!(f, "{}{what}", if index == 0 { "waits for " } else { ", " })?;
+                for (index, waiting) in self.waits_for.iter().enumerate() {
+                    write!(f, "{}{waiting}", if index == 0 { "waits for " } else { ", " })?;
                 }
             }
         }
@@ -261,7 +262,7 @@ impl fmt::Display for Waiting {
         match self {
             Waiting::Op { name, fd: Some(fd) } => write!(f, "{name} on descriptor {fd}"),
             Waiting::Op { name, fd: None } => f.write_str(name),
-            Waiting::Timer(Duration::MAX) => f.write_str("a timer that never comes"),
+            Waiting::Timer(Duration::MAX) => f.write_str("a timer that never fires"),
             Waiting::Timer(left) => write!(f, "a timer in {left:.1?}"),
             Waiting::Task(id) => write!(f, "task {id}"),
             Waiting::Other(name) => f.write_str(name),

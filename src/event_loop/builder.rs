@@ -1,4 +1,4 @@
-//! Making loops, and running a whole program on one.
+//! `Builder`, which makes loops, and `run`, which runs a whole program on one.
 
 use std::fmt;
 use std::future::Future;
@@ -15,10 +15,10 @@ use crate::proactor;
 use crate::reactor;
 use crate::sys::errno;
 
-/// Runs `future` to its end on a new loop, and gives its output: asyncio's `run`.
+/// Runs `future` to completion on a new loop and returns its output, like asyncio's `run`.
 ///
-/// Tasks that are left when it is done are cancelled; their operations come back from the kernel before this returns.
-/// The error is the loop's: it could not be made, or its driver failed.
+/// Tasks that are still pending are then cancelled, and their operations complete before this returns. Fails if the
+/// loop cannot be made, or its driver fails.
 ///
 /// ```
 /// let answer = windlass::run(async { 42 })?;
@@ -30,7 +30,7 @@ pub fn run<F: Future>(future: F) -> io::Result<F::Output> {
     Builder::new().build()?.run_until_complete(future)
 }
 
-/// Makes an [`EventLoop`] to order.
+/// Configures and makes an [`EventLoop`].
 ///
 /// ```
 /// use windlass::{Builder, DriverChoice};
@@ -38,7 +38,7 @@ pub fn run<F: Future>(future: F) -> io::Result<F::Output> {
 /// # drop(event_loop);
 /// # Ok::<(), std::io::Error>(())
 /// ```
-#[must_use = "a builder does nothing until its build is called"]
+#[must_use = "a builder does nothing until `build` is called"]
 pub struct Builder {
     choice: Option<DriverChoice>,
     custom: Option<Box<dyn Driver>>,
@@ -92,7 +92,7 @@ impl Default for Settings {
 }
 
 impl Builder {
-    /// Begins with the defaults.
+    /// A builder with the default settings.
     pub fn new() -> Builder {
         Builder {
             choice: None,
@@ -103,23 +103,23 @@ impl Builder {
         }
     }
 
-    /// Chooses the driver. Without this call the variable `WINDLASS_DRIVER` (`auto`, `proactor`, `reactor`, `null`)
-    /// decides, and without that, `auto`. A driver that was asked for and cannot be had is an error.
+    /// Chooses the driver. Without this call, the environment variable `WINDLASS_DRIVER` (`auto`, `proactor`,
+    /// `reactor`, `null`) decides; the default is `auto`. `build` fails if that driver is unavailable.
     pub fn driver(mut self, choice: DriverChoice) -> Builder {
         self.choice = Some(choice);
         self
     }
 
-    /// Turns the loop on a driver of your own.
+    /// Uses a custom driver.
     pub fn with_driver(mut self, driver: Box<dyn Driver>) -> Builder {
         self.custom = Some(driver);
         self
     }
 
-    /// Wraps the driver that was chosen in one of your own, which sees every call: for fault injection and instrumentation.
+    /// Wraps the chosen driver in a custom one, which sees every call: for fault injection and instrumentation.
     ///
     /// ```
-    /// // Keeps the driver as it is, and prints which one it is.
+    /// // Prints a description of the driver and returns it unchanged.
     /// let builder = windlass::Builder::new().wrap_driver(|driver| {
     ///     println!("{}", driver.describe());
     ///     driver
@@ -132,106 +132,106 @@ impl Builder {
         self
     }
 
-    /// How many operations can be queued for the kernel between two system calls (256). More cost another call, or are parked; the
-    /// kernel rounds up to a power of two. Only the io_uring driver has such a queue.
+    /// The size of the io_uring submission queue: how many operations are submitted with one system call (256). Further
+    /// ones cost another call, or wait. The kernel rounds up to a power of two. Other drivers have no such queue.
     pub fn ring_entries(mut self, entries: u32) -> Builder {
         self.settings.ring_entries = entries;
         self
     }
 
-    /// How many completions the kernel can queue (by default four times the ring's entries). More overflow into kernel
-    /// memory, and are drained from there.
+    /// The size of the io_uring completion queue (by default four times `ring_entries`). Further completions overflow
+    /// into kernel memory and are drained from there.
     pub fn completion_entries(mut self, entries: u32) -> Builder {
         self.settings.completion_entries = Some(entries);
         self
     }
 
-    /// Opens the io_uring as an old kernel would: without deferred completions, buffer rings or absolute
-    /// timeouts. For tests, and to see what each of them is worth.
+    /// Opens the io_uring without deferred completions, buffer rings and absolute timeouts, as on old kernels. For
+    /// tests.
     pub fn plain_ring(mut self, plain: bool) -> Builder {
         self.settings.plain_ring = plain;
         self
     }
 
-    /// How long closing the loop waits for operations in flight before it leaks their memory (5 s). A cancelled socket operation
-    /// completes in microseconds; this limit is for one that the kernel or a thread does not end. For tests.
+    /// How long closing the loop waits for operations in flight before it leaks their memory (5 s). A cancelled socket
+    /// operation completes in microseconds; the limit is for one that the kernel or a thread does not end. For tests.
     #[doc(hidden)]
     pub fn close_within(mut self, limit: Duration) -> Builder {
         self.settings.close_within = limit;
         self
     }
 
-    /// The pool for managed reads: how many buffers (256; rounded up to a power of two) of how many bytes (8 KiB). It is
-    /// made when the first managed read starts. When it is empty, reads go to the heap.
+    /// The buffer pool for managed reads: the number of buffers (256; rounded up to a power of two) and their size in
+    /// bytes (8 KiB). It is allocated when the first managed read starts. When it is empty, reads use the heap.
     pub fn managed_buffers(mut self, count: u16, len: usize) -> Builder {
         self.settings.managed_count = count;
         self.settings.managed_len = len;
         self
     }
 
-    /// The most threads that io_uring may start in the kernel for file work that it cannot do in passing, and as many
-    /// again for work that may wait for ever. Without this call the kernel decides. The limit belongs to the thread that
-    /// runs the loop: loops that follow on the same thread share it.
-    pub fn max_io_workers(mut self, most: u32) -> Builder {
-        self.settings.io_workers = Some(most);
+    /// The maximum number of kernel threads that io_uring may start for file operations that would block, and as many
+    /// again for operations that may block forever. By default the kernel decides. The limit applies to the thread that
+    /// runs the loop: later loops on the same thread share it.
+    pub fn max_io_workers(mut self, max: u32) -> Builder {
+        self.settings.io_workers = Some(max);
         self
     }
 
-    /// The most threads for [`spawn_blocking`](crate::spawn_blocking): by default four more than there are processors, and
-    /// 32 at most, as in asyncio.
-    pub fn max_blocking_threads(mut self, most: usize) -> Builder {
-        self.settings.blocking.threads = most;
+    /// The maximum number of threads for [`spawn_blocking`](crate::spawn_blocking). As in asyncio, the default is the
+    /// number of processors plus 4, at most 32.
+    pub fn max_blocking_threads(mut self, max: usize) -> Builder {
+        self.settings.blocking.threads = max;
         self
     }
 
-    /// The most jobs of [`spawn_blocking`](crate::spawn_blocking) that may wait for a thread (1,024) before whoever asks
-    /// for another waits too.
-    pub fn max_blocking_queue(mut self, most: usize) -> Builder {
-        self.settings.blocking.queue = most;
+    /// The maximum number of [`spawn_blocking`](crate::spawn_blocking) jobs that wait for a thread (1,024). When the
+    /// queue is full, awaiting the handle of a new job waits for capacity.
+    pub fn max_blocking_queue(mut self, max: usize) -> Builder {
+        self.settings.blocking.queue = max;
         self
     }
 
-    /// The most threads for the loop's own blocking work: files where the driver cannot do them, and name look-ups. They
-    /// are apart from those of [`spawn_blocking`](crate::spawn_blocking), so that neither can starve the other.
-    pub fn max_file_threads(mut self, most: usize) -> Builder {
-        self.settings.files.threads = most;
+    /// The maximum number of threads for the loop's own blocking work: name look-ups, and file operations that the
+    /// driver cannot perform. [`spawn_blocking`](crate::spawn_blocking) has its own, so that neither starves the other.
+    pub fn max_file_threads(mut self, max: usize) -> Builder {
+        self.settings.files.threads = max;
         self
     }
 
-    /// The most operations on files that may wait for a thread (1,024). More wait in the loop until there is room.
-    pub fn max_file_queue(mut self, most: usize) -> Builder {
-        self.settings.files.queue = most;
+    /// The maximum number of file operations that wait for a thread (1,024). Further ones wait in the loop.
+    pub fn max_file_queue(mut self, max: usize) -> Builder {
+        self.settings.files.queue = max;
         self
     }
 
-    /// How long a thread of either pool stays when there is nothing to do (10 s).
+    /// How long an idle thread of either pool stays alive (10 s).
     pub fn blocking_idle_exit(mut self, after: Duration) -> Builder {
         self.settings.blocking.idle_exit = after;
         self.settings.files.idle_exit = after;
         self
     }
 
-    /// Whether closing the loop waits for jobs of [`spawn_blocking`](crate::spawn_blocking) that have begun (it does).
-    /// Those that have not are dropped either way.
+    /// Whether closing the loop waits for running [`spawn_blocking`](crate::spawn_blocking) jobs (by default it does).
+    /// Queued jobs are dropped in any case.
     pub fn blocking_shutdown(mut self, how: Shutdown) -> Builder {
         self.settings.blocking_shutdown = how;
         self
     }
 
-    /// Debug mode, as asyncio's: the exception handler is told of each task or callback that runs for longer than
-    /// [`slow_callback_duration`](Builder::slow_callback_duration) without a pause, and of the tasks that are left when the
-    /// loop closes. Without this call the variable `WINDLASS_DEBUG` decides: on unless it is empty or `0`.
+    /// Debug mode, as in asyncio: the exception handler is called for each task or callback that blocks the loop for
+    /// longer than [`slow_callback_duration`](Builder::slow_callback_duration), and for the tasks still pending when
+    /// the loop closes. Without this call the variable `WINDLASS_DEBUG` decides: on unless empty or `0`.
     ///
     /// ```
     /// use std::{cell::RefCell, rc::Rc, time::Duration};
     /// let event_loop = windlass::Builder::new().debug(true).slow_callback_duration(Duration::from_millis(10)).build()?;
-    /// let told = Rc::new(RefCell::new(String::new()));
+    /// let report = Rc::new(RefCell::new(String::new()));
     /// event_loop.set_exception_handler({
-    ///     let told = told.clone();
-    ///     move |exception| told.replace(exception.to_string()).clear()
+    ///     let report = report.clone();
+    ///     move |exception| report.replace(exception.to_string()).clear()
     /// });
     /// event_loop.run_until_complete(async { std::thread::sleep(Duration::from_millis(20)) })?;
-    /// assert!(told.borrow().contains("task 1 'main', spawned at "));
+    /// assert!(report.borrow().contains("task 1 'main', spawned at "));
     /// # Ok::<(), std::io::Error>(())
     /// ```
     pub fn debug(mut self, on: bool) -> Builder {
@@ -239,23 +239,23 @@ impl Builder {
         self
     }
 
-    /// What is slow in [debug mode](Builder::debug): 100 ms, as in asyncio.
+    /// The threshold of [debug mode](Builder::debug): 100 ms, as in asyncio.
     pub fn slow_callback_duration(mut self, duration: Duration) -> Builder {
         self.settings.slow_callback = duration;
         self
     }
 
-    /// Whether the loop measures [where its time goes](crate::diagnostics::metrics::Times); it does. For measuring what that costs: without
-    /// it those times, and how long a task of a [dump](crate::dump()) has waited, mean nothing.
+    /// Whether the loop measures [where its time goes](crate::metrics::Times) (by default it does). For measuring its
+    /// cost: without it, these times and those of a [dump](crate::dump()) are meaningless.
     pub fn measure_time(mut self, on: bool) -> Builder {
         self.settings.measures_time = on;
         self
     }
 
-    /// For how long the loop looks out for news before it sleeps, while they keep coming that soon (50 us): they are then
-    /// served without a sleep and a wake-up, which are the largest cost where there is little to do. A vain lookout ends it,
-    /// unless some before it were not, and it is tried again ever more seldom; an idle loop, or one with a slow peer, never
-    /// does, nor one that serves many connections. Zero switches it off.
+    /// How long the loop busy-polls before it blocks, while recent waits were short (50 us). Events that arrive in this
+    /// time cost no wake-up, which is the largest cost of a loop with little to do. A poll that finds nothing disables
+    /// busy-polling, with exponential back-off, unless recent ones succeeded. It never starts on an idle loop, with a
+    /// slow peer or with many connections. Zero switches it off.
     ///
     /// ```
     /// use std::time::Duration;
@@ -263,19 +263,19 @@ impl Builder {
     /// # drop(event_loop);
     /// # Ok::<(), std::io::Error>(())
     /// ```
-    pub fn busy_poll(mut self, longest: Duration) -> Builder {
-        self.settings.busy_poll = longest;
+    pub fn busy_poll(mut self, window: Duration) -> Builder {
+        self.settings.busy_poll = window;
         self
     }
 
-    /// Has timers fire about a microsecond late instead of some ten: for each, the loop wakes a little before the time and
-    /// looks out for the rest, which costs up to 120 us of processor time.
+    /// Makes timers fire about 1 us late instead of about 10 us: the loop wakes before each deadline and busy-polls the
+    /// rest, which costs up to 120 us of processor time per timer.
     pub fn precise_timers(mut self, on: bool) -> Builder {
         self.settings.precise_timers = on;
         self
     }
 
-    /// Makes the loop.
+    /// Makes the loop. Fails if a setting is invalid or the driver cannot be opened.
     pub fn build(mut self) -> io::Result<EventLoop> {
         self.settings.check()?;
         self.settings.debug = self.debug.unwrap_or_else(|| {

@@ -1,4 +1,4 @@
-//! Plain callbacks: what `call_soon` and `call_later` schedule, and the handles that cancel them.
+//! The callbacks that `call_soon` and `call_later` schedule, and the handles that cancel them.
 
 use std::cell::Cell;
 use std::fmt;
@@ -10,21 +10,21 @@ use crate::event_loop::timers::TimerId;
 use crate::task::Locals;
 use crate::time::Instant;
 
-/// A callback of any type, in the ready deque or the timer heap.
+/// A callback of any type, in the ready queue or the timer heap.
 pub(crate) trait Callback {
-    /// Runs it, the first time; a cancelled one is skipped.
+    /// Runs the callback, unless it has run or was cancelled.
     fn run(&self);
-    /// Drops what it would have run.
+    /// Drops the closure without running it.
     fn cancel(&self);
     /// Where it was scheduled.
     fn location(&self) -> &'static Location<'static>;
 }
 
-/// The one allocation of a scheduled callback.
+/// The single allocation of a scheduled callback.
 pub(crate) struct CallbackCell<F> {
     function: Cell<Option<F>>,
     location: &'static Location<'static>,
-    /// As in asyncio, a callback runs in the context in which it was scheduled.
+    /// As in asyncio, a callback runs in the context of the code that scheduled it.
     locals: Cell<Locals>,
 }
 
@@ -56,7 +56,7 @@ impl<F: FnOnce()> Callback for CallbackCell<F> {
     }
 }
 
-/// A callback that was scheduled with [`call_soon`](crate::EventLoop::call_soon).
+/// A handle to a callback that was scheduled with [`call_soon`](crate::EventLoop::call_soon).
 ///
 /// Dropping the handle does not cancel the callback.
 ///
@@ -81,8 +81,7 @@ impl Handle {
         }
     }
 
-    /// Makes sure that the callback does not run any more. What it captured is dropped now. Without effect if it has
-    /// run already.
+    /// Cancels the callback and drops its captures. Has no effect if it has already run.
     pub fn cancel(&self) {
         self.cancelled.set(true);
         if let Some(callback) = self.callback.upgrade() {
@@ -104,7 +103,7 @@ impl fmt::Debug for Handle {
     }
 }
 
-/// A callback that was scheduled with [`call_later`](crate::EventLoop::call_later) or
+/// A handle to a callback that was scheduled with [`call_later`](crate::EventLoop::call_later) or
 /// [`call_at`](crate::EventLoop::call_at).
 ///
 /// Dropping the handle does not cancel the callback.
@@ -120,7 +119,7 @@ impl fmt::Debug for Handle {
 pub struct TimerHandle {
     core: Weak<LoopCore>,
     id: TimerId,
-    /// For the moment between the timer coming due and its callback running.
+    /// Cancels the callback in the ready queue, between its deadline and its run.
     callback: Handle,
     when: Instant,
 }
@@ -135,8 +134,7 @@ impl TimerHandle {
         }
     }
 
-    /// Makes sure that the callback does not run any more. What it captured is dropped now. Takes the same short time
-    /// however many timers there are. Without effect if it has run already.
+    /// Cancels the callback and drops its captures, in constant time. Has no effect if it has already run.
     pub fn cancel(&self) {
         self.callback.cancel();
         if let Some(core) = self.core.upgrade() {

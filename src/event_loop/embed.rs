@@ -1,20 +1,21 @@
-//! Running inside another loop: a GUI's, a game's, a library's.
+//! Embedding the loop in another one: a GUI's, a game's, a library's.
 //!
-//! The outer loop waits; ours only turns. Before it waits, it tells us ([`EventLoop::flush`]), and asks how long it may
-//! ([`EventLoop::next_deadline`]). When the descriptor that it watches for us ([`EventLoop::pollable`]) is readable, or
-//! the time has come, it turns us without waiting ([`EventLoop::turn_nowait`]).
+//! The outer loop waits and this one only turns. Before the outer loop waits, it calls [`EventLoop::flush`] and limits
+//! its wait by [`EventLoop::next_deadline`]. When the descriptor from [`EventLoop::pollable`] is readable, or the
+//! deadline has passed, it calls [`EventLoop::turn_nowait`].
 
 use std::io;
 
 use crate::driver::Wait;
 use crate::event_loop::EventLoop;
+use crate::event_loop::park::is_shortage;
 use crate::sys::{self, Borrowed};
 use crate::time::Instant;
 
-/// Inside another loop.
+/// Embedding in another loop.
 impl EventLoop {
     /// A descriptor that becomes readable when the loop has something to do, for an outer loop to watch with `poll`,
-    /// `epoll` or whatever it has. Only watch it; reading from it is the loop's business.
+    /// `epoll` or the like. Do not read from it.
     ///
     /// ```
     /// use std::time::Duration;
@@ -26,34 +27,44 @@ impl EventLoop {
     ///     event_loop.flush()?;
     ///     let left = event_loop.next_deadline().map(|deadline| deadline - event_loop.time());
     ///     # fn wait_for(_: std::os::fd::BorrowedFd<'_>, left: Option<Duration>) { std::thread::sleep(left.unwrap()) }
-    ///     wait_for(ours, left); // and for whatever else the outer loop waits for
+    ///     wait_for(ours, left); // and for the events of the outer loop
     ///     event_loop.turn_nowait()?;
     /// }
     /// # Ok::<(), std::io::Error>(())
     /// ```
     ///
-    /// `examples/embed.rs` is a whole program around `poll(2)`.
+    /// `examples/embed.rs` is a complete program around `poll(2)`.
     ///
-    /// On io_uring Linux is some 15 ms late to tell that a foreign eventfd was written to. Let the other thread use
-    /// [`call_soon_threadsafe`](crate::LoopHandle::call_soon_threadsafe), or choose the reactor.
+    /// # Platform differences
+    ///
+    /// On io_uring, Linux reports a write to a foreign eventfd about 15 ms late. Let the other thread use
+    /// [`call_soon_threadsafe`](crate::LoopHandle::call_soon_threadsafe) instead, or choose the reactor.
     pub fn pollable(&self) -> io::Result<Borrowed<'_>> {
         self.core().driver().descriptor().map(sys::borrow)
     }
 
-    /// To be called right before the outer loop waits, with nothing of this loop touched in between: hands what was started
-    /// to the kernel, and lets calls from other threads make [`pollable`](EventLoop::pollable) readable from now on.
+    /// Prepares for a wait of the outer loop: submits the started operations, and lets calls from other threads make
+    /// [`pollable`](EventLoop::pollable) readable. Call it right before the wait, and do not use this loop in between.
     pub fn flush(&self) -> io::Result<()> {
         let core = self.core();
-        core.flush()?;
+        let result = core.driver().flush();
+        match result {
+            // Makes the descriptor readable, so that the outer loop retries.
+            Err(error) if is_shortage(&error) => {
+                let notifier = core.driver.borrow().notifier();
+                notifier.notify();
+            }
+            result => result?,
+        }
         if !core.inbox.fall_asleep() {
-            // Something was sent before we could be woken for it.
+            // An item was sent before `ASLEEP` was set, so its sender did not notify.
             core.driver.borrow().notifier().notify();
         }
         Ok(())
     }
 
     /// When the loop must turn even if [`pollable`](EventLoop::pollable) does not become readable: now if something is
-    /// ready to run, else when the first timer is due. `None` if nothing but the descriptor can give it work.
+    /// ready to run, else at the first timer's deadline. `None` if only the descriptor can give it work.
     pub fn next_deadline(&self) -> Option<Instant> {
         match self.core().next_wait() {
             Wait::No | Wait::Look => Some(self.time()),
@@ -62,11 +73,11 @@ impl EventLoop {
         }
     }
 
-    /// One turn that does not sleep: looks what has happened, and runs what is ready. An error if a loop is running on
-    /// this thread already.
+    /// Runs one turn without blocking: polls the driver and runs everything that is ready. Fails if a loop is already
+    /// running on this thread.
     pub fn turn_nowait(&self) -> io::Result<()> {
         let _entered = self.core().enter_to_run()?;
-        // One look, whatever there is to run: the outer loop may hear of news only once.
+        // Poll the driver even if tasks are ready: an edge-triggered outer loop reports an event only once.
         self.turn_once(|_| Wait::Look)
     }
 }

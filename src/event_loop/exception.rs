@@ -1,7 +1,7 @@
-//! What nobody else takes: panics of detached tasks, callbacks, wakers and destructors, and troubles of the loop itself.
+//! The exception handler: for panics of detached tasks, callbacks, wakers and destructors, and errors of the loop.
 //!
-//! As in asyncio, such a thing reaches the loop's exception handler and the loop goes on. Without a handler it is
-//! written to standard error.
+//! As in asyncio, these have no caller to return to: the loop calls its exception handler and continues. Without a
+//! handler they are written to standard error.
 
 use std::any::Any;
 use std::fmt;
@@ -11,9 +11,10 @@ use std::panic::{AssertUnwindSafe, Location, catch_unwind};
 use crate::event_loop::core::LoopCore;
 use crate::task::TaskId;
 
-/// Something that went wrong and that nobody was waiting for.
+/// A panic or error without a caller to return it to, as passed to the [exception
+/// handler](crate::EventLoop::set_exception_handler).
 ///
-/// Its `Display` is one line for a log.
+/// `Display` writes one line for a log.
 pub struct Exception {
     context: String,
     cause: Cause,
@@ -22,12 +23,11 @@ pub struct Exception {
 enum Cause {
     Panic(Box<dyn Any + Send>),
     Error(io::Error),
-    /// The context says it all.
+    /// The context is the whole message.
     Nothing,
     Failure(BoxError),
 }
 
-/// Any error that somebody may carry elsewhere.
 pub(crate) type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 impl Exception {
@@ -38,53 +38,41 @@ impl Exception {
         payload: Box<dyn Any + Send>,
     ) -> Exception {
         let name = name.map(|name| format!(" '{name}'")).unwrap_or_default();
-        Exception {
-            context: format!("task {id}{name}, spawned at {spawned_at}, panicked and nobody awaited it"),
-            cause: Cause::Panic(payload),
-        }
+        let context = format!("task {id}{name}, spawned at {spawned_at}, panicked and was never awaited");
+        Exception::new(context, Cause::Panic(payload))
     }
 
     pub(crate) fn callback_panic(scheduled_at: &Location<'_>, payload: Box<dyn Any + Send>) -> Exception {
-        Exception {
-            context: format!("a callback scheduled at {scheduled_at} panicked"),
-            cause: Cause::Panic(payload),
-        }
+        Exception::panic(&format!("a callback scheduled at {scheduled_at}"), payload)
     }
 
-    pub(crate) fn panic(what: &str, payload: Box<dyn Any + Send>) -> Exception {
-        Exception {
-            context: format!("{what} panicked"),
-            cause: Cause::Panic(payload),
-        }
+    pub(crate) fn panic(source: &str, payload: Box<dyn Any + Send>) -> Exception {
+        Exception::new(format!("{source} panicked"), Cause::Panic(payload))
     }
 
     pub(crate) fn error(context: impl Into<String>, error: io::Error) -> Exception {
-        Exception {
-            context: context.into(),
-            cause: Cause::Error(error),
-        }
+        Exception::new(context, Cause::Error(error))
     }
 
     pub(crate) fn note(context: impl Into<String>) -> Exception {
-        Exception {
-            context: context.into(),
-            cause: Cause::Nothing,
-        }
+        Exception::new(context, Cause::Nothing)
     }
 
     pub(crate) fn failure(context: impl Into<String>, error: BoxError) -> Exception {
-        Exception {
-            context: context.into(),
-            cause: Cause::Failure(error),
-        }
+        Exception::new(context, Cause::Failure(error))
     }
 
-    /// What happened to whom.
+    fn new(context: impl Into<String>, cause: Cause) -> Exception {
+        let context = context.into();
+        Exception { context, cause }
+    }
+
+    /// What failed, and where.
     pub fn context(&self) -> &str {
         &self.context
     }
 
-    /// The panic's payload, if it was a panic.
+    /// The payload, if this is a panic.
     pub fn panic_payload(&self) -> Option<&(dyn Any + Send)> {
         match &self.cause {
             Cause::Panic(payload) => Some(&**payload),
@@ -92,7 +80,7 @@ impl Exception {
         }
     }
 
-    /// The error, if it was one.
+    /// The I/O error, if this is one.
     pub fn io_error(&self) -> Option<&io::Error> {
         match &self.cause {
             Cause::Panic(_) | Cause::Nothing => None,
@@ -101,7 +89,7 @@ impl Exception {
         }
     }
 
-    /// The error of whatever type, if it was one: that of a task which nobody joined, for instance.
+    /// The error, if this is one of any type: for example, that of a task that was never joined.
     pub fn error_ref(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match &self.cause {
             Cause::Panic(_) | Cause::Nothing => None,
@@ -128,7 +116,7 @@ impl fmt::Debug for Exception {
     }
 }
 
-/// The text of a panic, which is a string unless somebody went to lengths.
+/// The message of a panic, if the payload is a string.
 pub(crate) fn panic_message(payload: &(dyn Any + Send)) -> &str {
     payload
         .downcast_ref::<&str>()
@@ -137,35 +125,35 @@ pub(crate) fn panic_message(payload: &(dyn Any + Send)) -> &str {
         .unwrap_or("a payload that is not a string")
 }
 
-/// Runs foreign code that may panic; a panic is reported and goes no further.
-pub(crate) fn guard(what: &str, call: impl FnOnce()) {
+/// Runs foreign code; a panic is reported and does not propagate.
+pub(crate) fn guard(source: &str, call: impl FnOnce()) {
     if let Err(payload) = catch_unwind(AssertUnwindSafe(call)) {
-        report(Exception::panic(what, payload));
+        report(Exception::panic(source, payload));
     }
 }
 
-/// Gives an exception to the current loop's handler, or prints it. Never unwinds: whoever reports is in the middle of
-/// something.
+/// Passes an exception to the current loop's handler, or prints it. Never unwinds: callers are in the middle of an
+/// update.
 pub(crate) fn report(exception: Exception) {
     let handler = LoopCore::try_current().and_then(|core| core.exception_handler.borrow().clone());
-    let told = catch_unwind(AssertUnwindSafe(|| {
+    let handled = catch_unwind(AssertUnwindSafe(|| {
         crate::diagnostics::trace::exception(&exception);
         match &handler {
             Some(handler) => handler(&exception),
             None => print(&exception),
         }
     }));
-    if let Err(payload) = told {
+    if let Err(payload) = handled {
         print(&exception);
-        let second = Exception::panic("the exception handler itself", payload);
+        let second = Exception::panic("the exception handler", payload);
         print(&second);
         drop_guarded(second);
     }
     drop_guarded((exception, handler));
 }
 
-/// Drops what may panic while it is dropped, a panic's payload for instance, and then what that panicked with. Whoever
-/// goes to such lengths that this does not end keeps their memory.
+/// Drops a value whose destructor may panic, then that panic's payload, and so on. After eight rounds the rest is
+/// leaked.
 fn drop_guarded(value: impl Sized) {
     let mut dropped = catch_unwind(AssertUnwindSafe(|| drop(value)));
     for _ in 0..8 {
@@ -177,7 +165,7 @@ fn drop_guarded(value: impl Sized) {
     std::mem::forget(dropped);
 }
 
-/// To standard error, where there is one: a daemon's may be closed, and `eprintln` would panic.
+/// Prints to standard error. Not with `eprintln`, which panics if standard error is closed, as in a daemon.
 fn print(exception: &Exception) {
     let _ = writeln!(io::stderr(), "windlass: {exception}");
 }

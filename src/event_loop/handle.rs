@@ -1,4 +1,4 @@
-//! The loop as other threads see it.
+//! Handles that control a loop from other threads.
 
 use std::any::Any;
 use std::fmt;
@@ -13,16 +13,16 @@ use crate::event_loop::exception::{Exception, report};
 use crate::event_loop::inbox::{Inbox, LoopClosed, forked_error};
 use crate::task::{JoinError, TaskId};
 
-/// A loop's handle for any thread: `Send`, `Sync`, cheap to clone.
+/// A handle to an event loop for other threads: `Send`, `Sync` and cheap to clone.
 ///
-/// After the loop is gone every call gives [`LoopClosed`].
+/// After the loop has closed, every call returns [`LoopClosed`].
 ///
 /// ```
 /// windlass::run(async {
 ///     let handle = windlass::LoopHandle::current().unwrap();
 ///     let (promise, future) = windlass::promise::<i32>();
 ///     let thread = std::thread::spawn(move || {
-///         // From here, run a future on the loop and wait for its result.
+///         // Runs a future on the loop and waits for its result.
 ///         handle.spawn(async { 20 + 1 }).unwrap().wait().unwrap()
 ///     });
 ///     windlass::call_soon(move || promise.resolve(21).unwrap());
@@ -49,17 +49,17 @@ impl LoopHandle {
         LoopCore::try_current().map(|core| LoopHandle::new(core.inbox.clone()))
     }
 
-    /// Runs `callback` on the loop in its next turn, after what was sent before it. A sleeping loop wakes at once; a
-    /// burst of calls costs one system call, and calls to a loop that is running cost none.
+    /// Runs `callback` on the loop in its next turn, after everything that was sent before it. Wakes a sleeping loop at
+    /// once: a burst of calls costs one system call, and calls to a running loop cost none.
     pub fn call_soon_threadsafe(&self, callback: impl FnOnce() + Send + 'static) -> Result<(), LoopClosed> {
         let call = RemoteEvent::Call(Box::new(callback));
         self.inbox.send(call).map_err(|_| LoopClosed)
     }
 
-    /// Runs a future on the loop and gives its result here: asyncio's `run_coroutine_threadsafe`.
+    /// Runs a future on the loop and returns a handle to its result, like asyncio's `run_coroutine_threadsafe`.
     ///
-    /// Futures that use this crate's timers and streams stay on their thread. For those,
-    /// [`spawn_with`](LoopHandle::spawn_with) takes a closure that makes the future there:
+    /// Futures that use this crate's timers and streams are not `Send`. For those,
+    /// [`spawn_with`](LoopHandle::spawn_with) takes a closure that makes the future on the loop's thread:
     /// `handle.spawn_with(|| async { sleep(d).await })`.
     pub fn spawn<F>(&self, future: F) -> Result<RemoteHandle<F::Output>, LoopClosed>
     where
@@ -69,7 +69,7 @@ impl LoopHandle {
         self.spawn_with(move || future)
     }
 
-    /// The same for a future that is not `Send`: only the closure that makes it travels.
+    /// As [`spawn`](LoopHandle::spawn), for a future that is not `Send`: `make` runs on the loop's thread.
     pub fn spawn_with<M, F>(&self, make: M) -> Result<RemoteHandle<F::Output>, LoopClosed>
     where
         M: FnOnce() -> F + Send + 'static,
@@ -80,7 +80,7 @@ impl LoopHandle {
         let resolver = Resolver {
             shared: Some(shared.clone()),
         };
-        // Made inside the task, so that a panic of `make` reaches the handle too.
+        // `make` runs inside the task, so that its panic reaches the handle too.
         self.call_soon_threadsafe(move || resolver.start(async move { make().await }))?;
         Ok(RemoteHandle {
             shared,
@@ -93,7 +93,7 @@ impl LoopHandle {
         self.inbox.send(RemoteEvent::Stop).map_err(|_| LoopClosed)
     }
 
-    /// Whether the loop is gone.
+    /// Whether the loop has closed.
     pub fn is_closed(&self) -> bool {
         self.inbox.is_closed()
     }
@@ -105,10 +105,10 @@ impl fmt::Debug for LoopHandle {
     }
 }
 
-/// The result of a future that was sent to a loop: wait for it on any thread, or await it on any runtime.
+/// A handle to a future that was sent to a loop: block on it on any thread, or await it on any runtime.
 ///
-/// Dropping it lets the future run on; if it panics, the loop's exception handler is told.
-#[must_use = "drop it with `drop` if the result does not matter"]
+/// Dropping the handle detaches the future. If it then panics, the loop's exception handler is called.
+#[must_use = "use `drop` to ignore the result"]
 pub struct RemoteHandle<T> {
     shared: Arc<Shared<T>>,
     inbox: Arc<Inbox<RemoteEvent>>,
@@ -124,9 +124,9 @@ struct State<T> {
     finished: bool,
     waker: Option<Waker>,
     cancel_requested: bool,
-    /// Ends the task; to be called on the loop's thread.
+    /// Wakes the task that cancels the future on the loop's thread.
     cancel: Option<CancelOnLoop>,
-    /// The handle is gone: nobody will take the result.
+    /// The handle was dropped: nothing will take the result.
     abandoned: bool,
 }
 
@@ -181,25 +181,25 @@ fn unclaimed_panic(payload: Box<dyn Any + Send>) -> Exception {
     Exception::panic("a future from another thread, whose handle was dropped,", payload)
 }
 
-/// A waker that ends the task by waking a future beside it. Wakers may travel; join handles may not.
+/// Wakes a task beside the future, which cancels it. A waker is `Send`, a `JoinHandle` is not.
 type CancelOnLoop = Waker;
 
-/// Sees to it that the handle gets an answer, whatever becomes of the future.
+/// Guarantees that the handle gets a result: if it is dropped unused, the result is `Cancelled`.
 struct Resolver<T: Send + 'static> {
     shared: Option<Arc<Shared<T>>>,
 }
 
 impl<T: Send + 'static> Resolver<T> {
-    /// On the loop: runs the future in a task of its own, so that a panic comes back as an error.
+    /// Runs the future on the loop in its own task, so that a panic becomes an error.
     fn start<F: Future<Output = T> + 'static>(mut self, future: F) {
         let Some(shared) = self.shared.take() else { return };
-        // From here on this task answers, and if the loop closes first, its destructor.
-        let answer = Resolver {
+        // From here on the second task resolves the handle, or its destructor if the loop closes first.
+        let resolver = Resolver {
             shared: Some(shared.clone()),
         };
         let mut task = crate::task::spawn(future);
         crate::task::spawn(async move {
-            let mut answer = answer;
+            let mut resolver = resolver;
             let result = std::future::poll_fn(|cx| {
                 {
                     let mut state = shared.state();
@@ -211,7 +211,7 @@ impl<T: Send + 'static> Resolver<T> {
                 Pin::new(&mut task).poll(cx)
             })
             .await;
-            answer.shared = None;
+            resolver.shared = None;
             shared.resolve(result);
         });
     }
@@ -226,11 +226,11 @@ impl<T: Send + 'static> Drop for Resolver<T> {
 }
 
 impl<T> RemoteHandle<T> {
-    /// Blocks this thread until the future is done.
+    /// Blocks this thread until the future has completed.
     ///
     /// # Panics
     ///
-    /// On the loop's own thread, which would wait for itself: await the handle there instead.
+    /// On the loop's own thread, which would deadlock: await the handle there.
     pub fn wait(self) -> Result<T, JoinError> {
         self.refuse_on_own_loop();
         if self.inbox.is_forked() {
@@ -249,14 +249,14 @@ impl<T> RemoteHandle<T> {
         }
     }
 
-    /// Blocks this thread until the future is done or the time is up; then the handle comes back.
+    /// Blocks this thread until the future has completed, or returns the handle after `timeout`.
     ///
     /// # Panics
     ///
-    /// On the loop's own thread, which would wait for itself.
+    /// On the loop's own thread, which would deadlock: await the handle there.
     pub fn wait_timeout(self, timeout: Duration) -> Result<Result<T, JoinError>, RemoteHandle<T>> {
         self.refuse_on_own_loop();
-        // Durations that no clock can hold mean for ever.
+        // A deadline beyond the range of the clock means forever.
         let Some(deadline) = Instant::now().checked_add(timeout) else {
             return Ok(self.wait());
         };
@@ -282,7 +282,7 @@ impl<T> RemoteHandle<T> {
         let is_own = LoopCore::try_current().is_some_and(|core| Arc::ptr_eq(&core.inbox, &self.inbox));
         assert!(
             !is_own,
-            "waiting here would block the loop that is to do the work: await the handle instead"
+            "blocking here would deadlock: this thread runs the loop that must run the future; await the handle instead"
         );
     }
 
@@ -301,7 +301,7 @@ impl<T> RemoteHandle<T> {
         }
     }
 
-    /// Whether the result is there.
+    /// Whether the result is available.
     pub fn is_finished(&self) -> bool {
         self.inbox.is_forked() || self.shared.state().finished
     }
@@ -323,7 +323,7 @@ impl<T> Future for RemoteHandle<T> {
             }
             assert!(
                 !state.finished,
-                "a RemoteHandle was polled after it had given its result"
+                "a RemoteHandle was polled after it had returned its result"
             );
             old = state.waker.replace(waker);
         }
@@ -335,7 +335,7 @@ impl<T> Future for RemoteHandle<T> {
 
 impl<T> Drop for RemoteHandle<T> {
     fn drop(&mut self) {
-        // The loop's thread may have held the lock when this process was forked.
+        // In a forked child, the loop's thread may have held the lock at the time of the fork.
         if self.inbox.is_forked() {
             return;
         }
@@ -345,9 +345,9 @@ impl<T> Drop for RemoteHandle<T> {
             state.result.take()
         };
         if let Some(payload) = result.and_then(panic_of) {
-            // The handler lives on the loop's thread. If the loop is gone, so is its handler.
-            let tell = RemoteEvent::Call(Box::new(move || report(unclaimed_panic(payload))));
-            drop(self.inbox.send(tell));
+            // The exception handler is called on the loop's thread. If the loop has closed, it has no handler.
+            let call = RemoteEvent::Call(Box::new(move || report(unclaimed_panic(payload))));
+            drop(self.inbox.send(call));
         }
     }
 }

@@ -1,17 +1,15 @@
-//! The loop's letterbox: the only part of it that other threads touch.
+//! The inject queue: the only part of a loop that other threads touch.
 //!
-//! A sender puts its item into the inbox and then makes sure that the loop will look. Three states tell whether that
-//! needs a system call:
+//! A sender pushes its item and then swaps the state to `NOTIFIED`. The previous state tells whether to wake the loop:
 //!
-//! - `AWAKE`: the loop is running and has seen everything sent so far. It looks at the state again before it sleeps.
-//! - `ASLEEP`: the loop is in, or on its way into, the driver's sleep. Only a notification ends it.
-//! - `NOTIFIED`: somebody has sent something since the loop last looked, and has already notified it if need be.
+//! - `AWAKE`: the loop is running and has collected everything sent so far. It checks the state again before it sleeps.
+//! - `ASLEEP`: the loop is blocked in the driver, or about to block. The sender must notify the driver.
+//! - `NOTIFIED`: an item was sent since the loop last collected; its sender has notified the driver if necessary.
 //!
-//! A sender swaps in `NOTIFIED` *after* its item is in the inbox, and notifies the driver only if it found `ASLEEP`: so
-//! a burst of sends costs one system call, and sends to a running loop cost none. The loop goes to sleep only through a
-//! compare-and-swap from `AWAKE` to `ASLEEP`, which fails if anything came in the meantime; and it sets `AWAKE` *before*
-//! it empties the inbox, so an item is either taken now or announced by a new `NOTIFIED`. `tests` below put the real
-//! code through loom.
+//! So a burst of sends costs one system call, and sends to a running loop cost none. No wake-up is lost: the loop
+//! sleeps only after a compare-and-swap from `AWAKE` to `ASLEEP`, which fails if an item was sent; and it sets `AWAKE`
+//! *before* it empties the queue, so an item is either collected now or sets `NOTIFIED` again. Loom tests this code
+//! below.
 
 use std::fmt;
 use std::sync::Arc;
@@ -25,21 +23,20 @@ const AWAKE: u8 = 0;
 const ASLEEP: u8 = 1;
 const NOTIFIED: u8 = 2;
 
-/// The letterbox of one loop, for items of type `T`.
+/// The inject queue of one loop, for items of type `T`.
 pub(crate) struct Inbox<T> {
-    state: Apart,
+    state: CacheAligned,
     pending: Mutex<Pending<T>>,
-    /// Owns a descriptor of the driver's, so closing the loop takes it out: tasks' wakers and handles on other threads may
-    /// live much longer. Locked during a notification, so that the descriptor is closed when `close` returns.
+    /// Holds a descriptor of the driver, so closing the loop takes it out: wakers and handles on other threads may live
+    /// much longer. Locked during a notification, so that the descriptor is closed when `close` returns.
     notifier: Mutex<Option<Arc<dyn Notify>>>,
-    /// The process that made it: see `sys::forks`.
+    /// Identifies the process that made it: see `sys::forks`.
     forks: u32,
 }
 
-/// In a cache line of its own: a loop that looks out reads it all the time, and would take the inbox away from who is writing
-/// there.
+/// On its own cache line, to avoid false sharing with senders: a busy-polling loop reads the state all the time.
 #[repr(align(128))]
-struct Apart(AtomicU8);
+struct CacheAligned(AtomicU8);
 
 struct Pending<T> {
     items: Vec<T>,
@@ -49,7 +46,7 @@ struct Pending<T> {
 impl<T> Inbox<T> {
     pub(crate) fn new(notifier: Arc<dyn Notify>) -> Inbox<T> {
         Inbox {
-            state: Apart(AtomicU8::new(AWAKE)),
+            state: CacheAligned(AtomicU8::new(AWAKE)),
             pending: Mutex::new(Pending {
                 items: Vec::new(),
                 closed: false,
@@ -59,14 +56,14 @@ impl<T> Inbox<T> {
         }
     }
 
-    /// Whether this process is a fork of the one that has the loop. The loop's thread may not exist here, and another may have
-    /// held the lock when the process forked, so nothing of this may be used.
+    /// Whether this process is a fork of the loop's process. Then nothing here may be used: the loop's thread may not
+    /// exist, and another thread may have held a lock at the time of the fork.
     #[inline(always)]
     pub(crate) fn is_forked(&self) -> bool {
         self.forks != sys::forks()
     }
 
-    /// Sends from any thread. Gives the item back when the loop is gone, or is another process's.
+    /// Sends from any thread. Returns the item if the loop has closed or belongs to the parent process.
     pub(crate) fn send(&self, item: T) -> Result<(), T> {
         if self.is_forked() {
             return Err(item);
@@ -86,38 +83,38 @@ impl<T> Inbox<T> {
         Ok(())
     }
 
-    /// Whether the loop is gone, or is another process's.
+    /// Whether the loop has closed or belongs to the parent process.
     pub(crate) fn is_closed(&self) -> bool {
         self.is_forked() || self.lock().closed
     }
 
-    /// The loop is about to sleep. False if something was sent since it last looked: then it must not.
+    /// Called before the loop sleeps. False if an item was sent since the last `collect`: then it must not sleep.
     #[must_use]
     pub(crate) fn fall_asleep(&self) -> bool {
-        // It may be asleep already: before, for an outer loop.
+        // `flush` may have set `ASLEEP` already, on behalf of an embedding loop.
         let before = self.state.0.compare_exchange(AWAKE, ASLEEP, SeqCst, SeqCst);
         matches!(before, Ok(_) | Err(ASLEEP))
     }
 
-    /// The loop came back from its sleep. What was sent meanwhile stays announced.
+    /// Called after a sleep. Items that were sent meanwhile stay announced.
     pub(crate) fn wake_up(&self) {
         let _ = self.state.0.compare_exchange(ASLEEP, AWAKE, SeqCst, SeqCst);
     }
 
-    /// Whether something was sent since the loop last looked. Costs one load.
+    /// Whether an item was sent since the last `collect`. Costs one load.
     #[inline]
     pub(crate) fn has_events(&self) -> bool {
         self.state.0.load(SeqCst) == NOTIFIED
     }
 
-    /// Swaps what was sent with `items`, which the loop has emptied.
+    /// Swaps the sent items with `items`, which must be empty.
     pub(crate) fn collect(&self, items: &mut Vec<T>) {
         debug_assert!(items.is_empty());
         self.state.0.swap(AWAKE, SeqCst);
         std::mem::swap(&mut self.lock().items, items);
     }
 
-    /// Closes the box: later sends fail, and the driver's notifier is released. Gives what was sent and not collected.
+    /// Closes the inbox: later sends fail, and the driver's notifier is dropped. Returns the items not yet collected.
     pub(crate) fn close(&self) -> Vec<T> {
         let items = {
             let mut pending = self.lock();
@@ -130,17 +127,17 @@ impl<T> Inbox<T> {
     }
 
     fn notifier(&self) -> MutexGuard<'_, Option<Arc<dyn Notify>>> {
-        // Taking and calling it leave it whole, also if the call panics.
+        // Neither taking nor calling it leaves it half-changed, even if the call panics.
         self.notifier.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
     fn lock(&self) -> MutexGuard<'_, Pending<T>> {
-        // Nothing that can panic runs under this lock, so a poisoned one still holds a whole inbox.
+        // Nothing that can panic runs under this lock, so the queue of a poisoned one is intact.
         self.pending.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }
 
-/// The loop that this was meant for has closed, or was made before this process was forked from the loop's.
+/// Error: the event loop has closed, or it belongs to the parent of this forked process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LoopClosed;
 
@@ -154,7 +151,6 @@ impl fmt::Display for LoopClosed {
     }
 }
 
-/// The loop, or the pool, was made before this process was forked.
 #[derive(Debug)]
 struct Forked;
 
@@ -168,7 +164,7 @@ impl fmt::Display for Forked {
 
 impl std::error::Error for Forked {}
 
-/// Why nothing that was made before a fork works in the child.
+/// The error of every use of a loop or pool in a forked child that did not make it.
 pub(crate) fn forked_error() -> std::io::Error {
     std::io::Error::new(std::io::ErrorKind::NotConnected, Forked)
 }
@@ -201,7 +197,7 @@ mod tests {
         let inbox = Inbox::new(count.clone());
         inbox.send(0).unwrap();
         assert_eq!(count.0.load(SeqCst), 0);
-        assert!(!inbox.fall_asleep(), "there is mail");
+        assert!(!inbox.fall_asleep(), "an item was sent");
         let mut items = Vec::new();
         inbox.collect(&mut items);
         assert!(inbox.fall_asleep());
@@ -218,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn a_closed_box_releases_the_notifier() {
+    fn a_closed_inbox_releases_the_notifier() {
         let count = Arc::new(Count::default());
         let inbox: Inbox<u32> = Inbox::new(count.clone());
         assert_eq!(Arc::strong_count(&count), 2);
@@ -227,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn a_closed_box_gives_items_back() {
+    fn a_closed_inbox_returns_items() {
         let inbox = Inbox::new(Arc::new(Count::default()));
         inbox.send(1).unwrap();
         assert_eq!(inbox.close(), [1]);
@@ -242,7 +238,7 @@ mod loom_tests {
     use super::*;
     use loom::sync::{Condvar, Mutex};
 
-    /// A driver's sleep: a flag and a condition variable.
+    /// The driver's sleep: a flag and a condition variable.
     #[derive(Default)]
     struct Sleep {
         notified: Mutex<bool>,

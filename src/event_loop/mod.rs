@@ -1,15 +1,18 @@
-//! The event loop: asyncio's `_run_once` on one screen.
+//! The event loop. One turn is in `turn.rs`, waiting in `park.rs`, closing in `shutdown.rs`.
 
 pub(crate) mod builder;
+mod busy_poll;
 pub(crate) mod callback;
 pub(crate) mod core;
 mod embed;
 pub(crate) mod exception;
 pub(crate) mod handle;
 pub(crate) mod inbox;
-pub(crate) mod park;
+mod park;
 pub(crate) mod ready;
+mod shutdown;
 pub(crate) mod timers;
+mod turn;
 
 use std::fmt;
 use std::future::Future;
@@ -19,7 +22,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use crate::diagnostics::metrics::Counters;
-use crate::driver::{Description, Wait};
+use crate::driver::Description;
 use crate::event_loop::builder::Builder;
 use crate::event_loop::callback::{Callback, CallbackCell, Handle, TimerHandle};
 use crate::event_loop::core::LoopCore;
@@ -32,7 +35,7 @@ use crate::time::Instant;
 
 /// A single-threaded event loop.
 ///
-/// [`windlass::run`](crate::run) makes one for a whole program. By hand:
+/// [`windlass::run`](crate::run) makes one for a whole program. To run one yourself:
 ///
 /// ```
 /// use std::time::Duration;
@@ -46,23 +49,26 @@ use crate::time::Instant;
 /// # Ok::<(), std::io::Error>(())
 /// ```
 ///
-/// Dropping it cancels its tasks, waits until the kernel has given back everything that was lent to it, and closes the
-/// driver. On Linux the kernel takes an io_uring apart some 20 ms later, and that interrupts a system call in which the
-/// thread may be sleeping then: std retries almost everywhere, but a `std` read with a read timeout gives `Interrupted`.
+/// Dropping the loop cancels its tasks, waits until the kernel has completed every operation, and closes the driver.
+///
+/// # Platform differences
+///
+/// Linux tears an io_uring down about 20 ms after it is closed, and interrupts a system call in which the thread then
+/// sleeps. std retries almost everywhere, but a `std` read with a read timeout returns `Interrupted`.
 ///
 /// # Forking
 ///
-/// A loop belongs to the process that made it. In a forked child, running it, turning it, starting an operation on one of its
-/// streams, calling its [`LoopHandle`] or awaiting a job of a pool gives an error. Dropping the loop, its streams and its tasks
-/// is silent: the child's copies of descriptors are closed, memory of operations in flight is leaked, and the parent does not
-/// notice. A child may make a new loop, also while it is inside of a task of the old one. Make the process with `fork(3)` or
-/// what is built on it; a bare `clone(2)` is not detected.
+/// A loop belongs to the process that made it. In a forked child, the following return an error: running or turning the
+/// loop, starting an operation on one of its streams, calling its [`LoopHandle`], and awaiting a job of a pool.
+/// Dropping the loop, its streams and its tasks has no effect on the parent: the child's copies of descriptors are
+/// closed, and memory of operations in flight is leaked. A child may make a new loop, also inside a task of the old
+/// one. Create the process with `fork(3)` or a function built on it; a bare `clone(2)` is not detected.
 pub struct EventLoop {
     core: Rc<LoopCore>,
 }
 
 impl EventLoop {
-    /// Makes a loop on the best driver that this machine offers. [`Builder`] chooses.
+    /// Makes a loop on the best driver that this machine offers. [`Builder`] has more options.
     pub fn new() -> io::Result<EventLoop> {
         Builder::new().build()
     }
@@ -75,47 +81,19 @@ impl EventLoop {
         &self.core
     }
 
-    /// One turn. Nothing else runs tasks or callbacks.
+    /// Runs one turn: waits until there is something to run, then runs everything that is ready.
     ///
-    /// Sleeps until there is something to run: see [`run_until_complete`](EventLoop::run_until_complete) for the usual
-    /// way to use a loop. It is an error if a loop is running on this thread already.
+    /// Most programs use [`run_until_complete`](EventLoop::run_until_complete). Fails if a loop is running on this
+    /// thread.
     pub fn turn(&self) -> io::Result<()> {
         let _entered = self.core.enter_to_run()?;
         self.turn_once(LoopCore::next_wait)
     }
 
-    #[inline]
-    pub(crate) fn turn_once(&self, next_wait: impl FnOnce(&LoopCore) -> Wait) -> io::Result<()> {
-        let core = &*self.core;
-        core.counters.turns.set(core.counters.turns.get() + 1);
-        // 1. Not at all if something is ready, else until the first deadline, else until woken.
-        let wait = next_wait(core);
-        // 2. The driver hands over what was started, sleeps, and reaps. A turn is not a system call: with nothing to
-        //    hand over, to reap or to wait for, the driver makes none.
-        let completed = core.drive(wait)?;
-        // 3. Landed completions put their tasks on the ready deque, and so does what other threads sent.
-        core.complete_and_collect(completed);
-        // 4. Due timers join them, in the order of their deadlines.
-        core.fire_due_timers();
-        // 5. The batch is fixed: what runs now may schedule more, but that waits for the next turn, so that nobody
-        //    starves the driver.
-        let batch = core.ready.borrow().len();
-        // 6. It runs, in the order in which it became ready.
-        for _ in 0..batch {
-            core.run_next();
-            // A task may have forked, and the others are the parent's.
-            if core.is_forked() {
-                return Err(crate::event_loop::inbox::forked_error());
-            }
-        }
-        core.counters.ran.set(core.counters.ran.get() + batch as u64);
-        Ok(())
-    }
-
-    /// Runs the loop until `future` is done, and gives its output. Other tasks go on when the loop is run again.
+    /// Runs the loop until `future` completes and returns its output. Other tasks continue when the loop runs again.
     ///
-    /// The future may borrow. If it panics, the panic goes on to the caller, and the loop can be used again. It is an
-    /// error if a loop is running on this thread already, or if [`stop`](EventLoop::stop) ends the loop first.
+    /// The future may borrow. If it panics, the panic propagates to the caller, and the loop stays usable. Fails if a
+    /// loop is already running on this thread, or if [`stop`](EventLoop::stop) ends the loop first.
     ///
     /// ```
     /// let event_loop = windlass::EventLoop::new()?;
@@ -131,7 +109,7 @@ impl EventLoop {
         // SAFETY: `EndTask` ends the task before this function returns or unwinds, so the future's borrows outlive it;
         // the output is taken, or dropped with the handle, here too.
         let handle = unsafe { spawn_unchecked(&self.core, future, name, Location::caller()) };
-        // Dropped before the handle, whose reference keeps the task's memory.
+        // Declared after the handle, so dropped before it: the handle's reference keeps the task's memory alive.
         let _guard = EndTask(&self.core, handle.raw());
         loop {
             self.turn_once(LoopCore::next_wait)?;
@@ -140,7 +118,7 @@ impl EventLoop {
             }
             if self.core.stopping.get() {
                 return Err(io::Error::other(
-                    "the event loop was stopped before the future was done",
+                    "the event loop was stopped before the future completed",
                 ));
             }
         }
@@ -165,33 +143,33 @@ impl EventLoop {
     }
 
     /// Ends [`run_forever`](EventLoop::run_forever), or [`run_until_complete`](EventLoop::run_until_complete) with an
-    /// error, after the current turn; if neither has begun, the next one after one turn.
+    /// error, after the current turn. If neither is running, the next one ends after one turn.
     pub fn stop(&self) {
         self.core.stopping.set(true);
-        // An entry in the deque keeps the next turn from sleeping.
+        // An entry in the ready queue keeps the next turn from blocking.
         self.core.call_soon(Rc::new(CallbackCell::new(|| {})));
     }
 
-    /// Runs `callback` in the next turn, after what was scheduled before it.
+    /// Runs `callback` in the next turn, after everything that was scheduled before it.
     #[track_caller]
     pub fn call_soon(&self, callback: impl FnOnce() + 'static) -> Handle {
         self.core.call_soon(Rc::new(CallbackCell::new(callback)))
     }
 
-    /// Runs `callback` once `delay` has passed. Any delay is legal: `Duration::MAX` never comes.
+    /// Runs `callback` after `delay`. Any delay is valid; `Duration::MAX` means never.
     #[track_caller]
     pub fn call_later(&self, delay: Duration, callback: impl FnOnce() + 'static) -> TimerHandle {
         let when = self.core.now() + delay;
         self.core.call_at(when, Rc::new(CallbackCell::new(callback)))
     }
 
-    /// Runs `callback` when the loop's clock shows `when`. Equal times keep the order of the calls.
+    /// Runs `callback` when the loop's clock reaches `when`. Callbacks with equal times run in the order of the calls.
     #[track_caller]
     pub fn call_at(&self, when: Instant, callback: impl FnOnce() + 'static) -> TimerHandle {
         self.core.call_at(when, Rc::new(CallbackCell::new(callback)))
     }
 
-    /// Starts a task. It runs when the loop does.
+    /// Starts a task, which runs when the loop runs.
     #[track_caller]
     pub fn spawn<F: Future + 'static>(&self, future: F) -> JoinHandle<F::Output> {
         // SAFETY: the future is `'static`: it borrows nothing that could end.
@@ -203,13 +181,12 @@ impl EventLoop {
         self.core.now()
     }
 
-    /// A handle to this loop that other threads may use.
+    /// A handle to this loop for other threads.
     pub fn handle(&self) -> LoopHandle {
         LoopHandle::new(self.core.inbox.clone())
     }
 
-    /// Sets who is told of panics that nobody else takes, and of troubles of the loop itself. Without a handler they are
-    /// written to standard error.
+    /// Sets the handler for panics without a receiver and errors of the loop, which otherwise go to standard error.
     ///
     /// ```
     /// let event_loop = windlass::EventLoop::new()?;
@@ -221,50 +198,21 @@ impl EventLoop {
         drop(old);
     }
 
-    /// Which driver the loop turns on, with which kernel features, and why.
+    /// The driver that the loop uses, the kernel features it found, and the reason for the choice.
     pub fn describe(&self) -> Description {
         self.core.driver.borrow().describe()
     }
 
-    /// What has been counted so far.
+    /// A snapshot of the loop's counters.
     pub fn counters(&self) -> Counters {
         self.core.counters()
     }
 
-    /// Cancels every task, waits until the kernel has given everything back and what was written down with
-    /// [`on_cancel`](crate::task::on_cancel) is done, and closes the driver; dropping the loop does the same. Afterwards its
-    /// handles give errors.
+    /// Cancels every task, waits until the kernel has completed every operation and every
+    /// [`on_cancel`](crate::task::on_cancel) cleanup has finished, and closes the driver. Dropping the loop does the
+    /// same. Afterwards its handles return errors.
     pub fn close(self) {
         drop(self);
-    }
-}
-
-impl EventLoop {
-    /// Cancels every task, as closing does, while there is still a loop to run what is to be awaited then.
-    fn clean_up(&self) {
-        // Inside of another loop there is nobody to run this one; who is dropped then tells the exception handler.
-        let Ok(_entered) = self.core.enter_to_run() else { return };
-        self.core.report_pending_tasks();
-        self.core.cancel_for_cleanup();
-        while self.core.cleanups.running.get() > 0 {
-            if let Err(error) = self.turn_once(LoopCore::next_wait) {
-                crate::event_loop::exception::report(Exception::error(
-                    "the loop ended before everything was cleaned up",
-                    error,
-                ));
-                return;
-            }
-        }
-    }
-}
-
-impl Drop for EventLoop {
-    fn drop(&mut self) {
-        let cleanups = &self.core.cleanups;
-        if cleanups.armed.get() + cleanups.running.get() > 0 {
-            self.clean_up();
-        }
-        self.core.close();
     }
 }
 
@@ -274,16 +222,14 @@ impl fmt::Debug for EventLoop {
     }
 }
 
-/// Ends the main task when `run_until_complete` is left, whichever way. A stop that came meanwhile is spent: it must not
-/// end the next run.
+/// Ends the main task when `run_until_complete` returns or unwinds, and clears a stop, which must not end the next run.
 struct EndTask<'a>(&'a LoopCore, RawTask);
 
 impl Drop for EndTask<'_> {
     fn drop(&mut self) {
         self.1.cancel_now(self.0);
         if !self.1.is_done() {
-            // It counts as running although no turn is under way: an error in this crate. The future's borrows end when this
-            // returns, so there is no way on.
+            // A bug in this crate: the task runs outside of a turn. Abort, since its borrows end when this returns.
             std::process::abort();
         }
         self.0.stopping.set(false);
@@ -336,42 +282,42 @@ impl LoopCore {
     }
 }
 
-/// Runs `callback` in the current loop's next turn, after what was scheduled before it.
+/// Runs `callback` in the next turn of the current loop, after everything that was scheduled before it.
 ///
 /// # Panics
 ///
-/// Outside of a loop; [`EventLoop::call_soon`] needs no current one.
+/// Outside of a loop. [`EventLoop::call_soon`] works anywhere.
 #[track_caller]
 pub fn call_soon(callback: impl FnOnce() + 'static) -> Handle {
     LoopCore::current("call_soon").call_soon(Rc::new(CallbackCell::new(callback)))
 }
 
-/// Runs `callback` on the current loop once `delay` has passed.
+/// Runs `callback` on the current loop after `delay`.
 ///
 /// # Panics
 ///
-/// Outside of a loop; [`EventLoop::call_later`] needs no current one.
+/// Outside of a loop. [`EventLoop::call_later`] works anywhere.
 #[track_caller]
 pub fn call_later(delay: Duration, callback: impl FnOnce() + 'static) -> TimerHandle {
     let core = LoopCore::current("call_later");
     core.call_at(core.now() + delay, Rc::new(CallbackCell::new(callback)))
 }
 
-/// Runs `callback` when the current loop's clock shows `when`.
+/// Runs `callback` when the current loop's clock reaches `when`.
 ///
 /// # Panics
 ///
-/// Outside of a loop; [`EventLoop::call_at`] needs no current one.
+/// Outside of a loop. [`EventLoop::call_at`] works anywhere.
 #[track_caller]
 pub fn call_at(when: Instant, callback: impl FnOnce() + 'static) -> TimerHandle {
     LoopCore::current("call_at").call_at(when, Rc::new(CallbackCell::new(callback)))
 }
 
-/// The current loop's counters.
+/// A snapshot of the current loop's counters.
 ///
 /// # Panics
 ///
-/// Outside of a loop; [`EventLoop::counters`] needs no current one.
+/// Outside of a loop. [`EventLoop::counters`] works anywhere.
 #[track_caller]
 pub fn counters() -> Counters {
     LoopCore::current("counters").counters()

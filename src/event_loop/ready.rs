@@ -1,4 +1,4 @@
-//! The ready deque: what runs in the next turn, in the order in which it became ready.
+//! The ready queue: tasks and callbacks for the next turn, in FIFO order.
 
 use std::collections::VecDeque;
 use std::mem::ManuallyDrop;
@@ -7,15 +7,16 @@ use std::rc::Rc;
 use crate::event_loop::callback::Callback;
 use crate::task::Runnable;
 
-/// What runs in a turn.
+/// An entry of the ready queue.
 pub(crate) enum Ready {
     Task(Runnable),
     Call(Rc<dyn Callback>),
     Remote(Box<dyn FnOnce() + Send>),
 }
 
-/// The entries are wrapped so that none has a destructor to be run if the deque could not grow: with one, the compiler builds
-/// each on the stack and copies it, and the copy waits for what was just written. That was a seventh of a task's switch.
+/// The entries are `ManuallyDrop` because an entry with a destructor must be dropped if the deque fails to grow: the
+/// compiler then builds each entry on the stack and copies it, and the copy stalls on the stores just made. That was a
+/// seventh of the time of a task switch.
 #[derive(Default)]
 pub(crate) struct ReadyQueue(VecDeque<ManuallyDrop<Ready>>);
 

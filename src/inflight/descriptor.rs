@@ -1,8 +1,8 @@
-//! An open descriptor with its two lanes, and how it ends.
+//! An open descriptor with its read and write queues, and how it is closed.
 //!
-//! A flight that uses a descriptor holds a share of it, so its number cannot be given to another file while the kernel
-//! may still act on it. The handle that the user holds is one level above: when that goes, the lanes' flights are
-//! cancelled, and when the last of them has landed, the descriptor closes.
+//! An operation in flight holds an `Rc` of its descriptor, so that the number cannot be reused for another file while
+//! the kernel may still act on it. [`OwnedDescriptor`] is the user's handle: dropping it cancels the operations in both
+//! queues, and the descriptor closes when the last of them has completed.
 
 use std::cell::Cell;
 use std::fmt;
@@ -16,20 +16,20 @@ use crate::inflight::OnOrphan;
 use crate::inflight::queue::IoQueue;
 use crate::sys::{self, Fd, Foreign};
 
-/// An open descriptor, shared by its handle and the flights that use it. Closes when the last of them is gone.
+/// An open descriptor, shared by its handle and its operations in flight. Dropping the last reference closes it.
 pub(crate) struct Descriptor {
     pub(crate) core: Rc<LoopCore>,
     pub(crate) fd: Fd,
     /// Reads, or a listener's accepts.
     pub(crate) read: IoQueue,
     pub(crate) write: IoQueue,
-    /// The number was given away and is no longer ours to close.
+    /// The descriptor was given away, and is not closed here.
     released: Cell<bool>,
-    /// The peer is to be told that what is under way is lost.
+    /// Close with a reset, which tells the peer that data is lost.
     pub(crate) ends_with_reset: Cell<bool>,
-    /// The user's side is gone: nothing waits for the peer any more.
-    pub(crate) is_left: Cell<bool>,
-    /// Closing it waits until what was written has arrived.
+    /// The user's handle was dropped.
+    pub(crate) is_handle_dropped: Cell<bool>,
+    /// SO_LINGER is set: closing blocks until the peer has acknowledged the sent data.
     lingers: Cell<bool>,
 }
 
@@ -42,18 +42,18 @@ impl Descriptor {
         self.lingers.get()
     }
 
-    /// Closes a forked child's copy of it. The parent's stays open.
+    /// Closes the copy of a forked child. The parent's stays open.
     fn close_copy(&self) {
         if !self.released.replace(true) {
             let _ = self.core.control(Control::Close { fd: self.fd });
         }
     }
 
-    /// Closes it on a thread, since that takes its time.
-    fn close_elsewhere(&self) {
+    /// Closes the descriptor on a pool thread, because it may block.
+    fn close_on_pool(&self) {
         let _ = self.core.control(Control::Forget { fd: self.fd });
         let mut closing = Closing(Some(sys::into_std(self.fd)));
-        // If there is no thread for it, or the loop ends before its turn, it is closed with the job.
+        // If there is no thread, or the loop closes before the job runs, dropping the job closes the descriptor.
         let _ = self.core.files.submit(Box::new(move || {
             if let Some(socket) = closing.0.take() {
                 sys::close_slowly(socket);
@@ -75,14 +75,14 @@ impl Drop for Descriptor {
             return;
         }
         match self.lingers.get() && self.core.fd_space.is_kernel(self.fd) {
-            true => self.close_elsewhere(),
+            true => self.close_on_pool(),
             false => drop(self.core.control(Control::Close { fd: self.fd })),
         }
     }
 }
 
-/// A descriptor that lingers when it is closed. Dropped without having been closed, it does not: whoever drops it would
-/// have to wait. What was written is on its way all the same.
+/// A descriptor to be closed with SO_LINGER. If it is dropped without having been closed, SO_LINGER is switched off so
+/// that the drop does not block; the kernel still sends the written data.
 struct Closing(Option<Foreign>);
 
 impl Drop for Closing {
@@ -95,19 +95,19 @@ impl Drop for Closing {
 }
 
 impl LoopCore {
-    /// An error if the driver's numbers are its own: one of the kernel's could be taken for one of them.
+    /// An error if the driver has descriptors of its own: the kernel's could be confused with them.
     pub(crate) fn check_takes_kernel_descriptors(&self) -> io::Result<()> {
         match self.fd_space {
             FdSpace::Kernel | FdSpace::Split => Ok(()),
             FdSpace::Own => Err(io::Error::new(
                 io::ErrorKind::Unsupported,
-                "this loop's driver has descriptors of its own, and takes none of the kernel's",
+                "this loop's driver has its own descriptors and does not accept the kernel's",
             )),
         }
     }
 }
 
-/// The user's side of a descriptor.
+/// The user's handle to a descriptor. Dropping it closes the descriptor once its operations have completed.
 pub(crate) struct OwnedDescriptor {
     pub(crate) descriptor: Rc<Descriptor>,
 }
@@ -122,13 +122,13 @@ impl OwnedDescriptor {
             write: IoQueue::default(),
             released: Cell::new(false),
             ends_with_reset: Cell::new(false),
-            is_left: Cell::new(false),
+            is_handle_dropped: Cell::new(false),
             lingers: Cell::new(false),
         });
         OwnedDescriptor { descriptor }
     }
 
-    /// One that is closed already: no driver has this number.
+    /// A handle that is already closed: no driver has this descriptor.
     pub(crate) fn closed(core: Rc<LoopCore>) -> OwnedDescriptor {
         let closed = OwnedDescriptor::new(core, Fd::MIN);
         closed.descriptor.released.set(true);
@@ -140,7 +140,7 @@ impl OwnedDescriptor {
         self.fd() == Fd::MIN
     }
 
-    /// Takes over a socket that was made elsewhere.
+    /// Takes ownership of a socket that was made elsewhere.
     #[track_caller]
     pub(crate) fn adopt(std_socket: impl Into<Foreign>) -> io::Result<OwnedDescriptor> {
         let core = LoopCore::current("from_std").rc();
@@ -149,14 +149,14 @@ impl OwnedDescriptor {
         core.check_takes_kernel_descriptors()?;
         core.control(Control::Adopt { fd })?;
         let owned = OwnedDescriptor::new(core, sys::from_std(socket));
-        // What is no socket does not linger.
+        // This fails for descriptors that are not sockets, which do not linger.
         if let Ok(SocketOption::Linger(time)) = owned.get(SocketOption::Linger(None)) {
             owned.note_linger(time);
         }
         Ok(owned)
     }
 
-    /// Gives the descriptor away, if nothing in its lanes would be lost.
+    /// Gives the descriptor away, unless data in its queues would be lost.
     pub(crate) fn release(self) -> Result<Fd, (io::Error, OwnedDescriptor)> {
         let refuse = |socket, why: &str| Err((io::Error::new(io::ErrorKind::WouldBlock, why), socket));
         if self.is_closed() {
@@ -164,7 +164,7 @@ impl OwnedDescriptor {
             return Err((io::Error::new(io::ErrorKind::NotConnected, why), self));
         }
         if !self.core().fd_space.is_kernel(self.fd()) {
-            let why = "the driver's sockets are its own, and not descriptors that the kernel could give away";
+            let why = "the driver's sockets are its own: they have no kernel descriptor";
             return Err((io::Error::new(io::ErrorKind::Unsupported, why), self));
         }
         self.descriptor.read.absorb_orphan(self.core());
@@ -172,13 +172,13 @@ impl OwnedDescriptor {
         if self.descriptor.read.is_busy() {
             return refuse(
                 self,
-                "a read is under way, or what a dropped one received is unread: read once more first",
+                "a read is in flight, or a dropped read has received data: read again first",
             );
         }
         if self.descriptor.write.is_busy() {
             return refuse(
                 self,
-                "a write is under way: write or shut down first, which waits for it",
+                "a write is in flight: wait for it with a write or a shutdown first",
             );
         }
         self.descriptor.released.set(true);
@@ -194,31 +194,30 @@ impl OwnedDescriptor {
         self.descriptor.fd
     }
 
-    /// Its number, if it is one of the kernel's.
+    /// The descriptor, if it is one of the kernel's.
     pub(crate) fn kernel_fd(&self) -> Option<Fd> {
         Some(self.fd()).filter(|&fd| self.core().fd_space.is_kernel(fd))
     }
 }
 
 impl Drop for OwnedDescriptor {
-    /// Nobody will ask for what is in the lanes any more.
     fn drop(&mut self) {
         let core = self.descriptor.core.clone();
         if core.is_forked() {
-            // What is in flight on it is the parent's, and never ends here.
+            // Its operations in flight belong to the parent, and never complete here.
             return self.descriptor.close_copy();
         }
-        let mut left_any = false;
-        self.descriptor.is_left.set(true);
+        let mut has_cancelled = false;
+        self.descriptor.is_handle_dropped.set(true);
         for queue in [&self.descriptor.read, &self.descriptor.write] {
             let Some(id) = queue.op.get() else { continue };
             if !core.request_cancel_listened(id) {
                 queue.op.set(None);
                 core.orphan(id, OnOrphan::Discard);
             }
-            left_any = true;
+            has_cancelled = true;
         }
-        if left_any {
+        if has_cancelled {
             core.pump();
         }
     }
@@ -230,7 +229,7 @@ impl fmt::Debug for OwnedDescriptor {
     }
 }
 
-/// Why a socket could not be turned into std's, with the socket.
+/// The error of `into_std`, with the socket.
 ///
 /// ```
 /// use std::{future::{poll_fn, Future}, pin::pin, task::Poll};
@@ -241,7 +240,7 @@ impl fmt::Debug for OwnedDescriptor {
 ///     let (peer, _) = listener.accept().await?;
 ///     peer.write_all("unread").await.0?;
 ///     {
-///         // A read that is begun and given up: what it receives is kept for the next.
+///         // A read that is started and dropped: the bytes it receives are kept for the next read.
 ///         let mut read = pin!(stream.read(vec![0; 16]));
 ///         poll_fn(|cx| Poll::Ready(read.as_mut().poll(cx).is_ready())).await;
 ///     }
@@ -262,7 +261,7 @@ pub struct IntoStdError<S> {
 }
 
 impl<S> IntoStdError<S> {
-    /// The socket, as it was.
+    /// The unchanged socket.
     pub fn into_inner(self) -> S {
         self.inner
     }

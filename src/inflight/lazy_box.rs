@@ -1,6 +1,6 @@
-//! What most do without.
+//! A lazily boxed optional field: one word until first use.
 
-/// Takes one word until it is needed, and a box from then on.
+/// `None` until [`get_or_init`](LazyBox::get_or_init) is called.
 pub(crate) struct LazyBox<T>(Option<Box<T>>);
 
 impl<T> Default for LazyBox<T> {
@@ -10,7 +10,7 @@ impl<T> Default for LazyBox<T> {
 }
 
 impl<T: Default> LazyBox<T> {
-    /// What there is, if it was ever needed.
+    /// The value, if it was ever used.
     #[inline]
     pub(crate) fn get(&self) -> Option<&T> {
         self.0.as_deref()
@@ -21,8 +21,7 @@ impl<T: Default> LazyBox<T> {
         self.0.as_deref_mut()
     }
 
-    /// It is needed.
-    pub(crate) fn make(&mut self) -> &mut T {
+    pub(crate) fn get_or_init(&mut self) -> &mut T {
         self.0.get_or_insert_default()
     }
 }

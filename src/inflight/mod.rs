@@ -1,24 +1,22 @@
-//! Flights: operations between their start and their last completion.
+//! Operations in flight: started, and not yet completed or not yet collected.
 //!
-//! The kernel writes to a flight's memory while nobody looks, so that memory must not move and must not be freed, come
-//! what may: the future that wanted the result can be dropped, forgotten or unwound, the whole loop can go. Hence the
-//! split:
+//! The kernel writes to an operation's memory asynchronously, so that memory must neither move nor be freed before the
+//! last completion, even if the future is dropped, leaked or unwound, or the whole loop is dropped. Hence two parts:
 //!
-//! - The **cargo** is one heap box per place in the table: the driver's scratch and the load, which is whatever has to
-//!   live as long as the kernel works (the buffer and a share of the descriptor). A load of up to 64 bytes lies
-//!   inline, a larger one is boxed. While the flight is in the air nobody makes a reference into the cargo; there are only
-//!   raw pointers.
-//! - The **entry** in the table is the header: who waits, what landed, who inherited it. It may move; nothing points to
-//!   it. Completions find it by index and generation.
+//! - [`OpStorage`] is one heap box per table slot. It holds the driver's scratch space and the payload: everything that
+//!   must live as long as the kernel works, such as the buffer and a reference to the descriptor. Payloads of up to 64
+//!   bytes are stored inline, larger ones are boxed. While the operation is in flight, only raw pointers into it exist.
+//! - The table entry is the bookkeeping: the waker, the result, what to do if the future is dropped. It may move;
+//!   nothing points to it. Completions find it by index and generation.
 //!
-//! Places are recycled, so after warm-up an operation allocates nothing. A place that is still in the air when the table
-//! is dropped is leaked: closing a ring is no barrier, and a leak is harmless where a write to freed memory is not.
+//! Slots are recycled, so after warm-up an operation allocates nothing. A slot that is still in flight when the table
+//! is dropped is leaked: closing a ring does not wait for its operations.
 //!
-//! A flight is carried by the driver, or, if that has no way to do it without blocking, by a thread of the loop's own pool
-//! (`pooled`). The thread gets a copy of the plain op, never the flight.
+//! The driver performs an operation, or, if it cannot do so without blocking, a thread of the loop's own pool
+//! (`pool_ops`). The thread gets a copy of the plain `Op`, never the table entry.
 //!
-//! Nothing in this file runs foreign code (wakers, destructors) while the table is borrowed: what is to be woken or
-//! dropped is handed out, and the caller does it afterwards.
+//! No foreign code (wakers, destructors) runs while the table is borrowed: methods of the table return what is to be
+//! woken or dropped, and the caller does it afterwards.
 
 pub(crate) mod descriptor;
 pub(crate) mod lazy_box;
@@ -45,11 +43,11 @@ use crate::inflight::queue::IoQueue;
 use crate::sys::{MsgMeta, errno};
 
 impl LoopCore {
-    /// Starts an operation: moves its load to the final address, lets `plan` take the pointers there, and hands the
-    /// plain op to the driver. Its id is in `lane` from the moment on when the driver has it.
+    /// Starts an operation: moves the payload to its final address, calls `plan` to build the op from pointers to it,
+    /// and passes the op to the driver. `queue.op` is set before the driver sees the op.
     ///
-    /// It calls no tracing subscriber, which is foreign code: the caller calls [`trace`](LoopCore::trace) once the operation can be
-    /// found and no borrow is held.
+    /// Calls no tracing subscriber, which is foreign code: the caller calls [`trace`](LoopCore::trace) once the
+    /// operation is reachable and no borrow is held.
     pub(crate) fn start_op<T: 'static>(
         &self,
         queue: &IoQueue,
@@ -58,20 +56,20 @@ impl LoopCore {
         plan: impl FnOnce(&mut T) -> Op,
     ) -> StartedOp {
         let (id, storage) = self.ops.borrow_mut().reserve();
-        // SAFETY: the place is reserved and empty.
+        // SAFETY: the slot is reserved and empty.
         let payload = unsafe { store_payload(payload_ptr(storage), payload) };
-        // SAFETY: the load was just written and nobody else has a pointer to it. This is the last reference made into
-        // it before it lands. If `plan` panics (a foreign buffer type), the load and its place are leaked.
+        // SAFETY: the payload was just written and has no other pointer to it. This is the last reference made into it
+        // before the operation completes. If `plan` panics (a foreign buffer type), the payload and the slot leak.
         let op = plan(unsafe { &mut *payload });
         {
             let mut ops = self.ops.borrow_mut();
             ops.mark_in_flight(id, op, prefix, drop_payload::<T>);
         }
         queue.op.set(Some(id));
-        // SAFETY: `cargo` is allocated until the flight has landed; this only computes an address.
+        // SAFETY: `storage` is allocated until the operation has completed; this only computes an address.
         let scratch = unsafe { &raw mut (*storage).scratch };
-        // SAFETY: the flight `id` owns the load that `op` points into and the scratch. Both stay in place, and nobody
-        // touches them, until the flight's last completion has landed: `OpFuture::poll` and `discard` ask the phase.
+        // SAFETY: the entry `id` owns the scratch and the payload that `op` points into. Both stay in place, and
+        // nothing touches them, until the last completion: `OpFuture::poll` and `drop_payload` check the phase.
         let start = unsafe { self.driver().start(id, op, scratch) };
         let op_result = match start {
             Start::Done(op_result) => Some(op_result),
@@ -86,7 +84,6 @@ impl LoopCore {
         StartedOp { id, op, res }
     }
 
-    /// Emits the events of an operation that was started, and perhaps completed at once.
     #[inline]
     pub(crate) fn trace(&self, started: StartedOp) {
         crate::diagnostics::trace::op_started(started.id, &started.op);
@@ -95,7 +92,7 @@ impl LoopCore {
         }
     }
 
-    /// Registers `waker` with a flight. False if there is nothing to wait for: it has landed, or it is gone.
+    /// Registers `waker` with an operation. False if there is nothing to wait for: it has completed or is gone.
     #[inline]
     pub(crate) fn register_waiter(&self, id: OpId, waker: &Waker) -> bool {
         {
@@ -112,8 +109,8 @@ impl LoopCore {
     }
 
     fn register(&self, id: OpId, waker: &Waker) -> bool {
-        // Cloning and dropping wakers is foreign code, so neither happens under the borrow. The flight may land or be fetched
-        // inside of the clone, so its phase is asked for again.
+        // Cloning and dropping wakers is foreign code, so neither happens under the borrow. The operation may complete
+        // or be taken inside the clone, so its phase is checked again.
         let mut waker = Some(waker.clone());
         let in_flight = match self.ops.borrow_mut().entry(id) {
             Some(entry) if matches!(entry.phase, Phase::InFlight) => {
@@ -126,7 +123,7 @@ impl LoopCore {
         in_flight
     }
 
-    /// Has `listener` called when a flight lands. False if there is nothing to wait for: it has landed, or it is gone.
+    /// Calls `listener` when an operation completes. False if it has completed or is gone.
     fn listen(&self, id: OpId, listener: Rc<dyn Listener>) -> bool {
         let mut ops = self.ops.borrow_mut();
         let in_flight = ops.entry(id).filter(|entry| matches!(entry.phase, Phase::InFlight));
@@ -134,15 +131,17 @@ impl LoopCore {
             drop(ops);
             return false;
         };
-        debug_assert!(entry.listener.is_none(), "a flight has one listener");
+        debug_assert!(entry.listener.is_none(), "an operation has one listener");
         entry.listener = Some(listener);
         true
     }
 
-    /// Asks for the end of a flight that is still wanted until then.
+    /// Requests the cancellation of an operation whose result is still wanted.
     pub(crate) fn request_cancel(&self, id: OpId) {
         let cancel = match self.ops.borrow_mut().entry(id) {
-            Some(entry) => matches!(entry.phase, Phase::InFlight) && !std::mem::replace(&mut entry.cancelling, true),
+            Some(entry) => {
+                matches!(entry.phase, Phase::InFlight) && !std::mem::replace(&mut entry.cancel_requested, true)
+            }
             None => false,
         };
         if cancel {
@@ -150,8 +149,8 @@ impl LoopCore {
         }
     }
 
-    /// Asks for the end of a flight that has a listener, which sees to the rest; the current task waits for it before it counts
-    /// as finished. False if it has none.
+    /// Requests the cancellation of an operation whose listener handles its completion. The current task cannot be
+    /// joined before that. False if the operation has no listener.
     pub(crate) fn request_cancel_listened(&self, id: OpId) -> bool {
         {
             let mut ops = self.ops.borrow_mut();
@@ -167,22 +166,22 @@ impl LoopCore {
         true
     }
 
-    /// The outcome of a flight that has landed and was not taken.
-    pub(crate) fn outcome_of(&self, id: OpId) -> Option<OsResult> {
+    /// The result of an operation that has completed, without taking it.
+    pub(crate) fn result_of(&self, id: OpId) -> Option<OsResult> {
         match &self.ops.borrow_mut().entry(id)?.phase {
             Phase::Done(op_result) => Some(op_result.res),
             Phase::InFlight | Phase::Free => None,
         }
     }
 
-    /// Takes the outcome of a flight that has landed, and frees its place.
-    pub(crate) fn take_outcome(&self, id: OpId) -> Option<OsResult> {
+    /// Takes the result of an operation that has completed, and frees its slot.
+    pub(crate) fn take_result(&self, id: OpId) -> Option<OsResult> {
         let (op_result, storage) = self.fetch(id)?;
         self.drop_payload(id, storage);
         Some(op_result.res)
     }
 
-    /// Nobody waits for this flight any more, though it goes on.
+    /// Drops the waker of an operation, which stays in flight.
     pub(crate) fn forget_waker(&self, id: OpId) {
         let waker = match self.ops.borrow_mut().entry(id) {
             Some(entry) => entry.waker.take(),
@@ -191,7 +190,6 @@ impl LoopCore {
         drop(waker);
     }
 
-    /// Waits until an orphan in a lane is down.
     pub(crate) async fn completed(&self, id: OpId) {
         std::future::poll_fn(|cx| match self.register_waiter(id, cx.waker()) {
             true => Poll::Pending,
@@ -200,14 +198,14 @@ impl LoopCore {
         .await
     }
 
-    /// Whether a flight has landed, or is gone.
-    pub(crate) fn is_down(&self, id: OpId) -> bool {
+    /// Whether an operation has completed or is gone.
+    pub(crate) fn is_complete(&self, id: OpId) -> bool {
         let mut ops = self.ops.borrow_mut();
         ops.entry(id)
             .is_none_or(|entry| !matches!(entry.phase, Phase::InFlight))
     }
 
-    /// Takes what landed; the load stays until it is unloaded or dropped, and the flight released.
+    /// Takes the result; the payload stays until it is taken or dropped and the slot released.
     #[inline]
     fn fetch(&self, id: OpId) -> Option<(OpResult, *mut OpStorage)> {
         let mut ops = self.ops.borrow_mut();
@@ -219,7 +217,7 @@ impl LoopCore {
         Some((op_result, entry.storage))
     }
 
-    /// Drops a landed flight's load, with the table not borrowed, and frees its place.
+    /// Drops the payload of a completed operation, with the table not borrowed, and frees its slot.
     fn drop_payload(&self, id: OpId, storage: *mut OpStorage) {
         let drop_payload = self
             .ops
@@ -227,8 +225,8 @@ impl LoopCore {
             .entry(id)
             .and_then(|entry| entry.drop_payload.take());
         if let Some(drop_payload) = drop_payload {
-            // SAFETY: the flight has landed, its load was not fetched, and taking `drop_payload` out of the entry makes this
-            // the only place that will drop it.
+            // SAFETY: the operation has completed, its payload was not taken, and taking `drop_payload` out of the
+            // entry makes this the only place that will drop it.
             guard("a buffer's destructor", || unsafe {
                 drop_payload(payload_ptr(storage))
             });
@@ -236,8 +234,8 @@ impl LoopCore {
         self.ops.borrow_mut().release(id);
     }
 
-    /// Whether the future of the flight in a lane is gone and what it received is to be read: the bytes of a landed
-    /// orphan, in order, or its error. Frees the flight.
+    /// Takes the result of a completed read whose future was dropped: the received bytes, in order, or its error. Frees
+    /// the slot. Empty if the operation is gone.
     pub(crate) fn salvage(&self, id: OpId) -> SalvagedRead {
         let mut salvage = SalvagedRead::default();
         let Some((op_result, storage)) = self.fetch(id) else {
@@ -250,12 +248,12 @@ impl LoopCore {
         let received = op_result.res.unwrap_or(0) as usize;
         match op {
             Op::Recv { ptr, .. } | Op::ReadAt { ptr, .. } => {
-                // SAFETY: the load owns `prefix` bytes in front of `ptr`, all received by earlier flights of this call,
-                // and `received` bytes from it on. The flight has landed, so nobody writes there any more.
+                // SAFETY: the payload owns `prefix` bytes in front of `ptr`, all received by earlier operations of this
+                // call, and `received` bytes from it on. The operation has completed: the kernel is done.
                 salvage.bytes = unsafe { std::slice::from_raw_parts(ptr.sub(prefix), prefix + received) }.to_vec();
             }
             Op::RecvVectored { slices, count, .. } | Op::ReadVectoredAt { slices, count, .. } => {
-                // SAFETY: the load owns the slices and what they point to; the flight has landed.
+                // SAFETY: the payload owns the slices and the memory they point to; the operation has completed.
                 let slices = unsafe { std::slice::from_raw_parts(slices, count) };
                 let mut left = received;
                 for slice in slices {
@@ -272,7 +270,7 @@ impl LoopCore {
                 }
             }
             Op::RecvMessage { message, .. } => {
-                // SAFETY: the load owns the message and what it points to; the flight has landed.
+                // SAFETY: the payload owns the message and the memory it points to; the operation has completed.
                 let message = unsafe { &mut *message };
                 if op_result.res.is_ok() {
                     // SAFETY: as above; the kernel has filled this many bytes.
@@ -289,7 +287,7 @@ impl LoopCore {
                         .buffer
                         .as_ref()
                         .map_or_else(Vec::new, |buffer| buffer.filled().to_vec());
-                    // SAFETY: the load owns the message and what it points to; the flight has landed.
+                    // SAFETY: the payload owns the message and the memory it points to; the operation has completed.
                     salvage.meta = Some(unsafe { (*message).open() });
                 }
             }
@@ -318,12 +316,12 @@ impl LoopCore {
         salvage
     }
 
-    /// The future of this flight is gone. Asks for its cancel, makes the current task wait for it before it counts as
-    /// finished, and decides what happens when it lands.
+    /// Orphans an operation because its future was dropped: requests its cancellation, keeps the current task from
+    /// being joined before it completes, and sets what happens then.
     pub(crate) fn orphan(&self, id: OpId, on_orphan: OnOrphan) {
         let (waker, listener);
         let cancel;
-        let mut unwanted = None;
+        let mut cleanup = None;
         let mut completed = None;
         {
             let mut ops = self.ops.borrow_mut();
@@ -333,8 +331,8 @@ impl LoopCore {
             entry.orphan = Some(on_orphan);
             match &entry.phase {
                 Phase::InFlight => {
-                    cancel = !std::mem::replace(&mut entry.cancelling, true);
-                    // Its first owner, if it had one, keeps it.
+                    cancel = !std::mem::replace(&mut entry.cancel_requested, true);
+                    // The first owner, if there is one, stays.
                     if entry.owner.is_none() {
                         entry.owner = self.current_owner();
                     }
@@ -342,7 +340,7 @@ impl LoopCore {
                 Phase::Done(op_result) => {
                     cancel = false;
                     if on_orphan == OnOrphan::Discard {
-                        unwanted = table::unwanted(&entry.op, op_result.res);
+                        cleanup = table::orphan_cleanup(&entry.op, op_result.res);
                         completed = Some(entry.storage);
                     }
                 }
@@ -350,8 +348,8 @@ impl LoopCore {
             }
         }
         drop((waker, listener));
-        if let Some(ending) = unwanted {
-            let _ = self.control(ending);
+        if let Some(cleanup) = cleanup {
+            let _ = self.control(cleanup);
         }
         if cancel {
             self.cancel_op(id);
@@ -361,7 +359,7 @@ impl LoopCore {
         }
     }
 
-    /// Delivers completions: wakes who waits, drops what nobody will fetch.
+    /// Delivers completions: wakes their waiters, and drops the payloads of discarded orphans.
     pub(crate) fn complete(&self, completed: &mut Vec<Completion>) {
         for completion in completed.drain(..) {
             crate::diagnostics::trace::op_completed(completion.id, completion.op_result.res);
@@ -386,10 +384,10 @@ impl LoopCore {
                 guard("a waker", || waker.wake());
             }
             if let Some(listener) = effects.listener {
-                guard("a landing's listener", || listener.completed());
+                guard("a completion listener", || listener.completed());
             }
-            if let Some(ending) = effects.unwanted {
-                let _ = self.control(ending);
+            if let Some(cleanup) = effects.cleanup {
+                let _ = self.control(cleanup);
             }
             if let Some(id) = effects.discard
                 && let Some((_, storage)) = self.fetch(id)
@@ -401,27 +399,27 @@ impl LoopCore {
     }
 }
 
-/// The error of a read, if the next reader has to be told: a cancel that worked, or an empty pool, took nothing from the stream.
-/// Any other error is told only once by the kernel.
+/// The error of a dropped read that the next read must return, because the kernel reports it only once. A successful
+/// cancel or an empty buffer pool took nothing from the stream and is not passed on.
 pub(crate) fn lasting_error(res: OsResult) -> Option<i32> {
     res.err()
         .filter(|&code| code != errno::CANCELED && code != errno::NO_BUFFERS && code != errno::INTERRUPTED)
 }
 
-/// An operation that was handed to the driver, for [`LoopCore::trace`].
+/// An operation that was passed to the driver, for [`LoopCore::trace`].
 #[derive(Clone, Copy)]
 pub(crate) struct StartedOp {
     pub(crate) id: OpId,
     op: Op,
-    /// How it went, if it is over already.
+    /// The result, if it completed at once.
     res: Option<OsResult>,
 }
 
-/// What a dropped read had received.
+/// The result of a read whose future was dropped.
 #[derive(Default)]
 pub(crate) struct SalvagedRead {
     pub(crate) bytes: Vec<u8>,
-    /// What came with them, if they are a message.
+    /// The metadata, if the bytes are a message.
     pub(crate) meta: Option<MsgMeta>,
     pub(crate) error: Option<i32>,
 }

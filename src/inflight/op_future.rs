@@ -1,4 +1,4 @@
-//! A flight as the future that waits for it.
+//! The future of an operation in flight.
 
 use std::future::Future;
 use std::marker::PhantomData;
@@ -14,17 +14,17 @@ use crate::driver::{OpId, OpResult};
 use crate::event_loop::core::LoopCore;
 use crate::inflight::queue::IoQueue;
 
-/// A flight and the type of its load: what is needed to fetch it, for who knows the loop and the lane. To be
-/// [left](Airborne::leave) if it is not fetched.
+/// An operation in flight and the type of its payload, without borrows of the loop and the queue: callers pass those.
+/// It must be [abandoned](RawOp::abandon) if its result is not taken.
 pub(crate) struct RawOp<T> {
     id: OpId,
     on_orphan: OnOrphan,
-    down: bool,
+    is_taken: bool,
     payload: PhantomData<fn() -> T>,
 }
 
 impl<T: 'static> RawOp<T> {
-    /// Launches and remembers the flight in its lane.
+    /// Starts an operation and stores its id in `queue`.
     pub(crate) fn start_op(
         core: &LoopCore,
         queue: &IoQueue,
@@ -38,7 +38,7 @@ impl<T: 'static> RawOp<T> {
         raw
     }
 
-    /// The same for a caller that holds a borrow: it passes the second part to [`LoopCore::trace`] when the borrow has ended.
+    /// As `start_op`, for a caller that holds a borrow, after which it passes the [`StartedOp`] to [`LoopCore::trace`].
     pub(crate) fn start_op_untraced(
         core: &LoopCore,
         queue: &IoQueue,
@@ -51,51 +51,52 @@ impl<T: 'static> RawOp<T> {
         let raw = RawOp {
             id: started.id,
             on_orphan,
-            down: false,
+            is_taken: false,
             payload: PhantomData,
         };
         (raw, started)
     }
 
     pub(crate) fn poll(&mut self, core: &LoopCore, queue: &IoQueue, cx: &mut Context<'_>) -> Poll<(OpResult, T)> {
-        assert!(!self.down, "polled again after it had landed");
+        assert!(!self.is_taken, "polled after completion");
         if core.register_waiter(self.id, cx.waker()) || !core.spend_budget(cx) {
             return Poll::Pending;
         }
-        Poll::Ready(self.fetch(core, queue).expect("a flight stays until it is fetched"))
+        Poll::Ready(self.fetch(core, queue).expect("the operation is complete"))
     }
 
-    /// What landed, if it has.
+    /// Takes the result and the payload, if the operation has completed.
     pub(crate) fn fetch(&mut self, core: &LoopCore, queue: &IoQueue) -> Option<(OpResult, T)> {
-        if self.down {
+        if self.is_taken {
             return None;
         }
         let (op_result, storage) = core.fetch(self.id)?;
-        // SAFETY: `launch::<T>` loaded this flight, it has landed, and `down` makes sure that this happens once.
+        // SAFETY: `start_op::<T>` stored this payload, the operation has completed, and `is_taken` makes this happen
+        // once.
         let payload = unsafe { take_payload::<T>(payload_ptr(storage)) };
         core.ops.borrow_mut().release(self.id);
-        self.down = true;
+        self.is_taken = true;
         queue.op.set(None);
         Some((op_result, payload))
     }
 
-    /// Has the loop call `listener` when it lands. False if it has landed already.
+    /// Calls `listener` when the operation completes. False if it has completed already.
     pub(crate) fn listen(&self, core: &LoopCore, listener: Rc<dyn Listener>) -> bool {
         core.listen(self.id, listener)
     }
 }
 
 impl<T> RawOp<T> {
-    /// Nobody will fetch it: if it was not, it stays in its lane as an orphan.
-    pub(crate) fn leave(&mut self, core: &LoopCore) {
-        if !std::mem::replace(&mut self.down, true) {
+    /// Orphans the operation, unless its result was taken: it stays in its queue.
+    pub(crate) fn abandon(&mut self, core: &LoopCore) {
+        if !std::mem::replace(&mut self.is_taken, true) {
             core.orphan(self.id, self.on_orphan);
         }
     }
 }
 
-/// A flight's future: resolves to what landed and the load. Dropping it leaves the flight in its lane as an orphan.
-#[must_use = "a flight that is not awaited is cancelled at once"]
+/// The future of an operation: resolves to its result and its payload. Dropping it orphans the operation.
+#[must_use = "an operation that is not awaited is cancelled at once"]
 pub(crate) struct OpFuture<'a, T> {
     core: &'a LoopCore,
     queue: &'a IoQueue,
@@ -103,7 +104,7 @@ pub(crate) struct OpFuture<'a, T> {
 }
 
 impl<'a, T: 'static> OpFuture<'a, T> {
-    /// Launches and remembers the flight in its lane.
+    /// Starts an operation and stores its id in `queue`.
     pub(crate) fn start_op(
         core: &'a LoopCore,
         queue: &'a IoQueue,
@@ -128,6 +129,6 @@ impl<T: 'static> Future for OpFuture<'_, T> {
 
 impl<T> Drop for OpFuture<'_, T> {
     fn drop(&mut self) {
-        self.raw.leave(self.core);
+        self.raw.abandon(self.core);
     }
 }

@@ -1,9 +1,9 @@
-//! Flights that a thread carries, because the driver cannot do their operation without blocking.
+//! Operations that a pool thread performs, because the driver cannot perform them without blocking.
 
 use std::sync::Arc;
 use std::task::{Wake, Waker};
 
-use super::table::{Executor, unwanted};
+use super::table::{Executor, orphan_cleanup};
 use crate::driver::op::Op;
 use crate::driver::{Completion, FdSpace, OpId, OpResult};
 use crate::event_loop::core::{LoopCore, RemoteEvent};
@@ -11,53 +11,53 @@ use crate::event_loop::inbox::Inbox;
 use crate::sys::{self, SyncCancel, errno};
 
 impl LoopCore {
-    /// Has a thread of the loop's own pool carry a flight. If its queue is full, the flight waits here. Gives the landing of one
-    /// that no thread can be had for.
+    /// Submits an operation to the loop's own pool. If the pool's queue is full, the operation waits in
+    /// `waiting_for_pool`. Returns a result if the operation cannot be performed.
     pub(super) fn submit_to_pool(&self, id: OpId, op: Op) -> Option<OpResult> {
-        // A thread makes system calls, which would take the driver's numbers for the kernel's.
+        // A thread makes system calls, which would take the driver's descriptors for the kernel's.
         let is_on_descriptor = op.fd().is_some() || matches!(op, Op::Open { .. });
         if self.fd_space == FdSpace::Own && is_on_descriptor {
             return Some(OpResult::last(Err(errno::NOT_SUPPORTED)));
         }
         if !self.waiting_for_pool.borrow().is_empty() {
-            self.set_executor(id, Executor::Nobody);
+            self.set_executor(id, Executor::Unassigned);
             self.waiting_for_pool.borrow_mut().push_back(id);
             return None;
         }
         self.try_submit(id, op).err().flatten()
     }
 
-    /// An error if the queue is full, or, with its landing, if no thread can be had. Runs no foreign code.
+    /// Fails with `None` if the queue is full, or with a result if no thread can be started. Runs no foreign code.
     fn try_submit(&self, id: OpId, op: Op) -> Result<(), Option<OpResult>> {
         let inbox = self.inbox.clone();
         let sync_cancel = SyncCancel::of(&op);
-        let pulled = sync_cancel.clone();
-        let carry = move || {
-            // SAFETY: the flight owns what `op` points to, in one place, until it has landed, and nobody else uses that
-            // meanwhile. Its landing is sent when this call is over.
+        let cancel_handle = sync_cancel.clone();
+        let perform = move || {
+            // SAFETY: the table entry owns the memory that `op` points to, at a fixed address, until the operation has
+            // completed, and nothing else uses it meanwhile. The completion is sent after this call.
             let res = unsafe { sync_cancel.perform(op) };
-            // No file work says that it would have to wait, except on a descriptor that somebody made non-blocking.
+            // File operations never report EAGAIN, except on a descriptor that the program made non-blocking.
             let res = res.unwrap_or(Err(errno::AGAIN));
-            // A loop that does not take it any more has leaked the flight, but what that opened need not stay open.
+            // A closed loop has leaked the operation, but the descriptor that it opened can be closed.
             if inbox.send(RemoteEvent::OpDone(id, res)).is_err()
-                && let Some(ending) = unwanted(&op, res)
+                && let Some(cleanup) = orphan_cleanup(&op, res)
             {
-                drop(sys::control(ending));
+                drop(sys::control(cleanup));
             }
         };
-        match self.files.submit(Box::new(carry)) {
+        match self.files.submit(Box::new(perform)) {
             Ok(job) => {
                 self.set_executor(id, Executor::Pool(job));
                 if let Some(entry) = self.ops.borrow_mut().entry(id) {
-                    entry.sync_cancel = pulled;
+                    entry.sync_cancel = cancel_handle;
                 }
             }
             Err((_, None)) => {
-                self.set_executor(id, Executor::Nobody);
+                self.set_executor(id, Executor::Unassigned);
                 self.waiting_for_pool.borrow_mut().push_front(id);
-                let waker = Waker::from(Arc::new(PoolRoomWaker(self.inbox.clone())));
+                let waker = Waker::from(Arc::new(PoolCapacityWaker(self.inbox.clone())));
                 if !self.files.wait_for_capacity(&waker) {
-                    // It was made in the meantime.
+                    // There is capacity by now.
                     waker.wake();
                 }
                 return Err(None);
@@ -70,7 +70,7 @@ impl LoopCore {
         Ok(())
     }
 
-    /// There is room in the pool's queue.
+    /// Submits waiting operations while the pool's queue has capacity.
     pub(crate) fn submit_waiting(&self) {
         loop {
             let next = self.waiting_for_pool.borrow_mut().pop_front();
@@ -85,9 +85,9 @@ impl LoopCore {
         }
     }
 
-    /// Asks whoever carries a flight to end it early.
+    /// Requests the cancellation of an operation from the driver or the pool.
     pub(crate) fn cancel_op(&self, id: OpId) {
-        // In a forked child it is the parent's: neither the kernel nor a thread works for this process.
+        // In a forked child the operation belongs to the parent: nothing performs it for this process.
         if self.is_forked() {
             return;
         }
@@ -104,7 +104,7 @@ impl LoopCore {
                 }
                 taken_back
             }
-            Executor::Nobody => {
+            Executor::Unassigned => {
                 self.waiting_for_pool
                     .borrow_mut()
                     .retain(|&waiting_for_pool| waiting_for_pool != id);
@@ -125,10 +125,10 @@ impl LoopCore {
     }
 }
 
-/// Tells the loop that the pool has room.
-struct PoolRoomWaker(Arc<Inbox<RemoteEvent>>);
+/// Notifies the loop that the pool's queue has capacity.
+struct PoolCapacityWaker(Arc<Inbox<RemoteEvent>>);
 
-impl Wake for PoolRoomWaker {
+impl Wake for PoolCapacityWaker {
     fn wake(self: Arc<Self>) {
         drop(self.0.send(RemoteEvent::PoolHasCapacity));
     }

@@ -1,14 +1,14 @@
-//! Lanes: why nothing is lost.
+//! One queue per direction of a descriptor: at most one operation in flight, callers served in FIFO order.
 //!
-//! Each descriptor has a read lane (for a listener: its accepts) and a write lane, and a lane has room for one flight.
-//! Two sends in flight on one stream interleave; two receives deliver in whatever order they complete. So whoever wants
-//! to use a lane holds it first, in the order of asking.
+//! Why one: two sends in flight on a stream can interleave, and two receives can complete in either order. Accepts are
+//! reads.
 //!
-//! Dropping a read leaves its flight in the lane and asks for its cancel, but the kernel may have received already. So
-//! the next read first waits for that flight to land, and serves what it brought before it asks the kernel for more.
-//! A bridge that goes puts back what it had lent, perhaps while another read waits already: that one is called back from the
-//! kernel, and serves these bytes before its own.
-//! A dropped write may have sent any prefix; the next write waits until it is known to be over.
+//! Cancellation is loss-free:
+//! - Dropping a read requests a cancel but leaves the operation in the queue, because the kernel may already have
+//!   received data. The next read waits for that operation to complete and returns its bytes first.
+//! - A dropped write may have sent any prefix of its buffer. The next write waits until that operation has completed.
+//! - A `compat` adapter that is dropped puts back the bytes it has not handed out. If another read is already in
+//!   flight, it is cancelled, and returns these bytes before its own.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -25,20 +25,20 @@ use crate::io::{IoBufMut, fill_target};
 use crate::sys::MsgMeta;
 use crate::task::WaitReason;
 
-/// One direction of a descriptor.
+/// The queue of one direction of a descriptor.
 #[derive(Default)]
 pub(crate) struct IoQueue {
-    /// The flight that is in this lane, whether its future lives or not.
+    /// The operation in flight, whether its future still exists or not.
     pub(crate) op: OpIdCell,
     fifo_lock: FifoLock,
     leftover: RefCell<LazyBox<Leftover>>,
 }
 
-/// A flight's id, or none, in one word.
+/// An `Option<OpId>` in one word.
 pub(crate) struct OpIdCell(Cell<u64>);
 
 impl OpIdCell {
-    /// No flight has this number: see [`OpId::to_u64`].
+    /// Not a valid id: see [`OpId::to_u64`].
     const EMPTY: u64 = u64::MAX;
 
     #[inline]
@@ -61,18 +61,18 @@ impl Default for OpIdCell {
     }
 }
 
-/// What was received for reads that are gone.
+/// Data received for dropped reads, or put back, for the next read.
 #[derive(Default)]
 struct Leftover {
     bytes: Vec<u8>,
     at: usize,
-    /// What came with the bytes, if they are a message: then they are served as one.
+    /// The metadata, if the bytes are a message: then they are returned as one.
     meta: Option<MsgMeta>,
     error: Option<i32>,
 }
 
 impl IoQueue {
-    /// Waits for this lane to be free, in the order of asking, and holds it.
+    /// Waits for exclusive use of this queue, in FIFO order.
     pub(crate) fn hold(&self) -> Acquire<'_> {
         Acquire {
             queue: self,
@@ -80,7 +80,7 @@ impl IoQueue {
         }
     }
 
-    /// Holds this lane if nobody does.
+    /// Acquires this queue if it is free.
     #[cfg(feature = "tls")]
     pub(crate) fn try_acquire(&self) -> Option<QueueGuard<'_>> {
         match self.fifo_lock.held.replace(true) {
@@ -89,8 +89,7 @@ impl IoQueue {
         }
     }
 
-    /// Waits until no flight of an earlier call is in the lane, and takes in what it had received. To be called by who
-    /// holds the lane.
+    /// Waits until the operation of an earlier call has completed, and keeps its bytes. The caller must hold the queue.
     #[inline]
     pub(crate) fn settle<'a>(&'a self, core: &'a LoopCore) -> impl Future<Output = ()> + 'a {
         std::future::poll_fn(|cx| match self.op.get() {
@@ -99,10 +98,10 @@ impl IoQueue {
         })
     }
 
-    /// Takes in what an earlier call's flight had received, if it is down.
+    /// Keeps the bytes that an earlier call's operation had received, if it has completed.
     pub(crate) fn absorb_orphan(&self, core: &LoopCore) {
         if let Some(id) = self.op.get()
-            && core.is_down(id)
+            && core.is_complete(id)
         {
             self.op.set(None);
             let salvage = core.salvage(id);
@@ -110,7 +109,7 @@ impl IoQueue {
             if salvage.is_empty() {
                 return;
             }
-            let leftover = leftover.make();
+            let leftover = leftover.get_or_init();
             if leftover.is_empty() {
                 *leftover = Leftover {
                     bytes: salvage.bytes,
@@ -119,19 +118,19 @@ impl IoQueue {
                     error: salvage.error,
                 };
             } else {
-                // What a bridge had lent was put back while the read was under way.
+                // An adapter put bytes back while the read was in flight.
                 leftover.append(&salvage.bytes, salvage.meta, salvage.error);
             }
         }
     }
 
-    /// Whether something is unread. If so, takes one from the budget of results that are there at once.
+    /// Whether there is a leftover. If so, takes one from the poll's budget.
     #[inline]
     pub(crate) fn has_leftover<'a>(&'a self, core: &'a LoopCore) -> impl Future<Output = bool> + 'a {
         std::future::poll_fn(|cx| self.poll_leftover(core, cx))
     }
 
-    /// The same, polled.
+    /// The poll function of `has_leftover`.
     #[inline]
     pub(crate) fn poll_leftover(&self, core: &LoopCore, cx: &mut Context<'_>) -> Poll<bool> {
         let has_some = self.has_leftover_now();
@@ -141,7 +140,7 @@ impl IoQueue {
         }
     }
 
-    /// Waits, polled, until no flight of an earlier call is in the lane: see [`settle`](Lane::settle).
+    /// The poll function of [`settle`](IoQueue::settle).
     pub(crate) fn poll_orphan(&self, core: &LoopCore, cx: &mut Context<'_>) -> Poll<()> {
         if let Some(id) = self.op.get() {
             if core.register_waiter(id, cx.waker()) {
@@ -152,15 +151,15 @@ impl IoQueue {
         Poll::Ready(())
     }
 
-    /// Serves unread bytes into `buf`; `None` if there are none.
+    /// Copies leftover bytes into `buf`; `None` if there is no leftover.
     pub(crate) fn serve<B: IoBufMut>(&self, buf: &mut B) -> Option<Result<usize, i32>> {
-        // The buffer's methods are foreign code: none is called under the borrow, and none after the pointer was taken: a
-        // buffer that holds its bytes inline is touched by it.
+        // The buffer's methods are foreign code, so none is called under the borrow. None is called after the pointer
+        // was taken: on a buffer that stores its bytes inline, that would invalidate the pointer.
         let (ptr, capacity) = fill_target(buf);
-        // 0 bytes would be the end of the stream.
+        // Returning 0 bytes would mean the end of the stream.
         assert!(
             capacity > 0,
-            "a buffer has lost its capacity while it waited: its implementation of IoBufMut is wrong"
+            "the capacity of a buffer became 0 while it waited: its implementation of IoBufMut is wrong"
         );
         let count = {
             let mut leftover = self.leftover.borrow_mut();
@@ -171,7 +170,7 @@ impl IoQueue {
                 return leftover.error.take().map(Err);
             }
             let count = left.len().min(capacity);
-            // SAFETY: the buffer vouches for `capacity` bytes that are its alone; `count` is no more than that.
+            // SAFETY: the buffer guarantees `capacity` writable bytes that it owns; `count` is no more than that.
             unsafe { std::ptr::copy_nonoverlapping(left.as_ptr(), ptr, count) };
             leftover.at += count;
             leftover.forget_if_done();
@@ -182,7 +181,7 @@ impl IoQueue {
         Some(Ok(count))
     }
 
-    /// Serves all unread bytes at once; `None` if there are none.
+    /// Takes all leftover bytes; `None` if there is no leftover.
     pub(crate) fn serve_all(&self) -> Option<Result<Vec<u8>, i32>> {
         let mut leftover = self.leftover.borrow_mut();
         let leftover = leftover.get_mut()?;
@@ -195,8 +194,8 @@ impl IoQueue {
         Some(Ok(bytes))
     }
 
-    /// Serves an unread message into `buf`; `None` if there is none. What does not fit is cut off, or, on a stream (which
-    /// has no ends of messages), left.
+    /// Copies a leftover message into `buf`; `None` if there is none. Bytes that do not fit are truncated, or, on a
+    /// stream, which has no message boundaries, left for the next read.
     pub(crate) fn serve_message<B: IoBufMut>(
         &self,
         buf: &mut B,
@@ -219,7 +218,7 @@ impl IoQueue {
         }))
     }
 
-    /// The same, whole.
+    /// Takes a leftover message whole.
     pub(crate) fn serve_whole_message(&self) -> Option<Result<(Vec<u8>, MsgMeta), i32>> {
         let meta = self.take_meta();
         let bytes = match self.serve_all() {
@@ -240,7 +239,7 @@ impl IoQueue {
         leftover.get().map_or(0, |leftover| leftover.bytes.len() - leftover.at)
     }
 
-    /// Whether there is something that the next reader must be told.
+    /// Whether there is anything that the next read must return.
     #[inline]
     fn has_leftover_now(&self) -> bool {
         self.leftover
@@ -249,7 +248,7 @@ impl IoQueue {
             .is_some_and(|leftover| !leftover.is_empty())
     }
 
-    /// Takes the error that stands behind the unread bytes, once these are served.
+    /// Takes the leftover error, once the bytes before it were returned.
     pub(crate) fn take_error(&self) -> Option<i32> {
         let mut leftover = self.leftover.borrow_mut();
         let leftover = leftover.get_mut()?;
@@ -259,17 +258,16 @@ impl IoQueue {
         }
     }
 
-    /// Puts received bytes back, for the next read, behind what is unread.
+    /// Puts received bytes back for the next read, behind the leftover.
     pub(crate) fn put_back(&self, bytes: &[u8]) {
-        self.leftover.borrow_mut().make().append(bytes, None, None);
+        self.leftover.borrow_mut().get_or_init().append(bytes, None, None);
     }
 
-    /// Puts received bytes back in front of what is unread, and calls a read that waits back from the kernel: it is to serve
-    /// them.
+    /// Puts received bytes back in front of the leftover, and cancels a read in flight, so that it returns them.
     pub(crate) fn put_front(&self, core: &LoopCore, bytes: &[u8]) {
         {
             let mut leftover = self.leftover.borrow_mut();
-            let leftover = leftover.make();
+            let leftover = leftover.get_or_init();
             let at = std::mem::take(&mut leftover.at);
             leftover.bytes.splice(..at, bytes.iter().copied());
         }
@@ -278,30 +276,29 @@ impl IoQueue {
         }
     }
 
-    /// Whether bytes were put in front of a read that has just landed. Then what it received goes behind them, and it serves
-    /// what is unread. To be called by who holds the lane.
+    /// Called when a read completes. If bytes were put in front of it meanwhile, appends its result to the leftover and
+    /// returns true: the read must return the leftover instead. The caller must hold the queue.
     #[inline]
-    pub(crate) fn overtaken(&self, received: &[u8], meta: Option<MsgMeta>, res: OsResult) -> bool {
+    pub(crate) fn append_if_overtaken(&self, received: &[u8], meta: Option<MsgMeta>, res: OsResult) -> bool {
         if !self.has_bytes() {
             return false;
         }
         let mut leftover = self.leftover.borrow_mut();
-        leftover.make().append(received, meta, lasting_error(res));
+        leftover.get_or_init().append(received, meta, lasting_error(res));
         true
     }
 
-    /// Whether bytes are unread.
     #[inline]
     pub(crate) fn has_bytes(&self) -> bool {
         self.leftover.borrow().get().is_some_and(Leftover::has_bytes)
     }
 
-    /// Whether nobody holds it and no flight is in it.
+    /// Whether the queue is not held and has no operation in flight.
     pub(crate) fn is_free(&self) -> bool {
         !self.fifo_lock.held.get() && self.op.get().is_none()
     }
 
-    /// Whether a flight is in the lane or bytes are unread.
+    /// Whether the queue has an operation in flight or a leftover.
     pub(crate) fn is_busy(&self) -> bool {
         self.op.get().is_some() || self.has_leftover_now()
     }
@@ -315,7 +312,7 @@ impl Leftover {
 
     fn append(&mut self, bytes: &[u8], meta: Option<MsgMeta>, error: Option<i32>) {
         self.bytes.extend_from_slice(bytes);
-        // Descriptors that came with later bytes are given with the first.
+        // Descriptors that arrived with later bytes are returned with the first.
         self.meta = self.meta.take().or(meta);
         self.error = self.error.or(error);
     }
@@ -334,23 +331,23 @@ impl Leftover {
     }
 }
 
-/// Lets one holder in at a time, first come, first served. The uncontended way in and out is one flag.
+/// A FIFO mutex. Without contention, locking and unlocking is one flag.
 #[derive(Default)]
 struct FifoLock {
     held: Cell<bool>,
-    waiting: RefCell<LazyBox<VecDeque<Waiting>>>,
+    waiters: RefCell<LazyBox<VecDeque<Waiter>>>,
 }
 
-struct Waiting {
+struct Waiter {
     ticket: u64,
-    /// Taken when it is called.
+    /// Taken when the lock is granted.
     waker: Option<Waker>,
-    /// The lane was handed to this one; it is still at the front of the queue until it notices.
-    called: bool,
+    /// The lock was handed to this waiter, which stays at the front until its next poll.
+    is_granted: bool,
 }
 
-/// Waits for a lane, then holds it until dropped.
-#[must_use = "a lane is held only once this is awaited"]
+/// Resolves to a guard once the queue is acquired.
+#[must_use = "a queue is acquired only when this is awaited"]
 pub(crate) struct Acquire<'a> {
     queue: &'a IoQueue,
     ticket: Option<u64>,
@@ -362,7 +359,7 @@ impl<'a> Future for Acquire<'a> {
     #[inline]
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<QueueGuard<'a>> {
         let queue = self.queue;
-        ready!(queue.fifo_lock.poll_enter(&mut self.ticket, cx));
+        ready!(queue.fifo_lock.poll_lock(&mut self.ticket, cx));
         Poll::Ready(QueueGuard { queue })
     }
 }
@@ -371,12 +368,12 @@ impl Drop for Acquire<'_> {
     #[inline]
     fn drop(&mut self) {
         if let Some(ticket) = self.ticket.take() {
-            self.queue.fifo_lock.give_up(ticket);
+            self.queue.fifo_lock.stop_waiting(ticket);
         }
     }
 }
 
-/// The right to use a lane.
+/// Exclusive use of a queue until dropped.
 pub(crate) struct QueueGuard<'a> {
     queue: &'a IoQueue,
 }
@@ -384,153 +381,156 @@ pub(crate) struct QueueGuard<'a> {
 impl Drop for QueueGuard<'_> {
     #[inline]
     fn drop(&mut self) {
-        self.queue.fifo_lock.hand_over();
+        self.queue.fifo_lock.unlock();
     }
 }
 
-/// The same for who is polled and borrows nothing: it has a share of what the lane belongs to.
+/// A guard for poll functions, which cannot borrow: it holds an `Rc` to the owner of the queue.
 pub(crate) struct OwnedQueueGuard<T> {
-    of: Rc<T>,
+    owner: Rc<T>,
     queue: fn(&T) -> &IoQueue,
     ticket: Option<u64>,
     is_held: bool,
 }
 
 impl<T> OwnedQueueGuard<T> {
-    pub(crate) fn new(of: Rc<T>, queue: fn(&T) -> &IoQueue) -> OwnedQueueGuard<T> {
+    pub(crate) fn new(owner: Rc<T>, queue: fn(&T) -> &IoQueue) -> OwnedQueueGuard<T> {
         OwnedQueueGuard {
-            of,
+            owner,
             queue,
             ticket: None,
             is_held: false,
         }
     }
 
-    /// What the lane belongs to.
-    pub(crate) fn of(&self) -> &Rc<T> {
-        &self.of
+    pub(crate) fn owner(&self) -> &Rc<T> {
+        &self.owner
     }
 
     pub(crate) fn queue(&self) -> &IoQueue {
-        (self.queue)(&self.of)
+        (self.queue)(&self.owner)
     }
 
-    /// Waits for the lane, if it is not held, and holds it until it is let go.
+    /// Waits until the queue is acquired, unless it is held already. It stays held until `release`.
     pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         if !self.is_held {
-            ready!((self.queue)(&self.of).fifo_lock.poll_enter(&mut self.ticket, cx));
+            ready!((self.queue)(&self.owner).fifo_lock.poll_lock(&mut self.ticket, cx));
             self.is_held = true;
         }
         Poll::Ready(())
     }
 
-    /// Lets go of the lane, or leaves its queue.
-    pub(crate) fn let_go(&mut self) {
+    /// Releases the queue, or stops waiting for it.
+    pub(crate) fn release(&mut self) {
         if let Some(ticket) = self.ticket.take() {
-            self.queue().fifo_lock.give_up(ticket);
+            self.queue().fifo_lock.stop_waiting(ticket);
         }
         if std::mem::replace(&mut self.is_held, false) {
-            self.queue().fifo_lock.hand_over();
+            self.queue().fifo_lock.unlock();
         }
     }
 }
 
 impl<T> Drop for OwnedQueueGuard<T> {
     fn drop(&mut self) {
-        self.let_go();
+        self.release();
     }
 }
 
 impl FifoLock {
-    /// Waits to be let in. `ticket` is the caller's place in the queue.
+    /// Waits for the lock. `ticket` identifies the caller while it waits.
     #[inline]
-    fn poll_enter(&self, ticket: &mut Option<u64>, cx: &mut Context<'_>) -> Poll<()> {
+    fn poll_lock(&self, ticket: &mut Option<u64>, cx: &mut Context<'_>) -> Poll<()> {
         if ticket.is_none() && !self.held.replace(true) {
             return Poll::Ready(());
         }
-        self.poll_queue(ticket, cx)
+        self.poll_contended(ticket, cx)
     }
 
-    /// Takes a place in the queue, or looks whether it was called.
     #[cold]
-    fn poll_queue(&self, ticket: &mut Option<u64>, cx: &mut Context<'_>) -> Poll<()> {
+    fn poll_contended(&self, ticket: &mut Option<u64>, cx: &mut Context<'_>) -> Poll<()> {
         let Some(number) = *ticket else {
-            crate::task::set_wait_reason(WaitReason::Named("its turn"));
-            // Cloning is foreign code: the holder may release the queue inside of it, and nothing would wake this caller then.
+            crate::task::set_wait_reason(WaitReason::Named("an earlier call"));
+            // Cloning is foreign code: the holder may unlock inside of it, and nothing would wake this caller then.
             let waker = Some(cx.waker().clone());
             if !self.held.replace(true) {
                 return Poll::Ready(());
             }
-            let mut waiting = self.waiting.borrow_mut();
-            let waiting = waiting.make();
-            let number = waiting.back().map_or(0, |last| last.ticket + 1);
-            waiting.push_back(Waiting {
+            let mut waiters = self.waiters.borrow_mut();
+            let waiters = waiters.get_or_init();
+            let number = waiters.back().map_or(0, |last| last.ticket + 1);
+            waiters.push_back(Waiter {
                 ticket: number,
                 waker,
-                called: false,
+                is_granted: false,
             });
             *ticket = Some(number);
             return Poll::Pending;
         };
-        if self.is_called(number) {
-            drop(self.leave_queue(number));
+        if self.is_granted(number) {
+            drop(self.remove_waiter(number));
             *ticket = None;
             return Poll::Ready(());
         }
-        crate::task::set_wait_reason(WaitReason::Named("its turn"));
+        crate::task::set_wait_reason(WaitReason::Named("an earlier call"));
         let mut waker = Some(cx.waker().clone());
-        // Inside of the clone it may have been called, through the waker that it had before.
-        if self.is_called(number) {
-            return self.poll_queue(ticket, cx);
+        // The lock may have been granted inside the clone, through the previous waker.
+        if self.is_granted(number) {
+            return self.poll_contended(ticket, cx);
         }
-        if let Some(waiting) = self.waiting.borrow_mut().make().iter_mut().find(|w| w.ticket == number) {
-            std::mem::swap(&mut waiting.waker, &mut waker);
+        if let Some(waiter) = self
+            .waiters
+            .borrow_mut()
+            .get_or_init()
+            .iter_mut()
+            .find(|w| w.ticket == number)
+        {
+            std::mem::swap(&mut waiter.waker, &mut waker);
         }
         Poll::Pending
     }
 
-    /// Leaves the queue. Who had been called already calls the next.
-    fn give_up(&self, ticket: u64) {
-        let was_called = self.is_called(ticket);
-        drop(self.leave_queue(ticket));
-        if was_called {
-            self.hand_over();
+    /// Removes a waiter. If it had been granted the lock, passes the lock on.
+    fn stop_waiting(&self, ticket: u64) {
+        let was_granted = self.is_granted(ticket);
+        drop(self.remove_waiter(ticket));
+        if was_granted {
+            self.unlock();
         }
     }
 
-    /// Calls the next in the queue, or leaves the lane free.
     #[inline]
-    fn hand_over(&self) {
-        let nobody_waits = self.waiting.borrow().get().is_none_or(VecDeque::is_empty);
-        if nobody_waits {
+    fn unlock(&self) {
+        let has_no_waiters = self.waiters.borrow().get().is_none_or(VecDeque::is_empty);
+        if has_no_waiters {
             self.held.set(false);
         } else {
-            self.call_next();
+            self.grant_next();
         }
     }
 
     #[cold]
-    fn call_next(&self) {
-        let waker = self.waiting.borrow_mut().make().front_mut().and_then(|next| {
-            next.called = true;
+    fn grant_next(&self) {
+        let waker = self.waiters.borrow_mut().get_or_init().front_mut().and_then(|next| {
+            next.is_granted = true;
             next.waker.take()
         });
         if let Some(waker) = waker {
-            // This runs in a destructor, perhaps of a task that is unwinding already.
+            // This runs in a destructor, perhaps of a task that is already unwinding.
             crate::event_loop::exception::guard("a waker", || waker.wake());
         }
     }
 
-    fn is_called(&self, ticket: u64) -> bool {
-        let waiting = self.waiting.borrow();
-        let first = waiting.get().and_then(VecDeque::front);
-        first.is_some_and(|first| first.called && first.ticket == ticket)
+    fn is_granted(&self, ticket: u64) -> bool {
+        let waiters = self.waiters.borrow();
+        let first = waiters.get().and_then(VecDeque::front);
+        first.is_some_and(|first| first.is_granted && first.ticket == ticket)
     }
 
-    fn leave_queue(&self, ticket: u64) -> Option<Waiting> {
-        let mut waiting = self.waiting.borrow_mut();
-        let waiting = waiting.get_mut()?;
-        let at = waiting.iter().position(|waiting| waiting.ticket == ticket)?;
-        waiting.remove(at)
+    fn remove_waiter(&self, ticket: u64) -> Option<Waiter> {
+        let mut waiters = self.waiters.borrow_mut();
+        let waiters = waiters.get_mut()?;
+        let at = waiters.iter().position(|waiter| waiter.ticket == ticket)?;
+        waiters.remove(at)
     }
 }

@@ -1,7 +1,7 @@
-//! Moving bytes in order: how a call becomes an op, and its landing a result.
+//! `ByteStream`: reads and writes on TCP and Unix connections and pipes.
 //!
-//! TCP and Unix connections and pipes are all this, and differ in where they come from. Their public methods are written
-//! once, here, and handed to each type by [`reading_methods!`] and [`writing_methods!`].
+//! These types differ only in how they are opened. Their public methods are written once, here, and added to each type
+//! by [`reading_methods!`] and [`writing_methods!`].
 
 use std::io;
 use std::net::Shutdown;
@@ -17,15 +17,16 @@ use crate::io::vectored::{iovecs_to_fill, iovecs_to_send, set_all_filled, set_ot
 use crate::io::{BufResult, IoBuf, IoBufMut, KernelStream, ManagedBuf, bytes_from, fill_range, no_capacity, no_length};
 use crate::sys::{self, Fd, IoVec, errno};
 
-/// What a managed read takes from the heap when the pool is empty.
+/// The size of a managed read's heap buffer when the pool is empty.
 pub(crate) const HEAP_READ_LEN: usize = 8 * 1024;
 
-/// A descriptor that bytes go through in order.
+/// A descriptor for a stream of bytes.
 pub(crate) struct ByteStream {
     pub(crate) owned: OwnedDescriptor,
     medium: Medium,
 }
 
+/// The read and write methods are documented below, where they become public.
 impl ByteStream {
     pub(crate) fn new(owned: OwnedDescriptor, medium: Medium) -> ByteStream {
         ByteStream { owned, medium }
@@ -35,10 +36,6 @@ impl ByteStream {
         self.medium
     }
 
-    /// Receives into `buf`, from its start and up to its capacity, and gives the number of bytes; 0 is the end of the
-    /// stream. A `Vec` then has just that length.
-    ///
-    /// A buffer without capacity is an error and not the end of the stream.
     pub(crate) async fn read<B: IoBufMut>(&self, mut buf: B) -> BufResult<usize, B> {
         if buf.capacity() == 0 {
             return (Err(no_capacity()), buf);
@@ -56,7 +53,7 @@ impl ByteStream {
         let result = count(op_result.res);
         let received = *result.as_ref().unwrap_or(&0);
         // SAFETY: the kernel has written this many bytes.
-        if queue.overtaken(unsafe { received_in(&buf, received) }, None, op_result.res)
+        if queue.append_if_overtaken(unsafe { received_in(&buf, received) }, None, op_result.res)
             && let Some(served) = queue.serve(&mut buf)
         {
             return (served.map_err(from_code), buf);
@@ -68,11 +65,6 @@ impl ByteStream {
         (result, buf)
     }
 
-    /// Fills `buf` up to its length (not its capacity), as std's `read_exact` does. A buffer with capacity but no length is
-    /// an error, since it was surely not meant.
-    ///
-    /// If the stream ends first the error is `UnexpectedEof`; then, and when the future is dropped half-way, what was
-    /// received goes to the next read.
     pub(crate) async fn read_exact<B: IoBufMut>(&self, mut buf: B) -> BufResult<(), B> {
         let len = buf.len();
         if len == 0 {
@@ -95,7 +87,7 @@ impl ByteStream {
             }
         }
         while filled < len {
-            // What a dropped read was told after its last bytes is not told again by the kernel.
+            // The kernel does not repeat an error that a dropped read received after its last bytes.
             let res = match queue.take_error() {
                 Some(code) => Err(code),
                 None => {
@@ -103,7 +95,7 @@ impl ByteStream {
                     buf = back;
                     let received = filled + *op_result.res.as_ref().unwrap_or(&0) as usize;
                     // SAFETY: this many bytes were received.
-                    if queue.overtaken(unsafe { received_in(&buf, received) }, None, op_result.res) {
+                    if queue.append_if_overtaken(unsafe { received_in(&buf, received) }, None, op_result.res) {
                         let served;
                         (served, buf) = serve_head(queue, buf, len);
                         filled = served.and_then(Result::ok).unwrap_or(0);
@@ -130,7 +122,7 @@ impl ByteStream {
         (Ok(()), buf)
     }
 
-    /// One receive into `buf[begin..end]`. If it is dropped, the bytes in front of `begin` count as received by it.
+    /// One receive into `buf[begin..end]`. If it is dropped, the bytes before `begin` count as received by it too.
     fn receive<B: IoBufMut>(&self, buf: B, begin: usize, end: usize) -> OpFuture<'_, (Rc<Descriptor>, B)> {
         let descriptor = &self.owned.descriptor;
         let (fd, medium) = (descriptor.fd, self.medium);
@@ -149,8 +141,6 @@ impl ByteStream {
         )
     }
 
-    /// Receives into a buffer of the runtime's, so that a connection which waits holds none. An empty one is the end of
-    /// the stream.
     pub(crate) async fn read_managed(&self) -> io::Result<ManagedBuf> {
         let descriptor = &self.owned.descriptor;
         let (core, queue) = (&*descriptor.core, &descriptor.read);
@@ -167,7 +157,7 @@ impl ByteStream {
         })
         .await;
         let received = op_result.buffer.as_ref().map_or(&[][..], |buffer| buffer.filled());
-        if queue.overtaken(received, None, op_result.res)
+        if queue.append_if_overtaken(received, None, op_result.res)
             && let Some(served) = queue.serve_all()
         {
             return served.map(ManagedBuf::from_heap).map_err(from_code);
@@ -179,13 +169,13 @@ impl ByteStream {
             OpResult {
                 res: Err(errno::NO_BUFFERS),
                 ..
-                // Boxed, so that those who find a buffer, which is nearly all, do not hold room for this.
+                // Boxed, so that this rare case does not enlarge the future.
             } => Box::pin(self.read_to_heap()).await,
             OpResult { res, .. } => count(res).map(|_| ManagedBuf::from_heap(Vec::new())),
         }
     }
 
-    /// The pool is empty.
+    /// `read_managed` when the pool is empty.
     async fn read_to_heap(&self) -> io::Result<ManagedBuf> {
         let buf = Vec::with_capacity(HEAP_READ_LEN);
         let (op_result, (_, mut buf)) = self.receive(buf, 0, HEAP_READ_LEN).await;
@@ -193,7 +183,7 @@ impl ByteStream {
         // SAFETY: the kernel has written this many bytes, which is no more than the capacity.
         unsafe { buf.set_len(*result.as_ref().unwrap_or(&0)) };
         let queue = &self.owned.descriptor.read;
-        if queue.overtaken(&buf, None, op_result.res)
+        if queue.append_if_overtaken(&buf, None, op_result.res)
             && let Some(served) = queue.serve_all()
         {
             return served.map(ManagedBuf::from_heap).map_err(from_code);
@@ -202,8 +192,6 @@ impl ByteStream {
         Ok(ManagedBuf::from_heap(buf))
     }
 
-    /// Receives into several buffers, each filled to its capacity before the next. Gives the number of bytes; 0 is the
-    /// end of the stream.
     pub(crate) async fn read_vectored<B: IoBufMut>(&self, mut bufs: Vec<B>) -> BufResult<usize, Vec<B>> {
         let Some(first) = bufs.iter().position(|buf| buf.capacity() > 0) else {
             return (Err(no_capacity()), bufs);
@@ -244,7 +232,7 @@ impl ByteStream {
                 received.extend_from_slice(unsafe { received_in(buf, part) });
                 left -= part;
             }
-            queue.overtaken(&received, None, op_result.res);
+            queue.append_if_overtaken(&received, None, op_result.res);
             if let Some(Ok(count)) = queue.serve(&mut bufs[first]) {
                 set_others_empty(&mut bufs, first);
                 return (Ok(count), bufs);
@@ -257,7 +245,6 @@ impl ByteStream {
         (result, bufs)
     }
 
-    /// Sends from `buf` and gives how many bytes were taken, which may be fewer than there are.
     pub(crate) async fn write<B: IoBuf>(&self, buf: B) -> BufResult<usize, B> {
         if buf.is_empty() {
             return (Ok(0), buf);
@@ -265,17 +252,16 @@ impl ByteStream {
         let queue = &self.owned.descriptor.write;
         let _hold = queue.hold().await;
         queue.settle(self.owned.core()).await;
-        if let Some(res) = self.send_at_once(&buf, 0) {
+        if let Some(res) = self.try_send(&buf, 0) {
             return (self.sent(res), buf);
         }
         let (op_result, (_, buf)) = self.send(buf, 0).await;
         (self.sent(op_result.res), buf)
     }
 
-    /// Sends the whole of `buf`. No other write comes in between.
     #[allow(
         clippy::manual_async_fn,
-        reason = "an async fn would hold the buffer twice: as it came, and as it is used"
+        reason = "an async fn would store the buffer twice: as the argument and as the local variable"
     )]
     pub(crate) fn write_all<B: IoBuf>(&self, mut buf: B) -> impl Future<Output = BufResult<(), B>> {
         async move {
@@ -288,7 +274,7 @@ impl ByteStream {
             queue.settle(self.owned.core()).await;
             let mut sent = 0;
             while sent < len {
-                let res = match self.send_at_once(&buf, sent) {
+                let res = match self.try_send(&buf, sent) {
                     Some(res) => res,
                     None => {
                         let (op_result, (_, back)) = self.send(buf, sent).await;
@@ -306,15 +292,14 @@ impl ByteStream {
         }
     }
 
-    /// One send from `buf[begin..]` as it lies there, if the driver does so and the kernel takes something at once. To be called
-    /// by who holds the lane.
-    fn send_at_once<B: IoBuf>(&self, buf: &B, begin: usize) -> Option<OsResult> {
+    /// One synchronous send from `buf[begin..]`, if the driver supports it. The caller must hold the queue.
+    fn try_send<B: IoBuf>(&self, buf: &B, begin: usize) -> Option<OsResult> {
         let op = send_from(buf, begin, self.owned.descriptor.fd, self.medium);
-        // SAFETY: what `op` points to is the buffer's until this returns.
+        // SAFETY: `buf` owns the memory that `op` points to, and is borrowed until this returns.
         unsafe { self.owned.core().attempt(op) }
     }
 
-    /// One send from `buf[begin..]`, by a flight.
+    /// One asynchronous send from `buf[begin..]`.
     fn send<B: IoBuf>(&self, buf: B, begin: usize) -> OpFuture<'_, (Rc<Descriptor>, B)> {
         let descriptor = &self.owned.descriptor;
         let (fd, medium) = (descriptor.fd, self.medium);
@@ -329,8 +314,6 @@ impl ByteStream {
         )
     }
 
-    /// Sends from several buffers, one after the other, and gives how many bytes were taken. At most 1,024 buffers are
-    /// looked at in one call.
     pub(crate) async fn write_vectored<B: IoBuf>(&self, bufs: Vec<B>) -> BufResult<usize, Vec<B>> {
         if bufs.iter().all(IoBuf::is_empty) {
             return (Ok(0), bufs);
@@ -342,7 +325,6 @@ impl ByteStream {
         (self.sent(op_result.res), bufs)
     }
 
-    /// Sends the whole of all buffers, however many. No other write comes in between.
     pub(crate) async fn write_all_vectored<B: IoBuf>(&self, mut bufs: Vec<B>) -> BufResult<(), Vec<B>> {
         let len: usize = bufs.iter().map(IoBuf::len).sum();
         if len == 0 {
@@ -365,7 +347,7 @@ impl ByteStream {
         (Ok(()), bufs)
     }
 
-    /// One send of what follows the first `skip` bytes. `slices` is only lent for its memory.
+    /// One send of everything after the first `skip` bytes. `slices` is passed only to reuse its memory.
     fn send_vectored<B: IoBuf>(
         &self,
         bufs: Vec<B>,
@@ -393,7 +375,7 @@ impl ByteStream {
         )
     }
 
-    /// For copies that need no buffer of ours: sockets of the kernel's.
+    /// For copies inside the kernel: `Some` for TCP sockets of the kernel.
     pub(crate) fn kernel_stream(&self) -> Option<KernelStream> {
         match self.medium {
             Medium::Tcp if self.owned.kernel_fd().is_some() => Some(KernelStream::new(self.owned.descriptor.clone())),
@@ -401,7 +383,6 @@ impl ByteStream {
         }
     }
 
-    /// Shuts down one or both directions of a socket.
     pub(crate) async fn shutdown(&self, how: Shutdown) -> io::Result<()> {
         if how == Shutdown::Read {
             return self.owned.shutdown(how);
@@ -414,7 +395,7 @@ impl ByteStream {
 }
 
 impl ByteStream {
-    /// Closes the descriptor when the write that is under way is over. What is done with the stream afterwards is an error.
+    /// Closes the descriptor after the write in flight. Later calls on the stream fail.
     pub(crate) async fn close(&mut self) -> io::Result<()> {
         let descriptor = self.owned.descriptor.clone();
         {
@@ -425,12 +406,12 @@ impl ByteStream {
         Ok(())
     }
 
-    /// The same, when no write is under way.
+    /// `close` when no write is in flight.
     pub(crate) fn close_now(&mut self) {
         self.owned = OwnedDescriptor::closed(self.owned.descriptor.core.clone());
     }
 
-    /// What a send has come to. Writing to what was closed here is as writing to what the other end has closed.
+    /// The result of a send. Writing after `close` fails as if the peer had closed: with `BrokenPipe`.
     fn sent(&self, res: OsResult) -> io::Result<usize> {
         match res {
             Err(errno::BAD_FD) if self.owned.is_closed() => Err(from_code(errno::BROKEN_PIPE)),
@@ -446,8 +427,8 @@ fn send_from<B: IoBuf>(buf: &B, begin: usize, fd: Fd, medium: Medium) -> Op {
 }
 
 impl Descriptor {
-    /// Sends what the kernel takes at once, straight from the slices, if the driver works that way and nobody else is sending.
-    /// The caller has taken one from the budget.
+    /// Sends synchronously from the slices, if the driver supports it, no other send is active and the kernel takes
+    /// something at once. The caller has already paid from the budget.
     pub(crate) fn send_now(&self, medium: Medium, bufs: &[io::IoSlice<'_>]) -> Option<OsResult> {
         if !self.write.is_free() {
             return None;
@@ -460,7 +441,7 @@ impl Descriptor {
             len: bytes.len().min(MAX_LEN),
         };
         let mut small = [0; SMALL];
-        // A head and a short body, for instance: one piece costs the kernel less than a list of two.
+        // For example a head and a short body: one buffer costs the kernel less than a list of two.
         let joined = match bufs {
             [_] => None,
             _ => join_small(bufs, &mut small),
@@ -477,20 +458,19 @@ impl Descriptor {
                         slices,
                         count,
                     };
-                    // SAFETY: the slices and what they point to are there until this call returns, and a send only reads them.
-                    unsafe { self.core.attempt_unpaid(op) }
+                    // SAFETY: the slices and their memory live until this call returns, and a send only reads them.
+                    unsafe { self.core.attempt_unbudgeted(op) }
                 });
             }
         };
-        // SAFETY: what `op` points to, and `small`, are there until this call returns, and a send only reads them.
-        unsafe { self.core.attempt_unpaid(op) }
+        // SAFETY: what `op` points to, `small` included, lives until this call returns, and a send only reads it.
+        unsafe { self.core.attempt_unbudgeted(op) }
     }
 }
 
-/// What is joined rather than sent from where it is.
+/// Slices of up to this many bytes in total are copied into one buffer.
 const SMALL: usize = 512;
 
-/// Copies slices into one, if all of them fit.
 fn join_small(bufs: &[io::IoSlice<'_>], into: &mut [u8; SMALL]) -> Option<usize> {
     let mut len = 0;
     for buf in bufs {
@@ -500,38 +480,37 @@ fn join_small(bufs: &[io::IoSlice<'_>], into: &mut [u8; SMALL]) -> Option<usize>
     Some(len)
 }
 
-/// The public reading calls of a type that has a `fn bytes(&self) -> &ByteStream`.
+/// The public read methods of a type that has a `fn bytes(&self) -> &ByteStream`.
 macro_rules! reading_methods {
     () => {
-        /// Receives into `buf`, from its start and up to its capacity, and gives the number of bytes; 0 is the end of
-        /// the stream. A `Vec` then has just that length.
+        /// Receives into `buf`, from its start up to its capacity, and returns the number of bytes; 0 means end of
+        /// stream. A `Vec` then has that length. A buffer without capacity is an error, not the end of the stream.
         ///
-        /// A buffer without capacity is an error and not the end of the stream. Dropping the future loses nothing: what
-        /// it would have received goes to the next read.
+        /// # Cancel safety
         ///
-        /// A future that was polled and then leaked ([`std::mem::forget`]) keeps its place: its buffer is never freed, and
-        /// every later read of this stream waits for ever. Writes are not affected, and dropping the stream closes it.
+        /// Dropping the future loses no data: the next read returns the bytes that it had received. Leaking a polled
+        /// future ([`std::mem::forget`]) leaks its buffer and blocks every later read of this stream forever; writes,
+        /// and dropping the stream, are not affected.
         pub fn read<B: $crate::io::IoBufMut>(&self, buf: B) -> impl Future<Output = $crate::io::BufResult<usize, B>> {
             self.bytes().read(buf)
         }
 
-        /// Fills `buf` up to its length (not its capacity), as std's `read_exact` does. A buffer with capacity but no
-        /// length is an error, since it was surely not meant.
+        /// Fills `buf` up to its length (not its capacity), like std's `read_exact`. A buffer with capacity but no
+        /// length is an error, since it is almost certainly a mistake.
         ///
-        /// If the stream ends first the error is `UnexpectedEof`; then, and when the future is dropped half-way, what
-        /// was received goes to the next read.
+        /// If the stream ends first, the error is `UnexpectedEof`. In this case, and when the future is dropped, the
+        /// bytes received so far go to the next read.
         pub async fn read_exact<B: $crate::io::IoBufMut>(&self, buf: B) -> $crate::io::BufResult<(), B> {
             self.bytes().read_exact(buf).await
         }
 
-        /// Receives into a buffer of the runtime's, so that a connection which waits holds none. An empty one is the end
-        /// of the stream.
+        /// Receives into a buffer of the runtime's pool: a waiting connection needs none. Empty means end of stream.
         pub fn read_managed(&self) -> impl Future<Output = std::io::Result<$crate::io::ManagedBuf>> {
             self.bytes().read_managed()
         }
 
-        /// Receives into several buffers, each filled to its capacity before the next. Gives the number of bytes; 0 is
-        /// the end of the stream.
+        /// Receives into several buffers, each filled before the next. Returns the number of bytes; 0 means end of
+        /// stream.
         pub async fn read_vectored<B: $crate::io::IoBufMut>(
             &self,
             bufs: Vec<B>,
@@ -541,29 +520,29 @@ macro_rules! reading_methods {
     };
 }
 
-/// The public writing calls of a type that has a `fn bytes(&self) -> &ByteStream`.
+/// The public write methods of a type that has a `fn bytes(&self) -> &ByteStream`.
 macro_rules! writing_methods {
     () => {
-        /// Sends from `buf` and gives how many bytes were taken, which may be fewer than there are.
+        /// Sends from `buf` and returns the number of bytes sent, which may be fewer than its length.
         ///
-        /// If the future is dropped, any part from the front of the buffer may have been sent; the next write waits until
-        /// that is over.
+        /// # Cancel safety
+        ///
+        /// If the future is dropped, any prefix of the buffer may have been sent. The next write waits for its end.
         pub fn write<B: $crate::io::IoBuf>(&self, buf: B) -> impl Future<Output = $crate::io::BufResult<usize, B>> {
             self.bytes().write(buf)
         }
 
-        /// Sends the whole of `buf`. No other write comes in between.
+        /// Sends all of `buf`, without other writes in between.
         pub fn write_all<B: $crate::io::IoBuf>(&self, buf: B) -> impl Future<Output = $crate::io::BufResult<(), B>> {
             self.bytes().write_all(buf)
         }
 
-        /// Sends from several buffers, one after the other, and gives how many bytes were taken. At most 1,024 buffers
-        /// are looked at in one call.
+        /// Sends from several buffers in order, at most 1,024 per call, and returns the number of bytes sent.
         pub async fn write_vectored<B: $crate::io::IoBuf>(&self, bufs: Vec<B>) -> $crate::io::BufResult<usize, Vec<B>> {
             self.bytes().write_vectored(bufs).await
         }
 
-        /// Sends the whole of all buffers, however many. No other write comes in between.
+        /// Sends all of several buffers, any number of them, without other writes in between.
         pub async fn write_all_vectored<B: $crate::io::IoBuf>(
             &self,
             bufs: Vec<B>,
@@ -575,30 +554,30 @@ macro_rules! writing_methods {
 
 pub(crate) use {reading_methods, writing_methods};
 
-/// The descriptor, the buffers, and the list that tells the kernel where they are.
+/// The descriptor, the buffers, and the iovecs that point to them.
 type VectoredPayload<B> = (Rc<Descriptor>, Vec<B>, Vec<IoVec>);
 
 pub(crate) fn count(res: OsResult) -> io::Result<usize> {
     res.map(|count| count as usize).map_err(from_code)
 }
 
-/// The first bytes of a buffer.
+/// The first `count` bytes of a buffer.
 ///
 /// # Safety
 ///
-/// This many were received there.
+/// This many bytes were received into the buffer.
 unsafe fn received_in<B: IoBufMut>(buf: &B, count: usize) -> &[u8] {
-    // SAFETY: the caller vouches for them, and nobody writes to the buffer as long as it is borrowed.
+    // SAFETY: the caller's promise, and the buffer is not written to while it is borrowed.
     unsafe { std::slice::from_raw_parts(buf.as_ptr(), count) }
 }
 
-/// Serves unread bytes into the first `len` of a buffer.
+/// Copies leftover bytes into the first `len` bytes of a buffer.
 fn serve_head<B: IoBufMut>(queue: &IoQueue, buf: B, len: usize) -> (Option<Result<usize, i32>>, B) {
     let mut head = Head { buf, len };
     (queue.serve(&mut head), head.buf)
 }
 
-/// The first `len` bytes of a buffer, to be filled in place without changing its length.
+/// The first `len` bytes of a buffer, filled in place without changing its length.
 struct Head<B> {
     buf: B,
     len: usize,

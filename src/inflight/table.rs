@@ -1,4 +1,4 @@
-//! The table: which flights there are, and what has landed.
+//! The table of operations in flight, and of completed ones whose result has not been taken.
 
 use std::rc::Rc;
 use std::task::Waker;
@@ -11,35 +11,34 @@ use crate::event_loop::exception::guard;
 use crate::sys::{Fd, SyncCancel};
 use crate::task::Owner;
 
-/// What becomes of a flight whose future is gone.
+/// What happens to an operation when its future is dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum OnOrphan {
-    /// It stays in its lane when it lands: the next read serves from it.
+    /// It stays in its queue: the next read returns its result.
     Keep,
-    /// Its load is dropped as soon as it lands.
+    /// Its payload is dropped as soon as it completes.
     Discard,
 }
 
 pub(super) enum Phase {
-    /// Nobody's.
     Free,
-    /// Handed to the driver; the last completion has not landed.
+    /// Passed to the driver or the pool; not completed.
     InFlight,
-    /// The last completion is here; the load has not been fetched.
+    /// Completed; the payload has not been taken.
     Done(OpResult),
 }
 
-/// Who carries a flight in the air.
+/// What performs an operation in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Executor {
     Driver,
-    /// A thread, under this number.
+    /// A pool thread, as this job.
     Pool(JobId),
-    /// Nobody yet: the pool's queue was full.
-    Nobody,
+    /// Nothing yet: the pool's queue was full.
+    Unassigned,
 }
 
-/// Who is told of a landing in the place of a task. Called when nothing is borrowed, once per flight.
+/// Called when an operation completes, instead of waking a task: once, with nothing borrowed.
 pub(crate) trait Listener {
     fn completed(self: Rc<Self>);
 }
@@ -49,33 +48,32 @@ pub(super) struct Entry {
     pub(super) phase: Phase,
     pub(super) waker: Option<Waker>,
     pub(super) listener: Option<Rc<dyn Listener>>,
-    /// Set when the future is gone.
+    /// Set when the future was dropped.
     pub(super) orphan: Option<OnOrphan>,
-    /// The task that cannot be joined before this orphan has landed.
+    /// The task that cannot be joined before this orphan has completed.
     pub(super) owner: Option<Owner>,
     pub(super) op: Op,
-    /// Bytes in front of the op's buffer that were received for the same call by earlier flights.
+    /// Bytes in front of the op's buffer that earlier operations received for the same call.
     pub(super) prefix: usize,
-    /// Whether its cancel was asked for.
-    pub(super) cancelling: bool,
+    pub(super) cancel_requested: bool,
     pub(super) executor: Executor,
-    /// Ends what a thread does for it.
+    /// Interrupts a pool thread's system call.
     pub(super) sync_cancel: SyncCancel,
     pub(super) drop_payload: Option<unsafe fn(*mut u8)>,
-    /// Owned by this entry, never moved; while the phase is `InFlight`, used by the kernel.
+    /// Owned by this entry and never moved. While the phase is `InFlight`, the kernel uses it.
     pub(super) storage: *mut OpStorage,
 }
 
-/// What landing a completion asks the loop to do once the table is no longer borrowed.
+/// What the loop must do after a completion, once the table is no longer borrowed.
 #[derive(Default)]
 pub(crate) struct CompletionEffects {
     pub(crate) waker: Option<Waker>,
     pub(crate) listener: Option<Rc<dyn Listener>>,
     pub(crate) owner: Option<Owner>,
-    /// Nobody will fetch this flight: drop its load.
+    /// The result is unwanted: drop the payload of this operation.
     pub(crate) discard: Option<OpId>,
-    /// How to end a connection that nobody will serve, or a file that nobody will use.
-    pub(crate) unwanted: Option<Control<'static>>,
+    /// Closes the connection or file that a discarded operation has opened.
+    pub(crate) cleanup: Option<Control<'static>>,
     pub(crate) stale: bool,
 }
 
@@ -84,29 +82,28 @@ pub(crate) struct OpTable {
     entries: Vec<Entry>,
     free: Vec<u32>,
     in_flight: usize,
-    /// Those of them that the driver does not carry.
+    /// Those of them that the driver does not perform.
     off_driver: usize,
 }
 
 impl OpTable {
-    /// How many flights the driver has.
     pub(crate) fn in_flight(&self) -> usize {
         self.in_flight
     }
 
-    /// Whether threads carry some of them, or will.
+    /// Whether pool threads perform some of them, or will.
     pub(crate) fn uses_threads(&self) -> bool {
         self.off_driver > 0
     }
 
-    /// Says who carries a flight that the driver has given back.
+    /// Sets what performs an operation that the driver could not start without blocking.
     pub(super) fn set_executor(&mut self, id: OpId, executor: Executor) {
         let Some(entry) = self.entry(id) else { return };
         let before = std::mem::replace(&mut entry.executor, executor);
         self.off_driver += usize::from(before == Executor::Driver);
     }
 
-    /// How many places are taken: in the air, or landed and not fetched.
+    /// How many slots are in use: in flight, or completed and not taken.
     pub(crate) fn taken(&self) -> usize {
         self.entries.len() - self.free.len()
     }
@@ -128,7 +125,6 @@ impl OpTable {
         (OpId { index, generation }, entry.storage)
     }
 
-    /// Makes one more place.
     #[cold]
     fn grow(&mut self) -> u32 {
         self.entries.push(Entry {
@@ -140,7 +136,7 @@ impl OpTable {
             owner: None,
             op: Op::Accept { fd: -1 },
             prefix: 0,
-            cancelling: false,
+            cancel_requested: false,
             executor: Executor::Driver,
             sync_cancel: SyncCancel::default(),
             drop_payload: None,
@@ -151,7 +147,7 @@ impl OpTable {
         index
     }
 
-    /// The reserved flight is about to be handed to the driver.
+    /// Called right before the reserved operation is passed to the driver.
     #[inline]
     pub(super) fn mark_in_flight(&mut self, id: OpId, op: Op, prefix: usize, drop_payload: unsafe fn(*mut u8)) {
         self.in_flight += 1;
@@ -162,25 +158,25 @@ impl OpTable {
         entry.drop_payload = Some(drop_payload);
     }
 
-    /// Frees a landed place for the next flight. The load must be gone already.
+    /// Frees the slot of a completed operation, whose payload must be gone already.
     #[inline]
     pub(super) fn release(&mut self, id: OpId) {
         let Some(entry) = self.entry(id) else { return };
         assert!(
             matches!(entry.phase, Phase::Done(_)),
-            "a flight in the air is never released"
+            "an operation in flight is never released"
         );
         entry.phase = Phase::Free;
         entry.generation = (entry.generation + 1) & ((1 << 40) - 1);
         entry.orphan = None;
         entry.drop_payload = None;
         entry.prefix = 0;
-        entry.cancelling = false;
+        entry.cancel_requested = false;
         self.free.push(id.index);
     }
 
-    /// Takes in the last completion of a flight that is wanted by whoever waits for it and by nobody else, which is what most
-    /// are, and gives who is to be woken. Gives others back.
+    /// The fast path of `complete`: returns the waker of an operation that has nothing else, and other completions
+    /// unchanged.
     #[inline]
     pub(crate) fn complete_plain(&mut self, completion: Completion) -> Result<Option<Waker>, Completion> {
         let Some(entry) = self.entries.get_mut(completion.id.index as usize) else {
@@ -200,7 +196,7 @@ impl OpTable {
         Ok(entry.waker.take())
     }
 
-    /// Takes in one completion.
+    /// Stores the result of an operation.
     pub(crate) fn complete(&mut self, completion: Completion) -> CompletionEffects {
         let Completion { id, op_result } = completion;
         let mut effects = CompletionEffects::default();
@@ -217,7 +213,7 @@ impl OpTable {
         effects.owner = entry.owner.take();
         if entry.orphan == Some(OnOrphan::Discard) {
             effects.discard = Some(id);
-            effects.unwanted = unwanted(&entry.op, op_result.res);
+            effects.cleanup = orphan_cleanup(&entry.op, op_result.res);
         }
         entry.phase = Phase::Done(op_result);
         let executor = std::mem::replace(&mut entry.executor, Executor::Driver);
@@ -227,7 +223,7 @@ impl OpTable {
         effects
     }
 
-    /// How many connections were accepted that the program has not been given.
+    /// How many connections were accepted and not yet returned to the program.
     pub(crate) fn accepted_waiting(&self) -> usize {
         let is_connection = |entry: &&Entry| {
             matches!(&entry.phase, Phase::Done(op_result) if op_result.res.is_ok())
@@ -236,7 +232,6 @@ impl OpTable {
         self.entries.iter().filter(is_connection).count()
     }
 
-    /// How many operations of each kind are under way.
     pub(crate) fn ops_in_flight(&self) -> Vec<(&'static str, usize)> {
         let mut counts = std::collections::BTreeMap::new();
         for (entry, _) in self.waiting() {
@@ -245,7 +240,7 @@ impl OpTable {
         counts.into_iter().collect()
     }
 
-    /// The operations that are under way, and who waits for each.
+    /// The operations in flight, and their wakers.
     pub(crate) fn waiting(&self) -> impl Iterator<Item = (&Op, Option<&Waker>)> {
         let in_flight = |entry: &&Entry| matches!(entry.phase, Phase::InFlight);
         self.entries
@@ -254,7 +249,6 @@ impl OpTable {
             .map(|entry| (&entry.op, entry.waker.as_ref()))
     }
 
-    /// Every flight that the driver still has.
     pub(crate) fn ids_in_flight(&self) -> Vec<OpId> {
         let in_flight = |(_, entry): &(usize, &Entry)| matches!(entry.phase, Phase::InFlight);
         self.entries
@@ -269,8 +263,8 @@ impl OpTable {
     }
 }
 
-/// How to end what an operation has opened for somebody who is gone.
-pub(super) fn unwanted(op: &Op, res: OsResult) -> Option<Control<'static>> {
+/// How to close what an operation has opened after its future was dropped.
+pub(super) fn orphan_cleanup(op: &Op, res: OsResult) -> Option<Control<'static>> {
     let fd = res.ok()? as Fd;
     match op {
         Op::Accept { .. } => Some(Control::Reset { fd }),
@@ -286,12 +280,12 @@ impl Drop for OpTable {
                 continue;
             }
             if let Some(drop_payload) = entry.drop_payload {
-                // SAFETY: the flight has landed, so the kernel is done with the load, and nobody fetched it.
+                // SAFETY: the operation has completed, so the kernel is done with the payload, and it was not taken.
                 guard("a buffer's destructor", || unsafe {
                     drop_payload(payload_ptr(entry.storage))
                 });
             }
-            // SAFETY: `reserve` made this box, this entry owns it, and the kernel does not use it.
+            // SAFETY: `grow` made this box, this entry owns it, and the kernel does not use it.
             drop(unsafe { Box::from_raw(entry.storage) });
         }
     }

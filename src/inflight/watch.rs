@@ -1,8 +1,8 @@
-//! Descriptors that are not ours: callbacks when somebody else's socket, pipe or device is ready.
+//! `add_reader` and `add_writer`: callbacks for the readiness of foreign descriptors.
 //!
-//! As in asyncio they are level-triggered: the callback runs once per turn as long as the descriptor is ready. A watcher
-//! is a small task that waits for readiness, runs the callback, and waits again. Nothing of it is in the kernel while
-//! the callback runs, so that may do with the descriptor what it likes, and may remove itself.
+//! As in asyncio they are level-triggered: the callback runs once per turn as long as the descriptor is ready. A
+//! watcher is a task that waits for readiness, runs the callback, and waits again. No operation is in flight while the
+//! callback runs, so the callback may close the descriptor or remove the watcher.
 
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -20,13 +20,13 @@ use crate::inflight::{OnOrphan, OpFuture};
 use crate::sys::{AsSource, Fd, source};
 use crate::task::{JoinHandle, spawn_unchecked};
 
-/// One direction of a foreign descriptor, and whom to call.
+/// A callback for one direction of a foreign descriptor.
 pub(crate) struct Watcher {
     slot: Rc<Slot>,
     task: JoinHandle<()>,
 }
 
-/// The callback, where both its task and whoever removes it can reach it.
+/// The callback, shared by the watcher's task and the table of watchers.
 struct Slot {
     callback: RefCell<Option<Box<dyn FnMut()>>>,
     removed: Cell<bool>,
@@ -48,7 +48,7 @@ impl Slot {
         }
     }
 
-    /// From now on nothing is called. What the callback captured is dropped, at the latest when it returns.
+    /// Disables the callback. Its captures are dropped now, or, if it is running, when it returns.
     fn empty(&self) {
         self.removed.set(true);
         let callback = self.callback.take();
@@ -57,7 +57,6 @@ impl Slot {
 }
 
 impl LoopCore {
-    /// Waits until a descriptor is ready.
     pub(crate) async fn readiness(&self, fd: Fd, direction: Direction) -> io::Result<()> {
         let queue = IoQueue::default();
         let plan = |(): &mut ()| Op::Readiness { fd, direction };
@@ -92,7 +91,7 @@ impl LoopCore {
         let task = unsafe { spawn_unchecked(self, future, Some(name), location) };
         let watcher = Watcher { slot, task };
         let replaced = self.watchers.borrow_mut().insert((fd, direction), watcher);
-        // Only now: its destructor may add yet another, which then replaces this one.
+        // Last, because the destructor of the old callback may add yet another watcher, which then replaces this one.
         if let Some(replaced) = replaced {
             self.end_watcher(replaced);
         }
@@ -113,15 +112,15 @@ impl LoopCore {
         true
     }
 
-    /// The loop closes: the watchers' tasks are gone already.
+    /// Called when the loop closes, after the watchers' tasks were cancelled.
     pub(crate) fn drop_watchers(&self) {
         for watcher in self.watchers.take().into_values() {
             watcher.slot.empty();
         }
     }
 
-    /// Ends a watcher that was taken off the list: at once, or, if its task is being polled, when that poll is over. Any
-    /// foreign code inside of the poll may remove the watcher: its callback, or a tracing subscriber.
+    /// Ends a watcher that was removed from the table: now, or, if its task is being polled, when that poll returns.
+    /// Foreign code inside the poll, such as the callback or a tracing subscriber, may remove the watcher.
     fn end_watcher(&self, Watcher { slot, task }: Watcher) {
         let _entered = self.enter();
         slot.empty();
@@ -129,21 +128,20 @@ impl LoopCore {
     }
 }
 
-/// A watcher's task.
 async fn watch(core: Rc<LoopCore>, fd: Fd, direction: Direction, slot: Rc<Slot>) {
     loop {
         match core.readiness(fd, direction).await {
             Ok(()) => {
                 slot.call();
-                // Whoever removed it may have closed the descriptor: nothing may be asked of that number any more.
+                // The code that removed it may have closed the descriptor, so its number must not be used any more.
                 if slot.removed.get() {
                     return;
                 }
             }
-            // It was removed inside of this poll: the descriptor may be closed by now, and the error concerns nothing.
+            // The watcher was removed inside this poll. The descriptor may be closed, which explains the error.
             Err(_) if slot.removed.get() => return,
             Err(error) => {
-                // Unless somebody else watches it by now.
+                // A new watcher may have replaced this one.
                 let is_mine = |watcher: &Watcher| Rc::ptr_eq(&watcher.slot, &slot);
                 let is_mine = core.watchers.borrow().get(&(fd, direction)).is_some_and(is_mine);
                 let gone = match is_mine {
@@ -151,9 +149,9 @@ async fn watch(core: Rc<LoopCore>, fd: Fd, direction: Direction, slot: Rc<Slot>)
                     false => None,
                 };
                 drop(gone);
-                // Only now: the handler may remove or replace this watcher, which must not end the task that runs here.
+                // Last, because the handler may remove or replace this watcher, which must not end this task.
                 report(Exception::error(
-                    format!("descriptor {fd} cannot be watched any more"),
+                    format!("descriptor {fd} can no longer be watched"),
                     error,
                 ));
                 return;
@@ -162,13 +160,12 @@ async fn watch(core: Rc<LoopCore>, fd: Fd, direction: Direction, slot: Rc<Slot>)
     }
 }
 
-/// Foreign descriptors.
+/// Watching foreign descriptors.
 impl EventLoop {
-    /// Calls `callback` when `fd` can be read from: once per turn, as long as it can. A reader that was there before is
-    /// replaced.
+    /// Calls `callback` when `fd` is readable: once per turn, as long as it is. Replaces an earlier reader of `fd`.
     ///
-    /// Anything that the kernel can wait for will do: a socket, a pipe, a terminal, a timer; a file or folder, which is
-    /// always ready, is an error. It stays yours: remove the reader before you close it.
+    /// `fd` may be anything that the kernel can wait for: a socket, a pipe, a terminal, a timer; a file or directory,
+    /// which is always ready, is an error. Remove the reader before you close `fd`.
     ///
     /// ```
     /// use std::{io::{Read, Write}, os::unix::net::UnixStream, rc::Rc};
@@ -196,7 +193,7 @@ impl EventLoop {
             .add_watcher(source(fd), Direction::Read, Box::new(callback), location)
     }
 
-    /// Calls `callback` when `fd` can be written to: see [`add_reader`](EventLoop::add_reader).
+    /// Calls `callback` when `fd` is writable: see [`add_reader`](EventLoop::add_reader).
     #[track_caller]
     pub fn add_writer(&self, fd: &impl AsSource, callback: impl FnMut() + 'static) -> io::Result<()> {
         let location = Location::caller();
@@ -204,18 +201,18 @@ impl EventLoop {
             .add_watcher(source(fd), Direction::Write, Box::new(callback), location)
     }
 
-    /// Takes back [`add_reader`](EventLoop::add_reader): the callback is not called any more. False if there was none.
+    /// Removes the callback of [`add_reader`](EventLoop::add_reader). False if there was none.
     pub fn remove_reader(&self, fd: &impl AsSource) -> bool {
         self.core().remove_watcher(source(fd), Direction::Read)
     }
 
-    /// Takes back [`add_writer`](EventLoop::add_writer): the callback is not called any more. False if there was none.
+    /// Removes the callback of [`add_writer`](EventLoop::add_writer). False if there was none.
     pub fn remove_writer(&self, fd: &impl AsSource) -> bool {
         self.core().remove_watcher(source(fd), Direction::Write)
     }
 }
 
-/// Calls `callback` when `fd` can be read from: [`EventLoop::add_reader`] on the current loop.
+/// Calls `callback` when `fd` is readable: [`EventLoop::add_reader`] on the current loop.
 ///
 /// # Panics
 ///
@@ -226,7 +223,7 @@ pub fn add_reader(fd: &impl AsSource, callback: impl FnMut() + 'static) -> io::R
     LoopCore::current("add_reader").add_watcher(source(fd), Direction::Read, Box::new(callback), location)
 }
 
-/// Calls `callback` when `fd` can be written to: [`EventLoop::add_writer`] on the current loop.
+/// Calls `callback` when `fd` is writable: [`EventLoop::add_writer`] on the current loop.
 ///
 /// # Panics
 ///
@@ -237,7 +234,7 @@ pub fn add_writer(fd: &impl AsSource, callback: impl FnMut() + 'static) -> io::R
     LoopCore::current("add_writer").add_watcher(source(fd), Direction::Write, Box::new(callback), location)
 }
 
-/// Takes back [`add_reader`] on the current loop. False if there was none.
+/// Removes the callback of [`add_reader`] on the current loop. False if there was none.
 ///
 /// # Panics
 ///
@@ -247,7 +244,7 @@ pub fn remove_reader(fd: &impl AsSource) -> bool {
     LoopCore::current("remove_reader").remove_watcher(source(fd), Direction::Read)
 }
 
-/// Takes back [`add_writer`] on the current loop. False if there was none.
+/// Removes the callback of [`add_writer`] on the current loop. False if there was none.
 ///
 /// # Panics
 ///

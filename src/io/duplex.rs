@@ -253,7 +253,7 @@ impl IncomingPipe {
     pub(crate) fn poll_take(&mut self, cx: &mut Context<'_>) -> Poll<ManagedBuf> {
         ready!(self.0.poll(cx));
         ready!(poll_coop(cx));
-        let pipe = self.0.of();
+        let pipe = self.0.owner();
         ready!(pipe.poll_until(
             |queue| !queue.bytes.is_empty() || queue.write_closed,
             |queue| &mut queue.reader,
@@ -261,18 +261,18 @@ impl IncomingPipe {
         ));
         let bytes = std::mem::take(&mut pipe.queue.borrow_mut().bytes);
         pipe.wake(|queue| &mut queue.writer);
-        self.0.let_go();
+        self.0.release();
         Poll::Ready(ManagedBuf::from_heap(bytes.into()))
     }
 
     /// Whether this is the read direction of `stream`.
     pub(crate) fn is_of(&self, stream: &DuplexStream) -> bool {
-        Rc::ptr_eq(self.0.of(), &stream.incoming)
+        Rc::ptr_eq(self.0.owner(), &stream.incoming)
     }
 
     /// Returns unconsumed bytes to the front of the queue.
     pub(crate) fn put_back(&self, bytes: &[u8]) {
-        let pipe = self.0.of();
+        let pipe = self.0.owner();
         {
             let mut queue = pipe.queue.borrow_mut();
             for &byte in bytes.iter().rev() {
@@ -290,7 +290,7 @@ pub(crate) struct OutgoingPipe(OwnedQueueGuard<Pipe>);
 impl OutgoingPipe {
     /// Whether this is the write direction of `stream`.
     pub(crate) fn is_of(&self, stream: &DuplexStream) -> bool {
-        Rc::ptr_eq(self.0.of(), &stream.outgoing)
+        Rc::ptr_eq(self.0.owner(), &stream.outgoing)
     }
 
     /// Buffers as many bytes as fit and returns their number.
@@ -300,18 +300,18 @@ impl OutgoingPipe {
         }
         ready!(self.0.poll(cx));
         ready!(poll_coop(cx));
-        let pipe = self.0.of();
+        let pipe = self.0.owner();
         ready!(pipe.poll_until(|queue| pipe.is_writable(queue), |queue| &mut queue.writer, cx));
         let result = pipe.check_open().map(|()| bufs.iter().map(|buf| pipe.push(buf)).sum());
-        self.0.let_go();
+        self.0.release();
         Poll::Ready(result)
     }
 
     /// Ends the stream.
     pub(crate) fn poll_end(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         ready!(self.0.poll(cx));
-        self.0.of().close_write();
-        self.0.let_go();
+        self.0.owner().close_write();
+        self.0.release();
         Poll::Ready(())
     }
 }

@@ -206,7 +206,7 @@ impl Accepts {
 
     fn first_completed(&self) -> Option<usize> {
         let core = &self.descriptor.core;
-        self.ids.borrow().iter().position(|&id| core.is_down(id))
+        self.ids.borrow().iter().position(|&id| core.is_complete(id))
     }
 
     /// The size of the next batch, or `None` if it was decided when the first operation of this batch was taken.
@@ -216,7 +216,7 @@ impl Accepts {
         if ids.len() < started {
             return None;
         }
-        match ids.iter().all(|&id| core.is_down(id)) {
+        match ids.iter().all(|&id| core.is_complete(id)) {
             true => Some(started * 2),
             false => Some(1),
         }
@@ -225,14 +225,14 @@ impl Accepts {
     /// Takes the result of a completed operation.
     fn take(&self, at: usize) -> Option<OsResult> {
         let id = self.ids.borrow_mut().remove(at)?;
-        self.descriptor.core.take_outcome(id)
+        self.descriptor.core.take_result(id)
     }
 
     /// Drops the results of operations that failed for lack of descriptors or memory.
     fn drop_exhausted(&self) {
         let core = &self.descriptor.core;
         let is_exhausted =
-            |id| matches!(core.outcome_of(id), Some(Err(code)) if error_scope(code) == ErrorScope::Exhausted);
+            |id| matches!(core.result_of(id), Some(Err(code)) if error_scope(code) == ErrorScope::Exhausted);
         let position = || self.ids.borrow().iter().position(|&id| is_exhausted(id));
         while let Some(at) = position() {
             self.take(at);
@@ -265,7 +265,7 @@ impl Accepts {
         for &id in &ids {
             core.completed(id).await;
         }
-        let has_failed = |id| core.is_down(id) && !matches!(core.outcome_of(id), Some(Ok(_)));
+        let has_failed = |id| core.is_complete(id) && !matches!(core.result_of(id), Some(Ok(_)));
         let position = || self.ids.borrow().iter().position(|&id| has_failed(id));
         while let Some(at) = position() {
             self.take(at);

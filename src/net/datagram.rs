@@ -81,7 +81,7 @@ pub(crate) async fn receive<B: IoBufMut>(
         let received = *result.as_ref().unwrap_or(&0);
         // SAFETY: the kernel has written this many bytes.
         let bytes = unsafe { std::slice::from_raw_parts(buf.as_ptr(), received) };
-        queue.overtaken(bytes, result.is_ok().then(|| std::mem::take(&mut meta)), op_result.res);
+        queue.append_if_overtaken(bytes, result.is_ok().then(|| std::mem::take(&mut meta)), op_result.res);
         if let Some(Ok((count, meta))) = queue.serve_message(&mut buf, is_stream) {
             return (Ok((count, meta.with_at_most(descriptors))), buf);
         }

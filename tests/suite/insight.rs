@@ -51,7 +51,7 @@ fn time_asleep_and_time_running_are_told_apart() {
                     assert!(slept.len() < 20, "asleep in each of 60 ms: {slept:?}");
                     let before = metrics();
                     sleep(Duration::from_millis(60)).await;
-                    slept.push(metrics().since(&before).times.asleep);
+                    slept.push(metrics().since(&before).times.idle);
                 }
 
                 let before = metrics();
@@ -59,7 +59,7 @@ fn time_asleep_and_time_running_are_told_apart() {
                 yield_now().await;
                 let ran = metrics().since(&before);
                 assert!(ran.times.running >= Duration::from_millis(50), "{ran}");
-                assert!(ran.times.asleep < Duration::from_millis(10), "{ran}");
+                assert!(ran.times.idle < Duration::from_millis(10), "{ran}");
                 assert!(ran.counters.turns >= 1 && ran.counters.ran >= 1, "{ran}");
             })
             .expect("the loop runs");
@@ -83,10 +83,10 @@ fn a_busy_loop_does_not_count_as_asleep() {
             let since = metrics().since(&before);
             assert!(since.times.busy() >= Duration::from_millis(45), "{since}");
             assert!(
-                since.times.driving > Duration::ZERO,
+                since.times.driver > Duration::ZERO,
                 "one poll in 64 is measured: {since}"
             );
-            assert!(since.times.asleep < Duration::from_millis(10), "{since}");
+            assert!(since.times.idle < Duration::from_millis(10), "{since}");
         });
     });
 }
@@ -99,7 +99,7 @@ fn a_loop_may_measure_no_time() {
             .run_until_complete(sleep(Duration::from_millis(5)))
             .expect("the loop runs");
         let times = event_loop.metrics().times;
-        assert_eq!((times.asleep, times.driving), (Duration::ZERO, Duration::ZERO));
+        assert_eq!((times.idle, times.driver), (Duration::ZERO, Duration::ZERO));
     });
 }
 
@@ -220,10 +220,7 @@ fn slow_tasks_and_callbacks_are_told_with_name_and_place() {
             "{told:?}"
         );
         for line in &told {
-            assert!(
-                line.contains("ran for 4") || line.contains("ms without a pause"),
-                "{line}"
-            );
+            assert!(line.contains("blocked the loop for "), "{line}");
             assert!(line.contains("spawn_blocking"), "it says what to do: {line}");
         }
     });
@@ -351,7 +348,7 @@ fn a_dump_tells_what_each_task_waits_for() {
             };
             assert_eq!(task("reading").state, TaskState::Waiting);
             assert_eq!(task("reading").waits_for, [op(fd)]);
-            assert_eq!(task("behind").waits_for, [Waiting::Other("its turn")]);
+            assert_eq!(task("behind").waits_for, [Waiting::Other("an earlier call")]);
             assert_eq!(task("joining").waits_for, [Waiting::Task(reading_id)]);
             assert_eq!(task("promised").waits_for, [Waiting::Other("a promise")]);
             assert!(

@@ -201,7 +201,7 @@ fn who_waits_for_a_stolen_number_is_told() {
             result.expect("the loop runs");
             assert_eq!(told.borrow().len(), 1, "{:?}", told.borrow());
             assert!(
-                told.borrow()[0].contains("cannot be watched any more"),
+                told.borrow()[0].contains("can no longer be watched"),
                 "{:?}",
                 told.borrow()
             );

@@ -1,7 +1,14 @@
-//! What a loop counts and measures, always on.
+//! Metrics of a loop: counters and times, always on.
 //!
-//! Counting is free beside a turn. Reading a clock is not, so time is measured where it is cheap: around each wait,
-//! asleep or looking out, and around one in 64 of the polls that may not wait.
+//! ```
+//! windlass::run(async {
+//!     println!("{}", windlass::metrics::metrics());
+//! })?;
+//! # Ok::<(), std::io::Error>(())
+//! ```
+//!
+//! Counters cost nothing measurable. Reading a clock does, so times are measured only around each wait of the loop, and
+//! around one in 64 non-blocking polls of the driver.
 
 mod monitor;
 mod stall;
@@ -19,10 +26,10 @@ use crate::time::Instant;
 pub use self::monitor::{Monitor, monitor};
 pub use self::stall::{StallMeter, StallReport};
 
-/// Of the polls that may not sleep, one in so many is timed.
-const SAMPLED: u64 = 64;
+/// One in this many non-blocking polls is timed.
+const SAMPLE_EVERY: u64 = 64;
 
-/// What the loop counts, in cells.
+/// The counters of a loop.
 #[derive(Default)]
 pub(crate) struct LoopCounters {
     pub(crate) turns: Cell<u64>,
@@ -30,16 +37,16 @@ pub(crate) struct LoopCounters {
     pub(crate) stale_completions: Cell<u64>,
 }
 
-/// What the loop measures, in cells.
+/// The times of a loop.
 pub(crate) struct LoopTimes {
     is_on: bool,
-    asleep: Cell<Duration>,
-    driving: Cell<Duration>,
-    /// In runs of the loop that have ended.
+    idle: Cell<Duration>,
+    driver: Cell<Duration>,
+    /// The total of all runs of the loop that have ended.
     total: Cell<Duration>,
-    /// When the run began that is under way.
+    /// When the current run began.
     began: Cell<Option<Instant>>,
-    /// A moment that was read not long ago: before whatever has run since the loop last slept.
+    /// When the loop last waited, or a little later: a recent time that costs no clock read.
     recent: Cell<Instant>,
 }
 
@@ -47,15 +54,15 @@ impl LoopTimes {
     pub(crate) fn new(is_on: bool, now: Instant) -> LoopTimes {
         LoopTimes {
             is_on,
-            asleep: Cell::default(),
-            driving: Cell::default(),
+            idle: Cell::default(),
+            driver: Cell::default(),
             total: Cell::default(),
             began: Cell::new(None),
             recent: Cell::new(now),
         }
     }
 
-    /// When the loop last slept, or a little later.
+    /// When the loop last waited, or a little later.
     #[inline]
     pub(crate) fn recent(&self) -> Instant {
         self.recent.get()
@@ -63,10 +70,10 @@ impl LoopTimes {
 }
 
 impl LoopCore {
-    /// Whether the poll that begins now is timed; if so, when it began.
+    /// The start time of a non-blocking poll, if it is one that is timed.
     #[inline]
     pub(crate) fn begin_poll(&self) -> Option<Instant> {
-        let is_timed = self.counters.turns.get().is_multiple_of(SAMPLED);
+        let is_timed = self.counters.turns.get().is_multiple_of(SAMPLE_EVERY);
         (self.times.is_on && is_timed).then(|| self.now())
     }
 
@@ -75,16 +82,18 @@ impl LoopCore {
         let now = self.now();
         let times = &self.times;
         times.recent.set(now);
-        times.driving.set(times.driving.get() + (now - began) * SAMPLED as u32);
+        times
+            .driver
+            .set(times.driver.get() + (now - began) * SAMPLE_EVERY as u32);
     }
 
-    /// The loop has waited for news, asleep or looking out.
+    /// Records a wait, asleep or busy-polling.
     #[inline]
     pub(crate) fn waited(&self, began: Instant, now: Instant) {
         let times = &self.times;
         if times.is_on {
             times.recent.set(now);
-            times.asleep.set(times.asleep.get() + (now - began));
+            times.idle.set(times.idle.get() + (now - began));
         }
     }
 
@@ -103,17 +112,17 @@ impl LoopCore {
     pub(crate) fn metrics(&self) -> Metrics {
         let times = &self.times;
         let now = self.now();
-        let under_way = times.began.get().map_or(Duration::ZERO, |began| now - began);
-        let (asleep, total) = (times.asleep.get(), times.total.get() + under_way);
-        let busy = total.saturating_sub(asleep);
-        let driving = times.driving.get().min(busy);
+        let current_run = times.began.get().map_or(Duration::ZERO, |began| now - began);
+        let (idle, total) = (times.idle.get(), times.total.get() + current_run);
+        let busy = total.saturating_sub(idle);
+        let driver = times.driver.get().min(busy);
         Metrics {
             at: now,
             counters: self.counters(),
             times: Times {
-                asleep,
-                driving,
-                running: busy - driving,
+                idle,
+                driver,
+                running: busy - driver,
             },
             ops: self.ops.borrow().ops_in_flight(),
             accepted_waiting: self.ops.borrow().accepted_waiting(),
@@ -121,14 +130,14 @@ impl LoopCore {
     }
 }
 
-/// Everything that a loop counts and measures, at one moment: see [`EventLoop::metrics`].
+/// A snapshot of a loop's counters and times: see [`EventLoop::metrics`].
 ///
 /// ```
 /// windlass::run(async {
 ///     let before = windlass::metrics::metrics();
 ///     windlass::time::sleep(std::time::Duration::from_millis(20)).await;
 ///     let metrics = windlass::metrics::metrics().since(&before);
-///     assert!(metrics.times.asleep >= std::time::Duration::from_millis(15));
+///     assert!(metrics.times.idle >= std::time::Duration::from_millis(15));
 ///     println!("{metrics}");
 /// })?;
 /// # Ok::<(), std::io::Error>(())
@@ -136,20 +145,20 @@ impl LoopCore {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Metrics {
-    /// When, on the loop's clock.
+    /// When the snapshot was taken, on the loop's clock.
     pub at: Instant,
-    /// What is counted.
+    /// The counters.
     pub counters: Counters,
-    /// Where the time goes.
+    /// How the loop has spent its time.
     pub times: Times,
-    /// The operations that the driver or a thread has now, by kind.
+    /// The operations now in flight, by kind.
     pub ops: Vec<(&'static str, usize)>,
-    /// Connections that were accepted and that no `accept` call has returned yet: see
+    /// Connections that were accepted and not yet returned by an `accept` call: see
     /// [`TcpListener::set_accept_ahead`](crate::net::TcpListener::set_accept_ahead).
     pub accepted_waiting: usize,
 }
 
-/// Where a loop's time goes, while it is run.
+/// How a loop has spent its time while it was running.
 ///
 /// ```
 /// let metrics = windlass::EventLoop::new()?.metrics();
@@ -159,24 +168,24 @@ pub struct Metrics {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Times {
-    /// In the driver while there was nothing to run: asleep, looking out ([`Builder::busy_poll`](crate::Builder::busy_poll)), or,
-    /// when the kernel had something at once, in its work.
-    pub asleep: Duration,
-    /// In the driver while there was something to run. Measured in one turn of 64.
-    pub driving: Duration,
+    /// Waiting for events: asleep, or busy-polling ([`Builder::busy_poll`](crate::Builder::busy_poll)). Includes the
+    /// kernel's work for events that were there at once.
+    pub idle: Duration,
+    /// In the driver while something was ready to run. Estimated from one turn in 64.
+    pub driver: Duration,
     /// In tasks and callbacks, and in the loop itself.
     pub running: Duration,
 }
 
 impl Times {
-    /// All but asleep.
+    /// The time not spent idle.
     pub fn busy(&self) -> Duration {
-        self.driving + self.running
+        self.driver + self.running
     }
 }
 
 impl Metrics {
-    /// What was counted and measured since `earlier`; what is a state and not a count stays as it is now.
+    /// The difference to an `earlier` snapshot. Gauges, such as the number of tasks, keep their current value.
     pub fn since(&self, earlier: &Metrics) -> Metrics {
         let (now, then) = (&self.counters, &earlier.counters);
         let driver = DriverCounters {
@@ -202,8 +211,8 @@ impl Metrics {
                 ..*now
             },
             times: Times {
-                asleep: self.times.asleep.saturating_sub(earlier.times.asleep),
-                driving: self.times.driving.saturating_sub(earlier.times.driving),
+                idle: self.times.idle.saturating_sub(earlier.times.idle),
+                driver: self.times.driver.saturating_sub(earlier.times.driver),
                 running: self.times.running.saturating_sub(earlier.times.running),
             },
             ops: self.ops.clone(),
@@ -221,48 +230,48 @@ fn pool_since(now: PoolCounters, then: PoolCounters) -> PoolCounters {
 }
 
 impl fmt::Display for Metrics {
-    /// One line for a log.
+    /// Writes one line for a log.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (counters, times) = (&self.counters, &self.times);
         write!(
             f,
-            "turns {} ran {} enters {} spins {} | asleep {:.1?} driving {:.1?} running {:.1?} | tasks {} ready {} timers {}",
+            "turns {} ran {} enters {} spins {} | idle {:.1?} driver {:.1?} running {:.1?} | tasks {} ready {} timers {}",
             counters.turns,
             counters.ran,
             counters.driver.enters,
             counters.driver.spins,
-            times.asleep,
-            times.driving,
+            times.idle,
+            times.driver,
             times.running,
             counters.tasks,
             counters.ready,
             counters.timers,
         )?;
         for (index, (name, count)) in self.ops.iter().enumerate() {
-            write!(f, "{} {name} {count}", if index == 0 { " | in the air:" } else { "," })?;
+            write!(f, "{} {name} {count}", if index == 0 { " | in flight:" } else { "," })?;
         }
         Ok(())
     }
 }
 
 impl EventLoop {
-    /// Everything that is counted and measured.
+    /// A snapshot of the loop's counters and times.
     pub fn metrics(&self) -> Metrics {
         self.core().metrics()
     }
 }
 
-/// The current loop's metrics.
+/// A snapshot of the current loop's metrics.
 ///
 /// # Panics
 ///
-/// Outside of a loop; [`EventLoop::metrics`] needs no current one.
+/// Outside of a loop. [`EventLoop::metrics`] works anywhere.
 #[track_caller]
 pub fn metrics() -> Metrics {
     LoopCore::current("metrics").metrics()
 }
 
-/// A loop's counters at one moment.
+/// A snapshot of a loop's counters.
 ///
 /// ```
 /// let event_loop = windlass::EventLoop::new()?;
@@ -279,26 +288,26 @@ pub struct Counters {
     pub turns: u64,
     /// Tasks polled and callbacks run.
     pub ran: u64,
-    /// Completions that came for a flight that had ended; never delivered.
+    /// Completions for an operation that had already ended. They are ignored.
     pub stale_completions: u64,
-    /// Flights that the driver has now.
+    /// Operations in flight now.
     pub in_flight: usize,
-    /// Places of the flight table that are taken now: in the air, or landed and not fetched.
+    /// Operations in flight now, or completed and not yet collected by their future.
     pub ops: usize,
-    /// Tasks that are not done now.
+    /// Tasks that have not finished.
     pub tasks: usize,
-    /// Entries of the ready deque now.
+    /// Entries of the ready queue now.
     pub ready: usize,
-    /// Timers that will still fire.
+    /// Timers that have neither fired nor been cancelled.
     pub timers: usize,
-    /// Entries of the timer heap now, cancelled ones among them.
+    /// Entries of the timer heap now, including cancelled ones.
     pub timer_heap: usize,
-    /// Entries of the timer heap now that were cancelled and not cleared away yet.
+    /// Cancelled entries that are still in the timer heap.
     pub timers_cancelled: usize,
-    /// The threads of `spawn_blocking`.
+    /// The thread pool of `spawn_blocking`.
     pub blocking: PoolCounters,
-    /// The threads for the loop's own blocking work: files where the driver cannot do them, and name look-ups.
+    /// The loop's own thread pool: for name look-ups, and file operations that the driver cannot perform.
     pub files: PoolCounters,
-    /// What the driver counts.
+    /// The counters of the driver.
     pub driver: DriverCounters,
 }

@@ -1,4 +1,4 @@
-//! Metrics, told regularly.
+//! Periodic metrics.
 
 use std::fmt;
 use std::time::Duration;
@@ -7,37 +7,37 @@ use super::{Metrics, metrics};
 use crate::task::{Builder, JoinHandle};
 use crate::time::sleep;
 
-/// Tells a loop's metrics regularly for as long as it is kept: see [`monitor`].
+/// Reports a loop's metrics periodically until it is dropped: see [`monitor`].
 ///
 /// ```
 /// use std::time::Duration;
 /// windlass::run(async {
 ///     let monitor = windlass::metrics::monitor(Duration::from_secs(10), |since| println!("{since}"));
-///     // ... serve ...
+///     // ... run the server ...
 ///     drop(monitor);
 /// })?;
 /// # Ok::<(), std::io::Error>(())
 /// ```
-#[must_use = "a monitor that is dropped tells nothing"]
+#[must_use = "dropping the monitor stops it"]
 pub struct Monitor {
     task: JoinHandle<()>,
 }
 
-/// Calls `tell` every `period` with what was counted and measured since the last time, on the current loop, until the
-/// monitor is dropped.
+/// Calls `callback` every `period` with the metrics [since](Metrics::since) the last call, until the monitor is
+/// dropped.
 ///
 /// # Panics
 ///
 /// Outside of a loop, or if the period is zero.
 #[track_caller]
-pub fn monitor(period: Duration, mut tell: impl FnMut(&Metrics) + 'static) -> Monitor {
-    assert!(period > Duration::ZERO, "a monitor needs a period");
+pub fn monitor(period: Duration, mut callback: impl FnMut(&Metrics) + 'static) -> Monitor {
+    assert!(period > Duration::ZERO, "the period of a monitor must not be zero");
     let task = Builder::new().name("monitor").spawn(async move {
         let mut before = metrics();
         loop {
             sleep(period).await;
             let now = metrics();
-            tell(&now.since(&before));
+            callback(&now.since(&before));
             before = now;
         }
     });

@@ -1,8 +1,7 @@
-//! How late a loop is.
+//! `StallMeter`: how long tasks block the loop.
 //!
-//! Nothing interrupts a running task: one that computes for 150 ms keeps all the others waiting. Average latencies do not
-//! show it, since most requests come at other times. What shows it is a callback that wants to run every 10 ms, and how
-//! late it is.
+//! Nothing preempts a running task: one that computes for 150 ms delays all others. Average latencies hide this, since
+//! most requests come at other times. The lateness of a 10 ms tick shows it.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -12,7 +11,7 @@ use std::time::Duration;
 use crate::task::{Builder, JoinHandle};
 use crate::time::{Instant, sleep_until};
 
-/// Measures how late a regular tick is, for as long as it is kept.
+/// Measures how late a periodic tick is, until it is dropped.
 ///
 /// ```
 /// use std::time::Duration;
@@ -20,19 +19,19 @@ use crate::time::{Instant, sleep_until};
 /// windlass::run(async {
 ///     let meter = StallMeter::start(Duration::from_millis(10));
 ///     windlass::time::sleep(Duration::from_millis(15)).await;
-///     std::thread::sleep(Duration::from_millis(50)); // nobody else runs meanwhile
+///     std::thread::sleep(Duration::from_millis(50)); // blocks the loop
 ///     windlass::time::sleep(Duration::from_millis(15)).await;
 ///     assert!(meter.report().worst >= Duration::from_millis(40));
 /// })?;
 /// # Ok::<(), std::io::Error>(())
 /// ```
-#[must_use = "a meter that is dropped measures nothing"]
+#[must_use = "dropping the meter stops it"]
 pub struct StallMeter {
     histogram: Rc<RefCell<Histogram>>,
     task: JoinHandle<()>,
 }
 
-/// What a [`StallMeter`] has measured. Quantiles are exact to a sixteenth of their value, and never too small.
+/// The lateness of the ticks of a [`StallMeter`]. Quantiles are rounded up, by at most a sixteenth.
 ///
 /// ```
 /// use windlass::metrics::StallMeter;
@@ -45,25 +44,25 @@ pub struct StallMeter {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct StallReport {
-    /// How many ticks there were.
+    /// The number of ticks.
     pub ticks: u64,
-    /// Half of the ticks were no later than this.
+    /// The median.
     pub p50: Duration,
-    /// All but one in a hundred were no later than this.
+    /// The 99th percentile.
     pub p99: Duration,
-    /// The latest.
+    /// The maximum.
     pub worst: Duration,
 }
 
 impl StallMeter {
-    /// Begins to measure on the current loop; the usual tick is 10 ms.
+    /// Starts measuring on the current loop. A common tick is 10 ms.
     ///
     /// # Panics
     ///
     /// Outside of a loop, or if the tick is zero.
     #[track_caller]
     pub fn start(tick: Duration) -> StallMeter {
-        assert!(tick > Duration::ZERO, "a stall meter needs a tick");
+        assert!(tick > Duration::ZERO, "the tick of a stall meter must not be zero");
         let histogram = Rc::new(RefCell::new(Histogram::new()));
         let task = Builder::new().name("stall meter").spawn({
             let histogram = histogram.clone();
@@ -73,7 +72,7 @@ impl StallMeter {
                     sleep_until(due).await;
                     let now = Instant::now();
                     histogram.borrow_mut().add(now - due);
-                    // Ticks that fell into a stall are one late tick, not many.
+                    // Ticks missed during a stall count as one late tick, not many.
                     due = now + tick;
                 }
             }
@@ -81,12 +80,12 @@ impl StallMeter {
         StallMeter { histogram, task }
     }
 
-    /// What was measured so far.
+    /// The measurements so far.
     pub fn report(&self) -> StallReport {
         self.histogram.borrow().report()
     }
 
-    /// Begins anew.
+    /// Discards the measurements so far.
     pub fn reset(&self) {
         *self.histogram.borrow_mut() = Histogram::new();
     }
@@ -104,7 +103,7 @@ impl fmt::Debug for StallMeter {
     }
 }
 
-/// Sixteen steps per power of two, in nanoseconds: fixed memory, whatever comes.
+/// Buckets of nanoseconds, 16 per power of two: constant memory for any value.
 struct Histogram {
     buckets: Box<[u64]>,
     ticks: u64,
@@ -130,7 +129,7 @@ impl Histogram {
         self.worst = self.worst.max(late);
     }
 
-    /// The upper end of the bucket in which this part of the ticks lies.
+    /// The upper end of the bucket that contains this quantile.
     fn quantile(&self, part: f64) -> Duration {
         let wanted = (self.ticks as f64 * part).ceil() as u64;
         let mut seen = 0;
@@ -175,7 +174,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn buckets_hold_what_they_say() {
+    fn buckets_contain_their_values() {
         for ns in (0..2_000).chain([1 << 20, (1 << 40) + 12_345, u64::MAX - 1, u64::MAX]) {
             let index = bucket(ns);
             assert!(index < BUCKETS, "{ns}");

@@ -1,9 +1,9 @@
-//! A heap with four branches at each fork.
+//! A 4-ary min-heap.
 //!
-//! An entry is sixteen bytes, so the four that are compared on the way down lie within 64 bytes, and the way is half as long as
-//! in a heap with two branches. With some hundred thousand timers, where each step is a cache miss, that is what counts.
+//! An entry is 16 bytes, so the four children compared at each level fit in 64 bytes, and the heap has half as many
+//! levels as a binary one. This matters with some 100,000 timers, when each level is a cache miss.
 
-/// An entry: the smaller comes first.
+/// Ordered by time, then by key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Entry {
     /// In nanoseconds.
@@ -12,7 +12,7 @@ pub(super) struct Entry {
 }
 
 impl Entry {
-    /// Both as one number: comparing it takes no branch.
+    /// Both fields as one number, compared without a branch.
     #[inline]
     fn rank(self) -> u128 {
         u128::from(self.when) << 64 | u128::from(self.key)
@@ -24,7 +24,7 @@ pub(super) struct Heap {
     entries: Vec<Entry>,
 }
 
-const BRANCHES: usize = 4;
+const ARITY: usize = 4;
 
 impl Heap {
     #[inline]
@@ -48,61 +48,60 @@ impl Heap {
 
     pub(super) fn push(&mut self, entry: Entry) {
         self.entries.push(entry);
-        let mut place = self.entries.len() - 1;
-        while place > 0 {
-            let parent = (place - 1) / BRANCHES;
-            let above = self.entries[parent];
-            if above.rank() <= entry.rank() {
+        let mut index = self.entries.len() - 1;
+        while index > 0 {
+            let parent_index = (index - 1) / ARITY;
+            let parent = self.entries[parent_index];
+            if parent.rank() <= entry.rank() {
                 break;
             }
-            self.entries[place] = above;
-            place = parent;
+            self.entries[index] = parent;
+            index = parent_index;
         }
-        self.entries[place] = entry;
+        self.entries[index] = entry;
     }
 
     pub(super) fn pop(&mut self) -> Option<Entry> {
         let first = self.first()?;
         self.entries.swap_remove(0);
         if !self.entries.is_empty() {
-            self.sink(0);
+            self.sift_down(0);
         }
         Some(first)
     }
 
-    /// Keeps those that `keep` says, and drops the rest.
+    /// Keeps the entries for which `keep` returns true.
     pub(super) fn retain(&mut self, mut keep: impl FnMut(Entry) -> bool) {
         self.entries.retain(|entry| keep(*entry));
-        let forks = self.entries.len().saturating_sub(1).div_ceil(BRANCHES);
-        for place in (0..forks).rev() {
-            self.sink(place);
+        let parents = self.entries.len().saturating_sub(1).div_ceil(ARITY);
+        for index in (0..parents).rev() {
+            self.sift_down(index);
         }
     }
 
-    /// Lets an entry down to where nothing below it comes before it.
-    fn sink(&mut self, mut place: usize) {
+    fn sift_down(&mut self, mut index: usize) {
         let entries = &mut self.entries[..];
-        let sinking = entries[place];
+        let sinking = entries[index];
         loop {
-            let below = place * BRANCHES + 1;
-            let Some(children) = entries.get(below..(below + BRANCHES).min(entries.len())) else {
+            let first_child = index * ARITY + 1;
+            let Some(children) = entries.get(first_child..(first_child + ARITY).min(entries.len())) else {
                 break;
             };
             let mut least = match children.first() {
-                Some(first) => (first.rank(), below),
+                Some(first) => (first.rank(), first_child),
                 None => break,
             };
             for (offset, child) in children.iter().enumerate().skip(1) {
-                let other = (child.rank(), below + offset);
+                let other = (child.rank(), first_child + offset);
                 least = if other.0 < least.0 { other } else { least };
             }
             if sinking.rank() <= least.0 {
                 break;
             }
-            entries[place] = entries[least.1];
-            place = least.1;
+            entries[index] = entries[least.1];
+            index = least.1;
         }
-        entries[place] = sinking;
+        entries[index] = sinking;
     }
 }
 
@@ -110,7 +109,7 @@ impl Heap {
 mod tests {
     use super::*;
 
-    /// Numbers in no order, the same each time.
+    /// Numbers in a fixed pseudo-random order.
     fn shuffled(count: u64) -> impl Iterator<Item = Entry> {
         (0..count).map(|key| {
             let when = key.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 54;
@@ -133,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn pushes_and_pops_may_alternate() {
+    fn pushes_and_pops_can_alternate() {
         let mut heap = Heap::default();
         let mut model = std::collections::BTreeSet::new();
         for (at, entry) in shuffled(if cfg!(miri) { 200 } else { 5_000 }).enumerate() {

@@ -1,12 +1,12 @@
-//! The timer heap, the second of the loop's two queues.
+//! The timers of a loop: a heap of deadlines and a slab of actions.
 //!
-//! As in asyncio, a cancelled timer is not searched for: cancelling empties its slot, which is O(1), and leaves its heap
-//! entry to be skipped when it comes up. So that a program which sets and cancels timeouts all day does not drown in
-//! such entries, the heap is rebuilt once more than half of it, and more than 100, are cancelled: it never holds more
-//! than twice the live timers plus 100, and the rebuilding costs O(1) per cancel, spread out.
+//! As in asyncio, cancelling is lazy: it frees the timer's slot, which is O(1), and leaves the heap entry to be skipped
+//! when it comes up. So that a program which sets and cancels many timeouts does not accumulate such entries, the heap
+//! is rebuilt when more than 100 entries and more than half of all are cancelled: it never holds more than twice the
+//! live timers plus 100, and rebuilding costs amortized O(1) per cancel.
 //!
-//! Equal deadlines fire in the order in which they were set: the sequence number decides, and serves as the slot's
-//! generation too.
+//! Timers with equal deadlines fire in the order in which they were set: the sequence number decides, which is also the
+//! slot's generation.
 
 mod heap;
 
@@ -20,14 +20,13 @@ use self::heap::{Entry, Heap};
 use crate::event_loop::callback::Callback;
 use crate::time::Instant;
 
-/// What a timer does when it is due.
+/// What a timer does when it fires.
 pub(crate) enum Action {
     Wake(Waker),
     Call(Rc<dyn Callback>),
 }
 
-/// A timer's name: its slot, and in the bits above it a number that counts up with each timer. It comes round after 2^36 of
-/// them, which is three quarters of a day at a million a second.
+/// A timer's slot, and above it a sequence number, which wraps after 2^36 timers: 19 hours at a million per second.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TimerId(u64);
 
@@ -45,7 +44,7 @@ pub(crate) struct Timers {
     heap: Heap,
     slots: Slab<Slot>,
     next_seq: u64,
-    /// Heap entries whose slot is empty or has a new tenant.
+    /// Heap entries whose slot is empty or reused.
     cancelled: usize,
 }
 
@@ -56,11 +55,11 @@ struct Slot {
 
 impl Timers {
     pub(crate) fn add(&mut self, when: Instant, action: Action) -> TimerId {
-        let place = self.slots.vacant_entry();
-        assert!(place.key() < 1 << SLOT_BITS, "a loop holds at most 2^28 timers");
-        let id = TimerId(self.next_seq << SLOT_BITS | place.key() as u64);
+        let slot = self.slots.vacant_entry();
+        assert!(slot.key() < 1 << SLOT_BITS, "a loop holds at most 2^28 timers");
+        let id = TimerId(self.next_seq << SLOT_BITS | slot.key() as u64);
         self.next_seq += 1;
-        place.insert(Slot { id, action });
+        slot.insert(Slot { id, action });
         self.heap.push(Entry {
             when: when.since_origin().as_nanos() as u64,
             key: id.0,
@@ -68,8 +67,8 @@ impl Timers {
         id
     }
 
-    /// Cancels a timer; `None` if it has fired or was cancelled before. What it would have done is given back, to be
-    /// dropped when the heap is no longer borrowed.
+    /// Cancels a timer; `None` if it has fired or was cancelled before. Returns the action, to be dropped outside the
+    /// borrow.
     #[must_use]
     pub(crate) fn cancel(&mut self, id: TimerId) -> Option<Action> {
         self.get(id)?;
@@ -89,13 +88,12 @@ impl Timers {
         (slot.id == id).then_some(&mut slot.action)
     }
 
-    /// The first live deadline.
     #[inline]
     pub(crate) fn next_deadline(&mut self) -> Option<Instant> {
         self.first().map(|entry| entry.deadline())
     }
 
-    /// The first live entry. Cancelled ones before it are dropped.
+    /// The first live entry. Pops cancelled entries before it.
     #[inline]
     fn first(&mut self) -> Option<Entry> {
         loop {
@@ -108,7 +106,7 @@ impl Timers {
         }
     }
 
-    /// Takes the first timer that is due.
+    /// Pops the first timer if it is due.
     pub(crate) fn pop_due(&mut self, now: Instant) -> Option<Action> {
         if self.first()?.deadline() > now {
             return None;
@@ -116,7 +114,7 @@ impl Timers {
         self.pop_any()
     }
 
-    /// Takes the first timer, due or not.
+    /// Pops the first timer, due or not.
     pub(crate) fn pop_any(&mut self) -> Option<Action> {
         let first = self.first()?;
         self.heap.pop();
@@ -128,12 +126,12 @@ impl Timers {
         self.heap.is_empty()
     }
 
-    /// Timers that will still fire.
+    /// The number of timers that have neither fired nor been cancelled.
     pub(crate) fn live(&self) -> usize {
         self.slots.len()
     }
 
-    /// Every timer that will still fire: when, and what it does.
+    /// The deadline and action of every live timer.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (Instant, &Action)> {
         self.heap.iter().filter_map(|entry| {
             let slot = self.slots.get(TimerId(entry.key).slot())?;
@@ -141,7 +139,7 @@ impl Timers {
         })
     }
 
-    /// Heap entries, cancelled ones among them.
+    /// The number of heap entries, including cancelled ones.
     pub(crate) fn heap_len(&self) -> usize {
         self.heap.len()
     }
@@ -192,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slot_with_a_new_tenant_is_not_cancelled_by_the_old_id() {
+    fn an_old_id_does_not_cancel_a_reused_slot() {
         let mut timers = Timers::default();
         let old = timers.add(at(1), wake());
         assert!(timers.cancel(old).is_some());

@@ -1,0 +1,162 @@
+//! Closing a loop: cleanups run, tasks are cancelled, operations complete, the driver is dropped.
+
+use std::io;
+use std::time::Duration;
+
+use crate::blocking::Shutdown;
+use crate::driver::{Closed, Wait};
+use crate::event_loop::EventLoop;
+use crate::event_loop::core::{LoopCore, RemoteEvent};
+use crate::event_loop::exception::{Exception, guard, report};
+use crate::task::RawTask;
+
+impl EventLoop {
+    /// Cancels every task and runs the loop until their `on_cancel` cleanups have finished.
+    fn clean_up(&self) {
+        // Inside another loop this one cannot run. Each cleanup is then dropped, which reports it.
+        let Ok(_entered) = self.core.enter_to_run() else { return };
+        self.core.report_pending_tasks();
+        self.core.cancel_each(|task| !task.is_cleanup());
+        while self.core.cleanups.running.get() > 0 {
+            if let Err(error) = self.turn_once(LoopCore::next_wait) {
+                report(Exception::error(
+                    "the loop failed before every cleanup had finished",
+                    error,
+                ));
+                return;
+            }
+        }
+    }
+}
+
+impl Drop for EventLoop {
+    fn drop(&mut self) {
+        let cleanups = &self.core.cleanups;
+        if cleanups.armed.get() + cleanups.running.get() > 0 {
+            self.clean_up();
+        }
+        self.core.close();
+    }
+}
+
+impl LoopCore {
+    /// Cancels every task, waits until every operation has completed, and drops the driver. Memory of operations that
+    /// do not complete in time is leaked: the kernel may still write to it.
+    pub(crate) fn close(&self) {
+        if self.closed.replace(true) {
+            return;
+        }
+        if self.is_forked() {
+            return self.abandon();
+        }
+        let _entered = self.enter();
+        self.report_pending_tasks();
+        self.cancel_tasks();
+        self.drop_watchers();
+        self.drop_stdio();
+        self.drop_scheduled();
+        let reaped_all = self.reap_all();
+        for item in self.inbox.close() {
+            match item {
+                RemoteEvent::Exception(exception) => report(exception),
+                item => guard("a callback's destructor", || drop(item)),
+            }
+        }
+        let closed = Closed::after(&**self.driver.borrow(), false);
+        let driver = self.driver.replace(Box::new(closed));
+        let mut closed = Closed::after(&*driver, false);
+        // With nothing borrowed: the destructor of a driver may be foreign code.
+        closed.keep(driver, !reaped_all);
+        self.driver.replace(Box::new(closed));
+        if !reaped_all {
+            report(Exception::error(
+                format!(
+                    "{} operations did not complete within {:?}",
+                    self.ops.borrow().in_flight(),
+                    self.close_within
+                ),
+                io::Error::new(io::ErrorKind::TimedOut, "their memory is leaked"),
+            ));
+        }
+        self.splice_pipes.take();
+        // Name look-ups may take long, and no task waits for them any more.
+        self.files.shutdown(Shutdown::Detach);
+        self.blocking.shutdown(self.blocking_shutdown);
+        crate::diagnostics::trace::loop_closed();
+        // The handler may hold streams, which hold this loop.
+        let handler = self.exception_handler.take();
+        guard("the exception handler's destructor", || drop(handler));
+    }
+
+    /// Closes the parent's loop in a forked child: drops the objects of the program and does nothing else. Operations
+    /// and their memory are leaked, since they are the parent's; so are the pools, whose threads do not exist here.
+    fn abandon(&self) {
+        self.abandon_driver();
+        let _entered = self.enter();
+        self.cancel_tasks();
+        self.drop_watchers();
+        self.drop_stdio();
+        self.drop_scheduled();
+        self.splice_pipes.take();
+        let handler = self.exception_handler.take();
+        guard("the exception handler's destructor", || drop(handler));
+    }
+
+    /// Waits until every operation has completed. False if `close_within` passes first.
+    fn reap_all(&self) -> bool {
+        self.cancel_all_ops();
+        let deadline = std::time::Instant::now() + self.close_within;
+        while self.ops.borrow().in_flight() > 0 {
+            if std::time::Instant::now() > deadline {
+                return false;
+            }
+            let wait = Wait::Until(self.now() + Duration::from_millis(100));
+            let Ok(completed) = self.drive(wait) else {
+                return self.ops.borrow().in_flight() == 0;
+            };
+            // A cancel can miss an operation between two states, and a destructor can start a new one: cancel again.
+            if completed.is_empty() && !self.inbox.has_events() {
+                self.cancel_all_ops();
+            }
+            self.complete_and_collect(completed);
+            // Drop the calls and wakes that arrive meanwhile: the loop no longer runs them.
+            self.drop_scheduled();
+        }
+        true
+    }
+
+    fn cancel_all_ops(&self) {
+        let ids = self.ops.borrow().ids_in_flight();
+        for id in ids {
+            self.cancel_op(id);
+        }
+    }
+
+    /// Destructors of tasks may end other tasks but cannot add one: a closed loop cancels new tasks at once.
+    fn cancel_tasks(&self) {
+        self.cancel_each(|_| true);
+        // If a task's destructor closes the loop, that task ends when the destructor returns.
+        debug_assert!(self.tasks.borrow().iter().all(|(_, &task)| self.is_running(task)));
+    }
+
+    fn cancel_each(&self, is_included: impl Fn(&RawTask) -> bool) {
+        let mut index = 0;
+        while index < self.tasks.borrow().capacity() {
+            let task = self.tasks.borrow().get(index).copied();
+            if let Some(task) = task.filter(&is_included) {
+                task.cancel_now(self);
+            }
+            index += 1;
+        }
+    }
+
+    /// Drops the ready queue and all timers, one by one and with nothing borrowed.
+    fn drop_scheduled(&self) {
+        while let Some(next) = { self.ready.borrow_mut().pop() } {
+            guard("a callback's destructor", || drop(next));
+        }
+        while let Some(action) = { self.timers.borrow_mut().pop_any() } {
+            guard("a callback's destructor", || drop(action));
+        }
+    }
+}

@@ -1,0 +1,176 @@
+//! One turn of the loop: asyncio's `_run_once`. Nothing else runs tasks or callbacks.
+
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ptr;
+
+use crate::driver::{Completion, OpResult, Wait};
+use crate::event_loop::EventLoop;
+use crate::event_loop::core::{LoopCore, RemoteEvent};
+use crate::event_loop::exception::{Exception, guard, report};
+use crate::event_loop::inbox::forked_error;
+use crate::event_loop::ready::Ready;
+use crate::event_loop::timers::Action;
+use crate::time::Instant;
+
+impl EventLoop {
+    #[inline]
+    pub(crate) fn turn_once(&self, next_wait: impl FnOnce(&LoopCore) -> Wait) -> io::Result<()> {
+        let core = &*self.core;
+        core.counters.turns.set(core.counters.turns.get() + 1);
+        // 1. The wait: none if something is ready, else until the first deadline, else until an event.
+        let wait = next_wait(core);
+        // 2. The driver submits, blocks and reaps. With nothing to submit, reap or wait for, it makes no system call.
+        let completed = core.drive(wait)?;
+        // 3. Completions, and events from other threads, put their tasks on the ready queue.
+        core.complete_and_collect(completed);
+        // 4. Due timers follow, ordered by deadline.
+        core.fire_due_timers();
+        // 5. The batch is fixed: later entries wait for the next turn, so that they cannot starve the driver.
+        let batch = core.ready.borrow().len();
+        // 6. The batch runs in FIFO order.
+        for _ in 0..batch {
+            core.run_next();
+            // If a task forked, the remaining tasks belong to the parent.
+            if core.is_forked() {
+                return Err(forked_error());
+            }
+        }
+        core.counters.ran.set(core.counters.ran.get() + batch as u64);
+        Ok(())
+    }
+}
+
+impl LoopCore {
+    /// Step 1: how long the driver may block.
+    #[inline]
+    pub(crate) fn next_wait(&self) -> Wait {
+        if !self.ready.borrow().is_empty() || self.inbox.has_events() {
+            return Wait::No;
+        }
+        match self.timers.borrow_mut().next_deadline() {
+            Some(deadline) if deadline < Instant::NEVER && !self.clock_stands_still() => Wait::Until(deadline),
+            _ => Wait::Forever,
+        }
+    }
+
+    /// Whether a virtual clock must not advance. Threads work in real time, so the clock does not jump while one works
+    /// for the loop; the end of that work wakes the loop.
+    fn clock_stands_still(&self) -> bool {
+        self.has_virtual_clock && (self.clock_holds.get() > 0 || self.ops.borrow().uses_threads())
+    }
+
+    /// Step 2: submits the started operations, blocks as long as `wait` says, and reaps completions.
+    #[inline]
+    pub(crate) fn drive(&self, wait: Wait) -> io::Result<Vec<Completion>> {
+        let mut completed = self.completed.take();
+        let result = match wait {
+            Wait::No | Wait::Look => self.poll_driver(&mut completed, wait),
+            Wait::Until(deadline) => self.parker.park(self, &mut completed, Some(deadline)),
+            Wait::Forever => self.parker.park(self, &mut completed, None),
+        };
+        // Deliver completions that were reaped before the error.
+        result.inspect_err(|_| self.complete(&mut completed))?;
+        Ok(completed)
+    }
+
+    #[inline(always)]
+    fn poll_driver(&self, completed: &mut Vec<Completion>, wait: Wait) -> io::Result<()> {
+        let began = self.begin_poll();
+        let result = self.driver().poll(completed, wait);
+        if let Some(began) = began {
+            self.end_poll(began);
+        }
+        self.parker.check(self, result, completed, wait)
+    }
+
+    /// Step 3: completions wake their tasks; calls and wakes from other threads join the ready queue.
+    #[inline]
+    pub(crate) fn complete_and_collect(&self, mut completed: Vec<Completion>) {
+        if !completed.is_empty() {
+            self.complete(&mut completed);
+        }
+        self.completed.set(completed);
+        if !self.inbox.has_events() {
+            return;
+        }
+        let mut events = self.events.take();
+        self.inbox.collect(&mut events);
+        for item in events.drain(..) {
+            match item {
+                RemoteEvent::Wake(remote_wake) => remote_wake.deliver(self),
+                RemoteEvent::Call(call) => self.ready.borrow_mut().push(Ready::Remote(call)),
+                RemoteEvent::Stop => self.stopping.set(true),
+                RemoteEvent::OpDone(id, res) => self.complete_one(id, OpResult::last(res)),
+                RemoteEvent::PoolHasCapacity => self.submit_waiting(),
+                RemoteEvent::Exception(exception) => report(exception),
+                RemoteEvent::ReleaseClock => self.clock_holds.set(self.clock_holds.get() - 1),
+            }
+        }
+        self.events.set(events);
+    }
+
+    /// Step 4: due timers wake their tasks, and their callbacks join the ready queue.
+    #[inline]
+    pub(crate) fn fire_due_timers(&self) {
+        if self.timers.borrow().is_empty() {
+            return;
+        }
+        let now = self.now();
+        self.fired_until.set(now);
+        loop {
+            let due = self.timers.borrow_mut().pop_due(now);
+            match due {
+                Some(Action::Wake(waker)) => guard("a waker", || waker.wake()),
+                Some(Action::Call(callback)) => self.ready.borrow_mut().push(Ready::Call(callback)),
+                None => return,
+            }
+        }
+    }
+
+    /// Whether every timer with this deadline that was set before the timers of this turn fired has fired too.
+    #[inline]
+    pub(crate) fn have_fired_until(&self, deadline: Instant) -> bool {
+        deadline < self.fired_until.get()
+    }
+
+    /// Step 6: runs one entry of the batch.
+    #[inline]
+    pub(crate) fn run_next(&self) {
+        let Some(next) = self.ready.borrow_mut().pop() else {
+            return;
+        };
+        if self.slow.is_some() {
+            return self.run_timed(next);
+        }
+        self.run_one(next);
+    }
+
+    #[inline]
+    pub(crate) fn run_one(&self, next: Ready) {
+        match next {
+            Ready::Task(runnable) => runnable.run(self),
+            Ready::Call(callback) => {
+                if let Err(payload) = catch_unwind(AssertUnwindSafe(|| callback.run())) {
+                    report(Exception::callback_panic(callback.location(), payload));
+                }
+            }
+            Ready::Remote(call) => guard("a callback from another thread", || {
+                crate::task::Locals::current().run(call);
+            }),
+        }
+    }
+
+    /// Delivers completions while the loop is not running, so that a stream dropped outside of it closes at once.
+    pub(crate) fn pump(&self) {
+        let is_running = LoopCore::try_current().is_some_and(|current| ptr::eq(current, self));
+        if is_running || self.is_closed() {
+            return;
+        }
+        let _entered = self.enter();
+        // A persistent error occurs again, and is returned, when the loop runs.
+        if let Ok(completed) = self.drive(Wait::No) {
+            self.complete_and_collect(completed);
+        }
+    }
+}
