@@ -1,14 +1,14 @@
-//! One body of tests for every driver.
+//! One test suite for every driver.
 //!
-//! Each test calls `support::on_every_driver`, which runs its body on the null driver, on the reactor and, where the
-//! kernel lets it, on io_uring. Variables steer the whole suite:
+//! Most tests call `support::on_every_driver`, which runs the body on the null driver, on the reactor and, where the
+//! kernel supports it, on the proactor. Environment variables configure the whole suite:
 //!
 //! - `WINDLASS_TEST_DRIVERS=null,proactor`: only these drivers;
-//! - `WINDLASS_TEST_ROUNDS=100000`: how often the looping tests loop (1,000; under Miri, few);
-//! - `WINDLASS_TEST_RING=1`: the submission ring's size, the completion ring's being twice that;
-//! - `WINDLASS_TEST_PLAIN=1`: io_uring as an old kernel has it;
-//! - `WINDLASS_TEST_REFUSE=EPERM` or `ENOSYS`: io_uring refused by the kernel, and `auto` as one more driver;
-//! - `WINDLASS_TEST_ITIMER=1`: a timer interrupts each test's system calls a thousand times a second.
+//! - `WINDLASS_TEST_ROUNDS=100000`: the number of rounds of looping tests (1,000 by default, 20 under Miri);
+//! - `WINDLASS_TEST_RING=1`: the size of the submission ring; the completion ring is twice as large;
+//! - `WINDLASS_TEST_PLAIN=1`: io_uring with the features of an old kernel only;
+//! - `WINDLASS_TEST_REFUSE=EPERM` or `ENOSYS`: the kernel refuses io_uring, and `auto` is tested as another driver;
+//! - `WINDLASS_TEST_ITIMER=1`: a timer signal interrupts the system calls of each test 1,000 times per second.
 
 #[cfg(target_os = "linux")]
 mod accept_ahead;
@@ -22,23 +22,20 @@ mod busy_poll;
 mod bytes;
 mod cancel;
 mod cancel_points;
-mod cancelling;
 mod child;
-#[cfg(target_os = "linux")]
-mod choice;
 #[cfg(target_os = "linux")]
 mod closing;
 mod connect;
 mod contracts;
 mod copying;
-mod corners;
 #[cfg(unix)]
 mod descriptors;
 #[cfg(target_os = "linux")]
+mod driver_choice;
+#[cfg(target_os = "linux")]
 mod driver_faults;
 mod duplex;
-mod eager;
-mod edges;
+mod edge_cases;
 #[cfg(unix)]
 mod embed;
 #[cfg(unix)]
@@ -72,6 +69,7 @@ mod protocol;
 mod protocol_flow;
 mod quiet;
 mod reader_writer;
+mod readiness;
 mod reentrancy;
 mod ring;
 mod scan;
@@ -80,11 +78,13 @@ mod servers;
 mod shared_description;
 #[cfg(unix)]
 mod signals;
+mod spawn_eager;
 #[cfg(unix)]
 mod stdio;
 mod streams;
 mod support;
 mod sync;
+mod task_cancellation;
 mod tasks;
 mod tcp;
 mod tcp_options;
