@@ -13,9 +13,9 @@ use windlass::io::{
 use windlass::net::TcpStream;
 use windlass::time::{sleep, timeout};
 
+use crate::buf_reader::within;
 use crate::bytes::numbered;
 use crate::child::in_own_process;
-use crate::lines::within;
 use crate::readiness::with_std_peer;
 use crate::streams::{Sips, Stingy};
 use crate::support::{

@@ -5,8 +5,8 @@ use std::rc::Rc;
 
 use windlass::io::{AsyncRead, AsyncWrite, Halves, duplex};
 
+use crate::buf_reader::within;
 use crate::bytes::numbered;
-use crate::lines::within;
 use crate::support::{Random, on_every_driver, rounds, turns};
 
 #[test]

@@ -1,14 +1,14 @@
-//! One test suite for every driver.
+//! One suite of tests that runs on every driver.
 //!
-//! Most tests call `support::on_every_driver`, which runs the body on the null driver, on the reactor and, where the
-//! kernel supports it, on the proactor. Environment variables configure the whole suite:
+//! Each test calls `support::on_every_driver`, which runs its body on the null driver, on the reactor and, where the kernel
+//! allows it, on io_uring. Environment variables configure the whole suite:
 //!
-//! - `WINDLASS_TEST_DRIVERS=null,proactor`: only these drivers;
-//! - `WINDLASS_TEST_ROUNDS=100000`: the number of rounds of looping tests (1,000 by default, 20 under Miri);
-//! - `WINDLASS_TEST_RING=1`: the size of the submission ring; the completion ring is twice as large;
-//! - `WINDLASS_TEST_PLAIN=1`: io_uring with the features of an old kernel only;
-//! - `WINDLASS_TEST_REFUSE=EPERM` or `ENOSYS`: the kernel refuses io_uring, and `auto` is tested as another driver;
-//! - `WINDLASS_TEST_ITIMER=1`: a timer signal interrupts the system calls of each test 1,000 times per second.
+//! - `WINDLASS_TEST_DRIVERS=null,proactor`: run only these drivers.
+//! - `WINDLASS_TEST_ROUNDS=100000`: iterations of the looping tests (default 1,000; fewer under Miri).
+//! - `WINDLASS_TEST_RING=1`: size of the submission ring; the completion ring has twice as many entries.
+//! - `WINDLASS_TEST_PLAIN=1`: io_uring without the features of newer kernels.
+//! - `WINDLASS_TEST_REFUSE=EPERM` or `ENOSYS`: the kernel refuses io_uring, and `auto` is tested as one more driver.
+//! - `WINDLASS_TEST_ITIMER=1`: a timer interrupts the system calls of each test a thousand times a second.
 
 #[cfg(target_os = "linux")]
 mod accept_ahead;
@@ -18,6 +18,7 @@ mod blocking;
 #[cfg(unix)]
 mod blocking_loop;
 mod bridge;
+mod buf_reader;
 mod busy_poll;
 mod bytes;
 mod cancel;
@@ -30,6 +31,7 @@ mod contracts;
 mod copying;
 #[cfg(unix)]
 mod descriptors;
+mod diagnostics;
 #[cfg(target_os = "linux")]
 mod driver_choice;
 #[cfg(target_os = "linux")]
@@ -49,10 +51,7 @@ mod files_abandoned;
 #[cfg(target_os = "linux")]
 mod files_linux;
 mod groups;
-mod insight;
 mod joining;
-mod lines;
-mod locals;
 #[cfg(unix)]
 mod neighbours;
 #[cfg(unix)]
@@ -85,6 +84,7 @@ mod streams;
 mod support;
 mod sync;
 mod task_cancellation;
+mod task_locals;
 mod tasks;
 mod tcp;
 mod tcp_options;
@@ -100,3 +100,5 @@ mod watch;
 mod windows_embed;
 #[cfg(windows)]
 mod windows_processes;
+
+use readiness as edges;

@@ -14,7 +14,7 @@ use windlass::task::yield_now;
 use windlass::time::{sleep, timeout};
 
 use crate::child::{UNDISTURBED, in_own_process};
-use crate::readiness::with_std_peer;
+use crate::edges::with_std_peer;
 use crate::support::{exceptions_of, keep_forever, on_every_kernel_driver, quiet, rounds};
 
 const MS: Duration = Duration::from_millis(1);

@@ -11,7 +11,7 @@ use windlass::task::yield_now;
 use windlass::time::{sleep, timeout};
 
 use crate::child::{UNDISTURBED, in_own_process};
-use crate::readiness::with_std_peer;
+use crate::edges::with_std_peer;
 use crate::support::{assert_idle, is_wine, limit_descriptors, on_every_kernel_driver, pair, pair_of};
 
 /// A thousand tasks that wait for bytes cost nothing while none come.

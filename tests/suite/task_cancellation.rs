@@ -12,7 +12,7 @@ use windlass::task::{self, Builder, CancelToken, on_cancel, shield, yield_now};
 use windlass::time::{Elapsed, Instant, sleep, sleep_until, timeout, timeout_at};
 use windlass::{EventLoop, call_later, counters, spawn};
 
-use crate::groups::in_the_air;
+use crate::groups::until_receives_in_flight;
 use crate::panics::{assert_told, told_of};
 use crate::support::{CountDrop, PanicOnDrop, exceptions_of, on_every_driver, pair, poll_with, turns, waker_calling};
 use crate::tasks::{add_one, counter};
@@ -216,30 +216,30 @@ fn cancelling_the_waiter_leaves_the_shielded_task_running() {
 fn an_unobserved_error_is_reported() {
     on_every_driver(|case| {
         // The handle is dropped while the task runs.
-        let ((), told) = told_of(&case.event_loop(), async {
+        let ((), exceptions) = told_of(&case.event_loop(), async {
             drop(shield(async {
                 sleep(2 * MS).await;
                 Err::<(), _>("shielded and lost")
             }));
             sleep(5 * MS).await;
         });
-        assert_told(&told, &["shielded and lost", "task_cancellation.rs"]);
+        assert_told(&exceptions, &["shielded and lost", "task_cancellation.rs"]);
         // The handle is dropped after the task has failed.
-        let ((), told) = told_of(&case.event_loop(), async {
+        let ((), exceptions) = told_of(&case.event_loop(), async {
             let task = Builder::new()
                 .name("doomed")
                 .spawn(async { Err::<(), _>(io::Error::other("detached")) });
             turns(2).await;
             task.detach();
         });
-        assert_told(&told, &["detached", "'doomed'", "task_cancellation.rs"]);
+        assert_told(&exceptions, &["detached", "'doomed'", "task_cancellation.rs"]);
         // A panic is reported too; an error that was observed is not.
-        let ((), told) = told_of(&case.event_loop(), async {
+        let ((), exceptions) = told_of(&case.event_loop(), async {
             drop(shield(async { panic!("panics too") }));
             assert_eq!(shield(async { Err::<(), _>("seen") }).await.unwrap(), Err("seen"));
             turns(4).await;
         });
-        assert_told(&told, &["panics too"]);
+        assert_told(&exceptions, &["panics too"]);
     });
 }
 
@@ -256,7 +256,7 @@ fn dropping_cancel_on_drop_makes_the_task_wait() {
                     server.read(vec![0; 8]).await.0.map(drop)
                 }
             });
-            in_the_air(1).await;
+            until_receives_in_flight(1).await;
             let parent = spawn(async move {
                 assert!(timeout(MS, read.cancel_on_drop()).await.is_err());
                 5
@@ -388,7 +388,7 @@ fn dropped_tokens_and_waits_are_unregistered() {
 #[test]
 fn a_panicking_waker_does_not_affect_other_waiters_of_a_token() {
     on_every_driver(|case| {
-        let ((), told) = told_of(&case.event_loop(), async {
+        let ((), exceptions) = told_of(&case.event_loop(), async {
             let token = CancelToken::new();
             let mut wait = token.cancelled();
             let waker = waker_calling(|| panic!("waker down"));
@@ -408,7 +408,7 @@ fn a_panicking_waker_does_not_affect_other_waiters_of_a_token() {
             token.cancel();
             other.await.unwrap();
         });
-        assert_told(&told, &["waker down"]);
+        assert_told(&exceptions, &["waker down"]);
     });
 }
 
@@ -481,7 +481,7 @@ fn a_cancelled_task_is_joined_when_it_has_cleaned_up() {
 #[test]
 fn a_finished_future_runs_no_cleanup() {
     on_every_driver(|case| {
-        let ((), told) = told_of(&case.event_loop(), async {
+        let ((), exceptions) = told_of(&case.event_loop(), async {
             let never = || async { unreachable!("there is nothing to clean up") };
             assert_eq!(on_cancel(SECOND, never()).during(after(1)).await, 1);
             on_cancel(SECOND, never()).disarm();
@@ -519,14 +519,14 @@ fn a_finished_future_runs_no_cleanup() {
             assert!(task.await.unwrap_err().is_panic());
             assert_eq!(cleaned.get(), 1);
         });
-        assert!(told.is_empty(), "{told:?}");
+        assert!(exceptions.is_empty(), "{exceptions:?}");
     });
 }
 
 #[test]
 fn a_cleanup_that_times_out_or_fails_is_reported() {
     on_every_driver(|case| {
-        let ((), told) = told_of(&case.event_loop(), async {
+        let ((), exceptions) = told_of(&case.event_loop(), async {
             let start = Instant::now();
             let task = with_cleanup(5 * MS, pending());
             turns(2).await;
@@ -534,8 +534,8 @@ fn a_cleanup_that_times_out_or_fails_is_reported() {
             assert!(task.await.unwrap_err().is_cancelled());
             assert!(start.elapsed() >= 5 * MS);
         });
-        assert_told(&told, &["cleanup", "task_cancellation.rs", "5ms"]);
-        let ((), told) = told_of(&case.event_loop(), async {
+        assert_told(&exceptions, &["cleanup", "task_cancellation.rs", "5ms"]);
+        let ((), exceptions) = told_of(&case.event_loop(), async {
             let task = spawn(async {
                 let _armed = on_cancel(SECOND, async { Err::<(), _>("cannot clean") });
                 pending::<()>().await;
@@ -544,14 +544,14 @@ fn a_cleanup_that_times_out_or_fails_is_reported() {
             task.cancel();
             assert!(task.await.unwrap_err().is_cancelled());
         });
-        assert_told(&told, &["cannot clean", "cleanup"]);
-        let ((), told) = told_of(&case.event_loop(), async {
+        assert_told(&exceptions, &["cannot clean", "cleanup"]);
+        let ((), exceptions) = told_of(&case.event_loop(), async {
             let task = with_cleanup(SECOND, async { panic!("cleanup down") });
             turns(2).await;
             task.cancel();
             assert!(task.await.unwrap_err().is_cancelled());
         });
-        assert_told(&told, &["cleanup down"]);
+        assert_told(&exceptions, &["cleanup down"]);
     });
 }
 
@@ -560,7 +560,7 @@ fn a_closing_loop_waits_for_cleanups() {
     on_every_driver(|case| {
         let cleaned = counter();
         let event_loop = case.event_loop();
-        let told = exceptions_of(&event_loop);
+        let exceptions = exceptions_of(&event_loop);
         for _ in 0..3 {
             let cleaned = cleaned.clone();
             drop(event_loop.spawn(async move {
@@ -590,11 +590,11 @@ fn a_closing_loop_waits_for_cleanups() {
         drop(event_loop);
         assert_eq!(cleaned.get(), 4);
         assert!(task.is_finished());
-        assert!(told.borrow().is_empty(), "{told:?}");
+        assert!(exceptions.borrow().is_empty(), "{exceptions:?}");
 
         // A cleanup that never ends, and one that is still held after its loop is gone.
         let event_loop = case.event_loop();
-        let told = exceptions_of(&event_loop);
+        let exceptions = exceptions_of(&event_loop);
         let held = Rc::new(RefCell::new(None));
         drop(event_loop.spawn({
             let held = held.clone();
@@ -606,7 +606,7 @@ fn a_closing_loop_waits_for_cleanups() {
         }));
         event_loop.run_until_complete(turns(2)).unwrap();
         drop(event_loop);
-        assert_eq!(told.borrow().len(), 1, "{told:?}");
+        assert_eq!(exceptions.borrow().len(), 1, "{exceptions:?}");
         drop(held);
     });
 }
@@ -614,7 +614,7 @@ fn a_closing_loop_waits_for_cleanups() {
 #[test]
 fn a_cleanup_may_capture_a_value_whose_drop_panics() {
     on_every_driver(|case| {
-        let ((), told) = told_of(&case.event_loop(), async {
+        let ((), exceptions) = told_of(&case.event_loop(), async {
             let armed = on_cancel(SECOND, {
                 let held = PanicOnDrop("captured");
                 async move {
@@ -624,7 +624,7 @@ fn a_cleanup_may_capture_a_value_whose_drop_panics() {
             drop(armed);
             turns(3).await;
         });
-        assert!(told.is_empty(), "{told:?}");
+        assert!(exceptions.is_empty(), "{exceptions:?}");
     });
 }
 
