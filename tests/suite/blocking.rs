@@ -223,7 +223,7 @@ fn a_panic_whose_handle_was_dropped_is_reported_once() {
             }
             // Dropped after the panic.
             let handle = spawn_blocking(|| panic!("late"));
-            eventually("it ends", || handle.is_finished());
+            eventually("the job ends", || handle.is_finished());
             drop(handle);
             while reported.borrow().len() < 2 {
                 turns(1).await;
@@ -252,7 +252,7 @@ fn a_closing_loop_reports_a_panic() {
         });
         result.expect("the loop runs");
         let handle = kept.take().expect("a handle");
-        eventually("it ends", || handle.is_finished());
+        eventually("the job ends", || handle.is_finished());
         drop(handle);
         drop(event_loop);
         assert_eq!(reported.borrow().len(), 1, "{:?}", reported.borrow());
@@ -694,7 +694,7 @@ fn shutdown_waits_as_requested() {
         });
         pool.shutdown(Shutdown::Wait);
         assert_eq!(pool.counters().threads, 0);
-        assert!(first.is_finished(), "it was waited for");
+        assert!(first.is_finished(), "shutdown waited for the job");
         opener.join().expect("no panic");
         pool.shutdown(Shutdown::Within(Duration::MAX));
     });

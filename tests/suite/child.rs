@@ -48,7 +48,7 @@ pub(crate) fn suite_with(filters: &[&str], settings: &[(&str, &str)]) {
 }
 
 /// As [`in_own_process`], and returns what the new process wrote to standard error; `None` inside that process.
-pub(crate) fn heard_from_own_process(test: &str, settings: &[(&str, &str)], body: impl FnOnce()) -> Option<String> {
+pub(crate) fn stderr_of_own_process(test: &str, settings: &[(&str, &str)], body: impl FnOnce()) -> Option<String> {
     if has_own_process() {
         body();
         return None;
@@ -89,7 +89,7 @@ fn run(mut command: Command) -> String {
     let mut output = String::new();
     let mut stdout = child.stdout.take().expect("it is piped");
     stdout.read_to_string(&mut output).expect("its output is text");
-    let status = child.wait().expect("it ends");
+    let status = child.wait().expect("the process ends");
     assert!(status.success(), "the process ended with {status}:\n{output}");
     output
 }

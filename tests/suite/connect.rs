@@ -66,7 +66,7 @@ impl BlackHole {
 /// How long a future takes by the loop's clock, which is virtual without a kernel.
 async fn timed<T>(future: impl Future<Output = T>) -> (T, Duration) {
     let begin = windlass::time::Instant::now();
-    let output = timeout(SOON, future).await.expect("it ends");
+    let output = timeout(SOON, future).await.expect("the future completes");
     (output, windlass::time::Instant::now() - begin)
 }
 

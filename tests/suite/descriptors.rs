@@ -296,7 +296,7 @@ fn watching_files_and_folders_is_refused_on_every_driver() {
             let errors = [
                 event_loop.add_reader(target, || {}),
                 event_loop.add_writer(target, || {}),
-                event_loop.run_until_complete(wrapped).expect("it runs"),
+                event_loop.run_until_complete(wrapped).expect("the loop runs"),
             ];
             for error in errors {
                 let error = error.expect_err("a file is always ready");
@@ -341,7 +341,7 @@ fn a_closed_watched_descriptor_is_reported_once_and_costs_nothing() {
     in_own_process(test, &[], || {
         on_every_kernel_driver(|case| {
             let event_loop = case.event_loop();
-            let call_count = exceptions_of(&event_loop);
+            let exceptions = exceptions_of(&event_loop);
             // Closed by its own callback.
             let (reader, writer) = pipe();
             let number = Number(reader.as_raw_fd());
@@ -359,10 +359,10 @@ fn a_closed_watched_descriptor_is_reported_once_and_costs_nothing() {
                 .expect("it can be watched");
             event_loop.run_until_complete(turns(10)).expect("the loop runs");
             assert_eq!(calls.get(), 1);
-            assert_eq!(call_count.borrow().len(), 1, "{call_count:?}");
+            assert_eq!(exceptions.borrow().len(), 1, "{exceptions:?}");
             assert!(
-                call_count.borrow()[0].contains("cannot be watched any more"),
-                "{call_count:?}"
+                exceptions.borrow()[0].contains("cannot be watched any more"),
+                "{exceptions:?}"
             );
             assert!(!event_loop.remove_reader(&number));
             // Closed elsewhere, while a duplicate is open.
@@ -376,7 +376,7 @@ fn a_closed_watched_descriptor_is_reported_once_and_costs_nothing() {
             event_loop
                 .run_until_complete(sleep(Duration::from_millis(5)))
                 .expect("the loop runs");
-            assert_eq!(call_count.borrow().len(), 2, "{call_count:?}");
+            assert_eq!(exceptions.borrow().len(), 2, "{exceptions:?}");
             let before = event_loop.counters().turns;
             event_loop
                 .run_until_complete(sleep(Duration::from_millis(20)))

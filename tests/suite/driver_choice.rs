@@ -9,7 +9,7 @@ use windlass::driver::{
 };
 use windlass::{Builder, DriverChoice, EventLoop};
 
-use crate::child::{heard_from_own_process, in_own_process, suite_with};
+use crate::child::{in_own_process, stderr_of_own_process, suite_with};
 use crate::support::hoard;
 use crate::support::{open_descriptors, pair, refuse_io_uring};
 
@@ -103,7 +103,7 @@ fn a_loop_describes_its_driver() {
 /// Asking for a driver that is not built is a clear error; not asking for it prints nothing.
 #[test]
 fn a_driver_that_is_not_built_is_an_error() {
-    let heard = heard_from_own_process(
+    let stderr = stderr_of_own_process(
         "driver_choice::a_driver_that_is_not_built_is_an_error",
         &NO_PREFERENCE,
         || {
@@ -124,8 +124,8 @@ fn a_driver_that_is_not_built_is_an_error() {
             }
         },
     );
-    let heard = heard.unwrap_or_default();
-    assert!(!heard.contains("windlass:"), "{heard}");
+    let stderr = stderr.unwrap_or_default();
+    assert!(!stderr.contains("windlass:"), "{stderr}");
 }
 
 // Who chooses the driver.
@@ -306,19 +306,19 @@ fn auto_falls_back_when_the_kernel_lacks_io_uring() {
 
 fn auto_warns_once(test: &str, code: i32, cause: &'static str) {
     let run = || refused(code, move || auto_falls_back(cause));
-    let Some(heard) = heard_from_own_process(test, &NO_PREFERENCE, run) else {
+    let Some(stderr) = stderr_of_own_process(test, &NO_PREFERENCE, run) else {
         return;
     };
-    let warnings: Vec<_> = heard.lines().filter(|line| line.starts_with("windlass: ")).collect();
+    let warnings: Vec<_> = stderr.lines().filter(|line| line.starts_with("windlass: ")).collect();
     if HAS_PROACTOR && HAS_REACTOR {
-        assert_eq!(warnings.len(), 1, "{heard}");
+        assert_eq!(warnings.len(), 1, "{stderr}");
         assert!(
             warnings[0].contains("epoll") && warnings[0].contains(cause),
             "{}",
             warnings[0]
         );
     } else {
-        assert!(warnings.is_empty(), "{heard}");
+        assert!(warnings.is_empty(), "{stderr}");
     }
 }
 

@@ -438,7 +438,7 @@ fn bytes_that_arrive_between_eagain_and_wait_are_reported() {
 }
 
 #[test]
-fn closing_a_stream_does_not_affect_others() {
+fn a_closed_stream_does_not_affect_others() {
     on_every_driver(|case| {
         case.run(async {
             let listener = TcpListener::bind("127.0.0.1:0").await.expect("bind");

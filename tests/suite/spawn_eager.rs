@@ -63,7 +63,7 @@ fn an_eager_task_that_waits_continues_as_a_normal_task() {
             while polls.get() < 2 {
                 sleep(Duration::from_millis(1)).await;
             }
-            resolver.resolve("kept").expect("not resolved yet");
+            resolver.resolve("resolved").expect("not resolved yet");
             assert_eq!(task.await.expect("no panic"), "resolved");
         });
     });
