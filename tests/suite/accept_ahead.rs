@@ -1,4 +1,4 @@
-//! How many connections the runtime accepts that the program has not asked for.
+//! `accept_ahead`: how many connections a listener accepts before the program calls `accept` for them.
 
 use std::io::Read;
 use std::os::fd::AsRawFd;
@@ -18,27 +18,35 @@ const CLIENTS: usize = 300;
 /// The documented default.
 const DEFAULT: usize = 1;
 
-/// Waits until every accept in flight has found a connection; the kernel has more than enough.
+/// Waits until every accept in flight has completed; the backlog holds more than enough connections for that.
 async fn no_accept_in_flight() {
     while metrics().ops.iter().any(|(name, _)| *name == "accept") {
         yield_now().await;
     }
 }
 
-/// How many connections wait in the kernel's backlog.
+/// The number of connections in the kernel's backlog.
 fn backlog(listener: &TcpListener) -> usize {
     // SAFETY: zeroes are a valid value of this plain structure.
     let mut info: libc::tcp_info = unsafe { std::mem::zeroed() };
     let mut len = size_of::<libc::tcp_info>() as libc::socklen_t;
-    let place = (&raw mut info).cast();
+    let info_ptr = (&raw mut info).cast();
     // SAFETY: the kernel fills the two locals and keeps no pointer to them.
-    let result = unsafe { libc::getsockopt(listener.as_raw_fd(), libc::IPPROTO_TCP, libc::TCP_INFO, place, &mut len) };
+    let result = unsafe {
+        libc::getsockopt(
+            listener.as_raw_fd(),
+            libc::IPPROTO_TCP,
+            libc::TCP_INFO,
+            info_ptr,
+            &mut len,
+        )
+    };
     assert_eq!(result, 0, "{}", std::io::Error::last_os_error());
     info.tcpi_unacked as usize
 }
 
-/// The clients that were not accepted see an end, be it a reset or an orderly one.
-fn assert_all_ended(clients: impl Iterator<Item = std::net::TcpStream>) {
+/// The clients that were never accepted see the connection close: EOF or a reset.
+fn assert_all_closed(clients: impl Iterator<Item = std::net::TcpStream>) {
     for mut client in clients {
         client
             .set_read_timeout(Some(Duration::from_secs(10)))
@@ -51,8 +59,8 @@ fn assert_all_ended(clients: impl Iterator<Item = std::net::TcpStream>) {
 }
 
 #[test]
-fn a_tcp_listener_holds_no_more_than_it_may() {
-    let test = "accept_ahead::a_tcp_listener_holds_no_more_than_it_may";
+fn a_tcp_listener_accepts_ahead_within_its_limit() {
+    let test = "accept_ahead::a_tcp_listener_accepts_ahead_within_its_limit";
     in_own_process(test, &UNDISTURBED, || {
         on_every_kernel_driver(|case| {
             for ahead in [None, Some(0), Some(1), Some(5), Some(16)] {
@@ -81,30 +89,31 @@ fn a_tcp_listener_holds_no_more_than_it_may() {
                         no_accept_in_flight().await;
                         let held = metrics().accepted_waiting;
                         most_held = most_held.max(held);
-                        assert!(held <= most, "{held} are held of {most}");
-                        assert!(wanted > 1 || held == 0, "{held} after the first accept");
+                        assert!(held <= most, "{held} connections held, the limit is {most}");
+                        assert!(wanted > 1 || held == 0, "{held} held after the first accept");
                         assert_eq!(open_descriptors(), before + wanted + held);
                         assert_eq!(backlog(&listener), CLIENTS - wanted - held);
                     }
                     let has_batches = case.has_rings() && most > 1;
-                    assert_eq!(most_held > 0, has_batches, "{most_held} were held");
-                    // Calls that are dropped leave what they would have returned, and start no more than the limit.
+                    assert_eq!(most_held > 0, has_batches, "{most_held} connections held");
+                    // A dropped accept keeps the connection for the next call, and no more accepts are started than the
+                    // limit allows.
                     for _ in 0..50 {
                         if let Poll::Ready(served) = poll_once(pin!(listener.accept())).await {
                             accepted.push(served.expect("accept"));
                         }
                         no_accept_in_flight().await;
                         let held = metrics().accepted_waiting;
-                        assert!(held <= most, "{held} are held of {most}");
+                        assert!(held <= most, "{held} connections held, the limit is {most}");
                         assert_eq!(open_descriptors(), before + accepted.len() + held);
                     }
                     drop(listener);
                     no_accept_in_flight().await;
                     assert_eq!(metrics().accepted_waiting, 0);
                     let peers: Vec<_> = accepted.iter().map(|(_, peer)| *peer).collect();
-                    let is_left =
+                    let is_unaccepted =
                         |client: &std::net::TcpStream| !peers.contains(&client.local_addr().expect("an address"));
-                    assert_all_ended(clients.into_iter().filter(is_left));
+                    assert_all_closed(clients.into_iter().filter(is_unaccepted));
                 });
             }
         });
@@ -112,8 +121,8 @@ fn a_tcp_listener_holds_no_more_than_it_may() {
 }
 
 #[test]
-fn a_unix_listener_holds_no_more_than_it_may() {
-    let test = "accept_ahead::a_unix_listener_holds_no_more_than_it_may";
+fn a_unix_listener_accepts_ahead_within_its_limit() {
+    let test = "accept_ahead::a_unix_listener_accepts_ahead_within_its_limit";
     in_own_process(test, &UNDISTURBED, || {
         on_every_kernel_driver(|case| {
             for ahead in [None, Some(0), Some(5), Some(16)] {
@@ -136,10 +145,10 @@ fn a_unix_listener_holds_no_more_than_it_may() {
                         }
                         no_accept_in_flight().await;
                         let held = metrics().accepted_waiting;
-                        assert!(held <= most, "{held} are held of {most}");
+                        assert!(held <= most, "{held} connections held, the limit is {most}");
                         assert_eq!(open_descriptors(), before + wanted + held);
                     }
-                    // All the others are still there.
+                    // The other connections are still in the backlog.
                     while accepted.len() < CLIENTS {
                         accepted.push(listener.accept().await.expect("accept"));
                     }

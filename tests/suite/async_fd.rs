@@ -1,4 +1,4 @@
-//! Awaiting somebody else's descriptor.
+//! `AsyncFd`: awaiting the readiness of a descriptor that the runtime does not own.
 
 use std::cell::Cell;
 use std::io::{self, Read, Write};
@@ -14,9 +14,9 @@ use windlass::time::timeout;
 use crate::descriptors::{pipe, unix_pair};
 use crate::support::{Random, on_every_driver, on_every_kernel_driver, pair, poll_once, poll_with, rounds, turns};
 
-/// The drivers' own sockets, so that this runs without a kernel too.
+/// Uses the driver's own sockets, so that this runs on the null driver too.
 #[test]
-fn a_dropped_wait_leaves_nothing_behind_and_loses_nothing() {
+fn a_dropped_wait_leaves_no_operation_and_loses_no_readiness() {
     on_every_driver(|case| {
         let event_loop = case.event_loop();
         event_loop
@@ -29,9 +29,10 @@ fn a_dropped_wait_leaves_nothing_behind_and_loses_nothing() {
                     let mut waiting = Box::pin(ours.readable());
                     assert!(
                         poll_once(waiting.as_mut()).await.is_pending(),
-                        "round {round}: nothing has come"
+                        "round {round}: nothing was sent"
                     );
-                    // Dropped before it reached the driver, after that, or when it has landed and was not fetched.
+                    // The wait is dropped before it reached the driver, while it is in flight, or after it completed
+                    // unobserved.
                     let turned = random.below(3);
                     let sent = turned == 2;
                     if sent {
@@ -40,7 +41,7 @@ fn a_dropped_wait_leaves_nothing_behind_and_loses_nothing() {
                     turns(turned).await;
                     drop(waiting);
                     if sent {
-                        ours.readable().await.expect("it still is");
+                        ours.readable().await.expect("still readable");
                         received += ours.get_ref().read(vec![0; 8]).await.0.expect("read");
                     }
                 }
@@ -49,7 +50,7 @@ fn a_dropped_wait_leaves_nothing_behind_and_loses_nothing() {
                     yield_now().await;
                 }
                 assert_eq!(windlass::counters().ops, 0);
-                // It has not forgotten how to wait.
+                // A new wait still works.
                 let waiting = windlass::spawn(async move {
                     ours.readable().await.expect("readable");
                     ours.into_inner()
@@ -60,13 +61,13 @@ fn a_dropped_wait_leaves_nothing_behind_and_loses_nothing() {
                 let server = waiting.await.expect("no panic");
                 assert_eq!(server.read(vec![0; 8]).await.0.expect("read"), 4);
             })
-            .expect("it runs");
+            .expect("the loop runs");
         assert_eq!(event_loop.counters().stale_completions, 0);
     });
 }
 
 #[test]
-fn everybody_who_waits_for_a_descriptor_is_told() {
+fn all_waiters_of_a_descriptor_are_woken() {
     on_every_driver(|case| {
         case.run(async {
             let (client, server) = pair().await;
@@ -79,29 +80,29 @@ fn everybody_who_waits_for_a_descriptor_is_told() {
                     })
                     .collect();
                 turns(2).await;
-                // One in the middle gives up.
+                // One waiter in the middle is cancelled.
                 waiting[2].cancel();
                 turns(2).await;
                 client.write_all(b"x").await.0.expect("write");
                 for (i, waiting) in waiting.into_iter().enumerate() {
-                    let told = waiting.await;
-                    assert_eq!(told.is_err(), i == 2);
+                    let woken = waiting.await;
+                    assert_eq!(woken.is_err(), i == 2);
                 }
                 ours.get_ref().read(vec![0; 8]).await.0.expect("read");
             }
-            ours.writable().await.expect("there is room");
+            ours.writable().await.expect("the socket buffer has room");
         });
     });
 }
 
 #[test]
-fn a_descriptor_comes_back_and_can_be_wrapped_again() {
+fn into_inner_returns_a_descriptor_that_can_be_wrapped_again() {
     on_every_driver(|case| {
         case.run(async {
             let (client, mut server) = pair().await;
             for round in 0..rounds().min(100) {
                 let ours = AsyncFd::new(server).expect("it can be watched");
-                // Every other time somebody has waited in vain.
+                // In every other round, a wait was started and dropped.
                 if round % 2 == 0 {
                     let mut waiting = Box::pin(ours.readable());
                     assert!(poll_once(waiting.as_mut()).await.is_pending());
@@ -112,7 +113,7 @@ fn a_descriptor_comes_back_and_can_be_wrapped_again() {
                 let ours = AsyncFd::new(server).expect("it can be watched again");
                 ours.readable().await.expect("readable");
                 server = ours.into_inner();
-                // The stream still is one of the loop's.
+                // The stream can still be used with the loop.
                 assert_eq!(server.read(vec![0; 8]).await.0.expect("read"), 1);
             }
         });
@@ -120,7 +121,7 @@ fn a_descriptor_comes_back_and_can_be_wrapped_again() {
 }
 
 #[test]
-fn a_wait_after_the_loop_has_gone_says_so() {
+fn waiting_after_the_loop_is_closed_is_an_error() {
     on_every_driver(|case| {
         let event_loop = case.event_loop();
         let (ours, client) = event_loop
@@ -128,16 +129,16 @@ fn a_wait_after_the_loop_has_gone_says_so() {
                 let (client, server) = pair().await;
                 (AsyncFd::new(server).expect("it can be watched"), client)
             })
-            .expect("it runs");
+            .expect("the loop runs");
         drop(event_loop);
-        let error = case.run(ours.readable()).expect_err("its loop is gone");
+        let error = case.run(ours.readable()).expect_err("its loop is closed");
         assert_eq!(error.kind(), io::ErrorKind::NotConnected, "{error}");
         drop((ours, client));
     });
 }
 
 #[test]
-fn bytes_go_through_whole_however_often_a_wait_is_dropped() {
+fn dropped_waits_lose_no_bytes() {
     on_every_kernel_driver(|case| {
         case.run(async {
             let (one, two) = unix_pair();
@@ -184,18 +185,18 @@ fn bytes_go_through_whole_however_often_a_wait_is_dropped() {
 }
 
 #[test]
-fn errors_of_the_call_are_the_callers() {
+fn read_with_and_write_with_return_the_callers_error() {
     on_every_kernel_driver(|case| {
         case.run(async {
             let (reader, writer) = pipe();
             let ours = AsyncFd::new(writer).expect("it can be watched");
-            ours.writable().await.expect("there is room");
+            ours.writable().await.expect("the pipe has room");
             drop(reader);
-            ours.writable().await.expect("an error can be told");
+            ours.writable().await.expect("an error counts as writable");
             let error = ours
                 .write_with(|mut pipe| pipe.write(b"x"))
                 .await
-                .expect_err("nobody reads");
+                .expect_err("the reading end is closed");
             assert_eq!(error.kind(), io::ErrorKind::BrokenPipe);
             let tries = Cell::new(0);
             let error = ours
@@ -209,17 +210,17 @@ fn errors_of_the_call_are_the_callers() {
     });
 }
 
-/// The same where the wait was nobody's task, so that no run of the loop has waited for its end.
+/// As below, but the wait belongs to no task, so no run of the loop has waited for it to complete.
 #[test]
-fn the_other_end_sees_the_end_at_once_outside_of_the_loop() {
+fn dropping_outside_of_the_loop_closes_the_descriptor_at_once() {
     on_every_kernel_driver(|case| {
         let event_loop = case.event_loop();
         let (reader, writer) = pipe();
         let ours = event_loop.run_until_complete(async { AsyncFd::new(reader).expect("it can be watched") });
-        let ours = ours.expect("it runs");
+        let ours = ours.expect("the loop runs");
         let mut waiting = Box::pin(ours.readable());
         assert!(poll_with(Waker::noop(), waiting.as_mut()).is_pending());
-        event_loop.turn_nowait().expect("it turns");
+        event_loop.turn_nowait().expect("a turn");
         drop(waiting);
         drop(ours);
         let error = (&writer).write(b"x").expect_err("the pipe's other end is closed");
@@ -227,9 +228,9 @@ fn the_other_end_sees_the_end_at_once_outside_of_the_loop() {
     });
 }
 
-/// The driver has let go of the file before the descriptor is closed, or the other end would not see its end.
+/// The driver must release the file before the descriptor is closed; otherwise the writer would not get EPIPE.
 #[test]
-fn the_other_end_sees_the_end_at_once() {
+fn dropping_closes_the_descriptor_at_once() {
     on_every_kernel_driver(|case| {
         let event_loop = case.event_loop();
         for inside in [true, false] {
@@ -251,14 +252,17 @@ fn the_other_end_sees_the_end_at_once() {
                     }
                     Some(ours)
                 })
-                .expect("it runs");
-            // Outside of the loop, which does not run any more.
+                .expect("the loop runs");
+            // The loop is not running any more.
             drop(ours);
             let error = loop {
                 match (&writer).write(b"x") {
-                    Ok(_) => assert!(begun.elapsed() < Duration::from_secs(60), "inside {inside}: still open"),
+                    Ok(_) => assert!(
+                        begun.elapsed() < Duration::from_secs(60),
+                        "inside {inside}: the pipe is still open"
+                    ),
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                        panic!("inside {inside}: the pipe filled up with nobody there")
+                        panic!("inside {inside}: the pipe filled up although its reading end was dropped")
                     }
                     Err(error) => break error,
                 }
@@ -288,22 +292,22 @@ fn two_wrappers_and_a_reader_share_a_descriptor() {
                 second
             });
             turns(3).await;
-            // Those who go do not take the others' registration with them.
+            // Dropping one wrapper or reader keeps the registration of the others.
             drop(first);
             assert!(windlass::remove_reader(&also));
             turns(3).await;
-            (&*ours).write_all(b"x").expect("there is room");
+            (&*ours).write_all(b"x").expect("the socket buffer has room");
             let second = timeout(Duration::from_secs(60), waiting)
                 .await
                 .expect("in time")
                 .expect("no panic");
             let third = AsyncFd::new(also.clone()).expect("it can be watched");
             drop(second);
-            (&*also).read_exact(&mut [0]).expect("it is there");
+            (&*also).read_exact(&mut [0]).expect("the byte has arrived");
             let mut waiting = Box::pin(third.readable());
             assert!(poll_once(waiting.as_mut()).await.is_pending());
             turns(3).await;
-            (&*ours).write_all(b"y").expect("there is room");
+            (&*ours).write_all(b"y").expect("the socket buffer has room");
             timeout(Duration::from_secs(60), waiting)
                 .await
                 .expect("in time")

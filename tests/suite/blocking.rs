@@ -1,4 +1,4 @@
-//! Pools of threads: what is run, in which order, on how many threads, and what becomes of the rest.
+//! Blocking pools: results, panics, thread limits, the bounded queue, cancellation and shutdown.
 
 use std::cell::RefCell;
 use std::future::Future;
@@ -15,10 +15,10 @@ use windlass::spawn_blocking;
 
 use crate::support::{PanicOnDrop, exceptions_of, on_every_driver, poll_once, poll_with, rounds, turns};
 
-/// What takes longer than this does not come.
+/// A wait longer than this fails the test.
 const PATIENCE: Duration = Duration::from_secs(if cfg!(miri) { 600 } else { 60 });
 
-/// Jobs wait at it until it is opened.
+/// Holds jobs until it is opened.
 #[derive(Clone, Default)]
 pub(crate) struct Gate(Arc<(Mutex<GateState>, Condvar)>);
 
@@ -29,7 +29,7 @@ struct GateState {
 }
 
 impl Gate {
-    /// Says that the job has begun, and waits until the gate is open.
+    /// Counts the job as begun, and blocks until the gate is open.
     pub(crate) fn pass(&self) {
         let (state, changed) = &*self.0;
         let mut state = state.lock().expect("no panic");
@@ -37,7 +37,7 @@ impl Gate {
         changed.notify_all();
         while !state.open {
             let waited = changed.wait_timeout(state, PATIENCE).expect("no panic");
-            assert!(!waited.1.timed_out(), "nobody opens the gate");
+            assert!(!waited.1.timed_out(), "the gate was never opened");
             state = waited.0;
         }
     }
@@ -51,22 +51,22 @@ impl Gate {
         self.0.0.lock().expect("no panic").begun
     }
 
-    /// Blocks this thread until so many jobs have begun.
+    /// Blocks this thread until `begun` jobs have begun.
     pub(crate) fn wait_for(&self, begun: usize) {
         eventually("the jobs begin", || self.begun() >= begun);
     }
 }
 
-/// Blocks this thread until something is so.
-pub(crate) fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
+/// Blocks this thread until the condition holds.
+pub(crate) fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
     let begin = Instant::now();
-    while !is_so() {
-        assert!(begin.elapsed() < PATIENCE, "it does not come to pass that {what}");
+    while !condition() {
+        assert!(begin.elapsed() < PATIENCE, "timed out waiting until {what}");
         thread::sleep(Duration::from_millis(1));
     }
 }
 
-/// A future without any loop.
+/// Runs a future without an event loop.
 fn block_on<F: Future>(future: F) -> F::Output {
     struct Unpark(Thread);
     impl Wake for Unpark {
@@ -81,7 +81,7 @@ fn block_on<F: Future>(future: F) -> F::Output {
         if let Poll::Ready(output) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
             return output;
         }
-        assert!(begin.elapsed() < PATIENCE, "nobody wakes it");
+        assert!(begin.elapsed() < PATIENCE, "the future was never woken");
         thread::park_timeout(PATIENCE);
     }
 }
@@ -106,7 +106,7 @@ impl Drop for CountDrops {
     }
 }
 
-/// A pool of one thread whose thread is held up by a job at the gate.
+/// A pool with one thread, which is blocked by a job at the gate.
 fn held_up(queue: usize) -> (Pool, Gate, BlockingHandle<()>) {
     let pool = Pool::builder().threads(1).queue(queue).build();
     let gate = Gate::default();
@@ -125,7 +125,7 @@ fn is_cancelled<T>(result: Result<T, JoinError>) -> bool {
 // Results.
 
 #[test]
-fn a_result_comes_back() {
+fn a_result_is_returned() {
     on_every_driver(|case| {
         let here = thread::current().id();
         case.run(async {
@@ -155,15 +155,15 @@ fn a_result_may_be_awaited_on_another_loop() {
         });
         let event_loop = case.event_loop();
         let sent = event_loop.run_until_complete(async {
-            let waits = gate.clone();
+            let job_gate = gate.clone();
             send.send(spawn_blocking(move || {
-                waits.pass();
+                job_gate.pass();
                 7
             }))
         });
-        sent.expect("the loop runs").expect("somebody receives it");
+        sent.expect("the loop runs").expect("the receiver exists");
         gate.wait_for(1);
-        // The other loop sleeps by now, or is about to.
+        // The other loop is asleep by now, or about to be.
         thread::sleep(Duration::from_millis(5));
         gate.open();
         assert_eq!(elsewhere.join().expect("no panic").expect("no panic"), 7);
@@ -171,14 +171,14 @@ fn a_result_may_be_awaited_on_another_loop() {
 }
 
 #[test]
-fn work_in_work() {
+fn a_job_may_spawn_jobs_and_run_a_loop() {
     on_every_driver(|case| {
         let pool = Pool::builder().threads(2).build();
         case.run(async {
             let inner = pool.clone();
             let handle = pool.spawn(move || inner.spawn(|| 6 * 7)).await.expect("no panic");
             assert_eq!(handle.await.expect("no panic"), 42);
-            // A whole loop in a job, with jobs of its own.
+            // A whole event loop inside a job, with jobs of its own.
             let nested = spawn_blocking(move || case.run(async { spawn_blocking(|| 6 * 7).await }));
             assert_eq!(nested.await.expect("no panic").expect("no panic"), 42);
         });
@@ -186,7 +186,7 @@ fn work_in_work() {
 }
 
 #[test]
-fn a_panic_comes_back_with_its_payload() {
+fn a_panic_is_returned_with_its_payload() {
     on_every_driver(|case| {
         case.run(async {
             let error = spawn_blocking(|| std::panic::panic_any(42_u32))
@@ -197,88 +197,91 @@ fn a_panic_comes_back_with_its_payload() {
             assert_eq!(payload.downcast_ref::<u32>(), Some(&42));
             let error = spawn_blocking(|| panic!("one {}", "two")).await.expect_err("it panics");
             assert!(error.to_string().contains("one two"), "{error}");
-            // The thread is as good as before.
+            // The pool's thread still works.
             assert_eq!(spawn_blocking(|| 1).await.expect("no panic"), 1);
         });
     });
 }
 
-/// Panics that nobody can take any more are told once each.
+/// A panic whose handle was dropped is reported exactly once.
 #[test]
-fn a_panic_of_a_dropped_handle_reaches_the_exception_handler() {
+fn a_panic_whose_handle_was_dropped_is_reported_once() {
     on_every_driver(|case| {
         let event_loop = case.event_loop();
-        let told = exceptions_of(&event_loop);
+        let reported = exceptions_of(&event_loop);
         let gate = Gate::default();
         let result = event_loop.run_until_complete(async {
             // Dropped before the panic.
-            let waits = gate.clone();
+            let job_gate = gate.clone();
             drop(spawn_blocking(move || {
-                waits.pass();
+                job_gate.pass();
                 panic!("early")
             }));
             gate.open();
-            while told.borrow().is_empty() {
+            while reported.borrow().is_empty() {
                 turns(1).await;
             }
-            // Dropped after it.
+            // Dropped after the panic.
             let handle = spawn_blocking(|| panic!("late"));
-            eventually("it ends", || handle.is_finished());
+            eventually("the job ends", || handle.is_finished());
             drop(handle);
-            while told.borrow().len() < 2 {
+            while reported.borrow().len() < 2 {
                 turns(1).await;
             }
             turns(10).await;
         });
         result.expect("the loop runs");
-        let told = told.borrow();
-        assert_eq!(told.len(), 2, "{told:?}");
-        assert!(told[0].contains("early") && told[1].contains("late"), "{told:?}");
+        let reported = reported.borrow();
+        assert_eq!(reported.len(), 2, "{reported:?}");
+        assert!(
+            reported[0].contains("early") && reported[1].contains("late"),
+            "{reported:?}"
+        );
     });
 }
 
-/// The loop does not turn any more between the panic and its end.
+/// The loop makes no turn between the panic and its close.
 #[test]
-fn a_panic_is_told_by_a_loop_that_closes() {
+fn a_closing_loop_reports_a_panic() {
     on_every_driver(|case| {
         let event_loop = case.event_loop();
-        let told = exceptions_of(&event_loop);
+        let reported = exceptions_of(&event_loop);
         let kept = RefCell::new(None);
         let result = event_loop.run_until_complete(async {
             kept.replace(Some(spawn_blocking(|| panic!("at the end"))));
         });
         result.expect("the loop runs");
         let handle = kept.take().expect("a handle");
-        eventually("it ends", || handle.is_finished());
+        eventually("the job ends", || handle.is_finished());
         drop(handle);
         drop(event_loop);
-        assert_eq!(told.borrow().len(), 1, "{:?}", told.borrow());
+        assert_eq!(reported.borrow().len(), 1, "{:?}", reported.borrow());
     });
 }
 
 #[test]
-fn destructors_may_panic() {
+fn destructors_of_jobs_and_results_may_panic() {
     on_every_driver(|case| {
         let event_loop = case.builder().max_blocking_threads(1).build().expect("a loop");
-        let told = exceptions_of(&event_loop);
+        let reported = exceptions_of(&event_loop);
         let gate = Gate::default();
         let result = event_loop.run_until_complete(async {
-            // What a job holds is dropped as a part of it.
+            // Values captured by a job are dropped as part of the job.
             let held = PanicOnDrop("held by a job");
             let error = spawn_blocking(move || drop(held)).await.expect_err("it panics");
             assert!(error.to_string().contains("held by a job"), "{error}");
-            // The result of a job that nobody waits for.
+            // The result of a job whose handle was dropped.
             let dropped = Gate::default();
-            let waits = dropped.clone();
+            let job_gate = dropped.clone();
             drop(spawn_blocking(move || {
-                waits.pass();
+                job_gate.pass();
                 PanicOnDrop("a result")
             }));
             dropped.open();
-            assert_eq!(spawn_blocking(|| 2).await.expect("no panic"), 2, "the thread lives");
-            // A job that never runs, when the loop closes.
-            let waits = gate.clone();
-            drop(spawn_blocking(move || waits.pass()));
+            assert_eq!(spawn_blocking(|| 2).await.expect("no panic"), 2, "the thread survived");
+            // A job that never runs because the loop closes.
+            let job_gate = gate.clone();
+            drop(spawn_blocking(move || job_gate.pass()));
             let held = PanicOnDrop("held in the queue");
             drop(spawn_blocking(move || drop(held)));
             gate.wait_for(1);
@@ -290,14 +293,18 @@ fn destructors_may_panic() {
         });
         drop(event_loop);
         opener.join().expect("no panic");
-        assert_eq!(told.borrow().len(), 1, "{:?}", told.borrow());
-        assert!(told.borrow()[0].contains("held in the queue"), "{:?}", told.borrow());
+        assert_eq!(reported.borrow().len(), 1, "{:?}", reported.borrow());
+        assert!(
+            reported.borrow()[0].contains("held in the queue"),
+            "{:?}",
+            reported.borrow()
+        );
     });
 }
 
 // Threads.
 
-/// Starts more jobs than there may be threads.
+/// Starts more jobs than the pool may have threads.
 fn fill_threads(builder: windlass::Builder, most: usize) {
     let event_loop = builder.build().expect("a loop");
     let gate = Gate::default();
@@ -305,7 +312,7 @@ fn fill_threads(builder: windlass::Builder, most: usize) {
         assert_eq!(
             windlass::counters().blocking.started,
             0,
-            "no thread before it is needed"
+            "no thread is started before it is needed"
         );
         let job = || {
             let gate = gate.clone();
@@ -314,7 +321,7 @@ fn fill_threads(builder: windlass::Builder, most: usize) {
         let jobs: Vec<_> = (0..most + 5).map(|_| job()).collect();
         gate.wait_for(most);
         thread::sleep(Duration::from_millis(10));
-        assert_eq!(gate.begun(), most, "more jobs at once than there may be threads");
+        assert_eq!(gate.begun(), most, "more concurrent jobs than threads allowed");
         let counters = windlass::counters().blocking;
         assert_eq!((counters.threads, counters.started), (most, most as u64));
         assert_eq!((counters.queued, counters.idle, counters.done), (5, 0, 0));
@@ -333,13 +340,13 @@ fn fill_threads(builder: windlass::Builder, most: usize) {
 }
 
 #[test]
-fn as_many_threads_as_asyncio_has() {
+fn the_default_thread_limit_is_asyncios() {
     let processors = thread::available_parallelism().map_or(1, usize::from);
     on_every_driver(move |case| fill_threads(case.builder(), (processors + 4).min(32)));
 }
 
 #[test]
-fn as_many_threads_as_asked_for() {
+fn the_thread_limit_is_configurable() {
     on_every_driver(|case| {
         for most in [1, 3] {
             fill_threads(case.builder().max_blocking_threads(most), most);
@@ -364,10 +371,10 @@ fn threads_end_when_idle_and_start_again() {
     });
 }
 
-/// A thread that gives up waiting in the moment in which a job comes takes it.
+/// A thread whose idle timeout expires just as a job is queued must run that job.
 #[test]
-fn no_job_is_lost_to_a_thread_that_ends() {
-    // The next job comes at every moment around the one in which the thread gives up waiting.
+fn no_job_is_lost_when_an_idle_thread_exits() {
+    // The pause varies, so that the next job arrives at every moment around the idle timeout.
     let pool = Pool::builder().threads(1).idle_exit(Duration::from_micros(20)).build();
     for round in 0..rounds() * 5 {
         let job = pool.spawn(|| ());
@@ -385,7 +392,7 @@ fn no_job_is_lost_to_a_thread_that_ends() {
 }
 
 #[test]
-fn thousands_of_jobs() {
+fn thousands_of_jobs_complete() {
     on_every_driver(|case| {
         let event_loop = case
             .builder()
@@ -395,7 +402,7 @@ fn thousands_of_jobs() {
             .expect("a loop");
         let each = rounds() / 16 + 1;
         let result = event_loop.run_until_complete(async {
-            let asking: Vec<_> = (0..16)
+            let tasks: Vec<_> = (0..16)
                 .map(|task| {
                     windlass::spawn(async move {
                         let mut sum = 0;
@@ -407,7 +414,7 @@ fn thousands_of_jobs() {
                 })
                 .collect();
             let mut sum = 0;
-            for task in asking {
+            for task in tasks {
                 sum += task.await.expect("no panic");
             }
             sum
@@ -421,7 +428,7 @@ fn thousands_of_jobs() {
 // The queue.
 
 #[test]
-fn first_come_first_served() {
+fn jobs_run_in_fifo_order() {
     on_every_driver(|case| {
         let (pool, gate, first) = held_up(1_000);
         let order = Arc::new(Mutex::new(Vec::new()));
@@ -443,7 +450,7 @@ fn first_come_first_served() {
 }
 
 #[test]
-fn a_full_queue_makes_the_asker_wait() {
+fn a_full_queue_makes_spawn_wait() {
     on_every_driver(|case| {
         let (pool, gate, first) = held_up(2);
         case.run(async {
@@ -452,8 +459,8 @@ fn a_full_queue_makes_the_asker_wait() {
             let mut fourth = pool.spawn(|| 4);
             assert_eq!(pool.counters().queued, 2);
             assert!(poll_once(Pin::new(&mut fourth)).await.is_pending());
-            assert_eq!(pool.counters().queued, 2, "the queue takes no more than it may");
-            // Who does not want to wait has the work back.
+            assert_eq!(pool.counters().queued, 2, "the queue stays within its limit");
+            // `try_spawn` does not wait: it returns the closure.
             let mark = CountDrops(Arc::default());
             let held = mark.clone();
             let PoolFull(work) = pool.try_spawn(move || Arc::as_ptr(&held.0) as usize).expect_err("full");
@@ -463,14 +470,20 @@ fn a_full_queue_makes_the_asker_wait() {
             assert_eq!(second.await.expect("no panic"), 2);
             assert_eq!(third.await.expect("no panic"), 3);
             first.await.expect("no panic");
-            assert_eq!(pool.try_spawn(|| 5).expect("there is room").await.expect("no panic"), 5);
+            assert_eq!(
+                pool.try_spawn(|| 5)
+                    .expect("the queue has room")
+                    .await
+                    .expect("no panic"),
+                5
+            );
         });
     });
 }
 
-/// There, a free thread is the only room.
+/// Without a queue, `spawn` needs an idle thread or one that may still be started.
 #[test]
-fn a_pool_without_a_queue() {
+fn a_pool_without_a_queue_needs_a_free_thread() {
     on_every_driver(|case| {
         let pool = Pool::builder().threads(2).queue(0).build();
         let gate = Gate::default();
@@ -482,7 +495,7 @@ fn a_pool_without_a_queue() {
             let first = pool.try_spawn(job()).expect("a thread could be started");
             let second = pool.try_spawn(job()).expect("another could be started");
             gate.wait_for(2);
-            assert!(pool.try_spawn(job()).is_err(), "both are busy");
+            assert!(pool.try_spawn(job()).is_err(), "both threads are busy");
             let mut third = pool.spawn(|| 3);
             assert!(poll_once(Pin::new(&mut third)).await.is_pending());
             assert_eq!(pool.counters().queued, 0);
@@ -494,9 +507,9 @@ fn a_pool_without_a_queue() {
     });
 }
 
-/// Whoever asks again and again is kept once.
+/// A handle that is polled repeatedly registers one waker only.
 #[test]
-fn waiting_for_room_piles_nothing_up() {
+fn a_handle_waiting_for_room_keeps_one_waker() {
     let (pool, gate, first) = held_up(0);
     let count = Arc::new(CountWakes::default());
     let waker = Waker::from(count.clone());
@@ -505,8 +518,8 @@ fn waiting_for_room_piles_nothing_up() {
     for _ in 0..100 {
         assert!(poll_with(&waker, Pin::new(&mut waiting)).is_pending());
     }
-    assert!(kept() <= 1, "{} wakers are kept for one handle", kept());
-    // And not at all when it waits no more.
+    assert!(kept() <= 1, "{} wakers kept for one handle", kept());
+    // A cancelled handle keeps no waker.
     waiting.cancel();
     assert_eq!(kept(), 0);
     gate.open();
@@ -514,32 +527,32 @@ fn waiting_for_room_piles_nothing_up() {
     block_on(first).expect("no panic");
 }
 
-/// Two wait for room; the first of them has lost interest when there is some.
+/// Two handles wait for room; the first one is woken but never polled again.
 #[test]
-fn room_is_not_lost_on_somebody_who_left() {
+fn a_stalled_waiter_does_not_block_the_next_one() {
     let (pool, gate, _first) = held_up(1);
     let second_gate = Gate::default();
     let at_second = second_gate.clone();
     let _second = pool.spawn(move || at_second.pass());
     let (idle, eager) = (Arc::new(CountWakes::default()), Arc::new(CountWakes::default()));
-    let mut lost_interest = pool.spawn(|| ());
-    let mut wants_it = pool.spawn(|| 7);
-    assert!(poll_with(&idle.into(), Pin::new(&mut lost_interest)).is_pending());
-    assert!(poll_with(&eager.clone().into(), Pin::new(&mut wants_it)).is_pending());
+    let mut not_polled_again = pool.spawn(|| ());
+    let mut still_polled = pool.spawn(|| 7);
+    assert!(poll_with(&idle.into(), Pin::new(&mut not_polled_again)).is_pending());
+    assert!(poll_with(&eager.clone().into(), Pin::new(&mut still_polled)).is_pending());
     gate.open();
     second_gate.wait_for(1);
-    eventually("who still waits is woken", || eager.0.load(SeqCst) > 0);
-    assert!(poll_with(Waker::noop(), Pin::new(&mut wants_it)).is_pending());
-    assert_eq!(pool.counters().queued, 1, "the room is taken");
+    eventually("the second waiter is woken", || eager.0.load(SeqCst) > 0);
+    assert!(poll_with(Waker::noop(), Pin::new(&mut still_polled)).is_pending());
+    assert_eq!(pool.counters().queued, 1, "the second waiter's job is queued");
     second_gate.open();
-    assert_eq!(block_on(wants_it).expect("no panic"), 7);
-    drop(lost_interest);
+    assert_eq!(block_on(still_polled).expect("no panic"), 7);
+    drop(not_polled_again);
 }
 
-// Handles that are dropped or cancelled.
+// Dropped and cancelled handles.
 
 #[test]
-fn work_goes_on_without_its_handle() {
+fn a_job_runs_after_its_handle_is_dropped() {
     on_every_driver(|case| {
         let (pool, gate, first) = held_up(1);
         let ran = Arc::new(AtomicUsize::new(0));
@@ -550,7 +563,8 @@ fn work_goes_on_without_its_handle() {
             }
         };
         case.run(async {
-            // In the queue, and not even there: dropped at once, and after it had waited for room.
+            // One job is in the queue; two were never queued: one dropped at once, the other after it had waited for
+            // room.
             drop(pool.spawn(job()));
             drop(pool.spawn(job()));
             let mut waiting = pool.spawn(job());
@@ -559,12 +573,12 @@ fn work_goes_on_without_its_handle() {
             drop(first);
         });
         gate.open();
-        eventually("all of it runs", || ran.load(SeqCst) == 3);
+        eventually("all jobs run", || ran.load(SeqCst) == 3);
     });
 }
 
 #[test]
-fn work_is_taken_back_before_it_begins() {
+fn a_job_can_be_cancelled_before_it_begins() {
     on_every_driver(|case| {
         let (pool, gate, mut first) = held_up(1);
         let drops = Arc::new(AtomicUsize::new(0));
@@ -580,7 +594,7 @@ fn work_is_taken_back_before_it_begins() {
             let mut queued = pool.spawn(job());
             let mut unqueued = pool.spawn(job());
             queued.cancel();
-            assert_eq!(drops.load(SeqCst), 1, "what it held is dropped");
+            assert_eq!(drops.load(SeqCst), 1, "its captured values are dropped");
             assert!(queued.is_finished());
             queued.cancel();
             unqueued.cancel();
@@ -588,7 +602,7 @@ fn work_is_taken_back_before_it_begins() {
             assert_eq!(drops.load(SeqCst), 2);
             assert_eq!(pool.counters().queued, 0);
             assert!(is_cancelled(queued.await) && is_cancelled(unqueued.await));
-            // Too late: it has begun, and gives its result.
+            // Too late: the job has begun and returns its result.
             first.cancel();
             first.cancel();
             assert!(!first.is_finished());
@@ -599,21 +613,21 @@ fn work_is_taken_back_before_it_begins() {
     });
 }
 
-/// A second cancel finds nothing to take back, least of all another's job.
+/// A second cancel must not cancel another handle's job.
 #[test]
-fn a_cancel_takes_only_its_own_job() {
+fn cancelling_twice_cancels_no_other_job() {
     for _ in 0..rounds().min(200) {
         let pool = Pool::builder().threads(1).queue(0).build();
         let first = pool.spawn(|| 1);
         let mut second = pool.spawn(|| 2);
         second.cancel();
         second.cancel();
-        assert_eq!(block_on(first).expect("nobody has cancelled it"), 1);
+        assert_eq!(block_on(first).expect("it was not cancelled"), 1);
     }
 }
 
 #[test]
-fn a_cancel_makes_room() {
+fn cancelling_a_queued_job_makes_room() {
     let (pool, gate, first) = held_up(1);
     let mut queued = pool.spawn(|| 1);
     let mut waiting = pool.spawn(|| 2);
@@ -626,14 +640,14 @@ fn a_cancel_makes_room() {
     block_on(first).expect("no panic");
 }
 
-// Pools of one's own.
+// User-created pools.
 
 #[test]
-fn a_pool_for_two_loops_and_for_none() {
+fn a_pool_serves_two_loops_and_a_plain_thread() {
     on_every_driver(|case| {
         let pool = Pool::builder().threads(2).queue(1).name("shared").build();
         let each = rounds() / 10 + 1;
-        let ask = move |pool: Pool| async move {
+        let run_jobs = move |pool: Pool| async move {
             for number in 0..each {
                 assert_eq!(pool.spawn(move || number).await.expect("no panic"), number);
             }
@@ -642,13 +656,13 @@ fn a_pool_for_two_loops_and_for_none() {
         };
         let elsewhere = thread::spawn({
             let pool = pool.clone();
-            move || case.run(ask(pool))
+            move || case.run(run_jobs(pool))
         });
         let nowhere = thread::spawn({
             let pool = pool.clone();
-            move || block_on(ask(pool))
+            move || block_on(run_jobs(pool))
         });
-        case.run(ask(pool.clone()));
+        case.run(run_jobs(pool.clone()));
         elsewhere.join().expect("no panic");
         nowhere.join().expect("no panic");
         pool.shutdown(Shutdown::Wait);
@@ -659,7 +673,7 @@ fn a_pool_for_two_loops_and_for_none() {
 }
 
 #[test]
-fn a_pool_is_shut_down_and_waits_as_told() {
+fn shutdown_waits_as_requested() {
     on_every_driver(|case| {
         let (pool, gate, first) = held_up(1);
         let queued = pool.spawn(|| 1);
@@ -668,7 +682,7 @@ fn a_pool_is_shut_down_and_waits_as_told() {
             assert!(poll_once(Pin::new(&mut unqueued)).await.is_pending());
             pool.shutdown(Shutdown::Detach);
             assert!(is_cancelled(queued.await) && is_cancelled(unqueued.await));
-            assert!(is_cancelled(pool.spawn(|| 3).await), "it is closed");
+            assert!(is_cancelled(pool.spawn(|| 3).await), "the pool is closed");
         });
         let begin = Instant::now();
         pool.shutdown(Shutdown::Within(Duration::from_millis(20)));
@@ -680,15 +694,15 @@ fn a_pool_is_shut_down_and_waits_as_told() {
         });
         pool.shutdown(Shutdown::Wait);
         assert_eq!(pool.counters().threads, 0);
-        assert!(first.is_finished(), "it was waited for");
+        assert!(first.is_finished(), "shutdown waited for the job");
         opener.join().expect("no panic");
         pool.shutdown(Shutdown::Within(Duration::MAX));
     });
 }
 
-/// Who waits for room learns that there will be none.
+/// Dropping the last clone wakes and cancels a handle that waits for room.
 #[test]
-fn the_last_clone_of_a_pool_closes_it() {
+fn dropping_the_last_clone_closes_a_pool() {
     let (pool, gate, first) = held_up(0);
     let mut waiting = pool.spawn(|| 1);
     let wakes = Arc::new(CountWakes::default());
@@ -700,13 +714,13 @@ fn the_last_clone_of_a_pool_closes_it() {
     assert_eq!(wakes.0.load(SeqCst), 1);
     assert!(is_cancelled(block_on(waiting)));
     gate.open();
-    block_on(first).expect("what had begun goes on");
+    block_on(first).expect("a job that has begun completes");
 }
 
 #[test]
-fn a_job_may_end_its_own_pool() {
+fn a_job_may_drop_or_shut_down_its_own_pool() {
     on_every_driver(|case| {
-        // By dropping it.
+        // By dropping the last clone.
         let pool = Pool::builder().threads(1).build();
         let gate = Gate::default();
         let job = pool.spawn({
@@ -719,7 +733,7 @@ fn a_job_may_end_its_own_pool() {
         drop(pool);
         gate.open();
         case.run(job).expect("no panic");
-        // By shutting it down, and waiting: two at once, with a third job that they wait for.
+        // By calling `shutdown(Wait)` from two jobs at once, while a third job runs.
         let pool = Pool::builder().threads(3).build();
         let (begin, third_gate) = (Gate::default(), Gate::default());
         let third = pool.spawn({
@@ -745,7 +759,7 @@ fn a_job_may_end_its_own_pool() {
                 let threads = job.await.expect("no panic");
                 assert!(
                     (1..=2).contains(&threads),
-                    "{threads} threads are left, not counting the third"
+                    "{threads} threads left, not counting the third"
                 );
             }
             third.await.expect("no panic");

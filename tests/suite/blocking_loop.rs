@@ -1,4 +1,5 @@
-//! A loop and its threads: two lanes, flights that a thread carries, the loop's end, and threads that cannot be had.
+//! An event loop and its two thread pools: separate pools for jobs and files, file operations on pool threads,
+//! shutdown, and threads that cannot be started.
 
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
@@ -29,14 +30,14 @@ impl Folder {
         Folder(path)
     }
 
-    /// A file with one line in it.
+    /// A file with known contents.
     fn file(&self) -> PathBuf {
         let path = self.0.join("file");
         std::fs::write(&path, "contents").expect("write");
         path
     }
 
-    /// A pipe with a name: opening it to read waits for somebody who opens it to write.
+    /// A named pipe: opening it for reading blocks until a writer opens it.
     fn pipe(&self) -> PathBuf {
         let path = self.0.join("pipe");
         let name = std::ffi::CString::new(path.to_str().expect("text")).expect("no NUL");
@@ -52,13 +53,13 @@ impl Drop for Folder {
     }
 }
 
-/// Both ends of a pipe, so that opening it does not wait.
+/// Opens a pipe for reading and writing, which does not block.
 fn both_ends(path: &Path) -> std::fs::File {
     let mut options = std::fs::File::options();
     options.read(true).write(true).open(path).expect("open a pipe")
 }
 
-/// Runs a test on each driver that has threads do its file work.
+/// Runs a test on each driver that uses the thread pool for file operations.
 fn where_threads_do_files(body: impl Fn(Case) + Send + Clone + 'static) {
     on_every_driver(move |case| {
         if !case.has_rings() && !cfg!(miri) {
@@ -67,7 +68,7 @@ fn where_threads_do_files(body: impl Fn(Case) + Send + Clone + 'static) {
     });
 }
 
-/// A buffer that tells when it is dropped.
+/// A buffer that records when it is dropped.
 struct Watched {
     bytes: Box<[u8]>,
     dropped: Arc<AtomicBool>,
@@ -93,7 +94,7 @@ impl Drop for Watched {
     }
 }
 
-// SAFETY: the bytes are on the heap, at the same place wherever the value is, and its own.
+// SAFETY: the value owns the bytes; they are on the heap, at an address that does not change when the value moves.
 unsafe impl IoBuf for Watched {
     fn as_ptr(&self) -> *const u8 {
         self.bytes.as_ptr()
@@ -114,10 +115,10 @@ unsafe impl IoBufMut for Watched {
     unsafe fn set_filled(&mut self, _len: usize) {}
 }
 
-// Two lanes.
+// Two pools.
 
 #[test]
-fn users_jobs_starve_neither_files_nor_names() {
+fn blocking_jobs_do_not_starve_file_operations_and_name_lookups() {
     on_every_kernel_driver(|case| {
         let folder = Folder::new();
         let path = folder.file();
@@ -154,9 +155,9 @@ fn users_jobs_starve_neither_files_nor_names() {
     });
 }
 
-/// And the other way round: file work that is stuck holds up no user.
+/// The reverse: a blocked file operation does not delay `spawn_blocking`.
 #[test]
-fn files_do_not_starve_users() {
+fn file_operations_do_not_starve_blocking_jobs() {
     where_threads_do_files(|case| {
         let folder = Folder::new();
         let pipe = folder.pipe();
@@ -176,12 +177,12 @@ fn files_do_not_starve_users() {
     });
 }
 
-async fn eventually_turning(what: &str, mut is_so: impl FnMut() -> bool) {
+async fn eventually_turning(what: &str, mut condition: impl FnMut() -> bool) {
     let begin = Instant::now();
-    while !is_so() {
+    while !condition() {
         assert!(
             begin.elapsed() < Duration::from_secs(60),
-            "it does not come to pass that {what}"
+            "timed out waiting until {what}"
         );
         thread::yield_now();
         turns(1).await;
@@ -189,7 +190,7 @@ async fn eventually_turning(what: &str, mut is_so: impl FnMut() -> bool) {
 }
 
 #[test]
-fn counters_tell_who_did_what() {
+fn counters_separate_blocking_jobs_and_file_operations() {
     on_every_kernel_driver(|case| {
         let folder = Folder::new();
         let path = folder.file();
@@ -213,7 +214,7 @@ fn counters_tell_who_did_what() {
     });
 }
 
-/// What the page cache has is copied by the loop itself, unless that took long.
+/// The loop copies small reads from the page cache itself; long reads go to a thread.
 #[test]
 #[cfg(target_os = "linux")]
 fn a_small_cached_read_needs_no_thread_and_a_large_one_does() {
@@ -240,19 +241,19 @@ fn a_small_cached_read_needs_no_thread_and_a_large_one_does() {
     });
 }
 
-// Flights that a thread carries.
+// File operations on pool threads.
 
-/// One thread that is stuck, room for one more operation, and many of them.
+/// One blocked thread, a queue of limited length, and many operations.
 #[test]
-fn flights_that_find_the_queue_full_are_carried_in_order() {
+fn operations_that_find_the_queue_full_run_in_order() {
     where_threads_do_files(|case| {
         for queue in [0, 1, 3] {
-            carry_in_order(case, queue);
+            run_in_order(case, queue);
         }
     });
 }
 
-fn carry_in_order(case: Case, queue: usize) {
+fn run_in_order(case: Case, queue: usize) {
     let folder = Folder::new();
     let (pipe, path) = (folder.pipe(), folder.file());
     let builder = case.builder().max_file_threads(1).max_file_queue(queue);
@@ -266,7 +267,7 @@ fn carry_in_order(case: Case, queue: usize) {
         let start = |number: usize| {
             let (file, order) = (file.clone(), order.clone());
             windlass::spawn(async move {
-                // Into one buffer it would be served from the cache, here and now.
+                // A read into one buffer would be served from the page cache at once.
                 let (result, bytes) = file.read_vectored_at(vec![vec![0; 8]], 0).await;
                 assert_eq!((result.expect("read"), &bytes[0][..]), (8, &b"contents"[..]));
                 order.borrow_mut().push(number);
@@ -278,9 +279,9 @@ fn carry_in_order(case: Case, queue: usize) {
         assert_eq!(
             windlass::counters().files.queued,
             queue,
-            "the queue takes no more than it may"
+            "the queue stays within its limit"
         );
-        // Those that were cancelled land at once, whether they are in the queue or behind it.
+        // A cancelled operation completes at once, whether it is in the queue or waits for room there.
         for number in [19, 10, 0] {
             let read = reads.remove(number);
             read.cancel();
@@ -300,9 +301,9 @@ fn carry_in_order(case: Case, queue: usize) {
     result.expect("the loop runs");
 }
 
-/// Whether a result is there is known when the thread is done, not before.
+/// The result is available when the thread is done, not before.
 #[test]
-fn a_flight_lands_when_its_work_is_done() {
+fn an_operation_completes_when_its_thread_is_done() {
     on_every_kernel_driver(|case| {
         let folder = Folder::new();
         let pipe = folder.pipe();
@@ -312,7 +313,7 @@ fn a_flight_lands_when_its_work_is_done() {
             const LEN: usize = 1 << 20;
             let file = File::from_std(other);
             let (buffer, dropped) = Watched::new(LEN);
-            // More than a pipe holds: it waits for the reader.
+            // More than a pipe holds: the write waits for the reader.
             let mut writing = std::pin::pin!(file.write_all(buffer));
             for _ in 0..50 {
                 assert!(poll_once(writing.as_mut()).await.is_pending());
@@ -332,9 +333,9 @@ fn a_flight_lands_when_its_work_is_done() {
     });
 }
 
-/// A thread has begun to read. The buffer is the thread's until that is over, whoever has gone meanwhile.
+/// The pool thread owns the buffer until its read completes, also after the future was dropped.
 #[test]
-fn a_thread_keeps_its_memory_when_the_future_goes() {
+fn a_buffer_outlives_a_dropped_read_on_a_thread() {
     where_threads_do_files(|case| {
         let folder = Folder::new();
         let pipe = folder.pipe();
@@ -352,22 +353,22 @@ fn a_thread_keeps_its_memory_when_the_future_goes() {
                 });
             }
             turns(10).await;
-            assert!(!dropped.load(SeqCst), "freed under the thread");
+            assert!(!dropped.load(SeqCst), "freed while the thread used it");
             assert_eq!(windlass::counters().in_flight, 1);
-            ends.write_all(b"for nobody").expect("write");
-            eventually_turning("it lands", || windlass::counters().in_flight == 0).await;
-            // What it received is for the next.
+            ends.write_all(b"left over!").expect("write");
+            eventually_turning("the read completes", || windlass::counters().in_flight == 0).await;
+            // The next read returns the bytes that the dropped one received.
             let (result, bytes) = file.read(vec![0; 64]).await;
-            assert_eq!((result.expect("read"), &bytes[..]), (10, &b"for nobody"[..]));
+            assert_eq!((result.expect("read"), &bytes[..]), (10, &b"left over!"[..]));
             assert!(dropped.load(SeqCst));
         });
     });
 }
 
-// The loop's end.
+// Closing the loop.
 
-/// A loop whose one thread is held up by a job at the gate, with a second job in the queue and a third behind it.
-/// Also gives what tells whether the second job still waits in the queue.
+/// A loop whose only blocking thread is held at the gate, with a second job in the queue and a third waiting for room.
+/// The `Weak` tells whether the second job is still queued.
 fn with_jobs(case: Case, how: Shutdown) -> (EventLoop, Gate, Vec<BlockingHandle<()>>, Weak<()>) {
     let builder = case.builder().blocking_shutdown(how);
     let event_loop = builder
@@ -396,14 +397,14 @@ fn with_jobs(case: Case, how: Shutdown) -> (EventLoop, Gate, Vec<BlockingHandle<
     (event_loop, gate, jobs, queued)
 }
 
-/// What has not begun never does; what has gives its result, on another loop.
+/// Jobs that had not begun are cancelled; the one that had begun returns its result, on another loop.
 fn expect_ends(case: Case, gate: &Gate, jobs: Vec<BlockingHandle<()>>) {
     case.run(async {
         for (number, job) in jobs.into_iter().enumerate() {
             let result = job.await;
             match number {
-                0 => result.expect("it had begun"),
-                _ => assert!(result.expect_err("it had not begun").is_cancelled()),
+                0 => result.expect("the job had begun"),
+                _ => assert!(result.expect_err("the job had not begun").is_cancelled()),
             }
         }
     });
@@ -417,21 +418,21 @@ fn a_closing_loop_waits_for_jobs_that_have_begun() {
         let opener = thread::spawn({
             let gate = gate.clone();
             move || {
-                // The loop has closed the pool, and does not get at the queue any more.
+                // The loop has closed the pool and emptied its queue.
                 eventually("the queue is emptied", || queued.strong_count() == 0);
                 thread::sleep(Duration::from_millis(20));
                 gate.open();
             }
         });
         drop(event_loop);
-        assert!(jobs[0].is_finished(), "it was waited for");
+        assert!(jobs[0].is_finished(), "the loop waited for the job");
         expect_ends(case, &gate, jobs);
         opener.join().expect("no panic");
     });
 }
 
 #[test]
-fn a_closing_loop_waits_no_longer_than_told() {
+fn a_closing_loop_waits_no_longer_than_configured() {
     on_every_driver(|case| {
         for how in [Shutdown::Detach, Shutdown::Within(Duration::from_millis(30))] {
             let (event_loop, gate, jobs, _) = with_jobs(case, how);
@@ -443,20 +444,20 @@ fn a_closing_loop_waits_no_longer_than_told() {
                 assert!(took >= limit, "{took:?}");
             }
             assert!(!jobs[0].is_finished());
-            // Their result comes when the loop is long gone.
+            // The result arrives after the loop is gone.
             gate.open();
             expect_ends(case, &gate, jobs);
         }
     });
 }
 
-/// Without anybody who waits for it, and with a panic that nobody can be told of.
+/// Jobs without a handle, one of which panics when there is no exception handler left.
 #[test]
 fn jobs_may_end_after_their_loop() {
     on_every_driver(|case| {
         let event_loop = case.builder().blocking_shutdown(Shutdown::Detach).build();
         let event_loop = event_loop.expect("a loop");
-        let told = exceptions_of(&event_loop);
+        let reported = exceptions_of(&event_loop);
         let (gate, ended) = (Gate::default(), Arc::new(AtomicU64::new(0)));
         let result = event_loop.run_until_complete(async {
             for fails in [false, true] {
@@ -473,13 +474,13 @@ fn jobs_may_end_after_their_loop() {
         drop(event_loop);
         gate.open();
         eventually("both end", || ended.load(SeqCst) == 2);
-        assert_eq!(told.borrow().len(), 0);
+        assert_eq!(reported.borrow().len(), 0);
     });
 }
 
-/// A thread reads into a flight's memory when the loop closes: the loop waits for it.
+/// A pool thread reads into an operation's buffer when the loop closes: the loop waits for it.
 #[test]
-fn a_closing_loop_waits_for_its_threads_flights() {
+fn a_closing_loop_waits_for_operations_on_threads() {
     where_threads_do_files(|case| {
         let folder = Folder::new();
         let pipe = folder.pipe();
@@ -490,18 +491,18 @@ fn a_closing_loop_waits_for_its_threads_flights() {
             ends.write_all(b"late").expect("write");
             (freed, dropped)
         });
-        let told = exceptions_of(&event_loop);
+        let reported = exceptions_of(&event_loop);
         drop(event_loop);
         let (freed, dropped) = writer.join().expect("no panic");
-        assert!(!freed, "freed under the thread");
-        assert!(dropped.load(SeqCst), "leaked though it had landed");
-        assert_eq!(told.borrow().len(), 0, "{:?}", told.borrow());
+        assert!(!freed, "freed while the thread used it");
+        assert!(dropped.load(SeqCst), "leaked although the read had completed");
+        assert_eq!(reported.borrow().len(), 0, "{:?}", reported.borrow());
     });
 }
 
-/// The same if the thread does not come back: then the memory is the thread's for ever.
+/// As above, but the thread does not return in time: the buffer is leaked.
 #[test]
-fn a_closing_loop_leaks_what_a_thread_still_uses() {
+fn a_closing_loop_leaks_a_buffer_that_a_thread_still_uses() {
     on_every_kernel_driver(|case| {
         if !case.tries_first() {
             return;
@@ -510,17 +511,17 @@ fn a_closing_loop_leaks_what_a_thread_still_uses() {
         let pipe = folder.pipe();
         let builder = case.builder().close_within(Duration::from_millis(500));
         let (mut ends, dropped, event_loop) = with_a_read(builder.build().expect("a loop"), &pipe);
-        let told = exceptions_of(&event_loop);
+        let reported = exceptions_of(&event_loop);
         drop(event_loop);
-        assert_eq!(told.borrow().len(), 1, "{:?}", told.borrow());
-        assert!(!dropped.load(SeqCst), "freed under the thread");
+        assert_eq!(reported.borrow().len(), 1, "{:?}", reported.borrow());
+        assert!(!dropped.load(SeqCst), "freed while the thread used it");
         ends.write_all(b"very late").expect("write");
         thread::sleep(Duration::from_millis(20));
         assert!(!dropped.load(SeqCst));
     });
 }
 
-/// A loop with a task for which a thread reads from a pipe.
+/// A loop with a task whose read of a pipe blocks a pool thread.
 fn with_a_read(event_loop: EventLoop, pipe: &Path) -> (std::fs::File, Arc<AtomicBool>, EventLoop) {
     let ends = both_ends(pipe);
     let other = ends.try_clone().expect("a second descriptor");
@@ -538,19 +539,19 @@ fn with_a_read(event_loop: EventLoop, pipe: &Path) -> (std::fs::File, Arc<Atomic
     (ends, dropped, event_loop)
 }
 
-// Inside another loop.
+// Embedded in another loop.
 
 #[test]
-fn a_job_that_ends_tells_the_outer_loop() {
+fn a_finished_job_notifies_the_outer_loop() {
     on_every_kernel_driver(|case| {
         let event_loop = case.event_loop();
         let ours = event_loop.pollable().expect("a descriptor");
         for _ in 0..20 {
             let gate = Gate::default();
-            let waits = gate.clone();
+            let job_gate = gate.clone();
             let task = event_loop.spawn(async move {
                 let job = spawn_blocking(move || {
-                    waits.pass();
+                    job_gate.pass();
                     7
                 });
                 job.await.expect("no panic")
@@ -558,14 +559,14 @@ fn a_job_that_ends_tells_the_outer_loop() {
             while gate.begun() == 0 {
                 event_loop.turn_nowait().expect("a turn");
             }
-            // Whatever the last turns have left is taken in.
+            // Processes everything that the last turns left over.
             for _ in 0..3 {
                 event_loop.turn_nowait().expect("a turn");
             }
             event_loop.flush().expect("a flush");
             gate.open();
             while !task.is_finished() {
-                assert!(is_readable(&ours, 10_000), "nobody tells of the end of the job");
+                assert!(is_readable(&ours, 10_000), "the end of the job was not notified");
                 event_loop.turn_nowait().expect("a turn");
                 event_loop.flush().expect("a flush");
             }
@@ -583,48 +584,54 @@ fn is_readable(fd: &impl std::os::fd::AsRawFd, timeout_ms: i32) -> bool {
     unsafe { libc::poll(&mut poll, 1, timeout_ms) == 1 }
 }
 
-// Threads that cannot be had.
+// Threads that cannot be started.
 
-/// The kernel starts no thread any more for this one. What needs one says so, and nothing hangs.
+/// The kernel refuses new threads. Calls that need one return an error, and nothing hangs.
 #[cfg(target_os = "linux")]
 #[test]
 fn a_thread_that_cannot_be_started_is_an_error() {
     on_every_kernel_driver(|case| {
         let folder = Folder::new();
         let path = folder.file();
-        // A loop whose threads are there already does without another.
+        // A loop with a running thread needs no other.
         let started = case.builder().max_blocking_threads(2).build().expect("a loop");
         let gate = Gate::default();
         let mut first = Vec::new();
         let result = started.run_until_complete(async {
-            let waits = gate.clone();
-            first.push(spawn_blocking(move || waits.pass()));
+            let job_gate = gate.clone();
+            first.push(spawn_blocking(move || job_gate.pass()));
         });
         result.expect("the loop runs");
         gate.wait_for(1);
         let event_loop = case.event_loop();
-        let told = exceptions_of(&event_loop);
+        let reported = exceptions_of(&event_loop);
         for call in [libc::SYS_clone, libc::SYS_clone3] {
             crate::support::refuse_call(call, libc::EAGAIN);
         }
         let result = event_loop.run_until_complete(async {
-            let error = spawn_blocking(|| 1).await.expect_err("there is no thread");
+            let error = spawn_blocking(|| 1).await.expect_err("no thread can be started");
             assert!(!error.is_cancelled() && !error.is_panic(), "{error}");
             expect_no_thread(&error.into());
-            // Nobody waits for it, and it cannot be run: it is dropped.
+            // Its handle is dropped and it cannot be run: it is dropped.
             drop(spawn_blocking(|| 1));
             let read = windlass::fs::read(&path).await;
             match case.has_rings() {
                 true => assert_eq!(read.expect("io_uring needs no thread"), b"contents"),
                 false => {
-                    let error = read.expect_err("there is no thread");
+                    let error = read.expect_err("no thread can be started");
                     assert_eq!(windlass::os_code(&error), Some(libc::EAGAIN), "{error}");
                     assert!(error.to_string().contains(path.to_str().expect("text")), "{error}");
                 }
             }
-            let error = TcpListener::bind("localhost:0").await.expect_err("there is no thread");
+            let error = TcpListener::bind("localhost:0")
+                .await
+                .expect_err("no thread can be started");
             expect_no_thread(&error);
-            expect_no_thread(&windlass::fs::canonicalize(&path).await.expect_err("there is no thread"));
+            expect_no_thread(
+                &windlass::fs::canonicalize(&path)
+                    .await
+                    .expect_err("no thread can be started"),
+            );
             let counters = windlass::counters();
             assert_eq!((counters.blocking.threads, counters.blocking.queued), (0, 0));
             assert_eq!(
@@ -633,13 +640,13 @@ fn a_thread_that_cannot_be_started_is_an_error() {
             );
         });
         result.expect("the loop runs");
-        assert_eq!(told.borrow().len(), 0, "{:?}", told.borrow());
+        assert_eq!(reported.borrow().len(), 0, "{:?}", reported.borrow());
         let second = started.run_until_complete(async {
             let second = spawn_blocking(|| 2);
             gate.open();
             second.await
         });
-        assert_eq!(second.expect("the loop runs").expect("the first thread comes to it"), 2);
+        assert_eq!(second.expect("the loop runs").expect("the first thread runs it"), 2);
         for first in first {
             started
                 .run_until_complete(first)

@@ -1,4 +1,4 @@
-//! Bridges: poll-based calls over our streams lose nothing, hold back, and end as they should.
+//! `Bridge`: poll-based calls on the runtime's streams lose no byte, apply backpressure, and shut down cleanly.
 
 use std::future::poll_fn;
 use std::io::{ErrorKind, IoSlice};
@@ -58,19 +58,19 @@ async fn shut_down<S: PollWrite>(bridge: &mut Bridge<S>) -> std::io::Result<()> 
     poll_fn(|cx| bridge.poll_shutdown(cx)).await
 }
 
-/// What was left behind lands, and is gone.
-async fn nothing_left() {
+/// Waits until the orphaned operations have completed.
+async fn no_operation_left() {
     for _ in 0..1_000 {
         if windlass::counters().ops == 0 {
             return;
         }
         sleep(Duration::from_millis(5)).await;
     }
-    panic!("left: {:?}", windlass::metrics::metrics().ops);
+    panic!("operations left: {:?}", windlass::metrics::metrics().ops);
 }
 
 #[test]
-fn what_is_lent_is_given_until_it_is_consumed() {
+fn fill_buf_returns_the_same_bytes_until_they_are_consumed() {
     on_every_driver(|case| {
         case.run(async {
             let (near, far) = pair().await;
@@ -80,14 +80,14 @@ fn what_is_lent_is_given_until_it_is_consumed() {
             near.consume(0);
             assert_eq!(fill(&mut near).await, b"hello");
             near.consume(2);
-            // Nothing more is asked of the kernel while something is there.
+            // While the buffer holds bytes, nothing more is read from the kernel.
             far.write_all("again").await.0.expect("write");
             turns(3).await;
             assert_eq!(fill(&mut near).await, b"llo");
             assert_eq!(read(&mut near, 1).await.expect("read"), b"l");
             assert_eq!(read(&mut near, 16).await.expect("read"), b"lo");
             assert_eq!(read_exactly(&mut near, 5).await, b"again");
-            assert_eq!(read(&mut near, 0).await.expect("no room"), b"");
+            assert_eq!(read(&mut near, 0).await.expect("an empty buffer"), b"");
             drop(far);
             assert_eq!(fill(&mut near).await, b"");
             assert_eq!(fill(&mut near).await, b"");
@@ -97,7 +97,7 @@ fn what_is_lent_is_given_until_it_is_consumed() {
 
 #[test]
 #[should_panic(expected = "6 bytes used of 5")]
-fn more_than_was_lent_cannot_be_consumed() {
+fn consuming_more_than_was_buffered_panics() {
     windlass::run(async {
         let (near, mut far) = duplex(16);
         let mut near = Bridge::new(near);
@@ -112,7 +112,7 @@ fn more_than_was_lent_cannot_be_consumed() {
 }
 
 #[test]
-fn a_bridge_taken_away_gives_back_what_it_had() {
+fn into_inner_returns_the_unconsumed_bytes() {
     on_every_driver(|case| {
         case.run(async {
             let (near, far) = pair().await;
@@ -125,7 +125,7 @@ fn a_bridge_taken_away_gives_back_what_it_had() {
             let near = near.into_inner();
             let (result, buf) = near.read(vec![0; 3]).await;
             assert_eq!((result.expect("read"), &buf[..]), (3, &b"678"[..]));
-            // And what a read that nobody polls any more receives.
+            // A read that was polled once and then abandoned loses nothing either.
             let mut near = Bridge::new(near);
             assert_eq!(read(&mut near, 1).await.expect("read"), b"9");
             assert!(poll_once(pin!(fill(&mut near))).await.is_pending());
@@ -137,9 +137,9 @@ fn a_bridge_taken_away_gives_back_what_it_had() {
     });
 }
 
-/// What was taken arrives, though the writer never polls the bridge again.
+/// Accepted bytes are sent although the writer never polls the bridge again.
 #[test]
-fn a_writer_that_does_not_flush_is_heard() {
+fn bytes_are_sent_without_a_flush() {
     on_every_driver(|case| {
         case.run(async {
             let (near, far) = pair().await;
@@ -150,15 +150,15 @@ fn a_writer_that_does_not_flush_is_heard() {
                 assert_eq!(count, 100);
             }
             let received = timeout(Duration::from_secs(60), far.read_exact(vec![0; 3_000])).await;
-            assert!(received.expect("it arrives").1 == pieces);
+            assert!(received.expect("the bytes arrive").1 == pieces);
             drop(near);
         });
     });
 }
 
-/// And though the bridge is gone, before what the stream's own calls write.
+/// Accepted bytes are sent after the bridge is gone, before bytes written through the stream's own methods.
 #[test]
-fn what_was_taken_outlives_the_bridge() {
+fn accepted_bytes_are_sent_after_the_bridge_is_gone() {
     on_every_kernel_driver(|case| {
         case.run(async {
             let (near, far) = pair().await;
@@ -171,12 +171,12 @@ fn what_was_taken_outlives_the_bridge() {
                 }
             };
             let full = timeout(Duration::from_millis(100), filling).await;
-            full.expect_err("nobody reads");
+            full.expect_err("the peer does not read");
             let near = near.into_inner();
             let writing = windlass::spawn(async move { near.write_all("the end").await.0 });
             let mut received = far.read_exact(vec![0; taken]).await;
             received.0.expect("read");
-            assert!(received.1 == all[..taken], "something else arrived");
+            assert!(received.1 == all[..taken], "other bytes arrived");
             received = far.read_exact(vec![0; 7]).await;
             assert_eq!(received.1, b"the end");
             writing.await.expect("no panic").expect("write");
@@ -185,28 +185,28 @@ fn what_was_taken_outlives_the_bridge() {
 }
 
 #[test]
-fn a_slow_reader_holds_the_writer_back() {
+fn a_slow_reader_applies_backpressure() {
     on_every_kernel_driver(|case| {
         case.run(async {
             let (near, far) = pair().await;
             let mut near = Bridge::new(near);
             let all = numbered(16 << 20);
             let mut taken = 0;
-            // As much as the kernel takes, and no more than the bound beside.
+            // The kernel's buffers fill up; beyond that the bridge buffers no more than its limit.
             let filling = async {
                 loop {
                     taken += poll_fn(|cx| near.poll_write(cx, &all[taken..])).await.expect("write");
                 }
             };
             let full = timeout(Duration::from_millis(200), filling).await;
-            full.expect_err("nobody reads");
-            assert!(taken < all.len(), "all of {} bytes were taken", all.len());
+            full.expect_err("the peer does not read");
+            assert!(taken < all.len(), "all {} bytes were accepted", all.len());
             let unsent: usize = format!("{near:?}")
                 .split("unsent: ")
                 .nth(1)
                 .and_then(|rest| rest.split(' ').next()?.parse().ok())
-                .expect("it tells");
-            assert!((1..=64 << 10).contains(&unsent), "{unsent} bytes are held");
+                .expect("the count of unsent bytes");
+            assert!((1..=64 << 10).contains(&unsent), "{unsent} bytes buffered");
             let rest = all[taken..].to_vec();
             let writing = windlass::spawn(async move {
                 write_all(&mut near, &rest).await.expect("write");
@@ -227,7 +227,7 @@ fn a_slow_reader_holds_the_writer_back() {
 }
 
 #[test]
-fn slices_are_taken_in_order() {
+fn slices_are_written_in_order() {
     on_every_driver(|case| {
         case.run(async {
             let (near, far) = pair().await;
@@ -252,7 +252,7 @@ fn slices_are_taken_in_order() {
 }
 
 #[test]
-fn each_direction_ends_by_itself() {
+fn each_direction_shuts_down_separately() {
     on_every_driver(|case| {
         case.run(async {
             let (near, far) = pair().await;
@@ -263,7 +263,7 @@ fn each_direction_ends_by_itself() {
             assert_eq!(fill(&mut far).await, b"");
             let error = write_all(&mut near, b"more").await.and(flush(&mut near).await);
             assert_eq!(error.expect_err("ended").kind(), ErrorKind::BrokenPipe);
-            // The other direction goes on.
+            // The other direction stays open.
             write_all(&mut far, b"still here").await.expect("write");
             flush(&mut far).await.expect("flush");
             assert_eq!(read_exactly(&mut near, 10).await, b"still here");
@@ -272,7 +272,7 @@ fn each_direction_ends_by_itself() {
 }
 
 #[test]
-fn a_failed_send_is_told_by_the_next_call() {
+fn a_failed_send_is_reported_by_a_later_call() {
     on_every_kernel_driver(|case| {
         case.run(async {
             let (near, far) = pair().await;
@@ -280,13 +280,13 @@ fn a_failed_send_is_told_by_the_next_call() {
             reset_on_close(&far);
             drop(far);
             turns(3).await;
-            let mut told = None;
-            // The first may be taken: its send fails later.
+            let mut failed = None;
+            // The first write may be accepted: its send fails later.
             for _ in 0..3 {
                 let result = write_all(&mut near, b"anybody?").await.and(flush(&mut near).await);
-                told = told.or(result.err());
+                failed = failed.or(result.err());
             }
-            let kind = told.expect("a reset is told").kind();
+            let kind = failed.expect("a reset is reported").kind();
             assert!(
                 matches!(kind, ErrorKind::BrokenPipe | ErrorKind::ConnectionReset),
                 "{kind:?}"
@@ -321,9 +321,9 @@ fn one_task_reads_while_another_writes() {
     });
 }
 
-/// Calls of the stream's own and of its bridge take turns.
+/// The stream's own methods and the bridge share one queue per direction.
 #[test]
-fn a_native_call_waits_for_the_bridge() {
+fn a_read_of_the_stream_waits_for_the_bridges_read() {
     on_every_driver(|case| {
         case.run(async {
             let (near, far) = pair().await;
@@ -343,7 +343,7 @@ fn a_native_call_waits_for_the_bridge() {
 }
 
 #[test]
-fn a_dropped_bridge_leaves_nothing() {
+fn a_dropped_bridge_leaves_no_operation() {
     on_every_driver(|case| {
         case.run(async {
             for round in 0..rounds().min(200) {
@@ -356,17 +356,18 @@ fn a_dropped_bridge_leaves_nothing() {
                     let _ = poll_once(pin!(write_all(&mut near, &[7; 1_000]))).await;
                 }
                 drop(near);
-                // Whatever else comes, an end comes.
+                // The peer always sees the end of the stream.
                 while !far.read_managed().await.unwrap_or_default().is_empty() {}
             }
-            nothing_left().await;
+            no_operation_left().await;
         });
     });
 }
 
-/// Reads and writes that are given up at any point, bridges that are taken away and put back: each byte arrives once, in order.
+/// Reads and writes are abandoned at random points, bridges are removed and created anew: each byte arrives once, in
+/// order.
 #[test]
-fn given_up_at_random_points_nothing_is_lost() {
+fn calls_abandoned_at_random_points_lose_no_byte() {
     on_every_driver(|case| {
         for seed in 0..(rounds() / 50).clamp(2, 200) as u64 {
             case.run(async move {
@@ -374,7 +375,7 @@ fn given_up_at_random_points_nothing_is_lost() {
                 exchange(near, far, seed).await;
                 let (near, far) = duplex(1 + (seed as usize * 37) % 5_000);
                 exchange(near, far, seed).await;
-                nothing_left().await;
+                no_operation_left().await;
             });
         }
     });
@@ -390,15 +391,15 @@ async fn exchange<S: PollRead + PollWrite + 'static>(near: S, far: S, seed: u64)
         let mut done = 0;
         while done < LEN {
             let end = (done + 1 + random.below(9_000) as usize).min(LEN);
-            // One poll, and then perhaps no other: what it took, it took.
+            // One poll, perhaps without another: bytes it accepted are sent.
             let written = match random.below(3) {
                 0 => match poll_fn(|cx| Poll::Ready(near.poll_write(cx, &sent[done..end]))).await {
                     Poll::Ready(result) => result.expect("write"),
                     Poll::Pending => 0,
                 },
                 1 => {
-                    let given_up = timeout(Duration::from_micros(random.below(100)), flush(&mut near)).await;
-                    given_up.unwrap_or(Ok(())).expect("flush");
+                    let timed_out = timeout(Duration::from_micros(random.below(100)), flush(&mut near)).await;
+                    timed_out.unwrap_or(Ok(())).expect("flush");
                     0
                 }
                 _ => poll_fn(|cx| near.poll_write(cx, &sent[done..end]))
@@ -440,12 +441,12 @@ async fn exchange<S: PollRead + PollWrite + 'static>(near: S, far: S, seed: u64)
         turns(random.below(2)).await;
     }
     assert_eq!(received.len(), LEN);
-    assert!(received == *all, "bytes came twice or out of order");
+    assert!(received == *all, "bytes were duplicated or reordered");
     drop(writing.await.expect("no panic"));
 }
 
 #[test]
-fn a_pipe_is_closed_by_its_shutdown() {
+fn shutdown_closes_a_pipe() {
     on_every_kernel_driver(|case| {
         case.run(async {
             let (sender, receiver) = windlass::io::pipe::pipe().expect("a pipe");
@@ -460,9 +461,9 @@ fn a_pipe_is_closed_by_its_shutdown() {
     });
 }
 
-/// A bridge that never has to wait lets a timer be on time.
+/// A bridge that never has to wait must not starve a timer.
 #[test]
-fn a_busy_bridge_lets_others_run() {
+fn a_busy_bridge_yields_to_other_tasks() {
     on_every_kernel_driver(|case| {
         case.run(async {
             let (near, far) = duplex(1 << 10);
@@ -475,7 +476,7 @@ fn a_busy_bridge_lets_others_run() {
             });
             sleep(Duration::from_millis(1)).await;
             busy.cancel();
-            // And a socket that takes everything at once.
+            // The same with a socket that is always ready.
             let (near, far) = pair().await;
             let busy = windlass::spawn(async move {
                 let (mut near, mut far) = (Bridge::new(near), Bridge::new(far));
@@ -490,9 +491,9 @@ fn a_busy_bridge_lets_others_run() {
     });
 }
 
-/// With the pool empty, reads go on from the heap.
+/// When the buffer pool is empty, reads use the heap.
 #[test]
-fn an_empty_pool_is_no_end() {
+fn an_empty_buffer_pool_is_not_eof() {
     on_every_kernel_driver(|case| {
         let event_loop = case.builder().managed_buffers(1, 4096).build().expect("a loop");
         let run = event_loop.run_until_complete(async {
@@ -509,7 +510,7 @@ fn an_empty_pool_is_no_end() {
 }
 
 #[test]
-fn a_loop_that_closes_takes_a_bridge_along() {
+fn a_bridge_may_outlive_its_loop() {
     on_every_kernel_driver(|case| {
         let event_loop = case.event_loop();
         let bridge: Bridge<TcpStream> = event_loop
@@ -518,7 +519,7 @@ fn a_loop_that_closes_takes_a_bridge_along() {
                 let mut near = Bridge::new(near);
                 assert!(poll_once(pin!(fill(&mut near))).await.is_pending());
                 let full = timeout(Duration::from_millis(50), write_all(&mut near, &vec![1; 32 << 20])).await;
-                full.expect_err("nobody reads");
+                full.expect_err("the peer does not read");
                 crate::support::keep_forever(far);
                 near
             })
@@ -528,14 +529,15 @@ fn a_loop_that_closes_takes_a_bridge_along() {
     });
 }
 
-/// A read of the stream's own waits already when the bridge goes: it gets what the bridge gives back, and then the rest.
+/// A read of the stream's own already waits when the bridge is dropped: it gets the bytes that the bridge returns to
+/// the stream, then the rest.
 #[test]
-fn a_waiting_read_gets_what_a_bridge_puts_back() {
+fn a_waiting_read_gets_the_bytes_of_a_dropped_bridge() {
     on_every_driver(|case| {
         case.run(async {
             let (near, far) = pair().await;
             let near = Rc::new(near);
-            // How it waits is all that differs.
+            // The kinds differ only in the call that waits.
             for kind in 0..5 {
                 let mut bridge = Bridge::new(&*near);
                 far.write_all("abc").await.0.expect("write");
@@ -562,11 +564,13 @@ fn a_waiting_read_gets_what_a_bridge_puts_back() {
                 });
                 turns(3).await;
                 drop(bridge);
-                let woken = timeout(Duration::from_secs(60), waiting).await.expect("it is woken");
+                let woken = timeout(Duration::from_secs(60), waiting)
+                    .await
+                    .expect("the read is woken");
                 let bytes = woken.expect("no panic").expect("read");
                 assert_eq!(bytes, b"abc", "kind {kind}");
                 if kind == 4 {
-                    // That bridge has not consumed it.
+                    // The second bridge has not consumed the bytes.
                     assert_eq!(&*near.read_managed().await.expect("read"), b"abc");
                 }
             }
@@ -576,9 +580,9 @@ fn a_waiting_read_gets_what_a_bridge_puts_back() {
     });
 }
 
-/// What such a read has received meanwhile comes behind.
+/// Bytes that the waiting read has received meanwhile come after the returned ones.
 #[test]
-fn what_is_put_back_comes_before_what_was_received_since() {
+fn returned_bytes_come_before_later_ones() {
     on_every_driver(|case| {
         case.run(async {
             let (near, far) = pair().await;
@@ -599,7 +603,7 @@ fn what_is_put_back_comes_before_what_was_received_since() {
             result.expect("read");
             assert_eq!(bytes, b"bcdef");
             assert_eq!(near.read_exact(vec![0; 2]).await.1, b"gh");
-            // And once more, where it has landed before the bytes are put back, and is given up.
+            // Again, but the read completes before the bytes are returned, and is then dropped.
             let mut bridge = Bridge::new(&near);
             far.write_all("123").await.0.expect("write");
             assert_eq!(fill(&mut bridge).await, b"123");
@@ -615,7 +619,7 @@ fn what_is_put_back_comes_before_what_was_received_since() {
 }
 
 #[test]
-fn a_waiting_read_in_memory_gets_what_a_bridge_puts_back() {
+fn a_waiting_duplex_read_gets_the_bytes_of_a_dropped_bridge() {
     on_every_driver(|case| {
         case.run(async {
             let (near, mut far) = duplex(64);
@@ -633,13 +637,15 @@ fn a_waiting_read_in_memory_gets_what_a_bridge_puts_back() {
             });
             turns(3).await;
             drop(bridge);
-            let woken = timeout(Duration::from_secs(60), waiting).await.expect("it is woken");
+            let woken = timeout(Duration::from_secs(60), waiting)
+                .await
+                .expect("the read is woken");
             assert_eq!(woken.expect("no panic").expect("read"), b"abc");
         });
     });
 }
 
-/// Writes until nothing more is taken, and gives how much was.
+/// Writes until no more bytes are accepted, and returns their count.
 async fn fill_up<S: PollWrite>(bridge: &mut Bridge<S>) -> usize {
     let mut taken = 0;
     let filling = async {
@@ -650,13 +656,13 @@ async fn fill_up<S: PollWrite>(bridge: &mut Bridge<S>) -> usize {
         }
     };
     let full = timeout(Duration::from_millis(100), filling).await;
-    full.expect_err("nobody reads");
+    full.expect_err("the peer does not read");
     taken
 }
 
-/// A peer that takes nothing fails a write that waits for room, a flush, and a shutdown; and its connection is reset.
+/// A peer that reads nothing makes a write, a flush and a shutdown time out; its connection is reset.
 #[test]
-fn a_peer_that_reads_nothing_is_given_up() {
+fn write_timeout_resets_a_peer_that_reads_nothing() {
     on_every_kernel_driver(|case| {
         case.run(async {
             for ending in ["write", "flush", "shutdown"] {
@@ -677,7 +683,7 @@ fn a_peer_that_reads_nothing_is_given_up() {
                 };
                 assert_eq!(error.kind(), ErrorKind::TimedOut, "{ending}: {error}");
                 drop(near);
-                nothing_left().await;
+                no_operation_left().await;
                 let end = loop {
                     match far.read_managed().await {
                         Ok(bytes) if bytes.is_empty() => break Ok(()),
@@ -691,10 +697,10 @@ fn a_peer_that_reads_nothing_is_given_up() {
     });
 }
 
-/// A peer that takes a byte within each limit is waited for, however long all of it takes. On the virtual clock, where no
-/// machine is too slow.
+/// The timeout restarts whenever the peer takes a byte, so a slow transfer may take any time. On the virtual clock, so
+/// that a slow machine does not matter.
 #[test]
-fn a_peer_that_reads_slowly_is_not_given_up() {
+fn write_timeout_tolerates_a_slow_peer() {
     let event_loop = windlass::Builder::new().driver(windlass::DriverChoice::Null);
     let event_loop = event_loop.build().expect("the null driver needs nothing");
     let run = event_loop.run_until_complete(async {
@@ -709,26 +715,28 @@ fn a_peer_that_reads_slowly_is_not_given_up() {
             far
         });
         let begin = windlass::time::Instant::now();
-        write_all(&mut near, &[7; 100]).await.expect("every byte in time");
+        write_all(&mut near, &[7; 100])
+            .await
+            .expect("each byte is sent in time");
         assert!(begin.elapsed() > Duration::from_secs(90 * 9));
         let _far = reading.await.expect("no panic");
-        // Nothing is pending any more, so no time counts.
+        // Nothing is pending any more, so the timeout does not run.
         sleep(Duration::from_secs(3600)).await;
-        write_all(&mut near, &[7; 4]).await.expect("there is room");
+        write_all(&mut near, &[7; 4]).await.expect("the buffer has room");
     });
     run.expect("the loop runs");
 }
 
-/// What the kernel has no room for is lost with the stream, and the peer is not told that this was all.
+/// Bytes that the kernel has no room for are lost with the stream; the peer gets a reset, not a clean EOF.
 #[test]
-fn a_part_is_not_taken_for_the_whole() {
+fn a_peer_that_misses_bytes_gets_a_reset() {
     on_every_kernel_driver(|case| {
         case.run(async {
             let (near, far) = pair().await;
             let mut near = Bridge::new(near);
             let taken = fill_up(&mut near).await;
             drop(near);
-            nothing_left().await;
+            no_operation_left().await;
             let mut received = 0;
             let end = loop {
                 match far.read_managed().await {
@@ -742,9 +750,9 @@ fn a_part_is_not_taken_for_the_whole() {
     });
 }
 
-/// What it has room for arrives, though the stream goes at once.
+/// Bytes that the kernel has room for arrive although the stream is dropped at once.
 #[test]
-fn what_the_kernel_takes_outlives_the_stream() {
+fn bytes_the_kernel_accepts_arrive_after_the_stream_is_dropped() {
     on_every_kernel_driver(|case| {
         case.run(async {
             let all = numbered(60_000);
@@ -757,17 +765,17 @@ fn what_the_kernel_takes_outlives_the_stream() {
                 }
                 drop(near);
                 let (result, received) = far.read_exact(vec![0; len]).await;
-                result.expect("all of it");
+                result.expect("all bytes");
                 assert!(received == all[..len]);
-                assert!(far.read_managed().await.expect("a clean end").is_empty());
+                assert!(far.read_managed().await.expect("a clean EOF").is_empty());
             }
-            nothing_left().await;
+            no_operation_left().await;
         });
     });
 }
 
 #[test]
-fn what_the_peer_has_reset_can_be_shut_down() {
+fn shutdown_after_a_reset_succeeds() {
     on_every_kernel_driver(|case| {
         case.run(async {
             let (near, far) = pair().await;
@@ -775,15 +783,15 @@ fn what_the_peer_has_reset_can_be_shut_down() {
             drop(far);
             near.read_managed().await.expect_err("a reset");
             let mut near = Bridge::new(near);
-            shut_down(&mut near).await.expect("nothing is left to end");
-            shut_down(&mut near).await.expect("as before");
+            shut_down(&mut near).await.expect("nothing is left to shut down");
+            shut_down(&mut near).await.expect("a second shutdown");
         });
     });
 }
 
-/// Something that was taken is lost: nothing comes after it, and every call says so.
+/// Accepted bytes were lost: every later call returns the same error.
 #[test]
-fn a_failed_send_is_told_again() {
+fn a_failed_send_is_reported_by_every_later_call() {
     on_every_kernel_driver(|case| {
         case.run(async {
             let (near, far) = pair().await;
@@ -793,19 +801,22 @@ fn a_failed_send_is_told_again() {
             drop(far);
             let kind = flush(&mut near).await.expect_err("a reset").kind();
             for _ in 0..2 {
-                assert_eq!(write_all(&mut near, b"more").await.expect_err("a gap").kind(), kind);
-                assert_eq!(flush(&mut near).await.expect_err("a gap").kind(), kind);
-                assert_eq!(shut_down(&mut near).await.expect_err("a gap").kind(), kind);
+                assert_eq!(
+                    write_all(&mut near, b"more").await.expect_err("bytes were lost").kind(),
+                    kind
+                );
+                assert_eq!(flush(&mut near).await.expect_err("bytes were lost").kind(), kind);
+                assert_eq!(shut_down(&mut near).await.expect_err("bytes were lost").kind(), kind);
             }
         });
     });
 }
 
 #[test]
-fn a_bridge_keeps_nothing_open() {
+fn a_bridge_keeps_no_descriptor_open() {
     on_every_kernel_driver(|case| {
         case.run(async {
-            // Closed by a call of its own.
+            // Shut down through the inner stream.
             let (sender, receiver) = windlass::io::pipe::pipe().expect("a pipe");
             let mut bridge = Bridge::new(sender);
             write_all(&mut bridge, b"hi").await.expect("write");
@@ -815,8 +826,8 @@ fn a_bridge_keeps_nothing_open() {
                 .expect("shutdown");
             assert_eq!(&*receiver.read_managed().await.expect("read"), b"hi");
             let end = timeout(Duration::from_secs(60), receiver.read_managed()).await;
-            assert!(end.expect("the end is told").expect("read").is_empty());
-            // Or replaced, and dropped.
+            assert!(end.expect("EOF is reported").expect("read").is_empty());
+            // Replaced and dropped.
             let (near, far) = pair().await;
             let (other, elsewhere) = pair().await;
             let mut bridge = Bridge::new(near);
@@ -831,13 +842,13 @@ fn a_bridge_keeps_nothing_open() {
             drop(old);
             assert_eq!(far.read_exact(vec![0; 10]).await.1, b"to the old");
             let end = timeout(Duration::from_secs(60), far.read_managed()).await;
-            assert!(end.expect("the end is told").expect("read").is_empty());
+            assert!(end.expect("EOF is reported").expect("read").is_empty());
         });
     });
 }
 
 #[test]
-fn a_flush_is_of_the_stream_that_is_there() {
+fn flush_applies_to_the_current_inner_stream() {
     on_every_kernel_driver(|case| {
         case.run(async {
             let (near, _far) = pair().await;
@@ -846,7 +857,9 @@ fn a_flush_is_of_the_stream_that_is_there() {
             fill_up(&mut bridge).await;
             drop(std::mem::replace(bridge.get_mut(), other));
             let flushed = timeout(Duration::from_secs(60), flush(&mut bridge)).await;
-            flushed.expect("it returns").expect("nothing was written there");
+            flushed
+                .expect("it returns")
+                .expect("nothing was written to the new stream");
             write_all(&mut bridge, b"new").await.expect("write");
             assert_eq!(elsewhere.read_exact(vec![0; 3]).await.1, b"new");
         });
@@ -854,7 +867,7 @@ fn a_flush_is_of_the_stream_that_is_there() {
 }
 
 #[test]
-fn a_replaced_stream_in_memory_is_noticed() {
+fn a_replaced_duplex_stream_is_noticed() {
     on_every_driver(|case| {
         case.run(async {
             let (old, old_peer) = duplex(64);
@@ -875,9 +888,9 @@ fn a_replaced_stream_in_memory_is_noticed() {
     });
 }
 
-/// Slices that are too long to be joined are sent from where they are, or gathered.
+/// Slices that are too long to be copied together are sent from where they are, or gathered.
 #[test]
-fn long_slices_are_taken_in_order() {
+fn long_slices_are_written_in_order() {
     on_every_driver(|case| {
         case.run(async {
             let (near, far) = pair().await;
@@ -895,7 +908,7 @@ fn long_slices_are_taken_in_order() {
                 let count = poll_fn(|cx| near.poll_write_vectored(cx, &slices))
                     .await
                     .expect("write");
-                assert!((1..=1_600).contains(&count), "{count} bytes were taken");
+                assert!((1..=1_600).contains(&count), "{count} bytes accepted");
                 taken += count;
             }
             let (result, received) = far.read_exact(vec![0; all.len()]).await;

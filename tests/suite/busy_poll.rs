@@ -1,4 +1,4 @@
-//! Looking out instead of sleeping, and waking in time: what it is worth, and who must not pay for it.
+//! Busy-polling and early timer wake-up: no event is missed, no timer fires early, and idle loops do not pay for it.
 
 use std::io::{Read, Write};
 use std::time::{Duration, Instant};
@@ -6,18 +6,18 @@ use std::time::{Duration, Instant};
 use windlass::net::TcpStream;
 use windlass::time::sleep;
 
-use crate::edges::with_std_peer;
+use crate::readiness::with_std_peer;
 use crate::support::{Random, assert_over, assert_reset, on_every_driver, on_every_kernel_driver, reset_on_close};
 
-/// Asks a thread, which answers at once.
-async fn ask(stream: &TcpStream, times: usize) {
+/// Round trips to a thread that answers at once.
+async fn round_trips(stream: &TcpStream, times: usize) {
     for _ in 0..times {
         stream.write_all([7u8]).await.0.expect("write");
         stream.read_exact([0u8]).await.0.expect("read");
     }
 }
 
-/// A thread that answers every byte until the stream ends.
+/// A thread that echoes every byte until the stream ends.
 fn answering(mut peer: std::net::TcpStream) -> std::thread::JoinHandle<()> {
     peer.set_nodelay(true).expect("nodelay");
     std::thread::spawn(move || {
@@ -28,81 +28,81 @@ fn answering(mut peer: std::net::TcpStream) -> std::thread::JoinHandle<()> {
     })
 }
 
-/// After a loop had every reason to look out, it only sleeps, for less than it would look out.
+/// After traffic that turned busy-polling on, the loop only sleeps, each time for less than a poll window.
 #[test]
-fn short_timers_do_not_keep_it_on() {
+fn short_timers_do_not_keep_busy_polling_on() {
     const SLEEPS: u64 = 1_000;
     on_every_kernel_driver(|case| {
         case.run(async {
             let (stream, peer) = with_std_peer();
             stream.set_nodelay(true).expect("nodelay");
             let answering = answering(peer);
-            ask(&stream, 1_000).await;
+            round_trips(&stream, 1_000).await;
             drop(stream);
             answering.join().expect("no panic");
-            let looks = || {
+            let polls = || {
                 let counters = windlass::counters().driver;
                 counters.enters + counters.spins
             };
-            let before = looks();
+            let before = polls();
             for _ in 0..SLEEPS {
                 sleep(Duration::from_micros(40)).await;
             }
-            let looks = looks() - before;
-            // To sleep, and perhaps to look once more; and one lookout in vain. If it stayed on, it would look dozens of times
-            // before each of them is over.
-            assert!(looks <= 4 * SLEEPS, "{looks} looks for {SLEEPS} sleeps");
+            let polls = polls() - before;
+            // One wait per sleep, perhaps one more poll, and one poll window that finds nothing. If busy-polling stayed
+            // on, the loop would poll dozens of times per sleep.
+            assert!(polls <= 4 * SLEEPS, "{polls} polls for {SLEEPS} sleeps");
         });
     });
 }
 
-/// A loop with little to do sends at once what the kernel takes, also on a driver that otherwise hands sends over.
+/// A loop with few ready tasks sends inline, also on a driver that otherwise submits sends in a batch.
 #[test]
-fn what_is_sent_at_once_and_what_is_not_arrives_in_order() {
+fn inline_and_queued_sends_arrive_in_order() {
     on_every_kernel_driver(|case| {
         case.run(async {
-            const ASKED: usize = 1_000;
+            const ROUND_TRIPS: usize = 1_000;
             let (stream, mut peer) = with_std_peer();
             stream.set_nodelay(true).expect("nodelay");
             let reading = std::thread::spawn(move || {
-                for _ in 0..ASKED {
+                for _ in 0..ROUND_TRIPS {
                     let mut byte = [0];
                     peer.read_exact(&mut byte).expect("read");
                     peer.write_all(&byte).expect("write");
                 }
-                // Until there is no room left.
+                // Until the socket buffers are full.
                 std::thread::sleep(Duration::from_millis(20));
                 let mut rest = Vec::new();
                 peer.read_to_end(&mut rest).expect("read");
                 rest
             });
-            ask(&stream, ASKED).await;
+            round_trips(&stream, ROUND_TRIPS).await;
             let mut random = Random::new(5);
             let bytes: Vec<u8> = (0..8_000_000).map(|_| random.below(256) as u8).collect();
-            // Much more than fits: the beginning goes at once, the rest when there is room.
+            // Much more than the socket buffers hold: the first part is sent inline, the rest when there is room.
             let sent = stream.write_all(bytes).await;
             drop(stream);
-            assert!(reading.join().expect("no panic") == sent.1, "these are other bytes");
+            assert!(reading.join().expect("no panic") == sent.1, "other bytes arrived");
             sent.0.expect("write");
         });
     });
 }
 
-/// Whether a socket waits is a matter of its description, which others may share and change.
+/// O_NONBLOCK belongs to the open file description, which other processes may share and change.
 #[test]
 #[cfg(unix)]
-fn a_send_at_once_does_not_block_the_loop_whatever_the_socket_says() {
+fn an_inline_send_does_not_block_on_a_blocking_socket() {
     on_every_kernel_driver(|case| {
         case.run(async {
             let (stream, mut peer) = with_std_peer();
             socket2::SockRef::from(&stream)
                 .set_nonblocking(false)
-                .expect("a flag of the description");
-            // Reads when the loop has gone on for a while, which it would not do in a send that blocks.
-            let (go_on, has_gone_on) = std::sync::mpsc::channel::<()>();
+                .expect("set O_NONBLOCK");
+            // The thread reads only after the loop has made progress, which a blocking send would prevent.
+            let (make_progress, has_progressed) = std::sync::mpsc::channel::<()>();
             let reading = std::thread::spawn(move || {
-                let is_blocked = has_gone_on.recv_timeout(Duration::from_secs(20)).is_err();
-                assert!(!is_blocked, "the loop stands still");
+                let is_blocked = has_progressed.recv_timeout(Duration::from_secs(20)).is_err();
+                assert!(!is_blocked, "the loop is blocked");
                 std::io::copy(&mut peer, &mut std::io::sink()).expect("read")
             });
             let ticks = std::rc::Rc::new(std::cell::Cell::new(0));
@@ -113,12 +113,12 @@ fn a_send_at_once_does_not_block_the_loop_whatever_the_socket_says() {
                         sleep(Duration::from_millis(5)).await;
                         ticks.set(ticks.get() + 1);
                         if ticks.get() == 3 {
-                            go_on.send(()).expect("it waits");
+                            make_progress.send(()).expect("the thread waits");
                         }
                     }
                 }
             });
-            // More than fits: it is not done before somebody reads.
+            // More than the socket buffers hold: the write completes only when the peer reads.
             stream.write_all(vec![7; 8_000_000]).await.0.expect("write");
             assert!(ticks.get() >= 3, "{} ticks", ticks.get());
             ticking.cancel();
@@ -128,9 +128,9 @@ fn a_send_at_once_does_not_block_the_loop_whatever_the_socket_says() {
     });
 }
 
-/// Neither those that are woken early, nor those that look out for the rest.
+/// Neither sleeps with an early wake-up nor those that poll until the deadline.
 #[test]
-fn precise_sleeps_do_not_end_early() {
+fn precise_timers_do_not_fire_early() {
     on_every_driver(|case| {
         let builder = case.builder().precise_timers(true);
         let run = builder.build().expect("a loop").run_until_complete(async {
@@ -146,13 +146,13 @@ fn precise_sleeps_do_not_end_early() {
     });
 }
 
-/// A loop that looks out hears of other threads as one that sleeps does.
+/// A busy-polling loop sees wake-ups from other threads as a sleeping one does.
 #[test]
-fn nothing_that_other_threads_send_is_missed() {
+fn no_wake_from_another_thread_is_missed() {
     on_every_kernel_driver(|case| {
         case.run(async {
             for round in 0..2_000 {
-                // Now before the loop is asleep, now after.
+                // The job ends before or after the loop is asleep.
                 let job = windlass::spawn_blocking(move || {
                     let begin = Instant::now();
                     while begin.elapsed() < Duration::from_micros(round % 80) {
@@ -160,16 +160,16 @@ fn nothing_that_other_threads_send_is_missed() {
                     }
                 });
                 let done = windlass::time::timeout(Duration::from_secs(60), job).await;
-                done.expect("it is heard").expect("no panic");
+                done.expect("the loop is woken").expect("no panic");
             }
         });
     });
 }
 
-/// The kernel's leave to put this thread's timers off is taken back for a sleep, and given again.
+/// The loop lowers the thread's timer slack for a sleep and restores it afterwards.
 #[test]
 #[cfg(target_os = "linux")]
-fn the_slack_of_timers_is_as_it_was() {
+fn timer_slack_is_restored() {
     // SAFETY: these calls touch no memory.
     let slack = || unsafe { libc::prctl(libc::PR_GET_TIMERSLACK) };
     on_every_kernel_driver(move |case| {
@@ -184,9 +184,9 @@ fn the_slack_of_timers_is_as_it_was() {
     });
 }
 
-/// A receive that waits before it is tried, since the one before had emptied the socket.
+/// The read before emptied the socket, so this receive waits for readiness before it is tried.
 #[test]
-fn the_end_is_heard_after_the_last_byte() {
+fn eof_and_reset_after_the_last_byte_are_reported() {
     on_every_kernel_driver(|case| {
         case.run(async {
             for waits_first in [false, true] {
@@ -213,7 +213,7 @@ fn the_end_is_heard_after_the_last_byte() {
                         })),
                     };
                     let reading = windlass::time::timeout(Duration::from_secs(60), stream.read([0u8; 8]));
-                    let (result, _) = reading.await.expect("it is heard");
+                    let (result, _) = reading.await.expect("the end is reported");
                     match resets {
                         true => assert_reset(result),
                         false => assert_over(result),

@@ -1,4 +1,4 @@
-//! What is written arrives, whole and in order, whatever the lengths.
+//! Written bytes arrive complete and in order, for every buffer length.
 
 use std::io::ErrorKind;
 use std::net::Shutdown;
@@ -10,8 +10,8 @@ use windlass::net::TcpStream;
 
 use crate::support::{Case, Random, on_every_driver, pair, poll_once, rounds};
 
-/// Bytes that tell where they belong. They repeat after a prime number of them, so that no piece of a usual size fits
-/// where another belongs; a block that repeats is made fast even under Miri.
+/// Bytes whose value depends on their position. They repeat with a prime period, so that no chunk of a usual size fits
+/// in another's place. Repeating a block is fast even under Miri.
 pub(crate) fn numbered(len: usize) -> Vec<u8> {
     const PERIOD: u32 = 4_099;
     let block: Vec<u8> = (0..PERIOD)
@@ -33,8 +33,8 @@ pub(crate) async fn read_to_end(stream: &TcpStream) -> Vec<u8> {
     }
 }
 
-/// So small a buffer that nearly every send is a short one.
-fn narrow(case: Case, sender: &TcpStream) {
+/// Sets a send buffer so small that nearly every send is short.
+fn shrink_send_buffer(case: Case, sender: &TcpStream) {
     if case.is_kernel() {
         socket2::SockRef::from(sender)
             .set_send_buffer_size(4096)
@@ -42,9 +42,9 @@ fn narrow(case: Case, sender: &TcpStream) {
     }
 }
 
-/// Several tasks write records to one stream at the same time: each record arrives in one piece.
+/// Several tasks write records to one stream concurrently: each record arrives in one piece.
 #[test]
-fn concurrent_writes_do_not_mix() {
+fn concurrent_writes_do_not_interleave() {
     on_every_driver(|case| {
         case.run(async move {
             const WRITERS: u8 = if cfg!(miri) { 2 } else { 6 };
@@ -53,7 +53,7 @@ fn concurrent_writes_do_not_mix() {
             // More than the null driver's pipe holds.
             let body = 70_000;
             let (client, server) = pair().await;
-            narrow(case, &client);
+            shrink_send_buffer(case, &client);
             let client = Rc::new(client);
             for writer in 0..WRITERS {
                 let client = client.clone();
@@ -82,7 +82,7 @@ fn concurrent_writes_do_not_mix() {
                 let len = u32::from_le_bytes(head[1..].try_into().unwrap());
                 assert!(
                     writer < WRITERS && len < body + SPREAD as u32,
-                    "no head of a record: {head:?}"
+                    "not the head of a record: {head:?}"
                 );
                 let (result, body) = server.read_exact(vec![0; len as usize]).await;
                 result.unwrap();
@@ -93,13 +93,13 @@ fn concurrent_writes_do_not_mix() {
     });
 }
 
-/// A shutdown waits for the writes that were asked for before it.
+/// A shutdown waits for the writes that were started before it.
 #[test]
-fn shutdown_comes_after_the_writes_before_it() {
+fn shutdown_waits_for_earlier_writes() {
     on_every_driver(|case| {
         case.run(async move {
             let (client, server) = pair().await;
-            narrow(case, &client);
+            shrink_send_buffer(case, &client);
             let len = if cfg!(miri) { 70_000 } else { 1 << 20 };
             let reader = windlass::spawn(async move { read_to_end(&server).await });
             let mut writing = pin!(client.write_all(numbered(len)));
@@ -115,20 +115,21 @@ fn shutdown_comes_after_the_writes_before_it() {
     });
 }
 
-/// Short sends: a body much larger than the socket's buffer arrives whole, however it is written.
+/// Short sends: a body much larger than the socket buffer arrives complete, however it is written.
 #[test]
-fn a_large_body_arrives_whole() {
+fn a_large_body_arrives_complete() {
     on_every_driver(|case| {
         for vectored in [false, true] {
             let len = match vectored {
                 _ if cfg!(miri) => 70_000,
-                // Through so small a buffer the kernel moves about 2 MiB in a second: the long way is for the long runs.
+                // Through such a small buffer the kernel moves about 2 MiB per second: the long transfer is for long
+                // runs only.
                 false if rounds() >= 10_000 => 8 << 20,
                 _ => 2 << 20,
             };
             case.run(async move {
                 let (client, server) = pair().await;
-                narrow(case, &client);
+                shrink_send_buffer(case, &client);
                 let reader = windlass::spawn(async move { read_to_end(&server).await });
                 let body = numbered(len);
                 if vectored {
@@ -144,17 +145,17 @@ fn a_large_body_arrives_whole() {
     });
 }
 
-/// A plain `write` may take less than all, and says how much it took.
+/// A plain `write` may write a part only, and returns the count.
 #[test]
-fn a_short_write_tells_its_count() {
+fn a_short_write_returns_its_count() {
     on_every_driver(|case| {
         case.run(async move {
             let len = if cfg!(miri) { 70_000 } else { 1 << 20 };
             let (client, server) = pair().await;
-            narrow(case, &client);
+            shrink_send_buffer(case, &client);
             let (result, body) = client.write(numbered(len)).await;
             let first = result.unwrap();
-            assert!(0 < first && first < len, "{first} bytes of {len} were taken");
+            assert!(0 < first && first < len, "{first} bytes of {len} were written");
             let reader = windlass::spawn(async move { read_to_end(&server).await });
             client.write_all(body.slice(first..)).await.0.unwrap();
             drop(client);
@@ -163,9 +164,9 @@ fn a_short_write_tells_its_count() {
     });
 }
 
-/// More slices than one system call takes (1,024), some of them empty.
+/// More slices than one system call accepts (1,024), some of them empty.
 #[test]
-fn more_slices_than_the_kernel_takes() {
+fn more_slices_than_one_system_call_accepts() {
     on_every_driver(|case| {
         case.run(async move {
             let count = if cfg!(miri) { 1_100 } else { 3_000 };
@@ -179,7 +180,7 @@ fn more_slices_than_the_kernel_takes() {
             let expected = whole.clone();
             let (result, parts) = client.write_vectored(parts).await;
             let taken = result.unwrap();
-            assert!(0 < taken && taken <= 1024 * 3, "{taken} bytes were taken");
+            assert!(0 < taken && taken <= 1024 * 3, "{taken} bytes were written");
             let (result, start) = server.read_exact(vec![0; taken]).await;
             result.unwrap();
             assert!(start == expected[..taken]);
@@ -205,7 +206,7 @@ fn more_slices_than_the_kernel_takes() {
     });
 }
 
-/// Every buffer is full before the next is begun, and their lengths say so.
+/// Every buffer is full before the next one is used, and the lengths agree.
 pub(crate) fn assert_filled_in_order(bufs: &[Vec<u8>], count: usize) {
     let mut left = count;
     for buf in bufs {
@@ -215,7 +216,7 @@ pub(crate) fn assert_filled_in_order(bufs: &[Vec<u8>], count: usize) {
     assert_eq!(left, 0);
 }
 
-/// What a dropped read left behind is distributed as the kernel would do it.
+/// Leftover bytes of a dropped read are distributed over the buffers as the kernel would do it.
 #[test]
 fn read_vectored_fills_in_order() {
     on_every_driver(|case| {
@@ -247,7 +248,7 @@ fn read_vectored_fills_in_order() {
     });
 }
 
-/// Sends, and drops a read that has got the bytes and does not know it yet.
+/// Sends bytes and drops a read that has received them but was not polled since.
 pub(crate) async fn leave_unread(client: &TcpStream, server: &TcpStream, bytes: &'static str) {
     let before = windlass::counters().in_flight;
     let mut reading = Box::pin(server.read(Vec::with_capacity(1024)));
@@ -259,11 +260,11 @@ pub(crate) async fn leave_unread(client: &TcpStream, server: &TcpStream, bytes: 
 }
 
 #[test]
-fn zero_length_is_not_the_end() {
+fn an_empty_buffer_is_not_eof() {
     on_every_driver(|case| {
         case.run(async move {
             let (client, server) = pair().await;
-            // Nothing to send is sent, whatever else is going on.
+            // Empty writes succeed.
             assert_eq!(client.write(Vec::new()).await.0.unwrap(), 0);
             assert_eq!(client.write("").await.0.unwrap(), 0);
             client.write_all([0u8; 0]).await.0.unwrap();
@@ -274,7 +275,7 @@ fn zero_length_is_not_the_end() {
             client.write_all_vectored(vec!["", "a", "", "b", ""]).await.0.unwrap();
             assert_eq!(client.write_vectored(vec!["", "c", ""]).await.0.unwrap(), 1);
 
-            // No room is an error, with bytes waiting and without.
+            // A read into an empty buffer is an error, with or without bytes to read.
             for waiting in [true, false] {
                 let kinds = [
                     server.read(Vec::new()).await.0.unwrap_err().kind(),
@@ -283,7 +284,7 @@ fn zero_length_is_not_the_end() {
                     server.read_vectored(vec![Vec::new(); 3]).await.0.unwrap_err().kind(),
                 ];
                 assert_eq!(kinds, [ErrorKind::InvalidInput; 4], "bytes are waiting: {waiting}");
-                // Nothing was asked for, and nothing is missing.
+                // `read_exact` of zero bytes succeeds.
                 server.read_exact(Vec::new()).await.0.unwrap();
                 server.read_exact([0; 0]).await.0.unwrap();
                 if waiting {
@@ -304,9 +305,9 @@ fn zero_length_is_not_the_end() {
     });
 }
 
-/// `read` fills up to the capacity, `read_exact` up to the length, and a refused or ended read gives the buffer back.
+/// `read` fills up to the capacity, `read_exact` up to the length; a failed read or EOF returns the buffer too.
 #[test]
-fn buffers_come_back_with_the_right_length() {
+fn buffers_are_returned_with_the_right_length() {
     on_every_driver(|case| {
         case.run(async move {
             let (client, server) = pair().await;
@@ -354,12 +355,12 @@ mod huge {
     impl Huge {
         pub(crate) fn new(len: usize) -> Huge {
             let protection = libc::PROT_READ | libc::PROT_WRITE;
-            // FreeBSD reserves nothing anyway, and has no flag for it.
+            // FreeBSD reserves no memory anyway, and has no flag for this.
             #[cfg(target_os = "freebsd")]
             let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
             #[cfg(not(target_os = "freebsd"))]
             let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-            // SAFETY: a new mapping at an address of the kernel's choice touches nobody's memory.
+            // SAFETY: a new mapping at an address that the kernel chooses overlaps no other memory.
             let ptr = unsafe { libc::mmap(std::ptr::null_mut(), len, protection, flags, -1, 0) };
             assert!(ptr != libc::MAP_FAILED, "{}", std::io::Error::last_os_error());
             Huge { ptr: ptr.cast(), len }
@@ -367,19 +368,19 @@ mod huge {
 
         pub(crate) fn head(&mut self, len: usize) -> &mut [u8] {
             assert!(len <= self.len);
-            // SAFETY: the mapping is zeroed, this long, and this value's alone.
+            // SAFETY: the mapping is zeroed, at least `len` bytes long, and owned by this value alone.
             unsafe { std::slice::from_raw_parts_mut(self.ptr, len) }
         }
     }
 
     impl Drop for Huge {
         fn drop(&mut self) {
-            // SAFETY: `new` mapped exactly this, and its only owner goes.
+            // SAFETY: `new` mapped exactly this range, and its only owner is being dropped.
             unsafe { libc::munmap(self.ptr.cast(), self.len) };
         }
     }
 
-    // SAFETY: the mapping is zeroed and stays where it is until this value is dropped.
+    // SAFETY: the mapping is zeroed and stays at its address until this value is dropped.
     unsafe impl IoBuf for Huge {
         fn as_ptr(&self) -> *const u8 {
             self.ptr
@@ -389,7 +390,7 @@ mod huge {
         }
     }
 
-    // SAFETY: as for reading; the mapping is this value's alone.
+    // SAFETY: as for reading; this value alone owns the mapping.
     unsafe impl IoBufMut for Huge {
         fn as_mut_ptr(&mut self) -> *mut u8 {
             self.ptr
@@ -400,7 +401,7 @@ mod huge {
         unsafe fn set_filled(&mut self, _len: usize) {}
     }
 
-    /// Lengths that do not fit 32 bits, or whose low 32 bits are few or none, or that are negative as an `i32`.
+    /// Lengths that do not fit in 32 bits, whose low 32 bits are small or zero, or that are negative as an `i32`.
     #[test]
     fn huge_buffers_do_not_wrap_around() {
         on_every_kernel_driver(|case| {
@@ -423,8 +424,8 @@ mod huge {
                     let writer = windlass::spawn(async move {
                         let (result, huge) = client.write(huge).await;
                         let taken = result.unwrap();
-                        assert!(taken > 3, "{taken} bytes of {len} were taken");
-                        // The whole would take too long: this is dropped once the peer has seen enough.
+                        assert!(taken > 3, "{taken} bytes of {len} were written");
+                        // All of it would take too long: this write is cancelled once the peer has seen enough.
                         client.write_all(huge.slice(taken..)).await.0.unwrap();
                     });
                     let (result, received) = server.read_exact(vec![0; 4 * part]).await;

@@ -1,4 +1,4 @@
-//! Calls that are abandoned half-way: no memory is freed under the kernel, and no byte, connection or descriptor is lost.
+//! Abandoned operations: no buffer is freed while the kernel uses it, and no byte, connection or descriptor is lost.
 
 use std::cell::{Cell, RefCell};
 use std::future::Future;
@@ -20,7 +20,7 @@ use crate::support::{
     reset_on_close, rounds, turns,
 };
 
-/// What the peer sends, and what lies in memory that the kernel has no business with.
+/// The bytes the peer sends, and the contents of memory that the kernel must not write to.
 const PAYLOAD: u8 = 0xEE;
 const PATTERN: u8 = 0x55;
 
@@ -38,7 +38,7 @@ enum Way {
 
 const WAYS: [Way; 4] = [Way::Dropped, Way::Forgotten, Way::Unwound, Way::Cancelled];
 
-/// Blocks of the size that was lent, as the allocator gives them to whoever asks next.
+/// Blocks of the buffer's size, which the allocator would carve from a buffer that was freed too early.
 struct Blocks(Vec<Vec<u8>>);
 
 impl Blocks {
@@ -49,12 +49,12 @@ impl Blocks {
     fn check(&self, what: impl std::fmt::Debug) {
         for block in &self.0 {
             let intact = black_box(block).iter().all(|&byte| byte == PATTERN);
-            assert!(intact, "the kernel wrote into memory that it no longer had: {what:?}");
+            assert!(intact, "the kernel wrote into freed memory: {what:?}");
         }
     }
 }
 
-/// Sends past the loop, at once, so that the bytes arrive before a cancel that still waits for its submission.
+/// Sends without the loop, so that the bytes arrive before a cancel that is not submitted yet.
 fn send_now(stream: &TcpStream, bytes: &[u8]) {
     let sent = socket2::SockRef::from(stream).send(bytes).expect("a send");
     assert_eq!(sent, bytes.len());
@@ -68,7 +68,7 @@ fn a_buffer_outlives_its_abandoned_read() {
             let mut random = Random::new(1);
             for round in 0..rounds() {
                 let way = WAYS[round % WAYS.len()];
-                // Miri would call the forgotten future a leak, which it is.
+                // Miri would rightly report the forgotten future as a leak.
                 if way == Way::Forgotten && cfg!(miri) {
                     continue;
                 }
@@ -84,13 +84,13 @@ fn a_buffer_outlives_its_abandoned_read() {
     });
 }
 
-/// The null driver has no kernel that could wait, and a reactor receives at once what is there already.
+/// The null driver has no kernel that could wait, and a reactor receives available bytes at once.
 fn is_armed(case: Case, wanted: bool) -> bool {
     case.tries_first() || (wanted && case.is_kernel())
 }
 
-/// Armed: the kernel has been waiting for bytes on behalf of this read when it is abandoned, and they come before the
-/// cancel does. Not armed: the bytes are there already, and the receive reaches the kernel together with its cancel.
+/// Armed: the kernel was already waiting for bytes when the read is abandoned, and they arrive before the cancel. Not
+/// armed: the bytes have already arrived, and the receive is submitted together with its cancel.
 async fn abandon_future(way: Way, armed: bool, len: usize, listener: &TcpListener) {
     let (client, server) = pair_of(listener).await;
     if !armed {
@@ -141,7 +141,7 @@ async fn abandon_task(way: Way, armed: bool, len: usize, listener: &TcpListener)
             }
             is_pending.set(true);
             match way {
-                // As a panic does, but without a message on standard error.
+                // Unwinds as a panic does, but without a message on standard error.
                 Way::Unwound => std::panic::resume_unwind(Box::new("unwound")),
                 _ => std::future::pending().await,
             }
@@ -162,15 +162,15 @@ async fn abandon_task(way: Way, armed: bool, len: usize, listener: &TcpListener)
     blocks.check((way, armed));
 }
 
-/// When this is dropped, it takes blocks of the size that was lent, and lets the peer send.
-struct Successor {
+/// When dropped, allocates blocks of the buffer's size and makes the peer send.
+struct SendOnDrop {
     len: usize,
     client: TcpStream,
     sends: bool,
     blocks: Rc<RefCell<Option<Blocks>>>,
 }
 
-impl Drop for Successor {
+impl Drop for SendOnDrop {
     fn drop(&mut self) {
         *self.blocks.borrow_mut() = Some(Blocks::allocate(self.len));
         if self.sends {
@@ -198,11 +198,11 @@ fn drop_loop_mid_read(case: Case, armed: bool, len: usize) {
         let sending = client.write_all(vec![PAYLOAD; len]);
         event_loop.run_until_complete(sending).unwrap().0.unwrap();
     }
-    // The stream outlives the loop, so that nothing but the cancel keeps the bytes from coming.
+    // The stream outlives the loop, so that only the cancel stops the receive.
     let server = Rc::new(server);
     let is_pending = Rc::new(Cell::new(false));
     let blocks = Rc::new(RefCell::new(None));
-    let successor = Successor {
+    let send_on_drop = SendOnDrop {
         len,
         client,
         sends: armed,
@@ -212,7 +212,7 @@ fn drop_loop_mid_read(case: Case, armed: bool, len: usize) {
         let (server, is_pending) = (server.clone(), is_pending.clone());
         async move {
             // Declared before the read, so dropped right after it.
-            let _successor = successor;
+            let _send_on_drop = send_on_drop;
             let mut reading = pin!(server.read(Vec::with_capacity(len)));
             assert!(poll_once(reading.as_mut()).await.is_pending());
             if armed {
@@ -230,9 +230,9 @@ fn drop_loop_mid_read(case: Case, armed: bool, len: usize) {
     blocks.check(("loop dropped", armed));
 }
 
-/// The loop is not running when a stream goes with its read: the peer hears of it all the same.
+/// A stream and its pending read are dropped while the loop is not running: the peer still sees EOF.
 #[test]
-fn a_stream_dropped_outside_of_a_running_loop_ends_the_connection() {
+fn a_stream_dropped_outside_of_a_running_loop_closes_the_connection() {
     on_every_kernel_driver(|case| {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let addr = listener.local_addr().unwrap();
@@ -250,18 +250,18 @@ fn a_stream_dropped_outside_of_a_running_loop_ends_the_connection() {
         drop(reading);
         peer.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
         let received = std::io::Read::read(&mut peer, &mut [0; 8]);
-        assert_eq!(received.unwrap(), 0, "the end of the stream");
+        assert_eq!(received.unwrap(), 0, "EOF");
     });
 }
 
-/// Many clients, and a server whose accepts are dropped all the time: every client is served, nothing stays open.
+/// Many clients, and a server whose accepts are dropped repeatedly: every client is served, and no descriptor leaks.
 #[test]
-fn no_connection_is_lost_with_a_dropped_accept() {
+fn a_dropped_accept_loses_no_connection() {
     if cfg!(miri) {
-        // No processes there, and no descriptors to count.
+        // Miri has no processes and no descriptors to count.
         return on_every_driver(|case| case.run(serve_with_dropped_accepts(rounds())));
     }
-    in_own_process("cancel::no_connection_is_lost_with_a_dropped_accept", &[], || {
+    in_own_process("cancel::a_dropped_accept_loses_no_connection", &[], || {
         on_every_driver(|case| {
             let before = if case.is_kernel() { open_descriptors() } else { 0 };
             case.run(serve_with_dropped_accepts(rounds()));
@@ -285,7 +285,7 @@ async fn serve_with_dropped_accepts(connections: usize) {
                     let (result, answer) = stream.read_exact([0; 8]).await;
                     result.unwrap_or_else(|error| panic!("connection {number} was not served: {error}"));
                     assert_eq!(answer, question);
-                    // Leaves nothing in TIME_WAIT: the machine has fewer ports than the long run has connections.
+                    // No TIME_WAIT: a long run has more connections than the machine has ports.
                     reset_on_close(&stream);
                 }
             })
@@ -311,7 +311,7 @@ async fn serve_with_dropped_accepts(connections: usize) {
             dropped += 1;
             assert!(
                 dropped < 10_000 + connections * 1_000,
-                "{served} of {connections} connections came through"
+                "{served} of {connections} connections were accepted"
             );
             continue;
         };
@@ -329,7 +329,7 @@ async fn serve_with_dropped_accepts(connections: usize) {
     }
 }
 
-/// Polls a future up to so many times more, a turn apart, then drops it.
+/// Polls a future up to `patience` more times, one turn apart, then drops it.
 async fn give_up_after<F: Future>(patience: u64, future: F) -> Option<F::Output> {
     let mut future = pin!(future);
     for polls_left in (0..=patience).rev() {
@@ -343,13 +343,13 @@ async fn give_up_after<F: Future>(patience: u64, future: F) -> Option<F::Output>
     None
 }
 
-/// The byte at this place of the numbered stream.
-fn byte_at(place: usize) -> u8 {
-    ((place as u64 + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 56) as u8
+/// The byte at this position of the stream.
+fn byte_at(position: usize) -> u8 {
+    ((position as u64 + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 56) as u8
 }
 
 #[test]
-fn no_byte_is_lost_with_a_dropped_read() {
+fn a_dropped_read_loses_no_byte() {
     on_every_driver(|case| {
         case.run(async move {
             let (client, server) = pair().await;
@@ -371,9 +371,9 @@ fn no_byte_is_lost_with_a_dropped_read() {
     });
 }
 
-/// The same with a writer on another thread, whose bytes come at any time between a receive and its cancel.
+/// The same with a writer on another thread, whose bytes arrive at any time between a receive and its cancel.
 #[test]
-fn no_byte_of_another_thread_is_lost_with_a_dropped_read() {
+fn a_dropped_read_loses_no_byte_of_another_thread() {
     on_every_kernel_driver(|case| {
         let total = rounds() * 100;
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -389,8 +389,8 @@ fn no_byte_of_another_thread_is_lost_with_a_dropped_read() {
                 let chunk: Vec<u8> = (at..end).map(byte_at).collect();
                 client.write_all(&chunk).unwrap();
                 at = end;
-                // Often enough the reader has read everything and waits: who never waits is never dropped. It may also wait
-                // for more than there is, so not for long.
+                // Regularly waits until the reader has read everything, since only a waiting read is dropped. The
+                // reader may wait for more bytes than were sent, so this wait is short.
                 if random.below(8) == 0 {
                     let begin = std::time::Instant::now();
                     while so_far.load(Ordering::Relaxed) < at && begin.elapsed() < Duration::from_millis(1) {
@@ -408,7 +408,7 @@ fn no_byte_of_another_thread_is_lost_with_a_dropped_read() {
     });
 }
 
-/// Counts in `read` how far it is.
+/// Stores the number of bytes read in `read`.
 async fn read_with_drops(stream: TcpStream, total: usize, read: &AtomicUsize) {
     let mut random = Random::new(6);
     let mut at = 0;
@@ -443,21 +443,21 @@ async fn read_with_drops(stream: TcpStream, total: usize, read: &AtomicUsize) {
                 }
                 read.store(at, Ordering::Relaxed);
             }
-            // The last bytes of the stream, too few for this call: they are still to be read.
+            // Too few bytes before EOF for this call: they are still to be read.
             Some(Err(error)) => assert_eq!(error.kind(), ErrorKind::UnexpectedEof),
         }
     }
-    assert_eq!(at, total, "every byte, once");
+    assert_eq!(at, total, "every byte exactly once");
     assert!(dropped > total / 10_000, "only {dropped} reads were dropped");
 }
 
-/// A dropped `read_exact` had received a part, and then the connection broke: the next read is told of both.
+/// A dropped `read_exact` had received a part, then the connection was reset: later reads return both.
 #[test]
-fn neither_the_prefix_nor_the_error_of_a_dropped_read_is_lost() {
+fn a_dropped_read_loses_neither_its_prefix_nor_its_error() {
     on_every_driver(|case| {
         case.run(async move {
             let (client, server) = pair().await;
-            // What the client leaves unread makes its close a reset.
+            // Unread data makes the client's close a reset.
             server.write_all("unread").await.0.unwrap();
             client.write_all("half").await.0.unwrap();
             let mut reading = Box::pin(server.read_exact([0; 8]));
@@ -466,7 +466,7 @@ fn neither_the_prefix_nor_the_error_of_a_dropped_read_is_lost() {
                 sleep(Duration::from_millis(2)).await;
             }
             drop(client);
-            // The error lands for a future that is not polled any more.
+            // The error completes a read that is not polled any more.
             sleep(Duration::from_millis(20)).await;
             drop(reading);
             let (result, _) = server.read_exact([0; 8]).await;
@@ -478,10 +478,10 @@ fn neither_the_prefix_nor_the_error_of_a_dropped_read_is_lost() {
     });
 }
 
-/// A connection is closed while a read of it is pending, and a new one opened that could get its number: what is sent to
-/// the new one reaches nobody else.
+/// A connection is closed while its read is pending, and a new one could get the same descriptor number: bytes sent to
+/// the new connection must not reach the old read.
 #[test]
-fn a_number_is_not_reused_under_a_pending_read() {
+fn a_descriptor_number_is_not_reused_during_a_pending_read() {
     on_every_kernel_driver(|case| {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let addr = listener.local_addr().unwrap();
@@ -506,7 +506,7 @@ fn a_number_is_not_reused_under_a_pending_read() {
                 let _ = old_peer.write_all(&(2 * round + 1).to_le_bytes());
                 let new = TcpStream::from_std(new).unwrap();
                 let reading = timeout(Duration::from_secs(60), new.read_exact([0; 8]));
-                let (result, tag) = reading.await.expect("somebody else's read got the bytes");
+                let (result, tag) = reading.await.expect("another read got the bytes");
                 result.unwrap();
                 assert_eq!(u64::from_le_bytes(tag), 2 * round, "bytes of another connection");
                 reset_on_close(&new);
@@ -516,9 +516,9 @@ fn a_number_is_not_reused_under_a_pending_read() {
     });
 }
 
-/// Whatever the state of its read, a dropped stream tells its peer at once.
+/// The peer sees EOF at once, whatever the state of the read.
 #[test]
-fn a_dropped_stream_ends_the_connection() {
+fn a_dropped_stream_closes_the_connection() {
     on_every_driver(|case| {
         case.run(async move {
             for forgotten in [false, true] {
@@ -534,14 +534,14 @@ fn a_dropped_stream_ends_the_connection() {
                     false => drop(reading),
                 }
                 drop(server);
-                assert_ends(&client).await;
+                assert_eof(&client).await;
             }
         });
     });
 }
 
 #[test]
-fn a_stream_dropped_with_its_task_ends_the_connection() {
+fn a_stream_dropped_with_its_task_closes_the_connection() {
     on_every_driver(|case| {
         case.run(async move {
             let (client, server) = pair().await;
@@ -550,15 +550,15 @@ fn a_stream_dropped_with_its_task_ends_the_connection() {
             });
             turns(3).await;
             task.cancel();
-            assert_ends(&client).await;
+            assert_eof(&client).await;
             assert!(task.await.unwrap_err().is_cancelled());
         });
     });
 }
 
-/// The kernel still holds a send that waits for room when the stream goes.
+/// A send in flight waits for room in the socket buffer when the stream is dropped.
 #[test]
-fn a_stream_dropped_mid_write_ends_the_connection() {
+fn a_stream_dropped_mid_write_closes_the_connection() {
     on_every_driver(|case| {
         case.run(async move {
             let (client, server) = pair().await;
@@ -577,21 +577,21 @@ fn a_stream_dropped_mid_write_ends_the_connection() {
                     }
                 }
             };
-            let received = timeout(Duration::from_secs(60), ended).await.expect("an end");
+            let received = timeout(Duration::from_secs(60), ended).await.expect("EOF");
             assert!(received < len, "the dropped write was not cancelled");
         });
     });
 }
 
-async fn assert_ends(peer: &TcpStream) {
+async fn assert_eof(peer: &TcpStream) {
     let reading = timeout(Duration::from_secs(60), peer.read(Vec::with_capacity(8)));
-    let (result, _) = reading.await.expect("the peer is not told within a second");
+    let (result, _) = reading.await.expect("the peer sees no EOF");
     assert_eq!(result.unwrap(), 0);
 }
 
-/// A listener goes while somebody waits for a connection: nothing of that is left.
+/// A listener is dropped while an accept is pending: no descriptor is left open.
 #[test]
-fn a_listener_dropped_with_its_accept_leaves_nothing() {
+fn a_listener_dropped_with_its_accept_leaks_nothing() {
     async fn abandon_accepts(count: usize) {
         for _ in 0..count {
             let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -604,7 +604,7 @@ fn a_listener_dropped_with_its_accept_leaves_nothing() {
         crate::support::quiet().await;
     }
 
-    in_own_process("cancel::a_listener_dropped_with_its_accept_leaves_nothing", &[], || {
+    in_own_process("cancel::a_listener_dropped_with_its_accept_leaks_nothing", &[], || {
         on_every_kernel_driver(|case| {
             case.run(async {
                 abandon_accepts(10).await;

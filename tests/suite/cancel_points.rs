@@ -1,4 +1,4 @@
-//! Cancels at random points: whatever is cut off wherever, no child and no flight is left, and every error is seen.
+//! Cancellation at random points leaves no child task and no operation in flight, and loses no error.
 
 use std::cell::Cell;
 use std::future::{Future, pending};
@@ -16,32 +16,32 @@ use crate::support::{Random, on_every_driver, pair, rounds, turns};
 
 const SHORT: Duration = Duration::from_micros(50);
 
-/// What every future of a round reports to.
+/// The counts that all futures of a test update.
 #[derive(Clone, Default)]
-struct Books(Rc<Entries>);
+struct Counts(Rc<CountCells>);
 
 #[derive(Default)]
-struct Entries {
+struct CountCells {
     /// Futures that have begun and not ended.
     alive: Cell<usize>,
-    /// Errors and panics that were made, and those that somebody was told of.
-    made: Cell<usize>,
-    seen: Cell<usize>,
-    /// Cleanups that were owed, and done.
-    owed: Cell<usize>,
-    cleaned: Cell<usize>,
+    /// Errors and panics that were produced, and those that were observed.
+    produced: Cell<usize>,
+    observed: Cell<usize>,
+    /// Cleanups that were armed, and those that ran.
+    armed_cleanups: Cell<usize>,
+    run_cleanups: Cell<usize>,
 }
 
 fn add(cell: &Cell<usize>, count: usize) {
     cell.set(cell.get() + count);
 }
 
-struct Alive(Books);
+struct Alive(Counts);
 
 impl Alive {
-    fn new(books: &Books) -> Alive {
-        add(&books.0.alive, 1);
-        Alive(books.clone())
+    fn new(counts: &Counts) -> Alive {
+        add(&counts.0.alive, 1);
+        Alive(counts.clone())
     }
 }
 
@@ -51,12 +51,12 @@ impl Drop for Alive {
     }
 }
 
-/// Somewhere to read from, shared by a round; nobody writes, or somebody writes a little.
+/// A stream to read from, shared by all rounds; its peer writes little or nothing.
 type Stream = Rc<TcpStream>;
 
 type Work = Pin<Box<dyn Future<Output = Result<(), Counted>>>>;
 
-/// An error that counts whether it was made; each holder who looks at it counts it as seen.
+/// An error that is counted when it is produced, and again when it is observed.
 #[derive(Debug)]
 struct Counted;
 
@@ -68,15 +68,15 @@ impl std::fmt::Display for Counted {
 
 impl std::error::Error for Counted {}
 
-fn fail(books: &Books) -> Counted {
-    add(&books.0.made, 1);
+fn fail(counts: &Counts) -> Counted {
+    add(&counts.0.produced, 1);
     Counted
 }
 
-/// A child: reads, sleeps, yields, fails, panics, cleans up, or has children of its own.
-fn work(books: &Books, streams: &[Stream], random: &mut Random, depth: u32) -> Work {
-    let (books, streams) = (books.clone(), streams.to_vec());
-    let alive = Alive::new(&books);
+/// A child: reads, sleeps, yields, fails, cleans up, or has children of its own.
+fn work(counts: &Counts, streams: &[Stream], random: &mut Random, depth: u32) -> Work {
+    let (counts, streams) = (counts.clone(), streams.to_vec());
+    let alive = Alive::new(&counts);
     let choice = random.below(if depth == 0 { 6 } else { 12 });
     let seed = random.next();
     Box::pin(async move {
@@ -86,37 +86,37 @@ fn work(books: &Books, streams: &[Stream], random: &mut Random, depth: u32) -> W
             0 => turns(random.below(4)).await,
             1 | 2 => {
                 let stream = streams[random.below(streams.len() as u64) as usize].clone();
-                // A read that nothing may answer is ended by somebody else, or by this.
+                // No bytes may ever arrive: a cancel or this timeout ends the read.
                 let _ = timeout(SHORT * 4, stream.read(vec![0; 16])).await;
             }
             3 => sleep(SHORT * random.below(4) as u32).await,
             4 => {
                 turns(random.below(3)).await;
-                return Err(fail(&books));
+                return Err(fail(&counts));
             }
             5 => {
                 let armed = on_cancel(Duration::from_secs(5), {
-                    let books = books.clone();
-                    add(&books.0.owed, 1);
+                    let counts = counts.clone();
+                    add(&counts.0.armed_cleanups, 1);
                     async move {
                         yield_now().await;
-                        add(&books.0.cleaned, 1);
+                        add(&counts.0.run_cleanups, 1);
                     }
                 });
                 turns(random.below(4)).await;
                 armed.run().await;
             }
-            _ => scope(&books, &streams, &mut random, depth - 1).await,
+            _ => scope(&counts, &streams, &mut random, depth - 1).await,
         }
         Ok(())
     })
 }
 
-/// One of the ways to wait for several.
-async fn scope(books: &Books, streams: &[Stream], random: &mut Random, depth: u32) {
+/// Waits for several children in one of the ways that the runtime offers.
+async fn scope(counts: &Counts, streams: &[Stream], random: &mut Random, depth: u32) {
     let count = 1 + random.below(4);
-    let mut children: Vec<Work> = (0..count).map(|_| work(books, streams, random, depth)).collect();
-    let see = |count: usize| add(&books.0.seen, count);
+    let mut children: Vec<Work> = (0..count).map(|_| work(counts, streams, random, depth)).collect();
+    let observe = |count: usize| add(&counts.0.observed, count);
     match random.below(8) {
         0 => {
             let result = task::group(async |group| {
@@ -126,7 +126,7 @@ async fn scope(books: &Books, streams: &[Stream], random: &mut Random, depth: u3
                 turns(2).await;
             });
             if let Err(error) = result.await {
-                see(error.leaves().len());
+                observe(error.leaves().len());
             }
         }
         1 => {
@@ -141,30 +141,30 @@ async fn scope(books: &Books, streams: &[Stream], random: &mut Random, depth: u3
                 _ => {}
             }
             if let Err(error) = group.join().await {
-                see(error.leaves().len());
+                observe(error.leaves().len());
             }
         }
         2 => {
             if let Err(task::TaskError::Failed(Counted)) = gather(children).await {
-                see(1);
+                observe(1);
             }
         }
         3 => {
             if race(children).await.is_err() {
-                see(1);
+                observe(1);
             }
         }
         4 => {
-            // A result that is dropped unseen would be the caller's loss, so the tasks look themselves.
-            let looking = children.into_iter().map(|child| {
-                let books = books.clone();
+            // `join_all` would drop the results of cancelled tasks unobserved, so each task observes its own.
+            let observing = children.into_iter().map(|child| {
+                let counts = counts.clone();
                 spawn(async move {
                     if child.await.is_err() {
-                        add(&books.0.seen, 1);
+                        add(&counts.0.observed, 1);
                     }
                 })
             });
-            join_all(looking.map(|task| task.cancel_on_drop())).await;
+            join_all(observing.map(|task| task.cancel_on_drop())).await;
         }
         5 => {
             let mut shielded = shield(children.remove(0));
@@ -172,7 +172,7 @@ async fn scope(books: &Books, streams: &[Stream], random: &mut Random, depth: u3
                 Ok(result) => result,
                 Err(_) => shielded.await,
             };
-            see(usize::from(matches!(result, Ok(Err(_)))));
+            observe(usize::from(matches!(result, Ok(Err(_)))));
         }
         6 => {
             let token = CancelToken::new();
@@ -184,7 +184,7 @@ async fn scope(books: &Books, streams: &[Stream], random: &mut Random, depth: u3
             let child = children.remove(0);
             drop(children);
             if let Some(Err(_)) = under.run_until_cancelled(child).await {
-                see(1);
+                observe(1);
             }
             canceller.await.unwrap();
         }
@@ -192,24 +192,24 @@ async fn scope(books: &Books, streams: &[Stream], random: &mut Random, depth: u3
             let child = children.remove(0);
             drop(children);
             if let Ok(Err(_)) = timeout(SHORT * random.below(4) as u32, child).await {
-                see(1);
+                observe(1);
             }
         }
     }
 }
 
 #[test]
-fn wherever_a_cancel_comes_nothing_is_left_and_no_error_is_lost() {
+fn random_cancels_leave_nothing_and_lose_no_error() {
     on_every_driver(|case| {
         let seed = crate::support::variable::<u64>("WINDLASS_TEST_SEED").unwrap_or(0x5EED);
         let event_loop = case.event_loop();
-        let books = Books::default();
+        let counts = Counts::default();
         event_loop.set_exception_handler({
-            let books = books.clone();
+            let counts = counts.clone();
             move |exception: &Exception| match exception.error_ref() {
-                Some(error) if error.is::<Counted>() => add(&books.0.seen, 1),
+                Some(error) if error.is::<Counted>() => add(&counts.0.observed, 1),
                 Some(error) => match error.downcast_ref::<task::GroupError>() {
-                    Some(group) => add(&books.0.seen, group.leaves().len()),
+                    Some(group) => add(&counts.0.observed, group.leaves().len()),
                     None => panic!("{exception}"),
                 },
                 None => panic!("{exception}"),
@@ -232,9 +232,9 @@ fn wherever_a_cancel_comes_nothing_is_left_and_no_error_is_lost() {
                 let mut random = Random::new(seed ^ (round as u64) << 20 ^ 0x9E37_79B9);
                 random.next();
                 let root = spawn({
-                    let (books, streams) = (books.clone(), streams.clone());
+                    let (counts, streams) = (counts.clone(), streams.clone());
                     let mut random = Random::new(random.next());
-                    async move { scope(&books, &streams, &mut random, 2).await }
+                    async move { scope(&counts, &streams, &mut random, 2).await }
                 });
                 if random.below(2) == 0 {
                     let peer = &peers[random.below(3) as usize];
@@ -254,30 +254,44 @@ fn wherever_a_cancel_comes_nothing_is_left_and_no_error_is_lost() {
                     }
                     Ok(Ok(())) => {}
                 }
-                // Siblings that a failed gather let go on, and losers of whom nobody is asked.
+                // Siblings that a failed gather leaves running, and losers of a race.
                 let mut patience = 10_000;
-                while books.0.alive.get() > 0 || counters().tasks > 1 {
-                    assert!(patience > 0, "{what}: {} alive, {:?}", books.0.alive.get(), counters());
+                while counts.0.alive.get() > 0 || counters().tasks > 1 {
+                    assert!(patience > 0, "{what}: {} alive, {:?}", counts.0.alive.get(), counters());
                     patience -= 1;
                     sleep(SHORT / 5).await;
                 }
                 assert_eq!(counters().in_flight, 0, "{what}");
                 assert_eq!(counters().timers, 0, "{what}");
-                assert_eq!(books.0.cleaned.get(), books.0.owed.get(), "{what}: cleanups");
-                assert_eq!(books.0.seen.get(), books.0.made.get(), "{what}: errors seen and made");
+                assert_eq!(
+                    counts.0.run_cleanups.get(),
+                    counts.0.armed_cleanups.get(),
+                    "{what}: cleanups"
+                );
+                assert_eq!(
+                    counts.0.observed.get(),
+                    counts.0.produced.get(),
+                    "{what}: errors seen and made"
+                );
             }
             drop(peers);
             drop(streams);
         };
         event_loop.run_until_complete(body).unwrap();
-        assert!(rounds() < 1_000 || books.0.made.get() > 100, "the rounds were too tame");
-        assert!(rounds() < 1_000 || books.0.owed.get() > 100, "the rounds were too tame");
+        assert!(
+            rounds() < 1_000 || counts.0.produced.get() > 100,
+            "too few errors to mean anything"
+        );
+        assert!(
+            rounds() < 1_000 || counts.0.armed_cleanups.get() > 100,
+            "too few cleanups to mean anything"
+        );
     });
 }
 
-/// Groups alone, whose children are all in the kernel: when the group has returned, or its task is joined, they are not.
+/// Groups whose children all wait in the kernel: when the group returns or its task is joined, none is in flight.
 #[test]
-fn no_flight_outlives_its_group() {
+fn no_operation_outlives_its_group() {
     on_every_driver(|case| {
         case.run(async move {
             let mut random = Random::new(99);

@@ -1,4 +1,4 @@
-//! The end of a loop: everything lands, quickly, and the thread is as it was before.
+//! Closing a loop: all operations complete, quickly, and the thread's blocking calls work as before.
 
 use std::cell::{Cell, RefCell};
 use std::io::{self, Read, Write};
@@ -16,7 +16,7 @@ use windlass::task::yield_now;
 use crate::child::in_own_process;
 use crate::support::{Case, on_every_driver, on_every_kernel_driver, open_descriptors, pair, pair_of, rounds};
 
-/// Says that it was dropped.
+/// Counts its drops.
 struct Dropped(Rc<Cell<usize>>);
 
 impl Drop for Dropped {
@@ -25,18 +25,17 @@ impl Drop for Dropped {
     }
 }
 
-/// A loop with this many reads with the kernel, the other ends of the streams, and a count of the buffers that were
-/// given back.
+/// A loop with `count` reads in flight, the other ends of the streams, and the number of tasks dropped.
 fn loop_with_reads(case: Case, count: usize) -> (EventLoop, Vec<TcpStream>, Rc<Cell<usize>>) {
     let event_loop = case.event_loop();
     let dropped = Rc::new(Cell::new(0));
-    let given_back = dropped.clone();
+    let dropped_count = dropped.clone();
     let clients = event_loop.run_until_complete(async move {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("bind");
         let mut clients = Vec::new();
         for _ in 0..count {
             let (client, server) = pair_of(&listener).await;
-            let mark = Dropped(given_back.clone());
+            let mark = Dropped(dropped_count.clone());
             windlass::spawn(async move {
                 let _mark = mark;
                 server.read(vec![0; 64]).await.0
@@ -54,63 +53,67 @@ fn loop_with_reads(case: Case, count: usize) -> (EventLoop, Vec<TcpStream>, Rc<C
 }
 
 #[test]
-fn a_thousand_reads_land_when_their_loop_goes() {
-    in_own_process("closing::a_thousand_reads_land_when_their_loop_goes", &[], || {
+fn closing_the_loop_completes_a_thousand_reads() {
+    in_own_process("closing::closing_the_loop_completes_a_thousand_reads", &[], || {
         on_every_driver(|case| {
-            // The null driver looks at each of its operations in each turn.
+            // The null driver scans all of its operations in each turn.
             let count = rounds().min(if case.is_kernel() { 1_000 } else { 200 });
             for _ in 0..3 {
                 let before = open_descriptors();
                 let (event_loop, clients, dropped) = loop_with_reads(case, count);
                 assert_eq!(event_loop.counters().in_flight, count);
-                let told = Rc::new(Cell::new(0));
+                let reported = Rc::new(Cell::new(0));
                 event_loop.set_exception_handler({
-                    let told = told.clone();
+                    let reported = reported.clone();
                     move |exception| {
                         println!("{exception}");
-                        told.set(told.get() + 1);
+                        reported.set(reported.get() + 1);
                     }
                 });
                 drop(event_loop);
-                assert_eq!(dropped.get(), count, "every task is gone");
-                assert_eq!(told.get(), 0, "something did not land");
+                assert_eq!(dropped.get(), count, "every task is dropped");
+                assert_eq!(reported.get(), 0, "an operation did not complete");
                 if case.is_kernel() {
-                    // The clients' ends are open; no server's end is, and nothing of the loop's.
+                    // The clients' ends are open; the servers' ends and the loop's descriptors are not.
                     assert_eq!(open_descriptors(), before + count);
                 }
                 drop(clients);
-                assert_eq!(open_descriptors(), before, "a descriptor is left");
+                assert_eq!(open_descriptors(), before, "a descriptor is still open");
             }
         });
     });
 }
 
-/// Handles and wakers that outlive their loop hold memory, but no descriptor.
+/// Handles and wakers that outlive their loop keep memory, but no descriptor.
 #[test]
-fn what_outlives_a_loop_keeps_no_descriptor_open() {
-    in_own_process("closing::what_outlives_a_loop_keeps_no_descriptor_open", &[], || {
-        on_every_kernel_driver(|case| {
-            let before = open_descriptors();
-            let event_loop = case.event_loop();
-            let waker = event_loop.run_until_complete(std::future::poll_fn(|cx| Poll::Ready(cx.waker().clone())));
-            let waker = waker.expect("the loop runs");
-            let task = event_loop.spawn(std::future::pending::<()>());
-            let (handle, timer) = (
-                event_loop.handle(),
-                event_loop.call_later(Duration::from_secs(3600), || {}),
-            );
-            drop(event_loop);
-            assert_eq!(open_descriptors(), before);
-            // They can still be used.
-            assert!(handle.call_soon_threadsafe(|| {}).is_err());
-            waker.wake();
-            timer.cancel();
-            assert!(task.is_finished());
-        });
-    });
+fn handles_that_outlive_a_loop_keep_no_descriptor_open() {
+    in_own_process(
+        "closing::handles_that_outlive_a_loop_keep_no_descriptor_open",
+        &[],
+        || {
+            on_every_kernel_driver(|case| {
+                let before = open_descriptors();
+                let event_loop = case.event_loop();
+                let waker = event_loop.run_until_complete(std::future::poll_fn(|cx| Poll::Ready(cx.waker().clone())));
+                let waker = waker.expect("the loop runs");
+                let task = event_loop.spawn(std::future::pending::<()>());
+                let (handle, timer) = (
+                    event_loop.handle(),
+                    event_loop.call_later(Duration::from_secs(3600), || {}),
+                );
+                drop(event_loop);
+                assert_eq!(open_descriptors(), before);
+                // They are still safe to use.
+                assert!(handle.call_soon_threadsafe(|| {}).is_err());
+                waker.wake();
+                timer.cancel();
+                assert!(task.is_finished());
+            });
+        },
+    );
 }
 
-/// What blocks a thread, as std does it: asleep, on a condition, in an accept, in a read.
+/// Blocks the thread in std: in a sleep, on a condition variable, in an accept, in a read.
 fn block_in_every_way() {
     const SHORT: Duration = Duration::from_millis(30);
     let begin = Instant::now();
@@ -136,7 +139,7 @@ fn block_in_every_way() {
     late.join().expect("no panic");
 }
 
-/// How often a call is interrupted that the kernel does not start again by itself, while these peers close one by one.
+/// How often a blocking call that the kernel does not restart is interrupted while these peers close one by one.
 fn count_interruptions(period: Duration, peers: Vec<StdStream>) -> usize {
     let closing = std::thread::spawn(move || {
         for peer in peers {
@@ -150,45 +153,49 @@ fn count_interruptions(period: Duration, peers: Vec<StdStream>) -> usize {
     let end = Instant::now() + period;
     let mut interruptions = 0;
     while Instant::now() < end {
-        let error = silent.read(&mut [0]).expect_err("nobody says anything");
+        let error = silent.read(&mut [0]).expect_err("no data arrives");
         interruptions += usize::from(error.kind() == io::ErrorKind::Interrupted);
     }
     closing.join().expect("no panic");
     interruptions
 }
 
-/// Some 20 ms after a ring is closed, the kernel takes it off the books of the thread that used it, by a task work that
-/// interrupts what the thread sleeps in. That cannot be helped, short of waiting for it. The kernel starts most calls
-/// again by itself; one with a time limit of its socket's (`set_read_timeout`) can fail with `Interrupted`.
-/// It happens once: nothing that was in the ring comes after it.
+/// About 20 ms after a ring is closed, the kernel detaches it from the thread that used it, by task work that
+/// interrupts a blocking call of that thread. Only waiting for it could avoid that. The kernel restarts most calls
+/// itself; a call with a socket timeout (`set_read_timeout`) can fail with `Interrupted`. This happens once: no
+/// operation of the ring interrupts the thread afterwards.
 #[test]
-fn a_thread_blocks_as_before_after_its_loop() {
-    // A process of its own: this one may have been asked to be interrupted.
+fn blocking_calls_work_after_the_loop_is_closed() {
+    // In a process of its own, without the timer signal that this run may have asked for.
     let settings = [("WINDLASS_TEST_ITIMER", "0")];
-    in_own_process("closing::a_thread_blocks_as_before_after_its_loop", &settings, || {
-        on_every_kernel_driver(|case| {
-            for reads in [0, 1, 100] {
-                let (event_loop, clients, _) = loop_with_reads(case, reads);
-                drop(clients);
-                drop(event_loop);
-                block_in_every_way();
-                let (event_loop, clients, _) = loop_with_reads(case, reads);
-                let duplicate = |client: &TcpStream| client.as_fd().try_clone_to_owned().expect("a duplicate");
-                let peers = clients
-                    .iter()
-                    .map(|client| StdStream::from(duplicate(client)))
-                    .collect();
-                drop(event_loop);
-                drop(clients);
-                let interruptions = count_interruptions(Duration::from_millis(200), peers);
-                assert!(interruptions <= 1, "{interruptions} interruptions by {reads} reads");
-            }
-        });
-    });
+    in_own_process(
+        "closing::blocking_calls_work_after_the_loop_is_closed",
+        &settings,
+        || {
+            on_every_kernel_driver(|case| {
+                for reads in [0, 1, 100] {
+                    let (event_loop, clients, _) = loop_with_reads(case, reads);
+                    drop(clients);
+                    drop(event_loop);
+                    block_in_every_way();
+                    let (event_loop, clients, _) = loop_with_reads(case, reads);
+                    let duplicate = |client: &TcpStream| client.as_fd().try_clone_to_owned().expect("a duplicate");
+                    let peers = clients
+                        .iter()
+                        .map(|client| StdStream::from(duplicate(client)))
+                        .collect();
+                    drop(event_loop);
+                    drop(clients);
+                    let interruptions = count_interruptions(Duration::from_millis(200), peers);
+                    assert!(interruptions <= 1, "{interruptions} interruptions after {reads} reads");
+                }
+            });
+        },
+    );
 }
 
-/// A loop that never ran and one with nothing left to do close at once. One that waits for something does so for 100 ms at a
-/// time; half of the closes are quicker than that also where the machine is busy.
+/// A loop that never ran and one without operations close at once. A close that waits does so in steps of 100 ms; at
+/// least half of the closes are faster than that even on a busy machine.
 #[test]
 fn closing_is_quick() {
     on_every_kernel_driver(|case| {
@@ -215,7 +222,8 @@ thread_local! {
     static LAST: RefCell<Vec<TcpStream>> = const { RefCell::new(Vec::new()) };
 }
 
-/// A loop, and streams of it, in thread-locals: whichever destructor comes first, everything lands and closes.
+/// A loop and its streams in thread-locals: in any order of destructors, all operations complete and all descriptors
+/// close.
 #[test]
 fn a_loop_in_a_thread_local_closes_with_its_thread() {
     in_own_process("closing::a_loop_in_a_thread_local_closes_with_its_thread", &[], || {
@@ -238,23 +246,23 @@ fn a_loop_in_a_thread_local_closes_with_its_thread() {
                         let (client, server) = event_loop.run_until_complete(pair()).expect("the loop runs");
                         LAST.with_borrow_mut(|last| last.extend([client, server]));
                         event_loop.spawn(async {
-                            // A task that looks at the thread-locals when it is dropped with the loop.
-                            let _look = LookAtLocals;
+                            // A task that accesses the thread-locals when it is dropped with the loop.
+                            let _access = AccessLocals;
                             std::future::pending::<()>().await;
                         });
                         event_loop.run_until_complete(yield_now()).expect("the loop runs");
                     });
                 });
                 thread.join().expect("no panic at the thread's end");
-                assert_eq!(open_descriptors(), before, "a descriptor is left");
+                assert_eq!(open_descriptors(), before, "a descriptor is still open");
             }
         });
     });
 }
 
-struct LookAtLocals;
+struct AccessLocals;
 
-impl Drop for LookAtLocals {
+impl Drop for AccessLocals {
     fn drop(&mut self) {
         let _ = FIRST.try_with(|streams| streams.try_borrow().map(|streams| streams.len()));
         let _ = LAST.try_with(|streams| streams.try_borrow().map(|streams| streams.len()));

@@ -1,4 +1,4 @@
-//! Connecting to several addresses: staggered, the first that answers wins, and nothing of the others stays.
+//! Connecting to several addresses: staggered attempts, the first success wins, and the others leave nothing behind.
 
 use std::cell::RefCell;
 use std::future::Future;
@@ -18,8 +18,8 @@ use crate::support::{
 
 const SOON: Duration = Duration::from_secs(60);
 
-/// An address that refuses connections. With a kernel its port stays taken until the thread ends, so that no other test listens
-/// there meanwhile.
+/// An address that refuses connections. With a kernel, its port stays bound until the thread ends, so that no other
+/// test listens there.
 async fn refusing(case: Case) -> SocketAddr {
     thread_local! {
         static TAKEN: RefCell<Vec<socket2::Socket>> = const { RefCell::new(Vec::new()) };
@@ -35,7 +35,7 @@ async fn refusing(case: Case) -> SocketAddr {
     addr
 }
 
-/// An address that never answers, as one behind a broken route: a listener whose backlog is full.
+/// An address that never answers, as behind a broken route: a listener whose backlog is full.
 struct BlackHole {
     addr: SocketAddr,
     _listener: TcpListener,
@@ -43,10 +43,10 @@ struct BlackHole {
 }
 
 impl BlackHole {
-    /// `None` where a kernel refuses instead.
+    /// `None` where the kernel refuses connections when the backlog is full.
     async fn new(case: Case) -> Option<BlackHole> {
         if case.is_kernel() && !cfg!(target_os = "linux") {
-            println!("-- SKIPPED: a full backlog refuses here");
+            println!("-- SKIPPED: this kernel refuses connections when the backlog is full");
             return None;
         }
         let listener = TcpListener::builder().backlog(1).listen("127.0.0.1:0").await.unwrap();
@@ -63,16 +63,16 @@ impl BlackHole {
     }
 }
 
-/// How long something takes by the loop's own clock, which is virtual without a kernel.
+/// How long a future takes by the loop's clock, which is virtual without a kernel.
 async fn timed<T>(future: impl Future<Output = T>) -> (T, Duration) {
     let begin = windlass::time::Instant::now();
-    let output = timeout(SOON, future).await.expect("it ends");
+    let output = timeout(SOON, future).await.expect("the future completes");
     (output, windlass::time::Instant::now() - begin)
 }
 
-/// Connecting takes `pauses`, and no pause of 250 ms more. With a kernel one of several attempts must keep to that: a busy
-/// machine may slow any of them down. Each of them takes `pauses` at least.
-async fn quickly(case: Case, pauses: Duration, mut connect: impl AsyncFnMut() -> Duration) {
+/// Asserts that connecting takes `pauses` and no further pause of 250 ms. With a kernel, one of several attempts must
+/// be that fast, since a busy machine may delay any of them. No attempt may be faster than `pauses`.
+async fn assert_quick(case: Case, pauses: Duration, mut connect: impl AsyncFnMut() -> Duration) {
     let mut all = Vec::new();
     for _ in 0..if case.is_kernel() { 10 } else { 1 } {
         let took = connect().await;
@@ -86,14 +86,14 @@ async fn quickly(case: Case, pauses: Duration, mut connect: impl AsyncFnMut() ->
 }
 
 #[test]
-fn the_next_is_tried_at_once_when_one_is_refused() {
+fn a_refused_address_starts_the_next_attempt_at_once() {
     on_every_driver(|case| {
         case.run(async {
             let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
             let good = listener.local_addr().unwrap();
             let addrs = [refusing(case).await, refusing(case).await, good];
             turns(3).await;
-            quickly(case, Duration::ZERO, async || {
+            assert_quick(case, Duration::ZERO, async || {
                 let (stream, took) = timed(TcpStream::connect(&addrs[..])).await;
                 assert_eq!(stream.unwrap().peer_addr().unwrap(), good);
                 took
@@ -104,7 +104,7 @@ fn the_next_is_tried_at_once_when_one_is_refused() {
 }
 
 #[test]
-fn one_that_does_not_answer_costs_a_quarter_of_a_second() {
+fn an_unanswered_attempt_delays_the_next_by_250_ms() {
     on_every_driver(|case| {
         case.run(async {
             let Some(hole) = BlackHole::new(case).await else { return };
@@ -113,11 +113,11 @@ fn one_that_does_not_answer_costs_a_quarter_of_a_second() {
             for (addrs, pauses) in [
                 (vec![hole.addr, good], 1),
                 (vec![hole.addr, hole.addr, good], 2),
-                // One that is refused makes room at once, beside the one that does not answer.
+                // A refused attempt starts the next one at once, beside the one that does not answer.
                 (vec![hole.addr, refusing(case).await, good], 1),
                 (vec![good, hole.addr], 0),
             ] {
-                quickly(case, Duration::from_millis(250) * pauses, async || {
+                assert_quick(case, Duration::from_millis(250) * pauses, async || {
                     let (stream, took) = timed(TcpStream::connect(&addrs[..])).await;
                     assert_eq!(stream.unwrap().peer_addr().unwrap(), good);
                     took
@@ -128,9 +128,9 @@ fn one_that_does_not_answer_costs_a_quarter_of_a_second() {
     });
 }
 
-/// A race is won by who answers first, not by who began first.
+/// The first to connect wins, not the first to start.
 #[test]
-fn an_earlier_one_may_still_win() {
+fn an_earlier_attempt_may_still_win() {
     on_every_driver(|case| {
         case.run(async {
             let Some(first) = BlackHole::new(case).await else {
@@ -141,7 +141,7 @@ fn an_earlier_one_may_still_win() {
             };
             let addrs = [first.addr, second.addr];
             let connecting = windlass::spawn(async move { TcpStream::connect(&addrs[..]).await });
-            // Both are under way. Then the first has room.
+            // Both are in flight. Then the first listener accepts.
             sleep(Duration::from_millis(400)).await;
             while !connecting.is_finished() {
                 timeout(Duration::from_millis(1), first._listener.accept()).await.ok();
@@ -152,12 +152,12 @@ fn an_earlier_one_may_still_win() {
 }
 
 #[test]
-fn when_all_fail_the_error_names_them() {
+fn the_error_names_all_failed_addresses() {
     on_every_driver(|case| {
         case.run(async {
             let addrs = [refusing(case).await, refusing(case).await, refusing(case).await];
             turns(3).await;
-            quickly(case, Duration::ZERO, async || {
+            assert_quick(case, Duration::ZERO, async || {
                 let (error, took) = timed(TcpStream::connect(&addrs[..])).await;
                 let error = error.unwrap_err();
                 assert_eq!(error.kind(), ErrorKind::ConnectionRefused);
@@ -177,7 +177,7 @@ fn when_all_fail_the_error_names_them() {
                 TcpListener::bind(none).await.unwrap_err().kind(),
                 ErrorKind::InvalidInput
             );
-            // The first that can be bound.
+            // `bind` takes the first address that works.
             let used = TcpListener::bind("127.0.0.1:0").await.unwrap();
             let addrs = [used.local_addr().unwrap(), "127.0.0.1:0".parse().unwrap()];
             let listener = TcpListener::bind(&addrs[..]).await.unwrap();
@@ -186,10 +186,10 @@ fn when_all_fail_the_error_names_them() {
     });
 }
 
-/// The losers' attempts end, and their sockets close: nothing is in the air, and no descriptor is left.
+/// The losing attempts are cancelled and their sockets closed: no operation and no descriptor is left.
 #[test]
-fn losers_leave_nothing_behind() {
-    in_own_process("connect::losers_leave_nothing_behind", &[], || {
+fn losing_attempts_leave_nothing_behind() {
+    in_own_process("connect::losing_attempts_leave_nothing_behind", &[], || {
         on_every_kernel_driver(|case| {
             case.run(async {
                 let Some(hole) = BlackHole::new(case).await else { return };
@@ -200,7 +200,7 @@ fn losers_leave_nothing_behind() {
                     listener.accept().await.unwrap(),
                 );
                 drop(first);
-                // The accept of the listener stays in the air.
+                // The listener's accept stays in flight.
                 turns(5).await;
                 let (in_flight, open) = (windlass::counters().in_flight, open_descriptors());
                 for _ in 0..3 {
@@ -210,11 +210,11 @@ fn losers_leave_nothing_behind() {
                     drop((winner, accepted));
                 }
                 settle(in_flight, open).await;
-                // Given up while attempts are under way.
+                // Dropped while attempts are in flight.
                 let addrs = [hole.addr, hole.addr, hole.addr];
-                for patience in [0, 100, 300, 600] {
+                for limit_ms in [0, 100, 300, 600] {
                     let connecting = TcpStream::connect(&addrs[..]);
-                    assert!(timeout(Duration::from_millis(patience), connecting).await.is_err());
+                    assert!(timeout(Duration::from_millis(limit_ms), connecting).await.is_err());
                 }
                 for spins in 0..20 {
                     let addrs = [good, hole.addr];
@@ -223,7 +223,7 @@ fn losers_leave_nothing_behind() {
                         let _ = poll_once(connecting.as_mut()).await;
                         turns(spins).await;
                     }
-                    // It may have come through.
+                    // It may have connected.
                     timeout(Duration::from_millis(5), listener.accept()).await.ok();
                 }
                 settle(in_flight, open).await;
@@ -232,7 +232,7 @@ fn losers_leave_nothing_behind() {
     });
 }
 
-/// What has ended is reaped within the next turns.
+/// Waits until finished attempts have been reaped.
 async fn settle(in_flight: usize, open: usize) {
     let begin = Instant::now();
     loop {
@@ -242,7 +242,7 @@ async fn settle(in_flight: usize, open: usize) {
         }
         assert!(
             begin.elapsed() < SOON,
-            "{now:?} in the air and open, not {:?}",
+            "{now:?} in flight and open, expected {:?}",
             (in_flight, open)
         );
         sleep(Duration::from_millis(5)).await;
@@ -250,8 +250,8 @@ async fn settle(in_flight: usize, open: usize) {
 }
 
 #[test]
-fn connect_and_close_leave_the_count() {
-    in_own_process("connect::connect_and_close_leave_the_count", &[], || {
+fn connecting_and_closing_leaks_no_descriptor() {
+    in_own_process("connect::connecting_and_closing_leaks_no_descriptor", &[], || {
         on_every_kernel_driver(|case| {
             case.run(async {
                 let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -260,7 +260,7 @@ fn connect_and_close_leave_the_count() {
                 turns(3).await;
                 let mut open = 0;
                 for round in 0..rounds() + 10 {
-                    // Warm by then.
+                    // Warmed up.
                     if round == 10 {
                         quiet_but_accept().await;
                         open = open_descriptors();
@@ -269,7 +269,7 @@ fn connect_and_close_leave_the_count() {
                         0 => TcpStream::connect(&addrs[..]).await.unwrap(),
                         _ => TcpStream::connect(good).await.unwrap(),
                     };
-                    // So that no port waits for its minute to be over.
+                    // Avoids a minute of TIME_WAIT.
                     reset_on_close(&client);
                     let (server, _) = listener.accept().await.unwrap();
                     drop((client, server));
@@ -281,7 +281,7 @@ fn connect_and_close_leave_the_count() {
     });
 }
 
-/// The listener's accept may stay in the air.
+/// Waits until nothing but the listener's accept is in flight.
 async fn quiet_but_accept() {
     while windlass::counters().in_flight > 1 {
         turns(1).await;
@@ -290,7 +290,7 @@ async fn quiet_but_accept() {
 }
 
 #[test]
-fn names_are_looked_up_off_the_loop() {
+fn names_are_resolved_off_the_loop() {
     on_every_kernel_driver(|case| {
         case.run(async {
             use std::net::ToSocketAddrs;
@@ -299,7 +299,7 @@ fn names_are_looked_up_off_the_loop() {
             assert_eq!(addrs, theirs);
             assert_eq!(lookup_host(("localhost", 80)).await.unwrap(), theirs);
             assert_eq!(lookup_host((String::from("localhost"), 80)).await.unwrap(), theirs);
-            // Literals need nobody.
+            // Literal addresses need no resolver.
             let literal: SocketAddr = "[::1]:9".parse().unwrap();
             assert_eq!(lookup_host("[::1]:9").await.unwrap(), [literal]);
             assert_eq!(lookup_host(&[literal, literal][..]).await.unwrap(), [literal, literal]);
@@ -307,21 +307,21 @@ fn names_are_looked_up_off_the_loop() {
                 let error = lookup_host(name).await.unwrap_err();
                 assert_eq!(error.kind(), ErrorKind::InvalidInput, "{name}: {error}");
             }
-            // The loop goes on while the resolver thinks.
-            let looking = windlass::spawn(lookup_host("no-such-host.invalid:1"));
+            // The loop runs while the resolver works.
+            let lookup = windlass::spawn(lookup_host("no-such-host.invalid:1"));
             sleep(Duration::from_millis(1)).await;
-            let error = timeout(Duration::from_secs(60), looking)
+            let error = timeout(Duration::from_secs(60), lookup)
                 .await
                 .unwrap()
                 .unwrap()
                 .unwrap_err();
             assert!(error.to_string().contains("no-such-host.invalid:1"), "{error}");
-            // Given up before it is known.
+            // Dropped before the result is known.
             {
-                let mut looking = pin!(lookup_host("no-such-host.invalid:1"));
-                assert!(poll_once(looking.as_mut()).await.is_pending());
+                let mut lookup = pin!(lookup_host("no-such-host.invalid:1"));
+                assert!(poll_once(lookup.as_mut()).await.is_pending());
             }
-            // By name to a listener.
+            // Connecting to a listener by name.
             let listener = StdListener::bind("127.0.0.1:0").unwrap();
             let port = listener.local_addr().unwrap().port();
             let stream = TcpStream::connect(("localhost", port)).await.unwrap();
@@ -331,9 +331,9 @@ fn names_are_looked_up_off_the_loop() {
     });
 }
 
-/// A peer that resets while it is connected to, or right after.
+/// The peer resets the connection right after it is established.
 #[test]
-fn a_reset_is_told() {
+fn a_reset_is_reported() {
     on_every_kernel_driver(|case| {
         case.run(async {
             let listener = StdListener::bind("127.0.0.1:0").unwrap();
@@ -343,7 +343,10 @@ fn a_reset_is_told() {
                 let (server, _) = listener.accept().unwrap();
                 reset_on_close(&server);
                 drop(server);
-                let result = timeout(SOON, client.read([0; 4])).await.expect("told").0;
+                let result = timeout(SOON, client.read([0; 4]))
+                    .await
+                    .expect("the reset is reported")
+                    .0;
                 if let Err(error) = &result {
                     assert_eq!(windlass::os_code(error), Some(codes::RESET));
                 }

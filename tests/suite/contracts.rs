@@ -1,5 +1,5 @@
-//! What the runtime checks of code that is not its own: buffers with a wrong implementation, executors inside of a task, and
-//! futures that are forgotten.
+//! Checks of foreign code: buffers with a wrong `IoBuf` implementation, executors inside of a task, and forgotten
+//! futures.
 
 use std::cell::Cell;
 use std::future::Future;
@@ -18,39 +18,39 @@ use windlass::task::yield_now;
 
 use crate::support::{on_every_driver, pair, poll_once, quiet, turns};
 
-/// A buffer whose answers are what the test wants. Its memory is longer than it ever says, and says nothing of its own.
-struct Liar {
+/// A buffer whose answers the test chooses. Its memory is larger than any length it reports.
+struct WrongBuf {
     memory: Box<[u8; 64]>,
     len: usize,
     capacity: Cell<usize>,
-    /// What the capacity is from the second question on.
-    then: usize,
-    /// How far apart its two pointers are.
-    apart: usize,
+    /// The capacity reported from the second call on.
+    later_capacity: usize,
+    /// The distance between its two pointers.
+    pointer_gap: usize,
 }
 
-impl Liar {
-    fn new(len: usize, capacity: usize) -> Liar {
-        Liar {
+impl WrongBuf {
+    fn new(len: usize, capacity: usize) -> WrongBuf {
+        WrongBuf {
             memory: Box::new([0xA5; 64]),
             len,
             capacity: Cell::new(capacity),
-            then: capacity,
-            apart: 0,
+            later_capacity: capacity,
+            pointer_gap: 0,
         }
     }
 
-    fn then(self, then: usize) -> Liar {
-        Liar { then, ..self }
+    fn later_capacity(self, later_capacity: usize) -> WrongBuf {
+        WrongBuf { later_capacity, ..self }
     }
 
-    fn apart(self, apart: usize) -> Liar {
-        Liar { apart, ..self }
+    fn pointer_gap(self, pointer_gap: usize) -> WrongBuf {
+        WrongBuf { pointer_gap, ..self }
     }
 }
 
-// SAFETY: all of the memory is initialised and on the heap, and more than is ever said.
-unsafe impl IoBuf for Liar {
+// SAFETY: the memory is initialised, on the heap, and larger than any reported length.
+unsafe impl IoBuf for WrongBuf {
     fn as_ptr(&self) -> *const u8 {
         self.memory.as_ptr()
     }
@@ -59,18 +59,18 @@ unsafe impl IoBuf for Liar {
     }
 }
 
-// SAFETY: it breaks the rules that are checked, but its memory is large enough for whatever it says.
-unsafe impl IoBufMut for Liar {
+// SAFETY: it breaks the rules that are checked, but its memory is large enough for any reported capacity.
+unsafe impl IoBufMut for WrongBuf {
     fn as_mut_ptr(&mut self) -> *mut u8 {
-        self.memory.as_mut_ptr().wrapping_add(self.apart)
+        self.memory.as_mut_ptr().wrapping_add(self.pointer_gap)
     }
     fn capacity(&self) -> usize {
-        self.capacity.replace(self.then)
+        self.capacity.replace(self.later_capacity)
     }
     unsafe fn set_filled(&mut self, _len: usize) {}
 }
 
-/// The read must panic, and say why; the stream can be read from afterwards.
+/// The read must panic with a clear message.
 #[track_caller]
 fn assert_refused<T>(result: Result<T, windlass::JoinError>) {
     let error = result.err().expect("a wrong buffer is refused");
@@ -79,22 +79,22 @@ fn assert_refused<T>(result: Result<T, windlass::JoinError>) {
 }
 
 #[test]
-fn a_buffer_with_a_wrong_length_never_reaches_the_kernel() {
+fn a_buffer_with_wrong_lengths_never_reaches_the_kernel() {
     on_every_driver(|case| {
         case.run(async {
             let (client, server) = pair().await;
             let server = Rc::new(server);
             client.write_all(vec![7; 48]).await.0.expect("write");
-            // Longer than its capacity; with two beginnings; and with a capacity that shrinks once it was asked for.
-            let wrong: [fn() -> Liar; 3] = [
-                || Liar::new(32, 16),
-                || Liar::new(8, 16).apart(4),
-                || Liar::new(16, 16).then(8),
+            // Longer than its capacity; with two different pointers; with a capacity that shrinks after the first call.
+            let wrong: [fn() -> WrongBuf; 3] = [
+                || WrongBuf::new(32, 16),
+                || WrongBuf::new(8, 16).pointer_gap(4),
+                || WrongBuf::new(16, 16).later_capacity(8),
             ];
             for make in wrong {
                 let stream = server.clone();
                 assert_refused(spawn(async move { stream.read(make()).await.0 }).await);
-                // This asks for the capacity once, so that a later answer does not matter.
+                // `read_exact` asks for the capacity once, so a later answer does not matter.
                 if make().len() != 16 {
                     let stream = server.clone();
                     assert_refused(spawn(async move { stream.read_exact(make()).await.0 }).await);
@@ -106,15 +106,15 @@ fn a_buffer_with_a_wrong_length_never_reaches_the_kernel() {
                 (&other).write_all_of(b"x").await;
                 assert_refused(reading.await);
             }
-            // Nothing was received for those, or else it was kept.
+            // The refused reads received nothing, or their bytes were kept.
             let (result, bytes) = server.read_exact(vec![0; 48]).await;
-            result.expect("the stream goes on");
+            result.expect("the stream still works");
             assert_eq!(bytes, [7; 48]);
         });
     });
 }
 
-/// `write_all` under a name that is the same for every kind of stream.
+/// `write_all` under a name that no stream's own method shadows.
 trait WriteAllOf {
     async fn write_all_of(&mut self, bytes: &'static [u8]);
 }
@@ -126,29 +126,29 @@ impl WriteAllOf for &windlass::io::DuplexStream {
 }
 
 #[test]
-fn a_datagram_does_not_go_into_a_buffer_with_a_wrong_length() {
+fn recv_from_refuses_a_buffer_with_wrong_lengths() {
     on_every_driver(|case| {
         case.run(async {
             let socket = Rc::new(UdpSocket::bind("127.0.0.1:0").await.expect("bind"));
             let addr = socket.local_addr().expect("an address");
             socket.send_to("hello", addr).await.0.expect("send");
             let receiver = socket.clone();
-            assert_refused(spawn(async move { receiver.recv_from(Liar::new(32, 16)).await.0 }).await);
+            assert_refused(spawn(async move { receiver.recv_from(WrongBuf::new(32, 16)).await.0 }).await);
             let (received, buf) = socket.recv_from(vec![0; 16]).await;
-            let (count, _) = received.expect("it is still there");
+            let (count, _) = received.expect("the datagram is still there");
             assert_eq!(&buf[..count], b"hello");
         });
     });
 }
 
 #[test]
-fn a_file_is_not_read_into_a_buffer_with_a_wrong_length() {
+fn file_reads_refuse_a_buffer_with_wrong_lengths() {
     on_every_driver(|case| {
         case.run(async {
             let folder = crate::support::Folder::new();
             let path = folder.file("file", [7; 48]);
             let file = Rc::new(windlass::fs::File::open(path).await.expect("open"));
-            let wrong: [fn() -> Liar; 2] = [|| Liar::new(32, 16), || Liar::new(16, 16).then(8)];
+            let wrong: [fn() -> WrongBuf; 2] = [|| WrongBuf::new(32, 16), || WrongBuf::new(16, 16).later_capacity(8)];
             for make in wrong {
                 let reader = file.clone();
                 assert_refused(spawn(async move { reader.read_at(make(), 0).await.0 }).await);
@@ -163,8 +163,8 @@ fn a_file_is_not_read_into_a_buffer_with_a_wrong_length() {
     });
 }
 
-/// Runs a future to its end on this thread, as `futures::executor::block_on` does: it polls again as soon as it was woken. It
-/// gives up after too many polls, where the real one would go on for ever.
+/// Runs a future on this thread as `futures::executor::block_on` does: it polls again as soon as it is woken. It gives
+/// up after many polls, where the real one would never end.
 fn block_on<F: Future>(future: F) -> F::Output {
     struct Flag(AtomicBool);
     impl Wake for Flag {
@@ -178,7 +178,7 @@ fn block_on<F: Future>(future: F) -> F::Output {
     for _ in 0..10_000 {
         assert!(
             flag.0.swap(false, Ordering::SeqCst),
-            "not woken: a real one would sleep for ever"
+            "not woken: a real executor would sleep for ever"
         );
         if let Poll::Ready(output) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
             return output;
@@ -187,12 +187,12 @@ fn block_on<F: Future>(future: F) -> F::Output {
     panic!("the budget is never refilled");
 }
 
-/// A stream of which so many bytes are received already, for the next reads.
+/// A stream with `count` leftover bytes for the next reads.
 async fn stream_with_unread(count: usize) -> TcpStream {
     let (client, server) = pair().await;
     client.write_all(vec![7; count]).await.0.expect("write");
     drop(client);
-    // It ends first, so all of them are put back.
+    // EOF comes first, so all bytes are kept for later reads.
     server
         .read_exact(vec![0; count + 1])
         .await
@@ -210,14 +210,15 @@ async fn read_one_by_one(stream: &TcpStream, count: usize) {
 
 const MANY: usize = 300;
 
-/// Each poll of a task may take 64 results that are there at once. An executor inside of the poll asks for more.
+/// A task may take 64 immediate results per poll. An executor inside of that poll needs more.
 #[test]
-fn an_executor_inside_of_a_task_is_not_stopped_by_the_budget() {
+fn the_budget_does_not_stall_a_nested_executor() {
     on_every_driver(|case| {
         case.run(async {
             let stream = stream_with_unread(3 * MANY).await;
             block_on(read_one_by_one(&stream, MANY));
-            // Several at once, none of which asks twice in a row; one of them is dropped after it was refused.
+            // Several reads at once, none of which is polled twice in a row; below, one is dropped after it was
+            // refused.
             block_on(async {
                 let mut reads = (0..3)
                     .map(|_| read_one_by_one(&stream, MANY / 3))
@@ -226,7 +227,7 @@ fn an_executor_inside_of_a_task_is_not_stopped_by_the_budget() {
             });
             block_on(async {
                 for _ in 0..MANY / 2 {
-                    // The first waker that is refused never asks again.
+                    // The first waker that is refused is never polled again.
                     let mut dropped = [read_one_by_one(&stream, 1)]
                         .into_iter()
                         .collect::<FuturesUnordered<_>>();
@@ -235,7 +236,7 @@ fn an_executor_inside_of_a_task_is_not_stopped_by_the_budget() {
                     read_one_by_one(&stream, 1).await;
                 }
             });
-            // From memory, and of a lock.
+            // Reads from memory, and a lock.
             block_on(async {
                 let bytes = vec![7; MANY];
                 let (mut memory, lock) = (&bytes[..], windlass::sync::Lock::new(0));
@@ -248,13 +249,13 @@ fn an_executor_inside_of_a_task_is_not_stopped_by_the_budget() {
     });
 }
 
-/// What asks through wakers of its own, but ends the poll when it is refused, gets no more than 64 either.
+/// Combinators that poll with wakers of their own, but return when refused, also get at most 64 results per poll.
 #[test]
-fn combinators_with_wakers_of_their_own_keep_to_the_budget() {
+fn combinators_with_their_own_wakers_respect_the_budget() {
     on_every_driver(|case| {
         case.run(async {
             for kind in 0..3 {
-                // Reads since another task has last run.
+                // Reads since the other task last ran.
                 let (reads, most) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(0)));
                 let other = spawn({
                     let (reads, most) = (reads.clone(), most.clone());
@@ -285,14 +286,14 @@ fn combinators_with_wakers_of_their_own_keep_to_the_budget() {
                 }
                 yield_now().await;
                 other.cancel();
-                assert!(most.get() <= 64, "{} reads in one poll, by {kind}", most.get());
+                assert!(most.get() <= 64, "{} reads in one poll, kind {kind}", most.get());
                 assert!(most.get() > 0);
             }
         });
     });
 }
 
-/// Nothing can run for a future that is forgotten. What it has lent stays valid, and its stream can still be closed.
+/// A forgotten future's buffer stays valid, and its stream can still be closed.
 #[test]
 fn a_forgotten_read_keeps_its_memory_and_blocks_later_reads() {
     on_every_driver(|case| {
@@ -302,7 +303,7 @@ fn a_forgotten_read_keeps_its_memory_and_blocks_later_reads() {
             assert!(poll_once(read.as_mut()).await.is_pending());
             std::mem::forget(read);
             client.write_all(vec![7; 64]).await.0.expect("write");
-            // The kernel writes into memory that is leaked, so that nothing else can have it.
+            // The kernel writes into leaked memory, which no other allocation can get.
             let others: Vec<Vec<u8>> = (0..64).map(|_| vec![0x5A; 64]).collect();
             turns(10).await;
             quiet().await;
@@ -313,7 +314,7 @@ fn a_forgotten_read_keeps_its_memory_and_blocks_later_reads() {
                 yield_now().await;
             }
             drop(next);
-            // The other direction is free, and dropping the stream closes it.
+            // The other direction works, and dropping the stream closes it.
             server.write_all("pong").await.0.expect("write");
             drop(server);
             let (result, pong) = client.read_exact(vec![0; 4]).await;
@@ -326,7 +327,7 @@ fn a_forgotten_read_keeps_its_memory_and_blocks_later_reads() {
             drop(client);
             turns(5).await;
             quiet().await;
-            assert_eq!(windlass::counters().ops, 0, "the operation was given back");
+            assert_eq!(windlass::counters().ops, 0, "the operation was released");
         });
     });
 }

@@ -1,4 +1,4 @@
-//! Copies in one direction and in both: every byte, in order, whichever way it takes.
+//! `copy` and `copy_bidirectional`: every byte arrives in order, through buffers and through splice.
 
 use std::cell::Cell;
 use std::io::{ErrorKind, Read, Write};
@@ -13,10 +13,10 @@ use windlass::io::{
 use windlass::net::TcpStream;
 use windlass::time::{sleep, timeout};
 
+use crate::buf_reader::within;
 use crate::bytes::numbered;
 use crate::child::in_own_process;
-use crate::edges::with_std_peer;
-use crate::lines::within;
+use crate::readiness::with_std_peer;
 use crate::streams::{Sips, Stingy};
 use crate::support::{
     Random, codes, on_every_driver, on_every_kernel_driver, pair, poll_once, reset_on_close, rounds, turns,
@@ -25,7 +25,7 @@ use crate::support::{
 const MB: usize = 1 << 20;
 
 #[test]
-fn a_copy_is_whole_through_any_reader_and_writer() {
+fn a_copy_is_complete_with_any_reader_and_writer() {
     on_every_driver(|case| {
         case.run(async {
             for len in [0, 1, 4_096, 100_000] {
@@ -36,13 +36,13 @@ fn a_copy_is_whole_through_any_reader_and_writer() {
                 assert!(!writer.ended, "a copy leaves the writer open");
                 let mut writer = BufWriter::new(Vec::new());
                 copy(&mut BufReader::new(&all[..]), &mut writer).await.expect("copy");
-                assert!(writer.get_ref() == &all, "it is flushed at the end");
+                assert!(writer.get_ref() == &all, "the copy flushes at the end");
             }
         });
     });
 }
 
-/// What was copied does not wait in a buffer until more comes.
+/// Copied bytes do not stay in the writer's buffer until more arrive.
 #[test]
 fn a_copy_flushes_while_it_waits() {
     on_every_driver(|case| {
@@ -56,7 +56,7 @@ fn a_copy_flushes_while_it_waits() {
             for _ in 0..3 {
                 client.write_all("question").await.0.expect("write");
                 let (result, _) = server.read_exact([0u8; 8]).await;
-                result.expect("it came though nothing follows");
+                result.expect("it arrives although nothing follows");
             }
             drop(client);
             assert_eq!(copying.await.expect("no panic").expect("copy"), 24);
@@ -64,7 +64,7 @@ fn a_copy_flushes_while_it_waits() {
     });
 }
 
-/// An end goes through and only one way: the other direction lives until its own end.
+/// EOF is passed on in one direction; the other stays open until its own EOF.
 async fn half_closes<S: AsyncRead + AsyncWrite + Halves + 'static>(
     (mut client, mut near): (S, S),
     (mut far, mut server): (S, S),
@@ -72,22 +72,22 @@ async fn half_closes<S: AsyncRead + AsyncWrite + Halves + 'static>(
     let proxy = windlass::spawn(async move { copy_bidirectional(&mut near, &mut far).await });
     client.write_all("question").await.0.expect("write");
     client.shutdown().await.expect("shutdown");
-    assert_eq!(server.read_to_string(100).await.expect("up to its end"), "question");
+    assert_eq!(server.read_to_string(100).await.expect("read until EOF"), "question");
     turns(3).await;
     assert!(!proxy.is_finished());
     for _ in 0..3 {
         server.write_all("answer").await.0.expect("write");
         let (result, bytes) = client.read_exact([0u8; 6]).await;
-        result.expect("it goes on");
+        result.expect("the other direction works");
         assert_eq!(&bytes, b"answer");
     }
     server.shutdown().await.expect("shutdown");
     assert!(client.read_managed().await.expect("read").is_empty());
-    assert_eq!(proxy.await.expect("no panic").expect("both ended"), (8, 18));
+    assert_eq!(proxy.await.expect("no panic").expect("both directions ended"), (8, 18));
 }
 
 #[test]
-fn the_end_of_one_direction_is_not_that_of_the_other() {
+fn eof_in_one_direction_keeps_the_other_open() {
     on_every_driver(|case| {
         case.run(async {
             half_closes(pair().await, pair().await).await;
@@ -96,26 +96,26 @@ fn the_end_of_one_direction_is_not_that_of_the_other() {
     });
 }
 
-/// One direction is stuck, the other is not; and a busy one does not starve the other.
+/// A blocked direction does not block the other, and a busy one does not starve it.
 #[test]
-fn neither_direction_waits_for_the_other() {
+fn neither_direction_blocks_the_other() {
     on_every_driver(|case| {
         case.run(async {
             let (mut client, mut near) = duplex(100);
             let (mut far, mut server) = duplex(100);
             let proxy = windlass::spawn(async move { copy_bidirectional(&mut near, &mut far).await });
-            // Nobody reads at the server: this direction fills up.
+            // The server does not read: this direction fills up.
             let stuck = within(client.write_all(vec![0; 10_000]), 20).await;
             assert!(stuck.is_none());
             for _ in 0..20 {
                 server.write_all("through").await.0.expect("write");
                 let (result, _) = client.read_exact([0u8; 7]).await;
-                result.expect("it is not stuck");
+                result.expect("the other direction works");
             }
             proxy.cancel();
             drop(proxy);
 
-            // Always something to read, always somebody to take it, in the first direction.
+            // In the first direction, reads and writes are always ready.
             let taken = Rc::new(Cell::new(0));
             let mut endless = join(repeat(1), Stingy::default());
             let (far, mut server) = duplex(100);
@@ -129,12 +129,12 @@ fn neither_direction_waits_for_the_other() {
             }
             assert!(taken.get() > 0);
             let room = within(server.write_all(vec![2; 90]), 1).await;
-            room.expect("what was written before was taken").0.expect("write");
+            room.expect("the earlier bytes were copied").0.expect("write");
         });
     });
 }
 
-/// Counts what it takes.
+/// Counts the bytes written to it.
 struct Counting(Rc<Cell<usize>>);
 
 impl AsyncWrite for Counting {
@@ -151,7 +151,7 @@ impl AsyncWrite for Counting {
 }
 
 #[test]
-fn an_error_says_which_side_it_is_of() {
+fn an_error_names_its_side() {
     on_every_kernel_driver(|case| {
         case.run(async {
             let (client, mut near) = pair().await;
@@ -169,10 +169,10 @@ fn an_error_says_which_side_it_is_of() {
             let (mut near, mut far) = duplex(16);
             let (mut other, gone) = duplex(16);
             drop(gone);
-            far.write_all("to nobody").await.0.expect("write");
+            far.write_all("to no one").await.0.expect("write");
             let error = copy_bidirectional(&mut near, &mut other)
                 .await
-                .expect_err("nobody is there");
+                .expect_err("the peer is gone");
             assert_eq!(error.kind(), ErrorKind::BrokenPipe);
             let expected = "copy from the first stream to the second, writing after 0 bytes";
             assert!(error.to_string().starts_with(expected), "{error}");
@@ -180,9 +180,9 @@ fn an_error_says_which_side_it_is_of() {
     });
 }
 
-/// What a header's reader holds is not lost when the rest is copied.
+/// Bytes that a buffered reader holds after a header are copied too.
 #[test]
-fn a_proxy_may_read_a_header_first() {
+fn copying_after_a_buffered_header_loses_no_bytes() {
     on_every_driver(|case| {
         case.run(async {
             let (client, near) = pair().await;
@@ -196,29 +196,29 @@ fn a_proxy_may_read_a_header_first() {
             client.shutdown(Shutdown::Write).await.expect("shutdown");
             assert_eq!((&server).read_to_string(10).await.expect("read"), "body");
             drop(server);
-            assert_eq!(proxy.await.expect("no panic").expect("both ended"), (4, 0));
+            assert_eq!(proxy.await.expect("no panic").expect("both directions ended"), (4, 0));
         });
     });
 }
 
-/// The end goes through a pipe too, which has no other way to tell it than to be closed; and through Unix sockets.
+/// EOF is passed on to a pipe by closing it.
 #[test]
-fn the_end_goes_through_pipes() {
+fn eof_is_passed_on_to_pipes() {
     on_every_kernel_driver(|case| {
         case.run(async {
             let ((to_child, childs_input), (childs_output, from_child)) = (
                 windlass::io::pipe::pipe().expect("a pipe"),
                 windlass::io::pipe::pipe().expect("a pipe"),
             );
-            // The child answers when it has heard everything.
+            // The child answers after it has read everything.
             windlass::spawn(async move {
-                let mut heard = String::new();
+                let mut input = String::new();
                 BufReader::new(childs_input)
-                    .read_line(&mut heard)
+                    .read_line(&mut input)
                     .await
                     .expect("a line");
                 let mut childs_output = childs_output;
-                childs_output.write_all(heard.to_uppercase()).await.0.expect("write");
+                childs_output.write_all(input.to_uppercase()).await.0.expect("write");
                 childs_output.shutdown().await.expect("shutdown");
                 childs_output.write_all("more").await.0.expect_err("it was shut down");
                 turns(1_000).await;
@@ -229,22 +229,22 @@ fn the_end_goes_through_pipes() {
             client.write_all("without a newline").await.0.expect("write");
             client.shutdown(Shutdown::Write).await.expect("shutdown");
             assert_eq!((&client).read_to_string(100).await.expect("read"), "WITHOUT A NEWLINE");
-            assert_eq!(proxy.await.expect("no panic").expect("both ended"), (17, 17));
+            assert_eq!(proxy.await.expect("no panic").expect("both directions ended"), (17, 17));
         });
     });
 }
 
-/// Sends everything from a thread.
+/// Sends all bytes from a thread.
 fn send(mut to: StdStream, bytes: Vec<u8>) -> std::thread::JoinHandle<()> {
     std::thread::spawn(move || {
         to.write_all(&bytes).expect("write");
         to.shutdown(Shutdown::Write).expect("shutdown");
-        // Until the other end closes, so that nothing is reset.
+        // Waits until the other end closes, so that the connection is not reset.
         let _ = to.read(&mut [0]);
     })
 }
 
-/// Receives everything in a thread, resting now and then so that the writer has to wait.
+/// Receives everything in a thread, with pauses so that the writer has to wait.
 fn receive(mut from: StdStream, seed: u64) -> std::thread::JoinHandle<Vec<u8>> {
     std::thread::spawn(move || {
         let mut random = Random::new(seed);
@@ -262,9 +262,9 @@ fn receive(mut from: StdStream, seed: u64) -> std::thread::JoinHandle<Vec<u8>> {
     })
 }
 
-/// So much that the kernel moves it alone.
+/// Enough bytes that the copy uses splice.
 #[test]
-fn bulk_between_sockets_is_whole() {
+fn a_bulk_copy_between_sockets_is_complete() {
     on_every_kernel_driver(|case| {
         case.run(async move {
             let all = numbered((rounds() * 16_000).min(64 * MB));
@@ -277,7 +277,7 @@ fn bulk_between_sockets_is_whole() {
             assert!(receiving.join().expect("no panic") == all);
             drop((source, sink, from, to));
             sending.join().expect("no panic");
-            // And both ways at once.
+            // Both directions at once.
             let ((mut a, a_peer), (mut b, b_peer)) = (with_std_peer(), with_std_peer());
             let threads: Vec<_> = [(&a_peer, &b_peer, 5), (&b_peer, &a_peer, 6)]
                 .into_iter()
@@ -305,10 +305,10 @@ fn bulk_between_sockets_is_whole() {
     });
 }
 
-/// A copy between sockets is dropped while the kernel has bytes on their way from the one to the other: they are the reader's
-/// again, and the next copy goes on where this one was.
+/// A copy between sockets is dropped while bytes are in the splice pipe: the reader gets them back, and the next copy
+/// continues.
 #[test]
-fn a_dropped_copy_between_sockets_loses_nothing() {
+fn a_dropped_copy_between_sockets_loses_no_bytes() {
     on_every_kernel_driver(|case| {
         case.run(async move {
             let stops = 3;
@@ -320,35 +320,35 @@ fn a_dropped_copy_between_sockets_loses_nothing() {
             for _ in 0..stops {
                 let begin = received.len();
                 {
-                    // Until the buffers behind the sink are full, and a little longer.
+                    // Until the sink's buffers are full, and a little longer.
                     let mut copying = pin!(copy(&mut source, &mut sink));
                     for _ in 0..20 {
                         assert!(poll_once(copying.as_mut()).await.is_pending());
                         sleep(Duration::from_millis(5)).await;
                     }
                 }
-                // All that was sent, and then nothing: the copy is gone.
+                // All bytes that were sent, and then none: the copy is dropped.
                 let mut piece = vec![0; MB];
-                let mut quiet = 0;
-                while quiet < 10 {
+                let mut empty_reads = 0;
+                while empty_reads < 10 {
                     match to.read(&mut piece) {
                         Ok(count) => {
                             received.extend_from_slice(&piece[..count]);
-                            quiet = 0;
+                            empty_reads = 0;
                         }
                         Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                            quiet += 1;
+                            empty_reads += 1;
                             sleep(Duration::from_millis(5)).await;
                         }
                         Err(error) => panic!("{error}"),
                     }
                 }
-                assert!(received.len() > begin, "something came");
+                assert!(received.len() > begin, "bytes arrived");
                 assert!(
                     received[begin..] == all[begin..received.len()],
-                    "in order from {begin} on"
+                    "out of order from {begin} on"
                 );
-                // What comes next is what comes next.
+                // The next read continues where the copy stopped.
                 let (result, next) = source.read_exact(vec![0; 1_000]).await;
                 result.expect("read");
                 assert!(next == all[received.len()..][..1_000], "at {}", received.len());
@@ -371,17 +371,17 @@ fn a_dropped_copy_between_sockets_loses_nothing() {
     });
 }
 
-/// Writing to a peer that has gone is an error, even where the signal would end the process.
+/// Writing to a closed peer is an error, not a fatal SIGPIPE.
 #[test]
-fn bulk_to_a_closed_peer_is_no_signal() {
-    in_own_process("copying::bulk_to_a_closed_peer_is_no_signal", &[], || {
+fn a_bulk_copy_to_a_closed_peer_raises_no_sigpipe() {
+    in_own_process("copying::a_bulk_copy_to_a_closed_peer_raises_no_sigpipe", &[], || {
         on_every_kernel_driver(|case| {
             crate::support::let_signals_kill();
             case.run(async {
                 for _ in 0..20 {
                     let ((mut source, from), (mut sink, to)) = (with_std_peer(), with_std_peer());
                     let sending = std::thread::spawn(move || {
-                        // Without end, until the copy is over.
+                        // Sends until the copy is over.
                         while (&from).write_all(&[7; 100_000]).is_ok() {}
                     });
                     let closing = std::thread::spawn(move || {
@@ -390,17 +390,17 @@ fn bulk_to_a_closed_peer_is_no_signal() {
                         while left > 0 {
                             left = left.saturating_sub((&to).read(&mut piece).expect("read"));
                         }
-                        // Orderly: first the kernel says that it takes no more, then that the pipe is broken.
+                        // Orderly shutdown: the kernel first reports a reset, then EPIPE.
                         to.shutdown(Shutdown::Both).expect("shutdown");
                     });
                     let error = loop {
                         match copy(&mut source, &mut sink).await {
-                            Ok(_) => panic!("it has no end"),
+                            Ok(_) => panic!("the source has no EOF"),
                             Err(error) if error.kind() == ErrorKind::ConnectionReset && cfg!(unix) => {}
                             Err(error) => break error,
                         }
                     };
-                    // On Windows a reset is told as often as one asks.
+                    // Windows reports a reset on every call.
                     let expected = [
                         ErrorKind::BrokenPipe,
                         ErrorKind::ConnectionReset,
@@ -418,9 +418,9 @@ fn bulk_to_a_closed_peer_is_no_signal() {
     });
 }
 
-/// Numbered bytes through a copy whose reader drops every other read of its own.
+/// Numbered bytes through a copy whose reader drops a read before each read.
 #[test]
-fn every_byte_comes_once_through_a_copy() {
+fn a_copy_with_dropped_reads_delivers_every_byte_once() {
     on_every_driver(|case| {
         case.run(async move {
             let all = numbered(rounds() * 1_000);
@@ -451,7 +451,7 @@ fn every_byte_comes_once_through_a_copy() {
     });
 }
 
-/// A reader that begins everything twice.
+/// A reader that starts each read twice and drops the first.
 struct Dropping(TcpStream);
 
 impl AsyncRead for Dropping {

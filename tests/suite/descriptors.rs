@@ -1,4 +1,4 @@
-//! Foreign descriptors of the kernel's: pipes, sockets, counters, timers, and what cannot be waited for.
+//! Watching foreign kernel descriptors: pipes, sockets, eventfds, timerfds, and files that cannot be watched.
 
 use std::cell::{Cell, RefCell};
 use std::fs::File;
@@ -51,16 +51,16 @@ fn tcp_pair() -> (StdStream, StdStream) {
     (one, two)
 }
 
-/// Makes `number` name the same file as `source`; what it named before is closed. No other thread can come in between.
-fn put_in_place_of(number: BorrowedFd<'_>, source: &impl AsFd) {
+/// Atomically makes `number` refer to the same file as `source` and closes the previous file.
+fn replace_file_of(number: BorrowedFd<'_>, source: &impl AsFd) {
     let source = source.as_fd().as_raw_fd();
     // SAFETY: both are open descriptors of this test; dup2(2) touches no memory of ours.
     let result = unsafe { libc::dup2(source, number.as_raw_fd()) };
     assert_eq!(result, number.as_raw_fd(), "dup2: {}", io::Error::last_os_error());
 }
 
-/// Reads one byte per call; each kind of stream is told of each byte, of later ones, and of the end.
-fn every_byte_is_told(
+/// Reads one byte per call: the callback runs for each byte, for later bytes, and for EOF.
+fn assert_called_for_every_byte(
     event_loop: &EventLoop,
     name: &str,
     reader: impl Read + AsRawFd + 'static,
@@ -78,7 +78,7 @@ fn every_byte_is_told(
             let fd = fd.0;
             move || {
                 let mut byte = [0];
-                match reader.read(&mut byte).expect("it is said to be readable") {
+                match reader.read(&mut byte).expect("the descriptor is readable") {
                     0 => {
                         ended.set(true);
                         remove_reader(&Number(fd));
@@ -91,7 +91,7 @@ fn every_byte_is_told(
     let bytes: Vec<u8> = (0..COUNT as u8).collect();
     event_loop
         .run_until_complete(async {
-            writer.write_all(&bytes).expect("there is room");
+            writer.write_all(&bytes).expect("the buffer has room");
             while got.borrow().len() < COUNT {
                 other_runs.set(other_runs.get() + 1);
                 turns(1).await;
@@ -100,14 +100,14 @@ fn every_byte_is_told(
                 got.borrow().iter().map(|(byte, _)| *byte).eq(0..COUNT as u8),
                 "{name}: {got:?}"
             );
-            // Between two calls the others had a turn.
+            // Other tasks run between two calls.
             let fair = got.borrow().windows(2).all(|pair| pair[0].1 < pair[1].1);
             assert!(fair, "{name}: {got:?}");
             turns(5).await;
             assert_eq!(got.borrow().len(), COUNT, "{name}: drained");
             for more in 0..3 {
                 sleep(Duration::from_millis(1)).await;
-                writer.write_all(&[more]).expect("there is room");
+                writer.write_all(&[more]).expect("the buffer has room");
                 while got.borrow().len() == COUNT + more as usize {
                     sleep(Duration::from_micros(100)).await;
                 }
@@ -117,11 +117,11 @@ fn every_byte_is_told(
                 sleep(Duration::from_micros(100)).await;
             }
         })
-        .expect("it runs");
-    assert!(!event_loop.remove_reader(&fd), "{name}: it has removed itself");
+        .expect("the loop runs");
+    assert!(!event_loop.remove_reader(&fd), "{name}: the callback removed itself");
 }
 
-/// A descriptor's number as something that can be watched.
+/// A descriptor number that can be watched.
 struct Number(RawFd);
 
 impl AsRawFd for Number {
@@ -131,23 +131,23 @@ impl AsRawFd for Number {
 }
 
 #[test]
-fn a_reader_is_called_until_nothing_is_left_and_again_when_more_comes() {
+fn a_reader_is_called_until_drained_and_again_for_new_bytes() {
     on_every_kernel_driver(|case| {
         let event_loop = case.event_loop();
         let (reader, writer) = pipe();
-        every_byte_is_told(&event_loop, "a pipe", reader, writer);
+        assert_called_for_every_byte(&event_loop, "a pipe", reader, writer);
         let (reader, writer) = unix_pair();
-        every_byte_is_told(&event_loop, "a Unix stream", reader, writer);
+        assert_called_for_every_byte(&event_loop, "a Unix stream", reader, writer);
         let (reader, writer) = tcp_pair();
-        every_byte_is_told(&event_loop, "a TCP stream", reader, writer);
+        assert_called_for_every_byte(&event_loop, "a TCP stream", reader, writer);
         assert_eq!(event_loop.counters().tasks, 0);
-        event_loop.run_until_complete(turns(3)).expect("it runs");
+        event_loop.run_until_complete(turns(3)).expect("the loop runs");
         assert_eq!(event_loop.counters().in_flight, 0);
     });
 }
 
 #[test]
-fn a_reset_is_told() {
+fn a_reader_is_called_for_a_reset() {
     on_every_kernel_driver(|case| {
         let event_loop = case.event_loop();
         let (mut ours, theirs) = tcp_pair();
@@ -157,24 +157,24 @@ fn a_reset_is_told() {
             .add_reader(&fd, {
                 let (error, handle) = (error.clone(), event_loop.handle());
                 move || {
-                    // The kernel tells it once.
+                    // The kernel reports the reset once.
                     let again = ours.read(&mut [0; 8]).err().map(|error| error.kind());
                     error.set(error.get().or(again));
-                    handle.stop().expect("the loop is there");
+                    handle.stop().expect("the loop is open");
                 }
             })
             .expect("it can be watched");
-        event_loop.run_until_complete(turns(5)).expect("it runs");
+        event_loop.run_until_complete(turns(5)).expect("the loop runs");
         assert_eq!(error.get(), None);
         reset_on_close(&theirs);
         drop(theirs);
-        event_loop.run_forever().expect("it runs");
+        event_loop.run_forever().expect("the loop runs");
         assert_eq!(error.get(), Some(io::ErrorKind::ConnectionReset));
         assert!(event_loop.remove_reader(&fd));
     });
 }
 
-/// Fills a stream up, and gives how many bytes went in.
+/// Fills a stream, and returns the number of bytes written.
 fn fill(mut writer: impl Write) -> usize {
     let mut count = 0;
     loop {
@@ -186,17 +186,17 @@ fn fill(mut writer: impl Write) -> usize {
     }
 }
 
-/// Takes out so many bytes.
+/// Reads `count` bytes.
 fn drain(mut reader: impl Read, mut count: usize) {
     let mut bytes = vec![0; 65_536];
     while count > 0 {
         let wanted = count.min(bytes.len());
-        count -= reader.read(&mut bytes[..wanted]).expect("bytes are there");
+        count -= reader.read(&mut bytes[..wanted]).expect("the bytes have arrived");
     }
 }
 
 #[test]
-fn a_writer_is_called_when_there_is_room_and_when_nobody_reads_any_more() {
+fn a_writer_is_called_when_writable_and_when_the_reader_closes() {
     on_every_kernel_driver(|case| {
         case.run(async {
             let (one, two) = unix_pair();
@@ -214,7 +214,7 @@ fn a_writer_is_called_when_there_is_room_and_when_nobody_reads_any_more() {
                     })
                     .expect("it can be watched");
                     sleep(Duration::from_millis(2)).await;
-                    assert_eq!(calls.get(), 0, "it is full");
+                    assert_eq!(calls.get(), 0, "the buffer is full");
                     drain(&theirs, count);
                     while calls.get() < 3 {
                         turns(1).await;
@@ -240,48 +240,51 @@ fn a_writer_is_called_when_there_is_room_and_when_nobody_reads_any_more() {
     });
 }
 
-/// What each reader was told of must be its own pipe's bytes, though all pipes have the same number.
+/// All pipes get the same descriptor number; each reader must see the bytes of its own pipe only.
 #[test]
-fn a_number_that_goes_to_another_file_is_watched_anew() {
+fn a_reused_descriptor_number_is_watched_anew() {
     on_every_kernel_driver(|case| {
         case.run(async {
-            let (place, _writer) = pipe();
-            let mut place = place;
+            let (watched, _writer) = pipe();
+            let mut watched = watched;
             for round in 0..rounds().min(300) {
                 let (next, mut writer) = pipe();
-                // Two ways: as it should be, and behind our back.
+                // The old registration is removed first, or left in place.
                 if round % 2 == 0 {
-                    remove_reader(&place);
+                    remove_reader(&watched);
                 }
-                put_in_place_of(place.as_fd(), &next);
+                replace_file_of(watched.as_fd(), &next);
                 drop(next);
-                let told = Rc::new(Cell::new(0));
-                add_reader(&place, {
-                    let told = told.clone();
-                    move || told.set(told.get() + 1)
+                let call_count = Rc::new(Cell::new(0));
+                add_reader(&watched, {
+                    let call_count = call_count.clone();
+                    move || call_count.set(call_count.get() + 1)
                 })
                 .expect("it can be watched");
                 turns(if round % 3 == 0 { 0 } else { 3 }).await;
-                assert_eq!(told.get(), 0, "round {round}");
-                writer.write_all(&[round as u8]).expect("there is room");
+                assert_eq!(call_count.get(), 0, "round {round}");
+                writer.write_all(&[round as u8]).expect("the pipe has room");
                 let begun = std::time::Instant::now();
-                while told.get() == 0 {
-                    assert!(begun.elapsed() < Duration::from_secs(60), "round {round}: never told");
+                while call_count.get() == 0 {
+                    assert!(
+                        begun.elapsed() < Duration::from_secs(60),
+                        "round {round}: the reader is never called"
+                    );
                     turns(1).await;
                 }
                 let mut byte = [0];
-                place.read_exact(&mut byte).expect("it is there");
+                watched.read_exact(&mut byte).expect("the byte has arrived");
                 assert_eq!(byte, [round as u8]);
-                // The reader waits for more when the next one comes.
+                // The reader is waiting when the next pipe replaces this one.
                 turns(3).await;
             }
-            assert!(remove_reader(&place));
+            assert!(remove_reader(&watched));
         });
     });
 }
 
 #[test]
-fn files_and_folders_are_refused_everywhere_alike() {
+fn watching_files_and_folders_is_refused_on_every_driver() {
     on_every_kernel_driver(|case| {
         let event_loop = case.event_loop();
         let file = File::open(std::env::current_exe().expect("this program")).expect("it can be read");
@@ -293,7 +296,7 @@ fn files_and_folders_are_refused_everywhere_alike() {
             let errors = [
                 event_loop.add_reader(target, || {}),
                 event_loop.add_writer(target, || {}),
-                event_loop.run_until_complete(wrapped).expect("it runs"),
+                event_loop.run_until_complete(wrapped).expect("the loop runs"),
             ];
             for error in errors {
                 let error = error.expect_err("a file is always ready");
@@ -307,7 +310,7 @@ fn files_and_folders_are_refused_everywhere_alike() {
     });
 }
 
-/// Standard input is often this.
+/// Standard input is often such a device.
 #[test]
 fn devices_that_are_always_ready_can_be_watched() {
     on_every_kernel_driver(|case| {
@@ -315,16 +318,11 @@ fn devices_that_are_always_ready_can_be_watched() {
             return;
         }
         case.run(async {
-            let null = AsyncFd::new(File::open("/dev/null").expect("it is there")).expect("it can be watched");
-            null.readable().await.expect("always");
-            assert_eq!(
-                null.read_with(|mut file| file.read(&mut [0; 8]))
-                    .await
-                    .expect("the end"),
-                0
-            );
+            let null = AsyncFd::new(File::open("/dev/null").expect("/dev/null exists")).expect("it can be watched");
+            null.readable().await.expect("always readable");
+            assert_eq!(null.read_with(|mut file| file.read(&mut [0; 8])).await.expect("EOF"), 0);
             let calls = Rc::new(Cell::new(0));
-            let zero = File::open("/dev/zero").expect("it is there");
+            let zero = File::open("/dev/zero").expect("/dev/zero exists");
             add_reader(&zero, {
                 let calls = calls.clone();
                 move || calls.set(calls.get() + 1)
@@ -338,18 +336,18 @@ fn devices_that_are_always_ready_can_be_watched() {
 }
 
 #[test]
-fn a_descriptor_closed_behind_our_back_is_told_once_and_costs_nothing() {
-    let test = "descriptors::a_descriptor_closed_behind_our_back_is_told_once_and_costs_nothing";
+fn a_closed_watched_descriptor_is_reported_once_and_costs_nothing() {
+    let test = "descriptors::a_closed_watched_descriptor_is_reported_once_and_costs_nothing";
     in_own_process(test, &[], || {
         on_every_kernel_driver(|case| {
             let event_loop = case.event_loop();
-            let told = exceptions_of(&event_loop);
-            // By its own callback.
+            let exceptions = exceptions_of(&event_loop);
+            // Closed by its own callback.
             let (reader, writer) = pipe();
             let number = Number(reader.as_raw_fd());
             let mut reader = Some(reader);
             let calls = Rc::new(Cell::new(0));
-            (&writer).write_all(b"x").expect("there is room");
+            (&writer).write_all(b"x").expect("the pipe has room");
             event_loop
                 .add_reader(&number, {
                     let calls = calls.clone();
@@ -359,27 +357,30 @@ fn a_descriptor_closed_behind_our_back_is_told_once_and_costs_nothing() {
                     }
                 })
                 .expect("it can be watched");
-            event_loop.run_until_complete(turns(10)).expect("it runs");
+            event_loop.run_until_complete(turns(10)).expect("the loop runs");
             assert_eq!(calls.get(), 1);
-            assert_eq!(told.borrow().len(), 1, "{told:?}");
-            assert!(told.borrow()[0].contains("can no longer be watched"), "{told:?}");
+            assert_eq!(exceptions.borrow().len(), 1, "{exceptions:?}");
+            assert!(
+                exceptions.borrow()[0].contains("can no longer be watched"),
+                "{exceptions:?}"
+            );
             assert!(!event_loop.remove_reader(&number));
-            // By somebody else, while a duplicate lives.
+            // Closed elsewhere, while a duplicate is open.
             let (reader, mut writer) = pipe();
             let duplicate = reader.try_clone().expect("a duplicate");
             let number = Number(reader.as_raw_fd());
             event_loop.add_reader(&number, || {}).expect("it can be watched");
-            event_loop.run_until_complete(turns(3)).expect("it runs");
+            event_loop.run_until_complete(turns(3)).expect("the loop runs");
             drop(reader);
-            writer.write_all(b"x").expect("there is room");
+            writer.write_all(b"x").expect("the pipe has room");
             event_loop
                 .run_until_complete(sleep(Duration::from_millis(5)))
-                .expect("it runs");
-            assert_eq!(told.borrow().len(), 2, "{told:?}");
+                .expect("the loop runs");
+            assert_eq!(exceptions.borrow().len(), 2, "{exceptions:?}");
             let before = event_loop.counters().turns;
             event_loop
                 .run_until_complete(sleep(Duration::from_millis(20)))
-                .expect("it runs");
+                .expect("the loop runs");
             let turned = event_loop.counters().turns - before;
             assert!(turned < 10 || is_interrupted(), "{turned} turns");
             drop(duplicate);
@@ -387,56 +388,56 @@ fn a_descriptor_closed_behind_our_back_is_told_once_and_costs_nothing() {
     });
 }
 
-/// Bytes that come for a duplicate of a descriptor that is watched no more wake nobody.
+/// Bytes for a duplicate of a descriptor that is no longer watched must not wake the loop.
 #[test]
-fn a_duplicate_of_what_is_not_watched_any_more_wakes_nobody() {
+fn a_duplicate_of_an_unwatched_descriptor_does_not_wake_the_loop() {
     on_every_kernel_driver(|case| {
         let event_loop = case.event_loop();
         let (reader, writer) = unix_pair();
         let duplicate = reader.try_clone().expect("a duplicate");
         event_loop.add_reader(&reader, || {}).expect("it can be watched");
-        event_loop.run_until_complete(turns(3)).expect("it runs");
+        event_loop.run_until_complete(turns(3)).expect("the loop runs");
         assert!(event_loop.remove_reader(&reader));
         drop(reader);
         assert_sleeps_through(&event_loop, &duplicate, &writer);
-        // The same with the wrapper, which closes the descriptor itself.
+        // The same with `AsyncFd`, which closes the descriptor itself.
         let ours = duplicate.try_clone().expect("a duplicate");
         event_loop
             .run_until_complete(async {
                 let ours = AsyncFd::new(ours).expect("it can be watched");
                 let waited = windlass::time::timeout(Duration::from_millis(1), ours.readable()).await;
-                assert!(waited.is_err(), "nothing has come");
+                assert!(waited.is_err(), "nothing was sent");
             })
-            .expect("it runs");
+            .expect("the loop runs");
         assert_sleeps_through(&event_loop, &duplicate, &writer);
-        // And when the wrapper gives the descriptor back.
+        // The same when `AsyncFd` returns the descriptor.
         let ours = event_loop
             .run_until_complete(async {
                 let ours = AsyncFd::new(duplicate.try_clone().expect("a duplicate")).expect("it can be watched");
                 let waited = windlass::time::timeout(Duration::from_millis(1), ours.readable()).await;
-                assert!(waited.is_err(), "nothing has come");
+                assert!(waited.is_err(), "nothing was sent");
                 ours.into_inner()
             })
-            .expect("it runs");
+            .expect("the loop runs");
         assert_sleeps_through(&event_loop, &ours, &writer);
     });
 }
 
-/// Sleeps, while bytes arrive on a stream that nobody watches, without waking up.
+/// Asserts that the loop sleeps without waking while bytes arrive on an unwatched stream.
 fn assert_sleeps_through(event_loop: &EventLoop, mut reader: &UnixStream, mut writer: &UnixStream) {
     let before = event_loop.counters();
     std::thread::scope(|scope| {
         scope.spawn(|| {
             for _ in 0..30 {
-                writer.write_all(b"x").expect("there is room");
+                writer.write_all(b"x").expect("the buffer has room");
                 std::thread::sleep(Duration::from_micros(500));
-                // Emptied, so that the next byte is news again.
-                reader.read_exact(&mut [0]).expect("it is there");
+                // Emptied, so that the next byte is a new edge.
+                reader.read_exact(&mut [0]).expect("the byte has arrived");
             }
         });
         event_loop
             .run_until_complete(sleep(Duration::from_millis(40)))
-            .expect("it runs");
+            .expect("the loop runs");
     });
     let after = event_loop.counters();
     let entered = after.driver.enters - before.driver.enters;
@@ -445,8 +446,8 @@ fn assert_sleeps_through(event_loop: &EventLoop, mut reader: &UnixStream, mut wr
 }
 
 #[test]
-fn watchers_and_what_they_own_leave_no_descriptor_behind() {
-    let test = "descriptors::watchers_and_what_they_own_leave_no_descriptor_behind";
+fn watchers_leak_no_descriptor() {
+    let test = "descriptors::watchers_leak_no_descriptor";
     in_own_process(test, &[], || {
         on_every_kernel_driver(|case| {
             let before = open_descriptors();
@@ -461,7 +462,7 @@ fn watchers_and_what_they_own_leave_no_descriptor_behind() {
                     event_loop
                         .add_writer(&write, move || drop(writer.peek(&mut [0])))
                         .expect("added");
-                    // One of the loop's own, which has a share of the loop.
+                    // A stream of the loop, which keeps a reference to the loop.
                     let (ours, other) = tcp_pair();
                     let number = Number(ours.as_raw_fd());
                     let streams = event_loop
@@ -469,14 +470,14 @@ fn watchers_and_what_they_own_leave_no_descriptor_behind() {
                             let ours = windlass::net::TcpStream::from_std(ours).expect("taken");
                             (ours, windlass::net::TcpStream::from_std(other).expect("taken"))
                         })
-                        .expect("it runs");
+                        .expect("the loop runs");
                     event_loop
                         .add_writer(&number, move || {
                             let _ = &streams;
                         })
                         .expect("added");
                 }
-                event_loop.run_until_complete(turns(5)).expect("it runs");
+                event_loop.run_until_complete(turns(5)).expect("the loop runs");
                 drop(event_loop);
             }
             assert_eq!(open_descriptors(), before);
@@ -492,12 +493,12 @@ mod linux {
 
     fn owned(fd: RawFd) -> File {
         assert!(fd >= 0, "{}", io::Error::last_os_error());
-        // SAFETY: the descriptor was just made and nobody else owns it.
+        // SAFETY: the descriptor was just created and has no other owner.
         File::from(unsafe { OwnedFd::from_raw_fd(fd) })
     }
 
     #[test]
-    fn counters_and_timers_of_the_kernel_are_told() {
+    fn eventfds_and_timerfds_can_be_watched() {
         on_every_kernel_driver(|case| {
             case.run(async {
                 // SAFETY: these calls touch no memory of ours.
@@ -514,12 +515,12 @@ mod linux {
                 .expect("it can be watched");
                 turns(5).await;
                 assert_eq!(calls.get(), 0);
-                (&counter).write_all(&5u64.to_ne_bytes()).expect("it counts");
+                (&counter).write_all(&5u64.to_ne_bytes()).expect("eventfd write");
                 while calls.get() < 3 {
                     turns(1).await;
                 }
                 let mut count = [0; 8];
-                (&counter).read_exact(&mut count).expect("it is there");
+                (&counter).read_exact(&mut count).expect("eventfd read");
                 assert_eq!(u64::from_ne_bytes(count), 5);
                 assert!(remove_reader(&counter));
 
@@ -541,7 +542,7 @@ mod linux {
                     let mut count = [0; 8];
                     ours.read_with(|mut file| file.read_exact(&mut count))
                         .await
-                        .expect("it is there");
+                        .expect("timerfd read");
                     expired += u64::from_ne_bytes(count);
                 }
                 assert!(begun.elapsed() >= Duration::from_millis(9), "{:?}", begun.elapsed());

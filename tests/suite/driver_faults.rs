@@ -1,4 +1,4 @@
-//! Errors that a kernel seldom gives, injected between the loop and a real driver.
+//! Kernel errors that are hard to provoke, injected between the loop and a real driver.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -19,25 +19,26 @@ use windlass::time::{Instant, sleep};
 
 use crate::support::{Case, Folder, exceptions_of, on_every_driver, on_every_kernel_driver, pair_of};
 
-/// What is to go wrong next.
+/// The errors to inject next.
 #[derive(Default)]
 struct Faults {
     accepts: RefCell<VecDeque<i32>>,
     polls: RefCell<VecDeque<i32>>,
     flushes: RefCell<VecDeque<i32>>,
-    /// How many accepts were started.
+    /// The number of accepts started.
     accepts_started: Cell<usize>,
 }
 
-/// A driver that fails as told, and else does what the one inside of it does.
+/// A driver that fails on request and otherwise forwards to the inner driver.
 struct Faulty {
     inner: Box<dyn Driver>,
     faults: Rc<Faults>,
-    /// Accepts that the driver inside does not know, and how they end.
+    /// Accepts that were not forwarded, and their error codes.
     failed: Vec<(OpId, i32)>,
 }
 
-// SAFETY: an operation either goes to the driver inside, whose promise this is, or is never started and completes once.
+// SAFETY: an operation is either forwarded to the inner driver, which keeps the contract, or never started and
+// completes once.
 unsafe impl Driver for Faulty {
     fn describe(&self) -> Description {
         self.inner.describe()
@@ -67,12 +68,12 @@ unsafe impl Driver for Faulty {
                 return Start::Pending;
             }
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller keeps the contract.
         unsafe { self.inner.start(id, op, scratch) }
     }
 
     unsafe fn attempt(&mut self, op: Op, alone: bool) -> Option<OsResult> {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller keeps the contract.
         unsafe { self.inner.attempt(op, alone) }
     }
 
@@ -128,7 +129,7 @@ fn faulty(case: Case) -> (EventLoop, Rc<Faults>) {
             })
         }
     });
-    (event_loop.build().expect("the driver was tried before"), faults)
+    (event_loop.build().expect("the driver was opened before"), faults)
 }
 
 /// Every error that accept(2) says to retry, or that a firewall causes.
@@ -147,7 +148,7 @@ const TRANSIENT: [i32; 11] = [
 ];
 
 #[test]
-fn an_error_of_one_connection_does_not_end_a_listener() {
+fn accept_skips_errors_of_single_connections() {
     on_every_driver(|case| {
         let (event_loop, faults) = faulty(case);
         let result = event_loop.run_until_complete(async {
@@ -167,7 +168,10 @@ fn an_error_of_one_connection_does_not_end_a_listener() {
             for code in TRANSIENT {
                 faults.accepts.borrow_mut().extend([code; 3]);
                 let client = UnixStream::connect(folder.join("socket")).await.expect("connect");
-                let (server, _) = listener.accept().await.expect("an error of one connection");
+                let (server, _) = listener
+                    .accept()
+                    .await
+                    .expect("errors of single connections are skipped");
                 client.write_all("here").await.0.expect("write");
                 assert_eq!(&server.read_exact([0; 4]).await.1, b"here");
                 assert!(faults.accepts.borrow().is_empty());
@@ -177,9 +181,9 @@ fn an_error_of_one_connection_does_not_end_a_listener() {
     });
 }
 
-/// An error that can be the listener's too is returned when it repeats, and does not spin.
+/// An error that may also be permanent is returned when it repeats, without spinning.
 #[test]
-fn a_lasting_error_is_returned_by_accept() {
+fn accept_returns_a_permanent_error() {
     on_every_driver(|case| {
         let (event_loop, faults) = faulty(case);
         let result = event_loop.run_until_complete(async {
@@ -187,7 +191,7 @@ fn a_lasting_error_is_returned_by_accept() {
             for code in [libc::EOPNOTSUPP, libc::EPERM] {
                 faults.accepts.borrow_mut().extend([code; 1_000]);
                 faults.accepts_started.set(0);
-                let error = listener.accept().await.expect_err("it fails for ever");
+                let error = listener.accept().await.expect_err("accept fails each time");
                 assert_eq!(windlass::os_code(&error), Some(code));
                 assert!(faults.accepts_started.get() < 100);
                 faults.accepts.borrow_mut().clear();
@@ -203,23 +207,23 @@ fn a_lasting_error_is_returned_by_accept() {
     });
 }
 
-/// A socket that cannot accept at all.
+/// A datagram socket cannot accept at all.
 #[test]
 fn accepting_from_a_datagram_socket_is_an_error() {
     on_every_kernel_driver(|case| {
         case.run(async {
             let (socket, _peer) = UnixDatagram::pair().expect("a pair");
-            let socket = socket.into_std().expect("nothing is under way");
+            let socket = socket.into_std().expect("no operation is in flight");
             let socket = std::os::unix::net::UnixListener::from(std::os::fd::OwnedFd::from(socket));
             let listener = UnixListener::from_std(socket).expect("a socket");
-            let error = listener.accept().await.expect_err("it is for datagrams");
+            let error = listener.accept().await.expect_err("a datagram socket");
             assert_eq!(windlass::os_code(&error), Some(libc::EOPNOTSUPP));
         });
     });
 }
 
 #[test]
-fn a_kernel_short_of_memory_does_not_end_the_loop() {
+fn a_poll_short_of_memory_does_not_end_the_loop() {
     on_every_driver(|case| {
         for code in [libc::ENOMEM, libc::ENOBUFS, libc::EAGAIN] {
             let (event_loop, faults) = faulty(case);
@@ -239,7 +243,7 @@ fn a_kernel_short_of_memory_does_not_end_the_loop() {
                 client.write_all("here").await.0.expect("write");
                 assert_eq!(&read.await.expect("no panic"), b"here");
             });
-            result.expect("the loop goes on");
+            result.expect("the loop continues");
             assert!(faults.polls.borrow().is_empty());
             let reported = reported.borrow();
             assert_eq!(reported.len(), 1, "{reported:?}");
@@ -248,19 +252,19 @@ fn a_kernel_short_of_memory_does_not_end_the_loop() {
     });
 }
 
-/// Other errors of a poll end the run, as before.
+/// Other errors of a poll end the run.
 #[test]
-fn another_error_of_a_poll_ends_the_run() {
+fn other_poll_errors_end_the_run() {
     on_every_driver(|case| {
         let (event_loop, faults) = faulty(case);
         faults.polls.borrow_mut().push_back(libc::EBADF);
         let error = event_loop.run_until_complete(async {}).expect_err("the driver failed");
         assert_eq!(windlass::os_code(&error), Some(libc::EBADF));
-        event_loop.run_until_complete(async {}).expect("once");
+        event_loop.run_until_complete(async {}).expect("a second run succeeds");
     });
 }
 
-/// Inside of an outer loop: that is made to come again.
+/// Embedded in an outer loop, which must be woken to flush again.
 #[test]
 fn a_flush_short_of_memory_wakes_the_outer_loop() {
     on_every_kernel_driver(|case| {
@@ -275,12 +279,12 @@ fn a_flush_short_of_memory_wakes_the_outer_loop() {
             // SAFETY: the kernel reads and writes the one local structure.
             unsafe { libc::poll(&mut poll, 1, 0) == 1 }
         };
-        // What opening the driver has signalled.
+        // Consumes the notification of opening the driver.
         event_loop.turn_nowait().expect("a turn");
         event_loop.flush().expect("a flush");
         assert!(!is_readable());
         faults.flushes.borrow_mut().push_back(libc::ENOMEM);
         event_loop.flush().expect("a shortage is not an error");
-        assert!(is_readable(), "the outer loop would wait for ever");
+        assert!(is_readable(), "the outer loop was not woken");
     });
 }

@@ -1,16 +1,16 @@
-//! Connections in memory: bounded, in order, and told when the other end goes.
+//! `duplex`: in-memory connections are bounded, ordered, and report when the other end is dropped.
 
 use std::io::ErrorKind;
 use std::rc::Rc;
 
 use windlass::io::{AsyncRead, AsyncWrite, Halves, duplex};
 
+use crate::buf_reader::within;
 use crate::bytes::numbered;
-use crate::lines::within;
 use crate::support::{Random, on_every_driver, rounds, turns};
 
 #[test]
-fn a_slow_reader_bounds_what_is_held() {
+fn at_most_the_capacity_is_buffered() {
     on_every_driver(|case| {
         case.run(async {
             let all = numbered(100_000);
@@ -27,7 +27,7 @@ fn a_slow_reader_bounds_what_is_held() {
                     turns(2).await;
                     assert!(!writing.is_finished() || read.len() + capacity.max(1) >= expected.len());
                     let piece = far.read_managed().await.expect("read");
-                    assert!(piece.len() <= capacity.max(1), "{} bytes were held", piece.len());
+                    assert!(piece.len() <= capacity.max(1), "{} bytes were buffered", piece.len());
                     if piece.is_empty() {
                         break;
                     }
@@ -41,23 +41,31 @@ fn a_slow_reader_bounds_what_is_held() {
 }
 
 #[test]
-fn an_end_that_goes_is_told() {
+fn dropping_an_end_is_reported() {
     on_every_driver(|case| {
         case.run(async {
-            // What was written before is read first.
+            // Bytes written before the drop are read first.
             let (mut near, mut far) = duplex(16);
             near.write_all("last words").await.0.expect("write");
             drop(near);
             assert_eq!(far.read_to_string(10).await.expect("read"), "last words");
             assert_eq!(
-                far.write_all("too late").await.0.expect_err("gone").kind(),
+                far.write_all("too late")
+                    .await
+                    .0
+                    .expect_err("the other end is dropped")
+                    .kind(),
                 ErrorKind::BrokenPipe
             );
             assert_eq!(
-                far.write("too late").await.0.expect_err("gone").kind(),
+                far.write("too late")
+                    .await
+                    .0
+                    .expect_err("the other end is dropped")
+                    .kind(),
                 ErrorKind::BrokenPipe
             );
-            // Who waits is woken: a reader, and a writer.
+            // A waiting reader and a waiting writer are woken.
             let (near, mut far) = duplex(16);
             let reading = windlass::spawn(async move { (far.read_managed().await, far) });
             turns(2).await;
@@ -67,9 +75,9 @@ fn an_end_that_goes_is_told() {
             let writing = windlass::spawn(async move { far.write_all(vec![0; 100]).await.0 });
             turns(2).await;
             drop(near);
-            let error = writing.await.expect("no panic").expect_err("gone");
+            let error = writing.await.expect("no panic").expect_err("the other end is dropped");
             assert_eq!(error.kind(), ErrorKind::BrokenPipe);
-            // One direction ends, the other goes on.
+            // One direction is shut down, the other stays open.
             let (mut near, mut far) = duplex(16);
             near.shutdown().await.expect("shutdown");
             assert_eq!(
@@ -86,7 +94,7 @@ fn an_end_that_goes_is_told() {
 }
 
 #[test]
-fn read_exact_takes_all_or_nothing() {
+fn a_dropped_read_exact_takes_nothing() {
     on_every_driver(|case| {
         case.run(async {
             let all = numbered(1_000);
@@ -96,7 +104,7 @@ fn read_exact_takes_all_or_nothing() {
                 let (near, all) = (near.clone(), all.clone());
                 async move { (&*near).write_all(all).await.0 }
             });
-            // Larger than the capacity, and dropped again and again.
+            // Longer than the capacity, and dropped repeatedly.
             let mut random = Random::new(7);
             for _ in 0..rounds().min(200) {
                 let len = 100 + random.below(400) as usize;
@@ -104,12 +112,12 @@ fn read_exact_takes_all_or_nothing() {
                 assert!(dropped.is_none());
             }
             let (result, bytes) = (&far).read_exact(vec![0; 600]).await;
-            result.expect("there are enough");
+            result.expect("enough bytes");
             assert!(bytes == all[..600]);
             writing.await.expect("no panic").expect("write");
             (&*near).shutdown().await.expect("shutdown");
             let (result, _) = (&far).read_exact(vec![0; 401]).await;
-            assert_eq!(result.expect_err("one too many").kind(), ErrorKind::UnexpectedEof);
+            assert_eq!(result.expect_err("one byte too many").kind(), ErrorKind::UnexpectedEof);
             let (result, bytes) = (&far).read_exact(vec![0; 400]).await;
             result.expect("nothing was lost");
             assert!(bytes == all[600..]);
@@ -117,9 +125,9 @@ fn read_exact_takes_all_or_nothing() {
     });
 }
 
-/// Two tasks write to one end: each call is a whole.
+/// Tasks write to one end concurrently: each call is written in one piece.
 #[test]
-fn writers_are_not_mixed() {
+fn concurrent_writes_do_not_interleave() {
     on_every_driver(|case| {
         case.run(async {
             let (near, mut far) = duplex(5);
@@ -143,7 +151,7 @@ fn writers_are_not_mixed() {
     });
 }
 
-/// Both directions of both ends at once, in one task each.
+/// Both directions of both ends at once, one task per end.
 #[test]
 fn both_directions_are_independent() {
     on_every_driver(|case| {

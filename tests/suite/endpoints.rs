@@ -21,7 +21,7 @@ use crate::protocol::{Log, Recorder, Told, until, until_lost};
 use crate::support::{exceptions_of, on_every_driver, on_every_kernel_driver, rounds, turns};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Post {
+enum DatagramEvent {
     Made,
     Data(Vec<u8>, SocketAddr),
     Error(ErrorKind),
@@ -30,57 +30,57 @@ enum Post {
     Resume,
 }
 
-type Posts = Rc<RefCell<Vec<Post>>>;
+type DatagramLog = Rc<RefCell<Vec<DatagramEvent>>>;
 
-type Act = dyn FnMut(&Post, &DatagramTransport);
+type Act = dyn FnMut(&DatagramEvent, &DatagramTransport);
 
-struct Mailbox {
-    log: Posts,
+struct DatagramRecorder {
+    log: DatagramLog,
     transport: Option<DatagramTransport>,
     act: Box<Act>,
 }
 
-impl Mailbox {
-    fn new(log: &Posts, act: impl FnMut(&Post, &DatagramTransport) + 'static) -> Mailbox {
-        Mailbox {
+impl DatagramRecorder {
+    fn new(log: &DatagramLog, act: impl FnMut(&DatagramEvent, &DatagramTransport) + 'static) -> DatagramRecorder {
+        DatagramRecorder {
             log: log.clone(),
             transport: None,
             act: Box::new(act),
         }
     }
 
-    fn is_told(&mut self, post: Post) {
-        self.log.borrow_mut().push(post.clone());
+    fn record(&mut self, event: DatagramEvent) {
+        self.log.borrow_mut().push(event.clone());
         let transport = self.transport.clone().expect("connection_made comes first");
-        (self.act)(&post, &transport);
+        (self.act)(&event, &transport);
     }
 }
 
-impl DatagramProtocol for Mailbox {
+impl DatagramProtocol for DatagramRecorder {
     fn connection_made(&mut self, transport: DatagramTransport) {
         self.transport = Some(transport);
-        self.is_told(Post::Made);
+        self.record(DatagramEvent::Made);
     }
     fn datagram_received(&mut self, data: &[u8], from: SocketAddr) {
-        self.is_told(Post::Data(data.to_vec(), from));
+        self.record(DatagramEvent::Data(data.to_vec(), from));
     }
     fn error_received(&mut self, error: io::Error) {
-        self.is_told(Post::Error(error.kind()));
+        self.record(DatagramEvent::Error(error.kind()));
     }
     fn connection_lost(&mut self, error: Option<io::Error>) {
-        self.is_told(Post::Lost(error.map(|error| error.kind())));
+        self.record(DatagramEvent::Lost(error.map(|error| error.kind())));
     }
     fn pause_writing(&mut self) {
-        self.is_told(Post::Pause);
+        self.record(DatagramEvent::Pause);
     }
     fn resume_writing(&mut self) {
-        self.is_told(Post::Resume);
+        self.record(DatagramEvent::Resume);
     }
 }
 
-async fn until_posted(log: &Posts, is_there: impl Fn(&[Post]) -> bool) {
+async fn until_event(log: &DatagramLog, exists: impl Fn(&[DatagramEvent]) -> bool) {
     let waiting = async {
-        while !is_there(&log.borrow()) {
+        while !exists(&log.borrow()) {
             sleep(Duration::from_millis(1)).await;
         }
     };
@@ -92,35 +92,35 @@ async fn until_posted(log: &Posts, is_there: impl Fn(&[Post]) -> bool) {
 fn datagrams_keep_their_boundaries() {
     on_every_driver(|case| {
         case.run(async {
-            let log = Posts::default();
+            let log = DatagramLog::default();
             let echo = || {
-                Mailbox::new(&log, |post, transport| {
-                    if let Post::Data(bytes, from) = post {
+                DatagramRecorder::new(&log, |event, transport| {
+                    if let DatagramEvent::Data(bytes, from) = event {
                         transport.send_to(bytes, *from);
                     }
                 })
             };
             let (transport, _) = create_datagram_endpoint(echo, "127.0.0.1:0").await.unwrap();
-            assert_eq!(log.borrow()[..], [Post::Made]);
+            assert_eq!(log.borrow()[..], [DatagramEvent::Made]);
             let addr = transport.local_addr().unwrap();
             assert_eq!(transport.peer_addr().unwrap_err().kind(), ErrorKind::NotConnected);
             let client = UdpSocket::bind("127.0.0.1:0").await.unwrap();
             let from = client.local_addr().unwrap();
-            // Longer than a managed buffer, too: none is cut off.
+            // Also longer than a managed buffer: no datagram is truncated.
             for len in [1, 0, 3_000, 20_000, 60_000] {
                 let sent: Vec<u8> = (0..len).map(|at: usize| at as u8).collect();
                 client.send_to(sent.clone(), addr).await.0.unwrap();
                 let (result, buf) = client.recv_from(Vec::with_capacity(1 << 16)).await;
                 assert_eq!(result.unwrap(), (len, addr));
                 assert_eq!(buf, sent);
-                assert_eq!(log.borrow().last(), Some(&Post::Data(sent, from)));
+                assert_eq!(log.borrow().last(), Some(&DatagramEvent::Data(sent, from)));
             }
-            transport.send_to("a last word", from);
+            transport.send_to("last", from);
             transport.close();
             assert!(transport.is_closing());
             transport.send_to("too late", from);
-            assert_eq!(&*client.recv_managed().await.unwrap(), b"a last word");
-            until_posted(&log, |log| log.last() == Some(&Post::Lost(None))).await;
+            assert_eq!(&*client.recv_managed().await.unwrap(), b"last");
+            until_event(&log, |log| log.last() == Some(&DatagramEvent::Lost(None))).await;
             turns(10).await;
             assert_eq!(log.borrow().len(), 7);
             assert_eq!(transport.local_addr().unwrap(), addr);
@@ -129,70 +129,84 @@ fn datagrams_keep_their_boundaries() {
 }
 
 #[test]
-fn errors_of_datagrams_are_told_and_survived() {
+fn datagram_errors_are_reported_and_not_fatal() {
     on_every_kernel_driver(|case| {
         case.run(async {
             let peer = UdpSocket::bind("127.0.0.1:0").await.unwrap();
             let addr = peer.local_addr().unwrap();
-            let log = Posts::default();
-            let quiet = || Mailbox::new(&log, |_, _| {});
-            let (transport, _) = connect_datagram_endpoint(quiet, addr).await.unwrap();
+            let log = DatagramLog::default();
+            let silent = || DatagramRecorder::new(&log, |_, _| {});
+            let (transport, _) = connect_datagram_endpoint(silent, addr).await.unwrap();
             assert_eq!(transport.peer_addr().unwrap(), addr);
             transport.send("hello");
             transport.send_to("again", addr);
             for expected in ["hello", "again"] {
                 assert_eq!(&*peer.recv_managed().await.unwrap(), expected.as_bytes());
             }
-            // To somebody else, and too long.
+            // To another address, and too long.
             transport.send_to("stray", "127.0.0.1:9".parse().unwrap());
-            until_posted(&log, |log| log.last() == Some(&Post::Error(ErrorKind::InvalidInput))).await;
+            until_event(&log, |log| {
+                log.last() == Some(&DatagramEvent::Error(ErrorKind::InvalidInput))
+            })
+            .await;
             transport.send(vec![0; 100_000]);
-            let errors = |log: &[Post]| log.iter().filter(|post| matches!(post, Post::Error(_))).count();
-            until_posted(&log, |log| errors(log) == 2).await;
-            // Nobody is there any more.
+            let errors = |log: &[DatagramEvent]| {
+                log.iter()
+                    .filter(|event| matches!(event, DatagramEvent::Error(_)))
+                    .count()
+            };
+            until_event(&log, |log| errors(log) == 2).await;
+            // The peer is closed.
             drop(peer);
-            let refused = Post::Error(ErrorKind::ConnectionRefused);
+            let refused = DatagramEvent::Error(ErrorKind::ConnectionRefused);
             while !log.borrow().contains(&refused) {
-                transport.send("anybody?");
+                transport.send("anyone?");
                 sleep(Duration::from_millis(5)).await;
             }
-            // And then somebody is again.
+            // The peer is open again.
             let peer = UdpSocket::bind(addr).await.unwrap();
             transport.send("welcome back");
             assert_eq!(&*peer.recv_managed().await.unwrap(), b"welcome back");
             transport.abort();
-            until_posted(&log, |log| log.last() == Some(&Post::Lost(None))).await;
+            until_event(&log, |log| log.last() == Some(&DatagramEvent::Lost(None))).await;
 
-            let log = Posts::default();
-            let quiet = || Mailbox::new(&log, |_, _| {});
-            let (transport, _) = create_datagram_endpoint(quiet, "127.0.0.1:0").await.unwrap();
+            let log = DatagramLog::default();
+            let silent = || DatagramRecorder::new(&log, |_, _| {});
+            let (transport, _) = create_datagram_endpoint(silent, "127.0.0.1:0").await.unwrap();
             transport.send("to whom?");
-            until_posted(&log, |log| log.last() == Some(&Post::Error(ErrorKind::NotConnected))).await;
+            until_event(&log, |log| {
+                log.last() == Some(&DatagramEvent::Error(ErrorKind::NotConnected))
+            })
+            .await;
         });
     });
 }
 
 #[test]
-fn datagrams_pause_their_sender_and_survive_its_panic() {
+fn datagram_endpoints_pause_writing_and_report_a_panic() {
     on_every_driver(|case| {
         let event_loop = case.event_loop();
         let exceptions = exceptions_of(&event_loop);
         let run = event_loop.run_until_complete(async {
             let peer = UdpSocket::bind("127.0.0.1:0").await.unwrap();
             let addr = peer.local_addr().unwrap();
-            let log = Posts::default();
-            let panicky = || Mailbox::new(&log, |post, _| assert!(*post != Post::Resume, "on purpose"));
+            let log = DatagramLog::default();
+            let panicky =
+                || DatagramRecorder::new(&log, |event, _| assert!(*event != DatagramEvent::Resume, "on purpose"));
             let (transport, _) = create_datagram_endpoint(panicky, "127.0.0.1:0").await.unwrap();
             transport.set_write_buffer_limits(1_000, 100).unwrap();
             transport.send_to(vec![1; 1_000], addr);
             assert_eq!(transport.get_write_buffer_size(), 1_000);
             turns(5).await;
-            assert_eq!(log.borrow()[..], [Post::Made]);
+            assert_eq!(log.borrow()[..], [DatagramEvent::Made]);
             transport.send_to(vec![1; 1_000], addr);
             transport.send_to("1", addr);
-            until_posted(&log, |log| matches!(log.last(), Some(Post::Lost(_)))).await;
-            let lost = Post::Lost(Some(ErrorKind::Other));
-            assert_eq!(log.borrow()[..], [Post::Made, Post::Pause, Post::Resume, lost]);
+            until_event(&log, |log| matches!(log.last(), Some(DatagramEvent::Lost(_)))).await;
+            let lost = DatagramEvent::Lost(Some(ErrorKind::Other));
+            assert_eq!(
+                log.borrow()[..],
+                [DatagramEvent::Made, DatagramEvent::Pause, DatagramEvent::Resume, lost]
+            );
         });
         run.unwrap();
         assert_eq!(exceptions.borrow().len(), 1, "{:?}", exceptions.borrow());
@@ -200,7 +214,7 @@ fn datagrams_pause_their_sender_and_survive_its_panic() {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Life {
+enum ProcessEvent {
     Made,
     PipeLost(i32, Option<ErrorKind>),
     Exited,
@@ -210,68 +224,73 @@ enum Life {
 }
 
 #[derive(Default)]
-struct Seen {
-    life: Vec<Life>,
+struct ProcessLog {
+    events: Vec<ProcessEvent>,
     output: [Vec<u8>; 3],
 }
 
-type Witness = Rc<RefCell<Seen>>;
+type SharedLog = Rc<RefCell<ProcessLog>>;
 
-struct Keeper {
-    seen: Witness,
-    act: Box<dyn FnMut(&Life)>,
+struct ProcessRecorder {
+    seen: SharedLog,
+    act: Box<dyn FnMut(&ProcessEvent)>,
 }
 
-impl Keeper {
-    fn new(seen: &Witness) -> Keeper {
-        Keeper {
+impl ProcessRecorder {
+    fn new(seen: &SharedLog) -> ProcessRecorder {
+        ProcessRecorder {
             seen: seen.clone(),
             act: Box::new(|_| {}),
         }
     }
 
-    fn is_told(&mut self, life: Life) {
-        self.seen.borrow_mut().life.push(life.clone());
-        (self.act)(&life);
+    fn record(&mut self, events: ProcessEvent) {
+        self.seen.borrow_mut().events.push(events.clone());
+        (self.act)(&events);
     }
 }
 
-impl SubprocessProtocol for Keeper {
+impl SubprocessProtocol for ProcessRecorder {
     fn connection_made(&mut self, _transport: SubprocessTransport) {
-        self.is_told(Life::Made);
+        self.record(ProcessEvent::Made);
     }
     fn pipe_data_received(&mut self, fd: i32, data: &[u8]) {
         self.seen.borrow_mut().output[fd as usize].extend(data);
     }
     fn pipe_connection_lost(&mut self, fd: i32, error: Option<io::Error>) {
-        self.is_told(Life::PipeLost(fd, error.map(|error| error.kind())));
+        self.record(ProcessEvent::PipeLost(fd, error.map(|error| error.kind())));
     }
     fn process_exited(&mut self) {
-        self.is_told(Life::Exited);
+        self.record(ProcessEvent::Exited);
     }
     fn connection_lost(&mut self, error: Option<io::Error>) {
-        self.is_told(Life::Lost(error.map(|error| error.kind())));
+        self.record(ProcessEvent::Lost(error.map(|error| error.kind())));
     }
     fn pause_writing(&mut self) {
-        self.is_told(Life::Pause);
+        self.record(ProcessEvent::Pause);
     }
     fn resume_writing(&mut self) {
-        self.is_told(Life::Resume);
+        self.record(ProcessEvent::Resume);
     }
 }
 
-async fn until_gone(seen: &Witness) {
+async fn until_exited(seen: &SharedLog) {
     let waiting = async {
-        while !matches!(seen.borrow().life.last(), Some(Life::Lost(_))) {
+        while !matches!(seen.borrow().events.last(), Some(ProcessEvent::Lost(_))) {
             sleep(Duration::from_millis(1)).await;
         }
     };
     let waited = timeout(Duration::from_secs(60), waiting).await;
-    assert!(waited.is_ok(), "{:?}", seen.borrow().life);
+    assert!(waited.is_ok(), "{:?}", seen.borrow().events);
     let seen = seen.borrow();
-    let count = |told: &Life| seen.life.iter().filter(|life| *life == told).count();
-    assert_eq!(seen.life.first(), Some(&Life::Made));
-    assert_eq!((count(&Life::Made), count(&Life::Exited)), (1, 1), "{:?}", seen.life);
+    let count = |logged: &ProcessEvent| seen.events.iter().filter(|events| *events == logged).count();
+    assert_eq!(seen.events.first(), Some(&ProcessEvent::Made));
+    assert_eq!(
+        (count(&ProcessEvent::Made), count(&ProcessEvent::Exited)),
+        (1, 1),
+        "{:?}",
+        seen.events
+    );
 }
 
 fn shell(script: &str) -> Command {
@@ -281,36 +300,47 @@ fn shell(script: &str) -> Command {
 }
 
 #[test]
-fn a_subprocess_tells_its_life() {
+fn a_subprocess_protocol_receives_all_events() {
     on_every_kernel_driver(|case| {
         case.run(async {
-            let seen = Witness::default();
+            let seen = SharedLog::default();
             let mut command = shell("cat; echo errors >&2; exit 3");
-            let (transport, _) = subprocess_exec(|| Keeper::new(&seen), &mut command).await.unwrap();
+            let (transport, _) = subprocess_exec(|| ProcessRecorder::new(&seen), &mut command)
+                .await
+                .unwrap();
             assert!(transport.pid() > 0);
             assert_eq!(transport.exit_status(), None);
             let input = vec![b'x'; 1 << 20];
             transport.write(&input);
             transport.write_eof();
-            until_gone(&seen).await;
+            until_exited(&seen).await;
             assert_eq!(transport.exit_status().unwrap().code(), Some(3));
             let seen = seen.borrow();
             assert_eq!(seen.output[1], input);
             assert_eq!(seen.output[2], b"errors\n");
             assert_eq!(
-                seen.life[..4],
-                [Life::Made, Life::Pause, Life::Resume, Life::PipeLost(0, None)]
+                seen.events[..4],
+                [
+                    ProcessEvent::Made,
+                    ProcessEvent::Pause,
+                    ProcessEvent::Resume,
+                    ProcessEvent::PipeLost(0, None)
+                ]
             );
-            assert_eq!(seen.life.last(), Some(&Life::Lost(None)));
+            assert_eq!(seen.events.last(), Some(&ProcessEvent::Lost(None)));
             for fd in [1, 2] {
-                assert!(seen.life.contains(&Life::PipeLost(fd, None)), "{:?}", seen.life);
+                assert!(
+                    seen.events.contains(&ProcessEvent::PipeLost(fd, None)),
+                    "{:?}",
+                    seen.events
+                );
             }
         });
     });
 }
 
 #[test]
-fn a_subprocess_is_told_to_end() {
+fn terminate_kill_and_close_end_a_subprocess() {
     on_every_kernel_driver(|case| {
         case.run(async {
             for (how, signal) in [
@@ -318,14 +348,16 @@ fn a_subprocess_is_told_to_end() {
                 ("kill", libc::SIGKILL),
                 ("close", libc::SIGKILL),
             ] {
-                let seen = Witness::default();
-                // A grandchild that has the pipes too is not waited for when everything is closed.
+                let seen = SharedLog::default();
+                // A grandchild that holds the pipes too is not waited for after `close`.
                 let mut command = shell(match how {
                     "close" => "sleep 60; true",
                     _ => "exec sleep 60",
                 });
                 command.stderr(std::process::Stdio::null());
-                let (transport, _) = subprocess_exec(|| Keeper::new(&seen), &mut command).await.unwrap();
+                let (transport, _) = subprocess_exec(|| ProcessRecorder::new(&seen), &mut command)
+                    .await
+                    .unwrap();
                 transport.write(vec![0; 1 << 20]);
                 sleep(Duration::from_millis(20)).await;
                 match how {
@@ -333,7 +365,7 @@ fn a_subprocess_is_told_to_end() {
                     "kill" => transport.kill(),
                     _ => transport.close(),
                 }
-                until_gone(&seen).await;
+                until_exited(&seen).await;
                 assert_eq!(transport.exit_status().unwrap().signal(), Some(signal), "{how}");
                 assert!(transport.is_closing());
                 assert_eq!(transport.get_write_buffer_size(), 0);
@@ -345,51 +377,56 @@ fn a_subprocess_is_told_to_end() {
 }
 
 #[test]
-fn a_subprocess_that_does_not_start_or_read() {
+fn a_subprocess_that_fails_to_start_or_read_is_reported() {
     on_every_kernel_driver(|case| {
         let event_loop = case.event_loop();
         let exceptions = exceptions_of(&event_loop);
         let run = event_loop.run_until_complete(async {
             let mut missing = Command::new("/no/such/program");
-            let unmade = || -> Keeper { unreachable!() };
+            let unmade = || -> ProcessRecorder { unreachable!() };
             let error = subprocess_exec(unmade, &mut missing).await.unwrap_err();
             assert_eq!(error.kind(), ErrorKind::NotFound);
             assert!(error.to_string().contains("/no/such/program"), "{error}");
 
-            // It closes its input: that pipe is lost, and no more.
-            let seen = Witness::default();
+            // The child closes its input: that pipe is lost, the others are not.
+            let seen = SharedLog::default();
             let mut command = shell("exec 0<&-; echo closed; sleep 1; echo still here");
-            let (transport, _) = subprocess_exec(|| Keeper::new(&seen), &mut command).await.unwrap();
+            let (transport, _) = subprocess_exec(|| ProcessRecorder::new(&seen), &mut command)
+                .await
+                .unwrap();
             while seen.borrow().output[1].is_empty() {
                 sleep(Duration::from_millis(1)).await;
             }
-            transport.write("nobody reads this");
-            until_gone(&seen).await;
+            transport.write("the child does not read this");
+            until_exited(&seen).await;
             assert!(
                 seen.borrow()
-                    .life
-                    .contains(&Life::PipeLost(0, Some(ErrorKind::BrokenPipe)))
+                    .events
+                    .contains(&ProcessEvent::PipeLost(0, Some(ErrorKind::BrokenPipe)))
             );
             assert_eq!(seen.borrow().output[1], b"closed\nstill here\n");
 
-            // A panic: the process does not survive its protocol.
-            let seen = Witness::default();
+            // The protocol panics: the process is killed.
+            let seen = SharedLog::default();
             let panicky = || {
-                let mut keeper = Keeper::new(&seen);
-                keeper.act = Box::new(|life| assert!(*life != Life::Made, "on purpose"));
-                keeper
+                let mut process_recorder = ProcessRecorder::new(&seen);
+                process_recorder.act = Box::new(|events| assert!(*events != ProcessEvent::Made, "on purpose"));
+                process_recorder
             };
             let (transport, _) = subprocess_exec(panicky, &mut shell("exec sleep 60")).await.unwrap();
             let pid = transport.pid();
-            while !matches!(seen.borrow().life.last(), Some(Life::Lost(Some(ErrorKind::Other)))) {
+            while !matches!(
+                seen.borrow().events.last(),
+                Some(ProcessEvent::Lost(Some(ErrorKind::Other)))
+            ) {
                 sleep(Duration::from_millis(1)).await;
             }
-            let is_there = || {
-                // SAFETY: signal 0 only asks whether the process is there.
+            let exists = || {
+                // SAFETY: signal 0 only checks whether the process exists.
                 unsafe { libc::kill(pid as i32, 0) == 0 }
             };
             let gone = async {
-                while is_there() {
+                while exists() {
                     sleep(Duration::from_millis(5)).await;
                 }
             };
@@ -406,7 +443,7 @@ fn socket_path(name: &str) -> PathBuf {
 }
 
 #[test]
-fn unix_connections_speak_protocols_too() {
+fn unix_connections_support_protocols() {
     on_every_kernel_driver(|case| {
         let path = socket_path("protocol");
         let _ = std::fs::remove_file(&path);
@@ -415,8 +452,8 @@ fn unix_connections_speak_protocols_too() {
             let echo = {
                 let log = served.clone();
                 move || {
-                    Recorder::new(&log, |told, transport| {
-                        if let Told::Data(bytes) = told {
+                    Recorder::new(&log, |logged, transport| {
+                        if let Told::Data(bytes) = logged {
                             transport.write(bytes);
                             transport.close();
                         }
@@ -465,7 +502,7 @@ fn unix_connections_speak_protocols_too() {
             let log = Log::default();
             let (transport, _) = attach(other, Recorder::new(&log, |_, _| {}));
             one.write_all("pair").await.0.unwrap();
-            until(&log, |told| told.len() == 2).await;
+            until(&log, |logged| logged.len() == 2).await;
             transport.write("back");
             assert_eq!(&*one.read_managed().await.unwrap(), b"back");
         });
@@ -473,7 +510,7 @@ fn unix_connections_speak_protocols_too() {
     });
 }
 
-/// Many endpoints, opened and left: flights and tasks are as before.
+/// Many endpoints are opened and closed: no operation and no task is left.
 #[test]
 fn endpoints_leave_nothing_behind() {
     on_every_driver(|case| {
@@ -481,10 +518,10 @@ fn endpoints_leave_nothing_behind() {
             let before = windlass::counters();
             let made = Rc::new(Cell::new(0));
             for round in 0..rounds().min(300) {
-                let log = Posts::default();
+                let log = DatagramLog::default();
                 let made = made.clone();
-                let mailbox = || Mailbox::new(&log, move |_, _| made.set(made.get() + 1));
-                let (transport, _) = create_datagram_endpoint(mailbox, "127.0.0.1:0").await.unwrap();
+                let recorder = || DatagramRecorder::new(&log, move |_, _| made.set(made.get() + 1));
+                let (transport, _) = create_datagram_endpoint(recorder, "127.0.0.1:0").await.unwrap();
                 let addr = transport.local_addr().unwrap();
                 transport.send_to("to myself", addr);
                 match round % 2 {

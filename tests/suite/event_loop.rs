@@ -1,9 +1,6 @@
-//! asyncio's contract: the order of a turn, callbacks and their handles, running and stopping; and that nobody starves.
+//! asyncio's contract: the order of a turn, callbacks and handles, running and stopping; and fairness.
 
-#![expect(
-    clippy::waker_clone_wake,
-    reason = "waking by value is an entry of the vtable of its own"
-)]
+#![expect(clippy::waker_clone_wake, reason = "waking by value is a vtable entry of its own")]
 
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
@@ -33,7 +30,7 @@ fn writes(log: &Log, entry: u32) -> impl FnOnce() + use<> {
 // The order of a turn.
 
 #[test]
-fn a_turn_runs_what_was_ready_in_order_and_leaves_what_it_schedules_for_the_next() {
+fn a_turn_runs_ready_callbacks_in_order_and_defers_new_ones() {
     on_every_driver(|case| {
         let event_loop = case.event_loop();
         let log = log();
@@ -54,7 +51,7 @@ fn a_turn_runs_what_was_ready_in_order_and_leaves_what_it_schedules_for_the_next
 }
 
 #[test]
-fn tasks_and_callbacks_share_one_order() {
+fn tasks_and_callbacks_share_one_fifo_queue() {
     on_every_driver(|case| {
         let event_loop = case.event_loop();
         let log = log();
@@ -94,7 +91,7 @@ fn a_callback_that_schedules_itself_runs_once_per_turn() {
 }
 
 #[test]
-fn the_counters_tell_what_is_scheduled() {
+fn counters_report_scheduled_work() {
     on_every_driver(|case| {
         let event_loop = case.event_loop();
         event_loop.call_soon(|| {});
@@ -151,7 +148,7 @@ fn a_timer_can_be_cancelled_between_coming_due_and_running() {
         let (ran, drops) = (Rc::new(Cell::new(false)), Rc::new(Cell::new(0)));
         let when = event_loop.time() + Duration::from_millis(1);
         let victim = Rc::new(RefCell::new(None));
-        // Both come due in one turn; the first runs when the second is on the ready deque already.
+        // Both are due in one turn; when the first runs, the second is already in the ready queue.
         event_loop.call_at(when, {
             let (victim, drops) = (victim.clone(), drops.clone());
             move || {
@@ -176,14 +173,14 @@ fn a_timer_can_be_cancelled_between_coming_due_and_running() {
 }
 
 #[test]
-fn cancelling_what_has_run_does_nothing() {
+fn cancelling_a_finished_callback_does_nothing() {
     on_every_driver(|case| {
         let event_loop = case.event_loop();
         let log = log();
         let soon = event_loop.call_soon(writes(&log, 1));
         let later = event_loop.call_later(Duration::ZERO, writes(&log, 2));
         event_loop.turn().unwrap();
-        // The slot of the first timer may have a new tenant by now.
+        // The slot of the first timer may be reused by now.
         event_loop.call_later(Duration::ZERO, writes(&log, 3));
         soon.cancel();
         later.cancel();
@@ -248,7 +245,7 @@ fn stop_inside_ends_after_the_current_turn() {
         });
         event_loop.call_soon(writes(&log, 0));
         event_loop.run_forever().unwrap();
-        assert_eq!(*log.borrow(), [0], "the rest of the turn ran, the next did not");
+        assert_eq!(*log.borrow(), [0], "the rest of the turn ran, the next turn did not");
         event_loop.turn().unwrap();
         assert_eq!(*log.borrow(), [0, 1]);
     });
@@ -291,10 +288,10 @@ fn stop_ends_run_until_complete_with_an_error_and_the_loop_runs_again() {
             std::future::pending::<()>().await;
         });
         assert!(result.unwrap_err().to_string().contains("stopped"));
-        assert_eq!(drops.get(), 1, "the future is gone");
+        assert_eq!(drops.get(), 1, "the future is dropped");
         assert_eq!(event_loop.counters().tasks, 0);
 
-        // That stop is spent: it ends no later run.
+        // That stop is consumed: it does not end a later run.
         let log = log();
         event_loop.call_soon({
             let (event_loop, write) = (event_loop.clone(), writes(&log, 1));
@@ -312,7 +309,7 @@ fn stop_ends_run_until_complete_with_an_error_and_the_loop_runs_again() {
 }
 
 #[test]
-fn stop_before_run_until_complete_gives_it_one_turn() {
+fn stop_before_run_until_complete_runs_one_turn() {
     on_every_driver(|case| {
         let event_loop = case.event_loop();
         event_loop.stop();
@@ -324,7 +321,7 @@ fn stop_before_run_until_complete_gives_it_one_turn() {
 }
 
 #[test]
-fn a_stop_in_the_turn_that_completes_the_future_is_spent_too() {
+fn a_stop_in_the_completing_turn_is_consumed() {
     on_every_driver(|case| {
         let event_loop = Rc::new(case.event_loop());
         let output = event_loop.run_until_complete(async {
@@ -332,7 +329,7 @@ fn a_stop_in_the_turn_that_completes_the_future_is_spent_too() {
             7
         });
         assert_eq!(output.unwrap(), 7);
-        // The next run is not ended by it.
+        // The stop does not end the next run.
         let finished = event_loop.run_until_complete(async {
             for _ in 0..10 {
                 yield_now().await;
@@ -359,7 +356,7 @@ fn a_stop_in_the_turn_that_completes_the_future_is_spent_too() {
 fn a_panic_of_the_main_future_reaches_the_caller_and_the_loop_runs_again() {
     on_every_driver(|case| {
         let event_loop = case.event_loop();
-        let told = exceptions_of(&event_loop);
+        let reported = exceptions_of(&event_loop);
         let other = event_loop.spawn(async {
             sleep(Duration::from_millis(5)).await;
             "other"
@@ -372,7 +369,10 @@ fn a_panic_of_the_main_future_reaches_the_caller_and_the_loop_runs_again() {
         }));
         let payload = caught.unwrap_err();
         assert_eq!(payload.downcast_ref::<&str>(), Some(&"main went down"));
-        assert!(told.borrow().is_empty(), "the caller got it, so nobody else does");
+        assert!(
+            reported.borrow().is_empty(),
+            "the caller got the panic, so it is not reported"
+        );
         assert_eq!(event_loop.run_until_complete(other).unwrap().unwrap(), "other");
     });
 }
@@ -394,7 +394,7 @@ fn a_loop_inside_a_loop_is_refused() {
             ] {
                 assert!(refused.unwrap_err().to_string().contains("already running"));
             }
-            // The outer one is still the current one, also after the inner one is closed.
+            // The outer loop is still the current one, also after the inner loop is closed.
             drop(inner);
             spawn(async { 3 }).await.unwrap()
         });
@@ -403,7 +403,7 @@ fn a_loop_inside_a_loop_is_refused() {
 }
 
 #[test]
-fn the_end_of_a_loop_cancels_what_is_left() {
+fn closing_the_loop_drops_tasks_and_callbacks() {
     on_every_driver(|case| {
         let drops = Rc::new(Cell::new(0));
         case.run({
@@ -433,10 +433,10 @@ fn the_end_of_a_loop_cancels_what_is_left() {
 }
 
 #[test]
-fn what_is_scheduled_while_the_loop_closes_is_dropped() {
+fn work_scheduled_while_the_loop_closes_is_dropped() {
     /// Schedules on the loop that is closing.
-    struct Clinging(Rc<Cell<usize>>);
-    impl Drop for Clinging {
+    struct ScheduleOnDrop(Rc<Cell<usize>>);
+    impl Drop for ScheduleOnDrop {
         fn drop(&mut self) {
             let held = CountDrop(self.0.clone());
             drop(spawn(async move { drop(held) }));
@@ -449,22 +449,22 @@ fn what_is_scheduled_while_the_loop_closes_is_dropped() {
     on_every_driver(|case| {
         let drops = Rc::new(Cell::new(0));
         let event_loop = case.event_loop();
-        let clinging = Clinging(drops.clone());
+        let schedule_on_drop = ScheduleOnDrop(drops.clone());
         event_loop.spawn(async move {
-            let _clinging = clinging;
+            let _schedule_on_drop = schedule_on_drop;
             std::future::pending::<()>().await;
         });
-        let clinging = Clinging(drops.clone());
-        event_loop.call_soon(move || drop(clinging));
-        let clinging = Clinging(drops.clone());
-        event_loop.call_later(Duration::from_secs(1), move || drop(clinging));
+        let schedule_on_drop = ScheduleOnDrop(drops.clone());
+        event_loop.call_soon(move || drop(schedule_on_drop));
+        let schedule_on_drop = ScheduleOnDrop(drops.clone());
+        event_loop.call_later(Duration::from_secs(1), move || drop(schedule_on_drop));
         drop(event_loop);
         assert_eq!(drops.get(), 9);
     });
 }
 
 #[test]
-fn calls_outside_of_a_loop_say_so() {
+fn calls_outside_of_a_loop_panic_with_a_clear_message() {
     let caught = catch_unwind(|| drop(spawn(async {})));
     let payload = caught.unwrap_err();
     let message = payload.downcast_ref::<String>().unwrap();
@@ -473,9 +473,9 @@ fn calls_outside_of_a_loop_say_so() {
 
 // Starvation.
 
-/// Whether a 10 ms timer of a loop with a busy task comes less than 100 ms late. A machine with other work gets a few
-/// tries; a loop that starves its timers fails them all.
-fn a_timer_is_on_time_beside(case: Case, busy: impl AsyncFn(&Cell<bool>) + 'static) {
+/// Asserts that a 10 ms timer beside a busy task fires less than 100 ms late. A busy machine gets several attempts; a
+/// loop that starves its timers fails them all.
+fn assert_timer_on_time_beside(case: Case, busy: impl AsyncFn(&Cell<bool>) + 'static) {
     let busy = Rc::new(busy);
     let mut late = Vec::new();
     for _ in 0..20 {
@@ -501,36 +501,36 @@ fn a_timer_is_on_time_beside(case: Case, busy: impl AsyncFn(&Cell<bool>) + 'stat
     panic!("a 10 ms timer was late by {late:?}");
 }
 
-/// How long a busy task goes on: until it is told to end, or for a second, so that a starved loop fails and does not hang.
-fn goes_on(over: &Cell<bool>, start: Instant) -> bool {
+/// A busy task runs until `over` is set, or for a second, so that a starved loop fails instead of hanging.
+fn keeps_running(over: &Cell<bool>, start: Instant) -> bool {
     !over.get() && start.elapsed() < Duration::from_secs(1)
 }
 
 #[test]
-fn an_always_ready_task_starves_no_timer() {
+fn an_always_ready_task_does_not_starve_timers() {
     on_every_kernel_driver(|case| {
-        a_timer_is_on_time_beside(case, async |over| {
+        assert_timer_on_time_beside(case, async |over| {
             let start = Instant::now();
-            while goes_on(over, start) {
+            while keeps_running(over, start) {
                 yield_now().await;
             }
         });
-        // The same without yield_now: it wakes itself, several times, in each poll.
-        a_timer_is_on_time_beside(case, async |over| {
+        // Without `yield_now`: the future wakes itself several times per poll.
+        assert_timer_on_time_beside(case, async |over| {
             let start = Instant::now();
             poll_fn(|cx| {
                 cx.waker().wake_by_ref();
                 cx.waker().clone().wake();
-                match goes_on(over, start) {
+                match keeps_running(over, start) {
                     true => Poll::Pending,
                     false => Poll::Ready(()),
                 }
             })
             .await;
         });
-        a_timer_is_on_time_beside(case, async |over| {
+        assert_timer_on_time_beside(case, async |over| {
             fn again(over: &Rc<Cell<bool>>, start: Instant) {
-                if goes_on(over, start) {
+                if keeps_running(over, start) {
                     let over = over.clone();
                     call_soon(move || again(&over, start));
                 }
@@ -546,12 +546,12 @@ fn an_always_ready_task_starves_no_timer() {
 }
 
 #[test]
-fn an_interval_that_is_always_behind_starves_no_timer() {
+fn an_interval_that_is_always_late_does_not_starve_timers() {
     on_every_kernel_driver(|case| {
-        a_timer_is_on_time_beside(case, async |over| {
+        assert_timer_on_time_beside(case, async |over| {
             let start = Instant::now();
             let mut interval = windlass::time::interval(Duration::from_nanos(1));
-            while goes_on(over, start) {
+            while keeps_running(over, start) {
                 interval.tick().await;
             }
         });
@@ -559,7 +559,7 @@ fn an_interval_that_is_always_behind_starves_no_timer() {
 }
 
 #[test]
-fn a_busy_task_lets_a_task_of_the_same_turn_run_each_time() {
+fn a_busy_task_is_polled_once_per_turn() {
     on_every_driver(|case| {
         case.run(async {
             let busy_polls = Rc::new(Cell::new(0));
@@ -581,7 +581,7 @@ fn a_busy_task_lets_a_task_of_the_same_turn_run_each_time() {
     });
 }
 
-/// The most that a task did between two runs of another task that is always ready.
+/// The most iterations of a task between two runs of another task that is always ready.
 async fn longest_run(task: impl Future<Output = ()> + 'static, done: &Rc<Cell<usize>>) -> usize {
     let task = spawn(task);
     let (mut longest, mut last) = (0, 0);
@@ -595,13 +595,13 @@ async fn longest_run(task: impl Future<Output = ()> + 'static, done: &Rc<Cell<us
 }
 
 #[test]
-fn reads_that_are_served_at_once_are_broken_up_by_the_budget() {
+fn immediate_reads_are_limited_by_the_budget() {
     on_every_driver(|case| {
         case.run(async {
             let (client, server) = pair().await;
             let total = if cfg!(miri) { 150 } else { 1_000 };
             client.write_all(vec![7; total]).await.0.unwrap();
-            // A dropped read_exact leaves what it received to the next reads.
+            // A dropped `read_exact` leaves its bytes to the next reads.
             let dropped = timeout(Duration::from_millis(20), server.read_exact(vec![0; total + 1])).await;
             assert!(dropped.is_err());
             let reads = Rc::new(Cell::new(0));
@@ -622,7 +622,7 @@ fn reads_that_are_served_at_once_are_broken_up_by_the_budget() {
 }
 
 #[test]
-fn writes_that_the_kernel_takes_at_once_are_broken_up_by_the_budget() {
+fn immediate_writes_are_limited_by_the_budget() {
     on_every_driver(|case| {
         case.run(async {
             let (client, _server) = pair().await;
@@ -643,9 +643,9 @@ fn writes_that_the_kernel_takes_at_once_are_broken_up_by_the_budget() {
 }
 
 #[test]
-fn accepts_that_are_served_at_once_are_broken_up_by_the_budget() {
+fn immediate_accepts_are_limited_by_the_budget() {
     on_every_driver(|case| {
-        // The null driver lands one accept at a time, so Miri learns nothing from more.
+        // The null driver completes one accept at a time, so more would add nothing under Miri.
         let clients = if cfg!(miri) { 5 } else { 100 };
         case.run(async move {
             let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -672,7 +672,7 @@ fn accepts_that_are_served_at_once_are_broken_up_by_the_budget() {
 }
 
 #[test]
-fn a_turn_with_nothing_to_hand_over_makes_no_system_call() {
+fn a_turn_without_submissions_makes_no_system_call() {
     on_every_kernel_driver(|case| {
         case.run(async move {
             yield_now().await;
@@ -683,16 +683,15 @@ fn a_turn_with_nothing_to_hand_over_makes_no_system_call() {
             let (after, elapsed) = (counters(), begin.elapsed());
             let turns = after.turns - before.turns;
             assert!(turns >= 1_000);
-            // A ring shows in shared memory that there is nothing to do. An epoll must be asked now and then: every 64
-            // turns, or every 50 us.
-            let looks = if case.has_rings() {
+            // An empty completion ring is visible in shared memory. epoll must be polled every 64 turns or every 50 us.
+            let expected_polls = if case.has_rings() {
                 0
             } else {
                 turns / 64 + elapsed.as_micros() as u64 / 50
             };
             let enters = after.driver.enters - before.driver.enters;
             assert!(
-                enters < 10 + looks,
+                enters < 10 + expected_polls,
                 "{enters} system calls in {turns} turns and {elapsed:?}"
             );
         });
@@ -700,7 +699,7 @@ fn a_turn_with_nothing_to_hand_over_makes_no_system_call() {
 }
 
 #[test]
-fn a_closed_loop_is_gone_but_handles_stay_harmless() {
+fn handles_of_a_closed_loop_are_harmless() {
     on_every_driver(|case| {
         let event_loop: EventLoop = case.event_loop();
         let soon = event_loop.call_soon(|| unreachable!());

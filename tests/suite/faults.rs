@@ -1,4 +1,4 @@
-//! What the kernel refuses: limits, resets, signals, and a kernel without io_uring.
+//! Kernel failures: resource limits, resets, signals, and a kernel without io_uring.
 
 use std::cell::{Cell, RefCell};
 use std::io::{self, Read, Write};
@@ -23,19 +23,19 @@ use crate::support::{
     reset_on_close,
 };
 
-/// Counts what the exception handler is told.
+/// Counts the exceptions that the handler receives, all of which must be EMFILE.
 fn count_exceptions(event_loop: &windlass::EventLoop) -> Rc<Cell<usize>> {
-    let told = Rc::new(Cell::new(0));
-    let count = told.clone();
+    let reported = Rc::new(Cell::new(0));
+    let count = reported.clone();
     event_loop.set_exception_handler(move |exception| {
-        println!("told: {exception}");
+        println!("reported: {exception}");
         assert_eq!(exception.io_error().and_then(windlass::os_code), Some(libc::EMFILE));
         count.set(count.get() + 1);
     });
-    told
+    reported
 }
 
-/// Connects a client that says a byte and expects it back.
+/// Connects a client that sends a byte and expects it back.
 fn client(addr: SocketAddr) -> StdStream {
     let mut client = StdStream::connect(addr).expect("connect");
     client.write_all(&[7]).expect("write");
@@ -55,7 +55,7 @@ fn expect_echo(clients: &mut [StdStream]) {
     }
 }
 
-/// Echoes one byte and holds the connection.
+/// Echoes one byte and keeps the connection open.
 async fn serve_one(stream: windlass::net::TcpStream, held: Rc<RefCell<Vec<windlass::net::TcpStream>>>) {
     let (result, byte) = stream.read_exact([0]).await;
     result.expect("read");
@@ -64,43 +64,48 @@ async fn serve_one(stream: windlass::net::TcpStream, held: Rc<RefCell<Vec<windla
 }
 
 #[test]
-fn accept_pauses_without_descriptors() {
-    in_own_process("faults::accept_pauses_without_descriptors", &UNDISTURBED, || {
-        on_every_kernel_driver(|case| exhaust(case, None));
-    });
+fn accept_waits_for_descriptors_after_emfile() {
+    in_own_process(
+        "faults::accept_waits_for_descriptors_after_emfile",
+        &UNDISTURBED,
+        || {
+            on_every_kernel_driver(|case| exhaust(case, None));
+        },
+    );
 }
 
-/// A server that stops waiting every few milliseconds must not thereby try more often, nor tell more often.
+/// A server whose accepts time out every few milliseconds must not retry or report more often.
 #[test]
-fn accept_pauses_without_descriptors_under_a_timeout() {
-    let test = "faults::accept_pauses_without_descriptors_under_a_timeout";
+fn accept_under_a_timeout_waits_for_descriptors_after_emfile() {
+    let test = "faults::accept_under_a_timeout_waits_for_descriptors_after_emfile";
     in_own_process(test, &UNDISTURBED, || {
         on_every_kernel_driver(|case| exhaust(case, Some(Duration::from_millis(5))));
     });
 }
 
-/// 200 clients come when there are 20 descriptors left. Nobody spins, nobody is lost, and it is told once per episode.
-fn exhaust(case: Case, patience: Option<Duration>) {
+/// 200 clients connect when 20 descriptors are left. Accept does not spin, no client is lost, and the shortage is
+/// reported once per episode.
+fn exhaust(case: Case, limit: Option<Duration>) {
     drop(hoard(0));
     let event_loop = case.event_loop();
-    let told = count_exceptions(&event_loop);
+    let reported = count_exceptions(&event_loop);
     let held = Rc::new(RefCell::new(Vec::new()));
     let served = held.clone();
     let result = event_loop.run_until_complete(async move {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("bind");
-        // Several accepts fail together, and count as one try.
+        // Several accepts fail together and count as one attempt.
         listener.set_accept_ahead(16);
         let addr = listener.local_addr().expect("an address");
         windlass::spawn(async move {
             loop {
-                let accepted = match patience {
+                let accepted = match limit {
                     None => listener.accept().await,
-                    Some(patience) => match timeout(patience, listener.accept()).await {
+                    Some(limit) => match timeout(limit, listener.accept()).await {
                         Ok(accepted) => accepted,
                         Err(_) => continue,
                     },
                 };
-                let (stream, _) = accepted.expect("a lack of descriptors is no error of accept");
+                let (stream, _) = accepted.expect("accept does not return EMFILE");
                 windlass::spawn(serve_one(stream, served.clone()));
             }
         });
@@ -108,58 +113,64 @@ fn exhaust(case: Case, patience: Option<Duration>) {
             let mut clients: Vec<_> = (0..200).map(|_| client(addr)).collect();
             let hoard = hoard(20);
             let served_before = held.borrow().len();
-            // Those who find a descriptor are served, and the lack of more is reported. Their submissions are over then.
-            until("20 are served", || held.borrow().len() >= served_before + 20).await;
-            until("it is reported", || told.get() == episode).await;
+            // Clients are served while descriptors last; then the shortage is reported.
+            until("20 clients are served", || held.borrow().len() >= served_before + 20).await;
+            until("the shortage is reported", || reported.get() == episode).await;
             sleep(Duration::from_millis(50)).await;
             let served_then = held.borrow().len();
-            // An accept that was in the air may have had its descriptor before.
+            // An accept in flight may have reserved its descriptor before.
             let served_now = served_then - served_before;
-            assert!((20..=21).contains(&served_now), "{served_now} with 20 descriptors");
+            assert!(
+                (20..=21).contains(&served_now),
+                "{served_now} clients served with 20 descriptors"
+            );
             let (before, begin) = (windlass::counters().driver, Instant::now());
             let tries = || windlass::counters().driver.submissions - before.submissions;
-            until("it is tried again, and again", || tries() >= 3).await;
+            until("accept is retried several times", || tries() >= 3).await;
             let (tries, pauses) = (tries(), begin.elapsed().as_millis() as u64 / 100);
-            // 100 in 10 s.
+            // One attempt per 100 ms.
             assert!(
                 tries <= pauses + 2,
                 "{tries} submissions in {pauses} tenths of a second"
             );
-            if patience.is_none() {
-                // For the tries, and for the sleeps of this task.
+            if limit.is_none() {
+                // For the attempts, and for the sleeps of this task.
                 let enters = windlass::counters().driver.enters - before.enters;
                 let most = 10 + 6 * (tries + pauses);
                 assert!(enters <= most, "{enters} system calls in {pauses} tenths of a second");
             }
             assert_eq!(held.borrow().len(), served_then);
-            assert_eq!(told.get(), episode, "told once per episode");
+            assert_eq!(reported.get(), episode, "reported once per episode");
 
             drop(hoard);
-            until("all are served", || held.borrow().len() == episode * 200).await;
+            until("all clients are served", || held.borrow().len() == episode * 200).await;
             expect_echo(&mut clients);
-            assert_eq!(told.get(), episode);
+            assert_eq!(reported.get(), episode);
         }
     });
     result.expect("the loop runs");
 }
 
-/// Waits until something is so; looks ten times a second.
-async fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+/// Waits until the condition holds, checking ten times per second.
+async fn until(what: &str, mut condition: impl FnMut() -> bool) {
     let begin = Instant::now();
-    while !is_so() {
-        assert!(begin.elapsed() < Duration::from_secs(60), "never: {what}");
+    while !condition() {
+        assert!(
+            begin.elapsed() < Duration::from_secs(60),
+            "timed out waiting until {what}"
+        );
         sleep(Duration::from_millis(100)).await;
     }
 }
 
-/// Connects and resets, many times over.
+/// Connects and resets `count` times.
 fn flood(addr: SocketAddr, count: usize) {
     for _ in 0..count {
         reset_on_close(&StdStream::connect(addr).expect("connect"));
     }
 }
 
-/// Clients that reset at once, before they are accepted and while they are.
+/// Clients that reset at once, before they are accepted and while they are being accepted.
 #[test]
 fn a_listener_survives_resets() {
     on_every_kernel_driver(|case| {
@@ -167,7 +178,7 @@ fn a_listener_survives_resets() {
         case.run(async {
             let listener = TcpListener::bind("127.0.0.1:0").await.expect("bind");
             let addr = listener.local_addr().expect("an address");
-            // Before anybody accepts.
+            // Before the first accept.
             flood(addr, COUNT);
             let server = windlass::spawn(async move {
                 let mut served = 0;
@@ -185,7 +196,7 @@ fn a_listener_survives_resets() {
                 }
             });
             good_client(addr).await;
-            // While they are accepted.
+            // While accepting.
             let flooding = std::thread::spawn(move || flood(addr, COUNT));
             while !flooding.is_finished() {
                 sleep(Duration::from_millis(1)).await;
@@ -207,14 +218,14 @@ async fn good_client(addr: SocketAddr) {
     assert_eq!(&bytes, b"good");
 }
 
-/// A driver whose listener gives what it is told to.
+/// A driver whose accepts return the scripted results.
 struct Scripted {
     accepts: Vec<Result<u32, i32>>,
     now: windlass::time::Instant,
     starts: Rc<Cell<usize>>,
 }
 
-// SAFETY: everything is done at once: no memory is used after `start`.
+// SAFETY: every operation completes in `start`, so no memory is used afterwards.
 unsafe impl Driver for Scripted {
     fn describe(&self) -> Description {
         Description::new("scripted", Vec::new(), "a test")
@@ -236,16 +247,16 @@ unsafe impl Driver for Scripted {
     unsafe fn start(&mut self, _id: OpId, op: Op, _scratch: *mut Scratch) -> Start {
         assert!(matches!(op, Op::Accept { .. }));
         self.starts.set(self.starts.get() + 1);
-        Start::Done(OpResult::last(self.accepts.pop().expect("nobody tries so often")))
+        Start::Done(OpResult::last(self.accepts.pop().expect("more accepts than scripted")))
     }
 
     fn cancel(&mut self, _id: OpId) {}
 
-    fn poll(&mut self, _landed: &mut Vec<Completion>, wait: Wait) -> io::Result<()> {
+    fn poll(&mut self, _completed: &mut Vec<Completion>, wait: Wait) -> io::Result<()> {
         match wait {
             Wait::No | Wait::Look => {}
             Wait::Until(deadline) => self.now = self.now.max(deadline),
-            Wait::Forever => panic!("nothing would ever happen"),
+            Wait::Forever => panic!("a wait would never end"),
         }
         Ok(())
     }
@@ -255,11 +266,11 @@ unsafe impl Driver for Scripted {
     }
 
     fn notifier(&self) -> Arc<dyn Notify> {
-        struct Nobody;
-        impl Notify for Nobody {
+        struct NoNotify;
+        impl Notify for NoNotify {
             fn notify(&self) {}
         }
-        Arc::new(Nobody)
+        Arc::new(NoNotify)
     }
 
     fn counters(&self) -> DriverCounters {
@@ -267,7 +278,7 @@ unsafe impl Driver for Scripted {
     }
 }
 
-/// What accept gives when the kernel lands these outcomes, how often it was started, and how much time went by.
+/// The result of an accept for which the kernel returns these results, how often it was started, and the time it took.
 fn accept_after(outcomes: &[Result<u32, i32>]) -> (io::Result<()>, usize, Duration) {
     let starts = Rc::new(Cell::new(0));
     let driver = Scripted {
@@ -286,9 +297,9 @@ fn accept_after(outcomes: &[Result<u32, i32>]) -> (io::Result<()>, usize, Durati
     (accepted.expect("the loop runs"), starts.get(), took)
 }
 
-/// On Linux `accept` passes on what happened to a connection that waited; that is not the listener's end.
+/// On Linux, `accept` returns pending network errors of a connection; they do not concern the listener.
 #[test]
-fn errors_of_one_connection_are_passed_over() {
+fn accept_skips_errors_of_single_connections() {
     for code in [
         libc::ECONNABORTED,
         libc::EPROTO,
@@ -304,19 +315,19 @@ fn errors_of_one_connection_are_passed_over() {
 }
 
 #[test]
-fn exhaustion_pauses_and_other_errors_end_the_accept() {
+fn accept_retries_after_exhaustion_and_returns_other_errors() {
     for code in [libc::EMFILE, libc::ENFILE, libc::ENOBUFS, libc::ENOMEM] {
         let (accepted, starts, took) = accept_after(&[Err(code), Err(code), Ok(0)]);
         accepted.unwrap_or_else(|error| panic!("{code} ended the accept: {error}"));
         assert_eq!(starts, 3);
         assert!(took >= Duration::from_millis(200), "only {took:?} for two pauses");
-        assert!(took <= Duration::from_secs(2), "{took:?} until it was tried again");
+        assert!(took <= Duration::from_secs(2), "{took:?} until the retry");
     }
     let (accepted, ..) = accept_after(&[Err(libc::EINVAL), Ok(0)]);
     assert_eq!(accepted.expect_err("not a listener").raw_os_error(), Some(libc::EINVAL));
 }
 
-/// A driver whose wait fails after it has taken a receive, as `io_uring_enter` can after it has submitted one.
+/// A driver whose wait fails after it has accepted a receive, as `io_uring_enter` can after submitting one.
 struct FailingWait {
     /// The receive in flight, and its buffer.
     receive: Option<(OpId, *mut u8)>,
@@ -369,7 +380,7 @@ unsafe impl Driver for FailingWait {
             return Err(io::Error::from_raw_os_error(libc::EIO));
         }
         self.receive = None;
-        // SAFETY: the loop keeps the buffer until the completion below, and it has room for more.
+        // SAFETY: the loop keeps the buffer until the completion below, and it has room for 5 bytes.
         unsafe { ptr.copy_from(b"hello".as_ptr(), 5) };
         completed.push(Completion {
             id,
@@ -383,11 +394,11 @@ unsafe impl Driver for FailingWait {
     }
 
     fn notifier(&self) -> Arc<dyn Notify> {
-        struct Nothing;
-        impl Notify for Nothing {
+        struct Silent;
+        impl Notify for Silent {
             fn notify(&self) {}
         }
-        Arc::new(Nothing)
+        Arc::new(Silent)
     }
 
     fn counters(&self) -> DriverCounters {
@@ -395,7 +406,7 @@ unsafe impl Driver for FailingWait {
     }
 }
 
-/// A buffer that says when it is dropped.
+/// A buffer that records when it is dropped.
 struct Tracked(Vec<u8>, Rc<Cell<bool>>);
 
 impl Drop for Tracked {
@@ -404,7 +415,7 @@ impl Drop for Tracked {
     }
 }
 
-// SAFETY: the vector's memory, which stays where it is.
+// SAFETY: the vector's memory does not move.
 unsafe impl windlass::io::IoBuf for Tracked {
     fn as_ptr(&self) -> *const u8 {
         self.0.as_ptr()
@@ -423,12 +434,12 @@ unsafe impl windlass::io::IoBufMut for Tracked {
         self.0.capacity()
     }
     unsafe fn set_filled(&mut self, len: usize) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller keeps the contract.
         unsafe { self.0.set_len(len) };
     }
 }
 
-/// After an error of the wait, the kernel may still hold the buffer: it is neither returned nor freed before the completion.
+/// After a failed wait the kernel may still use the buffer: it is neither returned nor freed before the completion.
 #[test]
 fn a_failed_wait_does_not_return_buffers() {
     for failures in [1, usize::MAX] {
@@ -459,22 +470,22 @@ fn a_failed_wait_does_not_return_buffers() {
             assert!(!read.is_finished());
             drop(read);
             drop(event_loop);
-            assert!(!buffer_dropped.get(), "the buffer is freed under the kernel");
+            assert!(!buffer_dropped.get(), "the buffer is freed while the kernel uses it");
             assert!(!driver_dropped.get(), "the driver is freed with an operation in flight");
         }
     }
 }
 
-/// A timer interrupts every system call that sleeps, a thousand times a second.
+/// A timer signal interrupts every blocking system call 1,000 times per second.
 #[test]
-fn signals_harm_nothing() {
+fn signals_do_not_disturb_the_loop() {
     let settings = [("WINDLASS_TEST_ITIMER", "1")];
-    in_own_process("faults::signals_harm_nothing", &settings, || {
+    in_own_process("faults::signals_do_not_disturb_the_loop", &settings, || {
         on_every_kernel_driver(|case| {
             let long = libc::timespec { tv_sec: 5, tv_nsec: 0 };
             // SAFETY: the kernel reads the local timespec.
             let slept = unsafe { libc::nanosleep(&long, std::ptr::null_mut()) };
-            assert_eq!(slept, -1, "nothing interrupts this thread");
+            assert_eq!(slept, -1, "no signal interrupts this thread");
             let event_loop = case.event_loop();
             let result = event_loop.run_until_complete(async {
                 let begin = Instant::now();
@@ -491,7 +502,7 @@ fn signals_harm_nothing() {
                     server.read_exact([0u8]).await.0.expect("read");
                 }
                 writer.await.expect("no panic");
-                // Without a deadline.
+                // A wait without a deadline.
                 let (client, server) = pair().await;
                 let other = std::thread::spawn(move || std::thread::sleep(Duration::from_millis(100)));
                 let read = windlass::spawn(async move { server.read_exact([0u8]).await.0 });
@@ -506,19 +517,19 @@ fn signals_harm_nothing() {
     });
 }
 
-/// The same under a part of the suite.
+/// The same for a part of the suite.
 #[test]
-fn signals_harm_no_other_test() {
+fn the_suite_passes_under_signals() {
     suite_with(&["ring::", "pool::"], &[("WINDLASS_TEST_ITIMER", "1")]);
 }
 
 // Errors.
 
 async fn bind_error(addr: &str) -> io::Error {
-    TcpListener::bind(addr).await.expect_err("it cannot be bound")
+    TcpListener::bind(addr).await.expect_err("the address cannot be bound")
 }
 
-/// It is of this kind, has the OS's code if there was one, and names what it was about.
+/// Asserts the kind, the OS code if there was one, and that the message names the subject.
 fn expect_error(error: &io::Error, kind: io::ErrorKind, code: Option<i32>, names: &str) {
     assert_eq!(error.kind(), kind, "{error}");
     assert_eq!(windlass::os_code(error), code, "{error}");
@@ -541,14 +552,14 @@ fn a_port_in_use_and_a_refused_connection_are_errors() {
                 Some(libc::ECONNREFUSED),
                 &addr,
             );
-            // And the loop is as good as before.
+            // The loop still works.
             pair().await;
         });
     });
 }
 
 #[test]
-fn a_foreign_address_is_an_error() {
+fn binding_a_foreign_address_is_an_error() {
     on_every_kernel_driver(|case| {
         case.run(async {
             let error = bind_error("192.0.2.1:0").await;
@@ -582,7 +593,7 @@ fn bad_addresses_are_errors() {
     });
 }
 
-/// `.invalid` is reserved to be no name. The resolver may answer in several ways, but answers.
+/// `.invalid` is reserved. The resolver may fail in several ways, but must fail.
 #[test]
 fn an_unknown_name_is_an_error() {
     on_every_kernel_driver(|case| {
@@ -596,11 +607,11 @@ fn an_unknown_name_is_an_error() {
     });
 }
 
-/// Who is not root, and may not do what root may, cannot bind port 1. Setting the ids takes only the thread's
-/// privileges when done by the bare system call, but other tests should not depend on that, so: a process.
+/// An unprivileged user cannot bind port 1. The bare system call changes the ids of this thread only; a process of its
+/// own keeps other tests independent of that.
 #[test]
-fn a_privileged_port_is_an_error() {
-    in_own_process("faults::a_privileged_port_is_an_error", &[], || {
+fn binding_a_privileged_port_is_an_error() {
+    in_own_process("faults::binding_a_privileged_port_is_an_error", &[], || {
         let first = std::fs::read_to_string("/proc/sys/net/ipv4/ip_unprivileged_port_start").unwrap_or_default();
         if first.trim() == "0" {
             println!("-- SKIPPED: every port is unprivileged here");
@@ -629,7 +640,7 @@ fn a_privileged_port_is_an_error() {
 }
 
 #[test]
-fn senseless_settings_are_errors() {
+fn invalid_settings_are_errors() {
     on_every_driver(|case| {
         let refused = [
             (case.builder().ring_entries(0), "ring_entries"),
@@ -644,7 +655,7 @@ fn senseless_settings_are_errors() {
             (case.builder().managed_buffers(64, usize::MAX), "managed_buffers"),
         ];
         for (builder, names) in refused {
-            let error = builder.build().expect_err("it makes no sense");
+            let error = builder.build().expect_err("an invalid setting");
             expect_error(&error, io::ErrorKind::InvalidInput, None, names);
         }
     });
@@ -654,24 +665,24 @@ fn senseless_settings_are_errors() {
 fn an_unknown_driver_is_an_error() {
     let settings = [("WINDLASS_DRIVER", "steam")];
     in_own_process("faults::an_unknown_driver_is_an_error", &settings, || {
-        let error = Builder::new().build().expect_err("there is no such driver");
+        let error = Builder::new().build().expect_err("no such driver");
         expect_error(&error, io::ErrorKind::InvalidInput, None, "steam");
         assert!(
             error.to_string().contains("proactor"),
-            "{error} does not say what there is"
+            "{error} does not list the drivers"
         );
-        windlass::run(async {}).expect_err("there is no such driver");
-        // Who chooses in the program does not depend on the variable.
+        windlass::run(async {}).expect_err("no such driver");
+        // A choice in the program ignores the variable.
         let chosen = Builder::new().driver(DriverChoice::Null).build();
-        chosen.expect("the null driver can always be had");
+        chosen.expect("the null driver is always available");
     });
 }
 
 // A kernel without io_uring.
 
-/// A filter binds the thread that sets it, so a thread for each is enough.
+/// A seccomp filter applies to the thread that installs it, so a thread for each code is enough.
 #[test]
-fn a_refused_io_uring_is_explained() {
+fn the_error_explains_a_refused_io_uring() {
     if !cfg!(feature = "proactor") {
         return;
     }
@@ -689,9 +700,9 @@ fn a_refused_io_uring_is_explained() {
                 expect_error(&error, kind, Some(code), "io_uring");
                 assert!(
                     error.to_string().contains("seccomp"),
-                    "{error} does not say who might refuse"
+                    "{error} does not name a possible cause"
                 );
-                // What does not need it still works.
+                // Other drivers still work.
                 Builder::new()
                     .driver(DriverChoice::Null)
                     .build()
@@ -705,14 +716,14 @@ fn a_refused_io_uring_is_explained() {
 }
 
 #[test]
-fn a_ring_without_descriptors_is_explained() {
-    in_own_process("faults::a_ring_without_descriptors_is_explained", &[], || {
+fn the_error_explains_a_lack_of_descriptors() {
+    in_own_process("faults::the_error_explains_a_lack_of_descriptors", &[], || {
         on_every_kernel_driver(|case| {
             let open_before = open_descriptors();
-            // For a ring, and for what it needs besides.
+            // No descriptor for the ring, or none for the second one it needs.
             for left in [0, 1] {
                 let hoard = hoard(left);
-                let error = case.builder().build().expect_err("there is no descriptor");
+                let error = case.builder().build().expect_err("no descriptor is left");
                 expect_error(&error, error.kind(), Some(libc::EMFILE), "descriptor");
                 drop(hoard);
                 assert_eq!(open_descriptors(), open_before, "a failed build leaks a descriptor");
@@ -721,10 +732,10 @@ fn a_ring_without_descriptors_is_explained() {
     });
 }
 
-/// A loop whose process has no descriptors left says so to who connects or binds, and goes on.
+/// Without descriptors, connect and bind return errors, and the loop continues.
 #[test]
-fn sockets_without_descriptors_are_errors() {
-    in_own_process("faults::sockets_without_descriptors_are_errors", &[], || {
+fn opening_sockets_without_descriptors_is_an_error() {
+    in_own_process("faults::opening_sockets_without_descriptors_is_an_error", &[], || {
         on_every_kernel_driver(|case| {
             case.run(async {
                 let (client, server) = pair().await;

@@ -1,4 +1,4 @@
-//! Open files, with std's as the oracle.
+//! `File`: every call behaves as std's does.
 
 use std::io::{ErrorKind, IoSlice, IoSliceMut, Read, Seek, SeekFrom, Write};
 use std::path::Path;
@@ -22,29 +22,29 @@ const MODES: [[bool; 3]; 4] = [
     [false, true, false],
 ];
 
-/// Miri reads and writes less than it could, now and then; a kernel does that only where it must.
+/// Miri sometimes makes short reads and writes; a kernel does so only when it must.
 fn short_counts() -> bool {
     cfg!(miri)
 }
 
-/// Whatever is done to a file, it is as if std had done it.
+/// A random sequence of calls has the same results and contents as with std.
 #[test]
-fn any_sequence_of_calls_does_what_std_does() {
+fn random_calls_behave_as_in_std() {
     on_every_driver(|case| {
         if short_counts() {
             return;
         }
         for (number, mode) in MODES.into_iter().enumerate() {
             if mode[2] && is_wine() {
-                println!("-- SKIPPED: Wine writes where it is told to also in a file that appends");
+                println!("-- SKIPPED: Wine ignores append mode in positional writes");
                 continue;
             }
-            case.run(do_at_random(number as u64 + 1, mode));
+            case.run(run_random_calls(number as u64 + 1, mode));
         }
     });
 }
 
-async fn do_at_random(seed: u64, [read, write, append]: [bool; 3]) {
+async fn run_random_calls(seed: u64, [read, write, append]: [bool; 3]) {
     let folder = Folder::new();
     let begin = numbered(3_000);
     let (our_path, their_path) = (folder.file("ours", &begin), folder.file("theirs", &begin));
@@ -87,7 +87,7 @@ async fn one_step<W: std::fmt::Debug>(
         }
         2 => {
             let (result, buf) = ours.write_at(bytes.clone(), offset).await;
-            assert!(buf == bytes, "the buffer comes back");
+            assert!(buf == bytes, "the buffer is returned");
             assert_same(what, result, theirs.write_at(&bytes, offset));
         }
         3 | 4 => {
@@ -157,9 +157,9 @@ async fn one_step<W: std::fmt::Debug>(
     }
 }
 
-/// All ways of opening, on a file that is there, one that is not, and a folder.
+/// All combinations of options, on an existing file, a missing one, and a folder.
 #[test]
-fn options_mean_what_they_mean_in_std() {
+fn open_options_behave_as_in_std() {
     on_every_driver(|case| {
         case.run(async {
             let folder = Folder::new();
@@ -228,9 +228,9 @@ fn new_files_have_the_permissions_of_std() {
     });
 }
 
-/// std's file becomes ours and back, with its position and whether it appends.
+/// A std file converts to ours and back, with its position and append mode.
 #[test]
-fn files_come_from_std_and_go_back() {
+fn files_convert_from_std_and_back() {
     on_every_driver(|case| {
         if short_counts() {
             return;
@@ -250,7 +250,7 @@ fn files_come_from_std_and_go_back() {
             theirs.read_to_string(&mut rest).unwrap();
             assert_eq!(rest, "56789");
 
-            // One that appends still does, and knows where it is.
+            // Append mode is kept, and the position is known.
             let theirs = std::fs::OpenOptions::new().append(true).open(&path).unwrap();
             let ours = File::from_std(theirs);
             ours.write_all("ab").await.0.unwrap();
@@ -261,7 +261,7 @@ fn files_come_from_std_and_go_back() {
 }
 
 #[test]
-fn metadata_is_that_of_std() {
+fn metadata_matches_std() {
     on_every_driver(|case| {
         case.run(async {
             let folder = Folder::new();
@@ -300,25 +300,25 @@ fn assert_metadata(ours: &windlass::fs::Metadata, path: &Path, follow: bool) {
         [ours.is_file(), ours.is_dir(), ours.is_symlink()],
         [theirs.is_file(), theirs.is_dir(), theirs.is_symlink()]
     );
-    // The kernel makes up the times of these as it is asked.
+    // The kernel generates the times of these files on each call.
     if !path.starts_with("/proc") {
         assert_eq!(ours.modified().unwrap(), theirs.modified().unwrap());
         assert_eq!(ours.accessed().unwrap(), theirs.accessed().unwrap());
         assert_same("created", ours.created(), theirs.created());
     }
     if cfg!(miri) {
-        // It makes these up.
+        // Miri invents these.
         return;
     }
     assert_eq!(ours.permissions(), theirs.permissions());
     assert_same_to_the_system(ours, &theirs);
 }
 
-/// What has metadata in this folder: also a link, where everybody may make one, and the folder, where that can be opened.
+/// The names to query: files, also a link where any user may create one, and the folder where it can be opened.
 #[cfg(unix)]
 fn known_names(folder: &Folder) -> &'static [&'static str] {
     std::os::unix::fs::symlink("a", folder.join("link")).unwrap();
-    // Miri has no position in a folder.
+    // In Miri a folder has no position.
     if cfg!(miri) {
         &["a", "b", "link"]
     } else {
@@ -353,9 +353,9 @@ fn assert_same_to_the_system(ours: &windlass::fs::Metadata, theirs: &std::fs::Me
 #[cfg(windows)]
 fn assert_same_to_the_system(_ours: &windlass::fs::Metadata, _theirs: &std::fs::Metadata) {}
 
-/// Nothing to read into is an error, not the end of the file; nothing to write is nothing written.
+/// Reading into an empty buffer is an error, not EOF; writing an empty buffer writes nothing.
 #[test]
-fn zero_length_is_not_the_end_of_a_file() {
+fn an_empty_buffer_is_not_the_end_of_a_file() {
     on_every_driver(|case| {
         if short_counts() {
             return;
@@ -392,9 +392,9 @@ fn zero_length_is_not_the_end_of_a_file() {
     });
 }
 
-/// A `Vec` has the length of what was read, from its start, and keeps its memory.
+/// A `Vec` gets the length of what was read, from its start, and keeps its allocation.
 #[test]
-fn buffers_of_files_come_back_with_the_right_length() {
+fn file_buffers_are_returned_with_the_right_length() {
     on_every_driver(|case| {
         if short_counts() {
             return;
@@ -422,7 +422,7 @@ fn buffers_of_files_come_back_with_the_right_length() {
     });
 }
 
-/// As std; but what is before the beginning is bad input also where the system has a code of its own for it.
+/// As std; but a seek before the start is `InvalidInput` also where the system has another code for it.
 fn assert_same_seek(what: impl std::fmt::Debug, ours: std::io::Result<u64>, theirs: std::io::Result<u64>) {
     match (&ours, &theirs) {
         (Err(our), Err(_)) if cfg!(windows) => assert_eq!(our.kind(), ErrorKind::InvalidInput, "{what:?}"),
@@ -430,9 +430,9 @@ fn assert_same_seek(what: impl std::fmt::Debug, ours: std::io::Result<u64>, thei
     }
 }
 
-/// Offsets at the end of what numbers can say are an error, as in std. None of them means "where the file is now".
+/// Offsets near the numeric limits are errors, as in std. None of them means "the current position".
 #[test]
-fn offsets_beyond_everything_are_errors() {
+fn offsets_beyond_the_limit_are_errors() {
     on_every_driver(|case| {
         case.run(async {
             let folder = Folder::new();
@@ -445,9 +445,9 @@ fn offsets_beyond_everything_are_errors() {
                 .unwrap();
             let end = i64::MAX as u64;
             let beyond = [u64::MAX, u64::MAX - 1, u64::MAX - 8, end + 1];
-            // To Windows, and so to std there, the first is the end of the file, and the second where the file is now.
+            // On Windows, and so in std there, the first means the end of the file and the second the current position.
             let beyond = &beyond[if cfg!(windows) { 2 } else { 0 }..];
-            // What is within the numbers Miri hands to a real system, which may know better.
+            // Miri passes valid offsets to the host system, which may accept them.
             let within = [end, end - 3, end - 8];
             let all = beyond.iter().chain(within.iter().filter(|_| !cfg!(miri)));
             for &offset in all {
@@ -479,7 +479,7 @@ fn offsets_beyond_everything_are_errors() {
                     continue;
                 }
                 if cfg!(windows) {
-                    // It has no such call: the slices are read and written one by one, each by itself.
+                    // Windows has no such call: the slices are read and written one by one.
                     continue;
                 }
                 let read = ours.read_vectored_at(vec![[0; 2]; 2], offset).await.0;
@@ -499,7 +499,7 @@ fn offsets_beyond_everything_are_errors() {
     });
 }
 
-/// Lengths that do not fit 32 bits, or whose low 32 bits are few or none, or that are negative as an `i32`.
+/// Lengths that do not fit in 32 bits, whose low 32 bits are small or zero, or that are negative as an `i32`.
 #[cfg(unix)]
 #[test]
 fn huge_buffers_for_files_do_not_wrap_around() {
@@ -513,25 +513,25 @@ fn huge_buffers_for_files_do_not_wrap_around() {
                 let (result, mut huge) = file.read_at(Huge::new(len), 0).await;
                 assert_eq!(result.unwrap(), 11, "into {len} bytes");
                 assert_eq!(huge.head(11), b"hello world");
-                // Through the queue, and not from the cache.
+                // A queued read, not one from the page cache.
                 let (result, mut bufs) = file.read_vectored_at(vec![huge, Huge::new(len)], 6).await;
                 assert_eq!(result.unwrap(), 5, "into twice {len} bytes");
                 assert_eq!(bufs[0].head(5), b"world");
-                // As much as one call takes; the rest with the next.
+                // One call writes a part; the next calls write the rest.
                 let (result, huge) = sink.write_at(bufs.pop().unwrap(), 0).await;
                 let taken = result.unwrap();
-                assert!(taken > 1 << 30, "{taken} bytes of {len} were taken");
+                assert!(taken > 1 << 30, "{taken} bytes of {len} were written");
                 sink.write_all_at(huge, 0).await.0.unwrap();
                 let written = sink.write_vectored(bufs).await.0.unwrap();
-                assert!(written > 1 << 30, "{written} bytes of {len} were taken");
+                assert!(written > 1 << 30, "{written} bytes of {len} were written");
             }
         });
     });
 }
 
-/// More slices than one system call takes (1,024), some of them empty.
+/// More slices than one system call accepts (1,024), some of them empty.
 #[test]
-fn more_slices_than_the_kernel_takes_for_a_file() {
+fn file_calls_with_more_slices_than_one_system_call_accepts() {
     on_every_driver(|case| {
         if cfg!(miri) {
             return;
@@ -556,9 +556,9 @@ fn more_slices_than_the_kernel_takes_for_a_file() {
     });
 }
 
-/// Space is there afterwards, and the file as long as that.
+/// The space is allocated and the file is extended to cover it.
 #[test]
-fn allocate_lengthens_a_file() {
+fn allocate_extends_a_file() {
     on_every_kernel_driver(|case| {
         case.run(async {
             let folder = Folder::new();
@@ -585,9 +585,9 @@ fn allocate_lengthens_a_file() {
     });
 }
 
-/// Any number of reads and writes on one file, each with its own offset.
+/// Any number of reads and writes of one file, each with its own offset.
 #[test]
-fn many_calls_on_one_file_at_once() {
+fn concurrent_calls_on_one_file_do_not_interfere() {
     on_every_driver(|case| {
         case.run(async {
             let count = if cfg!(miri) { 8 } else { 200 };
@@ -606,13 +606,13 @@ fn many_calls_on_one_file_at_once() {
                         }
                         let (result, buf) = file.read_exact_at(vec![0; LEN], at as u64).await;
                         result.unwrap();
-                        assert!(buf == part, "read {number} got something else");
+                        assert!(buf == part, "read {number} got other bytes");
                         if !cfg!(miri) {
                             let (result, bufs) = file
                                 .read_vectored_at(vec![vec![0; 1], vec![0; LEN - 1]], at as u64)
                                 .await;
                             assert_eq!(result.unwrap(), LEN);
-                            assert!(bufs.concat() == part, "read {number} got something else");
+                            assert!(bufs.concat() == part, "read {number} got other bytes");
                         }
                     })
                 });
@@ -629,9 +629,9 @@ fn many_calls_on_one_file_at_once() {
     });
 }
 
-/// Sequential calls of several tasks share one position and go one after the other.
+/// Sequential calls of several tasks share one position and run one after the other.
 #[test]
-fn sequential_calls_do_not_overtake() {
+fn sequential_calls_keep_their_order() {
     on_every_driver(|case| {
         if short_counts() {
             return;
@@ -665,7 +665,7 @@ fn sequential_calls_do_not_overtake() {
     });
 }
 
-/// A file says which it is, and what of it failed.
+/// Errors of a file contain its path and the failed operation.
 #[test]
 fn errors_of_an_open_file_name_it() {
     on_every_driver(|case: Case| {
@@ -695,9 +695,9 @@ fn errors_of_an_open_file_name_it() {
     });
 }
 
-/// A virtual clock does not jump over file work, which takes real time.
+/// A virtual clock does not advance during file operations, which take real time.
 #[test]
-fn a_timeout_that_is_far_off_does_not_end_file_work() {
+fn a_long_timeout_does_not_expire_during_file_operations() {
     on_every_driver(|case| {
         case.run(async {
             let folder = crate::support::Folder::new();

@@ -1,4 +1,4 @@
-//! Calls on files that are abandoned half-way: no memory is freed under the kernel or a thread, and no byte, position or
+//! Abandoned file operations: no buffer is freed while the kernel or a thread uses it, and no byte, position or
 //! descriptor is lost.
 
 use std::cell::{Cell, RefCell};
@@ -18,7 +18,7 @@ use crate::bytes::{assert_filled_in_order, numbered};
 use crate::child::in_own_process;
 use crate::support::{Case, Folder, Random, on_every_driver, open_descriptors, poll_once, quiet, rounds, turns};
 
-/// A read that was dropped has not happened: the next one begins where it did.
+/// A dropped read does not advance the position: the next one starts where it did.
 #[test]
 fn a_dropped_read_does_not_move_the_position() {
     on_every_driver(|case| {
@@ -31,7 +31,7 @@ fn a_dropped_read_does_not_move_the_position() {
             let mut dropped = 0;
             while received.len() < whole.len() {
                 let len = 1 + random.below(200) as usize;
-                // The cache serves a plain read at once; one with several buffers is queued.
+                // A plain read is served from the page cache at once; one with several buffers is queued.
                 let vectored = !cfg!(miri) && random.below(2) == 0;
                 let mut reading = Box::pin(async {
                     match vectored {
@@ -59,7 +59,7 @@ fn a_dropped_read_does_not_move_the_position() {
                     Poll::Pending => dropped += 1,
                 }
                 assert_eq!(file.stream_position().await.unwrap(), received.len() as u64);
-                // However slow the threads are, it goes on.
+                // Makes progress however slow the threads are.
                 if dropped % 8 == 7 {
                     let (result, bytes) = file.read(vec![0; 8]).await;
                     result.unwrap();
@@ -75,9 +75,9 @@ fn a_dropped_read_does_not_move_the_position() {
     });
 }
 
-/// A write that was dropped does not move the position either, and the next waits until it is over.
+/// A dropped write does not advance the position either, and the next write waits until it has completed.
 #[test]
-fn a_dropped_write_is_over_before_the_next_begins() {
+fn a_dropped_write_completes_before_the_next_begins() {
     on_every_driver(|case| {
         case.run(async {
             let folder = Folder::new();
@@ -99,23 +99,23 @@ fn a_dropped_write_is_over_before_the_next_begins() {
                 let bytes = std::fs::read(&path).unwrap();
                 match done {
                     true => assert!(bytes == [vec![1; len], vec![2; len]].concat()),
-                    false => assert!(bytes == vec![2; len], "the write that was dropped came last"),
+                    false => assert!(bytes == vec![2; len], "the dropped write completed last"),
                 }
             }
         });
     });
 }
 
-/// Opens a pipe for both directions, which waits for nobody.
+/// Opens a pipe for reading and writing, which does not block.
 async fn open_pipe(path: &Path) -> (File, std::fs::File) {
     let ours = OpenOptions::new().read(true).write(true).open(path).await.unwrap();
     let theirs = std::fs::File::options().read(true).write(true).open(path).unwrap();
     (ours, theirs)
 }
 
-/// A pipe has no positions: what a dropped read has received is there for the next.
+/// A pipe has no position: the next read returns the bytes that a dropped one received.
 #[test]
-fn a_dropped_read_of_a_pipe_loses_nothing() {
+fn a_dropped_read_of_a_pipe_loses_no_byte() {
     on_every_driver(|case| {
         if cfg!(miri) {
             return;
@@ -164,20 +164,20 @@ fn a_dropped_read_of_a_pipe_loses_nothing() {
                     }
                     Poll::Pending => dropped += 1,
                 }
-                assert!(dropped < 1_000 * rounds(), "{} of {sent} bytes came", received.len());
+                assert!(dropped < 1_000 * rounds(), "{} of {sent} bytes arrived", received.len());
             }
-            assert!(received == whole, "bytes were lost, or came twice");
+            assert!(received == whole, "bytes were lost or duplicated");
             assert!(dropped > 0);
-            // Nothing waits in the pipe any more, so a read that is still there is told to end, or gets this.
+            // The pipe is empty, so a read that is still in flight is cancelled or gets these bytes.
             theirs.write_all(b"end").unwrap();
             assert_eq!(ours.read(vec![0; 9]).await.0.unwrap(), 3);
         });
     });
 }
 
-/// A file is not given away while something goes on with it, or something that was read would be lost.
+/// `into_std` is refused while an operation is in flight, since its bytes would be lost.
 #[test]
-fn a_busy_file_does_not_go_to_std() {
+fn into_std_is_refused_during_an_operation() {
     on_every_driver(|case| {
         if cfg!(miri) {
             return;
@@ -200,11 +200,11 @@ fn a_busy_file_does_not_go_to_std() {
     });
 }
 
-/// What is read, and what lies in memory that nobody has any business with.
+/// The bytes that are read, and the contents of memory that no operation may write to.
 const PAYLOAD: u8 = 0xEE;
 const PATTERN: u8 = 0x55;
 
-/// Blocks of the size that was lent, as the allocator gives them to whoever asks next.
+/// Blocks of the buffer's size, which the allocator would carve from a buffer that was freed too early.
 struct Blocks(Vec<Vec<u8>>);
 
 impl Blocks {
@@ -215,12 +215,12 @@ impl Blocks {
     fn check(&self, what: &str) {
         for block in &self.0 {
             let intact = black_box(block).iter().all(|&byte| byte == PATTERN);
-            assert!(intact, "something wrote into memory that it no longer had: {what}");
+            assert!(intact, "an operation wrote into freed memory: {what}");
         }
     }
 }
 
-/// How many bytes are in a pipe.
+/// The number of bytes in a pipe.
 fn waiting(pipe: &std::fs::File) -> libc::c_int {
     let mut count = 0;
     // SAFETY: the descriptor is open, and the kernel writes one integer to the local.
@@ -229,7 +229,7 @@ fn waiting(pipe: &std::fs::File) -> libc::c_int {
     count
 }
 
-/// Waits until whoever carries out a read of an empty pipe is at it.
+/// Waits until the kernel or a thread has begun to read an empty pipe.
 async fn begun() {
     turns(3).await;
     while windlass::counters().files.queued > 0 {
@@ -259,7 +259,7 @@ fn a_buffer_outlives_its_abandoned_read_of_a_pipe() {
                 turns(round as u64 % 3).await;
                 let blocks = Blocks::allocate(len);
                 theirs.write_all(&vec![PAYLOAD; len]).unwrap();
-                // A thread that has begun cannot be called back.
+                // A thread that has begun to read cannot be cancelled.
                 while round % 2 == 0 && !case.has_rings() && waiting(&theirs) > 0 {
                     std::thread::yield_now();
                 }
@@ -271,8 +271,8 @@ fn a_buffer_outlives_its_abandoned_read_of_a_pipe() {
                     let (result, bytes) = match case.is_kernel() {
                         true => timeout(Duration::from_secs(60), reading)
                             .await
-                            .expect("the bytes are gone"),
-                        // Its clock would not wait for a thread.
+                            .expect("the bytes are lost"),
+                        // The virtual clock would not wait for a thread.
                         false => reading.await,
                     };
                     assert!(result.unwrap() > 0);
@@ -287,14 +287,14 @@ fn a_buffer_outlives_its_abandoned_read_of_a_pipe() {
     });
 }
 
-/// When this is dropped, it takes blocks of the size that was lent, and lets the read have its bytes.
-struct Successor {
+/// When dropped, allocates blocks of the buffer's size and lets the read complete.
+struct WriteOnDrop {
     len: usize,
     pipe: std::fs::File,
     blocks: Rc<RefCell<Option<Blocks>>>,
 }
 
-impl Drop for Successor {
+impl Drop for WriteOnDrop {
     fn drop(&mut self) {
         *self.blocks.borrow_mut() = Some(Blocks::allocate(self.len));
         self.pipe.write_all(&vec![PAYLOAD; self.len]).unwrap();
@@ -315,7 +315,7 @@ fn a_buffer_outlives_its_loop_on_files() {
             let event_loop = case.event_loop();
             let (ours, pipe) = event_loop.run_until_complete(open_pipe(&path)).unwrap();
             let blocks = Rc::new(RefCell::new(None));
-            let successor = Successor {
+            let write_on_drop = WriteOnDrop {
                 len,
                 pipe,
                 blocks: blocks.clone(),
@@ -325,7 +325,7 @@ fn a_buffer_outlives_its_loop_on_files() {
                 let is_pending = is_pending.clone();
                 async move {
                     // Declared before the read, so dropped right after it.
-                    let _successor = successor;
+                    let _write_on_drop = write_on_drop;
                     let mut reading = pin!(ours.read(Vec::with_capacity(len)));
                     assert!(poll_once(reading.as_mut()).await.is_pending());
                     begun().await;
@@ -343,10 +343,10 @@ fn a_buffer_outlives_its_loop_on_files() {
     });
 }
 
-/// A file that goes while reads on it are in the air is closed when they are over, and not before: its number does not
-/// come to stand for another file.
+/// A file that is dropped while reads are in flight is closed after them, so that its descriptor number is not reused
+/// meanwhile.
 #[test]
-fn a_file_dropped_with_its_reads_is_closed_after_them() {
+fn a_file_dropped_during_reads_is_closed_after_them() {
     on_every_driver(|case| {
         if cfg!(miri) {
             return;
@@ -365,7 +365,7 @@ fn a_file_dropped_with_its_reads_is_closed_after_them() {
                     })
                     .collect();
                 turns(1).await;
-                // Half of them lose interest; the file goes with the last.
+                // Half of the reads are cancelled; the last one to end closes the file.
                 drop(file);
                 for read in &reads[..4] {
                     read.cancel();
@@ -388,13 +388,13 @@ fn a_file_dropped_with_its_reads_is_closed_after_them() {
     });
 }
 
-/// Whatever is dropped in whatever state, nothing stays open.
+/// An open dropped in any state leaves no descriptor open.
 #[test]
-fn no_descriptor_is_lost_with_a_dropped_open() {
-    let test = "files_abandoned::no_descriptor_is_lost_with_a_dropped_open";
+fn a_dropped_open_leaks_no_descriptor() {
+    let test = "files_abandoned::a_dropped_open_leaks_no_descriptor";
     in_own_process(test, &[], || {
         on_every_driver(|case| {
-            // What the first loop of a process leaves is not ours to count.
+            // The first loop of a process may open descriptors that stay open.
             case.run(async {});
             let folder = Folder::new();
             let path = folder.file("a", "hello");
@@ -410,7 +410,7 @@ fn no_descriptor_is_lost_with_a_dropped_open() {
                             opened = poll_once(opening.as_mut()).await;
                         }
                     }
-                    // Time for the thread, or for the kernel, to be done before anybody looks.
+                    // Lets the thread or the kernel complete the open before it is dropped.
                     if round % 4 == 0 {
                         while windlass::counters().in_flight > 0 {
                             windlass::task::yield_now().await;
@@ -431,7 +431,7 @@ fn no_descriptor_is_lost_with_a_dropped_open() {
                 case.name
             );
 
-            // The loop goes while many are under way.
+            // The loop is closed while many opens are in flight.
             for _ in 0..rounds() / 20 {
                 let event_loop = case.event_loop();
                 for _ in 0..20 {
@@ -450,7 +450,7 @@ fn no_descriptor_is_lost_with_a_dropped_open() {
     });
 }
 
-/// A thread that works for a loop that is gone may have opened a file, and closes it a moment later.
+/// A thread may have opened a file for a loop that is gone, and closes it shortly afterwards.
 fn assert_descriptors(expected: usize, case: Case) {
     for _ in 0..6_000 {
         if open_descriptors() == expected {

@@ -1,5 +1,5 @@
-//! Files where Linux has something of its own: operations of the ring, its worker threads, `O_DIRECT`, and kinds of failure
-//! that need a whole process.
+//! Linux file operations: io_uring operations and worker threads, `O_DIRECT`, and failures that need a process of their
+//! own.
 
 use std::ffi::CString;
 use std::io::{ErrorKind, Seek, Write};
@@ -17,7 +17,7 @@ use crate::bytes::numbered;
 use crate::child::in_own_process;
 use crate::support::{Case, Folder, assert_same, on_every_driver, on_every_kernel_driver};
 
-/// Every call that has an operation of the ring's.
+/// Every call that has an io_uring operation.
 async fn use_every_operation(folder: &Path) {
     let path = folder.join("a");
     let file = File::create_new(&path).await.unwrap();
@@ -67,9 +67,9 @@ fn use_everything(event_loop: &EventLoop) {
         .unwrap();
 }
 
-/// What the ring can do, no thread of ours does.
+/// No pool thread is started for operations that the ring supports.
 #[test]
-fn no_thread_starts_for_what_the_ring_can_do() {
+fn no_thread_is_started_for_io_uring_operations() {
     on_every_driver(|case| {
         if cfg!(miri) {
             return;
@@ -80,8 +80,8 @@ fn no_thread_starts_for_what_the_ring_can_do() {
         let has_all = features.contains(&"paths") && features.contains(&"truncate");
         let started = event_loop.counters().files.started;
         match case.has_rings() && has_all {
-            true => assert_eq!(started, 0, "threads were started for file work"),
-            false => assert!(started > 0, "nobody else could have done it"),
+            true => assert_eq!(started, 0, "threads were started for file operations"),
+            false => assert!(started > 0, "only a thread could have done it"),
         }
         if case.has_rings() && !has_all {
             println!("-- SKIPPED: this ring has only {features:?}");
@@ -92,9 +92,9 @@ fn no_thread_starts_for_what_the_ring_can_do() {
     });
 }
 
-/// A ring as old kernels have it leaves some operations to threads, with the same results.
+/// On an old kernel the ring leaves some operations to the thread pool, with the same results.
 #[test]
-fn an_old_ring_has_the_pool_do_the_rest() {
+fn an_old_ring_leaves_operations_to_the_pool() {
     on_every_kernel_driver(|case| {
         let event_loop = case.builder().plain_ring(true).build().unwrap();
         use_everything(&event_loop);
@@ -102,7 +102,7 @@ fn an_old_ring_has_the_pool_do_the_rest() {
     });
 }
 
-/// The kernel's own threads for the ring stay under what was set.
+/// The kernel's io-wq threads stay within the configured limit.
 #[test]
 fn worker_threads_stay_under_their_limit() {
     let test = "files_linux::worker_threads_stay_under_their_limit";
@@ -117,16 +117,16 @@ fn worker_threads_stay_under_their_limit() {
             }
             for most in [1, 2] {
                 let seen = most_workers(case, Some(most));
-                assert!(seen >= 1, "the calls did not go to such threads");
-                assert!(seen <= most as usize, "{seen} threads, though {most} were allowed");
+                assert!(seen >= 1, "no call used a worker thread");
+                assert!(seen <= most as usize, "{seen} threads, the limit is {most}");
             }
         });
     });
 }
 
-/// How many of the kernel's threads there are while much is under way that they have to do.
+/// The number of io-wq threads while many operations need them.
 fn most_workers(case: Case, limit: Option<u32>) -> usize {
-    // They, and their limit, belong to the thread that has the ring.
+    // The workers and their limit belong to the thread that owns the ring.
     let seen = std::thread::spawn(move || {
         let builder = case.builder();
         let builder = match limit {
@@ -183,9 +183,9 @@ fn workers() -> usize {
         .count()
 }
 
-/// Past the page cache: aligned memory comes and goes, anything else is refused by the kernel.
+/// `O_DIRECT`: aligned buffers work; the kernel refuses others.
 #[test]
-fn direct_files_want_aligned_buffers() {
+fn direct_files_need_aligned_buffers() {
     on_every_driver(|case| {
         if cfg!(miri) {
             return;
@@ -218,11 +218,11 @@ fn direct_files_want_aligned_buffers() {
             file.write_all_at(buf, 0).await.0.unwrap();
             assert!(std::fs::read(&path).unwrap()[..4096] == [7; 4096]);
 
-            // Not every file system minds.
+            // Some file systems accept any buffer.
             let (result, _) = file.read_at(vec![0; 5_001], 1).await;
             match result {
                 Err(error) => assert_eq!(windlass::os_code(&error), Some(libc::EINVAL), "{error}"),
-                Ok(count) => println!("-- this file system takes any buffer: {count} bytes"),
+                Ok(count) => println!("-- this file system accepts any buffer: {count} bytes"),
             }
 
             for (chunk_len, depth) in [(4096, 8), (16384, 1), (128 << 10, 8)] {
@@ -238,7 +238,7 @@ fn direct_files_want_aligned_buffers() {
                 assert_eq!(got.len(), whole.len());
                 assert!(got[4096..] == whole[4096..]);
             }
-            // std's says by itself that it is one.
+            // A std file keeps its flag.
             let mut options = std::fs::OpenOptions::new();
             std::os::unix::fs::OpenOptionsExt::custom_flags(&mut options, libc::O_DIRECT);
             let file = File::from_std(options.read(true).open(&path).unwrap());
@@ -249,7 +249,7 @@ fn direct_files_want_aligned_buffers() {
     });
 }
 
-/// A disk without room is an error of std's kind that names the file, and what fitted is counted as in std.
+/// A full disk is an error of std's kind that names the file, and the bytes that fitted are counted as in std.
 #[test]
 fn a_full_disk_is_an_error() {
     on_every_driver(|case| {
@@ -302,7 +302,7 @@ fn fill_up(case: Case, disk: &Path) {
         assert_same("write_all", our_result, their_result);
         assert_eq!(our_position, theirs.stream_position().unwrap());
         drop(theirs);
-        // With room again, it works again.
+        // It works again when there is room.
         std::fs::remove_file(&their_path).unwrap();
         fs::write(&our_path, numbered(50_000)).await.unwrap();
         assert!(fs::read(&our_path).await.unwrap() == numbered(50_000));
@@ -310,7 +310,7 @@ fn fill_up(case: Case, disk: &Path) {
     });
 }
 
-/// For this thread and those that it starts.
+/// For this thread and the threads that it starts.
 fn mount_small_disk(folder: &Path) -> std::io::Result<()> {
     let folder = CString::new(folder.to_str().unwrap()).unwrap();
     let check = |result: i32| match result {
@@ -318,7 +318,7 @@ fn mount_small_disk(folder: &Path) -> std::io::Result<()> {
         _ => Err(std::io::Error::last_os_error()),
     };
     let none = std::ptr::null();
-    // SAFETY: strings that end in NUL and outlive the calls.
+    // SAFETY: the strings end in NUL and outlive the calls.
     unsafe {
         check(libc::unshare(libc::CLONE_NEWNS))?;
         check(libc::mount(
@@ -333,7 +333,7 @@ fn mount_small_disk(folder: &Path) -> std::io::Result<()> {
     }
 }
 
-/// As a user who may not: std's kind, the code, and the path.
+/// As an unprivileged user: std's error kind, the code, and the path.
 #[test]
 fn permission_denied_is_an_error() {
     in_own_process("files_linux::permission_denied_is_an_error", &[], || {
@@ -348,11 +348,11 @@ fn permission_denied_is_an_error() {
         // SAFETY: neither call touches memory of ours.
         let was_root = unsafe { libc::geteuid() } == 0;
         if was_root && !become_user(65_534) {
-            return println!("-- SKIPPED: root cannot become somebody else");
+            return println!("-- SKIPPED: root cannot change its user");
         }
         on_every_driver({
             let folder = folder.path().to_owned();
-            move |case| case.run(be_denied(&folder))
+            move |case| case.run(assert_denied(&folder))
         });
         if was_root {
             assert!(become_user(0));
@@ -363,13 +363,13 @@ fn permission_denied_is_an_error() {
     });
 }
 
-/// All threads of this process.
+/// Changes the user of all threads of this process.
 fn become_user(user: libc::uid_t) -> bool {
     // SAFETY: the call touches no memory of ours.
     unsafe { libc::seteuid(user) == 0 }
 }
 
-async fn be_denied(folder: &Path) {
+async fn assert_denied(folder: &Path) {
     let (secret, inside, new) = (folder.join("secret"), folder.join("closed/file"), folder.join("new"));
     let denied = [
         (File::open(&secret).await.map(drop), &secret),
@@ -402,9 +402,9 @@ async fn be_denied(folder: &Path) {
     }
 }
 
-/// The copy is held up by a destination that is full, a pipe, while its source is cut.
+/// The destination is a full pipe, which blocks the copy while its source is truncated.
 #[test]
-fn a_copy_of_a_file_that_shrinks_is_an_error() {
+fn copying_a_file_that_shrinks_is_an_error() {
     use std::io::Read;
     on_every_kernel_driver(|case| {
         let folder = Folder::new();
@@ -427,13 +427,13 @@ fn a_copy_of_a_file_that_shrinks_is_an_error() {
             }
         });
         let copied = case.run(fs::copy(&source, &pipe));
-        assert!(reading.join().expect("no panic") < 4 << 20, "the copy was not held up");
+        assert!(reading.join().expect("no panic") < 4 << 20, "the copy was not blocked");
         let error = copied.expect_err("the source has shrunk");
         assert_eq!(error.kind(), std::io::ErrorKind::UnexpectedEof, "{error}");
-        let said = error.to_string();
+        let message = error.to_string();
         assert!(
-            said.contains(source.to_str().expect("text")) && said.contains("shrank"),
-            "{said}"
+            message.contains(source.to_str().expect("text")) && message.contains("shrank"),
+            "{message}"
         );
     });
 }

@@ -1,4 +1,4 @@
-//! Groups: nothing outlives the block, the first failure cancels the others, and every error is kept.
+//! Task groups: no child outlives the group, the first failure cancels the siblings, and every error is kept.
 
 use std::cell::{Cell, RefCell};
 use std::error::Error;
@@ -21,16 +21,16 @@ use crate::tasks::{add_one, counter};
 const MS: Duration = Duration::from_millis(1);
 const HOUR: Duration = Duration::from_secs(3600);
 
-/// A child that waits for bytes which do not come, and counts its end.
+/// A child that waits for bytes that never arrive, and counts its end.
 async fn stuck_read(ended: Rc<Cell<usize>>) -> io::Result<()> {
     let _ended = CountDrop(ended);
     let (_client, server) = pair().await;
     server.read(vec![0; 64]).await.0?;
-    unreachable!("nobody writes");
+    unreachable!("the peer does not write");
 }
 
-/// Waits until so many receives are under way. What made their connections is over by then.
-pub(crate) async fn in_the_air(count: usize) {
+/// Waits until exactly `count` receives are in flight and the operations that made their connections have completed.
+pub(crate) async fn until_receives_in_flight(count: usize) {
     let receives = || {
         windlass::metrics::metrics()
             .ops
@@ -67,7 +67,7 @@ fn a_group_returns_when_every_child_has_ended() {
 }
 
 #[test]
-fn a_childs_handle_gives_its_value_and_may_be_dropped() {
+fn a_childs_handle_returns_its_value_and_may_be_dropped() {
     on_every_driver(|case| {
         case.run(async {
             let sum = task::group(async |group| {
@@ -91,13 +91,13 @@ fn the_first_failure_cancels_the_siblings_and_waits_for_the_kernel() {
                 for _ in 0..4 {
                     group.spawn(stuck_read(ended.clone()));
                 }
-                in_the_air(4).await;
+                until_receives_in_flight(4).await;
                 let handle = group.spawn(async { Err::<(), _>(io::Error::other("down")) });
                 failed.replace(Some(handle));
                 pending::<()>().await;
             });
             let error = result.await.unwrap_err();
-            assert_eq!(counters().in_flight, 0, "their operations have landed");
+            assert_eq!(counters().in_flight, 0, "their operations have completed");
             assert_eq!((ended.get(), counters().tasks), (4, 1));
             assert_eq!(error.failures().len(), 1);
             assert_eq!(
@@ -113,7 +113,7 @@ fn the_first_failure_cancels_the_siblings_and_waits_for_the_kernel() {
 }
 
 #[test]
-fn siblings_are_cancelled_although_nobody_awaits_the_group() {
+fn siblings_are_cancelled_although_the_group_is_not_awaited() {
     on_every_driver(|case| {
         case.run(async {
             let group = TaskGroup::new();
@@ -121,12 +121,12 @@ fn siblings_are_cancelled_although_nobody_awaits_the_group() {
             group.spawn(async { Err::<(), _>("down") });
             turns(5).await;
             assert!(sibling.is_finished());
-            // Who comes afterwards is dropped unpolled.
+            // A child spawned afterwards is dropped without a poll.
             let drops = counter();
             let held = CountDrop(drops.clone());
             let late = group.spawn(async move {
                 drop(held);
-                unreachable!("it is not polled");
+                unreachable!("never polled");
             });
             assert_eq!(drops.get(), 1);
             assert!(late.await.unwrap_err().is_cancelled());
@@ -180,7 +180,7 @@ fn every_error_is_kept_and_prints_as_a_tree() {
                 ids[0], ids[1], ids[2]
             );
             assert_eq!(error.to_string(), text);
-            assert_eq!(format!("{error:?}"), text, "unwrap shows it too");
+            assert_eq!(format!("{error:?}"), text, "`Debug` shows the same");
             assert!(error.leaves()[1].is_panic());
             let place = error.failures()[0].spawned_at().unwrap();
             assert!(place.file().ends_with("groups.rs"));
@@ -226,7 +226,7 @@ fn cancelling_the_parent_cancels_the_children_and_waits_for_them() {
                         for _ in 0..3 {
                             group.spawn(stuck_read(ended.clone()));
                         }
-                        // And a child with children of its own.
+                        // A child with a child of its own.
                         group.spawn(task::group(async move |inner| {
                             inner.spawn(stuck_read(ended.clone()));
                             pending::<()>().await;
@@ -235,7 +235,7 @@ fn cancelling_the_parent_cancels_the_children_and_waits_for_them() {
                     .await
                 }
             });
-            in_the_air(4).await;
+            until_receives_in_flight(4).await;
             parent.cancel();
             assert!(parent.await.unwrap_err().is_cancelled());
             assert_eq!((ended.get(), counters().in_flight, counters().tasks), (4, 0, 1));
@@ -247,14 +247,14 @@ fn cancelling_the_parent_cancels_the_children_and_waits_for_them() {
 fn a_dropped_group_makes_its_task_wait() {
     on_every_driver(|case| {
         case.run(async {
-            // Finishing normally, the task still is not finished before the children of the group that it dropped.
+            // The task completes only after the children of the group that it dropped.
             let ended = counter();
             let parent = spawn({
                 let ended = ended.clone();
                 async move {
                     let group = TaskGroup::new();
                     group.spawn(stuck_read(ended.clone()));
-                    in_the_air(1).await;
+                    until_receives_in_flight(1).await;
                     drop(group);
                     assert_eq!(ended.get(), 0, "they end at their next suspension point");
                     "done"
@@ -263,7 +263,7 @@ fn a_dropped_group_makes_its_task_wait() {
             assert_eq!(parent.await.unwrap(), "done");
             assert_eq!((ended.get(), counters().in_flight, counters().tasks), (1, 0, 1));
 
-            // The same for a timeout: the task goes on at once, and its end waits.
+            // The same with a timeout: the task continues at once, and completes only after the child.
             let parent = spawn({
                 let ended = ended.clone();
                 async move {
@@ -280,9 +280,9 @@ fn a_dropped_group_makes_its_task_wait() {
     });
 }
 
-/// The parent of a dropped group is itself a child of one: the wait is handed up.
+/// The task that dropped a group is itself the child of a dropped group: the outermost task waits for all.
 #[test]
-fn an_inherited_wait_is_inherited_on() {
+fn nested_dropped_groups_make_the_outermost_task_wait() {
     on_every_driver(|case| {
         case.run(async {
             let depth = 5;
@@ -298,7 +298,7 @@ fn an_inherited_wait_is_inherited_on() {
                 })
             }
             let outer = spawn(nest(depth, ended.clone()));
-            in_the_air(1).await;
+            until_receives_in_flight(1).await;
             outer.cancel();
             assert!(outer.await.unwrap_err().is_cancelled());
             assert_eq!((ended.get(), counters().in_flight, counters().tasks), (1, 0, 1));
@@ -333,7 +333,7 @@ fn children_may_spawn_children() {
 }
 
 #[test]
-fn a_handle_that_outlives_its_group_starts_nothing() {
+fn a_handle_that_outlives_its_group_spawns_nothing() {
     on_every_driver(|case| {
         case.run(async {
             let kept = Rc::new(RefCell::new(None));
@@ -347,7 +347,7 @@ fn a_handle_that_outlives_its_group_starts_nothing() {
             let held = CountDrop(drops.clone());
             let late = handle.spawn(async move {
                 let _held = held;
-                unreachable!("it is not polled");
+                unreachable!("never polled");
             });
             assert_eq!((drops.get(), counters().tasks), (1, 1));
             assert!(late.await.unwrap_err().is_cancelled());
@@ -358,7 +358,7 @@ fn a_handle_that_outlives_its_group_starts_nothing() {
 }
 
 #[test]
-fn cancelling_a_group_is_no_failure() {
+fn cancelling_a_group_is_not_a_failure() {
     on_every_driver(|case| {
         case.run(async {
             let group = TaskGroup::new();
@@ -381,7 +381,7 @@ fn cancelling_a_group_is_no_failure() {
             assert!(error.is_cancelled() && error.failures().is_empty());
             assert_eq!(error.to_string(), "the group was cancelled");
 
-            // One child that is cancelled alone harms nobody.
+            // Cancelling one child does not fail the group.
             task::group(async |group| {
                 let child = group.spawn(sleep(HOUR));
                 group.spawn(sleep(2 * MS));
@@ -396,10 +396,10 @@ fn cancelling_a_group_is_no_failure() {
 }
 
 #[test]
-fn a_panic_of_the_body_goes_on_when_the_children_have_ended() {
+fn a_panic_of_the_body_resumes_after_the_children_have_ended() {
     on_every_driver(|case| {
         let (ended, kept) = (counter(), counter());
-        let (payload, told) = told_of(&case.event_loop(), {
+        let (payload, exceptions) = told_of(&case.event_loop(), {
             let (ended, kept) = (ended.clone(), kept.clone());
             async move {
                 let task = spawn(async move {
@@ -416,14 +416,14 @@ fn a_panic_of_the_body_goes_on_when_the_children_have_ended() {
         });
         assert_eq!(payload.downcast_ref::<&str>(), Some(&"body down"));
         assert_eq!((ended.get(), kept.get()), (1, 1));
-        assert!(told.is_empty(), "{told:?}");
+        assert!(exceptions.is_empty(), "{exceptions:?}");
     });
 }
 
 #[test]
-fn a_destructor_that_panics_beside_a_panicking_body_is_told() {
+fn a_destructor_panic_beside_a_body_panic_is_reported() {
     on_every_driver(|case| {
-        let ((), told) = told_of(&case.event_loop(), async {
+        let ((), exceptions) = told_of(&case.event_loop(), async {
             let task = spawn(async {
                 let result = task::group(async |group| {
                     group.spawn(async {
@@ -437,14 +437,14 @@ fn a_destructor_that_panics_beside_a_panicking_body_is_told() {
             });
             assert!(task.await.unwrap_err().is_panic());
         });
-        assert_told(&told, &["a destructor of a cancelled child"]);
+        assert_told(&exceptions, &["a destructor of a cancelled child"]);
     });
 }
 
 #[test]
 fn panics_of_children_are_failures() {
     on_every_driver(|case| {
-        let (error, told) = told_of(&case.event_loop(), async {
+        let (error, exceptions) = told_of(&case.event_loop(), async {
             task::group(async |group| {
                 group.spawn(sleep(HOUR));
                 group.spawn(async {
@@ -457,25 +457,25 @@ fn panics_of_children_are_failures() {
         });
         assert!(error.failures()[0].is_panic() && error.failures()[0].error().is_none());
         assert!(error.to_string().contains("panicked: child down"), "{error}");
-        assert!(told.is_empty(), "the group knows: {told:?}");
+        assert!(exceptions.is_empty(), "the group returned the panic: {exceptions:?}");
     });
 }
 
 #[test]
-fn failures_of_a_group_that_nobody_joins_are_told() {
+fn failures_of_an_unjoined_group_are_reported() {
     on_every_driver(|case| {
-        let ((), told) = told_of(&case.event_loop(), async {
+        let ((), exceptions) = told_of(&case.event_loop(), async {
             let group = TaskGroup::new();
             Builder::new()
                 .name("lonely")
-                .spawn_in(&group, async { Err::<(), _>("nobody asked") });
+                .spawn_in(&group, async { Err::<(), _>("not observed") });
             turns(3).await;
             drop(group);
         });
-        assert_told(&told, &["nobody asked", "'lonely'", "group"]);
+        assert_told(&exceptions, &["not observed", "'lonely'", "group"]);
 
-        // A child that fails in the poll in which it drops its own group. Nobody waits in a circle.
-        let ((), told) = told_of(&case.event_loop(), async {
+        // A child that fails in the poll in which it drops its own group. No task waits for itself.
+        let ((), exceptions) = told_of(&case.event_loop(), async {
             let group = Rc::new(TaskGroup::new());
             let mine = group.clone();
             let child = group.spawn(async move {
@@ -486,12 +486,12 @@ fn failures_of_a_group_that_nobody_joins_are_told() {
             drop(group);
             assert!(child.await.unwrap_err().is_failed());
         });
-        assert_told(&told, &["too late"]);
+        assert_told(&exceptions, &["too late"]);
     });
 }
 
 #[test]
-fn a_member_that_drops_its_own_group_is_not_waited_for_by_itself() {
+fn a_child_that_drops_its_own_group_does_not_wait_for_itself() {
     on_every_driver(|case| {
         case.run(async {
             let group = Rc::new(TaskGroup::new());
@@ -508,7 +508,7 @@ fn a_member_that_drops_its_own_group_is_not_waited_for_by_itself() {
             turns(3).await;
             assert_eq!((ended.get(), counters().tasks), (1, 1));
 
-            // Through a nested group: the grandchild drops the outer one.
+            // Through a nested group: the grandchild drops the outer group.
             let outer = Rc::new(TaskGroup::new());
             let mine = outer.clone();
             let child = outer.spawn(async move {
@@ -529,9 +529,9 @@ fn a_member_that_drops_its_own_group_is_not_waited_for_by_itself() {
 }
 
 #[test]
-fn destructors_that_panic_harm_nobody_else() {
+fn panicking_destructors_do_not_affect_siblings() {
     on_every_driver(|case| {
-        let (error, told) = told_of(&case.event_loop(), async {
+        let (error, exceptions) = told_of(&case.event_loop(), async {
             task::group(async |group| {
                 for _ in 0..2 {
                     group.spawn(async {
@@ -549,17 +549,17 @@ fn destructors_that_panic_harm_nobody_else() {
             .unwrap_err()
         });
         assert_eq!(error.failures().len(), 1);
-        let count = |part: &str| told.iter().filter(|line| line.contains(part)).count();
+        let count = |part: &str| exceptions.iter().filter(|line| line.contains(part)).count();
         assert_eq!(
             (count("destructor down"), count("the body's destructor")),
             (2, 1),
-            "{told:?}"
+            "{exceptions:?}"
         );
     });
 }
 
 #[test]
-fn a_group_outlives_being_moved_and_polled_by_others() {
+fn a_group_may_be_moved_and_polled_with_another_waker() {
     on_every_driver(|case| {
         case.run(async {
             let mut joining = pin!(task::group(async |group| {
@@ -567,7 +567,7 @@ fn a_group_outlives_being_moved_and_polled_by_others() {
                 sleep(MS).await;
                 "value"
             }));
-            // Begun by one waker, ended by another.
+            // First polled with one waker, completed with another.
             assert!(poll_with(Waker::noop(), joining.as_mut()).is_pending());
             assert_eq!(joining.await.unwrap(), "value");
             let group = TaskGroup::new();
@@ -578,7 +578,7 @@ fn a_group_outlives_being_moved_and_polled_by_others() {
 }
 
 #[test]
-fn a_loop_that_is_closed_ends_groups_too() {
+fn closing_the_loop_ends_groups() {
     on_every_driver(|case| {
         let ended = counter();
         let kept = Rc::new(RefCell::new(None));
@@ -609,7 +609,7 @@ fn a_loop_that_is_closed_ends_groups_too() {
 }
 
 #[test]
-fn ten_thousand_children_cost_one_poll_each() {
+fn ten_thousand_children_are_polled_only_when_woken() {
     on_every_driver(|case| {
         case.run(async {
             let count = if cfg!(miri) { 50 } else { 10_000 };

@@ -1,4 +1,4 @@
-//! Waiting for many: all, the first, one after the other, some; and by which rule failures are told.
+//! Waiting for several futures: `join`, `gather`, `race`, `as_completed`, `wait`; and how failures are reported.
 
 use std::cell::{Cell, RefCell};
 use std::future::{Future, pending, poll_fn, ready};
@@ -16,7 +16,7 @@ use windlass::task::{
 use windlass::time::{sleep, timeout};
 use windlass::{JoinHandle, counters, spawn};
 
-use crate::groups::in_the_air;
+use crate::groups::until_receives_in_flight;
 use crate::panics::{assert_told, told_of};
 use crate::support::{
     CountDrop, PanicOnDrop, Random, exceptions_of, on_every_driver, pair, poll_once, poll_with, turns,
@@ -31,7 +31,7 @@ async fn after(millis: u32) -> u32 {
     millis
 }
 
-/// The same by turns of the loop, which no slow machine reorders.
+/// The same in turns of the loop, which a slow machine cannot reorder.
 async fn later(steps: u32) -> u32 {
     turns(u64::from(4 * steps)).await;
     steps
@@ -72,38 +72,38 @@ fn results_come_in_the_order_of_the_futures() {
 }
 
 #[test]
-fn only_who_was_woken_is_polled() {
+fn only_woken_futures_are_polled() {
     on_every_driver(|case| {
         case.run(async {
             let count: usize = if cfg!(miri) { 60 } else { 10_000 };
             let (polls, mut random) = (counter(), Random::new(42));
-            // Each waits for a promise of its own; they are resolved one by one, in some order.
-            let (mut promises, mut waits) = (Vec::new(), Vec::new());
+            // Each future waits for its own promise; they are resolved one by one in random order.
+            let (mut promises, mut waiting) = (Vec::new(), Vec::new());
             for _ in 0..count {
                 let (promise, placeholder) = windlass::promise::<()>();
                 promises.push(promise);
-                waits.push(Polled(Box::pin(placeholder), polls.clone()));
+                waiting.push(Polled(Box::pin(placeholder), polls.clone()));
             }
             let resolver = spawn(async move {
                 while !promises.is_empty() {
-                    let place = random.below(promises.len() as u64) as usize;
-                    promises.swap_remove(place).resolve(()).unwrap();
+                    let index = random.below(promises.len() as u64) as usize;
+                    promises.swap_remove(index).resolve(()).unwrap();
                     yield_now().await;
                 }
             });
-            let results = join_all(waits).await;
+            let results = join_all(waiting).await;
             assert_eq!(results.len(), count);
-            assert_eq!(polls.get(), 2 * count, "once to wait, and once to have it");
+            assert_eq!(polls.get(), 2 * count, "one poll to wait and one to complete");
             resolver.await.unwrap();
         });
     });
 }
 
 #[test]
-fn who_yields_lets_others_run() {
+fn a_yielding_future_lets_others_run() {
     on_every_driver(|case| {
         case.run(async {
-            // A future that wakes itself in every poll: the loop turns between two of them.
+            // A future that wakes itself in every poll: the loop turns between two polls.
             let before = counters().turns;
             join_all([turns(10), turns(20)]).await;
             assert!(counters().turns - before >= 20);
@@ -130,7 +130,7 @@ fn a_future_may_be_woken_from_another_thread() {
 }
 
 #[test]
-fn the_last_waker_to_poll_is_woken() {
+fn the_waker_of_the_last_poll_is_woken() {
     on_every_driver(|case| {
         case.run(async {
             let (promise, placeholder) = windlass::promise::<u8>();
@@ -140,7 +140,7 @@ fn the_last_waker_to_poll_is_woken() {
             promise.resolve(1).unwrap();
             assert_eq!(all.await, [Ok(1)]);
 
-            // One is woken while an earlier batch is worked off, and another task takes over.
+            // One future is woken while an earlier batch is handled, and another waker polls next.
             let mut completed = as_completed((0..3).map(|number| async move {
                 match number {
                     0 => yield_now().await,
@@ -153,7 +153,7 @@ fn the_last_waker_to_poll_is_woken() {
                 let mut next = pin!(completed.next());
                 assert_eq!(poll_with(Waker::noop(), next.as_mut()), Poll::Ready(Some(1)));
             }
-            // When the time is up it would be found, but nobody has to wait for that.
+            // The timeout's own wake would find it too, but the wake must not be lost.
             let limit = Duration::from_secs(5);
             let start = windlass::time::Instant::now();
             assert_eq!(timeout(limit, completed.next()).await, Ok(Some(0)));
@@ -184,10 +184,10 @@ fn the_first_error_of_try_join_all_drops_the_others() {
 }
 
 #[test]
-fn gather_tells_the_first_failure_and_lets_the_siblings_go_on() {
+fn gather_returns_the_first_failure_and_the_siblings_continue() {
     on_every_driver(|case| {
         let finished = counter();
-        let (error, told) = told_of(&case.event_loop(), {
+        let (error, exceptions) = told_of(&case.event_loop(), {
             let finished = finished.clone();
             async move {
                 let work = |millis: u32| {
@@ -203,14 +203,14 @@ fn gather_tells_the_first_failure_and_lets_the_siblings_go_on() {
                     }
                 };
                 let error = gather([4, 2, 6, 8].map(work)).await.unwrap_err();
-                assert_eq!(finished.get(), 1, "it is told at once");
+                assert_eq!(finished.get(), 1, "gather returns at once");
                 sleep(20 * MS).await;
                 error
             }
         });
-        assert_eq!(finished.get(), 4, "the others went on");
+        assert_eq!(finished.get(), 4, "the siblings continued");
         assert!(matches!(error, TaskError::Failed(error) if error.to_string() == "first"));
-        assert_told(&told, &["second", "joining.rs", "`gather` had ended"]);
+        assert_told(&exceptions, &["second", "joining.rs", "`gather` had ended"]);
     });
 }
 
@@ -233,28 +233,28 @@ fn a_cancelled_gather_cancels_its_tasks_and_waits_for_them() {
                     .await
                 }
             });
-            in_the_air(3).await;
+            until_receives_in_flight(3).await;
             parent.cancel();
             assert!(parent.await.unwrap_err().is_cancelled());
             assert_eq!((ended.get(), counters().in_flight), (3, 0));
             turns(3).await;
-            assert_eq!(counters().tasks, 1, "nobody watches any more");
+            assert_eq!(counters().tasks, 1, "no watching task is left");
         });
-        // What had failed before the cancel is not lost.
-        let ((), told) = told_of(&case.event_loop(), async {
+        // A failure before the cancel is reported.
+        let ((), exceptions) = told_of(&case.event_loop(), async {
             let mut gathering = gather([async { Err::<(), _>("unseen") }]);
             assert!(poll_once(Pin::new(&mut gathering)).await.is_pending());
             turns(2).await;
             drop(gathering);
         });
-        assert_told(&told, &["unseen"]);
+        assert_told(&exceptions, &["unseen"]);
     });
 }
 
 #[test]
-fn panics_and_cancels_of_gathered_tasks_are_told() {
+fn gather_returns_panics_and_cancels_its_tasks_when_dropped() {
     on_every_driver(|case| {
-        let ((), told) = told_of(&case.event_loop(), async {
+        let ((), exceptions) = told_of(&case.event_loop(), async {
             let error = gather([0, 1].map(|number| async move {
                 match number {
                     0 => pending::<Result<(), String>>().await,
@@ -268,10 +268,11 @@ fn panics_and_cancels_of_gathered_tasks_are_told() {
             }
             assert!(error.to_string().contains("gathered"));
         });
-        assert!(told.is_empty(), "{told:?}");
-        // A task that runs already, gathered and cancelled with the rest. On a loop without other tasks: they are counted.
+        assert!(exceptions.is_empty(), "{exceptions:?}");
+        // A running task, gathered and then cancelled with the gather. On a loop of its own, so that tasks can be
+        // counted.
         let event_loop = case.event_loop();
-        let told = exceptions_of(&event_loop);
+        let exceptions = exceptions_of(&event_loop);
         let result = event_loop.run_until_complete(async {
             let before = counters().tasks;
             let running = spawn(sleep(HOUR));
@@ -282,7 +283,7 @@ fn panics_and_cancels_of_gathered_tasks_are_told() {
             assert_eq!(counters().tasks, before, "task {id} has ended");
         });
         result.expect("the loop runs");
-        assert!(told.borrow().is_empty(), "{told:?}");
+        assert!(exceptions.borrow().is_empty(), "{exceptions:?}");
     });
 }
 
@@ -300,7 +301,7 @@ fn the_first_of_a_race_wins_and_the_others_are_dropped() {
             };
             assert_eq!(race([30, 2, 3600].map(run)).await, 2);
             assert_eq!((drops.get(), counters().timers), (3, 0));
-            // Several that are ready: the first of them.
+            // Several are ready: the first one wins.
             assert_eq!(race([ready(1), ready(2)]).await, 1);
             let empty = catch_unwind(|| drop(race(Vec::<std::future::Ready<()>>::new())));
             assert!(empty.is_err());
@@ -309,8 +310,8 @@ fn the_first_of_a_race_wins_and_the_others_are_dropped() {
             assert_eq!(select(pending::<()>(), after(1)).await, Either::Right(1));
             assert_eq!(select(ready(1), ready(2)).await, Either::Left(1));
         });
-        // A loser's destructor that panics takes nothing from the winner.
-        let (winner, told) = told_of(&case.event_loop(), async {
+        // A loser's panicking destructor does not affect the winner.
+        let (winner, exceptions) = told_of(&case.event_loop(), async {
             race([1, 2].map(|number| async move {
                 match number {
                     1 => {
@@ -323,7 +324,7 @@ fn the_first_of_a_race_wins_and_the_others_are_dropped() {
             .await
         });
         assert_eq!(winner, 1);
-        assert_told(&told, &["sore loser"]);
+        assert_told(&exceptions, &["sore loser"]);
     });
 }
 
@@ -355,12 +356,12 @@ fn a_read_that_loses_a_race_loses_no_byte() {
 }
 
 #[test]
-fn outputs_come_as_they_are_completed() {
+fn as_completed_yields_in_completion_order() {
     on_every_driver(|case| {
         case.run(async {
             let mut completed = as_completed([30, 10, 20].map(later));
             assert_eq!(completed.len(), 3);
-            // A wait that is dropped loses nothing.
+            // A dropped wait loses nothing.
             assert!(poll_once(pin!(completed.next())).await.is_pending());
             assert_eq!(completed.next_numbered().await, Some((1, 10)));
             assert_eq!(completed.next().await, Some(20));
@@ -375,7 +376,7 @@ fn outputs_come_as_they_are_completed() {
 }
 
 #[test]
-fn a_panic_in_the_middle_leaves_the_others() {
+fn a_panic_leaves_the_other_futures_usable() {
     on_every_driver(|case| {
         case.run(async {
             let mut completed = as_completed((0..3).map(|number| async move {
@@ -395,15 +396,15 @@ fn a_panic_in_the_middle_leaves_the_others() {
 }
 
 #[test]
-fn wait_gives_who_is_done_and_who_is_not() {
+fn wait_returns_finished_and_pending_tasks() {
     on_every_driver(|case| {
         case.run(async {
             let tasks = || [5, 1, 1_000_000].map(|millis| spawn(later(millis)));
             let first = wait(tasks(), WaitFor::First).await;
-            assert_eq!(first.done.iter().map(|(place, _)| *place).collect::<Vec<_>>(), [1]);
-            let places: Vec<_> = first.pending.iter().map(|(place, _)| *place).collect();
+            assert_eq!(first.done.iter().map(|(index, _)| *index).collect::<Vec<_>>(), [1]);
+            let places: Vec<_> = first.pending.iter().map(|(index, _)| *index).collect();
             assert_eq!(places, [0, 2]);
-            // Who is pending was not cancelled, and can be waited for again.
+            // Pending tasks are not cancelled and can be awaited again.
             let rest = first.pending.into_iter().map(|(_, task)| task);
             let second = wait(rest, WaitFor::First).await;
             assert_eq!(second.done[0].1.as_ref().unwrap(), &5);
@@ -411,25 +412,25 @@ fn wait_gives_who_is_done_and_who_is_not() {
             last.cancel();
             assert!(last.await.unwrap_err().is_cancelled());
 
-            // Two that are done at once are both told.
+            // Two that complete at once are both returned.
             let both = wait([spawn(ready(1)), spawn(ready(2)), spawn(pending())], WaitFor::First).await;
             assert_eq!((both.done.len(), both.pending.len()), (2, 1));
             drop(both);
 
             let all = wait([2, 1].map(|millis| spawn(later(millis))), WaitFor::All).await;
-            let order: Vec<_> = all.done.iter().map(|(place, _)| *place).collect();
+            let order: Vec<_> = all.done.iter().map(|(index, _)| *index).collect();
             assert_eq!((order, all.pending.len()), (vec![1, 0], 0));
 
             let waited = wait([spawn(sleep(HOUR))], WaitFor::All).within(2 * MS).await;
             assert_eq!((waited.done.len(), waited.pending.len()), (0, 1));
-            let nobody = wait(Vec::<JoinHandle<()>>::new(), WaitFor::First).await;
-            assert!(nobody.done.is_empty() && nobody.pending.is_empty());
+            let no_tasks = wait(Vec::<JoinHandle<()>>::new(), WaitFor::First).await;
+            assert!(no_tasks.done.is_empty() && no_tasks.pending.is_empty());
         });
     });
 }
 
 #[test]
-fn wait_for_the_first_error_passes_over_what_went_well() {
+fn wait_for_the_first_error_ignores_successes() {
     on_every_driver(|case| {
         case.run(async {
             let tasks: Vec<JoinHandle<()>> = (0..4)
@@ -448,7 +449,7 @@ fn wait_for_the_first_error_passes_over_what_went_well() {
             let order: Vec<_> = waited
                 .done
                 .iter()
-                .map(|(place, result)| (*place, result.is_ok()))
+                .map(|(index, result)| (*index, result.is_ok()))
                 .collect();
             assert_eq!(order, [(0, true), (1, false)]);
             assert_eq!(waited.pending.len(), 2);
@@ -476,7 +477,10 @@ fn futures_of_different_types_are_joined_as_a_tuple() {
                 (joined.0, joined.1, joined.2.unwrap(), joined.3),
                 (3, "text", 1, [1; 3])
             );
-            assert!(case.is_kernel() || start.elapsed() == 3 * MS, "side by side");
+            assert!(
+                case.is_kernel() || start.elapsed() == 3 * MS,
+                "the futures run concurrently"
+            );
             let eight = join((
                 ready(1),
                 ready(2),
@@ -509,9 +513,9 @@ fn futures_of_different_types_are_joined_as_a_tuple() {
     });
 }
 
-/// A member that uses up the poll's budget does not starve the others.
+/// A future that uses up the budget of a poll does not starve the others.
 #[test]
-fn members_of_a_tuple_take_turns_at_being_first() {
+fn joined_futures_rotate_the_poll_order() {
     on_every_driver(|case| {
         case.run(async {
             let order: Rc<RefCell<Vec<u8>>> = Rc::default();

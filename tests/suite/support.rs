@@ -1,4 +1,4 @@
-//! What the tests share.
+//! Helpers shared by the tests.
 
 #![allow(dead_code, reason = "not every build of the suite uses every helper")]
 
@@ -46,47 +46,47 @@ impl Case {
     }
 
     pub(crate) fn event_loop(&self) -> EventLoop {
-        self.builder().build().expect("the driver was tried before")
+        self.builder().build().expect("the driver was opened before")
     }
 
-    /// Runs a future to its end on a new loop, which is closed afterwards.
+    /// Runs a future to completion on a new loop, then closes the loop.
     pub(crate) fn run<F: Future>(&self, future: F) -> F::Output {
         self.event_loop().run_until_complete(future).expect("the loop runs")
     }
 
-    /// Whether descriptors are the kernel's and the clock is real.
+    /// Whether the driver uses kernel descriptors and a real clock.
     pub(crate) fn is_kernel(&self) -> bool {
         self.choice != DriverChoice::Null
     }
 
-    /// Whether there is a submission ring that can be full and a completion ring that can overflow.
+    /// Whether the driver has a submission ring that can be full and a completion ring that can overflow.
     pub(crate) fn has_rings(&self) -> bool {
         self.choice == DriverChoice::Proactor && cfg!(target_os = "linux")
     }
 
-    /// Whether an operation that need not wait is over as soon as it is started.
+    /// Whether an operation that need not wait completes when it is started.
     pub(crate) fn tries_first(&self) -> bool {
-        // With io_uring refused, which is when it is under test, that is what Auto comes to.
+        // `Auto` is under test only when io_uring is refused: it then selects the reactor.
         let is_port = self.choice == DriverChoice::Proactor && cfg!(windows);
         is_port || matches!(self.choice, DriverChoice::Reactor | DriverChoice::Auto)
     }
 }
 
-/// Runs a test on each driver that can be had here, each on a thread of its own, and fails it if it hangs.
+/// Runs a test on each available driver, each on its own thread, and fails it if it hangs.
 pub(crate) fn on_every_driver(body: impl Fn(Case) + Send + Clone + 'static) {
     for case in cases() {
         run_case(case, body.clone());
     }
 }
 
-/// The same for what only a real kernel does.
+/// As `on_every_driver`, for behaviour that needs a real kernel.
 pub(crate) fn on_every_kernel_driver(body: impl Fn(Case) + Send + Clone + 'static) {
     for case in cases().into_iter().filter(Case::is_kernel) {
         run_case(case, body.clone());
     }
 }
 
-/// The same on the thread of the caller, for a process that must have no other.
+/// As `on_every_driver`, on the caller's thread, for a process that must not have another one.
 pub(crate) fn here_on_every_driver(body: impl Fn(Case)) {
     for case in cases() {
         println!("-- on {}", case.name);
@@ -155,7 +155,7 @@ fn cases() -> Vec<Case> {
     all.into_iter().filter(is_wanted).filter(can_open).collect()
 }
 
-/// How often a looping test loops.
+/// The number of rounds of a looping test.
 pub(crate) fn rounds() -> usize {
     let default = if cfg!(miri) { 20 } else { 1_000 };
     variable("WINDLASS_TEST_ROUNDS").map_or(default, |rounds: usize| rounds)
@@ -175,7 +175,7 @@ pub(crate) async fn pair() -> (TcpStream, TcpStream) {
     pair_of(&listener).await
 }
 
-/// The same from a listener.
+/// A connected pair through an existing listener: (client, server).
 pub(crate) async fn pair_of(listener: &TcpListener) -> (TcpStream, TcpStream) {
     let addr = listener.local_addr().expect("an address");
     let connecting = windlass::spawn(TcpStream::connect(addr));
@@ -184,7 +184,7 @@ pub(crate) async fn pair_of(listener: &TcpListener) -> (TcpStream, TcpStream) {
     (client, server)
 }
 
-/// The current loop has nothing to do: while it sleeps for half a second, it neither turns, nor calls the kernel, nor polls.
+/// Asserts that the loop is idle: during half a second of sleep it neither turns, nor calls the kernel, nor polls.
 pub(crate) async fn assert_idle() {
     let before = windlass::counters();
     windlass::time::sleep(Duration::from_millis(500)).await;
@@ -193,12 +193,12 @@ pub(crate) async fn assert_idle() {
     let spins = after.driver.spins - before.driver.spins;
     assert!(turns <= 3, "{turns} turns of an idle loop");
     assert!(enters <= 5, "{enters} system calls of an idle loop");
-    // The rest of a sleep may be polled for: up to 120 us. Half a second of it would be a million polls.
+    // The end of a sleep may be busy-polled, for up to 120 us. Half a second of polling would be a million polls.
     assert!(spins <= 10_000, "{spins} polls of an idle loop");
 }
 
-/// Asserts that something takes less than `bound`. On a busy machine a single attempt may take any time, so one of many
-/// attempts is enough: what has a pause in it takes too long each time.
+/// Asserts that one of 20 attempts takes less than `bound`. A busy machine may delay a single attempt, but an attempt
+/// that contains a pause is too slow each time.
 #[track_caller]
 pub(crate) fn assert_one_is_quick(what: &str, bound: Duration, mut attempt: impl FnMut() -> Duration) {
     let mut took = Vec::new();
@@ -211,11 +211,11 @@ pub(crate) fn assert_one_is_quick(what: &str, bound: Duration, mut attempt: impl
     panic!("{what} never took less than {bound:?}, but {took:?}");
 }
 
-/// Forgets a value, so that its destructor never runs, but keeps it reachable: a leak checker does not count it as lost.
+/// Leaks a value without running its destructor, but keeps it reachable, so that a leak checker does not report it.
 pub(crate) fn keep_forever<T>(value: T) {
     #[allow(dead_code, reason = "only a leak checker reads it")]
     struct Kept(*mut ());
-    // SAFETY: nothing is done with the pointer.
+    // SAFETY: the pointer is never dereferenced.
     unsafe impl Send for Kept {}
     static KEPT: std::sync::Mutex<Vec<Kept>> = std::sync::Mutex::new(Vec::new());
     let place = Kept(Box::into_raw(Box::new(value)).cast());
@@ -227,14 +227,14 @@ pub(crate) async fn poll_once<F: Future>(mut future: Pin<&mut F>) -> Poll<F::Out
     std::future::poll_fn(|cx| Poll::Ready(future.as_mut().poll(cx))).await
 }
 
-/// Lets the loop turn this often.
+/// Lets the loop make `count` turns.
 pub(crate) async fn turns(count: u64) {
     for _ in 0..count {
         windlass::task::yield_now().await;
     }
 }
 
-/// Numbers that look random and are the same in every run.
+/// Pseudo-random numbers, the same in every run.
 pub(crate) struct Random(u64);
 
 impl Random {
@@ -254,17 +254,17 @@ impl Random {
     }
 }
 
-/// Collects, as lines, what the loop's exception handler is told.
+/// Collects the messages of the exceptions that the loop's exception handler receives.
 pub(crate) fn exceptions_of(event_loop: &EventLoop) -> Rc<RefCell<Vec<String>>> {
-    let told = Rc::new(RefCell::new(Vec::new()));
+    let messages = Rc::new(RefCell::new(Vec::new()));
     event_loop.set_exception_handler({
-        let told = told.clone();
-        move |exception| told.borrow_mut().push(exception.to_string())
+        let messages = messages.clone();
+        move |exception| messages.borrow_mut().push(exception.to_string())
     });
-    told
+    messages
 }
 
-/// Adds one to its count when it is dropped.
+/// Increments its counter when dropped.
 pub(crate) struct CountDrop(pub Rc<Cell<usize>>);
 
 impl Drop for CountDrop {
@@ -273,7 +273,7 @@ impl Drop for CountDrop {
     }
 }
 
-/// Panics when it is dropped.
+/// Panics when dropped.
 pub(crate) struct PanicOnDrop(pub &'static str);
 
 impl Drop for PanicOnDrop {
@@ -282,8 +282,8 @@ impl Drop for PanicOnDrop {
     }
 }
 
-/// How connecting fails where no socket listens any more. A process that another test starts holds copies of our descriptors
-/// until it runs its program: for that long the kernel goes on taking connections.
+/// The error of connecting to an address where no socket listens any more. A process started by another test inherits
+/// our descriptors until it executes its program; until then the kernel still accepts connections.
 pub(crate) async fn connect_error(addr: impl windlass::net::ToSocketAddrs + Clone) -> std::io::Error {
     let begin = std::time::Instant::now();
     loop {
@@ -317,7 +317,7 @@ impl<W: Fn(), D: Fn()> Drop for Hooks<W, D> {
     }
 }
 
-/// A waker that runs foreign code when it is woken and when its last clone goes. It must stay on this thread.
+/// A waker that runs a closure when it is woken and when its last clone is dropped. It must stay on this thread.
 pub(crate) fn waker_with(on_wake: impl Fn() + 'static, on_drop: impl Fn() + 'static) -> Waker {
     Waker::from(Arc::new(Hooks { on_wake, on_drop }))
 }
@@ -326,7 +326,7 @@ pub(crate) fn waker_calling(on_wake: impl Fn() + 'static) -> Waker {
     waker_with(on_wake, || {})
 }
 
-/// A waker that runs foreign code when it is cloned, and counts in `woken`. It must stay on this thread.
+/// A waker that runs a closure when it is cloned, and counts wakes in `woken`. It must stay on this thread.
 pub(crate) fn waker_cloning(woken: &Rc<Cell<usize>>, on_clone: impl Fn() + 'static) -> Waker {
     struct Cloning {
         on_clone: Box<dyn Fn()>,
@@ -335,8 +335,8 @@ pub(crate) fn waker_cloning(woken: &Rc<Cell<usize>>, on_clone: impl Fn() + 'stat
     fn raw(cloning: Rc<Cloning>) -> RawWaker {
         RawWaker::new(Rc::into_raw(cloning).cast(), &VTABLE)
     }
-    // SAFETY (of each): `data` comes from `raw`, and the tests keep such a waker on one thread. Cloning and waking by reference
-    // leave the count as it was, waking and dropping give one up.
+    // SAFETY (of each): `data` comes from `raw`, and the tests keep such a waker on one thread. Cloning and waking by
+    // reference leave the reference count unchanged; waking by value and dropping release one reference.
     static VTABLE: RawWakerVTable = RawWakerVTable::new(
         |data| {
             let data = data.cast::<Cloning>();
@@ -365,21 +365,21 @@ pub(crate) fn waker_cloning(woken: &Rc<Cell<usize>>, on_clone: impl Fn() + 'stat
         on_clone: Box::new(on_clone),
         woken: woken.clone(),
     });
-    // SAFETY: the table keeps the contract, on this thread.
+    // SAFETY: the table keeps the waker contract, as long as the waker stays on this thread.
     unsafe { Waker::from_raw(raw(cloning)) }
 }
 
-/// Polls a future once with a waker of the test's own.
+/// Polls a future once with the given waker.
 pub(crate) fn poll_with<F: Future + ?Sized>(waker: &Waker, future: Pin<&mut F>) -> Poll<F::Output> {
     future.poll(&mut Context::from_waker(waker))
 }
 
-/// Whether signals end sleeps early, so that turns and system calls cannot be counted.
+/// Whether signals interrupt sleeps, so that turns and system calls cannot be counted.
 pub(crate) fn is_interrupted() -> bool {
     variable::<u32>("WINDLASS_TEST_ITIMER").is_some_and(|on| on > 0)
 }
 
-/// A new folder, removed at the end with everything in it.
+/// A new folder, removed with its contents when dropped.
 pub(crate) struct Folder(std::path::PathBuf);
 
 impl Folder {
@@ -387,7 +387,7 @@ impl Folder {
         use std::sync::atomic::{AtomicU64, Ordering};
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        // Processes come and go, and their numbers are used again.
+        // Process ids are reused.
         let now = std::time::SystemTime::UNIX_EPOCH
             .elapsed()
             .map_or(0, |now| now.as_nanos());
@@ -404,7 +404,7 @@ impl Folder {
         self.0.join(name)
     }
 
-    /// A file in it, with these bytes.
+    /// Creates a file in the folder, with these bytes.
     pub(crate) fn file(&self, name: &str, bytes: impl AsRef<[u8]>) -> std::path::PathBuf {
         let path = self.join(name);
         std::fs::write(&path, bytes).expect("a new file");
@@ -418,7 +418,7 @@ impl Drop for Folder {
     }
 }
 
-/// The same result as std's: the same value, or an error of the same kind, with the same code where std has one.
+/// Asserts the same result as std's: the same value, or an error of the same kind and, where std has one, OS code.
 #[track_caller]
 pub(crate) fn assert_same<T: PartialEq + std::fmt::Debug>(
     what: impl std::fmt::Debug,
@@ -437,7 +437,7 @@ pub(crate) fn assert_same<T: PartialEq + std::fmt::Debug>(
     }
 }
 
-/// Calls std until no signal interrupts it: not all of std does that by itself.
+/// Repeats a call to std that a signal interrupted: not all of std does that itself.
 pub(crate) fn uninterrupted<T>(mut call: impl FnMut() -> std::io::Result<T>) -> std::io::Result<T> {
     loop {
         match call() {
@@ -447,14 +447,14 @@ pub(crate) fn uninterrupted<T>(mut call: impl FnMut() -> std::io::Result<T>) -> 
     }
 }
 
-/// Lets the loop turn until nothing is in the air.
+/// Lets the loop turn until no operation is in flight.
 pub(crate) async fn quiet() {
     while windlass::counters().in_flight > 0 {
         windlass::task::yield_now().await;
     }
 }
 
-/// The connection was reset, and that is told.
+/// Asserts that the result is a connection reset.
 #[track_caller]
 pub(crate) fn assert_reset<T: std::fmt::Debug>(result: std::io::Result<T>) {
     match result {
@@ -463,7 +463,7 @@ pub(crate) fn assert_reset<T: std::fmt::Debug>(result: std::io::Result<T>) {
     }
 }
 
-/// A reset was told before: this receive is told of the end, or of the reset once more.
+/// A reset was reported before: this receive returns EOF, or the reset again on systems that repeat it.
 #[track_caller]
 pub(crate) fn assert_over(result: std::io::Result<usize>) {
     match result {

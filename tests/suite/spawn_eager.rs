@@ -1,4 +1,4 @@
-//! Tasks that are started inside of the task that spawns them.
+//! `spawn_eager`: tasks whose first poll happens inside of the task that spawns them.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -12,7 +12,7 @@ use crate::support::{CountDrop, on_every_driver, pair, turns};
 use crate::tasks::{add_one, counter};
 
 #[test]
-fn it_runs_before_the_next_line_and_needs_no_turn() {
+fn an_eager_task_runs_before_spawn_returns() {
     on_every_driver(|case| {
         case.run(async {
             let before = counters();
@@ -41,7 +41,7 @@ fn it_runs_before_the_next_line_and_needs_no_turn() {
 }
 
 #[test]
-fn one_that_waits_goes_on_as_any_other() {
+fn an_eager_task_that_waits_continues_as_a_normal_task() {
     on_every_driver(|case| {
         case.run(async {
             let polls = counter();
@@ -53,7 +53,7 @@ fn one_that_waits_goes_on_as_any_other() {
                     sleep(Duration::from_millis(1)).await;
                     yield_now().await;
                     add_one(&polls);
-                    promised.await.expect("it is kept")
+                    promised.await.expect("resolved")
                 }
             });
             assert_eq!(
@@ -63,14 +63,14 @@ fn one_that_waits_goes_on_as_any_other() {
             while polls.get() < 2 {
                 sleep(Duration::from_millis(1)).await;
             }
-            resolver.resolve("kept").expect("nobody else does");
-            assert_eq!(task.await.expect("no panic"), "kept");
+            resolver.resolve("resolved").expect("not resolved yet");
+            assert_eq!(task.await.expect("no panic"), "resolved");
         });
     });
 }
 
 #[test]
-fn bytes_that_it_reads_and_writes_at_once_are_right() {
+fn eager_reads_and_writes_deliver_the_bytes() {
     on_every_driver(|case| {
         case.run(async {
             let (one, other) = pair().await;
@@ -87,7 +87,7 @@ fn bytes_that_it_reads_and_writes_at_once_are_right() {
 static NUMBER: TaskLocal<u32> = TaskLocal::new();
 
 #[test]
-fn it_is_a_task_of_its_own() {
+fn an_eager_task_has_its_own_id_and_locals() {
     on_every_driver(|case| {
         case.run(async {
             let ours = current_id();
@@ -98,7 +98,7 @@ fn it_is_a_task_of_its_own() {
                 current_id()
             });
             let its = task.id();
-            assert_eq!(NUMBER.get(), 1, "the caller's own is untouched");
+            assert_eq!(NUMBER.get(), 1, "the caller's value is unchanged");
             assert_eq!(current_id(), ours, "the caller is the current task again");
             assert_eq!(task.await.expect("no panic"), Some(its));
             assert_ne!(Some(its), ours);
@@ -107,7 +107,7 @@ fn it_is_a_task_of_its_own() {
 }
 
 #[test]
-fn both_are_running_meanwhile() {
+fn both_tasks_are_running_during_an_eager_poll() {
     on_every_driver(|case| {
         case.run(async {
             let states = || {
@@ -122,7 +122,7 @@ fn both_are_running_meanwhile() {
 }
 
 #[test]
-fn its_panic_is_its_own() {
+fn a_panic_stays_in_the_eager_task() {
     on_every_driver(|case| {
         case.run(async {
             let drops = counter();
@@ -135,7 +135,7 @@ fn its_panic_is_its_own() {
             });
             assert_eq!(drops.get(), 1);
             assert!(task.await.expect_err("it panicked").is_panic());
-            // One that fails after its first poll.
+            // A panic after the first poll.
             let task = spawn_eager(async {
                 yield_now().await;
                 panic!("later");
@@ -146,7 +146,7 @@ fn its_panic_is_its_own() {
 }
 
 #[test]
-fn cancelled_and_detached_ones_leave_nothing() {
+fn cancelled_and_detached_eager_tasks_leave_nothing() {
     on_every_driver(|case| {
         case.run(async {
             let before = counters().tasks;
@@ -162,8 +162,8 @@ fn cancelled_and_detached_ones_leave_nothing() {
             task.cancel();
             assert!(task.await.expect_err("it was cancelled").is_cancelled());
             assert_eq!(drops.get(), 1);
-            drop(spawn_eager(async { "a result that nobody takes" }));
-            // And who started one is cancelled as any other.
+            drop(spawn_eager(async { "a result that is dropped" }));
+            // The spawning task can be cancelled as usual.
             let outer = spawn(async {
                 yield_now().await;
                 spawn_eager(async {});
@@ -177,7 +177,7 @@ fn cancelled_and_detached_ones_leave_nothing() {
     });
 }
 
-/// One starts the next, before it has done anything else.
+/// Each task spawns the next one before it does anything else.
 fn chain(left: usize, deepest: Rc<Cell<usize>>) -> std::pin::Pin<Box<dyn Future<Output = ()>>> {
     Box::pin(async move {
         thread_local! {
@@ -194,23 +194,19 @@ fn chain(left: usize, deepest: Rc<Cell<usize>>) -> std::pin::Pin<Box<dyn Future<
 }
 
 #[test]
-fn however_many_start_each_other_the_stack_has_an_end() {
+fn nested_eager_spawns_do_not_overflow_the_stack() {
     on_every_driver(|case| {
         case.run(async {
             let deepest = counter();
             let length = if cfg!(miri) { 200 } else { 20_000 };
             spawn_eager(chain(length, deepest.clone())).await.expect("no panic");
-            assert!(
-                (16..=17).contains(&deepest.get()),
-                "{} inside each other",
-                deepest.get()
-            );
+            assert!((16..=17).contains(&deepest.get()), "{} nested polls", deepest.get());
         });
     });
 }
 
 #[test]
-fn who_starts_one_after_the_other_starves_nobody() {
+fn consecutive_eager_spawns_do_not_starve_other_tasks() {
     on_every_driver(|case| {
         case.run(async {
             let is_over = Rc::new(Cell::new(false));
@@ -225,15 +221,15 @@ fn who_starts_one_after_the_other_starves_nobody() {
             while !is_over.get() {
                 spawn_eager(async {}).await.expect("no panic");
                 started += 1;
-                assert!(started < 10_000, "the other task never gets its turn");
+                assert!(started < 10_000, "the other task never ran");
             }
-            assert!(started > 100, "only {started}: most of them took a turn each");
+            assert!(started > 100, "only {started} started: most took a turn each");
         });
     });
 }
 
 #[test]
-fn outside_of_tasks_it_waits_for_its_turn() {
+fn spawn_eager_in_a_callback_schedules_the_task() {
     on_every_driver(|case| {
         case.run(async {
             let ran = counter();

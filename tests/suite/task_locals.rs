@@ -1,4 +1,4 @@
-//! Task-locals: inherited at the spawn, changed for oneself only.
+//! Task-locals: inherited at spawn, and changed only for the task itself.
 
 use std::cell::{Cell, RefCell};
 use std::future::pending;
@@ -22,7 +22,7 @@ static TEXT: TaskLocal<String> = TaskLocal::with_default(|| "default".to_owned()
 static SHARED: TaskLocal<Rc<Cell<usize>>> = TaskLocal::new();
 
 #[test]
-fn children_inherit_and_change_only_their_own() {
+fn children_inherit_values_and_change_only_their_own() {
     on_every_driver(|case| {
         case.run(async {
             assert_eq!((NUMBER.try_get(), TEXT.get().as_str()), (None, "default"));
@@ -34,24 +34,24 @@ fn children_inherit_and_change_only_their_own() {
                 yield_now().await;
                 let grandchild = spawn(async { NUMBER.get() });
                 NUMBER.set(3);
-                assert_eq!(grandchild.await.unwrap(), 2, "as it was at the spawn");
+                assert_eq!(grandchild.await.unwrap(), 2, "the value at spawn");
                 TEXT.unset();
                 assert_eq!(TEXT.get(), "default");
                 NUMBER.get()
             });
-            // Set after the spawn: it does not reach the child, although that has not begun.
+            // Set after the spawn: the child does not see it, although it has not started yet.
             NUMBER.set(10);
             assert_eq!(child.await.unwrap(), 3);
             assert_eq!((NUMBER.get(), TEXT.get().as_str()), (10, "parent"));
             TEXT.with(|text| assert_eq!(text, "parent"));
             NUMBER.try_with(|number| assert_eq!(number, Some(&10)));
         });
-        assert_eq!(NUMBER.try_get(), None, "the thread's own context is untouched");
+        assert_eq!(NUMBER.try_get(), None, "the thread's own context is unchanged");
     });
 }
 
 #[test]
-fn what_is_set_outside_of_a_loop_is_inherited_by_its_tasks() {
+fn tasks_inherit_values_set_outside_of_the_loop() {
     on_every_driver(|case| {
         NUMBER.set(5);
         let event_loop = case.event_loop();
@@ -74,17 +74,17 @@ fn callbacks_run_in_the_context_in_which_they_were_scheduled() {
     on_every_driver(|case| {
         case.run(async {
             let seen: Rc<RefCell<Vec<Option<u32>>>> = Rc::default();
-            let look = || {
+            let record = || {
                 let seen = seen.clone();
                 move || seen.borrow_mut().push(NUMBER.try_get())
             };
-            call_soon(look());
+            call_soon(record());
             NUMBER.set(1);
-            call_soon(look());
-            call_later(MS, look());
-            // A callback's own change is its own, and what it schedules has it.
+            call_soon(record());
+            call_later(MS, record());
+            // A callback's change stays with it and with the work that it schedules.
             call_soon({
-                let inner = look();
+                let inner = record();
                 move || {
                     NUMBER.set(2);
                     call_soon(inner);
@@ -92,7 +92,7 @@ fn callbacks_run_in_the_context_in_which_they_were_scheduled() {
                 }
             });
             let (promise, placeholder) = promise::<()>();
-            let done = look();
+            let done = record();
             NUMBER.set(3);
             placeholder.add_done_callback(move |_| done());
             NUMBER.set(4);
@@ -111,14 +111,14 @@ fn callbacks_run_in_the_context_in_which_they_were_scheduled() {
 }
 
 #[test]
-fn a_scope_holds_inside_and_nowhere_else() {
+fn a_scope_applies_only_inside() {
     on_every_driver(|case| {
         case.run(async {
             NUMBER.set(1);
             let mut inside = pin!(NUMBER.scope(2, async {
                 assert_eq!(NUMBER.get(), 2);
                 yield_now().await;
-                assert_eq!(NUMBER.get(), 2, "not what was set outside meanwhile");
+                assert_eq!(NUMBER.get(), 2, "not the value set outside meanwhile");
                 NUMBER.set(3);
                 TEXT.set("stays".to_owned());
                 yield_now().await;
@@ -137,20 +137,20 @@ fn a_scope_holds_inside_and_nowhere_else() {
             assert_eq!(NUMBER.get(), 9);
             assert_eq!(task.await.unwrap(), 3);
 
-            // Scopes inside of scopes, and one that is dropped: its destructors see its value.
+            // Nested scopes, one of which is dropped: destructors see the scope's value.
             let seen = Rc::new(Cell::new(0));
-            struct Look(Rc<Cell<u32>>);
-            impl Drop for Look {
+            struct RecordOnDrop(Rc<Cell<u32>>);
+            impl Drop for RecordOnDrop {
                 fn drop(&mut self) {
                     self.0.set(NUMBER.get());
                 }
             }
             {
-                let look = Look(seen.clone());
+                let record = RecordOnDrop(seen.clone());
                 let mut cut = pin!(NUMBER.scope(
                     4,
                     NUMBER.scope(5, async move {
-                        let _look = look;
+                        let _record = record;
                         pending::<()>().await;
                     })
                 ));
@@ -166,7 +166,7 @@ fn a_scope_holds_inside_and_nowhere_else() {
 }
 
 #[test]
-fn groups_cleanups_and_shields_inherit_too() {
+fn groups_cleanups_and_shields_inherit_values() {
     on_every_driver(|case| {
         case.run(async {
             NUMBER.set(1);
@@ -195,7 +195,7 @@ fn groups_cleanups_and_shields_inherit_too() {
 }
 
 #[test]
-fn values_go_when_nobody_can_see_them() {
+fn values_are_dropped_when_no_task_can_access_them() {
     on_every_driver(|case| {
         static HELD: TaskLocal<CountDrop> = TaskLocal::new();
         let drops = counter();
@@ -213,14 +213,14 @@ fn values_go_when_nobody_can_see_them() {
                     }
                 });
                 let handle = parent.await.unwrap();
-                assert_eq!(drops.get(), 0, "the child has it");
+                assert_eq!(drops.get(), 0, "the child holds the value");
                 turns(5).await;
-                assert_eq!(drops.get(), 0, "the callback has it");
+                assert_eq!(drops.get(), 0, "the callback holds the value");
                 handle.cancel();
                 assert_eq!(drops.get(), 1);
             }
         });
-        // A task that outlives its loop, as a waker does, has no values any more.
+        // A task that outlives its loop through a waker holds no values any more.
         let waker = Rc::new(RefCell::new(None));
         case.run({
             let (drops, waker) = (drops.clone(), waker.clone());
@@ -244,33 +244,33 @@ fn values_go_when_nobody_can_see_them() {
 }
 
 #[test]
-fn destructors_of_values_may_panic_and_may_look() {
+fn destructors_of_values_may_panic_and_access_task_locals() {
     on_every_driver(|case| {
         static HELD: TaskLocal<Rc<PanicOnDrop>> = TaskLocal::new();
-        static LOOKS: TaskLocal<Rc<Looks>> = TaskLocal::new();
-        struct Looks;
-        impl Drop for Looks {
+        static ACCESSES: TaskLocal<Rc<AccessOnDrop>> = TaskLocal::new();
+        struct AccessOnDrop;
+        impl Drop for AccessOnDrop {
             fn drop(&mut self) {
-                // Whoever asks while a value goes finds a context, and may change it.
+                // During the destructor of a value, a context exists and can be changed.
                 let _ = NUMBER.try_get();
                 NUMBER.set(1);
                 NUMBER.unset();
             }
         }
-        let ((), told) = told_of(&case.event_loop(), async {
+        let ((), exceptions) = told_of(&case.event_loop(), async {
             let task = spawn(async {
                 HELD.set(Rc::new(PanicOnDrop("value down")));
-                LOOKS.set(Rc::new(Looks));
-                LOOKS.set(Rc::new(Looks));
+                ACCESSES.set(Rc::new(AccessOnDrop));
+                ACCESSES.set(Rc::new(AccessOnDrop));
             });
             task.await.unwrap();
         });
-        assert_told(&told, &["value down"]);
+        assert_told(&exceptions, &["value down"]);
     });
 }
 
 #[test]
-fn a_value_that_is_not_there_is_said_so() {
+fn reading_an_unset_value_panics() {
     on_every_driver(|case| {
         case.run(async {
             let missing = catch_unwind(AssertUnwindSafe(|| SHARED.get()));

@@ -1,4 +1,5 @@
-//! Which driver a loop gets, what it says about that, and what happens when it cannot have it.
+//! Driver selection: `DriverChoice`, `WINDLASS_DRIVER`, the description of a driver, and fallback when io_uring is
+//! refused.
 
 use std::io;
 use std::time::Duration;
@@ -8,29 +9,29 @@ use windlass::driver::{
 };
 use windlass::{Builder, DriverChoice, EventLoop};
 
-use crate::child::{heard_from_own_process, in_own_process, suite_with};
+use crate::child::{in_own_process, stderr_of_own_process, suite_with};
 use crate::support::hoard;
 use crate::support::{open_descriptors, pair, refuse_io_uring};
 
 const HAS_PROACTOR: bool = cfg!(feature = "proactor");
 const HAS_REACTOR: bool = cfg!(feature = "reactor");
 
-/// Whatever the environment of the whole run asks for.
-const NOT_ASKED: [(&str, &str); 1] = [("WINDLASS_DRIVER", "auto")];
+/// Overrides the environment of the whole run.
+const NO_PREFERENCE: [(&str, &str); 1] = [("WINDLASS_DRIVER", "auto")];
 
 fn build(choice: DriverChoice) -> io::Result<EventLoop> {
     Builder::new().driver(choice).build()
 }
 
-/// Whether the kernel lets us have io_uring.
-fn can_have_io_uring() -> bool {
+/// Whether the kernel allows io_uring.
+fn has_io_uring() -> bool {
     HAS_PROACTOR && build(DriverChoice::Proactor).is_ok()
 }
 
-/// Runs `body` where the kernel refuses io_uring with this code.
+/// Runs `body` on a thread for which the kernel refuses io_uring with this code.
 fn refused<T: Send + 'static>(code: i32, body: impl FnOnce() -> T + Send + 'static) -> T {
     let thread = std::thread::spawn(move || {
-        // A filter binds the thread that sets it, and those that it starts.
+        // A seccomp filter applies to the thread that installs it and to threads that it starts.
         refuse_io_uring(code);
         body()
     });
@@ -38,7 +39,7 @@ fn refused<T: Send + 'static>(code: i32, body: impl FnOnce() -> T + Send + 'stat
 }
 
 #[test]
-fn a_choice_has_a_name() {
+fn driver_choices_parse_from_their_names() {
     let names = [
         ("auto", DriverChoice::Auto),
         ("proactor", DriverChoice::Proactor),
@@ -73,137 +74,161 @@ fn expect_described(event_loop: &EventLoop, name: &str, reason: &str) {
 
 #[test]
 fn a_loop_describes_its_driver() {
-    let asked = "the program asked for it";
-    expect_described(&build(DriverChoice::Null).expect("always there"), "null", "");
+    let expected_reason = "the program asked for it";
+    expect_described(&build(DriverChoice::Null).expect("always available"), "null", "");
     if cfg!(miri) {
         return;
     }
     if HAS_REACTOR {
-        expect_described(&build(DriverChoice::Reactor).expect("always there"), "epoll", asked);
+        expect_described(
+            &build(DriverChoice::Reactor).expect("always available"),
+            "epoll",
+            expected_reason,
+        );
     }
-    if can_have_io_uring() {
-        let ring = build(DriverChoice::Proactor).expect("it can be had");
-        expect_described(&ring, "io_uring", asked);
+    if has_io_uring() {
+        let ring = build(DriverChoice::Proactor).expect("it is available");
+        expect_described(&ring, "io_uring", expected_reason);
         let plain = Builder::new().driver(DriverChoice::Proactor).plain_ring(true).build();
-        let (ring, plain) = (ring.describe(), plain.expect("it can be had").describe());
+        let (ring, plain) = (ring.describe(), plain.expect("it is available").describe());
         assert!(plain.features.len() <= ring.features.len(), "{plain}");
         expect_described(
-            &build(DriverChoice::Auto).expect("one of them"),
+            &build(DriverChoice::Auto).expect("some driver"),
             "io_uring",
             "the best driver",
         );
     }
 }
 
-/// A driver that is not in the build is a clear error when it is asked for, and nothing to tell when it is not.
+/// Asking for a driver that is not built is a clear error; not asking for it prints nothing.
 #[test]
 fn a_driver_that_is_not_built_is_an_error() {
-    let heard = heard_from_own_process("choice::a_driver_that_is_not_built_is_an_error", &NOT_ASKED, || {
-        for (choice, is_built, feature) in [
-            (DriverChoice::Proactor, HAS_PROACTOR, "`proactor`"),
-            (DriverChoice::Reactor, HAS_REACTOR, "`reactor`"),
-        ] {
-            if !is_built {
-                let error = build(choice).expect_err("it is not built");
-                assert_eq!(error.kind(), io::ErrorKind::Unsupported, "{error}");
-                let line = error.to_string();
-                assert!(line.contains("this build has no") && line.contains(feature), "{line}");
+    let stderr = stderr_of_own_process(
+        "driver_choice::a_driver_that_is_not_built_is_an_error",
+        &NO_PREFERENCE,
+        || {
+            for (choice, is_built, feature) in [
+                (DriverChoice::Proactor, HAS_PROACTOR, "`proactor`"),
+                (DriverChoice::Reactor, HAS_REACTOR, "`reactor`"),
+            ] {
+                if !is_built {
+                    let error = build(choice).expect_err("the driver is not built");
+                    assert_eq!(error.kind(), io::ErrorKind::Unsupported, "{error}");
+                    let line = error.to_string();
+                    assert!(line.contains("this build has no") && line.contains(feature), "{line}");
+                }
             }
-        }
-        if !HAS_PROACTOR {
-            let event_loop = build(DriverChoice::Auto).expect("the reactor");
-            expect_described(&event_loop, "epoll", "this build has no proactor");
-        }
-    });
-    let heard = heard.unwrap_or_default();
-    assert!(!heard.contains("windlass:"), "{heard}");
+            if !HAS_PROACTOR {
+                let event_loop = build(DriverChoice::Auto).expect("the reactor");
+                expect_described(&event_loop, "epoll", "this build has no proactor");
+            }
+        },
+    );
+    let stderr = stderr.unwrap_or_default();
+    assert!(!stderr.contains("windlass:"), "{stderr}");
 }
 
-// What asks for a driver.
+// Who chooses the driver.
 
-/// The loop that the variable, and nothing else, asks for.
-fn asked_by_variable(test: &str, value: &str, check: impl FnOnce(io::Result<EventLoop>)) {
+/// The loop that `WINDLASS_DRIVER` alone selects.
+fn with_driver_variable(test: &str, value: &str, check: impl FnOnce(io::Result<EventLoop>)) {
     in_own_process(test, &[("WINDLASS_DRIVER", value)], || check(Builder::new().build()));
 }
 
 #[test]
-fn the_variable_asks_for_auto() {
-    asked_by_variable("choice::the_variable_asks_for_auto", "auto", |built| {
-        let name = built.expect("one of them").describe().name;
-        let best = if can_have_io_uring() { "io_uring" } else { "epoll" };
+fn the_variable_selects_auto() {
+    with_driver_variable("driver_choice::the_variable_selects_auto", "auto", |built| {
+        let name = built.expect("some driver").describe().name;
+        let best = if has_io_uring() { "io_uring" } else { "epoll" };
         assert_eq!(name, best);
     });
 }
 
 #[test]
-fn the_variable_asks_for_the_null_driver() {
-    asked_by_variable("choice::the_variable_asks_for_the_null_driver", "null", |built| {
-        assert_eq!(built.expect("always there").describe().name, "null");
-        // For every way to make a loop.
-        assert_eq!(EventLoop::new().expect("always there").describe().name, "null");
+fn the_variable_selects_the_null_driver() {
+    with_driver_variable("driver_choice::the_variable_selects_the_null_driver", "null", |built| {
+        assert_eq!(built.expect("always available").describe().name, "null");
+        // Every way to create a loop honours the variable.
+        assert_eq!(EventLoop::new().expect("always available").describe().name, "null");
         windlass::run(pair()).expect("the loop runs");
     });
 }
 
 #[test]
-fn the_variable_asks_for_the_reactor() {
-    asked_by_variable(
-        "choice::the_variable_asks_for_the_reactor",
+fn the_variable_selects_the_reactor() {
+    with_driver_variable(
+        "driver_choice::the_variable_selects_the_reactor",
         "reactor",
         |built| match HAS_REACTOR {
-            true => expect_described(&built.expect("always there"), "epoll", "WINDLASS_DRIVER asks for it"),
+            true => expect_described(
+                &built.expect("always available"),
+                "epoll",
+                "WINDLASS_DRIVER asks for it",
+            ),
             false => assert_eq!(built.expect_err("not built").kind(), io::ErrorKind::Unsupported),
         },
     );
 }
 
 #[test]
-fn the_variable_asks_for_the_proactor() {
-    asked_by_variable("choice::the_variable_asks_for_the_proactor", "proactor", |built| {
-        match can_have_io_uring() {
-            true => expect_described(
-                &built.expect("it can be had"),
-                "io_uring",
-                "WINDLASS_DRIVER asks for it",
-            ),
-            // Who asks for it gets nothing else.
-            false => drop(built.expect_err("it cannot be had")),
-        }
-    });
+fn the_variable_selects_the_proactor() {
+    with_driver_variable(
+        "driver_choice::the_variable_selects_the_proactor",
+        "proactor",
+        |built| {
+            match has_io_uring() {
+                true => expect_described(
+                    &built.expect("it is available"),
+                    "io_uring",
+                    "WINDLASS_DRIVER asks for it",
+                ),
+                // An explicit choice has no fallback.
+                false => drop(built.expect_err("it is not available")),
+            }
+        },
+    );
 }
 
 #[test]
 fn the_program_overrules_the_variable() {
-    asked_by_variable("choice::the_program_overrules_the_variable", "null", |_| {
+    with_driver_variable("driver_choice::the_program_overrules_the_variable", "null", |_| {
         if HAS_REACTOR {
-            let chosen = build(DriverChoice::Reactor).expect("always there");
+            let chosen = build(DriverChoice::Reactor).expect("always available");
             expect_described(&chosen, "epoll", "the program asked for it");
         }
-        let auto = build(DriverChoice::Auto).expect("one of them");
-        assert_ne!(auto.describe().name, "null", "Auto in the program is a choice too");
+        let auto = build(DriverChoice::Auto).expect("some driver");
+        assert_ne!(
+            auto.describe().name,
+            "null",
+            "`Auto` in the program overrules the variable"
+        );
         let custom = Builder::new().with_driver(Box::new(Idle)).build().expect("a driver");
         assert_eq!(custom.describe().name, "idle");
     });
 }
 
-/// What cannot even be read is no better than what is not known.
+/// A value that is not UTF-8 is an error, as an unknown name is.
 #[test]
-fn a_variable_that_is_no_text_is_an_error() {
+fn a_variable_that_is_not_utf8_is_an_error() {
     use std::os::unix::ffi::OsStrExt;
-    in_own_process("choice::a_variable_that_is_no_text_is_an_error", &NOT_ASKED, || {
-        let value = std::ffi::OsStr::from_bytes(b"re\xffactor");
-        // SAFETY: this process has one test, and no other thread of it reads the environment.
-        unsafe { std::env::set_var("WINDLASS_DRIVER", value) };
-        let error = Builder::new().build().expect_err("there is no such driver");
-        assert_eq!(error.kind(), io::ErrorKind::InvalidInput, "{error}");
-        build(DriverChoice::Null).expect("who chooses in the program does not depend on it");
-    });
+    in_own_process(
+        "driver_choice::a_variable_that_is_not_utf8_is_an_error",
+        &NO_PREFERENCE,
+        || {
+            let value = std::ffi::OsStr::from_bytes(b"re\xffactor");
+            // SAFETY: this process has one test, and no other thread of it reads the environment.
+            unsafe { std::env::set_var("WINDLASS_DRIVER", value) };
+            let error = Builder::new().build().expect_err("no such driver");
+            assert_eq!(error.kind(), io::ErrorKind::InvalidInput, "{error}");
+            build(DriverChoice::Null).expect("a choice in the program ignores the variable");
+        },
+    );
 }
 
-/// Does nothing.
+/// A driver that supports nothing.
 struct Idle;
 
-// SAFETY: nothing is ever started here.
+// SAFETY: no operation is ever started.
 unsafe impl Driver for Idle {
     fn describe(&self) -> Description {
         Description::new("idle", vec!["patience"], "a test")
@@ -218,13 +243,13 @@ unsafe impl Driver for Idle {
     }
 
     unsafe fn start(&mut self, _id: OpId, _op: Op, _scratch: *mut Scratch) -> Start {
-        unreachable!("nothing can be made to start")
+        unreachable!("no operation can be started")
     }
 
     fn cancel(&mut self, _id: OpId) {}
 
-    fn poll(&mut self, _landed: &mut Vec<Completion>, wait: Wait) -> io::Result<()> {
-        assert_eq!(wait, Wait::No, "nothing would ever happen");
+    fn poll(&mut self, _completed: &mut Vec<Completion>, wait: Wait) -> io::Result<()> {
+        assert_eq!(wait, Wait::No, "a wait would never end");
         Ok(())
     }
 
@@ -233,11 +258,11 @@ unsafe impl Driver for Idle {
     }
 
     fn notifier(&self) -> std::sync::Arc<dyn Notify> {
-        struct Nobody;
-        impl Notify for Nobody {
+        struct NoNotify;
+        impl Notify for NoNotify {
             fn notify(&self) {}
         }
-        std::sync::Arc::new(Nobody)
+        std::sync::Arc::new(NoNotify)
     }
 
     fn counters(&self) -> DriverCounters {
@@ -246,7 +271,7 @@ unsafe impl Driver for Idle {
 }
 
 #[test]
-fn a_driver_of_ones_own_is_used() {
+fn a_custom_driver_is_used() {
     let event_loop = Builder::new()
         .driver(DriverChoice::Reactor)
         .with_driver(Box::new(Idle))
@@ -257,7 +282,7 @@ fn a_driver_of_ones_own_is_used() {
         windlass::task::yield_now().await;
         let error = windlass::net::TcpListener::bind("127.0.0.1:0")
             .await
-            .expect_err("it has none");
+            .expect_err("unsupported");
         assert_eq!(error.kind(), io::ErrorKind::Unsupported);
         42
     });
@@ -266,30 +291,34 @@ fn a_driver_of_ones_own_is_used() {
 
 // io_uring refused.
 
-/// Auto makes do with the reactor, says why in the description, and says it aloud once, however many loops there are.
+/// `Auto` falls back to the reactor, gives the reason in the description, and prints it once for all loops.
 #[test]
-fn auto_makes_do_where_io_uring_is_forbidden() {
-    let test = "choice::auto_makes_do_where_io_uring_is_forbidden";
-    auto_says_so_once(test, libc::EPERM, "refused by");
+fn auto_falls_back_when_io_uring_is_forbidden() {
+    let test = "driver_choice::auto_falls_back_when_io_uring_is_forbidden";
+    auto_warns_once(test, libc::EPERM, "refused by");
 }
 
 #[test]
-fn auto_makes_do_where_io_uring_is_unknown() {
-    let test = "choice::auto_makes_do_where_io_uring_is_unknown";
-    auto_says_so_once(test, libc::ENOSYS, "this kernel has no io_uring");
+fn auto_falls_back_when_the_kernel_lacks_io_uring() {
+    let test = "driver_choice::auto_falls_back_when_the_kernel_lacks_io_uring";
+    auto_warns_once(test, libc::ENOSYS, "this kernel has no io_uring");
 }
 
-fn auto_says_so_once(test: &str, code: i32, cause: &'static str) {
+fn auto_warns_once(test: &str, code: i32, cause: &'static str) {
     let run = || refused(code, move || auto_falls_back(cause));
-    let Some(heard) = heard_from_own_process(test, &NOT_ASKED, run) else {
+    let Some(stderr) = stderr_of_own_process(test, &NO_PREFERENCE, run) else {
         return;
     };
-    let told: Vec<_> = heard.lines().filter(|line| line.starts_with("windlass: ")).collect();
+    let warnings: Vec<_> = stderr.lines().filter(|line| line.starts_with("windlass: ")).collect();
     if HAS_PROACTOR && HAS_REACTOR {
-        assert_eq!(told.len(), 1, "{heard}");
-        assert!(told[0].contains("epoll") && told[0].contains(cause), "{}", told[0]);
+        assert_eq!(warnings.len(), 1, "{stderr}");
+        assert!(
+            warnings[0].contains("epoll") && warnings[0].contains(cause),
+            "{}",
+            warnings[0]
+        );
     } else {
-        assert!(told.is_empty(), "{heard}");
+        assert!(warnings.is_empty(), "{stderr}");
     }
 }
 
@@ -297,10 +326,10 @@ fn auto_falls_back(cause: &'static str) {
     if !HAS_PROACTOR {
         return expect_described(&build(DriverChoice::Auto).expect("the reactor"), "epoll", "no proactor");
     }
-    let error = build(DriverChoice::Proactor).expect_err("who asks for it gets nothing else");
+    let error = build(DriverChoice::Proactor).expect_err("an explicit choice has no fallback");
     assert!(error.to_string().contains(cause), "{error}");
     if !HAS_REACTOR {
-        let error = build(DriverChoice::Auto).expect_err("there is nothing else");
+        let error = build(DriverChoice::Auto).expect_err("there is no other driver");
         assert!(error.to_string().contains(cause), "{error}");
         return;
     }
@@ -316,21 +345,21 @@ fn auto_falls_back(cause: &'static str) {
     std::thread::spawn(move || drop(make())).join().expect("no panic");
     windlass::run(pair()).expect("the loop runs");
     expect_described(
-        &build(DriverChoice::Reactor).expect("always there"),
+        &build(DriverChoice::Reactor).expect("always available"),
         "epoll",
         "asked for it",
     );
 }
 
-/// A machine that has run out of something is not helped by another driver.
+/// Another driver would not help when descriptors or memory have run out.
 #[test]
-fn exhaustion_is_an_error_and_no_reason_for_the_reactor() {
+fn resource_exhaustion_is_an_error_without_fallback() {
     if !HAS_PROACTOR {
         return;
     }
     in_own_process(
-        "choice::exhaustion_is_an_error_and_no_reason_for_the_reactor",
-        &NOT_ASKED,
+        "driver_choice::resource_exhaustion_is_an_error_without_fallback",
+        &NO_PREFERENCE,
         || {
             for (code, cause) in [
                 (libc::EMFILE, "no descriptor is left"),
@@ -355,12 +384,12 @@ fn exhaustion_is_an_error_and_no_reason_for_the_reactor() {
                 drop(hoard);
                 assert_eq!(open_descriptors(), before, "a failed build leaks a descriptor");
             }
-            build(DriverChoice::Auto).expect("what was lacking is there again");
+            build(DriverChoice::Auto).expect("descriptors are available again");
         },
     );
 }
 
-/// A part of the suite where the kernel refuses io_uring, on Auto; `.ci/run` has all of it.
+/// A part of the suite with io_uring refused, on `Auto`; `.ci/run` runs all of it.
 #[test]
 fn the_suite_passes_with_io_uring_refused() {
     let is_chosen = |name| std::env::var_os(name).is_some();
@@ -373,6 +402,6 @@ fn the_suite_passes_with_io_uring_refused() {
             ("WINDLASS_TEST_DRIVERS", "auto"),
             ("WINDLASS_TEST_ROUNDS", "100"),
         ];
-        suite_with(&["bytes::", "tcp::", "cancel::", "pool::", "edges::a_"], &settings);
+        suite_with(&["bytes::", "tcp::", "cancel::", "pool::", "readiness::a_"], &settings);
     }
 }

@@ -1,5 +1,5 @@
-//! Readiness is told once per change. No change is missed: whoever waits gets every byte, the end and the error, however
-//! they arrive and whatever the sizes are. The same on every driver.
+//! Edge-triggered readiness: no event is missed. A waiting read or write sees every byte, EOF and error, however they
+//! arrive and whatever the buffer sizes. The same holds on every driver.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener as StdListener, TcpStream as StdStream};
@@ -14,10 +14,10 @@ use crate::support::{
     Random, assert_over, codes, on_every_driver, on_every_kernel_driver, pair, pair_of, reset_on_close, rounds, turns,
 };
 
-/// Whatever is awaited under this would be there at once.
+/// A generous limit for events that should arrive at once.
 const SOON: Duration = Duration::from_secs(60);
 
-/// A stream of the loop, and its peer, which is used by plain blocking calls: what these have done is one piece of news.
+/// A stream of the loop and its peer, which uses blocking calls: several of them can make one readiness event.
 pub(crate) fn with_std_peer() -> (TcpStream, StdStream) {
     let listener = StdListener::bind("127.0.0.1:0").expect("bind");
     let peer = StdStream::connect(listener.local_addr().expect("an address")).expect("connect");
@@ -26,21 +26,21 @@ pub(crate) fn with_std_peer() -> (TcpStream, StdStream) {
     (TcpStream::from_std(ours).expect("from_std"), peer)
 }
 
-/// The ways to read.
+/// The read methods under test.
 #[derive(Clone, Copy, Debug)]
 enum Way {
-    Lent,
+    Buffer,
     Managed,
     Vectored,
 }
 
-const WAYS: [Way; 3] = [Way::Lent, Way::Managed, Way::Vectored];
+const WAYS: [Way; 3] = [Way::Buffer, Way::Managed, Way::Vectored];
 
-/// Reads some bytes, with room for more than the tests send; an empty result is the end.
+/// Reads some bytes, with room for more than the tests send; an empty result is EOF.
 async fn read_some(stream: &TcpStream, way: Way) -> Vec<u8> {
     let reading = async {
         match way {
-            Way::Lent => {
+            Way::Buffer => {
                 let (result, bytes) = stream.read(Vec::with_capacity(64)).await;
                 result.map(|count| bytes[..count].to_vec())
             }
@@ -52,35 +52,35 @@ async fn read_some(stream: &TcpStream, way: Way) -> Vec<u8> {
         }
     };
     let result = timeout(SOON, reading).await;
-    let result = result.unwrap_or_else(|_| panic!("{way:?}: what is there is not told"));
+    let result = result.unwrap_or_else(|_| panic!("{way:?}: the available bytes are not reported"));
     result.expect("read")
 }
 
-/// Reads until this much has come, and no further.
+/// Reads until the expected bytes have arrived, and no further.
 async fn expect_bytes(stream: &TcpStream, way: Way, expected: &[u8]) {
     let mut bytes = Vec::new();
     while bytes.len() < expected.len() {
         let some = read_some(stream, way).await;
-        assert!(!some.is_empty(), "{way:?}: ended after {bytes:?}");
+        assert!(!some.is_empty(), "{way:?}: EOF after {bytes:?}");
         bytes.extend(some);
     }
     assert_eq!(bytes, expected, "{way:?}");
 }
 
-/// Starts a read that has to wait, lets `happen` happen, and gives what was read.
+/// Starts a read that has to wait, calls `happen`, and returns the bytes read.
 async fn read_while(stream: &Rc<TcpStream>, way: Way, happen: impl FnOnce()) -> Vec<u8> {
     let reading = windlass::spawn({
         let stream = stream.clone();
         async move { read_some(&stream, way).await }
     });
-    // By then the kernel has been asked, and has told what there was to tell.
+    // By then the wait is registered and earlier events have been handled.
     sleep(Duration::from_millis(1)).await;
     happen();
     reading.await.expect("no panic")
 }
 
 #[test]
-fn a_short_read_is_followed_by_more() {
+fn a_short_read_does_not_lose_readiness() {
     on_every_kernel_driver(|case| {
         case.run(async {
             for way in WAYS {
@@ -89,10 +89,10 @@ fn a_short_read_is_followed_by_more() {
                 for round in 0..20u8 {
                     let bytes = read_while(&stream, way, || peer.write_all(&[round, 1]).expect("write")).await;
                     assert_eq!(bytes, [round, 1]);
-                    // The same when nobody waits yet.
+                    // The same before a read is started.
                     peer.write_all(&[round, 2, 3]).expect("write");
                     expect_bytes(&stream, way, &[round, 2, 3]).await;
-                    // And when the news came while nobody did.
+                    // The same when the event arrived before the read was started.
                     peer.write_all(&[round, 4]).expect("write");
                     sleep(Duration::from_millis(1)).await;
                     expect_bytes(&stream, way, &[round, 4]).await;
@@ -102,9 +102,9 @@ fn a_short_read_is_followed_by_more() {
     });
 }
 
-/// A read that fills its buffer says nothing about what is left.
+/// A read that fills its buffer does not tell whether bytes are left.
 #[test]
-fn a_read_as_long_as_its_buffer_is_followed_by_more() {
+fn a_read_that_fills_its_buffer_does_not_lose_readiness() {
     on_every_kernel_driver(|case| {
         case.run(async {
             for length in [1, 4, 8] {
@@ -113,13 +113,13 @@ fn a_read_as_long_as_its_buffer_is_followed_by_more() {
                     let (result, bytes) = stream.read(Vec::with_capacity(4)).await;
                     bytes[..result.expect("read")].to_vec()
                 };
-                // The first wait registers the descriptor; what follows is told as a change.
+                // The first wait registers the descriptor; later events arrive as edges.
                 timeout(Duration::from_millis(1), read(&stream)).await.ok();
                 for round in 0..20u8 {
                     peer.write_all(&vec![round; length]).expect("write");
                     let mut left = length;
                     while left > 0 {
-                        let bytes = timeout(SOON, read(&stream)).await.expect("it is there");
+                        let bytes = timeout(SOON, read(&stream)).await.expect("the bytes have arrived");
                         assert!(!bytes.is_empty() && bytes.iter().all(|&byte| byte == round));
                         left -= bytes.len();
                     }
@@ -128,15 +128,15 @@ fn a_read_as_long_as_its_buffer_is_followed_by_more() {
                         .expect_err("there is no more");
                 }
                 drop(peer);
-                assert_eq!(timeout(SOON, read(&stream)).await.expect("the end"), []);
+                assert_eq!(timeout(SOON, read(&stream)).await.expect("EOF"), []);
             }
         });
     });
 }
 
-/// The end comes in one piece of news with the last bytes, right after them, or long after. It stays the end.
+/// EOF arrives in one event with the last bytes, right after them, or long after. Later reads return EOF again.
 #[test]
-fn the_end_is_always_seen() {
+fn eof_is_always_reported() {
     on_every_kernel_driver(|case| {
         case.run(async {
             for way in WAYS {
@@ -144,16 +144,16 @@ fn the_end_is_always_seen() {
                     for lag in [None, Some(0), Some(1), Some(20)] {
                         let (stream, mut peer) = with_std_peer();
                         let stream = Rc::new(stream);
-                        let mut last_words = || {
+                        let mut send_last = || {
                             peer.write_all(b"bye").expect("write");
                             if lag.is_none() {
                                 peer.shutdown(Shutdown::Write).expect("shutdown");
                             }
                         };
                         if waits_first {
-                            assert_eq!(read_while(&stream, way, last_words).await, b"bye");
+                            assert_eq!(read_while(&stream, way, send_last).await, b"bye");
                         } else {
-                            last_words();
+                            send_last();
                             expect_bytes(&stream, way, b"bye").await;
                         }
                         if let Some(lag) = lag {
@@ -171,7 +171,7 @@ fn the_end_is_always_seen() {
                         for _ in 0..3 {
                             assert_eq!(read_some(&stream, way).await, [], "{way:?} {waits_first} {lag:?}");
                         }
-                        // One direction has ended, not the other.
+                        // Only one direction has ended.
                         stream.write_all("still here").await.0.expect("write");
                         let mut answer = [0; 10];
                         peer.read_exact(&mut answer).expect("the other direction is open");
@@ -187,9 +187,9 @@ pub(crate) fn send_urgent(peer: &StdStream, byte: u8) {
     assert_eq!(sent.expect("a send"), 1);
 }
 
-/// A read stops short in front of an urgent byte though there is more behind it, and nothing new will be told.
+/// A read stops before an urgent byte although more bytes follow, without another readiness event.
 #[test]
-fn bytes_behind_an_urgent_one_arrive() {
+fn bytes_after_an_urgent_byte_arrive() {
     on_every_kernel_driver(|case| {
         case.run(async {
             for way in WAYS {
@@ -219,9 +219,9 @@ fn bytes_behind_an_urgent_one_arrive() {
     });
 }
 
-/// Who waits to read and who waits to write both learn of it, and so does who comes later.
+/// A waiting read and a waiting write both fail, and so do later calls.
 #[test]
-fn a_reset_reaches_everybody_who_waits() {
+fn a_reset_wakes_all_waiters() {
     on_every_kernel_driver(|case| {
         case.run(async move {
             let (stream, peer) = with_std_peer();
@@ -232,7 +232,7 @@ fn a_reset_reaches_everybody_who_waits() {
             });
             let writing = windlass::spawn({
                 let stream = stream.clone();
-                // Far more than the kernel takes while nobody reads.
+                // Far more than the socket buffers hold.
                 async move { stream.write_all(vec![7u8; 64 << 20]).await.0 }
             });
             sleep(Duration::from_millis(20)).await;
@@ -242,8 +242,8 @@ fn a_reset_reaches_everybody_who_waits() {
             let ends = timeout(SOON, async {
                 (reading.await.expect("no panic"), writing.await.expect("no panic"))
             });
-            let (read, write) = ends.await.expect("a reset is told");
-            // The kernel tells the reset itself once; after that the one direction has ended and the other is broken.
+            let (read, write) = ends.await.expect("the reset is reported");
+            // The kernel reports the reset once; afterwards reads return EOF and writes fail with EPIPE.
             let (read, write) = (
                 read.map_err(|error| error.raw_os_error()),
                 write.map_err(|error| error.raw_os_error()),
@@ -253,44 +253,44 @@ fn a_reset_reaches_everybody_who_waits() {
                 matches!(write, Err(Some(codes::RESET | codes::BROKEN_PIPE))),
                 "{read:?} {write:?}"
             );
-            // Here the read is tried first.
+            // These drivers try the read first.
             assert!(read.is_err() || !case.tries_first(), "{read:?} {write:?}");
-            let later = timeout(SOON, stream.write_all([7u8])).await.expect("it cannot wait");
+            let later = timeout(SOON, stream.write_all([7u8])).await.expect("it does not wait");
             later.0.expect_err("the connection is gone");
-            let later = timeout(SOON, stream.read([0u8])).await.expect("it cannot wait");
+            let later = timeout(SOON, stream.read([0u8])).await.expect("it does not wait");
             assert_over(later.0);
         });
     });
 }
 
-/// Lets the kernel take no more than a few KiB at a time.
+/// Limits each send to a few KiB.
 fn shorten_send_buffer(stream: &TcpStream) {
     let shortened = socket2::SockRef::from(stream).set_send_buffer_size(8 << 10);
     shortened.expect("an option");
 }
 
-/// The kernel takes a part, and tells when it takes more.
+/// Each send is short; the socket becomes writable again later.
 #[test]
 fn a_slow_peer_gets_every_byte() {
     on_every_kernel_driver(|case| {
         let total = 2 << 20;
-        let byte_at = |place: usize| (place % 251) as u8;
+        let byte_at = |position: usize| (position % 251) as u8;
         case.run(async move {
             for vectored in [false, true] {
                 let (stream, mut peer) = with_std_peer();
                 shorten_send_buffer(&stream);
                 let reader = std::thread::spawn(move || {
-                    let mut place = 0;
+                    let mut position = 0;
                     let mut bytes = vec![0; 48 << 10];
                     let mut reads = 0;
                     loop {
                         let count = peer.read(&mut bytes).expect("read");
                         for &byte in &bytes[..count] {
-                            assert_eq!(byte, byte_at(place), "at {place}");
-                            place += 1;
+                            assert_eq!(byte, byte_at(position), "at {position}");
+                            position += 1;
                         }
                         if count == 0 {
-                            return place;
+                            return position;
                         }
                         reads += 1;
                         if reads % 4 == 0 {
@@ -303,25 +303,28 @@ fn a_slow_peer_gets_every_byte() {
                     let parts = bytes.chunks(10_000).map(<[u8]>::to_vec).collect();
                     timeout(4 * SOON, stream.write_all_vectored(parts))
                         .await
-                        .expect("told")
+                        .expect("written in time")
                         .0
                 } else {
-                    timeout(4 * SOON, stream.write_all(bytes)).await.expect("told").0
+                    timeout(4 * SOON, stream.write_all(bytes))
+                        .await
+                        .expect("written in time")
+                        .0
                 };
                 result.expect("write");
                 drop(stream);
                 while !reader.is_finished() {
                     sleep(Duration::from_millis(1)).await;
                 }
-                assert_eq!(reader.join().expect("as it was sent"), total);
+                assert_eq!(reader.join().expect("the bytes arrive in order"), total);
             }
         });
     });
 }
 
-/// Both directions of many connections, with sizes of writes and reads that fit nothing, and pauses in between.
+/// Both directions of many connections, with unaligned write and read sizes and pauses in between.
 #[test]
-fn sizes_that_fit_nothing_lose_nothing() {
+fn unaligned_sizes_lose_no_bytes() {
     on_every_driver(|case| {
         case.run(async {
             let streams = 4;
@@ -342,19 +345,21 @@ fn sizes_that_fit_nothing_lose_nothing() {
     });
 }
 
-fn byte_of(seed: u64, place: usize) -> u8 {
-    (place as u64 * 31 + place as u64 / 251 + seed * 77) as u8
+fn byte_of(seed: u64, position: usize) -> u8 {
+    (position as u64 * 31 + position as u64 / 251 + seed * 77) as u8
 }
 
 async fn write_in_pieces(stream: Rc<TcpStream>, total: usize, seed: u64) {
     let mut random = Random::new(seed + 100);
-    let mut place = 0;
-    while place < total {
+    let mut position = 0;
+    while position < total {
         let most = if random.below(8) == 0 { 20_000 } else { 200 };
-        let count = (1 + random.below(most) as usize).min(total - place);
-        let piece: Vec<u8> = (place..place + count).map(|place| byte_of(seed, place)).collect();
+        let count = (1 + random.below(most) as usize).min(total - position);
+        let piece: Vec<u8> = (position..position + count)
+            .map(|position| byte_of(seed, position))
+            .collect();
         stream.write_all(piece).await.0.expect("write");
-        place += count;
+        position += count;
         if random.below(4) == 0 {
             turns(random.below(4)).await;
         }
@@ -364,7 +369,7 @@ async fn write_in_pieces(stream: Rc<TcpStream>, total: usize, seed: u64) {
 
 async fn read_in_pieces(stream: Rc<TcpStream>, total: usize, seed: u64) {
     let mut random = Random::new(seed + 200);
-    let mut place = 0;
+    let mut position = 0;
     loop {
         let room = 1 + random.below(400) as usize;
         let bytes = match random.below(3) {
@@ -379,12 +384,12 @@ async fn read_in_pieces(stream: Rc<TcpStream>, total: usize, seed: u64) {
             }
         };
         if bytes.is_empty() {
-            assert_eq!(place, total);
+            assert_eq!(position, total);
             return;
         }
         for byte in bytes {
-            assert_eq!(byte, byte_of(seed, place), "at {place} of stream {seed}");
-            place += 1;
+            assert_eq!(byte, byte_of(seed, position), "at {position} of stream {seed}");
+            position += 1;
         }
         if random.below(4) == 0 {
             turns(random.below(4)).await;
@@ -392,9 +397,9 @@ async fn read_in_pieces(stream: Rc<TcpStream>, total: usize, seed: u64) {
     }
 }
 
-/// The peer is a thread, so that bytes also come between a try and the wait that follows it.
+/// The peer is a thread, so that bytes also arrive between the EAGAIN and the wait.
 #[test]
-fn bytes_that_come_between_try_and_wait_are_told() {
+fn bytes_that_arrive_between_eagain_and_wait_are_reported() {
     on_every_kernel_driver(|case| {
         case.run(async {
             let (stream, mut peer) = with_std_peer();
@@ -408,7 +413,7 @@ fn bytes_that_come_between_try_and_wait_are_told() {
                     for _ in 0..random.below(2_000) {
                         std::hint::spin_loop();
                     }
-                    // In two pieces, which the reader sees as one or as two.
+                    // In two pieces, which may arrive as one or as two.
                     peer.write_all(&bytes[..1]).expect("write");
                     peer.write_all(&bytes[1..]).expect("write");
                 }
@@ -420,7 +425,7 @@ fn bytes_that_come_between_try_and_wait_are_told() {
                 while answer.len() < 2 {
                     let (result, bytes) = timeout(SOON, stream.read([0u8; 2]))
                         .await
-                        .unwrap_or_else(|_| panic!("exchange {exchange} is not told"));
+                        .unwrap_or_else(|_| panic!("the bytes of exchange {exchange} are not reported"));
                     let count = result.expect("read");
                     assert!(count > 0);
                     answer.extend_from_slice(&bytes[..count]);
@@ -433,7 +438,7 @@ fn bytes_that_come_between_try_and_wait_are_told() {
 }
 
 #[test]
-fn a_stream_that_closes_disturbs_no_other() {
+fn a_closed_stream_does_not_affect_others() {
     on_every_driver(|case| {
         case.run(async {
             let listener = TcpListener::bind("127.0.0.1:0").await.expect("bind");
@@ -445,18 +450,18 @@ fn a_stream_that_closes_disturbs_no_other() {
                 reading.push(windlass::spawn(async move { server.read_exact([0u8; 2]).await }));
             }
             turns(3).await;
-            // Every third goes, with its read under way; new ones get their numbers.
+            // Every third stream is closed with its read in flight; new streams reuse the descriptor numbers.
             for number in (0..20).step_by(3) {
                 reading[number].cancel();
             }
             turns(3).await;
-            let newcomers = [pair_of(&listener).await, pair_of(&listener).await];
+            let new_pairs = [pair_of(&listener).await, pair_of(&listener).await];
             for (number, client) in clients.iter().enumerate() {
                 let result = client.write_all([number as u8, 7]).await.0;
                 assert!(result.is_ok() || number % 3 == 0, "{number}");
             }
             for (number, task) in reading.into_iter().enumerate() {
-                match timeout(SOON, task).await.expect("told") {
+                match timeout(SOON, task).await.expect("the read completes") {
                     Ok((result, bytes)) => {
                         result.expect("read");
                         assert_eq!(bytes, [number as u8, 7]);
@@ -464,19 +469,20 @@ fn a_stream_that_closes_disturbs_no_other() {
                     Err(error) => assert!(error.is_cancelled() && number % 3 == 0),
                 }
             }
-            for (client, server) in newcomers {
+            for (client, server) in new_pairs {
                 client.write_all([9u8]).await.0.expect("write");
-                let (result, byte) = timeout(SOON, server.read_exact([0u8])).await.expect("told");
+                let (result, byte) = timeout(SOON, server.read_exact([0u8]))
+                    .await
+                    .expect("the read completes");
                 assert_eq!((result.expect("read"), byte), ((), [9]));
             }
         });
     });
 }
 
-/// A result that is there at once is taken from the same budget as any other: a server with a full queue of connections
-/// lets its other tasks run.
+/// Accepts that complete at once use the task's budget: a server with a full backlog lets other tasks run.
 #[test]
-fn a_full_queue_of_connections_starves_nobody() {
+fn a_full_backlog_does_not_starve_other_tasks() {
     on_every_driver(|case| {
         case.run(async {
             let count = if cfg!(miri) { 130 } else { 300 };
@@ -512,12 +518,12 @@ fn a_full_queue_of_connections_starves_nobody() {
     });
 }
 
-/// A dropped read has not touched anything on the reactor; its end is told without anything happening.
+/// On the reactor, the kernel has no part in cancelling a read: the cancel must wake the loop itself.
 #[test]
-fn a_cancel_is_told_at_once() {
+fn a_cancelled_read_completes_at_once() {
     on_every_driver(|case| {
-        // Elsewhere a virtual clock jumps to the deadline.
-        let patience = if case.is_kernel() { SOON } else { Duration::MAX };
+        // A virtual clock would jump to the deadline.
+        let limit = if case.is_kernel() { SOON } else { Duration::MAX };
         case.run(async move {
             let listener = TcpListener::bind("127.0.0.1:0").await.expect("bind");
             for _ in 0..10 {
@@ -526,13 +532,13 @@ fn a_cancel_is_told_at_once() {
                     let reading = server.read(Vec::with_capacity(8));
                     let _ = timeout(Duration::from_micros(10), reading).await;
                 });
-                // A task is done when its operations are.
+                // A task completes when its operations have completed.
                 let begin = std::time::Instant::now();
-                let result = timeout(patience, task).await.expect("it ends");
+                let result = timeout(limit, task).await.expect("the task ends");
                 result.expect("no panic");
-                // Nothing else ends a sleep here.
+                // Nothing else wakes the loop here.
                 let took = begin.elapsed();
-                assert!(!case.is_kernel() || took < SOON / 2, "{took:?} slept over it");
+                assert!(!case.is_kernel() || took < SOON / 2, "the loop slept for {took:?}");
             }
         });
     });
@@ -542,19 +548,19 @@ fn a_cancel_is_told_at_once() {
 mod connecting {
     use super::*;
 
-    /// A listener whose queue is full, and who fills it: the kernel drops what comes then, and its sender tries again
-    /// after a second.
+    /// A listener whose backlog is full, and the connection that fills it: the kernel drops further SYNs, and the
+    /// client retries after a second.
     fn full_listener() -> (StdListener, StdStream) {
         let listener = StdListener::bind("127.0.0.1:0").expect("bind");
-        // Of a queue of no length, one place is left.
+        // A backlog of 0 has room for one connection.
         socket2::SockRef::from(&listener).listen(0).expect("listen");
         let filler = StdStream::connect(listener.local_addr().expect("an address")).expect("connect");
         (listener, filler)
     }
 
-    /// A connect that has to wait is over when the connection stands, or cannot; not before.
+    /// A connect that has to wait completes when the connection is established or refused, not before.
     #[test]
-    fn a_connect_that_waits_tells_how_it_ended() {
+    fn a_waiting_connect_reports_its_result() {
         on_every_kernel_driver(|case| {
             case.run(async {
                 let (accepting, filler) = full_listener();
@@ -569,20 +575,26 @@ mod connecting {
                 accepting.accept().expect("the one that filled the queue");
                 drop(filler);
                 let [accepted, refused] = connects;
-                let patience = 4 * SOON;
-                let accepted = timeout(patience, accepted).await.expect("told").expect("no panic");
+                let limit = 4 * SOON;
+                let accepted = timeout(limit, accepted)
+                    .await
+                    .expect("the connect completes")
+                    .expect("no panic");
                 let client = accepted.expect("connect");
                 let (mut server, _) = accepting.accept().expect("accept");
                 client.write_all("hello").await.0.expect("write");
-                server.read_exact(&mut [0; 5]).expect("the connection stands");
-                let refused = timeout(patience, refused).await.expect("told").expect("no panic");
-                let error = refused.expect_err("nobody listens any more");
+                server.read_exact(&mut [0; 5]).expect("the connection is established");
+                let refused = timeout(limit, refused)
+                    .await
+                    .expect("the connect completes")
+                    .expect("no panic");
+                let error = refused.expect_err("the listener is closed");
                 assert_eq!(windlass::os_code(&error), Some(codes::REFUSED), "{error}");
             });
         });
     }
 
-    /// A connect that nobody waits for any more leaves nothing behind.
+    /// A dropped connect does not retry.
     #[test]
     fn a_dropped_connect_closes_its_socket() {
         on_every_kernel_driver(|case| {
@@ -595,7 +607,7 @@ mod connecting {
                 listener.accept().expect("the one that filled the queue");
                 listener.set_nonblocking(true).expect("non-blocking");
                 sleep(Duration::from_millis(1_500)).await;
-                let error = listener.accept().expect_err("nobody tries to connect any more");
+                let error = listener.accept().expect_err("no connection attempt is left");
                 assert_eq!(error.kind(), std::io::ErrorKind::WouldBlock);
             });
         });

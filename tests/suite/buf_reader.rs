@@ -1,4 +1,4 @@
-//! Lines, and what else a `BufReader` finds: none is lost, whatever is dropped, refused or cut off.
+//! `BufReader`: lines and other reads lose no byte when calls are dropped, refused or cancelled.
 
 use std::future::Future;
 use std::io::{BufRead, ErrorKind};
@@ -11,7 +11,7 @@ use crate::bytes::numbered;
 use crate::streams::Sips;
 use crate::support::{Random, on_every_driver, pair, poll_once, rounds, turns};
 
-/// What a future gives, if it is ready within a few turns; else it is dropped.
+/// The output of a future that is ready within `count` polls, one turn apart; otherwise the future is dropped.
 pub(crate) async fn within<F: Future>(future: F, count: u64) -> Option<F::Output> {
     let mut future = pin!(future);
     for _ in 0..count {
@@ -23,7 +23,7 @@ pub(crate) async fn within<F: Future>(future: F, count: u64) -> Option<F::Output
     None
 }
 
-/// Writes bytes in pieces of any size, with pauses.
+/// Writes bytes in pieces of random size, with pauses.
 async fn write_in_pieces<W: AsyncWrite>(mut writer: W, bytes: Vec<u8>, seed: u64) {
     let mut random = Random::new(seed);
     let mut rest = &bytes[..];
@@ -36,7 +36,7 @@ async fn write_in_pieces<W: AsyncWrite>(mut writer: W, bytes: Vec<u8>, seed: u64
     writer.shutdown().await.expect("shutdown");
 }
 
-/// Reads by every call there is, dropping half of them half-way: every byte once, in order.
+/// Reads with every method and drops half of the calls: every byte arrives once, in order.
 async fn read_and_drop<R: AsyncRead>(reader: R, expected: &[u8], seed: u64) {
     let mut random = Random::new(seed);
     let mut reader = BufReader::new(reader).max_line_len(1 << 20);
@@ -96,13 +96,13 @@ async fn read_and_drop<R: AsyncRead>(reader: R, expected: &[u8], seed: u64) {
         }
         turns(1).await;
     }
-    assert!(reader.read_managed().await.expect("the end").is_empty());
+    assert!(reader.read_managed().await.expect("EOF").is_empty());
     assert!(kept > 0 && dropped > 0, "{kept} reads, {dropped} dropped");
 }
 
-/// A thousand bytes a round: 100 MB in the long run.
+/// A thousand bytes per round: 100 MB in the long run.
 #[test]
-fn every_byte_comes_once_through_dropped_reads() {
+fn dropped_reads_deliver_every_byte_once() {
     on_every_driver(|case| {
         case.run(async move {
             let all = numbered(rounds() * 1_000);
@@ -118,9 +118,9 @@ fn every_byte_comes_once_through_dropped_reads() {
     });
 }
 
-/// std is the oracle, for text of every kind, in pieces of every size.
+/// Compares with std, for all kinds of text, in pieces of all sizes.
 #[test]
-fn lines_are_stds_lines() {
+fn lines_match_std() {
     on_every_driver(|case| {
         case.run(async move {
             let mut random = Random::new(9);
@@ -152,7 +152,7 @@ fn lines_are_stds_lines() {
 }
 
 #[test]
-fn a_line_that_is_too_long_is_an_error_and_the_next_one_is_not() {
+fn a_line_beyond_the_limit_is_an_error_and_is_skipped() {
     on_every_driver(|case| {
         case.run(async {
             let (mut client, server) = duplex(1 << 20);
@@ -174,26 +174,26 @@ fn a_line_that_is_too_long_is_an_error_and_the_next_one_is_not() {
             assert!(error.to_string().contains("limit of 10 bytes"), "{error}");
             assert!(
                 lines.get_ref().buffer().len() <= 10 + 3,
-                "no more was read than it takes to know"
+                "no more is buffered than needed to detect it"
             );
             assert_eq!(lines.next_line().await.expect("the next").as_deref(), Some("after"));
-            // A peer that sends without end costs no memory, and its end is the end.
+            // A peer that sends endlessly costs no memory, and EOF ends the line.
             lines.next_line().await.expect_err("too long");
             let sending = windlass::spawn(async move {
                 for _ in 0..100 {
                     client.write_all(vec![b'x'; 10_000]).await.0.expect("write");
                 }
             });
-            assert_eq!(lines.next_line().await.expect("the end"), None);
+            assert_eq!(lines.next_line().await.expect("EOF"), None);
             sending.await.expect("no panic");
             assert!(lines.get_ref().buffer().is_empty());
         });
     });
 }
 
-/// Who wants a refused line has it: with a larger limit, or byte by byte.
+/// A refused line can still be read: with a larger limit, or in parts.
 #[test]
-fn a_refused_line_is_still_there() {
+fn a_refused_line_can_still_be_read() {
     on_every_driver(|case| {
         case.run(async {
             let mut reader = BufReader::new(&b"0123456789\nnext\n0123456789\nlast"[..]).max_line_len(4);
@@ -212,8 +212,8 @@ fn a_refused_line_is_still_there() {
             reader.read_line(&mut rest).await.expect("the rest of it is short");
             reader.read_line(&mut rest).await.expect("short");
             assert_eq!(rest, "89\nlast");
-            assert_eq!(reader.read_line(&mut rest).await.expect("the end"), 0);
-            // Skipping survives being dropped too.
+            assert_eq!(reader.read_line(&mut rest).await.expect("EOF"), 0);
+            // Skipping a line continues after a dropped call.
             let (mut client, server) = duplex(64);
             let mut reader = BufReader::new(server).max_line_len(4);
             client.write_all("too long").await.0.expect("write");
@@ -228,7 +228,7 @@ fn a_refused_line_is_still_there() {
 }
 
 #[test]
-fn a_line_that_is_not_text_comes_with_its_error() {
+fn the_error_of_an_invalid_line_contains_its_bytes() {
     on_every_driver(|case| {
         case.run(async {
             let mut reader = BufReader::new(Sips(&b"one\ntw\xffo\nthree"[..]));
@@ -243,9 +243,12 @@ fn a_line_that_is_not_text_comes_with_its_error() {
                 .expect("NotUtf8");
             assert_eq!(not_utf8.utf8_error().valid_up_to(), 2);
             assert_eq!(not_utf8.into_bytes(), b"tw\xffo\n");
-            assert_eq!(reader.read_line(&mut text).await.expect("the last has no newline"), 5);
+            assert_eq!(
+                reader.read_line(&mut text).await.expect("the last line has no newline"),
+                5
+            );
             assert_eq!(text, "one\nthree");
-            // The whole of a stream as text, or nothing taken.
+            // `read_to_string` takes all of a stream or nothing.
             let mut reader = BufReader::new(Sips(&b"four"[..]));
             let error = reader.read_to_string(3).await.expect_err("too long");
             assert!(error.to_string().contains("nothing was taken"), "{error}");
@@ -254,9 +257,9 @@ fn a_line_that_is_not_text_comes_with_its_error() {
     });
 }
 
-/// A line that comes byte by byte, with a dropped call after each.
+/// A line that arrives byte by byte, with a dropped call before each byte.
 #[test]
-fn a_dropped_line_is_found_by_the_next_call() {
+fn a_dropped_read_line_loses_no_byte() {
     on_every_driver(|case| {
         case.run(async {
             let (client, server) = pair().await;
@@ -271,7 +274,7 @@ fn a_dropped_line_is_found_by_the_next_call() {
                 assert_eq!(reader.read_line(&mut line).await.expect("a line"), 7);
                 assert_eq!(line, "slowly\n");
             }
-            // And what is buffered can be given back.
+            // `into_parts` returns the buffered bytes.
             client.write_all("line\nrest").await.0.expect("write");
             reader.read_line(&mut String::new()).await.expect("a line");
             let (server, rest) = reader.into_parts();

@@ -1,4 +1,5 @@
-//! Corners where several parts meet: what is cancelled by itself, nested very deep, ended twice, or told to nobody.
+//! Edge cases across modules: self-cancellation, deep nesting, panicking cleanups, and reports whose handle was
+//! dropped.
 
 use std::cell::{Cell, RefCell};
 use std::net::SocketAddr;
@@ -15,9 +16,9 @@ use crate::support::{on_every_driver, turns};
 
 const SOON: Duration = Duration::from_secs(60);
 
-/// A task may take its own handle out of a register and drop it there.
+/// A task may take its own handle out of shared state and drop it.
 #[test]
-fn a_task_that_drops_its_own_cancel_on_drop_ends() {
+fn a_task_may_drop_its_own_cancel_on_drop() {
     on_every_driver(|case| {
         let event_loop = case.event_loop();
         let done = event_loop.run_until_complete(async {
@@ -38,9 +39,9 @@ fn a_task_that_drops_its_own_cancel_on_drop_ends() {
     });
 }
 
-/// Whoever drops the handle of a task counts as unfinished until that has ended.
+/// A task that drops another task's `CancelOnDrop` completes only when that task has ended.
 #[test]
-fn who_drops_a_cancel_on_drop_waits_for_the_task() {
+fn a_task_that_drops_a_cancel_on_drop_waits_for_it() {
     on_every_driver(|case| {
         case.run(async {
             let cleaned = Rc::new(Cell::new(false));
@@ -58,14 +59,14 @@ fn who_drops_a_cancel_on_drop_waits_for_the_task() {
             let inner = inner.cancel_on_drop();
             let outer = windlass::spawn(async move { drop(inner) });
             outer.await.expect("no panic");
-            assert!(cleaned.get(), "joined before the task it has cancelled had ended");
+            assert!(cleaned.get(), "joined before the task that it cancelled had ended");
         });
     });
 }
 
-/// As deep as memory lasts, and not as deep as the stack does.
+/// Dropping nested groups must not recurse on the stack.
 #[test]
-fn groups_may_be_nested_very_deep() {
+fn deeply_nested_groups_do_not_overflow_the_stack() {
     const DEPTH: usize = if cfg!(miri) { 20 } else { 3_000 };
     fn nest(depth: usize) -> std::pin::Pin<Box<dyn Future<Output = ()>>> {
         Box::pin(async move {
@@ -76,7 +77,7 @@ fn groups_may_be_nested_very_deep() {
             std::future::pending::<()>().await;
         })
     }
-    // A small stack, so that a few thousand are many.
+    // A small stack, so that a few thousand levels would overflow it.
     on_every_driver(|case| {
         let run = move || {
             case.run(async {
@@ -92,48 +93,48 @@ fn groups_may_be_nested_very_deep() {
     });
 }
 
-/// The end of the loop waits for a cleanup, and for those whom the cleanup has asked to help.
+/// A closing loop waits for a cleanup and for the tasks that it spawned.
 #[test]
-fn a_cleanup_may_have_helpers_when_the_loop_ends() {
+fn a_closing_loop_waits_for_tasks_of_a_cleanup() {
     on_every_driver(|case| {
-        let told = Rc::new(Cell::new(0));
+        let reported = Rc::new(Cell::new(0));
         let event_loop = case.event_loop();
         let task = event_loop.spawn({
-            let told = told.clone();
+            let reported = reported.clone();
             async move {
                 let cleanup = async move {
                     let helped = group(async |group| {
                         for _ in 0..3 {
-                            let told = told.clone();
+                            let reported = reported.clone();
                             group.spawn(async move {
                                 sleep(Duration::from_millis(5)).await;
-                                told.set(told.get() + 1);
+                                reported.set(reported.get() + 1);
                             });
                         }
                     });
-                    helped.await.expect("nobody fails");
+                    helped.await.expect("no child fails");
                 };
                 on_cancel(SOON, cleanup).during(std::future::pending::<()>()).await;
             }
         });
         event_loop.run_until_complete(turns(3)).expect("the loop runs");
         task.cancel();
-        // The cleanup and its helpers are under way when the loop ends.
+        // The cleanup and its children are running when the loop closes.
         event_loop.run_until_complete(turns(4)).expect("the loop runs");
         drop(event_loop);
-        assert_eq!(told.get(), 3);
+        assert_eq!(reported.get(), 3);
     });
 }
 
-/// A cleanup that panics is over.
+/// A cleanup that panicked is finished.
 #[test]
 fn a_cleanup_that_panicked_is_not_polled_again() {
     on_every_driver(|case| {
         let event_loop = case.event_loop();
-        let told = Rc::new(RefCell::new(Vec::new()));
+        let reported = Rc::new(RefCell::new(Vec::new()));
         event_loop.set_exception_handler({
-            let told = told.clone();
-            move |exception| told.borrow_mut().push(exception.to_string())
+            let reported = reported.clone();
+            move |exception| reported.borrow_mut().push(exception.to_string())
         });
         let joined = event_loop.run_until_complete(async {
             let cleaning = windlass::spawn(async {
@@ -149,19 +150,23 @@ fn a_cleanup_that_panicked_is_not_polled_again() {
         });
         assert!(joined.expect("the loop runs"));
         drop(event_loop);
-        assert_eq!(told.take(), [""; 0], "who joined it was told");
+        assert_eq!(
+            reported.take(),
+            [""; 0],
+            "the join returned the panic, so it is not reported"
+        );
     });
 }
 
-/// The body's panic is told, though nobody waits for the group any more.
+/// A panic of the body is reported although the group was dropped.
 #[test]
-fn the_panic_of_a_body_whose_group_is_dropped_is_told() {
+fn the_panic_of_a_dropped_groups_body_is_reported() {
     on_every_driver(|case| {
         let event_loop = case.event_loop();
-        let told = Rc::new(RefCell::new(Vec::new()));
+        let reported = Rc::new(RefCell::new(Vec::new()));
         event_loop.set_exception_handler({
-            let told = told.clone();
-            move |exception| told.borrow_mut().push(exception.to_string())
+            let reported = reported.clone();
+            move |exception| reported.borrow_mut().push(exception.to_string())
         });
         let result = event_loop.run_until_complete(async {
             let slow_to_end = group(async |group| {
@@ -176,23 +181,23 @@ fn the_panic_of_a_body_whose_group_is_dropped_is_told() {
             });
             timeout(Duration::from_millis(20), slow_to_end).await.is_err()
         });
-        assert!(result.expect("the loop runs"), "the child takes longer to end");
+        assert!(result.expect("the loop runs"), "the child takes longer to clean up");
         drop(event_loop);
-        let told = told.take();
-        assert!(told.iter().any(|line| line.contains("in the body")), "{told:?}");
+        let reported = reported.take();
+        assert!(reported.iter().any(|line| line.contains("in the body")), "{reported:?}");
     });
 }
 
-/// Debug mode lists what is left also where something is to be cleaned up.
+/// Debug mode lists the remaining tasks also when cleanups are pending.
 #[test]
-fn what_is_left_is_listed_beside_cleanups() {
+fn debug_mode_lists_remaining_tasks_beside_cleanups() {
     on_every_driver(|case| {
         let builder = case.builder().debug(true).slow_callback_duration(SOON);
         let event_loop = builder.build().expect("a loop");
-        let told = Rc::new(RefCell::new(String::new()));
+        let reported = Rc::new(RefCell::new(String::new()));
         event_loop.set_exception_handler({
-            let told = told.clone();
-            move |exception| *told.borrow_mut() += &exception.to_string()
+            let reported = reported.clone();
+            move |exception| *reported.borrow_mut() += &exception.to_string()
         });
         let left = [
             event_loop.spawn(async {
@@ -202,14 +207,14 @@ fn what_is_left_is_listed_beside_cleanups() {
         ];
         event_loop.run_until_complete(turns(2)).expect("the loop runs");
         drop(event_loop);
-        assert!(told.borrow().contains("2 tasks"), "{}", told.borrow());
+        assert!(reported.borrow().contains("2 tasks"), "{}", reported.borrow());
         drop(left);
     });
 }
 
-/// When the budget of a poll is used up, the others are left for the next turn, and not polled in vain.
+/// When the budget of a poll is used up, the remaining futures are polled in the next turn.
 #[test]
-fn a_bundle_does_not_poll_beyond_the_budget() {
+fn join_all_does_not_poll_beyond_the_budget() {
     struct Counted<F>(F, Rc<Cell<usize>>);
     impl<F: Future + Unpin> Future for Counted<F> {
         type Output = F::Output;
@@ -236,7 +241,7 @@ fn a_bundle_does_not_poll_beyond_the_budget() {
 }
 
 #[test]
-fn items_told_done_before_they_were_got_do_not_count_twice() {
+fn early_task_done_does_not_count_items_twice() {
     on_every_driver(|case| {
         case.run(async {
             let queue = Queue::unbounded();
@@ -246,13 +251,13 @@ fn items_told_done_before_they_were_got_do_not_count_twice() {
             queue.task_done();
             queue.task_done();
             assert_eq!(queue.close_now(), 3);
-            timeout(SOON, queue.join()).await.expect("nothing is left to do");
+            timeout(SOON, queue.join()).await.expect("no item is unfinished");
             assert_eq!(queue.unfinished(), 0);
         });
     });
 }
 
-/// The destructor of a value may be somebody who receives.
+/// A value's destructor may receive from the channel.
 #[test]
 fn a_value_may_receive_while_it_is_dropped() {
     #[derive(Clone)]
@@ -286,10 +291,10 @@ fn a_value_may_receive_while_it_is_dropped() {
                 let at_end = (number == 0).then(|| receive.clone());
                 let _ = sender.send(Value(number, at_end));
             }
-            // The second has read two; the first none, and goes.
+            // The second receiver has read two values; the first has read none and is dropped.
             for number in 0..2 {
                 let Ok(mut value) = ({ second.borrow_mut().try_recv() }) else {
-                    panic!("it is there");
+                    panic!("a value is there");
                 };
                 assert_eq!(value.0, number);
                 value.1 = None;
@@ -298,13 +303,13 @@ fn a_value_may_receive_while_it_is_dropped() {
             while let Ok(value) = { second.borrow_mut().try_recv() } {
                 seen.borrow_mut().push(value.0);
             }
-            assert_eq!(*seen.borrow(), [2, 3], "each once, in order");
+            assert_eq!(*seen.borrow(), [2, 3], "each value once, in order");
         });
     });
 }
 
 #[test]
-fn a_channel_that_nobody_receives_from_is_empty() {
+fn a_channel_without_a_receiver_is_empty() {
     let (sender, receiver) = thread::channel(4);
     sender.try_send(1).expect("room");
     sender.try_send(2).expect("room");
@@ -312,9 +317,9 @@ fn a_channel_that_nobody_receives_from_is_empty() {
     assert_eq!((sender.len(), sender.is_empty()), (0, true));
 }
 
-/// As in asyncio, each callback has a context of its own.
+/// As in asyncio, each callback has its own context.
 #[test]
-fn what_a_remote_callback_sets_stays_with_it() {
+fn task_locals_of_a_remote_callback_stay_with_it() {
     static NUMBER: TaskLocal<u32> = TaskLocal::new();
     on_every_driver(|case| {
         let event_loop = case.event_loop();
@@ -325,17 +330,17 @@ fn what_a_remote_callback_sets_stays_with_it() {
                 seen.lock().unwrap().push(NUMBER.try_get());
                 NUMBER.set(number);
             };
-            handle.call_soon_threadsafe(call).expect("it is open");
+            handle.call_soon_threadsafe(call).expect("the loop is open");
         }
         event_loop.run_until_complete(turns(3)).expect("the loop runs");
         assert_eq!(*seen.lock().unwrap(), [None, None, None]);
-        assert_eq!(NUMBER.try_get(), None, "nor does it stay with the thread");
+        assert_eq!(NUMBER.try_get(), None, "the value does not stay on the thread");
     });
 }
 
 #[test]
-fn what_pools_have_done_is_told_since_the_last_time() {
-    /// A job is counted a moment after its result is there.
+fn metrics_since_counts_new_pool_jobs_only() {
+    /// A job is counted shortly after its result is available.
     async fn one_job_and_its_count(wanted: u64) {
         windlass::spawn_blocking(|| ()).await.expect("no panic");
         let begun = std::time::Instant::now();
@@ -355,11 +360,11 @@ fn what_pools_have_done_is_told_since_the_last_time() {
     });
 }
 
-/// At an urgent byte the kernel's own copying looks as if the stream had ended.
+/// At an urgent byte, splice returns 0, as it does at EOF.
 #[cfg(target_os = "linux")]
 #[test]
-fn a_copy_goes_on_behind_an_urgent_byte() {
-    use crate::edges::{send_urgent, with_std_peer};
+fn a_copy_continues_after_an_urgent_byte() {
+    use crate::readiness::{send_urgent, with_std_peer};
     use std::io::Write;
     crate::support::on_every_kernel_driver(|case| {
         case.run(async {
@@ -370,7 +375,7 @@ fn a_copy_goes_on_behind_an_urgent_byte() {
                 send_urgent(&from, 0xff);
                 from.write_all(&[2; 40]).expect("write");
             });
-            let heard = std::thread::spawn(move || {
+            let received = std::thread::spawn(move || {
                 let mut bytes = Vec::new();
                 std::io::Read::read_to_end(&mut to, &mut bytes).expect("read");
                 bytes
@@ -378,17 +383,17 @@ fn a_copy_goes_on_behind_an_urgent_byte() {
             let copied = windlass::io::copy(&mut source, &mut sink).await.expect("copy");
             drop((source, sink));
             sent.join().expect("no panic");
-            let heard = heard.join().expect("no panic");
-            assert_eq!((copied, heard.len()), ((1 << 20) + 40, (1 << 20) + 40));
-            assert!(heard.ends_with(&[2; 40]));
+            let received = received.join().expect("no panic");
+            assert_eq!((copied, received.len()), ((1 << 20) + 40, (1 << 20) + 40));
+            assert!(received.ends_with(&[2; 40]));
         });
     });
 }
 
-/// Closing ends a pause.
+/// `close` ends a pause.
 #[cfg(target_os = "linux")]
 #[test]
-fn a_paused_subprocess_ends_when_it_is_closed() {
+fn closing_a_paused_subprocess_ends_it() {
     use windlass::process::Command;
     use windlass::protocol::{SubprocessProtocol, SubprocessTransport, subprocess_exec};
     struct Paused(windlass::Promise<()>);
@@ -405,27 +410,32 @@ fn a_paused_subprocess_ends_when_it_is_closed() {
             let (done, is_done) = windlass::promise();
             let mut command = Command::new("sh");
             command.args(["-c", "echo something; sleep 60"]);
-            let (transport, _protocol) = subprocess_exec(|| Paused(done), &mut command).await.expect("it starts");
+            let (transport, _protocol) = subprocess_exec(|| Paused(done), &mut command)
+                .await
+                .expect("the child starts");
             sleep(Duration::from_millis(20)).await;
             transport.close();
-            timeout(SOON, is_done).await.expect("it ends").expect("it is told");
+            timeout(SOON, is_done)
+                .await
+                .expect("the child ends")
+                .expect("connection_lost is called");
         });
     });
 }
 
-/// Answering every error with the same mistake keeps nobody else from running.
+/// A protocol that sends again from every error callback must not starve other tasks.
 #[test]
-fn an_endpoint_that_never_learns_starves_nobody() {
+fn an_endpoint_that_keeps_failing_does_not_starve_other_tasks() {
     struct Stubborn(Option<DatagramTransport>, Rc<Cell<usize>>);
     impl DatagramProtocol for Stubborn {
         fn connection_made(&mut self, transport: DatagramTransport) {
-            transport.send("to nobody");
+            transport.send("no address");
             self.0 = Some(transport);
         }
         fn error_received(&mut self, _error: std::io::Error) {
             self.1.set(self.1.get() + 1);
-            // Not connected: an error each time.
-            self.0.as_ref().expect("made").send("to nobody");
+            // Not connected: each send fails.
+            self.0.as_ref().expect("made").send("no address");
         }
     }
     on_every_driver(|case| {
@@ -434,15 +444,15 @@ fn an_endpoint_that_never_learns_starves_nobody() {
             let factory = || Stubborn(None, errors.clone());
             let (transport, _protocol) = create_datagram_endpoint(factory, "127.0.0.1:0").await.expect("bind");
             turns(50).await;
-            assert!(errors.get() > 1, "it is told each time");
+            assert!(errors.get() > 1, "each error is reported");
             transport.abort();
         });
     });
 }
 
-/// An empty datagram takes memory too.
+/// An empty datagram counts against the watermark too.
 #[test]
-fn empty_datagrams_count_against_the_mark() {
+fn empty_datagrams_count_against_the_watermark() {
     #[derive(Default)]
     struct Flow(Rc<Cell<usize>>);
     impl DatagramProtocol for Flow {
@@ -466,10 +476,10 @@ fn empty_datagrams_count_against_the_mark() {
     });
 }
 
-/// What cannot be sent says where it was to go, also when nobody is there any more.
+/// The error of a failed send names the path of the closed receiver.
 #[cfg(unix)]
 #[test]
-fn a_datagram_to_who_is_gone_names_the_path() {
+fn a_datagram_to_a_closed_receiver_names_the_path() {
     use windlass::net::UnixDatagram;
     crate::support::on_every_kernel_driver(|case| {
         case.run(async {
@@ -478,14 +488,14 @@ fn a_datagram_to_who_is_gone_names_the_path() {
             let receiver = UnixDatagram::bind(&path).expect("bind");
             let sender = UnixDatagram::unbound().expect("a socket");
             sender.connect(&path).await.expect("connect");
-            sender.send("heard").await.0.expect("send");
+            sender.send("received").await.0.expect("send");
             drop(receiver);
             let begin = std::time::Instant::now();
             let error = loop {
-                match sender.send("not heard").await.0 {
+                match sender.send("not received").await.0 {
                     Err(error) => break error,
-                    // A process that another test starts has our descriptors, too, until it runs its program.
-                    Ok(_) => assert!(begin.elapsed() < SOON, "nobody is there"),
+                    // A process started by another test inherits our descriptors until it executes its program.
+                    Ok(_) => assert!(begin.elapsed() < SOON, "the receiver is still open"),
                 }
                 windlass::time::sleep(std::time::Duration::from_millis(1)).await;
             };

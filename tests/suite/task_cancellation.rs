@@ -1,4 +1,4 @@
-//! Cancelling and not: shields, tokens, timeouts inside of timeouts, cleaning up; and loops inside of loops.
+//! Task cancellation: shields, tokens, nested timeouts, cleanup on cancel; and nested event loops.
 
 use std::cell::{Cell, RefCell};
 use std::future::{Future, pending, ready};
@@ -12,7 +12,7 @@ use windlass::task::{self, Builder, CancelToken, on_cancel, shield, yield_now};
 use windlass::time::{Elapsed, Instant, sleep, sleep_until, timeout, timeout_at};
 use windlass::{EventLoop, call_later, counters, spawn};
 
-use crate::groups::in_the_air;
+use crate::groups::until_receives_in_flight;
 use crate::panics::{assert_told, told_of};
 use crate::support::{CountDrop, PanicOnDrop, exceptions_of, on_every_driver, pair, poll_with, turns, waker_calling};
 use crate::tasks::{add_one, counter};
@@ -48,7 +48,7 @@ fn a_cancel_takes_effect_at_the_next_await() {
 }
 
 #[test]
-fn cancelling_what_is_over_or_has_not_begun_is_harmless() {
+fn cancelling_a_finished_or_unstarted_task_is_harmless() {
     on_every_driver(|case| {
         case.run(async {
             let task = spawn(async { 1 });
@@ -74,23 +74,23 @@ fn cancelling_what_is_over_or_has_not_begun_is_harmless() {
 }
 
 #[test]
-fn of_nested_timeouts_each_has_its_own_end() {
+fn nested_timeouts_expire_separately() {
     on_every_driver(|case| {
         case.run(async move {
             assert_eq!(
                 timeout(HOUR, timeout(MS, pending::<()>())).await,
                 Ok(Err(Elapsed)),
-                "the inner one's"
+                "the inner timeout"
             );
             assert_eq!(
                 timeout(MS, timeout(HOUR, pending::<()>())).await,
                 Err(Elapsed),
-                "the outer one's"
+                "the outer timeout"
             );
             let deadline = Instant::now() + 2 * MS;
             let both = timeout_at(deadline, timeout_at(deadline, pending::<()>()));
-            assert_eq!(both.await, Ok(Err(Elapsed)), "both at once: the inner one's");
-            // What follows the inner one is still under the outer one.
+            assert_eq!(both.await, Ok(Err(Elapsed)), "both at once: the inner timeout");
+            // Code after the inner timeout is still under the outer one.
             let start = Instant::now();
             let outer = timeout(5 * MS, async {
                 assert!(timeout(MS, pending::<()>()).await.is_err());
@@ -98,7 +98,7 @@ fn of_nested_timeouts_each_has_its_own_end() {
             });
             assert!(outer.await.is_err());
             assert!(case.is_kernel() || start.elapsed() == 5 * MS);
-            // A result that came with the deadline is given.
+            // A result that is ready at the deadline is returned.
             let deadline = Instant::now() + MS;
             let result = timeout_at(
                 deadline,
@@ -117,12 +117,12 @@ fn of_nested_timeouts_each_has_its_own_end() {
 fn a_timeout_can_be_rescheduled() {
     on_every_driver(|case| {
         case.run(async move {
-            // Later, by a callback, while its task sleeps. On a busy machine the callback may come after the first deadline;
-            // then again.
+            // Rescheduled to a later time by a callback while the task sleeps. On a busy machine the callback may run
+            // after the first deadline; then try again.
             let mut is_in_time = false;
             for _ in 0..100 {
                 let work = Rc::new(RefCell::new(Box::pin(timeout(5 * MS, sleep(20 * MS)))));
-                let first = work.borrow().deadline().expect("not too far off");
+                let first = work.borrow().deadline().expect("a deadline");
                 let in_time = Rc::new(Cell::new(false));
                 call_later(MS, {
                     let (work, in_time) = (work.clone(), in_time.clone());
@@ -137,15 +137,15 @@ fn a_timeout_can_be_rescheduled() {
                     continue;
                 }
                 assert_eq!(waited, Ok(()));
-                assert_eq!(counters().timers, 1, "its own, which goes with it");
+                assert_eq!(counters().timers, 1, "the timeout's own timer");
                 drop(work);
                 assert_eq!(counters().timers, 0);
                 is_in_time = true;
                 break;
             }
-            assert!(is_in_time, "a callback is never called within 5 ms");
+            assert!(is_in_time, "no callback ran within 5 ms");
 
-            // Earlier.
+            // Rescheduled to an earlier time.
             let work = Rc::new(RefCell::new(Box::pin(timeout(HOUR, pending::<()>()))));
             let start = Instant::now();
             assert!(
@@ -161,7 +161,7 @@ fn a_timeout_can_be_rescheduled() {
             assert_eq!(waited, Err(Elapsed));
             assert!(start.elapsed() >= 2 * MS);
 
-            // Before it begins, and after it is over.
+            // Rescheduled before the sleep begins, and after it is over.
             let mut nap = sleep(HOUR);
             nap.reset(Instant::now() + MS);
             (&mut nap).await;
@@ -175,7 +175,7 @@ fn a_timeout_can_be_rescheduled() {
 // Shields.
 
 #[test]
-fn cancelling_who_waits_leaves_the_shielded_task_running() {
+fn cancelling_the_waiter_leaves_the_shielded_task_running() {
     on_every_driver(|case| {
         case.run(async {
             let finished = counter();
@@ -199,7 +199,7 @@ fn cancelling_who_waits_leaves_the_shielded_task_running() {
             turns(3).await;
             assert_eq!(finished.get(), 1);
 
-            // Its result can still be had.
+            // Its result is still available.
             let mut shielded = shield(async {
                 sleep(SECOND).await;
                 Ok::<_, io::Error>("saved")
@@ -213,38 +213,38 @@ fn cancelling_who_waits_leaves_the_shielded_task_running() {
 }
 
 #[test]
-fn an_error_that_nobody_sees_is_told() {
+fn an_unobserved_error_is_reported() {
     on_every_driver(|case| {
-        // While it runs.
-        let ((), told) = told_of(&case.event_loop(), async {
+        // The handle is dropped while the task runs.
+        let ((), exceptions) = told_of(&case.event_loop(), async {
             drop(shield(async {
                 sleep(2 * MS).await;
                 Err::<(), _>("shielded and lost")
             }));
             sleep(5 * MS).await;
         });
-        assert_told(&told, &["shielded and lost", "cancelling.rs"]);
-        // After it has failed.
-        let ((), told) = told_of(&case.event_loop(), async {
+        assert_told(&exceptions, &["shielded and lost", "task_cancellation.rs"]);
+        // The handle is dropped after the task has failed.
+        let ((), exceptions) = told_of(&case.event_loop(), async {
             let task = Builder::new()
                 .name("doomed")
                 .spawn(async { Err::<(), _>(io::Error::other("detached")) });
             turns(2).await;
             task.detach();
         });
-        assert_told(&told, &["detached", "'doomed'", "cancelling.rs"]);
-        // A panic, as ever; and who was asked tells nobody else.
-        let ((), told) = told_of(&case.event_loop(), async {
+        assert_told(&exceptions, &["detached", "'doomed'", "task_cancellation.rs"]);
+        // A panic is reported too; an error that was observed is not.
+        let ((), exceptions) = told_of(&case.event_loop(), async {
             drop(shield(async { panic!("panics too") }));
             assert_eq!(shield(async { Err::<(), _>("seen") }).await.unwrap(), Err("seen"));
             turns(4).await;
         });
-        assert_told(&told, &["panics too"]);
+        assert_told(&exceptions, &["panics too"]);
     });
 }
 
 #[test]
-fn a_handle_that_cancels_on_drop_makes_its_task_wait() {
+fn dropping_cancel_on_drop_makes_the_task_wait() {
     on_every_driver(|case| {
         case.run(async {
             let ended = counter();
@@ -256,7 +256,7 @@ fn a_handle_that_cancels_on_drop_makes_its_task_wait() {
                     server.read(vec![0; 8]).await.0.map(drop)
                 }
             });
-            in_the_air(1).await;
+            until_receives_in_flight(1).await;
             let parent = spawn(async move {
                 assert!(timeout(MS, read.cancel_on_drop()).await.is_err());
                 5
@@ -266,7 +266,7 @@ fn a_handle_that_cancels_on_drop_makes_its_task_wait() {
             assert_eq!(spawn(async { 6 }).cancel_on_drop().await.unwrap(), 6);
             let kept = spawn(after(1)).cancel_on_drop().into_handle();
             assert_eq!(kept.await.unwrap(), 1);
-            // A panic in the middle of being cancelled is told, as it always is.
+            // No task is left over.
             assert_eq!(counters().tasks, 1);
         });
     });
@@ -280,23 +280,23 @@ async fn after(millis: u32) -> u32 {
 // Tokens.
 
 #[test]
-fn a_cancel_goes_down_the_tree() {
+fn cancelling_a_token_cancels_its_descendants() {
     on_every_driver(|case| {
         case.run(async {
             let root = CancelToken::new();
             let (left, right) = (root.child(), root.child());
             let leaf = left.child();
-            let waits: Vec<_> = [&root, &left, &right, &leaf]
+            let waiting_tasks: Vec<_> = [&root, &left, &right, &leaf]
                 .map(|token| spawn(token.cancelled()))
                 .into_iter()
                 .collect();
             turns(2).await;
             left.cancel();
             turns(2).await;
-            let ended: Vec<_> = waits.iter().map(|wait| wait.is_finished()).collect();
+            let ended: Vec<_> = waiting_tasks.iter().map(|wait| wait.is_finished()).collect();
             assert_eq!(ended, [false, true, false, true]);
             root.clone().cancel();
-            for wait in waits {
+            for wait in waiting_tasks {
                 timeout(HOUR, wait).await.unwrap().unwrap();
             }
             assert!(right.is_cancelled() && right.child().is_cancelled());
@@ -312,7 +312,7 @@ fn a_cancel_goes_down_the_tree() {
 }
 
 #[test]
-fn a_token_ends_what_runs_under_it_and_loses_no_result() {
+fn a_token_cancels_its_future_and_loses_no_result() {
     on_every_driver(|case| {
         case.run(async {
             let token = CancelToken::new();
@@ -329,7 +329,7 @@ fn a_token_ends_what_runs_under_it_and_loses_no_result() {
                     token.run_until_cancelled(work).await
                 }
             });
-            // Done in the turn of the cancel: the result is given.
+            // Complete in the turn of the cancel: the result is returned.
             let (promise, placeholder) = windlass::promise::<u8>();
             let in_time = spawn({
                 let token = token.clone();
@@ -342,14 +342,14 @@ fn a_token_ends_what_runs_under_it_and_loses_no_result() {
             assert_eq!(cut.await.unwrap(), None);
             assert_eq!(in_time.await.unwrap(), Some(Ok(3)));
             assert_eq!(drops.get(), 1);
-            let never = token.run_until_cancelled(async { unreachable!("it is not polled") });
+            let never = token.run_until_cancelled(async { unreachable!("never polled") });
             assert_eq!(never.await, None::<()>);
         });
     });
 }
 
 #[test]
-fn tokens_and_waits_that_are_dropped_leave_no_trace() {
+fn dropped_tokens_and_waits_are_unregistered() {
     on_every_driver(|case| {
         case.run(async {
             let root = CancelToken::new();
@@ -366,7 +366,7 @@ fn tokens_and_waits_that_are_dropped_leave_no_trace() {
             drop(kept.clone().drop_guard());
             assert!(kept.is_cancelled() && !root.is_cancelled());
 
-            // A chain of which only the end is held; and one that is cancelled from the top.
+            // A long chain of which only the last token is held, cancelled from the top and not.
             let mut end = CancelToken::new();
             let top = end.clone();
             for _ in 0..if cfg!(miri) { 100 } else { 200_000 } {
@@ -386,15 +386,15 @@ fn tokens_and_waits_that_are_dropped_leave_no_trace() {
 }
 
 #[test]
-fn a_panicking_waker_of_a_token_harms_nobody_else() {
+fn a_panicking_waker_does_not_affect_other_waiters_of_a_token() {
     on_every_driver(|case| {
-        let ((), told) = told_of(&case.event_loop(), async {
+        let ((), exceptions) = told_of(&case.event_loop(), async {
             let token = CancelToken::new();
             let mut wait = token.cancelled();
             let waker = waker_calling(|| panic!("waker down"));
             assert!(poll_with(&waker, Pin::new(&mut wait)).is_pending());
             let other = spawn(token.cancelled());
-            // One that cancels again, and asks for children, while it is woken.
+            // A waker that cancels again and creates a child while it is woken.
             let mut reentrant = token.cancelled();
             let again = waker_calling({
                 let token = token.clone();
@@ -408,13 +408,13 @@ fn a_panicking_waker_of_a_token_harms_nobody_else() {
             token.cancel();
             other.await.unwrap();
         });
-        assert_told(&told, &["waker down"]);
+        assert_told(&exceptions, &["waker down"]);
     });
 }
 
-// Cleaning up.
+// Cleanup on cancel.
 
-/// A task that writes down a cleanup and then waits.
+/// A task that arms a cleanup and then waits.
 fn with_cleanup<F: Future<Output = ()> + 'static>(within: Duration, cleanup: F) -> windlass::JoinHandle<()> {
     spawn(async move {
         let armed = on_cancel(within, cleanup);
@@ -461,7 +461,7 @@ fn a_cancelled_task_is_joined_when_it_has_cleaned_up() {
             assert!(result.await.is_err());
             assert_eq!((cleaned.get(), counters().tasks), (2, 1));
 
-            // So does a timeout's task, which is cut off in the middle and goes on.
+            // So does the task of a timeout: the timeout drops the future, and the task continues.
             let task = spawn({
                 let cleaned = cleaned.clone();
                 async move {
@@ -479,14 +479,14 @@ fn a_cancelled_task_is_joined_when_it_has_cleaned_up() {
 }
 
 #[test]
-fn what_is_finished_needs_no_cleanup() {
+fn a_finished_future_runs_no_cleanup() {
     on_every_driver(|case| {
-        let ((), told) = told_of(&case.event_loop(), async {
+        let ((), exceptions) = told_of(&case.event_loop(), async {
             let never = || async { unreachable!("there is nothing to clean up") };
             assert_eq!(on_cancel(SECOND, never()).during(after(1)).await, 1);
             on_cancel(SECOND, never()).disarm();
             assert_eq!(on_cancel(SECOND, async { 7 }).run().await, 7);
-            // Cut off in the middle of it: the loop goes on where it stopped.
+            // Cancelled in the middle of the cleanup: the loop runs the rest of it.
             let steps = counter();
             let cleanup = on_cancel(SECOND, {
                 let steps = steps.clone();
@@ -502,12 +502,12 @@ fn what_is_finished_needs_no_cleanup() {
             task.cancel();
             assert!(task.await.unwrap_err().is_cancelled());
             assert_eq!(steps.get(), 3);
-            // Cancelled before it began: nothing was written down.
+            // Cancelled before it began: no cleanup was armed.
             let task = with_cleanup(SECOND, never());
             task.cancel();
             assert!(task.await.unwrap_err().is_cancelled());
             turns(3).await;
-            // And one that panics cleans up.
+            // A task that panics runs its cleanup.
             let cleaned = counter();
             let task = spawn({
                 let cleaned = cleaned.clone();
@@ -519,14 +519,14 @@ fn what_is_finished_needs_no_cleanup() {
             assert!(task.await.unwrap_err().is_panic());
             assert_eq!(cleaned.get(), 1);
         });
-        assert!(told.is_empty(), "{told:?}");
+        assert!(exceptions.is_empty(), "{exceptions:?}");
     });
 }
 
 #[test]
-fn a_cleanup_that_takes_too_long_or_fails_is_told() {
+fn a_cleanup_that_times_out_or_fails_is_reported() {
     on_every_driver(|case| {
-        let ((), told) = told_of(&case.event_loop(), async {
+        let ((), exceptions) = told_of(&case.event_loop(), async {
             let start = Instant::now();
             let task = with_cleanup(5 * MS, pending());
             turns(2).await;
@@ -534,8 +534,8 @@ fn a_cleanup_that_takes_too_long_or_fails_is_told() {
             assert!(task.await.unwrap_err().is_cancelled());
             assert!(start.elapsed() >= 5 * MS);
         });
-        assert_told(&told, &["cleanup", "cancelling.rs", "5ms"]);
-        let ((), told) = told_of(&case.event_loop(), async {
+        assert_told(&exceptions, &["cleanup", "task_cancellation.rs", "5ms"]);
+        let ((), exceptions) = told_of(&case.event_loop(), async {
             let task = spawn(async {
                 let _armed = on_cancel(SECOND, async { Err::<(), _>("cannot clean") });
                 pending::<()>().await;
@@ -544,23 +544,23 @@ fn a_cleanup_that_takes_too_long_or_fails_is_told() {
             task.cancel();
             assert!(task.await.unwrap_err().is_cancelled());
         });
-        assert_told(&told, &["cannot clean", "cleanup"]);
-        let ((), told) = told_of(&case.event_loop(), async {
+        assert_told(&exceptions, &["cannot clean", "cleanup"]);
+        let ((), exceptions) = told_of(&case.event_loop(), async {
             let task = with_cleanup(SECOND, async { panic!("cleanup down") });
             turns(2).await;
             task.cancel();
             assert!(task.await.unwrap_err().is_cancelled());
         });
-        assert_told(&told, &["cleanup down"]);
+        assert_told(&exceptions, &["cleanup down"]);
     });
 }
 
 #[test]
-fn the_end_of_the_loop_waits_for_cleanups() {
+fn a_closing_loop_waits_for_cleanups() {
     on_every_driver(|case| {
         let cleaned = counter();
         let event_loop = case.event_loop();
-        let told = exceptions_of(&event_loop);
+        let exceptions = exceptions_of(&event_loop);
         for _ in 0..3 {
             let cleaned = cleaned.clone();
             drop(event_loop.spawn(async move {
@@ -574,7 +574,7 @@ fn the_end_of_the_loop_waits_for_cleanups() {
                 pending::<()>().await;
             }));
         }
-        // One that is under way when the loop ends.
+        // A cleanup that is running when the loop closes.
         let task = event_loop.spawn({
             let cleaned = cleaned.clone();
             async move {
@@ -590,11 +590,11 @@ fn the_end_of_the_loop_waits_for_cleanups() {
         drop(event_loop);
         assert_eq!(cleaned.get(), 4);
         assert!(task.is_finished());
-        assert!(told.borrow().is_empty(), "{told:?}");
+        assert!(exceptions.borrow().is_empty(), "{exceptions:?}");
 
-        // One that does not end, and one that is still held when its loop is gone.
+        // A cleanup that never ends, and one that is still held after its loop is gone.
         let event_loop = case.event_loop();
-        let told = exceptions_of(&event_loop);
+        let exceptions = exceptions_of(&event_loop);
         let held = Rc::new(RefCell::new(None));
         drop(event_loop.spawn({
             let held = held.clone();
@@ -606,15 +606,15 @@ fn the_end_of_the_loop_waits_for_cleanups() {
         }));
         event_loop.run_until_complete(turns(2)).unwrap();
         drop(event_loop);
-        assert_eq!(told.borrow().len(), 1, "{told:?}");
+        assert_eq!(exceptions.borrow().len(), 1, "{exceptions:?}");
         drop(held);
     });
 }
 
 #[test]
-fn a_cleanup_may_drop_what_panics() {
+fn a_cleanup_may_capture_a_value_whose_drop_panics() {
     on_every_driver(|case| {
-        let ((), told) = told_of(&case.event_loop(), async {
+        let ((), exceptions) = told_of(&case.event_loop(), async {
             let armed = on_cancel(SECOND, {
                 let held = PanicOnDrop("captured");
                 async move {
@@ -624,14 +624,14 @@ fn a_cleanup_may_drop_what_panics() {
             drop(armed);
             turns(3).await;
         });
-        assert!(told.is_empty(), "{told:?}");
+        assert!(exceptions.is_empty(), "{exceptions:?}");
     });
 }
 
-// Loops inside of loops, and side by side.
+// Nested loops, and loops on several threads.
 
 #[test]
-fn a_loop_inside_of_a_loop_is_refused() {
+fn running_a_loop_inside_of_a_loop_is_refused() {
     on_every_driver(|case| {
         case.run(async move {
             let error = windlass::run(async {}).unwrap_err();
@@ -640,7 +640,7 @@ fn a_loop_inside_of_a_loop_is_refused() {
             let error = inner.run_until_complete(async {}).unwrap_err();
             assert!(error.to_string().contains("already running"), "{error}");
             assert!(inner.turn().is_err() && inner.run_forever().is_err());
-            // The refused loop is unharmed, and so is the outer one.
+            // Neither the refused loop nor the outer one is affected.
             assert_eq!(counters().tasks, 1);
             drop(inner);
             assert_eq!(spawn(async { 5 }).await.unwrap(), 5);
@@ -674,7 +674,7 @@ fn two_loops_on_two_threads_have_their_own_tasks() {
                         child.await.unwrap()
                     });
                     let here = here.await.unwrap();
-                    assert_eq!(counters().tasks, 1, "only this loop's");
+                    assert_eq!(counters().tasks, 1, "only this loop's tasks");
                     (here, remote.unwrap().await.unwrap())
                 })
                 .unwrap()
@@ -705,6 +705,6 @@ fn tokens_need_no_loop() {
     });
     assert!(poll_with(&waker, Pin::new(&mut wait)).is_pending());
     token.cancel();
-    assert_eq!(hits.get(), 1, "a wait keeps its token");
+    assert_eq!(hits.get(), 1, "a wait keeps its token alive");
     assert!(poll_with(&waker, Pin::new(&mut wait)).is_ready());
 }

@@ -1,4 +1,4 @@
-//! Looking into a loop: metrics, debug mode, dumps, the stall meter.
+//! Diagnostics: metrics, debug mode, task dumps, and the stall meter.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -13,23 +13,23 @@ use windlass::{EventLoop, TaskState, Waiting};
 use crate::child::in_own_process;
 use crate::support::{Case, number_of, on_every_driver, on_every_kernel_driver, pair, turns};
 
-/// What the exception handler was told.
-type Told = Rc<RefCell<Vec<String>>>;
+/// The messages that the exception handler received.
+type Messages = Rc<RefCell<Vec<String>>>;
 
-fn listen(event_loop: &EventLoop) -> Told {
-    let told = Told::default();
+fn collect_messages(event_loop: &EventLoop) -> Messages {
+    let messages = Messages::default();
     event_loop.set_exception_handler({
-        let told = told.clone();
-        move |exception| told.borrow_mut().push(exception.to_string())
+        let messages = messages.clone();
+        move |exception| messages.borrow_mut().push(exception.to_string())
     });
-    told
+    messages
 }
 
-fn watched(case: Case, slow: Duration) -> (EventLoop, Told) {
+fn debug_loop(case: Case, slow: Duration) -> (EventLoop, Messages) {
     let builder = case.builder().debug(true).slow_callback_duration(slow);
     let event_loop = builder.build().expect("a loop");
-    let told = listen(&event_loop);
-    (event_loop, told)
+    let messages = collect_messages(&event_loop);
+    (event_loop, messages)
 }
 
 fn compute(time: Duration) {
@@ -40,12 +40,12 @@ fn compute(time: Duration) {
 }
 
 #[test]
-fn time_asleep_and_time_running_are_told_apart() {
+fn metrics_separate_sleeping_from_running_time() {
     on_every_kernel_driver(|case| {
         let event_loop = case.event_loop();
         event_loop
             .run_until_complete(async {
-                // On a busy machine a part of it may be over before the loop gets to sleep.
+                // On a busy machine a part of the sleep may be over before the loop blocks.
                 let mut slept = Vec::new();
                 while slept.last().is_none_or(|&asleep| asleep < Duration::from_millis(50)) {
                     assert!(slept.len() < 20, "asleep in each of 60 ms: {slept:?}");
@@ -63,7 +63,7 @@ fn time_asleep_and_time_running_are_told_apart() {
                 assert!(ran.counters.turns >= 1 && ran.counters.ran >= 1, "{ran}");
             })
             .expect("the loop runs");
-        // Outside of a run no time passes for the loop.
+        // Outside of a run, no time is counted.
         let before = event_loop.metrics();
         std::thread::sleep(Duration::from_millis(20));
         let since = event_loop.metrics().since(&before);
@@ -92,7 +92,7 @@ fn a_busy_loop_does_not_count_as_asleep() {
 }
 
 #[test]
-fn a_loop_may_measure_no_time() {
+fn measuring_time_can_be_disabled() {
     on_every_driver(|case| {
         let event_loop = case.builder().measure_time(false).build().expect("a loop");
         event_loop
@@ -126,7 +126,7 @@ fn operations_are_counted_by_kind() {
             let listener = TcpListener::bind("127.0.0.1:0").await.expect("bind");
             let accept = windlass::spawn(async move { drop(listener.accept().await) });
             turns(3).await;
-            // Without a buffer ring a managed read goes to the heap.
+            // Without a buffer ring, a managed read uses the heap.
             let has_pool = !case.has_rings() || features.contains(&"buffer ring");
             let reads_wanted = if has_pool { (2, 1) } else { (3, 0) };
             assert_eq!((count("recv"), count("recv_managed")), reads_wanted);
@@ -137,7 +137,7 @@ fn operations_are_counted_by_kind() {
             }
             accept.cancel();
             let _ = accept.await;
-            assert_eq!(metrics().ops, [], "all have landed");
+            assert_eq!(metrics().ops, [], "all operations have completed");
         });
         counted.expect("the loop runs");
     });
@@ -160,42 +160,42 @@ fn cancelled_timers_are_counted() {
 }
 
 #[test]
-fn a_monitor_tells_what_happened_in_between() {
+fn a_monitor_reports_differences() {
     on_every_driver(|case| {
         case.run(async {
-            // So that a total would be more than what happens in between.
+            // So that the totals are larger than the differences.
             turns(100).await;
-            let told = Rc::new(RefCell::new(Vec::new()));
+            let messages = Rc::new(RefCell::new(Vec::new()));
             let monitor = monitor(Duration::from_millis(10), {
-                let told = told.clone();
-                move |since| told.borrow_mut().push(since.counters.turns)
+                let messages = messages.clone();
+                move |since| messages.borrow_mut().push(since.counters.turns)
             });
             sleep(Duration::from_millis(105)).await;
             drop(monitor);
             sleep(Duration::from_millis(30)).await;
-            let told = told.take();
-            // A late loop tells less often; on the virtual clock nothing is late.
+            let messages = messages.take();
+            // A late loop reports less often; on the virtual clock nothing is late.
             assert!(
-                told.len() <= 11 && told.len() >= if case.is_kernel() { 1 } else { 10 },
-                "{told:?}"
+                messages.len() <= 11 && messages.len() >= if case.is_kernel() { 1 } else { 10 },
+                "{messages:?}"
             );
-            // Some turns each time, and not all turns since the beginning each time.
-            assert!(told.iter().all(|turns| (1..=20).contains(turns)), "{told:?}");
+            // Each report counts some turns, and not all turns since the start.
+            assert!(messages.iter().all(|turns| (1..=20).contains(turns)), "{messages:?}");
         });
     });
 }
 
 #[test]
-fn slow_tasks_and_callbacks_are_told_with_name_and_place() {
+fn slow_tasks_and_callbacks_are_reported_with_name_and_location() {
     on_every_driver(|case| {
-        let (event_loop, told) = watched(case, Duration::from_millis(30));
+        let (event_loop, messages) = debug_loop(case, Duration::from_millis(30));
         event_loop
             .run_until_complete(async {
                 let task = Builder::new().name("hasher").spawn(async {
                     yield_now().await;
                     compute(Duration::from_millis(40));
                 });
-                task.await.expect("it does not panic");
+                task.await.expect("no panic");
                 windlass::call_soon(|| compute(Duration::from_millis(40)));
                 yield_now().await;
                 yield_now().await;
@@ -203,55 +203,55 @@ fn slow_tasks_and_callbacks_are_told_with_name_and_place() {
                 sleep(Duration::from_millis(5)).await;
             })
             .expect("the loop runs");
-        let mut told = told.take();
-        // On a machine that is busy elsewhere anything may take long.
-        told.retain(|line| !line.contains("'main'"));
-        assert_eq!(told.len(), 3, "{told:?}");
+        let mut messages = messages.take();
+        // On a busy machine any task may be slow.
+        messages.retain(|line| !line.contains("'main'"));
+        assert_eq!(messages.len(), 3, "{messages:?}");
         assert!(
-            told[0].contains("'hasher', spawned at tests/suite/insight.rs:"),
-            "{told:?}"
+            messages[0].contains("'hasher', spawned at tests/suite/diagnostics.rs:"),
+            "{messages:?}"
         );
         assert!(
-            told[1].contains("a callback scheduled at tests/suite/insight.rs:"),
-            "{told:?}"
+            messages[1].contains("a callback scheduled at tests/suite/diagnostics.rs:"),
+            "{messages:?}"
         );
         assert!(
-            told[2].contains("a callback scheduled at tests/suite/insight.rs:"),
-            "{told:?}"
+            messages[2].contains("a callback scheduled at tests/suite/diagnostics.rs:"),
+            "{messages:?}"
         );
-        for line in &told {
+        for line in &messages {
             assert!(line.contains("blocked the loop for "), "{line}");
-            assert!(line.contains("spawn_blocking"), "it says what to do: {line}");
+            assert!(line.contains("spawn_blocking"), "it suggests a remedy: {line}");
         }
     });
 }
 
 #[test]
-fn without_debug_mode_nobody_is_told() {
+fn without_debug_mode_nothing_is_reported() {
     on_every_driver(|case| {
         let slow = Duration::from_millis(1);
         let builder = case.builder().debug(false).slow_callback_duration(slow);
         let event_loop = builder.build().expect("a loop");
-        let told = listen(&event_loop);
+        let messages = collect_messages(&event_loop);
         let left = event_loop.spawn(std::future::pending::<()>());
         event_loop
             .run_until_complete(async { compute(Duration::from_millis(5)) })
             .expect("the loop runs");
         drop(event_loop);
-        assert_eq!(told.take(), [""; 0]);
+        assert_eq!(messages.take(), [""; 0]);
         drop(left);
     });
 }
 
 #[test]
-fn what_is_not_slow_is_not_told() {
+fn fast_callbacks_are_not_reported() {
     on_every_driver(|case| {
         let builder = case
             .builder()
             .debug(true)
             .slow_callback_duration(Duration::from_secs(60));
         let event_loop = builder.build().expect("a loop");
-        let told = listen(&event_loop);
+        let messages = collect_messages(&event_loop);
         event_loop
             .run_until_complete(async {
                 compute(Duration::from_millis(2));
@@ -259,14 +259,14 @@ fn what_is_not_slow_is_not_told() {
             })
             .expect("the loop runs");
         drop(event_loop);
-        assert_eq!(told.take(), [""; 0]);
+        assert_eq!(messages.take(), [""; 0]);
     });
 }
 
 #[test]
 fn tasks_left_at_the_end_are_listed() {
     on_every_driver(|case| {
-        let (event_loop, told) = watched(case, Duration::from_secs(60));
+        let (event_loop, messages) = debug_loop(case, Duration::from_secs(60));
         let left = event_loop.run_until_complete(async {
             let (one, other) = pair().await;
             let reader = Builder::new().name("reader").spawn(async move {
@@ -278,38 +278,38 @@ fn tasks_left_at_the_end_are_listed() {
         });
         drop(event_loop);
         drop(left);
-        let told = told.take();
-        assert_eq!(told.len(), 1, "{told:?}");
-        assert!(told[0].contains("1 task\n"), "{told:?}");
+        let messages = messages.take();
+        assert_eq!(messages.len(), 1, "{messages:?}");
+        assert!(messages[0].contains("1 task\n"), "{messages:?}");
         assert!(
-            told[0].contains("'reader', spawned at tests/suite/insight.rs:"),
-            "{told:?}"
+            messages[0].contains("'reader', spawned at tests/suite/diagnostics.rs:"),
+            "{messages:?}"
         );
-        assert!(told[0].contains("waits for recv on descriptor"), "{told:?}");
+        assert!(messages[0].contains("waits for recv on descriptor"), "{messages:?}");
     });
 }
 
 #[test]
-fn the_variable_turns_debug_mode_on() {
+fn the_variable_enables_debug_mode() {
     in_own_process(
-        "insight::the_variable_turns_debug_mode_on",
+        "diagnostics::the_variable_enables_debug_mode",
         &[("WINDLASS_DEBUG", "1")],
         || {
             on_every_driver(|case| {
                 let slow = Duration::from_millis(1);
                 let event_loop = case.builder().slow_callback_duration(slow).build().expect("a loop");
-                let told = listen(&event_loop);
+                let messages = collect_messages(&event_loop);
                 event_loop
                     .run_until_complete(async { compute(Duration::from_millis(5)) })
                     .expect("the loop runs");
-                assert_eq!(told.take().len(), 1);
+                assert_eq!(messages.take().len(), 1);
             });
         },
     );
 }
 
 #[test]
-fn a_dump_tells_what_each_task_waits_for() {
+fn a_dump_shows_what_each_task_waits_for() {
     on_every_driver(|case| {
         case.run(async {
             let (one, other) = pair().await;
@@ -368,7 +368,7 @@ fn a_dump_tells_what_each_task_waits_for() {
             assert!(ids.is_sorted(), "{dump}");
             assert!(
                 dump.to_string()
-                    .contains("'sleeping', spawned at tests/suite/insight.rs:"),
+                    .contains("'sleeping', spawned at tests/suite/diagnostics.rs:"),
                 "{dump}"
             );
 
@@ -389,9 +389,9 @@ fn a_dump_tells_what_each_task_waits_for() {
     });
 }
 
-/// What no flight and no timer tells of says so itself.
+/// Waits that are neither an operation nor a timer name themselves.
 #[test]
-fn a_dump_knows_locks_queues_and_the_like() {
+fn a_dump_shows_locks_queues_and_other_waits() {
     use windlass::sync::{Event, Lock, Queue, Semaphore};
     use windlass::task::{CancelToken, gather, group};
     on_every_driver(|case| {
@@ -460,10 +460,10 @@ fn a_dump_knows_locks_queues_and_the_like() {
                     .tasks
                     .iter()
                     .find(|found| found.id == task.id())
-                    .expect("it is there");
+                    .expect("the task is listed");
                 assert_eq!(found.waits_for, [Waiting::Other(name)], "{dump}");
             }
-            // Woken and polled in vain, they still know.
+            // A wake without result does not change the reported waits.
             event.set();
             turns(2).await;
             for (name, task) in tasks {
@@ -475,26 +475,26 @@ fn a_dump_knows_locks_queues_and_the_like() {
     });
 }
 
-/// A task that waited for a promise and now waits for bytes says the latter alone.
+/// A task that waited for a promise and now waits for bytes reports the read alone.
 #[test]
-fn a_dump_forgets_what_is_over() {
+fn a_dump_omits_finished_waits() {
     on_every_driver(|case| {
         case.run(async {
             let (one, _other) = pair().await;
             let (promise, placeholder) = windlass::promise::<()>();
             let task = windlass::spawn(async move {
-                placeholder.await.expect("it is kept");
+                placeholder.await.expect("the promise is resolved");
                 drop(one.read(vec![0; 8]).await);
             });
             turns(2).await;
-            promise.resolve(()).expect("it is awaited");
+            promise.resolve(()).expect("the promise is awaited");
             turns(3).await;
             let dump = windlass::dump();
             let found = dump
                 .tasks
                 .iter()
                 .find(|found| found.id == task.id())
-                .expect("it is there");
+                .expect("the task is listed");
             assert!(
                 matches!(found.waits_for[..], [Waiting::Op { name: "recv", .. }]),
                 "{dump}"
@@ -503,48 +503,51 @@ fn a_dump_forgets_what_is_over() {
     });
 }
 
-/// `kill -USR2` shows what every task waits for, as often as it is sent, until the guard is dropped.
+/// `kill -USR2` writes a dump each time, until the guard is dropped.
 #[cfg(unix)]
 #[test]
-fn a_signal_gives_a_dump() {
-    in_own_process("insight::a_signal_gives_a_dump", &[], || {
+fn a_signal_triggers_a_dump() {
+    in_own_process("diagnostics::a_signal_triggers_a_dump", &[], || {
         on_every_kernel_driver(|case| {
             case.run(async {
-                let told = Told::default();
+                let messages = Messages::default();
                 let guard = windlass::dump_on(windlass::signal::SignalKind::user_defined2(), {
-                    let told = told.clone();
-                    move |dump| told.borrow_mut().push(dump.to_string())
+                    let messages = messages.clone();
+                    move |dump| messages.borrow_mut().push(dump.to_string())
                 });
-                let guard = guard.expect("it can be listened to");
+                let guard = guard.expect("the signal can be handled");
                 let sleeper = Builder::new().name("sleeper").spawn(sleep(Duration::from_secs(1000)));
                 turns(3).await;
                 for wanted in 1..=3 {
-                    // SAFETY: this sends a signal to ourselves, which is listened to.
+                    // SAFETY: sends this process a signal that has a handler.
                     unsafe { libc::kill(libc::getpid(), libc::SIGUSR2) };
-                    let come = async {
-                        while told.borrow().len() < wanted {
+                    let arrival = async {
+                        while messages.borrow().len() < wanted {
                             sleep(Duration::from_millis(1)).await;
                         }
                     };
-                    timeout(Duration::from_secs(60), come).await.expect("it is told");
-                    let dump = told.borrow()[wanted - 1].clone();
-                    assert!(dump.contains("'sleeper', spawned at tests/suite/insight.rs:"), "{dump}");
+                    timeout(Duration::from_secs(60), arrival).await.expect("a dump arrives");
+                    let dump = messages.borrow()[wanted - 1].clone();
+                    assert!(
+                        dump.contains("'sleeper', spawned at tests/suite/diagnostics.rs:"),
+                        "{dump}"
+                    );
                     assert!(dump.contains("'dump on a signal'"), "{dump}");
                 }
                 drop(guard);
-                // SAFETY: as above; once listened to, it does not end the process any more.
+                // SAFETY: as above; the handler stays installed, so the signal does not end the process.
                 unsafe { libc::kill(libc::getpid(), libc::SIGUSR2) };
                 sleep(Duration::from_millis(30)).await;
-                assert_eq!(told.borrow().len(), 3);
+                assert_eq!(messages.borrow().len(), 3);
                 sleeper.cancel();
             });
         });
     });
 }
 
-/// Not one for each tick that fell into it.
+/// A stall counts once, not once per missed tick.
 #[test]
-fn a_stall_is_one_late_tick() {
+fn a_stall_counts_as_one_late_tick() {
     on_every_kernel_driver(|case| {
         case.run(async {
             let meter = StallMeter::start(Duration::from_millis(2));
@@ -553,7 +556,7 @@ fn a_stall_is_one_late_tick() {
             let begin = std::time::Instant::now();
             turns(20).await;
             let report = meter.report();
-            // The others would come in the turns that follow, one each. So many were due in that time.
+            // Missed ticks would fire in the following turns, one per turn. `due` ticks are due in that time.
             let due = begin.elapsed().as_millis() as u64 / 2;
             assert!((1..=4 + due).contains(&report.ticks), "{report:?}, {due} were due");
         });
@@ -561,7 +564,7 @@ fn a_stall_is_one_late_tick() {
 }
 
 #[test]
-fn a_stall_is_seen_and_a_sleep_is_none() {
+fn a_stall_is_measured_and_a_sleep_is_not() {
     on_every_kernel_driver(|case| {
         case.run(async {
             let meter = StallMeter::start(Duration::from_millis(5));
@@ -575,7 +578,7 @@ fn a_stall_is_seen_and_a_sleep_is_none() {
             assert_eq!(meter.report().ticks, 0);
         });
     });
-    // On a clock that nobody can delay there is no stall at all.
+    // The virtual clock shows no stall at all.
     on_every_driver(|case| {
         if case.is_kernel() {
             return;
