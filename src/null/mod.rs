@@ -257,7 +257,8 @@ unsafe fn copy_out(bytes: &mut VecDeque<u8>, ptr: *mut u8, len: usize) -> u32 {
     count as u32
 }
 
-// SAFETY: an operation's memory is used only in `attempt`. Its completion follows at once and removes it.
+// SAFETY: an operation's memory is used only in `attempt`. Its completion is reported right after that, and only once:
+// it leaves `pending` at the same time.
 unsafe impl Driver for Null {
     fn describe(&self) -> Description {
         Description::new(

@@ -280,7 +280,7 @@ fn op_result(entry: &cqueue::Entry, buffers: Option<&BufferRing>) -> OpResult {
     };
     OpResult {
         res,
-        // An empty buffer goes back to the pool here: the count says it all.
+        // An empty buffer adds nothing to the count: it goes back to the pool here.
         buffer: buffer.filter(|_| res.is_ok_and(|count| count > 0)),
     }
 }

@@ -53,7 +53,7 @@ impl EventFd {
         let fd = unsafe { libc::eventfd(0, flags) };
         if fd < 0 {
             return Err(crate::error::context(
-                "cannot create the loop's eventfd",
+                "cannot get a descriptor for the loop's eventfd",
                 io::Error::last_os_error(),
             ));
         }

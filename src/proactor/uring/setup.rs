@@ -1,5 +1,5 @@
-//! Opening a ring: requests the best setup flags first and steps down to what this kernel accepts. If it accepts none,
-//! the error names the cause: a sysctl, a seccomp filter, a limit or an old kernel.
+//! Opening a ring: tries the best setup flags first and steps down to those that this kernel accepts. If it accepts
+//! none, the error names the cause: a sysctl, a seccomp filter, a limit or an old kernel.
 
 use std::fs;
 use std::io;

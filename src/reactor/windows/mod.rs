@@ -26,7 +26,8 @@ use crate::sys::{self, Fd};
 /// How many low bits of a handle's number are always zero.
 pub(super) const SPARE_BITS: u32 = 2;
 
-/// Whether a short receive or send means that the next one would block. Urgent data also ends a receive, unreported.
+/// Whether a short receive or send means that the next one would block. Not here: urgent data also ends a receive, and
+/// mio does not report it.
 pub(super) const SHORT_MEANS_DRAINED: bool = false;
 
 /// The driver's name, and the kernel features that it uses.
@@ -75,7 +76,7 @@ impl Source {
         self.socket.register(registry, token, interests)
     }
 
-    /// Registers again while operations wait. The number may have a new socket by now, so this starts afresh.
+    /// Registers again, with the same directions armed, while operations wait: the number may have a new socket.
     pub(super) fn renew(&mut self, registry: &Registry, fd: Fd, token: Token) -> io::Result<()> {
         let armed = (self.read_armed, self.write_armed);
         *self = Source::new(fd);
