@@ -178,7 +178,12 @@ unsafe impl Driver for Iocp {
         let (mut milliseconds, mut alertable) = self.timer.set(wait);
         loop {
             self.counters.enters += 1;
-            let dequeued = self.batch.dequeue(&self.port, milliseconds, alertable)?;
+            // After a failed wait the timer may have fired already: it is set again.
+            let dequeued = self.batch.dequeue(&self.port, milliseconds, alertable).inspect_err(|_| {
+                if alertable {
+                    self.timer.on_wait_end(Dequeued::TimerFired);
+                }
+            })?;
             if alertable {
                 self.timer.on_wait_end(dequeued);
             }

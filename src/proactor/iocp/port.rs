@@ -3,7 +3,7 @@
 use std::io;
 use std::os::windows::io::{AsRawHandle, FromRawHandle, OwnedHandle};
 
-use windows_sys::Win32::Foundation::{GetLastError, HANDLE, INVALID_HANDLE_VALUE, WAIT_IO_COMPLETION, WAIT_TIMEOUT};
+use windows_sys::Win32::Foundation::{ERROR_NO_SYSTEM_RESOURCES, GetLastError, HANDLE, INVALID_HANDLE_VALUE, WAIT_IO_COMPLETION, WAIT_TIMEOUT};
 use windows_sys::Win32::System::IO::{
     CreateIoCompletionPort, GetQueuedCompletionStatusEx, OVERLAPPED, OVERLAPPED_ENTRY, PostQueuedCompletionStatus,
 };
@@ -100,6 +100,8 @@ impl Batch {
             return match unsafe { GetLastError() } {
                 WAIT_TIMEOUT => Ok(Dequeued::TimedOut),
                 WAIT_IO_COMPLETION => Ok(Dequeued::TimerFired),
+                // The loop pauses and polls again after this one.
+                ERROR_NO_SYSTEM_RESOURCES => Err(io::Error::from_raw_os_error(sys::errno::NO_BUFFERS)),
                 code => Err(io::Error::from_raw_os_error(code as i32)),
             };
         }

@@ -113,7 +113,8 @@ pub(crate) mod errno {
     pub(crate) const SYSTEM_FILES: i32 = win::ERROR_TOO_MANY_OPEN_FILES as i32;
     pub(crate) const INTERRUPTED: i32 = sock::WSAEINTR;
     pub(crate) const ABORTED: i32 = sock::WSAECONNABORTED;
-    pub(crate) const PROTOCOL: i32 = sock::WSAEPROTONOSUPPORT;
+    /// No accept fails with this here.
+    pub(crate) const PROTOCOL: i32 = -2;
     pub(crate) const NETWORK_DOWN: i32 = sock::WSAENETDOWN;
     /// No call fails with this here.
     pub(crate) const NO_NETWORK: i32 = -1;
