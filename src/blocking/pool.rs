@@ -354,7 +354,7 @@ impl Shared {
             .map_err(|error| crate::error::context("no thread could be started for blocking work", error))?;
         state.counters.threads += 1;
         state.counters.started += 1;
-        // The thread is idle until it takes its first job. Otherwise a queue of length 0 would be full.
+        // The thread is idle until it takes its first job. Otherwise a queue of length 0 would refuse it.
         state.counters.idle += 1;
         Ok(())
     }

@@ -8,8 +8,7 @@
 //!
 //! So a burst of sends costs one system call, and sends to a running loop cost none. No wake-up is lost: the loop
 //! sleeps only after a compare-and-swap from `AWAKE` to `ASLEEP`, which fails if an item was sent; and it sets `AWAKE`
-//! *before* it empties the queue, so an item is either collected now or sets `NOTIFIED` again. Loom tests this code
-//! below.
+//! *before* it empties the queue, so an item is either collected now or sets `NOTIFIED` again. Loom checks this.
 
 use std::fmt;
 use std::sync::Arc;

@@ -10,7 +10,8 @@
 //!   nothing points to it. Completions find it by index and generation.
 //!
 //! Slots are recycled, so after warm-up an operation allocates nothing. A slot that is still in flight when the table
-//! is dropped is leaked: closing a ring does not wait for its operations.
+//! is dropped is leaked: closing a ring does not wait for its operations, and a leak is harmless where a write to freed
+//! memory is not.
 //!
 //! The driver performs an operation, or, if it cannot do so without blocking, a thread of the loop's own pool
 //! (`pool_ops`). The thread gets a copy of the plain `Op`, never the table entry.

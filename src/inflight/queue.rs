@@ -1,7 +1,7 @@
 //! One queue per direction of a descriptor: at most one operation in flight, callers served in FIFO order.
 //!
-//! Why one: two sends in flight on a stream can interleave, and two receives can complete in either order. Accepts are
-//! reads.
+//! Why one: two sends in flight on a stream can interleave, and two receives can complete in either order. A listener's
+//! accepts count as reads.
 //!
 //! Cancellation is loss-free:
 //! - Dropping a read requests a cancel but leaves the operation in the queue, because the kernel may already have
