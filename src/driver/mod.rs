@@ -11,7 +11,6 @@ pub(crate) mod op;
 #[cfg(any(feature = "reactor", windows))]
 pub(crate) mod poll_throttle;
 pub(crate) mod pool;
-pub(crate) mod socket_options;
 
 use std::fmt;
 use std::io::{self, SeekFrom};
@@ -20,9 +19,9 @@ use std::sync::Arc;
 
 pub use crate::driver::op::{CURRENT, Direction, MAX_LEN, MAX_SLICES, Medium, Op};
 pub use crate::driver::pool::{BufferPool, PoolBuffer};
-pub use crate::driver::socket_options::{Credentials, SocketKind, SocketOption};
-pub use crate::sys::{Fd, IoVec, Message, Name, PathChar, Stat};
-use crate::time::Instant;
+use crate::sys::Instant;
+pub use crate::sys::{Credentials, SocketKind, SocketOption};
+pub use crate::sys::{Fd, IoVec, Message, Name, OsResult, PathChar, Stat};
 
 /// A source of completions: what the event loop turns on.
 ///
@@ -213,9 +212,6 @@ pub enum Start {
     /// The driver has no way to do it without blocking: the loop has a thread do it. No completion will land for it.
     Blocking,
 }
-
-/// How an operation went: its count (bytes, or a descriptor's number), or the OS's error code.
-pub type OsResult = Result<u32, i32>;
 
 /// What one completion brings.
 #[derive(Debug)]
@@ -583,7 +579,7 @@ impl Closed {
 
     fn error(&self) -> io::Error {
         match self.is_forked {
-            true => crate::event_loop::inbox::forked_error(),
+            true => crate::error::forked_error(),
             false => closed_error(),
         }
     }
@@ -660,5 +656,5 @@ unsafe impl Driver for Closed {
 }
 
 fn closed_error() -> io::Error {
-    io::Error::new(io::ErrorKind::NotConnected, crate::event_loop::inbox::LoopClosed)
+    io::Error::new(io::ErrorKind::NotConnected, crate::error::LoopClosed)
 }

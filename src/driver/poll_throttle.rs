@@ -6,8 +6,7 @@
 
 use std::time::Duration;
 
-use crate::sys;
-use crate::time::Instant;
+use crate::sys::{self, Instant};
 
 const MOST_TURNS: u32 = 64;
 const LONGEST: Duration = Duration::from_micros(50);

@@ -374,7 +374,7 @@ fn choose_best(settings: &Settings) -> io::Result<Box<dyn Driver>> {
 
 /// Whether the kernel has no such driver, or does not let us have it.
 fn is_unavailable(error: &io::Error) -> bool {
-    let code = crate::error::os_code(error);
+    let code = crate::sys::os_code(error);
     error.kind() == io::ErrorKind::Unsupported
         || matches!(
             code,

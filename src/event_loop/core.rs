@@ -244,7 +244,7 @@ impl LoopCore {
     /// The same, to run it: refused while any loop is running here.
     pub(crate) fn enter_to_run(&self) -> io::Result<Entered> {
         if self.is_forked() {
-            return Err(crate::event_loop::inbox::forked_error());
+            return Err(crate::error::forked_error());
         }
         // In a forked child, the loop that was running is the parent's.
         if LoopCore::try_current().is_some_and(|current| !current.is_forked()) {
@@ -253,7 +253,7 @@ impl LoopCore {
             ));
         }
         if self.is_closed() {
-            return Err(crate::event_loop::inbox::LoopClosed.into());
+            return Err(crate::error::LoopClosed.into());
         }
         // An outer loop may have waited for us: from here on nobody need wake it.
         self.inbox.wake_up();
@@ -938,7 +938,7 @@ impl Drop for ClockHold {
 
 /// Whether the kernel could not do something for want of memory, which may pass.
 fn is_shortage(error: &io::Error) -> bool {
-    let code = crate::error::os_code(error);
+    let code = crate::sys::os_code(error);
     matches!(code, Some(errno::NO_MEMORY | errno::NO_BUFFERS | errno::AGAIN))
 }
 

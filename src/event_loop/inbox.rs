@@ -13,7 +13,6 @@
 //! it empties the inbox, so an item is either taken now or announced by a new `NOTIFIED`. `tests` below put the real
 //! code through loom.
 
-use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 
@@ -137,47 +136,6 @@ impl<T> Inbox<T> {
     fn lock(&self) -> MutexGuard<'_, Pending<T>> {
         // Nothing that can panic runs under this lock, so a poisoned one still holds a whole inbox.
         self.pending.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
-    }
-}
-
-/// The loop that this was meant for has closed, or was made before this process was forked from the loop's.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LoopClosed;
-
-impl fmt::Display for LoopClosed {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the event loop has closed")?;
-        match sys::forks() {
-            0 => Ok(()),
-            _ => f.write_str(", or was made before this process was forked"),
-        }
-    }
-}
-
-/// The loop, or the pool, was made before this process was forked.
-#[derive(Debug)]
-struct Forked;
-
-impl fmt::Display for Forked {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(
-            "it was made before this process was forked, and belongs to the parent: make a new one in the child",
-        )
-    }
-}
-
-impl std::error::Error for Forked {}
-
-/// Why nothing that was made before a fork works in the child.
-pub(crate) fn forked_error() -> std::io::Error {
-    std::io::Error::new(std::io::ErrorKind::NotConnected, Forked)
-}
-
-impl std::error::Error for LoopClosed {}
-
-impl From<LoopClosed> for std::io::Error {
-    fn from(closed: LoopClosed) -> std::io::Error {
-        std::io::Error::new(std::io::ErrorKind::NotConnected, closed)
     }
 }
 

@@ -105,7 +105,7 @@ impl EventLoop {
             core.run_next();
             // A task may have forked, and the others are the parent's.
             if core.is_forked() {
-                return Err(crate::event_loop::inbox::forked_error());
+                return Err(crate::error::forked_error());
             }
         }
         core.counters.ran.set(core.counters.ran.get() + batch as u64);

@@ -17,14 +17,14 @@ use super::scan::Scan;
 use super::{Reader, carry_out, show_path};
 use crate::driver::op::{CURRENT, MAX_LEN, Op};
 use crate::driver::{Control, OsResult, Reply};
-use crate::error::{context, from_code};
+use crate::error::from_code;
 use crate::event_loop::core::LoopCore;
 use crate::inflight::descriptor::{Descriptor, IntoStdError, OwnedDescriptor};
 use crate::inflight::queue::IoQueue;
 use crate::inflight::{OnOrphan, OpFuture};
 use crate::io::vectored::{lend_to_fill, lend_to_read, set_all_filled, set_others_empty};
 use crate::io::{BufResult, IoBuf, IoBufMut, no_length, no_room, part_of, read_exact_in_parts, rest_of};
-use crate::sys::{self, Fd, IoVec, OpenFlags, errno};
+use crate::sys::{self, Fd, IoVec, OpenFlags, context, errno};
 
 /// An open file.
 ///

@@ -39,12 +39,12 @@ pub use self::reader::Reader;
 pub use self::scan::{Chunk, Scan};
 use crate::blocking::off_loop;
 use crate::driver::op::Op;
-use crate::error::{context, from_code};
+use crate::error::from_code;
 use crate::event_loop::core::LoopCore;
 use crate::inflight::queue::IoQueue;
 use crate::inflight::{OnOrphan, OpFuture};
 use crate::io::IoBuf;
-use crate::sys;
+use crate::sys::{self, context};
 
 /// Says what was being done to which path.
 fn at<'a>(what: &'a str, path: &'a Path) -> impl Fn(io::Error) -> io::Error + 'a {

@@ -9,12 +9,11 @@ use std::fmt;
 use std::io;
 use std::rc::Rc;
 
-use crate::driver::socket_options::SocketOption;
 use crate::driver::{Control, FdSpace};
 use crate::event_loop::core::LoopCore;
 use crate::inflight::OnOrphan;
 use crate::inflight::queue::IoQueue;
-use crate::sys::{self, Fd, Foreign};
+use crate::sys::{self, Fd, Foreign, SocketOption};
 
 /// An open descriptor, shared by its handle and the flights that use it. Closes when the last of them is gone.
 pub(crate) struct Descriptor {

@@ -63,7 +63,7 @@ impl LoopCore {
                 return Err(None);
             }
             Err((_, Some(error))) => {
-                let code = crate::error::os_code(&error).unwrap_or(errno::AGAIN);
+                let code = crate::sys::os_code(&error).unwrap_or(errno::AGAIN);
                 return Err(Some(OpResult::last(Err(code))));
             }
         }

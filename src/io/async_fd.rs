@@ -6,9 +6,8 @@ use std::rc::Rc;
 
 use crate::driver::Control;
 use crate::driver::op::Direction;
-use crate::error::context;
 use crate::event_loop::core::LoopCore;
-use crate::sys::{AsSource, Fd, source};
+use crate::sys::{AsSource, Fd, context, source};
 
 /// Any descriptor that the kernel can wait for, to be awaited: a pipe, a terminal, a timer, a device, another library's
 /// socket.

@@ -15,7 +15,7 @@ use super::read::AsyncRead;
 use super::splice::{BULK, LARGE, Stop, splice};
 use super::split::Halves;
 use super::write::AsyncWrite;
-use crate::error::context;
+use crate::sys::context;
 
 /// Copies everything from a reader to a writer up to the reader's end, and gives how many bytes it was.
 ///

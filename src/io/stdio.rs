@@ -22,11 +22,11 @@ use std::rc::Rc;
 use super::{AsyncRead, AsyncWrite, BufResult, IoBuf, IoBufMut, no_room, rest_of, room_of};
 use crate::driver::Control;
 use crate::driver::op::{CURRENT, Direction, MAX_LEN, Op};
-use crate::error::{context, from_code};
+use crate::error::from_code;
 use crate::event_loop::core::LoopCore;
 use crate::inflight::descriptor::{Descriptor, OwnedDescriptor};
 use crate::inflight::{OnOrphan, OpFuture};
-use crate::sys::{self, errno};
+use crate::sys::{self, context, errno};
 
 /// What a pipe takes without waiting when it is said to be ready (POSIX promises 512; every system here has 4 KiB).
 const READY_FOR: usize = 4096;
@@ -45,7 +45,7 @@ impl LoopCore {
     /// The loop's own descriptor of a standard stream; `None` if that is closed.
     fn standard(&self, number: usize) -> io::Result<Option<Rc<Stream>>> {
         if self.is_closed() {
-            return Err(crate::event_loop::inbox::LoopClosed.into());
+            return Err(crate::error::LoopClosed.into());
         }
         if let Some(stream) = &*self.stdio[number].borrow() {
             return Ok(Some(stream.clone()));

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use super::builder::TcpBuilder;
 use super::stream::TcpStream;
-use crate::error::context;
+use crate::sys::context;
 use crate::time::{Sleep, sleep};
 
 /// The pause before the next attempt begins beside those that have not answered: RFC 8305's recommendation.

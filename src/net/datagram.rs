@@ -179,7 +179,7 @@ pub(super) type SendLoad<B> = (Rc<Descriptor>, Box<MsgHdrBuf>, B);
 
 /// The error for a message that was larger than the place for it. What did fit is in the buffer.
 pub(super) fn cut_off(room: usize) -> io::Error {
-    crate::error::context(
+    crate::sys::context(
         format_args!("a datagram of more than {room} bytes was cut off: give a larger buffer"),
         io::Error::from_raw_os_error(errno::TOO_LONG),
     )

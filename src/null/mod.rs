@@ -23,13 +23,11 @@ use self::net::Network;
 use crate::driver::op::{Direction, Op};
 use crate::driver::pool::PoolBuffer;
 use crate::driver::{
-    Completion, Control, Description, Driver, DriverCounters, FdSpace, Notify, OpId, OpResult, OsResult, Reply,
-    Scratch, Start, Wait,
+    BufferPool, Completion, Control, Description, Driver, DriverCounters, FdSpace, Notify, OpId, OpResult, OsResult,
+    Reply, Scratch, Start, Wait,
 };
 use crate::event_loop::builder::Settings;
-use crate::io::BufferPool;
-use crate::sys::{self, Message, Name, errno};
-use crate::time::Instant;
+use crate::sys::{self, Instant, Message, Name, errno};
 
 pub(crate) struct Null {
     clock: Instant,

@@ -8,8 +8,8 @@ use std::process::{ExitStatus, Output, Stdio};
 
 use super::child::Child;
 use super::extras::Extras;
-use crate::error::context;
 use crate::event_loop::core::LoopCore;
+use crate::sys::context;
 
 /// A program to start, with its arguments and surroundings: std's `Command`, whose children can be awaited.
 ///
@@ -205,7 +205,7 @@ impl Command {
 /// Refuses to start what could not be waited for.
 fn can_wait(core: &LoopCore) -> io::Result<()> {
     if core.is_closed() {
-        return Err(crate::event_loop::inbox::LoopClosed.into());
+        return Err(crate::error::LoopClosed.into());
     }
     if core.has_virtual_clock {
         let why = "the null driver has no children: they run in real time, and its clock is virtual";

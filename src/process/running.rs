@@ -44,7 +44,7 @@ impl News {
             News::Descriptor(descriptor) => descriptor.readable().await,
             News::Signal(signal) => match signal.recv().await {
                 Some(()) => Ok(()),
-                None => Err(crate::event_loop::inbox::LoopClosed.into()),
+                None => Err(crate::error::LoopClosed.into()),
             },
         }
     }

@@ -8,8 +8,7 @@ use crate::driver::op::Direction;
 use crate::inflight::stream::{ByteStream, reading_methods, writing_methods};
 use crate::io::pipe::{Receiver, Sender};
 use crate::io::{reads_its_bytes, writes_its_bytes};
-use crate::sys::Foreign;
-use crate::sys::processes::for_child;
+use crate::sys::{Foreign, processes::for_child};
 
 /// What [`read_whole`] asks for at a time: as much as a pipe holds.
 const PIECE: usize = 64 * 1024;

@@ -237,7 +237,7 @@ pub async fn connect_datagram_endpoint<P: DatagramProtocol + 'static>(
     factory: impl FnOnce() -> P,
     peer: impl ToSocketAddrs,
 ) -> io::Result<(DatagramTransport, ProtocolRef<P>)> {
-    let explain = |error| crate::error::context(format_args!("connect to {}", peer.shown()), error);
+    let explain = |error| crate::sys::context(format_args!("connect to {}", peer.shown()), error);
     let mut last = io::Error::new(io::ErrorKind::InvalidInput, "the name has no address");
     for peer in peer.resolve().await.map_err(explain)? {
         let any: IpAddr = match peer {

@@ -10,11 +10,11 @@ use slab::Slab;
 
 use super::any_stream::AnyStream;
 use super::change_notify::ChangeNotify;
-use crate::error::context;
 use crate::event_loop::core::LoopCore;
 use crate::event_loop::exception::{Exception, guard, report};
 use crate::net::unix::{UnixAddr, UnixListener};
 use crate::net::{TcpListener, ToSocketAddrs};
+use crate::sys::context;
 use crate::task::{JoinHandle, spawn};
 
 /// A server that accepts connections, made by [`create_server`](super::create_server) or
@@ -323,7 +323,7 @@ async fn accept_all(inner: Rc<Inner>, ear: Ear, serve: Rc<Cell<Option<Box<Serve>
 
 fn is_missing_family(error: &io::Error) -> bool {
     // The kind of the OS's own code for it has no name.
-    crate::error::os_code(error) == Some(crate::sys::errno::NO_FAMILY)
+    crate::sys::os_code(error) == Some(crate::sys::errno::NO_FAMILY)
         || matches!(
             error.kind(),
             io::ErrorKind::AddrNotAvailable | io::ErrorKind::Unsupported

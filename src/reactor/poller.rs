@@ -15,13 +15,11 @@ use crate::driver::op::{Direction, MAX_LEN, Medium, Op};
 use crate::driver::poll_throttle::PollThrottle;
 use crate::driver::pool::PoolBuffer;
 use crate::driver::{
-    Completion, Control, Description, Driver, DriverCounters, FdSpace, Notify, OpId, OpResult, OsResult, Reply,
-    Scratch, Start, Wait,
+    BufferPool, Completion, Control, Description, Driver, DriverCounters, FdSpace, Notify, OpId, OpResult, OsResult,
+    Reply, Scratch, Start, Wait,
 };
 use crate::event_loop::builder::Settings;
-use crate::io::BufferPool;
-use crate::sys::{self, Fd, IoVec, errno};
-use crate::time::Instant;
+use crate::sys::{self, Fd, Instant, IoVec, errno};
 
 /// How many descriptors one look can tell of; more are told at the next. Few, so that a connection is still in the cache when
 /// what it received is answered: with 1,024, hyper under `wrk` with 256 connections took a tenth more processor time.
@@ -84,7 +82,7 @@ fn explain(error: io::Error) -> io::Error {
         Some(errno::PROCESS_FILES | errno::SYSTEM_FILES) => "no descriptor is left for a reactor",
         _ => "the reactor could not be opened",
     };
-    crate::error::context(why, error)
+    crate::sys::context(why, error)
 }
 
 fn code_of(error: &io::Error) -> i32 {

@@ -11,8 +11,7 @@ use std::time::Duration;
 use mio::{Events, Poll};
 
 use crate::driver::Wait;
-use crate::sys;
-use crate::time::Instant;
+use crate::sys::{self, Instant};
 
 /// A sleep ends by then at the latest, and the loop sleeps again: epoll counts milliseconds in 31 bits.
 const LONGEST: Duration = Duration::from_secs(24 * 3600);

@@ -16,11 +16,19 @@
 //! - `SplicePipe`, a way from socket to socket inside of the kernel, where there is one;
 //! - the conversions between std's sockets and ours.
 
+mod error;
+mod instant;
+mod socket_options;
 #[cfg(unix)]
 mod unix;
 #[cfg(windows)]
 mod windows;
 
+pub(crate) use error::context;
+pub use error::os_code;
+pub use instant::Instant;
+pub use socket_options::{Credentials, KeepAlive, SocketKind, SocketOption};
+pub(crate) use socket_options::{bind, get_option, local_name, peer_name, set_option};
 #[cfg(unix)]
 pub(crate) use unix::*;
 #[cfg(unix)]
@@ -29,3 +37,6 @@ pub use unix::{Fd, IoVec, Message, Name, PathChar, Stat};
 pub(crate) use windows::*;
 #[cfg(windows)]
 pub use windows::{Fd, IoVec, Message, Name, PathChar, Stat};
+
+/// The result of an operation: a count (bytes, or a descriptor's number), or the OS's error code.
+pub type OsResult = Result<u32, i32>;

@@ -3,10 +3,10 @@
 use std::io;
 
 use super::UnixAddr;
-use crate::driver::socket_options::{Credentials, SocketKind};
 use crate::driver::{Control, Reply};
 use crate::event_loop::core::LoopCore;
 use crate::inflight::descriptor::OwnedDescriptor;
+use crate::sys::{Credentials, SocketKind};
 
 impl OwnedDescriptor {
     /// Makes two that are connected to each other, on the current loop.

@@ -86,7 +86,7 @@ impl Afd {
         };
         if result != STATUS_SUCCESS {
             let error = io::Error::from_raw_os_error(code(result));
-            return Err(crate::error::context(
+            return Err(crate::sys::context(
                 "the device that sockets are waited for with could not be opened",
                 error,
             ));

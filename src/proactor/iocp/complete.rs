@@ -12,8 +12,7 @@ use super::afd::{code, status_of};
 use super::overlapped::{InFlight, Unconnected};
 use super::start::Begun;
 use crate::driver::op::{Medium, Op};
-use crate::driver::{Completion, OpResult, OsResult, PoolBuffer};
-use crate::io::BufferPool;
+use crate::driver::{BufferPool, Completion, OpResult, OsResult, PoolBuffer};
 use crate::sys::{self, Fd, IoVec, Message, errno, socket};
 
 impl Iocp {

@@ -133,7 +133,7 @@ impl FdTable {
             }
             (Err(error), _) => {
                 let why = "it belongs to another loop's completion port, and this system cannot change that";
-                return Err(crate::error::context(why, error));
+                return Err(crate::sys::context(why, error));
             }
         }
         // With datagrams, versions of Windows have told of neither.

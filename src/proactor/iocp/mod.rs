@@ -45,13 +45,11 @@ use self::timer::Timer;
 use crate::driver::op::{Medium, Op};
 use crate::driver::poll_throttle::PollThrottle;
 use crate::driver::{
-    Completion, Control, Description, Driver, DriverCounters, FdSpace, Notify, OpId, OsResult, Reply, Scratch, Start,
-    Wait,
+    BufferPool, Completion, Control, Description, Driver, DriverCounters, FdSpace, Notify, OpId, OsResult, Reply,
+    Scratch, Start, Wait,
 };
 use crate::event_loop::builder::Settings;
-use crate::io::BufferPool;
-use crate::sys::{self, Fd};
-use crate::time::Instant;
+use crate::sys::{self, Fd, Instant};
 
 pub(crate) struct Iocp {
     port: Arc<Port>,
@@ -121,7 +119,7 @@ unsafe impl Driver for Iocp {
             self.fds.forget(fd);
         }
         if let (Some(fd), Err(error)) = (watched, &reply)
-            && crate::error::os_code(error) == Some(sys::errno::NOT_PERMITTED)
+            && crate::sys::os_code(error) == Some(sys::errno::NOT_PERMITTED)
         {
             // A standard stream that is no socket. Others share it, and would share our port.
             self.fds.leave_plain(fd);

@@ -20,7 +20,7 @@ impl Port {
         let port = unsafe { CreateIoCompletionPort(INVALID_HANDLE_VALUE, std::ptr::null_mut(), 0, 1) };
         if port.is_null() {
             let error = io::Error::last_os_error();
-            return Err(crate::error::context("no completion port could be had", error));
+            return Err(crate::sys::context("no completion port could be had", error));
         }
         // SAFETY: as above.
         Ok(Port(unsafe { OwnedHandle::from_raw_handle(port) }))

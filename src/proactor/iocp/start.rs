@@ -13,9 +13,8 @@ use super::afd::Afd;
 use super::fd_table::Use;
 use super::overlapped::{InFlight, Unconnected};
 use crate::driver::op::{CURRENT, Direction, Medium, Op};
-use crate::driver::socket_options::SocketKind;
 use crate::driver::{Completion, Control, OpId, OpResult, OsResult, Reply, Scratch, Start};
-use crate::sys::{self, Fd, IoVec, errno, handle, socket};
+use crate::sys::{self, Fd, IoVec, SocketKind, errno, handle, socket};
 
 /// What AcceptEx wants for each address: the largest there is, and 16 bytes more.
 const ADDRESS_LEN: u32 = size_of::<SOCKADDR_IN6>() as u32 + 16;
@@ -109,7 +108,7 @@ impl Iocp {
                     _ => done(Err(errno::NOT_SUPPORTED)),
                 };
             }
-            Err(error) => return done(Err(crate::error::os_code(&error).unwrap_or(errno::INVALID))),
+            Err(error) => return done(Err(crate::sys::os_code(&error).unwrap_or(errno::INVALID))),
         };
         // SAFETY: the caller's promise: the scratch is the flight's, and nothing of it is with the kernel.
         let air = unsafe { InFlight::prepare(scratch, id, op) };
@@ -329,7 +328,7 @@ impl Iocp {
             Some(afd) => afd,
             None => {
                 let opened = Afd::open(&self.port);
-                let opened = opened.map_err(|error| crate::error::os_code(&error).unwrap_or(errno::INVALID))?;
+                let opened = opened.map_err(|error| crate::sys::os_code(&error).unwrap_or(errno::INVALID))?;
                 self.afd.insert(opened)
             }
         };

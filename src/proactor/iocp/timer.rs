@@ -14,8 +14,7 @@ use windows_sys::Win32::System::Threading::{
 
 use super::port::Fetched;
 use crate::driver::Wait;
-use crate::sys;
-use crate::time::Instant;
+use crate::sys::{self, Instant};
 
 /// Further off than this the port's timeout is used first, and ends a tick early.
 const FAR: Duration = Duration::from_millis(40);

@@ -38,8 +38,7 @@ use crate::driver::{
     Scratch, Start, Wait,
 };
 use crate::event_loop::builder::Settings;
-use crate::sys::{self, Fd};
-use crate::time::Instant;
+use crate::sys::{self, Fd, Instant};
 
 /// A sleep ends by then at the latest, and the loop sleeps again.
 const LONGEST_WAIT: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
@@ -457,7 +456,7 @@ unsafe impl Driver for Uring {
         self.ring
             .submitter()
             .register_eventfd(outer.number())
-            .map_err(|error| crate::error::context("io_uring did not take an eventfd", error))?;
+            .map_err(|error| crate::sys::context("io_uring did not take an eventfd", error))?;
         let number = self.notifier.outer.get_or_init(|| outer).number();
         self.notify_outer_loop();
         Ok(number)

@@ -6,8 +6,8 @@ use std::io;
 
 use io_uring::{IoUring, Probe, opcode};
 
-use crate::error::context;
 use crate::event_loop::builder::Settings;
+use crate::sys::context;
 
 /// What this kernel can do beyond what we cannot go without.
 #[derive(Clone, Copy, Debug, Default)]

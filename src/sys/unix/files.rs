@@ -9,8 +9,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use super::perform::attempt;
 use super::{Fd, errno};
-use crate::driver::OsResult;
 use crate::driver::op::{CURRENT, Op};
+use crate::sys::OsResult;
 
 /// A path as the kernel wants it.
 pub(crate) type KernelPath = CString;

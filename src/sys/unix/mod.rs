@@ -9,10 +9,9 @@ mod files;
 mod forks;
 mod message;
 mod name;
-mod options;
+pub(crate) mod options;
 mod perform;
 pub(crate) mod processes;
-mod raw_fd;
 pub(crate) mod signals;
 #[cfg(target_os = "linux")]
 #[path = "splice_pipe.rs"]
@@ -46,7 +45,7 @@ pub(crate) use self::perform::perform;
 pub(crate) use self::splice_pipe::SplicePipe;
 pub(crate) use self::sync_cancel::SyncCancel;
 use crate::driver::{Control, Reply};
-use crate::time::Instant;
+use crate::sys::Instant;
 
 /// A descriptor's number, as its driver gave it out. What it stands for is the driver's business: see
 /// [`Driver::fd_space`](crate::driver::Driver::fd_space). The null driver's sockets have negative ones, which no system call takes for
@@ -140,14 +139,14 @@ pub(crate) fn control(call: Control<'_>) -> io::Result<Reply> {
     match call {
         Control::Socket { kind } => options::socket(kind).map(Reply::Fd),
         Control::Pair { kind } => options::pair(kind).map(|(one, other)| Reply::Pair(one, other)),
-        Control::Bind { fd, name } => options::bind(fd, name).map(|()| Reply::Done),
+        Control::Bind { fd, name } => super::bind(fd, name).map(|()| Reply::Done),
         Control::Listen { fd, backlog } => with(fd, |socket| socket.listen(backlog)).map(|()| Reply::Done),
         Control::Adopt { fd } => adopt(fd).map(|()| Reply::Done),
-        Control::LocalName { fd } => options::local_name(fd).map(Reply::Name),
-        Control::PeerName { fd } => options::peer_name(fd).map(Reply::Name),
+        Control::LocalName { fd } => super::local_name(fd).map(Reply::Name),
+        Control::PeerName { fd } => super::peer_name(fd).map(Reply::Name),
         Control::PeerCredentials { fd } => options::credentials(fd).map(Reply::Credentials),
-        Control::SetOption { fd, option } => options::set(fd, option).map(|()| Reply::Done),
-        Control::Option { fd, like } => options::get(fd, like).map(Reply::Option),
+        Control::SetOption { fd, option } => super::set_option(fd, option).map(|()| Reply::Done),
+        Control::Option { fd, like } => super::get_option(fd, like).map(Reply::Option),
         Control::Shutdown { fd, how } => with(fd, |socket| socket.shutdown(how)).map(|()| Reply::Done),
         Control::Watch { fd } => watchable(fd).map(|()| Reply::Done),
         Control::Forget { .. } => Ok(Reply::Done),
@@ -179,7 +178,7 @@ fn watchable(fd: Fd) -> io::Result<()> {
     // SAFETY: fstat has filled it.
     let mode = unsafe { stat.assume_init() }.st_mode;
     match mode & libc::S_IFMT {
-        libc::S_IFREG | libc::S_IFDIR => Err(crate::error::context(
+        libc::S_IFREG | libc::S_IFDIR => Err(crate::sys::context(
             "a file or folder is always ready and cannot be waited for",
             io::Error::from_raw_os_error(errno::NOT_PERMITTED),
         )),
@@ -210,7 +209,7 @@ fn reset(fd: Fd) {
     close(fd);
 }
 
-fn with<T>(fd: Fd, call: impl FnOnce(SockRef<'_>) -> io::Result<T>) -> io::Result<T> {
+pub(crate) fn with<T>(fd: Fd, call: impl FnOnce(SockRef<'_>) -> io::Result<T>) -> io::Result<T> {
     if fd < 0 {
         return Err(io::Error::from_raw_os_error(errno::BAD_FD));
     }

@@ -17,8 +17,8 @@ use std::io;
 
 use super::message::RECEIVE_FLAGS;
 use super::{Fd, IoVec, Name, errno, files, message};
-use crate::driver::OsResult;
 use crate::driver::op::{Direction, Medium, Op};
+use crate::sys::OsResult;
 
 /// Writing to a closed connection is an error, not a signal. Where the flag is missing, socket2 has set the same as an
 /// option of the socket.

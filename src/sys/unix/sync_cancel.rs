@@ -1,8 +1,8 @@
 //! Ending a call on which a thread waits: here none waits long, since everything that might is asked first whether it is ready.
 
 use super::perform;
-use crate::driver::OsResult;
 use crate::driver::op::Op;
+use crate::sys::OsResult;
 
 /// What ends an operation that a thread carries: nothing does.
 #[derive(Clone, Default)]

@@ -38,8 +38,8 @@ use super::console;
 use super::perform::code_of;
 use super::sync_cancel::waiting_inside;
 use super::{Fd, Foreign, IoVec, PathChar, errno, file, handle, last_code, number_of_handle};
-use crate::driver::OsResult;
 use crate::driver::op::{CURRENT, Op};
+use crate::sys::OsResult;
 
 /// A path as the kernel wants it, ending in NUL.
 pub(crate) type KernelPath = Vec<PathChar>;

@@ -13,10 +13,9 @@ mod files;
 mod forks;
 mod message;
 mod name;
-mod options;
+pub(crate) mod options;
 mod perform;
 pub(crate) mod processes;
-mod raw_handle;
 pub(crate) mod signals;
 #[path = "../unix/no_splice_pipe.rs"]
 mod splice_pipe;
@@ -57,7 +56,7 @@ pub(crate) use self::perform::{end_of_stream, told, with_buffers};
 pub(crate) use self::splice_pipe::SplicePipe;
 pub(crate) use self::sync_cancel::SyncCancel;
 use crate::driver::{Control, Reply};
-use crate::time::Instant;
+use crate::sys::Instant;
 
 /// A descriptor's number: a socket or a handle. The null driver's sockets have negative ones, which no system call takes for
 /// valid.
@@ -187,13 +186,13 @@ pub(crate) fn control(call: Control<'_>) -> io::Result<Reply> {
             let why = "Unix sockets are not served on Windows";
             Err(io::Error::new(io::ErrorKind::Unsupported, why))
         }
-        Control::Bind { fd, name } => options::bind(fd, name).map(|()| Reply::Done),
+        Control::Bind { fd, name } => super::bind(fd, name).map(|()| Reply::Done),
         Control::Listen { fd, backlog } => with(fd, |socket| socket.listen(backlog)).map(|()| Reply::Done),
         Control::Adopt { fd } => adopt(fd).map(|()| Reply::Done),
-        Control::LocalName { fd } => options::local_name(fd).map(Reply::Name),
-        Control::PeerName { fd } => options::peer_name(fd).map(Reply::Name),
-        Control::SetOption { fd, option } => options::set(fd, option).map(|()| Reply::Done),
-        Control::Option { fd, like } => options::get(fd, like).map(Reply::Option),
+        Control::LocalName { fd } => super::local_name(fd).map(Reply::Name),
+        Control::PeerName { fd } => super::peer_name(fd).map(Reply::Name),
+        Control::SetOption { fd, option } => super::set_option(fd, option).map(|()| Reply::Done),
+        Control::Option { fd, like } => super::get_option(fd, like).map(Reply::Option),
         Control::Shutdown { fd, how } => with(fd, |socket| socket.shutdown(how)).map(|()| Reply::Done),
         Control::Watch { fd } => watchable(fd).map(|()| Reply::Done),
         Control::Forget { .. } => Ok(Reply::Done),
@@ -238,7 +237,7 @@ fn is_socket(fd: Fd) -> bool {
 fn watchable(fd: Fd) -> io::Result<()> {
     match with(fd, |socket| socket.r#type()) {
         Ok(_) => Ok(()),
-        Err(_) if files::is_open(fd) => Err(crate::error::context(
+        Err(_) if files::is_open(fd) => Err(crate::sys::context(
             "only sockets can be waited for on Windows",
             io::Error::from_raw_os_error(errno::NOT_PERMITTED),
         )),
@@ -349,7 +348,7 @@ impl Foreign {
     }
 
     /// The handle that it is.
-    fn into_handle(self) -> OwnedHandle {
+    pub(crate) fn into_handle(self) -> OwnedHandle {
         match self {
             Foreign::Handle(handle) => handle,
             Foreign::Socket(socket) => unreachable!("{socket:?} is no handle"),

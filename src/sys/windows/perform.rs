@@ -16,8 +16,8 @@ use windows_sys::Win32::Networking::WinSock::{
 
 use super::message::Message;
 use super::{Fd, IoVec, Name, errno, files, number_of_socket, options, socket, with};
-use crate::driver::OsResult;
 use crate::driver::op::{Direction, Medium, Op};
+use crate::sys::OsResult;
 
 /// Carries an operation out; `None` if it would have to wait.
 ///

@@ -15,8 +15,8 @@ use windows_sys::Win32::System::Threading::{
 };
 
 use super::{Fd, errno, handle, perform};
-use crate::driver::OsResult;
 use crate::driver::op::{CURRENT, Medium, Op};
+use crate::sys::OsResult;
 
 /// How often a thread on its way in or out is waited for by giving it the processor, and then by a nap of a millisecond.
 const YIELDS: u32 = 100;
