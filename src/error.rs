@@ -46,8 +46,8 @@ pub(crate) fn forked_error() -> io::Error {
     io::Error::new(io::ErrorKind::NotConnected, Forked)
 }
 
-/// The `io::Error` for an operation's error code. A caller that still waits sees the code of a cancelled operation only when
-/// its loop has closed.
+/// The `io::Error` for an operation's error code. A caller that still waits sees the code of a cancelled operation only
+/// when its loop has closed.
 pub(crate) fn from_code(code: i32) -> io::Error {
     match code {
         sys::errno::CANCELED => LoopClosed.into(),

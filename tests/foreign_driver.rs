@@ -277,11 +277,11 @@ unsafe impl Driver for Toy {
             match self.attempt(op) {
                 Some(res) => completed.push(Completion {
                     id,
-                    op_result: OpResult::last(res),
+                    result: OpResult::last(res),
                 }),
                 None if cancelled => completed.push(Completion {
                     id,
-                    op_result: OpResult::last(Err(libc::ECANCELED)),
+                    result: OpResult::last(Err(libc::ECANCELED)),
                 }),
                 None => self.pending.push((id, op, false)),
             }

@@ -233,8 +233,9 @@ pub enum Op {
     },
 }
 
-// SAFETY: an op is plain data: sending it to another thread sends numbers. What its pointers point to belongs to its flight,
-// which leaves it alone until it lands; so whoever carries the op out is the only one to use it, on whichever thread.
+// SAFETY: an op is plain data: sending it to another thread sends numbers. What its pointers point to belongs to its
+// flight, which leaves it alone until it lands; so whoever carries the op out is the only one to use it, on whichever
+// thread.
 unsafe impl Send for Op {}
 
 /// The offset that means: where the file is read from or written to next, as the kernel keeps it.
@@ -314,8 +315,8 @@ impl Op {
         }
     }
 
-    /// The descriptor that the operation waits for, and for what. `None` for file work: no kernel tells when that will not
-    /// block, so it is done by a completion-based kernel or by a thread.
+    /// The descriptor that the operation waits for, and for what. `None` for file work: no kernel tells when that will
+    /// not block, so it is done by a completion-based kernel or by a thread.
     pub fn waits_for(&self) -> Option<(Fd, Direction)> {
         match *self {
             Op::Accept { fd }

@@ -80,7 +80,7 @@ impl LoopCore {
         };
         let res = op_result.as_ref().map(|op_result| op_result.res);
         if let Some(op_result) = op_result {
-            let effects = self.ops.borrow_mut().complete(Completion { id, op_result });
+            let effects = self.ops.borrow_mut().complete(Completion { id, result: op_result });
             debug_assert!(effects.waker.is_none() && !effects.stale);
         }
         StartedOp { id, op, res }
@@ -364,7 +364,7 @@ impl LoopCore {
     /// Delivers completions: wakes who waits, drops what nobody will fetch.
     pub(crate) fn complete(&self, completed: &mut Vec<Completion>) {
         for completion in completed.drain(..) {
-            crate::diagnostics::trace::op_completed(completion.id, completion.op_result.res);
+            crate::diagnostics::trace::op_completed(completion.id, completion.result.res);
             let completed = self.ops.borrow_mut().complete_plain(completion);
             let completion = match completed {
                 Ok(waker) => {

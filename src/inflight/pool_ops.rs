@@ -117,7 +117,7 @@ impl LoopCore {
     }
 
     pub(crate) fn complete_one(&self, id: OpId, op_result: OpResult) {
-        self.complete(&mut vec![Completion { id, op_result }]);
+        self.complete(&mut vec![Completion { id, result: op_result }]);
     }
 
     fn set_executor(&self, id: OpId, executor: Executor) {

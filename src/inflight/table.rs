@@ -195,14 +195,14 @@ impl OpTable {
         if !is_plain {
             return Err(completion);
         }
-        entry.phase = Phase::Done(completion.op_result);
+        entry.phase = Phase::Done(completion.result);
         self.in_flight -= 1;
         Ok(entry.waker.take())
     }
 
     /// Takes in one completion.
     pub(crate) fn complete(&mut self, completion: Completion) -> CompletionEffects {
-        let Completion { id, op_result } = completion;
+        let Completion { id, result: op_result } = completion;
         let mut effects = CompletionEffects::default();
         let Some(entry) = self.entry(id) else {
             effects.stale = true;

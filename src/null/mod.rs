@@ -24,9 +24,8 @@ use crate::driver::op::{Direction, Op};
 use crate::driver::pool::PoolBuffer;
 use crate::driver::{
     BufferPool, Completion, Control, Description, Driver, DriverCounters, FdSpace, Notify, OpId, OpResult, OsResult,
-    Reply, Scratch, Start, Wait,
+    Reply, Scratch, Settings, Start, Wait,
 };
-use crate::event_loop::builder::Settings;
 use crate::sys::{self, Instant, Message, Name, errno};
 
 pub(crate) struct Null {
@@ -79,7 +78,7 @@ impl Null {
             self.counters.completions += 1;
             completed.push(Completion {
                 id: pending.id,
-                op_result,
+                result: op_result,
             });
         }
         self.pending = still_pending;

@@ -16,9 +16,8 @@ use crate::driver::poll_throttle::PollThrottle;
 use crate::driver::pool::PoolBuffer;
 use crate::driver::{
     BufferPool, Completion, Control, Description, Driver, DriverCounters, FdSpace, Notify, OpId, OpResult, OsResult,
-    Reply, Scratch, Start, Wait,
+    Reply, Scratch, Settings, Start, Wait,
 };
-use crate::event_loop::builder::Settings;
 use crate::sys::{self, Fd, Instant, IoVec, errno};
 
 /// How many descriptors one look can tell of; more are told at the next. Few, so that a connection is still in the cache when
@@ -301,7 +300,7 @@ impl Works {
     fn finish(&mut self, id: OpId, res: OsResult) {
         self.done.push(Completion {
             id,
-            op_result: OpResult::last(res),
+            result: OpResult::last(res),
         });
     }
 
@@ -344,7 +343,7 @@ impl Works {
                 },
             };
             self.lot.pop(&mut self.fds.get(fd).side(direction).queue);
-            completed.push(Completion { id, op_result });
+            completed.push(Completion { id, result: op_result });
         }
     }
 }

@@ -1,9 +1,10 @@
 //! The plain system calls, once per OS.
 //!
 //! What each platform's room must supply:
-//! - `Fd`, the type of a descriptor's number, `IoVec`, a slice as the kernel wants it, and `errno`, the error codes that the layers above tell apart;
-//! - `Name`, a socket's address, `Message`, the header of a message, and `MsgHdrBuf` and `MsgMeta`, what is put into one and
-//!   taken out;
+//! - `Fd`, the type of a descriptor's number, `IoVec`, a slice as the kernel wants it, and `errno`, the error codes
+//!   that the layers above tell apart;
+//! - `Name`, a socket's address, `Message`, the header of a message, and `MsgHdrBuf` and `MsgMeta`, what is put into
+//!   one and taken out;
 //! - `Stat`, what the kernel says of a file, and `path_for_kernel` and
 //!   `OpenFlags`, a path and how to open it, as it wants them; `kind`, the bits that tell files from folders;
 //! - `control`, a driver's control calls by plain system calls;

@@ -137,7 +137,8 @@ pub struct KeepAlive {
     pub retries: Option<u32>,
 }
 
-/// Who is at the other end of a Unix connection: see [`UnixStream::peer_credentials`](super::UnixStream::peer_credentials).
+/// Who is at the other end of a Unix connection: see
+/// [`UnixStream::peer_credentials`](super::UnixStream::peer_credentials).
 ///
 /// ```
 /// use windlass::net::UnixStream;
@@ -213,7 +214,8 @@ pub(crate) fn set_option(fd: Fd, option: SocketOption) -> io::Result<()> {
     })
 }
 
-/// The kernel lingers for whole seconds, and for none means: reset. So half a second is one, and ages are what it can count.
+/// The kernel lingers for whole seconds, and for none means: reset. So half a second is one, and ages are what it can
+/// count.
 fn whole_seconds(time: Duration) -> Duration {
     let seconds = time.as_secs().saturating_add(u64::from(time.subsec_nanos() > 0));
     // Nine hours, which every system's type can hold.

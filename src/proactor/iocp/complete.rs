@@ -32,7 +32,7 @@ impl Iocp {
         }
         // SAFETY: the caller's promise.
         if let Some(op_result) = unsafe { self.finish(air, res) } {
-            completed.push(Completion { id, op_result });
+            completed.push(Completion { id, result: op_result });
         }
     }
 

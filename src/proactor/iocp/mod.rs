@@ -46,9 +46,8 @@ use crate::driver::op::{Medium, Op};
 use crate::driver::poll_throttle::PollThrottle;
 use crate::driver::{
     BufferPool, Completion, Control, Description, Driver, DriverCounters, FdSpace, Notify, OpId, OsResult, Reply,
-    Scratch, Start, Wait,
+    Scratch, Settings, Start, Wait,
 };
-use crate::event_loop::builder::Settings;
 use crate::sys::{self, Fd, Instant};
 
 pub(crate) struct Iocp {

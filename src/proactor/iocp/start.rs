@@ -63,7 +63,7 @@ impl Iocp {
                 // SAFETY: as above.
                 if let Some(res) = unsafe { sys::perform(op) } {
                     let op_result = OpResult::last(res);
-                    self.done.push(Completion { id, op_result });
+                    self.done.push(Completion { id, result: op_result });
                     return Start::Pending;
                 }
             }

@@ -35,9 +35,8 @@ use self::notify::{EventFd, Notifier};
 use crate::driver::op::{Medium, Op};
 use crate::driver::{
     Completion, Control, Description, Driver, DriverCounters, FdSpace, Notify, OpId, OpResult, OsResult, Reply,
-    Scratch, Start, Wait,
+    Scratch, Settings, Start, Wait,
 };
-use crate::event_loop::builder::Settings;
 use crate::sys::{self, Fd, Instant};
 
 /// A sleep ends by then at the latest, and the loop sleeps again.
@@ -221,7 +220,7 @@ impl Uring {
                     self.emptied.completed(id, &entry);
                     let op_result = op_result(&entry, self.buffers.as_ref());
                     self.counters.pool_empty += u64::from(op_result.res == Err(libc::ENOBUFS));
-                    completed.push(Completion { id, op_result });
+                    completed.push(Completion { id, result: op_result });
                 }
             }
         }

@@ -6,7 +6,7 @@ use std::io;
 
 use io_uring::{IoUring, Probe, opcode};
 
-use crate::event_loop::builder::Settings;
+use crate::driver::Settings;
 use crate::sys::context;
 
 /// What this kernel can do beyond what we cannot go without.

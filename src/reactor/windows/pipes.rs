@@ -223,7 +223,7 @@ impl Pipes {
         let over = std::mem::take(&mut *self.post.over.lock().unwrap_or_else(PoisonError::into_inner));
         for id in over {
             if let Some(op_result) = self.op_future.remove(&id).and_then(|op_future| self.end(id, op_future)) {
-                completed.push(Completion { id, op_result });
+                completed.push(Completion { id, result: op_result });
             }
         }
     }

@@ -1,0 +1,126 @@
+//! Control calls: the calls on descriptors that never block.
+
+use std::io::SeekFrom;
+use std::net::Shutdown;
+
+use crate::sys::{Credentials, Fd, Name, SocketKind, SocketOption};
+
+/// A call that never blocks.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub enum Control<'a> {
+    /// Makes a socket. Returns [`Reply::Fd`].
+    Socket {
+        /// Its kind.
+        kind: SocketKind,
+    },
+    /// Makes two sockets that are connected to each other. Returns [`Reply::Pair`].
+    Pair {
+        /// Their kind.
+        kind: SocketKind,
+    },
+    /// Binds a socket to an address.
+    Bind {
+        /// The socket.
+        fd: Fd,
+        /// The address.
+        name: &'a Name,
+    },
+    /// Makes a bound socket accept connections.
+    Listen {
+        /// The socket.
+        fd: Fd,
+        /// How many connections the kernel queues before they are accepted.
+        backlog: i32,
+    },
+    /// Takes over a socket or pipe of the kernel's that was made elsewhere. On an error the caller still owns it. The
+    /// loop never asks this of a driver whose numbers are its own ([`FdSpace::Own`](super::FdSpace::Own)).
+    Adopt {
+        /// The descriptor.
+        fd: Fd,
+    },
+    /// Reads the address that a socket is bound to. Returns [`Reply::Name`].
+    LocalName {
+        /// The socket.
+        fd: Fd,
+    },
+    /// Reads the address of a socket's peer. Returns [`Reply::Name`].
+    PeerName {
+        /// The socket.
+        fd: Fd,
+    },
+    /// Reads the credentials of a Unix connection's peer. Returns [`Reply::Credentials`].
+    PeerCredentials {
+        /// The socket.
+        fd: Fd,
+    },
+    /// Sets a socket option.
+    SetOption {
+        /// The socket.
+        fd: Fd,
+        /// The option, with its new value.
+        option: SocketOption,
+    },
+    /// Reads a socket option. Returns [`Reply::Option`].
+    Option {
+        /// The socket.
+        fd: Fd,
+        /// An option of the same kind; its value is ignored.
+        like: SocketOption,
+    },
+    /// Shuts down one or both directions of a connection.
+    Shutdown {
+        /// The socket.
+        fd: Fd,
+        /// Which direction.
+        how: Shutdown,
+    },
+    /// Prepares the driver for [`Op::Readiness`](super::Op::Readiness) on a descriptor that it did not make. An error
+    /// if readiness of that descriptor cannot be waited for.
+    Watch {
+        /// The descriptor; its owner keeps it.
+        fd: Fd,
+    },
+    /// Releases a descriptor that stays open: the loop does not use it again unless it is adopted or watched once more.
+    Forget {
+        /// The descriptor.
+        fd: Fd,
+    },
+    /// Moves a file's position. Returns the new one as [`Reply::Position`].
+    Seek {
+        /// The file.
+        fd: Fd,
+        /// The new position.
+        to: SeekFrom,
+    },
+    /// Closes a descriptor.
+    Close {
+        /// The descriptor; its number is not used afterwards.
+        fd: Fd,
+    },
+    /// Closes a connection with an RST, so that its peer learns at once that it will not be served.
+    Reset {
+        /// The socket; its number is not used afterwards.
+        fd: Fd,
+    },
+}
+
+/// The answer to a [`Control`] call.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum Reply {
+    /// The call succeeded.
+    Done,
+    /// A new descriptor, owned by the caller.
+    Fd(Fd),
+    /// Two new descriptors, owned by the caller.
+    Pair(Fd, Fd),
+    /// An address.
+    Name(Name),
+    /// The peer's credentials.
+    Credentials(Credentials),
+    /// An option's value.
+    Option(SocketOption),
+    /// A position in a file.
+    Position(u64),
+}
