@@ -30,7 +30,7 @@ pub(crate) use self::closed::Closed;
 pub use self::completion::{Completion, OpId, OpResult};
 pub use self::control::{Control, Reply};
 pub use self::message::MessageBuf;
-pub use self::op::{CURRENT, Direction, MAX_LEN, MAX_SLICES, Medium, Op};
+pub use self::op::{CURRENT, Direction, FileOp, MAX_LEN, MAX_SLICES, Medium, Op};
 pub use self::pool::{BufferPool, PoolBuffer};
 pub use self::select::{Description, DriverChoice};
 pub(crate) use self::settings::Settings;

@@ -15,7 +15,7 @@ use super::metadata::{Metadata, of_file};
 use super::options::OpenOptions;
 use super::scan::Scan;
 use super::{Reader, carry_out, show_path};
-use crate::driver::op::{CURRENT, MAX_LEN, Op};
+use crate::driver::op::{CURRENT, FileOp, MAX_LEN, Op};
 use crate::driver::{Control, OsResult, Reply};
 use crate::error::from_code;
 use crate::event_loop::core::LoopCore;
@@ -505,7 +505,7 @@ impl File {
 
     async fn sync(&self, data_only: bool) -> io::Result<()> {
         let fd = self.fd();
-        self.run("sync", Op::Sync { fd, data_only }).await
+        self.run("sync", Op::File(FileOp::Sync { fd, data_only })).await
     }
 
     /// What the kernel knows of the file.
@@ -518,14 +518,15 @@ impl File {
     /// Cuts the file off, or lengthens it with zeroes. The position stays.
     pub async fn set_len(&self, len: u64) -> io::Result<()> {
         let fd = self.fd();
-        self.run("truncate", Op::Truncate { fd, len }).await
+        self.run("truncate", Op::File(FileOp::Truncate { fd, len })).await
     }
 
     /// Reserves space on the disk for `len` bytes from `offset` on, and lengthens the file if it ends before that
     /// (`fallocate`). Linux and FreeBSD.
     pub async fn allocate(&self, offset: u64, len: u64) -> io::Result<()> {
         let fd = self.fd();
-        self.run("allocate", Op::Allocate { fd, offset, len }).await
+        self.run("allocate", Op::File(FileOp::Allocate { fd, offset, len }))
+            .await
     }
 
     async fn run(&self, what: &str, op: Op) -> io::Result<()> {
@@ -603,12 +604,12 @@ impl File {
         let payload = (self.owned.descriptor.clone(), bufs, Vec::new());
         OpFuture::start_op(core, queue, on_orphan, payload, 0, move |(_, bufs, slices)| {
             lend_to_fill(bufs, slices);
-            Op::ReadVectoredAt {
+            Op::File(FileOp::ReadVectoredAt {
                 fd,
                 slices: slices.as_ptr(),
                 count: slices.len(),
                 offset,
-            }
+            })
         })
     }
 
@@ -625,7 +626,7 @@ impl File {
         OpFuture::start_op(core, queue, OnOrphan::Discard, payload, 0, move |(_, buf)| {
             let (ptr, len) = rest_of(buf, begin);
             let len = len.min(MAX_LEN);
-            Op::WriteAt { fd, ptr, len, offset }
+            Op::File(FileOp::WriteAt { fd, ptr, len, offset })
         })
     }
 
@@ -639,12 +640,12 @@ impl File {
         let payload = (self.owned.descriptor.clone(), bufs, Vec::new());
         OpFuture::start_op(core, queue, OnOrphan::Discard, payload, 0, move |(_, bufs, slices)| {
             lend_to_read(bufs, 0, slices);
-            Op::WriteVectoredAt {
+            Op::File(FileOp::WriteVectoredAt {
                 fd,
                 slices: slices.as_ptr(),
                 count: slices.len(),
                 offset,
-            }
+            })
         })
     }
 
@@ -674,7 +675,7 @@ impl File {
 fn read_into<B: IoBufMut>(buf: &mut B, begin: usize, end: usize, fd: Fd, offset: u64) -> Op {
     let (ptr, len) = part_of(buf, begin, end);
     let len = len.min(MAX_LEN);
-    Op::ReadAt { fd, ptr, len, offset }
+    Op::File(FileOp::ReadAt { fd, ptr, len, offset })
 }
 
 /// The most that is copied out of the page cache here and now: some ten microseconds.

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::time::SystemTime;
 
 use super::{at, carry_out};
-use crate::driver::op::Op;
+use crate::driver::op::{FileOp, Op};
 use crate::event_loop::core::LoopCore;
 use crate::sys::{self, Fd, PathChar, Stat, kind, kind_of};
 
@@ -46,7 +46,7 @@ async fn ask<H: 'static>(
 ) -> io::Result<Metadata> {
     let plan = |payload: &mut (H, Box<MaybeUninit<Stat>>)| {
         let (fd, path, follow, out) = arguments(payload);
-        Op::Stat { fd, path, follow, out }
+        Op::File(FileOp::Stat { fd, path, follow, out })
     };
     let (_, (_, stat)) = carry_out(core, payload, plan).await?;
     // SAFETY: the operation has succeeded, so it has filled the answer; what this kernel does not know of is zero.

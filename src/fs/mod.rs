@@ -38,7 +38,7 @@ pub use self::options::OpenOptions;
 pub use self::reader::Reader;
 pub use self::scan::{Chunk, Scan};
 use crate::blocking::off_loop;
-use crate::driver::op::Op;
+use crate::driver::op::{FileOp, Op};
 use crate::error::from_code;
 use crate::event_loop::core::LoopCore;
 use crate::inflight::queue::IoQueue;
@@ -146,19 +146,19 @@ fn copy_whole(from: &Path, to: &Path) -> io::Result<u64> {
 
 /// Renames a file or folder, replacing a file that has the new name.
 pub async fn rename(from: impl AsRef<Path>, to: impl AsRef<Path>) -> io::Result<()> {
-    let plan = |from, to| Op::Rename { from, to };
+    let plan = |from, to| Op::File(FileOp::Rename { from, to });
     on_paths("rename", from.as_ref(), to.as_ref(), plan).await
 }
 
 /// Gives a file a second name.
 pub async fn hard_link(original: impl AsRef<Path>, link: impl AsRef<Path>) -> io::Result<()> {
-    let plan = |from, to| Op::HardLink { from, to };
+    let plan = |from, to| Op::File(FileOp::HardLink { from, to });
     on_paths("link", original.as_ref(), link.as_ref(), plan).await
 }
 
 /// Makes a link that leads to `original`.
 pub async fn symlink(original: impl AsRef<Path>, link: impl AsRef<Path>) -> io::Result<()> {
-    let plan = |target, link| Op::SymLink { target, link };
+    let plan = |target, link| Op::File(FileOp::SymLink { target, link });
     on_paths("symlink", original.as_ref(), link.as_ref(), plan).await
 }
 
@@ -186,13 +186,13 @@ pub async fn set_permissions(path: impl AsRef<Path>, permissions: std::fs::Permi
 
 /// Removes a file.
 pub async fn remove_file(path: impl AsRef<Path>) -> io::Result<()> {
-    let plan = |path| Op::Remove { path, folder: false };
+    let plan = |path| Op::File(FileOp::Remove { path, is_dir: false });
     on_path("remove file", path.as_ref(), plan).await
 }
 
 /// Removes an empty folder.
 pub async fn remove_dir(path: impl AsRef<Path>) -> io::Result<()> {
-    let plan = |path| Op::Remove { path, folder: true };
+    let plan = |path| Op::File(FileOp::Remove { path, is_dir: true });
     on_path("remove folder", path.as_ref(), plan).await
 }
 
@@ -242,7 +242,7 @@ pub async fn create_dir_all(path: impl AsRef<Path>) -> io::Result<()> {
 }
 
 async fn make_folder(path: &Path) -> io::Result<()> {
-    let plan = |path| Op::MakeFolder { path, mode: 0o777 };
+    let plan = |path| Op::File(FileOp::MakeDir { path, mode: 0o777 });
     on_path("make folder", path, plan).await
 }
 

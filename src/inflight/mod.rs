@@ -37,7 +37,7 @@ pub(crate) use self::op_future::{OpFuture, RawOp};
 use self::storage::{OpStorage, drop_payload, payload_ptr, store_payload};
 use self::table::Phase;
 pub(crate) use self::table::{Listener, OnOrphan, OpTable};
-use crate::driver::op::Op;
+use crate::driver::op::{FileOp, Op};
 use crate::driver::{Completion, OpId, OpResult, OsResult, Start};
 use crate::event_loop::core::LoopCore;
 use crate::event_loop::exception::guard;
@@ -249,12 +249,12 @@ impl LoopCore {
         };
         let received = op_result.res.unwrap_or(0) as usize;
         match op {
-            Op::Recv { ptr, .. } | Op::ReadAt { ptr, .. } => {
+            Op::Recv { ptr, .. } | Op::File(FileOp::ReadAt { ptr, .. }) => {
                 // SAFETY: the load owns `prefix` bytes in front of `ptr`, all received by earlier flights of this call,
                 // and `received` bytes from it on. The flight has landed, so nobody writes there any more.
                 salvage.bytes = unsafe { std::slice::from_raw_parts(ptr.sub(prefix), prefix + received) }.to_vec();
             }
-            Op::RecvVectored { slices, count, .. } | Op::ReadVectoredAt { slices, count, .. } => {
+            Op::RecvVectored { slices, count, .. } | Op::File(FileOp::ReadVectoredAt { slices, count, .. }) => {
                 // SAFETY: the load owns the slices and what they point to; the flight has landed.
                 let slices = unsafe { std::slice::from_raw_parts(slices, count) };
                 let mut left = received;
@@ -299,18 +299,7 @@ impl LoopCore {
             | Op::SendMessage { .. }
             | Op::SendVectored { .. }
             | Op::Readiness { .. }
-            | Op::Open { .. }
-            | Op::WriteAt { .. }
-            | Op::WriteVectoredAt { .. }
-            | Op::Sync { .. }
-            | Op::Stat { .. }
-            | Op::Truncate { .. }
-            | Op::Allocate { .. }
-            | Op::Rename { .. }
-            | Op::Remove { .. }
-            | Op::MakeFolder { .. }
-            | Op::HardLink { .. }
-            | Op::SymLink { .. } => {}
+            | Op::File(_) => {}
         }
         salvage.error = lasting_error(op_result.res);
         drop(op_result);

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::task::{Wake, Waker};
 
 use super::table::{Executor, unwanted};
-use crate::driver::op::Op;
+use crate::driver::op::{FileOp, Op};
 use crate::driver::{Completion, FdSpace, OpId, OpResult};
 use crate::event_loop::core::{LoopCore, RemoteEvent};
 use crate::event_loop::inbox::Inbox;
@@ -15,7 +15,7 @@ impl LoopCore {
     /// that no thread can be had for.
     pub(super) fn submit_to_pool(&self, id: OpId, op: Op) -> Option<OpResult> {
         // A thread makes system calls, which would take the driver's numbers for the kernel's.
-        let is_on_descriptor = op.fd().is_some() || matches!(op, Op::Open { .. });
+        let is_on_descriptor = op.fd().is_some() || matches!(op, Op::File(FileOp::Open { .. }));
         if self.fd_space == FdSpace::Own && is_on_descriptor {
             return Some(OpResult::last(Err(errno::NOT_SUPPORTED)));
         }

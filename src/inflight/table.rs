@@ -5,7 +5,7 @@ use std::task::Waker;
 
 use super::storage::{OpStorage, payload_ptr};
 use crate::blocking::JobId;
-use crate::driver::op::Op;
+use crate::driver::op::{FileOp, Op};
 use crate::driver::{Completion, Control, OpId, OpResult, OsResult};
 use crate::event_loop::exception::guard;
 use crate::sys::{Fd, SyncCancel};
@@ -274,7 +274,7 @@ pub(super) fn unwanted(op: &Op, res: OsResult) -> Option<Control<'static>> {
     let fd = res.ok()? as Fd;
     match op {
         Op::Accept { .. } => Some(Control::Reset { fd }),
-        Op::Open { .. } => Some(Control::Close { fd }),
+        Op::File(FileOp::Open { .. }) => Some(Control::Close { fd }),
         _ => None,
     }
 }

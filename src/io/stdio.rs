@@ -21,7 +21,7 @@ use std::rc::Rc;
 
 use super::{AsyncRead, AsyncWrite, BufResult, IoBuf, IoBufMut, no_room, rest_of, room_of};
 use crate::driver::Control;
-use crate::driver::op::{CURRENT, Direction, MAX_LEN, Op};
+use crate::driver::op::{CURRENT, Direction, FileOp, MAX_LEN, Op};
 use crate::error::from_code;
 use crate::event_loop::core::LoopCore;
 use crate::inflight::descriptor::{Descriptor, OwnedDescriptor};
@@ -112,12 +112,12 @@ impl Stream {
             0,
             |(_, buf)| {
                 let (ptr, len) = room_of(buf);
-                Op::ReadAt {
+                Op::File(FileOp::ReadAt {
                     fd,
                     ptr,
                     len: len.min(MAX_LEN),
                     offset: CURRENT,
-                }
+                })
             },
         )
     }
@@ -163,12 +163,12 @@ impl Stream {
             0,
             |(_, buf)| {
                 let (ptr, len) = rest_of(buf, begin);
-                Op::WriteAt {
+                Op::File(FileOp::WriteAt {
                     fd,
                     ptr,
                     len: len.min(most),
                     offset: CURRENT,
-                }
+                })
             },
         )
     }

@@ -138,20 +138,8 @@ impl Null {
                 Direction::Write if self.network.can_send(fd) => Ok(0),
                 Direction::Read | Direction::Write => return None,
             },
-            Op::Open { .. }
-            | Op::ReadAt { .. }
-            | Op::ReadVectoredAt { .. }
-            | Op::WriteAt { .. }
-            | Op::WriteVectoredAt { .. }
-            | Op::Sync { .. }
-            | Op::Stat { .. }
-            | Op::Truncate { .. }
-            | Op::Allocate { .. }
-            | Op::Rename { .. }
-            | Op::Remove { .. }
-            | Op::MakeFolder { .. }
-            | Op::HardLink { .. }
-            | Op::SymLink { .. } => unreachable!("`start` has given it back"),
+            // `start` leaves these to a thread.
+            Op::File(_) => Err(errno::NOT_SUPPORTED),
         };
         Some(OpResult::last(res))
     }

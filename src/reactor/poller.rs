@@ -11,6 +11,8 @@ use super::fd_table::FdTable;
 use super::os::{self, Pipes, SHORT_IS_EMPTY, Source};
 use super::parked::ParkingLot;
 use super::sleep;
+#[cfg(target_os = "linux")]
+use crate::driver::op::FileOp;
 use crate::driver::op::{Direction, MAX_LEN, Medium, Op};
 use crate::driver::poll_throttle::PollThrottle;
 use crate::driver::pool::PoolBuffer;
@@ -418,7 +420,7 @@ unsafe impl Driver for Reactor {
 
     unsafe fn attempt(&mut self, op: Op, _: bool) -> Option<OsResult> {
         #[cfg(target_os = "linux")]
-        if let Op::ReadAt { fd, ptr, len, offset } = op {
+        if let Op::File(FileOp::ReadAt { fd, ptr, len, offset }) = op {
             // SAFETY: the caller's promise.
             return unsafe { sys::read_cached(fd, ptr, len, offset) };
         }

@@ -11,7 +11,7 @@ use super::Iocp;
 use super::afd::{code, status_of};
 use super::overlapped::{InFlight, Unconnected};
 use super::start::Begun;
-use crate::driver::op::{Medium, Op};
+use crate::driver::op::{FileOp, Medium, Op};
 use crate::driver::{BufferPool, Completion, OpResult, OsResult, PoolBuffer};
 use crate::sys::{self, Fd, IoVec, Message, errno, socket};
 
@@ -148,15 +148,15 @@ impl Iocp {
             | Op::RecvManaged {
                 medium: Medium::Pipe, ..
             }
-            | Op::ReadAt { .. } => end_of_file(res),
+            | Op::File(FileOp::ReadAt { .. }) => end_of_file(res),
             Op::Recv { fd, .. } | Op::RecvVectored { fd, .. } | Op::RecvManaged { fd, .. } => {
                 sys::end_of_stream(fd, res)
             }
-            Op::Send { .. } | Op::SendVectored { .. } | Op::WriteAt { .. } => {
+            Op::Send { .. } | Op::SendVectored { .. } | Op::File(FileOp::WriteAt { .. }) => {
                 res.map_err(|code| sys::told(sys::write_code(code)))
             }
             Op::Readiness { .. } => res.map(|_| 0),
-            _ => res,
+            Op::RecvMessage { .. } | Op::RecvMessageManaged { .. } | Op::SendMessage { .. } | Op::File(_) => res,
         };
         match buffer {
             Some(mut buffer) => {

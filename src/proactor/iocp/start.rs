@@ -12,7 +12,7 @@ use super::Iocp;
 use super::afd::Afd;
 use super::fd_table::Use;
 use super::overlapped::{InFlight, Unconnected};
-use crate::driver::op::{CURRENT, Direction, Medium, Op};
+use crate::driver::op::{CURRENT, Direction, FileOp, Medium, Op};
 use crate::driver::{Completion, Control, OpId, OpResult, OsResult, Reply, Scratch, Start};
 use crate::sys::{self, Fd, IoVec, SocketKind, errno, handle, socket};
 
@@ -39,7 +39,7 @@ impl Iocp {
     pub(super) unsafe fn begin(&mut self, id: OpId, op: Op, scratch: *mut Scratch) -> Start {
         let done = |res: OsResult| Start::Done(OpResult::last(res));
         let fd = match op {
-            Op::ReadAt { fd, .. } | Op::WriteAt { fd, .. } => fd,
+            Op::File(FileOp::ReadAt { fd, .. } | FileOp::WriteAt { fd, .. }) => fd,
             _ => match op.waits_for() {
                 Some((fd, _)) => fd,
                 // The system has no overlapped call for it.
@@ -103,7 +103,7 @@ impl Iocp {
             Ok(Use::Overlapped { skips }) => skips,
             Ok(Use::Plain) => {
                 return match op {
-                    Op::ReadAt { .. } | Op::WriteAt { .. } => Start::Blocking,
+                    Op::File(_) => Start::Blocking,
                     // A thread that reads an idle pipe could not be called back.
                     _ => done(Err(errno::NOT_SUPPORTED)),
                 };
@@ -221,28 +221,31 @@ impl Iocp {
                 (Some(fd), Some(direction)) => unsafe { self.wait_for(air, fd, direction) },
                 _ => Err(errno::INVALID),
             },
-            Op::ReadAt {
-                fd, ptr, len, offset, ..
-            } => {
+            Op::File(FileOp::ReadAt { fd, ptr, len, offset }) => {
                 let at = if offset == CURRENT { 0 } else { offset };
                 // SAFETY: see above.
                 Ok(unsafe { read(overlapped, fd, ptr, len, at) })
             }
             // All bits set are the end of the file, which is where what has no position is written.
             // SAFETY: see above.
-            Op::WriteAt { fd, ptr, len, offset } => Ok(unsafe { write(overlapped, fd, ptr, len, offset) }),
-            Op::Open { .. }
-            | Op::ReadVectoredAt { .. }
-            | Op::WriteVectoredAt { .. }
-            | Op::Sync { .. }
-            | Op::Stat { .. }
-            | Op::Truncate { .. }
-            | Op::Allocate { .. }
-            | Op::Rename { .. }
-            | Op::Remove { .. }
-            | Op::MakeFolder { .. }
-            | Op::HardLink { .. }
-            | Op::SymLink { .. } => unreachable!("threads do this"),
+            Op::File(FileOp::WriteAt { fd, ptr, len, offset }) => {
+                Ok(unsafe { write(overlapped, fd, ptr, len, offset) })
+            }
+            // `begin` leaves these to a thread.
+            Op::File(
+                FileOp::Open { .. }
+                | FileOp::ReadVectoredAt { .. }
+                | FileOp::WriteVectoredAt { .. }
+                | FileOp::Sync { .. }
+                | FileOp::Stat { .. }
+                | FileOp::Truncate { .. }
+                | FileOp::Allocate { .. }
+                | FileOp::Rename { .. }
+                | FileOp::Remove { .. }
+                | FileOp::MakeDir { .. }
+                | FileOp::HardLink { .. }
+                | FileOp::SymLink { .. },
+            ) => Err(errno::NOT_SUPPORTED),
         }
     }
 

@@ -32,7 +32,7 @@ use io_uring::{EnterFlags, IoUring, cqueue, squeue, types};
 use self::buffers::BufferRing;
 use self::emptied::Emptied;
 use self::notify::{EventFd, Notifier};
-use crate::driver::op::{Medium, Op};
+use crate::driver::op::{FileOp, Medium, Op};
 use crate::driver::{
     Completion, Control, Description, Driver, DriverCounters, FdSpace, Notify, OpId, OpResult, OsResult, Reply,
     Scratch, Settings, Start, Wait,
@@ -364,7 +364,7 @@ unsafe impl Driver for Uring {
     unsafe fn attempt(&mut self, op: Op, alone: bool) -> Option<OsResult> {
         match op {
             // SAFETY: the caller's promise.
-            Op::ReadAt { fd, ptr, len, offset } => unsafe { sys::read_cached(fd, ptr, len, offset) },
+            Op::File(FileOp::ReadAt { fd, ptr, len, offset }) => unsafe { sys::read_cached(fd, ptr, len, offset) },
             Op::Send { medium, .. } | Op::SendVectored { medium, .. }
                 if alone && medium != Medium::Pipe && self.ring.submission().len() < 2 =>
             {

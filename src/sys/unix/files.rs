@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use super::perform::attempt;
 use super::{Fd, errno};
-use crate::driver::op::{CURRENT, Op};
+use crate::driver::op::{CURRENT, FileOp};
 use crate::sys::OsResult;
 
 /// A path as the kernel wants it.
@@ -116,16 +116,16 @@ const DIRECT: Option<i32> = None;
 /// # Safety
 ///
 /// What `op` points to is the caller's to use until this returns.
-pub(super) unsafe fn perform(op: Op) -> Option<OsResult> {
+pub(super) unsafe fn perform(op: FileOp) -> Option<OsResult> {
     // SAFETY, for every call: the caller's promise: paths end in NUL, buffers and slices are as long as they say, and all
     // of it is there until this returns.
     match op {
-        Op::Open { path, flags, mode } => {
+        FileOp::Open { path, flags, mode } => {
             let flags = flags | libc::O_CLOEXEC;
             // SAFETY: see above.
             attempt(|| unsafe { libc::open(path, flags, mode as libc::c_uint) } as libc::ssize_t)
         }
-        Op::ReadAt {
+        FileOp::ReadAt {
             fd, ptr, len, offset, ..
         } => match offset {
             // SAFETY: see above.
@@ -133,7 +133,7 @@ pub(super) unsafe fn perform(op: Op) -> Option<OsResult> {
             // SAFETY: see above.
             _ => attempt(|| unsafe { libc::pread(fd, ptr.cast(), len, offset as libc::off_t) }),
         },
-        Op::ReadVectoredAt {
+        FileOp::ReadVectoredAt {
             fd,
             slices,
             count,
@@ -147,13 +147,13 @@ pub(super) unsafe fn perform(op: Op) -> Option<OsResult> {
                 _ => attempt(|| unsafe { libc::preadv(fd, slices, count, offset as libc::off_t) }),
             }
         }
-        Op::WriteAt { fd, ptr, len, offset } => match offset {
+        FileOp::WriteAt { fd, ptr, len, offset } => match offset {
             // SAFETY: see above.
             CURRENT => attempt(|| unsafe { libc::write(fd, ptr.cast(), len) }),
             // SAFETY: see above.
             _ => attempt(|| unsafe { libc::pwrite(fd, ptr.cast(), len, offset as libc::off_t) }),
         },
-        Op::WriteVectoredAt {
+        FileOp::WriteVectoredAt {
             fd,
             slices,
             count,
@@ -167,42 +167,31 @@ pub(super) unsafe fn perform(op: Op) -> Option<OsResult> {
                 _ => attempt(|| unsafe { libc::pwritev(fd, slices, count, offset as libc::off_t) }),
             }
         }
-        Op::Sync { fd, data_only } => attempt(|| sync(fd, data_only) as libc::ssize_t),
-        Op::Stat { fd, path, follow, out } => {
+        FileOp::Sync { fd, data_only } => attempt(|| sync(fd, data_only) as libc::ssize_t),
+        FileOp::Stat { fd, path, follow, out } => {
             // SAFETY: see above; `out` is ours to write.
             attempt(|| unsafe { stat(fd, path, follow, out) } as libc::ssize_t)
         }
         // SAFETY: see above.
-        Op::Truncate { fd, len } => attempt(|| unsafe { libc::ftruncate(fd, len as libc::off_t) } as libc::ssize_t),
-        Op::Allocate { fd, offset, len } => allocate(fd, offset, len),
+        FileOp::Truncate { fd, len } => attempt(|| unsafe { libc::ftruncate(fd, len as libc::off_t) } as libc::ssize_t),
+        FileOp::Allocate { fd, offset, len } => allocate(fd, offset, len),
         // SAFETY: see above.
-        Op::Rename { from, to } => attempt(|| unsafe { libc::rename(from, to) } as libc::ssize_t),
+        FileOp::Rename { from, to } => attempt(|| unsafe { libc::rename(from, to) } as libc::ssize_t),
         // SAFETY: see above.
-        Op::Remove { path, folder: false } => attempt(|| unsafe { libc::unlink(path) } as libc::ssize_t),
+        FileOp::Remove { path, is_dir: false } => attempt(|| unsafe { libc::unlink(path) } as libc::ssize_t),
         // SAFETY: see above.
-        Op::Remove { path, folder: true } => attempt(|| unsafe { libc::rmdir(path) } as libc::ssize_t),
-        Op::MakeFolder { path, mode } => {
+        FileOp::Remove { path, is_dir: true } => attempt(|| unsafe { libc::rmdir(path) } as libc::ssize_t),
+        FileOp::MakeDir { path, mode } => {
             // SAFETY: see above.
             attempt(|| unsafe { libc::mkdir(path, mode as libc::mode_t) } as libc::ssize_t)
         }
-        Op::HardLink { from, to } => {
+        FileOp::HardLink { from, to } => {
             let here = libc::AT_FDCWD;
             // SAFETY: see above.
             attempt(|| unsafe { libc::linkat(here, from, here, to, 0) } as libc::ssize_t)
         }
         // SAFETY: see above.
-        Op::SymLink { target, link } => attempt(|| unsafe { libc::symlink(target, link) } as libc::ssize_t),
-        Op::Accept { .. }
-        | Op::Connect { .. }
-        | Op::Recv { .. }
-        | Op::RecvManaged { .. }
-        | Op::RecvVectored { .. }
-        | Op::Send { .. }
-        | Op::SendVectored { .. }
-        | Op::RecvMessage { .. }
-        | Op::RecvMessageManaged { .. }
-        | Op::SendMessage { .. }
-        | Op::Readiness { .. } => unreachable!("sockets are the caller's"),
+        FileOp::SymLink { target, link } => attempt(|| unsafe { libc::symlink(target, link) } as libc::ssize_t),
     }
 }
 

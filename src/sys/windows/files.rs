@@ -38,7 +38,7 @@ use super::console;
 use super::perform::code_of;
 use super::sync_cancel::waiting_inside;
 use super::{Fd, Foreign, IoVec, PathChar, errno, file, handle, last_code, number_of_handle};
-use crate::driver::op::{CURRENT, Op};
+use crate::driver::op::{CURRENT, FileOp};
 use crate::sys::OsResult;
 
 /// A path as the kernel wants it, ending in NUL.
@@ -171,12 +171,12 @@ struct BasicInformation {
 /// # Safety
 ///
 /// What `op` points to is the caller's to use until this returns.
-pub(super) unsafe fn perform(op: Op) -> Option<OsResult> {
+pub(super) unsafe fn perform(op: FileOp) -> Option<OsResult> {
     // SAFETY, for every call: the caller's promise: paths end in NUL, buffers and slices are as long as they say, and all
     // of it is there until this returns.
     let done = |result: io::Result<()>| result.map(|()| 0).map_err(|error| code_of(&error));
     Some(match op {
-        Op::Open { path, flags, mode } => {
+        FileOp::Open { path, flags, mode } => {
             // SAFETY: see above.
             let path = unsafe { path_of(path) };
             let opened = OpenFlags::from_kernel(flags, mode).open(&path);
@@ -184,11 +184,11 @@ pub(super) unsafe fn perform(op: Op) -> Option<OsResult> {
                 .map(|file| number_of_handle(file.into_raw_handle()) as u32)
                 .map_err(|error| code_of(&error))
         }
-        Op::ReadAt {
+        FileOp::ReadAt {
             fd, ptr, len, offset, ..
             // SAFETY: see above.
         } => unsafe { read_at(fd, ptr, len, offset) },
-        Op::ReadVectoredAt {
+        FileOp::ReadVectoredAt {
             fd,
             slices,
             count,
@@ -200,8 +200,8 @@ pub(super) unsafe fn perform(op: Op) -> Option<OsResult> {
             one_by_one(slices, offset, |slice, at| unsafe { read_at(fd, slice.base, slice.len, at) })
         }
         // SAFETY: see above.
-        Op::WriteAt { fd, ptr, len, offset } => unsafe { write_at(fd, ptr, len, offset) },
-        Op::WriteVectoredAt {
+        FileOp::WriteAt { fd, ptr, len, offset } => unsafe { write_at(fd, ptr, len, offset) },
+        FileOp::WriteVectoredAt {
             fd,
             slices,
             count,
@@ -212,9 +212,9 @@ pub(super) unsafe fn perform(op: Op) -> Option<OsResult> {
             // SAFETY: see above.
             one_by_one(slices, offset, |slice, at| unsafe { write_at(fd, slice.base, slice.len, at) })
         }
-        Op::Sync { fd, data_only: false } => done(file(fd).sync_all()),
-        Op::Sync { fd, data_only: true } => done(file(fd).sync_data()),
-        Op::Stat { fd, path, follow, out } => {
+        FileOp::Sync { fd, data_only: false } => done(file(fd).sync_all()),
+        FileOp::Sync { fd, data_only: true } => done(file(fd).sync_data()),
+        FileOp::Stat { fd, path, follow, out } => {
             let found = match (path.is_null(), follow) {
                 (true, _) => file(fd).metadata(),
                 // SAFETY: see above.
@@ -225,31 +225,20 @@ pub(super) unsafe fn perform(op: Op) -> Option<OsResult> {
             // SAFETY: see above; `out` is ours to write, and holds nothing.
             done(found.map(|found| unsafe { out.write(Stat(found)) }))
         }
-        Op::Truncate { fd, len } => done(file(fd).set_len(len)),
-        Op::Allocate { fd, offset, len } => done(allocate(fd, offset, len)),
+        FileOp::Truncate { fd, len } => done(file(fd).set_len(len)),
+        FileOp::Allocate { fd, offset, len } => done(allocate(fd, offset, len)),
         // SAFETY: see above.
-        Op::Rename { from, to } => done(unsafe { std::fs::rename(path_of(from), path_of(to)) }),
+        FileOp::Rename { from, to } => done(unsafe { std::fs::rename(path_of(from), path_of(to)) }),
         // SAFETY: see above.
-        Op::Remove { path, folder: false } => done(std::fs::remove_file(unsafe { path_of(path) })),
+        FileOp::Remove { path, is_dir: false } => done(std::fs::remove_file(unsafe { path_of(path) })),
         // SAFETY: see above.
-        Op::Remove { path, folder: true } => done(std::fs::remove_dir(unsafe { path_of(path) })),
+        FileOp::Remove { path, is_dir: true } => done(std::fs::remove_dir(unsafe { path_of(path) })),
         // SAFETY: see above.
-        Op::MakeFolder { path, .. } => done(std::fs::create_dir(unsafe { path_of(path) })),
+        FileOp::MakeDir { path, .. } => done(std::fs::create_dir(unsafe { path_of(path) })),
         // SAFETY: see above.
-        Op::HardLink { from, to } => done(unsafe { std::fs::hard_link(path_of(from), path_of(to)) }),
+        FileOp::HardLink { from, to } => done(unsafe { std::fs::hard_link(path_of(from), path_of(to)) }),
         // SAFETY: see above.
-        Op::SymLink { target, link } => done(unsafe { sym_link(&path_of(target), &path_of(link)) }),
-        Op::Accept { .. }
-        | Op::Connect { .. }
-        | Op::Recv { .. }
-        | Op::RecvManaged { .. }
-        | Op::RecvVectored { .. }
-        | Op::Send { .. }
-        | Op::SendVectored { .. }
-        | Op::RecvMessage { .. }
-        | Op::RecvMessageManaged { .. }
-        | Op::SendMessage { .. }
-        | Op::Readiness { .. } => unreachable!("sockets are the caller's"),
+        FileOp::SymLink { target, link } => done(unsafe { sym_link(&path_of(target), &path_of(link)) }),
     })
 }
 

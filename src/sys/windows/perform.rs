@@ -60,23 +60,8 @@ pub(crate) unsafe fn perform(op: Op) -> Option<OsResult> {
             res.or(at_once.then_some(Err(errno::AGAIN)))
         }
         Op::Readiness { fd, direction } => ready(fd, direction),
-        Op::Open { .. }
-        | Op::ReadAt { .. }
-        | Op::ReadVectoredAt { .. }
-        | Op::WriteAt { .. }
-        | Op::WriteVectoredAt { .. }
-        | Op::Sync { .. }
-        | Op::Stat { .. }
-        | Op::Truncate { .. }
-        | Op::Allocate { .. }
-        | Op::Rename { .. }
-        | Op::Remove { .. }
-        | Op::MakeFolder { .. }
-        | Op::HardLink { .. }
-        | Op::SymLink { .. } => {
-            // SAFETY: the caller's promise.
-            unsafe { files::perform(op) }
-        }
+        // SAFETY: the caller's promise.
+        Op::File(op) => unsafe { files::perform(op) },
     }
 }
 

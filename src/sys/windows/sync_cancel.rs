@@ -15,7 +15,7 @@ use windows_sys::Win32::System::Threading::{
 };
 
 use super::{Fd, errno, handle, perform};
-use crate::driver::op::{CURRENT, Medium, Op};
+use crate::driver::op::{CURRENT, FileOp, Medium, Op};
 use crate::sys::OsResult;
 
 /// How often a thread on its way in or out is waited for by giving it the processor, and then by a nap of a millisecond.
@@ -67,26 +67,24 @@ impl SyncCancel {
     pub(crate) fn of(op: &Op) -> SyncCancel {
         let waits = matches!(
             op,
-            Op::ReadAt { offset: CURRENT, .. }
-                | Op::ReadVectoredAt { offset: CURRENT, .. }
-                | Op::WriteAt { offset: CURRENT, .. }
-                | Op::WriteVectoredAt { offset: CURRENT, .. }
-                | Op::Recv {
-                    medium: Medium::Pipe,
-                    ..
-                }
-                | Op::RecvVectored {
-                    medium: Medium::Pipe,
-                    ..
-                }
-                | Op::Send {
-                    medium: Medium::Pipe,
-                    ..
-                }
-                | Op::SendVectored {
-                    medium: Medium::Pipe,
-                    ..
-                }
+            Op::File(
+                FileOp::ReadAt { offset: CURRENT, .. }
+                    | FileOp::ReadVectoredAt { offset: CURRENT, .. }
+                    | FileOp::WriteAt { offset: CURRENT, .. }
+                    | FileOp::WriteVectoredAt { offset: CURRENT, .. }
+            ) | Op::Recv {
+                medium: Medium::Pipe,
+                ..
+            } | Op::RecvVectored {
+                medium: Medium::Pipe,
+                ..
+            } | Op::Send {
+                medium: Medium::Pipe,
+                ..
+            } | Op::SendVectored {
+                medium: Medium::Pipe,
+                ..
+            }
         );
         SyncCancel(waits.then(Arc::default))
     }
