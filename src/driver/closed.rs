@@ -3,6 +3,7 @@
 use std::io;
 use std::sync::Arc;
 
+use super::control::control;
 use super::{
     Completion, Control, Description, Driver, DriverCounters, Fd, FdSpace, Notify, Op, OpId, OpResult, Reply, Scratch,
     Start, Wait,
@@ -86,8 +87,8 @@ unsafe impl Driver for Closed {
         match (&mut self.driver, self.space.is_kernel(fd)) {
             (Some(driver), _) => driver.control(call),
             // In a forked child only this process's copy is closed. A reset would change the socket, which is shared.
-            (None, true) if self.is_forked => sys::control(Control::Close { fd }),
-            (None, true) => sys::control(call),
+            (None, true) if self.is_forked => control(Control::Close { fd }),
+            (None, true) => control(call),
             // The number of a driver that is gone names nothing.
             (None, false) => Ok(Reply::Done),
         }

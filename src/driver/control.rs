@@ -1,9 +1,9 @@
-//! Control calls: the calls on descriptors that never block.
+//! Control calls: the calls on descriptors that never block, and the system calls that they are.
 
-use std::io::SeekFrom;
+use std::io::{self, SeekFrom};
 use std::net::Shutdown;
 
-use crate::sys::{Credentials, Fd, Name, SocketKind, SocketOption};
+use crate::sys::{self, Credentials, Fd, Name, SocketKind, SocketOption};
 
 /// A call that never blocks.
 #[derive(Clone, Copy, Debug)]
@@ -123,4 +123,27 @@ pub enum Reply {
     Option(SocketOption),
     /// A position in a file.
     Position(u64),
+}
+
+/// Makes a control call by plain system calls.
+pub(crate) fn control(call: Control<'_>) -> io::Result<Reply> {
+    match call {
+        Control::Socket { kind } => return sys::new_socket(kind).map(Reply::Fd),
+        Control::Pair { kind } => return sys::new_pair(kind).map(|(one, other)| Reply::Pair(one, other)),
+        Control::LocalName { fd } => return sys::local_name(fd).map(Reply::Name),
+        Control::PeerName { fd } => return sys::peer_name(fd).map(Reply::Name),
+        Control::PeerCredentials { fd } => return sys::credentials(fd).map(Reply::Credentials),
+        Control::Option { fd, like } => return sys::get_option(fd, like).map(Reply::Option),
+        Control::Seek { fd, to } => return sys::files::seek(fd, to).map(Reply::Position),
+        Control::Bind { fd, name } => sys::bind(fd, name)?,
+        Control::Listen { fd, backlog } => sys::listen(fd, backlog)?,
+        Control::Adopt { fd } => sys::adopt(fd)?,
+        Control::SetOption { fd, option } => sys::set_option(fd, option)?,
+        Control::Shutdown { fd, how } => sys::shutdown(fd, how)?,
+        Control::Watch { fd } => sys::check_watchable(fd)?,
+        Control::Forget { .. } => {}
+        Control::Close { fd } => sys::close(fd),
+        Control::Reset { fd } => sys::reset(fd),
+    }
+    Ok(Reply::Done)
 }

@@ -16,6 +16,7 @@ mod completion;
 mod control;
 mod message;
 pub(crate) mod op;
+pub(crate) mod perform;
 #[cfg(any(feature = "reactor", windows))]
 pub(crate) mod poll_throttle;
 pub(crate) mod pool;
@@ -28,9 +29,11 @@ use std::sync::Arc;
 
 pub(crate) use self::closed::Closed;
 pub use self::completion::{Completion, OpId, OpResult};
+pub(crate) use self::control::control;
 pub use self::control::{Control, Reply};
 pub use self::message::MessageBuf;
 pub use self::op::{CURRENT, Direction, FileOp, MAX_LEN, MAX_SLICES, Medium, Op};
+pub(crate) use self::perform::perform;
 pub use self::pool::{BufferPool, PoolBuffer};
 pub use self::select::{Description, DriverChoice};
 pub(crate) use self::settings::Settings;

@@ -5,6 +5,7 @@
 //! on the whole enum without a wildcard arm, so that a new operation breaks the build of every driver that does not
 //! know it.
 
+pub use crate::sys::{CURRENT, Direction, Medium};
 use crate::sys::{Fd, IoVec, Message, Name, PathChar, Stat};
 
 /// One operation.
@@ -248,29 +249,6 @@ pub enum FileOp {
         /// The link's own path, ending in NUL.
         link: *const PathChar,
     },
-}
-
-/// The offset that stands for the file's own position, which the kernel keeps and advances.
-pub const CURRENT: u64 = u64::MAX;
-
-/// The kind of a byte stream.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Medium {
-    /// A TCP connection.
-    Tcp,
-    /// A Unix connection. A receive may stop before the last byte where descriptors were passed.
-    Unix,
-    /// A pipe, a terminal or another descriptor that is not a socket.
-    Pipe,
-}
-
-/// Reading or writing.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Direction {
-    /// Receives, and accepts.
-    Read,
-    /// Sends, and connects.
-    Write,
 }
 
 /// The most slices that one vectored operation carries: the kernel's `IOV_MAX`.

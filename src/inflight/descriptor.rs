@@ -9,7 +9,7 @@ use std::fmt;
 use std::io;
 use std::rc::Rc;
 
-use crate::driver::{Control, FdSpace};
+use crate::driver::{self, Control, FdSpace};
 use crate::event_loop::core::LoopCore;
 use crate::inflight::OnOrphan;
 use crate::inflight::queue::IoQueue;
@@ -88,7 +88,7 @@ impl Drop for Closing {
     fn drop(&mut self) {
         if let Some(socket) = &self.0 {
             let (fd, option) = (sys::number(socket), SocketOption::Linger(None));
-            let _ = sys::control(Control::SetOption { fd, option });
+            let _ = driver::control(Control::SetOption { fd, option });
         }
     }
 }

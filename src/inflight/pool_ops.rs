@@ -5,10 +5,11 @@ use std::task::{Wake, Waker};
 
 use super::table::{Executor, unwanted};
 use crate::driver::op::{FileOp, Op};
-use crate::driver::{Completion, FdSpace, OpId, OpResult};
+use crate::driver::perform::waits_for_peer;
+use crate::driver::{self, Completion, FdSpace, OpId, OpResult};
 use crate::event_loop::core::{LoopCore, RemoteEvent};
 use crate::event_loop::inbox::Inbox;
-use crate::sys::{self, SyncCancel, errno};
+use crate::sys::{SyncCancel, errno};
 
 impl LoopCore {
     /// Has a thread of the loop's own pool carry a flight. If its queue is full, the flight waits here. Gives the landing of one
@@ -30,19 +31,19 @@ impl LoopCore {
     /// An error if the queue is full, or, with its landing, if no thread can be had. Runs no foreign code.
     fn try_submit(&self, id: OpId, op: Op) -> Result<(), Option<OpResult>> {
         let inbox = self.inbox.clone();
-        let sync_cancel = SyncCancel::of(&op);
+        let sync_cancel = SyncCancel::new(waits_for_peer(&op));
         let pulled = sync_cancel.clone();
         let carry = move || {
             // SAFETY: the flight owns what `op` points to, in one place, until it has landed, and nobody else uses that
             // meanwhile. Its landing is sent when this call is over.
-            let res = unsafe { sync_cancel.perform(op) };
+            let res = sync_cancel.run(|| unsafe { driver::perform(op) });
             // No file work says that it would have to wait, except on a descriptor that somebody made non-blocking.
             let res = res.unwrap_or(Err(errno::AGAIN));
             // A loop that does not take it any more has leaked the flight, but what that opened need not stay open.
             if inbox.send(RemoteEvent::OpDone(id, res)).is_err()
                 && let Some(ending) = unwanted(&op, res)
             {
-                drop(sys::control(ending));
+                drop(driver::control(ending));
             }
         };
         match self.files.submit(Box::new(carry)) {

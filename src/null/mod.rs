@@ -23,10 +23,10 @@ use self::net::Network;
 use crate::driver::op::{Direction, Op};
 use crate::driver::pool::PoolBuffer;
 use crate::driver::{
-    BufferPool, Completion, Control, Description, Driver, DriverCounters, FdSpace, Notify, OpId, OpResult, OsResult,
-    Reply, Scratch, Settings, Start, Wait,
+    self, BufferPool, Completion, Control, Description, Driver, DriverCounters, FdSpace, Notify, OpId, OpResult,
+    OsResult, Reply, Scratch, Settings, Start, Wait,
 };
-use crate::sys::{self, Instant, Message, Name, errno};
+use crate::sys::{Instant, Message, Name, errno};
 
 pub(crate) struct Null {
     clock: Instant,
@@ -265,9 +265,9 @@ unsafe impl Driver for Null {
 
     fn control(&mut self, call: Control<'_>) -> io::Result<Reply> {
         match call {
-            Control::Seek { .. } => sys::control(call),
+            Control::Seek { .. } => driver::control(call),
             // Files are the kernel's, and have numbers that no socket of ours has.
-            Control::Close { fd } | Control::Forget { fd } if fd >= 0 => sys::control(call),
+            Control::Close { fd } | Control::Forget { fd } if fd >= 0 => driver::control(call),
             _ => self.network.control(call).map_err(io::Error::from_raw_os_error),
         }
     }

@@ -17,8 +17,8 @@ use crate::driver::op::{Direction, MAX_LEN, Medium, Op};
 use crate::driver::poll_throttle::PollThrottle;
 use crate::driver::pool::PoolBuffer;
 use crate::driver::{
-    BufferPool, Completion, Control, Description, Driver, DriverCounters, FdSpace, Notify, OpId, OpResult, OsResult,
-    Reply, Scratch, Settings, Start, Wait,
+    self, BufferPool, Completion, Control, Description, Driver, DriverCounters, FdSpace, Notify, OpId, OpResult,
+    OsResult, Reply, Scratch, Settings, Start, Wait,
 };
 use crate::sys::{self, Fd, Instant, IoVec, errno};
 
@@ -100,19 +100,19 @@ impl Works {
         let op_result = match op {
             Op::RecvManaged { fd, medium } => {
                 // SAFETY: the bytes go to a buffer that was just taken from the pool, so nobody else has it.
-                self.recv_managed(|ptr, len| unsafe { sys::perform(Op::Recv { fd, medium, ptr, len }) })
+                self.recv_managed(|ptr, len| unsafe { driver::perform(Op::Recv { fd, medium, ptr, len }) })
             }
             Op::RecvMessageManaged { fd, message } => self.recv_managed(|base, len| {
                 // SAFETY: the caller's promise: the message is the flight's.
                 let message = unsafe { &mut *message };
                 // SAFETY: as above; the bytes go to a buffer that was just taken from the pool.
                 message.divert(&mut IoVec { base, len }, |message| unsafe {
-                    sys::perform(Op::RecvMessage { fd, message })
+                    driver::perform(Op::RecvMessage { fd, message })
                 })
             }),
             Op::Connect { fd, .. } if begun => sys::connected(fd).map(OpResult::last),
             // SAFETY: the caller's promise.
-            _ => unsafe { sys::perform(op) }.map(OpResult::last),
+            _ => unsafe { driver::perform(op) }.map(OpResult::last),
         };
         let res = op_result.as_ref().map(|op_result| op_result.res);
         if let (Op::Accept { .. }, Some(Ok(fd))) = (op, res) {
@@ -367,7 +367,7 @@ unsafe impl Driver for Reactor {
             Control::Close { fd } | Control::Reset { fd } | Control::Forget { fd } => self.works.fd_closed(fd),
             _ => {}
         }
-        let reply = sys::control(call)?;
+        let reply = driver::control(call)?;
         match (call, &reply) {
             (_, &Reply::Fd(fd)) | (Control::Adopt { fd }, _) => self.works.fd_opened(fd),
             (_, &Reply::Pair(one, other)) => {

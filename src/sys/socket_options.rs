@@ -3,7 +3,7 @@
 //! The few calls that differ are in each system's `options.rs`.
 
 use std::io;
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{Ipv4Addr, Ipv6Addr, Shutdown, SocketAddr};
 use std::time::Duration;
 
 use socket2::TcpKeepalive;
@@ -164,6 +164,14 @@ pub struct Credentials {
 
 pub(crate) fn bind(fd: Fd, name: &Name) -> io::Result<()> {
     with(fd, |socket| socket.bind(name.inner()))
+}
+
+pub(crate) fn listen(fd: Fd, backlog: i32) -> io::Result<()> {
+    with(fd, |socket| socket.listen(backlog))
+}
+
+pub(crate) fn shutdown(fd: Fd, how: Shutdown) -> io::Result<()> {
+    with(fd, |socket| socket.shutdown(how))
 }
 
 pub(crate) fn local_name(fd: Fd) -> io::Result<Name> {

@@ -12,7 +12,7 @@ use super::afd::{code, status_of};
 use super::overlapped::{InFlight, Unconnected};
 use super::start::Begun;
 use crate::driver::op::{FileOp, Medium, Op};
-use crate::driver::{BufferPool, Completion, OpResult, OsResult, PoolBuffer};
+use crate::driver::{self, BufferPool, Completion, OpResult, OsResult, PoolBuffer};
 use crate::sys::{self, Fd, IoVec, Message, errno, socket};
 
 impl Iocp {
@@ -57,7 +57,7 @@ impl Iocp {
                     let medium = Medium::Tcp;
                     // SAFETY: the bytes go to a buffer that was just taken from the pool.
                     unsafe {
-                        sys::perform(Op::Recv {
+                        driver::perform(Op::Recv {
                             fd,
                             medium,
                             ptr: base,
@@ -66,7 +66,7 @@ impl Iocp {
                     }
                 }),
                 // SAFETY: as above.
-                (Op::RecvMessage { .. }, Ok(_)) => unsafe { sys::perform(op) }.map(OpResult::last),
+                (Op::RecvMessage { .. }, Ok(_)) => unsafe { driver::perform(op) }.map(OpResult::last),
                 (Op::RecvMessageManaged { fd, message }, Ok(_)) => self.receive_message(fd, message),
                 // Somebody has written nothing, which is not the end: that is an error here.
                 (
@@ -83,10 +83,10 @@ impl Iocp {
                 ) => None,
                 (Op::Send { medium, .. } | Op::SendVectored { medium, .. }, Ok(_)) if medium != Medium::Pipe => {
                     // SAFETY: the flight has what its op points to, and nothing of it is with the kernel.
-                    unsafe { sys::perform(op) }.map(OpResult::last)
+                    unsafe { driver::perform(op) }.map(OpResult::last)
                 }
                 // SAFETY: as above.
-                (Op::SendMessage { .. }, Ok(_)) => unsafe { sys::perform(op) }.map(OpResult::last),
+                (Op::SendMessage { .. }, Ok(_)) => unsafe { driver::perform(op) }.map(OpResult::last),
                 _ => {
                     let (accepted, buffer) = self.air.touch_down(id);
                     // SAFETY: the flight has what its op points to, and the kernel is done with that.
@@ -185,7 +185,7 @@ impl Iocp {
             // SAFETY: the message is a flight's that has not landed, and nothing of it is with the kernel; the bytes go to a
             // buffer that was just taken from the pool.
             unsafe {
-                let receive = |message: *mut Message| sys::perform(Op::RecvMessage { fd, message });
+                let receive = |message: *mut Message| driver::perform(Op::RecvMessage { fd, message });
                 (*message).divert(&mut IoVec { base, len }, receive)
             }
         })

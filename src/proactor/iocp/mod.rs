@@ -45,7 +45,7 @@ use self::timer::Timer;
 use crate::driver::op::{Medium, Op};
 use crate::driver::poll_throttle::PollThrottle;
 use crate::driver::{
-    BufferPool, Completion, Control, Description, Driver, DriverCounters, FdSpace, Notify, OpId, OsResult, Reply,
+    self, BufferPool, Completion, Control, Description, Driver, DriverCounters, FdSpace, Notify, OpId, OsResult, Reply,
     Scratch, Settings, Start, Wait,
 };
 use crate::sys::{self, Fd, Instant};
@@ -113,7 +113,7 @@ unsafe impl Driver for Iocp {
             Control::Watch { fd } => Some(fd),
             _ => None,
         };
-        let reply = sys::control(call);
+        let reply = driver::control(call);
         if let Ok(Reply::Fd(fd)) = reply {
             self.fds.forget(fd);
         }
@@ -138,7 +138,7 @@ unsafe impl Driver for Iocp {
         let res = match op {
             Op::Send { fd, medium, .. } | Op::SendVectored { fd, medium, .. } if fd >= 0 && medium != Medium::Pipe => {
                 // SAFETY: the caller's promise: it is there until this returns, and the call is over then.
-                unsafe { sys::perform(op) }?
+                unsafe { driver::perform(op) }?
             }
             _ => return None,
         };

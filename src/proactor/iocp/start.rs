@@ -13,7 +13,7 @@ use super::afd::Afd;
 use super::fd_table::Use;
 use super::overlapped::{InFlight, Unconnected};
 use crate::driver::op::{CURRENT, Direction, FileOp, Medium, Op};
-use crate::driver::{Completion, Control, OpId, OpResult, OsResult, Reply, Scratch, Start};
+use crate::driver::{self, Completion, Control, OpId, OpResult, OsResult, Reply, Scratch, Start};
 use crate::sys::{self, Fd, IoVec, SocketKind, errno, handle, socket};
 
 /// What AcceptEx wants for each address: the largest there is, and 16 bytes more.
@@ -54,14 +54,14 @@ impl Iocp {
             // Mostly there is room, and then it is over.
             Op::Send { .. } | Op::SendVectored { .. } | Op::SendMessage { .. } => {
                 // SAFETY: the caller's promise: the flight owns what the op points to, and nothing of it is with the kernel.
-                if let Some(res) = unsafe { sys::perform(op) } {
+                if let Some(res) = unsafe { driver::perform(op) } {
                     return done(res);
                 }
             }
             Op::Readiness { .. } => {
                 // A look costs less than to wait for what is there; and a watcher is to be called once per turn.
                 // SAFETY: as above.
-                if let Some(res) = unsafe { sys::perform(op) } {
+                if let Some(res) = unsafe { driver::perform(op) } {
                     let op_result = OpResult::last(res);
                     self.done.push(Completion { id, result: op_result });
                     return Start::Pending;
@@ -69,7 +69,7 @@ impl Iocp {
             }
             Op::RecvMessage { .. } => {
                 // SAFETY: as above.
-                if let Some(res) = unsafe { sys::perform(op) } {
+                if let Some(res) = unsafe { driver::perform(op) } {
                     return done(res);
                 }
             }
@@ -80,7 +80,7 @@ impl Iocp {
             }
             Op::Connect { .. } if is_for_datagrams(fd) => {
                 // SAFETY: as above.
-                return done(unsafe { sys::perform(op) }.unwrap_or(Err(errno::AGAIN)));
+                return done(unsafe { driver::perform(op) }.unwrap_or(Err(errno::AGAIN)));
             }
             _ => {}
         }
@@ -301,7 +301,7 @@ impl Iocp {
                 len,
             )
         };
-        if let Err(error) = sys::control(Control::Bind { fd, name: &anywhere }) {
+        if let Err(error) = sys::bind(fd, &anywhere) {
             match error.raw_os_error() {
                 // It has one.
                 Some(WSAEINVAL) => {}
@@ -371,7 +371,7 @@ fn socket_like(listener: Fd) -> Result<Unconnected, i32> {
         true => SocketKind::TcpV6,
         false => SocketKind::TcpV4,
     };
-    match sys::control(Control::Socket { kind }).map_err(code)? {
+    match driver::control(Control::Socket { kind }).map_err(code)? {
         Reply::Fd(fd) => Ok(Unconnected::new(fd)),
         other => unreachable!("a new socket is {other:?}"),
     }

@@ -34,7 +34,7 @@ use self::emptied::Emptied;
 use self::notify::{EventFd, Notifier};
 use crate::driver::op::{FileOp, Medium, Op};
 use crate::driver::{
-    Completion, Control, Description, Driver, DriverCounters, FdSpace, Notify, OpId, OpResult, OsResult, Reply,
+    self, Completion, Control, Description, Driver, DriverCounters, FdSpace, Notify, OpId, OpResult, OsResult, Reply,
     Scratch, Settings, Start, Wait,
 };
 use crate::sys::{self, Fd, Instant};
@@ -325,7 +325,7 @@ unsafe impl Driver for Uring {
         if let Control::Close { fd } | Control::Reset { fd } | Control::Forget { fd } = call {
             self.emptied.forget(fd);
         }
-        sys::control(call)
+        driver::control(call)
     }
 
     unsafe fn start(&mut self, id: OpId, op: Op, scratch: *mut Scratch) -> Start {
@@ -341,7 +341,7 @@ unsafe impl Driver for Uring {
             // Within the machine it is over at once or refused for want of room, and then the kernel would let a worker
             // thread wait in it.
             // SAFETY: the flight owns what the op points to, and nothing of it is with the kernel yet.
-            if is_unix && let Some(res) = unsafe { sys::perform(op) } {
+            if is_unix && let Some(res) = unsafe { driver::perform(op) } {
                 return Start::Done(OpResult::last(res));
             }
         }
@@ -369,7 +369,7 @@ unsafe impl Driver for Uring {
                 if alone && medium != Medium::Pipe && self.ring.submission().len() < 2 =>
             {
                 // SAFETY: the caller's promise: it is there until this returns, and the call is over then.
-                let res = unsafe { sys::perform(op) }?;
+                let res = unsafe { driver::perform(op) }?;
                 self.counters.submissions += 1;
                 self.counters.completions += 1;
                 Some(res)

@@ -5,14 +5,14 @@
 
 #[cfg(target_os = "linux")]
 mod cached;
-mod files;
+pub(crate) mod files;
 mod forks;
 mod message;
 mod name;
 pub(crate) mod options;
-mod perform;
 pub(crate) mod processes;
 pub(crate) mod signals;
+mod sockets;
 #[cfg(target_os = "linux")]
 #[path = "splice_pipe.rs"]
 mod splice_pipe;
@@ -39,12 +39,14 @@ pub use self::message::Message;
 pub(crate) use self::message::RECEIVE_FLAGS;
 pub(crate) use self::message::{Enclosure, MOST_DESCRIPTORS, MsgHdrBuf, MsgMeta, is_full_queue};
 pub use self::name::Name;
+pub(crate) use self::options::{credentials, new_pair, new_socket};
 #[cfg(feature = "reactor")]
-pub(crate) use self::perform::connected;
-pub(crate) use self::perform::perform;
+pub(crate) use self::sockets::connected;
+pub(crate) use self::sockets::{
+    accept, connect, ready, recv, recv_message, recv_vectored, send, send_message, send_vectored,
+};
 pub(crate) use self::splice_pipe::SplicePipe;
 pub(crate) use self::sync_cancel::SyncCancel;
-use crate::driver::{Control, Reply};
 use crate::sys::Instant;
 
 /// A descriptor's number, as its driver gave it out. What it stands for is the driver's business: see
@@ -134,42 +136,14 @@ pub(crate) fn monotonic() -> Instant {
     Instant::from_origin(Duration::new(now.tv_sec as u64, now.tv_nsec as u32))
 }
 
-/// Makes a driver's control call by plain system calls.
-pub(crate) fn control(call: Control<'_>) -> io::Result<Reply> {
-    match call {
-        Control::Socket { kind } => options::socket(kind).map(Reply::Fd),
-        Control::Pair { kind } => options::pair(kind).map(|(one, other)| Reply::Pair(one, other)),
-        Control::Bind { fd, name } => super::bind(fd, name).map(|()| Reply::Done),
-        Control::Listen { fd, backlog } => with(fd, |socket| socket.listen(backlog)).map(|()| Reply::Done),
-        Control::Adopt { fd } => adopt(fd).map(|()| Reply::Done),
-        Control::LocalName { fd } => super::local_name(fd).map(Reply::Name),
-        Control::PeerName { fd } => super::peer_name(fd).map(Reply::Name),
-        Control::PeerCredentials { fd } => options::credentials(fd).map(Reply::Credentials),
-        Control::SetOption { fd, option } => super::set_option(fd, option).map(|()| Reply::Done),
-        Control::Option { fd, like } => super::get_option(fd, like).map(Reply::Option),
-        Control::Shutdown { fd, how } => with(fd, |socket| socket.shutdown(how)).map(|()| Reply::Done),
-        Control::Watch { fd } => watchable(fd).map(|()| Reply::Done),
-        Control::Forget { .. } => Ok(Reply::Done),
-        Control::Seek { fd, to } => files::seek(fd, to).map(Reply::Position),
-        Control::Close { fd } => {
-            close(fd);
-            Ok(Reply::Done)
-        }
-        Control::Reset { fd } => {
-            reset(fd);
-            Ok(Reply::Done)
-        }
-    }
-}
-
 /// Readies a socket that was made elsewhere. Fails, changing nothing of its ownership, if it is not an open descriptor.
-fn adopt(fd: Fd) -> io::Result<()> {
+pub(crate) fn adopt(fd: Fd) -> io::Result<()> {
     with(fd, |socket| socket.set_nonblocking(true))
 }
 
 /// Whether a descriptor can be waited for. Files and folders are always ready, and epoll refuses them; so do we
 /// everywhere.
-fn watchable(fd: Fd) -> io::Result<()> {
+pub(crate) fn check_watchable(fd: Fd) -> io::Result<()> {
     let mut stat = std::mem::MaybeUninit::<libc::stat>::uninit();
     // SAFETY: the kernel fills the local structure and keeps no pointer to it.
     if unsafe { libc::fstat(fd, stat.as_mut_ptr()) } < 0 {
@@ -190,7 +164,7 @@ fn watchable(fd: Fd) -> io::Result<()> {
 ///
 /// An error is not told: on Linux the number is free again whatever close(2) returns, and trying again could close
 /// somebody else's descriptor.
-fn close(fd: Fd) {
+pub(crate) fn close(fd: Fd) {
     if fd >= 0 {
         // SAFETY: the caller owned `fd` and gives it up; close(2) touches no memory of ours.
         unsafe { libc::close(fd) };
@@ -203,7 +177,7 @@ pub(crate) fn close_slowly(foreign: Foreign) {
 }
 
 /// Closes a connection with a reset instead of a FIN, so that its peer learns at once that nobody will serve it.
-fn reset(fd: Fd) {
+pub(crate) fn reset(fd: Fd) {
     // A socket that cannot take the option is closed the ordinary way.
     let _ = with(fd, |socket| socket.set_linger(Some(Duration::ZERO)));
     close(fd);

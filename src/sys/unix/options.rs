@@ -10,7 +10,7 @@ use super::{Fd, with};
 use crate::sys::{Credentials, SocketKind};
 
 /// Makes a socket. It is close-on-exec and non-blocking.
-pub(super) fn socket(kind: SocketKind) -> io::Result<Fd> {
+pub(crate) fn new_socket(kind: SocketKind) -> io::Result<Fd> {
     let (domain, r#type, protocol) = what(kind);
     // socket2 sets close-on-exec in `new`.
     let socket = Socket::new(domain, r#type, protocol)?;
@@ -19,7 +19,7 @@ pub(super) fn socket(kind: SocketKind) -> io::Result<Fd> {
 }
 
 /// Makes two that are connected to each other.
-pub(super) fn pair(kind: SocketKind) -> io::Result<(Fd, Fd)> {
+pub(crate) fn new_pair(kind: SocketKind) -> io::Result<(Fd, Fd)> {
     let (domain, r#type, protocol) = what(kind);
     let (one, other) = Socket::pair(domain, r#type, protocol)?;
     one.set_nonblocking(true)?;
@@ -40,7 +40,7 @@ fn what(kind: SocketKind) -> (Domain, Type, Option<Protocol>) {
 
 /// Who is at the other end of a Unix connection.
 #[cfg(any(target_os = "linux", target_os = "android"))]
-pub(super) fn credentials(fd: Fd) -> io::Result<Credentials> {
+pub(crate) fn credentials(fd: Fd) -> io::Result<Credentials> {
     with(fd, |socket| {
         let mut peer = libc::ucred { pid: 0, uid: 0, gid: 0 };
         let mut len = size_of::<libc::ucred>() as libc::socklen_t;
@@ -60,7 +60,7 @@ pub(super) fn credentials(fd: Fd) -> io::Result<Credentials> {
 }
 
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
-pub(super) fn credentials(fd: Fd) -> io::Result<Credentials> {
+pub(crate) fn credentials(fd: Fd) -> io::Result<Credentials> {
     with(fd, |socket| {
         let (mut user, mut group) = (0, 0);
         // SAFETY: the kernel fills the two locals and keeps no pointer to them.

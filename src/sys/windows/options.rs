@@ -10,13 +10,12 @@ use windows_sys::Win32::Networking::WinSock::{
 };
 
 use super::{Fd, number_of_socket, socket as socket_of};
-use crate::sys::SocketKind;
+use crate::sys::{Credentials, SocketKind};
 
 /// Makes a socket. It is not inherited, and non-blocking.
-pub(super) fn socket(kind: SocketKind) -> io::Result<Fd> {
+pub(crate) fn new_socket(kind: SocketKind) -> io::Result<Fd> {
     let Some((domain, r#type, protocol)) = what(kind) else {
-        let why = "Unix sockets are not served on Windows";
-        return Err(io::Error::new(io::ErrorKind::Unsupported, why));
+        return Err(no_unix_sockets());
     };
     // socket2 keeps it from being inherited.
     let socket = Socket::new(domain, r#type, Some(protocol))?;
@@ -26,6 +25,21 @@ pub(super) fn socket(kind: SocketKind) -> io::Result<Fd> {
         report_refusals(fd, false);
     }
     Ok(fd)
+}
+
+/// Only Unix sockets come in pairs.
+pub(crate) fn new_pair(_kind: SocketKind) -> io::Result<(Fd, Fd)> {
+    Err(no_unix_sockets())
+}
+
+/// Only Unix sockets have credentials.
+pub(crate) fn credentials(_fd: Fd) -> io::Result<Credentials> {
+    Err(no_unix_sockets())
+}
+
+fn no_unix_sockets() -> io::Error {
+    let why = "Unix sockets are not served on Windows";
+    io::Error::new(io::ErrorKind::Unsupported, why)
 }
 
 /// The same of routes that end nowhere. windows-sys does not have it.

@@ -15,7 +15,7 @@ use windows_sys::Win32::System::Threading::{
 
 use super::files::{read_pipe, write_pipe};
 use super::{Foreign, IoVec, number_of_handle};
-use crate::driver::op::Direction;
+use crate::sys::Direction;
 
 /// The flag that makes a child the first of a process group.
 pub(crate) const NEW_GROUP: u32 = CREATE_NEW_PROCESS_GROUP;
