@@ -1,78 +1,56 @@
-//! I/O errors with a context message that keep the OS error code.
+//! The errors of a loop that has closed or belongs to another process, and error codes as `io::Error`s.
 
 use std::fmt;
 use std::io;
 
-/// Prefixes an error with the call that failed. The kind stays, and [`os_code`] still finds the OS error code.
-pub(crate) fn context(what: impl fmt::Display, error: io::Error) -> io::Error {
-    let kind = error.kind();
-    let what = what.to_string();
-    io::Error::new(kind, Context { what, error })
-}
+use crate::sys;
 
-struct Context {
-    what: String,
-    error: io::Error,
-}
+/// Error: the event loop has closed, or it belongs to the parent of this forked process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LoopClosed;
 
-impl fmt::Display for Context {
+impl fmt::Display for LoopClosed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.what, self.error)
+        f.write_str("the event loop has closed")?;
+        match sys::forks() {
+            0 => Ok(()),
+            _ => f.write_str(", or was made before this process was forked"),
+        }
     }
 }
 
-impl fmt::Debug for Context {
+impl std::error::Error for LoopClosed {}
+
+impl From<LoopClosed> for io::Error {
+    fn from(closed: LoopClosed) -> io::Error {
+        io::Error::new(io::ErrorKind::NotConnected, closed)
+    }
+}
+
+/// The loop, or the pool, was made before this process was forked.
+#[derive(Debug)]
+struct Forked;
+
+impl fmt::Display for Forked {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{self}")
+        f.write_str(
+            "it was made before this process was forked, and belongs to the parent: make a new one in the child",
+        )
     }
 }
 
-impl std::error::Error for Context {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        Some(&self.error)
-    }
-}
+impl std::error::Error for Forked {}
 
-/// The OS error code of an error, also if the error carries a context message of this crate.
-///
-/// std's `raw_os_error` returns `None` for an error with a custom message; this function looks at its cause.
-///
-/// ```
-/// let error = windlass::run(async { windlass::net::TcpListener::bind("192.0.2.1:0").await.unwrap_err() })?;
-/// assert_eq!(error.kind(), std::io::ErrorKind::AddrNotAvailable);
-/// assert!(windlass::os_code(&error).is_some());
-/// assert!(error.to_string().contains("192.0.2.1:0"));
-/// # Ok::<(), std::io::Error>(())
-/// ```
-pub fn os_code(error: &io::Error) -> Option<i32> {
-    if let Some(code) = error.raw_os_error() {
-        return Some(code);
-    }
-    let inner = error.get_ref()?.downcast_ref::<Context>()?;
-    os_code(&inner.error)
+/// The error of a loop or pool that is used in a forked child.
+pub(crate) fn forked_error() -> io::Error {
+    io::Error::new(io::ErrorKind::NotConnected, Forked)
 }
 
 /// Converts an operation's error code. ECANCELED reaches a caller only if the loop closed while the operation was in
 /// flight: a caller that cancels an operation no longer waits for it.
 pub(crate) fn from_code(code: i32) -> io::Error {
     match code {
-        crate::sys::errno::CANCELED => crate::event_loop::inbox::LoopClosed.into(),
+        sys::errno::CANCELED => LoopClosed.into(),
         code => io::Error::from_raw_os_error(code),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn context_keeps_kind_and_code() {
-        let error = context(
-            "bind",
-            context("inner", io::Error::from_raw_os_error(crate::sys::errno::IN_USE)),
-        );
-        assert_eq!(error.kind(), io::ErrorKind::AddrInUse);
-        assert_eq!(os_code(&error), Some(crate::sys::errno::IN_USE));
-        assert!(error.to_string().starts_with("bind: inner: "));
     }
 }

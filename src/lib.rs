@@ -90,14 +90,14 @@ pub use diagnostics::dump::{Dump, DumpGuard, TaskDump, TaskState, Waiting, dump,
 pub use diagnostics::metrics;
 pub use diagnostics::metrics::Counters;
 pub use driver::DriverChoice;
-pub use error::os_code;
+pub use error::LoopClosed;
 pub use event_loop::builder::{Builder, run};
 pub use event_loop::callback::{Handle, TimerHandle};
 pub use event_loop::exception::Exception;
 pub use event_loop::handle::{LoopHandle, RemoteHandle};
-pub use event_loop::inbox::LoopClosed;
 pub use event_loop::{EventLoop, call_at, call_later, call_soon, counters};
 pub use inflight::watch::{add_reader, add_writer, remove_reader, remove_writer};
+pub use sys::os_code;
 pub use task::promise::{Abandoned, Placeholder, Promise, promise};
 pub use task::{JoinError, JoinHandle, spawn};
 

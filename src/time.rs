@@ -14,7 +14,6 @@ use std::cell::Cell;
 use std::fmt;
 use std::future::Future;
 use std::io;
-use std::ops::{Add, AddAssign, Sub};
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
@@ -22,28 +21,9 @@ use std::time::Duration;
 
 use crate::event_loop::core::LoopCore;
 use crate::event_loop::timers::{Action, TimerId};
-
-/// A point in time on the loop's clock, with nanosecond resolution.
-///
-/// Not std's `Instant`, because a loop may run on a virtual clock. Arithmetic saturates: adding `Duration::MAX` gives
-/// [`NEVER`](Instant::NEVER).
-///
-/// ```
-/// use std::time::Duration;
-/// use windlass::time::Instant;
-/// let start = Instant::now();
-/// assert!(start + Duration::MAX > start + Duration::from_secs(1));
-/// assert!(start.elapsed() < Duration::from_secs(60));
-/// ```
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Instant {
-    ns: u64,
-}
+pub use crate::sys::Instant;
 
 impl Instant {
-    /// A time that is never reached. Arithmetic that overflows saturates to it.
-    pub const NEVER: Instant = Instant { ns: u64::MAX };
-
     /// The current time of the current loop's clock; outside of a loop, of the system's monotonic clock.
     pub fn now() -> Instant {
         match LoopCore::try_current() {
@@ -52,67 +32,9 @@ impl Instant {
         }
     }
 
-    /// The time `since` after the clock's origin. For drivers.
-    pub fn from_origin(since: Duration) -> Instant {
-        let ns = u64::try_from(since.as_nanos()).unwrap_or(u64::MAX);
-        Instant { ns }
-    }
-
-    /// The time since the clock's origin. For drivers.
-    pub fn since_origin(self) -> Duration {
-        Duration::from_nanos(self.ns)
-    }
-
     /// The time since this instant; zero if it is in the future.
     pub fn elapsed(self) -> Duration {
         Instant::now() - self
-    }
-
-    /// The time from `earlier` to this instant; zero if `earlier` is later.
-    pub fn duration_since(self, earlier: Instant) -> Duration {
-        Duration::from_nanos(self.ns.saturating_sub(earlier.ns))
-    }
-}
-
-impl Add<Duration> for Instant {
-    type Output = Instant;
-
-    fn add(self, duration: Duration) -> Instant {
-        let ns = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
-        Instant {
-            ns: self.ns.saturating_add(ns),
-        }
-    }
-}
-
-impl Sub<Duration> for Instant {
-    type Output = Instant;
-
-    fn sub(self, duration: Duration) -> Instant {
-        let ns = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
-        Instant {
-            ns: self.ns.saturating_sub(ns),
-        }
-    }
-}
-
-impl AddAssign<Duration> for Instant {
-    fn add_assign(&mut self, duration: Duration) {
-        *self = *self + duration;
-    }
-}
-
-impl Sub<Instant> for Instant {
-    type Output = Duration;
-
-    fn sub(self, earlier: Instant) -> Duration {
-        self.duration_since(earlier)
-    }
-}
-
-impl fmt::Debug for Instant {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Instant({:?})", self.since_origin())
     }
 }
 

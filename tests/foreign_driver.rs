@@ -15,8 +15,8 @@ use std::time::{Duration, SystemTime};
 
 use windlass::Builder;
 use windlass::driver::{
-    Completion, Control, Description, Driver, DriverCounters, Fd, FdSpace, Message, MessageBuf, Name, Notify, Op, OpId,
-    OpResult, OsResult, Reply, Scratch, SocketKind, SocketOption, Start, Stat, Wait,
+    Completion, Control, Description, Driver, DriverCounters, Fd, FdSpace, FileOp, Message, MessageBuf, Name, Notify,
+    Op, OpId, OpResult, OsResult, Reply, Scratch, SocketKind, SocketOption, Start, Stat, Wait,
 };
 use windlass::fs::File;
 use windlass::net::{TcpListener, TcpStream, UdpSocket};
@@ -132,11 +132,11 @@ impl Toy {
                 }
                 Op::RecvMessage { fd, message } => self.receive(fd, &mut *message),
                 Op::SendMessage { fd, message, .. } => Some(self.send(fd, &*message)),
-                Op::Open { path, .. } => {
+                Op::File(FileOp::Open { path, .. }) => {
                     let len = CStr::from_ptr(path).count_bytes() as u64;
                     Some(Ok(self.add(Thing::File(len)) as u32))
                 }
-                Op::Stat { fd, path, out, .. } => match (path.is_null(), self.things.get(&fd)) {
+                Op::File(FileOp::Stat { fd, path, out, .. }) => match (path.is_null(), self.things.get(&fd)) {
                     (true, Some(&Thing::File(len))) => {
                         let made = SystemTime::UNIX_EPOCH + Duration::from_secs(MADE);
                         let stat = Stat::new(libc::S_IFREG | 0o640, len);
@@ -257,7 +257,7 @@ unsafe impl Driver for Toy {
     unsafe fn start(&mut self, id: OpId, op: Op, _scratch: *mut Scratch) -> Start {
         match op {
             // Left to a thread, which must not do it: the number is not the kernel's.
-            Op::Sync { .. } => Start::Blocking,
+            Op::File(FileOp::Sync { .. }) => Start::Blocking,
             _ => {
                 self.pending.push((id, op, false));
                 Start::Pending
@@ -277,11 +277,11 @@ unsafe impl Driver for Toy {
             match self.attempt(op) {
                 Some(res) => completed.push(Completion {
                     id,
-                    op_result: OpResult::last(res),
+                    result: OpResult::last(res),
                 }),
                 None if cancelled => completed.push(Completion {
                     id,
-                    op_result: OpResult::last(Err(libc::ECANCELED)),
+                    result: OpResult::last(Err(libc::ECANCELED)),
                 }),
                 None => self.pending.push((id, op, false)),
             }

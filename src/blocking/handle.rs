@@ -10,9 +10,10 @@ use std::task::{Context, Poll, Wake, Waker};
 
 use super::Refusal;
 use super::pool::{JobId, Shared, Ticket, Work};
+use crate::error::forked_error;
 use crate::event_loop::core::{ClockHold, LoopCore, RemoteEvent};
 use crate::event_loop::exception::{Exception, report};
-use crate::event_loop::inbox::{Inbox, forked_error};
+use crate::event_loop::inbox::Inbox;
 use crate::task::{JoinError, TaskId};
 
 /// A handle to blocking work: await it for a `Result<T, JoinError>`, on any loop or runtime.

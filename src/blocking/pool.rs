@@ -317,7 +317,7 @@ impl Shared {
     /// Queues a job, and starts a thread if none is idle. With `bounded`, fails if the queue is full.
     pub(super) fn submit(self: &Arc<Self>, work: Work, bounded: bool) -> Result<JobId, Refusal> {
         if self.is_forked() {
-            return Err(Refusal::NoThread(work, crate::event_loop::inbox::forked_error()));
+            return Err(Refusal::NoThread(work, crate::error::forked_error()));
         }
         let mut state = self.state();
         if state.closed {
@@ -351,7 +351,7 @@ impl Shared {
         std::thread::Builder::new()
             .name(name)
             .spawn(move || shared.work_until_idle())
-            .map_err(|error| crate::error::context("no thread could be started for blocking work", error))?;
+            .map_err(|error| crate::sys::context("no thread could be started for blocking work", error))?;
         state.counters.threads += 1;
         state.counters.started += 1;
         // The thread is idle until it takes its first job. Otherwise a queue of length 0 would refuse it.

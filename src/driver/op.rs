@@ -1,32 +1,32 @@
-//! What a call becomes on its way to the kernel.
+//! The operations of a driver.
 //!
-//! An [`Op`] is plain data: numbers and raw pointers, `Copy`, no generics. The typed layer above (streams, listeners)
-//! owns the descriptor and the buffer and puts them into a flight first; only then does it take the pointers that stand
-//! here. A driver matches on the whole enum, without a wildcard arm, so that a new operation breaks the build of every
-//! driver that does not know it.
+//! An [`Op`] is plain data: numbers and raw pointers, `Copy`, no generics. The typed layers above (streams, listeners,
+//! files) move the descriptor and the buffer into the operation's slot first and take the pointers there. Drivers match
+//! on the whole enum without a wildcard arm, so that a new operation breaks the build of every driver that does not
+//! know it.
 
+pub use crate::sys::{CURRENT, Direction, Medium};
 use crate::sys::{Fd, IoVec, Message, Name, PathChar, Stat};
 
-/// One operation for the kernel.
+/// One operation.
 ///
-/// The memory behind every pointer belongs to the flight under whose id the operation is started, and stays where it is
-/// until that flight's last completion has landed.
+/// The memory behind every pointer belongs to the operation's slot and stays in place until its completion.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub enum Op {
-    /// Takes one connection off a listening socket. Lands the new descriptor's number.
+    /// Accepts one connection. Its result is the new descriptor's number.
     Accept {
         /// The listening socket.
         fd: Fd,
     },
-    /// Connects a socket. Lands 0.
+    /// Connects a socket. Its result is 0.
     Connect {
         /// The socket to connect.
         fd: Fd,
         /// The peer to connect to.
         name: *const Name,
     },
-    /// Receives into one buffer. Lands the number of bytes; 0 is the end of the stream.
+    /// Receives into one buffer. Its result is the number of bytes; 0 is the end of the stream.
     Recv {
         /// The socket or pipe.
         fd: Fd,
@@ -37,15 +37,15 @@ pub enum Op {
         /// How many may be written there; never 0.
         len: usize,
     },
-    /// Receives into a buffer of the driver's pool, chosen when bytes arrive. Lands the number of bytes and the buffer,
-    /// or the error `ENOBUFS` when the pool is empty.
+    /// Receives into a buffer of the driver's pool, chosen when bytes arrive. Its result is the number of bytes and the
+    /// buffer, or the error `ENOBUFS` when the pool is empty.
     RecvManaged {
         /// The socket or pipe.
         fd: Fd,
         /// What it is.
         medium: Medium,
     },
-    /// Receives into several buffers in order. Lands the number of bytes; 0 is the end of the stream.
+    /// Receives into several buffers in order. Its result is the number of bytes; 0 is the end of the stream.
     RecvVectored {
         /// The socket or pipe.
         fd: Fd,
@@ -56,7 +56,7 @@ pub enum Op {
         /// How many slices; between 1 and [`MAX_SLICES`].
         count: usize,
     },
-    /// Sends from one buffer. Lands the number of bytes taken.
+    /// Sends from one buffer. Its result is the number of bytes taken.
     Send {
         /// The socket or pipe.
         fd: Fd,
@@ -67,7 +67,7 @@ pub enum Op {
         /// How many; never 0.
         len: usize,
     },
-    /// Sends from several buffers in order. Lands the number of bytes taken.
+    /// Sends from several buffers in order. Its result is the number of bytes taken.
     SendVectored {
         /// The socket or pipe.
         fd: Fd,
@@ -78,7 +78,8 @@ pub enum Op {
         /// How many slices; between 1 and [`MAX_SLICES`].
         count: usize,
     },
-    /// Receives one message, with its sender's name and the descriptors passed along. Lands the number of its bytes.
+    /// Receives one message, with its sender's name and the descriptors passed along. Its result is the number of its
+    /// bytes.
     RecvMessage {
         /// The socket.
         fd: Fd,
@@ -92,33 +93,50 @@ pub enum Op {
         /// Its header, which has no place for the bytes.
         message: *mut Message,
     },
-    /// Sends one message. Lands the number of its bytes.
+    /// Sends one message. Its result is the number of its bytes.
     SendMessage {
         /// The socket.
         fd: Fd,
-        /// Whether to land the error `EAGAIN` instead of waiting for room.
+        /// Whether to complete with the error `EAGAIN` instead of waiting for room.
         at_once: bool,
         /// Its header, which says where everything is.
         message: *const Message,
     },
-    /// Waits until a descriptor can be read from or written to without waiting, or has an error to tell; moves no
-    /// bytes. Lands 0, at the earliest in the next poll.
+    /// Waits until a descriptor is readable or writable, or has an error or hang-up; moves no bytes. Its result is 0,
+    /// from the next poll at the earliest.
     Readiness {
         /// Any descriptor that can be waited for.
         fd: Fd,
-        /// Which of the two.
+        /// Readable or writable.
         direction: Direction,
     },
-    /// Opens a file. Lands the new descriptor's number.
+    /// An operation on a file or a path.
+    File(FileOp),
+}
+
+// SAFETY: an op is plain data: sending it to another thread sends numbers. The operation's owner keeps the memory
+// behind its pointers in place and does not use it until the completion, so the thread that carries the op out is the
+// only one that does.
+unsafe impl Send for Op {}
+
+// A pointer-sized word for the tag and the descriptor, and three more: the operation table copies ops.
+const _: () = assert!(size_of::<Op>() <= 4 * size_of::<u64>());
+
+/// An operation on a file or a path. No kernel reports readiness for these: a completion-based kernel carries them out,
+/// or a thread.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub enum FileOp {
+    /// Opens a file. Its result is the new descriptor's number.
     Open {
         /// The path, ending in NUL.
         path: *const PathChar,
-        /// The OS's flags for opening; close-on-exec is added.
+        /// The OS's flags; close-on-exec is added.
         flags: i32,
-        /// The permissions of a file that this creates.
+        /// The permissions of a new file.
         mode: u32,
     },
-    /// Reads from a file into one buffer. Lands the number of bytes; 0 is the end of the file.
+    /// Reads from a file into one buffer. Its result is the number of bytes; 0 is the end of the file.
     ReadAt {
         /// The file.
         fd: Fd,
@@ -129,7 +147,7 @@ pub enum Op {
         /// Where in the file to begin, or [`CURRENT`].
         offset: u64,
     },
-    /// Reads from a file into several buffers in order. Lands the number of bytes; 0 is the end of the file.
+    /// Reads from a file into several buffers in order. Its result is the number of bytes; 0 is the end of the file.
     ReadVectoredAt {
         /// The file.
         fd: Fd,
@@ -140,7 +158,7 @@ pub enum Op {
         /// Where in the file to begin, or [`CURRENT`].
         offset: u64,
     },
-    /// Writes to a file from one buffer. Lands the number of bytes taken.
+    /// Writes to a file from one buffer. Its result is the number of bytes taken.
     WriteAt {
         /// The file.
         fd: Fd,
@@ -151,7 +169,7 @@ pub enum Op {
         /// Where in the file to begin, or [`CURRENT`].
         offset: u64,
     },
-    /// Writes to a file from several buffers in order. Lands the number of bytes taken.
+    /// Writes to a file from several buffers in order. Its result is the number of bytes taken.
     WriteVectoredAt {
         /// The file.
         fd: Fd,
@@ -162,14 +180,14 @@ pub enum Op {
         /// Where in the file to begin, or [`CURRENT`].
         offset: u64,
     },
-    /// Waits until what was written to a file is on its disk. Lands 0.
+    /// Waits until written data is on the disk. Its result is 0.
     Sync {
         /// The file.
         fd: Fd,
-        /// Whether the contents are enough, without times and the like.
+        /// Whether the contents are enough, without metadata such as times.
         data_only: bool,
     },
-    /// Asks what the kernel knows of a file. Lands 0.
+    /// Reads a file's metadata. Its result is 0.
     Stat {
         /// The file, if there is no path.
         fd: Fd,
@@ -177,17 +195,17 @@ pub enum Op {
         path: *const PathChar,
         /// Whether a link at the end of the path is followed.
         follow: bool,
-        /// Where the answer goes.
+        /// Where the metadata goes.
         out: *mut Stat,
     },
-    /// Cuts a file off, or lengthens it with zeroes. Lands 0.
+    /// Sets a file's length; bytes that are added are zero. Its result is 0.
     Truncate {
         /// The file.
         fd: Fd,
         /// Its new length.
         len: u64,
     },
-    /// Reserves space on the disk for a file. Lands 0.
+    /// Reserves space on the disk for a file. Its result is 0.
     Allocate {
         /// The file.
         fd: Fd,
@@ -196,68 +214,41 @@ pub enum Op {
         /// How much.
         len: u64,
     },
-    /// Renames a file or folder. Lands 0.
+    /// Renames a file or directory. Its result is 0.
     Rename {
         /// The old path, ending in NUL.
         from: *const PathChar,
         /// The new path, ending in NUL.
         to: *const PathChar,
     },
-    /// Removes a file, or an empty folder. Lands 0.
+    /// Removes a file or an empty directory. Its result is 0.
     Remove {
         /// The path, ending in NUL.
         path: *const PathChar,
-        /// Whether it is a folder.
-        folder: bool,
+        /// Whether it is a directory.
+        is_dir: bool,
     },
-    /// Makes a folder. Lands 0.
-    MakeFolder {
+    /// Makes a directory. Its result is 0.
+    MakeDir {
         /// The path, ending in NUL.
         path: *const PathChar,
         /// Its permissions.
         mode: u32,
     },
-    /// Gives a file a second name. Lands 0.
+    /// Makes a hard link. Its result is 0.
     HardLink {
-        /// The name that it has, ending in NUL.
+        /// The existing name, ending in NUL.
         from: *const PathChar,
-        /// The name that it gets, ending in NUL.
+        /// The new name, ending in NUL.
         to: *const PathChar,
     },
-    /// Makes a link that holds a path. Lands 0.
+    /// Makes a symbolic link. Its result is 0.
     SymLink {
-        /// The path that it holds, ending in NUL.
+        /// The path that the link holds, ending in NUL.
         target: *const PathChar,
-        /// Its own path, ending in NUL.
+        /// The link's own path, ending in NUL.
         link: *const PathChar,
     },
-}
-
-// SAFETY: an op is plain data: sending it to another thread sends numbers. What its pointers point to belongs to its flight,
-// which leaves it alone until it lands; so whoever carries the op out is the only one to use it, on whichever thread.
-unsafe impl Send for Op {}
-
-/// The offset that means: where the file is read from or written to next, as the kernel keeps it.
-pub const CURRENT: u64 = u64::MAX;
-
-/// What bytes in order go through.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Medium {
-    /// A TCP connection.
-    Tcp,
-    /// A Unix connection. A receive may end where somebody has passed descriptors, though there are more bytes.
-    Unix,
-    /// A pipe, or whatever else is read and written but is no socket.
-    Pipe,
-}
-
-/// Reading or writing.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Direction {
-    /// Bytes come in; for a listener, connections.
-    Read,
-    /// Bytes go out; for a connect, its end.
-    Write,
 }
 
 /// The most slices that one vectored operation carries: the kernel's `IOV_MAX`.
@@ -282,40 +273,19 @@ impl Op {
             Op::RecvMessageManaged { .. } => "recv_message_managed",
             Op::SendMessage { .. } => "send_message",
             Op::Readiness { .. } => "readiness",
-            Op::Open { .. } => "open",
-            Op::ReadAt { .. } => "read",
-            Op::ReadVectoredAt { .. } => "read_vectored",
-            Op::WriteAt { .. } => "write",
-            Op::WriteVectoredAt { .. } => "write_vectored",
-            Op::Sync { .. } => "sync",
-            Op::Stat { .. } => "stat",
-            Op::Truncate { .. } => "truncate",
-            Op::Allocate { .. } => "allocate",
-            Op::Rename { .. } => "rename",
-            Op::Remove { .. } => "remove",
-            Op::MakeFolder { .. } => "make_folder",
-            Op::HardLink { .. } => "hard_link",
-            Op::SymLink { .. } => "sym_link",
+            Op::File(op) => op.name(),
         }
     }
 
-    /// The descriptor that the operation is for; `None` if it has none, or names a file by its path.
+    /// The descriptor that the operation is for; `None` if it names a file by its path.
     pub fn fd(&self) -> Option<Fd> {
-        match *self {
-            Op::ReadAt { fd, .. }
-            | Op::ReadVectoredAt { fd, .. }
-            | Op::WriteAt { fd, .. }
-            | Op::WriteVectoredAt { fd, .. }
-            | Op::Sync { fd, .. }
-            | Op::Truncate { fd, .. }
-            | Op::Allocate { fd, .. } => Some(fd),
-            Op::Stat { fd, path, .. } if path.is_null() => Some(fd),
-            _ => self.waits_for().map(|(fd, _)| fd),
+        match self {
+            Op::File(op) => op.fd(),
+            op => op.waits_for().map(|(fd, _)| fd),
         }
     }
 
-    /// The descriptor that the operation waits for, and for what. `None` for file work: no kernel tells when that will not
-    /// block, so it is done by a completion-based kernel or by a thread.
+    /// The descriptor whose readiness the operation waits for, and the direction; `None` for a file operation.
     pub fn waits_for(&self) -> Option<(Fd, Direction)> {
         match *self {
             Op::Accept { fd }
@@ -328,20 +298,47 @@ impl Op {
                 Some((fd, Direction::Write))
             }
             Op::Readiness { fd, direction } => Some((fd, direction)),
-            Op::Open { .. }
-            | Op::ReadAt { .. }
-            | Op::ReadVectoredAt { .. }
-            | Op::WriteAt { .. }
-            | Op::WriteVectoredAt { .. }
-            | Op::Sync { .. }
-            | Op::Stat { .. }
-            | Op::Truncate { .. }
-            | Op::Allocate { .. }
-            | Op::Rename { .. }
-            | Op::Remove { .. }
-            | Op::MakeFolder { .. }
-            | Op::HardLink { .. }
-            | Op::SymLink { .. } => None,
+            Op::File(_) => None,
+        }
+    }
+}
+
+impl FileOp {
+    fn name(&self) -> &'static str {
+        match self {
+            FileOp::Open { .. } => "open",
+            FileOp::ReadAt { .. } => "read",
+            FileOp::ReadVectoredAt { .. } => "read_vectored",
+            FileOp::WriteAt { .. } => "write",
+            FileOp::WriteVectoredAt { .. } => "write_vectored",
+            FileOp::Sync { .. } => "sync",
+            FileOp::Stat { .. } => "stat",
+            FileOp::Truncate { .. } => "truncate",
+            FileOp::Allocate { .. } => "allocate",
+            FileOp::Rename { .. } => "rename",
+            FileOp::Remove { .. } => "remove",
+            FileOp::MakeDir { .. } => "make_dir",
+            FileOp::HardLink { .. } => "hard_link",
+            FileOp::SymLink { .. } => "sym_link",
+        }
+    }
+
+    fn fd(&self) -> Option<Fd> {
+        match *self {
+            FileOp::ReadAt { fd, .. }
+            | FileOp::ReadVectoredAt { fd, .. }
+            | FileOp::WriteAt { fd, .. }
+            | FileOp::WriteVectoredAt { fd, .. }
+            | FileOp::Sync { fd, .. }
+            | FileOp::Truncate { fd, .. }
+            | FileOp::Allocate { fd, .. } => Some(fd),
+            FileOp::Stat { fd, path, .. } => Some(fd).filter(|_| path.is_null()),
+            FileOp::Open { .. }
+            | FileOp::Rename { .. }
+            | FileOp::Remove { .. }
+            | FileOp::MakeDir { .. }
+            | FileOp::HardLink { .. }
+            | FileOp::SymLink { .. } => None,
         }
     }
 }

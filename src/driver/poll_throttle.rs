@@ -1,13 +1,12 @@
 //! How often the kernel is asked while there is something to run.
 //!
 //! Asking costs as much as running ten tasks, so a loop that is busy does it at the latest every 64 turns or 50
-//! microseconds, whichever comes first. Looking at the clock costs as much as running one task, so that is not done every
-//! turn either: while turns are short, at every eighth; when they were long the last time, at each.
+//! microseconds, whichever comes first. Looking at the clock costs as much as running one task, so that is not done
+//! every turn either: while turns are short, at every eighth; when they were long the last time, at each.
 
 use std::time::Duration;
 
-use crate::sys;
-use crate::time::Instant;
+use crate::sys::{self, Instant};
 
 const MOST_TURNS: u32 = 64;
 const LONGEST: Duration = Duration::from_micros(50);

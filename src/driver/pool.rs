@@ -96,8 +96,8 @@ impl BufferPool {
 impl Drop for BufferPool {
     fn drop(&mut self) {
         let layout = Self::layout(self.count, self.buffer_len).expect("it was allocated with this layout");
-        // SAFETY: `new` allocated exactly this; the last owner is gone, and a driver keeps an owner as long as the kernel
-        // may write here.
+        // SAFETY: `new` allocated exactly this; the last owner is gone, and a driver keeps an owner as long as the
+        // kernel may write here.
         unsafe { dealloc(self.base.as_ptr(), layout) }
     }
 }

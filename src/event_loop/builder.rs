@@ -2,18 +2,14 @@
 
 use std::fmt;
 use std::future::Future;
-use std::io::{self, Write};
-use std::sync::Once;
+use std::io;
 use std::time::Duration;
 
 use crate::blocking::{PoolSettings, Shutdown};
-use crate::driver::{Driver, DriverChoice};
+use crate::driver::select::choose;
+use crate::driver::{self, Driver, DriverChoice};
 use crate::event_loop::EventLoop;
 use crate::event_loop::core::LoopCore;
-use crate::null::Null;
-use crate::proactor;
-use crate::reactor;
-use crate::sys::errno;
 
 /// Runs `future` to completion on a new loop and returns its output, like asyncio's `run`.
 ///
@@ -49,15 +45,10 @@ pub struct Builder {
 
 type WrapDriver = dyn FnOnce(Box<dyn Driver>) -> Box<dyn Driver>;
 
-/// What drivers are made with.
+/// The settings of a loop, and of its driver.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Settings {
-    pub(crate) ring_entries: u32,
-    pub(crate) completion_entries: Option<u32>,
-    pub(crate) plain_ring: bool,
-    pub(crate) managed_count: u16,
-    pub(crate) managed_len: usize,
-    pub(crate) io_workers: Option<u32>,
+    pub(crate) driver: driver::Settings,
     pub(crate) blocking: PoolSettings,
     pub(crate) files: PoolSettings,
     pub(crate) blocking_shutdown: Shutdown,
@@ -72,12 +63,7 @@ pub(crate) struct Settings {
 impl Default for Settings {
     fn default() -> Settings {
         Settings {
-            ring_entries: 256,
-            completion_entries: None,
-            plain_ring: false,
-            managed_count: 256,
-            managed_len: 8 * 1024,
-            io_workers: None,
+            driver: driver::Settings::default(),
             blocking: PoolSettings::default(),
             files: PoolSettings::default(),
             blocking_shutdown: Shutdown::Wait,
@@ -135,21 +121,21 @@ impl Builder {
     /// The size of the io_uring submission queue: how many operations are submitted with one system call (256). Further
     /// ones cost another call, or wait. The kernel rounds up to a power of two. Other drivers have no such queue.
     pub fn ring_entries(mut self, entries: u32) -> Builder {
-        self.settings.ring_entries = entries;
+        self.settings.driver.ring_entries = entries;
         self
     }
 
     /// The size of the io_uring completion queue (by default four times `ring_entries`). Further completions overflow
     /// into kernel memory and are drained from there.
     pub fn completion_entries(mut self, entries: u32) -> Builder {
-        self.settings.completion_entries = Some(entries);
+        self.settings.driver.completion_entries = Some(entries);
         self
     }
 
     /// Opens the io_uring without deferred completions, buffer rings and absolute timeouts, as on old kernels. For
     /// tests.
     pub fn plain_ring(mut self, plain: bool) -> Builder {
-        self.settings.plain_ring = plain;
+        self.settings.driver.plain_ring = plain;
         self
     }
 
@@ -164,8 +150,8 @@ impl Builder {
     /// The buffer pool for managed reads: the number of buffers (256; rounded up to a power of two) and their size in
     /// bytes (8 KiB). It is allocated when the first managed read starts. When it is empty, reads use the heap.
     pub fn managed_buffers(mut self, count: u16, len: usize) -> Builder {
-        self.settings.managed_count = count;
-        self.settings.managed_len = len;
+        self.settings.driver.managed_count = count;
+        self.settings.driver.managed_len = len;
         self
     }
 
@@ -173,7 +159,7 @@ impl Builder {
     /// again for operations that may block forever. By default the kernel decides. The limit applies to the thread that
     /// runs the loop: later loops on the same thread share it.
     pub fn max_io_workers(mut self, max: u32) -> Builder {
-        self.settings.io_workers = Some(max);
+        self.settings.driver.io_workers = Some(max);
         self
     }
 
@@ -277,14 +263,18 @@ impl Builder {
 
     /// Makes the loop. Fails if a setting is invalid or the driver cannot be opened.
     pub fn build(mut self) -> io::Result<EventLoop> {
-        self.settings.check()?;
+        self.settings.driver.check()?;
+        if self.settings.blocking.threads == 0 || self.settings.files.threads == 0 {
+            let why = "a pool needs at least one thread";
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
+        }
         self.settings.debug = self.debug.unwrap_or_else(|| {
             let variable = std::env::var_os("WINDLASS_DEBUG");
             variable.is_some_and(|value| !value.is_empty() && value != "0")
         });
         let driver = match self.custom {
             Some(driver) => driver,
-            None => choose(self.choice, &self.settings)?,
+            None => choose(self.choice, &self.settings.driver)?,
         };
         let driver = match self.wrap {
             Some(wrap) => wrap(driver),
@@ -292,34 +282,6 @@ impl Builder {
         };
         crate::diagnostics::trace::loop_opened(&driver.describe());
         Ok(EventLoop::from_core(LoopCore::new(driver, &self.settings)))
-    }
-}
-
-impl Settings {
-    fn check(&self) -> io::Result<()> {
-        let refuse = |what: &str| Err(io::Error::new(io::ErrorKind::InvalidInput, what));
-        if self.ring_entries == 0 {
-            return refuse("a ring needs room for at least one operation: ring_entries(0) was asked for");
-        }
-        if self
-            .completion_entries
-            .is_some_and(|entries| entries < self.ring_entries)
-        {
-            return refuse("completion_entries must be at least ring_entries");
-        }
-        if self.managed_count == 0 || self.managed_count > 1 << 15 {
-            return refuse("managed_buffers needs between 1 and 32768 buffers");
-        }
-        if self.managed_len == 0 || self.managed_len > 1 << 30 {
-            return refuse("managed_buffers needs buffers of 1 byte to 1 GiB");
-        }
-        if self.blocking.threads == 0 || self.files.threads == 0 {
-            return refuse("a pool needs at least one thread");
-        }
-        if self.io_workers == Some(0) {
-            return refuse("max_io_workers(0) would be no limit at all to the kernel: ask for at least one");
-        }
-        Ok(())
     }
 }
 
@@ -336,48 +298,4 @@ impl fmt::Debug for Builder {
             .field("settings", &self.settings)
             .finish_non_exhaustive()
     }
-}
-
-fn choose(choice: Option<DriverChoice>, settings: &Settings) -> io::Result<Box<dyn Driver>> {
-    let (choice, reason) = match choice {
-        Some(choice) => (choice, "the program asked for it"),
-        None => match std::env::var_os("WINDLASS_DRIVER") {
-            // A name that is not even text is as unknown as any other.
-            Some(name) => (name.to_string_lossy().parse()?, "WINDLASS_DRIVER asks for it"),
-            None => (DriverChoice::Auto, ""),
-        },
-    };
-    match choice {
-        DriverChoice::Auto => choose_best(settings),
-        DriverChoice::Proactor => proactor::open(settings, reason),
-        DriverChoice::Reactor => reactor::open(settings, reason),
-        DriverChoice::Null => Ok(Box::new(Null::new(settings))),
-    }
-}
-
-/// The proactor where it can be had, else the reactor. A machine that has run out of something is not helped by another
-/// driver, which would only hide it: that is an error.
-fn choose_best(settings: &Settings) -> io::Result<Box<dyn Driver>> {
-    let refusal = match proactor::open(settings, "the best driver of this machine") {
-        Err(error) if cfg!(feature = "reactor") && is_unavailable(&error) => error,
-        result => return result,
-    };
-    let driver = reactor::open(settings, &format!("the proactor cannot be had: {refusal}"))?;
-    // Where the build never had one, nobody expected it.
-    if proactor::IS_BUILT {
-        static TOLD: Once = Once::new();
-        // Not `eprintln`, which panics when nothing can be written there.
-        TOLD.call_once(|| drop(writeln!(io::stderr(), "windlass: running on {}", driver.describe())));
-    }
-    Ok(driver)
-}
-
-/// Whether the kernel has no such driver, or does not let us have it.
-fn is_unavailable(error: &io::Error) -> bool {
-    let code = crate::error::os_code(error);
-    error.kind() == io::ErrorKind::Unsupported
-        || matches!(
-            code,
-            Some(errno::NO_SYSTEM_CALL | errno::NOT_PERMITTED | errno::NO_ACCESS | errno::INVALID)
-        )
 }

@@ -211,7 +211,7 @@ impl LoopCore {
     /// Enters the loop in order to run it. An error if a loop is running on this thread already.
     pub(crate) fn enter_to_run(&self) -> io::Result<Entered> {
         if self.is_forked() {
-            return Err(crate::event_loop::inbox::forked_error());
+            return Err(crate::error::forked_error());
         }
         // In a forked child, the current loop may be the parent's, which does not run here.
         if LoopCore::try_current().is_some_and(|current| !current.is_forked()) {
@@ -220,7 +220,7 @@ impl LoopCore {
             ));
         }
         if self.is_closed() {
-            return Err(crate::event_loop::inbox::LoopClosed.into());
+            return Err(crate::error::LoopClosed.into());
         }
         // An embedding loop may have put this one to sleep with `flush`. From here on, senders need not notify.
         self.inbox.wake_up();

@@ -8,9 +8,10 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
+use crate::error::{LoopClosed, forked_error};
 use crate::event_loop::core::{LoopCore, RemoteEvent};
 use crate::event_loop::exception::{Exception, report};
-use crate::event_loop::inbox::{Inbox, LoopClosed, forked_error};
+use crate::event_loop::inbox::Inbox;
 use crate::task::{JoinError, TaskId};
 
 /// A handle to an event loop for other threads: `Send`, `Sync` and cheap to clone.

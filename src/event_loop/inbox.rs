@@ -10,7 +10,6 @@
 //! sleeps only after a compare-and-swap from `AWAKE` to `ASLEEP`, which fails if an item was sent; and it sets `AWAKE`
 //! *before* it empties the queue, so an item is either collected now or sets `NOTIFIED` again. Loom checks this.
 
-use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 
@@ -133,46 +132,6 @@ impl<T> Inbox<T> {
     fn lock(&self) -> MutexGuard<'_, Pending<T>> {
         // Nothing that can panic runs under this lock, so the queue of a poisoned one is intact.
         self.pending.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
-    }
-}
-
-/// Error: the event loop has closed, or it belongs to the parent of this forked process.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LoopClosed;
-
-impl fmt::Display for LoopClosed {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the event loop has closed")?;
-        match sys::forks() {
-            0 => Ok(()),
-            _ => f.write_str(", or was made before this process was forked"),
-        }
-    }
-}
-
-#[derive(Debug)]
-struct Forked;
-
-impl fmt::Display for Forked {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(
-            "it was made before this process was forked, and belongs to the parent: make a new one in the child",
-        )
-    }
-}
-
-impl std::error::Error for Forked {}
-
-/// The error of every use of a loop or pool in a forked child that did not make it.
-pub(crate) fn forked_error() -> std::io::Error {
-    std::io::Error::new(std::io::ErrorKind::NotConnected, Forked)
-}
-
-impl std::error::Error for LoopClosed {}
-
-impl From<LoopClosed> for std::io::Error {
-    fn from(closed: LoopClosed) -> std::io::Error {
-        std::io::Error::new(std::io::ErrorKind::NotConnected, closed)
     }
 }
 

@@ -5,10 +5,10 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
 
 use crate::driver::{Completion, OpResult, Wait};
+use crate::error::forked_error;
 use crate::event_loop::EventLoop;
 use crate::event_loop::core::{LoopCore, RemoteEvent};
 use crate::event_loop::exception::{Exception, guard, report};
-use crate::event_loop::inbox::forked_error;
 use crate::event_loop::ready::Ready;
 use crate::event_loop::timers::Action;
 use crate::time::Instant;

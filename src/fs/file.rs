@@ -15,16 +15,16 @@ use super::metadata::{Metadata, of_file};
 use super::options::OpenOptions;
 use super::scan::Scan;
 use super::{Reader, debug_path, run_op};
-use crate::driver::op::{CURRENT, MAX_LEN, Op};
+use crate::driver::op::{CURRENT, FileOp, MAX_LEN, Op};
 use crate::driver::{Control, OsResult, Reply};
-use crate::error::{context, from_code};
+use crate::error::from_code;
 use crate::event_loop::core::LoopCore;
 use crate::inflight::descriptor::{Descriptor, IntoStdError, OwnedDescriptor};
 use crate::inflight::queue::IoQueue;
 use crate::inflight::{OnOrphan, OpFuture};
 use crate::io::vectored::{iovecs_to_fill, iovecs_to_send, set_all_filled, set_others_empty};
 use crate::io::{BufResult, IoBuf, IoBufMut, bytes_from, fill_range, no_capacity, no_length, read_exact_in_parts};
-use crate::sys::{self, Fd, IoVec, OpenFlags, errno};
+use crate::sys::{self, Fd, IoVec, OpenFlags, context, errno};
 
 /// An open file.
 ///
@@ -505,7 +505,7 @@ impl File {
 
     async fn sync(&self, data_only: bool) -> io::Result<()> {
         let fd = self.fd();
-        self.run("sync", Op::Sync { fd, data_only }).await
+        self.run("sync", Op::File(FileOp::Sync { fd, data_only })).await
     }
 
     /// Returns the metadata of the file.
@@ -518,13 +518,14 @@ impl File {
     /// Truncates the file, or extends it with zeroes. The position does not change.
     pub async fn set_len(&self, len: u64) -> io::Result<()> {
         let fd = self.fd();
-        self.run("truncate", Op::Truncate { fd, len }).await
+        self.run("truncate", Op::File(FileOp::Truncate { fd, len })).await
     }
 
     /// Reserves disk space for `len` bytes from `offset` on, extending the file (`fallocate`). Linux and FreeBSD only.
     pub async fn allocate(&self, offset: u64, len: u64) -> io::Result<()> {
         let fd = self.fd();
-        self.run("allocate", Op::Allocate { fd, offset, len }).await
+        self.run("allocate", Op::File(FileOp::Allocate { fd, offset, len }))
+            .await
     }
 
     async fn run(&self, action: &str, op: Op) -> io::Result<()> {
@@ -602,12 +603,12 @@ impl File {
         let payload = (self.owned.descriptor.clone(), bufs, Vec::new());
         OpFuture::start_op(core, queue, on_orphan, payload, 0, move |(_, bufs, slices)| {
             iovecs_to_fill(bufs, slices);
-            Op::ReadVectoredAt {
+            Op::File(FileOp::ReadVectoredAt {
                 fd,
                 slices: slices.as_ptr(),
                 count: slices.len(),
                 offset,
-            }
+            })
         })
     }
 
@@ -624,7 +625,7 @@ impl File {
         OpFuture::start_op(core, queue, OnOrphan::Discard, payload, 0, move |(_, buf)| {
             let (ptr, len) = bytes_from(buf, begin);
             let len = len.min(MAX_LEN);
-            Op::WriteAt { fd, ptr, len, offset }
+            Op::File(FileOp::WriteAt { fd, ptr, len, offset })
         })
     }
 
@@ -638,12 +639,12 @@ impl File {
         let payload = (self.owned.descriptor.clone(), bufs, Vec::new());
         OpFuture::start_op(core, queue, OnOrphan::Discard, payload, 0, move |(_, bufs, slices)| {
             iovecs_to_send(bufs, 0, slices);
-            Op::WriteVectoredAt {
+            Op::File(FileOp::WriteVectoredAt {
                 fd,
                 slices: slices.as_ptr(),
                 count: slices.len(),
                 offset,
-            }
+            })
         })
     }
 
@@ -674,7 +675,7 @@ impl File {
 fn read_into<B: IoBufMut>(buf: &mut B, begin: usize, end: usize, fd: Fd, offset: u64) -> Op {
     let (ptr, len) = fill_range(buf, begin, end);
     let len = len.min(MAX_LEN);
-    Op::ReadAt { fd, ptr, len, offset }
+    Op::File(FileOp::ReadAt { fd, ptr, len, offset })
 }
 
 /// The largest read that is copied out of the page cache inline: some ten microseconds.

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::time::SystemTime;
 
 use super::{at, run_op};
-use crate::driver::op::Op;
+use crate::driver::op::{FileOp, Op};
 use crate::event_loop::core::LoopCore;
 use crate::sys::{self, Fd, PathChar, Stat, kind, kind_of};
 
@@ -46,7 +46,7 @@ async fn stat<H: 'static>(
 ) -> io::Result<Metadata> {
     let plan = |payload: &mut (H, Box<MaybeUninit<Stat>>)| {
         let (fd, path, follow, out) = arguments(payload);
-        Op::Stat { fd, path, follow, out }
+        Op::File(FileOp::Stat { fd, path, follow, out })
     };
     let (_, (_, stat)) = run_op(core, payload, plan).await?;
     // SAFETY: the operation has succeeded, so the kernel has filled the struct; fields that it does not know are zero.

@@ -38,13 +38,13 @@ pub use self::options::OpenOptions;
 pub use self::reader::Reader;
 pub use self::scan::{Chunk, Scan};
 use crate::blocking::off_loop;
-use crate::driver::op::Op;
-use crate::error::{context, from_code};
+use crate::driver::op::{FileOp, Op};
+use crate::error::from_code;
 use crate::event_loop::core::LoopCore;
 use crate::inflight::queue::IoQueue;
 use crate::inflight::{OnOrphan, OpFuture};
 use crate::io::IoBuf;
-use crate::sys;
+use crate::sys::{self, context};
 
 /// Adds an action and its path to an error.
 fn at<'a>(action: &'a str, path: &'a Path) -> impl Fn(io::Error) -> io::Error + 'a {
@@ -148,19 +148,19 @@ fn copy_whole(from: &Path, to: &Path) -> io::Result<u64> {
 
 /// Renames a file or directory, replacing an existing file.
 pub async fn rename(from: impl AsRef<Path>, to: impl AsRef<Path>) -> io::Result<()> {
-    let plan = |from, to| Op::Rename { from, to };
+    let plan = |from, to| Op::File(FileOp::Rename { from, to });
     on_paths("rename", from.as_ref(), to.as_ref(), plan).await
 }
 
 /// Creates a hard link to a file.
 pub async fn hard_link(original: impl AsRef<Path>, link: impl AsRef<Path>) -> io::Result<()> {
-    let plan = |from, to| Op::HardLink { from, to };
+    let plan = |from, to| Op::File(FileOp::HardLink { from, to });
     on_paths("link", original.as_ref(), link.as_ref(), plan).await
 }
 
 /// Creates a symbolic link to `original`.
 pub async fn symlink(original: impl AsRef<Path>, link: impl AsRef<Path>) -> io::Result<()> {
-    let plan = |target, link| Op::SymLink { target, link };
+    let plan = |target, link| Op::File(FileOp::SymLink { target, link });
     on_paths("symlink", original.as_ref(), link.as_ref(), plan).await
 }
 
@@ -188,13 +188,13 @@ pub async fn set_permissions(path: impl AsRef<Path>, permissions: std::fs::Permi
 
 /// Removes a file.
 pub async fn remove_file(path: impl AsRef<Path>) -> io::Result<()> {
-    let plan = |path| Op::Remove { path, folder: false };
+    let plan = |path| Op::File(FileOp::Remove { path, is_dir: false });
     on_path("remove file", path.as_ref(), plan).await
 }
 
 /// Removes an empty directory.
 pub async fn remove_dir(path: impl AsRef<Path>) -> io::Result<()> {
-    let plan = |path| Op::Remove { path, folder: true };
+    let plan = |path| Op::File(FileOp::Remove { path, is_dir: true });
     on_path("remove directory", path.as_ref(), plan).await
 }
 
@@ -244,7 +244,7 @@ pub async fn create_dir_all(path: impl AsRef<Path>) -> io::Result<()> {
 }
 
 async fn make_dir(path: &Path) -> io::Result<()> {
-    let plan = |path| Op::MakeFolder { path, mode: 0o777 };
+    let plan = |path| Op::File(FileOp::MakeDir { path, mode: 0o777 });
     on_path("create directory", path, plan).await
 }
 

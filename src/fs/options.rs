@@ -5,7 +5,7 @@ use std::path::Path;
 
 use super::file::File;
 use super::{at, run_op};
-use crate::driver::op::Op;
+use crate::driver::op::{FileOp, Op};
 use crate::event_loop::core::LoopCore;
 use crate::inflight::descriptor::OwnedDescriptor;
 use crate::sys::{self, Fd, OpenFlags};
@@ -92,10 +92,12 @@ impl OpenOptions {
         let flags = self.flags.for_kernel()?;
         let mode = self.flags.mode;
         let payload = sys::path_for_kernel(path)?;
-        let plan = |payload: &mut sys::KernelPath| Op::Open {
-            path: payload.as_ptr(),
-            flags,
-            mode,
+        let plan = |payload: &mut sys::KernelPath| {
+            Op::File(FileOp::Open {
+                path: payload.as_ptr(),
+                flags,
+                mode,
+            })
         };
         let (fd, _) = run_op(&core, payload, plan).await?;
         let owned = OwnedDescriptor::new(core, fd as Fd);

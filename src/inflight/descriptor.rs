@@ -9,12 +9,11 @@ use std::fmt;
 use std::io;
 use std::rc::Rc;
 
-use crate::driver::socket_options::SocketOption;
-use crate::driver::{Control, FdSpace};
+use crate::driver::{self, Control, FdSpace};
 use crate::event_loop::core::LoopCore;
 use crate::inflight::OnOrphan;
 use crate::inflight::queue::IoQueue;
-use crate::sys::{self, Fd, Foreign};
+use crate::sys::{self, Fd, Foreign, SocketOption};
 
 /// An open descriptor, shared by its handle and its operations in flight. Dropping the last reference closes it.
 pub(crate) struct Descriptor {
@@ -89,7 +88,7 @@ impl Drop for Closing {
     fn drop(&mut self) {
         if let Some(socket) = &self.0 {
             let (fd, option) = (sys::number(socket), SocketOption::Linger(None));
-            let _ = sys::control(Control::SetOption { fd, option });
+            let _ = driver::control(Control::SetOption { fd, option });
         }
     }
 }

@@ -36,7 +36,7 @@ pub(crate) use self::op_future::{OpFuture, RawOp};
 use self::storage::{OpStorage, drop_payload, payload_ptr, store_payload};
 use self::table::Phase;
 pub(crate) use self::table::{Listener, OnOrphan, OpTable};
-use crate::driver::op::Op;
+use crate::driver::op::{FileOp, Op};
 use crate::driver::{Completion, OpId, OpResult, OsResult, Start};
 use crate::event_loop::core::LoopCore;
 use crate::event_loop::exception::guard;
@@ -79,7 +79,7 @@ impl LoopCore {
         };
         let res = op_result.as_ref().map(|op_result| op_result.res);
         if let Some(op_result) = op_result {
-            let effects = self.ops.borrow_mut().complete(Completion { id, op_result });
+            let effects = self.ops.borrow_mut().complete(Completion { id, result: op_result });
             debug_assert!(effects.waker.is_none() && !effects.stale);
         }
         StartedOp { id, op, res }
@@ -248,12 +248,12 @@ impl LoopCore {
         };
         let received = op_result.res.unwrap_or(0) as usize;
         match op {
-            Op::Recv { ptr, .. } | Op::ReadAt { ptr, .. } => {
+            Op::Recv { ptr, .. } | Op::File(FileOp::ReadAt { ptr, .. }) => {
                 // SAFETY: the payload owns `prefix` bytes in front of `ptr`, all received by earlier operations of this
                 // call, and `received` bytes from it on. The operation has completed: the kernel is done.
                 salvage.bytes = unsafe { std::slice::from_raw_parts(ptr.sub(prefix), prefix + received) }.to_vec();
             }
-            Op::RecvVectored { slices, count, .. } | Op::ReadVectoredAt { slices, count, .. } => {
+            Op::RecvVectored { slices, count, .. } | Op::File(FileOp::ReadVectoredAt { slices, count, .. }) => {
                 // SAFETY: the payload owns the slices and the memory they point to; the operation has completed.
                 let slices = unsafe { std::slice::from_raw_parts(slices, count) };
                 let mut left = received;
@@ -298,18 +298,7 @@ impl LoopCore {
             | Op::SendMessage { .. }
             | Op::SendVectored { .. }
             | Op::Readiness { .. }
-            | Op::Open { .. }
-            | Op::WriteAt { .. }
-            | Op::WriteVectoredAt { .. }
-            | Op::Sync { .. }
-            | Op::Stat { .. }
-            | Op::Truncate { .. }
-            | Op::Allocate { .. }
-            | Op::Rename { .. }
-            | Op::Remove { .. }
-            | Op::MakeFolder { .. }
-            | Op::HardLink { .. }
-            | Op::SymLink { .. } => {}
+            | Op::File(_) => {}
         }
         salvage.error = lasting_error(op_result.res);
         drop(op_result);
@@ -363,7 +352,7 @@ impl LoopCore {
     /// Delivers completions: wakes their waiters, and drops the payloads of discarded orphans.
     pub(crate) fn complete(&self, completed: &mut Vec<Completion>) {
         for completion in completed.drain(..) {
-            crate::diagnostics::trace::op_completed(completion.id, completion.op_result.res);
+            crate::diagnostics::trace::op_completed(completion.id, completion.result.res);
             let completed = self.ops.borrow_mut().complete_plain(completion);
             let completion = match completed {
                 Ok(waker) => {

@@ -4,18 +4,19 @@ use std::sync::Arc;
 use std::task::{Wake, Waker};
 
 use super::table::{Executor, orphan_cleanup};
-use crate::driver::op::Op;
-use crate::driver::{Completion, FdSpace, OpId, OpResult};
+use crate::driver::op::{FileOp, Op};
+use crate::driver::perform::waits_for_peer;
+use crate::driver::{self, Completion, FdSpace, OpId, OpResult};
 use crate::event_loop::core::{LoopCore, RemoteEvent};
 use crate::event_loop::inbox::Inbox;
-use crate::sys::{self, SyncCancel, errno};
+use crate::sys::{SyncCancel, errno};
 
 impl LoopCore {
     /// Submits an operation to the loop's own pool. If the pool's queue is full, the operation waits in
     /// `waiting_for_pool`. Returns a result if the operation cannot be performed.
     pub(super) fn submit_to_pool(&self, id: OpId, op: Op) -> Option<OpResult> {
         // A thread makes system calls, which would take the driver's descriptors for the kernel's.
-        let is_on_descriptor = op.fd().is_some() || matches!(op, Op::Open { .. });
+        let is_on_descriptor = op.fd().is_some() || matches!(op, Op::File(FileOp::Open { .. }));
         if self.fd_space == FdSpace::Own && is_on_descriptor {
             return Some(OpResult::last(Err(errno::NOT_SUPPORTED)));
         }
@@ -30,19 +31,19 @@ impl LoopCore {
     /// Fails with `None` if the queue is full, or with a result if no thread can be started. Runs no foreign code.
     fn try_submit(&self, id: OpId, op: Op) -> Result<(), Option<OpResult>> {
         let inbox = self.inbox.clone();
-        let sync_cancel = SyncCancel::of(&op);
+        let sync_cancel = SyncCancel::new(waits_for_peer(&op));
         let cancel_handle = sync_cancel.clone();
         let perform = move || {
             // SAFETY: the table entry owns the memory that `op` points to, at a fixed address, until the operation has
             // completed, and nothing else uses it meanwhile. The completion is sent after this call.
-            let res = unsafe { sync_cancel.perform(op) };
+            let res = sync_cancel.run(|| unsafe { driver::perform(op) });
             // File operations never report EAGAIN, except on a descriptor that the program made non-blocking.
             let res = res.unwrap_or(Err(errno::AGAIN));
             // A closed loop has leaked the operation, but the descriptor that it opened can be closed.
             if inbox.send(RemoteEvent::OpDone(id, res)).is_err()
                 && let Some(cleanup) = orphan_cleanup(&op, res)
             {
-                drop(sys::control(cleanup));
+                drop(driver::control(cleanup));
             }
         };
         match self.files.submit(Box::new(perform)) {
@@ -63,7 +64,7 @@ impl LoopCore {
                 return Err(None);
             }
             Err((_, Some(error))) => {
-                let code = crate::error::os_code(&error).unwrap_or(errno::AGAIN);
+                let code = crate::sys::os_code(&error).unwrap_or(errno::AGAIN);
                 return Err(Some(OpResult::last(Err(code))));
             }
         }
@@ -117,7 +118,7 @@ impl LoopCore {
     }
 
     pub(crate) fn complete_one(&self, id: OpId, op_result: OpResult) {
-        self.complete(&mut vec![Completion { id, op_result }]);
+        self.complete(&mut vec![Completion { id, result: op_result }]);
     }
 
     fn set_executor(&self, id: OpId, executor: Executor) {

@@ -5,7 +5,7 @@ use std::task::Waker;
 
 use super::storage::{OpStorage, payload_ptr};
 use crate::blocking::JobId;
-use crate::driver::op::Op;
+use crate::driver::op::{FileOp, Op};
 use crate::driver::{Completion, Control, OpId, OpResult, OsResult};
 use crate::event_loop::exception::guard;
 use crate::sys::{Fd, SyncCancel};
@@ -191,14 +191,14 @@ impl OpTable {
         if !is_plain {
             return Err(completion);
         }
-        entry.phase = Phase::Done(completion.op_result);
+        entry.phase = Phase::Done(completion.result);
         self.in_flight -= 1;
         Ok(entry.waker.take())
     }
 
     /// Stores the result of an operation.
     pub(crate) fn complete(&mut self, completion: Completion) -> CompletionEffects {
-        let Completion { id, op_result } = completion;
+        let Completion { id, result: op_result } = completion;
         let mut effects = CompletionEffects::default();
         let Some(entry) = self.entry(id) else {
             effects.stale = true;
@@ -268,7 +268,7 @@ pub(super) fn orphan_cleanup(op: &Op, res: OsResult) -> Option<Control<'static>>
     let fd = res.ok()? as Fd;
     match op {
         Op::Accept { .. } => Some(Control::Reset { fd }),
-        Op::Open { .. } => Some(Control::Close { fd }),
+        Op::File(FileOp::Open { .. }) => Some(Control::Close { fd }),
         _ => None,
     }
 }

@@ -11,13 +11,13 @@ use std::rc::Rc;
 
 use crate::driver::Control;
 use crate::driver::op::{Direction, Op};
-use crate::error::{context, from_code};
+use crate::error::from_code;
 use crate::event_loop::EventLoop;
 use crate::event_loop::core::LoopCore;
 use crate::event_loop::exception::{Exception, report};
 use crate::inflight::queue::IoQueue;
 use crate::inflight::{OnOrphan, OpFuture};
-use crate::sys::{AsSource, Fd, source};
+use crate::sys::{AsSource, Fd, context, source};
 use crate::task::{JoinHandle, spawn_unchecked};
 
 /// A callback for one direction of a foreign descriptor.
@@ -72,7 +72,7 @@ impl LoopCore {
         location: &'static Location<'static>,
     ) -> io::Result<()> {
         if self.is_closed() {
-            return Err(crate::event_loop::inbox::LoopClosed.into());
+            return Err(crate::error::LoopClosed.into());
         }
         self.control(Control::Watch { fd })
             .map_err(|error| context(format_args!("watch descriptor {fd}"), error))?;

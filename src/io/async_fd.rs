@@ -6,9 +6,8 @@ use std::rc::Rc;
 
 use crate::driver::Control;
 use crate::driver::op::Direction;
-use crate::error::context;
 use crate::event_loop::core::LoopCore;
-use crate::sys::{AsSource, Fd, source};
+use crate::sys::{AsSource, Fd, context, source};
 
 /// Waits for any pollable descriptor: a terminal, a timer, a device, or a socket of another library.
 ///

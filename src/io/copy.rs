@@ -15,7 +15,7 @@ use super::read::AsyncRead;
 use super::splice::{BULK_LEN, LARGE_READ, Stop, splice};
 use super::split::Halves;
 use super::write::AsyncWrite;
-use crate::error::context;
+use crate::sys::context;
 
 /// Copies everything from a reader to a writer until the reader ends, and returns the number of bytes.
 ///

@@ -32,6 +32,10 @@ mod lines;
 mod managed;
 mod memory;
 pub mod pipe;
+#[cfg(unix)]
+mod raw_fd;
+#[cfg(windows)]
+mod raw_handle;
 mod read;
 mod slice;
 mod splice;
@@ -44,7 +48,6 @@ use std::task::{Context, Poll};
 
 use crate::event_loop::core::LoopCore;
 
-pub(crate) use crate::driver::pool::BufferPool;
 pub use aligned::AlignedBuf;
 pub use async_fd::AsyncFd;
 pub use buf::{IoBuf, IoBufMut};

@@ -20,12 +20,12 @@ use std::rc::Rc;
 
 use super::{AsyncRead, AsyncWrite, BufResult, IoBuf, IoBufMut, bytes_from, fill_target, no_capacity};
 use crate::driver::Control;
-use crate::driver::op::{CURRENT, Direction, MAX_LEN, Op};
-use crate::error::{context, from_code};
+use crate::driver::op::{CURRENT, Direction, FileOp, MAX_LEN, Op};
+use crate::error::from_code;
 use crate::event_loop::core::LoopCore;
 use crate::inflight::descriptor::{Descriptor, OwnedDescriptor};
 use crate::inflight::{OnOrphan, OpFuture};
-use crate::sys::{self, errno};
+use crate::sys::{self, context, errno};
 
 /// The number of bytes that a ready pipe accepts without blocking (POSIX guarantees 512; all supported systems have 4 KiB).
 const READY_WRITE_LEN: usize = 4096;
@@ -44,7 +44,7 @@ impl LoopCore {
     /// The loop's duplicate of a standard stream, or `None` if the stream is closed.
     fn standard(&self, number: usize) -> io::Result<Option<Rc<Stream>>> {
         if self.is_closed() {
-            return Err(crate::event_loop::inbox::LoopClosed.into());
+            return Err(crate::error::LoopClosed.into());
         }
         if let Some(stream) = &*self.stdio[number].borrow() {
             return Ok(Some(stream.clone()));
@@ -111,12 +111,12 @@ impl Stream {
             0,
             |(_, buf)| {
                 let (ptr, len) = fill_target(buf);
-                Op::ReadAt {
+                Op::File(FileOp::ReadAt {
                     fd,
                     ptr,
                     len: len.min(MAX_LEN),
                     offset: CURRENT,
-                }
+                })
             },
         )
     }
@@ -162,12 +162,12 @@ impl Stream {
             0,
             |(_, buf)| {
                 let (ptr, len) = bytes_from(buf, begin);
-                Op::WriteAt {
+                Op::File(FileOp::WriteAt {
                     fd,
                     ptr,
                     len: len.min(max_len),
                     offset: CURRENT,
-                }
+                })
             },
         )
     }

@@ -5,7 +5,7 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 
 use crate::blocking::off_loop;
-use crate::error::context;
+use crate::sys::context;
 
 /// Socket addresses, or a name that resolves to them: `"127.0.0.1:80"`, `("::1", 80)`, `"localhost:80"`, a
 /// `SocketAddr`.

@@ -9,10 +9,8 @@ use super::addr::ToSocketAddrs;
 use super::connect::connect_any;
 use super::listener::TcpListener;
 use super::stream::TcpStream;
-use crate::driver::socket_options::{KeepAlive, SocketKind, SocketOption};
-use crate::error::context;
 use crate::inflight::descriptor::OwnedDescriptor;
-use crate::sys::{self, Name};
+use crate::sys::{self, KeepAlive, Name, SocketKind, SocketOption, context};
 
 /// Listens or connects with options: see [`TcpListener::builder`] and [`TcpStream::builder`].
 ///

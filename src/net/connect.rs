@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use super::builder::TcpBuilder;
 use super::stream::TcpStream;
-use crate::error::context;
+use crate::sys::context;
 use crate::time::{Sleep, sleep};
 
 /// The delay before the next attempt starts while earlier ones are pending, as RFC 8305 recommends.

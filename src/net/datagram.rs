@@ -179,7 +179,7 @@ pub(super) type SendPayload<B> = (Rc<Descriptor>, Box<MsgHdrBuf>, B);
 
 /// The error for a truncated datagram, of which the buffer has the first `len` bytes.
 pub(super) fn truncated_error(len: usize) -> io::Error {
-    crate::error::context(
+    crate::sys::context(
         format_args!("a datagram of more than {len} bytes was truncated: use a larger buffer"),
         io::Error::from_raw_os_error(errno::TOO_LONG),
     )

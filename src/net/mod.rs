@@ -40,8 +40,8 @@ pub use self::stream::TcpStream;
 pub use self::udp::{Datagram, UdpSocket};
 #[cfg(unix)]
 pub use self::unix::{Received, UnixDatagram, UnixListener, UnixStream};
-#[cfg(unix)]
-pub use crate::driver::socket_options::Credentials;
-pub use crate::driver::socket_options::KeepAlive;
 pub use crate::inflight::descriptor::IntoStdError;
 pub use crate::protocol::{StreamReader, StreamWriter, open_connection, start_server};
+#[cfg(unix)]
+pub use crate::sys::Credentials;
+pub use crate::sys::KeepAlive;

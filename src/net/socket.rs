@@ -7,13 +7,12 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use crate::driver::op::Op;
-use crate::driver::socket_options::{SocketKind, SocketOption};
 use crate::driver::{Control, Reply};
 use crate::event_loop::core::LoopCore;
 use crate::inflight::descriptor::OwnedDescriptor;
 use crate::inflight::stream::count;
 use crate::inflight::{OnOrphan, OpFuture};
-use crate::sys::Name;
+use crate::sys::{Name, SocketKind, SocketOption};
 
 impl OwnedDescriptor {
     /// Creates a socket on the current loop.

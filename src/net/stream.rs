@@ -10,10 +10,9 @@ use super::builder::TcpBuilder;
 use super::socket::{hops, set_hops};
 use super::split::{Connection, OwnedReadHalf, OwnedWriteHalf, ReadHalf, WriteHalf};
 use crate::driver::op::Medium;
-use crate::driver::socket_options::{KeepAlive, SocketOption};
 use crate::inflight::descriptor::{IntoStdError, OwnedDescriptor};
 use crate::inflight::stream::{ByteStream, reading_methods, writing_methods};
-use crate::sys;
+use crate::sys::{self, KeepAlive, SocketOption};
 
 /// A TCP connection.
 ///

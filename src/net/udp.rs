@@ -8,11 +8,9 @@ use std::ops::Deref;
 use super::addr::ToSocketAddrs;
 use super::datagram::{MsgHdrPool, receive, receive_managed, send, truncated_error};
 use super::socket::{hops, inet, set_hops};
-use crate::driver::socket_options::{SocketKind, SocketOption};
-use crate::error::context;
 use crate::inflight::descriptor::{IntoStdError, OwnedDescriptor};
 use crate::io::{BufResult, IoBuf, IoBufMut, ManagedBuf};
-use crate::sys::{self, MsgMeta, Name};
+use crate::sys::{self, MsgMeta, Name, SocketKind, SocketOption, context};
 
 /// A UDP socket.
 ///

@@ -21,13 +21,10 @@ use self::net::Network;
 use crate::driver::op::{Direction, Op};
 use crate::driver::pool::PoolBuffer;
 use crate::driver::{
-    Completion, Control, Description, Driver, DriverCounters, FdSpace, Notify, OpId, OpResult, OsResult, Reply,
-    Scratch, Start, Wait,
+    self, BufferPool, Completion, Control, Description, Driver, DriverCounters, FdSpace, Notify, OpId, OpResult,
+    OsResult, Reply, Scratch, Settings, Start, Wait,
 };
-use crate::event_loop::builder::Settings;
-use crate::io::BufferPool;
-use crate::sys::{self, Message, Name, errno};
-use crate::time::Instant;
+use crate::sys::{Instant, Message, Name, errno};
 
 pub(crate) struct Null {
     clock: Instant,
@@ -79,7 +76,7 @@ impl Null {
             self.counters.completions += 1;
             completed.push(Completion {
                 id: pending.id,
-                op_result,
+                result: op_result,
             });
         }
         self.pending = still_pending;
@@ -139,20 +136,8 @@ impl Null {
                 Direction::Write if self.network.can_send(fd) => Ok(0),
                 Direction::Read | Direction::Write => return None,
             },
-            Op::Open { .. }
-            | Op::ReadAt { .. }
-            | Op::ReadVectoredAt { .. }
-            | Op::WriteAt { .. }
-            | Op::WriteVectoredAt { .. }
-            | Op::Sync { .. }
-            | Op::Stat { .. }
-            | Op::Truncate { .. }
-            | Op::Allocate { .. }
-            | Op::Rename { .. }
-            | Op::Remove { .. }
-            | Op::MakeFolder { .. }
-            | Op::HardLink { .. }
-            | Op::SymLink { .. } => unreachable!("`start` has given it back"),
+            // `start` leaves these to a thread.
+            Op::File(_) => Err(errno::NOT_SUPPORTED),
         };
         Some(OpResult::last(res))
     }
@@ -278,9 +263,9 @@ unsafe impl Driver for Null {
 
     fn control(&mut self, call: Control<'_>) -> io::Result<Reply> {
         match call {
-            Control::Seek { .. } => sys::control(call),
+            Control::Seek { .. } => driver::control(call),
             // A file of the kernel's: this driver's sockets have negative numbers.
-            Control::Close { fd } | Control::Forget { fd } if fd >= 0 => sys::control(call),
+            Control::Close { fd } | Control::Forget { fd } if fd >= 0 => driver::control(call),
             _ => self.network.control(call).map_err(io::Error::from_raw_os_error),
         }
     }

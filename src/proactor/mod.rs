@@ -7,8 +7,7 @@ mod uring;
 
 use std::io;
 
-use crate::driver::Driver;
-use crate::event_loop::builder::Settings;
+use crate::driver::{Driver, Settings};
 
 /// Whether this build has a proactor for this platform.
 pub(crate) const IS_BUILT: bool = cfg!(all(feature = "proactor", any(target_os = "linux", windows)));

@@ -8,8 +8,8 @@ use std::process::{ExitStatus, Output, Stdio};
 
 use super::child::Child;
 use super::extras::Extras;
-use crate::error::context;
 use crate::event_loop::core::LoopCore;
+use crate::sys::context;
 
 /// A program to run with its arguments and environment: std's `Command` with asynchronous waiting.
 ///
@@ -205,7 +205,7 @@ impl Command {
 /// Fails if the loop could not wait for a child.
 fn check_can_wait(core: &LoopCore) -> io::Result<()> {
     if core.is_closed() {
-        return Err(crate::event_loop::inbox::LoopClosed.into());
+        return Err(crate::error::LoopClosed.into());
     }
     if core.has_virtual_clock {
         let message = "the null driver cannot run child processes: its clock is virtual";

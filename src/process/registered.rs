@@ -9,6 +9,7 @@ use std::process::ExitStatus;
 
 use super::extras::Extras;
 use crate::event_loop::core::LoopCore;
+use crate::event_loop::exception::guard;
 use crate::sys::processes::{EndWait, send_ctrl_break};
 use crate::task::{WaitReason, set_wait_reason};
 
@@ -58,7 +59,7 @@ impl Running {
         }
         let wait = match self.wait.take() {
             Some(wait) => wait,
-            None => EndWait::of(self.child.as_handle())?,
+            None => EndWait::of(self.child.as_handle(), |waker| guard("a waker", || waker.wake()))?,
         };
         // Removes the waker when this future is dropped.
         let forget_waker = ForgetWaker(self.wait.insert(wait));

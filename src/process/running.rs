@@ -43,7 +43,7 @@ impl ExitEvent {
             ExitEvent::Descriptor(descriptor) => descriptor.readable().await,
             ExitEvent::Signal(signal) => match signal.recv().await {
                 Some(()) => Ok(()),
-                None => Err(crate::event_loop::inbox::LoopClosed.into()),
+                None => Err(crate::error::LoopClosed.into()),
             },
         }
     }

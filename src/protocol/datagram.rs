@@ -239,7 +239,7 @@ pub async fn connect_datagram_endpoint<P: DatagramProtocol + 'static>(
     factory: impl FnOnce() -> P,
     peer: impl ToSocketAddrs,
 ) -> io::Result<(DatagramTransport, ProtocolRef<P>)> {
-    let with_context = |error| crate::error::context(format_args!("connect to {}", peer.shown()), error);
+    let with_context = |error| crate::sys::context(format_args!("connect to {}", peer.shown()), error);
     let mut last = io::Error::new(io::ErrorKind::InvalidInput, "the name has no address");
     for peer in peer.resolve().await.map_err(with_context)? {
         let any: IpAddr = match peer {

@@ -10,11 +10,11 @@ use slab::Slab;
 
 use super::any_stream::AnyStream;
 use super::condition::Condition;
-use crate::error::context;
 use crate::event_loop::core::LoopCore;
 use crate::event_loop::exception::{Exception, guard, report};
 use crate::net::unix::{UnixAddr, UnixListener};
 use crate::net::{TcpListener, ToSocketAddrs};
+use crate::sys::context;
 use crate::task::{JoinHandle, spawn};
 
 /// A server that accepts connections, made by [`create_server`](super::create_server) or
@@ -325,7 +325,7 @@ async fn accept_all(inner: Rc<Inner>, listener: AnyListener, serve: Rc<Cell<Opti
 
 fn is_missing_family(error: &io::Error) -> bool {
     // `io::ErrorKind` has no name for this code.
-    crate::error::os_code(error) == Some(crate::sys::errno::NO_FAMILY)
+    crate::sys::os_code(error) == Some(crate::sys::errno::NO_FAMILY)
         || matches!(
             error.kind(),
             io::ErrorKind::AddrNotAvailable | io::ErrorKind::Unsupported

@@ -38,8 +38,7 @@ use windows as os;
 
 use std::io;
 
-use crate::driver::Driver;
-use crate::event_loop::builder::Settings;
+use crate::driver::{Driver, Settings};
 
 /// Opens this platform's reactor.
 #[cfg(feature = "reactor")]

@@ -11,17 +11,16 @@ use super::fd_table::FdTable;
 use super::os::{self, Pipes, SHORT_MEANS_DRAINED, Source};
 use super::parked::ParkingLot;
 use super::sleep;
+#[cfg(target_os = "linux")]
+use crate::driver::op::FileOp;
 use crate::driver::op::{Direction, MAX_LEN, Medium, Op};
 use crate::driver::poll_throttle::PollThrottle;
 use crate::driver::pool::PoolBuffer;
 use crate::driver::{
-    Completion, Control, Description, Driver, DriverCounters, FdSpace, Notify, OpId, OpResult, OsResult, Reply,
-    Scratch, Start, Wait,
+    self, BufferPool, Completion, Control, Description, Driver, DriverCounters, FdSpace, Notify, OpId, OpResult,
+    OsResult, Reply, Scratch, Settings, Start, Wait,
 };
-use crate::event_loop::builder::Settings;
-use crate::io::BufferPool;
-use crate::sys::{self, Fd, IoVec, errno};
-use crate::time::Instant;
+use crate::sys::{self, Fd, Instant, IoVec, errno};
 
 /// The most events that one poll returns; the next poll returns the rest. Few, so that a connection is still in the
 /// cache when its task answers: with 1,024, hyper under `wrk` with 256 connections took 10 % more CPU time.
@@ -84,7 +83,7 @@ fn explain(error: io::Error) -> io::Error {
         Some(errno::PROCESS_FILES | errno::SYSTEM_FILES) => "no descriptor is left for a reactor",
         _ => "cannot open the reactor",
     };
-    crate::error::context(why, error)
+    crate::sys::context(why, error)
 }
 
 fn code_of(error: &io::Error) -> i32 {
@@ -102,19 +101,19 @@ impl Inner {
         let op_result = match op {
             Op::RecvManaged { fd, medium } => {
                 // SAFETY: the bytes go to a buffer that was just taken from the pool.
-                self.recv_managed(|ptr, len| unsafe { sys::perform(Op::Recv { fd, medium, ptr, len }) })
+                self.recv_managed(|ptr, len| unsafe { driver::perform(Op::Recv { fd, medium, ptr, len }) })
             }
             Op::RecvMessageManaged { fd, message } => self.recv_managed(|base, len| {
                 // SAFETY: the caller's promise: the message is the operation's.
                 let message = unsafe { &mut *message };
                 // SAFETY: as above; the bytes go to a buffer that was just taken from the pool.
                 message.divert(&mut IoVec { base, len }, |message| unsafe {
-                    sys::perform(Op::RecvMessage { fd, message })
+                    driver::perform(Op::RecvMessage { fd, message })
                 })
             }),
             Op::Connect { fd, .. } if is_retry => sys::connected(fd).map(OpResult::last),
             // SAFETY: the caller's promise.
-            _ => unsafe { sys::perform(op) }.map(OpResult::last),
+            _ => unsafe { driver::perform(op) }.map(OpResult::last),
         };
         let res = op_result.as_ref().map(|op_result| op_result.res);
         if let (Op::Accept { .. }, Some(Ok(fd))) = (op, res) {
@@ -303,7 +302,7 @@ impl Inner {
     fn finish(&mut self, id: OpId, res: OsResult) {
         self.done.push(Completion {
             id,
-            op_result: OpResult::last(res),
+            result: OpResult::last(res),
         });
     }
 
@@ -346,7 +345,7 @@ impl Inner {
                 },
             };
             self.lot.pop(&mut self.fds.get(fd).side(direction).queue);
-            completed.push(Completion { id, op_result });
+            completed.push(Completion { id, result: op_result });
         }
     }
 }
@@ -369,7 +368,7 @@ unsafe impl Driver for Reactor {
             Control::Close { fd } | Control::Reset { fd } | Control::Forget { fd } => self.inner.fd_closed(fd),
             _ => {}
         }
-        let reply = sys::control(call)?;
+        let reply = driver::control(call)?;
         match (call, &reply) {
             (_, &Reply::Fd(fd)) | (Control::Adopt { fd }, _) => self.inner.fd_opened(fd),
             (_, &Reply::Pair(one, other)) => {
@@ -422,7 +421,7 @@ unsafe impl Driver for Reactor {
 
     unsafe fn attempt(&mut self, op: Op, _: bool) -> Option<OsResult> {
         #[cfg(target_os = "linux")]
-        if let Op::ReadAt { fd, ptr, len, offset } = op {
+        if let Op::File(FileOp::ReadAt { fd, ptr, len, offset }) = op {
             // SAFETY: the caller's promise.
             return unsafe { sys::read_cached(fd, ptr, len, offset) };
         }

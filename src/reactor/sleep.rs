@@ -11,8 +11,7 @@ use std::time::Duration;
 use mio::{Events, Poll};
 
 use crate::driver::Wait;
-use crate::sys;
-use crate::time::Instant;
+use crate::sys::{self, Instant};
 
 /// The longest single wait; the loop then waits again. epoll counts milliseconds in 31 bits.
 const MAX_WAIT: Duration = Duration::from_secs(24 * 3600);

@@ -12,8 +12,8 @@ use std::task::{Context, Poll, Waker};
 use slab::Slab;
 
 use crate::driver::op::Direction;
-use crate::error::context;
 use crate::event_loop::core::LoopCore;
+use crate::sys::context;
 use crate::sys::signals::{Action, Hears, Rings, bell, is_forbidden, register, unregister};
 
 /// No supported system has signal numbers this high.
@@ -57,7 +57,7 @@ impl SignalHub {
     pub(super) fn of(core: &LoopCore, number: i32) -> io::Result<Rc<SignalHub>> {
         check(number)?;
         if core.is_closed() {
-            return Err(crate::event_loop::inbox::LoopClosed.into());
+            return Err(crate::error::LoopClosed.into());
         }
         if core.has_virtual_clock {
             let message = "the null driver cannot receive signals: its clock is virtual";

@@ -186,7 +186,7 @@ pub fn signal(kind: SignalKind) -> io::Result<Signal> {
 pub async fn ctrl_c() -> io::Result<()> {
     match signal(SignalKind::interrupt())?.recv().await {
         Some(()) => Ok(()),
-        None => Err(crate::event_loop::inbox::LoopClosed.into()),
+        None => Err(crate::error::LoopClosed.into()),
     }
 }
 
@@ -207,7 +207,7 @@ pub async fn ctrl_c() -> io::Result<()> {
 pub async fn ctrl_break() -> io::Result<()> {
     match signal(SignalKind::ctrl_break())?.recv().await {
         Some(()) => Ok(()),
-        None => Err(crate::event_loop::inbox::LoopClosed.into()),
+        None => Err(crate::error::LoopClosed.into()),
     }
 }
 

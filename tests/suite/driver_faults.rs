@@ -89,7 +89,7 @@ unsafe impl Driver for Faulty {
         }
         let failed = self.failed.drain(..).map(|(id, code)| Completion {
             id,
-            op_result: OpResult::last(Err(code)),
+            result: OpResult::last(Err(code)),
         });
         let before = completed.len();
         completed.extend(failed);

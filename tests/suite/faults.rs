@@ -384,7 +384,7 @@ unsafe impl Driver for FailingWait {
         unsafe { ptr.copy_from(b"hello".as_ptr(), 5) };
         completed.push(Completion {
             id,
-            op_result: OpResult::last(Ok(5)),
+            result: OpResult::last(Ok(5)),
         });
         Ok(())
     }

@@ -10,12 +10,10 @@ use std::path::Path;
 use super::listener::shown;
 use super::retry::send_with_retry;
 use super::stream::{Received, too_many};
-use crate::driver::socket_options::SocketKind;
-use crate::error::context;
 use crate::inflight::descriptor::{IntoStdError, OwnedDescriptor};
 use crate::io::{BufResult, IoBuf, IoBufMut};
 use crate::net::datagram::{MsgHdrPool, receive, truncated_error};
-use crate::sys::{self, MOST_DESCRIPTORS, MsgMeta, Name};
+use crate::sys::{self, MOST_DESCRIPTORS, MsgMeta, Name, SocketKind, context};
 
 /// A Unix datagram socket.
 ///

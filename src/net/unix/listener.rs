@@ -6,11 +6,9 @@ use std::os::unix::net::SocketAddr;
 use std::path::Path;
 
 use super::stream::UnixStream;
-use crate::driver::socket_options::SocketKind;
-use crate::error::context;
 use crate::inflight::descriptor::{IntoStdError, OwnedDescriptor};
 use crate::net::accept::{Acceptor, BACKLOG};
-use crate::sys::{self, Name};
+use crate::sys::{self, Name, SocketKind, context};
 
 /// A listening Unix socket.
 ///

@@ -3,10 +3,10 @@
 use std::io;
 
 use super::UnixAddr;
-use crate::driver::socket_options::{Credentials, SocketKind};
 use crate::driver::{Control, Reply};
 use crate::event_loop::core::LoopCore;
 use crate::inflight::descriptor::OwnedDescriptor;
+use crate::sys::{Credentials, SocketKind};
 
 impl OwnedDescriptor {
     /// Creates two connected sockets on the current loop.

@@ -10,14 +10,12 @@ use std::time::Duration;
 
 use super::listener::shown;
 use crate::driver::op::Medium;
-use crate::driver::socket_options::{Credentials, SocketKind};
-use crate::error::context;
 use crate::inflight::descriptor::{IntoStdError, OwnedDescriptor};
 use crate::inflight::stream::{ByteStream, reading_methods, writing_methods};
 use crate::io::{BufResult, IoBuf, IoBufMut};
 use crate::net::datagram::{MsgHdrPool, receive, send};
 use crate::net::split::{Connection, OwnedReadHalf, OwnedWriteHalf, ReadHalf, WriteHalf};
-use crate::sys::{self, MOST_DESCRIPTORS, MsgMeta, Name, errno};
+use crate::sys::{self, Credentials, MOST_DESCRIPTORS, MsgMeta, Name, SocketKind, context, errno};
 use crate::time::sleep;
 
 /// A Unix stream connection.

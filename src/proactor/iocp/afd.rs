@@ -86,7 +86,7 @@ impl Afd {
         };
         if result != STATUS_SUCCESS {
             let error = io::Error::from_raw_os_error(win32_code(result));
-            return Err(crate::error::context(
+            return Err(crate::sys::context(
                 "cannot open AFD, the device that reports socket readiness",
                 error,
             ));

@@ -11,9 +11,8 @@ use super::Iocp;
 use super::afd::{status_of, win32_code};
 use super::overlapped::{InFlight, Unconnected};
 use super::start::Begun;
-use crate::driver::op::{Medium, Op};
-use crate::driver::{Completion, OpResult, OsResult, PoolBuffer};
-use crate::io::BufferPool;
+use crate::driver::op::{FileOp, Medium, Op};
+use crate::driver::{self, BufferPool, Completion, OpResult, OsResult, PoolBuffer};
 use crate::sys::{self, Fd, IoVec, Message, errno, socket};
 
 impl Iocp {
@@ -33,7 +32,7 @@ impl Iocp {
         }
         // SAFETY: the caller's promise.
         if let Some(op_result) = unsafe { self.finish(scratch, res) } {
-            completed.push(Completion { id, op_result });
+            completed.push(Completion { id, result: op_result });
         }
     }
 
@@ -58,7 +57,7 @@ impl Iocp {
                     let medium = Medium::Tcp;
                     // SAFETY: the bytes go to a buffer that was just taken from the pool.
                     unsafe {
-                        sys::perform(Op::Recv {
+                        driver::perform(Op::Recv {
                             fd,
                             medium,
                             ptr: base,
@@ -67,7 +66,7 @@ impl Iocp {
                     }
                 }),
                 // SAFETY: the operation owns the message, and the kernel does not use it.
-                (Op::RecvMessage { .. }, Ok(_)) => unsafe { sys::perform(op) }.map(OpResult::last),
+                (Op::RecvMessage { .. }, Ok(_)) => unsafe { driver::perform(op) }.map(OpResult::last),
                 (Op::RecvMessageManaged { fd, message }, Ok(_)) => self.receive_message(fd, message),
                 // The writer wrote zero bytes. This is not the end of the pipe, which is reported as an error.
                 (
@@ -84,10 +83,10 @@ impl Iocp {
                 ) => None,
                 (Op::Send { medium, .. } | Op::SendVectored { medium, .. }, Ok(_)) if medium != Medium::Pipe => {
                     // SAFETY: the operation owns the memory that `op` points to, and the kernel does not use it.
-                    unsafe { sys::perform(op) }.map(OpResult::last)
+                    unsafe { driver::perform(op) }.map(OpResult::last)
                 }
                 // SAFETY: as above.
-                (Op::SendMessage { .. }, Ok(_)) => unsafe { sys::perform(op) }.map(OpResult::last),
+                (Op::SendMessage { .. }, Ok(_)) => unsafe { driver::perform(op) }.map(OpResult::last),
                 _ => {
                     let (accepted, buffer) = self.in_flight.remove(id);
                     // SAFETY: the operation owns the memory that `op` points to, and the kernel has finished with it.
@@ -149,15 +148,15 @@ impl Iocp {
             | Op::RecvManaged {
                 medium: Medium::Pipe, ..
             }
-            | Op::ReadAt { .. } => end_of_file(res),
+            | Op::File(FileOp::ReadAt { .. }) => end_of_file(res),
             Op::Recv { fd, .. } | Op::RecvVectored { fd, .. } | Op::RecvManaged { fd, .. } => {
                 sys::end_of_stream(fd, res)
             }
-            Op::Send { .. } | Op::SendVectored { .. } | Op::WriteAt { .. } => {
+            Op::Send { .. } | Op::SendVectored { .. } | Op::File(FileOp::WriteAt { .. }) => {
                 res.map_err(|code| sys::told(sys::write_code(code)))
             }
             Op::Readiness { .. } => res.map(|_| 0),
-            _ => res,
+            Op::RecvMessage { .. } | Op::RecvMessageManaged { .. } | Op::SendMessage { .. } | Op::File(_) => res,
         };
         match buffer {
             Some(mut buffer) => {
@@ -186,7 +185,7 @@ impl Iocp {
             // SAFETY: the message belongs to an operation that has not completed, and the kernel does not use it. The
             // bytes go to a buffer that was just taken from the pool.
             unsafe {
-                let receive = |message: *mut Message| sys::perform(Op::RecvMessage { fd, message });
+                let receive = |message: *mut Message| driver::perform(Op::RecvMessage { fd, message });
                 (*message).divert(&mut IoVec { base, len }, receive)
             }
         })

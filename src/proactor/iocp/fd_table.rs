@@ -132,7 +132,7 @@ impl FdTable {
             }
             (Err(error), _) => {
                 let why = "the handle belongs to another loop's completion port, and this system cannot undo that";
-                return Err(crate::error::context(why, error));
+                return Err(crate::sys::context(why, error));
             }
         }
         // With datagrams, some versions of Windows report a completion neither through the call nor through the port.

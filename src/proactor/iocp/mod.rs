@@ -45,13 +45,10 @@ use self::timer::Timer;
 use crate::driver::op::{Medium, Op};
 use crate::driver::poll_throttle::PollThrottle;
 use crate::driver::{
-    Completion, Control, Description, Driver, DriverCounters, FdSpace, Notify, OpId, OsResult, Reply, Scratch, Start,
-    Wait,
+    self, BufferPool, Completion, Control, Description, Driver, DriverCounters, FdSpace, Notify, OpId, OsResult, Reply,
+    Scratch, Settings, Start, Wait,
 };
-use crate::event_loop::builder::Settings;
-use crate::io::BufferPool;
-use crate::sys::{self, Fd};
-use crate::time::Instant;
+use crate::sys::{self, Fd, Instant};
 
 pub(crate) struct Iocp {
     port: Arc<Port>,
@@ -116,12 +113,12 @@ unsafe impl Driver for Iocp {
             Control::Watch { fd } => Some(fd),
             _ => None,
         };
-        let reply = sys::control(call);
+        let reply = driver::control(call);
         if let Ok(Reply::Fd(fd)) = reply {
             self.fds.forget(fd);
         }
         if let (Some(fd), Err(error)) = (watched, &reply)
-            && crate::error::os_code(error) == Some(sys::errno::NOT_PERMITTED)
+            && crate::sys::os_code(error) == Some(sys::errno::NOT_PERMITTED)
         {
             // A standard stream that is not a socket. Other processes share it, and would share the association.
             self.fds.mark_plain(fd);
@@ -141,7 +138,7 @@ unsafe impl Driver for Iocp {
         let res = match op {
             Op::Send { fd, medium, .. } | Op::SendVectored { fd, medium, .. } if fd >= 0 && medium != Medium::Pipe => {
                 // SAFETY: the caller's promise: the memory is valid until this returns, and the call has ended by then.
-                unsafe { sys::perform(op) }?
+                unsafe { driver::perform(op) }?
             }
             _ => return None,
         };
@@ -179,11 +176,14 @@ unsafe impl Driver for Iocp {
         loop {
             self.counters.enters += 1;
             // After a failed wait the timer may have fired already: it is set again.
-            let dequeued = self.batch.dequeue(&self.port, milliseconds, alertable).inspect_err(|_| {
-                if alertable {
-                    self.timer.on_wait_end(Dequeued::TimerFired);
-                }
-            })?;
+            let dequeued = self
+                .batch
+                .dequeue(&self.port, milliseconds, alertable)
+                .inspect_err(|_| {
+                    if alertable {
+                        self.timer.on_wait_end(Dequeued::TimerFired);
+                    }
+                })?;
             if alertable {
                 self.timer.on_wait_end(dequeued);
             }

@@ -3,7 +3,9 @@
 use std::io;
 use std::os::windows::io::{AsRawHandle, FromRawHandle, OwnedHandle};
 
-use windows_sys::Win32::Foundation::{ERROR_NO_SYSTEM_RESOURCES, GetLastError, HANDLE, INVALID_HANDLE_VALUE, WAIT_IO_COMPLETION, WAIT_TIMEOUT};
+use windows_sys::Win32::Foundation::{
+    ERROR_NO_SYSTEM_RESOURCES, GetLastError, HANDLE, INVALID_HANDLE_VALUE, WAIT_IO_COMPLETION, WAIT_TIMEOUT,
+};
 use windows_sys::Win32::System::IO::{
     CreateIoCompletionPort, GetQueuedCompletionStatusEx, OVERLAPPED, OVERLAPPED_ENTRY, PostQueuedCompletionStatus,
 };
@@ -20,7 +22,7 @@ impl Port {
         let port = unsafe { CreateIoCompletionPort(INVALID_HANDLE_VALUE, std::ptr::null_mut(), 0, 1) };
         if port.is_null() {
             let error = io::Error::last_os_error();
-            return Err(crate::error::context("cannot create a completion port", error));
+            return Err(crate::sys::context("cannot create a completion port", error));
         }
         // SAFETY: as above.
         Ok(Port(unsafe { OwnedHandle::from_raw_handle(port) }))

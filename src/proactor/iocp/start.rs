@@ -12,10 +12,9 @@ use super::Iocp;
 use super::afd::Afd;
 use super::fd_table::Use;
 use super::overlapped::{InFlight, Unconnected};
-use crate::driver::op::{CURRENT, Direction, Medium, Op};
-use crate::driver::socket_options::SocketKind;
-use crate::driver::{Completion, Control, OpId, OpResult, OsResult, Reply, Scratch, Start};
-use crate::sys::{self, Fd, IoVec, errno, handle, socket};
+use crate::driver::op::{CURRENT, Direction, FileOp, Medium, Op};
+use crate::driver::{self, Completion, Control, OpId, OpResult, OsResult, Reply, Scratch, Start};
+use crate::sys::{self, Fd, IoVec, SocketKind, errno, handle, socket};
 
 /// The space that AcceptEx requires for each address: 16 bytes more than the largest address.
 const ADDRESS_LEN: u32 = size_of::<SOCKADDR_IN6>() as u32 + 16;
@@ -40,7 +39,7 @@ impl Iocp {
     pub(super) unsafe fn begin(&mut self, id: OpId, op: Op, scratch: *mut Scratch) -> Start {
         let done = |res: OsResult| Start::Done(OpResult::last(res));
         let fd = match op {
-            Op::ReadAt { fd, .. } | Op::WriteAt { fd, .. } => fd,
+            Op::File(FileOp::ReadAt { fd, .. } | FileOp::WriteAt { fd, .. }) => fd,
             _ => match op.waits_for() {
                 Some((fd, _)) => fd,
                 // Windows has no overlapped call for it.
@@ -55,22 +54,22 @@ impl Iocp {
             // The send buffer usually has space.
             Op::Send { .. } | Op::SendVectored { .. } | Op::SendMessage { .. } => {
                 // SAFETY: the caller's promise: the operation owns the op's memory, and the kernel does not use it.
-                if let Some(res) = unsafe { sys::perform(op) } {
+                if let Some(res) = unsafe { driver::perform(op) } {
                     return done(res);
                 }
             }
             Op::Readiness { .. } => {
                 // A check is cheaper than an AFD poll. The result goes to `done`, so a watcher runs once per turn.
                 // SAFETY: as above.
-                if let Some(res) = unsafe { sys::perform(op) } {
+                if let Some(res) = unsafe { driver::perform(op) } {
                     let op_result = OpResult::last(res);
-                    self.done.push(Completion { id, op_result });
+                    self.done.push(Completion { id, result: op_result });
                     return Start::Pending;
                 }
             }
             Op::RecvMessage { .. } => {
                 // SAFETY: as above.
-                if let Some(res) = unsafe { sys::perform(op) } {
+                if let Some(res) = unsafe { driver::perform(op) } {
                     return done(res);
                 }
             }
@@ -81,7 +80,7 @@ impl Iocp {
             }
             Op::Connect { .. } if is_for_datagrams(fd) => {
                 // SAFETY: as above.
-                return done(unsafe { sys::perform(op) }.unwrap_or(Err(errno::AGAIN)));
+                return done(unsafe { driver::perform(op) }.unwrap_or(Err(errno::AGAIN)));
             }
             _ => {}
         }
@@ -104,12 +103,12 @@ impl Iocp {
             Ok(Use::Overlapped { skips }) => skips,
             Ok(Use::Plain) => {
                 return match op {
-                    Op::ReadAt { .. } | Op::WriteAt { .. } => Start::Blocking,
+                    Op::File(_) => Start::Blocking,
                     // A thread that reads an idle pipe could not be called back.
                     _ => done(Err(errno::NOT_SUPPORTED)),
                 };
             }
-            Err(error) => return done(Err(crate::error::os_code(&error).unwrap_or(errno::INVALID))),
+            Err(error) => return done(Err(crate::sys::os_code(&error).unwrap_or(errno::INVALID))),
         };
         // SAFETY: the caller's promise: the scratch is the operation's, and the kernel does not use it.
         let scratch = unsafe { InFlight::prepare(scratch, id, op) };
@@ -222,28 +221,31 @@ impl Iocp {
                 (Some(fd), Some(direction)) => unsafe { self.wait_for(scratch, fd, direction) },
                 _ => Err(errno::INVALID),
             },
-            Op::ReadAt {
-                fd, ptr, len, offset, ..
-            } => {
+            Op::File(FileOp::ReadAt { fd, ptr, len, offset }) => {
                 let at = if offset == CURRENT { 0 } else { offset };
                 // SAFETY: see above.
                 Ok(unsafe { read(overlapped, fd, ptr, len, at) })
             }
             // All bits set are the end of the file, which is where what has no position is written.
             // SAFETY: see above.
-            Op::WriteAt { fd, ptr, len, offset } => Ok(unsafe { write(overlapped, fd, ptr, len, offset) }),
-            Op::Open { .. }
-            | Op::ReadVectoredAt { .. }
-            | Op::WriteVectoredAt { .. }
-            | Op::Sync { .. }
-            | Op::Stat { .. }
-            | Op::Truncate { .. }
-            | Op::Allocate { .. }
-            | Op::Rename { .. }
-            | Op::Remove { .. }
-            | Op::MakeFolder { .. }
-            | Op::HardLink { .. }
-            | Op::SymLink { .. } => unreachable!("threads do this"),
+            Op::File(FileOp::WriteAt { fd, ptr, len, offset }) => {
+                Ok(unsafe { write(overlapped, fd, ptr, len, offset) })
+            }
+            // `begin` leaves these to a thread.
+            Op::File(
+                FileOp::Open { .. }
+                | FileOp::ReadVectoredAt { .. }
+                | FileOp::WriteVectoredAt { .. }
+                | FileOp::Sync { .. }
+                | FileOp::Stat { .. }
+                | FileOp::Truncate { .. }
+                | FileOp::Allocate { .. }
+                | FileOp::Rename { .. }
+                | FileOp::Remove { .. }
+                | FileOp::MakeDir { .. }
+                | FileOp::HardLink { .. }
+                | FileOp::SymLink { .. },
+            ) => Err(errno::NOT_SUPPORTED),
         }
     }
 
@@ -300,7 +302,7 @@ impl Iocp {
                 len,
             )
         };
-        if let Err(error) = sys::control(Control::Bind { fd, name: &anywhere }) {
+        if let Err(error) = sys::bind(fd, &anywhere) {
             match error.raw_os_error() {
                 // The socket is bound already.
                 Some(WSAEINVAL) => {}
@@ -330,7 +332,7 @@ impl Iocp {
             Some(afd) => afd,
             None => {
                 let opened = Afd::open(&self.port);
-                let opened = opened.map_err(|error| crate::error::os_code(&error).unwrap_or(errno::INVALID))?;
+                let opened = opened.map_err(|error| crate::sys::os_code(&error).unwrap_or(errno::INVALID))?;
                 self.afd.insert(opened)
             }
         };
@@ -370,7 +372,7 @@ fn socket_like(listener: Fd) -> Result<Unconnected, i32> {
         true => SocketKind::TcpV6,
         false => SocketKind::TcpV4,
     };
-    match sys::control(Control::Socket { kind }).map_err(code)? {
+    match driver::control(Control::Socket { kind }).map_err(code)? {
         Reply::Fd(fd) => Ok(Unconnected::new(fd)),
         other => unreachable!("Control::Socket returned {other:?}"),
     }

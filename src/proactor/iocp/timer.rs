@@ -14,8 +14,7 @@ use windows_sys::Win32::System::Threading::{
 
 use super::port::Dequeued;
 use crate::driver::Wait;
-use crate::sys;
-use crate::time::Instant;
+use crate::sys::{self, Instant};
 
 /// For deadlines further off than this, wait with the port's timeout first, to one tick before the deadline.
 const LONG_WAIT: Duration = Duration::from_millis(40);

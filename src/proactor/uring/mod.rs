@@ -31,14 +31,12 @@ use io_uring::{EnterFlags, IoUring, cqueue, squeue, types};
 use self::buffers::BufferRing;
 use self::emptied::Emptied;
 use self::notify::{EventFd, Notifier};
-use crate::driver::op::{Medium, Op};
+use crate::driver::op::{FileOp, Medium, Op};
 use crate::driver::{
-    Completion, Control, Description, Driver, DriverCounters, FdSpace, Notify, OpId, OpResult, OsResult, Reply,
-    Scratch, Start, Wait,
+    self, Completion, Control, Description, Driver, DriverCounters, FdSpace, Notify, OpId, OpResult, OsResult, Reply,
+    Scratch, Settings, Start, Wait,
 };
-use crate::event_loop::builder::Settings;
-use crate::sys::{self, Fd};
-use crate::time::Instant;
+use crate::sys::{self, Fd, Instant};
 
 /// The longest single wait; the loop then waits again.
 const MAX_WAIT: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
@@ -221,7 +219,7 @@ impl Uring {
                     self.emptied.completed(id, &entry);
                     let op_result = op_result(&entry, self.buffers.as_ref());
                     self.counters.pool_empty += u64::from(op_result.res == Err(libc::ENOBUFS));
-                    completed.push(Completion { id, op_result });
+                    completed.push(Completion { id, result: op_result });
                 }
             }
         }
@@ -328,7 +326,7 @@ unsafe impl Driver for Uring {
         if let Control::Close { fd } | Control::Reset { fd } | Control::Forget { fd } = call {
             self.emptied.forget(fd);
         }
-        sys::control(call)
+        driver::control(call)
     }
 
     unsafe fn start(&mut self, id: OpId, op: Op, scratch: *mut Scratch) -> Start {
@@ -343,7 +341,7 @@ unsafe impl Driver for Uring {
             let is_unix = unsafe { &*name }.as_socket().is_none();
             // A Unix connect completes at once or finds a full backlog: io_uring would then block a worker in it.
             // SAFETY: the operation owns the memory that `op` points to, and the kernel does not use it yet.
-            if is_unix && let Some(res) = unsafe { sys::perform(op) } {
+            if is_unix && let Some(res) = unsafe { driver::perform(op) } {
                 return Start::Done(OpResult::last(res));
             }
         }
@@ -366,12 +364,12 @@ unsafe impl Driver for Uring {
     unsafe fn attempt(&mut self, op: Op, alone: bool) -> Option<OsResult> {
         match op {
             // SAFETY: the caller's promise.
-            Op::ReadAt { fd, ptr, len, offset } => unsafe { sys::read_cached(fd, ptr, len, offset) },
+            Op::File(FileOp::ReadAt { fd, ptr, len, offset }) => unsafe { sys::read_cached(fd, ptr, len, offset) },
             Op::Send { medium, .. } | Op::SendVectored { medium, .. }
                 if alone && medium != Medium::Pipe && self.ring.submission().len() < 2 =>
             {
                 // SAFETY: the caller's promise: the memory is valid until this returns, and the call has ended by then.
-                let res = unsafe { sys::perform(op) }?;
+                let res = unsafe { driver::perform(op) }?;
                 self.counters.submissions += 1;
                 self.counters.completions += 1;
                 Some(res)
@@ -457,7 +455,7 @@ unsafe impl Driver for Uring {
         self.ring
             .submitter()
             .register_eventfd(outer.number())
-            .map_err(|error| crate::error::context("io_uring refused to register an eventfd", error))?;
+            .map_err(|error| crate::sys::context("io_uring refused to register an eventfd", error))?;
         let number = self.notifier.outer.get_or_init(|| outer).number();
         self.notify_outer_loop();
         Ok(number)

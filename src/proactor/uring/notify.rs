@@ -52,7 +52,7 @@ impl EventFd {
         // SAFETY: eventfd(2) touches no memory of ours.
         let fd = unsafe { libc::eventfd(0, flags) };
         if fd < 0 {
-            return Err(crate::error::context(
+            return Err(crate::sys::context(
                 "cannot get a descriptor for the loop's eventfd",
                 io::Error::last_os_error(),
             ));

@@ -6,8 +6,8 @@ use std::io;
 
 use io_uring::{IoUring, Probe, opcode};
 
-use crate::error::context;
-use crate::event_loop::builder::Settings;
+use crate::driver::Settings;
+use crate::sys::context;
 
 /// Optional features of this kernel, with the version that introduced each.
 #[derive(Clone, Copy, Debug, Default)]

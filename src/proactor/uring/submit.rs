@@ -6,7 +6,7 @@ use io_uring::{opcode, squeue, types};
 
 use super::buffers;
 use super::setup::Abilities;
-use crate::driver::op::{CURRENT, Direction, Medium, Op};
+use crate::driver::op::{CURRENT, Direction, FileOp, Medium, Op};
 use crate::driver::{SCRATCH_LEN, Scratch};
 use crate::sys::{self, IoVec};
 
@@ -37,7 +37,6 @@ pub(super) unsafe fn entry(
 ) -> Option<squeue::Entry> {
     let first = if poll_first { POLL_FIRST } else { 0 };
     let scratch = scratch.cast::<UringScratch>();
-    let here = types::Fd(libc::AT_FDCWD);
     let entry = match op {
         Op::Accept { fd } => {
             let flags = libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
@@ -138,12 +137,23 @@ pub(super) unsafe fn entry(
             };
             opcode::PollAdd::new(types::Fd(fd), events as u32).build()
         }
-        Op::Open { path, flags, mode } => opcode::OpenAt::new(here, path)
+        Op::File(op) => return file_entry(op, abilities),
+    };
+    Some(entry)
+}
+
+/// The submission for a file operation; `None` if this kernel has none for it.
+fn file_entry(op: FileOp, abilities: &Abilities) -> Option<squeue::Entry> {
+    let here = types::Fd(libc::AT_FDCWD);
+    let entry = match op {
+        FileOp::Open { path, flags, mode } => opcode::OpenAt::new(here, path)
             .flags(flags | libc::O_CLOEXEC)
             .mode(mode)
             .build(),
-        Op::ReadAt { fd, ptr, len, offset } => opcode::Read::new(types::Fd(fd), ptr, len as u32).offset(offset).build(),
-        Op::ReadVectoredAt {
+        FileOp::ReadAt { fd, ptr, len, offset } => {
+            opcode::Read::new(types::Fd(fd), ptr, len as u32).offset(offset).build()
+        }
+        FileOp::ReadVectoredAt {
             fd,
             slices,
             count,
@@ -151,10 +161,10 @@ pub(super) unsafe fn entry(
         } => opcode::Readv::new(types::Fd(fd), slices.cast(), count as u32)
             .offset(offset)
             .build(),
-        Op::WriteAt { fd, ptr, len, offset } => opcode::Write::new(types::Fd(fd), ptr, len as u32)
+        FileOp::WriteAt { fd, ptr, len, offset } => opcode::Write::new(types::Fd(fd), ptr, len as u32)
             .offset(offset)
             .build(),
-        Op::WriteVectoredAt {
+        FileOp::WriteVectoredAt {
             fd,
             slices,
             count,
@@ -162,7 +172,7 @@ pub(super) unsafe fn entry(
         } => opcode::Writev::new(types::Fd(fd), slices.cast(), count as u32)
             .offset(offset)
             .build(),
-        Op::Sync { fd, data_only } => {
+        FileOp::Sync { fd, data_only } => {
             let flags = if data_only {
                 types::FsyncFlags::DATASYNC
             } else {
@@ -170,29 +180,33 @@ pub(super) unsafe fn entry(
             };
             opcode::Fsync::new(types::Fd(fd)).flags(flags).build()
         }
-        Op::Stat { fd, path, follow, out } => {
+        FileOp::Stat { fd, path, follow, out } => {
             let (fd, path, flags) = sys::stat_arguments(fd, path, follow);
             opcode::Statx::new(types::Fd(fd), path, out.cast())
                 .flags(flags)
                 .mask(sys::STAT_MASK)
                 .build()
         }
-        Op::Truncate { fd, len } if abilities.truncate => opcode::Ftruncate::new(types::Fd(fd), len).build(),
-        Op::Truncate { .. } => return None,
-        Op::Allocate { fd, offset, len } => opcode::Fallocate::new(types::Fd(fd), len).offset(offset).build(),
-        Op::Rename { .. } | Op::Remove { .. } | Op::MakeFolder { .. } | Op::HardLink { .. } | Op::SymLink { .. }
+        FileOp::Truncate { fd, len } if abilities.truncate => opcode::Ftruncate::new(types::Fd(fd), len).build(),
+        FileOp::Truncate { .. } => return None,
+        FileOp::Allocate { fd, offset, len } => opcode::Fallocate::new(types::Fd(fd), len).offset(offset).build(),
+        FileOp::Rename { .. }
+        | FileOp::Remove { .. }
+        | FileOp::MakeDir { .. }
+        | FileOp::HardLink { .. }
+        | FileOp::SymLink { .. }
             if !abilities.paths =>
         {
             return None;
         }
-        Op::Rename { from, to } => opcode::RenameAt::new(here, from, here, to).build(),
-        Op::Remove { path, folder } => {
-            let flags = if folder { libc::AT_REMOVEDIR } else { 0 };
+        FileOp::Rename { from, to } => opcode::RenameAt::new(here, from, here, to).build(),
+        FileOp::Remove { path, is_dir } => {
+            let flags = if is_dir { libc::AT_REMOVEDIR } else { 0 };
             opcode::UnlinkAt::new(here, path).flags(flags).build()
         }
-        Op::MakeFolder { path, mode } => opcode::MkDirAt::new(here, path).mode(mode).build(),
-        Op::HardLink { from, to } => opcode::LinkAt::new(here, from, here, to).build(),
-        Op::SymLink { target, link } => opcode::SymlinkAt::new(here, target, link).build(),
+        FileOp::MakeDir { path, mode } => opcode::MkDirAt::new(here, path).mode(mode).build(),
+        FileOp::HardLink { from, to } => opcode::LinkAt::new(here, from, here, to).build(),
+        FileOp::SymLink { target, link } => opcode::SymlinkAt::new(here, target, link).build(),
     };
     Some(entry)
 }

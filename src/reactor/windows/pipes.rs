@@ -223,7 +223,7 @@ impl Pipes {
         let ids = std::mem::take(&mut *self.done.ids.lock().unwrap_or_else(PoisonError::into_inner));
         for id in ids {
             if let Some(op_result) = self.pending.remove(&id).and_then(|pending| self.finish(id, pending)) {
-                completed.push(Completion { id, op_result });
+                completed.push(Completion { id, result: op_result });
             }
         }
     }

@@ -4,7 +4,7 @@
 //! no trip through a ring or to a thread; if the bytes are not there, the kernel says so at once and the read is queued.
 
 use super::{Fd, IoVec};
-use crate::driver::OsResult;
+use crate::sys::OsResult;
 
 /// Reads what is in the page cache; `None` if that is nothing, or cannot be said.
 ///

@@ -1,4 +1,6 @@
-//! File work by plain system calls, and what the kernel says of a file.
+//! Operations on files and paths, which block until they are done, and a file's metadata.
+//!
+//! They return `None` only on a descriptor that another holder has made non-blocking.
 
 use std::ffi::CString;
 use std::io::{self, SeekFrom};
@@ -7,10 +9,9 @@ use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use super::perform::attempt;
-use super::{Fd, errno};
-use crate::driver::OsResult;
-use crate::driver::op::{CURRENT, Op};
+use super::sockets::attempt;
+use super::{Fd, IoVec, PathChar, errno};
+use crate::sys::{CURRENT, OsResult};
 
 /// A path as the kernel wants it.
 pub(crate) type KernelPath = CString;
@@ -111,103 +112,149 @@ const DIRECT: Option<i32> = Some(libc::O_DIRECT);
 #[cfg(not(any(target_os = "linux", target_os = "freebsd")))]
 const DIRECT: Option<i32> = None;
 
-/// Carries out an operation on a file or a path, to its end.
+/// Opens a file, close-on-exec, and returns its descriptor.
 ///
 /// # Safety
 ///
-/// What `op` points to is the caller's to use until this returns.
-pub(super) unsafe fn perform(op: Op) -> Option<OsResult> {
-    // SAFETY, for every call: the caller's promise: paths end in NUL, buffers and slices are as long as they say, and all
-    // of it is there until this returns.
-    match op {
-        Op::Open { path, flags, mode } => {
-            let flags = flags | libc::O_CLOEXEC;
-            // SAFETY: see above.
-            attempt(|| unsafe { libc::open(path, flags, mode as libc::c_uint) } as libc::ssize_t)
-        }
-        Op::ReadAt {
-            fd, ptr, len, offset, ..
-        } => match offset {
-            // SAFETY: see above.
-            CURRENT => attempt(|| unsafe { libc::read(fd, ptr.cast(), len) }),
-            // SAFETY: see above.
-            _ => attempt(|| unsafe { libc::pread(fd, ptr.cast(), len, offset as libc::off_t) }),
-        },
-        Op::ReadVectoredAt {
-            fd,
-            slices,
-            count,
-            offset,
-        } => {
-            let (slices, count) = (slices.cast::<libc::iovec>(), count as libc::c_int);
-            match offset {
-                // SAFETY: see above.
-                CURRENT => attempt(|| unsafe { libc::readv(fd, slices, count) }),
-                // SAFETY: see above.
-                _ => attempt(|| unsafe { libc::preadv(fd, slices, count, offset as libc::off_t) }),
-            }
-        }
-        Op::WriteAt { fd, ptr, len, offset } => match offset {
-            // SAFETY: see above.
-            CURRENT => attempt(|| unsafe { libc::write(fd, ptr.cast(), len) }),
-            // SAFETY: see above.
-            _ => attempt(|| unsafe { libc::pwrite(fd, ptr.cast(), len, offset as libc::off_t) }),
-        },
-        Op::WriteVectoredAt {
-            fd,
-            slices,
-            count,
-            offset,
-        } => {
-            let (slices, count) = (slices.cast::<libc::iovec>(), count as libc::c_int);
-            match offset {
-                // SAFETY: see above.
-                CURRENT => attempt(|| unsafe { libc::writev(fd, slices, count) }),
-                // SAFETY: see above.
-                _ => attempt(|| unsafe { libc::pwritev(fd, slices, count, offset as libc::off_t) }),
-            }
-        }
-        Op::Sync { fd, data_only } => attempt(|| sync(fd, data_only) as libc::ssize_t),
-        Op::Stat { fd, path, follow, out } => {
-            // SAFETY: see above; `out` is ours to write.
-            attempt(|| unsafe { stat(fd, path, follow, out) } as libc::ssize_t)
-        }
-        // SAFETY: see above.
-        Op::Truncate { fd, len } => attempt(|| unsafe { libc::ftruncate(fd, len as libc::off_t) } as libc::ssize_t),
-        Op::Allocate { fd, offset, len } => allocate(fd, offset, len),
-        // SAFETY: see above.
-        Op::Rename { from, to } => attempt(|| unsafe { libc::rename(from, to) } as libc::ssize_t),
-        // SAFETY: see above.
-        Op::Remove { path, folder: false } => attempt(|| unsafe { libc::unlink(path) } as libc::ssize_t),
-        // SAFETY: see above.
-        Op::Remove { path, folder: true } => attempt(|| unsafe { libc::rmdir(path) } as libc::ssize_t),
-        Op::MakeFolder { path, mode } => {
-            // SAFETY: see above.
-            attempt(|| unsafe { libc::mkdir(path, mode as libc::mode_t) } as libc::ssize_t)
-        }
-        Op::HardLink { from, to } => {
-            let here = libc::AT_FDCWD;
-            // SAFETY: see above.
-            attempt(|| unsafe { libc::linkat(here, from, here, to, 0) } as libc::ssize_t)
-        }
-        // SAFETY: see above.
-        Op::SymLink { target, link } => attempt(|| unsafe { libc::symlink(target, link) } as libc::ssize_t),
-        Op::Accept { .. }
-        | Op::Connect { .. }
-        | Op::Recv { .. }
-        | Op::RecvManaged { .. }
-        | Op::RecvVectored { .. }
-        | Op::Send { .. }
-        | Op::SendVectored { .. }
-        | Op::RecvMessage { .. }
-        | Op::RecvMessageManaged { .. }
-        | Op::SendMessage { .. }
-        | Op::Readiness { .. } => unreachable!("sockets are the caller's"),
+/// `path` ends in NUL.
+pub(crate) unsafe fn open(path: *const PathChar, flags: i32, mode: u32) -> Option<OsResult> {
+    let flags = flags | libc::O_CLOEXEC;
+    // SAFETY: the caller's promise.
+    attempt(|| unsafe { libc::open(path, flags, mode as libc::c_uint) } as libc::ssize_t)
+}
+
+/// Reads at `offset`, or at the file's position if that is [`CURRENT`].
+///
+/// # Safety
+///
+/// `len` bytes from `ptr` on may be written.
+pub(crate) unsafe fn read_at(fd: Fd, ptr: *mut u8, len: usize, offset: u64) -> Option<OsResult> {
+    match offset {
+        // SAFETY: the caller's promise.
+        CURRENT => attempt(|| unsafe { libc::read(fd, ptr.cast(), len) }),
+        // SAFETY: the caller's promise.
+        _ => attempt(|| unsafe { libc::pread(fd, ptr.cast(), len, offset as libc::off_t) }),
     }
 }
 
+/// [`read_at`] into several buffers in order.
+///
+/// # Safety
+///
+/// The `count` slices are there, and what they point to may be written.
+pub(crate) unsafe fn read_vectored_at(fd: Fd, slices: *const IoVec, count: usize, offset: u64) -> Option<OsResult> {
+    let (slices, count) = (slices.cast::<libc::iovec>(), count as libc::c_int);
+    match offset {
+        // SAFETY: the caller's promise.
+        CURRENT => attempt(|| unsafe { libc::readv(fd, slices, count) }),
+        // SAFETY: the caller's promise.
+        _ => attempt(|| unsafe { libc::preadv(fd, slices, count, offset as libc::off_t) }),
+    }
+}
+
+/// Writes at `offset`, or at the file's position if that is [`CURRENT`].
+///
+/// # Safety
+///
+/// `len` bytes from `ptr` on may be read.
+pub(crate) unsafe fn write_at(fd: Fd, ptr: *const u8, len: usize, offset: u64) -> Option<OsResult> {
+    match offset {
+        // SAFETY: the caller's promise.
+        CURRENT => attempt(|| unsafe { libc::write(fd, ptr.cast(), len) }),
+        // SAFETY: the caller's promise.
+        _ => attempt(|| unsafe { libc::pwrite(fd, ptr.cast(), len, offset as libc::off_t) }),
+    }
+}
+
+/// [`write_at`] from several buffers in order.
+///
+/// # Safety
+///
+/// The `count` slices are there, and what they point to may be read.
+pub(crate) unsafe fn write_vectored_at(fd: Fd, slices: *const IoVec, count: usize, offset: u64) -> Option<OsResult> {
+    let (slices, count) = (slices.cast::<libc::iovec>(), count as libc::c_int);
+    match offset {
+        // SAFETY: the caller's promise.
+        CURRENT => attempt(|| unsafe { libc::writev(fd, slices, count) }),
+        // SAFETY: the caller's promise.
+        _ => attempt(|| unsafe { libc::pwritev(fd, slices, count, offset as libc::off_t) }),
+    }
+}
+
+/// Waits until written data is on the disk.
+pub(crate) fn sync(fd: Fd, data_only: bool) -> Option<OsResult> {
+    attempt(|| sync_now(fd, data_only) as libc::ssize_t)
+}
+
+/// Reads the metadata of `path`, or of `fd` if that is null.
+///
+/// # Safety
+///
+/// `path` is null or ends in NUL; `out` may be written.
+pub(crate) unsafe fn stat(fd: Fd, path: *const PathChar, follow: bool, out: *mut Stat) -> Option<OsResult> {
+    // SAFETY: the caller's promise.
+    attempt(|| unsafe { stat_now(fd, path, follow, out) } as libc::ssize_t)
+}
+
+/// Sets a file's length.
+pub(crate) fn truncate(fd: Fd, len: u64) -> Option<OsResult> {
+    // SAFETY: the call touches no memory of ours.
+    attempt(|| unsafe { libc::ftruncate(fd, len as libc::off_t) } as libc::ssize_t)
+}
+
+/// Renames a file or directory.
+///
+/// # Safety
+///
+/// Both paths end in NUL.
+pub(crate) unsafe fn rename(from: *const PathChar, to: *const PathChar) -> Option<OsResult> {
+    // SAFETY: the caller's promise.
+    attempt(|| unsafe { libc::rename(from, to) } as libc::ssize_t)
+}
+
+/// Removes a file or an empty directory.
+///
+/// # Safety
+///
+/// `path` ends in NUL.
+pub(crate) unsafe fn remove(path: *const PathChar, is_dir: bool) -> Option<OsResult> {
+    // SAFETY: the caller's promise.
+    attempt(|| unsafe { if is_dir { libc::rmdir(path) } else { libc::unlink(path) } } as libc::ssize_t)
+}
+
+/// Makes a directory.
+///
+/// # Safety
+///
+/// `path` ends in NUL.
+pub(crate) unsafe fn make_dir(path: *const PathChar, mode: u32) -> Option<OsResult> {
+    // SAFETY: the caller's promise.
+    attempt(|| unsafe { libc::mkdir(path, mode as libc::mode_t) } as libc::ssize_t)
+}
+
+/// Makes a hard link.
+///
+/// # Safety
+///
+/// Both paths end in NUL.
+pub(crate) unsafe fn hard_link(from: *const PathChar, to: *const PathChar) -> Option<OsResult> {
+    let here = libc::AT_FDCWD;
+    // SAFETY: the caller's promise.
+    attempt(|| unsafe { libc::linkat(here, from, here, to, 0) } as libc::ssize_t)
+}
+
+/// Makes a symbolic link.
+///
+/// # Safety
+///
+/// Both paths end in NUL.
+pub(crate) unsafe fn sym_link(target: *const PathChar, link: *const PathChar) -> Option<OsResult> {
+    // SAFETY: the caller's promise.
+    attempt(|| unsafe { libc::symlink(target, link) } as libc::ssize_t)
+}
+
 #[cfg(not(target_vendor = "apple"))]
-fn sync(fd: Fd, data_only: bool) -> libc::c_int {
+fn sync_now(fd: Fd, data_only: bool) -> libc::c_int {
     // SAFETY: neither call touches memory of ours.
     unsafe {
         if data_only {
@@ -220,20 +267,20 @@ fn sync(fd: Fd, data_only: bool) -> libc::c_int {
 
 /// Here fsync leaves the disk's own cache alone, so std asks for more, and so do we.
 #[cfg(target_vendor = "apple")]
-fn sync(fd: Fd, _data_only: bool) -> libc::c_int {
+fn sync_now(fd: Fd, _data_only: bool) -> libc::c_int {
     // SAFETY: the call touches no memory of ours.
     unsafe { libc::fcntl(fd, libc::F_FULLFSYNC) }
 }
 
 #[cfg(target_os = "linux")]
-fn allocate(fd: Fd, offset: u64, len: u64) -> Option<OsResult> {
+pub(crate) fn allocate(fd: Fd, offset: u64, len: u64) -> Option<OsResult> {
     let (offset, len) = (offset as libc::off_t, len as libc::off_t);
     // SAFETY: the call touches no memory of ours.
     attempt(|| unsafe { libc::fallocate(fd, 0, offset, len) } as libc::ssize_t)
 }
 
 #[cfg(target_os = "freebsd")]
-fn allocate(fd: Fd, offset: u64, len: u64) -> Option<OsResult> {
+pub(crate) fn allocate(fd: Fd, offset: u64, len: u64) -> Option<OsResult> {
     // SAFETY: the call touches no memory of ours.
     match unsafe { libc::posix_fallocate(fd, offset as libc::off_t, len as libc::off_t) } {
         0 => Some(Ok(0)),
@@ -242,12 +289,12 @@ fn allocate(fd: Fd, offset: u64, len: u64) -> Option<OsResult> {
 }
 
 #[cfg(not(any(target_os = "linux", target_os = "freebsd")))]
-fn allocate(_fd: Fd, _offset: u64, _len: u64) -> Option<OsResult> {
+pub(crate) fn allocate(_fd: Fd, _offset: u64, _len: u64) -> Option<OsResult> {
     Some(Err(libc::ENOTSUP))
 }
 
 /// Moves a file's position.
-pub(super) fn seek(fd: Fd, to: SeekFrom) -> io::Result<u64> {
+pub(crate) fn seek(fd: Fd, to: SeekFrom) -> io::Result<u64> {
     let too_far = |_| io::Error::from_raw_os_error(errno::INVALID);
     let (offset, whence) = match to {
         SeekFrom::Start(offset) => (i64::try_from(offset).map_err(too_far)?, libc::SEEK_SET),
@@ -306,7 +353,7 @@ pub(crate) const STAT_MASK: u32 = libc::STATX_BASIC_STATS | libc::STATX_BTIME;
 ///
 /// `path` is null or ends in NUL; `out` may be written.
 #[cfg(target_os = "linux")]
-unsafe fn stat(fd: Fd, path: *const libc::c_char, follow: bool, out: *mut Stat) -> libc::c_int {
+unsafe fn stat_now(fd: Fd, path: *const libc::c_char, follow: bool, out: *mut Stat) -> libc::c_int {
     let (fd, path, flags) = stat_arguments(fd, path, follow);
     // SAFETY: the caller's promise.
     unsafe { libc::statx(fd, path, flags, STAT_MASK, out.cast()) }
@@ -326,7 +373,7 @@ pub(crate) fn stat_arguments(fd: Fd, path: *const libc::c_char, follow: bool) ->
 ///
 /// `path` is null or ends in NUL; `out` may be written.
 #[cfg(not(target_os = "linux"))]
-unsafe fn stat(fd: Fd, path: *const libc::c_char, follow: bool, out: *mut Stat) -> libc::c_int {
+unsafe fn stat_now(fd: Fd, path: *const libc::c_char, follow: bool, out: *mut Stat) -> libc::c_int {
     let out = out.cast::<libc::stat>();
     // SAFETY: the caller's promise.
     unsafe {

@@ -5,15 +5,14 @@
 
 #[cfg(target_os = "linux")]
 mod cached;
-mod files;
+pub(crate) mod files;
 mod forks;
 mod message;
 mod name;
-mod options;
-mod perform;
+pub(crate) mod options;
 pub(crate) mod processes;
-mod raw_fd;
 pub(crate) mod signals;
+mod sockets;
 #[cfg(target_os = "linux")]
 #[path = "splice_pipe.rs"]
 mod splice_pipe;
@@ -40,13 +39,15 @@ pub use self::message::Message;
 pub(crate) use self::message::RECEIVE_FLAGS;
 pub(crate) use self::message::{Enclosure, MOST_DESCRIPTORS, MsgHdrBuf, MsgMeta, is_full_queue};
 pub use self::name::Name;
+pub(crate) use self::options::{credentials, new_pair, new_socket};
 #[cfg(feature = "reactor")]
-pub(crate) use self::perform::connected;
-pub(crate) use self::perform::perform;
+pub(crate) use self::sockets::connected;
+pub(crate) use self::sockets::{
+    accept, connect, ready, recv, recv_message, recv_vectored, send, send_message, send_vectored,
+};
 pub(crate) use self::splice_pipe::SplicePipe;
 pub(crate) use self::sync_cancel::SyncCancel;
-use crate::driver::{Control, Reply};
-use crate::time::Instant;
+use crate::sys::Instant;
 
 /// A descriptor's number, as its driver gave it out. What it stands for is the driver's business: see
 /// [`Driver::fd_space`](crate::driver::Driver::fd_space). The null driver's sockets have negative ones, which no system call takes for
@@ -135,42 +136,14 @@ pub(crate) fn monotonic() -> Instant {
     Instant::from_origin(Duration::new(now.tv_sec as u64, now.tv_nsec as u32))
 }
 
-/// Makes a driver's control call by plain system calls.
-pub(crate) fn control(call: Control<'_>) -> io::Result<Reply> {
-    match call {
-        Control::Socket { kind } => options::socket(kind).map(Reply::Fd),
-        Control::Pair { kind } => options::pair(kind).map(|(one, other)| Reply::Pair(one, other)),
-        Control::Bind { fd, name } => options::bind(fd, name).map(|()| Reply::Done),
-        Control::Listen { fd, backlog } => with(fd, |socket| socket.listen(backlog)).map(|()| Reply::Done),
-        Control::Adopt { fd } => adopt(fd).map(|()| Reply::Done),
-        Control::LocalName { fd } => options::local_name(fd).map(Reply::Name),
-        Control::PeerName { fd } => options::peer_name(fd).map(Reply::Name),
-        Control::PeerCredentials { fd } => options::credentials(fd).map(Reply::Credentials),
-        Control::SetOption { fd, option } => options::set(fd, option).map(|()| Reply::Done),
-        Control::Option { fd, like } => options::get(fd, like).map(Reply::Option),
-        Control::Shutdown { fd, how } => with(fd, |socket| socket.shutdown(how)).map(|()| Reply::Done),
-        Control::Watch { fd } => watchable(fd).map(|()| Reply::Done),
-        Control::Forget { .. } => Ok(Reply::Done),
-        Control::Seek { fd, to } => files::seek(fd, to).map(Reply::Position),
-        Control::Close { fd } => {
-            close(fd);
-            Ok(Reply::Done)
-        }
-        Control::Reset { fd } => {
-            reset(fd);
-            Ok(Reply::Done)
-        }
-    }
-}
-
 /// Readies a socket that was made elsewhere. Fails, changing nothing of its ownership, if it is not an open descriptor.
-fn adopt(fd: Fd) -> io::Result<()> {
+pub(crate) fn adopt(fd: Fd) -> io::Result<()> {
     with(fd, |socket| socket.set_nonblocking(true))
 }
 
 /// Whether a descriptor can be waited for. Files and folders are always ready, and epoll refuses them; so do we
 /// everywhere.
-fn watchable(fd: Fd) -> io::Result<()> {
+pub(crate) fn check_watchable(fd: Fd) -> io::Result<()> {
     let mut stat = std::mem::MaybeUninit::<libc::stat>::uninit();
     // SAFETY: the kernel fills the local structure and keeps no pointer to it.
     if unsafe { libc::fstat(fd, stat.as_mut_ptr()) } < 0 {
@@ -179,7 +152,7 @@ fn watchable(fd: Fd) -> io::Result<()> {
     // SAFETY: fstat has filled it.
     let mode = unsafe { stat.assume_init() }.st_mode;
     match mode & libc::S_IFMT {
-        libc::S_IFREG | libc::S_IFDIR => Err(crate::error::context(
+        libc::S_IFREG | libc::S_IFDIR => Err(crate::sys::context(
             "a file or folder is always ready and cannot be waited for",
             io::Error::from_raw_os_error(errno::NOT_PERMITTED),
         )),
@@ -191,7 +164,7 @@ fn watchable(fd: Fd) -> io::Result<()> {
 ///
 /// An error is not told: on Linux the number is free again whatever close(2) returns, and trying again could close
 /// somebody else's descriptor.
-fn close(fd: Fd) {
+pub(crate) fn close(fd: Fd) {
     if fd >= 0 {
         // SAFETY: the caller owned `fd` and gives it up; close(2) touches no memory of ours.
         unsafe { libc::close(fd) };
@@ -204,13 +177,13 @@ pub(crate) fn close_slowly(foreign: Foreign) {
 }
 
 /// Closes a connection with a reset instead of a FIN, so that its peer learns at once that nobody will serve it.
-fn reset(fd: Fd) {
+pub(crate) fn reset(fd: Fd) {
     // A socket that cannot take the option is closed the ordinary way.
     let _ = with(fd, |socket| socket.set_linger(Some(Duration::ZERO)));
     close(fd);
 }
 
-fn with<T>(fd: Fd, call: impl FnOnce(SockRef<'_>) -> io::Result<T>) -> io::Result<T> {
+pub(crate) fn with<T>(fd: Fd, call: impl FnOnce(SockRef<'_>) -> io::Result<T>) -> io::Result<T> {
     if fd < 0 {
         return Err(io::Error::from_raw_os_error(errno::BAD_FD));
     }

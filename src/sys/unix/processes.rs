@@ -6,7 +6,7 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use super::Fd;
-use crate::driver::op::Direction;
+use crate::sys::Direction;
 
 /// A descriptor that becomes readable when the process ends; close-on-exec.
 #[cfg(target_os = "linux")]

@@ -1,29 +1,22 @@
-//! Ending a call on which a thread waits: here none waits long, since everything that might is asked first whether it is ready.
+//! Cancelling a thread's blocking call. Nothing does on Unix: no call of the pool's threads blocks for long, because
+//! pipes and terminals are waited for first.
 
-use super::perform;
-use crate::driver::OsResult;
-use crate::driver::op::Op;
+use crate::sys::OsResult;
 
-/// What ends an operation that a thread carries: nothing does.
+/// Cancels an operation that a thread carries out; does nothing here.
 #[derive(Clone, Default)]
 pub(crate) struct SyncCancel {}
 
 impl SyncCancel {
-    /// One for this operation.
-    pub(crate) fn of(_op: &Op) -> SyncCancel {
+    pub(crate) fn new(_waits_for_peer: bool) -> SyncCancel {
         SyncCancel {}
     }
 
-    /// Carries the operation out: [`perform`].
-    ///
-    /// # Safety
-    ///
-    /// As for `perform`.
-    pub(crate) unsafe fn perform(&self, op: Op) -> Option<OsResult> {
-        // SAFETY: the caller's promise.
-        unsafe { perform(op) }
+    /// Makes the call.
+    pub(crate) fn run(&self, call: impl FnOnce() -> Option<OsResult>) -> Option<OsResult> {
+        call()
     }
 
-    /// It lands when it is over.
+    /// The operation completes when it is done.
     pub(crate) fn pull(&self) {}
 }

@@ -17,7 +17,7 @@ use windows_sys::Win32::System::Console::{
 };
 
 use super::{Fd, errno, handle, last_code, sync_cancel};
-use crate::driver::OsResult;
+use crate::sys::OsResult;
 
 /// What is moved at a time: the console has little room for it.
 const PIECE: usize = 8 * 1024;

@@ -1,8 +1,8 @@
 //! File work by plain system calls, and what the kernel says of a file.
 //!
-//! What has a path is std's to do; it knows the long names and the old ones. A file is opened for overlapped calls, as the
-//! proactor needs it, and has then no position of its own in the kernel. So every read and write here says where, and
-//! waits for its end with an event.
+//! What has a path is std's to do; it knows the long names and the old ones. A file is opened for overlapped calls, as
+//! the proactor needs it, and has then no position of its own in the kernel. So every read and write here says where,
+//! and waits for its end with an event.
 
 use std::ffi::OsString;
 use std::io::{self, SeekFrom};
@@ -35,11 +35,10 @@ use windows_sys::Win32::System::Pipes::{CreateNamedPipeW, PIPE_REJECT_REMOTE_CLI
 use windows_sys::Win32::System::Threading::CreateEventW;
 
 use super::console;
-use super::perform::code_of;
+use super::sockets::code_of;
 use super::sync_cancel::waiting_inside;
 use super::{Fd, Foreign, IoVec, PathChar, errno, file, handle, last_code, number_of_handle};
-use crate::driver::OsResult;
-use crate::driver::op::{CURRENT, Op};
+use crate::sys::{CURRENT, OsResult};
 
 /// A path as the kernel wants it, ending in NUL.
 pub(crate) type KernelPath = Vec<PathChar>;
@@ -139,8 +138,8 @@ impl OpenFlags {
             .open(path)
     }
 
-    /// How an open file was opened, as far as that matters: one that may be appended to but not written to appends. Whether it
-    /// goes past the cache the system does not say.
+    /// How an open file was opened, as far as that matters: one that may be appended to but not written to appends.
+    /// Whether it goes past the cache the system does not say.
     pub(crate) fn of(fd: Fd) -> OpenFlags {
         let mut known = BasicInformation::default();
         let len = size_of::<BasicInformation>() as u32;
@@ -166,91 +165,161 @@ struct BasicInformation {
     reserved: [u32; 10],
 }
 
-/// Carries out an operation on a file or a path, to its end.
+/// Opens a file for overlapped calls and returns its handle's number.
 ///
 /// # Safety
 ///
-/// What `op` points to is the caller's to use until this returns.
-pub(super) unsafe fn perform(op: Op) -> Option<OsResult> {
-    // SAFETY, for every call: the caller's promise: paths end in NUL, buffers and slices are as long as they say, and all
-    // of it is there until this returns.
-    let done = |result: io::Result<()>| result.map(|()| 0).map_err(|error| code_of(&error));
-    Some(match op {
-        Op::Open { path, flags, mode } => {
-            // SAFETY: see above.
-            let path = unsafe { path_of(path) };
-            let opened = OpenFlags::from_kernel(flags, mode).open(&path);
-            opened
-                .map(|file| number_of_handle(file.into_raw_handle()) as u32)
-                .map_err(|error| code_of(&error))
-        }
-        Op::ReadAt {
-            fd, ptr, len, offset, ..
-            // SAFETY: see above.
-        } => unsafe { read_at(fd, ptr, len, offset) },
-        Op::ReadVectoredAt {
-            fd,
-            slices,
-            count,
-            offset,
-        } => {
-            // SAFETY: see above.
-            let slices = unsafe { std::slice::from_raw_parts(slices, count) };
-            // SAFETY: see above.
-            one_by_one(slices, offset, |slice, at| unsafe { read_at(fd, slice.base, slice.len, at) })
-        }
-        // SAFETY: see above.
-        Op::WriteAt { fd, ptr, len, offset } => unsafe { write_at(fd, ptr, len, offset) },
-        Op::WriteVectoredAt {
-            fd,
-            slices,
-            count,
-            offset,
-        } => {
-            // SAFETY: see above.
-            let slices = unsafe { std::slice::from_raw_parts(slices, count) };
-            // SAFETY: see above.
-            one_by_one(slices, offset, |slice, at| unsafe { write_at(fd, slice.base, slice.len, at) })
-        }
-        Op::Sync { fd, data_only: false } => done(file(fd).sync_all()),
-        Op::Sync { fd, data_only: true } => done(file(fd).sync_data()),
-        Op::Stat { fd, path, follow, out } => {
-            let found = match (path.is_null(), follow) {
-                (true, _) => file(fd).metadata(),
-                // SAFETY: see above.
-                (false, true) => std::fs::metadata(unsafe { path_of(path) }),
-                // SAFETY: see above.
-                (false, false) => std::fs::symlink_metadata(unsafe { path_of(path) }),
-            };
-            // SAFETY: see above; `out` is ours to write, and holds nothing.
-            done(found.map(|found| unsafe { out.write(Stat(found)) }))
-        }
-        Op::Truncate { fd, len } => done(file(fd).set_len(len)),
-        Op::Allocate { fd, offset, len } => done(allocate(fd, offset, len)),
-        // SAFETY: see above.
-        Op::Rename { from, to } => done(unsafe { std::fs::rename(path_of(from), path_of(to)) }),
-        // SAFETY: see above.
-        Op::Remove { path, folder: false } => done(std::fs::remove_file(unsafe { path_of(path) })),
-        // SAFETY: see above.
-        Op::Remove { path, folder: true } => done(std::fs::remove_dir(unsafe { path_of(path) })),
-        // SAFETY: see above.
-        Op::MakeFolder { path, .. } => done(std::fs::create_dir(unsafe { path_of(path) })),
-        // SAFETY: see above.
-        Op::HardLink { from, to } => done(unsafe { std::fs::hard_link(path_of(from), path_of(to)) }),
-        // SAFETY: see above.
-        Op::SymLink { target, link } => done(unsafe { sym_link(&path_of(target), &path_of(link)) }),
-        Op::Accept { .. }
-        | Op::Connect { .. }
-        | Op::Recv { .. }
-        | Op::RecvManaged { .. }
-        | Op::RecvVectored { .. }
-        | Op::Send { .. }
-        | Op::SendVectored { .. }
-        | Op::RecvMessage { .. }
-        | Op::RecvMessageManaged { .. }
-        | Op::SendMessage { .. }
-        | Op::Readiness { .. } => unreachable!("sockets are the caller's"),
+/// `path` ends in NUL.
+pub(crate) unsafe fn open(path: *const PathChar, flags: i32, mode: u32) -> Option<OsResult> {
+    // SAFETY: the caller's promise.
+    let path = unsafe { path_of(path) };
+    let opened = OpenFlags::from_kernel(flags, mode).open(&path);
+    let number = opened.map(|file| number_of_handle(file.into_raw_handle()) as u32);
+    Some(number.map_err(|error| code_of(&error)))
+}
+
+/// Reads at `offset`, or at the file's position if that is [`CURRENT`].
+///
+/// # Safety
+///
+/// `len` bytes from `ptr` on may be written.
+pub(crate) unsafe fn read_at(fd: Fd, ptr: *mut u8, len: usize, offset: u64) -> Option<OsResult> {
+    // SAFETY: the caller's promise.
+    Some(unsafe { read(fd, ptr, len, offset) })
+}
+
+/// [`read_at`] into several buffers in order.
+///
+/// # Safety
+///
+/// The `count` slices are there, and what they point to may be written.
+pub(crate) unsafe fn read_vectored_at(fd: Fd, slices: *const IoVec, count: usize, offset: u64) -> Option<OsResult> {
+    // SAFETY: the caller's promise.
+    let slices = unsafe { std::slice::from_raw_parts(slices, count) };
+    // SAFETY: the caller's promise.
+    Some(one_by_one(slices, offset, |slice, at| unsafe {
+        read(fd, slice.base, slice.len, at)
+    }))
+}
+
+/// Writes at `offset`, or at the file's position if that is [`CURRENT`].
+///
+/// # Safety
+///
+/// `len` bytes from `ptr` on may be read.
+pub(crate) unsafe fn write_at(fd: Fd, ptr: *const u8, len: usize, offset: u64) -> Option<OsResult> {
+    // SAFETY: the caller's promise.
+    Some(unsafe { write(fd, ptr, len, offset) })
+}
+
+/// [`write_at`] from several buffers in order.
+///
+/// # Safety
+///
+/// The `count` slices are there, and what they point to may be read.
+pub(crate) unsafe fn write_vectored_at(fd: Fd, slices: *const IoVec, count: usize, offset: u64) -> Option<OsResult> {
+    // SAFETY: the caller's promise.
+    let slices = unsafe { std::slice::from_raw_parts(slices, count) };
+    // SAFETY: the caller's promise.
+    Some(one_by_one(slices, offset, |slice, at| unsafe {
+        write(fd, slice.base, slice.len, at)
+    }))
+}
+
+/// Waits until written data is on the disk.
+pub(crate) fn sync(fd: Fd, data_only: bool) -> Option<OsResult> {
+    done(if data_only {
+        file(fd).sync_data()
+    } else {
+        file(fd).sync_all()
     })
+}
+
+/// Reads the metadata of `path`, or of `fd` if that is null.
+///
+/// # Safety
+///
+/// `path` is null or ends in NUL; `out` may be written.
+pub(crate) unsafe fn stat(fd: Fd, path: *const PathChar, follow: bool, out: *mut Stat) -> Option<OsResult> {
+    let found = match (path.is_null(), follow) {
+        (true, _) => file(fd).metadata(),
+        // SAFETY: the caller's promise.
+        (false, true) => std::fs::metadata(unsafe { path_of(path) }),
+        // SAFETY: the caller's promise.
+        (false, false) => std::fs::symlink_metadata(unsafe { path_of(path) }),
+    };
+    // SAFETY: the caller's promise; `out` holds nothing yet.
+    done(found.map(|found| unsafe { out.write(Stat(found)) }))
+}
+
+/// Sets a file's length.
+pub(crate) fn truncate(fd: Fd, len: u64) -> Option<OsResult> {
+    done(file(fd).set_len(len))
+}
+
+/// Reserves space on the disk.
+pub(crate) fn allocate(fd: Fd, offset: u64, len: u64) -> Option<OsResult> {
+    done(allocate_now(fd, offset, len))
+}
+
+/// Renames a file or directory.
+///
+/// # Safety
+///
+/// Both paths end in NUL.
+pub(crate) unsafe fn rename(from: *const PathChar, to: *const PathChar) -> Option<OsResult> {
+    // SAFETY: the caller's promise.
+    done(unsafe { std::fs::rename(path_of(from), path_of(to)) })
+}
+
+/// Removes a file or an empty directory.
+///
+/// # Safety
+///
+/// `path` ends in NUL.
+pub(crate) unsafe fn remove(path: *const PathChar, is_dir: bool) -> Option<OsResult> {
+    // SAFETY: the caller's promise.
+    let path = unsafe { path_of(path) };
+    done(if is_dir {
+        std::fs::remove_dir(path)
+    } else {
+        std::fs::remove_file(path)
+    })
+}
+
+/// Makes a directory.
+///
+/// # Safety
+///
+/// `path` ends in NUL.
+pub(crate) unsafe fn make_dir(path: *const PathChar, _mode: u32) -> Option<OsResult> {
+    // SAFETY: the caller's promise.
+    done(std::fs::create_dir(unsafe { path_of(path) }))
+}
+
+/// Makes a hard link.
+///
+/// # Safety
+///
+/// Both paths end in NUL.
+pub(crate) unsafe fn hard_link(from: *const PathChar, to: *const PathChar) -> Option<OsResult> {
+    // SAFETY: the caller's promise.
+    done(unsafe { std::fs::hard_link(path_of(from), path_of(to)) })
+}
+
+/// Makes a symbolic link.
+///
+/// # Safety
+///
+/// Both paths end in NUL.
+pub(crate) unsafe fn sym_link(target: *const PathChar, link: *const PathChar) -> Option<OsResult> {
+    // SAFETY: the caller's promise.
+    done(unsafe { sym_link_now(&path_of(target), &path_of(link)) })
+}
+
+/// The result of a call of std's.
+fn done(result: io::Result<()>) -> Option<OsResult> {
+    Some(result.map(|()| 0).map_err(|error| code_of(&error)))
 }
 
 /// The system has no such call for ordinary handles: one after the other, until one falls short.
@@ -278,7 +347,7 @@ fn one_by_one(slices: &[IoVec], offset: u64, mut call: impl FnMut(&IoVec, u64) -
 /// # Safety
 ///
 /// `len` bytes from `ptr` on may be written.
-unsafe fn read_at(fd: Fd, ptr: *mut u8, len: usize, offset: u64) -> OsResult {
+unsafe fn read(fd: Fd, ptr: *mut u8, len: usize, offset: u64) -> OsResult {
     if offset == CURRENT && console::is_console(fd) {
         // Zeroed first, since nobody promised that there is anything in it.
         // SAFETY: the caller's promise.
@@ -306,14 +375,14 @@ unsafe fn read_at(fd: Fd, ptr: *mut u8, len: usize, offset: u64) -> OsResult {
 /// # Safety
 ///
 /// `len` bytes from `ptr` on may be read.
-unsafe fn write_at(fd: Fd, ptr: *const u8, len: usize, offset: u64) -> OsResult {
+unsafe fn write(fd: Fd, ptr: *const u8, len: usize, offset: u64) -> OsResult {
     if offset == CURRENT && console::is_console(fd) {
         // SAFETY: the caller's promise.
         return console::write(fd, unsafe { std::slice::from_raw_parts(ptr, len) });
     }
     let len = len.min(u32::MAX as usize) as u32;
     // All bits set are the end of the file, wherever that is by then.
-    // SAFETY: as in `read_at`.
+    // SAFETY: as in `read`.
     let res = waiting(fd, offset == CURRENT, offset, |count, overlapped| unsafe {
         WriteFile(handle(fd), ptr, len, count, overlapped)
     });
@@ -336,8 +405,9 @@ pub(crate) fn is_end(code: i32) -> bool {
     )
 }
 
-/// Makes a call and waits for its end. One that is made at the file's own position needs no OVERLAPPED, unless the handle is
-/// for overlapped calls: that has no position. (A pipe of that kind would begin the call all the same, and not wait for it.)
+/// Makes a call and waits for its end. One that is made at the file's own position needs no OVERLAPPED, unless the
+/// handle is for overlapped calls: that has no position. (A pipe of that kind would begin the call all the same, and
+/// not wait for it.)
 fn waiting(fd: Fd, here: bool, offset: u64, mut call: impl FnMut(*mut u32, *mut OVERLAPPED) -> i32) -> OsResult {
     if fd < 0 {
         return Err(errno::BAD_FD);
@@ -399,7 +469,7 @@ pub(crate) fn place(offset: u64) -> OVERLAPPED {
 pub(super) unsafe fn read_pipe(fd: Fd, slices: &[IoVec]) -> OsResult {
     match slices.iter().find(|slice| slice.len > 0) {
         // SAFETY: the caller's promise.
-        Some(slice) => unsafe { read_at(fd, slice.base, slice.len, 0) },
+        Some(slice) => unsafe { read(fd, slice.base, slice.len, 0) },
         None => Ok(0),
     }
 }
@@ -411,10 +481,10 @@ pub(super) unsafe fn read_pipe(fd: Fd, slices: &[IoVec]) -> OsResult {
 /// What the slices point to may be read.
 pub(super) unsafe fn write_pipe(fd: Fd, slices: &[IoVec]) -> OsResult {
     // SAFETY: the caller's promise.
-    one_by_one(slices, 0, |slice, _| unsafe { write_at(fd, slice.base, slice.len, 0) })
+    one_by_one(slices, 0, |slice, _| unsafe { write(fd, slice.base, slice.len, 0) })
 }
 
-fn allocate(fd: Fd, offset: u64, len: u64) -> io::Result<()> {
+fn allocate_now(fd: Fd, offset: u64, len: u64) -> io::Result<()> {
     let too_far = || io::Error::from_raw_os_error(errno::INVALID);
     let end = offset
         .checked_add(len)
@@ -440,7 +510,7 @@ fn allocate(fd: Fd, offset: u64, len: u64) -> io::Result<()> {
 }
 
 /// Windows wants to know what a link leads to.
-fn sym_link(target: &Path, link: &Path) -> io::Result<()> {
+fn sym_link_now(target: &Path, link: &Path) -> io::Result<()> {
     let from_link = link.parent().unwrap_or(Path::new("")).join(target);
     match std::fs::metadata(from_link).is_ok_and(|found| found.is_dir()) {
         true => std::os::windows::fs::symlink_dir(target, link),
@@ -449,7 +519,7 @@ fn sym_link(target: &Path, link: &Path) -> io::Result<()> {
 }
 
 /// Moves a file's position.
-pub(super) fn seek(fd: Fd, to: SeekFrom) -> io::Result<u64> {
+pub(crate) fn seek(fd: Fd, to: SeekFrom) -> io::Result<u64> {
     // SAFETY: the call touches no memory of ours.
     if unsafe { GetFileType(handle(fd)) } != FILE_TYPE_DISK {
         return Err(io::Error::from_raw_os_error(ERROR_SEEK as i32));
@@ -489,8 +559,8 @@ pub(crate) fn is_overlapped(fd: Fd) -> bool {
     result < 0 || mode.Mode & (FILE_SYNCHRONOUS_IO_ALERT | FILE_SYNCHRONOUS_IO_NONALERT) == 0
 }
 
-/// The two ends of a new pipe: where bytes come out, and where they go in. Plain pipes know no overlapped calls, so it is one
-/// with a name that nobody else can have.
+/// The two ends of a new pipe: where bytes come out, and where they go in. Plain pipes know no overlapped calls, so it
+/// is one with a name that nobody else can have.
 pub(crate) fn pipe() -> io::Result<(Foreign, Foreign)> {
     static COUNT: AtomicU32 = AtomicU32::new(0);
     const BUFFER: u32 = 64 * 1024;

@@ -9,15 +9,14 @@
 //! - Error codes are Win32's and Winsock's; where they differ for the same thing, Winsock's are told.
 
 mod console;
-mod files;
+pub(crate) mod files;
 mod forks;
 mod message;
 mod name;
-mod options;
-mod perform;
+pub(crate) mod options;
 pub(crate) mod processes;
-mod raw_handle;
 pub(crate) mod signals;
+mod sockets;
 #[path = "../unix/no_splice_pipe.rs"]
 mod splice_pipe;
 mod sync_cancel;
@@ -49,15 +48,17 @@ pub(crate) use self::forks::{count_forks, forks};
 pub use self::message::Message;
 pub(crate) use self::message::{Enclosure, MsgHdrBuf, MsgMeta};
 pub use self::name::Name;
+pub(crate) use self::options::{credentials, new_pair, new_socket};
 #[cfg(feature = "reactor")]
-pub(crate) use self::perform::connected;
-pub(crate) use self::perform::perform;
+pub(crate) use self::sockets::connected;
+pub(crate) use self::sockets::{
+    accept, connect, ready, recv, recv_message, recv_vectored, send, send_message, send_vectored,
+};
 #[cfg(feature = "proactor")]
-pub(crate) use self::perform::{end_of_stream, told, with_buffers};
+pub(crate) use self::sockets::{end_of_stream, told, with_buffers};
 pub(crate) use self::splice_pipe::SplicePipe;
 pub(crate) use self::sync_cancel::SyncCancel;
-use crate::driver::{Control, Reply};
-use crate::time::Instant;
+use crate::sys::Instant;
 
 /// A descriptor's number: a socket or a handle. The null driver's sockets have negative ones, which no system call takes for
 /// valid.
@@ -180,39 +181,9 @@ pub(crate) fn monotonic() -> Instant {
     Instant::from_origin(Duration::new(seconds as u64, nanoseconds as u32))
 }
 
-/// Makes a driver's control call by plain system calls.
-pub(crate) fn control(call: Control<'_>) -> io::Result<Reply> {
-    match call {
-        Control::Socket { kind } => options::socket(kind).map(Reply::Fd),
-        Control::Pair { .. } | Control::PeerCredentials { .. } => {
-            let why = "Unix sockets are not served on Windows";
-            Err(io::Error::new(io::ErrorKind::Unsupported, why))
-        }
-        Control::Bind { fd, name } => options::bind(fd, name).map(|()| Reply::Done),
-        Control::Listen { fd, backlog } => with(fd, |socket| socket.listen(backlog)).map(|()| Reply::Done),
-        Control::Adopt { fd } => adopt(fd).map(|()| Reply::Done),
-        Control::LocalName { fd } => options::local_name(fd).map(Reply::Name),
-        Control::PeerName { fd } => options::peer_name(fd).map(Reply::Name),
-        Control::SetOption { fd, option } => options::set(fd, option).map(|()| Reply::Done),
-        Control::Option { fd, like } => options::get(fd, like).map(Reply::Option),
-        Control::Shutdown { fd, how } => with(fd, |socket| socket.shutdown(how)).map(|()| Reply::Done),
-        Control::Watch { fd } => watchable(fd).map(|()| Reply::Done),
-        Control::Forget { .. } => Ok(Reply::Done),
-        Control::Seek { fd, to } => files::seek(fd, to).map(Reply::Position),
-        Control::Close { fd } => {
-            close(fd);
-            Ok(Reply::Done)
-        }
-        Control::Reset { fd } => {
-            reset(fd);
-            Ok(Reply::Done)
-        }
-    }
-}
-
 /// Readies what was made elsewhere: a socket, or a pipe, which has no such mode but must know overlapped calls. A read of
 /// one that does not would keep a thread for as long as nobody writes.
-fn adopt(fd: Fd) -> io::Result<()> {
+pub(crate) fn adopt(fd: Fd) -> io::Result<()> {
     if is_socket(fd) || !files::is_open(fd) {
         with(fd, |socket| socket.set_nonblocking(true))?;
         if with(fd, |socket| socket.r#type()).is_ok_and(|kind| kind == socket2::Type::DGRAM) {
@@ -236,10 +207,10 @@ fn is_socket(fd: Fd) -> bool {
 }
 
 /// Whether it can be waited for: only sockets can.
-fn watchable(fd: Fd) -> io::Result<()> {
+pub(crate) fn check_watchable(fd: Fd) -> io::Result<()> {
     match with(fd, |socket| socket.r#type()) {
         Ok(_) => Ok(()),
-        Err(_) if files::is_open(fd) => Err(crate::error::context(
+        Err(_) if files::is_open(fd) => Err(crate::sys::context(
             "only sockets can be waited for on Windows",
             io::Error::from_raw_os_error(errno::NOT_PERMITTED),
         )),
@@ -278,7 +249,7 @@ pub(crate) fn close_slowly(foreign: Foreign) {
 }
 
 /// Closes a connection with a reset instead of a FIN, so that its peer learns at once that nobody will serve it.
-fn reset(fd: Fd) {
+pub(crate) fn reset(fd: Fd) {
     // What cannot take the option is closed the ordinary way.
     let _ = with(fd, |socket| socket.set_linger(Some(Duration::ZERO)));
     close(fd);
@@ -350,7 +321,7 @@ impl Foreign {
     }
 
     /// The handle that it is.
-    fn into_handle(self) -> OwnedHandle {
+    pub(crate) fn into_handle(self) -> OwnedHandle {
         match self {
             Foreign::Handle(handle) => handle,
             Foreign::Socket(socket) => unreachable!("{socket:?} is no handle"),

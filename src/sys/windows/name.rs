@@ -62,7 +62,7 @@ impl Name {
         self.0.len()
     }
 
-    pub(super) fn inner(&self) -> &SockAddr {
+    pub(in crate::sys) fn inner(&self) -> &SockAddr {
         &self.0
     }
 }

@@ -15,8 +15,7 @@ use windows_sys::Win32::System::Threading::{
 
 use super::files::{read_pipe, write_pipe};
 use super::{Foreign, IoVec, number_of_handle};
-use crate::driver::op::Direction;
-use crate::error::from_code;
+use crate::sys::Direction;
 
 /// The flag that makes a child the first of a process group.
 pub(crate) const NEW_GROUP: u32 = CREATE_NEW_PROCESS_GROUP;
@@ -27,15 +26,16 @@ const PIECE: usize = 64 * 1024;
 /// A wait for the end of a process, made by the system's thread pool. Dropping it ends the wait, and leaves nothing.
 pub(crate) struct EndWait {
     wait: HANDLE,
-    news: Arc<News>,
+    shared: Arc<Shared>,
     /// Open for as long as the wait is.
     _process: OwnedHandle,
 }
 
-/// What the thread that calls back touches.
-#[derive(Default)]
-struct News {
+/// Shared with the callback, which runs on a thread of the system's pool.
+struct Shared {
     state: Mutex<State>,
+    /// Wakes a waker without unwinding.
+    wake: fn(Waker),
 }
 
 #[derive(Default)]
@@ -44,7 +44,7 @@ struct State {
     waker: Option<Waker>,
 }
 
-impl News {
+impl Shared {
     fn state(&self) -> MutexGuard<'_, State> {
         // Nothing panics under this lock: wakers are cloned, woken and dropped outside of it.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
@@ -52,9 +52,11 @@ impl News {
 }
 
 impl EndWait {
-    pub(crate) fn of(process: BorrowedHandle<'_>) -> io::Result<EndWait> {
+    /// Begins to wait. `wake` is called on another thread, and must not unwind: its caller is the system.
+    pub(crate) fn of(process: BorrowedHandle<'_>, wake: fn(Waker)) -> io::Result<EndWait> {
         let process = process.try_clone_to_owned()?;
-        let news = Arc::new(News::default());
+        let state = Mutex::default();
+        let shared = Arc::new(Shared { state, wake });
         let mut wait = std::ptr::null_mut();
         // SAFETY: the process's handle and what the pointer points to belong to the result, whose destructor keeps both
         // until no callback runs or will run; or to this call, if it fails.
@@ -63,7 +65,7 @@ impl EndWait {
                 &mut wait,
                 process.as_raw_handle(),
                 Some(has_ended),
-                Arc::as_ptr(&news).cast(),
+                Arc::as_ptr(&shared).cast(),
                 INFINITE,
                 WT_EXECUTEONLYONCE,
             )
@@ -72,7 +74,7 @@ impl EndWait {
             0 => Err(io::Error::last_os_error()),
             _ => Ok(EndWait {
                 wait,
-                news,
+                shared,
                 _process: process,
             }),
         }
@@ -82,7 +84,7 @@ impl EndWait {
     pub(crate) fn poll(&self, cx: &mut Context<'_>) -> Poll<()> {
         let waker = cx.waker().clone();
         let old = {
-            let mut state = self.news.state();
+            let mut state = self.shared.state();
             if state.ended {
                 return Poll::Ready(());
             }
@@ -94,7 +96,7 @@ impl EndWait {
 
     /// Nobody waits any more.
     pub(crate) fn forget_waker(&self) {
-        let waker = self.news.state().waker.take();
+        let waker = self.shared.state().waker.take();
         drop(waker);
     }
 }
@@ -105,23 +107,22 @@ impl Drop for EndWait {
         // callback runs any more; ours takes a lock for a moment and wakes, and never drops one of these.
         if unsafe { UnregisterWaitEx(self.wait, INVALID_HANDLE_VALUE) } == 0 {
             // A callback may still come. What it touches stays.
-            std::mem::forget(self.news.clone());
+            std::mem::forget(self.shared.clone());
         }
     }
 }
 
 /// The process has ended. Runs on a thread of the system's.
-unsafe extern "system" fn has_ended(news: *mut c_void, _timed_out: bool) {
+unsafe extern "system" fn has_ended(shared: *mut c_void, _timed_out: bool) {
     // SAFETY: `EndWait` keeps it until no callback runs any more.
-    let news = unsafe { &*news.cast::<News>() };
+    let shared = unsafe { &*shared.cast::<Shared>() };
     let waker = {
-        let mut state = news.state();
+        let mut state = shared.state();
         state.ended = true;
         state.waker.take()
     };
     if let Some(waker) = waker {
-        // Nothing may unwind into the system.
-        crate::event_loop::exception::guard("a waker", || waker.wake());
+        (shared.wake)(waker);
     }
 }
 
@@ -186,7 +187,7 @@ impl Read for OverlappedPipe {
         };
         // SAFETY: the buffer is borrowed until the call, which waits for its end, is over.
         let res = unsafe { read_pipe(self.number(), &[slice]) };
-        res.map(|count| count as usize).map_err(from_code)
+        res.map(|count| count as usize).map_err(io::Error::from_raw_os_error)
     }
 }
 
@@ -198,7 +199,7 @@ impl Write for OverlappedPipe {
         };
         // SAFETY: as for reads; what is written is only read.
         let res = unsafe { write_pipe(self.number(), &[slice]) };
-        res.map(|count| count as usize).map_err(from_code)
+        res.map(|count| count as usize).map_err(io::Error::from_raw_os_error)
     }
 
     fn flush(&mut self) -> io::Result<()> {

@@ -1,8 +1,9 @@
 //! Ending a call on which a thread waits.
 //!
-//! A plain read of a pipe or a console waits for as long as nobody writes. The system can end it from another thread, if that
-//! thread finds it in the call: whoever asks a moment too early is told that there is nothing to end. So both sides meet under a
-//! lock: while a thread is inside, whatever is ended is its call and no other; and one who finds it on its way in tries again.
+//! A plain read of a pipe or a console waits for as long as nobody writes. The system can end it from another thread,
+//! if that thread finds it in the call: whoever asks a moment too early is told that there is nothing to end. So both
+//! sides meet under a lock: while a thread is inside, whatever is ended is its call and no other; and one who finds it
+//! on its way in tries again.
 
 use std::cell::RefCell;
 use std::os::windows::io::{AsRawHandle, BorrowedHandle, FromRawHandle, OwnedHandle};
@@ -14,11 +15,11 @@ use windows_sys::Win32::System::Threading::{
     CreateEventW, GetCurrentThread, INFINITE, ResetEvent, SetEvent, WaitForMultipleObjects,
 };
 
-use super::{Fd, errno, handle, perform};
-use crate::driver::OsResult;
-use crate::driver::op::{CURRENT, Medium, Op};
+use super::{Fd, errno, handle};
+use crate::sys::OsResult;
 
-/// How often a thread on its way in or out is waited for by giving it the processor, and then by a nap of a millisecond.
+/// How often a thread on its way in or out is waited for by giving it the processor, and then by a nap of a
+/// millisecond.
 const YIELDS: u32 = 100;
 const NAPS: u32 = 20;
 
@@ -63,43 +64,16 @@ thread_local! {
 }
 
 impl SyncCancel {
-    /// One for this operation. Most need none: they take as long as they take.
-    pub(crate) fn of(op: &Op) -> SyncCancel {
-        let waits = matches!(
-            op,
-            Op::ReadAt { offset: CURRENT, .. }
-                | Op::ReadVectoredAt { offset: CURRENT, .. }
-                | Op::WriteAt { offset: CURRENT, .. }
-                | Op::WriteVectoredAt { offset: CURRENT, .. }
-                | Op::Recv {
-                    medium: Medium::Pipe,
-                    ..
-                }
-                | Op::RecvVectored {
-                    medium: Medium::Pipe,
-                    ..
-                }
-                | Op::Send {
-                    medium: Medium::Pipe,
-                    ..
-                }
-                | Op::SendVectored {
-                    medium: Medium::Pipe,
-                    ..
-                }
-        );
-        SyncCancel(waits.then(Arc::default))
+    /// One for an operation. Only an operation that waits for a peer can be cancelled: others take as long as they
+    /// take.
+    pub(crate) fn new(waits_for_peer: bool) -> SyncCancel {
+        SyncCancel(waits_for_peer.then(Arc::default))
     }
 
-    /// Carries the operation out: [`perform`].
-    ///
-    /// # Safety
-    ///
-    /// As for `perform`.
-    pub(crate) unsafe fn perform(&self, op: Op) -> Option<OsResult> {
+    /// Makes the call, during which [`pull`](SyncCancel::pull) can end it.
+    pub(crate) fn run(&self, call: impl FnOnce() -> Option<OsResult>) -> Option<OsResult> {
         let (Some(phase), Some(thread)) = (&self.0, THREAD.with(Clone::clone)) else {
-            // SAFETY: the caller's promise.
-            return unsafe { perform(op) };
+            return call();
         };
         {
             let mut phase = lock(phase);
@@ -109,8 +83,7 @@ impl SyncCancel {
             *phase = Phase::Inside(Call::Plain(thread));
         }
         CARRIED.set(self.clone());
-        // SAFETY: the caller's promise.
-        let res = unsafe { perform(op) };
+        let res = call();
         CARRIED.take();
         *lock(phase) = Phase::Over;
         res

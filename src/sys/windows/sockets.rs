@@ -1,9 +1,9 @@
-//! An operation as the plain system call.
+//! Socket and pipe calls that do not block: each returns `None` instead. Pipes do block here: the drivers use
+//! overlapped calls for them, and only a thread makes these.
 //!
-//! A readiness-based driver calls this first, and again each time the socket is said to be ready. Every socket is
-//! non-blocking, so a call that would have to wait says so. That is a property of the socket, which duplicates share, and Winsock
-//! has no `MSG_DONTWAIT`: if another holder makes the socket blocking, these calls block. File work is done in one go, and blocks:
-//! that is for the pool's threads.
+//! A reactor makes such a call first, and again each time the socket is reported ready. Every socket is non-blocking.
+//! That is a property of the socket, which duplicates share, and Winsock has no `MSG_DONTWAIT`: if another holder makes
+//! the socket blocking, these calls block.
 
 use std::io;
 use std::os::windows::io::IntoRawSocket;
@@ -16,75 +16,54 @@ use windows_sys::Win32::Networking::WinSock::{
 
 use super::message::Message;
 use super::{Fd, IoVec, Name, errno, files, number_of_socket, options, socket, with};
-use crate::driver::OsResult;
-use crate::driver::op::{Direction, Medium, Op};
+use crate::sys::{Direction, Medium, OsResult};
 
-/// Carries an operation out; `None` if it would have to wait.
+/// Receives into one buffer.
 ///
 /// # Safety
 ///
-/// The memory that `op` points to is the caller's to use until this returns.
-pub(crate) unsafe fn perform(op: Op) -> Option<OsResult> {
-    match op {
-        Op::Accept { fd } => accept(fd),
-        // SAFETY: the caller's promise: the name is there.
-        Op::Connect { fd, name } => connect(fd, unsafe { &*name }),
-        // SAFETY: the caller's promise: `len` bytes from `ptr` on may be written.
-        Op::Recv { fd, medium, ptr, len } => unsafe { recv(fd, medium, &[IoVec { base: ptr, len }]) },
-        // There is no pool here: a driver that has one turns this into a `Recv`.
-        Op::RecvManaged { .. } | Op::RecvMessageManaged { .. } => Some(Err(errno::NO_BUFFERS)),
-        Op::RecvVectored {
-            fd,
-            medium,
-            slices,
-            count,
-            // SAFETY: the caller's promise: the slices, and what they point to, are there and may be written.
-        } => unsafe { recv(fd, medium, std::slice::from_raw_parts(slices, count)) },
-        Op::Send { fd, medium, ptr, len } => {
-            let base = ptr.cast_mut();
-            // SAFETY: the caller's promise: `len` bytes from `ptr` on may be read.
-            unsafe { send(fd, medium, &[IoVec { base, len }]) }
-        }
-        Op::SendVectored {
-            fd,
-            medium,
-            slices,
-            count,
-            // SAFETY: the caller's promise: the slices, and what they point to, are there.
-        } => unsafe { send(fd, medium, std::slice::from_raw_parts(slices, count)) },
-        // SAFETY: the caller's promise: the message, and what it points to, are there and may be written.
-        Op::RecvMessage { fd, message } => unsafe { recv_message(fd, message) },
-        Op::SendMessage { fd, at_once, message } => {
-            // SAFETY: the caller's promise: the message, and what it points to, are there.
-            let res = unsafe { send_message(fd, &*message) };
-            res.or(at_once.then_some(Err(errno::AGAIN)))
-        }
-        Op::Readiness { fd, direction } => ready(fd, direction),
-        Op::Open { .. }
-        | Op::ReadAt { .. }
-        | Op::ReadVectoredAt { .. }
-        | Op::WriteAt { .. }
-        | Op::WriteVectoredAt { .. }
-        | Op::Sync { .. }
-        | Op::Stat { .. }
-        | Op::Truncate { .. }
-        | Op::Allocate { .. }
-        | Op::Rename { .. }
-        | Op::Remove { .. }
-        | Op::MakeFolder { .. }
-        | Op::HardLink { .. }
-        | Op::SymLink { .. } => {
-            // SAFETY: the caller's promise.
-            unsafe { files::perform(op) }
-        }
-    }
+/// `len` bytes from `ptr` on may be written.
+pub(crate) unsafe fn recv(fd: Fd, medium: Medium, ptr: *mut u8, len: usize) -> Option<OsResult> {
+    // SAFETY: the caller's promise.
+    unsafe { recv_slices(fd, medium, &[IoVec { base: ptr, len }]) }
+}
+
+/// Receives into several buffers in order.
+///
+/// # Safety
+///
+/// The `count` slices are there, and what they point to may be written.
+pub(crate) unsafe fn recv_vectored(fd: Fd, medium: Medium, slices: *const IoVec, count: usize) -> Option<OsResult> {
+    // SAFETY: the caller's promise.
+    unsafe { recv_slices(fd, medium, std::slice::from_raw_parts(slices, count)) }
+}
+
+/// Sends from one buffer.
+///
+/// # Safety
+///
+/// `len` bytes from `ptr` on may be read.
+pub(crate) unsafe fn send(fd: Fd, medium: Medium, ptr: *const u8, len: usize) -> Option<OsResult> {
+    let base = ptr.cast_mut();
+    // SAFETY: the caller's promise.
+    unsafe { send_slices(fd, medium, &[IoVec { base, len }]) }
+}
+
+/// Sends from several buffers in order.
+///
+/// # Safety
+///
+/// The `count` slices are there, and what they point to may be read.
+pub(crate) unsafe fn send_vectored(fd: Fd, medium: Medium, slices: *const IoVec, count: usize) -> Option<OsResult> {
+    // SAFETY: the caller's promise.
+    unsafe { send_slices(fd, medium, std::slice::from_raw_parts(slices, count)) }
 }
 
 /// What a receive on a connection has come to, as the layers above know it. Receiving after one has said that one would
 /// not is the end of the stream elsewhere, and so it is here.
 ///
-/// What looks like the end may be a reset. Windows says so itself. Wine's server takes the error off the socket when it looks
-/// whether that is ready, and after that tells of it nowhere but here.
+/// What looks like the end may be a reset. Windows says so itself. Wine's server takes the error off the socket when it
+/// looks whether that is ready, and after that tells of it nowhere but here.
 pub(crate) fn end_of_stream(fd: Fd, res: OsResult) -> OsResult {
     match res {
         Err(errno::BROKEN_PIPE | WSAESHUTDOWN) => Ok(0),
@@ -141,14 +120,15 @@ pub(crate) fn with_buffers<T>(slices: &[IoVec], call: impl FnOnce(*const WSABUF,
 /// # Safety
 ///
 /// What the slices point to may be written.
-unsafe fn recv(fd: Fd, medium: Medium, slices: &[IoVec]) -> Option<OsResult> {
+unsafe fn recv_slices(fd: Fd, medium: Medium, slices: &[IoVec]) -> Option<OsResult> {
     if medium == Medium::Pipe {
         // SAFETY: the caller's promise.
         return Some(unsafe { files::read_pipe(fd, slices) });
     }
     let (mut count, mut flags) = (0, 0);
     let none = std::ptr::null_mut();
-    // SAFETY: the caller's promise; Winsock reads and writes the locals, and keeps no pointer to them without an OVERLAPPED.
+    // SAFETY: the caller's promise; Winsock reads and writes the locals, and keeps no pointer to them without an
+    // OVERLAPPED.
     let result = with_buffers(slices, |buffers, len| unsafe {
         WSARecv(socket(fd), buffers, len, &mut count, &mut flags, none, None)
     });
@@ -158,7 +138,7 @@ unsafe fn recv(fd: Fd, medium: Medium, slices: &[IoVec]) -> Option<OsResult> {
 /// # Safety
 ///
 /// What the slices point to may be read.
-unsafe fn send(fd: Fd, medium: Medium, slices: &[IoVec]) -> Option<OsResult> {
+unsafe fn send_slices(fd: Fd, medium: Medium, slices: &[IoVec]) -> Option<OsResult> {
     if medium == Medium::Pipe {
         // SAFETY: the caller's promise.
         return Some(unsafe { files::write_pipe(fd, slices) });
@@ -170,7 +150,7 @@ unsafe fn send(fd: Fd, medium: Medium, slices: &[IoVec]) -> Option<OsResult> {
         let slices = bounded(slices, most, &mut part);
         let mut count = 0;
         let none = std::ptr::null_mut();
-        // SAFETY: as in `recv`.
+        // SAFETY: as in `recv_slices`.
         let result = with_buffers(slices, |buffers, len| unsafe {
             WSASend(socket(fd), buffers, len, &mut count, 0, none, None)
         });
@@ -210,13 +190,15 @@ fn bounded<'a>(slices: &'a [IoVec], most: usize, part: &'a mut Vec<IoVec>) -> &'
     part
 }
 
+/// Receives one message.
+///
 /// # Safety
 ///
-/// The message, and what it points to, may be written.
-unsafe fn recv_message(fd: Fd, message: *mut Message) -> Option<OsResult> {
+/// The message is there, and it and what it points to may be written.
+pub(crate) unsafe fn recv_message(fd: Fd, message: *mut Message) -> Option<OsResult> {
     let (mut count, mut flags) = (0, 0);
     let none = std::ptr::null_mut();
-    // SAFETY: the caller's promise, for the message; for the rest as in `recv`.
+    // SAFETY: the caller's promise, for the message; for the rest as in `recv_slices`.
     unsafe {
         let bytes = (*message).bytes();
         let (name, name_len) = Message::sender_place(message);
@@ -281,14 +263,18 @@ unsafe fn look_at_sender(fd: Fd, name: *mut SOCKADDR, name_len: *mut i32) {
     });
 }
 
+/// Sends one message.
+///
 /// # Safety
 ///
-/// What the message points to may be read.
-unsafe fn send_message(fd: Fd, message: &Message) -> Option<OsResult> {
+/// The message and what it points to are there.
+pub(crate) unsafe fn send_message(fd: Fd, message: *const Message) -> Option<OsResult> {
+    // SAFETY: the caller's promise.
+    let message = unsafe { &*message };
     let mut count = 0;
     let none = std::ptr::null_mut();
     let (name, name_len) = message.destination();
-    // SAFETY: the caller's promise, for the message; for the rest as in `recv`.
+    // SAFETY: the caller's promise, for the message; for the rest as in `recv_slices`.
     let result = unsafe {
         with_buffers(&[message.bytes()], |buffers, len| {
             WSASendTo(socket(fd), buffers, len, &mut count, 0, name, name_len, none, None)
@@ -297,7 +283,8 @@ unsafe fn send_message(fd: Fd, message: &Message) -> Option<OsResult> {
     settle(result, count)
 }
 
-fn accept(fd: Fd) -> Option<OsResult> {
+/// Accepts a connection and returns its socket, non-blocking.
+pub(crate) fn accept(fd: Fd) -> Option<OsResult> {
     let accepted = with(fd, |listener| {
         // Not inherited, as socket2 makes all of them.
         let (socket, _) = listener.accept()?;
@@ -346,8 +333,8 @@ pub(crate) fn connected(fd: Fd) -> Option<OsResult> {
     }
 }
 
-/// Looks whether a socket is ready.
-fn ready(fd: Fd, direction: Direction) -> Option<OsResult> {
+/// Whether a socket is ready: `None` if not, else `Ok(0)` or the error.
+pub(crate) fn ready(fd: Fd, direction: Direction) -> Option<OsResult> {
     let events = match direction {
         Direction::Read => POLLRDNORM,
         Direction::Write => POLLWRNORM,

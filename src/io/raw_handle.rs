@@ -5,20 +5,20 @@ use std::os::windows::io::{
     AsHandle, AsRawHandle, AsRawSocket, AsSocket, BorrowedHandle, BorrowedSocket, OwnedHandle, RawHandle, RawSocket,
 };
 
-use super::AsSource;
 use crate::fs::File;
 use crate::inflight::descriptor::{IntoStdError, OwnedDescriptor};
 use crate::io::pipe;
 use crate::io::{AsyncFd, Stderr, Stdin, Stdout};
 use crate::net::{TcpListener, TcpStream, UdpSocket};
 use crate::process::{ChildStderr, ChildStdin, ChildStdout};
+use crate::sys::AsSource;
 
 macro_rules! impl_raw_socket {
     ($($kind:ty),*) => {$(
         impl AsRawSocket for $kind {
             /// The socket's number; one of the null driver's is none of the system's.
             fn as_raw_socket(&self) -> RawSocket {
-                super::socket(self.socket().fd()) as RawSocket
+                crate::sys::socket(self.socket().fd()) as RawSocket
             }
         }
 
@@ -43,7 +43,7 @@ macro_rules! impl_raw_handle {
         impl AsRawHandle for $kind {
             fn as_raw_handle(&self) -> RawHandle {
                 let owned: fn(&$kind) -> &OwnedDescriptor = $owned;
-                super::handle(owned(self).fd())
+                crate::sys::handle(owned(self).fd())
             }
         }
 
@@ -52,7 +52,7 @@ macro_rules! impl_raw_handle {
             ///
             /// For a pipe that was closed.
             fn as_handle(&self) -> BorrowedHandle<'_> {
-                super::borrow(super::number_of_handle(self.as_raw_handle()))
+                crate::sys::borrow(crate::sys::number_of_handle(self.as_raw_handle()))
             }
         }
     )*};
@@ -90,7 +90,7 @@ impl_std_handle!(Stdin: std::io::stdin(), Stdout: std::io::stdout(), Stderr: std
 
 impl<T: AsSource> AsRawSocket for AsyncFd<T> {
     fn as_raw_socket(&self) -> RawSocket {
-        super::socket(self.number()) as RawSocket
+        crate::sys::socket(self.number()) as RawSocket
     }
 }
 
@@ -108,7 +108,7 @@ impl pipe::Receiver {
     /// Gives the handle away. Refused, with the receiver, while a read is under way or received bytes are unread: they
     /// would be lost.
     pub fn into_handle(self) -> Result<OwnedHandle, IntoStdError<pipe::Receiver>> {
-        self.release().map(super::Foreign::into_handle)
+        self.release().map(crate::sys::Foreign::into_handle)
     }
 }
 
@@ -125,6 +125,6 @@ impl pipe::Sender {
 
     /// Gives the handle away. Refused, with the sender, while a write is under way.
     pub fn into_handle(self) -> Result<OwnedHandle, IntoStdError<pipe::Sender>> {
-        self.release().map(super::Foreign::into_handle)
+        self.release().map(crate::sys::Foreign::into_handle)
     }
 }

@@ -3,13 +3,13 @@
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
-use super::AsSource;
 use crate::fs::File;
 use crate::inflight::descriptor::{IntoStdError, OwnedDescriptor};
 use crate::io::pipe;
 use crate::io::{AsyncFd, Stderr, Stdin, Stdout};
 use crate::net::{TcpListener, TcpStream, UdpSocket, UnixDatagram, UnixListener, UnixStream};
 use crate::process::{ChildStderr, ChildStdin, ChildStdout};
+use crate::sys::AsSource;
 
 /// What has a descriptor shows it.
 macro_rules! impl_raw_fd {
@@ -30,7 +30,7 @@ macro_rules! impl_raw_fd {
             /// was closed.
             fn as_fd(&self) -> BorrowedFd<'_> {
                 let owned: fn(&$kind) -> &OwnedDescriptor = $owned;
-                super::borrow(owned(self).kernel_fd().unwrap_or(-1))
+                crate::sys::borrow(owned(self).kernel_fd().unwrap_or(-1))
             }
         }
     )*};
@@ -62,7 +62,7 @@ macro_rules! impl_std_fd {
 
         impl AsFd for $kind {
             fn as_fd(&self) -> BorrowedFd<'_> {
-                super::borrow(self.as_raw_fd())
+                crate::sys::borrow(self.as_raw_fd())
             }
         }
     )*};

@@ -1,24 +1,21 @@
-//! An operation as the plain system call.
+//! Socket and pipe calls that do not block: each returns `None` instead.
 //!
-//! A readiness-based driver calls this first, and again each time the descriptor is said to be ready. File work is done in one
-//! go, and blocks: that is for the pool's threads.
-//!
-//! Everything else must not block the loop's thread. `O_NONBLOCK`, which every descriptor has here, is not enough: it belongs
-//! to the open file description, and another holder of it (a duplicate, another process) may clear it at any time. So:
+//! A reactor makes such a call first, and again each time the descriptor is reported ready. `O_NONBLOCK`, which every
+//! descriptor has here, is not enough to keep the loop's thread from blocking: it belongs to the open file description,
+//! and another holder of that (a duplicate, another process) may clear it at any time. So:
 //!
 //! - Sends and receives pass `MSG_DONTWAIT`.
-//! - An accept has no such flag: it follows a poll that reports a connection. If another process takes that connection in
-//!   between *and* has made the description blocking, the accept waits for the next one.
-//! - Reads and writes of pipes use `RWF_NOWAIT` on Linux. Pipes have it since 6.4; terminals do not, nor do other systems.
-//!   There a pipe that another holder has made blocking blocks.
+//! - An accept has no such flag: it follows a poll that reports a connection. If another process takes that connection
+//!   in between *and* has made the description blocking, the accept waits for the next one.
+//! - Reads and writes of pipes use `RWF_NOWAIT` on Linux. Pipes have it since 6.4; terminals do not, nor do other
+//!   systems. There a pipe that another holder has made blocking blocks.
 //! - A connect is the first call on a socket that was made for it and that no other holder has yet.
 
 use std::io;
 
 use super::message::RECEIVE_FLAGS;
-use super::{Fd, IoVec, Name, errno, files, message};
-use crate::driver::OsResult;
-use crate::driver::op::{Direction, Medium, Op};
+use super::{Fd, IoVec, Message, Name, message};
+use crate::sys::{Direction, Medium, OsResult, errno};
 
 /// Writing to a closed connection is an error, not a signal. Where the flag is missing, socket2 has set the same as an
 /// option of the socket.
@@ -30,101 +27,97 @@ const NO_SIGNAL: libc::c_int = 0;
 const SEND_FLAGS: libc::c_int = NO_SIGNAL | libc::MSG_DONTWAIT;
 const RECV_FLAGS: libc::c_int = libc::MSG_DONTWAIT;
 
-/// Carries an operation out; `None` if it would have to wait.
+/// Accepts a connection and returns its descriptor, close-on-exec and non-blocking.
+pub(crate) fn accept(fd: Fd) -> Option<OsResult> {
+    match ready(fd, Direction::Read) {
+        None if listens(fd) => None,
+        // On a socket that does not listen it fails at once.
+        None | Some(Ok(_)) => attempt(|| accept_now(fd)),
+        Some(Err(code)) => Some(Err(code)),
+    }
+}
+
+/// Receives into one buffer.
 ///
 /// # Safety
 ///
-/// The memory that `op` points to is the caller's to use until this returns.
-pub(crate) unsafe fn perform(op: Op) -> Option<OsResult> {
-    match op {
-        Op::Accept { fd } => match ready(fd, Direction::Read) {
-            None if listens(fd) => None,
-            // On a socket that does not listen it fails at once.
-            None | Some(Ok(_)) => attempt(|| accept(fd)),
-            Some(Err(code)) => Some(Err(code)),
-        },
-        // SAFETY: the caller's promise: the name is there.
-        Op::Connect { fd, name } => connect(fd, unsafe { &*name }),
-        // SAFETY: the caller's promise: `len` bytes from `ptr` on may be written.
-        Op::Recv { fd, medium, ptr, len } => attempt(|| unsafe {
-            match medium {
-                Medium::Tcp | Medium::Unix => libc::recv(fd, ptr.cast(), len, RECV_FLAGS),
-                Medium::Pipe => pipe::read(fd, &IoVec { base: ptr, len }, 1),
-            }
-        }),
-        // There is no pool here: a driver that has one turns this into a `Recv`.
-        Op::RecvManaged { .. } => Some(Err(errno::NO_BUFFERS)),
-        Op::RecvVectored {
-            fd,
-            medium,
-            slices,
-            count,
-        } => attempt(|| {
-            // SAFETY: the caller's promise: the slices, and what they point to, are there and may be written.
-            unsafe {
-                match medium {
-                    Medium::Tcp | Medium::Unix => libc::recvmsg(fd, &mut message(slices, count), RECV_FLAGS),
-                    Medium::Pipe => pipe::read(fd, slices, count),
-                }
-            }
-        }),
-        // SAFETY: the caller's promise: `len` bytes from `ptr` on may be read.
-        Op::Send { fd, medium, ptr, len } => attempt(|| unsafe {
-            match medium {
-                Medium::Tcp | Medium::Unix => libc::send(fd, ptr.cast(), len, SEND_FLAGS),
-                Medium::Pipe => pipe::write(
-                    fd,
-                    &IoVec {
-                        base: ptr.cast_mut(),
-                        len,
-                    },
-                    1,
-                ),
-            }
-        }),
-        Op::SendVectored {
-            fd,
-            medium,
-            slices,
-            count,
-        } => attempt(|| {
-            // SAFETY: the caller's promise: the slices, and what they point to, are there.
-            unsafe {
-                match medium {
-                    Medium::Tcp | Medium::Unix => libc::sendmsg(fd, &message(slices, count), SEND_FLAGS),
-                    Medium::Pipe => pipe::write(fd, slices, count),
-                }
-            }
-        }),
-        Op::RecvMessage { fd, message } => {
-            // SAFETY: the caller's promise: the message, and what it points to, are there and may be written.
-            attempt(|| unsafe { libc::recvmsg(fd, message.cast(), RECEIVE_FLAGS | RECV_FLAGS) })
+/// `len` bytes from `ptr` on may be written.
+#[inline]
+pub(crate) unsafe fn recv(fd: Fd, medium: Medium, ptr: *mut u8, len: usize) -> Option<OsResult> {
+    // SAFETY: the caller's promise.
+    attempt(|| unsafe {
+        match medium {
+            Medium::Tcp | Medium::Unix => libc::recv(fd, ptr.cast(), len, RECV_FLAGS),
+            Medium::Pipe => pipe::read(fd, &IoVec { base: ptr, len }, 1),
         }
-        Op::RecvMessageManaged { .. } => Some(Err(errno::NO_BUFFERS)),
-        Op::SendMessage { fd, at_once, message } => {
-            // SAFETY: the caller's promise: the message, and what it points to, are there.
-            let res = attempt(|| unsafe { libc::sendmsg(fd, message.cast(), SEND_FLAGS) });
-            res.or(at_once.then_some(Err(errno::AGAIN)))
+    })
+}
+
+/// Receives into several buffers in order.
+///
+/// # Safety
+///
+/// The `count` slices are there, and what they point to may be written.
+pub(crate) unsafe fn recv_vectored(fd: Fd, medium: Medium, slices: *const IoVec, count: usize) -> Option<OsResult> {
+    // SAFETY: the caller's promise.
+    attempt(|| unsafe {
+        match medium {
+            Medium::Tcp | Medium::Unix => libc::recvmsg(fd, &mut message(slices, count), RECV_FLAGS),
+            Medium::Pipe => pipe::read(fd, slices, count),
         }
-        Op::Readiness { fd, direction } => ready(fd, direction),
-        Op::Open { .. }
-        | Op::ReadAt { .. }
-        | Op::ReadVectoredAt { .. }
-        | Op::WriteAt { .. }
-        | Op::WriteVectoredAt { .. }
-        | Op::Sync { .. }
-        | Op::Stat { .. }
-        | Op::Truncate { .. }
-        | Op::Allocate { .. }
-        | Op::Rename { .. }
-        | Op::Remove { .. }
-        | Op::MakeFolder { .. }
-        | Op::HardLink { .. }
-        | Op::SymLink { .. } => {
-            // SAFETY: the caller's promise.
-            unsafe { files::perform(op) }
+    })
+}
+
+/// Sends from one buffer.
+///
+/// # Safety
+///
+/// `len` bytes from `ptr` on may be read.
+#[inline]
+pub(crate) unsafe fn send(fd: Fd, medium: Medium, ptr: *const u8, len: usize) -> Option<OsResult> {
+    let base = ptr.cast_mut();
+    // SAFETY: the caller's promise.
+    attempt(|| unsafe {
+        match medium {
+            Medium::Tcp | Medium::Unix => libc::send(fd, ptr.cast(), len, SEND_FLAGS),
+            Medium::Pipe => pipe::write(fd, &IoVec { base, len }, 1),
         }
-    }
+    })
+}
+
+/// Sends from several buffers in order.
+///
+/// # Safety
+///
+/// The `count` slices are there, and what they point to may be read.
+pub(crate) unsafe fn send_vectored(fd: Fd, medium: Medium, slices: *const IoVec, count: usize) -> Option<OsResult> {
+    // SAFETY: the caller's promise.
+    attempt(|| unsafe {
+        match medium {
+            Medium::Tcp | Medium::Unix => libc::sendmsg(fd, &message(slices, count), SEND_FLAGS),
+            Medium::Pipe => pipe::write(fd, slices, count),
+        }
+    })
+}
+
+/// Receives one message.
+///
+/// # Safety
+///
+/// The message is there, and it and what it points to may be written.
+pub(crate) unsafe fn recv_message(fd: Fd, message: *mut Message) -> Option<OsResult> {
+    // SAFETY: the caller's promise.
+    attempt(|| unsafe { libc::recvmsg(fd, message.cast(), RECEIVE_FLAGS | RECV_FLAGS) })
+}
+
+/// Sends one message.
+///
+/// # Safety
+///
+/// The message and what it points to are there.
+pub(crate) unsafe fn send_message(fd: Fd, message: *const Message) -> Option<OsResult> {
+    // SAFETY: the caller's promise.
+    attempt(|| unsafe { libc::sendmsg(fd, message.cast(), SEND_FLAGS) })
 }
 
 /// Makes a call until no signal interrupts it; `None` if it would have to wait.
@@ -158,7 +151,7 @@ fn listens(fd: Fd) -> bool {
 }
 
 #[cfg(not(target_vendor = "apple"))]
-fn accept(fd: Fd) -> libc::ssize_t {
+fn accept_now(fd: Fd) -> libc::ssize_t {
     let flags = libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
     // SAFETY: no address is asked for, so the kernel touches no memory of ours.
     let accepted = unsafe { libc::accept4(fd, std::ptr::null_mut(), std::ptr::null_mut(), flags) };
@@ -167,7 +160,7 @@ fn accept(fd: Fd) -> libc::ssize_t {
 
 /// Here the flags are set afterwards; socket2 knows which.
 #[cfg(target_vendor = "apple")]
-fn accept(fd: Fd) -> libc::ssize_t {
+fn accept_now(fd: Fd) -> libc::ssize_t {
     use std::os::fd::IntoRawFd;
     let accepted = super::with(fd, |listener| {
         let (socket, _) = listener.accept()?;
@@ -237,7 +230,7 @@ mod pipe {
 }
 
 /// Begins to connect.
-fn connect(fd: Fd, name: &Name) -> Option<OsResult> {
+pub(crate) fn connect(fd: Fd, name: &Name) -> Option<OsResult> {
     // SAFETY: the name is borrowed, and of the length that it says.
     if unsafe { libc::connect(fd, name.as_ptr(), name.len()) } == 0 {
         return Some(Ok(0));
@@ -263,8 +256,8 @@ pub(crate) fn connected(fd: Fd) -> Option<OsResult> {
     }
 }
 
-/// Looks whether a descriptor is ready.
-fn ready(fd: Fd, direction: Direction) -> Option<OsResult> {
+/// Whether a descriptor is ready: `None` if not, else `Ok(0)` or the error.
+pub(crate) fn ready(fd: Fd, direction: Direction) -> Option<OsResult> {
     let events = match direction {
         Direction::Read => libc::POLLIN,
         Direction::Write => libc::POLLOUT,

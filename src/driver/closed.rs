@@ -1,0 +1,133 @@
+//! The driver of a loop that has closed.
+
+use std::io;
+use std::sync::Arc;
+
+use super::control::control;
+use super::{
+    Completion, Control, Description, Driver, DriverCounters, Fd, FdSpace, Notify, Op, OpId, OpResult, Reply, Scratch,
+    Start, Wait,
+};
+use crate::error::{LoopClosed, forked_error};
+use crate::sys::{self, Instant};
+
+/// Replaces the driver of a loop that has closed, or that belongs to the parent of a forked process. Descriptors that
+/// outlive the loop can still be closed; every other call is an error.
+pub(crate) struct Closed {
+    counters: DriverCounters,
+    description: Description,
+    now: Instant,
+    space: FdSpace,
+    is_forked: bool,
+    /// A driver with numbers of its own lives until its last descriptor is closed, which is when the loop's memory is
+    /// freed.
+    driver: Option<Box<dyn Driver>>,
+    /// Operations did not complete: their memory, and what the driver holds, is never freed.
+    leaks: bool,
+}
+
+impl Closed {
+    /// The replacement of `driver`. The caller swaps the two and passes the old driver to [`keep`](Closed::keep) or
+    /// drops it.
+    pub(crate) fn after(driver: &dyn Driver, is_forked: bool) -> Closed {
+        Closed {
+            counters: driver.counters(),
+            description: driver.describe(),
+            now: driver.now(),
+            space: driver.fd_space(),
+            is_forked,
+            driver: None,
+            leaks: false,
+        }
+    }
+
+    /// Keeps the old driver for the closes to come if its numbers are its own, and drops it otherwise. With `leaks`,
+    /// nothing that it holds is ever freed.
+    pub(crate) fn keep(&mut self, driver: Box<dyn Driver>, leaks: bool) {
+        match (self.space, leaks) {
+            (FdSpace::Kernel, false) => drop(driver),
+            (FdSpace::Kernel, true) => std::mem::forget(driver),
+            (FdSpace::Own | FdSpace::Split, _) => {
+                self.driver = Some(driver);
+                self.leaks = leaks;
+            }
+        }
+    }
+
+    fn error(&self) -> io::Error {
+        match self.is_forked {
+            true => forked_error(),
+            false => LoopClosed.into(),
+        }
+    }
+}
+
+impl Drop for Closed {
+    fn drop(&mut self) {
+        if self.leaks {
+            std::mem::forget(self.driver.take());
+        }
+    }
+}
+
+// SAFETY: nothing is ever pending here: `start` completes at once and touches no memory.
+unsafe impl Driver for Closed {
+    fn describe(&self) -> Description {
+        self.description.clone()
+    }
+
+    fn now(&self) -> Instant {
+        self.now
+    }
+
+    fn control(&mut self, call: Control<'_>) -> io::Result<Reply> {
+        let (Control::Close { fd } | Control::Reset { fd }) = call else {
+            return Err(self.error());
+        };
+        match (&mut self.driver, self.space.is_kernel(fd)) {
+            (Some(driver), _) => driver.control(call),
+            // In a forked child only this process's copy is closed. A reset would change the socket, which is shared.
+            (None, true) if self.is_forked => control(Control::Close { fd }),
+            (None, true) => control(call),
+            // The number of a driver that is gone names nothing.
+            (None, false) => Ok(Reply::Done),
+        }
+    }
+
+    unsafe fn start(&mut self, _id: OpId, _op: Op, _scratch: *mut Scratch) -> Start {
+        Start::Done(OpResult::last(Err(sys::errno::CANCELED)))
+    }
+
+    fn cancel(&mut self, _id: OpId) {}
+
+    fn poll(&mut self, _completed: &mut Vec<Completion>, _wait: Wait) -> io::Result<()> {
+        Err(self.error())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        match self.is_forked {
+            true => Err(self.error()),
+            false => Ok(()),
+        }
+    }
+
+    fn descriptor(&mut self) -> io::Result<Fd> {
+        Err(self.error())
+    }
+
+    fn fd_space(&self) -> FdSpace {
+        self.space
+    }
+
+    fn notifier(&self) -> Arc<dyn Notify> {
+        struct NoSleeper;
+        impl Notify for NoSleeper {
+            fn notify(&self) {}
+        }
+        Arc::new(NoSleeper)
+    }
+
+    fn counters(&self) -> DriverCounters {
+        self.counters
+    }
+}

@@ -1,0 +1,149 @@
+//! Control calls: the calls on descriptors that never block, and the system calls that they are.
+
+use std::io::{self, SeekFrom};
+use std::net::Shutdown;
+
+use crate::sys::{self, Credentials, Fd, Name, SocketKind, SocketOption};
+
+/// A call that never blocks.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub enum Control<'a> {
+    /// Makes a socket. Returns [`Reply::Fd`].
+    Socket {
+        /// Its kind.
+        kind: SocketKind,
+    },
+    /// Makes two sockets that are connected to each other. Returns [`Reply::Pair`].
+    Pair {
+        /// Their kind.
+        kind: SocketKind,
+    },
+    /// Binds a socket to an address.
+    Bind {
+        /// The socket.
+        fd: Fd,
+        /// The address.
+        name: &'a Name,
+    },
+    /// Makes a bound socket accept connections.
+    Listen {
+        /// The socket.
+        fd: Fd,
+        /// How many connections the kernel queues before they are accepted.
+        backlog: i32,
+    },
+    /// Takes over a socket or pipe of the kernel's that was made elsewhere. On an error the caller still owns it. The
+    /// loop never asks this of a driver whose numbers are its own ([`FdSpace::Own`](super::FdSpace::Own)).
+    Adopt {
+        /// The descriptor.
+        fd: Fd,
+    },
+    /// Reads the address that a socket is bound to. Returns [`Reply::Name`].
+    LocalName {
+        /// The socket.
+        fd: Fd,
+    },
+    /// Reads the address of a socket's peer. Returns [`Reply::Name`].
+    PeerName {
+        /// The socket.
+        fd: Fd,
+    },
+    /// Reads the credentials of a Unix connection's peer. Returns [`Reply::Credentials`].
+    PeerCredentials {
+        /// The socket.
+        fd: Fd,
+    },
+    /// Sets a socket option.
+    SetOption {
+        /// The socket.
+        fd: Fd,
+        /// The option, with its new value.
+        option: SocketOption,
+    },
+    /// Reads a socket option. Returns [`Reply::Option`].
+    Option {
+        /// The socket.
+        fd: Fd,
+        /// An option of the same kind; its value is ignored.
+        like: SocketOption,
+    },
+    /// Shuts down one or both directions of a connection.
+    Shutdown {
+        /// The socket.
+        fd: Fd,
+        /// Which direction.
+        how: Shutdown,
+    },
+    /// Prepares the driver for [`Op::Readiness`](super::Op::Readiness) on a descriptor that it did not make. An error
+    /// if readiness of that descriptor cannot be waited for.
+    Watch {
+        /// The descriptor; its owner keeps it.
+        fd: Fd,
+    },
+    /// Releases a descriptor that stays open: the loop does not use it again unless it is adopted or watched once more.
+    Forget {
+        /// The descriptor.
+        fd: Fd,
+    },
+    /// Moves a file's position. Returns the new one as [`Reply::Position`].
+    Seek {
+        /// The file.
+        fd: Fd,
+        /// The new position.
+        to: SeekFrom,
+    },
+    /// Closes a descriptor.
+    Close {
+        /// The descriptor; its number is not used afterwards.
+        fd: Fd,
+    },
+    /// Closes a connection with an RST, so that its peer learns at once that it will not be served.
+    Reset {
+        /// The socket; its number is not used afterwards.
+        fd: Fd,
+    },
+}
+
+/// The answer to a [`Control`] call.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum Reply {
+    /// The call succeeded.
+    Done,
+    /// A new descriptor, owned by the caller.
+    Fd(Fd),
+    /// Two new descriptors, owned by the caller.
+    Pair(Fd, Fd),
+    /// An address.
+    Name(Name),
+    /// The peer's credentials.
+    Credentials(Credentials),
+    /// An option's value.
+    Option(SocketOption),
+    /// A position in a file.
+    Position(u64),
+}
+
+/// Makes a control call by plain system calls.
+pub(crate) fn control(call: Control<'_>) -> io::Result<Reply> {
+    match call {
+        Control::Socket { kind } => return sys::new_socket(kind).map(Reply::Fd),
+        Control::Pair { kind } => return sys::new_pair(kind).map(|(one, other)| Reply::Pair(one, other)),
+        Control::LocalName { fd } => return sys::local_name(fd).map(Reply::Name),
+        Control::PeerName { fd } => return sys::peer_name(fd).map(Reply::Name),
+        Control::PeerCredentials { fd } => return sys::credentials(fd).map(Reply::Credentials),
+        Control::Option { fd, like } => return sys::get_option(fd, like).map(Reply::Option),
+        Control::Seek { fd, to } => return sys::files::seek(fd, to).map(Reply::Position),
+        Control::Bind { fd, name } => sys::bind(fd, name)?,
+        Control::Listen { fd, backlog } => sys::listen(fd, backlog)?,
+        Control::Adopt { fd } => sys::adopt(fd)?,
+        Control::SetOption { fd, option } => sys::set_option(fd, option)?,
+        Control::Shutdown { fd, how } => sys::shutdown(fd, how)?,
+        Control::Watch { fd } => sys::check_watchable(fd)?,
+        Control::Forget { .. } => {}
+        Control::Close { fd } => sys::close(fd),
+        Control::Reset { fd } => sys::reset(fd),
+    }
+    Ok(Reply::Done)
+}

@@ -1,0 +1,94 @@
+//! Any operation as plain system calls: the first attempt, the retry after readiness, and the pool's threads.
+
+use super::{CURRENT, FileOp, Medium, Op};
+use crate::sys::{self, OsResult, errno, files};
+
+/// Carries an operation out; `None` if it would block. File operations block until they are done.
+///
+/// # Safety
+///
+/// The memory that `op` points to is valid, and the caller's to use, until this returns.
+pub(crate) unsafe fn perform(op: Op) -> Option<OsResult> {
+    // SAFETY: the caller's promise, which is what each call asks for.
+    unsafe {
+        match op {
+            Op::Accept { fd } => sys::accept(fd),
+            Op::Connect { fd, name } => sys::connect(fd, &*name),
+            Op::Recv { fd, medium, ptr, len } => sys::recv(fd, medium, ptr, len),
+            // There is no pool here: a driver that has one takes a buffer and performs the plain operation.
+            Op::RecvManaged { .. } | Op::RecvMessageManaged { .. } => Some(Err(errno::NO_BUFFERS)),
+            Op::RecvVectored {
+                fd,
+                medium,
+                slices,
+                count,
+            } => sys::recv_vectored(fd, medium, slices, count),
+            Op::Send { fd, medium, ptr, len } => sys::send(fd, medium, ptr, len),
+            Op::SendVectored {
+                fd,
+                medium,
+                slices,
+                count,
+            } => sys::send_vectored(fd, medium, slices, count),
+            Op::RecvMessage { fd, message } => sys::recv_message(fd, message),
+            Op::SendMessage { fd, at_once, message } => {
+                sys::send_message(fd, message).or(at_once.then_some(Err(errno::AGAIN)))
+            }
+            Op::Readiness { fd, direction } => sys::ready(fd, direction),
+            Op::File(op) => perform_file(op),
+        }
+    }
+}
+
+/// # Safety
+///
+/// As for [`perform`].
+unsafe fn perform_file(op: FileOp) -> Option<OsResult> {
+    // SAFETY: the caller's promise: paths end in NUL, and buffers and slices are as long as they say.
+    unsafe {
+        match op {
+            FileOp::Open { path, flags, mode } => files::open(path, flags, mode),
+            FileOp::ReadAt { fd, ptr, len, offset } => files::read_at(fd, ptr, len, offset),
+            FileOp::ReadVectoredAt {
+                fd,
+                slices,
+                count,
+                offset,
+            } => files::read_vectored_at(fd, slices, count, offset),
+            FileOp::WriteAt { fd, ptr, len, offset } => files::write_at(fd, ptr, len, offset),
+            FileOp::WriteVectoredAt {
+                fd,
+                slices,
+                count,
+                offset,
+            } => files::write_vectored_at(fd, slices, count, offset),
+            FileOp::Sync { fd, data_only } => files::sync(fd, data_only),
+            FileOp::Stat { fd, path, follow, out } => files::stat(fd, path, follow, out),
+            FileOp::Truncate { fd, len } => files::truncate(fd, len),
+            FileOp::Allocate { fd, offset, len } => files::allocate(fd, offset, len),
+            FileOp::Rename { from, to } => files::rename(from, to),
+            FileOp::Remove { path, is_dir } => files::remove(path, is_dir),
+            FileOp::MakeDir { path, mode } => files::make_dir(path, mode),
+            FileOp::HardLink { from, to } => files::hard_link(from, to),
+            FileOp::SymLink { target, link } => files::sym_link(target, link),
+        }
+    }
+}
+
+/// Whether an operation that a thread performs may wait for another process: a pipe or console, read or written in
+/// order.
+pub(crate) fn waits_for_peer(op: &Op) -> bool {
+    match *op {
+        Op::Recv { medium, .. }
+        | Op::RecvVectored { medium, .. }
+        | Op::Send { medium, .. }
+        | Op::SendVectored { medium, .. } => medium == Medium::Pipe,
+        Op::File(
+            FileOp::ReadAt { offset, .. }
+            | FileOp::ReadVectoredAt { offset, .. }
+            | FileOp::WriteAt { offset, .. }
+            | FileOp::WriteVectoredAt { offset, .. },
+        ) => offset == CURRENT,
+        _ => false,
+    }
+}
