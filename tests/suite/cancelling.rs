@@ -13,7 +13,7 @@ use windlass::time::{Elapsed, Instant, sleep, sleep_until, timeout, timeout_at};
 use windlass::{EventLoop, call_later, counters, spawn};
 
 use crate::groups::in_the_air;
-use crate::panics::{assert_told, told_of};
+use crate::panics::{assert_one_exception as assert_told, run_and_collect_exceptions as told_of};
 use crate::support::{CountDrop, PanicOnDrop, exceptions_of, on_every_driver, pair, poll_with, turns, waker_calling};
 use crate::tasks::{add_one, counter};
 

@@ -17,7 +17,7 @@ use windlass::protocol::{
 };
 use windlass::time::{sleep, timeout};
 
-use crate::protocol::{Log, Recorder, Told, until, until_lost};
+use crate::protocol::{Event as Told, Log, Recorder, until, until_lost};
 use crate::support::{exceptions_of, on_every_driver, on_every_kernel_driver, rounds, turns};
 
 #[derive(Clone, Debug, PartialEq, Eq)]

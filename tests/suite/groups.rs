@@ -14,7 +14,7 @@ use windlass::task::{self, Builder, GroupError, TaskGroup, yield_now};
 use windlass::time::{sleep, timeout};
 use windlass::{JoinHandle, counters, spawn};
 
-use crate::panics::{assert_told, told_of};
+use crate::panics::{assert_one_exception as assert_told, run_and_collect_exceptions as told_of};
 use crate::support::{CountDrop, PanicOnDrop, on_every_driver, pair, poll_with, quiet, turns};
 use crate::tasks::{add_one, counter};
 

@@ -17,7 +17,7 @@ use windlass::time::{sleep, timeout};
 use windlass::{JoinHandle, counters, spawn};
 
 use crate::groups::in_the_air;
-use crate::panics::{assert_told, told_of};
+use crate::panics::{assert_one_exception as assert_told, run_and_collect_exceptions as told_of};
 use crate::support::{
     CountDrop, PanicOnDrop, Random, exceptions_of, on_every_driver, pair, poll_once, poll_with, turns,
 };

@@ -11,7 +11,7 @@ use windlass::task::{self, TaskLocal, on_cancel, yield_now};
 use windlass::time::sleep;
 use windlass::{call_later, call_soon, promise, spawn};
 
-use crate::panics::{assert_told, told_of};
+use crate::panics::{assert_one_exception as assert_told, run_and_collect_exceptions as told_of};
 use crate::support::{CountDrop, PanicOnDrop, on_every_driver, poll_once, turns};
 use crate::tasks::counter;
 

@@ -1,14 +1,14 @@
-//! One body of tests for every driver.
+//! One suite of tests that runs on every driver.
 //!
-//! Each test calls `support::on_every_driver`, which runs its body on the null driver, on the reactor and, where the
-//! kernel lets it, on io_uring. Variables steer the whole suite:
+//! Each test calls `support::on_every_driver`, which runs its body on the null driver, on the reactor and, where the kernel
+//! allows it, on io_uring. Environment variables configure the whole suite:
 //!
-//! - `WINDLASS_TEST_DRIVERS=null,proactor`: only these drivers;
-//! - `WINDLASS_TEST_ROUNDS=100000`: how often the looping tests loop (1,000; under Miri, few);
-//! - `WINDLASS_TEST_RING=1`: the submission ring's size, the completion ring's being twice that;
-//! - `WINDLASS_TEST_PLAIN=1`: io_uring as an old kernel has it;
-//! - `WINDLASS_TEST_REFUSE=EPERM` or `ENOSYS`: io_uring refused by the kernel, and `auto` as one more driver;
-//! - `WINDLASS_TEST_ITIMER=1`: a timer interrupts each test's system calls a thousand times a second.
+//! - `WINDLASS_TEST_DRIVERS=null,proactor`: run only these drivers.
+//! - `WINDLASS_TEST_ROUNDS=100000`: iterations of the looping tests (default 1,000; fewer under Miri).
+//! - `WINDLASS_TEST_RING=1`: size of the submission ring; the completion ring has twice as many entries.
+//! - `WINDLASS_TEST_PLAIN=1`: io_uring without the features of newer kernels.
+//! - `WINDLASS_TEST_REFUSE=EPERM` or `ENOSYS`: the kernel refuses io_uring, and `auto` is tested as one more driver.
+//! - `WINDLASS_TEST_ITIMER=1`: a timer interrupts the system calls of each test a thousand times a second.
 
 #[cfg(target_os = "linux")]
 mod accept_ahead;
@@ -46,20 +46,20 @@ mod endpoints;
 mod event_loop;
 #[cfg(target_os = "linux")]
 mod faults;
+#[cfg(unix)]
+mod fd_reuse;
 mod files;
 #[cfg(unix)]
 mod files_abandoned;
 #[cfg(target_os = "linux")]
 mod files_linux;
+#[cfg(unix)]
+mod foreign_fds;
 mod groups;
 mod insight;
 mod joining;
 mod lines;
 mod locals;
-#[cfg(unix)]
-mod neighbours;
-#[cfg(unix)]
-mod numbers;
 mod panics;
 #[cfg(unix)]
 mod paths;
@@ -70,7 +70,6 @@ mod processes;
 mod promises;
 mod protocol;
 mod protocol_flow;
-mod quiet;
 mod reader_writer;
 mod reentrancy;
 mod ring;
@@ -85,6 +84,7 @@ mod stdio;
 mod streams;
 mod support;
 mod sync;
+mod syscall_counts;
 mod tasks;
 mod tcp;
 mod tcp_options;
