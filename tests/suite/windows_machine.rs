@@ -112,7 +112,7 @@ pub(crate) fn number_of(source: &impl AsRawSocket) -> RawSource {
 }
 
 /// Whether a number is one of the null driver's.
-pub(crate) fn is_made_up(number: RawSource) -> bool {
+pub(crate) fn is_null_driver_number(number: RawSource) -> bool {
     (number as i64) < 0
 }
 
@@ -192,7 +192,7 @@ impl AsRawSocket for Shared {
 }
 
 /// Numbers that are nobody's.
-pub(crate) const NOBODYS: [RawSource; 2] = [RawSource::MAX, 1_000_000];
+pub(crate) const CLOSED_NUMBERS: [RawSource; 2] = [RawSource::MAX, 1_000_000];
 
 /// What the system says of them.
 pub(crate) const NOT_OPEN: &[i32] = &[6, 10038];
