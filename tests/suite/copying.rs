@@ -17,7 +17,7 @@ use crate::bytes::numbered;
 use crate::child::in_own_process;
 use crate::edges::with_std_peer;
 use crate::lines::within;
-use crate::streams::{Sips, Stingy};
+use crate::streams::{ShortReads as Sips, ShortWrites as Stingy};
 use crate::support::{
     Random, codes, on_every_driver, on_every_kernel_driver, pair, poll_once, reset_on_close, rounds, turns,
 };

@@ -8,7 +8,7 @@ use std::task::Poll;
 use windlass::io::{AsyncBufRead, AsyncRead, AsyncWrite, BufReader, NotUtf8, TooLong, duplex};
 
 use crate::bytes::numbered;
-use crate::streams::Sips;
+use crate::streams::ShortReads as Sips;
 use crate::support::{Random, on_every_driver, pair, poll_once, rounds, turns};
 
 /// What a future gives, if it is ready within a few turns; else it is dropped.

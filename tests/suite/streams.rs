@@ -14,9 +14,9 @@ use crate::bytes::numbered;
 use crate::support::{Folder, Random, on_every_driver, pair, poll_once, rounds, turns};
 
 /// A user-defined reader without unsafe code: returns at most three bytes at a time.
-pub(crate) struct Sips<R>(pub R);
+pub(crate) struct ShortReads<R>(pub R);
 
-impl<R: AsyncRead> AsyncRead for Sips<R> {
+impl<R: AsyncRead> AsyncRead for ShortReads<R> {
     async fn read<B: IoBufMut>(&mut self, mut buf: B) -> BufResult<usize, B> {
         let room = buf.capacity().min(3);
         match self.0.read(Vec::with_capacity(room)).await {
@@ -28,7 +28,7 @@ impl<R: AsyncRead> AsyncRead for Sips<R> {
 
 /// A user-defined writer without unsafe code: accepts at most three bytes at a time, and fails once if configured to.
 #[derive(Debug, Default)]
-pub(crate) struct ThreeAtATime {
+pub(crate) struct ShortWrites {
     pub taken: Vec<u8>,
     pub flushed: usize,
     pub ended: bool,
@@ -36,7 +36,7 @@ pub(crate) struct ThreeAtATime {
     pub refuse_at: Option<usize>,
 }
 
-impl AsyncWrite for ThreeAtATime {
+impl AsyncWrite for ShortWrites {
     async fn write<B: IoBuf>(&mut self, buf: B) -> BufResult<usize, B> {
         if self.refuse_at.is_some_and(|at| self.taken.len() >= at) {
             self.refuse_at = None;
@@ -63,7 +63,7 @@ fn a_user_defined_reader_has_every_method() {
     on_every_driver(|case| {
         case.run(async {
             let all = numbered(100);
-            let mut reader = Sips(&all[..]);
+            let mut reader = ShortReads(&all[..]);
             let (result, buf) = reader.read_exact(vec![0; 10]).await;
             result.expect("there are enough");
             assert_eq!(buf, &all[..10]);
@@ -93,7 +93,7 @@ fn a_user_defined_writer_has_every_method() {
     on_every_driver(|case| {
         case.run(async {
             let all = numbered(100);
-            let mut writer = ThreeAtATime::default();
+            let mut writer = ShortWrites::default();
             writer.write_all(all[..50].to_vec()).await.0.expect("write");
             let bufs: Vec<Vec<u8>> = vec![all[50..60].to_vec(), Vec::new(), all[60..100].to_vec()];
             let (result, bufs) = writer.write_all_vectored(bufs).await;
@@ -157,7 +157,7 @@ fn invalid_utf8_is_returned_with_the_error() {
             let error = (&b"four"[..]).read_to_string(3).await.expect_err("too long");
             let too_long = error.into_inner().and_then(|error| error.downcast::<TooLong>().ok());
             assert_eq!(too_long.expect("TooLong").into_bytes(), b"four");
-            let text = Sips("grüße".as_bytes()).read_to_string(7).await;
+            let text = ShortReads("grüße".as_bytes()).read_to_string(7).await;
             assert_eq!(text.expect("just the limit"), "grüße");
         });
     });
@@ -299,9 +299,9 @@ fn a_buf_writer_keeps_bytes_that_it_could_not_write() {
     on_every_driver(|case| {
         case.run(async {
             let all = numbered(40);
-            let inner = ThreeAtATime {
+            let inner = ShortWrites {
                 refuse_at: Some(7),
-                ..ThreeAtATime::default()
+                ..ShortWrites::default()
             };
             let mut writer = BufWriter::with_capacity(16, inner);
             for part in all[..15].chunks(5) {
@@ -373,12 +373,13 @@ fn in_memory_streams_yield_to_other_tasks() {
             let (result, _) = fixed.write_all("too much").await;
             assert_eq!(result.expect_err("full").kind(), ErrorKind::WriteZero);
             assert_eq!(copy(&mut empty(), &mut sink()).await.expect("copy"), 0);
-            let mut both = join(Sips(&b"in"[..]), Vec::new());
+            let mut both = join(ShortReads(&b"in"[..]), Vec::new());
             both.write_all("out").await.0.expect("write");
             assert_eq!(both.read_to_string(2).await.expect("read"), "in");
             // A copy from an endless source must not starve other tasks.
             let endless = windlass::spawn(async { copy(&mut repeat(7), &mut sink()).await });
-            let sipping = windlass::spawn(async { copy(&mut Sips(repeat(7)), &mut ThreeAtATime::default()).await });
+            let sipping =
+                windlass::spawn(async { copy(&mut ShortReads(repeat(7)), &mut ShortWrites::default()).await });
             turns(5).await;
             endless.cancel();
             sipping.cancel();

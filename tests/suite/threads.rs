@@ -79,22 +79,22 @@ fn a_call_wakes_a_sleeping_loop_at_once() {
     on_every_kernel_driver(|case| {
         // With a far timer, the loop would wake by itself, but much too late.
         let far_timer = |on: bool| {
-            let there = start_loop_thread(case);
+            let running = start_loop_thread(case);
             if on {
                 let set = || drop(windlass::call_later(Duration::from_secs(3600), || {}));
-                there.handle.call_soon_threadsafe(set).unwrap();
+                running.handle.call_soon_threadsafe(set).unwrap();
             }
-            there
+            running
         };
         for timer in [false, true] {
-            let there = far_timer(timer);
+            let running = far_timer(timer);
             let mut delays: Vec<_> = (0..21)
                 .map(|_| {
                     thread::sleep(2 * MS);
                     let (send, receive) = mpsc::channel();
                     let start = Instant::now();
                     let call = move || send.send(()).unwrap();
-                    there.handle.call_soon_threadsafe(call).unwrap();
+                    running.handle.call_soon_threadsafe(call).unwrap();
                     receive.recv().unwrap();
                     start.elapsed()
                 })
@@ -102,7 +102,7 @@ fn a_call_wakes_a_sleeping_loop_at_once() {
             // A loaded machine delays some of the calls. A loop that only polled periodically would delay most.
             delays.sort();
             assert!(delays[5] < 50 * MS, "{delays:?}");
-            let turns = there.stop().turns;
+            let turns = running.stop().turns;
             assert!(turns < 200, "it did not sleep in between: {turns} turns");
         }
     });
@@ -138,28 +138,28 @@ fn a_wake_from_another_thread_ends_an_unbounded_sleep() {
 #[test]
 fn calls_from_one_thread_run_in_order() {
     on_every_driver(|case| {
-        let there = start_loop_thread(case);
+        let running = start_loop_thread(case);
         let (send, receive) = mpsc::channel();
         for i in 0..rounds() {
             let send = send.clone();
             let call = move || send.send(i).unwrap();
-            there.handle.call_soon_threadsafe(call).unwrap();
+            running.handle.call_soon_threadsafe(call).unwrap();
         }
         drop(send);
         assert!(receive.iter().eq(0..rounds()));
-        there.stop();
+        running.stop();
     });
 }
 
 #[test]
 fn a_burst_from_many_threads_loses_no_call() {
     on_every_driver(|case| {
-        let there = start_loop_thread(case);
+        let running = start_loop_thread(case);
         let threads = if cfg!(miri) { 3 } else { 8 };
         let (send, receive) = mpsc::channel();
         let senders: Vec<_> = (0..threads)
             .map(|thread| {
-                let (handle, send) = (there.handle.clone(), send.clone());
+                let (handle, send) = (running.handle.clone(), send.clone());
                 thread::spawn(move || {
                     for i in 0..rounds() {
                         let send = send.clone();
@@ -180,33 +180,33 @@ fn a_burst_from_many_threads_loses_no_call() {
         for sender in senders {
             sender.join().unwrap();
         }
-        there.stop();
+        running.stop();
     });
 }
 
 #[test]
 fn a_burst_to_a_sleeping_loop_is_one_notification() {
     on_every_kernel_driver(|case| {
-        let there = start_loop_thread(case);
+        let running = start_loop_thread(case);
         let counters = |handle: &LoopHandle| {
             let asked = handle.spawn(async { windlass::counters().driver.completions });
             asked.unwrap().wait().unwrap()
         };
         let mut notifications = 0;
         for _ in 0..50 {
-            let before = counters(&there.handle);
+            let before = counters(&running.handle);
             thread::sleep(20 * MS);
             // The first call wakes the loop and blocks it until the others are sent.
             let (go_on, wait) = mpsc::channel::<()>();
-            there.handle.call_soon_threadsafe(move || _ = wait.recv()).unwrap();
+            running.handle.call_soon_threadsafe(move || _ = wait.recv()).unwrap();
             let ran = Arc::new(AtomicUsize::new(0));
             for _ in 0..1_000 {
                 let ran = ran.clone();
                 let call = move || _ = ran.fetch_add(1, SeqCst);
-                there.handle.call_soon_threadsafe(call).unwrap();
+                running.handle.call_soon_threadsafe(call).unwrap();
             }
             // Read before the loop goes on, so that reading it costs no notification of its own.
-            let asked = there
+            let asked = running
                 .handle
                 .spawn(async { windlass::counters().driver.completions })
                 .unwrap();
@@ -220,7 +220,7 @@ fn a_burst_to_a_sleeping_loop_is_one_notification() {
             }
         }
         assert_eq!(notifications, 1, "one read of the eventfd");
-        there.stop();
+        running.stop();
     });
 }
 
@@ -228,8 +228,8 @@ fn a_burst_to_a_sleeping_loop_is_one_notification() {
 fn a_stop_from_another_thread_ends_a_sleeping_loop() {
     on_every_driver(|case| {
         for _ in 0..rounds().min(50) {
-            let there = start_loop_thread(case);
-            there.stop();
+            let running = start_loop_thread(case);
+            running.stop();
         }
         let event_loop = case.event_loop();
         event_loop.handle().stop().unwrap();
@@ -347,8 +347,8 @@ fn a_waker_may_hold_the_last_reference_after_the_loop_is_dropped() {
         let last: Waker = waker.take().unwrap();
         // Woken, so that the task is scheduled when its loop is dropped.
         last.wake_by_ref();
-        let start_loop_thread = last.clone();
-        thread::spawn(move || start_loop_thread.wake()).join().unwrap();
+        let clone = last.clone();
+        thread::spawn(move || clone.wake()).join().unwrap();
         drop(event_loop);
         assert_eq!(
             *dropped_on.lock().unwrap(),
@@ -445,16 +445,16 @@ fn calls_to_a_dropped_loop_return_an_error_and_drop_the_closure() {
 #[test]
 fn a_future_sent_to_a_loop_returns_its_result() {
     on_every_driver(|case| {
-        let there = start_loop_thread(case);
+        let running = start_loop_thread(case);
         for i in 0..rounds().min(200) {
-            let remote = there.handle.spawn(async move {
+            let remote = running.handle.spawn(async move {
                 yield_now().await;
                 i * 2
             });
             assert_eq!(remote.unwrap().wait().unwrap(), i * 2);
         }
         // Not `Send`, so the closure creates it on the loop's thread.
-        let remote = there.handle.spawn_with(|| {
+        let remote = running.handle.spawn_with(|| {
             let local = Rc::new(Cell::new(20));
             async move {
                 sleep(MS).await;
@@ -462,22 +462,22 @@ fn a_future_sent_to_a_loop_returns_its_result() {
             }
         });
         assert_eq!(remote.unwrap().wait().unwrap(), 21);
-        there.stop();
+        running.stop();
     });
 }
 
 #[test]
 fn a_panic_of_a_sent_future_is_returned() {
     on_every_driver(|case| {
-        let there = start_loop_thread(case);
-        let remote = there.handle.spawn(async { panic!("remote panic") });
+        let running = start_loop_thread(case);
+        let remote = running.handle.spawn(async { panic!("remote panic") });
         let error = remote.unwrap().wait().unwrap_err();
         assert_eq!(
             error.try_into_panic().unwrap().downcast_ref::<&str>(),
             Some(&"remote panic")
         );
         // So is a panic of the closure that creates the future.
-        let remote = there
+        let remote = running
             .handle
             .spawn_with(|| -> std::future::Ready<()> { panic!("panic in the closure") });
         let error = remote.unwrap().wait().unwrap_err();
@@ -485,7 +485,7 @@ fn a_panic_of_a_sent_future_is_returned() {
             error.try_into_panic().unwrap().downcast_ref::<&str>(),
             Some(&"panic in the closure")
         );
-        there.stop();
+        running.stop();
     });
 }
 
@@ -518,18 +518,18 @@ fn a_panic_of_a_detached_remote_future_is_reported() {
 #[test]
 fn a_sent_future_can_be_cancelled_remotely() {
     on_every_driver(|case| {
-        let there = start_loop_thread(case);
+        let running = start_loop_thread(case);
         for round in 0..rounds().min(100) {
             let drops = Arc::new(AtomicUsize::new(0));
             let held = CountDropAnywhere(drops.clone());
-            let remote = there.handle.spawn(async move {
+            let remote = running.handle.spawn(async move {
                 let _held = held;
                 pending::<()>().await;
             });
             let remote = remote.unwrap();
             if round % 2 == 0 {
                 // Wait until it has started.
-                there.handle.spawn(yield_now()).unwrap().wait().unwrap();
+                running.handle.spawn(yield_now()).unwrap().wait().unwrap();
                 assert!(!remote.is_finished());
             }
             remote.cancel();
@@ -538,23 +538,23 @@ fn a_sent_future_can_be_cancelled_remotely() {
             assert_eq!(drops.load(SeqCst), 1);
         }
         // Too late to cancel.
-        let remote = there.handle.spawn(async { 5 }).unwrap();
+        let remote = running.handle.spawn(async { 5 }).unwrap();
         while !remote.is_finished() {
             thread::yield_now();
         }
         remote.cancel();
         assert_eq!(remote.wait().unwrap(), 5);
-        there.stop();
+        running.stop();
     });
 }
 
 #[test]
 fn waiting_for_a_sent_future_can_time_out_and_go_on() {
     on_every_driver(|case| {
-        let there = start_loop_thread(case);
+        let running = start_loop_thread(case);
         // Not a sleep, which the null driver's virtual clock would skip.
         let gate: Arc<Mutex<(u32, Option<Waker>)>> = Arc::default();
-        let remote = there.handle.spawn({
+        let remote = running.handle.spawn({
             let gate = gate.clone();
             poll_fn(move |cx| {
                 let mut gate = gate.lock().unwrap();
@@ -582,7 +582,7 @@ fn waiting_for_a_sent_future_can_time_out_and_go_on() {
             remote.wait_timeout(Duration::MAX).expect("the gate is open").unwrap(),
             4
         );
-        there.stop();
+        running.stop();
     });
 }
 
@@ -626,8 +626,8 @@ fn a_remote_handle_can_be_awaited_on_any_loop() {
         });
         assert_eq!(sum, 3);
         // On another loop.
-        let there = start_loop_thread(case);
-        let handle = there.handle.clone();
+        let running = start_loop_thread(case);
+        let handle = running.handle.clone();
         let answers = case.run(async move {
             let mut answers = 0;
             for _ in 0..rounds().min(100) {
@@ -636,7 +636,7 @@ fn a_remote_handle_can_be_awaited_on_any_loop() {
             answers
         });
         assert_eq!(answers, rounds().min(100));
-        there.stop();
+        running.stop();
     });
 }
 
@@ -673,14 +673,14 @@ fn a_panicking_waker_of_a_remote_handle_is_reported() {
 #[test]
 fn a_dropped_remote_handle_detaches_the_future() {
     on_every_driver(|case| {
-        let there = start_loop_thread(case);
+        let running = start_loop_thread(case);
         let (send, receive) = mpsc::channel();
-        drop(there.handle.spawn(async move {
+        drop(running.handle.spawn(async move {
             yield_now().await;
             send.send(7).unwrap();
         }));
         assert_eq!(receive.recv(), Ok(7));
-        there.stop();
+        running.stop();
     });
 }
 
