@@ -1,5 +1,5 @@
-//! After warm-up an echoed message allocates nothing, and a turn makes at most one system call (two when busy-polling:
-//! one to submit, one to wait). Locks and queues allocate nothing either.
+//! After warm-up an echoed message allocates nothing, and a turn makes at most one system call (two when busy-polling).
+//! Locks and queues allocate nothing either.
 //!
 //! A separate binary, for its counting allocator. It counts only on the thread that asks, so the clients and the test
 //! harness may allocate.

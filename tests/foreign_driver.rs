@@ -401,7 +401,7 @@ fn datagrams_have_addresses() {
 }
 
 #[test]
-fn a_file_has_metadata_and_no_thread_works_on_the_drivers_numbers() {
+fn a_file_has_metadata_and_no_thread_works_on_the_drivers_descriptors() {
     let seen = Rc::new(RefCell::new(Observed::default()));
     let event_loop = Builder::new().with_driver(Toy::new(&seen)).build().expect("a loop");
     event_loop

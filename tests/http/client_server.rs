@@ -111,7 +111,7 @@ fn dropped_requests_leak_nothing() {
     });
 }
 
-/// Waits until only the accept and what belongs to it are in flight.
+/// Waits until the connections' operations have ended; the server's accept stays.
 fn until_idle(event_loop: &windlass::EventLoop) {
     let idle = event_loop.run_until_complete(async {
         for _ in 0..12_000 {

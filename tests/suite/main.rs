@@ -1,7 +1,7 @@
 //! One suite of tests that runs on every driver.
 //!
-//! Each test calls `support::on_every_driver`, which runs its body on the null driver, on the reactor and, where the kernel
-//! allows it, on io_uring. Environment variables configure the whole suite:
+//! Each test calls `support::on_every_driver`, which runs its body on the null driver, on the reactor and, where the
+//! kernel allows it, on io_uring. Environment variables configure the whole suite:
 //!
 //! - `WINDLASS_TEST_DRIVERS=null,proactor`: run only these drivers.
 //! - `WINDLASS_TEST_ROUNDS=100000`: iterations of the looping tests (default 1,000; fewer under Miri).

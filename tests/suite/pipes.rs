@@ -23,7 +23,7 @@ use crate::support::{
 const SOON: Duration = Duration::from_secs(60);
 
 #[test]
-fn bytes_go_through_until_the_end() {
+fn bytes_arrive_until_eof() {
     on_every_kernel_driver(|case| {
         case.run(async {
             let (sender, receiver) = pipe().unwrap();

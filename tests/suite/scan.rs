@@ -38,7 +38,7 @@ async fn assert_scanned(mut scan: Scan, whole: &[u8], chunk_len: usize, in_order
 }
 
 #[test]
-fn a_scan_gives_every_byte_once() {
+fn a_scan_returns_every_byte_once() {
     on_every_driver(|case| {
         case.run(async {
             let folder = Folder::new();

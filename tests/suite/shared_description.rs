@@ -1,5 +1,5 @@
-//! `O_NONBLOCK` belongs to the open file description, which a duplicated descriptor shares: another holder may clear it at any
-//! time. No operation may then block the loop's thread.
+//! Sockets and pipes in blocking mode. `O_NONBLOCK` belongs to the open file description, which duplicates share, so
+//! another process may clear it at any time. No operation may then block the loop's thread.
 
 use std::future::Future;
 use std::io::{Read, Write};

@@ -259,8 +259,8 @@ fn closed_and_null_streams_behave_as_in_std() {
             });
             with_stream(1, None, || {
                 let run = async {
-                    stdout().write_all("gone").await.0.expect("as std has it");
-                    assert_eq!(stdout().write("gone").await.0.expect("as std has it"), 4);
+                    stdout().write_all("lost").await.0.expect("as std has it");
+                    assert_eq!(stdout().write("lost").await.0.expect("as std has it"), 4);
                 };
                 output.run_until_complete(run).expect("the loop runs");
             });

@@ -70,8 +70,8 @@ fn a_sleep_may_be_shorter_than_a_millisecond() {
                     let _pair = pair().await;
                     for length in [200, 1_200] {
                         let length = Duration::from_micros(length);
-                        // Rounded up, each sleep would last until the next whole millisecond plus the kernel's delay. On a
-                        // loaded machine many do, but not all of them.
+                        // Rounded up, each sleep would last until the next whole millisecond plus the kernel's delay.
+                        // On a loaded machine many do, but not all of them.
                         let most = length + Duration::from_micros(650);
                         let (mut short, mut quickest) = (0, Duration::MAX);
                         for _ in 0..2_000 {

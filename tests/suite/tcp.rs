@@ -116,7 +116,7 @@ fn a_dropped_write_half_ends_the_stream_and_a_read_half_does_not() {
 }
 
 #[test]
-fn halves_are_reunited_with_their_own() {
+fn only_halves_of_the_same_stream_can_be_reunited() {
     on_every_driver(|case| {
         case.run(async move {
             let (client, server) = pair().await;

@@ -549,7 +549,7 @@ fn a_sent_future_can_be_cancelled_remotely() {
 }
 
 #[test]
-fn waiting_for_a_sent_future_can_time_out_and_go_on() {
+fn waiting_for_a_remote_handle_can_time_out_and_resume() {
     on_every_driver(|case| {
         let running = start_loop_thread(case);
         // Not a sleep, which the null driver's virtual clock would skip.

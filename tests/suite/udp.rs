@@ -452,7 +452,7 @@ fn unusable_addresses_are_errors() {
 }
 
 #[test]
-fn options_are_what_they_were_set_to() {
+fn options_read_back_as_set() {
     on_every_driver(|case| {
         case.run(async {
             let mut sockets = vec![local().await];

@@ -599,7 +599,7 @@ fn datagrams_behave_as_in_std() {
             // Truncated, and reported.
             theirs.send_to(b"much too long", &here).unwrap();
             theirs.send_to(b"short", &here).unwrap();
-            let (result, buf) = soon("cut off", ours.recv_from([0; 4])).await;
+            let (result, buf) = soon("truncated", ours.recv_from([0; 4])).await;
             let error = result.unwrap_err();
             assert_eq!(windlass::os_code(&error), Some(libc::EMSGSIZE), "{error}");
             assert_eq!(&buf, b"much");

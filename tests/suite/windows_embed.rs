@@ -11,7 +11,7 @@ use crate::support::{on_every_kernel_driver, pair};
 
 /// Calls from other threads and arriving bytes signal the port, and nothing else does.
 #[test]
-fn the_port_wakes_an_outer_loop() {
+fn the_completion_port_wakes_an_outer_loop() {
     on_every_kernel_driver(|case| {
         let event_loop = case.event_loop();
         let port = match event_loop.pollable() {

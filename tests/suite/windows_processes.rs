@@ -241,7 +241,7 @@ async fn until_ready(stdout: &ChildStdout) {
 async fn wait_for_exit(child: &mut Child) -> Option<i32> {
     let began = Instant::now();
     let ended = timeout(LONG, child.wait()).await.expect("it ends");
-    // A late result would also be seen when the timeout fires.
+    // The wake-up of the timeout would poll the wait too.
     assert!(began.elapsed() < LONG / 2, "the task was not woken");
     ended.expect("a status").code()
 }

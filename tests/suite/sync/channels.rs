@@ -170,7 +170,7 @@ fn a_value_may_use_its_channel_in_clone_and_drop() {
 }
 
 #[test]
-fn a_watch_receiver_sees_the_latest_value_and_every_change() {
+fn a_watch_receiver_sees_the_latest_value_and_is_woken_by_changes() {
     let (sender, mut receiver) = watch::channel(0);
     assert_eq!(receiver.has_changed(), Ok(false));
     let waiting = ByHand::waiting(receiver.changed());

@@ -8,7 +8,7 @@ use super::{ByHand, now, panic_of};
 use crate::support::{CountDrop, PanicOnDrop, on_every_driver, poll_with, turns, waker_calling, waker_with};
 
 #[test]
-fn each_queue_has_its_order() {
+fn queues_are_fifo_lifo_or_by_priority() {
     let (fifo, lifo, priority) = (Queue::unbounded(), LifoQueue::unbounded(), PriorityQueue::unbounded());
     for item in [(2, 'a'), (1, 'b'), (3, 'c'), (1, 'a')] {
         now(fifo.put(item)).unwrap();
