@@ -62,7 +62,7 @@ impl Recorder {
     }
 
     fn record(&mut self, event: Event) {
-        assert!(!self.is_running.replace(true), "{event:?} inside of another callback");
+        assert!(!self.is_running.replace(true), "{event:?} inside another callback");
         struct Stop(Rc<Cell<bool>>);
         impl Drop for Stop {
             fn drop(&mut self) {

@@ -252,7 +252,7 @@ fn truncation_of_a_dropped_receive_is_reported() {
                     one.send_to(marked(3, 50), addr(&other)).await.0.unwrap();
                 }
                 // Fifty bytes were received already or wait in the kernel: they do not fit either way.
-                let (result, buf) = soon("cut off", other.recv_from(Vec::with_capacity(10))).await;
+                let (result, buf) = soon("truncated", other.recv_from(Vec::with_capacity(10))).await;
                 assert_eq!(windlass::os_code(&result.unwrap_err()), Some(codes::TOO_LONG));
                 assert_eq!(buf, marked(3, 50)[..10]);
                 one.send_to("next", addr(&other)).await.0.unwrap();

@@ -277,7 +277,7 @@ fn datagrams_carry_descriptors() {
                 assert_eq!((received.len, received.fds.len(), received.lost_fds), (4, 0, false));
                 // A receive that accepts no descriptors loses them, and nothing else.
                 assert_eq!(soon("lost", other.recv([0; 16])).await.0.unwrap(), 4);
-                let error = soon("cut off", other.recv_with_fds([0; 4], 8)).await.0.unwrap_err();
+                let error = soon("truncated", other.recv_with_fds([0; 4], 8)).await.0.unwrap_err();
                 assert_eq!(windlass::os_code(&error), Some(libc::EMSGSIZE));
                 assert_eq!(settled().await, before, "a descriptor leaks");
             });
