@@ -1,9 +1,8 @@
-//! After warm-up an echoed message allocates nothing, and a turn makes at most one system call (two, if it looked out for
-//! what it hands over). Nor do locks and
-//! queues.
+//! After warm-up an echoed message allocates nothing, and a turn makes at most one system call (two when busy-polling).
+//! Locks and queues allocate nothing either.
 //!
-//! A binary of its own, for the allocator that counts. It counts only for the thread that asks, so clients and the test
-//! harness may allocate as they like.
+//! A separate binary, for its counting allocator. It counts only on the thread that asks, so the clients and the test
+//! harness may allocate.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -24,7 +23,7 @@ use support::{Case, on_every_kernel_driver, rounds};
 struct Counting;
 
 thread_local! {
-    // Constants without a destructor: reading them allocates nothing and works until the thread's end.
+    // Const-initialised without a destructor: reading them allocates nothing and works until the thread ends.
     static IS_COUNTING: Cell<bool> = const { Cell::new(false) };
     static ALLOCATIONS: Cell<usize> = const { Cell::new(0) };
 }
@@ -35,28 +34,28 @@ fn count() {
     }
 }
 
-// SAFETY: everything is left to the system's allocator; counting allocates nothing.
+// SAFETY: every call is forwarded to the system's allocator; counting allocates nothing.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count();
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller upholds the contract of `alloc`.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         count();
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller upholds the contract of `alloc_zeroed`.
         unsafe { System.alloc_zeroed(layout) }
     }
 
     unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
         count();
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller upholds the contract of `realloc`.
         unsafe { System.realloc(pointer, layout, new_size) }
     }
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller upholds the contract of `dealloc`.
         unsafe { System.dealloc(pointer, layout) }
     }
 }
@@ -87,7 +86,7 @@ fn client(addr: std::net::SocketAddr, messages: usize) {
     }
 }
 
-/// One message there and back.
+/// Echoes one message.
 trait Echo {
     async fn echo(&mut self);
 }
@@ -102,7 +101,7 @@ impl Echo for Managed {
     }
 }
 
-/// With a buffer that each call gives back for the next.
+/// With a buffer that each call returns for the next.
 struct Lent(TcpStream, Vec<u8>);
 
 impl Echo for Lent {
@@ -129,11 +128,11 @@ impl Echo for Bridged {
     }
 }
 
-/// Counts allocations of the loop's thread, and enters and turns, while messages are echoed: by a loop that sleeps whenever
-/// there is nothing to do, and by one that looks out for the next message.
+/// Counts allocations on the loop's thread, system calls and turns while messages are echoed: by a loop that blocks
+/// when idle, and by one that busy-polls.
 fn measure<E: Echo>(case: Case, make: impl Fn(TcpStream) -> E) {
     measure_on(case.builder().busy_poll(Duration::ZERO), &make, 1);
-    // What it looked out for is handed over by a second call.
+    // While busy-polling, submissions take a second call.
     measure_on(case.builder(), &make, 2);
 }
 
@@ -164,13 +163,13 @@ fn measure_on<E: Echo>(builder: Builder, make: impl FnOnce(TcpStream) -> E, call
     let (before, after) = result.expect("the loop runs");
     assert_eq!(ALLOCATIONS.get(), 0, "allocations in {messages} messages");
     let (enters, turns) = (after.driver.enters - before.driver.enters, after.turns - before.turns);
-    // Each look of a reactor is a system call.
+    // Each poll of a reactor is a system call.
     let spins = event_loop.describe().name != "io_uring" && calls_per_turn > 1;
     assert!(
         enters <= calls_per_turn * turns || spins,
         "{enters} system calls in {turns} turns: {calls_per_turn} is enough for each"
     );
-    // A read and a write land in two turns; a signal ends a turn's sleep early.
+    // A read and a write complete in two turns; a signal ends the wait of a turn early.
     let most = 3 * messages as u64 + 2;
     assert!(turns <= most, "{turns} turns for {messages} messages");
 }
@@ -178,7 +177,7 @@ fn measure_on<E: Echo>(builder: Builder, make: impl FnOnce(TcpStream) -> E, call
 #[test]
 fn a_managed_echo_allocates_nothing() {
     on_every_kernel_driver(|case| {
-        // On io_uring of a kernel that has no buffer rings, managed reads go to the heap.
+        // On io_uring without buffer rings, managed reads use the heap.
         if case.tries_first() || case.event_loop().describe().features.contains(&"buffer ring") {
             measure(case, Managed);
         }
@@ -203,7 +202,7 @@ fn an_echo_with_a_lent_buffer_allocates_nothing() {
 struct CallbackEcho {
     transport: Option<windlass::protocol::Transport>,
     left: usize,
-    /// How many are counted, the last ones.
+    /// The number of messages that are counted, at the end.
     counted: usize,
     done: windlass::Promise<()>,
 }
@@ -258,7 +257,7 @@ fn an_echo_by_callbacks_allocates_nothing() {
     });
 }
 
-/// Datagrams there and back, one at a time, and how many of them are counted.
+/// Echoes datagrams one at a time and counts the allocations after the warm-up.
 fn measure_datagrams(case: Case, is_managed: bool) {
     let messages = rounds();
     let event_loop = case.event_loop();
@@ -311,7 +310,7 @@ fn an_echoed_datagram_allocates_nothing() {
     });
 }
 
-/// Without anybody in the way, and, after the first time, with somebody in the line too.
+/// Uncontended, and, after the first time, with a waiter in the queue too.
 #[test]
 fn locks_permits_and_items_allocate_nothing() {
     use windlass::sync::{Event, Lock, Notify, Queue, RwLock, Semaphore, thread};

@@ -1,5 +1,5 @@
-//! Ten thousand open connections on one loop, idle and talking. The clients are in a process of their own, because each process has its
-//! limit of descriptors.
+//! Ten thousand open connections on one loop, idle and active. The clients run in another process, because each process
+//! has its own descriptor limit.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream as StdStream};
@@ -17,10 +17,10 @@ use support::{allow_all_descriptors, assert_idle, on_every_kernel_driver, open_d
 const ADDR: &str = "WINDLASS_TEST_ADDR";
 const COUNT: &str = "WINDLASS_TEST_COUNT";
 const WANTED: usize = 10_000;
-/// What each process needs besides its connections.
+/// The descriptors that each process needs besides its connections.
 const OTHERS: usize = 200;
 
-/// How many connections can be had to one address and port: each needs a port of its own on the clients' side.
+/// The number of possible connections to one address and port: each needs a local port on the client side.
 fn free_ports() -> usize {
     let range = std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").unwrap_or_default();
     let mut ends = range.split_whitespace().filter_map(|end| end.parse::<usize>().ok());
@@ -36,12 +36,12 @@ fn ten_thousand_connections_idle_and_echo() {
         return clients(addr.parse().expect("an address"));
     }
     on_every_kernel_driver(|case| {
-        let room = (allow_all_descriptors() - OTHERS).min(free_ports() * 3 / 4);
-        let count = WANTED.min(room);
+        let limit = (allow_all_descriptors() - OTHERS).min(free_ports() * 3 / 4);
+        let count = WANTED.min(limit);
         if count < WANTED {
             println!("-- ONLY {count} connections: limits of this machine");
         }
-        // What the first loop of a process costs is no leak.
+        // The one-time cost of the first loop of a process is not a leak.
         drop(case.run(support::pair()));
         let before = open_descriptors();
         let event_loop = case.event_loop();
@@ -60,7 +60,7 @@ fn ten_thousand_connections_idle_and_echo() {
             let mut served = Vec::with_capacity(count);
             for _ in 0..count {
                 let accepted = timeout(Duration::from_secs(60), listener.accept()).await;
-                let (stream, _) = accepted.expect("somebody is missing").expect("accept");
+                let (stream, _) = accepted.expect("a connection is missing").expect("accept");
                 served.push(windlass::spawn(async move {
                     let mut bytes = 0;
                     loop {
@@ -73,9 +73,9 @@ fn ten_thousand_connections_idle_and_echo() {
                     }
                 }));
             }
-            // All are open at once: the clients begin to talk only when they are told to.
+            // All connections are open at once: the clients start to send only when signalled.
             assert!(open_descriptors() >= before + count);
-            expect_idleness().await;
+            assert_sleeping().await;
             drop(process.stdin.take());
             for task in served {
                 assert_eq!(task.await.expect("no panic"), ROUNDS * 4);
@@ -89,7 +89,7 @@ fn ten_thousand_connections_idle_and_echo() {
         let counters = event_loop.counters();
         assert_eq!((counters.in_flight, counters.ops, counters.tasks), (0, 0, 0));
         assert_eq!(counters.stale_completions, 0);
-        // mio has a handle of its own for every 32 sockets on Windows, and keeps some for later.
+        // On Windows mio has one handle for every 32 sockets, and caches some.
         if cfg!(unix) || case.name != "reactor" {
             assert_eq!(open_descriptors(), with_loop, "a connection is still open");
         }
@@ -98,8 +98,8 @@ fn ten_thousand_connections_idle_and_echo() {
     });
 }
 
-/// While nobody talks, the loop sleeps.
-async fn expect_idleness() {
+/// While the clients are silent, the loop sleeps.
+async fn assert_sleeping() {
     sleep(Duration::from_millis(100)).await;
     if variable::<u32>("WINDLASS_TEST_ITIMER").is_some_and(|on| on > 0) {
         return println!("-- NOT COUNTED: signals end its sleeps");
@@ -109,7 +109,7 @@ async fn expect_idleness() {
 
 const ROUNDS: usize = 3;
 
-/// Connects all, waits for the sign, lets each say its number, then all hear; some rounds of it.
+/// Connects all clients, waits for the signal, then in each round all send their number and all read the echo.
 fn clients(addr: SocketAddr) {
     allow_all_descriptors();
     let count: u32 = std::env::var(COUNT)
@@ -124,7 +124,7 @@ fn clients(addr: SocketAddr) {
         client
     };
     let mut clients: Vec<_> = (0..count).map(connect).collect();
-    // The sign is the end of what the other process has to say.
+    // The signal is the end of standard input.
     std::io::stdin().read_to_end(&mut Vec::new()).expect("read");
     for _ in 0..ROUNDS {
         for (number, client) in (0u32..).zip(&mut clients) {
@@ -133,7 +133,7 @@ fn clients(addr: SocketAddr) {
         for (number, client) in (0u32..).zip(&mut clients) {
             let mut echo = [0; 4];
             client.read_exact(&mut echo).expect("an echo");
-            assert_eq!(u32::from_ne_bytes(echo), number, "somebody else's bytes");
+            assert_eq!(u32::from_ne_bytes(echo), number, "bytes of another connection");
         }
     }
 }

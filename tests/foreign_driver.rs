@@ -1,5 +1,5 @@
-//! A complete driver written against the public interface alone. It numbers its descriptors from 3, as the kernel does, and
-//! they are not the kernel's: the program's own files must not be touched through them.
+//! A complete driver written against the public interface alone. It numbers its descriptors from 3, as the kernel does,
+//! but they are not kernel descriptors: the program's own files must not be touched through them.
 
 #![cfg(target_os = "linux")]
 
@@ -22,15 +22,15 @@ use windlass::fs::File;
 use windlass::net::{TcpListener, TcpStream, UdpSocket};
 use windlass::time::Instant;
 
-/// What the test sees of the driver, also after its end.
+/// The state of the driver as the test observes it, also after the driver was dropped.
 #[derive(Default)]
-struct Seen {
+struct Observed {
     open: usize,
     closed: usize,
     dropped: bool,
 }
 
-enum Thing {
+enum Resource {
     Fresh(SocketAddr),
     Listener(SocketAddr, VecDeque<Fd>),
     Stream { peer: Fd, inbox: VecDeque<u8> },
@@ -39,19 +39,19 @@ enum Thing {
 }
 
 struct Toy {
-    things: BTreeMap<Fd, Thing>,
+    resources: BTreeMap<Fd, Resource>,
     next: Fd,
     now: Instant,
     pending: Vec<(OpId, Op, bool)>,
-    seen: Rc<RefCell<Seen>>,
+    seen: Rc<RefCell<Observed>>,
 }
 
-const MADE: u64 = 1_000_000_000;
+const CREATED: u64 = 1_000_000_000;
 
 impl Toy {
-    fn new(seen: &Rc<RefCell<Seen>>) -> Box<Toy> {
+    fn new(seen: &Rc<RefCell<Observed>>) -> Box<Toy> {
         Box::new(Toy {
-            things: BTreeMap::new(),
+            resources: BTreeMap::new(),
             next: files().lock().expect("no panic")[0].as_raw_fd(),
             now: Instant::from_origin(Duration::from_secs(1)),
             pending: Vec::new(),
@@ -59,73 +59,79 @@ impl Toy {
         })
     }
 
-    fn add(&mut self, thing: Thing) -> Fd {
+    fn add(&mut self, thing: Resource) -> Fd {
         let fd = self.next;
         self.next += 1;
-        self.things.insert(fd, thing);
+        self.resources.insert(fd, thing);
         self.seen.borrow_mut().open += 1;
         fd
     }
 
     fn name_of(&self, fd: Fd) -> io::Result<Name> {
-        match self.things.get(&fd) {
-            Some(Thing::Fresh(addr) | Thing::Listener(addr, _) | Thing::Datagrams(addr, _)) => Ok(Name::from(*addr)),
-            Some(Thing::Stream { .. }) => Ok(Name::from(SocketAddr::from(([127, 0, 0, 1], 9)))),
+        match self.resources.get(&fd) {
+            Some(Resource::Fresh(addr) | Resource::Listener(addr, _) | Resource::Datagrams(addr, _)) => {
+                Ok(Name::from(*addr))
+            }
+            Some(Resource::Stream { .. }) => Ok(Name::from(SocketAddr::from(([127, 0, 0, 1], 9)))),
             _ => Err(io::Error::from_raw_os_error(libc::EBADF)),
         }
     }
 
-    fn find(&self, matches: impl Fn(&Thing) -> bool) -> Option<Fd> {
-        self.things.iter().find(|(_, thing)| matches(thing)).map(|(&fd, _)| fd)
+    fn find(&self, matches: impl Fn(&Resource) -> bool) -> Option<Fd> {
+        self.resources
+            .iter()
+            .find(|(_, thing)| matches(thing))
+            .map(|(&fd, _)| fd)
     }
 
-    /// Carries an operation out, if it need not wait.
+    /// Executes an operation if it need not wait.
     fn attempt(&mut self, op: Op) -> Option<OsResult> {
-        // SAFETY: whatever the operation points to is its flight's until its completion, which follows this call.
+        // SAFETY: the in-flight operation owns the memory that `op` points to until its completion, which follows this
+        // call.
         unsafe {
             match op {
-                Op::Accept { fd } => match self.things.get_mut(&fd) {
-                    Some(Thing::Listener(_, waiting)) => waiting.pop_front().map(|fd| Ok(fd as u32)),
+                Op::Accept { fd } => match self.resources.get_mut(&fd) {
+                    Some(Resource::Listener(_, waiting)) => waiting.pop_front().map(|fd| Ok(fd as u32)),
                     _ => Some(Err(libc::EINVAL)),
                 },
                 Op::Connect { fd, name } => {
                     let to = (*name).as_socket()?;
-                    let at = self.find(|thing| matches!(thing, Thing::Listener(addr, _) if *addr == to));
+                    let at = self.find(|thing| matches!(thing, Resource::Listener(addr, _) if *addr == to));
                     let Some(at) = at else {
                         return Some(Err(libc::ECONNREFUSED));
                     };
-                    let server = self.add(Thing::Stream {
+                    let server = self.add(Resource::Stream {
                         peer: fd,
                         inbox: VecDeque::new(),
                     });
-                    self.things.insert(
+                    self.resources.insert(
                         fd,
-                        Thing::Stream {
+                        Resource::Stream {
                             peer: server,
                             inbox: VecDeque::new(),
                         },
                     );
-                    if let Some(Thing::Listener(_, waiting)) = self.things.get_mut(&at) {
+                    if let Some(Resource::Listener(_, waiting)) = self.resources.get_mut(&at) {
                         waiting.push_back(server);
                     }
                     Some(Ok(0))
                 }
-                Op::Recv { fd, ptr, len, .. } => match self.things.get_mut(&fd) {
-                    Some(Thing::Stream { peer, inbox }) => {
+                Op::Recv { fd, ptr, len, .. } => match self.resources.get_mut(&fd) {
+                    Some(Resource::Stream { peer, inbox }) => {
                         let (peer, count) = (*peer, inbox.len().min(len));
                         for at in 0..count {
                             ptr.add(at).write(inbox.pop_front()?);
                         }
-                        (count > 0 || !self.things.contains_key(&peer)).then_some(Ok(count as u32))
+                        (count > 0 || !self.resources.contains_key(&peer)).then_some(Ok(count as u32))
                     }
                     _ => Some(Err(libc::EBADF)),
                 },
                 Op::Send { fd, ptr, len, .. } => {
-                    let Some(&Thing::Stream { peer, .. }) = self.things.get(&fd) else {
+                    let Some(&Resource::Stream { peer, .. }) = self.resources.get(&fd) else {
                         return Some(Err(libc::EBADF));
                     };
-                    match self.things.get_mut(&peer) {
-                        Some(Thing::Stream { inbox, .. }) => inbox.extend(std::slice::from_raw_parts(ptr, len)),
+                    match self.resources.get_mut(&peer) {
+                        Some(Resource::Stream { inbox, .. }) => inbox.extend(std::slice::from_raw_parts(ptr, len)),
                         _ => return Some(Err(libc::EPIPE)),
                     }
                     Some(Ok(len as u32))
@@ -134,11 +140,11 @@ impl Toy {
                 Op::SendMessage { fd, message, .. } => Some(self.send(fd, &*message)),
                 Op::File(FileOp::Open { path, .. }) => {
                     let len = CStr::from_ptr(path).count_bytes() as u64;
-                    Some(Ok(self.add(Thing::File(len)) as u32))
+                    Some(Ok(self.add(Resource::File(len)) as u32))
                 }
-                Op::File(FileOp::Stat { fd, path, out, .. }) => match (path.is_null(), self.things.get(&fd)) {
-                    (true, Some(&Thing::File(len))) => {
-                        let made = SystemTime::UNIX_EPOCH + Duration::from_secs(MADE);
+                Op::File(FileOp::Stat { fd, path, out, .. }) => match (path.is_null(), self.resources.get(&fd)) {
+                    (true, Some(&Resource::File(len))) => {
+                        let made = SystemTime::UNIX_EPOCH + Duration::from_secs(CREATED);
                         let stat = Stat::new(libc::S_IFREG | 0o640, len);
                         out.write(
                             stat.with_times(made, made, Some(made))
@@ -156,13 +162,13 @@ impl Toy {
 
     /// # Safety
     ///
-    /// The message and what it points to are there, and nothing else uses them.
+    /// The message and everything it points to is valid and not used elsewhere.
     unsafe fn receive(&mut self, fd: Fd, message: &mut Message) -> Option<OsResult> {
-        let Some(Thing::Datagrams(_, inbox)) = self.things.get_mut(&fd) else {
+        let Some(Resource::Datagrams(_, inbox)) = self.resources.get_mut(&fd) else {
             return Some(Err(libc::EBADF));
         };
         let (from, bytes) = inbox.pop_front()?;
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees that the message is valid.
         unsafe {
             let place = message.bytes();
             let count = bytes.len().min(place.len);
@@ -176,17 +182,17 @@ impl Toy {
     ///
     /// As for `receive`.
     unsafe fn send(&mut self, fd: Fd, message: &Message) -> OsResult {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees that the message is valid.
         let (bytes, to) = unsafe { (message.bytes(), message.name()) };
         let to = to.and_then(|name| name.as_socket()).ok_or(libc::EDESTADDRREQ)?;
-        let Some(&Thing::Datagrams(from, _)) = self.things.get(&fd) else {
+        let Some(&Resource::Datagrams(from, _)) = self.resources.get(&fd) else {
             return Err(libc::EBADF);
         };
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees that the message is valid.
         let bytes = unsafe { std::slice::from_raw_parts(bytes.base, bytes.len) }.to_vec();
         let count = bytes.len() as u32;
-        let at = self.find(|thing| matches!(thing, Thing::Datagrams(addr, _) if *addr == to));
-        if let Some(Thing::Datagrams(_, inbox)) = at.and_then(|at| self.things.get_mut(&at)) {
+        let at = self.find(|thing| matches!(thing, Resource::Datagrams(addr, _) if *addr == to));
+        if let Some(Resource::Datagrams(_, inbox)) = at.and_then(|at| self.resources.get_mut(&at)) {
             inbox.push_back((from, bytes));
         }
         Ok(count)
@@ -199,7 +205,7 @@ impl Drop for Toy {
     }
 }
 
-// SAFETY: an operation's memory is used only in `attempt`; its completion, the only one, follows.
+// SAFETY: the driver uses an operation's memory only in `attempt`, and reports its only completion afterwards.
 unsafe impl Driver for Toy {
     fn describe(&self) -> Description {
         Description::new("toy", Vec::new(), "a test")
@@ -222,29 +228,29 @@ unsafe impl Driver for Toy {
             Control::Socket { kind } => {
                 let nowhere = SocketAddr::from(([127, 0, 0, 1], 0));
                 let thing = match kind {
-                    SocketKind::UdpV4 => Thing::Datagrams(nowhere, VecDeque::new()),
-                    _ => Thing::Fresh(nowhere),
+                    SocketKind::UdpV4 => Resource::Datagrams(nowhere, VecDeque::new()),
+                    _ => Resource::Fresh(nowhere),
                 };
                 Ok(Reply::Fd(self.add(thing)))
             }
             Control::Bind { fd, name } => {
                 let mut addr = name.as_socket().ok_or(io::ErrorKind::Unsupported)?;
                 addr.set_port(1000 + fd as u16);
-                match self.things.get_mut(&fd) {
-                    Some(Thing::Fresh(bound) | Thing::Datagrams(bound, _)) => *bound = addr,
+                match self.resources.get_mut(&fd) {
+                    Some(Resource::Fresh(bound) | Resource::Datagrams(bound, _)) => *bound = addr,
                     _ => return Err(io::Error::from_raw_os_error(libc::EBADF)),
                 }
                 Ok(Reply::Done)
             }
             Control::Listen { fd, .. } => {
-                if let Some(&Thing::Fresh(addr)) = self.things.get(&fd) {
-                    self.things.insert(fd, Thing::Listener(addr, VecDeque::new()));
+                if let Some(&Resource::Fresh(addr)) = self.resources.get(&fd) {
+                    self.resources.insert(fd, Resource::Listener(addr, VecDeque::new()));
                 }
                 Ok(Reply::Done)
             }
             Control::LocalName { fd } | Control::PeerName { fd } => self.name_of(fd).map(Reply::Name),
             Control::Close { fd } | Control::Reset { fd } => {
-                assert!(self.things.remove(&fd).is_some(), "{fd} was closed and is not open");
+                assert!(self.resources.remove(&fd).is_some(), "{fd} was closed and is not open");
                 self.seen.borrow_mut().closed += 1;
                 Ok(Reply::Done)
             }
@@ -256,7 +262,7 @@ unsafe impl Driver for Toy {
 
     unsafe fn start(&mut self, id: OpId, op: Op, _scratch: *mut Scratch) -> Start {
         match op {
-            // Left to a thread, which must not do it: the number is not the kernel's.
+            // Delegated to a thread, which must not run it: the descriptor is not the kernel's.
             Op::File(FileOp::Sync { .. }) => Start::Blocking,
             _ => {
                 self.pending.push((id, op, false));
@@ -288,7 +294,7 @@ unsafe impl Driver for Toy {
         }
         match wait {
             Wait::Until(deadline) if completed.len() == before => self.now = self.now.max(deadline),
-            Wait::Forever if completed.len() == before => panic!("nothing would ever happen"),
+            Wait::Forever if completed.len() == before => panic!("the loop would wait forever"),
             _ => {}
         }
         Ok(())
@@ -311,12 +317,13 @@ unsafe impl Driver for Toy {
     }
 }
 
-/// Files of the program under the numbers that the driver gives out: from 3, unless the test was started with more open files.
+/// Files of the program at the numbers that the driver hands out: from 3, unless the test was started with more open
+/// files.
 fn files() -> &'static Mutex<Vec<std::fs::File>> {
     static FILES: OnceLock<Mutex<Vec<std::fs::File>>> = OnceLock::new();
     FILES.get_or_init(|| {
         let file = || {
-            // SAFETY: the name ends in NUL; the descriptor is new and ours.
+            // SAFETY: the name ends in NUL; the descriptor is new and has no other owner.
             unsafe {
                 let fd = libc::memfd_create(c"windlass-test".as_ptr(), libc::MFD_CLOEXEC);
                 assert!(fd >= 0);
@@ -327,7 +334,7 @@ fn files() -> &'static Mutex<Vec<std::fs::File>> {
     })
 }
 
-/// Each file is still open, and still the same.
+/// Asserts that each file is still open and still the same.
 fn assert_unharmed() {
     for (at, file) in files().lock().expect("no panic").iter_mut().enumerate() {
         let mut text = String::new();
@@ -342,7 +349,7 @@ fn assert_unharmed() {
 
 #[test]
 fn closes_go_through_the_driver_before_it_is_dropped() {
-    let seen = Rc::new(RefCell::new(Seen::default()));
+    let seen = Rc::new(RefCell::new(Observed::default()));
     let event_loop = Builder::new().with_driver(Toy::new(&seen)).build().expect("a loop");
     let kept = event_loop
         .run_until_complete(async {
@@ -353,26 +360,26 @@ fn closes_go_through_the_driver_before_it_is_dropped() {
             client.write_all("hello").await.0.expect("write");
             let (count, buf) = server.read(vec![0; 16]).await;
             assert_eq!(&buf[..count.expect("read")], b"hello");
-            // This one closes at the end of the block, and its peer outlives the loop.
+            // This stream closes at the end of the block, and its peer outlives the loop.
             drop(server);
-            // Linger closes elsewhere on the kernel's drivers.
+            // On the kernel drivers a lingering socket is closed by a thread.
             let _ = client.set_linger(Some(Duration::from_secs(1)));
             (listener, client)
         })
         .expect("the loop runs");
     drop(event_loop);
-    assert!(!seen.borrow().dropped, "the driver went before its descriptors");
+    assert!(!seen.borrow().dropped, "the driver was dropped before its descriptors");
     let open = seen.borrow().open;
     assert_eq!(seen.borrow().closed, open - 2);
     drop(kept);
-    assert_eq!(seen.borrow().closed, open, "every close was seen");
+    assert_eq!(seen.borrow().closed, open, "a close did not reach the driver");
     assert!(seen.borrow().dropped);
     assert_unharmed();
 }
 
 #[test]
-fn datagrams_have_names() {
-    let seen = Rc::new(RefCell::new(Seen::default()));
+fn datagrams_have_addresses() {
+    let seen = Rc::new(RefCell::new(Observed::default()));
     let event_loop = Builder::new().with_driver(Toy::new(&seen)).build().expect("a loop");
     event_loop
         .run_until_complete(async {
@@ -394,8 +401,8 @@ fn datagrams_have_names() {
 }
 
 #[test]
-fn a_file_has_metadata_and_no_thread_works_on_the_drivers_numbers() {
-    let seen = Rc::new(RefCell::new(Seen::default()));
+fn a_file_has_metadata_and_no_thread_works_on_the_drivers_descriptors() {
+    let seen = Rc::new(RefCell::new(Observed::default()));
     let event_loop = Builder::new().with_driver(Toy::new(&seen)).build().expect("a loop");
     event_loop
         .run_until_complete(async {
@@ -407,7 +414,7 @@ fn a_file_has_metadata_and_no_thread_works_on_the_drivers_numbers() {
                 (metadata.ino(), metadata.nlink(), metadata.uid(), metadata.gid()),
                 (77, 2, 5, 6)
             );
-            let made = SystemTime::UNIX_EPOCH + Duration::from_secs(MADE);
+            let made = SystemTime::UNIX_EPOCH + Duration::from_secs(CREATED);
             assert_eq!(metadata.modified().expect("a time"), made);
             assert_eq!(metadata.created().expect("a time"), made);
             let error = file.sync_all().await.expect_err("no thread may do this");
@@ -419,10 +426,10 @@ fn a_file_has_metadata_and_no_thread_works_on_the_drivers_numbers() {
     assert_unharmed();
 }
 
-/// The driver's numbers are not shown as the kernel's, and the kernel's are not given to the driver.
+/// The driver's descriptors are not shown as the kernel's, and the kernel's are not passed to the driver.
 #[test]
-fn numbers_are_kept_apart() {
-    let seen = Rc::new(RefCell::new(Seen::default()));
+fn driver_and_kernel_descriptors_are_kept_apart() {
+    let seen = Rc::new(RefCell::new(Observed::default()));
     let event_loop = Builder::new().with_driver(Toy::new(&seen)).build().expect("a loop");
     event_loop
         .run_until_complete(async {
@@ -440,7 +447,7 @@ fn numbers_are_kept_apart() {
 }
 
 #[test]
-fn messages_and_names_can_be_made() {
+fn messages_and_addresses_can_be_created() {
     let addr = SocketAddr::from(([127, 0, 0, 1], 4000));
     let name = Name::from(addr);
     assert_eq!(
@@ -450,7 +457,7 @@ fn messages_and_names_can_be_made() {
     assert!(Name::from_bytes(&[0; 1000]).is_none());
     let (mut bytes, mut message) = ([0; 4], MessageBuf::new());
     let header = message.to_receive(&mut bytes);
-    // SAFETY: the buffer and the bytes are there, and nothing else uses them.
+    // SAFETY: the buffer and the bytes are alive and not used elsewhere.
     unsafe {
         assert_eq!((*header).bytes().len, 4);
         (*header).deliver(&name, true);

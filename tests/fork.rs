@@ -1,6 +1,6 @@
-//! Forking with a live loop: the child cannot use it and can drop it, and the parent does not notice.
+//! Forking with a live loop: the child cannot use the loop but can drop it, and the parent is not affected.
 //!
-//! Each test runs in a process of its own, which forks on its only thread but for the loop's pool.
+//! Each test runs in its own process, whose only other threads are those of the loop's pool.
 
 #![cfg(unix)]
 
@@ -26,40 +26,40 @@ use windlass::blocking::{BlockingHandle, Pool, Shutdown};
 use windlass::net::{TcpListener, TcpStream};
 use windlass::{EventLoop, JoinHandle, LoopHandle, RemoteHandle};
 
-/// A child that has not ended by then hangs, and is killed by SIGALRM.
+/// A child that runs longer hangs, and SIGALRM kills it.
 const HANG: u32 = 8;
 
-/// Forks, runs `body` in the child, and gives how that ended and what it wrote to its standard error.
+/// Forks, runs `body` in the child, and returns the child's status and standard error.
 fn fork(body: impl FnOnce()) -> (libc::c_int, String) {
-    let mut heard = tempfile();
-    // SAFETY: this process has one thread that holds locks, which is this one.
+    let mut stderr = tempfile();
+    // SAFETY: this is the only thread of the process that holds locks.
     let pid = unsafe { libc::fork() };
     assert!(pid >= 0, "fork: {}", std::io::Error::last_os_error());
     if pid == 0 {
         // SAFETY: these calls touch no memory; the file stays open.
         unsafe {
             libc::alarm(HANG);
-            libc::dup2(heard.as_raw_fd(), 2);
+            libc::dup2(stderr.as_raw_fd(), 2);
         }
         let code = match catch_unwind(AssertUnwindSafe(body)) {
             Ok(()) => 0,
             Err(_) => 101,
         };
-        // Not `exit`: the test harness is the parent's.
+        // Not `exit`, which would run the exit handlers of the parent's test harness.
         // SAFETY: this does not return.
         unsafe { libc::_exit(code) };
     }
     let status = wait_for(pid);
     use std::io::Seek;
-    heard.rewind().expect("rewind");
+    stderr.rewind().expect("rewind");
     let mut text = String::new();
-    heard.read_to_string(&mut text).expect("text");
+    stderr.read_to_string(&mut text).expect("text");
     (status, text)
 }
 
 fn wait_for(pid: libc::pid_t) -> libc::c_int {
     let mut status = 0;
-    // SAFETY: the kernel fills the local.
+    // SAFETY: the kernel writes to the local.
     while unsafe { libc::waitpid(pid, &mut status, 0) } < 0 {
         let error = std::io::Error::last_os_error();
         assert_eq!(error.kind(), std::io::ErrorKind::Interrupted, "waitpid: {error}");
@@ -70,20 +70,20 @@ fn wait_for(pid: libc::pid_t) -> libc::c_int {
 fn tempfile() -> std::fs::File {
     let folder = support::Folder::new();
     let path = folder.file("stderr", "");
-    // It is removed with its folder, and stays open.
+    // The path is removed with its folder; the file stays open.
     let mut options = std::fs::File::options();
     options.read(true).write(true).open(path).expect("a file")
 }
 
 #[track_caller]
-fn assert_ended_well((status, heard): (libc::c_int, String)) {
-    assert_eq!(status, 0, "the child ended with status {status:#x}:\n{heard}");
-    assert_eq!(heard, "", "the child was not silent");
+fn assert_child_succeeded((status, stderr): (libc::c_int, String)) {
+    assert_eq!(status, 0, "the child ended with status {status:#x}:\n{stderr}");
+    assert_eq!(stderr, "", "the child wrote to its standard error");
 }
 
-/// A loop in the middle of everything: a read, an accept, a timer, a blocking job, a watcher, another thread's future.
+/// A loop with everything in flight: a read, an accept, a timer, a blocking job, a watcher, a future of another thread.
 struct Scene {
-    /// First, so that a test that fails opens the gates before the loop waits for its jobs.
+    /// First, so that a failing test opens the gates before the loop waits for its jobs.
     peers: Peers,
     case: Case,
     read: JoinHandle<Vec<u8>>,
@@ -100,7 +100,7 @@ struct Scene {
     event_loop: EventLoop,
 }
 
-/// What the parent has at the other ends.
+/// The other ends, which the parent holds.
 struct Peers {
     client: Client,
     idle: Client,
@@ -110,7 +110,7 @@ struct Peers {
     gates: Vec<mpsc::Sender<()>>,
 }
 
-/// The other end of a connection: std's on a kernel driver, and ours on the null driver.
+/// The other end of a connection: std's on a kernel driver, the loop's own on the null driver.
 enum Client {
     Std(StdStream),
     Ours(TcpStream),
@@ -207,8 +207,8 @@ async fn connection(case: Case, listener: &TcpListener) -> (TcpStream, Client) {
 }
 
 impl Scene {
-    /// The parent goes on as if nothing had happened.
-    fn goes_on(self) {
+    /// Asserts that the parent's loop works as before.
+    fn assert_works(self) {
         let Scene {
             case,
             read,
@@ -260,7 +260,7 @@ impl Scene {
             let mut hello = [0; 5];
             connected.read_exact(&mut hello).expect("hello");
         }
-        // The connection is as it was: no FIN, no RST.
+        // The connection is unchanged: no FIN, no RST.
         if let Client::Std(client) = &mut peers.idle {
             let mut bytes = [0; 4];
             client.read_exact(&mut bytes).expect("read");
@@ -275,43 +275,43 @@ fn single_threaded(test: &str, body: impl Fn(Case)) {
 }
 
 #[test]
-fn a_child_drops_everything() {
-    single_threaded("a_child_drops_everything", |case| {
+fn a_child_can_drop_everything() {
+    single_threaded("a_child_can_drop_everything", |case| {
         let scene = scene(case);
         let scene = Cell::new(Some(scene));
         let ended = fork(|| drop(scene.take()));
-        assert_ended_well(ended);
-        scene.take().expect("the parent's").goes_on();
+        assert_child_succeeded(ended);
+        scene.take().expect("the parent's scene").assert_works();
     });
 }
 
-/// In another order: the loop goes first, and what it made outlives it.
+/// In the other order: the loop is dropped first, and its objects outlive it.
 #[test]
-fn a_child_drops_the_loop_first() {
-    single_threaded("a_child_drops_the_loop_first", |case| {
+fn a_child_can_drop_the_loop_first() {
+    single_threaded("a_child_can_drop_the_loop_first", |case| {
         let scene = Cell::new(Some(scene(case)));
         let ended = fork(|| {
             let Scene { event_loop, .. } = &mut scene.take().expect("the child's");
             let new = case.event_loop();
             drop(std::mem::replace(event_loop, new));
         });
-        assert_ended_well(ended);
-        scene.take().expect("the parent's").goes_on();
+        assert_child_succeeded(ended);
+        scene.take().expect("the parent's").assert_works();
     });
 }
 
 #[test]
-fn a_child_exits() {
-    single_threaded("a_child_exits", |case| {
+fn a_child_can_exit() {
+    single_threaded("a_child_can_exit", |case| {
         let scene = scene(case);
-        // SAFETY: this ends the child; what is registered to run then runs.
+        // SAFETY: this ends the child; its exit handlers run.
         let ended = fork(|| unsafe { libc::exit(0) });
         assert_eq!(ended.0, 0, "{}", ended.1);
-        scene.goes_on();
+        scene.assert_works();
     });
 }
 
-/// An error that says what happened.
+/// Asserts an error that names the fork.
 #[track_caller]
 fn assert_refused<T>(what: &str, result: Result<T, impl std::fmt::Display>) {
     match result {
@@ -325,8 +325,8 @@ fn a_child_that_uses_the_loop_gets_an_error() {
     single_threaded("a_child_that_uses_the_loop_gets_an_error", |case| {
         let scene = Cell::new(Some(scene(case)));
         let ended = fork(|| use_everything(scene.take().expect("the child's")));
-        assert_ended_well(ended);
-        scene.take().expect("the parent's").goes_on();
+        assert_child_succeeded(ended);
+        scene.take().expect("the parent's").assert_works();
     });
 }
 
@@ -355,11 +355,11 @@ fn use_everything(scene: Scene) {
     let waker = Waker::noop();
     match poll_with(waker, pin!(idle.read(vec![0; 4]))) {
         Poll::Ready((result, _)) => assert_refused("read", result),
-        Poll::Pending => panic!("a read waits for ever"),
+        Poll::Pending => panic!("a read waits forever"),
     }
     match poll_with(waker, pin!(idle.write(vec![0; 4]))) {
         Poll::Ready((result, _)) => assert_refused("write", result),
-        Poll::Pending => panic!("a write waits for ever"),
+        Poll::Pending => panic!("a write waits forever"),
     }
     assert_refused("call_soon_threadsafe", handle.call_soon_threadsafe(|| {}));
     assert_refused("stop", handle.stop());
@@ -368,19 +368,19 @@ fn use_everything(scene: Scene) {
     assert_refused("RemoteHandle::wait", remote.wait());
     match poll_with(waker, pin!(unawaited)) {
         Poll::Ready(result) => assert_refused("BlockingHandle", result),
-        Poll::Pending => panic!("a job without a thread is waited for"),
+        Poll::Pending => panic!("a job without a thread is pending"),
     }
     match poll_with(waker, pin!(pool.spawn(|| 1))) {
         Poll::Ready(result) => assert_refused("Pool::spawn", result),
-        Poll::Pending => panic!("a pool without threads takes work"),
+        Poll::Pending => panic!("a pool without threads accepts work"),
     }
     pool.shutdown(Shutdown::Wait);
-    // What asks for nothing still answers.
+    // Calls that need no driver still work.
     let _ = (event_loop.time(), event_loop.describe(), event_loop.counters());
     let _ = format!("{event_loop:?} {pool:?} {handle:?}");
 }
 
-/// Echoes on a loop of the child's own.
+/// Echoes on a new loop of the child.
 fn echo(case: Case) {
     let event_loop = case.event_loop();
     let echoed = event_loop.run_until_complete(async {
@@ -404,8 +404,8 @@ fn echo(case: Case) {
 }
 
 #[test]
-fn a_child_makes_a_new_loop() {
-    single_threaded("a_child_makes_a_new_loop", |case| {
+fn a_child_can_create_a_new_loop() {
+    single_threaded("a_child_can_create_a_new_loop", |case| {
         let scene = Cell::new(Some(scene(case)));
         let ended = fork(|| {
             let old = scene.take();
@@ -413,24 +413,24 @@ fn a_child_makes_a_new_loop() {
             drop(old);
             echo(case);
         });
-        assert_ended_well(ended);
-        scene.take().expect("the parent's").goes_on();
+        assert_child_succeeded(ended);
+        scene.take().expect("the parent's").assert_works();
     });
 }
 
-/// The fork happens inside of a task: the child may run a new loop there, and comes back to an error.
+/// A task forks: the child may run a new loop there, and returns to an error.
 #[test]
-fn a_task_forks() {
-    single_threaded("a_task_forks", |case| {
+fn a_task_can_fork() {
+    single_threaded("a_task_can_fork", |case| {
         let scene = scene(case);
         let ran = Rc::new(Cell::new(false));
         let other = ran.clone();
         let ended = Rc::new(RefCell::new(None));
         let ended_here = ended.clone();
-        // SAFETY: as in `fork`; the child leaves below.
+        // SAFETY: as in `fork`; the child exits below.
         let parent = unsafe { libc::getpid() };
         let result = scene.event_loop.run_until_complete(async {
-            // Ready when this task is polled, so it is next.
+            // Ready when this task is polled, so it runs next.
             windlass::spawn(async move { other.set(true) });
             // SAFETY: as in `fork`.
             let pid = unsafe { libc::fork() };
@@ -440,7 +440,7 @@ fn a_task_forks() {
                 unsafe { libc::alarm(HANG) };
                 echo(case);
                 windlass::task::yield_now().await;
-                panic!("the old loop goes on in the child");
+                panic!("the old loop runs on in the child");
             }
             ended_here.replace(Some(wait_for(pid)));
             windlass::task::yield_now().await;
@@ -459,14 +459,14 @@ fn a_task_forks() {
         result.expect("the parent's loop runs");
         assert!(ran.get());
         assert_eq!(ended.take(), Some(0), "how the child ended");
-        scene.goes_on();
+        scene.assert_works();
     });
 }
 
-/// Processes are the parent's children, not the child's: dropping their handles there kills and reaps none.
+/// Processes are children of the parent, not of the child: dropping their handles in the child kills and reaps none.
 #[test]
-fn a_child_leaves_the_parents_processes_alone() {
-    single_threaded("a_child_leaves_the_parents_processes_alone", |case| {
+fn a_child_does_not_kill_the_parents_processes() {
+    single_threaded("a_child_does_not_kill_the_parents_processes", |case| {
         if !case.is_kernel() {
             return;
         }
@@ -476,19 +476,19 @@ fn a_child_leaves_the_parents_processes_alone() {
             command.arg("1000").kill_on_drop(true).spawn().expect("a process")
         });
         let both = Cell::new(Some((started.expect("the loop runs"), event_loop)));
-        assert_ended_well(fork(|| drop(both.take())));
+        assert_child_succeeded(fork(|| drop(both.take())));
         let (mut process, event_loop) = both.take().expect("the parent's");
         assert!(process.try_wait().expect("it can be asked").is_none(), "it was killed");
         let killed = event_loop.run_until_complete(async { process.kill().await });
-        killed.expect("the loop runs").expect("it dies now");
+        killed.expect("the loop runs").expect("it is killed now");
     });
 }
 
-/// A signal that comes to the child does not show in the parent.
+/// A signal to the child is not seen by the parent.
 #[test]
-fn a_childs_signal_is_not_the_parents() {
+fn a_signal_to_the_child_does_not_reach_the_parent() {
     use windlass::signal::{SignalKind, signal};
-    single_threaded("a_childs_signal_is_not_the_parents", |case| {
+    single_threaded("a_signal_to_the_child_does_not_reach_the_parent", |case| {
         if !case.is_kernel() {
             return;
         }
@@ -499,11 +499,11 @@ fn a_childs_signal_is_not_the_parents() {
                 let turns_before = windlass::counters().driver.completions;
                 // SAFETY: this touches no memory.
                 let ended = fork(|| assert_eq!(unsafe { libc::raise(libc::SIGUSR1) }, 0));
-                assert_ended_well(ended);
+                assert_child_succeeded(ended);
                 turns(3).await;
                 windlass::time::sleep(Duration::from_millis(1)).await;
                 let after = windlass::counters().driver.completions;
-                assert_eq!(after, turns_before, "the child has written to the parent's socket");
+                assert_eq!(after, turns_before, "the child wrote to the parent's socket");
                 // SAFETY: this touches no memory.
                 assert_eq!(unsafe { libc::raise(libc::SIGUSR1) }, 0);
                 assert!(listener.recv().await.is_some());

@@ -1,7 +1,7 @@
-//! What a `tracing` subscriber receives, and what it may do: `cargo test --features tracing --test trace`.
+//! The events that a `tracing` subscriber receives, and what it may call: `cargo test --features tracing --test trace`.
 //!
-//! The subscriber is the process's global one, because only that receives events which occur while it handles another one.
-//! Each thread has a hook of its own, so tests do not see each other's events.
+//! The subscriber is the process's global one, because only that one receives events emitted while it handles another.
+//! Each thread has its own hook, so tests do not see each other's events.
 
 #[path = "suite/support.rs"]
 mod support;
@@ -63,26 +63,26 @@ impl Subscriber for Hooked {
 }
 
 /// While this lives, the thread's events go to its hook.
-struct Hooking;
+struct HookGuard;
 
-fn hook(hook: impl Fn(&str) + 'static) -> Hooking {
+fn hook(hook: impl Fn(&str) + 'static) -> HookGuard {
     static GLOBAL: Once = Once::new();
     GLOBAL.call_once(|| tracing::subscriber::set_global_default(Hooked).expect("the only subscriber"));
     HOOK.set(Some(Rc::new(hook)));
-    Hooking
+    HookGuard
 }
 
-impl Drop for Hooking {
+impl Drop for HookGuard {
     fn drop(&mut self) {
         HOOK.set(None);
     }
 }
 
 #[test]
-fn tasks_operations_and_exceptions_are_told() {
+fn tasks_operations_and_exceptions_are_traced() {
     on_every_driver(|case| {
-        let heard = Rc::new(RefCell::new(Vec::new()));
-        let lines = heard.clone();
+        let events = Rc::new(RefCell::new(Vec::new()));
+        let lines = events.clone();
         let hooking = hook(move |line| lines.borrow_mut().push(line.to_owned()));
         let event_loop = case.event_loop();
         event_loop.set_exception_handler(|_| {});
@@ -103,7 +103,7 @@ fn tasks_operations_and_exceptions_are_told() {
             .expect("it echoes");
         drop(event_loop);
         drop(hooking);
-        let heard = heard.borrow().join("\n");
+        let events = events.borrow().join("\n");
         for wanted in [
             "INFO windlass::loop: message=opened driver=",
             "DEBUG windlass::task: message=spawned task=1 name=\"main\" spawned_at=tests/trace.rs:",
@@ -116,14 +116,14 @@ fn tasks_operations_and_exceptions_are_told() {
             "ERROR windlass::loop: message=task 2 'failing'",
             "INFO windlass::loop: message=closed",
         ] {
-            assert!(heard.contains(wanted), "{case:?}: '{wanted}' is missing in\n{heard}");
+            assert!(events.contains(wanted), "{case:?}: '{wanted}' is missing in\n{events}");
         }
     });
 }
 
-/// A subscriber that panics harms nobody.
+/// A panicking subscriber affects nothing else.
 #[test]
-fn a_panicking_subscriber_is_survived() {
+fn a_panicking_subscriber_does_not_stop_the_loop() {
     on_every_driver(|case| {
         let _hooking = hook(|line| assert!(!line.contains("panics"), "as asked"));
         let event_loop = case.event_loop();
@@ -136,7 +136,7 @@ fn a_panicking_subscriber_is_survived() {
     });
 }
 
-/// A stream that is watched, and the other end.
+/// A watched stream and its other end.
 async fn watched(callback: impl FnMut() + 'static) -> (Shared, TcpStream) {
     let (client, server) = pair().await;
     let server = Shared(Rc::new(server));
@@ -144,7 +144,7 @@ async fn watched(callback: impl FnMut() + 'static) -> (Shared, TcpStream) {
     (server, client)
 }
 
-/// The watcher's task is in the middle of its poll when its operation is started and completed.
+/// The watcher's task is being polled when its operation starts and completes.
 #[test]
 fn a_subscriber_may_remove_the_reader_that_is_being_polled() {
     on_every_driver(|case| {
@@ -168,11 +168,11 @@ fn a_subscriber_may_remove_the_reader_that_is_being_polled() {
                 client.write_all("x").await.0.expect("write");
                 turns(20).await;
                 assert!(removed.get(), "{event}: no such event");
-                assert_eq!(windlass::counters().tasks, 1, "{event}: the watcher has ended");
+                assert_eq!(windlass::counters().tasks, 1, "{event}: the watcher is still there");
                 assert_eq!(
                     windlass::counters().in_flight,
                     0,
-                    "{event}: its operation was cancelled"
+                    "{event}: its operation is still in flight"
                 );
             };
             event_loop.run_until_complete(main).expect("the loop runs");
@@ -181,9 +181,10 @@ fn a_subscriber_may_remove_the_reader_that_is_being_polled() {
     });
 }
 
-/// The second watcher is ended inside of the first one's poll; that is an event too, inside of which the first is removed.
+/// The second watcher is removed during the first one's poll, which is an event too; inside that event the first is
+/// removed.
 #[test]
-fn a_subscriber_may_remove_a_reader_inside_of_the_end_of_another() {
+fn a_subscriber_may_remove_a_reader_while_another_ends() {
     on_every_driver(|case| {
         let event_loop = case.event_loop();
         let exceptions = exceptions_of(&event_loop);
@@ -205,17 +206,17 @@ fn a_subscriber_may_remove_a_reader_inside_of_the_end_of_another() {
             });
             turns(10).await;
             assert_eq!(removed.get(), (true, true));
-            assert_eq!(windlass::counters().tasks, 1, "both watchers have ended");
-            assert_eq!(windlass::counters().in_flight, 0, "their operations were cancelled");
+            assert_eq!(windlass::counters().tasks, 1, "a watcher is left");
+            assert_eq!(windlass::counters().in_flight, 0, "an operation is left");
         };
         event_loop.run_until_complete(main).expect("the loop runs");
         assert!(exceptions.borrow().is_empty(), "{:?}", exceptions.borrow());
     });
 }
 
-/// The loop closes inside of the event, and waits for the operation: the driver must have it by then.
+/// The loop closes inside the event and waits for the operation, which the driver must have by then.
 #[test]
-fn a_subscriber_may_end_the_operation_that_is_started() {
+fn a_subscriber_may_close_the_loop_when_an_operation_starts() {
     on_every_driver(|case| {
         let event_loop = case.event_loop();
         let exceptions = exceptions_of(&event_loop);
@@ -226,7 +227,7 @@ fn a_subscriber_may_end_the_operation_that_is_started() {
                 drop(owned.take());
             }
         });
-        // Polled while the loop does not run, so that it can be closed.
+        // Polled while the loop does not run, so that the loop can be closed.
         let mut read = Box::pin(server.read(vec![0; 8]));
         match poll_with(Waker::noop(), read.as_mut()) {
             Poll::Ready((Err(_), _)) => {}
@@ -236,7 +237,7 @@ fn a_subscriber_may_end_the_operation_that_is_started() {
     });
 }
 
-/// While the loop closes, the tasks of the watchers end before the watchers are taken off the list.
+/// While the loop closes, the watchers' tasks end before the watchers are removed from the list.
 #[test]
 fn a_subscriber_may_remove_the_reader_whose_task_ends() {
     on_every_driver(|case| {
@@ -283,7 +284,7 @@ const EVENTS: [&str; 8] = [
 
 type Pending = Pin<Box<dyn Future<Output = ()>>>;
 
-/// What a subscriber can get hold of.
+/// The objects that a subscriber can reach.
 #[derive(Default)]
 struct World {
     tasks: RefCell<Vec<JoinHandle<()>>>,
@@ -292,7 +293,7 @@ struct World {
     reads: RefCell<Vec<Pending>>,
 }
 
-/// What a subscriber may do; each public call of its kind once.
+/// The calls that a subscriber may make, one of each kind.
 const ACTIONS: [fn(&World); 12] = [
     |world| {
         let task = spawn(sleep(Duration::from_secs(3600)));
@@ -341,8 +342,8 @@ const ACTIONS: [fn(&World); 12] = [
     },
 ];
 
-/// Does a little of everything, while a subscriber does `ACTIONS[action]` at every event of one kind, or all of them.
-fn meddle(case: Case, event: &'static str, action: Option<usize>) {
+/// Runs a mixed workload while a subscriber runs `ACTIONS[action]`, or all actions, at every event of one kind.
+fn run_actions_at(case: Case, event: &'static str, action: Option<usize>) {
     let event_loop = case.event_loop();
     let exceptions = exceptions_of(&event_loop);
     let world = Rc::new(World::default());
@@ -367,7 +368,7 @@ fn meddle(case: Case, event: &'static str, action: Option<usize>) {
     let (depth, left) = (Cell::new(0), Cell::new(if cfg!(miri) { 6 } else { 24 }));
     let meddling = world.clone();
     let hooking = hook(move |line| {
-        // What it does causes events too: it handles those one level deep, and a bounded number of all.
+        // The actions cause events too: the hook handles those one level deep, and a bounded number in total.
         if !line.contains(event) || depth.get() == 2 || left.get() == 0 {
             return;
         }
@@ -387,7 +388,7 @@ fn meddle(case: Case, event: &'static str, action: Option<usize>) {
         turns(2).await;
         let _ = client.write_all("ping").await;
         for _ in 0..4 {
-            // Not under the borrow: a write is an event.
+            // Not under the borrow, because a write is an event.
             let Some(stream) = ({ world.streams.borrow_mut().pop() }) else {
                 break;
             };
@@ -440,9 +441,9 @@ fn a_subscriber_may_call_everything_at_every_event() {
         for event in EVENTS {
             // Miri takes seconds for each.
             for action in (0..ACTIONS.len()).filter(|_| !cfg!(miri)) {
-                meddle(case, event, Some(action));
+                run_actions_at(case, event, Some(action));
             }
-            meddle(case, event, None);
+            run_actions_at(case, event, None);
         }
     });
 }

@@ -1,4 +1,4 @@
-//! A virtual clock stands still while a thread works for its loop, and goes on afterwards.
+//! A virtual clock stops while a thread works for its loop, and continues afterwards.
 
 #[path = "suite/support.rs"]
 mod support;
@@ -14,10 +14,10 @@ use windlass::time::{Instant, sleep, timeout};
 use windlass::{Builder, DriverChoice, spawn, spawn_blocking};
 
 const HOUR: Duration = Duration::from_secs(3600);
-/// Real work, long for a loop that does not wait for it.
+/// Real work that is long for a loop that does not wait for it.
 const WORK: Duration = Duration::from_millis(5);
 
-/// Runs a future on a loop with a virtual clock; fails the test if that hangs.
+/// Runs a future on a loop with a virtual clock; fails the test if it hangs.
 fn on_null<F: Future<Output = ()> + 'static>(body: impl FnOnce() -> F + Send + 'static) {
     on_null_with(|builder| builder, body);
 }
@@ -47,7 +47,7 @@ fn work() -> u32 {
 }
 
 #[test]
-fn stands_still_during_blocking_work_and_goes_on_after_it() {
+fn the_clock_stops_during_blocking_work_and_continues_after_it() {
     on_null(|| async {
         let begin = Instant::now();
         let value = timeout(HOUR, spawn_blocking(work)).await.expect("in time");
@@ -59,7 +59,7 @@ fn stands_still_during_blocking_work_and_goes_on_after_it() {
 }
 
 #[test]
-fn stands_still_during_a_name_lookup() {
+fn the_clock_stops_during_a_name_lookup() {
     on_null(|| async {
         let begin = Instant::now();
         let found = timeout(HOUR, lookup_host("localhost:80")).await.expect("in time");
@@ -71,7 +71,7 @@ fn stands_still_during_a_name_lookup() {
 }
 
 #[test]
-fn stands_still_for_a_pool_of_the_users_own() {
+fn the_clock_stops_for_a_user_defined_pool() {
     let pool = Pool::builder().threads(1).build();
     on_null(move || async move {
         let begin = Instant::now();
@@ -83,7 +83,7 @@ fn stands_still_for_a_pool_of_the_users_own() {
 
 /// The job was started outside of the loop, which counts it from the first poll on.
 #[test]
-fn stands_still_for_a_job_that_was_started_elsewhere() {
+fn the_clock_stops_for_a_job_started_outside_the_loop() {
     let pool = Pool::builder().threads(1).build();
     let job = pool.spawn(work);
     on_null(move || async move {
@@ -95,9 +95,9 @@ fn stands_still_for_a_job_that_was_started_elsewhere() {
     drop(pool);
 }
 
-/// Also while a job waits for a thread, and while its handle waits for room in the queue.
+/// Also while a job waits for a thread, and while its handle waits for space in the queue.
 #[test]
-fn stands_still_for_jobs_that_wait_their_turn() {
+fn the_clock_stops_for_queued_jobs() {
     let set = |builder: Builder| builder.max_blocking_threads(1).max_blocking_queue(1);
     on_null_with(set, || async {
         let begin = Instant::now();
@@ -112,9 +112,9 @@ fn stands_still_for_jobs_that_wait_their_turn() {
     });
 }
 
-/// Another task's timers stand still too: there is one clock.
+/// The timers of other tasks stop too: there is one clock.
 #[test]
-fn stands_still_for_every_task() {
+fn the_clock_stops_for_every_task() {
     on_null(|| async {
         let fired = Rc::new(Cell::new(false));
         let timer = spawn({
@@ -125,15 +125,15 @@ fn stands_still_for_every_task() {
             }
         });
         spawn_blocking(work).await.expect("no panic");
-        assert!(!fired.get(), "an hour has passed during the work");
+        assert!(!fired.get(), "the clock advanced during the work");
         timer.await.expect("no panic");
         assert!(fired.get());
     });
 }
 
-/// A job that panics, one that is cancelled in the queue, and one that could not be started let the clock go on.
+/// A job that panics, one that is cancelled in the queue, and one that could not be started let the clock continue.
 #[test]
-fn goes_on_after_work_that_gives_no_value() {
+fn the_clock_continues_after_jobs_without_a_result() {
     on_null_with(
         |builder| builder.max_blocking_threads(1),
         || async {
@@ -155,9 +155,9 @@ fn goes_on_after_work_that_gives_no_value() {
     );
 }
 
-/// A job whose handle is gone reports nothing to the loop, so the clock does not wait for it.
+/// A job whose handle was dropped reports nothing to the loop, so the clock does not wait for it.
 #[test]
-fn goes_on_while_a_detached_job_runs() {
+fn the_clock_continues_during_a_detached_job() {
     on_null(|| async {
         let begin = Instant::now();
         let (open, gate) = mpsc::channel::<()>();
@@ -168,9 +168,9 @@ fn goes_on_while_a_detached_job_runs() {
     });
 }
 
-/// A handle that is kept but does not wait for room in a full queue must not stop the clock for ever.
+/// A handle that is kept but not polled for space in a full queue must not stop the clock forever.
 #[test]
-fn goes_on_while_a_job_is_not_queued() {
+fn the_clock_continues_while_a_job_is_not_queued() {
     let set = |builder: Builder| builder.max_blocking_threads(1).max_blocking_queue(0);
     on_null_with(set, || async {
         let begin = Instant::now();

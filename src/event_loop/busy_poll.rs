@@ -244,7 +244,7 @@ mod tests {
     fn completed(indices: std::ops::Range<u32>) -> Vec<Completion> {
         let completion = |index| Completion {
             id: OpId { index, generation: 0 },
-            op_result: OpResult::last(Ok(1)),
+            result: OpResult::last(Ok(1)),
         };
         indices.map(completion).collect()
     }

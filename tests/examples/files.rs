@@ -7,7 +7,7 @@ use std::process::Stdio;
 
 use crate::{drivers, example};
 
-/// A folder of this test's own, removed at its end.
+/// A folder of this test, removed at its end.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -24,8 +24,8 @@ impl Drop for Folder {
     }
 }
 
-/// A source that is cut in the middle of the copy: an error that names it, or a whole copy if all of it had been read. Never
-/// zeros and success.
+/// A source that is truncated during the copy: either an error that names it, or a complete copy if all of it had been
+/// read. Never zeros and success.
 #[test]
 fn parallel_cat_fails_if_a_source_shrinks() {
     const LEN: usize = 48 << 20;
@@ -43,7 +43,7 @@ fn parallel_cat_fails_if_a_source_shrinks() {
                 .stderr(Stdio::piped())
                 .spawn()
                 .expect("the example is built");
-            // When something is in the output, the copy has begun.
+            // Once the output has bytes, the copy has begun.
             while std::fs::metadata(&out).map_or(0, |out| out.blocks()) == 0 {
                 if copying.try_wait().expect("it was started").is_some() {
                     break;
@@ -53,24 +53,24 @@ fn parallel_cat_fails_if_a_source_shrinks() {
             let file = std::fs::File::options().write(true).open(&source).expect("open");
             file.set_len(1000).expect("cut");
             let output = copying.wait_with_output().expect("it was started");
-            let said = String::from_utf8_lossy(&output.stderr).into_owned();
+            let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
             if output.status.success() {
                 let copied = std::fs::read(&out).expect("an output");
-                assert!(copied == vec![7; LEN], "success, but not a copy, on {driver}: {said}");
+                assert!(copied == vec![7; LEN], "success, but not a copy, on {driver}: {stderr}");
                 return false;
             }
-            assert_eq!(output.status.code(), Some(1), "{said} on {driver}");
+            assert_eq!(output.status.code(), Some(1), "{stderr} on {driver}");
             assert!(
-                said.contains(source.to_str().expect("text")) && said.contains("shrank"),
-                "{said} on {driver}"
+                stderr.contains(source.to_str().expect("text")) && stderr.contains("shrank"),
+                "{stderr} on {driver}"
             );
             true
         });
-        assert!(has_failed, "the source was never cut in time on {driver}");
+        assert!(has_failed, "the source was never truncated in time on {driver}");
     }
 }
 
-/// A file of /sys claims to be longer than it is: as if it had shrunk before the first read.
+/// A file in /sys reports a longer length than it has: as if it had shrunk before the first read.
 #[cfg(target_os = "linux")]
 #[test]
 fn parallel_cat_fails_if_a_source_is_shorter_than_its_length() {
@@ -86,11 +86,11 @@ fn parallel_cat_fails_if_a_source_is_shorter_than_its_length() {
             .arg(path)
             .output()
             .expect("the example is built");
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(1), "{said} on {driver}");
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{stderr} on {driver}");
         assert!(
-            said.contains(path) && said.contains("ended early"),
-            "{said} on {driver}"
+            stderr.contains(path) && stderr.contains("ended early"),
+            "{stderr} on {driver}"
         );
     }
 }

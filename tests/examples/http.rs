@@ -1,4 +1,4 @@
-//! The HTTP server and client, against each other and against curl.
+//! The HTTP server and client examples, against each other and against curl.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
@@ -9,7 +9,7 @@ use crate::{Running, drivers, example, printed};
 
 const FILE: &str = "Cargo.lock";
 
-/// A server, and where it listens.
+/// Starts a server and returns its address.
 fn serve(driver: &str, grace: &str) -> (Running, String) {
     serve_with(driver, &["--listen", "127.0.0.1:0", "--grace", grace])
 }
@@ -33,19 +33,19 @@ fn the_client_fetches_from_the_server() {
         let (page, whole) = (format!("http://{addr}/"), format!("http://{addr}/file"));
         for (option, version) in [(None, "HTTP/1.1"), (Some("--http2"), "HTTP/2.0")] {
             let mut client = example("http_client", driver);
-            let told = printed(
+            let text = printed(
                 client
                     .args(["--driver", driver])
                     .args(option)
                     .args([&page, &whole, &page]),
             );
             assert_eq!(
-                told.matches(&format!("{version} 200 OK")).count(),
+                text.matches(&format!("{version} 200 OK")).count(),
                 3,
-                "on {driver}: {told}"
+                "on {driver}: {text}"
             );
-            assert!(told.contains(&file), "on {driver}: the file is not the same");
-            assert!(told.contains("content-type: text/plain"), "on {driver}: {told}");
+            assert!(text.contains(&file), "on {driver}: the file is not the same");
+            assert!(text.contains("content-type: text/plain"), "on {driver}: {text}");
         }
         server.send(libc::SIGINT);
         server.until("all finished");
@@ -65,11 +65,11 @@ fn wrong_options_are_refused() {
             ("http_client", &["--http3", "http://localhost/"]),
         ] {
             let output = example(name, driver).args(args).output().expect("the example is built");
-            let told = String::from_utf8_lossy(&output.stderr).into_owned();
-            assert_eq!(output.status.code(), Some(2), "{name} {args:?}: {told}");
-            assert!(told.contains("usage: "), "{name} {args:?}: {told}");
+            let text = String::from_utf8_lossy(&output.stderr).into_owned();
+            assert_eq!(output.status.code(), Some(2), "{name} {args:?}: {text}");
+            assert!(text.contains("usage: "), "{name} {args:?}: {text}");
         }
-        // Nobody listens there.
+        // No server listens on this port.
         let output = example("http_client", driver).arg("http://127.0.0.1:1/").output();
         let output = output.expect("the example is built");
         assert_eq!(output.status.code(), Some(1));
@@ -77,46 +77,46 @@ fn wrong_options_are_refused() {
     }
 }
 
-/// A client whose upload the server has begun to read, and which has sent half of it.
+/// A client that has sent half of its upload, which the server has begun to read.
 fn begin_upload(addr: &str) -> TcpStream {
     let mut client = TcpStream::connect(addr).expect("connect");
     client
         .write_all(b"POST /upload HTTP/1.1\r\nhost: localhost\r\nexpect: 100-continue\r\ncontent-length: 6\r\n\r\n")
         .expect("write");
-    let mut heard = Vec::new();
-    while !heard.ends_with(b"\r\n\r\n") {
+    let mut response = Vec::new();
+    while !response.ends_with(b"\r\n\r\n") {
         let mut piece = [0; 1];
         assert_eq!(client.read(&mut piece).expect("read"), 1, "the server hung up");
-        heard.extend_from_slice(&piece);
+        response.extend_from_slice(&piece);
     }
     assert!(
-        heard.starts_with(b"HTTP/1.1 100 "),
+        response.starts_with(b"HTTP/1.1 100 "),
         "{}",
-        String::from_utf8_lossy(&heard)
+        String::from_utf8_lossy(&response)
     );
     client.write_all(b"abc").expect("write");
     client
 }
 
-/// Who is being answered is answered; who is not is cut when the time is up.
+/// A request in progress is finished; connections that are still open when the grace period ends are closed.
 #[test]
-fn the_end_waits_for_what_is_under_way() {
+fn shutdown_waits_for_requests_in_progress() {
     for driver in drivers() {
         let (mut server, addr) = serve(driver, "0.5");
         let mut idle = TcpStream::connect(&addr).expect("connect");
         idle.write_all(b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n")
             .expect("write");
-        let mut heard = Vec::new();
-        while !heard.ends_with(b"hello\n") {
+        let mut response = Vec::new();
+        while !response.ends_with(b"hello\n") {
             let mut piece = [0; 256];
             let count = idle.read(&mut piece).expect("read");
-            assert!(count > 0, "on {driver}: it hung up");
-            heard.extend_from_slice(&piece[..count]);
+            assert!(count > 0, "on {driver}: the server closed the connection");
+            response.extend_from_slice(&piece[..count]);
         }
         let (mut busy, mut stuck) = (begin_upload(&addr), begin_upload(&addr));
         server.send(libc::SIGTERM);
         server.until("stopping: ");
-        // The one that idles is closed at once.
+        // The idle connection is closed at once.
         assert_eq!(idle.read(&mut [0; 16]).unwrap_or(0), 0, "on {driver}");
         busy.write_all(b"def").expect("write");
         let mut answer = String::new();
@@ -128,36 +128,36 @@ fn the_end_waits_for_what_is_under_way() {
     }
 }
 
-/// Who is silent where it should speak is not waited for.
+/// A client that stops sending is disconnected after a timeout.
 #[test]
-fn silent_clients_are_let_go() {
+fn silent_clients_are_disconnected() {
     for driver in drivers() {
         let (server, addr) = serve_with(driver, &["--listen", "127.0.0.1:0", "--patience", "0.3"]);
-        let hears = |said: &str| {
+        let response_to = |request: &str| {
             let mut client = TcpStream::connect(&addr).expect("connect");
             client.set_read_timeout(Some(Duration::from_secs(60))).expect("set");
-            client.write_all(said.as_bytes()).expect("write");
-            let mut heard = String::new();
-            match client.read_to_string(&mut heard) {
+            client.write_all(request.as_bytes()).expect("write");
+            let mut response = String::new();
+            match client.read_to_string(&mut response) {
                 Err(error) if error.kind() != ErrorKind::ConnectionReset => {
-                    panic!("on {driver}: {said:?} is waited for: {error}")
+                    panic!("on {driver}: {request:?} does not time out: {error}")
                 }
-                _ => heard,
+                _ => response,
             }
         };
-        for said in ["", "PRI * HTTP/2.0\r\n", "GET / HTTP/1.1\r\nhost: loc"] {
-            assert!(!hears(said).contains("200 OK"), "on {driver}: {said:?}");
+        for request in ["", "PRI * HTTP/2.0\r\n", "GET / HTTP/1.1\r\nhost: loc"] {
+            assert!(!response_to(request).contains("200 OK"), "on {driver}: {request:?}");
         }
-        let heard = hears("POST /upload HTTP/1.1\r\nhost: localhost\r\ncontent-length: 6\r\n\r\nabc");
-        assert!(heard.starts_with("HTTP/1.1 408 "), "on {driver}: {heard}");
+        let response = response_to("POST /upload HTTP/1.1\r\nhost: localhost\r\ncontent-length: 6\r\n\r\nabc");
+        assert!(response.starts_with("HTTP/1.1 408 "), "on {driver}: {response}");
         server.send(libc::SIGINT);
         server.ends_well();
     }
 }
 
-/// An upload that trickles is refused, though it is never silent for long; one at a fair rate is taken.
+/// A trickling upload is refused, although it is never silent for long; one at a fair rate is accepted.
 #[test]
-fn an_upload_has_a_lowest_rate() {
+fn an_upload_has_a_minimum_rate() {
     for driver in drivers() {
         let args = [
             "--listen",
@@ -173,12 +173,12 @@ fn an_upload_has_a_lowest_rate() {
         client
             .write_all(b"POST /upload HTTP/1.1\r\nhost: localhost\r\ncontent-length: 1000000\r\n\r\n")
             .expect("write");
-        // Far more often than the patience, for as long as it is taken.
+        // Pieces come far more often than the timeout, for as long as they are accepted.
         let begin = Instant::now();
         while client.write_all(b"x").is_ok() {
             assert!(
                 begin.elapsed() < Duration::from_secs(20),
-                "on {driver}: it is taken for ever"
+                "on {driver}: the upload is never refused"
             );
             std::thread::sleep(Duration::from_millis(10));
         }
@@ -194,14 +194,14 @@ fn an_upload_has_a_lowest_rate() {
     }
 }
 
-/// How many descriptors a process has open.
+/// The number of open descriptors of a process.
 #[cfg(target_os = "linux")]
 fn descriptors(process: u32) -> usize {
     let folder = std::fs::read_dir(format!("/proc/{process}/fd"));
     folder.expect("it runs").count()
 }
 
-/// Fetches a page as a well-behaved client does, and gives how long it took.
+/// Fetches a page as a well-behaved client does, and returns how long it took.
 fn fetch(addr: &str) -> Duration {
     let begin = Instant::now();
     let mut client = TcpStream::connect(addr).expect("connect");
@@ -215,16 +215,16 @@ fn fetch(addr: &str) -> Duration {
     begin.elapsed()
 }
 
-/// Clients that ask for a large file and read nothing: others are served, memory is bounded, and they are cut off.
+/// Clients that request a large file and read nothing: others are served, memory is bounded, and they are disconnected.
 #[cfg(target_os = "linux")]
 #[test]
-fn stopped_readers_are_cut_off() {
+fn clients_that_do_not_read_are_disconnected() {
     const READERS: usize = 400;
     let large = std::env::temp_dir().join(format!("windlass-large-{}", std::process::id()));
     let file = std::fs::File::create(&large).expect("a file");
     file.set_len(64 << 20).expect("its length");
     for driver in drivers() {
-        // First so long that all of them are there at once.
+        // First with a timeout so long that all of them are connected at once.
         for timeout in ["60", "0.3"] {
             let mut server = Running::start(
                 example("http_server", driver)
@@ -245,14 +245,14 @@ fn stopped_readers_are_cut_off() {
                     reader
                 })
                 .collect();
-            // Each has the beginning of its answer.
+            // Each has received the beginning of its response.
             for reader in &mut readers {
                 reader.set_read_timeout(Some(Duration::from_secs(20))).expect("set");
                 reader.read_exact(&mut [0; 12]).expect("the beginning");
             }
             fetch(&addr);
             if timeout == "60" {
-                // A connection and a file each.
+                // One connection and one file each.
                 assert!(descriptors(process) >= before + 2 * READERS, "on {driver}");
                 let peak = crate::peak_memory(process);
                 println!("-- {peak} KiB on {driver}");
@@ -260,7 +260,10 @@ fn stopped_readers_are_cut_off() {
             } else {
                 let begin = Instant::now();
                 while descriptors(process) >= before + READERS / 2 {
-                    assert!(begin.elapsed() < Duration::from_secs(20), "on {driver}: they are kept");
+                    assert!(
+                        begin.elapsed() < Duration::from_secs(20),
+                        "on {driver}: they stay connected"
+                    );
                     std::thread::sleep(Duration::from_millis(20));
                 }
             }
@@ -274,14 +277,14 @@ fn stopped_readers_are_cut_off() {
     std::fs::remove_file(&large).expect("it was ours");
 }
 
-/// slowhttptest's four attacks. Each runs as long as the test fetches pages beside it.
+/// slowhttptest's four attacks. Each runs while the test fetches pages beside it.
 #[cfg(target_os = "linux")]
 #[test]
 fn a_server_under_slowhttptest_serves_others() {
     if Command::new("slowhttptest").arg("-h").output().is_err() {
         return println!("-- SKIPPED: slowhttptest is not installed");
     }
-    // Many connections, opened quickly; for longer than the test looks on.
+    // Many connections, opened quickly, for longer than the test runs.
     let common = ["-c", "300", "-r", "300", "-l", "30", "-p", "3"];
     let attacks: [(&str, &str, &[&str]); 4] = [
         ("slow headers", "/", &["-H", "-i", "1"]),
@@ -316,14 +319,15 @@ fn a_server_under_slowhttptest_serves_others() {
                 .stderr(Stdio::null())
                 .spawn();
             let mut attack = crate::Server(attack.expect("it is installed"));
-            // It has begun when many of its connections are there at once; one that is answered in full ends before that.
+            // The attack has begun when many of its connections are open at once; a connection that is answered in full
+            // closes before that.
             let begin = Instant::now();
             let mut most = 0;
             while most < before + 100 && attack.0.try_wait().expect("it was started").is_none() {
                 most = most.max(descriptors(server.child.id()));
                 assert!(
                     begin.elapsed() < Duration::from_secs(20),
-                    "{what} on {driver}: no attack"
+                    "{what} on {driver}: the attack did not start"
                 );
                 std::thread::sleep(Duration::from_millis(2));
             }
@@ -339,14 +343,14 @@ fn a_server_under_slowhttptest_serves_others() {
     }
 }
 
-/// An address in brackets, and a reader that has seen enough.
+/// An IPv6 address in brackets, and an output pipe that is closed early.
 #[test]
-fn the_client_knows_ipv6_and_closed_pipes() {
+fn the_client_handles_ipv6_and_closed_pipes() {
     for driver in drivers() {
         if std::net::TcpListener::bind("[::1]:0").is_ok() {
             let (_server, addr) = serve_with(driver, &["--listen", "[::1]:0"]);
-            let told = printed(example("http_client", driver).arg(format!("http://{addr}/")));
-            assert!(told.ends_with("hello\n"), "on {driver}: {told}");
+            let text = printed(example("http_client", driver).arg(format!("http://{addr}/")));
+            assert!(text.ends_with("hello\n"), "on {driver}: {text}");
         } else {
             println!("-- SKIPPED: there is no IPv6 here");
         }
@@ -357,10 +361,10 @@ fn the_client_knows_ipv6_and_closed_pipes() {
         let output = client.arg(format!("http://{addr}/file")).stdout(writer);
         let output = output.stderr(Stdio::piped()).spawn().expect("the example is built");
         let output = output.wait_with_output().expect("it ends");
-        let said = String::from_utf8_lossy(&output.stderr);
+        let stderr = String::from_utf8_lossy(&output.stderr);
         assert!(
-            output.status.success() && said.is_empty(),
-            "on {driver}: {:?}, {said}",
+            output.status.success() && stderr.is_empty(),
+            "on {driver}: {:?}, {stderr}",
             output.status
         );
     }

@@ -1,4 +1,4 @@
-//! The examples do what they say, each run as a user would run it, on every driver.
+//! Runs each example as a user would, on every driver.
 
 #![cfg(unix)]
 
@@ -15,7 +15,7 @@ mod tls;
 #[cfg(feature = "compat-futures")]
 mod websocket;
 
-/// An example as a command, told which driver to use. Cargo has built it before it runs this.
+/// An example as a command, with its driver. Cargo has built it before it runs this test.
 fn example(name: &str, driver: &str) -> Command {
     let test = std::env::current_exe().expect("this test has a path");
     let build: PathBuf = test.ancestors().nth(2).expect("target/debug/deps/test").to_owned();
@@ -24,7 +24,7 @@ fn example(name: &str, driver: &str) -> Command {
     command
 }
 
-/// The drivers that this build has.
+/// The drivers of this build.
 fn drivers() -> impl Iterator<Item = &'static str> {
     let built = [
         (cfg!(all(feature = "proactor", target_os = "linux")), "proactor"),
@@ -36,7 +36,7 @@ fn drivers() -> impl Iterator<Item = &'static str> {
         .map(|(_, name)| name)
 }
 
-/// What an example prints when it runs to its end.
+/// The output of an example that runs to its end.
 fn printed(command: &mut Command) -> String {
     let output = command
         .output()
@@ -53,7 +53,7 @@ fn hello() {
     }
 }
 
-/// An example that runs until it is told to end.
+/// An example that runs until it is signalled.
 struct Running {
     child: std::process::Child,
     lines: std::io::Lines<std::io::BufReader<std::process::ChildStdout>>,
@@ -71,7 +71,7 @@ impl Running {
         Running { child, lines }
     }
 
-    /// Reads on until a line has this in it, and gives that line.
+    /// Reads until a line contains `part`, and returns that line.
     #[track_caller]
     fn until(&mut self, part: &str) -> String {
         let mut seen = Vec::new();
@@ -82,11 +82,11 @@ impl Running {
             }
             seen.push(line);
         }
-        panic!("it never said '{part}': {seen:?}");
+        panic!("'{part}' was never printed: {seen:?}");
     }
 
     fn send(&self, signal: i32) {
-        // SAFETY: kill(2) takes two numbers, and the child was not waited for.
+        // SAFETY: kill(2) takes two integers, and the child has not been reaped.
         assert_eq!(unsafe { libc::kill(self.child.id() as i32, signal) }, 0);
     }
 
@@ -97,13 +97,13 @@ impl Running {
     }
 }
 
-/// The most memory that a process has had, in KiB.
+/// The peak memory of a process, in KiB.
 #[cfg(all(target_os = "linux", any(feature = "compat-futures", feature = "hyper")))]
 fn peak_memory(process: u32) -> usize {
     let status = std::fs::read_to_string(format!("/proc/{process}/status")).expect("it runs");
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
     let kib = line.and_then(|line| line.split_whitespace().next()?.parse().ok());
-    kib.expect("the kernel says it")
+    kib.expect("the kernel reports it")
 }
 
 impl Drop for Running {
@@ -116,7 +116,7 @@ impl Drop for Running {
 #[test]
 fn supervise() {
     for driver in drivers() {
-        // It ends by itself and is started again; what it wrote last, without a line's end, is forwarded too.
+        // It exits by itself and is restarted; its last output, without a newline, is forwarded too.
         let mut again = Running::start(example("supervise", driver).args(["sh", "-c", "echo one; printf two; exit 3"]));
         for _ in 0..3 {
             again.until("[started");
@@ -185,7 +185,7 @@ fn graceful() {
         server.until("all finished");
         server.ends_well();
 
-        // One that does not finish is cut.
+        // A connection that does not finish is closed.
         let mut server = Running::start(example("graceful", driver).args(["127.0.0.1:0", "0.2"]));
         let line = server.until("listening on ");
         let mut client = TcpStream::connect(line.rsplit(' ').next().expect("an address")).expect("it listens");
@@ -198,7 +198,7 @@ fn graceful() {
     }
 }
 
-/// An example that serves until it is dropped, and the address that its first line ends or begins with.
+/// An example that serves until it is dropped, and the address at the start or end of its first line.
 struct Server(Child);
 
 impl Server {
@@ -208,7 +208,7 @@ impl Server {
         let stdout = child.stdout.take().expect("it is piped");
         let mut stdout = BufReader::new(stdout);
         stdout.read_line(&mut line).expect("its first line");
-        // What it says later goes nowhere, and does not stop it.
+        // Its later output is discarded, so that it never blocks.
         std::thread::spawn(move || std::io::copy(&mut stdout, &mut std::io::sink()));
         let addr = line.split_whitespace().find(|word| word.starts_with("127.0.0.1:"));
         (Server(child), addr.expect("an address").to_owned())
@@ -222,13 +222,13 @@ impl Drop for Server {
     }
 }
 
-/// The first line that somebody else's program hears from a server after it has said something, for each program that is
-/// installed here.
-fn heard_by_others(addr: &str, said: &str) -> Vec<String> {
+/// Sends a line to a server with each foreign client that is installed (nc, socat), and returns the first line that
+/// each receives.
+fn replies_to_other_clients(addr: &str, message: &str) -> Vec<String> {
     let (host, port) = addr.rsplit_once(':').expect("host:port");
     let socat = format!("TCP:{addr}");
     let programs = [("nc", vec![host, port]), ("socat", vec!["-", socat.as_str()])];
-    let mut heard = Vec::new();
+    let mut lines = Vec::new();
     for (program, arguments) in programs {
         let mut command = Command::new(program);
         command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped());
@@ -238,13 +238,13 @@ fn heard_by_others(addr: &str, said: &str) -> Vec<String> {
         };
         let mut child = Server(child);
         let mut stdin = child.0.stdin.take().expect("it is piped");
-        stdin.write_all(said.as_bytes()).expect("it listens");
+        stdin.write_all(message.as_bytes()).expect("it listens");
         let mut line = String::new();
         let stdout = child.0.stdout.take().expect("it is piped");
-        BufReader::new(stdout).read_line(&mut line).expect("it hears");
-        heard.push(line);
+        BufReader::new(stdout).read_line(&mut line).expect("it receives");
+        lines.push(line);
     }
-    heard
+    lines
 }
 
 #[test]
@@ -278,7 +278,7 @@ fn proxy() {
         let mut line = String::new();
         BufReader::new(&stream).read_line(&mut line).expect("read");
         assert_eq!(line, "through\n", "on {driver}");
-        for line in heard_by_others(&addr, "to and fro\n") {
+        for line in replies_to_other_clients(&addr, "to and fro\n") {
             assert_eq!(line, "to and fro\n", "on {driver}");
         }
     }
@@ -315,7 +315,7 @@ fn line_chat() {
         assert!(printed.contains("the chat went as it should"), "on {driver}: {printed}");
         assert!(printed.contains("limit of 1000 bytes"), "on {driver}: {printed}");
         let (_chat, addr) = Server::start(example("line_chat", driver).arg("127.0.0.1:0"));
-        for line in heard_by_others(&addr, "nobody\nhello\n") {
+        for line in replies_to_other_clients(&addr, "nobody\nhello\n") {
             assert_eq!(line, "your name?\n", "on {driver}");
         }
     }
@@ -331,13 +331,13 @@ fn http_get() {
             time.parse().expect("a number")
         };
         assert!(seconds("one after the other") >= 1.0, "on {driver}: {table}");
-        // All at once: far from twenty times 50 ms, whatever the machine.
+        // All at once: far less than twenty times 50 ms on any machine.
         assert!(seconds("windlass, one loop") < 0.8, "on {driver}: {table}");
         assert!(seconds("windlass, one loop") >= 0.05, "on {driver}: {table}");
     }
 }
 
-/// The demonstration; and a server and a client of their own, one asked by the other.
+/// The demonstration; then a separate server and client.
 #[test]
 fn udp_echo() {
     for driver in drivers() {
@@ -353,7 +353,7 @@ fn udp_echo() {
     }
 }
 
-/// A page fetched by somebody else's client, through the proxy.
+/// A page fetched by curl, through the proxy.
 #[test]
 fn proxy_for_curl() {
     if Command::new("curl").arg("--version").output().is_err() {
@@ -371,7 +371,7 @@ fn proxy_for_curl() {
             let mut stream = stream.expect("accept");
             let mut head = BufReader::new(stream.try_clone().expect("a second handle")).lines();
             while head.next().is_some_and(|line| !line.expect("a line").is_empty()) {}
-            // A client that has heard enough may be gone.
+            // A client that has read enough may be gone.
             let _ = stream.write_all(answer.as_bytes());
         }
     });
@@ -391,8 +391,8 @@ fn proxy_for_curl() {
     }
 }
 
-/// Blocking the loop shows, and work on a thread does not. A machine that stalls by itself shows nothing: it gets a few
-/// chances to be quiet.
+/// Blocking the loop is visible, and work on a thread is not. A machine that stalls by itself proves nothing, so it
+/// gets several attempts.
 #[test]
 fn stall() {
     for driver in drivers() {
@@ -412,7 +412,7 @@ fn stall() {
             off_loop < 10.0
         });
         if !is_well && !was_quiet {
-            println!("-- NOT SHOWN on {driver}: the machine stalls by itself, by {seen:?} ms");
+            println!("-- INCONCLUSIVE on {driver}: the machine stalls by itself, by {seen:?} ms");
             continue;
         }
         assert!(
@@ -427,20 +427,20 @@ fn stall() {
 fn compare() {
     for wrong in [&["--nonsense"][..], &["--only", "nothing"], &["--out"]] {
         let output = example("compare", "auto").args(wrong).output().expect("it runs");
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(2), "{wrong:?}: {said}");
-        assert!(said.contains("usage: compare"), "{wrong:?}: {said}");
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{wrong:?}: {text}");
+        assert!(text.contains("usage: compare"), "{wrong:?}: {text}");
     }
     let folder = std::env::temp_dir().join(format!("windlass-compare-{}", std::process::id()));
-    let said = printed(
+    let text = printed(
         example("compare", "auto")
             .args(["--quick", "--only", "timers", "--out"])
             .arg(&folder),
     );
-    assert!(said.contains("how late a sleep ends"), "{said}");
+    assert!(text.contains("how late a sleep ends"), "{text}");
     let page = std::fs::read_to_string(folder.join("report.html")).expect("a page");
     assert!(page.starts_with("<!doctype html>") && page.contains("<svg") && page.ends_with("</html>\n"));
-    // It needs nothing from elsewhere.
+    // The page has no external resources.
     assert!(!page.contains("http:") && !page.contains("https:") && !page.contains("<script"));
     let raw = std::fs::read_to_string(folder.join("report.json")).expect("raw figures");
     let rest = skip_json(raw.trim_end());
@@ -449,7 +449,7 @@ fn compare() {
     std::fs::remove_dir_all(&folder).expect("it was ours");
 }
 
-/// What follows one JSON value, or nothing if it is none.
+/// The rest of the text after one JSON value, or nothing if it is invalid.
 #[cfg(target_os = "linux")]
 fn skip_json(text: &str) -> Option<&str> {
     let end = match text.as_bytes().first()? {

@@ -1,4 +1,4 @@
-//! What holds for every server among the examples: it drains on SIGTERM, survives errors of `accept`, and does not panic when
+//! Requirements for every example server: it drains on SIGTERM, survives errors of `accept`, and does not panic when
 //! its output is closed.
 
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
@@ -11,7 +11,7 @@ use crate::{Running, drivers, example};
 /// Turns a hang into a failure; nothing takes nearly as long.
 const LONG: Duration = Duration::from_secs(30);
 
-/// A server that sends back what it gets, for the proxy. It ends with the test.
+/// An echo server for the proxy. It ends with the test.
 fn echo_server() -> String {
     let listener = TcpListener::bind("127.0.0.1:0").expect("bind");
     let addr = listener.local_addr().expect("an address").to_string();
@@ -24,7 +24,7 @@ fn echo_server() -> String {
     addr
 }
 
-/// The servers that send back what they get, to be started on a port that is given.
+/// The echo servers, to be started on a given port.
 fn echoing(driver: &str, addr: &str, target: &str) -> Vec<(&'static str, Command)> {
     let command = |name: &'static str, args: &[&str]| {
         let mut command = example(name, driver);
@@ -47,13 +47,13 @@ fn talk(client: &mut TcpStream) {
     assert_eq!(&answer, b"ping");
 }
 
-/// Waits until connecting is refused: until then the kernel may still hold the socket that listened.
+/// Waits until connecting is refused: the kernel may keep the listening socket for a moment.
 fn wait_until_refused(addr: &str) {
     let begin = Instant::now();
     loop {
         match TcpStream::connect(addr) {
             Err(error) if error.kind() == ErrorKind::ConnectionRefused => return,
-            _ => assert!(begin.elapsed() < LONG, "it still accepts"),
+            _ => assert!(begin.elapsed() < LONG, "the server still accepts"),
         }
         std::thread::sleep(Duration::from_millis(5));
     }
@@ -96,7 +96,7 @@ fn a_chat_drains_on_sigterm() {
             let stream = TcpStream::connect(&addr).expect("it listens");
             stream.set_read_timeout(Some(LONG)).expect("a timeout");
             let mut member = BufReader::new(stream);
-            hear(&mut member, "your name?");
+            expect_line(&mut member, "your name?");
             member
                 .get_mut()
                 .write_all(format!("{name}\n").as_bytes())
@@ -106,18 +106,18 @@ fn a_chat_drains_on_sigterm() {
         let mut ann = join("ann");
         server.until("* ann is here");
         let mut bob = join("bob");
-        hear(&mut ann, "* bob is here");
+        expect_line(&mut ann, "* bob is here");
         server.send(libc::SIGTERM);
         server.until("stopped accepting; 2 connections are left");
         bob.get_mut().write_all(b"still here\n").expect("it reads");
-        hear(&mut ann, "bob: still here");
+        expect_line(&mut ann, "bob: still here");
         drop((ann, bob));
         server.until("all finished");
         server.ends_well();
     }
 }
 
-fn hear(member: &mut BufReader<TcpStream>, expected: &str) {
+fn expect_line(member: &mut BufReader<TcpStream>, expected: &str) {
     let mut line = String::new();
     member.read_line(&mut line).expect("a line");
     assert_eq!(line.trim_end(), expected);
@@ -151,16 +151,16 @@ fn with_closed_output(command: &mut Command) -> std::process::Child {
 
 fn assert_ended_quietly(name: &str, driver: &str, child: std::process::Child) {
     let output = child.wait_with_output().expect("it was started");
-    let said = String::from_utf8_lossy(&output.stderr);
+    let stderr = String::from_utf8_lossy(&output.stderr);
     assert!(
-        output.status.success() && !said.contains("panicked"),
-        "{name} on {driver}: {}, {said}",
+        output.status.success() && !stderr.contains("panicked"),
+        "{name} on {driver}: {}, {stderr}",
         output.status
     );
 }
 
 #[test]
-fn a_closed_output_is_no_panic() {
+fn a_closed_output_does_not_panic() {
     let programs = [
         ("callbacks", &[][..]),
         ("embed", &[]),
@@ -185,10 +185,11 @@ fn a_closed_output_is_no_panic() {
 }
 
 #[test]
-fn a_server_whose_output_is_closed_serves_on() {
+fn a_server_with_closed_output_keeps_serving() {
     let target = echo_server();
     for driver in drivers() {
-        // What would be printed is where it listens, so this is chosen here. It may be taken meanwhile: then it is chosen again.
+        // The server cannot print its port, so the test chooses one. If another process takes it meanwhile, the test
+        // chooses again.
         for number in 0..echoing(driver, "", "").len() {
             let begin = Instant::now();
             let (name, server) = 'started: loop {
@@ -206,22 +207,22 @@ fn a_server_whose_output_is_closed_serves_on() {
                     std::thread::sleep(Duration::from_millis(5));
                 }
             };
-            // SAFETY: kill(2) takes two numbers, and the child was not waited for.
+            // SAFETY: kill(2) takes two integers, and the child has not been reaped.
             assert_eq!(unsafe { libc::kill(server.id() as i32, libc::SIGTERM) }, 0);
             assert_ended_quietly(name, driver, server);
         }
     }
 }
 
-/// The test takes a share of the server's listening socket and shuts it down, so that every `accept` fails; then it makes the
-/// socket listen again. The server has logged the errors, not often, and serves on.
+/// The test duplicates the server's listening socket and shuts it down, so that every `accept` fails; then it makes the
+/// socket listen again. The server logs the errors at a limited rate and keeps serving.
 #[cfg(target_os = "linux")]
 #[test]
 fn an_accept_error_does_not_end_a_server() {
     let target = echo_server();
     for driver in drivers() {
         for (name, mut command) in echoing(driver, "127.0.0.1:0", &target) {
-            // That loop is the library's: `protocol::Server` ends with an error.
+            // That accept loop belongs to the library: `protocol::Server` ends with an error.
             if name == "echo_protocol" {
                 continue;
             }
@@ -230,12 +231,12 @@ fn an_accept_error_does_not_end_a_server() {
             talk(&mut TcpStream::connect(&addr).expect("it listens"));
             let listener = listening_socket(server.child.id());
             let mut stderr = BufReader::new(server.child.stderr.take().expect("it is piped"));
-            // SAFETY: shutdown(2) takes two numbers; the descriptor is ours.
+            // SAFETY: shutdown(2) takes two integers; the descriptor is ours.
             assert_eq!(unsafe { libc::shutdown(listener.as_raw_fd(), libc::SHUT_RDWR) }, 0);
             let mut line = String::new();
             stderr.read_line(&mut line).expect("a line");
             assert!(line.starts_with("accept: "), "{name} on {driver}: {line:?}");
-            // SAFETY: listen(2) takes two numbers; the descriptor is ours.
+            // SAFETY: listen(2) takes two integers; the descriptor is ours.
             assert_eq!(unsafe { libc::listen(listener.as_raw_fd(), 16) }, 0);
             // The kernel has chosen another port.
             let addr = std::net::TcpListener::from(listener).local_addr().expect("an address");
@@ -249,26 +250,26 @@ fn an_accept_error_does_not_end_a_server() {
 #[cfg(target_os = "linux")]
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
-/// A share of the listening socket of another process.
+/// A duplicate of the listening socket of another process.
 #[cfg(target_os = "linux")]
 fn listening_socket(process: u32) -> OwnedFd {
-    // SAFETY: pidfd_open(2) takes numbers and returns a new descriptor.
+    // SAFETY: pidfd_open(2) takes integers and returns a new descriptor.
     let pidfd = unsafe { libc::syscall(libc::SYS_pidfd_open, process, 0) };
     assert!(pidfd >= 0, "{}", std::io::Error::last_os_error());
-    // SAFETY: it is new, and nothing else has it.
+    // SAFETY: the descriptor is new and has no other owner.
     let pidfd = unsafe { OwnedFd::from_raw_fd(pidfd as i32) };
     for entry in std::fs::read_dir(format!("/proc/{process}/fd")).expect("a child of ours") {
         let name = entry.expect("an entry").file_name();
         let number: i32 = name.to_str().and_then(|name| name.parse().ok()).expect("a number");
-        // SAFETY: pidfd_getfd(2) takes numbers and returns a new descriptor.
+        // SAFETY: pidfd_getfd(2) takes integers and returns a new descriptor.
         let fd = unsafe { libc::syscall(libc::SYS_pidfd_getfd, pidfd.as_raw_fd(), number, 0) };
         if fd < 0 {
             continue;
         }
-        // SAFETY: it is new, and nothing else has it.
+        // SAFETY: the descriptor is new and has no other owner.
         let fd = unsafe { OwnedFd::from_raw_fd(fd as i32) };
         let (mut is_listening, mut len) = (0i32, 4);
-        // SAFETY: the kernel writes to the two local variables, and not more than `len` bytes.
+        // SAFETY: the kernel writes to the two local variables, at most `len` bytes.
         let asked = unsafe {
             libc::getsockopt(
                 fd.as_raw_fd(),
@@ -282,5 +283,5 @@ fn listening_socket(process: u32) -> OwnedFd {
             return fd;
         }
     }
-    panic!("it does not listen");
+    panic!("the process has no listening socket");
 }

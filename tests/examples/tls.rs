@@ -1,11 +1,11 @@
-//! TLS: the echo server and the client, against openssl.
+//! The TLS echo server and client examples, against openssl.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, Stdio};
 
 use crate::{Running, drivers, example, printed};
 
-/// Whether a program is installed; says so if it is not.
+/// Whether a program is installed; prints a note if it is not.
 fn is_installed(program: &str, ask: &str) -> bool {
     let found = Command::new(program).arg(ask).output().is_ok();
     if !found {
@@ -48,7 +48,7 @@ fn tls_echo_for_openssl() {
             stdin.write_all(b"hello, openssl\n").expect("it listens");
             let mut line = String::new();
             stdout.read_line(&mut line).expect("an echo");
-            // Q at the start of a line ends it, with close_notify.
+            // Q at the start of a line makes openssl close with close_notify.
             stdin.write_all(b"Q\n").expect("it listens");
             let output = client.wait_with_output().expect("it ends");
             (
@@ -58,12 +58,12 @@ fn tls_echo_for_openssl() {
             )
         };
         for version in ["-tls1_2", "-tls1_3"] {
-            let (line, said, status) = ask(&[version, "-alpn", "echo"]);
-            assert_eq!(line, "hello, openssl\n", "{version} on {driver}: {said}");
-            assert!(said.contains("Verification: OK"), "{version} on {driver}: {said}");
-            assert!(status.success(), "{version} on {driver}: {said}");
+            let (line, stderr, status) = ask(&[version, "-alpn", "echo"]);
+            assert_eq!(line, "hello, openssl\n", "{version} on {driver}: {stderr}");
+            assert!(stderr.contains("Verification: OK"), "{version} on {driver}: {stderr}");
+            assert!(status.success(), "{version} on {driver}: {stderr}");
         }
-        // An end that the server begins is one that openssl understands.
+        // openssl understands a close that the server starts.
         let mut client = Command::new("openssl")
             .args([
                 "s_client",
@@ -94,7 +94,7 @@ fn tls_echo_for_openssl() {
         drop(stdin);
         assert!(client.wait().expect("it ends").success(), "on {driver}");
 
-        // Who does not read what it gets back is not waited for either.
+        // A client that does not read its echo does not delay the end either.
         let mut server = Running::start(example("tls_echo", driver).args([
             "--listen",
             "127.0.0.1:0",
@@ -113,7 +113,7 @@ fn tls_echo_for_openssl() {
             .expect("it is installed");
         let mut stdin = client.stdin.take().expect("it is piped");
         let (filled, is_filled) = std::sync::mpsc::channel();
-        // More than all the buffers on the way and back have room for.
+        // More than all the buffers in both directions can hold.
         let filling = std::thread::spawn(move || {
             for _ in 0..64 << 10 {
                 if stdin.write_all(&[b'x'; 1024]).is_err() {
@@ -150,7 +150,7 @@ fn https_get_from_openssl() {
     std::fs::write(path("cert.pem"), identity.cert.pem()).expect("a file");
     std::fs::write(path("key.pem"), identity.signing_key.serialize_pem()).expect("a file");
     std::fs::write(path("page.html"), "it is here\n").expect("a file");
-    // Which port is free only a listener knows, and it is given up again at once.
+    // Finds a free port by binding a listener, which is closed at once.
     let port = std::net::TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
     let port = port.expect("a free port").port().to_string();
     let mut server = Command::new("openssl")
@@ -176,7 +176,7 @@ fn https_get_from_openssl() {
         let page = printed(get.arg(format!("https://localhost:{port}/page.html")));
         assert!(page.ends_with("it is here\n"), "{page:?} on {driver}");
 
-        // Somebody else's name, and nobody's authority.
+        // Another name, and an unknown authority.
         for (url, trusted, expected) in [
             ("https://example.org/page.html", Some("cert.pem"), "is not valid for"),
             ("https://localhost/page.html", None, "not signed by a trusted authority"),
@@ -189,7 +189,7 @@ fn https_get_from_openssl() {
                     let mut other = rcgen::CertificateParams::new(["localhost".to_owned()]).expect("a name");
                     other
                         .distinguished_name
-                        .push(rcgen::DnType::CommonName, "somebody else");
+                        .push(rcgen::DnType::CommonName, "another authority");
                     let key = rcgen::KeyPair::generate().expect("a key");
                     let other = other.self_signed(&key).expect("a certificate");
                     std::fs::write(path("other.pem"), other.pem()).expect("a file");
@@ -197,10 +197,10 @@ fn https_get_from_openssl() {
                 }
             };
             let output = get.output().expect("it runs");
-            let said = String::from_utf8_lossy(&output.stderr);
+            let stderr = String::from_utf8_lossy(&output.stderr);
             assert!(
-                !output.status.success() && said.contains(expected),
-                "{said} on {driver}"
+                !output.status.success() && stderr.contains(expected),
+                "{stderr} on {driver}"
             );
         }
     }

@@ -1,10 +1,10 @@
-//! The WebSocket server, under load and against clients that break the rules.
+//! The WebSocket server example, under load and against clients that violate the protocol.
 
 use std::io::{BufRead, BufReader, Write};
 
 use crate::{Running, drivers, example, printed};
 
-/// A WebSocket server of the example, and where it listens.
+/// Starts the WebSocket server example and returns its address.
 fn websocket_server(driver: &str) -> (Running, String) {
     websocket_server_with(driver, &[])
 }
@@ -21,7 +21,7 @@ fn websocket_server_with(driver: &str, args: &[&str]) -> (Running, String) {
 }
 
 #[test]
-fn websocket_drops_nobody_under_load() {
+fn websocket_drops_no_connection_under_load() {
     let wrong = example("websocket", "reactor")
         .arg("--nonsense")
         .output()
@@ -33,10 +33,10 @@ fn websocket_drops_nobody_under_load() {
     };
     // SAFETY: the kernel fills the local structure.
     assert_eq!(unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) }, 0);
-    let room = usize::try_from(limit.rlim_max)
+    let limit_left = usize::try_from(limit.rlim_max)
         .unwrap_or(usize::MAX)
         .saturating_sub(200);
-    let count = room.min(5_000);
+    let count = limit_left.min(5_000);
     if count < 5_000 {
         println!("-- ONLY {count} connections: limits of this machine");
     }
@@ -44,10 +44,10 @@ fn websocket_drops_nobody_under_load() {
         let (mut server, addr) = websocket_server(driver);
         let mut load = example("websocket", driver);
         load.args(["load", "--connect", &addr, "--driver", driver, "--messages", "3"]);
-        let said = printed(load.args(["--connections", &count.to_string()]));
+        let report = printed(load.args(["--connections", &count.to_string()]));
         let expected =
             format!("{count} whole and closed with 1000, 0 told otherwise, 0 not opened, 0 dropped silently");
-        assert!(said.contains(&expected), "{said} on {driver}");
+        assert!(report.contains(&expected), "{report} on {driver}");
         server.send(libc::SIGINT);
         let ledger = server.until("messages; closed:");
         assert_eq!(
@@ -63,7 +63,7 @@ fn websocket_drops_nobody_under_load() {
     }
 }
 
-/// A client that says what it likes.
+/// A client that sends raw frames.
 struct RawSocket(BufReader<std::net::TcpStream>);
 
 impl RawSocket {
@@ -87,21 +87,21 @@ impl RawSocket {
             lines.push(line.trim().to_ascii_lowercase());
         }
         assert!(lines[0].contains("101"), "{lines:?}");
-        // The key's answer that the standard gives as its example.
+        // The accept key of the example in RFC 6455.
         let accept = "sec-websocket-accept: s3pplmbitxaq9kygzzhzrbk+xoo=".to_owned();
         assert!(lines.contains(&accept), "{lines:?}");
         socket
     }
 
-    /// A frame with these first two bytes, masked with zeros if it says so.
-    fn say(&mut self, head: [u8; 2], rest: &[u8]) {
+    /// Sends a frame with these first two bytes, masked with zeros if they say so.
+    fn send(&mut self, head: [u8; 2], rest: &[u8]) {
         let mut frame = head.to_vec();
         frame.extend(rest);
         self.0.get_mut().write_all(&frame).expect("it reads");
     }
 
-    /// The next frame: its first byte and its payload. None at the end.
-    fn hear(&mut self) -> Option<(u8, Vec<u8>)> {
+    /// The next frame: its first byte and its payload. `None` at EOF.
+    fn receive(&mut self) -> Option<(u8, Vec<u8>)> {
         use std::io::Read;
         let mut head = [0; 2];
         match self.0.read_exact(&mut head) {
@@ -114,21 +114,21 @@ impl RawSocket {
         Some((head[0], payload))
     }
 
-    /// A close frame, and then the end.
+    /// Expects a close frame with this code.
     #[track_caller]
-    fn hear_close(&mut self, code: u16) {
-        let (first, payload) = self.hear().expect("a close frame before the end");
+    fn expect_close(&mut self, code: u16) {
+        let (first, payload) = self.receive().expect("a close frame before the end");
         assert_eq!((first, &payload[..2]), (0x88, &code.to_be_bytes()[..]), "{payload:?}");
     }
 
     #[track_caller]
-    fn hear_end(mut self) {
-        assert_eq!(self.hear(), None, "the connection ends");
+    fn expect_eof(mut self) {
+        assert_eq!(self.receive(), None, "the connection ends");
     }
 }
 
-/// Sends pings without reading the answers, until so many bytes were sent, the server has closed the connection, or it takes
-/// nothing for a while. True if it was closed.
+/// Sends pings without reading the pongs, until this many bytes were sent, the server has closed the connection, or it
+/// accepts nothing for a while. True if it was closed.
 #[cfg(target_os = "linux")]
 fn flood(socket: &mut RawSocket, bytes: usize) -> bool {
     let mut ping = vec![0x89, 0x80 | 125, 0, 0, 0, 0];
@@ -147,18 +147,21 @@ fn flood(socket: &mut RawSocket, bytes: usize) -> bool {
     false
 }
 
-/// What waits for a client that never reads is bounded, also where it may go on for long.
+/// The write buffer for a client that never reads is bounded, even with a long write timeout.
 #[cfg(target_os = "linux")]
 #[test]
 fn websocket_memory_is_bounded_under_a_ping_flood() {
     for driver in drivers() {
         let (mut server, addr) = websocket_server_with(driver, &["--write-timeout", "60"]);
         let mut socket = RawSocket::open(&addr);
-        assert!(!flood(&mut socket, 64 << 20), "it was cut off too early on {driver}");
-        // Another one's answer shows that all that had come before was taken in.
+        assert!(
+            !flood(&mut socket, 64 << 20),
+            "the client was disconnected too early on {driver}"
+        );
+        // A pong to another client shows that everything sent before was processed.
         let mut other = RawSocket::open(&addr);
-        other.say([0x89, 0x81], &[&[0; 4][..], b"?"].concat());
-        assert_eq!(other.hear(), Some((0x8a, b"?".to_vec())), "on {driver}");
+        other.send([0x89, 0x81], &[&[0; 4][..], b"?"].concat());
+        assert_eq!(other.receive(), Some((0x8a, b"?".to_vec())), "on {driver}");
         let peak = crate::peak_memory(server.child.id());
         println!("-- {peak} KiB on {driver}");
         assert!(peak < 32 << 10, "{peak} KiB on {driver}");
@@ -169,14 +172,17 @@ fn websocket_memory_is_bounded_under_a_ping_flood() {
     }
 }
 
-/// A client that never reads is cut off, and counted.
+/// A client that never reads is disconnected and counted.
 #[cfg(target_os = "linux")]
 #[test]
-fn websocket_cuts_off_who_does_not_read() {
+fn websocket_disconnects_a_client_that_does_not_read() {
     for driver in drivers() {
         let (mut server, addr) = websocket_server_with(driver, &["--write-timeout", "0.2"]);
         let mut socket = RawSocket::open(&addr);
-        assert!(flood(&mut socket, 1 << 30), "it was not cut off on {driver}");
+        assert!(
+            flood(&mut socket, 1 << 30),
+            "the client was not disconnected on {driver}"
+        );
         server.send(libc::SIGTERM);
         let ledger = server.until("messages; closed:");
         assert!(ledger.contains("1 did not read"), "{ledger} on {driver}");
@@ -191,43 +197,43 @@ fn websocket_closes_with_the_right_codes() {
         let (mut server, addr) = websocket_server(driver);
         let mask = [0; 4];
 
-        // An echo, a ping, and a goodbye that is answered with its own code.
+        // An echo, a ping, and a close that is answered with the same code.
         let mut polite = RawSocket::open(&addr);
-        polite.say([0x81, 0x82], &[&mask[..], b"hi"].concat());
-        assert_eq!(polite.hear(), Some((0x81, b"hi".to_vec())), "on {driver}");
-        polite.say([0x89, 0x81], &[&mask[..], b"?"].concat());
-        assert_eq!(polite.hear(), Some((0x8a, b"?".to_vec())), "on {driver}");
-        polite.say([0x88, 0x82], &[&mask[..], &1000_u16.to_be_bytes()].concat());
-        polite.hear_close(1000);
-        polite.hear_end();
+        polite.send([0x81, 0x82], &[&mask[..], b"hi"].concat());
+        assert_eq!(polite.receive(), Some((0x81, b"hi".to_vec())), "on {driver}");
+        polite.send([0x89, 0x81], &[&mask[..], b"?"].concat());
+        assert_eq!(polite.receive(), Some((0x8a, b"?".to_vec())), "on {driver}");
+        polite.send([0x88, 0x82], &[&mask[..], &1000_u16.to_be_bytes()].concat());
+        polite.expect_close(1000);
+        polite.expect_eof();
 
-        // Too long, by what its head says; most of it is still under way when the answer comes.
+        // Too long, according to its header; most of it is still in transit when the answer comes.
         let mut long = RawSocket::open(&addr);
-        long.say(
+        long.send(
             [0x82, 0xfe],
             &[&60_000_u16.to_be_bytes()[..], &mask, &[7; 20_000]].concat(),
         );
-        long.hear_close(1009);
-        long.hear_end();
+        long.expect_close(1009);
+        long.expect_eof();
 
-        // A client's frame without a mask; an operation that there is not; text that is none.
+        // A frame without a mask; an unknown opcode; invalid UTF-8.
         let mut unmasked = RawSocket::open(&addr);
-        unmasked.say([0x81, 0x02], b"hi");
-        unmasked.hear_close(1002);
-        unmasked.hear_end();
+        unmasked.send([0x81, 0x02], b"hi");
+        unmasked.expect_close(1002);
+        unmasked.expect_eof();
         let mut strange = RawSocket::open(&addr);
-        strange.say([0x83, 0x80], &mask);
-        strange.hear_close(1002);
-        strange.hear_end();
+        strange.send([0x83, 0x80], &mask);
+        strange.expect_close(1002);
+        strange.expect_eof();
         let mut no_text = RawSocket::open(&addr);
-        no_text.say([0x81, 0x82], &[&mask[..], &[0xff, 0xfe]].concat());
-        no_text.hear_close(1007);
-        no_text.hear_end();
+        no_text.send([0x81, 0x82], &[&mask[..], &[0xff, 0xfe]].concat());
+        no_text.expect_close(1007);
+        no_text.expect_eof();
 
-        // Who goes without a word is counted.
+        // A client that disconnects without a close frame is counted.
         drop(RawSocket::open(&addr));
 
-        // Who wants something else is told.
+        // A request without an upgrade is refused.
         let mut browser = std::net::TcpStream::connect(&addr).expect("it listens");
         browser
             .write_all(b"GET / HTTP/1.1\r\nhost: here\r\n\r\n")
@@ -237,24 +243,24 @@ fn websocket_closes_with_the_right_codes() {
         assert!(answer.starts_with("HTTP/1.1 400 "), "{answer:?} on {driver}");
         drop(browser);
 
-        // Everybody who is there at the end hears of it, in the middle of a message too.
+        // At shutdown every open connection gets a close frame, in the middle of a message too.
         let mut waiting = RawSocket::open(&addr);
         let mut talking = RawSocket::open(&addr);
-        talking.say([0x81, 0x85], &[&mask[..], b"he"].concat());
-        waiting.say([0x81, 0x82], &[&mask[..], b"hi"].concat());
-        assert_eq!(waiting.hear(), Some((0x81, b"hi".to_vec())), "on {driver}");
+        talking.send([0x81, 0x85], &[&mask[..], b"he"].concat());
+        waiting.send([0x81, 0x82], &[&mask[..], b"hi"].concat());
+        assert_eq!(waiting.receive(), Some((0x81, b"hi".to_vec())), "on {driver}");
         server.send(if driver == "reactor" {
             libc::SIGINT
         } else {
             libc::SIGTERM
         });
         server.until("telling 2 connections");
-        waiting.hear_close(1001);
-        talking.hear_close(1001);
+        waiting.expect_close(1001);
+        talking.expect_close(1001);
         talking.0.get_mut().write_all(b"llo").expect("it reads");
         for mut socket in [waiting, talking] {
-            socket.say([0x88, 0x82], &[&mask[..], &1001_u16.to_be_bytes()].concat());
-            socket.hear_end();
+            socket.send([0x88, 0x82], &[&mask[..], &1001_u16.to_be_bytes()].concat());
+            socket.expect_eof();
         }
         let ledger = server.until("messages; closed:");
         let expected = "closed: 1 with 1000, 2 with 1001, 2 with 1002, 1 with 1007, 1 with 1009, 1 refused, \

@@ -1,7 +1,7 @@
-//! Kept-alive connections that idle: they hold a descriptor and a read each, and when they go, nothing is left.
+//! Idle keep-alive connections: each holds a descriptor and one read, and nothing is left when they close.
 //!
-//! A binary of its own, since it counts the descriptors of its process. `WINDLASS_TEST_IDLE=9000` sets how many (500). The
-//! clients are in another process.
+//! A separate binary, since it counts the descriptors of its process. `WINDLASS_TEST_IDLE=9000` sets the number of
+//! connections (default 500). The clients run in another process.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream as StdStream};
@@ -26,7 +26,7 @@ fn wanted() -> usize {
 }
 
 #[test]
-fn idle_connections_leave_nothing() {
+fn idle_connections_leak_nothing() {
     if let Ok(addr) = std::env::var(ADDR) {
         return clients(addr.parse().expect("an address"));
     }
@@ -35,15 +35,15 @@ fn idle_connections_leave_nothing() {
         let count = wanted();
         let event_loop = case.event_loop();
         let run = event_loop.run_until_complete(async {
-            let (addr, seen) = start().await;
-            // What is made once is there before it is counted.
+            let (addr, stats) = start().await;
+            // One-time allocations happen before the first count.
             let warm = Client::one(addr).await.fetch("/hello", "").await;
             assert_eq!(warm, "hello");
-            until("the first is gone", || seen.ended.get() == 1).await;
+            until("the first connection ends", || stats.ended.get() == 1).await;
             sleep(Duration::from_millis(50)).await;
             let before = open_descriptors();
             let mut process = Command::new(std::env::current_exe().expect("the path of this program"))
-                .args(["--exact", "idle_connections_leave_nothing", "--nocapture"])
+                .args(["--exact", "idle_connections_leak_nothing", "--nocapture"])
                 .env(ADDR, addr.to_string())
                 .env(WANTED, count.to_string())
                 .stdout(Stdio::piped())
@@ -52,45 +52,45 @@ fn idle_connections_leave_nothing() {
                 .expect("a process");
             let pipes = open_descriptors() - before;
             for _ in 0..24 {
-                // Slow machines take their time.
-                let all = || seen.requests.get() > count;
+                // Slow machines take longer.
+                let all = || stats.requests.get() > count;
                 if all() {
                     break;
                 }
                 sleep(Duration::from_secs(5).min(Duration::from_millis(count as u64))).await;
             }
-            until("all are served", || seen.requests.get() == count + 1).await;
+            until("all are served", || stats.requests.get() == count + 1).await;
             sleep(Duration::from_millis(300)).await;
-            // All are open, and each costs one read: no write buffer, no buffer of the pool.
+            // All are open, and each has one read in flight: no write buffer, no buffer of the pool.
             assert_eq!(open_descriptors(), before + pipes + count);
             let counters = windlass::counters();
             assert!(
                 (count..=count + 2).contains(&counters.ops),
-                "{} flights for {count} connections",
+                "{} operations for {count} connections",
                 counters.ops
             );
             let turns = counters.turns;
             sleep(Duration::from_millis(300)).await;
             let turned = windlass::counters().turns - turns;
-            assert!(turned < 50, "{turned} turns for nobody");
-            // The clients ask once more, and go.
+            assert!(turned < 50, "{turned} turns of an idle loop");
+            // Each client sends one more request, then closes.
             drop(process.stdin.take());
-            until("all are gone", || seen.ended.get() == count + 1).await;
+            until("all connections end", || stats.ended.get() == count + 1).await;
             while process.try_wait().expect("it can be asked").is_none() {
                 sleep(Duration::from_millis(5)).await;
             }
             assert!(process.wait().expect("it has ended").success(), "the clients failed");
             drop(process);
-            assert_eq!(seen.requests.get(), 2 * count + 1);
+            assert_eq!(stats.requests.get(), 2 * count + 1);
             assert_eq!(open_descriptors(), before, "a connection is still open");
-            until("the reads are gone", || windlass::counters().ops <= 2).await;
-            assert_eq!(seen.failed.get(), 0);
+            until("the reads end", || windlass::counters().ops <= 2).await;
+            assert_eq!(stats.failed.get(), 0);
         });
         run.expect("the loop runs");
     });
 }
 
-/// Asks once over each connection, waits for the sign, asks over each again, and goes.
+/// Sends one request per connection, waits for the signal, sends another on each, and closes.
 fn clients(addr: SocketAddr) {
     allow_all_descriptors();
     let ask = |client: &mut StdStream| {
@@ -115,7 +115,7 @@ fn clients(addr: SocketAddr) {
             client
         })
         .collect();
-    // The sign is the end of what the other process has to say.
+    // The signal is the end of standard input.
     std::io::stdin().read_to_end(&mut Vec::new()).expect("read");
     clients.iter_mut().for_each(ask);
 }

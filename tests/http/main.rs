@@ -1,9 +1,9 @@
 //! hyper on windlass: HTTP/1.1 and HTTP/2, server and client, on every driver; and the traits of futures-io and tokio.
 //!
-//! The variables of `tests/suite` work here too.
+//! The environment variables of `tests/suite` work here too.
 
-mod abuse;
-mod exchange;
+mod client_server;
+mod misbehaving;
 mod raw;
 mod server;
 mod timers;

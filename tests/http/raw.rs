@@ -1,18 +1,18 @@
-//! A client that knows only bytes.
+//! A client that sends and receives raw bytes.
 
 use std::time::Duration;
 
 use windlass::net::TcpStream;
 use windlass::time::timeout;
 
-pub(crate) async fn say(stream: &TcpStream, bytes: impl AsRef<[u8]>) {
+pub(crate) async fn send(stream: &TcpStream, bytes: impl AsRef<[u8]>) {
     stream.write_all(bytes.as_ref().to_vec()).await.0.expect("write");
 }
 
-/// Everything up to the end of the connection, however that comes.
-pub(crate) async fn hear_all(stream: &TcpStream) -> String {
+/// Reads until the connection ends, cleanly or not.
+pub(crate) async fn read_all(stream: &TcpStream) -> String {
     let mut all = Vec::new();
-    let hearing = async {
+    let reading = async {
         while let Ok(bytes) = stream.read_managed().await {
             if bytes.is_empty() {
                 break;
@@ -20,18 +20,22 @@ pub(crate) async fn hear_all(stream: &TcpStream) -> String {
             all.extend_from_slice(&bytes);
         }
     };
-    let heard = timeout(Duration::from_secs(60), hearing).await;
-    heard.expect("the server closes");
+    let result = timeout(Duration::from_secs(60), reading).await;
+    result.expect("the server closes");
     String::from_utf8_lossy(&all).into_owned()
 }
 
-/// Up to the last of these words.
-pub(crate) async fn hear_until(stream: &TcpStream, last: &str) -> String {
+/// Reads until `last` has arrived.
+pub(crate) async fn read_until(stream: &TcpStream, last: &str) -> String {
     let mut all = Vec::new();
     while !String::from_utf8_lossy(&all).contains(last) {
         let bytes = timeout(Duration::from_secs(60), stream.read_managed()).await;
-        let bytes = bytes.expect("it is said").expect("read");
-        assert!(!bytes.is_empty(), "it ended after {:?}", String::from_utf8_lossy(&all));
+        let bytes = bytes.expect("bytes in time").expect("read");
+        assert!(
+            !bytes.is_empty(),
+            "the connection ended after {:?}",
+            String::from_utf8_lossy(&all)
+        );
         all.extend_from_slice(&bytes);
     }
     String::from_utf8_lossy(&all).into_owned()

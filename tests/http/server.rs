@@ -21,30 +21,30 @@ use windlass::time::sleep;
 /// A body that need not be `Send`.
 pub(crate) type Answer = Pin<Box<dyn Body<Data = Bytes, Error = Infallible>>>;
 
-/// What the server has seen. It counts without locks: everything is on one thread.
+/// Counters of the server. They need no locks, because everything runs on one thread.
 #[derive(Default)]
-pub(crate) struct Seen {
+pub(crate) struct Stats {
     pub connections: Cell<usize>,
-    /// Connections that have ended, well or not.
+    /// Connections that have ended, cleanly or not.
     pub ended: Cell<usize>,
     pub failed: Cell<usize>,
     pub requests: Cell<usize>,
-    /// Bytes of `/endless` that were asked for.
-    pub made: Cell<usize>,
-    /// Uploads that broke off.
-    pub broken: Cell<usize>,
+    /// Bytes of `/endless` that were requested.
+    pub produced: Cell<usize>,
+    /// Uploads that ended early.
+    pub truncated_uploads: Cell<usize>,
 }
 
 fn add(cell: &Cell<usize>, count: usize) {
     cell.set(cell.get() + count);
 }
 
-/// A server on a new port. It runs as long as its task.
-pub(crate) async fn start() -> (SocketAddr, Rc<Seen>) {
+/// Starts a server on a new port. It runs as long as the loop.
+pub(crate) async fn start() -> (SocketAddr, Rc<Stats>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("bind");
     let addr = listener.local_addr().expect("an address");
-    let seen = Rc::new(Seen::default());
-    let shared = seen.clone();
+    let stats = Rc::new(Stats::default());
+    let shared = stats.clone();
     windlass::spawn(async move {
         let mut http = auto::Builder::new(Executor);
         http.http1()
@@ -57,37 +57,37 @@ pub(crate) async fn start() -> (SocketAddr, Rc<Seen>) {
         loop {
             let (stream, _) = listener.accept().await.expect("accept");
             add(&shared.connections, 1);
-            let (http, seen) = (http.clone(), shared.clone());
+            let (http, stats) = (http.clone(), shared.clone());
             windlass::spawn(async move {
-                let service = service_fn(|request| answer(request, seen.clone()));
+                let service = service_fn(|request| answer(request, stats.clone()));
                 let result = http.serve_connection(Bridge::new(stream), service).await;
                 if let Err(error) = result {
                     println!("-- connection: {error:?}");
-                    add(&seen.failed, 1);
+                    add(&stats.failed, 1);
                 }
-                add(&seen.ended, 1);
+                add(&stats.ended, 1);
             });
         }
     });
-    (addr, seen)
+    (addr, stats)
 }
 
-async fn answer(request: Request<Incoming>, seen: Rc<Seen>) -> Result<Response<Answer>, Infallible> {
-    add(&seen.requests, 1);
+async fn answer(request: Request<Incoming>, stats: Rc<Stats>) -> Result<Response<Answer>, Infallible> {
+    add(&stats.requests, 1);
     let path = request.uri().path().to_owned();
     let text = |text: String| Response::new(Box::pin(Full::new(Bytes::from(text))) as Answer);
     Ok(match path.as_str() {
         "/echo" => match request.into_body().collect().await {
             Ok(body) => Response::new(Box::pin(Full::new(body.to_bytes())) as Answer),
             Err(_) => {
-                add(&seen.broken, 1);
-                text("it broke off".into())
+                add(&stats.truncated_uploads, 1);
+                text("truncated".into())
             }
         },
-        "/endless" => Response::new(Box::pin(Endless(seen)) as Answer),
+        "/endless" => Response::new(Box::pin(Endless(stats)) as Answer),
         "/slow" => {
             sleep(Duration::from_millis(20)).await;
-            text("at last".into())
+            text("done".into())
         }
         path if path.starts_with("/hello") => text(path[1..].to_owned()),
         _ => {
@@ -98,8 +98,8 @@ async fn answer(request: Request<Incoming>, seen: Rc<Seen>) -> Result<Response<A
     })
 }
 
-/// Goes on for as long as somebody takes it.
-struct Endless(Rc<Seen>);
+/// A body that continues as long as it is polled.
+struct Endless(Rc<Stats>);
 
 impl Body for Endless {
     type Data = Bytes;
@@ -110,7 +110,7 @@ impl Body for Endless {
         _: &mut std::task::Context<'_>,
     ) -> std::task::Poll<Option<Result<Frame<Bytes>, Infallible>>> {
         const PIECE: &[u8] = &[7; 16 * 1024];
-        add(&self.0.made, PIECE.len());
+        add(&self.0.produced, PIECE.len());
         std::task::Poll::Ready(Some(Ok(Frame::data(Bytes::from_static(PIECE)))))
     }
 }
@@ -177,7 +177,7 @@ pub(crate) async fn get(mut sender: http2::SendRequest<Empty<Bytes>>, path: Stri
     response.into_body().collect().await.expect("a body").to_bytes()
 }
 
-/// Waits until something holds, for a while.
+/// Waits until a condition holds, with a timeout.
 pub(crate) async fn until(what: &str, holds: impl Fn() -> bool) {
     for _ in 0..12_000 {
         if holds() {

@@ -1,4 +1,4 @@
-//! hyper's timers are the loop's.
+//! hyper's timers run on the loop's clock.
 
 use std::time::{Duration, Instant as StdInstant};
 
@@ -10,11 +10,11 @@ use windlass::compat::Bridge;
 use windlass::hyper::Timer;
 use windlass::time::{Instant, timeout};
 
-use crate::raw::hear_all;
+use crate::raw::read_all;
 use crate::support::{on_every_driver, pair};
 
 #[test]
-fn a_client_that_says_nothing_is_not_waited_for() {
+fn a_silent_client_times_out() {
     on_every_driver(|case| {
         case.run(async {
             let (client, server) = pair().await;
@@ -28,33 +28,27 @@ fn a_client_that_says_nothing_is_not_waited_for() {
             });
             let began = Instant::now();
             client.write_all("GET / HTT").await.0.expect("write");
-            hear_all(&client).await;
+            read_all(&client).await;
             assert!(began.elapsed() >= Duration::from_millis(200));
-            assert!(
-                serving
-                    .await
-                    .expect("no panic")
-                    .expect_err("it took too long")
-                    .is_timeout()
-            );
+            assert!(serving.await.expect("no panic").expect_err("a timeout").is_timeout());
         });
     });
 }
 
 #[test]
-fn sleeps_end_when_they_should() {
+fn sleeps_end_in_time() {
     on_every_driver(|case| {
         case.run(async {
             let began = Instant::now();
             Timer.sleep(Duration::from_millis(20)).await;
             assert!(began.elapsed() >= Duration::from_millis(20));
-            // By the loop's clock, which may be a virtual one.
+            // By the loop's clock, which may be virtual.
             let now = Timer.now();
             Timer.sleep_until(now + Duration::from_millis(20)).await;
             assert!(Timer.now() - now >= Duration::from_millis(20));
             Timer.sleep_until(now).await;
 
-            // Later, earlier, and after the end.
+            // Reset to a later and an earlier deadline, and after it has ended.
             let mut sleep = Timer.sleep(Duration::from_millis(500));
             assert!(timeout(Duration::ZERO, &mut sleep).await.is_err());
             let began = Timer.now();
@@ -66,27 +60,23 @@ fn sleeps_end_when_they_should() {
             let deadline = Timer.now() + Duration::from_millis(5);
             Timer.reset(&mut sleep, deadline);
             let ended = timeout(Duration::from_secs(60), sleep).await;
-            ended.expect("it is not an hour");
+            ended.expect("the sleep ends early");
             let mut sleep = Timer.sleep(Duration::from_secs(3_600));
             assert!(timeout(Duration::from_millis(1), &mut sleep).await.is_err());
             drop(sleep);
-            assert_eq!(
-                windlass::counters().timers,
-                0,
-                "a sleep that is gone has left its timer"
-            );
+            assert_eq!(windlass::counters().timers, 0, "a dropped sleep has left its timer");
         });
     });
 }
 
-/// hyper asks for sleeps that may go to other threads. One that does neither crashes nor fires a stranger's timer.
+/// hyper requires `Send` sleeps. One that is dropped on another thread neither crashes nor cancels another timer.
 #[test]
-fn a_sleep_may_be_dropped_elsewhere() {
+fn a_sleep_may_move_to_another_thread() {
     on_every_driver(|case| {
         case.run(async {
             let mut sleep = Timer.sleep(Duration::from_secs(3_600));
             assert!(timeout(Duration::ZERO, &mut sleep).await.is_err());
-            let elsewhere = std::thread::spawn(move || {
+            let other_thread = std::thread::spawn(move || {
                 windlass::run(async move {
                     let own = windlass::time::sleep(Duration::from_millis(1));
                     drop(sleep);
@@ -94,12 +84,12 @@ fn a_sleep_may_be_dropped_elsewhere() {
                 })
                 .expect("a loop");
             });
-            elsewhere.join().expect("no panic");
+            other_thread.join().expect("no panic");
             let mut sleep = Timer.sleep(Duration::from_millis(500));
             assert!(timeout(Duration::ZERO, &mut sleep).await.is_err());
-            // And awaited there: it ends by that loop's clock.
-            let elsewhere = std::thread::spawn(move || windlass::run(sleep).expect("a loop"));
-            elsewhere.join().expect("no panic");
+            // Awaited there, it ends by the clock of that thread's loop.
+            let other_thread = std::thread::spawn(move || windlass::run(sleep).expect("a loop"));
+            other_thread.join().expect("no panic");
         });
         assert!(Timer.now() <= StdInstant::now() + Duration::from_secs(60));
     });

@@ -25,7 +25,7 @@ fn futures_io_reads_lines_and_copies() {
                 far.read_to_string(&mut rest).await?;
                 Ok::<_, std::io::Error>(rest)
             });
-            // Two halves of one bridge, as that library splits it.
+            // Split by the library into two halves of one bridge.
             let (reader, mut writer) = near.split();
             let mut lines = futures_util::io::BufReader::new(reader).lines();
             for number in 0..1_000 {
@@ -41,7 +41,7 @@ fn futures_io_reads_lines_and_copies() {
 }
 
 #[test]
-fn futures_io_lends() {
+fn futures_io_buf_read_lends_its_buffer() {
     on_every_driver(|case| {
         case.run(async {
             let (near, far) = duplex(64);
@@ -58,7 +58,7 @@ fn futures_io_lends() {
 }
 
 #[test]
-fn tokios_traits_move_bytes() {
+fn tokio_traits_transfer_bytes() {
     on_every_driver(|case| {
         case.run(async {
             let (near, far) = pair().await;
@@ -77,7 +77,7 @@ fn tokios_traits_move_bytes() {
             let lent = poll_fn(|cx| AsyncBufRead::poll_fill_buf(Pin::new(&mut far), cx).map_ok(<[u8]>::to_vec)).await;
             assert_eq!(lent.expect("read"), b"hello");
             AsyncBufRead::consume(Pin::new(&mut far), 1);
-            // Into memory that is not initialised, behind what is there.
+            // Into uninitialised memory, after the filled part.
             let mut memory = [std::mem::MaybeUninit::uninit(); 8];
             let mut buf = ReadBuf::uninit(&mut memory);
             buf.put_slice(b">> ");

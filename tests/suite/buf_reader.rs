@@ -8,7 +8,7 @@ use std::task::Poll;
 use windlass::io::{AsyncBufRead, AsyncRead, AsyncWrite, BufReader, NotUtf8, TooLong, duplex};
 
 use crate::bytes::numbered;
-use crate::streams::Sips;
+use crate::streams::ShortReads;
 use crate::support::{Random, on_every_driver, pair, poll_once, rounds, turns};
 
 /// The output of a future that is ready within `count` polls, one turn apart; otherwise the future is dropped.
@@ -130,7 +130,7 @@ fn lines_match_std() {
                     .map(|_| ['a', 'ß', '\n', '\n', '\r', '€', ' '][random.below(7) as usize])
                     .collect();
                 let expected: Vec<String> = text.as_bytes().lines().map(|line| line.expect("UTF-8")).collect();
-                let mut lines = BufReader::new(Sips(text.as_bytes())).lines();
+                let mut lines = BufReader::new(ShortReads(text.as_bytes())).lines();
                 let mut found = Vec::new();
                 while let Some(line) = lines.next_line().await.expect("a line") {
                     found.push(line);
@@ -162,7 +162,7 @@ fn a_line_beyond_the_limit_is_an_error_and_is_skipped() {
                 .await
                 .0
                 .expect("write");
-            let mut lines = BufReader::new(Sips(server)).max_line_len(10).lines();
+            let mut lines = BufReader::new(ShortReads(server)).max_line_len(10).lines();
             assert_eq!(lines.next_line().await.expect("short").as_deref(), Some("first"));
             assert_eq!(
                 lines.next_line().await.expect("just long enough").as_deref(),
@@ -231,7 +231,7 @@ fn a_refused_line_can_still_be_read() {
 fn the_error_of_an_invalid_line_contains_its_bytes() {
     on_every_driver(|case| {
         case.run(async {
-            let mut reader = BufReader::new(Sips(&b"one\ntw\xffo\nthree"[..]));
+            let mut reader = BufReader::new(ShortReads(&b"one\ntw\xffo\nthree"[..]));
             let mut text = String::new();
             reader.read_line(&mut text).await.expect("text");
             let error = reader.read_line(&mut text).await.expect_err("not UTF-8");
@@ -249,7 +249,7 @@ fn the_error_of_an_invalid_line_contains_its_bytes() {
             );
             assert_eq!(text, "one\nthree");
             // `read_to_string` takes all of a stream or nothing.
-            let mut reader = BufReader::new(Sips(&b"four"[..]));
+            let mut reader = BufReader::new(ShortReads(&b"four"[..]));
             let error = reader.read_to_string(3).await.expect_err("too long");
             assert!(error.to_string().contains("nothing was taken"), "{error}");
             assert_eq!(reader.read_to_string(4).await.expect("just the limit"), "four");

@@ -17,7 +17,7 @@ use crate::buf_reader::within;
 use crate::bytes::numbered;
 use crate::child::in_own_process;
 use crate::readiness::with_std_peer;
-use crate::streams::{Sips, Stingy};
+use crate::streams::{ShortReads, ShortWrites};
 use crate::support::{
     Random, codes, on_every_driver, on_every_kernel_driver, pair, poll_once, reset_on_close, rounds, turns,
 };
@@ -30,8 +30,11 @@ fn a_copy_is_complete_with_any_reader_and_writer() {
         case.run(async {
             for len in [0, 1, 4_096, 100_000] {
                 let all = numbered(len);
-                let mut writer = Stingy::default();
-                assert_eq!(copy(&mut Sips(&all[..]), &mut writer).await.expect("copy"), len as u64);
+                let mut writer = ShortWrites::default();
+                assert_eq!(
+                    copy(&mut ShortReads(&all[..]), &mut writer).await.expect("copy"),
+                    len as u64
+                );
                 assert!(writer.taken == all && writer.flushed == len);
                 assert!(!writer.ended, "a copy leaves the writer open");
                 let mut writer = BufWriter::new(Vec::new());
@@ -117,7 +120,7 @@ fn neither_direction_blocks_the_other() {
 
             // In the first direction, reads and writes are always ready.
             let taken = Rc::new(Cell::new(0));
-            let mut endless = join(repeat(1), Stingy::default());
+            let mut endless = join(repeat(1), ShortWrites::default());
             let (far, mut server) = duplex(100);
             let (reader, _writer) = windlass::io::split(far);
             let mut far = join(reader, Counting(taken.clone()));

@@ -17,7 +17,7 @@ use windlass::protocol::{
 };
 use windlass::time::{sleep, timeout};
 
-use crate::protocol::{Log, Recorder, Told, until, until_lost};
+use crate::protocol::{Event, Log, Recorder, until, until_lost};
 use crate::support::{exceptions_of, on_every_driver, on_every_kernel_driver, rounds, turns};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -453,7 +453,7 @@ fn unix_connections_support_protocols() {
                 let log = served.clone();
                 move || {
                     Recorder::new(&log, |logged, transport| {
-                        if let Told::Data(bytes) = logged {
+                        if let Event::Data(bytes) = logged {
                             transport.write(bytes);
                             transport.close();
                         }
@@ -475,7 +475,7 @@ fn unix_connections_support_protocols() {
             until_lost(&served).await;
             assert_eq!(
                 log.borrow()[1..],
-                [Told::Data(vec![1; 1_000]), Told::Eof, Told::Lost(None)]
+                [Event::Data(vec![1; 1_000]), Event::Eof, Event::Lost(None)]
             );
             server.close();
             server.wait_closed().await;

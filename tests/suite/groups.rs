@@ -14,7 +14,7 @@ use windlass::task::{self, Builder, GroupError, TaskGroup, yield_now};
 use windlass::time::{sleep, timeout};
 use windlass::{JoinHandle, counters, spawn};
 
-use crate::panics::{assert_told, told_of};
+use crate::panics::{assert_one_exception, run_and_collect_exceptions};
 use crate::support::{CountDrop, PanicOnDrop, on_every_driver, pair, poll_with, quiet, turns};
 use crate::tasks::{add_one, counter};
 
@@ -399,7 +399,7 @@ fn cancelling_a_group_is_not_a_failure() {
 fn a_panic_of_the_body_resumes_after_the_children_have_ended() {
     on_every_driver(|case| {
         let (ended, kept) = (counter(), counter());
-        let (payload, exceptions) = told_of(&case.event_loop(), {
+        let (payload, exceptions) = run_and_collect_exceptions(&case.event_loop(), {
             let (ended, kept) = (ended.clone(), kept.clone());
             async move {
                 let task = spawn(async move {
@@ -423,7 +423,7 @@ fn a_panic_of_the_body_resumes_after_the_children_have_ended() {
 #[test]
 fn a_destructor_panic_beside_a_body_panic_is_reported() {
     on_every_driver(|case| {
-        let ((), exceptions) = told_of(&case.event_loop(), async {
+        let ((), exceptions) = run_and_collect_exceptions(&case.event_loop(), async {
             let task = spawn(async {
                 let result = task::group(async |group| {
                     group.spawn(async {
@@ -437,14 +437,14 @@ fn a_destructor_panic_beside_a_body_panic_is_reported() {
             });
             assert!(task.await.unwrap_err().is_panic());
         });
-        assert_told(&exceptions, &["a destructor of a cancelled child"]);
+        assert_one_exception(&exceptions, &["a destructor of a cancelled child"]);
     });
 }
 
 #[test]
 fn panics_of_children_are_failures() {
     on_every_driver(|case| {
-        let (error, exceptions) = told_of(&case.event_loop(), async {
+        let (error, exceptions) = run_and_collect_exceptions(&case.event_loop(), async {
             task::group(async |group| {
                 group.spawn(sleep(HOUR));
                 group.spawn(async {
@@ -464,7 +464,7 @@ fn panics_of_children_are_failures() {
 #[test]
 fn failures_of_an_unjoined_group_are_reported() {
     on_every_driver(|case| {
-        let ((), exceptions) = told_of(&case.event_loop(), async {
+        let ((), exceptions) = run_and_collect_exceptions(&case.event_loop(), async {
             let group = TaskGroup::new();
             Builder::new()
                 .name("lonely")
@@ -472,10 +472,10 @@ fn failures_of_an_unjoined_group_are_reported() {
             turns(3).await;
             drop(group);
         });
-        assert_told(&exceptions, &["not observed", "'lonely'", "group"]);
+        assert_one_exception(&exceptions, &["not observed", "'lonely'", "group"]);
 
         // A child that fails in the poll in which it drops its own group. No task waits for itself.
-        let ((), exceptions) = told_of(&case.event_loop(), async {
+        let ((), exceptions) = run_and_collect_exceptions(&case.event_loop(), async {
             let group = Rc::new(TaskGroup::new());
             let mine = group.clone();
             let child = group.spawn(async move {
@@ -486,7 +486,7 @@ fn failures_of_an_unjoined_group_are_reported() {
             drop(group);
             assert!(child.await.unwrap_err().is_failed());
         });
-        assert_told(&exceptions, &["too late"]);
+        assert_one_exception(&exceptions, &["too late"]);
     });
 }
 
@@ -531,7 +531,7 @@ fn a_child_that_drops_its_own_group_does_not_wait_for_itself() {
 #[test]
 fn panicking_destructors_do_not_affect_siblings() {
     on_every_driver(|case| {
-        let (error, exceptions) = told_of(&case.event_loop(), async {
+        let (error, exceptions) = run_and_collect_exceptions(&case.event_loop(), async {
             task::group(async |group| {
                 for _ in 0..2 {
                     group.spawn(async {

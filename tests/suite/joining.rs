@@ -17,7 +17,7 @@ use windlass::time::{sleep, timeout};
 use windlass::{JoinHandle, counters, spawn};
 
 use crate::groups::until_receives_in_flight;
-use crate::panics::{assert_told, told_of};
+use crate::panics::{assert_one_exception, run_and_collect_exceptions};
 use crate::support::{
     CountDrop, PanicOnDrop, Random, exceptions_of, on_every_driver, pair, poll_once, poll_with, turns,
 };
@@ -187,7 +187,7 @@ fn the_first_error_of_try_join_all_drops_the_others() {
 fn gather_returns_the_first_failure_and_the_siblings_continue() {
     on_every_driver(|case| {
         let finished = counter();
-        let (error, exceptions) = told_of(&case.event_loop(), {
+        let (error, exceptions) = run_and_collect_exceptions(&case.event_loop(), {
             let finished = finished.clone();
             async move {
                 let work = |millis: u32| {
@@ -210,7 +210,7 @@ fn gather_returns_the_first_failure_and_the_siblings_continue() {
         });
         assert_eq!(finished.get(), 4, "the siblings continued");
         assert!(matches!(error, TaskError::Failed(error) if error.to_string() == "first"));
-        assert_told(&exceptions, &["second", "joining.rs", "`gather` had ended"]);
+        assert_one_exception(&exceptions, &["second", "joining.rs", "`gather` had ended"]);
     });
 }
 
@@ -241,20 +241,20 @@ fn a_cancelled_gather_cancels_its_tasks_and_waits_for_them() {
             assert_eq!(counters().tasks, 1, "no watching task is left");
         });
         // A failure before the cancel is reported.
-        let ((), exceptions) = told_of(&case.event_loop(), async {
+        let ((), exceptions) = run_and_collect_exceptions(&case.event_loop(), async {
             let mut gathering = gather([async { Err::<(), _>("unseen") }]);
             assert!(poll_once(Pin::new(&mut gathering)).await.is_pending());
             turns(2).await;
             drop(gathering);
         });
-        assert_told(&exceptions, &["unseen"]);
+        assert_one_exception(&exceptions, &["unseen"]);
     });
 }
 
 #[test]
 fn gather_returns_panics_and_cancels_its_tasks_when_dropped() {
     on_every_driver(|case| {
-        let ((), exceptions) = told_of(&case.event_loop(), async {
+        let ((), exceptions) = run_and_collect_exceptions(&case.event_loop(), async {
             let error = gather([0, 1].map(|number| async move {
                 match number {
                     0 => pending::<Result<(), String>>().await,
@@ -311,7 +311,7 @@ fn the_first_of_a_race_wins_and_the_others_are_dropped() {
             assert_eq!(select(ready(1), ready(2)).await, Either::Left(1));
         });
         // A loser's panicking destructor does not affect the winner.
-        let (winner, exceptions) = told_of(&case.event_loop(), async {
+        let (winner, exceptions) = run_and_collect_exceptions(&case.event_loop(), async {
             race([1, 2].map(|number| async move {
                 match number {
                     1 => {
@@ -324,7 +324,7 @@ fn the_first_of_a_race_wins_and_the_others_are_dropped() {
             .await
         });
         assert_eq!(winner, 1);
-        assert_told(&exceptions, &["sore loser"]);
+        assert_one_exception(&exceptions, &["sore loser"]);
     });
 }
 

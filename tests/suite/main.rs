@@ -45,17 +45,17 @@ mod endpoints;
 mod event_loop;
 #[cfg(target_os = "linux")]
 mod faults;
+#[cfg(unix)]
+mod fd_reuse;
 mod files;
 #[cfg(unix)]
 mod files_abandoned;
 #[cfg(target_os = "linux")]
 mod files_linux;
+#[cfg(unix)]
+mod foreign_fds;
 mod groups;
 mod joining;
-#[cfg(unix)]
-mod neighbours;
-#[cfg(unix)]
-mod numbers;
 mod panics;
 #[cfg(unix)]
 mod paths;
@@ -66,7 +66,6 @@ mod processes;
 mod promises;
 mod protocol;
 mod protocol_flow;
-mod quiet;
 mod reader_writer;
 mod readiness;
 mod reentrancy;
@@ -83,6 +82,7 @@ mod stdio;
 mod streams;
 mod support;
 mod sync;
+mod syscall_counts;
 mod task_cancellation;
 mod task_locals;
 mod tasks;
@@ -100,5 +100,3 @@ mod watch;
 mod windows_embed;
 #[cfg(windows)]
 mod windows_processes;
-
-use readiness as edges;

@@ -1,4 +1,4 @@
-//! What is done to paths, with std as the oracle.
+//! File-system calls on paths, compared with std.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -11,7 +11,7 @@ use windlass::fs;
 use crate::bytes::numbered;
 use crate::support::{Folder, assert_same, on_every_driver, poll_once, quiet, turns, uninterrupted};
 
-/// Everything below a folder: names, kinds, contents, and where links lead.
+/// Every entry below a folder: name, kind, contents, and link target.
 fn everything(folder: &Path) -> Vec<(PathBuf, String)> {
     let mut found = Vec::new();
     let mut folders = vec![folder.to_owned()];
@@ -34,8 +34,8 @@ fn everything(folder: &Path) -> Vec<(PathBuf, String)> {
     found
 }
 
-/// A folder with something of everything in it.
-fn furnished() -> Folder {
+/// A folder with one of each kind of entry.
+fn populated() -> Folder {
     let folder = Folder::new();
     folder.file("file", "hello");
     folder.file("other", "other");
@@ -102,7 +102,7 @@ fn read_only() -> std::fs::Permissions {
     std::os::unix::fs::PermissionsExt::from_mode(0o444)
 }
 
-/// What a call answers, as text; folders of the test's own are taken out of it.
+/// A call's result as text, without the folder's own path.
 async fn ours(call: OnOne, path: &Path) -> std::io::Result<String> {
     Ok(match call {
         OnOne::RemoveFile => format!("{:?}", fs::remove_file(path).await?),
@@ -162,16 +162,16 @@ fn theirs(call: OnOne, path: &Path) -> std::io::Result<String> {
     })
 }
 
-/// Each call on each kind of thing: the same answer, the same effect, and an error that names the path.
+/// Each call on each kind of entry: the same result and the same effect as std, and an error that names the path.
 #[test]
 fn calls_on_one_path_do_what_std_does() {
     on_every_driver(|case| {
-        // Miri lacks half of these calls.
+        // Miri does not support half of these calls.
         if cfg!(miri) {
             return;
         }
         case.run(async {
-            let (mut our, mut their) = (furnished(), furnished());
+            let (mut our, mut their) = (populated(), populated());
             let pristine = everything(our.path());
             for call in ON_ONE {
                 for name in NAMES {
@@ -186,7 +186,7 @@ fn calls_on_one_path_do_what_std_does() {
                     let mode = |folder: &Folder| std::fs::metadata(folder.join(name)).map(|it| it.permissions()).ok();
                     assert_eq!(mode(&our), mode(&their), "{what}");
                     if matches!(call, OnOne::SetPermissions) || everything(our.path()) != pristine {
-                        (our, their) = (furnished(), furnished());
+                        (our, their) = (populated(), populated());
                     }
                 }
             }
@@ -201,7 +201,7 @@ fn calls_on_two_paths_do_what_std_does() {
             return;
         }
         case.run(async {
-            let (mut our, mut their) = (furnished(), furnished());
+            let (mut our, mut their) = (populated(), populated());
             let pristine = everything(our.path());
             for from in NAMES {
                 for to in NAMES {
@@ -209,7 +209,8 @@ fn calls_on_two_paths_do_what_std_does() {
                         let (our_from, our_to) = (our.join(from), our.join(to));
                         let (their_from, their_to) = (their.join(from), their.join(to));
                         let what = format!("{call} from {from} to {to}");
-                        // A link holds what it is told, so that must not be a path of one of the two folders.
+                        // A symbolic link stores its target as given, so the target must not be a path inside one of
+                        // the two folders.
                         let (answer, expected) = match call {
                             0 => (fs::rename(&our_from, &our_to).await.map(|()| 0), {
                                 std::fs::rename(their_from, their_to).map(|()| 0)
@@ -232,7 +233,7 @@ fn calls_on_two_paths_do_what_std_does() {
                         assert_same(&what, answer, expected);
                         assert_eq!(everything(our.path()), everything(their.path()), "{what}");
                         if everything(our.path()) != pristine {
-                            (our, their) = (furnished(), furnished());
+                            (our, their) = (populated(), populated());
                         }
                     }
                 }
@@ -242,7 +243,7 @@ fn calls_on_two_paths_do_what_std_does() {
 }
 
 #[test]
-fn create_dir_all_makes_what_std_makes() {
+fn create_dir_all_does_what_std_does() {
     on_every_driver(|case| {
         if cfg!(miri) {
             return;
@@ -265,7 +266,7 @@ fn create_dir_all_makes_what_std_makes() {
                 "..",
             ];
             for name in names {
-                let (our, their) = (furnished(), furnished());
+                let (our, their) = (populated(), populated());
                 let answer = fs::create_dir_all(our.join(name)).await;
                 assert_same(name, answer, std::fs::create_dir_all(their.join(name)));
                 assert_eq!(everything(our.path()), everything(their.path()), "{name}");
@@ -277,7 +278,7 @@ fn create_dir_all_makes_what_std_makes() {
     });
 }
 
-/// Links are removed; what they lead to is not.
+/// Links are removed, their targets are not.
 #[test]
 fn remove_dir_all_does_not_follow_links() {
     on_every_driver(|case| {
@@ -285,14 +286,14 @@ fn remove_dir_all_does_not_follow_links() {
             return;
         }
         case.run(async {
-            let (folder, precious) = (Folder::new(), furnished());
+            let (folder, precious) = (Folder::new(), populated());
             let before = everything(precious.path());
             std::fs::create_dir_all(folder.join("a/b/c")).unwrap();
             std::os::unix::fs::symlink(precious.path(), folder.join("a/b/link")).unwrap();
             std::os::unix::fs::symlink(precious.join("file"), folder.join("a/link")).unwrap();
             fs::remove_dir_all(folder.join("a")).await.unwrap();
             assert_eq!(everything(folder.path()), []);
-            // One that is a link itself: the link goes at most.
+            // A path that is itself a link: at most the link is removed.
             std::os::unix::fs::symlink(precious.path(), folder.join("link")).unwrap();
             let _ = fs::remove_dir_all(folder.join("link")).await;
             assert_eq!(everything(precious.path()), before);
@@ -301,10 +302,10 @@ fn remove_dir_all_does_not_follow_links() {
 }
 
 #[test]
-fn a_folder_is_listed_whole() {
+fn read_dir_lists_every_entry_once() {
     on_every_driver(|case| {
         case.run(async {
-            // A thread fetches 256 at once.
+            // A pool thread fetches 256 entries at once.
             let counts = if cfg!(miri) {
                 vec![0, 2]
             } else {
@@ -321,7 +322,7 @@ fn a_folder_is_listed_whole() {
                     let mut entries = fs::read_dir(folder.path()).await.unwrap();
                     loop {
                         if drops {
-                            // What a dropped call was waiting for is there for the next.
+                            // The entry that a dropped call was waiting for is returned by the next call.
                             let polled = poll_once(Box::pin(entries.next_entry()).as_mut()).await;
                             if let std::task::Poll::Ready(Ok(Some(entry))) = polled {
                                 assert!(names.insert(entry.file_name()));
@@ -360,7 +361,7 @@ fn whole_files_are_read_and_written() {
                 assert!(std::fs::read(&path).unwrap() == bytes);
                 assert!(fs::read(&path).await.unwrap() == bytes, "{len} bytes");
             }
-            // A shorter one leaves nothing of the longer.
+            // Writing a shorter file truncates the longer one.
             fs::write(&path, "grüße").await.unwrap();
             assert_eq!(fs::read_to_string(&path).await.unwrap(), "grüße");
             fs::write(&path, b"ok \xFF").await.unwrap();
@@ -371,12 +372,12 @@ fn whole_files_are_read_and_written() {
     });
 }
 
-/// A path with a NUL byte is refused before any kernel sees half of it.
+/// A path with a NUL byte is rejected before a system call sees it truncated.
 #[test]
 fn a_nul_in_a_path_is_an_error() {
     on_every_driver(|case| {
         case.run(async {
-            let folder = furnished();
+            let folder = populated();
             let nul = folder.path().join(OsStr::from_bytes(b"file\0x"));
             for call in ON_ONE {
                 let (answer, expected) = (ours(call, &nul).await, theirs(call, &nul));
@@ -402,15 +403,15 @@ fn a_nul_in_a_path_is_an_error() {
     });
 }
 
-/// Abandoned calls are taken back or carried out, and leave nothing behind.
+/// Dropped calls are cancelled or run to the end, and leave nothing behind.
 #[test]
-fn dropped_calls_leave_no_flight() {
+fn dropped_calls_leave_no_operation() {
     on_every_driver(|case| {
         if cfg!(miri) {
             return;
         }
         case.run(async {
-            let folder = furnished();
+            let folder = populated();
             for _ in 0..crate::support::rounds() / 20 {
                 for call in [
                     OnOne::CreateDir,

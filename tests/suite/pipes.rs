@@ -23,7 +23,7 @@ use crate::support::{
 const SOON: Duration = Duration::from_secs(60);
 
 #[test]
-fn bytes_go_through_until_the_end() {
+fn bytes_arrive_until_eof() {
     on_every_kernel_driver(|case| {
         case.run(async {
             let (sender, receiver) = pipe().unwrap();
@@ -35,7 +35,7 @@ fn bytes_go_through_until_the_end() {
             let (result, bufs) = receiver.read_vectored(vec![[0; 2], [0; 2], [0; 2]]).await;
             let count = result.unwrap();
             assert_eq!(bufs.concat()[..count], b"three"[..count]);
-            // Windows fills one of them at a time.
+            // Windows fills one buffer at a time.
             assert!(count == 5 || cfg!(windows), "{count}");
             if count < 5 {
                 let (result, rest) = receiver.read_exact(vec![0; 5 - count]).await;
@@ -45,7 +45,7 @@ fn bytes_go_through_until_the_end() {
             sender.write_all("last").await.0.unwrap();
             drop(sender);
             assert_eq!(&*receiver.read_managed().await.unwrap(), b"last");
-            // The end, as often as one asks, and in every way.
+            // EOF is returned by every later read, of every kind.
             for _ in 0..2 {
                 assert!(receiver.read_managed().await.unwrap().is_empty());
                 assert_eq!(receiver.read([0; 4]).await.0.unwrap(), 0);
@@ -60,7 +60,7 @@ fn bytes_go_through_until_the_end() {
 }
 
 #[test]
-fn a_reader_that_waits_is_told_of_bytes_and_of_the_end() {
+fn a_waiting_reader_gets_bytes_and_eof() {
     on_every_kernel_driver(|case| {
         case.run(async {
             let (sender, receiver) = pipe().unwrap();
@@ -81,7 +81,7 @@ fn a_reader_that_waits_is_told_of_bytes_and_of_the_end() {
 }
 
 #[test]
-fn a_pipe_that_nobody_reads_is_broken() {
+fn writing_without_a_reader_is_a_broken_pipe() {
     on_every_kernel_driver(|case| {
         case.run(async {
             let (sender, receiver) = pipe().unwrap();
@@ -93,21 +93,25 @@ fn a_pipe_that_nobody_reads_is_broken() {
             }
             let error = sender.write_all_vectored(vec!["x", "y"]).await.0.unwrap_err();
             assert_eq!(error.kind(), ErrorKind::BrokenPipe);
-            // A writer that waits for room is told too.
+            // A writer that waits for space fails too.
             let (sender, receiver) = pipe().unwrap();
             let writing = windlass::spawn(async move { sender.write_all(vec![7; 1 << 20]).await.0 });
             receiver.read_exact(vec![0; 1000]).await.0.unwrap();
             turns(3).await;
             drop(receiver);
-            let error = timeout(SOON, writing).await.expect("it is told").unwrap().unwrap_err();
+            let error = timeout(SOON, writing)
+                .await
+                .expect("the write fails")
+                .unwrap()
+                .unwrap_err();
             assert_eq!(error.kind(), ErrorKind::BrokenPipe);
         });
     });
 }
 
-/// A writer waits while the pipe is full, and goes on when there is room: a slow reader bounds the memory.
+/// A writer waits while the pipe is full and continues when there is space: a slow reader bounds the memory used.
 #[test]
-fn a_full_pipe_holds_its_writer() {
+fn a_full_pipe_makes_the_writer_wait() {
     on_every_kernel_driver(|case| {
         case.run(async {
             const LEN: usize = 1 << 20;
@@ -122,7 +126,7 @@ fn a_full_pipe_holds_its_writer() {
                 turns(1).await;
             }
             drop(writing);
-            // What a dropped write had sent is in the pipe, from its front, and nothing else follows but the next write.
+            // The pipe contains a prefix of the dropped write, and then only the next write.
             let writing = windlass::spawn(async move { sender.write_all("end").await.0.unwrap() });
             let mut bytes = Vec::new();
             loop {
@@ -135,7 +139,7 @@ fn a_full_pipe_holds_its_writer() {
             writing.await.unwrap();
             assert!(bytes.len() < LEN && bytes.ends_with(b"end"), "{} bytes", bytes.len());
             let sent = bytes.len() - 3;
-            // Windows may take back all of it.
+            // Windows may cancel the whole write.
             assert!(sent >= 4096 || cfg!(windows), "{sent}");
             assert!(bytes[..sent] == numbered(LEN)[..sent]);
         });
@@ -143,7 +147,7 @@ fn a_full_pipe_holds_its_writer() {
 }
 
 #[test]
-fn much_goes_through_both_ways_of_reading() {
+fn large_transfers_work_with_both_kinds_of_reads() {
     on_every_kernel_driver(|case| {
         case.run(async {
             let len = 3 << 20;
@@ -173,7 +177,7 @@ fn dropped_reads_lose_no_byte() {
             let mut random = Random::new(3);
             let len = rounds() * 40;
             let (receiver, mut theirs) = crate::support::pipe_from_std();
-            // std at the other end, on a thread of its own.
+            // std writes on its own thread.
             let writer = std::thread::spawn(move || {
                 let bytes = numbered(len);
                 for (number, chunk) in bytes.chunks(97).enumerate() {
@@ -227,7 +231,7 @@ fn dropped_reads_lose_no_byte() {
     });
 }
 
-/// Polls a future this often and once more, with a turn of the loop in between; `None` if it has not ended.
+/// Polls a future `times + 1` times, with a turn of the loop in between; `None` if it is still pending.
 async fn poll_some<F: Future>(times: u64, mut future: std::pin::Pin<&mut F>) -> Option<F::Output> {
     for _ in 0..=times {
         if let std::task::Poll::Ready(output) = poll_once(future.as_mut()).await {
@@ -240,14 +244,14 @@ async fn poll_some<F: Future>(times: u64, mut future: std::pin::Pin<&mut F>) -> 
 
 #[cfg(unix)]
 #[test]
-fn ends_are_taken_from_std_and_given_back() {
+fn ends_convert_from_std_and_back() {
     on_every_kernel_driver(|case| {
         case.run(async {
             let (theirs, mut ours) = io::pipe().unwrap();
             let receiver = Receiver::from_fd(theirs).unwrap();
             ours.write_all(b"from std").unwrap();
             assert_eq!(&*receiver.read_managed().await.unwrap(), b"from std");
-            // Refused while a read is under way, or what it has got is unread.
+            // Refused while a read is in flight or its bytes are still unread.
             {
                 let mut reading = pin!(receiver.read([0; 16]));
                 assert!(poll_once(reading.as_mut()).await.is_pending());
@@ -277,7 +281,7 @@ fn ends_are_taken_from_std_and_given_back() {
     });
 }
 
-/// Pipes that are dropped with a read that nobody waits for any more.
+/// Pipes that are dropped together with an abandoned read.
 async fn abandon_reads(count: usize) {
     for _ in 0..count {
         let (sender, receiver) = pipe().unwrap();
@@ -295,7 +299,7 @@ fn ends_close_and_nothing_leaks() {
     in_own_process("pipes::ends_close_and_nothing_leaks", &[], || {
         on_every_kernel_driver(|case| {
             case.run(async {
-                // What the first ones cost, and what is kept for later ones, is not a leak.
+                // One-time costs and cached resources are not leaks.
                 abandon_reads(rounds().min(1_000)).await;
                 let before = open_descriptors();
                 abandon_reads(rounds().min(1_000)).await;
@@ -312,7 +316,7 @@ fn ends_close_on_exec() {
         case.run(async {
             let (sender, receiver) = pipe().unwrap();
             for fd in [sender.as_raw_fd(), receiver.as_raw_fd()] {
-                // SAFETY: the descriptor is open, and this only asks for its flags.
+                // SAFETY: the descriptor is open, and fcntl(2) only reads its flags.
                 let flags = unsafe { libc::fcntl(fd, libc::F_GETFD) };
                 assert_eq!(flags & libc::FD_CLOEXEC, libc::FD_CLOEXEC);
             }
@@ -320,9 +324,9 @@ fn ends_close_on_exec() {
     });
 }
 
-/// Without a kernel there are none, which is an error and no panic.
+/// The null driver has no pipes: an error, not a panic.
 #[test]
-fn without_a_kernel_there_are_no_pipes() {
+fn the_null_driver_has_no_pipes() {
     on_every_driver(|case| {
         if case.is_kernel() || cfg!(miri) {
             return;

@@ -1,4 +1,4 @@
-//! A pool for managed reads that is too small: the streams live, and every buffer comes back.
+//! A buffer pool for managed reads that is too small: the streams keep working, and every buffer returns to the pool.
 
 use std::future::Future;
 use std::pin::pin;
@@ -16,7 +16,7 @@ fn loop_with(case: Case, count: u16, len: usize) -> EventLoop {
     case.builder().managed_buffers(count, len).build().expect("a loop")
 }
 
-/// Runs a test on every driver that has a pool: a kernel before 5.19 has none.
+/// Runs a test on every driver that has a buffer pool; kernels before 5.19 have none.
 fn on_every_driver(body: impl Fn(Case) + Send + Clone + 'static) {
     support::on_every_driver(move |case| {
         let description = case.event_loop().describe();
@@ -31,7 +31,7 @@ fn pattern(stream: usize, len: usize) -> Vec<u8> {
     (0..len).map(|at| (stream * 31 + at) as u8).collect()
 }
 
-/// One buffer, many connections, a burst on each, and whoever has received holds on to what it got.
+/// One buffer and a burst on many connections, each of which keeps the bytes that it received.
 #[test]
 fn streams_survive_an_empty_pool() {
     on_every_driver(|case| {
@@ -69,20 +69,20 @@ fn streams_survive_an_empty_pool() {
                 on_heap += held.iter().filter(|part| !part.is_pooled()).count();
                 all_held.extend(held);
             }
-            assert_eq!(pooled, 1, "there is one buffer, and it is held");
+            assert_eq!(pooled, 1, "the only buffer is held");
             assert!(on_heap > 0);
             drop(all_held);
-            assert_pool_is_whole(1).await;
+            assert_pool_is_complete(1).await;
         });
         result.expect("the loop runs");
         assert!(event_loop.counters().driver.pool_empty > 0);
     });
 }
 
-/// All of the pool's buffers can be held at once, and no more than these.
-async fn assert_pool_is_whole(count: usize) {
+/// Exactly `count` buffers of the pool can be held at once.
+async fn assert_pool_is_complete(count: usize) {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("bind");
-    // What was dropped just now is given to the kernel in the next turn.
+    // Dropped buffers are returned to the kernel in the next turn.
     yield_now().await;
     let mut held = Vec::new();
     let mut streams = Vec::new();
@@ -102,9 +102,9 @@ fn poll_once(future: std::pin::Pin<&mut impl Future>) {
     assert!(!is_ready, "nothing was sent yet");
 }
 
-/// A managed read that has landed with a buffer is dropped, and then its stream or not.
+/// A managed read that completed with a buffer is dropped, with and without its stream.
 #[test]
-fn the_buffer_of_a_dropped_read_comes_back() {
+fn a_dropped_read_returns_its_buffer_to_the_pool() {
     on_every_driver(|case| {
         let event_loop = loop_with(case, 4, 64);
         let result = event_loop.run_until_complete(async {
@@ -115,7 +115,7 @@ fn the_buffer_of_a_dropped_read_comes_back() {
                     let mut read = pin!(server.read_managed());
                     poll_once(read.as_mut());
                     client.write_all("bytes").await.0.expect("write");
-                    // On every driver the receive lands in this turn or the next, with a buffer.
+                    // On every driver the receive completes in this turn or the next, with a buffer.
                     yield_now().await;
                     yield_now().await;
                 }
@@ -129,16 +129,16 @@ fn the_buffer_of_a_dropped_read_comes_back() {
                     _ => {}
                 }
             }
-            assert_pool_is_whole(4).await;
+            assert_pool_is_complete(4).await;
         });
         result.expect("the loop runs");
         assert_eq!(event_loop.counters().driver.pool_empty, 1, "only the check itself");
     });
 }
 
-/// Managed reads are dropped while their cancel races with bytes that arrive.
+/// Managed reads are dropped while their cancel races with arriving bytes.
 #[test]
-fn cancelled_reads_leave_the_pool_whole() {
+fn cancelled_reads_return_their_buffers() {
     on_every_driver(|case| {
         let event_loop = loop_with(case, 4, 64);
         let result = event_loop.run_until_complete(async {
@@ -166,7 +166,7 @@ fn cancelled_reads_leave_the_pool_whole() {
                         .len();
                 }
                 if round % 50 == 49 {
-                    // Leaves one in the air, in a stream that goes with it.
+                    // Leaves a read in flight, on a stream that is dropped with it.
                     poll_once(pin!(server.read_managed()));
                     (client, server) = pair().await;
                 }
@@ -176,7 +176,7 @@ fn cancelled_reads_leave_the_pool_whole() {
         event_loop
             .run_until_complete(async {
                 sleep(Duration::from_millis(1)).await;
-                assert_pool_is_whole(4).await;
+                assert_pool_is_complete(4).await;
             })
             .expect("the loop runs");
     });
@@ -191,9 +191,9 @@ fn poll_once_if_pending(
     }
 }
 
-/// A pool that is larger than the machine's memory is done without.
+/// A pool larger than the machine's memory: the loop works without one.
 #[test]
-fn a_pool_that_cannot_be_had_is_done_without() {
+fn a_pool_that_cannot_be_allocated_is_not_an_error() {
     on_every_kernel_driver(|case| {
         let event_loop = loop_with(case, 1 << 15, 1 << 30);
         let result = event_loop.run_until_complete(async {

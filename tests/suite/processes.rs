@@ -1,4 +1,5 @@
-//! Children: std's results, and nothing left behind. Children belong to the whole process, so each test has one of its own.
+//! Child processes: std's results, and no zombie, thread or descriptor left. Children belong to the whole process, so
+//! each test runs in its own.
 
 use std::io;
 use std::os::unix::fs::PermissionsExt;
@@ -14,24 +15,24 @@ use crate::support::{
     Case, Folder, assert_same, on_every_driver, on_every_kernel_driver, open_descriptors, rounds, uninterrupted,
 };
 
-/// What should happen at once and has not happened after this, will not happen.
+/// An event that should come at once is considered lost after this time.
 const LONG: Duration = Duration::from_secs(60);
 
-/// What a shell does.
+/// Runs a script in a shell.
 fn shell(script: &str) -> Command {
     let mut command = Command::new("sh");
     command.args(["-c", script]);
     command
 }
 
-/// The children of this process, living and dead.
+/// The children of this process, running and zombies.
 fn children() -> Vec<(i32, char)> {
     let this = std::process::id().to_string();
     let processes = std::fs::read_dir("/proc").expect("Linux has /proc");
     let of = |entry: std::fs::DirEntry| {
         let number: i32 = entry.file_name().to_str()?.parse().ok()?;
         let stat = std::fs::read_to_string(entry.path().join("stat")).ok()?;
-        // The name, in brackets, may have anything in it.
+        // The name, in parentheses, may contain any character.
         let mut fields = stat[stat.rfind(')')? + 1..].split_whitespace();
         let state = fields.next()?.chars().next()?;
         (fields.next()? == this).then_some((number, state))
@@ -53,7 +54,7 @@ fn until(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-async fn until_on_loop(what: &str, mut holds: impl FnMut() -> bool) {
+async fn until_async(what: &str, mut holds: impl FnMut() -> bool) {
     let deadline = Instant::now() + LONG;
     while !holds() {
         assert!(Instant::now() < deadline, "{what}: {:?}", children());
@@ -101,11 +102,11 @@ fn results_as_std(case: Case) {
                 .env_remove("HOME");
             let ours = command.output().await.expect("we start it");
             assert_eq!(ours, std, "{script}");
-            // The same command again, for its status alone; it writes nowhere, and its input is empty.
+            // The same command again, for its status only; its output goes to null, and its input is empty.
             command.stdout(Stdio::null()).stderr(Stdio::null()).stdin(Stdio::null());
             assert_eq!(command.status().await.expect("we start it"), std.status, "{script}");
         }
-        // What was said of a stream holds for `output` too.
+        // A stream that was configured explicitly stays so for `output`.
         let output = shell("echo out; echo err >&2").stderr(Stdio::null()).output().await;
         let output = output.expect("it starts");
         assert_eq!((&output.stdout[..], &output.stderr[..]), (&b"out\n"[..], &b""[..]));
@@ -116,8 +117,8 @@ fn results_as_std(case: Case) {
 }
 
 #[test]
-fn what_cannot_start_says_why() {
-    in_own_process("processes::what_cannot_start_says_why", &[], || {
+fn an_error_names_the_program_that_cannot_start() {
+    in_own_process("processes::an_error_names_the_program_that_cannot_start", &[], || {
         on_every_driver(|case| {
             let folder = Folder::new();
             let plain = folder.file("plain", "no program");
@@ -158,7 +159,7 @@ fn what_cannot_start_says_why() {
                     let output = command.output().await.expect_err("it cannot start");
                     assert!(output.to_string().contains(named), "{output}");
                 }
-                // A NUL cannot be in a name.
+                // A name cannot contain NUL.
                 let error = Command::new("a\0b").spawn().expect_err("no such name");
                 assert_eq!(error.kind(), io::ErrorKind::InvalidInput);
                 assert_eq!(open_descriptors(), before);
@@ -169,26 +170,27 @@ fn what_cannot_start_says_why() {
 }
 
 #[test]
-fn much_output_on_both_pipes() {
-    in_own_process("processes::much_output_on_both_pipes", &[], || {
+fn large_output_on_both_pipes_does_not_deadlock() {
+    in_own_process("processes::large_output_on_both_pipes_does_not_deadlock", &[], || {
         on_every_kernel_driver(|case| {
-            const MUCH: usize = 1 << 20;
+            const LARGE: usize = 1 << 20;
             case.run(async {
                 let before = open_descriptors();
-                // Errors first: who reads the output to its end before, waits for ever.
-                let script = format!("yes e | head -c {MUCH} >&2; yes o | head -c {MUCH}; yes e | head -c {MUCH} >&2");
+                // Stderr first: a parent that reads stdout to its end first would wait forever.
+                let script =
+                    format!("yes e | head -c {LARGE} >&2; yes o | head -c {LARGE}; yes e | head -c {LARGE} >&2");
                 let output = timeout(LONG, async { shell(&script).output().await });
-                let output = output.await.expect("nobody waits for the other").expect("it starts");
+                let output = output.await.expect("no deadlock").expect("it starts");
                 assert!(output.status.success());
                 assert!(
-                    output.stdout == b"o\n".repeat(MUCH / 2),
+                    output.stdout == b"o\n".repeat(LARGE / 2),
                     "{} bytes",
                     output.stdout.len()
                 );
-                assert!(output.stderr == b"e\n".repeat(MUCH), "{} bytes", output.stderr.len());
+                assert!(output.stderr == b"e\n".repeat(LARGE), "{} bytes", output.stderr.len());
                 assert_eq!(open_descriptors(), before);
 
-                // Through the child and back, both directions at once.
+                // Through the child and back, in both directions at once.
                 let mut cat = Command::new("cat");
                 let mut child = cat
                     .stdin(Stdio::piped())
@@ -196,7 +198,7 @@ fn much_output_on_both_pipes() {
                     .spawn()
                     .expect("it starts");
                 let stdin = child.stdin.take().expect("it is piped");
-                let sent: Vec<u8> = (0..MUCH).map(|at| (at / 3) as u8).collect();
+                let sent: Vec<u8> = (0..LARGE).map(|at| (at / 3) as u8).collect();
                 let sending = windlass::spawn({
                     let sent = sent.clone();
                     async move { stdin.write_all(sent).await.0 }
@@ -221,7 +223,7 @@ fn waiting_can_be_cancelled_and_repeated() {
 fn waits(case: Case) {
     case.run(async {
         let before = (open_descriptors(), windlass::counters().tasks);
-        // `cat` ends when its input does, which waiting closes.
+        // `cat` ends at the end of its input, which `wait` closes.
         let mut child = Command::new("cat").stdin(Stdio::piped()).spawn().expect("it starts");
         assert!(child.stdin.is_some());
         assert!(timeout(LONG, child.wait()).await.expect("it ends").is_ok());
@@ -246,7 +248,7 @@ fn waits(case: Case) {
             child.try_wait().expect("it has ended").and_then(|status| status.code()),
             Some(5)
         );
-        assert_eq!(child.id(), None, "the number may be another's");
+        assert_eq!(child.id(), None, "the process id may be reused");
         child.start_kill().expect("nothing to kill");
         child.kill().await.expect("nothing to kill");
         assert!(!exists(id), "no zombie");
@@ -257,7 +259,7 @@ fn waits(case: Case) {
         assert_eq!(child.wait().await.expect("a status").signal(), Some(libc::SIGKILL));
         drop(child);
         assert_eq!(children(), []);
-        until_on_loop("everything is given back", || {
+        until_async("every resource is released", || {
             (open_descriptors(), windlass::counters().tasks) == before
         })
         .await;
@@ -265,8 +267,8 @@ fn waits(case: Case) {
 }
 
 #[test]
-fn many_children_at_once() {
-    in_own_process("processes::many_children_at_once", &[], || {
+fn many_children_run_at_once() {
+    in_own_process("processes::many_children_run_at_once", &[], || {
         on_every_kernel_driver(many_at_once)
     });
 }
@@ -305,12 +307,12 @@ fn a_dropped_child_leaves_no_zombie() {
                     drop(command.spawn().expect("it starts"));
                     if round % 64 == 0 {
                         sleep(Duration::from_millis(1)).await;
-                        // They do not pile up either: the loop sees to them as it goes.
-                        until_on_loop("few are left", || children().len() < 16).await;
+                        // Zombies do not accumulate either: the loop reaps them while it runs.
+                        until_async("few are left", || children().len() < 16).await;
                     }
                 }
-                until_on_loop("no child is left", || children().is_empty()).await;
-                until_on_loop("everything is given back", || {
+                until_async("no child is left", || children().is_empty()).await;
+                until_async("every resource is released", || {
                     (open_descriptors(), windlass::counters().tasks) == before
                 })
                 .await;
@@ -320,26 +322,22 @@ fn a_dropped_child_leaves_no_zombie() {
 }
 
 #[test]
-fn a_child_that_outlives_its_loop_leaves_no_zombie() {
-    in_own_process(
-        "processes::a_child_that_outlives_its_loop_leaves_no_zombie",
-        &[],
-        || {
-            on_every_kernel_driver(outlives_its_loop);
-        },
-    );
+fn a_child_that_outlives_its_loop_is_reaped() {
+    in_own_process("processes::a_child_that_outlives_its_loop_is_reaped", &[], || {
+        on_every_kernel_driver(outlives_its_loop);
+    });
 }
 
 fn outlives_its_loop(case: Case) {
     let before = (open_descriptors(), threads());
     let mut pipes = Vec::new();
     let mut start = || -> Child {
-        // It ends when its input does, which is ours to close.
+        // The child ends at the end of its input, which the test closes.
         let (theirs, ours) = io::pipe().expect("a pipe");
         pipes.push(ours);
         Command::new("cat").stdin(theirs).spawn().expect("it starts")
     };
-    // Dropped before, with, and after their loops; held by tasks; waited for when the loop ends.
+    // Children that are dropped before, with and after their loops, held by tasks, and awaited when the loop closes.
     let event_loop = case.event_loop();
     let run = async {
         drop((start(), start()));
@@ -353,22 +351,22 @@ fn outlives_its_loop(case: Case) {
     drop(event_loop.run_until_complete(run).expect("the loop runs"));
     event_loop.close();
     drop(outlives);
-    assert_eq!(children().len(), 5, "nobody kills them");
+    assert_eq!(children().len(), 5, "no child was killed");
     let killed = case.run(async {
         let mut command = Command::new("sleep");
         command.arg("1000").kill_on_drop(true).spawn().expect("it starts")
     });
     drop(killed);
-    until("the killed one is gone", || children().len() == 5);
-    for (gone, pipe) in pipes.into_iter().enumerate() {
+    until("the killed child is reaped", || children().len() == 5);
+    for (ended, pipe) in pipes.into_iter().enumerate() {
         drop(pipe);
-        until("one after the other goes", || children().len() == 4 - gone);
+        until("the children end one by one", || children().len() == 4 - ended);
     }
-    until("the thread goes with the last", || {
+    until("the reaper thread ends with the last child", || {
         (open_descriptors(), threads()) == before
     });
 
-    // And again: the thread comes back.
+    // And again: the reaper thread restarts.
     let event_loop = case.event_loop();
     let run = async { Command::new("cat").stdin(Stdio::piped()).spawn().expect("it starts") };
     let mut child = event_loop.run_until_complete(run).expect("the loop runs");
@@ -383,8 +381,8 @@ fn outlives_its_loop(case: Case) {
 }
 
 #[test]
-fn kill_on_drop_kills() {
-    in_own_process("processes::kill_on_drop_kills", &[], || {
+fn kill_on_drop_kills_the_child() {
+    in_own_process("processes::kill_on_drop_kills_the_child", &[], || {
         on_every_kernel_driver(kills_on_drop)
     });
 }
@@ -394,28 +392,28 @@ fn kills_on_drop(case: Case) {
         let mut command = Command::new("sleep");
         command.arg("1000").kill_on_drop(true);
         drop(command.spawn().expect("it starts"));
-        until_on_loop("it is killed and reaped", || children().is_empty()).await;
-        // Cancelled with the future that holds it.
+        until_async("it is killed and reaped", || children().is_empty()).await;
+        // Cancelled with the future that owns it.
         assert!(timeout(Duration::from_millis(20), command.status()).await.is_err());
-        until_on_loop("it is killed and reaped", || children().is_empty()).await;
+        until_async("it is killed and reaped", || children().is_empty()).await;
         assert!(timeout(Duration::from_millis(20), command.output()).await.is_err());
-        until_on_loop("it is killed and reaped", || children().is_empty()).await;
-        // Without it, it lives on.
+        until_async("it is killed and reaped", || children().is_empty()).await;
+        // Without `kill_on_drop` the child runs on.
         let child = command.kill_on_drop(false).spawn().expect("it starts");
         let id = child.id().expect("it runs");
         drop(child);
         sleep(Duration::from_millis(20)).await;
         assert_eq!(children().len(), 1);
-        // SAFETY: kill(2) takes two numbers, and the child has not been waited for.
+        // SAFETY: kill(2) takes two integers, and the child has not been reaped yet.
         assert_eq!(unsafe { libc::kill(id as i32, libc::SIGKILL) }, 0);
-        until_on_loop("it is reaped", || children().is_empty()).await;
+        until_async("it is reaped", || children().is_empty()).await;
     });
 }
 
-/// The old way, by SIGCHLD: an old kernel, or a sandbox.
+/// Without pidfd_open (an old kernel or a sandbox), children are reaped through SIGCHLD.
 #[test]
-fn without_descriptors_for_processes() {
-    in_own_process("processes::without_descriptors_for_processes", &[], || {
+fn children_are_reaped_without_pidfds() {
+    in_own_process("processes::children_are_reaped_without_pidfds", &[], || {
         on_every_kernel_driver(|case| {
             crate::support::refuse_call(libc::SYS_pidfd_open, libc::ENOSYS);
             // SAFETY: the call is refused, and would touch no memory.
@@ -430,19 +428,19 @@ fn without_descriptors_for_processes() {
                 for _ in 0..rounds() / 20 {
                     drop(Command::new("true").spawn().expect("it starts"));
                 }
-                until_on_loop("no child is left", || children().is_empty()).await;
+                until_async("no child is left", || children().is_empty()).await;
             });
         });
     });
 }
 
 #[test]
-fn out_of_descriptors_nothing_is_left_behind() {
-    in_own_process("processes::out_of_descriptors_nothing_is_left_behind", &[], || {
+fn a_spawn_without_free_descriptors_leaks_nothing() {
+    in_own_process("processes::a_spawn_without_free_descriptors_leaks_nothing", &[], || {
         on_every_kernel_driver(|case| {
             let event_loop = case.event_loop();
             let run = async {
-                // Without pipes it can be started, and then it may be that nobody could hear of its end.
+                // A child without pipes can be started; then there may be no descriptor left to observe its end.
                 for piped in [false, true] {
                     let (mut started, mut refused) = (0, 0);
                     for left in 0..16 {
@@ -468,48 +466,52 @@ fn out_of_descriptors_nothing_is_left_behind() {
                                 refused += 1;
                             }
                         }
-                        // Looking for children needs a descriptor too.
+                        // Listing the children needs a descriptor too.
                         drop(hoard);
-                        until_on_loop("no child is left", || children().is_empty()).await;
+                        until_async("no child is left", || children().is_empty()).await;
                     }
                     assert!(started > 0 && refused > 0, "{started} started, {refused} refused");
                 }
             };
             let before = open_descriptors();
             event_loop.run_until_complete(run).expect("the loop runs");
-            until("everything is given back", || open_descriptors() == before);
+            until("every resource is released", || open_descriptors() == before);
         });
     });
 }
 
 #[test]
-fn a_child_that_somebody_else_waited_for() {
-    in_own_process("processes::a_child_that_somebody_else_waited_for", &[], || {
-        on_every_kernel_driver(|case| {
-            let steal = |id: u32| {
-                // SAFETY: waitpid(2) without a place for the status touches no memory.
-                let stolen = uninterrupted(|| match unsafe { libc::waitpid(id as i32, std::ptr::null_mut(), 0) } {
-                    -1 => Err(io::Error::last_os_error()),
-                    id => Ok(id),
+fn a_child_reaped_by_foreign_code_gives_the_error_of_std() {
+    in_own_process(
+        "processes::a_child_reaped_by_foreign_code_gives_the_error_of_std",
+        &[],
+        || {
+            on_every_kernel_driver(|case| {
+                let steal = |id: u32| {
+                    // SAFETY: waitpid(2) with a null status pointer touches no memory.
+                    let stolen = uninterrupted(|| match unsafe { libc::waitpid(id as i32, std::ptr::null_mut(), 0) } {
+                        -1 => Err(io::Error::last_os_error()),
+                        id => Ok(id),
+                    });
+                    assert_eq!(stolen.expect("it ends"), id as i32);
+                };
+                let mut theirs = std::process::Command::new("true").spawn().expect("it starts");
+                steal(theirs.id());
+                let theirs = uninterrupted(|| theirs.wait());
+                case.run(async {
+                    let mut ours = Command::new("true").spawn().expect("it starts");
+                    steal(ours.id().expect("a number"));
+                    let waited = timeout(LONG, ours.wait()).await;
+                    assert_same("wait", waited.expect("no hang"), theirs);
                 });
-                assert_eq!(stolen.expect("it ends"), id as i32);
-            };
-            let mut theirs = std::process::Command::new("true").spawn().expect("it starts");
-            steal(theirs.id());
-            let theirs = uninterrupted(|| theirs.wait());
-            case.run(async {
-                let mut ours = Command::new("true").spawn().expect("it starts");
-                steal(ours.id().expect("a number"));
-                let waited = timeout(LONG, ours.wait()).await;
-                assert_same("wait", waited.expect("no hang"), theirs);
             });
-        });
-    });
+        },
+    );
 }
 
 #[test]
-fn a_child_inherits_nothing_of_ours() {
-    in_own_process("processes::a_child_inherits_nothing_of_ours", &[], || {
+fn a_child_inherits_no_descriptor_of_the_loop() {
+    in_own_process("processes::a_child_inherits_no_descriptor_of_the_loop", &[], || {
         on_every_kernel_driver(|case| {
             case.run(async {
                 use windlass::signal::{SignalKind, signal};
@@ -533,7 +535,7 @@ fn a_child_inherits_nothing_of_ours() {
                     .output()
                     .await
                     .expect("it starts");
-                // The last is that of the listing.
+                // The last descriptor belongs to the directory listing itself.
                 let std = std::process::Command::new("ls")
                     .arg("/proc/self/fd")
                     .output()
@@ -549,8 +551,8 @@ fn a_child_inherits_nothing_of_ours() {
 }
 
 #[test]
-fn a_pipeline_of_children() {
-    in_own_process("processes::a_pipeline_of_children", &[], || {
+fn children_form_a_pipeline() {
+    in_own_process("processes::children_form_a_pipeline", &[], || {
         on_every_kernel_driver(|case| {
             case.run(async {
                 let mut first = shell("yes | head -c 1000000")
@@ -558,7 +560,7 @@ fn a_pipeline_of_children() {
                     .spawn()
                     .expect("it starts");
                 let pipe = first.stdout.take().expect("it is piped");
-                // A read that was given up has taken nothing along.
+                // A dropped read consumed nothing.
                 let pipe: Stdio = pipe.try_into().expect("nothing is under way");
                 let output = Command::new("wc")
                     .arg("-c")
@@ -569,7 +571,7 @@ fn a_pipeline_of_children() {
                 assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), "1000000");
                 assert!(first.wait().await.expect("a status").success());
 
-                // Received bytes are not lost on the way.
+                // Bytes that were already received block the conversion instead of being lost.
                 let mut echo = Command::new("echo")
                     .arg("x")
                     .stdout(Stdio::piped())
@@ -586,10 +588,10 @@ fn a_pipeline_of_children() {
     });
 }
 
-/// Children's pipes are streams like any other: copied to and from, and read by lines.
+/// Children's pipes implement the stream traits: copied to and from, and read by lines.
 #[test]
-fn the_pipes_are_streams() {
-    in_own_process("processes::the_pipes_are_streams", &[], || {
+fn child_pipes_are_streams() {
+    in_own_process("processes::child_pipes_are_streams", &[], || {
         on_every_kernel_driver(|case| {
             use windlass::io::{AsyncWrite, BufReader, copy};
             case.run(async {
@@ -604,7 +606,7 @@ fn the_pipes_are_streams() {
                 let mut lines = BufReader::new(stdout.expect("it is piped")).lines();
                 let copied = copy(&mut &b"one\ntwo\nthree"[..], stdin).await;
                 assert_eq!(copied.expect("it reads"), 13);
-                // Without the end of its input, `cat` would not end.
+                // `cat` ends only at the end of its input.
                 stdin.shutdown().await.expect("a pipe");
                 AsyncWrite::write(stdin, "more").await.0.expect_err("it is closed");
                 for expected in [Some("one"), Some("two"), Some("three"), None] {

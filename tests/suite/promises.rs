@@ -27,7 +27,7 @@ fn the_first_to_resolve_wins() {
             assert!(!promise.is_resolved() && !placeholder.is_done());
             assert_eq!(clone.resolve(1), Ok(()));
             assert!(promise.is_resolved() && placeholder.is_done());
-            assert_eq!(promise.resolve(2), Err(2), "the value comes back");
+            assert_eq!(promise.resolve(2), Err(2), "the value is returned");
             drop((promise, clone));
             assert_eq!(placeholder.await, Ok(1));
         });
@@ -35,7 +35,7 @@ fn the_first_to_resolve_wins() {
 }
 
 #[test]
-fn a_placeholder_waits_for_as_long_as_it_takes() {
+fn a_placeholder_waits_until_its_promise_is_resolved() {
     on_every_driver(|case| {
         case.run(async {
             for _ in 0..rounds().min(100) {
@@ -48,28 +48,28 @@ fn a_placeholder_waits_for_as_long_as_it_takes() {
 }
 
 #[test]
-fn the_last_clone_to_go_abandons() {
+fn dropping_the_last_promise_abandons_the_placeholder() {
     on_every_driver(|case| {
         case.run(async {
             let (promise, placeholder) = promise::<u32>();
             let clone = promise.clone();
             drop(promise);
             yield_now().await;
-            assert!(!placeholder.is_done(), "a clone is left");
-            let told = Rc::new(RefCell::new(None));
+            assert!(!placeholder.is_done(), "a clone still exists");
+            let result = Rc::new(RefCell::new(None));
             placeholder.add_done_callback({
-                let told = told.clone();
-                move |value| told.replace(Some(value.copied())).unwrap_or(Ok(0)).map_or((), |_| ())
+                let result = result.clone();
+                move |value| result.replace(Some(value.copied())).unwrap_or(Ok(0)).map_or((), |_| ())
             });
             drop(clone);
             assert_eq!(placeholder.await, Err(Abandoned));
-            assert_eq!(*told.borrow(), Some(Err(Abandoned)));
+            assert_eq!(*result.borrow(), Some(Err(Abandoned)));
         });
     });
 }
 
 #[test]
-fn done_callbacks_run_through_the_loop_in_order_and_before_the_awaiter() {
+fn done_callbacks_run_in_order_in_a_later_turn_before_the_awaiter() {
     on_every_driver(|case| {
         case.run(async {
             let log = Log::default();
@@ -84,11 +84,11 @@ fn done_callbacks_run_through_the_loop_in_order_and_before_the_awaiter() {
             });
             yield_now().await;
             promise.resolve(5).unwrap();
-            assert!(log.borrow().is_empty(), "nothing runs inside of resolve");
+            assert!(log.borrow().is_empty(), "`resolve` runs no callback itself");
             awaiter.await.unwrap();
             assert_eq!(*log.borrow(), ["first 5", "second 5", "third 5", "awaiter 5"]);
 
-            // An awaiter that looks before they had their turn waits for them.
+            // An awaiter that polls before the callbacks ran waits for them.
             log.take();
             let (promise, placeholder) = windlass::promise::<u32>();
             placeholder.add_done_callback({
@@ -125,7 +125,7 @@ fn a_late_callback_runs_in_the_next_turn() {
 }
 
 #[test]
-fn even_a_late_callback_sees_the_value_before_the_awaiter_takes_it() {
+fn a_late_callback_runs_before_the_awaiter_takes_the_value() {
     on_every_driver(|case| {
         case.run(async {
             let log = Log::default();
@@ -142,7 +142,7 @@ fn even_a_late_callback_sees_the_value_before_the_awaiter_takes_it() {
                 }
             });
             yield_now().await;
-            // In the turn in which the awaiter is woken, but before it runs.
+            // In the turn that wakes the awaiter, but before the awaiter runs.
             promise.resolve(3).unwrap();
             call_soon({
                 let (log, shared) = (log.clone(), shared.clone());
@@ -162,7 +162,7 @@ fn even_a_late_callback_sees_the_value_before_the_awaiter_takes_it() {
 fn a_callback_can_add_callbacks_and_poll_and_drop_the_placeholder() {
     on_every_driver(|case| {
         let event_loop = case.event_loop();
-        let told = exceptions_of(&event_loop);
+        let exceptions = exceptions_of(&event_loop);
         let output = event_loop.run_until_complete(async {
             let log = Log::default();
             let (promise, placeholder) = promise::<u32>();
@@ -175,7 +175,7 @@ fn a_callback_can_add_callbacks_and_poll_and_drop_the_placeholder() {
                     let mut placeholder = shared.borrow_mut().take().unwrap();
                     assert!(placeholder.is_done());
                     let poll = poll_with(Waker::noop(), std::pin::Pin::new(&mut placeholder));
-                    assert_eq!(poll, Poll::Pending, "the callbacks are not through");
+                    assert_eq!(poll, Poll::Pending, "callbacks are still pending");
                     let (log, again) = (log.clone(), shared.clone());
                     placeholder.add_done_callback(move |value| {
                         write(&log, format!("nested {}", value.unwrap()));
@@ -193,19 +193,19 @@ fn a_callback_can_add_callbacks_and_poll_and_drop_the_placeholder() {
             log.take()
         });
         assert_eq!(output.unwrap(), ["nested 4"]);
-        assert!(told.borrow().is_empty(), "{told:?}");
+        assert!(exceptions.borrow().is_empty(), "{exceptions:?}");
     });
 }
 
 #[test]
-fn a_panicking_callback_stops_neither_the_others_nor_the_awaiter() {
+fn a_panicking_callback_stops_neither_other_callbacks_nor_the_awaiter() {
     on_every_driver(|case| {
         let event_loop = case.event_loop();
-        let told = exceptions_of(&event_loop);
+        let exceptions = exceptions_of(&event_loop);
         let output = event_loop.run_until_complete(async {
             let log = Log::default();
             let (promise, placeholder) = promise::<u32>();
-            placeholder.add_done_callback(|_| panic!("callback down"));
+            placeholder.add_done_callback(|_| panic!("callback panics"));
             placeholder.add_done_callback({
                 let log = log.clone();
                 move |_| write(&log, "second")
@@ -214,27 +214,27 @@ fn a_panicking_callback_stops_neither_the_others_nor_the_awaiter() {
             (placeholder.await, log.take())
         });
         assert_eq!(output.unwrap(), (Ok(8), vec!["second".to_owned()]));
-        assert_eq!(told.borrow().len(), 1);
-        assert!(told.borrow()[0].contains("callback down"));
+        assert_eq!(exceptions.borrow().len(), 1);
+        assert!(exceptions.borrow()[0].contains("callback panics"));
     });
 }
 
 #[test]
-fn a_panicking_waker_costs_nobody_else_anything() {
+fn a_panicking_waker_does_not_affect_other_callbacks() {
     on_every_driver(|case| {
         let event_loop = case.event_loop();
-        let told = exceptions_of(&event_loop);
+        let exceptions = exceptions_of(&event_loop);
         event_loop
             .run_until_complete(async {
                 let log = Log::default();
                 let (promise, mut placeholder) = promise::<u32>();
                 let shared: Rc<RefCell<Option<Placeholder<u32>>>> = Rc::default();
-                let panics = waker_calling(|| panic!("waker down"));
+                let panics = waker_calling(|| panic!("waker panics"));
                 assert!(poll_with(&panics, std::pin::Pin::new(&mut placeholder)).is_pending());
                 placeholder.add_done_callback({
                     let (log, shared) = (log.clone(), shared.clone());
                     move |_| {
-                        // Added while the others are being told.
+                        // Added while the other callbacks run.
                         let callback = move |_: Result<&u32, Abandoned>| write(&log, "late");
                         shared.borrow().as_ref().unwrap().add_done_callback(callback);
                     }
@@ -247,13 +247,13 @@ fn a_panicking_waker_costs_nobody_else_anything() {
                 assert_eq!(placeholder.await, Ok(1));
             })
             .unwrap();
-        assert_eq!(told.borrow().len(), 1);
-        assert!(told.borrow()[0].contains("waker down"));
+        assert_eq!(exceptions.borrow().len(), 1);
+        assert!(exceptions.borrow()[0].contains("waker panics"));
     });
 }
 
 #[test]
-fn a_placeholder_gives_its_value_once() {
+fn a_placeholder_returns_its_value_once() {
     on_every_driver(|case| {
         case.run(async {
             let (promise, mut placeholder) = promise();
@@ -272,13 +272,13 @@ fn promises_outlive_their_loop() {
     on_every_driver(|case| {
         let (promise, placeholder) = case.run(async { promise::<String>() });
         let (other, other_placeholder) = case.run(async { windlass::promise::<String>() });
-        let heard = Rc::new(RefCell::new(Vec::new()));
+        let values = Rc::new(RefCell::new(Vec::new()));
         placeholder.add_done_callback({
-            let heard = heard.clone();
-            move |value| write(&heard, value.unwrap())
+            let values = values.clone();
+            move |value| write(&values, value.unwrap())
         });
         assert_eq!(promise.resolve("late".into()), Ok(()));
-        assert_eq!(*heard.borrow(), ["late"], "without a loop there is no turn to wait for");
+        assert_eq!(*values.borrow(), ["late"], "without a loop the callback runs at once");
         drop(other);
         let outcome = case.run(async { (placeholder.await, other_placeholder.await) });
         assert_eq!(outcome, (Ok("late".into()), Err(Abandoned)), "awaited on another loop");

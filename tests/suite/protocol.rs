@@ -1,4 +1,4 @@
-//! Protocols and transports: the order of callbacks, calls from inside of them, and their end.
+//! Protocols and transports: the order of callbacks, calls from within callbacks, and the end of a connection.
 
 use std::cell::{Cell, RefCell};
 use std::io::{self, ErrorKind};
@@ -12,37 +12,37 @@ use windlass::time::{sleep, timeout};
 
 use crate::support::{CountDrop, assert_reset, exceptions_of, on_every_driver, pair, reset_on_close, turns};
 
-/// What a protocol was told.
+/// A callback that a protocol received.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Told {
+pub(crate) enum Event {
     Made,
     Data(Vec<u8>),
     Eof,
     Lost(Option<ErrorKind>),
     Pause,
     Resume,
-    /// Not by the transport: a test's own mark.
+    /// Not from the transport: a marker that a test adds.
     Mark(&'static str),
 }
 
-use Told::{Data, Eof, Lost, Made, Mark, Pause, Resume};
+use Event::{Data, Eof, Lost, Made, Mark, Pause, Resume};
 
-pub(crate) type Log = Rc<RefCell<Vec<Told>>>;
+pub(crate) type Log = Rc<RefCell<Vec<Event>>>;
 
-type Act = dyn FnMut(&Told, &Transport);
+type Act = dyn FnMut(&Event, &Transport);
 
-/// Logs what it is told, and then does what a test wants; true from `eof_received` if `stays`.
+/// Records each callback, then runs the test's closure; `eof_received` returns `stays`.
 pub(crate) struct Recorder {
     log: Log,
     pub(crate) transport: Option<Transport>,
     stays: bool,
     act: Box<Act>,
-    /// Whether a callback is running; shared by all of a test.
+    /// Whether a callback is running; shared by all recorders of a test.
     is_running: Rc<Cell<bool>>,
 }
 
 impl Recorder {
-    pub(crate) fn new(log: &Log, act: impl FnMut(&Told, &Transport) + 'static) -> Recorder {
+    pub(crate) fn new(log: &Log, act: impl FnMut(&Event, &Transport) + 'static) -> Recorder {
         Recorder {
             log: log.clone(),
             transport: None,
@@ -61,8 +61,8 @@ impl Recorder {
         self
     }
 
-    fn is_told(&mut self, told: Told) {
-        assert!(!self.is_running.replace(true), "{told:?} inside of another callback");
+    fn record(&mut self, event: Event) {
+        assert!(!self.is_running.replace(true), "{event:?} inside another callback");
         struct Stop(Rc<Cell<bool>>);
         impl Drop for Stop {
             fn drop(&mut self) {
@@ -70,82 +70,83 @@ impl Recorder {
             }
         }
         let _stop = Stop(self.is_running.clone());
-        self.log.borrow_mut().push(told.clone());
+        self.log.borrow_mut().push(event.clone());
         let transport = self.transport.clone().expect("connection_made comes first");
-        (self.act)(&told, &transport);
+        (self.act)(&event, &transport);
     }
 }
 
 impl Protocol for Recorder {
     fn connection_made(&mut self, transport: Transport) {
         assert!(self.transport.replace(transport).is_none(), "made twice");
-        self.is_told(Made);
+        self.record(Made);
     }
     fn data_received(&mut self, data: &[u8]) {
         assert!(!data.is_empty());
-        self.is_told(Data(data.to_vec()));
+        self.record(Data(data.to_vec()));
     }
     fn eof_received(&mut self) -> bool {
-        self.is_told(Eof);
+        self.record(Eof);
         self.stays
     }
     fn connection_lost(&mut self, error: Option<io::Error>) {
-        self.is_told(Lost(error.map(|error| error.kind())));
+        self.record(Lost(error.map(|error| error.kind())));
     }
     fn pause_writing(&mut self) {
-        self.is_told(Pause);
+        self.record(Pause);
     }
     fn resume_writing(&mut self) {
-        self.is_told(Resume);
+        self.record(Resume);
     }
 }
 
-/// Waits until the log satisfies a test.
-pub(crate) async fn until(log: &Log, is_there: impl Fn(&[Told]) -> bool) {
+/// Waits until the log satisfies a predicate.
+pub(crate) async fn until(log: &Log, predicate: impl Fn(&[Event]) -> bool) {
     let waiting = async {
-        while !is_there(&log.borrow()) {
+        while !predicate(&log.borrow()) {
             sleep(Duration::from_millis(1)).await;
         }
     };
     let waited = timeout(Duration::from_secs(60), waiting).await;
-    assert!(waited.is_ok(), "only this was told: {:?}", brief(&log.borrow()));
+    assert!(waited.is_ok(), "only these events came: {:?}", brief(&log.borrow()));
 }
 
-fn brief(told: &[Told]) -> Vec<String> {
-    told.iter()
-        .map(|told| match told {
+fn brief(events: &[Event]) -> Vec<String> {
+    events
+        .iter()
+        .map(|event| match event {
             Data(bytes) => format!("Data({})", bytes.len()),
-            told => format!("{told:?}"),
+            event => format!("{event:?}"),
         })
         .collect()
 }
 
 pub(crate) async fn until_lost(log: &Log) {
-    until(log, |told| matches!(told.last(), Some(Lost(_)))).await;
-    // Nothing comes after it.
+    until(log, |events| matches!(events.last(), Some(Lost(_)))).await;
+    // No callback follows `connection_lost`.
     turns(10).await;
     let log = log.borrow();
     assert!(matches!(log.last(), Some(Lost(_))), "{:?}", brief(&log));
-    assert_eq!(log.iter().filter(|told| matches!(told, Lost(_))).count(), 1);
+    assert_eq!(log.iter().filter(|event| matches!(event, Lost(_))).count(), 1);
     assert_eq!(log.first(), Some(&Made));
-    assert_eq!(log.iter().filter(|told| **told == Made).count(), 1);
+    assert_eq!(log.iter().filter(|event| **event == Made).count(), 1);
 }
 
-/// All bytes, however they were cut.
+/// All received bytes, in however many pieces they came.
 pub(crate) fn bytes(log: &Log) -> Vec<u8> {
     let mut all = Vec::new();
-    for told in &*log.borrow() {
-        if let Data(bytes) = told {
+    for event in &*log.borrow() {
+        if let Data(bytes) = event {
             all.extend_from_slice(bytes);
         }
     }
     all
 }
 
-/// The log without bytes.
-fn events(log: &Log) -> Vec<Told> {
+/// The log without `Data`.
+fn events(log: &Log) -> Vec<Event> {
     let log = log.borrow();
-    log.iter().filter(|told| !matches!(told, Data(_))).cloned().collect()
+    log.iter().filter(|event| !matches!(event, Data(_))).cloned().collect()
 }
 
 /// A recorder on one end of a connection, a plain stream on the other.
@@ -171,7 +172,8 @@ pub(crate) async fn read_all(stream: &TcpStream) -> io::Result<Vec<u8>> {
     }
 }
 
-/// Writes until the kernel takes no more for a while, and gives what is left: from then on the size stands still.
+/// Writes until the kernel accepts no more for a while, and returns the number of queued bytes, which stays constant
+/// from then on.
 pub(crate) async fn fill(transport: &Transport) -> usize {
     let mut before = 0;
     loop {
@@ -189,7 +191,7 @@ pub(crate) async fn fill(transport: &Transport) -> usize {
 }
 
 #[test]
-fn a_conversation_is_told_in_order() {
+fn callbacks_come_in_order() {
     on_every_driver(|case| {
         case.run(async {
             let log = Log::default();
@@ -197,8 +199,8 @@ fn a_conversation_is_told_in_order() {
                 {
                     let log = log.clone();
                     move || {
-                        Recorder::new(&log, |told, transport| {
-                            if let Data(bytes) = told {
+                        Recorder::new(&log, |event, transport| {
+                            if let Data(bytes) = event {
                                 transport.write(bytes);
                             }
                         })
@@ -227,9 +229,9 @@ fn a_conversation_is_told_in_order() {
     });
 }
 
-/// Every call from inside of every callback: none calls back at once, which the recorder checks, and all are right.
+/// Every transport call from within every callback: none calls back synchronously, which the recorder checks.
 #[test]
-fn a_protocol_may_call_its_transport_anywhere() {
+fn a_protocol_may_call_its_transport_in_any_callback() {
     on_every_driver(|case| {
         case.run(async {
             let (client, transport, _, log) = recorded(|log| {
@@ -249,37 +251,41 @@ fn a_protocol_may_call_its_transport_anywhere() {
             })
             .await;
             client.write_all("go").await.0.unwrap();
-            until(&log, |told| told.iter().filter(|told| **told == Resume).count() > 3).await;
+            until(&log, |events| {
+                events.iter().filter(|event| **event == Resume).count() > 3
+            })
+            .await;
             transport.abort();
             transport.abort();
             transport.close();
             until_lost(&log).await;
             assert!(!transport.is_reading());
             let events = events(&log);
-            for (at, told) in events[1..events.len() - 1].iter().enumerate() {
-                assert_eq!(*told, if at % 2 == 0 { Pause } else { Resume }, "at {at}");
+            for (at, event) in events[1..events.len() - 1].iter().enumerate() {
+                assert_eq!(*event, if at % 2 == 0 { Pause } else { Resume }, "at {at}");
             }
-            transport.write("to nobody");
+            transport.write("not sent");
             assert_eq!(transport.get_write_buffer_size(), 0);
             drop(client);
         });
     });
 }
 
-/// What a callback schedules runs before the next callback, and `abort` keeps its place among what was scheduled.
+/// A callback that was scheduled runs before the next protocol callback, and `abort` keeps its order among scheduled
+/// calls.
 #[test]
-fn callbacks_come_in_turns_of_the_loop() {
+fn each_callback_is_a_turn_of_its_own() {
     on_every_driver(|case| {
         let event_loop = case.builder().managed_buffers(4, 100).build().unwrap();
         let run = event_loop.run_until_complete(async {
             let (client, _, _, log) = recorded(|log| {
                 let soon = log.clone();
-                Recorder::new(log, move |told, transport| {
+                Recorder::new(log, move |event, transport| {
                     let mark = |text: &'static str| {
                         let soon = soon.clone();
                         windlass::call_soon(move || soon.borrow_mut().push(Mark(text)));
                     };
-                    match told {
+                    match event {
                         Data(bytes) if bytes.ends_with(b"!") => {
                             mark("before");
                             transport.abort();
@@ -294,14 +300,14 @@ fn callbacks_come_in_turns_of_the_loop() {
             let mut text = vec![b'.'; 1_000];
             text[999] = b'!';
             client.write_all(text).await.0.unwrap();
-            until(&log, |told| told.last() == Some(&Mark("after"))).await;
+            until(&log, |events| events.last() == Some(&Mark("after"))).await;
             let log = log.borrow();
-            let told: Vec<_> = log.iter().filter(|told| !matches!(told, Made)).collect();
-            let (data, end) = told.split_last_chunk::<4>().expect("ten pieces");
+            let events: Vec<_> = log.iter().filter(|event| !matches!(event, Made)).collect();
+            let (data, end) = events.split_last_chunk::<4>().expect("ten pieces");
             for pair in data.chunks(2) {
                 assert!(
                     matches!(pair, [Data(_), Mark("soon")]),
-                    "what was scheduled waits: {pair:?}"
+                    "the scheduled call did not run in between: {pair:?}"
                 );
             }
             assert!(matches!(end[0], Data(_)));
@@ -309,12 +315,12 @@ fn callbacks_come_in_turns_of_the_loop() {
         });
         run.unwrap();
         let run = event_loop.run_until_complete(async {
-            // Also when nothing stands in the way: it closes as soon as it is made.
+            // The same for a connection that closes as soon as it is made.
             let (_client, server) = pair().await;
             let log = Log::default();
             let soon = log.clone();
-            let closing = Recorder::new(&log, move |told, transport| {
-                if *told == Made {
+            let closing = Recorder::new(&log, move |event, transport| {
+                if *event == Made {
                     let soon = soon.clone();
                     windlass::call_soon(move || soon.borrow_mut().push(Mark("before")));
                     transport.close();
@@ -329,7 +335,7 @@ fn callbacks_come_in_turns_of_the_loop() {
 }
 
 #[test]
-fn close_sends_the_rest_first() {
+fn close_sends_queued_bytes_first() {
     on_every_driver(|case| {
         case.run(async {
             let (client, transport, _, log) = recorded(Recorder::quiet).await;
@@ -341,20 +347,21 @@ fn close_sends_the_rest_first() {
             transport.close();
             assert!(transport.is_closing());
             transport.write("too late");
-            // Nobody reads, so it cannot be over.
+            // The peer does not read, so the connection cannot be closed yet.
             if !case.is_kernel() {
                 turns(50).await;
                 assert!(transport.get_write_buffer_size() > 0);
                 assert!(!log.borrow().contains(&Lost(None)));
             }
-            // What comes in now is not received any more.
+            // Bytes that arrive now are not received any more.
             client.write_all("too late").await.0.unwrap();
             let mut got = Vec::new();
             loop {
                 match client.read_managed().await {
                     Ok(bytes) if bytes.is_empty() => break,
                     Ok(bytes) => got.extend_from_slice(&bytes),
-                    // The kernel resets a connection that is closed with something unread; by then all was received or not.
+                    // The kernel resets a connection that is closed with unread bytes; the peer may or may not have
+                    // received everything by then.
                     Err(error) => {
                         assert_eq!(error.kind(), ErrorKind::ConnectionReset);
                         break;
@@ -366,11 +373,11 @@ fn close_sends_the_rest_first() {
             assert!(all.starts_with(&got), "{} bytes", got.len());
         });
         case.run(async {
-            // The same without anything unread: every byte arrives.
+            // The same without unread bytes: every byte arrives.
             let (client, transport, _, log) = recorded(Recorder::quiet).await;
             let mut all: Vec<u8> = (0..3 << 20).map(|at: u32| (at % 251) as u8).collect();
             transport.write(all.clone());
-            // Part of it is sent, and then there is more.
+            // More is written after part of it was sent.
             turns(10).await;
             transport.write("the end");
             all.extend_from_slice(b"the end");
@@ -382,7 +389,7 @@ fn close_sends_the_rest_first() {
 }
 
 #[test]
-fn abort_drops_the_rest_and_resets() {
+fn abort_drops_queued_bytes_and_resets() {
     on_every_driver(|case| {
         case.run(async {
             let (client, transport, _, log) = recorded(Recorder::quiet).await;
@@ -390,12 +397,15 @@ fn abort_drops_the_rest_and_resets() {
             transport.abort();
             assert_eq!(transport.get_write_buffer_size(), 0);
             assert!(transport.is_closing());
-            assert!(!log.borrow().contains(&Lost(None)), "not inside of abort");
+            assert!(
+                !log.borrow().contains(&Lost(None)),
+                "`abort` ran the callback synchronously"
+            );
             until_lost(&log).await;
             assert_eq!(events(&log).last(), Some(&Lost(None)));
             assert_reset(read_all(&client).await);
 
-            // Also when nothing is queued and everything was read.
+            // The same when nothing is queued and everything was read.
             let (client, transport, _, log) = recorded(Recorder::quiet).await;
             transport.abort();
             until_lost(&log).await;
@@ -405,14 +415,14 @@ fn abort_drops_the_rest_and_resets() {
 }
 
 #[test]
-fn the_peer_ends_and_we_may_go_on() {
+fn a_protocol_may_write_after_the_eof_of_its_peer() {
     on_every_driver(|case| {
         case.run(async {
-            // The protocol stays: it can still write.
+            // The protocol keeps the connection open and can still write.
             let (client, transport, _, log) = recorded(|log| Recorder::quiet(log).staying()).await;
             client.write_all("all").await.0.unwrap();
             client.shutdown(Shutdown::Write).await.unwrap();
-            until(&log, |told| told.last() == Some(&Eof)).await;
+            until(&log, |events| events.last() == Some(&Eof)).await;
             turns(20).await;
             assert!(!transport.is_closing());
             transport.write("still here");
@@ -421,10 +431,10 @@ fn the_peer_ends_and_we_may_go_on() {
             until_lost(&log).await;
             assert_eq!(log.borrow()[..], [Made, Data(b"all".to_vec()), Eof, Lost(None)]);
 
-            // It does not stay: what it has written leaves first.
+            // The protocol lets the connection close: its queued bytes are sent first.
             let (client, _, _, log) = recorded(|log| {
-                Recorder::new(log, |told, transport| {
-                    if *told == Eof {
+                Recorder::new(log, |event, transport| {
+                    if *event == Eof {
                         transport.write(vec![3; 1 << 20]);
                     }
                 })
@@ -438,10 +448,10 @@ fn the_peer_ends_and_we_may_go_on() {
 }
 
 #[test]
-fn we_end_and_the_peer_may_go_on() {
+fn a_protocol_receives_after_its_own_write_eof() {
     on_every_driver(|case| {
         let event_loop = case.event_loop();
-        let told = exceptions_of(&event_loop);
+        let exceptions = exceptions_of(&event_loop);
         let run = event_loop.run_until_complete(async {
             let (client, transport, _, log) = recorded(Recorder::quiet).await;
             assert!(transport.can_write_eof());
@@ -452,20 +462,20 @@ fn we_end_and_the_peer_may_go_on() {
             transport.write("after the end");
             assert_eq!(read_all(&client).await.unwrap().len(), 100_000);
             client.write_all("an answer").await.0.unwrap();
-            until(&log, |told| told.last() == Some(&Data(b"an answer".to_vec()))).await;
+            until(&log, |events| events.last() == Some(&Data(b"an answer".to_vec()))).await;
             drop(client);
             until_lost(&log).await;
             assert_eq!(bytes(&log), b"an answer");
         });
         run.unwrap();
-        let told = told.borrow();
-        assert_eq!(told.len(), 1, "{told:?}");
-        assert!(told[0].contains("after write_eof"), "{told:?}");
+        let exceptions = exceptions.borrow();
+        assert_eq!(exceptions.len(), 1, "{exceptions:?}");
+        assert!(exceptions[0].contains("after write_eof"), "{exceptions:?}");
     });
 }
 
 #[test]
-fn a_reset_is_told_as_such() {
+fn connection_lost_reports_a_reset() {
     on_every_driver(|case| {
         case.run(async {
             for is_writing in [false, true] {
@@ -473,7 +483,7 @@ fn a_reset_is_told_as_such() {
                 if is_writing {
                     fill(&transport).await;
                 }
-                // Something unread, and on a kernel the option.
+                // Unread bytes cause a reset on the null driver, and SO_LINGER does on a kernel.
                 transport.write("unread");
                 sleep(Duration::from_millis(20)).await;
                 reset_on_close(&client);
@@ -487,16 +497,16 @@ fn a_reset_is_told_as_such() {
 }
 
 #[test]
-fn a_protocol_is_swapped_in_the_middle() {
+fn a_protocol_can_be_replaced() {
     on_every_driver(|case| {
         case.run(async {
             let drops = Rc::new(Cell::new(0));
             let second = Log::default();
             let (client, transport, first, log) = recorded(|log| {
                 let (second, counted) = (second.clone(), CountDrop(drops.clone()));
-                Recorder::new(log, move |told, transport| {
+                Recorder::new(log, move |event, transport| {
                     let _ = &counted;
-                    if *told == Data(b"upgrade".to_vec()) {
+                    if *event == Data(b"upgrade".to_vec()) {
                         let mut next = Recorder::quiet(&second);
                         next.transport = Some(transport.clone());
                         transport.set_protocol(next);
@@ -505,16 +515,16 @@ fn a_protocol_is_swapped_in_the_middle() {
             })
             .await;
             client.write_all("upgrade").await.0.unwrap();
-            until(&log, |told| told.len() == 2).await;
+            until(&log, |events| events.len() == 2).await;
             client.write_all("new").await.0.unwrap();
-            until(&second, |told| told.last() == Some(&Data(b"new".to_vec()))).await;
-            // The handle still has the first one.
+            until(&second, |events| events.last() == Some(&Data(b"new".to_vec()))).await;
+            // The handle still refers to the first protocol.
             assert_eq!(first.with(|first| first.log.borrow().len()), 2);
             assert_eq!(drops.get(), 0);
             drop(first);
             assert_eq!(drops.get(), 1);
             drop(client);
-            until(&second, |told| told.last() == Some(&Lost(None))).await;
+            until(&second, |events| events.last() == Some(&Lost(None))).await;
             assert_eq!(second.borrow()[..], [Data(b"new".to_vec()), Eof, Lost(None)]);
             assert_eq!(log.borrow().len(), 2);
             let third = transport.set_protocol(Recorder::quiet(&log));
@@ -523,7 +533,8 @@ fn a_protocol_is_swapped_in_the_middle() {
     });
 }
 
-/// In each callback in turn: the handler is told, the connection ends in `connection_lost`, and another one goes on.
+/// A panic in each callback in turn: the exception handler receives it, the connection ends with `connection_lost`, and
+/// another connection goes on.
 #[test]
 fn a_panic_ends_only_its_own_connection() {
     on_every_driver(|case| {
@@ -534,12 +545,12 @@ fn a_panic_ends_only_its_own_connection() {
                 let (neighbour, _neighbour, _, neighbour_log) = recorded(Recorder::quiet).await;
                 let (client, server) = pair().await;
                 let log = Log::default();
-                let recorder = Recorder::new(&log, move |told, transport| {
-                    if matches!(told, Data(_)) {
+                let recorder = Recorder::new(&log, move |event, transport| {
+                    if matches!(event, Data(_)) {
                         transport.set_write_buffer_limits(0, 0).unwrap();
                         transport.write(vec![1; 100_000]);
                     }
-                    assert!(!format!("{told:?}").starts_with(culprit), "on purpose");
+                    assert!(!format!("{event:?}").starts_with(culprit), "on purpose");
                 });
                 let (transport, _protocol) = attach(server, recorder);
                 client.write_all("go").await.0.unwrap();
@@ -560,7 +571,7 @@ fn a_panic_ends_only_its_own_connection() {
                     assert_reset(read_all(&client).await);
                 }
                 neighbour.write_all("unharmed").await.0.unwrap();
-                until(&neighbour_log, |told| told.len() == 2).await;
+                until(&neighbour_log, |events| events.len() == 2).await;
             });
             run.unwrap();
             let exceptions = exceptions.borrow();

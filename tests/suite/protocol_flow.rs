@@ -1,4 +1,4 @@
-//! Transports: how much waits, in either direction, and how it leaves.
+//! Flow control of transports, in both directions, and how queued writes are sent.
 
 use std::cell::Cell;
 use std::io::{self, ErrorKind};
@@ -8,35 +8,35 @@ use std::time::Duration;
 use windlass::protocol::{Protocol, Transport, attach};
 use windlass::time::sleep;
 
-use crate::protocol::Told::{Made, Pause, Resume};
-use crate::protocol::{Recorder, Told, bytes, fill, recorded, until, until_lost};
+use crate::protocol::Event::{Made, Pause, Resume};
+use crate::protocol::{Event, Recorder, bytes, fill, recorded, until, until_lost};
 use crate::support::{on_every_driver, pair, turns};
 
 #[test]
-fn writing_is_paused_and_resumed_at_the_marks() {
+fn writing_pauses_and_resumes_at_the_watermarks() {
     on_every_driver(|case| {
         case.run(async {
             let (client, transport, _, log) = recorded(Recorder::quiet).await;
             assert_eq!(transport.get_write_buffer_limits(), (16 << 10, 64 << 10));
             transport.set_write_buffer_limits(usize::MAX, 0).unwrap();
             let size = fill(&transport).await;
-            let none = |told: &Told| *told == Pause || *told == Resume;
+            let none = |event: &Event| *event == Pause || *event == Resume;
             assert!(!log.borrow().iter().any(none));
 
             transport.set_write_buffer_limits(size + 100_000, size - 1).unwrap();
             transport.write(vec![1; 100_000]);
             turns(5).await;
             assert_eq!(transport.get_write_buffer_size(), size + 100_000);
-            assert_eq!(log.borrow()[..], [Made], "at the high mark is not above it");
+            assert_eq!(log.borrow()[..], [Made], "the high watermark itself does not pause");
             transport.write("1");
-            assert_eq!(log.borrow()[..], [Made], "not inside of write");
+            assert_eq!(log.borrow()[..], [Made], "`write` ran the callback synchronously");
             turns(5).await;
             assert_eq!(log.borrow()[..], [Made, Pause]);
             transport.write("more");
             turns(5).await;
-            assert_eq!(log.borrow()[..], [Made, Pause], "once is enough");
+            assert_eq!(log.borrow()[..], [Made, Pause], "paused twice");
 
-            // Down to the low mark, and no further than it takes.
+            // Resumes at the low watermark, not later.
             let resumed_at = Rc::new(Cell::new(usize::MAX));
             while log.borrow().len() == 2 {
                 resumed_at.set(transport.get_write_buffer_size());
@@ -47,7 +47,7 @@ fn writing_is_paused_and_resumed_at_the_marks() {
             assert!(transport.get_write_buffer_size() < size);
             assert!(resumed_at.get() >= size, "resumed late: {}", resumed_at.get());
 
-            // Lowering the marks can pause too, as in asyncio.
+            // Lowering the watermarks can pause too, as in asyncio.
             transport.set_write_buffer_limits(usize::MAX, 0).unwrap();
             let size = fill(&transport).await;
             transport.set_write_buffer_limits(size - 1, None).unwrap();
@@ -60,7 +60,7 @@ fn writing_is_paused_and_resumed_at_the_marks() {
 }
 
 #[test]
-fn marks_follow_the_rules_of_asyncio() {
+fn watermarks_follow_the_rules_of_asyncio() {
     on_every_driver(|case| {
         case.run(async {
             let (_client, transport, _, _) = recorded(Recorder::quiet).await;
@@ -82,9 +82,10 @@ fn marks_follow_the_rules_of_asyncio() {
     });
 }
 
-/// A protocol that keeps to pause and resume never has much queued, however slow the peer and however much it has to say.
+/// A protocol that honours pause and resume has a bounded write buffer, however slow the peer and however much it
+/// sends.
 #[test]
-fn a_slow_peer_bounds_what_is_queued() {
+fn a_slow_peer_does_not_grow_the_write_buffer() {
     const CHUNK: usize = 10_000;
     const ALL: usize = if cfg!(miri) { 1 << 20 } else { 100_000_000 };
 
@@ -139,7 +140,7 @@ fn a_slow_peer_bounds_what_is_queued() {
                     0 => break,
                     count => got += count,
                 }
-                // It is slow.
+                // A slow reader.
                 windlass::task::yield_now().await;
             }
             assert_eq!(got, ALL);
@@ -148,9 +149,10 @@ fn a_slow_peer_bounds_what_is_queued() {
     });
 }
 
-/// A protocol that does not want to read is not told, and takes at most one piece from the kernel; the peer has to wait.
+/// A protocol that paused reading gets no data, and the transport reads at most one piece from the kernel; the peer has
+/// to wait.
 #[test]
-fn a_paused_reader_bounds_what_is_received() {
+fn a_paused_reader_makes_the_peer_wait() {
     on_every_driver(|case| {
         case.run(async {
             let (client, transport, _, log) = recorded(Recorder::quiet).await;
@@ -174,32 +176,32 @@ fn a_paused_reader_bounds_what_is_received() {
                 sleep(Duration::from_millis(100)).await;
                 turns(50).await;
             }
-            assert!(sent.get() < 40_000_000, "{} bytes went somewhere", sent.get());
+            assert!(sent.get() < 40_000_000, "{} bytes were buffered", sent.get());
             assert_eq!(log.borrow()[..], [Made]);
             assert_eq!(sent.get(), before);
 
-            // For a moment, and not again.
+            // Resumed for a moment, then paused again.
             transport.resume_reading();
-            until(&log, |told| told.len() > 1).await;
+            until(&log, |events| events.len() > 1).await;
             transport.pause_reading();
             turns(2).await;
-            let told = log.borrow().len();
+            let count = log.borrow().len();
             sleep(Duration::from_millis(50)).await;
             turns(50).await;
-            assert_eq!(log.borrow().len(), told, "told while paused");
+            assert_eq!(log.borrow().len(), count, "data received while paused");
             let got = bytes(&log);
             assert_eq!(got, vec![4; got.len()]);
             sending.cancel();
             let _ = sending.await;
             transport.resume_reading();
             until_lost(&log).await;
-            assert!(bytes(&log).len() >= sent.get(), "what was taken came through");
+            assert!(bytes(&log).len() >= sent.get(), "sent bytes are missing");
         });
     });
 }
 
 #[test]
-fn small_writes_of_a_turn_leave_together() {
+fn small_writes_of_one_turn_are_sent_together() {
     on_every_driver(|case| {
         case.run(async {
             let (client, transport, _, _) = recorded(Recorder::quiet).await;
@@ -208,7 +210,7 @@ fn small_writes_of_a_turn_leave_together() {
             for _ in 0..500 {
                 transport.write("0123456789");
             }
-            // A large one in between and an owned one have places of their own, in order.
+            // A large write and an owned one follow as separate slices, in order.
             transport.write(vec![b'-'; 3_000]);
             transport.write([b'+'; 5]);
             turns(10).await;
@@ -222,10 +224,10 @@ fn small_writes_of_a_turn_leave_together() {
     });
 }
 
-/// A buffer whose destructor calls the transport that it was written to, and one whose destructor panics.
+/// Buffers whose destructor calls the transport that they were written to, and one whose destructor panics.
 #[cfg(feature = "bytes")]
 #[test]
-fn a_buffer_may_call_back_when_it_is_dropped() {
+fn a_buffer_may_use_the_transport_when_dropped() {
     use bytes::Bytes;
 
     struct Owner(Vec<u8>, std::sync::mpsc::Sender<usize>);
@@ -253,7 +255,7 @@ fn a_buffer_may_call_back_when_it_is_dropped() {
 
     on_every_driver(|case| {
         let event_loop = case.event_loop();
-        let told = crate::support::exceptions_of(&event_loop);
+        let exceptions = crate::support::exceptions_of(&event_loop);
         let run = event_loop.run_until_complete(async {
             let (client, transport, _, _) = recorded(Recorder::quiet).await;
             SENDER.set(Some(transport.clone()));
@@ -268,6 +270,6 @@ fn a_buffer_may_call_back_when_it_is_dropped() {
             SENDER.take();
         });
         run.unwrap();
-        assert_eq!(told.borrow().len(), 1, "{:?}", told.borrow());
+        assert_eq!(exceptions.borrow().len(), 1, "{:?}", exceptions.borrow());
     });
 }

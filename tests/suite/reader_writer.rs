@@ -40,7 +40,7 @@ async fn read_all(stream: &TcpStream) -> io::Result<Vec<u8>> {
 }
 
 #[test]
-fn lines_pieces_and_the_rest() {
+fn reads_by_line_by_length_and_to_the_end() {
     on_every_driver(|case| {
         case.run(async {
             let (mut reader, _writer, peer) = opened().await;
@@ -67,9 +67,9 @@ fn lines_pieces_and_the_rest() {
     });
 }
 
-/// Too long, too short, not text: an error that says so, and every byte is still to be had.
+/// Too long, too short, not UTF-8: the error says so, and every byte can still be read.
 #[test]
-fn errors_lose_nothing() {
+fn read_errors_lose_no_byte() {
     on_every_driver(|case| {
         case.run(async {
             let (mut reader, _writer, peer) = opened().await;
@@ -103,7 +103,7 @@ fn errors_lose_nothing() {
             let error = reader.read_until("").await.unwrap_err();
             assert_eq!(error.kind(), ErrorKind::InvalidInput);
 
-            // Without an end and too long: told as soon as it is known.
+            // Too long without a separator: fails as soon as the limit is exceeded.
             peer.write_all("abcdefghijkl").await.0.unwrap();
             let error = reader.read_until("--").await.unwrap_err();
             assert_eq!(LimitOverrun::of(&error).unwrap().consumed(), 11);
@@ -127,9 +127,9 @@ fn errors_lose_nothing() {
     });
 }
 
-/// A peer that never ends its line cannot make the reader hold more than the limit and a piece.
+/// A peer that never ends its line cannot make the reader buffer more than the limit and one piece.
 #[test]
-fn an_endless_line_is_not_gathered() {
+fn an_endless_line_is_not_buffered() {
     on_every_driver(|case| {
         case.run(async {
             let (mut reader, writer, peer) = opened().await;
@@ -177,7 +177,7 @@ fn drain_waits_for_a_slow_peer() {
                 }
             });
             sleep(Duration::from_millis(50)).await;
-            assert!(!sending.is_finished(), "nobody has read");
+            assert!(!sending.is_finished(), "the peer has not read");
             assert_eq!(read_all(&peer).await.unwrap().len(), all);
             sending.await.unwrap();
             assert!(most.get() <= (64 << 10) + 7_000, "{} bytes queued", most.get());
@@ -186,7 +186,7 @@ fn drain_waits_for_a_slow_peer() {
 }
 
 #[test]
-fn a_failure_is_told_by_drain() {
+fn drain_returns_a_write_error() {
     on_every_driver(|case| {
         case.run(async {
             let (mut reader, writer, peer) = opened().await;
@@ -208,7 +208,7 @@ fn a_failure_is_told_by_drain() {
                 |error: &io::Error| matches!(error.kind(), ErrorKind::ConnectionReset | ErrorKind::BrokenPipe);
             assert!(is_expected(&error), "{error}");
             assert_eq!(writer.get_write_buffer_size(), 0);
-            // As often as it is asked for.
+            // Every later call fails too.
             assert_eq!(writer.drain().await.unwrap_err().kind(), error.kind());
             if let Err(error) = reader.read(1).await {
                 assert!(is_expected(&error), "{error}");
@@ -220,7 +220,7 @@ fn a_failure_is_told_by_drain() {
 }
 
 #[test]
-fn closing_ends_a_read_that_waits() {
+fn closing_ends_a_pending_read() {
     on_every_driver(|case| {
         case.run(async {
             let (mut reader, writer, peer) = opened().await;
@@ -239,7 +239,7 @@ fn closing_ends_a_read_that_waits() {
             let (count, at_eof) = reading.await.unwrap();
             assert_eq!((count.unwrap(), at_eof), (0, true));
 
-            // Aborted, the peer is told.
+            // After an abort the peer sees a reset.
             let (mut reader, writer, peer) = opened().await;
             writer.write(vec![2; 16 << 20]);
             let reading = windlass::spawn(async move { reader.read(10).await.map(<[u8]>::len) });
@@ -253,14 +253,14 @@ fn closing_ends_a_read_that_waits() {
     });
 }
 
-/// Whichever half goes first: what was written arrives, then the end; the reader reads on.
+/// Whichever half is dropped first: the written bytes arrive, then EOF; the reader reads on.
 #[test]
-fn dropped_halves_end_in_good_order() {
+fn dropped_halves_close_gracefully() {
     on_every_driver(|case| {
         case.run(async {
             for has_written in [false, true] {
                 let len = if has_written { 1 << 20 } else { 0 };
-                // The writer first.
+                // The writer is dropped first.
                 let (mut reader, writer, peer) = opened().await;
                 writer.write(vec![3; len]);
                 drop(writer);
@@ -268,28 +268,28 @@ fn dropped_halves_end_in_good_order() {
                 peer.write_all("an answer").await.0.unwrap();
                 assert_eq!(reader.read_exactly(9).await.unwrap(), b"an answer");
                 drop(reader);
-                until_ended(&peer).await;
-                // The reader first.
+                write_until_closed(&peer).await;
+                // The reader is dropped first.
                 let (reader, writer, peer) = opened().await;
                 drop(reader);
                 writer.write(vec![3; len]);
                 drop(writer);
                 assert_eq!(read_all(&peer).await.unwrap().len(), len);
-                until_ended(&peer).await;
-                // The writer first, and the reader before everything is sent.
+                write_until_closed(&peer).await;
+                // The writer is dropped first, and the reader before everything is sent.
                 let (reader, writer, peer) = opened().await;
                 writer.write(vec![3; len]);
                 drop(writer);
                 drop(reader);
                 assert_eq!(read_all(&peer).await.unwrap().len(), len);
-                until_ended(&peer).await;
+                write_until_closed(&peer).await;
             }
         });
     });
 }
 
-/// Nobody is there any more: writing fails sooner or later.
-async fn until_ended(peer: &TcpStream) {
+/// Writes until the write fails because the other end is closed.
+async fn write_until_closed(peer: &TcpStream) {
     let failed = async {
         while peer.write_all("anybody?").await.0.is_ok() {
             sleep(Duration::from_millis(1)).await;
@@ -301,7 +301,7 @@ async fn until_ended(peer: &TcpStream) {
 }
 
 #[test]
-fn half_closed_both_ways() {
+fn each_direction_can_be_closed_alone() {
     on_every_driver(|case| {
         let event_loop = case.event_loop();
         let exceptions = exceptions_of(&event_loop);
@@ -325,22 +325,22 @@ fn half_closed_both_ways() {
 }
 
 #[test]
-fn a_server_with_handlers() {
+fn a_server_runs_a_handler_per_connection() {
     on_every_driver(|case| {
         let event_loop = case.event_loop();
         let exceptions = exceptions_of(&event_loop);
         let run = event_loop.run_until_complete(async {
-            let heard: Rc<RefCell<Vec<String>>> = Rc::default();
+            let received: Rc<RefCell<Vec<String>>> = Rc::default();
             let handler = {
-                let heard = heard.clone();
+                let received = received.clone();
                 move |mut reader: StreamReader, writer: StreamWriter| {
-                    let heard = heard.clone();
+                    let received = received.clone();
                     async move {
                         let line = reader.read_line().await?.trim_end().to_owned();
-                        heard.borrow_mut().push(line.clone());
+                        received.borrow_mut().push(line.clone());
                         match line.as_str() {
                             "panic" => panic!("on purpose"),
-                            "error" => return Err(io::Error::other("the handler is not happy")),
+                            "error" => return Err(io::Error::other("the handler failed")),
                             _ => {}
                         }
                         writer.write(format!("you said {line}\n"));
@@ -361,7 +361,7 @@ fn a_server_with_handlers() {
                 assert_eq!(reader.read_line().await.unwrap(), answer);
                 assert_eq!(reader.read_line().await.unwrap(), "");
             }
-            // One that is in the middle of something.
+            // A connection whose handler is still running.
             let (mut reader, writer) = open_connection(addr).await.unwrap();
             while server.connections() == 0 {
                 sleep(Duration::from_millis(1)).await;
@@ -371,19 +371,19 @@ fn a_server_with_handlers() {
             writer.write("late\n");
             server.wait_closed().await;
             assert_eq!(reader.read_line().await.unwrap(), "you said late\n");
-            assert_eq!(heard.borrow()[..], ["hello", "panic", "error", "x", "late"]);
+            assert_eq!(received.borrow()[..], ["hello", "panic", "error", "x", "late"]);
         });
         run.unwrap();
         let exceptions = exceptions.borrow();
         assert_eq!(exceptions.len(), 2, "{exceptions:?}");
         assert!(exceptions[0].contains("on purpose"), "{exceptions:?}");
-        assert!(exceptions[1].contains("not happy"), "{exceptions:?}");
+        assert!(exceptions[1].contains("the handler failed"), "{exceptions:?}");
     });
 }
 
 /// Numbered lines, read by calls that are dropped at random: each line comes once, whole and in order.
 #[test]
-fn dropped_reads_lose_nothing() {
+fn dropped_reads_lose_no_line() {
     on_every_driver(|case| {
         case.run(async {
             let lines = 10 * rounds() as u64;
@@ -396,7 +396,7 @@ fn dropped_reads_lose_nothing() {
                         format!("{number}:{}\r\n", "x".repeat(random.below(40) as usize)).as_bytes(),
                     );
                     if random.below(10) == 0 || number + 1 == lines {
-                        // Cut anywhere, also between the two bytes of a separator.
+                        // Split anywhere, also between the two bytes of a separator.
                         let at = random.below(text.len() as u64 + 1) as usize;
                         let rest = text.split_off(at);
                         peer.write_all(std::mem::take(&mut text)).await.0.unwrap();
@@ -441,15 +441,15 @@ fn dropped_reads_lose_nothing() {
     });
 }
 
-/// Many connections, half of them left in the middle: descriptors, tasks and flights are as before.
+/// Many connections, half of them abandoned: no descriptor, task or operation is left.
 #[test]
-fn nothing_is_left_behind() {
-    child::in_own_process("reader_writer::nothing_is_left_behind", &[], || {
-        on_every_kernel_driver(leave_nothing);
+fn abandoned_connections_leak_nothing() {
+    child::in_own_process("reader_writer::abandoned_connections_leak_nothing", &[], || {
+        on_every_kernel_driver(abandon_connections);
     });
 }
 
-fn leave_nothing(case: Case) {
+fn abandon_connections(case: Case) {
     let event_loop = case.event_loop();
     let run = event_loop.run_until_complete(async {
         let handler = |mut reader: StreamReader, writer: StreamWriter| async move {

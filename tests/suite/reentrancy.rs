@@ -1,4 +1,4 @@
-//! Foreign code that calls back into the loop: polls, destructors, wakers.
+//! User code that calls back into the loop from polls, destructors and wakers.
 
 use std::cell::{Cell, RefCell};
 use std::future::pending;
@@ -10,7 +10,7 @@ use std::time::Duration;
 use windlass::time::sleep;
 use windlass::{JoinHandle, call_later, call_soon, counters, promise, spawn};
 
-use crate::panics::told_of;
+use crate::panics::run_and_collect_exceptions;
 use crate::support::{
     exceptions_of, on_every_driver, pair, poll_with, turns, waker_calling, waker_cloning, waker_with,
 };
@@ -18,8 +18,9 @@ use crate::tasks::{add_one, counter};
 
 const MS: Duration = Duration::from_millis(1);
 
-/// Does everything that the loop offers to code inside of it. Streams go, a read under way among them.
-async fn meddling() -> impl Fn() + 'static {
+/// Returns a closure that uses everything the loop offers: it spawns, schedules, cancels, and drops streams, one of
+/// them with a read in flight.
+async fn reentrant_calls() -> impl Fn() + 'static {
     let (client, server) = pair().await;
     let server = Rc::new(server);
     let reading = spawn({
@@ -55,8 +56,8 @@ async fn meddling() -> impl Fn() + 'static {
 }
 
 #[track_caller]
-fn assert_meddling_was_harmless(told: &[String]) {
-    assert!(told.is_empty(), "{told:?}");
+fn assert_no_exceptions(exceptions: &[String]) {
+    assert!(exceptions.is_empty(), "{exceptions:?}");
 }
 
 #[test]
@@ -69,15 +70,15 @@ fn a_poll_and_a_destructor_may_use_the_loop() {
     }
     on_every_driver(|case| {
         let event_loop = case.event_loop();
-        let ((), told) = told_of(&event_loop, async {
-            let meddle = meddling().await;
-            spawn(async move { meddle() }).await.unwrap();
-            // In the destructor of a future that is cancelled, and of one that is done.
+        let ((), exceptions) = run_and_collect_exceptions(&event_loop, async {
+            let reenter = reentrant_calls().await;
+            spawn(async move { reenter() }).await.unwrap();
+            // In the destructor of a cancelled future, and of a finished one.
             for cancelled in [true, false] {
-                let meddle = OnDrop(meddling().await);
+                let reenter = OnDrop(reentrant_calls().await);
                 let task = spawn(async move {
-                    let _meddle = meddle;
-                    // Long enough to be cancelled first on a busy machine.
+                    let _meddle = reenter;
+                    // Long enough to be cancelled first on a loaded machine.
                     sleep(50 * MS).await;
                 });
                 turns(2).await;
@@ -86,185 +87,185 @@ fn a_poll_and_a_destructor_may_use_the_loop() {
                 }
                 assert_eq!(task.await.is_err(), cancelled);
             }
-            // Of an output, and of a callback.
-            let meddle = OnDrop(meddling().await);
-            drop(spawn(async move { meddle }));
+            // In the destructor of an output, and of a callback.
+            let reenter = OnDrop(reentrant_calls().await);
+            drop(spawn(async move { reenter }));
             turns(3).await;
-            let meddle = OnDrop(meddling().await);
-            let callback = call_soon(move || drop(meddle));
+            let reenter = OnDrop(reentrant_calls().await);
+            let callback = call_soon(move || drop(reenter));
             callback.cancel();
-            let meddle = OnDrop(meddling().await);
-            call_soon(move || drop(meddle));
+            let reenter = OnDrop(reentrant_calls().await);
+            call_soon(move || drop(reenter));
             sleep(5 * MS).await;
             assert_eq!(counters().in_flight, 0);
         });
-        assert_meddling_was_harmless(&told);
+        assert_no_exceptions(&exceptions);
         // While the loop closes.
-        let told = exceptions_of(&event_loop);
+        let exceptions = exceptions_of(&event_loop);
         for _ in 0..2 {
-            let meddle = event_loop.run_until_complete(meddling()).unwrap();
-            let meddle = OnDrop(meddle);
+            let reenter = event_loop.run_until_complete(reentrant_calls()).unwrap();
+            let reenter = OnDrop(reenter);
             event_loop.spawn(async move {
-                let _meddle = meddle;
+                let _meddle = reenter;
                 pending::<()>().await;
             });
         }
         drop(event_loop);
-        assert_meddling_was_harmless(&told.borrow());
+        assert_no_exceptions(&exceptions.borrow());
     });
 }
 
 #[test]
-fn a_waker_may_use_the_loop_when_it_is_woken() {
+fn a_waker_may_use_the_loop_when_woken() {
     on_every_driver(|case| {
         let event_loop = case.event_loop();
-        let ((), told) = told_of(&event_loop, async {
+        let ((), exceptions) = run_and_collect_exceptions(&event_loop, async {
             let woken = counter();
-            let meddling_waker = async || {
-                let (meddle, woken) = (meddling().await, woken.clone());
+            let reentrant_waker = async || {
+                let (reenter, woken) = (reentrant_calls().await, woken.clone());
                 waker_calling(move || {
                     add_one(&woken);
-                    meddle();
+                    reenter();
                 })
             };
             // By a timer.
             let mut waiting = pin!(sleep(MS));
-            assert!(poll_with(&meddling_waker().await, waiting.as_mut()).is_pending());
+            assert!(poll_with(&reentrant_waker().await, waiting.as_mut()).is_pending());
             sleep(5 * MS).await;
             assert_eq!(woken.get(), 1);
-            // By a landing.
+            // By the completion of an operation.
             let (client, server) = pair().await;
             let mut read = pin!(server.read(vec![0; 10]));
-            assert!(poll_with(&meddling_waker().await, read.as_mut()).is_pending());
+            assert!(poll_with(&reentrant_waker().await, read.as_mut()).is_pending());
             client.write_all("x").await.0.unwrap();
             sleep(5 * MS).await;
             assert_eq!(woken.get(), 2);
             assert_eq!(read.await.0.unwrap(), 1);
-            // By a lane that is handed over.
+            // By the next read of an I/O queue.
             let mut first = Box::pin(server.read(vec![0; 10]));
             assert!(poll_with(Waker::noop(), first.as_mut()).is_pending());
             let mut second = pin!(server.read(vec![0; 10]));
-            assert!(poll_with(&meddling_waker().await, second.as_mut()).is_pending());
+            assert!(poll_with(&reentrant_waker().await, second.as_mut()).is_pending());
             drop(first);
             assert_eq!(woken.get(), 3);
             // By a promise, and by a task that ends.
             let (promise, mut placeholder) = promise();
-            assert!(poll_with(&meddling_waker().await, Pin::new(&mut placeholder)).is_pending());
+            assert!(poll_with(&reentrant_waker().await, Pin::new(&mut placeholder)).is_pending());
             promise.resolve(()).unwrap();
             turns(3).await;
             assert_eq!(woken.get(), 4);
-            let waker = meddling_waker().await;
+            let waker = reentrant_waker().await;
             let mut task = spawn(sleep(MS));
             assert!(poll_with(&waker, Pin::new(&mut task)).is_pending());
             sleep(5 * MS).await;
             assert_eq!(woken.get(), 5);
-            // By the landing of an orphan that a task waits for.
+            // By the completion of an orphaned operation that a join handle waits for.
             let (_client, server) = pair().await;
             let mut task = spawn(async move { server.read(vec![0; 10]).await.0 });
-            let waker = meddling_waker().await;
+            let waker = reentrant_waker().await;
             task.cancel();
             assert!(poll_with(&waker, Pin::new(&mut task)).is_pending());
             sleep(5 * MS).await;
             assert_eq!(woken.get(), 6);
         });
-        assert_meddling_was_harmless(&told);
+        assert_no_exceptions(&exceptions);
     });
 }
 
 #[test]
-fn a_waker_may_use_the_loop_when_it_is_dropped() {
+fn a_waker_may_use_the_loop_when_dropped() {
     on_every_driver(|case| {
         let event_loop = case.event_loop();
-        let ((), told) = told_of(&event_loop, async {
+        let ((), exceptions) = run_and_collect_exceptions(&event_loop, async {
             let dropped = counter();
-            let meddling_waker = async || {
-                let (meddle, dropped) = (meddling().await, dropped.clone());
+            let reentrant_waker = async || {
+                let (reenter, dropped) = (reentrant_calls().await, dropped.clone());
                 waker_with(
                     || {},
                     move || {
                         add_one(&dropped);
-                        meddle();
+                        reenter();
                     },
                 )
             };
-            // Replaced in a flight, then dropped with it.
+            // Replaced in an in-flight operation, then dropped with it.
             let (_client, server) = pair().await;
             {
                 let mut read = Box::pin(server.read(vec![0; 10]));
-                assert!(poll_with(&meddling_waker().await, read.as_mut()).is_pending());
+                assert!(poll_with(&reentrant_waker().await, read.as_mut()).is_pending());
                 assert_eq!(dropped.get(), 0);
-                assert!(poll_with(&meddling_waker().await, read.as_mut()).is_pending());
+                assert!(poll_with(&reentrant_waker().await, read.as_mut()).is_pending());
                 assert_eq!(dropped.get(), 1);
             }
             assert_eq!(dropped.get(), 2);
             // In a timer.
             {
                 let mut waiting = Box::pin(sleep(Duration::from_secs(3600)));
-                assert!(poll_with(&meddling_waker().await, waiting.as_mut()).is_pending());
-                assert!(poll_with(&meddling_waker().await, waiting.as_mut()).is_pending());
+                assert!(poll_with(&reentrant_waker().await, waiting.as_mut()).is_pending());
+                assert!(poll_with(&reentrant_waker().await, waiting.as_mut()).is_pending());
                 assert_eq!(dropped.get(), 3);
             }
             assert_eq!(dropped.get(), 4);
-            // In a lane's queue.
+            // In an I/O queue.
             {
                 let mut first = Box::pin(server.read(vec![0; 10]));
                 assert!(poll_with(Waker::noop(), first.as_mut()).is_pending());
                 let mut second = Box::pin(server.read(vec![0; 10]));
-                assert!(poll_with(&meddling_waker().await, second.as_mut()).is_pending());
-                assert!(poll_with(&meddling_waker().await, second.as_mut()).is_pending());
+                assert!(poll_with(&reentrant_waker().await, second.as_mut()).is_pending());
+                assert!(poll_with(&reentrant_waker().await, second.as_mut()).is_pending());
                 assert_eq!(dropped.get(), 5);
             }
             assert_eq!(dropped.get(), 6);
             // In a promise and a join handle.
             {
                 let (_promise, mut placeholder) = promise::<()>();
-                assert!(poll_with(&meddling_waker().await, Pin::new(&mut placeholder)).is_pending());
-                assert!(poll_with(&meddling_waker().await, Pin::new(&mut placeholder)).is_pending());
+                assert!(poll_with(&reentrant_waker().await, Pin::new(&mut placeholder)).is_pending());
+                assert!(poll_with(&reentrant_waker().await, Pin::new(&mut placeholder)).is_pending());
                 assert_eq!(dropped.get(), 7);
             }
             turns(3).await;
             assert_eq!(dropped.get(), 8);
             {
                 let mut task = spawn(pending::<()>());
-                assert!(poll_with(&meddling_waker().await, Pin::new(&mut task)).is_pending());
-                assert!(poll_with(&meddling_waker().await, Pin::new(&mut task)).is_pending());
+                assert!(poll_with(&reentrant_waker().await, Pin::new(&mut task)).is_pending());
+                assert!(poll_with(&reentrant_waker().await, Pin::new(&mut task)).is_pending());
                 assert_eq!(dropped.get(), 9);
                 task.cancel();
             }
             assert_eq!(dropped.get(), 10);
             sleep(5 * MS).await;
         });
-        assert_meddling_was_harmless(&told);
+        assert_no_exceptions(&exceptions);
     });
 }
 
 #[test]
-fn a_waker_may_use_the_loop_when_it_is_cloned() {
+fn a_waker_may_use_the_loop_when_cloned() {
     on_every_driver(|case| {
         let event_loop = case.event_loop();
-        let ((), told) = told_of(&event_loop, async {
+        let ((), exceptions) = run_and_collect_exceptions(&event_loop, async {
             let (cloned, woken) = (counter(), counter());
-            let meddling_waker = async || {
-                let (meddle, cloned) = (meddling().await, cloned.clone());
+            let reentrant_waker = async || {
+                let (reenter, cloned) = (reentrant_calls().await, cloned.clone());
                 waker_cloning(&woken, move || {
                     add_one(&cloned);
-                    meddle();
+                    reenter();
                 })
             };
             let (client, server) = pair().await;
             let mut read = Box::pin(server.read(vec![0; 10]));
-            assert!(poll_with(&meddling_waker().await, read.as_mut()).is_pending());
+            assert!(poll_with(&reentrant_waker().await, read.as_mut()).is_pending());
             let mut second = Box::pin(server.read(vec![0; 10]));
             for _ in 0..2 {
-                assert!(poll_with(&meddling_waker().await, second.as_mut()).is_pending());
+                assert!(poll_with(&reentrant_waker().await, second.as_mut()).is_pending());
             }
             let mut waiting = Box::pin(sleep(Duration::from_secs(3600)));
             let (_promise, mut placeholder) = promise::<()>();
             let mut task = spawn(pending::<()>());
             for _ in 0..2 {
-                assert!(poll_with(&meddling_waker().await, waiting.as_mut()).is_pending());
-                assert!(poll_with(&meddling_waker().await, Pin::new(&mut placeholder)).is_pending());
-                assert!(poll_with(&meddling_waker().await, Pin::new(&mut task)).is_pending());
+                assert!(poll_with(&reentrant_waker().await, waiting.as_mut()).is_pending());
+                assert!(poll_with(&reentrant_waker().await, Pin::new(&mut placeholder)).is_pending());
+                assert!(poll_with(&reentrant_waker().await, Pin::new(&mut task)).is_pending());
             }
             assert_eq!(cloned.get(), 9);
             client.write_all("x").await.0.unwrap();
@@ -274,18 +275,18 @@ fn a_waker_may_use_the_loop_when_it_is_cloned() {
             assert_eq!(read.await.0.unwrap(), 1);
             task.cancel();
         });
-        assert_meddling_was_harmless(&told);
+        assert_no_exceptions(&exceptions);
     });
 }
 
-/// What is waited for comes inside of the clone, before the waker is registered: then there is nothing to wait for any more. All
-/// of this is polled while the loop does not run, so that the clone can run it.
+/// The awaited event happens inside `Waker::clone`, before the waker is registered: the poll must notice that there is
+/// nothing left to wait for. Everything is polled while the loop does not run, so that the clone can run it.
 #[test]
-fn what_comes_while_a_waker_is_cloned_is_not_lost() {
+fn an_event_during_waker_clone_is_not_lost() {
     on_every_driver(|case| {
         let event_loop = Rc::new(case.event_loop());
         let woken = counter();
-        // Runs the loop once, when it is first cloned.
+        // Runs the loop at the first clone.
         let waker_running = |work: Box<dyn FnOnce() + 'static>| {
             let work = Cell::new(Some(work));
             waker_cloning(&woken, move || {
@@ -324,7 +325,7 @@ fn what_comes_while_a_waker_is_cloned_is_not_lost() {
             Poll::Ready(result) => assert_eq!(result.unwrap(), 7),
             Poll::Pending => panic!("the end of a task is lost"),
         }
-        // A timer fires, when its waker is to be replaced.
+        // A timer fires while its waker is being replaced.
         let mut waiting = Box::pin(sleep(MS));
         let poll = async { assert!(poll_with(Waker::noop(), waiting.as_mut()).is_pending()) };
         event_loop.run_until_complete(poll).unwrap();
@@ -337,7 +338,7 @@ fn what_comes_while_a_waker_is_cloned_is_not_lost() {
             }
         }));
         assert!(poll_with(&waker, waiting.as_mut()).is_ready(), "a timer is lost");
-        // A token is cancelled, before and after its first waker.
+        // A token is cancelled, before and after its first waker is registered.
         for polled_before in [false, true] {
             let token = windlass::task::CancelToken::new();
             let mut cancelled = token.cancelled();
@@ -350,7 +351,7 @@ fn what_comes_while_a_waker_is_cloned_is_not_lost() {
                 "a cancel is lost"
             );
         }
-        // Bytes are written in memory.
+        // Bytes are written to an in-memory stream.
         let (one, other) = windlass::io::duplex(16);
         let mut reader = &one;
         let mut read = Box::pin(windlass::io::AsyncRead::read(&mut reader, vec![0; 10]));
@@ -363,9 +364,9 @@ fn what_comes_while_a_waker_is_cloned_is_not_lost() {
     });
 }
 
-/// The read that holds a stream's queue is dropped inside of the clone of the next one's waker.
+/// The read at the head of a stream's queue is dropped while the next read's waker is cloned.
 #[test]
-fn a_turn_that_comes_while_a_waker_is_cloned_is_not_lost() {
+fn an_io_queue_advanced_during_waker_clone_wakes_the_next_read() {
     on_every_driver(|case| {
         for polled_before in [false, true] {
             case.run(async {
@@ -385,14 +386,14 @@ fn a_turn_that_comes_while_a_waker_is_cloned_is_not_lost() {
                 let waker = waker_cloning(&woken, move || drop(first.take()));
                 assert!(poll_with(&waker, second.as_mut()).is_pending());
                 client.write_all("x").await.0.unwrap();
-                // A bounded number of turns: what is not woken by then is lost.
+                // A bounded number of turns: a read that is not woken by then never will be.
                 for _ in 0..10_000 {
                     if woken.get() > 0 {
                         break;
                     }
                     turns(1).await;
                 }
-                assert!(woken.get() > 0, "its turn is lost");
+                assert!(woken.get() > 0, "the wakeup is lost");
                 assert_eq!(second.await.0.unwrap(), 1);
             });
         }
@@ -401,7 +402,7 @@ fn a_turn_that_comes_while_a_waker_is_cloned_is_not_lost() {
 
 /// The last owner of a loop may be the output of one of its tasks.
 #[test]
-fn an_output_may_close_the_loop() {
+fn a_task_output_may_close_the_loop() {
     struct Closes(Rc<RefCell<Option<windlass::EventLoop>>>);
     impl Drop for Closes {
         fn drop(&mut self) {
@@ -422,8 +423,8 @@ fn an_output_may_close_the_loop() {
 }
 
 #[test]
-fn tasks_may_end_each_other_while_they_are_dropped() {
-    /// Ends the next task of a chain, from a destructor.
+fn tasks_may_cancel_each_other_while_dropped() {
+    /// Cancels the next task of a chain from its destructor.
     struct Chain(Rc<RefCell<Vec<JoinHandle<()>>>>, Rc<Cell<usize>>);
     impl Drop for Chain {
         fn drop(&mut self) {

@@ -1,4 +1,4 @@
-//! A submission ring and a completion ring that are too small for what is going on: nothing is lost.
+//! Submission and completion rings that are too small for the load: nothing is lost.
 
 use std::cell::Cell;
 use std::io::{Read, Write};
@@ -20,7 +20,7 @@ fn small_loop(case: Case, (ring, completions): (u32, u32)) -> EventLoop {
     builder.build().expect("a small ring")
 }
 
-/// Connections between std's blocking sockets and a loop: (their end, our end).
+/// Connections between std's blocking sockets and a loop: (std's end, the loop's end).
 fn std_pairs(count: usize) -> Vec<(StdStream, StdStream)> {
     let listener = StdListener::bind("127.0.0.1:0").expect("bind");
     let addr = listener.local_addr().expect("an address");
@@ -32,7 +32,7 @@ fn std_pairs(count: usize) -> Vec<(StdStream, StdStream)> {
     (0..count).map(pair).collect()
 }
 
-/// Each of many pairs echoes messages, all at once.
+/// Many pairs echo messages at once.
 async fn echo_pairs(pairs: usize, messages: usize) {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("bind");
     let mut tasks = Vec::new();
@@ -62,7 +62,7 @@ async fn echo_pairs(pairs: usize, messages: usize) {
 }
 
 #[test]
-fn many_pairs_echo_on_rings_that_are_too_small() {
+fn many_pairs_echo_on_small_rings() {
     on_every_driver(|case| {
         let (pairs, messages) = if cfg!(miri) { (3, 3) } else { (100, 10) };
         for size in SIZES {
@@ -83,18 +83,18 @@ fn many_pairs_echo_on_rings_that_are_too_small() {
     });
 }
 
-/// Thousands of operations are started in one turn.
+/// Thousands of operations start in one turn.
 #[test]
-fn thousands_start_in_one_turn() {
+fn thousands_of_operations_start_in_one_turn() {
     on_every_driver(|case| {
         let count = rounds().min(2_000) * 2;
         for size in SIZES {
             let event_loop = small_loop(case, size);
-            let landed = event_loop.run_until_complete(async move {
+            let completed = event_loop.run_until_complete(async move {
                 let listener = TcpListener::bind("127.0.0.1:0").await.expect("bind");
                 let (client, server) = pair_of(&listener).await;
                 let (client, server) = (Rc::new(client), Rc::new(server));
-                // Reads on one stream queue up in its lane; connects have no lane in common and all start at once.
+                // Reads on one stream wait in its I/O queue; connects share no queue and all start at once.
                 let addr = listener.local_addr().expect("an address");
                 let connects: Vec<_> = (0..count / 20)
                     .map(|_| windlass::spawn(TcpStream::connect(addr)))
@@ -113,14 +113,14 @@ fn thousands_start_in_one_turn() {
                     connecting.await.expect("no panic").expect("connect");
                     listener.accept().await.expect("accept");
                 }
-                let mut landed = 0;
+                let mut completed = 0;
                 for read in reads {
                     read.await.expect("no panic").expect("read");
-                    landed += 1;
+                    completed += 1;
                 }
-                landed
+                completed
             });
-            assert_eq!(landed.expect("the loop runs"), count);
+            assert_eq!(completed.expect("the loop runs"), count);
             assert_eq!(event_loop.counters().in_flight, 0);
             if case.has_rings() {
                 assert!(event_loop.counters().driver.sq_full > 0, "{size:?} was large enough");
@@ -129,8 +129,8 @@ fn thousands_start_in_one_turn() {
     });
 }
 
-/// A ring that is handed over in the middle of a turn starves nobody: buffers that came back are there, and what completes has
-/// room.
+/// A ring that is submitted in the middle of a turn does not starve managed reads: returned buffers are available, and
+/// completions have space.
 #[test]
 fn a_full_ring_does_not_starve_managed_reads() {
     on_every_kernel_driver(|case| {
@@ -170,36 +170,36 @@ fn a_full_ring_does_not_starve_managed_reads() {
     });
 }
 
-/// Starts a read on each stream; each counts itself when it has landed.
+/// Starts a read on each stream and returns the count of completed reads.
 fn start_reads(event_loop: &EventLoop, servers: Vec<StdStream>) -> Rc<Cell<usize>> {
-    let landed = Rc::new(Cell::new(0));
+    let completed = Rc::new(Cell::new(0));
     for server in servers {
-        let landed = landed.clone();
+        let completed = completed.clone();
         event_loop.spawn(async move {
             let server = TcpStream::from_std(server).expect("a socket");
             let (result, bytes) = server.read(Vec::with_capacity(8)).await;
             assert_eq!((result.expect("read"), &bytes[..]), (1, &[7][..]));
-            landed.set(landed.get() + 1);
+            completed.set(completed.get() + 1);
         });
     }
-    landed
+    completed
 }
 
-/// Runs the loop until all reads are with the kernel.
-fn wait_for_takeoff(event_loop: &EventLoop, count: usize) {
+/// Runs the loop until all reads are submitted.
+fn wait_until_submitted(event_loop: &EventLoop, count: usize) {
     let result = event_loop.run_until_complete(async {
         while windlass::counters().in_flight < count {
             yield_now().await;
         }
-        // What was started in the last turn is handed over by the next.
+        // The next turn submits the operations that the last one started.
         yield_now().await;
         yield_now().await;
     });
     result.expect("the loop runs");
 }
 
-/// 2,000 reads land between two looks at a completion ring of 1 to 16 places. A loop that always has something to run
-/// must get the overflow all the same: nothing else makes it enter the kernel.
+/// 2,000 reads complete between two polls of a completion ring with 1 to 16 entries. A loop that always has tasks ready
+/// must still fetch the overflow: nothing else makes it enter the kernel.
 #[test]
 fn a_busy_loop_drains_the_overflow() {
     on_every_kernel_driver(|case| {
@@ -207,15 +207,19 @@ fn a_busy_loop_drains_the_overflow() {
         for size in SIZES {
             let (mut clients, servers): (Vec<_>, Vec<_>) = std_pairs(COUNT).into_iter().unzip();
             let event_loop = small_loop(case, size);
-            let landed = start_reads(&event_loop, servers);
-            wait_for_takeoff(&event_loop, COUNT);
+            let completed = start_reads(&event_loop, servers);
+            wait_until_submitted(&event_loop, COUNT);
             for client in &mut clients {
                 client.write_all(&[7]).expect("write");
             }
             let deadline = Instant::now() + Duration::from_secs(60);
             let busy = async {
-                while landed.get() < COUNT {
-                    assert!(Instant::now() < deadline, "only {} landed on {size:?}", landed.get());
+                while completed.get() < COUNT {
+                    assert!(
+                        Instant::now() < deadline,
+                        "only {} reads completed on {size:?}",
+                        completed.get()
+                    );
                     yield_now().await;
                 }
             };
@@ -231,7 +235,7 @@ fn a_busy_loop_drains_the_overflow() {
     });
 }
 
-/// The same with a loop that sleeps.
+/// The same with a loop that blocks.
 #[test]
 fn a_sleeping_loop_drains_the_overflow() {
     on_every_kernel_driver(|case| {
@@ -239,16 +243,20 @@ fn a_sleeping_loop_drains_the_overflow() {
         for size in SIZES {
             let (mut clients, servers): (Vec<_>, Vec<_>) = std_pairs(COUNT).into_iter().unzip();
             let event_loop = small_loop(case, size);
-            let landed = start_reads(&event_loop, servers);
-            wait_for_takeoff(&event_loop, COUNT);
+            let completed = start_reads(&event_loop, servers);
+            wait_until_submitted(&event_loop, COUNT);
             for client in &mut clients {
                 client.write_all(&[7]).expect("write");
             }
             let mut turns = 0;
-            while landed.get() < COUNT {
+            while completed.get() < COUNT {
                 event_loop.turn().expect("the loop runs");
                 turns += 1;
-                assert!(turns < 10 * COUNT, "only {} landed on {size:?}", landed.get());
+                assert!(
+                    turns < 10 * COUNT,
+                    "only {} reads completed on {size:?}",
+                    completed.get()
+                );
             }
             let overflows = event_loop.counters().driver.overflows;
             assert!(overflows > 0 || !case.has_rings(), "{size:?}");
@@ -276,15 +284,15 @@ fn an_accept_survives_the_overflow() {
                 }
                 expected.sort();
                 seen.sort();
-                assert!(seen == expected, "somebody was lost or served twice on {size:?}");
+                assert!(seen == expected, "a connection was lost or accepted twice on {size:?}");
             });
             result.expect("the loop runs");
         }
     });
 }
 
-/// A cancel is an operation like any other, so it too can find the ring full. If it is lost, the read stays in the
-/// air, holds the descriptor, and the peer never sees the end.
+/// A cancel is a submission too, so it can find the ring full. A lost cancel would leave the read in flight, which
+/// keeps the descriptor open, and the peer would never see EOF.
 #[test]
 fn a_cancel_survives_a_full_ring() {
     on_every_kernel_driver(|case| {
@@ -301,9 +309,9 @@ fn a_cancel_survives_a_full_ring() {
                     })
                 })
                 .collect();
-            wait_for_takeoff(&event_loop, COUNT);
+            wait_until_submitted(&event_loop, COUNT);
             let before = event_loop.counters().driver.sq_full;
-            // All in one turn: the futures and their streams go at once.
+            // All in one turn: the futures and their streams are dropped at once.
             for read in &reads {
                 read.cancel();
             }
@@ -315,7 +323,7 @@ fn a_cancel_survives_a_full_ring() {
                 };
                 windlass::time::timeout(Duration::from_secs(60), all).await
             });
-            joined.expect("the loop runs").expect("every cancelled read lands");
+            joined.expect("the loop runs").expect("every cancelled read completes");
             let was_full = event_loop.counters().driver.sq_full > before;
             assert!(was_full || !case.has_rings(), "{size:?} was large enough");
             assert_eq!(event_loop.counters().ops, 0);
@@ -332,7 +340,7 @@ fn a_cancel_survives_a_full_ring() {
     });
 }
 
-/// Dropped reads, then a dropped stream, in the same turn, on the smallest ring: the peer sees the end.
+/// Dropped reads, then a dropped stream, in the same turn, on the smallest ring: the peer sees EOF.
 #[test]
 fn a_stream_dropped_after_its_reads_closes_on_the_smallest_ring() {
     on_every_driver(|case| {
@@ -359,7 +367,7 @@ fn a_stream_dropped_after_its_reads_closes_on_the_smallest_ring() {
 }
 
 #[test]
-fn rings_of_every_size_can_be_had() {
+fn rings_of_every_size_can_be_created() {
     on_every_kernel_driver(|case| {
         for (ring, completions) in [(1, 1), (3, 5), (4096, 4096), (u32::MAX, u32::MAX)] {
             let event_loop = small_loop(case, (ring, completions));

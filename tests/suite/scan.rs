@@ -1,4 +1,4 @@
-//! Whole files in large pieces: every byte once, where it belongs, in bounded memory.
+//! `File::scan`: every byte of a file once, at the right offset, in bounded memory.
 
 use std::collections::HashSet;
 use std::io::{ErrorKind, Write};
@@ -9,7 +9,7 @@ use windlass::fs::{File, OpenOptions, Scan};
 use crate::bytes::numbered;
 use crate::support::{Folder, Random, codes, on_every_driver, poll_once, quiet, rounds, turns};
 
-/// Takes every piece, checks it, and gives how many different places in memory there were.
+/// Takes every chunk, checks it, and returns the number of distinct buffers.
 async fn assert_scanned(mut scan: Scan, whole: &[u8], chunk_len: usize, in_order: bool) -> usize {
     let mut covered = 0;
     let mut places = HashSet::new();
@@ -38,11 +38,11 @@ async fn assert_scanned(mut scan: Scan, whole: &[u8], chunk_len: usize, in_order
 }
 
 #[test]
-fn a_scan_gives_every_byte_once() {
+fn a_scan_returns_every_byte_once() {
     on_every_driver(|case| {
         case.run(async {
             let folder = Folder::new();
-            // Its pieces, and how many of them at most.
+            // (chunk length, largest number of chunks)
             let sizes = match cfg!(miri) {
                 true => vec![(3, 4)],
                 false => vec![(1, 100), (7, 60), (512, 40), (4_096, 30), (5_000, 30), (128 << 10, 12)],
@@ -57,8 +57,8 @@ fn a_scan_gives_every_byte_once() {
                             let scan = File::open(&path).await.unwrap().scan();
                             let scan = scan.chunk_len(chunk_len).depth(depth);
                             let scan = if in_order { scan } else { scan.unordered() };
-                            let places = assert_scanned(scan, &whole, chunk_len, in_order).await;
-                            assert!(places <= depth + 1, "{places} pieces of memory at depth {depth}");
+                            let buffers = assert_scanned(scan, &whole, chunk_len, in_order).await;
+                            assert!(buffers <= depth + 1, "{buffers} buffers at depth {depth}");
                         }
                     }
                 }
@@ -69,9 +69,9 @@ fn a_scan_gives_every_byte_once() {
     });
 }
 
-/// However long one waits, no more than `depth` pieces are read ahead.
+/// However long the caller waits, at most `depth` chunks are read ahead.
 #[test]
-fn a_scan_does_not_run_away() {
+fn a_scan_reads_at_most_depth_chunks_ahead() {
     on_every_driver(|case| {
         case.run(async {
             let folder = Folder::new();
@@ -87,7 +87,7 @@ fn a_scan_does_not_run_away() {
                 quiet().await;
                 turns(3).await;
                 assert_eq!(windlass::counters().ops, 0);
-                // What was read ahead is older than this; what is read from now on is not.
+                // Chunks that were read ahead have the old contents; later reads have the new ones.
                 std::fs::write(folder.join("a"), vec![0xAA; whole.len()]).unwrap();
                 let mut old = 1;
                 while let Some(chunk) = scan.next().await {
@@ -96,15 +96,15 @@ fn a_scan_does_not_run_away() {
                     held.push(chunk);
                 }
                 assert_eq!(held.len(), count);
-                assert!(old <= depth, "{old} pieces were read at depth {depth}");
+                assert!(old <= depth, "{old} chunks were read at depth {depth}");
             }
         });
     });
 }
 
-/// A dropped `next` loses no piece, and gives none twice.
+/// A dropped `next` loses no chunk and returns none twice.
 #[test]
-fn a_dropped_next_loses_nothing() {
+fn a_dropped_next_loses_no_chunk() {
     on_every_driver(|case| {
         case.run(async {
             let folder = Folder::new();
@@ -149,7 +149,7 @@ fn a_dropped_next_loses_nothing() {
 }
 
 #[test]
-fn a_dropped_scan_leaves_no_flight() {
+fn a_dropped_scan_leaves_no_operation() {
     on_every_driver(|case| {
         case.run(async {
             let folder = Folder::new();
@@ -162,7 +162,7 @@ fn a_dropped_scan_leaves_no_flight() {
                     _ => {
                         let chunk = scan.next().await.unwrap().unwrap();
                         drop(scan);
-                        // A piece lives longer than its scan.
+                        // A chunk outlives its scan.
                         assert!(chunk[..] == numbered(1_000));
                         continue;
                     }
@@ -177,10 +177,10 @@ fn a_dropped_scan_leaves_no_flight() {
     });
 }
 
-/// A file that shrinks while it is read is an error, and every byte before it is right; one that grows may show the new
-/// bytes. Neither leaves a gap.
+/// A file that shrinks during the scan is an error, and all bytes before it are right; a file that grows may show its
+/// new bytes. Neither leaves a gap.
 #[test]
-fn a_scan_of_a_file_that_changes_has_no_gaps() {
+fn a_scan_of_a_changing_file_has_no_gaps() {
     on_every_driver(|case| {
         case.run(async {
             let folder = Folder::new();
@@ -214,7 +214,7 @@ fn a_scan_of_a_file_that_changes_has_no_gaps() {
                         }
                     }
                     assert!(whole.starts_with(&got), "{before} to {after} at depth {depth}");
-                    // The piece in which the file ended is missing, and no other.
+                    // Only the chunk in which the file ended is missing.
                     assert!(got.len() + chunk_len > before.min(after));
                     match failed {
                         Some(error) => {
@@ -228,20 +228,20 @@ fn a_scan_of_a_file_that_changes_has_no_gaps() {
                         }
                         None => assert!(got.len() >= before, "{before} to {after}: an end after {}", got.len()),
                     }
-                    // The end of these is the end of a piece, so there was one more look.
+                    // These files end at a chunk boundary, so the scan needs one more read to see the end.
                     if before == 200 {
                         assert_eq!(got.len(), 400);
                     }
                 }
             }
 
-            // Cut off, and long again behind the piece that has seen the end.
+            // Truncated, and extended again past the chunk that has seen the end.
             let path = folder.file("a", &whole);
             let mut scan = File::open(&path).await.unwrap().scan().chunk_len(10).depth(2);
             let file = std::fs::File::options().write(true).open(&path).unwrap();
             for offset in [0, 10] {
                 assert_eq!(scan.next().await.unwrap().unwrap().offset(), offset);
-                // Until the read ahead has seen the end, and then the length.
+                // Until the read-ahead has seen the end, and then the length.
                 for _ in 0..3 {
                     turns(5).await;
                     quiet().await;
@@ -249,15 +249,15 @@ fn a_scan_of_a_file_that_changes_has_no_gaps() {
                 file.set_len(0).unwrap();
             }
             std::fs::write(&path, &whole).unwrap();
-            let error = scan.next().await.unwrap().expect_err("a piece behind a gap");
+            let error = scan.next().await.unwrap().expect_err("a chunk behind a gap");
             assert_eq!(error.kind(), ErrorKind::UnexpectedEof);
-            assert!(scan.next().await.is_none(), "after an error there are no more");
+            assert!(scan.next().await.is_none(), "a chunk after an error");
         });
     });
 }
 
 #[test]
-fn a_scan_tells_its_error_once() {
+fn a_scan_returns_its_error_once() {
     on_every_driver(|case| {
         case.run(async {
             let folder = Folder::new();
@@ -268,7 +268,7 @@ fn a_scan_tells_its_error_once() {
             assert_eq!(windlass::os_code(&error), Some(codes::BAD_FD));
             assert!(error.to_string().contains("some name"), "{error}");
             assert!(scan.next().await.is_none());
-            // Windows opens no folders as files.
+            // Windows cannot open folders as files.
             if !cfg!(miri) && !cfg!(windows) {
                 let mut scan = File::open(folder.path()).await.unwrap().scan();
                 assert_eq!(scan.next().await.unwrap().unwrap_err().kind(), ErrorKind::IsADirectory);
@@ -280,9 +280,9 @@ fn a_scan_tells_its_error_once() {
     });
 }
 
-/// A reader gives the bytes in order, in whatever portions.
+/// A reader returns the bytes in order, in portions of any size.
 #[test]
-fn a_reader_gives_the_file_in_order() {
+fn a_scan_reader_returns_the_file_in_order() {
     on_every_driver(|case| {
         case.run(async {
             let folder = Folder::new();
@@ -335,7 +335,7 @@ fn a_reader_gives_the_file_in_order() {
     });
 }
 
-/// In any order too: the pieces that are complete come, and then the error.
+/// The same without ordering: the complete chunks come first, then the error.
 #[test]
 fn an_unordered_scan_of_a_file_that_shrinks_is_an_error() {
     on_every_driver(|case| {
@@ -362,10 +362,10 @@ fn an_unordered_scan_of_a_file_that_shrinks_is_an_error() {
     });
 }
 
-/// sysfs claims a page for every file: that is not a file that shrank.
+/// sysfs reports a length of one page for every file, which must not count as shrinking.
 #[cfg(target_os = "linux")]
 #[test]
-fn a_scan_of_what_claims_to_be_longer() {
+fn a_scan_accepts_a_sysfs_file_shorter_than_its_length() {
     on_every_driver(|case| {
         if cfg!(miri) {
             return;
@@ -383,10 +383,10 @@ fn a_scan_of_what_claims_to_be_longer() {
     });
 }
 
-/// Files whose length nobody knows before they are read.
+/// procfs reports a length of zero for files that have contents.
 #[cfg(target_os = "linux")]
 #[test]
-fn a_scan_of_what_says_it_is_empty() {
+fn a_scan_reads_a_procfs_file_of_length_zero() {
     on_every_driver(|case| {
         if cfg!(miri) {
             return;

@@ -1,4 +1,4 @@
-//! Servers of protocols, connections made by them, and what a closed loop leaves.
+//! Protocol servers, client connections with protocols, and what a closed loop leaves behind.
 
 use std::cell::{Cell, RefCell};
 use std::io::ErrorKind;
@@ -11,7 +11,7 @@ use windlass::protocol::{Server, create_connection, create_server};
 use windlass::time::{sleep, timeout};
 
 use crate::child;
-use crate::protocol::Told::{Lost, Made};
+use crate::protocol::Event::{Lost, Made};
 use crate::protocol::{Log, Recorder, until, until_lost};
 use crate::support::{Case, CountDrop, connect_error, exceptions_of, on_every_driver, open_descriptors, turns};
 
@@ -36,7 +36,7 @@ fn a_closed_server_lets_its_connections_end() {
                 TcpStream::connect(addr).await.unwrap(),
                 TcpStream::connect(addr).await.unwrap(),
             ];
-            until(&log, |told| told.len() == 2).await;
+            until(&log, |events| events.len() == 2).await;
             server.close();
             server.close();
             assert!(!server.is_serving());
@@ -44,9 +44,9 @@ fn a_closed_server_lets_its_connections_end() {
             sleep(Duration::from_millis(20)).await;
             let refused = connect_error(addr).await;
             assert_eq!(refused.kind(), ErrorKind::ConnectionRefused);
-            // Those that are there go on.
+            // Existing connections go on.
             clients[0].write_all("still").await.0.unwrap();
-            until(&log, |told| told.len() == 3).await;
+            until(&log, |events| events.len() == 3).await;
             assert_eq!(server.connections(), 2);
             let waiting = timeout(Duration::from_millis(50), server.wait_closed()).await;
             assert!(waiting.is_err(), "two are open");
@@ -61,7 +61,7 @@ fn a_closed_server_lets_its_connections_end() {
 }
 
 #[test]
-fn a_server_serves_until_told_otherwise() {
+fn a_server_serves_until_closed() {
     on_every_driver(|case| {
         case.run(async {
             let log = Log::default();
@@ -72,7 +72,7 @@ fn a_server_serves_until_told_otherwise() {
                 async move { server.serve_forever().await }
             });
             let client = TcpStream::connect(addr).await.unwrap();
-            until(&log, |told| told.len() == 1).await;
+            until(&log, |events| events.len() == 1).await;
             server.abort_clients();
             assert_eq!(
                 client.read_managed().await.unwrap_err().kind(),
@@ -83,7 +83,7 @@ fn a_server_serves_until_told_otherwise() {
             serving.await.unwrap().unwrap();
             server.wait_closed().await;
 
-            // Dropping the future closes; so does dropping the server.
+            // Dropping the future closes the server, and so does dropping the server.
             let (server, addr) = silent_server(&log).await;
             timeout(Duration::from_millis(10), server.serve_forever())
                 .await
@@ -98,9 +98,9 @@ fn a_server_serves_until_told_otherwise() {
     });
 }
 
-/// A factory that panics, or that closes its own server.
+/// A factory that panics, and one that closes its own server.
 #[test]
-fn a_factory_may_do_what_it_likes() {
+fn a_factory_may_panic_or_close_its_server() {
     on_every_driver(|case| {
         let event_loop = case.event_loop();
         let exceptions = exceptions_of(&event_loop);
@@ -128,7 +128,7 @@ fn a_factory_may_do_what_it_likes() {
             assert!(ended.is_err() || ended.unwrap().is_empty());
             let second = TcpStream::connect(addr).await.unwrap();
             let third = TcpStream::connect(addr).await.unwrap();
-            until(&log, |told| told.len() == 2).await;
+            until(&log, |events| events.len() == 2).await;
             drop((second, third));
             let server = the_server.take().unwrap();
             server.wait_closed().await;
@@ -141,7 +141,7 @@ fn a_factory_may_do_what_it_likes() {
 }
 
 #[test]
-fn a_connection_that_cannot_be_made_makes_no_protocol() {
+fn a_failed_connection_creates_no_protocol() {
     on_every_driver(|case| {
         case.run(async {
             let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -162,9 +162,9 @@ fn a_connection_that_cannot_be_made_makes_no_protocol() {
     });
 }
 
-/// `create_connection` returns when its protocol was told; dropped before that, it leaves nothing behind.
+/// `create_connection` returns after `connection_made`; a call dropped before that leaves nothing behind.
 #[test]
-fn connecting_ends_with_connection_made() {
+fn create_connection_returns_after_connection_made() {
     on_every_driver(|case| {
         let event_loop = case.event_loop();
         let run = event_loop.run_until_complete(async {
@@ -197,7 +197,10 @@ fn connecting_ends_with_connection_made() {
                 }
                 drop(connecting);
                 if !done {
-                    until(&log, |told| told.is_empty() || matches!(told.last(), Some(Lost(_)))).await;
+                    until(&log, |events| {
+                        events.is_empty() || matches!(events.last(), Some(Lost(_)))
+                    })
+                    .await;
                     turns(10).await;
                     assert_eq!(drops.get(), 1, "after {polls} polls");
                 }
@@ -210,10 +213,10 @@ fn connecting_ends_with_connection_made() {
     });
 }
 
-/// Protocols that hold their transports, transports that are held elsewhere, servers: with the loop all of them go.
+/// A closing loop drops protocols that hold their transports, transports that are held elsewhere, and servers.
 #[test]
-fn a_closed_loop_leaves_nothing_behind() {
-    let name = "servers::a_closed_loop_leaves_nothing_behind";
+fn a_closed_loop_leaks_nothing() {
+    let name = "servers::a_closed_loop_leaks_nothing";
     child::in_own_process(name, &[], || on_every_driver(close_with_all_open));
 }
 
@@ -239,7 +242,10 @@ fn close_with_all_open(case: Case) {
             transport.write(vec![0; 8 << 20]);
             kept.push(transport);
         }
-        until(&log, |told| told.iter().filter(|told| **told == Made).count() == 40).await;
+        until(&log, |events| {
+            events.iter().filter(|event| **event == Made).count() == 40
+        })
+        .await;
         kept[0].set_protocol(factory());
         server
     });
@@ -248,11 +254,11 @@ fn close_with_all_open(case: Case) {
     assert_eq!(drops.get(), 41);
     assert!(!server.is_serving());
     drop(server);
-    let lost = log.borrow().iter().any(|told| matches!(told, Lost(_)));
-    assert!(!lost, "nobody is left to be called");
+    let lost = log.borrow().iter().any(|event| matches!(event, Lost(_)));
+    assert!(!lost, "a callback ran after the loop closed");
     for transport in &kept {
         assert!(transport.is_closing());
-        transport.write("to nobody");
+        transport.write("not sent");
         transport.close();
         transport.abort();
         assert_eq!(transport.get_write_buffer_size(), 0);

@@ -1,5 +1,5 @@
-//! `O_NONBLOCK` belongs to the open file description, which a duplicated descriptor shares: another holder may clear it at any
-//! time. No operation may then block the loop's thread.
+//! Sockets and pipes in blocking mode. `O_NONBLOCK` belongs to the open file description, which duplicates share, so
+//! another process may clear it at any time. No operation may then block the loop's thread.
 
 use std::future::Future;
 #[cfg(target_os = "linux")]
@@ -16,16 +16,16 @@ use windlass::time::timeout;
 
 use crate::support::{Folder, on_every_kernel_driver, turns};
 
-/// Clears `O_NONBLOCK` through a duplicate, which stays open as long as the result lives.
+/// Clears `O_NONBLOCK` through a duplicate, which stays open as long as the returned descriptor.
 fn make_blocking(socket: &impl AsFd) -> OwnedFd {
     let duplicate = socket.as_fd().try_clone_to_owned().expect("a duplicate");
-    // An ioctl, which pipes take too.
+    // `set_nonblocking` is an ioctl here, which pipes accept too.
     let duplicate = unix::UnixStream::from(duplicate);
     duplicate.set_nonblocking(false).expect("a blocking description");
     duplicate.into()
 }
 
-/// Ends a blocked system call after some seconds, so that a test that would hang fails.
+/// Ends a blocked system call after some seconds, so that a blocked test fails instead of hanging.
 struct Rescue {
     done: mpsc::Sender<()>,
     thread: JoinHandle<bool>,
@@ -50,7 +50,7 @@ impl Rescue {
     }
 }
 
-/// The operation waits, and the loop goes on running other tasks meanwhile.
+/// Asserts that the operation waits while the loop runs other tasks.
 async fn assert_waits<T>(what: &str, unblock: impl FnOnce() + Send + 'static, operation: impl Future<Output = T>) {
     let rescue = Rescue::new(unblock);
     let other = windlass::spawn(turns(20));
@@ -60,7 +60,7 @@ async fn assert_waits<T>(what: &str, unblock: impl FnOnce() + Send + 'static, op
     assert!(result.is_err(), "{what} did not wait");
 }
 
-/// All ways to read from a stream.
+/// Every kind of read on a stream.
 macro_rules! reads_of_a_stream {
     ($what:literal, $stream:expr, $peer:expr) => {
         let (stream, peer) = (&$stream, &$peer);
@@ -72,7 +72,7 @@ macro_rules! reads_of_a_stream {
         assert_waits(concat!($what, ": read"), unblock(), stream.read(Vec::with_capacity(8))).await;
         assert_waits(concat!($what, ": read_managed"), unblock(), stream.read_managed()).await;
         assert_waits(concat!($what, ": read_vectored"), unblock(), vectored()).await;
-        // A receive that fills its buffer may have left something, so the next one tries at once.
+        // A receive that fills its buffer may have left bytes, so the next one tries at once.
         (&*peer).write_all(b"12345678").expect("write");
         assert_eq!(stream.read_exact([0; 8]).await.1, *b"12345678");
         assert_waits(
@@ -111,7 +111,7 @@ fn a_read_waits_on_a_blocking_description() {
     });
 }
 
-/// There is no flag for it in read(2) and write(2), but Linux 6.4 and later have one in preadv2(2) and pwritev2(2).
+/// read(2) and write(2) have no such flag, but since Linux 6.4 preadv2(2) and pwritev2(2) have one.
 #[cfg(target_os = "linux")]
 #[test]
 fn a_pipe_waits_on_a_blocking_description() {
@@ -176,7 +176,7 @@ fn a_datagram_socket_waits_on_a_blocking_description() {
     });
 }
 
-/// A send within the machine waits for room in the peer's queue.
+/// A send to a local socket waits for space in the peer's queue.
 #[cfg(target_os = "linux")]
 #[test]
 fn a_datagram_send_waits_on_a_blocking_description() {

@@ -1,4 +1,4 @@
-//! Signals reach every listener, and none is lost. Each test sends real ones, so it has a process of its own.
+//! Signals reach every listener, and none is lost. Each test raises real signals, so it runs in its own process.
 
 use std::cell::RefCell;
 use std::io;
@@ -18,53 +18,53 @@ use crate::support::{
     assert_idle, on_every_driver, on_every_kernel_driver, open_descriptors, poll_once, poll_with, rounds, waker_calling,
 };
 
-/// What should come at once and has not come after this, will not come.
+/// An event that should come at once is considered lost after this time.
 const LONG: Duration = Duration::from_secs(60);
 
 const USER1: SignalKind = SignalKind::user_defined1();
 const USER2: SignalKind = SignalKind::user_defined2();
 
-/// Sends a signal to this process, as another would. One of its threads gets it.
+/// Sends a signal to this process; any one of its threads handles it.
 fn send(kind: SignalKind) {
-    // SAFETY: kill(2) takes two numbers; the tests handle what they send.
+    // SAFETY: kill(2) takes two integers; each test handles the signals that it sends.
     assert_eq!(unsafe { libc::kill(libc::getpid(), kind.as_raw()) }, 0);
 }
 
-/// Sends a signal to this thread: its handler has run when this returns.
+/// Sends a signal to this thread, whose handler has run when this returns.
 fn send_here(kind: SignalKind) {
-    // SAFETY: raise(3) takes a number; the tests handle what they send.
+    // SAFETY: raise(3) takes an integer; each test handles the signals that it sends.
     assert_eq!(unsafe { libc::raise(kind.as_raw()) }, 0);
 }
 
-/// Whether nothing is to be heard.
-async fn is_silent(signal: &mut Signal) -> bool {
+/// Whether no signal is pending for the listener.
+async fn nothing_received(signal: &mut Signal) -> bool {
     poll_once(pin!(signal.recv())).await.is_pending()
 }
 
 #[test]
-fn a_signal_is_heard() {
-    in_own_process("signals::a_signal_is_heard", &[], || {
+fn a_signal_is_received_once() {
+    in_own_process("signals::a_signal_is_received_once", &[], || {
         on_every_kernel_driver(|case| {
             case.run(async {
                 let mut one = signal(USER1).expect("a signal");
                 let mut two = signal(USER2).expect("a signal");
-                assert!(is_silent(&mut one).await);
+                assert!(nothing_received(&mut one).await);
                 send(USER1);
                 assert_eq!(one.recv().await, Some(()));
-                assert!(is_silent(&mut one).await, "once sent, once heard");
-                assert!(is_silent(&mut two).await, "another signal");
+                assert!(nothing_received(&mut one).await, "received twice");
+                assert!(nothing_received(&mut two).await, "another signal");
 
-                // While somebody waits.
+                // While a task waits.
                 let waiting = windlass::spawn(async move { two.recv().await });
                 sleep(Duration::from_millis(5)).await;
                 send(USER2);
                 assert_eq!(waiting.await.expect("no panic"), Some(()));
 
-                // What came before the listener is not for it.
+                // A signal that came before the listener existed is not delivered to it.
                 send(USER1);
                 assert_eq!(one.recv().await, Some(()));
                 let mut late = signal(USER1).expect("a signal");
-                assert!(is_silent(&mut late).await);
+                assert!(nothing_received(&mut late).await);
                 assert_eq!(late.kind(), USER1);
             });
         });
@@ -72,17 +72,17 @@ fn a_signal_is_heard() {
 }
 
 #[test]
-fn ctrl_c_is_heard_again_and_again() {
-    in_own_process("signals::ctrl_c_is_heard_again_and_again", &[], || {
+fn ctrl_c_can_be_awaited_repeatedly() {
+    in_own_process("signals::ctrl_c_can_be_awaited_repeatedly", &[], || {
         on_every_kernel_driver(|case| {
             case.run(async {
                 for _ in 0..3 {
                     let mut waiting = pin!(ctrl_c());
                     assert!(poll_once(waiting.as_mut()).await.is_pending());
                     send(SignalKind::interrupt());
-                    waiting.await.expect("heard");
+                    waiting.await.expect("a result");
                 }
-                // Nobody listens, and nobody dies.
+                // Without a listener the signal is ignored; it does not end the process.
                 send(SignalKind::interrupt());
                 sleep(Duration::from_millis(5)).await;
             });
@@ -91,8 +91,8 @@ fn ctrl_c_is_heard_again_and_again() {
 }
 
 #[test]
-fn a_request_to_end_is_ctrl_c_or_sigterm() {
-    in_own_process("signals::a_request_to_end_is_ctrl_c_or_sigterm", &[], || {
+fn shutdown_is_ctrl_c_or_sigterm() {
+    in_own_process("signals::shutdown_is_ctrl_c_or_sigterm", &[], || {
         on_every_kernel_driver(|case| {
             case.run(async {
                 let mut shutdown = shutdown().expect("a listener");
@@ -100,9 +100,10 @@ fn a_request_to_end_is_ctrl_c_or_sigterm() {
                 for kind in [SignalKind::interrupt(), SignalKind::terminate()] {
                     send(kind);
                     assert_eq!(shutdown.recv().await, Some(()));
-                    assert!(poll_once(pin!(shutdown.recv())).await.is_pending(), "heard once");
+                    assert!(poll_once(pin!(shutdown.recv())).await.is_pending(), "received twice");
 
-                    // While a future runs; and before one that is ready at once, so that a busy loop hears it too.
+                    // While a future runs; and before a future that is ready at once, so that a busy loop notices the
+                    // signal too.
                     assert_eq!(shutdown.run_until_shutdown(async { 7 }).await, Some(7));
                     send_here(kind);
                     assert_eq!(shutdown.run_until_shutdown(sleep(Duration::MAX)).await, None);
@@ -112,7 +113,7 @@ fn a_request_to_end_is_ctrl_c_or_sigterm() {
                     while shutdown.run_until_shutdown(std::future::ready(())).await.is_some() {
                         windlass::task::yield_now().await;
                         rounds += 1;
-                        assert!(rounds < 10_000, "never heard");
+                        assert!(rounds < 10_000, "never received");
                     }
                 }
             });
@@ -121,8 +122,8 @@ fn a_request_to_end_is_ctrl_c_or_sigterm() {
 }
 
 #[test]
-fn every_listener_of_every_loop_hears_it() {
-    in_own_process("signals::every_listener_of_every_loop_hears_it", &[], || {
+fn every_listener_of_every_loop_receives_a_signal() {
+    in_own_process("signals::every_listener_of_every_loop_receives_a_signal", &[], || {
         on_every_kernel_driver(|case| {
             const TIMES: usize = 5;
             const EACH: usize = 10;
@@ -150,9 +151,9 @@ fn every_listener_of_every_loop_hears_it() {
                 })
                 .collect();
             for _ in 0..TIMES {
-                // All have heard the last one, and listen.
+                // All listeners have received the previous signal and wait for the next.
                 for _ in 0..threads.len() * EACH {
-                    is_ready.recv_timeout(LONG).expect("each of them hears");
+                    is_ready.recv_timeout(LONG).expect("each listener receives");
                 }
                 send(USER1);
             }
@@ -164,44 +165,48 @@ fn every_listener_of_every_loop_hears_it() {
 }
 
 #[test]
-fn a_storm_coalesces_and_loses_nothing() {
-    in_own_process("signals::a_storm_coalesces_and_loses_nothing", &[], || {
-        on_every_kernel_driver(|case| {
-            let storm = 10 * rounds();
-            let sent = Arc::new(AtomicUsize::new(0));
-            case.run(async {
-                let mut listeners = [signal(USER1).expect("a signal"), signal(USER1).expect("a signal")];
-                let thread = std::thread::spawn({
-                    let sent = sent.clone();
-                    move || {
-                        for number in 1..=storm {
-                            sent.store(number, Ordering::SeqCst);
-                            send(USER1);
-                            if number % 64 == 0 {
-                                std::thread::yield_now();
+fn a_storm_of_signals_coalesces_but_the_last_is_received() {
+    in_own_process(
+        "signals::a_storm_of_signals_coalesces_but_the_last_is_received",
+        &[],
+        || {
+            on_every_kernel_driver(|case| {
+                let storm = 10 * rounds();
+                let sent = Arc::new(AtomicUsize::new(0));
+                case.run(async {
+                    let mut listeners = [signal(USER1).expect("a signal"), signal(USER1).expect("a signal")];
+                    let thread = std::thread::spawn({
+                        let sent = sent.clone();
+                        move || {
+                            for number in 1..=storm {
+                                sent.store(number, Ordering::SeqCst);
+                                send(USER1);
+                                if number % 64 == 0 {
+                                    std::thread::yield_now();
+                                }
                             }
                         }
+                    });
+                    for listener in &mut listeners {
+                        let mut received = 0;
+                        // A signal is always received after the last one was sent.
+                        while sent.load(Ordering::SeqCst) < storm || received == 0 {
+                            let one = timeout(LONG, listener.recv()).await;
+                            assert_eq!(one.expect("a signal is lost"), Some(()));
+                            received += 1;
+                        }
+                        assert!(received <= storm + 1, "{received} received of {storm}");
                     }
+                    thread.join().expect("no panic");
                 });
-                for listener in &mut listeners {
-                    let mut heard = 0;
-                    // After the last one there is always one more to hear.
-                    while sent.load(Ordering::SeqCst) < storm || heard == 0 {
-                        let one = timeout(LONG, listener.recv()).await;
-                        assert_eq!(one.expect("a signal is lost"), Some(()));
-                        heard += 1;
-                    }
-                    assert!(heard <= storm + 1, "{heard} heard of {storm}");
-                }
-                thread.join().expect("no panic");
             });
-        });
-    });
+        },
+    );
 }
 
 #[test]
-fn the_last_of_each_burst_is_heard() {
-    in_own_process("signals::the_last_of_each_burst_is_heard", &[], || {
+fn the_last_signal_of_each_burst_is_received() {
+    in_own_process("signals::the_last_signal_of_each_burst_is_received", &[], || {
         on_every_kernel_driver(|case| {
             case.run(async {
                 let mut listener = signal(USER1).expect("a signal");
@@ -209,9 +214,9 @@ fn the_last_of_each_burst_is_heard() {
                     for _ in 0..=round % 3 {
                         send(USER1);
                     }
-                    let heard = timeout(LONG, listener.recv()).await;
-                    assert_eq!(heard.expect("a signal is lost"), Some(()), "round {round}");
-                    // The kernel may run the handler on a thread that is slow to get to it.
+                    let received = timeout(LONG, listener.recv()).await;
+                    assert_eq!(received.expect("a signal is lost"), Some(()), "round {round}");
+                    // The kernel may run the handler on a thread that is scheduled late.
                     while timeout(Duration::from_millis(0), listener.recv()).await.is_ok() {}
                 }
             });
@@ -220,15 +225,15 @@ fn the_last_of_each_burst_is_heard() {
 }
 
 #[test]
-fn a_cancelled_wait_loses_nothing() {
-    in_own_process("signals::a_cancelled_wait_loses_nothing", &[], || {
+fn a_cancelled_wait_loses_no_signal() {
+    in_own_process("signals::a_cancelled_wait_loses_no_signal", &[], || {
         on_every_kernel_driver(|case| {
             case.run(async {
                 let mut listener = signal(USER1).expect("a signal");
                 for _ in 0..20 {
                     let cancelled = timeout(Duration::from_millis(1), listener.recv()).await;
                     assert!(cancelled.is_err(), "nothing was sent");
-                    // Polled and dropped just as it comes.
+                    // Polled and dropped while the signal arrives.
                     let mut waiting = Box::pin(listener.recv());
                     assert!(poll_once(waiting.as_mut()).await.is_pending());
                     send(USER1);
@@ -243,8 +248,8 @@ fn a_cancelled_wait_loses_nothing() {
 }
 
 #[test]
-fn what_cannot_be_heard_is_an_error() {
-    in_own_process("signals::what_cannot_be_heard_is_an_error", &[], || {
+fn an_uncatchable_signal_is_an_error() {
+    in_own_process("signals::an_uncatchable_signal_is_an_error", &[], || {
         on_every_driver(|case| {
             let before = open_descriptors();
             case.run(async {
@@ -264,7 +269,7 @@ fn what_cannot_be_heard_is_an_error() {
                     i32::MAX,
                     i32::MIN,
                 ] {
-                    let error = signal(SignalKind::from_raw(number)).expect_err("not a signal to hear");
+                    let error = signal(SignalKind::from_raw(number)).expect_err("this signal cannot be caught");
                     let is_known = case.is_kernel() || error.kind() == io::ErrorKind::Unsupported;
                     assert!(
                         error.kind() == io::ErrorKind::InvalidInput || is_known,
@@ -276,9 +281,9 @@ fn what_cannot_be_heard_is_an_error() {
                     );
                 }
                 if case.is_kernel() {
-                    drop(signal(SignalKind::terminate()).expect("this one can be heard"));
+                    drop(signal(SignalKind::terminate()).expect("SIGTERM can be caught"));
                 } else {
-                    let error = signal(SignalKind::terminate()).expect_err("there is no kernel");
+                    let error = signal(SignalKind::terminate()).expect_err("the null driver has no signals");
                     assert_eq!(error.kind(), io::ErrorKind::Unsupported);
                     assert_eq!(ctrl_c().await.expect_err("none").kind(), io::ErrorKind::Unsupported);
                 }
@@ -291,8 +296,8 @@ fn what_cannot_be_heard_is_an_error() {
 }
 
 #[test]
-fn the_last_listener_takes_everything_along() {
-    in_own_process("signals::the_last_listener_takes_everything_along", &[], || {
+fn the_last_listener_releases_every_resource() {
+    in_own_process("signals::the_last_listener_releases_every_resource", &[], || {
         on_every_kernel_driver(|case| {
             case.run(async {
                 let (tasks, fds) = (windlass::counters().tasks, open_descriptors());
@@ -300,7 +305,7 @@ fn the_last_listener_takes_everything_along() {
                     let one = signal(USER1).expect("a signal");
                     let mut two = signal(USER2).expect("a signal");
                     let three = signal(USER2).expect("a signal");
-                    assert!(open_descriptors() <= fds + 2, "one bell for all");
+                    assert!(open_descriptors() <= fds + 2, "more than one notification channel");
                     drop((one, three));
                     if round % 16 == 0 {
                         send(USER2);
@@ -310,7 +315,7 @@ fn the_last_listener_takes_everything_along() {
                     assert_eq!(windlass::counters().tasks, tasks);
                     assert_eq!(open_descriptors(), fds, "round {round}");
                 }
-                // The handler of a room that is gone rings nobody.
+                // The handler of a closed hub notifies no loop.
                 send(USER1);
                 send(USER2);
             });
@@ -329,7 +334,7 @@ fn a_listener_outlives_the_run_and_the_loop() {
             send_here(USER1);
             let run = async {
                 assert_eq!(listener.recv().await, Some(()), "sent between two runs");
-                assert!(is_silent(&mut listener).await);
+                assert!(nothing_received(&mut listener).await);
             };
             event_loop.run_until_complete(run).expect("the loop runs");
             // Outside of any run.
@@ -338,8 +343,12 @@ fn a_listener_outlives_the_run_and_the_loop() {
             send_here(USER1);
             event_loop.close();
             case.run(async {
-                assert_eq!(listener.recv().await, Some(()), "it came before the end");
-                assert_eq!(listener.recv().await, None, "nobody hears for it any more");
+                assert_eq!(
+                    listener.recv().await,
+                    Some(()),
+                    "the signal came before the loop closed"
+                );
+                assert_eq!(listener.recv().await, None, "a listener without a loop ends");
                 assert_eq!(listener.recv().await, None);
             });
             send_here(USER1);
@@ -351,23 +360,23 @@ fn a_listener_outlives_the_run_and_the_loop() {
 }
 
 #[test]
-fn a_listener_polled_on_another_loop() {
-    in_own_process("signals::a_listener_polled_on_another_loop", &[], || {
+fn a_listener_can_be_polled_on_another_loop() {
+    in_own_process("signals::a_listener_can_be_polled_on_another_loop", &[], || {
         on_every_kernel_driver(|case| {
             let theirs = case.event_loop();
             let run = async { signal(USER1).expect("a signal") };
             let mut listener = theirs.run_until_complete(run).expect("the loop runs");
             case.run(async {
-                assert!(is_silent(&mut listener).await);
+                assert!(nothing_received(&mut listener).await);
                 send_here(USER1);
                 sleep(Duration::from_millis(5)).await;
                 assert_eq!(listener.recv().await, Some(()));
-                // Its own loop ends while another waits.
+                // Its own loop closes while a task of another loop waits.
                 let waiting = windlass::spawn(async move { listener.recv().await });
                 sleep(Duration::from_millis(5)).await;
                 theirs.close();
                 let end = timeout(LONG, waiting).await;
-                assert_eq!(end.expect("nobody is left waiting").expect("no panic"), None);
+                assert_eq!(end.expect("the listener ends").expect("no panic"), None);
             });
         });
     });
@@ -380,7 +389,7 @@ fn other_handlers_are_still_called() {
         THEIRS.fetch_add(1, Ordering::SeqCst);
     }
     in_own_process("signals::other_handlers_are_still_called", &[], || {
-        // SAFETY: the handler adds to an atomic, which is safe in a handler; the structure is plain data.
+        // SAFETY: the handler only adds to an atomic, which is async-signal-safe; the structure is plain data.
         unsafe {
             let mut action: libc::sigaction = std::mem::zeroed();
             action.sa_sigaction = count as *const () as usize;

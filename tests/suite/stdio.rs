@@ -1,5 +1,5 @@
-//! The standard streams, whatever they are: read and written without a change to what others share. Each test puts something
-//! else in their place, so it has a process of its own.
+//! The standard streams as pipes, files and terminals: read and written without changing the state that other processes
+//! share. Each test replaces a stream, so it runs in its own process.
 
 use std::io::{self, Read, Seek, Write};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -15,9 +15,10 @@ use crate::support::{
     variable,
 };
 
-/// Runs `body` with something else as a standard stream, or with none.
+/// Runs `body` with another descriptor, or none, as a standard stream.
 fn with_stream<T>(number: i32, instead: Option<&dyn AsRawFd>, body: impl FnOnce() -> T) -> T {
-    // SAFETY: these calls take numbers; what stood there is put back, and the tests of a process run one after the other.
+    // SAFETY: these calls take integers; the original stream is restored, and the tests of a process run one after the
+    // other.
     unsafe {
         let saved = libc::fcntl(number, libc::F_DUPFD_CLOEXEC, 10);
         assert!(saved >= 0);
@@ -32,7 +33,7 @@ fn with_stream<T>(number: i32, instead: Option<&dyn AsRawFd>, body: impl FnOnce(
     }
 }
 
-/// Runs a future on a new loop, and closes that. A loop that gives up waiting for an operation then reports it.
+/// Runs a future on a new loop and closes the loop, which reports operations that it stopped waiting for.
 fn run_and_close(case: Case, future: impl Future<Output = ()>) {
     let event_loop = case.event_loop();
     let reported = exceptions_of(&event_loop);
@@ -42,18 +43,18 @@ fn run_and_close(case: Case, future: impl Future<Output = ()>) {
 }
 
 fn flags_of(fd: i32) -> i32 {
-    // SAFETY: fcntl(2) takes numbers here.
+    // SAFETY: fcntl(2) takes integers here.
     unsafe { libc::fcntl(fd, libc::F_GETFL) }
 }
 
-/// A terminal: (our end, the program's end).
+/// A pseudo-terminal: (the test's end, the program's end).
 fn terminal() -> (std::fs::File, OwnedFd) {
     let (mut ours, mut theirs) = (-1, -1);
     let none = std::ptr::null_mut();
-    // SAFETY: the kernel fills two numbers; names and settings are not asked for.
+    // SAFETY: the kernel writes two integers; the other pointers are null.
     let opened = unsafe { libc::openpty(&mut ours, &mut theirs, none, none as *mut _, none as *mut _) };
     assert_eq!(opened, 0, "{}", io::Error::last_os_error());
-    // SAFETY: both were just made for us.
+    // SAFETY: both descriptors are new and have no other owner.
     unsafe { (std::fs::File::from_raw_fd(ours), OwnedFd::from_raw_fd(theirs)) }
 }
 
@@ -65,16 +66,16 @@ async fn read_text() -> String {
 }
 
 #[test]
-fn a_pipe_is_read_and_stays_as_it_was() {
-    in_own_process("stdio::a_pipe_is_read_and_stays_as_it_was", &[], || {
+fn reading_a_pipe_does_not_change_its_flags() {
+    in_own_process("stdio::reading_a_pipe_does_not_change_its_flags", &[], || {
         on_every_kernel_driver(|case| {
             for non_blocking in [false, true] {
                 let before = open_descriptors();
                 let (reader, mut writer) = io::pipe().expect("a pipe");
                 if non_blocking {
-                    // Somebody else did that.
+                    // `O_NONBLOCK` was set by another process.
                     let flags = flags_of(reader.as_raw_fd()) | libc::O_NONBLOCK;
-                    // SAFETY: fcntl(2) takes numbers here.
+                    // SAFETY: fcntl(2) takes integers here.
                     assert_eq!(unsafe { libc::fcntl(reader.as_raw_fd(), libc::F_SETFL, flags) }, 0);
                 }
                 let flags = flags_of(reader.as_raw_fd());
@@ -88,13 +89,13 @@ fn a_pipe_is_read_and_stays_as_it_was() {
                         writer.write_all(b"later").expect("a pipe");
                         assert_eq!(reading.await.expect("no panic"), "later");
                         assert_eq!(flags_of(0), flags);
-                        // In order, whichever handle asks.
+                        // In FIFO order across handles.
                         let readers: Vec<_> = (0..3).map(|_| windlass::spawn(stdin().read_one())).collect();
                         writer.write_all(b"abc").expect("a pipe");
                         for (reader, expected) in readers.into_iter().zip(*b"abc") {
                             assert_eq!(reader.await.expect("no panic"), expected);
                         }
-                        let error = stdin().read(Vec::new()).await.0.expect_err("there is no room");
+                        let error = stdin().read(Vec::new()).await.0.expect_err("an empty buffer");
                         assert_eq!(error.kind(), io::ErrorKind::InvalidInput);
                         drop(writer);
                         assert_eq!(read_text().await, "");
@@ -122,8 +123,8 @@ impl ReadOne for windlass::io::Stdin {
 }
 
 #[test]
-fn dropped_reads_lose_nothing() {
-    in_own_process("stdio::dropped_reads_lose_nothing", &[], || {
+fn dropped_reads_lose_no_byte() {
+    in_own_process("stdio::dropped_reads_lose_no_byte", &[], || {
         on_every_kernel_driver(|case| {
             let (reader, mut writer) = io::pipe().expect("a pipe");
             let total = (rounds() * 50) as u32;
@@ -148,16 +149,16 @@ fn dropped_reads_lose_nothing() {
                         let input = stdin();
                         let mut reading = Box::pin(input.read(Vec::with_capacity(1 + random.below(600) as usize)));
                         let mut patience = random.below(4);
-                        let landed = loop {
+                        let completed = loop {
                             match poll_once(reading.as_mut()).await {
-                                std::task::Poll::Ready(landed) => break Some(landed),
+                                std::task::Poll::Ready(completed) => break Some(completed),
                                 std::task::Poll::Pending if patience == 0 => break None,
                                 std::task::Poll::Pending => windlass::task::yield_now().await,
                             }
                             patience -= 1;
                         };
                         drop(reading);
-                        let Some((result, bytes)) = landed else { continue };
+                        let Some((result, bytes)) = completed else { continue };
                         if result.expect("it can be read") == 0 {
                             break;
                         }
@@ -187,14 +188,14 @@ fn a_file_is_read_at_the_shared_position() {
                     let (result, bytes) = stdin().read(Vec::with_capacity(4)).await;
                     assert_eq!((result.expect("a file"), &bytes[..]), (4, &b"two "[..]));
                 });
-                // Whoever shares the file goes on from there.
+                // Other users of the open file continue from the same position.
                 assert_eq!((&file).stream_position().expect("a file"), 8);
                 case.run(async {
                     assert_eq!(read_text().await, "three");
                     assert_eq!(read_text().await, "");
                 });
             });
-            // And written: behind what others wrote.
+            // And written, after the bytes that others wrote.
             let mut file = std::fs::File::create(folder.join("output")).expect("a file");
             file.write_all(b"theirs ").expect("a file");
             let written = with_stream(1, Some(&file), || {
@@ -216,20 +217,20 @@ fn a_terminal_is_read_line_by_line() {
             let flags = flags_of(theirs.as_raw_fd());
             with_stream(0, Some(&theirs), || {
                 with_stream(1, Some(&theirs), || {
-                    // Closing waits for no line.
+                    // Closing the loop does not wait for a line.
                     run_and_close(case, async {
                         let mut reading = pin!(read_text());
-                        // Half a line is no line yet, and the loop goes on meanwhile.
+                        // Half a line is not delivered yet, and the loop keeps running.
                         ours.write_all(b"ahoy").expect("a terminal");
                         assert!(timeout(Duration::from_millis(20), reading.as_mut()).await.is_err());
                         ours.write_all(b" there\nnext").expect("a terminal");
                         assert_eq!(reading.await, "ahoy there\n");
-                        // A read that is given up takes nothing along.
+                        // A dropped read consumes nothing.
                         assert!(timeout(Duration::from_millis(5), read_text()).await.is_err());
                         ours.write_all(b" line\n").expect("a terminal");
                         assert_eq!(read_text().await, "next line\n");
                         stdout().write_all("an answer\n").await.0.expect("a terminal");
-                        // Ctrl-D ends it, as for everybody.
+                        // Ctrl-D is the end of the input.
                         ours.write_all(&[4]).expect("a terminal");
                         assert_eq!(read_text().await, "");
                         assert!(timeout(Duration::from_millis(5), read_text()).await.is_err());
@@ -239,7 +240,7 @@ fn a_terminal_is_read_line_by_line() {
             assert_eq!(flags_of(theirs.as_raw_fd()), flags);
             drop(theirs);
             let mut shown = Vec::new();
-            // The end of a terminal is an error on Linux.
+            // Reading a closed terminal is an error on Linux.
             let _ = ours.read_to_end(&mut shown);
             assert!(String::from_utf8_lossy(&shown).contains("an answer"), "{shown:?}");
         });
@@ -247,10 +248,10 @@ fn a_terminal_is_read_line_by_line() {
 }
 
 #[test]
-fn closed_and_null_streams() {
-    in_own_process("stdio::closed_and_null_streams", &[], || {
+fn closed_and_null_streams_behave_as_in_std() {
+    in_own_process("stdio::closed_and_null_streams_behave_as_in_std", &[], || {
         on_every_driver(|case| {
-            // Made before: a new descriptor takes the lowest number that is free.
+            // Created before, because a new descriptor takes the lowest free number.
             let (input, output) = (case.event_loop(), case.event_loop());
             with_stream(0, None, || {
                 let run = async { assert_eq!(read_text().await, "", "as std has it") };
@@ -258,8 +259,8 @@ fn closed_and_null_streams() {
             });
             with_stream(1, None, || {
                 let run = async {
-                    stdout().write_all("gone").await.0.expect("as std has it");
-                    assert_eq!(stdout().write("gone").await.0.expect("as std has it"), 4);
+                    stdout().write_all("lost").await.0.expect("as std has it");
+                    assert_eq!(stdout().write("lost").await.0.expect("as std has it"), 4);
                 };
                 output.run_until_complete(run).expect("the loop runs");
             });
@@ -282,13 +283,13 @@ fn closed_and_null_streams() {
 }
 
 #[test]
-fn writing_waits_for_the_reader_and_not_the_loop() {
-    in_own_process("stdio::writing_waits_for_the_reader_and_not_the_loop", &[], || {
+fn a_blocked_write_does_not_block_the_loop() {
+    in_own_process("stdio::a_blocked_write_does_not_block_the_loop", &[], || {
         on_every_kernel_driver(|case| {
-            const MUCH: usize = 1 << 20;
+            const LARGE: usize = 1 << 20;
             let (mut reader, writer) = io::pipe().expect("a pipe");
             let flags = flags_of(writer.as_raw_fd());
-            let bytes: Vec<u8> = (0..MUCH).map(|at| (at / 7) as u8).collect();
+            let bytes: Vec<u8> = (0..LARGE).map(|at| (at / 7) as u8).collect();
             let reading = with_stream(1, Some(&writer), || {
                 case.run(async {
                     let writing = windlass::spawn({
@@ -296,10 +297,10 @@ fn writing_waits_for_the_reader_and_not_the_loop() {
                         async move { stdout().write_all(bytes).await.0 }
                     });
                     sleep(Duration::from_millis(20)).await;
-                    assert!(!writing.is_finished(), "nobody reads");
+                    assert!(!writing.is_finished(), "written without a reader");
                     assert_eq!(flags_of(1), flags);
                     let reading = std::thread::spawn(move || {
-                        let mut read = vec![0; MUCH];
+                        let mut read = vec![0; LARGE];
                         reader.read_exact(&mut read).expect("a pipe");
                         (read, reader)
                     });
@@ -310,27 +311,28 @@ fn writing_waits_for_the_reader_and_not_the_loop() {
             let (read, reader) = reading.join().expect("no panic");
             assert!(read == bytes);
 
-            // Nobody reads any more: it can be given up, and the loop does not wait for it.
+            // Without a reader the write can be dropped, and the loop does not wait for it.
             with_stream(1, Some(&writer), || {
                 run_and_close(case, async {
                     let output = stdout();
-                    let much = output.write_all(vec![1; MUCH]);
+                    let much = output.write_all(vec![1; LARGE]);
                     assert!(timeout(Duration::from_millis(20), much).await.is_err());
                 });
             });
             drop(reader);
             let broken = with_stream(1, Some(&writer), || case.run(async { stdout().write_all("x").await.0 }));
-            let broken = broken.expect_err("nobody is there");
+            let broken = broken.expect_err("the pipe has no reader");
             assert_eq!(broken.kind(), io::ErrorKind::BrokenPipe);
             assert!(broken.to_string().contains("standard output"), "{broken}");
         });
     });
 }
 
-/// Loops on several threads read the same pipe: each byte reaches one of them, and who finds nothing waits on.
+/// Loops on several threads read the same pipe: each byte reaches one of them, and a loop that finds no bytes keeps
+/// waiting.
 #[test]
-fn who_is_slower_blocks_only_a_thread() {
-    in_own_process("stdio::who_is_slower_blocks_only_a_thread", &[], || {
+fn several_loops_share_standard_input() {
+    in_own_process("stdio::several_loops_share_standard_input", &[], || {
         on_every_kernel_driver(|case| {
             let (reader, mut writer) = io::pipe().expect("a pipe");
             with_stream(0, Some(&reader), || {

@@ -1,4 +1,4 @@
-//! The traits for streams, and buffers that are parts of others: what any reader or writer can do, a user's own among them.
+//! The stream traits and sub-slices of buffers, with windlass's streams and with user-defined readers and writers.
 
 use std::io::{Cursor, ErrorKind};
 use std::pin::pin;
@@ -13,10 +13,10 @@ use windlass::io::{
 use crate::bytes::numbered;
 use crate::support::{Folder, Random, on_every_driver, pair, poll_once, rounds, turns};
 
-/// A user's reader, without unsafe code: gives at most three bytes at a time.
-pub(crate) struct Sips<R>(pub R);
+/// A user-defined reader without unsafe code: returns at most three bytes at a time.
+pub(crate) struct ShortReads<R>(pub R);
 
-impl<R: AsyncRead> AsyncRead for Sips<R> {
+impl<R: AsyncRead> AsyncRead for ShortReads<R> {
     async fn read<B: IoBufMut>(&mut self, mut buf: B) -> BufResult<usize, B> {
         let room = buf.capacity().min(3);
         match self.0.read(Vec::with_capacity(room)).await {
@@ -26,17 +26,17 @@ impl<R: AsyncRead> AsyncRead for Sips<R> {
     }
 }
 
-/// A user's writer, without unsafe code: takes at most three bytes at a time, and fails once if told to.
+/// A user-defined writer without unsafe code: accepts at most three bytes at a time, and fails once if configured to.
 #[derive(Debug, Default)]
-pub(crate) struct Stingy {
+pub(crate) struct ShortWrites {
     pub taken: Vec<u8>,
     pub flushed: usize,
     pub ended: bool,
-    /// Refuses once this much was taken.
+    /// Fails once when this many bytes have been written.
     pub refuse_at: Option<usize>,
 }
 
-impl AsyncWrite for Stingy {
+impl AsyncWrite for ShortWrites {
     async fn write<B: IoBuf>(&mut self, buf: B) -> BufResult<usize, B> {
         if self.refuse_at.is_some_and(|at| self.taken.len() >= at) {
             self.refuse_at = None;
@@ -59,11 +59,11 @@ impl AsyncWrite for Stingy {
 }
 
 #[test]
-fn a_users_reader_has_every_call() {
+fn a_user_defined_reader_has_every_method() {
     on_every_driver(|case| {
         case.run(async {
             let all = numbered(100);
-            let mut reader = Sips(&all[..]);
+            let mut reader = ShortReads(&all[..]);
             let (result, buf) = reader.read_exact(vec![0; 10]).await;
             result.expect("there are enough");
             assert_eq!(buf, &all[..10]);
@@ -83,17 +83,17 @@ fn a_users_reader_has_every_call() {
             let (result, _) = reader.read(Vec::new()).await;
             assert_eq!(result.expect_err("no room").kind(), ErrorKind::InvalidInput);
             let (result, _) = reader.read_exact(Vec::with_capacity(8)).await;
-            assert_eq!(result.expect_err("no length").kind(), ErrorKind::InvalidInput);
+            assert_eq!(result.expect_err("a length of zero").kind(), ErrorKind::InvalidInput);
         });
     });
 }
 
 #[test]
-fn a_users_writer_has_every_call() {
+fn a_user_defined_writer_has_every_method() {
     on_every_driver(|case| {
         case.run(async {
             let all = numbered(100);
-            let mut writer = Stingy::default();
+            let mut writer = ShortWrites::default();
             writer.write_all(all[..50].to_vec()).await.0.expect("write");
             let bufs: Vec<Vec<u8>> = vec![all[50..60].to_vec(), Vec::new(), all[60..100].to_vec()];
             let (result, bufs) = writer.write_all_vectored(bufs).await;
@@ -102,7 +102,7 @@ fn a_users_writer_has_every_call() {
             let (result, _) = writer.write_vectored(vec![&b""[..], b"more"]).await;
             assert_eq!(result.expect("write"), 3);
             assert_eq!(writer.taken, [&all[..], b"mor"].concat());
-            // What was not taken when it failed comes back in order.
+            // On failure the unwritten bytes stay in order.
             writer.refuse_at = Some(110);
             let bufs: Vec<Vec<u8>> = (0..5u8).map(|number| vec![number; 4]).collect();
             let (result, back) = writer.write_all_vectored(bufs.clone()).await;
@@ -112,9 +112,9 @@ fn a_users_writer_has_every_call() {
     });
 }
 
-/// The limit itself is allowed, one byte more is not, and none is lost.
+/// The limit itself is allowed, one byte more is an error, and no byte is lost.
 #[test]
-fn a_limit_is_kept_and_nothing_is_lost() {
+fn read_to_end_keeps_its_limit_and_loses_no_byte() {
     on_every_driver(|case| {
         case.run(async {
             for (len, limit) in [
@@ -137,7 +137,7 @@ fn a_limit_is_kept_and_nothing_is_lost() {
                     assert!(error.to_string().contains("raise the limit"), "{error}");
                     let too_long: &TooLong = error.get_ref().and_then(|error| error.downcast_ref()).expect("TooLong");
                     assert_eq!(too_long.limit(), limit);
-                    assert_eq!(bytes.len(), limit + 1, "no more than it takes to know");
+                    assert_eq!(bytes.len(), limit + 1, "read more than needed to detect it");
                     cursor.read_to_end(&mut bytes, len).await.expect("the rest");
                 }
                 assert_eq!(bytes, all);
@@ -147,7 +147,7 @@ fn a_limit_is_kept_and_nothing_is_lost() {
 }
 
 #[test]
-fn text_that_is_none_comes_with_the_error() {
+fn invalid_utf8_is_returned_with_the_error() {
     on_every_driver(|case| {
         case.run(async {
             let error = (&b"caf\xe9"[..]).read_to_string(10).await.expect_err("not UTF-8");
@@ -157,7 +157,7 @@ fn text_that_is_none_comes_with_the_error() {
             let error = (&b"four"[..]).read_to_string(3).await.expect_err("too long");
             let too_long = error.into_inner().and_then(|error| error.downcast::<TooLong>().ok());
             assert_eq!(too_long.expect("TooLong").into_bytes(), b"four");
-            let text = Sips("grüße".as_bytes()).read_to_string(7).await;
+            let text = ShortReads("grüße".as_bytes()).read_to_string(7).await;
             assert_eq!(text.expect("just the limit"), "grüße");
         });
     });
@@ -169,9 +169,9 @@ async fn read_exact_of<R: AsyncRead>(mut reader: R, len: usize) -> Vec<u8> {
     buf
 }
 
-/// Generic code gets a stream's own promises: a `read_exact` that is dropped half-way loses nothing.
+/// Generic code gets the guarantees of the stream itself: a dropped `read_exact` loses no byte.
 #[test]
-fn the_traits_keep_what_the_streams_promise() {
+fn dropped_reads_through_the_traits_lose_no_byte() {
     on_every_driver(|case| {
         case.run(async {
             let all = numbered(64);
@@ -205,9 +205,9 @@ fn the_traits_keep_what_the_streams_promise() {
     });
 }
 
-/// Reads go to the part of a buffer that was named, whatever the buffer, and a dropped one goes to the next.
+/// Reads fill the given sub-slice of any kind of buffer, and the bytes of a dropped read go to the next.
 #[test]
-fn parts_of_buffers_are_read_into() {
+fn reads_fill_a_slice_of_a_buffer() {
     on_every_driver(|case| {
         case.run(async {
             let (client, server) = pair().await;
@@ -295,13 +295,13 @@ fn bytes_are_buffers() {
 }
 
 #[test]
-fn what_a_buf_writer_could_not_hand_on_it_keeps() {
+fn a_buf_writer_keeps_bytes_that_it_could_not_write() {
     on_every_driver(|case| {
         case.run(async {
             let all = numbered(40);
-            let inner = Stingy {
+            let inner = ShortWrites {
                 refuse_at: Some(7),
-                ..Stingy::default()
+                ..ShortWrites::default()
             };
             let mut writer = BufWriter::with_capacity(16, inner);
             for part in all[..15].chunks(5) {
@@ -310,9 +310,9 @@ fn what_a_buf_writer_could_not_hand_on_it_keeps() {
             assert_eq!((writer.get_ref().taken.len(), writer.buffer().len()), (0, 15));
             let (result, part) = writer.write_all(all[15..30].to_vec()).await;
             assert_eq!(result.expect_err("it refuses").kind(), ErrorKind::TimedOut);
-            assert_eq!(writer.buffer(), &all[9..15], "what was not taken is there to try again");
+            assert_eq!(writer.buffer(), &all[9..15], "unwritten bytes stay in the buffer");
             writer.write_all(part).await.0.expect("the second time");
-            // What is larger than the buffer goes past it, behind what it holds.
+            // A write larger than the buffer bypasses it, after the buffered bytes.
             writer.write_all(all[30..].repeat(3)).await.0.expect("write");
             writer.write_all("end").await.0.expect("write");
             writer.shutdown().await.expect("shutdown");
@@ -342,7 +342,7 @@ fn files_are_streams() {
                 count += 1;
             }
             assert_eq!(count, 5_000);
-            // A read_exact that fails has not moved.
+            // A failed `read_exact` does not move the position.
             let file = File::open(&to).await.expect("open");
             let (result, _) = file.read_exact(vec![0; text.len() + 1]).await;
             assert_eq!(result.expect_err("too short").kind(), ErrorKind::UnexpectedEof);
@@ -362,7 +362,7 @@ fn files_are_streams() {
 }
 
 #[test]
-fn memory_is_a_stream_and_lets_others_run() {
+fn in_memory_streams_yield_to_other_tasks() {
     on_every_driver(|case| {
         case.run(async {
             let mut cursor = Cursor::new(Vec::new());
@@ -373,12 +373,13 @@ fn memory_is_a_stream_and_lets_others_run() {
             let (result, _) = fixed.write_all("too much").await;
             assert_eq!(result.expect_err("full").kind(), ErrorKind::WriteZero);
             assert_eq!(copy(&mut empty(), &mut sink()).await.expect("copy"), 0);
-            let mut both = join(Sips(&b"in"[..]), Vec::new());
+            let mut both = join(ShortReads(&b"in"[..]), Vec::new());
             both.write_all("out").await.0.expect("write");
             assert_eq!(both.read_to_string(2).await.expect("read"), "in");
-            // A copy without an end would else keep the loop for itself.
+            // A copy from an endless source must not starve other tasks.
             let endless = windlass::spawn(async { copy(&mut repeat(7), &mut sink()).await });
-            let sipping = windlass::spawn(async { copy(&mut Sips(repeat(7)), &mut Stingy::default()).await });
+            let sipping =
+                windlass::spawn(async { copy(&mut ShortReads(repeat(7)), &mut ShortWrites::default()).await });
             turns(5).await;
             endless.cancel();
             sipping.cancel();
@@ -387,7 +388,7 @@ fn memory_is_a_stream_and_lets_others_run() {
 }
 
 #[test]
-fn halves_of_anything_are_for_two_tasks() {
+fn split_halves_work_in_two_tasks() {
     on_every_driver(|case| {
         case.run(async {
             let (stream, peer) = pair().await;
@@ -416,7 +417,7 @@ fn halves_of_anything_are_for_two_tasks() {
             assert!(back == all);
             let (other, _) = duplex(1);
             drop(split(other));
-            let stream = Rc::new(reader.unsplit(writer).expect("they belong together"));
+            let stream = Rc::new(reader.unsplit(writer).expect("halves of the same stream"));
             assert!(stream.read_managed().await.expect("read").is_empty());
         });
     });

@@ -13,7 +13,7 @@ use windlass::time::{Elapsed, Instant, sleep, sleep_until, timeout, timeout_at};
 use windlass::{EventLoop, call_later, counters, spawn};
 
 use crate::groups::until_receives_in_flight;
-use crate::panics::{assert_told, told_of};
+use crate::panics::{assert_one_exception, run_and_collect_exceptions};
 use crate::support::{CountDrop, PanicOnDrop, exceptions_of, on_every_driver, pair, poll_with, turns, waker_calling};
 use crate::tasks::{add_one, counter};
 
@@ -216,30 +216,30 @@ fn cancelling_the_waiter_leaves_the_shielded_task_running() {
 fn an_unobserved_error_is_reported() {
     on_every_driver(|case| {
         // The handle is dropped while the task runs.
-        let ((), exceptions) = told_of(&case.event_loop(), async {
+        let ((), exceptions) = run_and_collect_exceptions(&case.event_loop(), async {
             drop(shield(async {
                 sleep(2 * MS).await;
                 Err::<(), _>("shielded and lost")
             }));
             sleep(5 * MS).await;
         });
-        assert_told(&exceptions, &["shielded and lost", "task_cancellation.rs"]);
+        assert_one_exception(&exceptions, &["shielded and lost", "task_cancellation.rs"]);
         // The handle is dropped after the task has failed.
-        let ((), exceptions) = told_of(&case.event_loop(), async {
+        let ((), exceptions) = run_and_collect_exceptions(&case.event_loop(), async {
             let task = Builder::new()
                 .name("doomed")
                 .spawn(async { Err::<(), _>(io::Error::other("detached")) });
             turns(2).await;
             task.detach();
         });
-        assert_told(&exceptions, &["detached", "'doomed'", "task_cancellation.rs"]);
+        assert_one_exception(&exceptions, &["detached", "'doomed'", "task_cancellation.rs"]);
         // A panic is reported too; an error that was observed is not.
-        let ((), exceptions) = told_of(&case.event_loop(), async {
+        let ((), exceptions) = run_and_collect_exceptions(&case.event_loop(), async {
             drop(shield(async { panic!("panics too") }));
             assert_eq!(shield(async { Err::<(), _>("seen") }).await.unwrap(), Err("seen"));
             turns(4).await;
         });
-        assert_told(&exceptions, &["panics too"]);
+        assert_one_exception(&exceptions, &["panics too"]);
     });
 }
 
@@ -388,7 +388,7 @@ fn dropped_tokens_and_waits_are_unregistered() {
 #[test]
 fn a_panicking_waker_does_not_affect_other_waiters_of_a_token() {
     on_every_driver(|case| {
-        let ((), exceptions) = told_of(&case.event_loop(), async {
+        let ((), exceptions) = run_and_collect_exceptions(&case.event_loop(), async {
             let token = CancelToken::new();
             let mut wait = token.cancelled();
             let waker = waker_calling(|| panic!("waker down"));
@@ -408,7 +408,7 @@ fn a_panicking_waker_does_not_affect_other_waiters_of_a_token() {
             token.cancel();
             other.await.unwrap();
         });
-        assert_told(&exceptions, &["waker down"]);
+        assert_one_exception(&exceptions, &["waker down"]);
     });
 }
 
@@ -481,7 +481,7 @@ fn a_cancelled_task_is_joined_when_it_has_cleaned_up() {
 #[test]
 fn a_finished_future_runs_no_cleanup() {
     on_every_driver(|case| {
-        let ((), exceptions) = told_of(&case.event_loop(), async {
+        let ((), exceptions) = run_and_collect_exceptions(&case.event_loop(), async {
             let never = || async { unreachable!("there is nothing to clean up") };
             assert_eq!(on_cancel(SECOND, never()).during(after(1)).await, 1);
             on_cancel(SECOND, never()).disarm();
@@ -526,7 +526,7 @@ fn a_finished_future_runs_no_cleanup() {
 #[test]
 fn a_cleanup_that_times_out_or_fails_is_reported() {
     on_every_driver(|case| {
-        let ((), exceptions) = told_of(&case.event_loop(), async {
+        let ((), exceptions) = run_and_collect_exceptions(&case.event_loop(), async {
             let start = Instant::now();
             let task = with_cleanup(5 * MS, pending());
             turns(2).await;
@@ -534,8 +534,8 @@ fn a_cleanup_that_times_out_or_fails_is_reported() {
             assert!(task.await.unwrap_err().is_cancelled());
             assert!(start.elapsed() >= 5 * MS);
         });
-        assert_told(&exceptions, &["cleanup", "task_cancellation.rs", "5ms"]);
-        let ((), exceptions) = told_of(&case.event_loop(), async {
+        assert_one_exception(&exceptions, &["cleanup", "task_cancellation.rs", "5ms"]);
+        let ((), exceptions) = run_and_collect_exceptions(&case.event_loop(), async {
             let task = spawn(async {
                 let _armed = on_cancel(SECOND, async { Err::<(), _>("cannot clean") });
                 pending::<()>().await;
@@ -544,14 +544,14 @@ fn a_cleanup_that_times_out_or_fails_is_reported() {
             task.cancel();
             assert!(task.await.unwrap_err().is_cancelled());
         });
-        assert_told(&exceptions, &["cannot clean", "cleanup"]);
-        let ((), exceptions) = told_of(&case.event_loop(), async {
+        assert_one_exception(&exceptions, &["cannot clean", "cleanup"]);
+        let ((), exceptions) = run_and_collect_exceptions(&case.event_loop(), async {
             let task = with_cleanup(SECOND, async { panic!("cleanup down") });
             turns(2).await;
             task.cancel();
             assert!(task.await.unwrap_err().is_cancelled());
         });
-        assert_told(&exceptions, &["cleanup down"]);
+        assert_one_exception(&exceptions, &["cleanup down"]);
     });
 }
 
@@ -614,7 +614,7 @@ fn a_closing_loop_waits_for_cleanups() {
 #[test]
 fn a_cleanup_may_capture_a_value_whose_drop_panics() {
     on_every_driver(|case| {
-        let ((), exceptions) = told_of(&case.event_loop(), async {
+        let ((), exceptions) = run_and_collect_exceptions(&case.event_loop(), async {
             let armed = on_cancel(SECOND, {
                 let held = PanicOnDrop("captured");
                 async move {

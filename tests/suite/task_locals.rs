@@ -11,7 +11,7 @@ use windlass::task::{self, TaskLocal, on_cancel, yield_now};
 use windlass::time::sleep;
 use windlass::{call_later, call_soon, promise, spawn};
 
-use crate::panics::{assert_told, told_of};
+use crate::panics::{assert_one_exception, run_and_collect_exceptions};
 use crate::support::{CountDrop, PanicOnDrop, on_every_driver, poll_once, turns};
 use crate::tasks::counter;
 
@@ -257,7 +257,7 @@ fn destructors_of_values_may_panic_and_access_task_locals() {
                 NUMBER.unset();
             }
         }
-        let ((), exceptions) = told_of(&case.event_loop(), async {
+        let ((), exceptions) = run_and_collect_exceptions(&case.event_loop(), async {
             let task = spawn(async {
                 HELD.set(Rc::new(PanicOnDrop("value down")));
                 ACCESSES.set(Rc::new(AccessOnDrop));
@@ -265,7 +265,7 @@ fn destructors_of_values_may_panic_and_access_task_locals() {
             });
             task.await.unwrap();
         });
-        assert_told(&exceptions, &["value down"]);
+        assert_one_exception(&exceptions, &["value down"]);
     });
 }
 

@@ -1,4 +1,4 @@
-//! Tasks: wakes and polls, joining and cancelling, drops.
+//! Tasks: waking and polling, joining, cancelling, dropping.
 
 #![expect(
     clippy::waker_clone_wake,
@@ -30,9 +30,9 @@ pub(crate) fn add_one(count: &Cell<usize>) {
     count.set(count.get() + 1);
 }
 
-// Wakes and polls.
+// Waking and polling.
 
-/// A task that counts its polls, shows its waker, and ends when it is told to.
+/// A task that counts its polls, exposes its waker, and ends when `over` is set.
 fn counting_task(polls: &Rc<Cell<usize>>, over: &Rc<Cell<bool>>) -> (JoinHandle<()>, Rc<RefCell<Option<Waker>>>) {
     let waker: Rc<RefCell<Option<Waker>>> = Rc::default();
     let (polls, over, shown) = (polls.clone(), over.clone(), waker.clone());
@@ -54,7 +54,7 @@ fn any_number_of_wakes_before_a_poll_is_one_poll() {
             let (polls, over) = (counter(), Rc::new(Cell::new(false)));
             let (task, waker) = counting_task(&polls, &over);
             turns(3).await;
-            assert_eq!(polls.get(), 1, "nobody woke it");
+            assert_eq!(polls.get(), 1, "polled without a wake");
             for round in 2..20 {
                 let waker = waker.borrow().clone().unwrap();
                 for _ in 0..round {
@@ -72,7 +72,7 @@ fn any_number_of_wakes_before_a_poll_is_one_poll() {
 }
 
 #[test]
-fn a_wake_during_a_poll_schedules_exactly_one_more() {
+fn a_wake_during_a_poll_schedules_exactly_one_more_poll() {
     on_every_driver(|case| {
         case.run(async {
             let polls = counter();
@@ -114,7 +114,7 @@ fn a_wake_after_the_end_is_harmless() {
                 turns(2).await;
                 assert_eq!(polls.get(), 2);
 
-                // The same for one that was cancelled, and whose handle is gone.
+                // The same for a cancelled task whose handle was dropped.
                 let (task, waker) = counting_task(&polls, &over);
                 task.cancel();
                 drop(task);
@@ -123,7 +123,7 @@ fn a_wake_after_the_end_is_harmless() {
                 last
             }
         });
-        // And when the loop is gone.
+        // And after the loop was dropped.
         waker.wake_by_ref();
         waker.wake();
         assert_eq!(polls.get(), 2);
@@ -131,7 +131,7 @@ fn a_wake_after_the_end_is_harmless() {
 }
 
 #[test]
-fn wakers_of_one_task_know_each_other() {
+fn wakers_of_one_task_are_equal() {
     on_every_driver(|case| {
         case.run(poll_fn(|cx| {
             let waker = cx.waker().clone();
@@ -145,7 +145,7 @@ fn wakers_of_one_task_know_each_other() {
 // Joining.
 
 #[test]
-fn a_join_handle_gives_the_result_whenever_it_is_asked() {
+fn a_join_handle_returns_the_result_before_and_after_the_end() {
     on_every_driver(|case| {
         case.run(async {
             let early = spawn(async { String::from("early") });
@@ -167,21 +167,21 @@ fn the_last_waker_to_poll_a_handle_is_woken() {
     on_every_driver(|case| {
         case.run(async {
             let mut task = spawn(turns(3));
-            let (stale, fresh) = (counter(), counter());
-            for count in [&stale, &fresh] {
+            let (old, new) = (counter(), counter());
+            for count in [&old, &new] {
                 let count = count.clone();
                 let waker = waker_calling(move || add_one(&count));
                 assert!(poll_with(&waker, Pin::new(&mut task)).is_pending());
             }
             turns(5).await;
-            assert_eq!((stale.get(), fresh.get()), (0, 1));
+            assert_eq!((old.get(), new.get()), (0, 1));
             task.await.unwrap();
         });
     });
 }
 
 #[test]
-fn a_handle_gives_its_result_once() {
+fn a_handle_returns_its_result_once() {
     on_every_driver(|case| {
         case.run(async {
             let mut task = spawn(async { 1 });
@@ -195,7 +195,7 @@ fn a_handle_gives_its_result_once() {
 }
 
 #[test]
-fn tasks_have_numbers_and_names() {
+fn tasks_have_ids_and_names() {
     on_every_driver(|case| {
         case.run(async {
             assert!(current_id().is_some());
@@ -209,7 +209,7 @@ fn tasks_have_numbers_and_names() {
             assert_eq!(other.await.unwrap(), Some(other_id));
             let (promise, placeholder) = promise();
             call_soon(move || promise.resolve(current_id()).unwrap());
-            assert_eq!(placeholder.await.unwrap(), None, "a callback is no task");
+            assert_eq!(placeholder.await.unwrap(), None, "a callback is not a task");
         });
         assert_eq!(current_id(), None);
     });
@@ -227,7 +227,7 @@ fn a_detached_task_runs_on() {
             }));
             assert_eq!(counters().tasks, 2);
             sleep(5 * MS).await;
-            assert_eq!(drops.get(), 1, "its result is dropped");
+            assert_eq!(drops.get(), 1, "the result was not dropped");
             assert_eq!(counters().tasks, 1);
         });
     });
@@ -251,7 +251,7 @@ fn a_task_may_own_its_own_handle() {
                             own.cancel();
                         }
                         yield_now().await;
-                        assert!(!cancelled, "it ends at its next suspension point");
+                        assert!(!cancelled, "the task ran past its suspension point");
                     }
                 });
                 own.replace(Some(task));
@@ -327,24 +327,24 @@ fn a_task_that_finishes_in_the_poll_of_its_cancel_keeps_its_result() {
             turns(2).await;
             task.cancel();
             turns(2).await;
-            assert_eq!(task.await.unwrap(), 8, "it had finished");
+            assert_eq!(task.await.unwrap(), 8, "the result was lost");
         });
     });
 }
 
-/// How many flights there are when the listener of a pair has gone too.
-async fn in_air_at_rest() -> usize {
+/// The number of operations in flight once the listener of a pair is closed too.
+async fn in_flight_at_rest() -> usize {
     sleep(5 * MS).await;
     counters().in_flight
 }
 
 #[test]
-fn a_cancelled_read_is_joined_when_it_has_landed() {
+fn a_cancelled_read_is_joined_after_its_completion() {
     on_every_driver(|case| {
         case.run(async {
             let (client, server) = pair().await;
             let server = Rc::new(server);
-            let before = in_air_at_rest().await;
+            let before = in_flight_at_rest().await;
             for _ in 0..rounds().div_ceil(5).min(200) {
                 let task = spawn({
                     let server = server.clone();
@@ -354,7 +354,8 @@ fn a_cancelled_read_is_joined_when_it_has_landed() {
                 assert_eq!(counters().in_flight, before + 1);
                 task.cancel();
                 assert!(!task.is_finished());
-                // In the turn of its cancel the future is gone, but the driver has not even been asked.
+                // In the turn of the cancel the future is dropped already, but the driver has not been asked to cancel
+                // yet.
                 let (promise, placeholder) = promise();
                 let task = Rc::new(task);
                 call_soon({
@@ -364,7 +365,7 @@ fn a_cancelled_read_is_joined_when_it_has_landed() {
                 assert_eq!(placeholder.await, Ok((false, before + 1)));
                 let task = Rc::into_inner(task).unwrap();
                 assert!(task.await.unwrap_err().is_cancelled());
-                assert_eq!(counters().in_flight, before, "the kernel has let go of the buffer");
+                assert_eq!(counters().in_flight, before, "the kernel still uses the buffer");
             }
             client.write_all("still alive").await.0.unwrap();
             let (result, buf) = server.read(vec![0; 100]).await;
@@ -374,11 +375,11 @@ fn a_cancelled_read_is_joined_when_it_has_landed() {
 }
 
 #[test]
-fn a_task_that_ends_with_a_dropped_read_in_the_air_is_joined_when_it_has_landed() {
+fn a_task_with_an_orphaned_read_is_joined_after_its_completion() {
     on_every_driver(|case| {
         case.run(async {
             let (_client, server) = pair().await;
-            let before = in_air_at_rest().await;
+            let before = in_flight_at_rest().await;
             let task = spawn(async move {
                 {
                     let mut read = pin!(server.read(vec![0; 100]));
@@ -393,7 +394,7 @@ fn a_task_that_ends_with_a_dropped_read_in_the_air_is_joined_when_it_has_landed(
     });
 }
 
-/// In a process of its own: a process that another test starts has the listener too, from its fork to its exec.
+/// In its own process: a child that another test spawns shares the listener between fork and exec.
 #[test]
 fn the_port_of_a_cancelled_server_is_free_once_it_is_joined() {
     let test = "tasks::the_port_of_a_cancelled_server_is_free_once_it_is_joined";
@@ -406,14 +407,14 @@ fn the_port_of_a_cancelled_server_is_free_once_it_is_joined() {
 fn free_ports() {
     on_every_driver(|case| {
         case.run(async {
-            // An address of its own: on the common one somebody else may be given the port in between.
+            // A separate address: on the common one another test might get the port in between.
             let [_, _, high, low] = std::process::id().to_be_bytes();
             let listener = TcpListener::bind((std::net::Ipv4Addr::new(127, 77, high, low), 0))
                 .await
                 .unwrap();
             let addr = listener.local_addr().unwrap();
             drop(listener);
-            // A listener with no accept under way closes at once; the others when their flights have landed.
+            // A listener without a pending accept closes at once; the others close after their operations complete.
             for round in 0..rounds().div_ceil(5).min(50) {
                 let listener = TcpListener::bind(addr).await.expect("the port is free again");
                 let server = spawn(async move {
@@ -437,11 +438,11 @@ fn free_ports() {
     });
 }
 
-// Drops.
+// Dropping.
 
 #[test]
 fn futures_and_outputs_are_dropped_once() {
-    /// A future that holds one thing and gives another.
+    /// A future that owns one counter and returns another.
     struct Giving {
         _held: CountDrop,
         output: Option<CountDrop>,
@@ -473,7 +474,7 @@ fn futures_and_outputs_are_dropped_once() {
                 assert_eq!(
                     (held.get(), output.get()),
                     (1, 0),
-                    "the future goes before its output is given"
+                    "the future is dropped before its output is returned"
                 );
                 drop(kept);
                 expect(1);
@@ -488,7 +489,7 @@ fn futures_and_outputs_are_dropped_once() {
                 expect(3);
                 let task = spawn(giving());
                 turns(4).await;
-                assert_eq!((held.get(), output.get()), (4, 3), "the output waits for its handle");
+                assert_eq!((held.get(), output.get()), (4, 3), "the handle owns the output");
                 drop(task);
                 expect(4);
                 // Cancelled: before the first poll, between polls; handle kept, handle dropped.
@@ -503,7 +504,7 @@ fn futures_and_outputs_are_dropped_once() {
                 drop(task);
                 turns(2).await;
                 expect(6);
-                // For the end of the loop: one finished, one unpolled, each with its handle outside.
+                // Left for the end of the loop: one finished, one never polled, each with its handle outside.
                 let finished = spawn(giving());
                 turns(4).await;
                 (finished, spawn(giving()))
@@ -514,7 +515,7 @@ fn futures_and_outputs_are_dropped_once() {
         assert_eq!(
             (held.get(), output.get()),
             (8, 7),
-            "an output outlives its loop with its handle"
+            "a handle keeps its output after the loop closed"
         );
         drop(handles);
         expect(8);
@@ -522,7 +523,7 @@ fn futures_and_outputs_are_dropped_once() {
 }
 
 #[test]
-fn the_loop_forgets_tasks_that_are_done() {
+fn the_loop_frees_finished_tasks() {
     on_every_driver(|case| {
         case.run(async {
             for round in 0..rounds() {

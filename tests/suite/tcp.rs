@@ -1,4 +1,4 @@
-//! TCP: what a connection promises on every driver.
+//! TCP connections on every driver.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::Shutdown;
@@ -15,14 +15,14 @@ use windlass::time::timeout;
 use crate::bytes::{leave_unread, numbered, read_to_end};
 use crate::child::in_own_process;
 use crate::support::{
-    assert_reset, connect_error, is_made_up, number_of, on_every_driver, on_every_kernel_driver, pair, pair_of,
-    poll_once, turns,
+    assert_reset, connect_error, is_null_driver_number, number_of, on_every_driver, on_every_kernel_driver, pair,
+    pair_of, poll_once, turns,
 };
 
-/// A write to a peer that has gone is an error, even where the signal would end the process.
+/// A write to a closed peer is an error, even where SIGPIPE would end the process.
 #[test]
-fn a_closed_peer_is_no_signal() {
-    in_own_process("tcp::a_closed_peer_is_no_signal", &[], || {
+fn writing_to_a_closed_peer_raises_no_sigpipe() {
+    in_own_process("tcp::writing_to_a_closed_peer_raises_no_sigpipe", &[], || {
         on_every_kernel_driver(|case| {
             crate::support::let_signals_kill();
             for vectored in [false, true] {
@@ -40,7 +40,7 @@ fn a_closed_peer_is_no_signal() {
                     };
                     let expected = [ErrorKind::BrokenPipe, ErrorKind::ConnectionReset];
                     assert!(expected.contains(&error.kind()), "{error}");
-                    // Once the reset was told, every further write is a broken pipe; on Windows it is told again.
+                    // After the reset was returned once, later writes fail with EPIPE; Windows returns the reset again.
                     let error = client.write("anybody").await.0.unwrap_err();
                     let expected = if cfg!(windows) { &expected[..] } else { &expected[..1] };
                     assert!(expected.contains(&error.kind()), "{error}");
@@ -84,7 +84,7 @@ fn split_halves_work_at_the_same_time() {
             let (result, buf) = read.read_exact([0; 5]).await;
             result.unwrap();
             assert_eq!(&buf, b"abcde");
-            // Ends the echo, which ends us.
+            // Ends the echo, and with it this test.
             drop(write);
             let (result, _) = read.read_vectored(vec![Vec::with_capacity(8)]).await;
             assert_eq!(result.unwrap(), 0);
@@ -116,7 +116,7 @@ fn a_dropped_write_half_ends_the_stream_and_a_read_half_does_not() {
 }
 
 #[test]
-fn halves_are_reunited_with_their_own() {
+fn only_halves_of_the_same_stream_can_be_reunited() {
     on_every_driver(|case| {
         case.run(async move {
             let (client, server) = pair().await;
@@ -128,7 +128,7 @@ fn halves_are_reunited_with_their_own() {
 
             let client = client_read.reunite(client_write).unwrap();
             let server = server_read.reunite(server_write).unwrap();
-            // Neither the refusal nor the reunion has ended anything.
+            // Neither the refusal nor the reunion has closed anything.
             client.write_all("ping").await.0.unwrap();
             assert_eq!(&*server.read_managed().await.unwrap(), b"ping");
             server.write_all("pong").await.0.unwrap();
@@ -150,7 +150,7 @@ fn shutdown_ends_one_direction() {
             let error = client.write("x").await.0.unwrap_err();
             assert_eq!(error.kind(), ErrorKind::BrokenPipe);
 
-            // A reader that waits is told when its own side shuts down.
+            // A pending read returns EOF when its own side shuts down.
             let server = Rc::new(server);
             let reader = windlass::spawn({
                 let server = server.clone();
@@ -164,7 +164,7 @@ fn shutdown_ends_one_direction() {
 }
 
 #[test]
-fn names_and_options() {
+fn addresses_and_options() {
     on_every_driver(|case| {
         case.run(async move {
             let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -194,10 +194,10 @@ fn names_and_options() {
 }
 
 #[test]
-fn a_peer_that_is_gone() {
+fn a_closed_peer_gives_eof_or_a_reset() {
     on_every_driver(|case| {
         case.run(async move {
-            // Closed: the end, as often as one asks.
+            // Closed: every read returns EOF.
             let (client, server) = pair().await;
             server.write_all("bye").await.0.unwrap();
             drop(server);
@@ -206,7 +206,7 @@ fn a_peer_that_is_gone() {
             assert_eq!(client.read_vectored(vec![[0; 4]]).await.0.unwrap(), 0);
             assert!(client.read_managed().await.unwrap().is_empty());
 
-            // Closed with something unread: a reset, for a read that waits and for one that comes later.
+            // Closed with unread bytes: a reset, for a pending read and for a later one.
             for waits in [true, false] {
                 let (client, server) = pair().await;
                 client.write_all("unread").await.0.unwrap();
@@ -225,7 +225,7 @@ fn a_peer_that_is_gone() {
 }
 
 #[test]
-fn a_refused_connection_says_where() {
+fn a_refused_connection_names_the_address() {
     on_every_driver(|case| {
         case.run(async move {
             let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -238,9 +238,9 @@ fn a_refused_connection_says_where() {
     });
 }
 
-/// Connections that nobody accepted are ended with their listener.
+/// Connections that were not accepted are reset with their listener.
 #[test]
-fn a_dropped_listener_resets_what_it_had_accepted() {
+fn a_dropped_listener_resets_pending_connections() {
     on_every_driver(|case| {
         case.run(async move {
             let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -250,13 +250,13 @@ fn a_dropped_listener_resets_what_it_had_accepted() {
             turns(3).await;
             drop(listener);
             let reading = timeout(Duration::from_secs(60), second.read([0; 4]));
-            assert_reset(reading.await.expect("the peer is told").0);
+            assert_reset(reading.await.expect("the peer sees a reset").0);
         });
     });
 }
 
 #[test]
-fn a_stream_becomes_std_and_back() {
+fn a_stream_converts_to_std_and_back() {
     on_every_kernel_driver(|case| {
         case.run(async move {
             let (client, server) = pair().await;
@@ -281,18 +281,18 @@ fn a_stream_becomes_std_and_back() {
     });
 }
 
-/// Refused while something would be lost, and each time the stream comes back unharmed.
+/// Refused while bytes would be lost; the stream is returned unchanged.
 #[test]
-fn a_busy_stream_does_not_become_std() {
+fn a_busy_stream_cannot_be_converted_to_std() {
     on_every_kernel_driver(|case| {
         case.run(async move {
-            // A receive is in the air, and has taken bytes already.
+            // A receive is in flight and has received bytes already.
             let (client, server) = pair().await;
             leave_unread(&client, &server, "hello").await;
             let refused = server.into_std().unwrap_err();
             assert_eq!(refused.error().kind(), ErrorKind::WouldBlock);
             let server = refused.into_inner();
-            // It has landed, and some of its bytes are unread.
+            // It has completed, and some of its bytes are unread.
             let (result, buf) = server.read(Vec::with_capacity(2)).await;
             assert_eq!((result.unwrap(), &buf[..]), (2, &b"he"[..]));
             let server = server.into_std().unwrap_err().into_inner();
@@ -300,9 +300,9 @@ fn a_busy_stream_does_not_become_std() {
             assert_eq!((result.unwrap(), &buf[..]), (3, &b"llo"[..]));
             let server = server.into_std().unwrap();
 
-            // A send is in the air.
+            // A send is in flight.
             let mut writing = Box::pin(client.write_all(vec![0; 64 << 20]));
-            // Until nothing more fits: then it waits in the kernel.
+            // Fills the socket buffer: then the send waits in the kernel.
             for _ in 0..100 {
                 assert!(poll_once(writing.as_mut()).await.is_pending());
                 turns(2).await;
@@ -317,7 +317,7 @@ fn a_busy_stream_does_not_become_std() {
 }
 
 #[test]
-fn a_listener_becomes_std_and_back() {
+fn a_listener_converts_to_std_and_back() {
     on_every_kernel_driver(|case| {
         case.run(async move {
             let listener = TcpListener::bind("127.0.0.1:0")
@@ -330,10 +330,10 @@ fn a_listener_becomes_std_and_back() {
             let listener = TcpListener::from_std(listener).unwrap();
             assert_eq!(listener.local_addr().unwrap(), addr);
             pair_of(&listener).await;
-            // Its accept goes on in the kernel, and is ended.
+            // Its accept is pending in the kernel, and is cancelled.
             let listener = TcpListener::from_std(listener.into_std().await.unwrap()).unwrap();
             pair_of(&listener).await;
-            // A connection that nobody has accepted is either handed over already, and then not to be lost, or still waits.
+            // A pending connection was either accepted already, and must not be lost, or still waits in the backlog.
             let waiting = std::net::TcpStream::connect(addr).unwrap();
             turns(5).await;
             let listener = match listener.into_std().await {
@@ -349,9 +349,9 @@ fn a_listener_becomes_std_and_back() {
     });
 }
 
-/// A socket can outlive its loop; then it can only be closed, and says so.
+/// A socket that outlives its loop can only be closed; every other call returns an error that says so.
 #[test]
-fn a_socket_without_its_loop_says_so() {
+fn a_socket_whose_loop_has_closed_returns_an_error() {
     on_every_driver(|case| {
         let (listener, client, _server) = case.run(async {
             let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -370,7 +370,7 @@ fn a_socket_without_its_loop_says_so() {
                 assert_eq!(error.to_string(), "the event loop has closed");
                 assert_eq!(error.kind(), ErrorKind::NotConnected);
             }
-            // More than a budget of results that are there at once: nobody refills that of a loop which does not run.
+            // More synchronous results than a budget allows: the budget of a loop that does not run is never refilled.
             for _ in 0..200 {
                 client.read(vec![0; 8]).await.0.unwrap_err();
             }
@@ -378,16 +378,16 @@ fn a_socket_without_its_loop_says_so() {
     });
 }
 
-/// The null driver's sockets are not the kernel's, and neither pretends to be the other's.
+/// The null driver's sockets cannot be used as kernel sockets, nor the other way round.
 #[test]
-fn sockets_without_a_kernel_stay_so() {
+fn null_driver_sockets_do_not_mix_with_kernel_sockets() {
     on_every_driver(|case| {
         if case.is_kernel() {
             return;
         }
         case.run(async move {
             let (client, _server) = pair().await;
-            assert!(is_made_up(number_of(&client)));
+            assert!(is_null_driver_number(number_of(&client)));
             let refused = client.into_std().unwrap_err();
             assert_eq!(refused.error().kind(), ErrorKind::Unsupported);
             if !cfg!(miri) {
@@ -400,13 +400,13 @@ fn sockets_without_a_kernel_stay_so() {
 
 #[cfg(unix)]
 #[test]
-fn every_descriptor_closes_on_exec() {
+fn every_socket_closes_on_exec() {
     on_every_kernel_driver(|case| {
         case.run(async move {
             let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
             let (client, server) = pair_of(&listener).await;
             for fd in [listener.as_fd(), client.as_fd(), server.as_fd()] {
-                // SAFETY: the descriptor is open, and this only asks for its flags.
+                // SAFETY: the descriptor is open, and fcntl(2) only reads its flags.
                 let flags = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GETFD) };
                 assert_eq!(flags & libc::FD_CLOEXEC, libc::FD_CLOEXEC);
             }
@@ -414,15 +414,15 @@ fn every_descriptor_closes_on_exec() {
     });
 }
 
-/// The peer resets while much is still to be sent. Whoever writes learns that, and not just that the pipe is broken.
+/// The peer resets while a large write is pending. The writer gets ECONNRESET, not just EPIPE.
 #[test]
-fn a_reset_in_the_middle_of_a_write_is_told() {
+fn a_reset_during_a_write_is_returned() {
     on_every_kernel_driver(|case| {
         case.run(async {
             for _ in 0..10 {
                 let (client, server) = pair().await;
                 let writing = windlass::spawn(async move { client.write_all(vec![7; 16 << 20]).await.0 });
-                // What fits is on its way, and the rest waits.
+                // The socket buffer is full, and the rest waits.
                 server.read_exact(vec![0; 1 << 20]).await.0.unwrap();
                 crate::support::reset_on_close(&server);
                 drop(server);

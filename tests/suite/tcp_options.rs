@@ -1,4 +1,4 @@
-//! TCP's options: what is set is what the kernel has, on listeners, on what they accept and on what connects.
+//! TCP options: listeners, accepted sockets and connecting sockets have the options that were set.
 
 use std::io::{ErrorKind, Read};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener as StdListener, TcpStream as StdStream};
@@ -21,7 +21,7 @@ fn times() -> KeepAlive {
     }
 }
 
-/// Everything that both can have.
+/// Sets every option that listeners and clients share.
 fn tuned(builder: TcpBuilder) -> TcpBuilder {
     builder
         .nodelay(true)
@@ -31,7 +31,7 @@ fn tuned(builder: TcpBuilder) -> TcpBuilder {
         .recv_buffer(60_000)
 }
 
-/// As the kernel sees it.
+/// Reads the options back from the kernel.
 fn assert_tuned(socket: &impl AsSocketRef) {
     let raw = SockRef::from(socket);
     assert!(raw.tcp_nodelay().unwrap() && raw.keepalive().unwrap());
@@ -39,7 +39,7 @@ fn assert_tuned(socket: &impl AsSocketRef) {
     assert_eq!(raw.tcp_keepalive_retries().unwrap(), 5);
     assert_eq!(raw.linger().unwrap(), Some(Duration::ZERO));
     assert!(raw.send_buffer_size().unwrap() >= 70_000);
-    // Linux doubles it; and it is far from what one gets without asking.
+    // Linux doubles the value; in any case it is far from the default.
     assert!((60_000..=130_000).contains(&raw.recv_buffer_size().unwrap()));
 }
 
@@ -50,7 +50,7 @@ async fn connected(listener: &TcpListener, how: TcpBuilder) -> (TcpStream, TcpSt
 }
 
 #[test]
-fn options_reach_every_socket() {
+fn options_are_set_on_every_socket() {
     if is_wine() {
         return println!("-- SKIPPED: Wine 8 cannot count keep-alive probes");
     }
@@ -69,7 +69,7 @@ fn options_reach_every_socket() {
             if case.is_kernel() {
                 assert_tuned(&listener);
             }
-            // What is not set stays as it was: as for std.
+            // Options that are not set keep the defaults of std.
             let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
             let (client, server) = connected(&listener, TcpStream::builder()).await;
             for stream in [&client, &server] {
@@ -102,9 +102,9 @@ fn options_reach_every_socket() {
     });
 }
 
-/// The last word counts.
+/// A later value replaces an earlier one.
 #[test]
-fn options_are_set_anew() {
+fn a_later_option_replaces_an_earlier_one() {
     on_every_driver(|case| {
         case.run(async {
             let builder = TcpListener::builder()
@@ -122,7 +122,7 @@ fn options_are_set_anew() {
 
 #[cfg(unix)]
 #[test]
-fn a_port_is_shared_by_those_who_agree() {
+fn reuse_port_listeners_share_a_port() {
     on_every_kernel_driver(|case| {
         case.run(async {
             let share = || TcpListener::builder().reuse_port(true);
@@ -135,7 +135,7 @@ fn a_port_is_shared_by_those_who_agree() {
             if !cfg!(target_os = "linux") {
                 return;
             }
-            // Each gets some of many.
+            // Each listener gets some of many connections.
             let clients: Vec<_> = (0..64).map(|_| StdStream::connect(addr).unwrap()).collect();
             let mut accepted = [0, 0];
             while accepted.iter().sum::<usize>() < clients.len() {
@@ -152,7 +152,7 @@ fn a_port_is_shared_by_those_who_agree() {
 }
 
 #[test]
-fn ipv6_alone_or_with_ipv4() {
+fn ipv6_only_controls_ipv4_connections() {
     on_every_kernel_driver(|case| {
         case.run(async {
             let both = match TcpListener::builder().only_v6(false).listen("[::]:0").await {
@@ -166,9 +166,9 @@ fn ipv6_alone_or_with_ipv4() {
             assert!(SockRef::from(&alone).only_v6().unwrap());
             let error = TcpStream::connect(v4(&alone)).await.unwrap_err();
             assert_eq!(error.kind(), ErrorKind::ConnectionRefused);
-            // And IPv4 has the port to itself.
+            // And IPv4 can use the same port.
             TcpListener::bind(v4(&alone)).await.unwrap();
-            // It says nothing about an address of IPv4.
+            // The option has no effect on an IPv4 address.
             TcpListener::builder()
                 .only_v6(true)
                 .listen("127.0.0.1:0")
@@ -183,12 +183,12 @@ fn ipv6_alone_or_with_ipv4() {
 }
 
 #[test]
-fn a_connection_comes_from_where_it_was_told_to() {
+fn a_client_can_bind_its_local_address() {
     on_every_driver(|case| {
         case.run(async {
             let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
             let addr = listener.local_addr().unwrap();
-            // Linux has a whole network on its loopback.
+            // On Linux all of 127.0.0.0/8 is local.
             let from = match cfg!(target_os = "linux") {
                 true => SocketAddr::from(([127, 0, 0, 77], 0)),
                 false => SocketAddr::from(([127, 0, 0, 1], 0)),
@@ -197,7 +197,7 @@ fn a_connection_comes_from_where_it_was_told_to() {
             assert_eq!(client.local_addr().unwrap().ip(), from.ip());
             let (_, peer) = listener.accept().await.unwrap();
             assert_eq!(peer, client.local_addr().unwrap());
-            // Not ours, and of the other family: errors that say so.
+            // Not a local address, and one of the other family: errors that say so.
             let v6: SocketAddr = "[::1]:0".parse().unwrap();
             let error = TcpStream::builder().local(v6).connect(addr).await.unwrap_err();
             assert_eq!(error.kind(), ErrorKind::InvalidInput);
@@ -211,7 +211,7 @@ fn a_connection_comes_from_where_it_was_told_to() {
             assert_eq!(error.kind(), ErrorKind::AddrNotAvailable);
             assert!(error.to_string().contains("192.0.2.7"), "{error}");
             assert!(error.to_string().contains(&addr.to_string()), "{error}");
-            // From the loopback the rest of the world cannot be reached: what the kernel says to that, with the address.
+            // From the loopback no remote address can be reached: the kernel's error, with the address.
             let builder = TcpStream::builder().local(SocketAddr::from(([127, 0, 0, 1], 0)));
             let connecting = timeout(Duration::from_secs(60), builder.connect("192.0.2.1:9")).await;
             let error = connecting.expect("at once").unwrap_err();
@@ -223,7 +223,7 @@ fn a_connection_comes_from_where_it_was_told_to() {
 
 #[cfg(unix)]
 #[test]
-fn values_that_will_not_do_are_errors() {
+fn invalid_option_values_are_errors() {
     on_every_kernel_driver(|case| {
         case.run(async {
             let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -259,7 +259,7 @@ fn values_that_will_not_do_are_errors() {
                 Some(crate::support::codes::INVALID)
             );
 
-            // What is larger than there is, is as large as there is.
+            // A value larger than the maximum is clamped to it.
             let huge = TcpListener::builder()
                 .backlog(u32::MAX)
                 .send_buffer(usize::MAX)
@@ -268,7 +268,7 @@ fn values_that_will_not_do_are_errors() {
                 .await
                 .unwrap();
             connected(&huge, TcpStream::builder()).await;
-            // No time at all is a reset, and half a second is not none.
+            // A linger of zero is a reset, and half a second is not rounded to zero.
             client.set_linger(Some(Duration::from_millis(500))).unwrap();
             assert_eq!(client.linger().unwrap(), Some(Duration::from_secs(1)));
             client.set_linger(Some(Duration::MAX)).unwrap();
@@ -279,10 +279,10 @@ fn values_that_will_not_do_are_errors() {
 }
 
 #[test]
-fn a_backlog_is_as_long_as_it_was_told_to_be() {
+fn a_backlog_has_the_length_that_was_set() {
     on_every_driver(|case| {
         if case.is_kernel() && !cfg!(target_os = "linux") {
-            return println!("-- SKIPPED: each kernel counts differently");
+            return println!("-- SKIPPED: the length of a backlog differs between systems");
         }
         case.run(async {
             let listener = TcpListener::builder().backlog(2).listen("127.0.0.1:0").await.unwrap();
@@ -290,23 +290,26 @@ fn a_backlog_is_as_long_as_it_was_told_to_be() {
             let mut held = Vec::new();
             while let Ok(stream) = timeout(Duration::from_millis(100), TcpStream::connect(addr)).await {
                 held.push(stream.unwrap());
-                assert!(held.len() < 10, "there is no end of it");
+                assert!(held.len() < 10, "the backlog is not limited");
             }
-            // Linux has room for one more.
+            // Linux accepts one more than the backlog.
             assert!((2..=3).contains(&held.len()), "{}", held.len());
-            // The next is let in when one is accepted.
+            // The next connection succeeds when one is accepted.
             let waiting = windlass::spawn(TcpStream::connect(addr));
             turns(3).await;
             for _ in 0..=held.len() {
-                timeout(SOON, listener.accept()).await.expect("one of them").unwrap();
+                timeout(SOON, listener.accept())
+                    .await
+                    .expect("a pending connection")
+                    .unwrap();
             }
-            timeout(SOON, waiting).await.expect("let in").unwrap().unwrap();
+            timeout(SOON, waiting).await.expect("a connection").unwrap().unwrap();
         });
     });
 }
 
 #[test]
-fn lingering_for_no_time_resets() {
+fn a_linger_of_zero_resets() {
     on_every_driver(|case| {
         case.run(async {
             let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -322,10 +325,10 @@ fn lingering_for_no_time_resets() {
                     client.set_linger(Some(Duration::ZERO)).unwrap();
                 }
                 drop(client);
-                let reading = timeout(SOON, server.read([0; 4])).await.expect("it is told");
+                let reading = timeout(SOON, server.read([0; 4])).await.expect("a reset");
                 crate::support::assert_reset(reading.0);
             }
-            // What is accepted does as its listener.
+            // Accepted sockets inherit the option.
             let listener = TcpListener::builder()
                 .linger(Some(Duration::ZERO))
                 .listen("127.0.0.1:0")
@@ -333,16 +336,16 @@ fn lingering_for_no_time_resets() {
                 .unwrap();
             let (client, server) = connected(&listener, TcpStream::builder()).await;
             drop(server);
-            let reading = timeout(SOON, client.read([0; 4])).await.expect("it is told");
+            let reading = timeout(SOON, client.read([0; 4])).await.expect("a reset");
             crate::support::assert_reset(reading.0);
         });
     });
 }
 
-/// How long a stream lingers whose peer reads nothing.
+/// The linger time of a stream whose peer reads nothing.
 const LINGER: Duration = Duration::from_secs(60);
 
-/// A stream with unsent bytes, whose peer reads nothing, and which lingers.
+/// A stream with unsent bytes and SO_LINGER, whose peer reads nothing.
 async fn lingering(way: usize, peer: &mut Vec<StdStream>) -> TcpStream {
     let time = Some(LINGER);
     let stream = match way {
@@ -374,14 +377,15 @@ async fn lingering(way: usize, peer: &mut Vec<StdStream>) -> TcpStream {
     stream
 }
 
-/// Closing may take seconds. The loop does not: its timers go on, whether the stream was connected, accepted or adopted.
+/// Closing may take seconds without blocking the loop: its timers go on, whether the stream was connected, accepted or
+/// adopted.
 #[test]
-fn lingering_does_not_hold_the_loop_up() {
+fn a_lingering_close_does_not_block_the_loop() {
     if is_wine() {
-        // Its one server closes sockets for all, and lingers meanwhile.
-        return println!("-- SKIPPED: Wine stands still while it lingers");
+        // wineserver closes the sockets of all processes and blocks while one lingers.
+        return println!("-- SKIPPED: wineserver blocks while a socket lingers");
     }
-    in_own_process("tcp_options::lingering_does_not_hold_the_loop_up", &[], || {
+    in_own_process("tcp_options::a_lingering_close_does_not_block_the_loop", &[], || {
         on_every_kernel_driver(|case| {
             case.run(async {
                 for way in 0..3 {
@@ -397,10 +401,10 @@ fn lingering_does_not_hold_the_loop_up() {
                     }
                     assert!(
                         begin.elapsed() < LINGER / 2,
-                        "way {way}: the loop stood still for {:?}",
+                        "way {way}: the loop was blocked for {:?}",
                         begin.elapsed()
                     );
-                    // It is closed in the end, and what was written does arrive.
+                    // It is closed eventually, and the written bytes arrive.
                     let mut peer = peer.remove(0);
                     let reading = std::thread::spawn(move || peer.read_to_end(&mut Vec::new()).unwrap());
                     while open_descriptors() > open.saturating_sub(1) {
@@ -414,35 +418,39 @@ fn lingering_does_not_hold_the_loop_up() {
     });
 }
 
-/// A loop that ends meanwhile does not wait for it, and forgets no descriptor.
+/// A loop that closes meanwhile neither waits for the linger nor leaks the descriptor.
 #[test]
-fn a_loop_that_ends_closes_what_lingers() {
+fn a_closing_loop_does_not_wait_for_lingering_sockets() {
     if is_wine() {
-        return println!("-- SKIPPED: Wine stands still while it lingers");
+        return println!("-- SKIPPED: wineserver blocks while a socket lingers");
     }
-    in_own_process("tcp_options::a_loop_that_ends_closes_what_lingers", &[], || {
-        on_every_kernel_driver(|case| {
-            let open = open_descriptors();
-            let mut peers = Vec::new();
-            let begin = case.run(async {
-                // More than there are threads.
-                let mut streams = Vec::new();
-                for _ in 0..20 {
-                    streams.push(lingering(0, &mut peers).await);
+    in_own_process(
+        "tcp_options::a_closing_loop_does_not_wait_for_lingering_sockets",
+        &[],
+        || {
+            on_every_kernel_driver(|case| {
+                let open = open_descriptors();
+                let mut peers = Vec::new();
+                let begin = case.run(async {
+                    // More streams than pool threads.
+                    let mut streams = Vec::new();
+                    for _ in 0..20 {
+                        streams.push(lingering(0, &mut peers).await);
+                    }
+                    quiet().await;
+                    let begin = Instant::now();
+                    drop(streams);
+                    begin
+                });
+                let took = begin.elapsed();
+                assert!(took < LINGER / 2, "it waited for {took:?}");
+                // The closes that had a thread take their full time.
+                drop(peers);
+                while open_descriptors() > open {
+                    assert!(begin.elapsed() < LINGER, "{} too many", open_descriptors() - open);
+                    std::thread::sleep(Duration::from_millis(20));
                 }
-                quiet().await;
-                let begin = Instant::now();
-                drop(streams);
-                begin
             });
-            let took = begin.elapsed();
-            assert!(took < LINGER / 2, "it waited for {took:?}");
-            // Those that had a thread take their time.
-            drop(peers);
-            while open_descriptors() > open {
-                assert!(begin.elapsed() < LINGER, "{} too many", open_descriptors() - open);
-                std::thread::sleep(Duration::from_millis(20));
-            }
-        });
-    });
+        },
+    );
 }

@@ -1,4 +1,4 @@
-//! What other threads do to a loop: calls, wakes, futures sent to it, and all of that after it is gone.
+//! Other threads that use a loop: calls, wakes, and futures sent to it, also after the loop was dropped.
 
 #![expect(
     clippy::waker_clone_wake,
@@ -27,13 +27,13 @@ use crate::support::{Case, exceptions_of, on_every_driver, on_every_kernel_drive
 
 const MS: Duration = Duration::from_millis(1);
 
-/// A loop that runs on a thread of its own until it is stopped, and what it did.
-struct Elsewhere {
+/// A loop that runs on its own thread until it is stopped.
+struct LoopThread {
     handle: LoopHandle,
     thread: thread::JoinHandle<windlass::Counters>,
 }
 
-fn elsewhere(case: Case) -> Elsewhere {
+fn start_loop_thread(case: Case) -> LoopThread {
     let (send, receive) = mpsc::channel();
     let thread = thread::spawn(move || {
         let event_loop = case.event_loop();
@@ -41,20 +41,20 @@ fn elsewhere(case: Case) -> Elsewhere {
         event_loop.run_forever().unwrap();
         event_loop.counters()
     });
-    Elsewhere {
+    LoopThread {
         handle: receive.recv().unwrap(),
         thread,
     }
 }
 
-impl Elsewhere {
+impl LoopThread {
     fn stop(self) -> windlass::Counters {
         self.handle.stop().unwrap();
         self.thread.join().unwrap()
     }
 }
 
-/// Adds one to its count when it is dropped, on whatever thread.
+/// Adds one to its count when dropped, on any thread.
 struct CountDropAnywhere(Arc<AtomicUsize>);
 
 impl Drop for CountDropAnywhere {
@@ -63,7 +63,7 @@ impl Drop for CountDropAnywhere {
     }
 }
 
-/// Remembers on which thread it was dropped.
+/// Records the thread on which it is dropped.
 struct DroppedOn(Arc<Mutex<Vec<ThreadId>>>);
 
 impl Drop for DroppedOn {
@@ -77,40 +77,40 @@ impl Drop for DroppedOn {
 #[test]
 fn a_call_wakes_a_sleeping_loop_at_once() {
     on_every_kernel_driver(|case| {
-        // A far timer: the loop would wake by itself, much too late.
+        // With a far timer, the loop would wake by itself, but much too late.
         let far_timer = |on: bool| {
-            let there = elsewhere(case);
+            let running = start_loop_thread(case);
             if on {
                 let set = || drop(windlass::call_later(Duration::from_secs(3600), || {}));
-                there.handle.call_soon_threadsafe(set).unwrap();
+                running.handle.call_soon_threadsafe(set).unwrap();
             }
-            there
+            running
         };
         for timer in [false, true] {
-            let there = far_timer(timer);
+            let running = far_timer(timer);
             let mut delays: Vec<_> = (0..21)
                 .map(|_| {
                     thread::sleep(2 * MS);
                     let (send, receive) = mpsc::channel();
                     let start = Instant::now();
                     let call = move || send.send(()).unwrap();
-                    there.handle.call_soon_threadsafe(call).unwrap();
+                    running.handle.call_soon_threadsafe(call).unwrap();
                     receive.recv().unwrap();
                     start.elapsed()
                 })
                 .collect();
-            // A busy machine is late with some of them. A loop that looked every now and then would be late with most.
+            // A loaded machine delays some of the calls. A loop that only polled periodically would delay most.
             delays.sort();
             assert!(delays[5] < 50 * MS, "{delays:?}");
-            let turns = there.stop().turns;
-            assert!(turns < 200, "it slept in between: {turns} turns");
+            let turns = running.stop().turns;
+            assert!(turns < 200, "it did not sleep in between: {turns} turns");
         }
     });
 }
 
 #[test]
-fn a_wake_from_another_thread_is_seen_by_a_loop_that_sleeps_for_ever() {
-    // On the null driver too, whose clock is virtual: it sleeps on a condition variable.
+fn a_wake_from_another_thread_ends_an_unbounded_sleep() {
+    // The null driver, whose clock is virtual, sleeps on a condition variable.
     on_every_driver(|case| {
         for _ in 0..rounds().min(200) {
             let (send, receive) = mpsc::channel::<Waker>();
@@ -136,30 +136,30 @@ fn a_wake_from_another_thread_is_seen_by_a_loop_that_sleeps_for_ever() {
 }
 
 #[test]
-fn calls_from_one_thread_run_in_their_order() {
+fn calls_from_one_thread_run_in_order() {
     on_every_driver(|case| {
-        let there = elsewhere(case);
+        let running = start_loop_thread(case);
         let (send, receive) = mpsc::channel();
         for i in 0..rounds() {
             let send = send.clone();
             let call = move || send.send(i).unwrap();
-            there.handle.call_soon_threadsafe(call).unwrap();
+            running.handle.call_soon_threadsafe(call).unwrap();
         }
         drop(send);
         assert!(receive.iter().eq(0..rounds()));
-        there.stop();
+        running.stop();
     });
 }
 
 #[test]
-fn a_burst_from_many_threads_loses_nothing() {
+fn a_burst_from_many_threads_loses_no_call() {
     on_every_driver(|case| {
-        let there = elsewhere(case);
+        let running = start_loop_thread(case);
         let threads = if cfg!(miri) { 3 } else { 8 };
         let (send, receive) = mpsc::channel();
         let senders: Vec<_> = (0..threads)
             .map(|thread| {
-                let (handle, send) = (there.handle.clone(), send.clone());
+                let (handle, send) = (running.handle.clone(), send.clone());
                 thread::spawn(move || {
                     for i in 0..rounds() {
                         let send = send.clone();
@@ -173,40 +173,40 @@ fn a_burst_from_many_threads_loses_nothing() {
         drop(send);
         let mut next = vec![0; threads];
         for (thread, i) in receive {
-            assert_eq!(i, next[thread], "in the order of each thread");
+            assert_eq!(i, next[thread], "calls of one thread out of order");
             next[thread] += 1;
         }
         assert!(next.iter().all(|&count| count == rounds()), "{next:?}");
         for sender in senders {
             sender.join().unwrap();
         }
-        there.stop();
+        running.stop();
     });
 }
 
 #[test]
 fn a_burst_to_a_sleeping_loop_is_one_notification() {
     on_every_kernel_driver(|case| {
-        let there = elsewhere(case);
+        let running = start_loop_thread(case);
         let counters = |handle: &LoopHandle| {
             let asked = handle.spawn(async { windlass::counters().driver.completions });
             asked.unwrap().wait().unwrap()
         };
         let mut notifications = 0;
         for _ in 0..50 {
-            let before = counters(&there.handle);
+            let before = counters(&running.handle);
             thread::sleep(20 * MS);
-            // The first call wakes the loop and keeps it from sleeping until the others are sent.
+            // The first call wakes the loop and blocks it until the others are sent.
             let (go_on, wait) = mpsc::channel::<()>();
-            there.handle.call_soon_threadsafe(move || _ = wait.recv()).unwrap();
+            running.handle.call_soon_threadsafe(move || _ = wait.recv()).unwrap();
             let ran = Arc::new(AtomicUsize::new(0));
             for _ in 0..1_000 {
                 let ran = ran.clone();
                 let call = move || _ = ran.fetch_add(1, SeqCst);
-                there.handle.call_soon_threadsafe(call).unwrap();
+                running.handle.call_soon_threadsafe(call).unwrap();
             }
-            // Asked before the loop goes on, so the question costs no notification of its own.
-            let asked = there
+            // Read before the loop goes on, so that reading it costs no notification of its own.
+            let asked = running
                 .handle
                 .spawn(async { windlass::counters().driver.completions })
                 .unwrap();
@@ -214,13 +214,13 @@ fn a_burst_to_a_sleeping_loop_is_one_notification() {
             let after = asked.wait().unwrap();
             assert_eq!(ran.load(SeqCst), 1_000);
             notifications = after - before;
-            // None: on a busy machine it was not asleep yet.
+            // Zero: on a loaded machine the loop was not asleep yet.
             if notifications > 0 {
                 break;
             }
         }
         assert_eq!(notifications, 1, "one read of the eventfd");
-        there.stop();
+        running.stop();
     });
 }
 
@@ -228,8 +228,8 @@ fn a_burst_to_a_sleeping_loop_is_one_notification() {
 fn a_stop_from_another_thread_ends_a_sleeping_loop() {
     on_every_driver(|case| {
         for _ in 0..rounds().min(50) {
-            let there = elsewhere(case);
-            there.stop();
+            let running = start_loop_thread(case);
+            running.stop();
         }
         let event_loop = case.event_loop();
         event_loop.handle().stop().unwrap();
@@ -249,7 +249,7 @@ fn a_call_from_the_loops_own_thread_runs_in_a_later_turn() {
             };
             handle.call_soon_threadsafe(call).unwrap();
             assert_eq!(ran.load(SeqCst), 0);
-            // It joins the next turn behind what is ready, this task among it.
+            // It joins the next turn behind the tasks that are ready, including this one.
             yield_now().await;
             yield_now().await;
             assert_eq!(ran.load(SeqCst), 1);
@@ -267,7 +267,7 @@ fn wakers_are_woken_and_dropped_on_other_threads() {
         let event_loop = case.event_loop();
         let (send, receive) = mpsc::channel::<Waker>();
         let waking = thread::spawn(move || {
-            // Keeps some, wakes some by reference and some by value.
+            // Keeps some wakers, wakes some by reference and some by value.
             let mut kept = Vec::new();
             for (i, waker) in receive.into_iter().enumerate() {
                 match i % 3 {
@@ -311,7 +311,7 @@ fn wakers_are_woken_and_dropped_on_other_threads() {
             .unwrap();
         let kept = waking.join().unwrap();
         assert_eq!(*dropped_on.lock().unwrap(), vec![thread::current().id(); count]);
-        // The last references of finished tasks, while the loop lives and when it is gone.
+        // The last references of finished tasks, while the loop lives and after it was dropped.
         let (now, later) = kept.split_at(kept.len() / 2);
         let (now, later) = (now.to_vec(), later.to_vec());
         drop(kept);
@@ -326,7 +326,7 @@ fn wakers_are_woken_and_dropped_on_other_threads() {
 }
 
 #[test]
-fn a_waker_may_be_the_last_of_a_task_whose_loop_is_gone() {
+fn a_waker_may_hold_the_last_reference_after_the_loop_is_dropped() {
     on_every_driver(|case| {
         let dropped_on = Arc::new(Mutex::new(Vec::new()));
         let waker = Rc::new(RefCell::new(None));
@@ -345,15 +345,15 @@ fn a_waker_may_be_the_last_of_a_task_whose_loop_is_gone() {
         }));
         event_loop.turn().unwrap();
         let last: Waker = waker.take().unwrap();
-        // Woken, so that it is scheduled when its loop goes.
+        // Woken, so that the task is scheduled when its loop is dropped.
         last.wake_by_ref();
-        let elsewhere = last.clone();
-        thread::spawn(move || elsewhere.wake()).join().unwrap();
+        let clone = last.clone();
+        thread::spawn(move || clone.wake()).join().unwrap();
         drop(event_loop);
         assert_eq!(
             *dropped_on.lock().unwrap(),
             [thread::current().id()],
-            "the future went with the loop"
+            "the loop did not drop the future"
         );
         thread::spawn(move || {
             last.wake_by_ref();
@@ -366,7 +366,7 @@ fn a_waker_may_be_the_last_of_a_task_whose_loop_is_gone() {
 }
 
 #[test]
-fn wakes_race_with_the_end_of_the_loop() {
+fn calls_race_with_the_end_of_the_loop() {
     on_every_driver(|case| {
         for round in 0..rounds().div_ceil(5).min(200) {
             let (send, receive) = mpsc::channel::<(Waker, LoopHandle)>();
@@ -384,7 +384,7 @@ fn wakes_race_with_the_end_of_the_loop() {
                         if handle.call_soon_threadsafe(move || drop(held)).is_err() {
                             return sent;
                         }
-                        // On a busy machine the loop's thread would only come to run after thousands of calls.
+                        // On a loaded machine the loop's thread would start only after thousands of calls.
                         if sent % 64 == 0 {
                             thread::yield_now();
                         }
@@ -402,15 +402,15 @@ fn wakes_race_with_the_end_of_the_loop() {
             }
             drop(event_loop);
             let sent = waking.join().unwrap();
-            assert_eq!(drops.load(SeqCst), sent, "each closure is run or dropped");
+            assert_eq!(drops.load(SeqCst), sent, "a closure was neither run nor dropped");
         }
     });
 }
 
-// A loop that is gone.
+// A loop that was dropped.
 
 #[test]
-fn calls_to_a_loop_that_is_gone_give_an_error_and_drop_the_closure() {
+fn calls_to_a_dropped_loop_return_an_error_and_drop_the_closure() {
     on_every_driver(|case| {
         let event_loop = case.event_loop();
         let handle = event_loop.handle();
@@ -419,7 +419,7 @@ fn calls_to_a_loop_that_is_gone_give_an_error_and_drop_the_closure() {
         handle.call_soon_threadsafe(move || drop(held)).unwrap();
         assert!(!handle.is_closed());
         drop(event_loop);
-        assert_eq!(drops.load(SeqCst), 1, "what had not run goes with the loop");
+        assert_eq!(drops.load(SeqCst), 1, "the loop did not drop the pending closure");
         assert!(handle.is_closed());
         for count in 2..10 {
             let held = CountDropAnywhere(drops.clone());
@@ -443,18 +443,18 @@ fn calls_to_a_loop_that_is_gone_give_an_error_and_drop_the_closure() {
 // Futures sent to a loop.
 
 #[test]
-fn a_future_sent_to_a_loop_gives_its_result_back() {
+fn a_future_sent_to_a_loop_returns_its_result() {
     on_every_driver(|case| {
-        let there = elsewhere(case);
+        let running = start_loop_thread(case);
         for i in 0..rounds().min(200) {
-            let remote = there.handle.spawn(async move {
+            let remote = running.handle.spawn(async move {
                 yield_now().await;
                 i * 2
             });
             assert_eq!(remote.unwrap().wait().unwrap(), i * 2);
         }
-        // Not `Send`, so it is made there.
-        let remote = there.handle.spawn_with(|| {
+        // Not `Send`, so the closure creates it on the loop's thread.
+        let remote = running.handle.spawn_with(|| {
             let local = Rc::new(Cell::new(20));
             async move {
                 sleep(MS).await;
@@ -462,74 +462,74 @@ fn a_future_sent_to_a_loop_gives_its_result_back() {
             }
         });
         assert_eq!(remote.unwrap().wait().unwrap(), 21);
-        there.stop();
+        running.stop();
     });
 }
 
 #[test]
-fn a_panic_of_a_sent_future_comes_back() {
+fn a_panic_of_a_sent_future_is_returned() {
     on_every_driver(|case| {
-        let there = elsewhere(case);
-        let remote = there.handle.spawn(async { panic!("sent and lost") });
+        let running = start_loop_thread(case);
+        let remote = running.handle.spawn(async { panic!("remote panic") });
         let error = remote.unwrap().wait().unwrap_err();
         assert_eq!(
             error.try_into_panic().unwrap().downcast_ref::<&str>(),
-            Some(&"sent and lost")
+            Some(&"remote panic")
         );
-        // So does that of the closure that makes one.
-        let remote = there
+        // So is a panic of the closure that creates the future.
+        let remote = running
             .handle
-            .spawn_with(|| -> std::future::Ready<()> { panic!("not even made") });
+            .spawn_with(|| -> std::future::Ready<()> { panic!("panic in the closure") });
         let error = remote.unwrap().wait().unwrap_err();
         assert_eq!(
             error.try_into_panic().unwrap().downcast_ref::<&str>(),
-            Some(&"not even made")
+            Some(&"panic in the closure")
         );
-        there.stop();
+        running.stop();
     });
 }
 
 #[test]
-fn a_panic_of_a_sent_future_whose_handle_is_gone_is_told() {
+fn a_panic_of_a_detached_remote_future_is_reported() {
     on_every_driver(|case| {
         let event_loop = case.event_loop();
-        let told = exceptions_of(&event_loop);
+        let exceptions = exceptions_of(&event_loop);
         let turns = || event_loop.run_until_complete(sleep(5 * MS)).unwrap();
         drop(event_loop.handle().spawn(async { panic!("dropped before") }));
         turns();
-        assert_eq!(told.borrow().len(), 1);
+        assert_eq!(exceptions.borrow().len(), 1);
         let remote = event_loop.handle().spawn(async { panic!("dropped after") });
         turns();
         assert!(remote.as_ref().unwrap().is_finished());
         thread::spawn(move || drop(remote)).join().unwrap();
         turns();
-        assert_eq!(told.borrow().len(), 2);
-        // Whoever took the panic knows.
+        assert_eq!(exceptions.borrow().len(), 2);
+        // A panic that the handle returned is not reported.
         let remote = event_loop.handle().spawn(async { panic!("taken") });
         turns();
         assert!(thread::spawn(move || remote.unwrap().wait().is_err()).join().unwrap());
         turns();
-        let told = told.borrow();
-        assert_eq!(told.len(), 2);
-        assert!(told[0].contains("dropped before") && told[1].contains("dropped after"));
+        let exceptions = exceptions.borrow();
+        assert_eq!(exceptions.len(), 2);
+        assert!(exceptions[0].contains("dropped before") && exceptions[1].contains("dropped after"));
     });
 }
 
 #[test]
-fn a_sent_future_can_be_cancelled_from_here() {
+fn a_sent_future_can_be_cancelled_remotely() {
     on_every_driver(|case| {
-        let there = elsewhere(case);
+        let running = start_loop_thread(case);
         for round in 0..rounds().min(100) {
             let drops = Arc::new(AtomicUsize::new(0));
             let held = CountDropAnywhere(drops.clone());
-            let remote = there.handle.spawn(async move {
+            let remote = running.handle.spawn(async move {
                 let _held = held;
                 pending::<()>().await;
             });
             let remote = remote.unwrap();
             if round % 2 == 0 {
-                // Let it begin.
-                there.handle.spawn(yield_now()).unwrap().wait().unwrap();
+                // Wait until it has started.
+                running.handle.spawn(yield_now()).unwrap().wait().unwrap();
                 assert!(!remote.is_finished());
             }
             remote.cancel();
@@ -537,24 +537,24 @@ fn a_sent_future_can_be_cancelled_from_here() {
             assert!(remote.wait().unwrap_err().is_cancelled());
             assert_eq!(drops.load(SeqCst), 1);
         }
-        // Too late.
-        let remote = there.handle.spawn(async { 5 }).unwrap();
+        // Too late to cancel.
+        let remote = running.handle.spawn(async { 5 }).unwrap();
         while !remote.is_finished() {
             thread::yield_now();
         }
         remote.cancel();
         assert_eq!(remote.wait().unwrap(), 5);
-        there.stop();
+        running.stop();
     });
 }
 
 #[test]
-fn waiting_for_a_sent_future_can_time_out_and_go_on() {
+fn waiting_for_a_remote_handle_can_time_out_and_resume() {
     on_every_driver(|case| {
-        let there = elsewhere(case);
-        // Not a sleep, which the null driver would jump over.
+        let running = start_loop_thread(case);
+        // Not a sleep, which the null driver's virtual clock would skip.
         let gate: Arc<Mutex<(u32, Option<Waker>)>> = Arc::default();
-        let remote = there.handle.spawn({
+        let remote = running.handle.spawn({
             let gate = gate.clone();
             poll_fn(move |cx| {
                 let mut gate = gate.lock().unwrap();
@@ -566,7 +566,7 @@ fn waiting_for_a_sent_future_can_time_out_and_go_on() {
             })
         });
         let start = Instant::now();
-        let remote = remote.unwrap().wait_timeout(10 * MS).expect_err("it is shut");
+        let remote = remote.unwrap().wait_timeout(10 * MS).expect_err("the gate is closed");
         assert!(start.elapsed() >= 10 * MS);
         let remote = remote.wait_timeout(Duration::ZERO).expect_err("still");
         let waker = {
@@ -574,19 +574,22 @@ fn waiting_for_a_sent_future_can_time_out_and_go_on() {
             gate.0 = 4;
             gate.1.take()
         };
-        // Without a waker it has not been polled yet, and will find the gate open.
+        // Without a waker it has not been polled yet, and finds the gate open.
         if let Some(waker) = waker {
             waker.wake();
         }
-        assert_eq!(remote.wait_timeout(Duration::MAX).expect("it is open").unwrap(), 4);
-        there.stop();
+        assert_eq!(
+            remote.wait_timeout(Duration::MAX).expect("the gate is open").unwrap(),
+            4
+        );
+        running.stop();
     });
 }
 
 #[test]
-fn a_loop_that_closes_first_answers_cancelled() {
+fn a_loop_that_closes_cancels_sent_futures() {
     on_every_driver(|case| {
-        // Before the future was begun, and while it waited.
+        // Before the future was started, and while it waited.
         for begun in [false, true] {
             let event_loop = case.event_loop();
             let drops = Arc::new(AtomicUsize::new(0));
@@ -609,7 +612,7 @@ fn a_loop_that_closes_first_answers_cancelled() {
 }
 
 #[test]
-fn a_sent_future_can_be_awaited_here_there_and_on_another_loop() {
+fn a_remote_handle_can_be_awaited_on_any_loop() {
     on_every_driver(|case| {
         // On the same loop.
         let sum = case.run(async {
@@ -622,9 +625,9 @@ fn a_sent_future_can_be_awaited_here_there_and_on_another_loop() {
             first.await.unwrap() + second.unwrap().await.unwrap()
         });
         assert_eq!(sum, 3);
-        // On another.
-        let there = elsewhere(case);
-        let handle = there.handle.clone();
+        // On another loop.
+        let running = start_loop_thread(case);
+        let handle = running.handle.clone();
         let answers = case.run(async move {
             let mut answers = 0;
             for _ in 0..rounds().min(100) {
@@ -633,12 +636,12 @@ fn a_sent_future_can_be_awaited_here_there_and_on_another_loop() {
             answers
         });
         assert_eq!(answers, rounds().min(100));
-        there.stop();
+        running.stop();
     });
 }
 
 #[test]
-fn waiting_on_the_own_loop_is_refused() {
+fn blocking_on_the_own_loop_is_refused() {
     on_every_driver(|case| {
         case.run(async {
             let remote = LoopHandle::current().unwrap().spawn(async {}).unwrap();
@@ -650,12 +653,12 @@ fn waiting_on_the_own_loop_is_refused() {
 }
 
 #[test]
-fn a_panicking_waker_of_a_remote_handle_is_told() {
+fn a_panicking_waker_of_a_remote_handle_is_reported() {
     on_every_driver(|case| {
         let event_loop: EventLoop = case.event_loop();
-        let told = exceptions_of(&event_loop);
+        let exceptions = exceptions_of(&event_loop);
         let mut remote = event_loop.handle().spawn(async { 3 }).unwrap();
-        let panics = waker_calling(|| panic!("waker down"));
+        let panics = waker_calling(|| panic!("waker panics"));
         assert!(poll_with(&panics, Pin::new(&mut remote)).is_pending());
         event_loop
             .run_until_complete(async {
@@ -663,28 +666,28 @@ fn a_panicking_waker_of_a_remote_handle_is_told() {
                 assert_eq!(remote.await.unwrap(), 3);
             })
             .unwrap();
-        assert_eq!(told.borrow().len(), 1, "{told:?}");
+        assert_eq!(exceptions.borrow().len(), 1, "{exceptions:?}");
     });
 }
 
 #[test]
-fn a_dropped_remote_handle_lets_the_future_run_on() {
+fn a_dropped_remote_handle_detaches_the_future() {
     on_every_driver(|case| {
-        let there = elsewhere(case);
+        let running = start_loop_thread(case);
         let (send, receive) = mpsc::channel();
-        drop(there.handle.spawn(async move {
+        drop(running.handle.spawn(async move {
             yield_now().await;
             send.send(7).unwrap();
         }));
         assert_eq!(receive.recv(), Ok(7));
-        there.stop();
+        running.stop();
     });
 }
 
-/// The thread that makes a call is inside a write to an eventfd meanwhile, and from there the kernel signals no other one.
+/// The calling thread is inside a write to an eventfd, where the kernel defers signalling other eventfds.
 #[cfg(unix)]
 #[test]
-fn each_call_ends_the_wait_of_an_outer_loop() {
+fn each_call_wakes_an_outer_loop() {
     on_every_kernel_driver(|case| {
         let event_loop = case.event_loop();
         let pollable = event_loop.pollable().unwrap();
@@ -696,7 +699,7 @@ fn each_call_ends_the_wait_of_an_outer_loop() {
             let call = move || _ = called_there.fetch_add(1, SeqCst);
             thread::spawn(move || handle.call_soon_threadsafe(call).unwrap());
             while called.load(SeqCst) < round {
-                assert!(is_readable_within(&pollable, 60_000), "call {round} went unnoticed");
+                assert!(is_readable_within(&pollable, 60_000), "call {round} did not wake it");
                 event_loop.turn_nowait().unwrap();
                 event_loop.flush().unwrap();
             }

@@ -1,4 +1,4 @@
-//! The clock, the heap and what waits for them.
+//! The clock, the timer heap, and sleeps, timeouts and intervals.
 
 use std::cell::{Cell, RefCell};
 use std::future::pending;
@@ -15,10 +15,10 @@ use crate::support::{Random, on_every_driver, on_every_kernel_driver, poll_with,
 
 const MS: Duration = Duration::from_millis(1);
 
-// Durations that no clock can hold.
+// Durations that no clock can represent.
 
-/// Every way to ask for a moment that never comes. Each sets `fired` if it comes.
-fn ask_for_ever(fired: &Rc<Cell<bool>>) {
+/// Starts every kind of timer with a deadline that never comes. Each sets `fired` if it fires.
+fn start_infinite_timers(fired: &Rc<Cell<bool>>) {
     let set = || {
         let fired = fired.clone();
         move || fired.set(true)
@@ -70,7 +70,7 @@ fn ask_for_ever(fired: &Rc<Cell<bool>>) {
 }
 
 #[test]
-fn the_moment_that_never_comes_does_not_come() {
+fn an_infinite_deadline_never_fires() {
     on_every_driver(|case| {
         let event_loop = case.event_loop();
         let fired = Rc::new(Cell::new(false));
@@ -78,16 +78,16 @@ fn the_moment_that_never_comes_does_not_come() {
             .run_until_complete({
                 let fired = fired.clone();
                 async move {
-                    ask_for_ever(&fired);
+                    start_infinite_timers(&fired);
                     sleep(20 * MS).await;
                     let timers = counters().timers;
-                    assert!(timers >= 20, "they wait: {timers}");
+                    assert!(timers >= 20, "timers are missing: {timers}");
                     assert_eq!(timeout(Duration::MAX, async { 5 }).await, Ok(5));
                 }
             })
             .unwrap();
         assert!(!fired.get());
-        // Now nothing else is scheduled: the loop sleeps until another thread wakes it.
+        // Nothing else is scheduled now: the loop sleeps until another thread wakes it.
         let turns = event_loop.counters().turns;
         let handle = event_loop.handle();
         let thread = std::thread::spawn(move || {
@@ -98,16 +98,16 @@ fn the_moment_that_never_comes_does_not_come() {
         thread.join().unwrap();
         assert!(!fired.get());
         let turns = event_loop.counters().turns - turns;
-        assert!(turns < 100, "it was asleep, not busy: {turns} turns");
+        assert!(turns < 100, "the loop was busy: {turns} turns");
     });
 }
 
 #[test]
-fn a_far_deadline_that_a_clock_can_hold_makes_no_busy_loop() {
+fn a_far_deadline_does_not_make_the_loop_spin() {
     on_every_kernel_driver(|case| {
         let event_loop = case.event_loop();
         let handle = event_loop.handle();
-        // Two centuries is where a signed count of nanoseconds ends.
+        // A signed 64-bit count of nanoseconds ends after 292 years.
         for ns in [u64::MAX - 1, 1 << 63, (1 << 63) - 1, 1 << 62] {
             event_loop.call_at(Instant::from_origin(Duration::from_nanos(ns)), || unreachable!());
         }
@@ -123,7 +123,7 @@ fn a_far_deadline_that_a_clock_can_hold_makes_no_busy_loop() {
 }
 
 #[test]
-fn timeouts_that_are_over_before_they_begin_still_let_a_ready_future_through() {
+fn an_expired_timeout_still_returns_a_ready_result() {
     on_every_driver(|case| {
         case.run(async {
             assert_eq!(timeout(Duration::ZERO, async { 1 }).await, Ok(1));
@@ -138,9 +138,9 @@ fn timeouts_that_are_over_before_they_begin_still_let_a_ready_future_through() {
 // The heap.
 
 #[test]
-fn cancelled_timers_do_not_pile_up() {
+fn cancelled_timers_do_not_accumulate() {
     on_every_driver(|case| {
-        // The heap is the same on every driver; in the long runs each fills it as often.
+        // Every driver uses the same heap, so kernel drivers run fewer rounds, except in long runs.
         let count = match case.is_kernel() {
             _ if cfg!(miri) => 300,
             true if rounds() < 10_000 => 100_000,
@@ -160,7 +160,7 @@ fn cancelled_timers_do_not_pile_up() {
                 let delay = Duration::from_secs(60 + random.below(7200));
                 match round % 3 {
                     0 => call_later(delay, || unreachable!()).cancel(),
-                    // What a server does all day: a timeout around something that is quickly done.
+                    // The usual case in a server: a timeout around an operation that ends quickly.
                     1 => {
                         let mut late = pin!(timeout(delay, pending::<()>()));
                         assert!(poll_with(Waker::noop(), late.as_mut()).is_pending());
@@ -172,7 +172,7 @@ fn cancelled_timers_do_not_pile_up() {
                 }
             }
             bounded();
-            // Many at once, cancelled in a random order.
+            // Many at once, cancelled in random order.
             let mut many: Vec<_> = (0..count / 10)
                 .map(|_| call_later(Duration::from_secs(60 + random.below(7200)), || unreachable!()))
                 .collect();
@@ -186,7 +186,7 @@ fn cancelled_timers_do_not_pile_up() {
 }
 
 #[test]
-fn equal_deadlines_fire_in_the_order_of_the_calls() {
+fn equal_deadlines_fire_in_call_order() {
     on_every_driver(|case| {
         let event_loop = case.event_loop();
         let fired: Rc<RefCell<Vec<usize>>> = Rc::default();
@@ -194,7 +194,7 @@ fn equal_deadlines_fire_in_the_order_of_the_calls() {
         let count = rounds().min(2_000);
         for i in 0..count {
             let fired = fired.clone();
-            // Three groups of equal deadlines, set in turns.
+            // Three groups of equal deadlines, set alternately.
             let when = first + (i % 3) as u32 * MS;
             let timer = event_loop.call_at(when, move || fired.borrow_mut().push(i));
             assert_eq!(timer.when(), when);
@@ -206,7 +206,7 @@ fn equal_deadlines_fire_in_the_order_of_the_calls() {
 }
 
 #[test]
-fn timers_fire_in_the_order_of_their_deadlines() {
+fn timers_fire_in_deadline_order() {
     on_every_driver(|case| {
         let event_loop = case.event_loop();
         let fired: Rc<RefCell<Vec<Instant>>> = Rc::default();
@@ -228,7 +228,7 @@ fn timers_fire_in_the_order_of_their_deadlines() {
 }
 
 #[test]
-fn a_dropped_sleep_takes_its_timer_with_it() {
+fn a_dropped_sleep_removes_its_timer() {
     on_every_driver(|case| {
         case.run(async {
             {
@@ -270,7 +270,7 @@ fn no_sleep_ends_early() {
 }
 
 #[test]
-fn a_sleep_counts_from_the_call_and_outside_of_a_loop_from_the_first_poll() {
+fn a_sleep_counts_from_the_call_or_outside_a_loop_from_the_first_poll() {
     on_every_driver(|case| {
         let outside = sleep(20 * MS);
         case.run(async move {
@@ -288,7 +288,7 @@ fn a_sleep_counts_from_the_call_and_outside_of_a_loop_from_the_first_poll() {
 }
 
 #[test]
-fn a_sleep_of_no_length_yields() {
+fn a_sleep_of_zero_yields() {
     on_every_driver(|case| {
         case.run(async {
             let others = Rc::new(Cell::new(0));
@@ -305,27 +305,27 @@ fn a_sleep_of_no_length_yields() {
 }
 
 #[test]
-fn a_sleep_wakes_whoever_polled_it_last() {
+fn a_sleep_wakes_the_last_waker() {
     on_every_driver(|case| {
         case.run(async {
             let mut waiting = Box::pin(sleep(5 * MS));
-            let stale = Rc::new(Cell::new(0));
+            let old_wakes = Rc::new(Cell::new(0));
             let first = waker_calling({
-                let stale = stale.clone();
-                move || stale.set(stale.get() + 1)
+                let old_wakes = old_wakes.clone();
+                move || old_wakes.set(old_wakes.get() + 1)
             });
             assert!(poll_with(&first, waiting.as_mut()).is_pending());
             assert!(poll_with(&first, waiting.as_mut()).is_pending());
-            // It moves to another task.
+            // Another task polls it.
             spawn(waiting).await.unwrap();
-            assert_eq!(stale.get(), 0);
+            assert_eq!(old_wakes.get(), 0);
             assert_eq!(counters().timers, 0);
         });
     });
 }
 
 #[test]
-fn a_sleep_that_is_over_stays_over() {
+fn a_finished_sleep_stays_ready() {
     on_every_driver(|case| {
         case.run(async {
             let mut over = Box::pin(sleep(MS));
@@ -338,7 +338,7 @@ fn a_sleep_that_is_over_stays_over() {
 // Timeouts.
 
 #[test]
-fn a_timeout_does_not_lose_a_result_that_is_there() {
+fn a_timeout_does_not_lose_a_ready_result() {
     on_every_driver(|case| {
         case.run(async {
             for _ in 0..rounds().min(50) {
@@ -349,12 +349,12 @@ fn a_timeout_does_not_lose_a_result_that_is_there() {
                 assert!(poll_with(Waker::noop(), limited.as_mut()).is_pending());
                 call_at(deadline, move || promise.resolve(9).unwrap());
                 sleep_until(deadline).await;
-                // A resolved promise is told in the next turn.
+                // A resolved promise wakes its awaiter in the next turn.
                 yield_now().await;
                 yield_now().await;
                 assert_eq!(limited.await, Ok(Ok(9)));
             }
-            // Two equal deadlines: the inner result is asked for first.
+            // Two equal deadlines: the inner future is polled first.
             let deadline = Instant::now() + MS;
             assert!(timeout_at(deadline, sleep_until(deadline)).await.is_ok());
         });
@@ -362,7 +362,7 @@ fn a_timeout_does_not_lose_a_result_that_is_there() {
 }
 
 #[test]
-fn a_timeout_cuts_off_in_time_and_drops_the_future() {
+fn a_timeout_ends_in_time_and_drops_the_future() {
     on_every_driver(|case| {
         case.run(async move {
             let dropped = Rc::new(Cell::new(0));
@@ -384,7 +384,8 @@ fn a_timeout_cuts_off_in_time_and_drops_the_future() {
 
 // Intervals.
 
-/// When the ticks come for a caller that is busy for 35 ms after the first: on a virtual clock, to the nanosecond.
+/// The times of the ticks for a caller that is busy for 35 ms after the first: exact to the nanosecond on a virtual
+/// clock.
 async fn ticks_after_a_pause(missed: MissedTicks) -> Vec<u128> {
     let start = Instant::now();
     let mut interval = interval(10 * MS).missed_ticks(missed);
@@ -399,9 +400,9 @@ async fn ticks_after_a_pause(missed: MissedTicks) -> Vec<u128> {
 }
 
 #[test]
-fn missed_ticks_are_caught_up_as_told() {
+fn missed_ticks_follow_the_configured_policy() {
     on_every_driver(|case| {
-        // Real time is not exact enough for a table of milliseconds.
+        // A real clock is not precise enough for a table of milliseconds.
         if case.is_kernel() {
             return;
         }
@@ -414,7 +415,7 @@ fn missed_ticks_are_caught_up_as_told() {
 }
 
 #[test]
-fn ticks_that_are_awaited_in_time_keep_to_the_grid() {
+fn ticks_awaited_in_time_keep_their_period() {
     on_every_driver(|case| {
         case.run(async {
             let mut interval = interval(2 * MS);
@@ -439,7 +440,7 @@ fn a_dropped_wait_loses_no_tick() {
                 for _ in 0..5 {
                     let _ = timeout(MS, interval.tick()).await;
                 }
-                // On a busy machine the tick may have come while it was waited for.
+                // On a loaded machine the tick may have come during the wait.
                 if start.elapsed() < 200 * MS {
                     assert_eq!(interval.tick().await - start, 200 * MS);
                     return;
@@ -451,12 +452,12 @@ fn a_dropped_wait_loses_no_tick() {
 }
 
 #[test]
-fn an_interval_of_no_length_is_refused() {
+fn an_interval_of_zero_is_refused() {
     assert!(std::panic::catch_unwind(|| interval(Duration::ZERO)).is_err());
 }
 
 #[test]
-fn timers_can_set_and_cancel_timers() {
+fn timer_callbacks_can_set_and_cancel_timers() {
     on_every_driver(|case| {
         case.run(async {
             let fired = Rc::new(Cell::new(0));
@@ -469,7 +470,7 @@ fn timers_can_set_and_cancel_timers() {
                 call_later(Duration::ZERO, move || second.set(second.get() + 1));
             });
             sleep(10 * MS).await;
-            // On a machine that was busy elsewhere, all came due at once, and the last of them has a turn to go.
+            // On a loaded machine all came due at once, and the last one needs another turn.
             turns(2).await;
             assert_eq!(fired.get(), 2);
             assert_eq!(counters().timers, 0);

@@ -1,4 +1,5 @@
-//! UDP: each datagram comes whole, once, in order and with its sender, whoever stops waiting for it. std is the oracle.
+//! UDP: each datagram arrives whole, once, in order and with its sender, also when receives are dropped. Compared with
+//! std.
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -16,11 +17,10 @@ use crate::support::{
     Random, assert_same, codes, on_every_driver, on_every_kernel_driver, poll_once, rounds, turns, uninterrupted,
 };
 
-/// Whatever is awaited under this would be there at once.
+/// A deadline for events that should come at once.
 const SOON: Duration = Duration::from_secs(60);
 
-/// What IPv4 carries at most in one datagram. Not every system lets that through, unless it is told to; and Miri takes a
-/// minute for it.
+/// The largest payload of an IPv4 datagram. Not every system allows it by default, and Miri takes a minute for it.
 const LARGEST: usize = match (cfg!(miri), cfg!(target_os = "linux")) {
     (true, _) => 2_000,
     (false, true) => 65_507,
@@ -30,7 +30,7 @@ const LARGEST: usize = match (cfg!(miri), cfg!(target_os = "linux")) {
 async fn soon<F: Future>(what: &str, future: F) -> F::Output {
     match timeout(SOON, future).await {
         Ok(output) => output,
-        Err(_) => panic!("{what}: nothing comes"),
+        Err(_) => panic!("{what}: timed out"),
     }
 }
 
@@ -48,7 +48,7 @@ fn std_local() -> StdSocket {
     socket
 }
 
-/// Bytes that tell one datagram from another.
+/// Bytes that identify a datagram.
 fn marked(number: usize, len: usize) -> Vec<u8> {
     (0..len).map(|at| (at * 7 + number * 31) as u8).collect()
 }
@@ -80,14 +80,14 @@ async fn receive(socket: &UdpSocket, way: Way) -> io::Result<(SocketAddr, Vec<u8
 }
 
 #[test]
-fn datagrams_keep_their_ends() {
+fn datagrams_keep_their_boundaries() {
     on_every_driver(|case| {
         let event_loop = case.builder().managed_buffers(8, 65_536).build().expect("a loop");
         let result = event_loop.run_until_complete(async {
             for way in WAYS {
                 let (one, other) = (local().await, local().await);
                 let sizes = [0, 1, 2, 0, 1_472, 1_473, LARGEST.min(8_999), 0, LARGEST];
-                // One at a time, and several that wait in a row.
+                // One at a time, and several that are queued.
                 for (number, &len) in sizes.iter().enumerate() {
                     let (sent, _) = one.send_to(marked(number, len), addr(&other)).await;
                     assert_eq!(sent.unwrap(), len);
@@ -109,7 +109,7 @@ fn datagrams_keep_their_ends() {
 }
 
 #[test]
-fn std_is_at_the_other_end() {
+fn datagrams_go_to_std_and_back() {
     on_every_kernel_driver(|case| {
         case.run(async {
             let (ours, theirs) = (local().await, std_local());
@@ -125,7 +125,7 @@ fn std_is_at_the_other_end() {
                 let (from, bytes) = soon("from std", receive(&ours, Way::Lent)).await.unwrap();
                 assert!((from, bytes) == (their_addr, marked(2, len)), "{len}");
             }
-            // By every kind of address, and with the buffer coming back.
+            // With every kind of address; the buffer is returned.
             let port = their_addr.port();
             ours.send_to("a", their_addr.to_string()).await.0.unwrap();
             ours.send_to("b", (Ipv4Addr::LOCALHOST, port)).await.0.unwrap();
@@ -137,13 +137,13 @@ fn std_is_at_the_other_end() {
 }
 
 #[test]
-fn a_connected_socket_hears_only_its_peer() {
+fn a_connected_socket_receives_only_from_its_peer() {
     on_every_driver(|case| {
         case.run(async {
             let (one, other, stranger) = (local().await, local().await, local().await);
-            let error = one.send("to nobody").await.0.unwrap_err();
+            let error = one.send("x").await.0.unwrap_err();
             if case.is_kernel() {
-                assert_same("send", Err::<usize, _>(error), std_local().send(b"to nobody"));
+                assert_same("send", Err::<usize, _>(error), std_local().send(b"x"));
             }
             assert_eq!(one.peer_addr().unwrap_err().kind(), ErrorKind::NotConnected);
             one.connect(addr(&other)).await.unwrap();
@@ -155,13 +155,13 @@ fn a_connected_socket_hears_only_its_peer() {
             assert_eq!(&buf[..count.unwrap()], b"ping");
             other.send("").await.0.unwrap();
             other.send("pong").await.0.unwrap();
-            // An empty one is no end of anything.
+            // An empty datagram is not EOF.
             assert_eq!(soon("empty", one.recv(vec![0; 16])).await.0.unwrap(), 0);
             let datagram = soon("pong", one.recv_managed()).await.unwrap();
             assert_eq!((&*datagram, datagram.from()), (&b"pong"[..], addr(&other)));
             let text = format!("{one:?}");
             assert!(text.contains(&addr(&one).to_string()) && text.contains(&addr(&other).to_string()));
-            // It can be connected anew.
+            // It can be connected again.
             one.connect(addr(&stranger)).await.unwrap();
             one.send("hello").await.0.unwrap();
             let (result, _) = soon("hello", stranger.recv_from(vec![0; 16])).await;
@@ -178,14 +178,14 @@ fn a_datagram_that_is_too_long_is_an_error() {
             let to = addr(&other);
             let (result, buf) = one.send_to(vec![0; 65_508], to).await;
             let error = result.unwrap_err();
-            assert_eq!(buf.len(), 65_508, "the buffer comes back");
+            assert_eq!(buf.len(), 65_508, "the buffer is returned");
             assert_eq!(windlass::os_code(&error), Some(codes::TOO_LONG), "{error}");
             assert!(error.to_string().contains(&to.to_string()), "{error}");
             one.connect(to).await.unwrap();
             let error = one.send(vec![0; 1 << 20]).await.0.unwrap_err();
             assert_eq!(windlass::os_code(&error), Some(codes::TOO_LONG), "{error}");
             assert!(error.to_string().contains(&to.to_string()), "{error}");
-            // Nothing of it was sent, and the socket is as good as before.
+            // Nothing of it was sent, and the socket still works.
             one.send("short").await.0.unwrap();
             assert_eq!(soon("short", other.recv(vec![0; 16])).await.0.unwrap(), 5);
         });
@@ -193,7 +193,7 @@ fn a_datagram_that_is_too_long_is_an_error() {
 }
 
 #[test]
-fn what_is_cut_off_is_told() {
+fn truncation_is_reported() {
     on_every_driver(|case| {
         let event_loop = case.builder().managed_buffers(4, 64).build().expect("a loop");
         let result = event_loop.run_until_complete(async {
@@ -207,26 +207,27 @@ fn what_is_cut_off_is_told() {
                 let error = result.unwrap_err();
                 assert_eq!(windlass::os_code(&error), Some(codes::TOO_LONG), "{error}");
                 assert!(error.to_string().contains("10 bytes"), "{error}");
-                assert_eq!(buf, marked(0, len)[..10], "what fitted is there");
+                assert_eq!(buf, marked(0, len)[..10], "the prefix is missing");
                 let error = soon("recv", other.recv([0; 10])).await.0.unwrap_err();
                 assert_eq!(windlass::os_code(&error), Some(codes::TOO_LONG), "{error}");
-                // A pool's buffer has 64.
+                // A buffer of the pool has 64 bytes.
                 let datagram = soon("managed", other.recv_managed()).await.unwrap();
                 assert_eq!(datagram.from(), from);
                 let is_truncated = datagram.is_truncated();
                 let bytes = datagram.into_bytes();
-                // Without a pool, as on an old kernel, it comes on the heap, where there is room for any.
+                // Without a pool, as on an old kernel, it is received into a heap buffer, which is large enough for
+                // any.
                 let most = if bytes.is_pooled() { 64 } else { 65_536 };
                 assert_eq!(is_truncated, len > most, "{len}");
                 assert_eq!(&*bytes, &marked(2, len)[..len.min(most)]);
             }
-            // What just fits is whole, and so is what comes next.
+            // A datagram that exactly fits is whole, and so is the next one.
             one.send_to(marked(4, 64), to).await.0.unwrap();
             one.send_to(marked(5, 10), to).await.0.unwrap();
             assert!(!soon("just fits", other.recv_managed()).await.unwrap().is_truncated());
             let (result, buf) = soon("just fits", other.recv_from([0; 10])).await;
             assert_eq!((result.unwrap(), &buf[..]), ((10, from), &marked(5, 10)[..]));
-            // A buffer without room is a mistake, and costs no datagram.
+            // A buffer without capacity is an error, and consumes no datagram.
             one.send_to("still here", to).await.0.unwrap();
             assert_eq!(
                 other.recv_from(Vec::new()).await.0.unwrap_err().kind(),
@@ -238,9 +239,9 @@ fn what_is_cut_off_is_told() {
     });
 }
 
-/// Truncation is also told of what a dropped receive had got.
+/// Truncation is also reported for the bytes of a dropped receive.
 #[test]
-fn what_was_cut_off_for_a_dropped_receive_is_told() {
+fn truncation_of_a_dropped_receive_is_reported() {
     on_every_driver(|case| {
         case.run(async {
             let (one, other) = (local().await, local().await);
@@ -250,8 +251,8 @@ fn what_was_cut_off_for_a_dropped_receive_is_told() {
                     assert!(poll_once(receiving.as_mut()).await.is_pending());
                     one.send_to(marked(3, 50), addr(&other)).await.0.unwrap();
                 }
-                // Fifty bytes were received, or wait in the kernel: there is no room for them either way.
-                let (result, buf) = soon("cut off", other.recv_from(Vec::with_capacity(10))).await;
+                // Fifty bytes were received already or wait in the kernel: they do not fit either way.
+                let (result, buf) = soon("truncated", other.recv_from(Vec::with_capacity(10))).await;
                 assert_eq!(windlass::os_code(&result.unwrap_err()), Some(codes::TOO_LONG));
                 assert_eq!(buf, marked(3, 50)[..10]);
                 one.send_to("next", addr(&other)).await.0.unwrap();
@@ -265,7 +266,7 @@ fn what_was_cut_off_for_a_dropped_receive_is_told() {
 }
 
 #[test]
-fn an_empty_pool_costs_the_heap_and_no_datagram() {
+fn an_empty_pool_falls_back_to_the_heap() {
     on_every_driver(|case| {
         let event_loop = case.builder().managed_buffers(1, 256).build().expect("a loop");
         let result = event_loop.run_until_complete(async {
@@ -281,11 +282,11 @@ fn an_empty_pool_costs_the_heap_and_no_datagram() {
                 held.push(datagram.into_bytes());
             }
             assert!(held.iter().filter(|bytes| bytes.is_pooled()).count() <= 1);
-            // On the heap there is room for any.
+            // A heap buffer is large enough for any datagram.
             one.send_to(marked(7, LARGEST), addr(&other)).await.0.unwrap();
             let datagram = soon("large", other.recv_managed()).await.unwrap();
             assert!(!datagram.is_truncated() && *datagram == marked(7, LARGEST));
-            // What is held can be sent as it is.
+            // A held buffer can be sent directly.
             for bytes in held {
                 one.send_to(bytes, addr(&other)).await.0.unwrap();
                 assert_eq!(soon("again", other.recv(vec![0; 256])).await.0.unwrap(), 100);
@@ -295,7 +296,7 @@ fn an_empty_pool_costs_the_heap_and_no_datagram() {
     });
 }
 
-/// Receives that are dropped at any moment, in all ways, over datagrams of all sizes from two senders.
+/// Receives are dropped at random points, in every way of receiving, with datagrams of all sizes from two senders.
 #[test]
 fn dropped_receives_lose_no_datagram() {
     on_every_driver(|case| {
@@ -311,7 +312,7 @@ fn dropped_receives_lose_no_datagram() {
                 let way = WAYS[random.below(2) as usize];
                 let mut receiving = pin!(receive(&socket, way));
                 let mut received = Poll::Pending;
-                // It is in the air when they come, or was started after them.
+                // The receive is in flight when the datagrams arrive, or starts after them.
                 if random.below(2) == 0 {
                     received = poll_once(receiving.as_mut()).await;
                 }
@@ -345,27 +346,27 @@ fn dropped_receives_lose_no_datagram() {
 }
 
 #[test]
-fn a_refusal_is_told_to_who_is_connected() {
+fn a_connected_socket_gets_connection_refused() {
     if crate::support::is_wine() {
-        return println!("-- SKIPPED: Wine tells nobody");
+        return println!("-- SKIPPED: Wine reports no refusal");
     }
     on_every_driver(|case| {
         case.run(async {
-            let (one, gone) = (local().await, local().await);
-            let nowhere = addr(&gone);
-            drop(gone);
+            let (one, closed) = (local().await, local().await);
+            let nowhere = addr(&closed);
+            drop(closed);
             turns(2).await;
             one.connect(nowhere).await.unwrap();
-            one.send("is anybody there?").await.0.unwrap();
+            one.send("ping").await.0.unwrap();
             let error = soon("lent", one.recv(vec![0; 16])).await.0.unwrap_err();
             assert_eq!(error.kind(), ErrorKind::ConnectionRefused);
             assert_eq!(windlass::os_code(&error), Some(codes::REFUSED));
             assert!(error.to_string().contains(&nowhere.to_string()), "{error}");
-            one.send("is anybody there?").await.0.unwrap();
+            one.send("ping").await.0.unwrap();
             let error = soon("managed", one.recv_managed()).await.unwrap_err();
             assert_eq!(error.kind(), ErrorKind::ConnectionRefused);
             assert!(error.to_string().contains(&nowhere.to_string()), "{error}");
-            // A receive that waits already is told too; and the socket lives.
+            // A pending receive fails too, and the socket keeps working.
             let one = Rc::new(one);
             let waiting = windlass::spawn({
                 let one = one.clone();
@@ -378,22 +379,22 @@ fn a_refusal_is_told_to_who_is_connected() {
             let there = UdpSocket::bind(nowhere).await.unwrap();
             one.send("now?").await.0.unwrap();
             assert_eq!(soon("now?", there.recv(vec![0; 16])).await.0.unwrap(), 4);
-            // To who is not connected, nobody says anything.
-            let (free, gone) = (local().await, local().await);
-            let nowhere = addr(&gone);
-            drop(gone);
+            // An unconnected socket gets no error.
+            let (free, closed) = (local().await, local().await);
+            let nowhere = addr(&closed);
+            drop(closed);
             turns(2).await;
             for _ in 0..3 {
                 free.send_to("hello?", nowhere).await.0.unwrap();
             }
-            let told = timeout(Duration::from_millis(20), free.recv_from(vec![0; 16])).await;
-            assert!(told.is_err(), "{told:?}");
+            let received = timeout(Duration::from_millis(20), free.recv_from(vec![0; 16])).await;
+            assert!(received.is_err(), "{received:?}");
         });
     });
 }
 
 #[test]
-fn addresses_that_will_not_do_are_errors() {
+fn unusable_addresses_are_errors() {
     on_every_driver(|case| {
         case.run(async {
             let socket = local().await;
@@ -423,10 +424,10 @@ fn addresses_that_will_not_do_are_errors() {
             if !case.is_kernel() {
                 return;
             }
-            // A name that nobody has; the resolver may say so in several ways.
+            // A host name that does not exist; the resolver may report it in several ways.
             let error = socket.send_to("x", "no-such-host.invalid:9").await.0.unwrap_err();
             assert!(error.to_string().contains("no-such-host.invalid"), "{error}");
-            // Of the other family, and from the loopback to the rest of the world: as std, and with the address.
+            // The other family, and from the loopback to a remote address: as std, and with the address.
             let theirs = std_local();
             for wrong in ["[::1]:9", "192.0.2.1:9"] {
                 let error = socket.send_to("x", wrong).await.0.unwrap_err();
@@ -451,7 +452,7 @@ fn addresses_that_will_not_do_are_errors() {
 }
 
 #[test]
-fn options_are_what_they_were_set_to() {
+fn options_read_back_as_set() {
     on_every_driver(|case| {
         case.run(async {
             let mut sockets = vec![local().await];
@@ -492,9 +493,9 @@ fn options_are_what_they_were_set_to() {
                 assert_eq!(
                     socket.set_ttl(300).unwrap_err().raw_os_error(),
                     Some(codes::INVALID),
-                    "no such number of hops"
+                    "a TTL out of range"
                 );
-                // More than the system has is as much as it has, and not a little by accident.
+                // A size above the system's maximum is clamped, and does not wrap around.
                 socket.set_recv_buffer(usize::MAX).unwrap();
                 assert!(raw.recv_buffer_size().unwrap() >= 60_000);
                 socket.set_recv_buffer((1 << 32) + 1).unwrap();
@@ -505,89 +506,89 @@ fn options_are_what_they_were_set_to() {
 }
 
 #[test]
-fn a_broadcast_needs_leave() {
+fn a_broadcast_must_be_enabled() {
     on_every_kernel_driver(|case| {
         case.run(async {
             let (socket, theirs) = (local().await, std_local());
-            let everybody = "255.255.255.255:9";
-            let error = socket.send_to("x", everybody).await.0.unwrap_err();
-            assert!(error.to_string().contains(everybody), "{error}");
-            assert_same(everybody, Err(error), theirs.send_to(b"x", everybody));
+            let broadcast = "255.255.255.255:9";
+            let error = socket.send_to("x", broadcast).await.0.unwrap_err();
+            assert!(error.to_string().contains(broadcast), "{error}");
+            assert_same(broadcast, Err(error), theirs.send_to(b"x", broadcast));
             if !cfg!(target_os = "linux") {
                 return println!("-- SKIPPED: the loopback's broadcast address is Linux's");
             }
-            let hearer = UdpSocket::bind("0.0.0.0:0").await.unwrap();
-            let all = SocketAddr::from(([127, 255, 255, 255], addr(&hearer).port()));
+            let listener = UdpSocket::bind("0.0.0.0:0").await.unwrap();
+            let all = SocketAddr::from(([127, 255, 255, 255], addr(&listener).port()));
             assert_eq!(
                 socket.send_to("x", all).await.0.unwrap_err().kind(),
                 ErrorKind::PermissionDenied
             );
             socket.set_broadcast(true).unwrap();
             socket.send_to("to all", all).await.0.unwrap();
-            let datagram = soon("to all", hearer.recv_managed()).await.unwrap();
+            let datagram = soon("to all", listener.recv_managed()).await.unwrap();
             assert_eq!((&*datagram, datagram.from()), (&b"to all"[..], addr(&socket)));
         });
     });
 }
 
 #[test]
-fn groups_are_joined_and_left() {
+fn multicast_groups_are_joined_and_left() {
     on_every_kernel_driver(|case| {
         case.run(async {
             let (group, interface) = (Ipv4Addr::new(239, 255, 77, 66), Ipv4Addr::LOCALHOST);
-            let hearer = UdpSocket::bind("0.0.0.0:0").await.unwrap();
-            let to = SocketAddr::from((group, addr(&hearer).port()));
+            let listener = UdpSocket::bind("0.0.0.0:0").await.unwrap();
+            let to = SocketAddr::from((group, addr(&listener).port()));
             let speaker = local().await;
-            let error = hearer.leave_multicast_v4(group, interface).unwrap_err();
+            let error = listener.leave_multicast_v4(group, interface).unwrap_err();
             assert!(error.to_string().contains("239.255.77.66"), "{error}");
-            let error = hearer
+            let error = listener
                 .join_multicast_v4(Ipv4Addr::new(10, 0, 0, 1), interface)
                 .unwrap_err();
             assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
-            if let Err(error) = hearer.join_multicast_v4(group, interface) {
-                return println!("-- SKIPPED: no groups on the loopback: {error}");
+            if let Err(error) = listener.join_multicast_v4(group, interface) {
+                return println!("-- SKIPPED: no multicast on the loopback: {error}");
             }
             speaker.set_multicast_interface_v4(interface).unwrap();
             if let Err(error) = speaker.send_to("to the group", to).await.0 {
-                return println!("-- SKIPPED: no groups on the loopback: {error}");
+                return println!("-- SKIPPED: no multicast on the loopback: {error}");
             }
-            let datagram = soon("to the group", hearer.recv_managed()).await.unwrap();
+            let datagram = soon("to the group", listener.recv_managed()).await.unwrap();
             assert_eq!((&*datagram, datagram.from()), (&b"to the group"[..], addr(&speaker)));
-            hearer.leave_multicast_v4(group, interface).unwrap();
-            speaker.send_to("unheard", to).await.0.unwrap();
-            let heard = timeout(Duration::from_millis(50), hearer.recv_managed()).await;
-            assert!(heard.is_err(), "{heard:?}");
+            listener.leave_multicast_v4(group, interface).unwrap();
+            speaker.send_to("after leaving", to).await.0.unwrap();
+            let received = timeout(Duration::from_millis(50), listener.recv_managed()).await;
+            assert!(received.is_err(), "{received:?}");
 
             let group: Ipv6Addr = "ff02::77:66".parse().unwrap();
-            let Ok(hearer) = UdpSocket::bind("[::]:0").await else {
+            let Ok(listener) = UdpSocket::bind("[::]:0").await else {
                 return println!("-- SKIPPED: no IPv6");
             };
             // The loopback is the first interface.
-            if let Err(error) = hearer.join_multicast_v6(group, 1) {
-                return println!("-- SKIPPED: no groups of IPv6 on the loopback: {error}");
+            if let Err(error) = listener.join_multicast_v6(group, 1) {
+                return println!("-- SKIPPED: no IPv6 multicast on the loopback: {error}");
             }
             let speaker = UdpSocket::bind("[::1]:0").await.unwrap();
             speaker.set_multicast_interface_v6(1).unwrap();
-            let to = SocketAddr::from((group, addr(&hearer).port()));
+            let to = SocketAddr::from((group, addr(&listener).port()));
             if let Err(error) = speaker.send_to("to the group", to).await.0 {
-                return println!("-- SKIPPED: no groups of IPv6 on the loopback: {error}");
+                return println!("-- SKIPPED: no IPv6 multicast on the loopback: {error}");
             }
-            let datagram = soon("to the group", hearer.recv_managed()).await.unwrap();
+            let datagram = soon("to the group", listener.recv_managed()).await.unwrap();
             assert_eq!(&*datagram, b"to the group");
-            hearer.leave_multicast_v6(group, 1).unwrap();
-            let error = hearer.leave_multicast_v6(group, 1).unwrap_err();
+            listener.leave_multicast_v6(group, 1).unwrap();
+            let error = listener.leave_multicast_v6(group, 1).unwrap_err();
             assert!(error.to_string().contains("ff02::77:66"), "{error}");
         });
     });
 }
 
 #[test]
-fn a_socket_becomes_std_and_back() {
+fn a_socket_converts_to_std_and_back() {
     on_every_kernel_driver(|case| {
         case.run(async {
             let (ours, theirs) = (local().await, std_local());
             let here = addr(&ours);
-            // A receive is in the air, or what it has got is unread.
+            // A receive is in flight, or its datagram is unread.
             {
                 let mut receiving = pin!(ours.recv_from([0; 16]));
                 assert!(poll_once(receiving.as_mut()).await.is_pending());
@@ -613,9 +614,9 @@ fn a_socket_becomes_std_and_back() {
     });
 }
 
-/// Readiness is told once, however many have come. Each of them is received, with and without a wait before.
+/// An edge-triggered event covers any number of datagrams. Each of them is received, with and without waiting first.
 #[test]
-fn none_of_several_is_missed() {
+fn one_readiness_event_delivers_every_datagram() {
     on_every_kernel_driver(|case| {
         case.run(async {
             let mut random = Random::new(9);
@@ -628,12 +629,12 @@ fn none_of_several_is_missed() {
                     async move { receive(&ours, way).await.unwrap().1 }
                 });
                 if random.below(2) == 0 {
-                    // By then it waits in the kernel, and what was ready has been told.
+                    // The receive waits in the kernel by then, and the readiness event was consumed.
                     sleep(Duration::from_micros(100)).await;
                 }
                 let count = 1 + random.below(6) as usize;
                 for number in 0..count {
-                    // Much shorter than the room for it.
+                    // Much shorter than the buffer.
                     theirs.send_to(&marked(number, number), here).unwrap();
                 }
                 assert_eq!(soon("the first", waiting).await.unwrap(), marked(0, 0));
@@ -647,9 +648,10 @@ fn none_of_several_is_missed() {
     });
 }
 
-/// One task receives while others send from the same socket; and two who wait get one each, in the order of asking.
+/// One task receives while others send through the same socket; two waiting receives get one datagram each, in FIFO
+/// order.
 #[test]
-fn a_socket_is_shared() {
+fn a_socket_is_shared_by_tasks() {
     on_every_driver(|case| {
         case.run(async {
             let (server, client) = (Rc::new(local().await), Rc::new(local().await));
@@ -690,7 +692,7 @@ fn a_socket_is_shared() {
     });
 }
 
-/// A socket that is dropped under its receive is closed, and its address is free again.
+/// A socket that is dropped with a pending receive is closed, and its address can be bound again.
 #[test]
 fn a_dropped_socket_frees_its_address() {
     on_every_driver(|case| {
@@ -710,7 +712,7 @@ fn a_dropped_socket_frees_its_address() {
 }
 
 #[test]
-fn a_socket_without_its_loop_says_so() {
+fn a_socket_whose_loop_has_closed_returns_an_error() {
     on_every_driver(|case| {
         let socket = case.run(local());
         case.run(async move {

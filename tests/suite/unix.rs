@@ -1,4 +1,4 @@
-//! Unix sockets: connections and datagrams within the machine, their names and what is passed along. std is the oracle.
+//! Unix sockets: streams, datagrams, addresses, credentials. Compared with std.
 
 use std::future::Future;
 use std::io::{self, ErrorKind, Read, Write};
@@ -23,17 +23,17 @@ use crate::support::{
     rounds, turns, uninterrupted,
 };
 
-/// Whatever is awaited under this would be there at once.
+/// A deadline for events that should come at once.
 const SOON: Duration = Duration::from_secs(60);
 
 pub(crate) async fn soon<F: Future>(what: &str, future: F) -> F::Output {
     match timeout(SOON, future).await {
         Ok(output) => output,
-        Err(_) => panic!("{what}: nothing comes"),
+        Err(_) => panic!("{what}: timed out"),
     }
 }
 
-/// The same path, unnamed or abstract name.
+/// Asserts that both have the same path or abstract name, or are both unnamed.
 fn assert_same_addr(ours: &SocketAddr, theirs: &SocketAddr) {
     assert_eq!(format!("{ours:?}"), format!("{theirs:?}"));
     assert_eq!(ours.as_pathname(), theirs.as_pathname());
@@ -41,7 +41,7 @@ fn assert_same_addr(ours: &SocketAddr, theirs: &SocketAddr) {
 }
 
 #[test]
-fn connections_at_a_path() {
+fn connections_through_a_path() {
     on_every_kernel_driver(|case| {
         let folder = Folder::new();
         case.run(async {
@@ -49,7 +49,7 @@ fn connections_at_a_path() {
             let listener = UnixListener::bind(&path).unwrap();
             assert_eq!(listener.local_addr().unwrap().as_pathname(), Some(&*path));
             assert!(format!("{listener:?}").contains("socket"));
-            // Ours and std's, as clients.
+            // One client of windlass and one of std.
             let ours = UnixStream::connect(&path).await.unwrap();
             let mut theirs = StdStream::connect(&path).unwrap();
             let (first, peer) = soon("ours", listener.accept()).await.unwrap();
@@ -79,12 +79,12 @@ fn connections_at_a_path() {
     });
 }
 
-/// A process whose SIGPIPE is not ignored is not killed by a peer that is gone.
+/// A closed peer does not kill a process whose SIGPIPE is not ignored.
 #[test]
-fn a_closed_peer_is_no_signal() {
-    in_own_process("unix::a_closed_peer_is_no_signal", &[], || {
+fn writing_to_a_closed_peer_raises_no_sigpipe() {
+    in_own_process("unix::writing_to_a_closed_peer_raises_no_sigpipe", &[], || {
         on_every_kernel_driver(|case| {
-            // SAFETY: the default disposition runs no code of ours.
+            // SAFETY: the default disposition runs no code of this program.
             unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
             case.run(async {
                 let (one, other) = UnixStream::pair().unwrap();
@@ -104,12 +104,12 @@ fn a_closed_peer_is_no_signal() {
 
 #[cfg(target_os = "linux")]
 #[test]
-fn abstract_names() {
+fn connections_through_an_abstract_name() {
     use std::os::linux::net::SocketAddrExt;
     on_every_kernel_driver(|case| {
         case.run(async {
             let name = format!("windlass test {} {}", std::process::id(), case.name);
-            // Any byte will do in such a name, NUL too.
+            // An abstract name may contain any byte, including NUL.
             for name in [name.clone(), format!("{name}\0with NUL")] {
                 let addr = SocketAddr::from_abstract_name(&name).unwrap();
                 let listener = UnixListener::bind_addr(&addr).unwrap();
@@ -128,7 +128,7 @@ fn abstract_names() {
                 assert!(error.to_string().contains("@windlass test"), "{error}");
                 drop(listener);
                 turns(3).await;
-                // A process that another test starts holds copies of our descriptors until it runs its program.
+                // A process that another test starts holds copies of our descriptors between fork and exec.
                 let refused = async {
                     loop {
                         match UnixStream::connect(&path).await {
@@ -155,7 +155,7 @@ fn abstract_names() {
 }
 
 #[test]
-fn names_that_will_not_do_are_errors() {
+fn invalid_addresses_are_errors() {
     on_every_kernel_driver(|case| {
         let folder = Folder::new();
         case.run(async {
@@ -175,13 +175,13 @@ fn names_that_will_not_do_are_errors() {
             }
             let error = UnixListener::bind(&long).unwrap_err().to_string();
             assert!(error.contains("xxx") && error.contains("at most"), "{error}");
-            // As long as can be.
+            // The longest possible path.
             let most = size_of::<libc::sockaddr_un>() - std::mem::offset_of!(libc::sockaddr_un, sun_path) - 1;
             let path = folder.join(&"y".repeat(most - folder.path().as_os_str().len() - 1));
             let listener = UnixListener::bind(&path).unwrap();
             assert_eq!(listener.local_addr().unwrap().as_pathname(), Some(&*path));
             UnixStream::connect(&path).await.unwrap();
-            // One more is one too many, as for std.
+            // One byte more is an error, as in std.
             let path = path.with_file_name("y".repeat(most - folder.path().as_os_str().len()));
             assert_same(
                 "too long",
@@ -189,7 +189,7 @@ fn names_that_will_not_do_are_errors() {
                 StdListener::bind(&path).map(|_| ()),
             );
 
-            // In use, not there, nobody there, no socket: as std, and with the path.
+            // In use, missing, without a listener, not a socket: as in std, and with the path.
             let used = folder.join("used");
             let _listener = UnixListener::bind(&used).unwrap();
             let refusing = folder.join("refusing");
@@ -219,14 +219,15 @@ fn names_that_will_not_do_are_errors() {
             }
             let missing = UnixStream::connect(folder.join("missing")).await.unwrap_err();
             assert_eq!(missing.kind(), ErrorKind::NotFound);
-            // A stream's socket is no datagram's.
+            // A stream socket is not a datagram socket.
             let error = UnixDatagram::unbound().unwrap().connect(&used).await.unwrap_err();
             assert_same("kind", Err(error), StdDatagram::unbound().unwrap().connect(&used));
         });
     });
 }
 
-/// Whoever may not go there is told so. The superuser may: then another user is played in a process of its own.
+/// A path without permission is an error. Root may access any path, so there the test drops its privileges in its own
+/// process.
 #[test]
 fn a_forbidden_path_is_an_error() {
     in_own_process("unix::a_forbidden_path_is_an_error", &[], || {
@@ -237,11 +238,11 @@ fn a_forbidden_path_is_an_error() {
             let listener = StdListener::bind(&path).unwrap();
             let permit = |mode| std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
             permit(0);
-            // SAFETY: these only ask for and set numbers of the process.
+            // SAFETY: these calls only read and set ids of the process.
             let was_root = unsafe { libc::geteuid() } == 0;
             // SAFETY: as above.
             if was_root && unsafe { libc::seteuid(65_534) } != 0 {
-                return println!("-- SKIPPED: the superuser may go anywhere, and here cannot be anybody else");
+                return println!("-- SKIPPED: root may access any path, and cannot drop its privileges here");
             }
             case.run(async {
                 let error = UnixStream::connect(&path).await.unwrap_err();
@@ -264,7 +265,7 @@ fn a_forbidden_path_is_an_error() {
 }
 
 #[test]
-fn credentials_are_the_peers() {
+fn peer_credentials_are_right() {
     on_every_kernel_driver(|case| {
         let folder = Folder::new();
         case.run(async {
@@ -273,7 +274,7 @@ fn credentials_are_the_peers() {
             let client = UnixStream::connect(&path).await.unwrap();
             let (server, _) = listener.accept().await.unwrap();
             let (one, other) = UnixStream::pair().unwrap();
-            // SAFETY: these only ask.
+            // SAFETY: these calls only read ids of the process.
             let (user, group) = unsafe { (libc::geteuid(), libc::getegid()) };
             for stream in [&client, &server, &one, &other] {
                 let credentials = stream.peer_credentials().unwrap();
@@ -286,7 +287,7 @@ fn credentials_are_the_peers() {
 }
 
 #[test]
-fn pairs_and_halves() {
+fn a_pair_can_be_split_and_reunited() {
     on_every_kernel_driver(|case| {
         case.run(async {
             let (one, other) = UnixStream::pair().unwrap();
@@ -294,13 +295,13 @@ fn pairs_and_halves() {
             assert_same_addr(&one.local_addr().unwrap(), &theirs.0.local_addr().unwrap());
             assert_same_addr(&other.peer_addr().unwrap(), &theirs.1.peer_addr().unwrap());
             for stream in [&one, &other] {
-                // SAFETY: the descriptor is open, and these only ask for its flags.
+                // SAFETY: the descriptor is open, and fcntl(2) only reads its flags.
                 unsafe {
                     assert_eq!(libc::fcntl(stream.as_raw_fd(), libc::F_GETFD), libc::FD_CLOEXEC);
                     assert_ne!(libc::fcntl(stream.as_raw_fd(), libc::F_GETFL) & libc::O_NONBLOCK, 0);
                 }
             }
-            // Both directions at once, more than the kernel holds.
+            // Both directions at once, with more bytes than the kernel buffers.
             let len = 1 << 20;
             let echo = windlass::spawn(async move {
                 let (read, write) = other.split();
@@ -322,7 +323,7 @@ fn pairs_and_halves() {
             result.unwrap();
             assert!(bytes == numbered(len));
             let write = writing.await.unwrap();
-            // Its own halves come together again, others' do not.
+            // Halves of the same stream can be reunited, others cannot.
             let (foreign_read, foreign_write) = UnixStream::pair().unwrap().0.into_split();
             let refused = read.reunite(foreign_write).unwrap_err();
             let (read, foreign_write) = (refused.0, refused.1);
@@ -331,7 +332,7 @@ fn pairs_and_halves() {
             one.shutdown(Shutdown::Write).await.unwrap();
             assert!(soon("the end", one.read_managed()).await.unwrap().is_empty());
             echo.await.unwrap();
-            // A dropped half that writes ends the stream.
+            // A dropped write half ends the stream.
             let (one, other) = UnixStream::pair().unwrap();
             let (read, write) = one.into_split();
             drop(write);
@@ -342,17 +343,17 @@ fn pairs_and_halves() {
     });
 }
 
-/// As short as a backlog gets.
+/// Sets the shortest possible backlog.
 #[cfg(target_os = "linux")]
 fn shorten_backlog(listener: &impl AsRawFd) {
-    // SAFETY: the descriptor is a listening socket; this only changes its backlog.
+    // SAFETY: the descriptor is a listening socket; listen(2) only changes its backlog.
     assert_eq!(unsafe { libc::listen(listener.as_raw_fd(), 0) }, 0);
 }
 
-/// Linux alone lets a client wait; elsewhere it is refused.
+/// Only Linux makes the client wait; other systems refuse the connection.
 #[cfg(target_os = "linux")]
 #[test]
-fn a_full_backlog_is_waited_for() {
+fn connect_waits_for_a_full_backlog() {
     on_every_kernel_driver(|case| {
         let folder = Folder::new();
         case.run(async {
@@ -360,7 +361,7 @@ fn a_full_backlog_is_waited_for() {
             let listener = UnixListener::bind(&path).unwrap();
             shorten_backlog(&listener);
             let _first = UnixStream::connect(&path).await.unwrap();
-            // More than there are threads that could wait for them.
+            // More clients than threads that could wait for them.
             let waiting: Vec<_> = (0..40u8)
                 .map(|number| {
                     let path = path.clone();
@@ -371,15 +372,15 @@ fn a_full_backlog_is_waited_for() {
                     })
                 })
                 .collect();
-            // One that gives up leaves nothing behind.
+            // A dropped connect leaves nothing behind.
             let given_up = timeout(Duration::from_millis(30), UnixStream::connect(&path)).await;
-            assert!(given_up.is_err(), "there was room");
+            assert!(given_up.is_err(), "the backlog was not full");
             assert!(waiting.iter().all(|waiting| !waiting.is_finished()));
             let threads = std::fs::read_dir("/proc/self/task").unwrap();
             let names = threads.filter_map(|thread| std::fs::read_to_string(thread.ok()?.path().join("comm")).ok());
             let workers = names.filter(|name| name.starts_with("iou-wrk")).count();
-            println!("{workers} workers of the kernel's");
-            // Files and timers go on meanwhile.
+            println!("{workers} io_uring worker threads");
+            // Files and timers work meanwhile.
             let file = folder.file("file", "contents");
             assert_eq!(soon("a file", windlass::fs::read(&file)).await.unwrap(), b"contents");
             let mut numbers = Vec::new();
@@ -397,7 +398,7 @@ fn a_full_backlog_is_waited_for() {
             for stream in waiting {
                 soon("connected", stream).await.unwrap();
             }
-            // Whoever waits for a listener that goes is told.
+            // A connect that waits for a listener fails when the listener closes.
             shorten_backlog(&listener);
             let fill: Vec<_> = (0..3)
                 .map(|_| {
@@ -409,7 +410,7 @@ fn a_full_backlog_is_waited_for() {
             drop(listener);
             let mut errors = 0;
             for stream in fill {
-                if let Err(error) = soon("told", stream).await.unwrap() {
+                if let Err(error) = soon("a result", stream).await.unwrap() {
                     assert_eq!(error.kind(), ErrorKind::ConnectionRefused, "{error}");
                     errors += 1;
                 }
@@ -420,16 +421,16 @@ fn a_full_backlog_is_waited_for() {
 }
 
 #[test]
-fn a_peer_that_wrote_and_went_is_served() {
+fn bytes_of_a_closed_peer_are_received() {
     on_every_kernel_driver(|case| {
         let folder = Folder::new();
         case.run(async {
             let path = folder.join("socket");
             let listener = UnixListener::bind(&path).unwrap();
             for _ in 0..5 {
-                let mut gone = StdStream::connect(&path).unwrap();
-                gone.write_all(b"my last words").unwrap();
-                drop(gone);
+                let mut client = StdStream::connect(&path).unwrap();
+                client.write_all(b"my last words").unwrap();
+                drop(client);
                 let (stream, peer) = soon("accept", listener.accept()).await.unwrap();
                 assert!(peer.is_unnamed());
                 assert_eq!(&*stream.read_managed().await.unwrap(), b"my last words");
@@ -467,7 +468,7 @@ fn a_dropped_accept_loses_no_connection() {
 }
 
 #[test]
-fn streams_listeners_and_datagrams_become_std_and_back() {
+fn sockets_convert_to_std_and_back() {
     on_every_kernel_driver(|case| {
         let folder = Folder::new();
         case.run(async {
@@ -477,7 +478,7 @@ fn streams_listeners_and_datagrams_become_std_and_back() {
             let client = StdStream::connect(&path).unwrap();
             let (server, _) = soon("accept", listener.accept()).await.unwrap();
             let client = UnixStream::from_std(client).unwrap();
-            // Refused while something would be lost.
+            // Refused while bytes would be lost.
             {
                 let mut reading = pin!(server.read([0; 16]));
                 assert!(poll_once(reading.as_mut()).await.is_pending());
@@ -504,7 +505,7 @@ fn streams_listeners_and_datagrams_become_std_and_back() {
     });
 }
 
-/// As for TCP: no descriptors left is no error of accept.
+/// As for TCP: `accept` returns no error when the process has no free descriptors.
 #[test]
 fn accept_pauses_without_descriptors() {
     in_own_process("unix::accept_pauses_without_descriptors", &UNDISTURBED, || {
@@ -512,7 +513,7 @@ fn accept_pauses_without_descriptors() {
             drop(hoard(0));
             let folder = Folder::new();
             let event_loop = case.event_loop();
-            let told = exceptions_of(&event_loop);
+            let exceptions = exceptions_of(&event_loop);
             let result = event_loop.run_until_complete(async {
                 let path = folder.join("socket");
                 let listener = UnixListener::bind(&path).unwrap();
@@ -536,7 +537,7 @@ fn accept_pauses_without_descriptors() {
                     };
                     soon("accepting", waiting).await;
                 };
-                until(&|| served.borrow().len() >= 10 && told.borrow().len() == 1).await;
+                until(&|| served.borrow().len() >= 10 && exceptions.borrow().len() == 1).await;
                 sleep(Duration::from_millis(50)).await;
                 assert!((10..=11).contains(&served.borrow().len()), "{}", served.borrow().len());
                 let (before, begin) = (windlass::counters().driver.submissions, Instant::now());
@@ -544,7 +545,7 @@ fn accept_pauses_without_descriptors() {
                 until(&|| tries() >= 2).await;
                 let (tries, took) = (tries(), begin.elapsed());
                 assert!(tries <= took.as_millis() as u64 / 100 + 2, "{tries} tries in {took:?}");
-                assert_eq!(told.borrow().len(), 1, "{:?}", told.borrow());
+                assert_eq!(exceptions.borrow().len(), 1, "{:?}", exceptions.borrow());
                 drop(hoard);
                 until(&|| served.borrow().len() == 50).await;
                 for stream in served.take() {
@@ -553,7 +554,7 @@ fn accept_pauses_without_descriptors() {
                 for mut client in clients {
                     uninterrupted(|| client.read_exact(&mut [0])).unwrap();
                 }
-                assert_eq!(told.borrow().len(), 1);
+                assert_eq!(exceptions.borrow().len(), 1);
             });
             result.expect("the loop runs");
         });
@@ -561,7 +562,7 @@ fn accept_pauses_without_descriptors() {
 }
 
 #[test]
-fn datagrams_as_std_has_them() {
+fn datagrams_behave_as_in_std() {
     on_every_kernel_driver(|case| {
         let folder = Folder::new();
         case.run(async {
@@ -582,11 +583,11 @@ fn datagrams_as_std_has_them() {
                 let (count, from) = result.unwrap();
                 assert_eq!((count, from.as_pathname()), (len, Some(&*there)));
                 assert!(buf == numbered(len));
-                // The answer goes to where it came from.
+                // The reply goes to the sender's address.
                 ours.send_to_addr("answer", &from).await.0.unwrap();
                 assert_eq!(theirs.recv(&mut [0; 16]).unwrap(), 6);
             }
-            // Without a name, and to nobody.
+            // From an unnamed socket, and to a path without a socket.
             let unbound = UnixDatagram::unbound().unwrap();
             unbound.send_to("x", &here).await.0.unwrap();
             let (_, from) = soon("x", ours.recv_from([0; 16])).await.0.unwrap();
@@ -595,10 +596,10 @@ fn datagrams_as_std_has_them() {
             assert_eq!(error.kind(), ErrorKind::InvalidInput);
             let error = unbound.send("x").await.0.unwrap_err();
             assert_same("send", Err(error), StdDatagram::unbound().unwrap().send(b"x"));
-            // Cut off, and told.
+            // Truncated, and reported.
             theirs.send_to(b"much too long", &here).unwrap();
             theirs.send_to(b"short", &here).unwrap();
-            let (result, buf) = soon("cut off", ours.recv_from([0; 4])).await;
+            let (result, buf) = soon("truncated", ours.recv_from([0; 4])).await;
             let error = result.unwrap_err();
             assert_eq!(windlass::os_code(&error), Some(libc::EMSGSIZE), "{error}");
             assert_eq!(&buf, b"much");
@@ -608,9 +609,10 @@ fn datagrams_as_std_has_them() {
     });
 }
 
-/// Unlike UDP's they do not get lost. A queue that is full is waited for, whoever filled it, and however one is connected.
+/// Unlike UDP, no datagram is lost. A send waits for a full queue, whichever socket filled it and however the sender is
+/// connected.
 #[test]
-fn a_send_waits_until_there_is_room() {
+fn a_send_waits_for_a_full_queue() {
     on_every_kernel_driver(|case| {
         let folder = Folder::new();
         case.run(async {
@@ -621,7 +623,7 @@ fn a_send_waits_until_there_is_room() {
                 if is_connected {
                     sender.connect(&path).await.unwrap();
                 }
-                // Until nothing more fits.
+                // Fills the queue.
                 let filler = StdDatagram::unbound().unwrap();
                 filler.set_nonblocking(true).unwrap();
                 let mut filled = 0;
@@ -651,14 +653,14 @@ fn a_send_waits_until_there_is_room() {
                 let before = work();
                 let begin = Instant::now();
                 sleep(Duration::from_millis(100)).await;
-                // It looks again now and then on systems that do not say when there is room.
+                // On systems without a readiness event for this, the sender retries periodically.
                 let (work, took) = (work() - before, begin.elapsed());
                 assert!(
                     work <= 50 + took.as_millis() as u64 * 2 || is_interrupted(),
                     "{work} turns, system calls and submissions for waiting"
                 );
                 for _ in 0..=filled {
-                    soon("one of them", receiver.recv([0; 16])).await.0.unwrap();
+                    soon("a datagram", receiver.recv([0; 16])).await.0.unwrap();
                 }
                 let what = format!("connected: {is_connected}, filled by itself: {is_own}");
                 soon(&what, sending).await.unwrap();
@@ -675,9 +677,9 @@ async fn send(sender: &UnixDatagram, is_connected: bool, path: &Path) {
     assert_eq!(result.unwrap(), 8);
 }
 
-/// Somebody who gave up a send that had to wait can connect elsewhere.
+/// After a dropped send that had to wait, the socket can connect to another peer.
 #[test]
-fn a_datagram_socket_without_room_connects_elsewhere() {
+fn a_socket_with_a_dropped_send_can_connect_again() {
     on_every_kernel_driver(|case| {
         let folder = Folder::new();
         case.run(async {
@@ -714,10 +716,10 @@ fn dropped_receives_lose_no_datagram() {
                 }
                 if number < rounds() && expected.len() < 6 {
                     for _ in 0..random.below(3) {
-                        let who = random.below(2) as usize;
+                        let sender = random.below(2) as usize;
                         let bytes = numbered(random.below(4) as usize * 10 + number % 7);
-                        senders[who].send_to(&bytes, &path).unwrap();
-                        expected.push_back((who, bytes));
+                        senders[sender].send_to(&bytes, &path).unwrap();
+                        expected.push_back((sender, bytes));
                         number += 1;
                     }
                 }
@@ -729,17 +731,18 @@ fn dropped_receives_lose_no_datagram() {
                 }
                 if let std::task::Poll::Ready((result, bytes)) = received {
                     let (_, from) = result.unwrap();
-                    let (who, wanted) = expected.pop_front().expect("none comes twice");
-                    assert_eq!((from.as_pathname(), bytes), (Some(&*names[who]), wanted));
+                    let (sender, wanted) = expected.pop_front().expect("a datagram came twice");
+                    assert_eq!((from.as_pathname(), bytes), (Some(&*names[sender]), wanted));
                 }
             }
         });
     });
 }
 
-/// Readiness is told once. A datagram, and what was written with descriptors, ends a receive though more is there.
+/// Readiness is edge-triggered. A datagram, or bytes sent with descriptors, end a receive although more bytes are
+/// queued.
 #[test]
-fn a_short_receive_says_nothing_about_the_rest() {
+fn a_short_receive_does_not_clear_readiness() {
     on_every_kernel_driver(|case| {
         case.run(async {
             for round in 0..rounds().min(100) {
@@ -754,7 +757,7 @@ fn a_short_receive_says_nothing_about_the_rest() {
                 } else {
                     turns(2).await;
                 }
-                // Three writes are there at once; the second has a descriptor with it.
+                // Three writes are queued; the second carries a descriptor.
                 let (first, second) = (io::pipe().unwrap(), io::pipe().unwrap());
                 let sending = [
                     one.send_with_fds("aa", vec![first.0.into()]),
@@ -770,7 +773,7 @@ fn a_short_receive_says_nothing_about_the_rest() {
                 }
                 assert_eq!(bytes, b"aabbcc");
             }
-            // Before anybody reads.
+            // Before any read.
             let (one, other) = UnixStream::pair().unwrap();
             timeout(Duration::from_millis(1), other.read(vec![0; 4])).await.ok();
             for way in 0..3 {
@@ -796,9 +799,9 @@ fn a_short_receive_says_nothing_about_the_rest() {
     });
 }
 
-/// Without a kernel there are none, which is an error and no panic.
+/// The null driver has no Unix sockets: an error, not a panic.
 #[test]
-fn without_a_kernel_there_are_none() {
+fn the_null_driver_has_no_unix_sockets() {
     on_every_driver(|case| {
         if case.is_kernel() {
             return;
@@ -818,9 +821,9 @@ fn without_a_kernel_there_are_none() {
     });
 }
 
-/// A stream that is full is waited for too, and what is passed along comes with its bytes.
+/// A write to a full stream waits, and its descriptors arrive with its bytes.
 #[test]
-fn what_waited_for_room_arrives_whole() {
+fn writes_that_waited_arrive_whole() {
     on_every_kernel_driver(|case| {
         case.run(async {
             let (one, other) = UnixStream::pair().unwrap();
@@ -847,7 +850,7 @@ fn what_waited_for_room_arrives_whole() {
                 fds += received.unwrap().fds.len();
             }
             assert_eq!(soon("sent", sending).await.unwrap().unwrap(), 8);
-            // A write that was dropped may have sent any part of itself.
+            // A dropped write may have sent any prefix.
             assert!(
                 bytes.len() >= filled + 8 && fds == 1,
                 "{} bytes, {fds} descriptors",

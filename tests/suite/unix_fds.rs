@@ -1,4 +1,5 @@
-//! Descriptors passed between processes: each arrives once, closed on exec, and what nobody takes is closed.
+//! Descriptors passed over Unix sockets: each arrives once, with close-on-exec, and a descriptor that is not taken is
+//! closed.
 
 use std::fs::File;
 use std::io::{self, ErrorKind, Read, Seek, Write};
@@ -16,7 +17,7 @@ use crate::support::limit_descriptors;
 use crate::support::{Folder, Random, on_every_kernel_driver, open_descriptors, poll_once, quiet, rounds, turns};
 use crate::unix::soon;
 
-/// A file that says its number.
+/// A file that contains its number.
 fn tagged(folder: &Folder, number: usize) -> OwnedFd {
     File::open(folder.file(&format!("{number}"), number.to_string()))
         .unwrap()
@@ -36,11 +37,11 @@ fn tags(fds: Vec<OwnedFd>) -> Vec<usize> {
 }
 
 fn closes_on_exec(fd: &OwnedFd) -> bool {
-    // SAFETY: the descriptor is open, and this only asks for its flags.
+    // SAFETY: the descriptor is open, and fcntl(2) only reads its flags.
     unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GETFD) & libc::FD_CLOEXEC != 0 }
 }
 
-/// Nothing is in the air, so whatever was to be closed is.
+/// Waits until no operation is in flight, so that everything is closed, and counts the open descriptors.
 async fn settled() -> usize {
     quiet().await;
     turns(3).await;
@@ -48,8 +49,8 @@ async fn settled() -> usize {
 }
 
 #[test]
-fn one_and_many_arrive() {
-    in_own_process("unix_fds::one_and_many_arrive", &[], || {
+fn one_and_many_descriptors_arrive() {
+    in_own_process("unix_fds::one_and_many_descriptors_arrive", &[], || {
         limit_descriptors(2_000);
         on_every_kernel_driver(|case| {
             let folder = Folder::new();
@@ -66,9 +67,9 @@ fn one_and_many_arrive() {
                     assert!(!received.lost_fds);
                     assert!(received.fds.iter().all(closes_on_exec));
                     assert_eq!(tags(received.fds), (0..count).collect::<Vec<_>>());
-                    assert_eq!(settled().await, before, "{count}: sent ones are closed here");
+                    assert_eq!(settled().await, before, "{count}: sent descriptors are closed here");
                 }
-                // What works there works here: a pipe's end.
+                // A received descriptor works: the end of a pipe.
                 let (mut reader, writer) = io::pipe().unwrap();
                 one.send_with_fds("x", vec![writer.into()]).await.0.unwrap();
                 let received = soon("pipe", other.recv_with_fds([0; 4], 1)).await.0.unwrap();
@@ -78,7 +79,7 @@ fn one_and_many_arrive() {
                 let mut text = String::new();
                 reader.read_to_string(&mut text).unwrap();
                 assert_eq!(text, "through");
-                // Plain bytes come without any, and the end is the end.
+                // Plain bytes carry no descriptor, and EOF is EOF.
                 one.write_all("plain").await.0.unwrap();
                 let received = soon("plain", other.recv_with_fds([0; 64], 5)).await.0.unwrap();
                 assert_eq!((received.len, received.fds.len(), received.lost_fds), (5, 0, false));
@@ -91,8 +92,8 @@ fn one_and_many_arrive() {
 }
 
 #[test]
-fn too_many_or_without_bytes_is_an_error() {
-    in_own_process("unix_fds::too_many_or_without_bytes_is_an_error", &[], || {
+fn too_many_descriptors_or_no_bytes_is_an_error() {
+    in_own_process("unix_fds::too_many_descriptors_or_no_bytes_is_an_error", &[], || {
         on_every_kernel_driver(|case| {
             let folder = Folder::new();
             case.run(async {
@@ -110,39 +111,35 @@ fn too_many_or_without_bytes_is_an_error() {
                 assert_eq!(result.unwrap_err().kind(), ErrorKind::InvalidInput);
                 let (result, _) = other.recv_with_fds(Vec::new(), 1).await;
                 assert_eq!(result.unwrap_err().kind(), ErrorKind::InvalidInput);
-                // To a peer that is gone.
+                // To a closed peer.
                 drop(other);
                 let (result, _) = one.send_with_fds("x", vec![tagged(&folder, 0)]).await;
                 assert_eq!(result.unwrap_err().kind(), ErrorKind::BrokenPipe);
                 drop(one);
-                assert_eq!(
-                    settled().await,
-                    before.saturating_sub(2),
-                    "whatever was not sent is closed"
-                );
+                assert_eq!(settled().await, before.saturating_sub(2), "an unsent descriptor leaks");
             });
         });
     });
 }
 
-/// What finds no room is closed, and that is told.
+/// Descriptors beyond the caller's limit are closed, and the result reports it.
 #[test]
-fn fewer_than_came_is_told() {
-    in_own_process("unix_fds::fewer_than_came_is_told", &[], || {
+fn lost_descriptors_are_reported() {
+    in_own_process("unix_fds::lost_descriptors_are_reported", &[], || {
         on_every_kernel_driver(|case| {
             let folder = Folder::new();
             case.run(async {
                 let (one, other) = UnixStream::pair().unwrap();
                 let before = settled().await;
-                for (sent, room) in [(2, 1), (4, 3), (5, 2), (10, 9), (3, 0), (4, 4), (4, 1_000_000)] {
+                for (sent, limit) in [(2, 1), (4, 3), (5, 2), (10, 9), (3, 0), (4, 4), (4, 1_000_000)] {
                     let fds = (0..sent).map(|number| tagged(&folder, number)).collect();
                     one.send_with_fds("x", fds).await.0.unwrap();
-                    let received = soon("some", other.recv_with_fds([0; 4], room)).await.0.unwrap();
-                    assert_eq!(received.lost_fds, sent > room, "{sent} for {room}");
-                    assert_eq!(tags(received.fds), (0..sent.min(room)).collect::<Vec<_>>());
-                    assert_eq!(settled().await, before, "{sent} for {room}: something leaks");
+                    let received = soon("some", other.recv_with_fds([0; 4], limit)).await.0.unwrap();
+                    assert_eq!(received.lost_fds, sent > limit, "{sent} for {limit}");
+                    assert_eq!(tags(received.fds), (0..sent.min(limit)).collect::<Vec<_>>());
+                    assert_eq!(settled().await, before, "{sent} for {limit}: a descriptor leaks");
                 }
-                // Reads make no room, in whichever way.
+                // Plain reads, of any kind, accept no descriptors.
                 for way in 0..4 {
                     one.send_with_fds("xyz", vec![tagged(&folder, 0)]).await.0.unwrap();
                     match way {
@@ -158,10 +155,10 @@ fn fewer_than_came_is_told() {
     });
 }
 
-/// Receives that are dropped at any moment: every byte and every descriptor comes once, in order.
+/// Receives are dropped at random points: every byte and every descriptor arrives once, in order.
 #[test]
-fn dropped_receives_keep_them() {
-    in_own_process("unix_fds::dropped_receives_keep_them", &[], || {
+fn dropped_receives_lose_no_descriptor() {
+    in_own_process("unix_fds::dropped_receives_lose_no_descriptor", &[], || {
         on_every_kernel_driver(|case| {
             let folder = Folder::new();
             case.run(async {
@@ -205,16 +202,16 @@ fn dropped_receives_keep_them() {
                 assert!(dropped > 0, "nothing was dropped");
                 assert_eq!(got, (0..count).collect::<Vec<_>>());
                 assert!(bytes == numbered(written), "bytes are lost");
-                assert_eq!(settled().await, before, "something leaks");
+                assert_eq!(settled().await, before, "a descriptor leaks");
             });
         });
     });
 }
 
-/// What was received for nobody, or was never received, is closed with its socket.
+/// Descriptors that were received by a dropped call, or never received, are closed with their socket.
 #[test]
-fn a_dropped_socket_closes_what_nobody_took() {
-    in_own_process("unix_fds::a_dropped_socket_closes_what_nobody_took", &[], || {
+fn a_dropped_socket_closes_untaken_descriptors() {
+    in_own_process("unix_fds::a_dropped_socket_closes_untaken_descriptors", &[], || {
         on_every_kernel_driver(|case| {
             let folder = Folder::new();
             case.run(async {
@@ -226,7 +223,7 @@ fn a_dropped_socket_closes_what_nobody_took() {
                     let (first, second) = UnixDatagram::pair().unwrap();
                     let fds = || vec![tagged(&folder, 0), tagged(&folder, 1)];
                     {
-                        // In the air when they come, for some rounds.
+                        // In some rounds the receive is in flight when they arrive.
                         let mut receiving = pin!(other.recv_with_fds([0; 4], 2));
                         let mut datagram = pin!(second.recv_with_fds([0; 4], 2));
                         if round % 2 == 0 {
@@ -239,7 +236,7 @@ fn a_dropped_socket_closes_what_nobody_took() {
                     }
                     turns(round % 5).await;
                     if round % 4 == 0 {
-                        // They have been taken in by a call that asked for less.
+                        // They were received by a call that asked for fewer.
                         timeout(Duration::from_millis(1), other.read_exact([0; 8])).await.ok();
                     }
                 }
@@ -250,8 +247,8 @@ fn a_dropped_socket_closes_what_nobody_took() {
 }
 
 #[test]
-fn datagrams_carry_them_too() {
-    in_own_process("unix_fds::datagrams_carry_them_too", &[], || {
+fn datagrams_carry_descriptors() {
+    in_own_process("unix_fds::datagrams_carry_descriptors", &[], || {
         on_every_kernel_driver(|case| {
             let folder = Folder::new();
             case.run(async {
@@ -264,7 +261,7 @@ fn datagrams_carry_them_too() {
                 one.send_with_fds("", vec![tagged(&folder, 6)]).await.0.unwrap();
                 one.send("none").await.0.unwrap();
                 one.send_with_fds("lost", vec![tagged(&folder, 7)]).await.0.unwrap();
-                one.send_with_fds("too long for its place", vec![tagged(&folder, 8)])
+                one.send_with_fds("too long for the buffer", vec![tagged(&folder, 8)])
                     .await
                     .0
                     .unwrap();
@@ -273,16 +270,16 @@ fn datagrams_carry_them_too() {
                 assert_eq!(&buf[..received.len], b"two");
                 assert!(received.fds.iter().all(closes_on_exec));
                 assert_eq!(tags(received.fds), [4, 5]);
-                // Even an empty one.
+                // Even an empty datagram.
                 let received = soon("empty", other.recv_with_fds([0; 16], 8)).await.0.unwrap();
                 assert_eq!((received.len, tags(received.fds)), (0, vec![6]));
                 let received = soon("none", other.recv_with_fds([0; 16], 8)).await.0.unwrap();
                 assert_eq!((received.len, received.fds.len(), received.lost_fds), (4, 0, false));
-                // A receive that makes no room loses them, and nothing else.
+                // A receive that accepts no descriptors loses them, and nothing else.
                 assert_eq!(soon("lost", other.recv([0; 16])).await.0.unwrap(), 4);
-                let error = soon("cut off", other.recv_with_fds([0; 4], 8)).await.0.unwrap_err();
+                let error = soon("truncated", other.recv_with_fds([0; 4], 8)).await.0.unwrap_err();
                 assert_eq!(windlass::os_code(&error), Some(libc::EMSGSIZE));
-                assert_eq!(settled().await, before, "something leaks");
+                assert_eq!(settled().await, before, "a descriptor leaks");
             });
         });
     });

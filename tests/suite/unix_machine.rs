@@ -1,4 +1,4 @@
-//! What the tests ask of a Unix machine.
+//! Platform helpers of the tests, for Unix.
 
 #![allow(dead_code, unused_imports, reason = "not every build of the suite uses every helper")]
 
@@ -13,7 +13,7 @@ use windlass::net::TcpStream;
 
 use super::{Folder, variable};
 
-/// Lets a socket end with a reset when it is closed. One of the null driver stays as it is.
+/// Makes a socket send a reset when it is closed. Sockets of the null driver are left alone.
 pub(crate) fn reset_on_close(socket: &impl AsRawFd) {
     let fd = socket.as_raw_fd();
     if fd < 0 {
@@ -36,12 +36,12 @@ pub(crate) fn reset_on_close(socket: &impl AsRawFd) {
     assert_eq!(result, 0, "SO_LINGER: {}", std::io::Error::last_os_error());
 }
 
-/// How many descriptors this process has open.
+/// The number of open descriptors of this process.
 pub(crate) fn open_descriptors() -> usize {
     std::fs::read_dir("/proc/self/fd").map_or(0, Iterator::count)
 }
 
-/// How long this thread has kept a processor busy.
+/// The CPU time of this thread.
 pub(crate) fn thread_time() -> Duration {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: the kernel fills the local timespec and keeps no pointer to it.
@@ -50,8 +50,9 @@ pub(crate) fn thread_time() -> Duration {
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
-/// With `WINDLASS_TEST_ITIMER`, a signal every millisecond, without `SA_RESTART`: system calls that sleep get EINTR. The
-/// signal is for this thread: one for the process goes to its main thread, which only waits for the tests.
+/// With `WINDLASS_TEST_ITIMER`, a signal every millisecond without `SA_RESTART`, so that blocking system calls return
+/// EINTR. The signal goes to this thread: one for the process would go to the main thread, which only waits for the
+/// tests.
 #[cfg(target_os = "linux")]
 pub(crate) fn interrupt_if_asked() -> Option<Interrupting> {
     static ONCE: std::sync::Once = std::sync::Once::new();
@@ -60,7 +61,7 @@ pub(crate) fn interrupt_if_asked() -> Option<Interrupting> {
     }
     ONCE.call_once(|| {
         extern "C" fn ignore(_signal: libc::c_int) {}
-        // SAFETY: the handler does nothing, which is safe in a signal handler; the structure is plain data.
+        // SAFETY: the handler does nothing, which is async-signal-safe; the structure is plain data.
         unsafe {
             let mut action: libc::sigaction = std::mem::zeroed();
             action.sa_sigaction = ignore as *const () as usize;
@@ -88,32 +89,32 @@ pub(crate) fn interrupt_if_asked() -> Option<Interrupting> {
     }
 }
 
-/// Only Linux has a timer for one thread.
+/// Only Linux has per-thread timers.
 #[cfg(not(target_os = "linux"))]
 pub(crate) fn interrupt_if_asked() -> Option<()> {
     assert!(variable::<u32>("WINDLASS_TEST_ITIMER").is_none_or(|on| on == 0));
     None
 }
 
-/// The timer that interrupts a thread; ends with it.
+/// The timer that interrupts a thread; dropping it stops the signals.
 #[cfg(target_os = "linux")]
 pub(crate) struct Interrupting(libc::timer_t);
 
 #[cfg(target_os = "linux")]
 impl Drop for Interrupting {
     fn drop(&mut self) {
-        // SAFETY: the timer is this one's, and is used no more.
+        // SAFETY: this object owns the timer, which is not used afterwards.
         unsafe { libc::timer_delete(self.0) };
     }
 }
 
-/// From now on the kernel answers this thread's `io_uring_setup` with an error.
+/// Makes the kernel fail `io_uring_setup` on this thread from now on.
 #[cfg(target_os = "linux")]
 pub(crate) fn refuse_io_uring(code: i32) {
     refuse_call(libc::SYS_io_uring_setup, code);
 }
 
-/// From now on the kernel answers a system call of this thread, and of those that it starts, with an error.
+/// Makes the kernel fail a system call from now on, on this thread and on threads that it starts.
 #[cfg(target_os = "linux")]
 pub(crate) fn refuse_call(number: libc::c_long, code: i32) {
     let step = |code: u32, jt: u8, jf: u8, k: u32| libc::sock_filter {
@@ -123,7 +124,7 @@ pub(crate) fn refuse_call(number: libc::c_long, code: i32) {
         k,
     };
     let mut filter = [
-        // The system call's number is the first word of what a filter sees.
+        // The system call number is the first word of the filter's input.
         step(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0),
         step(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 0, 1, number as u32),
         step(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ERRNO | code as u32),
@@ -141,7 +142,8 @@ pub(crate) fn refuse_call(number: libc::c_long, code: i32) {
     }
 }
 
-/// With `WINDLASS_TEST_REFUSE=EPERM` or `ENOSYS`, this thread and those that it starts cannot have io_uring. True if so.
+/// With `WINDLASS_TEST_REFUSE=EPERM` or `ENOSYS`, this thread and threads that it starts cannot use io_uring. True if
+/// so.
 #[cfg(target_os = "linux")]
 pub(crate) fn refuse_if_asked() -> bool {
     thread_local! {
@@ -159,7 +161,7 @@ pub(crate) fn refuse_if_asked() -> bool {
     true
 }
 
-/// Only Linux has io_uring to refuse.
+/// Only Linux has io_uring.
 #[cfg(not(target_os = "linux"))]
 pub(crate) fn refuse_if_asked() -> bool {
     assert!(std::env::var_os("WINDLASS_TEST_REFUSE").is_none());
@@ -167,7 +169,7 @@ pub(crate) fn refuse_if_asked() -> bool {
 }
 
 impl Folder {
-    /// A named pipe in it.
+    /// Creates a named pipe in the folder.
     pub(crate) fn pipe(&self, name: &str) -> std::path::PathBuf {
         let path = self.join(name);
         let text = std::ffi::CString::new(path.to_str().expect("a path of text")).expect("no NUL");
@@ -178,7 +180,7 @@ impl Folder {
     }
 }
 
-/// The system's codes for what the tests provoke.
+/// The error codes that the tests provoke.
 pub(crate) mod codes {
     pub(crate) const RESET: i32 = libc::ECONNRESET;
     pub(crate) const REFUSED: i32 = libc::ECONNREFUSED;
@@ -189,10 +191,10 @@ pub(crate) mod codes {
     pub(crate) const BROKEN_PIPE: i32 = libc::EPIPE;
 }
 
-/// What the loop can be asked to watch, by its number.
+/// The raw descriptor type of sources that the loop can watch.
 pub(crate) type RawSource = std::os::fd::RawFd;
 
-/// A descriptor's number as something that can be watched: for callbacks that must not own it.
+/// A raw descriptor that can be watched, for callbacks that must not own it.
 pub(crate) struct Number(pub(crate) RawSource);
 
 impl AsRawFd for Number {
@@ -201,34 +203,35 @@ impl AsRawFd for Number {
     }
 }
 
-/// The number of what can be watched.
+/// The raw descriptor of a source.
 pub(crate) fn number_of(source: &impl AsRawFd) -> RawSource {
     source.as_raw_fd()
 }
 
-/// Whether a number is one of the null driver's.
-pub(crate) fn is_made_up(number: RawSource) -> bool {
+/// Whether the descriptor belongs to the null driver.
+pub(crate) fn is_null_driver_number(number: RawSource) -> bool {
     number < 0
 }
 
-/// What socket2 can tune.
+/// The trait that socket2 needs to set options.
 pub(crate) use std::os::fd::AsFd as AsSocketRef;
 
 pub(crate) use std::os::unix::fs::FileExt;
 
-/// From now on a write to a peer that has gone ends the process, unless it says that it must not.
+/// Restores the default action of SIGPIPE: a write to a closed peer then kills the process, unless the call suppresses
+/// it.
 pub(crate) fn let_signals_kill() {
-    // SAFETY: the default disposition runs no code of ours.
+    // SAFETY: the default disposition runs no code of this program.
     unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
 }
 
-/// Sets how many descriptors this process may have.
+/// Limits the number of descriptors of this process.
 pub(crate) fn limit_descriptors(soft: u64) {
     let mut limit = libc::rlimit {
         rlim_cur: 0,
         rlim_max: 0,
     };
-    // SAFETY: the kernel fills the local structure, and reads it.
+    // SAFETY: the kernel reads and writes the local structure only.
     let result = unsafe {
         assert_eq!(libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit), 0);
         limit.rlim_cur = (soft as libc::rlim_t).min(limit.rlim_max);
@@ -237,8 +240,8 @@ pub(crate) fn limit_descriptors(soft: u64) {
     assert_eq!(result, 0, "setrlimit: {}", std::io::Error::last_os_error());
 }
 
-/// Takes descriptors until there are only `left` of them. The limit itself stays the same from the first call on: an
-/// accept that is in the air goes by the limit of its start.
+/// Opens descriptors until only `left` are free. The limit itself stays the same after the first call: an accept in
+/// flight uses the limit of its start.
 pub(crate) fn hoard(left: usize) -> Vec<std::fs::File> {
     limit_descriptors(1_000);
     let mut hoard = Vec::new();
@@ -253,13 +256,13 @@ pub(crate) fn hoard(left: usize) -> Vec<std::fs::File> {
     hoard
 }
 
-/// Allows this process all the descriptors that it may allow itself, and says how many.
+/// Raises the descriptor limit to its maximum and returns it.
 pub(crate) fn allow_all_descriptors() -> usize {
     let mut limit = libc::rlimit {
         rlim_cur: 0,
         rlim_max: 0,
     };
-    // SAFETY: the kernel fills the local structure, and reads it.
+    // SAFETY: the kernel reads and writes the local structure only.
     unsafe {
         assert_eq!(libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit), 0);
         limit.rlim_cur = limit.rlim_max;
@@ -268,7 +271,7 @@ pub(crate) fn allow_all_descriptors() -> usize {
     usize::try_from(limit.rlim_cur).unwrap_or(usize::MAX)
 }
 
-/// A stream that several may watch.
+/// A stream with several watchers.
 #[derive(Clone)]
 pub(crate) struct Shared(pub(crate) Rc<TcpStream>);
 
@@ -286,48 +289,48 @@ impl AsRawFd for Shared {
     }
 }
 
-/// Numbers that are nobody's: no process here has a million descriptors open.
-pub(crate) const NOBODYS: [RawSource; 2] = [-1, 1_000_000];
+/// Descriptors that are not open: no process here has a million of them.
+pub(crate) const CLOSED_NUMBERS: [RawSource; 2] = [-1, 1_000_000];
 
-/// What the system says of them.
+/// The error codes for them.
 pub(crate) const NOT_OPEN: &[i32] = &[libc::EBADF];
 
-/// The two ends of a pipe of std's: ours, and one that a thread uses.
+/// A pipe of std: (receiver of the loop, sender for a thread).
 pub(crate) fn pipe_from_std() -> (windlass::io::pipe::Receiver, impl Write + Send + 'static) {
     let (ours, theirs) = std::io::pipe().expect("a pipe");
     (windlass::io::pipe::Receiver::from_fd(ours).expect("a receiver"), theirs)
 }
 
-/// Whether a file's bytes have their place on the disk.
+/// Whether the file system has allocated the file's blocks.
 pub(crate) fn has_space(metadata: &windlass::fs::Metadata, bytes: u64) -> bool {
     metadata.blocks() * 512 >= bytes
 }
 
-/// What a listener is told of ports that it shares.
+/// Asserts that SO_REUSEPORT is not set.
 pub(crate) fn assert_shares_no_port(listener: &socket2::SockRef<'_>) {
     assert!(!listener.reuse_port().expect("an option"));
 }
 
-/// What socket2 can only read on some systems.
+/// socket2 can read these only on some systems.
 pub(crate) fn assert_keepalive(socket: &socket2::SockRef<'_>, idle: Duration, interval: Duration) {
     assert_eq!(socket.tcp_keepalive_time().expect("an option"), idle);
     assert_eq!(socket.tcp_keepalive_interval().expect("an option"), interval);
 }
 
-/// Whether a reset is told as often as one asks, and not once.
+/// Whether a reset is returned by every later call, not only once.
 pub(crate) const REPEATS_RESETS: bool = false;
 
-/// Nor is this Windows.
+/// Wine exists only on Windows targets.
 pub(crate) fn is_wine() -> bool {
     false
 }
 
-/// What std does.
+/// As std does.
 pub(crate) fn write_vectored(mut file: &std::fs::File, slices: &[std::io::IoSlice<'_>]) -> std::io::Result<usize> {
     file.write_vectored(slices)
 }
 
-/// The same, of reading.
+/// As std does.
 pub(crate) fn read_vectored(
     mut file: &std::fs::File,
     slices: &mut [std::io::IoSliceMut<'_>],
@@ -335,7 +338,7 @@ pub(crate) fn read_vectored(
     file.read_vectored(slices)
 }
 
-/// A number as messages show it.
+/// A descriptor as messages show it.
 pub(crate) fn shown(number: RawSource) -> i32 {
     number
 }

@@ -1,5 +1,5 @@
-//! Watchers on every driver: whom they call, how often, and that nobody is called who was removed. The descriptors are
-//! the drivers' own sockets, so that all of this runs without a kernel too.
+//! Readers and writers (`add_reader`, `add_writer`) on every driver: when they are called, and that a removed one never
+//! is. The descriptors are the drivers' own sockets, so all of this runs without a kernel too.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -10,31 +10,31 @@ use windlass::{EventLoop, add_reader, add_writer, remove_reader, remove_writer};
 
 use crate::child::in_own_process;
 use crate::support::{
-    Case, CountDrop, NOBODYS, NOT_OPEN, Number, PanicOnDrop, RawSource, Shared, exceptions_of, number_of,
+    CLOSED_NUMBERS, Case, CountDrop, NOT_OPEN, Number, PanicOnDrop, RawSource, Shared, exceptions_of, number_of,
     on_every_driver, pair, rounds, shown, turns,
 };
 
-/// Turns after which a watcher that should be called has been.
+/// Turns within which a ready watcher is called.
 const ENOUGH: u64 = 10;
 
-/// A stream that can be read from, and its other end.
+/// A readable stream and its other end.
 async fn readable_pair() -> (Shared, TcpStream) {
     let (client, server) = pair().await;
     client.write_all(b"x").await.0.expect("write");
-    // The byte is there as soon as the server can be read from.
+    // The byte has arrived as soon as the server is readable.
     let server = windlass::io::AsyncFd::new(server).expect("it can be watched");
     server.readable().await.expect("readable");
     (Shared(Rc::new(server.into_inner())), client)
 }
 
-/// A count, and a callback that adds to it.
+/// A count, and a callback that increments it.
 fn counting() -> (Rc<Cell<u64>>, impl FnMut() + 'static) {
     let count = Rc::new(Cell::new(0));
     let counted = count.clone();
     (count, move || counted.set(counted.get() + 1))
 }
 
-/// Runs its closure when it is dropped.
+/// Runs its closure when dropped.
 struct OnDrop<F: FnMut()>(F);
 
 impl<F: FnMut()> Drop for OnDrop<F> {
@@ -66,14 +66,15 @@ fn a_reader_that_never_reads_is_called_once_per_turn() {
 fn a_reader_that_never_reads_starves_neither_timers_nor_io() {
     on_every_driver(|case| {
         if !case.is_kernel() {
-            // The virtual clock stands still while anything can run.
+            // The virtual clock does not advance while a task is ready.
             return;
         }
         case.run(async {
             let (server, _client) = readable_pair().await;
             let (calls, count) = counting();
             add_reader(&server, count).expect("it can be watched");
-            // In turns, which do not depend on how busy the machine is. The driver may be asked once in 64 turns.
+            // Measured in turns, which do not depend on the load of the machine. The loop may poll the driver once in
+            // 64 turns.
             for _ in 0..20 {
                 let deadline = windlass::time::Instant::now() + Duration::from_millis(5);
                 let timer = windlass::spawn(windlass::time::sleep_until(deadline));
@@ -94,17 +95,17 @@ fn a_reader_that_never_reads_starves_neither_timers_nor_io() {
                 assert_eq!(&bytes[..read.expect("read")], b"ping");
                 took.push(windlass::counters().turns - before);
             }
-            // A kernel that is busy elsewhere delivers some of them late.
+            // A loaded kernel delivers some of them late.
             took.sort();
             assert!(took[10] < 1_000, "{took:?} turns for a connection and a message");
-            assert!(calls.get() > 20, "it was called all the while: {}", calls.get());
+            assert!(calls.get() > 20, "the reader was not called meanwhile: {}", calls.get());
             remove_reader(&server);
         });
     });
 }
 
 #[test]
-fn a_watcher_waits_while_there_is_nothing_to_tell() {
+fn a_watcher_is_not_called_while_nothing_is_ready() {
     on_every_driver(|case| {
         case.run(async {
             let (client, server) = pair().await;
@@ -116,7 +117,7 @@ fn a_watcher_waits_while_there_is_nothing_to_tell() {
             while calls.get() == 0 {
                 turns(1).await;
             }
-            // Drained: a call that was under way may still come, then none.
+            // Drained: a call that was pending may still come, then none.
             server.read(vec![0; 8]).await.0.expect("read");
             turns(2).await;
             let drained = calls.get();
@@ -130,7 +131,7 @@ fn a_watcher_waits_while_there_is_nothing_to_tell() {
             turns(2).await;
             let drained = calls.get();
             drop(client);
-            // The end of the stream is told like bytes, and as long as it is there.
+            // EOF counts as readable, as long as it is pending.
             while calls.get() < drained + 5 {
                 turns(1).await;
             }
@@ -155,7 +156,7 @@ fn both_directions_of_one_descriptor_have_a_watcher_each() {
             let (read_before, written_before) = (reads.get(), writes.get());
             turns(ENOUGH).await;
             assert_eq!(writes.get(), written_before);
-            assert!(reads.get() > read_before + 3, "the reader goes on");
+            assert!(reads.get() > read_before + 3, "the reader was not called");
             assert!(remove_reader(&server));
             let read_before = reads.get();
             turns(ENOUGH).await;
@@ -165,7 +166,7 @@ fn both_directions_of_one_descriptor_have_a_watcher_each() {
 }
 
 #[test]
-fn a_reader_that_is_replaced_is_not_called_any_more() {
+fn a_replaced_reader_is_not_called_any_more() {
     on_every_driver(|case| {
         case.run(async {
             let (server, _client) = readable_pair().await;
@@ -183,18 +184,18 @@ fn a_reader_that_is_replaced_is_not_called_any_more() {
             let (second, count) = counting();
             let before = first.get();
             add_reader(&server, count).expect("it can be watched");
-            assert_eq!(dropped.get(), 1, "what it captured is dropped at once");
+            assert_eq!(dropped.get(), 1, "its captures were not dropped at once");
             turns(ENOUGH).await;
             assert_eq!(first.get(), before);
             assert!(second.get() > 3);
             assert!(remove_reader(&server));
-            assert!(!remove_reader(&server), "there was but one");
+            assert!(!remove_reader(&server), "there was only one");
         });
     });
 }
 
 #[test]
-fn removing_says_whether_there_was_one_and_needs_no_running_loop() {
+fn removing_returns_whether_there_was_one_and_needs_no_running_loop() {
     on_every_driver(|case| {
         let event_loop = case.event_loop();
         let (server, client) = event_loop.run_until_complete(readable_pair()).expect("it runs");
@@ -209,12 +210,12 @@ fn removing_says_whether_there_was_one_and_needs_no_running_loop() {
             })
             .expect("it can be watched");
         assert!(!event_loop.remove_writer(&server));
-        // Before its task has run even once.
+        // Before its task has run.
         assert!(event_loop.remove_reader(&server));
         assert_eq!(dropped.get(), 1);
         event_loop.run_until_complete(turns(ENOUGH)).expect("it runs");
         assert_eq!(calls.get(), 0);
-        // After it has been called, with its next wait under way.
+        // After it was called, while its next wait is in flight.
         let (calls, count) = counting();
         event_loop.add_writer(&server, count).expect("it can be watched");
         event_loop.run_until_complete(turns(ENOUGH)).expect("it runs");
@@ -226,7 +227,7 @@ fn removing_says_whether_there_was_one_and_needs_no_running_loop() {
         assert_eq!(
             event_loop.counters().in_flight,
             0,
-            "nothing of it is left with the driver"
+            "an operation is left with the driver"
         );
         drop((server, client));
     });
@@ -247,7 +248,7 @@ fn a_reader_may_remove_and_replace_itself() {
                     let _ = &guard;
                     count();
                     assert!(remove_reader(&Number(fd)));
-                    assert_eq!(dropped.get(), 0, "a callback that runs keeps what it captured");
+                    assert_eq!(dropped.get(), 0, "a running callback lost its captures");
                     assert!(!remove_reader(&Number(fd)));
                 }
             })
@@ -255,13 +256,13 @@ fn a_reader_may_remove_and_replace_itself() {
             turns(ENOUGH).await;
             assert_eq!((calls.get(), dropped.get()), (1, 1));
 
-            // Each puts the next one in its place.
+            // Each replaces itself with the next one.
             let generations = Rc::new(RefCell::new(Vec::new()));
             watch_in_turn(fd, 0, generations.clone());
             turns(ENOUGH * 2).await;
             assert_eq!(*generations.borrow(), [0, 1, 2, 3, 4]);
             assert!(!remove_reader(&server), "the last one has removed itself");
-            assert_eq!(windlass::counters().tasks, 1, "no watcher's task is left");
+            assert_eq!(windlass::counters().tasks, 1, "a watcher's task is left");
         });
     });
 }
@@ -285,7 +286,7 @@ fn a_reader_removed_in_the_turn_in_which_it_was_ready_is_not_called() {
                 let (one, _one) = readable_pair().await;
                 let (two, _two) = readable_pair().await;
                 let calls = Rc::new(Cell::new(0));
-                // Both are ready in the same turn; whoever comes first removes the other, which is on the ready deque.
+                // Both are ready in the same turn; the first one to run removes the other, which is in the ready queue.
                 for (mine, other) in [(&one, &two), (&two, &one)] {
                     let (calls, other) = (calls.clone(), Number(number_of(other)));
                     add_reader(mine, move || {
@@ -299,7 +300,7 @@ fn a_reader_removed_in_the_turn_in_which_it_was_ready_is_not_called() {
                     turns(1).await;
                 }
                 let (first, second) = (remove_reader(&one), remove_reader(&two));
-                assert!(first != second, "one of them is left");
+                assert!(first != second, "both or none are left");
                 let turned = windlass::counters().turns - before;
                 assert!(calls.get() as u64 <= turned, "{} calls in {turned} turns", calls.get());
                 let before = calls.get();
@@ -311,7 +312,7 @@ fn a_reader_removed_in_the_turn_in_which_it_was_ready_is_not_called() {
 }
 
 #[test]
-fn a_landed_reader_removed_by_a_task_is_not_called() {
+fn a_ready_reader_removed_by_a_task_is_not_called() {
     on_every_driver(|case| {
         let event_loop = case.event_loop();
         let (server, _client) = event_loop.run_until_complete(readable_pair()).expect("it runs");
@@ -321,7 +322,8 @@ fn a_landed_reader_removed_by_a_task_is_not_called() {
             while calls.get() == 0 {
                 event_loop.turn_nowait().expect("it turns");
             }
-            // Its task has been polled, and waits again. What runs before it in the next turn, by when it has landed:
+            // Its task has been polled and waits again. This call runs before it in the next turn, after its operation
+            // completed.
             let before = calls.get();
             let fd = number_of(&server);
             event_loop.call_soon(move || assert!(remove_reader(&Number(fd))));
@@ -330,7 +332,7 @@ fn a_landed_reader_removed_by_a_task_is_not_called() {
             }
             assert_eq!(calls.get(), before);
         }
-        assert_eq!(event_loop.counters().ops, 0, "no flight is left");
+        assert_eq!(event_loop.counters().ops, 0, "an operation is left");
     });
 }
 
@@ -344,7 +346,7 @@ fn destructors_may_remove_other_watchers() {
             let (second, mut count_second) = counting();
             let (third, count_third) = counting();
             let removed = Rc::new(Cell::new((false, true)));
-            // What the second captured removes the third, and the second once more.
+            // The captures of the second remove the third, and the second once more.
             let guard = {
                 let (two, three) = (Number(number_of(&two)), Number(number_of(&three)));
                 let removed = removed.clone();
@@ -393,7 +395,11 @@ fn a_destructor_that_runs_in_its_own_callback_may_add_a_reader() {
             })
             .expect("it can be watched");
             turns(ENOUGH).await;
-            assert!(calls.get() > 3, "the destructor's reader is called: {}", calls.get());
+            assert!(
+                calls.get() > 3,
+                "the destructor's reader was not called: {}",
+                calls.get()
+            );
             assert!(remove_reader(&server));
         });
     });
@@ -403,32 +409,32 @@ fn a_destructor_that_runs_in_its_own_callback_may_add_a_reader() {
 fn a_panic_in_a_callback_is_reported_and_the_reader_stays() {
     on_every_driver(|case| {
         let event_loop = case.event_loop();
-        let told = exceptions_of(&event_loop);
+        let exceptions = exceptions_of(&event_loop);
         let (server, client) = event_loop.run_until_complete(readable_pair()).expect("it runs");
         let (calls, mut count) = counting();
         event_loop
             .add_reader(&server, move || {
                 count();
-                panic!("a planned panic");
+                panic!("on purpose");
             })
             .expect("it can be watched");
         while calls.get() < 3 {
             event_loop.turn().expect("it turns");
         }
         assert!(event_loop.remove_reader(&server));
-        let told = told.borrow();
-        assert_eq!(told.len(), 3, "{told:?}");
-        let right = |line: &String| line.contains("a planned panic") && line.contains("watch.rs");
-        assert!(told.iter().all(right), "{told:?}");
+        let exceptions = exceptions.borrow();
+        assert_eq!(exceptions.len(), 3, "{exceptions:?}");
+        let right = |line: &String| line.contains("on purpose") && line.contains("watch.rs");
+        assert!(exceptions.iter().all(right), "{exceptions:?}");
         drop((server, client));
     });
 }
 
 #[test]
-fn a_panic_in_a_captured_destructor_is_reported_wherever_it_comes() {
+fn a_panic_in_a_captured_destructor_is_reported() {
     on_every_driver(|case| {
         let event_loop = case.event_loop();
-        let told = exceptions_of(&event_loop);
+        let exceptions = exceptions_of(&event_loop);
         let (server, _client) = event_loop.run_until_complete(readable_pair()).expect("it runs");
         let guarded = |guard: PanicOnDrop| {
             move || {
@@ -450,17 +456,17 @@ fn a_panic_in_a_captured_destructor_is_reported_wherever_it_comes() {
         };
         event_loop.add_reader(&server, by_itself).expect("added");
         event_loop.run_until_complete(turns(ENOUGH)).expect("it runs");
-        let told = told.borrow();
+        let exceptions = exceptions.borrow();
         let expected = [one, two, three];
-        assert_eq!(told.len(), 3, "{told:?}");
+        assert_eq!(exceptions.len(), 3, "{exceptions:?}");
         assert!(
-            told.iter().zip(expected).all(|(line, what)| line.contains(what)),
-            "{told:?}"
+            exceptions.iter().zip(expected).all(|(line, what)| line.contains(what)),
+            "{exceptions:?}"
         );
     });
 }
 
-/// For what closes a descriptor under its watcher: its number must not go to another test's meanwhile.
+/// For tests that close a descriptor under its watcher: no other test may get its number meanwhile.
 fn alone_on_every_driver(test: &str, body: impl Fn(Case) + Send + Clone + 'static) {
     if cfg!(miri) {
         return on_every_driver(body);
@@ -469,11 +475,11 @@ fn alone_on_every_driver(test: &str, body: impl Fn(Case) + Send + Clone + 'stati
 }
 
 #[test]
-fn a_descriptor_that_closes_under_its_reader_is_told_once() {
-    let test = "watch::a_descriptor_that_closes_under_its_reader_is_told_once";
+fn a_descriptor_closed_under_its_reader_is_reported_once() {
+    let test = "watch::a_descriptor_closed_under_its_reader_is_reported_once";
     alone_on_every_driver(test, |case| {
         let event_loop = case.event_loop();
-        let told = exceptions_of(&event_loop);
+        let exceptions = exceptions_of(&event_loop);
         let (server, client) = event_loop.run_until_complete(readable_pair()).expect("it runs");
         let fd = number_of(&server);
         let dropped = Rc::new(Cell::new(0));
@@ -490,15 +496,16 @@ fn a_descriptor_that_closes_under_its_reader_is_told_once() {
             .expect("it can be watched");
         event_loop.run_until_complete(turns(ENOUGH)).expect("it runs");
         assert_eq!((calls.get(), dropped.get()), (1, 1));
-        assert!(!event_loop.remove_reader(&number), "it is not watched any more");
-        let told = told.borrow();
-        assert_eq!(told.len(), 1, "{told:?}");
-        assert!(told[0].contains(&format!("descriptor {fd}")), "{told:?}");
+        assert!(!event_loop.remove_reader(&number), "it is still watched");
+        let exceptions = exceptions.borrow();
+        assert_eq!(exceptions.len(), 1, "{exceptions:?}");
+        assert!(exceptions[0].contains(&format!("descriptor {fd}")), "{exceptions:?}");
         drop(client);
     });
 }
 
-/// The handler is foreign code that runs while the watcher's task is being polled: the task must not be ended under it.
+/// The exception handler is user code that runs while the watcher's task is polled, so the task must not be destroyed
+/// under it.
 #[test]
 fn the_exception_handler_may_remove_the_watcher_that_failed() {
     let test = "watch::the_exception_handler_may_remove_the_watcher_that_failed";
@@ -506,11 +513,11 @@ fn the_exception_handler_may_remove_the_watcher_that_failed() {
         let event_loop = case.event_loop();
         let (server, client) = event_loop.run_until_complete(readable_pair()).expect("it runs");
         let fd = number_of(&server);
-        let told = Rc::new(Cell::new(0));
+        let calls = Rc::new(Cell::new(0));
         event_loop.set_exception_handler({
-            let told = told.clone();
+            let calls = calls.clone();
             move |_| {
-                told.set(told.get() + 1);
+                calls.set(calls.get() + 1);
                 remove_reader(&Number(fd));
             }
         });
@@ -525,20 +532,20 @@ fn the_exception_handler_may_remove_the_watcher_that_failed() {
             .expect("it can be watched");
         event_loop.run_until_complete(turns(ENOUGH)).expect("it runs");
         assert_eq!(dropped.get(), 1);
-        assert_eq!(told.get(), 1);
+        assert_eq!(calls.get(), 1);
         drop(client);
     });
 }
 
 #[test]
-fn a_loop_that_goes_drops_what_its_watchers_captured() {
+fn a_closing_loop_drops_what_its_watchers_captured() {
     on_every_driver(|case| {
         let dropped = Rc::new(Cell::new(0));
         let closed_error = Rc::new(RefCell::new(None));
         let event_loop = case.event_loop();
         let (server, client) = event_loop.run_until_complete(readable_pair()).expect("it runs");
         let (idle, other) = event_loop.run_until_complete(pair()).expect("it runs");
-        // One is being called, one waits, one was never run. Each owns a stream, and so a share of the loop.
+        // One is being called, one waits, one never ran. Each owns a stream, and so a reference to the loop.
         let guard = CountDrop(dropped.clone());
         let number = Number(number_of(&server));
         let captured = (guard, server);
@@ -574,15 +581,15 @@ fn a_loop_that_goes_drops_what_its_watchers_captured() {
 }
 
 #[test]
-fn what_is_not_a_descriptor_is_refused() {
+fn an_invalid_descriptor_is_refused() {
     on_every_driver(|case| {
         let event_loop = case.event_loop();
-        // No process here has a million descriptors open.
-        for number in NOBODYS {
+        // No process here has a million open descriptors.
+        for number in CLOSED_NUMBERS {
             let (calls, count) = counting();
             let error = event_loop.add_reader(&Number(number), count).expect_err("refused");
             assert_bad(&error, number);
-            assert_eq!(Rc::strong_count(&calls), 1, "the callback is gone");
+            assert_eq!(Rc::strong_count(&calls), 1, "the callback was not dropped");
             let error = event_loop.add_writer(&Number(number), || {}).expect_err("refused");
             assert_bad(&error, number);
             assert!(!event_loop.remove_reader(&Number(number)) && !event_loop.remove_writer(&Number(number)));
@@ -608,9 +615,9 @@ fn assert_bad(error: &std::io::Error, number: RawSource) {
     );
 }
 
-/// A failed replacement leaves the one that was there.
+/// A failed replacement keeps the existing watcher.
 #[test]
-fn a_watcher_is_known_by_its_loop() {
+fn a_watcher_belongs_to_its_loop() {
     on_every_driver(|case| {
         let (one, two): (EventLoop, EventLoop) = (case.event_loop(), case.event_loop());
         let (server, client) = one.run_until_complete(readable_pair()).expect("it runs");

@@ -1,4 +1,4 @@
-//! Inside another loop on Windows: the completion port is a handle that can be waited for.
+//! Embedding in another event loop on Windows: the completion port is a waitable handle.
 
 use std::os::windows::io::AsRawHandle;
 use std::time::Duration;
@@ -9,9 +9,9 @@ use windows_sys::Win32::System::Threading::WaitForSingleObject;
 
 use crate::support::{on_every_kernel_driver, pair};
 
-/// An outer loop that waits for the port hears of another thread's calls, of bytes, and of nothing else.
+/// Calls from other threads and arriving bytes signal the port, and nothing else does.
 #[test]
-fn the_port_wakes_an_outer_loop() {
+fn the_completion_port_wakes_an_outer_loop() {
     on_every_kernel_driver(|case| {
         let event_loop = case.event_loop();
         let port = match event_loop.pollable() {
@@ -21,7 +21,7 @@ fn the_port_wakes_an_outer_loop() {
                 return println!("-- SKIPPED on {}: {error}", case.name);
             }
         };
-        // SAFETY: the loop, and so its port, is open; the call takes a handle and a number.
+        // SAFETY: the loop, and so its port, is open; the call takes a handle and an integer.
         let wait = |milliseconds: u32| unsafe { WaitForSingleObject(port, milliseconds) };
         let (client, server) = event_loop.run_until_complete(pair()).expect("the loop runs");
         let reading = event_loop.spawn(async move { server.read_managed().await.map(|bytes| bytes.to_vec()) });

@@ -1,4 +1,4 @@
-//! What the tests ask of a Windows machine, or of Wine.
+//! Platform helpers of the tests, for Windows and Wine.
 
 #![allow(dead_code, unused_imports, reason = "not every build of the suite uses every helper")]
 
@@ -17,7 +17,7 @@ use windows_sys::Win32::System::Threading::{GetCurrentThread, GetThreadTimes};
 
 use super::variable;
 
-/// Lets a socket end with a reset when it is closed. One of the null driver stays as it is.
+/// Makes a socket send a reset when it is closed. Sockets of the null driver are left alone.
 pub(crate) fn reset_on_close(socket: &impl AsRawSocket) {
     let socket = socket.as_raw_socket();
     if (socket as i64) < 0 {
@@ -33,21 +33,21 @@ pub(crate) fn reset_on_close(socket: &impl AsRawSocket) {
     assert_eq!(result, 0, "SO_LINGER: {}", std::io::Error::last_os_error());
 }
 
-/// How many handles this process has open. Wine 8 says that there are none when it is asked for the number, so each is asked
-/// after: handles are the lowest multiples of four that are free.
+/// The number of open handles of this process. Wine 8 always reports zero, so this probes each handle: handles are
+/// multiples of four, and the lowest free one is used.
 pub(crate) fn open_descriptors() -> usize {
     static ONCE: std::sync::Once = std::sync::Once::new();
-    // What the first socket of a process costs is no leak.
+    // The one-time cost of the first socket of a process is not a leak.
     ONCE.call_once(|| {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("bind");
         let _client = std::net::TcpStream::connect(listener.local_addr().expect("an address")).expect("connect");
     });
-    // After so many that are not open there are no more.
+    // After this many closed handles in a row there are no more open ones.
     const GAP: usize = 1024;
     let (mut open, mut last, mut number) = (0, 0, 1);
     while number <= last + GAP {
         let mut flags = 0;
-        // SAFETY: the system fills the local; a number that is no handle's is an error.
+        // SAFETY: the system writes to the local; a number that is not a handle is an error.
         if unsafe { GetHandleInformation((number * 4) as HANDLE, &mut flags) } != 0 {
             (open, last) = (open + 1, number);
         }
@@ -56,48 +56,48 @@ pub(crate) fn open_descriptors() -> usize {
     open
 }
 
-/// How long this thread has kept a processor busy.
+/// The CPU time of this thread.
 pub(crate) fn thread_time() -> Duration {
     let zero = FILETIME {
         dwLowDateTime: 0,
         dwHighDateTime: 0,
     };
     let (mut made, mut ended, mut kernel, mut user) = (zero, zero, zero, zero);
-    // SAFETY: the system fills the locals.
+    // SAFETY: the system writes to the locals.
     let result = unsafe { GetThreadTimes(GetCurrentThread(), &mut made, &mut ended, &mut kernel, &mut user) };
     assert_ne!(result, 0, "{}", std::io::Error::last_os_error());
     let ticks = |time: FILETIME| (u64::from(time.dwHighDateTime) << 32) | u64::from(time.dwLowDateTime);
     Duration::from_nanos((ticks(kernel) + ticks(user)) * 100)
 }
 
-/// Nothing interrupts a system call here.
+/// System calls are never interrupted on Windows.
 pub(crate) fn interrupt_if_asked() -> Option<()> {
     assert!(variable::<u32>("WINDLASS_TEST_ITIMER").is_none_or(|on| on == 0));
     None
 }
 
-/// Only Linux has io_uring to refuse.
+/// Only Linux has io_uring.
 pub(crate) fn refuse_if_asked() -> bool {
     assert!(std::env::var_os("WINDLASS_TEST_REFUSE").is_none());
     false
 }
 
-/// The system's codes for what the tests provoke.
+/// The error codes that the tests provoke.
 pub(crate) mod codes {
     pub(crate) const RESET: i32 = 10054;
     pub(crate) const REFUSED: i32 = 10061;
     pub(crate) const TOO_LONG: i32 = 10040;
     pub(crate) const IN_USE: i32 = 10048;
     pub(crate) const INVALID: i32 = 10022;
-    /// A file that was opened for something else: access is denied.
+    /// A file that was opened without the needed access: access denied.
     pub(crate) const BAD_FD: i32 = 5;
     pub(crate) const BROKEN_PIPE: i32 = 109;
 }
 
-/// What the loop can be asked to watch, by its number.
+/// The raw socket type of sources that the loop can watch.
 pub(crate) type RawSource = std::os::windows::io::RawSocket;
 
-/// A socket's number as something that can be watched: for callbacks that must not own it.
+/// A raw socket that can be watched, for callbacks that must not own it.
 pub(crate) struct Number(pub(crate) RawSource);
 
 impl AsRawSocket for Number {
@@ -106,20 +106,20 @@ impl AsRawSocket for Number {
     }
 }
 
-/// The number of what can be watched.
+/// The raw socket of a source.
 pub(crate) fn number_of(source: &impl AsRawSocket) -> RawSource {
     source.as_raw_socket()
 }
 
-/// Whether a number is one of the null driver's.
-pub(crate) fn is_made_up(number: RawSource) -> bool {
+/// Whether the socket belongs to the null driver.
+pub(crate) fn is_null_driver_number(number: RawSource) -> bool {
     (number as i64) < 0
 }
 
-/// What socket2 can tune.
+/// The trait that socket2 needs to set options.
 pub(crate) use std::os::windows::io::AsSocket as AsSocketRef;
 
-/// Unix's calls on std's files, with what Windows has. The file's position stays where it was.
+/// The positional I/O of Unix for std's files. The file's position does not change.
 pub(crate) trait FileExt {
     fn read_at(&self, buf: &mut [u8], offset: u64) -> std::io::Result<usize>;
     fn write_at(&self, buf: &[u8], offset: u64) -> std::io::Result<usize>;
@@ -162,18 +162,18 @@ impl FileExt for std::fs::File {
     }
 }
 
-/// There is no such signal here.
+/// Windows has no SIGPIPE.
 pub(crate) fn let_signals_kill() {}
 
-/// Nobody limits how many handles a process may have.
+/// Windows does not limit the number of handles of a process.
 pub(crate) fn limit_descriptors(_soft: u64) {}
 
-/// The same; but Wine has what the machine below allows.
+/// The same; but Wine has the limit of the host system.
 pub(crate) fn allow_all_descriptors() -> usize {
     1_000 + 200
 }
 
-/// A stream that several may watch.
+/// A stream with several watchers.
 #[derive(Clone)]
 pub(crate) struct Shared(pub(crate) Rc<TcpStream>);
 
@@ -191,49 +191,49 @@ impl AsRawSocket for Shared {
     }
 }
 
-/// Numbers that are nobody's.
-pub(crate) const NOBODYS: [RawSource; 2] = [RawSource::MAX, 1_000_000];
+/// Sockets that are not open.
+pub(crate) const CLOSED_NUMBERS: [RawSource; 2] = [RawSource::MAX, 1_000_000];
 
-/// What the system says of them.
+/// The error codes for them.
 pub(crate) const NOT_OPEN: &[i32] = &[6, 10038];
 
-/// The two ends of a pipe: ours, and one that a thread uses.
+/// A pipe: (receiver of the loop, sender for a thread).
 pub(crate) fn pipe_from_std() -> (windlass::io::pipe::Receiver, impl Write + Send + 'static) {
     let (sender, receiver) = windlass::io::pipe::pipe().expect("a pipe");
     let theirs = sender.into_handle().expect("nothing is under way");
     (receiver, std::fs::File::from(theirs))
 }
 
-/// The system does not say.
+/// Windows does not report it.
 pub(crate) fn has_space(_metadata: &windlass::fs::Metadata, _bytes: u64) -> bool {
     true
 }
 
-/// There is no such option here.
+/// Windows has no such option.
 pub(crate) fn assert_shares_no_port(_listener: &socket2::SockRef<'_>) {}
 
-/// socket2 cannot read these here.
+/// socket2 cannot read these on Windows.
 pub(crate) fn assert_keepalive(_socket: &socket2::SockRef<'_>, _idle: Duration, _interval: Duration) {}
 
-/// Whether a reset is told as often as one asks, and not once.
+/// Whether a reset is returned by every later call, not only once.
 pub(crate) const REPEATS_RESETS: bool = true;
 
-/// Whether this is not Windows but Wine.
+/// Whether this is Wine instead of Windows.
 pub(crate) fn is_wine() -> bool {
-    // SAFETY: the names end in NUL; a library that is loaded already is asked for a function that only Wine has.
+    // SAFETY: the names end in NUL; the library is already loaded, and the function exists only in Wine.
     unsafe {
         let library = GetModuleHandleA(c"ntdll.dll".as_ptr().cast());
         GetProcAddress(library, c"wine_get_version".as_ptr().cast()).is_some()
     }
 }
 
-/// What std leaves undone: it writes only the first slice.
+/// std writes only the first slice.
 pub(crate) fn write_vectored(mut file: &std::fs::File, slices: &[std::io::IoSlice<'_>]) -> std::io::Result<usize> {
     let whole: Vec<u8> = slices.iter().flat_map(|slice| slice.iter().copied()).collect();
     file.write(&whole)
 }
 
-/// The same, of reading.
+/// std reads only into the first slice.
 pub(crate) fn read_vectored(
     mut file: &std::fs::File,
     slices: &mut [std::io::IoSliceMut<'_>],
@@ -249,7 +249,7 @@ pub(crate) fn read_vectored(
     Ok(count)
 }
 
-/// A number as messages show it.
+/// A socket as messages show it.
 pub(crate) fn shown(number: RawSource) -> i32 {
     number as i32
 }

@@ -1,8 +1,8 @@
-//! Children, standard streams and what a console sends, on Windows. The children are this program again, in a part that
+//! Child processes, standard streams and console events on Windows. The children are this program again, in a role that
 //! `WINDLASS_TEST_PART` names.
 //!
-//! Under Wine there is a console only in a terminal, and Ctrl-C reaches all in it. So that is tested in a run of its own, of
-//! this program under `script`, with `WINDLASS_TEST_TERMINAL=1` and nothing but `ctrl_c_and` selected.
+//! Under Wine only a terminal has a console, and Ctrl-C reaches every process in it. It is tested in a separate run of
+//! this program under `script`, with `WINDLASS_TEST_TERMINAL=1` and only the tests that match `ctrl_c_and`.
 
 use std::io::{self, Read, Write};
 use std::task::Poll;
@@ -23,18 +23,18 @@ use crate::support::{
     Case, Random, on_every_driver, on_every_kernel_driver, open_descriptors, poll_once, rounds, variable,
 };
 
-/// What should happen at once and has not happened after this, will not happen.
+/// An event that should come at once is considered lost after this time.
 const LONG: Duration = Duration::from_secs(60);
 
-const MUCH: usize = 1 << 20;
+const LARGE: usize = 1 << 20;
 
 const PART: &str = "WINDLASS_TEST_PART";
 const DRIVER: &str = "WINDLASS_DRIVER";
 
-/// Where a child's own words begin: the harness has said something before.
+/// Marks the start of a child's own output: the test harness prints something before it.
 const BEGIN: &str = "<<<begin>>>";
 
-/// This program again, in a part.
+/// This program again, in a given role.
 fn part(case: Case, name: &str) -> Command {
     let mut command = Command::new(std::env::current_exe().expect("the path of this program"));
     command
@@ -49,19 +49,19 @@ fn part(case: Case, name: &str) -> Command {
     command
 }
 
-/// What a child has said, without what the harness has.
-fn words(output: &[u8]) -> &[u8] {
+/// The output of a child without that of the test harness.
+fn output_of(output: &[u8]) -> &[u8] {
     let at = output
         .windows(BEGIN.len())
         .position(|window| window == BEGIN.as_bytes());
     &output[at.expect("the child has begun") + BEGIN.len()..]
 }
 
-fn much(seed: usize) -> Vec<u8> {
-    (0..MUCH).map(|at| (at / 7 + seed) as u8).collect()
+fn large_data(seed: usize) -> Vec<u8> {
+    (0..LARGE).map(|at| (at / 7 + seed) as u8).collect()
 }
 
-/// The parts. Not a test by itself.
+/// The roles. Not a test by itself.
 #[test]
 fn the_child() {
     let Ok(part) = std::env::var(PART) else { return };
@@ -82,10 +82,10 @@ fn the_child() {
             }
         }
         "both" => {
-            // Errors first: who reads the output to its end before, waits for ever.
-            io::stderr().write_all(&much(1)).expect("it is read");
-            plain(&much(2));
-            io::stderr().write_all(&much(3)).expect("it is read");
+            // Stderr first: a parent that reads stdout to its end first would wait forever.
+            io::stderr().write_all(&large_data(1)).expect("it is read");
+            plain(&large_data(2));
+            io::stderr().write_all(&large_data(3)).expect("it is read");
             3
         }
         "sleep" => {
@@ -104,16 +104,16 @@ fn the_child() {
 
 async fn on_a_loop(part: String) -> i32 {
     match part.as_str() {
-        // As "cat", by ours.
+        // Like "cat", with windlass's streams.
         "loop cat" => loop {
             let (result, bytes) = stdin().read(Vec::with_capacity(10_000)).await;
             if result.expect("a pipe") == 0 {
-                stderr().write_all("that was all").await.0.expect("it is read");
+                stderr().write_all("end of input").await.0.expect("it is read");
                 break 7;
             }
             stdout().write_all(bytes).await.0.expect("it is read");
         },
-        // Nobody writes: reads are given up, and take nothing along.
+        // Nothing is written: reads are dropped, and consume nothing.
         "idle input" => {
             for _ in 0..20 {
                 let given_up = timeout(Duration::from_millis(5), stdin().read(vec![0; 16])).await;
@@ -124,28 +124,28 @@ async fn on_a_loop(part: String) -> i32 {
                 .await
                 .expect("it comes");
             assert_eq!((result.expect("a pipe"), &bytes[..]), (4, &b"ping"[..]));
-            // The loop ends with a read under way.
+            // The loop ends with a read in flight.
             windlass::spawn(async { stdin().read(vec![0; 16]).await });
             sleep(Duration::from_millis(20)).await;
             0
         }
-        // Numbers come in pieces, and reads are given up in between.
+        // Numbers arrive in pieces, and reads are dropped in between.
         "dropped reads" => {
             let (mut random, mut received) = (Random::new(7), Vec::new());
             loop {
                 let input = stdin();
                 let mut reading = Box::pin(input.read(Vec::with_capacity(1 + random.below(600) as usize)));
                 let mut patience = random.below(4);
-                let landed = loop {
+                let completed = loop {
                     match poll_once(reading.as_mut()).await {
-                        Poll::Ready(landed) => break Some(landed),
+                        Poll::Ready(completed) => break Some(completed),
                         Poll::Pending if patience == 0 => break None,
                         Poll::Pending => windlass::task::yield_now().await,
                     }
                     patience -= 1;
                 };
                 drop(reading);
-                match landed {
+                match completed {
                     None => {}
                     Some((Ok(0), _)) => break,
                     Some((result, bytes)) => {
@@ -168,17 +168,17 @@ async fn on_a_loop(part: String) -> i32 {
                 .expect("it is read");
             0
         }
-        // Nobody reads: a write is given up, and the loop ends.
+        // Nothing is read: a write is dropped, and the loop ends.
         "idle output" => {
             let output = stdout();
-            let given_up = timeout(Duration::from_millis(50), output.write_all(much(0))).await;
+            let given_up = timeout(Duration::from_millis(50), output.write_all(large_data(0))).await;
             assert!(given_up.is_err());
             0
         }
-        // Whoever started us sends Ctrl-Break.
+        // The parent sends Ctrl-Break.
         "listen" => {
-            let mut breaks = signal(SignalKind::ctrl_break()).expect("a bell");
-            let mut interrupts = signal(SignalKind::interrupt()).expect("a bell");
+            let mut breaks = signal(SignalKind::ctrl_break()).expect("a listener");
+            let mut interrupts = signal(SignalKind::interrupt()).expect("a listener");
             stdout().write_all("ready").await.0.expect("it is read");
             timeout(LONG, breaks.recv()).await.expect("it comes");
             assert!(timeout(Duration::from_millis(50), interrupts.recv()).await.is_err());
@@ -188,44 +188,44 @@ async fn on_a_loop(part: String) -> i32 {
             ignore_ctrl_c(false);
             let waiting = windlass::spawn(ctrl_c());
             let other = windlass::spawn(ctrl_break());
-            let mut twice = signal(SignalKind::interrupt()).expect("a bell");
+            let mut twice = signal(SignalKind::interrupt()).expect("a listener");
             windlass::task::yield_now().await;
             if !raise(CTRL_C_EVENT) {
                 return NO_CONSOLE;
             }
-            let heard = timeout(LONG, waiting).await.expect("it comes");
-            heard.expect("no panic").expect("heard");
-            timeout(LONG, twice.recv()).await.expect("all hear it");
+            let received = timeout(LONG, waiting).await.expect("it comes");
+            received.expect("no panic").expect("received");
+            timeout(LONG, twice.recv()).await.expect("every listener receives it");
             assert!(!other.is_finished());
             if !raise(CTRL_BREAK_EVENT) {
                 return NO_BREAK;
             }
-            let heard = timeout(LONG, other).await.expect("it comes");
-            heard.expect("no panic").expect("heard");
+            let received = timeout(LONG, other).await.expect("it comes");
+            received.expect("no panic").expect("received");
             6
         }
-        other => panic!("there is no part {other}"),
+        other => panic!("unknown role {other}"),
     }
 }
 
-/// What the part says if there is no console, or one that knows no Ctrl-Break.
+/// The exit codes of the role if there is no console, or one without Ctrl-Break.
 const NO_CONSOLE: i32 = 77;
 const NO_BREAK: i32 = 78;
 
-/// Sends to all that share our console. False if there is none, or if it does not know how.
+/// Sends an event to every process on our console. False if there is no console, or if it does not support the event.
 fn raise(event: u32) -> bool {
-    // SAFETY: the call takes two numbers.
+    // SAFETY: the call takes two integers.
     unsafe { GenerateConsoleCtrlEvent(event, 0) != 0 }
 }
 
-/// For this process, and for those that it starts from now on.
+/// For this process and its future children.
 fn ignore_ctrl_c(ignore: bool) {
-    // SAFETY: without a function the call takes a flag.
+    // SAFETY: without a function the call only takes a flag.
     let set = unsafe { SetConsoleCtrlHandler(None, i32::from(ignore)) };
     assert_ne!(set, 0, "{}", io::Error::last_os_error());
 }
 
-/// Waits until a child has said that it is ready.
+/// Waits until a child has printed that it is ready.
 async fn until_ready(stdout: &ChildStdout) {
     let mut said = Vec::new();
     while !said.ends_with(b"ready") {
@@ -238,15 +238,15 @@ async fn until_ready(stdout: &ChildStdout) {
     }
 }
 
-async fn ends(child: &mut Child) -> Option<i32> {
+async fn wait_for_exit(child: &mut Child) -> Option<i32> {
     let began = Instant::now();
     let ended = timeout(LONG, child.wait()).await.expect("it ends");
-    // The timer's wake would be one too.
-    assert!(began.elapsed() < LONG / 2, "nobody was woken");
+    // The wake-up of the timeout would poll the wait too.
+    assert!(began.elapsed() < LONG / 2, "the task was not woken");
     ended.expect("a status").code()
 }
 
-/// The threads of a loop that is gone take a moment to end, and so do the system's.
+/// The threads of a closed loop take a moment to end, and so do the system's.
 fn handles_settle_at(most: usize) {
     let deadline = Instant::now() + LONG;
     while open_descriptors() > most {
@@ -300,15 +300,19 @@ fn results_are_those_of_std() {
 }
 
 #[test]
-fn much_output_on_both_pipes() {
+fn large_output_on_both_pipes_does_not_deadlock() {
     on_every_kernel_driver(|case| {
         case.run(async {
             let output = timeout(LONG, async { part(case, "both").output().await });
-            let output = output.await.expect("nobody waits for the other").expect("it starts");
+            let output = output.await.expect("no deadlock").expect("it starts");
             assert_eq!(output.status.code(), Some(3));
-            assert!(words(&output.stdout) == much(2), "{} bytes", output.stdout.len());
             assert!(
-                output.stderr == [much(1), much(3)].concat(),
+                output_of(&output.stdout) == large_data(2),
+                "{} bytes",
+                output.stdout.len()
+            );
+            assert!(
+                output.stderr == [large_data(1), large_data(3)].concat(),
                 "{} bytes",
                 output.stderr.len()
             );
@@ -319,7 +323,7 @@ fn much_output_on_both_pipes() {
     });
 }
 
-/// Through a child and back, both directions at once.
+/// Through a child and back, in both directions at once.
 async fn through(case: Case, name: &str) {
     let mut command = part(case, name);
     command
@@ -328,7 +332,7 @@ async fn through(case: Case, name: &str) {
         .stderr(Stdio::piped());
     let mut child = command.spawn().expect("it starts");
     let stdin = child.stdin.take().expect("it is piped");
-    let sending = windlass::spawn(async move { stdin.write_all(much(4)).await.0 });
+    let sending = windlass::spawn(async move { stdin.write_all(large_data(4)).await.0 });
     let output = timeout(LONG, child.wait_with_output())
         .await
         .expect("no hang")
@@ -336,12 +340,12 @@ async fn through(case: Case, name: &str) {
     sending.await.expect("no panic").expect("sent");
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(
-        words(&output.stdout) == much(4),
+        output_of(&output.stdout) == large_data(4),
         "{name}: {} bytes: {errors}",
         output.stdout.len()
     );
     match name {
-        "loop cat" => assert_eq!((output.status.code(), &*errors), (Some(7), "that was all")),
+        "loop cat" => assert_eq!((output.status.code(), &*errors), (Some(7), "end of input")),
         _ => assert_eq!((output.status.code(), &*errors), (Some(0), "")),
     }
 }
@@ -368,13 +372,13 @@ fn waiting_can_be_cancelled_and_repeated() {
             assert!(windlass::counters().turns - turns < 20);
             stdin.write_all("5\n").await.0.expect("it reads");
             for _ in 0..2 {
-                assert_eq!(ends(&mut child).await, Some(5));
+                assert_eq!(wait_for_exit(&mut child).await, Some(5));
             }
             assert_eq!(
                 child.try_wait().expect("it has ended").and_then(|status| status.code()),
                 Some(5)
             );
-            assert_eq!(child.id(), None, "the number may be another's");
+            assert_eq!(child.id(), None, "the process id may be reused");
             child.start_kill().expect("nothing to kill");
             child.kill().await.expect("nothing to kill");
 
@@ -383,21 +387,25 @@ fn waiting_can_be_cancelled_and_repeated() {
                 .await
                 .expect("it ends")
                 .expect("it is killed");
-            assert_eq!(ends(&mut child).await, Some(1), "as TerminateProcess was told");
-            // Waiting closes the input, which `cat` waits for.
+            assert_eq!(
+                wait_for_exit(&mut child).await,
+                Some(1),
+                "the exit code given to TerminateProcess"
+            );
+            // `wait` closes the input, which ends `cat`.
             let mut command = part(case, "cat");
             let mut child = command
                 .stdin(Stdio::piped())
                 .stdout(Stdio::null())
                 .spawn()
                 .expect("it starts");
-            assert_eq!(ends(&mut child).await, Some(0));
+            assert_eq!(wait_for_exit(&mut child).await, Some(0));
         });
     });
 }
 
 #[test]
-fn many_children_at_once() {
+fn many_children_run_at_once() {
     on_every_kernel_driver(|case| {
         case.run(async {
             let (mut inputs, mut waiting) = (Vec::new(), Vec::new());
@@ -409,9 +417,9 @@ fn many_children_at_once() {
                     .spawn()
                     .expect("it starts");
                 inputs.push(child.stdin.take().expect("it is piped"));
-                waiting.push(windlass::spawn(async move { (code, ends(&mut child).await) }));
+                waiting.push(windlass::spawn(async move { (code, wait_for_exit(&mut child).await) }));
             }
-            // Each is waited for before it ends; then all end together.
+            // Each wait starts before its child ends; then all end together.
             sleep(Duration::from_millis(50)).await;
             assert!(waiting.iter().all(|waiting| !waiting.is_finished()));
             for (code, input) in inputs.iter().enumerate() {
@@ -426,9 +434,9 @@ fn many_children_at_once() {
 }
 
 #[test]
-fn dropped_children_leave_nothing() {
-    // Handles are counted, which the whole process shares.
-    in_own_process("windows_processes::dropped_children_leave_nothing", &[], || {
+fn dropped_children_leak_no_handle() {
+    // Counts handles, which belong to the whole process.
+    in_own_process("windows_processes::dropped_children_leak_no_handle", &[], || {
         on_every_kernel_driver(|case| {
             let sleeper = || {
                 let mut command = part(case, "sleep");
@@ -441,9 +449,9 @@ fn dropped_children_leave_nothing() {
                     let mut child = sleeper().spawn().expect("it starts");
                     match round % 3 {
                         0 => drop(child),
-                        // With a wait that was begun.
+                        // With a pending wait.
                         1 => assert!(timeout(Duration::from_millis(1), child.wait()).await.is_err()),
-                        // With a read that was begun.
+                        // With a pending read.
                         _ => {
                             let stdout = child.stdout.take().expect("it is piped");
                             let begun = timeout(Duration::from_secs(10), stdout.read_exact(vec![0; BEGIN.len()])).await;
@@ -457,15 +465,15 @@ fn dropped_children_leave_nothing() {
                     }
                 }
             };
-            // What the system and std make once is there after the first time.
+            // One-time allocations of the system and of std exist after the first round.
             case.run(dropping());
             let before = open_descriptors();
             case.run(async {
                 dropping().await;
                 let tasks = windlass::counters().tasks;
-                assert_eq!(tasks, 1, "nobody reaps");
+                assert_eq!(tasks, 1, "a task is left");
             });
-            // And the loop itself may end first, with the child alive, or a wait for it.
+            // And the loop itself may be dropped first, with the child running, or with a pending wait for it.
             for waits in [false, true] {
                 let mut child = case.run(async {
                     let mut child = sleeper().spawn().expect("it starts");
@@ -482,9 +490,9 @@ fn dropped_children_leave_nothing() {
     });
 }
 
-/// Without `kill_on_drop` it lives on, and ends by itself.
+/// Without `kill_on_drop` the child runs on and ends by itself.
 #[test]
-fn a_dropped_child_lives_on() {
+fn a_dropped_child_runs_on() {
     on_every_kernel_driver(|case| {
         case.run(async {
             let mut command = part(case, "cat");
@@ -508,14 +516,14 @@ fn a_dropped_child_lives_on() {
                     false => said.extend_from_slice(&bytes),
                 }
             }
-            assert_eq!(words(&said), b"still here");
+            assert_eq!(output_of(&said), b"still here");
         });
     });
 }
 
-/// A pipe of ours is no pipe for a child: a thread carries the bytes.
+/// A child cannot use an overlapped pipe, so a thread relays the bytes.
 #[test]
-fn a_pipeline_of_children() {
+fn children_form_a_pipeline() {
     on_every_kernel_driver(|case| {
         case.run(async {
             let mut first = part(case, "both")
@@ -531,8 +539,12 @@ fn a_pipeline_of_children() {
                 .expect("nothing is under way");
             let output = timeout(LONG, async { part(case, "cat").stdin(pipe).output().await });
             let output = output.await.expect("no hang").expect("it starts");
-            assert!(words(words(&output.stdout)) == much(2), "{} bytes", output.stdout.len());
-            assert_eq!(ends(&mut first).await, Some(3));
+            assert!(
+                output_of(output_of(&output.stdout)) == large_data(2),
+                "{} bytes",
+                output.stdout.len()
+            );
+            assert_eq!(wait_for_exit(&mut first).await, Some(3));
 
             // The other way: one child's input as another's output.
             let mut last = part(case, "cat")
@@ -548,14 +560,18 @@ fn a_pipeline_of_children() {
                 .expect("nothing is under way");
             let mut command = part(case, "both");
             let mut first = command.stdout(pipe).stderr(Stdio::null()).spawn().expect("it starts");
-            // It has the pipe too.
+            // The command holds the pipe too.
             drop(command);
             let output = timeout(LONG, last.wait_with_output()).await;
             let output = output.expect("the relay ends with the child").expect("it ends");
-            assert!(words(words(&output.stdout)) == much(2), "{} bytes", output.stdout.len());
-            assert_eq!(ends(&mut first).await, Some(3));
+            assert!(
+                output_of(output_of(&output.stdout)) == large_data(2),
+                "{} bytes",
+                output.stdout.len()
+            );
+            assert_eq!(wait_for_exit(&mut first).await, Some(3));
 
-            // Received bytes are not lost on the way.
+            // Bytes that were already received block the conversion instead of being lost.
             let mut echo = Command::new("cmd")
                 .args(["/c", "echo x"])
                 .stdout(Stdio::piped())
@@ -568,14 +584,14 @@ fn a_pipeline_of_children() {
                 .expect_err("it writes three bytes");
             let refused = Stdio::try_from(pipe).expect_err("three bytes are unread");
             assert_eq!(refused.kind(), io::ErrorKind::WouldBlock);
-            assert_eq!(ends(&mut echo).await, Some(0));
+            assert_eq!(wait_for_exit(&mut echo).await, Some(0));
         });
     });
 }
 
-/// An idle stream is waited for by a thread, which can be called back.
+/// A thread waits for an idle stream, and that wait can be cancelled.
 #[test]
-fn idle_standard_streams_hold_nobody_up() {
+fn idle_standard_streams_do_not_block_the_exit() {
     on_every_kernel_driver(|case| {
         case.run(async {
             let mut command = part(case, "idle input");
@@ -595,21 +611,21 @@ fn idle_standard_streams_hold_nobody_up() {
                 }
             });
             ended.await.expect("it ends");
-            assert_eq!(ends(&mut child).await, Some(0));
+            assert_eq!(wait_for_exit(&mut child).await, Some(0));
             assert!(began.elapsed() < Duration::from_secs(4), "{:?}", began.elapsed());
             drop(stdin);
 
             let mut command = part(case, "idle output");
             let mut child = command.stdout(Stdio::piped()).spawn().expect("it starts");
             let began = Instant::now();
-            assert_eq!(ends(&mut child).await, Some(0));
+            assert_eq!(wait_for_exit(&mut child).await, Some(0));
             assert!(began.elapsed() < Duration::from_secs(4), "{:?}", began.elapsed());
         });
     });
 }
 
 #[test]
-fn dropped_reads_of_the_standard_input_lose_nothing() {
+fn dropped_reads_of_standard_input_lose_no_byte() {
     on_every_kernel_driver(|case| {
         case.run(async {
             let total = (rounds() * 20) as u32;
@@ -637,14 +653,14 @@ fn dropped_reads_of_the_standard_input_lose_nothing() {
                 .expect("no hang")
                 .expect("it ends");
             sending.await.expect("no panic");
-            let said = String::from_utf8_lossy(words(&output.stdout)).into_owned();
+            let said = String::from_utf8_lossy(output_of(&output.stdout)).into_owned();
             assert_eq!(said, format!("{total} numbers"));
         });
     });
 }
 
 #[test]
-fn ctrl_break_reaches_a_group_of_its_own() {
+fn ctrl_break_reaches_a_process_group() {
     on_every_kernel_driver(|case| {
         case.run(async {
             let plain = part(case, "sleep")
@@ -662,7 +678,7 @@ fn ctrl_break_reaches_a_group_of_its_own() {
             let stdout = child.stdout.take().expect("piped");
             until_ready(&stdout).await;
             match child.send_ctrl_break() {
-                Ok(()) => assert_eq!(ends(&mut child).await, Some(5)),
+                Ok(()) => assert_eq!(wait_for_exit(&mut child).await, Some(5)),
                 Err(error) => {
                     println!("-- SKIPPED: no console to send Ctrl-Break to, or one of Wine 8, which cannot: {error}");
                     timeout(LONG, child.kill())
@@ -671,13 +687,13 @@ fn ctrl_break_reaches_a_group_of_its_own() {
                         .expect("it is killed");
                 }
             }
-            child.send_ctrl_break().expect("its end is known");
+            child.send_ctrl_break().expect("sending to an ended child succeeds");
         });
     });
 }
 
 #[test]
-fn ctrl_c_and_ctrl_break_are_heard() {
+fn ctrl_c_and_ctrl_break_are_received() {
     on_every_driver(|case| {
         case.run(async {
             if !case.is_kernel() {
@@ -693,16 +709,17 @@ fn ctrl_c_and_ctrl_break_are_heard() {
                 .creation_flags(CREATE_NO_WINDOW)
                 .spawn()
                 .expect("it starts");
-            let mut code = ends(&mut child).await;
+            let mut code = wait_for_exit(&mut child).await;
             if code == Some(NO_CONSOLE) && variable::<u32>("WINDLASS_TEST_TERMINAL").is_some_and(|on| on > 0) {
-                // Wine has no console without a window, but a terminal becomes one. It is ours too.
+                // Wine has no console without a window, but a terminal becomes one. This process shares it.
                 ignore_ctrl_c(true);
-                code = ends(&mut part(case, "console").stdout(Stdio::null()).spawn().expect("it starts")).await;
-                assert_ne!(code, Some(NO_CONSOLE), "this is no terminal");
+                code =
+                    wait_for_exit(&mut part(case, "console").stdout(Stdio::null()).spawn().expect("it starts")).await;
+                assert_ne!(code, Some(NO_CONSOLE), "this is not a terminal");
             }
             match code {
                 Some(NO_CONSOLE) => println!("-- SKIPPED: there is no console; see WINDLASS_TEST_TERMINAL"),
-                Some(NO_BREAK) => println!("-- SKIPPED the half: this console knows no Ctrl-Break, as that of Wine 8"),
+                Some(NO_BREAK) => println!("-- SKIPPED half: this console has no Ctrl-Break, like that of Wine 8"),
                 code => assert_eq!(code, Some(6)),
             }
         });
@@ -710,7 +727,7 @@ fn ctrl_c_and_ctrl_break_are_heard() {
 }
 
 #[test]
-fn a_subprocess_as_callbacks() {
+fn a_subprocess_with_protocol_callbacks() {
     struct Cat {
         output: Vec<u8>,
         events: Vec<&'static str>,
@@ -750,7 +767,7 @@ fn a_subprocess_as_callbacks() {
             let (transport, cat) = subprocess_exec(cat, &mut part(case, "cat")).await.expect("it starts");
             timeout(LONG, is_done).await.expect("it ends").expect("resolved");
             assert!(transport.exit_status().expect("it has ended").success());
-            assert_eq!(cat.with(|cat| words(&cat.output).to_vec()), b"to the cat and back");
+            assert_eq!(cat.with(|cat| output_of(&cat.output).to_vec()), b"to the cat and back");
             assert_eq!(cat.with(|cat| cat.events.clone()), ["exited", "lost"]);
 
             for end in [

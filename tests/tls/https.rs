@@ -1,4 +1,4 @@
-//! HTTP over TLS: hyper at our end; hyper, curl and wrong ones at the other.
+//! HTTP over TLS: hyper on windlass; hyper, curl and broken clients at the other end.
 
 use std::cell::Cell;
 use std::convert::Infallible;
@@ -18,7 +18,7 @@ use windlass::tls::{TlsAcceptor, TlsConnector};
 use super::{Authority, client_config, server_config};
 use crate::support::{Folder, on_every_driver, on_every_kernel_driver};
 
-/// Says which version was spoken and how long the body was.
+/// Responds with the HTTP version and the length of the body.
 async fn answer(request: Request<Incoming>) -> Result<Response<Full<Bytes>>, Infallible> {
     let version = request.version();
     let len = request
@@ -29,7 +29,7 @@ async fn answer(request: Request<Incoming>) -> Result<Response<Full<Bytes>>, Inf
     Ok(Response::new(Full::from(format!("{version:?}, {len} bytes\n"))))
 }
 
-/// Serves HTTP/1.1 or HTTP/2, whichever was agreed on, and counts the handshakes that failed.
+/// Serves HTTP/1.1 or HTTP/2, as negotiated, and counts failed handshakes.
 async fn serve(listener: TcpListener, failed: Rc<Cell<u32>>) {
     let mut config = server_config();
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
@@ -43,7 +43,7 @@ async fn serve(listener: TcpListener, failed: Rc<Cell<u32>>) {
             };
             let is_h2 = stream.alpn_protocol().as_deref() == Some(b"h2");
             let (stream, service) = (Bridge::new(stream), service_fn(answer));
-            // How a connection ends is its client's business.
+            // How a connection ends is up to its client.
             let _ = match is_h2 {
                 true => {
                     let builder = hyper::server::conn::http2::Builder::new(Executor);
@@ -75,7 +75,7 @@ fn hyper_speaks_both_versions_over_tls() {
                 .await
                 .expect("a handshake");
             let connection = windlass::spawn(connection);
-            // Many at once over one connection, with bodies that fill more than a window.
+            // Many requests at once over one connection, with bodies larger than a flow-control window.
             let mut asked = Vec::new();
             for number in 0..20_usize {
                 let request = Request::post(format!("https://localhost/{number}"));
@@ -114,7 +114,7 @@ fn hyper_speaks_both_versions_over_tls() {
 }
 
 #[test]
-fn curl_is_served_and_what_it_refuses_harms_nobody() {
+fn curl_is_served_and_failed_handshakes_do_not_stop_the_server() {
     on_every_kernel_driver(|case| {
         case.run(async {
             let folder = Folder::new();
@@ -154,7 +154,8 @@ fn curl_is_served_and_what_it_refuses_harms_nobody() {
             assert!(output.expect("curl runs").status.success());
             assert_eq!(failed.get(), 0);
 
-            // Nobody's authority; another name (both 60); no TLS at all (curl takes the alert for an answer, or for none).
+            // An unknown authority; another name (both exit with 60); no TLS at all (curl takes the alert for a
+            // response, or for none).
             let output = curl(&[], here()).await.expect("curl runs");
             assert_eq!(output.status.code(), Some(60), "{output:?}");
             let output = curl(&["--cacert", ca], format!("https://example.org:{port}/"))
@@ -170,7 +171,7 @@ fn curl_is_served_and_what_it_refuses_harms_nobody() {
             assert!(failed.get() >= 3, "{} handshakes failed", failed.get());
 
             let output = curl(&["--cacert", ca], here()).await.expect("curl runs");
-            assert!(output.status.success(), "it does not live: {output:?}");
+            assert!(output.status.success(), "the server does not respond: {output:?}");
             serving.cancel();
             let _ = serving.await;
         });

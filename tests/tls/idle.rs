@@ -1,9 +1,9 @@
-//! Many connections that say nothing for a while.
+//! Many idle connections.
 
 use windlass::net::TcpListener;
 use windlass::tls::TlsStream;
 
-use super::ends;
+use super::connector_and_acceptor;
 use crate::child::{UNDISTURBED, in_own_process};
 use crate::support::{Case, assert_idle, on_every_kernel_driver, open_descriptors, pair_of, variable};
 
@@ -17,7 +17,7 @@ fn allow_all_descriptors() {
         rlim_cur: 0,
         rlim_max: 0,
     };
-    // SAFETY: the kernel fills the local structure, reads it, and keeps no pointer to it.
+    // SAFETY: the kernel reads and writes the local structure, and keeps no pointer to it.
     unsafe {
         assert_eq!(libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit), 0);
         limit.rlim_cur = limit.rlim_max;
@@ -26,8 +26,8 @@ fn allow_all_descriptors() {
 }
 
 #[test]
-fn idle_connections_cost_no_turns_and_leave_nothing() {
-    let test = "idle::idle_connections_cost_no_turns_and_leave_nothing";
+fn idle_connections_cost_no_turns_and_leak_nothing() {
+    let test = "idle::idle_connections_cost_no_turns_and_leak_nothing";
     in_own_process(test, &UNDISTURBED, || {
         allow_all_descriptors();
         on_every_kernel_driver(sleep_and_wake);
@@ -39,7 +39,7 @@ fn sleep_and_wake(case: Case) {
     let before = open_descriptors();
     let result = event_loop.run_until_complete(async {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("bind");
-        let (connector, acceptor) = ends();
+        let (connector, acceptor) = connector_and_acceptor();
         let mut clients: Vec<TlsStream<_>> = Vec::new();
         let mut servers = Vec::new();
         for _ in 0..count() {

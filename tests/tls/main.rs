@@ -1,17 +1,17 @@
-//! TLS on every driver: what the two ends agree on, what they refuse, how they end, and that nothing is lost or left.
+//! TLS on every driver: negotiation, rejected peers, closing, dropped futures, and leaks.
 
 #![cfg(target_os = "linux")]
 
-mod abandoned;
-mod agreed;
-mod bridged;
+mod bridge;
 #[path = "../suite/child.rs"]
 mod child;
-mod ends;
+mod closing;
+mod dropped;
 #[cfg(feature = "hyper")]
 mod https;
 mod idle;
-mod refused;
+mod negotiation;
+mod rejected;
 #[path = "../suite/support.rs"]
 mod support;
 mod transfer;
@@ -28,7 +28,7 @@ use windlass::tls::{TlsAcceptor, TlsConnector, TlsStream, TlsTransport};
 
 use crate::support::pair;
 
-/// An authority, and what it signs.
+/// A certificate authority and the certificates that it signs.
 struct Authority(CertifiedIssuer<'static, KeyPair>);
 
 /// A certificate and its key.
@@ -46,13 +46,13 @@ impl Authority {
         Authority(CertifiedIssuer::self_signed(params, key).expect("a certificate"))
     }
 
-    /// The one that is trusted.
+    /// The trusted authority.
     fn trusted() -> &'static Authority {
         static TRUSTED: OnceLock<Authority> = OnceLock::new();
         TRUSTED.get_or_init(|| Authority::new("windlass test authority"))
     }
 
-    /// A certificate for a name, changed as told.
+    /// Issues a certificate for a name, after `change` has modified its parameters.
     fn issue(&self, name: &str, change: impl FnOnce(&mut CertificateParams)) -> Identity {
         let mut params = CertificateParams::new([name.to_owned()]).expect("a name");
         change(&mut params);
@@ -71,14 +71,14 @@ impl Authority {
     }
 }
 
-/// A client's configuration that trusts the trusted authority.
+/// A client configuration that trusts the trusted authority.
 fn client_config() -> ClientConfig {
     ClientConfig::builder()
         .with_root_certificates(Authority::trusted().roots())
         .with_no_client_auth()
 }
 
-/// A server's configuration with this identity.
+/// A server configuration with this identity.
 fn server_config_of(identity: Identity) -> ServerConfig {
     ServerConfig::builder()
         .with_no_client_auth()
@@ -103,28 +103,31 @@ fn configs_of(version: &'static rustls::SupportedProtocolVersion) -> (ClientConf
     (client, server)
 }
 
-/// The two ends that most tests use.
-fn ends() -> (TlsConnector, TlsAcceptor) {
+/// The connector and acceptor that most tests use.
+fn connector_and_acceptor() -> (TlsConnector, TlsAcceptor) {
     static CONFIGS: OnceLock<(Arc<ClientConfig>, Arc<ServerConfig>)> = OnceLock::new();
     let (client, server) = CONFIGS.get_or_init(|| (client_config().into(), server_config().into()));
     (client.clone().into(), server.clone().into())
 }
 
-/// Shakes hands over two connected streams, and says how that went at either end.
-async fn try_shake<S: TlsTransport>(
+/// Performs a handshake over two connected streams and returns the result of each end.
+async fn try_handshake<S: TlsTransport>(
     (connector, acceptor): &(TlsConnector, TlsAcceptor),
     (client, server): (S, S),
 ) -> (io::Result<TlsStream<S>>, io::Result<TlsStream<S>>) {
     join((connector.connect("localhost", client), acceptor.accept(server))).await
 }
 
-/// The same where nothing should go wrong.
-async fn shake<S: TlsTransport>(ends: &(TlsConnector, TlsAcceptor), streams: (S, S)) -> (TlsStream<S>, TlsStream<S>) {
-    let (client, server) = try_shake(ends, streams).await;
+/// A handshake that must succeed.
+async fn handshake<S: TlsTransport>(
+    ends: &(TlsConnector, TlsAcceptor),
+    streams: (S, S),
+) -> (TlsStream<S>, TlsStream<S>) {
+    let (client, server) = try_handshake(ends, streams).await;
     (client.expect("the client"), server.expect("the server"))
 }
 
 /// Client and server over TCP.
 async fn tls_pair() -> (TlsStream<TcpStream>, TlsStream<TcpStream>) {
-    shake(&ends(), pair().await).await
+    handshake(&connector_and_acceptor(), pair().await).await
 }

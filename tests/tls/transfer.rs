@@ -1,4 +1,4 @@
-//! Many bytes, both ways, past readers that take their time.
+//! Large transfers in both directions, and slow readers.
 
 use std::hash::{DefaultHasher, Hasher};
 use std::pin::pin;
@@ -9,15 +9,15 @@ use windlass::task::join;
 use windlass::time::sleep;
 use windlass::tls::{TlsStream, TlsTransport};
 
-use super::{ends, shake, tls_pair};
+use super::{connector_and_acceptor, handshake, tls_pair};
 use crate::support::{Random, on_every_driver, on_every_kernel_driver, poll_once, turns, variable};
 
-/// How much goes each way; `.ci/soak` asks for a GiB.
+/// Bytes to transfer in each direction; `.ci/soak` asks for a GiB.
 fn transfer_len() -> usize {
     variable("WINDLASS_TEST_TLS_MIB").unwrap_or(8) * 1024 * 1024
 }
 
-/// Writes this many bytes in pieces of many sizes, and ends; gives their checksum.
+/// Writes this many bytes in pieces of many sizes, and shuts down; returns their checksum.
 async fn send<S: TlsTransport>(stream: &TlsStream<S>, len: usize, seed: u64) -> u64 {
     let mut random = Random::new(seed);
     let mut hasher = DefaultHasher::new();
@@ -36,7 +36,7 @@ async fn send<S: TlsTransport>(stream: &TlsStream<S>, len: usize, seed: u64) -> 
     hasher.finish()
 }
 
-/// Reads to the end, in pieces of many sizes; gives how much it was and the checksum.
+/// Reads to the end, in pieces of many sizes; returns the length and the checksum.
 async fn receive<S: TlsTransport>(stream: &TlsStream<S>, seed: u64) -> (usize, u64) {
     let mut random = Random::new(seed);
     let mut hasher = DefaultHasher::new();
@@ -89,22 +89,22 @@ fn large_transfers_both_ways_match_their_checksums() {
 fn a_slow_reader_makes_the_writer_wait() {
     on_every_driver(|case| {
         case.run(async {
-            let (client, server) = shake(&ends(), duplex(4096)).await;
+            let (client, server) = handshake(&connector_and_acceptor(), duplex(4096)).await;
             let body: Vec<u8> = (0..1_000_000_u32).map(|n| (n % 251) as u8).collect();
             let mut writing = pin!(client.write_all(body.clone()));
             for _ in 0..50 {
                 assert!(
                     poll_once(writing.as_mut()).await.is_pending(),
-                    "it was taken without a reader"
+                    "everything was written without a reader"
                 );
                 turns(1).await;
             }
-            // Somewhere between the two ends there are at most the pipe and one write's worth of records.
+            // At most the pipe and the records of one write are in between.
             let mut seen = Vec::new();
             let reading = async {
                 while seen.len() < body.len() {
                     let (result, part) = server.read(Vec::with_capacity(7_001)).await;
-                    assert!(result.expect("read") > 0, "the end after {} bytes", seen.len());
+                    assert!(result.expect("read") > 0, "EOF after {} bytes", seen.len());
                     seen.extend(part);
                     if seen.len() % 5 == 0 {
                         sleep(Duration::from_millis(1)).await;
@@ -171,10 +171,10 @@ fn idle_connections_hold_no_buffer_of_the_pool() {
                 ));
             }
             turns(10).await;
-            // The one buffer is there for somebody else.
+            // The only buffer is available for another stream.
             one.write_all("plain").await.0.expect("write");
             let bytes = other.read_managed().await.expect("read");
-            assert!(bytes.is_pooled(), "an idle TLS connection holds it");
+            assert!(bytes.is_pooled(), "an idle TLS connection holds the buffer");
             for (reading, client) in waiting {
                 client.write_all("again").await.0.expect("write");
                 assert_eq!(&*reading.await.expect("no panic"), b"again");

@@ -8,14 +8,14 @@ use super::{ByHand, now, panic_of};
 use crate::support::{CountDrop, PanicOnDrop};
 
 #[test]
-fn a_oneshot_value_arrives_or_comes_back() {
+fn a_oneshot_value_arrives_or_is_returned() {
     let (sender, receiver) = oneshot::channel();
     let mut receiver = ByHand::waiting(receiver);
     sender.send(1).unwrap();
     assert!(receiver.is_woken());
     assert_eq!(receiver.poll(), Some(Ok(1)));
-    let told = panic_of(|| receiver.poll());
-    assert!(told.contains("polled after it returned its value"), "{told}");
+    let message = panic_of(|| receiver.poll());
+    assert!(message.contains("polled after it returned its value"), "{message}");
 
     let (sender, receiver) = oneshot::channel();
     assert!(!sender.is_closed());
@@ -44,13 +44,13 @@ fn a_oneshot_can_be_tried_closed_and_awaited_by_reference() {
     assert_eq!(now(&mut receiver), Err(Closed));
     assert_eq!(receiver.try_recv(), Err(TryRecvError::Closed));
 
-    // What was sent before the close can be had.
+    // A value that was sent before the close can still be received.
     let (sender, mut receiver) = oneshot::channel();
     sender.send(1).unwrap();
     receiver.close();
     assert_eq!(now(receiver), Ok(1));
 
-    // Who closes while it waits is told.
+    // Closing wakes a waiting sender.
     let (_sender, receiver) = oneshot::channel::<u8>();
     let receiver = RefCell::new(receiver);
     let mut waiting = ByHand::waiting(std::future::poll_fn(|cx| {
@@ -62,7 +62,7 @@ fn a_oneshot_can_be_tried_closed_and_awaited_by_reference() {
 }
 
 #[test]
-fn a_oneshot_value_that_nobody_takes_is_dropped_with_the_receiver() {
+fn an_unreceived_oneshot_value_is_dropped_with_the_receiver() {
     let drops = Rc::new(Cell::new(0));
     let (sender, receiver) = oneshot::channel();
     assert!(sender.send(CountDrop(drops.clone())).is_ok());
@@ -72,7 +72,7 @@ fn a_oneshot_value_that_nobody_takes_is_dropped_with_the_receiver() {
 }
 
 #[test]
-fn every_receiver_gets_every_value_that_was_sent_since_it_came() {
+fn every_broadcast_receiver_gets_every_value_sent_after_it_subscribed() {
     let (sender, mut a) = broadcast::channel(4);
     assert_eq!(sender.send(1).unwrap(), 1);
     let mut b = sender.subscribe();
@@ -82,7 +82,7 @@ fn every_receiver_gets_every_value_that_was_sent_since_it_came() {
     assert_eq!(waiting.poll(), Some(Ok(2)));
     drop(waiting);
     assert_eq!((now(a.recv()), now(a.recv())), (Ok(1), Ok(2)));
-    assert!(sender.is_empty(), "all have read all");
+    assert!(sender.is_empty(), "a value is left");
     assert_eq!(a.try_recv(), Err(broadcast::TryRecvError::Empty));
     sender.send(3).unwrap();
     drop(sender);
@@ -93,7 +93,7 @@ fn every_receiver_gets_every_value_that_was_sent_since_it_came() {
 }
 
 #[test]
-fn who_falls_behind_is_told_by_how_much() {
+fn a_lagging_receiver_learns_how_many_values_it_missed() {
     let (sender, mut receiver) = broadcast::channel(2);
     for value in 0..5 {
         sender.send(value).unwrap();
@@ -112,7 +112,7 @@ fn who_falls_behind_is_told_by_how_much() {
 }
 
 #[test]
-fn a_broadcast_value_goes_when_all_have_read_it_and_the_last_gets_it_without_a_clone() {
+fn a_broadcast_value_is_moved_to_its_last_receiver() {
     struct Counted(Rc<Cell<u32>>, CountDrop);
     impl Clone for Counted {
         fn clone(&self) -> Counted {
@@ -129,7 +129,7 @@ fn a_broadcast_value_goes_when_all_have_read_it_and_the_last_gets_it_without_a_c
     }
     drop(now(a.recv()).ok().unwrap());
     assert_eq!((clones.get(), drops.get(), sender.len()), (1, 1, 2));
-    // One who has read nothing goes.
+    // A receiver that has read nothing is dropped.
     drop(c);
     assert_eq!(sender.len(), 2);
     drop(now(b.recv()).ok().unwrap());
@@ -139,15 +139,15 @@ fn a_broadcast_value_goes_when_all_have_read_it_and_the_last_gets_it_without_a_c
 }
 
 #[test]
-fn values_whose_clone_or_destructor_comes_back_find_the_channel_whole() {
-    struct Back(broadcast::Sender<Back>);
-    impl Clone for Back {
-        fn clone(&self) -> Back {
+fn a_value_may_use_its_channel_in_clone_and_drop() {
+    struct Reentrant(broadcast::Sender<Reentrant>);
+    impl Clone for Reentrant {
+        fn clone(&self) -> Reentrant {
             assert!(self.0.len() <= 2);
-            Back(self.0.clone())
+            Reentrant(self.0.clone())
         }
     }
-    impl Drop for Back {
+    impl Drop for Reentrant {
         fn drop(&mut self) {
             let _receivers = self.0.receiver_count();
         }
@@ -155,7 +155,7 @@ fn values_whose_clone_or_destructor_comes_back_find_the_channel_whole() {
     let (sender, mut a) = broadcast::channel(1);
     let b = sender.subscribe();
     for _ in 0..3 {
-        assert!(sender.send(Back(sender.clone())).is_ok());
+        assert!(sender.send(Reentrant(sender.clone())).is_ok());
     }
     assert!(now(a.recv()).is_err());
     assert!(now(a.recv()).is_ok());
@@ -166,11 +166,11 @@ fn values_whose_clone_or_destructor_comes_back_find_the_channel_whole() {
     let count = Rc::new(Cell::new(0));
     assert!(sender.send((PanicOnDrop("a value"), CountDrop(count.clone()))).is_ok());
     drop(receiver);
-    assert_eq!(count.get(), 1, "told, and that is all");
+    assert_eq!(count.get(), 1, "the panic stopped the drop");
 }
 
 #[test]
-fn a_watch_receiver_sees_the_latest_and_is_told_of_changes() {
+fn a_watch_receiver_sees_the_latest_value_and_is_woken_by_changes() {
     let (sender, mut receiver) = watch::channel(0);
     assert_eq!(receiver.has_changed(), Ok(false));
     let waiting = ByHand::waiting(receiver.changed());
@@ -181,7 +181,7 @@ fn a_watch_receiver_sees_the_latest_and_is_told_of_changes() {
     assert_eq!(
         receiver.has_changed(),
         Ok(true),
-        "a wait that was dropped has seen nothing"
+        "a dropped wait does not mark the value as seen"
     );
     assert_eq!(*receiver.borrow(), 2);
     assert_eq!(now(receiver.changed()), Ok(()));
@@ -201,14 +201,14 @@ fn a_watch_receiver_sees_the_latest_and_is_told_of_changes() {
 }
 
 #[test]
-fn a_watch_value_is_modified_in_place_and_tells_only_if_it_was() {
+fn send_if_modified_notifies_only_if_modified() {
     let (sender, mut receiver) = watch::channel(vec![1]);
     assert!(!sender.send_if_modified(|_| false));
     assert_eq!(receiver.has_changed(), Ok(false));
     sender.send_modify(|value| value.push(2));
     assert_eq!(*receiver.borrow_and_update(), [1, 2]);
-    let told = panic_of(|| sender.send_modify(|_| panic!("in the middle")));
-    assert_eq!(told, "in the middle");
+    let message = panic_of(|| sender.send_modify(|_| panic!("in the middle")));
+    assert_eq!(message, "in the middle");
     assert_eq!((receiver.has_changed(), sender.borrow().len()), (Ok(false), 2));
     assert_eq!(sender.send_replace(vec![]), [1, 2]);
     let mut waiting = ByHand::waiting(receiver.wait_for(|value| value.len() == 3));
@@ -222,19 +222,19 @@ fn a_watch_value_is_modified_in_place_and_tells_only_if_it_was() {
 }
 
 #[test]
-fn a_watch_value_that_is_borrowed_says_so() {
+fn sending_while_a_watch_value_is_borrowed_panics() {
     let (sender, receiver) = watch::channel(0);
     let borrowed = receiver.borrow();
-    let told = panic_of(|| sender.send(1));
-    assert!(told.contains("drop the `Ref` before an await"), "{told}");
+    let message = panic_of(|| sender.send(1));
+    assert!(message.contains("drop the `Ref` before an await"), "{message}");
     drop(borrowed);
-    let told = panic_of(|| sender.send_modify(|_| drop(receiver.borrow())));
-    assert!(told.contains("closure that changes it"), "{told}");
+    let message = panic_of(|| sender.send_modify(|_| drop(receiver.borrow())));
+    assert!(message.contains("closure that changes it"), "{message}");
     assert_eq!(*receiver.borrow(), 0);
 }
 
 #[test]
-fn a_watch_sender_knows_when_nobody_looks() {
+fn a_watch_sender_knows_when_it_has_no_receiver() {
     let (sender, receiver) = watch::channel(0);
     let other = receiver.clone();
     assert!(receiver.same_channel(&other));
@@ -251,7 +251,7 @@ fn a_watch_sender_knows_when_nobody_looks() {
 }
 
 #[test]
-fn an_old_watch_value_is_dropped_when_nothing_is_borrowed() {
+fn an_old_watch_value_may_borrow_the_channel_when_dropped() {
     struct Look(Option<watch::Sender<Look>>);
     impl Drop for Look {
         fn drop(&mut self) {

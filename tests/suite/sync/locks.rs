@@ -9,7 +9,7 @@ use super::{ByHand, now, panic_of};
 use crate::support::{on_every_driver, poll_with, turns, waker_calling};
 
 #[test]
-fn a_freed_lock_goes_to_who_has_waited_longest() {
+fn a_lock_is_handed_to_the_longest_waiter() {
     let lock = Lock::new(0);
     let guard = now(lock.lock());
     let (mut a, b, mut c) = (
@@ -23,7 +23,7 @@ fn a_freed_lock_goes_to_who_has_waited_longest() {
     assert_eq!(
         lock.try_lock().err(),
         Some(TryLockError),
-        "it is on its way to the first"
+        "the lock is reserved for the first waiter"
     );
     assert!(lock.is_locked());
     let guard = a.poll().expect("called");
@@ -37,7 +37,7 @@ fn a_freed_lock_goes_to_who_has_waited_longest() {
 }
 
 #[test]
-fn a_lock_handed_to_somebody_who_is_gone_goes_on() {
+fn a_lock_handed_to_a_dropped_waiter_goes_to_the_next() {
     let lock = Lock::new(0);
     let guard = now(lock.lock());
     let (a, mut b) = (ByHand::waiting(lock.lock()), ByHand::waiting(lock.lock()));
@@ -49,7 +49,7 @@ fn a_lock_handed_to_somebody_who_is_gone_goes_on() {
 }
 
 #[test]
-fn a_waiter_that_moves_to_another_task_is_woken_there() {
+fn a_waiter_wakes_the_task_that_polled_it_last() {
     let lock = Lock::new(0);
     let guard = now(lock.lock());
     let mut waiting = Box::pin(lock.lock());
@@ -87,7 +87,7 @@ fn a_task_that_panics_frees_its_lock() {
 }
 
 #[test]
-fn a_value_may_be_of_no_known_size_and_comes_back_out() {
+fn a_value_may_be_unsized_and_can_be_taken_out() {
     let lock: Rc<Lock<[i32]>> = Rc::new(Lock::new([1, 2, 3]));
     now(lock.lock())[1] = 5;
     let guard = now(lock.clone().lock_owned());
@@ -101,7 +101,7 @@ fn a_value_may_be_of_no_known_size_and_comes_back_out() {
 }
 
 #[test]
-fn a_waiting_writer_is_before_the_readers_that_come_after_it() {
+fn a_waiting_writer_precedes_later_readers() {
     let lock = RwLock::new(0);
     let (one, two) = (now(lock.read()), now(lock.read()));
     let mut writer = ByHand::waiting(lock.write());
@@ -125,7 +125,7 @@ fn a_waiting_writer_is_before_the_readers_that_come_after_it() {
 }
 
 #[test]
-fn readers_go_on_when_the_writer_before_them_gives_up() {
+fn readers_proceed_when_the_waiting_writer_is_dropped() {
     let lock = RwLock::new(0);
     let reading = now(lock.read());
     let writer = ByHand::waiting(lock.write());
@@ -136,7 +136,7 @@ fn readers_go_on_when_the_writer_before_them_gives_up() {
 }
 
 #[test]
-fn a_writer_that_goes_on_reading_lets_readers_in_and_no_writer() {
+fn a_downgraded_writer_admits_readers_but_no_writer() {
     let lock = Rc::new(RwLock::new(0));
     let mut writing = now(lock.write());
     *writing = 7;
@@ -150,7 +150,7 @@ fn a_writer_that_goes_on_reading_lets_readers_in_and_no_writer() {
     let reading = OwnedRwLockWriteGuard::downgrade(now(lock.clone().write_owned()));
     assert_eq!(*reading, 7);
     assert!(lock.try_read().is_ok() && lock.try_write().is_err());
-    let also = lock.clone().try_read_owned().expect("readers are in");
+    let also = lock.clone().try_read_owned().expect("readers are admitted");
     assert!(lock.clone().try_write_owned().is_err());
     drop(reading);
     assert_eq!(*also, 7);
@@ -160,7 +160,7 @@ fn a_writer_that_goes_on_reading_lets_readers_in_and_no_writer() {
 }
 
 #[test]
-fn who_wants_many_permits_is_not_overtaken() {
+fn a_request_for_many_permits_is_not_overtaken() {
     let semaphore = Semaphore::new(3);
     let held = now(semaphore.acquire_many(2)).unwrap();
     let mut many = ByHand::waiting(semaphore.acquire_many(3));
@@ -181,7 +181,7 @@ fn who_wants_many_permits_is_not_overtaken() {
 }
 
 #[test]
-fn who_gives_up_wanting_many_lets_the_others_go_on() {
+fn dropping_a_request_for_many_permits_serves_the_next() {
     let semaphore = Semaphore::new(1);
     let many = ByHand::waiting(semaphore.acquire_many(2));
     let mut few = ByHand::waiting(semaphore.acquire());
@@ -191,7 +191,7 @@ fn who_gives_up_wanting_many_lets_the_others_go_on() {
 }
 
 #[test]
-fn permits_are_made_forgotten_and_counted() {
+fn permits_are_added_forgotten_and_counted() {
     let semaphore = Rc::new(Semaphore::new(0));
     let mut two = ByHand::waiting(semaphore.acquire_many(2));
     semaphore.add_permits(1);
@@ -203,7 +203,7 @@ fn permits_are_made_forgotten_and_counted() {
     assert_eq!(semaphore.forget_permits(5), 1);
     drop(two);
     assert_eq!(semaphore.available_permits(), 0);
-    // None at all can always be had.
+    // Acquiring zero permits always succeeds.
     drop(now(semaphore.acquire_many(0)).unwrap());
     semaphore.add_permits(1);
     let mut owned = semaphore.clone().try_acquire_owned().unwrap();
@@ -217,17 +217,17 @@ fn permits_are_made_forgotten_and_counted() {
 #[test]
 fn huge_counts_neither_wrap_nor_hang() {
     let semaphore = Semaphore::new(usize::MAX);
-    let told = panic_of(|| semaphore.add_permits(1));
-    assert!(told.contains("usize::MAX"), "{told}");
+    let message = panic_of(|| semaphore.add_permits(1));
+    assert!(message.contains("usize::MAX"), "{message}");
     let all = now(semaphore.acquire_many(usize::MAX)).unwrap();
-    let told = panic_of(|| semaphore.add_permits(1));
-    assert!(told.contains("usize::MAX"), "those that are out count: {told}");
+    let message = panic_of(|| semaphore.add_permits(1));
+    assert!(message.contains("usize::MAX"), "acquired permits count too: {message}");
     drop(all);
     assert_eq!(semaphore.available_permits(), usize::MAX);
 }
 
 #[test]
-fn a_closed_semaphore_gives_nothing() {
+fn a_closed_semaphore_returns_an_error() {
     let semaphore = Semaphore::new(2);
     let held = now(semaphore.acquire()).unwrap();
     let mut waiting = ByHand::waiting(semaphore.acquire_many(2));
@@ -242,7 +242,7 @@ fn a_closed_semaphore_gives_nothing() {
 }
 
 #[test]
-fn one_makes_the_value_and_the_others_get_it() {
+fn one_caller_initialises_a_once_cell_and_the_others_wait() {
     let cell = OnceCell::new();
     let made = Cell::new(0);
     let mut first = ByHand::waiting(cell.get_or_init(async || {
@@ -270,18 +270,18 @@ fn one_makes_the_value_and_the_others_get_it() {
 }
 
 #[test]
-fn a_failed_a_panicking_and_a_cancelled_initialiser_leave_it_to_the_next() {
+fn after_a_failed_initialiser_the_next_one_runs() {
     let cell = OnceCell::new();
     let mut fails = ByHand::waiting(cell.get_or_try_init(async || {
         yield_by_hand().await;
         Err("failed")
     }));
-    let mut panics = ByHand::waiting(cell.get_or_init(async || panic!("made nothing")));
+    let mut panics = ByHand::waiting(cell.get_or_init(async || panic!("initialiser panics")));
     let mut never = ByHand::waiting(cell.get_or_init(async || std::future::pending().await));
     let mut last = ByHand::waiting(cell.get_or_init(async || 4));
     assert_eq!(fails.poll(), Some(Err("failed")));
     assert!(panics.is_woken() && !never.is_woken());
-    assert_eq!(panic_of(|| panics.poll()), "made nothing");
+    assert_eq!(panic_of(|| panics.poll()), "initialiser panics");
     drop(panics);
     assert!(never.is_woken());
     assert_eq!(never.poll(), None);
@@ -291,7 +291,7 @@ fn a_failed_a_panicking_and_a_cancelled_initialiser_leave_it_to_the_next() {
     assert_eq!(last.poll(), Some(&4));
 }
 
-/// Pending once.
+/// Pending at the first poll.
 async fn yield_by_hand() {
     let mut polled = false;
     std::future::poll_fn(|_| match std::mem::replace(&mut polled, true) {

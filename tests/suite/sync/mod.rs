@@ -1,4 +1,4 @@
-//! What tasks wait for each other with. Much of it needs no loop: then a test polls by hand, with wakers that count.
+//! Synchronisation primitives. Many tests need no loop: they poll futures by hand, with wakers that count.
 
 mod channels;
 mod locks;
@@ -15,7 +15,7 @@ use std::task::{Poll, Waker};
 
 use crate::support::{poll_with, waker_calling};
 
-/// A future that is polled by hand, and the count of its wakes.
+/// A future that is polled by hand, and the count of its wake-ups.
 struct ByHand<'a, T> {
     future: Pin<Box<dyn Future<Output = T> + 'a>>,
     wakes: Rc<Cell<u32>>,
@@ -23,7 +23,7 @@ struct ByHand<'a, T> {
 }
 
 impl<'a, T> ByHand<'a, T> {
-    /// Polled once, and so in the line if it has to wait.
+    /// Polled once, and so queued if it has to wait.
     fn waiting(future: impl Future<Output = T> + 'a) -> ByHand<'a, T> {
         let wakes = Rc::new(Cell::new(0));
         let waker = waker_calling({
@@ -32,7 +32,7 @@ impl<'a, T> ByHand<'a, T> {
         });
         let future = Box::pin(future);
         let mut by_hand = ByHand { future, wakes, waker };
-        assert!(by_hand.poll().is_none(), "it did not have to wait");
+        assert!(by_hand.poll().is_none(), "the future did not have to wait");
         by_hand
     }
 
@@ -43,7 +43,7 @@ impl<'a, T> ByHand<'a, T> {
         }
     }
 
-    /// Whether it was woken, once, since it last was asked.
+    /// Whether it was woken since the last call; more than once is an error.
     fn is_woken(&self) -> bool {
         match self.wakes.take() {
             0 => false,
@@ -53,15 +53,15 @@ impl<'a, T> ByHand<'a, T> {
     }
 }
 
-/// What needs no waiting.
+/// The result of a future that is ready at once.
 fn now<T>(future: impl Future<Output = T>) -> T {
     match poll_with(Waker::noop(), std::pin::pin!(future)) {
         Poll::Ready(output) => output,
-        Poll::Pending => panic!("it has to wait"),
+        Poll::Pending => panic!("the future has to wait"),
     }
 }
 
-/// The text of the panic that this ends with.
+/// The message of the panic in which the call ends.
 fn panic_of<R>(call: impl FnOnce() -> R) -> String {
     let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(call));
     let payload = result.err().expect("a panic");

@@ -8,7 +8,7 @@ use super::{ByHand, now, panic_of};
 use crate::support::{CountDrop, PanicOnDrop, on_every_driver, poll_with, turns, waker_calling, waker_with};
 
 #[test]
-fn each_queue_has_its_order() {
+fn queues_are_fifo_lifo_or_by_priority() {
     let (fifo, lifo, priority) = (Queue::unbounded(), LifoQueue::unbounded(), PriorityQueue::unbounded());
     for item in [(2, 'a'), (1, 'b'), (3, 'c'), (1, 'a')] {
         now(fifo.put(item)).unwrap();
@@ -23,7 +23,7 @@ fn each_queue_has_its_order() {
     assert_eq!(chars(&|| priority.try_get()), "abac");
 }
 
-/// Compares by its first part only.
+/// Ordered by its first field only.
 #[derive(Debug)]
 struct Keyed(u32, u32);
 
@@ -48,7 +48,7 @@ impl PartialEq for Keyed {
 impl Eq for Keyed {}
 
 #[test]
-fn equal_priorities_come_in_the_order_of_putting() {
+fn items_of_equal_priority_come_in_put_order() {
     let queue = PriorityQueue::unbounded();
     for i in 0..100 {
         queue.try_put(Keyed(i % 3, i)).unwrap();
@@ -58,18 +58,18 @@ fn equal_priorities_come_in_the_order_of_putting() {
 }
 
 #[test]
-fn getters_are_served_in_the_order_of_coming_and_nobody_slips_in() {
+fn getters_are_served_in_fifo_order_without_barging() {
     let queue = Queue::unbounded();
     let mut getters: Vec<_> = (0..3).map(|_| ByHand::waiting(queue.get())).collect();
     queue.try_put('a').unwrap();
     assert!(getters[0].is_woken() && !getters[1].is_woken());
-    // It is the first getter's already.
+    // The item is reserved for the first getter.
     assert_eq!((queue.len(), queue.try_get()), (0, Err(TryRecvError::Empty)));
     queue.try_put('b').unwrap();
     let mut late = ByHand::waiting(queue.get());
     assert_eq!(getters[2].poll(), None);
     assert_eq!(getters[0].poll(), Some(Ok('a')));
-    // Given up after it was called: the third has waited longest.
+    // Dropped after it was woken: the third has waited longest.
     assert!(getters[1].is_woken());
     drop(getters.remove(1));
     assert!(getters[1].is_woken() && !late.is_woken());
@@ -78,13 +78,13 @@ fn getters_are_served_in_the_order_of_coming_and_nobody_slips_in() {
 }
 
 #[test]
-fn putters_are_served_in_the_order_of_coming_and_nobody_slips_in() {
+fn putters_are_served_in_fifo_order_without_barging() {
     let queue = Queue::bounded(1);
     queue.try_put(0).unwrap();
     assert!(queue.is_full());
     let mut putters: Vec<_> = (1..4).map(|item| ByHand::waiting(queue.put(item))).collect();
     assert_eq!(queue.try_get(), Ok(0));
-    assert!(queue.is_full(), "the room is the first putter's");
+    assert!(queue.is_full(), "the free slot is reserved for the first putter");
     assert_eq!(queue.try_put(9), Err(TrySendError::Full(9)));
     assert!(putters[0].is_woken() && !putters[1].is_woken());
     drop(putters.remove(0));
@@ -98,7 +98,7 @@ fn putters_are_served_in_the_order_of_coming_and_nobody_slips_in() {
 }
 
 #[test]
-fn an_item_that_was_not_put_is_dropped_with_the_put() {
+fn an_item_is_dropped_with_its_pending_put() {
     let drops = Rc::new(Cell::new(0));
     let queue = Queue::bounded(1);
     queue.try_put(CountDrop(drops.clone())).unwrap();
@@ -108,7 +108,7 @@ fn an_item_that_was_not_put_is_dropped_with_the_put() {
 }
 
 #[test]
-fn a_closed_queue_drains_and_gives_items_back() {
+fn a_closed_queue_drains_and_returns_unput_items() {
     let queue = Queue::bounded(1);
     queue.try_put(1).unwrap();
     let mut putter = ByHand::waiting(queue.put(2));
@@ -125,13 +125,13 @@ fn a_closed_queue_drains_and_gives_items_back() {
 }
 
 #[test]
-fn who_waits_at_a_closed_queue_gets_an_item_that_comes_back() {
+fn a_getter_of_a_closed_queue_gets_the_item_of_a_dropped_getter() {
     let queue = Queue::unbounded();
     let called = ByHand::waiting(queue.get());
     let (mut second, mut third) = (ByHand::waiting(queue.get()), ByHand::waiting(queue.get()));
     queue.try_put(1).unwrap();
     queue.close();
-    assert!(!second.is_woken(), "the item is not out yet");
+    assert!(!second.is_woken(), "the item may still return to the queue");
     assert_eq!(queue.try_get(), Err(TryRecvError::Empty));
     drop(called);
     assert!(second.is_woken() && !third.is_woken());
@@ -141,7 +141,7 @@ fn who_waits_at_a_closed_queue_gets_an_item_that_comes_back() {
 }
 
 #[test]
-fn room_that_was_promised_is_of_no_use_once_it_is_closed() {
+fn a_reserved_slot_is_void_once_the_queue_is_closed() {
     let queue = Queue::bounded(1);
     queue.try_put(1).unwrap();
     let mut putter = ByHand::waiting(queue.put(2));
@@ -153,7 +153,7 @@ fn room_that_was_promised_is_of_no_use_once_it_is_closed() {
 }
 
 #[test]
-fn closing_at_once_drops_what_is_there_and_counts_it_as_done() {
+fn close_now_drops_the_items_and_counts_them_as_done() {
     let drops = Rc::new(Cell::new(0));
     let queue = Queue::unbounded();
     let mut called = ByHand::waiting(queue.get());
@@ -165,7 +165,10 @@ fn closing_at_once_drops_what_is_there_and_counts_it_as_done() {
     assert_eq!((drops.get(), queue.unfinished(), queue.len()), (3, 0, 0));
     assert!(joining.is_woken());
     assert_eq!(joining.poll(), Some(()));
-    assert!(matches!(called.poll(), Some(Err(Closed))), "its item is gone too");
+    assert!(
+        matches!(called.poll(), Some(Err(Closed))),
+        "the reserved item was dropped too"
+    );
     assert!(matches!(queue.try_get(), Err(TryRecvError::Closed)));
     assert_eq!(queue.close_now(), 0);
 }
@@ -186,22 +189,22 @@ fn join_waits_for_every_task_done() {
         assert!(joining.is_woken());
         assert_eq!(joining.poll(), Some(()));
     }
-    let told = panic_of(|| queue.task_done());
-    assert!(told.contains("more often than items were put"), "{told}");
+    let message = panic_of(|| queue.task_done());
+    assert!(message.contains("more often than items were put"), "{message}");
     assert_eq!(queue.unfinished(), 0);
 }
 
 #[test]
-fn no_capacity_is_refused_and_a_huge_one_costs_nothing() {
-    let told = panic_of(|| Queue::<u8>::bounded(0));
-    assert!(told.contains("unbounded()"), "{told}");
+fn a_capacity_of_zero_is_refused_and_a_huge_one_allocates_nothing() {
+    let message = panic_of(|| Queue::<u8>::bounded(0));
+    assert!(message.contains("unbounded()"), "{message}");
     let huge = Queue::bounded(usize::MAX - 1);
     huge.try_put(1).unwrap();
     assert_eq!((huge.capacity(), huge.len()), (Some(usize::MAX - 1), 1));
     assert_eq!(Queue::<u8>::unbounded().capacity(), None);
 }
 
-/// Puts an item into its queue when it is dropped.
+/// Puts an item into its queue when dropped.
 struct PutOnDrop(Weak<RefCell<Option<Queue<PutOnDrop>>>>);
 
 impl Drop for PutOnDrop {
@@ -225,7 +228,7 @@ fn an_items_destructor_may_use_its_queue() {
     assert_eq!(queue.len(), 3);
     assert_eq!(queue.close_now(), 3);
     assert_eq!((queue.len(), queue.unfinished()), (0, 1));
-    // What is in a queue goes with it.
+    // Items are dropped with their queue.
     let queue = Queue::unbounded();
     let drops = Rc::new(Cell::new(0));
     queue.try_put(CountDrop(drops.clone())).unwrap();
@@ -234,7 +237,7 @@ fn an_items_destructor_may_use_its_queue() {
 }
 
 #[test]
-fn an_item_whose_destructor_panics_harms_nobody_else() {
+fn an_item_whose_destructor_panics_does_not_stop_close_now() {
     let queue = Queue::unbounded();
     queue.try_put(PanicOnDrop("an item")).unwrap();
     let mut joining = ByHand::waiting(queue.join());
@@ -278,7 +281,7 @@ fn a_wakers_destructor_may_use_the_queue() {
     assert_eq!(other.poll(), Some(Ok(1)));
 }
 
-/// Panics, or uses its queue, when it is compared.
+/// Panics, or uses its queue, when compared.
 struct Bad(u8, Option<Weak<RefCell<Option<PriorityQueue<Bad>>>>>);
 
 impl Ord for Bad {
@@ -308,11 +311,11 @@ impl PartialEq for Bad {
 impl Eq for Bad {}
 
 #[test]
-fn a_comparison_that_panics_or_comes_back_leaves_the_queue_whole() {
+fn a_comparison_that_panics_or_uses_the_queue_leaves_it_consistent() {
     let queue = PriorityQueue::bounded(3);
     queue.try_put(Bad(1, None)).unwrap_or_else(|_| panic!());
     assert_eq!(panic_of(|| queue.try_put(Bad(2, Some(Weak::new())))), "compared");
-    assert_eq!((queue.len(), queue.unfinished()), (2, 2), "it is in");
+    assert_eq!((queue.len(), queue.unfinished()), (2, 2), "the item was not put");
     assert_eq!(queue.try_get().map(|item| item.0), Ok(1));
     assert_eq!(queue.try_get().map(|item| item.0), Ok(2));
 
@@ -320,14 +323,14 @@ fn a_comparison_that_panics_or_comes_back_leaves_the_queue_whole() {
     let queue = PriorityQueue::bounded(3);
     shared.replace(Some(queue.clone()));
     queue.try_put(Bad(1, None)).unwrap_or_else(|_| panic!());
-    let told = panic_of(|| queue.try_put(Bad(2, Some(Rc::downgrade(&shared)))));
-    assert!(told.contains("comparing items used the queue"), "{told}");
+    let message = panic_of(|| queue.try_put(Bad(2, Some(Rc::downgrade(&shared)))));
+    assert!(message.contains("comparing items used the queue"), "{message}");
     assert_eq!(queue.len(), 2);
     shared.take();
 }
 
 #[test]
-fn a_queue_that_is_never_empty_lets_others_run() {
+fn a_queue_that_is_never_empty_yields_to_other_tasks() {
     on_every_driver(|case| {
         case.run(async {
             let queue = Queue::bounded(1);
@@ -357,7 +360,7 @@ fn ten_thousand_getters_are_woken_in_order() {
     let many = if cfg!(miri) { 100 } else { 10_000 };
     let queue = Queue::unbounded();
     let mut getters: Vec<_> = (0..many).map(|_| ByHand::waiting(queue.get())).collect();
-    // Every other one goes.
+    // Every other getter is dropped.
     let mut at = 0;
     getters.retain(|_| {
         at += 1;
@@ -373,7 +376,7 @@ fn ten_thousand_getters_are_woken_in_order() {
 }
 
 #[test]
-fn a_queue_tells_about_itself() {
+fn a_queue_reports_its_state() {
     let queue = Queue::bounded(2);
     queue.try_put(1).unwrap();
     let shown = format!("{queue:?}");

@@ -1,7 +1,7 @@
 //! `sync`, cancelled at random: no item, permit or wake-up is lost.
 //!
-//! Each round has a seed of its own, printed when the round fails. Tasks wait by their wakers alone, so a lost wake-up
-//! shows: some are cancelled in random turns, the others must come to their end.
+//! Each round has its own seed, printed when the round fails. Tasks rely on their wakers alone, so a lost wake-up
+//! shows: some tasks are cancelled in random turns, and all others must finish.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -17,7 +17,7 @@ use windlass::time::{sleep, timeout};
 
 use crate::support::{Random, on_every_driver, rounds, turns};
 
-/// Runs a round so often on every driver, each with its own random numbers.
+/// Runs many rounds on every driver, each with its own random numbers.
 fn random_rounds<F: Future<Output = ()>>(round: impl Fn(Random) -> F + Clone + Send + 'static) {
     some_rounds(rounds(), round);
 }
@@ -26,26 +26,26 @@ fn some_rounds<F: Future<Output = ()>>(count: usize, round: impl Fn(Random) -> F
     on_every_driver(move |case| {
         case.run(async {
             for seed in 1..=count as u64 {
-                let told = TellOnPanic(seed);
+                let seed_printer = PrintSeed(seed);
                 let random = Random::new(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15));
                 timeout(Duration::from_secs(60), round(random))
                     .await
-                    .expect("a wake-up was lost: somebody waits for ever");
-                crate::support::keep_forever(told);
+                    .expect("a wake-up was lost: a task waits forever");
+                crate::support::keep_forever(seed_printer);
             }
         });
     });
 }
 
-struct TellOnPanic(u64);
+struct PrintSeed(u64);
 
-impl Drop for TellOnPanic {
+impl Drop for PrintSeed {
     fn drop(&mut self) {
         eprintln!("seed {}", self.0);
     }
 }
 
-/// Cancels `count` of the tasks in random turns. Gives the others.
+/// Cancels `count` of the tasks in random turns and returns the others.
 async fn cancel_some(random: &mut Random, mut tasks: Vec<JoinHandle<()>>, count: u64) -> Vec<JoinHandle<()>> {
     for _ in 0..count {
         turns(random.below(4)).await;
@@ -55,7 +55,7 @@ async fn cancel_some(random: &mut Random, mut tasks: Vec<JoinHandle<()>>, count:
         let at = random.below(tasks.len() as u64) as usize;
         let task = tasks.swap_remove(at);
         task.cancel();
-        // Now or later: what it held goes on in any case.
+        // Ended now or later: whatever it held is released in any case.
         if random.below(2) == 0
             && let Err(error) = task.await
         {
@@ -71,7 +71,7 @@ async fn join_all(tasks: Vec<JoinHandle<()>>) {
     }
 }
 
-/// The order in which items came out, and in which they went in.
+/// The items in the order in which they came out, and in which they were put.
 async fn queue_round<O: Order<u64> + 'static>(mut random: Random) -> (Vec<u64>, Vec<u64>) {
     let queue = OrderedQueue::<u64, O>::bounded(1 + random.below(3) as usize);
     let (put, got) = (Rc::new(RefCell::new(Vec::new())), Rc::new(RefCell::new(Vec::new())));
@@ -100,7 +100,8 @@ async fn queue_round<O: Order<u64> + 'static>(mut random: Random) -> (Vec<u64>, 
         }));
     }
     let rest = cancel_some(&mut random, tasks, 5).await;
-    // Whoever is left is served: consumers by this producer, producers by that consumer, until it is closed.
+    // The remaining tasks are served: consumers by this producer, producers by that consumer, until the queue is
+    // closed.
     let last = windlass::spawn({
         let (queue, put) = (queue.clone(), put.clone());
         async move {
@@ -129,7 +130,7 @@ async fn queue_round<O: Order<u64> + 'static>(mut random: Random) -> (Vec<u64>, 
 }
 
 #[test]
-fn no_item_of_a_queue_is_lost_and_they_keep_their_order() {
+fn a_queue_loses_no_item_and_keeps_the_order() {
     random_rounds(async |random| {
         let (got, put) = queue_round::<windlass::sync::Fifo>(random).await;
         assert_eq!(got, put);
@@ -137,7 +138,7 @@ fn no_item_of_a_queue_is_lost_and_they_keep_their_order() {
 }
 
 #[test]
-fn no_item_of_a_priority_queue_is_lost() {
+fn a_priority_queue_loses_no_item() {
     random_rounds(async |random| {
         let (mut got, mut put) = queue_round::<windlass::sync::SmallestFirst>(random).await;
         got.sort_unstable();
@@ -147,11 +148,11 @@ fn no_item_of_a_priority_queue_is_lost() {
 }
 
 #[test]
-fn no_item_is_lost_to_timeouts() {
-    // Half a dozen timeouts each, which take their time on a real clock.
+fn timeouts_lose_no_item() {
+    // Fewer rounds: half a dozen timeouts each take time on a real clock.
     some_rounds(rounds().min(20_000), async |mut random| {
         let queue = OrderedQueue::<u64, windlass::sync::Fifo>::bounded(1);
-        // Never none: a virtual clock stands still while somebody is busy asking.
+        // Never zero: a virtual clock does not advance while a task is busy polling.
         let micros = |random: &mut Random| Duration::from_micros(1 + random.below(60));
         let (late, patience) = (micros(&mut random), micros(&mut random));
         let producer = windlass::spawn({
@@ -206,7 +207,7 @@ fn a_lock_is_never_held_twice_nor_lost() {
     });
 }
 
-/// Takes itself off the count, also if its task is cancelled.
+/// Decrements the count, also if its task is cancelled.
 struct Leave<'a>(&'a mut i32);
 
 impl Drop for Leave<'_> {
@@ -216,7 +217,7 @@ impl Drop for Leave<'_> {
 }
 
 #[test]
-fn readers_and_a_writer_never_meet_and_no_share_is_lost() {
+fn readers_and_a_writer_exclude_each_other_and_no_permit_is_lost() {
     random_rounds(async |mut random| {
         let lock = Rc::new(RwLock::new(()));
         let inside = Rc::new(Cell::new(0i32));
@@ -224,7 +225,7 @@ fn readers_and_a_writer_never_meet_and_no_share_is_lost() {
             let (lock, inside) = (lock.clone(), inside.clone());
             let (stay, writes) = (random.below(3), random.below(3) == 0);
             windlass::spawn(async move {
-                // Writers count a hundred.
+                // A writer counts as a hundred.
                 let (weight, _write, _read);
                 match writes {
                     true => (weight, _write) = (100, lock.write().await),
@@ -274,14 +275,14 @@ fn no_permit_is_lost() {
         let tasks = tasks.collect();
         join_all(cancel_some(&mut random, tasks, 5).await).await;
         let all = timeout(Duration::from_secs(60), semaphore.acquire_many(total as usize)).await;
-        drop(all.expect("all came back").expect("open"));
+        drop(all.expect("every permit was released").expect("open"));
         turns(4).await;
         assert_eq!(semaphore.available_permits(), total as usize);
     });
 }
 
 #[test]
-fn no_notification_of_a_condition_is_lost() {
+fn a_condition_loses_no_notification() {
     random_rounds(async |mut random| {
         let shared = Rc::new((Lock::new(VecDeque::new()), Condition::new()));
         let got = Rc::new(Cell::new(0));
@@ -307,9 +308,9 @@ fn no_notification_of_a_condition_is_lost() {
         });
         let rest = cancel_some(&mut random, tasks, 3).await;
         producer.await.expect("no panic");
-        // Three or more are left, minus who has had its item: enough for all.
+        // Three or more are left, minus those that have their item: enough for all.
         turns(30).await;
-        assert_eq!(got.get(), 3, "an item lies there, and somebody waits for it");
+        assert_eq!(got.get(), 3, "an item is available, but its consumer was not woken");
         shared.0.lock().await.extend(0..6);
         shared.1.notify_all();
         join_all(rest).await;
@@ -317,7 +318,7 @@ fn no_notification_of_a_condition_is_lost() {
 }
 
 #[test]
-fn no_notification_of_notify_is_lost() {
+fn notify_loses_no_notification() {
     random_rounds(async |mut random| {
         let shared = Rc::new((Notify::new(), Cell::new(0)));
         let got = Rc::new(Cell::new(0));
@@ -349,7 +350,11 @@ fn no_notification_of_notify_is_lost() {
         let rest = cancel_some(&mut random, tasks, 3).await;
         producer.await.expect("no panic");
         turns(30).await;
-        assert_eq!((shared.1.get(), got.get()), (0, 3), "somebody waits for what is there");
+        assert_eq!(
+            (shared.1.get(), got.get()),
+            (0, 3),
+            "an item is available, but its consumer was not woken"
+        );
         shared.1.set(10);
         shared.0.notify_waiters();
         join_all(rest).await;
@@ -357,7 +362,7 @@ fn no_notification_of_notify_is_lost() {
 }
 
 #[test]
-fn an_event_and_a_barrier_leave_nobody_behind() {
+fn an_event_and_a_barrier_release_every_waiter() {
     random_rounds(async |mut random| {
         let shared = Rc::new((Event::new(), Barrier::new(3)));
         let passed = Rc::new(Cell::new(0));
@@ -391,7 +396,7 @@ fn an_event_and_a_barrier_leave_nobody_behind() {
 }
 
 #[test]
-fn a_cancelled_initialiser_leaves_it_to_the_next() {
+fn after_a_cancelled_initialiser_the_next_one_runs() {
     random_rounds(async |mut random| {
         let cell = Rc::new(OnceCell::new());
         let began = Rc::new(Cell::new(0));
@@ -419,7 +424,7 @@ fn a_cancelled_initialiser_leaves_it_to_the_next() {
 }
 
 #[test]
-fn a_broadcast_receiver_gets_or_misses_everything() {
+fn a_broadcast_receiver_gets_or_counts_every_value() {
     random_rounds(async |mut random| {
         let (sender, first) = broadcast::channel(1 + random.below(4) as usize);
         let receivers = [first, sender.subscribe(), sender.subscribe()];
@@ -430,7 +435,7 @@ fn a_broadcast_receiver_gets_or_misses_everything() {
                 windlass::spawn(async move {
                     let mut next = 0;
                     loop {
-                        // Dropped when polled once, or twice, or awaited.
+                        // Dropped after one poll, or two, or awaited.
                         let received = match random.below(2) {
                             0 => Some(receiver.recv().await),
                             _ => timeout(Duration::ZERO, receiver.recv()).await.ok(),

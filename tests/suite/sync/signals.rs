@@ -8,7 +8,7 @@ use super::{ByHand, now, panic_of};
 use crate::support::{on_every_driver, poll_with, turns, waker_calling};
 
 #[test]
-fn an_event_lets_through_who_waited_even_if_it_is_cleared_at_once() {
+fn an_event_releases_its_waiters_even_if_cleared_at_once() {
     let event = Event::new();
     let mut waiting = [ByHand::waiting(event.wait()), ByHand::waiting(event.wait())];
     event.set();
@@ -27,7 +27,7 @@ fn an_event_lets_through_who_waited_even_if_it_is_cleared_at_once() {
 }
 
 #[test]
-fn waiters_are_woken_in_order_and_one_bad_waker_harms_nobody() {
+fn waiters_are_woken_in_order_despite_a_panicking_waker() {
     let event = Rc::new(Event::new());
     let order = Rc::new(std::cell::RefCell::new(Vec::new()));
     let mut waiting: Vec<_> = (0..5)
@@ -36,9 +36,9 @@ fn waiters_are_woken_in_order_and_one_bad_waker_harms_nobody() {
                 let (order, event) = (order.clone(), event.clone());
                 move || {
                     order.borrow_mut().push(i);
-                    assert!(event.is_set(), "wakers may look");
+                    assert!(event.is_set(), "a waker may use the event");
                     event.set();
-                    assert_ne!(i, 1, "a bad waker");
+                    assert_ne!(i, 1, "a panicking waker");
                 }
             });
             let event = event.clone();
@@ -49,12 +49,12 @@ fn waiters_are_woken_in_order_and_one_bad_waker_harms_nobody() {
         .collect();
     drop(waiting.remove(3));
     event.set();
-    // Each waker sets it again: those who are left are woken inside, still first come, first woken.
+    // Each waker sets the event again: the remaining waiters are woken inside, still in FIFO order.
     assert_eq!(*order.borrow(), [0, 1, 2, 4]);
 }
 
 #[test]
-fn a_notification_is_kept_once_and_passed_on() {
+fn a_notification_is_stored_once_and_passed_on() {
     let notify = Notify::new();
     notify.notify_one();
     notify.notify_one();
@@ -65,7 +65,7 @@ fn a_notification_is_kept_once_and_passed_on() {
     drop(a);
     assert!(b.is_woken());
     assert_eq!(b.poll(), Some(()));
-    // Passed on to nobody, it is kept.
+    // Without another waiter it is stored.
     let c = ByHand::waiting(notify.notified());
     notify.notify_one();
     drop(c);
@@ -74,7 +74,7 @@ fn a_notification_is_kept_once_and_passed_on() {
 }
 
 #[test]
-fn notify_waiters_is_for_those_who_hold_a_notified() {
+fn notify_waiters_wakes_every_existing_notified() {
     let notify = Notify::new();
     let (mut polled, not_polled) = (ByHand::waiting(notify.notified()), notify.notified());
     notify.notify_waiters();
@@ -82,14 +82,14 @@ fn notify_waiters_is_for_those_who_hold_a_notified() {
     assert_eq!(polled.poll(), Some(()));
     now(not_polled);
     let late = ByHand::waiting(notify.notified());
-    // Told with all and gone: there is nothing to pass on.
+    // Woken by `notify_waiters` and dropped: there is nothing to pass on.
     notify.notify_waiters();
     drop(late);
     drop(ByHand::waiting(notify.notified()));
 }
 
 #[test]
-fn who_has_no_budget_left_misses_no_notification() {
+fn a_waiter_without_budget_misses_no_notification() {
     on_every_driver(|case| {
         case.run(async {
             let (notify, event) = (Notify::new(), Event::new());
@@ -111,7 +111,7 @@ fn who_has_no_budget_left_misses_no_notification() {
 }
 
 #[test]
-fn a_condition_waits_without_the_lock_and_returns_with_it() {
+fn a_condition_waits_without_the_lock_and_reacquires_it() {
     let (lock, condition) = (Lock::new(0), Condition::new());
     let mut waiting = ByHand::waiting(condition.wait(now(lock.lock())));
     assert!(!lock.is_locked());
@@ -127,7 +127,7 @@ fn a_condition_waits_without_the_lock_and_returns_with_it() {
 }
 
 #[test]
-fn a_condition_wakes_as_many_as_it_is_told_first_come_first_served() {
+fn notify_wakes_n_waiters_in_fifo_order() {
     let (lock, condition) = (Rc::new(Lock::new(0)), Condition::new());
     let wait = || ByHand::waiting(condition.wait(now(lock.clone().lock_owned())));
     let mut waiting: Vec<_> = (0..5).map(|_| wait()).collect();
@@ -135,7 +135,7 @@ fn a_condition_wakes_as_many_as_it_is_told_first_come_first_served() {
     let woken: Vec<bool> = waiting.iter().map(ByHand::is_woken).collect();
     assert_eq!(woken, [true, true, false, false, false]);
     drop(waiting[0].poll().expect("notified"));
-    // Gone before it could make use of it.
+    // Dropped before it could use its notification.
     waiting.remove(1);
     assert!(waiting[1].is_woken());
     condition.notify_all();
@@ -145,13 +145,13 @@ fn a_condition_wakes_as_many_as_it_is_told_first_come_first_served() {
 }
 
 #[test]
-fn a_notification_is_passed_on_by_who_waits_for_the_lock() {
+fn a_notification_is_passed_on_by_a_waiter_dropped_while_locking() {
     let (lock, condition) = (Lock::new(0), Condition::new());
     let mut a = ByHand::waiting(condition.wait(now(lock.lock())));
     let mut b = ByHand::waiting(condition.wait(now(lock.lock())));
     let guard = now(lock.lock());
     condition.notify_one();
-    assert!(a.poll().is_none(), "it waits for the lock");
+    assert!(a.poll().is_none(), "the waiter has to wait for the lock");
     drop(a);
     assert!(b.is_woken());
     drop(guard);
@@ -168,27 +168,27 @@ fn a_predicate_that_panics_frees_the_lock_and_passes_the_notification_on() {
     let mut good = ByHand::waiting(condition.wait_for(now(lock.lock()), |value| *value == 1));
     *now(lock.lock()) = 1;
     condition.notify_one();
-    let told = panic_of(|| bad.poll());
-    assert!(told.contains("a predicate"), "{told}");
+    let message = panic_of(|| bad.poll());
+    assert!(message.contains("a predicate"), "{message}");
     drop(bad);
     assert!(good.is_woken());
-    let mut guard = good.poll().expect("it holds");
+    let mut guard = good.poll().expect("the predicate holds");
     *guard = 2;
     drop(guard);
-    // It holds already: no wait, no notification used.
+    // The predicate holds already: no wait, and no notification is consumed.
     assert_eq!(*now(condition.wait_for(now(lock.lock()), |value| *value == 2)), 2);
 }
 
 #[test]
-fn a_barrier_lets_through_all_at_once_again_and_again() {
+fn a_barrier_releases_all_tasks_and_can_be_reused() {
     let barrier = Barrier::new(3);
     for _ in 0..3 {
-        let (mut a, gone, mut b) = (
+        let (mut a, dropped, mut b) = (
             ByHand::waiting(barrier.wait()),
             ByHand::waiting(barrier.wait()),
             None::<ByHand<'_, _>>,
         );
-        drop(gone);
+        drop(dropped);
         assert_eq!(barrier.waiting(), 1);
         b.replace(ByHand::waiting(barrier.wait()));
         let mut b = b.unwrap();
@@ -202,7 +202,7 @@ fn a_barrier_lets_through_all_at_once_again_and_again() {
 }
 
 #[test]
-fn a_broken_barrier_says_so_until_it_is_reset() {
+fn a_broken_barrier_returns_an_error_until_reset() {
     let barrier = Barrier::new(2);
     let mut waiting = ByHand::waiting(barrier.wait());
     barrier.reset();
@@ -221,7 +221,7 @@ fn a_broken_barrier_says_so_until_it_is_reset() {
 }
 
 #[test]
-fn a_thousand_waits_that_need_no_waiting_let_others_run() {
+fn waits_that_are_ready_at_once_yield_to_other_tasks() {
     on_every_driver(|case| {
         case.run(async {
             let event = Rc::new(Event::new());

@@ -9,32 +9,32 @@ use super::{ByHand, now, panic_of};
 use crate::support::{Random, on_every_driver, rounds, turns};
 
 #[test]
-fn both_ends_may_travel_and_so_may_their_futures() {
-    fn travels<T: Send>(_: &T) {}
+fn channel_ends_and_their_futures_are_send() {
+    fn assert_send<T: Send>(_: &T) {}
     let (sender, receiver) = thread::channel::<u8>(1);
     let (one, other) = thread::oneshot::<u8>();
-    travels(&sender);
-    travels(&receiver);
-    travels(&sender.send(1));
-    travels(&receiver.recv());
-    travels(&one);
-    travels(&other);
+    assert_send(&sender);
+    assert_send(&receiver);
+    assert_send(&sender.send(1));
+    assert_send(&receiver.recv());
+    assert_send(&one);
+    assert_send(&other);
 }
 
 #[test]
-fn it_is_fair_and_closes_as_a_queue_does() {
+fn a_channel_is_fair_and_closes_like_a_queue() {
     let (sender, receiver) = thread::channel(1);
     sender.try_send(1).unwrap();
     assert_eq!(sender.try_send(2), Err(TrySendError::Full(2)));
-    let (gone, mut waiting) = (ByHand::waiting(sender.send(3)), ByHand::waiting(sender.send(4)));
+    let (dropped, mut waiting) = (ByHand::waiting(sender.send(3)), ByHand::waiting(sender.send(4)));
     assert_eq!(receiver.try_recv(), Ok(1));
     assert_eq!(
         sender.try_send(5),
         Err(TrySendError::Full(5)),
-        "the room is the first sender's"
+        "the free slot is reserved for the first sender"
     );
-    assert!(gone.is_woken());
-    drop(gone);
+    assert!(dropped.is_woken());
+    drop(dropped);
     assert!(waiting.is_woken());
     assert_eq!(waiting.poll(), Some(Ok(())));
     drop(waiting);
@@ -51,7 +51,7 @@ fn it_is_fair_and_closes_as_a_queue_does() {
     sender.try_send(1).unwrap();
     assert!(waiting[0].is_woken() && receiver.is_empty());
     drop((sender, others));
-    assert!(!waiting[1].is_woken(), "the item may come back");
+    assert!(!waiting[1].is_woken(), "the item may still return to the channel");
     assert_eq!(waiting[0].poll(), Some(Ok(1)));
     assert!(waiting[1].is_woken());
     assert_eq!(waiting[1].poll(), Some(Err(Closed)));
@@ -59,7 +59,7 @@ fn it_is_fair_and_closes_as_a_queue_does() {
 }
 
 #[test]
-fn the_last_receiver_takes_the_items_with_it() {
+fn the_last_receiver_drops_the_items() {
     let (sender, receiver) = thread::unbounded();
     let item = Arc::new(());
     sender.try_send(item.clone()).unwrap();
@@ -71,14 +71,14 @@ fn the_last_receiver_takes_the_items_with_it() {
 }
 
 #[test]
-fn a_loop_does_not_block_itself() {
+fn blocking_calls_on_a_loop_panic() {
     on_every_driver(|case| {
         case.run(async {
             let (sender, receiver) = thread::channel(1);
-            let told = panic_of(|| sender.send_blocking(1));
-            assert!(told.contains("await instead"), "{told}");
-            let told = panic_of(|| receiver.recv_blocking());
-            assert!(told.contains("await instead"), "{told}");
+            let message = panic_of(|| sender.send_blocking(1));
+            assert!(message.contains("await instead"), "{message}");
+            let message = panic_of(|| receiver.recv_blocking());
+            assert!(message.contains("await instead"), "{message}");
             assert!(receiver.is_empty());
         });
     });
@@ -114,13 +114,13 @@ fn two_loops_share_a_channel() {
 }
 
 #[test]
-fn threads_and_loops_lose_nothing_although_waits_are_dropped() {
+fn threads_and_loops_lose_no_item_when_waits_are_dropped() {
     on_every_driver(|case| {
         let each = rounds() as u64;
         let (sender, receiver) = thread::channel(2);
         let (sent, received) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
         let mut threads = Vec::new();
-        // Two threads that block, on each side, and a loop on each side that is impatient.
+        // On each side, two blocking threads and a loop that drops its waits.
         for i in 0..2 {
             let (sender, receiver) = (sender.clone(), receiver.clone());
             let (sent, received) = (sent.clone(), received.clone());
@@ -175,7 +175,7 @@ fn threads_and_loops_lose_nothing_although_waits_are_dropped() {
 }
 
 #[test]
-fn a_oneshot_crosses_threads_both_ways() {
+fn a_oneshot_crosses_threads_in_both_directions() {
     on_every_driver(|case| {
         let (question, asked) = thread::oneshot();
         let (answer, answered) = thread::oneshot();
@@ -201,7 +201,7 @@ fn a_oneshot_crosses_threads_both_ways() {
 }
 
 #[test]
-fn a_loop_that_ends_lets_the_other_side_know() {
+fn a_closing_loop_closes_its_end_of_the_channel() {
     on_every_driver(|case| {
         let (sender, receiver) = thread::channel(1);
         let (started, start) = thread::oneshot();
@@ -216,7 +216,7 @@ fn a_loop_that_ends_lets_the_other_side_know() {
         let mut sent = 0;
         while sender.send_blocking(()).is_ok() {
             sent += 1;
-            assert!(sent < 1_000_000, "the loop is over, and its tasks with it");
+            assert!(sent < 1_000_000, "the channel is still open after its loop ended");
         }
         looping.join().unwrap();
     });

@@ -1,4 +1,4 @@
-//! Client and server, both ours.
+//! hyper clients and servers, both on windlass.
 
 use futures_util::future::join_all;
 use http_body_util::Empty;
@@ -9,7 +9,7 @@ use windlass::hyper::{Executor, Timer};
 use crate::server::{Client, connect, get, start, until};
 use crate::support::{on_every_driver, rounds};
 
-/// Bytes that tell their place.
+/// Bytes that encode their position.
 fn numbered(len: usize) -> Vec<u8> {
     (0..len).map(|at| (at ^ (at >> 8) ^ (at >> 16)) as u8).collect()
 }
@@ -18,7 +18,7 @@ fn numbered(len: usize) -> Vec<u8> {
 fn a_connection_is_kept_alive() {
     on_every_driver(|case| {
         case.run(async {
-            let (addr, seen) = start().await;
+            let (addr, stats) = start().await;
             let mut client = Client::one(addr).await;
             for number in 0..20 {
                 assert_eq!(
@@ -26,10 +26,10 @@ fn a_connection_is_kept_alive() {
                     format!("hello{number}")
                 );
             }
-            assert_eq!((seen.connections.get(), seen.requests.get()), (1, 20));
+            assert_eq!((stats.connections.get(), stats.requests.get()), (1, 20));
             drop(client);
-            until("the connection ends", || seen.ended.get() == 1).await;
-            assert_eq!(seen.failed.get(), 0);
+            until("the connection ends", || stats.ended.get() == 1).await;
+            assert_eq!(stats.failed.get(), 0);
         });
     });
 }
@@ -43,7 +43,7 @@ fn bodies_of_every_size_come_back() {
                 for len in [0, 1, 4_095, 8_192, 65_535, 65_537, 1 << 20, 3_000_000] {
                     let body = numbered(len);
                     let echo = client.fetch("/echo", body.clone()).await;
-                    assert!(echo == body, "{len} bytes do not come back as they were");
+                    assert!(echo == body, "{len} bytes do not come back unchanged");
                 }
             }
         });
@@ -54,7 +54,7 @@ fn bodies_of_every_size_come_back() {
 fn streams_share_a_connection() {
     on_every_driver(|case| {
         case.run(async {
-            let (addr, seen) = start().await;
+            let (addr, stats) = start().await;
             let stream = Bridge::new(connect(addr).await);
             let mut http = hyper::client::conn::http2::Builder::new(Executor);
             let (sender, connection) = http
@@ -64,7 +64,7 @@ fn streams_share_a_connection() {
                 .expect("handshake");
             windlass::spawn(connection);
             let count = rounds().clamp(20, 200);
-            // Slow ones among them do not hold the others up.
+            // Slow responses do not delay the others.
             let path = |number: usize| match number % 10 {
                 0 => "/slow".to_owned(),
                 _ => format!("/hello{number}"),
@@ -72,25 +72,25 @@ fn streams_share_a_connection() {
             let fetches = (0..count).map(|number| get(sender.clone(), path(number)));
             for (number, body) in join_all(fetches).await.into_iter().enumerate() {
                 match number % 10 {
-                    0 => assert_eq!(body, "at last"),
+                    0 => assert_eq!(body, "done"),
                     _ => assert_eq!(body, format!("hello{number}")),
                 }
             }
-            assert_eq!((seen.connections.get(), seen.requests.get()), (1, count));
+            assert_eq!((stats.connections.get(), stats.requests.get()), (1, count));
             drop(sender);
-            // Well or not: the client is gone when the server answers its farewell.
-            until("the connection ends", || seen.ended.get() == 1).await;
+            // Cleanly or not: the client may be closed when the server answers its GOAWAY.
+            until("the connection ends", || stats.ended.get() == 1).await;
         });
     });
 }
 
-/// A client that goes away in the middle takes its stream along, and nothing else.
+/// A client that disconnects during a request ends its stream, and nothing else.
 #[test]
-fn given_up_requests_leave_nothing() {
+fn dropped_requests_leak_nothing() {
     on_every_driver(|case| {
         let event_loop = case.event_loop();
         let run = event_loop.run_until_complete(async {
-            let (addr, seen) = start().await;
+            let (addr, stats) = start().await;
             for round in 0..rounds().min(60) {
                 let mut client = match round % 2 {
                     0 => Client::one(addr).await,
@@ -102,18 +102,18 @@ fn given_up_requests_leave_nothing() {
                 );
                 let _ = given_up.await;
             }
-            until("all connections end", || seen.ended.get() == seen.connections.get()).await;
+            until("all connections end", || stats.ended.get() == stats.connections.get()).await;
             let mut client = Client::one(addr).await;
             assert_eq!(client.fetch("/hello", "").await, "hello");
         });
         run.expect("the loop runs");
-        until_quiet(&event_loop);
+        until_idle(&event_loop);
     });
 }
 
-/// What is left when the tasks are gone: the accept, and nothing else.
-fn until_quiet(event_loop: &windlass::EventLoop) {
-    let quiet = event_loop.run_until_complete(async {
+/// Waits until the connections' operations have ended; the server's accept stays.
+fn until_idle(event_loop: &windlass::EventLoop) {
+    let idle = event_loop.run_until_complete(async {
         for _ in 0..12_000 {
             if windlass::counters().ops <= 3 {
                 return;
@@ -122,10 +122,10 @@ fn until_quiet(event_loop: &windlass::EventLoop) {
         }
         panic!("left: {:?}", windlass::metrics::metrics().ops);
     });
-    quiet.expect("the loop runs");
+    idle.expect("the loop runs");
 }
 
-/// A connection that goes on as something else, without `Send`.
+/// A connection that is upgraded to another protocol, without `Send`.
 #[test]
 fn a_connection_is_upgraded() {
     on_every_driver(|case| {
@@ -143,7 +143,7 @@ fn a_connection_is_upgraded() {
                 let connection =
                     hyper::server::conn::http1::Builder::new().serve_connection(Bridge::new(server), service);
                 let parts = connection.without_shutdown().await.expect("served");
-                // What the client said too early was read already; the rest is in the stream.
+                // Bytes that the client sent early were read already; the rest is in the stream.
                 let stream = parts.io.into_inner();
                 stream.write_all(parts.read_buf).await.0.expect("write");
                 loop {
@@ -157,12 +157,12 @@ fn a_connection_is_upgraded() {
             let ask = "GET / HTTP/1.1\r\nhost: localhost\r\nconnection: upgrade\r\nupgrade: echo\r\n\r\nearly";
             client.write_all(ask).await.0.expect("write");
             assert!(
-                crate::raw::hear_until(&client, "early")
+                crate::raw::read_until(&client, "early")
                     .await
                     .starts_with("HTTP/1.1 101")
             );
             client.write_all("and late").await.0.expect("write");
-            assert_eq!(crate::raw::hear_until(&client, "late").await, "and late");
+            assert_eq!(crate::raw::read_until(&client, "late").await, "and late");
             drop(client);
             serving.await.expect("no panic");
         });

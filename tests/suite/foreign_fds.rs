@@ -1,4 +1,5 @@
-//! Descriptors of others in odd hands: numbers that change owner, destructors that answer back, devices that cannot wait.
+//! Descriptors that the loop does not own: numbers that change owner, destructors that call back into the loop, devices
+//! without readiness.
 
 use std::cell::{Cell, RefCell};
 use std::io::{Read, Write};
@@ -12,14 +13,14 @@ use windlass::{EventLoop, add_reader, remove_reader};
 
 use crate::support::{on_every_driver, on_every_kernel_driver, pair, poll_once, turns};
 
-/// Gives the file behind `from` the number `number`, closing what had it: what a careless neighbour does in two steps.
+/// Makes `number` refer to the file behind `from`, closing the old one: a close and a reuse of the number in one step.
 fn take_over(from: &UnixStream, number: RawFd) {
     // SAFETY: both numbers are open descriptors; dup2(2) touches no memory.
     let result = unsafe { libc::dup2(from.as_raw_fd(), number) };
     assert_eq!(result, number, "{}", std::io::Error::last_os_error());
 }
 
-/// Adds a reader when it is dropped.
+/// Adds a reader when dropped.
 struct AddsReader(Rc<dyn Fn()>);
 
 impl Drop for AddsReader {
@@ -29,7 +30,7 @@ impl Drop for AddsReader {
 }
 
 #[test]
-fn of_readers_that_are_added_while_one_is_replaced_the_last_stays() {
+fn when_a_destructor_adds_a_reader_only_one_stays() {
     on_every_driver(|case| {
         case.run(async {
             let (client, server) = pair().await;
@@ -39,7 +40,7 @@ fn of_readers_that_are_added_while_one_is_replaced_the_last_stays() {
                 let (server, called) = (Rc::downgrade(&server), called.clone());
                 Rc::new(move || {
                     let called = called.clone();
-                    let server = server.upgrade().expect("it is there");
+                    let server = server.upgrade().expect("the stream is open");
                     add_reader(&server, move || called.borrow_mut().push("from the destructor")).expect("added");
                 })
             };
@@ -55,14 +56,17 @@ fn of_readers_that_are_added_while_one_is_replaced_the_last_stays() {
             assert!(remove_reader(&server), "there is one");
             let so_far = called.borrow().clone();
             turns(5).await;
-            assert!(so_far.iter().all(|who| *who == so_far[0]), "one reader: {so_far:?}");
-            assert_eq!(*called.borrow(), so_far, "and none once it is removed");
+            assert!(
+                so_far.iter().all(|reader| *reader == so_far[0]),
+                "more than one reader was called: {so_far:?}"
+            );
+            assert_eq!(*called.borrow(), so_far, "a removed reader was called");
         });
     });
 }
 
 #[test]
-fn a_reader_that_has_removed_itself_asks_for_nothing_more() {
+fn a_reader_that_removed_itself_starts_no_operation() {
     on_every_kernel_driver(|case| {
         case.run(async {
             let (ours, mut theirs) = UnixStream::pair().expect("a pair");
@@ -89,14 +93,14 @@ fn a_reader_that_has_removed_itself_asks_for_nothing_more() {
             // io_uring may have submitted the read on its own eventfd.
             assert!(
                 more <= u64::from(case.has_rings()),
-                "{more} operations after the reader was gone"
+                "{more} operations after the reader was removed"
             );
         });
     });
 }
 
 #[test]
-fn a_reader_of_a_number_that_was_closed_behind_our_back_hears_of_the_new_file() {
+fn a_new_reader_on_a_reused_fd_watches_the_new_file() {
     on_every_kernel_driver(|case| {
         case.run(async {
             let (old, _old_peer) = UnixStream::pair().expect("a pair");
@@ -106,19 +110,19 @@ fn a_reader_of_a_number_that_was_closed_behind_our_back_hears_of_the_new_file() 
             turns(3).await;
             take_over(&new, fd);
             drop(new);
-            let (heard, told) = windlass::promise();
-            add_reader(&fd, move || heard.resolve(()).unwrap_or(())).expect("it can be watched");
+            let (called, is_called) = windlass::promise();
+            add_reader(&fd, move || called.resolve(()).unwrap_or(())).expect("it can be watched");
             turns(3).await;
             new_peer.write_all(&[1]).expect("write");
-            let told = windlass::time::timeout(Duration::from_secs(60), told).await;
-            assert!(matches!(told, Ok(Ok(()))), "{told:?}");
+            let result = windlass::time::timeout(Duration::from_secs(60), is_called).await;
+            assert!(matches!(result, Ok(Ok(()))), "{result:?}");
             assert!(remove_reader(&fd));
         });
     });
 }
 
 #[test]
-fn a_wait_that_was_forgotten_does_not_stand_in_the_way_of_the_next_owner() {
+fn a_leaked_wait_does_not_block_the_next_owner_of_the_fd() {
     on_every_kernel_driver(|case| {
         case.run(async {
             let (old, _old_peer) = UnixStream::pair().expect("a pair");
@@ -128,7 +132,7 @@ fn a_wait_that_was_forgotten_does_not_stand_in_the_way_of_the_next_owner() {
             let mut waiting = Box::pin(watched.readable());
             assert!(poll_once(waiting.as_mut()).await.is_pending());
             crate::support::keep_forever(waiting);
-            // The number goes to another file in one step, so that no other test is given it.
+            // dup2 replaces the file in one step, so no other test can get the number in between.
             let old = watched.into_inner();
             take_over(&new, fd);
             let next = AsyncFd::new(old).expect("it can be watched");
@@ -145,7 +149,7 @@ fn a_wait_that_was_forgotten_does_not_stand_in_the_way_of_the_next_owner() {
 }
 
 #[test]
-fn a_descriptor_awaited_and_dropped_outside_of_its_loop_closes_at_once() {
+fn a_descriptor_dropped_outside_its_loop_closes_at_once() {
     on_every_kernel_driver(|case| {
         let event_loop: EventLoop = case.event_loop();
         let (ours, mut theirs) = UnixStream::pair().expect("a pair");
@@ -165,10 +169,10 @@ fn a_descriptor_awaited_and_dropped_outside_of_its_loop_closes_at_once() {
     });
 }
 
-/// Daemons and pipelines have it as their standard input.
+/// Daemons and pipelines often have /dev/null as standard input.
 #[cfg(target_os = "linux")]
 #[test]
-fn a_device_that_cannot_wait_is_always_ready() {
+fn a_device_without_readiness_is_always_ready() {
     on_every_kernel_driver(|case| {
         case.run(async {
             let null = std::fs::File::open("/dev/null").expect("/dev/null");
@@ -181,10 +185,10 @@ fn a_device_that_cannot_wait_is_always_ready() {
     });
 }
 
-/// A write to an eventfd wakes its readers in a place where the kernel does not signal other eventfds at once.
+/// A write to an eventfd wakes its readers in a context where the kernel defers signalling other eventfds.
 #[cfg(target_os = "linux")]
 #[test]
-fn an_outer_loop_hears_of_a_foreign_eventfd_each_time() {
+fn an_outer_loop_is_woken_by_each_write_to_a_foreign_eventfd() {
     use std::os::fd::FromRawFd;
     on_every_kernel_driver(|case| {
         let event_loop = case.event_loop();
@@ -205,14 +209,14 @@ fn an_outer_loop_hears_of_a_foreign_eventfd_each_time() {
             .expect("it can be watched");
         let ours = event_loop.pollable().expect("a descriptor").as_raw_fd();
         for round in 1..=5 {
-            // Until there is nothing left to do, so that only the eventfd can make the outer loop return.
+            // Runs the loop until it is idle, so that only the eventfd can wake the outer loop.
             while event_loop.next_deadline().is_some() || poll_in(ours, 30) {
                 event_loop.turn_nowait().expect("a turn");
                 event_loop.flush().expect("flush");
             }
             (&*eventfd).write_all(&1u64.to_ne_bytes()).expect("write");
             while calls.get() < round {
-                assert!(poll_in(ours, 60_000), "the outer loop was not told, round {round}");
+                assert!(poll_in(ours, 60_000), "the outer loop was not woken in round {round}");
                 event_loop.turn_nowait().expect("a turn");
                 event_loop.flush().expect("flush");
             }
@@ -221,7 +225,7 @@ fn an_outer_loop_hears_of_a_foreign_eventfd_each_time() {
     });
 }
 
-/// Whether a descriptor becomes readable within so many milliseconds.
+/// Whether the descriptor becomes readable within `timeout` milliseconds.
 #[cfg(target_os = "linux")]
 fn poll_in(fd: RawFd, timeout: i32) -> bool {
     let mut poll = libc::pollfd {
@@ -234,7 +238,7 @@ fn poll_in(fd: RawFd, timeout: i32) -> bool {
         let left = deadline.saturating_duration_since(std::time::Instant::now());
         // SAFETY: the kernel reads and writes the one local structure.
         let count = unsafe { libc::poll(&mut poll, 1, left.as_millis() as i32) };
-        // A signal ends the call, not the wait.
+        // Retried after EINTR.
         if count >= 0 || left.is_zero() {
             return count > 0;
         }

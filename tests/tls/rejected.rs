@@ -1,4 +1,4 @@
-//! What is refused, and how clearly.
+//! Rejected peers and the errors they cause.
 
 use std::io::{self, ErrorKind};
 use std::time::Duration;
@@ -8,36 +8,36 @@ use windlass::time::{sleep, timeout};
 use windlass::tls::rustls::{AlertDescription, CertificateError, Error};
 use windlass::tls::{TlsAcceptor, TlsConnector, TlsError};
 
-use super::{Authority, Identity, client_config, ends, server_config_of, tls_pair, try_shake};
+use super::{Authority, Identity, client_config, connector_and_acceptor, server_config_of, tls_pair, try_handshake};
 use crate::support::{Random, on_every_driver, pair, rounds};
 
-/// What rustls said.
+/// The error of rustls inside an `io::Error`.
 fn rustls_error(error: &io::Error) -> Error {
     assert_eq!(error.kind(), ErrorKind::InvalidData, "{error}");
     let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<TlsError>());
     inner.expect("an error of TLS").rustls_error().clone()
 }
 
-/// What becomes of a server with this certificate: the client's error and the alert that the server gets.
+/// Connects to a server with this certificate: returns the client's error and the alert that the server received.
 async fn refuse(identity: Identity) -> (io::Error, AlertDescription) {
     let ends = (
         TlsConnector::new(client_config()),
         TlsAcceptor::new(server_config_of(identity)),
     );
-    let (client, server) = try_shake(&ends, pair().await).await;
-    let error = client.expect_err("the client must not believe it");
-    // In TLS 1.3 the server learns of it within the handshake: the client's last words are missing.
-    match rustls_error(&server.expect_err("it was refused")) {
+    let (client, server) = try_handshake(&ends, pair().await).await;
+    let error = client.expect_err("the client rejects the certificate");
+    // In TLS 1.3 the server learns of it during the handshake, because the client's Finished message is missing.
+    match rustls_error(&server.expect_err("the handshake failed")) {
         Error::AlertReceived(alert) => (error, alert),
         other => panic!("{other}"),
     }
 }
 
 #[test]
-fn certificates_that_prove_nothing() {
+fn untrusted_certificates_are_rejected() {
     on_every_driver(|case| {
         case.run(async {
-            let (error, alert) = refuse(Authority::new("somebody").issue("localhost", |_| {})).await;
+            let (error, alert) = refuse(Authority::new("another authority").issue("localhost", |_| {})).await;
             assert!(matches!(
                 rustls_error(&error),
                 Error::InvalidCertificate(CertificateError::UnknownIssuer)
@@ -73,13 +73,13 @@ fn certificates_that_prove_nothing() {
 }
 
 #[test]
-fn names_that_are_none() {
+fn invalid_server_names_are_errors() {
     on_every_driver(|case| {
         case.run(async {
-            let (connector, _) = ends();
+            let (connector, _) = connector_and_acceptor();
             for name in ["", "local host", "localhost:443", "https://localhost"] {
                 let (client, _server) = pair().await;
-                let error = connector.connect(name, client).await.expect_err("no name");
+                let error = connector.connect(name, client).await.expect_err("an invalid name");
                 assert_eq!(error.kind(), ErrorKind::InvalidInput, "{name}");
                 assert!(error.to_string().contains("without a port"), "{error}");
             }
@@ -88,10 +88,10 @@ fn names_that_are_none() {
 }
 
 #[test]
-fn who_speaks_no_tls_is_told_and_the_server_lives() {
+fn a_client_without_tls_gets_an_alert_and_the_server_keeps_running() {
     on_every_driver(|case| {
         case.run(async {
-            let (connector, acceptor) = ends();
+            let (connector, acceptor) = connector_and_acceptor();
             let listener = TcpListener::bind("127.0.0.1:0").await.expect("bind");
             let addr = listener.local_addr().expect("an address");
             let serving = windlass::spawn(async move {
@@ -115,14 +115,17 @@ fn who_speaks_no_tls_is_told_and_the_server_lives() {
                 .await
                 .0
                 .expect("write");
-            // A fatal alert (21, 2), and the end.
+            // A fatal alert (21, 2), and EOF.
             let (result, answer) = plain.read_exact(vec![0; 7]).await;
             result.expect("an alert");
             assert_eq!((answer[0], answer[5]), (21, 2), "{answer:?}");
             assert!(plain.read_managed().await.expect("the end").is_empty());
 
             let stream = TcpStream::connect(addr).await.expect("connect");
-            let stream = connector.connect("localhost", stream).await.expect("it lives");
+            let stream = connector
+                .connect("localhost", stream)
+                .await
+                .expect("the server responds");
             assert_eq!(&*stream.read_managed().await.expect("read"), b"welcome");
             let errors = serving.await.expect("no panic");
             assert_eq!(errors.len(), 1);
@@ -132,46 +135,46 @@ fn who_speaks_no_tls_is_told_and_the_server_lives() {
     });
 }
 
-/// Who has sent more than anybody reads is told all the same: unread bytes make a reset of a close, which can overtake the
-/// alert.
+/// A client that has sent more than the server reads gets the alert all the same: closing with unread bytes causes a
+/// reset, which could overtake the alert.
 #[test]
-fn who_sends_more_than_is_read_is_told() {
+fn an_alert_reaches_a_client_with_unread_bytes() {
     on_every_driver(|case| {
         case.run(async {
-            let (_, acceptor) = ends();
+            let (_, acceptor) = connector_and_acceptor();
             let (plain, server) = pair().await;
             let serving = windlass::spawn(async move { acceptor.accept(server).await.map(drop) });
             let body = vec![b'x'; 300_000];
             plain.write_all(body).await.0.expect("all of it is taken");
-            // As one that looks late.
+            // Read late.
             sleep(Duration::from_millis(50)).await;
             let (result, answer) = plain.read_exact(vec![0; 7]).await;
             result.expect("an alert");
             assert_eq!((answer[0], answer[5]), (21, 2), "{answer:?}");
             assert!(plain.read_managed().await.expect("the end").is_empty());
             drop(plain);
-            rustls_error(&serving.await.expect("no panic").expect_err("that is no TLS"));
+            rustls_error(&serving.await.expect("no panic").expect_err("the bytes are not TLS"));
         });
     });
 }
 
 #[test]
-fn random_bytes_are_an_error_at_either_end_and_never_a_hang() {
+fn random_bytes_are_an_error_at_either_end() {
     on_every_driver(|case| {
         case.run(async {
-            let (connector, acceptor) = ends();
+            let (connector, acceptor) = connector_and_acceptor();
             let mut random = Random::new(7);
             for round in 0..rounds() / 10 {
                 let (client, server) = pair().await;
                 let mut bytes: Vec<u8> = (0..1 + random.below(300)).map(|_| random.next() as u8).collect();
                 if round % 2 == 0 {
-                    // What looks like a record of the handshake gets further.
+                    // Bytes that look like a handshake record get further.
                     let len = (bytes.len() as u16).to_be_bytes();
                     bytes.splice(..0, [22, 3, 3, len[0], len[1]]);
                 }
                 let error = match round % 4 < 2 {
-                    true => shake_with(client, bytes, acceptor.accept(server)).await,
-                    false => shake_with(server, bytes, connector.connect("localhost", client)).await,
+                    true => handshake_with_garbage(client, bytes, acceptor.accept(server)).await,
+                    false => handshake_with_garbage(server, bytes, connector.connect("localhost", client)).await,
                 };
                 let kinds = [ErrorKind::InvalidData, ErrorKind::UnexpectedEof];
                 assert!(kinds.contains(&error.kind()), "{error:?}");
@@ -180,21 +183,27 @@ fn random_bytes_are_an_error_at_either_end_and_never_a_hang() {
     });
 }
 
-/// Sends garbage to somebody who shakes hands, and gives the error that comes of it.
-async fn shake_with<T>(garbage: TcpStream, bytes: Vec<u8>, shaking: impl Future<Output = io::Result<T>>) -> io::Error {
+/// Sends garbage to an end during its handshake, and returns the resulting error.
+async fn handshake_with_garbage<T>(
+    garbage: TcpStream,
+    bytes: Vec<u8>,
+    handshake: impl Future<Output = io::Result<T>>,
+) -> io::Error {
     garbage.write_all(bytes).await.0.expect("write");
     garbage.shutdown(std::net::Shutdown::Write).await.expect("shutdown");
-    let shaken = timeout(Duration::from_secs(60), shaking).await.expect("it hangs");
-    shaken.map(drop).expect_err("garbage")
+    let result = timeout(Duration::from_secs(60), handshake)
+        .await
+        .expect("the handshake ends");
+    result.map(drop).expect_err("garbage")
 }
 
 #[test]
-fn records_that_were_tampered_with_end_the_stream() {
+fn tampered_records_end_the_stream() {
     on_every_driver(|case| {
         case.run(async {
             let (client, server) = tls_pair().await;
             client.write_all("true").await.0.expect("write");
-            // A record of the right form, with somebody else's bytes in it.
+            // A well-formed record with wrong bytes in it.
             let mut forged = vec![23, 3, 3, 0, 64];
             forged.extend([0x5a; 64]);
             client.get_ref().write_all(forged).await.0.expect("write");
@@ -203,9 +212,9 @@ fn records_that_were_tampered_with_end_the_stream() {
                 let error = server.read_managed().await.expect_err("forged");
                 assert_eq!(rustls_error(&error), Error::DecryptError);
             }
-            let error = server.write_all("anything").await.0.expect_err("it has ended");
+            let error = server.write_all("anything").await.0.expect_err("the stream has ended");
             assert_eq!(rustls_error(&error), Error::DecryptError);
-            // The other end hears why.
+            // The other end gets the alert.
             let error = client.read_managed().await.expect_err("an alert");
             assert_eq!(
                 rustls_error(&error),

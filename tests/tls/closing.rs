@@ -1,4 +1,4 @@
-//! How a stream ends: cleanly, on one side only, or cut off.
+//! The end of a stream: clean, in one direction only, or truncated.
 
 use std::io::ErrorKind;
 use std::net::Shutdown;
@@ -7,23 +7,23 @@ use std::time::Duration;
 use windlass::io::{AsyncRead, AsyncWrite, duplex, split};
 use windlass::time::timeout;
 
-use super::{ends, shake, tls_pair};
+use super::{connector_and_acceptor, handshake, tls_pair};
 use crate::support::{on_every_driver, on_every_kernel_driver, reset_on_close};
 
 #[test]
-fn a_clean_end_is_zero_and_stays_zero() {
+fn after_close_notify_every_read_returns_eof() {
     on_every_driver(|case| {
         case.run(async {
-            for who in 0..2 {
+            for closing_end in 0..2 {
                 let (client, server) = tls_pair().await;
-                let (one, other) = if who == 0 {
+                let (one, other) = if closing_end == 0 {
                     (&client, &server)
                 } else {
                     (&server, &client)
                 };
                 one.write_all("last words").await.0.expect("write");
                 one.shutdown().await.expect("shutdown");
-                one.shutdown().await.expect("twice is as good");
+                one.shutdown().await.expect("a second shutdown succeeds");
                 assert_eq!(&*other.read_managed().await.expect("read"), b"last words");
                 for _ in 0..3 {
                     assert_eq!(other.read(vec![0; 16]).await.0.expect("a clean end"), 0);
@@ -31,7 +31,7 @@ fn a_clean_end_is_zero_and_stays_zero() {
                 }
                 let error = one.write_all("too late").await.0.expect_err("it was shut down");
                 assert_eq!(error.kind(), ErrorKind::BrokenPipe);
-                // An empty vector says the same as no bytes.
+                // An empty vector means EOF here too.
                 assert!(other.read(b"stale".to_vec()).await.1.is_empty());
             }
         });
@@ -39,7 +39,7 @@ fn a_clean_end_is_zero_and_stays_zero() {
 }
 
 #[test]
-fn one_direction_ends_and_the_other_goes_on() {
+fn one_direction_can_be_closed_alone() {
     on_every_driver(|case| {
         case.run(async {
             let (client, server) = tls_pair().await;
@@ -62,31 +62,31 @@ fn one_direction_ends_and_the_other_goes_on() {
 }
 
 #[test]
-fn an_end_without_close_notify_is_told() {
+fn an_end_without_close_notify_is_an_error() {
     on_every_driver(|case| {
         case.run(async {
             let (client, server) = tls_pair().await;
             client.write_all("half a mess").await.0.expect("write");
             client.get_ref().shutdown(Shutdown::Write).await.expect("shutdown");
-            // What came is given, and then that it is not all.
+            // The received bytes are returned first, then the truncation error.
             assert_eq!(&*server.read_managed().await.expect("read"), b"half a mess");
             for _ in 0..2 {
-                let error = server.read_managed().await.expect_err("cut off");
+                let error = server.read_managed().await.expect_err("truncated");
                 assert_eq!(error.kind(), ErrorKind::UnexpectedEof);
                 assert!(error.to_string().contains("close_notify"), "{error}");
             }
             let (result, _) = server.read_exact(vec![0; 4]).await;
-            assert_eq!(result.expect_err("cut off").kind(), ErrorKind::UnexpectedEof);
+            assert_eq!(result.expect_err("truncated").kind(), ErrorKind::UnexpectedEof);
 
-            // A dropped stream says nothing either.
+            // A dropped stream sends no close_notify either.
             let (client, server) = tls_pair().await;
             server.write_all("hello").await.0.expect("write");
             assert_eq!(&*client.read_managed().await.expect("read"), b"hello");
             drop(client);
-            let error = server.read_managed().await.expect_err("cut off");
+            let error = server.read_managed().await.expect_err("truncated");
             assert_eq!(error.kind(), ErrorKind::UnexpectedEof);
 
-            // In the middle of a record too.
+            // The same in the middle of a record.
             let (client, server) = tls_pair().await;
             client
                 .get_ref()
@@ -95,7 +95,7 @@ fn an_end_without_close_notify_is_told() {
                 .0
                 .expect("write");
             client.get_ref().shutdown(Shutdown::Write).await.expect("shutdown");
-            let error = server.read_managed().await.expect_err("cut off");
+            let error = server.read_managed().await.expect_err("truncated");
             assert_eq!(error.kind(), ErrorKind::UnexpectedEof);
         });
     });
@@ -120,7 +120,7 @@ fn a_reset_is_an_error_on_both_sides_of_a_stream() {
             let error = timeout(Duration::from_secs(60), writing).await.expect("an error");
             let kinds = [ErrorKind::BrokenPipe, ErrorKind::ConnectionReset];
             assert!(kinds.contains(&error.kind()), "{error}");
-            // The records that were lost cannot be made good: it stays broken.
+            // The lost records cannot be recovered: the stream stays broken.
             let again = server.flush().await.expect_err("broken");
             assert_eq!(again.kind(), error.kind());
         });
@@ -128,13 +128,13 @@ fn a_reset_is_an_error_on_both_sides_of_a_stream() {
 }
 
 #[test]
-fn a_handshake_that_the_peer_leaves_is_told() {
+fn a_handshake_that_the_peer_closes_is_an_error() {
     on_every_driver(|case| {
         case.run(async {
-            let (connector, acceptor) = ends();
+            let (connector, acceptor) = connector_and_acceptor();
             let (client, server) = duplex(1024);
             drop(client);
-            let error = acceptor.accept(server).await.expect_err("nobody is there");
+            let error = acceptor.accept(server).await.expect_err("the peer has closed");
             assert_eq!(error.kind(), ErrorKind::UnexpectedEof);
             assert!(error.to_string().contains("handshake"), "{error}");
             let (client, server) = duplex(1 << 16);
@@ -142,17 +142,17 @@ fn a_handshake_that_the_peer_leaves_is_told() {
             let error = connector
                 .connect("localhost", client)
                 .await
-                .expect_err("nobody is there");
+                .expect_err("the peer has closed");
             assert_eq!(error.kind(), ErrorKind::UnexpectedEof);
         });
     });
 }
 
 #[test]
-fn two_halves_in_two_tasks() {
+fn halves_work_in_two_tasks() {
     on_every_driver(|case| {
         case.run(async {
-            let (client, server) = shake(&ends(), duplex(512)).await;
+            let (client, server) = handshake(&connector_and_acceptor(), duplex(512)).await;
             let (mut reader, mut writer) = split(client);
             let echoing = windlass::spawn(async move {
                 loop {

@@ -1,4 +1,4 @@
-//! Poll-based code over TLS.
+//! Poll-based code over TLS, through `Bridge`.
 
 use std::cell::RefCell;
 use std::future::poll_fn;
@@ -14,11 +14,11 @@ use windlass::task::join;
 use windlass::time::timeout;
 use windlass::tls::TlsStream;
 
-use super::{ends, shake, tls_pair};
+use super::{connector_and_acceptor, handshake, tls_pair};
 use crate::support::{on_every_driver, poll_once, turns};
 
 #[test]
-fn bytes_are_lent_and_go_back() {
+fn bytes_pass_between_bridge_and_stream() {
     on_every_driver(|case| {
         case.run(async {
             let (client, server) = tls_pair().await;
@@ -30,7 +30,7 @@ fn bytes_are_lent_and_go_back() {
             let mut some = [0; 2];
             assert_eq!(poll_fn(|cx| bridge.poll_read(cx, &mut some)).await.expect("read"), 2);
             assert_eq!(&some, b", ");
-            // A read that waits when the bridge goes: what comes for it is not lost.
+            // A read is pending when the bridge is dropped: its bytes are not lost.
             bridge.consume(3);
             assert!(poll_fn(|cx| Poll::Ready(bridge.poll_fill_buf(cx).is_pending())).await);
             let server = bridge.into_inner();
@@ -39,7 +39,7 @@ fn bytes_are_lent_and_go_back() {
             result.expect("read");
             assert_eq!(bytes, b"again");
 
-            // And what a call of ours had read is read by the bridge.
+            // And bytes that a stream call had read are read by the bridge.
             client.write_all("part").await.0.expect("write");
             {
                 let mut dropped = pin!(server.read_exact(vec![0; 10]));
@@ -56,7 +56,9 @@ fn bytes_are_lent_and_go_back() {
             client.shutdown().await.expect("shutdown");
             assert_eq!(poll_fn(|cx| bridge.poll_read(cx, &mut some)).await.expect("the end"), 0);
             poll_fn(|cx| bridge.poll_shutdown(cx)).await.expect("shutdown");
-            poll_fn(|cx| bridge.poll_shutdown(cx)).await.expect("twice is as good");
+            poll_fn(|cx| bridge.poll_shutdown(cx))
+                .await
+                .expect("a second shutdown succeeds");
             assert!(client.read_managed().await.expect("the end").is_empty());
             let late = poll_fn(|cx| bridge.poll_write(cx, b"late")).await;
             assert_eq!(late.expect_err("it was shut down").kind(), ErrorKind::BrokenPipe);
@@ -76,12 +78,12 @@ async fn write_all(bridge: &mut Bridge<TlsStream<DuplexStream>>, mut bytes: &[u8
 fn a_bridged_writer_waits_for_its_reader() {
     on_every_driver(|case| {
         case.run(async {
-            let (client, server) = shake(&ends(), duplex(1000)).await;
+            let (client, server) = handshake(&connector_and_acceptor(), duplex(1000)).await;
             let mut bridge = Bridge::new(client);
             let body: Vec<u8> = (0..1_000_000_u32).map(|n| (n % 253) as u8).collect();
             let mut taken = 0;
             loop {
-                // In small pieces, which gather behind what is being sent.
+                // In small pieces, which accumulate behind the record that is being sent.
                 let piece = &body[taken..taken + 5_000];
                 let polled = poll_fn(|cx| Poll::Ready(bridge.poll_write(cx, piece))).await;
                 let Poll::Ready(count) = polled else { break };
@@ -108,10 +110,10 @@ fn a_bridged_writer_waits_for_its_reader() {
 
 /// Reader and writer as two tasks over one bridge, as libraries split a stream: neither takes the other's wake-ups.
 #[test]
-fn two_tasks_over_one_bridge() {
+fn two_tasks_share_one_bridge() {
     on_every_driver(|case| {
         case.run(async {
-            let (client, server) = shake(&ends(), duplex(700)).await;
+            let (client, server) = handshake(&connector_and_acceptor(), duplex(700)).await;
             let bridge = Rc::new(RefCell::new(Bridge::new(client)));
             let echoing = windlass::spawn(async move {
                 loop {
@@ -159,12 +161,12 @@ fn two_tasks_over_one_bridge() {
     });
 }
 
-/// The writer's task goes away with a record half sent, while the reader's sleeps.
+/// The writer's task is cancelled with a record half sent, while the reader's waits.
 #[test]
-fn a_bridged_reader_that_sleeps_completes_what_a_writer_has_begun() {
+fn a_waiting_bridged_reader_completes_a_dropped_write() {
     on_every_driver(|case| {
         case.run(async {
-            let (client, server) = shake(&ends(), duplex(100)).await;
+            let (client, server) = handshake(&connector_and_acceptor(), duplex(100)).await;
             let bridge = Rc::new(RefCell::new(Bridge::new(client)));
             let (written, read) = join((
                 server.write_all("x"),
@@ -189,7 +191,7 @@ fn a_bridged_reader_that_sleeps_completes_what_a_writer_has_begun() {
             });
             turns(3).await;
             writing.cancel();
-            assert!(writing.await.is_err(), "it was done before it was cancelled");
+            assert!(writing.await.is_err(), "the write finished before it was cancelled");
             let answering = timeout(Duration::from_secs(60), server.read_exact(vec![0; 1000]));
             let (result, bytes) = answering.await.expect("the record is completed");
             result.expect("all of it");

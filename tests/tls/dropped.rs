@@ -11,11 +11,11 @@ use windlass::task::join;
 use windlass::time::timeout;
 use windlass::tls::{TlsStream, TlsTransport};
 
-use super::{ends, shake, tls_pair};
+use super::{connector_and_acceptor, handshake, tls_pair};
 use crate::child::in_own_process;
 use crate::support::{Case, Random, on_every_driver, open_descriptors, pair, poll_once, quiet, rounds, turns};
 
-/// Polls a future at most this often, a turn in between, and drops it if it is not done by then.
+/// Polls a future at most `polls` times, with a turn in between, and drops it if it is still pending.
 async fn for_some_polls<T>(polls: u64, future: impl Future<Output = T>) -> Option<T> {
     let mut future = pin!(future);
     for _ in 0..polls {
@@ -27,7 +27,7 @@ async fn for_some_polls<T>(polls: u64, future: impl Future<Output = T>) -> Optio
     None
 }
 
-/// A message says its number and its length, and is filled with something that depends on both.
+/// A message contains its number and its length, and a pattern that depends on both.
 fn message(number: u32, len: usize) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(len + 8);
     bytes.extend(number.to_be_bytes());
@@ -36,12 +36,12 @@ fn message(number: u32, len: usize) -> Vec<u8> {
     bytes
 }
 
-/// Writes messages, many of which are given up half-way, and gives the numbers of those that were not.
-async fn write_and_give_up<S: TlsTransport>(stream: &TlsStream<S>, count: u32, seed: u64) -> Vec<u32> {
+/// Writes messages, many of which are dropped half-way, and returns the numbers of those that were not.
+async fn write_and_drop<S: TlsTransport>(stream: &TlsStream<S>, count: u32, seed: u64) -> Vec<u32> {
     let mut random = Random::new(seed);
     let mut written = Vec::new();
     for number in 0..count {
-        // No more than one write takes: then it is written as a whole or not at all.
+        // At most one write call: then it is written as a whole or not at all.
         let bytes = message(number, random.below(40_000) as usize);
         let polls = match random.below(3) {
             0 => u64::MAX,
@@ -56,8 +56,8 @@ async fn write_and_give_up<S: TlsTransport>(stream: &TlsStream<S>, count: u32, s
     written
 }
 
-/// Reads messages with reads that are given up half-way, and gives their numbers.
-async fn read_and_give_up<S: TlsTransport>(stream: &TlsStream<S>, seed: u64) -> Vec<u32> {
+/// Reads messages with reads that are dropped half-way, and returns their numbers.
+async fn read_and_drop<S: TlsTransport>(stream: &TlsStream<S>, seed: u64) -> Vec<u32> {
     let mut random = Random::new(seed);
     let mut bytes = Vec::new();
     let mut numbers = Vec::new();
@@ -112,10 +112,10 @@ async fn read_and_give_up<S: TlsTransport>(stream: &TlsStream<S>, seed: u64) -> 
 
 async fn check<S: TlsTransport>((one, other): (TlsStream<S>, TlsStream<S>), count: u32, seed: u64) {
     let (up, down, up_seen, down_seen) = join((
-        write_and_give_up(&one, count, seed),
-        write_and_give_up(&other, count, seed + 1),
-        read_and_give_up(&other, seed + 2),
-        read_and_give_up(&one, seed + 3),
+        write_and_drop(&one, count, seed),
+        write_and_drop(&other, count, seed + 1),
+        read_and_drop(&other, seed + 2),
+        read_and_drop(&one, seed + 3),
     ))
     .await;
     for (written, seen) in [(up, up_seen), (down, down_seen)] {
@@ -126,28 +126,33 @@ async fn check<S: TlsTransport>((one, other): (TlsStream<S>, TlsStream<S>), coun
                 "message {number} was written and never came"
             );
         }
-        // Some were given up, or this tests nothing.
-        assert!(count < 50 || written.len() < count as usize, "none was given up");
+        // Some must have been dropped, or the test would prove nothing.
+        assert!(count < 50 || written.len() < count as usize, "no write was dropped");
     }
 }
 
 #[test]
-fn reads_and_writes_that_are_given_up_at_any_point_lose_nothing() {
+fn reads_and_writes_dropped_at_any_point_lose_nothing() {
     on_every_driver(|case| {
         let count = (rounds() / 5).clamp(10, 20_000) as u32;
         case.run(async move {
             check(tls_pair().await, count, 11).await;
-            check(shake(&ends(), duplex(3_000)).await, count.min(1_000), 23).await;
+            check(
+                handshake(&connector_and_acceptor(), duplex(3_000)).await,
+                count.min(1_000),
+                23,
+            )
+            .await;
         });
     });
 }
 
-/// The case that a plain write cannot have right: part of a record is sent, its write is dropped, another follows.
+/// The case that a plain write cannot handle: part of a record is sent, its write is dropped, another follows.
 #[test]
 fn a_dropped_write_is_completed_before_the_next() {
     on_every_driver(|case| {
         case.run(async {
-            let (client, server) = shake(&ends(), duplex(100)).await;
+            let (client, server) = handshake(&connector_and_acceptor(), duplex(100)).await;
             {
                 let mut dropped = pin!(client.write_all(vec![b'a'; 1000]));
                 for _ in 0..3 {
@@ -176,12 +181,12 @@ fn a_dropped_write_is_completed_before_the_next() {
     });
 }
 
-/// Who only reads after a dropped write sends the rest of it all the same.
+/// A task that only reads still sends the rest of a dropped write.
 #[test]
-fn a_reader_completes_what_a_dropped_write_has_begun() {
+fn a_reader_completes_a_dropped_write() {
     on_every_driver(|case| {
         case.run(async {
-            let (client, server) = shake(&ends(), duplex(100)).await;
+            let (client, server) = handshake(&connector_and_acceptor(), duplex(100)).await;
             {
                 let mut dropped = pin!(client.write_all(vec![b'a'; 1000]));
                 assert!(poll_once(dropped.as_mut()).await.is_pending());
@@ -198,16 +203,16 @@ fn a_reader_completes_what_a_dropped_write_has_begun() {
     });
 }
 
-/// Two streams over little room, whose records nobody needs to answer any more.
+/// Two streams over a small pipe, with no record left to answer.
 async fn settled() -> (TlsStream<DuplexStream>, TlsStream<DuplexStream>) {
-    let (client, server) = shake(&ends(), duplex(100)).await;
+    let (client, server) = handshake(&connector_and_acceptor(), duplex(100)).await;
     let (written, (read, _)) = join((server.write_all("x"), client.read_exact(vec![0; 1]))).await;
     written.0.expect("write");
     read.expect("read");
     (client, server)
 }
 
-/// The peer waits for the rest of a message, and then says something.
+/// The peer waits for the rest of a message and then replies.
 async fn expect_rest(server: &TlsStream<DuplexStream>) {
     let reading = timeout(Duration::from_secs(60), server.read_exact(vec![0; 1000]));
     let (result, bytes) = reading.await.expect("the record is completed");
@@ -216,9 +221,9 @@ async fn expect_rest(server: &TlsStream<DuplexStream>) {
     server.write_all("thanks").await.0.expect("write");
 }
 
-/// The same with a reader that sleeps already when the write is begun.
+/// The same with a reader that waits already when the write starts.
 #[test]
-fn a_reader_that_sleeps_completes_what_a_dropped_write_has_begun() {
+fn a_waiting_reader_completes_a_dropped_write() {
     on_every_driver(|case| {
         case.run(async {
             let (client, server) = settled().await;
@@ -236,9 +241,9 @@ fn a_reader_that_sleeps_completes_what_a_dropped_write_has_begun() {
     });
 }
 
-/// The lane goes from the dropped write to one that waits for it, which is dropped before it hears of it.
+/// The write queue passes from the dropped write to a waiting one, which is dropped before it is polled.
 #[test]
-fn a_reader_that_sleeps_takes_over_from_a_queue_that_is_given_up() {
+fn a_waiting_reader_completes_a_write_when_the_queue_is_dropped() {
     on_every_driver(|case| {
         case.run(async {
             let (client, server) = settled().await;
@@ -260,7 +265,7 @@ fn a_reader_that_sleeps_takes_over_from_a_queue_that_is_given_up() {
 }
 
 #[test]
-fn a_dropped_read_exact_puts_back_what_it_had() {
+fn a_dropped_read_exact_keeps_its_bytes() {
     on_every_driver(|case| {
         case.run(async {
             let (client, server) = tls_pair().await;
@@ -277,7 +282,7 @@ fn a_dropped_read_exact_puts_back_what_it_had() {
             result.expect("all of it");
             assert_eq!(bytes, b"hello you");
 
-            // And so does one that finds the end.
+            // And so does one that reaches the end.
             client.write_all("bye").await.0.expect("write");
             client.shutdown().await.expect("shutdown");
             let (result, _) = server.read_exact(vec![0; 8]).await;
@@ -292,8 +297,8 @@ fn a_dropped_read_exact_puts_back_what_it_had() {
 }
 
 #[test]
-fn handshakes_and_streams_that_are_dropped_leave_nothing() {
-    let test = "abandoned::handshakes_and_streams_that_are_dropped_leave_nothing";
+fn dropped_handshakes_and_streams_leak_nothing() {
+    let test = "dropped::dropped_handshakes_and_streams_leak_nothing";
     // Other tests open descriptors too.
     in_own_process(test, &[], || on_every_driver(drop_in_the_middle));
 }
@@ -302,24 +307,24 @@ fn drop_in_the_middle(case: Case) {
     let event_loop = case.event_loop();
     let before = open_descriptors();
     let result = event_loop.run_until_complete(async {
-        let (connector, acceptor) = ends();
+        let (connector, acceptor) = connector_and_acceptor();
         let mut random = Random::new(99);
         let finished = Rc::new(Cell::new(0));
         for _ in 0..(rounds() / 10).max(20) {
             let (client, server) = pair().await;
-            let (patience, other) = (random.below(12), random.below(12));
-            let connecting = for_some_polls(patience, connector.connect("localhost", client));
+            let (polls, other) = (random.below(12), random.below(12));
+            let connecting = for_some_polls(polls, connector.connect("localhost", client));
             let accepting = for_some_polls(other, acceptor.accept(server));
             let (client, server) = join((connecting, accepting)).await;
             if let (Some(Ok(client)), Some(Ok(server))) = (client, server) {
                 finished.set(finished.get() + 1);
-                // Streams that are dropped in the middle of everything.
+                // Streams that are dropped during reads and writes.
                 let writing = for_some_polls(random.below(5), client.write_all(vec![7; 300_000]));
                 let reading = for_some_polls(random.below(5), server.read_managed());
                 join((writing, reading)).await;
             }
         }
-        assert!(finished.get() > 0, "no handshake was ever finished");
+        assert!(finished.get() > 0, "no handshake finished");
         quiet().await;
     });
     result.expect("the loop runs");

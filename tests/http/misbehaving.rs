@@ -1,11 +1,11 @@
-//! Clients that do not behave: each gets its answer or its end, and the server lives.
+//! Misbehaving clients: each gets a response or is disconnected, and the server keeps running.
 
 use std::time::Duration;
 
 use windlass::net::TcpStream;
 use windlass::time::sleep;
 
-use crate::raw::{hear_all, hear_until, say};
+use crate::raw::{read_all, read_until, send};
 use crate::server::{Client, connect, start, until};
 use crate::support::{on_every_driver, on_every_kernel_driver, reset_on_close};
 
@@ -15,24 +15,27 @@ const GET: &str = "GET /hello HTTP/1.1\r\nhost: localhost\r\n\r\n";
 fn pipelined_requests_are_answered_in_order() {
     on_every_driver(|case| {
         case.run(async {
-            let (addr, seen) = start().await;
+            let (addr, stats) = start().await;
             let stream = connect(addr).await;
             let requests: String = (0..50)
                 .map(|number| format!("GET /hello{number} HTTP/1.1\r\nhost: localhost\r\n\r\n"))
                 .collect();
-            say(&stream, requests).await;
-            let answers = hear_until(&stream, "hello49").await;
+            send(&stream, requests).await;
+            let answers = read_until(&stream, "hello49").await;
             let bodies: Vec<_> = answers.split("\r\n\r\n").skip(1).collect();
             for (number, body) in bodies.iter().enumerate() {
                 assert!(body.starts_with(&format!("hello{number}")), "{number}: {body}");
             }
-            assert_eq!((bodies.len(), seen.requests.get(), seen.connections.get()), (50, 50, 1));
+            assert_eq!(
+                (bodies.len(), stats.requests.get(), stats.connections.get()),
+                (50, 50, 1)
+            );
             // And one in pieces.
             for piece in GET.as_bytes().chunks(7) {
-                say(&stream, piece).await;
+                send(&stream, piece).await;
                 sleep(Duration::from_millis(1)).await;
             }
-            assert!(hear_until(&stream, "hello").await.contains("200 OK"));
+            assert!(read_until(&stream, "hello").await.contains("200 OK"));
         });
     });
 }
@@ -41,7 +44,7 @@ fn pipelined_requests_are_answered_in_order() {
 fn malformed_requests_are_refused() {
     on_every_driver(|case| {
         case.run(async {
-            let (addr, seen) = start().await;
+            let (addr, stats) = start().await;
             let long = "x".repeat(200_000);
             let cases = [
                 ("no request at all\r\n\r\n".to_owned(), "400"),
@@ -54,111 +57,111 @@ fn malformed_requests_are_refused() {
             ];
             for (number, (request, status)) in cases.into_iter().enumerate() {
                 let stream = connect(addr).await;
-                // The server may close before it has heard everything.
+                // The server may close before it has read everything.
                 let _ = stream.write_all(request.into_bytes()).await.0;
-                let answer = hear_all(&stream).await;
-                // If it was still being written to, the answer may be lost to the reset that follows.
-                let is_told = answer.starts_with(&format!("HTTP/1.1 {status}"));
+                let answer = read_all(&stream).await;
+                // If the client was still sending, the reset may destroy the response.
+                let has_status = answer.starts_with(&format!("HTTP/1.1 {status}"));
                 assert!(
-                    is_told || (answer.is_empty() && status == "431"),
+                    has_status || (answer.is_empty() && status == "431"),
                     "{number}: {answer:?}"
                 );
-                until("it ends", || seen.ended.get() == number + 1).await;
+                until("the connection ends", || stats.ended.get() == number + 1).await;
             }
-            assert_eq!(seen.requests.get(), 0);
+            assert_eq!(stats.requests.get(), 0);
             assert_eq!(Client::one(addr).await.fetch("/hello", "").await, "hello");
         });
     });
 }
 
 #[test]
-fn nonsense_after_the_preface_of_http2_is_refused() {
+fn garbage_after_the_http2_preface_is_refused() {
     on_every_driver(|case| {
         case.run(async {
-            let (addr, seen) = start().await;
+            let (addr, stats) = start().await;
             let stream = connect(addr).await;
-            say(&stream, b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").await;
-            say(&stream, [0xff; 64]).await;
-            hear_all(&stream).await;
-            until("it ends", || seen.ended.get() == 1).await;
-            assert_eq!(seen.failed.get(), 1);
+            send(&stream, b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").await;
+            send(&stream, [0xff; 64]).await;
+            read_all(&stream).await;
+            until("the connection ends", || stats.ended.get() == 1).await;
+            assert_eq!(stats.failed.get(), 1);
             assert_eq!(Client::two(addr).await.fetch("/hello", "").await, "hello");
         });
     });
 }
 
 #[test]
-fn an_upload_that_breaks_off_is_told() {
+fn a_truncated_upload_is_an_error() {
     on_every_driver(|case| {
         case.run(async {
-            let (addr, seen) = start().await;
+            let (addr, stats) = start().await;
             for round in 0..10 {
                 let stream = connect(addr).await;
-                say(
+                send(
                     &stream,
-                    "POST /echo HTTP/1.1\r\nhost: localhost\r\ncontent-length: 100000\r\n\r\nand so on",
+                    "POST /echo HTTP/1.1\r\nhost: localhost\r\ncontent-length: 100000\r\n\r\npartial",
                 )
                 .await;
-                until("the request is there", || seen.requests.get() == round + 1).await;
+                until("the request arrives", || stats.requests.get() == round + 1).await;
                 if round % 2 == 0 {
                     reset_on_close(&stream);
                 }
                 drop(stream);
-                until("it ends", || seen.ended.get() == round + 1).await;
+                until("the connection ends", || stats.ended.get() == round + 1).await;
             }
-            assert_eq!(seen.broken.get(), 10);
+            assert_eq!(stats.truncated_uploads.get(), 10);
             assert_eq!(Client::one(addr).await.fetch("/hello", "").await, "hello");
         });
     });
 }
 
 #[test]
-fn a_client_that_has_said_everything_is_answered() {
+fn a_half_closed_client_is_answered() {
     on_every_driver(|case| {
         case.run(async {
-            let (addr, seen) = start().await;
+            let (addr, stats) = start().await;
             let stream = connect(addr).await;
-            say(&stream, "GET /slow HTTP/1.1\r\nhost: localhost\r\n\r\n").await;
+            send(&stream, "GET /slow HTTP/1.1\r\nhost: localhost\r\n\r\n").await;
             stream.shutdown(std::net::Shutdown::Write).await.expect("shutdown");
-            assert!(hear_all(&stream).await.ends_with("at last"));
-            until("it ends", || seen.ended.get() == 1).await;
+            assert!(read_all(&stream).await.ends_with("done"));
+            until("the connection ends", || stats.ended.get() == 1).await;
         });
     });
 }
 
-/// What nobody takes is not made: the server holds no more than the buffers between it and its client.
+/// A response body is produced on demand: the server holds no more than the buffers between it and its client.
 #[test]
-fn a_client_that_does_not_read_costs_little() {
+fn a_client_that_does_not_read_uses_little_memory() {
     on_every_kernel_driver(|case| {
         case.run(async {
-            let (addr, seen) = start().await;
+            let (addr, stats) = start().await;
             let slow = connect(addr).await;
-            say(&slow, "GET /endless HTTP/1.1\r\nhost: localhost\r\n\r\n").await;
-            let mut made = usize::MAX;
-            while made != seen.made.get() || made == 0 {
-                made = seen.made.get();
+            send(&slow, "GET /endless HTTP/1.1\r\nhost: localhost\r\n\r\n").await;
+            let mut produced = usize::MAX;
+            while produced != stats.produced.get() || produced == 0 {
+                produced = stats.produced.get();
                 sleep(Duration::from_millis(200)).await;
             }
-            // The kernel's buffers take some megabytes on either side.
-            assert!(made < 32 << 20, "{made} bytes were made for nobody");
-            // Others are served meanwhile, and it goes on when somebody reads.
+            // The kernel's buffers take some megabytes on each side.
+            assert!(produced < 32 << 20, "{produced} bytes were produced without a reader");
+            // Other clients are served meanwhile, and the body continues when the client reads.
             assert_eq!(Client::two(addr).await.fetch("/hello", "").await, "hello");
             let mut taken = 0;
-            while taken < made + (1 << 20) {
+            while taken < produced + (1 << 20) {
                 taken += slow.read_managed().await.expect("read").len();
             }
-            assert!(seen.made.get() > made);
+            assert!(stats.produced.get() > produced);
             drop(slow);
-            until("it ends", || seen.ended.get() >= 1).await;
+            until("the connection ends", || stats.ended.get() >= 1).await;
         });
     });
 }
 
 #[test]
-fn a_crowd_that_hangs_up_leaves_nothing() {
+fn many_disconnecting_clients_leak_nothing() {
     on_every_driver(|case| {
         case.run(async {
-            let (addr, seen) = start().await;
+            let (addr, stats) = start().await;
             let says: [&[u8]; 5] = [
                 b"",
                 b"G",
@@ -176,9 +179,12 @@ fn a_crowd_that_hangs_up_leaves_nothing() {
                     reset_on_close(&stream);
                 }
             }
-            until("all end", || seen.connections.get() == 100 && seen.ended.get() == 100).await;
-            // The accept of the server is all that is under way.
-            until("nothing is left", || windlass::counters().ops <= 1).await;
+            until("all connections end", || {
+                stats.connections.get() == 100 && stats.ended.get() == 100
+            })
+            .await;
+            // Only the server's accept is in flight.
+            until("no operation is left", || windlass::counters().ops <= 1).await;
         });
     });
 }

@@ -1,4 +1,4 @@
-//! What the two ends agree on.
+//! What the two ends negotiate: versions, ALPN, resumption, client certificates, key updates.
 
 use windlass::io::duplex;
 use windlass::net::UnixStream;
@@ -7,10 +7,10 @@ use windlass::tls::rustls::ProtocolVersion;
 use windlass::tls::rustls::version::{TLS12, TLS13};
 use windlass::tls::{TlsAcceptor, TlsConnector, TlsStream, TlsTransport};
 
-use super::{Authority, client_config, configs_of, ends, server_config, shake, try_shake};
+use super::{Authority, client_config, configs_of, connector_and_acceptor, handshake, server_config, try_handshake};
 use crate::support::{on_every_driver, on_every_kernel_driver, pair};
 
-/// A word there and back.
+/// One message in each direction.
 async fn talk<S: TlsTransport>(client: &TlsStream<S>, server: &TlsStream<S>) {
     let asking = async {
         client.write_all("ping").await.0.expect("write");
@@ -25,13 +25,13 @@ async fn talk<S: TlsTransport>(client: &TlsStream<S>, server: &TlsStream<S>) {
 }
 
 #[test]
-fn both_ends_know_what_they_agreed_on() {
+fn both_ends_report_the_negotiated_parameters() {
     on_every_driver(|case| {
         case.run(async {
             for (version, expected) in [(&TLS12, ProtocolVersion::TLSv1_2), (&TLS13, ProtocolVersion::TLSv1_3)] {
                 let (client, server) = configs_of(version);
                 let (client, server) =
-                    shake(&(TlsConnector::new(client), TlsAcceptor::new(server)), pair().await).await;
+                    handshake(&(TlsConnector::new(client), TlsAcceptor::new(server)), pair().await).await;
                 for end in [&client, &server] {
                     assert_eq!(end.protocol_version(), Some(expected));
                     assert!(!end.is_resumed());
@@ -55,22 +55,22 @@ fn both_ends_know_what_they_agreed_on() {
 }
 
 #[test]
-fn it_runs_over_any_stream() {
+fn tls_runs_over_any_stream() {
     on_every_driver(|case| {
         case.run(async {
             for capacity in [1, 100, 1000, 1 << 20] {
-                let (client, server) = shake(&ends(), duplex(capacity)).await;
+                let (client, server) = handshake(&connector_and_acceptor(), duplex(capacity)).await;
                 talk(&client, &server).await;
             }
             // TLS in TLS, as through a proxy.
-            let outer = shake(&ends(), duplex(4096)).await;
-            let (client, server) = shake(&ends(), outer).await;
+            let outer = handshake(&connector_and_acceptor(), duplex(4096)).await;
+            let (client, server) = handshake(&connector_and_acceptor(), outer).await;
             talk(&client, &server).await;
         });
     });
     on_every_kernel_driver(|case| {
         case.run(async {
-            let (client, server) = shake(&ends(), UnixStream::pair().expect("a pair")).await;
+            let (client, server) = handshake(&connector_and_acceptor(), UnixStream::pair().expect("a pair")).await;
             talk(&client, &server).await;
         });
     });
@@ -86,12 +86,12 @@ fn the_application_protocol_is_negotiated() {
                 server.alpn_protocols = theirs.iter().map(|name| name.as_bytes().to_vec()).collect();
                 (TlsConnector::new(client), TlsAcceptor::new(server))
             };
-            let (client, server) = shake(&with(&["http/1.1", "h2"], &["h2", "http/1.1"]), pair().await).await;
-            // It is the server that chooses.
+            let (client, server) = handshake(&with(&["http/1.1", "h2"], &["h2", "http/1.1"]), pair().await).await;
+            // The server chooses.
             assert_eq!(client.alpn_protocol().as_deref(), Some(&b"h2"[..]));
             assert_eq!(server.alpn_protocol().as_deref(), Some(&b"h2"[..]));
 
-            let (client, server) = try_shake(&with(&["h3"], &["h2"]), pair().await).await;
+            let (client, server) = try_handshake(&with(&["h3"], &["h2"]), pair().await).await;
             let error = client.expect_err("nothing in common").to_string();
             assert!(error.contains("ALPN"), "{error}");
             assert!(server.is_err());
@@ -108,14 +108,14 @@ fn a_second_connection_is_resumed() {
                 let ends = (TlsConnector::new(client), TlsAcceptor::new(server));
                 let mut resumed = Vec::new();
                 for _ in 0..3 {
-                    let (client, server) = shake(&ends, pair().await).await;
+                    let (client, server) = handshake(&ends, pair().await).await;
                     assert_eq!(client.is_resumed(), server.is_resumed());
                     resumed.push(client.is_resumed());
-                    // The tickets of TLS 1.3 come behind the handshake, with the first bytes.
+                    // TLS 1.3 session tickets come after the handshake, with the first bytes.
                     talk(&client, &server).await;
                     assert!(
                         client.peer_certificates().is_some(),
-                        "a resumed one knows them from before"
+                        "a resumed session keeps the certificates"
                     );
                 }
                 assert_eq!(resumed, [false, true, true], "{version:?}");
@@ -125,7 +125,7 @@ fn a_second_connection_is_resumed() {
 }
 
 #[test]
-fn a_client_shows_its_certificate() {
+fn a_client_can_present_a_certificate() {
     use std::sync::Arc;
     use windlass::tls::rustls::server::WebPkiClientVerifier;
     use windlass::tls::rustls::{ClientConfig, ServerConfig};
@@ -141,22 +141,22 @@ fn a_client_shows_its_certificate() {
                 .expect("the key fits");
             let acceptor = TlsAcceptor::new(server);
 
-            let ours = Authority::trusted().issue("somebody", |_| {});
+            let ours = Authority::trusted().issue("client", |_| {});
             let shown = ours.certificate.clone();
             let client = ClientConfig::builder()
                 .with_root_certificates(Authority::trusted().roots())
                 .with_client_auth_cert(vec![ours.certificate], ours.key)
                 .expect("the key fits");
-            let (client, server) = shake(&(TlsConnector::new(client), acceptor.clone()), pair().await).await;
+            let (client, server) = handshake(&(TlsConnector::new(client), acceptor.clone()), pair().await).await;
             assert_eq!(server.peer_certificates(), Some(vec![shown]));
             talk(&client, &server).await;
 
-            // Without one, the client thinks that all is well until it reads (TLS 1.3).
-            let (client, server) = try_shake(&(TlsConnector::new(client_config()), acceptor), pair().await).await;
+            // Without one, the client considers the handshake complete until it reads (TLS 1.3).
+            let (client, server) = try_handshake(&(TlsConnector::new(client_config()), acceptor), pair().await).await;
             let error = server.expect_err("no certificate").to_string();
             assert!(error.contains("presented no certificate"), "{error}");
             let error = client
-                .expect("its part is done")
+                .expect("the client's handshake completes")
                 .read_managed()
                 .await
                 .expect_err("refused");
@@ -166,10 +166,10 @@ fn a_client_shows_its_certificate() {
 }
 
 #[test]
-fn new_keys_are_taken_over() {
+fn traffic_keys_can_be_refreshed() {
     on_every_driver(|case| {
         case.run(async {
-            let (client, server) = shake(&ends(), pair().await).await;
+            let (client, server) = handshake(&connector_and_acceptor(), pair().await).await;
             for _ in 0..10 {
                 client.refresh_traffic_keys().expect("TLS 1.3");
                 talk(&client, &server).await;
