@@ -15,7 +15,7 @@ use super::svg::escape;
 pub(crate) fn page(plan: &Plan, setting: &Setting, results: &Results, tables: &[Table]) -> String {
     let mut body = String::from("<h1>Event loops compared</h1>");
     body += &format!(
-        "<p class=\"when\">windlass {} against asyncio, uvloop, hand-written epoll and io_uring &middot; {} &middot; {}</p>",
+        "<p class=\"when\">windlass {}, asyncio, uvloop, hand-written epoll and io_uring &middot; {} &middot; {}</p>",
         env!("CARGO_PKG_VERSION"),
         escape(&setting.date),
         escape(&setting.machine.model),
@@ -210,13 +210,13 @@ fn method(plan: &Plan, setting: &Setting) -> String {
     };
     format!(
         "<section><h2>Method</h2>\
-         <p>Every server is a separate process on one core; the load comes from another process, on another core if there \
-         is one. Each connection has one request in flight; each echo is compared with the request. The rounds of all \
-         contenders are interleaved, each starting with the next contender, so that a machine that slows down affects \
-         all of them. Requests per second and CPU time are medians of the rounds; ratios are computed within each round, \
-         then the median is taken. Percentiles of latency and lateness are over all rounds. Memory, stalls and system \
-         calls were measured once. The cost of the loop, which interruptions can only increase, is the best of {BATCHES} \
-         batches. Rounds that differ by more than 15% are marked as noisy. All traffic stays on the \
-         loopback.{quick}</p><dl>{facts}</dl></section>"
+         <p>Every server is a separate process on one core; the load comes from another process, on another core if \
+         there is one. Each connection has one request in flight; each echo is compared with the request. The rounds \
+         of all contenders are interleaved, each starting with the next contender, so that a machine that slows down \
+         affects all of them. Requests per second and CPU time are medians of the rounds; ratios are computed within \
+         each round, then the median is taken. Percentiles of latency and lateness are over all rounds. Memory, \
+         stalls and system calls were measured once. The cost of the loop, which interruptions can only increase, is \
+         the best of {BATCHES} batches. Rounds that differ by more than 15% are marked as noisy. All traffic stays on \
+         the loopback.{quick}</p><dl>{facts}</dl></section>"
     )
 }

@@ -10,8 +10,8 @@ use std::io;
 use std::rc::Rc;
 use std::time::Duration;
 
-use windlass::io::{AsyncRead, AsyncWrite, BufReader, Halves};
 use windlass::JoinHandle;
+use windlass::io::{AsyncRead, AsyncWrite, BufReader, Halves};
 use windlass::net::TcpListener;
 use windlass::task::CancelToken;
 use windlass::time::{sleep, timeout};

@@ -80,7 +80,10 @@ fn what_is_kept_for_a_while_goes_away() {
         sleep(while_ * 2).await;
         assert_eq!(store.get("session"), None);
         assert_eq!(store.get("other").as_deref(), Some("two"));
-        assert!(begin.elapsed() < Duration::from_secs(60), "the hour passed in real time");
+        assert!(
+            begin.elapsed() < Duration::from_secs(60),
+            "the hour passed in real time"
+        );
         drop(client);
         answering.await.expect("no panic").expect("a clean end");
     });
