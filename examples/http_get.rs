@@ -51,7 +51,7 @@ fn main() -> io::Result<()> {
     let on_loop = measure(|| event_loop.run_until_complete(fetch_on_loop(addr, fetches))?)?;
 
     outln!("{fetches} fetches, each answered after {delay:?}, on {description}\n");
-    outln!("                          wall time   threads   memory per fetch   the article says");
+    outln!("                          wall time   threads   memory per fetch   published figures");
     let row = |name: &str, run: &Run, threads: usize, article: &str| {
         let memory = match run.memory {
             Some(bytes) => format!("{:.1} KiB", bytes as f64 / 1024.0 / fetches as f64),
