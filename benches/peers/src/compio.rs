@@ -21,8 +21,8 @@ use compio::fs::File;
 use compio::io::{AsyncRead, AsyncReadAtExt, AsyncWriteExt};
 use compio::net::{TcpListener, TcpStream};
 
-use crate::event_loop::builder::{BUFFER_LEN, PlainYield, Runtime};
 use crate::kit::hand_epoll::print_port;
+use crate::runtime::{BUFFER_LEN, PlainYield, Runtime};
 
 pub(crate) struct Compio;
 

@@ -5,11 +5,11 @@ use std::io;
 use ::windlass::DriverChoice;
 
 use crate::compio::Compio;
-use crate::event_loop::builder::Runtime;
 use crate::glommio::Glommio;
 use crate::kit::{hand_epoll, hand_uring};
 use crate::monoio::Monoio;
 use crate::plan::{Job, Workload};
+use crate::runtime::Runtime;
 use crate::smol::Smol;
 use crate::tokio::Tokio;
 use crate::windlass::{DEFAULTS, EAGER, NO_BUSY_POLL, PRECISE, Proactor, Reactor};

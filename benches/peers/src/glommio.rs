@@ -17,8 +17,8 @@ use glommio::net::{TcpListener, TcpStream};
 use glommio::{LocalExecutorBuilder, Placement};
 use smol::io::{AsyncReadExt, AsyncWriteExt};
 
-use crate::event_loop::builder::{BUFFER_LEN, Runtime};
 use crate::kit::hand_epoll::print_port;
+use crate::runtime::{BUFFER_LEN, Runtime};
 
 pub(crate) struct Glommio;
 

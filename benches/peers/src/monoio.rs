@@ -16,8 +16,8 @@ use monoio::io::{AsyncReadRent, AsyncWriteRentExt};
 use monoio::net::{TcpListener, TcpStream};
 use monoio::{IoUringDriver, RuntimeBuilder};
 
-use crate::event_loop::builder::{BUFFER_LEN, PlainYield, Runtime};
 use crate::kit::hand_epoll::print_port;
+use crate::runtime::{BUFFER_LEN, PlainYield, Runtime};
 
 pub(crate) struct Monoio;
 

@@ -18,8 +18,8 @@ use smol::LocalExecutor;
 use smol::io::{AsyncReadExt, AsyncWriteExt};
 use smol::net::{TcpListener, TcpStream};
 
-use crate::event_loop::builder::{BUFFER_LEN, Runtime};
 use crate::kit::hand_epoll::print_port;
+use crate::runtime::{BUFFER_LEN, Runtime};
 
 pub(crate) struct Smol;
 

@@ -18,8 +18,8 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::{Builder, LocalOptions};
 use tokio::task::{spawn_blocking, spawn_local};
 
-use crate::event_loop::builder::{BUFFER_LEN, Runtime};
 use crate::kit::hand_epoll::print_port;
+use crate::runtime::{BUFFER_LEN, Runtime};
 
 pub(crate) struct Tokio;
 

@@ -12,8 +12,8 @@ use std::time::Duration;
 use windlass::fs::File;
 use windlass::{Builder, DriverChoice};
 
-use crate::event_loop::builder::Runtime;
 use crate::kit::server::windlass_echo;
+use crate::runtime::Runtime;
 
 pub(crate) struct Windlass<const IS_PROACTOR: bool, const SETTING: u8>;
 

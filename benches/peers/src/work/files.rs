@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use super::Numbers;
-use crate::event_loop::builder::Runtime;
+use crate::runtime::Runtime;
 
 pub(crate) const BLOCK: usize = 4096;
 pub(crate) const FILE_LEN: u64 = 64 * 1024 * 1024;

@@ -14,7 +14,7 @@ use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::Duration;
 
-use crate::event_loop::builder::Runtime;
+use crate::runtime::Runtime;
 
 #[derive(Clone, Debug)]
 pub(crate) enum Task {

@@ -7,8 +7,8 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use super::Numbers;
-use crate::event_loop::builder::Runtime;
 use crate::kit::process::own_cpu_time;
+use crate::runtime::Runtime;
 
 /// Spawns `count` tasks, each of which sleeps between 1 and 100 ms, and joins them in the order of spawning.
 pub(crate) async fn fire<R: Runtime>(count: usize) -> io::Result<Vec<f64>> {

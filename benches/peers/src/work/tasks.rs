@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use crate::event_loop::builder::Runtime;
+use crate::runtime::Runtime;
 
 /// Interruptions only add time, so the best of several batches is the most accurate.
 const BATCHES: usize = 5;

@@ -3,9 +3,9 @@
 use std::io;
 use std::time::{Duration, Instant};
 
-use crate::event_loop::builder::Runtime;
 use crate::kit::lateness::Lateness;
 use crate::kit::process::own_cpu_time;
+use crate::runtime::Runtime;
 
 pub(crate) async fn measure<R: Runtime>(length: Duration, count: usize) -> io::Result<Vec<f64>> {
     let mut late = Lateness::default();
