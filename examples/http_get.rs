@@ -43,7 +43,7 @@ fn main() -> io::Result<()> {
     let addr = start_serving(delay)?;
     let event_loop = EventLoop::new()?;
     let description = event_loop.describe().to_string();
-    // A first fetch, so that one-time setup is not counted.
+    // An unmeasured first run, so that one-time setup at either end is not counted.
     event_loop.run_until_complete(fetch_on_loop(addr, fetches))??;
 
     let sequential = measure(|| (0..fetches).try_for_each(|_| fetch(addr)))?;

@@ -87,7 +87,7 @@ fn roots(options: &Options) -> Result<RootCertStore, Box<dyn Error>> {
     let path = path.ok_or("the system's certificate authorities were not found: use --ca FILE")?;
     let mut roots = RootCertStore::empty();
     for certificate in CertificateDer::pem_file_iter(&path)? {
-        // Invalid certificates in the system's store are skipped.
+        // Certificates that rustls rejects are skipped: system stores contain some.
         let _ = roots.add(certificate?);
     }
     match roots.is_empty() {

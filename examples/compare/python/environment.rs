@@ -25,7 +25,7 @@ pub(crate) fn interpreter(folder: &Path) -> PathBuf {
 pub(crate) fn make(python: &str, folder: &Path, progress: &mut Progress) -> io::Result<PathBuf> {
     let (deadline, home) = (Instant::now() + PATIENCE, folder.join("python"));
     std::fs::create_dir_all(&home)?;
-    // Absolute paths only: the child processes have another working directory.
+    // Absolute, so that the child processes do not depend on the working directory.
     let home = home.canonicalize()?;
     progress.step_of(SECONDS_TO_MAKE, "creating a virtual environment for uvloop");
     let mut venv = Command::new(python);
