@@ -1,10 +1,9 @@
-//! What does a bridge cost beside the native calls? `cargo bench --bench bridge`
+//! The cost of a bridge against the native calls: `cargo bench --bench bridge`
 //!
-//! An echo server on a thread of its own, 50 connections, 1 KiB, both drivers: with the stream's own managed reads and
-//! `write_all`; as poll-based code that lends and writes what was lent; and as poll-based code that reads into a slice
-//! of its own. Rounds are interleaved; the processor time of the server's thread per request is compared to the native
-//! round beside it. `-- --rounds 15 --requests 40000 --len 1024` to change the effort, `--driver reactor` to measure
-//! only that.
+//! An echo server on its own thread, 50 connections, 1 KiB, both drivers: with managed reads and `write_all`; as
+//! poll-based code that writes the lent buffer; and as poll-based code that reads into its own slice. Rounds are
+//! interleaved; the CPU time of the server's thread per request is compared with the native round next to it. `--
+//! --rounds 15 --requests 40000 --len 1024` sets the effort, `--driver reactor` selects one driver.
 
 use std::future::poll_fn;
 use std::io;
@@ -51,14 +50,14 @@ fn run() -> io::Result<()> {
     let options = Options::read(USAGE, &["--rounds", "--requests", "--len", "--driver"]);
     let (rounds, requests) = (options.number("--rounds", 15), options.number("--requests", 40_000));
     let len = options.number("--len", 1024);
-    println!("processor time per echoed request, {CONNECTIONS} connections x {len} bytes, medians of {rounds} rounds");
+    println!("CPU time per echoed request, {CONNECTIONS} connections x {len} bytes, medians of {rounds} rounds");
     for driver in options.drivers() {
         let mut times = vec![Vec::new(); WAYS.len()];
         let mut progress = Progress::new(rounds);
         for round in 0..rounds {
             progress.step(driver.name);
             for at in 0..WAYS.len() {
-                // Who comes first alternates too.
+                // The order alternates too.
                 let at = (at + round) % WAYS.len();
                 times[at].push(measure(driver, WAYS[at].0, requests, len)?);
             }
@@ -74,16 +73,16 @@ fn run() -> io::Result<()> {
     Ok(())
 }
 
-/// Nanoseconds of the server's thread per request.
+/// CPU time of the server's thread per request, in nanoseconds.
 fn measure(driver: Driver, way: Way, requests: usize, len: usize) -> io::Result<f64> {
-    let (tell_addr, addr) = mpsc::channel();
+    let (addr_sender, addr) = mpsc::channel();
     let server = std::thread::spawn(move || -> io::Result<Duration> {
         let event_loop = driver.open()?;
         let used = thread_time();
-        event_loop.run_until_complete(serve(tell_addr, way))??;
+        event_loop.run_until_complete(serve(addr_sender, way))??;
         Ok(thread_time() - used)
     });
-    let addr: SocketAddr = addr.recv().expect("the server says where it is");
+    let addr: SocketAddr = addr.recv().expect("the server sends its address");
     EventLoop::new()?.run_until_complete(async {
         let each = requests / CONNECTIONS;
         let clients: Vec<_> = (0..CONNECTIONS)
@@ -98,9 +97,11 @@ fn measure(driver: Driver, way: Way, requests: usize, len: usize) -> io::Result<
     Ok(used.as_nanos() as f64 / requests as f64)
 }
 
-async fn serve(tell_addr: mpsc::Sender<SocketAddr>, way: Way) -> io::Result<()> {
+async fn serve(addr_sender: mpsc::Sender<SocketAddr>, way: Way) -> io::Result<()> {
     let listener = TcpListener::bind("127.0.0.1:0").await?;
-    tell_addr.send(listener.local_addr()?).expect("somebody asks");
+    addr_sender
+        .send(listener.local_addr()?)
+        .expect("the receiver is waiting");
     let mut served = Vec::new();
     for _ in 0..CONNECTIONS {
         let (stream, _) = listener.accept().await?;
@@ -128,7 +129,7 @@ async fn native(stream: TcpStream) -> io::Result<()> {
     }
 }
 
-/// With a bridge for each direction, as what one lends is written to the other.
+/// One bridge per direction, because the buffer lent by one is written to the other.
 async fn lent(stream: TcpStream) -> io::Result<()> {
     let (reader, writer) = stream.split();
     let (mut reader, mut writer) = (Bridge::new(reader), Bridge::new(writer));

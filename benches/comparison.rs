@@ -1,12 +1,12 @@
-//! The comparison as a bench: `cargo bench --bench comparison` runs the program of `cargo run --release --example
-//! compare`, with the same options after `--`. `cargo test --benches` runs it without `--bench`: then it says a word and
-//! ends, as the other benches do.
+//! The comparison as a bench: `cargo bench --bench comparison` is the same program as `cargo run --release --example
+//! compare`, with the same options after `--`. `cargo test --benches` runs it without `--bench`: then it prints a line
+//! and exits, as the other benches do.
 
 #[path = "../examples/compare/main.rs"]
 mod compare;
 
-/// One of these is there if cargo benches, if somebody asks what there is, or if the comparison has started itself again as
-/// a server or a sleeper.
+/// The arguments with which the program runs: under `cargo bench`, for help, or when it has started itself as a child
+/// process.
 const REASONS: [&str; 6] = ["--bench", "--help", "-h", "--serve", "--sleep", "--stall"];
 
 fn main() -> std::process::ExitCode {
@@ -14,7 +14,7 @@ fn main() -> std::process::ExitCode {
         .skip(1)
         .any(|arg| REASONS.iter().any(|reason| arg == *reason))
     {
-        println!("nothing is measured here: this is for `cargo bench`");
+        println!("nothing to do: run this with `cargo bench`");
         return std::process::ExitCode::SUCCESS;
     }
     compare::main()

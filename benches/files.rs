@@ -1,15 +1,14 @@
-//! How fast are files read and written? `cargo bench --bench files`
+//! The speed of file reads and writes: `cargo bench --bench files`
 //!
-//! Reads of 4 KiB at random places, from the page cache and past it (`O_DIRECT`), with 1, 8, 32 and 128 of them at
-//! once; one pass over the whole file; and 4 KiB written and synced. Both drivers run beside one thread that makes the
-//! plain system call again and again: the limit for what lies in the cache, though not for a disk that likes to do much
-//! at once.
+//! Random reads of 4 KiB, from the page cache and with `O_DIRECT`, with 1, 8, 32 and 128 in flight; one pass over the
+//! whole file; and 4 KiB written and synced. Both drivers are compared with one thread that repeats the plain system
+//! call: the upper bound for cached data, though not for a disk that benefits from parallel requests.
 //!
-//!     cargo bench --bench files                               about a minute, 1 GiB where temporary files go
+//!     cargo bench --bench files                               about a minute, 1 GiB of temporary space
 //!     cargo bench --bench files -- --only cached --depth 1,32 --mib 256
 //!     cargo bench --bench files -- --only sync --rounds 9 --seconds 1
 //!
-//! `TMPDIR` says where the file is made. `cargo bench --bench scan` compares the whole pass with dd.
+//! `TMPDIR` sets the folder of the file. `cargo bench --bench scan` compares the sequential pass with dd.
 
 use std::cell::{Cell, RefCell};
 use std::fs::OpenOptions;
@@ -40,12 +39,12 @@ const NAMES: [&str; 6] = ["--only", "--depth", "--mib", "--driver", "--rounds", 
 const PARTS: [&str; 4] = ["cached", "direct", "sequential", "sync"];
 
 const BLOCK: usize = 4096;
-/// Pieces of the sequential pass.
+/// The chunk size of the sequential pass.
 const CHUNK: usize = 128 * 1024;
-/// Reads between two looks at the clock.
+/// Reads between two clock readings.
 const STRETCH: usize = 8;
 
-/// What all measurements share.
+/// Shared by all measurements.
 struct Bench {
     file: Scratch,
     mib: usize,
@@ -73,7 +72,7 @@ fn run() -> io::Result<()> {
         length,
     };
     println!("medians of {rounds} interleaved rounds\n");
-    // Every page is in the cache before anything is measured.
+    // Fills the page cache before the measurements.
     read_through(bench.file.path())?;
 
     let wanted = usize::from(cached) + usize::from(direct);
@@ -140,7 +139,7 @@ impl Bench {
                 }));
             }
         }
-        let title = format!("{} MiB in pieces of 128 KiB", self.mib);
+        let title = format!("{} MiB in chunks of 128 KiB", self.mib);
         let measured = interleave(self.rounds, ways);
         println!("{}", table(&title, "GiB/s", &measured, |speed| format!("{speed:.2}")));
     }
@@ -165,7 +164,7 @@ impl Bench {
     }
 }
 
-/// How often per second something can be done, one after the other.
+/// Sequential executions per second.
 fn repeat_for(length: Duration, mut work: impl FnMut() -> io::Result<()>) -> io::Result<f64> {
     let begin = Instant::now();
     let mut count = 0;
@@ -178,7 +177,7 @@ fn repeat_for(length: Duration, mut work: impl FnMut() -> io::Result<()>) -> io:
     Ok(count as f64 / begin.elapsed().as_secs_f64())
 }
 
-/// Reads per second by so many tasks, each with a buffer of its own.
+/// Reads per second by `depth` tasks, each with its own buffer.
 async fn random_reads(path: &Path, is_direct: bool, depth: usize, blocks: u64, length: Duration) -> io::Result<f64> {
     let file = Rc::new(File::options().read(true).direct(is_direct).open(path).await?);
     let (count, random) = (Rc::new(Cell::new(0)), Rc::new(RefCell::new(Random::new())));
@@ -250,7 +249,7 @@ fn open_plain(path: &Path, is_direct: bool) -> io::Result<std::fs::File> {
 #[cfg(not(target_os = "linux"))]
 fn open_plain(path: &Path, is_direct: bool) -> io::Result<std::fs::File> {
     match is_direct {
-        true => Err(io::Error::other("only Linux is asked for O_DIRECT here")),
+        true => Err(io::Error::other("this bench uses O_DIRECT on Linux only")),
         false => std::fs::File::open(path),
     }
 }

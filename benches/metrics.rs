@@ -1,8 +1,8 @@
-//! What do the metrics cost that are always on? `cargo bench --bench metrics`
+//! The cost of the metrics that are always on: `cargo bench --bench metrics`
 //!
-//! An echo server on a thread of its own, once as it is and once without measuring time, 50 connections, 1 KiB, both
-//! drivers; rounds are interleaved, and the processor time of the server's thread per request is compared pair by pair.
-//! `-- --rounds 15 --requests 40000` to change the effort, `--driver reactor` to measure only that.
+//! An echo server on its own thread, with and without time measurement, 50 connections, 1 KiB, both drivers; rounds are
+//! interleaved, and the CPU time of the server's thread per request is compared pair by pair. `-- --rounds 15
+//! --requests 40000` sets the effort, `--driver reactor` selects one driver.
 
 use std::io;
 use std::net::SocketAddr;
@@ -33,15 +33,13 @@ fn main() -> ExitCode {
 fn run() -> io::Result<()> {
     let options = Options::read(USAGE, &["--rounds", "--requests", "--driver"]);
     let (rounds, requests) = (options.number("--rounds", 15), options.number("--requests", 40_000));
-    println!(
-        "processor time per echoed request, {CONNECTIONS} connections x {LEN} bytes, medians of {rounds} paired rounds"
-    );
+    println!("CPU time per echoed request, {CONNECTIONS} connections x {LEN} bytes, medians of {rounds} paired rounds");
     for driver in options.drivers() {
         let (mut with, mut without) = (Vec::new(), Vec::new());
         let mut progress = Progress::new(rounds);
         for round in 0..rounds {
             progress.step(driver.name);
-            // Who comes first alternates too.
+            // The order alternates too.
             for measures_time in [round % 2 == 0, round % 2 == 1] {
                 let time = measure(driver, measures_time, requests)?;
                 if measures_time { &mut with } else { &mut without }.push(time);
@@ -57,16 +55,16 @@ fn run() -> io::Result<()> {
     Ok(())
 }
 
-/// Nanoseconds of the server's thread per request.
+/// CPU time of the server's thread per request, in nanoseconds.
 fn measure(driver: Driver, measures_time: bool, requests: usize) -> io::Result<f64> {
-    let (tell_addr, addr) = mpsc::channel();
+    let (addr_sender, addr) = mpsc::channel();
     let server = std::thread::spawn(move || -> io::Result<Duration> {
         let event_loop = driver.builder().measure_time(measures_time).build()?;
         let used = thread_time();
-        event_loop.run_until_complete(serve(tell_addr))??;
+        event_loop.run_until_complete(serve(addr_sender))??;
         Ok(thread_time() - used)
     });
-    let addr: SocketAddr = addr.recv().expect("the server says where it is");
+    let addr: SocketAddr = addr.recv().expect("the server sends its address");
     EventLoop::new()?.run_until_complete(async {
         let each = requests / CONNECTIONS;
         let clients: Vec<_> = (0..CONNECTIONS).map(|_| windlass::spawn(ask(addr, each))).collect();
@@ -79,9 +77,11 @@ fn measure(driver: Driver, measures_time: bool, requests: usize) -> io::Result<f
     Ok(used.as_nanos() as f64 / requests as f64)
 }
 
-async fn serve(tell_addr: mpsc::Sender<SocketAddr>) -> io::Result<()> {
+async fn serve(addr_sender: mpsc::Sender<SocketAddr>) -> io::Result<()> {
     let listener = TcpListener::bind("127.0.0.1:0").await?;
-    tell_addr.send(listener.local_addr()?).expect("somebody asks");
+    addr_sender
+        .send(listener.local_addr()?)
+        .expect("the receiver is waiting");
     let mut served = Vec::new();
     for _ in 0..CONNECTIONS {
         let (stream, _) = listener.accept().await?;

@@ -1,8 +1,8 @@
-//! What does it cost to have work done by a thread, and what do managed buffers spare? `cargo bench --bench pool`
+//! The cost of blocking jobs, and the savings of managed buffers: `cargo bench --bench pool`
 //!
-//! Threads: `spawn_blocking` with a job that does nothing, one after the other and 64 at once, beside a thread that
-//! answers over a channel. Buffers: 1 KiB written to a connection and read from its other end, into a buffer of the
-//! pool, into a buffer of one's own that is used again, and into the heap because the pool's one buffer is taken.
+//! Threads: `spawn_blocking` with an empty job, sequential and 64 at once, against a thread that answers over a
+//! channel. Buffers: 1 KiB written to a connection and read from its other end, into a pool buffer, into a reused
+//! buffer of the caller, and into the heap because the pool's only buffer is in use.
 //!
 //!     cargo bench --bench pool                                a few seconds
 //!     cargo bench --bench pool -- --only buffers --driver reactor --rounds 15
@@ -66,7 +66,7 @@ fn threads(drivers: &[Driver], depth: usize, rounds: usize) {
     println!("{}", table(&title, "each", &interleave(rounds, ways), nanos));
 }
 
-/// Nanoseconds per job of a thread that answers every message.
+/// Nanoseconds per message to a thread that answers each one.
 fn by_channel(depth: usize) -> f64 {
     let (ask, asked) = mpsc::channel::<usize>();
     let (answer, answers) = mpsc::channel();
@@ -80,7 +80,7 @@ fn by_channel(depth: usize) -> f64 {
     let begin = Instant::now();
     for _ in 0..JOBS / depth {
         for job in 0..depth {
-            ask.send(job).expect("the thread listens until it is told nothing more");
+            ask.send(job).expect("the thread receives until the channel is closed");
         }
         for _ in 0..depth {
             answers.recv().expect("every job is answered");
@@ -93,7 +93,7 @@ fn by_channel(depth: usize) -> f64 {
 }
 
 async fn by_pool(depth: usize) -> io::Result<f64> {
-    // The threads start before anything is measured.
+    // Starts the threads before the measurement.
     work_off(depth).await?;
     let begin = Instant::now();
     for _ in 0..JOBS / depth {
@@ -114,7 +114,7 @@ fn buffers(driver: Driver, rounds: usize) {
     let pooled = Way::new("from the pool", move || {
         driver.open()?.run_until_complete(managed(true))?
     });
-    let own = Way::new("a buffer of one's own", move || {
+    let own = Way::new("a buffer of the caller", move || {
         driver.open()?.run_until_complete(own())?
     });
     let exhausted = Way::new("pool empty, from the heap", move || {
@@ -126,7 +126,7 @@ fn buffers(driver: Driver, rounds: usize) {
     println!("{}", table(&title, "each", &measured, nanos));
 }
 
-/// Nanoseconds per write and managed read. Without a pool, its only buffer is held as long as that takes.
+/// Nanoseconds per write and managed read. To measure an empty pool, its only buffer is held meanwhile.
 async fn managed(is_pooled: bool) -> io::Result<f64> {
     let (writer, reader) = pair().await?;
     let mut bytes = vec![7u8; LEN];
@@ -142,7 +142,7 @@ async fn managed(is_pooled: bool) -> io::Result<f64> {
         while received < LEN {
             let piece = reader.read_managed().await?;
             if piece.is_pooled() != is_pooled {
-                return Err(io::Error::other("the bytes came to where they should not"));
+                return Err(io::Error::other("the bytes arrived in the wrong kind of buffer"));
             }
             received += piece.len();
         }

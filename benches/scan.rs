@@ -1,9 +1,9 @@
-//! How fast can a large file in the page cache be read? `dd bs=128K` against a scan on each driver.
+//! Sequential reads of a large cached file: a scan on each driver against `dd bs=128K`.
 //!
 //!     cargo bench --bench scan                     1 GiB, seven rounds
 //!     cargo bench --bench scan -- --mib 256 --rounds 3 --driver reactor
 //!
-//! The runs are interleaved, each round's ratio is taken within the round, and the median of the rounds counts.
+//! Rounds are interleaved; ratios are computed within a round, then the median is taken.
 
 use std::cell::RefCell;
 use std::hint::black_box;
@@ -35,7 +35,7 @@ fn run() -> io::Result<()> {
     let drivers = options.drivers();
     let file = Scratch::write("scan", mib)?;
     let (path, bytes) = (file.path(), (mib as u64) << 20);
-    // Once unmeasured, so that every page is in the cache.
+    // One unmeasured pass fills the page cache.
     dd(path)?;
 
     let progress = RefCell::new(Progress::new(rounds));
@@ -50,7 +50,7 @@ fn run() -> io::Result<()> {
                 let read = scan(path, driver, depth)?;
                 match read == bytes {
                     true => Ok(speed(bytes, begin.elapsed())),
-                    false => Err(io::Error::other(format!("{read} of {bytes} bytes were read"))),
+                    false => Err(io::Error::other(format!("read {read} of {bytes} bytes"))),
                 }
             }));
         }
@@ -74,7 +74,7 @@ fn dd(path: &Path) -> io::Result<Duration> {
     Ok(begin.elapsed())
 }
 
-/// Reads the file in pieces, looking at one byte of each, as dd looks at none.
+/// Reads the file in chunks and accesses one byte of each (dd accesses none).
 fn scan(path: &Path, driver: Driver, depth: usize) -> io::Result<u64> {
     driver.open()?.run_until_complete(async {
         let mut scan = File::open(path).await?.scan().chunk_len(CHUNK).depth(depth);

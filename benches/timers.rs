@@ -1,9 +1,9 @@
-//! How late do sleeps end, and what do timers cost? `cargo bench --bench timers`
+//! The lateness of sleeps and the cost of timers: `cargo bench --bench timers`
 //!
-//! Lateness: sleeps of 50 us to 20 ms, one after the other, on both drivers and beside a thread that just sleeps; how
-//! much later than asked each ended, as percentiles of all of them, and how many ended too early. Cost: 1,000 to 1,000,000 callbacks with a time of
-//! their own, in random order: what it costs to add one, to cancel one, and to run one that is due; beside a binary
-//! heap of the standard library, which has neither callbacks nor cancelling.
+//! Lateness: sequential sleeps of 50 us to 20 ms on both drivers and on a plain thread; percentiles of the lateness,
+//! and the number of sleeps that ended early. Cost: 1,000 to 1,000,000 callbacks with random deadlines: the cost of
+//! adding one, cancelling one and running one that is due; against the standard library's binary heap, which has
+//! neither callbacks nor cancellation.
 //!
 //!     cargo bench --bench timers                              less than a minute
 //!     cargo bench --bench timers -- --only lateness --rounds 10
@@ -34,7 +34,7 @@ usage: cargo bench --bench timers -- [--only lateness|cost] [--timers N,..] [--d
 
 const PARTS: [&str; 2] = ["lateness", "cost"];
 
-/// What is slept in microseconds, and how often in a round.
+/// The lengths of the sleeps in microseconds, and their number per round.
 const SLEEPS: [(u64, usize); 6] = [
     (50, 300),
     (100, 300),
@@ -44,7 +44,7 @@ const SLEEPS: [(u64, usize); 6] = [
     (20_000, 15),
 ];
 
-/// The row beside the loops.
+/// The row of the plain thread.
 const A_THREAD: &str = if cfg!(target_os = "linux") {
     "a thread's sleep, timer slack 1 ns"
 } else {
@@ -71,7 +71,7 @@ fn run() -> io::Result<()> {
 }
 
 fn lateness(drivers: &[Driver], rounds: usize) -> io::Result<()> {
-    // The last row is the thread that just sleeps.
+    // The last row is the plain thread.
     let mut late = vec![vec![Lateness::default(); SLEEPS.len()]; drivers.len() + 1];
     let mut progress = Progress::new(rounds);
     for _ in 0..rounds {
@@ -132,7 +132,7 @@ fn sleep_on(event_loop: &EventLoop, pause: Duration, times: usize, late: &mut La
     })
 }
 
-/// What the kernel alone can do, on a thread of its own since its setting must not become the loops'.
+/// The bare kernel, on a separate thread, because the loops must not inherit its timer slack.
 fn sleep_in_thread(pause: Duration, times: usize, late: &mut Lateness) {
     least_timer_slack();
     for _ in 0..times {
@@ -184,7 +184,7 @@ fn cost(drivers: &[Driver], counts: &[usize], rounds: usize) -> io::Result<()> {
     Ok(())
 }
 
-/// So few timers are added over and over, until there is something to measure.
+/// Small numbers of timers are added repeatedly, until the time is measurable.
 fn passes(count: usize) -> usize {
     (50_000 / count).max(1)
 }
@@ -193,7 +193,7 @@ fn on_loop(event_loop: &EventLoop, count: usize) -> io::Result<Cost> {
     let (mut added, mut fired, mut cancelled) = (Duration::ZERO, Duration::ZERO, Duration::ZERO);
     let mut random = Random::new();
     for _ in 0..passes(count) {
-        // Long enough away that none is due before it is cancelled.
+        // Far enough that none is due before it is cancelled.
         let begin = Instant::now();
         let mut handles = Vec::with_capacity(count);
         for _ in 0..count {
@@ -216,7 +216,7 @@ fn on_loop(event_loop: &EventLoop, count: usize) -> io::Result<Cost> {
     })
 }
 
-/// Adds timers, waits until all are due, and measures how long it takes to run them.
+/// Adds timers, waits until all are due, and measures the time to run them.
 fn fire(event_loop: &EventLoop, count: usize, random: &mut Random) -> io::Result<Duration> {
     let left = Rc::new(Cell::new(count));
     let now = event_loop.time();
@@ -233,7 +233,7 @@ fn fire(event_loop: &EventLoop, count: usize, random: &mut Random) -> io::Result
     Ok(begin.elapsed())
 }
 
-/// The least that an ordered queue can do, with nothing to call.
+/// The lower bound: an ordered queue without callbacks.
 fn on_heap(count: usize) -> Cost {
     let (mut added, mut fired) = (Duration::ZERO, Duration::ZERO);
     let mut random = Random::new();

@@ -14,7 +14,7 @@ fn main() -> std::io::Result<()> {
 
     event_loop.call_soon(|| {
         outln!("first");
-        // What a callback schedules runs in the next turn: after "second".
+        // A callback scheduled by a callback runs in the next turn: after "second".
         windlass::call_soon(|| outln!("third"));
     });
     event_loop.call_soon(|| outln!("second"));

@@ -1,4 +1,4 @@
-//! Writes files to standard output, one after the other, each read ahead of what is written.
+//! Writes files to standard output, one after the other, with read-ahead.
 //!
 //! `cargo run --release --example cat -- [--driver auto|proactor|reactor] FILE...`
 
@@ -32,18 +32,18 @@ fn main() -> ExitCode {
                 outln!("{USAGE}");
                 return ExitCode::SUCCESS;
             }
-            option if option.starts_with("--") => return refuse(&format!("there is no option {option}")),
+            option if option.starts_with("--") => return refuse(&format!("unknown option {option}")),
             _ => paths.push(argument),
         }
     }
     if paths.is_empty() {
-        return refuse("which files?");
+        return refuse("no files given");
     }
     let run = || Builder::new().driver(driver).build()?.run_until_complete(cat(&paths))?;
     match run() {
         Ok(ExitCode::SUCCESS) => ExitCode::SUCCESS,
         Ok(code) => code,
-        // Whoever reads our output has had enough.
+        // The reader of our output has closed it.
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("cat: {error}");
@@ -57,7 +57,7 @@ fn refuse(why: &str) -> ExitCode {
     ExitCode::from(2)
 }
 
-/// A file that cannot be read is told, and the others are written all the same.
+/// Reports a file that cannot be read and goes on with the next.
 async fn cat(paths: &[String]) -> io::Result<ExitCode> {
     let stdout = duplicate(&io::stdout())?;
     let stdout = File::from_std(stdout.into());
@@ -68,7 +68,7 @@ async fn cat(paths: &[String]) -> io::Result<ExitCode> {
             code = ExitCode::FAILURE;
         }
     }
-    // Leaves the position behind what was written, for whoever shares this output.
+    // Sets the file position to the end of the output, for other processes that share it.
     drop(stdout.into_std()?);
     Ok(code)
 }
@@ -83,7 +83,7 @@ fn duplicate(stdout: &impl Standard) -> io::Result<std::os::windows::io::OwnedHa
     stdout.as_handle().try_clone_to_owned()
 }
 
-/// The inner error is the file's, the outer one the output's.
+/// The inner error is of the file, the outer one of the output.
 async fn copy(path: &str, stdout: &File) -> io::Result<io::Result<()>> {
     let mut scan = match File::open(path).await {
         Ok(file) => file.scan(),

@@ -51,7 +51,7 @@ async fn serve(addr: &str) -> io::Result<()> {
             Err(error) => accept_failed(error).await,
         }
     }
-    // From here on connecting is refused.
+    // From here on, new connections are refused.
     drop(listener);
     connections.drain(GRACE).await;
     Ok(())

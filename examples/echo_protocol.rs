@@ -1,7 +1,8 @@
 //! An echo server in asyncio's callback style: no `async` in the protocol.
 //!
-//! `cargo run --release --example echo_protocol -- [--addr 127.0.0.1:7777]`, then `nc 127.0.0.1 7777`. With `--demo` it serves
-//! three clients of its own and ends. On Ctrl-C or SIGTERM it stops accepting and lets the open connections finish.
+//! `cargo run --release --example echo_protocol -- [--addr 127.0.0.1:7777]`, then `nc 127.0.0.1 7777`. With `--demo` it
+//! serves three clients of its own and exits. On Ctrl-C or SIGTERM it stops accepting and lets the open connections
+//! finish.
 
 #[path = "support/mod.rs"]
 mod support;
@@ -15,7 +16,7 @@ use windlass::time::timeout;
 
 const USAGE: &str = "usage: echo_protocol [--addr HOST:PORT] [--demo]";
 
-/// Sends everything back. A peer that does not read is not read from: what waits for it stays bounded.
+/// Sends everything back. Stops reading from a peer that does not read, so that the write buffer stays bounded.
 #[derive(Default)]
 struct Echo {
     transport: Option<Transport>,
@@ -30,14 +31,14 @@ impl Echo {
     fn peer(&self) -> String {
         self.transport()
             .peer_addr()
-            .map_or("somebody".into(), |peer| peer.to_string())
+            .map_or("unknown peer".into(), |peer| peer.to_string())
     }
 }
 
 impl Protocol for Echo {
     fn connection_made(&mut self, transport: Transport) {
         self.transport = Some(transport);
-        outln!("{} is here", self.peer());
+        outln!("{} connected", self.peer());
     }
 
     fn data_received(&mut self, data: &[u8]) {
@@ -55,16 +56,16 @@ impl Protocol for Echo {
 
     fn connection_lost(&mut self, error: Option<io::Error>) {
         match error {
-            None => outln!("{} has left after {} bytes", self.peer(), self.echoed),
-            Some(error) => outln!("{} was lost: {error}", self.peer()),
+            None => outln!("{} disconnected after {} bytes", self.peer(), self.echoed),
+            Some(error) => outln!("{} failed: {error}", self.peer()),
         }
     }
 }
 
-/// Says something, and leaves when it has heard it back.
+/// Sends a message and closes the connection when the echo is complete.
 struct Client {
     message: String,
-    heard: Vec<u8>,
+    received: Vec<u8>,
     transport: Option<Transport>,
     done: Promise<String>,
 }
@@ -76,8 +77,8 @@ impl Protocol for Client {
     }
 
     fn data_received(&mut self, data: &[u8]) {
-        self.heard.extend(data);
-        if self.heard.len() == self.message.len()
+        self.received.extend(data);
+        if self.received.len() == self.message.len()
             && let Some(transport) = &self.transport
         {
             transport.close();
@@ -85,7 +86,7 @@ impl Protocol for Client {
     }
 
     fn connection_lost(&mut self, _error: Option<io::Error>) {
-        let _ = self.done.resolve(String::from_utf8_lossy(&self.heard).into_owned());
+        let _ = self.done.resolve(String::from_utf8_lossy(&self.received).into_owned());
     }
 }
 
@@ -100,9 +101,9 @@ fn main() -> io::Result<()> {
                 outln!("{USAGE}");
                 return Ok(());
             }
-            ("--addr", (1.., _)) => addr = args.next().expect("it is there"),
+            ("--addr", (1.., _)) => addr = args.next().expect("the size hint is exact"),
             _ => {
-                eprintln!("{arg}: not understood\n{USAGE}");
+                eprintln!("unknown argument {arg}\n{USAGE}");
                 std::process::exit(2);
             }
         }
@@ -115,7 +116,7 @@ fn main() -> io::Result<()> {
             if let Some(failed) = shutdown.run_until_shutdown(server.serve_forever()).await {
                 return failed;
             }
-            // Dropping `serve_forever` has closed the server: connecting is refused.
+            // Dropping `serve_forever` has closed the server: new connections are refused.
             outln!("stopped accepting; {} connections are left", server.connections());
             if timeout(GRACE, server.wait_closed()).await.is_err() {
                 server.abort_clients();
@@ -124,15 +125,15 @@ fn main() -> io::Result<()> {
             return Ok(());
         }
         for message in ["hello", "again", "and goodbye"] {
-            let (done, heard) = windlass::promise();
+            let (done, received) = windlass::promise();
             let client = || Client {
                 message: message.into(),
-                heard: Vec::new(),
+                received: Vec::new(),
                 transport: None,
                 done,
             };
             create_connection(client, server.local_addr()?).await?;
-            outln!("heard: {}", heard.await.map_err(io::Error::other)?);
+            outln!("received: {}", received.await.map_err(io::Error::other)?);
         }
         server.close();
         server.wait_closed().await;

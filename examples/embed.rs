@@ -1,7 +1,7 @@
-//! The loop inside another one: `cargo run --example embed -- [--driver proactor|reactor]`.
+//! Runs the event loop inside another loop: `cargo run --example embed -- [--driver proactor|reactor]`.
 //!
-//! The outer loop is a plain `poll(2)`, as a GUI or a game might have it, with a socket and a tick of its own. Inside it
-//! windlass runs an echo server, its clients and a timer, and takes calls from another thread. It takes half a second.
+//! The outer loop is a plain `poll(2)`, as in a GUI or a game, with its own socket and tick. Inside it, windlass runs
+//! an echo server, its clients and a timer, and receives calls from another thread. The program runs for half a second.
 
 #[cfg(unix)]
 #[path = "support/mod.rs"]
@@ -43,26 +43,26 @@ fn main() -> io::Result<()> {
     };
     let event_loop = Builder::new().driver(driver).build()?;
     outln!("driver: {}", event_loop.describe());
-    let story = Story(Instant::now());
+    let log = Log(Instant::now());
     let (socket, others_end) = UnixStream::pair()?;
     let other_thread = thread::spawn({
         let handle = event_loop.handle();
-        move || feed(others_end, handle, story)
+        move || feed(others_end, handle, log)
     });
-    outer_loop(&event_loop, socket, story)?;
+    outer_loop(&event_loop, socket, log)?;
     other_thread.join().expect("the other thread does not panic")?;
     Ok(())
 }
 
-/// Everything that this program waits for, it waits for here.
+/// The only place where this program blocks.
 #[cfg(unix)]
-fn outer_loop(event_loop: &EventLoop, mut socket: UnixStream, story: Story) -> io::Result<()> {
-    let inner = event_loop.spawn(inside(story));
+fn outer_loop(event_loop: &EventLoop, mut socket: UnixStream, log: Log) -> io::Result<()> {
+    let inner = event_loop.spawn(inside(log));
     let pollable = event_loop.pollable()?;
     let mut next_tick = Instant::now() + TICK;
     let (mut waits, mut turns) = (0, 0);
     while !inner.is_finished() {
-        // Three steps before the wait: hand over what windlass has started, ask until when it can wait, and wait.
+        // Three steps: submit the operations that windlass has started, get its next deadline, and wait.
         event_loop.flush()?;
         let inner_left = event_loop.next_deadline().map(|deadline| deadline - event_loop.time());
         let tick_left = next_tick.saturating_duration_since(Instant::now());
@@ -73,16 +73,16 @@ fn outer_loop(event_loop: &EventLoop, mut socket: UnixStream, story: Story) -> i
         if socket_is_ready {
             let mut bytes = [0; 64];
             let count = socket.read(&mut bytes)?;
-            story.tell(
+            log.print(
                 "outer",
                 &format!("its socket has {:?}", String::from_utf8_lossy(&bytes[..count])),
             );
         }
         if Instant::now() >= next_tick {
-            story.tell("outer", "tick");
+            log.print("outer", "tick");
             next_tick += TICK;
         }
-        // And one after it: windlass turns when its descriptor is ready or its time has come.
+        // Run a turn of windlass when its descriptor is ready or its deadline has passed.
         if inner_is_ready
             || event_loop
                 .next_deadline()
@@ -92,16 +92,16 @@ fn outer_loop(event_loop: &EventLoop, mut socket: UnixStream, story: Story) -> i
             turns += 1;
         }
     }
-    story.tell("outer", &format!("done: {waits} waits, {turns} turns of windlass"));
+    log.print("outer", &format!("done: {waits} waits, {turns} turns of windlass"));
     Ok(())
 }
 
-/// What windlass runs: it cannot tell that somebody else waits.
+/// The code that windlass runs. It does not depend on the outer loop.
 #[cfg(unix)]
-async fn inside(story: Story) {
+async fn inside(log: Log) {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port is free");
     let addr = listener.local_addr().expect("a listener has an address");
-    story.tell("windlass", &format!("echo server on {addr}"));
+    log.print("windlass", &format!("echo server on {addr}"));
     windlass::spawn(serve(listener));
 
     let clients = ["ahoy", "belay", "heave"].map(|word| {
@@ -112,7 +112,7 @@ async fn inside(story: Story) {
                 stream.write_all(word).await.0?;
                 let (result, echo) = stream.read_exact(vec![0; word.len()]).await;
                 result?;
-                story.tell(
+                log.print(
                     "windlass",
                     &format!("a client got back {:?}", String::from_utf8_lossy(&echo)),
                 );
@@ -127,7 +127,7 @@ async fn inside(story: Story) {
             .expect("the server is there");
     }
     sleep(Duration::from_millis(250)).await;
-    story.tell("windlass", "a timer has ended");
+    log.print("windlass", "a timer has ended");
 }
 
 #[cfg(unix)]
@@ -149,21 +149,22 @@ async fn echo(stream: TcpStream) -> io::Result<()> {
     }
 }
 
-/// The other thread: it writes to the outer loop's socket, and calls into windlass, which the outer loop has to notice. It
-/// gives its end back at last, since a closed one could be read for ever.
+/// The other thread: writes to the outer loop's socket, and makes calls into windlass, which must wake the outer loop.
+/// Returns its end of the socket, because a closed socket would always be readable.
 #[cfg(unix)]
-fn feed(mut socket: UnixStream, handle: LoopHandle, story: Story) -> io::Result<UnixStream> {
+fn feed(mut socket: UnixStream, handle: LoopHandle, log: Log) -> io::Result<UnixStream> {
     for word in ["north", "east", "south"] {
         thread::sleep(Duration::from_millis(80));
         socket.write_all(word.as_bytes())?;
         thread::sleep(Duration::from_millis(20));
-        let called = handle.call_soon_threadsafe(move || story.tell("windlass", "a call from another thread"));
+        let called = handle.call_soon_threadsafe(move || log.print("windlass", "a call from another thread"));
         called.map_err(io::Error::other)?;
     }
     Ok(socket)
 }
 
-/// `poll(2)`: which of these can be read. Its milliseconds are rounded up, so as not to spin through the last one.
+/// `poll(2)`: which of these are readable. The timeout is rounded up to milliseconds, so that the loop does not spin at
+/// the end.
 #[cfg(unix)]
 fn wait_for<const N: usize>(fds: [BorrowedFd<'_>; N], at_most: Duration) -> io::Result<[bool; N]> {
     let millis = at_most.as_nanos().div_ceil(1_000_000).min(i32::MAX as u128) as i32;
@@ -182,15 +183,15 @@ fn wait_for<const N: usize>(fds: [BorrowedFd<'_>; N], at_most: Duration) -> io::
     Ok(polled.map(|entry| entry.revents != 0))
 }
 
-/// Prints what happens, when, and where.
+/// Prints events with their time and source.
 #[cfg(unix)]
 #[derive(Clone, Copy)]
-struct Story(Instant);
+struct Log(Instant);
 
 #[cfg(unix)]
-impl Story {
-    fn tell(self, who: &str, what: &str) {
-        outln!("{:>4} ms  {who:<8}  {what}", self.0.elapsed().as_millis());
+impl Log {
+    fn print(self, source: &str, event: &str) {
+        outln!("{:>4} ms  {source:<8}  {event}", self.0.elapsed().as_millis());
     }
 }
 
@@ -206,5 +207,5 @@ fn driver(mut args: impl Iterator<Item = String>) -> Result<DriverChoice, String
 
 #[cfg(not(unix))]
 fn main() {
-    eprintln!("this example is for Unix: the outer loop is poll(2), which is Unix's");
+    eprintln!("this example needs Unix: its outer loop is poll(2)");
 }

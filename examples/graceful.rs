@@ -1,8 +1,10 @@
-//! A server that ends well: on Ctrl-C or SIGTERM it stops accepting, lets the connections finish until a deadline, and then cuts them.
+//! Graceful shutdown: on Ctrl-C or SIGTERM the server stops accepting, lets connections finish until a deadline, and
+//! then cancels them.
 //!
 //!     cargo run --example graceful -- 127.0.0.1:7777 10
 //!
-//! Connect (`nc 127.0.0.1 7777`), press Ctrl-C here: new connections are refused, yours is echoed for 10 more seconds.
+//! Connect (`nc 127.0.0.1 7777`) and press Ctrl-C here: new connections are refused, yours is served for 10 more
+//! seconds.
 
 #[path = "support/mod.rs"]
 mod support;
@@ -28,14 +30,14 @@ fn main() -> io::Result<()> {
         .parse()
         .ok()
         .and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
-    let grace =
-        seconds.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "the deadline is a number of seconds"))?;
+    let grace = seconds
+        .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "the deadline must be a number of seconds"))?;
     windlass::run(serve(addr, grace))?
 }
 
 async fn serve(addr: String, grace: Duration) -> io::Result<()> {
     let listener = TcpListener::bind(addr.as_str()).await?;
-    // From here on Ctrl-C and SIGTERM do not end the program by themselves.
+    // From here on, Ctrl-C and SIGTERM no longer end the process by default.
     let mut shutdown = windlass::signal::shutdown()?;
     outln!("listening on {}", listener.local_addr()?);
     let connections = Connections::default();
@@ -43,7 +45,7 @@ async fn serve(addr: String, grace: Duration) -> io::Result<()> {
 
     shutdown.recv().await;
 
-    // The listener closes with its task: from here on connecting is refused.
+    // The listener closes with its task: new connections are refused.
     accepting.cancel();
     let _ = accepting.await;
     connections.borrow_mut().retain(|connection| !connection.is_finished());
@@ -52,7 +54,7 @@ async fn serve(addr: String, grace: Duration) -> io::Result<()> {
 
     let drained = timeout(grace, async {
         for connection in &mut left {
-            // How it ended is its own business.
+            // Errors of single connections do not matter here.
             let _ = connection.await;
         }
     });

@@ -1,7 +1,7 @@
-//! An HTTP client on hyper: fetches URLs, one after the other over one connection where they have the same host.
+//! An HTTP client on hyper: fetches URLs sequentially, over one connection if they have the same host.
 //!
-//! `cargo run --release --features hyper --example http_client -- [--http2] http://127.0.0.1:8080/ ...` prints of each the
-//! status, the headers and the body.
+//! `cargo run --release --features hyper --example http_client -- [--http2] http://127.0.0.1:8080/ ...` prints the
+//! status, headers and body of each.
 
 #[path = "support/mod.rs"]
 mod support;
@@ -47,8 +47,8 @@ fn main() -> ExitCode {
     };
     match run(options) {
         Ok(()) => ExitCode::SUCCESS,
-        // Who reads what we print has seen enough.
-        Err(error) if error.is::<Leftover>() => ExitCode::SUCCESS,
+        // The reader of our output has closed it.
+        Err(error) if error.is::<OutputClosed>() => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("{error}");
             ExitCode::FAILURE
@@ -59,7 +59,7 @@ fn main() -> ExitCode {
 fn run(options: Options) -> Result<()> {
     let event_loop = Builder::new().driver(options.driver).build()?;
     event_loop.run_until_complete(async {
-        // The connection of the fetch before, if it is good for the next.
+        // The connection of the previous fetch, if it can be reused.
         let mut kept: Option<(String, Connection)> = None;
         for url in options.urls {
             let host = url
@@ -77,7 +77,7 @@ fn run(options: Options) -> Result<()> {
     })?
 }
 
-/// Where requests go; the connection itself is a task.
+/// The request side of a connection; the connection itself runs in a task.
 enum Connection {
     Http1(http1::SendRequest<Empty<Bytes>>),
     Http2(http2::SendRequest<Empty<Bytes>>),
@@ -85,7 +85,7 @@ enum Connection {
 
 impl Connection {
     async fn open(url: &Uri, is_http2: bool) -> Result<Connection> {
-        // An address of IPv6 has brackets in a URL, and nowhere else.
+        // An IPv6 address has brackets in a URL only.
         let host = url.host().unwrap_or_default();
         let host = host
             .strip_prefix('[')
@@ -104,7 +104,7 @@ impl Connection {
         Ok(Connection::Http1(sender))
     }
 
-    /// Whether the other end has kept it alive.
+    /// Whether the peer has kept the connection open.
     fn is_ready(&self) -> bool {
         match self {
             Connection::Http1(sender) => !sender.is_closed(),
@@ -119,7 +119,7 @@ impl Connection {
             .insert(USER_AGENT, HeaderValue::from_static("windlass-http_client"));
         match self {
             Connection::Http1(sender) => {
-                // In HTTP/1.1 the host is a header, and the request has the path alone.
+                // In HTTP/1.1 the host is a header, and the request line has only the path.
                 request.headers_mut().insert(HOST, HeaderValue::from_str(host)?);
                 *request.uri_mut() = url.path_and_query().map_or("/", |path| path.as_str()).parse()?;
                 sender.ready().await?;
@@ -151,22 +151,22 @@ async fn print(response: Response<Incoming>) -> Result<()> {
     Ok(())
 }
 
-/// Standard output was closed: told apart from a connection that was.
+/// Standard output was closed. A separate type, to distinguish it from a closed connection.
 #[derive(Debug)]
-struct Leftover;
+struct OutputClosed;
 
-impl std::fmt::Display for Leftover {
+impl std::fmt::Display for OutputClosed {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("nobody reads what is printed")
+        f.write_str("standard output was closed")
     }
 }
 
-impl std::error::Error for Leftover {}
+impl std::error::Error for OutputClosed {}
 
 fn show(bytes: &[u8]) -> Result<()> {
     let mut out = io::stdout();
     match out.write_all(bytes).and_then(|()| out.flush()) {
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Err(Leftover.into()),
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Err(OutputClosed.into()),
         shown => Ok(shown?),
     }
 }
@@ -188,21 +188,21 @@ fn options(mut args: impl Iterator<Item = String>) -> std::result::Result<Option
                     .parse()
                     .ok()
                     .and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
-                options.timeout = seconds.ok_or("--timeout is a number of seconds")?;
+                options.timeout = seconds.ok_or("--timeout needs a number of seconds")?;
             }
             "--help" | "-h" => return Ok(None),
             other if other.starts_with('-') => return Err(format!("unknown option {other}")),
             url => {
                 let parsed: Uri = url.parse().map_err(|error| format!("{url}: {error}"))?;
                 if parsed.scheme_str() != Some("http") || parsed.host().is_none() {
-                    return Err(format!("{url}: only http:// is fetched"));
+                    return Err(format!("{url}: only http:// URLs are supported"));
                 }
                 options.urls.push(parsed);
             }
         }
     }
     match options.urls.is_empty() {
-        true => Err("no URL".into()),
+        true => Err("no URL given".into()),
         false => Ok(Some(options)),
     }
 }

@@ -1,7 +1,7 @@
-//! A hundred fetches of which each waits 100 ms for its answer: one after the other, with a thread for each, and on one loop.
+//! A hundred fetches that each wait 100 ms for the answer: sequential, with a thread for each, and on one loop.
 //!
-//! `cargo run --release --example http_get -- [--fetches 100] [--delay-ms 100]`. It fetches from a server of its own, which has
-//! a loop and a thread to itself.
+//! `cargo run --release --example http_get -- [--fetches 100] [--delay-ms 100]`. The server runs in this
+//! program, with its own loop and thread.
 
 #[path = "support/mod.rs"]
 mod support;
@@ -19,7 +19,7 @@ use windlass::time::sleep;
 const USAGE: &str = "usage: http_get [--fetches COUNT] [--delay-ms MILLISECONDS]";
 
 const REQUEST: &str = "GET / HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n";
-const BODY: &str = "it was worth waiting for\n";
+const BODY: &str = "delayed answer\n";
 
 fn main() -> io::Result<()> {
     let (mut fetches, mut delay) = (100, 100);
@@ -34,7 +34,7 @@ fn main() -> io::Result<()> {
                 return Ok(());
             }
             _ => {
-                eprintln!("{arg}: not understood\n{USAGE}");
+                eprintln!("unknown argument {arg}\n{USAGE}");
                 std::process::exit(2);
             }
         }
@@ -43,7 +43,7 @@ fn main() -> io::Result<()> {
     let addr = start_serving(delay)?;
     let event_loop = EventLoop::new()?;
     let description = event_loop.describe().to_string();
-    // What is set up once, at either end, is not counted.
+    // An unmeasured first run, so that one-time setup at either end is not counted.
     event_loop.run_until_complete(fetch_on_loop(addr, fetches))??;
 
     let sequential = measure(|| (0..fetches).try_for_each(|_| fetch(addr)))?;
@@ -51,26 +51,26 @@ fn main() -> io::Result<()> {
     let on_loop = measure(|| event_loop.run_until_complete(fetch_on_loop(addr, fetches))?)?;
 
     outln!("{fetches} fetches, each answered after {delay:?}, on {description}\n");
-    outln!("                          wall time   threads   memory per fetch   the article says");
+    outln!("                          wall time   threads   memory per fetch   published figures");
     let row = |name: &str, run: &Run, threads: usize, article: &str| {
         let memory = match run.memory {
             Some(bytes) => format!("{:.1} KiB", bytes as f64 / 1024.0 / fetches as f64),
-            None => "not known".into(),
+            None => "unknown".into(),
         };
         outln!(
             "{name:<24}  {:>7.3} s  {threads:>8}  {memory:>17}   {article}",
             run.time.as_secs_f64()
         );
     };
-    row("one after the other", &sequential, 1, "");
+    row("sequential", &sequential, 1, "");
     row("a thread for each", &threads, fetches, "~1 MB per thread (stack)");
     row("windlass, one loop", &on_loop, 1, "~1 KB per coroutine (heap)");
-    outln!("\nMemory is what the process had resident at most, less what it had before: a coarse measure, which has");
-    outln!("the server's part in it. A thread also reserves 2 MiB of addresses for its stack.");
+    outln!("\nMemory is the peak resident size minus the size before: a coarse measure that");
+    outln!("includes the server. A thread also reserves 2 MiB of address space for its stack.");
     Ok(())
 }
 
-/// The server: an answer after a while. It runs as long as the program.
+/// The server: answers after a delay. It runs until the program ends.
 fn start_serving(delay: Duration) -> io::Result<SocketAddr> {
     let (sender, receiver) = std::sync::mpsc::channel();
     std::thread::spawn(move || {
@@ -127,7 +127,7 @@ async fn fetch_on_loop(addr: SocketAddr, fetches: usize) -> io::Result<()> {
 fn check(answer: &str) -> io::Result<()> {
     match answer.ends_with(BODY) {
         true => Ok(()),
-        false => Err(io::Error::other(format!("a strange answer: {answer:?}"))),
+        false => Err(io::Error::other(format!("unexpected answer: {answer:?}"))),
     }
 }
 
@@ -158,7 +158,7 @@ fn measure(run: impl FnOnce() -> io::Result<()>) -> io::Result<Run> {
     })
 }
 
-/// The bytes that this process has in memory, where the system tells.
+/// The resident size of this process in bytes, on systems that report it.
 fn resident() -> Option<usize> {
     let statm = std::fs::read_to_string("/proc/self/statm").ok()?;
     let pages: usize = statm.split_whitespace().nth(1)?.parse().ok()?;

@@ -1,16 +1,18 @@
-//! An HTTP server on hyper: HTTP/1.1 and HTTP/2 on one port, a file with ranges, uploads, and an end that waits.
+//! An HTTP server on hyper: HTTP/1.1 and HTTP/2 on one port, a file with ranges, uploads, graceful shutdown.
 //!
 //! `cargo run --release --features hyper --example http_server -- [--listen 127.0.0.1:8080] [--file README.md]`, then
-//! `curl http://127.0.0.1:8080/`, `curl -r 0-99 .../file`, `curl -T OpStorage.lock .../upload`, `curl --http2-prior-knowledge ...`.
+//! `curl http://127.0.0.1:8080/`, `curl -r 0-99 .../file`, `curl -T Cargo.lock .../upload`, `curl
+//! --http2-prior-knowledge ...`.
 //!
-//! Slow clients cannot hold it up, or hold much of its memory for long:
+//! Slow clients cannot block it or use much of its memory for long:
 //!
-//! - One that asks for nothing, or stops within its headers or an upload, is cut off after `--patience` seconds.
-//! - An upload has to come at `--upload-rate` bytes per second, once `--patience` seconds are over.
-//! - One that reads nothing of its answer for `--write-timeout` seconds is cut off, and what waits for it is bounded.
+//! - A client that sends nothing, or stops within its headers or an upload, is disconnected after `--patience` seconds.
+//! - After `--patience` seconds, an upload must be faster than `--upload-rate` bytes per second.
+//! - A client that reads nothing of its response for `--write-timeout` seconds is disconnected; the data queued for it
+//!   is bounded.
 //!
-//! On Ctrl-C or SIGTERM it stops accepting, tells the connections to finish, and after `--grace` seconds cuts those that have not.
-//! hyper-util's `auto` chooses the version of HTTP by a connection's first bytes.
+//! On Ctrl-C or SIGTERM it stops accepting, lets connections finish their current request, and cuts the rest after
+//! `--grace` seconds. hyper-util's `auto` detects the HTTP version from the first bytes of a connection.
 
 #[path = "support/mod.rs"]
 mod support;
@@ -42,11 +44,11 @@ use windlass::{Builder, DriverChoice};
 const USAGE: &str = "usage: http_server [--listen HOST:PORT] [--driver auto|proactor|reactor] [--file PATH] \
                      [--grace SECONDS] [--patience SECONDS] [--write-timeout SECONDS] [--upload-rate BYTES]";
 
-/// What waits for a client is bounded, for each connection: by this in the kernel,
+/// Data queued for a client is limited per connection: by this in the kernel,
 const SEND_BUFFER: usize = 128 * 1024;
-/// and by this in hyper, which asks for the next piece of a file when it has room.
+/// and by this in hyper, which requests the next chunk of a file when it has room.
 const WRITE_BUFFER: usize = 32 * 1024;
-/// Requests that one client of HTTP/2 may have under way.
+/// The maximum number of concurrent requests on one HTTP/2 connection.
 const MAX_STREAMS: u32 = 32;
 
 struct Options {
@@ -59,14 +61,14 @@ struct Options {
     upload_rate: f64,
 }
 
-/// What the connections share. There is one thread, so a plain `Cell` counts.
+/// State shared by the connections. There is one thread, so a plain `Cell` is enough.
 struct Shared {
     file: PathBuf,
-    /// How long a client may be silent when it is its turn.
+    /// How long a client may send nothing while the server waits for it.
     patience: Duration,
-    /// How long it may take nothing of its answer.
+    /// How long a client may read nothing of its response.
     write_timeout: Duration,
-    /// How many bytes of an upload have to come in a second.
+    /// The minimum rate of an upload, in bytes per second.
     upload_rate: f64,
     served: Cell<u64>,
 }
@@ -116,7 +118,7 @@ async fn serve(options: Options) -> io::Result<()> {
     });
     let graceful = Rc::new(GracefulShutdown::new());
     let mut http = auto::Builder::new(Executor);
-    // For the headers of HTTP/1.1, from the second request on too. It begins when the version is known: see `accept`.
+    // For the headers of every HTTP/1.1 request. It starts when the version is known: see `accept`.
     http.http1()
         .timer(Timer)
         .header_read_timeout(options.patience)
@@ -130,15 +132,15 @@ async fn serve(options: Options) -> io::Result<()> {
 
     shutdown.recv().await;
 
-    // The listener closes with its task: from here on connecting is refused.
+    // The listener closes with its task: new connections are refused.
     accepting.cancel();
     let _ = accepting.await;
-    let graceful = Rc::into_inner(graceful).expect("the task that had the other share is gone");
+    let graceful = Rc::into_inner(graceful).expect("the accepting task has ended");
     outln!("stopping: {} connections are left", graceful.count());
     match timeout(options.grace, graceful.shutdown()).await {
         Ok(()) => outln!("all finished"),
-        // The tasks that are left are cancelled with the loop.
-        Err(_) => outln!("the time is up: what is left is cut"),
+        // The remaining tasks are cancelled when the loop closes.
+        Err(_) => outln!("grace period over: the remaining connections are cut"),
     }
     outln!("{} requests were served", shared.served.get());
     Ok(())
@@ -168,11 +170,11 @@ async fn accept(
             let stream = Bridge::new(stream).write_timeout(shared.write_timeout);
             let connection = http.serve_connection(stream, service);
             let mut connection = pin!(watcher.watch(connection));
-            // While hyper-util waits for the bytes that tell the version, no timer of hyper's runs.
+            // While hyper-util waits for the bytes that identify the version, hyper runs no timer.
             let result = match timeout(shared.patience, connection.as_mut()).await {
                 Ok(result) => result,
                 Err(_) if has_asked.get() => connection.await,
-                Err(_) => Err("nothing was asked for".into()),
+                Err(_) => Err("no request within the time limit".into()),
             };
             if let Err(error) = result {
                 eprintln!("connection: {error}");
@@ -186,7 +188,7 @@ async fn answer(request: Request<Incoming>, shared: Rc<Shared>) -> io::Result<Re
     let is_head = request.method() == Method::HEAD;
     let mut response = route(request, &shared).await?;
     if is_head {
-        // The headers are those that a GET gets.
+        // HEAD has the headers of a GET.
         if let Some(len) = response.body().size_hint().exact() {
             response.headers_mut().entry(CONTENT_LENGTH).or_insert(len.into());
         }
@@ -205,12 +207,12 @@ async fn route(request: Request<Incoming>, shared: &Shared) -> io::Result<Respon
         (&Method::PUT | &Method::POST, "/upload") => take_upload(request.into_body(), shared).await,
         (_, "/" | "/file") => Ok(refused("GET, HEAD")),
         (_, "/upload") => Ok(refused("PUT, POST")),
-        _ => Ok(text(StatusCode::NOT_FOUND, "there are /, /file and /upload\n")),
+        _ => Ok(text(StatusCode::NOT_FOUND, "not found: try /, /file or /upload\n")),
     }
 }
 
 fn refused(allowed: &'static str) -> Response<Answer> {
-    let mut refused = text(StatusCode::METHOD_NOT_ALLOWED, "not with this method\n");
+    let mut refused = text(StatusCode::METHOD_NOT_ALLOWED, "method not allowed\n");
     refused.headers_mut().insert(ALLOW, HeaderValue::from_static(allowed));
     refused
 }
@@ -225,11 +227,11 @@ fn text(status: StatusCode, body: impl Into<Bytes>) -> Response<Answer> {
     response
 }
 
-/// The file, or the part of it that was asked for, read as the client takes it.
+/// The file, or the requested range of it, read at the client's pace.
 async fn send_file(request: &Request<Incoming>, shared: &Shared) -> io::Result<Response<Answer>> {
     let file = File::open(&shared.file).await?;
     let len = file.metadata().await?.len();
-    // A range means something to a GET only.
+    // Ranges apply to GET only.
     let range = request.headers().get(RANGE).filter(|_| request.method() == Method::GET);
     let wanted = range.and_then(|range| range.to_str().ok());
     let (status, (begin, end)) = match wanted.map(|range| parse_range(range, len)) {
@@ -258,7 +260,7 @@ fn header(value: String) -> io::Result<HeaderValue> {
     HeaderValue::from_str(&value).map_err(io::Error::other)
 }
 
-/// A part of a file, one piece at a time.
+/// A range of a file, one chunk at a time.
 fn pieces(file: File, begin: u64, end: u64) -> impl stream::Stream<Item = io::Result<Frame<Bytes>>> {
     stream::unfold((file, begin), move |(file, at)| async move {
         let left = end.checked_sub(at).filter(|&left| left > 0)?;
@@ -266,7 +268,7 @@ fn pieces(file: File, begin: u64, end: u64) -> impl stream::Stream<Item = io::Re
             .read_at(Vec::with_capacity(left.min(WRITE_BUFFER as u64) as usize), at)
             .await;
         match result {
-            // It was cut meanwhile; the client was promised more.
+            // The file shrank, but the promised content length is longer.
             Ok(0) => Some((Err(io::ErrorKind::UnexpectedEof.into()), (file, end))),
             Ok(count) => Some((Ok(Frame::data(Bytes::from(piece))), (file, at + count as u64))),
             Err(error) => Some((Err(error), (file, end))),
@@ -274,12 +276,12 @@ fn pieces(file: File, begin: u64, end: u64) -> impl stream::Stream<Item = io::Re
     })
 }
 
-/// What a `Range` asks of a file.
+/// A parsed `Range` header.
 enum Asked {
-    /// From the first byte to before the second.
+    /// Start and exclusive end.
     Part(u64, u64),
     Outside,
-    /// Several ranges, other units or nonsense: a server may then send the whole.
+    /// Several ranges, other units or invalid: a server may then send the whole file.
     Unclear,
 }
 
@@ -299,18 +301,18 @@ fn parse_range(range: &str, len: u64) -> Asked {
     }
 }
 
-/// Counts what is sent, and adds its bytes up.
+/// Counts the bytes of an upload and sums them.
 async fn take_upload(mut body: Incoming, shared: &Shared) -> io::Result<Response<Answer>> {
     let (mut count, mut sum) = (0u64, 0u64);
     let begin = Instant::now();
     loop {
-        // What has come so far has to have come at the lowest rate; and silence is limited, however fast it was before.
+        // The average rate must reach the minimum, and a pause is limited, however fast the upload was before.
         let earned = Duration::try_from_secs_f64(count as f64 / shared.upload_rate).unwrap_or(Duration::MAX);
         let deadline = (begin + shared.patience + earned).min(Instant::now() + shared.patience);
         let frame = match timeout_at(deadline, body.frame()).await {
             Ok(Some(frame)) => frame,
             Ok(None) => break,
-            Err(_) => return Ok(text(StatusCode::REQUEST_TIMEOUT, "the rest did not come\n")),
+            Err(_) => return Ok(text(StatusCode::REQUEST_TIMEOUT, "the upload was too slow\n")),
         };
         let Ok(data) = frame.map_err(io::Error::other)?.into_data() else {
             continue;
@@ -342,7 +344,7 @@ fn options(mut args: impl Iterator<Item = String>) -> Result<Option<Options>, St
             "--write-timeout" => options.write_timeout = seconds(&arg, &value()?)?,
             "--upload-rate" => {
                 let rate = value()?.parse().ok().filter(|&rate: &f64| rate > 0.0);
-                options.upload_rate = rate.ok_or("--upload-rate is a number of bytes per second")?;
+                options.upload_rate = rate.ok_or("--upload-rate needs a number of bytes per second")?;
             }
             "--help" | "-h" => return Ok(None),
             other => return Err(format!("unknown option {other}")),
@@ -356,5 +358,5 @@ fn seconds(option: &str, value: &str) -> Result<Duration, String> {
         .parse()
         .ok()
         .and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
-    seconds.ok_or(format!("{option} is a number of seconds"))
+    seconds.ok_or(format!("{option} needs a number of seconds"))
 }

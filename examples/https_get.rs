@@ -1,7 +1,7 @@
-//! Fetches a page over TLS, and prints it.
+//! Fetches a page over TLS and prints it.
 //!
-//! `cargo run --release --features tls --example https_get -- [--ca FILE] https://example.org/`. Without `--ca` the system's
-//! authorities are trusted. Both directions end as TLS has it: an answer that was cut off is an error and not a page.
+//! `cargo run --release --features tls --example https_get -- [--ca FILE] https://example.org/`. Without `--ca` the
+//! system's certificate authorities are trusted. A response that ends without close_notify is an error.
 
 #[path = "support/mod.rs"]
 mod support;
@@ -24,7 +24,7 @@ use windlass::{Builder, DriverChoice};
 const USAGE: &str =
     "usage: https_get [--ca PEM] [--driver auto|proactor|reactor] [--connect HOST:PORT] https://HOST[:PORT][/PATH]";
 
-/// Where systems keep the authorities that they trust.
+/// Where systems keep their trusted certificate authorities.
 const SYSTEM: [&str; 4] = [
     "/etc/ssl/certs/ca-certificates.crt",
     "/etc/pki/tls/certs/ca-bundle.crt",
@@ -32,7 +32,7 @@ const SYSTEM: [&str; 4] = [
     "/etc/ssl/ca-bundle.pem",
 ];
 
-/// The largest page that is taken.
+/// The maximum size of a page.
 const LIMIT: usize = 64 << 20;
 
 struct Options {
@@ -80,18 +80,18 @@ fn run(options: &Options) -> Result<(), Box<dyn Error>> {
     Ok(fetched?)
 }
 
-/// Whom to trust.
+/// The trusted certificate authorities.
 fn roots(options: &Options) -> Result<RootCertStore, Box<dyn Error>> {
     let system = || SYSTEM.iter().map(PathBuf::from).find(|path| path.exists());
     let path = options.ca.clone().or_else(system);
-    let path = path.ok_or("this system's authorities were not found: give a file of them with --ca")?;
+    let path = path.ok_or("the system's certificate authorities were not found: use --ca FILE")?;
     let mut roots = RootCertStore::empty();
     for certificate in CertificateDer::pem_file_iter(&path)? {
-        // Systems have some that no longer mean anything.
+        // Certificates that rustls rejects are skipped: system stores contain some.
         let _ = roots.add(certificate?);
     }
     match roots.is_empty() {
-        true => Err(format!("{} has no certificate in it", path.display()).into()),
+        true => Err(format!("{} contains no certificate", path.display()).into()),
         false => Ok(roots),
     }
 }
@@ -105,7 +105,7 @@ async fn fetch(connector: TlsConnector, options: &Options) -> io::Result<()> {
     let mut stream = connector.connect(host.as_str(), stream).await?;
     let version = stream.protocol_version().and_then(|version| version.as_str());
     eprintln!("{}", version.unwrap_or("an unknown version of TLS"));
-    // As in the URL: with the brackets of IPv6, and with the port unless it goes without saying.
+    // As in the URL: IPv6 in brackets, and the port unless it is the default.
     let mut name = match host.contains(':') {
         true => format!("[{host}]"),
         false => host.clone(),
@@ -117,7 +117,7 @@ async fn fetch(connector: TlsConnector, options: &Options) -> io::Result<()> {
     stream.write_all(request).await.0?;
     let mut answer = Vec::new();
     stream.read_to_end(&mut answer, LIMIT).await?;
-    // The server may have hung up already.
+    // The server may have closed the connection already.
     let _ = stream.shutdown().await;
     let mut out = windlass::io::stdout();
     out.write_all(answer).await.0?;
@@ -137,10 +137,10 @@ fn options(mut args: impl Iterator<Item = String>) -> Result<Option<Options>, St
             _ => url = Some(arg),
         }
     }
-    let url = url.ok_or("what is to be fetched?")?;
+    let url = url.ok_or("no URL given")?;
     let rest = url
         .strip_prefix("https://")
-        .ok_or(format!("{url} does not begin with https://"))?;
+        .ok_or(format!("{url} does not start with https://"))?;
     let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
     // The colons of an IPv6 address are in brackets.
     let (host, rest) = match authority.strip_prefix('[') {
@@ -150,9 +150,9 @@ fn options(mut args: impl Iterator<Item = String>) -> Result<Option<Options>, St
         None => authority.split_at(authority.find(':').unwrap_or(authority.len())),
     };
     let port = match rest.strip_prefix(':') {
-        Some(port) => port.parse().map_err(|_| format!("{port} is no port"))?,
+        Some(port) => port.parse().map_err(|_| format!("{port} is not a port"))?,
         None if rest.is_empty() => 443,
-        None => return Err(format!("{authority} is no host")),
+        None => return Err(format!("{authority} is not a host")),
     };
     Ok(Some(Options {
         ca,

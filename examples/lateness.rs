@@ -1,6 +1,8 @@
-//! How late sleeps end: `cargo run --release --example lateness -- [--driver auto|proactor|reactor] [--rounds 100]`.
+//! Measures how late sleeps end: `cargo run --release --example lateness -- [--driver auto|proactor|reactor] [--rounds
+//! 100]`.
 //!
-//! asyncio's loop on Windows sleeps in steps of 15.6 ms, the system's clock. This prints what is reached here.
+//! asyncio's loop on Windows sleeps in steps of 15.6 ms, the system clock tick. This prints the lateness on this
+//! machine.
 
 #[path = "support/mod.rs"]
 mod support;
@@ -14,7 +16,7 @@ use windlass::{Builder, DriverChoice};
 
 const USAGE: &str = "usage: lateness [--driver auto|proactor|reactor] [--rounds COUNT]";
 
-/// What is slept, in microseconds.
+/// The lengths of the sleeps, in microseconds.
 const SLEEPS: [u64; 8] = [50, 100, 250, 500, 1_000, 2_500, 5_000, 20_000];
 
 fn main() -> ExitCode {
@@ -34,10 +36,10 @@ fn main() -> ExitCode {
             },
             ("--rounds", Some(count)) => match count.parse() {
                 Ok(count) if count > 0 => rounds = count,
-                _ => return refuse(&format!("--rounds wants a number above 0, not {count}")),
+                _ => return refuse(&format!("--rounds needs a number above 0, not {count}")),
             },
             (option @ ("--driver" | "--rounds"), None) => return refuse(&format!("{option} needs a value")),
-            (option, _) => return refuse(&format!("there is no option {option}")),
+            (option, _) => return refuse(&format!("unknown option {option}")),
         }
     }
     match measure(driver, rounds) {
@@ -60,9 +62,9 @@ fn measure(driver: DriverChoice, rounds: usize) -> std::io::Result<()> {
     outln!(
         "{:>12} {:>12} {:>12} {:>12}",
         "sleep",
-        "late: half",
-        "late: 99 %",
-        "late: most"
+        "late: p50",
+        "late: p99",
+        "late: max"
     );
     event_loop.run_until_complete(async {
         for micros in SLEEPS {

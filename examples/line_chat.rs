@@ -1,7 +1,7 @@
-//! A chat: who connects gives a name and hears what the others say, line by line.
+//! A chat server: a client gives a name and then receives the lines of the others.
 //!
-//! `cargo run --release --example line_chat -- 127.0.0.1:7000`, then `nc 127.0.0.1 7000` in several terminals. Or `--demo`, with
-//! clients that keep to a script. On Ctrl-C or SIGTERM it stops accepting, and ends when the last member has left.
+//! `cargo run --release --example line_chat -- 127.0.0.1:7000`, then `nc 127.0.0.1 7000` in several terminals. Or
+//! `--demo`, with scripted clients. On Ctrl-C or SIGTERM it stops accepting, and ends when the last member has left.
 
 #[path = "support/mod.rs"]
 mod support;
@@ -19,10 +19,10 @@ use windlass::signal::ShutdownSignal;
 
 const USAGE: &str = "usage: line_chat LISTEN, as in `line_chat 127.0.0.1:7000`, or line_chat --demo";
 
-/// The longest line that is taken.
+/// The maximum length of a line.
 const MAX_LINE: usize = 1_000;
 
-/// Who has not taken this many lines is too slow, and misses some.
+/// The maximum number of lines queued for a member. A slower member misses lines.
 const MAX_WAITING: usize = 1_000;
 
 fn main() -> io::Result<()> {
@@ -47,28 +47,28 @@ fn main() -> io::Result<()> {
     }
 }
 
-/// Everybody who is here.
+/// The members of the chat.
 #[derive(Default)]
 struct Room {
     members: RefCell<HashMap<SocketAddr, Rc<Member>>>,
 }
 
-/// What one member has yet to be told.
+/// The lines queued for one member.
 #[derive(Default)]
 struct Member {
     waiting: RefCell<VecDeque<Rc<[u8]>>>,
-    /// Whoever writes to this member, asleep until there is something.
+    /// Wakes the member's writing task, if it waits for lines.
     writer: RefCell<Option<windlass::Promise<()>>>,
 }
 
 impl Room {
-    /// Tells all but one.
-    fn tell(&self, but: SocketAddr, line: &str) {
+    /// Queues a line for every member but its sender.
+    fn broadcast(&self, sender: SocketAddr, line: &str) {
         outln!("{line}");
         let line: Rc<[u8]> = format!("{line}\n").into_bytes().into();
         for (addr, member) in &*self.members.borrow() {
             let mut waiting = member.waiting.borrow_mut();
-            if *addr != but && waiting.len() < MAX_WAITING {
+            if *addr != sender && waiting.len() < MAX_WAITING {
                 waiting.push_back(line.clone());
                 if let Some(promise) = member.writer.take() {
                     let _ = promise.resolve(());
@@ -97,12 +97,12 @@ async fn serve(listener: TcpListener, mut shutdown: ShutdownSignal) {
             room.members.borrow_mut().remove(&peer);
         });
     }
-    // From here on connecting is refused.
+    // From here on, new connections are refused.
     drop(listener);
     connections.drain(GRACE).await;
 }
 
-/// One member, from hello to goodbye.
+/// Serves one member until it disconnects.
 async fn welcome(room: &Room, stream: TcpStream, peer: SocketAddr) -> io::Result<()> {
     let (reader, mut writer) = stream.into_split();
     let mut lines = BufReader::new(reader).max_line_len(MAX_LINE).lines();
@@ -113,10 +113,10 @@ async fn welcome(room: &Room, stream: TcpStream, peer: SocketAddr) -> io::Result
     let member = Rc::new(Member::default());
     room.members.borrow_mut().insert(peer, member.clone());
     let writing = windlass::spawn(write(writer, member));
-    room.tell(peer, &format!("* {name} is here"));
+    room.broadcast(peer, &format!("* {name} is here"));
     let result = listen(room, peer, &name, &mut lines).await;
-    room.tell(peer, &format!("* {name} is gone"));
-    // Waits until nothing is being written any more: then the connection closes.
+    room.broadcast(peer, &format!("* {name} is gone"));
+    // Waits until no write is in flight: then the connection closes.
     writing.cancel();
     let _ = writing.await;
     result
@@ -125,16 +125,16 @@ async fn welcome(room: &Room, stream: TcpStream, peer: SocketAddr) -> io::Result
 async fn listen(room: &Room, peer: SocketAddr, name: &str, lines: &mut Lines<OwnedReadHalf>) -> io::Result<()> {
     loop {
         match lines.next_line().await {
-            Ok(Some(line)) => room.tell(peer, &format!("{name}: {line}")),
+            Ok(Some(line)) => room.broadcast(peer, &format!("{name}: {line}")),
             Ok(None) => return Ok(()),
-            // Too long, or not text: that line is lost on the others, and the next one counts.
+            // Too long, or not UTF-8: the line is skipped.
             Err(error) if error.kind() == io::ErrorKind::InvalidData => outln!("* {name}: {error}"),
             Err(error) => return Err(error),
         }
     }
 }
 
-/// Writes what a member has yet to be told, as it comes.
+/// Writes queued lines to a member.
 async fn write(writer: OwnedWriteHalf, member: Rc<Member>) -> io::Result<()> {
     loop {
         let lines: Vec<Rc<[u8]>> = member.waiting.borrow_mut().drain(..).collect();
@@ -148,40 +148,40 @@ async fn write(writer: OwnedWriteHalf, member: Rc<Member>) -> io::Result<()> {
     }
 }
 
-/// A chat with itself.
+/// A scripted chat.
 async fn demo() -> io::Result<()> {
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let addr = listener.local_addr()?;
     windlass::spawn(serve(listener, windlass::signal::shutdown()?));
     let mut ann = join_chat(addr, "ann").await?;
     let mut bob = join_chat(addr, "bob").await?;
-    hear(&mut ann, "* bob is here").await?;
-    say(&mut ann, "hello, bob").await?;
-    hear(&mut bob, "ann: hello, bob").await?;
-    say(&mut bob, &"blah ".repeat(1_000)).await?;
-    say(&mut bob, "hello, ann").await?;
-    // The line that was too long did not come.
-    hear(&mut ann, "bob: hello, ann").await?;
+    expect_line(&mut ann, "* bob is here").await?;
+    send(&mut ann, "hello, bob").await?;
+    expect_line(&mut bob, "ann: hello, bob").await?;
+    send(&mut bob, &"blah ".repeat(1_000)).await?;
+    send(&mut bob, "hello, ann").await?;
+    // The line that was too long was skipped.
+    expect_line(&mut ann, "bob: hello, ann").await?;
     drop(bob);
-    hear(&mut ann, "* bob is gone").await?;
-    outln!("the chat went as it should");
+    expect_line(&mut ann, "* bob is gone").await?;
+    outln!("the demo succeeded");
     Ok(())
 }
 
 async fn join_chat(addr: SocketAddr, name: &str) -> io::Result<Lines<TcpStream>> {
     let mut lines = BufReader::new(TcpStream::connect(addr).await?).lines();
-    hear(&mut lines, "your name?").await?;
-    say(&mut lines, name).await?;
+    expect_line(&mut lines, "your name?").await?;
+    send(&mut lines, name).await?;
     Ok(lines)
 }
 
-async fn say(lines: &mut Lines<TcpStream>, text: &str) -> io::Result<()> {
+async fn send(lines: &mut Lines<TcpStream>, text: &str) -> io::Result<()> {
     lines.get_mut().write_all(format!("{text}\n")).await.0
 }
 
-async fn hear(lines: &mut Lines<TcpStream>, expected: &str) -> io::Result<()> {
+async fn expect_line(lines: &mut Lines<TcpStream>, expected: &str) -> io::Result<()> {
     match lines.next_line().await? {
         Some(line) if line == expected => Ok(()),
-        other => Err(io::Error::other(format!("heard {other:?}, not {expected:?}"))),
+        other => Err(io::Error::other(format!("received {other:?} instead of {expected:?}"))),
     }
 }

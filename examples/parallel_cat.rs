@@ -1,5 +1,5 @@
-//! Joins files into one, all of them read and written at once: the pieces arrive in any order, and each is written where it
-//! belongs. A file that changes its length meanwhile is an error: its place in the output was fixed before.
+//! Joins files into one, all read and written concurrently: chunks arrive in any order, and each is written at its
+//! offset. A file whose length changes meanwhile is an error: its range in the output was fixed before.
 //!
 //! `cargo run --release --example parallel_cat -- [--driver auto|proactor|reactor] [--depth 8] -o OUT FILE...`
 
@@ -58,22 +58,22 @@ fn options() -> Result<Options, String> {
             "--driver" => options.driver = value()?.parse().map_err(|error: io::Error| error.to_string())?,
             "--depth" => {
                 let depth = value()?.parse().ok().filter(|depth| (1..=1024).contains(depth));
-                options.depth = depth.ok_or("--depth is a number from 1 to 1024")?;
+                options.depth = depth.ok_or("--depth needs a number from 1 to 1024")?;
             }
             "-o" => options.out = value()?,
-            option if option.starts_with('-') => return Err(format!("there is no option {option}")),
+            option if option.starts_with('-') => return Err(format!("unknown option {option}")),
             _ => options.files.push(argument),
         }
     }
     match (options.files.is_empty(), options.out.is_empty()) {
-        (true, _) => Err("which files?".into()),
-        (_, true) => Err("where to? Use -o OUT".into()),
+        (true, _) => Err("no files given".into()),
+        (_, true) => Err("no output given: use -o OUT".into()),
         _ => Ok(options),
     }
 }
 
 async fn join(options: &Options) -> io::Result<()> {
-    // Where each file goes in the output.
+    // The offset of each file in the output.
     let mut sources = Vec::new();
     let mut total = 0;
     for path in &options.files {
@@ -111,7 +111,7 @@ async fn join(options: &Options) -> io::Result<()> {
     Ok(())
 }
 
-/// A file, and its place in the output.
+/// A file and its range in the output.
 struct Source {
     path: String,
     file: File,
@@ -119,7 +119,7 @@ struct Source {
     len: u64,
 }
 
-/// Copies one file to its place in the output, each piece as soon as it is there.
+/// Copies one file to its range in the output, each chunk as soon as it is read.
 async fn copy(source: Source, depth: usize, out: Rc<File>, done: Rc<Cell<u64>>) -> io::Result<()> {
     let Source { path, file, begin, len } = source;
     let mut scan = file.scan().chunk_len(CHUNK).depth(depth).unordered();
@@ -127,7 +127,7 @@ async fn copy(source: Source, depth: usize, out: Rc<File>, done: Rc<Cell<u64>>) 
     while let Some(chunk) = scan.next().await {
         let chunk = chunk?;
         let (offset, count) = (chunk.offset(), chunk.len() as u64);
-        // More than fits would overwrite the next file's place.
+        // More data would overwrite the range of the next file.
         if offset + count > len {
             return Err(io::Error::other(format!("{path} grew while it was being read")));
         }
@@ -137,16 +137,16 @@ async fn copy(source: Source, depth: usize, out: Rc<File>, done: Rc<Cell<u64>>) 
     }
     match copied == len {
         true => Ok(()),
-        // It shrank before the scan began, which takes the length that it finds; or its length was never real, as in /sys.
-        // The rest of its place would stay zeros.
+        // The file shrank before the scan started and took its length, or its length is not real, as in /sys. The rest
+        // of its range would stay zero.
         false => Err(io::Error::new(
             io::ErrorKind::UnexpectedEof,
-            format!("{path} ended early: {copied} bytes could be read, not {len}"),
+            format!("{path} ended early: read {copied} bytes of {len}"),
         )),
     }
 }
 
-/// A bar that is redrawn on a terminal; nothing elsewhere.
+/// Draws a progress bar on a terminal; does nothing elsewhere.
 async fn show_progress(done: Rc<Cell<u64>>, total: u64) {
     const WIDTH: u64 = 30;
     let mut tick = interval(Duration::from_millis(100));

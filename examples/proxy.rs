@@ -1,6 +1,6 @@
-//! A TCP proxy: what comes here goes there, and back.
+//! A TCP proxy: forwards each connection to a target, in both directions.
 //!
-//! `cargo run --release --example proxy -- 127.0.0.1:7000 127.0.0.1:7777`, or `--demo`, which brings its own server and
+//! `cargo run --release --example proxy -- 127.0.0.1:7000 127.0.0.1:7777`, or `--demo`, with its own server and
 //! client. On Ctrl-C or SIGTERM it stops accepting and lets the open connections finish.
 
 #[path = "support/mod.rs"]
@@ -38,7 +38,7 @@ fn main() -> io::Result<()> {
     }
 }
 
-/// Proxies every connection in a task of its own.
+/// Serves each connection in a task.
 async fn serve(listener: TcpListener, target: &str, mut shutdown: ShutdownSignal) {
     let mut connections = Connections::default();
     while let Some(accepted) = shutdown.run_until_shutdown(listener.accept()).await {
@@ -52,12 +52,12 @@ async fn serve(listener: TcpListener, target: &str, mut shutdown: ShutdownSignal
         let target = target.to_owned();
         connections.spawn(async move {
             match proxy(client, &target).await {
-                Ok((sent, received)) => outln!("{peer}: {sent} bytes there, {received} back"),
+                Ok((sent, received)) => outln!("{peer}: {sent} bytes sent, {received} received"),
                 Err(error) => outln!("{peer}: {error}"),
             }
         });
     }
-    // From here on connecting is refused.
+    // From here on, new connections are refused.
     drop(listener);
     connections.drain(GRACE).await;
 }
@@ -67,7 +67,7 @@ async fn proxy(mut client: TcpStream, target: &str) -> io::Result<(u64, u64)> {
     copy_bidirectional(&mut client, &mut server).await
 }
 
-/// A server that answers in capitals once it has heard everything, the proxy in front of it, and a client.
+/// A server that answers in capitals after the end of the request, the proxy in front of it, and a client.
 async fn demo() -> io::Result<()> {
     let server = TcpListener::bind("127.0.0.1:0").await?;
     let target = server.local_addr()?.to_string();
@@ -76,25 +76,25 @@ async fn demo() -> io::Result<()> {
             let (stream, _) = server.accept().await?;
             let text = (&stream).read_to_string(1 << 20).await?;
             stream.write_all(text.to_uppercase()).await.0?;
-            // Dropping the stream ends it.
+            // Dropping the stream closes the connection.
             drop(stream);
         }
-        #[allow(unreachable_code, reason = "it says what the errors above are")]
+        #[allow(unreachable_code, reason = "gives the block its error type")]
         Ok::<(), io::Error>(())
     });
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let addr = listener.local_addr()?;
     let shutdown = windlass::signal::shutdown()?;
     windlass::spawn(async move { serve(listener, &target, shutdown).await });
-    for question in ["hello", "is anybody there?"] {
+    for question in ["hello", "are you there?"] {
         outln!("{question} -> {}", ask(addr, question).await?);
     }
-    // The proxy's own line comes when both directions have ended.
+    // The proxy prints its line when both directions have ended.
     windlass::time::sleep(std::time::Duration::from_millis(50)).await;
     Ok(())
 }
 
-/// Says everything, says that it was everything, and then listens.
+/// Sends the request, shuts down the write side, and reads the answer.
 async fn ask(addr: SocketAddr, question: &'static str) -> io::Result<String> {
     let mut stream = TcpStream::connect(addr).await?;
     copy(&mut question.as_bytes(), &mut stream).await?;

@@ -1,7 +1,7 @@
-//! The cooperative trap, with numbers: `cargo run --release --example stall`.
+//! What blocking the loop does: `cargo run --release --example stall`.
 //!
-//! How late is a callback that wants to run every 10 ms, when somebody computes for 150 ms inside a task, and when the
-//! same is done by `spawn_blocking`? Beside it the figures that made this known for asyncio.
+//! Measures how late a 10 ms tick is while a task computes for 150 ms, and while `spawn_blocking` does the same work.
+//! The last column has the published figures for asyncio.
 
 #[path = "support/mod.rs"]
 mod support;
@@ -32,23 +32,23 @@ fn main() -> io::Result<()> {
         let blocked = measure(async { compute() }).await;
         print("150 ms of CPU inside a task", blocked, "1.1, 173.8, 173.8 ms");
         let off_loop = measure(async {
-            windlass::spawn_blocking(compute).await.expect("it does not panic");
+            windlass::spawn_blocking(compute).await.expect("compute does not panic");
         })
         .await;
         print("the same through spawn_blocking", off_loop, "1.0, 6.0, 6.0 ms");
     })
 }
 
-/// Serves one request amid about 90 ticks: so few that the one late tick is the 99th percentile.
+/// Serves one request during about 90 ticks: fewer than 100, so that one late tick shows in the 99th percentile.
 async fn measure(request: impl Future<Output = ()> + 'static) -> StallReport {
     let meter = StallMeter::start(Duration::from_millis(10));
     sleep(Duration::from_millis(400)).await;
-    windlass::spawn(request).await.expect("it does not panic");
+    windlass::spawn(request).await.expect("compute does not panic");
     sleep(Duration::from_millis(500)).await;
     meter.report()
 }
 
-/// Keeps a processor busy, as hashing a password does.
+/// Uses CPU time, as hashing a password does.
 fn compute() {
     let begin = Instant::now();
     let mut hash = 0xcbf2_9ce4_8422_2325_u64;

@@ -3,9 +3,9 @@
 //! `cargo run --release --features tls --example tls_echo -- --write-ca /tmp/ca.pem`, then
 //! `openssl s_client -connect 127.0.0.1:7778 -servername localhost -CAfile /tmp/ca.pem`.
 //!
-//! Without `--cert` and `--key` it makes an authority and a certificate of its own, for `localhost` and `127.0.0.1`, which last
-//! as long as it runs. On Ctrl-C or SIGTERM it says goodbye to everybody, with close_notify; who does not take it is cut after `--grace`
-//! seconds.
+//! Without `--cert` and `--key` it creates a certificate authority and a certificate for `localhost` and `127.0.0.1`,
+//! valid for this run. On Ctrl-C or SIGTERM it ends every connection with close_notify; clients that do not read it are
+//! disconnected after `--grace` seconds.
 
 #[path = "support/mod.rs"]
 mod support;
@@ -29,7 +29,7 @@ use windlass::{Builder, DriverChoice};
 const USAGE: &str = "usage: tls_echo [--listen HOST:PORT] [--driver auto|proactor|reactor] \
                      [--cert PEM --key PEM | --write-ca PEM] [--grace SECONDS]";
 
-/// How long a client may take to shake hands.
+/// The time limit for a handshake.
 const HANDSHAKE: Duration = Duration::from_secs(10);
 
 struct Options {
@@ -82,19 +82,19 @@ async fn serve(options: &Options, acceptor: TlsAcceptor) -> io::Result<()> {
     shutdown.recv().await;
     stop.cancel();
     let mut connections = accepting.await?;
-    let told = timeout(options.grace, async {
+    let drained = timeout(options.grace, async {
         for connection in &mut connections {
-            // How it ended is its own business.
+            // Errors of single connections do not matter here.
             let _ = connection.await;
         }
     });
-    if told.await.is_ok() {
-        outln!("everybody was told");
+    if drained.await.is_ok() {
+        outln!("all connections closed");
         return Ok(());
     }
-    // Who does not read what was echoed does not get to its goodbye either.
+    // A client that does not read its echo does not get its close_notify either.
     connections.retain(|connection| !connection.is_finished());
-    outln!("the time is up, connections cut: {}", connections.len());
+    outln!("grace period over, connections cut: {}", connections.len());
     for connection in connections {
         connection.cancel();
         let _ = connection.await;
@@ -102,7 +102,7 @@ async fn serve(options: &Options, acceptor: TlsAcceptor) -> io::Result<()> {
     Ok(())
 }
 
-/// The connections that are left when it is told to stop.
+/// Accepts until `stop` is cancelled, and returns the open connections.
 async fn accept(listener: TcpListener, acceptor: TlsAcceptor, stop: CancelToken) -> Vec<windlass::JoinHandle<()>> {
     let mut connections: Vec<windlass::JoinHandle<()>> = Vec::new();
     loop {
@@ -119,11 +119,11 @@ async fn accept(listener: TcpListener, acceptor: TlsAcceptor, stop: CancelToken)
         let (acceptor, stop) = (acceptor.clone(), stop.clone());
         connections.retain(|connection| !connection.is_finished());
         connections.push(windlass::spawn(async move {
-            let shaken = match timeout(HANDSHAKE, acceptor.accept(stream)).await {
-                Ok(shaken) => shaken,
+            let handshake = match timeout(HANDSHAKE, acceptor.accept(stream)).await {
+                Ok(result) => result,
                 Err(_) => Err(io::ErrorKind::TimedOut.into()),
             };
-            let result = match shaken {
+            let result = match handshake {
                 Ok(stream) => echo(stream, stop).await,
                 Err(error) => Err(error),
             };
@@ -135,7 +135,7 @@ async fn accept(listener: TcpListener, acceptor: TlsAcceptor, stop: CancelToken)
 }
 
 async fn echo(stream: TlsStream<TcpStream>, stop: CancelToken) -> io::Result<()> {
-    // A read that is given up loses nothing, so it can be given up at any time.
+    // A cancelled read loses nothing.
     while let Some(received) = stop.run_until_cancelled(stream.read_managed()).await {
         let bytes = received?;
         if bytes.is_empty() {
@@ -148,7 +148,7 @@ async fn echo(stream: TlsStream<TcpStream>, stop: CancelToken) -> io::Result<()>
 
 type Identity = (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>);
 
-/// From the files that were given, or made for the occasion.
+/// The certificate chain and key: from the files given, or generated.
 fn identity(options: &Options) -> Result<Identity, Box<dyn Error>> {
     if let (Some(cert), Some(key)) = (&options.cert, &options.key) {
         let chain = CertificateDer::pem_file_iter(cert)?.collect::<Result<_, _>>()?;
@@ -194,7 +194,7 @@ fn options(mut args: impl Iterator<Item = String>) -> Result<Option<Options>, St
                     .parse()
                     .ok()
                     .and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
-                options.grace = seconds.ok_or("--grace is a number of seconds")?;
+                options.grace = seconds.ok_or("--grace needs a number of seconds")?;
             }
             "--help" | "-h" => return Ok(None),
             other => return Err(format!("unknown option {other}")),
@@ -202,6 +202,6 @@ fn options(mut args: impl Iterator<Item = String>) -> Result<Option<Options>, St
     }
     match options.cert.is_some() == options.key.is_some() {
         true => Ok(Some(options)),
-        false => Err("--cert and --key go together".into()),
+        false => Err("--cert and --key must be given together".into()),
     }
 }

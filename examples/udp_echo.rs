@@ -1,13 +1,13 @@
-//! UDP: a server that sends back what it gets, and a client.
+//! A UDP echo server and client.
 //!
 //! ```text
-//! cargo run --example udp_echo                        both in one program: a hundred datagrams there and back
+//! cargo run --example udp_echo                        both in one program: a hundred datagrams echoed
 //! cargo run --example udp_echo -- serve 127.0.0.1:7777
 //! cargo run --example udp_echo -- send 127.0.0.1:7777 "some words"
 //! ```
 //!
-//! A server that runs can also be asked with `nc -u 127.0.0.1 7777`. It ends on Ctrl-C or SIGTERM, when the datagram that it
-//! has received is answered.
+//! `nc -u 127.0.0.1 7777` works as a client too. The server ends on Ctrl-C or SIGTERM, after it has answered the
+//! datagram that it has received.
 
 #[path = "support/mod.rs"]
 mod support;
@@ -46,12 +46,12 @@ fn main() -> io::Result<()> {
     })?
 }
 
-/// Sends every datagram back to where it came from, in the buffer that it came in.
+/// Sends every datagram back to its sender, from the receive buffer.
 async fn serve(socket: &UdpSocket, mut shutdown: ShutdownSignal) {
     while let Some(received) = shutdown.run_until_shutdown(socket.recv_managed()).await {
         let datagram = match received {
             Ok(datagram) => datagram,
-            // One that was lost is no reason to stop; the pause keeps an error that repeats from using up the processor.
+            // One failed receive is no reason to stop; the pause keeps a repeated error from using a whole core.
             Err(error) => {
                 eprintln!("receive: {error}");
                 windlass::time::sleep(Duration::from_millis(50)).await;
@@ -61,11 +61,11 @@ async fn serve(socket: &UdpSocket, mut shutdown: ShutdownSignal) {
         let from = datagram.from();
         if datagram.is_truncated() {
             outln!(
-                "{from} sent more than fits: only {} bytes of it go back",
+                "a datagram from {from} was truncated: only {} bytes are sent back",
                 datagram.len()
             );
         }
-        // One that cannot be answered is no reason to stop answering the others.
+        // One failed answer is no reason to stop.
         if let (Err(error), _) = socket.send_to(datagram.into_bytes(), from).await {
             eprintln!("send to {from}: {error}");
         }
@@ -73,7 +73,7 @@ async fn serve(socket: &UdpSocket, mut shutdown: ShutdownSignal) {
     outln!("stopped");
 }
 
-/// A socket that talks to one address only.
+/// A socket connected to one address.
 async fn client_of(addr: &str) -> io::Result<UdpSocket> {
     let there = windlass::net::lookup_host(addr).await?;
     let any = if there[0].is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
@@ -82,17 +82,17 @@ async fn client_of(addr: &str) -> io::Result<UdpSocket> {
     Ok(socket)
 }
 
-/// Asks until there is an answer: a datagram may get lost, and so may its echo.
+/// Repeats the request until there is an answer: a datagram or its echo may get lost.
 async fn ask(socket: &UdpSocket, question: &[u8]) -> io::Result<Vec<u8>> {
     for _ in 0..5 {
         socket.send(question.to_vec()).await.0?;
-        // Dropping a receive loses nothing: what comes too late for one is got by the next.
+        // Dropping a receive loses nothing: the next receive gets a late datagram.
         match timeout(Duration::from_millis(500), socket.recv(Vec::with_capacity(65_536))).await {
             Ok((count, answer)) => return count.map(|_| answer),
             Err(_) => outln!("no answer yet"),
         }
     }
-    Err(io::Error::new(io::ErrorKind::TimedOut, "nobody answers"))
+    Err(io::Error::new(io::ErrorKind::TimedOut, "no answer from the server"))
 }
 
 async fn demo() -> io::Result<()> {
@@ -107,6 +107,6 @@ async fn demo() -> io::Result<()> {
         assert_eq!(answer, question.as_bytes());
     }
     serving.cancel();
-    outln!("100 datagrams there and back");
+    outln!("100 datagrams echoed");
     Ok(())
 }

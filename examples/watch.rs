@@ -1,4 +1,4 @@
-//! Descriptors that are not windlass's: `cargo run --example watch`, and type; `ls | cargo run --example watch`.
+//! Watching foreign descriptors: `cargo run --example watch`, then type; or `ls | cargo run --example watch`.
 //!
 //! A callback for standard input, and an awaited pipe from a child process.
 
@@ -29,22 +29,22 @@ const COUNT: &str = "for i in 1 2 3; do echo \"the child counts: $i\"; sleep 0.2
 fn main() -> io::Result<()> {
     windlass::run(async {
         let mut child = Command::new("sh").args(["-c", COUNT]).stdout(Stdio::piped()).spawn()?;
-        let output = child.stdout.take().expect("it is piped");
+        let output = child.stdout.take().expect("stdout is piped");
         let counting = windlass::spawn(print_all(AsyncFd::new(output)?));
 
         match watch_input() {
-            Ok(end) => outln!("{}", end.await.expect("the reader keeps its promise")),
-            Err(error) => outln!("{error}\na file is always ready: try `ls | cargo run --example watch`"),
+            Ok(end) => outln!("{}", end.await.expect("the callback resolves the promise")),
+            Err(error) => outln!("{error}\na regular file cannot be watched: try `ls | cargo run --example watch`"),
         }
-        counting.await.expect("it does not panic")?;
+        counting.await.expect("the task does not panic")?;
         child.wait().map(|_| ())
     })?
 }
 
-/// With a callback, as in asyncio: it runs once per turn for as long as there is something to read.
+/// With a callback, as in asyncio: it runs once per turn while there is something to read.
 #[cfg(unix)]
 fn watch_input() -> io::Result<windlass::Placeholder<String>> {
-    // Not std's handle: what that has in its own buffer, the kernel cannot tell of.
+    // Not std's handle: the kernel does not know about data in std's buffer.
     let input = Rc::new(File::from(io::stdin().as_fd().try_clone_to_owned()?));
     let (promise, end) = windlass::promise();
     windlass::add_reader(&*input.clone(), move || {
@@ -60,7 +60,7 @@ fn watch_input() -> io::Result<windlass::Placeholder<String>> {
     Ok(end)
 }
 
-/// With await: one read after each `readable` cannot block, since nobody else reads here.
+/// With await: one read after each `readable` cannot block, because there is no other reader.
 #[cfg(unix)]
 async fn print_all(mut pipe: AsyncFd<ChildStdout>) -> io::Result<()> {
     loop {
@@ -68,7 +68,7 @@ async fn print_all(mut pipe: AsyncFd<ChildStdout>) -> io::Result<()> {
         let mut bytes = [0; 256];
         match pipe.get_mut().read(&mut bytes)? {
             0 => return Ok(()),
-            // A closed standard output is no reason to stop.
+            // A closed standard output is not an error here.
             count => drop(io::Write::write_all(&mut io::stdout(), &bytes[..count])),
         }
     }
@@ -76,5 +76,5 @@ async fn print_all(mut pipe: AsyncFd<ChildStdout>) -> io::Result<()> {
 
 #[cfg(not(unix))]
 fn main() {
-    eprintln!("this example is for Unix: what it watches are descriptors of Unix: pipes and the terminal");
+    eprintln!("this example needs Unix: it watches pipes and the terminal");
 }

@@ -1,4 +1,4 @@
-//! The servers that only accept, the client, and the table.
+//! The accepting servers, the client, and the table.
 
 use std::cell::RefCell;
 use std::io::{self, ErrorKind, Read, Write};
@@ -25,7 +25,7 @@ usage: cargo bench --bench accept -- [--only echo|burst] [--driver proactor|reac
 
 const PARTS: [&str; 2] = ["echo", "burst"];
 
-/// Connections that are opened before the first of them is waited for.
+/// Connections opened at once.
 const BURST: usize = 64;
 
 pub(crate) fn main() -> io::Result<()> {
@@ -59,7 +59,7 @@ fn measure(part: &str, names: &[&str], core: Option<usize>, rounds: usize, lengt
     for name in names {
         servers.push(server::start(&[part, name], core)?);
     }
-    // What the servers' processors did in each round, beside the rate that the rounds give.
+    // The servers' CPU time in each round.
     let cpu = RefCell::new(vec![Vec::new(); names.len()]);
     let mut ways = Vec::new();
     for (at, (process, port)) in servers.iter().enumerate() {
@@ -89,7 +89,7 @@ fn measure(part: &str, names: &[&str], core: Option<usize>, rounds: usize, lengt
     Ok(())
 }
 
-/// Connections per second, and the server's processor time for each in nanoseconds.
+/// Connections per second, and the server's CPU time per connection in nanoseconds.
 fn round(server: &Process, port: u16, echoes: bool, length: Duration) -> io::Result<(f64, f64)> {
     let (begin, cpu) = (Instant::now(), server.cpu_time()?);
     let mut streams = Vec::with_capacity(BURST);
@@ -97,7 +97,7 @@ fn round(server: &Process, port: u16, echoes: bool, length: Duration) -> io::Res
     while begin.elapsed() < length {
         for _ in 0..BURST {
             let mut stream = match TcpStream::connect(("127.0.0.1", port)) {
-                // Accepted and closed before the connect had returned.
+                // Accepted and closed before connect returned.
                 Err(error) if !echoes && error.kind() == ErrorKind::ConnectionReset => continue,
                 result => result?,
             };
@@ -113,7 +113,7 @@ fn round(server: &Process, port: u16, echoes: bool, length: Duration) -> io::Res
                 result => result?,
             };
             if received != usize::from(echoes) {
-                return Err(io::Error::other("the server did not do what was asked of it"));
+                return Err(io::Error::other("unexpected answer of the server"));
             }
             if echoes {
                 SockRef::from(&stream).set_linger(Some(Duration::ZERO))?;
@@ -126,7 +126,7 @@ fn round(server: &Process, port: u16, echoes: bool, length: Duration) -> io::Res
     Ok((count as f64 / wall.as_secs_f64(), each))
 }
 
-/// Accepts and closes until killed. It is the server that resets: who closes first would keep the port.
+/// Accepts and closes until killed. The server sends the RST: the side that closes first would keep the port.
 fn accept_only(kind: &str) -> io::Result<()> {
     let Some(driver) = Driver::named(kind) else {
         return accept_by_hand();

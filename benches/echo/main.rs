@@ -1,10 +1,9 @@
-//! How fast does an echo server echo, and what does each request cost it? `cargo bench --bench echo`
+//! Throughput and CPU time of an echo server: `cargo bench --bench echo`
 //!
 //! 1, 50 and 1000 connections; requests of 64 B, 1 KiB and 64 KiB; 1 and 16 of them in flight on each connection. The
-//! server is a process of its own on one core, and the load comes from this one on another. Both drivers run beside a
-//! loop of epoll by hand; rounds are interleaved, and the ratios to it are taken within a round. "Load" is the share of
-//! its core that the load used: near 100 % it was the load that set the pace, and only the processor time per request
-//! says something.
+//! server is a separate process on one core, and the load comes from this process on another. Both drivers are compared
+//! with a hand-written epoll loop; rounds are interleaved, and ratios are computed within a round. "Load" is the CPU
+//! use of the load generator: near 100 % it limits the rate, and only the CPU time per request is meaningful.
 //!
 //!     cargo bench --bench echo                                                about two minutes, longer on a busy machine
 //!     cargo bench --bench echo -- --connections 50 --bytes 1024 --in-flight 1
@@ -23,5 +22,5 @@ fn main() -> std::process::ExitCode {
 
 #[cfg(not(target_os = "linux"))]
 fn main() {
-    println!("this compares with epoll by hand: it needs Linux");
+    println!("this bench needs Linux: it compares with hand-written epoll");
 }

@@ -42,7 +42,7 @@ pub(crate) fn main() -> io::Result<()> {
     let shapes = shapes(&options);
     let (rounds, length) = (options.number("--rounds", 3), options.seconds("--seconds", 0.2));
     let most = shapes.iter().map(|shape| shape.connections).max().unwrap_or(0);
-    // The servers inherit the limit. If it is too low, what it is too low for is left out below.
+    // The servers inherit the limit. Shapes that exceed it are left out below.
     let _ = want_open_files(open_files(most));
 
     let machine = Machine::look();
@@ -66,7 +66,7 @@ pub(crate) fn main() -> io::Result<()> {
     }
     progress.finish();
     print!("{}{failures}", lay_out(&rows, &[0, 1, 9]));
-    println!("\n  x: to epoll by hand, round by round");
+    println!("\n  x: ratio to hand-written epoll, median of the rounds");
     Ok(())
 }
 
@@ -97,7 +97,7 @@ fn start(names: &[&'static str], core: Option<usize>) -> io::Result<Vec<Server>>
     names.iter().map(start).collect()
 }
 
-/// What a process holds with so many connections, and what it holds anyway.
+/// The descriptors of a process with this many connections.
 fn open_files(connections: usize) -> u64 {
     connections as u64 + 100
 }
@@ -106,12 +106,12 @@ fn open_files(connections: usize) -> u64 {
 fn measure(servers: &[Server], shape: Shape, rounds: usize, length: Duration) -> io::Result<Vec<Vec<Round>>> {
     want_open_files(open_files(shape.connections))?;
     let mut measured = vec![Vec::new(); servers.len()];
-    // So that what is sent at first has gone round once: a gibibyte of it takes its time.
+    // Long enough that the first requests have been echoed once; a gibibyte of them takes a while.
     let in_flight = shape.connections * shape.request_len * shape.in_flight;
     let warm_up = WARM_UP + Duration::from_nanos(in_flight as u64);
     for round in 0..rounds {
         for turn in 0..servers.len() {
-            // Each round begins with another one.
+            // Each round starts with the next server.
             let index = (round + turn) % servers.len();
             let server = &servers[index];
             let result = load::drive(&server.process, server.port, shape, warm_up, length);

@@ -1,13 +1,13 @@
-//! What do the loop's own parts cost, with no task in sight? `cargo bench --bench event_loop`
+//! The cost of the loop itself, without tasks: `cargo bench --bench event_loop`
 //!
-//! `turn/empty`: a turn with nothing to run, which only an outer loop asks for (`turn_nowait`), and which always looks
-//! at the kernel; `turn/one callback`: a turn as every run makes them, with one callback added and run; `call_soon` and
-//! `call_later`: a callback added and run, one of 100 in a turn (those of `call_later` are due at once);
-//! `call_later_cancel`: one added and cancelled; `call_soon_threadsafe`: what another thread pays for each of 100
-//! callbacks that it sends to a sleeping loop at once.
+//! - `turn/empty`: a turn with nothing to run (`turn_nowait`), as from an outer loop; it always polls the kernel.
+//! - `turn/one callback`: a normal turn, with one callback added and run.
+//! - `call_soon`, `call_later`: a callback added and run, one of 100 in a turn (those of `call_later` are due at once).
+//! - `call_later_cancel`: a callback added and cancelled.
+//! - `call_soon_threadsafe`: the cost for another thread of each of 100 callbacks sent in a burst to a sleeping loop.
 //!
 //!     cargo bench --bench event_loop                          about half a minute
-//!     cargo bench --bench event_loop -- call_later            criterion's filter: only what contains that
+//!     cargo bench --bench event_loop -- call_later            criterion's filter: names that contain this
 //!     cargo bench --bench event_loop -- turn --measurement-time 10
 
 #[cfg(target_os = "linux")]
@@ -29,5 +29,5 @@ fn main() {
 
 #[cfg(not(target_os = "linux"))]
 fn main() {
-    println!("criterion is had on Linux only here: this needs Linux");
+    println!("this bench needs Linux: criterion is a dependency only there");
 }

@@ -1,4 +1,4 @@
-//! What criterion measures.
+//! The measurements by criterion.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,10 +11,10 @@ use windlass::{EventLoop, LoopHandle};
 
 use crate::kit::drivers::Driver;
 
-/// Callbacks in a turn.
+/// Callbacks per turn.
 const BATCH: u64 = 100;
 
-/// Long enough for a loop to fall asleep.
+/// Long enough for the loop to block.
 const PAUSE: Duration = Duration::from_micros(100);
 
 pub(crate) fn measure(criterion: &mut Criterion, drivers: &[Driver]) {
@@ -34,10 +34,10 @@ pub(crate) fn measure(criterion: &mut Criterion, drivers: &[Driver]) {
 }
 
 fn open(driver: Driver) -> EventLoop {
-    driver.open().expect("the driver started before")
+    driver.open().expect("the driver was probed before")
 }
 
-/// A turn as every run makes them. It does not sleep while there is something to run.
+/// A normal turn. It does not block while there is something to run.
 fn turn(event_loop: &EventLoop) {
     event_loop.turn().expect("the driver works");
 }
@@ -55,7 +55,7 @@ fn turns(group: &mut BenchmarkGroup<'_, WallTime>, driver: Driver) {
     });
 }
 
-/// Adds callbacks and runs them in one turn; gives the time for each.
+/// Adds callbacks and runs them in one turn; returns the time per callback.
 fn batches(criterion: &mut Criterion, drivers: &[Driver], name: &str, add: fn(&EventLoop)) {
     let mut group = criterion.benchmark_group(name);
     for driver in drivers {
@@ -95,15 +95,15 @@ fn from_another_thread(criterion: &mut Criterion, drivers: &[Driver]) {
     }
 }
 
-/// The time that it takes to send so many callbacks, in bursts, to a loop that sleeps before each.
+/// The time to send `count` callbacks, in bursts, to a loop that sleeps before each burst.
 fn send(driver: Driver, count: u64) -> Duration {
-    let (tell, told) = mpsc::channel::<LoopHandle>();
+    let (sender, receiver) = mpsc::channel::<LoopHandle>();
     let thread = std::thread::spawn(move || {
         let event_loop = open(driver);
-        tell.send(event_loop.handle()).expect("somebody waits for it");
+        sender.send(event_loop.handle()).expect("the receiver is waiting");
         event_loop.run_forever()
     });
-    let handle = told.recv().expect("the driver started before");
+    let handle = receiver.recv().expect("the driver was probed before");
     let ran = Arc::new(AtomicU64::new(0));
     let (mut sending, mut sent) = (Duration::ZERO, 0);
     while sent < count {

@@ -1,8 +1,8 @@
-//! The processor time of one thread, and how exactly its sleeps end.
+//! The CPU time of a thread, and its timer slack.
 
 use std::time::Duration;
 
-/// The processor time that this thread has used so far.
+/// The CPU time of this thread so far.
 #[cfg(unix)]
 pub(crate) fn thread_time() -> Duration {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
@@ -11,7 +11,7 @@ pub(crate) fn thread_time() -> Duration {
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
-/// The processor time that this thread has used so far, as coarse as the system's tick.
+/// The CPU time of this thread so far, with the resolution of the system tick.
 #[cfg(windows)]
 pub(crate) fn thread_time() -> Duration {
     use windows_sys::Win32::Foundation::FILETIME;
@@ -28,8 +28,8 @@ pub(crate) fn thread_time() -> Duration {
     Duration::from_nanos(nanos(kernel) + nanos(user))
 }
 
-/// Has the sleeps of this thread end when they are due. Otherwise Linux may end them up to 50 us later, so as to wake less
-/// often, and a loop by hand that is late by its setting alone would be no limit. Elsewhere there is nothing to set.
+/// Sets the timer slack of this thread to 1 ns. By default Linux may end sleeps up to 50 us late to save wake-ups,
+/// which would make the hand-written loops useless as a lower bound. Other systems have no such setting.
 #[cfg(target_os = "linux")]
 pub(crate) fn least_timer_slack() {
     // SAFETY: prctl with these arguments touches no memory; it concerns the calling thread alone.

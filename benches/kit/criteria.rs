@@ -1,10 +1,10 @@
-//! criterion as the benches use it.
+//! The criterion configuration of the benches.
 
 use std::time::Duration;
 
 use criterion::Criterion;
 
-/// criterion with less patience than its default, and what the command line says.
+/// criterion with shorter times than its default, and with the options of the command line.
 pub(crate) fn criterion() -> Criterion {
     Criterion::default()
         .warm_up_time(Duration::from_millis(500))

@@ -1,10 +1,10 @@
-//! The drivers that a bench can measure here.
+//! The drivers available to a bench.
 
 use std::io;
 
 use windlass::{Builder, DriverChoice, EventLoop};
 
-/// A driver of windlass, by the name that options and tables know it by.
+/// A windlass driver and its name in options and tables.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Driver {
     pub(crate) name: &'static str,
@@ -36,7 +36,7 @@ impl Driver {
     }
 }
 
-/// The drivers that start here. Of the others it says why they are left out.
+/// The drivers that work on this machine. Prints why the others are left out.
 pub(crate) fn available() -> Vec<Driver> {
     let starts = |driver: &Driver| match driver.open() {
         Ok(_) => true,

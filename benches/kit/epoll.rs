@@ -1,4 +1,4 @@
-//! An epoll set: for the load, and for the server by hand.
+//! An epoll set, for the load generator and the hand-written server.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -8,13 +8,13 @@ pub(crate) struct Epoll {
     fd: OwnedFd,
 }
 
-/// Memory for what one wait tells.
+/// The event buffer of a wait.
 pub(crate) struct Events {
     raw: [libc::epoll_event; 128],
     count: usize,
 }
 
-/// What may be done without waiting.
+/// Readiness of a descriptor.
 #[derive(Clone, Copy)]
 pub(crate) struct Event {
     pub(crate) id: u64,
@@ -22,7 +22,7 @@ pub(crate) struct Event {
     pub(crate) writable: bool,
 }
 
-/// What to watch for.
+/// The events of interest.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Interest {
     Read,
@@ -62,7 +62,7 @@ impl Events {
         self.count == 0
     }
 
-    /// Notes how many events there are. A signal is none, and no error.
+    /// Stores the number of events. EINTR counts as no events.
     fn told(&mut self, count: libc::c_long) -> io::Result<()> {
         self.count = count.max(0) as usize;
         match count {
@@ -82,7 +82,7 @@ impl Epoll {
         if fd < 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: the descriptor is new and nobody else's.
+        // SAFETY: the descriptor is new and not owned elsewhere.
         let fd = unsafe { OwnedFd::from_raw_fd(fd) };
         Ok(Epoll { fd })
     }
@@ -92,7 +92,7 @@ impl Epoll {
         self.control(libc::EPOLL_CTL_ADD, fd, id, interest)
     }
 
-    /// Watches it for something else.
+    /// Changes the events of interest.
     pub(crate) fn modify(&self, fd: RawFd, id: u64, interest: Interest) -> io::Result<()> {
         self.control(libc::EPOLL_CTL_MOD, fd, id, interest)
     }
@@ -109,7 +109,7 @@ impl Epoll {
         }
     }
 
-    /// Waits for at most so many milliseconds; less than zero is forever.
+    /// Waits for at most `millis` milliseconds; a negative number waits forever.
     pub(crate) fn wait(&self, events: &mut Events, millis: i32) -> io::Result<()> {
         let room = events.raw.len() as i32;
         // SAFETY: the kernel writes at most `room` events to the array.
@@ -117,7 +117,7 @@ impl Epoll {
         events.told(libc::c_long::from(count))
     }
 
-    /// Waits with a timeout in nanoseconds, as nobody does who has no short timers.
+    /// Waits with a timeout in nanoseconds, for loops with short timers.
     pub(crate) fn sleep(&self, events: &mut Events, pause: Duration) -> io::Result<()> {
         let time = libc::timespec {
             tv_sec: pause.as_secs() as libc::time_t,

@@ -1,4 +1,4 @@
-//! The least that epoll can do: wait, receive, send; no queue, no timer, no task.
+//! A minimal epoll server: wait, receive, send; no queue, no timers, no tasks.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
@@ -6,12 +6,12 @@ use std::os::fd::AsRawFd;
 
 use super::epoll::{Epoll, Events, Interest};
 
-/// How much the servers by hand read at once: the size of windlass's own buffers.
+/// The read size of the hand-written servers: the size of windlass' pool buffers.
 pub(crate) const BUFFER_LEN: usize = 8 * 1024;
 
 struct Connection {
     stream: TcpStream,
-    /// What was received and did not fit into the kernel's send buffer.
+    /// Received bytes that did not fit into the kernel's send buffer.
     unsent: Vec<u8>,
 }
 
@@ -19,7 +19,8 @@ struct Connection {
 pub(crate) fn serve() -> io::Result<()> {
     const DOOR: u64 = u64::MAX;
     let listener = listen()?;
-    // A peer may be gone before it is accepted: waiting for the next would keep all the others waiting.
+    // Non-blocking: a peer may be gone before it is accepted, and a blocking accept would then stall all other
+    // connections.
     listener.set_nonblocking(true)?;
     let epoll = Epoll::new()?;
     epoll.add(listener.as_raw_fd(), DOOR, Interest::Read)?;
@@ -48,7 +49,7 @@ pub(crate) fn serve() -> io::Result<()> {
             let place = event.id as usize;
             let connection = connections[place].as_mut().expect("only open connections are watched");
             if !connection.serve(&epoll, event.id, &mut buffer).unwrap_or(false) {
-                // Closing it also takes it out of the epoll set.
+                // Closing it also removes it from the epoll set.
                 connections[place] = None;
                 free.push(place);
             }
@@ -56,7 +57,7 @@ pub(crate) fn serve() -> io::Result<()> {
     }
 }
 
-/// A new connection, unless it has gone meanwhile.
+/// Accepts a connection, unless the peer is already gone.
 fn admit(listener: &TcpListener) -> io::Result<Option<TcpStream>> {
     match listener.accept() {
         Ok((stream, _)) => Ok(Some(stream)),
@@ -68,7 +69,7 @@ fn admit(listener: &TcpListener) -> io::Result<Option<TcpStream>> {
 }
 
 impl Connection {
-    /// One receive and one send, level-triggered; false when the connection is over.
+    /// One receive and one send, level-triggered; false when the connection has ended.
     fn serve(&mut self, epoll: &Epoll, id: u64, buffer: &mut [u8]) -> io::Result<bool> {
         if !self.unsent.is_empty() {
             let sent = self.stream.write(&self.unsent)?;
@@ -95,14 +96,14 @@ impl Connection {
     }
 }
 
-/// A listener on a port of the kernel's choice, which is printed.
+/// A listener on an ephemeral port, which is printed.
 pub(crate) fn listen() -> io::Result<TcpListener> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
     print_port(listener.local_addr()?.port())?;
     Ok(listener)
 }
 
-/// Tells the parent where to connect to.
+/// Prints the port for the parent process.
 pub(crate) fn print_port(port: u16) -> io::Result<()> {
     let mut output = io::stdout();
     writeln!(output, "{port}")?;

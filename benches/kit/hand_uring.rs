@@ -1,5 +1,5 @@
-//! The least that io_uring can do: no queue, no timer, no task. Two ways: one-shot receives into a buffer per connection,
-//! and everything the kernel has (multishot receives from a shared ring of buffers, descriptors without numbers).
+//! Minimal io_uring servers: no queue, no timers, no tasks. Two variants: one-shot receives into a buffer per
+//! connection; and multishot receives from a shared buffer ring with direct descriptors.
 
 use std::alloc::{Layout, alloc_zeroed};
 use std::io;
@@ -13,7 +13,7 @@ use io_uring::{IoUring, cqueue, opcode, squeue, types};
 use super::hand_epoll::{BUFFER_LEN, listen};
 use super::limits;
 
-/// What an operation's user data says: in the upper half which operation, in the lower half whose.
+/// The user data of an operation: the kind in the upper half, the connection in the lower half.
 const ACCEPT: u64 = 0;
 const RECV: u64 = 1 << 32;
 const SEND: u64 = 2 << 32;
@@ -51,7 +51,7 @@ pub(crate) fn serve() -> io::Result<()> {
                 }
                 push(&mut ring, accept(door))?;
             } else if result <= 0 {
-                // Nothing of this connection is in the kernel any more: it never has two operations at once.
+                // The connection has no operation in the kernel any more: it never has two at once.
                 connections[place] = None;
                 free.push(place);
             } else if what == RECV {
@@ -72,7 +72,7 @@ pub(crate) fn ring() -> io::Result<IoUring> {
         .build(256)
 }
 
-/// Hands over what is queued, and waits for a completion; a signal is none.
+/// Submits, and waits for a completion. EINTR counts as none.
 fn wait(ring: &mut IoUring) -> io::Result<()> {
     match ring.submit_and_wait(1) {
         Err(error) if error.kind() != io::ErrorKind::Interrupted => Err(error),
@@ -80,7 +80,7 @@ fn wait(ring: &mut IoUring) -> io::Result<()> {
     }
 }
 
-/// Waits for a completion, of which there is none, with a timeout.
+/// Sleeps: waits with a timeout while no operation is in flight.
 pub(crate) fn sleep(ring: &mut IoUring, pause: Duration) -> io::Result<()> {
     let time = types::Timespec::from(pause);
     let timeout = types::SubmitArgs::new().timespec(&time);
@@ -90,9 +90,9 @@ pub(crate) fn sleep(ring: &mut IoUring, pause: Duration) -> io::Result<()> {
     }
 }
 
-/// Gives a new connection its place: a free one, or the next.
+/// Stores a new connection in a free slot.
 fn admit(connections: &mut Vec<Option<Connection>>, place: usize, fd: RawFd) -> io::Result<()> {
-    // SAFETY: the accept has just made this descriptor, and nobody else owns it.
+    // SAFETY: the accept has just made this descriptor, and it has no other owner.
     let fd = unsafe { OwnedFd::from_raw_fd(fd) };
     let stream = std::net::TcpStream::from(fd);
     stream.set_nodelay(true)?;
@@ -130,8 +130,8 @@ fn send(connections: &[Option<Connection>], place: usize, count: u32) -> squeue:
 
 fn push(ring: &mut IoUring, entry: squeue::Entry) -> io::Result<()> {
     loop {
-        // SAFETY: the entry points into a connection's buffer or into the shared ones, which stay where they are until its
-        // one operation has completed; the listener and the connection are open as long.
+        // SAFETY: the entry points into a connection's buffer or into the shared ones, which stay where they are until
+        // its one operation has completed; the listener and the connection are open as long.
         if unsafe { ring.submission().push(&entry) }.is_ok() {
             return Ok(());
         }
@@ -139,25 +139,24 @@ fn push(ring: &mut IoUring, entry: squeue::Entry) -> io::Result<()> {
     }
 }
 
-/// Buffers that the kernel picks from, leaked: they serve as long as the process.
+/// A buffer ring. It is leaked: it lives as long as the process.
 struct Buffers {
     entries: *mut BufRingEntry,
     memory: *mut u8,
     tail: u16,
-    /// How many the kernel can pick from.
+    /// The number of buffers that the kernel has.
     left: u16,
 }
 
-/// As many as windlass's own pool has: memory that only one of the two holds would be no comparison.
+/// As many as in windlass' pool, so that both have the same memory.
 const BUFFERS: u16 = 256;
 
 impl Buffers {
     fn register(ring: &IoUring) -> io::Result<Buffers> {
         let layout = |len: usize, align: usize| Layout::from_size_align(len, align).expect("a few MiB");
         let entries_len = usize::from(BUFFERS) * size_of::<BufRingEntry>();
-        // The kernel wants the entries on a page. The buffers lie anywhere, for then nobody touches them before they are
-        // used, as with windlass's own: what they take is seen when connections come.
-        // SAFETY: neither layout is empty.
+        // The kernel requires page alignment for the entries. The buffers are allocated without touching them, as in
+        // windlass, so that their memory counts when connections use it. SAFETY: neither layout is empty.
         let (entries, memory) = unsafe {
             (
                 alloc_zeroed(layout(entries_len, 4096)).cast::<BufRingEntry>(),
@@ -202,24 +201,24 @@ impl Buffers {
     }
 }
 
-/// The same with multishot accepts and receives, a ring of buffers, and descriptors that only the ring knows. A send's user
-/// data tells its buffer, which goes back when it has completed. Receives of one connection may overtake its sends only
-/// where several requests are in the air: this is for one.
+/// The same with multishot accepts and receives, a buffer ring and direct descriptors. The user data of a send names
+/// its buffer, which returns to the ring on completion. With several requests in flight, receives of a connection could
+/// overtake its sends: this server supports one request at a time.
 pub(crate) fn serve_multishot() -> io::Result<()> {
     let mut ring = ring()?;
-    // The kernel takes no table that is longer than a process may have descriptors.
+    // The table of direct descriptors must not be longer than RLIMIT_NOFILE.
     let room = limits::open_files().unwrap_or(1024).min(16 * 1024);
     ring.submitter().register_files_sparse(room as u32)?;
     let mut buffers = Buffers::register(&ring)?;
     let listener = listen()?;
-    // Connections inherit it.
+    // Accepted connections inherit it.
     socket2::SockRef::from(&listener).set_tcp_nodelay(true)?;
     let accept = opcode::AcceptMulti::new(types::Fd(listener.as_raw_fd()))
         .allocate_file_index(true)
         .build()
         .user_data(ACCEPT);
     push(&mut ring, accept.clone())?;
-    // Who found no buffer: receives again as soon as there is one.
+    // Connections that found no buffer: they receive again as soon as there is one.
     let mut starved = Vec::new();
     loop {
         wait(&mut ring)?;
@@ -240,7 +239,7 @@ pub(crate) fn serve_multishot() -> io::Result<()> {
                     }
                 }
                 RECV if result > 0 => {
-                    let index = cqueue::buffer_select(flags).expect("bytes lie in a buffer");
+                    let index = cqueue::buffer_select(flags).expect("received bytes have a buffer");
                     buffers.left -= 1;
                     let fd = types::Fixed(place);
                     let entry = opcode::Send::new(fd, buffers.address(index), result as u32)
@@ -263,7 +262,7 @@ pub(crate) fn serve_multishot() -> io::Result<()> {
                 _ => {}
             }
         }
-        // With none left there are sends in the air, each of which gives one back.
+        // If none is left, sends are in flight, and each returns a buffer.
         if buffers.left > 0 {
             for place in starved.drain(..) {
                 push(&mut ring, receive_multishot(place))?;

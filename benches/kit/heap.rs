@@ -1,25 +1,25 @@
-//! How many bytes of the heap are in use, to the byte: an allocator that counts what it is asked for.
+//! A global allocator that counts the bytes in use.
 //!
-//! What the allocator beneath adds for its own purposes is not in it, nor is memory that the program maps itself.
+//! The overhead of the system's allocator and memory that the program maps itself are not included.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 static IN_USE: AtomicUsize = AtomicUsize::new(0);
 
-/// To be a program's `#[global_allocator]`.
+/// For use as `#[global_allocator]`.
 pub(crate) struct Counting;
 
-/// Bytes that were allocated and not freed; 0 for a program whose allocator does not count.
+/// Bytes allocated and not freed; 0 if the program does not use this allocator.
 pub(crate) fn in_use() -> usize {
     IN_USE.load(Ordering::Relaxed)
 }
 
-// SAFETY: every call goes to the system's allocator unchanged; beside it only a number changes.
+// SAFETY: every call goes to the system's allocator unchanged; only a counter is updated in addition.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         IN_USE.fetch_add(layout.size(), Ordering::Relaxed);
-        // SAFETY: the caller's promises are those that the system's allocator wants.
+        // SAFETY: the caller upholds the contract of the system's allocator.
         unsafe { System.alloc(layout) }
     }
 

@@ -1,13 +1,13 @@
-//! Durations by the million in constant memory: a histogram whose steps are at most a thirty-second of the value.
+//! A histogram of durations in constant memory, with a resolution of 1/32 of the value.
 
 use std::time::Duration;
 
 const STEPS: usize = 32;
 
-/// How often which duration was seen.
+/// Counts of durations.
 #[derive(Clone, Default)]
 pub(crate) struct Histogram {
-    /// The first 32 places count single nanoseconds; each further 32 an octave.
+    /// The first 32 buckets are single nanoseconds; each further 32 cover a factor of two.
     counts: Vec<u64>,
     total: u64,
     most: u64,
@@ -51,7 +51,7 @@ impl Histogram {
         Duration::from_nanos(self.most)
     }
 
-    /// The duration that this share of all does not exceed, in nanoseconds; NaN if nothing was counted.
+    /// The percentile for a share, in nanoseconds; NaN if the histogram is empty.
     pub(crate) fn nanos(&self, share: f64) -> f64 {
         if self.total == 0 {
             return f64::NAN;
@@ -71,7 +71,7 @@ impl Histogram {
         self.nanos(share) / 1e3
     }
 
-    /// The places that were used: the middle of each in nanoseconds, and its count.
+    /// The non-empty buckets: the middle in nanoseconds, and the count.
     pub(crate) fn bars(&self) -> impl Iterator<Item = (f64, u64)> {
         let used = self.counts.iter().enumerate().filter(|(_, count)| **count > 0);
         used.map(|(place, count)| (middle(place), *count))

@@ -1,4 +1,4 @@
-//! JSON, written by hand: a few objects, lists, strings and numbers.
+//! A minimal JSON writer: objects, lists, strings and numbers.
 
 pub(crate) fn object(fields: &[(&str, String)]) -> String {
     let fields: Vec<String> = fields
@@ -18,7 +18,7 @@ pub(crate) fn string(text: &str) -> String {
     for char in text.chars() {
         match char {
             '"' | '\\' => out.extend(['\\', char]),
-            // So that it can stand inside of a page's script.
+            // Escaped, so that the text can be embedded in an HTML script.
             '<' => out += "\\u003c",
             char if char.is_control() => out += &format!("\\u{:04x}", char as u32),
             char => out.push(char),
@@ -27,7 +27,7 @@ pub(crate) fn string(text: &str) -> String {
     out + "\""
 }
 
-/// A number, or null for what is none.
+/// A number, or null for NaN and infinities.
 pub(crate) fn number(value: f64) -> String {
     match value.is_finite() {
         true => format!("{value:.4}"),

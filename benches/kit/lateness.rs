@@ -1,5 +1,5 @@
-//! How late sleeps end, and how many end too early: one that is over before its time is not punctual but wrong, and must not
-//! pass for the best of all.
+//! The lateness of sleeps. Sleeps that end early are counted separately: they are wrong, and must not count as the
+//! best.
 
 use std::time::Duration;
 
@@ -8,12 +8,12 @@ use super::histogram::Histogram;
 #[derive(Clone, Default)]
 pub(crate) struct Lateness {
     late: Histogram,
-    /// By how much too early.
+    /// By how much sleeps ended early.
     early: Histogram,
 }
 
 impl Lateness {
-    /// Notes a sleep that lasted so long instead of `wanted`.
+    /// Records a sleep of length `wanted` and its actual length.
     pub(crate) fn add(&mut self, lasted: Duration, wanted: Duration) {
         match lasted.checked_sub(wanted) {
             Some(late) => self.late.add(late),
@@ -25,18 +25,17 @@ impl Lateness {
         self.late.len() + self.early.len()
     }
 
-    /// How many ended too early.
+    /// The number of sleeps that ended early.
     pub(crate) fn early(&self) -> u64 {
         self.early.len()
     }
 
-    /// The lateness that this share of the sleeps does not exceed, in nanoseconds: below zero if they end too early, NaN if
-    /// there were none.
+    /// The percentile of the lateness, in nanoseconds: negative for early ends, NaN without sleeps.
     pub(crate) fn nanos(&self, share: f64) -> f64 {
         let rank = ((self.len() as f64 * share).ceil() as u64).max(1);
         let of = |histogram: &Histogram, rank: u64| histogram.nanos((rank as f64 - 0.5) / histogram.len() as f64);
         match rank.checked_sub(self.early()) {
-            // The earliest is the first of all.
+            // Early ends sort first.
             None | Some(0) if self.early() > 0 => -of(&self.early, self.early() + 1 - rank),
             _ => of(&self.late, rank - self.early()),
         }

@@ -1,45 +1,45 @@
-//! What a process may have: open files, for ten thousand connections, and locked memory, for the rings and buffers of
-//! glommio. What is raised here is raised for the children too.
+//! Resource limits: open files, for ten thousand connections, and locked memory, for glommio's rings and buffers. Child
+//! processes inherit them.
 
 use std::io;
 
-/// Numbers of the kernel's, whose type is one in glibc and another in musl.
+/// The resource id, whose type differs between glibc and musl.
 const OPEN_FILES: i32 = libc::RLIMIT_NOFILE as i32;
 const LOCKED_MEMORY: i32 = libc::RLIMIT_MEMLOCK as i32;
 
-/// What a limit was and is now.
+/// A limit before and after raising it.
 pub(crate) struct Raised {
     pub(crate) before: u64,
     pub(crate) now: u64,
 }
 
-/// How many files this process may have open.
+/// The limit on open files.
 pub(crate) fn open_files() -> io::Result<u64> {
     Ok(get(OPEN_FILES)?.rlim_cur)
 }
 
-/// Raises that as far as the hard limit goes; gives what it is then.
+/// Raises it to the hard limit, and returns the new limit.
 pub(crate) fn raise_open_files() -> io::Result<u64> {
     Ok(raise(OPEN_FILES)?.now)
 }
 
-/// Raises it; an error if it is still short of what is wanted.
+/// Raises it; fails if it is still lower than `wanted`.
 pub(crate) fn want_open_files(wanted: u64) -> io::Result<()> {
     let limit = raise_open_files()?;
     match limit >= wanted {
         true => Ok(()),
         false => Err(io::Error::other(format!(
-            "that takes {wanted} open files, and the limit is {limit}: raise it (`ulimit -Hn`), or ask for less"
+            "{wanted} open files are needed, but the limit is {limit}: raise it (`ulimit -Hn`) or use fewer connections"
         ))),
     }
 }
 
-/// Raises it to a million, the hard limit too, if this process may; else as far as the hard limit goes.
+/// Raises soft and hard limit to a million if permitted, otherwise the soft limit to the hard limit.
 pub(crate) fn stretch_open_files() -> io::Result<Raised> {
     stretch(OPEN_FILES, 1 << 20)
 }
 
-/// The same for locked memory, of which a privileged process gets all.
+/// The same for locked memory; unlimited for a privileged process.
 pub(crate) fn stretch_locked_memory() -> io::Result<Raised> {
     stretch(LOCKED_MEMORY, libc::RLIM_INFINITY)
 }

@@ -1,7 +1,7 @@
-//! The load: some connections, each with some requests in the air, driven by one epoll loop without threads.
+//! The load generator: connections with one or more in-flight requests each, driven by one epoll loop without threads.
 //!
-//! A request goes out as soon as an echo is complete, so the load is as fast as the server lets it be, up to what one
-//! core can send. Each echo is compared with what was sent, and timed from its request's first byte.
+//! A request is sent as soon as an echo is complete, so the rate is limited by the server, or by the core of the load
+//! generator. Each echo is compared with its request, and timed from the first byte of the request.
 
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind, Read, Write};
@@ -14,15 +14,15 @@ use super::epoll::{Epoll, Events, Interest};
 use super::histogram::Histogram;
 use super::process::{Process, own_cpu_time};
 
-/// How long a server may stay silent before the round is given up.
+/// The time without an answer after which a round fails.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// How the server is loaded.
+/// The shape of the load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Shape {
     pub(crate) connections: usize,
     pub(crate) request_len: usize,
-    /// Requests that a connection sends before it waits for an echo.
+    /// In-flight requests per connection.
     pub(crate) in_flight: usize,
 }
 
@@ -42,16 +42,16 @@ impl std::fmt::Display for Shape {
     }
 }
 
-/// What one round measured.
+/// The results of one round.
 #[derive(Clone)]
 pub(crate) struct Round {
     pub(crate) requests: u64,
     pub(crate) wall: Duration,
-    /// The server's processor time in this round.
+    /// The server's CPU time in this round.
     pub(crate) cpu: Duration,
-    /// This process's own.
+    /// The CPU time of this process.
     pub(crate) load_cpu: Duration,
-    /// From the request to the end of its echo.
+    /// The time from a request to the end of its echo.
     pub(crate) latency: Histogram,
 }
 
@@ -60,23 +60,23 @@ impl Round {
         self.requests as f64 / self.wall.as_secs_f64()
     }
 
-    /// Processor time of the server per request, in microseconds.
+    /// The server's CPU time per request, in microseconds.
     pub(crate) fn cpu_micros(&self) -> f64 {
         self.cpu.as_secs_f64() * 1e6 / self.requests.max(1) as f64
     }
 
-    /// The share of the time in which the server had its core.
+    /// The server's CPU use, as a share of the time.
     pub(crate) fn busy(&self) -> f64 {
         self.cpu.div_duration_f64(self.wall)
     }
 
-    /// The share of the time in which the load had its core.
+    /// The load generator's CPU use, as a share of the time.
     pub(crate) fn load_busy(&self) -> f64 {
         self.load_cpu.div_duration_f64(self.wall)
     }
 }
 
-/// Drives `server`, which listens on `port`, for `warm_up` and then for `length`, which is measured.
+/// Loads `server` on `port` for `warm_up`, and then measures for `length`.
 pub(crate) fn drive(
     server: &Process,
     port: u16,
@@ -99,8 +99,8 @@ pub(crate) fn drive(
     })
 }
 
-/// Drives `server` with one connection and a request every so often, whatever the echo of the last one took, and sleeps in
-/// between: a server that has little to do.
+/// Loads `server` with one connection and a request at fixed intervals, sleeping in between: a server with little to
+/// do.
 pub(crate) fn drive_paced(
     server: &Process,
     port: u16,
@@ -121,10 +121,13 @@ pub(crate) fn drive_paced(
         stream.read_exact(&mut echo)?;
         match echo == request {
             true => Ok(begun.elapsed()),
-            false => Err(io::Error::new(ErrorKind::InvalidData, "the echo is not what was sent")),
+            false => Err(io::Error::new(
+                ErrorKind::InvalidData,
+                "the echo differs from the request",
+            )),
         }
     };
-    // As with the others, the beginning does not count: here a tenth as much as is measured.
+    // A warm-up, as for the other loads: a tenth of the measured requests.
     let start = Instant::now();
     let warm_up = (count / 10).max(1) as u32;
     for turn in 0..warm_up {
@@ -144,7 +147,7 @@ pub(crate) fn drive_paced(
     })
 }
 
-/// Connections to a server, each of which has had an echo.
+/// Open connections to a server, each with one echo completed.
 pub(crate) struct Load {
     epoll: Epoll,
     events: Events,
@@ -156,11 +159,11 @@ pub(crate) struct Load {
 
 struct Connection {
     stream: TcpStream,
-    /// When each request that is in the air was begun.
+    /// The start times of the in-flight requests.
     begun: VecDeque<Instant>,
-    /// How much of the first of their echoes has come back.
+    /// Bytes received of the first outstanding echo.
     received: usize,
-    /// How much there is still to send: of whole requests, and the rest of one before them.
+    /// Bytes left to send: the rest of one request, and whole requests.
     unsent: usize,
     interest: Interest,
 }
@@ -198,12 +201,12 @@ impl Load {
         Ok(load)
     }
 
-    /// Goes on until then, and says how many echoes were completed.
+    /// Runs until `end`, and returns the number of completed echoes.
     pub(crate) fn run_until(&mut self, end: Instant) -> io::Result<u64> {
         self.run(|now, _| now >= end)
     }
 
-    /// Goes on until so many more echoes were completed.
+    /// Runs until `requests` more echoes are completed.
     pub(crate) fn run_for(&mut self, requests: u64) -> io::Result<u64> {
         self.run(|_, echoes| echoes >= requests)
     }
@@ -225,7 +228,7 @@ impl Load {
         }
     }
 
-    /// Waits for at most so many milliseconds, and says how many echoes were completed.
+    /// Waits for at most `millis` milliseconds, and returns the number of completed echoes.
     pub(crate) fn step(&mut self, millis: i32) -> io::Result<u64> {
         let mut echoes = 0;
         self.epoll.wait(&mut self.events, millis)?;
@@ -251,16 +254,21 @@ impl Load {
 }
 
 impl Connection {
-    /// Has that many more requests to send.
+    /// Adds requests to send.
     fn ask(&mut self, count: usize, now: Instant, request: &[u8]) {
         self.begun.extend(std::iter::repeat_n(now, count));
         self.unsent += count * request.len();
     }
 
-    /// Takes what has come; gives how many echoes were completed.
+    /// Receives, and returns the number of completed echoes.
     fn receive(&mut self, buffer: &mut [u8], request: &[u8]) -> io::Result<usize> {
         let count = match self.stream.read(buffer) {
-            Ok(0) => return Err(io::Error::new(ErrorKind::UnexpectedEof, "the server hung up")),
+            Ok(0) => {
+                return Err(io::Error::new(
+                    ErrorKind::UnexpectedEof,
+                    "the server closed the connection",
+                ));
+            }
             Ok(count) => count,
             Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(0),
             Err(error) => return Err(error),
@@ -271,7 +279,10 @@ impl Connection {
             let expected = &request[self.received..];
             let len = echo.len().min(expected.len());
             if echo[..len] != expected[..len] {
-                return Err(io::Error::new(ErrorKind::InvalidData, "the echo is not what was sent"));
+                return Err(io::Error::new(
+                    ErrorKind::InvalidData,
+                    "the echo differs from the request",
+                ));
             }
             echo = &echo[len..];
             self.received += len;
@@ -281,12 +292,15 @@ impl Connection {
             }
         }
         if done > self.begun.len() {
-            return Err(io::Error::new(ErrorKind::InvalidData, "more came back than was sent"));
+            return Err(io::Error::new(
+                ErrorKind::InvalidData,
+                "the server sent more than was requested",
+            ));
         }
         Ok(done)
     }
 
-    /// Sends until all is sent or the kernel takes no more, and watches for what is to happen next.
+    /// Sends until everything is sent or the socket is full, and updates the events of interest.
     fn send(&mut self, request: &[u8], epoll: &Epoll, id: u64) -> io::Result<()> {
         let mut is_full = false;
         while self.unsent > 0 && !is_full {

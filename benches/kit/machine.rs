@@ -1,4 +1,4 @@
-//! Where this runs: the cores, the kernel, and which core does what.
+//! The machine: cores, kernel, and the assignment of cores.
 
 use std::fmt;
 use std::fs;
@@ -11,7 +11,7 @@ pub(crate) struct Machine {
     pub(crate) model: String,
     /// The core of the servers and the core of the load; none if there is only one.
     pub(crate) pinned: Option<(usize, usize)>,
-    /// Whether those two are threads of one core, and so slow each other down.
+    /// Whether those two are hyper-threads of one core.
     pub(crate) are_siblings: bool,
 }
 
@@ -32,10 +32,10 @@ impl Machine {
         }
     }
 
-    /// Puts this process, which makes the load, onto its core.
+    /// Pins this process, the load generator, to its core.
     pub(crate) fn pin_to_load(&self) {
         if let Some((_, load)) = self.pinned {
-            // A refusal (a container's rule) only makes the figures noisier.
+            // A failure (in a container, for example) only makes the figures noisier.
             let _ = pin(load);
         }
     }
@@ -59,13 +59,13 @@ impl fmt::Display for Machine {
             None => write!(f, "servers and load share the core")?,
         }
         if self.are_siblings {
-            write!(f, ", which are threads of one core")?;
+            write!(f, ", hyper-threads of one core")?;
         }
         Ok(())
     }
 }
 
-/// Binds the calling thread to a core. Safe to call between fork and exec: it allocates nothing.
+/// Pins the calling thread to a core. Safe to call between fork and exec: it allocates nothing.
 pub(crate) fn pin(core: usize) -> io::Result<()> {
     // SAFETY: zeroes are a valid, empty set.
     let mut set: libc::cpu_set_t = unsafe { MaybeUninit::zeroed().assume_init() };
@@ -91,7 +91,7 @@ fn allowed_cores() -> Vec<usize> {
         .collect()
 }
 
-/// The cores that share their execution units with this one, itself among them: a list such as `0,4` or `0-1`.
+/// The hyper-threads of a core, including itself: a list such as `0,4` or `0-1`.
 fn siblings_of(core: usize) -> Vec<usize> {
     let list = read_line(&format!(
         "/sys/devices/system/cpu/cpu{core}/topology/thread_siblings_list"

@@ -1,12 +1,11 @@
-//! The measuring kit: what the comparison, the benches and the crate of peers share.
+//! The measuring kit, shared by the comparison, the benches and the peer benchmarks.
 //!
-//! A server under test is a process of its own ([`process`]) on one core; the load ([`load`]) comes from this process
-//! on another ([`machine`] says which). Figures are medians of interleaved rounds, ratios are taken within a round
-//! ([`stats`], [`rounds`]). Two loops by hand, with nothing above them, are the limit that everybody is measured
-//! against ([`hand_epoll`], [`hand_uring`]). A bench reads its command line with [`options`], and learns from
-//! [`drivers`] what it can measure.
+//! A server under test is a separate process ([`process`]) on one core; the load ([`load`]) comes from this process on
+//! another ([`machine`]). Figures are medians of interleaved rounds; ratios are computed within a round ([`stats`],
+//! [`rounds`]). Minimal hand-written loops are the lower bound ([`hand_epoll`], [`hand_uring`]). A bench parses its
+//! command line with [`options`], and gets the available drivers from [`drivers`].
 
-#![allow(dead_code, reason = "each program takes what it needs")]
+#![allow(dead_code, reason = "no program uses all of it")]
 
 pub(crate) mod clock;
 pub(crate) mod drivers;

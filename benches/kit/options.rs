@@ -1,7 +1,7 @@
 //! The command line of a bench.
 //!
-//! `cargo bench` passes `--bench`, and `cargo test --benches` runs the same program without: there it says a word and
-//! ends, so that whoever tests does not wait for measurements.
+//! `cargo bench` passes `--bench`. `cargo test --benches` runs the same program without it: then it prints a line and
+//! exits, so that tests do not wait for measurements.
 
 use std::io::{self, Write};
 use std::str::FromStr;
@@ -9,15 +9,15 @@ use std::time::Duration;
 
 use super::drivers::{self, Driver};
 
-/// The options that were given, each with its value.
+/// The given options and their values.
 pub(crate) struct Options {
     usage: &'static str,
     given: Vec<(String, String)>,
 }
 
 impl Options {
-    /// Reads the command line, of which `names` are the options that take a value. Ends the program for `--help`, for a
-    /// wrong option, and if this is not `cargo bench`.
+    /// Parses the command line; `names` are the options with a value. Exits for `--help`, for an unknown option, and
+    /// outside of `cargo bench`.
     pub(crate) fn read(usage: &'static str, names: &[&str]) -> Options {
         end_unless_bench(Some(usage));
         let mut options = Options {
@@ -27,7 +27,7 @@ impl Options {
         let mut args = words().filter(|arg| arg != "--bench");
         while let Some(name) = args.next() {
             if !names.contains(&name.as_str()) {
-                options.refuse(&format!("there is no option {name}"));
+                options.refuse(&format!("unknown option {name}"));
             }
             match args.next() {
                 Some(value) => options.given.push((name, value)),
@@ -45,7 +45,7 @@ impl Options {
         }
     }
 
-    /// One number or several, with commas between them.
+    /// One or more comma-separated numbers.
     pub(crate) fn numbers(&self, name: &str, default: &[usize]) -> Vec<usize> {
         match self.value(name) {
             Some(values) => values.split(',').map(|value| self.positive(name, value)).collect(),
@@ -64,24 +64,24 @@ impl Options {
         }
     }
 
-    /// Whether a part is to be measured: all are, unless the option names one of them.
+    /// Whether a part is selected: all are, unless the option names one.
     pub(crate) fn wants(&self, name: &str, part: &str, parts: &[&str]) -> bool {
         let Some(only) = self.value(name) else {
             return true;
         };
         if !parts.contains(&only) {
-            self.refuse(&format!("{name} knows {}, not '{only}'", parts.join(", ")));
+            self.refuse(&format!("{name} takes one of {}, not '{only}'", parts.join(", ")));
         }
         only == part
     }
 
-    /// The drivers that start here, or of those the one that `--driver` names.
+    /// The available drivers, or the one that `--driver` names.
     pub(crate) fn drivers(&self) -> Vec<Driver> {
         let only = self.value("--driver");
         if let Some(name) = only
             && Driver::named(name).is_none()
         {
-            self.refuse(&format!("--driver is proactor or reactor, not '{name}'"));
+            self.refuse(&format!("--driver takes proactor or reactor, not '{name}'"));
         }
         let mut drivers = drivers::available();
         drivers.retain(|driver| only.is_none_or(|name| driver.name == name));
@@ -89,7 +89,7 @@ impl Options {
     }
 
     fn value(&self, name: &str) -> Option<&str> {
-        // The last one counts, as everywhere.
+        // The last one counts, as usual.
         let given = self.given.iter().rfind(|(given, _)| given == name);
         given.map(|(_, value)| value.as_str())
     }
@@ -107,7 +107,7 @@ impl Options {
     }
 }
 
-/// Ends the program with a word if cargo does not run it as a bench; before that, `--help` is heard.
+/// Exits with a message unless cargo runs the program as a bench. Handles `--help` before that.
 pub(crate) fn end_unless_bench(usage: Option<&str>) {
     let has = |name: &str| words().any(|arg| arg == name);
     if let Some(usage) = usage
@@ -117,24 +117,24 @@ pub(crate) fn end_unless_bench(usage: Option<&str>) {
         std::process::exit(0);
     }
     if !has("--bench") {
-        say("nothing is measured here: this is for `cargo bench`");
+        say("nothing to do: run this with `cargo bench`");
         std::process::exit(0);
     }
 }
 
-/// The command line without the program's name. A word that is no UTF-8 is no option either, and no reason to panic.
+/// The command line without the program's name. Invalid UTF-8 is replaced: it is not an option either.
 pub(crate) fn words() -> impl Iterator<Item = String> {
     std::env::args_os()
         .skip(1)
         .map(|word| word.to_string_lossy().into_owned())
 }
 
-/// Prints a line. That nobody reads it is no reason to panic.
+/// Prints a line. Ignores a closed standard output.
 fn say(text: &str) {
     let _ = writeln!(io::stdout(), "{text}");
 }
 
-/// The words after `--role`, for a program that starts itself again as something else.
+/// The arguments after `--role`, for a program that starts itself as a child process.
 pub(crate) fn role() -> Option<Vec<String>> {
     let mut args = words();
     match args.next().as_deref() {
@@ -143,7 +143,7 @@ pub(crate) fn role() -> Option<Vec<String>> {
     }
 }
 
-/// What a bench's `main` gives: an error is told in one line.
+/// The exit code of a bench; prints an error in one line.
 pub(crate) fn report(bench: &str, result: io::Result<()>) -> std::process::ExitCode {
     match result {
         Ok(()) => std::process::ExitCode::SUCCESS,

@@ -1,4 +1,4 @@
-//! Child processes that cannot outlive this one: servers and measurers.
+//! Child processes that cannot outlive this one: servers and measuring programs.
 
 use std::io::{self, Read};
 use std::os::fd::AsRawFd;
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use super::machine;
 
-/// A running child. Dropping it ends it.
+/// A running child process. Dropping it kills the process.
 pub(crate) struct Process {
     child: Child,
 }
@@ -22,7 +22,7 @@ impl Process {
             if unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) } != 0 {
                 return Err(io::Error::last_os_error());
             }
-            // The parent may have ended before the line above; then nobody would send the signal.
+            // If the parent has ended before the line above, the signal will not come.
             // SAFETY: getppid cannot fail.
             if unsafe { libc::getppid() } as u32 != parent {
                 return Err(io::ErrorKind::Interrupted.into());
@@ -43,7 +43,7 @@ impl Process {
         })
     }
 
-    /// This program again, in another role.
+    /// Starts this program in another role.
     pub(crate) fn again(args: &[&str], core: Option<usize>) -> io::Result<Process> {
         let mut command = Command::new(std::env::current_exe()?);
         command.args(args);
@@ -59,7 +59,7 @@ impl Process {
         }
     }
 
-    /// All that it prints until it ends.
+    /// Its output until it ends.
     pub(crate) fn all_output(&mut self, patience: Duration) -> io::Result<String> {
         let text = self.read(patience, |_| false)?;
         match self.child.wait()?.success() {
@@ -68,7 +68,7 @@ impl Process {
         }
     }
 
-    /// Reads standard output until `enough`, its end, or the end of our patience.
+    /// Reads standard output until `enough`, end of file, or the timeout.
     fn read(&mut self, patience: Duration, enough: impl Fn(&str) -> bool) -> io::Result<String> {
         let deadline = Instant::now() + patience;
         let output = self.child.stdout.as_mut().expect("standard output is piped");
@@ -103,14 +103,17 @@ impl Process {
             let _ = errors.read_to_string(&mut text);
         }
         let line = text.lines().rfind(|line| !line.trim().is_empty());
-        io::Error::other(line.unwrap_or("the child ended without a word").to_string())
+        io::Error::other(
+            line.unwrap_or("the child process ended without an error message")
+                .to_string(),
+        )
     }
 
     pub(crate) fn id(&self) -> u32 {
         self.child.id()
     }
 
-    /// The memory of its own that it holds, in bytes: what it has allocated, its stacks, and what it shares with the kernel.
+    /// Its private memory in bytes: heap, stacks, and memory shared with the kernel.
     pub(crate) fn memory(&self) -> io::Result<u64> {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id()))?;
         let field = |name: &str| {
@@ -119,11 +122,11 @@ impl Process {
         };
         match (field("RssAnon:"), field("RssShmem:")) {
             (Some(anonymous), Some(shared)) => Ok((anonymous + shared) * 1024),
-            _ => Err(io::Error::other("the kernel does not tell")),
+            _ => Err(io::Error::other("the kernel does not report it")),
         }
     }
 
-    /// The processor time that it has used so far, all its threads together, the kernel's workers for it among them.
+    /// Its CPU time so far: all threads, including the kernel's workers for it.
     pub(crate) fn cpu_time(&self) -> io::Result<Duration> {
         let mut clock = 0;
         // SAFETY: the call writes one clock id to a local variable.
@@ -142,7 +145,7 @@ impl Drop for Process {
     }
 }
 
-/// The processor time that this process has used so far.
+/// The CPU time of this process so far.
 pub(crate) fn own_cpu_time() -> io::Result<Duration> {
     read_clock(libc::CLOCK_PROCESS_CPUTIME_ID)
 }

@@ -1,8 +1,7 @@
-//! How far it is: a bar that is redrawn on a terminal, plain lines elsewhere. On standard error, so that the report
-//! alone goes to standard output.
+//! Progress: a bar on a terminal, plain lines elsewhere. On standard error, so that standard output has only the
+//! report.
 //!
-//! Steps weigh as much as they are expected to last; how long the rest takes is guessed from how long what is done
-//! took.
+//! A step's weight is its expected duration; the remaining time is extrapolated from the steps done.
 
 use std::io::{IsTerminal, Write};
 use std::time::{Duration, Instant};
@@ -12,17 +11,17 @@ const WIDTH: usize = 16;
 /// A line that wraps cannot be redrawn.
 const COLUMNS: usize = 79;
 
-/// Lines of a log are no animation.
+/// The minimum interval between lines in a log.
 const BETWEEN_LINES: Duration = Duration::from_secs(2);
 
-/// Before this the time left is a bad guess.
+/// Before this share, the remaining time is not shown: the estimate is bad.
 const TOO_EARLY: f64 = 0.04;
 
 pub(crate) struct Progress {
     total: f64,
-    /// The weight of the steps that are over.
+    /// The weight of the finished steps.
     done: f64,
-    /// The weight of the one that runs.
+    /// The weight of the current step.
     running: f64,
     begin: Instant,
     last_line: Option<Instant>,
@@ -30,12 +29,12 @@ pub(crate) struct Progress {
 }
 
 impl Progress {
-    /// For so many steps of the same weight.
+    /// For `steps` steps of equal weight.
     pub(crate) fn new(steps: usize) -> Progress {
         Progress::weighing(steps as f64)
     }
 
-    /// For steps whose weights add up to this.
+    /// For steps with this total weight.
     pub(crate) fn weighing(total: f64) -> Progress {
         Progress {
             total: total.max(f64::MIN_POSITIVE),
@@ -47,18 +46,18 @@ impl Progress {
         }
     }
 
-    /// Says what begins now.
+    /// Starts the next step.
     pub(crate) fn step(&mut self, what: &str) {
         self.step_of(1.0, what);
     }
 
-    /// Says what begins now and how much it weighs.
+    /// Starts the next step, with a weight.
     pub(crate) fn step_of(&mut self, weight: f64, what: &str) {
         self.done += self.running;
         self.running = weight;
         let share = (self.done / self.total).clamp(0.0, 1.0);
         let percent = share * 100.0;
-        // A terminal that has gone away is no reason to stop measuring.
+        // Errors are ignored: a closed terminal does not stop the measurement.
         if self.is_terminal {
             let full = (WIDTH as f64 * share) as usize;
             let bar = format!("{}{}", "#".repeat(full), ".".repeat(WIDTH - full));
@@ -80,7 +79,7 @@ impl Progress {
         format!("{left:3.0} s left: ")
     }
 
-    /// Takes the bar away.
+    /// Removes the bar.
     pub(crate) fn finish(self) {
         if self.is_terminal {
             let _ = write!(std::io::stderr(), "\r\x1b[2K");

@@ -1,13 +1,13 @@
-//! Interleaved rounds; and several ways to do one thing, measured in such rounds and told in one table.
+//! Interleaved rounds, and tables that compare several ways to do one thing.
 
 use std::io;
 
 use super::stats::{Spread, paired_ratio};
 use super::text::{cells, lay_out, ratio};
 
-/// Gives every contender its turn in every round, each round beginning with the next (A B C, B C A, C A B): a machine
-/// that slows down slows down everybody, and nobody is always the first. A turn is told its round, counted from one;
-/// who fails in it is out.
+/// Runs every contender in every round, each round starting with the next one (A B C, B C A, C A B): a machine that
+/// slows down affects all of them, and none is always first. The callback gets the round, counted from one; a contender
+/// that fails is left out of later rounds.
 pub(crate) fn take_turns<T>(rounds: usize, contenders: &mut Vec<T>, mut turn: impl FnMut(usize, &mut T) -> bool) {
     for round in 1..=rounds {
         contenders.retain_mut(|contender| turn(round, contender));
@@ -17,10 +17,10 @@ pub(crate) fn take_turns<T>(rounds: usize, contenders: &mut Vec<T>, mut turn: im
     }
 }
 
-/// One way to do it.
+/// One of the compared ways.
 pub(crate) struct Way<'a> {
     pub(crate) name: String,
-    /// Measures one round and gives its figure.
+    /// Measures one round.
     pub(crate) measure: Box<dyn FnMut() -> io::Result<f64> + 'a>,
 }
 
@@ -33,14 +33,14 @@ impl<'a> Way<'a> {
     }
 }
 
-/// What each way measured, round by round; of one that failed, why.
+/// The figures of a way, round by round, or its error.
 pub(crate) struct Measured {
     pub(crate) name: String,
     pub(crate) figures: Result<Vec<f64>, String>,
 }
 
-/// Measures all ways in each round, in turns; what they measured is in the order that they were given in. One that
-/// fails is left out of the rounds that follow.
+/// Measures all ways in interleaved rounds; the results are in the order of the arguments. A way that fails is left out
+/// of later rounds.
 pub(crate) fn interleave(rounds: usize, ways: Vec<Way<'_>>) -> Vec<Measured> {
     let mut measured: Vec<Measured> = Vec::new();
     let mut ways = ways;
@@ -62,12 +62,12 @@ pub(crate) fn interleave(rounds: usize, ways: Vec<Way<'_>>) -> Vec<Measured> {
     measured
 }
 
-/// A table: the median of each way, the least and the most, and its ratio to the first way, round by round.
+/// A table: median, minimum and maximum of each way, and its ratio to the first way, computed within the rounds.
 pub(crate) fn table(title: &str, unit: &str, measured: &[Measured], tell: impl Fn(f64) -> String) -> String {
     let first = measured.first();
     let limit = first.and_then(|row| row.figures.as_ref().ok());
     let against = format!("x {}", first.map_or("", |row| &row.name));
-    let mut rows = vec![cells([title, unit, "least to most", &against, ""])];
+    let mut rows = vec![cells([title, unit, "min to max", &against, ""])];
     let mut refusals = String::new();
     for row in measured {
         let figures = match &row.figures {

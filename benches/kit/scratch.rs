@@ -1,4 +1,4 @@
-//! A file to measure with, which goes when the bench does.
+//! A temporary file for a bench, deleted when it ends.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -6,15 +6,14 @@ use std::path::{Path, PathBuf};
 
 pub(crate) struct Scratch {
     path: PathBuf,
-    /// On Linux the file has no name any more and lives as long as it is open: so nothing is left behind, however the bench
-    /// ends. Whoever wants to read it, children too, opens it through `/proc`.
+    /// On Linux the file is already unlinked and exists while it is open, so nothing is left behind however the bench
+    /// ends. Readers, including child processes, open it through `/proc`.
     #[cfg(target_os = "linux")]
     _file: File,
 }
 
 impl Scratch {
-    /// Writes a file of so many MiB where temporary files go. Nothing of it is left to be written to the disk: that
-    /// would happen during the measurement.
+    /// Writes a temporary file of `mib` MiB and syncs it, so that no write-back happens during the measurement.
     pub(crate) fn write(bench: &str, mib: usize) -> io::Result<Scratch> {
         let name = format!("windlass-bench-{bench}-{}", std::process::id());
         let path = std::env::temp_dir().join(name);

@@ -1,6 +1,6 @@
-//! The echo servers. [`windlass_echo`] is the one that windlass is measured with wherever echoes are: who measures
-//! brings the loop, with the driver and the settings that it shall have. In the benches a server is the whole of a
-//! process ([`echo`]): windlass on a driver, or epoll by hand.
+//! The echo servers. [`windlass_echo`] is used in every echo measurement of windlass; the caller brings the loop, with
+//! its driver and settings. In the benches a server is a process ([`echo`]): windlass on a driver, or hand-written
+//! epoll.
 
 use std::io;
 use std::time::Duration;
@@ -11,10 +11,10 @@ use super::drivers::Driver;
 use super::hand_epoll::{self, print_port};
 use super::process::Process;
 
-/// How long a server may take until it says its port.
+/// The time limit for a server to print its port.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Starts this program as a server, with these words after `--role`, and learns its port.
+/// Starts this program as a server, with these arguments after `--role`, and reads its port.
 pub(crate) fn start(role: &[&str], core: Option<usize>) -> io::Result<(Process, u16)> {
     let mut args = vec!["--role"];
     args.extend(role);
@@ -23,11 +23,11 @@ pub(crate) fn start(role: &[&str], core: Option<usize>) -> io::Result<(Process, 
     Ok((process, port))
 }
 
-/// The port, which is the first line that a server prints.
+/// Parses the port, the first line that a server prints.
 pub(crate) fn port_of(server: &mut Process, patience: Duration) -> io::Result<u16> {
     let line = server.first_line(patience)?;
     let port = line.trim().parse();
-    port.map_err(|_| io::Error::other(format!("the server said '{line}' instead of its port")))
+    port.map_err(|_| io::Error::other(format!("the server printed '{line}' instead of its port")))
 }
 
 /// Serves echoes until killed: `epoll`, or a driver's name. The first line on standard output is the port.
@@ -38,13 +38,13 @@ pub(crate) fn echo(kind: &str) -> io::Result<()> {
     }
 }
 
-/// The README's server, as anybody would write it. Prints its port, and serves until killed.
+/// The echo server of the README, without its error messages. Prints its port, and serves until killed.
 pub(crate) async fn windlass_echo() -> io::Result<()> {
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     print_port(listener.local_addr()?.port())?;
     loop {
         let (stream, _) = listener.accept().await?;
-        // A peer that resets its connection ends its own task, and nothing else.
+        // A reset connection ends its own task only.
         windlass::spawn(async move {
             let _ = echo_all(stream).await;
         });

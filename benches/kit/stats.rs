@@ -1,6 +1,6 @@
 //! Medians and spreads.
 
-/// The middle of some figures, with the least and the most.
+/// Median, minimum and maximum.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Spread {
     pub(crate) median: f64,
@@ -8,11 +8,11 @@ pub(crate) struct Spread {
     pub(crate) most: f64,
 }
 
-/// A spread of more than this share of the median is called noisy.
+/// A spread above this share of the median is marked as noisy.
 const NOISY: f64 = 0.15;
 
 impl Spread {
-    /// Of no figures at all everything is NaN.
+    /// All NaN if there are no figures.
     pub(crate) fn of(figures: impl IntoIterator<Item = f64>) -> Spread {
         let mut all: Vec<f64> = figures.into_iter().collect();
         all.sort_by(f64::total_cmp);
@@ -36,7 +36,7 @@ impl Spread {
     }
 }
 
-/// The median of figures divided round by round by another's of the same round.
+/// The median of the ratios of two series, computed within each round.
 pub(crate) fn paired_ratio(ours: impl IntoIterator<Item = f64>, theirs: impl IntoIterator<Item = f64>) -> Spread {
     Spread::of(ours.into_iter().zip(theirs).map(|(ours, theirs)| ours / theirs))
 }

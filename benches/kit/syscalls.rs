@@ -1,9 +1,10 @@
-//! How many system calls a process makes, counted from outside with ptrace(2): the same for every server, whatever it
-//! is written in. A traced process is slow, so nothing else is measured meanwhile.
+//! Counts the system calls of a process with ptrace(2), in the same way for servers in any language. A traced process
+//! is slow, so nothing else is measured meanwhile.
 //!
-//! Only the thread that has seized a process may speak to it, and it sleeps until the process stops. So it is a thread
-//! of its own, and the load runs on the caller's. When the load is over, the process is asleep and makes no system call
-//! that could wake the thread: a signal does, which nobody but a tracer gets to see, for it is ignored by default.
+//! Only the thread that seized a process may control it, and that thread blocks until the process stops. So the tracer
+//! is a separate thread, and the load runs on the caller's. When the load has ended, the process is blocked and makes
+//! no system call that would wake the tracer. A signal does: its default action is to be ignored, so only the tracer
+//! sees it.
 
 use std::collections::HashMap;
 use std::fs;
@@ -15,7 +16,7 @@ use std::thread;
 
 use super::process::Process;
 
-/// Ignored where it is not asked for, and hardly anybody asks for it.
+/// Ignored by default, and rarely used.
 const ENOUGH: i32 = libc::SIGURG;
 
 /// Counts the system calls of all threads of `server` while `work` runs.
@@ -42,14 +43,14 @@ pub(crate) fn count<T>(server: &Process, work: impl FnOnce() -> io::Result<T>) -
         let calls = tracer.join().map_err(|_| io::Error::other("the tracer failed"))??;
         match done {
             Some(done) => Ok((done?, calls)),
-            None => Err(io::Error::other("it could not be traced")),
+            None => Err(io::Error::other("the process could not be traced")),
         }
     })
 }
 
-/// The threads of a process, each of which stops at every system call until it is told to go on.
+/// The threads of a traced process. Each stops at every system call until it is resumed.
 struct Traced {
-    /// Whether each is inside of a system call.
+    /// Whether each thread is inside a system call.
     threads: HashMap<libc::pid_t, bool>,
     calls: u64,
 }
@@ -72,7 +73,7 @@ impl Traced {
                     let why = format!("tracing a server with ptrace(2) is not allowed here ({error})");
                     return Err(io::Error::new(error.kind(), why));
                 }
-                // One of the kernel's own workers, which makes no system calls, or a thread that has ended.
+                // A kernel worker, which makes no system calls, or a thread that has ended.
                 Err(_) => continue,
             }
             ask(libc::PTRACE_INTERRUPT, thread, 0)?;
@@ -81,7 +82,7 @@ impl Traced {
         Ok(traced)
     }
 
-    /// Counts until it is over.
+    /// Counts until the signal arrives.
     fn run(mut self, is_over: &AtomicBool) -> io::Result<u64> {
         while !self.threads.is_empty() {
             let (thread, status) = wait(-1)?;
@@ -90,7 +91,7 @@ impl Traced {
                 continue;
             }
             if is_over.load(Ordering::Acquire) && status >> 16 == 0 && libc::WSTOPSIG(status) == ENOUGH {
-                // It stands still already; the others are stopped when this is dropped.
+                // This thread is stopped already; the others are stopped on drop.
                 self.threads.remove(&thread);
                 let _ = ask(libc::PTRACE_DETACH, thread, 0);
                 return Ok(self.calls);
@@ -100,9 +101,9 @@ impl Traced {
         Err(io::Error::other("the server ended"))
     }
 
-    /// Lets a thread that has stopped go on.
+    /// Resumes a stopped thread.
     fn step(&mut self, thread: libc::pid_t, status: i32) {
-        // A new thread comes stopped, before or after its parent tells of it.
+        // A new thread starts stopped, before or after the event of its parent.
         let is_inside = self.threads.entry(thread).or_insert(false);
         let mut signal = 0;
         if libc::WSTOPSIG(status) == libc::SIGTRAP | 0x80 {
@@ -111,7 +112,7 @@ impl Traced {
         } else if status >> 16 == 0 {
             signal = libc::WSTOPSIG(status) as usize;
         }
-        // A thread that was killed meanwhile is told of by waitpid.
+        // waitpid reports a thread that was killed meanwhile.
         let _ = ask(libc::PTRACE_SYSCALL, thread, signal);
     }
 }
@@ -119,7 +120,7 @@ impl Traced {
 impl Drop for Traced {
     fn drop(&mut self) {
         for &thread in self.threads.keys() {
-            // Only a stopped thread can be let go of.
+            // Only a stopped thread can be detached.
             if ask(libc::PTRACE_INTERRUPT, thread, 0).is_ok() && wait(thread).is_ok() {
                 let _ = ask(libc::PTRACE_DETACH, thread, 0);
             }
@@ -127,7 +128,7 @@ impl Drop for Traced {
     }
 }
 
-/// Waits for one of this thread's own tracees: the children of other threads are theirs to wait for.
+/// Waits for a tracee of this thread. Other threads wait for their own children.
 fn wait(thread: libc::pid_t) -> io::Result<(libc::pid_t, i32)> {
     let mut status = 0;
     // SAFETY: the kernel writes one status to a local variable.

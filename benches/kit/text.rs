@@ -1,4 +1,4 @@
-//! Tables for a person.
+//! Text tables and number formats.
 
 use std::fmt::Write;
 
@@ -6,7 +6,7 @@ pub(crate) fn cells<const N: usize>(cells: [&str; N]) -> Vec<String> {
     cells.iter().map(|cell| cell.to_string()).collect()
 }
 
-/// Aligns columns: those in `left` to the left, the others to the right.
+/// Formats rows as aligned columns: those in `left` are left-aligned, the others right-aligned.
 pub(crate) fn lay_out(rows: &[Vec<String>], left: &[usize]) -> String {
     let columns = rows.first().map_or(0, Vec::len);
     let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
@@ -27,7 +27,7 @@ pub(crate) fn lay_out(rows: &[Vec<String>], left: &[usize]) -> String {
     out
 }
 
-/// 12345.6 as `12.3k`, 1234.5 as `1235`; `-` for what was not measured.
+/// 12345.6 as `12.3k`, 1234.5 as `1235`; `-` for NaN.
 pub(crate) fn thousands(count: f64) -> String {
     match count {
         count if count.is_nan() => "-".into(),
@@ -37,7 +37,7 @@ pub(crate) fn thousands(count: f64) -> String {
     }
 }
 
-/// How late, or how much too early.
+/// A lateness; negative values are shown as early.
 pub(crate) fn lateness(late: f64) -> String {
     match late < 0.0 {
         true => format!("{} early", nanos(-late)),
@@ -45,7 +45,7 @@ pub(crate) fn lateness(late: f64) -> String {
     }
 }
 
-/// A time in the unit that suits it, with three digits.
+/// A duration with three digits, in a suitable unit.
 pub(crate) fn nanos(nanos: f64) -> String {
     let (value, unit) = match nanos {
         nanos if nanos.is_nan() => return "-".into(),

@@ -1,11 +1,10 @@
-//! How much memory does each task, each timer and each idle connection hold? `cargo bench --bench memory`
+//! Memory per task, timer and idle connection: `cargo bench --bench memory`
 //!
-//! Tasks and timers: 100,000 of each that wait, counted by an allocator that counts (exact, and so the same in every
-//! run; the room that the loop's tables keep for more is in it). Connections: a server in a process of its own gets
-//! 10,000 connections, echoes 64 bytes on each once, and then waits for more on all of them with managed reads. Its
-//! heap is counted the same way, and the kernel is asked what memory of its own the process holds; the difference to
-//! before is divided by the connections. What the kernel holds for sockets is not in it. The aim is at most 1 KiB for
-//! each.
+//! Tasks and timers: 100,000 of each, counted by a counting allocator (exact and reproducible; spare capacity of the
+//! loop's tables is included). Connections: a server process accepts 10,000 connections, echoes 64 bytes on each, and
+//! then waits on all of them with managed reads. Its heap is counted in the same way, and its private memory is read
+//! from the kernel; the growth is divided by the number of connections. Kernel memory for sockets is not included. The
+//! target is at most 1 KiB per connection.
 //!
 //!     cargo bench --bench memory                              a few seconds
 //!     cargo bench --bench memory -- --connections 1000 --count 10000 --driver reactor
@@ -27,5 +26,5 @@ fn main() -> std::process::ExitCode {
 
 #[cfg(not(target_os = "linux"))]
 fn main() {
-    println!("this asks Linux what memory a process holds: it needs Linux");
+    println!("this bench needs Linux: it reads the memory of a process from /proc");
 }

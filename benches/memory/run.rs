@@ -1,4 +1,4 @@
-//! The counts, the server and the table.
+//! The measurements, the server and the table.
 
 use std::future::pending;
 use std::io::{self, Read, Write};
@@ -22,15 +22,15 @@ const USAGE: &str = "\
 usage: cargo bench --bench memory -- [--connections N] [--count N] [--driver proactor|reactor]";
 
 const REQUEST: [u8; 64] = [b'.'; 64];
-/// What the server answers with the bytes that its heap has in use.
+/// The request that the server answers with its heap size.
 const QUESTION: u8 = b'?';
-/// The aim for an idle connection.
+/// The target per idle connection.
 const AIM: f64 = 1024.0;
 
 pub(crate) fn main() -> io::Result<()> {
     if let Some(role) = options::role() {
         let driver = role.first().and_then(|name| Driver::named(name));
-        return serve(driver.ok_or(io::Error::other("a driver is needed"))?);
+        return serve(driver.ok_or(io::Error::other("no driver given"))?);
     }
     let options = Options::read(USAGE, &["--connections", "--count", "--driver"]);
     let connections = options.number("--connections", 10_000);
@@ -57,12 +57,12 @@ pub(crate) fn main() -> io::Result<()> {
                 };
                 rows.push(row("idle connection", connections, driver, heap, process, verdict));
             }
-            Err(error) => refusals += &format!("  connections, {}, were left out: {error}\n", driver.name),
+            Err(error) => refusals += &format!("  connections, {}: left out: {error}\n", driver.name),
         }
     }
     progress.finish();
     print!("{}{refusals}", lay_out(&rows, &[0, 2, 5]));
-    println!("\n  heap: what was asked of the allocator, to the byte; process: pages that the process came to hold");
+    println!("\n  heap: bytes requested from the allocator; process: private memory of the process");
     Ok(())
 }
 
@@ -71,7 +71,7 @@ fn row(what: &str, count: usize, driver: &Driver, heap: f64, process: f64, verdi
     cells([what, &count, driver.name, &bytes(heap), &bytes(process), verdict])
 }
 
-/// Puts that many of something onto a loop.
+/// Adds `count` tasks or timers to a loop.
 type Fill = fn(&EventLoop, usize) -> io::Result<()>;
 
 const FILLS: [(&str, Fill); 3] = [
@@ -95,7 +95,7 @@ const FILLS: [(&str, Fill); 3] = [
     }),
 ];
 
-/// Polls every new task once, and gives back what only that took.
+/// Polls every new task once, and frees the memory used only for that.
 fn settle(event_loop: &EventLoop) -> io::Result<()> {
     event_loop.run_until_complete(windlass::task::yield_now())
 }
@@ -107,13 +107,13 @@ fn heap_each(event_loop: &EventLoop, count: usize, fill: Fill) -> io::Result<f64
     Ok((heap::in_use() - before) as f64 / count as f64)
 }
 
-/// Bytes of heap and of the process for each idle connection.
+/// Heap and process memory per idle connection, in bytes.
 fn connections_each(driver: &Driver, count: usize) -> io::Result<(f64, f64)> {
-    // The limit is for every process: the server holds as many as this one.
+    // The limit applies to each process: the server has as many descriptors as this one.
     want_open_files(count as u64 + 100)?;
     let (process, port) = server::start(&[driver.name], Machine::look().server_core())?;
     let mut control = TcpStream::connect(("127.0.0.1", port))?;
-    // Its own echo and answer: what the loop makes at its first managed read is no connection's.
+    // A first echo and answer: memory that the loop allocates at its first managed read is not counted.
     echo(&mut control)?;
     let before = look(&process, &mut control)?;
     let mut streams = Vec::with_capacity(count);
@@ -133,7 +133,7 @@ fn echo(stream: &mut TcpStream) -> io::Result<()> {
     stream.read_exact(&mut answer)
 }
 
-/// The bytes that the server's heap and its process hold.
+/// The server's heap and process memory, in bytes.
 fn look(process: &Process, control: &mut TcpStream) -> io::Result<(u64, u64)> {
     control.write_all(&[QUESTION])?;
     let mut heap = [0; 8];

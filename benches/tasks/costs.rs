@@ -1,4 +1,4 @@
-//! What criterion measures.
+//! The measurements by criterion.
 
 use std::future::{Ready, ready};
 use std::time::{Duration, Instant};
@@ -9,10 +9,10 @@ use windlass::task::{JoinHandle, yield_now};
 use crate::kit::drivers::Driver;
 use crate::sleeper::Sleeper;
 
-/// Tasks that are woken at once.
+/// Tasks woken in a burst.
 pub(crate) const BURST: usize = 100;
 
-/// Long enough for a loop to fall asleep.
+/// Long enough for the loop to block.
 const PAUSE: Duration = Duration::from_micros(100);
 
 pub(crate) fn measure(criterion: &mut Criterion, drivers: &[Driver]) {
@@ -33,7 +33,7 @@ fn spawn_join(criterion: &mut Criterion, drivers: &[Driver]) {
     }
 }
 
-/// An empty task at a time.
+/// One empty task at a time.
 async fn join_each(count: u64, spawn: fn(Ready<()>) -> JoinHandle<()>) -> Duration {
     let begin = Instant::now();
     for _ in 0..count {
@@ -54,7 +54,7 @@ fn yields(criterion: &mut Criterion, drivers: &[Driver]) {
     }
 }
 
-/// As many tasks yield so often each; gives the time for one of the yields of each round.
+/// `tasks` tasks yield `count` times each; returns the time per `count` yields of one task.
 async fn yield_all(tasks: u32, count: u64) -> Duration {
     let begin = Instant::now();
     let handles: Vec<_> = (0..tasks)
@@ -77,15 +77,15 @@ fn wakes(criterion: &mut Criterion, drivers: &[Driver]) {
     for driver in drivers {
         group.bench_function(BenchmarkId::from_parameter(driver.name), |bencher| {
             bencher.iter_custom(|count| {
-                let sleeper = Sleeper::start(*driver, BURST, false).expect("the driver started before");
+                let sleeper = Sleeper::start(*driver, BURST, false).expect("the driver was probed before");
                 let bursts = count.div_ceil(BURST as u64);
                 let mut sending = Duration::ZERO;
                 for _ in 0..bursts {
                     std::thread::sleep(PAUSE);
                     sending += sleeper.burst();
-                    sleeper.wait_all().expect("who is woken is polled");
+                    sleeper.wait_all().expect("woken tasks are polled");
                 }
-                // So many were not asked for.
+                // The last burst may have been larger than needed.
                 sending.mul_f64(count as f64 / (bursts * BURST as u64) as f64)
             })
         });
@@ -93,6 +93,6 @@ fn wakes(criterion: &mut Criterion, drivers: &[Driver]) {
 }
 
 fn on_loop<T>(driver: Driver, work: impl Future<Output = T>) -> T {
-    let event_loop = driver.open().expect("the driver started before");
-    event_loop.run_until_complete(work).expect("nobody stops the loop")
+    let event_loop = driver.open().expect("the driver was probed before");
+    event_loop.run_until_complete(work).expect("the loop is not stopped")
 }

@@ -1,4 +1,4 @@
-//! How long a wake from another thread takes, and what it asks of the kernel.
+//! The latency of a wake from another thread, and its system calls.
 
 use std::fs;
 use std::io;
@@ -15,22 +15,22 @@ const ROUNDS: usize = 5;
 const WAKES: usize = 300;
 const BURSTS: u64 = 50;
 
-/// What the loop is doing when the wake comes, how long it has done so, and whether it is busy.
+/// The state of the loop at the wake, for how long it has been in it, and whether it is busy.
 const STATES: [(&str, Duration, bool); 3] = [
     ("asleep for 1 ms", Duration::from_millis(1), false),
     ("idle for 10 us", Duration::from_micros(10), false),
     ("busy with a task that yields", Duration::from_micros(10), true),
 ];
 
-/// Whether criterion's command line asks for the table too: no filter is given, or one that fits.
+/// Whether criterion's command line selects the table: no filter is given, or one that matches.
 pub(crate) fn is_wanted() -> bool {
     let mut words = std::env::args().skip(1).peekable();
     while let Some(word) = words.next() {
         match word.as_str() {
             "--bench" => {}
-            // Whoever only wants a list, or to see that it runs, does not want to wait.
+            // No measurements for a list or a test run.
             "--list" | "--test" | "--help" | "-h" => return false,
-            // All others of criterion's options that take a value.
+            // criterion's other options with a value.
             option if option.starts_with('-') => drop(words.next_if(|value| !value.starts_with('-'))),
             filter => return "latency".contains(filter),
         }
@@ -89,7 +89,7 @@ fn wake_often(driver: Driver, pause: Duration, is_busy: bool, late: &mut Histogr
     Ok(())
 }
 
-/// Short pauses are not slept: that would be the kernel's lateness.
+/// Short pauses spin: a sleep would end late.
 fn wait(pause: Duration) {
     if pause >= Duration::from_millis(1) {
         return std::thread::sleep(pause);
@@ -113,10 +113,10 @@ fn writes_per_burst(driver: Driver) -> io::Result<f64> {
     Ok(writes as f64 / BURSTS as f64)
 }
 
-/// How many calls of the kind of write(2) this thread has made.
+/// The number of write(2) calls of this thread so far.
 fn own_writes() -> io::Result<u64> {
     let text = fs::read_to_string("/proc/thread-self/io")?;
     let line = text.lines().find_map(|line| line.strip_prefix("syscw:"));
     let count = line.and_then(|count| count.trim().parse().ok());
-    count.ok_or(io::Error::other("the kernel does not count them"))
+    count.ok_or(io::Error::other("the kernel does not report them"))
 }

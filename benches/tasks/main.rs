@@ -1,14 +1,13 @@
-//! What do tasks cost: to spawn and join one, to yield, and to wake one from another thread? `cargo bench --bench
-//! tasks`
+//! The cost of tasks: spawn and join, yield, and wake from another thread. `cargo bench --bench tasks`
 //!
-//! criterion measures the costs: `spawn_join`, `yield` (by one task, and each of the yields of 100 tasks), `wake` (what
-//! a sender on another thread pays for each of the 100 tasks that it wakes in a burst). Latency is a matter of
-//! percentiles, and follows in a table of its own: from the wake on one thread to the task's poll on another, while the
-//! loop sleeps, right after it went to sleep, and while it is busy with others; and how many write(2) calls the sender
-//! made for each burst: one, unless the loop wakes, is done and sleeps again before the burst is over.
+//! criterion measures `spawn_join`, `yield` (by one task, and per yield of 100 tasks) and `wake` (the cost for a sender
+//! on another thread of each of 100 tasks woken in a burst). A separate table has percentiles of the latency from the
+//! wake on one thread to the poll on another, while the loop sleeps, right after it fell asleep, and while it is busy
+//! with other tasks; and the number of write(2) calls of the sender per burst: one, unless the loop wakes, finishes and
+//! sleeps again during the burst.
 //!
 //!     cargo bench --bench tasks                               about half a minute
-//!     cargo bench --bench tasks -- spawn_join                 criterion's filter: only what contains that
+//!     cargo bench --bench tasks -- spawn_join                 criterion's filter: names that contain this
 //!     cargo bench --bench tasks -- latency                    only the table
 //!     cargo bench --bench tasks -- wake --measurement-time 10
 
@@ -40,5 +39,5 @@ fn main() -> std::process::ExitCode {
 
 #[cfg(not(target_os = "linux"))]
 fn main() {
-    println!("criterion is had on Linux only here: this needs Linux");
+    println!("this bench needs Linux: criterion is a dependency only there");
 }

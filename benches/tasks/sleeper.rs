@@ -1,4 +1,4 @@
-//! A loop on a thread of its own, with tasks that wait to be woken from here.
+//! A loop on a separate thread, with tasks that wait to be woken from this thread.
 
 use std::future::poll_fn;
 use std::io;
@@ -13,7 +13,7 @@ use futures_util::task::AtomicWaker;
 
 use crate::kit::drivers::Driver;
 
-/// How long a woken task may take.
+/// The time limit for a woken task to be polled.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 pub(crate) struct Sleeper {
@@ -27,17 +27,17 @@ struct Shared {
     over: AtomicBool,
 }
 
-/// What one task waits for.
+/// The signal that one task waits for.
 #[derive(Default)]
 struct Bell {
     waker: AtomicWaker,
     rung: AtomicBool,
-    /// When the task was polled after it was woken, in nanoseconds since the beginning; 0 until then.
+    /// When the task was polled after its wake, in nanoseconds since the start; 0 until then.
     heard: AtomicU64,
 }
 
 impl Sleeper {
-    /// Starts a loop with so many tasks that wait; a busy one has another, which yields all the time.
+    /// Starts a loop with `tasks` waiting tasks; a busy one has another task that yields all the time.
     pub(crate) fn start(driver: Driver, tasks: usize, is_busy: bool) -> io::Result<Sleeper> {
         let shared = Arc::new(Shared {
             begin: Instant::now(),
@@ -55,11 +55,11 @@ impl Sleeper {
         };
         match is_ready.recv() {
             Ok(()) => Ok(sleeper),
-            Err(_) => Err(io::Error::other("the loop did not start on a thread of its own")),
+            Err(_) => Err(io::Error::other("the loop did not start on its thread")),
         }
     }
 
-    /// Wakes every task, and says how long that took us.
+    /// Wakes every task, and returns the time that this took.
     pub(crate) fn burst(&self) -> Duration {
         let begin = Instant::now();
         for bell in &self.shared.bells {
@@ -69,7 +69,7 @@ impl Sleeper {
         begin.elapsed()
     }
 
-    /// Wakes the first task; what it gives is how long that task took to be polled, once it was.
+    /// Wakes the first task, and returns the time until it was polled.
     pub(crate) fn ring(&self) -> io::Result<Duration> {
         let bell = &self.shared.bells[0];
         let rung = self.shared.begin.elapsed().as_nanos() as u64;
@@ -113,7 +113,7 @@ impl Shared {
                 }
             }));
         }
-        // By now every task has been polled once, and waits.
+        // Every task has been polled once by now.
         windlass::task::yield_now().await;
         let _ = ready.send(());
         for task in tasks {
@@ -144,7 +144,7 @@ impl Bell {
         loop {
             match self.heard.swap(0, Ordering::AcqRel) {
                 0 if begin.elapsed() > PATIENCE => return Err(io::Error::other("a task was woken and not polled")),
-                // On a machine of one core the loop could not run if this one kept it.
+                // Yields: on a machine with one core the loop could not run otherwise.
                 0 => std::thread::yield_now(),
                 heard => return Ok(heard),
             }

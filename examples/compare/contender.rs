@@ -1,4 +1,4 @@
-//! Who is compared: the names, and who of them can be had here.
+//! The contenders: their names, and which of them run on this machine.
 
 use std::io;
 use std::sync::OnceLock;
@@ -9,19 +9,19 @@ use super::python::Python;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// What asyncio calls a selector.
+    /// windlass' counterpart of asyncio's selector loop.
     Reactor,
     Proactor,
-    /// The least that epoll can do. Its sleep is epoll_pwait2(2), which takes nanoseconds (Linux 5.11), with a
+    /// A minimal epoll loop. Its sleep is epoll_pwait2(2), which takes nanoseconds (Linux 5.11), with a
     /// timer slack of 1 ns.
     Epoll,
-    /// The least that io_uring can do, with one-shot operations.
+    /// A minimal io_uring loop, with one-shot operations.
     Uring,
-    /// The same with everything that the kernel has.
+    /// The same with multishot operations, a buffer ring and direct descriptors.
     UringMultishot,
     Asyncio,
     Uvloop,
-    /// A system call alone, which no loop can beat by much. It sleeps, and serves nobody.
+    /// A bare system call, the lower bound for sleeps. It is not a server.
     Kernel,
 }
 
@@ -51,7 +51,7 @@ impl Kind {
         }
     }
 
-    /// For people. A driver says by itself what it stands on.
+    /// For people. A windlass driver names its kernel interface.
     pub(crate) fn title(self) -> &'static str {
         static REACTOR: OnceLock<String> = OnceLock::new();
         static PROACTOR: OnceLock<String> = OnceLock::new();
@@ -62,9 +62,9 @@ impl Kind {
         match self {
             Kind::Reactor => REACTOR.get_or_init(|| named(DriverChoice::Reactor)),
             Kind::Proactor => PROACTOR.get_or_init(|| named(DriverChoice::Proactor)),
-            Kind::Epoll => "epoll by hand",
-            Kind::Uring => "io_uring by hand",
-            Kind::UringMultishot => "io_uring by hand, multishot",
+            Kind::Epoll => "hand-written epoll",
+            Kind::Uring => "hand-written io_uring",
+            Kind::UringMultishot => "hand-written io_uring, multishot",
             Kind::Asyncio => "asyncio SelectorEventLoop",
             Kind::Uvloop => "uvloop",
             Kind::Kernel => "the kernel alone (nanosleep, timer slack 1 ns)",
@@ -81,26 +81,26 @@ impl Kind {
 
     pub(crate) fn parse(name: &str) -> Result<Kind, String> {
         let found = Kind::ALL.into_iter().find(|kind| kind.name() == name);
-        found.ok_or(format!("nobody here is called '{name}'"))
+        found.ok_or(format!("unknown contender '{name}'"))
     }
 }
 
-/// Who takes part.
+/// The contenders that run on this machine.
 pub(crate) struct Field {
     kinds: Vec<Kind>,
     pub(crate) python: Option<Python>,
 }
 
 impl Field {
-    /// Tries everybody once, and notes who cannot be had.
-    pub(crate) fn look(python: Option<Python>, missing: &mut Vec<String>) -> Field {
+    /// Tries each contender once, and records why one is missing.
+    pub(crate) fn probe(python: Option<Python>, missing: &mut Vec<String>) -> Field {
         let mut kinds = Vec::new();
         for kind in Kind::ALL {
             let tried = match kind {
                 Kind::Reactor | Kind::Proactor => try_driver(kind),
                 Kind::Uring | Kind::UringMultishot => try_ring(),
                 Kind::Epoll | Kind::Kernel => Ok(true),
-                // Why there is none was noted by who looked for it.
+                // The search for Python has recorded why it is missing.
                 Kind::Asyncio => Ok(python.is_some()),
                 Kind::Uvloop => Ok(python.as_ref().is_some_and(|python| python.uvloop.is_some())),
             };
@@ -118,11 +118,11 @@ impl Field {
     }
 
     pub(crate) fn sleepers(&self) -> impl Iterator<Item = Kind> {
-        // Both ways of io_uring sleep alike.
+        // Both io_uring loops sleep in the same way.
         self.kinds.iter().copied().filter(|kind| *kind != Kind::UringMultishot)
     }
 
-    /// Those with tasks that can be stalled.
+    /// The contenders with tasks, which can block the loop.
     pub(crate) fn runtimes(&self) -> impl Iterator<Item = Kind> {
         let has_tasks = |kind: &Kind| matches!(kind, Kind::Reactor | Kind::Proactor | Kind::Asyncio | Kind::Uvloop);
         self.kinds.iter().copied().filter(has_tasks)

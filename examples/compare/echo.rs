@@ -1,4 +1,4 @@
-//! Echo throughput: every contender in turn, round after round.
+//! Echo throughput, with the rounds of all contenders interleaved.
 
 use super::contender::{Field, Kind};
 use super::kit::histogram::Histogram;
@@ -11,7 +11,7 @@ use super::limits::Limits;
 use super::options::{Effort, Plan};
 use super::serve::Server;
 
-/// A load and what every contender made of it.
+/// A load and the results of every contender.
 pub(crate) struct Workload {
     pub(crate) shape: Shape,
     pub(crate) rounds: usize,
@@ -41,7 +41,7 @@ pub(crate) struct Score {
 }
 
 impl Score {
-    /// Median, least and most of some figure of a round.
+    /// Median, minimum and maximum of a figure over the rounds.
     pub(crate) fn spread(&self, figure: impl Fn(&Round) -> f64) -> Spread {
         Spread::of(self.rounds.iter().map(figure))
     }
@@ -54,7 +54,7 @@ impl Score {
         self.spread(Round::cpu_micros)
     }
 
-    /// From request to echo, all rounds together.
+    /// The time from request to echo, over all rounds.
     pub(crate) fn latency(&self) -> Histogram {
         let mut all = Histogram::default();
         for round in &self.rounds {
@@ -63,31 +63,30 @@ impl Score {
         all
     }
 
-    /// How many times the processor time per request of another this one takes: within each round, and of these the
-    /// median.
+    /// The ratio to another contender's CPU time per request: computed within each round, then the median.
     pub(crate) fn cpu_times(&self, other: &Score) -> f64 {
         let cpu = |score: &Score| score.rounds.iter().map(Round::cpu_micros).collect::<Vec<_>>();
         paired_ratio(cpu(self), cpu(other)).median
     }
 
-    /// How many times the requests per second of another this one serves: within each round, and of these the median.
+    /// The ratio to another contender's requests per second: computed within each round, then the median.
     pub(crate) fn rate_times(&self, other: &Score) -> f64 {
         let rates = |score: &Score| score.rounds.iter().map(Round::rate).collect::<Vec<_>>();
         paired_ratio(rates(self), rates(other)).median
     }
 
-    /// The share of the time in which the server had its core.
+    /// The server's CPU use, as a share of the time.
     pub(crate) fn busy(&self) -> f64 {
         self.spread(Round::busy).median
     }
 
-    /// The share of the time in which the load had its core.
+    /// The load generator's CPU use, as a share of the time.
     pub(crate) fn load_busy(&self) -> f64 {
         self.spread(Round::load_busy).median
     }
 }
 
-/// Until a connection is open, and until a server has started.
+/// Estimates for the progress bar: opening a connection, and starting a server.
 const SECONDS_PER_CONNECTION: f64 = 60e-6;
 const SECONDS_PER_START: f64 = 0.1;
 
@@ -101,7 +100,7 @@ fn weight_of_one(plan: &Plan, shape: Shape) -> f64 {
     (plan.warm_up + plan.round).as_secs_f64() + shape.connections as f64 * SECONDS_PER_CONNECTION
 }
 
-/// The loads, each with as many connections as there may be: those that become the same are one, the first.
+/// The loads, each limited to the possible number of connections. Of loads that become equal, only the first is kept.
 fn fitting(plan: &Plan, limits: &Limits) -> Vec<Effort> {
     let mut loads: Vec<Effort> = Vec::new();
     for load in &plan.loads {
@@ -113,7 +112,7 @@ fn fitting(plan: &Plan, limits: &Limits) -> Vec<Effort> {
     loads
 }
 
-/// As many connections as there may be.
+/// Limits the number of connections.
 pub(crate) fn fit(shape: Shape, limits: &Limits) -> Shape {
     let connections = limits.connections(shape.connections);
     Shape { connections, ..shape }
@@ -141,7 +140,7 @@ pub(crate) fn measure(
         if less < wanted {
             let limit = limits.descriptors;
             missing.push(format!(
-                "echo on {wanted} connections: RLIMIT_NOFILE is {limit}, so there were {less}"
+                "echo on {wanted} connections: RLIMIT_NOFILE is {limit}, so {less} were used"
             ));
         }
     }
@@ -152,8 +151,8 @@ pub(crate) fn measure(
             rounds: load.rounds,
             scores: Vec::new(),
         };
-        // Every load begins as the tables do, and then everybody has a turn at being the first. Who fails once is out: its
-        // server may be gone.
+        // The first round is in the order of the tables; each later round starts with the next contender. A contender
+        // that fails once is left out: its server may be gone.
         servers.sort_by_key(|(kind, _)| Kind::ALL.iter().position(|one| one == kind));
         take_turns(load.rounds, &mut servers, |round, (kind, server)| {
             let what = format!("echo {shape}, {round}/{}: {}", load.rounds, kind.title());

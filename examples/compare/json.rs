@@ -1,4 +1,4 @@
-//! All raw figures, for a program.
+//! All raw figures as JSON.
 
 use super::kit::json::{list, number, object, string};
 use super::kit::load::Round;

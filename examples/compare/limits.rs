@@ -1,4 +1,4 @@
-//! How many descriptors can be watched here, and what limits it.
+//! The limits on the number of descriptors.
 
 use std::fs;
 
@@ -8,11 +8,11 @@ use super::kit::limits;
 const BESIDES: u64 = 100;
 
 pub(crate) struct Limits {
-    /// The hard RLIMIT_NOFILE, which this process has raised its own to.
+    /// The hard RLIMIT_NOFILE. This process has raised its soft limit to it.
     pub(crate) descriptors: u64,
-    /// What even root cannot raise that above.
+    /// fs.nr_open, the maximum even for root.
     pub(crate) nr_open: Option<u64>,
-    /// How many descriptors a user's epoll sets may watch together.
+    /// fs.epoll.max_user_watches, the maximum for all epoll sets of a user.
     pub(crate) epoll_watches: Option<u64>,
 }
 
@@ -26,7 +26,7 @@ impl Limits {
         }
     }
 
-    /// How many connections a process can have: so many as are wanted, if there is room.
+    /// `wanted` connections, or as many as the limit allows.
     pub(crate) fn connections(&self, wanted: usize) -> usize {
         let room = self.descriptors.saturating_sub(BESIDES).max(1);
         wanted.min(usize::try_from(room).unwrap_or(usize::MAX))

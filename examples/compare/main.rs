@@ -1,15 +1,15 @@
-//! The comparison of asyncio's loops, measured here and now: `cargo run --release --example compare`.
+//! Compares windlass with asyncio and uvloop on this machine: `cargo run --release --example compare`.
 //!
-//! An article's table says what an echo server manages on each of asyncio's loops, how fine its timers are, and how
-//! many descriptors it can watch. This measures the same on this machine: for windlass on its two drivers, for the real
-//! asyncio and the real uvloop (if there is a `python3`), and for the loops that a runtime is judged by: epoll and
-//! io_uring by hand, with nothing above them. Then what the table leaves out: latency, processor time, system calls,
-//! memory, stalls.
+//! A published table lists, for each of asyncio's loops, the throughput of an echo server, the timer resolution and the
+//! number of descriptors it can watch. This program measures the same for windlass on its two drivers, for asyncio and
+//! uvloop (if there is a `python3`), and for hand-written epoll and io_uring loops, which are the lower bound. It adds
+//! latency, CPU time, system calls, memory and stalls.
 //!
-//! Every server is a process of its own on one core; the load comes from this process on another. All rounds are
-//! interleaved (A B C, B C A, C A B), so that a machine that slows down slows down everybody. Everything stays on the loopback.
+//! Every server is a separate process on one core; the load comes from this process on another. All rounds are
+//! interleaved (A B C, B C A, C A B), so that a machine that slows down affects all contenders. All traffic stays on
+//! the loopback.
 //!
-//! `cargo bench --bench comparison` is the same program: so the rooms say `super` where they mean this file.
+//! `cargo bench --bench comparison` is the same program, so the modules refer to this file by `super`.
 
 #[cfg(target_os = "linux")]
 mod contender;
@@ -52,6 +52,6 @@ pub(crate) fn main() -> std::process::ExitCode {
 
 #[cfg(not(target_os = "linux"))]
 pub(crate) fn main() -> std::process::ExitCode {
-    eprintln!("compare measures io_uring against epoll: it needs Linux");
+    eprintln!("compare needs Linux: it measures io_uring and epoll");
     std::process::ExitCode::SUCCESS
 }

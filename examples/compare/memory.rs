@@ -1,5 +1,5 @@
-//! The memory of a connection that is open and idle: what a server holds more after so many of them, each of which has
-//! had one echo. The kernel's own memory for a socket is not in it: it is the same for everybody.
+//! The memory of an idle connection: the growth of a server's resident size after a number of connections with one echo
+//! each. The kernel's memory for a socket is not included: it is the same for every contender.
 
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, TcpStream};
@@ -14,7 +14,7 @@ use super::serve::Server;
 
 const REQUEST: [u8; 64] = [7; 64];
 
-/// A connection is opened and has its echo in about this, and a server is started in the other.
+/// Estimates for the progress bar: opening a connection with its echo, and starting a server.
 const SECONDS_PER_CONNECTION: f64 = 100e-6;
 const SECONDS_PER_START: f64 = 0.3;
 
@@ -46,7 +46,7 @@ pub(crate) fn measure(
     let connections = limits.connections(plan.idle_connections);
     if connections < plan.idle_connections {
         missing.push(format!(
-            "memory at {} connections: RLIMIT_NOFILE is {}, so there were {connections}",
+            "memory at {} connections: RLIMIT_NOFILE is {}, so {connections} were used",
             plan.idle_connections, limits.descriptors
         ));
     }
@@ -64,7 +64,7 @@ pub(crate) fn measure(
 
 fn measure_one(kind: Kind, machine: &Machine, field: &Field, connections: usize) -> io::Result<Memory> {
     let server = Server::start(kind, machine, field)?;
-    // What the first connection takes is the server's, not a connection's.
+    // Memory allocated for the first connection counts as the server's.
     drop(open(server.port)?);
     let bytes_before = server.process.memory()?;
     let mut streams = Vec::with_capacity(connections);
@@ -79,7 +79,7 @@ fn measure_one(kind: Kind, machine: &Machine, field: &Field, connections: usize)
     })
 }
 
-/// A connection that has had one echo.
+/// Opens a connection and exchanges one echo.
 fn open(port: u16) -> io::Result<TcpStream> {
     let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port))?;
     stream.set_nodelay(true)?;
@@ -89,6 +89,6 @@ fn open(port: u16) -> io::Result<TcpStream> {
     stream.read_exact(&mut echo)?;
     match echo == REQUEST {
         true => Ok(stream),
-        false => Err(io::Error::other("the echo is not what was sent")),
+        false => Err(io::Error::other("the echo differs from the request")),
     }
 }

@@ -9,21 +9,21 @@ use super::kit::load::Shape;
 pub(crate) const USAGE: &str = "\
 usage: compare [--quick] [--only PART] [--out FOLDER]
 
-Compares event loops on this machine: windlass on both of its drivers, epoll and io_uring by hand, and, where there is a
-python3, asyncio and uvloop. Prints tables, and writes a report with plots (HTML) and all raw figures (JSON).
+Compares event loops on this machine: windlass on both drivers, hand-written epoll and io_uring loops, and, if there is
+a python3, asyncio and uvloop. Prints tables, and writes a report with plots (HTML) and all raw figures (JSON).
 
   --quick        shorter rounds and fewer loads: under 20 s instead of two minutes, and noisier
   --only PART    only one part:
-                   echo    throughput, latency, processor time and system calls per request
+                   echo    throughput, latency, CPU time and system calls per request
                    timers  how late a sleep ends
                    memory  of an idle connection
-                   stall   how late a tick is while something computes
+                   stall   how late a tick is while a task computes
                    tasks   the cost of the loop itself
-  --out FOLDER   where the report goes, and Python's virtual environment with uvloop in it, which the next run finds
-                 again; otherwise `compare` in cargo's target directory
+  --out FOLDER   the folder for the report and for the virtual environment with uvloop, which the next run reuses;
+                 default: `compare` in cargo's target directory
   --help         this text";
 
-/// What one process is to do.
+/// The job of one process.
 pub(crate) enum Job {
     Compare(Plan),
     /// Hidden: be a server, for a parent that reads the port from standard output.
@@ -56,12 +56,12 @@ impl Part {
 
     fn parse(name: &str) -> Result<Part, String> {
         let found = Part::ALL.into_iter().find(|(_, known)| *known == name);
-        let wrong = format!("no part is called '{name}': choose echo, timers, memory, stall or tasks");
+        let wrong = format!("unknown part '{name}': choose echo, timers, memory, stall or tasks");
         found.map(|(part, _)| part).ok_or(wrong)
     }
 }
 
-/// A load, and how often.
+/// A load and its number of rounds.
 #[derive(Clone, Copy)]
 pub(crate) struct Effort {
     pub(crate) shape: Shape,
@@ -74,25 +74,25 @@ pub(crate) struct Plan {
     pub(crate) only: Option<Part>,
     pub(crate) out: Option<PathBuf>,
     pub(crate) loads: Vec<Effort>,
-    /// Of an echo round.
+    /// The length of an echo round.
     pub(crate) warm_up: Duration,
     pub(crate) round: Duration,
-    /// System calls are counted over so many requests.
+    /// The number of requests over which system calls are counted.
     pub(crate) traced_requests: u64,
-    /// Sleeps, how many in a round, and how many rounds.
+    /// The sleeps, their number per round, and the number of rounds.
     pub(crate) sleeps: [(Duration, usize); 2],
     pub(crate) sleep_rounds: usize,
     pub(crate) idle_connections: usize,
-    /// Before and after the work that stalls.
+    /// The times before and after the work that blocks the loop.
     pub(crate) ticks: (Duration, Duration),
-    /// Turns of a batch of the loop itself.
+    /// Turns per batch, for the cost of the loop itself.
     pub(crate) turns: usize,
 }
 
-/// The article says neither how many clients it had nor how long its requests were; this is the usual choice.
+/// The published table gives neither the number of clients nor the request size; this is a common choice.
 pub(crate) const USUAL: Shape = shape(50, 1024);
 
-/// One small request at a time: what a wake-up costs.
+/// One small request at a time: the cost of a wake-up.
 pub(crate) const SINGLE: Shape = shape(1, 64);
 
 const fn shape(connections: usize, request_len: usize) -> Shape {
@@ -170,7 +170,7 @@ pub(crate) fn parse(args: impl Iterator<Item = String>) -> Result<Job, String> {
             "--only" => only = Some(Part::parse(&value()?)?),
             "--out" => out = Some(PathBuf::from(value()?)),
             "--help" | "-h" => return Ok(Job::Help),
-            // Cargo says this to every bench.
+            // Cargo passes this to every bench.
             "--bench" => {}
             "--serve" => return Ok(Job::Serve(Kind::parse(&value()?)?)),
             "--sleep" => {
@@ -194,6 +194,8 @@ pub(crate) fn parse(args: impl Iterator<Item = String>) -> Result<Job, String> {
 }
 
 fn nanos(text: &str) -> Result<Duration, String> {
-    let nanos = text.parse().map_err(|_| format!("'{text}' are no nanoseconds"))?;
+    let nanos = text
+        .parse()
+        .map_err(|_| format!("'{text}' is not a number of nanoseconds"))?;
     Ok(Duration::from_nanos(nanos))
 }

@@ -25,34 +25,34 @@ pub(crate) struct Results {
     pub(crate) memory: Vec<memory::Memory>,
     pub(crate) stalls: Vec<stall::Stall>,
     pub(crate) tasks: Vec<tasks::Cost>,
-    /// What could not be measured, and why: one line each.
+    /// Measurements that were not possible, and why: one line each.
     pub(crate) missing: Vec<String>,
 }
 
 impl Results {
-    /// The load that stands for all: the usual one, or, where there are too few descriptors for it, the nearest.
+    /// The representative load: the usual one, or the nearest if there are too few descriptors for it.
     pub(crate) fn usual(&self) -> Option<&echo::Workload> {
         let alike = |workload: &&echo::Workload| workload.shape.request_len == USUAL.request_len;
         let distance = |workload: &&echo::Workload| workload.shape.connections.abs_diff(USUAL.connections);
         self.echo.iter().filter(alike).min_by_key(distance)
     }
 
-    /// Its shape, which is told with its figures.
+    /// The shape of the representative load.
     pub(crate) fn usual_shape(&self) -> Shape {
         self.usual().map_or(USUAL, |workload| workload.shape)
     }
 }
 
-/// Where and with what it was measured.
+/// The machine, the versions and the command of the run.
 pub(crate) struct Setting {
     pub(crate) machine: Machine,
     pub(crate) limits: Limits,
-    /// Each driver and what it has of this kernel.
+    /// Each driver and its kernel features.
     pub(crate) drivers: Vec<String>,
     pub(crate) python: Option<String>,
     /// In UTC.
     pub(crate) date: String,
-    /// As it was typed.
+    /// The command line.
     pub(crate) command: String,
 }
 
@@ -98,7 +98,7 @@ fn compare(plan: &Plan) -> io::Result<()> {
     say(&setting.machine.to_string());
     say(&setting.drivers.join("\n"));
     if cfg!(debug_assertions) {
-        say("this is a debug build: its figures say little; add --release");
+        say("this is a debug build: the figures mean little; add --release");
     }
     let results = measure(plan, &folder, &mut setting)?;
 
@@ -111,9 +111,9 @@ fn compare(plan: &Plan) -> io::Result<()> {
     }
     let sentences = report::summary(&results);
     if !sentences.is_empty() {
-        say(&format!("\nIn short\n  {}", sentences.join("\n  ")));
+        say(&format!("\nSummary\n  {}", sentences.join("\n  ")));
     }
-    // What was measured has been printed by now, even if there is no room for files.
+    // The results have been printed by now, even if the files cannot be written.
     let page = report::page(plan, &setting, &results, &tables);
     let html = write(&folder.join("report.html"), &page);
     let raw = write(&folder.join("report.json"), &json::document(plan, &setting, &results));
@@ -131,7 +131,7 @@ fn compare(plan: &Plan) -> io::Result<()> {
     }
 }
 
-/// Writes a file and says where it is.
+/// Writes a file and returns its path.
 fn write(path: &Path, text: &str) -> io::Result<String> {
     match std::fs::write(path, text) {
         Ok(()) => Ok(shown(path)),
@@ -149,7 +149,7 @@ fn measure(plan: &Plan, folder: &Path, setting: &mut Setting) -> io::Result<Resu
     let mut looking = Progress::weighing(Python::weight(!plan.quick));
     let python = needs_python.then(|| Python::find(folder, !plan.quick, &mut looking, missing));
     looking.finish();
-    let field = Field::look(python.flatten(), missing);
+    let field = Field::probe(python.flatten(), missing);
     setting.python = field.python.as_ref().map(|python| match &python.uvloop {
         Some(uvloop) => format!("Python {}, uvloop {uvloop}", python.version),
         None => format!("Python {}", python.version),
@@ -159,7 +159,7 @@ fn measure(plan: &Plan, folder: &Path, setting: &mut Setting) -> io::Result<Resu
     }
     let (machine, limits) = (&setting.machine, &setting.limits);
     if machine.cores == 1 && plan.only != Some(Part::Tasks) {
-        missing.push("servers on a core of their own: there is only one, which the load and the threads share".into());
+        missing.push("servers on separate cores: there is only one core, shared with the load and the threads".into());
     }
     let (servers, runtimes) = (field.servers().count() as f64, field.runtimes().count() as f64);
     let weights = [
@@ -174,7 +174,7 @@ fn measure(plan: &Plan, folder: &Path, setting: &mut Setting) -> io::Result<Resu
     ];
     let wanted = weights.iter().filter(|(part, _)| plan.has(*part));
     let mut progress = Progress::weighing(wanted.map(|(_, weight)| weight).sum());
-    // Before this process is bound to a core.
+    // Before this process is pinned to a core.
     if plan.has(Part::Stall) {
         results.stalls = stall::measure(plan, &field, &mut progress, missing);
     }
@@ -196,12 +196,12 @@ fn measure(plan: &Plan, folder: &Path, setting: &mut Setting) -> io::Result<Resu
     Ok(results)
 }
 
-/// Prints a line. That nobody reads it is no reason to stop.
+/// Prints a line. A closed standard output does not stop the measurement.
 fn say(text: &str) {
     let _ = writeln!(io::stdout(), "{text}");
 }
 
-/// What a driver has of this kernel, or why there is none.
+/// A driver's kernel features, or why it is not available.
 fn describe(driver: DriverChoice) -> String {
     match Builder::new().driver(driver).build() {
         Ok(event_loop) => {
@@ -209,11 +209,11 @@ fn describe(driver: DriverChoice) -> String {
             let features = described.features.join(", ");
             format!("windlass {driver:?}: {} [{features}]", described.name)
         }
-        Err(error) => format!("windlass {driver:?}: none here: {error}"),
+        Err(error) => format!("windlass {driver:?}: not available: {error}"),
     }
 }
 
-/// `compare` in cargo's target directory: this program lies in `target/release/examples`, or as a bench in `deps`.
+/// `compare` in cargo's target directory: this program is in `target/release/examples`, or as a bench in `deps`.
 fn usual_folder() -> PathBuf {
     let exe = std::env::current_exe().unwrap_or_default();
     let is_cargos = |dir: &&Path| dir.file_name().is_some_and(|name| name == "examples" || name == "deps");
@@ -221,7 +221,7 @@ fn usual_folder() -> PathBuf {
     target.unwrap_or(Path::new("target")).join("compare")
 }
 
-/// A path that can be opened from anywhere.
+/// The absolute path.
 fn shown(path: &Path) -> String {
     path.canonicalize()
         .unwrap_or_else(|_| path.to_owned())

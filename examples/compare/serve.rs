@@ -1,4 +1,4 @@
-//! The echo servers, each the whole of a process: how it is started, and then what it does.
+//! The echo servers, one process each: starting them, and their main functions.
 
 use std::io;
 
@@ -10,7 +10,7 @@ use super::kit::machine::Machine;
 use super::kit::process::Process;
 use super::kit::server::{PATIENCE, port_of, windlass_echo};
 
-/// A server that waits, asleep, for its turns. Dropping it ends it.
+/// A running server, idle between its rounds. Dropping it ends the process.
 pub(crate) struct Server {
     pub(crate) process: Process,
     pub(crate) port: u16,
@@ -40,8 +40,8 @@ pub(crate) fn serve(kind: Kind) -> io::Result<()> {
         Kind::UringMultishot => super::kit::hand_uring::serve_multishot(),
         #[cfg(not(feature = "proactor"))]
         Kind::Uring | Kind::UringMultishot => Err(io::Error::other("built without the feature proactor")),
-        Kind::Asyncio | Kind::Uvloop => Err(io::Error::other("Python serves these")),
-        Kind::Kernel => Err(io::Error::other("it only sleeps")),
+        Kind::Asyncio | Kind::Uvloop => Err(io::Error::other("these servers are Python scripts")),
+        Kind::Kernel => Err(io::Error::other("this contender is not a server")),
     }
 }
 

@@ -1,5 +1,5 @@
-//! The cooperative trap: how late a 10 ms tick is while something computes for 150 ms, inside a task and beside the
-//! loop. Asyncio's work is the article's, a password hash, which gives up the interpreter's lock while it computes.
+//! Blocking the loop: how late a 10 ms tick is during 150 ms of computation, inside a task and in a thread. For asyncio
+//! the work is that of the published figures, a password hash, which releases the interpreter's lock while it computes.
 
 use std::hint::black_box;
 use std::io::{self, Write};
@@ -17,20 +17,20 @@ use super::options::Plan;
 pub(crate) const TICK: Duration = Duration::from_millis(10);
 pub(crate) const WORK: Duration = Duration::from_millis(150);
 
-/// What happens while the ticks are watched.
+/// The scenes that are measured.
 pub(crate) const SCENES: [&str; 3] = ["loop idle", "150 ms of CPU inside a task", "the same in a thread"];
 
-/// What the article saw on its laptop: p50, p99 and worst of each scene, in milliseconds.
+/// The published figures: p50, p99 and worst of each scene, in milliseconds.
 pub(crate) const ARTICLE: [[f64; 3]; 3] = [[1.1, 1.2, 1.2], [1.1, 173.8, 173.8], [1.0, 6.0, 6.0]];
 
-/// How late ticks were on one loop.
+/// The lateness of ticks on one loop.
 pub(crate) struct Stall {
     pub(crate) kind: Kind,
-    /// For each scene p50, p99 and worst, in nanoseconds.
+    /// p50, p99 and worst of each scene, in nanoseconds.
     pub(crate) nanos: [[f64; 3]; 3],
 }
 
-/// Until a process has started.
+/// Estimate for the progress bar: starting a process.
 const SECONDS_PER_START: f64 = 0.1;
 
 pub(crate) fn weight_of_one(plan: &Plan) -> f64 {
@@ -38,13 +38,13 @@ pub(crate) fn weight_of_one(plan: &Plan) -> f64 {
     SECONDS_PER_START + 3.0 * (before + after).as_secs_f64() + 2.0 * WORK.as_secs_f64()
 }
 
-/// Must be called before this process binds itself to a core, which its children would inherit: a thread beside the
-/// loop needs a core of its own, where there is one.
+/// Must be called before this process pins itself to a core, which its children would inherit: the computing thread
+/// needs a core of its own, if there is one.
 pub(crate) fn measure(plan: &Plan, field: &Field, progress: &mut Progress, missing: &mut Vec<String>) -> Vec<Stall> {
     let mut all = Vec::new();
     for kind in field.runtimes() {
         let title = kind.title();
-        progress.step_of(weight_of_one(plan), &format!("a tick amid computing: {title}"));
+        progress.step_of(weight_of_one(plan), &format!("ticks during computation: {title}"));
         match ask(plan, kind, field) {
             Ok(nanos) => all.push(Stall { kind, nanos }),
             Err(error) => missing.push(format!("stalls, {title}: {error}")),
@@ -67,12 +67,12 @@ fn ask(plan: &Plan, kind: Kind, field: &Field) -> io::Result<[[f64; 3]; 3]> {
     let mut nanos = [[0.0; 3]; 3];
     for figure in nanos.as_flattened_mut() {
         let next = figures.next().and_then(Result::ok);
-        *figure = next.ok_or_else(|| io::Error::other("the child printed something else"))?;
+        *figure = next.ok_or_else(|| io::Error::other("unexpected output of the child process"))?;
     }
     Ok(nanos)
 }
 
-/// The child's part: prints the figures of each scene on a line, in nanoseconds.
+/// The child process: prints the figures of each scene on a line, in nanoseconds.
 pub(crate) fn measure_stalls(kind: Kind, before: Duration, after: Duration) -> io::Result<()> {
     let driver = kind.driver().unwrap_or(DriverChoice::Auto);
     let event_loop = Builder::new().driver(driver).build()?;
@@ -80,7 +80,9 @@ pub(crate) fn measure_stalls(kind: Kind, before: Duration, after: Duration) -> i
         let idle = watch(before, after, async {}).await;
         let blocked = watch(before, after, async { compute() }).await;
         let beside = watch(before, after, async {
-            windlass::spawn_blocking(compute).await.expect("it does not panic");
+            windlass::spawn_blocking(compute)
+                .await
+                .expect("the work does not panic");
         });
         [idle, blocked, beside.await]
     })?;
@@ -92,16 +94,16 @@ pub(crate) fn measure_stalls(kind: Kind, before: Duration, after: Duration) -> i
     Ok(())
 }
 
-/// Serves one request amid some ticks: fewer than a hundred, so that the one late tick is the 99th percentile.
+/// Serves one request during fewer than a hundred ticks, so that one late tick shows in the 99th percentile.
 async fn watch(before: Duration, after: Duration, request: impl Future<Output = ()> + 'static) -> StallReport {
     let meter = StallMeter::start(TICK);
     sleep(before).await;
-    windlass::spawn(request).await.expect("it does not panic");
+    windlass::spawn(request).await.expect("the work does not panic");
     sleep(after).await;
     meter.report()
 }
 
-/// Keeps a processor busy, as hashing a password does.
+/// Uses CPU time, as hashing a password does.
 fn compute() {
     let begin = Instant::now();
     let mut hash = 0xcbf2_9ce4_8422_2325_u64;

@@ -1,5 +1,5 @@
-//! System calls per request. A traced server is slow, and so meets more requests at a time than it otherwise would:
-//! with one request in the air that changes nothing, with many it flatters who takes many at once.
+//! System calls per request. A traced server is slow, so more requests wait for it at a time than otherwise. With one
+//! request in flight that changes nothing; with many it favours servers that handle many at once.
 
 use std::io;
 
@@ -13,7 +13,7 @@ use super::limits::Limits;
 use super::options::{Plan, SINGLE, USUAL};
 use super::serve::Server;
 
-/// A traced system call costs two visits to the tracer.
+/// A traced system call stops twice for the tracer.
 const SECONDS_PER_REQUEST: f64 = 150e-6;
 const SECONDS_PER_START: f64 = 0.1;
 
@@ -48,7 +48,7 @@ pub(crate) fn measure(
         for shape in [SINGLE, fit(USUAL, limits)] {
             match count_one(kind, shape, plan.traced_requests, machine, field) {
                 Ok(calls) => all.push(calls),
-                // It is allowed for all or for none.
+                // Tracing is allowed for all contenders or for none.
                 Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
                     missing.push(format!("system calls: {error}"));
                     return all;

@@ -1,4 +1,4 @@
-//! What the loop itself costs, on each driver, with little or no kernel in the way.
+//! The cost of the loop itself on each driver, with few or no system calls.
 
 use std::io;
 use std::time::Instant;
@@ -9,7 +9,7 @@ use windlass::{Builder, DriverChoice, EventLoop};
 use super::kit::progress::Progress;
 use super::options::Plan;
 
-/// Interruptions only ever add time, so of several batches the best is nearest to the truth.
+/// Interruptions only add time, so the best of several batches is the most accurate.
 pub(crate) const BATCHES: usize = 12;
 
 pub(crate) const DRIVERS: [DriverChoice; 2] = [DriverChoice::Reactor, DriverChoice::Proactor];
@@ -27,7 +27,7 @@ impl Cost {
     }
 }
 
-/// How long each of the three takes: 12 batches on 2 drivers at about 80 ns.
+/// Estimate for each of the three measurements: 12 batches on 2 drivers at about 80 ns.
 fn weight_of_one(plan: &Plan) -> f64 {
     (BATCHES * DRIVERS.len() * plan.turns) as f64 * 80e-9
 }
@@ -37,7 +37,7 @@ pub(crate) fn weight(plan: &Plan) -> f64 {
 }
 
 pub(crate) fn measure(plan: &Plan, progress: &mut Progress) -> io::Result<Vec<Cost>> {
-    // Who cannot be built was noted when everybody was tried.
+    // Missing drivers were recorded when the contenders were probed.
     let built = |driver| Some((driver, Builder::new().driver(driver).build().ok()?));
     let loops: Vec<_> = DRIVERS.into_iter().filter_map(built).collect();
     let batch = plan.turns;

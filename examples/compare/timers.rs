@@ -14,11 +14,11 @@ use super::kit::progress::Progress;
 use super::kit::rounds::take_turns;
 use super::options::Plan;
 
-/// How late one sleeper's sleeps of one length were.
+/// The lateness of one contender's sleeps of one length.
 pub(crate) struct Lateness {
     pub(crate) kind: Kind,
     pub(crate) pause: Duration,
-    /// In nanoseconds, round by round, as they came.
+    /// In nanoseconds, in order of measurement.
     pub(crate) rounds: Vec<Vec<i64>>,
 }
 
@@ -40,7 +40,7 @@ impl Lateness {
     }
 }
 
-/// Until a process has started, and how late sleeps are on the whole: asyncio's by a millisecond.
+/// Estimates for the progress bar: starting a process, and the lateness of a sleep (asyncio: one millisecond).
 const SECONDS_PER_START: f64 = 0.1;
 const SECONDS_LATE: f64 = 200e-6;
 
@@ -95,7 +95,7 @@ fn add(all: &mut Vec<Lateness>, kind: Kind, pause: Duration, round: Vec<i64>) {
     }
 }
 
-/// Has a child measure, on the servers' core, and reads what it prints.
+/// Lets a child process measure on the servers' core, and parses its output.
 fn ask(kind: Kind, pause: Duration, count: usize, machine: &Machine, field: &Field) -> io::Result<Vec<i64>> {
     let core = machine.server_core();
     let mut child = match (kind, &field.python) {
@@ -109,11 +109,11 @@ fn ask(kind: Kind, pause: Duration, count: usize, machine: &Machine, field: &Fie
     let nanos: Vec<i64> = output.lines().filter_map(|line| line.parse().ok()).collect();
     match nanos.len() == count {
         true => Ok(nanos),
-        false => Err(io::Error::other("the child printed something else")),
+        false => Err(io::Error::other("unexpected output of the child process")),
     }
 }
 
-/// The child's part: prints how late each sleep was, in nanoseconds.
+/// The child process: prints the lateness of each sleep in nanoseconds.
 pub(crate) fn measure_sleeps(kind: Kind, pause: Duration, count: usize) -> io::Result<()> {
     let late = match kind {
         Kind::Proactor => windlass_sleeps(DriverChoice::Proactor, pause, count)?,
@@ -137,8 +137,8 @@ pub(crate) fn measure_sleeps(kind: Kind, pause: Duration, count: usize) -> io::R
                 Ok(())
             })?
         }
-        Kind::Asyncio | Kind::Uvloop => return Err(io::Error::other("Python measures these")),
-        Kind::UringMultishot => return Err(io::Error::other("it sleeps as the other one does")),
+        Kind::Asyncio | Kind::Uvloop => return Err(io::Error::other("these are measured by Python scripts")),
+        Kind::UringMultishot => return Err(io::Error::other("sleeps in the same way as the one-shot loop")),
     };
     let lines: Vec<String> = late.iter().map(i64::to_string).collect();
     writeln!(io::stdout(), "{}", lines.join("\n"))

@@ -1,4 +1,4 @@
-//! Shared by the examples: printing, and the connections of a server. Copy it along with an example that uses it.
+//! Shared by the examples: printing, and the connections of a server. Copy it together with an example that uses it.
 
 #![allow(dead_code, unused_macros, unused_imports, reason = "no example uses all of it")]
 
@@ -18,11 +18,11 @@ macro_rules! outln {
 }
 pub(crate) use outln;
 
-/// How long open connections may go on after Ctrl-C or SIGTERM.
+/// How long open connections may continue after Ctrl-C or SIGTERM.
 pub(crate) const GRACE: Duration = Duration::from_secs(10);
 
-/// Logs an error of `accept` and pauses, so that one that repeats cannot keep the processor busy. The listener is still good:
-/// most errors are of one connection, or pass when another one closes.
+/// Logs an error of `accept` and pauses, so that a repeated error does not use a whole core. The listener is still
+/// usable: most errors concern one connection, or pass when another connection closes.
 pub(crate) async fn accept_failed(error: io::Error) {
     eprintln!("accept: {error}");
     sleep(Duration::from_millis(50)).await;
@@ -36,14 +36,15 @@ pub(crate) struct Connections {
 
 impl Connections {
     pub(crate) fn spawn(&mut self, serving: impl Future<Output = ()> + 'static) {
-        // Only when the vector would grow: that keeps it as long as twice the open connections, at a constant cost for each.
+        // Only when the vector would grow: it then holds at most twice the open connections, at an amortized constant
+        // cost.
         if self.tasks.len() == self.tasks.capacity() {
             self.tasks.retain(|task| !task.is_finished());
         }
         self.tasks.push(windlass::spawn(serving));
     }
 
-    /// Waits until the open connections end. After `grace` those that are left are cancelled.
+    /// Waits until the open connections end. After `grace`, the remaining ones are cancelled.
     pub(crate) async fn drain(mut self, grace: Duration) {
         self.tasks.retain(|task| !task.is_finished());
         outln!("stopped accepting; {} connections are left", self.tasks.len());

@@ -1,4 +1,4 @@
-//! The load: all connections open at once, each message answered, each connection closed with a code.
+//! The load generator: opens all connections at once, checks each reply, and closes each connection with a close frame.
 
 use std::cell::RefCell;
 use std::io;
@@ -18,73 +18,73 @@ use windlass::time::timeout;
 use crate::support::outln;
 use crate::{Options, config};
 
-/// How many shake hands at once.
-const SHAKING: usize = 256;
-/// How long an answer may take before its connection counts as dropped.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// The maximum number of concurrent handshakes.
+const HANDSHAKES: usize = 256;
+/// The time limit for a reply; after that, the connection counts as dropped.
+const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// What became of the connections: each is in exactly one of these.
+/// How the connections ended: each is counted once.
 #[derive(Default)]
 struct Ledger {
-    /// Had every answer, and a close frame with 1000.
-    whole: usize,
-    /// Were told by a close frame with another code, or none.
-    told: usize,
-    /// Could not be opened, and know why.
+    /// Got every reply, and a close frame with 1000.
+    completed: usize,
+    /// Closed early by the server, with a close frame.
+    closed: usize,
+    /// Could not be opened.
     unopened: usize,
-    /// Went without a word, or were never answered.
+    /// Ended without a close frame, or without a reply.
     dropped: usize,
     replies: u64,
-    /// Some of what went wrong.
+    /// The first errors.
     errors: Vec<String>,
 }
 
 enum Ending {
-    Told(String),
+    Closed(String),
     Dropped(String),
 }
 
-/// True if nobody was dropped.
+/// Returns whether every connection completed.
 pub(crate) async fn load(options: Options) -> io::Result<bool> {
     let begin = Instant::now();
     let ledger = Rc::new(RefCell::new(Ledger::default()));
     let options = Rc::new(options);
-    let shaking = Rc::new(Semaphore::new(SHAKING));
-    // Who could not be opened comes too: nobody waits for them in vain.
+    let handshakes = Rc::new(Semaphore::new(HANDSHAKES));
+    // Clients whose connection failed pass the barrier too.
     let all_open = Rc::new(Barrier::new(options.connections + 1));
     let clients: Vec<_> = (0..options.connections)
         .map(|number| {
             let (ledger, options) = (ledger.clone(), options.clone());
-            let (shaking, all_open) = (shaking.clone(), all_open.clone());
+            let (handshakes, all_open) = (handshakes.clone(), all_open.clone());
             windlass::spawn(async move {
-                let permit = shaking.acquire().await;
-                let opened = timeout(PATIENCE, open(&options)).await;
+                let permit = handshakes.acquire().await;
+                let opened = timeout(TIMEOUT, open(&options)).await;
                 drop(permit);
-                all_open.wait().await.expect("nobody breaks it");
+                all_open.wait().await.expect("the barrier is never broken");
                 let mut socket = match opened {
                     Ok(Ok(socket)) => socket,
                     Ok(Err(error)) => return ledger.borrow_mut().note_unopened(error),
-                    Err(_) => return ledger.borrow_mut().note_unopened("no answer to the handshake".into()),
+                    Err(_) => return ledger.borrow_mut().note_unopened("handshake timed out".into()),
                 };
-                let ended = talk(&mut socket, number, &options, &ledger).await;
+                let ended = exchange(&mut socket, number, &options, &ledger).await;
                 ledger.borrow_mut().note(ended);
             })
         })
         .collect();
-    all_open.wait().await.expect("nobody breaks it");
-    outln!("all are open after {:.1?}", begin.elapsed());
+    all_open.wait().await.expect("the barrier is never broken");
+    outln!("all connections open after {:.1?}", begin.elapsed());
     for client in clients {
         client.await?;
     }
     let ledger = ledger.borrow();
     outln!(
-        "{} connections, {} replies in {:.1?}: {} whole and closed with 1000, {} told otherwise, {} not opened, {} dropped \
-         silently",
+        "{} connections, {} replies in {:.1?}: {} completed and closed with 1000, {} closed early, {} not opened, {} \
+         dropped silently",
         options.connections,
         ledger.replies,
         begin.elapsed(),
-        ledger.whole,
-        ledger.told,
+        ledger.completed,
+        ledger.closed,
         ledger.unopened,
         ledger.dropped
     );
@@ -92,7 +92,7 @@ pub(crate) async fn load(options: Options) -> io::Result<bool> {
         outln!("  {error}");
     }
     let expected = options.connections as u64 * u64::from(options.messages);
-    Ok(ledger.whole == options.connections && ledger.replies == expected)
+    Ok(ledger.completed == options.connections && ledger.replies == expected)
 }
 
 async fn open(options: &Options) -> Result<WebSocketStream<Bridge<TcpStream>>, String> {
@@ -108,58 +108,60 @@ async fn open(options: &Options) -> Result<WebSocketStream<Bridge<TcpStream>>, S
     }
 }
 
-/// Says something, waits for it to come back, and at the end says goodbye and waits for that too.
-async fn talk(
+/// Sends messages and checks their echoes, then exchanges close frames.
+async fn exchange(
     socket: &mut WebSocketStream<Bridge<TcpStream>>,
     number: usize,
     options: &Options,
     ledger: &RefCell<Ledger>,
 ) -> Result<(), Ending> {
     for round in 0..options.messages {
-        let said = format!("{number}:{round}:{:.<size$}", "", size = options.size);
+        let sent = format!("{number}:{round}:{:.<size$}", "", size = options.size);
         socket
-            .send(Message::text(said.as_str()))
+            .send(Message::text(sent.as_str()))
             .await
             .map_err(|error| Ending::Dropped(format!("connection {number}: {error}")))?;
-        match answer(socket, number).await? {
-            Message::Text(echo) if echo.as_str() == said => ledger.borrow_mut().replies += 1,
-            Message::Close(frame) => return Err(Ending::Told(format!("connection {number}: closed, {frame:?}"))),
+        match next_message(socket, number).await? {
+            Message::Text(echo) if echo.as_str() == sent => ledger.borrow_mut().replies += 1,
+            Message::Close(frame) => return Err(Ending::Closed(format!("connection {number}: closed, {frame:?}"))),
             other => {
                 return Err(Ending::Dropped(format!(
-                    "connection {number}: a strange answer, {other}"
+                    "connection {number}: unexpected reply {other}"
                 )));
             }
         }
     }
-    let goodbye = CloseFrame {
+    let close = CloseFrame {
         code: CloseCode::Normal,
         reason: "done".into(),
     };
     socket
-        .close(Some(goodbye))
+        .close(Some(close))
         .await
         .map_err(|error| Ending::Dropped(format!("connection {number}: {error}")))?;
-    match answer(socket, number).await? {
+    match next_message(socket, number).await? {
         Message::Close(Some(frame)) if frame.code == CloseCode::Normal => Ok(()),
-        other => Err(Ending::Told(format!("connection {number}: closed, {other:?}"))),
+        other => Err(Ending::Closed(format!("connection {number}: closed, {other:?}"))),
     }
 }
 
-async fn answer(socket: &mut WebSocketStream<Bridge<TcpStream>>, number: usize) -> Result<Message, Ending> {
-    match timeout(PATIENCE, socket.next()).await {
+async fn next_message(socket: &mut WebSocketStream<Bridge<TcpStream>>, number: usize) -> Result<Message, Ending> {
+    match timeout(TIMEOUT, socket.next()).await {
         Ok(Some(Ok(message))) => Ok(message),
         Ok(Some(Err(error))) => Err(Ending::Dropped(format!("connection {number}: {error}"))),
-        Ok(None) => Err(Ending::Dropped(format!("connection {number}: ended without a word"))),
-        Err(_) => Err(Ending::Dropped(format!("connection {number}: no answer"))),
+        Ok(None) => Err(Ending::Dropped(format!(
+            "connection {number}: ended without a close frame"
+        ))),
+        Err(_) => Err(Ending::Dropped(format!("connection {number}: no reply"))),
     }
 }
 
 impl Ledger {
     fn note(&mut self, ended: Result<(), Ending>) {
         match ended {
-            Ok(()) => self.whole += 1,
-            Err(Ending::Told(what)) => {
-                self.told += 1;
+            Ok(()) => self.completed += 1,
+            Err(Ending::Closed(what)) => {
+                self.closed += 1;
                 self.note_error(what);
             }
             Err(Ending::Dropped(what)) => {

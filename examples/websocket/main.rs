@@ -1,12 +1,14 @@
-//! A WebSocket echo server that drops nobody silently, and the load that would show if it did.
+//! A WebSocket echo server that accounts for every connection, and a load generator that checks it.
 //!
-//! `cargo run --release --features compat-futures --example websocket -- serve [--listen 127.0.0.1:9001]`, and in another shell
-//! `cargo run --release --features compat-futures --example websocket -- load [--connect 127.0.0.1:9001] [--connections 5000]`.
+//! `cargo run --release --features compat-futures --example websocket -- serve [--listen 127.0.0.1:9001]`, and in
+//! another shell `cargo run --release --features compat-futures --example websocket -- load [--connect 127.0.0.1:9001]
+//! [--connections 5000]`.
 //!
-//! Each connection is counted from its first byte to its last: it has ended with a close frame, which has a code, or it is
-//! counted as dropped, and by whom. A client that does not read, or floods the server with pings, holds a bounded amount of
-//! memory and is cut off after `--write-timeout` seconds. On Ctrl-C or SIGTERM the server tells everybody (1001) and waits `--grace` seconds for their goodbyes.
-//! The protocol is tungstenite's, through a bridge for futures-io's traits.
+//! Each connection is counted from accept to end: it ended with a close frame and its code, or it was dropped, and by
+//! which side. A client that does not read, or floods the server with pings, holds a bounded amount of memory and is
+//! disconnected after `--write-timeout` seconds. On Ctrl-C or SIGTERM the server sends a close frame (1001) on every
+//! connection and waits `--grace` seconds for the replies. The protocol is tungstenite's, over a bridge with
+//! futures-io's traits.
 
 mod load;
 mod serve;
@@ -63,7 +65,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// True if all went well.
+/// Returns whether everything succeeded.
 fn run(mode: Mode, options: Options) -> io::Result<bool> {
     allow_all_descriptors()?;
     let event_loop = Builder::new().driver(options.driver).build()?;
@@ -74,8 +76,8 @@ fn run(mode: Mode, options: Options) -> io::Result<bool> {
     }
 }
 
-/// tungstenite's buffers are made for few connections; these are many. Its write buffer has no limit by default: the answers to
-/// the pings of a client that never reads would gather there. This one has room for one message, and some pongs.
+/// tungstenite's default buffers are too large for many connections, and its write buffer has no limit: the pongs for a
+/// client that never reads would accumulate there. This limit has room for one message and some pongs.
 fn config(max_message: usize) -> WebSocketConfig {
     const WRITE_BUFFER: usize = 16 * 1024;
     WebSocketConfig::default()
@@ -86,13 +88,13 @@ fn config(max_message: usize) -> WebSocketConfig {
         .max_frame_size(Some(max_message))
 }
 
-/// Windows counts no descriptors.
+/// Windows has no limit on descriptors.
 #[cfg(not(unix))]
 fn allow_all_descriptors() -> io::Result<()> {
     Ok(())
 }
 
-/// A connection is a descriptor, and the usual limit is 1,024 of them.
+/// Raises the limit on descriptors, which is usually 1,024: each connection is one.
 #[cfg(unix)]
 fn allow_all_descriptors() -> io::Result<()> {
     let mut limit = libc::rlimit {
@@ -120,8 +122,8 @@ fn options(mut args: impl Iterator<Item = String>) -> Result<Option<(Mode, Optio
         Some("serve") => Mode::Serve,
         Some("load") => Mode::Load,
         Some("--help" | "-h") => return Ok(None),
-        Some(other) => return Err(format!("{other}: not understood")),
-        None => return Err("serve or load?".into()),
+        Some(other) => return Err(format!("unknown mode {other}")),
+        None => return Err("no mode given: serve or load".into()),
     };
     let mut options = Options {
         addr: "127.0.0.1:9001".into(),

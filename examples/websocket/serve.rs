@@ -1,4 +1,4 @@
-//! The server.
+//! The echo server.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -20,21 +20,21 @@ use windlass::time::timeout;
 use crate::support::{accept_failed, outln};
 use crate::{Options, config};
 
-/// How long a client may take to ask for a WebSocket, and to read why it is shown the door.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// The time limit for a handshake, and for reading the reason of a refusal.
+const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What became of the connections.
+/// How the connections ended.
 #[derive(Default)]
 struct Ledger {
     accepted: u64,
     messages: u64,
-    /// By the code of the close frame that ended them.
+    /// Ended with a close frame, by its code.
     closed: BTreeMap<u16, u64>,
-    /// Who asked for something else than a WebSocket.
+    /// Failed the WebSocket handshake.
     refused: u64,
-    /// Who went without a word.
+    /// Disconnected without a close frame.
     left: u64,
-    /// Those that did not read what was sent to them, and were cut off.
+    /// Disconnected because they did not read.
     stalled: u64,
 }
 
@@ -46,7 +46,7 @@ enum Ending {
 }
 
 impl Ledger {
-    /// Those of which nobody knows yet how they end.
+    /// The connections that have not ended yet.
     fn open(&self) -> u64 {
         self.accepted - self.closed.values().sum::<u64>() - self.refused - self.left - self.stalled
     }
@@ -72,13 +72,13 @@ pub(crate) async fn serve(options: Options) -> io::Result<()> {
     stop.cancel();
     let mut connections = accepting.await?;
     connections.retain(|connection| !connection.is_finished());
-    outln!("stopped accepting; telling {} connections", ledger.borrow().open());
-    let told = timeout(grace, async {
+    outln!("stopped accepting; closing {} connections", ledger.borrow().open());
+    let drained = timeout(grace, async {
         for connection in &mut connections {
             let _ = connection.await;
         }
     });
-    if told.await.is_err() {
+    if drained.await.is_err() {
         connections.retain(|connection| !connection.is_finished());
         for connection in connections {
             connection.cancel();
@@ -89,10 +89,10 @@ pub(crate) async fn serve(options: Options) -> io::Result<()> {
     Ok(())
 }
 
-/// The connections that there are when it is told to stop.
+/// Accepts until `stop` is cancelled, and returns the open connections.
 async fn accept(listener: TcpListener, options: Rc<Options>, ledger: Shared, stop: CancelToken) -> Vec<JoinHandle<()>> {
     let mut connections: Vec<JoinHandle<()>> = Vec::new();
-    let mut room = 1024;
+    let mut limit = 1024;
     while let Some(accepted) = stop.run_until_cancelled(listener.accept()).await {
         let (stream, _) = match accepted {
             Ok(accepted) => accepted,
@@ -104,32 +104,32 @@ async fn accept(listener: TcpListener, options: Rc<Options>, ledger: Shared, sto
         ledger.borrow_mut().accepted += 1;
         let (options, ledger, stop) = (options.clone(), ledger.clone(), stop.clone());
         connections.push(windlass::spawn(connection(stream, options, ledger, stop)));
-        // Not at each one: that would be a square.
-        if connections.len() >= room {
+        // Not for each connection: the cost would be quadratic.
+        if connections.len() >= limit {
             connections.retain(|connection| !connection.is_finished());
-            room = (connections.len() * 2).max(1024);
+            limit = (connections.len() * 2).max(1024);
         }
     }
     connections
 }
 
-/// From the first byte to the last; whatever happens is in the ledger.
+/// Serves one connection from handshake to end, and records how it ended.
 async fn connection(stream: TcpStream, options: Rc<Options>, ledger: Shared, stop: CancelToken) {
     let mut bridge = Bridge::new(stream).write_timeout(options.write_timeout);
-    let shaking = accept_async_with_config(&mut bridge, Some(config(options.max_message)));
-    let socket = match timeout(PATIENCE, shaking).await {
+    let handshake = accept_async_with_config(&mut bridge, Some(config(options.max_message)));
+    let socket = match timeout(TIMEOUT, handshake).await {
         Ok(Ok(socket)) => socket,
         refused => {
             ledger.borrow_mut().refused += 1;
             let why = match refused {
                 Ok(Err(error)) => error.to_string(),
-                _ => "nothing was asked for".to_owned(),
+                _ => "no request within the time limit".to_owned(),
             };
             refuse(bridge, &why).await;
             return;
         }
     };
-    let ending = talk(socket, &ledger, &stop).await;
+    let ending = echo(socket, &ledger, &stop).await;
     {
         let mut ledger = ledger.borrow_mut();
         match ending {
@@ -138,29 +138,29 @@ async fn connection(stream: TcpStream, options: Rc<Options>, ledger: Shared, sto
             Ending::Stalled => ledger.stalled += 1,
         }
     }
-    // A peer that does not read gets no goodbye either: dropping the connection resets it.
+    // A peer that does not read gets no close frame either: dropping the connection resets it.
     if !matches!(ending, Ending::Stalled) {
-        leave(bridge).await;
+        finish(bridge).await;
     }
 }
 
-/// Echoes until one of the two says goodbye, and gives the code that it was said with.
-async fn talk(mut socket: Socket<'_>, ledger: &Shared, stop: &CancelToken) -> Ending {
+/// Echoes until one side closes, and returns how the connection ended.
+async fn echo(mut socket: Socket<'_>, ledger: &Shared, stop: &CancelToken) -> Ending {
     loop {
         let received = match stop.run_until_cancelled(socket.next()).await {
             Some(received) => received,
-            // What it had read of a message is still there, so it can be told in between.
-            None => return goodbye(socket, CloseCode::Away, "the server is shutting down").await,
+            // A cancelled `next` loses nothing, so the close frame can be sent now.
+            None => return close(socket, CloseCode::Away, "the server is shutting down").await,
         };
         let (code, why) = match received {
             Some(Ok(message)) if message.is_text() || message.is_binary() => {
                 ledger.borrow_mut().messages += 1;
                 match socket.send(message).await {
                     Ok(()) => continue,
-                    Err(error) => return without_goodbye(&error),
+                    Err(error) => return without_close_frame(&error),
                 }
             }
-            // tungstenite has answered with the same code, and says so when that is sent.
+            // tungstenite replies with the same code; `next` fails or ends once the reply is sent.
             Some(Ok(message)) if message.is_close() => {
                 let code = match message {
                     async_tungstenite::tungstenite::Message::Close(Some(frame)) => frame.code,
@@ -169,7 +169,7 @@ async fn talk(mut socket: Socket<'_>, ledger: &Shared, stop: &CancelToken) -> En
                 while socket.next().await.is_some_and(|more| more.is_ok()) {}
                 return Ending::Closed(code);
             }
-            // Pings are answered by tungstenite.
+            // tungstenite answers pings.
             Some(Ok(_)) => continue,
             Some(Err(Error::Capacity(error))) => (CloseCode::Size, error.to_string()),
             Some(Err(Error::Utf8(error))) => (CloseCode::Invalid, error),
@@ -177,26 +177,26 @@ async fn talk(mut socket: Socket<'_>, ledger: &Shared, stop: &CancelToken) -> En
                 error @ (Error::Protocol(ProtocolError::ResetWithoutClosingHandshake)
                 | Error::Io(_)
                 | Error::WriteBufferFull(_)),
-            )) => return without_goodbye(&error),
+            )) => return without_close_frame(&error),
             None => return Ending::Left,
             Some(Err(error)) => (CloseCode::Protocol, error.to_string()),
         };
-        return goodbye(socket, code, &why).await;
+        return close(socket, code, &why).await;
     }
 }
 
-/// An error after which the peer cannot be told anything.
-fn without_goodbye(error: &Error) -> Ending {
+/// The ending for an error after which no close frame can be sent.
+fn without_close_frame(error: &Error) -> Ending {
     match error {
-        // The bridge's write timeout, or more answers than the buffer has room for.
+        // The bridge's write timeout, or more pongs than the buffer can hold.
         Error::WriteBufferFull(_) => Ending::Stalled,
         Error::Io(error) if error.kind() == io::ErrorKind::TimedOut => Ending::Stalled,
         _ => Ending::Left,
     }
 }
 
-/// Says why, and waits for the other's goodbye where there still is one to be understood.
-async fn goodbye(mut socket: Socket<'_>, code: CloseCode, why: &str) -> Ending {
+/// Sends a close frame, and waits for the peer's close frame unless the peer violated the protocol.
+async fn close(mut socket: Socket<'_>, code: CloseCode, why: &str) -> Ending {
     // A close frame has room for 123 bytes.
     let reason: String = why.chars().take(30).collect();
     let frame = CloseFrame {
@@ -204,7 +204,7 @@ async fn goodbye(mut socket: Socket<'_>, code: CloseCode, why: &str) -> Ending {
         reason: reason.into(),
     };
     if let Err(error) = socket.close(Some(frame)).await {
-        return without_goodbye(&error);
+        return without_close_frame(&error);
     }
     if code != CloseCode::Away {
         return Ending::Closed(code);
@@ -213,13 +213,14 @@ async fn goodbye(mut socket: Socket<'_>, code: CloseCode, why: &str) -> Ending {
         match socket.next().await {
             Some(Ok(_)) => {}
             Some(Err(Error::ConnectionClosed)) | None => return Ending::Closed(code),
-            Some(Err(error)) => return without_goodbye(&error),
+            Some(Err(error)) => return without_close_frame(&error),
         }
     }
 }
 
-/// Ends our side, and takes what still comes: closing over unread bytes is a reset, which can overtake the close frame.
-async fn leave(mut bridge: Bridge<TcpStream>) {
+/// Shuts down the write side and discards incoming data: closing over unread data sends a RST, which can overtake the
+/// close frame.
+async fn finish(mut bridge: Bridge<TcpStream>) {
     if bridge.close().await.is_err() {
         return;
     }
@@ -231,10 +232,10 @@ async fn leave(mut bridge: Bridge<TcpStream>) {
             }
         }
     };
-    let _ = timeout(PATIENCE, draining).await;
+    let _ = timeout(TIMEOUT, draining).await;
 }
 
-/// For who asked for something else.
+/// Answers a request that is not a WebSocket handshake.
 async fn refuse(mut bridge: Bridge<TcpStream>, why: &str) {
     let body = format!("this is a WebSocket server: {why}\n");
     let answer = format!(
@@ -242,7 +243,7 @@ async fn refuse(mut bridge: Bridge<TcpStream>, why: &str) {
         body.len()
     );
     if bridge.write_all(answer.as_bytes()).await.is_ok() {
-        leave(bridge).await;
+        finish(bridge).await;
     }
 }
 
@@ -263,7 +264,7 @@ impl std::fmt::Display for Ledger {
         }
         write!(
             f,
-            " {refused} refused, {left} left without a word, {stalled} did not read, {cut} cut at the deadline"
+            " {refused} refused, {left} left without a close frame, {stalled} did not read, {cut} cut at the deadline"
         )
     }
 }

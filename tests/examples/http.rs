@@ -122,7 +122,7 @@ fn shutdown_waits_for_requests_in_progress() {
         let mut answer = String::new();
         busy.read_to_string(&mut answer).expect("an answer");
         assert!(answer.ends_with("6 bytes, sum 597\n"), "on {driver}: {answer}");
-        server.until("the time is up");
+        server.until("grace period over");
         server.ends_well();
         assert_eq!(stuck.read(&mut [0; 16]).unwrap_or(0), 0, "on {driver}");
     }

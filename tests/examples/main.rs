@@ -252,10 +252,10 @@ fn proxy() {
     for driver in drivers() {
         let printed = printed(example("proxy", driver).arg("--demo"));
         assert!(
-            printed.contains("is anybody there? -> IS ANYBODY THERE?"),
+            printed.contains("are you there? -> ARE YOU THERE?"),
             "on {driver}: {printed}"
         );
-        assert!(printed.contains(": 5 bytes there, 5 back"), "on {driver}: {printed}");
+        assert!(printed.contains(": 5 bytes sent, 5 received"), "on {driver}: {printed}");
         assert_eq!(
             example("proxy", driver).output().expect("it runs").status.code(),
             Some(2),
@@ -290,7 +290,11 @@ fn echo_protocol() {
     use std::net::{Shutdown, TcpStream};
     for driver in drivers() {
         let demo = printed(example("echo_protocol", driver).arg("--demo"));
-        for line in ["heard: hello", "heard: and goodbye", "has left after 11 bytes"] {
+        for line in [
+            "received: hello",
+            "received: and goodbye",
+            "disconnected after 11 bytes",
+        ] {
             assert!(demo.contains(line), "on {driver}: {demo}");
         }
         // As `nc` would.
@@ -302,7 +306,7 @@ fn echo_protocol() {
         let mut echo = String::new();
         client.read_to_string(&mut echo).expect("it answers");
         assert_eq!(echo, "from nc\n", "on {driver}");
-        server.until("has left after 8 bytes");
+        server.until("disconnected after 8 bytes");
         server.send(libc::SIGKILL);
         server.child.wait().expect("it was started");
     }
@@ -312,7 +316,7 @@ fn echo_protocol() {
 fn line_chat() {
     for driver in drivers() {
         let printed = printed(example("line_chat", driver).arg("--demo"));
-        assert!(printed.contains("the chat went as it should"), "on {driver}: {printed}");
+        assert!(printed.contains("the demo succeeded"), "on {driver}: {printed}");
         assert!(printed.contains("limit of 1000 bytes"), "on {driver}: {printed}");
         let (_chat, addr) = Server::start(example("line_chat", driver).arg("127.0.0.1:0"));
         for line in replies_to_other_clients(&addr, "nobody\nhello\n") {
@@ -330,7 +334,7 @@ fn http_get() {
             let time = row[name.len()..].split_whitespace().next().expect("a time");
             time.parse().expect("a number")
         };
-        assert!(seconds("one after the other") >= 1.0, "on {driver}: {table}");
+        assert!(seconds("sequential") >= 1.0, "on {driver}: {table}");
         // All at once: far less than twenty times 50 ms on any machine.
         assert!(seconds("windlass, one loop") < 0.8, "on {driver}: {table}");
         assert!(seconds("windlass, one loop") >= 0.05, "on {driver}: {table}");
@@ -342,7 +346,7 @@ fn http_get() {
 fn udp_echo() {
     for driver in drivers() {
         let text = printed(&mut example("udp_echo", driver));
-        assert!(text.contains("100 datagrams there and back"), "on {driver}: {text}");
+        assert!(text.contains("100 datagrams echoed"), "on {driver}: {text}");
         let mut server = Running::start(example("udp_echo", driver).args(["serve", "127.0.0.1:0"]));
         let line = server.until("listening on ");
         let addr = line.strip_prefix("listening on ").expect("it says where");
@@ -437,7 +441,7 @@ fn compare() {
             .args(["--quick", "--only", "timers", "--out"])
             .arg(&folder),
     );
-    assert!(text.contains("how late a sleep ends"), "{text}");
+    assert!(text.contains("lateness of a sleep"), "{text}");
     let page = std::fs::read_to_string(folder.join("report.html")).expect("a page");
     assert!(page.starts_with("<!doctype html>") && page.contains("<svg") && page.ends_with("</html>\n"));
     // The page has no external resources.

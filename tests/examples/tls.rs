@@ -87,7 +87,7 @@ fn tls_echo_for_openssl() {
         stdout.read_line(&mut line).expect("an echo");
         assert_eq!(line, "still here\n", "on {driver}");
         server.send(libc::SIGTERM);
-        server.until("everybody was told");
+        server.until("all connections closed");
         server.ends_well();
         line.clear();
         assert_eq!(stdout.read_line(&mut line).expect("a clean end"), 0, "on {driver}");
@@ -124,7 +124,7 @@ fn tls_echo_for_openssl() {
         });
         while is_filled.recv_timeout(std::time::Duration::from_secs(2)).is_ok() {}
         server.send(libc::SIGINT);
-        server.until("the time is up, connections cut: 1");
+        server.until("grace period over, connections cut: 1");
         server.ends_well();
         let _ = client.kill();
         let _ = client.wait();

@@ -46,14 +46,14 @@ fn websocket_drops_no_connection_under_load() {
         load.args(["load", "--connect", &addr, "--driver", driver, "--messages", "3"]);
         let report = printed(load.args(["--connections", &count.to_string()]));
         let expected =
-            format!("{count} whole and closed with 1000, 0 told otherwise, 0 not opened, 0 dropped silently");
+            format!("{count} completed and closed with 1000, 0 closed early, 0 not opened, 0 dropped silently");
         assert!(report.contains(&expected), "{report} on {driver}");
         server.send(libc::SIGINT);
         let ledger = server.until("messages; closed:");
         assert_eq!(
             ledger,
             format!(
-                "{count} connections, {} messages; closed: {count} with 1000, 0 refused, 0 left without a word, \
+                "{count} connections, {} messages; closed: {count} with 1000, 0 refused, 0 left without a close frame, \
                  0 did not read, 0 cut at the deadline",
                 count * 3
             ),
@@ -254,7 +254,7 @@ fn websocket_closes_with_the_right_codes() {
         } else {
             libc::SIGTERM
         });
-        server.until("telling 2 connections");
+        server.until("closing 2 connections");
         waiting.expect_close(1001);
         talking.expect_close(1001);
         talking.0.get_mut().write_all(b"llo").expect("it reads");
@@ -264,7 +264,7 @@ fn websocket_closes_with_the_right_codes() {
         }
         let ledger = server.until("messages; closed:");
         let expected = "closed: 1 with 1000, 2 with 1001, 2 with 1002, 1 with 1007, 1 with 1009, 1 refused, \
-                        1 left without a word, 0 did not read, 0 cut at the deadline";
+                        1 left without a close frame, 0 did not read, 0 cut at the deadline";
         assert!(ledger.ends_with(expected), "{ledger} on {driver}");
         server.ends_well();
     }

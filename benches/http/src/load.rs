@@ -1,12 +1,12 @@
-//! The load, and what its tools say of it.
+//! The load tools, and parsing of their output.
 
-/// One round of one server.
+/// The results of one round of one server.
 #[derive(Clone, Debug, Default)]
 pub struct Sample {
     pub requests: f64,
     pub rate: f64,
     pub errors: usize,
-    /// Of the server, per request.
+    /// The server's CPU time per request.
     pub cpu_us: f64,
 }
 
@@ -48,16 +48,16 @@ impl Tool {
             Tool::Wrk { .. } => wrk(&text),
             Tool::H2load { .. } => h2load(&text),
         };
-        sample.unwrap_or_else(|| panic!("not understood: {}", said()))
+        sample.unwrap_or_else(|| panic!("unexpected output: {}", said()))
     }
 }
 
-/// The line that begins with these words, without them.
+/// The rest of the line that starts with a prefix.
 fn line<'a>(text: &'a str, begin: &str) -> Option<&'a str> {
     text.lines().find_map(|line| line.trim_start().strip_prefix(begin))
 }
 
-/// The number that stands before or after a word in a list as `1 this, 2 that` or `this 1, that 2`.
+/// The number before or after a word in a list such as `1 this, 2 that` or `this 1, that 2`.
 fn field(list: &str, word: &str) -> Option<f64> {
     list.split(',').find_map(|item| {
         let item = item.trim();
@@ -66,9 +66,9 @@ fn field(list: &str, word: &str) -> Option<f64> {
     })
 }
 
-/// `None` if that is not what wrk says.
+/// Parses wrk's output. `None` if the format is unknown.
 fn wrk(text: &str) -> Option<Sample> {
-    // The lines about errors are there only if there were some.
+    // wrk prints the error lines only if there were errors.
     let socket_errors = match line(text, "Socket errors:") {
         Some(list) => ["connect", "read", "write", "timeout"]
             .iter()
@@ -88,7 +88,7 @@ fn wrk(text: &str) -> Option<Sample> {
     })
 }
 
-/// `None` if that is not what h2load says.
+/// Parses h2load's output. `None` if the format is unknown.
 fn h2load(text: &str) -> Option<Sample> {
     let requests = line(text, "requests:")?;
     let (total, succeeded) = (field(requests, "total")?, field(requests, "succeeded")?);

@@ -1,14 +1,14 @@
-//! hyper on windlass, on both drivers, beside hyper on tokio's current_thread runtime: the same service, the same build, one
-//! interleaved run under Debian's `wrk` and `h2load`.
+//! hyper on both windlass drivers against hyper on tokio's current_thread runtime: the same service, the same build,
+//! one interleaved run under Debian's `wrk` and `h2load`.
 //!
 //! ```sh
 //! apt-get install wrk nghttp2-client
 //! cargo run --release --manifest-path benches/http/Cargo.toml
 //! ```
 //!
-//! Each round loads every server once, one after the other. The table has the medians, the ratio to tokio round by round (its
-//! median too), the processor time that the server used per request, and all errors. `--rounds`, `--seconds`, `--requests` set
-//! how much; `--only wrk` or `--only h2load` leaves the other out.
+//! Each round loads every server once, one after the other. The table has medians, the ratio to tokio (computed within
+//! each round, then the median), the server's CPU time per request, and all errors. `--rounds`, `--seconds`,
+//! `--requests` set the effort; `--only wrk` or `--only h2load` selects one tool.
 
 mod load;
 mod serve;
@@ -29,7 +29,7 @@ fn main() {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
     if let ["serve", runtime, port] = args[..] {
-        let port = port.parse().unwrap_or_else(|_| wrong(&format!("{port} is no port")));
+        let port = port.parse().unwrap_or_else(|_| wrong(&format!("{port} is not a port")));
         return serve::serve(runtime, SocketAddr::from(([127, 0, 0, 1], port)));
     }
     let mut amounts = Amounts::default();
@@ -39,14 +39,14 @@ fn main() {
         let number = || {
             value
                 .parse()
-                .unwrap_or_else(|_| wrong(&format!("{value} is no number")))
+                .unwrap_or_else(|_| wrong(&format!("{value} is not a number")))
         };
         match name {
             "--rounds" => amounts.rounds = number(),
             "--seconds" => amounts.seconds = number(),
             "--requests" => amounts.requests = number(),
             "--only" if matches!(value, "wrk" | "h2load") => amounts.only = Some(value.to_owned()),
-            _ => wrong(&format!("{name} {value} is not known")),
+            _ => wrong(&format!("unknown option {name} {value}")),
         }
     }
     compare(&amounts);
@@ -75,18 +75,18 @@ impl Default for Amounts {
     }
 }
 
-/// A server in a process of its own, so that its processor time can be told apart.
+/// A server in a separate process, so that its CPU time can be measured.
 struct Server {
     child: Child,
     port: u16,
 }
 
-/// The server and its load each have a processor, where there are two: otherwise they take turns, and who is moved about more
-/// looks slower.
+/// The server and the load tool are pinned to separate cores if there are two: otherwise the scheduler moves them, and
+/// the one that is moved more often looks slower.
 const SERVER: usize = 0;
 const LOAD: usize = 1;
 
-/// A program that stays on one processor, if there are two and `taskset` is there.
+/// A program pinned to one core, if there are two and `taskset` is installed.
 fn on_processor(processor: usize, program: &OsStr) -> Command {
     let has_two = std::thread::available_parallelism().is_ok_and(|count| count.get() > 1);
     let can_pin = || {
@@ -105,7 +105,7 @@ fn on_processor(processor: usize, program: &OsStr) -> Command {
 }
 
 impl Server {
-    /// Starts it on a port that is free, and waits until it says which.
+    /// Starts the server on an ephemeral port, and waits until it prints the port.
     fn start(runtime: &str) -> Server {
         let program = std::env::current_exe().expect("our own name");
         let mut command = on_processor(SERVER, program.as_os_str());
@@ -128,14 +128,14 @@ impl Server {
             None => {
                 let _ = child.kill();
                 panic!(
-                    "the server on {runtime} does not listen: {:?}, it said {said:?}",
+                    "the server on {runtime} does not listen: {:?}, it printed {said:?}",
                     child.wait()
                 );
             }
         }
     }
 
-    /// How long its threads were on a processor so far, in microseconds.
+    /// The CPU time of its threads so far, in microseconds.
     fn used_us(&self) -> f64 {
         let tasks = std::fs::read_dir(format!("/proc/{}/task", self.child.id())).expect("it runs");
         let on_cpu_ns = |task: std::io::Result<std::fs::DirEntry>| {
@@ -169,7 +169,7 @@ fn compare(amounts: &Amounts) {
         let mut samples: Vec<Vec<Sample>> = vec![Vec::new(); servers.len()];
         for round in 0..amounts.rounds {
             for at in 0..servers.len() {
-                // Who comes first has no advantage over the rounds.
+                // Each round starts with the next server.
                 let at = (at + round) % servers.len();
                 let before = servers[at].used_us();
                 let mut sample = tool.run(servers[at].port);

@@ -1,4 +1,4 @@
-//! The same service on each runtime. HTTP/2 is told by the first bytes of a connection.
+//! The same service on each runtime. HTTP/2 is detected by the first bytes of a connection.
 
 use std::convert::Infallible;
 use std::future::poll_fn;
@@ -12,7 +12,7 @@ use hyper::{Request, Response};
 use windlass::DriverChoice;
 use windlass::compat::Bridge;
 
-/// What a server says first, before its address.
+/// The prefix of the server's first line, before its address.
 pub const LISTENING: &str = "listening on ";
 
 async fn hello(_: Request<Incoming>) -> Result<Response<Full<Bytes>>, Infallible> {
@@ -24,7 +24,7 @@ pub fn serve(runtime: &str, addr: SocketAddr) {
         "tokio" => on_tokio(addr),
         "proactor" => on_windlass(DriverChoice::Proactor, addr),
         "reactor" => on_windlass(DriverChoice::Reactor, addr),
-        other => super::wrong(&format!("{other} is no server")),
+        other => super::wrong(&format!("{other} is not a server")),
     }
 }
 

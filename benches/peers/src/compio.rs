@@ -1,12 +1,12 @@
-//! compio: `Runtime::builder()` with a `ProactorBuilder` that has `coop_taskrun` and `taskrun_flag`, which its documentation
-//! calls an optimization for most cases on one thread; built with io_uring alone; `runtime::spawn`, `time::sleep`. It has no
-//! yield: a future that wakes itself once stands for it.
+//! compio: `Runtime::builder()` with a `ProactorBuilder` that has `coop_taskrun` and `taskrun_flag`, which its
+//! documentation calls an optimization for most cases on one thread; built with io_uring alone; `runtime::spawn`,
+//! `time::sleep`. It has no yield: a future that wakes itself once is used instead.
 //!
-//! Its spawn+join inside of a task takes tens of microseconds. strace shows about one write to an eventfd and two or three
-//! io_uring_enter for each, and four choices of the ring's flags made no clear difference; why was not followed further.
-//! From the future given to `block_on` it took about half a microsecond.
+//! Its spawn+join inside of a task takes tens of microseconds. strace shows about one write to an eventfd and two or
+//! three io_uring_enter for each, and four choices of the ring's flags made no clear difference; the cause was not
+//! investigated. From the future given to `block_on` it took about half a microsecond.
 //!
-//! Echo: owned reads into one buffer of 8 KiB that goes to and fro, `write_all`. Files: `fs::File::read_exact_at`.
+//! Echo: owned reads into one reused buffer of 8 KiB, `write_all`. Files: `fs::File::read_exact_at`.
 
 use std::future::Future;
 use std::io;
@@ -22,7 +22,7 @@ use compio::io::{AsyncRead, AsyncReadAtExt, AsyncWriteExt};
 use compio::net::{TcpListener, TcpStream};
 
 use crate::kit::hand_epoll::print_port;
-use crate::event_loop::builder::{BUFFER_LEN, PlainYield, Runtime};
+use crate::runtime::{BUFFER_LEN, PlainYield, Runtime};
 
 pub(crate) struct Compio;
 

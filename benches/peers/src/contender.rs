@@ -1,4 +1,4 @@
-//! Who takes part, and in what.
+//! The contenders, and the workloads they take part in.
 
 use std::io;
 
@@ -9,10 +9,10 @@ use crate::glommio::Glommio;
 use crate::kit::{hand_epoll, hand_uring};
 use crate::monoio::Monoio;
 use crate::plan::{Job, Workload};
-use crate::event_loop::builder::Runtime;
+use crate::runtime::Runtime;
 use crate::smol::Smol;
 use crate::tokio::Tokio;
-use crate::windlass::{DEFAULTS, EAGER, NO_LOOKOUT, PRECISE, Proactor, Reactor};
+use crate::windlass::{DEFAULTS, EAGER, NO_BUSY_POLL, PRECISE, Proactor, Reactor};
 use crate::{hand, work};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,10 +31,10 @@ pub(crate) enum Contender {
     /// With precise timers.
     ProactorPrecise,
     ReactorPrecise,
-    /// Which sleep as soon as there is nothing to do.
-    ProactorNoLookout,
-    ReactorNoLookout,
-    /// Whose tasks begin inside of the call that spawns them.
+    /// Without busy-polling.
+    ProactorNoBusyPoll,
+    ReactorNoBusyPoll,
+    /// With eager tasks.
     ProactorEager,
     ReactorEager,
 }
@@ -54,8 +54,8 @@ impl Contender {
         Contender::Reactor,
         Contender::ProactorPrecise,
         Contender::ReactorPrecise,
-        Contender::ProactorNoLookout,
-        Contender::ReactorNoLookout,
+        Contender::ProactorNoBusyPoll,
+        Contender::ReactorNoBusyPoll,
         Contender::ProactorEager,
         Contender::ReactorEager,
     ];
@@ -75,8 +75,8 @@ impl Contender {
             Contender::Reactor => "reactor",
             Contender::ProactorPrecise => "proactor-precise",
             Contender::ReactorPrecise => "reactor-precise",
-            Contender::ProactorNoLookout => "proactor-no-lookout",
-            Contender::ReactorNoLookout => "reactor-no-lookout",
+            Contender::ProactorNoBusyPoll => "proactor-no-busy-poll",
+            Contender::ReactorNoBusyPoll => "reactor-no-busy-poll",
             Contender::ProactorEager => "proactor-eager",
             Contender::ReactorEager => "reactor-eager",
         }
@@ -84,16 +84,16 @@ impl Contender {
 
     pub(crate) fn title(self) -> &'static str {
         match self {
-            Contender::Epoll => "epoll by hand",
-            Contender::Uring => "io_uring by hand",
-            Contender::UringMultishot => "io_uring by hand, multishot",
-            Contender::Pread => "pread by hand",
+            Contender::Epoll => "hand-written epoll",
+            Contender::Uring => "hand-written io_uring",
+            Contender::UringMultishot => "hand-written io_uring, multishot",
+            Contender::Pread => "plain pread",
             Contender::Proactor => "windlass proactor",
             Contender::Reactor => "windlass reactor",
             Contender::ProactorPrecise => "windlass proactor, precise",
             Contender::ReactorPrecise => "windlass reactor, precise",
-            Contender::ProactorNoLookout => "windlass proactor, lookout off",
-            Contender::ReactorNoLookout => "windlass reactor, lookout off",
+            Contender::ProactorNoBusyPoll => "windlass proactor, no busy-polling",
+            Contender::ReactorNoBusyPoll => "windlass reactor, no busy-polling",
             Contender::ProactorEager => "windlass proactor, eager",
             Contender::ReactorEager => "windlass reactor, eager",
             peer => peer.name(),
@@ -104,35 +104,35 @@ impl Contender {
         let found = Contender::ALL.into_iter().find(|contender| contender.name() == name);
         found.ok_or_else(|| {
             let names: Vec<&str> = Contender::ALL.iter().map(|contender| contender.name()).collect();
-            format!("no contender is called '{name}': choose of {}", names.join(", "))
+            format!("unknown contender '{name}': choose one of {}", names.join(", "))
         })
     }
 
-    /// A loop by hand: the limit.
+    /// A hand-written loop: the lower bound.
     pub(crate) fn is_hand(self) -> bool {
         use Contender::*;
         matches!(self, Epoll | Uring | UringMultishot | Pread)
     }
 
-    /// Another's runtime.
+    /// Another runtime.
     pub(crate) fn is_peer(self) -> bool {
         use Contender::*;
         matches!(self, Tokio | Compio | Monoio | Glommio | Smol)
     }
 
-    /// A loop by hand has no tasks and no timers; it takes part where it can do the same thing. A setting of windlass takes
-    /// part where it matters.
+    /// A hand-written loop has no tasks and no timers; it takes part where it can do the same work. A setting of
+    /// windlass takes part where it matters.
     pub(crate) fn takes_part(self, workload: Workload, job: &Job) -> bool {
         use Contender::*;
         match job {
-            // Whether looking out costs anything is told by windlass with and without; the others are to compare with.
+            // windlass with and without busy-polling shows its cost; the others are for comparison.
             Job::Paced { .. } => {
                 return matches!(
                     self,
-                    Epoll | Uring | Tokio | Proactor | ProactorNoLookout | Reactor | ReactorNoLookout
+                    Epoll | Uring | Tokio | Proactor | ProactorNoBusyPoll | Reactor | ReactorNoBusyPoll
                 );
             }
-            // Its receives overtake its sends where a connection has more than one request in the air.
+            // Its receives could overtake its sends if a connection had several requests in flight.
             Job::Echo { shape, .. } if shape.in_flight > 1 && self == UringMultishot => return false,
             _ => {}
         }
@@ -148,7 +148,7 @@ impl Contender {
             Contender::Pread => workload == Files,
             Contender::ProactorPrecise | Contender::ReactorPrecise => workload == Timers,
             Contender::ProactorEager | Contender::ReactorEager => workload == Tasks,
-            Contender::ProactorNoLookout | Contender::ReactorNoLookout => false,
+            Contender::ProactorNoBusyPoll | Contender::ReactorNoBusyPoll => false,
             _ => true,
         }
     }
@@ -156,13 +156,13 @@ impl Contender {
     pub(crate) fn driver(self) -> Option<DriverChoice> {
         use Contender::*;
         match self {
-            Proactor | ProactorPrecise | ProactorNoLookout | ProactorEager => Some(DriverChoice::Proactor),
-            Reactor | ReactorPrecise | ReactorNoLookout | ReactorEager => Some(DriverChoice::Reactor),
+            Proactor | ProactorPrecise | ProactorNoBusyPoll | ProactorEager => Some(DriverChoice::Proactor),
+            Reactor | ReactorPrecise | ReactorNoBusyPoll | ReactorEager => Some(DriverChoice::Reactor),
             _ => None,
         }
     }
 
-    /// The crate whose version counts.
+    /// The crate whose version is printed.
     fn package(self) -> Option<&'static str> {
         match self {
             Contender::Epoll | Contender::Pread => None,
@@ -172,13 +172,13 @@ impl Contender {
         }
     }
 
-    /// As this program was built: the lock file is what the build obeys.
+    /// The version from the lock file of this build.
     pub(crate) fn version(self) -> &'static str {
         const LOCK: &str = include_str!("../Cargo.lock");
         let Some(package) = self.package() else {
             return "";
         };
-        // monoio brings an older io-uring along; of two versions the last is ours.
+        // monoio depends on an older io-uring; the last version in the file is ours.
         let start = LOCK.rfind(&format!("name = \"{package}\"\nversion = \""));
         let version = start.and_then(|start| LOCK[start..].lines().nth(1));
         version.and_then(|line| line.split('"').nth(1)).unwrap_or("")
@@ -193,7 +193,7 @@ impl Contender {
             Contender::UringMultishot => {
                 "the same with multishot accepts and receives, a ring of 256 buffers of 8 KiB (as windlass), direct descriptors"
             }
-            Contender::Pread => "the system call alone, one thread",
+            Contender::Pread => "the plain system call, one thread",
             Contender::Tokio => Tokio::SETTINGS,
             Contender::Compio => Compio::SETTINGS,
             Contender::Monoio => Monoio::SETTINGS,
@@ -201,18 +201,18 @@ impl Contender {
             Contender::Smol => Smol::SETTINGS,
             Contender::Proactor | Contender::Reactor => Proactor::<DEFAULTS>::SETTINGS,
             Contender::ProactorPrecise | Contender::ReactorPrecise => Proactor::<PRECISE>::SETTINGS,
-            Contender::ProactorNoLookout | Contender::ReactorNoLookout => Proactor::<NO_LOOKOUT>::SETTINGS,
+            Contender::ProactorNoBusyPoll | Contender::ReactorNoBusyPoll => Proactor::<NO_BUSY_POLL>::SETTINGS,
             Contender::ProactorEager | Contender::ReactorEager => Proactor::<EAGER>::SETTINGS,
         }
     }
 
-    /// Is the echo server until killed. The first line on standard output is the port.
+    /// Runs the echo server until killed. The first line on standard output is the port.
     pub(crate) fn serve(self) -> io::Result<()> {
         match self {
             Contender::Epoll => hand_epoll::serve(),
             Contender::Uring => hand_uring::serve(),
             Contender::UringMultishot => hand_uring::serve_multishot(),
-            Contender::Pread => Err(io::Error::other("pread serves nobody")),
+            Contender::Pread => Err(io::Error::other("plain pread is not a server")),
             Contender::Tokio => serve::<Tokio>(),
             Contender::Compio => serve::<Compio>(),
             Contender::Monoio => serve::<Monoio>(),
@@ -222,14 +222,14 @@ impl Contender {
             Contender::Reactor => serve::<Reactor<DEFAULTS>>(),
             Contender::ProactorPrecise => serve::<Proactor<PRECISE>>(),
             Contender::ReactorPrecise => serve::<Reactor<PRECISE>>(),
-            Contender::ProactorNoLookout => serve::<Proactor<NO_LOOKOUT>>(),
-            Contender::ReactorNoLookout => serve::<Reactor<NO_LOOKOUT>>(),
+            Contender::ProactorNoBusyPoll => serve::<Proactor<NO_BUSY_POLL>>(),
+            Contender::ReactorNoBusyPoll => serve::<Reactor<NO_BUSY_POLL>>(),
             Contender::ProactorEager => serve::<Proactor<EAGER>>(),
             Contender::ReactorEager => serve::<Reactor<EAGER>>(),
         }
     }
 
-    /// Measures in this process, and gives the figures in the order of the table's columns.
+    /// Measures in this process, and returns the figures in the order of the table's columns.
     pub(crate) fn work(self, task: &work::Task) -> io::Result<Vec<f64>> {
         match self {
             Contender::Epoll | Contender::Uring | Contender::UringMultishot | Contender::Pread => {
@@ -244,8 +244,8 @@ impl Contender {
             Contender::Reactor => work::run::<Reactor<DEFAULTS>>(task),
             Contender::ProactorPrecise => work::run::<Proactor<PRECISE>>(task),
             Contender::ReactorPrecise => work::run::<Reactor<PRECISE>>(task),
-            Contender::ProactorNoLookout => work::run::<Proactor<NO_LOOKOUT>>(task),
-            Contender::ReactorNoLookout => work::run::<Reactor<NO_LOOKOUT>>(task),
+            Contender::ProactorNoBusyPoll => work::run::<Proactor<NO_BUSY_POLL>>(task),
+            Contender::ReactorNoBusyPoll => work::run::<Reactor<NO_BUSY_POLL>>(task),
             Contender::ProactorEager => work::run::<Proactor<EAGER>>(task),
             Contender::ReactorEager => work::run::<Reactor<EAGER>>(task),
         }

@@ -1,9 +1,10 @@
-//! glommio: `LocalExecutorBuilder::new(Placement::Unbound)` (the process is bound to a core already), all else as it comes:
-//! rings of 128 entries, no spinning; `spawn_local`, `timer::Timer`, `executor().yield_now()`. It needs locked memory: 512
-//! KiB by its documentation; the limit is raised as far as it may be before anything starts.
+//! glommio: `LocalExecutorBuilder::new(Placement::Unbound)` (the process is pinned to a core already), with defaults:
+//! rings of 128 entries, no spinning; `spawn_local`, `timer::Timer`, `executor().yield_now()`. It needs locked memory:
+//! 512 KiB by its documentation; the limit is raised as far as possible at the start.
 //!
 //! Echo: `read(&mut buffer)` with 8 KiB and `write_all` on an unbuffered `TcpStream`, as its own examples. Files:
-//! `BufferedFile::read_at`, which allocates each buffer itself; its `DmaFile` goes around the cache that is measured here.
+//! `BufferedFile::read_at`, which allocates each buffer itself; its `DmaFile` bypasses the page cache that is measured
+//! here.
 
 use std::future::Future;
 use std::io;
@@ -17,7 +18,7 @@ use glommio::{LocalExecutorBuilder, Placement};
 use smol::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::kit::hand_epoll::print_port;
-use crate::event_loop::builder::{BUFFER_LEN, Runtime};
+use crate::runtime::{BUFFER_LEN, Runtime};
 
 pub(crate) struct Glommio;
 

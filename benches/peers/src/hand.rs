@@ -1,4 +1,4 @@
-//! What the loops by hand do besides serving: sleep, read a file, be woken.
+//! The hand-written loops in workloads other than echo: sleeps, file reads, wakes.
 
 use std::io::{self, Read, Write};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -33,7 +33,7 @@ pub(crate) fn work(contender: Contender, task: &Task) -> io::Result<Vec<f64>> {
             sleeps(length, count, || hand_uring::sleep(&mut ring, length))
         }
         (Contender::Pread, Task::Files { path, length }) => {
-            // One thread has one system call at a time, whatever is asked for: the depth makes no difference.
+            // One thread makes one system call at a time: the depth makes no difference.
             let rate = pread(path, *length)?;
             Ok(DEPTHS.map(|_| rate).to_vec())
         }
@@ -42,7 +42,7 @@ pub(crate) fn work(contender: Contender, task: &Task) -> io::Result<Vec<f64>> {
             rates
         }
         (Contender::Epoll, &Task::Wakes { core, count, length }) => wakes(core, count, length),
-        _ => Err(io::Error::other("a loop by hand has none of this")),
+        _ => Err(io::Error::other("hand-written loops do not support this workload")),
     }
 }
 
@@ -72,7 +72,7 @@ fn pread(path: &Path, length: Duration) -> io::Result<f64> {
     Ok(count as f64 / begin.elapsed().as_secs_f64())
 }
 
-/// Keeps so many reads in the ring.
+/// Keeps `depth` reads in the ring.
 fn ring_reads(path: &Path, depth: usize, length: Duration) -> io::Result<f64> {
     let file = std::fs::File::open(path)?;
     let mut numbers = Numbers::new(3);
@@ -81,8 +81,8 @@ fn ring_reads(path: &Path, depth: usize, length: Duration) -> io::Result<f64> {
     let mut push = |ring: &mut IoUring, place: usize| {
         let entry = opcode::Read::new(types::Fd(file.as_raw_fd()), buffers[place].as_mut_ptr(), BLOCK as u32);
         let entry = entry.offset(offset(&mut numbers)).build().user_data(place as u64);
-        // SAFETY: the file and the buffers outlive the ring's last read, which is waited for below, and a buffer has one
-        // read at a time.
+        // SAFETY: the file and the buffers outlive the ring's last read, which is waited for below, and a buffer has
+        // one read at a time.
         unsafe { ring.submission().push(&entry) }.map_err(|_| io::Error::other("the ring is smaller than the depth"))
     };
     for place in 0..depth {
@@ -97,7 +97,7 @@ fn ring_reads(path: &Path, depth: usize, length: Duration) -> io::Result<f64> {
                 break;
             };
             if completion.result() != BLOCK as i32 {
-                // The reads that are still in flight write to these buffers until the ring is gone: leave both.
+                // Reads in flight write to these buffers until the ring is gone: leak both.
                 std::process::exit(1);
             }
             count += 1;
@@ -110,7 +110,7 @@ fn ring_reads(path: &Path, depth: usize, length: Duration) -> io::Result<f64> {
     Ok(count as f64 / begin.elapsed().as_secs_f64())
 }
 
-/// An eventfd in an epoll set, which the other thread writes to: what a readiness loop's waker comes down to.
+/// An eventfd in an epoll set, written by the other thread: the mechanism of a readiness loop's waker.
 fn wakes(core: Option<usize>, count: usize, length: Duration) -> io::Result<Vec<f64>> {
     let bell = Arc::new(Bell::new()?);
     let latency = {
@@ -157,7 +157,7 @@ impl Bell {
         if fd < 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: the descriptor is new and nobody else's.
+        // SAFETY: the descriptor is new and not owned elsewhere.
         let event = unsafe { OwnedFd::from_raw_fd(fd) };
         let epoll = Epoll::new()?;
         epoll.add(event.as_raw_fd(), 0, Interest::Read)?;

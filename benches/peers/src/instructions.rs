@@ -1,5 +1,5 @@
-//! User-space instructions per request: the server under valgrind's callgrind, once with so many requests and once with
-//! twice as many. The difference is what the requests cost, without the start and the connections.
+//! User-space instructions per request: the server under valgrind's callgrind, with a number of requests and with twice
+//! that number. The difference is the cost of the requests, without the start and the connections.
 
 use std::io;
 use std::path::PathBuf;
@@ -12,7 +12,7 @@ use crate::kit::machine::Machine;
 use crate::kit::process::Process;
 use crate::kit::server::port_of;
 
-/// Under valgrind everything takes its time.
+/// A long time limit: valgrind is slow.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 pub(crate) fn per_request(
@@ -25,13 +25,13 @@ pub(crate) fn per_request(
     let (twice, many) = count(contender, shape, 2 * requests, machine)?;
     if many <= few || twice <= once {
         return Err(io::Error::other(
-            "valgrind ended the server too late to tell the two runs apart",
+            "valgrind ended the server too late to distinguish the two runs",
         ));
     }
     Ok(vec![(twice - once) as f64 / (many - few) as f64])
 }
 
-/// All instructions of a server's life, and how many echoes the load has seen in it.
+/// All instructions of a server process, and the number of echoes that the load received from it.
 fn count(contender: Contender, shape: Shape, requests: u64, machine: &Machine) -> io::Result<(u64, u64)> {
     let log = Log::new();
     let mut command = Command::new("valgrind");
@@ -45,16 +45,17 @@ fn count(contender: Contender, shape: Shape, requests: u64, machine: &Machine) -
     let port = port_of(&mut server, PATIENCE).map_err(|error| log.explain(error))?;
     let mut load = Load::connect(port, shape).map_err(|error| log.explain(error))?;
     let mut echoes = load.run_for(requests).map_err(|error| log.explain(error))?;
-    // SAFETY: the child is ours and not yet waited for, so its number is nobody else's.
+    // SAFETY: the child is ours and not yet waited for, so its id has not been reused.
     unsafe { libc::kill(server.id() as libc::pid_t, libc::SIGTERM) };
     echoes += echoes_until_gone(&mut load);
-    // Killed by a signal is how it is meant to end; what it counted is in the log.
+    // The server is expected to be killed by the signal; the count is in the log.
     let _ = server.all_output(PATIENCE);
     Ok((log.collected()?, echoes))
 }
 
-/// valgrind does not look for signals when a wait in the ring returns, only after other system calls and every hundred
-/// thousand steps. So the load goes on until the server is gone, and what it still answers is counted: all but the last few.
+/// valgrind does not check for signals when a wait in the ring returns, only after other system calls and every hundred
+/// thousand steps. So the load continues until the server is gone, and the remaining answers are counted: all but the
+/// last few.
 fn echoes_until_gone(load: &mut Load) -> u64 {
     let end = Instant::now() + PATIENCE;
     let mut echoes = 0;
@@ -66,7 +67,7 @@ fn echoes_until_gone(load: &mut Load) -> u64 {
     echoes
 }
 
-/// What valgrind writes, in a file that is gone afterwards.
+/// valgrind's log, in a temporary file.
 struct Log {
     path: PathBuf,
 }
@@ -89,7 +90,7 @@ impl Log {
             .ok_or_else(|| self.explain(io::Error::other("callgrind counted nothing")))
     }
 
-    /// Adds what valgrind complained of, if it did.
+    /// Adds valgrind's warning to an error, if there is one.
     fn explain(&self, error: io::Error) -> io::Error {
         let text = std::fs::read_to_string(&self.path).unwrap_or_default();
         let complaint = text

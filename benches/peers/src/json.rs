@@ -1,4 +1,4 @@
-//! Every round's figures, for a program.
+//! The figures of every round as JSON.
 
 use crate::kit::json::{list, number, object, string};
 use crate::kit::machine::Machine;
@@ -23,7 +23,7 @@ pub(crate) fn document(
     let verdicts = verdicts.iter().map(|verdict| {
         object(&[
             ("what", string(&verdict.what)),
-            ("driver", string(&verdict.who)),
+            ("driver", string(&verdict.subject)),
             ("target", string(&verdict.bound)),
             ("measured", string(&verdict.measured)),
             ("verdict", string(verdict.word())),
@@ -40,7 +40,7 @@ pub(crate) fn document(
     document + "\n"
 }
 
-/// The columns, then each contender's rounds with a figure per column.
+/// The columns, and each contender's rounds with one figure per column.
 fn group(group: &Group) -> String {
     let figures = group.figures.iter().map(|figure| {
         object(&[

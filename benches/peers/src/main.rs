@@ -1,25 +1,25 @@
-//! windlass beside its peers, in one run on this machine:
+//! windlass against other runtimes, in one run on this machine:
 //!
 //! ```sh
 //! cargo run --release --manifest-path benches/peers/Cargo.toml
 //! ```
 //!
-//! The contenders are loops by hand on epoll and on io_uring, with nothing above them (the limit that a runtime is judged
-//! by), then tokio, compio, monoio, glommio and smol, each as its own documentation recommends for one thread, and windlass
-//! on both drivers. Each runtime has a file of its own here, which says what it is set to; what is measured is written once,
-//! over the trait [`runtime::Runtime`], in [`work`].
+//! The contenders are minimal hand-written loops on epoll and io_uring (the lower bound); tokio, compio, monoio,
+//! glommio and smol, each as its documentation recommends for one thread; and windlass on both drivers. Each runtime
+//! has its own file here with its settings; the workloads are written once, over the trait [`runtime::Runtime`], in
+//! [`work`].
 //!
-//! Every measurement is a fresh process on one core, the load or the waking thread is on another, and the contenders take
-//! turns round by round (A B C, B C A, C A B), so that a machine that slows down slows down everybody, and nobody is always
-//! the first. The tables have medians, and ratios that were taken within a round: to the best loop by hand, and to the best
-//! peer. The last table says which targets this run reached. `--help` says how to measure less.
+//! Every measurement is a new process on one core; the load or the waking thread is on another. The contenders are
+//! interleaved (A B C, B C A, C A B), so that a machine that slows down affects all of them, and none is always first.
+//! The tables have medians, and ratios computed within a round: to the best hand-written loop, and to the best peer.
+//! The last table lists which targets this run reached. `--help` lists the options to measure less.
 //!
-//! windlass takes part with its defaults. Some of its ways have rows of their own where they matter: precise timers
-//! among the timers; no lookout in the paced echo, which shows whether looking out costs a slow loop anything; and eager tasks
-//! among the tasks, since glommio's are.
+//! windlass runs with its defaults. Some settings have their own rows where they matter: precise timers; the paced echo
+//! without busy-polling, which shows whether busy-polling costs a slow loop anything; and eager tasks, because
+//! glommio's are eager.
 
 #[cfg(all(target_os = "linux", not(feature = "proactor")))]
-compile_error!("the io_uring loop by hand is part of the limit: build with the default feature `proactor`");
+compile_error!("the hand-written io_uring loop is part of the comparison: build with the default feature `proactor`");
 
 #[cfg(target_os = "linux")]
 mod compio;
@@ -70,5 +70,5 @@ fn main() -> std::process::ExitCode {
 
 #[cfg(not(target_os = "linux"))]
 fn main() {
-    println!("peers measures runtimes on io_uring and epoll: it needs Linux");
+    println!("peers needs Linux: it measures runtimes on io_uring and epoll");
 }

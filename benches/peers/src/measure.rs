@@ -1,4 +1,4 @@
-//! One contender, one round: starts the process, loads it or waits for it, and gives the figures.
+//! Measures one round of one contender: starts the process, loads it or waits for it, and returns the figures.
 
 use std::io;
 use std::thread;
@@ -14,13 +14,13 @@ use crate::kit::server::{PATIENCE, port_of};
 use crate::plan::Job;
 use crate::work::Task;
 
-/// How long a child may measure.
+/// The time limit of a child process.
 const WORK: Duration = Duration::from_secs(60);
 
-/// Until the last echo has gone out and the server sleeps.
+/// Long enough for the last echo to be sent and the server to block.
 const SETTLE: Duration = Duration::from_millis(300);
 
-/// The calling thread may be on any core; the load gets a thread that is on its own.
+/// The calling thread may be on any core; the load runs on a separate, pinned thread.
 pub(crate) fn measure(contender: Contender, job: &Job, machine: &Machine) -> io::Result<Vec<f64>> {
     if let Job::WorkAnywhere(task) = job {
         return work(contender, task, None);
@@ -69,14 +69,14 @@ fn serve(contender: Contender, machine: &Machine) -> io::Result<(Process, u16)> 
     Ok((server, port))
 }
 
-/// Has a child measure, and reads what it prints.
+/// Lets a child process measure, and parses its output.
 fn work(contender: Contender, task: &Task, core: Option<usize>) -> io::Result<Vec<f64>> {
     let args = task.to_args();
     let mut all = vec!["--work", contender.name()];
     all.extend(args.iter().map(String::as_str));
     let output = Process::again(&all, core)?.all_output(WORK)?;
     let figures: Result<Vec<f64>, _> = output.lines().map(str::parse).collect();
-    figures.map_err(|_| io::Error::other(format!("the child printed something else: {output}")))
+    figures.map_err(|_| io::Error::other(format!("unexpected output of the child process: {output}")))
 }
 
 fn memory(contender: Contender, connections: usize, machine: &Machine) -> io::Result<Vec<f64>> {
@@ -89,7 +89,7 @@ fn memory(contender: Contender, connections: usize, machine: &Machine) -> io::Re
         request_len: 64,
         in_flight: 1,
     };
-    // Each connection has sent a request by then, and the server answers all of them before it sleeps.
+    // Each connection has sent a request by now, and the server answers all of them before it blocks.
     let mut load = Load::connect(port, shape)?;
     load.run_for(connections as u64)?;
     thread::sleep(SETTLE);

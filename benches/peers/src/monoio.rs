@@ -1,8 +1,8 @@
-//! monoio: `RuntimeBuilder::<IoUringDriver>::new().enable_timer()`, built without its epoll driver, with the feature `sync`, which
-//! wakes from other threads need; `monoio::spawn`, `time::sleep`. It has no yield: a future that wakes itself once stands for
-//! it.
+//! monoio: `RuntimeBuilder::<IoUringDriver>::new().enable_timer()`, built without its epoll driver, with the feature
+//! `sync`, which wakes from other threads need; `monoio::spawn`, `time::sleep`. It has no yield: a future that wakes
+//! itself once is used instead.
 //!
-//! Echo: owned reads into one buffer of 8 KiB that goes to and fro, `write_all`, as in its README. Files:
+//! Echo: owned reads into one reused buffer of 8 KiB, `write_all`, as in its README. Files:
 //! `fs::File::read_exact_at`.
 
 use std::future::Future;
@@ -17,7 +17,7 @@ use monoio::net::{TcpListener, TcpStream};
 use monoio::{IoUringDriver, RuntimeBuilder};
 
 use crate::kit::hand_epoll::print_port;
-use crate::event_loop::builder::{BUFFER_LEN, PlainYield, Runtime};
+use crate::runtime::{BUFFER_LEN, PlainYield, Runtime};
 
 pub(crate) struct Monoio;
 
@@ -71,7 +71,7 @@ async fn echo(mut stream: TcpStream) -> io::Result<()> {
         if result? == 0 {
             return Ok(());
         }
-        // A read sets the length, so this sends what was read.
+        // A read sets the length, so this sends the received bytes.
         let (result, back) = stream.write_all(back).await;
         result?;
         buffer = back;

@@ -9,20 +9,21 @@ use crate::work::Task;
 pub(crate) const USAGE: &str = "\
 usage: windlass-peers [--quick] [--only PART]... [--contender NAME]... [--rounds N] [--instructions] [--json PATH]
 
-Measures windlass beside tokio, compio, monoio, glommio, smol and loops by hand, and says which targets are reached.
+Measures windlass against tokio, compio, monoio, glommio, smol and hand-written loops, and reports which targets are
+reached.
 
   --quick           two short rounds: one to two minutes instead of five to eight, and noisier
   --only PART       only this part (may be repeated): echo, timers, sleeps, tasks, files, wake, memory, instructions
   --contender NAME  only this contender (may be repeated): epoll, uring, uring-multishot, pread, tokio, compio, monoio,
-                    glommio, smol, proactor, reactor; with a setting, where it matters: proactor-precise,
-                    reactor-precise (timers), proactor-no-lookout, reactor-no-lookout (paced echo),
+                    glommio, smol, proactor, reactor; with a setting: proactor-precise,
+                    reactor-precise (timers), proactor-no-busy-poll, reactor-no-busy-poll (paced echo),
                     proactor-eager, reactor-eager (tasks)
-  --rounds N        how many rounds of each at most (default 5)
+  --rounds N        the maximum number of rounds (default 5)
   --instructions    also count user-space instructions per request, under valgrind's callgrind (one to two minutes more)
   --json PATH       also write every round's figures to this file
   --help            this text";
 
-/// What one process is to do.
+/// The job of one process.
 pub(crate) enum Job {
     Compare(Options),
     /// Hidden: be a server, for a parent that reads the port from standard output.

@@ -1,4 +1,4 @@
-//! What is measured: every table of the report, with its columns, and how its figures come about.
+//! The tables of the report: their columns, and how the figures are measured.
 
 use std::path::Path;
 use std::time::Duration;
@@ -50,12 +50,12 @@ impl Workload {
         let found = Workload::ALL.into_iter().find(|workload| workload.name() == name);
         found.ok_or_else(|| {
             let names: Vec<&str> = Workload::ALL.iter().map(|workload| workload.name()).collect();
-            format!("no part is called '{name}': choose of {}", names.join(", "))
+            format!("unknown part '{name}': choose one of {}", names.join(", "))
         })
     }
 }
 
-/// How one contender's figures of one round come about.
+/// How the figures of one contender and one round are measured.
 pub(crate) enum Job {
     /// A server on one core, the load on the other.
     Echo {
@@ -63,7 +63,7 @@ pub(crate) enum Job {
         warm_up: Duration,
         length: Duration,
     },
-    /// The same with one connection, which sends a request every so often, and sleeps in between.
+    /// The same with one connection that sends a request at fixed intervals.
     Paced {
         request_len: usize,
         every: Duration,
@@ -71,15 +71,15 @@ pub(crate) enum Job {
     },
     /// A child process on the servers' core.
     Work(Task),
-    /// A child process on any core, since thread pools want theirs.
+    /// A child process on any core, because thread pools use several.
     WorkAnywhere(Task),
     /// A server with this many idle connections.
     Memory { connections: usize },
-    /// A server under callgrind, with so many requests and twice as many.
+    /// A server under callgrind, with this number of requests and with twice that number.
     Instructions { shape: Shape, requests: u64 },
 }
 
-/// All the groups that were asked for, in the order of the report.
+/// The selected groups, in the order of the report.
 pub(crate) fn groups(options: &Options, machine: &Machine, file: &Path) -> Vec<Group> {
     let scale = Scale::new(options.quick);
     let mut groups = Vec::new();
@@ -107,7 +107,7 @@ pub(crate) fn groups(options: &Options, machine: &Machine, file: &Path) -> Vec<G
     groups
 }
 
-/// How long and how often.
+/// The length and number of measurements.
 struct Scale {
     echo: Duration,
     warm_up: Duration,
@@ -117,7 +117,7 @@ struct Scale {
     files: Duration,
     wakes: usize,
     round_trips: Duration,
-    /// Of what takes seconds, and hardly differs from round to round.
+    /// The number of rounds for workloads that take seconds and vary little.
     sleep_rounds: usize,
     memory_rounds: usize,
 }
@@ -171,7 +171,7 @@ fn less(title: &'static str, unit: Unit) -> Figure {
     }
 }
 
-/// What goes with the others, and is no merit of its own.
+/// A figure for information, without a ratio.
 fn aside(title: &'static str, unit: Unit) -> Figure {
     Figure {
         is_compared: false,
@@ -220,7 +220,7 @@ fn echo(scale: &Scale) -> Vec<Group> {
     groups
 }
 
-/// A loop that has little to do: what looking out for news costs there.
+/// A loop with little to do: shows the cost of busy-polling there.
 fn paced((key, every, count): (&'static str, Duration, usize)) -> Group {
     let request_len = 64;
     let title = format!("Echo, paced: 1 x {request_len} B, a request every {every:?} ({count} per round)");
@@ -235,7 +235,7 @@ fn paced((key, every, count): (&'static str, Duration, usize)) -> Group {
 
 fn timers(scale: &Scale) -> Vec<Group> {
     let one = |(key, length, count)| {
-        let title = format!("Timers: how late a sleep of {length:?} ends ({count} per round)");
+        let title = format!("Timers: lateness of a sleep of {length:?} ({count} per round)");
         let figures = vec![
             less("p50", Unit::Nanos),
             less("p99", Unit::Nanos),
@@ -266,7 +266,7 @@ fn sleeps(scale: &Scale) -> Vec<Group> {
         group(
             Workload::Sleeps,
             "cancel-1m",
-            "1,000,000 sleeps of 10 to 100 s, begun by 100 tasks (boxed, polled once each), then all dropped".into(),
+            "1,000,000 sleeps of 10 to 100 s, started by 100 tasks (boxed, polled once each), then all dropped".into(),
             figures(),
             Job::Work(Task::Cancels { count: 1_000_000 }),
         ),
@@ -302,10 +302,10 @@ fn files(scale: &Scale, file: &Path) -> Vec<Group> {
 fn wake(scale: &Scale, machine: &Machine) -> Vec<Group> {
     let figures = vec![
         less("asleep, p50", Unit::Nanos),
-        less("hot, round trip", Unit::Nanos),
-        more("hot, round trips/s"),
+        less("busy, round trip", Unit::Nanos),
+        more("busy, round trips/s"),
     ];
-    let title = "Wake by another thread: of a loop that slept for 2 ms; back to back".into();
+    let title = "Wake by another thread: after a sleep of 2 ms; back to back".into();
     let job = Job::Work(Task::Wakes {
         core: machine.pinned.map(|(_, load)| load),
         count: scale.wakes,
@@ -316,7 +316,7 @@ fn wake(scale: &Scale, machine: &Machine) -> Vec<Group> {
 
 fn memory(scale: &Scale) -> Vec<Group> {
     let connections = 10_000;
-    let title = "Memory: the server's own, per idle connection, at 10,000 that have each had an echo".into();
+    let title = "Memory: the server's private memory per idle connection, at 10,000 with one echo each".into();
     let figures = vec![less("per connection", Unit::Bytes)];
     let mut group = group(Workload::Memory, "memory", title, figures, Job::Memory { connections });
     group.rounds = scale.memory_rounds;
@@ -331,7 +331,7 @@ fn instructions() -> Vec<Group> {
     };
     let title = format!("User-space instructions per request, by callgrind, {shape}");
     let figures = vec![less("instructions", Unit::Count)];
-    // Many times what valgrind does between two looks for signals, which is where a server's count ends.
+    // Many times the work that valgrind does between two checks for signals, which end a server's count.
     let job = Job::Instructions {
         shape,
         requests: 25_000,

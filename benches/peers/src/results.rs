@@ -1,4 +1,4 @@
-//! The figures, round by round, and what they are compared with.
+//! The figures of all rounds, and their comparison.
 
 use crate::contender::Contender;
 use crate::kit::stats::{Spread, paired_ratio};
@@ -9,13 +9,13 @@ use crate::plan::{Job, Workload};
 pub(crate) enum Unit {
     Nanos,
     Bytes,
-    /// A number, or so many per second.
+    /// A count or a rate per second.
     Count,
-    /// The share of the time in which the load had its core.
+    /// The load generator's CPU use, as a share of the time.
     LoadBusy,
 }
 
-/// Above this the load's core is the limit, and a rate says little.
+/// Above this CPU use the load generator is the limit, and a rate means little.
 const LOAD_BUSY: f64 = 0.9;
 
 impl Unit {
@@ -44,14 +44,14 @@ pub(crate) struct Figure {
     pub(crate) title: &'static str,
     pub(crate) unit: Unit,
     pub(crate) is_less_better: bool,
-    /// Whether its ratio to others says anything.
+    /// Whether ratios of this figure are meaningful.
     pub(crate) is_compared: bool,
 }
 
-/// A table: some figures that are measured together.
+/// A table: figures that are measured together.
 pub(crate) struct Group {
     pub(crate) workload: Workload,
-    /// What targets and programs know it by.
+    /// The name for targets and JSON.
     pub(crate) key: &'static str,
     pub(crate) title: String,
     pub(crate) figures: Vec<Figure>,
@@ -61,14 +61,14 @@ pub(crate) struct Group {
     pub(crate) scores: Vec<Score>,
 }
 
-/// One contender's rounds, each with all the figures.
+/// One contender's rounds, each with all figures.
 pub(crate) struct Score {
     pub(crate) contender: Contender,
     pub(crate) rounds: Vec<Vec<f64>>,
 }
 
 impl Group {
-    /// Notes a round.
+    /// Adds a round.
     pub(crate) fn add(&mut self, contender: Contender, figures: Vec<f64>) {
         match self.scores.iter_mut().find(|score| score.contender == contender) {
             Some(score) => score.rounds.push(figures),
@@ -86,12 +86,12 @@ impl Group {
             .flat_map(move |score| score.rounds.iter().map(move |round| round[figure]))
     }
 
-    /// All NaN for who was not measured.
+    /// All NaN for a contender that was not measured.
     pub(crate) fn spread(&self, contender: Contender, figure: usize) -> Spread {
         Spread::of(self.rounds_of(contender, figure))
     }
 
-    /// Who has the best median of some. One below zero is a sleep that ends too early, which is no merit.
+    /// The contender with the best median. Negative values are ignored: such a sleep ended early.
     pub(crate) fn best(&self, figure: usize, is_one: impl Fn(Contender) -> bool) -> Option<Contender> {
         let ones = self
             .scores
@@ -106,7 +106,8 @@ impl Group {
         }
     }
 
-    /// A figure divided by another's of the same round. Who failed is out from then on, so rounds are the first ones of both.
+    /// The ratios of a figure to another contender's in the same round. A contender that fails is left out from then
+    /// on, so the rounds that both have are the first ones.
     pub(crate) fn ratio(&self, ours: Contender, theirs: Contender, figure: usize) -> Spread {
         paired_ratio(self.rounds_of(ours, figure), self.rounds_of(theirs, figure))
     }

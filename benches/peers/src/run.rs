@@ -43,7 +43,7 @@ pub(crate) fn main() -> ExitCode {
     }
 }
 
-/// A child's answer.
+/// The output of a child process.
 fn print(figures: &[f64]) -> io::Result<()> {
     let lines: Vec<String> = figures.iter().map(f64::to_string).collect();
     writeln!(io::stdout(), "{}", lines.join("\n"))
@@ -54,7 +54,7 @@ fn compare(options: &Options) -> io::Result<()> {
     say(&machine.to_string());
     say(&describe_limits()?);
     if cfg!(debug_assertions) {
-        say("this is a debug build: its figures say little; add --release");
+        say("this is a debug build: the figures mean little; add --release");
     }
     say(&format!("\nContenders\n{}", describe_contenders(options)));
 
@@ -74,7 +74,8 @@ fn compare(options: &Options) -> io::Result<()> {
     progress.finish();
 
     let verdicts = targets::verdicts(&groups);
-    // Before the tables, of which somebody may read only the beginning; that it failed is told after them.
+    // Written before the tables are printed, because the reader may close the output early; an error is reported after
+    // them.
     let written = options.json.as_ref().map(|path| {
         std::fs::write(path, json::document(options, &machine, &groups, &verdicts, &missing))
             .map(|()| format!("\nevery round's figures: {}", path.display()))
@@ -87,12 +88,12 @@ fn compare(options: &Options) -> io::Result<()> {
     Ok(())
 }
 
-/// Prints a line. That nobody reads it is no reason to stop.
+/// Prints a line. A closed standard output does not stop the measurement.
 fn say(text: &str) {
     let _ = writeln!(io::stdout(), "{text}");
 }
 
-/// The contenders of a group take turns. Who fails once is out of the group.
+/// Interleaves the contenders of a group. A contender that fails once is left out of the group.
 fn run(group: &mut Group, machine: &Machine, progress: &mut Progress, missing: &mut Vec<String>) {
     let mut contenders = group.contenders.clone();
     take_turns(group.rounds, &mut contenders, |round, &mut contender| {
@@ -105,7 +106,10 @@ fn run(group: &mut Group, machine: &Machine, progress: &mut Progress, missing: &
                 true
             }
             Ok(_) => {
-                missing.push(format!("{title}, {}: the child gave too few figures", group.key));
+                missing.push(format!(
+                    "{title}, {}: the child process printed too few figures",
+                    group.key
+                ));
                 false
             }
             Err(error) => {
@@ -136,13 +140,13 @@ fn describe_contenders(options: &Options) -> String {
     lay_out(&rows, &[0, 1, 2])
 }
 
-/// For windlass also what the driver found in this kernel.
+/// The settings; for windlass also the driver's kernel features.
 fn settings(contender: Contender) -> String {
     let Some(driver) = contender.driver() else {
         return contender.settings().into();
     };
     match windlass::Builder::new().driver(driver).build() {
         Ok(event_loop) => format!("{}; on {}", contender.settings(), event_loop.describe().name),
-        Err(error) => format!("none here: {error}"),
+        Err(error) => format!("not available: {error}"),
     }
 }

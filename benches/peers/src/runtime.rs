@@ -1,5 +1,5 @@
-//! What a runtime must have to take part. Everything that is measured is written once over this, so that what differs is
-//! the runtime and nothing else; only the echo server is each runtime's own, since how to read is what they differ in.
+//! The interface of a runtime under test. The workloads are written once over this trait, so that only the runtime
+//! differs. The echo server is specific to each runtime, because their read APIs differ.
 
 use std::future::Future;
 use std::io;
@@ -9,35 +9,35 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-/// How much an echo server reads at once.
+/// The read size of an echo server.
 pub(crate) const BUFFER_LEN: usize = 8 * 1024;
 
 pub(crate) trait Runtime: 'static {
-    /// What is set, and how it is used, in one line.
+    /// The settings and APIs used, in one line.
     const SETTINGS: &'static str;
 
     /// Runs a future on a new runtime of the calling thread.
     fn run<T: 'static>(main: impl Future<Output = T> + 'static) -> io::Result<T>;
 
-    /// Spawns a task; the future that it gives joins it. Only inside of [`run`](Runtime::run), as the rest.
+    /// Spawns a task, and returns a future that joins it. Like the rest, only inside [`run`](Runtime::run).
     fn spawn(task: impl Future<Output = ()> + 'static) -> impl Future<Output = ()> + 'static;
 
     fn sleep(length: Duration) -> impl Future<Output = ()> + 'static;
 
     fn yield_now() -> impl Future<Output = ()>;
 
-    /// An echo server on a port of the kernel's choice, which it prints; serves until killed.
+    /// An echo server on an ephemeral port, which it prints; serves until killed.
     async fn serve() -> io::Result<()>;
 
     type File: 'static;
 
     async fn open(path: &Path) -> io::Result<Self::File>;
 
-    /// Overwrites the whole of the buffer from this place in the file.
+    /// Fills the buffer from this offset of the file.
     async fn read_at(file: &Rc<Self::File>, buffer: Vec<u8>, offset: u64) -> io::Result<Vec<u8>>;
 }
 
-/// Wakes itself once and is polled again: the yield of those who bring none.
+/// Wakes itself once and is polled again: a yield for runtimes without one.
 #[derive(Default)]
 pub(crate) struct PlainYield {
     is_over: bool,

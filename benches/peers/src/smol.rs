@@ -1,10 +1,10 @@
-//! smol: `smol::block_on` around a `smol::LocalExecutor` (that of the crate async-executor), as the documentation of the
-//! executor has it; `smol::Timer`, `smol::future::yield_now`. Its I/O thread starts by itself, but while `block_on` waits, that waits
-//! for the kernel itself.
+//! smol: `smol::block_on` around a `smol::LocalExecutor` (that of the crate async-executor), as in the documentation of
+//! the executor; `smol::Timer`, `smol::future::yield_now`. Its I/O thread starts automatically, but a waiting
+//! `block_on` polls the kernel itself.
 //!
 //! Echo: `read(&mut buffer)` with 8 KiB, `write_all`. Files: `smol::unblock` around a positioned read of the standard
-//! library. `smol::fs::File` does the same inside, but has no positioned read: a seek and a read would be two trips to the
-//! pool instead of one.
+//! library. `smol::fs::File` does the same inside, but has no positioned read: a seek and a read would be two trips to
+//! the pool instead of one.
 
 use std::future::Future;
 use std::io;
@@ -19,12 +19,12 @@ use smol::io::{AsyncReadExt, AsyncWriteExt};
 use smol::net::{TcpListener, TcpStream};
 
 use crate::kit::hand_epoll::print_port;
-use crate::event_loop::builder::{BUFFER_LEN, Runtime};
+use crate::runtime::{BUFFER_LEN, Runtime};
 
 pub(crate) struct Smol;
 
 thread_local! {
-    /// So that a task can spawn another, as it can elsewhere.
+    /// Lets a task spawn another, as in the other runtimes.
     static EXECUTOR: LocalExecutor<'static> = const { LocalExecutor::new() };
 }
 

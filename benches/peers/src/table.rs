@@ -1,4 +1,4 @@
-//! The report, for a person.
+//! The report as text.
 
 use std::fmt::Write;
 
@@ -9,12 +9,11 @@ use crate::targets::{self, Verdict};
 
 pub(crate) fn report(groups: &[Group], verdicts: &[Verdict], missing: &[String]) -> String {
     let mut out = String::from(
-        "\"limit\" is the ratio to the best loop by hand of that column, \"peer\" to the best of the peers: medians of\n\
-         ratios taken within a round. For what is counted per second more is better, for the rest less.\n\
+        "\"limit\" is the ratio to the best hand-written loop of that column, \"peer\" to the best peer: medians of\n\
+         ratios computed within a round. For rates more is better, for the rest less.\n\
          ~ noisy: the rounds differ by more than 15 % of their median\n\
-         load: how much of its core the load took; where it is busy (above 90 %), the load is the limit: the rate says\n\
-         little there, and CPU/request counts\n\
-         early: so many sleeps ended before their time\n",
+         load: CPU use of the load generator; above 90 % it is the limit, and only CPU/request is meaningful\n\
+         early: the number of sleeps that ended before their deadline\n",
     );
     for group in groups {
         out += &table(group);
@@ -65,7 +64,7 @@ fn table(group: &Group) -> String {
 fn to_best(group: &Group, ours: Contender, figure: usize, is_one: fn(Contender) -> bool) -> String {
     match group.best(figure, is_one) {
         Some(best) => match group.ratio(ours, best, figure).median {
-            // The best needs nothing at all.
+            // A best value of zero has no ratio.
             median if median.is_infinite() => "-".into(),
             median => ratio(median),
         },

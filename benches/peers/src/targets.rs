@@ -1,31 +1,31 @@
-//! What windlass is meant to reach, and whether it did in this run.
+//! The performance targets of windlass, and whether this run reached them.
 
 use crate::contender::Contender;
 use crate::kit::stats::Spread;
 use crate::kit::text::{cells, lay_out, ratio};
 use crate::results::Group;
 
-/// A target: a figure, how it must compare, and with what.
+/// A target: a figure, its bound, and the reference.
 struct Target {
     /// The group's key and the number of its column.
     group: &'static str,
     figure: usize,
-    who: Who,
+    subject: Subject,
     bound: Bound,
     against: Against,
 }
 
 #[derive(Clone, Copy)]
-enum Who {
+enum Subject {
     Proactor,
     Reactor,
-    /// Both drivers, each for itself.
+    /// Each driver.
     Each,
-    /// Both, and also the better of them: who serves more requests, for all figures of the group.
+    /// Each driver, and the better of them: the one with more requests per second, for all figures of the group.
     EachAndBetter,
-    /// Both with precise timers.
+    /// Each driver with precise timers.
     EachPrecise,
-    /// Both with tasks that begin inside of the call that spawns them, as those of glommio do.
+    /// Each driver with eager tasks, as glommio's are.
     EachEager,
 }
 
@@ -38,18 +38,18 @@ enum Bound {
 
 #[derive(Clone, Copy)]
 enum Against {
-    BestByHand,
+    BestHandWritten,
     BestPeer,
     One(Contender),
-    /// The figure itself is bound.
+    /// An absolute bound.
     Nothing,
 }
 
-const fn target(group: &'static str, figure: usize, who: Who, bound: Bound, against: Against) -> Target {
+const fn target(group: &'static str, figure: usize, subject: Subject, bound: Bound, against: Against) -> Target {
     Target {
         group,
         figure,
-        who,
+        subject,
         bound,
         against,
     }
@@ -58,15 +58,15 @@ const fn target(group: &'static str, figure: usize, who: Who, bound: Bound, agai
 const TARGETS: [Target; 35] = {
     use Against::*;
     use Bound::*;
-    use Who::*;
+    use Subject::*;
     const EPOLL: Against = One(Contender::Epoll);
     const TOKIO: Against = One(Contender::Tokio);
     [
-        target("echo-50x1k", 1, Proactor, AtMost(1.05), BestByHand),
+        target("echo-50x1k", 1, Proactor, AtMost(1.05), BestHandWritten),
         target("echo-50x1k", 1, Proactor, Below(1.0), BestPeer),
         target("echo-50x1k", 1, Reactor, AtMost(1.05), EPOLL),
         target("echo-50x1k", 1, Reactor, Below(1.0), TOKIO),
-        target("echo-1000x64", 1, Proactor, AtMost(1.05), BestByHand),
+        target("echo-1000x64", 1, Proactor, AtMost(1.05), BestHandWritten),
         target("echo-1000x64", 1, Proactor, Below(1.0), BestPeer),
         target("echo-1000x64", 1, Reactor, AtMost(1.05), EPOLL),
         target("echo-1000x64", 1, Reactor, Below(1.0), TOKIO),
@@ -77,30 +77,30 @@ const TARGETS: [Target; 35] = {
             0,
             Proactor,
             AtMost(1.05),
-            One(Contender::ProactorNoLookout),
+            One(Contender::ProactorNoBusyPoll),
         ),
         target(
             "echo-paced-300us",
             0,
             Reactor,
             AtMost(1.05),
-            One(Contender::ReactorNoLookout),
+            One(Contender::ReactorNoBusyPoll),
         ),
         target(
             "echo-paced-5ms",
             0,
             Proactor,
             AtMost(1.05),
-            One(Contender::ProactorNoLookout),
+            One(Contender::ProactorNoBusyPoll),
         ),
         target(
             "echo-paced-5ms",
             0,
             Reactor,
             AtMost(1.05),
-            One(Contender::ReactorNoLookout),
+            One(Contender::ReactorNoBusyPoll),
         ),
-        // About 1 us is asked for; at most 2 us is what that is judged by.
+        // The target is about 1 us; up to 2 us passes.
         target("timers-100us", 0, EachPrecise, AtMost(2000.0), Nothing),
         target("timers-1ms", 0, EachPrecise, AtMost(2000.0), Nothing),
         target("timers-100us", 0, Each, AtMost(0.5), BestPeer),
@@ -125,17 +125,17 @@ const TARGETS: [Target; 35] = {
     ]
 };
 
-/// How a target was met.
+/// The result for a target.
 pub(crate) struct Verdict {
     pub(crate) what: String,
-    pub(crate) who: String,
+    pub(crate) subject: String,
     pub(crate) bound: String,
     pub(crate) measured: String,
     /// None if it was not measured.
     pub(crate) is_reached: Option<bool>,
-    /// Some rounds say otherwise.
+    /// Some rounds had the opposite result.
     pub(crate) is_noisy: bool,
-    /// It is told once more for the better driver: not counted twice.
+    /// Repeated for the better driver: not counted here.
     pub(crate) is_repeated: bool,
 }
 
@@ -151,7 +151,7 @@ impl Verdict {
     }
 }
 
-/// Those of the targets whose group was asked for.
+/// The targets of the selected groups.
 pub(crate) fn verdicts(groups: &[Group]) -> Vec<Verdict> {
     let mut all = Vec::new();
     for target in &TARGETS {
@@ -159,27 +159,27 @@ pub(crate) fn verdicts(groups: &[Group]) -> Vec<Verdict> {
             continue;
         };
         use Contender::{Proactor, ProactorEager, ProactorPrecise, Reactor, ReactorEager, ReactorPrecise};
-        let who: &[_] = match target.who {
-            Who::Proactor => &[Proactor],
-            Who::Reactor => &[Reactor],
-            Who::Each | Who::EachAndBetter => &[Proactor, Reactor],
-            Who::EachPrecise => &[ProactorPrecise, ReactorPrecise],
-            Who::EachEager => &[ProactorEager, ReactorEager],
+        let subject: &[_] = match target.subject {
+            Subject::Proactor => &[Proactor],
+            Subject::Reactor => &[Reactor],
+            Subject::Each | Subject::EachAndBetter => &[Proactor, Reactor],
+            Subject::EachPrecise => &[ProactorPrecise, ReactorPrecise],
+            Subject::EachEager => &[ProactorEager, ReactorEager],
         };
-        all.extend(who.iter().map(|&ours| judge(target, group, ours)));
-        if let Who::EachAndBetter = target.who {
+        all.extend(subject.iter().map(|&ours| judge(target, group, ours)));
+        if let Subject::EachAndBetter = target.subject {
             all.extend(judge_better(target, group));
         }
     }
     all
 }
 
-/// Once more for the driver that serves more requests per second, which is the first figure of an echo.
+/// Repeats the target for the driver with more requests per second, the first figure of an echo group.
 fn judge_better(target: &Target, group: &Group) -> Option<Verdict> {
     let better = group.best(0, |one| matches!(one, Contender::Proactor | Contender::Reactor))?;
     let verdict = judge(target, group, better);
     Some(Verdict {
-        who: format!("the better ({})", better.name()),
+        subject: format!("the better ({})", better.name()),
         is_repeated: true,
         ..verdict
     })
@@ -188,7 +188,10 @@ fn judge_better(target: &Target, group: &Group) -> Option<Verdict> {
 fn judge(target: &Target, group: &Group, ours: Contender) -> Verdict {
     let figure = &group.figures[target.figure];
     let (theirs, against) = match target.against {
-        Against::BestByHand => (group.best(target.figure, Contender::is_hand), "the best by hand"),
+        Against::BestHandWritten => (
+            group.best(target.figure, Contender::is_hand),
+            "the best hand-written loop",
+        ),
         Against::BestPeer => (group.best(target.figure, Contender::is_peer), "the best peer"),
         Against::One(one) => (Some(one), one.title()),
         Against::Nothing => (None, ""),
@@ -198,8 +201,8 @@ fn judge(target: &Target, group: &Group, ours: Contender) -> Verdict {
         (Some(theirs), _) => group.ratio(ours, theirs, target.figure),
         _ => Spread::of([]),
     };
-    let limit = |value: f64| match (target.against, target.who) {
-        (Against::Nothing, Who::EachPrecise) => format!("{} (about 1 us)", figure.unit.show(value)),
+    let limit = |value: f64| match (target.against, target.subject) {
+        (Against::Nothing, Subject::EachPrecise) => format!("{} (about 1 us)", figure.unit.show(value)),
         (Against::Nothing, _) => figure.unit.show(value),
         _ => format!("{value} x "),
     };
@@ -214,12 +217,12 @@ fn judge(target: &Target, group: &Group, ours: Contender) -> Verdict {
         Bound::AtLeast(least) => value >= least,
     };
     let named = match (target.against, theirs) {
-        (Against::BestByHand | Against::BestPeer, Some(theirs)) => format!(" ({})", theirs.name()),
+        (Against::BestHandWritten | Against::BestPeer, Some(theirs)) => format!(" ({})", theirs.name()),
         _ => String::new(),
     };
     Verdict {
         what: format!("{}: {}", group.key, figure.title),
-        who: ours.name().into(),
+        subject: ours.name().into(),
         bound: bound + &named,
         measured: match target.against {
             Against::Nothing => figure.unit.show(measured.median),
@@ -237,7 +240,7 @@ pub(crate) fn table(verdicts: &[Verdict]) -> String {
         let bound = &verdict.bound;
         rows.push(cells([
             &verdict.what,
-            &verdict.who,
+            &verdict.subject,
             bound,
             &verdict.measured,
             verdict.word(),

@@ -1,9 +1,9 @@
-//! tokio: `Builder::new_current_thread().enable_all()`, built as a `LocalRuntime`, which its documentation offers for tasks
-//! that stay on one thread; `spawn_local`, `time::sleep`, `task::yield_now`.
+//! tokio: `Builder::new_current_thread().enable_all()`, built as a `LocalRuntime`, which its documentation offers for
+//! tasks that stay on one thread; `spawn_local`, `time::sleep`, `task::yield_now`.
 //!
 //! Echo: `read(&mut buffer)` with 8 KiB, `write_all`. Files: `spawn_blocking` around a positioned read of the standard
-//! library. `tokio::fs::File` does the same inside, but has no positioned read: a seek and a read would be two trips to the
-//! pool instead of one. (Its io_uring for files is behind `tokio_unstable`.)
+//! library. `tokio::fs::File` does the same inside, but has no positioned read: a seek and a read would be two trips to
+//! the pool instead of one. (Its io_uring for files is behind `tokio_unstable`.)
 
 use std::future::Future;
 use std::io;
@@ -19,7 +19,7 @@ use tokio::runtime::{Builder, LocalOptions};
 use tokio::task::{spawn_blocking, spawn_local};
 
 use crate::kit::hand_epoll::print_port;
-use crate::event_loop::builder::{BUFFER_LEN, Runtime};
+use crate::runtime::{BUFFER_LEN, Runtime};
 
 pub(crate) struct Tokio;
 

@@ -1,7 +1,7 @@
-//! windlass, on each driver: `Builder::new().driver(..)`, all else as it comes; `windlass::spawn`, `time::sleep`,
-//! `task::yield_now`. Two settings are measured by themselves: precise timers, and no lookout.
+//! windlass on each driver: `Builder::new().driver(..)` with defaults; `windlass::spawn`, `time::sleep`,
+//! `task::yield_now`. Measured separately: precise timers, no busy-polling, eager tasks.
 //!
-//! Echo: the README's server, which the kit has, `read_managed` and `write_all`. Files: `fs::File::read_exact_at`.
+//! Echo: the README's server (in the kit), `read_managed` and `write_all`. Files: `fs::File::read_exact_at`.
 
 use std::future::Future;
 use std::io;
@@ -13,23 +13,23 @@ use windlass::fs::File;
 use windlass::{Builder, DriverChoice};
 
 use crate::kit::server::windlass_echo;
-use crate::event_loop::builder::Runtime;
+use crate::runtime::Runtime;
 
 pub(crate) struct Windlass<const IS_PROACTOR: bool, const SETTING: u8>;
 
 pub(crate) type Proactor<const SETTING: u8> = Windlass<true, SETTING>;
 pub(crate) type Reactor<const SETTING: u8> = Windlass<false, SETTING>;
 
-/// As it comes; with precise timers; without looking out before it sleeps; with tasks that are started inside of `spawn_eager`.
+/// Defaults; precise timers; no busy-polling; tasks started with `spawn_eager`.
 pub(crate) const DEFAULTS: u8 = 0;
 pub(crate) const PRECISE: u8 = 1;
-pub(crate) const NO_LOOKOUT: u8 = 2;
+pub(crate) const NO_BUSY_POLL: u8 = 2;
 pub(crate) const EAGER: u8 = 3;
 
 impl<const IS_PROACTOR: bool, const SETTING: u8> Runtime for Windlass<IS_PROACTOR, SETTING> {
     const SETTINGS: &'static str = match SETTING {
         PRECISE => "precise_timers(true); timers only",
-        NO_LOOKOUT => "lookout(0); paced echo only: read_managed",
+        NO_BUSY_POLL => "busy_poll(0); paced echo only: read_managed",
         EAGER => "defaults; tasks only: spawn_eager",
         _ => "defaults; echo: read_managed; files: read_exact_at",
     };
@@ -42,7 +42,7 @@ impl<const IS_PROACTOR: bool, const SETTING: u8> Runtime for Windlass<IS_PROACTO
         let builder = Builder::new().driver(driver);
         let builder = match SETTING {
             PRECISE => builder.precise_timers(true),
-            NO_LOOKOUT => builder.busy_poll(Duration::ZERO),
+            NO_BUSY_POLL => builder.busy_poll(Duration::ZERO),
             _ => builder,
         };
         builder.build()?.run_until_complete(main)

@@ -1,6 +1,5 @@
-//! A virtual environment of our own with uvloop in it, for a Python that has none. It lies in the report's folder, and
-//! the next run finds it there again. Nothing is written anywhere else: no cache, no compiled modules, no temporary
-//! files.
+//! A virtual environment with uvloop, for a Python without it. It is in the report's folder, and the next run reuses
+//! it. Nothing is written anywhere else: no cache, no compiled modules, no temporary files.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -10,25 +9,25 @@ use std::time::{Duration, Instant};
 use super::super::kit::process::Process;
 use super::super::kit::progress::Progress;
 
-/// How long making it may take, all in all.
+/// The time limit for creating it.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What it usually takes, for the bar.
+/// Estimates for the progress bar.
 pub(crate) const SECONDS_TO_MAKE: f64 = 4.0;
 pub(crate) const SECONDS_TO_INSTALL: f64 = 3.0;
 
-/// The interpreter of the environment in this folder.
+/// The interpreter of the environment in a folder.
 pub(crate) fn interpreter(folder: &Path) -> PathBuf {
     folder.join("python/bin/python")
 }
 
-/// Makes the environment and installs uvloop there; gives its interpreter.
+/// Creates the environment, installs uvloop, and returns the interpreter.
 pub(crate) fn make(python: &str, folder: &Path, progress: &mut Progress) -> io::Result<PathBuf> {
     let (deadline, home) = (Instant::now() + PATIENCE, folder.join("python"));
     std::fs::create_dir_all(&home)?;
-    // Nothing is asked for by a relative path: the children are not told where they are.
+    // Absolute, so that the child processes do not depend on the working directory.
     let home = home.canonicalize()?;
-    progress.step_of(SECONDS_TO_MAKE, "making a virtual environment for uvloop");
+    progress.step_of(SECONDS_TO_MAKE, "creating a virtual environment for uvloop");
     let mut venv = Command::new(python);
     venv.args(["-m", "venv", "--clear"]).arg(&home);
     run(venv, &home, deadline)?;
@@ -36,9 +35,9 @@ pub(crate) fn make(python: &str, folder: &Path, progress: &mut Progress) -> io::
     progress.step_of(SECONDS_TO_INSTALL, "pip install uvloop");
     let mut pip = Command::new(&own);
     pip.args(["-m", "pip", "install", "--quiet", "--no-input", "--no-cache-dir"]);
-    // Where there is no network it soon says so.
+    // Fail soon if there is no network.
     pip.args(["--retries", "1", "--timeout", "20"]);
-    // Compiling it would take minutes.
+    // Compiling uvloop would take minutes.
     pip.args(["--disable-pip-version-check", "--only-binary", ":all:", "uvloop"]);
     run(pip, &home, deadline)?;
     Ok(own)
@@ -51,7 +50,7 @@ fn run(mut command: Command, home: &Path, deadline: Instant) -> io::Result<()> {
     let ended = Process::start(command, None).and_then(|mut child| child.all_output(left));
     match ended {
         Err(error) if error.kind() == io::ErrorKind::TimedOut => Err(io::Error::other(format!(
-            "its virtual environment was not ready after {} s",
+            "the virtual environment was not ready after {} s",
             PATIENCE.as_secs()
         ))),
         other => other.map(drop),

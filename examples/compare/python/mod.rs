@@ -1,4 +1,4 @@
-//! The real asyncio: small scripts for the `python3` that is already there, and uvloop for it.
+//! asyncio and uvloop: small scripts for the installed `python3`.
 
 mod environment;
 
@@ -10,7 +10,8 @@ use std::time::Duration;
 use super::kit::process::Process;
 use super::kit::progress::Progress;
 
-/// Picks the loop that the first argument names. Asyncio's own is asked for by name, so that no policy can replace it.
+/// Creates the loop that the first argument names. asyncio's loop is created explicitly, so that no policy can replace
+/// it.
 const LOOP: &str = "
 import asyncio, sys, time
 def make_loop(name):
@@ -20,8 +21,8 @@ def make_loop(name):
     return asyncio.SelectorEventLoop()
 ";
 
-/// An echo server as asyncio's documentation writes it: a protocol, which is its fastest way. The backlog has room for
-/// all connections of a load: one that finds it full is tried again only after a second.
+/// An echo server as in asyncio's documentation: a protocol, which is its fastest API. The backlog has room for all
+/// connections of a load: a client that finds it full retries only after a second.
 const ECHO: &str = "
 class Echo(asyncio.Protocol):
     def connection_made(self, transport):
@@ -37,7 +38,7 @@ async def main():
 make_loop(sys.argv[1]).run_until_complete(main())
 ";
 
-/// Prints how late each sleep was, in nanoseconds.
+/// Prints the lateness of each sleep in nanoseconds.
 const SLEEP: &str = "
 async def main(nanos, count):
     late = []
@@ -50,8 +51,8 @@ async def main(nanos, count):
 make_loop(sys.argv[1]).run_until_complete(main(int(sys.argv[2]), int(sys.argv[3])))
 ";
 
-/// Prints, for each scene, p50, p99 and worst lateness of a 10 ms tick in nanoseconds. The work is the article's, as
-/// much of it as takes 150 ms here.
+/// Prints, for each scene, p50, p99 and worst lateness of a 10 ms tick in nanoseconds. The work is that of
+/// the published figures, scaled to 150 ms on this machine.
 const STALL: &str = "
 import hashlib
 from math import ceil
@@ -95,7 +96,7 @@ async def main(before, after):
 make_loop(sys.argv[1]).run_until_complete(main(int(sys.argv[2]) / 1e9, int(sys.argv[3]) / 1e9))
 ";
 
-/// Says which interpreter this really is (a `python3` may be a script that starts another), its version, and uvloop's.
+/// Prints the path of the real interpreter (a `python3` may be a wrapper script), its version, and uvloop's.
 const ASK: &str = "
 import sys
 print(sys.executable, end=';')
@@ -115,8 +116,8 @@ pub(crate) struct Python {
 }
 
 impl Python {
-    /// Looks for `python3`, and for uvloop: in it, in the environment that an earlier run has left in this folder, and,
-    /// if that is wanted, in a new one. Notes what could not be had.
+    /// Finds `python3` and uvloop: installed, in the environment of an earlier run in this folder, or, if requested, in
+    /// a new environment. Records what is missing.
     pub(crate) fn find(
         folder: &Path,
         install: bool,
@@ -147,13 +148,13 @@ impl Python {
         let made = environment::make(&found.path, folder, progress);
         match made.and_then(|own| Python::ask(&own.to_string_lossy())) {
             Ok(own) if own.uvloop.is_some() => return Some(own),
-            Ok(_) => missing.push("uvloop: pip has installed it, but it cannot be imported".into()),
-            Err(error) => missing.push(format!("uvloop: it could not be installed ({error})")),
+            Ok(_) => missing.push("uvloop: installed by pip, but it cannot be imported".into()),
+            Err(error) => missing.push(format!("uvloop: could not be installed ({error})")),
         }
         Some(found)
     }
 
-    /// What looking takes at most, for the bar.
+    /// The maximum time for finding Python, for the progress bar.
     pub(crate) fn weight(install: bool) -> f64 {
         match install {
             true => environment::SECONDS_TO_MAKE + environment::SECONDS_TO_INSTALL,
@@ -168,7 +169,7 @@ impl Python {
         let answer = Process::start(command, None)?.first_line(Duration::from_secs(10))?;
         let fields: Vec<&str> = answer.split(';').collect();
         let [path, version, uvloop] = fields[..] else {
-            return Err(io::Error::other(format!("'{answer}' was not expected")));
+            return Err(io::Error::other(format!("unexpected output '{answer}'")));
         };
         Ok(Python {
             path: path.into(),
@@ -182,12 +183,12 @@ impl Python {
         self.script(ECHO, &[loop_name])
     }
 
-    /// A measurer of sleeps on the loop of this name.
+    /// Measures sleeps on the loop of this name.
     pub(crate) fn sleep(&self, loop_name: &str, pause: Duration, count: usize) -> Command {
         self.script(SLEEP, &[loop_name, &pause.as_nanos().to_string(), &count.to_string()])
     }
 
-    /// A measurer of stalls on the loop of this name.
+    /// Measures stalls on the loop of this name.
     pub(crate) fn stall(&self, loop_name: &str, before: Duration, after: Duration) -> Command {
         let (before, after) = (before.as_nanos().to_string(), after.as_nanos().to_string());
         self.script(STALL, &[loop_name, &before, &after])
@@ -201,7 +202,7 @@ impl Python {
     }
 }
 
-/// No module is compiled to a file: it might lie outside of our folder.
+/// Prevents Python from writing compiled modules outside of our folder.
 fn keep_to_ourselves(command: &mut Command) {
     command.env("PYTHONDONTWRITEBYTECODE", "1");
 }

@@ -1,4 +1,4 @@
-//! Horizontal bars: a name, under it the bar, at its end the figure.
+//! Horizontal bar charts: a name, below it the bar, at its end the figure.
 
 use super::super::contender::Kind;
 use super::svg::{Anchor, Bend, Canvas, Scale};
@@ -6,7 +6,7 @@ use super::svg::{Anchor, Bend, Canvas, Scale};
 pub(super) struct Bar {
     pub(super) kind: Kind,
     pub(super) value: f64,
-    /// The least and the most of the rounds.
+    /// Minimum and maximum of the rounds.
     pub(super) spread: Option<(f64, f64)>,
     pub(super) text: String,
 }
@@ -14,7 +14,7 @@ pub(super) struct Bar {
 const ROW: f64 = 46.0;
 const BAR: f64 = 14.0;
 
-/// Room for the figures at the ends.
+/// Space for the figures at the ends.
 const RIGHT: f64 = 74.0;
 
 pub(super) fn draw(title: &str, bars: &[Bar], width: f64, class: &str) -> String {

@@ -1,4 +1,4 @@
-//! What is plotted.
+//! The plots of the report.
 
 use std::time::Duration;
 
@@ -13,12 +13,12 @@ use super::bars::{self, Bar};
 use super::plot::{Axis, Plot, Point, Series};
 use super::svg::{Bend, escape, short, swatch};
 
-/// Wide for a screen, half for two beside each other, narrow for a phone.
+/// Widths: full screen, two side by side, phone.
 const WIDE: (f64, f64) = (1000.0, 400.0);
 const HALF: (f64, f64) = (484.0, 340.0);
 const NARROW: (f64, f64) = (350.0, 330.0);
 
-/// A plot with its title, drawn for a screen and for a phone, of which the page shows one.
+/// A plot with its title, drawn for a screen and for a phone; the page shows one of them.
 fn figure(title: &str, note: &str, kinds: &[Kind], drawings: &[String]) -> String {
     let entry = |kind: &Kind| format!("<li>{}{}</li>", swatch(*kind), escape(kind.title()));
     let legend: String = kinds.iter().map(entry).collect();
@@ -91,13 +91,13 @@ pub(super) fn throughput(results: &Results) -> Option<String> {
     Some(lines(&plot, note, WIDE))
 }
 
-/// Shares of all requests, dense enough for a smooth line, and those that are named.
+/// The labelled percentiles.
 const NAMED: [(f64, &str); 4] = [(0.5, "50%"), (0.9, "90%"), (0.99, "99%"), (0.999, "99.9%")];
 
 pub(super) fn latency(results: &Results) -> Option<String> {
     let usual = results.usual()?;
     let fewest = usual.scores.iter().map(|(_, score)| score.latency().len()).min()?;
-    // Of fewer, a thousandth is an accident.
+    // With fewer requests, the 99.9th percentile means nothing.
     let last = if fewest >= 10_000 { 0.999 } else { 0.99 };
     let mut series = Vec::new();
     for (kind, score) in &usual.scores {
@@ -117,7 +117,7 @@ pub(super) fn latency(results: &Results) -> Option<String> {
                 title,
             }
         };
-        // What is named may also be one of the dense ones.
+        // A labelled percentile may also be one of the dense ones.
         let mut points: Vec<Point> = shares.iter().map(point).collect();
         points.dedup_by(|a, b| (a.x - b.x).abs() < 1e-9);
         series.push(Series { kind: *kind, points });
@@ -129,7 +129,7 @@ pub(super) fn latency(results: &Results) -> Option<String> {
     let plot = Plot {
         title: "Latency",
         x: Axis {
-            label: "of all requests were answered within".into(),
+            label: "share of requests answered".into(),
             bend: Bend::Nines,
             ends: (0.0, last),
             ticks,
@@ -139,13 +139,13 @@ pub(super) fn latency(results: &Results) -> Option<String> {
         beside: false,
     };
     let note = format!(
-        "{}, all rounds together. The lower, the better; each step to the right is ten times rarer.",
+        "{}, all rounds. Lower is better; each step to the right is ten times rarer.",
         usual.shape
     );
     Some(lines(&plot, &note, WIDE))
 }
 
-/// The least and the most.
+/// Minimum and maximum.
 fn ends(figures: impl Iterator<Item = f64>) -> Option<(f64, f64)> {
     let figures: Vec<f64> = figures.filter(|figure| figure.is_finite() && *figure > 0.0).collect();
     let least = figures.iter().copied().reduce(f64::min)?;
@@ -154,7 +154,7 @@ fn ends(figures: impl Iterator<Item = f64>) -> Option<(f64, f64)> {
 
 pub(super) fn timers(results: &Results, pause: Duration) -> Option<String> {
     let measured = results.timers.iter().filter(|late| late.pause == pause);
-    // An axis of powers has no place for what ends too early.
+    // A logarithmic axis cannot show sleeps that end early.
     let (early, late): (Vec<&Lateness>, Vec<&Lateness>) = measured.partition(|late| late.nanos(0.5) < 0.0);
     let series: Vec<Series> = late.iter().map(|late| sleeps(late)).collect();
     let ends = ends(series.iter().flat_map(|series| &series.points).map(|point| point.x))?;
@@ -172,20 +172,20 @@ pub(super) fn timers(results: &Results, pause: Duration) -> Option<String> {
         series,
         beside: false,
     };
-    let mut note = String::from("From 1% to 99% of the sleeps, all rounds together. The further left, the better.");
+    let mut note = String::from("From 1% to 99% of the sleeps, all rounds. Further left is better.");
     for early in early {
-        note += &format!(" Not drawn: {}, which ends them too early.", early.kind.title());
+        note += &format!(" Not drawn: {}, whose sleeps end early.", early.kind.title());
     }
     Some(lines(&plot, &note, HALF))
 }
 
-/// How many have ended when.
+/// The share of sleeps that have ended, by lateness.
 fn sleeps(late: &Lateness) -> Series {
     let all = late.sorted();
     let last = all.len().saturating_sub(1) as f64;
     let point = |step: u32| {
         let share = f64::from(step) / 200.0;
-        // What is on time to a hundred nanoseconds is on time.
+        // Less than 100 ns late counts as on time.
         let x = (all[(last * share).round() as usize] as f64).max(100.0);
         let name = match step {
             100 => Some("half of them end"),
@@ -232,8 +232,8 @@ pub(super) fn processor_time(results: &Results) -> Option<String> {
         }
     };
     let bars: Vec<Bar> = usual.scores.iter().map(bar).collect();
-    let note = format!("{}, server and kernel. Thin line: the rounds' spread.", usual.shape);
-    bar_figure("Processor time per request", &note, &bars)
+    let note = format!("{}, user and kernel. Thin line: spread of the rounds.", usual.shape);
+    bar_figure("CPU time per request", &note, &bars)
 }
 
 pub(super) fn system_calls(results: &Results) -> Option<String> {
@@ -246,7 +246,7 @@ pub(super) fn system_calls(results: &Results) -> Option<String> {
             text: ratio(calls.per_request()),
         })
         .collect();
-    let note = format!("{SINGLE}, where nothing can be batched; counted from outside, once.");
+    let note = format!("{SINGLE}, where nothing can be batched; counted once by a tracer.");
     bar_figure("System calls per request", &note, &bars)
 }
 
@@ -262,6 +262,6 @@ pub(super) fn memory(results: &Results) -> Option<String> {
         })
         .collect();
     let connections = results.memory.first().map_or(0, |memory| memory.connections);
-    let note = format!("At {connections} connections, each echoed once; the server's own memory, measured once.");
+    let note = format!("At {connections} connections with one echo each; the server's resident memory, measured once.");
     bar_figure("Memory per idle connection", &note, &bars)
 }

@@ -1,5 +1,5 @@
-//! The report for a browser: one file that needs nothing else, neither a network nor a script. The plots are SVG, drawn
-//! here ([`svg`], [`plot`], [`bars`]); [`figures`] says what is plotted, [`page`] lays it all out.
+//! The HTML report: one self-contained file without scripts. The plots are SVG ([`svg`], [`plot`], [`bars`]);
+//! [`figures`] defines what is plotted, [`page`] the layout.
 
 mod bars;
 mod figures;

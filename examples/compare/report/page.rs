@@ -1,4 +1,4 @@
-//! The page: what was found, the plots with their tables, how it was measured, what is missing.
+//! The page: summary, plots with their tables, method, and what was not measured.
 
 use super::super::contender::Kind;
 use super::super::kit::text::{bytes, nanos, ratio, thousands};
@@ -15,7 +15,7 @@ use super::svg::escape;
 pub(crate) fn page(plan: &Plan, setting: &Setting, results: &Results, tables: &[Table]) -> String {
     let mut body = String::from("<h1>Event loops compared</h1>");
     body += &format!(
-        "<p class=\"when\">windlass {} against asyncio, uvloop, epoll and io_uring by hand &middot; {} &middot; {}</p>",
+        "<p class=\"when\">windlass {}, asyncio, uvloop, hand-written epoll and io_uring &middot; {} &middot; {}</p>",
         env!("CARGO_PKG_VERSION"),
         escape(&setting.date),
         escape(&setting.machine.model),
@@ -28,7 +28,7 @@ pub(crate) fn page(plan: &Plan, setting: &Setting, results: &Results, tables: &[
         body += &format!("<ul class=\"plain\">{sentences}</ul>");
     }
     if cfg!(debug_assertions) {
-        body += "<p><strong>This is a debug build: its figures say little.</strong></p>";
+        body += "<p><strong>This is a debug build: the figures mean little.</strong></p>";
     }
     body += &tiles(results);
     body += &tables_of(None, tables);
@@ -36,7 +36,7 @@ pub(crate) fn page(plan: &Plan, setting: &Setting, results: &Results, tables: &[
     body += &section("Timers", Part::Timers, tables, &timer_figures(plan, results));
     body += &memory(tables, results);
     body += &section("Stalls", Part::Stall, tables, "");
-    body += &section("The loop itself", Part::Tasks, tables, "");
+    body += &section("Cost of the loop", Part::Tasks, tables, "");
     body += &missing(results);
     body += &method(plan, setting);
     format!(
@@ -47,7 +47,7 @@ pub(crate) fn page(plan: &Plan, setting: &Setting, results: &Results, tables: &[
     )
 }
 
-/// The figures that one looks for first.
+/// The key figures.
 fn tiles(results: &Results) -> String {
     let tile = |value: Option<String>, what: String| match value {
         Some(value) => format!(
@@ -73,15 +73,15 @@ fn tiles(results: &Results) -> String {
             known(rate(results, best)).map(thousands),
             format!("requests per second, {}, {}", best.title(), results.usual_shape()),
         ),
-        tile(times(Kind::Asyncio), "the requests per second of asyncio".into()),
-        tile(times(Kind::Uvloop), "the requests per second of uvloop".into()),
+        tile(times(Kind::Asyncio), "asyncio's requests per second".into()),
+        tile(times(Kind::Uvloop), "uvloop's requests per second".into()),
         tile(
             finest.map(nanos),
-            format!("late is windlass's sleep of {} us, median", SHORT_SLEEP.as_micros()),
+            format!("lateness of a {} us sleep on windlass, median", SHORT_SLEEP.as_micros()),
         ),
         tile(
             smallest.map(|count| bytes(count.round())),
-            "memory of an idle connection, windlass".into(),
+            "memory per idle connection on windlass".into(),
         ),
     ];
     let tiles = tiles.concat();
@@ -103,7 +103,7 @@ fn timer_figures(plan: &Plan, results: &Results) -> String {
     pair(plan.sleeps.map(|(pause, _)| figures::timers(results, pause)))
 }
 
-/// The plot, and beside it the table, where there is room.
+/// The plot and the table, side by side if there is space.
 fn memory(tables: &[Table], results: &Results) -> String {
     let Some(figure) = figures::memory(results) else {
         return String::new();
@@ -112,7 +112,7 @@ fn memory(tables: &[Table], results: &Results) -> String {
     format!("<section><h2>Memory</h2><div class=\"pair\">{figure}<div>{table}</div></div></section>")
 }
 
-/// Two plots beside each other, where there is room.
+/// Two plots, side by side if there is space.
 fn pair(figures: [Option<String>; 2]) -> String {
     let drawn: String = figures.into_iter().flatten().collect();
     if drawn.is_empty() {
@@ -152,7 +152,7 @@ fn draw_table(table: &Table) -> String {
     };
     let mut rows = table.rows.iter();
     let head = rows.next().map(|head| row(head, "th")).unwrap_or_default();
-    // Where the first of two columns of words is empty, the row belongs to the one above.
+    // If the first of two text columns is empty, the row belongs to the row above.
     let is_grouped = table.left.starts_with(&[0, 1]);
     let body: String = rows
         .map(|cells| {
@@ -199,24 +199,24 @@ fn method(plan: &Plan, setting: &Setting) -> String {
     facts.push(("Machine", escape(&setting.machine.to_string())));
     facts.extend(setting.drivers.iter().map(|driver| ("Driver", escape(driver))));
     facts.extend(setting.python.iter().map(|python| ("Python", escape(python))));
-    facts.push(("Raw figures", "<code>report.json</code>, beside this page".into()));
+    facts.push(("Raw figures", "<code>report.json</code>, next to this page".into()));
     let facts: String = facts
         .iter()
         .map(|(name, fact)| format!("<dt>{name}</dt><dd>{fact}</dd>"))
         .collect();
     let quick = match plan.quick {
-        true => " This was a quick run: its rounds are short, and its figures noisier.",
+        true => " This was a quick run: the rounds are short and the figures noisier.",
         false => "",
     };
     format!(
-        "<section><h2>How it was measured</h2>\
-         <p>Every server is a process of its own on one core, the load comes from another process, on another core \
-         where there is one. Each connection has one request in the air; each echo is compared with what was sent. The \
-         rounds of all contenders are interleaved, each beginning with the next of them, so that a machine that slows down \
-         slows down everybody. Requests per second and processor time are medians of the rounds, and their ratios medians \
-         of those within each round. Percentiles of latency and of lateness are of all rounds together. Memory, stalls \
-         and system calls were measured once; of the loop itself, which only interruptions can slow down, the best of \
-         {BATCHES} batches counts. Rounds that differ by more than 15% are called noisy. Everything stays \
-         on the loopback.{quick}</p><dl>{facts}</dl></section>"
+        "<section><h2>Method</h2>\
+         <p>Every server is a separate process on one core; the load comes from another process, on another core if \
+         there is one. Each connection has one request in flight; each echo is compared with the request. The rounds \
+         of all contenders are interleaved, each starting with the next contender, so that a machine that slows down \
+         affects all of them. Requests per second and CPU time are medians of the rounds; ratios are computed within \
+         each round, then the median is taken. Percentiles of latency and lateness are over all rounds. Memory, \
+         stalls and system calls were measured once. The cost of the loop, which interruptions can only increase, is \
+         the best of {BATCHES} batches. Rounds that differ by more than 15% are marked as noisy. All traffic stays on \
+         the loopback.{quick}</p><dl>{facts}</dl></section>"
     )
 }

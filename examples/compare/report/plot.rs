@@ -1,4 +1,4 @@
-//! Lines in a coordinate system.
+//! Line plots.
 
 use super::super::contender::Kind;
 use super::svg::{Anchor, Bend, Canvas, Scale, round_down, round_up, short};
@@ -12,9 +12,9 @@ pub(super) struct Series {
 pub(super) struct Point {
     pub(super) x: f64,
     pub(super) y: f64,
-    /// The least and the most of the rounds.
+    /// Minimum and maximum of the rounds.
     pub(super) spread: Option<(f64, f64)>,
-    /// What is said of it; without, it has no mark.
+    /// The tooltip; without one, the point has no mark.
     pub(super) title: Option<String>,
 }
 
@@ -26,7 +26,7 @@ pub(super) struct Axis {
 }
 
 impl Axis {
-    /// From zero, with about five round steps.
+    /// A linear axis from zero, with about five round steps.
     pub(super) fn from_zero(label: &str, most: f64, write: impl Fn(f64) -> String) -> Axis {
         let step = round_up(most.max(f64::MIN_POSITIVE) / 6.0);
         let steps = (most * 1.02 / step).ceil().max(1.0) as usize;
@@ -39,7 +39,7 @@ impl Axis {
         }
     }
 
-    /// Over some powers of ten; in between only where there are few of them.
+    /// A logarithmic axis; with ticks between powers of ten only if there are few powers.
     pub(super) fn log(label: &str, (least, most): (f64, f64), write: impl Fn(f64) -> String) -> Axis {
         let (first, last) = (round_down(least), round_up(most.max(least * 1.5)));
         let is_long = last / first > 500.0;
@@ -63,7 +63,7 @@ impl Axis {
     }
 }
 
-/// Room for the figures beside the axes.
+/// Space for the figures next to the axes.
 const LEFT: f64 = 58.0;
 const RIGHT: f64 = 16.0;
 const TOP: f64 = 32.0;
@@ -74,14 +74,14 @@ pub(super) struct Plot<'a> {
     pub(super) x: Axis,
     pub(super) y: Axis,
     pub(super) series: Vec<Series>,
-    /// Whether points of the same x stand beside each other, so that their spreads can be told apart.
+    /// Whether points with the same x are drawn side by side, so that their spreads do not overlap.
     pub(super) beside: bool,
 }
 
 impl Plot<'_> {
     pub(super) fn draw(&self, (width, height): (f64, f64), class: &str) -> String {
         let mut canvas = Canvas::new(width, height);
-        // Where points stand beside each other they need room at the ends.
+        // Points drawn side by side need space at the ends.
         let margin = if self.beside { 14.0 } else { 0.0 };
         let x = Scale::new(self.x.bend, self.x.ends, (LEFT + margin, width - RIGHT - margin));
         let y = Scale::new(self.y.bend, self.y.ends, (height - BOTTOM, TOP));
@@ -107,7 +107,7 @@ impl Plot<'_> {
         for (figure, text) in &self.x.ticks {
             let at = x.at(*figure);
             canvas.line("grid", (at, TOP), (at, floor));
-            // A figure that would touch the one before is left out.
+            // A label that would touch the previous one is left out.
             let half = text.chars().count() as f64 * 3.4 + 3.0;
             if at - half >= free_from {
                 canvas.text("tick", (at, floor + 16.0), Anchor::Middle, text);

@@ -1,7 +1,8 @@
-//! How the page looks: in light and in dark, on a screen and on a phone.
+//! The style sheet: light and dark, screen and phone.
 //!
-//! The colours are from the palette of Okabe and Ito, which people with any colour vision can tell apart, darkened or
-//! lightened to suit the ground. Windlass has the two strongest; what is by hand is a dashed line in a related colour.
+//! The colours are from the palette of Okabe and Ito, which is distinguishable with any colour vision, darkened or
+//! lightened to suit the background. windlass has the two strongest; hand-written loops are dashed lines in a related
+//! colour.
 
 pub(super) const STYLE: &str = "
 :root {

@@ -1,4 +1,4 @@
-//! A few sentences, made of what was measured.
+//! The summary: a few sentences with the main results.
 
 use super::super::contender::Kind;
 use super::super::echo::Score;
@@ -6,8 +6,8 @@ use super::super::kit::text::{bytes, lateness, nanos, ratio, thousands};
 use super::super::run::Results;
 use super::super::tables::article::{SHORT_SLEEP, rate, resolution};
 
-/// The order in which they are told.
-const TOLD: [Kind; 4] = [Kind::Proactor, Kind::Reactor, Kind::Uvloop, Kind::Asyncio];
+/// The contenders of the summary, in order.
+const SHOWN: [Kind; 4] = [Kind::Proactor, Kind::Reactor, Kind::Uvloop, Kind::Asyncio];
 
 pub(crate) fn summary(results: &Results) -> Vec<String> {
     let parts = [
@@ -23,14 +23,14 @@ pub(crate) fn summary(results: &Results) -> Vec<String> {
 
 /// `windlass Proactor 26k, uvloop 20k`, of those that have a figure.
 fn listed(figure: impl Fn(Kind) -> f64, write: impl Fn(f64) -> String) -> Option<String> {
-    let told = TOLD.into_iter().filter(|kind| figure(*kind).is_finite());
-    let told: Vec<String> = told
+    let shown = SHOWN.into_iter().filter(|kind| figure(*kind).is_finite());
+    let shown: Vec<String> = shown
         .map(|kind| format!("{} {}", name(kind), write(figure(kind))))
         .collect();
-    (!told.is_empty()).then(|| told.join(", "))
+    (!shown.is_empty()).then(|| shown.join(", "))
 }
 
-/// A title without what it stands on.
+/// A title without its kernel interface.
 fn name(kind: Kind) -> &'static str {
     match kind {
         Kind::Asyncio => "asyncio",
@@ -43,19 +43,19 @@ fn echo(results: &Results) -> Option<String> {
     Some(format!("Requests per second at {}: {listed}.", results.usual_shape()))
 }
 
-/// Against the loops by hand that stand on the same.
+/// The ratio to the hand-written loop on the same kernel interface.
 fn cost(results: &Results) -> Option<String> {
     let usual = results.usual()?;
     let times = |ours: Kind, limit: Kind| {
         let times = usual.score(ours)?.cpu_times(usual.score(limit)?);
         Some(format!("{} x that of {}", ratio(times), limit.title()))
     };
-    let told = [
-        times(Kind::Proactor, Kind::Uring).map(|told| format!("the proactor {told}")),
-        times(Kind::Reactor, Kind::Epoll).map(|told| format!("the reactor {told}")),
+    let ratios = [
+        times(Kind::Proactor, Kind::Uring).map(|ratio| format!("the proactor {ratio}")),
+        times(Kind::Reactor, Kind::Epoll).map(|ratio| format!("the reactor {ratio}")),
     ];
-    let told: Vec<String> = told.into_iter().flatten().collect();
-    (!told.is_empty()).then(|| format!("Processor time per request: {}.", told.join(", ")))
+    let ratios: Vec<String> = ratios.into_iter().flatten().collect();
+    (!ratios.is_empty()).then(|| format!("CPU time per request: {}.", ratios.join(", ")))
 }
 
 fn timers(results: &Results) -> Option<String> {
@@ -75,12 +75,12 @@ fn memory(results: &Results) -> Option<String> {
     Some(format!("An idle connection takes: {listed}."))
 }
 
-/// The worst tick with the work inside a task, and in a thread.
+/// The latest tick with the work inside a task, and in a thread.
 fn stalls(results: &Results) -> Option<String> {
     let stall = results.stalls.first()?;
     let [_, [.., inside], [.., beside]] = stall.nanos;
     Some(format!(
-        "Computing inside a task makes a tick {} late, in a thread {} ({}).",
+        "Work inside a task makes a tick {} late, in a thread {} ({}).",
         nanos(inside),
         nanos(beside),
         name(stall.kind)
@@ -93,7 +93,7 @@ fn noise(results: &Results) -> Option<String> {
     let noisy = rates.iter().filter(|rate| rate.is_noisy()).count();
     (noisy > 0).then(|| {
         format!(
-            "Of {} echo results {noisy} are noisy: their rounds differ by more than 15%.",
+            "{noisy} of {} echo results are noisy: their rounds differ by more than 15%.",
             rates.len()
         )
     })

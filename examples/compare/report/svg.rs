@@ -1,4 +1,4 @@
-//! Drawing: elements of SVG as text, scales from figures to places, and what each contender looks like.
+//! SVG drawing: elements as text, scales, and the mark of each contender.
 
 use std::fmt::Write;
 
@@ -11,7 +11,7 @@ pub(super) fn escape(text: &str) -> String {
         .replace('"', "&quot;")
 }
 
-/// A picture that grows as it is drawn.
+/// An SVG image under construction.
 pub(super) struct Canvas {
     pub(super) width: f64,
     pub(super) height: f64,
@@ -74,7 +74,7 @@ impl Canvas {
         );
     }
 
-    /// A contender's mark, with a larger invisible place for the pointer.
+    /// A contender's mark, with a larger invisible area for the pointer.
     pub(super) fn mark(&mut self, kind: Kind, (x, y): (f64, f64), title: &str) {
         let (name, title) = (kind.name(), escape(title));
         let body = format!(r#"<circle class="hit" r="9"/><path class="mark" d="{}"/>"#, shape(kind));
@@ -93,7 +93,7 @@ impl Canvas {
     }
 }
 
-/// A contender is known by its mark too, for who cannot tell the colours apart.
+/// Each contender has its own mark, for readers who cannot distinguish the colours.
 fn shape(kind: Kind) -> &'static str {
     match kind {
         Kind::Reactor => "M-4 0A4 4 0 1 1 4 0A4 4 0 1 1 -4 0Z",
@@ -107,7 +107,7 @@ fn shape(kind: Kind) -> &'static str {
     }
 }
 
-/// A piece of a contender's line with its mark, for a legend.
+/// A legend entry: a piece of the line with its mark.
 pub(super) fn swatch(kind: Kind) -> String {
     let mut canvas = Canvas::new(26.0, 12.0);
     canvas.path(
@@ -119,12 +119,12 @@ pub(super) fn swatch(kind: Kind) -> String {
     canvas.finish("swatch", kind.title())
 }
 
-/// How figures become places.
+/// Maps figures to positions.
 #[derive(Clone, Copy, PartialEq)]
 pub(super) enum Bend {
     Linear,
     Log,
-    /// For shares: each further nine of 0.9, 0.99, 0.999 is a step.
+    /// For percentiles: each further nine of 0.9, 0.99, 0.999 is a step.
     Nines,
 }
 
@@ -166,7 +166,7 @@ impl Bend {
     }
 }
 
-/// A figure at an axis: those are round, so `10.0 us` is `10 us`, and `80.0k` is `80k`.
+/// An axis label without a zero fraction: `10.0 us` becomes `10 us`, and `80.0k` becomes `80k`.
 pub(super) fn short(text: String) -> String {
     let end = text
         .find(|char: char| !char.is_ascii_digit() && char != '.')
@@ -178,7 +178,7 @@ pub(super) fn short(text: String) -> String {
     }
 }
 
-/// A round figure that is no smaller: 1, 2 or 5 and zeros.
+/// The next round number: 1, 2 or 5 times a power of ten.
 pub(super) fn round_up(figure: f64) -> f64 {
     let decade = 10f64.powf(figure.log10().floor());
     let steps = [1.0, 2.0, 5.0, 10.0].map(|step| step * decade);
@@ -188,7 +188,7 @@ pub(super) fn round_up(figure: f64) -> f64 {
         .unwrap_or(figure)
 }
 
-/// A round figure that is no larger.
+/// The previous round number.
 pub(super) fn round_down(figure: f64) -> f64 {
     let decade = 10f64.powf(figure.log10().floor());
     let steps = [5.0, 2.0, 1.0].map(|step| step * decade);

@@ -1,4 +1,4 @@
-//! The article's table, with what was measured here under each of its figures.
+//! The published table of asyncio's loops, with the figures measured here below each of its rows.
 
 use std::time::Duration;
 
@@ -8,8 +8,8 @@ use super::super::kit::text::{cells, lateness, thousands};
 use super::super::run::{Results, Setting};
 use super::{LOAD_BUSY, Table};
 
-/// The sleep whose lateness stands for the timer's resolution: shorter than a millisecond, so that a loop which counts
-/// in milliseconds shows it.
+/// The sleep whose lateness represents the timer resolution: shorter than a millisecond, so that rounding to
+/// milliseconds shows.
 pub(crate) const SHORT_SLEEP: Duration = Duration::from_micros(100);
 
 /// Median lateness of a short sleep, in nanoseconds.
@@ -28,7 +28,7 @@ pub(crate) fn rate(results: &Results, kind: Kind) -> f64 {
     score.map(Score::rate).map_or(f64::NAN, |rate| rate.median)
 }
 
-/// How many times the requests per second of another, within each round of the usual load; the median.
+/// The ratio of requests per second to another contender under the usual load: within each round, then the median.
 pub(crate) fn rate_times(results: &Results, ours: Kind, theirs: Kind) -> f64 {
     let scores = results
         .usual()
@@ -36,7 +36,7 @@ pub(crate) fn rate_times(results: &Results, ours: Kind, theirs: Kind) -> f64 {
     scores.map_or(f64::NAN, |(ours, theirs)| ours.rate_times(theirs))
 }
 
-/// Whether the load had hardly more of its core to give: then the rate is the load's, not the server's.
+/// Whether the load generator used nearly all of its core: then it, and not the server, limits the rate.
 fn is_load_busy(results: &Results, kind: Kind) -> bool {
     let score = results.usual().and_then(|workload| workload.score(kind));
     score.is_some_and(|score| score.load_busy() > LOAD_BUSY)
@@ -73,14 +73,14 @@ pub(super) fn table(setting: &Setting, results: &Results) -> Table {
     rows.extend(here(|kind| implementation(setting, kind)));
     Table {
         part: None,
-        title: "The article's table, and the same here".into(),
+        title: "The published table, and the same on this machine".into(),
         rows,
         left: &[0, 1, 2, 3, 4],
         notes: notes(setting, results),
     }
 }
 
-/// Two rows: the real loops of Python, and windlass's in the places of those that it resembles.
+/// Two rows: Python's loops, and windlass' drivers in the columns of the loops that they correspond to.
 fn here(cell: impl Fn(Kind) -> String) -> [Vec<String>; 2] {
     let (asyncio, uvloop) = (cell(Kind::Asyncio), cell(Kind::Uvloop));
     let (reactor, proactor) = (cell(Kind::Reactor), cell(Kind::Proactor));
@@ -90,7 +90,7 @@ fn here(cell: impl Fn(Kind) -> String) -> [Vec<String>; 2] {
     ]
 }
 
-/// What each is made of: a driver names itself.
+/// The implementation of each contender; a driver names itself.
 fn implementation(setting: &Setting, kind: Kind) -> String {
     let python = setting.python.as_deref();
     let made = match kind {
@@ -110,34 +110,34 @@ fn implementation(setting: &Setting, kind: Kind) -> String {
 
 fn notes(setting: &Setting, results: &Results) -> Vec<String> {
     let mut notes = vec![
-        "the article's figures are from another machine, its ProactorEventLoop from Windows: compare shapes"
+        "article: published figures from another machine, ProactorEventLoop on Windows: compare proportions only"
             .to_string(),
         format!(
-            "requests: {}; resolution: how late a sleep of {} us ends, median",
+            "requests: {}; resolution: lateness of a {} us sleep, median",
             results.usual_shape(),
             SHORT_SLEEP.as_micros()
         ),
     ];
     if Kind::ALL.into_iter().any(|kind| is_load_busy(results, kind)) {
-        let what = "load busy: the load took more than 90% of its core, so the rate is a lower bound: judge by CPU/req";
+        let what = "load busy: the load took more than 90% of its core, so the rate is a lower bound: compare CPU/req";
         notes.push(what.into());
     }
     let limits = &setting.limits;
-    let nr_open = limits.nr_open.map_or(String::new(), |most| {
-        format!(", which can be raised to {most} (fs.nr_open)")
-    });
+    let nr_open = limits
+        .nr_open
+        .map_or(String::new(), |most| format!(", can be raised to {most} (fs.nr_open)"));
     notes.push(format!(
-        "max descriptors: RLIMIT_NOFILE, {} here{nr_open}, binds every loop",
+        "max descriptors: RLIMIT_NOFILE ({} here{nr_open}) limits every loop",
         limits.descriptors
     ));
     if let Some(watches) = limits.epoll_watches {
         notes.push(format!(
-            "epoll is also bound by fs.epoll.max_user_watches, {watches} here; io_uring has no such limit"
+            "epoll is also limited by fs.epoll.max_user_watches ({watches} here); io_uring has no such limit"
         ));
     }
     if let Some(most) = results.memory.iter().map(|memory| memory.connections).max() {
         notes.push(format!(
-            "tried: {most} connections at once, see the memory of a connection"
+            "tested: {most} connections at once, see the memory per connection"
         ));
     }
     notes

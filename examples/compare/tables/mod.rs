@@ -1,4 +1,4 @@
-//! The tables: once, for the terminal and for the page.
+//! The tables, for the terminal and for the HTML page.
 
 use super::contender::Kind;
 use super::echo::{Score, Workload};
@@ -12,18 +12,18 @@ use super::tasks::{BATCHES, DRIVERS};
 
 pub(crate) mod article;
 
-/// Above this share of its core the load is the limit, and a rate says little.
+/// Above this CPU use the load generator is the limit, and a rate means little.
 const LOAD_BUSY: f64 = 0.9;
 
 pub(crate) struct Table {
-    /// Which part of the page it belongs to.
+    /// The part of the page.
     pub(crate) part: Option<Part>,
     pub(crate) title: String,
-    /// The first is the head.
+    /// The first row is the header.
     pub(crate) rows: Vec<Vec<String>>,
-    /// Columns of words, which stand to the left.
+    /// The number of text columns, which are left-aligned.
     pub(crate) left: &'static [usize],
-    /// How to read it.
+    /// Explanations below the table.
     pub(crate) notes: Vec<String>,
 }
 
@@ -61,7 +61,7 @@ pub(crate) fn all(plan: &Plan, setting: &Setting, results: &Results) -> Vec<Tabl
     tables
 }
 
-/// The loads that differ only in the number of connections, fewest first.
+/// The loads that differ only in the number of connections, in ascending order.
 pub(crate) fn ladder(results: &Results) -> Vec<&Workload> {
     let is_step = |workload: &&Workload| workload.shape.request_len == USUAL.request_len;
     let mut steps: Vec<&Workload> = results.echo.iter().filter(is_step).collect();
@@ -90,7 +90,7 @@ fn by_connections(results: &Results) -> Table {
         rows.push(row);
     }
     let len = bytes(USUAL.request_len as f64);
-    let noisy = "~: noisy, its rounds differ by more than 15%";
+    let noisy = "~: noisy, the rounds differ by more than 15%";
     Table {
         part: Some(Part::Echo),
         title: format!("Echo requests per second by connections, {len} each"),
@@ -155,13 +155,13 @@ fn percent(share: f64) -> String {
 
 fn echo_notes(results: &Results, workload: &Workload) -> Vec<String> {
     let mut notes = vec![
-        "spread: between the slowest and the fastest round; ~: noisy, it is more than 15%".to_string(),
-        "x epoll, x io_uring: CPU/req against those by hand, round by round".to_string(),
-        "p50, p99: of all requests of all rounds together".to_string(),
-        "busy, load: how busy the server's core and the load's were".to_string(),
+        "spread: between the slowest and the fastest round; ~: noisy, more than 15%".to_string(),
+        "x epoll, x io_uring: ratio of CPU/req to the hand-written loop, median of the rounds".to_string(),
+        "p50, p99: over all requests of all rounds".to_string(),
+        "busy, load: CPU use of the server and of the load generator".to_string(),
     ];
     if workload.shape.connections > 1 && !results.calls.is_empty() {
-        notes.push("calls: counted on a traced server, whose slowness fills its batches: a lower bound here".into());
+        notes.push("calls: counted on a traced server, which is slow and gets larger batches: a lower bound".into());
     }
     if !results.calls.is_empty() {
         notes.push("calls/req: counted once".into());
@@ -170,10 +170,12 @@ fn echo_notes(results: &Results, workload: &Workload) -> Vec<String> {
     let any = |is: &dyn Fn(&Score) -> bool| workload.scores.iter().any(|(_, score)| is(score));
     if workload.shape.connections > 1 {
         if any(&|score| is_saturated(score.load_busy()) && !is_saturated(score.busy())) {
-            notes.push("where the load is busy and the server is not, the load is the limit: judge by CPU/req".into());
+            notes.push(
+                "where the load generator is busy and the server is not, it is the limit: compare CPU/req".into(),
+            );
         }
         if any(&|score| !is_saturated(score.load_busy()) && !is_saturated(score.busy())) {
-            notes.push("where neither is busy, something else ran on these cores: judge by CPU/req".into());
+            notes.push("where neither is busy, other programs used these cores: compare CPU/req".into());
         }
     }
     notes
@@ -191,15 +193,15 @@ fn timers(results: &Results) -> Table {
         ]));
     }
     let mut notes = vec![
-        "p50, p99, worst: of all sleeps of all rounds together".to_string(),
-        "epoll by hand: epoll_pwait2 with a timer slack of 1 ns, as the kernel alone has it".to_string(),
+        "p50, p99, worst: over all sleeps of all rounds".to_string(),
+        "hand-written epoll: epoll_pwait2 with a timer slack of 1 ns, as for the bare kernel".to_string(),
     ];
     if results.timers.iter().any(|late| late.nanos(0.5) < 0.0) {
-        notes.push("early: that loop rounds a sleep to whole milliseconds, and so a short one away".into());
+        notes.push("early: this loop rounds sleeps to milliseconds, so short ones become zero".into());
     }
     Table {
         part: Some(Part::Timers),
-        title: "Timers: how late a sleep ends".into(),
+        title: "Timers: lateness of a sleep".into(),
         rows,
         left: &[0],
         notes,
@@ -218,13 +220,13 @@ fn memory(results: &Results) -> Table {
     }
     let connections = results.memory.first().map_or(0, |memory| memory.connections);
     let held =
-        "each had one echo; resident memory of the server, without sockets in the kernel and what was there before";
+        "resident memory of the server after one echo per connection, minus the memory before; without kernel sockets";
     Table {
         part: Some(Part::Memory),
         title: format!("Memory of an idle connection, at {connections} of them"),
         rows,
         left: &[0],
-        notes: vec![held.into(), "measured once for each".into()],
+        notes: vec![held.into(), "measured once".into()],
     }
 }
 
@@ -236,7 +238,7 @@ fn stalls(results: &Results) -> Table {
     let mut rows = vec![cells(["", "", "p50", "p99", "worst"])];
     for (scene, name) in SCENES.into_iter().enumerate() {
         let [p50, p99, worst] = stall::ARTICLE[scene].map(ms);
-        rows.push(cells([name, "the article's asyncio", &p50, &p99, &worst]));
+        rows.push(cells([name, "asyncio, published", &p50, &p99, &worst]));
         for stall in &results.stalls {
             let [p50, p99, worst] = stall.nanos[scene].map(|nanos| ms(nanos / 1e6));
             rows.push(cells(["", stall.kind.title(), &p50, &p99, &worst]));
@@ -244,17 +246,17 @@ fn stalls(results: &Results) -> Table {
     }
     Table {
         part: Some(Part::Stall),
-        title: format!("Stalls: how late a tick of {} ms is", stall::TICK.as_millis()),
+        title: format!("Stalls: lateness of a {} ms tick", stall::TICK.as_millis()),
         rows,
         left: &[0, 1],
         notes: vec![
-            "a thread: spawn_blocking, and asyncio's run_in_executor; asyncio hashes a password".into(),
-            "each scene was watched once".into(),
+            "in a thread: spawn_blocking, or asyncio's run_in_executor; asyncio hashes a password".into(),
+            "each scene was measured once".into(),
         ],
     }
 }
 
-/// What, then a column for each driver.
+/// One row per measurement, one column per driver.
 fn tasks(results: &Results) -> Table {
     let titles = DRIVERS.map(|driver| format!("{driver:?}"));
     let mut rows = vec![cells(["", &titles[0], &titles[1]])];
@@ -269,7 +271,7 @@ fn tasks(results: &Results) -> Table {
     }
     Table {
         part: Some(Part::Tasks),
-        title: format!("The loop itself, windlass on each driver (best of {BATCHES} batches, interleaved)"),
+        title: format!("Cost of the windlass loop on each driver (best of {BATCHES} batches, interleaved)"),
         rows,
         left: &[0],
         notes: Vec::new(),

@@ -1,7 +1,8 @@
-//! A store of keys and values, asked in lines of text: `put KEY VALUE`, `keep MILLISECONDS KEY VALUE`, `get KEY`, `count`, `quit`.
+//! A key-value store with a line-based text protocol: `put KEY VALUE`, `keep MILLISECONDS KEY VALUE`, `get KEY`,
+//! `count`, `quit`.
 //!
-//! This is the part that knows nothing of drivers. [`answer`] speaks with one client over any stream, so a test can give it one
-//! in memory; [`serve`] accepts them from a listener. Whoever runs the loop chooses what drives it.
+//! This part does not depend on a driver. [`answer`] serves one client over any stream, so a test can use an in-memory
+//! one; [`serve`] accepts clients from a listener. The program that runs the loop chooses the driver.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -9,16 +10,16 @@ use std::io;
 use std::rc::Rc;
 use std::time::Duration;
 
-use windlass::io::{AsyncRead, AsyncWrite, BufReader, Halves};
 use windlass::JoinHandle;
+use windlass::io::{AsyncRead, AsyncWrite, BufReader, Halves};
 use windlass::net::TcpListener;
 use windlass::task::CancelToken;
 use windlass::time::{sleep, timeout};
 
-/// The longest line that a client may send.
+/// The maximum length of a request line.
 const MAX_LINE: usize = 4096;
 
-/// The keys and their values. Clones share them: there is one thread, so this needs no lock.
+/// The keys and values. Clones share them; there is one thread, so no lock is needed.
 #[derive(Clone, Debug, Default)]
 pub struct Store {
     values: Rc<RefCell<HashMap<String, Entry>>>,
@@ -27,7 +28,7 @@ pub struct Store {
 #[derive(Debug)]
 struct Entry {
     value: String,
-    /// Which `put` it is from: a timer must not take away what came after.
+    /// Counts the changes of the key: a timer must not remove a newer value.
     version: u64,
 }
 
@@ -37,17 +38,17 @@ impl Store {
         self.values.borrow().get(key).map(|entry| entry.value.clone())
     }
 
-    /// How many keys there are.
+    /// The number of keys.
     pub fn len(&self) -> usize {
         self.values.borrow().len()
     }
 
-    /// Whether there are none.
+    /// Whether there are no keys.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Sets the value of a key, and gives which change of that key it is.
+    /// Sets the value of a key, and returns the number of this change.
     pub fn put(&self, key: &str, value: &str) -> u64 {
         let mut values = self.values.borrow_mut();
         let version = values.get(key).map_or(0, |entry| entry.version) + 1;
@@ -56,7 +57,7 @@ impl Store {
         version
     }
 
-    /// Sets the value of a key for a while. To be called within a loop.
+    /// Sets the value of a key for a limited time. Must be called inside a loop.
     pub fn keep(&self, key: &str, value: &str, time: Duration) {
         let version = self.put(key, value);
         let (store, key) = (self.clone(), key.to_owned());
@@ -70,7 +71,7 @@ impl Store {
         .detach();
     }
 
-    /// The answer to one line. `None` ends the conversation.
+    /// The response to one line. `None` closes the connection.
     fn ask(&self, line: &str) -> Option<String> {
         let mut words = line.splitn(4, ' ');
         let answer = match (
@@ -95,7 +96,7 @@ impl Store {
                     self.keep(key, value, Duration::from_millis(millis));
                     "ok".to_owned()
                 }
-                Err(_) => format!("error: {millis} is no number of milliseconds"),
+                Err(_) => format!("error: {millis} is not a number of milliseconds"),
             },
             _ => "error: put KEY VALUE, keep MILLISECONDS KEY VALUE, get KEY, count or quit".to_owned(),
         };
@@ -103,7 +104,7 @@ impl Store {
     }
 }
 
-/// Speaks with one client until it has had enough.
+/// Serves one client until it quits or disconnects.
 pub async fn answer<S: Halves>(store: Store, mut stream: S) -> io::Result<()> {
     let (reader, mut writer) = stream.halves();
     let mut lines = BufReader::new(reader).max_line_len(MAX_LINE).lines();
@@ -111,7 +112,7 @@ pub async fn answer<S: Halves>(store: Store, mut stream: S) -> io::Result<()> {
         let answer = match lines.next_line().await {
             Ok(Some(line)) => store.ask(&line),
             Ok(None) => None,
-            // Too long, or no text: the next line may be better.
+            // Too long, or not UTF-8: the next line is read normally.
             Err(error) if error.kind() == io::ErrorKind::InvalidData => Some(format!("error: {error}")),
             Err(error) => return Err(error),
         };
@@ -122,14 +123,14 @@ pub async fn answer<S: Halves>(store: Store, mut stream: S) -> io::Result<()> {
     }
 }
 
-/// Serves every client that connects, until `stop` is cancelled. Then it stops listening and waits for the open connections
-/// to end, for at most `grace`.
+/// Serves every client that connects, until `stop` is cancelled. Then it stops listening and waits for the open
+/// connections to end, for at most `grace`.
 pub async fn serve(store: Store, listener: TcpListener, stop: CancelToken, grace: Duration) {
     let mut connections: Vec<JoinHandle<()>> = Vec::new();
     while let Some(accepted) = stop.run_until_cancelled(listener.accept()).await {
         let (stream, peer) = match accepted {
             Ok(accepted) => accepted,
-            // The listener is still good. The pause keeps an error that repeats from using up the processor.
+            // The listener is still usable. The pause keeps a repeated error from using a whole core.
             Err(error) => {
                 eprintln!("accept: {error}");
                 sleep(Duration::from_millis(50)).await;
@@ -160,7 +161,7 @@ pub async fn serve(store: Store, listener: TcpListener, stop: CancelToken, grace
     }
 }
 
-/// One question and its answer, over a stream: for clients.
+/// Sends one request over a stream and returns the response: for clients.
 pub async fn ask<S: AsyncRead + AsyncWrite>(stream: &mut S, question: &str) -> io::Result<String> {
     stream.write_all(format!("{question}\n")).await.0?;
     let mut answer = Vec::new();

@@ -1,6 +1,6 @@
-//! `embedding [--listen 127.0.0.1:7070] [--driver auto|proactor|reactor]`: the store as a server.
+//! `embedding [--listen 127.0.0.1:7070] [--driver auto|proactor|reactor]`: the key-value store as a server.
 //!
-//! This is the part that chooses: by what it was built with, by `--driver`, and otherwise by what the machine lets it have.
+//! This part chooses the driver: by the features of the build, by `--driver`, else by what the machine supports.
 //! On Ctrl-C or SIGTERM it stops accepting and lets the open connections finish.
 
 use std::io::{self, Write};
@@ -14,7 +14,7 @@ use windlass::{Builder, DriverChoice};
 
 const USAGE: &str = "usage: embedding [--listen HOST:PORT] [--driver auto|proactor|reactor]";
 
-/// How long open connections may go on after the request to end.
+/// How long open connections may continue after the shutdown signal.
 const GRACE: Duration = Duration::from_secs(10);
 
 fn main() -> ExitCode {
@@ -30,7 +30,7 @@ fn main() -> ExitCode {
             _ => false,
         };
         if !understood {
-            eprintln!("{arg}: not understood\n{USAGE}");
+            eprintln!("unknown argument {arg}\n{USAGE}");
             return ExitCode::from(2);
         }
     }
@@ -44,7 +44,7 @@ fn main() -> ExitCode {
 }
 
 fn run(listen: &str, driver: DriverChoice) -> io::Result<()> {
-    // A driver that this build has not, or this machine refuses, is an error here and not a surprise later.
+    // A driver that the build lacks, or that the kernel refuses, is an error here.
     let event_loop = Builder::new().driver(driver).build()?;
     say(format_args!("driver: {}", event_loop.describe()));
     event_loop.run_until_complete(async {

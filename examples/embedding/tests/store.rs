@@ -1,4 +1,4 @@
-//! The same tests on every driver that this build has, and on the one that needs no kernel, where time passes at once.
+//! The same tests on every driver of this build, and on the null driver, where time is virtual.
 
 use std::time::{Duration, Instant};
 
@@ -50,7 +50,7 @@ fn what_is_put_can_be_got() {
         );
         other.write_all("quit\n").await.0.expect("write");
         assert!(other.read_managed().await.expect("the end").is_empty());
-        // A connection that is open when it stops is still answered; the server ends with the last one.
+        // A connection that is open at the stop is still served; the server ends with the last one.
         stop.cancel();
         assert_eq!(ask(&mut one, "get colour").await.expect("an answer"), "= dark red");
         assert!(!serving.is_finished());
@@ -65,22 +65,25 @@ fn what_is_kept_for_a_while_goes_away() {
         let store = Store::default();
         let (mut client, server) = duplex(1024);
         let answering = windlass::spawn(answer(store.clone(), server));
-        // An hour where time costs nothing, and else a moment.
+        // An hour in virtual time, otherwise a moment.
         let while_ = match choice {
             DriverChoice::Null => Duration::from_secs(3600),
             _ => Duration::from_millis(50),
         };
-        let question = format!("keep {} seat taken", while_.as_millis());
+        let question = format!("keep {} session open", while_.as_millis());
         let begin = Instant::now();
         assert_eq!(ask(&mut client, &question).await.expect("an answer"), "ok");
-        assert_eq!(store.get("seat").as_deref(), Some("taken"));
-        // What is put again stays, though the timer of the first still runs.
+        assert_eq!(store.get("session").as_deref(), Some("open"));
+        // A newer value stays, although the timer of the first is still running.
         assert_eq!(ask(&mut client, "keep 1 other one").await.expect("an answer"), "ok");
         assert_eq!(ask(&mut client, "put other two").await.expect("an answer"), "ok");
         sleep(while_ * 2).await;
-        assert_eq!(store.get("seat"), None);
+        assert_eq!(store.get("session"), None);
         assert_eq!(store.get("other").as_deref(), Some("two"));
-        assert!(begin.elapsed() < Duration::from_secs(60), "the hour was waited for");
+        assert!(
+            begin.elapsed() < Duration::from_secs(60),
+            "the hour passed in real time"
+        );
         drop(client);
         answering.await.expect("no panic").expect("a clean end");
     });

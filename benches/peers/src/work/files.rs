@@ -1,4 +1,4 @@
-//! Random reads of a file that is in the page cache.
+//! Random reads of a cached file.
 
 use std::cell::Cell;
 use std::io;
@@ -7,25 +7,25 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use super::Numbers;
-use crate::event_loop::builder::Runtime;
+use crate::runtime::Runtime;
 
 pub(crate) const BLOCK: usize = 4096;
 pub(crate) const FILE_LEN: u64 = 64 * 1024 * 1024;
 pub(crate) const DEPTHS: [usize; 2] = [1, 32];
 
-/// How often a reader looks at the clock.
+/// Reads between two clock readings.
 pub(crate) const READS_PER_LOOK: usize = 16;
 
 pub(crate) fn offset(numbers: &mut Numbers) -> u64 {
     numbers.below(FILE_LEN / BLOCK as u64) * BLOCK as u64
 }
 
-/// Reads per second at each depth: so many tasks, each of which reads block after block until the time is over.
+/// Reads per second at each depth: that many tasks, each reading block after block until the time is over.
 pub(crate) async fn measure<R: Runtime>(path: PathBuf, length: Duration) -> io::Result<Vec<f64>> {
     let file = Rc::new(R::open(&path).await?);
     let mut figures = Vec::new();
     for depth in DEPTHS {
-        // Threads start, memory is touched.
+        // Warm-up: starts threads and touches memory.
         read::<R>(&file, depth, length / 10).await?;
         figures.push(read::<R>(&file, depth, length).await?);
     }

@@ -1,5 +1,5 @@
-//! What is measured inside of a runtime, written once for all of them. Each is the whole of a child process, which prints a
-//! figure per line.
+//! The workloads inside a runtime, written once for all of them. Each runs in a child process, which prints one figure
+//! per line.
 
 pub(crate) mod files;
 mod sleeps;
@@ -14,23 +14,23 @@ use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::Duration;
 
-use crate::event_loop::builder::Runtime;
+use crate::runtime::Runtime;
 
 #[derive(Clone, Debug)]
 pub(crate) enum Task {
-    /// How late so many sleeps of one length end: median and 99th percentile, the processor time of one, and how many ended
-    /// too early.
+    /// A number of sleeps of one length: median and 99th percentile of the lateness, CPU time per sleep, and the number
+    /// that ended early.
     Lateness { length: Duration, count: usize },
-    /// So many tasks that sleep, spawned and joined: processor time and wall time.
+    /// A number of sleeping tasks, spawned and joined: CPU time and wall time.
     Sleeps { count: usize },
-    /// So many sleeps begun and dropped: processor time and wall time.
+    /// A number of sleeps started and dropped: CPU time and wall time.
     Cancels { count: usize },
-    /// Spawn and join, one task's yields, a hundred tasks' yields: the time of each.
+    /// The time of spawn and join, of a yield by one task, and of a yield by a hundred tasks.
     Tasks { batch: usize },
-    /// Reads per second at depth 1 and at depth 32, for so long each.
+    /// Reads per second at depth 1 and at depth 32, for the given time each.
     Files { path: PathBuf, length: Duration },
-    /// Wakes from another thread, which has a core of its own if there is one: so many of a sleeping loop, and round trips
-    /// for so long.
+    /// Wakes from another thread, on its own core if there is one: a number of wakes of a sleeping loop, and round
+    /// trips for the given time.
     Wakes {
         core: Option<usize>,
         count: usize,
@@ -57,7 +57,7 @@ impl Task {
 
     pub(crate) fn parse(args: &[String]) -> Result<Task, String> {
         let args: Vec<&str> = args.iter().map(String::as_str).collect();
-        let number = |text: &str| text.parse::<usize>().map_err(|_| format!("'{text}' is no number"));
+        let number = |text: &str| text.parse::<usize>().map_err(|_| format!("'{text}' is not a number"));
         let nanos = |text: &str| number(text).map(|nanos| Duration::from_nanos(nanos as u64));
         match args[..] {
             ["lateness", length, count] => Ok(Task::Lateness {
@@ -76,7 +76,7 @@ impl Task {
                 count: number(count)?,
                 length: nanos(length)?,
             }),
-            _ => Err(format!("no work is called '{}'", args.join(" "))),
+            _ => Err(format!("unknown workload '{}'", args.join(" "))),
         }
     }
 }
@@ -92,8 +92,8 @@ pub(crate) fn run<R: Runtime>(task: &Task) -> io::Result<Vec<f64>> {
     }
 }
 
-/// The future that a runtime is run with is no task of it everywhere: tokio and smol go through their parking for each of its
-/// wakes. Programs live in tasks, so that is where everything is measured.
+/// Runs the workload in a task. The main future is not a task in every runtime: tokio and smol unpark the thread for
+/// each of its wakes. Programs mostly run in tasks, so everything is measured there.
 fn in_task<R: Runtime, T: 'static>(work: impl Future<Output = T> + 'static) -> io::Result<T> {
     R::run(async {
         let result = Rc::new(Cell::new(None));
@@ -103,7 +103,7 @@ fn in_task<R: Runtime, T: 'static>(work: impl Future<Output = T> + 'static) -> i
     })
 }
 
-/// The same numbers for everybody: xorshift, which is plenty for sleeps and offsets.
+/// xorshift, with the same numbers for every contender: good enough for sleeps and offsets.
 pub(crate) struct Numbers(u64);
 
 impl Numbers {

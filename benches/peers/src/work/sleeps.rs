@@ -1,4 +1,4 @@
-//! Timers by the hundred thousand: those that fire, and those that are cancelled before.
+//! Hundreds of thousands of timers: those that fire, and those that are cancelled first.
 
 use std::future::{Future, poll_fn};
 use std::io;
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use super::Numbers;
 use crate::kit::process::own_cpu_time;
-use crate::event_loop::builder::Runtime;
+use crate::runtime::Runtime;
 
 /// Spawns `count` tasks, each of which sleeps between 1 and 100 ms, and joins them in the order of spawning.
 pub(crate) async fn fire<R: Runtime>(count: usize) -> io::Result<Vec<f64>> {
@@ -25,12 +25,12 @@ pub(crate) async fn fire<R: Runtime>(count: usize) -> io::Result<Vec<f64>> {
     clock.figures()
 }
 
-/// A task holds this many of the sleeps that are cancelled: glommio's tasks can have no more than 32,767 wakers.
+/// Cancelled sleeps per task: glommio's tasks can have at most 32,767 wakers.
 const SHARE: usize = 10_000;
 
-/// Begins `count` sleeps of 10 to 100 s, each a boxed future that is polled once by one of `count` / 10,000 tasks. When all
-/// have been begun, each task drops its own, in the order in which they were begun, and yields once more. A cancel that is
-/// only noted is so paid for as well, if the loop's next turn clears it away.
+/// Starts `count` sleeps of 10 to 100 s, each a boxed future that is polled once by one of `count` / 10,000 tasks. When
+/// all have been started, each task drops its own in the same order, and yields once more: so a deferred cancellation
+/// is measured too, if the next turn of the loop performs it.
 pub(crate) async fn cancel<R: Runtime>(count: usize) -> io::Result<Vec<f64>> {
     let clock = Clock::start()?;
     let shares = (0..count / SHARE).map(|seed| R::spawn(begin_and_drop::<R>(seed as u64)));
@@ -49,7 +49,7 @@ async fn begin_and_drop<R: Runtime>(seed: u64) {
         poll_once(sleep.as_mut()).await;
         sleeps.push(sleep);
     }
-    // Who is polled again has let all the others begin theirs: tasks are run in the order of their wakes.
+    // When a task is polled again, all others have started theirs: tasks run in the order of their wakes.
     R::yield_now().await;
     drop(sleeps);
     R::yield_now().await;
@@ -64,7 +64,7 @@ async fn poll_once(mut future: Pin<&mut impl Future<Output = ()>>) {
     .await;
 }
 
-/// Processor time and wall time since the start.
+/// CPU time and wall time since the start.
 struct Clock {
     cpu: Duration,
     begin: Instant,

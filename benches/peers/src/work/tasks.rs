@@ -1,10 +1,10 @@
-//! What a task costs with no kernel in the way.
+//! The cost of a task, without system calls.
 
 use std::time::Instant;
 
-use crate::event_loop::builder::Runtime;
+use crate::runtime::Runtime;
 
-/// Interruptions only ever add time, so of several batches the best is nearest to the truth.
+/// Interruptions only add time, so the best of several batches is the most accurate.
 const BATCHES: usize = 5;
 
 const CROWD: usize = 100;

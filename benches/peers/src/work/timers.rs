@@ -1,11 +1,11 @@
-//! How late a sleep ends, and what it costs: one task sleeps, again and again.
+//! The lateness and CPU time of a sleep: one task sleeps repeatedly.
 
 use std::io;
 use std::time::{Duration, Instant};
 
 use crate::kit::lateness::Lateness;
 use crate::kit::process::own_cpu_time;
-use crate::event_loop::builder::Runtime;
+use crate::runtime::Runtime;
 
 pub(crate) async fn measure<R: Runtime>(length: Duration, count: usize) -> io::Result<Vec<f64>> {
     let mut late = Lateness::default();
@@ -18,7 +18,7 @@ pub(crate) async fn measure<R: Runtime>(length: Duration, count: usize) -> io::R
     figures(&late, cpu)
 }
 
-/// The columns of the table, of sleeps that began when this process had used so much processor time.
+/// The columns of the table, given the CPU time of the process before the sleeps.
 pub(crate) fn figures(late: &Lateness, cpu: Duration) -> io::Result<Vec<f64>> {
     let cpu = own_cpu_time()?.saturating_sub(cpu);
     Ok(vec![

@@ -1,4 +1,4 @@
-//! Wakes from another thread, through the plain `Waker` that the runtime gives a future: nothing of a channel is measured.
+//! Wakes from another thread through the runtime's `Waker`, without a channel.
 
 use std::future::poll_fn;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -10,29 +10,29 @@ use std::time::{Duration, Instant};
 use crate::kit::histogram::Histogram;
 use crate::kit::machine;
 
-/// How long a loop is left alone before a wake that finds it asleep.
+/// The pause before a wake, so that the loop is asleep.
 pub(crate) const REST: Duration = Duration::from_millis(2);
 
-/// A door that one thread opens and one task goes through.
+/// A signal set by one thread and awaited by one task.
 #[derive(Default)]
 struct Gate {
     is_open: AtomicBool,
     waker: Mutex<Option<Waker>>,
-    /// How often the task has gone through.
+    /// How often the task has received the signal.
     passed: AtomicU64,
     /// No more wakes will come.
     is_over: AtomicBool,
 }
 
 impl Gate {
-    /// Waits until it is open, and closes it behind itself.
+    /// Waits for the signal and resets it.
     async fn pass(&self) {
         poll_fn(|context| {
             if self.is_open.swap(false, Ordering::SeqCst) {
                 return Poll::Ready(());
             }
             *self.lock() = Some(context.waker().clone());
-            // It may have been opened by one who found no waker yet.
+            // It may have been set before the waker was registered.
             match self.is_open.swap(false, Ordering::SeqCst) {
                 true => Poll::Ready(()),
                 false => Poll::Pending,
@@ -65,7 +65,7 @@ pub(crate) fn figures(asleep: f64, round_trip: f64) -> Vec<f64> {
     vec![asleep, round_trip, 1e9 / round_trip]
 }
 
-/// From the wake to the task, which had waited for 2 ms each time.
+/// The time from the wake to the task's poll, after a pause of 2 ms each.
 async fn asleep(core: Option<usize>, count: usize) -> Histogram {
     let gate = Arc::new(Gate::default());
     let origin = Instant::now();
@@ -126,7 +126,7 @@ async fn hot(core: Option<usize>, length: Duration) -> f64 {
 
 pub(crate) fn pin(core: Option<usize>) {
     if let Some(core) = core {
-        // A refusal only makes the figures noisier.
+        // A failure only makes the figures noisier.
         let _ = machine::pin(core);
     }
 }

@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
 # Checks the Windows build on a Linux machine: built with mingw, run under Wine.
 #
-#   ci/windows.sh build          lints the library, the tests and the examples for Windows, and links the examples
-#   ci/windows.sh run            the same, then the tests and the examples under Wine, on both drivers
-#   ci/windows.sh run PART...    only these parts, without the lints. A part is a module of the suite, `connections`
+#   .ci/windows.sh build          lints the library, the tests and the examples for Windows, and links the examples
+#   .ci/windows.sh run            the same, then runs the tests and the examples under Wine, on both drivers
+#   .ci/windows.sh run PART...    only these parts, without the lints. A part is a module of the suite, `connections`
 #                                (a thousand connections), `drops` (ten thousand receives, each dropped), `lateness`
 #                                or `echo`
 #
 # Each step prints how long it took. The script installs missing tools. Exit code 3: a tool could not be installed, which is
-# no fault of the code. Exit code 4: the wineserver died, so the failure of the program that it served says nothing.
+# no fault of the code. Exit code 4: the wineserver died, so a failure of the program that it served means nothing.
 #
 # What Wine 8 cannot do: start a program while the wineserver of the previous program shuts down. The wineserver exits after its
 # last program, on Debian without delay (`-p0`). A program that connects just before the listening socket is closed then ends
@@ -20,14 +20,14 @@ what=${1:-run}
 shift || true
 case $what in
   build | run) ;;
-  *) echo "usage: ci/windows.sh [build | run [PART...]]"; exit 2 ;;
+  *) echo "usage: .ci/windows.sh [build | run [PART...]]"; exit 2 ;;
 esac
 
 target=x86_64-pc-windows-gnu
 export CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-target}/windows RUSTFLAGS="-D warnings" CARGO_INCREMENTAL=0
 export CARGO_PROFILE_DEV_DEBUG=line-tables-only WINEDEBUG=-all
 
-missing() { echo "!! $1 could not be had: $2"; exit 3; }
+missing() { echo "!! $1 could not be installed: $2"; exit 3; }
 rustup target add $target >/dev/null 2>&1 || missing "the standard library for $target" "run \`rustup target add $target\`"
 command -v x86_64-w64-mingw32-gcc >/dev/null || {
   apt-get update -q && apt-get install -y -q --no-install-recommends gcc-mingw-w64-x86-64
@@ -60,7 +60,7 @@ command -v wine >/dev/null || {
   apt-get update -q && apt-get install -y -q --no-install-recommends wine wine64
 } >/dev/null 2>&1 || missing "Wine" "run \`apt-get install wine wine64\`"
 
-# A Wine folder inside the target folder, so that the user's settings do not matter.
+# A Wine prefix inside the target folder, so that the user's settings do not matter.
 WINEPREFIX=$(realpath "$CARGO_TARGET_DIR")/wine
 export WINEPREFIX
 log=$(mktemp) server_log=$(mktemp)
@@ -74,7 +74,7 @@ cleanup() {
 }
 trap cleanup EXIT
 
-# Ends the script when the wineserver is gone: the programs that it served fail for no reason of their own.
+# Ends the script if the wineserver has died: the programs that it served then fail through no fault of their own.
 require_wineserver() {
   kill -0 $wineserver 2>/dev/null && return
   local code=0
@@ -96,7 +96,7 @@ if [ ! -f "$WINEPREFIX/system.reg" ]; then
 fi
 require_wineserver
 
-# Wine 8 lacks the library that Rust's standard library has its random numbers from.
+# Wine 8 lacks the library from which Rust's standard library gets random numbers.
 built=$CARGO_TARGET_DIR/$target/debug
 if [ ! -f "$built/bcryptprimitives.dll" ]; then
   source=$(mktemp --suffix=.c)
@@ -140,7 +140,7 @@ fail() {
   tr -d '\r' <"$log" | grep -avE '^test .* ok$' | tail -n 60
 }
 
-# One module at a time, so that a module that hangs is known by name.
+# One module at a time, so that a hang can be attributed to a module.
 for driver in proactor reactor; do
   [ ${#modules[@]} -gt 0 ] || break
   passed=0 number=0
@@ -192,15 +192,15 @@ if wanted echo; then
     echo "-- the echo example on the $driver, with a native client"
     wine "$built/examples/echo.exe" --driver $driver --addr 127.0.0.1:7717 >"$log" 2>&1 &
     server=$!
-    heard=""
+    reply=""
     for _ in $(seq 50); do
-      heard=$( (exec 3<>/dev/tcp/127.0.0.1/7717 && printf 'over the fence\n' >&3 && head -n 1 <&3) 2>/dev/null) && break
+      reply=$( (exec 3<>/dev/tcp/127.0.0.1/7717 && printf 'over the fence\n' >&3 && head -n 1 <&3) 2>/dev/null) && break
       sleep 0.2
     done
     # SIGKILL is enough: `server` is the process of the Windows program itself.
     kill -KILL $server 2>/dev/null || true
     wait $server 2>/dev/null || true
-    [ "$heard" = "over the fence" ] || fail "the echo on the $driver answered '$heard'"
+    [ "$reply" = "over the fence" ] || fail "the echo on the $driver answered '$reply'"
     took
   done
 fi
