@@ -328,16 +328,21 @@ fn line_chat() {
 #[test]
 fn http_get() {
     for driver in drivers() {
-        let table = printed(example("http_get", driver).args(["--fetches", "20", "--delay-ms", "50"]));
-        let seconds = |name: &str| -> f64 {
-            let row = table.lines().find(|line| line.starts_with(name)).expect(name);
-            let time = row[name.len()..].split_whitespace().next().expect("a time");
-            time.parse().expect("a number")
-        };
-        assert!(seconds("sequential") >= 1.0, "on {driver}: {table}");
-        // All at once: far less than twenty times 50 ms on any machine.
-        assert!(seconds("windlass, one loop") < 0.8, "on {driver}: {table}");
-        assert!(seconds("windlass, one loop") >= 0.05, "on {driver}: {table}");
+        // A busy machine may delay one run, not all of them, by as much as a sequential run takes.
+        let mut seen = Vec::new();
+        let is_concurrent = (0..3).any(|_| {
+            let table = printed(example("http_get", driver).args(["--fetches", "20", "--delay-ms", "50"]));
+            let seconds = |name: &str| -> f64 {
+                let row = table.lines().find(|line| line.starts_with(name)).expect(name);
+                let time = row[name.len()..].split_whitespace().next().expect("a time");
+                time.parse().expect("a number")
+            };
+            let (sequential, concurrent) = (seconds("sequential"), seconds("windlass, one loop"));
+            assert!(sequential >= 1.0 && concurrent >= 0.05, "on {driver}: {table}");
+            seen.push((sequential, concurrent));
+            concurrent < sequential / 2.0
+        });
+        assert!(is_concurrent, "on {driver}: {seen:?}");
     }
 }
 
@@ -400,28 +405,24 @@ fn proxy_for_curl() {
 #[test]
 fn stall() {
     for driver in drivers() {
+        // A busy machine delays every tick, so the two ways are compared with each other, and more than once.
         let mut seen = Vec::new();
-        let mut was_quiet = false;
-        let is_well = (0..5).any(|_| {
+        let is_cured = (0..5).any(|_| {
             let table = printed(&mut example("stall", driver));
             let worst = |name: &str| -> f64 {
                 let row = table.lines().find(|line| line.starts_with(name)).expect(name);
                 let times: Vec<&str> = row[name.len()..].split(" ms").collect();
                 times[2].trim().parse().expect("a number")
             };
-            assert!(worst("150 ms of CPU inside a task") > 100.0, "on {driver}: {table}");
-            let (idle, off_loop) = (worst("loop idle"), worst("the same through spawn_blocking"));
-            was_quiet |= idle < 5.0;
-            seen.push((idle, off_loop));
-            off_loop < 10.0
+            let in_task = worst("150 ms of CPU inside a task");
+            assert!(in_task > 100.0, "on {driver}: {table}");
+            let on_thread = worst("the same through spawn_blocking");
+            seen.push((in_task, on_thread));
+            on_thread < in_task / 2.0
         });
-        if !is_well && !was_quiet {
-            println!("-- INCONCLUSIVE on {driver}: the machine stalls by itself, by {seen:?} ms");
-            continue;
-        }
         assert!(
-            is_well,
-            "on {driver}: idle and with a thread, the worst were {seen:?} ms"
+            is_cured,
+            "on {driver}: the worst in a task and on a thread were {seen:?} ms"
         );
     }
 }
