@@ -96,7 +96,7 @@ fn fill_buf_returns_the_same_bytes_until_they_are_consumed() {
 }
 
 #[test]
-#[should_panic(expected = "6 bytes used of 5")]
+#[should_panic(expected = "cannot advance by 6 of 5 bytes")]
 fn consuming_more_than_was_buffered_panics() {
     windlass::run(async {
         let (near, mut far) = duplex(16);
