@@ -14,7 +14,7 @@ const LONGEST_STRIDE: u32 = 8;
 
 pub(crate) struct PollThrottle {
     turns: u32,
-    /// At which turn the clock is looked at next.
+    /// The turn at which the clock is read next.
     look_at: u32,
     stride: u32,
     last: Instant,
@@ -30,7 +30,7 @@ impl PollThrottle {
         }
     }
 
-    /// Counts a turn in which there is something to run. True if the kernel must be asked all the same.
+    /// Counts a turn with ready tasks. True if the kernel must be polled all the same.
     #[inline]
     pub(crate) fn is_due(&mut self) -> bool {
         self.turns += 1;
@@ -47,7 +47,7 @@ impl PollThrottle {
         false
     }
 
-    /// The kernel was asked.
+    /// The kernel was polled.
     pub(crate) fn asked(&mut self) {
         self.turns = 0;
         self.look_at = self.stride;

@@ -13,16 +13,16 @@ use super::sockets::attempt;
 use super::{Fd, IoVec, PathChar, errno};
 use crate::sys::{CURRENT, OsResult};
 
-/// A path as the kernel wants it.
+/// A path, ending in NUL.
 pub(crate) type KernelPath = CString;
 
-/// Makes one.
+/// Converts a path.
 pub(crate) fn path_for_kernel(path: &Path) -> io::Result<KernelPath> {
     CString::new(path.as_os_str().as_bytes())
         .map_err(|_| io::Error::new(io::ErrorKind::InvalidInput, "a path cannot contain a NUL byte"))
 }
 
-/// How a file is to be opened.
+/// The flags of an open.
 #[derive(Clone, Debug)]
 pub(crate) struct OpenFlags {
     pub(crate) read: bool,
@@ -359,7 +359,7 @@ unsafe fn stat_now(fd: Fd, path: *const libc::c_char, follow: bool, out: *mut St
     unsafe { libc::statx(fd, path, flags, STAT_MASK, out.cast()) }
 }
 
-/// How statx is told of a descriptor or a path.
+/// The arguments of statx for a descriptor or a path.
 #[cfg(target_os = "linux")]
 pub(crate) fn stat_arguments(fd: Fd, path: *const libc::c_char, follow: bool) -> (Fd, *const libc::c_char, i32) {
     match (path.is_null(), follow) {

@@ -120,7 +120,7 @@ pub(crate) unsafe fn send_message(fd: Fd, message: *const Message) -> Option<OsR
     attempt(|| unsafe { libc::sendmsg(fd, message.cast(), SEND_FLAGS) })
 }
 
-/// Makes a call until no signal interrupts it; `None` if it would have to wait.
+/// Repeats a call that a signal interrupts; `None` if it would block.
 pub(super) fn attempt(mut call: impl FnMut() -> libc::ssize_t) -> Option<OsResult> {
     loop {
         let result = call();
@@ -171,7 +171,7 @@ fn accept_now(fd: Fd) -> libc::ssize_t {
     accepted.map_or(-1, |fd| fd as libc::ssize_t)
 }
 
-/// Reads and writes of pipes that do not wait, whatever another holder of the description has set.
+/// Reads and writes of pipes that do not block, whatever flags another holder of the description has set.
 #[cfg(target_os = "linux")]
 mod pipe {
     use super::{Fd, IoVec, last_errno};
@@ -242,7 +242,8 @@ pub(crate) fn connect(fd: Fd, name: &Name) -> Option<OsResult> {
     }
 }
 
-/// How a connect that had to wait has ended; `None` if it has not. Being writable alone does not say that it has.
+/// The result of a connect that had to wait; `None` if it has not ended. A writable socket alone does not mean that it
+/// has.
 #[cfg(feature = "reactor")]
 pub(crate) fn connected(fd: Fd) -> Option<OsResult> {
     match super::with(fd, |socket| socket.take_error()) {

@@ -76,7 +76,7 @@ fn was_reset(fd: Fd) -> bool {
     matches!(look(fd, POLLRDNORM), Some(Ok(events)) if events & POLLERR != 0)
 }
 
-/// What a Winsock call has come to; `None` if it would have to wait.
+/// The result of a Winsock call; `None` if it would block.
 fn settle(result: i32, count: u32) -> Option<OsResult> {
     if result != SOCKET_ERROR {
         return Some(Ok(count));
@@ -88,7 +88,7 @@ fn settle(result: i32, count: u32) -> Option<OsResult> {
     }
 }
 
-/// The code that the layers above know. Sending after the end was said is a broken pipe elsewhere, and so it is here.
+/// The portable error code. A send after a shutdown is a broken pipe on other systems, and so it is here.
 pub(crate) fn told(code: i32) -> i32 {
     match code {
         WSAESHUTDOWN => errno::BROKEN_PIPE,
@@ -96,7 +96,7 @@ pub(crate) fn told(code: i32) -> i32 {
     }
 }
 
-/// The slices as Winsock wants them, for the length of a call.
+/// The slices as `WSABUF`s, for the length of a call.
 pub(crate) fn with_buffers<T>(slices: &[IoVec], call: impl FnOnce(*const WSABUF, u32) -> T) -> T {
     const FEW: usize = 16;
     let as_buffer = |slice: &IoVec| WSABUF {
@@ -230,7 +230,8 @@ pub(crate) unsafe fn recv_message(fd: Fd, message: *mut Message) -> Option<OsRes
     }
 }
 
-/// Wine does not say who has sent a datagram that is cut off. So there it is looked at first, with room for all of it.
+/// Wine does not report the sender of a truncated datagram, so there the datagram is peeked at first, with room for all
+/// of it.
 ///
 /// # Safety
 ///
@@ -318,7 +319,7 @@ pub(crate) fn connect(fd: Fd, name: &Name) -> Option<OsResult> {
     }
 }
 
-/// How a connect that had to wait has ended; `None` if it has not.
+/// The result of a connect that had to wait; `None` if it has not ended.
 #[cfg(feature = "reactor")]
 pub(crate) fn connected(fd: Fd) -> Option<OsResult> {
     let code = |error: io::Error| error.raw_os_error().unwrap_or(errno::INVALID);
@@ -342,7 +343,7 @@ pub(crate) fn ready(fd: Fd, direction: Direction) -> Option<OsResult> {
     Some(look(fd, events)?.map(|_| 0))
 }
 
-/// What holds of a socket now; `None` if it is none of these events, and nothing that is told unasked.
+/// The socket's events now; `None` if there are none of these, and no error or hang-up.
 fn look(fd: Fd, events: i16) -> Option<Result<i16, i32>> {
     let mut poll = WSAPOLLFD {
         fd: socket(fd),
@@ -358,7 +359,7 @@ fn look(fd: Fd, events: i16) -> Option<Result<i16, i32>> {
     }
 }
 
-/// The code of an error of std's.
+/// The code of a std error.
 pub(super) fn code_of(error: &io::Error) -> i32 {
     error.raw_os_error().unwrap_or(match error.kind() {
         io::ErrorKind::UnexpectedEof => errno::BROKEN_PIPE,

@@ -23,7 +23,7 @@ use crate::sys::OsResult;
 const YIELDS: u32 = 100;
 const NAPS: u32 = 20;
 
-/// What ends an operation that a thread carries, if it is one that may wait for somebody else.
+/// Cancels an operation that a thread carries out, if it may wait for a peer.
 #[derive(Clone, Default)]
 pub(crate) struct SyncCancel(Option<Arc<Mutex<Phase>>>);
 
@@ -89,7 +89,7 @@ impl SyncCancel {
         res
     }
 
-    /// Ends the operation, if it can be ended. It lands all the same, with what it has come to.
+    /// Ends the operation, if that is possible. It completes all the same, with its result.
     pub(crate) fn pull(&self) {
         let Some(phase) = &self.0 else { return };
         for attempt in 0..YIELDS + NAPS {
@@ -173,7 +173,7 @@ pub(super) fn waiting_inside<T>(fd: Fd, place: &OVERLAPPED, wait: impl FnOnce() 
         let inside = Phase::Inside(Call::Overlapped { fd, place });
         let mut phase = lock(phase);
         if matches!(*phase, Phase::Pulled) {
-            // SAFETY: the structure is the caller's, who waits for its end.
+            // SAFETY: the structure is the caller's, and the caller waits for its end.
             unsafe { CancelIoEx(handle(fd), place) };
             Phase::Pulled
         } else {
