@@ -1,8 +1,8 @@
-//! How often the kernel is asked while there is something to run.
+//! Limits how often a busy loop polls the kernel.
 //!
-//! Asking costs as much as running ten tasks, so a loop that is busy does it at the latest every 64 turns or 50
-//! microseconds, whichever comes first. Looking at the clock costs as much as running one task, so that is not done
-//! every turn either: while turns are short, at every eighth; when they were long the last time, at each.
+//! A poll costs as much as running ten tasks, so while tasks are ready the kernel is polled every 64 turns or 50 us,
+//! whichever comes first. Reading the clock costs as much as running one task, so it is read every eighth turn while
+//! turns are short, and every turn after a long one.
 
 use std::time::Duration;
 

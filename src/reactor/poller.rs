@@ -111,8 +111,17 @@ impl Works {
                 })
             }),
             Op::Connect { fd, .. } if begun => sys::connected(fd).map(OpResult::last),
+            Op::Accept { .. }
+            | Op::Connect { .. }
+            | Op::Recv { .. }
+            | Op::RecvVectored { .. }
+            | Op::Send { .. }
+            | Op::SendVectored { .. }
+            | Op::RecvMessage { .. }
+            | Op::SendMessage { .. }
+            | Op::Readiness { .. }
             // SAFETY: the caller's promise.
-            _ => unsafe { driver::perform(op) }.map(OpResult::last),
+            | Op::File(_) => unsafe { driver::perform(op) }.map(OpResult::last),
         };
         let res = op_result.as_ref().map(|op_result| op_result.res);
         if let (Op::Accept { .. }, Some(Ok(fd))) = (op, res) {

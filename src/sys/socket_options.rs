@@ -222,8 +222,7 @@ pub(crate) fn set_option(fd: Fd, option: SocketOption) -> io::Result<()> {
     })
 }
 
-/// The kernel lingers for whole seconds, and for none means: reset. So half a second is one, and ages are what it can
-/// count.
+/// `SO_LINGER` counts whole seconds, and 0 means RST: round up and clamp.
 fn whole_seconds(time: Duration) -> Duration {
     let seconds = time.as_secs().saturating_add(u64::from(time.subsec_nanos() > 0));
     // Nine hours, which fits every system's type.

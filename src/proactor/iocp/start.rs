@@ -82,7 +82,12 @@ impl Iocp {
                 // SAFETY: as above.
                 return done(unsafe { driver::perform(op) }.unwrap_or(Err(errno::AGAIN)));
             }
-            _ => {}
+            Op::Accept { .. }
+            | Op::Connect { .. }
+            | Op::Recv { .. }
+            | Op::RecvManaged { .. }
+            | Op::RecvVectored { .. }
+            | Op::File(_) => {}
         }
         // What waits for readiness asks the device below, and the socket has nothing to do with the port: it may be anybody's.
         if let Some(direction) = waits_for_readiness(op) {
@@ -353,7 +358,12 @@ fn waits_for_readiness(op: Op) -> Option<Direction> {
         Op::Send { medium, .. } | Op::SendVectored { medium, .. } => {
             (medium != Medium::Pipe).then_some(Direction::Write)
         }
-        _ => None,
+        Op::Accept { .. }
+        | Op::Connect { .. }
+        | Op::Recv { .. }
+        | Op::RecvManaged { .. }
+        | Op::RecvVectored { .. }
+        | Op::File(_) => None,
     }
 }
 

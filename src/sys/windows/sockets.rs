@@ -59,11 +59,11 @@ pub(crate) unsafe fn send_vectored(fd: Fd, medium: Medium, slices: *const IoVec,
     unsafe { send_slices(fd, medium, std::slice::from_raw_parts(slices, count)) }
 }
 
-/// What a receive on a connection has come to, as the layers above know it. Receiving after one has said that one would
-/// not is the end of the stream elsewhere, and so it is here.
+/// The portable result of a receive on a connection. A receive after a shutdown is the end of the stream on other
+/// systems, and so it is here.
 ///
-/// What looks like the end may be a reset. Windows says so itself. Wine's server takes the error off the socket when it
-/// looks whether that is ready, and after that tells of it nowhere but here.
+/// Under Wine an end of stream may be a reset: its server clears the socket's error when it checks for readiness, and
+/// only a poll still reports it. Windows returns the error.
 pub(crate) fn end_of_stream(fd: Fd, res: OsResult) -> OsResult {
     match res {
         Err(errno::BROKEN_PIPE | WSAESHUTDOWN) => Ok(0),

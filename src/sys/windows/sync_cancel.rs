@@ -1,9 +1,8 @@
-//! Ending a call on which a thread waits.
+//! Cancelling a blocking call of another thread.
 //!
-//! A plain read of a pipe or a console waits for as long as nobody writes. The system can end it from another thread,
-//! if that thread finds it in the call: whoever asks a moment too early is told that there is nothing to end. So both
-//! sides meet under a lock: while a thread is inside, whatever is ended is its call and no other; and one who finds it
-//! on its way in tries again.
+//! A plain read of a pipe or console blocks until the peer writes. `CancelSynchronousIo` ends it from another thread,
+//! but finds nothing if the reader has not entered the call yet. So both threads meet under a lock: while the reader is
+//! inside, only its call can be cancelled; a canceller that finds it on its way in tries again.
 
 use std::cell::RefCell;
 use std::os::windows::io::{AsRawHandle, BorrowedHandle, FromRawHandle, OwnedHandle};
