@@ -138,7 +138,7 @@ pub struct KeepAlive {
 }
 
 /// The credentials of a Unix connection's peer: see
-/// [`UnixStream::peer_credentials`](super::UnixStream::peer_credentials).
+/// [`UnixStream::peer_credentials`](crate::net::UnixStream::peer_credentials).
 ///
 /// ```
 /// use windlass::net::UnixStream;
