@@ -10,6 +10,11 @@
 //! - Reads and writes of pipes use `RWF_NOWAIT` on Linux. Pipes have it since 6.4; terminals do not, nor do other
 //!   systems. There a pipe that another holder has made blocking blocks.
 //! - A connect is the first call on a socket that was made for it and that no other holder has yet.
+//!
+//! # Safety
+//!
+//! The unsafe functions ask that paths end in NUL, and that buffers, slices and messages are valid, of the given length
+//! and not used otherwise until the call returns.
 
 use std::io;
 
@@ -38,10 +43,6 @@ pub(crate) fn accept(fd: Fd) -> Option<OsResult> {
 }
 
 /// Receives into one buffer.
-///
-/// # Safety
-///
-/// `len` bytes from `ptr` on may be written.
 #[inline]
 pub(crate) unsafe fn recv(fd: Fd, medium: Medium, ptr: *mut u8, len: usize) -> Option<OsResult> {
     // SAFETY: the caller's promise.
@@ -54,10 +55,6 @@ pub(crate) unsafe fn recv(fd: Fd, medium: Medium, ptr: *mut u8, len: usize) -> O
 }
 
 /// Receives into several buffers in order.
-///
-/// # Safety
-///
-/// The `count` slices are there, and what they point to may be written.
 pub(crate) unsafe fn recv_vectored(fd: Fd, medium: Medium, slices: *const IoVec, count: usize) -> Option<OsResult> {
     // SAFETY: the caller's promise.
     attempt(|| unsafe {
@@ -69,10 +66,6 @@ pub(crate) unsafe fn recv_vectored(fd: Fd, medium: Medium, slices: *const IoVec,
 }
 
 /// Sends from one buffer.
-///
-/// # Safety
-///
-/// `len` bytes from `ptr` on may be read.
 #[inline]
 pub(crate) unsafe fn send(fd: Fd, medium: Medium, ptr: *const u8, len: usize) -> Option<OsResult> {
     let base = ptr.cast_mut();
@@ -86,10 +79,6 @@ pub(crate) unsafe fn send(fd: Fd, medium: Medium, ptr: *const u8, len: usize) ->
 }
 
 /// Sends from several buffers in order.
-///
-/// # Safety
-///
-/// The `count` slices are there, and what they point to may be read.
 pub(crate) unsafe fn send_vectored(fd: Fd, medium: Medium, slices: *const IoVec, count: usize) -> Option<OsResult> {
     // SAFETY: the caller's promise.
     attempt(|| unsafe {
@@ -101,20 +90,12 @@ pub(crate) unsafe fn send_vectored(fd: Fd, medium: Medium, slices: *const IoVec,
 }
 
 /// Receives one message.
-///
-/// # Safety
-///
-/// The message is there, and it and what it points to may be written.
 pub(crate) unsafe fn recv_message(fd: Fd, message: *mut Message) -> Option<OsResult> {
     // SAFETY: the caller's promise.
     attempt(|| unsafe { libc::recvmsg(fd, message.cast(), RECEIVE_FLAGS | RECV_FLAGS) })
 }
 
 /// Sends one message.
-///
-/// # Safety
-///
-/// The message and what it points to are there.
 pub(crate) unsafe fn send_message(fd: Fd, message: *const Message) -> Option<OsResult> {
     // SAFETY: the caller's promise.
     attempt(|| unsafe { libc::sendmsg(fd, message.cast(), SEND_FLAGS) })

@@ -3,6 +3,11 @@
 //! What has a path is std's to do; it knows the long names and the old ones. A file is opened for overlapped calls, as
 //! the proactor needs it, and has then no position of its own in the kernel. So every read and write here says where,
 //! and waits for its end with an event.
+//!
+//! # Safety
+//!
+//! The unsafe functions ask that paths end in NUL, and that buffers, slices and messages are valid, of the given length
+//! and not used otherwise until the call returns.
 
 use std::ffi::OsString;
 use std::io::{self, SeekFrom};
@@ -166,10 +171,6 @@ struct BasicInformation {
 }
 
 /// Opens a file for overlapped calls and returns its handle's number.
-///
-/// # Safety
-///
-/// `path` ends in NUL.
 pub(crate) unsafe fn open(path: *const PathChar, flags: i32, mode: u32) -> Option<OsResult> {
     // SAFETY: the caller's promise.
     let path = unsafe { path_of(path) };
@@ -179,20 +180,12 @@ pub(crate) unsafe fn open(path: *const PathChar, flags: i32, mode: u32) -> Optio
 }
 
 /// Reads at `offset`, or at the file's position if that is [`CURRENT`].
-///
-/// # Safety
-///
-/// `len` bytes from `ptr` on may be written.
 pub(crate) unsafe fn read_at(fd: Fd, ptr: *mut u8, len: usize, offset: u64) -> Option<OsResult> {
     // SAFETY: the caller's promise.
     Some(unsafe { read(fd, ptr, len, offset) })
 }
 
 /// [`read_at`] into several buffers in order.
-///
-/// # Safety
-///
-/// The `count` slices are there, and what they point to may be written.
 pub(crate) unsafe fn read_vectored_at(fd: Fd, slices: *const IoVec, count: usize, offset: u64) -> Option<OsResult> {
     // SAFETY: the caller's promise.
     let slices = unsafe { std::slice::from_raw_parts(slices, count) };
@@ -203,20 +196,12 @@ pub(crate) unsafe fn read_vectored_at(fd: Fd, slices: *const IoVec, count: usize
 }
 
 /// Writes at `offset`, or at the file's position if that is [`CURRENT`].
-///
-/// # Safety
-///
-/// `len` bytes from `ptr` on may be read.
 pub(crate) unsafe fn write_at(fd: Fd, ptr: *const u8, len: usize, offset: u64) -> Option<OsResult> {
     // SAFETY: the caller's promise.
     Some(unsafe { write(fd, ptr, len, offset) })
 }
 
 /// [`write_at`] from several buffers in order.
-///
-/// # Safety
-///
-/// The `count` slices are there, and what they point to may be read.
 pub(crate) unsafe fn write_vectored_at(fd: Fd, slices: *const IoVec, count: usize, offset: u64) -> Option<OsResult> {
     // SAFETY: the caller's promise.
     let slices = unsafe { std::slice::from_raw_parts(slices, count) };
@@ -236,10 +221,6 @@ pub(crate) fn sync(fd: Fd, data_only: bool) -> Option<OsResult> {
 }
 
 /// Reads the metadata of `path`, or of `fd` if that is null.
-///
-/// # Safety
-///
-/// `path` is null or ends in NUL; `out` may be written.
 pub(crate) unsafe fn stat(fd: Fd, path: *const PathChar, follow: bool, out: *mut Stat) -> Option<OsResult> {
     let found = match (path.is_null(), follow) {
         (true, _) => file(fd).metadata(),
@@ -263,20 +244,12 @@ pub(crate) fn allocate(fd: Fd, offset: u64, len: u64) -> Option<OsResult> {
 }
 
 /// Renames a file or directory.
-///
-/// # Safety
-///
-/// Both paths end in NUL.
 pub(crate) unsafe fn rename(from: *const PathChar, to: *const PathChar) -> Option<OsResult> {
     // SAFETY: the caller's promise.
     done(unsafe { std::fs::rename(path_of(from), path_of(to)) })
 }
 
 /// Removes a file or an empty directory.
-///
-/// # Safety
-///
-/// `path` ends in NUL.
 pub(crate) unsafe fn remove(path: *const PathChar, is_dir: bool) -> Option<OsResult> {
     // SAFETY: the caller's promise.
     let path = unsafe { path_of(path) };
@@ -288,30 +261,18 @@ pub(crate) unsafe fn remove(path: *const PathChar, is_dir: bool) -> Option<OsRes
 }
 
 /// Makes a directory.
-///
-/// # Safety
-///
-/// `path` ends in NUL.
 pub(crate) unsafe fn make_dir(path: *const PathChar, _mode: u32) -> Option<OsResult> {
     // SAFETY: the caller's promise.
     done(std::fs::create_dir(unsafe { path_of(path) }))
 }
 
 /// Makes a hard link.
-///
-/// # Safety
-///
-/// Both paths end in NUL.
 pub(crate) unsafe fn hard_link(from: *const PathChar, to: *const PathChar) -> Option<OsResult> {
     // SAFETY: the caller's promise.
     done(unsafe { std::fs::hard_link(path_of(from), path_of(to)) })
 }
 
 /// Makes a symbolic link.
-///
-/// # Safety
-///
-/// Both paths end in NUL.
 pub(crate) unsafe fn sym_link(target: *const PathChar, link: *const PathChar) -> Option<OsResult> {
     // SAFETY: the caller's promise.
     done(unsafe { sym_link_now(&path_of(target), &path_of(link)) })

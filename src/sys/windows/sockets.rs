@@ -4,6 +4,11 @@
 //! A reactor makes such a call first, and again each time the socket is reported ready. Every socket is non-blocking.
 //! That is a property of the socket, which duplicates share, and Winsock has no `MSG_DONTWAIT`: if another holder makes
 //! the socket blocking, these calls block.
+//!
+//! # Safety
+//!
+//! The unsafe functions ask that paths end in NUL, and that buffers, slices and messages are valid, of the given length
+//! and not used otherwise until the call returns.
 
 use std::io;
 use std::os::windows::io::IntoRawSocket;
@@ -19,30 +24,18 @@ use super::{Fd, IoVec, Name, errno, files, number_of_socket, options, socket, wi
 use crate::sys::{Direction, Medium, OsResult};
 
 /// Receives into one buffer.
-///
-/// # Safety
-///
-/// `len` bytes from `ptr` on may be written.
 pub(crate) unsafe fn recv(fd: Fd, medium: Medium, ptr: *mut u8, len: usize) -> Option<OsResult> {
     // SAFETY: the caller's promise.
     unsafe { recv_slices(fd, medium, &[IoVec { base: ptr, len }]) }
 }
 
 /// Receives into several buffers in order.
-///
-/// # Safety
-///
-/// The `count` slices are there, and what they point to may be written.
 pub(crate) unsafe fn recv_vectored(fd: Fd, medium: Medium, slices: *const IoVec, count: usize) -> Option<OsResult> {
     // SAFETY: the caller's promise.
     unsafe { recv_slices(fd, medium, std::slice::from_raw_parts(slices, count)) }
 }
 
 /// Sends from one buffer.
-///
-/// # Safety
-///
-/// `len` bytes from `ptr` on may be read.
 pub(crate) unsafe fn send(fd: Fd, medium: Medium, ptr: *const u8, len: usize) -> Option<OsResult> {
     let base = ptr.cast_mut();
     // SAFETY: the caller's promise.
@@ -50,10 +43,6 @@ pub(crate) unsafe fn send(fd: Fd, medium: Medium, ptr: *const u8, len: usize) ->
 }
 
 /// Sends from several buffers in order.
-///
-/// # Safety
-///
-/// The `count` slices are there, and what they point to may be read.
 pub(crate) unsafe fn send_vectored(fd: Fd, medium: Medium, slices: *const IoVec, count: usize) -> Option<OsResult> {
     // SAFETY: the caller's promise.
     unsafe { send_slices(fd, medium, std::slice::from_raw_parts(slices, count)) }
@@ -191,10 +180,6 @@ fn bounded<'a>(slices: &'a [IoVec], most: usize, part: &'a mut Vec<IoVec>) -> &'
 }
 
 /// Receives one message.
-///
-/// # Safety
-///
-/// The message is there, and it and what it points to may be written.
 pub(crate) unsafe fn recv_message(fd: Fd, message: *mut Message) -> Option<OsResult> {
     let (mut count, mut flags) = (0, 0);
     let none = std::ptr::null_mut();
@@ -265,10 +250,6 @@ unsafe fn look_at_sender(fd: Fd, name: *mut SOCKADDR, name_len: *mut i32) {
 }
 
 /// Sends one message.
-///
-/// # Safety
-///
-/// The message and what it points to are there.
 pub(crate) unsafe fn send_message(fd: Fd, message: *const Message) -> Option<OsResult> {
     // SAFETY: the caller's promise.
     let message = unsafe { &*message };
