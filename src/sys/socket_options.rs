@@ -1,4 +1,4 @@
-//! Socket kinds and options: their types, and setting and reading them, once for all systems.
+//! Socket kinds and options, and the calls on sockets that are the same on all systems.
 //!
 //! The few calls that differ are in each system's `options.rs`.
 
@@ -9,7 +9,9 @@ use std::time::Duration;
 use socket2::TcpKeepalive;
 
 use super::options as os;
-use super::{Fd, Name, with};
+use super::{Fd, Name, close, with};
+#[cfg(feature = "reactor")]
+use super::{OsResult, errno};
 
 /// The kind of a socket: protocol and address family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -180,6 +182,28 @@ pub(crate) fn local_name(fd: Fd) -> io::Result<Name> {
 
 pub(crate) fn peer_name(fd: Fd) -> io::Result<Name> {
     with(fd, |socket| socket.peer_addr()).map(Name::from)
+}
+
+/// The result of a connect that had to wait; `None` if it has not ended. A writable socket alone does not mean that it has.
+#[cfg(feature = "reactor")]
+pub(crate) fn connected(fd: Fd) -> Option<OsResult> {
+    let code = |error: io::Error| error.raw_os_error().unwrap_or(errno::INVALID);
+    match with(fd, |socket| socket.take_error()) {
+        Ok(None) => {}
+        Ok(Some(error)) | Err(error) => return Some(Err(code(error))),
+    }
+    match with(fd, |socket| socket.peer_addr()) {
+        Ok(_) => Some(Ok(0)),
+        Err(error) if error.raw_os_error() == Some(errno::NOT_CONNECTED) => None,
+        Err(error) => Some(Err(code(error))),
+    }
+}
+
+/// Closes a connection with an RST instead of a FIN, so that its peer learns at once that it will not be served.
+pub(crate) fn reset(fd: Fd) {
+    // A descriptor without this option is closed the ordinary way.
+    let _ = with(fd, |socket| socket.set_linger(Some(Duration::ZERO)));
+    close(fd);
 }
 
 pub(crate) fn set_option(fd: Fd, option: SocketOption) -> io::Result<()> {

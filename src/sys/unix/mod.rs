@@ -40,8 +40,6 @@ pub(crate) use self::message::RECEIVE_FLAGS;
 pub(crate) use self::message::{Enclosure, MOST_DESCRIPTORS, MsgHdrBuf, MsgMeta, is_full_queue};
 pub use self::name::Name;
 pub(crate) use self::options::{credentials, new_pair, new_socket};
-#[cfg(feature = "reactor")]
-pub(crate) use self::sockets::connected;
 pub(crate) use self::sockets::{
     accept, connect, ready, recv, recv_message, recv_vectored, send, send_message, send_vectored,
 };
@@ -174,13 +172,6 @@ pub(crate) fn close(fd: Fd) {
 /// Closes a socket that lingers; blocks for as long.
 pub(crate) fn close_slowly(foreign: Foreign) {
     drop(foreign);
-}
-
-/// Closes a connection with an RST instead of a FIN, so that its peer learns at once that it will not be served.
-pub(crate) fn reset(fd: Fd) {
-    // A socket without this option is closed the ordinary way.
-    let _ = with(fd, |socket| socket.set_linger(Some(Duration::ZERO)));
-    close(fd);
 }
 
 pub(crate) fn with<T>(fd: Fd, call: impl FnOnce(SockRef<'_>) -> io::Result<T>) -> io::Result<T> {

@@ -223,21 +223,6 @@ pub(crate) fn connect(fd: Fd, name: &Name) -> Option<OsResult> {
     }
 }
 
-/// The result of a connect that had to wait; `None` if it has not ended. A writable socket alone does not mean that it
-/// has.
-#[cfg(feature = "reactor")]
-pub(crate) fn connected(fd: Fd) -> Option<OsResult> {
-    match super::with(fd, |socket| socket.take_error()) {
-        Ok(None) => {}
-        Ok(Some(error)) | Err(error) => return Some(Err(error.raw_os_error().unwrap_or(errno::INVALID))),
-    }
-    match super::with(fd, |socket| socket.peer_addr()) {
-        Ok(_) => Some(Ok(0)),
-        Err(error) if error.raw_os_error() == Some(errno::NOT_CONNECTED) => None,
-        Err(error) => Some(Err(error.raw_os_error().unwrap_or(errno::INVALID))),
-    }
-}
-
 /// Whether a descriptor is ready: `None` if not, else `Ok(0)` or the error.
 pub(crate) fn ready(fd: Fd, direction: Direction) -> Option<OsResult> {
     let events = match direction {

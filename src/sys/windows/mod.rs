@@ -50,8 +50,6 @@ pub use self::message::Message;
 pub(crate) use self::message::{Enclosure, MsgHdrBuf, MsgMeta};
 pub use self::name::Name;
 pub(crate) use self::options::{credentials, new_pair, new_socket};
-#[cfg(feature = "reactor")]
-pub(crate) use self::sockets::connected;
 pub(crate) use self::sockets::{
     accept, connect, ready, recv, recv_message, recv_vectored, send, send_message, send_vectored,
 };
@@ -247,13 +245,6 @@ pub(crate) fn close(fd: Fd) {
 pub(crate) fn close_slowly(foreign: Foreign) {
     let _ = with(number(&foreign), |socket| socket.set_nonblocking(false));
     drop(foreign);
-}
-
-/// Closes a connection with an RST instead of a FIN, so that its peer learns at once that it will not be served.
-pub(crate) fn reset(fd: Fd) {
-    // What cannot take the option is closed the ordinary way.
-    let _ = with(fd, |socket| socket.set_linger(Some(Duration::ZERO)));
-    close(fd);
 }
 
 pub(crate) fn with<T>(fd: Fd, call: impl FnOnce(SockRef<'_>) -> io::Result<T>) -> io::Result<T> {
