@@ -232,8 +232,8 @@ impl Iocp {
                 Ok(unsafe { read(overlapped, fd, ptr, len, at) })
             }
             // All bits set are the end of the file, which is where what has no position is written.
-            // SAFETY: see above.
             Op::File(FileOp::WriteAt { fd, ptr, len, offset }) => {
+                // SAFETY: see above.
                 Ok(unsafe { write(overlapped, fd, ptr, len, offset) })
             }
             // `begin` leaves these to a thread.

@@ -149,7 +149,7 @@ impl OpenFlags {
         let mut known = BasicInformation::default();
         let len = size_of::<BasicInformation>() as u32;
         let place = (&raw mut known).cast();
-        // SAFETY: the system fills the local, of the length that it is told.
+        // SAFETY: the system fills the local, of the given length.
         let status = unsafe { NtQueryObject(handle(fd), ObjectBasicInformation, place, len, std::ptr::null_mut()) };
         let may = |right: u32| status >= 0 && known.granted_access & right != 0;
         OpenFlags {
@@ -310,7 +310,7 @@ fn one_by_one(slices: &[IoVec], offset: u64, mut call: impl FnMut(&IoVec, u64) -
 /// `len` bytes from `ptr` on may be written.
 unsafe fn read(fd: Fd, ptr: *mut u8, len: usize, offset: u64) -> OsResult {
     if offset == CURRENT && console::is_console(fd) {
-        // Zeroed first, since nobody promised that there is anything in it.
+        // Zeroed first, since the buffer may be uninitialised.
         // SAFETY: the caller's promise.
         let room = unsafe {
             let len = len.min(console::MOST);
@@ -462,7 +462,7 @@ fn allocate_now(fd: Fd, offset: u64, len: u64) -> io::Result<()> {
         AllocationSize: end as i64,
     };
     let size = size_of::<FILE_ALLOCATION_INFO>() as u32;
-    // SAFETY: the system reads the local, of the length that it is told.
+    // SAFETY: the system reads the local, of the given length.
     if unsafe { SetFileInformationByHandle(handle(fd), FileAllocationInfo, (&raw const space).cast(), size) } == 0 {
         return Err(io::Error::last_os_error());
     }
@@ -512,7 +512,7 @@ pub(crate) fn is_overlapped(fd: Fd) -> bool {
     let mut mode = FILE_MODE_INFORMATION { Mode: 0 };
     let mut status = IO_STATUS_BLOCK::default();
     let size = size_of::<FILE_MODE_INFORMATION>() as u32;
-    // SAFETY: the system fills the two locals, of the length that it is told, and keeps no pointer to them.
+    // SAFETY: the system fills the two locals, of the given length, and keeps no pointer to them.
     let result = unsafe {
         let mode = (&raw mut mode).cast();
         NtQueryInformationFile(handle(fd), &mut status, mode, size, FileModeInformation)
@@ -520,8 +520,8 @@ pub(crate) fn is_overlapped(fd: Fd) -> bool {
     result < 0 || mode.Mode & (FILE_SYNCHRONOUS_IO_ALERT | FILE_SYNCHRONOUS_IO_NONALERT) == 0
 }
 
-/// The two ends of a new pipe: where bytes come out, and where they go in. Plain pipes know no overlapped calls, so it
-/// is one with a name that nobody else can have.
+/// The two ends of a new pipe: reader, writer. Anonymous pipes do not support overlapped calls, so this is a named pipe
+/// with a unique name.
 pub(crate) fn pipe() -> io::Result<(Foreign, Foreign)> {
     static COUNT: AtomicU32 = AtomicU32::new(0);
     const BUFFER: u32 = 64 * 1024;
