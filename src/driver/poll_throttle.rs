@@ -1,8 +1,8 @@
-//! How often the kernel is asked while there is something to run.
+//! Limits how often a busy loop polls the kernel.
 //!
-//! Asking costs as much as running ten tasks, so a loop that is busy does it at the latest every 64 turns or 50
-//! microseconds, whichever comes first. Looking at the clock costs as much as running one task, so that is not done
-//! every turn either: while turns are short, at every eighth; when they were long the last time, at each.
+//! A poll costs as much as running ten tasks, so while tasks are ready the kernel is polled every 64 turns or 50 us,
+//! whichever comes first. Reading the clock costs as much as running one task, so it is read every eighth turn while
+//! turns are short, and every turn after a long one.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ const LONGEST_STRIDE: u32 = 8;
 
 pub(crate) struct PollThrottle {
     turns: u32,
-    /// At which turn the clock is looked at next.
+    /// The turn at which the clock is read next.
     look_at: u32,
     stride: u32,
     last: Instant,
@@ -30,7 +30,7 @@ impl PollThrottle {
         }
     }
 
-    /// Counts a turn in which there is something to run. True if the kernel must be asked all the same.
+    /// Counts a turn with ready tasks. True if the kernel must be polled all the same.
     #[inline]
     pub(crate) fn is_due(&mut self) -> bool {
         self.turns += 1;
@@ -47,7 +47,7 @@ impl PollThrottle {
         false
     }
 
-    /// The kernel was asked.
+    /// The kernel was polled.
     pub(crate) fn asked(&mut self) {
         self.turns = 0;
         self.look_at = self.stride;

@@ -1,9 +1,9 @@
 //! The driver's pool of receive buffers.
 //!
-//! A managed receive names no buffer; one is taken from here when bytes arrive, so that ten thousand idle connections
-//! hold none. A [`PoolBuffer`] goes back to the pool when it is dropped, wherever that happens: read and used, landed
-//! for a future that is gone, or left in a loop that has closed. The driver collects what came back before it next
-//! hands buffers to the kernel.
+//! A managed receive names no buffer: the driver takes one from the pool when bytes arrive, so that ten thousand idle
+//! connections hold none. A [`PoolBuffer`] returns to the pool when it is dropped: after use, with a completion whose
+//! future was dropped, or with a loop that has closed. The driver collects returned buffers before it next gives some
+//! to the kernel.
 
 use std::alloc::{Layout, alloc, dealloc};
 use std::cell::RefCell;
@@ -11,12 +11,12 @@ use std::fmt;
 use std::ptr::NonNull;
 use std::rc::Rc;
 
-/// Equal buffers in one piece of memory.
+/// Buffers of one size in one allocation.
 pub struct BufferPool {
     base: NonNull<u8>,
     buffer_len: usize,
     count: u16,
-    /// Buffers that nobody holds and that were not yet given to the kernel.
+    /// Buffers that neither a `PoolBuffer` nor the kernel holds.
     free: RefCell<Vec<u16>>,
 }
 
@@ -24,8 +24,8 @@ pub struct BufferPool {
 const PAGE: usize = 4096;
 
 impl BufferPool {
-    /// Makes a pool of `count` buffers of `buffer_len` bytes each. `None` if there is not that much memory: a pool can
-    /// be asked for that is larger than the machine, and reads go on without one.
+    /// Allocates `count` buffers of `buffer_len` bytes each. `None` if there is not that much memory; reads then use
+    /// the heap.
     pub fn new(count: u16, buffer_len: usize) -> Option<Rc<BufferPool>> {
         u32::try_from(buffer_len).ok()?;
         let layout = Self::layout(count, buffer_len)?;
@@ -54,12 +54,12 @@ impl BufferPool {
         self.count
     }
 
-    /// Takes a buffer that nobody holds. The caller gives its number to the kernel, or makes a [`PoolBuffer`] of it.
+    /// Takes a free buffer. The caller gives its number to the kernel, or makes a [`PoolBuffer`] of it.
     pub fn take_free(&self) -> Option<u16> {
         self.free.borrow_mut().pop()
     }
 
-    /// Takes a buffer that nobody holds, empty, for a receive that is made here and now.
+    /// Takes a free buffer, empty, for a receive that is about to be made.
     pub(crate) fn take(self: &Rc<Self>) -> Option<PoolBuffer> {
         let index = self.take_free()?;
         Some(PoolBuffer {
@@ -81,8 +81,8 @@ impl BufferPool {
     ///
     /// # Safety
     ///
-    /// The buffer was taken from this pool, the kernel is done with it, nobody else holds it, and its first `filled`
-    /// bytes are initialised.
+    /// The buffer was taken from this pool, the kernel is done with it, no other `PoolBuffer` holds it, and its first
+    /// `filled` bytes are initialised.
     pub unsafe fn wrap(self: &Rc<Self>, index: u16, filled: usize) -> PoolBuffer {
         assert!(filled <= self.buffer_len && index < self.count);
         PoolBuffer {
@@ -112,7 +112,7 @@ impl fmt::Debug for BufferPool {
     }
 }
 
-/// A filled buffer of the pool, which goes back when dropped.
+/// A filled buffer of the pool, which returns to the pool when dropped.
 pub struct PoolBuffer {
     pool: Rc<BufferPool>,
     index: u16,
@@ -120,10 +120,11 @@ pub struct PoolBuffer {
 }
 
 impl PoolBuffer {
-    /// What was received.
+    /// The received bytes.
     #[inline]
     pub fn filled(&self) -> &[u8] {
-        // SAFETY: `wrap`'s caller vouched for these bytes, and nobody else holds the buffer until it is dropped.
+        // SAFETY: `wrap`'s caller promised that these bytes are initialised, and only this `PoolBuffer` holds the
+        // buffer.
         unsafe { std::slice::from_raw_parts(self.pool.address(self.index), self.filled as usize) }
     }
 
@@ -132,7 +133,7 @@ impl PoolBuffer {
         (self.pool.address(self.index), self.pool.buffer_len())
     }
 
-    /// Says how many bytes were received.
+    /// Sets how many bytes were received.
     ///
     /// # Safety
     ///
@@ -142,7 +143,7 @@ impl PoolBuffer {
         self.filled = filled as u32;
     }
 
-    /// What was received, to change in place.
+    /// The received bytes, to change in place.
     pub fn filled_mut(&mut self) -> &mut [u8] {
         // SAFETY: as for `filled`; `&mut self` makes this the only reference.
         unsafe { std::slice::from_raw_parts_mut(self.pool.address(self.index), self.filled as usize) }

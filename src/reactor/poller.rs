@@ -112,8 +112,17 @@ impl Inner {
                 })
             }),
             Op::Connect { fd, .. } if is_retry => sys::connected(fd).map(OpResult::last),
+            Op::Accept { .. }
+            | Op::Connect { .. }
+            | Op::Recv { .. }
+            | Op::RecvVectored { .. }
+            | Op::Send { .. }
+            | Op::SendVectored { .. }
+            | Op::RecvMessage { .. }
+            | Op::SendMessage { .. }
+            | Op::Readiness { .. }
             // SAFETY: the caller's promise.
-            _ => unsafe { driver::perform(op) }.map(OpResult::last),
+            | Op::File(_) => unsafe { driver::perform(op) }.map(OpResult::last),
         };
         let res = op_result.as_ref().map(|op_result| op_result.res);
         if let (Op::Accept { .. }, Some(Ok(fd))) = (op, res) {

@@ -1,9 +1,9 @@
-//! Errors that say what was being done, and keep the OS's code.
+//! Errors with context that keep their kind and the OS's code.
 
 use std::fmt;
 use std::io;
 
-/// Adds what was being done to an error. The kind stays, and the OS's code can be had through [`os_code`].
+/// Adds context to an error: what was being done. The kind stays, and [`os_code`] still finds the OS's code.
 pub(crate) fn context(what: impl fmt::Display, error: io::Error) -> io::Error {
     let kind = error.kind();
     let what = what.to_string();
@@ -33,9 +33,9 @@ impl std::error::Error for Context {
     }
 }
 
-/// The OS's code of an error, also of one that says what was being done.
+/// The OS's error code, also of an error with context.
 ///
-/// std's `raw_os_error` is `None` for an error with a message of its own. This one looks behind the message.
+/// std's `raw_os_error` is `None` for an error with a message of its own; this function looks behind the message.
 ///
 /// ```
 /// let error = windlass::run(async { windlass::net::TcpListener::bind("192.0.2.1:0").await.unwrap_err() })?;

@@ -25,8 +25,10 @@ mod windows;
 pub(crate) use error::context;
 pub use error::os_code;
 pub use instant::Instant;
+#[cfg(feature = "reactor")]
+pub(crate) use socket_options::connected;
 pub use socket_options::{Credentials, KeepAlive, SocketKind, SocketOption};
-pub(crate) use socket_options::{bind, get_option, listen, local_name, peer_name, set_option, shutdown};
+pub(crate) use socket_options::{bind, get_option, listen, local_name, peer_name, reset, set_option, shutdown};
 #[cfg(unix)]
 pub(crate) use unix::*;
 #[cfg(unix)]

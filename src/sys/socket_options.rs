@@ -1,4 +1,4 @@
-//! Socket kinds and options: their types, and setting and reading them, once for all systems.
+//! Socket kinds and options, and the calls on sockets that are the same on all systems.
 //!
 //! The few calls that differ are in each system's `options.rs`.
 
@@ -9,9 +9,11 @@ use std::time::Duration;
 use socket2::TcpKeepalive;
 
 use super::options as os;
-use super::{Fd, Name, with};
+use super::{Fd, Name, close, with};
+#[cfg(feature = "reactor")]
+use super::{OsResult, errno};
 
-/// What a socket is for.
+/// The kind of a socket: protocol and address family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SocketKind {
     /// TCP over IPv4.
@@ -22,14 +24,14 @@ pub enum SocketKind {
     UdpV4,
     /// UDP over IPv6.
     UdpV6,
-    /// Connections within the machine.
+    /// A Unix stream socket.
     UnixStream,
-    /// Datagrams within the machine.
+    /// A Unix datagram socket.
     UnixDatagram,
 }
 
 impl SocketKind {
-    /// TCP for addresses of this one's family.
+    /// TCP for this address's family.
     pub(crate) fn tcp_for(addr: SocketAddr) -> SocketKind {
         match addr {
             SocketAddr::V4(_) => SocketKind::TcpV4,
@@ -37,7 +39,7 @@ impl SocketKind {
         }
     }
 
-    /// UDP for addresses of this one's family.
+    /// UDP for this address's family.
     pub(crate) fn udp_for(addr: SocketAddr) -> SocketKind {
         match addr {
             SocketAddr::V4(_) => SocketKind::UdpV4,
@@ -46,66 +48,66 @@ impl SocketKind {
     }
 }
 
-/// One thing to be set on a socket.
+/// A socket option with its value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum SocketOption {
-    /// Small writes leave at once: Nagle's algorithm is off.
+    /// `TCP_NODELAY`: Nagle's algorithm is off.
     Nodelay(bool),
-    /// An address may be bound while old connections of an earlier listener are still in TIME_WAIT.
+    /// `SO_REUSEADDR`: an address may be bound while connections of an earlier listener are in TIME_WAIT.
     ReuseAddress(bool),
-    /// Several sockets may be bound to one address, and share what comes.
+    /// `SO_REUSEPORT`: several sockets may be bound to one address and share its connections or datagrams.
     ReusePort(bool),
-    /// A socket for IPv6 does not take IPv4.
+    /// `IPV6_V6ONLY`: an IPv6 socket does not accept IPv4.
     OnlyV6(bool),
-    /// A quiet connection is asked now and then whether it is still there.
+    /// `SO_KEEPALIVE`: an idle connection is probed.
     KeepAlive(Option<KeepAlive>),
-    /// How long a close waits for what was written to arrive; zero resets the connection.
+    /// `SO_LINGER`: how long a close waits until written data has arrived; zero resets the connection.
     Linger(Option<Duration>),
-    /// How many bytes the kernel holds that were written and not sent. Linux doubles the number.
+    /// `SO_SNDBUF`: the size of the kernel's send buffer. Linux doubles the number.
     SendBuffer(usize),
-    /// How many bytes the kernel holds that came and were not read. Linux doubles the number.
+    /// `SO_RCVBUF`: the size of the kernel's receive buffer. Linux doubles the number.
     RecvBuffer(usize),
-    /// Datagrams may go to broadcast addresses.
+    /// `SO_BROADCAST`: datagrams may be sent to broadcast addresses.
     Broadcast(bool),
-    /// How many routers a packet passes at most, over IPv4.
+    /// The time to live of IPv4 packets.
     TtlV4(u32),
-    /// How many routers a packet passes at most, over IPv6.
+    /// The hop limit of IPv6 packets.
     HopsV6(u32),
-    /// What is sent to a group comes back to this machine, over IPv4.
+    /// IPv4 multicast packets are looped back to this machine.
     MulticastLoopV4(bool),
-    /// What is sent to a group comes back to this machine, over IPv6.
+    /// IPv6 multicast packets are looped back to this machine.
     MulticastLoopV6(bool),
-    /// How many routers a packet for a group passes at most, over IPv4.
+    /// The time to live of IPv4 multicast packets.
     MulticastTtlV4(u32),
-    /// How many routers a packet for a group passes at most, over IPv6.
+    /// The hop limit of IPv6 multicast packets.
     MulticastHopsV6(u32),
-    /// Through which interface packets for groups leave, over IPv4.
+    /// The interface through which IPv4 multicast packets are sent.
     MulticastInterfaceV4(Ipv4Addr),
-    /// Through which interface packets for groups leave, over IPv6.
+    /// The interface through which IPv6 multicast packets are sent.
     MulticastInterfaceV6(u32),
-    /// Joins a group.
+    /// Joins a multicast group.
     JoinV4 {
         /// The group.
         group: Ipv4Addr,
         /// The interface's address; unspecified lets the kernel choose.
         interface: Ipv4Addr,
     },
-    /// Leaves a group.
+    /// Leaves a multicast group.
     LeaveV4 {
         /// The group.
         group: Ipv4Addr,
         /// The interface's address.
         interface: Ipv4Addr,
     },
-    /// Joins a group.
+    /// Joins a multicast group.
     JoinV6 {
         /// The group.
         group: Ipv6Addr,
         /// The interface's index; 0 lets the kernel choose.
         interface: u32,
     },
-    /// Leaves a group.
+    /// Leaves a multicast group.
     LeaveV6 {
         /// The group.
         group: Ipv6Addr,
@@ -114,7 +116,7 @@ pub enum SocketOption {
     },
 }
 
-/// When a quiet connection is asked whether it is still there. What is `None` stays as the system has it.
+/// When an idle connection is probed. A field that is `None` keeps the system's default.
 ///
 /// ```
 /// use std::time::Duration;
@@ -129,23 +131,23 @@ pub enum SocketOption {
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct KeepAlive {
-    /// How long it is quiet before the first question.
+    /// How long the connection is idle before the first probe.
     pub idle: Option<Duration>,
-    /// How long between two questions.
+    /// The time between two probes.
     pub interval: Option<Duration>,
-    /// How many questions without an answer end it.
+    /// How many unanswered probes end the connection.
     pub retries: Option<u32>,
 }
 
-/// Who is at the other end of a Unix connection: see
-/// [`UnixStream::peer_credentials`](super::UnixStream::peer_credentials).
+/// The credentials of a Unix connection's peer: see
+/// [`UnixStream::peer_credentials`](crate::net::UnixStream::peer_credentials).
 ///
 /// ```
 /// use windlass::net::UnixStream;
 /// windlass::run(async {
 ///     let (one, _other) = UnixStream::pair()?;
 ///     let peer = one.peer_credentials()?;
-///     // Not every system tells which process it is.
+///     // Not every system reports the process.
 ///     assert!(peer.process.is_none_or(|process| process == std::process::id()));
 ///     Ok::<(), std::io::Error>(())
 /// })??;
@@ -158,7 +160,7 @@ pub struct Credentials {
     pub user: u32,
     /// The group.
     pub group: u32,
-    /// The process, where the system tells.
+    /// The process, on systems that report it.
     pub process: Option<u32>,
 }
 
@@ -182,6 +184,28 @@ pub(crate) fn peer_name(fd: Fd) -> io::Result<Name> {
     with(fd, |socket| socket.peer_addr()).map(Name::from)
 }
 
+/// The result of a connect that had to wait; `None` if it has not ended. A writable socket alone does not mean that it has.
+#[cfg(feature = "reactor")]
+pub(crate) fn connected(fd: Fd) -> Option<OsResult> {
+    let code = |error: io::Error| error.raw_os_error().unwrap_or(errno::INVALID);
+    match with(fd, |socket| socket.take_error()) {
+        Ok(None) => {}
+        Ok(Some(error)) | Err(error) => return Some(Err(code(error))),
+    }
+    match with(fd, |socket| socket.peer_addr()) {
+        Ok(_) => Some(Ok(0)),
+        Err(error) if error.raw_os_error() == Some(errno::NOT_CONNECTED) => None,
+        Err(error) => Some(Err(code(error))),
+    }
+}
+
+/// Closes a connection with an RST instead of a FIN, so that its peer learns at once that it will not be served.
+pub(crate) fn reset(fd: Fd) {
+    // A descriptor without this option is closed the ordinary way.
+    let _ = with(fd, |socket| socket.set_linger(Some(Duration::ZERO)));
+    close(fd);
+}
+
 pub(crate) fn set_option(fd: Fd, option: SocketOption) -> io::Result<()> {
     with(fd, |socket| match option {
         SocketOption::Nodelay(on) => socket.set_tcp_nodelay(on),
@@ -203,7 +227,7 @@ pub(crate) fn set_option(fd: Fd, option: SocketOption) -> io::Result<()> {
             socket.set_tcp_keepalive(&keepalive)
         }
         SocketOption::Linger(time) => socket.set_linger(time.map(whole_seconds)),
-        // The kernel's number is an int, and what is too large for it would wrap around.
+        // The kernel's length is an int; a larger number would wrap around.
         SocketOption::SendBuffer(len) => socket.set_send_buffer_size(len.min(i32::MAX as usize)),
         SocketOption::RecvBuffer(len) => socket.set_recv_buffer_size(len.min(i32::MAX as usize)),
         SocketOption::Broadcast(on) => socket.set_broadcast(on),
@@ -222,15 +246,14 @@ pub(crate) fn set_option(fd: Fd, option: SocketOption) -> io::Result<()> {
     })
 }
 
-/// The kernel lingers for whole seconds, and for none means: reset. So half a second is one, and ages are what it can
-/// count.
+/// `SO_LINGER` counts whole seconds, and 0 means RST: round up and clamp.
 fn whole_seconds(time: Duration) -> Duration {
     let seconds = time.as_secs().saturating_add(u64::from(time.subsec_nanos() > 0));
-    // Nine hours, which every system's type can hold.
+    // Nine hours, which fits every system's type.
     Duration::from_secs(seconds.min(i16::MAX as u64))
 }
 
-/// Reads the option that is like this one.
+/// Reads the option of the same kind as `like`.
 pub(crate) fn get_option(fd: Fd, like: SocketOption) -> io::Result<SocketOption> {
     with(fd, |socket| {
         Ok(match like {

@@ -251,7 +251,10 @@ fn the_error_of_an_invalid_line_contains_its_bytes() {
             // `read_to_string` takes all of a stream or nothing.
             let mut reader = BufReader::new(ShortReads(&b"four"[..]));
             let error = reader.read_to_string(3).await.expect_err("too long");
-            assert!(error.to_string().contains("all bytes are still in the reader"), "{error}");
+            assert!(
+                error.to_string().contains("all bytes are still in the reader"),
+                "{error}"
+            );
             assert_eq!(reader.read_to_string(4).await.expect("just the limit"), "four");
         });
     });

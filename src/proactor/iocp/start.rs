@@ -82,7 +82,12 @@ impl Iocp {
                 // SAFETY: as above.
                 return done(unsafe { driver::perform(op) }.unwrap_or(Err(errno::AGAIN)));
             }
-            _ => {}
+            Op::Accept { .. }
+            | Op::Connect { .. }
+            | Op::Recv { .. }
+            | Op::RecvManaged { .. }
+            | Op::RecvVectored { .. }
+            | Op::File(_) => {}
         }
         // An AFD poll needs no association of the socket with the port, so the socket may be a foreign one.
         if let Some(direction) = waits_for_readiness(op) {
@@ -227,8 +232,8 @@ impl Iocp {
                 Ok(unsafe { read(overlapped, fd, ptr, len, at) })
             }
             // All bits set are the end of the file, which is where what has no position is written.
-            // SAFETY: see above.
             Op::File(FileOp::WriteAt { fd, ptr, len, offset }) => {
+                // SAFETY: see above.
                 Ok(unsafe { write(overlapped, fd, ptr, len, offset) })
             }
             // `begin` leaves these to a thread.
@@ -354,7 +359,12 @@ fn waits_for_readiness(op: Op) -> Option<Direction> {
         Op::Send { medium, .. } | Op::SendVectored { medium, .. } => {
             (medium != Medium::Pipe).then_some(Direction::Write)
         }
-        _ => None,
+        Op::Accept { .. }
+        | Op::Connect { .. }
+        | Op::Recv { .. }
+        | Op::RecvManaged { .. }
+        | Op::RecvVectored { .. }
+        | Op::File(_) => None,
     }
 }
 

@@ -365,7 +365,13 @@ impl Call {
                 let memory = unsafe { Memory::gather(Direction::Write, slices, count) };
                 (fd, Direction::Write, memory, NOT_LENT)
             }
-            _ => unreachable!("{op:?} is not for a pipe"),
+            Op::Accept { .. }
+            | Op::Connect { .. }
+            | Op::RecvMessage { .. }
+            | Op::RecvMessageManaged { .. }
+            | Op::SendMessage { .. }
+            | Op::Readiness { .. }
+            | Op::File(_) => unreachable!("{op:?} is not for a pipe"),
         };
         let mut memory = memory;
         let (ptr, len) = match &mut memory {

@@ -1,6 +1,11 @@
 //! Operations on files and paths, which block until they are done, and a file's metadata.
 //!
 //! They return `None` only on a descriptor that another holder has made non-blocking.
+//!
+//! # Safety
+//!
+//! The unsafe functions ask that paths end in NUL, and that buffers, slices and messages are valid, of the given length
+//! and not used otherwise until the call returns.
 
 use std::ffi::CString;
 use std::io::{self, SeekFrom};
@@ -13,16 +18,16 @@ use super::sockets::attempt;
 use super::{Fd, IoVec, PathChar, errno};
 use crate::sys::{CURRENT, OsResult};
 
-/// A path as the kernel wants it.
+/// A path, ending in NUL.
 pub(crate) type KernelPath = CString;
 
-/// Makes one.
+/// Converts a path.
 pub(crate) fn path_for_kernel(path: &Path) -> io::Result<KernelPath> {
     CString::new(path.as_os_str().as_bytes())
         .map_err(|_| io::Error::new(io::ErrorKind::InvalidInput, "a path cannot contain a NUL byte"))
 }
 
-/// How a file is to be opened.
+/// The flags of an open.
 #[derive(Clone, Debug)]
 pub(crate) struct OpenFlags {
     pub(crate) read: bool,
@@ -113,10 +118,6 @@ const DIRECT: Option<i32> = Some(libc::O_DIRECT);
 const DIRECT: Option<i32> = None;
 
 /// Opens a file, close-on-exec, and returns its descriptor.
-///
-/// # Safety
-///
-/// `path` ends in NUL.
 pub(crate) unsafe fn open(path: *const PathChar, flags: i32, mode: u32) -> Option<OsResult> {
     let flags = flags | libc::O_CLOEXEC;
     // SAFETY: the caller's promise.
@@ -124,10 +125,6 @@ pub(crate) unsafe fn open(path: *const PathChar, flags: i32, mode: u32) -> Optio
 }
 
 /// Reads at `offset`, or at the file's position if that is [`CURRENT`].
-///
-/// # Safety
-///
-/// `len` bytes from `ptr` on may be written.
 pub(crate) unsafe fn read_at(fd: Fd, ptr: *mut u8, len: usize, offset: u64) -> Option<OsResult> {
     match offset {
         // SAFETY: the caller's promise.
@@ -138,10 +135,6 @@ pub(crate) unsafe fn read_at(fd: Fd, ptr: *mut u8, len: usize, offset: u64) -> O
 }
 
 /// [`read_at`] into several buffers in order.
-///
-/// # Safety
-///
-/// The `count` slices are there, and what they point to may be written.
 pub(crate) unsafe fn read_vectored_at(fd: Fd, slices: *const IoVec, count: usize, offset: u64) -> Option<OsResult> {
     let (slices, count) = (slices.cast::<libc::iovec>(), count as libc::c_int);
     match offset {
@@ -153,10 +146,6 @@ pub(crate) unsafe fn read_vectored_at(fd: Fd, slices: *const IoVec, count: usize
 }
 
 /// Writes at `offset`, or at the file's position if that is [`CURRENT`].
-///
-/// # Safety
-///
-/// `len` bytes from `ptr` on may be read.
 pub(crate) unsafe fn write_at(fd: Fd, ptr: *const u8, len: usize, offset: u64) -> Option<OsResult> {
     match offset {
         // SAFETY: the caller's promise.
@@ -167,10 +156,6 @@ pub(crate) unsafe fn write_at(fd: Fd, ptr: *const u8, len: usize, offset: u64) -
 }
 
 /// [`write_at`] from several buffers in order.
-///
-/// # Safety
-///
-/// The `count` slices are there, and what they point to may be read.
 pub(crate) unsafe fn write_vectored_at(fd: Fd, slices: *const IoVec, count: usize, offset: u64) -> Option<OsResult> {
     let (slices, count) = (slices.cast::<libc::iovec>(), count as libc::c_int);
     match offset {
@@ -187,10 +172,6 @@ pub(crate) fn sync(fd: Fd, data_only: bool) -> Option<OsResult> {
 }
 
 /// Reads the metadata of `path`, or of `fd` if that is null.
-///
-/// # Safety
-///
-/// `path` is null or ends in NUL; `out` may be written.
 pub(crate) unsafe fn stat(fd: Fd, path: *const PathChar, follow: bool, out: *mut Stat) -> Option<OsResult> {
     // SAFETY: the caller's promise.
     attempt(|| unsafe { stat_now(fd, path, follow, out) } as libc::ssize_t)
@@ -203,40 +184,24 @@ pub(crate) fn truncate(fd: Fd, len: u64) -> Option<OsResult> {
 }
 
 /// Renames a file or directory.
-///
-/// # Safety
-///
-/// Both paths end in NUL.
 pub(crate) unsafe fn rename(from: *const PathChar, to: *const PathChar) -> Option<OsResult> {
     // SAFETY: the caller's promise.
     attempt(|| unsafe { libc::rename(from, to) } as libc::ssize_t)
 }
 
 /// Removes a file or an empty directory.
-///
-/// # Safety
-///
-/// `path` ends in NUL.
 pub(crate) unsafe fn remove(path: *const PathChar, is_dir: bool) -> Option<OsResult> {
     // SAFETY: the caller's promise.
     attempt(|| unsafe { if is_dir { libc::rmdir(path) } else { libc::unlink(path) } } as libc::ssize_t)
 }
 
 /// Makes a directory.
-///
-/// # Safety
-///
-/// `path` ends in NUL.
 pub(crate) unsafe fn make_dir(path: *const PathChar, mode: u32) -> Option<OsResult> {
     // SAFETY: the caller's promise.
     attempt(|| unsafe { libc::mkdir(path, mode as libc::mode_t) } as libc::ssize_t)
 }
 
 /// Makes a hard link.
-///
-/// # Safety
-///
-/// Both paths end in NUL.
 pub(crate) unsafe fn hard_link(from: *const PathChar, to: *const PathChar) -> Option<OsResult> {
     let here = libc::AT_FDCWD;
     // SAFETY: the caller's promise.
@@ -244,10 +209,6 @@ pub(crate) unsafe fn hard_link(from: *const PathChar, to: *const PathChar) -> Op
 }
 
 /// Makes a symbolic link.
-///
-/// # Safety
-///
-/// Both paths end in NUL.
 pub(crate) unsafe fn sym_link(target: *const PathChar, link: *const PathChar) -> Option<OsResult> {
     // SAFETY: the caller's promise.
     attempt(|| unsafe { libc::symlink(target, link) } as libc::ssize_t)
@@ -359,7 +320,7 @@ unsafe fn stat_now(fd: Fd, path: *const libc::c_char, follow: bool, out: *mut St
     unsafe { libc::statx(fd, path, flags, STAT_MASK, out.cast()) }
 }
 
-/// How statx is told of a descriptor or a path.
+/// The arguments of statx for a descriptor or a path.
 #[cfg(target_os = "linux")]
 pub(crate) fn stat_arguments(fd: Fd, path: *const libc::c_char, follow: bool) -> (Fd, *const libc::c_char, i32) {
     match (path.is_null(), follow) {

@@ -1,7 +1,8 @@
-//! Messages: bytes with an address, and with descriptors.
+//! Messages: bytes with an address and, on Unix sockets, with descriptors.
 //!
-//! The kernel takes and gives them through a header that points to the bytes, to the name of the other socket, and to a
-//! place for what is passed along. A [`MsgHdrBuf`] is all of that in one box, which a flight carries and a socket uses again.
+//! The kernel sends and receives them through a `msghdr`, which points to the bytes, to the other socket's name and to
+//! a control buffer for the descriptors. A [`MsgHdrBuf`] holds all of these in one box, which the operation owns while
+//! it is in flight and the socket reuses afterwards.
 
 #![allow(
     clippy::unnecessary_cast,
@@ -13,8 +14,8 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 
 use super::{IoVec, Name};
 
-/// A message's header: on Unix, a `msghdr`. A driver that uses the kernel's sockets casts the pointer and hands it to `sendmsg`
-/// or `recvmsg`, which also carries the descriptors that are passed along.
+/// A message's header: on Unix, a `msghdr`. A driver that uses the kernel's sockets casts the pointer and hands it to
+/// `sendmsg` or `recvmsg`, which also carries the descriptors that are passed along.
 #[repr(transparent)]
 pub struct Message(libc::msghdr);
 
@@ -24,21 +25,21 @@ impl std::fmt::Debug for Message {
     }
 }
 
-/// What came with a message beside its bytes.
+/// A received message's metadata.
 #[derive(Debug, Default)]
 pub(crate) struct MsgMeta {
-    /// Who sent it, where that has a name.
+    /// The sender, if it has a name.
     pub(crate) sender: Option<Name>,
-    /// Whether bytes were cut off that found no room.
+    /// Whether the buffer was too small for all bytes.
     pub(crate) is_truncated: bool,
-    /// Whether descriptors were lost that found no room.
+    /// Whether the control buffer was too small for all descriptors.
     pub(crate) lost_descriptors: bool,
     pub(crate) descriptors: Enclosure,
 }
 
 impl MsgMeta {
-    /// Closes what is more than this many. The room for one is, padded, room for two; and an earlier receive may have made
-    /// more room than the one that gets it.
+    /// Closes what is more than this many. The room for one is, padded, room for two; and an earlier receive may have
+    /// made more room than the one that gets it.
     pub(crate) fn with_at_most(mut self, descriptors: usize) -> MsgMeta {
         self.lost_descriptors |= self.descriptors.len() > descriptors;
         self.descriptors.truncate(descriptors);
@@ -58,8 +59,8 @@ pub(crate) const RECEIVE_FLAGS: libc::c_int = 0;
 /// The most descriptors that Linux passes with one message.
 pub(crate) const MOST_DESCRIPTORS: usize = 253;
 
-/// Whether a send of a datagram within the machine failed only because the other's queue is full. BSDs do not say that one
-/// can wait for it.
+/// Whether a send of a datagram within the machine failed only because the other's queue is full. BSDs do not say that
+/// one can wait for it.
 pub(crate) fn is_full_queue(code: i32) -> bool {
     code == libc::EAGAIN || (code == libc::ENOBUFS && !cfg!(target_os = "linux"))
 }
@@ -69,7 +70,7 @@ pub(crate) struct MsgHdrBuf {
     message: Message,
     slice: IoVec,
     name: libc::sockaddr_storage,
-    /// Room for descriptors. Between a receive and the opening of its envelope it owns those that came.
+    /// The control buffer. Between a receive and [`open`](MsgHdrBuf::open) it owns the descriptors that were received.
     control: Vec<u64>,
     /// How many bytes of it count. To be exact: macOS refuses descriptors with anything behind them.
     control_len: usize,
@@ -95,7 +96,7 @@ impl MsgHdrBuf {
         })
     }
 
-    /// Addresses it to somebody; `None` is whoever the socket is connected to.
+    /// Sets the destination; `None` is the peer that the socket is connected to.
     pub(crate) fn address(&mut self, to: Option<&Name>) {
         self.message.0.msg_namelen = to.map_or(0, Name::len);
         if let Some(to) = to {
@@ -107,7 +108,7 @@ impl MsgHdrBuf {
         }
     }
 
-    /// Puts descriptors in, which stay open until they are [taken out](Letter::take_enclosed).
+    /// Puts descriptors in, which stay open until they are [taken out](MsgHdrBuf::take_enclosed).
     pub(crate) fn enclose(&mut self, descriptors: Enclosure) {
         // From here on the numbers in there are not ones that have come.
         self.receives = false;
@@ -161,7 +162,8 @@ impl MsgHdrBuf {
         &raw const self.message
     }
 
-    /// Ready to be filled, with the bytes going there; null lets the driver choose. To be called where the letter stays.
+    /// Ready to be filled, with the bytes going there; null lets the driver choose. To be called where the letter
+    /// stays.
     pub(crate) fn ready_to_receive(&mut self, ptr: *mut u8, len: usize) -> *mut Message {
         self.receives = true;
         self.seal(ptr, len, size_of::<libc::sockaddr_storage>() as _);
@@ -186,23 +188,23 @@ impl MsgHdrBuf {
         header.msg_flags = 0;
     }
 
-    /// What came with the bytes. To be called when the flight has landed.
+    /// Takes a received message's metadata out. To be called after the operation's completion.
     pub(crate) fn open(&mut self) -> MsgMeta {
-        // The letter may have moved since; and whoever borrows it makes the pointers anew.
+        // The buffer may have moved since, so the pointers are made anew.
         if !self.message.0.msg_name.is_null() {
             self.message.0.msg_name = (&raw mut self.name).cast();
         }
         if !self.message.0.msg_control.is_null() {
             self.message.0.msg_control = self.control.as_mut_ptr().cast();
         }
-        // SAFETY: the header's pointers lead into this letter, which is borrowed whole. The flight has landed, so the kernel
-        // is done with it.
+        // SAFETY: the header's pointers lead into this buffer, which is borrowed whole. The operation has completed, so
+        // the kernel is done with it.
         unsafe { self.message.open() }
     }
 }
 
 impl Drop for MsgHdrBuf {
-    /// Descriptors that nobody took out are closed.
+    /// Closes received descriptors that were not taken out.
     fn drop(&mut self) {
         if self.receives && !self.control.is_empty() {
             drop(self.open());
@@ -216,19 +218,19 @@ impl Message {
     ///
     /// # Safety
     ///
-    /// What the header points to is there, and nobody changes it meanwhile.
+    /// The memory that the header points to is valid and does not change during the call.
     pub unsafe fn bytes(&self) -> IoVec {
         match self.0.msg_iovlen {
             0 => IoVec {
                 base: std::ptr::null_mut(),
                 len: 0,
             },
-            // SAFETY: the caller's promise; a letter has one slice.
+            // SAFETY: the caller's promise; a message has one slice.
             _ => unsafe { self.0.msg_iov.cast::<IoVec>().read() },
         }
     }
 
-    /// The name that it is addressed to, or came from; `None` if that has none.
+    /// The destination or the sender; `None` if that has no name.
     ///
     /// # Safety
     ///
@@ -250,14 +252,14 @@ impl Message {
         filled.ok().map(|((), name)| Name::from(name))
     }
 
-    /// Fills in a received message's sender, and whether bytes were lost for lack of room. The driver has written the bytes to
-    /// [`bytes`](Message::bytes), or to a buffer of its pool, and completes the operation with their count.
+    /// Fills in a received message's sender, and whether bytes were lost for lack of room. The driver has written the
+    /// bytes to [`bytes`](Message::bytes), or to a buffer of its pool, and completes the operation with their count.
     ///
     /// # Safety
     ///
     /// As for [`bytes`](Message::bytes), and the header has room for a name.
     pub unsafe fn deliver(&mut self, sender: &Name, is_truncated: bool) {
-        // SAFETY: the caller's promise; a letter's name has room for any.
+        // SAFETY: the caller's promise; the storage has room for any name.
         unsafe {
             let place = self.0.msg_name.cast::<u8>();
             std::ptr::copy_nonoverlapping(sender.as_ptr().cast::<u8>(), place, sender.len() as usize);
@@ -267,7 +269,7 @@ impl Message {
         self.0.msg_flags = if is_truncated { libc::MSG_TRUNC } else { 0 };
     }
 
-    /// Lets the bytes go elsewhere for the length of a call.
+    /// Points the header to this slice for the length of a call.
     #[cfg(feature = "reactor")]
     pub(crate) fn divert<T>(&mut self, slice: &mut IoVec, call: impl FnOnce(*mut Message) -> T) -> T {
         self.0.msg_iov = (&raw mut *slice).cast();
@@ -282,7 +284,7 @@ impl Message {
     ///
     /// # Safety
     ///
-    /// What the header points to is there and nobody else uses it; the last call that filled it has ended.
+    /// The memory that the header points to is valid and not used otherwise; the last call that filled it has ended.
     pub(crate) unsafe fn open(&mut self) -> MsgMeta {
         let mut meta = MsgMeta {
             // SAFETY: the caller's promise.
@@ -295,8 +297,9 @@ impl Message {
         if self.0.msg_control.is_null() || room == 0 {
             return meta;
         }
-        // SAFETY: the caller's promise. The control buffer was zeroes before the call, so what is in it was put there by the
-        // kernel, and a header of no length ends it. The numbers are ours alone: they are wiped once they are taken.
+        // SAFETY: the caller's promise. The control buffer was zeroes before the call, so what is in it was put there
+        // by the kernel, and a header of no length ends it. The numbers are ours alone: they are wiped once they are
+        // taken.
         unsafe {
             let mut header = libc::CMSG_FIRSTHDR(&self.0);
             while let Some(part) = header.as_ref() {

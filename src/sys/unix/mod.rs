@@ -1,7 +1,7 @@
-//! The plain system calls on Unix.
+//! System calls on Unix.
 //!
-//! Every socket made here is close-on-exec and non-blocking. io_uring waits on a non-blocking socket all the same, so a
-//! descriptor is the same thing on every driver and can be handed to std, or taken from it, without a change.
+//! Every socket made here is close-on-exec and non-blocking. io_uring waits on a non-blocking socket too, so a
+//! descriptor is the same on every driver and can be converted to and from std's types without a change of flags.
 
 #[cfg(target_os = "linux")]
 mod cached;
@@ -40,8 +40,6 @@ pub(crate) use self::message::RECEIVE_FLAGS;
 pub(crate) use self::message::{Enclosure, MOST_DESCRIPTORS, MsgHdrBuf, MsgMeta, is_full_queue};
 pub use self::name::Name;
 pub(crate) use self::options::{credentials, new_pair, new_socket};
-#[cfg(feature = "reactor")]
-pub(crate) use self::sockets::connected;
 pub(crate) use self::sockets::{
     accept, connect, ready, recv, recv_message, recv_vectored, send, send_message, send_vectored,
 };
@@ -49,15 +47,15 @@ pub(crate) use self::splice_pipe::SplicePipe;
 pub(crate) use self::sync_cancel::SyncCancel;
 use crate::sys::Instant;
 
-/// A descriptor's number, as its driver gave it out. What it stands for is the driver's business: see
-/// [`Driver::fd_space`](crate::driver::Driver::fd_space). The null driver's sockets have negative ones, which no system call takes for
-/// valid.
+/// A descriptor's number. Only the driver that gave it out knows what it refers to: see
+/// [`Driver::fd_space`](crate::driver::Driver::fd_space). Sockets of the null driver have negative numbers, which every
+/// system call refuses.
 pub type Fd = RawFd;
 
-/// What a path for the kernel is made of.
+/// The unit of a path.
 pub type PathChar = std::ffi::c_char;
 
-/// A piece of memory, laid out as the kernel wants it.
+/// A slice of memory, laid out as `iovec`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct IoVec {
@@ -73,7 +71,7 @@ const _: () = {
     assert!(std::mem::offset_of!(IoVec, len) == std::mem::offset_of!(libc::iovec, iov_len));
 };
 
-/// std's slices as ours, for the length of a call: std has it that they are laid out as the kernel's.
+/// std's slices as `IoVec`s, for the length of a call: std guarantees the layout of `iovec`.
 pub(crate) fn with_slices<T>(bufs: &[io::IoSlice<'_>], call: impl FnOnce(*const IoVec, usize) -> T) -> T {
     call(bufs.as_ptr().cast(), bufs.len())
 }
@@ -125,7 +123,7 @@ pub(crate) mod errno {
     pub(crate) const NO_SYSTEM_CALL: i32 = libc::ENOSYS;
 }
 
-/// Whether listeners ask for addresses that old connections still have.
+/// Whether listeners set `SO_REUSEADDR`.
 pub(crate) const REUSES_ADDRESSES: bool = true;
 
 /// Reads the monotonic clock.
@@ -136,13 +134,13 @@ pub(crate) fn monotonic() -> Instant {
     Instant::from_origin(Duration::new(now.tv_sec as u64, now.tv_nsec as u32))
 }
 
-/// Readies a socket that was made elsewhere. Fails, changing nothing of its ownership, if it is not an open descriptor.
+/// Prepares a socket that was made elsewhere. On an error the caller still owns it.
 pub(crate) fn adopt(fd: Fd) -> io::Result<()> {
     with(fd, |socket| socket.set_nonblocking(true))
 }
 
-/// Whether a descriptor can be waited for. Files and folders are always ready, and epoll refuses them; so do we
-/// everywhere.
+/// An error if readiness of a descriptor cannot be waited for. Files and directories are always ready, and epoll
+/// refuses them; so does every driver.
 pub(crate) fn check_watchable(fd: Fd) -> io::Result<()> {
     let mut stat = std::mem::MaybeUninit::<libc::stat>::uninit();
     // SAFETY: the kernel fills the local structure and keeps no pointer to it.
@@ -162,8 +160,8 @@ pub(crate) fn check_watchable(fd: Fd) -> io::Result<()> {
 
 /// Closes a kernel descriptor; a negative number names a socket of the null driver, which has nothing left to close.
 ///
-/// An error is not told: on Linux the number is free again whatever close(2) returns, and trying again could close
-/// somebody else's descriptor.
+/// Errors are ignored: on Linux the number is free again whatever close(2) returns, and a second close could hit
+/// another descriptor.
 pub(crate) fn close(fd: Fd) {
     if fd >= 0 {
         // SAFETY: the caller owned `fd` and gives it up; close(2) touches no memory of ours.
@@ -171,16 +169,9 @@ pub(crate) fn close(fd: Fd) {
     }
 }
 
-/// Closes a socket that lingers, which takes as long as it takes.
+/// Closes a socket that lingers; blocks for as long.
 pub(crate) fn close_slowly(foreign: Foreign) {
     drop(foreign);
-}
-
-/// Closes a connection with a reset instead of a FIN, so that its peer learns at once that nobody will serve it.
-pub(crate) fn reset(fd: Fd) {
-    // A socket that cannot take the option is closed the ordinary way.
-    let _ = with(fd, |socket| socket.set_linger(Some(Duration::ZERO)));
-    close(fd);
 }
 
 pub(crate) fn with<T>(fd: Fd, call: impl FnOnce(SockRef<'_>) -> io::Result<T>) -> io::Result<T> {
@@ -202,10 +193,10 @@ pub(crate) fn borrow<'a>(fd: Fd) -> BorrowedFd<'a> {
     unsafe { BorrowedFd::borrow_raw(fd) }
 }
 
-/// Something of the kernel's that was made elsewhere, and belongs to whoever has this.
+/// An owned descriptor that was made elsewhere.
 pub(crate) type Foreign = OwnedFd;
 
-/// Something of the kernel's that stays its owner's.
+/// A borrowed descriptor.
 pub(crate) type Borrowed<'a> = BorrowedFd<'a>;
 
 /// Its number.
@@ -213,32 +204,32 @@ pub(crate) fn number(foreign: &Foreign) -> Fd {
     foreign.as_raw_fd()
 }
 
-/// What the kernel can be asked to wait for.
+/// A type with a descriptor whose readiness can be waited for.
 pub(crate) use std::os::fd::AsRawFd as AsSource;
 
-/// The number of what is waited for.
+/// The number of such a descriptor.
 pub(crate) fn source(source: &impl AsSource) -> Fd {
     source.as_raw_fd()
 }
 
-/// Gives up what std had.
+/// Takes the descriptor out of a std type.
 pub(crate) fn from_std(socket: impl Into<Foreign>) -> Fd {
     socket.into().into_raw_fd()
 }
 
-/// Makes it std's. The caller owned the descriptor and gives it up.
+/// Converts to a std type. The caller owned the descriptor and gives it up.
 pub(crate) fn into_std<S: From<Foreign>>(fd: Fd) -> S {
     // SAFETY: the caller owned this open descriptor and does not use it any more.
     S::from(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// The two ends of a new pipe: where bytes come out, and where they go in.
+/// The two ends of a new pipe: reader, writer.
 pub(crate) fn pipe() -> io::Result<(Foreign, Foreign)> {
     let (reader, writer) = io::pipe()?;
     Ok((reader.into(), writer.into()))
 }
 
-/// A standard stream, once more: close-on-exec, and never 0, 1 or 2. `None` if it is closed.
+/// A duplicate of a standard stream: close-on-exec, and never 0, 1 or 2. `None` if the stream is closed.
 pub(crate) fn standard_stream(number: usize) -> io::Result<Option<Foreign>> {
     match borrow(number as Fd).try_clone_to_owned() {
         Ok(duplicate) => Ok(Some(duplicate)),
@@ -247,7 +238,7 @@ pub(crate) fn standard_stream(number: usize) -> io::Result<Option<Foreign>> {
     }
 }
 
-/// Where a byte is first found. libc's search is several times as fast as a loop.
+/// The first position of a byte. libc's `memchr` is several times as fast as a loop.
 pub(crate) fn find_byte(bytes: &[u8], byte: u8) -> Option<usize> {
     // SAFETY: the call reads these bytes only, and keeps no pointer to them.
     let found = unsafe { libc::memchr(bytes.as_ptr().cast(), byte.into(), bytes.len()) };

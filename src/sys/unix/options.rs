@@ -1,4 +1,4 @@
-//! Sockets: making, naming, tuning them.
+//! Making sockets, and the socket options that differ between systems.
 
 use std::io;
 use std::os::fd::{AsRawFd, IntoRawFd};
@@ -38,14 +38,14 @@ fn what(kind: SocketKind) -> (Domain, Type, Option<Protocol>) {
     }
 }
 
-/// Who is at the other end of a Unix connection.
+/// The credentials of a Unix connection's peer.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 pub(crate) fn credentials(fd: Fd) -> io::Result<Credentials> {
     with(fd, |socket| {
         let mut peer = libc::ucred { pid: 0, uid: 0, gid: 0 };
         let mut len = size_of::<libc::ucred>() as libc::socklen_t;
         let place = (&raw mut peer).cast();
-        // SAFETY: the kernel fills the local structure, of the length that it is told, and keeps no pointer to it.
+        // SAFETY: the kernel fills the local structure, of the given length, and keeps no pointer to it.
         let result =
             unsafe { libc::getsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_PEERCRED, place, &mut len) };
         match result {

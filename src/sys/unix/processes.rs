@@ -1,4 +1,4 @@
-//! Children: a descriptor that tells of an end, and waiting for several.
+//! Child processes: a descriptor that becomes readable at the process's end, and waiting for several.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};

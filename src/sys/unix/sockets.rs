@@ -10,6 +10,11 @@
 //! - Reads and writes of pipes use `RWF_NOWAIT` on Linux. Pipes have it since 6.4; terminals do not, nor do other
 //!   systems. There a pipe that another holder has made blocking blocks.
 //! - A connect is the first call on a socket that was made for it and that no other holder has yet.
+//!
+//! # Safety
+//!
+//! The unsafe functions ask that paths end in NUL, and that buffers, slices and messages are valid, of the given length
+//! and not used otherwise until the call returns.
 
 use std::io;
 
@@ -38,10 +43,6 @@ pub(crate) fn accept(fd: Fd) -> Option<OsResult> {
 }
 
 /// Receives into one buffer.
-///
-/// # Safety
-///
-/// `len` bytes from `ptr` on may be written.
 #[inline]
 pub(crate) unsafe fn recv(fd: Fd, medium: Medium, ptr: *mut u8, len: usize) -> Option<OsResult> {
     // SAFETY: the caller's promise.
@@ -54,10 +55,6 @@ pub(crate) unsafe fn recv(fd: Fd, medium: Medium, ptr: *mut u8, len: usize) -> O
 }
 
 /// Receives into several buffers in order.
-///
-/// # Safety
-///
-/// The `count` slices are there, and what they point to may be written.
 pub(crate) unsafe fn recv_vectored(fd: Fd, medium: Medium, slices: *const IoVec, count: usize) -> Option<OsResult> {
     // SAFETY: the caller's promise.
     attempt(|| unsafe {
@@ -69,10 +66,6 @@ pub(crate) unsafe fn recv_vectored(fd: Fd, medium: Medium, slices: *const IoVec,
 }
 
 /// Sends from one buffer.
-///
-/// # Safety
-///
-/// `len` bytes from `ptr` on may be read.
 #[inline]
 pub(crate) unsafe fn send(fd: Fd, medium: Medium, ptr: *const u8, len: usize) -> Option<OsResult> {
     let base = ptr.cast_mut();
@@ -86,10 +79,6 @@ pub(crate) unsafe fn send(fd: Fd, medium: Medium, ptr: *const u8, len: usize) ->
 }
 
 /// Sends from several buffers in order.
-///
-/// # Safety
-///
-/// The `count` slices are there, and what they point to may be read.
 pub(crate) unsafe fn send_vectored(fd: Fd, medium: Medium, slices: *const IoVec, count: usize) -> Option<OsResult> {
     // SAFETY: the caller's promise.
     attempt(|| unsafe {
@@ -101,26 +90,18 @@ pub(crate) unsafe fn send_vectored(fd: Fd, medium: Medium, slices: *const IoVec,
 }
 
 /// Receives one message.
-///
-/// # Safety
-///
-/// The message is there, and it and what it points to may be written.
 pub(crate) unsafe fn recv_message(fd: Fd, message: *mut Message) -> Option<OsResult> {
     // SAFETY: the caller's promise.
     attempt(|| unsafe { libc::recvmsg(fd, message.cast(), RECEIVE_FLAGS | RECV_FLAGS) })
 }
 
 /// Sends one message.
-///
-/// # Safety
-///
-/// The message and what it points to are there.
 pub(crate) unsafe fn send_message(fd: Fd, message: *const Message) -> Option<OsResult> {
     // SAFETY: the caller's promise.
     attempt(|| unsafe { libc::sendmsg(fd, message.cast(), SEND_FLAGS) })
 }
 
-/// Makes a call until no signal interrupts it; `None` if it would have to wait.
+/// Repeats a call that a signal interrupts; `None` if it would block.
 pub(super) fn attempt(mut call: impl FnMut() -> libc::ssize_t) -> Option<OsResult> {
     loop {
         let result = call();
@@ -171,7 +152,7 @@ fn accept_now(fd: Fd) -> libc::ssize_t {
     accepted.map_or(-1, |fd| fd as libc::ssize_t)
 }
 
-/// Reads and writes of pipes that do not wait, whatever another holder of the description has set.
+/// Reads and writes of pipes that do not block, whatever flags another holder of the description has set.
 #[cfg(target_os = "linux")]
 mod pipe {
     use super::{Fd, IoVec, last_errno};
@@ -239,20 +220,6 @@ pub(crate) fn connect(fd: Fd, name: &Name) -> Option<OsResult> {
         // A signal does not stop it: it goes on by itself.
         libc::EINPROGRESS | libc::EALREADY | libc::EINTR => None,
         code => Some(Err(code)),
-    }
-}
-
-/// How a connect that had to wait has ended; `None` if it has not. Being writable alone does not say that it has.
-#[cfg(feature = "reactor")]
-pub(crate) fn connected(fd: Fd) -> Option<OsResult> {
-    match super::with(fd, |socket| socket.take_error()) {
-        Ok(None) => {}
-        Ok(Some(error)) | Err(error) => return Some(Err(error.raw_os_error().unwrap_or(errno::INVALID))),
-    }
-    match super::with(fd, |socket| socket.peer_addr()) {
-        Ok(_) => Some(Ok(0)),
-        Err(error) if error.raw_os_error() == Some(errno::NOT_CONNECTED) => None,
-        Err(error) => Some(Err(error.raw_os_error().unwrap_or(errno::INVALID))),
     }
 }
 

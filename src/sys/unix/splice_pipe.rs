@@ -1,16 +1,17 @@
-//! From socket to socket inside of the kernel: a pipe, and `splice` in front of it and behind it. The pages that the network
-//! filled are handed on as they are, and nobody copies their bytes.
+//! From socket to socket inside of the kernel: a pipe, and `splice` in front of it and behind it. The pages that the
+//! network filled are handed on as they are, and nobody copies their bytes.
 //!
-//! Two traps. `splice` into a socket has no `MSG_NOSIGNAL`, so a peer that is gone would end a program that does not ignore
-//! SIGPIPE: the signal is held back around the call, and taken off again. And what a process may have in pipes is bounded: one
-//! that gets only a page or two is not worth it.
+//! Two traps. `splice` into a socket has no `MSG_NOSIGNAL`, so a peer that is gone would end a program that does not
+//! ignore SIGPIPE: the signal is held back around the call, and taken off again. And what a process may have in pipes
+//! is bounded: one that gets only a page or two is not worth it.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 use super::Fd;
 
-/// What a duct asks for. The default of 64 KiB needs a third more of the processor, 1 MiB a fifth less.
+/// The capacity that a splice pipe asks for. The default of 64 KiB needs a third more of the processor, 1 MiB a fifth
+/// less.
 const CAPACITY: libc::c_int = 256 * 1024;
 
 /// With less than this, reading and writing is as good.
@@ -33,7 +34,7 @@ impl SplicePipe {
         if unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_NONBLOCK | libc::O_CLOEXEC) } != 0 {
             return None;
         }
-        // SAFETY: both are new, and nobody else's.
+        // SAFETY: both are new, and owned by nothing else.
         let [outlet, inlet] = ends.map(|fd| unsafe { OwnedFd::from_raw_fd(fd) });
         // SAFETY: the calls touch no memory of ours.
         let capacity = unsafe {
@@ -43,8 +44,8 @@ impl SplicePipe {
         (capacity >= LEAST_CAPACITY).then_some(SplicePipe { inlet, outlet, held: 0 })
     }
 
-    /// Whether a socket can be spliced without waiting: another holder may have made it blocking, and for sockets `splice`
-    /// heeds nothing but that.
+    /// Whether a socket can be spliced without waiting: another holder may have made it blocking, and for sockets
+    /// `splice` heeds nothing but that.
     pub(crate) fn can_serve(socket: Fd) -> bool {
         // SAFETY: the call touches no memory of ours.
         let flags = unsafe { libc::fcntl(socket, libc::F_GETFL) };
@@ -55,8 +56,8 @@ impl SplicePipe {
         self.held
     }
 
-    /// Takes what a socket has received into the duct, which must be empty, and gives how much it was; 0 is the end of the
-    /// stream. `WouldBlock` if there is nothing.
+    /// Moves received bytes from a socket into the pipe, which must be empty, and returns the count; 0 is the end of
+    /// the stream. `WouldBlock` if there is nothing.
     pub(crate) fn draw(&mut self, from: Fd) -> io::Result<usize> {
         debug_assert_eq!(self.held, 0);
         let count = splice(from, self.inlet.as_raw_fd(), CAPACITY as usize)?;
@@ -64,7 +65,7 @@ impl SplicePipe {
         Ok(count)
     }
 
-    /// Sends what is in the duct, and gives how much was taken. `WouldBlock` if nothing was.
+    /// Sends bytes from the pipe, and returns the count. `WouldBlock` if nothing was sent.
     pub(crate) fn pour(&mut self, to: Fd) -> io::Result<usize> {
         let count = without_sigpipe(self.held, || splice(self.outlet.as_raw_fd(), to, self.held))?;
         self.held -= count;
@@ -110,8 +111,8 @@ fn splice(from: Fd, to: Fd, len: usize) -> io::Result<usize> {
 
 /// Holds SIGPIPE back around a call that is to move `whole` bytes, and takes off the one that the call caused.
 fn without_sigpipe(whole: usize, call: impl FnOnce() -> io::Result<usize>) -> io::Result<usize> {
-    // SAFETY: the sets are plain data, which the calls fill or read and keep no pointer to. The kernel sends the signal to
-    // the thread that made the call, so it is pending for this one.
+    // SAFETY: the sets are plain data, which the calls fill or read and keep no pointer to. The kernel sends the signal
+    // to the thread that made the call, so it is pending for this one.
     unsafe {
         let mut sigpipe: libc::sigset_t = std::mem::zeroed();
         libc::sigemptyset(&mut sigpipe);
@@ -126,7 +127,8 @@ fn without_sigpipe(whole: usize, call: impl FnOnce() -> io::Result<usize>) -> io
         };
         let result = call();
         let may_have_come = match &result {
-            // The kernel sends piece by piece: a later one may have met the closed end, and then it tells of the earlier.
+            // The kernel sends piece by piece: a later one may have met the closed end, and then it tells of the
+            // earlier.
             Ok(count) => *count < whole,
             Err(error) => error.kind() == io::ErrorKind::BrokenPipe,
         };

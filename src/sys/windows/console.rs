@@ -1,12 +1,13 @@
 //! Text to and from a console.
 //!
 //! A console has text in UTF-16. Bytes that are written to it or read from it pass through a code page, which is seldom
-//! UTF-8; and a read through UTF-8 gives NULs for what is not ASCII. So what is moved here is text, and the bytes on our side of
-//! it are UTF-8, as they are everywhere else. What is not, shows as U+FFFD.
+//! UTF-8; and a read through UTF-8 gives NULs for what is not ASCII. So what is moved here is text, and the bytes on
+//! our side of it are UTF-8, as they are everywhere else. What is not, shows as U+FFFD.
 //!
-//! A console cannot be asked for a line, only whether a key was pressed; and while it is read, the line is edited and shown. So
-//! a read begins with the first key. Until then it can be ended, and takes nothing; after that it goes on to the end of the
-//! line, which the next read gets. Ending it half-way would lose what was typed, and Wine 8 loses the whole console.
+//! A console cannot be asked for a line, only whether a key was pressed; and while it is read, the line is edited and
+//! shown. So a read begins with the first key. Until then it can be ended, and takes nothing; after that it goes on to
+//! the end of the line, which the next read gets. Ending it half-way would lose what was typed, and Wine 8 loses the
+//! whole console.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -31,7 +32,7 @@ const CTRL_Z: u16 = 0x1A;
 /// The first part of a character that was written to a handle, and waits for the rest.
 static WRITTEN: Mutex<Vec<(Fd, Vec<u8>)>> = Mutex::new(Vec::new());
 
-/// What was read and nobody has taken: a process has one console, and that gives whole lines.
+/// Text that was read and not returned yet: a process has one console, which is read by whole lines.
 static READ: Mutex<Vec<u8>> = Mutex::new(Vec::new());
 
 fn lock<T>(held: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -64,7 +65,7 @@ pub(super) fn write(fd: Fd, bytes: &[u8]) -> OsResult {
     let mut left = &wide[..];
     while !left.is_empty() {
         let mut count = 0;
-        // SAFETY: the system reads so many units, and fills the local.
+        // SAFETY: the system reads `left.len()` units, and fills the local.
         let written = unsafe {
             WriteConsoleW(
                 handle(fd),
@@ -106,7 +107,7 @@ fn to_wide(mut bytes: &[u8]) -> (Vec<u16>, &[u8]) {
     }
 }
 
-/// Reads text: a line at a time, unless the console was told otherwise.
+/// Reads text: a line at a time, unless the console's mode says otherwise.
 pub(super) fn read(fd: Fd, room: &mut [u8]) -> OsResult {
     let mut text = std::mem::take(&mut *lock(&READ));
     if text.is_empty() {
@@ -128,7 +129,7 @@ fn read_text(fd: Fd) -> Result<String, i32> {
             false => read_units(fd, &mut wide)?,
         };
         if count == 0 && code == ERROR_OPERATION_ABORTED {
-            // Somebody pressed Ctrl-C, which is told elsewhere.
+            // Ctrl-C was pressed, which the signal handler reports.
             continue;
         }
         let is_truncated = wide.last().is_some_and(|last| (0xD800..0xDC00).contains(last));
@@ -157,7 +158,7 @@ fn read_units(fd: Fd, wide: &mut Vec<u16>) -> Result<(usize, u32), i32> {
     let before = wide.len();
     wide.resize(before + PIECE, 0);
     let (place, mut count) = (wide[before..].as_mut_ptr().cast(), 0);
-    // SAFETY: the system fills at most so many units, and the local, and reads the structure.
+    // SAFETY: the system fills at most `PIECE` units, and the local, and reads the structure.
     let (read, code) = unsafe {
         SetLastError(0);
         let read = ReadConsoleW(handle(fd), place, PIECE as u32, &mut count, &control);
@@ -177,7 +178,7 @@ fn wait_for_key(fd: Fd) -> bool {
         if !sync_cancel::wait_for(fd) {
             return false;
         }
-        // SAFETY: zeroes are valid records, of which the system fills at most so many, and the local.
+        // SAFETY: zeroes are valid records; the system fills at most `SOME` of them, and the local.
         let (records, count) = unsafe {
             let mut records: [INPUT_RECORD; SOME] = std::mem::zeroed();
             let mut count = 0;
@@ -190,7 +191,7 @@ fn wait_for_key(fd: Fd) -> bool {
             return true;
         }
         // A key let go, the mouse, the window: a read throws these away, and would then wait for others.
-        // SAFETY: as above; so many were there.
+        // SAFETY: as above; `count` records were there.
         unsafe {
             let mut records: [INPUT_RECORD; SOME] = std::mem::zeroed();
             let mut taken = 0;

@@ -3,6 +3,11 @@
 //! What has a path is std's to do; it knows the long names and the old ones. A file is opened for overlapped calls, as
 //! the proactor needs it, and has then no position of its own in the kernel. So every read and write here says where,
 //! and waits for its end with an event.
+//!
+//! # Safety
+//!
+//! The unsafe functions ask that paths end in NUL, and that buffers, slices and messages are valid, of the given length
+//! and not used otherwise until the call returns.
 
 use std::ffi::OsString;
 use std::io::{self, SeekFrom};
@@ -144,7 +149,7 @@ impl OpenFlags {
         let mut known = BasicInformation::default();
         let len = size_of::<BasicInformation>() as u32;
         let place = (&raw mut known).cast();
-        // SAFETY: the system fills the local, of the length that it is told.
+        // SAFETY: the system fills the local, of the given length.
         let status = unsafe { NtQueryObject(handle(fd), ObjectBasicInformation, place, len, std::ptr::null_mut()) };
         let may = |right: u32| status >= 0 && known.granted_access & right != 0;
         OpenFlags {
@@ -166,10 +171,6 @@ struct BasicInformation {
 }
 
 /// Opens a file for overlapped calls and returns its handle's number.
-///
-/// # Safety
-///
-/// `path` ends in NUL.
 pub(crate) unsafe fn open(path: *const PathChar, flags: i32, mode: u32) -> Option<OsResult> {
     // SAFETY: the caller's promise.
     let path = unsafe { path_of(path) };
@@ -179,20 +180,12 @@ pub(crate) unsafe fn open(path: *const PathChar, flags: i32, mode: u32) -> Optio
 }
 
 /// Reads at `offset`, or at the file's position if that is [`CURRENT`].
-///
-/// # Safety
-///
-/// `len` bytes from `ptr` on may be written.
 pub(crate) unsafe fn read_at(fd: Fd, ptr: *mut u8, len: usize, offset: u64) -> Option<OsResult> {
     // SAFETY: the caller's promise.
     Some(unsafe { read(fd, ptr, len, offset) })
 }
 
 /// [`read_at`] into several buffers in order.
-///
-/// # Safety
-///
-/// The `count` slices are there, and what they point to may be written.
 pub(crate) unsafe fn read_vectored_at(fd: Fd, slices: *const IoVec, count: usize, offset: u64) -> Option<OsResult> {
     // SAFETY: the caller's promise.
     let slices = unsafe { std::slice::from_raw_parts(slices, count) };
@@ -203,20 +196,12 @@ pub(crate) unsafe fn read_vectored_at(fd: Fd, slices: *const IoVec, count: usize
 }
 
 /// Writes at `offset`, or at the file's position if that is [`CURRENT`].
-///
-/// # Safety
-///
-/// `len` bytes from `ptr` on may be read.
 pub(crate) unsafe fn write_at(fd: Fd, ptr: *const u8, len: usize, offset: u64) -> Option<OsResult> {
     // SAFETY: the caller's promise.
     Some(unsafe { write(fd, ptr, len, offset) })
 }
 
 /// [`write_at`] from several buffers in order.
-///
-/// # Safety
-///
-/// The `count` slices are there, and what they point to may be read.
 pub(crate) unsafe fn write_vectored_at(fd: Fd, slices: *const IoVec, count: usize, offset: u64) -> Option<OsResult> {
     // SAFETY: the caller's promise.
     let slices = unsafe { std::slice::from_raw_parts(slices, count) };
@@ -236,10 +221,6 @@ pub(crate) fn sync(fd: Fd, data_only: bool) -> Option<OsResult> {
 }
 
 /// Reads the metadata of `path`, or of `fd` if that is null.
-///
-/// # Safety
-///
-/// `path` is null or ends in NUL; `out` may be written.
 pub(crate) unsafe fn stat(fd: Fd, path: *const PathChar, follow: bool, out: *mut Stat) -> Option<OsResult> {
     let found = match (path.is_null(), follow) {
         (true, _) => file(fd).metadata(),
@@ -263,20 +244,12 @@ pub(crate) fn allocate(fd: Fd, offset: u64, len: u64) -> Option<OsResult> {
 }
 
 /// Renames a file or directory.
-///
-/// # Safety
-///
-/// Both paths end in NUL.
 pub(crate) unsafe fn rename(from: *const PathChar, to: *const PathChar) -> Option<OsResult> {
     // SAFETY: the caller's promise.
     done(unsafe { std::fs::rename(path_of(from), path_of(to)) })
 }
 
 /// Removes a file or an empty directory.
-///
-/// # Safety
-///
-/// `path` ends in NUL.
 pub(crate) unsafe fn remove(path: *const PathChar, is_dir: bool) -> Option<OsResult> {
     // SAFETY: the caller's promise.
     let path = unsafe { path_of(path) };
@@ -288,30 +261,18 @@ pub(crate) unsafe fn remove(path: *const PathChar, is_dir: bool) -> Option<OsRes
 }
 
 /// Makes a directory.
-///
-/// # Safety
-///
-/// `path` ends in NUL.
 pub(crate) unsafe fn make_dir(path: *const PathChar, _mode: u32) -> Option<OsResult> {
     // SAFETY: the caller's promise.
     done(std::fs::create_dir(unsafe { path_of(path) }))
 }
 
 /// Makes a hard link.
-///
-/// # Safety
-///
-/// Both paths end in NUL.
 pub(crate) unsafe fn hard_link(from: *const PathChar, to: *const PathChar) -> Option<OsResult> {
     // SAFETY: the caller's promise.
     done(unsafe { std::fs::hard_link(path_of(from), path_of(to)) })
 }
 
 /// Makes a symbolic link.
-///
-/// # Safety
-///
-/// Both paths end in NUL.
 pub(crate) unsafe fn sym_link(target: *const PathChar, link: *const PathChar) -> Option<OsResult> {
     // SAFETY: the caller's promise.
     done(unsafe { sym_link_now(&path_of(target), &path_of(link)) })
@@ -349,7 +310,7 @@ fn one_by_one(slices: &[IoVec], offset: u64, mut call: impl FnMut(&IoVec, u64) -
 /// `len` bytes from `ptr` on may be written.
 unsafe fn read(fd: Fd, ptr: *mut u8, len: usize, offset: u64) -> OsResult {
     if offset == CURRENT && console::is_console(fd) {
-        // Zeroed first, since nobody promised that there is anything in it.
+        // Zeroed first, since the buffer may be uninitialised.
         // SAFETY: the caller's promise.
         let room = unsafe {
             let len = len.min(console::MOST);
@@ -501,7 +462,7 @@ fn allocate_now(fd: Fd, offset: u64, len: u64) -> io::Result<()> {
         AllocationSize: end as i64,
     };
     let size = size_of::<FILE_ALLOCATION_INFO>() as u32;
-    // SAFETY: the system reads the local, of the length that it is told.
+    // SAFETY: the system reads the local, of the given length.
     if unsafe { SetFileInformationByHandle(handle(fd), FileAllocationInfo, (&raw const space).cast(), size) } == 0 {
         return Err(io::Error::last_os_error());
     }
@@ -551,7 +512,7 @@ pub(crate) fn is_overlapped(fd: Fd) -> bool {
     let mut mode = FILE_MODE_INFORMATION { Mode: 0 };
     let mut status = IO_STATUS_BLOCK::default();
     let size = size_of::<FILE_MODE_INFORMATION>() as u32;
-    // SAFETY: the system fills the two locals, of the length that it is told, and keeps no pointer to them.
+    // SAFETY: the system fills the two locals, of the given length, and keeps no pointer to them.
     let result = unsafe {
         let mode = (&raw mut mode).cast();
         NtQueryInformationFile(handle(fd), &mut status, mode, size, FileModeInformation)
@@ -559,8 +520,8 @@ pub(crate) fn is_overlapped(fd: Fd) -> bool {
     result < 0 || mode.Mode & (FILE_SYNCHRONOUS_IO_ALERT | FILE_SYNCHRONOUS_IO_NONALERT) == 0
 }
 
-/// The two ends of a new pipe: where bytes come out, and where they go in. Plain pipes know no overlapped calls, so it
-/// is one with a name that nobody else can have.
+/// The two ends of a new pipe: reader, writer. Anonymous pipes do not support overlapped calls, so this is a named pipe
+/// with a unique name.
 pub(crate) fn pipe() -> io::Result<(Foreign, Foreign)> {
     static COUNT: AtomicU32 = AtomicU32::new(0);
     const BUFFER: u32 = 64 * 1024;

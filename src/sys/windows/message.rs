@@ -1,7 +1,8 @@
 //! Messages: bytes with an address.
 //!
-//! Winsock writes the sender's name, and how long that is, while the receive is under way. So both live in the header that a
-//! [`MsgHdrBuf`] carries, in one box, which a flight carries and a socket uses again. Descriptors cannot be passed along here.
+//! Winsock writes the sender's name, and how long that is, while the receive is under way. So both live in the header
+//! that a [`MsgHdrBuf`] carries, in one box, which a flight carries and a socket uses again. Descriptors cannot be
+//! passed along here.
 
 use std::io;
 
@@ -66,7 +67,7 @@ impl MsgHdrBuf {
         })
     }
 
-    /// Addresses it to somebody; `None` is whoever the socket is connected to.
+    /// Sets the destination; `None` is the peer that the socket is connected to.
     pub(crate) fn address(&mut self, to: Option<&Name>) {
         self.message.name_len = 0;
         if let Some(to) = to {
@@ -92,7 +93,8 @@ impl MsgHdrBuf {
         &raw const self.message
     }
 
-    /// Ready to be filled, with the bytes going there; null lets the driver choose. To be called where the letter stays.
+    /// Ready to be filled, with the bytes going there; null lets the driver choose. To be called where the letter
+    /// stays.
     pub(crate) fn ready_to_receive(&mut self, ptr: *mut u8, len: usize) -> *mut Message {
         self.message.bytes = IoVec { base: ptr, len };
         self.message.name_len = NAME_LEN;
@@ -100,9 +102,9 @@ impl MsgHdrBuf {
         &raw mut self.message
     }
 
-    /// What came with the bytes. To be called when the flight has landed.
+    /// Takes a received message's metadata out. To be called after the operation's completion.
     pub(crate) fn open(&mut self) -> MsgMeta {
-        // SAFETY: the letter is borrowed whole, and the flight has landed.
+        // SAFETY: the buffer is borrowed whole, and the operation has completed.
         unsafe { self.message.open() }
     }
 }
@@ -113,7 +115,7 @@ impl Message {
     ///
     /// # Safety
     ///
-    /// Nobody changes the message meanwhile.
+    /// The message does not change during the call.
     pub unsafe fn bytes(&self) -> IoVec {
         self.bytes
     }
@@ -167,7 +169,7 @@ impl Message {
 
     /// # Safety
     ///
-    /// Nobody else uses the message.
+    /// Nothing else uses the message.
     unsafe fn set_name(&mut self, name: &Name) {
         let len = name.len().min(NAME_LEN);
         // SAFETY: a name is no longer than the storage for any name; the two do not overlap.
@@ -178,8 +180,8 @@ impl Message {
         self.name_len = len;
     }
 
-    /// Fills in a received message's sender, and whether bytes were lost for lack of room. The driver has written the bytes to
-    /// [`bytes`](Message::bytes), or to a buffer of its pool, and completes the operation with their count.
+    /// Fills in a received message's sender, and whether bytes were lost for lack of room. The driver has written the
+    /// bytes to [`bytes`](Message::bytes), or to a buffer of its pool, and completes the operation with their count.
     ///
     /// # Safety
     ///
@@ -205,7 +207,7 @@ impl Message {
     ///
     /// # Safety
     ///
-    /// Nobody else uses the message; the last call that filled it has ended.
+    /// Nothing else uses the message; the last call that filled it has ended.
     pub(crate) unsafe fn open(&mut self) -> MsgMeta {
         MsgMeta {
             // SAFETY: the caller's promise.

@@ -1,12 +1,13 @@
-//! The plain system calls on Windows.
+//! System calls on Windows.
 //!
-//! Facts that shape this room:
+//! Facts that shape this module:
 //!
-//! - A descriptor is a handle or a socket. Both are numbers of 32 bits in which the lowest two mean nothing and the highest
-//!   is never set, whatever the width of the type, so that the layers above can carry them as they carry Unix's.
+//! - A descriptor is a handle or a socket. Both are numbers of 32 bits in which the lowest two mean nothing and the
+//!   highest is never set, whatever the width of the type, so that the layers above can carry them as they carry
+//!   Unix's.
 //! - Sockets are non-blocking and not inherited. That says nothing about overlapped calls, which are the proactor's.
-//! - Files are opened for overlapped calls. Who makes a plain call on one waits for it here.
-//! - Error codes are Win32's and Winsock's; where they differ for the same thing, Winsock's are told.
+//! - Files are opened for overlapped calls. A plain call on one is made overlapped, and waits for its end.
+//! - Error codes are Win32's and Winsock's; where both have one for the same error, it is Winsock's.
 
 mod console;
 pub(crate) mod files;
@@ -49,8 +50,6 @@ pub use self::message::Message;
 pub(crate) use self::message::{Enclosure, MsgHdrBuf, MsgMeta};
 pub use self::name::Name;
 pub(crate) use self::options::{credentials, new_pair, new_socket};
-#[cfg(feature = "reactor")]
-pub(crate) use self::sockets::connected;
 pub(crate) use self::sockets::{
     accept, connect, ready, recv, recv_message, recv_vectored, send, send_message, send_vectored,
 };
@@ -60,14 +59,15 @@ pub(crate) use self::splice_pipe::SplicePipe;
 pub(crate) use self::sync_cancel::SyncCancel;
 use crate::sys::Instant;
 
-/// A descriptor's number: a socket or a handle. The null driver's sockets have negative ones, which no system call takes for
-/// valid.
+/// A descriptor's number: of a socket or a handle. Only the driver that gave it out knows what it refers to: see
+/// [`Driver::fd_space`](crate::driver::Driver::fd_space). Sockets of the null driver have negative numbers, which every
+/// system call refuses.
 pub type Fd = i32;
 
-/// What a path for the kernel is made of.
+/// The unit of a path.
 pub type PathChar = u16;
 
-/// A piece of memory.
+/// A slice of memory.
 #[derive(Clone, Copy, Debug)]
 pub struct IoVec {
     /// Where it begins.
@@ -76,7 +76,7 @@ pub struct IoVec {
     pub len: usize,
 }
 
-/// std's slices as ours, for the length of a call; some of them, if there are many.
+/// std's slices as `IoVec`s, for the length of a call; at most 16 of them.
 pub(crate) fn with_slices<T>(bufs: &[io::IoSlice<'_>], call: impl FnOnce(*const IoVec, usize) -> T) -> T {
     const SOME: usize = 16;
     let mut slices = [IoVec {
@@ -150,8 +150,8 @@ pub(crate) fn socket(fd: Fd) -> SOCKET {
     fd as isize as SOCKET
 }
 
-/// The number of a handle. The kernel keeps the upper half of the type for itself: programs of 32 and of 64 bits pass handles
-/// to each other.
+/// The number of a handle. The kernel keeps the upper half of the type for itself: programs of 32 and of 64 bits pass
+/// handles to each other.
 pub(crate) fn number_of_handle(handle: RawHandle) -> Fd {
     handle as isize as Fd
 }
@@ -181,8 +181,8 @@ pub(crate) fn monotonic() -> Instant {
     Instant::from_origin(Duration::new(seconds as u64, nanoseconds as u32))
 }
 
-/// Readies what was made elsewhere: a socket, or a pipe, which has no such mode but must know overlapped calls. A read of
-/// one that does not would keep a thread for as long as nobody writes.
+/// Prepares a socket or pipe that was made elsewhere. A pipe must be open for overlapped calls: a plain read would
+/// block a thread until the peer writes.
 pub(crate) fn adopt(fd: Fd) -> io::Result<()> {
     if is_socket(fd) || !files::is_open(fd) {
         with(fd, |socket| socket.set_nonblocking(true))?;
@@ -196,7 +196,7 @@ pub(crate) fn adopt(fd: Fd) -> io::Result<()> {
         true => Ok(()),
         false => Err(io::Error::new(
             io::ErrorKind::Unsupported,
-            "the pipe was not made for overlapped calls, so nobody can wait for it",
+            "the pipe was not made for overlapped calls, so it cannot be waited for",
         )),
     }
 }
@@ -206,7 +206,7 @@ fn is_socket(fd: Fd) -> bool {
     with(fd, |socket| socket.r#type()).is_ok()
 }
 
-/// Whether it can be waited for: only sockets can.
+/// An error if readiness cannot be waited for: only sockets have it.
 pub(crate) fn check_watchable(fd: Fd) -> io::Result<()> {
     match with(fd, |socket| socket.r#type()) {
         Ok(_) => Ok(()),
@@ -248,13 +248,6 @@ pub(crate) fn close_slowly(foreign: Foreign) {
     drop(foreign);
 }
 
-/// Closes a connection with a reset instead of a FIN, so that its peer learns at once that nobody will serve it.
-pub(crate) fn reset(fd: Fd) {
-    // What cannot take the option is closed the ordinary way.
-    let _ = with(fd, |socket| socket.set_linger(Some(Duration::ZERO)));
-    close(fd);
-}
-
 pub(crate) fn with<T>(fd: Fd, call: impl FnOnce(SockRef<'_>) -> io::Result<T>) -> io::Result<T> {
     if fd < 0 {
         return Err(io::Error::from_raw_os_error(errno::BAD_FD));
@@ -264,7 +257,7 @@ pub(crate) fn with<T>(fd: Fd, call: impl FnOnce(SockRef<'_>) -> io::Result<T>) -
     call(SockRef::from(&borrowed))
 }
 
-/// Something of the kernel's that was made elsewhere, and belongs to whoever has this.
+/// An owned socket or handle that was made elsewhere.
 #[derive(Debug)]
 pub(crate) enum Foreign {
     Socket(OwnedSocket),
@@ -312,7 +305,7 @@ back_to_std!(
 );
 
 impl Foreign {
-    /// The socket that it is. Whoever asks for one made it of a socket.
+    /// The socket; callers know that it is one.
     fn into_socket(self) -> OwnedSocket {
         match self {
             Foreign::Socket(socket) => socket,
@@ -320,7 +313,7 @@ impl Foreign {
         }
     }
 
-    /// The handle that it is.
+    /// The handle; callers know that it is one.
     pub(crate) fn into_handle(self) -> OwnedHandle {
         match self {
             Foreign::Handle(handle) => handle,
@@ -329,7 +322,7 @@ impl Foreign {
     }
 }
 
-/// Something of the kernel's that stays its owner's.
+/// A borrowed handle.
 pub(crate) type Borrowed<'a> = BorrowedHandle<'a>;
 
 /// Its number.
@@ -340,15 +333,15 @@ pub(crate) fn number(foreign: &Foreign) -> Fd {
     }
 }
 
-/// What the kernel can be asked to wait for.
+/// A type with a socket whose readiness can be waited for.
 pub(crate) use std::os::windows::io::AsRawSocket as AsSource;
 
-/// The number of what is waited for.
+/// The number of such a socket.
 pub(crate) fn source(source: &impl AsSource) -> Fd {
     number_of_socket(source.as_raw_socket())
 }
 
-/// Gives up what std had.
+/// Takes the socket or handle out of a std type.
 pub(crate) fn from_std(std: impl Into<Foreign>) -> Fd {
     match std.into() {
         Foreign::Socket(socket) => number_of_socket(socket.into_raw_socket()),
@@ -356,7 +349,7 @@ pub(crate) fn from_std(std: impl Into<Foreign>) -> Fd {
     }
 }
 
-/// Makes it std's. The caller owned the descriptor and gives it up.
+/// Converts to a std type. The caller owned the descriptor and gives it up.
 pub(crate) fn into_std<S: From<Foreign>>(fd: Fd) -> S {
     let is_socket = is_socket(fd);
     // SAFETY: the caller owned what is open under this number, and does not use it any more.
@@ -391,7 +384,7 @@ pub(crate) fn last_code() -> i32 {
         .unwrap_or(ERROR_INVALID_HANDLE as i32)
 }
 
-/// Where a byte is first found. The C library's search is several times as fast as a loop.
+/// The first position of a byte. The C library's `memchr` is several times as fast as a loop.
 pub(crate) fn find_byte(bytes: &[u8], byte: u8) -> Option<usize> {
     unsafe extern "C" {
         fn memchr(bytes: *const u8, byte: i32, len: usize) -> *const u8;

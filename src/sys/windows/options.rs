@@ -1,4 +1,4 @@
-//! Sockets: making, naming, tuning them.
+//! Making sockets, and the socket options that differ between systems.
 
 use std::io;
 use std::os::windows::io::{AsRawSocket, IntoRawSocket};
@@ -45,7 +45,8 @@ fn no_unix_sockets() -> io::Error {
 /// The same of routes that end nowhere. windows-sys does not have it.
 const SIO_UDP_NETRESET: u32 = 0x9800_000f;
 
-/// Whether a datagram that nobody took is told to the next receive. Elsewhere only sockets that are connected are told.
+/// Whether the ICMP refusal of a sent datagram fails the next receive. On other systems only connected sockets report
+/// it.
 pub(super) fn report_refusals(fd: Fd, on: bool) {
     let (on, mut written) = (u32::from(on), 0);
     let len = size_of::<u32>() as u32;
@@ -101,7 +102,7 @@ fn seconds(socket: &SockRef<'_>, option: i32) -> io::Result<Duration> {
     let mut seconds = 0u32;
     let mut len = size_of::<u32>() as i32;
     let raw = socket.as_raw_socket() as SOCKET;
-    // SAFETY: Winsock fills the local, of the length that it is told, and keeps no pointer to it.
+    // SAFETY: Winsock fills the local, of the given length, and keeps no pointer to it.
     match unsafe { getsockopt(raw, IPPROTO_TCP, option, (&raw mut seconds).cast(), &mut len) } {
         0 => Ok(Duration::from_secs(seconds.into())),
         _ => Err(io::Error::last_os_error()),

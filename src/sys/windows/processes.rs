@@ -94,7 +94,7 @@ impl EndWait {
         Poll::Pending
     }
 
-    /// Nobody waits any more.
+    /// Drops the waker of the last poll.
     pub(crate) fn forget_waker(&self) {
         let waker = self.shared.state().waker.take();
         drop(waker);
@@ -103,8 +103,8 @@ impl EndWait {
 
 impl Drop for EndWait {
     fn drop(&mut self) {
-        // SAFETY: the wait was registered by us, and this is its end. With this second argument the call returns when no
-        // callback runs any more; ours takes a lock for a moment and wakes, and never drops one of these.
+        // SAFETY: the wait was registered by us, and this is its end. With this second argument the call returns when
+        // no callback runs any more; ours takes a lock for a moment and wakes, and never drops one of these.
         if unsafe { UnregisterWaitEx(self.wait, INVALID_HANDLE_VALUE) } == 0 {
             // A callback may still come. What it touches stays.
             std::mem::forget(self.shared.clone());
@@ -137,9 +137,9 @@ pub(crate) fn send_ctrl_break(group: u32) -> io::Result<()> {
 
 /// A pipe of ours as a child's standard stream, which the child uses so.
 ///
-/// Ours knows overlapped calls only, and cannot be changed. A child makes plain calls: on such a handle they return before
-/// they are done, and the system writes into memory that the child uses for something else. So the child gets an end of a
-/// plain pipe, and a thread carries what goes through.
+/// Ours knows overlapped calls only, and cannot be changed. A child makes plain calls: on such a handle they return
+/// before they are done, and the system writes into memory that the child uses for something else. So the child gets an
+/// end of a plain pipe, and a thread carries what goes through.
 pub(crate) fn for_child(pipe: Foreign, used: Direction) -> io::Result<Stdio> {
     let ours = pipe.into_handle();
     let (reader, writer) = io::pipe()?;
@@ -156,7 +156,7 @@ pub(crate) fn for_child(pipe: Foreign, used: Direction) -> io::Result<Stdio> {
     }
 }
 
-/// Carries bytes until there are no more, or nobody takes them. Closing both ends tells both sides.
+/// Copies bytes until the end of the stream or until the reader is gone. Closing both ends reports that to both sides.
 fn carry(mut from: impl Read, mut to: impl Write) {
     let mut piece = vec![0; PIECE];
     loop {

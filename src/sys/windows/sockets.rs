@@ -4,6 +4,11 @@
 //! A reactor makes such a call first, and again each time the socket is reported ready. Every socket is non-blocking.
 //! That is a property of the socket, which duplicates share, and Winsock has no `MSG_DONTWAIT`: if another holder makes
 //! the socket blocking, these calls block.
+//!
+//! # Safety
+//!
+//! The unsafe functions ask that paths end in NUL, and that buffers, slices and messages are valid, of the given length
+//! and not used otherwise until the call returns.
 
 use std::io;
 use std::os::windows::io::IntoRawSocket;
@@ -19,30 +24,18 @@ use super::{Fd, IoVec, Name, errno, files, number_of_socket, options, socket, wi
 use crate::sys::{Direction, Medium, OsResult};
 
 /// Receives into one buffer.
-///
-/// # Safety
-///
-/// `len` bytes from `ptr` on may be written.
 pub(crate) unsafe fn recv(fd: Fd, medium: Medium, ptr: *mut u8, len: usize) -> Option<OsResult> {
     // SAFETY: the caller's promise.
     unsafe { recv_slices(fd, medium, &[IoVec { base: ptr, len }]) }
 }
 
 /// Receives into several buffers in order.
-///
-/// # Safety
-///
-/// The `count` slices are there, and what they point to may be written.
 pub(crate) unsafe fn recv_vectored(fd: Fd, medium: Medium, slices: *const IoVec, count: usize) -> Option<OsResult> {
     // SAFETY: the caller's promise.
     unsafe { recv_slices(fd, medium, std::slice::from_raw_parts(slices, count)) }
 }
 
 /// Sends from one buffer.
-///
-/// # Safety
-///
-/// `len` bytes from `ptr` on may be read.
 pub(crate) unsafe fn send(fd: Fd, medium: Medium, ptr: *const u8, len: usize) -> Option<OsResult> {
     let base = ptr.cast_mut();
     // SAFETY: the caller's promise.
@@ -50,20 +43,16 @@ pub(crate) unsafe fn send(fd: Fd, medium: Medium, ptr: *const u8, len: usize) ->
 }
 
 /// Sends from several buffers in order.
-///
-/// # Safety
-///
-/// The `count` slices are there, and what they point to may be read.
 pub(crate) unsafe fn send_vectored(fd: Fd, medium: Medium, slices: *const IoVec, count: usize) -> Option<OsResult> {
     // SAFETY: the caller's promise.
     unsafe { send_slices(fd, medium, std::slice::from_raw_parts(slices, count)) }
 }
 
-/// What a receive on a connection has come to, as the layers above know it. Receiving after one has said that one would
-/// not is the end of the stream elsewhere, and so it is here.
+/// The portable result of a receive on a connection. A receive after a shutdown is the end of the stream on other
+/// systems, and so it is here.
 ///
-/// What looks like the end may be a reset. Windows says so itself. Wine's server takes the error off the socket when it
-/// looks whether that is ready, and after that tells of it nowhere but here.
+/// Under Wine an end of stream may be a reset: its server clears the socket's error when it checks for readiness, and
+/// only a poll still reports it. Windows returns the error.
 pub(crate) fn end_of_stream(fd: Fd, res: OsResult) -> OsResult {
     match res {
         Err(errno::BROKEN_PIPE | WSAESHUTDOWN) => Ok(0),
@@ -76,7 +65,7 @@ fn was_reset(fd: Fd) -> bool {
     matches!(look(fd, POLLRDNORM), Some(Ok(events)) if events & POLLERR != 0)
 }
 
-/// What a Winsock call has come to; `None` if it would have to wait.
+/// The result of a Winsock call; `None` if it would block.
 fn settle(result: i32, count: u32) -> Option<OsResult> {
     if result != SOCKET_ERROR {
         return Some(Ok(count));
@@ -88,7 +77,7 @@ fn settle(result: i32, count: u32) -> Option<OsResult> {
     }
 }
 
-/// The code that the layers above know. Sending after the end was said is a broken pipe elsewhere, and so it is here.
+/// The portable error code. A send after a shutdown is a broken pipe on other systems, and so it is here.
 pub(crate) fn told(code: i32) -> i32 {
     match code {
         WSAESHUTDOWN => errno::BROKEN_PIPE,
@@ -96,7 +85,7 @@ pub(crate) fn told(code: i32) -> i32 {
     }
 }
 
-/// The slices as Winsock wants them, for the length of a call.
+/// The slices as `WSABUF`s, for the length of a call.
 pub(crate) fn with_buffers<T>(slices: &[IoVec], call: impl FnOnce(*const WSABUF, u32) -> T) -> T {
     const FEW: usize = 16;
     let as_buffer = |slice: &IoVec| WSABUF {
@@ -191,10 +180,6 @@ fn bounded<'a>(slices: &'a [IoVec], most: usize, part: &'a mut Vec<IoVec>) -> &'
 }
 
 /// Receives one message.
-///
-/// # Safety
-///
-/// The message is there, and it and what it points to may be written.
 pub(crate) unsafe fn recv_message(fd: Fd, message: *mut Message) -> Option<OsResult> {
     let (mut count, mut flags) = (0, 0);
     let none = std::ptr::null_mut();
@@ -230,7 +215,8 @@ pub(crate) unsafe fn recv_message(fd: Fd, message: *mut Message) -> Option<OsRes
     }
 }
 
-/// Wine does not say who has sent a datagram that is cut off. So there it is looked at first, with room for all of it.
+/// Wine does not report the sender of a truncated datagram, so there the datagram is peeked at first, with room for all
+/// of it.
 ///
 /// # Safety
 ///
@@ -264,10 +250,6 @@ unsafe fn look_at_sender(fd: Fd, name: *mut SOCKADDR, name_len: *mut i32) {
 }
 
 /// Sends one message.
-///
-/// # Safety
-///
-/// The message and what it points to are there.
 pub(crate) unsafe fn send_message(fd: Fd, message: *const Message) -> Option<OsResult> {
     // SAFETY: the caller's promise.
     let message = unsafe { &*message };
@@ -318,21 +300,6 @@ pub(crate) fn connect(fd: Fd, name: &Name) -> Option<OsResult> {
     }
 }
 
-/// How a connect that had to wait has ended; `None` if it has not.
-#[cfg(feature = "reactor")]
-pub(crate) fn connected(fd: Fd) -> Option<OsResult> {
-    let code = |error: io::Error| error.raw_os_error().unwrap_or(errno::INVALID);
-    match with(fd, |socket| socket.take_error()) {
-        Ok(None) => {}
-        Ok(Some(error)) | Err(error) => return Some(Err(code(error))),
-    }
-    match with(fd, |socket| socket.peer_addr()) {
-        Ok(_) => Some(Ok(0)),
-        Err(error) if error.raw_os_error() == Some(errno::NOT_CONNECTED) => None,
-        Err(error) => Some(Err(code(error))),
-    }
-}
-
 /// Whether a socket is ready: `None` if not, else `Ok(0)` or the error.
 pub(crate) fn ready(fd: Fd, direction: Direction) -> Option<OsResult> {
     let events = match direction {
@@ -342,7 +309,7 @@ pub(crate) fn ready(fd: Fd, direction: Direction) -> Option<OsResult> {
     Some(look(fd, events)?.map(|_| 0))
 }
 
-/// What holds of a socket now; `None` if it is none of these events, and nothing that is told unasked.
+/// The socket's events now; `None` if there are none of these, and no error or hang-up.
 fn look(fd: Fd, events: i16) -> Option<Result<i16, i32>> {
     let mut poll = WSAPOLLFD {
         fd: socket(fd),
@@ -358,7 +325,7 @@ fn look(fd: Fd, events: i16) -> Option<Result<i16, i32>> {
     }
 }
 
-/// The code of an error of std's.
+/// The code of a std error.
 pub(super) fn code_of(error: &io::Error) -> i32 {
     error.raw_os_error().unwrap_or(match error.kind() {
         io::ErrorKind::UnexpectedEof => errno::BROKEN_PIPE,

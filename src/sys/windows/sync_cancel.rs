@@ -1,9 +1,8 @@
-//! Ending a call on which a thread waits.
+//! Cancelling a blocking call of another thread.
 //!
-//! A plain read of a pipe or a console waits for as long as nobody writes. The system can end it from another thread,
-//! if that thread finds it in the call: whoever asks a moment too early is told that there is nothing to end. So both
-//! sides meet under a lock: while a thread is inside, whatever is ended is its call and no other; and one who finds it
-//! on its way in tries again.
+//! A plain read of a pipe or console blocks until the peer writes. `CancelSynchronousIo` ends it from another thread,
+//! but finds nothing if the reader has not entered the call yet. So both threads meet under a lock: while the reader is
+//! inside, only its call can be cancelled; a canceller that finds it on its way in tries again.
 
 use std::cell::RefCell;
 use std::os::windows::io::{AsRawHandle, BorrowedHandle, FromRawHandle, OwnedHandle};
@@ -23,7 +22,7 @@ use crate::sys::OsResult;
 const YIELDS: u32 = 100;
 const NAPS: u32 = 20;
 
-/// What ends an operation that a thread carries, if it is one that may wait for somebody else.
+/// Cancels an operation that a thread carries out, if it may wait for a peer.
 #[derive(Clone, Default)]
 pub(crate) struct SyncCancel(Option<Arc<Mutex<Phase>>>);
 
@@ -89,7 +88,7 @@ impl SyncCancel {
         res
     }
 
-    /// Ends the operation, if it can be ended. It lands all the same, with what it has come to.
+    /// Ends the operation, if that is possible. It completes all the same, with its result.
     pub(crate) fn pull(&self) {
         let Some(phase) = &self.0 else { return };
         for attempt in 0..YIELDS + NAPS {
@@ -173,7 +172,7 @@ pub(super) fn waiting_inside<T>(fd: Fd, place: &OVERLAPPED, wait: impl FnOnce() 
         let inside = Phase::Inside(Call::Overlapped { fd, place });
         let mut phase = lock(phase);
         if matches!(*phase, Phase::Pulled) {
-            // SAFETY: the structure is the caller's, who waits for its end.
+            // SAFETY: the structure is the caller's, and the caller waits for its end.
             unsafe { CancelIoEx(handle(fd), place) };
             Phase::Pulled
         } else {
