@@ -6,9 +6,11 @@
 //! - `call_later_cancel`: a callback added and cancelled.
 //! - `call_soon_threadsafe`: the cost for another thread of each of 100 callbacks sent in a burst to a sleeping loop.
 //!
-//!     cargo bench --bench event_loop                          about half a minute
-//!     cargo bench --bench event_loop -- call_later            criterion's filter: names that contain this
-//!     cargo bench --bench event_loop -- turn --measurement-time 10
+//! ```sh
+//! cargo bench --bench event_loop                          # about half a minute
+//! cargo bench --bench event_loop -- call_later            # criterion's filter: names that contain this
+//! cargo bench --bench event_loop -- turn --measurement-time 10
+//! ```
 
 #[cfg(target_os = "linux")]
 #[path = "../kit/criteria.rs"]
