@@ -2,7 +2,8 @@
 //!
 //! Names and results follow `std::fs`; buffers are owned, as everywhere in this crate. On io_uring, the kernel
 //! performs every operation for which it has an opcode. Other operations, and all operations on the reactor, run on the
-//! loop's thread pool, with the same results. On Linux, a read of cached bytes completes immediately on either driver.
+//! loop's thread pool, with the same results. On Linux, a read of up to 64 KiB of cached bytes completes
+//! immediately on either driver.
 //!
 //! Errors have std's kind, keep the OS error code ([`os_code`](crate::os_code)) and name the path.
 //!
