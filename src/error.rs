@@ -46,8 +46,8 @@ pub(crate) fn forked_error() -> io::Error {
     io::Error::new(io::ErrorKind::NotConnected, Forked)
 }
 
-/// Converts an operation's error code. ECANCELED reaches a caller only if the loop closed while the operation was in
-/// flight: a caller that cancels an operation no longer waits for it.
+/// Converts an operation's error code. ECANCELED reaches a caller only if the loop closed before the operation
+/// completed: a caller that cancels an operation no longer waits for it.
 pub(crate) fn from_code(code: i32) -> io::Error {
     match code {
         sys::errno::CANCELED => LoopClosed.into(),

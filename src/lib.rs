@@ -1,28 +1,38 @@
 //! A single-threaded async runtime with asyncio's event loop: a ready queue, a timer heap and one driver.
 //!
 //! The loop runs on a completion-based proactor (io_uring, IOCP), on a readiness-based reactor (epoll, kqueue, AFD) or,
-//! for tests and Miri, on an in-memory driver that needs no kernel. The same program gives the same results on each.
+//! for tests and Miri, on an in-memory driver that needs no kernel. A program has the same results on each.
 //!
 //! ```no_run
-//! use windlass::net::TcpListener;
+//! use std::time::Duration;
+//! use windlass::net::{TcpListener, TcpStream};
+//! use windlass::time::sleep;
 //!
 //! fn main() -> std::io::Result<()> {
 //!     windlass::run(async {
 //!         let listener = TcpListener::bind("127.0.0.1:7777").await?;
 //!         loop {
-//!             let (stream, peer) = listener.accept().await?;
-//!             println!("connection from {peer}");
-//!             windlass::spawn(async move {
-//!                 loop {
-//!                     let bytes = stream.read_managed().await?;
-//!                     if bytes.is_empty() {
-//!                         return Ok::<(), std::io::Error>(());
-//!                     }
-//!                     stream.write_all(bytes).await.0?;
+//!             match listener.accept().await {
+//!                 // `detach` passes an error of the connection to the exception handler, which prints it by default.
+//!                 Ok((stream, _peer)) => windlass::spawn(echo(stream)).detach(),
+//!                 // The listener is still usable. The pause keeps a repeated error from using a whole core.
+//!                 Err(error) => {
+//!                     eprintln!("accept: {error}");
+//!                     sleep(Duration::from_millis(50)).await;
 //!                 }
-//!             });
+//!             }
 //!         }
 //!     })?
+//! }
+//!
+//! async fn echo(stream: TcpStream) -> std::io::Result<()> {
+//!     loop {
+//!         let bytes = stream.read_managed().await?;
+//!         if bytes.is_empty() {
+//!             return Ok(());
+//!         }
+//!         stream.write_all(bytes).await.0?;
+//!     }
 //! }
 //! ```
 //!
@@ -31,17 +41,18 @@
 //! - **Cancellation loses no data.** When the future of a read or an accept is dropped, by a timeout for instance, the
 //!   next read returns its bytes and the next accept its connection.
 //! - **Calls own their buffers.** A call takes the buffer and returns it with the result, because the kernel may write
-//!   to it after the future is dropped. [`TcpStream::read_managed`](net::TcpStream::read_managed) needs none.
+//!   to it after the future is dropped. [`TcpStream::read_managed`](net::TcpStream::read_managed) takes no buffer: it
+//!   returns one from the loop's pool.
 //! - **Files without threads.** On io_uring, [`fs`] uses the kernel's operations, and cached reads complete at once.
 //! - **Fair, cancel-safe locks and channels.** In [`sync`], waiters are served in FIFO order, and a dropped waiter
 //!   passes on the permit or value it had received.
 //! - **Callbacks too.** `call_soon`, `call_later`, `call_at` and `add_reader` work as in asyncio, without async code.
-//! - **Embeddable.** The loop of a GUI or a game watches one descriptor of this loop and turns it when that is
+//! - **Embeddable.** A GUI's or a game's loop watches one descriptor and runs a turn of this loop when that is
 //!   readable: see [`EventLoop::pollable`].
 //!
 //! # Features
 //!
-//! - `proactor` (default): the completion-based driver, io_uring on Linux and completion ports on Windows.
+//! - `proactor` (default): the completion-based driver, io_uring on Linux, IOCP on Windows (experimental).
 //! - `reactor` (default): the readiness-based driver, through mio: epoll on Linux, kqueue on macOS and BSD, AFD on
 //!   Windows.
 //! - `bytes` (default): `Bytes` and `BytesMut` of the `bytes` crate as buffers.
@@ -49,7 +60,7 @@
 //! - `hyper`: streams, timer and executor for hyper: HTTP/1.1 and HTTP/2, server and client, in the module `hyper`.
 //! - `tracing`: emits `tracing` events for tasks, operations and exceptions, with the targets `windlass::task`,
 //!   `windlass::op` and `windlass::loop`.
-//! - `tls`: TLS over any stream, with rustls. See `tls`.
+//! - `tls`: TLS over any stream, with rustls, in the module `tls`.
 //!
 //! Each driver builds without the other's dependencies. With both, [`DriverChoice::Auto`] picks the proactor if the
 //! kernel supports it, otherwise the reactor; [`EventLoop::describe`] reports the choice and the reason.
@@ -101,7 +112,7 @@ pub use sys::os_code;
 pub use task::promise::{Abandoned, Placeholder, Promise, promise};
 pub use task::{JoinError, JoinHandle, spawn};
 
-/// The README's first example compiles.
+/// Compiles the README's first example as a doctest.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 mod readme {}

@@ -1,12 +1,12 @@
 //! The interface between the event loop and the kernel, for authors of drivers. **Not yet stable.**
 //!
-//! A [`Driver`] starts operations ([`Op`]) and reports their completions. The loop sees completions only; whether the
-//! kernel does the work (a proactor), the driver waits for readiness and makes the system call itself (a reactor), or
-//! memory stands in for both (the null driver) makes no difference above this trait.
+//! A [`Driver`] starts operations ([`Op`]) and reports their completions. The loop sees completions only. Above
+//! this trait it makes no difference whether the kernel does the work (a proactor), the driver waits for readiness and
+//! makes the system call itself (a reactor), or there is no kernel at all (the null driver).
 //!
 //! The trait is object-safe: the loop holds one `Box<dyn Driver>` and is compiled once. [`Builder::with_driver`] runs a
-//! loop on a driver of your own, and [`Builder::wrap_driver`] puts one around a built-in driver, for fault injection
-//! for example.
+//! loop on a driver of your own, and [`Builder::wrap_driver`] wraps a built-in driver in one, for example for fault
+//! injection.
 //!
 //! [`Builder::with_driver`]: crate::Builder::with_driver
 //! [`Builder::wrap_driver`]: crate::Builder::wrap_driver

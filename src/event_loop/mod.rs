@@ -1,4 +1,4 @@
-//! The event loop. One turn is in `turn.rs`, waiting in `park.rs`, closing in `shutdown.rs`.
+//! The event loop: its public API. `turn.rs` has one turn, `park.rs` waiting, `shutdown.rs` closing.
 
 pub(crate) mod builder;
 mod busy_poll;
@@ -35,7 +35,7 @@ use crate::time::Instant;
 
 /// A single-threaded event loop.
 ///
-/// [`windlass::run`](crate::run) makes one for a whole program. To run one yourself:
+/// [`windlass::run`](crate::run) creates one for a whole program. To run one yourself:
 ///
 /// ```
 /// use std::time::Duration;

@@ -1,8 +1,9 @@
 //! Asynchronous file system operations.
 //!
-//! Names and results follow `std::fs`; buffers are owned, as everywhere in this crate. On io_uring, operations run in
-//! the kernel where it has them, and a read of cached bytes completes immediately. Everything else runs on the loop's
-//! thread pool, as all of it does on the reactor, with the same results.
+//! Names and results follow `std::fs`; buffers are owned, as everywhere in this crate. On io_uring, the kernel
+//! performs every operation for which it has an opcode. Other operations, and all operations on the reactor, run on the
+//! loop's thread pool, with the same results. On Linux, a read of up to 64 KiB of cached bytes completes
+//! immediately on either driver.
 //!
 //! Errors have std's kind, keep the OS error code ([`os_code`](crate::os_code)) and name the path.
 //!

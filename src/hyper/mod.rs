@@ -6,7 +6,7 @@
 //!
 //! ```no_run
 //! use hyper::{Request, Response, body::Incoming, server::conn::http1, service::service_fn};
-//! use windlass::{compat::Bridge, hyper::Timer, net::TcpListener};
+//! use windlass::{compat::Bridge, hyper::Timer, net::TcpListener, time::sleep};
 //!
 //! async fn hello(_: Request<Incoming>) -> Result<Response<String>, std::convert::Infallible> {
 //!     Ok(Response::new("hello\n".to_owned()))
@@ -16,11 +16,18 @@
 //!     windlass::run(async {
 //!         let listener = TcpListener::bind("127.0.0.1:8080").await?;
 //!         loop {
-//!             let (stream, _) = listener.accept().await?;
+//!             let stream = match listener.accept().await {
+//!                 Ok((stream, _)) => stream,
+//!                 Err(error) => {
+//!                     eprintln!("accept: {error}");
+//!                     sleep(std::time::Duration::from_millis(50)).await;
+//!                     continue;
+//!                 }
+//!             };
 //!             let connection = http1::Builder::new()
 //!                 .timer(Timer)
 //!                 .serve_connection(Bridge::new(stream), service_fn(hello));
-//!             windlass::spawn(connection);
+//!             windlass::spawn(connection).detach(); // passes an error to the exception handler
 //!         }
 //!     })?
 //! }

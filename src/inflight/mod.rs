@@ -1,23 +1,23 @@
-//! Operations in flight: started, and not yet completed or not yet collected.
+//! In-flight operations: started, and not yet completed, or completed and not yet collected by their future.
 //!
 //! The kernel writes to an operation's memory asynchronously, so that memory must neither move nor be freed before the
 //! last completion, even if the future is dropped, leaked or unwound, or the whole loop is dropped. Hence two parts:
 //!
-//! - [`OpStorage`] is one heap box per table slot. It holds the driver's scratch space and the payload: everything that
+//! - [`OpStorage`] is one heap box per table entry. It holds the driver's scratch space and the payload: all data that
 //!   must live as long as the kernel works, such as the buffer and a reference to the descriptor. Payloads of up to 64
 //!   bytes are stored inline, larger ones are boxed. While the operation is in flight, only raw pointers into it exist.
 //! - The table entry is the bookkeeping: the waker, the result, what to do if the future is dropped. It may move;
 //!   nothing points to it. Completions find it by index and generation.
 //!
-//! Slots are recycled, so after warm-up an operation allocates nothing. A slot that is still in flight when the table
-//! is dropped is leaked: closing a ring does not wait for its operations, and a leak is harmless where a write to freed
+//! Entries are recycled, so after warm-up an operation allocates nothing. An entry still in flight when the table is
+//! dropped is leaked: closing a ring does not wait for its operations, and a leak is harmless where a write to freed
 //! memory is not.
 //!
-//! The driver performs an operation, or, if it cannot do so without blocking, a thread of the loop's own pool
-//! (`pool_ops`). The thread gets a copy of the plain `Op`, never the table entry.
+//! If the driver cannot perform an operation without blocking, a thread of the loop's pool does (`pool_ops`). The
+//! thread gets a copy of the plain `Op`, never the table entry.
 //!
-//! No foreign code (wakers, destructors) runs while the table is borrowed: methods of the table return what is to be
-//! woken or dropped, and the caller does it afterwards.
+//! No foreign code (wakers, destructors) runs while the table is borrowed: methods of the table return the wakers and
+//! payloads, and the caller wakes or drops them afterwards.
 
 pub(crate) mod descriptor;
 pub(crate) mod lazy_box;

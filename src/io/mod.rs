@@ -1,7 +1,8 @@
 //! Asynchronous reading and writing with owned buffers.
 //!
-//! On a completion-based kernel interface the kernel fills a buffer after the call that submitted it has returned. A
+//! A completion-based kernel interface fills a buffer after the call that submitted it has returned. A
 //! borrowed `&mut [u8]` could be freed in the meantime, so every call takes ownership of its buffer and returns it:
+//!
 //! ```
 //! # windlass::run(async {
 //! # let listener = windlass::net::TcpListener::bind("127.0.0.1:0").await?;
@@ -15,7 +16,8 @@
 //! # Ok::<(), std::io::Error>(())
 //! ```
 //!
-//! [`AsyncRead`] and [`AsyncWrite`] are the traits of all byte streams. [`copy`], [`copy_bidirectional`], [`split`], [`BufReader`] and [`BufWriter`] work with any implementation; [`duplex`] is an in-memory connection.
+//! [`AsyncRead`] and [`AsyncWrite`] are the traits of all byte streams. [`copy`], [`copy_bidirectional`], [`split`],
+//! [`BufReader`] and [`BufWriter`] work with any implementation; [`duplex`] is an in-memory connection.
 
 mod aligned;
 mod async_fd;

@@ -1,7 +1,7 @@
 //! A driver without a kernel, for tests: in-memory sockets and a virtual clock.
 //!
-//! It behaves like a completion-based driver at its worst, deterministically. An operation completes in a later poll,
-//! and writes through its raw pointers. An operation that can complete wins over its cancel, so the "cancelled, but
+//! It is the worst case of a completion-based driver, and deterministic. An operation completes in a later poll, and
+//! writes through its raw pointers then. An operation that can complete wins over its cancel, so the "cancelled, but
 //! completed" race always happens. Sockets and time need no system call, so Miri can run the core.
 //!
 //! The clock stands still while a task can run, and while a thread works for the loop (see

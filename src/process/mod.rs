@@ -10,16 +10,19 @@
 //! # Ok::<(), std::io::Error>(())
 //! ```
 //!
+//! # Design
+//!
 //! An exited child stays a zombie until its parent has called `waitpid`, which blocks, and `SIGCHLD` does not say which
 //! child has exited. So each child has a pidfd (`pidfd_open`, Linux 5.3), which becomes readable when the child exits.
 //! Without pidfds, each waiter checks its own child after a `SIGCHLD` (see [`signal`](crate::signal)). The runtime
 //! never waits for "any child": it must not reap the children of other libraries.
-//! - A `Child` that is awaited: `readable(pidfd)`, then `try_wait` returns the exit status and reaps it.
+//!
+//! - A `Child` that is awaited: `readable(pidfd)`, then `try_wait` reaps the child and returns its exit status.
 //! - A dropped `Child`: a task of the loop does the same.
 //! - A loop that closes before that: one thread polls the pidfds of the remaining children, until the last has exited.
 //!
 //! Windows has no zombies: a process object is freed with its last handle. The system's thread pool waits for the exit
-//! (`registered.rs`), and a dropped child needs no further care.
+//! (`registered.rs`), and a dropped child needs no reaping.
 
 mod child;
 mod command;

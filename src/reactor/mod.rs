@@ -1,5 +1,5 @@
-//! The readiness-based driver: the kernel reports that a descriptor is ready, and the driver performs the operation.
-//! epoll, kqueue and Windows' AFD, all through mio.
+//! The readiness-based driver, on epoll, kqueue or Windows' AFD through mio: the kernel reports that a descriptor is
+//! ready, and the driver performs the operation.
 //!
 //! Kernel facts that shape this driver:
 //!
@@ -14,8 +14,8 @@
 //! - A parked operation has not touched its memory, so a cancel always succeeds and loses nothing. Pipes on Windows are
 //!   the exception: they have no readiness, and the kernel uses the memory of an overlapped call until that ends.
 //!
-//! `unix` and `windows` each supply the platform's part: `Source`, a registration, with `arm` and `disarm` for
-//! platforms where `NEEDS_ARMING` (one-shot events); `Pipes`, for pipes without readiness; `describe`, `descriptor`,
+//! `unix` and `windows` supply the platform's part: `Source`, a registration, with `arm` and `disarm` where
+//! `NEEDS_ARMING` is true (events are one-shot); `Pipes`, for pipes without readiness; `describe`, `descriptor`,
 //! `SHORT_MEANS_DRAINED` and `SPARE_BITS`.
 
 #[cfg(feature = "reactor")]

@@ -1,4 +1,4 @@
-//! Waiting for signals of the operating system.
+//! Signals of the operating system, and graceful shutdown.
 //!
 //! ```no_run
 //! windlass::run(async {
@@ -10,11 +10,13 @@
 //! # Ok::<(), std::io::Error>(())
 //! ```
 //!
+//! # Design
+//!
 //! A signal handler may run in the middle of any code, even inside the allocator, so it may only call async-signal-safe
-//! functions. The handler (one per process, chained by signal-hook-registry; on Windows a system thread) sets a flag
-//! per loop and signal, and writes a byte to the loop's wake-up pipe, a non-blocking socket pair. The loop drains the
-//! pipe, takes the flags and wakes the listeners (`hub.rs`). The flags carry the information and the byte only
-//! wakes: a full pipe, or a byte written by a forked child, does no harm.
+//! functions. The handler (one per signal and process, chained by signal-hook-registry; on Windows called on a thread
+//! of the system) sets a flag per loop and signal, and writes a byte to the loop's wake-up socket. The loop drains the
+//! socket, takes the flags and wakes the listeners (`hub.rs`). The byte only wakes the loop, so a full socket loses no
+//! signal.
 
 mod hub;
 

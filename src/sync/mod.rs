@@ -11,7 +11,7 @@
 //! | [`thread`] | channels between threads |
 //!
 //! - Only [`thread`] crosses threads. All others stay on one thread and use no atomics.
-//! - **Fair**: waiters are served in FIFO order, and no task can barge in between a wake-up and the woken task.
+//! - **Fair**: waiters are served in FIFO order, and no other task can take the grant of a woken waiter (no barging).
 //! - **Cancel-safe**: dropping a waiting future, by a timeout or a cancel, loses no item, permit or wake-up. Anything
 //!   already granted to it goes to the next waiter. Each method documents the details.
 //! - None needs a loop to be created, used or dropped.

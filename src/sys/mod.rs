@@ -2,16 +2,16 @@
 //!
 //! `unix` and `windows` supply the same items with the same signatures:
 //! - `Fd`, `IoVec`, `Name`, `Message`, `Stat`, `PathChar`: the types that an operation is made of, laid out as the
-//!   kernel expects; `errno`, the error codes that the layers above tell apart;
+//!   kernel expects; `errno`, the error codes that the layers above distinguish;
 //! - `accept`, `connect`, `connected`, `recv`, `send`, `recv_message`, ... (`sockets.rs`): return `None` if the call
 //!   would block;
 //! - `files`: operations on files and paths, which block until they are done;
 //! - `new_socket`, `new_pair`, `listen`, `adopt`, `close`, `reset`, ...: calls that never block;
 //! - `MsgHdrBuf` and `MsgMeta`: building a message header, and the metadata of a received one;
 //! - `path_for_kernel`, `OpenFlags`, `kind`: paths, open flags and file types;
-//! - `SyncCancel`: ends a blocking call of another thread where the OS can; `processes`, `signals`;
+//! - `SyncCancel`: ends a blocking call of another thread where the OS supports it; `processes`, `signals`;
 //! - `monotonic`, the clock; `forks` and `count_forks`, which detect a fork; `find_byte`, libc's `memchr`;
-//! - `SplicePipe`: socket to socket through the kernel, where the OS can;
+//! - `SplicePipe`: moves bytes from socket to socket in the kernel, where the OS supports it;
 //! - conversions from and to std's types.
 
 mod error;

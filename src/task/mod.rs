@@ -11,8 +11,8 @@
 //! | [`shield`](fn@shield), [`CancelToken`], [`on_cancel`] | control what a cancel reaches, and clean up after it |
 //! | [`TaskLocal`] | values that a task inherits from its parent |
 //!
-//! A task runs on the thread that spawned it, so its future need not be `Send`. Cancelling a task drops its future at the
-//! next suspension point; its handle resolves once every operation that it had in the kernel has completed.
+//! A task runs on the thread that spawned it, so its future need not be `Send`. Cancelling a task drops its future at
+//! the next suspension point; its handle resolves once every operation that it had in the kernel has completed.
 //!
 //! ```
 //! use windlass::{spawn, task};

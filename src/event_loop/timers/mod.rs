@@ -1,12 +1,12 @@
 //! The timers of a loop: a heap of deadlines and a slab of actions.
 //!
 //! As in asyncio, cancelling is lazy: it frees the timer's slot, which is O(1), and leaves the heap entry to be skipped
-//! when it comes up. So that a program which sets and cancels many timeouts does not accumulate such entries, the heap
+//! when it comes up. A program that sets and cancels many timeouts must not accumulate such entries, so the heap
 //! is rebuilt when more than 100 entries and more than half of all are cancelled: it never holds more than twice the
 //! live timers plus 100, and rebuilding costs amortized O(1) per cancel.
 //!
-//! Timers with equal deadlines fire in the order in which they were set: the sequence number decides, which is also the
-//! slot's generation.
+//! Timers with equal deadlines fire in the order in which they were set: a sequence number, which is also the slot's
+//! generation, decides.
 
 mod heap;
 

@@ -1,6 +1,6 @@
-//! The I/O completion port driver.
+//! The I/O completion port driver (experimental: run under Wine only).
 //!
-//! A call starts an operation with an OVERLAPPED. The kernel owns that until the operation ends and then queues a
+//! A call starts an operation with an OVERLAPPED. The kernel owns it until the operation ends, and then queues a
 //! packet with its address on the port. Kernel facts that shape this driver:
 //!
 //! - The OVERLAPPED lies in the operation's scratch, with other memory that the system writes to (`overlapped`). An

@@ -1,31 +1,31 @@
-//! Detecting that this process is a fork of the one that made an object.
+//! Fork detection: is this process a fork of the one that created an object?
 //!
-//! A child handler of `pthread_atfork` adds one to a counter in the child's memory. What must not be used in a child notes
-//! the count when it is made and compares it later: one load from a line that nothing else writes, and no system call.
-//! `getpid` would be a system call per check, and a child can have the number of an earlier process. `MADV_WIPEONFORK` would
-//! also see a child made by a bare `clone(2)`, but only Linux has it. `posix_spawn` and `vfork` run no such handlers: their
-//! child shares the parent's memory until it calls `exec`, so the counter must not change there.
+//! A child handler of `pthread_atfork` increments a counter in the child's memory. An object that must not be used in a
+//! child stores the count when it is created and compares it later: one load from a cache line that is never written,
+//! and no system call. `getpid` would be a system call per check, and process ids are reused. `MADV_WIPEONFORK` would
+//! also detect a bare `clone(2)`, but only Linux has it. `posix_spawn` and `vfork` run no such handlers, as they must
+//! not: their child shares the parent's memory until it calls `exec`.
 
 use std::sync::Once;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 static FORKS: AtomicU32 = AtomicU32::new(0);
 
-/// How often this process was forked from another since the library was first used. The same number as before means the same
+/// The number of forks between the process that first used the library and this one. An unchanged count means the same
 /// process.
 #[inline(always)]
 pub(crate) fn forks() -> u32 {
-    // Relaxed: the only write happens in a new process, before the fork returns there, on the only thread.
+    // Relaxed: the only write is in a new process, on its only thread, before `fork` returns.
     FORKS.load(Ordering::Relaxed)
 }
 
-/// The count for something new, which is to be compared later. The first call registers the handler.
+/// The count for a new object to store. The first call registers the handler.
 pub(crate) fn count_forks() -> u32 {
     static REGISTERED: Once = Once::new();
     REGISTERED.call_once(|| {
-        // SAFETY: the handler stores to an atomic, which is all that a child of a process with threads may do there. The
-        // library is linked into the program, so the handler stays as long as the process does. The only error is a lack
-        // of memory; the process is then without detection, as it was before.
+        // SAFETY: the handler only increments an atomic, which is async-signal-safe, as the child of a multithreaded
+        // process requires. It is linked into the program, so it is valid until the process ends. The only error is a
+        // lack of memory; forks then go undetected.
         unsafe { libc::pthread_atfork(None, None, Some(forked)) };
     });
     forks()

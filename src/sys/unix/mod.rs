@@ -1,6 +1,6 @@
 //! System calls on Unix.
 //!
-//! Every socket made here is close-on-exec and non-blocking. io_uring waits on a non-blocking socket too, so a
+//! Every socket created here is close-on-exec and non-blocking. io_uring waits on a non-blocking socket too, so a
 //! descriptor is the same on every driver and can be converted to and from std's types without a change of flags.
 
 #[cfg(target_os = "linux")]

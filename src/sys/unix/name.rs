@@ -1,4 +1,4 @@
-//! Where a socket is: an internet address, a path, an abstract name.
+//! Socket addresses: internet addresses, paths and abstract names.
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -10,23 +10,23 @@ use std::path::Path;
 
 use socket2::SockAddr;
 
-/// A socket's address, as the kernel wants it.
+/// A socket's address in the kernel's format.
 ///
-/// Made from a [`SocketAddr`] with `Name::from`, or from the OS's own form with [`from_bytes`](Name::from_bytes).
+/// Create it from a [`SocketAddr`] with `Name::from`, or from a `sockaddr` with [`from_bytes`](Name::from_bytes).
 #[derive(Clone)]
 pub struct Name(SockAddr);
 
 impl Name {
-    /// The internet address, if it is one.
+    /// The address, if it is an internet address.
     pub fn as_socket(&self) -> Option<SocketAddr> {
         self.0.as_socket()
     }
 
-    /// A path, or, where Linux has them and it begins with NUL, an abstract name.
+    /// The address of a Unix socket at a path. On Linux, a path that starts with NUL is an abstract name.
     pub fn from_path(path: &Path) -> io::Result<Name> {
         let bytes = path.as_os_str().as_bytes();
         let bare = bytes.strip_prefix(b"\0").filter(|_| HAS_ABSTRACT).unwrap_or(bytes);
-        // In an abstract name any byte will do.
+        // An abstract name may contain any byte.
         let has_nul = bare.len() == bytes.len() && bytes.contains(&0);
         if bytes.is_empty() || has_nul {
             let why = "the path of a socket must not be empty, and has no NUL byte";
@@ -42,7 +42,7 @@ impl Name {
         })
     }
 
-    /// The name of a Unix socket. An error if it has none.
+    /// Converts std's address of a Unix socket. An error if it is unnamed.
     pub fn from_unix(addr: &UnixAddr) -> io::Result<Name> {
         match (addr.as_pathname(), abstract_name(addr)) {
             (Some(path), _) => Name::from_path(path),
@@ -51,7 +51,7 @@ impl Name {
         }
     }
 
-    /// As std has it; without a name if it has none, or is no Unix socket's.
+    /// Converts to std's address of a Unix socket: an unnamed one if this has no name or is an internet address.
     pub fn to_unix(&self) -> UnixAddr {
         let unnamed = || UnixAddr::from_pathname("").expect("an empty path is no name");
         if let Some(path) = self.0.as_pathname() {
@@ -63,26 +63,26 @@ impl Name {
         }
     }
 
-    /// The address as the OS lays it out (a `sockaddr`), for a driver that hands it to a system call.
+    /// The address as the OS's `sockaddr`, for a driver that passes it to a system call.
     pub fn as_bytes(&self) -> &[u8] {
-        // SAFETY: the address is borrowed, and has this many bytes, all initialised.
+        // SAFETY: the address is borrowed and has this many bytes, all of them initialized.
         unsafe { std::slice::from_raw_parts(self.as_ptr().cast(), self.len() as usize) }
     }
 
-    /// The reverse of [`as_bytes`](Name::as_bytes). `None` if there are more bytes than any address has.
+    /// The reverse of [`as_bytes`](Name::as_bytes). `None` if there are more bytes than an address can have.
     pub fn from_bytes(bytes: &[u8]) -> Option<Name> {
         let copy = |storage: *mut socket2::SockAddrStorage, len: *mut libc::socklen_t| {
             if bytes.len() > size_of::<socket2::SockAddrStorage>() {
                 return Err(std::io::ErrorKind::InvalidInput.into());
             }
-            // SAFETY: the storage has room for the bytes, as just asked, and both places are ours to write.
+            // SAFETY: the bytes fit into the storage, as checked above, and both pointers are valid for writes.
             unsafe {
                 std::ptr::copy_nonoverlapping(bytes.as_ptr(), storage.cast::<u8>(), bytes.len());
                 len.write(bytes.len() as libc::socklen_t);
             }
             Ok(())
         };
-        // SAFETY: `copy` has filled as many bytes as it says; the others are zero.
+        // SAFETY: `copy` sets the length to the number of bytes that it wrote; the others are zero.
         let made: std::io::Result<((), SockAddr)> = unsafe { SockAddr::try_init(copy) };
         made.ok().map(|((), addr)| Name(addr))
     }
@@ -131,7 +131,7 @@ impl fmt::Debug for Name {
     }
 }
 
-/// Names outside of the file system are Linux's.
+/// Only Linux has abstract names: names outside of the file system.
 const HAS_ABSTRACT: bool = cfg!(any(target_os = "linux", target_os = "android"));
 
 #[cfg(target_os = "linux")]

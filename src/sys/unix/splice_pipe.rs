@@ -1,42 +1,41 @@
-//! From socket to socket inside of the kernel: a pipe, and `splice` in front of it and behind it. The pages that the
-//! network filled are handed on as they are, and nobody copies their bytes.
+//! Moving bytes from socket to socket in the kernel: `splice` into a pipe, and `splice` out of it. The kernel passes on
+//! the received pages; no byte is copied to user space.
 //!
-//! Two traps. `splice` into a socket has no `MSG_NOSIGNAL`, so a peer that is gone would end a program that does not
-//! ignore SIGPIPE: the signal is held back around the call, and taken off again. And what a process may have in pipes
-//! is bounded: one that gets only a page or two is not worth it.
+//! - `splice` into a socket has no `MSG_NOSIGNAL`. So SIGPIPE is blocked around the call and then consumed; otherwise a
+//!   disconnected peer would end a program that does not ignore SIGPIPE.
+//! - The kernel limits the pipe memory of a user. Beyond that a pipe gets one or two pages, which is not worth it.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 use super::Fd;
 
-/// The capacity that a splice pipe asks for. The default of 64 KiB needs a third more of the processor, 1 MiB a fifth
-/// less.
+/// The requested pipe capacity. The default of 64 KiB takes a third more CPU time, 1 MiB a fifth less.
 const CAPACITY: libc::c_int = 256 * 1024;
 
-/// With less than this, reading and writing is as good.
+/// With less capacity than this, reading and writing is as fast.
 const LEAST_CAPACITY: libc::c_int = 64 * 1024;
 
-/// A pipe of our own that both ends of are here.
+/// A pipe with both of its ends, and the number of bytes in it.
 #[derive(Debug)]
 pub(crate) struct SplicePipe {
     inlet: OwnedFd,
     outlet: OwnedFd,
-    /// How many bytes are in it.
+    /// The number of bytes in the pipe.
     held: usize,
 }
 
 impl SplicePipe {
-    /// `None` if there are no descriptors or no memory left for it.
+    /// Creates a pipe. `None` if there are no descriptors left, or not enough pipe memory.
     pub(crate) fn open() -> Option<SplicePipe> {
         let mut ends = [0; 2];
-        // SAFETY: the kernel fills the array, and keeps no pointer to it.
+        // SAFETY: the kernel fills the array and keeps no pointer to it.
         if unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_NONBLOCK | libc::O_CLOEXEC) } != 0 {
             return None;
         }
-        // SAFETY: both are new, and owned by nothing else.
+        // SAFETY: both descriptors are new and have no other owner.
         let [outlet, inlet] = ends.map(|fd| unsafe { OwnedFd::from_raw_fd(fd) });
-        // SAFETY: the calls touch no memory of ours.
+        // SAFETY: the calls access no memory of the process.
         let capacity = unsafe {
             libc::fcntl(inlet.as_raw_fd(), libc::F_SETPIPE_SZ, CAPACITY);
             libc::fcntl(inlet.as_raw_fd(), libc::F_GETPIPE_SZ)
@@ -44,10 +43,10 @@ impl SplicePipe {
         (capacity >= LEAST_CAPACITY).then_some(SplicePipe { inlet, outlet, held: 0 })
     }
 
-    /// Whether a socket can be spliced without waiting: another holder may have made it blocking, and for sockets
-    /// `splice` heeds nothing but that.
+    /// Whether `splice` would not block on this socket. For a socket it depends on `O_NONBLOCK` alone, and another
+    /// holder may have cleared that.
     pub(crate) fn can_serve(socket: Fd) -> bool {
-        // SAFETY: the call touches no memory of ours.
+        // SAFETY: the call accesses no memory of the process.
         let flags = unsafe { libc::fcntl(socket, libc::F_GETFL) };
         flags >= 0 && flags & libc::O_NONBLOCK != 0
     }
@@ -72,17 +71,17 @@ impl SplicePipe {
         Ok(count)
     }
 
-    /// Takes out what is left.
+    /// Reads the bytes that are left in the pipe.
     pub(crate) fn take_back(&mut self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(self.held);
         while self.held > 0 {
             let (place, room) = (bytes.spare_capacity_mut().as_mut_ptr(), self.held);
-            // SAFETY: the vector has room for what is held, and the kernel keeps no pointer to it.
+            // SAFETY: the spare capacity has room for `held` bytes, and the kernel keeps no pointer to it.
             let count = unsafe { libc::read(self.outlet.as_raw_fd(), place.cast(), room) };
             match usize::try_from(count) {
                 Ok(0) => break,
                 Ok(count) => {
-                    // SAFETY: the kernel has written this many bytes behind those that were there.
+                    // SAFETY: the kernel has initialized this many bytes after the previous ones.
                     unsafe { bytes.set_len(bytes.len() + count) };
                     self.held -= count;
                 }
@@ -97,7 +96,7 @@ impl SplicePipe {
 fn splice(from: Fd, to: Fd, len: usize) -> io::Result<usize> {
     let flags = libc::SPLICE_F_NONBLOCK | libc::SPLICE_F_MOVE;
     loop {
-        // SAFETY: the call touches no memory of ours: there are no offsets.
+        // SAFETY: without offsets, the call accesses no memory of the process.
         let count = unsafe { libc::splice(from, std::ptr::null_mut(), to, std::ptr::null_mut(), len, flags) };
         match usize::try_from(count) {
             Ok(count) => return Ok(count),
@@ -109,10 +108,10 @@ fn splice(from: Fd, to: Fd, len: usize) -> io::Result<usize> {
     }
 }
 
-/// Holds SIGPIPE back around a call that is to move `whole` bytes, and takes off the one that the call caused.
+/// Blocks SIGPIPE during a call that should move `whole` bytes, and consumes the SIGPIPE that the call caused.
 fn without_sigpipe(whole: usize, call: impl FnOnce() -> io::Result<usize>) -> io::Result<usize> {
-    // SAFETY: the sets are plain data, which the calls fill or read and keep no pointer to. The kernel sends the signal
-    // to the thread that made the call, so it is pending for this one.
+    // SAFETY: the sets are plain data, which the calls fill or read; they keep no pointer to it. The kernel sends
+    // SIGPIPE to the thread that made the call, so it is pending for this thread.
     unsafe {
         let mut sigpipe: libc::sigset_t = std::mem::zeroed();
         libc::sigemptyset(&mut sigpipe);
@@ -127,8 +126,7 @@ fn without_sigpipe(whole: usize, call: impl FnOnce() -> io::Result<usize>) -> io
         };
         let result = call();
         let may_have_come = match &result {
-            // The kernel sends piece by piece: a later one may have met the closed end, and then it tells of the
-            // earlier.
+            // The kernel sends in pieces. If a later one fails, it raises SIGPIPE but returns the bytes sent before.
             Ok(count) => *count < whole,
             Err(error) => error.kind() == io::ErrorKind::BrokenPipe,
         };

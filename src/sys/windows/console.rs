@@ -1,13 +1,13 @@
-//! Text to and from a console.
+//! Console input and output as UTF-8.
 //!
-//! A console has text in UTF-16. Bytes that are written to it or read from it pass through a code page, which is seldom
-//! UTF-8; and a read through UTF-8 gives NULs for what is not ASCII. So what is moved here is text, and the bytes on
-//! our side of it are UTF-8, as they are everywhere else. What is not, shows as U+FFFD.
+//! A Windows console works in UTF-16. Byte calls convert through a code page, which is rarely UTF-8, and with the UTF-8
+//! code page a read returns NUL for each non-ASCII character. So this module uses the UTF-16 calls and converts to and
+//! from UTF-8. Invalid sequences become U+FFFD.
 //!
-//! A console cannot be asked for a line, only whether a key was pressed; and while it is read, the line is edited and
-//! shown. So a read begins with the first key. Until then it can be ended, and takes nothing; after that it goes on to
-//! the end of the line, which the next read gets. Ending it half-way would lose what was typed, and Wine 8 loses the
-//! whole console.
+//! The console reports key presses, not complete lines, and it echoes and edits a line only while a read is pending. So
+//! a read starts with the first key. Until then it can be cancelled and consumes nothing. After that it continues to
+//! the end of the line, which goes to the next read if this one was dropped: cancelling half-way would lose the typed
+//! text, and under Wine 8 the whole console.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -20,39 +20,39 @@ use windows_sys::Win32::System::Console::{
 use super::{Fd, errno, handle, last_code, sync_cancel};
 use crate::sys::OsResult;
 
-/// What is moved at a time: the console has little room for it.
+/// UTF-16 units or bytes per call: the console's own buffer is small.
 const PIECE: usize = 8 * 1024;
 
-/// The most bytes that a read gives at a time.
+/// The maximum number of bytes that a read returns: a UTF-16 unit is at most three bytes of UTF-8.
 pub(super) const MOST: usize = 3 * PIECE;
 
-/// Ends a line of input, and means the end if it is the first in it.
+/// Ends a line of input; at the start of a line, it means end of file.
 const CTRL_Z: u16 = 0x1A;
 
-/// The first part of a character that was written to a handle, and waits for the rest.
+/// The incomplete UTF-8 sequence at the end of the last write to each handle, completed by the next write.
 static WRITTEN: Mutex<Vec<(Fd, Vec<u8>)>> = Mutex::new(Vec::new());
 
-/// Text that was read and not returned yet: a process has one console, which is read by whole lines.
+/// Text that was read but not returned yet. One for the process, because it has one console.
 static READ: Mutex<Vec<u8>> = Mutex::new(Vec::new());
 
 fn lock<T>(held: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Nothing panics under it.
+    // No code panics while it holds the lock.
     held.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Whether a console is open under this number.
+/// Whether the handle is a console.
 pub(super) fn is_console(fd: Fd) -> bool {
     let mut mode = 0;
-    // SAFETY: the system fills the local; a number that is no console's is an error.
+    // SAFETY: the system fills the local; the call fails for any other handle.
     fd >= 0 && unsafe { GetConsoleMode(handle(fd), &mut mode) } != 0
 }
 
-/// The handle closes, and its number may be another's soon: what was held back is gone.
+/// Discards the incomplete sequence of a handle that is being closed, because its number may be reused.
 pub(super) fn forget(fd: Fd) {
     lock(&WRITTEN).retain(|(of, _)| *of != fd);
 }
 
-/// Writes text. The part of a character at the end waits for the rest of it.
+/// Writes UTF-8 text. An incomplete sequence at the end is kept for the next write.
 pub(super) fn write(fd: Fd, bytes: &[u8]) -> OsResult {
     let bytes = &bytes[..bytes.len().min(PIECE)];
     let mut text = {
@@ -65,7 +65,7 @@ pub(super) fn write(fd: Fd, bytes: &[u8]) -> OsResult {
     let mut left = &wide[..];
     while !left.is_empty() {
         let mut count = 0;
-        // SAFETY: the system reads `left.len()` units, and fills the local.
+        // SAFETY: the system reads `left.len()` units and fills the local.
         let written = unsafe {
             WriteConsoleW(
                 handle(fd),
@@ -86,7 +86,7 @@ pub(super) fn write(fd: Fd, bytes: &[u8]) -> OsResult {
     Ok(bytes.len() as u32)
 }
 
-/// The text in UTF-16, and the first part of a character at its end.
+/// The text as UTF-16, and the incomplete UTF-8 sequence at its end.
 fn to_wide(mut bytes: &[u8]) -> (Vec<u16>, &[u8]) {
     let mut wide = Vec::with_capacity(bytes.len());
     loop {
@@ -107,7 +107,7 @@ fn to_wide(mut bytes: &[u8]) -> (Vec<u16>, &[u8]) {
     }
 }
 
-/// Reads text: a line at a time, unless the console's mode says otherwise.
+/// Reads UTF-8 text, by lines unless the console is in raw mode.
 pub(super) fn read(fd: Fd, room: &mut [u8]) -> OsResult {
     let mut text = std::mem::take(&mut *lock(&READ));
     if text.is_empty() {
@@ -115,12 +115,12 @@ pub(super) fn read(fd: Fd, room: &mut [u8]) -> OsResult {
     }
     let count = text.len().min(room.len());
     room[..count].copy_from_slice(&text[..count]);
-    // Behind what another thread has left meanwhile, if it has.
+    // Appended, because another thread may have stored text meanwhile.
     lock(&READ).extend_from_slice(&text[count..]);
     Ok(count as u32)
 }
 
-/// What there is, or a whole line: the rest of one would not be told of like a new one.
+/// Reads a whole line, or in raw mode the available text. No key press would announce the rest of a partial line.
 fn read_text(fd: Fd) -> Result<String, i32> {
     let mut wide = Vec::new();
     loop {
@@ -129,7 +129,7 @@ fn read_text(fd: Fd) -> Result<String, i32> {
             false => read_units(fd, &mut wide)?,
         };
         if count == 0 && code == ERROR_OPERATION_ABORTED {
-            // Ctrl-C was pressed, which the signal handler reports.
+            // Ctrl-C was pressed; the signal handler reports it.
             continue;
         }
         let is_truncated = wide.last().is_some_and(|last| (0xD800..0xDC00).contains(last));
@@ -140,14 +140,14 @@ fn read_text(fd: Fd) -> Result<String, i32> {
     }
 }
 
-/// Whether a read lasts to the end of a line.
+/// Whether the console is in line mode, in which a read returns whole lines.
 fn gives_lines(fd: Fd) -> bool {
     let mut mode = 0;
     // SAFETY: the system fills the local.
     unsafe { GetConsoleMode(handle(fd), &mut mode) != 0 && mode & ENABLE_LINE_INPUT != 0 }
 }
 
-/// Reads once. Gives how many units came, and the code that was set, which says more than the result.
+/// Makes one read. Returns the number of units and the last error: after Ctrl-C the call may succeed and still set one.
 fn read_units(fd: Fd, wide: &mut Vec<u16>) -> Result<(usize, u32), i32> {
     let control = CONSOLE_READCONSOLE_CONTROL {
         nLength: size_of::<CONSOLE_READCONSOLE_CONTROL>() as u32,
@@ -158,7 +158,7 @@ fn read_units(fd: Fd, wide: &mut Vec<u16>) -> Result<(usize, u32), i32> {
     let before = wide.len();
     wide.resize(before + PIECE, 0);
     let (place, mut count) = (wide[before..].as_mut_ptr().cast(), 0);
-    // SAFETY: the system fills at most `PIECE` units, and the local, and reads the structure.
+    // SAFETY: the system fills at most `PIECE` units and the local, and reads the structure.
     let (read, code) = unsafe {
         SetLastError(0);
         let read = ReadConsoleW(handle(fd), place, PIECE as u32, &mut count, &control);
@@ -171,14 +171,14 @@ fn read_units(fd: Fd, wide: &mut Vec<u16>) -> Result<(usize, u32), i32> {
     }
 }
 
-/// Waits until a read would have something to do. False if the wait was ended.
+/// Waits until a key is pressed that a read would process. False if the wait was cancelled.
 fn wait_for_key(fd: Fd) -> bool {
     const SOME: usize = 32;
     loop {
         if !sync_cancel::wait_for(fd) {
             return false;
         }
-        // SAFETY: zeroes are valid records; the system fills at most `SOME` of them, and the local.
+        // SAFETY: zeroes are valid records; the system fills at most `SOME` of them and the local.
         let (records, count) = unsafe {
             let mut records: [INPUT_RECORD; SOME] = std::mem::zeroed();
             let mut count = 0;
@@ -190,8 +190,8 @@ fn wait_for_key(fd: Fd) -> bool {
         if records[..count as usize].iter().any(is_typed) {
             return true;
         }
-        // A key let go, the mouse, the window: a read throws these away, and would then wait for others.
-        // SAFETY: as above; `count` records were there.
+        // Key releases, mouse and window events: a read would discard them and then block, so they are discarded here.
+        // SAFETY: as above; the array has room for the `count` records.
         unsafe {
             let mut records: [INPUT_RECORD; SOME] = std::mem::zeroed();
             let mut taken = 0;
@@ -200,16 +200,16 @@ fn wait_for_key(fd: Fd) -> bool {
     }
 }
 
-/// Whether something was typed that a line is made or edited with.
+/// Whether the event is a key press that produces a character or edits the line.
 fn is_typed(record: &INPUT_RECORD) -> bool {
-    // Shift, Control, Alt, and the three locks.
+    // Shift, Control, Alt, Caps Lock, Num Lock, Scroll Lock.
     const MODIFIERS: [u16; 6] = [0x10, 0x11, 0x12, 0x14, 0x90, 0x91];
     if u32::from(record.EventType) != KEY_EVENT {
         return false;
     }
-    // SAFETY: the type says which of the union's parts it is, and each of them is plain data.
+    // SAFETY: the event type selects the union's field, and every field is plain data.
     let (key, unit) = unsafe { (record.Event.KeyEvent, record.Event.KeyEvent.uChar.UnicodeChar) };
-    // A character that was entered by its number comes when Alt is let go.
+    // A character entered by its number (Alt and digits) is reported when Alt is released.
     unit != 0 && (key.bKeyDown != 0 || key.wVirtualKeyCode == MODIFIERS[2])
         || key.bKeyDown != 0 && !MODIFIERS.contains(&key.wVirtualKeyCode)
 }

@@ -1,8 +1,7 @@
 //! Messages: bytes with an address.
 //!
-//! Winsock writes the sender's name, and how long that is, while the receive is under way. So both live in the header
-//! that a [`MsgHdrBuf`] carries, in one box, which a flight carries and a socket uses again. Descriptors cannot be
-//! passed along here.
+//! Winsock writes the sender's address and its length while a receive is in flight. So both are in the header inside a
+//! [`MsgHdrBuf`], one box that the operation owns and the socket reuses. Windows cannot pass descriptors in a message.
 
 use std::io;
 
@@ -10,7 +9,7 @@ use windows_sys::Win32::Networking::WinSock::{SOCKADDR, SOCKADDR_STORAGE};
 
 use super::{Foreign, IoVec, Name};
 
-/// A message's header: its name and where its bytes are.
+/// A message header: the peer's address, and a pointer to the bytes.
 pub struct Message {
     name: SOCKADDR_STORAGE,
     name_len: i32,
@@ -24,38 +23,38 @@ impl std::fmt::Debug for Message {
     }
 }
 
-/// What came with a message beside its bytes.
+/// A received message's metadata.
 #[derive(Debug, Default)]
 pub(crate) struct MsgMeta {
-    /// Who sent it, where that has a name.
+    /// The sender's address, if it has one.
     pub(crate) sender: Option<Name>,
-    /// Whether bytes were cut off that found no room.
+    /// Whether the buffer was too small, and bytes were discarded.
     pub(crate) is_truncated: bool,
 }
 
 impl MsgMeta {
-    /// None come here.
+    /// Nothing to limit: Windows passes no descriptors.
     pub(crate) fn with_at_most(self, _descriptors: usize) -> MsgMeta {
         self
     }
 }
 
-/// Descriptors that are passed along with a message: never any.
+/// Descriptors passed with a message: always empty on Windows.
 pub(crate) type Enclosure = Vec<Foreign>;
 
-/// Everything of a message, except the bytes.
+/// A message header and the memory that it points to, except for the bytes.
 pub(crate) struct MsgHdrBuf {
     message: Message,
 }
 
-/// How much room there is for a name.
+/// The maximum length of an address.
 const NAME_LEN: i32 = size_of::<SOCKADDR_STORAGE>() as i32;
 
 impl MsgHdrBuf {
     pub(crate) fn new() -> Box<MsgHdrBuf> {
         Box::new(MsgHdrBuf {
             message: Message {
-                // SAFETY: zeroes are an address of no family.
+                // SAFETY: zeroes are a valid address, of unspecified family.
                 name: unsafe { std::mem::MaybeUninit::zeroed().assume_init() },
                 name_len: 0,
                 bytes: IoVec {
@@ -71,7 +70,7 @@ impl MsgHdrBuf {
     pub(crate) fn address(&mut self, to: Option<&Name>) {
         self.message.name_len = 0;
         if let Some(to) = to {
-            // SAFETY: the letter is borrowed whole, and its name has room for any.
+            // SAFETY: the header is borrowed mutably, and no operation uses it.
             unsafe { self.message.set_name(to) };
         }
     }
@@ -84,7 +83,7 @@ impl MsgHdrBuf {
 
     pub(crate) fn make_room(&mut self, _descriptors: usize) {}
 
-    /// Ready to be sent, with these bytes. To be called where the letter stays.
+    /// Prepares to send these bytes. Call it at the buffer's final address.
     pub(crate) fn ready_to_send(&mut self, ptr: *const u8, len: usize) -> *const Message {
         self.message.bytes = IoVec {
             base: ptr.cast_mut(),
@@ -93,8 +92,7 @@ impl MsgHdrBuf {
         &raw const self.message
     }
 
-    /// Ready to be filled, with the bytes going there; null lets the driver choose. To be called where the letter
-    /// stays.
+    /// Prepares to receive into this memory; if null, the driver chooses the buffer. Call it at the final address.
     pub(crate) fn ready_to_receive(&mut self, ptr: *mut u8, len: usize) -> *mut Message {
         self.message.bytes = IoVec { base: ptr, len };
         self.message.name_len = NAME_LEN;
@@ -102,15 +100,15 @@ impl MsgHdrBuf {
         &raw mut self.message
     }
 
-    /// Takes a received message's metadata out. To be called after the operation's completion.
+    /// Returns a received message's metadata. Call it after the operation has completed.
     pub(crate) fn open(&mut self) -> MsgMeta {
-        // SAFETY: the buffer is borrowed whole, and the operation has completed.
+        // SAFETY: the buffer is borrowed mutably, and the operation has completed.
         unsafe { self.message.open() }
     }
 }
 
 impl Message {
-    /// Where the bytes to send are, or where received ones go: one slice, which is empty for
+    /// The bytes to send, or the memory to receive into: one slice, empty for
     /// [`Op::RecvMessageManaged`](crate::driver::Op::RecvMessageManaged).
     ///
     /// # Safety
@@ -120,7 +118,7 @@ impl Message {
         self.bytes
     }
 
-    /// The name that it is addressed to, or came from; `None` if that has none.
+    /// The address of the recipient or the sender, if there is one.
     ///
     /// # Safety
     ///
@@ -129,7 +127,7 @@ impl Message {
         if self.name_len == 0 || self.name.ss_family == 0 {
             return None;
         }
-        // SAFETY: the storage is as long as the target's, and the length that was written is no more.
+        // SAFETY: both storages have the same size, and the length is limited to it.
         let filled = unsafe {
             socket2::SockAddr::try_init(|storage, len| {
                 storage.cast::<SOCKADDR_STORAGE>().write(self.name);
@@ -140,7 +138,7 @@ impl Message {
         filled.ok().map(|((), name)| Name::from(name))
     }
 
-    /// Where the name is, for a send: null if there is none.
+    /// The destination for a send: null if there is none.
     pub(crate) fn destination(&self) -> (*const SOCKADDR, i32) {
         match self.name_len {
             0 => (std::ptr::null(), 0),
@@ -148,13 +146,13 @@ impl Message {
         }
     }
 
-    /// Where a receive writes the sender's name, and its length.
+    /// The memory where a receive writes the sender's address and its length.
     ///
     /// # Safety
     ///
-    /// The message is the caller's to write to for as long as the pointers are used.
+    /// The caller may write to the message for as long as the pointers are used.
     pub(crate) unsafe fn sender_place(message: *mut Message) -> (*mut SOCKADDR, *mut i32) {
-        // SAFETY: the caller's promise; these are addresses, no references.
+        // SAFETY: the caller's promise. No reference is created.
         unsafe {
             (*message).name.ss_family = 0;
             (*message).name_len = NAME_LEN;
@@ -162,7 +160,7 @@ impl Message {
         }
     }
 
-    /// A receive has found more bytes than room.
+    /// Records that the datagram was larger than the buffer.
     pub(crate) fn cut_off(&mut self) {
         self.is_truncated = true;
     }
@@ -172,7 +170,7 @@ impl Message {
     /// Nothing else uses the message.
     unsafe fn set_name(&mut self, name: &Name) {
         let len = name.len().min(NAME_LEN);
-        // SAFETY: a name is no longer than the storage for any name; the two do not overlap.
+        // SAFETY: the length is limited to the storage's size, and the two do not overlap.
         unsafe {
             let place = (&raw mut self.name).cast::<u8>();
             std::ptr::copy_nonoverlapping(name.as_ptr().cast::<u8>(), place, len as usize);
@@ -180,8 +178,8 @@ impl Message {
         self.name_len = len;
     }
 
-    /// Fills in a received message's sender, and whether bytes were lost for lack of room. The driver has written the
-    /// bytes to [`bytes`](Message::bytes), or to a buffer of its pool, and completes the operation with their count.
+    /// Sets a received message's sender, and whether the buffer was too small. The driver has written the bytes to
+    /// [`bytes`](Message::bytes), or to a buffer of its pool, and completes the operation with their count.
     ///
     /// # Safety
     ///
@@ -192,7 +190,7 @@ impl Message {
         self.is_truncated = is_truncated;
     }
 
-    /// Lets the bytes go elsewhere for the length of a call.
+    /// Makes the message point to `slice` during `call`.
     pub(crate) fn divert<T>(&mut self, slice: &mut IoVec, call: impl FnOnce(*mut Message) -> T) -> T {
         self.bytes = *slice;
         let result = call(&raw mut *self);
@@ -203,11 +201,11 @@ impl Message {
         result
     }
 
-    /// Takes out what came with the bytes.
+    /// Returns the metadata.
     ///
     /// # Safety
     ///
-    /// Nothing else uses the message; the last call that filled it has ended.
+    /// Nothing else uses the message, and the call that filled it has ended.
     pub(crate) unsafe fn open(&mut self) -> MsgMeta {
         MsgMeta {
             // SAFETY: the caller's promise.

@@ -2,12 +2,11 @@
 //!
 //! Facts that shape this module:
 //!
-//! - A descriptor is a handle or a socket. Both are numbers of 32 bits in which the lowest two mean nothing and the
-//!   highest is never set, whatever the width of the type, so that the layers above can carry them as they carry
-//!   Unix's.
-//! - Sockets are non-blocking and not inherited. That says nothing about overlapped calls, which are the proactor's.
-//! - Files are opened for overlapped calls. A plain call on one is made overlapped, and waits for its end.
-//! - Error codes are Win32's and Winsock's; where both have one for the same error, it is Winsock's.
+//! - A descriptor is a handle or a socket. Both fit into 31 bits, although their types are wider, and the lowest two
+//!   bits are always zero. So the layers above store them as an `Fd`, as on Unix.
+//! - Sockets are non-blocking and not inherited. Non-blocking mode does not affect the proactor's overlapped calls.
+//! - Files are opened for overlapped calls. A blocking call on a file is an overlapped call that is waited for.
+//! - Error codes are those of Win32 and Winsock. If both have a code for the same error, Winsock's is used.
 
 mod console;
 pub(crate) mod files;
@@ -161,7 +160,8 @@ pub(crate) fn number_of_socket(socket: RawSocket) -> Fd {
     socket as Fd
 }
 
-/// Listeners get addresses that old connections still have without asking. Asking would mean something else.
+/// A listener can bind to an address with connections in TIME_WAIT without `SO_REUSEADDR`, which here would allow
+/// taking an address that is in use.
 pub(crate) const REUSES_ADDRESSES: bool = false;
 
 /// Reads the monotonic clock.

@@ -1,4 +1,4 @@
-//! Children: a wait for an end that needs no thread of ours, and pipes as they expect them.
+//! Child processes: waiting for the exit without a thread of our own, and pipes as a child's standard streams.
 
 use std::ffi::c_void;
 use std::io::{self, Read, Write};
@@ -17,24 +17,24 @@ use super::files::{read_pipe, write_pipe};
 use super::{Foreign, IoVec, number_of_handle};
 use crate::sys::Direction;
 
-/// The flag that makes a child the first of a process group.
+/// The creation flag that makes a child the root of a new process group.
 pub(crate) const NEW_GROUP: u32 = CREATE_NEW_PROCESS_GROUP;
 
-/// How much a relay carries at a time: as much as a pipe holds.
+/// The number of bytes that a relay copies at a time: the capacity of a pipe.
 const PIECE: usize = 64 * 1024;
 
-/// A wait for the end of a process, made by the system's thread pool. Dropping it ends the wait, and leaves nothing.
+/// A wait of the system's thread pool for the exit of a process. Dropping it unregisters the wait.
 pub(crate) struct EndWait {
     wait: HANDLE,
     shared: Arc<Shared>,
-    /// Open for as long as the wait is.
+    /// Keeps the process handle open while the wait is registered.
     _process: OwnedHandle,
 }
 
 /// Shared with the callback, which runs on a thread of the system's pool.
 struct Shared {
     state: Mutex<State>,
-    /// Wakes a waker without unwinding.
+    /// Wakes a waker, and does not unwind.
     wake: fn(Waker),
 }
 
@@ -46,20 +46,20 @@ struct State {
 
 impl Shared {
     fn state(&self) -> MutexGuard<'_, State> {
-        // Nothing panics under this lock: wakers are cloned, woken and dropped outside of it.
+        // No code panics while it holds the lock: wakers are cloned, woken and dropped outside of it.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl EndWait {
-    /// Begins to wait. `wake` is called on another thread, and must not unwind: its caller is the system.
+    /// Registers the wait. `wake` is called on a thread of the system, so it must not unwind.
     pub(crate) fn of(process: BorrowedHandle<'_>, wake: fn(Waker)) -> io::Result<EndWait> {
         let process = process.try_clone_to_owned()?;
         let state = Mutex::default();
         let shared = Arc::new(Shared { state, wake });
         let mut wait = std::ptr::null_mut();
-        // SAFETY: the process's handle and what the pointer points to belong to the result, whose destructor keeps both
-        // until no callback runs or will run; or to this call, if it fails.
+        // SAFETY: the process handle and `shared` belong to the result, whose destructor keeps both until no callback
+        // runs or will run. If the call fails, no callback will run.
         let registered = unsafe {
             RegisterWaitForSingleObject(
                 &mut wait,
@@ -80,7 +80,7 @@ impl EndWait {
         }
     }
 
-    /// Whether the process has ended. If not, the waker of the last call is woken then, from another thread.
+    /// Ready when the process has ended. The waker of the last call is woken then, from another thread.
     pub(crate) fn poll(&self, cx: &mut Context<'_>) -> Poll<()> {
         let waker = cx.waker().clone();
         let old = {
@@ -103,18 +103,18 @@ impl EndWait {
 
 impl Drop for EndWait {
     fn drop(&mut self) {
-        // SAFETY: the wait was registered by us, and this is its end. With this second argument the call returns when
-        // no callback runs any more; ours takes a lock for a moment and wakes, and never drops one of these.
+        // SAFETY: `of` registered the wait, and it is unregistered only here. With `INVALID_HANDLE_VALUE` the call
+        // returns when no callback runs. The callback never drops an `EndWait`, so this cannot wait for itself.
         if unsafe { UnregisterWaitEx(self.wait, INVALID_HANDLE_VALUE) } == 0 {
-            // A callback may still come. What it touches stays.
+            // A callback may still run, so `shared` is leaked.
             std::mem::forget(self.shared.clone());
         }
     }
 }
 
-/// The process has ended. Runs on a thread of the system's.
+/// The callback: the process has ended. Runs on a thread of the system's pool.
 unsafe extern "system" fn has_ended(shared: *mut c_void, _timed_out: bool) {
-    // SAFETY: `EndWait` keeps it until no callback runs any more.
+    // SAFETY: `EndWait` keeps it alive until no callback runs.
     let shared = unsafe { &*shared.cast::<Shared>() };
     let waker = {
         let mut state = shared.state();
@@ -126,20 +126,20 @@ unsafe extern "system" fn has_ended(shared: *mut c_void, _timed_out: bool) {
     }
 }
 
-/// Sends Ctrl-Break to a process group of our console.
+/// Sends Ctrl-Break to a process group that shares our console.
 pub(crate) fn send_ctrl_break(group: u32) -> io::Result<()> {
-    // SAFETY: the call takes two numbers.
+    // SAFETY: the call takes two numbers and accesses no memory.
     match unsafe { GenerateConsoleCtrlEvent(CTRL_BREAK_EVENT, group) } {
         0 => Err(io::Error::last_os_error()),
         _ => Ok(()),
     }
 }
 
-/// A pipe of ours as a child's standard stream, which the child uses so.
+/// Turns one of our pipes into a child's standard stream; `used` is the direction in which the child uses it.
 ///
-/// Ours knows overlapped calls only, and cannot be changed. A child makes plain calls: on such a handle they return
-/// before they are done, and the system writes into memory that the child uses for something else. So the child gets an
-/// end of a plain pipe, and a thread carries what goes through.
+/// Our pipes are opened for overlapped calls, which cannot be changed. A child makes plain calls. On an overlapped
+/// handle those return before they are done, and the system then writes to memory that the child has reused. So the
+/// child gets one end of a plain pipe, and a thread copies between the two pipes.
 pub(crate) fn for_child(pipe: Foreign, used: Direction) -> io::Result<Stdio> {
     let ours = pipe.into_handle();
     let (reader, writer) = io::pipe()?;
@@ -156,7 +156,7 @@ pub(crate) fn for_child(pipe: Foreign, used: Direction) -> io::Result<Stdio> {
     }
 }
 
-/// Copies bytes until the end of the stream or until the reader is gone. Closing both ends reports that to both sides.
+/// Copies bytes until the end of the stream, or until the reader is gone. The drop of both ends shows it to both sides.
 fn carry(mut from: impl Read, mut to: impl Write) {
     let mut piece = vec![0; PIECE];
     loop {
@@ -170,7 +170,7 @@ fn carry(mut from: impl Read, mut to: impl Write) {
     }
 }
 
-/// A pipe for overlapped calls, each of which is waited for.
+/// An overlapped pipe with blocking reads and writes.
 struct OverlappedPipe(OwnedHandle);
 
 impl OverlappedPipe {
@@ -185,7 +185,7 @@ impl Read for OverlappedPipe {
             base: buf.as_mut_ptr(),
             len: buf.len(),
         };
-        // SAFETY: the buffer is borrowed until the call, which waits for its end, is over.
+        // SAFETY: the buffer is borrowed for the call, which returns only when the overlapped read has ended.
         let res = unsafe { read_pipe(self.number(), &[slice]) };
         res.map(|count| count as usize).map_err(io::Error::from_raw_os_error)
     }
@@ -197,7 +197,7 @@ impl Write for OverlappedPipe {
             base: buf.as_ptr().cast_mut(),
             len: buf.len(),
         };
-        // SAFETY: as for reads; what is written is only read.
+        // SAFETY: as for `read`; the system only reads the buffer.
         let res = unsafe { write_pipe(self.number(), &[slice]) };
         res.map(|count| count as usize).map_err(io::Error::from_raw_os_error)
     }

@@ -1,6 +1,6 @@
-//! What comes from the console, as signals under the C library's numbers: Ctrl-C, Ctrl-Break, the window closing.
+//! Console control events (Ctrl-C, Ctrl-Break, closing the window) as signals with the C library's numbers.
 //!
-//! The system calls the handler on a thread of its own, so it may lock.
+//! The system calls the handler on a thread of its own, so unlike a Unix signal handler it may lock.
 
 use std::io;
 use std::net::UdpSocket;
@@ -16,22 +16,22 @@ use super::{Fd, number_of_socket};
 
 pub(crate) const INTERRUPT: i32 = 2;
 pub(crate) const BREAK: i32 = 21;
-/// The window is closed.
+/// The console window is being closed.
 pub(crate) const HANGUP: i32 = 1;
-/// The user logs off, or the machine shuts down. Only services hear of these.
+/// The user logs off, or the machine shuts down. Windows sends these to services only.
 pub(crate) const TERMINATE: i32 = 15;
 
-/// The requests to end the program.
+/// The signals that ask the program to end.
 pub(crate) const SHUTDOWN: &[i32] = &[INTERRUPT, BREAK, HANGUP, TERMINATE];
 
 const KNOWN: [i32; 4] = [INTERRUPT, BREAK, HANGUP, TERMINATE];
 
-/// Whether there is no such signal here.
+/// Whether the signal does not exist on Windows.
 pub(crate) fn is_forbidden(number: i32) -> bool {
     !KNOWN.contains(&number)
 }
 
-/// What is registered, under this number.
+/// The id of a registered action.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Action(u64);
 
@@ -45,8 +45,8 @@ struct Registry {
     handles: bool,
     last_id: u64,
     registered: Vec<Registered>,
-    /// What somebody has ever listened to. What the system does by default is off for these, for good, as it is elsewhere: a
-    /// listener that comes and goes must not make Ctrl-C end the program now and then.
+    /// Signals that ever had a listener. Their default action stays off, as on Unix: whether Ctrl-C ends the program
+    /// must not depend on whether a listener exists at that moment.
     taken_over: Vec<i32>,
 }
 
@@ -58,19 +58,19 @@ static REGISTRY: Mutex<Registry> = Mutex::new(Registry {
 });
 
 fn registry() -> MutexGuard<'static, Registry> {
-    // Nothing in here panics half-way.
+    // No code panics while it holds the lock.
     REGISTRY.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Has `action` called whenever the signal comes.
+/// Calls `action` on each occurrence of the signal.
 ///
 /// # Safety
 ///
-/// None here; elsewhere the action runs in a signal handler.
+/// No requirement on Windows. `unsafe` because on Unix the action runs in a signal handler.
 pub(crate) unsafe fn register(number: i32, action: impl Fn() + Send + Sync + 'static) -> io::Result<Action> {
     let mut registry = registry();
     if !registry.handles {
-        // SAFETY: the handler is a function, which stays.
+        // SAFETY: the handler is a function of this program, valid until the process ends.
         if unsafe { SetConsoleCtrlHandler(Some(handle), 1) } == 0 {
             return Err(io::Error::last_os_error());
         }
@@ -89,7 +89,7 @@ pub(crate) unsafe fn register(number: i32, action: impl Fn() + Send + Sync + 'st
     Ok(Action(id))
 }
 
-/// Takes that back. False if it was not there.
+/// Removes an action. False if it was not registered.
 pub(crate) fn unregister(action: Action) -> bool {
     let gone = {
         let mut registry = registry();
@@ -99,7 +99,7 @@ pub(crate) fn unregister(action: Action) -> bool {
     gone.is_some()
 }
 
-/// Tells who listens, and says whether what the system does by default is off. Runs on a thread of the system's.
+/// Calls the signal's actions, and returns whether the default action is off. Runs on a thread of the system.
 unsafe extern "system" fn handle(event: u32) -> i32 {
     let (number, is_last) = match event {
         CTRL_C_EVENT => (INTERRUPT, false),
@@ -114,26 +114,26 @@ unsafe extern "system" fn handle(event: u32) -> i32 {
         let listeners = registry.registered.iter().filter(|one| one.number == number);
         heard = false;
         for one in listeners {
-            // A room's: it sets a flag and rings a bell, and does not wait.
+            // An action of a `SignalHub`: it sets a flag and writes to the wake-up socket, and does not block.
             (one.action)();
             heard = true;
         }
         taken_over = registry.taken_over.contains(&number);
     }
-    // The system ends the process as soon as this returns, or after some seconds: these are for those who listen.
+    // The system ends the process when this returns, or after some seconds: blocking leaves those to the listeners.
     if heard && is_last {
         std::thread::sleep(Duration::MAX);
     }
     i32::from(taken_over && !is_last)
 }
 
-/// The end of a bell that a loop watches.
+/// The end of a wake-up socket pair that the loop watches.
 pub(crate) struct Hears(UdpSocket);
 
-/// The end of a bell that any thread may ring.
+/// The end of a wake-up socket pair that any thread may write to.
 pub(crate) struct Rings(UdpSocket);
 
-/// Makes a bell: two sockets that take datagrams from each other alone.
+/// Creates a wake-up socket pair: two UDP sockets that accept datagrams only from each other.
 pub(crate) fn bell() -> io::Result<(Hears, Rings)> {
     let (hears, rings) = (UdpSocket::bind("127.0.0.1:0")?, UdpSocket::bind("127.0.0.1:0")?);
     hears.connect(rings.local_addr()?)?;
@@ -144,19 +144,19 @@ pub(crate) fn bell() -> io::Result<(Hears, Rings)> {
 }
 
 impl Rings {
-    /// Sends one byte. A bell that is full has rung already.
+    /// Sends one byte. If the socket is full, the loop has a wake-up pending already.
     pub(crate) fn ring(&self) {
         let _ = self.0.send(&[0]);
     }
 }
 
 impl Hears {
-    /// What to watch.
+    /// The descriptor to watch.
     pub(crate) fn number(&self) -> Fd {
         number_of_socket(self.0.as_raw_socket())
     }
 
-    /// Takes back all rings.
+    /// Drains the socket.
     pub(crate) fn empty(&self) {
         let mut byte = [0; 1];
         while self.0.recv(&mut byte).is_ok() {}
@@ -171,9 +171,9 @@ mod tests {
     use crate::signal::{SignalKind, signal};
     use crate::time::timeout;
 
-    /// As the system calls it: on another thread. Wine 8 cannot send Ctrl-Break.
+    /// Calls the handler on another thread, as the system does. Wine 8 cannot send Ctrl-Break.
     fn press(event: u32) -> i32 {
-        // SAFETY: the handler takes a number.
+        // SAFETY: the handler takes a number and accesses no memory of the caller.
         let pressed = std::thread::spawn(move || unsafe { handle(event) });
         pressed.join().expect("no panic")
     }
@@ -181,7 +181,7 @@ mod tests {
     #[test]
     fn ctrl_break_is_heard_by_all_and_stays_off() {
         const LONG: Duration = Duration::from_secs(20);
-        assert_eq!(press(CTRL_BREAK_EVENT), 0, "nobody has listened yet");
+        assert_eq!(press(CTRL_BREAK_EVENT), 0, "no listener yet");
         crate::run(async {
             let (kind, other) = (SignalKind::ctrl_break(), SignalKind::interrupt());
             let mut listeners = [signal(kind).expect("a bell"), signal(kind).expect("a bell")];
@@ -198,7 +198,7 @@ mod tests {
         })
         .expect("a loop");
         assert_eq!(press(CTRL_BREAK_EVENT), 1, "it stays off");
-        assert_eq!(press(CTRL_LOGOFF_EVENT), 0, "nobody has ever listened");
+        assert_eq!(press(CTRL_LOGOFF_EVENT), 0, "never had a listener");
         assert!(registry().registered.is_empty(), "the listeners are gone");
     }
 }
