@@ -81,11 +81,13 @@ unsafe impl Driver for Closed {
     }
 
     fn control(&mut self, call: Control<'_>) -> io::Result<Reply> {
-        let (Control::Close { fd } | Control::Reset { fd }) = call else {
+        let (Control::Close { fd } | Control::Reset { fd } | Control::Forget { fd }) = call else {
             return Err(self.error());
         };
         match (&mut self.driver, self.space.is_kernel(fd)) {
             (Some(driver), _) => driver.control(call),
+            // No driver knows the descriptor, and it stays open.
+            (None, _) if matches!(call, Control::Forget { .. }) => Ok(Reply::Done),
             // In a forked child only this process's copy is closed. A reset would change the socket, which is shared.
             (None, true) if self.is_forked => control(Control::Close { fd }),
             (None, true) => control(call),

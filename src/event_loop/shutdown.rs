@@ -4,7 +4,7 @@ use std::io;
 use std::time::Duration;
 
 use crate::blocking::Shutdown;
-use crate::driver::{Closed, Wait};
+use crate::driver::{Closed, OpResult, Wait};
 use crate::event_loop::EventLoop;
 use crate::event_loop::core::{LoopCore, RemoteEvent};
 use crate::event_loop::exception::{Exception, guard, report};
@@ -59,6 +59,8 @@ impl LoopCore {
         for item in self.inbox.close() {
             match item {
                 RemoteEvent::Exception(exception) => report(exception),
+                // A thread finished too late to be waited for: its descriptor and payload must not leak.
+                RemoteEvent::OpDone(id, res) => self.complete_one(id, OpResult::last(res)),
                 item => guard("a callback's destructor", || drop(item)),
             }
         }
@@ -110,7 +112,13 @@ impl LoopCore {
             if std::time::Instant::now() > deadline {
                 return false;
             }
-            let wait = Wait::Until(self.now() + Duration::from_millis(100));
+            let wait = match self.clock_stands_still() {
+                true => {
+                    std::thread::sleep(Duration::from_millis(1));
+                    Wait::Look
+                }
+                false => Wait::Until(self.now() + Duration::from_millis(100)),
+            };
             let Ok(completed) = self.drive(wait) else {
                 return self.ops.borrow().in_flight() == 0;
             };

@@ -56,7 +56,7 @@ impl LoopCore {
 
     /// Whether a virtual clock must not advance. Threads work in real time, so the clock does not jump while one works
     /// for the loop; the end of that work wakes the loop.
-    fn clock_stands_still(&self) -> bool {
+    pub(super) fn clock_stands_still(&self) -> bool {
         self.has_virtual_clock && (self.clock_holds.get() > 0 || self.ops.borrow().uses_threads())
     }
 

@@ -142,6 +142,10 @@ impl IoQueue {
 
     /// The poll function of [`settle`](IoQueue::settle).
     pub(crate) fn poll_orphan(&self, core: &LoopCore, cx: &mut Context<'_>) -> Poll<()> {
+        if core.is_forked() {
+            // The operation is the parent's and never completes here. The next one fails.
+            return Poll::Ready(());
+        }
         if let Some(id) = self.op.get() {
             if core.register_waiter(id, cx.waker()) {
                 return Poll::Pending;

@@ -125,6 +125,10 @@ impl Acceptor {
 
     fn poll_next_result(&self, cx: &mut Context<'_>) -> Poll<OsResult> {
         let core = self.owned.core();
+        if core.is_forked() {
+            // The operations in flight are the parent's and never complete here.
+            return Poll::Ready(Err(errno::CANCELED));
+        }
         loop {
             if self.accepts.is_empty() {
                 let batch = match core.submits_in_batches() {

@@ -187,6 +187,14 @@ impl Uring {
                 // can be submitted. Submitted operations stay submitted, and the loop polls again. EAGAIN and ENOMEM
                 // mean no memory for a request: these are errors, and the loop pauses before it polls again.
                 Some(libc::ETIME | libc::EINTR | libc::EBUSY) => Ok(()),
+                Some(libc::EAGAIN | libc::ENOMEM) if to_submit > 0 => {
+                    // The kernel stopped at the submission and ran no deferred completions, which free requests.
+                    let flags = EnterFlags::GETEVENTS | EnterFlags::EXT_ARG;
+                    let args = types::SubmitArgs::new();
+                    // SAFETY: as above, without a timespec.
+                    let _ = unsafe { self.ring.submitter().enter(0, 0, flags.bits(), Some(&args)) };
+                    Err(error)
+                }
                 _ => Err(error),
             },
         }
