@@ -16,6 +16,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
+use std::process::Stdio;
 use std::rc::Rc;
 use std::sync::mpsc;
 use std::task::{Poll, Waker};
@@ -23,6 +24,7 @@ use std::time::Duration;
 
 use support::{Case, here_on_every_driver, poll_with, turns};
 use windlass::blocking::{BlockingHandle, Pool, Shutdown};
+use windlass::io::{AsyncRead, AsyncWrite};
 use windlass::net::{TcpListener, TcpStream};
 use windlass::{EventLoop, JoinHandle, LoopHandle, RemoteHandle};
 
@@ -472,13 +474,20 @@ fn a_child_does_not_kill_the_parents_processes() {
         }
         let event_loop = case.event_loop();
         let started = event_loop.run_until_complete(async {
-            let mut command = windlass::process::Command::new("sleep");
-            command.arg("1000").kill_on_drop(true).spawn().expect("a process")
+            let mut command = windlass::process::Command::new("cat");
+            let command = command.stdin(Stdio::piped()).stdout(Stdio::piped());
+            command.kill_on_drop(true).spawn().expect("a process")
         });
         let both = Cell::new(Some((started.expect("the loop runs"), event_loop)));
         assert_child_succeeded(fork(|| drop(both.take())));
         let (mut process, event_loop) = both.take().expect("the parent's");
-        assert!(process.try_wait().expect("it can be asked").is_none(), "it was killed");
+        // A killed process may be reported late, but it copies no byte.
+        let copied = event_loop.run_until_complete(async {
+            let (stdin, stdout) = (process.stdin.as_mut(), process.stdout.as_mut());
+            let _ = stdin.expect("a pipe").write_all("alive").await;
+            stdout.expect("a pipe").read(Vec::with_capacity(16)).await.1
+        });
+        assert_eq!(copied.expect("the loop runs"), b"alive", "the process was killed");
         let killed = event_loop.run_until_complete(async { process.kill().await });
         killed.expect("the loop runs").expect("it is killed now");
     });
