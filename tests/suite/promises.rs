@@ -7,10 +7,9 @@ use std::task::{Poll, Waker};
 use std::time::Duration;
 
 use windlass::task::yield_now;
-use windlass::time::sleep;
 use windlass::{Abandoned, Placeholder, call_soon, promise, spawn};
 
-use crate::support::{exceptions_of, on_every_driver, poll_with, rounds, waker_calling};
+use crate::support::{exceptions_of, on_every_driver, poll_with, rounds, turns, waker_calling};
 
 type Log = Rc<RefCell<Vec<String>>>;
 
@@ -241,7 +240,7 @@ fn a_panicking_waker_does_not_affect_other_callbacks() {
                 });
                 shared.replace(Some(placeholder));
                 promise.resolve(1).unwrap();
-                sleep(Duration::from_millis(1)).await;
+                turns(10).await;
                 assert_eq!(*log.borrow(), ["late"]);
                 let placeholder = shared.take().unwrap();
                 assert_eq!(placeholder.await, Ok(1));
