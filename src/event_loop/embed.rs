@@ -8,7 +8,6 @@ use std::io;
 
 use crate::driver::Wait;
 use crate::event_loop::EventLoop;
-use crate::event_loop::park::is_shortage;
 use crate::sys::{self, Borrowed};
 use crate::time::Instant;
 
@@ -48,13 +47,12 @@ impl EventLoop {
     pub fn flush(&self) -> io::Result<()> {
         let core = self.core();
         let result = core.driver().flush();
-        match result {
-            // Makes the descriptor readable, so that the outer loop retries.
-            Err(error) if is_shortage(&error) => {
-                let notifier = core.driver.borrow().notifier();
-                notifier.notify();
-            }
-            result => result?,
+        if result.is_err() {
+            // The exception handler is the current loop's.
+            let _entered = core.enter();
+            // After a shortage of memory, pauses, and then makes the descriptor readable: the outer loop retries.
+            core.parker.check(core, result, &[], Wait::Forever)?;
+            core.driver.borrow().notifier().notify();
         }
         if !core.inbox.fall_asleep() {
             // An item was sent before `ASLEEP` was set, so its sender did not notify.

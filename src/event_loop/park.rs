@@ -221,7 +221,7 @@ fn has_events(core: &LoopCore, completed: &[Completion]) -> bool {
 }
 
 /// Whether an error means that the kernel is short of memory, which is usually temporary.
-pub(super) fn is_shortage(error: &io::Error) -> bool {
+fn is_shortage(error: &io::Error) -> bool {
     let code = crate::sys::os_code(error);
     matches!(code, Some(errno::NO_MEMORY | errno::NO_BUFFERS | errno::AGAIN))
 }

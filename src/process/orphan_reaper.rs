@@ -4,8 +4,9 @@
 //! ends with the last, so a program that leaves no children behind never has it.
 
 use std::io;
-use std::mem;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::ptr;
+use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -33,27 +34,51 @@ impl OrphanedChild {
     }
 }
 
+/// The state shared with the thread. One per process and never freed: a process that was forked while a thread of its parent held
+/// the lock can never take it, so it makes its own.
 struct OrphanReaper {
+    /// The fork count of the process it belongs to: see `sys::count_forks`.
+    forks: u32,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
     /// Children that the thread has not taken yet.
     new: Vec<OrphanedChild>,
     /// The thread is running and will see `new`.
     has_thread: bool,
     /// Wakes the thread for new children. `None` if it could not be created: then the thread polls.
     waker: Option<Rings>,
-    /// The fork count for which the other fields are valid: see `sys::forks`.
-    forks: u32,
 }
 
-static ORPHAN_REAPER: Mutex<OrphanReaper> = Mutex::new(OrphanReaper {
-    new: Vec::new(),
-    has_thread: false,
-    waker: None,
-    forks: 0,
-});
+impl OrphanReaper {
+    /// The one of this process.
+    fn current() -> &'static OrphanReaper {
+        static CURRENT: AtomicPtr<OrphanReaper> = AtomicPtr::new(ptr::null_mut());
+        let forks = sys::count_forks();
+        loop {
+            let found = CURRENT.load(Ordering::Acquire);
+            // SAFETY: the pointer is null or comes from `Box::into_raw` below, and what was stored is never freed.
+            if let Some(reaper) = unsafe { found.as_ref() }.filter(|reaper| reaper.forks == forks) {
+                return reaper;
+            }
+            let state = Mutex::default();
+            let new = Box::into_raw(Box::new(OrphanReaper { forks, state }));
+            if CURRENT
+                .compare_exchange(found, new, Ordering::AcqRel, Ordering::Acquire)
+                .is_err()
+            {
+                // SAFETY: `new` was not stored, so this is its only pointer.
+                drop(unsafe { Box::from_raw(new) });
+            }
+        }
+    }
 
-fn orphan_reaper() -> MutexGuard<'static, OrphanReaper> {
-    // No critical section can panic in an inconsistent state, so a poisoned lock is usable.
-    ORPHAN_REAPER.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // No critical section can panic in an inconsistent state, so a poisoned lock is usable.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// Makes sure that a child is reaped.
@@ -61,26 +86,17 @@ pub(super) fn adopt(mut child: OrphanedChild) {
     if !child.is_running() {
         return;
     }
+    let reaper = OrphanReaper::current();
     let failed = {
-        let mut reaper = orphan_reaper();
-        let forks = sys::count_forks();
-        if reaper.forks != forks {
-            // The thread and the children belong to the process that this one was forked from.
-            *reaper = OrphanReaper {
-                new: Vec::new(),
-                has_thread: false,
-                waker: None,
-                forks,
-            };
-        }
-        reaper.new.push(child);
-        if reaper.has_thread {
-            if let Some(waker) = &reaper.waker {
+        let mut state = reaper.lock();
+        state.new.push(child);
+        if state.has_thread {
+            if let Some(waker) = &state.waker {
                 waker.ring();
             }
             None
         } else {
-            start_thread(&mut reaper).err()
+            start_thread(reaper, &mut state).err()
         }
     };
     if let Some(error) = failed {
@@ -92,31 +108,31 @@ pub(super) fn adopt(mut child: OrphanedChild) {
     }
 }
 
-fn start_thread(reaper: &mut OrphanReaper) -> io::Result<()> {
+fn start_thread(reaper: &'static OrphanReaper, state: &mut State) -> io::Result<()> {
     let (wake_receiver, waker) = match bell() {
         Ok((receiver, waker)) => (Some(receiver), Some(waker)),
         // Without descriptors the thread can still poll.
         Err(_) => (None, None),
     };
     let thread = std::thread::Builder::new().name("windlass-children".to_owned());
-    thread.spawn(move || reap_all(wake_receiver))?;
-    reaper.has_thread = true;
-    reaper.waker = waker;
+    thread.spawn(move || reap_all(reaper, wake_receiver))?;
+    state.has_thread = true;
+    state.waker = waker;
     Ok(())
 }
 
 /// The thread's main function: returns when all children are reaped.
-fn reap_all(wake_receiver: Option<Hears>) {
+fn reap_all(reaper: &OrphanReaper, wake_receiver: Option<Hears>) {
     let mut children: Vec<OrphanedChild> = Vec::new();
     let mut descriptors = Vec::new();
     loop {
         {
-            let mut reaper = orphan_reaper();
-            children.append(&mut reaper.new);
+            let mut state = reaper.lock();
+            children.append(&mut state.new);
             children.retain_mut(OrphanedChild::is_running);
             if children.is_empty() {
-                reaper.has_thread = false;
-                drop(mem::take(&mut reaper.waker));
+                state.has_thread = false;
+                state.waker = None;
                 return;
             }
         }

@@ -269,6 +269,7 @@ fn other_poll_errors_end_the_run() {
 fn a_flush_short_of_memory_wakes_the_outer_loop() {
     on_every_kernel_driver(|case| {
         let (event_loop, faults) = faulty(case);
+        let reported = exceptions_of(&event_loop);
         let ours = event_loop.pollable().expect("a descriptor");
         let is_readable = || {
             let mut poll = libc::pollfd {
@@ -286,5 +287,8 @@ fn a_flush_short_of_memory_wakes_the_outer_loop() {
         faults.flushes.borrow_mut().push_back(libc::ENOMEM);
         event_loop.flush().expect("a shortage is not an error");
         assert!(is_readable(), "the outer loop was not woken");
+        let reported = reported.borrow();
+        assert_eq!(reported.len(), 1, "{reported:?}");
+        assert!(reported[0].contains("short of memory"), "{reported:?}");
     });
 }
