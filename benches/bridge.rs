@@ -1,9 +1,11 @@
 //! The cost of a bridge against the native calls: `cargo bench --bench bridge`
 //!
-//! An echo server on its own thread, 50 connections, 1 KiB, both drivers: with managed reads and `write_all`; as
-//! poll-based code that writes the lent buffer; and as poll-based code that reads into its own slice. Rounds are
-//! interleaved; the CPU time of the server's thread per request is compared with the native round next to it. `--
-//! --rounds 15 --requests 40000 --len 1024` sets the effort, `--driver reactor` selects one driver.
+//! An echo server on its own thread, 50 connections, 1 KiB, both drivers: with the native `read_managed` and
+//! `write_all`; with a bridge that writes the bytes borrowed by `poll_fill_buf`; and with a bridge that copies into the
+//! caller's slice. Rounds are interleaved; the CPU time of the server's thread per request is compared with the native
+//! calls in the same round.
+//!
+//!     cargo bench --bench bridge -- --rounds 15 --requests 40000 --len 1024 --driver reactor
 
 use std::future::poll_fn;
 use std::io;

@@ -1,6 +1,6 @@
 //! The comparison as a bench: `cargo bench --bench comparison` is the same program as `cargo run --release --example
-//! compare`, with the same options after `--`. `cargo test --benches` runs it without `--bench`: then it prints a line
-//! and exits, as the other benches do.
+//! compare`, with the same options after `--`. Without `--bench`, as run by `cargo test --benches`,
+//! it prints a line and exits, like the other benches.
 
 #[path = "../examples/compare/main.rs"]
 mod compare;

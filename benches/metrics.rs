@@ -1,8 +1,9 @@
 //! The cost of the metrics that are always on: `cargo bench --bench metrics`
 //!
 //! An echo server on its own thread, with and without time measurement, 50 connections, 1 KiB, both drivers; rounds are
-//! interleaved, and the CPU time of the server's thread per request is compared pair by pair. `-- --rounds 15
-//! --requests 40000` sets the effort, `--driver reactor` selects one driver.
+//! interleaved, and the CPU time of the server's thread per request is compared within a round.
+//!
+//!     cargo bench --bench metrics -- --rounds 15 --requests 40000 --driver reactor
 
 use std::io;
 use std::net::SocketAddr;

@@ -1,4 +1,4 @@
-//! Runs the event loop inside another loop: `cargo run --example embed -- [--driver proactor|reactor]`.
+//! Runs the event loop inside another loop: `cargo run --example embed -- [--driver auto|proactor|reactor]`.
 //!
 //! The outer loop is a plain `poll(2)`, as in a GUI or a game, with its own socket and tick. Inside it, windlass runs
 //! an echo server, its clients and a timer, and receives calls from another thread. The program runs for half a second.

@@ -1,4 +1,4 @@
-//! A hundred fetches that each wait 100 ms for the answer: sequential, with a thread for each, and on one loop.
+//! A hundred fetches that each wait 100 ms for the response: sequentially, on a thread each, and on one loop.
 //!
 //! `cargo run --release --example http_get -- [--fetches 100] [--delay-ms 100]`. The server runs in this
 //! program, with its own loop and thread.

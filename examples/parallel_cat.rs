@@ -1,5 +1,5 @@
 //! Joins files into one, all read and written concurrently: chunks arrive in any order, and each is written at its
-//! offset. A file whose length changes meanwhile is an error: its range in the output was fixed before.
+//! offset. A file whose length changes meanwhile is an error, because its range in the output is already fixed.
 //!
 //! `cargo run --release --example parallel_cat -- [--driver auto|proactor|reactor] [--depth 8] -o OUT FILE...`
 

@@ -1,4 +1,4 @@
-//! What blocking the loop does: `cargo run --release --example stall`.
+//! The effect of blocking the loop: `cargo run --release --example stall`.
 //!
 //! Measures how late a 10 ms tick is while a task computes for 150 ms, and while `spawn_blocking` does the same work.
 //! The last column has the published figures for asyncio.

@@ -1,5 +1,5 @@
 //! Keeps a program running: restarts it when it ends, forwards its output line by line, and stops it on Ctrl-C or
-//! SIGTERM, first with SIGTERM, then, after a grace period, with SIGKILL.
+//! SIGTERM: with SIGTERM and, after a grace period, with SIGKILL.
 //!
 //!     cargo run --example supervise -- sh -c 'echo working; sleep 1; exit 1'
 //!     cargo run --example supervise -- --grace 2 sh -c 'trap "" TERM; echo stubborn; while :; do sleep 1; done'

@@ -5,7 +5,7 @@
 //! The server is a separate process on one core, the client is this process on another. Connections come in bursts of
 //! 64, which any backlog holds; the side that closes first sends a RST, so that no port stays in TIME_WAIT.
 //!
-//!     cargo bench --bench accept                          about a quarter of a minute
+//!     cargo bench --bench accept                          about 15 seconds
 //!     cargo bench --bench accept -- --only echo --rounds 9 --seconds 1
 
 #[cfg(target_os = "linux")]

@@ -4,7 +4,7 @@
 //! - `turn/one callback`: a normal turn, with one callback added and run.
 //! - `call_soon`, `call_later`: a callback added and run, one of 100 in a turn (those of `call_later` are due at once).
 //! - `call_later_cancel`: a callback added and cancelled.
-//! - `call_soon_threadsafe`: the cost for another thread of each of 100 callbacks sent in a burst to a sleeping loop.
+//! - `call_soon_threadsafe`: the time that another thread takes per callback, in bursts of 100 to a sleeping loop.
 //!
 //! ```sh
 //! cargo bench --bench event_loop                          # about half a minute

@@ -1,5 +1,5 @@
-//! The echo servers. [`windlass_echo`] is used in every echo measurement of windlass; the caller brings the loop, with
-//! its driver and settings. In the benches a server is a process ([`echo`]): windlass on a driver, or hand-written
+//! The echo servers. [`windlass_echo`] is used in every echo measurement of windlass; the caller provides the loop,
+//! with its driver and settings. In the benches a server is a process ([`echo`]): windlass on a driver, or hand-written
 //! epoll.
 
 use std::io;

@@ -3,8 +3,8 @@
 //!
 //! Only the thread that seized a process may control it, and that thread blocks until the process stops. So the tracer
 //! is a separate thread, and the load runs on the caller's. When the load has ended, the process is blocked and makes
-//! no system call that would wake the tracer. A signal does: its default action is to be ignored, so only the tracer
-//! sees it.
+//! no system call that would wake the tracer. So the tracer is woken by a signal to the process. The default action of
+//! that signal is to be ignored, so only the tracer sees it.
 
 use std::collections::HashMap;
 use std::fs;

@@ -1,10 +1,10 @@
 //! The cost of tasks: spawn and join, yield, and wake from another thread. `cargo bench --bench tasks`
 //!
-//! criterion measures `spawn_join`, `yield` (by one task, and per yield of 100 tasks) and `wake` (the cost for a sender
-//! on another thread of each of 100 tasks woken in a burst). A separate table has percentiles of the latency from the
-//! wake on one thread to the poll on another, while the loop sleeps, right after it fell asleep, and while it is busy
-//! with other tasks; and the number of write(2) calls of the sender per burst: one, unless the loop wakes, finishes and
-//! sleeps again during the burst.
+//! criterion measures `spawn_join`, `yield` (by one task, and per yield among 100 tasks) and `wake` (the time that
+//! another thread takes per wake, in bursts to 100 tasks). A separate table has percentiles of the latency from the
+//! wake on one thread to the poll on another: while the loop sleeps, right after it fell asleep, and while it is busy
+//! with other tasks. It also has the number of write(2) calls of the sender per burst: one, unless the loop falls
+//! asleep again during the burst.
 //!
 //!     cargo bench --bench tasks                               about half a minute
 //!     cargo bench --bench tasks -- spawn_join                 criterion's filter: names that contain this

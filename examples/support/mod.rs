@@ -1,4 +1,4 @@
-//! Shared by the examples: printing, and the connections of a server. Copy it together with an example that uses it.
+//! Shared by the examples: printing, and the tasks of a server's connections. Copy it with an example that uses it.
 
 #![allow(dead_code, unused_macros, unused_imports, reason = "no example uses all of it")]
 

@@ -1,5 +1,5 @@
-//! Readers and writers (`add_reader`, `add_writer`) on every driver: when they are called, and that a removed one never
-//! is. The descriptors are the drivers' own sockets, so all of this runs without a kernel too.
+//! Readers and writers (`add_reader`, `add_writer`) on every driver: when they are called, and that a removed one is
+//! never called. The descriptors are the drivers' own sockets, so all of this runs without a kernel too.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;

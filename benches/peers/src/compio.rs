@@ -2,7 +2,7 @@
 //! documentation calls an optimization for most cases on one thread; built with io_uring alone; `runtime::spawn`,
 //! `time::sleep`. It has no yield: a future that wakes itself once is used instead.
 //!
-//! Its spawn+join inside of a task takes tens of microseconds. strace shows about one write to an eventfd and two or
+//! Its spawn and join inside a task takes tens of microseconds. strace shows about one write to an eventfd and two or
 //! three io_uring_enter for each, and four choices of the ring's flags made no clear difference; the cause was not
 //! investigated. From the future given to `block_on` it took about half a microsecond.
 //!

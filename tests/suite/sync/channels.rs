@@ -1,3 +1,5 @@
+//! `oneshot`, `broadcast` and `watch` channels.
+
 use std::cell::{Cell, RefCell};
 use std::future::Future;
 use std::rc::Rc;

@@ -1,3 +1,5 @@
+//! `Lock`, `RwLock`, `Semaphore` and `OnceCell`.
+
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 

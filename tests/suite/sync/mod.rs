@@ -1,4 +1,4 @@
-//! Synchronisation primitives. Many tests need no loop: they poll futures by hand, with wakers that count.
+//! Synchronization primitives. Many tests need no loop: they poll futures by hand, with wakers that count.
 
 mod channels;
 mod locks;

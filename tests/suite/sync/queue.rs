@@ -1,3 +1,5 @@
+//! `Queue`, `PriorityQueue` and `LifoQueue`.
+
 use std::cell::{Cell, RefCell};
 use std::cmp::Ordering;
 use std::rc::{Rc, Weak};

@@ -1,3 +1,5 @@
+//! `Event`, `Notify`, `Condition` and `Barrier`.
+
 use std::rc::Rc;
 use std::time::Duration;
 

@@ -1,3 +1,5 @@
+//! `sync::thread`: channels between threads.
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
