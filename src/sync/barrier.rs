@@ -37,7 +37,7 @@ pub struct Barrier {
 struct State {
     parties: usize,
     is_broken: bool,
-    wait_queue: WaitQueue<(), PassResult>,
+    wait_queue: WaitQueue<PassResult>,
 }
 
 /// The position in the order of arrival, or an error if the barrier was broken.
@@ -68,7 +68,7 @@ impl Barrier {
     ///
     /// A future that is dropped before all parties have arrived is removed from the count.
     pub async fn wait(&self) -> Result<BarrierWaitResult, BrokenBarrier> {
-        let index = WaitFuture::new(&self.state, Arrive).await?;
+        let index = WaitFuture::new(&self.state, "a barrier", Arrive).await?;
         Ok(BarrierWaitResult { index })
     }
 
@@ -123,19 +123,12 @@ impl WaitState for State {
 struct Arrive;
 
 impl Request<State> for Arrive {
-    type Amount = ();
     type Grant = PassResult;
     type Output = PassResult;
 
-    fn wait_queue(state: &mut State) -> &mut WaitQueue<(), PassResult> {
+    fn wait_queue<'s>(&self, state: &'s mut State) -> &'s mut WaitQueue<PassResult> {
         &mut state.wait_queue
     }
-
-    fn name(&self) -> &'static str {
-        "a barrier"
-    }
-
-    fn amount(&self) {}
 
     fn try_now(&mut self, state: &mut State) -> Option<PassResult> {
         if state.is_broken {
@@ -148,7 +141,7 @@ impl Request<State> for Arrive {
         Some(Ok(state.parties - 1))
     }
 
-    fn serve_waiters(state: &mut State) {
+    fn enqueued(&mut self, state: &mut State) {
         if state.is_broken {
             state.wait_queue.grant_all(|| Err(BrokenBarrier));
         } else if state.wait_queue.len() == state.parties {
@@ -159,8 +152,6 @@ impl Request<State> for Arrive {
     fn take_grant(&mut self, _state: &mut State, passed: PassResult) -> PassResult {
         passed
     }
-
-    fn return_grant(&mut self, _state: &mut State, _passed: PassResult) {}
 }
 
 impl fmt::Debug for Barrier {

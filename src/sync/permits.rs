@@ -15,7 +15,7 @@ pub(super) struct Permits {
     /// The number of waiters that were granted permits and have neither taken nor returned them.
     granted: usize,
     phase: Phase,
-    wait_queue: WaitQueue<usize, PermitGrant>,
+    wait_queue: WaitQueue<PermitGrant>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -109,7 +109,7 @@ impl Permits {
     /// Grants permits to waiters in FIFO order, as far as possible.
     pub(super) fn serve(&mut self) {
         if self.phase != Phase::Closed {
-            while let Some(&count) = self.wait_queue.first()
+            while let Some(count) = self.wait_queue.first()
                 && count <= self.available
             {
                 self.available -= count;
@@ -122,7 +122,7 @@ impl Permits {
         }
     }
 
-    pub(super) fn wait_queue(&mut self) -> &mut WaitQueue<usize, PermitGrant> {
+    pub(super) fn wait_queue(&mut self) -> &mut WaitQueue<PermitGrant> {
         &mut self.wait_queue
     }
 
@@ -140,12 +140,13 @@ impl Permits {
         }
     }
 
-    /// Called for a waiter that was dropped after its grant.
-    pub(super) fn return_grant(&mut self, grant: &PermitGrant, count: usize) {
-        if let PermitGrant::Granted = grant {
+    /// Called for a waiter for `count` permits that left the queue: serves those behind it, with an unused grant's permits.
+    pub(super) fn left(&mut self, unused: Option<PermitGrant>, count: usize) {
+        if let Some(PermitGrant::Granted) = unused {
             self.granted -= 1;
-            self.release(count);
+            self.available += count;
         }
+        self.serve();
     }
 }
 
@@ -155,38 +156,29 @@ impl WaitState for Permits {
     }
 }
 
-/// Acquires `count` permits.
-pub(super) struct Acquire {
-    pub(super) count: usize,
-    /// What the permits stand for, in dumps.
-    pub(super) name: &'static str,
-}
+/// Acquires this many permits.
+pub(super) struct Acquire(usize);
 
 impl Request<Permits> for Acquire {
-    type Amount = usize;
     type Grant = PermitGrant;
     type Output = Result<(), Denied>;
 
-    fn wait_queue(permits: &mut Permits) -> &mut WaitQueue<usize, PermitGrant> {
+    fn wait_queue<'s>(&self, permits: &'s mut Permits) -> &'s mut WaitQueue<PermitGrant> {
         permits.wait_queue()
     }
 
-    fn name(&self) -> &'static str {
-        self.name
-    }
-
     fn amount(&self) -> usize {
-        self.count
+        self.0
     }
 
     fn try_now(&mut self, permits: &mut Permits) -> Option<Result<(), Denied>> {
-        match permits.try_take(self.count) {
+        match permits.try_take(self.0) {
             Err(Denied::Busy) => None,
             result => Some(result),
         }
     }
 
-    fn serve_waiters(permits: &mut Permits) {
+    fn enqueued(&mut self, permits: &mut Permits) {
         permits.serve();
     }
 
@@ -194,8 +186,8 @@ impl Request<Permits> for Acquire {
         permits.take_grant(&grant)
     }
 
-    fn return_grant(&mut self, permits: &mut Permits, grant: PermitGrant) {
-        permits.return_grant(&grant, self.count);
+    fn left(&mut self, permits: &mut Permits, unused: Option<PermitGrant>) {
+        permits.left(unused, self.0);
     }
 }
 
@@ -208,7 +200,7 @@ pub(super) fn acquire<'a>(
     count: usize,
     name: &'static str,
 ) -> WaitFuture<&'a LocalPermits, Acquire> {
-    WaitFuture::new(permits, Acquire { count, name })
+    WaitFuture::new(permits, name, Acquire(count))
 }
 
 /// Returns permits when dropped.

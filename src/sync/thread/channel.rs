@@ -118,7 +118,7 @@ impl<T> Sender<T> {
     ///
     /// If the future is dropped before it completes, the item was not sent and is dropped too.
     pub async fn send(&self, item: T) -> Result<(), SendError<T>> {
-        WaitFuture::new(&*self.shared, SendItem { item: Some(item) }).await
+        WaitFuture::new(&*self.shared, "room in a channel", SendItem { item: Some(item) }).await
     }
 
     /// Sends an item if there is room and no other sender waits.
@@ -203,7 +203,7 @@ impl<T> Receiver<T> {
     ///
     /// If the future is dropped before it completes, nothing was received; an item reserved for it goes on to the next.
     pub async fn recv(&self) -> Result<T, Closed> {
-        WaitFuture::new(&*self.shared, RecvItem).await
+        WaitFuture::new(&*self.shared, "a channel", RecvItem).await
     }
 
     /// Receives an item if there is one that is not reserved.
@@ -291,20 +291,11 @@ impl<T> SendItem<T> {
 }
 
 impl<T> Request<State<T>> for SendItem<T> {
-    type Amount = usize;
     type Grant = PermitGrant;
     type Output = Result<(), SendError<T>>;
 
-    fn wait_queue(state: &mut State<T>) -> &mut WaitQueue<usize, PermitGrant> {
+    fn wait_queue<'s>(&self, state: &'s mut State<T>) -> &'s mut WaitQueue<PermitGrant> {
         state.free_slots.wait_queue()
-    }
-
-    fn name(&self) -> &'static str {
-        "room in a channel"
-    }
-
-    fn amount(&self) -> usize {
-        1
     }
 
     fn try_now(&mut self, state: &mut State<T>) -> Option<Self::Output> {
@@ -315,7 +306,7 @@ impl<T> Request<State<T>> for SendItem<T> {
         }
     }
 
-    fn serve_waiters(state: &mut State<T>) {
+    fn enqueued(&mut self, state: &mut State<T>) {
         state.free_slots.serve();
     }
 
@@ -326,8 +317,8 @@ impl<T> Request<State<T>> for SendItem<T> {
         }
     }
 
-    fn return_grant(&mut self, state: &mut State<T>, grant: PermitGrant) {
-        state.free_slots.return_grant(&grant, 1);
+    fn left(&mut self, state: &mut State<T>, unused: Option<PermitGrant>) {
+        state.free_slots.left(unused, 1);
     }
 }
 
@@ -335,20 +326,11 @@ impl<T> Request<State<T>> for SendItem<T> {
 struct RecvItem;
 
 impl<T> Request<State<T>> for RecvItem {
-    type Amount = usize;
     type Grant = PermitGrant;
     type Output = Result<T, Closed>;
 
-    fn wait_queue(state: &mut State<T>) -> &mut WaitQueue<usize, PermitGrant> {
+    fn wait_queue<'s>(&self, state: &'s mut State<T>) -> &'s mut WaitQueue<PermitGrant> {
         state.ready.wait_queue()
-    }
-
-    fn name(&self) -> &'static str {
-        "a channel"
-    }
-
-    fn amount(&self) -> usize {
-        1
     }
 
     fn try_now(&mut self, state: &mut State<T>) -> Option<Self::Output> {
@@ -359,7 +341,7 @@ impl<T> Request<State<T>> for RecvItem {
         }
     }
 
-    fn serve_waiters(state: &mut State<T>) {
+    fn enqueued(&mut self, state: &mut State<T>) {
         state.ready.serve();
     }
 
@@ -370,7 +352,7 @@ impl<T> Request<State<T>> for RecvItem {
         }
     }
 
-    fn return_grant(&mut self, state: &mut State<T>, grant: PermitGrant) {
-        state.ready.return_grant(&grant, 1);
+    fn left(&mut self, state: &mut State<T>, unused: Option<PermitGrant>) {
+        state.ready.left(unused, 1);
     }
 }
