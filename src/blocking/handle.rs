@@ -1,6 +1,5 @@
 //! The handle to a job of a thread pool.
 
-use std::any::Any;
 use std::fmt;
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -119,7 +118,7 @@ struct Resolver<T>(Arc<Slot<T>>);
 
 impl<T> Drop for Resolver<T> {
     fn drop(&mut self) {
-        self.0.resolve(Err(JoinError::blocking_cancelled()));
+        self.0.resolve(Err(JoinError::cancelled(TaskId(0))));
     }
 }
 
@@ -140,7 +139,8 @@ impl<T: Send + 'static> BlockingHandle<T> {
         });
         let resolver = Resolver(slot.clone());
         let work = move || {
-            let result = catch_unwind(AssertUnwindSafe(work)).map_err(JoinError::blocking_panicked);
+            let result =
+                catch_unwind(AssertUnwindSafe(work)).map_err(|payload| JoinError::panicked(TaskId(0), payload));
             resolver.0.resolve(result);
         };
         let mut handle = BlockingHandle {
@@ -288,15 +288,5 @@ impl<T> fmt::Debug for BlockingHandle<T> {
         f.debug_struct("BlockingHandle")
             .field("finished", &self.is_finished())
             .finish()
-    }
-}
-
-impl JoinError {
-    fn blocking_cancelled() -> JoinError {
-        JoinError::cancelled(TaskId(0))
-    }
-
-    fn blocking_panicked(payload: Box<dyn Any + Send>) -> JoinError {
-        JoinError::panicked(TaskId(0), payload)
     }
 }

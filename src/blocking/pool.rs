@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use super::PoolFull;
 use super::handle::BlockingHandle;
+use crate::event_loop::exception::{guard, wake_all};
 use crate::sys;
 
 /// A thread pool for blocking work, with a bounded queue.
@@ -368,9 +369,9 @@ impl Shared {
                 state.counters.idle -= 1;
                 let waiters = std::mem::take(&mut state.waiters);
                 drop(state);
-                wake_all(waiters);
+                wake_all(waiters.into_values());
                 // The job catches panics of the closure; this is for destructors.
-                crate::event_loop::exception::guard("a blocking job", job.work);
+                guard("a blocking job", job.work);
                 state = self.state();
                 state.counters.done += 1;
                 state.counters.idle += 1;
@@ -383,7 +384,7 @@ impl Shared {
             if !state.waiters.is_empty() {
                 let waiters = std::mem::take(&mut state.waiters);
                 drop(state);
-                wake_all(waiters);
+                wake_all(waiters.into_values());
                 state = self.state();
                 continue;
             }
@@ -407,7 +408,7 @@ impl Shared {
             let at = state.queue.iter().position(|job| job.id == id)?;
             (state.queue.remove(at)?, std::mem::take(&mut state.waiters))
         };
-        wake_all(waiters);
+        wake_all(waiters.into_values());
         Some(job.work)
     }
 
@@ -439,9 +440,9 @@ impl Shared {
             (std::mem::take(&mut state.queue), std::mem::take(&mut state.waiters))
         };
         self.work.notify_all();
-        wake_all(waiters);
+        wake_all(waiters.into_values());
         for job in jobs {
-            crate::event_loop::exception::guard("a blocking job's destructor", || drop(job.work));
+            guard("a blocking job's destructor", || drop(job.work));
         }
     }
 
@@ -487,11 +488,5 @@ impl State {
     fn is_full(&self, settings: &PoolSettings) -> bool {
         let free = self.counters.idle + (settings.threads - self.counters.threads.min(settings.threads));
         self.queue.len() >= settings.queue.saturating_add(free)
-    }
-}
-
-fn wake_all(waiters: BTreeMap<Ticket, Waker>) {
-    for waker in waiters.into_values() {
-        crate::event_loop::exception::guard("a waker", || waker.wake());
     }
 }

@@ -11,6 +11,7 @@ use super::permits::{LocalPermits, Permits, acquire};
 use super::wait::StateCell;
 
 /// A value and its permits: the holder of one permit may read the value, the holder of all may also write it.
+#[allow(missing_debug_implementations, reason = "not part of the public API")]
 pub struct Guarded<T: ?Sized> {
     pub(super) permits: LocalPermits,
     pub(super) value: UnsafeCell<T>,

@@ -74,7 +74,7 @@ use super::join::{JoinError, JoinHandle};
 use super::local::Locals;
 use crate::diagnostics::dump::Waiting;
 use crate::event_loop::core::{LoopCore, RemoteEvent};
-use crate::event_loop::exception::{Exception, guard, report};
+use crate::event_loop::exception::{Exception, guard, report, wake_all};
 use crate::event_loop::inbox::Inbox;
 use crate::event_loop::ready::Ready;
 use crate::time::Instant;
@@ -561,9 +561,7 @@ impl RawTask {
         }
         // The task may be freed from here on.
         crate::diagnostics::trace::task_ended(id);
-        if let Some(waker) = waker {
-            guard("a waker", || waker.wake());
-        }
+        wake_all(waker);
         if let Some((membership, locals)) = extras {
             drop(membership);
             locals.drop_guarded();
@@ -604,12 +602,7 @@ impl RawTask {
         // SAFETY: the task is done or finishing, and this is the loop's thread.
         let panic = unsafe { (self.header().vtable.drop_output)(self.0) };
         if let Some(payload) = panic {
-            report(Exception::task_panic(
-                self.id(),
-                self.name(),
-                self.spawned_at(),
-                payload,
-            ));
+            report(Exception::task_panic(self, payload));
         }
     }
 
@@ -767,9 +760,7 @@ impl Owner {
         };
         // The task may be freed by this.
         self.0.drop_ref();
-        if let Some(waker) = waker {
-            guard("a waker", || waker.wake());
-        }
+        wake_all(waker);
         membership
     }
 
