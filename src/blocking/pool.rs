@@ -7,7 +7,7 @@ use std::io;
 use std::ptr;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::task::Waker;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::PoolFull;
 use super::handle::BlockingHandle;
@@ -447,12 +447,9 @@ impl Shared {
     }
 
     fn wait_for_threads(&self, how: Shutdown) {
-        let deadline = match how {
-            Shutdown::Wait => None,
-            // A deadline beyond the range of the clock means forever.
-            Shutdown::Within(limit) => Instant::now().checked_add(limit),
-            Shutdown::Detach => return,
-        };
+        if how == Shutdown::Detach {
+            return;
+        }
         let is_pool_thread = ptr::eq(POOL_OF_THREAD.get(), self);
         let mut state = self.state();
         if is_pool_thread {
@@ -460,19 +457,18 @@ impl Shared {
             state.shutting_down += 1;
             self.ended.notify_all();
         }
-        while state.counters.threads > if is_pool_thread { state.shutting_down } else { 0 } {
-            state = match deadline {
-                None => self.ended.wait(state).unwrap_or_else(|poisoned| poisoned.into_inner()),
-                Some(deadline) => {
-                    let left = deadline.saturating_duration_since(Instant::now());
-                    if left.is_zero() {
-                        break;
-                    }
-                    let waited = self.ended.wait_timeout(state, left);
-                    waited.unwrap_or_else(|poisoned| poisoned.into_inner()).0
-                }
-            };
-        }
+        let is_running =
+            |state: &mut State| state.counters.threads > if is_pool_thread { state.shutting_down } else { 0 };
+        state = match how {
+            Shutdown::Within(limit) => {
+                let waited = self.ended.wait_timeout_while(state, limit, is_running);
+                waited.unwrap_or_else(|poisoned| poisoned.into_inner()).0
+            }
+            Shutdown::Wait | Shutdown::Detach => {
+                let waited = self.ended.wait_while(state, is_running);
+                waited.unwrap_or_else(|poisoned| poisoned.into_inner())
+            }
+        };
         state.shutting_down -= usize::from(is_pool_thread);
     }
 }

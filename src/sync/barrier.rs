@@ -74,18 +74,12 @@ impl Barrier {
 
     /// Breaks the barrier: current and future waits fail until [`reset`](Barrier::reset).
     pub fn abort(&self) {
-        self.state.update(|state| {
-            state.is_broken = true;
-            state.wait_queue.grant_all(|| Err(BrokenBarrier));
-        });
+        self.state.update(|state| state.fail_waits(true));
     }
 
     /// Resets the barrier: current waits fail, and the count starts again at zero.
     pub fn reset(&self) {
-        self.state.update(|state| {
-            state.is_broken = false;
-            state.wait_queue.grant_all(|| Err(BrokenBarrier));
-        });
+        self.state.update(|state| state.fail_waits(false));
     }
 
     /// The number of tasks that must arrive.
@@ -105,6 +99,11 @@ impl Barrier {
 }
 
 impl State {
+    fn fail_waits(&mut self, is_broken: bool) {
+        self.is_broken = is_broken;
+        self.wait_queue.grant_all(|| Err(BrokenBarrier));
+    }
+
     fn release_all(&mut self) {
         let mut index = 0;
         self.wait_queue.grant_all(|| {
