@@ -187,7 +187,7 @@ impl<T, O: Order<T>> OrderedQueue<T, O> {
     ///
     /// If the future is dropped before it completes, no item was taken; one reserved for it goes to the next getter.
     pub async fn get(&self) -> Result<T, Closed> {
-        acquire(&self.shared.items, 1, "a queue").await.map_err(|_| Closed)?;
+        acquire(&self.shared.items, 1, "a queue").await?;
         // The store is empty if `close_now` was called since the grant.
         self.shared.remove().ok_or(Closed)
     }
