@@ -78,7 +78,7 @@ pub fn spawn_eager<F: Future + 'static>(future: F) -> JoinHandle<F::Output> {
 #[derive(Debug, Default)]
 #[must_use = "a builder does nothing until its spawn is called"]
 pub struct Builder {
-    name: Option<Box<str>>,
+    pub(super) name: Option<Box<str>>,
 }
 
 impl Builder {
@@ -91,10 +91,6 @@ impl Builder {
     pub fn name(mut self, name: impl Into<String>) -> Builder {
         self.name = Some(name.into().into_boxed_str());
         self
-    }
-
-    pub(super) fn into_name(self) -> Option<Box<str>> {
-        self.name
     }
 
     /// Spawns the task on the current loop.

@@ -146,6 +146,7 @@ pub struct TaskGroup {
     handle: GroupHandle,
 }
 
+#[derive(Default)]
 struct State {
     child_set: Rc<ChildSet>,
     failures: RefCell<Vec<Failure>>,
@@ -158,14 +159,10 @@ struct State {
 impl TaskGroup {
     /// Creates a group without children.
     pub fn new() -> TaskGroup {
-        let state = Rc::new(State {
-            child_set: ChildSet::new(),
-            failures: RefCell::default(),
-            is_aborted: Cell::new(false),
-            is_dropped: Cell::new(false),
-        });
-        let handle = GroupHandle { state };
-        TaskGroup { handle }
+        let state = Rc::default();
+        TaskGroup {
+            handle: GroupHandle { state },
+        }
     }
 
     /// Spawns a child. Its handle resolves to its value. If the child fails, the handle reports
@@ -331,7 +328,7 @@ impl Builder {
         F: Future<Output: TaskOutput> + 'static,
     {
         let state = &group.as_ref().state;
-        state.spawn(future, self.into_name(), Location::caller())
+        state.spawn(future, self.name, Location::caller())
     }
 }
 
