@@ -14,7 +14,7 @@ use crate::error::forked_error;
 use crate::event_loop::core::{ClockHold, LoopCore, RemoteEvent};
 use crate::event_loop::exception::{Exception, report};
 use crate::event_loop::inbox::Inbox;
-use crate::task::{JoinError, TaskId};
+use crate::task::{JoinError, ResultSlot, TaskId};
 
 /// A handle to blocking work: await it for a `Result<T, JoinError>`, on any loop or runtime.
 ///
@@ -31,26 +31,18 @@ pub struct BlockingHandle<T> {
     job: Option<JobId>,
 }
 
-/// Where the thread stores the result.
-pub(super) struct Slot<T> {
-    state: Mutex<SlotState<T>>,
+/// Shared with the thread that runs the job.
+struct Slot<T> {
+    result: ResultSlot<T>,
+    /// Stops the virtual clock of the loop that waits for the result.
+    hold: Mutex<Option<ClockHold>>,
     /// The loop whose exception handler is called for a panic after the handle was dropped.
     inbox: Option<Arc<Inbox<RemoteEvent>>>,
 }
 
-struct SlotState<T> {
-    result: Option<Result<T, JoinError>>,
-    finished: bool,
-    waker: Option<Waker>,
-    /// The handle was dropped.
-    abandoned: bool,
-    /// Stops the virtual clock of the loop that waits for the result.
-    hold: Option<ClockHold>,
-}
-
 impl<T> Slot<T> {
-    fn state(&self) -> MutexGuard<'_, SlotState<T>> {
-        self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    fn hold(&self) -> MutexGuard<'_, Option<ClockHold>> {
+        self.hold.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
     /// Stops the virtual clock of the current loop, if it has one, until there is a result.
@@ -60,47 +52,30 @@ impl<T> Slot<T> {
         };
         // The previous hold, of another loop, is dropped after the lock.
         let _earlier = {
-            let mut state = self.state();
-            if state.finished || state.hold.as_ref().is_some_and(|hold| hold.belongs_to(core)) {
+            let mut hold = self.hold();
+            // Under the lock: `resolve` releases the clock after the result is stored.
+            if self.result.is_finished() || hold.as_ref().is_some_and(|hold| hold.belongs_to(core)) {
                 return;
             }
-            std::mem::replace(&mut state.hold, core.hold_clock())
+            std::mem::replace(&mut *hold, core.hold_clock())
         };
     }
 
     fn release_clock(&self) {
-        let hold = self.state().hold.take();
+        let hold = self.hold().take();
         drop(hold);
     }
 
     fn resolve(&self, result: Result<T, JoinError>) {
-        let (waker, hold, unclaimed) = {
-            let mut state = self.state();
-            if state.finished {
-                return;
-            }
-            state.finished = true;
-            let hold = state.hold.take();
-            match state.abandoned {
-                true => (None, hold, Some(result)),
-                false => {
-                    state.result = Some(result);
-                    (state.waker.take(), hold, None)
-                }
-            }
-        };
-        if let Some(waker) = waker {
-            waker.wake();
-        }
+        let unclaimed = self.result.resolve(result);
         // After the wake, because the loop must see the result before time advances.
-        drop(hold);
+        self.release_clock();
         self.report_panic(unclaimed);
     }
 
     /// Passes a panic that has no receiver to the loop's exception handler, or to standard error.
-    fn report_panic(&self, unclaimed: Option<Result<T, JoinError>>) {
-        let Some(Err(error)) = unclaimed else { return };
-        let Ok(payload) = error.try_into_panic() else { return };
+    fn report_panic(&self, payload: Option<Box<dyn Any + Send>>) {
+        let Some(payload) = payload else { return };
         let exception = Exception::panic("a blocking job, whose handle was dropped,", payload);
         match &self.inbox {
             Some(inbox) => {
@@ -119,7 +94,7 @@ struct Resolver<T>(Arc<Slot<T>>);
 
 impl<T> Drop for Resolver<T> {
     fn drop(&mut self) {
-        self.0.resolve(Err(JoinError::blocking_cancelled()));
+        self.0.resolve(Err(JoinError::cancelled(TaskId(0))));
     }
 }
 
@@ -129,18 +104,14 @@ impl<T: Send + 'static> BlockingHandle<T> {
         F: FnOnce() -> T + Send + 'static,
     {
         let slot = Arc::new(Slot {
-            state: Mutex::new(SlotState {
-                result: None,
-                finished: false,
-                waker: None,
-                abandoned: false,
-                hold: None,
-            }),
+            result: ResultSlot::default(),
+            hold: Mutex::default(),
             inbox: LoopCore::try_current().map(|core| core.inbox.clone()),
         });
         let resolver = Resolver(slot.clone());
         let work = move || {
-            let result = catch_unwind(AssertUnwindSafe(work)).map_err(JoinError::blocking_panicked);
+            let result =
+                catch_unwind(AssertUnwindSafe(work)).map_err(|payload| JoinError::panicked(TaskId(0), payload));
             resolver.0.resolve(result);
         };
         let mut handle = BlockingHandle {
@@ -196,7 +167,7 @@ impl<T> BlockingHandle<T> {
 
     /// Whether the result is available.
     pub fn is_finished(&self) -> bool {
-        self.pool.is_forked() || self.slot.state().finished
+        self.pool.is_forked() || self.slot.result.is_finished()
     }
 }
 
@@ -220,22 +191,7 @@ impl<T> Future for BlockingHandle<T> {
         }
         // The job may have been spawned on another loop.
         this.slot.hold_clock();
-        let waker = cx.waker().clone();
-        let old;
-        {
-            let mut state = self.slot.state();
-            if let Some(result) = state.result.take() {
-                return Poll::Ready(result);
-            }
-            assert!(
-                !state.finished,
-                "a BlockingHandle was polled after it had returned its result"
-            );
-            old = state.waker.replace(waker);
-        }
-        drop(old);
-        crate::task::set_wait_reason(crate::task::WaitReason::Named("a thread"));
-        Poll::Pending
+        this.slot.result.poll("a thread", cx)
     }
 }
 
@@ -251,13 +207,9 @@ impl<T> Drop for BlockingHandle<T> {
             self.queue(work, false);
         }
         self.stop_waiting();
-        // The waker's destructor is foreign code: it does not run under the lock.
-        let (result, _waker, _hold) = {
-            let mut state = self.slot.state();
-            state.abandoned = true;
-            (state.result.take(), state.waker.take(), state.hold.take())
-        };
-        self.slot.report_panic(result);
+        let unclaimed = self.slot.result.abandon();
+        self.slot.release_clock();
+        self.slot.report_panic(unclaimed);
     }
 }
 
@@ -288,15 +240,5 @@ impl<T> fmt::Debug for BlockingHandle<T> {
         f.debug_struct("BlockingHandle")
             .field("finished", &self.is_finished())
             .finish()
-    }
-}
-
-impl JoinError {
-    fn blocking_cancelled() -> JoinError {
-        JoinError::cancelled(TaskId(0))
-    }
-
-    fn blocking_panicked(payload: Box<dyn Any + Send>) -> JoinError {
-        JoinError::panicked(TaskId(0), payload)
     }
 }

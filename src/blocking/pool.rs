@@ -7,10 +7,11 @@ use std::io;
 use std::ptr;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::task::Waker;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::PoolFull;
 use super::handle::BlockingHandle;
+use crate::event_loop::exception::{guard, wake_all};
 use crate::sys;
 
 /// A thread pool for blocking work, with a bounded queue.
@@ -368,9 +369,9 @@ impl Shared {
                 state.counters.idle -= 1;
                 let waiters = std::mem::take(&mut state.waiters);
                 drop(state);
-                wake_all(waiters);
+                wake_all(waiters.into_values());
                 // The job catches panics of the closure; this is for destructors.
-                crate::event_loop::exception::guard("a blocking job", job.work);
+                guard("a blocking job", job.work);
                 state = self.state();
                 state.counters.done += 1;
                 state.counters.idle += 1;
@@ -383,7 +384,7 @@ impl Shared {
             if !state.waiters.is_empty() {
                 let waiters = std::mem::take(&mut state.waiters);
                 drop(state);
-                wake_all(waiters);
+                wake_all(waiters.into_values());
                 state = self.state();
                 continue;
             }
@@ -407,7 +408,7 @@ impl Shared {
             let at = state.queue.iter().position(|job| job.id == id)?;
             (state.queue.remove(at)?, std::mem::take(&mut state.waiters))
         };
-        wake_all(waiters);
+        wake_all(waiters.into_values());
         Some(job.work)
     }
 
@@ -439,19 +440,16 @@ impl Shared {
             (std::mem::take(&mut state.queue), std::mem::take(&mut state.waiters))
         };
         self.work.notify_all();
-        wake_all(waiters);
+        wake_all(waiters.into_values());
         for job in jobs {
-            crate::event_loop::exception::guard("a blocking job's destructor", || drop(job.work));
+            guard("a blocking job's destructor", || drop(job.work));
         }
     }
 
     fn wait_for_threads(&self, how: Shutdown) {
-        let deadline = match how {
-            Shutdown::Wait => None,
-            // A deadline beyond the range of the clock means forever.
-            Shutdown::Within(limit) => Instant::now().checked_add(limit),
-            Shutdown::Detach => return,
-        };
+        if how == Shutdown::Detach {
+            return;
+        }
         let is_pool_thread = ptr::eq(POOL_OF_THREAD.get(), self);
         let mut state = self.state();
         if is_pool_thread {
@@ -459,19 +457,18 @@ impl Shared {
             state.shutting_down += 1;
             self.ended.notify_all();
         }
-        while state.counters.threads > if is_pool_thread { state.shutting_down } else { 0 } {
-            state = match deadline {
-                None => self.ended.wait(state).unwrap_or_else(|poisoned| poisoned.into_inner()),
-                Some(deadline) => {
-                    let left = deadline.saturating_duration_since(Instant::now());
-                    if left.is_zero() {
-                        break;
-                    }
-                    let waited = self.ended.wait_timeout(state, left);
-                    waited.unwrap_or_else(|poisoned| poisoned.into_inner()).0
-                }
-            };
-        }
+        let is_running =
+            |state: &mut State| state.counters.threads > if is_pool_thread { state.shutting_down } else { 0 };
+        state = match how {
+            Shutdown::Within(limit) => {
+                let waited = self.ended.wait_timeout_while(state, limit, is_running);
+                waited.unwrap_or_else(|poisoned| poisoned.into_inner()).0
+            }
+            Shutdown::Wait | Shutdown::Detach => {
+                let waited = self.ended.wait_while(state, is_running);
+                waited.unwrap_or_else(|poisoned| poisoned.into_inner())
+            }
+        };
         state.shutting_down -= usize::from(is_pool_thread);
     }
 }
@@ -487,11 +484,5 @@ impl State {
     fn is_full(&self, settings: &PoolSettings) -> bool {
         let free = self.counters.idle + (settings.threads - self.counters.threads.min(settings.threads));
         self.queue.len() >= settings.queue.saturating_add(free)
-    }
-}
-
-fn wake_all(waiters: BTreeMap<Ticket, Waker>) {
-    for waker in waiters.into_values() {
-        crate::event_loop::exception::guard("a waker", || waker.wake());
     }
 }

@@ -13,7 +13,7 @@ use crate::event_loop::core::LoopCore;
 use crate::event_loop::timers::Action;
 use crate::signal::{SignalKind, signal};
 use crate::sys::Fd;
-use crate::task::{Builder, JoinHandle, TaskId};
+use crate::task::{Builder, CancelOnDrop, TaskId};
 
 /// Every task of a loop, and what it waits for: see [`EventLoop::dump`]. `Display` writes one line per task.
 ///
@@ -64,6 +64,7 @@ pub struct TaskDump {
 
 /// The scheduling state of a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum TaskState {
     /// The task is being polled.
     Running,
@@ -191,7 +192,9 @@ pub fn dump_on(kind: SignalKind, mut callback: impl FnMut(&Dump) + 'static) -> i
             callback(&dump());
         }
     });
-    Ok(DumpGuard { task })
+    Ok(DumpGuard {
+        _task: task.cancel_on_drop(),
+    })
 }
 
 /// Stops dumps on a signal when it is dropped: see [`dump_on`].
@@ -205,21 +208,10 @@ pub fn dump_on(kind: SignalKind, mut callback: impl FnMut(&Dump) + 'static) -> i
 /// })??;
 /// # Ok::<(), std::io::Error>(())
 /// ```
+#[derive(Debug)]
 #[must_use = "dropping the guard stops the dumps"]
 pub struct DumpGuard {
-    task: JoinHandle<()>,
-}
-
-impl Drop for DumpGuard {
-    fn drop(&mut self) {
-        self.task.cancel();
-    }
-}
-
-impl fmt::Debug for DumpGuard {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("DumpGuard").field("task", &self.task.id()).finish()
-    }
+    _task: CancelOnDrop<()>,
 }
 
 impl fmt::Display for Dump {

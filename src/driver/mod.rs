@@ -255,7 +255,7 @@ pub enum Wait {
     No,
     /// Not at all, but completions that are available are reported. A busy-polling loop calls this in a row, so a
     /// driver that can see without a system call that there is nothing makes none.
-    Look,
+    Poll,
     /// Until there is a completion or the loop's clock reaches this time, which may have passed.
     Until(Instant),
     /// Until there is a completion.

@@ -34,6 +34,7 @@ pub fn run<F: Future>(future: F) -> io::Result<F::Output> {
 /// # drop(event_loop);
 /// # Ok::<(), std::io::Error>(())
 /// ```
+#[derive(Default)]
 #[must_use = "a builder does nothing until `build` is called"]
 pub struct Builder {
     choice: Option<DriverChoice>,
@@ -80,13 +81,7 @@ impl Default for Settings {
 impl Builder {
     /// A builder with the default settings.
     pub fn new() -> Builder {
-        Builder {
-            choice: None,
-            custom: None,
-            wrap: None,
-            debug: None,
-            settings: Settings::default(),
-        }
+        Builder::default()
     }
 
     /// Chooses the driver. Without this call, the environment variable `WINDLASS_DRIVER` (`auto`, `proactor`,
@@ -282,12 +277,6 @@ impl Builder {
         };
         crate::diagnostics::trace::loop_opened(&driver.describe());
         Ok(EventLoop::from_core(LoopCore::new(driver, &self.settings)))
-    }
-}
-
-impl Default for Builder {
-    fn default() -> Builder {
-        Builder::new()
     }
 }
 

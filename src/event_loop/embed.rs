@@ -65,7 +65,7 @@ impl EventLoop {
     /// ready to run, else at the first timer's deadline. `None` if only the descriptor can give it work.
     pub fn next_deadline(&self) -> Option<Instant> {
         match self.core().next_wait() {
-            Wait::No | Wait::Look => Some(self.time()),
+            Wait::No | Wait::Poll => Some(self.time()),
             Wait::Until(deadline) => Some(deadline),
             Wait::Forever => None,
         }
@@ -76,6 +76,6 @@ impl EventLoop {
     pub fn turn_nowait(&self) -> io::Result<()> {
         let _entered = self.core().enter_to_run()?;
         // Poll the driver even if tasks are ready: an edge-triggered outer loop reports an event only once.
-        self.turn_once(|_| Wait::Look)
+        self.turn_once(|_| Wait::Poll)
     }
 }

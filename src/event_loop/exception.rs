@@ -7,9 +7,10 @@ use std::any::Any;
 use std::fmt;
 use std::io::{self, Write};
 use std::panic::{AssertUnwindSafe, Location, catch_unwind};
+use std::task::Waker;
 
 use crate::event_loop::core::LoopCore;
-use crate::task::TaskId;
+use crate::task::RawTask;
 
 /// A panic or error without a caller to return it to, as passed to the [exception
 /// handler](crate::EventLoop::set_exception_handler).
@@ -22,23 +23,16 @@ pub struct Exception {
 
 enum Cause {
     Panic(Box<dyn Any + Send>),
-    Error(io::Error),
+    Error(BoxError),
     /// The context is the whole message.
     Nothing,
-    Failure(BoxError),
 }
 
 pub(crate) type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 impl Exception {
-    pub(crate) fn task_panic(
-        id: TaskId,
-        name: Option<&str>,
-        spawned_at: &Location<'_>,
-        payload: Box<dyn Any + Send>,
-    ) -> Exception {
-        let name = name.map(|name| format!(" '{name}'")).unwrap_or_default();
-        let context = format!("task {id}{name}, spawned at {spawned_at}, panicked and was never awaited");
+    pub(crate) fn task_panic(task: RawTask, payload: Box<dyn Any + Send>) -> Exception {
+        let context = format!("{} panicked and was never awaited", task.describe());
         Exception::new(context, Cause::Panic(payload))
     }
 
@@ -50,16 +44,12 @@ impl Exception {
         Exception::new(format!("{source} panicked"), Cause::Panic(payload))
     }
 
-    pub(crate) fn error(context: impl Into<String>, error: io::Error) -> Exception {
-        Exception::new(context, Cause::Error(error))
+    pub(crate) fn error(context: impl Into<String>, error: impl Into<BoxError>) -> Exception {
+        Exception::new(context, Cause::Error(error.into()))
     }
 
     pub(crate) fn note(context: impl Into<String>) -> Exception {
         Exception::new(context, Cause::Nothing)
-    }
-
-    pub(crate) fn failure(context: impl Into<String>, error: BoxError) -> Exception {
-        Exception::new(context, Cause::Failure(error))
     }
 
     fn new(context: impl Into<String>, cause: Cause) -> Exception {
@@ -76,25 +66,20 @@ impl Exception {
     pub fn panic_payload(&self) -> Option<&(dyn Any + Send)> {
         match &self.cause {
             Cause::Panic(payload) => Some(&**payload),
-            Cause::Error(_) | Cause::Failure(_) | Cause::Nothing => None,
+            Cause::Error(_) | Cause::Nothing => None,
         }
     }
 
     /// The I/O error, if this is one.
     pub fn io_error(&self) -> Option<&io::Error> {
-        match &self.cause {
-            Cause::Panic(_) | Cause::Nothing => None,
-            Cause::Error(error) => Some(error),
-            Cause::Failure(error) => error.downcast_ref(),
-        }
+        self.error_ref()?.downcast_ref()
     }
 
     /// The error, if this is one of any type: for example, that of a task that was never joined.
     pub fn error_ref(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match &self.cause {
             Cause::Panic(_) | Cause::Nothing => None,
-            Cause::Error(error) => Some(error),
-            Cause::Failure(error) => Some(&**error),
+            Cause::Error(error) => Some(&**error),
         }
     }
 }
@@ -105,7 +90,6 @@ impl fmt::Display for Exception {
             Cause::Panic(payload) => write!(f, "{}: {}", self.context, panic_message(&**payload)),
             Cause::Error(error) => write!(f, "{}: {error}", self.context),
             Cause::Nothing => f.write_str(&self.context),
-            Cause::Failure(error) => write!(f, "{}: {error}", self.context),
         }
     }
 }
@@ -129,6 +113,13 @@ pub(crate) fn panic_message(payload: &(dyn Any + Send)) -> &str {
 pub(crate) fn guard(source: &str, call: impl FnOnce()) {
     if let Err(payload) = catch_unwind(AssertUnwindSafe(call)) {
         report(Exception::panic(source, payload));
+    }
+}
+
+/// Wakes each waker. A panicking one prevents neither the others nor the caller's work.
+pub(crate) fn wake_all(wakers: impl IntoIterator<Item = Waker>) {
+    for waker in wakers {
+        guard("a waker", || waker.wake());
     }
 }
 

@@ -4,7 +4,7 @@ use std::any::Any;
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
@@ -12,7 +12,8 @@ use crate::error::{LoopClosed, forked_error};
 use crate::event_loop::core::{LoopCore, RemoteEvent};
 use crate::event_loop::exception::{Exception, report};
 use crate::event_loop::inbox::Inbox;
-use crate::task::{JoinError, TaskId};
+use crate::sync::thread::park;
+use crate::task::{JoinError, ResultSlot, TaskId};
 
 /// A handle to an event loop for other threads: `Send`, `Sync` and cheap to clone.
 ///
@@ -77,7 +78,10 @@ impl LoopHandle {
         F: Future + 'static,
         F::Output: Send + 'static,
     {
-        let shared = Arc::new(Shared::default());
+        let shared = Arc::new(Shared {
+            slot: ResultSlot::default(),
+            cancel: Mutex::default(),
+        });
         let resolver = Resolver {
             shared: Some(shared.clone()),
         };
@@ -116,74 +120,34 @@ pub struct RemoteHandle<T> {
 }
 
 struct Shared<T> {
-    state: Mutex<State<T>>,
-    done: Condvar,
+    slot: ResultSlot<T>,
+    cancel: Mutex<Cancel>,
 }
 
-struct State<T> {
-    result: Option<Result<T, JoinError>>,
-    finished: bool,
+#[derive(Default)]
+struct Cancel {
+    is_requested: bool,
+    /// Wakes a task beside the future, which cancels it on the loop's thread. A waker is `Send`, a `JoinHandle` is not.
     waker: Option<Waker>,
-    cancel_requested: bool,
-    /// Wakes the task that cancels the future on the loop's thread.
-    cancel: Option<CancelOnLoop>,
-    /// The handle was dropped: nothing will take the result.
-    abandoned: bool,
-}
-
-impl<T> Default for Shared<T> {
-    fn default() -> Shared<T> {
-        Shared {
-            state: Mutex::new(State {
-                result: None,
-                finished: false,
-                waker: None,
-                cancel_requested: false,
-                cancel: None,
-                abandoned: false,
-            }),
-            done: Condvar::new(),
-        }
-    }
 }
 
 impl<T> Shared<T> {
-    fn state(&self) -> MutexGuard<'_, State<T>> {
-        self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    fn cancel(&self) -> MutexGuard<'_, Cancel> {
+        self.cancel.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
     fn resolve(&self, result: Result<T, JoinError>) {
-        let mut unclaimed = None;
-        let waker = {
-            let mut state = self.state();
-            match state.abandoned {
-                true => unclaimed = Some(result),
-                false => state.result = Some(result),
-            }
-            state.finished = true;
-            state.cancel = None;
-            state.waker.take()
-        };
-        self.done.notify_all();
-        if let Some(waker) = waker {
-            waker.wake();
-        }
-        if let Some(payload) = unclaimed.and_then(panic_of) {
+        let waker = self.cancel().waker.take();
+        drop(waker);
+        if let Some(payload) = self.slot.resolve(result) {
             report(unclaimed_panic(payload));
         }
     }
 }
 
-fn panic_of<T>(result: Result<T, JoinError>) -> Option<Box<dyn Any + Send>> {
-    result.err().and_then(|error| error.try_into_panic().ok())
-}
-
 fn unclaimed_panic(payload: Box<dyn Any + Send>) -> Exception {
     Exception::panic("a future from another thread, whose handle was dropped,", payload)
 }
-
-/// Wakes a task beside the future, which cancels it. A waker is `Send`, a `JoinHandle` is not.
-type CancelOnLoop = Waker;
 
 /// Guarantees that the handle gets a result: if it is dropped unused, the result is `Cancelled`.
 struct Resolver<T: Send + 'static> {
@@ -202,13 +166,14 @@ impl<T: Send + 'static> Resolver<T> {
         crate::task::spawn(async move {
             let mut resolver = resolver;
             let result = std::future::poll_fn(|cx| {
-                {
-                    let mut state = shared.state();
-                    if state.cancel_requested {
+                let waker = cx.waker().clone();
+                let _old = {
+                    let mut cancel = shared.cancel();
+                    if cancel.is_requested {
                         task.cancel();
                     }
-                    state.cancel = Some(cx.waker().clone());
-                }
+                    cancel.waker.replace(waker)
+                };
                 Pin::new(&mut task).poll(cx)
             })
             .await;
@@ -234,20 +199,7 @@ impl<T> RemoteHandle<T> {
     /// On the loop's own thread, which would deadlock: await the handle there.
     pub fn wait(self) -> Result<T, JoinError> {
         self.refuse_on_own_loop();
-        if self.inbox.is_forked() {
-            return Err(JoinError::not_started(forked_error()));
-        }
-        let mut state = self.shared.state();
-        loop {
-            if let Some(result) = state.result.take() {
-                return result;
-            }
-            state = self
-                .shared
-                .done
-                .wait(state)
-                .unwrap_or_else(|poisoned| poisoned.into_inner());
-        }
+        park::wait_until(None, self).expect("there is no deadline")
     }
 
     /// Blocks this thread until the future has completed, or returns the handle after `timeout`.
@@ -255,28 +207,11 @@ impl<T> RemoteHandle<T> {
     /// # Panics
     ///
     /// On the loop's own thread, which would deadlock: await the handle there.
-    pub fn wait_timeout(self, timeout: Duration) -> Result<Result<T, JoinError>, RemoteHandle<T>> {
+    pub fn wait_timeout(mut self, timeout: Duration) -> Result<Result<T, JoinError>, RemoteHandle<T>> {
         self.refuse_on_own_loop();
         // A deadline beyond the range of the clock means forever.
-        let Some(deadline) = Instant::now().checked_add(timeout) else {
-            return Ok(self.wait());
-        };
-        if self.inbox.is_forked() {
-            return Ok(self.wait());
-        }
-        let mut state = self.shared.state();
-        loop {
-            if let Some(result) = state.result.take() {
-                return Ok(result);
-            }
-            let left = deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                drop(state);
-                return Err(self);
-            }
-            let waited = self.shared.done.wait_timeout(state, left);
-            state = waited.unwrap_or_else(|poisoned| poisoned.into_inner()).0;
-        }
+        let deadline = Instant::now().checked_add(timeout);
+        park::wait_until(deadline, &mut self).ok_or(self)
     }
 
     fn refuse_on_own_loop(&self) {
@@ -293,9 +228,9 @@ impl<T> RemoteHandle<T> {
             return;
         }
         let waker = {
-            let mut state = self.shared.state();
-            state.cancel_requested = true;
-            state.cancel.take()
+            let mut cancel = self.shared.cancel();
+            cancel.is_requested = true;
+            cancel.waker.take()
         };
         if let Some(waker) = waker {
             waker.wake();
@@ -304,7 +239,7 @@ impl<T> RemoteHandle<T> {
 
     /// Whether the result is available.
     pub fn is_finished(&self) -> bool {
-        self.inbox.is_forked() || self.shared.state().finished
+        self.inbox.is_forked() || self.shared.slot.is_finished()
     }
 }
 
@@ -315,22 +250,7 @@ impl<T> Future for RemoteHandle<T> {
         if self.inbox.is_forked() {
             return Poll::Ready(Err(JoinError::not_started(forked_error())));
         }
-        let waker = cx.waker().clone();
-        let old;
-        {
-            let mut state = self.shared.state();
-            if let Some(result) = state.result.take() {
-                return Poll::Ready(result);
-            }
-            assert!(
-                !state.finished,
-                "a RemoteHandle was polled after it had returned its result"
-            );
-            old = state.waker.replace(waker);
-        }
-        drop(old);
-        crate::task::set_wait_reason(crate::task::WaitReason::Named("another thread"));
-        Poll::Pending
+        self.shared.slot.poll("another thread", cx)
     }
 }
 
@@ -340,12 +260,7 @@ impl<T> Drop for RemoteHandle<T> {
         if self.inbox.is_forked() {
             return;
         }
-        let result = {
-            let mut state = self.shared.state();
-            state.abandoned = true;
-            state.result.take()
-        };
-        if let Some(payload) = result.and_then(panic_of) {
+        if let Some(payload) = self.shared.slot.abandon() {
             // The exception handler is called on the loop's thread. If the loop has closed, it has no handler.
             let call = RemoteEvent::Call(Box::new(move || report(unclaimed_panic(payload))));
             drop(self.inbox.send(call));

@@ -113,7 +113,7 @@ impl Parker {
     /// The only place where the loop blocks its thread.
     fn sleep(&self, core: &LoopCore, completed: &mut Vec<Completion>, wait: Wait) -> io::Result<()> {
         let asleep = core.inbox.fall_asleep();
-        let wait = if asleep { wait } else { Wait::Look };
+        let wait = if asleep { wait } else { Wait::Poll };
         let result = core.driver().poll(completed, wait);
         if asleep {
             core.inbox.wake_up();
@@ -135,8 +135,8 @@ impl Parker {
         let mut next_poll = now + every;
         loop {
             if now >= next_poll {
-                let result = core.driver().poll(completed, Wait::Look);
-                self.check(core, result, completed, Wait::Look)?;
+                let result = core.driver().poll(completed, Wait::Poll);
+                self.check(core, result, completed, Wait::Poll)?;
                 next_poll = now + every;
             }
             if has_events(core, completed) {
@@ -208,7 +208,7 @@ impl Parker {
             let pause = (FIRST_RETRY * (1 << failures.min(16))).min(LONGEST_RETRY);
             let left = match wait {
                 Wait::Until(deadline) => deadline - now,
-                Wait::No | Wait::Look | Wait::Forever => LONGEST_RETRY,
+                Wait::No | Wait::Poll | Wait::Forever => LONGEST_RETRY,
             };
             std::thread::sleep(pause.min(left));
         }

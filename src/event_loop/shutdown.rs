@@ -115,7 +115,7 @@ impl LoopCore {
             let wait = match self.clock_stands_still() {
                 true => {
                     std::thread::sleep(Duration::from_millis(1));
-                    Wait::Look
+                    Wait::Poll
                 }
                 false => Wait::Until(self.now() + Duration::from_millis(100)),
             };

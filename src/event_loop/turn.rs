@@ -65,7 +65,7 @@ impl LoopCore {
     pub(crate) fn drive(&self, wait: Wait) -> io::Result<Vec<Completion>> {
         let mut completed = self.completed.take();
         let result = match wait {
-            Wait::No | Wait::Look => self.poll_driver(&mut completed, wait),
+            Wait::No | Wait::Poll => self.poll_driver(&mut completed, wait),
             Wait::Until(deadline) => self.parker.park(self, &mut completed, Some(deadline)),
             Wait::Forever => self.parker.park(self, &mut completed, None),
         };

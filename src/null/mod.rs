@@ -293,7 +293,7 @@ unsafe impl Driver for Null {
     fn poll(&mut self, completed: &mut Vec<Completion>, wait: Wait) -> io::Result<()> {
         let completed_any = self.advance(completed);
         match wait {
-            Wait::No | Wait::Look => self.counters.spins += u64::from(!completed_any),
+            Wait::No | Wait::Poll => self.counters.spins += u64::from(!completed_any),
             _ if completed_any => {}
             Wait::Until(deadline) => {
                 // A notification that has already come ends the wait before the clock moves.

@@ -472,7 +472,7 @@ unsafe impl Driver for Reactor {
         let before = completed.len();
         // Completions that are already here are handled before blocking.
         inner.pipes.complete(&mut inner.done);
-        let wait = if inner.done.is_empty() || wait == Wait::Look {
+        let wait = if inner.done.is_empty() || wait == Wait::Poll {
             wait
         } else {
             Wait::No

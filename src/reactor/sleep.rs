@@ -19,7 +19,7 @@ const MAX_WAIT: Duration = Duration::from_secs(24 * 3600);
 /// Waits for events. Returns the number of system calls made.
 pub(super) fn wait(poll: &mut Poll, events: &mut Events, wait: Wait) -> io::Result<u64> {
     match wait {
-        Wait::No | Wait::Look => poll_once(poll, events, Some(Duration::ZERO)),
+        Wait::No | Wait::Poll => poll_once(poll, events, Some(Duration::ZERO)),
         Wait::Forever => poll_once(poll, events, None),
         Wait::Until(deadline) => wait_until(poll, events, deadline),
     }

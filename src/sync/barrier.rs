@@ -37,7 +37,7 @@ pub struct Barrier {
 struct State {
     parties: usize,
     is_broken: bool,
-    wait_queue: WaitQueue<(), PassResult>,
+    wait_queue: WaitQueue<PassResult>,
 }
 
 /// The position in the order of arrival, or an error if the barrier was broken.
@@ -68,24 +68,18 @@ impl Barrier {
     ///
     /// A future that is dropped before all parties have arrived is removed from the count.
     pub async fn wait(&self) -> Result<BarrierWaitResult, BrokenBarrier> {
-        let index = WaitFuture::new(&self.state, Arrive).await?;
+        let index = WaitFuture::new(&self.state, "a barrier", Arrive).await?;
         Ok(BarrierWaitResult { index })
     }
 
     /// Breaks the barrier: current and future waits fail until [`reset`](Barrier::reset).
     pub fn abort(&self) {
-        self.state.update(|state| {
-            state.is_broken = true;
-            state.wait_queue.grant_all(|| Err(BrokenBarrier));
-        });
+        self.state.update(|state| state.fail_waits(true));
     }
 
     /// Resets the barrier: current waits fail, and the count starts again at zero.
     pub fn reset(&self) {
-        self.state.update(|state| {
-            state.is_broken = false;
-            state.wait_queue.grant_all(|| Err(BrokenBarrier));
-        });
+        self.state.update(|state| state.fail_waits(false));
     }
 
     /// The number of tasks that must arrive.
@@ -105,6 +99,11 @@ impl Barrier {
 }
 
 impl State {
+    fn fail_waits(&mut self, is_broken: bool) {
+        self.is_broken = is_broken;
+        self.wait_queue.grant_all(|| Err(BrokenBarrier));
+    }
+
     fn release_all(&mut self) {
         let mut index = 0;
         self.wait_queue.grant_all(|| {
@@ -123,19 +122,12 @@ impl WaitState for State {
 struct Arrive;
 
 impl Request<State> for Arrive {
-    type Amount = ();
     type Grant = PassResult;
     type Output = PassResult;
 
-    fn wait_queue(state: &mut State) -> &mut WaitQueue<(), PassResult> {
+    fn wait_queue<'s>(&self, state: &'s mut State) -> &'s mut WaitQueue<PassResult> {
         &mut state.wait_queue
     }
-
-    fn name(&self) -> &'static str {
-        "a barrier"
-    }
-
-    fn amount(&self) {}
 
     fn try_now(&mut self, state: &mut State) -> Option<PassResult> {
         if state.is_broken {
@@ -148,7 +140,7 @@ impl Request<State> for Arrive {
         Some(Ok(state.parties - 1))
     }
 
-    fn serve_waiters(state: &mut State) {
+    fn enqueued(&mut self, state: &mut State) {
         if state.is_broken {
             state.wait_queue.grant_all(|| Err(BrokenBarrier));
         } else if state.wait_queue.len() == state.parties {
@@ -159,8 +151,6 @@ impl Request<State> for Arrive {
     fn take_grant(&mut self, _state: &mut State, passed: PassResult) -> PassResult {
         passed
     }
-
-    fn return_grant(&mut self, _state: &mut State, _passed: PassResult) {}
 }
 
 impl fmt::Debug for Barrier {

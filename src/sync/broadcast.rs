@@ -25,7 +25,7 @@ use std::rc::Rc;
 use std::task::Waker;
 
 use super::error::SendError;
-use super::wait::{Request, StateCell, WaitFuture, WaitState};
+use super::wait::{StateCell, Until, WaitFuture, WaitState};
 use super::wait_queue::WaitQueue;
 use crate::event_loop::exception::guard;
 
@@ -42,13 +42,10 @@ pub fn channel<T>(capacity: usize) -> (Sender<T>, Receiver<T>) {
         next: 0,
         capacity,
         senders: 1,
-        receivers: 1,
+        receivers: 0,
         wait_queue: WaitQueue::new(),
     }));
-    let receiver = Receiver {
-        shared: shared.clone(),
-        position: 0,
-    };
+    let receiver = Receiver::new(&shared);
     (Sender { shared }, receiver)
 }
 
@@ -61,7 +58,7 @@ struct State<T> {
     capacity: usize,
     senders: usize,
     receivers: usize,
-    wait_queue: WaitQueue<(), ()>,
+    wait_queue: WaitQueue<()>,
 }
 
 /// In an `Rc`, because the user's `clone` must not run while the state is borrowed.
@@ -143,12 +140,7 @@ impl<T> Sender<T> {
 
     /// Creates a receiver of values sent from now on.
     pub fn subscribe(&self) -> Receiver<T> {
-        let position = self.shared.with(|state| {
-            state.receivers += 1;
-            state.next
-        });
-        let shared = self.shared.clone();
-        Receiver { shared, position }
+        Receiver::new(&self.shared)
     }
 
     /// The number of receivers.
@@ -203,6 +195,15 @@ pub struct Receiver<T> {
 }
 
 impl<T> Receiver<T> {
+    fn new(shared: &Rc<RefCell<State<T>>>) -> Receiver<T> {
+        let position = shared.with(|state| {
+            state.receivers += 1;
+            state.next
+        });
+        let shared = shared.clone();
+        Receiver { shared, position }
+    }
+
     /// The number of unread values, including skipped ones.
     pub fn len(&self) -> u64 {
         self.shared.with(|state| state.next - self.position)
@@ -215,12 +216,7 @@ impl<T> Receiver<T> {
 
     /// Creates a receiver of values sent from now on.
     pub fn resubscribe(&self) -> Receiver<T> {
-        let position = self.shared.with(|state| {
-            state.receivers += 1;
-            state.next
-        });
-        let shared = self.shared.clone();
-        Receiver { shared, position }
+        Receiver::new(&self.shared)
     }
 }
 
@@ -231,10 +227,14 @@ impl<T: Clone> Receiver<T> {
     ///
     /// If the future is dropped, no value was received: the next call returns it.
     pub async fn recv(&mut self) -> Result<T, RecvError> {
-        let request = Next {
-            position: &mut self.position,
+        let position = self.position;
+        let readable = Until {
+            queue: |state: &mut State<T>| &mut state.wait_queue,
+            condition: |state: &State<T>| position < state.next || state.senders == 0,
         };
-        let value = WaitFuture::new(&*self.shared, request).await?;
+        WaitFuture::new(&*self.shared, "a broadcast", readable).await;
+        let read = self.shared.with(|state| state.read(&mut self.position));
+        let value = read.expect("a value is available, or all senders were dropped")?;
         Ok(own(value))
     }
 
@@ -276,45 +276,6 @@ impl<T> fmt::Debug for Receiver<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Receiver").field("len", &self.len()).finish()
     }
-}
-
-/// Receives the value at `position`.
-struct Next<'a> {
-    position: &'a mut u64,
-}
-
-impl<T> Request<State<T>> for Next<'_> {
-    type Amount = ();
-    type Grant = ();
-    type Output = Result<Rc<T>, RecvError>;
-
-    fn wait_queue(state: &mut State<T>) -> &mut WaitQueue<(), ()> {
-        &mut state.wait_queue
-    }
-
-    fn name(&self) -> &'static str {
-        "a broadcast"
-    }
-
-    fn amount(&self) {}
-
-    fn try_now(&mut self, state: &mut State<T>) -> Option<Self::Output> {
-        state.read(self.position)
-    }
-
-    fn serve_waiters(_state: &mut State<T>) {}
-
-    fn enqueued(&mut self, state: &mut State<T>) {
-        if *self.position < state.next || state.senders == 0 {
-            state.wait_queue.grant_last(());
-        }
-    }
-
-    fn take_grant(&mut self, state: &mut State<T>, (): ()) -> Self::Output {
-        state.read(self.position).expect("granted because a value is available")
-    }
-
-    fn return_grant(&mut self, _state: &mut State<T>, (): ()) {}
 }
 
 /// Why no value was received.

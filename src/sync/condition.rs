@@ -3,12 +3,12 @@
 use std::cell::RefCell;
 use std::fmt;
 use std::future::Future;
-use std::ops::DerefMut;
+use std::ops::{Deref, DerefMut};
 use std::pin::pin;
-use std::rc::Rc;
 use std::task::Poll;
 
-use super::lock::{Lock, LockGuard, OwnedLockGuard};
+use super::guard::{AccessGuard, Exclusive};
+use super::lock::Lock;
 use super::wait::{Request, StateCell, WaitFuture};
 use super::wait_queue::WaitQueue;
 
@@ -41,7 +41,7 @@ use super::wait_queue::WaitQueue;
 /// # Ok::<(), std::io::Error>(())
 /// ```
 pub struct Condition {
-    wait_queue: RefCell<WaitQueue<(), ()>>,
+    wait_queue: RefCell<WaitQueue<()>>,
 }
 
 impl Condition {
@@ -102,7 +102,7 @@ impl Condition {
     }
 
     async fn wait_once<G: Guard>(&self, guard: G) -> (G, UnusedNotification<'_>) {
-        let mut waiting = pin!(WaitFuture::new(&self.wait_queue, Notification));
+        let mut waiting = pin!(WaitFuture::new(&self.wait_queue, "a condition", Notification));
         // Enqueue before releasing the lock, so that no notification is missed.
         let joined = std::future::poll_fn(|cx| Poll::Ready(waiting.as_mut().poll(cx))).await;
         let lock = guard.unlock();
@@ -133,31 +133,26 @@ impl Drop for UnusedNotification<'_> {
 
 struct Notification;
 
-impl Request<WaitQueue<(), ()>> for Notification {
-    type Amount = ();
+impl Request<WaitQueue<()>> for Notification {
     type Grant = ();
     type Output = ();
 
-    fn wait_queue(wait_queue: &mut WaitQueue<(), ()>) -> &mut WaitQueue<(), ()> {
+    fn wait_queue<'s>(&self, wait_queue: &'s mut WaitQueue<()>) -> &'s mut WaitQueue<()> {
         wait_queue
     }
 
-    fn name(&self) -> &'static str {
-        "a condition"
-    }
-
-    fn amount(&self) {}
-
-    fn try_now(&mut self, _queue: &mut WaitQueue<(), ()>) -> Option<()> {
+    fn try_now(&mut self, _queue: &mut WaitQueue<()>) -> Option<()> {
         None
     }
 
-    fn serve_waiters(_queue: &mut WaitQueue<(), ()>) {}
+    fn enqueued(&mut self, _queue: &mut WaitQueue<()>) {}
 
-    fn take_grant(&mut self, _queue: &mut WaitQueue<(), ()>, (): ()) {}
+    fn take_grant(&mut self, _queue: &mut WaitQueue<()>, (): ()) {}
 
-    fn return_grant(&mut self, wait_queue: &mut WaitQueue<(), ()>, (): ()) {
-        wait_queue.grant_first(());
+    fn left(&mut self, wait_queue: &mut WaitQueue<()>, unused: Option<()>) {
+        if unused.is_some() {
+            wait_queue.grant_first(());
+        }
     }
 }
 
@@ -175,14 +170,15 @@ impl fmt::Debug for Condition {
     }
 }
 
-/// A guard that a [`Condition`] can release and reacquire: [`LockGuard`] and [`OwnedLockGuard`].
+/// A guard that a [`Condition`] can release and reacquire: [`LockGuard`](super::LockGuard) and
+/// [`OwnedLockGuard`](super::OwnedLockGuard).
 pub trait Guard: sealed::Relock + DerefMut {}
 
-impl<T: ?Sized> Guard for LockGuard<'_, T> {}
-
-impl<T: ?Sized> Guard for OwnedLockGuard<T> {}
+impl<T: ?Sized, P: Deref<Target = Lock<T>>> Guard for AccessGuard<P, Exclusive> {}
 
 mod sealed {
+    use std::future::Future;
+
     pub trait Relock: Sized {
         type Lock;
 
@@ -190,30 +186,16 @@ mod sealed {
 
         fn relock(lock: Self::Lock) -> impl Future<Output = Self>;
     }
-
-    use std::future::Future;
 }
 
-impl<'a, T: ?Sized> sealed::Relock for LockGuard<'a, T> {
-    type Lock = &'a Lock<T>;
+impl<T: ?Sized, P: Deref<Target = Lock<T>>> sealed::Relock for AccessGuard<P, Exclusive> {
+    type Lock = P;
 
-    fn unlock(self) -> &'a Lock<T> {
-        LockGuard::lock(&self)
+    fn unlock(self) -> P {
+        self.into_lock()
     }
 
-    fn relock(lock: &'a Lock<T>) -> impl Future<Output = Self> {
-        lock.lock()
-    }
-}
-
-impl<T: ?Sized> sealed::Relock for OwnedLockGuard<T> {
-    type Lock = Rc<Lock<T>>;
-
-    fn unlock(self) -> Rc<Lock<T>> {
-        OwnedLockGuard::lock(&self).clone()
-    }
-
-    fn relock(lock: Rc<Lock<T>>) -> impl Future<Output = Self> {
-        lock.lock_owned()
+    fn relock(lock: P) -> impl Future<Output = Self> {
+        AccessGuard::acquire(lock)
     }
 }

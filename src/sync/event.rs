@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::fmt;
 use std::task::Waker;
 
-use super::wait::{Request, StateCell, WaitFuture, WaitState};
+use super::wait::{StateCell, Until, WaitFuture, WaitState};
 use super::wait_queue::WaitQueue;
 
 /// A flag that tasks can wait for, initially not set: asyncio's `Event`.
@@ -33,7 +33,7 @@ pub struct Event {
 
 struct State {
     is_set: bool,
-    wait_queue: WaitQueue<(), ()>,
+    wait_queue: WaitQueue<()>,
 }
 
 impl Event {
@@ -67,7 +67,11 @@ impl Event {
 
     /// Waits until the flag is set; returns immediately if it is. Cancel-safe.
     pub async fn wait(&self) {
-        WaitFuture::new(&self.state, UntilSet).await;
+        let until_set = Until {
+            queue: |state: &mut State| &mut state.wait_queue,
+            condition: |state: &State| state.is_set,
+        };
+        WaitFuture::new(&self.state, "an event", until_set).await;
     }
 }
 
@@ -81,39 +85,6 @@ impl WaitState for State {
     fn next_waker(&mut self) -> Option<Waker> {
         self.wait_queue.next_waker()
     }
-}
-
-/// Waits until the flag is set.
-struct UntilSet;
-
-impl Request<State> for UntilSet {
-    type Amount = ();
-    type Grant = ();
-    type Output = ();
-
-    fn wait_queue(state: &mut State) -> &mut WaitQueue<(), ()> {
-        &mut state.wait_queue
-    }
-
-    fn name(&self) -> &'static str {
-        "an event"
-    }
-
-    fn amount(&self) {}
-
-    fn try_now(&mut self, state: &mut State) -> Option<()> {
-        state.is_set.then_some(())
-    }
-
-    fn serve_waiters(state: &mut State) {
-        if state.is_set {
-            state.wait_queue.grant_all(|| ());
-        }
-    }
-
-    fn take_grant(&mut self, _state: &mut State, (): ()) {}
-
-    fn return_grant(&mut self, _state: &mut State, (): ()) {}
 }
 
 impl fmt::Debug for Event {

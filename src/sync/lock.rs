@@ -1,11 +1,9 @@
 //! An async mutex.
 
-use std::cell::{RefCell, UnsafeCell};
 use std::fmt;
-use std::ops::{Deref, DerefMut};
 use std::rc::Rc;
 
-use super::permits::{Denied, LocalPermits, Permits, acquire};
+use super::guard::{AccessGuard, Exclusive, Guarded, RawLock, fmt_lock};
 use super::wait::StateCell;
 
 /// A mutex whose guard can be held across awaits: asyncio's `Lock`, with the value inside.
@@ -46,24 +44,27 @@ use super::wait::StateCell;
 ///     scope.spawn(|| lock.try_lock().is_ok());
 /// });
 /// ```
-pub struct Lock<T: ?Sized> {
-    /// One permit: its holder may access the value.
-    permits: LocalPermits,
-    value: UnsafeCell<T>,
+pub struct Lock<T: ?Sized>(Guarded<T>);
+
+impl<T: ?Sized> RawLock for Lock<T> {
+    type Value = T;
+    const ALL: usize = 1;
+    const NAME: &'static str = "a lock";
+
+    fn guarded(&self) -> &Guarded<T> {
+        &self.0
+    }
 }
 
 impl<T> Lock<T> {
     /// Creates an unlocked lock.
     pub const fn new(value: T) -> Lock<T> {
-        Lock {
-            permits: RefCell::new(Permits::new(1)),
-            value: UnsafeCell::new(value),
-        }
+        Lock(Guarded::new(Lock::<T>::ALL, value))
     }
 
     /// Returns the value.
     pub fn into_inner(self) -> T {
-        self.value.into_inner()
+        self.0.value.into_inner()
     }
 }
 
@@ -74,51 +75,32 @@ impl<T: ?Sized> Lock<T> {
     ///
     /// Dropping the future only loses its position in the queue. A lock just granted to it goes to the next waiter.
     pub async fn lock(&self) -> LockGuard<'_, T> {
-        self.take().await;
-        LockGuard { lock: self }
+        AccessGuard::acquire(self).await
     }
 
     /// Locks if the lock is free.
     pub fn try_lock(&self) -> Result<LockGuard<'_, T>, TryLockError> {
-        self.try_take()?;
-        Ok(LockGuard { lock: self })
+        AccessGuard::try_acquire(self)
     }
 
     /// As [`lock`](Lock::lock), with a guard that owns an `Rc` of the lock and can move into a task.
     pub async fn lock_owned(self: Rc<Self>) -> OwnedLockGuard<T> {
-        self.take().await;
-        OwnedLockGuard { lock: self }
+        AccessGuard::acquire(self).await
     }
 
     /// As [`try_lock`](Lock::try_lock), with a guard that owns an `Rc` of the lock.
     pub fn try_lock_owned(self: Rc<Self>) -> Result<OwnedLockGuard<T>, TryLockError> {
-        self.try_take()?;
-        Ok(OwnedLockGuard { lock: self })
+        AccessGuard::try_acquire(self)
     }
 
     /// Whether the lock is held, or is being handed to a waiter.
     pub fn is_locked(&self) -> bool {
-        self.permits.with(|permits| permits.available() == 0)
+        self.0.permits.with(|permits| permits.available() == 0)
     }
 
     /// The value. The exclusive borrow makes locking unnecessary.
     pub fn get_mut(&mut self) -> &mut T {
-        self.value.get_mut()
-    }
-
-    async fn take(&self) {
-        let taken = acquire(&self.permits, 1, "a lock").await;
-        debug_assert!(taken.is_ok(), "a lock is never closed");
-    }
-
-    fn try_take(&self) -> Result<(), TryLockError> {
-        self.permits
-            .with(|permits| permits.try_take(1))
-            .map_err(|_: Denied| TryLockError)
-    }
-
-    fn put(&self) {
-        self.permits.update(|permits| permits.release(1));
+        self.0.value.get_mut()
     }
 }
 
@@ -136,61 +118,17 @@ impl<T> From<T> for Lock<T> {
 
 impl<T: ?Sized + fmt::Debug> fmt::Debug for Lock<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut shown = f.debug_struct("Lock");
-        match self.try_lock() {
-            Ok(guard) => shown.field("value", &&*guard),
-            Err(_) => shown.field("value", &format_args!("<locked>")),
-        };
-        shown
-            .field("waiting", &self.permits.with(|permits| permits.waiting()))
-            .finish()
+        fmt_lock::<Exclusive, _>("Lock", self, f)
     }
 }
 
 /// Gives access to a [`Lock`]'s value. Dropping it unlocks.
-#[must_use = "dropping the guard unlocks"]
-pub struct LockGuard<'a, T: ?Sized> {
-    lock: &'a Lock<T>,
-}
+pub type LockGuard<'a, T> = AccessGuard<&'a Lock<T>, Exclusive>;
 
 impl<'a, T: ?Sized> LockGuard<'a, T> {
     /// The lock that this guard belongs to.
     pub fn lock(guard: &LockGuard<'a, T>) -> &'a Lock<T> {
-        guard.lock
-    }
-}
-
-impl<T: ?Sized> Deref for LockGuard<'_, T> {
-    type Target = T;
-
-    fn deref(&self) -> &T {
-        // SAFETY: this guard holds the lock's only permit until it is dropped, and the reference cannot outlive it.
-        unsafe { &*self.lock.value.get() }
-    }
-}
-
-impl<T: ?Sized> DerefMut for LockGuard<'_, T> {
-    fn deref_mut(&mut self) -> &mut T {
-        // SAFETY: as above; the guard is borrowed exclusively.
-        unsafe { &mut *self.lock.value.get() }
-    }
-}
-
-impl<T: ?Sized> Drop for LockGuard<'_, T> {
-    fn drop(&mut self) {
-        self.lock.put();
-    }
-}
-
-impl<T: ?Sized + fmt::Debug> fmt::Debug for LockGuard<'_, T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        (**self).fmt(f)
-    }
-}
-
-impl<T: ?Sized + fmt::Display> fmt::Display for LockGuard<'_, T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        (**self).fmt(f)
+        guard.lock_ptr()
     }
 }
 
@@ -208,49 +146,12 @@ impl<T: ?Sized + fmt::Display> fmt::Display for LockGuard<'_, T> {
 /// })?;
 /// # Ok::<(), std::io::Error>(())
 /// ```
-#[must_use = "dropping the guard unlocks"]
-pub struct OwnedLockGuard<T: ?Sized> {
-    lock: Rc<Lock<T>>,
-}
+pub type OwnedLockGuard<T> = AccessGuard<Rc<Lock<T>>, Exclusive>;
 
 impl<T: ?Sized> OwnedLockGuard<T> {
     /// The lock that this guard belongs to.
     pub fn lock(guard: &OwnedLockGuard<T>) -> &Rc<Lock<T>> {
-        &guard.lock
-    }
-}
-
-impl<T: ?Sized> Deref for OwnedLockGuard<T> {
-    type Target = T;
-
-    fn deref(&self) -> &T {
-        // SAFETY: as for `LockGuard`; the `Rc` keeps the lock alive.
-        unsafe { &*self.lock.value.get() }
-    }
-}
-
-impl<T: ?Sized> DerefMut for OwnedLockGuard<T> {
-    fn deref_mut(&mut self) -> &mut T {
-        // SAFETY: as above; the guard is borrowed exclusively.
-        unsafe { &mut *self.lock.value.get() }
-    }
-}
-
-impl<T: ?Sized> Drop for OwnedLockGuard<T> {
-    fn drop(&mut self) {
-        self.lock.put();
-    }
-}
-
-impl<T: ?Sized + fmt::Debug> fmt::Debug for OwnedLockGuard<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        (**self).fmt(f)
-    }
-}
-
-impl<T: ?Sized + fmt::Display> fmt::Display for OwnedLockGuard<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        (**self).fmt(f)
+        guard.lock_ptr()
     }
 }
 

@@ -47,7 +47,7 @@ struct State {
     is_stored: bool,
     /// The number of `notify_waiters` calls.
     generation: u64,
-    wait_queue: WaitQueue<(), NotifiedBy>,
+    wait_queue: WaitQueue<NotifiedBy>,
 }
 
 /// Which method notified a waiter.
@@ -90,7 +90,7 @@ impl Notify {
     pub fn notified(&self) -> Notified<'_> {
         let generation = self.state.with(|state| state.generation);
         Notified {
-            waiting: WaitFuture::new(&self.state, Notification { generation }),
+            waiting: WaitFuture::new(&self.state, "a notification", Notification { generation }),
         }
     }
 }
@@ -151,19 +151,12 @@ struct Notification {
 }
 
 impl Request<State> for Notification {
-    type Amount = ();
     type Grant = NotifiedBy;
     type Output = ();
 
-    fn wait_queue(state: &mut State) -> &mut WaitQueue<(), NotifiedBy> {
+    fn wait_queue<'s>(&self, state: &'s mut State) -> &'s mut WaitQueue<NotifiedBy> {
         &mut state.wait_queue
     }
-
-    fn name(&self) -> &'static str {
-        "a notification"
-    }
-
-    fn amount(&self) {}
 
     fn try_now(&mut self, state: &mut State) -> Option<()> {
         if self.generation != state.generation {
@@ -177,13 +170,7 @@ impl Request<State> for Notification {
     fn enqueued(&mut self, state: &mut State) {
         if self.generation != state.generation {
             state.wait_queue.grant_last(NotifiedBy::All);
-        } else {
-            Self::serve_waiters(state);
-        }
-    }
-
-    fn serve_waiters(state: &mut State) {
-        if state.is_stored && state.wait_queue.grant_first(NotifiedBy::One) {
+        } else if state.is_stored && state.wait_queue.grant_first(NotifiedBy::One) {
             state.is_stored = false;
         }
     }
@@ -192,10 +179,9 @@ impl Request<State> for Notification {
         self.generation = state.generation;
     }
 
-    fn return_grant(&mut self, state: &mut State, by: NotifiedBy) {
-        match by {
-            NotifiedBy::One => state.notify_one(),
-            NotifiedBy::All => {}
+    fn left(&mut self, state: &mut State, unused: Option<NotifiedBy>) {
+        if let Some(NotifiedBy::One) = unused {
+            state.notify_one();
         }
     }
 }

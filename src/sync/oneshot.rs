@@ -21,13 +21,13 @@ use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
 use super::error::{Closed, SendError, TryRecvError};
-use super::wait::{Request, StateCell, WaitFuture, WaitState};
+use super::wait::{CellPtr, Request, StateCell, Until, WaitFuture, WaitState};
 use super::wait_queue::WaitQueue;
 
 /// Creates the channel.
 pub fn channel<T>() -> (Sender<T>, Receiver<T>) {
     let state = Rc::new(RefCell::new(State::new()));
-    let waiting = WaitFuture::new(state.clone(), Receive);
+    let waiting = WaitFuture::new(state.clone(), "a oneshot value", Receive);
     (Sender { state }, Receiver { waiting })
 }
 
@@ -39,8 +39,8 @@ pub(super) struct State<T> {
     /// No value can be sent: the receiver was dropped or has closed the channel.
     is_closed: bool,
     is_taken: bool,
-    receiver: WaitQueue<(), ()>,
-    sender: WaitQueue<(), ()>,
+    receiver: WaitQueue<()>,
+    sender: WaitQueue<()>,
 }
 
 impl<T> State<T> {
@@ -115,29 +115,21 @@ impl<T> WaitState for State<T> {
 pub(super) struct Receive;
 
 impl<T> Request<State<T>> for Receive {
-    type Amount = ();
     type Grant = ();
     type Output = Result<T, Closed>;
 
-    fn wait_queue(state: &mut State<T>) -> &mut WaitQueue<(), ()> {
+    fn wait_queue<'s>(&self, state: &'s mut State<T>) -> &'s mut WaitQueue<()> {
         &mut state.receiver
     }
 
-    fn name(&self) -> &'static str {
-        "a oneshot value"
-    }
-
-    fn amount(&self) {}
-
     fn try_now(&mut self, state: &mut State<T>) -> Option<Result<T, Closed>> {
         match state.try_recv() {
-            Ok(value) => Some(Ok(value)),
-            Err(TryRecvError::Closed) => Some(Err(Closed)),
             Err(TryRecvError::Empty) => None,
+            result => Some(result.map_err(|_| Closed)),
         }
     }
 
-    fn serve_waiters(state: &mut State<T>) {
+    fn enqueued(&mut self, state: &mut State<T>) {
         if state.is_sent || state.is_closed {
             state.receiver.grant_all(|| ());
         }
@@ -146,41 +138,15 @@ impl<T> Request<State<T>> for Receive {
     fn take_grant(&mut self, state: &mut State<T>, (): ()) -> Result<T, Closed> {
         state.try_recv().map_err(|_| Closed)
     }
-
-    fn return_grant(&mut self, _state: &mut State<T>, (): ()) {}
 }
 
-/// Waits until the receiver is dropped or has closed the channel.
-pub(super) struct ReceiverGone;
-
-impl<T> Request<State<T>> for ReceiverGone {
-    type Amount = ();
-    type Grant = ();
-    type Output = ();
-
-    fn wait_queue(state: &mut State<T>) -> &mut WaitQueue<(), ()> {
-        &mut state.sender
-    }
-
-    fn name(&self) -> &'static str {
-        "a oneshot receiver to be dropped"
-    }
-
-    fn amount(&self) {}
-
-    fn try_now(&mut self, state: &mut State<T>) -> Option<()> {
-        state.is_closed.then_some(())
-    }
-
-    fn serve_waiters(state: &mut State<T>) {
-        if state.is_closed {
-            state.sender.grant_all(|| ());
-        }
-    }
-
-    fn take_grant(&mut self, _state: &mut State<T>, (): ()) {}
-
-    fn return_grant(&mut self, _state: &mut State<T>, (): ()) {}
+/// A wait until the receiver is dropped or has closed the channel.
+pub(super) fn receiver_gone<T, P: CellPtr<State = State<T>>>(state: P) -> impl Future<Output = ()> {
+    let is_closed = Until {
+        queue: |state: &mut State<T>| &mut state.sender,
+        condition: State::is_closed,
+    };
+    WaitFuture::new(state, "a oneshot receiver to be dropped", is_closed)
 }
 
 /// The sending side. If it is dropped without sending, the receiver gets [`Closed`].
@@ -204,7 +170,7 @@ impl<T> Sender<T> {
     /// Waits until the receiver was dropped or has closed the channel, so that the work for the value can stop.
     /// Dropping the future has no effect.
     pub async fn closed(&mut self) {
-        WaitFuture::new(&*self.state, ReceiverGone).await;
+        receiver_gone(&*self.state).await;
     }
 }
 

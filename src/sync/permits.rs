@@ -5,8 +5,10 @@
 //! needs more than are available, the waiters behind it wait too. So readers cannot starve a writer.
 
 use std::cell::RefCell;
+use std::future::Future;
 use std::task::Waker;
 
+use super::error::Closed;
 use super::wait::{Request, StateCell, WaitFuture, WaitState};
 use super::wait_queue::WaitQueue;
 
@@ -15,7 +17,7 @@ pub(super) struct Permits {
     /// The number of waiters that were granted permits and have neither taken nor returned them.
     granted: usize,
     phase: Phase,
-    wait_queue: WaitQueue<usize, PermitGrant>,
+    wait_queue: WaitQueue<Result<(), Closed>>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -23,11 +25,6 @@ enum Phase {
     Open,
     /// No permits will be added. Waiters fail once no granted permit can be returned either.
     Draining,
-    Closed,
-}
-
-pub(super) enum PermitGrant {
-    Granted,
     Closed,
 }
 
@@ -107,44 +104,18 @@ impl Permits {
     }
 
     /// Grants permits to waiters in FIFO order, as far as possible.
-    pub(super) fn serve(&mut self) {
+    fn serve(&mut self) {
         if self.phase != Phase::Closed {
-            while let Some(&count) = self.wait_queue.first()
+            while let Some(count) = self.wait_queue.first()
                 && count <= self.available
             {
                 self.available -= count;
                 self.granted += 1;
-                self.wait_queue.grant_first(PermitGrant::Granted);
+                self.wait_queue.grant_first(Ok(()));
             }
         }
         if self.phase == Phase::Closed || self.is_drained() {
-            self.wait_queue.grant_all(|| PermitGrant::Closed);
-        }
-    }
-
-    pub(super) fn wait_queue(&mut self) -> &mut WaitQueue<usize, PermitGrant> {
-        &mut self.wait_queue
-    }
-
-    /// Called by a waiter that takes its grant.
-    pub(super) fn take_grant(&mut self, grant: &PermitGrant) -> Result<(), Denied> {
-        match grant {
-            PermitGrant::Closed => Err(Denied::Closed),
-            PermitGrant::Granted => {
-                self.granted -= 1;
-                if self.is_drained() {
-                    self.serve();
-                }
-                Ok(())
-            }
-        }
-    }
-
-    /// Called for a waiter that was dropped after its grant.
-    pub(super) fn return_grant(&mut self, grant: &PermitGrant, count: usize) {
-        if let PermitGrant::Granted = grant {
-            self.granted -= 1;
-            self.release(count);
+            self.wait_queue.grant_all(|| Err(Closed));
         }
     }
 }
@@ -155,47 +126,56 @@ impl WaitState for Permits {
     }
 }
 
-/// Acquires `count` permits.
-pub(super) struct Acquire {
+/// Acquires permits of a state `S`, and passes the result to `then` within the same access to the state.
+pub(super) struct Acquire<S, F> {
+    pub(super) permits: fn(&mut S) -> &mut Permits,
     pub(super) count: usize,
-    /// What the permits stand for, in dumps.
-    pub(super) name: &'static str,
+    pub(super) then: F,
 }
 
-impl Request<Permits> for Acquire {
-    type Amount = usize;
-    type Grant = PermitGrant;
-    type Output = Result<(), Denied>;
+impl<S, R, F: FnMut(&mut S, Result<(), Closed>) -> R> Request<S> for Acquire<S, F> {
+    type Grant = Result<(), Closed>;
+    type Output = R;
 
-    fn wait_queue(permits: &mut Permits) -> &mut WaitQueue<usize, PermitGrant> {
-        permits.wait_queue()
-    }
-
-    fn name(&self) -> &'static str {
-        self.name
+    fn wait_queue<'s>(&self, state: &'s mut S) -> &'s mut WaitQueue<Result<(), Closed>> {
+        &mut (self.permits)(state).wait_queue
     }
 
     fn amount(&self) -> usize {
         self.count
     }
 
-    fn try_now(&mut self, permits: &mut Permits) -> Option<Result<(), Denied>> {
-        match permits.try_take(self.count) {
-            Err(Denied::Busy) => None,
-            result => Some(result),
+    fn try_now(&mut self, state: &mut S) -> Option<R> {
+        let acquired = match (self.permits)(state).try_take(self.count) {
+            Ok(()) => Ok(()),
+            Err(Denied::Closed) => Err(Closed),
+            Err(Denied::Busy) => return None,
+        };
+        Some((self.then)(state, acquired))
+    }
+
+    fn enqueued(&mut self, state: &mut S) {
+        (self.permits)(state).serve();
+    }
+
+    fn take_grant(&mut self, state: &mut S, grant: Result<(), Closed>) -> R {
+        if grant.is_ok() {
+            let permits = (self.permits)(state);
+            permits.granted -= 1;
+            if permits.is_drained() {
+                permits.serve();
+            }
         }
+        (self.then)(state, grant)
     }
 
-    fn serve_waiters(permits: &mut Permits) {
+    fn left(&mut self, state: &mut S, unused: Option<Result<(), Closed>>) {
+        let permits = (self.permits)(state);
+        if let Some(Ok(())) = unused {
+            permits.granted -= 1;
+            permits.available += self.count;
+        }
         permits.serve();
-    }
-
-    fn take_grant(&mut self, permits: &mut Permits, grant: PermitGrant) -> Result<(), Denied> {
-        permits.take_grant(&grant)
-    }
-
-    fn return_grant(&mut self, permits: &mut Permits, grant: PermitGrant) {
-        permits.return_grant(&grant, self.count);
     }
 }
 
@@ -203,12 +183,17 @@ impl Request<Permits> for Acquire {
 pub(super) type LocalPermits = RefCell<Permits>;
 
 /// Acquires permits. Dropped while waiting, it leaves the queue; dropped after the grant, it returns the permits.
-pub(super) fn acquire<'a>(
-    permits: &'a LocalPermits,
+pub(super) fn acquire(
+    permits: &LocalPermits,
     count: usize,
     name: &'static str,
-) -> WaitFuture<&'a LocalPermits, Acquire> {
-    WaitFuture::new(permits, Acquire { count, name })
+) -> impl Future<Output = Result<(), Closed>> {
+    let request = Acquire {
+        permits: |permits: &mut Permits| permits,
+        count,
+        then: |_: &mut Permits, acquired| acquired,
+    };
+    WaitFuture::new(permits, name, request)
 }
 
 /// Returns permits when dropped.

@@ -14,7 +14,7 @@ use std::task::Waker;
 use super::error::{Closed, SendError, TryRecvError, TrySendError};
 use super::order::{Fifo, Lifo, Order, SmallestFirst};
 use super::permits::{Denied, LocalPermits, Permits, ReleaseOnDrop, acquire};
-use super::wait::{Request, StateCell, WaitFuture, WaitState};
+use super::wait::{StateCell, Until, WaitFuture, WaitState};
 use super::wait_queue::WaitQueue;
 
 /// A FIFO queue: asyncio's `Queue`. Its methods are on [`OrderedQueue`].
@@ -111,7 +111,7 @@ struct Shared<T, O: Order<T>> {
 /// Counts items without a `task_done`, and holds the tasks that wait in `join`.
 struct JoinState {
     unfinished: usize,
-    wait_queue: WaitQueue<(), ()>,
+    wait_queue: WaitQueue<()>,
 }
 
 impl<T, O: Order<T>> OrderedQueue<T, O> {
@@ -187,7 +187,7 @@ impl<T, O: Order<T>> OrderedQueue<T, O> {
     ///
     /// If the future is dropped before it completes, no item was taken; one reserved for it goes to the next getter.
     pub async fn get(&self) -> Result<T, Closed> {
-        acquire(&self.shared.items, 1, "a queue").await.map_err(|_| Closed)?;
+        acquire(&self.shared.items, 1, "a queue").await?;
         // The store is empty if `close_now` was called since the grant.
         self.shared.remove().ok_or(Closed)
     }
@@ -218,7 +218,11 @@ impl<T, O: Order<T>> OrderedQueue<T, O> {
 
     /// Waits until [`task_done`](OrderedQueue::task_done) was called for every item. Dropping the future has no effect.
     pub async fn join(&self) {
-        WaitFuture::new(&self.shared.work, AllDone).await;
+        let all_done = Until {
+            queue: |work: &mut JoinState| &mut work.wait_queue,
+            condition: |work: &JoinState| work.unfinished == 0,
+        };
+        WaitFuture::new(&self.shared.work, "a queue's join", all_done).await;
     }
 
     /// The number of items without a [`task_done`](OrderedQueue::task_done).
@@ -318,7 +322,9 @@ impl<T, O: Order<T>> Shared<T, O> {
         self.work.update(|work| {
             // `task_done` may be called before the item is got.
             work.unfinished = work.unfinished.saturating_sub(count);
-            AllDone::serve_waiters(work);
+            if work.unfinished == 0 {
+                work.wait_queue.grant_all(|| ());
+            }
         });
     }
 }
@@ -327,39 +333,6 @@ impl WaitState for JoinState {
     fn next_waker(&mut self) -> Option<Waker> {
         self.wait_queue.next_waker()
     }
-}
-
-/// Waits until no item is unfinished.
-struct AllDone;
-
-impl Request<JoinState> for AllDone {
-    type Amount = ();
-    type Grant = ();
-    type Output = ();
-
-    fn wait_queue(work: &mut JoinState) -> &mut WaitQueue<(), ()> {
-        &mut work.wait_queue
-    }
-
-    fn name(&self) -> &'static str {
-        "a queue's join"
-    }
-
-    fn amount(&self) {}
-
-    fn try_now(&mut self, work: &mut JoinState) -> Option<()> {
-        (work.unfinished == 0).then_some(())
-    }
-
-    fn serve_waiters(work: &mut JoinState) {
-        if work.unfinished == 0 {
-            work.wait_queue.grant_all(|| ());
-        }
-    }
-
-    fn take_grant(&mut self, _work: &mut JoinState, (): ()) {}
-
-    fn return_grant(&mut self, _work: &mut JoinState, (): ()) {}
 }
 
 impl<T, O: Order<T>> Clone for OrderedQueue<T, O> {

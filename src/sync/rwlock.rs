@@ -1,17 +1,12 @@
 //! An async read-write lock.
 
-use std::cell::{RefCell, UnsafeCell};
 use std::fmt;
-use std::mem::ManuallyDrop;
-use std::ops::{Deref, DerefMut};
+use std::ops::Deref;
 use std::rc::Rc;
 
+use super::guard::{AccessGuard, Exclusive, Guarded, RawLock, Shared, fmt_lock};
 use super::lock::TryLockError;
-use super::permits::{LocalPermits, Permits, acquire};
 use super::wait::StateCell;
-
-/// A writer acquires all permits, a reader one.
-const ALL: usize = usize::MAX;
 
 /// A read-write lock whose guards can be held across awaits: many readers or one writer.
 ///
@@ -33,23 +28,27 @@ const ALL: usize = usize::MAX;
 /// })?;
 /// # Ok::<(), std::io::Error>(())
 /// ```
-pub struct RwLock<T: ?Sized> {
-    permits: LocalPermits,
-    value: UnsafeCell<T>,
+pub struct RwLock<T: ?Sized>(Guarded<T>);
+
+impl<T: ?Sized> RawLock for RwLock<T> {
+    type Value = T;
+    const ALL: usize = usize::MAX;
+    const NAME: &'static str = "a read-write lock";
+
+    fn guarded(&self) -> &Guarded<T> {
+        &self.0
+    }
 }
 
 impl<T> RwLock<T> {
     /// Creates an unlocked lock.
     pub const fn new(value: T) -> RwLock<T> {
-        RwLock {
-            permits: RefCell::new(Permits::new(ALL)),
-            value: UnsafeCell::new(value),
-        }
+        RwLock(Guarded::new(RwLock::<T>::ALL, value))
     }
 
     /// Returns the value.
     pub fn into_inner(self) -> T {
-        self.value.into_inner()
+        self.0.value.into_inner()
     }
 }
 
@@ -60,8 +59,7 @@ impl<T: ?Sized> RwLock<T> {
     ///
     /// Dropping the future only loses its position in the queue. A lock just granted to it goes to the next waiter.
     pub async fn read(&self) -> RwLockReadGuard<'_, T> {
-        self.take(1).await;
-        RwLockReadGuard { lock: self }
+        AccessGuard::acquire(self).await
     }
 
     /// Locks for writing, after all earlier waiters.
@@ -70,69 +68,47 @@ impl<T: ?Sized> RwLock<T> {
     ///
     /// As for [`read`](RwLock::read). Readers that wait behind this writer proceed.
     pub async fn write(&self) -> RwLockWriteGuard<'_, T> {
-        self.take(ALL).await;
-        RwLockWriteGuard { lock: self }
+        AccessGuard::acquire(self).await
     }
 
     /// Locks for reading if that needs no waiting.
     pub fn try_read(&self) -> Result<RwLockReadGuard<'_, T>, TryLockError> {
-        self.try_take(1)?;
-        Ok(RwLockReadGuard { lock: self })
+        AccessGuard::try_acquire(self)
     }
 
     /// Locks for writing if that needs no waiting.
     pub fn try_write(&self) -> Result<RwLockWriteGuard<'_, T>, TryLockError> {
-        self.try_take(ALL)?;
-        Ok(RwLockWriteGuard { lock: self })
+        AccessGuard::try_acquire(self)
     }
 
     /// As [`read`](RwLock::read), with a guard that owns an `Rc` of the lock and can move into a task.
     pub async fn read_owned(self: Rc<Self>) -> OwnedRwLockReadGuard<T> {
-        self.take(1).await;
-        OwnedRwLockReadGuard { lock: self }
+        AccessGuard::acquire(self).await
     }
 
     /// As [`write`](RwLock::write), with a guard that owns an `Rc` of the lock and can move into a task.
     pub async fn write_owned(self: Rc<Self>) -> OwnedRwLockWriteGuard<T> {
-        self.take(ALL).await;
-        OwnedRwLockWriteGuard { lock: self }
+        AccessGuard::acquire(self).await
     }
 
     /// As [`try_read`](RwLock::try_read), with a guard that owns an `Rc` of the lock.
     pub fn try_read_owned(self: Rc<Self>) -> Result<OwnedRwLockReadGuard<T>, TryLockError> {
-        self.try_take(1)?;
-        Ok(OwnedRwLockReadGuard { lock: self })
+        AccessGuard::try_acquire(self)
     }
 
     /// As [`try_write`](RwLock::try_write), with a guard that owns an `Rc` of the lock.
     pub fn try_write_owned(self: Rc<Self>) -> Result<OwnedRwLockWriteGuard<T>, TryLockError> {
-        self.try_take(ALL)?;
-        Ok(OwnedRwLockWriteGuard { lock: self })
+        AccessGuard::try_acquire(self)
     }
 
     /// Whether the lock is held by a reader or a writer.
     pub fn is_locked(&self) -> bool {
-        self.permits.with(|permits| permits.available() != ALL)
+        self.0.permits.with(|permits| permits.available() != Self::ALL)
     }
 
     /// The value. The exclusive borrow makes locking unnecessary.
     pub fn get_mut(&mut self) -> &mut T {
-        self.value.get_mut()
-    }
-
-    async fn take(&self, count: usize) {
-        let taken = acquire(&self.permits, count, "a read-write lock").await;
-        debug_assert!(taken.is_ok(), "a lock is never closed");
-    }
-
-    fn try_take(&self, count: usize) -> Result<(), TryLockError> {
-        self.permits
-            .with(|permits| permits.try_take(count))
-            .map_err(|_| TryLockError)
-    }
-
-    fn put(&self, count: usize) {
-        self.permits.update(|permits| permits.release(count));
+        self.0.value.get_mut()
     }
 }
 
@@ -150,39 +126,15 @@ impl<T> From<T> for RwLock<T> {
 
 impl<T: ?Sized + fmt::Debug> fmt::Debug for RwLock<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut shown = f.debug_struct("RwLock");
-        match self.try_read() {
-            Ok(guard) => shown.field("value", &&*guard),
-            Err(_) => shown.field("value", &format_args!("<locked>")),
-        };
-        shown
-            .field("waiting", &self.permits.with(|permits| permits.waiting()))
-            .finish()
+        fmt_lock::<Shared, _>("RwLock", self, f)
     }
 }
 
 /// Shared access to a [`RwLock`]'s value. Dropping it unlocks.
-#[must_use = "dropping the guard unlocks"]
-pub struct RwLockReadGuard<'a, T: ?Sized> {
-    lock: &'a RwLock<T>,
-}
+pub type RwLockReadGuard<'a, T> = AccessGuard<&'a RwLock<T>, Shared>;
 
 /// Exclusive access to a [`RwLock`]'s value. Dropping it unlocks.
-#[must_use = "dropping the guard unlocks"]
-pub struct RwLockWriteGuard<'a, T: ?Sized> {
-    lock: &'a RwLock<T>,
-}
-
-impl<'a, T: ?Sized> RwLockWriteGuard<'a, T> {
-    /// Converts the guard into a read guard and admits other readers, without letting a writer in between.
-    pub fn downgrade(guard: RwLockWriteGuard<'a, T>) -> RwLockReadGuard<'a, T> {
-        let lock = ManuallyDrop::new(guard).lock;
-        // The guard comes first: it keeps its permit even if a waker panics.
-        let reading = RwLockReadGuard { lock };
-        lock.put(ALL - 1);
-        reading
-    }
-}
+pub type RwLockWriteGuard<'a, T> = AccessGuard<&'a RwLock<T>, Exclusive>;
 
 /// As [`RwLockReadGuard`], with an `Rc` of the lock.
 ///
@@ -197,123 +149,14 @@ impl<'a, T: ?Sized> RwLockWriteGuard<'a, T> {
 /// })?;
 /// # Ok::<(), std::io::Error>(())
 /// ```
-#[must_use = "dropping the guard unlocks"]
-pub struct OwnedRwLockReadGuard<T: ?Sized> {
-    lock: Rc<RwLock<T>>,
-}
+pub type OwnedRwLockReadGuard<T> = AccessGuard<Rc<RwLock<T>>, Shared>;
 
 /// As [`RwLockWriteGuard`], with an `Rc` of the lock.
-#[must_use = "dropping the guard unlocks"]
-pub struct OwnedRwLockWriteGuard<T: ?Sized> {
-    lock: Rc<RwLock<T>>,
-}
+pub type OwnedRwLockWriteGuard<T> = AccessGuard<Rc<RwLock<T>>, Exclusive>;
 
-impl<T: ?Sized> OwnedRwLockWriteGuard<T> {
+impl<T: ?Sized, P: Deref<Target = RwLock<T>>> AccessGuard<P, Exclusive> {
     /// Converts the guard into a read guard and admits other readers, without letting a writer in between.
-    pub fn downgrade(guard: OwnedRwLockWriteGuard<T>) -> OwnedRwLockReadGuard<T> {
-        let guard = ManuallyDrop::new(guard);
-        // SAFETY: `guard` is never dropped, so the `Rc` is moved out exactly once.
-        let lock = unsafe { std::ptr::read(&guard.lock) };
-        let reading = OwnedRwLockReadGuard { lock };
-        reading.lock.put(ALL - 1);
-        reading
-    }
-}
-
-impl<T: ?Sized> Deref for RwLockReadGuard<'_, T> {
-    type Target = T;
-
-    fn deref(&self) -> &T {
-        // SAFETY: this guard holds a permit until it is dropped, so no writer can hold all of them.
-        unsafe { &*self.lock.value.get() }
-    }
-}
-
-impl<T: ?Sized> Deref for RwLockWriteGuard<'_, T> {
-    type Target = T;
-
-    fn deref(&self) -> &T {
-        // SAFETY: this guard holds all permits until it is dropped.
-        unsafe { &*self.lock.value.get() }
-    }
-}
-
-impl<T: ?Sized> DerefMut for RwLockWriteGuard<'_, T> {
-    fn deref_mut(&mut self) -> &mut T {
-        // SAFETY: as above; the guard is borrowed exclusively.
-        unsafe { &mut *self.lock.value.get() }
-    }
-}
-
-impl<T: ?Sized> Deref for OwnedRwLockReadGuard<T> {
-    type Target = T;
-
-    fn deref(&self) -> &T {
-        // SAFETY: as for `RwLockReadGuard`; the `Rc` keeps the lock alive.
-        unsafe { &*self.lock.value.get() }
-    }
-}
-
-impl<T: ?Sized> Deref for OwnedRwLockWriteGuard<T> {
-    type Target = T;
-
-    fn deref(&self) -> &T {
-        // SAFETY: as for `RwLockWriteGuard`; the `Rc` keeps the lock alive.
-        unsafe { &*self.lock.value.get() }
-    }
-}
-
-impl<T: ?Sized> DerefMut for OwnedRwLockWriteGuard<T> {
-    fn deref_mut(&mut self) -> &mut T {
-        // SAFETY: as above; the guard is borrowed exclusively.
-        unsafe { &mut *self.lock.value.get() }
-    }
-}
-
-impl<T: ?Sized> Drop for RwLockReadGuard<'_, T> {
-    fn drop(&mut self) {
-        self.lock.put(1);
-    }
-}
-
-impl<T: ?Sized> Drop for RwLockWriteGuard<'_, T> {
-    fn drop(&mut self) {
-        self.lock.put(ALL);
-    }
-}
-
-impl<T: ?Sized> Drop for OwnedRwLockReadGuard<T> {
-    fn drop(&mut self) {
-        self.lock.put(1);
-    }
-}
-
-impl<T: ?Sized> Drop for OwnedRwLockWriteGuard<T> {
-    fn drop(&mut self) {
-        self.lock.put(ALL);
-    }
-}
-
-impl<T: ?Sized + fmt::Debug> fmt::Debug for RwLockReadGuard<'_, T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        (**self).fmt(f)
-    }
-}
-
-impl<T: ?Sized + fmt::Debug> fmt::Debug for RwLockWriteGuard<'_, T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        (**self).fmt(f)
-    }
-}
-
-impl<T: ?Sized + fmt::Debug> fmt::Debug for OwnedRwLockReadGuard<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        (**self).fmt(f)
-    }
-}
-
-impl<T: ?Sized + fmt::Debug> fmt::Debug for OwnedRwLockWriteGuard<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        (**self).fmt(f)
+    pub fn downgrade(guard: AccessGuard<P, Exclusive>) -> AccessGuard<P, Shared> {
+        guard.into_shared()
     }
 }

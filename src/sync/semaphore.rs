@@ -2,6 +2,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::fmt;
+use std::ops::Deref;
 use std::rc::Rc;
 
 use super::error::Closed;
@@ -71,8 +72,7 @@ impl Semaphore {
     ///
     /// As for [`acquire`](Semaphore::acquire). Waiters behind this one proceed.
     pub async fn acquire_many(&self, count: usize) -> Result<Permit<'_>, Closed> {
-        self.take(count).await?;
-        Ok(Permit { semaphore: self, count })
+        PermitGuard::acquire(self, count).await
     }
 
     /// Acquires a permit if that needs no waiting.
@@ -82,8 +82,7 @@ impl Semaphore {
 
     /// Acquires `count` permits if that needs no waiting.
     pub fn try_acquire_many(&self, count: usize) -> Result<Permit<'_>, TryAcquireError> {
-        self.try_take(count)?;
-        Ok(Permit { semaphore: self, count })
+        PermitGuard::try_acquire(self, count)
     }
 
     /// As [`acquire`](Semaphore::acquire), with a permit that owns an `Rc` of the semaphore and can move into a task.
@@ -93,9 +92,7 @@ impl Semaphore {
 
     /// As [`acquire_many`](Semaphore::acquire_many), with a permit that owns an `Rc` of the semaphore.
     pub async fn acquire_many_owned(self: Rc<Self>, count: usize) -> Result<OwnedPermit, Closed> {
-        self.take(count).await?;
-        let semaphore = self;
-        Ok(OwnedPermit { semaphore, count })
+        PermitGuard::acquire(self, count).await
     }
 
     /// As [`try_acquire`](Semaphore::try_acquire), with a permit that owns an `Rc` of the semaphore.
@@ -105,9 +102,7 @@ impl Semaphore {
 
     /// As [`try_acquire_many`](Semaphore::try_acquire_many), with a permit that owns an `Rc` of the semaphore.
     pub fn try_acquire_many_owned(self: Rc<Self>, count: usize) -> Result<OwnedPermit, TryAcquireError> {
-        self.try_take(count)?;
-        let semaphore = self;
-        Ok(OwnedPermit { semaphore, count })
+        PermitGuard::try_acquire(self, count)
     }
 
     /// Adds permits.
@@ -140,26 +135,6 @@ impl Semaphore {
     pub fn is_closed(&self) -> bool {
         self.permits.with(|permits| permits.is_closed())
     }
-
-    async fn take(&self, count: usize) -> Result<(), Closed> {
-        acquire(&self.permits, count, "a semaphore").await.map_err(|_| Closed)
-    }
-
-    fn try_take(&self, count: usize) -> Result<(), TryAcquireError> {
-        let taken = self.permits.with(|permits| permits.try_take(count));
-        taken.map_err(|denied| match denied {
-            Denied::Busy => TryAcquireError::NoPermits,
-            Denied::Closed => TryAcquireError::Closed,
-        })
-    }
-
-    fn put(&self, count: usize) {
-        self.permits.update(|permits| permits.release(count));
-    }
-
-    fn forget(&self, count: usize) {
-        self.total.set(self.total.get() - count);
-    }
 }
 
 impl fmt::Debug for Semaphore {
@@ -174,42 +149,7 @@ impl fmt::Debug for Semaphore {
 }
 
 /// One or several permits of a [`Semaphore`]. Dropping it releases them.
-#[must_use = "dropping the permit releases it"]
-pub struct Permit<'a> {
-    semaphore: &'a Semaphore,
-    count: usize,
-}
-
-impl<'a> Permit<'a> {
-    /// The number of permits.
-    pub fn count(&self) -> usize {
-        self.count
-    }
-
-    /// Removes the permits permanently instead of releasing them.
-    pub fn forget(mut self) {
-        self.semaphore.forget(std::mem::take(&mut self.count));
-    }
-
-    /// Splits off `count` permits; `None` if there are fewer.
-    pub fn split(&mut self, count: usize) -> Option<Permit<'a>> {
-        self.count = self.count.checked_sub(count)?;
-        let semaphore = self.semaphore;
-        Some(Permit { semaphore, count })
-    }
-}
-
-impl Drop for Permit<'_> {
-    fn drop(&mut self) {
-        self.semaphore.put(self.count);
-    }
-}
-
-impl fmt::Debug for Permit<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Permit").field("count", &self.count).finish()
-    }
-}
+pub type Permit<'a> = PermitGuard<&'a Semaphore>;
 
 /// As [`Permit`], with an `Rc` of the semaphore.
 ///
@@ -225,13 +165,29 @@ impl fmt::Debug for Permit<'_> {
 /// })?;
 /// # Ok::<(), std::io::Error>(())
 /// ```
+pub type OwnedPermit = PermitGuard<Rc<Semaphore>>;
+
+/// The generic form of [`Permit`] and [`OwnedPermit`]: `P` is a reference to the semaphore, or an `Rc` of it.
 #[must_use = "dropping the permit releases it"]
-pub struct OwnedPermit {
-    semaphore: Rc<Semaphore>,
+pub struct PermitGuard<P: Deref<Target = Semaphore>> {
+    semaphore: P,
     count: usize,
 }
 
-impl OwnedPermit {
+impl<P: Deref<Target = Semaphore>> PermitGuard<P> {
+    async fn acquire(semaphore: P, count: usize) -> Result<PermitGuard<P>, Closed> {
+        acquire(&semaphore.permits, count, "a semaphore").await?;
+        Ok(PermitGuard { semaphore, count })
+    }
+
+    fn try_acquire(semaphore: P, count: usize) -> Result<PermitGuard<P>, TryAcquireError> {
+        match semaphore.permits.with(|permits| permits.try_take(count)) {
+            Ok(()) => Ok(PermitGuard { semaphore, count }),
+            Err(Denied::Busy) => Err(TryAcquireError::NoPermits),
+            Err(Denied::Closed) => Err(TryAcquireError::Closed),
+        }
+    }
+
     /// The number of permits.
     pub fn count(&self) -> usize {
         self.count
@@ -239,26 +195,30 @@ impl OwnedPermit {
 
     /// Removes the permits permanently instead of releasing them.
     pub fn forget(mut self) {
-        self.semaphore.forget(std::mem::take(&mut self.count));
+        let count = std::mem::take(&mut self.count);
+        self.semaphore.total.set(self.semaphore.total.get() - count);
     }
 
     /// Splits off `count` permits; `None` if there are fewer.
-    pub fn split(&mut self, count: usize) -> Option<OwnedPermit> {
+    pub fn split(&mut self, count: usize) -> Option<PermitGuard<P>>
+    where
+        P: Clone,
+    {
         self.count = self.count.checked_sub(count)?;
         let semaphore = self.semaphore.clone();
-        Some(OwnedPermit { semaphore, count })
+        Some(PermitGuard { semaphore, count })
     }
 }
 
-impl Drop for OwnedPermit {
+impl<P: Deref<Target = Semaphore>> Drop for PermitGuard<P> {
     fn drop(&mut self) {
-        self.semaphore.put(self.count);
+        self.semaphore.permits.update(|permits| permits.release(self.count));
     }
 }
 
-impl fmt::Debug for OwnedPermit {
+impl<P: Deref<Target = Semaphore>> fmt::Debug for PermitGuard<P> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("OwnedPermit").field("count", &self.count).finish()
+        f.debug_struct("Permit").field("count", &self.count).finish()
     }
 }
 

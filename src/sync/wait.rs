@@ -23,7 +23,7 @@ pub(super) trait WaitState {
     fn next_waker(&mut self) -> Option<Waker>;
 }
 
-impl<W, G> WaitState for WaitQueue<W, G> {
+impl<G> WaitState for WaitQueue<G> {
     fn next_waker(&mut self) -> Option<Waker> {
         WaitQueue::next_waker(self)
     }
@@ -65,98 +65,102 @@ impl<S: WaitState> StateCell for Mutex<S> {
     }
 }
 
+/// A pointer to a cell.
+pub(super) trait CellPtr: Deref<Target: StateCell<State = Self::State>> {
+    type State: WaitState;
+}
+
+impl<P: Deref<Target: StateCell>> CellPtr for P {
+    type State = <P::Target as StateCell>::State;
+}
+
 /// An operation on a state `S` that can be awaited.
 pub(super) trait Request<S> {
-    type Amount;
     type Grant;
     type Output;
 
     /// The queue to wait in.
-    fn wait_queue(state: &mut S) -> &mut WaitQueue<Self::Amount, Self::Grant>;
+    fn wait_queue<'s>(&self, state: &'s mut S) -> &'s mut WaitQueue<Self::Grant>;
 
-    fn amount(&self) -> Self::Amount;
-
-    /// What is waited for, for dumps.
-    fn name(&self) -> &'static str;
+    /// The number of permits that the waiter requests.
+    fn amount(&self) -> usize {
+        1
+    }
 
     /// Takes the result if it is available and no earlier waiter is entitled to it.
     fn try_now(&mut self, state: &mut S) -> Option<Self::Output>;
 
-    /// Grants what can be granted, after a waiter was enqueued or has left.
-    fn serve_waiters(state: &mut S);
-
     /// Called after this request was enqueued: grants what can be granted, perhaps this very request.
-    fn enqueued(&mut self, state: &mut S) {
-        Self::serve_waiters(state);
-    }
+    fn enqueued(&mut self, state: &mut S);
 
     /// Takes what was granted.
     fn take_grant(&mut self, state: &mut S, grant: Self::Grant) -> Self::Output;
 
-    /// Returns an unused grant to the state, which passes it to the next waiter.
-    fn return_grant(&mut self, state: &mut S, grant: Self::Grant);
+    /// Called after this request left the queue early. Passes an unused grant, and what this waiter kept from those
+    /// behind it, to the next waiter.
+    fn left(&mut self, _state: &mut S, _unused: Option<Self::Grant>) {}
 }
 
-/// Awaits a request. `P` points to the cell.
+/// Waits until a condition holds, and takes nothing. Code that makes it hold grants all waiters of the queue: they are
+/// woken even if the condition ceases to hold before they run.
+pub(super) struct Until<S, F> {
+    pub(super) queue: fn(&mut S) -> &mut WaitQueue<()>,
+    pub(super) condition: F,
+}
+
+impl<S, F: FnMut(&S) -> bool> Request<S> for Until<S, F> {
+    type Grant = ();
+    type Output = ();
+
+    fn wait_queue<'s>(&self, state: &'s mut S) -> &'s mut WaitQueue<()> {
+        (self.queue)(state)
+    }
+
+    fn try_now(&mut self, state: &mut S) -> Option<()> {
+        (self.condition)(state).then_some(())
+    }
+
+    fn enqueued(&mut self, state: &mut S) {
+        if (self.condition)(state) {
+            self.wait_queue(state).grant_last(());
+        }
+    }
+
+    fn take_grant(&mut self, _state: &mut S, (): ()) {}
+}
+
+/// Awaits a request.
 #[must_use = "futures do nothing unless awaited"]
-pub(super) struct WaitFuture<P, Q>
-where
-    P: Deref<Target: StateCell>,
-    Q: Request<<P::Target as StateCell>::State>,
-{
+pub(super) struct WaitFuture<P: CellPtr, Q: Request<P::State>> {
     pub(super) state_cell: P,
-    pub(super) request: Q,
+    request: Q,
+    /// What is waited for, for dumps.
+    name: &'static str,
     key: Option<WaiterKey>,
 }
 
 /// The request is never pinned.
-impl<P, Q> Unpin for WaitFuture<P, Q>
-where
-    P: Deref<Target: StateCell>,
-    Q: Request<<P::Target as StateCell>::State>,
-{
-}
+impl<P: CellPtr, Q: Request<P::State>> Unpin for WaitFuture<P, Q> {}
 
-impl<P, Q> WaitFuture<P, Q>
-where
-    P: Deref<Target: StateCell>,
-    Q: Request<<P::Target as StateCell>::State>,
-{
-    pub(super) fn new(state_cell: P, request: Q) -> WaitFuture<P, Q> {
+impl<P: CellPtr, Q: Request<P::State>> WaitFuture<P, Q> {
+    pub(super) fn new(state_cell: P, name: &'static str, request: Q) -> WaitFuture<P, Q> {
         WaitFuture {
             state_cell,
             request,
+            name,
             key: None,
         }
     }
-
-    /// Leaves the queue, and returns an unused grant.
-    pub(super) fn leave(&mut self) {
-        let Some(key) = self.key.take() else { return };
-        let request = &mut self.request;
-        let waker = self.state_cell.update(|state| {
-            let (stage, waker) = Q::wait_queue(state).leave(key);
-            match stage {
-                Stage::Granted(grant) => request.return_grant(state, grant),
-                Stage::Waiting(_) | Stage::Free => Q::serve_waiters(state),
-            }
-            waker
-        });
-        guard("a waker's destructor", || drop(waker));
-    }
 }
 
-impl<P, Q> Future for WaitFuture<P, Q>
-where
-    P: Deref<Target: StateCell>,
-    Q: Request<<P::Target as StateCell>::State>,
-{
+impl<P: CellPtr, Q: Request<P::State>> Future for WaitFuture<P, Q> {
     type Output = Q::Output;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Q::Output> {
         let WaitFuture {
             state_cell,
             request,
+            name,
             key,
         } = self.get_mut();
         if key.is_none() {
@@ -166,10 +170,10 @@ where
             {
                 return Poll::Ready(output);
             }
-            set_wait_reason(WaitReason::Named(request.name()));
+            set_wait_reason(WaitReason::Named(name));
             let waker = cx.waker().clone();
             state_cell.update(|state| {
-                *key = Some(Q::wait_queue(state).join(request.amount(), waker));
+                *key = Some(request.wait_queue(state).join(request.amount(), waker));
                 // Another thread, or the waker's `clone`, may have made the result available since `try_now`.
                 request.enqueued(state);
             });
@@ -178,7 +182,7 @@ where
         let mut fresh = None;
         loop {
             let (polled, unused) = state_cell.update(|state| {
-                let wait_queue = Q::wait_queue(state);
+                let wait_queue = request.wait_queue(state);
                 let waiter = key.as_ref().expect("checked above");
                 if wait_queue.is_granted(waiter) {
                     let (stage, waker) = wait_queue.leave(key.take().expect("checked above"));
@@ -196,7 +200,7 @@ where
             guard("a waker's destructor", || drop(unused));
             match polled {
                 Some(Poll::Pending) => {
-                    set_wait_reason(WaitReason::Named(request.name()));
+                    set_wait_reason(WaitReason::Named(name));
                     return Poll::Pending;
                 }
                 Some(polled) => return polled,
@@ -206,13 +210,20 @@ where
     }
 }
 
-impl<P, Q> Drop for WaitFuture<P, Q>
-where
-    P: Deref<Target: StateCell>,
-    Q: Request<<P::Target as StateCell>::State>,
-{
+impl<P: CellPtr, Q: Request<P::State>> Drop for WaitFuture<P, Q> {
     fn drop(&mut self) {
-        self.leave();
+        let Some(key) = self.key.take() else { return };
+        let request = &mut self.request;
+        let waker = self.state_cell.update(|state| {
+            let (stage, waker) = request.wait_queue(state).leave(key);
+            let unused = match stage {
+                Stage::Granted(grant) => Some(grant),
+                Stage::Waiting(_) | Stage::Free => None,
+            };
+            request.left(state, unused);
+            waker
+        });
+        guard("a waker's destructor", || drop(waker));
     }
 }
 

@@ -16,9 +16,9 @@ const NONE: usize = usize::MAX;
 /// A queue that was longer than this frees its memory when its last waiter leaves.
 const SHRINK_ABOVE: usize = 1_024;
 
-/// Waiters that each request an amount `W` and are granted a `G`.
-pub(super) struct WaitQueue<W, G> {
-    waiters: Vec<Waiter<W, G>>,
+/// Waiters that each request a number of permits, or just 1, and are granted a `G`.
+pub(super) struct WaitQueue<G> {
+    waiters: Vec<Waiter<G>>,
     /// The first free entry; free entries are linked through `next`.
     free: usize,
     waiting: List,
@@ -35,26 +35,26 @@ struct List {
     tail: usize,
 }
 
-struct Waiter<W, G> {
+struct Waiter<G> {
     prev: usize,
     next: usize,
     /// Taken for the wake-up. An entry is in `to_wake` while it is `Granted` and has a waker.
     waker: Option<Waker>,
-    stage: Stage<W, G>,
+    stage: Stage<G>,
 }
 
 /// The state of an entry.
-pub(super) enum Stage<W, G> {
+pub(super) enum Stage<G> {
     Free,
-    Waiting(W),
+    Waiting(usize),
     Granted(G),
 }
 
 /// A future's exclusive key to its entry. Consumed by [`WaitQueue::leave`].
 pub(super) struct WaiterKey(usize);
 
-impl<W, G> WaitQueue<W, G> {
-    pub(super) const fn new() -> WaitQueue<W, G> {
+impl<G> WaitQueue<G> {
+    pub(super) const fn new() -> WaitQueue<G> {
         let none = List { head: NONE, tail: NONE };
         WaitQueue {
             waiters: Vec::new(),
@@ -76,15 +76,15 @@ impl<W, G> WaitQueue<W, G> {
     }
 
     /// The amount that the first waiter requests.
-    pub(super) fn first(&self) -> Option<&W> {
-        match &self.waiters.get(self.waiting.head)?.stage {
+    pub(super) fn first(&self) -> Option<usize> {
+        match self.waiters.get(self.waiting.head)?.stage {
             Stage::Waiting(amount) => Some(amount),
             _ => unreachable!("an entry in `waiting` is Stage::Waiting"),
         }
     }
 
     /// Appends a waiter.
-    pub(super) fn join(&mut self, amount: W, waker: Waker) -> WaiterKey {
+    pub(super) fn join(&mut self, amount: usize, waker: Waker) -> WaiterKey {
         let waiter = Waiter {
             prev: NONE,
             next: NONE,
@@ -163,7 +163,7 @@ impl<W, G> WaitQueue<W, G> {
     }
 
     /// Frees the entry, whatever its state. The caller drops the waker when nothing is borrowed.
-    pub(super) fn leave(&mut self, key: WaiterKey) -> (Stage<W, G>, Option<Waker>) {
+    pub(super) fn leave(&mut self, key: WaiterKey) -> (Stage<G>, Option<Waker>) {
         let at = key.0;
         let stage = std::mem::replace(&mut self.waiters[at].stage, Stage::Free);
         let waker = self.waiters[at].waker.take();
@@ -188,7 +188,7 @@ impl<W, G> WaitQueue<W, G> {
 }
 
 /// Appends an unlinked entry to a list.
-fn push_back<W, G>(waiters: &mut [Waiter<W, G>], list: &mut List, at: usize) {
+fn push_back<G>(waiters: &mut [Waiter<G>], list: &mut List, at: usize) {
     waiters[at].prev = list.tail;
     waiters[at].next = NONE;
     match list.tail {
@@ -199,7 +199,7 @@ fn push_back<W, G>(waiters: &mut [Waiter<W, G>], list: &mut List, at: usize) {
 }
 
 /// Unlinks an entry from its list.
-fn remove<W, G>(waiters: &mut [Waiter<W, G>], list: &mut List, at: usize) {
+fn remove<G>(waiters: &mut [Waiter<G>], list: &mut List, at: usize) {
     let (prev, next) = (waiters[at].prev, waiters[at].next);
     match prev {
         NONE => list.head = next,
@@ -226,7 +226,7 @@ mod tests {
         wait_queue.leave(keys.remove(2));
         wait_queue.leave(keys.remove(0));
         let mut order = Vec::new();
-        while let Some(&amount) = wait_queue.first() {
+        while let Some(amount) = wait_queue.first() {
             order.push(amount);
             assert!(wait_queue.grant_first(()));
         }
@@ -236,9 +236,9 @@ mod tests {
 
     #[test]
     fn entries_are_reused() {
-        let mut wait_queue = WaitQueue::<(), ()>::new();
+        let mut wait_queue = WaitQueue::<()>::new();
         for _ in 0..100 {
-            let keys: Vec<WaiterKey> = (0..3).map(|_| wait_queue.join((), waker())).collect();
+            let keys: Vec<WaiterKey> = (0..3).map(|_| wait_queue.join(1, waker())).collect();
             assert_eq!(wait_queue.len(), 3);
             for (i, key) in keys.into_iter().enumerate() {
                 if i == 1 {
@@ -253,7 +253,7 @@ mod tests {
 
     #[test]
     fn a_long_queue_frees_its_memory() {
-        let mut wait_queue = WaitQueue::<usize, ()>::new();
+        let mut wait_queue = WaitQueue::<()>::new();
         for _ in 0..2 {
             let keys: Vec<WaiterKey> = (0..=SHRINK_ABOVE).map(|i| wait_queue.join(i, waker())).collect();
             wait_queue.grant_first(());
@@ -267,8 +267,8 @@ mod tests {
 
     #[test]
     fn a_waiter_that_leaves_after_its_grant_is_not_woken() {
-        let mut wait_queue = WaitQueue::<(), u8>::new();
-        let (a, b) = (wait_queue.join((), waker()), wait_queue.join((), waker()));
+        let mut wait_queue = WaitQueue::<u8>::new();
+        let (a, b) = (wait_queue.join(1, waker()), wait_queue.join(1, waker()));
         wait_queue.grant_all(|| 7);
         assert!(wait_queue.is_granted(&a) && wait_queue.is_granted(&b));
         let (stage, waker) = wait_queue.leave(a);

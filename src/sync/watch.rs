@@ -27,7 +27,7 @@ use std::rc::Rc;
 use std::task::Waker;
 
 use super::error::{Closed, SendError};
-use super::wait::{Request, StateCell, WaitFuture, WaitState};
+use super::wait::{StateCell, Until, WaitFuture, WaitState};
 use super::wait_queue::WaitQueue;
 
 /// Creates a channel with an initial value, which the receiver has seen.
@@ -61,9 +61,9 @@ struct State {
     senders: usize,
     receivers: usize,
     /// Receivers that wait for a change.
-    changed: WaitQueue<(), ()>,
+    changed: WaitQueue<()>,
     /// Senders that wait until there are no receivers.
-    closed: WaitQueue<(), ()>,
+    closed: WaitQueue<()>,
 }
 
 impl State {
@@ -185,7 +185,11 @@ impl<T> Sender<T> {
 
     /// Waits until there are no receivers. Dropping the future has no effect.
     pub async fn closed(&self) {
-        WaitFuture::new(&self.shared.state, NoReceivers).await;
+        let no_receivers = Until {
+            queue: |state: &mut State| &mut state.closed,
+            condition: |state: &State| state.receivers == 0,
+        };
+        WaitFuture::new(&self.shared.state, "watch receivers to be dropped", no_receivers).await;
     }
 }
 
@@ -232,8 +236,14 @@ impl<T> Receiver<T> {
     ///
     /// If the future is dropped before it completes, nothing is marked as seen: the next call returns immediately.
     pub async fn changed(&mut self) -> Result<(), Closed> {
-        let request = Changed { seen: self.seen };
-        self.seen = WaitFuture::new(&self.shared.state, request).await?;
+        let seen = self.seen;
+        let changed = Until {
+            queue: |state: &mut State| &mut state.changed,
+            condition: |state: &State| state.version != seen || state.senders == 0,
+        };
+        WaitFuture::new(&self.shared.state, "a watched value", changed).await;
+        self.has_changed()?;
+        self.mark_unchanged();
         Ok(())
     }
 
@@ -333,79 +343,4 @@ impl<T: fmt::Debug> fmt::Debug for Ref<'_, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         (**self).fmt(f)
     }
-}
-
-/// Waits for a version other than `seen`.
-struct Changed {
-    seen: u64,
-}
-
-impl Request<State> for Changed {
-    type Amount = ();
-    type Grant = ();
-    type Output = Result<u64, Closed>;
-
-    fn wait_queue(state: &mut State) -> &mut WaitQueue<(), ()> {
-        &mut state.changed
-    }
-
-    fn name(&self) -> &'static str {
-        "a watched value"
-    }
-
-    fn amount(&self) {}
-
-    fn try_now(&mut self, state: &mut State) -> Option<Result<u64, Closed>> {
-        match state.version != self.seen {
-            true => Some(Ok(state.version)),
-            false => (state.senders == 0).then_some(Err(Closed)),
-        }
-    }
-
-    fn serve_waiters(_state: &mut State) {}
-
-    fn enqueued(&mut self, state: &mut State) {
-        if self.try_now(state).is_some() {
-            state.changed.grant_last(());
-        }
-    }
-
-    fn take_grant(&mut self, state: &mut State, (): ()) -> Result<u64, Closed> {
-        self.try_now(state).expect("granted because the value changed")
-    }
-
-    fn return_grant(&mut self, _state: &mut State, (): ()) {}
-}
-
-/// Waits until there are no receivers.
-struct NoReceivers;
-
-impl Request<State> for NoReceivers {
-    type Amount = ();
-    type Grant = ();
-    type Output = ();
-
-    fn wait_queue(state: &mut State) -> &mut WaitQueue<(), ()> {
-        &mut state.closed
-    }
-
-    fn name(&self) -> &'static str {
-        "watch receivers to be dropped"
-    }
-
-    fn amount(&self) {}
-
-    fn try_now(&mut self, state: &mut State) -> Option<()> {
-        (state.receivers == 0).then_some(())
-    }
-
-    fn serve_waiters(state: &mut State) {
-        if state.receivers == 0 {
-            state.closed.grant_all(|| ());
-        }
-    }
-
-    fn take_grant(&mut self, _state: &mut State, (): ()) {}
-
-    fn return_grant(&mut self, _state: &mut State, (): ()) {}
 }

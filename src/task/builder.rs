@@ -28,10 +28,7 @@ use crate::event_loop::core::LoopCore;
 ///
 /// If called outside of a loop. [`EventLoop::spawn`](crate::EventLoop::spawn) does not need a current loop.
 #[track_caller]
-pub fn spawn<F>(future: F) -> JoinHandle<F::Output>
-where
-    F: Future + 'static,
-{
+pub fn spawn<F: Future + 'static>(future: F) -> JoinHandle<F::Output> {
     Builder::new().spawn(future)
 }
 
@@ -64,10 +61,7 @@ where
 ///
 /// If called outside of a loop.
 #[track_caller]
-pub fn spawn_eager<F>(future: F) -> JoinHandle<F::Output>
-where
-    F: Future + 'static,
-{
+pub fn spawn_eager<F: Future + 'static>(future: F) -> JoinHandle<F::Output> {
     Builder::new().spawn_eager(future)
 }
 
@@ -84,7 +78,7 @@ where
 #[derive(Debug, Default)]
 #[must_use = "a builder does nothing until its spawn is called"]
 pub struct Builder {
-    name: Option<Box<str>>,
+    pub(super) name: Option<Box<str>>,
 }
 
 impl Builder {
@@ -99,20 +93,13 @@ impl Builder {
         self
     }
 
-    pub(super) fn into_name(self) -> Option<Box<str>> {
-        self.name
-    }
-
     /// Spawns the task on the current loop.
     ///
     /// # Panics
     ///
     /// If called outside of a loop.
     #[track_caller]
-    pub fn spawn<F>(self, future: F) -> JoinHandle<F::Output>
-    where
-        F: Future + 'static,
-    {
+    pub fn spawn<F: Future + 'static>(self, future: F) -> JoinHandle<F::Output> {
         let core = LoopCore::current("spawn");
         // SAFETY: the future is `'static`.
         unsafe { spawn_unchecked(core, future, self.name, Location::caller()) }
@@ -124,10 +111,7 @@ impl Builder {
     ///
     /// If called outside of a loop.
     #[track_caller]
-    pub fn spawn_eager<F>(self, future: F) -> JoinHandle<F::Output>
-    where
-        F: Future + 'static,
-    {
+    pub fn spawn_eager<F: Future + 'static>(self, future: F) -> JoinHandle<F::Output> {
         spawn_eagerly(LoopCore::current("spawn_eager"), future, self.name, Location::caller())
     }
 }

@@ -12,7 +12,7 @@ use std::task::{Context, Poll, Waker};
 
 use slab::Slab;
 
-use crate::event_loop::exception::guard;
+use crate::event_loop::exception::wake_all;
 
 /// A request to stop, shared by its clones. Any clone can cancel it; any number of tasks can await it.
 ///
@@ -71,9 +71,7 @@ impl CancelToken {
             let children = node.children.take();
             nodes.extend(children.into_iter().filter_map(|(_, child)| child.upgrade()));
         }
-        for waker in wakers {
-            guard("a waker", || waker.wake());
-        }
+        wake_all(wakers);
     }
 
     /// Whether the token is cancelled.

@@ -21,7 +21,7 @@ use slab::Slab;
 use super::JoinHandle;
 use super::raw::{Owner, RawTask, TaskRef, spawn_unchecked};
 use crate::event_loop::core::LoopCore;
-use crate::event_loop::exception::guard;
+use crate::event_loop::exception::wake_all;
 
 #[derive(Default)]
 pub(crate) struct ChildSet {
@@ -124,9 +124,7 @@ impl ChildSet {
 
     /// Wakes the registered waker.
     pub(super) fn wake(&self) {
-        if let Some(waker) = self.waker.take() {
-            guard("a waker", || waker.wake());
-        }
+        wake_all(self.waker.take());
     }
 
     /// Cancels the members and makes the current task wait for them.
@@ -157,25 +155,17 @@ impl ChildSet {
     /// Whether this set already waits for `task`, directly or through other sets. A task is awaited by the set that it
     /// is a member of, and a set by its owner, so there is a single path upwards. Linear in the nesting depth.
     fn would_cycle(&self, task: RawTask) -> bool {
-        let mut task = task;
-        loop {
-            let parent = task.with_membership(|membership| match membership {
-                Some(Membership {
-                    child_set: Some(child_set),
-                    ..
-                }) if std::ptr::eq(&**child_set, self) => Parent::ThisSet,
-                Some(Membership {
-                    child_set: Some(child_set),
-                    ..
-                }) => child_set.owner_task().map_or(Parent::None, Parent::Task),
-                Some(Membership { child_set: None, .. }) | None => Parent::None,
-            });
-            match parent {
-                Parent::ThisSet => return true,
-                Parent::None => return false,
-                Parent::Task(owner) => task = owner,
+        let mut next = Some(task);
+        while let Some(task) = next {
+            let Some(child_set) = task.with_membership(|membership| membership?.child_set.clone()) else {
+                return false;
+            };
+            if std::ptr::eq(&*child_set, self) {
+                return true;
             }
+            next = child_set.owner_task();
         }
+        false
     }
 
     fn owner_task(&self) -> Option<RawTask> {
@@ -197,12 +187,6 @@ impl ChildSet {
         self.wake();
         owner
     }
-}
-
-enum Parent {
-    ThisSet,
-    Task(RawTask),
-    None,
 }
 
 /// A task's entry in its child set. Dropping it removes the entry.

@@ -62,8 +62,7 @@ use crate::time::timeout;
 #[track_caller]
 pub fn on_cancel<F>(within: Duration, cleanup: F) -> OnCancel<F>
 where
-    F: Future + 'static,
-    F::Output: TaskOutput,
+    F: Future<Output: TaskOutput> + 'static,
 {
     let core = LoopCore::current("on_cancel").rc();
     core.cleanups.armed.set(core.cleanups.armed.get() + 1);
@@ -77,11 +76,7 @@ where
 
 /// A guard that runs its cleanup when dropped: see [`on_cancel`].
 #[must_use = "dropping the guard runs the cleanup: hold it while the work runs"]
-pub struct OnCancel<F>
-where
-    F: Future + 'static,
-    F::Output: TaskOutput,
-{
+pub struct OnCancel<F: Future<Output: TaskOutput> + 'static> {
     /// `None` once it has run or was disarmed. Boxed, so that a started cleanup can move into a task.
     cleanup: Option<Pin<Box<F>>>,
     within: Duration,
@@ -89,11 +84,7 @@ where
     location: &'static Location<'static>,
 }
 
-impl<F> OnCancel<F>
-where
-    F: Future + 'static,
-    F::Output: TaskOutput,
-{
+impl<F: Future<Output: TaskOutput> + 'static> OnCancel<F> {
     /// Drops the cleanup without running it.
     pub fn disarm(mut self) {
         drop(self.cleanup.take());
@@ -140,11 +131,7 @@ where
     }
 }
 
-impl<F> Drop for OnCancel<F>
-where
-    F: Future + 'static,
-    F::Output: TaskOutput,
-{
+impl<F: Future<Output: TaskOutput> + 'static> Drop for OnCancel<F> {
     fn drop(&mut self) {
         let cleanups = &self.core.cleanups;
         cleanups.armed.set(cleanups.armed.get() - 1);
@@ -163,7 +150,7 @@ where
             let _running = running;
             match timeout(within, cleanup).await.map(TaskOutput::into_result) {
                 Ok(Ok(_)) => {}
-                Ok(Err(error)) => report(Exception::failure(
+                Ok(Err(error)) => report(Exception::error(
                     format!("the cleanup registered at {location} failed"),
                     error,
                 )),
@@ -181,11 +168,7 @@ fn not_done(location: &Location<'_>, why: &str) -> Exception {
     Exception::error(format!("the cleanup registered at {location} did not complete"), error)
 }
 
-impl<F> fmt::Debug for OnCancel<F>
-where
-    F: Future + 'static,
-    F::Output: TaskOutput,
-{
+impl<F: Future<Output: TaskOutput> + 'static> fmt::Debug for OnCancel<F> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("OnCancel")
             .field("within", &self.within)

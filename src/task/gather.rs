@@ -45,8 +45,7 @@ use crate::event_loop::exception::BoxError;
 #[track_caller]
 pub fn gather<I, T, E>(futures: I) -> Gather<T, E>
 where
-    I: IntoIterator,
-    I::Item: Future<Output = Result<T, E>> + 'static,
+    I: IntoIterator<Item: Future<Output = Result<T, E>> + 'static>,
     T: 'static,
     E: Into<Box<dyn std::error::Error + Send + Sync>> + 'static,
 {

@@ -146,6 +146,7 @@ pub struct TaskGroup {
     handle: GroupHandle,
 }
 
+#[derive(Default)]
 struct State {
     child_set: Rc<ChildSet>,
     failures: RefCell<Vec<Failure>>,
@@ -158,14 +159,10 @@ struct State {
 impl TaskGroup {
     /// Creates a group without children.
     pub fn new() -> TaskGroup {
-        let state = Rc::new(State {
-            child_set: ChildSet::new(),
-            failures: RefCell::default(),
-            is_aborted: Cell::new(false),
-            is_dropped: Cell::new(false),
-        });
-        let handle = GroupHandle { state };
-        TaskGroup { handle }
+        let state = Rc::default();
+        TaskGroup {
+            handle: GroupHandle { state },
+        }
     }
 
     /// Spawns a child. Its handle resolves to its value. If the child fails, the handle reports
@@ -180,8 +177,7 @@ impl TaskGroup {
     #[track_caller]
     pub fn spawn<F>(&self, future: F) -> JoinHandle<<F::Output as TaskOutput>::Value>
     where
-        F: Future + 'static,
-        F::Output: TaskOutput,
+        F: Future<Output: TaskOutput> + 'static,
     {
         self.handle.state.spawn(future, None, Location::caller())
     }
@@ -280,8 +276,7 @@ impl GroupHandle {
     #[track_caller]
     pub fn spawn<F>(&self, future: F) -> JoinHandle<<F::Output as TaskOutput>::Value>
     where
-        F: Future + 'static,
-        F::Output: TaskOutput,
+        F: Future<Output: TaskOutput> + 'static,
     {
         self.state.spawn(future, None, Location::caller())
     }
@@ -330,11 +325,10 @@ impl Builder {
     #[track_caller]
     pub fn spawn_in<F>(self, group: &impl AsRef<GroupHandle>, future: F) -> JoinHandle<<F::Output as TaskOutput>::Value>
     where
-        F: Future + 'static,
-        F::Output: TaskOutput,
+        F: Future<Output: TaskOutput> + 'static,
     {
         let state = &group.as_ref().state;
-        state.spawn(future, self.into_name(), Location::caller())
+        state.spawn(future, self.name, Location::caller())
     }
 }
 
@@ -346,8 +340,7 @@ impl State {
         location: &'static Location<'static>,
     ) -> JoinHandle<<F::Output as TaskOutput>::Value>
     where
-        F: Future + 'static,
-        F::Output: TaskOutput,
+        F: Future<Output: TaskOutput> + 'static,
     {
         let core = LoopCore::current("TaskGroup::spawn").rc();
         let child = Child {
@@ -402,11 +395,7 @@ struct Child<F> {
     state: Rc<State>,
 }
 
-impl<F> Future for Child<F>
-where
-    F: Future,
-    F::Output: TaskOutput,
-{
+impl<F: Future<Output: TaskOutput>> Future for Child<F> {
     type Output = <F::Output as TaskOutput>::Value;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
@@ -425,7 +414,7 @@ where
         let task = task.expect("a child is polled as a task");
         // There is no output to return. This is the last poll: the task ends when it suspends.
         task.fail();
-        state.fail(Failure::of_task(task.id(), task.name(), task.spawned_at(), cause));
+        state.fail(Failure::of_task(task, cause));
         Poll::Pending
     }
 }

@@ -22,11 +22,7 @@ use super::future_set::FutureSet;
 /// })?;
 /// # Ok::<(), std::io::Error>(())
 /// ```
-pub fn join_all<I>(futures: I) -> JoinAll<I::Item>
-where
-    I: IntoIterator,
-    I::Item: Future,
-{
+pub fn join_all<I: IntoIterator<Item: Future>>(futures: I) -> JoinAll<I::Item> {
     let future_set = FutureSet::new(futures);
     JoinAll {
         outputs: outputs(future_set.len()),
@@ -74,8 +70,7 @@ impl<F: Future> fmt::Debug for JoinAll<F> {
 /// ```
 pub fn try_join_all<I, T, E>(futures: I) -> TryJoinAll<I::Item, T>
 where
-    I: IntoIterator,
-    I::Item: Future<Output = Result<T, E>>,
+    I: IntoIterator<Item: Future<Output = Result<T, E>>>,
 {
     let future_set = FutureSet::new(futures);
     TryJoinAll {
@@ -94,10 +89,7 @@ pub struct TryJoinAll<F: Future, T> {
 /// Outputs are not pinned, and the futures are boxed.
 impl<F: Future, T> Unpin for TryJoinAll<F, T> {}
 
-impl<F, T, E> Future for TryJoinAll<F, T>
-where
-    F: Future<Output = Result<T, E>>,
-{
+impl<F: Future<Output = Result<T, E>>, T, E> Future for TryJoinAll<F, T> {
     type Output = Result<Vec<T>, E>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
@@ -146,11 +138,7 @@ impl<F: Future, T> fmt::Debug for TryJoinAll<F, T> {
 ///
 /// If there are no futures: such a race would never complete.
 #[track_caller]
-pub fn race<I>(futures: I) -> Race<I::Item>
-where
-    I: IntoIterator,
-    I::Item: Future,
-{
+pub fn race<I: IntoIterator<Item: Future>>(futures: I) -> Race<I::Item> {
     let future_set = FutureSet::new(futures);
     assert!(future_set.len() > 0, "`race` needs at least one future");
     Race { future_set }
@@ -201,11 +189,7 @@ impl<F: Future> fmt::Debug for Race<F> {
 /// })?;
 /// # Ok::<(), std::io::Error>(())
 /// ```
-pub fn as_completed<I>(futures: I) -> AsCompleted<I::Item>
-where
-    I: IntoIterator,
-    I::Item: Future,
-{
+pub fn as_completed<I: IntoIterator<Item: Future>>(futures: I) -> AsCompleted<I::Item> {
     AsCompleted {
         future_set: FutureSet::new(futures),
     }

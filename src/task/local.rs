@@ -56,11 +56,7 @@ pub struct TaskLocal<T: 'static> {
 impl<T: 'static> TaskLocal<T> {
     /// Creates a variable without a value. Store it in a `static`.
     pub const fn new() -> TaskLocal<T> {
-        TaskLocal {
-            default: None,
-            _address: AtomicBool::new(false),
-            _value: PhantomData,
-        }
+        TaskLocal::make(None)
     }
 
     /// Creates a variable that has the value of `default` until it is set. Each read before that calls `default`.
@@ -71,8 +67,12 @@ impl<T: 'static> TaskLocal<T> {
     /// assert_eq!(LANGUAGE.get(), "en");
     /// ```
     pub const fn with_default(default: fn() -> T) -> TaskLocal<T> {
+        TaskLocal::make(Some(default))
+    }
+
+    const fn make(default: Option<fn() -> T>) -> TaskLocal<T> {
         TaskLocal {
-            default: Some(default),
+            default,
             _address: AtomicBool::new(false),
             _value: PhantomData,
         }
@@ -155,7 +155,7 @@ impl<T: 'static> TaskLocal<T> {
     }
 
     fn value(&'static self) -> Option<Rc<T>> {
-        let value = Locals::read(|locals| locals.get(self.key()))?;
+        let value = Locals::update(|locals| locals.get(self.key()))?;
         value.downcast().ok()
     }
 
@@ -281,7 +281,7 @@ impl Locals {
         };
         match is_empty {
             true => Locals(None),
-            false => Locals::read(Locals::clone),
+            false => Locals::update(|locals| locals.clone()),
         }
     }
 
@@ -308,12 +308,6 @@ impl Locals {
         if self.0.is_some() {
             guard("a task-local's destructor", || drop(self));
         }
-    }
-
-    /// Calls `read` with the current context. It must not run the user's code.
-    #[inline]
-    fn read<R>(read: impl FnOnce(&Locals) -> R) -> R {
-        Locals::update(|locals| read(locals))
     }
 
     /// Calls `update` with the current context. It must not run the user's code.

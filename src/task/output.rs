@@ -5,7 +5,7 @@ use std::error::Error;
 use std::fmt;
 use std::panic::Location;
 
-use super::TaskId;
+use super::{RawTask, TaskId};
 use crate::event_loop::exception::{BoxError, Exception, panic_message, report};
 
 /// The output of a group's child or body: a `Result`, whose `Err` is a failure, or a type that cannot fail.
@@ -115,17 +115,15 @@ values! {
 /// # Ok::<(), std::io::Error>(())
 /// ```
 pub struct Failure {
-    origin: Origin,
+    /// `None` if the body failed.
+    task: Option<FailedTask>,
     cause: Cause,
 }
 
-enum Origin {
-    Body,
-    Task {
-        id: TaskId,
-        name: Option<Box<str>>,
-        spawned_at: &'static Location<'static>,
-    },
+struct FailedTask {
+    id: TaskId,
+    name: Option<Box<str>>,
+    spawned_at: &'static Location<'static>,
 }
 
 enum Cause {
@@ -137,20 +135,18 @@ enum Cause {
 impl Failure {
     pub(super) fn of_body(error: BoxError) -> Failure {
         Failure {
-            origin: Origin::Body,
+            task: None,
             cause: Cause::Error(error),
         }
     }
 
-    pub(super) fn of_task(
-        id: TaskId,
-        name: Option<&str>,
-        spawned_at: &'static Location<'static>,
-        cause: Result<BoxError, Box<dyn Any + Send>>,
-    ) -> Failure {
-        let name = name.map(Into::into);
+    pub(super) fn of_task(task: RawTask, cause: Result<BoxError, Box<dyn Any + Send>>) -> Failure {
         Failure {
-            origin: Origin::Task { id, name, spawned_at },
+            task: Some(FailedTask {
+                id: task.id(),
+                name: task.name().map(Into::into),
+                spawned_at: task.spawned_at(),
+            }),
             cause: match cause {
                 Ok(error) => Cause::Error(error),
                 Err(payload) => Cause::Panic(std::sync::Mutex::new(payload)),
@@ -160,25 +156,25 @@ impl Failure {
 
     /// The child's id; `None` if the body failed.
     pub fn task(&self) -> Option<TaskId> {
-        match self.origin {
-            Origin::Body => None,
-            Origin::Task { id, .. } => Some(id),
-        }
+        self.task.as_ref().map(|task| task.id)
     }
 
     /// The child's name, if it has one.
     pub fn name(&self) -> Option<&str> {
-        match &self.origin {
-            Origin::Body => None,
-            Origin::Task { name, .. } => name.as_deref(),
-        }
+        self.task.as_ref()?.name.as_deref()
     }
 
     /// Where the child was spawned; `None` if the body failed.
     pub fn spawned_at(&self) -> Option<&'static Location<'static>> {
-        match self.origin {
-            Origin::Body => None,
-            Origin::Task { spawned_at, .. } => Some(spawned_at),
+        self.task.as_ref().map(|task| task.spawned_at)
+    }
+
+    /// What failed, for messages.
+    fn origin(&self) -> String {
+        match (self.task(), self.name()) {
+            (None, _) => "the body".to_owned(),
+            (Some(id), None) => format!("task {id}"),
+            (Some(id), Some(name)) => format!("task {id} '{name}'"),
         }
     }
 
@@ -210,9 +206,9 @@ impl Failure {
 
     /// Passes the failure to the exception handler, because the group was not joined.
     pub(super) fn report(self) {
-        let context = format!("{} of a group that was not joined", self.origin);
+        let context = format!("{} of a group that was not joined", self.origin());
         match self.into_error() {
-            Ok(error) => report(Exception::failure(format!("{context} failed"), error)),
+            Ok(error) => report(Exception::error(format!("{context} failed"), error)),
             Err(payload) => report(Exception::panic(&context, payload)),
         }
     }
@@ -221,12 +217,12 @@ impl Failure {
     fn write_tree(&self, f: &mut fmt::Formatter<'_>, indent: &str) -> fmt::Result {
         match &self.cause {
             Cause::Error(error) => {
-                write!(f, "{}: ", self.origin)?;
+                write!(f, "{}: ", self.origin())?;
                 write_error(f, &**error, indent)
             }
             Cause::Panic(payload) => {
                 let payload = payload.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-                write!(f, "{} panicked: {}", self.origin, panic_message(&**payload))
+                write!(f, "{} panicked: {}", self.origin(), panic_message(&**payload))
             }
         }
     }
@@ -251,18 +247,6 @@ fn write_error(f: &mut fmt::Formatter<'_>, error: &(dyn Error + 'static), indent
             write_error(f, source, &format!("{indent}   "))
         }
         None => Ok(()),
-    }
-}
-
-impl fmt::Display for Origin {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Origin::Body => f.write_str("the body"),
-            Origin::Task { id, name: None, .. } => write!(f, "task {id}"),
-            Origin::Task {
-                id, name: Some(name), ..
-            } => write!(f, "task {id} '{name}'"),
-        }
     }
 }
 
@@ -334,10 +318,7 @@ impl GroupError {
     }
 
     fn write_tree(&self, f: &mut fmt::Formatter<'_>, indent: &str) -> fmt::Result {
-        let body = self
-            .failures
-            .iter()
-            .any(|failure| matches!(failure.origin, Origin::Body));
+        let body = self.failures.iter().any(|failure| failure.task.is_none());
         match (self.failures.len() - usize::from(body), body) {
             (0, false) => f.write_str("the group was cancelled")?,
             (0, true) => f.write_str("the body of the group failed")?,

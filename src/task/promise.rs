@@ -12,6 +12,7 @@ use std::task::{Context, Poll, Waker};
 
 use crate::event_loop::callback::CallbackCell;
 use crate::event_loop::core::LoopCore;
+use crate::event_loop::exception::{guard, wake_all};
 use crate::task::Locals;
 
 /// Creates a promise and its placeholder on the current loop.
@@ -115,7 +116,7 @@ fn run_callbacks<T: 'static>(state: &Rc<RefCell<State<T>>>) {
     };
     for (callback, locals) in callbacks {
         let view = result.as_ref().map_err(|&abandoned| abandoned);
-        crate::event_loop::exception::guard("a done-callback", || locals.run(|| callback(view)));
+        guard("a done-callback", || locals.run(|| callback(view)));
     }
     let (waker, late) = {
         let mut state = state.borrow_mut();
@@ -134,10 +135,8 @@ fn run_callbacks<T: 'static>(state: &Rc<RefCell<State<T>>>) {
     if late {
         schedule_callbacks(state);
     }
-    if let Some(waker) = waker {
-        // This may be a destructor, if the loop is closed.
-        crate::event_loop::exception::guard("a waker", || waker.wake());
-    }
+    // This may be a destructor, if the loop is closed.
+    wake_all(waker);
 }
 
 /// Runs the done-callbacks in the loop's next turn; immediately if the loop is closed, since the placeholder may be

@@ -56,6 +56,8 @@
 //! `membership` and `locals` are `None` or empty: the list's reference goes after the future is dropped, and the join
 //! handle's after the output is. Nothing that is not `Send` is left for another thread to drop.
 
+mod refs;
+
 use std::any::Any;
 use std::cell::{Cell, UnsafeCell};
 use std::future::Future;
@@ -66,15 +68,17 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
-use std::task::{Context, Poll, RawWaker, RawWakerVTable, Waker};
+use std::task::{Context, Poll, Waker};
 
+pub(crate) use self::refs::{Owner, RemoteWake, Runnable, TaskRef};
+use self::refs::{WAKER, raw_waker};
 use super::TaskId;
 use super::child_set::Membership;
 use super::join::{JoinError, JoinHandle};
 use super::local::Locals;
 use crate::diagnostics::dump::Waiting;
 use crate::event_loop::core::{LoopCore, RemoteEvent};
-use crate::event_loop::exception::{Exception, guard, report};
+use crate::event_loop::exception::{Exception, guard, report, wake_all};
 use crate::event_loop::inbox::Inbox;
 use crate::event_loop::ready::Ready;
 use crate::time::Instant;
@@ -561,9 +565,7 @@ impl RawTask {
         }
         // The task may be freed from here on.
         crate::diagnostics::trace::task_ended(id);
-        if let Some(waker) = waker {
-            guard("a waker", || waker.wake());
-        }
+        wake_all(waker);
         if let Some((membership, locals)) = extras {
             drop(membership);
             locals.drop_guarded();
@@ -604,12 +606,7 @@ impl RawTask {
         // SAFETY: the task is done or finishing, and this is the loop's thread.
         let panic = unsafe { (self.header().vtable.drop_output)(self.0) };
         if let Some(payload) = panic {
-            report(Exception::task_panic(
-                self.id(),
-                self.name(),
-                self.spawned_at(),
-                payload,
-            ));
+            report(Exception::task_panic(self, payload));
         }
     }
 
@@ -670,154 +667,4 @@ impl RawTask {
         }
         self.drop_ref();
     }
-}
-
-/// An entry in the ready queue. Dropping it without running it removes the entry. Loop's thread.
-pub(crate) struct Runnable(RawTask);
-
-impl Runnable {
-    pub(crate) fn task(&self) -> RawTask {
-        self.0
-    }
-
-    /// Removes the entry. True if the task is done, and perhaps freed.
-    #[inline]
-    fn dequeue(self) -> bool {
-        let task = ManuallyDrop::new(self).0;
-        task.header().is_ready.set(false);
-        let is_done = task.is_done();
-        if is_done {
-            // The list's reference, which `become_done` left to this entry.
-            task.drop_ref();
-        }
-        is_done
-    }
-
-    /// Polls the task, or cancels it if that was requested.
-    #[inline]
-    pub(crate) fn run(self, core: &LoopCore) {
-        let task = self.0;
-        if !self.dequeue() {
-            core.refill_budget();
-            task.poll(core);
-        }
-    }
-}
-
-impl Drop for Runnable {
-    fn drop(&mut self) {
-        Runnable(self.0).dequeue();
-    }
-}
-
-/// A wake on its way through the inbox. The `QUEUED_REMOTE` bit is its reference.
-pub(crate) struct RemoteWake(RawTask);
-
-// SAFETY: it only carries the task's address from the waker's thread to the loop's, which queues the task. Dropping it
-// on another thread touches only the atomic state.
-unsafe impl Send for RemoteWake {}
-
-impl RemoteWake {
-    /// Puts the task into the ready queue. Loop's thread.
-    pub(crate) fn deliver(self, core: &LoopCore) {
-        self.0.make_ready(core);
-        // Clears the bit before the task is polled, so a wake during the poll is sent again.
-        drop(self);
-    }
-}
-
-impl Drop for RemoteWake {
-    fn drop(&mut self) {
-        // The bit is set, so subtracting it clears it.
-        let old = self.0.header().state.fetch_sub(QUEUED_REMOTE, AcqRel);
-        self.0.free_if_last(old - QUEUED_REMOTE);
-    }
-}
-
-/// Keeps a task unfinished: held by each operation and child set that the task left behind. Loop's thread.
-pub(crate) struct Owner(RawTask);
-
-impl Owner {
-    pub(crate) fn new(task: RawTask) -> Owner {
-        task.clone_ref();
-        let orphans = &task.header().orphans;
-        orphans.set(orphans.get() + 1);
-        Owner(task)
-    }
-}
-
-impl Drop for Owner {
-    fn drop(&mut self) {
-        // Iterative: groups may be nested as deep as memory allows, so recursion could overflow the stack.
-        let mut membership = self.release();
-        while let Some(left) = membership {
-            membership = left.leave().and_then(|owner| ManuallyDrop::new(owner).release());
-        }
-    }
-}
-
-impl Owner {
-    /// Drops the hold, once. Returns the task's membership if this finished the task.
-    fn release(&mut self) -> Option<Membership> {
-        let header = self.0.header();
-        header.orphans.set(header.orphans.get() - 1);
-        let (waker, membership) = match self.0.is_finished() {
-            true => (header.join_waker.take(), header.membership.take()),
-            false => (None, None),
-        };
-        // The task may be freed by this.
-        self.0.drop_ref();
-        if let Some(waker) = waker {
-            guard("a waker", || waker.wake());
-        }
-        membership
-    }
-
-    pub(super) fn task(&self) -> RawTask {
-        self.0
-    }
-}
-
-/// A counted reference that can cancel a task but not join it. Loop's thread.
-pub(crate) struct TaskRef(RawTask);
-
-impl TaskRef {
-    pub(super) fn new(task: RawTask) -> TaskRef {
-        task.clone_ref();
-        TaskRef(task)
-    }
-
-    pub(super) fn cancel(&self) {
-        self.0.cancel();
-    }
-}
-
-impl Drop for TaskRef {
-    fn drop(&mut self) {
-        self.0.drop_ref();
-    }
-}
-
-fn raw_waker(task: RawTask) -> RawWaker {
-    RawWaker::new(task.0.as_ptr().cast_const().cast(), &WAKER)
-}
-
-static WAKER: RawWakerVTable = RawWakerVTable::new(
-    |data| {
-        let task = from_waker(data);
-        task.clone_ref();
-        raw_waker(task)
-    },
-    |data| {
-        let task = from_waker(data);
-        task.schedule();
-        task.drop_ref();
-    },
-    |data| from_waker(data).schedule(),
-    |data| from_waker(data).drop_ref(),
-);
-
-fn from_waker(data: *const ()) -> RawTask {
-    // SAFETY: every waker with this vtable was made by `raw_waker`, from a non-null pointer.
-    RawTask(unsafe { NonNull::new_unchecked(data.cast_mut().cast()) })
 }

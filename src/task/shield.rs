@@ -11,7 +11,7 @@ use super::future_set::FutureSet;
 use super::output::TaskOutput;
 use super::{JoinError, JoinHandle, spawn};
 use crate::event_loop::core::LoopCore;
-use crate::event_loop::exception::{Exception, report};
+use crate::event_loop::exception::{Exception, guard, report};
 
 /// Runs `future` in its own task, which continues if the wait for it is dropped: asyncio's `shield`.
 ///
@@ -40,8 +40,7 @@ use crate::event_loop::exception::{Exception, report};
 #[track_caller]
 pub fn shield<F>(future: F) -> Shield<F::Output>
 where
-    F: Future + 'static,
-    F::Output: TaskOutput + 'static,
+    F: Future<Output: TaskOutput + 'static> + 'static,
 {
     spawn(future).shield()
 }
@@ -66,12 +65,7 @@ impl<T: TaskOutput> Future for Shield<T> {
     type Output = Result<T, JoinError>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let Some(handle) = &mut self.handle else {
-            panic!("Shield polled after it returned its result");
-        };
-        let result = std::task::ready!(Pin::new(handle).poll(cx));
-        self.handle = None;
-        Poll::Ready(result)
+        poll_once(&mut self.handle, cx)
     }
 }
 
@@ -149,12 +143,7 @@ impl<T> Future for CancelOnDrop<T> {
     type Output = Result<T, JoinError>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let Some(handle) = &mut self.handle else {
-            panic!("CancelOnDrop polled after it returned its result");
-        };
-        let result = std::task::ready!(Pin::new(handle).poll(cx));
-        self.handle = None;
-        Poll::Ready(result)
+        poll_once(&mut self.handle, cx)
     }
 }
 
@@ -196,6 +185,14 @@ impl<T> fmt::Debug for CancelOnDrop<T> {
     }
 }
 
+/// Polls a handle, and drops it once it has returned its result.
+fn poll_once<T>(handle: &mut Option<JoinHandle<T>>, cx: &mut Context<'_>) -> Poll<Result<T, JoinError>> {
+    let running = handle.as_mut().expect("polled after it returned its result");
+    let result = std::task::ready!(Pin::new(running).poll(cx));
+    *handle = None;
+    Poll::Ready(result)
+}
+
 /// Passes errors of tasks that will not be joined to the exception handler: at once, or when the task finishes.
 pub(super) fn report_failures<T: TaskOutput + 'static>(handles: Vec<(usize, JoinHandle<T>)>, why: &'static str) {
     let mut running = Vec::new();
@@ -232,22 +229,14 @@ async fn watch<T: TaskOutput + 'static>(handles: Vec<JoinHandle<T>>, why: &'stat
 fn report_failure<T: TaskOutput>(handle: &JoinHandle<T>, result: Result<T, JoinError>, why: &'static str) {
     let task = handle.raw();
     match result {
-        Ok(output) => crate::event_loop::exception::guard("a result's destructor", || {
+        Ok(output) => guard("a result's destructor", || {
             if let Err(error) = output.into_result() {
-                report(Exception::failure(
-                    format!("{} failed and {why}", task.describe()),
-                    error,
-                ));
+                report(Exception::error(format!("{} failed and {why}", task.describe()), error));
             }
         }),
         Err(error) => {
             if let Ok(payload) = error.try_into_panic() {
-                report(Exception::task_panic(
-                    task.id(),
-                    task.name(),
-                    task.spawned_at(),
-                    payload,
-                ));
+                report(Exception::task_panic(task, payload));
             }
         }
     }

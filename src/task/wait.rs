@@ -55,8 +55,7 @@ pub enum WaitFor {
 /// ```
 pub fn wait<I, T, E>(futures: I, until: WaitFor) -> Wait<I::Item>
 where
-    I: IntoIterator,
-    I::Item: Future<Output = Result<T, E>> + Unpin,
+    I: IntoIterator<Item: Future<Output = Result<T, E>> + Unpin>,
 {
     wait_until(futures, move |result: &Result<T, E>| match until {
         WaitFor::First => true,
@@ -79,8 +78,7 @@ where
 /// ```
 pub fn wait_until<I, P>(futures: I, is_enough: P) -> Wait<I::Item>
 where
-    I: IntoIterator,
-    I::Item: Future + Unpin,
+    I: IntoIterator<Item: Future + Unpin>,
     P: FnMut(&<I::Item as Future>::Output) -> bool + 'static,
 {
     Wait {

@@ -93,7 +93,7 @@ unsafe impl Driver for Faulty {
         });
         let before = completed.len();
         completed.extend(failed);
-        let wait = if completed.len() > before { Wait::Look } else { wait };
+        let wait = if completed.len() > before { Wait::Poll } else { wait };
         self.inner.poll(completed, wait)
     }
 

@@ -1,10 +1,9 @@
 //! Periodic metrics.
 
-use std::fmt;
 use std::time::Duration;
 
 use super::{Metrics, metrics};
-use crate::task::{Builder, JoinHandle};
+use crate::task::{Builder, CancelOnDrop};
 use crate::time::sleep;
 
 /// Reports a loop's metrics periodically until it is dropped: see [`monitor`].
@@ -18,9 +17,10 @@ use crate::time::sleep;
 /// })?;
 /// # Ok::<(), std::io::Error>(())
 /// ```
+#[derive(Debug)]
 #[must_use = "dropping the monitor stops it"]
 pub struct Monitor {
-    task: JoinHandle<()>,
+    _task: CancelOnDrop<()>,
 }
 
 /// Calls `callback` every `period` with the metrics [since](Metrics::since) the last call, until the monitor is
@@ -41,17 +41,7 @@ pub fn monitor(period: Duration, mut callback: impl FnMut(&Metrics) + 'static) -
             before = now;
         }
     });
-    Monitor { task }
-}
-
-impl Drop for Monitor {
-    fn drop(&mut self) {
-        self.task.cancel();
-    }
-}
-
-impl fmt::Debug for Monitor {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Monitor").field("task", &self.task.id()).finish()
+    Monitor {
+        _task: task.cancel_on_drop(),
     }
 }

@@ -8,7 +8,7 @@ use std::fmt;
 use std::rc::Rc;
 use std::time::Duration;
 
-use crate::task::{Builder, JoinHandle};
+use crate::task::{Builder, CancelOnDrop};
 use crate::time::{Instant, sleep_until};
 
 /// Measures how late a periodic tick is, until it is dropped.
@@ -28,7 +28,7 @@ use crate::time::{Instant, sleep_until};
 #[must_use = "dropping the meter stops it"]
 pub struct StallMeter {
     histogram: Rc<RefCell<Histogram>>,
-    task: JoinHandle<()>,
+    _task: CancelOnDrop<()>,
 }
 
 /// The lateness of the ticks of a [`StallMeter`]. Quantiles are rounded up, by at most a sixteenth.
@@ -77,7 +77,10 @@ impl StallMeter {
                 }
             }
         });
-        StallMeter { histogram, task }
+        StallMeter {
+            histogram,
+            _task: task.cancel_on_drop(),
+        }
     }
 
     /// The measurements so far.
@@ -88,12 +91,6 @@ impl StallMeter {
     /// Discards the measurements so far.
     pub fn reset(&self) {
         *self.histogram.borrow_mut() = Histogram::new();
-    }
-}
-
-impl Drop for StallMeter {
-    fn drop(&mut self) {
-        self.task.cancel();
     }
 }
 

@@ -162,7 +162,7 @@ unsafe impl Driver for Iocp {
 
     fn poll(&mut self, completed: &mut Vec<Completion>, wait: Wait) -> io::Result<()> {
         // Completions that are already here are handled before blocking.
-        let wait = match self.done.is_empty() || wait == Wait::Look {
+        let wait = match self.done.is_empty() || wait == Wait::Poll {
             true => wait,
             false => Wait::No,
         };

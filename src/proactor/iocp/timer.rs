@@ -51,7 +51,7 @@ impl Timer {
     /// Prepares a wait. Returns the port's timeout in milliseconds, and whether the wait is alertable.
     pub(super) fn set(&mut self, wait: Wait) -> (u32, bool) {
         let deadline = match wait {
-            Wait::No | Wait::Look => return (0, false),
+            Wait::No | Wait::Poll => return (0, false),
             Wait::Forever => return (INFINITE, false),
             Wait::Until(deadline) => deadline,
         };

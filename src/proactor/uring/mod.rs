@@ -172,7 +172,7 @@ impl Uring {
         }
         let args = match wait {
             Wait::Until(_) => types::SubmitArgs::new().timespec(&time),
-            Wait::No | Wait::Look | Wait::Forever => types::SubmitArgs::new(),
+            Wait::No | Wait::Poll | Wait::Forever => types::SubmitArgs::new(),
         };
         // SAFETY: `EXT_ARG` says that the argument is a `SubmitArgs`, which outlives the call, as does its timespec.
         let entered = unsafe {
@@ -393,7 +393,7 @@ unsafe impl Driver for Uring {
 
     fn poll(&mut self, completed: &mut Vec<Completion>, wait: Wait) -> io::Result<()> {
         // With an outer loop, a poll must clear its eventfd even if nothing completed.
-        let may_skip = wait == Wait::No || (wait == Wait::Look && self.notifier.outer.get().is_none());
+        let may_skip = wait == Wait::No || (wait == Wait::Poll && self.notifier.outer.get().is_none());
         if may_skip && self.is_idle() {
             self.counters.spins += 1;
             return Ok(());

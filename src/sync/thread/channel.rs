@@ -6,9 +6,8 @@ use std::sync::Arc;
 use std::task::Waker;
 
 use super::super::error::{Closed, SendError, TryRecvError, TrySendError};
-use super::super::permits::{Denied, PermitGrant, Permits};
-use super::super::wait::{Request, StateCell, WaitFuture, WaitState};
-use super::super::wait_queue::WaitQueue;
+use super::super::permits::{Acquire, Denied, Permits};
+use super::super::wait::{StateCell, WaitFuture, WaitState};
 use super::park;
 use crate::sync::loom_shim::Mutex;
 
@@ -118,7 +117,19 @@ impl<T> Sender<T> {
     ///
     /// If the future is dropped before it completes, the item was not sent and is dropped too.
     pub async fn send(&self, item: T) -> Result<(), SendError<T>> {
-        WaitFuture::new(&*self.shared, SendItem { item: Some(item) }).await
+        let mut item = Some(item);
+        let send = Acquire {
+            permits: |state: &mut State<T>| &mut state.free_slots,
+            count: 1,
+            then: |state: &mut State<T>, acquired: Result<(), Closed>| {
+                let item = item.take().expect("sent once");
+                match acquired {
+                    Ok(()) => state.push(item),
+                    Err(Closed) => Err(SendError(item)),
+                }
+            },
+        };
+        WaitFuture::new(&*self.shared, "room in a channel", send).await
     }
 
     /// Sends an item if there is room and no other sender waits.
@@ -203,7 +214,12 @@ impl<T> Receiver<T> {
     ///
     /// If the future is dropped before it completes, nothing was received; an item reserved for it goes on to the next.
     pub async fn recv(&self) -> Result<T, Closed> {
-        WaitFuture::new(&*self.shared, RecvItem).await
+        let receive = Acquire {
+            permits: |state: &mut State<T>| &mut state.ready,
+            count: 1,
+            then: |state: &mut State<T>, acquired: Result<(), Closed>| acquired.and_then(|()| state.pop()),
+        };
+        WaitFuture::new(&*self.shared, "a channel", receive).await
     }
 
     /// Receives an item if there is one that is not reserved.
@@ -276,101 +292,5 @@ impl<T> fmt::Debug for Receiver<T> {
             .field("len", &self.len())
             .field("closed", &self.is_closed())
             .finish()
-    }
-}
-
-/// Sends an item.
-struct SendItem<T> {
-    item: Option<T>,
-}
-
-impl<T> SendItem<T> {
-    fn item(&mut self) -> T {
-        self.item.take().expect("present until it is sent")
-    }
-}
-
-impl<T> Request<State<T>> for SendItem<T> {
-    type Amount = usize;
-    type Grant = PermitGrant;
-    type Output = Result<(), SendError<T>>;
-
-    fn wait_queue(state: &mut State<T>) -> &mut WaitQueue<usize, PermitGrant> {
-        state.free_slots.wait_queue()
-    }
-
-    fn name(&self) -> &'static str {
-        "room in a channel"
-    }
-
-    fn amount(&self) -> usize {
-        1
-    }
-
-    fn try_now(&mut self, state: &mut State<T>) -> Option<Self::Output> {
-        match state.free_slots.try_take(1) {
-            Ok(()) => Some(state.push(self.item())),
-            Err(Denied::Busy) => None,
-            Err(Denied::Closed) => Some(Err(SendError(self.item()))),
-        }
-    }
-
-    fn serve_waiters(state: &mut State<T>) {
-        state.free_slots.serve();
-    }
-
-    fn take_grant(&mut self, state: &mut State<T>, grant: PermitGrant) -> Self::Output {
-        match state.free_slots.take_grant(&grant) {
-            Ok(()) => state.push(self.item()),
-            Err(_) => Err(SendError(self.item())),
-        }
-    }
-
-    fn return_grant(&mut self, state: &mut State<T>, grant: PermitGrant) {
-        state.free_slots.return_grant(&grant, 1);
-    }
-}
-
-/// Receives an item.
-struct RecvItem;
-
-impl<T> Request<State<T>> for RecvItem {
-    type Amount = usize;
-    type Grant = PermitGrant;
-    type Output = Result<T, Closed>;
-
-    fn wait_queue(state: &mut State<T>) -> &mut WaitQueue<usize, PermitGrant> {
-        state.ready.wait_queue()
-    }
-
-    fn name(&self) -> &'static str {
-        "a channel"
-    }
-
-    fn amount(&self) -> usize {
-        1
-    }
-
-    fn try_now(&mut self, state: &mut State<T>) -> Option<Self::Output> {
-        match state.ready.try_take(1) {
-            Ok(()) => Some(state.pop()),
-            Err(Denied::Busy) => None,
-            Err(Denied::Closed) => Some(Err(Closed)),
-        }
-    }
-
-    fn serve_waiters(state: &mut State<T>) {
-        state.ready.serve();
-    }
-
-    fn take_grant(&mut self, state: &mut State<T>, grant: PermitGrant) -> Self::Output {
-        match state.ready.take_grant(&grant) {
-            Ok(()) => state.pop(),
-            Err(_) => Err(Closed),
-        }
-    }
-
-    fn return_grant(&mut self, state: &mut State<T>, grant: PermitGrant) {
-        state.ready.return_grant(&grant, 1);
     }
 }

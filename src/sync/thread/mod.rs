@@ -20,7 +20,7 @@ mod channel;
 #[cfg(all(test, loom))]
 mod loom_tests;
 mod oneshot;
-mod park;
+pub(crate) mod park;
 
 pub use channel::{Receiver, Sender, channel, unbounded};
 pub use oneshot::{OneshotReceiver, OneshotSender, oneshot};

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use super::super::error::{Closed, SendError, TryRecvError};
-use super::super::oneshot::{Receive, ReceiverGone, State};
+use super::super::oneshot::{Receive, State, receiver_gone};
 use super::super::wait::{StateCell, WaitFuture};
 use super::park;
 use crate::sync::loom_shim::Mutex;
@@ -26,7 +26,7 @@ use crate::sync::loom_shim::Mutex;
 /// ```
 pub fn oneshot<T>() -> (OneshotSender<T>, OneshotReceiver<T>) {
     let shared = Arc::new(Mutex::new(State::new()));
-    let waiting = WaitFuture::new(shared.clone(), Receive);
+    let waiting = WaitFuture::new(shared.clone(), "a oneshot value", Receive);
     (OneshotSender { shared }, OneshotReceiver { waiting })
 }
 
@@ -50,7 +50,7 @@ impl<T> OneshotSender<T> {
 
     /// Waits until the receiver was dropped or has closed the channel. Dropping the future has no effect.
     pub async fn closed(&mut self) {
-        WaitFuture::new(&*self.shared, ReceiverGone).await;
+        receiver_gone(&*self.shared).await;
     }
 }
 

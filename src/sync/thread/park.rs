@@ -4,6 +4,7 @@ use std::future::Future;
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
+use std::time::Instant;
 
 use crate::event_loop::core::LoopCore;
 use crate::sync::loom_shim::{Condvar, Mutex};
@@ -15,15 +16,27 @@ struct Parker {
 }
 
 impl Parker {
-    fn park(&self) {
+    /// False if the deadline has passed.
+    fn park(&self, deadline: Option<Instant>) -> bool {
         let mut is_woken = self.is_woken.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         while !*is_woken {
-            is_woken = self
-                .woken
-                .wait(is_woken)
-                .unwrap_or_else(|poisoned| poisoned.into_inner());
+            is_woken = match deadline {
+                None => self
+                    .woken
+                    .wait(is_woken)
+                    .unwrap_or_else(|poisoned| poisoned.into_inner()),
+                Some(deadline) => {
+                    let left = deadline.saturating_duration_since(Instant::now());
+                    if left.is_zero() {
+                        return false;
+                    }
+                    let waited = self.woken.wait_timeout(is_woken, left);
+                    waited.unwrap_or_else(|poisoned| poisoned.into_inner()).0
+                }
+            };
         }
         *is_woken = false;
+        true
     }
 }
 
@@ -41,6 +54,11 @@ pub(super) fn wait<F: Future>(future: F) -> F::Output {
         LoopCore::try_current().is_none(),
         "a blocking wait on a thread that runs a loop would block the loop: await instead"
     );
+    wait_until(None, future).expect("there is no deadline")
+}
+
+/// Blocks this thread until the future completes; `None` if the deadline passes first.
+pub(crate) fn wait_until<F: Future>(deadline: Option<Instant>, future: F) -> Option<F::Output> {
     let parker = Arc::new(Parker {
         is_woken: Mutex::new(false),
         woken: Condvar::new(),
@@ -49,8 +67,9 @@ pub(super) fn wait<F: Future>(future: F) -> F::Output {
     let mut future = pin!(future);
     loop {
         match future.as_mut().poll(&mut Context::from_waker(&waker)) {
-            Poll::Ready(output) => return output,
-            Poll::Pending => parker.park(),
+            Poll::Ready(output) => return Some(output),
+            Poll::Pending if parker.park(deadline) => {}
+            Poll::Pending => return None,
         }
     }
 }
