@@ -24,6 +24,7 @@ mod async_fd;
 mod buf;
 mod buf_reader;
 mod buf_writer;
+mod buffer_cache;
 #[cfg(feature = "bytes")]
 mod bytes;
 mod copy;
@@ -33,6 +34,7 @@ mod error;
 mod lines;
 mod managed;
 mod memory;
+pub(crate) mod payload;
 pub mod pipe;
 #[cfg(unix)]
 mod raw_fd;
@@ -44,7 +46,10 @@ mod splice;
 mod split;
 pub(crate) mod stdio;
 pub(crate) mod vectored;
+pub(crate) mod waker_cell;
+pub(crate) mod watermarks;
 mod write;
+pub(crate) mod write_buffer;
 
 use std::task::{Context, Poll};
 

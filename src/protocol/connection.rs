@@ -5,18 +5,17 @@
 //! before the next call. Data that a callback writes is sent in the same poll, after the callback returns.
 
 use std::cell::RefCell;
-use std::future::{pending, poll_fn};
+use std::future::pending;
 use std::io;
-use std::pin::pin;
 use std::rc::Rc;
 
 use super::any_stream::{AnyStream, StreamAddrs};
 use super::server::{Client, Registration};
 use super::transport::Transport;
 use super::transport_state::{BaseProtocol, CloseMode, TaskGuard, TransportState};
-use super::write_buffer::WriteBuffer;
 use super::{Protocol, ProtocolRef};
 use crate::io::ManagedBuf;
+use crate::io::write_buffer::WriteBuffer;
 use crate::task::yield_now;
 
 pub(super) type ConnectionState = TransportState<dyn Protocol, WriteBuffer, StreamAddrs>;
@@ -53,7 +52,7 @@ pub(super) fn open<P: Protocol + 'static>(
     let protocol = Rc::new(RefCell::new(protocol));
     let state: Rc<ConnectionState> = Rc::new(TransportState::new(
         protocol.clone(),
-        WriteBuffer::new(),
+        WriteBuffer::default(),
         stream.addrs(),
     ));
     let registration = register(&state);
@@ -65,33 +64,14 @@ pub(super) fn open<P: Protocol + 'static>(
     (Transport { state }, ProtocolRef(protocol))
 }
 
-/// Waits until `connection_made` was called. Dropping the future aborts the connection, which has no other owner yet.
-pub(super) async fn wait_made(transport: &Transport) {
-    struct AbortOnDrop<'a>(&'a Transport);
-
-    impl Drop for AbortOnDrop<'_> {
-        fn drop(&mut self) {
-            self.0.abort();
-        }
-    }
-
-    let abort = AbortOnDrop(transport);
-    let state = &transport.state;
-    state.changed.wait_until(|| state.is_made() || state.is_lost()).await;
-    std::mem::forget(abort);
-}
-
 async fn run_connection(guard: TaskGuard<dyn Protocol, WriteBuffer, StreamAddrs>, stream: AnyStream) {
     let state = &guard.state;
-    let reason = {
-        let mut sending = pin!(state.write_buffer.send_all(&stream, || {}));
-        let mut receiving = pin!(receive_all(state, &stream));
-        let made = || {
-            let transport = Transport { state: state.clone() };
-            state.call("connection_made", |protocol| protocol.connection_made(transport));
-        };
-        poll_fn(|cx| state.poll(cx, made, sending.as_mut(), receiving.as_mut())).await
+    let made = || {
+        let transport = Transport { state: state.clone() };
+        state.call("connection_made", |protocol| protocol.connection_made(transport));
     };
+    let sending = state.write_buffer.send_all(&stream, || {});
+    let reason = state.run(made, sending, receive_all(state, &stream)).await;
     if state.report_lost(reason) == CloseMode::Reset {
         stream.reset_on_close();
     }

@@ -5,7 +5,6 @@
 //! lost, and the shutdown of the transport.
 
 use std::cell::Cell;
-use std::fmt;
 use std::future::Future;
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -48,12 +47,12 @@ impl<S: TlsTransport> TlsStream<S> {
             });
             match receiving.as_mut().poll(cx) {
                 Poll::Ready(received) => {
-                    self.write_buffer.clear_reader();
+                    self.sender.clear_reader();
                     self.received(received?)?;
                 }
                 Poll::Pending => {
                     self.polled.receiving.set(Some(receiving));
-                    self.write_buffer.set_reader(cx.waker());
+                    self.sender.set_reader(cx);
                     return Poll::Pending;
                 }
             }
@@ -62,7 +61,7 @@ impl<S: TlsTransport> TlsStream<S> {
 
     /// Drives pending sends before a reader waits: a response to a key update, or records left by a write.
     fn poll_send_while_reading(&mut self, cx: &mut Context<'_>) {
-        let was_idle = self.write_buffer.is_idle();
+        let was_idle = self.sender.is_idle();
         self.poll_try_send(cx);
         // The send now wakes this task. If the writer is another task, it must poll again.
         if !was_idle
@@ -77,9 +76,9 @@ impl<S: TlsTransport> TlsStream<S> {
     /// again, and then only the reader can drive the send.
     fn poll_flush_records(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.queue_records();
-        let reader = match self.write_buffer.is_idle() {
+        let reader = match self.sender.is_idle() {
             true => None,
-            false => self.write_buffer.other_reader(cx.waker()),
+            false => self.sender.other_reader(cx.waker()),
         };
         let sent = match reader {
             Some(reader) => {
@@ -139,7 +138,7 @@ impl<S: TlsTransport> PollWrite for TlsStream<S> {
         if let Poll::Ready(Err(error)) = self.poll_flush_records(cx) {
             return Poll::Ready(Err(error));
         }
-        if self.write_buffer.waiting_len() >= MAX_WAITING {
+        if self.sender.buffer.queued_len() >= MAX_WAITING {
             return Poll::Pending;
         }
         let count = self.session.get_mut().encrypt(bufs)?;
@@ -160,7 +159,7 @@ impl<S: TlsTransport> PollWrite for TlsStream<S> {
         let started = self.polled.shutdown.take();
         let mut shutdown = started.unwrap_or_else(|| {
             let transport = self.transport.clone();
-            Box::pin(async move { transport.shutdown_write().await })
+            Box::pin(async move { transport.send_eof().await })
         });
         match shutdown.as_mut().poll(cx) {
             // The peer has sent its close_notify and closed.
@@ -171,11 +170,5 @@ impl<S: TlsTransport> PollWrite for TlsStream<S> {
                 Poll::Pending
             }
         }
-    }
-}
-
-impl fmt::Debug for PollState {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("PollState").finish_non_exhaustive()
     }
 }
