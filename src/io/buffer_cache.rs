@@ -1,7 +1,6 @@
 //! A per-thread cache of buffers for outgoing bytes: an idle connection holds none.
 
 use std::cell::RefCell;
-use std::ops::{Deref, DerefMut};
 
 /// The size of the cache.
 const CACHED_MAX: usize = 64;
@@ -15,11 +14,11 @@ thread_local! {
 
 /// A `Vec` from the cache of its thread, and returned to it on drop. The cache is gone while its thread exits.
 #[derive(Debug)]
-pub struct CachedVec(Vec<u8>);
+pub struct CachedVec(pub(super) Vec<u8>);
 
 impl CachedVec {
     /// An empty buffer.
-    pub(crate) fn new() -> CachedVec {
+    pub(super) fn new() -> CachedVec {
         let cached = CACHE.try_with(|cache| cache.borrow_mut().pop());
         CachedVec(cached.ok().flatten().unwrap_or_default())
     }
@@ -38,19 +37,5 @@ impl Drop for CachedVec {
                 cache.push(buf);
             }
         });
-    }
-}
-
-impl Deref for CachedVec {
-    type Target = Vec<u8>;
-
-    fn deref(&self) -> &Vec<u8> {
-        &self.0
-    }
-}
-
-impl DerefMut for CachedVec {
-    fn deref_mut(&mut self) -> &mut Vec<u8> {
-        &mut self.0
     }
 }

@@ -71,6 +71,8 @@ pub use managed::ManagedBuf;
 pub use memory::{Empty, Repeat, Sink, empty, repeat, sink};
 pub(crate) use read::read_exact_in_parts;
 pub use read::{AsyncBufRead, AsyncRead};
+#[cfg(feature = "tls")]
+pub(crate) use read::{check_exact_len, unexpected_eof};
 pub use slice::Slice;
 #[doc(hidden)]
 pub use splice::KernelStream;

@@ -58,7 +58,7 @@ pub enum OwnedBytes {
 impl OwnedBytes {
     pub(super) fn bytes(&self) -> &[u8] {
         match self {
-            OwnedBytes::Coalesced(bytes) => bytes,
+            OwnedBytes::Coalesced(bytes) => &bytes.0,
             OwnedBytes::Vec(bytes) => bytes,
             OwnedBytes::Boxed(bytes) => bytes,
             OwnedBytes::Rc(bytes) => bytes,
@@ -141,7 +141,7 @@ impl Piece {
 
     pub(crate) fn copy_of(data: &[u8]) -> Piece {
         let mut bytes = CachedVec::new();
-        bytes.extend_from_slice(data);
+        bytes.0.extend_from_slice(data);
         Piece::new(OwnedBytes::Coalesced(bytes))
     }
 

@@ -133,9 +133,9 @@ impl WriteBuffer {
         let OwnedBytes::Coalesced(bytes) = &mut tail.bytes else {
             unreachable!("a tail is a coalesced buffer")
         };
-        let old_len = bytes.len();
-        fill(bytes);
-        let added = bytes.len() - old_len;
+        let old_len = bytes.0.len();
+        fill(&mut bytes.0);
+        let added = bytes.0.len() - old_len;
         if tail.left() > 0 {
             self.queue.borrow_mut().pieces.push_back(tail);
             self.watermarks.add(added);
@@ -319,7 +319,7 @@ impl Queue {
             Some(Piece {
                 bytes: OwnedBytes::Coalesced(tail),
                 ..
-            }) => tail,
+            }) => &mut tail.0,
             _ => unreachable!("just pushed"),
         }
     }
@@ -327,7 +327,7 @@ impl Queue {
     fn has_tail(&self, room: usize) -> bool {
         matches!(
             self.pieces.back(),
-            Some(Piece { bytes: OwnedBytes::Coalesced(tail), .. }) if tail.len() + room <= COALESCED_MAX
+            Some(Piece { bytes: OwnedBytes::Coalesced(tail), .. }) if tail.0.len() + room <= COALESCED_MAX
         )
     }
 

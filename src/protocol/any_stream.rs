@@ -32,14 +32,22 @@ pub(crate) enum StreamAddr {
     None,
 }
 
-impl AnyStream {
+impl From<TcpStream> for AnyStream {
     /// Sets `TCP_NODELAY`, as asyncio does: the write buffer has already coalesced small writes.
-    pub(crate) fn tcp(stream: TcpStream) -> AnyStream {
+    fn from(stream: TcpStream) -> AnyStream {
         // This fails on a connection that has just been reset; the next read reports the reset.
         let _ = stream.set_nodelay(true);
         AnyStream::Tcp(stream)
     }
+}
 
+impl From<UnixStream> for AnyStream {
+    fn from(stream: UnixStream) -> AnyStream {
+        AnyStream::Unix(stream)
+    }
+}
+
+impl AnyStream {
     fn bytes(&self) -> &ByteStream {
         match self {
             AnyStream::Tcp(stream) => stream.bytes(),

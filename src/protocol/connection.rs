@@ -10,13 +10,11 @@ use std::io;
 use std::rc::Rc;
 
 use super::any_stream::{AnyStream, StreamAddrs};
-use super::server::{Client, Registration};
+use super::server::{Client, Registrar};
 use super::transport::Transport;
 use super::transport_state::{BaseProtocol, CloseMode, TaskGuard, TransportState};
 use super::{Protocol, ProtocolRef};
-use crate::io::ManagedBuf;
 use crate::io::write_buffer::WriteBuffer;
-use crate::task::yield_now;
 
 pub(super) type ConnectionState = TransportState<dyn Protocol, WriteBuffer, StreamAddrs>;
 
@@ -42,12 +40,12 @@ impl Client for ConnectionState {
     }
 }
 
-/// Starts a connection's task. `register` adds the connection to its server.
+/// Starts the task of a connection, which may belong to a server.
 #[track_caller]
 pub(super) fn open<P: Protocol + 'static>(
     stream: AnyStream,
     protocol: P,
-    register: impl FnOnce(&Rc<ConnectionState>) -> Option<Registration>,
+    server: Option<Registrar>,
 ) -> (Transport, ProtocolRef<P>) {
     let protocol = Rc::new(RefCell::new(protocol));
     let state: Rc<ConnectionState> = Rc::new(TransportState::new(
@@ -55,10 +53,9 @@ pub(super) fn open<P: Protocol + 'static>(
         WriteBuffer::default(),
         stream.addrs(),
     ));
-    let registration = register(&state);
     let guard = TaskGuard {
         state: state.clone(),
-        _registration: registration,
+        _registration: server.map(|server| server.register(Rc::downgrade(&state) as _)),
     };
     crate::task::spawn(run_connection(guard, stream));
     (Transport { state }, ProtocolRef(protocol))
@@ -84,18 +81,7 @@ async fn receive_all(state: &ConnectionState, stream: &AnyStream) {
     loop {
         state.wait_reading().await;
         let mut received = stream.receive().await;
-        loop {
-            if state.has_delivered() {
-                yield_now().await;
-            } else if !state.is_reading.get() {
-                // Do not hold a pool buffer while paused.
-                received = received.map(ManagedBuf::into_heap);
-                state.wait_reading().await;
-            } else {
-                break;
-            }
-        }
-        state.mark_delivered();
+        state.begin_delivery(&mut received).await;
         match received {
             Ok(bytes) if !bytes.is_empty() => {
                 state.call("data_received", |protocol| protocol.data_received(&bytes));

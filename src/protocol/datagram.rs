@@ -236,24 +236,23 @@ pub async fn connect_datagram_endpoint<P: DatagramProtocol + 'static>(
     let with_context = |error| crate::sys::context(format_args!("connect to {}", peer.shown()), error);
     let mut last = io::Error::new(io::ErrorKind::InvalidInput, "the name has no address");
     for peer in peer.resolve().await.map_err(with_context)? {
-        let any: IpAddr = match peer {
-            SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
-            SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
-        };
-        let socket = match UdpSocket::bind((any, 0)).await {
-            Ok(socket) => socket,
+        match connected_socket(peer).await {
+            Ok(socket) => return open(socket, factory()).await,
             // The machine may lack this address family but have the other.
-            Err(error) => {
-                last = error;
-                continue;
-            }
-        };
-        match socket.connect(peer).await {
-            Ok(()) => return open(socket, factory()).await,
             Err(error) => last = error,
         }
     }
     Err(with_context(last))
+}
+
+async fn connected_socket(peer: SocketAddr) -> io::Result<UdpSocket> {
+    let any: IpAddr = match peer {
+        SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+        SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+    };
+    let socket = UdpSocket::bind((any, 0)).await?;
+    socket.connect(peer).await?;
+    Ok(socket)
 }
 
 /// Starts an endpoint's task.

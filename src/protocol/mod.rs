@@ -106,7 +106,7 @@ use std::fmt;
 use std::io;
 #[cfg(unix)]
 use std::path::Path;
-use std::rc::{Rc, Weak};
+use std::rc::Rc;
 
 pub use datagram::{DatagramProtocol, DatagramTransport, connect_datagram_endpoint, create_datagram_endpoint};
 pub use reader::{IncompleteRead, LimitOverrun, StreamReader};
@@ -246,7 +246,7 @@ pub async fn create_connection<P: Protocol + 'static>(
     addr: impl ToSocketAddrs,
 ) -> io::Result<(Transport, ProtocolRef<P>)> {
     let stream = TcpStream::connect(addr).await?;
-    Ok(open(AnyStream::tcp(stream), factory()).await)
+    Ok(open(stream, factory()).await)
 }
 
 /// Like [`create_connection`], over a Unix socket.
@@ -275,11 +275,11 @@ pub async fn create_unix_connection<P: Protocol + 'static>(
     path: impl AsRef<Path>,
 ) -> io::Result<(Transport, ProtocolRef<P>)> {
     let stream = UnixStream::connect(path).await?;
-    Ok(open(AnyStream::Unix(stream), factory()).await)
+    Ok(open(stream, factory()).await)
 }
 
-async fn open<P: Protocol + 'static>(stream: AnyStream, protocol: P) -> (Transport, ProtocolRef<P>) {
-    let (transport, protocol) = connection::open(stream, protocol, |_| None);
+async fn open<P: Protocol + 'static>(stream: impl Attachable, protocol: P) -> (Transport, ProtocolRef<P>) {
+    let (transport, protocol) = attach(stream, protocol);
     transport.state.wait_made(|| transport.abort()).await;
     (transport, protocol)
 }
@@ -312,36 +312,15 @@ pub fn create_unix_server<P: Protocol + 'static>(
 
 fn serve_with<P: Protocol + 'static>(mut factory: impl FnMut() -> P + 'static) -> Box<server::Serve> {
     Box::new(move |stream, server| {
-        let protocol = factory();
-        connection::open(stream, protocol, |state| {
-            let client: Weak<dyn server::Client> = Rc::downgrade(state) as _;
-            Some(server.register(client))
-        });
+        connection::open(stream, factory(), Some(server));
     })
 }
 
 /// A stream that [`attach`] accepts: a [`TcpStream`] or a [`UnixStream`].
 #[allow(private_bounds, reason = "sealed: only this crate's streams implement it")]
-pub trait Attachable: IntoAnyStream {}
+pub trait Attachable: Into<AnyStream> {}
 
-impl<S: IntoAnyStream> Attachable for S {}
-
-pub(crate) trait IntoAnyStream {
-    fn into_any_stream(self) -> AnyStream;
-}
-
-impl IntoAnyStream for TcpStream {
-    fn into_any_stream(self) -> AnyStream {
-        AnyStream::tcp(self)
-    }
-}
-
-#[cfg(unix)]
-impl IntoAnyStream for UnixStream {
-    fn into_any_stream(self) -> AnyStream {
-        AnyStream::Unix(self)
-    }
-}
+impl<S: Into<AnyStream>> Attachable for S {}
 
 /// Attaches a protocol to an established connection. Bytes left over from a cancelled read are delivered first.
 ///
@@ -376,5 +355,5 @@ impl IntoAnyStream for UnixStream {
 /// Outside of a loop.
 #[track_caller]
 pub fn attach<P: Protocol + 'static>(stream: impl Attachable, protocol: P) -> (Transport, ProtocolRef<P>) {
-    connection::open(stream.into_any_stream(), protocol, |_| None)
+    connection::open(stream.into(), protocol, None)
 }

@@ -131,8 +131,8 @@ impl AnyListener {
 
     async fn accept(&self) -> io::Result<AnyStream> {
         match self {
-            AnyListener::Tcp(listener) => Ok(AnyStream::tcp(listener.accept().await?.0)),
-            AnyListener::Unix(listener) => Ok(AnyStream::Unix(listener.accept().await?.0)),
+            AnyListener::Tcp(listener) => Ok(listener.accept().await?.0.into()),
+            AnyListener::Unix(listener) => Ok(listener.accept().await?.0.into()),
         }
     }
 }

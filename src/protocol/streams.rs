@@ -10,13 +10,13 @@ use std::panic::Location;
 #[cfg(unix)]
 use std::path::Path;
 use std::pin::pin;
-use std::rc::{Rc, Weak};
+use std::rc::Rc;
 use std::task::Poll;
 
 use super::any_stream::{AnyStream, StreamAddrs};
 use super::condition::Condition;
 use super::reader::StreamReader;
-use super::server::{AnyListener, Client, Registration, Serve, Server};
+use super::server::{AnyListener, Client, Registrar, Registration, Serve, Server};
 use super::writer::StreamWriter;
 use crate::event_loop::core::LoopCore;
 use crate::event_loop::exception::{Exception, guard, report};
@@ -61,7 +61,7 @@ use crate::task::{spawn, spawn_unchecked};
 /// Dropping the future cancels the attempt.
 pub async fn open_connection(addr: impl ToSocketAddrs) -> io::Result<(StreamReader, StreamWriter)> {
     let stream = TcpStream::connect(addr).await?;
-    Ok(pair(AnyStream::tcp(stream), |_| None))
+    Ok(pair(stream.into(), None))
 }
 
 /// Listens on every address that `addr` resolves to, and runs `handler` in a task of its own for each connection.
@@ -94,7 +94,7 @@ where
 #[cfg(unix)]
 pub async fn open_unix_connection(path: impl AsRef<Path>) -> io::Result<(StreamReader, StreamWriter)> {
     let stream = UnixStream::connect(path).await?;
-    Ok(pair(AnyStream::Unix(stream), |_| None))
+    Ok(pair(stream.into(), None))
 }
 
 /// Like [`start_server`], on a Unix socket path. This creates the socket file and does not remove it: see
@@ -119,7 +119,7 @@ where
     F: Future<Output: HandlerResult> + 'static,
 {
     Box::new(move |stream, server| {
-        let (reader, writer) = pair(stream, |client| Some(server.register(client)));
+        let (reader, writer) = pair(stream, Some(server));
         let serving = handler(reader, writer);
         spawn(async move {
             if let Some(error) = serving.await.into_error() {
@@ -166,13 +166,10 @@ impl<E: Into<Box<dyn std::error::Error + Send + Sync>>> HandlerResult for Result
 }
 
 /// Creates both halves of a connection.
-pub(super) fn pair(
-    stream: AnyStream,
-    register: impl FnOnce(Weak<dyn Client>) -> Option<Registration>,
-) -> (StreamReader, StreamWriter) {
+fn pair(stream: AnyStream, server: Option<Registrar>) -> (StreamReader, StreamWriter) {
     let shared = SharedStream::new(stream);
-    let client: Weak<dyn Client> = Rc::downgrade(&shared) as _;
-    shared.registration.set(register(client));
+    let registration = server.map(|server| server.register(Rc::downgrade(&shared) as _));
+    shared.registration.set(registration);
     let writer = StreamWriter::new(shared.clone());
     (StreamReader::new(shared), writer)
 }

@@ -19,7 +19,6 @@ use crate::io::write_buffer::{SendQueue, WriteBuffer};
 use crate::process::{Child, Command};
 #[cfg(unix)]
 use crate::signal::SignalKind;
-use crate::task::yield_now;
 
 /// Callbacks for the events of one subprocess. Every method has a default that does nothing.
 ///
@@ -368,7 +367,7 @@ async fn read_pipe<T>(state: &SubprocessState, fd: i32, pipe: Option<T>, bytes_o
     let Some(pipe) = pipe else { return pending().await };
     let result = loop {
         state.wait_reading().await;
-        let received = {
+        let mut received = {
             let mut reading = pin!(bytes_of(&pipe).read_managed());
             // Closing does not wait for a grandchild that has inherited the pipe.
             poll_fn(|cx| match state.info.is_closing.get() {
@@ -377,13 +376,7 @@ async fn read_pipe<T>(state: &SubprocessState, fd: i32, pipe: Option<T>, bytes_o
             })
             .await
         };
-        while state.has_delivered() || !state.is_reading.get() {
-            match state.has_delivered() {
-                true => yield_now().await,
-                false => state.wait_reading().await,
-            }
-        }
-        state.mark_delivered();
+        state.begin_delivery(&mut received).await;
         match received {
             Ok(_) if state.info.is_closing.get() => break Ok(ManagedBuf::from_heap(Vec::new())),
             Ok(bytes) if !bytes.is_empty() => {

@@ -14,9 +14,11 @@ use std::task::{Context, Poll};
 use super::condition::Condition;
 use super::server::Registration;
 use crate::event_loop::exception::{Exception, guard, report};
+use crate::io::ManagedBuf;
 use crate::io::waker_cell::WakerCell;
 use crate::io::write_buffer::SendQueue;
 use crate::on_drop::OnDrop;
+use crate::task::yield_now;
 
 /// The callbacks common to every kind of protocol, like asyncio's `BaseProtocol`.
 pub(super) trait BaseProtocol {
@@ -227,6 +229,23 @@ impl<P: BaseProtocol + ?Sized, Q: SendQueue, A> TransportState<P, Q, A> {
             false => Poll::Pending,
         })
         .await;
+    }
+
+    /// Waits until the protocol may be passed received data: at most once per poll, and not while reading is paused.
+    pub(super) async fn begin_delivery(&self, received: &mut io::Result<ManagedBuf>) {
+        loop {
+            if self.has_delivered() {
+                yield_now().await;
+            } else if !self.is_reading.get() {
+                // Do not hold a pool buffer while paused.
+                if let Ok(bytes) = received {
+                    *bytes = std::mem::take(bytes).into_heap();
+                }
+                self.wait_reading().await;
+            } else {
+                return self.mark_delivered();
+            }
+        }
     }
 
     pub(super) fn mark_delivered(&self) {

@@ -19,7 +19,8 @@ use crate::io::ManagedBuf;
 /// How much ciphertext may wait behind the send in flight.
 const MAX_WAITING: usize = 64 * 1024;
 
-type StoredFuture<T> = Cell<Option<Pin<Box<dyn Future<Output = io::Result<T>>>>>>;
+type BoxedFuture<T> = Pin<Box<dyn Future<Output = io::Result<T>>>>;
+type StoredFuture<T> = Cell<Option<BoxedFuture<T>>>;
 
 /// Futures that stay pending between two polls.
 #[derive(Default)]
@@ -40,18 +41,16 @@ impl<S: TlsTransport> TlsStream<S> {
             if let Some(filled) = filled {
                 return Poll::Ready(filled);
             }
-            let started = self.polled.receiving.take();
-            let mut receiving = started.unwrap_or_else(|| {
+            let received = poll_stored(&self.polled.receiving, cx, || {
                 let transport = self.transport.clone();
                 Box::pin(async move { transport.receive().await })
             });
-            match receiving.as_mut().poll(cx) {
+            match received {
                 Poll::Ready(received) => {
                     self.sender.clear_reader();
                     self.received(received?)?;
                 }
                 Poll::Pending => {
-                    self.polled.receiving.set(Some(receiving));
                     self.sender.set_reader(cx);
                     return Poll::Pending;
                 }
@@ -156,19 +155,28 @@ impl<S: TlsTransport> PollWrite for TlsStream<S> {
         ready!(self.poll_flush_records(cx))?;
         self.session.get_mut().close();
         ready!(self.poll_flush_records(cx))?;
-        let started = self.polled.shutdown.take();
-        let mut shutdown = started.unwrap_or_else(|| {
+        let shutdown = poll_stored(&self.polled.shutdown, cx, || {
             let transport = self.transport.clone();
             Box::pin(async move { transport.send_eof().await })
         });
-        match shutdown.as_mut().poll(cx) {
+        match shutdown {
             // The peer has sent its close_notify and closed.
             Poll::Ready(Err(error)) if error.kind() == io::ErrorKind::NotConnected => Poll::Ready(Ok(())),
-            Poll::Ready(result) => Poll::Ready(result),
-            Poll::Pending => {
-                self.polled.shutdown.set(Some(shutdown));
-                Poll::Pending
-            }
+            shutdown => shutdown,
         }
     }
+}
+
+/// Polls a stored future, or one that `start` creates, and stores it while it is pending.
+fn poll_stored<T>(
+    slot: &StoredFuture<T>,
+    cx: &mut Context<'_>,
+    start: impl FnOnce() -> BoxedFuture<T>,
+) -> Poll<io::Result<T>> {
+    let mut future = slot.take().unwrap_or_else(start);
+    let polled = future.as_mut().poll(cx);
+    if polled.is_pending() {
+        slot.set(Some(future));
+    }
+    polled
 }

@@ -18,7 +18,7 @@ use super::sender::Sender;
 use super::session::{Session, State};
 use super::transport::TlsTransport;
 use crate::inflight::queue::IoQueue;
-use crate::io::{BufResult, IoBuf, IoBufMut, ManagedBuf, coop, no_capacity, no_length};
+use crate::io::{BufResult, IoBuf, IoBufMut, ManagedBuf, check_exact_len, coop, no_capacity, unexpected_eof};
 use crate::on_drop::OnDrop;
 use crate::time::timeout;
 
@@ -167,34 +167,23 @@ impl<S: TlsTransport> TlsStream<S> {
     ///
     /// Cancel-safe: after a cancel or an error, the next read returns the bytes read so far.
     pub async fn read_exact<B: IoBufMut>(&self, buf: B) -> BufResult<(), B> {
-        let len = buf.len();
-        match (len, buf.capacity()) {
-            (0, 0) => return (Ok(()), buf),
-            (0, _) => return (Err(no_length()), buf),
-            _ => {}
+        if let Some(result) = check_exact_len(&buf) {
+            return (result, buf);
         }
         let _hold = self.reading.hold().await;
         let mut exact = ExactRead {
             leftover: &self.leftover,
+            len: buf.len(),
             buf: Some(buf),
             filled: 0,
         };
-        while exact.filled < len {
+        while exact.filled < exact.len {
             coop().await;
-            let taking = self.next_plaintext(|bytes| exact.part(len, |part| part.fill_from(bytes)));
-            let result = taking.await;
-            let error = match result {
-                Ok(0) => io::Error::new(
-                    io::ErrorKind::UnexpectedEof,
-                    "the stream ended before the buffer was full",
-                ),
-                Ok(count) => {
-                    exact.filled += count;
-                    continue;
-                }
-                Err(error) => error,
-            };
-            return (Err(error), exact.finish_early());
+            match self.next_plaintext(|bytes| exact.fill_from(bytes)).await {
+                Ok(0) => return (Err(unexpected_eof()), exact.finish()),
+                Ok(_) => {}
+                Err(error) => return (Err(error), exact.finish()),
+            }
         }
         (Ok(()), exact.finish())
     }
@@ -271,18 +260,9 @@ impl<S: TlsTransport> TlsStream<S> {
 
     /// Writes all of `buf`, without other writes in between. If cancelled, any prefix may have been written.
     pub async fn write_all<B: IoBuf>(&self, buf: B) -> BufResult<(), B> {
-        let _hold = self.sender.acquire().await;
-        let mut written = 0;
-        while written < buf.len() {
-            // A foreign buffer may have become shorter since the last look.
-            let rest = buf.as_slice().get(written..).unwrap_or_default();
-            match self.write_some(&[IoSlice::new(rest)]).await {
-                Ok(0) => return (Err(io::ErrorKind::WriteZero.into()), buf),
-                Ok(count) => written += count,
-                Err(error) => return (Err(error), buf),
-            }
-        }
-        (Ok(()), buf)
+        // A foreign buffer may have become shorter since the last look.
+        let rest = |written| [IoSlice::new(buf.as_slice().get(written..).unwrap_or_default())];
+        (self.write_rest(buf.len(), rest).await, buf)
     }
 
     /// Writes from several buffers with as few records as possible, and returns the number of bytes: at most 64 KiB
@@ -297,17 +277,21 @@ impl<S: TlsTransport> TlsStream<S> {
 
     /// Writes all of several buffers, without other writes in between. If cancelled, any prefix may have been written.
     pub async fn write_all_vectored<B: IoBuf>(&self, bufs: Vec<B>) -> BufResult<(), Vec<B>> {
+        let len = bufs.iter().map(IoBuf::len).sum();
+        (self.write_rest(len, |written| slices(&bufs, written)).await, bufs)
+    }
+
+    /// Writes `len` bytes; `rest` returns those after the first `written`.
+    async fn write_rest<'b, R: AsRef<[IoSlice<'b>]>>(&self, len: usize, rest: impl Fn(usize) -> R) -> io::Result<()> {
         let _hold = self.sender.acquire().await;
-        let len: usize = bufs.iter().map(IoBuf::len).sum();
         let mut written = 0;
         while written < len {
-            match self.write_some(&slices(&bufs, written)).await {
-                Ok(0) => return (Err(io::ErrorKind::WriteZero.into()), bufs),
-                Ok(count) => written += count,
-                Err(error) => return (Err(error), bufs),
+            match self.write_some(rest(written).as_ref()).await? {
+                0 => return Err(io::ErrorKind::WriteZero.into()),
+                count => written += count,
             }
         }
-        (Ok(()), bufs)
+        Ok(())
     }
 
     /// Encrypts what the session accepts and sends it. The caller holds the sender.
@@ -456,27 +440,28 @@ fn slices<B: IoBuf>(bufs: &[B], mut skip: usize) -> Vec<IoSlice<'_>> {
     slices
 }
 
-/// The buffer of a `read_exact`. If dropped early, it puts the bytes read so far back into the stream.
+/// The buffer of a `read_exact`. If the read ends early, it puts the bytes read so far back into the stream.
 struct ExactRead<'a, B: IoBufMut> {
     leftover: &'a Cell<ManagedBuf>,
+    len: usize,
     /// Present until `finish`.
     buf: Option<B>,
     filled: usize,
 }
 
 impl<B: IoBufMut> ExactRead<'_, B> {
-    /// Lends the part that is not yet filled.
-    fn part<T>(&mut self, len: usize, action: impl FnOnce(&mut crate::io::Slice<B>) -> T) -> T {
+    fn fill_from(&mut self, bytes: &[u8]) -> usize {
         let buf = self.buf.take().expect("the buffer is present until `finish`");
-        let mut part = buf.slice_mut(self.filled..len);
-        let result = action(&mut part);
+        let mut part = buf.slice_mut(self.filled..self.len);
+        let count = part.fill_from(bytes);
         self.buf = Some(part.into_inner());
-        result
+        self.filled += count;
+        count
     }
 
-    fn put_back(&mut self) {
+    fn put_back(&self) {
         if let Some(buf) = &self.buf
-            && self.filled > 0
+            && (1..self.len).contains(&self.filled)
         {
             // The earlier leftover is already part of these bytes: it was too short to fill the buffer.
             let bytes = buf.as_slice()[..self.filled].to_vec();
@@ -484,12 +469,8 @@ impl<B: IoBufMut> ExactRead<'_, B> {
         }
     }
 
-    fn finish_early(mut self) -> B {
-        self.put_back();
-        self.finish()
-    }
-
     fn finish(mut self) -> B {
+        self.put_back();
         self.buf.take().expect("the buffer is present until `finish`")
     }
 }
