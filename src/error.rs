@@ -54,3 +54,12 @@ pub(crate) fn from_code(code: i32) -> io::Error {
         code => io::Error::from_raw_os_error(code),
     }
 }
+
+/// A copy of an error that several calls return: `io::Error` is not `Clone`.
+pub(crate) fn copy_error(error: &io::Error) -> io::Error {
+    match (error.raw_os_error(), error.get_ref()) {
+        (Some(code), _) => io::Error::from_raw_os_error(code),
+        (None, Some(inner)) if inner.is::<LoopClosed>() => LoopClosed.into(),
+        _ => io::Error::new(error.kind(), error.to_string()),
+    }
+}

@@ -84,6 +84,7 @@ mod inflight;
 pub mod io;
 pub mod net;
 mod null;
+mod on_drop;
 mod proactor;
 pub mod process;
 pub mod protocol;

@@ -153,12 +153,22 @@ impl<S: PollRead> Bridge<S> {
 
     /// Reads into `buf` and returns the number of bytes; 0 at EOF or if `buf` is empty.
     pub fn poll_read(&mut self, cx: &mut Context<'_>, buf: &mut [u8]) -> Poll<io::Result<usize>> {
-        if buf.is_empty() {
+        self.poll_take(cx, buf.len(), |bytes| buf[..bytes.len()].copy_from_slice(bytes))
+    }
+
+    /// Passes the next bytes, at most `max`, to `take` and returns their number.
+    pub(crate) fn poll_take(
+        &mut self,
+        cx: &mut Context<'_>,
+        max: usize,
+        take: impl FnOnce(&[u8]),
+    ) -> Poll<io::Result<usize>> {
+        if max == 0 {
             return Poll::Ready(Ok(0));
         }
         let bytes = ready!(self.poll_fill_buf(cx))?;
-        let count = bytes.len().min(buf.len());
-        buf[..count].copy_from_slice(&bytes[..count]);
+        let count = bytes.len().min(max);
+        take(&bytes[..count]);
         self.consume(count);
         Poll::Ready(Ok(count))
     }

@@ -46,7 +46,7 @@ macro_rules! impl_poll_write {
                 cx: &mut Context<'_>,
                 bufs: &[IoSlice<'_>],
             ) -> Poll<io::Result<usize>> {
-                state.poll_kernel(self.bytes(), cx, bufs)
+                state.sender(self.bytes()).poll_write(cx, bufs)
             }
             fn poll_flush(&mut self, state: &mut Writing, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
                 state.poll_sent(self.bytes(), cx)

@@ -36,16 +36,15 @@
 //! down before dropping the stream: the drop does not wait, and a TCP peer sees unsent bytes as a reset.
 
 mod bridge;
-mod buffer_cache;
 #[cfg(feature = "compat-futures")]
 mod futures;
 mod kernel;
 mod memory;
 mod reading;
+mod sender;
 #[cfg(feature = "compat-tokio")]
 mod tokio;
 mod traits;
-mod write_buffer;
 mod writing;
 
 pub use bridge::Bridge;

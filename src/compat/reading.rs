@@ -5,7 +5,6 @@ use std::io;
 use std::rc::{Rc, Weak};
 use std::task::{Context, Poll, ready};
 
-use crate::driver::OpResult;
 use crate::driver::op::{Medium, Op};
 use crate::error::from_code;
 use crate::inflight::descriptor::Descriptor;
@@ -36,14 +35,11 @@ enum ReadBackend {
 /// A read waiting in the queue or in flight.
 struct PendingRead {
     hold: OwnedQueueGuard<Descriptor>,
-    op: Option<ReadOp>,
+    op: Option<RawOp<ReadPayload>>,
 }
 
-enum ReadOp {
-    Pooled(RawOp<Rc<Descriptor>>),
-    /// Used when the buffer pool is empty.
-    Heap(RawOp<(Rc<Descriptor>, Vec<u8>)>),
-}
+/// The buffer is empty for a read into a pool buffer, and used when the pool is empty.
+type ReadPayload = (Rc<Descriptor>, Vec<u8>);
 
 impl Reading {
     /// Reads from a socket or pipe.
@@ -121,95 +117,57 @@ impl PendingRead {
             {
                 return Poll::Ready(served.map(ManagedBuf::from).map_err(from_code));
             }
-            self.op = Some(ReadOp::pooled(descriptor, queue, medium));
         }
         let (descriptor, queue) = (self.hold.owner(), self.hold.queue());
-        if let Some(ReadOp::Pooled(op)) = &mut self.op {
-            let (op_result, _) = ready!(op.poll(&descriptor.core, queue, cx));
-            let received = op_result.buffer.as_ref().map_or(&[][..], |buffer| buffer.filled());
-            if queue.append_if_overtaken(received, None, op_result.res)
+        loop {
+            let op = self
+                .op
+                .get_or_insert_with(|| start_read(descriptor, queue, medium, Vec::new()));
+            let (op_result, (_, buf)) = ready!(op.poll(&descriptor.core, queue, cx));
+            self.op = None;
+            let is_pooled = buf.is_empty();
+            let result = count(op_result.res);
+            let received = match op_result.buffer {
+                Some(buffer) => ManagedBuf::from_pool(buffer),
+                None => {
+                    let mut bytes = ManagedBuf::from(buf);
+                    bytes.truncate(*result.as_ref().unwrap_or(&0));
+                    bytes
+                }
+            };
+            if queue.append_if_overtaken(&received, None, op_result.res)
                 && let Some(served) = queue.serve_all()
             {
-                self.op = None;
                 return Poll::Ready(served.map(ManagedBuf::from).map_err(from_code));
             }
-            match op_result {
-                OpResult {
-                    buffer: Some(buffer), ..
-                } => {
-                    self.op = None;
-                    return Poll::Ready(Ok(ManagedBuf::from_pool(buffer)));
-                }
-                OpResult {
-                    res: Err(errno::NO_BUFFERS),
-                    ..
-                } => self.op = Some(ReadOp::heap(descriptor, queue, medium)),
-                OpResult { res, .. } => {
-                    self.op = None;
-                    return Poll::Ready(count(res).map(|_| ManagedBuf::default()));
-                }
+            if op_result.res != Err(errno::NO_BUFFERS) || !is_pooled {
+                return Poll::Ready(result.map(|_| received));
             }
+            self.op = Some(start_read(descriptor, queue, medium, vec![0; HEAP_READ_LEN]));
         }
-        let Some(ReadOp::Heap(op)) = &mut self.op else {
-            unreachable!("one of the two operations is in flight")
-        };
-        let (op_result, (_, buf)) = ready!(op.poll(&descriptor.core, queue, cx));
-        self.op = None;
-        let received = *count(op_result.res).as_ref().unwrap_or(&0);
-        if queue.append_if_overtaken(&buf[..received], None, op_result.res)
-            && let Some(served) = queue.serve_all()
-        {
-            return Poll::Ready(served.map(ManagedBuf::from).map_err(from_code));
-        }
-        Poll::Ready(count(op_result.res).map(|count| {
-            let mut bytes = ManagedBuf::from(buf);
-            bytes.truncate(count);
-            bytes
-        }))
     }
 }
 
-impl ReadOp {
-    fn pooled(descriptor: &Rc<Descriptor>, queue: &IoQueue, medium: Medium) -> ReadOp {
-        let fd = descriptor.fd;
-        let payload = descriptor.clone();
-        let plan = |_: &mut _| Op::RecvManaged { fd, medium };
-        ReadOp::Pooled(RawOp::start_op(
-            &descriptor.core,
-            queue,
-            OnOrphan::Keep,
-            payload,
-            0,
-            plan,
-        ))
-    }
-
-    fn heap(descriptor: &Rc<Descriptor>, queue: &IoQueue, medium: Medium) -> ReadOp {
-        let fd = descriptor.fd;
-        let payload = (descriptor.clone(), vec![0; HEAP_READ_LEN]);
-        let plan = |(_, buf): &mut (_, Vec<u8>)| {
-            let (ptr, len) = (buf.as_mut_ptr(), buf.len());
-            Op::Recv { fd, medium, ptr, len }
-        };
-        ReadOp::Heap(RawOp::start_op(
-            &descriptor.core,
-            queue,
-            OnOrphan::Keep,
-            payload,
-            0,
-            plan,
-        ))
-    }
+fn start_read(descriptor: &Rc<Descriptor>, queue: &IoQueue, medium: Medium, buf: Vec<u8>) -> RawOp<ReadPayload> {
+    let fd = descriptor.fd;
+    let plan = |(_, buf): &mut ReadPayload| match buf.len() {
+        0 => Op::RecvManaged { fd, medium },
+        len => Op::Recv {
+            fd,
+            medium,
+            ptr: buf.as_mut_ptr(),
+            len,
+        },
+    };
+    let payload = (descriptor.clone(), buf);
+    RawOp::start_op(&descriptor.core, queue, OnOrphan::Keep, payload, 0, plan)
 }
 
 impl Drop for PendingRead {
     /// The operation stays in its queue: the next read gets its bytes.
     fn drop(&mut self) {
-        let core = &self.hold.owner().core;
-        match &mut self.op {
-            Some(ReadOp::Pooled(op)) => op.abandon(core),
-            Some(ReadOp::Heap(op)) => op.abandon(core),
-            None => {}
+        if let Some(op) = &mut self.op {
+            op.abandon(&self.hold.owner().core);
         }
     }
 }

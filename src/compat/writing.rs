@@ -1,12 +1,12 @@
 //! The write state of a bridge between two polls.
 
 use std::fmt;
-use std::io::{self, IoSlice};
+use std::io;
 use std::net::Shutdown;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
-use super::write_buffer::WriteBuffer;
+use super::sender::Sender;
 use crate::inflight::stream::ByteStream;
 use crate::io::{DuplexStream, OutgoingPipe};
 
@@ -21,20 +21,19 @@ pub struct Writing {
 enum WriteBackend {
     #[default]
     Unbound,
-    Kernel(Rc<WriteBuffer>),
+    Kernel(Rc<Sender>),
     Memory(OutgoingPipe),
 }
 
 impl Writing {
-    /// The write buffer of a descriptor, created by the first write.
-    pub(super) fn write_buffer(&mut self, bytes: &ByteStream) -> &Rc<WriteBuffer> {
-        let is_bound = matches!(&self.backend, WriteBackend::Kernel(write_buffer) if write_buffer.is_for(bytes));
-        if !is_bound {
+    /// The sender of a descriptor, created by the first write.
+    pub(super) fn sender(&mut self, bytes: &ByteStream) -> &Rc<Sender> {
+        if self.started_sender(bytes).is_none() {
             self.detach();
-            self.backend = WriteBackend::Kernel(WriteBuffer::new(bytes));
+            self.backend = WriteBackend::Kernel(Sender::new(bytes));
         }
         match &self.backend {
-            WriteBackend::Kernel(write_buffer) => write_buffer,
+            WriteBackend::Kernel(sender) => sender,
             _ => unreachable!("just bound"),
         }
     }
@@ -51,36 +50,30 @@ impl Writing {
         }
     }
 
-    pub(super) fn poll_kernel(
-        &mut self,
-        bytes: &ByteStream,
-        cx: &mut Context<'_>,
-        bufs: &[IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        self.write_buffer(bytes).poll_write(cx, bufs)
+    /// The sender of a descriptor, if anything was written to it.
+    fn started_sender(&self, bytes: &ByteStream) -> Option<&Rc<Sender>> {
+        match &self.backend {
+            WriteBackend::Kernel(sender) if sender.is_for(bytes) => Some(sender),
+            _ => None,
+        }
     }
 
-    /// Waits until all accepted bytes are sent; ready at once if nothing was written.
-    pub(super) fn poll_sent(&mut self, bytes: &ByteStream, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match &self.backend {
-            WriteBackend::Kernel(write_buffer) if write_buffer.is_for(bytes) => write_buffer.poll_flush(cx),
-            _ => Poll::Ready(Ok(())),
-        }
+    /// Waits until all accepted bytes are sent.
+    pub(super) fn poll_sent(&self, bytes: &ByteStream, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let sender = self.started_sender(bytes);
+        sender.map_or(Poll::Ready(Ok(())), |sender| sender.poll_flush(cx))
     }
 
     /// The error of a failed send.
-    pub(super) fn failure(&mut self, bytes: &ByteStream) -> io::Result<()> {
-        match &self.backend {
-            WriteBackend::Kernel(write_buffer) if write_buffer.is_for(bytes) => write_buffer.failure(),
-            _ => Ok(()),
-        }
+    pub(super) fn failure(&self, bytes: &ByteStream) -> io::Result<()> {
+        self.started_sender(bytes).map_or(Ok(()), |sender| sender.failure())
     }
 
     /// Sends the rest, then shuts down the write direction of a socket.
     pub(super) fn poll_shutdown(&mut self, bytes: &ByteStream, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        ready!(self.write_buffer(bytes).poll_alone(cx))?;
+        ready!(self.sender(bytes).poll_alone(cx))?;
         let result = bytes.owned.shutdown(Shutdown::Write);
-        self.write_buffer(bytes).release_queue();
+        self.sender(bytes).release_queue();
         Poll::Ready(match result {
             // The peer has reset the connection, so there is nothing to shut down; reads and writes report the reset.
             Err(error) if error.kind() == io::ErrorKind::NotConnected => Ok(()),
@@ -90,7 +83,7 @@ impl Writing {
 
     /// Sends the rest, then closes the write end of a pipe.
     pub(super) fn poll_close(&mut self, bytes: &mut ByteStream, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        ready!(self.write_buffer(bytes).poll_alone(cx))?;
+        ready!(self.sender(bytes).poll_alone(cx))?;
         self.detach();
         bytes.close_now();
         Poll::Ready(Ok(()))
@@ -99,15 +92,15 @@ impl Writing {
     /// The number of accepted bytes that the kernel does not have yet.
     pub(super) fn unsent(&self) -> usize {
         match &self.backend {
-            WriteBackend::Kernel(write_buffer) => write_buffer.unsent(),
+            WriteBackend::Kernel(sender) => sender.unsent(),
             _ => 0,
         }
     }
 
     /// Detaches from the backend, which still sends the accepted bytes.
     fn detach(&mut self) {
-        if let WriteBackend::Kernel(write_buffer) = std::mem::take(&mut self.backend) {
-            write_buffer.detach();
+        if let WriteBackend::Kernel(sender) = std::mem::take(&mut self.backend) {
+            sender.detach();
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
 
 use hyper::rt::{Read, ReadBufCursor, Write};
 
@@ -10,15 +10,10 @@ use crate::compat::{Bridge, PollRead, PollWrite};
 
 impl<S: PollRead + Unpin> Read for Bridge<S> {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, mut buf: ReadBufCursor<'_>) -> Poll<io::Result<()>> {
-        if buf.remaining() == 0 {
-            return Poll::Ready(Ok(()));
-        }
         let bridge = self.get_mut();
-        let bytes = ready!(Bridge::poll_fill_buf(bridge, cx))?;
-        let count = bytes.len().min(buf.remaining());
-        buf.put_slice(&bytes[..count]);
-        Bridge::consume(bridge, count);
-        Poll::Ready(Ok(()))
+        bridge
+            .poll_take(cx, buf.remaining(), |bytes| buf.put_slice(bytes))
+            .map_ok(drop)
     }
 }
 

@@ -24,6 +24,7 @@ mod async_fd;
 mod buf;
 mod buf_reader;
 mod buf_writer;
+mod buffer_cache;
 #[cfg(feature = "bytes")]
 mod bytes;
 mod copy;
@@ -33,6 +34,7 @@ mod error;
 mod lines;
 mod managed;
 mod memory;
+pub(crate) mod payload;
 pub mod pipe;
 #[cfg(unix)]
 mod raw_fd;
@@ -44,7 +46,10 @@ mod splice;
 mod split;
 pub(crate) mod stdio;
 pub(crate) mod vectored;
+pub(crate) mod waker_cell;
+pub(crate) mod watermarks;
 mod write;
+pub(crate) mod write_buffer;
 
 use std::task::{Context, Poll};
 
@@ -66,6 +71,8 @@ pub use managed::ManagedBuf;
 pub use memory::{Empty, Repeat, Sink, empty, repeat, sink};
 pub(crate) use read::read_exact_in_parts;
 pub use read::{AsyncBufRead, AsyncRead};
+#[cfg(feature = "tls")]
+pub(crate) use read::{check_exact_len, unexpected_eof};
 pub use slice::Slice;
 #[doc(hidden)]
 pub use splice::KernelStream;

@@ -4,8 +4,10 @@ use std::io;
 use std::net::{Shutdown, SocketAddr};
 
 use crate::inflight::stream::ByteStream;
+use crate::io::payload::Piece;
 use crate::io::pipe::Sender;
-use crate::io::{BufResult, IoBuf, ManagedBuf};
+use crate::io::write_buffer::SendTarget;
+use crate::io::{BufResult, ManagedBuf};
 use crate::net::TcpStream;
 use crate::net::unix::{UnixAddr, UnixStream};
 
@@ -17,28 +19,35 @@ pub(crate) enum AnyStream {
 }
 
 /// The addresses of both ends, cached so that they outlive the connection.
-#[derive(Debug, Clone)]
-pub(crate) enum StreamAddrs {
-    Inet {
-        local: Option<SocketAddr>,
-        peer: Option<SocketAddr>,
-    },
+pub(crate) struct StreamAddrs {
+    pub(super) local: StreamAddr,
+    pub(super) peer: StreamAddr,
+}
+
+/// `None` inside if the connection was already closed when its address was queried.
+pub(crate) enum StreamAddr {
+    Inet(Option<SocketAddr>),
     #[cfg_attr(not(unix), allow(dead_code, reason = "Unix sockets only"))]
-    Unix {
-        local: Option<UnixAddr>,
-        peer: Option<UnixAddr>,
-    },
+    Unix(Option<UnixAddr>),
     None,
 }
 
-impl AnyStream {
+impl From<TcpStream> for AnyStream {
     /// Sets `TCP_NODELAY`, as asyncio does: the write buffer has already coalesced small writes.
-    pub(crate) fn tcp(stream: TcpStream) -> AnyStream {
+    fn from(stream: TcpStream) -> AnyStream {
         // This fails on a connection that has just been reset; the next read reports the reset.
         let _ = stream.set_nodelay(true);
         AnyStream::Tcp(stream)
     }
+}
 
+impl From<UnixStream> for AnyStream {
+    fn from(stream: UnixStream) -> AnyStream {
+        AnyStream::Unix(stream)
+    }
+}
+
+impl AnyStream {
     fn bytes(&self) -> &ByteStream {
         match self {
             AnyStream::Tcp(stream) => stream.bytes(),
@@ -49,15 +58,18 @@ impl AnyStream {
 
     pub(crate) fn addrs(&self) -> StreamAddrs {
         match self {
-            AnyStream::Tcp(stream) => StreamAddrs::Inet {
-                local: stream.local_addr().ok(),
-                peer: stream.peer_addr().ok(),
+            AnyStream::Tcp(stream) => StreamAddrs {
+                local: StreamAddr::Inet(stream.local_addr().ok()),
+                peer: StreamAddr::Inet(stream.peer_addr().ok()),
             },
-            AnyStream::Unix(stream) => StreamAddrs::Unix {
-                local: stream.local_addr().ok(),
-                peer: stream.peer_addr().ok(),
+            AnyStream::Unix(stream) => StreamAddrs {
+                local: StreamAddr::Unix(stream.local_addr().ok()),
+                peer: StreamAddr::Unix(stream.peer_addr().ok()),
             },
-            AnyStream::Pipe(_) => StreamAddrs::None,
+            AnyStream::Pipe(_) => StreamAddrs {
+                local: StreamAddr::None,
+                peer: StreamAddr::None,
+            },
         }
     }
 
@@ -66,56 +78,43 @@ impl AnyStream {
         self.bytes().read_managed().await
     }
 
-    pub(crate) async fn send<B: IoBuf>(&self, buf: B) -> BufResult<usize, B> {
-        self.bytes().write(buf).await
-    }
-
-    pub(crate) async fn send_vectored<B: IoBuf>(&self, bufs: Vec<B>) -> BufResult<usize, Vec<B>> {
-        self.bytes().write_vectored(bufs).await
-    }
-
-    /// Shuts down the write direction. A pipe has none to shut down: its caller closes it.
-    pub(crate) async fn shutdown_write(&self) -> io::Result<()> {
-        match self {
-            AnyStream::Tcp(_) | AnyStream::Unix(_) => self.bytes().shutdown(Shutdown::Write).await,
-            AnyStream::Pipe(_) => Ok(()),
-        }
-    }
-
     /// Makes the later close send a reset.
     pub(crate) fn reset_on_close(&self) {
         self.bytes().owned.descriptor.ends_with_reset.set(true);
     }
 }
 
-impl StreamAddrs {
-    pub(crate) fn local_addr(&self) -> io::Result<SocketAddr> {
-        match self {
-            StreamAddrs::Inet { local, .. } => local.ok_or_else(gone),
-            StreamAddrs::Unix { .. } | StreamAddrs::None => Err(other_family()),
-        }
+impl SendTarget for AnyStream {
+    async fn send(&self, piece: Piece) -> BufResult<usize, Piece> {
+        self.bytes().write(piece).await
     }
 
-    pub(crate) fn peer_addr(&self) -> io::Result<SocketAddr> {
+    async fn send_vectored(&self, pieces: Vec<Piece>) -> BufResult<usize, Vec<Piece>> {
+        self.bytes().write_vectored(pieces).await
+    }
+
+    /// Shuts down the write direction. A pipe has none to shut down: its caller closes it.
+    async fn send_eof(&self) -> io::Result<()> {
         match self {
-            StreamAddrs::Inet { peer, .. } => peer.ok_or_else(gone),
-            StreamAddrs::Unix { .. } | StreamAddrs::None => Err(other_family()),
+            AnyStream::Tcp(_) | AnyStream::Unix(_) => self.bytes().shutdown(Shutdown::Write).await,
+            AnyStream::Pipe(_) => Ok(()),
+        }
+    }
+}
+
+impl StreamAddr {
+    pub(super) fn inet(&self) -> io::Result<SocketAddr> {
+        match self {
+            StreamAddr::Inet(addr) => addr.ok_or_else(gone),
+            StreamAddr::Unix(_) | StreamAddr::None => Err(other_family()),
         }
     }
 
     #[cfg(unix)]
-    pub(crate) fn local_unix_addr(&self) -> io::Result<UnixAddr> {
+    pub(super) fn unix(&self) -> io::Result<UnixAddr> {
         match self {
-            StreamAddrs::Unix { local, .. } => local.clone().ok_or_else(gone),
-            StreamAddrs::Inet { .. } | StreamAddrs::None => Err(other_family()),
-        }
-    }
-
-    #[cfg(unix)]
-    pub(crate) fn peer_unix_addr(&self) -> io::Result<UnixAddr> {
-        match self {
-            StreamAddrs::Unix { peer, .. } => peer.clone().ok_or_else(gone),
-            StreamAddrs::Inet { .. } | StreamAddrs::None => Err(other_family()),
+            StreamAddr::Unix(addr) => addr.clone().ok_or_else(gone),
+            StreamAddr::Inet(_) | StreamAddr::None => Err(other_family()),
         }
     }
 }

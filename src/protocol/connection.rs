@@ -5,19 +5,16 @@
 //! before the next call. Data that a callback writes is sent in the same poll, after the callback returns.
 
 use std::cell::RefCell;
-use std::future::{pending, poll_fn};
+use std::future::pending;
 use std::io;
-use std::pin::pin;
 use std::rc::Rc;
 
 use super::any_stream::{AnyStream, StreamAddrs};
-use super::server::{Client, Registration};
+use super::server::{Client, Registrar};
 use super::transport::Transport;
 use super::transport_state::{BaseProtocol, CloseMode, TaskGuard, TransportState};
-use super::write_buffer::WriteBuffer;
 use super::{Protocol, ProtocolRef};
-use crate::io::ManagedBuf;
-use crate::task::yield_now;
+use crate::io::write_buffer::WriteBuffer;
 
 pub(super) type ConnectionState = TransportState<dyn Protocol, WriteBuffer, StreamAddrs>;
 
@@ -43,55 +40,35 @@ impl Client for ConnectionState {
     }
 }
 
-/// Starts a connection's task. `register` adds the connection to its server.
+/// Starts the task of a connection, which may belong to a server.
 #[track_caller]
 pub(super) fn open<P: Protocol + 'static>(
     stream: AnyStream,
     protocol: P,
-    register: impl FnOnce(&Rc<ConnectionState>) -> Option<Registration>,
+    server: Option<Registrar>,
 ) -> (Transport, ProtocolRef<P>) {
     let protocol = Rc::new(RefCell::new(protocol));
     let state: Rc<ConnectionState> = Rc::new(TransportState::new(
         protocol.clone(),
-        WriteBuffer::new(),
+        WriteBuffer::default(),
         stream.addrs(),
     ));
-    let registration = register(&state);
     let guard = TaskGuard {
         state: state.clone(),
-        _registration: registration,
+        _registration: server.map(|server| server.register(Rc::downgrade(&state) as _)),
     };
     crate::task::spawn(run_connection(guard, stream));
     (Transport { state }, ProtocolRef(protocol))
 }
 
-/// Waits until `connection_made` was called. Dropping the future aborts the connection, which has no other owner yet.
-pub(super) async fn wait_made(transport: &Transport) {
-    struct AbortOnDrop<'a>(&'a Transport);
-
-    impl Drop for AbortOnDrop<'_> {
-        fn drop(&mut self) {
-            self.0.abort();
-        }
-    }
-
-    let abort = AbortOnDrop(transport);
-    let state = &transport.state;
-    state.changed.wait_until(|| state.is_made() || state.is_lost()).await;
-    std::mem::forget(abort);
-}
-
 async fn run_connection(guard: TaskGuard<dyn Protocol, WriteBuffer, StreamAddrs>, stream: AnyStream) {
     let state = &guard.state;
-    let reason = {
-        let mut sending = pin!(state.write_buffer.send_all(&stream, || {}));
-        let mut receiving = pin!(receive_all(state, &stream));
-        let made = || {
-            let transport = Transport { state: state.clone() };
-            state.call("connection_made", |protocol| protocol.connection_made(transport));
-        };
-        poll_fn(|cx| state.poll(cx, made, sending.as_mut(), receiving.as_mut())).await
+    let made = || {
+        let transport = Transport { state: state.clone() };
+        state.call("connection_made", |protocol| protocol.connection_made(transport));
     };
+    let sending = state.write_buffer.send_all(&stream, || {});
+    let reason = state.run(made, sending, receive_all(state, &stream)).await;
     if state.report_lost(reason) == CloseMode::Reset {
         stream.reset_on_close();
     }
@@ -104,18 +81,7 @@ async fn receive_all(state: &ConnectionState, stream: &AnyStream) {
     loop {
         state.wait_reading().await;
         let mut received = stream.receive().await;
-        loop {
-            if state.has_delivered() {
-                yield_now().await;
-            } else if !state.is_reading.get() {
-                // Do not hold a pool buffer while paused.
-                received = received.map(ManagedBuf::into_heap);
-                state.wait_reading().await;
-            } else {
-                break;
-            }
-        }
-        state.mark_delivered();
+        state.begin_delivery(&mut received).await;
         match received {
             Ok(bytes) if !bytes.is_empty() => {
                 state.call("data_received", |protocol| protocol.data_received(&bytes));

@@ -6,23 +6,19 @@ use std::fmt;
 use std::future::poll_fn;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::pin::pin;
 use std::rc::Rc;
-use std::task::{Poll, Waker};
+use std::task::Poll;
 
-use super::ProtocolRef;
-use super::payload::Payload;
-use super::transport_state::{BaseProtocol, CloseMode, SendQueue, TaskGuard, TransportState};
-use super::watermarks::Watermarks;
+use super::transport_state::{BaseProtocol, CloseMode, TaskGuard, TransportState};
+use super::{Payload, ProtocolRef};
+use crate::io::payload::Piece;
+use crate::io::watermarks::Watermarks;
+use crate::io::write_buffer::SendQueue;
 use crate::net::{ToSocketAddrs, UdpSocket};
 use crate::task::yield_now;
 
 /// The size limit of a datagram: none is ever truncated.
 const LONGEST: usize = 1 << 16;
-
-/// How many buffers the queue caches, and up to which capacity.
-const CACHED_MAX: usize = 8;
-const CACHED_CAPACITY_MAX: usize = 2 * 1024;
 
 /// Callbacks for the events of one datagram endpoint. Every method has a default that does nothing.
 ///
@@ -184,9 +180,7 @@ impl DatagramTransport {
         high: impl Into<Option<usize>>,
         low: impl Into<Option<usize>>,
     ) -> io::Result<()> {
-        self.state.write_buffer.watermarks.set_limits(high.into(), low.into())?;
-        self.state.wake_sender();
-        Ok(())
+        self.state.set_limits(high.into(), low.into())
     }
 
     /// The watermarks as (low, high), in asyncio's order.
@@ -242,24 +236,23 @@ pub async fn connect_datagram_endpoint<P: DatagramProtocol + 'static>(
     let with_context = |error| crate::sys::context(format_args!("connect to {}", peer.shown()), error);
     let mut last = io::Error::new(io::ErrorKind::InvalidInput, "the name has no address");
     for peer in peer.resolve().await.map_err(with_context)? {
-        let any: IpAddr = match peer {
-            SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
-            SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
-        };
-        let socket = match UdpSocket::bind((any, 0)).await {
-            Ok(socket) => socket,
+        match connected_socket(peer).await {
+            Ok(socket) => return open(socket, factory()).await,
             // The machine may lack this address family but have the other.
-            Err(error) => {
-                last = error;
-                continue;
-            }
-        };
-        match socket.connect(peer).await {
-            Ok(()) => return open(socket, factory()).await,
             Err(error) => last = error,
         }
     }
     Err(with_context(last))
+}
+
+async fn connected_socket(peer: SocketAddr) -> io::Result<UdpSocket> {
+    let any: IpAddr = match peer {
+        SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+        SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+    };
+    let socket = UdpSocket::bind((any, 0)).await?;
+    socket.connect(peer).await?;
+    Ok(socket)
 }
 
 /// Starts an endpoint's task.
@@ -267,45 +260,33 @@ async fn open<P: DatagramProtocol + 'static>(
     socket: UdpSocket,
     protocol: P,
 ) -> io::Result<(DatagramTransport, ProtocolRef<P>)> {
-    struct AbortOnDrop<'a>(&'a DatagramTransport);
-
-    impl Drop for AbortOnDrop<'_> {
-        fn drop(&mut self) {
-            self.0.abort();
-        }
-    }
-
     let protocol = Rc::new(RefCell::new(protocol));
     let info = EndpointAddrs {
         local: socket.local_addr().ok(),
         peer: socket.peer_addr().ok(),
     };
-    let state: Rc<EndpointState> = Rc::new(TransportState::new(protocol.clone(), DatagramQueue::new(), info));
+    let state: Rc<EndpointState> = Rc::new(TransportState::new(protocol.clone(), DatagramQueue::default(), info));
     let guard = TaskGuard {
         state: state.clone(),
         _registration: None,
     };
     crate::task::spawn(run_endpoint(guard, socket));
     let transport = DatagramTransport { state };
-    let abort = AbortOnDrop(&transport);
-    let state = &transport.state;
-    state.changed.wait_until(|| state.is_made() || state.is_lost()).await;
-    std::mem::forget(abort);
+    transport.state.wait_made(|| transport.abort()).await;
     Ok((transport, ProtocolRef(protocol)))
 }
 
 async fn run_endpoint(guard: TaskGuard<dyn DatagramProtocol, DatagramQueue, EndpointAddrs>, socket: UdpSocket) {
     let state = &guard.state;
-    let reason = {
-        let mut sending = pin!(send_all(state, &socket));
-        let mut receiving = pin!(receive_all(state, &socket));
-        let made = || {
-            let transport = DatagramTransport { state: state.clone() };
-            state.call("connection_made", |protocol| protocol.connection_made(transport));
-        };
-        poll_fn(|cx| state.poll(cx, made, sending.as_mut(), receiving.as_mut())).await
+    let made = || {
+        let transport = DatagramTransport { state: state.clone() };
+        state.call("connection_made", |protocol| protocol.connection_made(transport));
     };
+    let reason = state
+        .run(made, send_all(state, &socket), receive_all(state, &socket))
+        .await;
     state.report_lost(reason);
+    // The descriptor closes before waiters are notified.
     drop(socket);
 }
 
@@ -318,18 +299,18 @@ async fn send_all(state: &EndpointState, socket: &UdpSocket) -> io::Result<()> {
         })
         .await;
         let Some(datagram) = next else { return Ok(()) };
-        let len = weight(&datagram.bytes);
-        let (result, bytes) = match datagram.to {
-            Ok(Some(to)) => socket.send_to(datagram.bytes, to).await,
-            Ok(None) => socket.send(datagram.bytes).await,
+        let len = weight(datagram.piece.left());
+        let result = match datagram.to {
+            Ok(Some(to)) => socket.send_to(datagram.piece, to).await.0,
+            Ok(None) => socket.send(datagram.piece).await.0,
             Err(error) => {
                 // This path does no I/O. Without a yield, a protocol that answers the error with the same send would
                 // starve other tasks.
                 yield_now().await;
-                (Err(error), datagram.bytes)
+                Err(error)
             }
         };
-        state.write_buffer.give_back(bytes, len);
+        state.write_buffer.watermarks.take(len);
         if let Err(error) = result {
             state.call("error_received", |protocol| protocol.error_received(error));
         }
@@ -356,82 +337,55 @@ async fn receive_all(state: &EndpointState, socket: &UdpSocket) {
 }
 
 /// A datagram's size against the watermarks: an empty one uses memory too.
-fn weight(data: &[u8]) -> usize {
-    data.len().max(size_of::<Datagram>())
+fn weight(len: usize) -> usize {
+    len.max(size_of::<Datagram>())
 }
 
 /// Datagrams waiting to be sent.
+#[derive(Default)]
 struct DatagramQueue {
-    queue: RefCell<Queue>,
+    datagrams: RefCell<VecDeque<Datagram>>,
     watermarks: Watermarks,
     closed: Cell<bool>,
-    is_idle: Cell<bool>,
-    waker: Cell<Option<Waker>>,
-}
-
-#[derive(Default)]
-struct Queue {
-    datagrams: VecDeque<Datagram>,
-    cached: Vec<Vec<u8>>,
+    /// A send is in flight, or the sender has finished.
+    is_busy: Cell<bool>,
 }
 
 struct Datagram {
-    bytes: Vec<u8>,
+    piece: Piece,
     /// `None` is the connected peer. An error is passed to `error_received` instead of sending.
     to: io::Result<Option<SocketAddr>>,
 }
 
 impl DatagramQueue {
-    fn new() -> DatagramQueue {
-        DatagramQueue {
-            queue: RefCell::default(),
-            watermarks: Watermarks::new(),
-            closed: Cell::new(false),
-            is_idle: Cell::new(true),
-            waker: Cell::new(None),
-        }
-    }
-
     fn put(&self, data: &[u8], to: io::Result<Option<SocketAddr>>) {
-        if self.closed.get() {
-            return;
+        if !self.closed.get() {
+            let piece = Piece::copy_of(data);
+            self.datagrams.borrow_mut().push_back(Datagram { piece, to });
+            self.watermarks.add(weight(data.len()));
         }
-        let mut queue = self.queue.borrow_mut();
-        let mut bytes = queue.cached.pop().unwrap_or_default();
-        bytes.extend_from_slice(data);
-        queue.datagrams.push_back(Datagram { bytes, to });
-        self.watermarks.add(weight(data));
     }
 
     /// The next datagram; `Some(None)` when the queue is closed and empty.
     fn next(&self) -> Option<Option<Datagram>> {
-        let datagram = self.queue.borrow_mut().datagrams.pop_front();
+        let datagram = self.datagrams.borrow_mut().pop_front();
         let next = match datagram {
             Some(datagram) => Some(Some(datagram)),
             None if self.closed.get() => Some(None),
             None => None,
         };
-        self.is_idle.set(next.is_none());
+        self.is_busy.set(next.is_some());
         next
-    }
-
-    fn give_back(&self, mut bytes: Vec<u8>, len: usize) {
-        self.watermarks.take(len);
-        let mut queue = self.queue.borrow_mut();
-        if bytes.capacity() <= CACHED_CAPACITY_MAX && queue.cached.len() < CACHED_MAX {
-            bytes.clear();
-            queue.cached.push(bytes);
-        }
     }
 }
 
 impl SendQueue for DatagramQueue {
-    fn is_paused(&self) -> bool {
-        self.watermarks.is_paused()
+    fn watermarks(&self) -> &Watermarks {
+        &self.watermarks
     }
 
     fn needs_wake(&self) -> bool {
-        self.is_idle.get() && (self.closed.get() || !self.queue.borrow().datagrams.is_empty())
+        !self.is_busy.get() && (self.closed.get() || !self.datagrams.borrow().is_empty())
     }
 
     fn close(&self) {
@@ -440,20 +394,7 @@ impl SendQueue for DatagramQueue {
 
     fn discard(&self) {
         self.closed.set(true);
-        let queue = self.queue.take();
-        drop(queue);
+        drop(self.datagrams.take());
         self.watermarks.reset();
-    }
-
-    fn set_waker(&self, waker: &Waker) {
-        super::write_buffer::set_waker(&self.waker, waker);
-    }
-
-    fn forget_waker(&self) {
-        drop(self.waker.take());
-    }
-
-    fn wake(&self) {
-        super::write_buffer::wake(&self.waker);
     }
 }

@@ -93,15 +93,12 @@ mod any_stream;
 mod condition;
 mod connection;
 mod datagram;
-mod payload;
 mod reader;
 mod server;
 mod streams;
 mod subprocess;
 mod transport;
 mod transport_state;
-mod watermarks;
-mod write_buffer;
 mod writer;
 
 use std::cell::RefCell;
@@ -109,10 +106,9 @@ use std::fmt;
 use std::io;
 #[cfg(unix)]
 use std::path::Path;
-use std::rc::{Rc, Weak};
+use std::rc::Rc;
 
 pub use datagram::{DatagramProtocol, DatagramTransport, connect_datagram_endpoint, create_datagram_endpoint};
-pub use payload::Payload;
 pub use reader::{IncompleteRead, LimitOverrun, StreamReader};
 pub use server::Server;
 pub use streams::{HandlerResult, open_connection, start_server};
@@ -122,9 +118,10 @@ pub use subprocess::{SubprocessProtocol, SubprocessTransport, subprocess_exec};
 pub use transport::Transport;
 pub use writer::StreamWriter;
 
-use crate::net::{TcpStream, ToSocketAddrs};
+pub use crate::io::payload::Payload;
 #[cfg(unix)]
-use crate::net::{UnixListener, UnixStream};
+use crate::net::UnixStream;
+use crate::net::{TcpStream, ToSocketAddrs};
 use any_stream::AnyStream;
 use server::AnyListener;
 
@@ -249,9 +246,7 @@ pub async fn create_connection<P: Protocol + 'static>(
     addr: impl ToSocketAddrs,
 ) -> io::Result<(Transport, ProtocolRef<P>)> {
     let stream = TcpStream::connect(addr).await?;
-    let (transport, protocol) = connection::open(AnyStream::tcp(stream), factory(), |_| None);
-    connection::wait_made(&transport).await;
-    Ok((transport, protocol))
+    Ok(open(stream, factory()).await)
 }
 
 /// Like [`create_connection`], over a Unix socket.
@@ -280,9 +275,13 @@ pub async fn create_unix_connection<P: Protocol + 'static>(
     path: impl AsRef<Path>,
 ) -> io::Result<(Transport, ProtocolRef<P>)> {
     let stream = UnixStream::connect(path).await?;
-    let (transport, protocol) = connection::open(AnyStream::Unix(stream), factory(), |_| None);
-    connection::wait_made(&transport).await;
-    Ok((transport, protocol))
+    Ok(open(stream, factory()).await)
+}
+
+async fn open<P: Protocol + 'static>(stream: impl Attachable, protocol: P) -> (Transport, ProtocolRef<P>) {
+    let (transport, protocol) = attach(stream, protocol);
+    transport.state.wait_made(|| transport.abort()).await;
+    (transport, protocol)
 }
 
 /// Listens on every address that `addr` resolves to, and attaches a protocol made by `factory` to each connection.
@@ -308,44 +307,20 @@ pub fn create_unix_server<P: Protocol + 'static>(
     factory: impl FnMut() -> P + 'static,
     path: impl AsRef<Path>,
 ) -> io::Result<Server> {
-    Ok(Server::new(
-        vec![AnyListener::Unix(UnixListener::bind(path)?)],
-        serve_with(factory),
-    ))
+    Ok(Server::new(AnyListener::bind_unix(path)?, serve_with(factory)))
 }
 
 fn serve_with<P: Protocol + 'static>(mut factory: impl FnMut() -> P + 'static) -> Box<server::Serve> {
     Box::new(move |stream, server| {
-        let protocol = factory();
-        connection::open(stream, protocol, |state| {
-            let client: Weak<dyn server::Client> = Rc::downgrade(state) as _;
-            Some(server.register(client))
-        });
+        connection::open(stream, factory(), Some(server));
     })
 }
 
 /// A stream that [`attach`] accepts: a [`TcpStream`] or a [`UnixStream`].
 #[allow(private_bounds, reason = "sealed: only this crate's streams implement it")]
-pub trait Attachable: IntoAnyStream {}
+pub trait Attachable: Into<AnyStream> {}
 
-impl<S: IntoAnyStream> Attachable for S {}
-
-pub(crate) trait IntoAnyStream {
-    fn into_any_stream(self) -> AnyStream;
-}
-
-impl IntoAnyStream for TcpStream {
-    fn into_any_stream(self) -> AnyStream {
-        AnyStream::tcp(self)
-    }
-}
-
-#[cfg(unix)]
-impl IntoAnyStream for UnixStream {
-    fn into_any_stream(self) -> AnyStream {
-        AnyStream::Unix(self)
-    }
-}
+impl<S: Into<AnyStream>> Attachable for S {}
 
 /// Attaches a protocol to an established connection. Bytes left over from a cancelled read are delivered first.
 ///
@@ -380,5 +355,5 @@ impl IntoAnyStream for UnixStream {
 /// Outside of a loop.
 #[track_caller]
 pub fn attach<P: Protocol + 'static>(stream: impl Attachable, protocol: P) -> (Transport, ProtocolRef<P>) {
-    connection::open(stream.into_any_stream(), protocol, |_| None)
+    connection::open(stream.into(), protocol, None)
 }

@@ -120,7 +120,7 @@ impl StreamReader {
             let eof = !self.receive().await?;
             let len = self.leftover().len();
             if len > max {
-                return Err(overrun(LimitOverrun { found: len, limit: max }));
+                return Err(overrun(len, max));
             }
             if eof {
                 return Ok(self.consume(len));
@@ -145,12 +145,12 @@ impl StreamReader {
 
     /// The peer's address, also after the connection is closed.
     pub fn peer_addr(&self) -> io::Result<SocketAddr> {
-        self.shared.addrs.peer_addr()
+        self.shared.addrs.peer.inet()
     }
 
     /// The local address, also after the connection is closed.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
-        self.shared.addrs.local_addr()
+        self.shared.addrs.local.inet()
     }
 
     fn leftover(&self) -> &[u8] {
@@ -167,20 +167,14 @@ impl StreamReader {
             let leftover = self.leftover();
             if let Some(begin) = position(&leftover[searched..], separator).map(|begin| begin + searched) {
                 if begin > self.limit {
-                    return Err(overrun(LimitOverrun {
-                        found: begin,
-                        limit: self.limit,
-                    }));
+                    return Err(overrun(begin, self.limit));
                 }
                 return Ok(Some(begin + separator.len()));
             }
             // The buffer may end with a part of the separator.
             searched = (leftover.len() + 1).saturating_sub(separator.len());
             if searched > self.limit {
-                return Err(overrun(LimitOverrun {
-                    found: searched,
-                    limit: self.limit,
-                }));
+                return Err(overrun(searched, self.limit));
             }
             if !self.receive().await? {
                 return Ok(None);
@@ -350,6 +344,6 @@ impl fmt::Display for LimitOverrun {
 
 impl std::error::Error for LimitOverrun {}
 
-fn overrun(overrun: LimitOverrun) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, overrun)
+fn overrun(found: usize, limit: usize) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, LimitOverrun { found, limit })
 }

@@ -10,10 +10,12 @@ use slab::Slab;
 
 use super::any_stream::AnyStream;
 use super::condition::Condition;
+use crate::error::copy_error;
 use crate::event_loop::core::LoopCore;
 use crate::event_loop::exception::{Exception, guard, report};
 use crate::net::unix::{UnixAddr, UnixListener};
 use crate::net::{TcpListener, ToSocketAddrs};
+use crate::on_drop::OnDrop;
 use crate::sys::context;
 use crate::task::{JoinHandle, spawn};
 
@@ -121,10 +123,16 @@ impl AnyListener {
         }
     }
 
+    #[cfg(unix)]
+    #[track_caller]
+    pub(super) fn bind_unix(path: impl AsRef<std::path::Path>) -> io::Result<Vec<AnyListener>> {
+        Ok(vec![AnyListener::Unix(UnixListener::bind(path)?)])
+    }
+
     async fn accept(&self) -> io::Result<AnyStream> {
         match self {
-            AnyListener::Tcp(listener) => Ok(AnyStream::tcp(listener.accept().await?.0)),
-            AnyListener::Unix(listener) => Ok(AnyStream::Unix(listener.accept().await?.0)),
+            AnyListener::Tcp(listener) => Ok(listener.accept().await?.0.into()),
+            AnyListener::Unix(listener) => Ok(listener.accept().await?.0.into()),
         }
     }
 }
@@ -219,7 +227,7 @@ impl Server {
     /// Waits until the server is closed and its connections are gone. Fails if accepting fails for good. Dropping the
     /// future closes the server.
     pub async fn serve_forever(&self) -> io::Result<()> {
-        let _close = CloseOnDrop(&self.inner);
+        let _close = OnDrop(|| self.inner.close());
         self.inner
             .changed
             .wait_until(|| self.inner.has_stopped_listening())
@@ -266,14 +274,6 @@ impl Inner {
     }
 }
 
-struct CloseOnDrop<'a>(&'a Rc<Inner>);
-
-impl Drop for CloseOnDrop<'_> {
-    fn drop(&mut self) {
-        self.0.close();
-    }
-}
-
 impl Drop for Server {
     fn drop(&mut self) {
         self.inner.close();
@@ -290,21 +290,13 @@ impl fmt::Debug for Server {
     }
 }
 
-/// Decrements the count of open listeners when dropped.
-struct ListenerGuard(Rc<Inner>);
-
-impl Drop for ListenerGuard {
-    fn drop(&mut self) {
-        self.0.open_listeners.set(self.0.open_listeners.get() - 1);
-        self.0.changed.notify();
-    }
-}
-
 async fn accept_all(inner: Rc<Inner>, listener: AnyListener, serve: Rc<Cell<Option<Box<Serve>>>>) {
     // Declared before the socket, and so dropped after it.
-    let listener_guard = ListenerGuard(inner);
+    let _count = OnDrop(|| {
+        inner.open_listeners.set(inner.open_listeners.get() - 1);
+        inner.changed.notify();
+    });
     let listener = listener;
-    let inner = &listener_guard.0;
     loop {
         match listener.accept().await {
             Ok(stream) => {
@@ -314,9 +306,8 @@ async fn accept_all(inner: Rc<Inner>, listener: AnyListener, serve: Rc<Cell<Opti
                 serve.set(Some(serve_one));
             }
             Err(error) => {
-                let copy = io::Error::new(error.kind(), error.to_string());
-                inner.failure.replace(Some(error));
-                report(Exception::error("a server stopped accepting connections", copy));
+                inner.failure.replace(Some(copy_error(&error)));
+                report(Exception::error("a server stopped accepting connections", error));
                 return;
             }
         }

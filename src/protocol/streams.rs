@@ -10,22 +10,23 @@ use std::panic::Location;
 #[cfg(unix)]
 use std::path::Path;
 use std::pin::pin;
-use std::rc::{Rc, Weak};
-use std::task::{Poll, Waker};
+use std::rc::Rc;
+use std::task::Poll;
 
 use super::any_stream::{AnyStream, StreamAddrs};
 use super::condition::Condition;
 use super::reader::StreamReader;
-use super::server::{AnyListener, Client, Registration, Serve, Server};
-use super::transport_state::SendQueue;
-use super::write_buffer::WriteBuffer;
+use super::server::{AnyListener, Client, Registrar, Registration, Serve, Server};
 use super::writer::StreamWriter;
 use crate::event_loop::core::LoopCore;
 use crate::event_loop::exception::{Exception, guard, report};
 use crate::io::ManagedBuf;
-use crate::net::{TcpStream, ToSocketAddrs};
+use crate::io::waker_cell::WakerCell;
+use crate::io::write_buffer::{SendQueue, WriteBuffer};
 #[cfg(unix)]
-use crate::net::{UnixListener, UnixStream};
+use crate::net::UnixStream;
+use crate::net::{TcpStream, ToSocketAddrs};
+use crate::on_drop::OnDrop;
 use crate::task::{spawn, spawn_unchecked};
 
 /// Connects and returns a reader and a writer.
@@ -60,7 +61,7 @@ use crate::task::{spawn, spawn_unchecked};
 /// Dropping the future cancels the attempt.
 pub async fn open_connection(addr: impl ToSocketAddrs) -> io::Result<(StreamReader, StreamWriter)> {
     let stream = TcpStream::connect(addr).await?;
-    Ok(pair(AnyStream::tcp(stream), |_| None))
+    Ok(pair(stream.into(), None))
 }
 
 /// Listens on every address that `addr` resolves to, and runs `handler` in a task of its own for each connection.
@@ -93,7 +94,7 @@ where
 #[cfg(unix)]
 pub async fn open_unix_connection(path: impl AsRef<Path>) -> io::Result<(StreamReader, StreamWriter)> {
     let stream = UnixStream::connect(path).await?;
-    Ok(pair(AnyStream::Unix(stream), |_| None))
+    Ok(pair(stream.into(), None))
 }
 
 /// Like [`start_server`], on a Unix socket path. This creates the socket file and does not remove it: see
@@ -109,10 +110,7 @@ where
     H: FnMut(StreamReader, StreamWriter) -> F + 'static,
     F: Future<Output: HandlerResult> + 'static,
 {
-    Ok(Server::new(
-        vec![AnyListener::Unix(UnixListener::bind(path)?)],
-        serve_with(handler),
-    ))
+    Ok(Server::new(AnyListener::bind_unix(path)?, serve_with(handler)))
 }
 
 fn serve_with<H, F>(mut handler: H) -> Box<Serve>
@@ -121,7 +119,7 @@ where
     F: Future<Output: HandlerResult> + 'static,
 {
     Box::new(move |stream, server| {
-        let (reader, writer) = pair(stream, |client| Some(server.register(client)));
+        let (reader, writer) = pair(stream, Some(server));
         let serving = handler(reader, writer);
         spawn(async move {
             if let Some(error) = serving.await.into_error() {
@@ -168,13 +166,10 @@ impl<E: Into<Box<dyn std::error::Error + Send + Sync>>> HandlerResult for Result
 }
 
 /// Creates both halves of a connection.
-pub(super) fn pair(
-    stream: AnyStream,
-    register: impl FnOnce(Weak<dyn Client>) -> Option<Registration>,
-) -> (StreamReader, StreamWriter) {
+fn pair(stream: AnyStream, server: Option<Registrar>) -> (StreamReader, StreamWriter) {
     let shared = SharedStream::new(stream);
-    let client: Weak<dyn Client> = Rc::downgrade(&shared) as _;
-    shared.registration.set(register(client));
+    let registration = server.map(|server| server.register(Rc::downgrade(&shared) as _));
+    shared.registration.set(registration);
     let writer = StreamWriter::new(shared.clone());
     (StreamReader::new(shared), writer)
 }
@@ -187,14 +182,14 @@ pub(super) struct SharedStream {
     /// `None` once closed.
     stream: RefCell<Option<Rc<AnyStream>>>,
     sender: Cell<SenderState>,
+    /// Of the sending task.
+    sender_waker: WakerCell,
     closing: Cell<Closing>,
     has_reader: Cell<bool>,
-    /// Set when sending has failed.
-    failure: RefCell<Option<io::Error>>,
     /// Notified at the low watermark, and when the connection has failed or is closed.
     pub(super) changed: Condition,
     /// The pending read, woken when the connection is closed locally.
-    reader: Cell<Option<Waker>>,
+    reader: WakerCell,
     registration: Cell<Option<Registration>>,
 }
 
@@ -222,15 +217,15 @@ impl SharedStream {
     fn new(stream: AnyStream) -> Rc<SharedStream> {
         Rc::new(SharedStream {
             core: LoopCore::current("open_connection").rc(),
-            write_buffer: WriteBuffer::new(),
+            write_buffer: WriteBuffer::default(),
             addrs: stream.addrs(),
             stream: RefCell::new(Some(Rc::new(stream))),
             sender: Cell::new(SenderState::NotStarted),
+            sender_waker: WakerCell::default(),
             closing: Cell::new(Closing::No),
             has_reader: Cell::new(true),
-            failure: RefCell::new(None),
             changed: Condition::default(),
-            reader: Cell::new(None),
+            reader: WakerCell::default(),
             registration: Cell::new(None),
         })
     }
@@ -240,20 +235,16 @@ impl SharedStream {
         let end = || Ok(ManagedBuf::from_heap(Vec::new()));
         let stream = self.stream.borrow().clone();
         let Some(stream) = stream else { return end() };
-        let _forget = ForgetReader(&self.reader);
+        let _forget = OnDrop(|| self.reader.clear());
         let mut receiving = pin!(stream.receive());
         poll_fn(|cx| {
             if self.is_closed() {
                 return Poll::Ready(end());
             }
             let received = receiving.as_mut().poll(cx);
-            if received.is_pending() {
-                let old = self.reader.replace(Some(cx.waker().clone()));
-                drop(old);
-                // Cloning or dropping a waker runs foreign code, which may have closed the connection.
-                if self.is_closed() {
-                    return Poll::Ready(end());
-                }
+            // Cloning or dropping a waker runs foreign code, which may have closed the connection.
+            if received.is_pending() && self.reader.set(cx.waker()) && self.is_closed() {
+                return Poll::Ready(end());
             }
             received
         })
@@ -272,14 +263,6 @@ impl SharedStream {
         self.closing.get() == Closing::Aborted
     }
 
-    pub(super) fn failure(&self) -> Option<io::Error> {
-        let failure = self.failure.borrow();
-        failure.as_ref().map(|error| match error.raw_os_error() {
-            Some(code) => io::Error::from_raw_os_error(code),
-            None => io::Error::new(error.kind(), error.to_string()),
-        })
-    }
-
     /// Starts or wakes the sending task.
     #[track_caller]
     pub(super) fn send(self: &Rc<Self>) {
@@ -292,7 +275,7 @@ impl SharedStream {
                 // SAFETY: the future is `'static`: it owns an `Rc` of everything it uses.
                 drop(unsafe { spawn_unchecked(&self.core, sending, None, Location::caller()) });
             }
-            SenderState::Running if self.write_buffer.needs_wake() => self.write_buffer.wake(),
+            SenderState::Running if self.write_buffer.needs_wake() => self.sender_waker.wake(),
             SenderState::Running | SenderState::Done => {}
         }
     }
@@ -345,9 +328,8 @@ impl SharedStream {
     /// Closes if nothing is left to send; otherwise the sending task does so when it ends.
     fn close_or_send(self: &Rc<Self>) {
         match self.sender.get() {
-            SenderState::NotStarted => self.finish(),
+            SenderState::NotStarted | SenderState::Done => self.finish(),
             SenderState::Running => self.send(),
-            SenderState::Done => self.finish(),
         }
     }
 
@@ -356,7 +338,7 @@ impl SharedStream {
         let stream = self.stream.take();
         drop(stream);
         // The sending task and a pending read may still hold the stream.
-        self.write_buffer.wake();
+        self.sender_waker.wake();
         if let Some(reader) = self.reader.take() {
             guard("a waker", || reader.wake());
         }
@@ -378,34 +360,24 @@ impl Client for SharedStream {
 /// The sending task: ends when the write buffer is closed and empty, or when sending fails.
 async fn send_all(shared: Rc<SharedStream>, stream: Rc<AnyStream>) {
     let result = {
-        let mut sending = pin!(shared.write_buffer.send_all(&stream, || shared.changed.notify()));
+        let mut sending = pin!(shared.write_buffer.send_all(&*stream, || shared.changed.notify()));
         poll_fn(|cx| {
             if shared.is_closed() {
                 return Poll::Ready(Ok(()));
             }
-            shared.write_buffer.set_waker(cx.waker());
+            shared.sender_waker.set(cx.waker());
             sending.as_mut().poll(cx)
         })
         .await
     };
     drop(stream);
-    shared.write_buffer.forget_waker();
+    shared.sender_waker.clear();
     shared.sender.set(SenderState::Done);
     if let Err(error) = result {
-        shared.failure.replace(Some(error));
-        shared.write_buffer.discard();
+        shared.write_buffer.fail(error);
     }
     match shared.closing.get() {
         Closing::Both => shared.finish(),
         _ => shared.changed.notify(),
-    }
-}
-
-/// Clears the waker of a finished read.
-struct ForgetReader<'a>(&'a Cell<Option<Waker>>);
-
-impl Drop for ForgetReader<'_> {
-    fn drop(&mut self) {
-        drop(self.0.take());
     }
 }

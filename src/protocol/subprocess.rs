@@ -9,18 +9,16 @@ use std::process::ExitStatus;
 use std::rc::Rc;
 use std::task::Poll;
 
-use super::ProtocolRef;
 use super::any_stream::AnyStream;
-use super::payload::Payload;
-use super::transport_state::{BaseProtocol, CloseMode, SendQueue, TaskGuard, TransportState};
-use super::write_buffer::WriteBuffer;
+use super::transport_state::{BaseProtocol, CloseMode, TaskGuard, TransportState};
+use super::{Payload, ProtocolRef};
 use crate::event_loop::exception::{Exception, report};
 use crate::inflight::stream::ByteStream;
 use crate::io::ManagedBuf;
+use crate::io::write_buffer::{SendQueue, WriteBuffer};
 use crate::process::{Child, Command};
 #[cfg(unix)]
 use crate::signal::SignalKind;
-use crate::task::yield_now;
 
 /// Callbacks for the events of one subprocess. Every method has a default that does nothing.
 ///
@@ -184,7 +182,7 @@ impl SubprocessTransport {
     fn queue_action(&self, action: impl FnOnce(&mut Child) -> io::Result<()> + 'static) {
         if self.exit_status().is_none() && !self.state.is_lost() {
             self.state.info.actions.borrow_mut().push(Box::new(action));
-            self.state.write_buffer.wake();
+            self.state.waker.wake();
         }
     }
 
@@ -195,7 +193,7 @@ impl SubprocessTransport {
             self.kill();
             // While paused, the pipe readers would not see the close.
             self.state.is_reading.set(true);
-            self.state.write_buffer.wake();
+            self.state.waker.wake();
         }
     }
 
@@ -211,9 +209,7 @@ impl SubprocessTransport {
 
     /// Resumes reading.
     pub fn resume_reading(&self) {
-        if !self.state.is_reading.replace(true) {
-            self.state.write_buffer.wake();
-        }
+        self.state.resume_reading();
     }
 
     /// Sets the watermarks of the stdin write buffer: see
@@ -223,9 +219,7 @@ impl SubprocessTransport {
         high: impl Into<Option<usize>>,
         low: impl Into<Option<usize>>,
     ) -> io::Result<()> {
-        self.state.write_buffer.watermarks.set_limits(high.into(), low.into())?;
-        self.state.wake_sender();
-        Ok(())
+        self.state.set_limits(high.into(), low.into())
     }
 
     /// The number of stdin bytes not yet accepted by the kernel.
@@ -283,14 +277,6 @@ pub async fn subprocess_exec<P: SubprocessProtocol + 'static>(
     factory: impl FnOnce() -> P,
     command: &mut Command,
 ) -> io::Result<(SubprocessTransport, ProtocolRef<P>)> {
-    struct CloseOnDrop<'a>(&'a SubprocessTransport);
-
-    impl Drop for CloseOnDrop<'_> {
-        fn drop(&mut self) {
-            self.0.close();
-        }
-    }
-
     let child = command.spawn_piped()?;
     let pipes = [child.stdin.is_some(), child.stdout.is_some(), child.stderr.is_some()];
     let protocol = Rc::new(RefCell::new(factory()));
@@ -301,17 +287,14 @@ pub async fn subprocess_exec<P: SubprocessProtocol + 'static>(
         open_count: Cell::new(1 + pipes.iter().filter(|is_open| **is_open).count()),
         is_closing: Cell::new(false),
     };
-    let state: Rc<SubprocessState> = Rc::new(TransportState::new(protocol.clone(), WriteBuffer::new(), info));
+    let state: Rc<SubprocessState> = Rc::new(TransportState::new(protocol.clone(), WriteBuffer::default(), info));
     let guard = TaskGuard {
         state: state.clone(),
         _registration: None,
     };
     crate::task::spawn(run_subprocess(guard, child));
     let transport = SubprocessTransport { state };
-    let close = CloseOnDrop(&transport);
-    let state = &transport.state;
-    state.changed.wait_until(|| state.is_made() || state.is_lost()).await;
-    std::mem::forget(close);
+    transport.state.wait_made(|| transport.close()).await;
     Ok((transport, ProtocolRef(protocol)))
 }
 
@@ -319,27 +302,24 @@ async fn run_subprocess(guard: TaskGuard<dyn SubprocessProtocol, WriteBuffer, Pr
     let state = &guard.state;
     let stdin = child.stdin.take().map(|stdin| AnyStream::Pipe(stdin.into_sender()));
     let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
-    let reason = {
-        let mut sending = pin!(write_stdin(state, stdin));
-        let mut receiving = pin!(async {
-            let output = read_pipe(state, 1, stdout, |pipe| pipe.bytes());
-            let errors = read_pipe(state, 2, stderr, |pipe| pipe.bytes());
-            let (mut output, mut errors, mut waiting) = (pin!(output), pin!(errors), pin!(wait(state, &mut child)));
-            poll_fn(|cx| {
-                // None of them ever completes.
-                let _ = output.as_mut().poll(cx);
-                let _ = errors.as_mut().poll(cx);
-                let _ = waiting.as_mut().poll(cx);
-                Poll::<()>::Pending
-            })
-            .await;
-        });
-        let made = || {
-            let transport = SubprocessTransport { state: state.clone() };
-            state.call("connection_made", |protocol| protocol.connection_made(transport));
-        };
-        poll_fn(|cx| state.poll(cx, made, sending.as_mut(), receiving.as_mut())).await
+    let made = || {
+        let transport = SubprocessTransport { state: state.clone() };
+        state.call("connection_made", |protocol| protocol.connection_made(transport));
     };
+    let receiving = async {
+        let output = read_pipe(state, 1, stdout, |pipe| pipe.bytes());
+        let errors = read_pipe(state, 2, stderr, |pipe| pipe.bytes());
+        let (mut output, mut errors, mut waiting) = (pin!(output), pin!(errors), pin!(wait(state, &mut child)));
+        poll_fn(|cx| {
+            // None of them ever completes.
+            let _ = output.as_mut().poll(cx);
+            let _ = errors.as_mut().poll(cx);
+            let _ = waiting.as_mut().poll(cx);
+            Poll::<()>::Pending
+        })
+        .await;
+    };
+    let reason = state.run(made, write_stdin(state, stdin), receiving).await;
     if state.info.status.get().is_none() {
         // A callback panicked.
         let _ = child.start_kill();
@@ -387,7 +367,7 @@ async fn read_pipe<T>(state: &SubprocessState, fd: i32, pipe: Option<T>, bytes_o
     let Some(pipe) = pipe else { return pending().await };
     let result = loop {
         state.wait_reading().await;
-        let received = {
+        let mut received = {
             let mut reading = pin!(bytes_of(&pipe).read_managed());
             // Closing does not wait for a grandchild that has inherited the pipe.
             poll_fn(|cx| match state.info.is_closing.get() {
@@ -396,13 +376,7 @@ async fn read_pipe<T>(state: &SubprocessState, fd: i32, pipe: Option<T>, bytes_o
             })
             .await
         };
-        while state.has_delivered() || !state.is_reading.get() {
-            match state.has_delivered() {
-                true => yield_now().await,
-                false => state.wait_reading().await,
-            }
-        }
-        state.mark_delivered();
+        state.begin_delivery(&mut received).await;
         match received {
             Ok(_) if state.info.is_closing.get() => break Ok(ManagedBuf::from_heap(Vec::new())),
             Ok(bytes) if !bytes.is_empty() => {
@@ -449,7 +423,7 @@ async fn wait(state: &SubprocessState, child: &mut Child) {
             state.call("process_exited", |protocol| protocol.process_exited());
             state.note_closed();
             // The stdin writer ends too.
-            state.write_buffer.wake();
+            state.waker.wake();
         }
         Err(error) => state.force_close(Some(error), CloseMode::Normal),
     }

@@ -9,9 +9,8 @@ use std::os::unix::net::SocketAddr as UnixAddr;
 use std::rc::Rc;
 
 use super::connection::ConnectionState;
-use super::payload::Payload;
-use super::transport_state::{CloseMode, SendQueue};
-use super::{Protocol, ProtocolRef};
+use super::transport_state::CloseMode;
+use super::{Payload, Protocol, ProtocolRef};
 use crate::event_loop::exception::{Exception, report};
 
 /// A connection, as seen by its protocol: asyncio's transport.
@@ -117,9 +116,7 @@ impl Transport {
 
     /// Resumes reading.
     pub fn resume_reading(&self) {
-        if !self.state.is_reading.replace(true) {
-            self.state.write_buffer.wake();
-        }
+        self.state.resume_reading();
     }
 
     /// Whether the transport reads: false while paused or closing.
@@ -147,9 +144,7 @@ impl Transport {
         high: impl Into<Option<usize>>,
         low: impl Into<Option<usize>>,
     ) -> io::Result<()> {
-        self.state.write_buffer.watermarks.set_limits(high.into(), low.into())?;
-        self.state.wake_sender();
-        Ok(())
+        self.state.set_limits(high.into(), low.into())
     }
 
     /// The watermarks as (low, high), in asyncio's order.
@@ -164,24 +159,24 @@ impl Transport {
 
     /// The peer's IP address, also after the connection is closed. An error for Unix sockets.
     pub fn peer_addr(&self) -> io::Result<SocketAddr> {
-        self.state.info.peer_addr()
+        self.state.info.peer.inet()
     }
 
     /// The local IP address, also after the connection is closed. An error for Unix sockets.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
-        self.state.info.local_addr()
+        self.state.info.local.inet()
     }
 
     /// The peer's address on a Unix connection, also after it is closed.
     #[cfg(unix)]
     pub fn peer_unix_addr(&self) -> io::Result<UnixAddr> {
-        self.state.info.peer_unix_addr()
+        self.state.info.peer.unix()
     }
 
     /// The local address of a Unix connection, also after it is closed.
     #[cfg(unix)]
     pub fn local_unix_addr(&self) -> io::Result<UnixAddr> {
-        self.state.info.local_unix_addr()
+        self.state.info.local.unix()
     }
 
     /// Replaces the protocol, to upgrade a connection. As in asyncio, [`connection_made`](Protocol::connection_made) is

@@ -7,26 +7,18 @@ use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
 use super::condition::Condition;
 use super::server::Registration;
 use crate::event_loop::exception::{Exception, guard, report};
-
-/// What [`TransportState`] needs from a queue of outgoing data.
-pub(super) trait SendQueue {
-    /// Whether the size crossed the high watermark and has not reached the low one since.
-    fn is_paused(&self) -> bool;
-    /// Whether the sender is idle although there is something to do.
-    fn needs_wake(&self) -> bool;
-    fn close(&self);
-    fn discard(&self);
-    fn set_waker(&self, waker: &std::task::Waker);
-    fn forget_waker(&self);
-    fn wake(&self);
-}
+use crate::io::ManagedBuf;
+use crate::io::waker_cell::WakerCell;
+use crate::io::write_buffer::SendQueue;
+use crate::on_drop::OnDrop;
+use crate::task::yield_now;
 
 /// The callbacks common to every kind of protocol, like asyncio's `BaseProtocol`.
 pub(super) trait BaseProtocol {
@@ -76,6 +68,8 @@ pub(super) struct TransportState<P: ?Sized, Q, A> {
     delivered_in: Cell<u64>,
     /// Notified after `connection_made` and when the transport is lost.
     pub(super) changed: Condition,
+    /// Of the task.
+    pub(super) waker: WakerCell,
 }
 
 impl<P: BaseProtocol + ?Sized, Q: SendQueue, A> TransportState<P, Q, A> {
@@ -95,6 +89,7 @@ impl<P: BaseProtocol + ?Sized, Q: SendQueue, A> TransportState<P, Q, A> {
             is_flushed: Cell::new(false),
             delivered_in: Cell::new(0),
             changed: Condition::default(),
+            waker: WakerCell::default(),
         }
     }
 
@@ -116,7 +111,7 @@ impl<P: BaseProtocol + ?Sized, Q: SendQueue, A> TransportState<P, Q, A> {
             self.write_buffer.close();
             self.close_requested_in.set(self.polls.get());
             // Also during a poll: as in asyncio, the protocol is notified in a later one.
-            self.write_buffer.wake();
+            self.waker.wake();
         }
     }
 
@@ -131,7 +126,7 @@ impl<P: BaseProtocol + ?Sized, Q: SendQueue, A> TransportState<P, Q, A> {
         self.close_mode.set(close_mode);
         self.write_buffer.discard();
         self.close_requested_in.set(self.polls.get());
-        self.write_buffer.wake();
+        self.waker.wake();
     }
 
     pub(super) fn is_closing(&self) -> bool {
@@ -145,8 +140,28 @@ impl<P: BaseProtocol + ?Sized, Q: SendQueue, A> TransportState<P, Q, A> {
     /// Call after queueing data. Wakes the task unless it is running or its sender is busy: both see the data anyway.
     pub(super) fn wake_sender(&self) {
         if !self.in_poll.get() && (self.write_buffer.needs_wake() || self.has_pause_to_report()) {
-            self.write_buffer.wake();
+            self.waker.wake();
         }
+    }
+
+    pub(super) fn set_limits(&self, high: Option<usize>, low: Option<usize>) -> io::Result<()> {
+        self.write_buffer.watermarks().set_limits(high, low)?;
+        self.wake_sender();
+        Ok(())
+    }
+
+    pub(super) fn resume_reading(&self) {
+        if !self.is_reading.replace(true) {
+            self.waker.wake();
+        }
+    }
+
+    /// Waits until `connection_made` was called. Dropping the future calls `abandon`: the transport has no other owner
+    /// yet.
+    pub(super) async fn wait_made(&self, abandon: impl FnMut()) {
+        let guard = OnDrop(abandon);
+        self.changed.wait_until(|| self.polls.get() > 0 || self.is_lost()).await;
+        std::mem::forget(guard);
     }
 
     // Called by the task.
@@ -171,7 +186,7 @@ impl<P: BaseProtocol + ?Sized, Q: SendQueue, A> TransportState<P, Q, A> {
     /// Calls `pause_writing` or `resume_writing` if the pause state has changed.
     pub(super) fn report_pause(&self) {
         while self.has_pause_to_report() {
-            let is_paused = self.write_buffer.is_paused();
+            let is_paused = self.write_buffer.watermarks().is_paused();
             self.reported_paused.set(is_paused);
             match is_paused {
                 true => self.call("pause_writing", |protocol| protocol.pause_writing()),
@@ -181,7 +196,7 @@ impl<P: BaseProtocol + ?Sized, Q: SendQueue, A> TransportState<P, Q, A> {
     }
 
     fn has_pause_to_report(&self) -> bool {
-        self.write_buffer.is_paused() != self.reported_paused.get() && !self.is_force_closed()
+        self.write_buffer.watermarks().is_paused() != self.reported_paused.get() && !self.is_force_closed()
     }
 
     fn is_force_closed(&self) -> bool {
@@ -207,10 +222,6 @@ impl<P: BaseProtocol + ?Sized, Q: SendQueue, A> TransportState<P, Q, A> {
             && (self.has_pause_to_report() || (self.write_buffer.needs_wake() && !self.is_flushed.get()))
     }
 
-    pub(super) fn is_made(&self) -> bool {
-        self.polls.get() > 0
-    }
-
     pub(super) async fn wait_reading(&self) {
         // `resume_reading` wakes the task.
         poll_fn(|_| match self.is_reading.get() {
@@ -218,6 +229,23 @@ impl<P: BaseProtocol + ?Sized, Q: SendQueue, A> TransportState<P, Q, A> {
             false => Poll::Pending,
         })
         .await;
+    }
+
+    /// Waits until the protocol may be passed received data: at most once per poll, and not while reading is paused.
+    pub(super) async fn begin_delivery(&self, received: &mut io::Result<ManagedBuf>) {
+        loop {
+            if self.has_delivered() {
+                yield_now().await;
+            } else if !self.is_reading.get() {
+                // Do not hold a pool buffer while paused.
+                if let Ok(bytes) = received {
+                    *bytes = std::mem::take(bytes).into_heap();
+                }
+                self.wait_reading().await;
+            } else {
+                return self.mark_delivered();
+            }
+        }
     }
 
     pub(super) fn mark_delivered(&self) {
@@ -229,17 +257,29 @@ impl<P: BaseProtocol + ?Sized, Q: SendQueue, A> TransportState<P, Q, A> {
         self.delivered_in.get() == self.polls.get()
     }
 
+    /// Runs both directions and returns why the connection is over. Calls `made` first.
+    pub(super) async fn run(
+        &self,
+        made: impl Fn(),
+        sending: impl Future<Output = io::Result<()>>,
+        receiving: impl Future<Output = ()>,
+    ) -> Option<io::Error> {
+        let (mut sending, mut receiving) = (pin!(sending), pin!(receiving));
+        poll_fn(|cx| self.poll(cx, &made, sending.as_mut(), receiving.as_mut())).await
+    }
+
     /// Polls the task once; ready with the reason when the connection is over. The first poll calls `made`.
-    pub(super) fn poll(
+    fn poll(
         &self,
         cx: &mut Context<'_>,
         made: impl FnOnce(),
         mut sending: Pin<&mut impl Future<Output = io::Result<()>>>,
         receiving: Pin<&mut impl Future<Output = ()>>,
     ) -> Poll<Option<io::Error>> {
-        let _in_poll = InPoll::new(&self.in_poll);
+        self.in_poll.set(true);
+        let _in_poll = OnDrop(|| self.in_poll.set(false));
         self.polls.set(self.polls.get() + 1);
-        self.write_buffer.set_waker(cx.waker());
+        self.waker.set(cx.waker());
         if self.polls.get() == 1 {
             self.mark_delivered();
             made();
@@ -303,25 +343,9 @@ impl<P: BaseProtocol + ?Sized, Q: SendQueue, A> Drop for TaskGuard<P, Q, A> {
         let state = &self.state;
         state.is_lost.set(true);
         state.write_buffer.discard();
-        state.write_buffer.forget_waker();
+        state.waker.clear();
         let protocol = state.protocol.take();
         guard("a protocol's destructor", || drop(protocol));
         state.changed.notify();
-    }
-}
-
-/// Sets the flag while the task is being polled.
-struct InPoll<'a>(&'a Cell<bool>);
-
-impl<'a> InPoll<'a> {
-    fn new(flag: &'a Cell<bool>) -> InPoll<'a> {
-        flag.set(true);
-        InPoll(flag)
-    }
-}
-
-impl Drop for InPoll<'_> {
-    fn drop(&mut self) {
-        self.0.set(false);
     }
 }

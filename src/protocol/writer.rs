@@ -5,7 +5,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
 
-use super::payload::Payload;
+use super::Payload;
 use super::streams::SharedStream;
 use crate::event_loop::exception::{Exception, report};
 
@@ -38,7 +38,7 @@ use crate::event_loop::exception::{Exception, report};
 /// })??;
 /// # Ok::<(), std::io::Error>(())
 /// ```
-#[must_use = "dropping the writer addrs the sending direction"]
+#[must_use = "dropping the writer shuts down the write direction"]
 pub struct StreamWriter {
     shared: Rc<SharedStream>,
 }
@@ -141,22 +141,22 @@ impl StreamWriter {
 
     /// The peer's address, also after the connection is closed.
     pub fn peer_addr(&self) -> io::Result<SocketAddr> {
-        self.shared.addrs.peer_addr()
+        self.shared.addrs.peer.inet()
     }
 
     /// The local address, also after the connection is closed.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
-        self.shared.addrs.local_addr()
+        self.shared.addrs.local.inet()
     }
 
     fn check(&self) -> io::Result<()> {
-        match self.shared.failure() {
-            Some(error) => Err(error),
-            None if self.shared.is_aborted() => Err(io::Error::new(
+        self.shared.write_buffer.failure()?;
+        match self.shared.is_aborted() {
+            true => Err(io::Error::new(
                 io::ErrorKind::ConnectionAborted,
                 "the connection was aborted locally",
             )),
-            None => Ok(()),
+            false => Ok(()),
         }
     }
 }

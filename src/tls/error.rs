@@ -115,7 +115,7 @@ fn describe_alert(alert: AlertDescription, f: &mut fmt::Formatter<'_>) -> fmt::R
         AlertDescription::ProtocolVersion => "it has no TLS version in common with us",
         AlertDescription::NoApplicationProtocol => "it supports none of the offered application protocols (ALPN)",
         AlertDescription::UnrecognisedName => "it does not serve the requested name",
-        AlertDescription::UserCanceled => "it was tls_error to stop",
+        AlertDescription::UserCanceled => "its user cancelled the handshake",
         other => return write!(f, "the peer sent the fatal alert {other:?}"),
     };
     write!(f, "the peer sent the fatal alert {alert:?}: {why}")

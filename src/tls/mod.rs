@@ -59,11 +59,11 @@
 mod endpoints;
 mod error;
 mod polled;
+mod sender;
 mod session;
 mod stream;
 mod traits;
 mod transport;
-mod write_buffer;
 
 pub use endpoints::{TlsAcceptor, TlsConnector};
 pub use error::TlsError;

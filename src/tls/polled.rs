@@ -5,7 +5,6 @@
 //! lost, and the shutdown of the transport.
 
 use std::cell::Cell;
-use std::fmt;
 use std::future::Future;
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -20,7 +19,8 @@ use crate::io::ManagedBuf;
 /// How much ciphertext may wait behind the send in flight.
 const MAX_WAITING: usize = 64 * 1024;
 
-type StoredFuture<T> = Cell<Option<Pin<Box<dyn Future<Output = io::Result<T>>>>>>;
+type BoxedFuture<T> = Pin<Box<dyn Future<Output = io::Result<T>>>>;
+type StoredFuture<T> = Cell<Option<BoxedFuture<T>>>;
 
 /// Futures that stay pending between two polls.
 #[derive(Default)]
@@ -41,19 +41,17 @@ impl<S: TlsTransport> TlsStream<S> {
             if let Some(filled) = filled {
                 return Poll::Ready(filled);
             }
-            let started = self.polled.receiving.take();
-            let mut receiving = started.unwrap_or_else(|| {
+            let received = poll_stored(&self.polled.receiving, cx, || {
                 let transport = self.transport.clone();
                 Box::pin(async move { transport.receive().await })
             });
-            match receiving.as_mut().poll(cx) {
+            match received {
                 Poll::Ready(received) => {
-                    self.write_buffer.clear_reader();
+                    self.sender.clear_reader();
                     self.received(received?)?;
                 }
                 Poll::Pending => {
-                    self.polled.receiving.set(Some(receiving));
-                    self.write_buffer.set_reader(cx.waker());
+                    self.sender.set_reader(cx);
                     return Poll::Pending;
                 }
             }
@@ -62,7 +60,7 @@ impl<S: TlsTransport> TlsStream<S> {
 
     /// Drives pending sends before a reader waits: a response to a key update, or records left by a write.
     fn poll_send_while_reading(&mut self, cx: &mut Context<'_>) {
-        let was_idle = self.write_buffer.is_idle();
+        let was_idle = self.sender.is_idle();
         self.poll_try_send(cx);
         // The send now wakes this task. If the writer is another task, it must poll again.
         if !was_idle
@@ -77,9 +75,9 @@ impl<S: TlsTransport> TlsStream<S> {
     /// again, and then only the reader can drive the send.
     fn poll_flush_records(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.queue_records();
-        let reader = match self.write_buffer.is_idle() {
+        let reader = match self.sender.is_idle() {
             true => None,
-            false => self.write_buffer.other_reader(cx.waker()),
+            false => self.sender.other_reader(cx.waker()),
         };
         let sent = match reader {
             Some(reader) => {
@@ -139,7 +137,7 @@ impl<S: TlsTransport> PollWrite for TlsStream<S> {
         if let Poll::Ready(Err(error)) = self.poll_flush_records(cx) {
             return Poll::Ready(Err(error));
         }
-        if self.write_buffer.waiting_len() >= MAX_WAITING {
+        if self.sender.buffer.queued_len() >= MAX_WAITING {
             return Poll::Pending;
         }
         let count = self.session.get_mut().encrypt(bufs)?;
@@ -157,25 +155,28 @@ impl<S: TlsTransport> PollWrite for TlsStream<S> {
         ready!(self.poll_flush_records(cx))?;
         self.session.get_mut().close();
         ready!(self.poll_flush_records(cx))?;
-        let started = self.polled.shutdown.take();
-        let mut shutdown = started.unwrap_or_else(|| {
+        let shutdown = poll_stored(&self.polled.shutdown, cx, || {
             let transport = self.transport.clone();
-            Box::pin(async move { transport.shutdown_write().await })
+            Box::pin(async move { transport.send_eof().await })
         });
-        match shutdown.as_mut().poll(cx) {
+        match shutdown {
             // The peer has sent its close_notify and closed.
             Poll::Ready(Err(error)) if error.kind() == io::ErrorKind::NotConnected => Poll::Ready(Ok(())),
-            Poll::Ready(result) => Poll::Ready(result),
-            Poll::Pending => {
-                self.polled.shutdown.set(Some(shutdown));
-                Poll::Pending
-            }
+            shutdown => shutdown,
         }
     }
 }
 
-impl fmt::Debug for PollState {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("PollState").finish_non_exhaustive()
+/// Polls a stored future, or one that `start` creates, and stores it while it is pending.
+fn poll_stored<T>(
+    slot: &StoredFuture<T>,
+    cx: &mut Context<'_>,
+    start: impl FnOnce() -> BoxedFuture<T>,
+) -> Poll<io::Result<T>> {
+    let mut future = slot.take().unwrap_or_else(start);
+    let polled = future.as_mut().poll(cx);
+    if polled.is_pending() {
+        slot.set(Some(future));
     }
+    polled
 }

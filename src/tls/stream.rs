@@ -14,11 +14,12 @@ use rustls::{Connection, HandshakeKind, ProtocolVersion, SupportedCipherSuite};
 
 use super::error::tls_error;
 use super::polled::PollState;
+use super::sender::Sender;
 use super::session::{Session, State};
 use super::transport::TlsTransport;
-use super::write_buffer::WriteBuffer;
 use crate::inflight::queue::IoQueue;
-use crate::io::{BufResult, IoBuf, IoBufMut, ManagedBuf, coop, no_capacity, no_length};
+use crate::io::{BufResult, IoBuf, IoBufMut, ManagedBuf, check_exact_len, coop, no_capacity, unexpected_eof};
+use crate::on_drop::OnDrop;
 use crate::time::timeout;
 
 /// How long a rejected peer may take to read the alert.
@@ -66,7 +67,7 @@ pub struct TlsStream<S> {
     reading: IoQueue,
     /// Bytes that a cancelled `read_exact` had read.
     pub(super) leftover: Cell<ManagedBuf>,
-    pub(super) write_buffer: WriteBuffer,
+    pub(super) sender: Sender,
     /// State of poll-based code.
     pub(super) polled: PollState,
 }
@@ -79,7 +80,7 @@ impl<S: TlsTransport> TlsStream<S> {
             session: Session::new(tls),
             reading: IoQueue::default(),
             leftover: Cell::default(),
-            write_buffer: WriteBuffer::new(transport.clone()),
+            sender: Sender::new(transport.clone()),
             polled: PollState::default(),
             transport,
         };
@@ -109,11 +110,11 @@ impl<S: TlsTransport> TlsStream<S> {
     /// reset, which can overtake the alert.
     async fn refuse(&self) -> io::Result<()> {
         self.queue_records();
-        if self.write_buffer.is_idle() {
+        if self.sender.is_idle() {
             return Ok(());
         }
         self.flush().await?;
-        self.transport.shutdown_write().await?;
+        self.transport.send_eof().await?;
         while !self.transport.receive().await?.is_empty() {
             coop().await;
         }
@@ -166,34 +167,23 @@ impl<S: TlsTransport> TlsStream<S> {
     ///
     /// Cancel-safe: after a cancel or an error, the next read returns the bytes read so far.
     pub async fn read_exact<B: IoBufMut>(&self, buf: B) -> BufResult<(), B> {
-        let len = buf.len();
-        match (len, buf.capacity()) {
-            (0, 0) => return (Ok(()), buf),
-            (0, _) => return (Err(no_length()), buf),
-            _ => {}
+        if let Some(result) = check_exact_len(&buf) {
+            return (result, buf);
         }
         let _hold = self.reading.hold().await;
         let mut exact = ExactRead {
             leftover: &self.leftover,
+            len: buf.len(),
             buf: Some(buf),
             filled: 0,
         };
-        while exact.filled < len {
+        while exact.filled < exact.len {
             coop().await;
-            let taking = self.next_plaintext(|bytes| exact.part(len, |part| part.fill_from(bytes)));
-            let result = taking.await;
-            let error = match result {
-                Ok(0) => io::Error::new(
-                    io::ErrorKind::UnexpectedEof,
-                    "the stream ended before the buffer was full",
-                ),
-                Ok(count) => {
-                    exact.filled += count;
-                    continue;
-                }
-                Err(error) => error,
-            };
-            return (Err(error), exact.finish_early());
+            match self.next_plaintext(|bytes| exact.fill_from(bytes)).await {
+                Ok(0) => return (Err(unexpected_eof()), exact.finish()),
+                Ok(_) => {}
+                Err(error) => return (Err(error), exact.finish()),
+            }
         }
         (Ok(()), exact.finish())
     }
@@ -226,7 +216,7 @@ impl<S: TlsTransport> TlsStream<S> {
 
     /// Receives more. Meanwhile it drives pending sends if no writer is active; a dropped writer wakes this reader.
     async fn receive(&self) -> io::Result<()> {
-        let _waiting = WaitingReader(&self.write_buffer);
+        let _waiting = OnDrop(|| self.sender.clear_reader());
         let started = self.polled.receiving.take();
         let mut receiving = pin!(async {
             match started {
@@ -238,7 +228,7 @@ impl<S: TlsTransport> TlsStream<S> {
             self.poll_try_send(cx);
             let received = receiving.as_mut().poll(cx);
             if received.is_pending() {
-                self.write_buffer.set_reader(cx.waker());
+                self.sender.set_reader(cx);
             }
             received
         })
@@ -250,7 +240,7 @@ impl<S: TlsTransport> TlsStream<S> {
     pub(super) fn received(&self, received: ManagedBuf) -> io::Result<()> {
         // The kernel reports a reset to one direction only; the other sees EOF.
         if received.is_empty()
-            && let Some(error) = self.write_buffer.reset()
+            && let Some(error) = self.sender.reset()
         {
             return Err(error);
         }
@@ -264,24 +254,15 @@ impl<S: TlsTransport> TlsStream<S> {
         if buf.is_empty() {
             return (Ok(0), buf);
         }
-        let _hold = self.write_buffer.acquire().await;
+        let _hold = self.sender.acquire().await;
         (self.write_some(&[IoSlice::new(buf.as_slice())]).await, buf)
     }
 
     /// Writes all of `buf`, without other writes in between. If cancelled, any prefix may have been written.
     pub async fn write_all<B: IoBuf>(&self, buf: B) -> BufResult<(), B> {
-        let _hold = self.write_buffer.acquire().await;
-        let mut written = 0;
-        while written < buf.len() {
-            // A foreign buffer may have become shorter since the last look.
-            let rest = buf.as_slice().get(written..).unwrap_or_default();
-            match self.write_some(&[IoSlice::new(rest)]).await {
-                Ok(0) => return (Err(io::ErrorKind::WriteZero.into()), buf),
-                Ok(count) => written += count,
-                Err(error) => return (Err(error), buf),
-            }
-        }
-        (Ok(()), buf)
+        // A foreign buffer may have become shorter since the last look.
+        let rest = |written| [IoSlice::new(buf.as_slice().get(written..).unwrap_or_default())];
+        (self.write_rest(buf.len(), rest).await, buf)
     }
 
     /// Writes from several buffers with as few records as possible, and returns the number of bytes: at most 64 KiB
@@ -290,26 +271,30 @@ impl<S: TlsTransport> TlsStream<S> {
         if bufs.iter().all(IoBuf::is_empty) {
             return (Ok(0), bufs);
         }
-        let _hold = self.write_buffer.acquire().await;
+        let _hold = self.sender.acquire().await;
         (self.write_some(&slices(&bufs, 0)).await, bufs)
     }
 
     /// Writes all of several buffers, without other writes in between. If cancelled, any prefix may have been written.
     pub async fn write_all_vectored<B: IoBuf>(&self, bufs: Vec<B>) -> BufResult<(), Vec<B>> {
-        let _hold = self.write_buffer.acquire().await;
-        let len: usize = bufs.iter().map(IoBuf::len).sum();
-        let mut written = 0;
-        while written < len {
-            match self.write_some(&slices(&bufs, written)).await {
-                Ok(0) => return (Err(io::ErrorKind::WriteZero.into()), bufs),
-                Ok(count) => written += count,
-                Err(error) => return (Err(error), bufs),
-            }
-        }
-        (Ok(()), bufs)
+        let len = bufs.iter().map(IoBuf::len).sum();
+        (self.write_rest(len, |written| slices(&bufs, written)).await, bufs)
     }
 
-    /// Encrypts what the session accepts and sends it. The caller holds the write buffer.
+    /// Writes `len` bytes; `rest` returns those after the first `written`.
+    async fn write_rest<'b, R: AsRef<[IoSlice<'b>]>>(&self, len: usize, rest: impl Fn(usize) -> R) -> io::Result<()> {
+        let _hold = self.sender.acquire().await;
+        let mut written = 0;
+        while written < len {
+            match self.write_some(rest(written).as_ref()).await? {
+                0 => return Err(io::ErrorKind::WriteZero.into()),
+                count => written += count,
+            }
+        }
+        Ok(())
+    }
+
+    /// Encrypts what the session accepts and sends it. The caller holds the sender.
     async fn write_some(&self, bytes: &[IoSlice<'_>]) -> io::Result<usize> {
         // The rest of a cancelled write comes first.
         poll_fn(|cx| self.poll_sent(cx)).await?;
@@ -320,7 +305,7 @@ impl<S: TlsTransport> TlsStream<S> {
 
     /// Waits until everything written has been sent. A finished write has been; a cancelled one may not. Cancel-safe.
     pub async fn flush(&self) -> io::Result<()> {
-        let _hold = self.write_buffer.acquire().await;
+        let _hold = self.sender.acquire().await;
         poll_fn(|cx| self.poll_sent(cx)).await
     }
 
@@ -328,27 +313,27 @@ impl<S: TlsTransport> TlsStream<S> {
     ///
     /// If cancelled, call it again: close_notify may or may not have been sent.
     pub async fn shutdown(&self) -> io::Result<()> {
-        let _hold = self.write_buffer.acquire().await;
+        let _hold = self.sender.acquire().await;
         poll_fn(|cx| self.poll_sent(cx)).await?;
         self.session.with(State::close);
         poll_fn(|cx| self.poll_sent(cx)).await?;
-        match self.transport.shutdown_write().await {
+        match self.transport.send_eof().await {
             // The peer has sent its close_notify and closed.
             Err(error) if error.kind() == io::ErrorKind::NotConnected => Ok(()),
             result => result,
         }
     }
 
-    /// Sends pending records; ready when nothing is left. The caller holds the write buffer.
+    /// Sends pending records; ready when nothing is left. The caller holds the sender.
     pub(super) fn poll_sent(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.queue_records();
-        self.write_buffer.poll_sent(cx)
+        self.sender.poll_sent(cx)
     }
 
     /// Drives pending sends if no writer is active.
     pub(super) fn poll_try_send(&self, cx: &mut Context<'_>) {
         self.queue_records();
-        self.write_buffer.try_send(cx);
+        self.sender.try_send(cx);
     }
 
     async fn try_send(&self) {
@@ -363,7 +348,7 @@ impl<S: TlsTransport> TlsStream<S> {
     pub(super) fn queue_records(&self) {
         self.session.with(|state| {
             if state.wants_write() {
-                self.write_buffer.put(|waiting| state.take_records(waiting));
+                self.sender.buffer.put_with(|waiting| state.take_records(waiting));
             }
         });
     }
@@ -435,7 +420,7 @@ impl<S: fmt::Debug> fmt::Debug for TlsStream<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("TlsStream")
             .field("version", &self.protocol_version())
-            .field("unsent", &self.write_buffer.waiting_len())
+            .field("unsent", &self.sender.buffer.queued_len())
             .field("transport", &self.transport)
             .finish()
     }
@@ -455,36 +440,28 @@ fn slices<B: IoBuf>(bufs: &[B], mut skip: usize) -> Vec<IoSlice<'_>> {
     slices
 }
 
-/// Clears the waker of a reader that has finished or was dropped.
-struct WaitingReader<'a>(&'a WriteBuffer);
-
-impl Drop for WaitingReader<'_> {
-    fn drop(&mut self) {
-        self.0.clear_reader();
-    }
-}
-
-/// The buffer of a `read_exact`. If dropped early, it puts the bytes read so far back into the stream.
+/// The buffer of a `read_exact`. If the read ends early, it puts the bytes read so far back into the stream.
 struct ExactRead<'a, B: IoBufMut> {
     leftover: &'a Cell<ManagedBuf>,
+    len: usize,
     /// Present until `finish`.
     buf: Option<B>,
     filled: usize,
 }
 
 impl<B: IoBufMut> ExactRead<'_, B> {
-    /// Lends the part that is not yet filled.
-    fn part<T>(&mut self, len: usize, action: impl FnOnce(&mut crate::io::Slice<B>) -> T) -> T {
+    fn fill_from(&mut self, bytes: &[u8]) -> usize {
         let buf = self.buf.take().expect("the buffer is present until `finish`");
-        let mut part = buf.slice_mut(self.filled..len);
-        let result = action(&mut part);
+        let mut part = buf.slice_mut(self.filled..self.len);
+        let count = part.fill_from(bytes);
         self.buf = Some(part.into_inner());
-        result
+        self.filled += count;
+        count
     }
 
-    fn put_back(&mut self) {
+    fn put_back(&self) {
         if let Some(buf) = &self.buf
-            && self.filled > 0
+            && (1..self.len).contains(&self.filled)
         {
             // The earlier leftover is already part of these bytes: it was too short to fill the buffer.
             let bytes = buf.as_slice()[..self.filled].to_vec();
@@ -492,12 +469,8 @@ impl<B: IoBufMut> ExactRead<'_, B> {
         }
     }
 
-    fn finish_early(mut self) -> B {
-        self.put_back();
-        self.finish()
-    }
-
     fn finish(mut self) -> B {
+        self.put_back();
         self.buf.take().expect("the buffer is present until `finish`")
     }
 }

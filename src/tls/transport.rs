@@ -3,6 +3,8 @@
 use std::future::Future;
 use std::io;
 
+use crate::io::payload::Piece;
+use crate::io::write_buffer::SendTarget;
 use crate::io::{AsyncRead, AsyncWrite, BufResult, ManagedBuf};
 
 /// A stream that TLS can run over: any that implements [`AsyncRead`] and [`AsyncWrite`] for a shared reference, such as
@@ -16,23 +18,11 @@ use crate::io::{AsyncRead, AsyncWrite, BufResult, ManagedBuf};
 /// can_carry_tls::<windlass::net::TcpStream>();
 /// can_carry_tls::<windlass::io::DuplexStream>();
 /// ```
-pub trait TlsTransport: sealed::Sealed + 'static {
+#[allow(private_bounds, reason = "sealed: the blanket implementation is the only one")]
+pub trait TlsTransport: SendTarget + 'static {
     /// Receives into a managed buffer; empty at EOF. Cancel-safe.
     #[doc(hidden)]
     fn receive(&self) -> impl Future<Output = io::Result<ManagedBuf>>;
-
-    /// Sends all bytes.
-    #[doc(hidden)]
-    fn send(&self, bytes: Vec<u8>) -> impl Future<Output = BufResult<(), Vec<u8>>>;
-
-    /// Shuts down the write direction.
-    #[doc(hidden)]
-    fn shutdown_write(&self) -> impl Future<Output = io::Result<()>>;
-}
-
-mod sealed {
-    pub trait Sealed {}
-    impl<S> Sealed for S where for<'a> &'a S: crate::io::AsyncRead + crate::io::AsyncWrite {}
 }
 
 impl<S: 'static> TlsTransport for S
@@ -42,12 +32,25 @@ where
     async fn receive(&self) -> io::Result<ManagedBuf> {
         AsyncRead::read_managed(&mut &*self).await
     }
+}
 
-    async fn send(&self, bytes: Vec<u8>) -> BufResult<(), Vec<u8>> {
-        AsyncWrite::write_all(&mut &*self, bytes).await
+impl<S> SendTarget for S
+where
+    for<'a> &'a S: AsyncRead + AsyncWrite,
+{
+    async fn send(&self, piece: Piece) -> BufResult<usize, Piece> {
+        let len = piece.left();
+        let (result, piece) = AsyncWrite::write_all(&mut &*self, piece).await;
+        (result.map(|()| len), piece)
     }
 
-    async fn shutdown_write(&self) -> io::Result<()> {
+    async fn send_vectored(&self, pieces: Vec<Piece>) -> BufResult<usize, Vec<Piece>> {
+        let len = pieces.iter().map(Piece::left).sum();
+        let (result, pieces) = AsyncWrite::write_all_vectored(&mut &*self, pieces).await;
+        (result.map(|()| len), pieces)
+    }
+
+    async fn send_eof(&self) -> io::Result<()> {
         AsyncWrite::shutdown(&mut &*self).await
     }
 }

@@ -13,7 +13,9 @@ use windlass::tls::{TlsStream, TlsTransport};
 
 use super::{connector_and_acceptor, handshake, tls_pair};
 use crate::child::in_own_process;
-use crate::support::{Case, Random, on_every_driver, open_descriptors, pair, poll_once, quiet, rounds, turns};
+use crate::support::{
+    Case, Random, on_every_driver, open_descriptors, pair, poll_once, poll_with, quiet, rounds, turns, waker_cloning,
+};
 
 /// Polls a future at most `polls` times, with a turn in between, and drops it if it is still pending.
 async fn for_some_polls<T>(polls: u64, future: impl Future<Output = T>) -> Option<T> {
@@ -260,6 +262,40 @@ fn a_waiting_reader_completes_a_write_when_the_queue_is_dropped() {
             drop(second);
             expect_rest(&server).await;
             assert_eq!(reading.await.expect("no panic").expect("read"), b"thanks");
+        });
+    });
+}
+
+/// Cloning the reader's waker drops the write, which finds no reader to wake. The reader completes it nevertheless.
+#[test]
+fn a_reader_completes_a_write_dropped_by_its_waker() {
+    on_every_driver(|case| {
+        case.run(async {
+            let (client, server) = settled().await;
+            let client = Rc::new(client);
+            let other = client.clone();
+            let mut writing = Box::pin(async move { other.write_all(vec![b'a'; 1000]).await });
+            assert!(poll_once(writing.as_mut()).await.is_pending());
+            let writing = Cell::new(Some(writing));
+            let woken = Rc::new(Cell::new(0));
+            let waker = waker_cloning(&woken, move || drop(writing.take()));
+            let mut reading = pin!(client.read_managed());
+            assert!(poll_with(&waker, reading.as_mut()).is_pending());
+            assert_eq!(Rc::strong_count(&client), 1, "the write was dropped");
+            let mut answering = pin!(expect_rest(&server));
+            let (mut seen, mut has_answered) = (0, false);
+            for _ in 0..1_000 {
+                has_answered = has_answered || poll_once(answering.as_mut()).await.is_ready();
+                turns(1).await;
+                if woken.get() > seen {
+                    seen = woken.get();
+                    if let Poll::Ready(answer) = poll_with(&waker, reading.as_mut()) {
+                        assert_eq!(&*answer.expect("read"), b"thanks");
+                        return;
+                    }
+                }
+            }
+            panic!("the reader was not woken to complete the write");
         });
     });
 }

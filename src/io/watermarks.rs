@@ -15,8 +15,8 @@ pub(crate) struct Watermarks {
     is_paused: Cell<bool>,
 }
 
-impl Watermarks {
-    pub(super) fn new() -> Watermarks {
+impl Default for Watermarks {
+    fn default() -> Watermarks {
         Watermarks {
             size: Cell::new(0),
             high: Cell::new(HIGH),
@@ -24,7 +24,9 @@ impl Watermarks {
             is_paused: Cell::new(false),
         }
     }
+}
 
+impl Watermarks {
     pub(crate) fn size(&self) -> usize {
         self.size.get()
     }
@@ -33,20 +35,20 @@ impl Watermarks {
         self.is_paused.get()
     }
 
-    pub(super) fn add(&self, len: usize) {
+    pub(crate) fn add(&self, len: usize) {
         self.size.set(self.size.get() + len);
         self.pause_if_above();
     }
 
     /// Subtracts `len`; true if this reached the low watermark.
-    pub(super) fn take(&self, len: usize) -> bool {
+    pub(crate) fn take(&self, len: usize) -> bool {
         // `reset` may have come first.
         self.size.set(self.size.get().saturating_sub(len));
         self.is_paused.get() && self.size.get() <= self.low.get() && self.is_paused.replace(false)
     }
 
     /// Everything was discarded.
-    pub(super) fn reset(&self) {
+    pub(crate) fn reset(&self) {
         self.size.set(0);
     }
 
