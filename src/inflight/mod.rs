@@ -20,13 +20,13 @@
 //! payloads, and the caller wakes or drops them afterwards.
 
 pub(crate) mod descriptor;
-pub(crate) mod lazy_box;
 mod op_future;
 mod pool_ops;
 pub(crate) mod queue;
 mod storage;
 pub(crate) mod stream;
 mod table;
+pub(crate) mod transfer;
 pub(crate) mod watch;
 
 use std::rc::Rc;
@@ -275,9 +275,7 @@ impl LoopCore {
                 let message = unsafe { &mut *message };
                 if op_result.res.is_ok() {
                     // SAFETY: as above; the kernel has filled this many bytes.
-                    let bytes = unsafe { message.bytes() };
-                    // SAFETY: as above.
-                    salvage.bytes = unsafe { std::slice::from_raw_parts(bytes.base, received) }.to_vec();
+                    salvage.bytes = unsafe { std::slice::from_raw_parts(message.bytes().base, received) }.to_vec();
                     // SAFETY: as above.
                     salvage.meta = Some(unsafe { message.open() });
                 }
@@ -365,9 +363,7 @@ impl LoopCore {
             };
             let effects = self.ops.borrow_mut().complete(completion);
             if effects.stale {
-                self.counters
-                    .stale_completions
-                    .set(self.counters.stale_completions.get() + 1);
+                self.counters.stale_completions.update(|count| count + 1);
                 continue;
             }
             if let Some(waker) = effects.waker {

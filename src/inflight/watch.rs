@@ -57,11 +57,12 @@ impl Slot {
 }
 
 impl LoopCore {
-    pub(crate) async fn readiness(&self, fd: Fd, direction: Direction) -> io::Result<()> {
+    /// Waits until a descriptor is readable or writable. `owner` keeps it open until the operation has completed.
+    pub(crate) async fn readiness<T: 'static>(&self, owner: T, fd: Fd, direction: Direction) -> io::Result<()> {
         let queue = IoQueue::default();
-        let plan = |(): &mut ()| Op::Readiness { fd, direction };
-        let (op_result, ()) = OpFuture::start_op(self, &queue, OnOrphan::Discard, (), 0, plan).await;
-        op_result.res.map(|_| ()).map_err(from_code)
+        let plan = |_: &mut T| Op::Readiness { fd, direction };
+        let (op_result, _) = OpFuture::start_op(self, &queue, OnOrphan::Discard, owner, 0, plan).await;
+        op_result.res.map(drop).map_err(from_code)
     }
 
     pub(crate) fn add_watcher(
@@ -130,7 +131,7 @@ impl LoopCore {
 
 async fn watch(core: Rc<LoopCore>, fd: Fd, direction: Direction, slot: Rc<Slot>) {
     loop {
-        match core.readiness(fd, direction).await {
+        match core.readiness((), fd, direction).await {
             Ok(()) => {
                 slot.call();
                 // The code that removed it may have closed the descriptor, so its number must not be used any more.

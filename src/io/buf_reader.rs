@@ -8,8 +8,7 @@
 use std::fmt;
 use std::io;
 
-use super::BufResult;
-use super::buf::{IoBuf, IoBufMut};
+use super::buf::IoBufMut;
 use super::error::{NotUtf8, TooLong};
 use super::lines::Lines;
 use super::managed::ManagedBuf;
@@ -17,6 +16,7 @@ use super::read::{AsyncBufRead, AsyncRead, HEAP_READ_LEN, check_exact_len, unexp
 use super::splice::KernelStream;
 use super::split::Halves;
 use super::write::AsyncWrite;
+use super::{BufResult, delegate_write};
 use crate::sys;
 
 /// The default maximum line length, the same as asyncio's.
@@ -320,27 +320,7 @@ impl<R: AsyncRead> AsyncBufRead for BufReader<R> {
 
 /// Writes go directly to the inner stream.
 impl<W: AsyncWrite> AsyncWrite for BufReader<W> {
-    async fn write<B: IoBuf>(&mut self, buf: B) -> BufResult<usize, B> {
-        self.inner.write(buf).await
-    }
-    async fn flush(&mut self) -> io::Result<()> {
-        self.inner.flush().await
-    }
-    async fn shutdown(&mut self) -> io::Result<()> {
-        self.inner.shutdown().await
-    }
-    async fn write_all<B: IoBuf>(&mut self, buf: B) -> BufResult<(), B> {
-        self.inner.write_all(buf).await
-    }
-    async fn write_vectored<B: IoBuf>(&mut self, bufs: Vec<B>) -> BufResult<usize, Vec<B>> {
-        self.inner.write_vectored(bufs).await
-    }
-    async fn write_all_vectored<B: IoBuf>(&mut self, bufs: Vec<B>) -> BufResult<(), Vec<B>> {
-        self.inner.write_all_vectored(bufs).await
-    }
-    fn kernel_stream(&self) -> Option<KernelStream> {
-        self.inner.kernel_stream()
-    }
+    delegate_write!(self => self.inner);
 }
 
 /// The read half returns the buffered bytes first, so a proxy can read a header and then pass the reader to

@@ -52,7 +52,7 @@ pub(crate) async fn receive<B: IoBufMut>(
     }
     let descriptor = &owned.descriptor;
     let (core, queue, fd) = (&*descriptor.core, &descriptor.read, descriptor.fd);
-    let _hold = queue.hold().await;
+    let _guard = queue.acquire().await;
     queue.settle(core).await;
     if queue.has_leftover(core).await
         && let Some(served) = queue.serve_message(&mut buf, is_stream)
@@ -98,7 +98,7 @@ pub(crate) async fn receive_managed(
     let descriptor = &owned.descriptor;
     let (core, queue, fd) = (&*descriptor.core, &descriptor.read, descriptor.fd);
     {
-        let _hold = queue.hold().await;
+        let _guard = queue.acquire().await;
         queue.settle(core).await;
         if queue.has_leftover(core).await
             && let Some(served) = queue.serve_whole_message()
@@ -143,7 +143,7 @@ pub(crate) async fn send<B: IoBuf>(
     descriptors: Enclosure,
 ) -> BufResult<usize, B> {
     let queue = &owned.descriptor.write;
-    let _hold = queue.hold().await;
+    let _guard = queue.acquire().await;
     queue.settle(owned.core()).await;
     let (op_result, (_, mut msg, buf)) = start_send(owned, msg_pool, buf, to, descriptors, false).await;
     drop(msg.take_enclosed());

@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use super::addr::ToSocketAddrs;
 use super::builder::TcpBuilder;
-use super::socket::{hops, set_hops};
+use super::socket::{debug_socket, hops, set_hops};
 use super::split::{Connection, OwnedReadHalf, OwnedWriteHalf, ReadHalf, WriteHalf};
 use crate::driver::op::Medium;
 use crate::inflight::descriptor::{IntoStdError, OwnedDescriptor};
 use crate::inflight::stream::{ByteStream, reading_methods, writing_methods};
-use crate::sys::{self, KeepAlive, SocketOption};
+use crate::sys::{KeepAlive, SocketOption};
 
 /// A TCP connection.
 ///
@@ -161,23 +161,14 @@ impl TcpStream {
     /// Converts to a non-blocking std stream. Fails, and returns the stream in the error, while an operation is in
     /// progress or received bytes are unread: they would be lost.
     pub fn into_std(self) -> Result<std::net::TcpStream, IntoStdError<TcpStream>> {
-        match self.bytes.owned.release() {
-            Ok(fd) => Ok(sys::into_std(fd)),
-            Err((error, socket)) => Err(IntoStdError {
-                inner: TcpStream::from_socket(socket),
-                error,
-            }),
-        }
+        let released = self.socket().release();
+        IntoStdError::convert(self, released)
     }
 }
 
 impl fmt::Debug for TcpStream {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("TcpStream")
-            .field("fd", &self.socket().fd())
-            .field("local", &self.socket().local_addr().ok())
-            .field("peer", &self.socket().peer_addr().ok())
-            .finish()
+        debug_socket(f, "TcpStream", self.socket())
     }
 }
 

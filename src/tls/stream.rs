@@ -18,7 +18,7 @@ use super::session::{Session, State};
 use super::transport::TlsTransport;
 use super::write_buffer::WriteBuffer;
 use crate::inflight::queue::IoQueue;
-use crate::io::{BufResult, IoBuf, IoBufMut, ManagedBuf, coop, no_capacity, no_length};
+use crate::io::{BufResult, IoBuf, IoBufMut, ManagedBuf, check_exact_len, coop, no_capacity};
 use crate::time::timeout;
 
 /// How long a rejected peer may take to read the alert.
@@ -142,7 +142,7 @@ impl<S: TlsTransport> TlsStream<S> {
         if buf.capacity() == 0 {
             return (Err(no_capacity()), buf);
         }
-        let _hold = self.reading.hold().await;
+        let _guard = self.reading.acquire().await;
         coop().await;
         let result = self.next_plaintext(|bytes| buf.fill_from(bytes)).await;
         (result, buf)
@@ -150,7 +150,7 @@ impl<S: TlsTransport> TlsStream<S> {
 
     /// Reads into a new buffer; empty at EOF. Holds no buffer while waiting. Cancel-safe.
     pub async fn read_managed(&self) -> io::Result<ManagedBuf> {
-        let _hold = self.reading.hold().await;
+        let _guard = self.reading.acquire().await;
         coop().await;
         let mut taken = Vec::new();
         self.next_plaintext(|bytes| {
@@ -166,13 +166,11 @@ impl<S: TlsTransport> TlsStream<S> {
     ///
     /// Cancel-safe: after a cancel or an error, the next read returns the bytes read so far.
     pub async fn read_exact<B: IoBufMut>(&self, buf: B) -> BufResult<(), B> {
-        let len = buf.len();
-        match (len, buf.capacity()) {
-            (0, 0) => return (Ok(()), buf),
-            (0, _) => return (Err(no_length()), buf),
-            _ => {}
+        if let Some(result) = check_exact_len(&buf) {
+            return (result, buf);
         }
-        let _hold = self.reading.hold().await;
+        let len = buf.len();
+        let _guard = self.reading.acquire().await;
         let mut exact = ExactRead {
             leftover: &self.leftover,
             buf: Some(buf),
@@ -264,13 +262,13 @@ impl<S: TlsTransport> TlsStream<S> {
         if buf.is_empty() {
             return (Ok(0), buf);
         }
-        let _hold = self.write_buffer.acquire().await;
+        let _guard = self.write_buffer.acquire().await;
         (self.write_some(&[IoSlice::new(buf.as_slice())]).await, buf)
     }
 
     /// Writes all of `buf`, without other writes in between. If cancelled, any prefix may have been written.
     pub async fn write_all<B: IoBuf>(&self, buf: B) -> BufResult<(), B> {
-        let _hold = self.write_buffer.acquire().await;
+        let _guard = self.write_buffer.acquire().await;
         let mut written = 0;
         while written < buf.len() {
             // A foreign buffer may have become shorter since the last look.
@@ -290,13 +288,13 @@ impl<S: TlsTransport> TlsStream<S> {
         if bufs.iter().all(IoBuf::is_empty) {
             return (Ok(0), bufs);
         }
-        let _hold = self.write_buffer.acquire().await;
+        let _guard = self.write_buffer.acquire().await;
         (self.write_some(&slices(&bufs, 0)).await, bufs)
     }
 
     /// Writes all of several buffers, without other writes in between. If cancelled, any prefix may have been written.
     pub async fn write_all_vectored<B: IoBuf>(&self, bufs: Vec<B>) -> BufResult<(), Vec<B>> {
-        let _hold = self.write_buffer.acquire().await;
+        let _guard = self.write_buffer.acquire().await;
         let len: usize = bufs.iter().map(IoBuf::len).sum();
         let mut written = 0;
         while written < len {
@@ -320,7 +318,7 @@ impl<S: TlsTransport> TlsStream<S> {
 
     /// Waits until everything written has been sent. A finished write has been; a cancelled one may not. Cancel-safe.
     pub async fn flush(&self) -> io::Result<()> {
-        let _hold = self.write_buffer.acquire().await;
+        let _guard = self.write_buffer.acquire().await;
         poll_fn(|cx| self.poll_sent(cx)).await
     }
 
@@ -328,7 +326,7 @@ impl<S: TlsTransport> TlsStream<S> {
     ///
     /// If cancelled, call it again: close_notify may or may not have been sent.
     pub async fn shutdown(&self) -> io::Result<()> {
-        let _hold = self.write_buffer.acquire().await;
+        let _guard = self.write_buffer.acquire().await;
         poll_fn(|cx| self.poll_sent(cx)).await?;
         self.session.with(State::close);
         poll_fn(|cx| self.poll_sent(cx)).await?;

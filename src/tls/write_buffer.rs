@@ -89,9 +89,9 @@ impl WriteBuffer {
     pub(super) async fn acquire(&self) -> WriteBufferGuard<'_> {
         // Dropped after the queue entry.
         let wake_reader = WakeReaderOnDrop(self);
-        let hold = self.queue.hold().await;
+        let hold = self.queue.acquire().await;
         WriteBufferGuard {
-            _hold: hold,
+            _guard: hold,
             _wake_reader: wake_reader,
         }
     }
@@ -144,7 +144,7 @@ impl WriteBuffer {
     /// Drives the send if no other call does. The next write returns its error.
     pub(super) fn try_send(&self, cx: &mut Context<'_>) {
         if !self.is_idle()
-            && let Some(_hold) = self.queue.try_acquire()
+            && let Some(_guard) = self.queue.try_acquire()
         {
             let _ = self.poll_sent(cx);
         }
@@ -154,7 +154,7 @@ impl WriteBuffer {
 /// The exclusive right to send.
 pub(super) struct WriteBufferGuard<'a> {
     // Dropped first: the queue is free when the reader is woken.
-    _hold: QueueGuard<'a>,
+    _guard: QueueGuard<'a>,
     _wake_reader: WakeReaderOnDrop<'a>,
 }
 

@@ -8,14 +8,15 @@ use std::os::unix::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
 
-use super::listener::shown;
+use super::socket::{at, name_of_addr, name_of_path};
 use crate::driver::op::Medium;
 use crate::inflight::descriptor::{IntoStdError, OwnedDescriptor};
 use crate::inflight::stream::{ByteStream, reading_methods, writing_methods};
 use crate::io::{BufResult, IoBuf, IoBufMut};
 use crate::net::datagram::{MsgHdrPool, receive, send};
+use crate::net::socket::debug_socket;
 use crate::net::split::{Connection, OwnedReadHalf, OwnedWriteHalf, ReadHalf, WriteHalf};
-use crate::sys::{self, Credentials, MOST_DESCRIPTORS, MsgMeta, Name, SocketKind, context, errno};
+use crate::sys::{Credentials, MOST_DESCRIPTORS, MsgMeta, Name, SocketKind, errno};
 use crate::time::sleep;
 
 /// A Unix stream connection.
@@ -84,17 +85,12 @@ impl UnixStream {
     ///
     /// **Cancel safety:** dropping the future cancels the attempt.
     pub async fn connect(path: impl AsRef<Path>) -> io::Result<UnixStream> {
-        let path = path.as_ref();
-        let explain = |error| context(format_args!("connect to {}", shown(path)), error);
-        let name = Name::from_path(path).map_err(explain)?;
-        connect(name).await.map_err(explain)
+        connect(name_of_path("connect to", path.as_ref())?).await
     }
 
     /// Connects to the listener at a std address, which may be an abstract name.
     pub async fn connect_addr(addr: &SocketAddr) -> io::Result<UnixStream> {
-        let explain = |error| context(format_args!("connect to {addr:?}"), error);
-        let name = Name::from_unix(addr).map_err(explain)?;
-        connect(name).await.map_err(explain)
+        connect(name_of_addr("connect to", addr)?).await
     }
 
     /// Creates two connected streams.
@@ -156,10 +152,7 @@ impl UnixStream {
     }
 
     /// Shuts down one or both directions, the write side after the write in progress; the peer then reads end of
-    /// stream.
-    ///
-    /// If [`AsyncWrite`](crate::io::AsyncWrite) is in scope, a plain call still means this method. The trait's method,
-    /// which takes no argument and shuts down the write side, is `AsyncWrite::shutdown(&mut stream)`.
+    /// stream. See [`TcpStream::shutdown`](crate::net::TcpStream::shutdown) for the trait's method of the same name.
     pub async fn shutdown(&self, how: Shutdown) -> io::Result<()> {
         self.bytes.shutdown(how).await
     }
@@ -197,13 +190,8 @@ impl UnixStream {
     /// Converts to a non-blocking std stream. Fails, and returns the stream in the error, while an operation is in
     /// progress or received bytes are unread: they would be lost.
     pub fn into_std(self) -> Result<std::os::unix::net::UnixStream, IntoStdError<UnixStream>> {
-        match self.bytes.owned.release() {
-            Ok(fd) => Ok(sys::into_std(fd)),
-            Err((error, socket)) => Err(IntoStdError {
-                inner: UnixStream::from_socket(socket),
-                error,
-            }),
-        }
+        let released = self.socket().release();
+        IntoStdError::convert(self, released)
     }
 }
 
@@ -211,7 +199,7 @@ impl UnixStream {
 async fn connect(name: Name) -> io::Result<UnixStream> {
     let mut pause = Duration::from_millis(1);
     loop {
-        let socket = OwnedDescriptor::socket(SocketKind::UnixStream)?;
+        let socket = OwnedDescriptor::socket(SocketKind::UnixStream).map_err(at("connect to", &name))?;
         match socket.connect(name.clone()).await {
             Ok(()) => return Ok(UnixStream::from_socket(socket)),
             Err(error) if error.raw_os_error() == Some(errno::AGAIN) => {
@@ -219,7 +207,7 @@ async fn connect(name: Name) -> io::Result<UnixStream> {
                 sleep(pause).await;
                 pause = (pause * 2).min(Duration::from_millis(50));
             }
-            Err(error) => return Err(error),
+            Err(error) => return Err(at("connect to", &name)(error)),
         }
     }
 }
@@ -239,10 +227,6 @@ impl Connection for UnixStream {
 
 impl fmt::Debug for UnixStream {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("UnixStream")
-            .field("fd", &self.socket().fd())
-            .field("local", &self.local_addr().ok())
-            .field("peer", &self.peer_addr().ok())
-            .finish()
+        debug_socket(f, "UnixStream", self.socket())
     }
 }
