@@ -171,10 +171,8 @@ impl File {
 
     /// The number of bytes that an operation transferred.
     pub(super) fn count(&self, action: &str, res: OsResult) -> io::Result<usize> {
-        match res {
-            Ok(count) => Ok(count as usize),
-            Err(code) => Err(self.explain(action, from_code(code))),
-        }
+        let explain = |code| self.explain(action, from_code(code));
+        res.map(|count| count as usize).map_err(explain)
     }
 
     // Reads and writes at an offset.

@@ -128,10 +128,7 @@ impl LoopCore {
     fn listen(&self, id: OpId, listener: Rc<dyn Listener>) -> bool {
         let mut ops = self.ops.borrow_mut();
         let in_flight = ops.entry(id).filter(|entry| matches!(entry.phase, Phase::InFlight));
-        let Some(entry) = in_flight else {
-            drop(ops);
-            return false;
-        };
+        let Some(entry) = in_flight else { return false };
         debug_assert!(entry.listener.is_none(), "an operation has one listener");
         entry.listener = Some(listener);
         true
@@ -139,13 +136,10 @@ impl LoopCore {
 
     /// Requests the cancellation of an operation whose result is still wanted.
     pub(crate) fn request_cancel(&self, id: OpId) {
-        let cancel = match self.ops.borrow_mut().entry(id) {
-            Some(entry) => {
-                matches!(entry.phase, Phase::InFlight) && !std::mem::replace(&mut entry.cancel_requested, true)
-            }
-            None => false,
-        };
-        if cancel {
+        let is_first = self.ops.borrow_mut().entry(id).is_some_and(|entry| {
+            matches!(entry.phase, Phase::InFlight) && !std::mem::replace(&mut entry.cancel_requested, true)
+        });
+        if is_first {
             self.cancel_op(id);
         }
     }
@@ -184,10 +178,7 @@ impl LoopCore {
 
     /// Drops the waker of an operation, which stays in flight.
     pub(crate) fn forget_waker(&self, id: OpId) {
-        let waker = match self.ops.borrow_mut().entry(id) {
-            Some(entry) => entry.waker.take(),
-            None => None,
-        };
+        let waker = self.ops.borrow_mut().entry(id).and_then(|entry| entry.waker.take());
         drop(waker);
     }
 
@@ -247,6 +238,9 @@ impl LoopCore {
             None => return salvage,
         };
         let received = op_result.res.unwrap_or(0) as usize;
+        if let Some(buffer) = &op_result.buffer {
+            salvage.bytes = buffer.filled().to_vec();
+        }
         match op {
             Op::Recv { ptr, .. } | Op::File(FileOp::ReadAt { ptr, .. }) => {
                 // SAFETY: the payload owns `prefix` bytes in front of `ptr`, all received by earlier operations of this
@@ -265,11 +259,6 @@ impl LoopCore {
                     left -= part;
                 }
             }
-            Op::RecvManaged { .. } => {
-                if let Some(buffer) = &op_result.buffer {
-                    salvage.bytes = buffer.filled().to_vec();
-                }
-            }
             Op::RecvMessage { message, .. } => {
                 // SAFETY: the payload owns the message and the memory it points to; the operation has completed.
                 let message = unsafe { &mut *message };
@@ -282,10 +271,6 @@ impl LoopCore {
             }
             Op::RecvMessageManaged { message, .. } => {
                 if op_result.res.is_ok() {
-                    salvage.bytes = op_result
-                        .buffer
-                        .as_ref()
-                        .map_or_else(Vec::new, |buffer| buffer.filled().to_vec());
                     // SAFETY: the payload owns the message and the memory it points to; the operation has completed.
                     salvage.meta = Some(unsafe { (*message).open() });
                 }
@@ -296,6 +281,7 @@ impl LoopCore {
             | Op::SendMessage { .. }
             | Op::SendVectored { .. }
             | Op::Readiness { .. }
+            | Op::RecvManaged { .. }
             | Op::File(_) => {}
         }
         salvage.error = lasting_error(op_result.res);

@@ -496,11 +496,11 @@ impl FifoLock {
         if self.is_granted(number) {
             return self.poll_contended(ticket, cx);
         }
-        if let Some(waiter) = self
-            .waiters
-            .borrow_mut()
-            .get_or_insert_default()
+        // Declared after the waker, which is therefore dropped without the borrow.
+        let mut waiters = self.waiters.borrow_mut();
+        if let Some(waiter) = waiters
             .iter_mut()
+            .flat_map(|w| w.iter_mut())
             .find(|w| w.ticket == number)
         {
             std::mem::swap(&mut waiter.waker, &mut waker);

@@ -6,8 +6,8 @@
 use std::io;
 use std::net::Shutdown;
 
+use crate::driver::OsResult;
 use crate::driver::op::{MAX_LEN, MAX_SLICES, Medium, Op};
-use crate::driver::{OpResult, OsResult};
 use crate::error::from_code;
 use crate::inflight::descriptor::{Descriptor, OwnedDescriptor};
 use crate::inflight::queue::IoQueue;
@@ -130,16 +130,11 @@ impl ByteStream {
         {
             return served.map(ManagedBuf::from_heap).map_err(from_code);
         }
-        match op_result {
-            OpResult {
-                buffer: Some(buffer), ..
-            } => Ok(ManagedBuf::from_pool(buffer)),
-            OpResult {
-                res: Err(errno::NO_BUFFERS),
-                ..
-                // Boxed, so that this rare case does not enlarge the future.
-            } => Box::pin(self.read_to_heap()).await,
-            OpResult { res, .. } => count(res).map(|_| ManagedBuf::from_heap(Vec::new())),
+        match (op_result.res, op_result.buffer) {
+            (_, Some(buffer)) => Ok(ManagedBuf::from_pool(buffer)),
+            // Boxed, so that this rare case does not enlarge the future.
+            (Err(errno::NO_BUFFERS), None) => Box::pin(self.read_to_heap()).await,
+            (res, None) => count(res).map(|_| ManagedBuf::default()),
         }
     }
 
@@ -373,34 +368,29 @@ impl Descriptor {
             return None;
         }
         let fd = self.fd;
-        let send = |bytes: &[u8]| Op::Send {
+        let mut small = [0; SMALL];
+        let bytes: &[u8] = if let [buf] = bufs {
+            buf
+        } else if let Some(len) = join_small(bufs, &mut small) {
+            // For example a head and a short body: one buffer costs the kernel less than a list of two.
+            &small[..len]
+        } else {
+            return sys::with_slices(bufs, |slices, count| {
+                let op = Op::SendVectored {
+                    fd,
+                    medium,
+                    slices,
+                    count: count.min(MAX_SLICES),
+                };
+                // SAFETY: the slices and their memory live until this call returns, and a send only reads them.
+                unsafe { self.core.attempt_unbudgeted(op) }
+            });
+        };
+        let op = Op::Send {
             fd,
             medium,
             ptr: bytes.as_ptr(),
             len: bytes.len().min(MAX_LEN),
-        };
-        let mut small = [0; SMALL];
-        // For example a head and a short body: one buffer costs the kernel less than a list of two.
-        let joined = match bufs {
-            [_] => None,
-            _ => join_small(bufs, &mut small),
-        };
-        let op = match (bufs, joined) {
-            ([buf], _) => send(buf),
-            (_, Some(len)) => send(&small[..len]),
-            _ => {
-                return sys::with_slices(bufs, |slices, count| {
-                    let count = count.min(MAX_SLICES);
-                    let op = Op::SendVectored {
-                        fd,
-                        medium,
-                        slices,
-                        count,
-                    };
-                    // SAFETY: the slices and their memory live until this call returns, and a send only reads them.
-                    unsafe { self.core.attempt_unbudgeted(op) }
-                });
-            }
         };
         // SAFETY: what `op` points to, `small` included, lives until this call returns, and a send only reads it.
         unsafe { self.core.attempt_unbudgeted(op) }

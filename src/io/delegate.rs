@@ -8,6 +8,7 @@ use super::buf::{IoBuf, IoBufMut};
 use super::managed::ManagedBuf;
 use super::read::{AsyncBufRead, AsyncRead};
 use super::splice::KernelStream;
+use super::split::Halves;
 use super::write::AsyncWrite;
 
 /// The methods of `AsyncRead`, forwarded to an inner reader.
@@ -158,7 +159,7 @@ macro_rules! impl_async_write {
 }
 pub(crate) use impl_async_write;
 
-/// Implements the traits for pointers to readers and writers.
+/// Implements the traits for pointers to streams.
 macro_rules! impl_for_pointers {
     ($($pointer:ty),*) => {$(
         impl<T: AsyncRead> AsyncRead for $pointer {
@@ -215,6 +216,15 @@ macro_rules! impl_for_pointers {
             }
             fn kernel_stream(&self) -> Option<KernelStream> {
                 (**self).kernel_stream()
+            }
+        }
+
+        impl<T: Halves> Halves for $pointer {
+            type ReadHalf<'a> = T::ReadHalf<'a> where Self: 'a;
+            type WriteHalf<'a> = T::WriteHalf<'a> where Self: 'a;
+
+            fn halves(&mut self) -> (Self::ReadHalf<'_>, Self::WriteHalf<'_>) {
+                (**self).halves()
             }
         }
     )*};

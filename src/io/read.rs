@@ -179,9 +179,9 @@ pub(crate) async fn read_exact_in_parts<R: AsyncRead + ?Sized, B: IoBufMut>(
 
 /// The immediate result of a `read_exact` into a buffer of length 0.
 pub(crate) fn check_exact_len<B: IoBufMut>(buf: &B) -> Option<io::Result<()>> {
-    match (buf.len(), buf.capacity()) {
-        (0, 0) => Some(Ok(())),
-        (0, _) => Some(Err(io::Error::new(
+    match buf.len() {
+        0 if buf.capacity() == 0 => Some(Ok(())),
+        0 => Some(Err(io::Error::new(
             io::ErrorKind::InvalidInput,
             "read_exact fills a buffer to its length, and this buffer's length is 0: set one, as in vec![0; 16]",
         ))),

@@ -55,36 +55,6 @@ pub trait Halves {
     fn halves(&mut self) -> (Self::ReadHalf<'_>, Self::WriteHalf<'_>);
 }
 
-impl<T: Halves> Halves for &mut T {
-    type ReadHalf<'a>
-        = T::ReadHalf<'a>
-    where
-        Self: 'a;
-    type WriteHalf<'a>
-        = T::WriteHalf<'a>
-    where
-        Self: 'a;
-
-    fn halves(&mut self) -> (Self::ReadHalf<'_>, Self::WriteHalf<'_>) {
-        (**self).halves()
-    }
-}
-
-impl<T: Halves> Halves for Box<T> {
-    type ReadHalf<'a>
-        = T::ReadHalf<'a>
-    where
-        Self: 'a;
-    type WriteHalf<'a>
-        = T::WriteHalf<'a>
-    where
-        Self: 'a;
-
-    fn halves(&mut self) -> (Self::ReadHalf<'_>, Self::WriteHalf<'_>) {
-        (**self).halves()
-    }
-}
-
 /// Splits a stream that can be used through a shared reference into two owned halves, for two tasks.
 ///
 /// Dropping the write half does not end the stream, because the read half keeps it alive: call

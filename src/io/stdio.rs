@@ -326,15 +326,12 @@ impl Stdout {
 pub struct Stderr(StandardStream);
 
 impl Stderr {
-    /// Writes from `buf` and returns the number of bytes written, which may be less than the buffer's length.
-    ///
-    /// **Cancel safety:** any prefix may have been written; the next write waits for the cancelled one to finish.
+    /// Writes from `buf`: see [`Stdout::write`].
     pub async fn write<B: IoBuf>(&self, buf: B) -> BufResult<usize, B> {
         self.0.write(buf).await
     }
 
-    /// Writes all of `buf`; other writes of this loop do not interleave. Cancel safety: as for
-    /// [`write`](Stderr::write).
+    /// Writes all of `buf`: see [`Stdout::write_all`].
     pub async fn write_all<B: IoBuf>(&self, buf: B) -> BufResult<(), B> {
         self.0.write_all(buf).await
     }

@@ -8,7 +8,6 @@ use std::cell::RefCell;
 use std::io;
 use std::rc::Rc;
 
-use crate::driver::OpResult;
 use crate::driver::op::{MAX_LEN, Op};
 use crate::error::from_code;
 use crate::inflight::descriptor::{Descriptor, OwnedDescriptor};
@@ -115,17 +114,10 @@ pub(crate) async fn receive_managed(
         let (op_result, (_, mut msg)) = OpFuture::start_op(core, queue, OnOrphan::Keep, payload, 0, plan).await;
         let meta = msg.open();
         msg_pool.put_back(msg);
-        match op_result {
-            OpResult {
-                res: Err(errno::NO_BUFFERS),
-                ..
-            } => {}
-            OpResult {
-                buffer: Some(buffer), ..
-            } => return Ok((ManagedBuf::from_pool(buffer), meta)),
-            OpResult { res, .. } => {
-                return count(res).map(|_| (ManagedBuf::from_heap(Vec::new()), meta));
-            }
+        match (op_result.res, op_result.buffer) {
+            (Err(errno::NO_BUFFERS), _) => {}
+            (_, Some(buffer)) => return Ok((ManagedBuf::from_pool(buffer), meta)),
+            (res, None) => return count(res).map(|_| (ManagedBuf::default(), meta)),
         }
     }
     let (result, mut bytes) = receive(owned, msg_pool, Vec::with_capacity(HEAP_LEN), 0, false).await;

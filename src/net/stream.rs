@@ -2,13 +2,13 @@
 
 use std::fmt;
 use std::io;
-use std::net::{Shutdown, SocketAddr};
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use super::addr::ToSocketAddrs;
 use super::builder::TcpBuilder;
 use super::socket::{debug_socket, hops, set_hops};
-use super::split::{Connection, OwnedReadHalf, OwnedWriteHalf, ReadHalf, WriteHalf};
+use super::split::{Connection, OwnedReadHalf, OwnedWriteHalf, connection_methods};
 use crate::driver::op::Medium;
 use crate::inflight::descriptor::{IntoStdError, OwnedDescriptor};
 use crate::inflight::stream::{ByteStream, reading_methods, writing_methods};
@@ -72,24 +72,7 @@ impl TcpStream {
     reading_methods!();
     writing_methods!();
 
-    /// Shuts down one or both directions, the write side after the write in progress; the peer then reads end of
-    /// stream.
-    ///
-    /// If [`AsyncWrite`](crate::io::AsyncWrite) is in scope, a plain call still means this method. The trait's method,
-    /// which takes no argument and shuts down the write side, is `AsyncWrite::shutdown(&mut stream)`.
-    pub async fn shutdown(&self, how: Shutdown) -> io::Result<()> {
-        self.bytes.shutdown(how).await
-    }
-
-    /// Borrows the stream as two halves, to read and write concurrently in one task.
-    pub fn split(&self) -> (ReadHalf<'_>, WriteHalf<'_>) {
-        (ReadHalf(self), WriteHalf(self))
-    }
-
-    /// Splits the stream into two owned halves, for two tasks.
-    pub fn into_split(self) -> (OwnedReadHalf, OwnedWriteHalf) {
-        OwnedReadHalf::pair(self)
-    }
+    connection_methods!();
 
     /// The local address.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {

@@ -69,8 +69,7 @@ pub struct ChildStderr {
 
 impl ChildStdin {
     pub(super) fn adopt(pipe: impl Into<Foreign>) -> io::Result<ChildStdin> {
-        let pipe = Sender::adopt(pipe.into())?;
-        Ok(ChildStdin { pipe })
+        Sender::adopt(pipe.into()).map(|pipe| ChildStdin { pipe })
     }
 
     pub(crate) fn bytes(&self) -> &ByteStream {
@@ -91,8 +90,7 @@ impl ChildStdin {
 
 impl ChildStdout {
     pub(super) fn adopt(pipe: impl Into<Foreign>) -> io::Result<ChildStdout> {
-        let pipe = Receiver::adopt(pipe.into())?;
-        Ok(ChildStdout { pipe })
+        Receiver::adopt(pipe.into()).map(|pipe| ChildStdout { pipe })
     }
 
     pub(crate) fn bytes(&self) -> &ByteStream {
@@ -109,8 +107,7 @@ impl ChildStdout {
 
 impl ChildStderr {
     pub(super) fn adopt(pipe: impl Into<Foreign>) -> io::Result<ChildStderr> {
-        let pipe = Receiver::adopt(pipe.into())?;
-        Ok(ChildStderr { pipe })
+        Receiver::adopt(pipe.into()).map(|pipe| ChildStderr { pipe })
     }
 
     pub(crate) fn bytes(&self) -> &ByteStream {

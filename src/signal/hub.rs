@@ -3,7 +3,6 @@
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::io;
-use std::panic::Location;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -78,7 +77,7 @@ impl SignalHub {
         });
         let watcher = Watcher(Rc::downgrade(&hub));
         let on_readable = Box::new(move || watcher.dispatch());
-        core.add_watcher(hub.wake_pipe.number(), Direction::Read, on_readable, Location::caller())
+        core.add_watcher(hub.wake_pipe.number(), Direction::Read, on_readable)
             .map_err(explain)?;
         core.signals.replace(Rc::downgrade(&hub));
         Ok(hub)

@@ -2,7 +2,6 @@
 
 use std::fmt;
 use std::io;
-use std::net::Shutdown;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::SocketAddr;
 use std::path::Path;
@@ -12,10 +11,10 @@ use super::socket::{at, name_of_addr, name_of_path};
 use crate::driver::op::Medium;
 use crate::inflight::descriptor::{IntoStdError, OwnedDescriptor};
 use crate::inflight::stream::{ByteStream, reading_methods, writing_methods};
-use crate::io::{BufResult, IoBuf, IoBufMut};
+use crate::io::{BufResult, Halves, IoBuf, IoBufMut, impl_async_read, impl_async_write};
 use crate::net::datagram::{MsgHdrPool, receive, send};
 use crate::net::socket::debug_socket;
-use crate::net::split::{Connection, OwnedReadHalf, OwnedWriteHalf, ReadHalf, WriteHalf};
+use crate::net::split::{Connection, ReadHalf, WriteHalf, connection_methods};
 use crate::sys::{Credentials, MOST_DESCRIPTORS, MsgMeta, Name, SocketKind, errno};
 use crate::time::sleep;
 
@@ -151,21 +150,7 @@ impl UnixStream {
         self.socket().peer_credentials()
     }
 
-    /// Shuts down one or both directions, the write side after the write in progress; the peer then reads end of
-    /// stream. See [`TcpStream::shutdown`](crate::net::TcpStream::shutdown) for the trait's method of the same name.
-    pub async fn shutdown(&self, how: Shutdown) -> io::Result<()> {
-        self.bytes.shutdown(how).await
-    }
-
-    /// Borrows the stream as two halves, to read and write concurrently in one task.
-    pub fn split(&self) -> (ReadHalf<'_, UnixStream>, WriteHalf<'_, UnixStream>) {
-        (ReadHalf(self), WriteHalf(self))
-    }
-
-    /// Splits the stream into two owned halves, for two tasks.
-    pub fn into_split(self) -> (OwnedReadHalf<UnixStream>, OwnedWriteHalf<UnixStream>) {
-        OwnedReadHalf::pair(self)
-    }
+    connection_methods!();
 
     /// The local address.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
@@ -228,5 +213,19 @@ impl Connection for UnixStream {
 impl fmt::Debug for UnixStream {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         debug_socket(f, "UnixStream", self.socket())
+    }
+}
+
+impl_async_read!([], UnixStream);
+impl_async_read!([], &UnixStream);
+impl_async_write!([], UnixStream);
+impl_async_write!([], &UnixStream);
+
+impl Halves for UnixStream {
+    type ReadHalf<'a> = ReadHalf<'a, UnixStream>;
+    type WriteHalf<'a> = WriteHalf<'a, UnixStream>;
+
+    fn halves(&mut self) -> (ReadHalf<'_, UnixStream>, WriteHalf<'_, UnixStream>) {
+        self.split()
     }
 }
