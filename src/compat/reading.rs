@@ -9,9 +9,9 @@ use crate::driver::op::{Medium, Op};
 use crate::error::from_code;
 use crate::inflight::descriptor::Descriptor;
 use crate::inflight::queue::{IoQueue, OwnedQueueGuard};
-use crate::inflight::stream::{ByteStream, HEAP_READ_LEN, count};
+use crate::inflight::stream::{ByteStream, count};
 use crate::inflight::{OnOrphan, RawOp};
-use crate::io::{DuplexStream, IncomingPipe, ManagedBuf};
+use crate::io::{DuplexStream, HEAP_READ_LEN, IncomingPipe, ManagedBuf};
 use crate::sys::errno;
 
 /// The read state of a [`Bridge`](super::Bridge) between two polls, for [`PollRead`](super::PollRead): unconsumed

@@ -8,6 +8,7 @@
 use std::cell::Cell;
 use std::fmt;
 use std::io::{self, SeekFrom};
+use std::ops::Range;
 use std::path::Path;
 use std::rc::Rc;
 
@@ -15,16 +16,17 @@ use super::metadata::{Metadata, of_file};
 use super::options::OpenOptions;
 use super::scan::Scan;
 use super::{Reader, debug_path, run_op};
-use crate::driver::op::{CURRENT, FileOp, MAX_LEN, Op};
+use crate::driver::op::{CURRENT, FileOp, Op};
 use crate::driver::{Control, OsResult, Reply};
 use crate::error::from_code;
 use crate::event_loop::core::LoopCore;
-use crate::inflight::descriptor::{Descriptor, IntoStdError, OwnedDescriptor};
+use crate::inflight::descriptor::{IntoStdError, OwnedDescriptor};
 use crate::inflight::queue::IoQueue;
+use crate::inflight::transfer::{Payload, VectoredPayload};
 use crate::inflight::{OnOrphan, OpFuture};
-use crate::io::vectored::{iovecs_to_fill, iovecs_to_send, set_all_filled, set_others_empty};
-use crate::io::{BufResult, IoBuf, IoBufMut, bytes_from, fill_range, no_capacity, no_length, read_exact_in_parts};
-use crate::sys::{self, Fd, IoVec, OpenFlags, context, errno};
+use crate::io::vectored::{read_into_first, set_all_filled};
+use crate::io::{BufResult, IoBuf, IoBufMut, check_exact_len, fill_range, no_capacity, read_exact_in_parts};
+use crate::sys::{self, Fd, Foreign, OpenFlags, context, errno};
 
 /// An open file.
 ///
@@ -56,9 +58,6 @@ pub struct File {
     append: bool,
     direct: bool,
 }
-
-type Payload<B> = (Rc<Descriptor>, B);
-type VectoredPayload<B> = (Rc<Descriptor>, Vec<B>, Vec<IoVec>);
 
 /// The error for a file that became shorter while it was read.
 pub(super) fn shrank(before: u64, now: u64) -> io::Error {
@@ -98,10 +97,9 @@ impl File {
     }
 
     pub(super) fn new(owned: OwnedDescriptor, path: &Path, append: bool, direct: bool) -> File {
-        let begin = kernel_position(owned.core(), owned.fd(), SeekFrom::Current(0));
         File {
             path: path.into(),
-            position: begin.ok().map(Cell::new),
+            position: kernel_position(&owned, SeekFrom::Current(0)).ok().map(Cell::new),
             append,
             direct,
             owned,
@@ -127,37 +125,19 @@ impl File {
 
     /// Converts to a std file with the same position. Fails, and returns the file, while an operation is in flight.
     pub fn into_std(self) -> Result<std::fs::File, IntoStdError<File>> {
-        let fail = |inner, error| Err(IntoStdError { inner, error });
+        let released = self.release();
+        IntoStdError::convert(self, released)
+    }
+
+    fn release(&self) -> io::Result<Foreign> {
         if Rc::strong_count(&self.owned.descriptor) > 1 {
             let message = "an operation on the file is in flight: await it first";
-            return fail(self, io::Error::new(io::ErrorKind::WouldBlock, message));
+            return Err(io::Error::new(io::ErrorKind::WouldBlock, message));
         }
         if let Some(position) = &self.position {
-            let moved = kernel_position(self.core(), self.owned.fd(), SeekFrom::Start(position.get()));
-            if let Err(error) = moved {
-                return fail(self, error);
-            }
+            kernel_position(&self.owned, SeekFrom::Start(position.get()))?;
         }
-        let File {
-            owned,
-            path,
-            position,
-            append,
-            direct,
-        } = self;
-        match owned.release() {
-            Ok(fd) => Ok(sys::into_std(fd)),
-            Err((error, owned)) => Err(IntoStdError {
-                error,
-                inner: File {
-                    owned,
-                    path,
-                    position,
-                    append,
-                    direct,
-                },
-            }),
-        }
+        self.owned.release()
     }
 
     fn core(&self) -> &LoopCore {
@@ -191,10 +171,8 @@ impl File {
 
     /// The number of bytes that an operation transferred.
     pub(super) fn count(&self, action: &str, res: OsResult) -> io::Result<usize> {
-        match res {
-            Ok(count) => Ok(count as usize),
-            Err(code) => Err(self.explain(action, from_code(code))),
-        }
+        let explain = |code| self.explain(action, from_code(code));
+        res.map(|count| count as usize).map_err(explain)
     }
 
     // Reads and writes at an offset.
@@ -218,13 +196,10 @@ impl File {
 
     /// Reads at `offset` and fills `buf` to its length (not capacity); `UnexpectedEof` if the file ends first.
     pub async fn read_exact_at<B: IoBufMut>(&self, mut buf: B, offset: u64) -> BufResult<(), B> {
-        let len = buf.len();
-        if len == 0 {
-            return match buf.capacity() {
-                0 => (Ok(()), buf),
-                _ => (Err(no_length()), buf),
-            };
+        if let Some(result) = check_exact_len(&buf) {
+            return (result, buf);
         }
+        let len = buf.len();
         let queue = IoQueue::default();
         let mut filled = 0;
         while filled < len {
@@ -271,9 +246,17 @@ impl File {
             return (Err(no_capacity()), bufs);
         }
         let queue = IoQueue::default();
-        let (op_result, (_, mut bufs, slices)) = self
-            .start_read_vectored(&queue, OnOrphan::Discard, bufs, in_file(offset))
-            .await;
+        let (fd, offset) = (self.fd(), in_file(offset));
+        let op = |slices, count| {
+            Op::File(FileOp::ReadVectoredAt {
+                fd,
+                slices,
+                count,
+                offset,
+            })
+        };
+        let op_future = self.owned.start_read_vectored(&queue, OnOrphan::Discard, bufs, op);
+        let (op_result, (_, mut bufs, slices)) = op_future.await;
         let result = self.count("read", op_result.res);
         if let Ok(count) = result {
             // SAFETY: the kernel has written this many bytes, in order.
@@ -297,7 +280,7 @@ impl File {
     /// Reads into `buf` at the file's position and advances it. 0 bytes mean end of file.
     pub async fn read<B: IoBufMut>(&self, mut buf: B) -> BufResult<usize, B> {
         let queue = &self.owned.descriptor.read;
-        let _hold = queue.hold().await;
+        let _guard = queue.acquire().await;
         if let Some(position) = &self.position {
             let (result, buf) = self.read_at(buf, position.get()).await;
             if let Ok(count) = result {
@@ -315,7 +298,8 @@ impl File {
         {
             return (served.map_err(|code| self.explain("read", from_code(code))), buf);
         }
-        let (op_result, (_, mut buf)) = self.start_read(queue, OnOrphan::Keep, buf, 0, capacity, CURRENT).await;
+        let op_future = self.start_read(queue, OnOrphan::Keep, buf, 0..capacity, CURRENT);
+        let (op_result, (_, mut buf)) = op_future.await;
         let result = self.count("read", op_result.res);
         if let Ok(count) = result {
             // SAFETY: the kernel has written this many bytes, which is at most the capacity.
@@ -332,7 +316,7 @@ impl File {
         let Some(position) = &self.position else {
             return read_exact_in_parts(&mut &*self, buf).await;
         };
-        let _hold = self.owned.descriptor.read.hold().await;
+        let _guard = self.owned.descriptor.read.acquire().await;
         let len = buf.len() as u64;
         let (result, buf) = self.read_exact_at(buf, position.get()).await;
         if result.is_ok() {
@@ -346,7 +330,7 @@ impl File {
         if buf.is_empty() {
             return (Ok(0), buf);
         }
-        let _position = self.owned.descriptor.read.hold().await;
+        let _position = self.owned.descriptor.read.acquire().await;
         let queue = &self.owned.descriptor.write;
         queue.settle(self.core()).await;
         let (op_result, (_, buf)) = self.start_write(queue, buf, 0, self.write_offset(0)).await;
@@ -359,7 +343,7 @@ impl File {
 
     /// Writes all of `buf` at the file's position and advances it.
     pub async fn write_all<B: IoBuf>(&self, buf: B) -> BufResult<(), B> {
-        let _position = self.owned.descriptor.read.hold().await;
+        let _position = self.owned.descriptor.read.acquire().await;
         let queue = &self.owned.descriptor.write;
         queue.settle(self.core()).await;
         let (result, written, buf) = self.write_whole(queue, buf, |written| self.write_offset(written)).await;
@@ -369,26 +353,16 @@ impl File {
     }
 
     /// Reads into several buffers at the file's position and advances it.
-    pub async fn read_vectored<B: IoBufMut>(&self, mut bufs: Vec<B>) -> BufResult<usize, Vec<B>> {
+    pub async fn read_vectored<B: IoBufMut>(&self, bufs: Vec<B>) -> BufResult<usize, Vec<B>> {
         if let Some(position) = &self.position {
-            let _hold = self.owned.descriptor.read.hold().await;
+            let _guard = self.owned.descriptor.read.acquire().await;
             let (result, bufs) = self.read_vectored_at(bufs, position.get()).await;
             if let Ok(count) = result {
                 position.set(position.get() + count as u64);
             }
             return (result, bufs);
         }
-        let Some(first) = bufs.iter().position(|buf| buf.capacity() > 0) else {
-            return (Err(no_capacity()), bufs);
-        };
-        // Without positions, a read fills only one buffer.
-        let buf = bufs.remove(first);
-        let (result, buf) = self.read(buf).await;
-        bufs.insert(first, buf);
-        if result.is_ok() {
-            set_others_empty(&mut bufs, first);
-        }
-        (result, bufs)
+        read_into_first(bufs, async |buf| self.read(buf).await).await
     }
 
     /// Writes from several buffers at the file's position, advances it and returns the number of bytes written.
@@ -396,7 +370,7 @@ impl File {
         if bufs.iter().all(IoBuf::is_empty) {
             return (Ok(0), bufs);
         }
-        let _position = self.owned.descriptor.read.hold().await;
+        let _position = self.owned.descriptor.read.acquire().await;
         let queue = &self.owned.descriptor.write;
         queue.settle(self.core()).await;
         let (op_result, (_, bufs, _)) = self.start_write_vectored(queue, bufs, self.write_offset(0)).await;
@@ -409,16 +383,14 @@ impl File {
 
     /// Moves the file's position and returns it. It may be past the end, but not before the start.
     pub async fn seek(&self, to: SeekFrom) -> io::Result<u64> {
-        let _hold = self.owned.descriptor.read.hold().await;
+        let _guard = self.owned.descriptor.read.acquire().await;
         let Some(position) = &self.position else {
-            let result = kernel_position(self.core(), self.fd(), to);
-            return result.map_err(|error| self.explain("seek in", error));
+            return kernel_position(&self.owned, to).map_err(|error| self.explain("seek in", error));
         };
         let moved = match to {
-            SeekFrom::Start(offset) => kernel_position(self.core(), self.fd(), SeekFrom::Start(offset)),
-            SeekFrom::End(_) => kernel_position(self.core(), self.fd(), to),
+            SeekFrom::Start(_) | SeekFrom::End(_) => kernel_position(&self.owned, to),
             SeekFrom::Current(by) => match position.get().checked_add_signed(by) {
-                Some(offset) => kernel_position(self.core(), self.fd(), SeekFrom::Start(offset)),
+                Some(offset) => kernel_position(&self.owned, SeekFrom::Start(offset)),
                 // The error that the kernel returns for a position before the start.
                 None => Err(from_code(errno::INVALID)),
             },
@@ -441,28 +413,23 @@ impl File {
         };
         // One byte more than expected, so that the read of the last byte does not fill the buffer.
         let mut bytes = Vec::new();
-        let capacity = usize::try_from(expected)
-            .unwrap_or(usize::MAX)
-            .saturating_add(1)
-            .max(MIN_CAPACITY);
-        bytes
-            .try_reserve_exact(capacity)
-            .map_err(|error| self.explain("read", error.into()))?;
+        let expected = usize::try_from(expected).unwrap_or(usize::MAX);
+        let mut more = expected.saturating_add(1).max(MIN_CAPACITY);
         let queue = IoQueue::default();
         let mut filled = 0;
         loop {
             if filled == bytes.capacity() {
-                bytes
-                    .try_reserve(bytes.capacity())
-                    .map_err(|error| self.explain("read", error.into()))?;
+                let reserved = bytes.try_reserve(more);
+                reserved.map_err(|error| self.explain("read", error.into()))?;
+                more = bytes.capacity();
             }
-            let (begin, end) = (filled, bytes.capacity());
-            let offset = self
-                .position
-                .as_ref()
-                .map_or(CURRENT, |position| position.get() + filled as u64);
+            let end = bytes.capacity();
+            let offset = match &self.position {
+                Some(position) => position.get() + filled as u64,
+                None => CURRENT,
+            };
             let res;
-            (res, bytes) = self.read_piece(&queue, bytes, begin, end, offset).await;
+            (res, bytes) = self.read_piece(&queue, bytes, filled, end, offset).await;
             match self.count("read", res)? {
                 0 => return Ok(bytes),
                 count => filled += count,
@@ -485,7 +452,7 @@ impl File {
     fn advance_position(&self, count: u64) {
         let Some(position) = &self.position else { return };
         let moved = match self.append {
-            true => kernel_position(self.core(), self.fd(), SeekFrom::Current(0)).ok(),
+            true => kernel_position(&self.owned, SeekFrom::Current(0)).ok(),
             false => Some(position.get() + count),
         };
         position.set(moved.unwrap_or(position.get()));
@@ -565,51 +532,31 @@ impl File {
         // tasks.
         if !self.direct && offset != CURRENT && end - begin <= MAX_INLINE_READ {
             self.core().yield_if_exhausted().await;
-            let op = read_into(&mut buf, begin, end, self.fd(), offset);
+            let (ptr, len) = fill_range(&mut buf, begin, end);
+            let fd = self.fd();
+            let op = Op::File(FileOp::ReadAt { fd, ptr, len, offset });
             // SAFETY: `op` points into `buf`, which this function owns and does not touch until `attempt` returns.
             if let Some(res) = unsafe { self.core().attempt(op) } {
                 return (res, buf);
             }
         }
-        let (op_result, (_, buf)) = self.start_read(queue, OnOrphan::Discard, buf, begin, end, offset).await;
+        let op_future = self.start_read(queue, OnOrphan::Discard, buf, begin..end, offset);
+        let (op_result, (_, buf)) = op_future.await;
         (op_result.res, buf)
     }
 
-    /// One read into `buf[begin..end]` by an operation.
+    /// One read into a range of `buf` by an operation.
     fn start_read<'a, B: IoBufMut>(
         &'a self,
         queue: &'a IoQueue,
         on_orphan: OnOrphan,
         buf: B,
-        begin: usize,
-        end: usize,
+        range: Range<usize>,
         offset: u64,
     ) -> OpFuture<'a, Payload<B>> {
-        let (core, fd) = (self.core(), self.fd());
-        let payload = (self.owned.descriptor.clone(), buf);
-        OpFuture::start_op(core, queue, on_orphan, payload, 0, move |(_, buf)| {
-            read_into(buf, begin, end, fd, offset)
-        })
-    }
-
-    fn start_read_vectored<'a, B: IoBufMut>(
-        &'a self,
-        queue: &'a IoQueue,
-        on_orphan: OnOrphan,
-        bufs: Vec<B>,
-        offset: u64,
-    ) -> OpFuture<'a, VectoredPayload<B>> {
-        let (core, fd) = (self.core(), self.fd());
-        let payload = (self.owned.descriptor.clone(), bufs, Vec::new());
-        OpFuture::start_op(core, queue, on_orphan, payload, 0, move |(_, bufs, slices)| {
-            iovecs_to_fill(bufs, slices);
-            Op::File(FileOp::ReadVectoredAt {
-                fd,
-                slices: slices.as_ptr(),
-                count: slices.len(),
-                offset,
-            })
-        })
+        let fd = self.fd();
+        let op = |ptr, len| Op::File(FileOp::ReadAt { fd, ptr, len, offset });
+        self.owned.start_read(queue, on_orphan, buf, range, op)
     }
 
     /// One write from `buf[begin..]`.
@@ -620,13 +567,9 @@ impl File {
         begin: usize,
         offset: u64,
     ) -> OpFuture<'a, Payload<B>> {
-        let (core, fd) = (self.core(), self.fd());
-        let payload = (self.owned.descriptor.clone(), buf);
-        OpFuture::start_op(core, queue, OnOrphan::Discard, payload, 0, move |(_, buf)| {
-            let (ptr, len) = bytes_from(buf, begin);
-            let len = len.min(MAX_LEN);
-            Op::File(FileOp::WriteAt { fd, ptr, len, offset })
-        })
+        let fd = self.fd();
+        let op = |ptr, len| Op::File(FileOp::WriteAt { fd, ptr, len, offset });
+        self.owned.start_write(queue, buf, begin, op)
     }
 
     fn start_write_vectored<'a, B: IoBuf>(
@@ -635,17 +578,16 @@ impl File {
         bufs: Vec<B>,
         offset: u64,
     ) -> OpFuture<'a, VectoredPayload<B>> {
-        let (core, fd) = (self.core(), self.fd());
-        let payload = (self.owned.descriptor.clone(), bufs, Vec::new());
-        OpFuture::start_op(core, queue, OnOrphan::Discard, payload, 0, move |(_, bufs, slices)| {
-            iovecs_to_send(bufs, 0, slices);
+        let fd = self.fd();
+        let op = |slices, count| {
             Op::File(FileOp::WriteVectoredAt {
                 fd,
-                slices: slices.as_ptr(),
-                count: slices.len(),
+                slices,
+                count,
                 offset,
             })
-        })
+        };
+        self.owned.start_write_vectored(queue, bufs, 0, Vec::new(), op)
     }
 
     /// Writes all of `buf`; `offset` maps the bytes written so far to an offset. Returns their number, also on an
@@ -672,12 +614,6 @@ impl File {
     }
 }
 
-fn read_into<B: IoBufMut>(buf: &mut B, begin: usize, end: usize, fd: Fd, offset: u64) -> Op {
-    let (ptr, len) = fill_range(buf, begin, end);
-    let len = len.min(MAX_LEN);
-    Op::File(FileOp::ReadAt { fd, ptr, len, offset })
-}
-
 /// The largest read that is copied out of the page cache inline: some ten microseconds.
 const MAX_INLINE_READ: usize = 64 * 1024;
 
@@ -690,8 +626,8 @@ fn in_file(offset: u64) -> u64 {
 }
 
 /// Sets or reads the kernel's position of a file.
-fn kernel_position(core: &LoopCore, fd: Fd, to: SeekFrom) -> io::Result<u64> {
-    match core.control(Control::Seek { fd, to })? {
+fn kernel_position(file: &OwnedDescriptor, to: SeekFrom) -> io::Result<u64> {
+    match file.core().control(Control::Seek { fd: file.fd(), to })? {
         Reply::Position(position) => Ok(position),
         other => unreachable!("unexpected reply to a seek: {other:?}"),
     }

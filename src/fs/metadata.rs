@@ -26,26 +26,24 @@ pub async fn symlink_metadata(path: impl AsRef<Path>) -> io::Result<Metadata> {
 async fn of_path(path: &Path, follow: bool) -> io::Result<Metadata> {
     let core = LoopCore::current("metadata").rc();
     let path = sys::path_for_kernel(path)?;
-    let payload = (path, Box::new(MaybeUninit::<Stat>::zeroed()));
-    stat(&core, payload, |(path, out)| {
-        (-1, path.as_ptr(), follow, out.as_mut_ptr())
-    })
-    .await
+    stat(&core, path, |path| (-1, path.as_ptr(), follow)).await
 }
 
 /// Returns the metadata of an open file; `owner` keeps it open.
 pub(super) async fn of_file<H: 'static>(core: &LoopCore, owner: H, fd: Fd) -> io::Result<Metadata> {
-    let payload = (owner, Box::new(MaybeUninit::<Stat>::zeroed()));
-    stat(core, payload, |(_, out)| (fd, std::ptr::null(), true, out.as_mut_ptr())).await
+    stat(core, owner, |_| (fd, std::ptr::null(), true)).await
 }
 
+/// `target` returns the descriptor, the path and whether to follow a symbolic link.
 async fn stat<H: 'static>(
     core: &LoopCore,
-    payload: (H, Box<MaybeUninit<Stat>>),
-    arguments: impl FnOnce(&mut (H, Box<MaybeUninit<Stat>>)) -> (Fd, *const PathChar, bool, *mut Stat),
+    owner: H,
+    target: impl FnOnce(&H) -> (Fd, *const PathChar, bool),
 ) -> io::Result<Metadata> {
-    let plan = |payload: &mut (H, Box<MaybeUninit<Stat>>)| {
-        let (fd, path, follow, out) = arguments(payload);
+    let payload = (owner, Box::new(MaybeUninit::<Stat>::zeroed()));
+    let plan = |(owner, out): &mut (H, Box<MaybeUninit<Stat>>)| {
+        let (fd, path, follow) = target(owner);
+        let out = out.as_mut_ptr();
         Op::File(FileOp::Stat { fd, path, follow, out })
     };
     let (_, (_, stat)) = run_op(core, payload, plan).await?;

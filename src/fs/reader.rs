@@ -3,7 +3,7 @@
 use std::io;
 
 use super::scan::{Chunk, Scan};
-use crate::io::{BufResult, IoBufMut, no_capacity};
+use crate::io::{BufResult, IoBufMut, read_buffered};
 
 /// Reads a file sequentially from start to end while the next chunks are already being read.
 ///
@@ -35,10 +35,9 @@ impl Reader {
     ///
     /// If it is 0, or reading has started.
     #[must_use]
-    pub fn chunk_len(self, len: usize) -> Reader {
-        let Reader { scan, current } = self;
-        let scan = scan.chunk_len(len);
-        Reader { scan, current }
+    pub fn chunk_len(mut self, len: usize) -> Reader {
+        self.scan = self.scan.chunk_len(len);
+        self
     }
 
     /// Sets the number of chunks read ahead. The default is 8.
@@ -47,25 +46,16 @@ impl Reader {
     ///
     /// If it is 0.
     #[must_use]
-    pub fn depth(self, depth: usize) -> Reader {
-        let Reader { scan, current } = self;
-        let scan = scan.depth(depth);
-        Reader { scan, current }
+    pub fn depth(mut self, depth: usize) -> Reader {
+        self.scan = self.scan.depth(depth);
+        self
     }
 
     /// Reads into `buf`, from its start up to its capacity, and returns the number of bytes; 0 means end of file.
     ///
     /// **Cancel safety:** no data is lost.
-    pub async fn read<B: IoBufMut>(&mut self, mut buf: B) -> BufResult<usize, B> {
-        if buf.capacity() == 0 {
-            return (Err(no_capacity()), buf);
-        }
-        let count = match self.fill_buf().await {
-            Ok(bytes) => buf.fill_from(bytes),
-            Err(error) => return (Err(error), buf),
-        };
-        self.consume(count);
-        (Ok(count), buf)
+    pub async fn read<B: IoBufMut>(&mut self, buf: B) -> BufResult<usize, B> {
+        read_buffered(self, buf).await
     }
 
     /// Returns the next bytes without a copy; empty at the end. Call [`consume`](Reader::consume) for the bytes used.

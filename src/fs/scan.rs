@@ -12,7 +12,7 @@ use std::task::{Context, Poll};
 
 use super::file::File;
 use crate::inflight::queue::IoQueue;
-use crate::io::{AlignedBuf, IoBuf, IoBufMut};
+use crate::io::{AlignedBuf, IoBufMut, impl_io_buf};
 use crate::task::JoinHandle;
 
 /// The alignment that `O_DIRECT` may require.
@@ -272,15 +272,7 @@ impl AsRef<[u8]> for Chunk {
     }
 }
 
-// SAFETY: the memory is on the heap, at the same address wherever the chunk is moved.
-unsafe impl IoBuf for Chunk {
-    fn as_ptr(&self) -> *const u8 {
-        (**self).as_ptr()
-    }
-    fn len(&self) -> usize {
-        (**self).len()
-    }
-}
+impl_io_buf!([] Chunk);
 
 impl Drop for Chunk {
     fn drop(&mut self) {

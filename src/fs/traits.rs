@@ -3,7 +3,9 @@
 use std::io;
 
 use super::{File, Reader};
-use crate::io::{AsyncBufRead, AsyncRead, AsyncWrite, BufResult, IoBuf, IoBufMut, ManagedBuf};
+use crate::io::{
+    AsyncBufRead, AsyncRead, AsyncWrite, BufResult, IoBuf, IoBufMut, ManagedBuf, delegate_read, delegate_write,
+};
 
 /// The buffer size of a managed read: large enough that the cost per call does not matter.
 const MANAGED_READ_LEN: usize = 64 * 1024;
@@ -25,18 +27,7 @@ impl AsyncRead for &File {
 }
 
 impl AsyncRead for File {
-    async fn read<B: IoBufMut>(&mut self, buf: B) -> BufResult<usize, B> {
-        AsyncRead::read(&mut &*self, buf).await
-    }
-    async fn read_managed(&mut self) -> io::Result<ManagedBuf> {
-        AsyncRead::read_managed(&mut &*self).await
-    }
-    async fn read_vectored<B: IoBufMut>(&mut self, bufs: Vec<B>) -> BufResult<usize, Vec<B>> {
-        AsyncRead::read_vectored(&mut &*self, bufs).await
-    }
-    async fn read_exact<B: IoBufMut>(&mut self, buf: B) -> BufResult<(), B> {
-        AsyncRead::read_exact(&mut &*self, buf).await
-    }
+    delegate_read!(self => &*self);
 }
 
 impl AsyncWrite for &File {
@@ -60,21 +51,7 @@ impl AsyncWrite for &File {
 }
 
 impl AsyncWrite for File {
-    async fn write<B: IoBuf>(&mut self, buf: B) -> BufResult<usize, B> {
-        AsyncWrite::write(&mut &*self, buf).await
-    }
-    async fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-    async fn shutdown(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-    async fn write_all<B: IoBuf>(&mut self, buf: B) -> BufResult<(), B> {
-        AsyncWrite::write_all(&mut &*self, buf).await
-    }
-    async fn write_vectored<B: IoBuf>(&mut self, bufs: Vec<B>) -> BufResult<usize, Vec<B>> {
-        AsyncWrite::write_vectored(&mut &*self, bufs).await
-    }
+    delegate_write!(self => &*self);
 }
 
 impl AsyncRead for Reader {

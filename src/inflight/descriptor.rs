@@ -29,18 +29,10 @@ pub(crate) struct Descriptor {
     /// The user's handle was dropped.
     pub(crate) is_handle_dropped: Cell<bool>,
     /// SO_LINGER is set: closing blocks until the peer has acknowledged the sent data.
-    lingers: Cell<bool>,
+    pub(crate) lingers: Cell<bool>,
 }
 
 impl Descriptor {
-    pub(crate) fn set_lingers(&self, lingers: bool) {
-        self.lingers.set(lingers);
-    }
-
-    pub(crate) fn lingers(&self) -> bool {
-        self.lingers.get()
-    }
-
     /// Closes the copy of a forked child. The parent's stays open.
     fn close_copy(&self) {
         if !self.released.replace(true) {
@@ -155,34 +147,30 @@ impl OwnedDescriptor {
         Ok(owned)
     }
 
-    /// Gives the descriptor away, unless data in its queues would be lost.
-    pub(crate) fn release(self) -> Result<Fd, (io::Error, OwnedDescriptor)> {
-        let refuse = |socket, why: &str| Err((io::Error::new(io::ErrorKind::WouldBlock, why), socket));
+    /// Gives the descriptor away, unless data in its queues would be lost. On success the caller must drop this handle,
+    /// which then does not close the descriptor.
+    pub(crate) fn release(&self) -> io::Result<Foreign> {
+        let refuse = |kind, why| Err(io::Error::new(kind, why));
         if self.is_closed() {
-            let why = "the pipe is closed";
-            return Err((io::Error::new(io::ErrorKind::NotConnected, why), self));
+            return refuse(io::ErrorKind::NotConnected, "the pipe is closed");
         }
-        if !self.core().fd_space.is_kernel(self.fd()) {
+        if self.kernel_fd().is_none() {
             let why = "the driver's sockets are its own: they have no kernel descriptor";
-            return Err((io::Error::new(io::ErrorKind::Unsupported, why), self));
+            return refuse(io::ErrorKind::Unsupported, why);
         }
         self.descriptor.read.absorb_orphan(self.core());
         self.descriptor.write.absorb_orphan(self.core());
         if self.descriptor.read.is_busy() {
-            return refuse(
-                self,
-                "a read is in flight, or a dropped read has received data: read again first",
-            );
+            let why = "a read is in flight, or a dropped read has received data: read again first";
+            return refuse(io::ErrorKind::WouldBlock, why);
         }
         if self.descriptor.write.is_busy() {
-            return refuse(
-                self,
-                "a write is in flight: wait for it with a write or a shutdown first",
-            );
+            let why = "a write is in flight: wait for it with a write or a shutdown first";
+            return refuse(io::ErrorKind::WouldBlock, why);
         }
         self.descriptor.released.set(true);
         let _ = self.core().control(Control::Forget { fd: self.fd() });
-        Ok(self.fd())
+        Ok(sys::into_std(self.fd()))
     }
 
     pub(crate) fn core(&self) -> &LoopCore {
@@ -260,6 +248,14 @@ pub struct IntoStdError<S> {
 }
 
 impl<S> IntoStdError<S> {
+    /// Converts the released descriptor of `inner`, or returns `inner` with the error.
+    pub(crate) fn convert<T: From<Foreign>>(inner: S, released: io::Result<Foreign>) -> Result<T, IntoStdError<S>> {
+        match released {
+            Ok(socket) => Ok(socket.into()),
+            Err(error) => Err(IntoStdError { inner, error }),
+        }
+    }
+
     /// The unchanged socket.
     pub fn into_inner(self) -> S {
         self.inner

@@ -20,13 +20,13 @@
 //! payloads, and the caller wakes or drops them afterwards.
 
 pub(crate) mod descriptor;
-pub(crate) mod lazy_box;
 mod op_future;
 mod pool_ops;
 pub(crate) mod queue;
 mod storage;
 pub(crate) mod stream;
 mod table;
+pub(crate) mod transfer;
 pub(crate) mod watch;
 
 use std::rc::Rc;
@@ -128,10 +128,7 @@ impl LoopCore {
     fn listen(&self, id: OpId, listener: Rc<dyn Listener>) -> bool {
         let mut ops = self.ops.borrow_mut();
         let in_flight = ops.entry(id).filter(|entry| matches!(entry.phase, Phase::InFlight));
-        let Some(entry) = in_flight else {
-            drop(ops);
-            return false;
-        };
+        let Some(entry) = in_flight else { return false };
         debug_assert!(entry.listener.is_none(), "an operation has one listener");
         entry.listener = Some(listener);
         true
@@ -139,13 +136,10 @@ impl LoopCore {
 
     /// Requests the cancellation of an operation whose result is still wanted.
     pub(crate) fn request_cancel(&self, id: OpId) {
-        let cancel = match self.ops.borrow_mut().entry(id) {
-            Some(entry) => {
-                matches!(entry.phase, Phase::InFlight) && !std::mem::replace(&mut entry.cancel_requested, true)
-            }
-            None => false,
-        };
-        if cancel {
+        let is_first = self.ops.borrow_mut().entry(id).is_some_and(|entry| {
+            matches!(entry.phase, Phase::InFlight) && !std::mem::replace(&mut entry.cancel_requested, true)
+        });
+        if is_first {
             self.cancel_op(id);
         }
     }
@@ -184,10 +178,7 @@ impl LoopCore {
 
     /// Drops the waker of an operation, which stays in flight.
     pub(crate) fn forget_waker(&self, id: OpId) {
-        let waker = match self.ops.borrow_mut().entry(id) {
-            Some(entry) => entry.waker.take(),
-            None => None,
-        };
+        let waker = self.ops.borrow_mut().entry(id).and_then(|entry| entry.waker.take());
         drop(waker);
     }
 
@@ -247,6 +238,9 @@ impl LoopCore {
             None => return salvage,
         };
         let received = op_result.res.unwrap_or(0) as usize;
+        if let Some(buffer) = &op_result.buffer {
+            salvage.bytes = buffer.filled().to_vec();
+        }
         match op {
             Op::Recv { ptr, .. } | Op::File(FileOp::ReadAt { ptr, .. }) => {
                 // SAFETY: the payload owns `prefix` bytes in front of `ptr`, all received by earlier operations of this
@@ -265,29 +259,18 @@ impl LoopCore {
                     left -= part;
                 }
             }
-            Op::RecvManaged { .. } => {
-                if let Some(buffer) = &op_result.buffer {
-                    salvage.bytes = buffer.filled().to_vec();
-                }
-            }
             Op::RecvMessage { message, .. } => {
                 // SAFETY: the payload owns the message and the memory it points to; the operation has completed.
                 let message = unsafe { &mut *message };
                 if op_result.res.is_ok() {
                     // SAFETY: as above; the kernel has filled this many bytes.
-                    let bytes = unsafe { message.bytes() };
-                    // SAFETY: as above.
-                    salvage.bytes = unsafe { std::slice::from_raw_parts(bytes.base, received) }.to_vec();
+                    salvage.bytes = unsafe { std::slice::from_raw_parts(message.bytes().base, received) }.to_vec();
                     // SAFETY: as above.
                     salvage.meta = Some(unsafe { message.open() });
                 }
             }
             Op::RecvMessageManaged { message, .. } => {
                 if op_result.res.is_ok() {
-                    salvage.bytes = op_result
-                        .buffer
-                        .as_ref()
-                        .map_or_else(Vec::new, |buffer| buffer.filled().to_vec());
                     // SAFETY: the payload owns the message and the memory it points to; the operation has completed.
                     salvage.meta = Some(unsafe { (*message).open() });
                 }
@@ -298,6 +281,7 @@ impl LoopCore {
             | Op::SendMessage { .. }
             | Op::SendVectored { .. }
             | Op::Readiness { .. }
+            | Op::RecvManaged { .. }
             | Op::File(_) => {}
         }
         salvage.error = lasting_error(op_result.res);
@@ -365,9 +349,7 @@ impl LoopCore {
             };
             let effects = self.ops.borrow_mut().complete(completion);
             if effects.stale {
-                self.counters
-                    .stale_completions
-                    .set(self.counters.stale_completions.get() + 1);
+                self.counters.stale_completions.update(|count| count + 1);
                 continue;
             }
             if let Some(waker) = effects.waker {

@@ -20,7 +20,6 @@ use std::task::{Context, Poll, Waker, ready};
 use crate::driver::{OpId, OsResult};
 use crate::event_loop::core::LoopCore;
 use crate::inflight::lasting_error;
-use crate::inflight::lazy_box::LazyBox;
 use crate::io::{IoBufMut, fill_target};
 use crate::sys::MsgMeta;
 use crate::task::WaitReason;
@@ -31,7 +30,8 @@ pub(crate) struct IoQueue {
     /// The operation in flight, whether its future still exists or not.
     pub(crate) op: OpIdCell,
     fifo_lock: FifoLock,
-    leftover: RefCell<LazyBox<Leftover>>,
+    /// Boxed, because most queues never have one.
+    leftover: RefCell<Option<Box<Leftover>>>,
 }
 
 /// An `Option<OpId>` in one word.
@@ -73,7 +73,7 @@ struct Leftover {
 
 impl IoQueue {
     /// Waits for exclusive use of this queue, in FIFO order.
-    pub(crate) fn hold(&self) -> Acquire<'_> {
+    pub(crate) fn acquire(&self) -> Acquire<'_> {
         Acquire {
             queue: self,
             ticket: None,
@@ -105,13 +105,13 @@ impl IoQueue {
         {
             self.op.set(None);
             let salvage = core.salvage(id);
-            let mut leftover = self.leftover.borrow_mut();
             if salvage.is_empty() {
                 return;
             }
-            let leftover = leftover.get_or_init();
+            let mut leftover = self.leftover.borrow_mut();
+            let leftover = leftover.get_or_insert_default();
             if leftover.is_empty() {
-                *leftover = Leftover {
+                **leftover = Leftover {
                     bytes: salvage.bytes,
                     at: 0,
                     meta: salvage.meta,
@@ -157,38 +157,52 @@ impl IoQueue {
 
     /// Copies leftover bytes into `buf`; `None` if there is no leftover.
     pub(crate) fn serve<B: IoBufMut>(&self, buf: &mut B) -> Option<Result<usize, i32>> {
-        // The buffer's methods are foreign code, so none is called under the borrow. None is called after the pointer
-        // was taken: on a buffer that stores its bytes inline, that would invalidate the pointer.
+        // The buffer's methods are foreign code: none is called under the borrow, or between taking the pointer and
+        // using it, since that would invalidate the pointer of a buffer that stores its bytes inline.
         let (ptr, capacity) = fill_target(buf);
+        // SAFETY: the buffer guarantees `capacity` writable bytes that it owns.
+        let served = unsafe { self.serve_to(ptr, capacity) };
+        if let Some(Ok(count)) = served {
+            // SAFETY: these bytes were just copied.
+            unsafe { buf.set_filled(count) };
+        }
+        served
+    }
+
+    /// Copies up to `capacity` leftover bytes to `ptr`; `None` if there is no leftover.
+    ///
+    /// # Safety
+    ///
+    /// `ptr` is valid for writes of `capacity` bytes.
+    pub(crate) unsafe fn serve_to(&self, ptr: *mut u8, capacity: usize) -> Option<Result<usize, i32>> {
         // Returning 0 bytes would mean the end of the stream.
         assert!(
             capacity > 0,
             "the capacity of a buffer became 0 while it waited: its implementation of IoBufMut is wrong"
         );
-        let count = {
-            let mut leftover = self.leftover.borrow_mut();
-            let leftover = leftover.get_mut()?;
-            let left = &leftover.bytes[leftover.at..];
-            if left.is_empty() {
-                leftover.meta = None;
-                return leftover.error.take().map(Err);
-            }
-            let count = left.len().min(capacity);
-            // SAFETY: the buffer guarantees `capacity` writable bytes that it owns; `count` is no more than that.
-            unsafe { std::ptr::copy_nonoverlapping(left.as_ptr(), ptr, count) };
-            leftover.at += count;
-            leftover.forget_if_done();
-            count
-        };
-        // SAFETY: these bytes were just copied.
-        unsafe { buf.set_filled(count) };
+        let mut leftover = self.leftover.borrow_mut();
+        let leftover = leftover.as_deref_mut()?;
+        let left = &leftover.bytes[leftover.at..];
+        if left.is_empty() {
+            leftover.meta = None;
+            return leftover.error.take().map(Err);
+        }
+        let count = left.len().min(capacity);
+        // SAFETY: the caller guarantees `capacity` writable bytes; `count` is no more than that.
+        unsafe { std::ptr::copy_nonoverlapping(left.as_ptr(), ptr, count) };
+        leftover.at += count;
+        if leftover.at == leftover.bytes.len() {
+            leftover.bytes = Vec::new();
+            leftover.at = 0;
+            leftover.meta = None;
+        }
         Some(Ok(count))
     }
 
     /// Takes all leftover bytes; `None` if there is no leftover.
     pub(crate) fn serve_all(&self) -> Option<Result<Vec<u8>, i32>> {
         let mut leftover = self.leftover.borrow_mut();
-        let leftover = leftover.get_mut()?;
+        let leftover = leftover.as_deref_mut()?;
         leftover.meta = None;
         if leftover.at == leftover.bytes.len() {
             return leftover.error.take().map(Err);
@@ -235,12 +249,14 @@ impl IoQueue {
     }
 
     fn take_meta(&self) -> Option<MsgMeta> {
-        self.leftover.borrow_mut().get_mut()?.meta.take()
+        self.leftover.borrow_mut().as_deref_mut()?.meta.take()
     }
 
     fn leftover_len(&self) -> usize {
         let leftover = self.leftover.borrow();
-        leftover.get().map_or(0, |leftover| leftover.bytes.len() - leftover.at)
+        leftover
+            .as_deref()
+            .map_or(0, |leftover| leftover.bytes.len() - leftover.at)
     }
 
     /// Whether there is anything that the next read must return.
@@ -248,14 +264,14 @@ impl IoQueue {
     fn has_leftover_now(&self) -> bool {
         self.leftover
             .borrow()
-            .get()
+            .as_deref()
             .is_some_and(|leftover| !leftover.is_empty())
     }
 
     /// Takes the leftover error, once the bytes before it were returned.
     pub(crate) fn take_error(&self) -> Option<i32> {
         let mut leftover = self.leftover.borrow_mut();
-        let leftover = leftover.get_mut()?;
+        let leftover = leftover.as_deref_mut()?;
         match leftover.has_bytes() {
             true => None,
             false => leftover.error.take(),
@@ -264,14 +280,17 @@ impl IoQueue {
 
     /// Puts received bytes back for the next read, behind the leftover.
     pub(crate) fn put_back(&self, bytes: &[u8]) {
-        self.leftover.borrow_mut().get_or_init().append(bytes, None, None);
+        self.leftover
+            .borrow_mut()
+            .get_or_insert_default()
+            .append(bytes, None, None);
     }
 
     /// Puts received bytes back in front of the leftover, and cancels a read in flight, so that it returns them.
     pub(crate) fn put_front(&self, core: &LoopCore, bytes: &[u8]) {
         {
             let mut leftover = self.leftover.borrow_mut();
-            let leftover = leftover.get_or_init();
+            let leftover = leftover.get_or_insert_default();
             let at = std::mem::take(&mut leftover.at);
             leftover.bytes.splice(..at, bytes.iter().copied());
         }
@@ -288,13 +307,15 @@ impl IoQueue {
             return false;
         }
         let mut leftover = self.leftover.borrow_mut();
-        leftover.get_or_init().append(received, meta, lasting_error(res));
+        leftover
+            .get_or_insert_default()
+            .append(received, meta, lasting_error(res));
         true
     }
 
     #[inline]
     pub(crate) fn has_bytes(&self) -> bool {
-        self.leftover.borrow().get().is_some_and(Leftover::has_bytes)
+        self.leftover.borrow().as_deref().is_some_and(Leftover::has_bytes)
     }
 
     /// Whether the queue is not held and has no operation in flight.
@@ -325,21 +346,14 @@ impl Leftover {
     fn is_empty(&self) -> bool {
         self.at == self.bytes.len() && self.error.is_none() && self.meta.is_none()
     }
-
-    fn forget_if_done(&mut self) {
-        if self.at == self.bytes.len() {
-            self.bytes = Vec::new();
-            self.at = 0;
-            self.meta = None;
-        }
-    }
 }
 
 /// A FIFO mutex. Without contention, locking and unlocking is one flag.
 #[derive(Default)]
 struct FifoLock {
     held: Cell<bool>,
-    waiters: RefCell<LazyBox<VecDeque<Waiter>>>,
+    #[allow(clippy::box_collection, reason = "one word until the first contention")]
+    waiters: RefCell<Option<Box<VecDeque<Waiter>>>>,
 }
 
 struct Waiter {
@@ -461,7 +475,7 @@ impl FifoLock {
                 return Poll::Ready(());
             }
             let mut waiters = self.waiters.borrow_mut();
-            let waiters = waiters.get_or_init();
+            let waiters = waiters.get_or_insert_default();
             let number = waiters.back().map_or(0, |last| last.ticket + 1);
             waiters.push_back(Waiter {
                 ticket: number,
@@ -482,11 +496,11 @@ impl FifoLock {
         if self.is_granted(number) {
             return self.poll_contended(ticket, cx);
         }
-        if let Some(waiter) = self
-            .waiters
-            .borrow_mut()
-            .get_or_init()
+        // Declared after the waker, which is therefore dropped without the borrow.
+        let mut waiters = self.waiters.borrow_mut();
+        if let Some(waiter) = waiters
             .iter_mut()
+            .flat_map(|w| w.iter_mut())
             .find(|w| w.ticket == number)
         {
             std::mem::swap(&mut waiter.waker, &mut waker);
@@ -505,7 +519,7 @@ impl FifoLock {
 
     #[inline]
     fn unlock(&self) {
-        let has_no_waiters = self.waiters.borrow().get().is_none_or(VecDeque::is_empty);
+        let has_no_waiters = self.waiters.borrow().as_deref().is_none_or(VecDeque::is_empty);
         if has_no_waiters {
             self.held.set(false);
         } else {
@@ -515,10 +529,15 @@ impl FifoLock {
 
     #[cold]
     fn grant_next(&self) {
-        let waker = self.waiters.borrow_mut().get_or_init().front_mut().and_then(|next| {
-            next.is_granted = true;
-            next.waker.take()
-        });
+        let waker = self
+            .waiters
+            .borrow_mut()
+            .get_or_insert_default()
+            .front_mut()
+            .and_then(|next| {
+                next.is_granted = true;
+                next.waker.take()
+            });
         if let Some(waker) = waker {
             // This runs in a destructor, perhaps of a task that is already unwinding.
             crate::event_loop::exception::guard("a waker", || waker.wake());
@@ -527,13 +546,13 @@ impl FifoLock {
 
     fn is_granted(&self, ticket: u64) -> bool {
         let waiters = self.waiters.borrow();
-        let first = waiters.get().and_then(VecDeque::front);
+        let first = waiters.as_deref().and_then(VecDeque::front);
         first.is_some_and(|first| first.is_granted && first.ticket == ticket)
     }
 
     fn remove_waiter(&self, ticket: u64) -> Option<Waiter> {
         let mut waiters = self.waiters.borrow_mut();
-        let waiters = waiters.get_mut()?;
+        let waiters = waiters.as_deref_mut()?;
         let at = waiters.iter().position(|waiter| waiter.ticket == ticket)?;
         waiters.remove(at)
     }

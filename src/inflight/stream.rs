@@ -5,20 +5,20 @@
 
 use std::io;
 use std::net::Shutdown;
-use std::rc::Rc;
 
+use crate::driver::OsResult;
 use crate::driver::op::{MAX_LEN, MAX_SLICES, Medium, Op};
-use crate::driver::{OpResult, OsResult};
 use crate::error::from_code;
 use crate::inflight::descriptor::{Descriptor, OwnedDescriptor};
 use crate::inflight::queue::IoQueue;
+use crate::inflight::transfer::{Payload, VectoredPayload};
 use crate::inflight::{OnOrphan, OpFuture};
-use crate::io::vectored::{iovecs_to_fill, iovecs_to_send, set_all_filled, set_others_empty};
-use crate::io::{BufResult, IoBuf, IoBufMut, KernelStream, ManagedBuf, bytes_from, fill_range, no_capacity, no_length};
-use crate::sys::{self, Fd, IoVec, errno};
-
-/// The size of a managed read's heap buffer when the pool is empty.
-pub(crate) const HEAP_READ_LEN: usize = 8 * 1024;
+use crate::io::vectored::{set_all_filled, set_others_empty};
+use crate::io::{
+    BufResult, HEAP_READ_LEN, IoBuf, IoBufMut, KernelStream, ManagedBuf, bytes_from, check_exact_len, fill_range,
+    no_capacity, unexpected_eof,
+};
+use crate::sys::{self, IoVec, errno};
 
 /// A descriptor for a stream of bytes.
 pub(crate) struct ByteStream {
@@ -41,7 +41,7 @@ impl ByteStream {
             return (Err(no_capacity()), buf);
         }
         let queue = &self.owned.descriptor.read;
-        let _hold = queue.hold().await;
+        let _guard = queue.acquire().await;
         queue.settle(self.owned.core()).await;
         if queue.has_leftover(self.owned.core()).await
             && let Some(served) = queue.serve(&mut buf)
@@ -49,38 +49,22 @@ impl ByteStream {
             return (served.map_err(from_code), buf);
         }
         let capacity = buf.capacity();
-        let (op_result, (_, mut buf)) = self.receive(buf, 0, capacity).await;
-        let result = count(op_result.res);
-        let received = *result.as_ref().unwrap_or(&0);
-        // SAFETY: the kernel has written this many bytes.
-        if queue.append_if_overtaken(unsafe { received_in(&buf, received) }, None, op_result.res)
-            && let Some(served) = queue.serve(&mut buf)
-        {
-            return (served.map_err(from_code), buf);
-        }
-        if let Ok(count) = result {
-            // SAFETY: the kernel has written this many bytes, which is no more than the capacity.
-            unsafe { buf.set_filled(count) };
-        }
-        (result, buf)
+        let (op_result, (_, buf)) = self.receive(buf, 0, capacity).await;
+        // SAFETY: the operation has received into this buffer.
+        unsafe { finish_read(queue, op_result.res, buf) }
     }
 
     pub(crate) async fn read_exact<B: IoBufMut>(&self, mut buf: B) -> BufResult<(), B> {
-        let len = buf.len();
-        if len == 0 {
-            return match buf.capacity() {
-                0 => (Ok(()), buf),
-                _ => (Err(no_length()), buf),
-            };
+        if let Some(result) = check_exact_len(&buf) {
+            return (result, buf);
         }
+        let len = buf.len();
         let queue = &self.owned.descriptor.read;
-        let _hold = queue.hold().await;
+        let _guard = queue.acquire().await;
         queue.settle(self.owned.core()).await;
         let mut filled = 0;
         if queue.has_leftover(self.owned.core()).await {
-            let served;
-            (served, buf) = serve_head(queue, buf, len);
-            match served {
+            match serve_head(queue, &mut buf, len) {
                 Some(Ok(served)) => filled = served,
                 Some(Err(code)) => return (Err(from_code(code)), buf),
                 None => {}
@@ -96,19 +80,14 @@ impl ByteStream {
                     let received = filled + *op_result.res.as_ref().unwrap_or(&0) as usize;
                     // SAFETY: this many bytes were received.
                     if queue.append_if_overtaken(unsafe { received_in(&buf, received) }, None, op_result.res) {
-                        let served;
-                        (served, buf) = serve_head(queue, buf, len);
-                        filled = served.and_then(Result::ok).unwrap_or(0);
+                        filled = serve_head(queue, &mut buf, len).and_then(Result::ok).unwrap_or(0);
                         continue;
                     }
                     op_result.res
                 }
             };
             let error = match count(res) {
-                Ok(0) => io::Error::new(
-                    io::ErrorKind::UnexpectedEof,
-                    "the stream ended before the buffer was full",
-                ),
+                Ok(0) => unexpected_eof(),
                 Ok(count) => {
                     filled += count;
                     continue;
@@ -123,28 +102,17 @@ impl ByteStream {
     }
 
     /// One receive into `buf[begin..end]`. If it is dropped, the bytes before `begin` count as received by it too.
-    fn receive<B: IoBufMut>(&self, buf: B, begin: usize, end: usize) -> OpFuture<'_, (Rc<Descriptor>, B)> {
-        let descriptor = &self.owned.descriptor;
-        let (fd, medium) = (descriptor.fd, self.medium);
-        let payload = (descriptor.clone(), buf);
-        OpFuture::start_op(
-            &descriptor.core,
-            &descriptor.read,
-            OnOrphan::Keep,
-            payload,
-            begin,
-            |(_, buf)| {
-                let (ptr, len) = fill_range(buf, begin, end);
-                let len = len.min(MAX_LEN);
-                Op::Recv { fd, medium, ptr, len }
-            },
-        )
+    fn receive<B: IoBufMut>(&self, buf: B, begin: usize, end: usize) -> OpFuture<'_, Payload<B>> {
+        let (fd, medium) = (self.owned.fd(), self.medium);
+        let op = |ptr, len| Op::Recv { fd, medium, ptr, len };
+        let queue = &self.owned.descriptor.read;
+        self.owned.start_read(queue, OnOrphan::Keep, buf, begin..end, op)
     }
 
     pub(crate) async fn read_managed(&self) -> io::Result<ManagedBuf> {
         let descriptor = &self.owned.descriptor;
         let (core, queue) = (&*descriptor.core, &descriptor.read);
-        let _hold = queue.hold().await;
+        let _guard = queue.acquire().await;
         queue.settle(core).await;
         if queue.has_leftover(core).await
             && let Some(served) = queue.serve_all()
@@ -162,34 +130,21 @@ impl ByteStream {
         {
             return served.map(ManagedBuf::from_heap).map_err(from_code);
         }
-        match op_result {
-            OpResult {
-                buffer: Some(buffer), ..
-            } => Ok(ManagedBuf::from_pool(buffer)),
-            OpResult {
-                res: Err(errno::NO_BUFFERS),
-                ..
-                // Boxed, so that this rare case does not enlarge the future.
-            } => Box::pin(self.read_to_heap()).await,
-            OpResult { res, .. } => count(res).map(|_| ManagedBuf::from_heap(Vec::new())),
+        match (op_result.res, op_result.buffer) {
+            (_, Some(buffer)) => Ok(ManagedBuf::from_pool(buffer)),
+            // Boxed, so that this rare case does not enlarge the future.
+            (Err(errno::NO_BUFFERS), None) => Box::pin(self.read_to_heap()).await,
+            (res, None) => count(res).map(|_| ManagedBuf::default()),
         }
     }
 
     /// `read_managed` when the pool is empty.
     async fn read_to_heap(&self) -> io::Result<ManagedBuf> {
         let buf = Vec::with_capacity(HEAP_READ_LEN);
-        let (op_result, (_, mut buf)) = self.receive(buf, 0, HEAP_READ_LEN).await;
-        let result = count(op_result.res);
-        // SAFETY: the kernel has written this many bytes, which is no more than the capacity.
-        unsafe { buf.set_len(*result.as_ref().unwrap_or(&0)) };
-        let queue = &self.owned.descriptor.read;
-        if queue.append_if_overtaken(&buf, None, op_result.res)
-            && let Some(served) = queue.serve_all()
-        {
-            return served.map(ManagedBuf::from_heap).map_err(from_code);
-        }
-        result?;
-        Ok(ManagedBuf::from_heap(buf))
+        let (op_result, (_, buf)) = self.receive(buf, 0, HEAP_READ_LEN).await;
+        // SAFETY: the operation has received into this buffer.
+        let (result, buf) = unsafe { finish_read(&self.owned.descriptor.read, op_result.res, buf) };
+        result.map(|_| ManagedBuf::from_heap(buf))
     }
 
     pub(crate) async fn read_vectored<B: IoBufMut>(&self, mut bufs: Vec<B>) -> BufResult<usize, Vec<B>> {
@@ -198,7 +153,7 @@ impl ByteStream {
         };
         let descriptor = &self.owned.descriptor;
         let (core, queue) = (&*descriptor.core, &descriptor.read);
-        let _hold = queue.hold().await;
+        let _guard = queue.acquire().await;
         queue.settle(core).await;
         if queue.has_leftover(core).await {
             match queue.serve(&mut bufs[first]) {
@@ -211,16 +166,13 @@ impl ByteStream {
             }
         }
         let (fd, medium) = (descriptor.fd, self.medium);
-        let payload = (descriptor.clone(), bufs, Vec::new());
-        let op_future = OpFuture::start_op(core, queue, OnOrphan::Keep, payload, 0, |(_, bufs, slices)| {
-            iovecs_to_fill(bufs, slices);
-            Op::RecvVectored {
-                fd,
-                medium,
-                slices: slices.as_ptr(),
-                count: slices.len(),
-            }
-        });
+        let op = |slices, count| Op::RecvVectored {
+            fd,
+            medium,
+            slices,
+            count,
+        };
+        let op_future = self.owned.start_read_vectored(queue, OnOrphan::Keep, bufs, op);
         let (op_result, (_, mut bufs, slices)) = op_future.await;
         let result = count(op_result.res);
         if queue.has_bytes() {
@@ -250,7 +202,7 @@ impl ByteStream {
             return (Ok(0), buf);
         }
         let queue = &self.owned.descriptor.write;
-        let _hold = queue.hold().await;
+        let _guard = queue.acquire().await;
         queue.settle(self.owned.core()).await;
         if let Some(res) = self.try_send(&buf, 0) {
             return (self.sent(res), buf);
@@ -270,7 +222,7 @@ impl ByteStream {
                 return (Ok(()), buf);
             }
             let queue = &self.owned.descriptor.write;
-            let _hold = queue.hold().await;
+            let _guard = queue.acquire().await;
             queue.settle(self.owned.core()).await;
             let mut sent = 0;
             while sent < len {
@@ -294,24 +246,22 @@ impl ByteStream {
 
     /// One synchronous send from `buf[begin..]`, if the driver supports it. The caller must hold the queue.
     fn try_send<B: IoBuf>(&self, buf: &B, begin: usize) -> Option<OsResult> {
-        let op = send_from(buf, begin, self.owned.descriptor.fd, self.medium);
+        let (ptr, len) = bytes_from(buf, begin);
+        let op = Op::Send {
+            fd: self.owned.fd(),
+            medium: self.medium,
+            ptr,
+            len: len.min(MAX_LEN),
+        };
         // SAFETY: `buf` owns the memory that `op` points to, and is borrowed until this returns.
         unsafe { self.owned.core().attempt(op) }
     }
 
     /// One asynchronous send from `buf[begin..]`.
-    fn send<B: IoBuf>(&self, buf: B, begin: usize) -> OpFuture<'_, (Rc<Descriptor>, B)> {
-        let descriptor = &self.owned.descriptor;
-        let (fd, medium) = (descriptor.fd, self.medium);
-        let payload = (descriptor.clone(), buf);
-        OpFuture::start_op(
-            &descriptor.core,
-            &descriptor.write,
-            OnOrphan::Discard,
-            payload,
-            0,
-            |(_, buf)| send_from(buf, begin, fd, medium),
-        )
+    fn send<B: IoBuf>(&self, buf: B, begin: usize) -> OpFuture<'_, Payload<B>> {
+        let (fd, medium) = (self.owned.fd(), self.medium);
+        let op = |ptr, len| Op::Send { fd, medium, ptr, len };
+        self.owned.start_write(&self.owned.descriptor.write, buf, begin, op)
     }
 
     pub(crate) async fn write_vectored<B: IoBuf>(&self, bufs: Vec<B>) -> BufResult<usize, Vec<B>> {
@@ -319,7 +269,7 @@ impl ByteStream {
             return (Ok(0), bufs);
         }
         let queue = &self.owned.descriptor.write;
-        let _hold = queue.hold().await;
+        let _guard = queue.acquire().await;
         queue.settle(self.owned.core()).await;
         let (op_result, (_, bufs, _)) = self.send_vectored(bufs, 0, Vec::new()).await;
         (self.sent(op_result.res), bufs)
@@ -331,7 +281,7 @@ impl ByteStream {
             return (Ok(()), bufs);
         }
         let queue = &self.owned.descriptor.write;
-        let _hold = queue.hold().await;
+        let _guard = queue.acquire().await;
         queue.settle(self.owned.core()).await;
         let mut sent = 0;
         let mut slices = Vec::new();
@@ -354,25 +304,15 @@ impl ByteStream {
         skip: usize,
         slices: Vec<IoVec>,
     ) -> OpFuture<'_, VectoredPayload<B>> {
-        let descriptor = &self.owned.descriptor;
-        let (fd, medium) = (descriptor.fd, self.medium);
-        let payload = (descriptor.clone(), bufs, slices);
-        OpFuture::start_op(
-            &descriptor.core,
-            &descriptor.write,
-            OnOrphan::Discard,
-            payload,
-            0,
-            |(_, bufs, slices)| {
-                iovecs_to_send(bufs, skip, slices);
-                Op::SendVectored {
-                    fd,
-                    medium,
-                    slices: slices.as_ptr(),
-                    count: slices.len(),
-                }
-            },
-        )
+        let (fd, medium) = (self.owned.fd(), self.medium);
+        let op = |slices, count| Op::SendVectored {
+            fd,
+            medium,
+            slices,
+            count,
+        };
+        let queue = &self.owned.descriptor.write;
+        self.owned.start_write_vectored(queue, bufs, skip, slices, op)
     }
 
     /// For copies inside the kernel: `Some` for TCP sockets of the kernel.
@@ -388,7 +328,7 @@ impl ByteStream {
             return self.owned.shutdown(how);
         }
         let queue = &self.owned.descriptor.write;
-        let _hold = queue.hold().await;
+        let _guard = queue.acquire().await;
         queue.settle(self.owned.core()).await;
         self.owned.shutdown(how)
     }
@@ -399,7 +339,7 @@ impl ByteStream {
     pub(crate) async fn close(&mut self) -> io::Result<()> {
         let descriptor = self.owned.descriptor.clone();
         {
-            let _hold = descriptor.write.hold().await;
+            let _guard = descriptor.write.acquire().await;
             descriptor.write.settle(&descriptor.core).await;
         }
         self.close_now();
@@ -420,12 +360,6 @@ impl ByteStream {
     }
 }
 
-fn send_from<B: IoBuf>(buf: &B, begin: usize, fd: Fd, medium: Medium) -> Op {
-    let (ptr, len) = bytes_from(buf, begin);
-    let len = len.min(MAX_LEN);
-    Op::Send { fd, medium, ptr, len }
-}
-
 impl Descriptor {
     /// Sends synchronously from the slices, if the driver supports it, no other send is active and the kernel takes
     /// something at once. The caller has already paid from the budget.
@@ -434,34 +368,29 @@ impl Descriptor {
             return None;
         }
         let fd = self.fd;
-        let send = |bytes: &[u8]| Op::Send {
+        let mut small = [0; SMALL];
+        let bytes: &[u8] = if let [buf] = bufs {
+            buf
+        } else if let Some(len) = join_small(bufs, &mut small) {
+            // For example a head and a short body: one buffer costs the kernel less than a list of two.
+            &small[..len]
+        } else {
+            return sys::with_slices(bufs, |slices, count| {
+                let op = Op::SendVectored {
+                    fd,
+                    medium,
+                    slices,
+                    count: count.min(MAX_SLICES),
+                };
+                // SAFETY: the slices and their memory live until this call returns, and a send only reads them.
+                unsafe { self.core.attempt_unbudgeted(op) }
+            });
+        };
+        let op = Op::Send {
             fd,
             medium,
             ptr: bytes.as_ptr(),
             len: bytes.len().min(MAX_LEN),
-        };
-        let mut small = [0; SMALL];
-        // For example a head and a short body: one buffer costs the kernel less than a list of two.
-        let joined = match bufs {
-            [_] => None,
-            _ => join_small(bufs, &mut small),
-        };
-        let op = match (bufs, joined) {
-            ([buf], _) => send(buf),
-            (_, Some(len)) => send(&small[..len]),
-            _ => {
-                return sys::with_slices(bufs, |slices, count| {
-                    let count = count.min(MAX_SLICES);
-                    let op = Op::SendVectored {
-                        fd,
-                        medium,
-                        slices,
-                        count,
-                    };
-                    // SAFETY: the slices and their memory live until this call returns, and a send only reads them.
-                    unsafe { self.core.attempt_unbudgeted(op) }
-                });
-            }
         };
         // SAFETY: what `op` points to, `small` included, lives until this call returns, and a send only reads it.
         unsafe { self.core.attempt_unbudgeted(op) }
@@ -554,11 +483,30 @@ macro_rules! writing_methods {
 
 pub(crate) use {reading_methods, writing_methods};
 
-/// The descriptor, the buffers, and the iovecs that point to them.
-type VectoredPayload<B> = (Rc<Descriptor>, Vec<B>, Vec<IoVec>);
-
 pub(crate) fn count(res: OsResult) -> io::Result<usize> {
     res.map(|count| count as usize).map_err(from_code)
+}
+
+/// The result of a read: that of its operation, or leftover bytes if some were put in front of it meanwhile.
+///
+/// # Safety
+///
+/// The operation with the result `res` has received into `buf`, from its start.
+#[inline]
+unsafe fn finish_read<B: IoBufMut>(queue: &IoQueue, res: OsResult, mut buf: B) -> BufResult<usize, B> {
+    let result = count(res);
+    let received = *result.as_ref().unwrap_or(&0);
+    // SAFETY: the kernel has written this many bytes.
+    if queue.append_if_overtaken(unsafe { received_in(&buf, received) }, None, res)
+        && let Some(served) = queue.serve(&mut buf)
+    {
+        return (served.map_err(from_code), buf);
+    }
+    if let Ok(count) = result {
+        // SAFETY: the kernel has written this many bytes, which is no more than the capacity.
+        unsafe { buf.set_filled(count) };
+    }
+    (result, buf)
 }
 
 /// The first `count` bytes of a buffer.
@@ -571,35 +519,9 @@ unsafe fn received_in<B: IoBufMut>(buf: &B, count: usize) -> &[u8] {
     unsafe { std::slice::from_raw_parts(buf.as_ptr(), count) }
 }
 
-/// Copies leftover bytes into the first `len` bytes of a buffer.
-fn serve_head<B: IoBufMut>(queue: &IoQueue, buf: B, len: usize) -> (Option<Result<usize, i32>>, B) {
-    let mut head = Head { buf, len };
-    (queue.serve(&mut head), head.buf)
-}
-
-/// The first `len` bytes of a buffer, filled in place without changing its length.
-struct Head<B> {
-    buf: B,
-    len: usize,
-}
-
-// SAFETY: a part of the inner buffer is as fixed as the whole.
-unsafe impl<B: IoBufMut> IoBuf for Head<B> {
-    fn as_ptr(&self) -> *const u8 {
-        self.buf.as_ptr()
-    }
-    fn len(&self) -> usize {
-        self.len
-    }
-}
-
-// SAFETY: as for reading; `len` is at most the inner buffer's length, and so its capacity.
-unsafe impl<B: IoBufMut> IoBufMut for Head<B> {
-    fn as_mut_ptr(&mut self) -> *mut u8 {
-        self.buf.as_mut_ptr()
-    }
-    fn capacity(&self) -> usize {
-        self.len
-    }
-    unsafe fn set_filled(&mut self, _len: usize) {}
+/// Copies leftover bytes into the first `len` bytes of a buffer, and does not change its length.
+fn serve_head<B: IoBufMut>(queue: &IoQueue, buf: &mut B, len: usize) -> Option<Result<usize, i32>> {
+    let (ptr, len) = fill_range(buf, 0, len);
+    // SAFETY: the buffer guarantees that these bytes are writable, and is borrowed exclusively.
+    unsafe { queue.serve_to(ptr, len) }
 }

@@ -57,20 +57,17 @@ impl Slot {
 }
 
 impl LoopCore {
-    pub(crate) async fn readiness(&self, fd: Fd, direction: Direction) -> io::Result<()> {
+    /// Waits until a descriptor is readable or writable. `owner` keeps it open until the operation has completed.
+    pub(crate) async fn readiness<T: 'static>(&self, owner: T, fd: Fd, direction: Direction) -> io::Result<()> {
         let queue = IoQueue::default();
-        let plan = |(): &mut ()| Op::Readiness { fd, direction };
-        let (op_result, ()) = OpFuture::start_op(self, &queue, OnOrphan::Discard, (), 0, plan).await;
-        op_result.res.map(|_| ()).map_err(from_code)
+        let plan = |_: &mut T| Op::Readiness { fd, direction };
+        let (op_result, _) = OpFuture::start_op(self, &queue, OnOrphan::Discard, owner, 0, plan).await;
+        op_result.res.map(drop).map_err(from_code)
     }
 
-    pub(crate) fn add_watcher(
-        &self,
-        fd: Fd,
-        direction: Direction,
-        callback: Box<dyn FnMut()>,
-        location: &'static Location<'static>,
-    ) -> io::Result<()> {
+    #[track_caller]
+    pub(crate) fn add_watcher(&self, fd: Fd, direction: Direction, callback: Box<dyn FnMut()>) -> io::Result<()> {
+        let location = Location::caller();
         if self.is_closed() {
             return Err(crate::error::LoopClosed.into());
         }
@@ -130,7 +127,7 @@ impl LoopCore {
 
 async fn watch(core: Rc<LoopCore>, fd: Fd, direction: Direction, slot: Rc<Slot>) {
     loop {
-        match core.readiness(fd, direction).await {
+        match core.readiness((), fd, direction).await {
             Ok(()) => {
                 slot.call();
                 // The code that removed it may have closed the descriptor, so its number must not be used any more.
@@ -188,17 +185,14 @@ impl EventLoop {
     /// ```
     #[track_caller]
     pub fn add_reader(&self, fd: &impl AsSource, callback: impl FnMut() + 'static) -> io::Result<()> {
-        let location = Location::caller();
-        self.core()
-            .add_watcher(source(fd), Direction::Read, Box::new(callback), location)
+        self.core().add_watcher(source(fd), Direction::Read, Box::new(callback))
     }
 
     /// Calls `callback` when `fd` is writable: see [`add_reader`](EventLoop::add_reader).
     #[track_caller]
     pub fn add_writer(&self, fd: &impl AsSource, callback: impl FnMut() + 'static) -> io::Result<()> {
-        let location = Location::caller();
         self.core()
-            .add_watcher(source(fd), Direction::Write, Box::new(callback), location)
+            .add_watcher(source(fd), Direction::Write, Box::new(callback))
     }
 
     /// Removes the callback of [`add_reader`](EventLoop::add_reader). False if there was none.
@@ -219,8 +213,7 @@ impl EventLoop {
 /// Outside of a loop.
 #[track_caller]
 pub fn add_reader(fd: &impl AsSource, callback: impl FnMut() + 'static) -> io::Result<()> {
-    let location = Location::caller();
-    LoopCore::current("add_reader").add_watcher(source(fd), Direction::Read, Box::new(callback), location)
+    LoopCore::current("add_reader").add_watcher(source(fd), Direction::Read, Box::new(callback))
 }
 
 /// Calls `callback` when `fd` is writable: [`EventLoop::add_writer`] on the current loop.
@@ -230,8 +223,7 @@ pub fn add_reader(fd: &impl AsSource, callback: impl FnMut() + 'static) -> io::R
 /// Outside of a loop.
 #[track_caller]
 pub fn add_writer(fd: &impl AsSource, callback: impl FnMut() + 'static) -> io::Result<()> {
-    let location = Location::caller();
-    LoopCore::current("add_writer").add_watcher(source(fd), Direction::Write, Box::new(callback), location)
+    LoopCore::current("add_writer").add_watcher(source(fd), Direction::Write, Box::new(callback))
 }
 
 /// Removes the callback of [`add_reader`] on the current loop. False if there was none.

@@ -51,7 +51,6 @@ impl Drop for Watch {
 }
 
 impl<T: AsSource> AsyncFd<T> {
-    /// Registers a descriptor, which must not change while the `AsyncFd` exists.
     /// Registers a descriptor, which must not change while the `AsyncFd` exists. Fails if the kernel cannot wait for
     /// it, as for files and directories, which are always ready.
     ///
@@ -74,12 +73,12 @@ impl<T: AsSource> AsyncFd<T> {
 
     /// Waits until the descriptor is readable, at end of stream, or has an error.
     pub async fn readable(&self) -> io::Result<()> {
-        self.watch.core.readiness(self.watch.fd, Direction::Read).await
+        self.watch.core.readiness((), self.watch.fd, Direction::Read).await
     }
 
     /// Waits until the descriptor is writable or has an error.
     pub async fn writable(&self) -> io::Result<()> {
-        self.watch.core.readiness(self.watch.fd, Direction::Write).await
+        self.watch.core.readiness((), self.watch.fd, Direction::Write).await
     }
 
     /// Calls `read`, and again whenever the descriptor becomes readable, until its result is not `WouldBlock`.

@@ -9,6 +9,8 @@
 
 use std::io;
 use std::ops::{Bound, RangeBounds};
+use std::rc::Rc;
+use std::sync::Arc;
 
 use super::slice::Slice;
 
@@ -188,6 +190,35 @@ fn bounds(range: impl RangeBounds<usize>, end: usize) -> (usize, usize) {
     (begin, end)
 }
 
+/// Implements `IoBuf` for types whose bytes are static or on the heap.
+macro_rules! impl_io_buf {
+    ($([$($generics:tt)*] $kind:ty),* $(,)?) => {$(
+        // SAFETY: moving the value does not move its bytes. It keeps them alive, and they change only through a mutable
+        // reference to it.
+        unsafe impl<$($generics)*> $crate::io::IoBuf for $kind {
+            #[inline]
+            fn as_ptr(&self) -> *const u8 {
+                AsRef::<[u8]>::as_ref(self).as_ptr()
+            }
+            #[inline]
+            fn len(&self) -> usize {
+                AsRef::<[u8]>::as_ref(self).len()
+            }
+        }
+    )*};
+}
+pub(crate) use impl_io_buf;
+
+impl_io_buf!(
+    [] &'static [u8],
+    [const N: usize] &'static [u8; N],
+    [] &'static str,
+    [] String,
+    [] Box<[u8]>,
+    [] Rc<[u8]>,
+    [] Arc<[u8]>,
+);
+
 // SAFETY: the bytes are on the heap, at the same address wherever the vector is moved.
 unsafe impl IoBuf for Vec<u8> {
     fn as_ptr(&self) -> *const u8 {
@@ -214,16 +245,6 @@ unsafe impl IoBufMut for Vec<u8> {
         );
         // SAFETY: the caller guarantees that these bytes are initialised.
         unsafe { self.set_len(len) }
-    }
-}
-
-// SAFETY: the bytes are on the heap, at the same address wherever the box is moved.
-unsafe impl IoBuf for Box<[u8]> {
-    fn as_ptr(&self) -> *const u8 {
-        (**self).as_ptr()
-    }
-    fn len(&self) -> usize {
-        (**self).len()
     }
 }
 
@@ -257,66 +278,6 @@ unsafe impl<const N: usize> IoBufMut for [u8; N] {
         N
     }
     unsafe fn set_filled(&mut self, _len: usize) {}
-}
-
-// SAFETY: static bytes live forever and never change.
-unsafe impl IoBuf for &'static [u8] {
-    fn as_ptr(&self) -> *const u8 {
-        (**self).as_ptr()
-    }
-    fn len(&self) -> usize {
-        (**self).len()
-    }
-}
-
-// SAFETY: static bytes live forever and never change.
-unsafe impl<const N: usize> IoBuf for &'static [u8; N] {
-    fn as_ptr(&self) -> *const u8 {
-        (**self).as_slice().as_ptr()
-    }
-    fn len(&self) -> usize {
-        N
-    }
-}
-
-// SAFETY: static bytes live forever and never change.
-unsafe impl IoBuf for &'static str {
-    fn as_ptr(&self) -> *const u8 {
-        (**self).as_ptr()
-    }
-    fn len(&self) -> usize {
-        (**self).len()
-    }
-}
-
-// SAFETY: the bytes are on the heap, at the same address wherever the string is moved.
-unsafe impl IoBuf for String {
-    fn as_ptr(&self) -> *const u8 {
-        self.as_bytes().as_ptr()
-    }
-    fn len(&self) -> usize {
-        self.len()
-    }
-}
-
-// SAFETY: the bytes are shared but immutable, and the reference count keeps them alive.
-unsafe impl IoBuf for std::rc::Rc<[u8]> {
-    fn as_ptr(&self) -> *const u8 {
-        (**self).as_ptr()
-    }
-    fn len(&self) -> usize {
-        (**self).len()
-    }
-}
-
-// SAFETY: the bytes are shared but immutable, and the reference count keeps them alive.
-unsafe impl IoBuf for std::sync::Arc<[u8]> {
-    fn as_ptr(&self) -> *const u8 {
-        (**self).as_ptr()
-    }
-    fn len(&self) -> usize {
-        (**self).len()
-    }
 }
 
 /// The pointer to fill and the capacity of a buffer, checked. Every operation that fills a buffer gets both from here,
@@ -377,12 +338,5 @@ pub(crate) fn no_capacity() -> io::Error {
     io::Error::new(
         io::ErrorKind::InvalidInput,
         "the buffer has no capacity to read into: allocate some, as in Vec::with_capacity(4096)",
-    )
-}
-
-pub(crate) fn no_length() -> io::Error {
-    io::Error::new(
-        io::ErrorKind::InvalidInput,
-        "read_exact fills a buffer to its length, and this buffer's length is 0: set one, as in vec![0; 16]",
     )
 }

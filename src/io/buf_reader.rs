@@ -8,15 +8,15 @@
 use std::fmt;
 use std::io;
 
-use super::BufResult;
-use super::buf::{IoBuf, IoBufMut};
+use super::buf::IoBufMut;
 use super::error::{NotUtf8, TooLong};
 use super::lines::Lines;
 use super::managed::ManagedBuf;
-use super::read::{AsyncBufRead, AsyncRead, HEAP_READ_LEN, check_exact_len, unexpected_eof};
+use super::read::{AsyncBufRead, AsyncRead, HEAP_READ_LEN, check_exact_len, read_buffered, unexpected_eof};
 use super::splice::KernelStream;
 use super::split::Halves;
 use super::write::AsyncWrite;
+use super::{BufResult, delegate_write};
 use crate::sys;
 
 /// The default maximum line length, the same as asyncio's.
@@ -61,7 +61,7 @@ impl<R> BufReader<R> {
     /// Creates a reader with an empty buffer.
     pub fn new(inner: R) -> BufReader<R> {
         let buffer = LineBuffer {
-            bytes: empty_buf(),
+            bytes: ManagedBuf::default(),
             max_line_len: MAX_LINE_LEN,
             refused_delimiter: None,
         };
@@ -108,6 +108,11 @@ impl<R> BufReader<R> {
 }
 
 impl<R: AsyncRead> BufReader<R> {
+    fn half(&mut self) -> BufReaderHalf<'_, &mut R> {
+        let BufReader { inner, buffer } = self;
+        BufReaderHalf { buffer, inner }
+    }
+
     /// Reads up to and including the next `delimiter`, appends the bytes to `into` and returns their number. At the end
     /// of the stream it returns the remaining bytes without a delimiter, then 0.
     ///
@@ -157,16 +162,12 @@ struct LineBuffer {
     refused_delimiter: Option<u8>,
 }
 
-fn empty_buf() -> ManagedBuf {
-    ManagedBuf::from_heap(Vec::new())
-}
-
 impl LineBuffer {
     /// Reads if the buffer is empty. If it is still empty then, the stream has ended.
     async fn fill<R: AsyncRead>(&mut self, inner: &mut R) -> io::Result<&[u8]> {
         if self.bytes.is_empty() {
             // Return the pool buffer before waiting.
-            self.bytes = empty_buf();
+            self.bytes = ManagedBuf::default();
             self.bytes = inner.read_managed().await?;
         }
         Ok(&self.bytes)
@@ -177,10 +178,9 @@ impl LineBuffer {
         if self.bytes.is_empty() {
             return Ok(self.fill(inner).await?.len());
         }
-        let bytes = std::mem::replace(&mut self.bytes, empty_buf()).into_vec();
-        self.bytes = ManagedBuf::from_heap(bytes);
+        self.bytes = std::mem::take(&mut self.bytes).into_heap();
         let more = inner.read_managed().await?;
-        let mut bytes = std::mem::replace(&mut self.bytes, empty_buf()).into_vec();
+        let mut bytes = std::mem::take(&mut self.bytes).into_vec();
         bytes.extend_from_slice(&more);
         self.bytes = ManagedBuf::from_heap(bytes);
         Ok(more.len())
@@ -228,77 +228,25 @@ impl LineBuffer {
         // A caller that consumes bytes of a refused line handles it itself.
         self.refused_delimiter = None;
     }
-
-    async fn read<R: AsyncRead, B: IoBufMut>(&mut self, inner: &mut R, mut buf: B) -> BufResult<usize, B> {
-        if self.bytes.is_empty() && buf.capacity() >= HEAP_READ_LEN {
-            self.refused_delimiter = None;
-            return inner.read(buf).await;
-        }
-        if buf.capacity() == 0 {
-            return (Err(super::no_capacity()), buf);
-        }
-        match self.fill(inner).await {
-            Ok(bytes) => {
-                let count = buf.fill_from(bytes);
-                self.consume(count);
-                (Ok(count), buf)
-            }
-            Err(error) => (Err(error), buf),
-        }
-    }
-
-    async fn read_managed<R: AsyncRead>(&mut self, inner: &mut R) -> io::Result<ManagedBuf> {
-        self.fill(inner).await?;
-        self.refused_delimiter = None;
-        Ok(std::mem::replace(&mut self.bytes, empty_buf()))
-    }
-
-    async fn read_exact<R: AsyncRead, B: IoBufMut>(&mut self, inner: &mut R, buf: B) -> BufResult<(), B> {
-        if let Some(result) = check_exact_len(&buf) {
-            return (result, buf);
-        }
-        let len = buf.len();
-        while self.bytes.len() < len {
-            match self.fill_more(inner).await {
-                Ok(0) => return (Err(unexpected_eof()), buf),
-                Ok(_) => {}
-                Err(error) => return (Err(error), buf),
-            }
-        }
-        let mut part = buf.slice_mut(..len);
-        let count = part.fill_from(&self.bytes[..len]);
-        self.consume(count);
-        (Ok(()), part.into_inner())
-    }
-
-    async fn read_to_string<R: AsyncRead>(&mut self, inner: &mut R, limit: usize) -> io::Result<String> {
-        while self.bytes.len() <= limit {
-            if self.fill_more(inner).await? == 0 {
-                return NotUtf8::check("stream", self.read_managed(inner).await?.into_vec());
-            }
-        }
-        let advice = "raise the limit, or read the stream in pieces with `read`; all bytes are still in the reader";
-        Err(TooLong::error(limit, advice, Vec::new()))
-    }
 }
 
 impl<R: AsyncRead> AsyncRead for BufReader<R> {
     async fn read<B: IoBufMut>(&mut self, buf: B) -> BufResult<usize, B> {
-        self.buffer.read(&mut self.inner, buf).await
+        self.half().read(buf).await
     }
 
     async fn read_managed(&mut self) -> io::Result<ManagedBuf> {
-        self.buffer.read_managed(&mut self.inner).await
+        self.half().read_managed().await
     }
 
     /// Buffers until all bytes have arrived, so neither cancellation nor the end of the stream loses data.
     async fn read_exact<B: IoBufMut>(&mut self, buf: B) -> BufResult<(), B> {
-        self.buffer.read_exact(&mut self.inner, buf).await
+        self.half().read_exact(buf).await
     }
 
     /// Buffers until the end of the stream, so neither cancellation nor an error loses data.
     async fn read_to_string(&mut self, limit: usize) -> io::Result<String> {
-        self.buffer.read_to_string(&mut self.inner, limit).await
+        self.half().read_to_string(limit).await
     }
 
     fn kernel_stream(&self) -> Option<KernelStream> {
@@ -320,27 +268,7 @@ impl<R: AsyncRead> AsyncBufRead for BufReader<R> {
 
 /// Writes go directly to the inner stream.
 impl<W: AsyncWrite> AsyncWrite for BufReader<W> {
-    async fn write<B: IoBuf>(&mut self, buf: B) -> BufResult<usize, B> {
-        self.inner.write(buf).await
-    }
-    async fn flush(&mut self) -> io::Result<()> {
-        self.inner.flush().await
-    }
-    async fn shutdown(&mut self) -> io::Result<()> {
-        self.inner.shutdown().await
-    }
-    async fn write_all<B: IoBuf>(&mut self, buf: B) -> BufResult<(), B> {
-        self.inner.write_all(buf).await
-    }
-    async fn write_vectored<B: IoBuf>(&mut self, bufs: Vec<B>) -> BufResult<usize, Vec<B>> {
-        self.inner.write_vectored(bufs).await
-    }
-    async fn write_all_vectored<B: IoBuf>(&mut self, bufs: Vec<B>) -> BufResult<(), Vec<B>> {
-        self.inner.write_all_vectored(bufs).await
-    }
-    fn kernel_stream(&self) -> Option<KernelStream> {
-        self.inner.kernel_stream()
-    }
+    delegate_write!(self => self.inner);
 }
 
 /// The read half returns the buffered bytes first, so a proxy can read a header and then pass the reader to
@@ -385,16 +313,45 @@ pub struct BufReaderHalf<'a, R> {
 
 impl<R: AsyncRead> AsyncRead for BufReaderHalf<'_, R> {
     async fn read<B: IoBufMut>(&mut self, buf: B) -> BufResult<usize, B> {
-        self.buffer.read(&mut self.inner, buf).await
+        if self.buffer.bytes.is_empty() && buf.capacity() >= HEAP_READ_LEN {
+            self.buffer.refused_delimiter = None;
+            return self.inner.read(buf).await;
+        }
+        read_buffered(self, buf).await
     }
+
     async fn read_managed(&mut self) -> io::Result<ManagedBuf> {
-        self.buffer.read_managed(&mut self.inner).await
+        self.buffer.fill(&mut self.inner).await?;
+        self.buffer.refused_delimiter = None;
+        Ok(std::mem::take(&mut self.buffer.bytes))
     }
+
     async fn read_exact<B: IoBufMut>(&mut self, buf: B) -> BufResult<(), B> {
-        self.buffer.read_exact(&mut self.inner, buf).await
+        if let Some(result) = check_exact_len(&buf) {
+            return (result, buf);
+        }
+        let len = buf.len();
+        while self.buffer.bytes.len() < len {
+            match self.buffer.fill_more(&mut self.inner).await {
+                Ok(0) => return (Err(unexpected_eof()), buf),
+                Ok(_) => {}
+                Err(error) => return (Err(error), buf),
+            }
+        }
+        let mut part = buf.slice_mut(..len);
+        let count = part.fill_from(&self.buffer.bytes[..len]);
+        self.consume(count);
+        (Ok(()), part.into_inner())
     }
+
     async fn read_to_string(&mut self, limit: usize) -> io::Result<String> {
-        self.buffer.read_to_string(&mut self.inner, limit).await
+        while self.buffer.bytes.len() <= limit {
+            if self.buffer.fill_more(&mut self.inner).await? == 0 {
+                return NotUtf8::check("stream", self.read_managed().await?.into_vec());
+            }
+        }
+        let advice = "raise the limit, or read the stream in pieces with `read`; all bytes are still in the reader";
+        Err(TooLong::error(limit, advice, Vec::new()))
     }
 
     fn kernel_stream(&self) -> Option<KernelStream> {
@@ -402,6 +359,15 @@ impl<R: AsyncRead> AsyncRead for BufReaderHalf<'_, R> {
             true => self.inner.kernel_stream(),
             false => None,
         }
+    }
+}
+
+impl<R: AsyncRead> AsyncBufRead for BufReaderHalf<'_, R> {
+    async fn fill_buf(&mut self) -> io::Result<&[u8]> {
+        self.buffer.fill(&mut self.inner).await
+    }
+    fn consume(&mut self, count: usize) {
+        self.buffer.consume(count);
     }
 }
 

@@ -3,11 +3,10 @@
 use std::fmt;
 use std::io;
 
-use super::buf::{IoBuf, IoBufMut};
-use super::managed::ManagedBuf;
+use super::buf::IoBuf;
 use super::read::AsyncRead;
 use super::write::AsyncWrite;
-use super::{BufResult, coop};
+use super::{BufResult, coop, delegate_read};
 
 /// The default capacity of the buffer.
 const DEFAULT_CAPACITY: usize = 8 * 1024;
@@ -167,24 +166,7 @@ impl<W: AsyncWrite> AsyncWrite for BufWriter<W> {
 
 /// Reads go directly to the inner stream.
 impl<R: AsyncRead> AsyncRead for BufWriter<R> {
-    async fn read<B: IoBufMut>(&mut self, buf: B) -> BufResult<usize, B> {
-        self.inner.read(buf).await
-    }
-    async fn read_managed(&mut self) -> io::Result<ManagedBuf> {
-        self.inner.read_managed().await
-    }
-    async fn read_vectored<B: IoBufMut>(&mut self, bufs: Vec<B>) -> BufResult<usize, Vec<B>> {
-        self.inner.read_vectored(bufs).await
-    }
-    async fn read_exact<B: IoBufMut>(&mut self, buf: B) -> BufResult<(), B> {
-        self.inner.read_exact(buf).await
-    }
-    async fn read_to_end(&mut self, into: &mut Vec<u8>, limit: usize) -> io::Result<usize> {
-        self.inner.read_to_end(into, limit).await
-    }
-    async fn read_to_string(&mut self, limit: usize) -> io::Result<String> {
-        self.inner.read_to_string(limit).await
-    }
+    delegate_read!(self => self.inner);
 }
 
 impl<W: fmt::Debug> fmt::Debug for BufWriter<W> {

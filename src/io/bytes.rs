@@ -2,27 +2,9 @@
 
 use bytes::{Bytes, BytesMut};
 
-use super::buf::{IoBuf, IoBufMut};
+use super::buf::{IoBufMut, impl_io_buf};
 
-// SAFETY: the bytes are shared but immutable, and the handle's reference keeps them alive at their address.
-unsafe impl IoBuf for Bytes {
-    fn as_ptr(&self) -> *const u8 {
-        (**self).as_ptr()
-    }
-    fn len(&self) -> usize {
-        (**self).len()
-    }
-}
-
-// SAFETY: the bytes are on the heap, and this handle has exclusive access to its part of them.
-unsafe impl IoBuf for BytesMut {
-    fn as_ptr(&self) -> *const u8 {
-        (**self).as_ptr()
-    }
-    fn len(&self) -> usize {
-        (**self).len()
-    }
-}
+impl_io_buf!([] Bytes, [] BytesMut);
 
 // SAFETY: as for `IoBuf`; the handle also has exclusive access to its capacity.
 unsafe impl IoBufMut for BytesMut {
@@ -52,6 +34,7 @@ unsafe impl IoBufMut for BytesMut {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::io::IoBuf;
 
     #[test]
     fn bytes_mut_is_filled_from_its_start_and_appended_to() {

@@ -16,6 +16,7 @@ use super::splice::{BULK_LEN, LARGE_READ, Stop, splice};
 use super::split::Halves;
 use super::write::AsyncWrite;
 use crate::sys::context;
+use crate::task::try_join;
 
 /// Copies everything from a reader to a writer until the reader ends, and returns the number of bytes.
 ///
@@ -74,40 +75,10 @@ pub async fn copy<R: AsyncRead, W: AsyncWrite>(reader: &mut R, writer: &mut W) -
 pub async fn copy_bidirectional<A: Halves, B: Halves>(a: &mut A, b: &mut B) -> io::Result<(u64, u64)> {
     let (mut a_reader, mut a_writer) = a.halves();
     let (mut b_reader, mut b_writer) = b.halves();
-    let mut a_to_b = pin!(relay(
-        "copy from the first stream to the second",
-        &mut a_reader,
-        &mut b_writer
-    ));
-    let mut b_to_a = pin!(relay(
-        "copy from the second stream to the first",
-        &mut b_reader,
-        &mut a_writer
-    ));
-    let (mut a_to_b_count, mut b_to_a_count) = (None, None);
-    let mut a_to_b_first = false;
-    std::future::poll_fn(|cx| {
-        // Alternate the first direction: both share one budget per poll, and a busy direction would use it up.
-        a_to_b_first = !a_to_b_first;
-        for is_a_to_b in [a_to_b_first, !a_to_b_first] {
-            let (count, polled) = match is_a_to_b {
-                true if a_to_b_count.is_none() => (&mut a_to_b_count, a_to_b.as_mut().poll(cx)),
-                false if b_to_a_count.is_none() => (&mut b_to_a_count, b_to_a.as_mut().poll(cx)),
-                _ => continue,
-            };
-            if let Poll::Ready(result) = polled {
-                match result {
-                    Ok(copied) => *count = Some(copied),
-                    Err(error) => return Poll::Ready(Err(error)),
-                }
-            }
-        }
-        match (a_to_b_count, b_to_a_count) {
-            (Some(a_to_b), Some(b_to_a)) => Poll::Ready(Ok((a_to_b, b_to_a))),
-            _ => Poll::Pending,
-        }
-    })
-    .await
+    let a_to_b = relay("copy from the first stream to the second", &mut a_reader, &mut b_writer);
+    let b_to_a = relay("copy from the second stream to the first", &mut b_reader, &mut a_writer);
+    // It alternates the first direction: both share one budget per poll, and a busy direction would use it up.
+    try_join((a_to_b, b_to_a)).await
 }
 
 /// Copies until the reader ends, then shuts down the writer.

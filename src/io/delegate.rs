@@ -8,7 +8,75 @@ use super::buf::{IoBuf, IoBufMut};
 use super::managed::ManagedBuf;
 use super::read::{AsyncBufRead, AsyncRead};
 use super::splice::KernelStream;
+use super::split::Halves;
 use super::write::AsyncWrite;
+
+/// The methods of `AsyncRead`, forwarded to an inner reader.
+macro_rules! delegate_read {
+    ($self:ident => $inner:expr) => {
+        async fn read<B: $crate::io::IoBufMut>(&mut $self, buf: B) -> $crate::io::BufResult<usize, B> {
+            $crate::io::AsyncRead::read(&mut $inner, buf).await
+        }
+        async fn read_managed(&mut $self) -> std::io::Result<$crate::io::ManagedBuf> {
+            $crate::io::AsyncRead::read_managed(&mut $inner).await
+        }
+        async fn read_vectored<B: $crate::io::IoBufMut>(
+            &mut $self,
+            bufs: Vec<B>,
+        ) -> $crate::io::BufResult<usize, Vec<B>> {
+            $crate::io::AsyncRead::read_vectored(&mut $inner, bufs).await
+        }
+        async fn read_exact<B: $crate::io::IoBufMut>(&mut $self, buf: B) -> $crate::io::BufResult<(), B> {
+            $crate::io::AsyncRead::read_exact(&mut $inner, buf).await
+        }
+        async fn read_to_end(&mut $self, into: &mut Vec<u8>, limit: usize) -> std::io::Result<usize> {
+            $crate::io::AsyncRead::read_to_end(&mut $inner, into, limit).await
+        }
+        async fn read_to_string(&mut $self, limit: usize) -> std::io::Result<String> {
+            $crate::io::AsyncRead::read_to_string(&mut $inner, limit).await
+        }
+        #[allow(clippy::borrow_deref_ref, reason = "in the other methods `self` is a mutable reference")]
+        fn kernel_stream(&$self) -> Option<$crate::io::KernelStream> {
+            $crate::io::AsyncRead::kernel_stream(&$inner)
+        }
+    };
+}
+pub(crate) use delegate_read;
+
+/// The methods of `AsyncWrite`, forwarded to an inner writer.
+macro_rules! delegate_write {
+    ($self:ident => $inner:expr) => {
+        async fn write<B: $crate::io::IoBuf>(&mut $self, buf: B) -> $crate::io::BufResult<usize, B> {
+            $crate::io::AsyncWrite::write(&mut $inner, buf).await
+        }
+        async fn flush(&mut $self) -> std::io::Result<()> {
+            $crate::io::AsyncWrite::flush(&mut $inner).await
+        }
+        async fn shutdown(&mut $self) -> std::io::Result<()> {
+            $crate::io::AsyncWrite::shutdown(&mut $inner).await
+        }
+        async fn write_all<B: $crate::io::IoBuf>(&mut $self, buf: B) -> $crate::io::BufResult<(), B> {
+            $crate::io::AsyncWrite::write_all(&mut $inner, buf).await
+        }
+        async fn write_vectored<B: $crate::io::IoBuf>(
+            &mut $self,
+            bufs: Vec<B>,
+        ) -> $crate::io::BufResult<usize, Vec<B>> {
+            $crate::io::AsyncWrite::write_vectored(&mut $inner, bufs).await
+        }
+        async fn write_all_vectored<B: $crate::io::IoBuf>(
+            &mut $self,
+            bufs: Vec<B>,
+        ) -> $crate::io::BufResult<(), Vec<B>> {
+            $crate::io::AsyncWrite::write_all_vectored(&mut $inner, bufs).await
+        }
+        #[allow(clippy::borrow_deref_ref, reason = "in the other methods `self` is a mutable reference")]
+        fn kernel_stream(&$self) -> Option<$crate::io::KernelStream> {
+            $crate::io::AsyncWrite::kernel_stream(&$inner)
+        }
+    };
+}
+pub(crate) use delegate_write;
 
 /// Implements `AsyncRead` for a type with a method `fn bytes(&self) -> &ByteStream`.
 macro_rules! impl_async_read {
@@ -91,7 +159,7 @@ macro_rules! impl_async_write {
 }
 pub(crate) use impl_async_write;
 
-/// Implements the traits for pointers to readers and writers.
+/// Implements the traits for pointers to streams.
 macro_rules! impl_for_pointers {
     ($($pointer:ty),*) => {$(
         impl<T: AsyncRead> AsyncRead for $pointer {
@@ -148,6 +216,15 @@ macro_rules! impl_for_pointers {
             }
             fn kernel_stream(&self) -> Option<KernelStream> {
                 (**self).kernel_stream()
+            }
+        }
+
+        impl<T: Halves> Halves for $pointer {
+            type ReadHalf<'a> = T::ReadHalf<'a> where Self: 'a;
+            type WriteHalf<'a> = T::WriteHalf<'a> where Self: 'a;
+
+            fn halves(&mut self) -> (Self::ReadHalf<'_>, Self::WriteHalf<'_>) {
+                (**self).halves()
             }
         }
     )*};

@@ -16,7 +16,7 @@ use super::managed::ManagedBuf;
 use super::read::{AsyncRead, check_exact_len, unexpected_eof};
 use super::split::Halves;
 use super::write::AsyncWrite;
-use super::{BufResult, coop, poll_coop};
+use super::{BufResult, coop, delegate_read, delegate_write, poll_coop};
 use crate::event_loop::exception::guard;
 use crate::inflight::queue::{IoQueue, OwnedQueueGuard};
 
@@ -207,6 +207,13 @@ impl Pipe {
         count
     }
 
+    /// Takes all buffered bytes.
+    fn take_all(&self) -> ManagedBuf {
+        let bytes = std::mem::take(&mut self.queue.borrow_mut().bytes);
+        self.wake(|queue| &mut queue.writer);
+        ManagedBuf::from_heap(bytes.into())
+    }
+
     /// Buffers as many bytes as fit and returns their number.
     fn push(&self, bytes: &[u8]) -> usize {
         let count = {
@@ -259,10 +266,9 @@ impl IncomingPipe {
             |queue| &mut queue.reader,
             cx
         ));
-        let bytes = std::mem::take(&mut pipe.queue.borrow_mut().bytes);
-        pipe.wake(|queue| &mut queue.writer);
+        let bytes = pipe.take_all();
         self.0.release();
-        Poll::Ready(ManagedBuf::from_heap(bytes.into()))
+        Poll::Ready(bytes)
     }
 
     /// Whether this is the read direction of `stream`.
@@ -332,18 +338,16 @@ impl AsyncRead for &DuplexStream {
             return (Err(no_capacity()), buf);
         }
         let pipe = &*self.incoming;
-        let _hold = pipe.read.hold().await;
+        let _guard = pipe.read.acquire().await;
         pipe.readable(1).await;
         (Ok(pipe.take(&mut buf)), buf)
     }
 
     async fn read_managed(&mut self) -> io::Result<ManagedBuf> {
         let pipe = &*self.incoming;
-        let _hold = pipe.read.hold().await;
+        let _guard = pipe.read.acquire().await;
         pipe.readable(1).await;
-        let bytes = std::mem::take(&mut pipe.queue.borrow_mut().bytes);
-        pipe.wake(|queue| &mut queue.writer);
-        Ok(ManagedBuf::from_heap(bytes.into()))
+        Ok(pipe.take_all())
     }
 
     /// Takes the bytes only when all are buffered, so neither cancellation nor end of stream loses data.
@@ -353,7 +357,7 @@ impl AsyncRead for &DuplexStream {
         }
         let pipe = &*self.incoming;
         let len = buf.len();
-        let _hold = pipe.read.hold().await;
+        let _guard = pipe.read.acquire().await;
         pipe.readable(len).await;
         if pipe.queue.borrow().bytes.len() < len {
             return (Err(unexpected_eof()), buf);
@@ -370,7 +374,7 @@ impl AsyncWrite for &DuplexStream {
             return (Ok(0), buf);
         }
         let pipe = &*self.outgoing;
-        let _hold = pipe.write.hold().await;
+        let _guard = pipe.write.acquire().await;
         match pipe.writable().await {
             Ok(()) => (Ok(pipe.push(buf.as_slice())), buf),
             Err(error) => (Err(error), buf),
@@ -383,14 +387,14 @@ impl AsyncWrite for &DuplexStream {
 
     async fn shutdown(&mut self) -> io::Result<()> {
         let pipe = &*self.outgoing;
-        let _hold = pipe.write.hold().await;
+        let _guard = pipe.write.acquire().await;
         pipe.close_write();
         Ok(())
     }
 
     async fn write_all<B: IoBuf>(&mut self, buf: B) -> BufResult<(), B> {
         let pipe = &*self.outgoing;
-        let _hold = pipe.write.hold().await;
+        let _guard = pipe.write.acquire().await;
         let mut written = 0;
         while written < buf.len() {
             if let Err(error) = pipe.writable().await {
@@ -404,30 +408,11 @@ impl AsyncWrite for &DuplexStream {
 }
 
 impl AsyncRead for DuplexStream {
-    async fn read<B: IoBufMut>(&mut self, buf: B) -> BufResult<usize, B> {
-        (&*self).read(buf).await
-    }
-    async fn read_managed(&mut self) -> io::Result<ManagedBuf> {
-        (&*self).read_managed().await
-    }
-    async fn read_exact<B: IoBufMut>(&mut self, buf: B) -> BufResult<(), B> {
-        (&*self).read_exact(buf).await
-    }
+    delegate_read!(self => &*self);
 }
 
 impl AsyncWrite for DuplexStream {
-    async fn write<B: IoBuf>(&mut self, buf: B) -> BufResult<usize, B> {
-        (&*self).write(buf).await
-    }
-    async fn flush(&mut self) -> io::Result<()> {
-        (&*self).flush().await
-    }
-    async fn shutdown(&mut self) -> io::Result<()> {
-        (&*self).shutdown().await
-    }
-    async fn write_all<B: IoBuf>(&mut self, buf: B) -> BufResult<(), B> {
-        (&*self).write_all(buf).await
-    }
+    delegate_write!(self => &*self);
 }
 
 impl Halves for DuplexStream {

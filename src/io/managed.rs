@@ -3,7 +3,7 @@
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 
-use super::buf::IoBuf;
+use super::buf::impl_io_buf;
 use crate::driver::pool::PoolBuffer;
 
 /// Received bytes in a buffer of the runtime, usually from a pool, to which dropping it returns the buffer.
@@ -145,14 +145,4 @@ impl fmt::Debug for ManagedBuf {
     }
 }
 
-// SAFETY: pool and heap memory stay at their address while this value owns them.
-unsafe impl IoBuf for ManagedBuf {
-    #[inline]
-    fn as_ptr(&self) -> *const u8 {
-        (**self).as_ptr()
-    }
-    #[inline]
-    fn len(&self) -> usize {
-        (**self).len()
-    }
-}
+impl_io_buf!([] ManagedBuf);

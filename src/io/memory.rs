@@ -114,7 +114,7 @@ impl AsyncRead for Empty {
     }
     async fn read_managed(&mut self) -> io::Result<ManagedBuf> {
         coop().await;
-        Ok(ManagedBuf::from_heap(Vec::new()))
+        Ok(ManagedBuf::default())
     }
 }
 

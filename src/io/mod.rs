@@ -58,21 +58,19 @@ use crate::event_loop::core::LoopCore;
 pub use aligned::AlignedBuf;
 pub use async_fd::AsyncFd;
 pub use buf::{IoBuf, IoBufMut};
-pub(crate) use buf::{bytes_from, fill_range, fill_target, no_capacity, no_length};
+pub(crate) use buf::{bytes_from, fill_range, fill_target, impl_io_buf, no_capacity};
 pub use buf_reader::{BufReader, BufReaderHalf};
 pub use buf_writer::{BufWriter, IntoInnerError};
 pub use copy::{copy, copy_bidirectional};
-pub(crate) use delegate::{impl_async_read, impl_async_write};
+pub(crate) use delegate::{delegate_read, delegate_write, impl_async_read, impl_async_write};
 pub use duplex::{DuplexStream, duplex};
 pub(crate) use duplex::{IncomingPipe, OutgoingPipe};
 pub use error::{NotUtf8, TooLong};
 pub use lines::Lines;
 pub use managed::ManagedBuf;
 pub use memory::{Empty, Repeat, Sink, empty, repeat, sink};
-pub(crate) use read::read_exact_in_parts;
 pub use read::{AsyncBufRead, AsyncRead};
-#[cfg(feature = "tls")]
-pub(crate) use read::{check_exact_len, unexpected_eof};
+pub(crate) use read::{HEAP_READ_LEN, check_exact_len, read_buffered, read_exact_in_parts, unexpected_eof};
 pub use slice::Slice;
 #[doc(hidden)]
 pub use splice::KernelStream;

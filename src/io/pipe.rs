@@ -79,7 +79,8 @@ impl Receiver {
 
     /// Releases the pipe, unless received bytes would be lost.
     pub(crate) fn release(self) -> Result<Foreign, IntoStdError<Receiver>> {
-        release(self.bytes, |bytes| Receiver { bytes })
+        let released = self.bytes.owned.release();
+        IntoStdError::convert(self, released)
     }
 
     pub(crate) fn bytes(&self) -> &ByteStream {
@@ -98,7 +99,8 @@ impl Sender {
 
     /// Releases the pipe, unless a write is in progress.
     pub(crate) fn release(self) -> Result<Foreign, IntoStdError<Sender>> {
-        release(self.bytes, |bytes| Sender { bytes })
+        let released = self.bytes.owned.release();
+        IntoStdError::convert(self, released)
     }
 
     pub(crate) fn bytes_mut(&mut self) -> &mut ByteStream {
@@ -120,16 +122,6 @@ impl_async_write!([], Sender, closes);
 fn adopt(pipe: Foreign) -> io::Result<ByteStream> {
     let owned = OwnedDescriptor::adopt(pipe)?;
     Ok(ByteStream::new(owned, Medium::Pipe))
-}
-
-fn release<E>(bytes: ByteStream, restore: impl FnOnce(ByteStream) -> E) -> Result<Foreign, IntoStdError<E>> {
-    match bytes.owned.release() {
-        Ok(fd) => Ok(sys::into_std(fd)),
-        Err((error, owned)) => Err(IntoStdError {
-            inner: restore(ByteStream::new(owned, Medium::Pipe)),
-            error,
-        }),
-    }
 }
 
 impl fmt::Debug for Receiver {

@@ -1,4 +1,4 @@
-//! What has a descriptor shows it, takes it over, gives it away.
+//! Conversions to and from raw, borrowed and owned descriptors.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
@@ -11,7 +11,7 @@ use crate::net::{TcpListener, TcpStream, UdpSocket, UnixDatagram, UnixListener, 
 use crate::process::{ChildStderr, ChildStdin, ChildStdout};
 use crate::sys::AsSource;
 
-/// What has a descriptor shows it.
+/// Implements the traits for types that own a descriptor.
 macro_rules! impl_raw_fd {
     ($($kind:ty: $owned:expr),* $(,)?) => {$(
         impl AsRawFd for $kind {
@@ -51,7 +51,7 @@ impl_raw_fd!(
     File: File::descriptor,
 );
 
-/// The standard streams have the numbers that they always have.
+/// Implements the traits for the standard streams, whose numbers are fixed.
 macro_rules! impl_std_fd {
     ($($kind:ty: $number:expr),*) => {$(
         impl AsRawFd for $kind {
@@ -83,35 +83,36 @@ impl<T: AsSource + AsFd> AsFd for AsyncFd<T> {
 }
 
 impl pipe::Receiver {
-    /// Takes over the reading end of a pipe, or whatever else the kernel can wait for; it becomes non-blocking.
+    /// Takes ownership of the read end of a pipe, or of another pollable descriptor, and makes it non-blocking.
     ///
     /// # Panics
     ///
-    /// Outside of a loop.
+    /// Outside a loop.
     #[track_caller]
     pub fn from_fd(fd: impl Into<OwnedFd>) -> io::Result<pipe::Receiver> {
         pipe::Receiver::adopt(fd.into())
     }
 
-    /// Gives the descriptor away, non-blocking. Refused, with the receiver, while a read is under way or received bytes
-    /// are unread: they would be lost.
+    /// Returns the descriptor, still non-blocking. Fails, and returns the receiver in the error, while a read is in
+    /// progress or received bytes are unread: they would be lost.
     pub fn into_fd(self) -> Result<OwnedFd, IntoStdError<pipe::Receiver>> {
         self.release()
     }
 }
 
 impl pipe::Sender {
-    /// Takes over the writing end of a pipe, or whatever else the kernel can wait for; it becomes non-blocking.
+    /// Takes ownership of the write end of a pipe, or of another pollable descriptor, and makes it non-blocking.
     ///
     /// # Panics
     ///
-    /// Outside of a loop.
+    /// Outside a loop.
     #[track_caller]
     pub fn from_fd(fd: impl Into<OwnedFd>) -> io::Result<pipe::Sender> {
         pipe::Sender::adopt(fd.into())
     }
 
-    /// Gives the descriptor away, non-blocking. Refused, with the sender, while a write is under way.
+    /// Returns the descriptor, still non-blocking. Fails, and returns the sender in the error, while a write is in
+    /// progress.
     pub fn into_fd(self) -> Result<OwnedFd, IntoStdError<pipe::Sender>> {
         self.release()
     }

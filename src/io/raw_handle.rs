@@ -1,4 +1,4 @@
-//! What has a socket or a handle shows it, takes it over, gives it away.
+//! Conversions to and from raw, borrowed and owned sockets and handles.
 
 use std::io;
 use std::os::windows::io::{
@@ -16,7 +16,7 @@ use crate::sys::AsSource;
 macro_rules! impl_raw_socket {
     ($($kind:ty),*) => {$(
         impl AsRawSocket for $kind {
-            /// The socket's number; one of the null driver's is none of the system's.
+            /// The socket's number. For a socket of the null driver it means nothing to the system.
             fn as_raw_socket(&self) -> RawSocket {
                 crate::sys::socket(self.socket().fd()) as RawSocket
             }
@@ -25,7 +25,7 @@ macro_rules! impl_raw_socket {
         impl AsSocket for $kind {
             /// # Panics
             ///
-            /// For a socket of the null driver, which is not the system's.
+            /// For a socket of the null driver.
             fn as_socket(&self) -> BorrowedSocket<'_> {
                 let is_ours = self.socket().kernel_fd().is_none();
                 assert!(!is_ours, "the driver's sockets are its own, and not the system's");
@@ -67,7 +67,7 @@ impl_raw_handle!(
     ChildStderr: |stderr| &stderr.bytes().owned,
 );
 
-/// The standard streams are whatever std says they are.
+/// Implements the traits for the standard streams, with the handles of std.
 macro_rules! impl_std_handle {
     ($($kind:ty: $std:expr),*) => {$(
         impl AsRawHandle for $kind {
@@ -95,35 +95,35 @@ impl<T: AsSource> AsRawSocket for AsyncFd<T> {
 }
 
 impl pipe::Receiver {
-    /// Takes over the reading end of a pipe. It must have been made for overlapped calls (`FILE_FLAG_OVERLAPPED`).
+    /// Takes ownership of the read end of a pipe, which must be open for overlapped calls (`FILE_FLAG_OVERLAPPED`).
     ///
     /// # Panics
     ///
-    /// Outside of a loop.
+    /// Outside a loop.
     #[track_caller]
     pub fn from_handle(handle: impl Into<OwnedHandle>) -> io::Result<pipe::Receiver> {
         pipe::Receiver::adopt(handle.into().into())
     }
 
-    /// Gives the handle away. Refused, with the receiver, while a read is under way or received bytes are unread: they
-    /// would be lost.
+    /// Returns the handle. Fails, and returns the receiver in the error, while a read is in progress or received bytes
+    /// are unread: they would be lost.
     pub fn into_handle(self) -> Result<OwnedHandle, IntoStdError<pipe::Receiver>> {
         self.release().map(crate::sys::Foreign::into_handle)
     }
 }
 
 impl pipe::Sender {
-    /// Takes over the writing end of a pipe. It must have been made for overlapped calls (`FILE_FLAG_OVERLAPPED`).
+    /// Takes ownership of the write end of a pipe, which must be open for overlapped calls (`FILE_FLAG_OVERLAPPED`).
     ///
     /// # Panics
     ///
-    /// Outside of a loop.
+    /// Outside a loop.
     #[track_caller]
     pub fn from_handle(handle: impl Into<OwnedHandle>) -> io::Result<pipe::Sender> {
         pipe::Sender::adopt(handle.into().into())
     }
 
-    /// Gives the handle away. Refused, with the sender, while a write is under way.
+    /// Returns the handle. Fails, and returns the sender in the error, while a write is in progress.
     pub fn into_handle(self) -> Result<OwnedHandle, IntoStdError<pipe::Sender>> {
         self.release().map(crate::sys::Foreign::into_handle)
     }

@@ -8,10 +8,11 @@
 use std::future::Future;
 use std::io;
 
-use super::buf::{IoBufMut, no_capacity, no_length};
+use super::buf::{IoBufMut, no_capacity};
 use super::error::{NotUtf8, TooLong};
 use super::managed::ManagedBuf;
 use super::splice::KernelStream;
+use super::vectored::read_into_first;
 use super::{BufResult, coop};
 
 /// The size of the heap buffer of a managed read without a pool.
@@ -68,20 +69,8 @@ pub trait AsyncRead {
     /// means end of stream. A stream without vectored reads fills only the first buffer that has capacity.
     ///
     /// **Cancel safety:** no data is lost.
-    fn read_vectored<B: IoBufMut>(&mut self, mut bufs: Vec<B>) -> impl Future<Output = BufResult<usize, Vec<B>>> {
-        async move {
-            let Some(first) = bufs.iter().position(|buf| buf.capacity() > 0) else {
-                return (Err(no_capacity()), bufs);
-            };
-            let (result, buf) = self.read(bufs.remove(first)).await;
-            bufs.insert(first, buf);
-            if result.is_ok() {
-                for rest in &mut bufs[first + 1..] {
-                    rest.fill_from(&[]);
-                }
-            }
-            (result, bufs)
-        }
+    fn read_vectored<B: IoBufMut>(&mut self, bufs: Vec<B>) -> impl Future<Output = BufResult<usize, Vec<B>>> {
+        read_into_first(bufs, async |buf| self.read(buf).await)
     }
 
     /// Fills `buf` up to its length (not its capacity), like std's `read_exact`. If the stream ends first, the error is
@@ -190,9 +179,12 @@ pub(crate) async fn read_exact_in_parts<R: AsyncRead + ?Sized, B: IoBufMut>(
 
 /// The immediate result of a `read_exact` into a buffer of length 0.
 pub(crate) fn check_exact_len<B: IoBufMut>(buf: &B) -> Option<io::Result<()>> {
-    match (buf.len(), buf.capacity()) {
-        (0, 0) => Some(Ok(())),
-        (0, _) => Some(Err(no_length())),
+    match buf.len() {
+        0 if buf.capacity() == 0 => Some(Ok(())),
+        0 => Some(Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            "read_exact fills a buffer to its length, and this buffer's length is 0: set one, as in vec![0; 16]",
+        ))),
         _ => None,
     }
 }
@@ -233,7 +225,7 @@ pub trait AsyncBufRead: AsyncRead {
 }
 
 /// `read` by means of `fill_buf` and `consume`.
-pub(super) async fn read_buffered<R: AsyncBufRead + ?Sized, B: IoBufMut>(
+pub(crate) async fn read_buffered<R: AsyncBufRead + ?Sized, B: IoBufMut>(
     reader: &mut R,
     mut buf: B,
 ) -> BufResult<usize, B> {

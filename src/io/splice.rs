@@ -13,12 +13,10 @@ use std::fmt;
 use std::io;
 use std::rc::Rc;
 
-use crate::driver::op::{Direction, Op};
-use crate::error::from_code;
+use crate::driver::op::Direction;
 use crate::event_loop::core::LoopCore;
 use crate::inflight::descriptor::Descriptor;
 use crate::inflight::queue::IoQueue;
-use crate::inflight::{OnOrphan, OpFuture};
 use crate::sys::SplicePipe;
 use crate::task::yield_now;
 
@@ -105,7 +103,7 @@ async fn move_once(
     copied: &mut u64,
 ) -> Result<Step, (&'static str, io::Error)> {
     let core = &*source.core;
-    let _reading = source.read.hold().await;
+    let _reading = source.read.acquire().await;
     source.read.settle(core).await;
     if source.read.is_busy() {
         return Ok(Step::Stop(Stop::LowVolume));
@@ -116,7 +114,7 @@ async fn move_once(
     let Some(mut pipe) = PipeGuard::new(core, &source.read) else {
         return Ok(Step::Stop(Stop::Unsupported));
     };
-    match pipe.get_mut().draw(source.fd) {
+    match pipe.get_mut().splice_from(source.fd) {
         // End of stream; but Linux also returns 0 at an urgent byte with more data behind it. A plain read can tell.
         Ok(0) => return Ok(Step::Stop(Stop::LowVolume)),
         Ok(_) => {}
@@ -124,14 +122,14 @@ async fn move_once(
         Err(error) if error.kind() == io::ErrorKind::InvalidInput => return Ok(Step::Stop(Stop::Unsupported)),
         Err(error) => return Err(("reading", error)),
     }
-    let _writing = sink.write.hold().await;
+    let _writing = sink.write.acquire().await;
     sink.write.settle(core).await;
-    while pipe.get_mut().held() > 0 {
+    while pipe.get_mut().buffered() > 0 {
         // The guard puts the rest of the pipe back into the read queue.
         if !SplicePipe::can_serve(sink.fd) {
             return Ok(Step::Stop(Stop::Unsupported));
         }
-        match pipe.get_mut().pour(sink.fd) {
+        match pipe.get_mut().splice_to(sink.fd) {
             Ok(0) => return Err(("writing", io::ErrorKind::WriteZero.into())),
             Ok(count) => *copied += count as u64,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
@@ -148,12 +146,8 @@ async fn move_once(
 
 /// Waits until a socket is readable or writable.
 async fn ready(descriptor: &Rc<Descriptor>, direction: Direction) -> io::Result<()> {
-    let queue = IoQueue::default();
-    let fd = descriptor.fd;
-    let plan = |_: &mut Rc<Descriptor>| Op::Readiness { fd, direction };
-    let op_future = OpFuture::start_op(&descriptor.core, &queue, OnOrphan::Discard, descriptor.clone(), 0, plan);
-    let (op_result, _) = op_future.await;
-    op_result.res.map(drop).map_err(from_code)
+    let core = &descriptor.core;
+    core.readiness(descriptor.clone(), descriptor.fd, direction).await
 }
 
 /// A splice pipe in use. Dropping it puts the bytes in the pipe back into the source's read queue, whose guard must
@@ -182,12 +176,12 @@ impl Drop for PipeGuard<'_> {
         let Some(mut pipe) = self.pipe.take() else {
             return;
         };
-        if pipe.held() > 0 {
-            self.source.put_back(&pipe.take_back());
+        if pipe.buffered() > 0 {
+            self.source.put_back(&pipe.read_all());
         }
         let mut idle = self.core.splice_pipes.borrow_mut();
         // A pipe that could not be emptied is closed.
-        if pipe.held() == 0 && idle.len() < MAX_IDLE_PIPES && !self.core.is_closed() {
+        if pipe.buffered() == 0 && idle.len() < MAX_IDLE_PIPES && !self.core.is_closed() {
             idle.push(pipe);
         }
     }

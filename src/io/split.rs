@@ -9,12 +9,9 @@ use std::fmt;
 use std::io;
 use std::rc::Rc;
 
-use super::BufResult;
-use super::buf::{IoBuf, IoBufMut};
-use super::managed::ManagedBuf;
 use super::read::{AsyncBufRead, AsyncRead};
-use super::splice::KernelStream;
 use super::write::AsyncWrite;
+use super::{delegate_read, delegate_write};
 
 /// A stream that can be read and written at the same time.
 ///
@@ -56,36 +53,6 @@ pub trait Halves {
 
     /// Borrows the stream as two halves.
     fn halves(&mut self) -> (Self::ReadHalf<'_>, Self::WriteHalf<'_>);
-}
-
-impl<T: Halves> Halves for &mut T {
-    type ReadHalf<'a>
-        = T::ReadHalf<'a>
-    where
-        Self: 'a;
-    type WriteHalf<'a>
-        = T::WriteHalf<'a>
-    where
-        Self: 'a;
-
-    fn halves(&mut self) -> (Self::ReadHalf<'_>, Self::WriteHalf<'_>) {
-        (**self).halves()
-    }
-}
-
-impl<T: Halves> Halves for Box<T> {
-    type ReadHalf<'a>
-        = T::ReadHalf<'a>
-    where
-        Self: 'a;
-    type WriteHalf<'a>
-        = T::WriteHalf<'a>
-    where
-        Self: 'a;
-
-    fn halves(&mut self) -> (Self::ReadHalf<'_>, Self::WriteHalf<'_>) {
-        (**self).halves()
-    }
 }
 
 /// Splits a stream that can be used through a shared reference into two owned halves, for two tasks.
@@ -182,54 +149,14 @@ impl<T> AsyncRead for ReadHalf<T>
 where
     for<'a> &'a T: AsyncRead,
 {
-    async fn read<B: IoBufMut>(&mut self, buf: B) -> BufResult<usize, B> {
-        AsyncRead::read(&mut &*self.stream, buf).await
-    }
-    async fn read_managed(&mut self) -> io::Result<ManagedBuf> {
-        AsyncRead::read_managed(&mut &*self.stream).await
-    }
-    async fn read_vectored<B: IoBufMut>(&mut self, bufs: Vec<B>) -> BufResult<usize, Vec<B>> {
-        AsyncRead::read_vectored(&mut &*self.stream, bufs).await
-    }
-    async fn read_exact<B: IoBufMut>(&mut self, buf: B) -> BufResult<(), B> {
-        AsyncRead::read_exact(&mut &*self.stream, buf).await
-    }
-    async fn read_to_end(&mut self, into: &mut Vec<u8>, limit: usize) -> io::Result<usize> {
-        AsyncRead::read_to_end(&mut &*self.stream, into, limit).await
-    }
-    async fn read_to_string(&mut self, limit: usize) -> io::Result<String> {
-        AsyncRead::read_to_string(&mut &*self.stream, limit).await
-    }
-    fn kernel_stream(&self) -> Option<KernelStream> {
-        AsyncRead::kernel_stream(&&*self.stream)
-    }
+    delegate_read!(self => &*self.stream);
 }
 
 impl<T> AsyncWrite for WriteHalf<T>
 where
     for<'a> &'a T: AsyncWrite,
 {
-    async fn write<B: IoBuf>(&mut self, buf: B) -> BufResult<usize, B> {
-        AsyncWrite::write(&mut &*self.stream, buf).await
-    }
-    async fn flush(&mut self) -> io::Result<()> {
-        AsyncWrite::flush(&mut &*self.stream).await
-    }
-    async fn shutdown(&mut self) -> io::Result<()> {
-        AsyncWrite::shutdown(&mut &*self.stream).await
-    }
-    async fn write_all<B: IoBuf>(&mut self, buf: B) -> BufResult<(), B> {
-        AsyncWrite::write_all(&mut &*self.stream, buf).await
-    }
-    async fn write_vectored<B: IoBuf>(&mut self, bufs: Vec<B>) -> BufResult<usize, Vec<B>> {
-        AsyncWrite::write_vectored(&mut &*self.stream, bufs).await
-    }
-    async fn write_all_vectored<B: IoBuf>(&mut self, bufs: Vec<B>) -> BufResult<(), Vec<B>> {
-        AsyncWrite::write_all_vectored(&mut &*self.stream, bufs).await
-    }
-    fn kernel_stream(&self) -> Option<KernelStream> {
-        AsyncWrite::kernel_stream(&&*self.stream)
-    }
+    delegate_write!(self => &*self.stream);
 }
 
 /// The error of [`ReadHalf::unsplit`]: the halves belong to different streams.
@@ -314,27 +241,7 @@ impl<R: AsyncRead, W: AsyncWrite> Halves for Join<R, W> {
 }
 
 impl<R: AsyncRead, W> AsyncRead for Join<R, W> {
-    async fn read<B: IoBufMut>(&mut self, buf: B) -> BufResult<usize, B> {
-        self.reader.read(buf).await
-    }
-    async fn read_managed(&mut self) -> io::Result<ManagedBuf> {
-        self.reader.read_managed().await
-    }
-    async fn read_vectored<B: IoBufMut>(&mut self, bufs: Vec<B>) -> BufResult<usize, Vec<B>> {
-        self.reader.read_vectored(bufs).await
-    }
-    async fn read_exact<B: IoBufMut>(&mut self, buf: B) -> BufResult<(), B> {
-        self.reader.read_exact(buf).await
-    }
-    async fn read_to_end(&mut self, into: &mut Vec<u8>, limit: usize) -> io::Result<usize> {
-        self.reader.read_to_end(into, limit).await
-    }
-    async fn read_to_string(&mut self, limit: usize) -> io::Result<String> {
-        self.reader.read_to_string(limit).await
-    }
-    fn kernel_stream(&self) -> Option<KernelStream> {
-        self.reader.kernel_stream()
-    }
+    delegate_read!(self => self.reader);
 }
 
 impl<R: AsyncBufRead, W> AsyncBufRead for Join<R, W> {
@@ -347,25 +254,5 @@ impl<R: AsyncBufRead, W> AsyncBufRead for Join<R, W> {
 }
 
 impl<R, W: AsyncWrite> AsyncWrite for Join<R, W> {
-    async fn write<B: IoBuf>(&mut self, buf: B) -> BufResult<usize, B> {
-        self.writer.write(buf).await
-    }
-    async fn flush(&mut self) -> io::Result<()> {
-        self.writer.flush().await
-    }
-    async fn shutdown(&mut self) -> io::Result<()> {
-        self.writer.shutdown().await
-    }
-    async fn write_all<B: IoBuf>(&mut self, buf: B) -> BufResult<(), B> {
-        self.writer.write_all(buf).await
-    }
-    async fn write_vectored<B: IoBuf>(&mut self, bufs: Vec<B>) -> BufResult<usize, Vec<B>> {
-        self.writer.write_vectored(bufs).await
-    }
-    async fn write_all_vectored<B: IoBuf>(&mut self, bufs: Vec<B>) -> BufResult<(), Vec<B>> {
-        self.writer.write_all_vectored(bufs).await
-    }
-    fn kernel_stream(&self) -> Option<KernelStream> {
-        self.writer.kernel_stream()
-    }
+    delegate_write!(self => self.writer);
 }

@@ -18,12 +18,13 @@ use std::fmt;
 use std::io;
 use std::rc::Rc;
 
-use super::{AsyncRead, AsyncWrite, BufResult, IoBuf, IoBufMut, bytes_from, fill_target, no_capacity};
+use super::{AsyncRead, AsyncWrite, BufResult, IoBuf, IoBufMut, delegate_write, no_capacity};
 use crate::driver::Control;
 use crate::driver::op::{CURRENT, Direction, FileOp, MAX_LEN, Op};
 use crate::error::from_code;
 use crate::event_loop::core::LoopCore;
-use crate::inflight::descriptor::{Descriptor, OwnedDescriptor};
+use crate::inflight::descriptor::OwnedDescriptor;
+use crate::inflight::transfer::Payload;
 use crate::inflight::{OnOrphan, OpFuture};
 use crate::sys::{self, context, errno};
 
@@ -73,7 +74,7 @@ impl Stream {
     async fn read<B: IoBufMut>(&self, mut buf: B) -> BufResult<usize, B> {
         let descriptor = &self.owned.descriptor;
         let (core, queue) = (&*descriptor.core, &descriptor.read);
-        let _hold = queue.hold().await;
+        let _guard = queue.acquire().await;
         queue.settle(core).await;
         if queue.has_leftover(core).await
             && let Some(served) = queue.serve(&mut buf)
@@ -99,33 +100,18 @@ impl Stream {
         }
     }
 
-    fn start_read<B: IoBufMut>(&self, buf: B) -> OpFuture<'_, (Rc<Descriptor>, B)> {
-        let descriptor = &self.owned.descriptor;
-        let fd = descriptor.fd;
-        let payload = (descriptor.clone(), buf);
-        OpFuture::start_op(
-            &descriptor.core,
-            &descriptor.read,
-            OnOrphan::Keep,
-            payload,
-            0,
-            |(_, buf)| {
-                let (ptr, len) = fill_target(buf);
-                Op::File(FileOp::ReadAt {
-                    fd,
-                    ptr,
-                    len: len.min(MAX_LEN),
-                    offset: CURRENT,
-                })
-            },
-        )
+    fn start_read<B: IoBufMut>(&self, buf: B) -> OpFuture<'_, Payload<B>> {
+        let (fd, offset) = (self.owned.fd(), CURRENT);
+        let op = |ptr, len| Op::File(FileOp::ReadAt { fd, ptr, len, offset });
+        let (queue, whole) = (&self.owned.descriptor.read, 0..buf.capacity());
+        self.owned.start_read(queue, OnOrphan::Keep, buf, whole, op)
     }
 
     /// Writes once, or until all of `buf` is written. Returns the number of bytes written, also with an error.
     async fn write<B: IoBuf>(&self, mut buf: B, all: bool) -> (io::Result<()>, usize, B) {
         let descriptor = &self.owned.descriptor;
         let queue = &descriptor.write;
-        let _hold = queue.hold().await;
+        let _guard = queue.acquire().await;
         queue.settle(&descriptor.core).await;
         let len = buf.len();
         let mut written = 0;
@@ -148,54 +134,40 @@ impl Stream {
         (Ok(()), written, buf)
     }
 
-    fn start_write<B: IoBuf>(&self, buf: B, begin: usize) -> OpFuture<'_, (Rc<Descriptor>, B)> {
-        let descriptor = &self.owned.descriptor;
-        let fd = descriptor.fd;
+    fn start_write<B: IoBuf>(&self, buf: B, begin: usize) -> OpFuture<'_, Payload<B>> {
+        let (fd, offset) = (self.owned.fd(), CURRENT);
         // A larger write could block although the stream was ready, and not every platform can cancel a blocked write.
         let max_len = if self.pollable { READY_WRITE_LEN } else { MAX_LEN };
-        let payload = (descriptor.clone(), buf);
-        OpFuture::start_op(
-            &descriptor.core,
-            &descriptor.write,
-            OnOrphan::Discard,
-            payload,
-            0,
-            |(_, buf)| {
-                let (ptr, len) = bytes_from(buf, begin);
-                Op::File(FileOp::WriteAt {
-                    fd,
-                    ptr,
-                    len: len.min(max_len),
-                    offset: CURRENT,
-                })
-            },
-        )
+        let op = |ptr, len: usize| {
+            let len = len.min(max_len);
+            Op::File(FileOp::WriteAt { fd, ptr, len, offset })
+        };
+        self.owned.start_write(&self.owned.descriptor.write, buf, begin, op)
     }
 
     async fn ready(&self, direction: Direction) -> io::Result<()> {
         if self.pollable {
-            self.owned.core().readiness(self.owned.fd(), direction).await?;
+            self.owned.core().readiness((), self.owned.fd(), direction).await?;
         }
         Ok(())
     }
 }
 
-/// The number and the name of a standard stream.
-#[derive(Clone, Copy)]
-struct StandardStream(usize, &'static str);
-
-const STDIN: StandardStream = StandardStream(0, "standard input");
-const STDOUT: StandardStream = StandardStream(1, "standard output");
-const STDERR: StandardStream = StandardStream(2, "standard error");
+/// A handle to a standard stream of the process, on one loop.
+struct StandardStream {
+    core: Rc<LoopCore>,
+    number: usize,
+    name: &'static str,
+}
 
 impl StandardStream {
     /// Reading from a closed stream returns end of stream, as in std.
-    async fn read<B: IoBufMut>(self, core: &LoopCore, mut buf: B) -> BufResult<usize, B> {
+    async fn read<B: IoBufMut>(&self, mut buf: B) -> BufResult<usize, B> {
         if buf.capacity() == 0 {
             return (Err(no_capacity()), buf);
         }
-        let explain = |error| context(format_args!("read {}", self.1), error);
-        match core.standard(self.0) {
+        let explain = |error| context(format_args!("read {}", self.name), error);
+        match self.core.standard(self.number) {
             Ok(Some(stream)) => {
                 let (result, buf) = stream.read(buf).await;
                 (result.map_err(explain), buf)
@@ -209,12 +181,12 @@ impl StandardStream {
     }
 
     /// Writing to a closed stream discards the bytes, as in std.
-    async fn write<B: IoBuf>(self, core: &LoopCore, buf: B, all: bool) -> (io::Result<()>, usize, B) {
+    async fn write_bytes<B: IoBuf>(&self, buf: B, all: bool) -> (io::Result<()>, usize, B) {
         if buf.is_empty() {
             return (Ok(()), 0, buf);
         }
-        let explain = |error| context(format_args!("write to {}", self.1), error);
-        match core.standard(self.0) {
+        let explain = |error| context(format_args!("write to {}", self.name), error);
+        match self.core.standard(self.number) {
             Ok(Some(stream)) => {
                 let (result, written, buf) = stream.write(buf, all).await;
                 (result.map_err(explain), written, buf)
@@ -222,6 +194,22 @@ impl StandardStream {
             Ok(None) => (Ok(()), buf.len(), buf),
             Err(error) => (Err(explain(error)), 0, buf),
         }
+    }
+
+    async fn write<B: IoBuf>(&self, buf: B) -> BufResult<usize, B> {
+        let (result, written, buf) = self.write_bytes(buf, false).await;
+        (result.map(|()| written), buf)
+    }
+
+    async fn write_all<B: IoBuf>(&self, buf: B) -> BufResult<(), B> {
+        let (result, _, buf) = self.write_bytes(buf, true).await;
+        (result, buf)
+    }
+}
+
+impl fmt::Debug for StandardStream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name)
     }
 }
 
@@ -232,8 +220,11 @@ impl StandardStream {
 /// Outside a loop.
 #[track_caller]
 pub fn stdin() -> Stdin {
-    let core = LoopCore::current("stdin").rc();
-    Stdin { core }
+    Stdin(StandardStream {
+        core: LoopCore::current("stdin").rc(),
+        number: 0,
+        name: "standard input",
+    })
 }
 
 /// Returns a handle to the standard output of the process.
@@ -243,8 +234,11 @@ pub fn stdin() -> Stdin {
 /// Outside a loop.
 #[track_caller]
 pub fn stdout() -> Stdout {
-    let core = LoopCore::current("stdout").rc();
-    Stdout { core }
+    Stdout(StandardStream {
+        core: LoopCore::current("stdout").rc(),
+        number: 1,
+        name: "standard output",
+    })
 }
 
 /// Returns a handle to the standard error of the process.
@@ -254,8 +248,11 @@ pub fn stdout() -> Stdout {
 /// Outside a loop.
 #[track_caller]
 pub fn stderr() -> Stderr {
-    let core = LoopCore::current("stderr").rc();
-    Stderr { core }
+    Stderr(StandardStream {
+        core: LoopCore::current("stderr").rc(),
+        number: 2,
+        name: "standard error",
+    })
 }
 
 /// The standard input of the process, created by [`stdin`].
@@ -274,9 +271,8 @@ pub fn stderr() -> Stderr {
 /// })??;
 /// # Ok::<(), std::io::Error>(())
 /// ```
-pub struct Stdin {
-    core: Rc<LoopCore>,
-}
+#[derive(Debug)]
+pub struct Stdin(StandardStream);
 
 impl Stdin {
     /// Reads into `buf`, from its start up to its capacity, and returns the number of bytes; 0 means end of stream. A
@@ -284,7 +280,7 @@ impl Stdin {
     ///
     /// **Cancel safety:** no data is lost; the next read returns the bytes.
     pub async fn read<B: IoBufMut>(&self, buf: B) -> BufResult<usize, B> {
-        STDIN.read(&self.core, buf).await
+        self.0.read(buf).await
     }
 }
 
@@ -300,24 +296,21 @@ impl Stdin {
 /// })??;
 /// # Ok::<(), std::io::Error>(())
 /// ```
-pub struct Stdout {
-    core: Rc<LoopCore>,
-}
+#[derive(Debug)]
+pub struct Stdout(StandardStream);
 
 impl Stdout {
     /// Writes from `buf` and returns the number of bytes written, which may be less than the buffer's length.
     ///
     /// **Cancel safety:** any prefix may have been written; the next write waits for the cancelled one to finish.
     pub async fn write<B: IoBuf>(&self, buf: B) -> BufResult<usize, B> {
-        let (result, written, buf) = STDOUT.write(&self.core, buf, false).await;
-        (result.map(|()| written), buf)
+        self.0.write(buf).await
     }
 
     /// Writes all of `buf`; other writes of this loop do not interleave. Cancel safety: as for
     /// [`write`](Stdout::write).
     pub async fn write_all<B: IoBuf>(&self, buf: B) -> BufResult<(), B> {
-        let (result, _, buf) = STDOUT.write(&self.core, buf, true).await;
-        (result, buf)
+        self.0.write_all(buf).await
     }
 }
 
@@ -329,42 +322,18 @@ impl Stdout {
 /// })??;
 /// # Ok::<(), std::io::Error>(())
 /// ```
-pub struct Stderr {
-    core: Rc<LoopCore>,
-}
+#[derive(Debug)]
+pub struct Stderr(StandardStream);
 
 impl Stderr {
-    /// Writes from `buf` and returns the number of bytes written, which may be less than the buffer's length.
-    ///
-    /// **Cancel safety:** any prefix may have been written; the next write waits for the cancelled one to finish.
+    /// Writes from `buf`: see [`Stdout::write`].
     pub async fn write<B: IoBuf>(&self, buf: B) -> BufResult<usize, B> {
-        let (result, written, buf) = STDERR.write(&self.core, buf, false).await;
-        (result.map(|()| written), buf)
+        self.0.write(buf).await
     }
 
-    /// Writes all of `buf`; other writes of this loop do not interleave. Cancel safety: as for
-    /// [`write`](Stderr::write).
+    /// Writes all of `buf`: see [`Stdout::write_all`].
     pub async fn write_all<B: IoBuf>(&self, buf: B) -> BufResult<(), B> {
-        let (result, _, buf) = STDERR.write(&self.core, buf, true).await;
-        (result, buf)
-    }
-}
-
-impl fmt::Debug for Stdin {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Stdin")
-    }
-}
-
-impl fmt::Debug for Stdout {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Stdout")
-    }
-}
-
-impl fmt::Debug for Stderr {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Stderr")
+        self.0.write_all(buf).await
     }
 }
 
@@ -374,36 +343,27 @@ impl AsyncRead for Stdin {
     }
 }
 
-impl AsyncWrite for Stdout {
+impl AsyncWrite for StandardStream {
     fn write<B: IoBuf>(&mut self, buf: B) -> impl Future<Output = BufResult<usize, B>> {
-        Stdout::write(self, buf)
+        StandardStream::write(self, buf)
     }
     fn write_all<B: IoBuf>(&mut self, buf: B) -> impl Future<Output = BufResult<(), B>> {
-        Stdout::write_all(self, buf)
+        StandardStream::write_all(self, buf)
     }
-    /// Does nothing, because writes are not buffered.
     async fn flush(&mut self) -> io::Result<()> {
         Ok(())
     }
-    /// Does nothing, because the stream is shared with other processes.
     async fn shutdown(&mut self) -> io::Result<()> {
         Ok(())
     }
 }
 
+/// `flush` and `shutdown` do nothing: writes are not buffered, and the stream is shared with other processes.
+impl AsyncWrite for Stdout {
+    delegate_write!(self => self.0);
+}
+
+/// As for [`Stdout`].
 impl AsyncWrite for Stderr {
-    fn write<B: IoBuf>(&mut self, buf: B) -> impl Future<Output = BufResult<usize, B>> {
-        Stderr::write(self, buf)
-    }
-    fn write_all<B: IoBuf>(&mut self, buf: B) -> impl Future<Output = BufResult<(), B>> {
-        Stderr::write_all(self, buf)
-    }
-    /// Does nothing, because writes are not buffered.
-    async fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-    /// Does nothing, because the stream is shared with other processes.
-    async fn shutdown(&mut self) -> io::Result<()> {
-        Ok(())
-    }
+    delegate_write!(self => self.0);
 }

@@ -25,7 +25,7 @@ use crate::event_loop::exception::{Exception, report};
 use crate::inflight::OnOrphan;
 use crate::inflight::descriptor::{Descriptor, OwnedDescriptor};
 use crate::inflight::queue::IoQueue;
-use crate::sys::{Fd, errno};
+use crate::sys::{Fd, Foreign, errno};
 use crate::time::Instant;
 
 /// The pause of `accept` after descriptors ran out: four attempts per second do not spin, and clients hardly notice.
@@ -77,7 +77,7 @@ impl Acceptor {
     /// Returns the next connection for which `admit` returns a value.
     pub(super) async fn accept<T>(&self, admit: impl Fn(OwnedDescriptor) -> Option<T>) -> io::Result<T> {
         let core = self.owned.core();
-        let _hold = self.owned.descriptor.read.hold().await;
+        let _guard = self.owned.descriptor.read.acquire().await;
         let mut ambiguous = 0;
         loop {
             if let Some(until) = self.exhausted_until.get() {
@@ -89,7 +89,7 @@ impl Acceptor {
                     ambiguous = 0;
                     let accepted = OwnedDescriptor::new(core.rc(), fd as Fd);
                     // Inherited from the listener; it affects how the runtime closes the socket.
-                    accepted.descriptor.set_lingers(self.owned.descriptor.lingers());
+                    accepted.descriptor.lingers.set(self.owned.descriptor.lingers.get());
                     match admit(accepted) {
                         Some(admitted) => return Ok(admitted),
                         None => continue,
@@ -161,23 +161,12 @@ impl Acceptor {
     }
 
     /// Releases the descriptor once no operation is in flight, unless the listener holds connections.
-    pub(super) async fn release(self) -> Result<Fd, (io::Error, Acceptor)> {
+    pub(super) async fn release(&self) -> io::Result<Foreign> {
         if self.accepts.cancel_all().await {
             let message = "the listener holds accepted connections: accept them first";
-            return Err((io::Error::new(io::ErrorKind::WouldBlock, message), self));
+            return Err(io::Error::new(io::ErrorKind::WouldBlock, message));
         }
-        let ahead = self.ahead;
-        let restore = |(error, owned)| {
-            let ahead = ahead.clone();
-            (
-                error,
-                Acceptor {
-                    ahead,
-                    ..Acceptor::new(owned)
-                },
-            )
-        };
-        self.owned.release().map_err(restore)
+        self.owned.release()
     }
 }
 
@@ -235,9 +224,13 @@ impl Accepts {
     /// Drops the results of operations that failed for lack of descriptors or memory.
     fn drop_exhausted(&self) {
         let core = &self.descriptor.core;
-        let is_exhausted =
-            |id| matches!(core.result_of(id), Some(Err(code)) if error_scope(code) == ErrorScope::Exhausted);
-        let position = || self.ids.borrow().iter().position(|&id| is_exhausted(id));
+        self.drop_results(
+            |id| matches!(core.result_of(id), Some(Err(code)) if error_scope(code) == ErrorScope::Exhausted),
+        );
+    }
+
+    fn drop_results(&self, is_unwanted: impl Fn(OpId) -> bool) {
+        let position = || self.ids.borrow().iter().position(|&id| is_unwanted(id));
         while let Some(at) = position() {
             self.take(at);
         }
@@ -269,11 +262,7 @@ impl Accepts {
         for &id in &ids {
             core.completed(id).await;
         }
-        let has_failed = |id| core.is_complete(id) && !matches!(core.result_of(id), Some(Ok(_)));
-        let position = || self.ids.borrow().iter().position(|&id| has_failed(id));
-        while let Some(at) = position() {
-            self.take(at);
-        }
+        self.drop_results(|id| core.is_complete(id) && !matches!(core.result_of(id), Some(Ok(_))));
         !self.is_empty()
     }
 }

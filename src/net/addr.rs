@@ -24,49 +24,24 @@ use crate::sys::context;
 /// # Ok::<(), std::io::Error>(())
 /// ```
 pub trait ToSocketAddrs: sealed::Sealed {
-    #[doc(hidden)]
-    fn resolve(&self) -> impl Future<Output = io::Result<Vec<SocketAddr>>>;
-
     /// The first address, if no lookup is needed.
     #[doc(hidden)]
-    fn literal_addr(&self) -> Option<SocketAddr> {
-        None
-    }
+    fn literal_addr(&self) -> Option<SocketAddr>;
 
     #[doc(hidden)]
-    fn shown(&self) -> String;
+    fn resolve(&self) -> impl Future<Output = io::Result<Vec<SocketAddr>>> {
+        async { Ok(self.literal_addr().into_iter().collect()) }
+    }
+
+    /// The address or name for error messages.
+    #[doc(hidden)]
+    fn describe(&self) -> String {
+        self.literal_addr().map(|addr| addr.to_string()).unwrap_or_default()
+    }
 }
 
 mod sealed {
     pub trait Sealed {}
-}
-
-impl sealed::Sealed for SocketAddr {}
-
-impl ToSocketAddrs for SocketAddr {
-    async fn resolve(&self) -> io::Result<Vec<SocketAddr>> {
-        Ok(vec![*self])
-    }
-    fn literal_addr(&self) -> Option<SocketAddr> {
-        Some(*self)
-    }
-    fn shown(&self) -> String {
-        self.to_string()
-    }
-}
-
-impl sealed::Sealed for &[SocketAddr] {}
-
-impl ToSocketAddrs for &[SocketAddr] {
-    async fn resolve(&self) -> io::Result<Vec<SocketAddr>> {
-        Ok(self.to_vec())
-    }
-    fn literal_addr(&self) -> Option<SocketAddr> {
-        self.first().copied()
-    }
-    fn shown(&self) -> String {
-        format!("{self:?}")
-    }
 }
 
 /// Implements the trait for types that convert to a `SocketAddr`.
@@ -75,20 +50,15 @@ macro_rules! impl_to_socket_addrs {
         impl sealed::Sealed for $kind {}
 
         impl ToSocketAddrs for $kind {
-            async fn resolve(&self) -> io::Result<Vec<SocketAddr>> {
-                Ok(vec![SocketAddr::from(*self)])
-            }
             fn literal_addr(&self) -> Option<SocketAddr> {
                 Some(SocketAddr::from(*self))
-            }
-            fn shown(&self) -> String {
-                SocketAddr::from(*self).to_string()
             }
         }
     )*};
 }
 
 impl_to_socket_addrs!(
+    SocketAddr,
     SocketAddrV4,
     SocketAddrV6,
     (IpAddr, u16),
@@ -96,21 +66,34 @@ impl_to_socket_addrs!(
     (Ipv6Addr, u16)
 );
 
+impl sealed::Sealed for &[SocketAddr] {}
+
+impl ToSocketAddrs for &[SocketAddr] {
+    fn literal_addr(&self) -> Option<SocketAddr> {
+        self.first().copied()
+    }
+    async fn resolve(&self) -> io::Result<Vec<SocketAddr>> {
+        Ok(self.to_vec())
+    }
+    fn describe(&self) -> String {
+        format!("{self:?}")
+    }
+}
+
 impl sealed::Sealed for (&str, u16) {}
 
 impl ToSocketAddrs for (&str, u16) {
-    async fn resolve(&self) -> io::Result<Vec<SocketAddr>> {
-        let (host, port) = *self;
-        match host.parse::<IpAddr>() {
-            Ok(ip) => Ok(vec![SocketAddr::new(ip, port)]),
-            Err(_) => look_up((host.to_owned(), port)).await,
-        }
-    }
     fn literal_addr(&self) -> Option<SocketAddr> {
         let ip = self.0.parse().ok()?;
         Some(SocketAddr::new(ip, self.1))
     }
-    fn shown(&self) -> String {
+    async fn resolve(&self) -> io::Result<Vec<SocketAddr>> {
+        match self.literal_addr() {
+            Some(addr) => Ok(vec![addr]),
+            None => look_up((self.0.to_owned(), self.1)).await,
+        }
+    }
+    fn describe(&self) -> String {
         format!("{}:{}", self.0, self.1)
     }
 }
@@ -118,22 +101,25 @@ impl ToSocketAddrs for (&str, u16) {
 impl sealed::Sealed for (String, u16) {}
 
 impl ToSocketAddrs for (String, u16) {
-    async fn resolve(&self) -> io::Result<Vec<SocketAddr>> {
-        (self.0.as_str(), self.1).resolve().await
-    }
     fn literal_addr(&self) -> Option<SocketAddr> {
         (self.0.as_str(), self.1).literal_addr()
     }
-    fn shown(&self) -> String {
-        (self.0.as_str(), self.1).shown()
+    async fn resolve(&self) -> io::Result<Vec<SocketAddr>> {
+        (self.0.as_str(), self.1).resolve().await
+    }
+    fn describe(&self) -> String {
+        (self.0.as_str(), self.1).describe()
     }
 }
 
 impl sealed::Sealed for str {}
 
 impl ToSocketAddrs for str {
+    fn literal_addr(&self) -> Option<SocketAddr> {
+        self.parse().ok()
+    }
     async fn resolve(&self) -> io::Result<Vec<SocketAddr>> {
-        if let Ok(addr) = self.parse::<SocketAddr>() {
+        if let Some(addr) = self.literal_addr() {
             return Ok(vec![addr]);
         }
         let has_port = self
@@ -147,40 +133,55 @@ impl ToSocketAddrs for str {
         }
         look_up(self.to_owned()).await
     }
-    fn literal_addr(&self) -> Option<SocketAddr> {
-        self.parse().ok()
-    }
-    fn shown(&self) -> String {
+    fn describe(&self) -> String {
         self.to_owned()
     }
 }
 
-impl sealed::Sealed for String {}
+/// Implements the trait for types that dereference to one that has it.
+macro_rules! impl_by_deref {
+    ($([$($generics:tt)*] $kind:ty),*) => {$(
+        impl<$($generics)*> sealed::Sealed for $kind {}
 
-impl ToSocketAddrs for String {
-    async fn resolve(&self) -> io::Result<Vec<SocketAddr>> {
-        self.as_str().resolve().await
-    }
-    fn literal_addr(&self) -> Option<SocketAddr> {
-        self.as_str().literal_addr()
-    }
-    fn shown(&self) -> String {
-        self.clone()
-    }
+        impl<$($generics)*> ToSocketAddrs for $kind {
+            fn literal_addr(&self) -> Option<SocketAddr> {
+                (**self).literal_addr()
+            }
+            fn resolve(&self) -> impl Future<Output = io::Result<Vec<SocketAddr>>> {
+                (**self).resolve()
+            }
+            fn describe(&self) -> String {
+                (**self).describe()
+            }
+        }
+    )*};
 }
 
-impl<T: ToSocketAddrs + ?Sized> sealed::Sealed for &T {}
+impl_by_deref!([] String, [T: ToSocketAddrs + ?Sized] &T);
 
-impl<T: ToSocketAddrs + ?Sized> ToSocketAddrs for &T {
-    async fn resolve(&self) -> io::Result<Vec<SocketAddr>> {
-        (**self).resolve().await
+/// Resolves a name to at least one address. `action` and the name are the context of an error.
+pub(crate) async fn resolve(action: &str, name: &impl ToSocketAddrs) -> io::Result<Vec<SocketAddr>> {
+    let resolved = match name.resolve().await {
+        Ok(addrs) if addrs.is_empty() => Err(io::Error::new(io::ErrorKind::InvalidInput, "the name has no address")),
+        resolved => resolved,
+    };
+    resolved.map_err(|error| context(format_args!("{action} {}", name.describe()), error))
+}
+
+/// Calls `attempt` with the addresses of a name until it succeeds for one; otherwise returns its last error.
+pub(crate) async fn try_each<T>(
+    action: &str,
+    name: &impl ToSocketAddrs,
+    mut attempt: impl AsyncFnMut(SocketAddr) -> io::Result<T>,
+) -> io::Result<T> {
+    let mut result = Err(io::ErrorKind::InvalidInput.into());
+    for addr in resolve(action, name).await? {
+        result = attempt(addr).await;
+        if result.is_ok() {
+            break;
+        }
     }
-    fn literal_addr(&self) -> Option<SocketAddr> {
-        (**self).literal_addr()
-    }
-    fn shown(&self) -> String {
-        (**self).shown()
-    }
+    result.map_err(|error| context(format_args!("{action} {}", name.describe()), error))
 }
 
 /// `getaddrinfo` blocks, so it runs on the thread pool.
@@ -202,6 +203,6 @@ async fn look_up(name: impl std::net::ToSocketAddrs + Send + 'static) -> io::Res
 /// ```
 #[doc(alias = "getaddrinfo")]
 pub async fn lookup_host(name: impl ToSocketAddrs) -> io::Result<Vec<SocketAddr>> {
-    let explain = |error| context(format_args!("look up {}", name.shown()), error);
+    let explain = |error| context(format_args!("look up {}", name.describe()), error);
     name.resolve().await.map_err(explain)
 }

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use super::accept::BACKLOG;
-use super::addr::ToSocketAddrs;
+use super::addr::{ToSocketAddrs, resolve, try_each};
 use super::connect::connect_any;
 use super::listener::TcpListener;
 use super::stream::TcpStream;
@@ -118,15 +118,7 @@ impl TcpBuilder {
 
     /// Listens on an address: see [`TcpListener::bind`].
     pub async fn listen(self, addr: impl ToSocketAddrs) -> io::Result<TcpListener> {
-        let explain = |error| context(format_args!("bind {}", addr.shown()), error);
-        let mut last = io::Error::new(io::ErrorKind::InvalidInput, "the name has no address");
-        for addr in addr.resolve().await.map_err(explain)? {
-            match self.listen_on(addr) {
-                Ok(listener) => return Ok(listener),
-                Err(error) => last = error,
-            }
-        }
-        Err(explain(last))
+        try_each("bind", &addr, async |addr| self.listen_on(addr)).await
     }
 
     fn listen_on(&self, addr: SocketAddr) -> io::Result<TcpListener> {
@@ -143,8 +135,8 @@ impl TcpBuilder {
 
     /// Connects to an address: see [`TcpStream::connect`].
     pub async fn connect(self, addr: impl ToSocketAddrs) -> io::Result<TcpStream> {
-        let explain = |error| context(format_args!("connect to {}", addr.shown()), error);
-        let mut addrs = addr.resolve().await.map_err(explain)?;
+        let explain = |error| context(format_args!("connect to {}", addr.describe()), error);
+        let mut addrs = resolve("connect to", &addr).await?;
         if let Some(local) = self.local {
             addrs.retain(|addr| addr.is_ipv4() == local.is_ipv4());
             if addrs.is_empty() {

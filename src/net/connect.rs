@@ -20,10 +20,9 @@ use crate::time::{Sleep, sleep};
 /// The delay before the next attempt starts while earlier ones are pending, as RFC 8305 recommends.
 const STAGGER: Duration = Duration::from_millis(250);
 
-/// Connects to the address that answers first.
+/// Connects to the address that answers first; there must be at least one.
 pub(super) async fn connect_any(builder: &TcpBuilder, addrs: Vec<SocketAddr>) -> io::Result<TcpStream> {
     match addrs[..] {
-        [] => Err(io::Error::new(io::ErrorKind::InvalidInput, "the name has no address")),
         [addr] => builder.connect_one(addr).await,
         _ => {
             let mut race = Race {

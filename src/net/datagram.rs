@@ -8,7 +8,6 @@ use std::cell::RefCell;
 use std::io;
 use std::rc::Rc;
 
-use crate::driver::OpResult;
 use crate::driver::op::{MAX_LEN, Op};
 use crate::error::from_code;
 use crate::inflight::descriptor::{Descriptor, OwnedDescriptor};
@@ -52,7 +51,7 @@ pub(crate) async fn receive<B: IoBufMut>(
     }
     let descriptor = &owned.descriptor;
     let (core, queue, fd) = (&*descriptor.core, &descriptor.read, descriptor.fd);
-    let _hold = queue.hold().await;
+    let _guard = queue.acquire().await;
     queue.settle(core).await;
     if queue.has_leftover(core).await
         && let Some(served) = queue.serve_message(&mut buf, is_stream)
@@ -98,7 +97,7 @@ pub(crate) async fn receive_managed(
     let descriptor = &owned.descriptor;
     let (core, queue, fd) = (&*descriptor.core, &descriptor.read, descriptor.fd);
     {
-        let _hold = queue.hold().await;
+        let _guard = queue.acquire().await;
         queue.settle(core).await;
         if queue.has_leftover(core).await
             && let Some(served) = queue.serve_whole_message()
@@ -115,17 +114,10 @@ pub(crate) async fn receive_managed(
         let (op_result, (_, mut msg)) = OpFuture::start_op(core, queue, OnOrphan::Keep, payload, 0, plan).await;
         let meta = msg.open();
         msg_pool.put_back(msg);
-        match op_result {
-            OpResult {
-                res: Err(errno::NO_BUFFERS),
-                ..
-            } => {}
-            OpResult {
-                buffer: Some(buffer), ..
-            } => return Ok((ManagedBuf::from_pool(buffer), meta)),
-            OpResult { res, .. } => {
-                return count(res).map(|_| (ManagedBuf::from_heap(Vec::new()), meta));
-            }
+        match (op_result.res, op_result.buffer) {
+            (Err(errno::NO_BUFFERS), _) => {}
+            (_, Some(buffer)) => return Ok((ManagedBuf::from_pool(buffer), meta)),
+            (res, None) => return count(res).map(|_| (ManagedBuf::default(), meta)),
         }
     }
     let (result, mut bytes) = receive(owned, msg_pool, Vec::with_capacity(HEAP_LEN), 0, false).await;
@@ -143,7 +135,7 @@ pub(crate) async fn send<B: IoBuf>(
     descriptors: Enclosure,
 ) -> BufResult<usize, B> {
     let queue = &owned.descriptor.write;
-    let _hold = queue.hold().await;
+    let _guard = queue.acquire().await;
     queue.settle(owned.core()).await;
     let (op_result, (_, mut msg, buf)) = start_send(owned, msg_pool, buf, to, descriptors, false).await;
     drop(msg.take_enclosed());

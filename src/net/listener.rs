@@ -7,9 +7,9 @@ use std::net::SocketAddr;
 use super::accept::Acceptor;
 use super::addr::ToSocketAddrs;
 use super::builder::TcpBuilder;
+use super::socket::debug_socket;
 use super::stream::TcpStream;
 use crate::inflight::descriptor::{IntoStdError, OwnedDescriptor};
-use crate::sys;
 
 /// A listening TCP socket.
 ///
@@ -89,13 +89,8 @@ impl TcpListener {
     /// Converts to a non-blocking std listener after cancelling the accepts in flight. Fails, and returns the listener
     /// in the error, if it holds accepted connections, which would be lost: accept them first.
     pub async fn into_std(self) -> Result<std::net::TcpListener, IntoStdError<TcpListener>> {
-        match self.acceptor.release().await {
-            Ok(fd) => Ok(sys::into_std(fd)),
-            Err((error, acceptor)) => Err(IntoStdError {
-                inner: TcpListener { acceptor },
-                error,
-            }),
-        }
+        let released = self.acceptor.release().await;
+        IntoStdError::convert(self, released)
     }
 
     pub(super) fn from_socket(socket: OwnedDescriptor) -> TcpListener {
@@ -111,9 +106,6 @@ impl TcpListener {
 
 impl fmt::Debug for TcpListener {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("TcpListener")
-            .field("fd", &self.socket().fd())
-            .field("local", &self.socket().local_addr().ok())
-            .finish()
+        debug_socket(f, "TcpListener", self.socket())
     }
 }

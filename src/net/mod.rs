@@ -32,6 +32,7 @@ pub(crate) mod unix;
 pub(crate) mod unix;
 
 pub use self::addr::{ToSocketAddrs, lookup_host};
+pub(crate) use self::addr::{resolve, try_each};
 pub use self::builder::TcpBuilder;
 pub use self::listener::TcpListener;
 pub(crate) use self::split::Connection;

@@ -1,5 +1,6 @@
 //! Socket calls other than reads and writes: names, options, connect, shutdown.
 
+use std::fmt;
 use std::future::Future;
 use std::io;
 use std::net::{Shutdown, SocketAddr};
@@ -39,7 +40,7 @@ impl OwnedDescriptor {
         let descriptor = &self.descriptor;
         let (core, queue, fd) = (&*descriptor.core, &descriptor.write, descriptor.fd);
         async move {
-            let _hold = queue.hold().await;
+            let _guard = queue.acquire().await;
             queue.settle(core).await;
             let payload = (descriptor.clone(), name);
             let plan = |(_, name): &mut (Rc<_>, Name)| Op::Connect { fd, name };
@@ -81,8 +82,8 @@ impl OwnedDescriptor {
 
     /// Records whether closing the socket may block because of `SO_LINGER`.
     pub(crate) fn note_linger(&self, time: Option<Duration>) {
-        self.descriptor
-            .set_lingers(time.is_some_and(|time| time > Duration::ZERO));
+        let lingers = time.is_some_and(|time| time > Duration::ZERO);
+        self.descriptor.lingers.set(lingers);
     }
 
     /// Reads the option of the same kind as `like`, whose value is ignored.
@@ -97,6 +98,19 @@ impl OwnedDescriptor {
         self.core().control(Control::Shutdown { fd: self.fd(), how })?;
         Ok(())
     }
+}
+
+/// Formats a socket with its addresses, as far as they are known.
+pub(crate) fn debug_socket(f: &mut fmt::Formatter<'_>, name: &str, socket: &OwnedDescriptor) -> fmt::Result {
+    let mut debug = f.debug_struct(name);
+    debug.field("fd", &socket.fd());
+    let addrs = [("local", socket.local_name()), ("peer", socket.peer_name())];
+    for (field, addr) in addrs {
+        if let Ok(addr) = addr {
+            debug.field(field, &format_args!("{addr}"));
+        }
+    }
+    debug.finish()
 }
 
 /// Converts a name to an IP address and port.

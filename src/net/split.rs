@@ -1,5 +1,7 @@
 //! Splitting a connection into a read half and a write half.
 
+#![allow(private_bounds, reason = "only the runtime implements `Connection`")]
+
 use std::fmt;
 use std::io;
 use std::net::Shutdown;
@@ -11,6 +13,40 @@ use crate::inflight::stream::{ByteStream, reading_methods, writing_methods};
 /// A connection that can be split.
 pub(crate) trait Connection {
     fn bytes(&self) -> &ByteStream;
+}
+
+/// The public methods of a [`Connection`] that concern both directions.
+macro_rules! connection_methods {
+    () => {
+        /// Shuts down one or both directions, the write side after the write in progress; the peer then reads end of
+        /// stream.
+        ///
+        /// If [`AsyncWrite`](crate::io::AsyncWrite) is in scope, a plain call still means this method. The trait's
+        /// method, which takes no argument and shuts down the write side, is `AsyncWrite::shutdown(&mut stream)`.
+        pub async fn shutdown(&self, how: std::net::Shutdown) -> std::io::Result<()> {
+            self.bytes().shutdown(how).await
+        }
+
+        /// Borrows the stream as two halves, to read and write concurrently in one task.
+        pub fn split(&self) -> ($crate::net::ReadHalf<'_, Self>, $crate::net::WriteHalf<'_, Self>) {
+            $crate::net::split::halves(self)
+        }
+
+        /// Splits the stream into two owned halves, for two tasks.
+        pub fn into_split(
+            self,
+        ) -> (
+            $crate::net::OwnedReadHalf<Self>,
+            $crate::net::OwnedWriteHalf<Self>,
+        ) {
+            $crate::net::OwnedReadHalf::pair(self)
+        }
+    };
+}
+pub(super) use connection_methods;
+
+pub(super) fn halves<S>(stream: &S) -> (ReadHalf<'_, S>, WriteHalf<'_, S>) {
+    (ReadHalf(stream), WriteHalf(stream))
 }
 
 /// The read half of a borrowed stream: see [`TcpStream::split`].
@@ -30,9 +66,8 @@ pub(crate) trait Connection {
 /// # Ok::<(), std::io::Error>(())
 /// ```
 #[derive(Debug)]
-pub struct ReadHalf<'a, S = TcpStream>(pub(super) &'a S);
+pub struct ReadHalf<'a, S = TcpStream>(&'a S);
 
-#[allow(private_bounds, reason = "only the runtime implements `Connection`")]
 impl<S: Connection> ReadHalf<'_, S> {
     pub(crate) fn bytes(&self) -> &ByteStream {
         self.0.bytes()
@@ -65,9 +100,8 @@ impl<S> Copy for ReadHalf<'_, S> {}
 /// # Ok::<(), std::io::Error>(())
 /// ```
 #[derive(Debug)]
-pub struct WriteHalf<'a, S = TcpStream>(pub(super) &'a S);
+pub struct WriteHalf<'a, S = TcpStream>(&'a S);
 
-#[allow(private_bounds, reason = "only the runtime implements `Connection`")]
 impl<S: Connection> WriteHalf<'_, S> {
     pub(crate) fn bytes(&self) -> &ByteStream {
         self.0.bytes()
@@ -127,13 +161,11 @@ pub struct OwnedReadHalf<S = TcpStream> {
 /// })??;
 /// # Ok::<(), std::io::Error>(())
 /// ```
-#[allow(private_bounds, reason = "only the runtime implements `Connection`")]
 pub struct OwnedWriteHalf<S: Connection = TcpStream> {
     /// `None` only while the halves are being reunited.
     stream: Option<Rc<S>>,
 }
 
-#[allow(private_bounds, reason = "only the runtime implements `Connection`")]
 impl<S: Connection> OwnedReadHalf<S> {
     pub(super) fn pair(stream: S) -> (OwnedReadHalf<S>, OwnedWriteHalf<S>) {
         let stream = Rc::new(stream);
@@ -163,7 +195,6 @@ impl<S: Connection> OwnedReadHalf<S> {
     }
 }
 
-#[allow(private_bounds, reason = "only the runtime implements `Connection`")]
 impl<S: Connection> OwnedWriteHalf<S> {
     pub(super) fn stream(&self) -> &S {
         let stream = self.stream.as_ref();
@@ -209,7 +240,6 @@ impl<S: Connection + fmt::Debug> fmt::Debug for OwnedWriteHalf<S> {
 /// })??;
 /// # Ok::<(), std::io::Error>(())
 /// ```
-#[allow(private_bounds, reason = "only the runtime implements `Connection`")]
 pub struct ReuniteError<S: Connection = TcpStream>(pub OwnedReadHalf<S>, pub OwnedWriteHalf<S>);
 
 impl<S: Connection> fmt::Debug for ReuniteError<S> {

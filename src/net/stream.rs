@@ -2,17 +2,17 @@
 
 use std::fmt;
 use std::io;
-use std::net::{Shutdown, SocketAddr};
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use super::addr::ToSocketAddrs;
 use super::builder::TcpBuilder;
-use super::socket::{hops, set_hops};
-use super::split::{Connection, OwnedReadHalf, OwnedWriteHalf, ReadHalf, WriteHalf};
+use super::socket::{debug_socket, hops, set_hops};
+use super::split::{Connection, OwnedReadHalf, OwnedWriteHalf, connection_methods};
 use crate::driver::op::Medium;
 use crate::inflight::descriptor::{IntoStdError, OwnedDescriptor};
 use crate::inflight::stream::{ByteStream, reading_methods, writing_methods};
-use crate::sys::{self, KeepAlive, SocketOption};
+use crate::sys::{KeepAlive, SocketOption};
 
 /// A TCP connection.
 ///
@@ -72,24 +72,7 @@ impl TcpStream {
     reading_methods!();
     writing_methods!();
 
-    /// Shuts down one or both directions, the write side after the write in progress; the peer then reads end of
-    /// stream.
-    ///
-    /// If [`AsyncWrite`](crate::io::AsyncWrite) is in scope, a plain call still means this method. The trait's method,
-    /// which takes no argument and shuts down the write side, is `AsyncWrite::shutdown(&mut stream)`.
-    pub async fn shutdown(&self, how: Shutdown) -> io::Result<()> {
-        self.bytes.shutdown(how).await
-    }
-
-    /// Borrows the stream as two halves, to read and write concurrently in one task.
-    pub fn split(&self) -> (ReadHalf<'_>, WriteHalf<'_>) {
-        (ReadHalf(self), WriteHalf(self))
-    }
-
-    /// Splits the stream into two owned halves, for two tasks.
-    pub fn into_split(self) -> (OwnedReadHalf, OwnedWriteHalf) {
-        OwnedReadHalf::pair(self)
-    }
+    connection_methods!();
 
     /// The local address.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
@@ -161,23 +144,14 @@ impl TcpStream {
     /// Converts to a non-blocking std stream. Fails, and returns the stream in the error, while an operation is in
     /// progress or received bytes are unread: they would be lost.
     pub fn into_std(self) -> Result<std::net::TcpStream, IntoStdError<TcpStream>> {
-        match self.bytes.owned.release() {
-            Ok(fd) => Ok(sys::into_std(fd)),
-            Err((error, socket)) => Err(IntoStdError {
-                inner: TcpStream::from_socket(socket),
-                error,
-            }),
-        }
+        let released = self.socket().release();
+        IntoStdError::convert(self, released)
     }
 }
 
 impl fmt::Debug for TcpStream {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("TcpStream")
-            .field("fd", &self.socket().fd())
-            .field("local", &self.socket().local_addr().ok())
-            .field("peer", &self.socket().peer_addr().ok())
-            .finish()
+        debug_socket(f, "TcpStream", self.socket())
     }
 }
 

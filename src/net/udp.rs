@@ -5,12 +5,12 @@ use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::ops::Deref;
 
-use super::addr::ToSocketAddrs;
+use super::addr::{ToSocketAddrs, resolve, try_each};
 use super::datagram::{MsgHdrPool, receive, receive_managed, send, truncated_error};
-use super::socket::{hops, inet, set_hops};
+use super::socket::{debug_socket, hops, inet, set_hops};
 use crate::inflight::descriptor::{IntoStdError, OwnedDescriptor};
 use crate::io::{BufResult, IoBuf, IoBufMut, ManagedBuf};
-use crate::sys::{self, MsgMeta, Name, SocketKind, SocketOption, context};
+use crate::sys::{MsgMeta, Name, SocketKind, SocketOption, context};
 
 /// A UDP socket.
 ///
@@ -65,17 +65,12 @@ pub struct Datagram {
 impl UdpSocket {
     /// Binds a socket to the first usable address of a name; port 0 lets the system choose one.
     pub async fn bind(addr: impl ToSocketAddrs) -> io::Result<UdpSocket> {
-        let explain = |error| context(format_args!("bind {}", addr.shown()), error);
-        let mut last = io::Error::new(io::ErrorKind::InvalidInput, "the name has no address");
-        for addr in addr.resolve().await.map_err(explain)? {
-            let bound = OwnedDescriptor::socket(SocketKind::udp_for(addr))
-                .and_then(|socket| socket.bind(&Name::from(addr)).map(|()| socket));
-            match bound {
-                Ok(socket) => return Ok(UdpSocket::from_socket(socket)),
-                Err(error) => last = error,
-            }
-        }
-        Err(explain(last))
+        try_each("bind", &addr, async |addr| {
+            let socket = OwnedDescriptor::socket(SocketKind::udp_for(addr))?;
+            socket.bind(&Name::from(addr))?;
+            Ok(UdpSocket::from_socket(socket))
+        })
+        .await
     }
 
     /// Sets the destination of [`send`](UdpSocket::send); datagrams from other addresses are discarded. If a name
@@ -85,34 +80,22 @@ impl UdpSocket {
     ///
     /// **Cancel safety:** the socket may or may not be connected.
     pub async fn connect(&self, addr: impl ToSocketAddrs) -> io::Result<()> {
-        let explain = |error| context(format_args!("connect to {}", addr.shown()), error);
-        let mut last = io::Error::new(io::ErrorKind::InvalidInput, "the name has no address");
-        for addr in addr.resolve().await.map_err(explain)? {
-            match self.socket.connect(addr.into()).await {
-                Ok(()) => return Ok(()),
-                Err(error) => last = error,
-            }
-        }
-        Err(explain(last))
+        try_each("connect to", &addr, async |addr| self.socket.connect(addr.into()).await).await
     }
 
     /// Sends a datagram to an address and returns its length. A datagram may be empty, and is never sent partially.
     pub async fn send_to<B: IoBuf>(&self, buf: B, to: impl ToSocketAddrs) -> BufResult<usize, B> {
-        let explain = |error| context(format_args!("send to {}", to.shown()), error);
         let addr = match to.literal_addr() {
             // `resolve` would allocate a list for each datagram.
-            Some(addr) => Some(addr),
-            None => match to.resolve().await {
-                Ok(addrs) => addrs.first().copied(),
-                Err(error) => return (Err(explain(error)), buf),
+            Some(addr) => addr,
+            None => match resolve("send to", &to).await {
+                Ok(addrs) => addrs[0],
+                Err(error) => return (Err(error), buf),
             },
-        };
-        let Some(addr) = addr else {
-            let error = io::Error::new(io::ErrorKind::InvalidInput, "the name has no address");
-            return (Err(explain(error)), buf);
         };
         let name = Name::from(addr);
         let (result, buf) = send(&self.socket, &self.msg_pool, buf, Some(&name), Vec::new()).await;
+        let explain = |error| context(format_args!("send to {}", to.describe()), error);
         (result.map_err(explain), buf)
     }
 
@@ -192,14 +175,8 @@ impl UdpSocket {
     /// Converts to a non-blocking std socket. Fails, and returns the socket in the error, while an operation is in
     /// progress or a received datagram is unread: it would be lost.
     pub fn into_std(self) -> Result<std::net::UdpSocket, IntoStdError<UdpSocket>> {
-        let msg_pool = self.msg_pool;
-        match self.socket.release() {
-            Ok(fd) => Ok(sys::into_std(fd)),
-            Err((error, socket)) => Err(IntoStdError {
-                inner: UdpSocket { socket, msg_pool },
-                error,
-            }),
-        }
+        let released = self.socket.release();
+        IntoStdError::convert(self, released)
     }
 
     fn from_socket(socket: OwnedDescriptor) -> UdpSocket {
@@ -275,13 +252,10 @@ impl UdpSocket {
             true => SocketOption::MulticastLoopV4(false),
             false => SocketOption::MulticastLoopV6(false),
         };
-        let is_on = |option| {
-            matches!(
-                option,
-                SocketOption::MulticastLoopV4(true) | SocketOption::MulticastLoopV6(true)
-            )
-        };
-        self.socket.get(like).map(is_on)
+        match self.socket.get(like)? {
+            SocketOption::MulticastLoopV4(on) | SocketOption::MulticastLoopV6(on) => Ok(on),
+            other => unreachable!("unexpected reply for the multicast loop: {other:?}"),
+        }
     }
 
     /// Sets whether multicast datagrams are looped back to this host.
@@ -300,7 +274,7 @@ impl UdpSocket {
         };
         match self.socket.get(like)? {
             SocketOption::MulticastTtlV4(hops) | SocketOption::MulticastHopsV6(hops) => Ok(hops),
-            other => unreachable!("hops are {other:?}"),
+            other => unreachable!("unexpected reply for the hop limit: {other:?}"),
         }
     }
 
@@ -369,10 +343,6 @@ impl Deref for Datagram {
 
 impl fmt::Debug for UdpSocket {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("UdpSocket")
-            .field("fd", &self.socket.fd())
-            .field("local", &self.local_addr().ok())
-            .field("peer", &self.peer_addr().ok())
-            .finish()
+        debug_socket(f, "UdpSocket", &self.socket)
     }
 }

@@ -1,16 +1,15 @@
 //! A handle to a child process.
 
 use std::fmt;
-use std::future::{Future, poll_fn};
 use std::io;
-use std::pin::pin;
 use std::process::{ExitStatus, Output};
-use std::task::Poll;
 
 use super::extras::Extras;
 use super::running::Running;
 use super::streams::{ChildStderr, ChildStdin, ChildStdout};
 use crate::event_loop::core::LoopCore;
+use crate::io::AsyncRead;
+use crate::task::join;
 
 /// A child process, created by [`Command::spawn`](super::Command::spawn).
 ///
@@ -136,19 +135,7 @@ impl Child {
     pub async fn wait_with_output(mut self) -> io::Result<Output> {
         drop(self.stdin.take());
         let (stdout, stderr) = (self.stdout.take(), self.stderr.take());
-        let read_stdout = async {
-            match &stdout {
-                Some(stdout) => stdout.read_whole().await,
-                None => Ok(Vec::new()),
-            }
-        };
-        let read_stderr = async {
-            match &stderr {
-                Some(stderr) => stderr.read_whole().await,
-                None => Ok(Vec::new()),
-            }
-        };
-        let (status, stdout, stderr) = all(self.wait(), read_stdout, read_stderr).await;
+        let (status, stdout, stderr) = join((self.wait(), read_all(stdout), read_all(stderr))).await;
         Ok(Output {
             status: status?,
             stdout: stdout?,
@@ -186,32 +173,11 @@ impl fmt::Debug for Child {
     }
 }
 
-/// Waits for three futures concurrently.
-async fn all<A: Future, B: Future, C: Future>(a: A, b: B, c: C) -> (A::Output, B::Output, C::Output) {
-    let (mut a, mut b, mut c) = (pin!(a), pin!(b), pin!(c));
-    let (mut done_a, mut done_b, mut done_c) = (None, None, None);
-    poll_fn(|cx| {
-        if done_a.is_none()
-            && let Poll::Ready(output) = a.as_mut().poll(cx)
-        {
-            done_a = Some(output);
-        }
-        if done_b.is_none()
-            && let Poll::Ready(output) = b.as_mut().poll(cx)
-        {
-            done_b = Some(output);
-        }
-        if done_c.is_none()
-            && let Poll::Ready(output) = c.as_mut().poll(cx)
-        {
-            done_c = Some(output);
-        }
-        if done_a.is_none() || done_b.is_none() || done_c.is_none() {
-            return Poll::Pending;
-        }
-        let outputs = done_a.take().zip(done_b.take()).zip(done_c.take());
-        let ((a, b), c) = outputs.expect("all three are done");
-        Poll::Ready((a, b, c))
-    })
-    .await
+/// Reads a pipe, if there is one, up to its end.
+async fn read_all(pipe: Option<impl AsyncRead>) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    if let Some(mut pipe) = pipe {
+        pipe.read_to_end(&mut bytes, usize::MAX).await?;
+    }
+    Ok(bytes)
 }

@@ -142,11 +142,8 @@ impl Command {
     #[track_caller]
     pub fn spawn(&mut self) -> io::Result<Child> {
         let core = LoopCore::current("Command::spawn");
-        let started = match check_can_wait(core) {
-            Ok(()) => self.std.spawn(),
-            Err(error) => Err(error),
-        };
-        started
+        check_can_wait(core)
+            .and_then(|()| self.std.spawn())
             .and_then(|child| Child::adopt(core, child, self.extras, self.kill_on_drop))
             .map_err(|error| self.explain(error))
     }
@@ -164,17 +161,19 @@ impl Command {
     ///
     /// **Cancel safety:** the child is dropped: see [`kill_on_drop`](Command::kill_on_drop).
     pub async fn output(&mut self) -> io::Result<Output> {
-        self.default_streams(Stdio::null, Stdio::piped);
-        let child = self.spawn();
-        // Restore the defaults for the next start.
-        self.default_streams(Stdio::inherit, Stdio::inherit);
-        child?.wait_with_output().await
+        self.spawn_with(Stdio::null, Stdio::piped)?.wait_with_output().await
     }
 
     /// Starts the child; streams that were not set become pipes.
     pub(crate) fn spawn_piped(&mut self) -> io::Result<Child> {
-        self.default_streams(Stdio::piped, Stdio::piped);
+        self.spawn_with(Stdio::piped, Stdio::piped)
+    }
+
+    /// Starts the child with these defaults for the streams that the caller has not set.
+    fn spawn_with(&mut self, input: fn() -> Stdio, output: fn() -> Stdio) -> io::Result<Child> {
+        self.default_streams(input, output);
         let child = self.spawn();
+        // Restore the defaults for the next start.
         self.default_streams(Stdio::inherit, Stdio::inherit);
         child
     }

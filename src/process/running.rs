@@ -8,6 +8,7 @@ use std::rc::Rc;
 
 use super::extras::Extras;
 use super::orphan_reaper::{self, OrphanedChild};
+use crate::error::LoopClosed;
 use crate::event_loop::core::LoopCore;
 use crate::io::AsyncFd;
 use crate::signal::{Signal, SignalKind, signal};
@@ -41,10 +42,7 @@ impl ExitEvent {
     async fn wait(&mut self) -> io::Result<()> {
         match self {
             ExitEvent::Descriptor(descriptor) => descriptor.readable().await,
-            ExitEvent::Signal(signal) => match signal.recv().await {
-                Some(()) => Ok(()),
-                None => Err(crate::error::LoopClosed.into()),
-            },
+            ExitEvent::Signal(signal) => signal.recv().await.ok_or_else(|| LoopClosed.into()),
         }
     }
 }

@@ -1,6 +1,5 @@
 //! The pipes to a child's standard streams.
 
-use std::fmt;
 use std::io;
 use std::process::Stdio;
 
@@ -10,9 +9,6 @@ use crate::io::pipe::{Receiver, Sender};
 use crate::io::{impl_async_read, impl_async_write};
 use crate::sys::Foreign;
 use crate::sys::processes::for_child;
-
-/// The read size of [`read_whole`]: the capacity of a pipe.
-const READ_LEN: usize = 64 * 1024;
 
 /// The pipe to a child's standard input. Dropping it ends the input.
 ///
@@ -28,6 +24,7 @@ const READ_LEN: usize = 64 * 1024;
 /// })??;
 /// # Ok::<(), std::io::Error>(())
 /// ```
+#[derive(Debug)]
 pub struct ChildStdin {
     pipe: Sender,
 }
@@ -47,6 +44,7 @@ pub struct ChildStdin {
 /// })??;
 /// # Ok::<(), std::io::Error>(())
 /// ```
+#[derive(Debug)]
 pub struct ChildStdout {
     pipe: Receiver,
 }
@@ -64,14 +62,14 @@ pub struct ChildStdout {
 /// })??;
 /// # Ok::<(), std::io::Error>(())
 /// ```
+#[derive(Debug)]
 pub struct ChildStderr {
     pipe: Receiver,
 }
 
 impl ChildStdin {
     pub(super) fn adopt(pipe: impl Into<Foreign>) -> io::Result<ChildStdin> {
-        let pipe = Sender::adopt(pipe.into())?;
-        Ok(ChildStdin { pipe })
+        Sender::adopt(pipe.into()).map(|pipe| ChildStdin { pipe })
     }
 
     pub(crate) fn bytes(&self) -> &ByteStream {
@@ -92,8 +90,7 @@ impl ChildStdin {
 
 impl ChildStdout {
     pub(super) fn adopt(pipe: impl Into<Foreign>) -> io::Result<ChildStdout> {
-        let pipe = Receiver::adopt(pipe.into())?;
-        Ok(ChildStdout { pipe })
+        Receiver::adopt(pipe.into()).map(|pipe| ChildStdout { pipe })
     }
 
     pub(crate) fn bytes(&self) -> &ByteStream {
@@ -103,10 +100,6 @@ impl ChildStdout {
     /// Returns the underlying pipe.
     pub fn into_receiver(self) -> Receiver {
         self.pipe
-    }
-
-    pub(super) async fn read_whole(&self) -> io::Result<Vec<u8>> {
-        read_whole(&self.pipe).await
     }
 
     reading_methods!();
@@ -114,8 +107,7 @@ impl ChildStdout {
 
 impl ChildStderr {
     pub(super) fn adopt(pipe: impl Into<Foreign>) -> io::Result<ChildStderr> {
-        let pipe = Receiver::adopt(pipe.into())?;
-        Ok(ChildStderr { pipe })
+        Receiver::adopt(pipe.into()).map(|pipe| ChildStderr { pipe })
     }
 
     pub(crate) fn bytes(&self) -> &ByteStream {
@@ -127,25 +119,7 @@ impl ChildStderr {
         self.pipe
     }
 
-    pub(super) async fn read_whole(&self) -> io::Result<Vec<u8>> {
-        read_whole(&self.pipe).await
-    }
-
     reading_methods!();
-}
-
-/// Reads up to the end of the stream.
-async fn read_whole(pipe: &Receiver) -> io::Result<Vec<u8>> {
-    let mut whole = Vec::new();
-    let mut piece = Vec::with_capacity(READ_LEN);
-    loop {
-        let result;
-        (result, piece) = pipe.read(piece).await;
-        if result? == 0 {
-            return Ok(whole);
-        }
-        whole.extend_from_slice(&piece);
-    }
 }
 
 impl TryFrom<ChildStdin> for Stdio {
@@ -175,30 +149,6 @@ impl TryFrom<ChildStderr> for Stdio {
     /// As for [`ChildStdout`].
     fn try_from(stderr: ChildStderr) -> io::Result<Stdio> {
         for_child(stderr.pipe.release()?, Direction::Read)
-    }
-}
-
-impl fmt::Debug for ChildStdin {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ChildStdin")
-            .field("fd", &self.bytes().owned.fd())
-            .finish()
-    }
-}
-
-impl fmt::Debug for ChildStdout {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ChildStdout")
-            .field("fd", &self.bytes().owned.fd())
-            .finish()
-    }
-}
-
-impl fmt::Debug for ChildStderr {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ChildStderr")
-            .field("fd", &self.bytes().owned.fd())
-            .finish()
     }
 }
 

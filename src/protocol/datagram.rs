@@ -14,7 +14,7 @@ use super::{Payload, ProtocolRef};
 use crate::io::payload::Piece;
 use crate::io::watermarks::Watermarks;
 use crate::io::write_buffer::SendQueue;
-use crate::net::{ToSocketAddrs, UdpSocket};
+use crate::net::{ToSocketAddrs, UdpSocket, try_each};
 use crate::task::yield_now;
 
 /// The size limit of a datagram: none is ever truncated.
@@ -233,26 +233,18 @@ pub async fn connect_datagram_endpoint<P: DatagramProtocol + 'static>(
     factory: impl FnOnce() -> P,
     peer: impl ToSocketAddrs,
 ) -> io::Result<(DatagramTransport, ProtocolRef<P>)> {
-    let with_context = |error| crate::sys::context(format_args!("connect to {}", peer.shown()), error);
-    let mut last = io::Error::new(io::ErrorKind::InvalidInput, "the name has no address");
-    for peer in peer.resolve().await.map_err(with_context)? {
-        match connected_socket(peer).await {
-            Ok(socket) => return open(socket, factory()).await,
-            // The machine may lack this address family but have the other.
-            Err(error) => last = error,
-        }
-    }
-    Err(with_context(last))
-}
-
-async fn connected_socket(peer: SocketAddr) -> io::Result<UdpSocket> {
-    let any: IpAddr = match peer {
-        SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
-        SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
-    };
-    let socket = UdpSocket::bind((any, 0)).await?;
-    socket.connect(peer).await?;
-    Ok(socket)
+    let socket = try_each("connect to", &peer, async |peer| {
+        let any: IpAddr = match peer {
+            SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+            SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+        };
+        // The machine may lack this address family but have the other.
+        let socket = UdpSocket::bind((any, 0)).await?;
+        socket.connect(peer).await?;
+        Ok(socket)
+    })
+    .await?;
+    open(socket, factory()).await
 }
 
 /// Starts an endpoint's task.

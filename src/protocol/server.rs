@@ -14,7 +14,7 @@ use crate::error::copy_error;
 use crate::event_loop::core::LoopCore;
 use crate::event_loop::exception::{Exception, guard, report};
 use crate::net::unix::{UnixAddr, UnixListener};
-use crate::net::{TcpListener, ToSocketAddrs};
+use crate::net::{TcpListener, ToSocketAddrs, resolve};
 use crate::on_drop::OnDrop;
 use crate::sys::context;
 use crate::task::{JoinHandle, spawn};
@@ -106,20 +106,19 @@ pub(super) enum AnyListener {
 impl AnyListener {
     /// Binds every address that `addr` resolves to.
     pub(super) async fn bind(addr: impl ToSocketAddrs) -> io::Result<Vec<AnyListener>> {
-        let with_context = |error| context(format_args!("bind {}", addr.shown()), error);
         let mut listeners = Vec::new();
-        let mut last = io::Error::new(io::ErrorKind::InvalidInput, "the name has no address");
-        for addr in addr.resolve().await.map_err(with_context)? {
+        let mut last = None;
+        for addr in resolve("bind", &addr).await? {
             match TcpListener::bind(addr).await {
                 Ok(listener) => listeners.push(AnyListener::Tcp(listener)),
                 // A name may resolve to an address family that this machine lacks.
-                Err(error) if is_missing_family(&error) => last = error,
+                Err(error) if is_missing_family(&error) => last = Some(error),
                 Err(error) => return Err(error),
             }
         }
-        match listeners.is_empty() {
-            true => Err(with_context(last)),
-            false => Ok(listeners),
+        match last {
+            Some(error) if listeners.is_empty() => Err(context(format_args!("bind {}", addr.describe()), error)),
+            _ => Ok(listeners),
         }
     }
 

@@ -3,7 +3,6 @@
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::io;
-use std::panic::Location;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -78,7 +77,7 @@ impl SignalHub {
         });
         let watcher = Watcher(Rc::downgrade(&hub));
         let on_readable = Box::new(move || watcher.dispatch());
-        core.add_watcher(hub.wake_pipe.number(), Direction::Read, on_readable, Location::caller())
+        core.add_watcher(hub.wake_pipe.number(), Direction::Read, on_readable)
             .map_err(explain)?;
         core.signals.replace(Rc::downgrade(&hub));
         Ok(hub)
@@ -170,24 +169,24 @@ impl SignalHub {
 
     /// Clears the pending flags, counts the signals and wakes their listeners.
     fn collect(&self) {
-        let take_pending = |number: i32| self.pending.flags[number as usize].swap(false, Ordering::SeqCst);
+        self.wake(|number, signal| {
+            let is_pending = self.pending.flags[number as usize].swap(false, Ordering::SeqCst);
+            signal.count += u64::from(is_pending);
+            is_pending
+        });
+    }
+
+    /// Wakes the listeners of the signals for which `select` returns true.
+    fn wake(&self, select: impl Fn(i32, &mut ListenedSignal) -> bool) {
         let mut wakers: Vec<Waker> = Vec::new();
         for (&number, signal) in self.listened.borrow_mut().iter_mut() {
-            if take_pending(number) {
-                signal.count += 1;
+            if select(number, signal) {
                 wakers.extend(signal.listeners.iter_mut().filter_map(|(_, waker)| waker.take()));
             }
         }
-        wake_all(wakers);
-    }
-
-    /// Wakes all listeners after the loop was closed.
-    fn loop_closed(&self) {
-        let mut wakers = Vec::new();
-        for signal in self.listened.borrow_mut().values_mut() {
-            wakers.extend(signal.listeners.iter_mut().filter_map(|(_, waker)| waker.take()));
+        for waker in wakers {
+            crate::event_loop::exception::guard("a waker", || waker.wake());
         }
-        wake_all(wakers);
     }
 }
 
@@ -214,14 +213,9 @@ impl Watcher {
 impl Drop for Watcher {
     fn drop(&mut self) {
         if let Some(hub) = self.0.upgrade() {
-            hub.loop_closed();
+            // The loop was closed: every listener learns it.
+            hub.wake(|_, _| true);
         }
-    }
-}
-
-fn wake_all(wakers: Vec<Waker>) {
-    for waker in wakers {
-        crate::event_loop::exception::guard("a waker", || waker.wake());
     }
 }
 

@@ -28,6 +28,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 
 pub(crate) use self::hub::SignalHub;
+use crate::error::LoopClosed;
 use crate::event_loop::core::LoopCore;
 use crate::sys;
 use crate::task::{WaitReason, set_wait_reason};
@@ -186,10 +187,8 @@ pub fn signal(kind: SignalKind) -> io::Result<Signal> {
 ///
 /// Outside a loop.
 pub async fn ctrl_c() -> io::Result<()> {
-    match signal(SignalKind::interrupt())?.recv().await {
-        Some(()) => Ok(()),
-        None => Err(crate::error::LoopClosed.into()),
-    }
+    let received = signal(SignalKind::interrupt())?.recv().await;
+    received.ok_or_else(|| LoopClosed.into())
 }
 
 /// Waits for Ctrl-Break, like [`ctrl_c`] for Ctrl-C.
@@ -207,10 +206,8 @@ pub async fn ctrl_c() -> io::Result<()> {
 /// Outside a loop.
 #[cfg(windows)]
 pub async fn ctrl_break() -> io::Result<()> {
-    match signal(SignalKind::ctrl_break())?.recv().await {
-        Some(()) => Ok(()),
-        None => Err(crate::error::LoopClosed.into()),
-    }
+    let received = signal(SignalKind::ctrl_break())?.recv().await;
+    received.ok_or_else(|| LoopClosed.into())
 }
 
 /// Listens to all requests to terminate: Ctrl-C and `SIGTERM`, which service managers and containers send; on Windows

@@ -63,7 +63,7 @@ impl Sender {
     pub(super) async fn acquire(&self) -> SenderGuard<'_> {
         // Dropped after the queue entry.
         let wake_reader = WakeReaderOnDrop(self);
-        let hold = self.queue.hold().await;
+        let hold = self.queue.acquire().await;
         SenderGuard {
             _hold: hold,
             _wake_reader: wake_reader,

@@ -143,7 +143,7 @@ impl<S: TlsTransport> TlsStream<S> {
         if buf.capacity() == 0 {
             return (Err(no_capacity()), buf);
         }
-        let _hold = self.reading.hold().await;
+        let _guard = self.reading.acquire().await;
         coop().await;
         let result = self.next_plaintext(|bytes| buf.fill_from(bytes)).await;
         (result, buf)
@@ -151,7 +151,7 @@ impl<S: TlsTransport> TlsStream<S> {
 
     /// Reads into a new buffer; empty at EOF. Holds no buffer while waiting. Cancel-safe.
     pub async fn read_managed(&self) -> io::Result<ManagedBuf> {
-        let _hold = self.reading.hold().await;
+        let _guard = self.reading.acquire().await;
         coop().await;
         let mut taken = Vec::new();
         self.next_plaintext(|bytes| {
@@ -170,10 +170,11 @@ impl<S: TlsTransport> TlsStream<S> {
         if let Some(result) = check_exact_len(&buf) {
             return (result, buf);
         }
-        let _hold = self.reading.hold().await;
+        let len = buf.len();
+        let _guard = self.reading.acquire().await;
         let mut exact = ExactRead {
             leftover: &self.leftover,
-            len: buf.len(),
+            len,
             buf: Some(buf),
             filled: 0,
         };
@@ -254,7 +255,7 @@ impl<S: TlsTransport> TlsStream<S> {
         if buf.is_empty() {
             return (Ok(0), buf);
         }
-        let _hold = self.sender.acquire().await;
+        let _guard = self.sender.acquire().await;
         (self.write_some(&[IoSlice::new(buf.as_slice())]).await, buf)
     }
 
@@ -271,7 +272,7 @@ impl<S: TlsTransport> TlsStream<S> {
         if bufs.iter().all(IoBuf::is_empty) {
             return (Ok(0), bufs);
         }
-        let _hold = self.sender.acquire().await;
+        let _guard = self.sender.acquire().await;
         (self.write_some(&slices(&bufs, 0)).await, bufs)
     }
 
@@ -283,7 +284,7 @@ impl<S: TlsTransport> TlsStream<S> {
 
     /// Writes `len` bytes; `rest` returns those after the first `written`.
     async fn write_rest<'b, R: AsRef<[IoSlice<'b>]>>(&self, len: usize, rest: impl Fn(usize) -> R) -> io::Result<()> {
-        let _hold = self.sender.acquire().await;
+        let _guard = self.sender.acquire().await;
         let mut written = 0;
         while written < len {
             match self.write_some(rest(written).as_ref()).await? {
@@ -305,7 +306,7 @@ impl<S: TlsTransport> TlsStream<S> {
 
     /// Waits until everything written has been sent. A finished write has been; a cancelled one may not. Cancel-safe.
     pub async fn flush(&self) -> io::Result<()> {
-        let _hold = self.sender.acquire().await;
+        let _guard = self.sender.acquire().await;
         poll_fn(|cx| self.poll_sent(cx)).await
     }
 
@@ -313,7 +314,7 @@ impl<S: TlsTransport> TlsStream<S> {
     ///
     /// If cancelled, call it again: close_notify may or may not have been sent.
     pub async fn shutdown(&self) -> io::Result<()> {
-        let _hold = self.sender.acquire().await;
+        let _guard = self.sender.acquire().await;
         poll_fn(|cx| self.poll_sent(cx)).await?;
         self.session.with(State::close);
         poll_fn(|cx| self.poll_sent(cx)).await?;

@@ -27,6 +27,8 @@ struct WrongBuf {
     later_capacity: usize,
     /// The distance between its two pointers.
     pointer_gap: usize,
+    /// Counts the calls of `set_filled`.
+    updates: Rc<Cell<u32>>,
 }
 
 impl WrongBuf {
@@ -37,6 +39,7 @@ impl WrongBuf {
             capacity: Cell::new(capacity),
             later_capacity: capacity,
             pointer_gap: 0,
+            updates: Rc::default(),
         }
     }
 
@@ -67,7 +70,9 @@ unsafe impl IoBufMut for WrongBuf {
     fn capacity(&self) -> usize {
         self.capacity.replace(self.later_capacity)
     }
-    unsafe fn set_filled(&mut self, _len: usize) {}
+    unsafe fn set_filled(&mut self, _len: usize) {
+        self.updates.set(self.updates.get() + 1);
+    }
 }
 
 /// The read must panic with a clear message.
@@ -110,6 +115,22 @@ fn a_buffer_with_wrong_lengths_never_reaches_the_kernel() {
             let (result, bytes) = server.read_exact(vec![0; 48]).await;
             result.expect("the stream still works");
             assert_eq!(bytes, [7; 48]);
+        });
+    });
+}
+
+#[test]
+fn a_refused_vectored_read_updates_no_buffer() {
+    on_every_driver(|case| {
+        case.run(async {
+            let (client, server) = pair().await;
+            client.write_all(vec![7; 32]).await.0.expect("write");
+            let right = WrongBuf::new(16, 16);
+            let updates = right.updates.clone();
+            // The kernel gets its first capacity; the second is found when the read has completed.
+            let wrong = WrongBuf::new(8, 16).later_capacity(8);
+            assert_refused(spawn(async move { server.read_vectored(vec![right, wrong]).await.0 }).await);
+            assert_eq!(updates.get(), 0);
         });
     });
 }

@@ -174,7 +174,7 @@ fn invalid_addresses_are_errors() {
                 }
             }
             let error = UnixListener::bind(&long).unwrap_err().to_string();
-            assert!(error.contains("xxx") && error.contains("at most"), "{error}");
+            assert!(error.contains("xxx") && error.contains("exceeds the limit"), "{error}");
             // The longest possible path.
             let most = size_of::<libc::sockaddr_un>() - std::mem::offset_of!(libc::sockaddr_un, sun_path) - 1;
             let path = folder.join(&"y".repeat(most - folder.path().as_os_str().len() - 1));

@@ -7,13 +7,14 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::SocketAddr;
 use std::path::Path;
 
-use super::listener::shown;
 use super::retry::send_with_retry;
+use super::socket::{at, name_of_addr, name_of_path};
 use super::stream::{Received, too_many};
 use crate::inflight::descriptor::{IntoStdError, OwnedDescriptor};
 use crate::io::{BufResult, IoBuf, IoBufMut};
 use crate::net::datagram::{MsgHdrPool, receive, truncated_error};
-use crate::sys::{self, MOST_DESCRIPTORS, MsgMeta, Name, SocketKind, context};
+use crate::net::socket::debug_socket;
+use crate::sys::{MOST_DESCRIPTORS, MsgMeta, Name, SocketKind, context};
 
 /// A Unix datagram socket.
 ///
@@ -45,9 +46,7 @@ impl UnixDatagram {
     ///
     /// Outside a loop.
     pub fn bind(path: impl AsRef<Path>) -> io::Result<UnixDatagram> {
-        let path = path.as_ref();
-        let explain = |error| context(format_args!("bind {}", shown(path)), error);
-        Name::from_path(path).and_then(bound).map_err(explain)
+        bound(name_of_path("bind", path.as_ref())?)
     }
 
     /// Binds a socket to a std address, which may be an abstract name.
@@ -56,8 +55,7 @@ impl UnixDatagram {
     ///
     /// Outside a loop.
     pub fn bind_addr(addr: &SocketAddr) -> io::Result<UnixDatagram> {
-        let explain = |error| context(format_args!("bind {addr:?}"), error);
-        Name::from_unix(addr).and_then(bound).map_err(explain)
+        bound(name_of_addr("bind", addr)?)
     }
 
     /// Creates a socket without an address: it can send, but receivers cannot reply.
@@ -82,42 +80,33 @@ impl UnixDatagram {
 
     /// Sets the destination of [`send`](UnixDatagram::send); datagrams from other sockets are discarded.
     pub async fn connect(&self, path: impl AsRef<Path>) -> io::Result<()> {
-        let path = path.as_ref();
-        let explain = |error| context(format_args!("connect to {}", shown(path)), error);
-        let name = Name::from_path(path).map_err(explain)?;
-        self.connect_to(name).await.map_err(explain)
+        self.connect_to(name_of_path("connect to", path.as_ref())?).await
     }
 
     /// Connects to a std address: see [`connect`](UnixDatagram::connect).
     pub async fn connect_addr(&self, addr: &SocketAddr) -> io::Result<()> {
-        let explain = |error| context(format_args!("connect to {addr:?}"), error);
-        let name = Name::from_unix(addr).map_err(explain)?;
-        self.connect_to(name).await.map_err(explain)
+        self.connect_to(name_of_addr("connect to", addr)?).await
     }
 
     /// Sends a datagram to the socket at a path and returns its length.
     pub async fn send_to<B: IoBuf>(&self, buf: B, path: impl AsRef<Path>) -> BufResult<usize, B> {
-        let path = path.as_ref();
-        let explain = |error| context(format_args!("send to {}", shown(path)), error);
-        match Name::from_path(path) {
-            Ok(name) => {
-                let (result, buf) = send_with_retry(&self.socket, &self.msg_pool, buf, Some(&name), Vec::new()).await;
-                (result.map_err(explain), buf)
-            }
-            Err(error) => (Err(explain(error)), buf),
+        match name_of_path("send to", path.as_ref()) {
+            Ok(name) => self.send_to_name(buf, &name).await,
+            Err(error) => (Err(error), buf),
         }
     }
 
     /// Sends a datagram to a std address, for instance the sender of a received one, and returns its length.
     pub async fn send_to_addr<B: IoBuf>(&self, buf: B, addr: &SocketAddr) -> BufResult<usize, B> {
-        let explain = |error| context(format_args!("send to {addr:?}"), error);
-        match Name::from_unix(addr) {
-            Ok(name) => {
-                let (result, buf) = send_with_retry(&self.socket, &self.msg_pool, buf, Some(&name), Vec::new()).await;
-                (result.map_err(explain), buf)
-            }
-            Err(error) => (Err(explain(error)), buf),
+        match name_of_addr("send to", addr) {
+            Ok(name) => self.send_to_name(buf, &name).await,
+            Err(error) => (Err(error), buf),
         }
+    }
+
+    async fn send_to_name<B: IoBuf>(&self, buf: B, name: &Name) -> BufResult<usize, B> {
+        let (result, buf) = send_with_retry(&self.socket, &self.msg_pool, buf, Some(name), Vec::new()).await;
+        (result.map_err(at("send to", name)), buf)
     }
 
     /// Sends a datagram to the connected address and returns its length.
@@ -195,13 +184,8 @@ impl UnixDatagram {
     /// Converts to a non-blocking std socket. Fails, and returns the socket in the error, while an operation is in
     /// progress or a received datagram is unread: it would be lost.
     pub fn into_std(self) -> Result<std::os::unix::net::UnixDatagram, IntoStdError<UnixDatagram>> {
-        match self.socket.release() {
-            Ok(fd) => Ok(sys::into_std(fd)),
-            Err((error, socket)) => Err(IntoStdError {
-                inner: UnixDatagram::from_socket(socket),
-                error,
-            }),
-        }
+        let released = self.socket.release();
+        IntoStdError::convert(self, released)
     }
 
     fn from_socket(socket: OwnedDescriptor) -> UnixDatagram {
@@ -213,9 +197,9 @@ impl UnixDatagram {
     }
 
     async fn connect_to(&self, name: Name) -> io::Result<()> {
-        let shown = name.to_string();
-        self.socket.connect(name).await?;
-        self.peer.replace(Some(shown));
+        let connected = self.socket.connect(name.clone()).await;
+        connected.map_err(at("connect to", &name))?;
+        self.peer.replace(Some(name.to_string()));
         Ok(())
     }
 
@@ -233,17 +217,13 @@ impl UnixDatagram {
 }
 
 fn bound(name: Name) -> io::Result<UnixDatagram> {
-    let socket = OwnedDescriptor::socket(SocketKind::UnixDatagram)?;
-    socket.bind(&name)?;
+    let socket = OwnedDescriptor::socket(SocketKind::UnixDatagram).map_err(at("bind", &name))?;
+    socket.bind(&name).map_err(at("bind", &name))?;
     Ok(UnixDatagram::from_socket(socket))
 }
 
 impl fmt::Debug for UnixDatagram {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("UnixDatagram")
-            .field("fd", &self.socket.fd())
-            .field("local", &self.local_addr().ok())
-            .field("peer", &self.peer_addr().ok())
-            .finish()
+        debug_socket(f, "UnixDatagram", &self.socket)
     }
 }

@@ -5,10 +5,12 @@ use std::io;
 use std::os::unix::net::SocketAddr;
 use std::path::Path;
 
+use super::socket::{at, name_of_addr, name_of_path};
 use super::stream::UnixStream;
 use crate::inflight::descriptor::{IntoStdError, OwnedDescriptor};
 use crate::net::accept::{Acceptor, BACKLOG};
-use crate::sys::{self, Name, SocketKind, context};
+use crate::net::socket::debug_socket;
+use crate::sys::{Name, SocketKind};
 
 /// A listening Unix socket.
 ///
@@ -36,9 +38,7 @@ impl UnixListener {
     ///
     /// Outside a loop.
     pub fn bind(path: impl AsRef<Path>) -> io::Result<UnixListener> {
-        let path = path.as_ref();
-        let explain = |error| context(format_args!("bind {}", shown(path)), error);
-        Name::from_path(path).and_then(listen).map_err(explain)
+        listen(name_of_path("bind", path.as_ref())?)
     }
 
     /// Listens at a std address, which may be an abstract name.
@@ -47,19 +47,12 @@ impl UnixListener {
     ///
     /// Outside a loop.
     pub fn bind_addr(addr: &SocketAddr) -> io::Result<UnixListener> {
-        let explain = |error| context(format_args!("bind {addr:?}"), error);
-        Name::from_unix(addr).and_then(listen).map_err(explain)
+        listen(name_of_addr("bind", addr)?)
     }
 
     /// Accepts the next connection and returns it with the peer's address, which is usually unnamed.
     ///
-    /// # Errors
-    ///
-    /// Errors of a single connection are skipped. When descriptors or memory are exhausted, `accept` waits until some
-    /// are free instead of failing, and reports it once to the exception handler. `EPERM` and `EOPNOTSUPP` are returned
-    /// when they repeat. All other errors concern the listener.
-    ///
-    /// **Cancel safety:** no connection is lost; the next `accept` returns it.
+    /// Errors and cancel safety are as for [`TcpListener::accept`](crate::net::TcpListener::accept).
     pub async fn accept(&self) -> io::Result<(UnixStream, SocketAddr)> {
         // A peer that is already gone may have left data to read.
         let admit = |socket: OwnedDescriptor| {
@@ -95,13 +88,8 @@ impl UnixListener {
     /// Converts to a non-blocking std listener after cancelling the accepts in flight. Fails, and returns the listener
     /// in the error, if it holds accepted connections, which would be lost: accept them first.
     pub async fn into_std(self) -> Result<std::os::unix::net::UnixListener, IntoStdError<UnixListener>> {
-        match self.acceptor.release().await {
-            Ok(fd) => Ok(sys::into_std(fd)),
-            Err((error, acceptor)) => Err(IntoStdError {
-                inner: UnixListener { acceptor },
-                error,
-            }),
-        }
+        let released = self.acceptor.release().await;
+        IntoStdError::convert(self, released)
     }
 
     pub(crate) fn socket(&self) -> &OwnedDescriptor {
@@ -110,27 +98,16 @@ impl UnixListener {
 }
 
 fn listen(name: Name) -> io::Result<UnixListener> {
-    let socket = OwnedDescriptor::socket(SocketKind::UnixStream)?;
-    socket.bind(&name)?;
-    socket.listen(BACKLOG as i32)?;
+    let socket = OwnedDescriptor::socket(SocketKind::UnixStream).map_err(at("bind", &name))?;
+    let listening = socket.bind(&name).and_then(|()| socket.listen(BACKLOG as i32));
+    listening.map_err(at("bind", &name))?;
     Ok(UnixListener {
         acceptor: Acceptor::new(socket),
     })
 }
 
-/// Formats a path for error messages; an abstract name starts with `@`.
-pub(super) fn shown(path: &Path) -> String {
-    match path.to_string_lossy().strip_prefix('\0') {
-        Some(name) => format!("@{name}"),
-        None => path.display().to_string(),
-    }
-}
-
 impl fmt::Debug for UnixListener {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("UnixListener")
-            .field("fd", &self.socket().fd())
-            .field("local", &self.local_addr().ok())
-            .finish()
+        debug_socket(f, "UnixListener", self.socket())
     }
 }

@@ -8,7 +8,6 @@ mod listener;
 mod retry;
 mod socket;
 mod stream;
-mod traits;
 
 pub(crate) use std::os::unix::net::SocketAddr as UnixAddr;
 

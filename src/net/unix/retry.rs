@@ -27,7 +27,7 @@ pub(super) async fn send_with_retry<B: IoBuf>(
 ) -> BufResult<usize, B> {
     let descriptor = &owned.descriptor;
     let (core, queue, fd) = (&*descriptor.core, &descriptor.write, descriptor.fd);
-    let _hold = queue.hold().await;
+    let _guard = queue.acquire().await;
     queue.settle(core).await;
     let mut pause = Duration::from_millis(1);
     loop {

@@ -1,12 +1,28 @@
 //! Socket calls for Unix sockets only.
 
 use std::io;
+use std::path::Path;
 
 use super::UnixAddr;
 use crate::driver::{Control, Reply};
 use crate::event_loop::core::LoopCore;
 use crate::inflight::descriptor::OwnedDescriptor;
-use crate::sys::{Credentials, SocketKind};
+use crate::sys::{Credentials, Name, SocketKind, context};
+
+/// Adds an action and the address of its socket to an error.
+pub(super) fn at<'a>(action: &'a str, name: &'a Name) -> impl Fn(io::Error) -> io::Error + 'a {
+    move |error| context(format_args!("{action} {name}"), error)
+}
+
+/// The name of the socket at a path. `action` and the path are the context of an error.
+pub(super) fn name_of_path(action: &str, path: &Path) -> io::Result<Name> {
+    Name::from_path(path).map_err(|error| context(format_args!("{action} {}", path.display()), error))
+}
+
+/// The name of a std address. `action` and the address are the context of an error.
+pub(super) fn name_of_addr(action: &str, addr: &UnixAddr) -> io::Result<Name> {
+    Name::from_unix(addr).map_err(|error| context(format_args!("{action} {addr:?}"), error))
+}
 
 impl OwnedDescriptor {
     /// Creates two connected sockets on the current loop.

@@ -2,20 +2,20 @@
 
 use std::fmt;
 use std::io;
-use std::net::Shutdown;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
 
-use super::listener::shown;
+use super::socket::{at, name_of_addr, name_of_path};
 use crate::driver::op::Medium;
 use crate::inflight::descriptor::{IntoStdError, OwnedDescriptor};
 use crate::inflight::stream::{ByteStream, reading_methods, writing_methods};
-use crate::io::{BufResult, IoBuf, IoBufMut};
+use crate::io::{BufResult, Halves, IoBuf, IoBufMut, impl_async_read, impl_async_write};
 use crate::net::datagram::{MsgHdrPool, receive, send};
-use crate::net::split::{Connection, OwnedReadHalf, OwnedWriteHalf, ReadHalf, WriteHalf};
-use crate::sys::{self, Credentials, MOST_DESCRIPTORS, MsgMeta, Name, SocketKind, context, errno};
+use crate::net::socket::debug_socket;
+use crate::net::split::{Connection, ReadHalf, WriteHalf, connection_methods};
+use crate::sys::{Credentials, MOST_DESCRIPTORS, MsgMeta, Name, SocketKind, errno};
 use crate::time::sleep;
 
 /// A Unix stream connection.
@@ -84,17 +84,12 @@ impl UnixStream {
     ///
     /// **Cancel safety:** dropping the future cancels the attempt.
     pub async fn connect(path: impl AsRef<Path>) -> io::Result<UnixStream> {
-        let path = path.as_ref();
-        let explain = |error| context(format_args!("connect to {}", shown(path)), error);
-        let name = Name::from_path(path).map_err(explain)?;
-        connect(name).await.map_err(explain)
+        connect(name_of_path("connect to", path.as_ref())?).await
     }
 
     /// Connects to the listener at a std address, which may be an abstract name.
     pub async fn connect_addr(addr: &SocketAddr) -> io::Result<UnixStream> {
-        let explain = |error| context(format_args!("connect to {addr:?}"), error);
-        let name = Name::from_unix(addr).map_err(explain)?;
-        connect(name).await.map_err(explain)
+        connect(name_of_addr("connect to", addr)?).await
     }
 
     /// Creates two connected streams.
@@ -155,24 +150,7 @@ impl UnixStream {
         self.socket().peer_credentials()
     }
 
-    /// Shuts down one or both directions, the write side after the write in progress; the peer then reads end of
-    /// stream.
-    ///
-    /// If [`AsyncWrite`](crate::io::AsyncWrite) is in scope, a plain call still means this method. The trait's method,
-    /// which takes no argument and shuts down the write side, is `AsyncWrite::shutdown(&mut stream)`.
-    pub async fn shutdown(&self, how: Shutdown) -> io::Result<()> {
-        self.bytes.shutdown(how).await
-    }
-
-    /// Borrows the stream as two halves, to read and write concurrently in one task.
-    pub fn split(&self) -> (ReadHalf<'_, UnixStream>, WriteHalf<'_, UnixStream>) {
-        (ReadHalf(self), WriteHalf(self))
-    }
-
-    /// Splits the stream into two owned halves, for two tasks.
-    pub fn into_split(self) -> (OwnedReadHalf<UnixStream>, OwnedWriteHalf<UnixStream>) {
-        OwnedReadHalf::pair(self)
-    }
+    connection_methods!();
 
     /// The local address.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
@@ -197,13 +175,8 @@ impl UnixStream {
     /// Converts to a non-blocking std stream. Fails, and returns the stream in the error, while an operation is in
     /// progress or received bytes are unread: they would be lost.
     pub fn into_std(self) -> Result<std::os::unix::net::UnixStream, IntoStdError<UnixStream>> {
-        match self.bytes.owned.release() {
-            Ok(fd) => Ok(sys::into_std(fd)),
-            Err((error, socket)) => Err(IntoStdError {
-                inner: UnixStream::from_socket(socket),
-                error,
-            }),
-        }
+        let released = self.socket().release();
+        IntoStdError::convert(self, released)
     }
 }
 
@@ -211,7 +184,7 @@ impl UnixStream {
 async fn connect(name: Name) -> io::Result<UnixStream> {
     let mut pause = Duration::from_millis(1);
     loop {
-        let socket = OwnedDescriptor::socket(SocketKind::UnixStream)?;
+        let socket = OwnedDescriptor::socket(SocketKind::UnixStream).map_err(at("connect to", &name))?;
         match socket.connect(name.clone()).await {
             Ok(()) => return Ok(UnixStream::from_socket(socket)),
             Err(error) if error.raw_os_error() == Some(errno::AGAIN) => {
@@ -219,7 +192,7 @@ async fn connect(name: Name) -> io::Result<UnixStream> {
                 sleep(pause).await;
                 pause = (pause * 2).min(Duration::from_millis(50));
             }
-            Err(error) => return Err(error),
+            Err(error) => return Err(at("connect to", &name)(error)),
         }
     }
 }
@@ -239,10 +212,20 @@ impl Connection for UnixStream {
 
 impl fmt::Debug for UnixStream {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("UnixStream")
-            .field("fd", &self.socket().fd())
-            .field("local", &self.local_addr().ok())
-            .field("peer", &self.peer_addr().ok())
-            .finish()
+        debug_socket(f, "UnixStream", self.socket())
+    }
+}
+
+impl_async_read!([], UnixStream);
+impl_async_read!([], &UnixStream);
+impl_async_write!([], UnixStream);
+impl_async_write!([], &UnixStream);
+
+impl Halves for UnixStream {
+    type ReadHalf<'a> = ReadHalf<'a, UnixStream>;
+    type WriteHalf<'a> = WriteHalf<'a, UnixStream>;
+
+    fn halves(&mut self) -> (ReadHalf<'_, UnixStream>, WriteHalf<'_, UnixStream>) {
+        self.split()
     }
 }

@@ -29,15 +29,12 @@ impl Name {
         // An abstract name may contain any byte.
         let has_nul = bare.len() == bytes.len() && bytes.contains(&0);
         if bytes.is_empty() || has_nul {
-            let why = "the path of a socket must not be empty, and has no NUL byte";
+            let why = "a socket path must not be empty or contain a NUL byte";
             return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
         }
         let longest = size_of::<libc::sockaddr_un>() - std::mem::offset_of!(libc::sockaddr_un, sun_path) - 1;
         SockAddr::unix(path).map(Name).map_err(|_| {
-            let why = format!(
-                "the path of a socket has at most {longest} bytes, and this one {}",
-                bytes.len()
-            );
+            let why = format!("a socket path of {} bytes exceeds the limit of {longest}", bytes.len());
             io::Error::new(io::ErrorKind::InvalidInput, why)
         })
     }
@@ -47,7 +44,7 @@ impl Name {
         match (addr.as_pathname(), abstract_name(addr)) {
             (Some(path), _) => Name::from_path(path),
             (None, Some(name)) => Name::from_path(Path::new(OsStr::from_bytes(&[b"\0", name].concat()))),
-            (None, None) => Err(io::Error::new(io::ErrorKind::InvalidInput, "the address has no name")),
+            (None, None) => Err(io::Error::new(io::ErrorKind::InvalidInput, "the address is unnamed")),
         }
     }
 

@@ -16,19 +16,19 @@ impl SplicePipe {
         false
     }
 
-    pub(crate) fn held(&self) -> usize {
+    pub(crate) fn buffered(&self) -> usize {
         match *self {}
     }
 
-    pub(crate) fn draw(&mut self, _from: Fd) -> io::Result<usize> {
+    pub(crate) fn splice_from(&mut self, _from: Fd) -> io::Result<usize> {
         match *self {}
     }
 
-    pub(crate) fn pour(&mut self, _to: Fd) -> io::Result<usize> {
+    pub(crate) fn splice_to(&mut self, _to: Fd) -> io::Result<usize> {
         match *self {}
     }
 
-    pub(crate) fn take_back(&mut self) -> Vec<u8> {
+    pub(crate) fn read_all(&mut self) -> Vec<u8> {
         match *self {}
     }
 }

@@ -22,7 +22,7 @@ pub(crate) struct SplicePipe {
     inlet: OwnedFd,
     outlet: OwnedFd,
     /// The number of bytes in the pipe.
-    held: usize,
+    buffered: usize,
 }
 
 impl SplicePipe {
@@ -40,7 +40,11 @@ impl SplicePipe {
             libc::fcntl(inlet.as_raw_fd(), libc::F_SETPIPE_SZ, CAPACITY);
             libc::fcntl(inlet.as_raw_fd(), libc::F_GETPIPE_SZ)
         };
-        (capacity >= LEAST_CAPACITY).then_some(SplicePipe { inlet, outlet, held: 0 })
+        (capacity >= LEAST_CAPACITY).then_some(SplicePipe {
+            inlet,
+            outlet,
+            buffered: 0,
+        })
     }
 
     /// Whether `splice` would not block on this socket. For a socket it depends on `O_NONBLOCK` alone, and another
@@ -51,39 +55,39 @@ impl SplicePipe {
         flags >= 0 && flags & libc::O_NONBLOCK != 0
     }
 
-    pub(crate) fn held(&self) -> usize {
-        self.held
+    pub(crate) fn buffered(&self) -> usize {
+        self.buffered
     }
 
     /// Moves received bytes from a socket into the pipe, which must be empty, and returns the count; 0 is the end of
     /// the stream. `WouldBlock` if there is nothing.
-    pub(crate) fn draw(&mut self, from: Fd) -> io::Result<usize> {
-        debug_assert_eq!(self.held, 0);
+    pub(crate) fn splice_from(&mut self, from: Fd) -> io::Result<usize> {
+        debug_assert_eq!(self.buffered, 0);
         let count = splice(from, self.inlet.as_raw_fd(), CAPACITY as usize)?;
-        self.held += count;
+        self.buffered += count;
         Ok(count)
     }
 
     /// Sends bytes from the pipe, and returns the count. `WouldBlock` if nothing was sent.
-    pub(crate) fn pour(&mut self, to: Fd) -> io::Result<usize> {
-        let count = without_sigpipe(self.held, || splice(self.outlet.as_raw_fd(), to, self.held))?;
-        self.held -= count;
+    pub(crate) fn splice_to(&mut self, to: Fd) -> io::Result<usize> {
+        let count = without_sigpipe(self.buffered, || splice(self.outlet.as_raw_fd(), to, self.buffered))?;
+        self.buffered -= count;
         Ok(count)
     }
 
     /// Reads the bytes that are left in the pipe.
-    pub(crate) fn take_back(&mut self) -> Vec<u8> {
-        let mut bytes = Vec::with_capacity(self.held);
-        while self.held > 0 {
-            let (place, room) = (bytes.spare_capacity_mut().as_mut_ptr(), self.held);
-            // SAFETY: the spare capacity has room for `held` bytes, and the kernel keeps no pointer to it.
+    pub(crate) fn read_all(&mut self) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(self.buffered);
+        while self.buffered > 0 {
+            let (place, room) = (bytes.spare_capacity_mut().as_mut_ptr(), self.buffered);
+            // SAFETY: the spare capacity has room for `buffered` bytes, and the kernel keeps no pointer to it.
             let count = unsafe { libc::read(self.outlet.as_raw_fd(), place.cast(), room) };
             match usize::try_from(count) {
                 Ok(0) => break,
                 Ok(count) => {
                     // SAFETY: the kernel has initialized this many bytes after the previous ones.
                     unsafe { bytes.set_len(bytes.len() + count) };
-                    self.held -= count;
+                    self.buffered -= count;
                 }
                 Err(_) if io::Error::last_os_error().kind() == io::ErrorKind::Interrupted => {}
                 Err(_) => break,

@@ -146,18 +146,18 @@ pub(crate) fn for_child(pipe: Foreign, used: Direction) -> io::Result<Stdio> {
     let relay = std::thread::Builder::new().name("windlass-relay".to_owned());
     match used {
         Direction::Read => {
-            relay.spawn(move || carry(OverlappedPipe(ours), writer))?;
+            relay.spawn(move || copy_all(OverlappedPipe(ours), writer))?;
             Ok(reader.into())
         }
         Direction::Write => {
-            relay.spawn(move || carry(reader, OverlappedPipe(ours)))?;
+            relay.spawn(move || copy_all(reader, OverlappedPipe(ours)))?;
             Ok(writer.into())
         }
     }
 }
 
 /// Copies bytes until the end of the stream, or until the reader is gone. The drop of both ends shows it to both sides.
-fn carry(mut from: impl Read, mut to: impl Write) {
+fn copy_all(mut from: impl Read, mut to: impl Write) {
     let mut piece = vec![0; PIECE];
     loop {
         match from.read(&mut piece) {
