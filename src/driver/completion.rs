@@ -55,11 +55,20 @@ impl OpResult {
         OpResult { res, buffer: None }
     }
 
-    /// The result of a managed receive. An empty buffer adds nothing to the count and returns to its pool here.
-    pub(crate) fn with_buffer(res: OsResult, buffer: PoolBuffer) -> OpResult {
+    /// The result of a receive, with its buffer if it was a managed one. An empty buffer adds nothing to the count and
+    /// returns to its pool here.
+    ///
+    /// # Safety
+    ///
+    /// On success, as many bytes of the buffer as `res` says are initialised.
+    pub(crate) unsafe fn with_buffer(res: OsResult, mut buffer: Option<PoolBuffer>) -> OpResult {
+        if let Some(buffer) = &mut buffer {
+            // SAFETY: the caller's promise.
+            unsafe { buffer.set_filled(res.unwrap_or(0) as usize) };
+        }
         OpResult {
             res,
-            buffer: Some(buffer).filter(|buffer| !buffer.filled().is_empty()),
+            buffer: buffer.filter(|buffer| !buffer.filled().is_empty()),
         }
     }
 }

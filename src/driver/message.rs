@@ -29,7 +29,7 @@ impl MessageBuf {
     /// for [`Op::SendMessage`](super::Op::SendMessage). It is valid while the bytes and `self` stay in place and are
     /// not used otherwise.
     pub fn to_send(&mut self, bytes: &[u8], to: Option<&Name>) -> *const Message {
-        self.0.enclose(Vec::new());
+        self.0.set_descriptors(Vec::new());
         self.0.address(to);
         self.0.ready_to_send(bytes.as_ptr(), bytes.len())
     }
@@ -37,7 +37,7 @@ impl MessageBuf {
     /// Prepares a receive into these bytes. The pointer is for [`Op::RecvMessage`](super::Op::RecvMessage). It is valid
     /// while the bytes and `self` stay in place and are not used otherwise.
     pub fn to_receive(&mut self, bytes: &mut [u8]) -> *mut Message {
-        self.0.make_room(0);
+        self.0.reserve_descriptors(0);
         self.0.ready_to_receive(bytes.as_mut_ptr(), bytes.len())
     }
 

@@ -14,6 +14,8 @@
 mod closed;
 mod completion;
 mod control;
+#[cfg(windows)]
+pub(crate) mod file_call;
 mod message;
 pub(crate) mod op;
 pub(crate) mod perform;
@@ -34,6 +36,8 @@ pub use self::control::{Control, Reply};
 pub use self::message::MessageBuf;
 pub use self::op::{CURRENT, Direction, FileOp, MAX_LEN, MAX_SLICES, Medium, Op};
 pub(crate) use self::perform::perform;
+#[cfg(any(feature = "reactor", windows))]
+pub(crate) use self::perform::perform_managed;
 pub use self::pool::{BufferPool, PoolBuffer};
 pub use self::select::{Description, DriverChoice};
 pub(crate) use self::settings::Settings;

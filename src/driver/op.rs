@@ -285,6 +285,25 @@ impl Op {
         }
     }
 
+    /// The medium, for an operation on a byte stream.
+    #[cfg(windows)]
+    pub(crate) fn medium(&self) -> Option<Medium> {
+        match *self {
+            Op::Recv { medium, .. }
+            | Op::RecvManaged { medium, .. }
+            | Op::RecvVectored { medium, .. }
+            | Op::Send { medium, .. }
+            | Op::SendVectored { medium, .. } => Some(medium),
+            Op::Accept { .. }
+            | Op::Connect { .. }
+            | Op::RecvMessage { .. }
+            | Op::RecvMessageManaged { .. }
+            | Op::SendMessage { .. }
+            | Op::Readiness { .. }
+            | Op::File(_) => None,
+        }
+    }
+
     /// The descriptor whose readiness the operation waits for, and the direction; `None` for a file operation.
     pub fn waits_for(&self) -> Option<(Fd, Direction)> {
         match *self {

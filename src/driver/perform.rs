@@ -1,6 +1,8 @@
 //! Any operation as plain system calls: the first attempt, the retry after readiness, and the pool's threads.
 
 use super::{CURRENT, FileOp, Medium, Op};
+#[cfg(any(feature = "reactor", windows))]
+use super::{DriverCounters, OpResult, pool::LazyPool};
 use crate::sys::{self, OsResult, errno, files};
 
 /// Carries an operation out; `None` if it would block. File operations block until they are done.
@@ -36,6 +38,29 @@ pub(crate) unsafe fn perform(op: Op) -> Option<OsResult> {
             }
             Op::Readiness { fd, direction } => sys::ready(fd, direction),
             Op::File(op) => perform_file(op),
+        }
+    }
+}
+
+/// Carries out a managed receive as the plain operation, into a buffer of the pool; `None` if it would block.
+///
+/// # Safety
+///
+/// As for [`perform`].
+#[cfg(any(feature = "reactor", windows))]
+#[inline]
+pub(crate) unsafe fn perform_managed(op: Op, pool: &mut LazyPool, counters: &mut DriverCounters) -> Option<OpResult> {
+    // SAFETY: the bytes go to a buffer that was just taken from the pool, and a receive initialises as many as it
+    // returns. The caller promises that the message is the operation's.
+    unsafe {
+        match op {
+            Op::RecvManaged { fd, medium } => {
+                pool.receive(counters, |ptr, len| perform(Op::Recv { fd, medium, ptr, len }))
+            }
+            Op::RecvMessageManaged { fd, message } => pool.receive(counters, |ptr, len| {
+                (*message).with_buffer(ptr, len, |message| perform(Op::RecvMessage { fd, message }))
+            }),
+            other => unreachable!("{other:?} is not a managed receive"),
         }
     }
 }

@@ -11,6 +11,9 @@ use std::fmt;
 use std::ptr::NonNull;
 use std::rc::Rc;
 
+use super::{DriverCounters, OpResult, Settings};
+use crate::sys::{OsResult, errno};
+
 /// Buffers of one size in one allocation.
 pub struct BufferPool {
     base: NonNull<u8>,
@@ -160,6 +163,55 @@ impl Drop for PoolBuffer {
 impl fmt::Debug for PoolBuffer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "PoolBuffer({}, {} bytes)", self.index, self.filled)
+    }
+}
+
+/// The pool of a driver that receives with plain system calls, allocated by the first managed receive.
+pub(crate) struct LazyPool {
+    pool: Option<Rc<BufferPool>>,
+    count: u16,
+    pub(crate) buffer_len: usize,
+}
+
+impl LazyPool {
+    pub(crate) fn new(settings: &Settings) -> LazyPool {
+        LazyPool {
+            pool: None,
+            count: settings.managed_count.next_power_of_two(),
+            buffer_len: settings.managed_len,
+        }
+    }
+
+    /// Takes a free buffer; fails with `ENOBUFS`.
+    #[inline]
+    pub(crate) fn take(&mut self, counters: &mut DriverCounters) -> Result<PoolBuffer, i32> {
+        if self.pool.is_none() {
+            self.pool = BufferPool::new(self.count, self.buffer_len);
+        }
+        self.pool.as_ref().and_then(BufferPool::take).ok_or_else(|| {
+            counters.pool_empty += 1;
+            errno::NO_BUFFERS
+        })
+    }
+
+    /// Receives with `recv` into a free buffer. `None` if it would block.
+    ///
+    /// # Safety
+    ///
+    /// `recv` initialises as many bytes of the buffer, which it gets the address and the length of, as it returns.
+    pub(crate) unsafe fn receive(
+        &mut self,
+        counters: &mut DriverCounters,
+        recv: impl FnOnce(*mut u8, usize) -> Option<OsResult>,
+    ) -> Option<OpResult> {
+        let mut buffer = match self.take(counters) {
+            Ok(buffer) => buffer,
+            Err(code) => return Some(OpResult::last(Err(code))),
+        };
+        let (ptr, len) = buffer.memory();
+        let res = recv(ptr, len)?;
+        // SAFETY: the caller's promise.
+        Some(unsafe { OpResult::with_buffer(res, Some(buffer)) })
     }
 }
 

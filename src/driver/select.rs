@@ -109,7 +109,7 @@ fn choose_best(settings: &Settings) -> io::Result<Box<dyn Driver>> {
         Err(error) if cfg!(feature = "reactor") && is_unavailable(&error) => error,
         result => return result,
     };
-    let driver = reactor::open(settings, &format!("the proactor cannot be had: {refusal}"))?;
+    let driver = reactor::open(settings, &format!("the proactor is not available: {refusal}"))?;
     // A build without a proactor cannot fall back from one.
     if proactor::IS_BUILT {
         static REPORTED: Once = Once::new();

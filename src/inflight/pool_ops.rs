@@ -9,7 +9,7 @@ use crate::driver::perform::waits_for_peer;
 use crate::driver::{self, Completion, FdSpace, OpId, OpResult};
 use crate::event_loop::core::{LoopCore, RemoteEvent};
 use crate::event_loop::inbox::Inbox;
-use crate::sys::{SyncCancel, errno};
+use crate::sys::{PoolCall, errno};
 
 impl LoopCore {
     /// Submits an operation to the loop's own pool. If the pool's queue is full, the operation waits in
@@ -31,12 +31,11 @@ impl LoopCore {
     /// Fails with `None` if the queue is full, or with a result if no thread can be started. Runs no foreign code.
     fn try_submit(&self, id: OpId, op: Op) -> Result<(), Option<OpResult>> {
         let inbox = self.inbox.clone();
-        let sync_cancel = SyncCancel::new(waits_for_peer(&op));
-        let cancel_handle = sync_cancel.clone();
+        let call = PoolCall::new(self.pool_call_key(id), waits_for_peer(&op));
         let perform = move || {
             // SAFETY: the table entry owns the memory that `op` points to, at a fixed address, until the operation has
             // completed, and nothing else uses it meanwhile. The completion is sent after this call.
-            let res = sync_cancel.run(|| unsafe { driver::perform(op) });
+            let res = call.run(|| unsafe { driver::perform(op) });
             // File operations never report EAGAIN, except on a descriptor that the program made non-blocking.
             let res = res.unwrap_or(Err(errno::AGAIN));
             // A closed loop has leaked the operation, but the descriptor that it opened can be closed.
@@ -47,12 +46,7 @@ impl LoopCore {
             }
         };
         match self.files.submit(Box::new(perform)) {
-            Ok(job) => {
-                self.set_executor(id, Executor::Pool(job));
-                if let Some(entry) = self.ops.borrow_mut().entry(id) {
-                    entry.sync_cancel = cancel_handle;
-                }
-            }
+            Ok(job) => self.set_executor(id, Executor::Pool(job)),
             Err((_, None)) => {
                 self.set_executor(id, Executor::Unassigned);
                 self.waiting_for_pool.borrow_mut().push_front(id);
@@ -92,16 +86,15 @@ impl LoopCore {
         if self.is_forked() {
             return;
         }
-        let (executor, sync_cancel) = match self.ops.borrow_mut().entry(id) {
-            Some(entry) => (entry.executor, entry.sync_cancel.clone()),
-            None => return,
+        let Some(executor) = self.ops.borrow_mut().entry(id).map(|entry| entry.executor) else {
+            return;
         };
         let taken_back = match executor {
             Executor::Driver => return self.driver().cancel(id),
             Executor::Pool(job) => {
                 let taken_back = self.files.take_back(job);
                 if !taken_back {
-                    sync_cancel.pull();
+                    PoolCall::cancel(self.pool_call_key(id));
                 }
                 taken_back
             }
@@ -119,6 +112,11 @@ impl LoopCore {
 
     pub(crate) fn complete_one(&self, id: OpId, op_result: OpResult) {
         self.complete(&mut vec![Completion { id, result: op_result }]);
+    }
+
+    /// Identifies an operation among those of all loops: the job that performs it keeps this loop's inbox alive.
+    fn pool_call_key(&self, id: OpId) -> (usize, u64) {
+        (Arc::as_ptr(&self.inbox) as usize, id.to_u64())
     }
 
     fn set_executor(&self, id: OpId, executor: Executor) {

@@ -8,7 +8,7 @@ use crate::blocking::JobId;
 use crate::driver::op::{FileOp, Op};
 use crate::driver::{Completion, Control, OpId, OpResult, OsResult};
 use crate::event_loop::exception::guard;
-use crate::sys::{Fd, SyncCancel};
+use crate::sys::Fd;
 use crate::task::Owner;
 
 /// What happens to an operation when its future is dropped.
@@ -57,8 +57,6 @@ pub(super) struct Entry {
     pub(super) prefix: usize,
     pub(super) cancel_requested: bool,
     pub(super) executor: Executor,
-    /// Interrupts a pool thread's system call.
-    pub(super) sync_cancel: SyncCancel,
     pub(super) drop_payload: Option<unsafe fn(*mut u8)>,
     /// Owned by this entry and never moved. While the phase is `InFlight`, the kernel uses it.
     pub(super) storage: *mut OpStorage,
@@ -138,7 +136,6 @@ impl OpTable {
             prefix: 0,
             cancel_requested: false,
             executor: Executor::Driver,
-            sync_cancel: SyncCancel::default(),
             drop_payload: None,
             storage: OpStorage::new(),
         });
@@ -217,7 +214,6 @@ impl OpTable {
         }
         entry.phase = Phase::Done(op_result);
         let executor = std::mem::replace(&mut entry.executor, Executor::Driver);
-        entry.sync_cancel = SyncCancel::default();
         self.in_flight -= 1;
         self.off_driver -= usize::from(executor != Executor::Driver);
         effects

@@ -9,7 +9,7 @@
 //! thread blocks, not the loop. Files cannot be waited for; they are always ready.
 //!
 //! On Windows only sockets have readiness. A thread reads and writes, and its call is cancelled when the operation is:
-//! see `sys/windows/sync_cancel.rs`, and `console.rs` for text.
+//! see `sys/windows/pool_call.rs`, and `console.rs` for text.
 //!
 //! All handles share one duplicate of each descriptor, so the bytes of a dropped read go to the next one on any handle.
 

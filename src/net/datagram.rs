@@ -14,7 +14,7 @@ use crate::inflight::descriptor::{Descriptor, OwnedDescriptor};
 use crate::inflight::stream::count;
 use crate::inflight::{OnOrphan, OpFuture};
 use crate::io::{BufResult, IoBuf, IoBufMut, ManagedBuf, bytes_from, fill_target, no_capacity};
-use crate::sys::{Enclosure, MsgHdrBuf, MsgMeta, Name, errno};
+use crate::sys::{Foreign, MsgHdrBuf, MsgMeta, Name, errno};
 
 /// The heap buffer of a managed receive when the pool is empty: large enough for any datagram.
 const HEAP_LEN: usize = 64 * 1024;
@@ -60,7 +60,7 @@ pub(crate) async fn receive<B: IoBufMut>(
         return (served.map(limited).map_err(from_code), buf);
     }
     let mut msg = msg_pool.take();
-    msg.make_room(descriptors);
+    msg.reserve_descriptors(descriptors);
     let payload = (descriptor.clone(), msg, buf);
     let plan = |(_, msg, buf): &mut (Rc<Descriptor>, Box<MsgHdrBuf>, B)| {
         let (ptr, len) = fill_target(buf);
@@ -107,7 +107,7 @@ pub(crate) async fn receive_managed(
         }
         let payload = (descriptor.clone(), msg_pool.take());
         let plan = |(_, msg): &mut (Rc<Descriptor>, Box<MsgHdrBuf>)| {
-            msg.make_room(0);
+            msg.reserve_descriptors(0);
             let message = msg.ready_to_receive(std::ptr::null_mut(), 0);
             Op::RecvMessageManaged { fd, message }
         };
@@ -132,13 +132,13 @@ pub(crate) async fn send<B: IoBuf>(
     msg_pool: &MsgHdrPool,
     buf: B,
     to: Option<&Name>,
-    descriptors: Enclosure,
+    descriptors: Vec<Foreign>,
 ) -> BufResult<usize, B> {
     let queue = &owned.descriptor.write;
     let _guard = queue.acquire().await;
     queue.settle(owned.core()).await;
     let (op_result, (_, mut msg, buf)) = start_send(owned, msg_pool, buf, to, descriptors, false).await;
-    drop(msg.take_enclosed());
+    drop(msg.take_descriptors());
     msg_pool.put_back(msg);
     (count(op_result.res), buf)
 }
@@ -149,14 +149,14 @@ pub(super) fn start_send<'a, B: IoBuf>(
     msg_pool: &MsgHdrPool,
     buf: B,
     to: Option<&Name>,
-    descriptors: Enclosure,
+    descriptors: Vec<Foreign>,
     at_once: bool,
 ) -> OpFuture<'a, SendPayload<B>> {
     let descriptor = &owned.descriptor;
     let fd = descriptor.fd;
     let mut msg = msg_pool.take();
     msg.address(to);
-    msg.enclose(descriptors);
+    msg.set_descriptors(descriptors);
     let payload = (descriptor.clone(), msg, buf);
     let plan = |(_, msg, buf): &mut SendPayload<B>| {
         let (ptr, len) = bytes_from(buf, 0);

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use super::net::{Network, PIPE_LEN};
+use super::net::{Network, STREAM_CAPACITY};
 use crate::driver::OsResult;
 use crate::sys::errno;
 
@@ -27,7 +27,7 @@ impl Network {
         let receiver = self.datagrams(receiver)?;
         let is_accepted = receiver.peer.is_none_or(|peer| peer == from);
         let queued: usize = receiver.recv_queue.iter().map(|(_, bytes)| bytes.len().max(1)).sum();
-        if is_accepted && queued + bytes.len() <= 4 * PIPE_LEN {
+        if is_accepted && queued + bytes.len() <= 4 * STREAM_CAPACITY {
             receiver.recv_queue.push_back((from, bytes.to_vec()));
         }
         Ok(bytes.len() as u32)

@@ -13,27 +13,25 @@ mod net;
 
 use std::collections::VecDeque;
 use std::io;
-use std::rc::Rc;
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
 use self::net::Network;
 use crate::driver::op::{Direction, Op};
-use crate::driver::pool::PoolBuffer;
+use crate::driver::pool::LazyPool;
 use crate::driver::{
-    self, BufferPool, Completion, Control, Description, Driver, DriverCounters, FdSpace, Notify, OpId, OpResult,
-    OsResult, Reply, Scratch, Settings, Start, Wait,
+    self, Completion, Control, Description, Driver, DriverCounters, FdSpace, Notify, OpId, OpResult, OsResult, Reply,
+    Scratch, Settings, Start, Wait,
 };
-use crate::sys::{Instant, Message, Name, errno};
+use crate::sys::{Instant, IoVec, Message, Name, errno, lock};
 
 pub(crate) struct Null {
     clock: Instant,
     network: Network,
     /// In the order of their start.
     pending: VecDeque<Pending>,
-    pool: Option<Rc<BufferPool>>,
+    pool: LazyPool,
     notifier: Arc<Notifier>,
-    settings: Settings,
     counters: DriverCounters,
 }
 
@@ -50,9 +48,8 @@ impl Null {
             clock: Instant::from_origin(Duration::from_secs(1)),
             network: Network::default(),
             pending: VecDeque::new(),
-            pool: None,
+            pool: LazyPool::new(settings),
             notifier: Arc::default(),
-            settings: *settings,
             counters: DriverCounters::default(),
         }
     }
@@ -105,7 +102,18 @@ impl Null {
                 // SAFETY: as above.
                 parts.map(|part| unsafe { copy_out(bytes, part.base, part.len) }).sum()
             })?,
-            Op::RecvManaged { fd, .. } => return self.recv_managed(fd),
+            Op::RecvManaged { fd, .. } | Op::RecvMessageManaged { fd, .. } if !self.network.can_recv(fd) => {
+                return None;
+            }
+            Op::RecvManaged { fd, .. } => {
+                let network = &mut self.network;
+                // SAFETY: the buffer was just taken from the pool, and `copy_out` returns how many bytes it wrote.
+                return unsafe {
+                    self.pool.receive(&mut self.counters, |ptr, len| {
+                        network.recv(fd, |bytes| copy_out(bytes, ptr, len))
+                    })
+                };
+            }
             Op::Send { fd, ptr, len, .. } => {
                 // SAFETY: the operation owns these bytes until it completes.
                 self.network.send(fd, unsafe { std::slice::from_raw_parts(ptr, len) })?
@@ -113,11 +121,20 @@ impl Null {
             Op::SendVectored { fd, slices, count, .. } => self.send_vectored(fd, slices, count)?,
             Op::RecvMessage { fd, message } => {
                 // SAFETY: the operation owns the message and the memory that it points to until it completes.
-                let buffer = unsafe { (*message).bytes() };
-                // SAFETY: as above.
-                unsafe { self.recv_message(fd, message, (buffer.base, buffer.len)) }?
+                unsafe {
+                    let buffer = (*message).bytes();
+                    recv_message(&mut self.network, fd, message, buffer.base, buffer.len)?
+                }
             }
-            Op::RecvMessageManaged { fd, message } => return self.recv_message_managed(fd, message),
+            Op::RecvMessageManaged { fd, message } => {
+                let network = &mut self.network;
+                // SAFETY: as above; the buffer was just taken from the pool.
+                return unsafe {
+                    self.pool.receive(&mut self.counters, |ptr, len| {
+                        recv_message(network, fd, message, ptr, len)
+                    })
+                };
+            }
             Op::SendMessage { fd, message, .. } => {
                 // SAFETY: the operation owns the message and the memory that it points to until it completes.
                 unsafe {
@@ -142,67 +159,7 @@ impl Null {
         Some(OpResult::last(res))
     }
 
-    fn recv_managed(&mut self, fd: i32) -> Option<OpResult> {
-        if !self.network.can_recv(fd) {
-            return None;
-        }
-        let Some(mut buffer) = self.take_buffer() else {
-            return Some(OpResult::last(Err(errno::NO_BUFFERS)));
-        };
-        let (address, len) = buffer.memory();
-        // SAFETY: the buffer was just taken from the pool.
-        let res = self
-            .network
-            .recv(fd, |bytes| unsafe { copy_out(bytes, address, len) })?;
-        // SAFETY: this many bytes were just written to it.
-        unsafe { buffer.set_filled(res.unwrap_or(0) as usize) };
-        Some(OpResult::with_buffer(res, buffer))
-    }
-
-    fn take_buffer(&mut self) -> Option<PoolBuffer> {
-        if self.pool.is_none() {
-            let count = self.settings.managed_count.next_power_of_two();
-            self.pool = BufferPool::new(count, self.settings.managed_len);
-        }
-        let buffer = self.pool.as_ref().and_then(BufferPool::take);
-        self.counters.pool_empty += u64::from(buffer.is_none());
-        buffer
-    }
-
-    /// Receives a datagram into `buffer`, and its sender into the message.
-    ///
-    /// # Safety
-    ///
-    /// The operation owns the message and the memory that it points to; nothing else uses the buffer.
-    unsafe fn recv_message(&mut self, fd: i32, message: *mut Message, buffer: (*mut u8, usize)) -> Option<OsResult> {
-        let (from, bytes) = match self.network.recv_datagram(fd)? {
-            Ok(datagram) => datagram,
-            Err(code) => return Some(Err(code)),
-        };
-        let count = bytes.len().min(buffer.1);
-        // SAFETY: the caller's promise; `count` is at most the buffer's length.
-        unsafe {
-            std::ptr::copy_nonoverlapping(bytes.as_ptr(), buffer.0, count);
-            (*message).deliver(&Name::from(from), count < bytes.len());
-        }
-        Some(Ok(count as u32))
-    }
-
-    fn recv_message_managed(&mut self, fd: i32, message: *mut Message) -> Option<OpResult> {
-        if !self.network.can_recv(fd) {
-            return None;
-        }
-        let Some(mut buffer) = self.take_buffer() else {
-            return Some(OpResult::last(Err(errno::NO_BUFFERS)));
-        };
-        // SAFETY: the operation owns the message until it completes, and the buffer was just taken from the pool.
-        let res = unsafe { self.recv_message(fd, message, buffer.memory()) }?;
-        // SAFETY: this many bytes were just written to it.
-        unsafe { buffer.set_filled(res.unwrap_or(0) as usize) };
-        Some(OpResult::with_buffer(res, buffer))
-    }
-
-    fn send_vectored(&mut self, fd: i32, slices: *const crate::sys::IoVec, count: usize) -> Option<OsResult> {
+    fn send_vectored(&mut self, fd: i32, slices: *const IoVec, count: usize) -> Option<OsResult> {
         // SAFETY: the operation owns the slices and their bytes until it completes.
         let slices = unsafe { std::slice::from_raw_parts(slices, count) };
         let mut sent = 0;
@@ -222,6 +179,31 @@ impl Null {
         }
         Some(Ok(sent))
     }
+}
+
+/// Receives a datagram into `len` bytes from `ptr` on, and its sender into the message.
+///
+/// # Safety
+///
+/// The operation owns the message and the memory that it points to; nothing else uses the buffer.
+unsafe fn recv_message(
+    network: &mut Network,
+    fd: i32,
+    message: *mut Message,
+    ptr: *mut u8,
+    len: usize,
+) -> Option<OsResult> {
+    let (from, bytes) = match network.recv_datagram(fd)? {
+        Ok(datagram) => datagram,
+        Err(code) => return Some(Err(code)),
+    };
+    let count = bytes.len().min(len);
+    // SAFETY: the caller's promise; `count` is at most the buffer's length.
+    unsafe {
+        std::ptr::copy_nonoverlapping(bytes.as_ptr(), ptr, count);
+        (*message).deliver(&Name::from(from), count < bytes.len());
+    }
+    Some(Ok(count as u32))
 }
 
 /// Moves bytes from a receive queue to an operation's memory.
@@ -332,24 +314,20 @@ struct Notifier {
 
 impl Notifier {
     fn take(&self) -> bool {
-        std::mem::take(&mut self.is_notified.lock().unwrap_or_else(|poisoned| poisoned.into_inner()))
+        std::mem::take(&mut *lock(&self.is_notified))
     }
 
     fn wait(&self) {
-        let mut is_notified = self.is_notified.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        while !*is_notified {
-            is_notified = self
-                .condvar
-                .wait(is_notified)
-                .unwrap_or_else(|poisoned| poisoned.into_inner());
-        }
-        *is_notified = false;
+        let notified = self
+            .condvar
+            .wait_while(lock(&self.is_notified), |is_notified| !*is_notified);
+        *notified.unwrap_or_else(PoisonError::into_inner) = false;
     }
 }
 
 impl Notify for Notifier {
     fn notify(&self) {
-        *self.is_notified.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = true;
+        *lock(&self.is_notified) = true;
         self.condvar.notify_one();
     }
 }

@@ -9,7 +9,7 @@ use crate::driver::{Control, OsResult, Reply, SocketKind, SocketOption};
 use crate::sys::{Fd, Name, errno};
 
 /// How many bytes one direction of a connection holds before a send blocks.
-pub(super) const PIPE_LEN: usize = 64 * 1024;
+pub(super) const STREAM_CAPACITY: usize = 64 * 1024;
 
 /// The result of an operation; `None` if it cannot complete yet.
 type Attempt<T> = Option<Result<T, i32>>;
@@ -26,16 +26,11 @@ pub(super) struct Network {
 type Options = HashMap<Discriminant<SocketOption>, SocketOption>;
 
 pub(super) enum Socket {
-    /// Neither listening nor connected.
-    Fresh(Fresh),
+    /// A stream socket that is neither listening nor connected, with its address: port 0 if it is not bound.
+    Fresh(SocketAddr),
     Listener(Listener),
     Stream(Stream),
     Datagrams(Datagrams),
-}
-
-pub(super) struct Fresh {
-    is_v6: bool,
-    bound: Option<SocketAddr>,
 }
 
 /// A datagram socket.
@@ -67,43 +62,48 @@ pub(super) struct Stream {
     write_shut: bool,
 }
 
+impl Socket {
+    /// The address that the socket is bound to; port 0 if it is not.
+    fn local(&self) -> SocketAddr {
+        match self {
+            Socket::Fresh(local) => *local,
+            Socket::Listener(listener) => listener.addr,
+            Socket::Stream(stream) => stream.local,
+            Socket::Datagrams(datagrams) => datagrams.local,
+        }
+    }
+
+    /// Whether the socket is bound to this address, or to its port on every interface.
+    fn is_at(&self, addr: SocketAddr) -> bool {
+        let bound = self.local();
+        addr.port() > 0 && bound.port() == addr.port() && (bound.ip() == addr.ip() || bound.ip().is_unspecified())
+    }
+}
+
 impl Network {
     pub(super) fn control(&mut self, call: Control<'_>) -> Result<Reply, i32> {
         match call {
-            Control::Socket { kind } => self.socket(kind).map(|socket| Reply::Fd(self.add(socket))),
+            Control::Socket { kind } => new_socket(kind).map(|socket| Reply::Fd(self.add(socket))),
             Control::Pair { .. } | Control::PeerCredentials { .. } => Err(errno::NOT_SUPPORTED),
             Control::Bind { fd, name } => self.bind(fd, name).map(|()| Reply::Done),
             Control::Listen { fd, backlog } => self.listen(fd, backlog).map(|()| Reply::Done),
             // A socket that was made elsewhere is the kernel's.
             Control::Adopt { .. } => Err(errno::BAD_FD),
-            Control::Watch { fd } if self.sockets.contains_key(&fd) => Ok(Reply::Done),
+            Control::Watch { fd } if self.is_open(fd) => Ok(Reply::Done),
             Control::Watch { .. } => Err(errno::BAD_FD),
             Control::Forget { .. } => Ok(Reply::Done),
             Control::Seek { .. } => Err(errno::INVALID),
             Control::LocalName { fd } => self.local_addr(fd).map(|addr| Reply::Name(addr.into())),
             Control::PeerName { fd } => self.peer_addr(fd).map(|addr| Reply::Name(addr.into())),
+            Control::SetOption { fd, .. } | Control::Option { fd, .. } if !self.is_open(fd) => Err(errno::BAD_FD),
             Control::SetOption { fd, option } => {
-                if !self.sockets.contains_key(&fd) {
-                    return Err(errno::BAD_FD);
-                }
-                self.options
-                    .entry(fd)
-                    .or_default()
-                    .insert(std::mem::discriminant(&option), option);
+                let options = self.options.entry(fd).or_default();
+                options.insert(std::mem::discriminant(&option), option);
                 Ok(Reply::Done)
             }
             Control::Option { fd, like } => {
-                if !self.sockets.contains_key(&fd) {
-                    return Err(errno::BAD_FD);
-                }
-                let set = self
-                    .options
-                    .get(&fd)
-                    .and_then(|options| options.get(&std::mem::discriminant(&like)));
-                set.copied()
-                    .or_else(|| default_value(like))
-                    .map(Reply::Option)
-                    .ok_or(errno::NOT_SUPPORTED)
+                let value = self.option(fd, like).or_else(|| default_value(like));
+                value.map(Reply::Option).ok_or(errno::NOT_SUPPORTED)
             }
             Control::Shutdown { fd, how } => self.shutdown(fd, how).map(|()| Reply::Done),
             Control::Close { fd } => {
@@ -132,44 +132,16 @@ impl Network {
                 port => port + 1,
             };
             let port = self.next_port;
-            let is_taken = |socket: &Socket| match socket {
-                Socket::Fresh(fresh) => fresh.bound.is_some_and(|addr| addr.port() == port),
-                Socket::Listener(listener) => listener.addr.port() == port,
-                Socket::Stream(stream) => stream.local.port() == port,
-                Socket::Datagrams(datagrams) => datagrams.local.port() == port,
-            };
-            if !self.sockets.values().any(is_taken) {
+            if !self.sockets.values().any(|socket| socket.local().port() == port) {
                 return port;
             }
         }
     }
 
-    fn socket(&self, kind: SocketKind) -> Result<Socket, i32> {
-        let nowhere = |is_v6| match is_v6 {
-            true => SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0)),
-            false => SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)),
-        };
-        let (is_v6, is_tcp) = match kind {
-            SocketKind::TcpV4 => (false, true),
-            SocketKind::TcpV6 => (true, true),
-            SocketKind::UdpV4 => (false, false),
-            SocketKind::UdpV6 => (true, false),
-            SocketKind::UnixStream | SocketKind::UnixDatagram => return Err(errno::NO_FAMILY),
-        };
-        Ok(match is_tcp {
-            true => Socket::Fresh(Fresh { is_v6, bound: None }),
-            false => Socket::Datagrams(Datagrams {
-                local: nowhere(is_v6),
-                peer: None,
-                recv_queue: VecDeque::new(),
-                refused: false,
-            }),
-        })
-    }
-
     fn bind(&mut self, fd: Fd, name: &Name) -> Result<(), i32> {
         let mut addr = name.as_socket().ok_or(errno::NO_FAMILY)?;
-        let is_shared = self.has(fd, SocketOption::ReusePort(true));
+        let reuse = SocketOption::ReusePort(true);
+        let is_shared = self.option(fd, reuse) == Some(reuse);
         let is_taken = match self.sockets.get(&fd).ok_or(errno::BAD_FD)? {
             Socket::Fresh(_) => self.listener_at(addr).is_some(),
             Socket::Datagrams(_) => self.datagrams_at(addr).is_some(),
@@ -181,21 +153,21 @@ impl Network {
             return Err(errno::IN_USE);
         }
         match self.sockets.get_mut(&fd) {
-            Some(Socket::Fresh(fresh)) => fresh.bound = Some(addr),
+            Some(Socket::Fresh(local)) => *local = addr,
             Some(Socket::Datagrams(datagrams)) => datagrams.local = addr,
             _ => {}
         }
         Ok(())
     }
 
-    fn has(&self, fd: Fd, option: SocketOption) -> bool {
-        let options = self.options.get(&fd);
-        options.and_then(|options| options.get(&std::mem::discriminant(&option))) == Some(&option)
+    /// The option of the same kind as `like`, if it was set.
+    fn option(&self, fd: Fd, like: SocketOption) -> Option<SocketOption> {
+        self.options.get(&fd)?.get(&std::mem::discriminant(&like)).copied()
     }
 
     fn listen(&mut self, fd: Fd, backlog: i32) -> Result<(), i32> {
         let addr = match self.sockets.get(&fd) {
-            Some(Socket::Fresh(Fresh { bound: Some(addr), .. })) => *addr,
+            Some(Socket::Fresh(local)) if local.port() > 0 => *local,
             Some(_) => return Err(errno::INVALID),
             None => return Err(errno::BAD_FD),
         };
@@ -209,15 +181,7 @@ impl Network {
     }
 
     fn local_addr(&self, fd: Fd) -> Result<SocketAddr, i32> {
-        Ok(match self.sockets.get(&fd).ok_or(errno::BAD_FD)? {
-            Socket::Fresh(fresh) => fresh.bound.unwrap_or(match fresh.is_v6 {
-                true => SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0)),
-                false => SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)),
-            }),
-            Socket::Listener(listener) => listener.addr,
-            Socket::Stream(stream) => stream.local,
-            Socket::Datagrams(datagrams) => datagrams.local,
-        })
+        self.sockets.get(&fd).map(Socket::local).ok_or(errno::BAD_FD)
     }
 
     fn peer_addr(&self, fd: Fd) -> Result<SocketAddr, i32> {
@@ -237,14 +201,11 @@ impl Network {
     }
 
     pub(super) fn datagrams_at(&self, addr: SocketAddr) -> Option<Fd> {
-        let receives = |datagrams: &Datagrams| {
-            let bound = datagrams.local;
-            bound.port() == addr.port() && (bound.ip() == addr.ip() || bound.ip().is_unspecified())
-        };
-        self.sockets.iter().find_map(|(&fd, socket)| match socket {
-            Socket::Datagrams(datagrams) if addr.port() > 0 && receives(datagrams) => Some(fd),
-            _ => None,
-        })
+        let receives = |socket: &Socket| matches!(socket, Socket::Datagrams(_)) && socket.is_at(addr);
+        self.sockets
+            .iter()
+            .find(|(_, socket)| receives(socket))
+            .map(|(&fd, _)| fd)
     }
 
     /// Binds a socket that is not bound yet. Returns its address as the peer sees it.
@@ -261,14 +222,11 @@ impl Network {
     }
 
     fn listener_at(&self, addr: SocketAddr) -> Option<Fd> {
-        let accepts = |listener: &Listener| {
-            let bound = listener.addr;
-            bound.port() == addr.port() && (bound.ip() == addr.ip() || bound.ip().is_unspecified())
-        };
-        self.sockets.iter().find_map(|(&fd, socket)| match socket {
-            Socket::Listener(listener) if accepts(listener) => Some(fd),
-            _ => None,
-        })
+        let accepts = |socket: &Socket| matches!(socket, Socket::Listener(_)) && socket.is_at(addr);
+        self.sockets
+            .iter()
+            .find(|(_, socket)| accepts(socket))
+            .map(|(&fd, _)| fd)
     }
 
     fn stream(&mut self, fd: Fd) -> Result<&mut Stream, i32> {
@@ -292,14 +250,15 @@ impl Network {
             datagrams.peer = Some(addr);
             return Some(self.bind_if_unbound(fd, addr).map(|_| ()));
         }
-        let bound = match self.sockets.get(&fd) {
-            Some(Socket::Fresh(fresh)) => fresh.bound,
-            _ => return Some(Err(errno::INVALID)),
+        let Some(&Socket::Fresh(mut local)) = self.sockets.get(&fd) else {
+            return Some(Err(errno::INVALID));
         };
         let Some(listener_fd) = self.listener_at(addr) else {
             return Some(Err(errno::REFUSED));
         };
-        let local = bound.unwrap_or_else(|| SocketAddr::new(loopback(addr), self.free_port()));
+        if local.port() == 0 {
+            local = SocketAddr::new(loopback(addr), self.free_port());
+        }
         let server = Stream::new(addr, local, fd);
         let server_fd = self.add(Socket::Stream(server));
         // As on Linux, an accepted socket inherits the listener's options.
@@ -325,16 +284,12 @@ impl Network {
         self.sockets.contains_key(&fd)
     }
 
-    pub(super) fn can_recv(&mut self, fd: Fd) -> bool {
-        if let Some(Socket::Listener(listener)) = self.sockets.get(&fd) {
-            return !listener.backlog.is_empty();
-        }
-        if let Some(Socket::Datagrams(datagrams)) = self.sockets.get(&fd) {
-            return !datagrams.recv_queue.is_empty() || datagrams.refused;
-        }
-        match self.stream(fd) {
-            Ok(stream) => !stream.recv_queue.is_empty() || stream.at_eof || stream.reset,
-            Err(_) => true,
+    pub(super) fn can_recv(&self, fd: Fd) -> bool {
+        match self.sockets.get(&fd) {
+            Some(Socket::Listener(listener)) => !listener.backlog.is_empty(),
+            Some(Socket::Datagrams(datagrams)) => !datagrams.recv_queue.is_empty() || datagrams.refused,
+            Some(Socket::Stream(stream)) => !stream.recv_queue.is_empty() || stream.at_eof || stream.reset,
+            Some(Socket::Fresh(_)) | None => true,
         }
     }
 
@@ -344,7 +299,7 @@ impl Network {
             _ => return true,
         };
         match peer.map(|peer| self.stream(peer)) {
-            Some(Ok(peer)) => peer.recv_queue.len() < PIPE_LEN,
+            Some(Ok(peer)) => peer.recv_queue.len() < STREAM_CAPACITY,
             _ => true,
         }
     }
@@ -375,7 +330,7 @@ impl Network {
         let Ok(peer) = self.stream(peer) else {
             return Some(Err(errno::BROKEN_PIPE));
         };
-        let count = bytes.len().min(PIPE_LEN - peer.recv_queue.len());
+        let count = bytes.len().min(STREAM_CAPACITY - peer.recv_queue.len());
         if count == 0 {
             return None;
         }
@@ -400,7 +355,8 @@ impl Network {
     }
 
     fn close(&mut self, fd: Fd, reset: bool) {
-        let reset = reset || self.has(fd, SocketOption::Linger(Some(Duration::ZERO)));
+        let abortive = SocketOption::Linger(Some(Duration::ZERO));
+        let reset = reset || self.option(fd, abortive) == Some(abortive);
         self.options.remove(&fd);
         match self.sockets.remove(&fd) {
             Some(Socket::Listener(listener)) => {
@@ -435,6 +391,24 @@ impl Stream {
     }
 }
 
+/// A new socket, not bound.
+fn new_socket(kind: SocketKind) -> Result<Socket, i32> {
+    let local = match kind {
+        SocketKind::TcpV4 | SocketKind::UdpV4 => SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)),
+        SocketKind::TcpV6 | SocketKind::UdpV6 => SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0)),
+        SocketKind::UnixStream | SocketKind::UnixDatagram => return Err(errno::NO_FAMILY),
+    };
+    Ok(match kind {
+        SocketKind::UdpV4 | SocketKind::UdpV6 => Socket::Datagrams(Datagrams {
+            local,
+            peer: None,
+            recv_queue: VecDeque::new(),
+            refused: false,
+        }),
+        _ => Socket::Fresh(local),
+    })
+}
+
 /// The loopback address of the peer's family.
 fn loopback(peer: SocketAddr) -> IpAddr {
     match peer {
@@ -452,8 +426,8 @@ fn default_value(like: SocketOption) -> Option<SocketOption> {
         SocketOption::OnlyV6(_) => SocketOption::OnlyV6(false),
         SocketOption::KeepAlive(_) => SocketOption::KeepAlive(None),
         SocketOption::Linger(_) => SocketOption::Linger(None),
-        SocketOption::SendBuffer(_) => SocketOption::SendBuffer(PIPE_LEN),
-        SocketOption::RecvBuffer(_) => SocketOption::RecvBuffer(PIPE_LEN),
+        SocketOption::SendBuffer(_) => SocketOption::SendBuffer(STREAM_CAPACITY),
+        SocketOption::RecvBuffer(_) => SocketOption::RecvBuffer(STREAM_CAPACITY),
         SocketOption::Broadcast(_) => SocketOption::Broadcast(false),
         SocketOption::TtlV4(_) => SocketOption::TtlV4(64),
         SocketOption::HopsV6(_) => SocketOption::HopsV6(64),

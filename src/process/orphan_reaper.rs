@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use crate::event_loop::exception::{Exception, report};
 use crate::sys;
-use crate::sys::signals::{Hears, Rings, bell};
+use crate::sys::signals::{WakeReceiver, WakeSender, wake_pair};
 
 /// How often the thread checks children without a pidfd.
 const POLL_EVERY: Duration = Duration::from_millis(50);
@@ -49,7 +49,7 @@ struct State {
     /// The thread is running and will see `new`.
     has_thread: bool,
     /// Wakes the thread for new children. `None` if it could not be created: then the thread polls.
-    waker: Option<Rings>,
+    waker: Option<WakeSender>,
 }
 
 impl OrphanReaper {
@@ -92,7 +92,7 @@ pub(super) fn adopt(mut child: OrphanedChild) {
         state.new.push(child);
         if state.has_thread {
             if let Some(waker) = &state.waker {
-                waker.ring();
+                waker.wake();
             }
             None
         } else {
@@ -109,7 +109,7 @@ pub(super) fn adopt(mut child: OrphanedChild) {
 }
 
 fn start_thread(reaper: &'static OrphanReaper, state: &mut State) -> io::Result<()> {
-    let (wake_receiver, waker) = match bell() {
+    let (wake_receiver, waker) = match wake_pair() {
         Ok((receiver, waker)) => (Some(receiver), Some(waker)),
         // Without descriptors the thread can still poll.
         Err(_) => (None, None),
@@ -122,7 +122,7 @@ fn start_thread(reaper: &'static OrphanReaper, state: &mut State) -> io::Result<
 }
 
 /// The thread's main function: returns when all children are reaped.
-fn reap_all(reaper: &OrphanReaper, wake_receiver: Option<Hears>) {
+fn reap_all(reaper: &OrphanReaper, wake_receiver: Option<WakeReceiver>) {
     let mut children: Vec<OrphanedChild> = Vec::new();
     let mut descriptors = Vec::new();
     loop {
@@ -137,7 +137,7 @@ fn reap_all(reaper: &OrphanReaper, wake_receiver: Option<Hears>) {
             }
         }
         descriptors.clear();
-        descriptors.extend(wake_receiver.as_ref().map(Hears::number));
+        descriptors.extend(wake_receiver.as_ref().map(WakeReceiver::number));
         descriptors.extend(
             children
                 .iter()
@@ -147,7 +147,7 @@ fn reap_all(reaper: &OrphanReaper, wake_receiver: Option<Hears>) {
         let timeout = (!has_all_descriptors).then_some(POLL_EVERY);
         sys::processes::wait_for_any(&descriptors, timeout);
         if let Some(receiver) = &wake_receiver {
-            receiver.empty();
+            receiver.drain();
         }
     }
 }

@@ -1,7 +1,6 @@
 //! The driver itself: attempt, park, wait, attempt again.
 
 use std::io;
-use std::rc::Rc;
 use std::sync::Arc;
 
 use mio::event::Event;
@@ -15,12 +14,12 @@ use super::sleep;
 use crate::driver::op::FileOp;
 use crate::driver::op::{Direction, MAX_LEN, Medium, Op};
 use crate::driver::poll_throttle::PollThrottle;
-use crate::driver::pool::PoolBuffer;
+use crate::driver::pool::LazyPool;
 use crate::driver::{
-    self, BufferPool, Completion, Control, Description, Driver, DriverCounters, FdSpace, Notify, OpId, OpResult,
-    OsResult, Reply, Scratch, Settings, Start, Wait,
+    self, Completion, Control, Description, Driver, DriverCounters, FdSpace, Notify, OpId, OpResult, OsResult, Reply,
+    Scratch, Settings, Start, Wait,
 };
-use crate::sys::{self, Fd, Instant, IoVec, errno};
+use crate::sys::{self, Fd, Instant, code_of, errno};
 
 /// The most events that one poll returns; the next poll returns the rest. Few, so that a connection is still in the
 /// cache when its task answers: with 1,024, hyper under `wrk` with 256 connections took 10 % more CPU time.
@@ -47,8 +46,7 @@ struct Inner {
     pipes: Pipes,
     /// Completions from outside of a poll: cancels, and foreign descriptors that were ready at once.
     done: Vec<Completion>,
-    pool: Option<Rc<BufferPool>>,
-    settings: Settings,
+    pool: LazyPool,
     counters: DriverCounters,
 }
 
@@ -67,8 +65,7 @@ impl Reactor {
                 lot: ParkingLot::default(),
                 pipes: Pipes::new(&notifier),
                 done: Vec::new(),
-                pool: None,
-                settings: *settings,
+                pool: LazyPool::new(settings),
                 counters: DriverCounters::default(),
             },
             notifier,
@@ -86,10 +83,6 @@ fn explain(error: io::Error) -> io::Error {
     crate::sys::context(why, error)
 }
 
-fn code_of(error: &io::Error) -> i32 {
-    error.raw_os_error().unwrap_or(errno::INVALID)
-}
-
 impl Inner {
     /// Performs an operation unless it would block, and updates the readiness of its descriptor. `is_retry` says that
     /// an earlier attempt was made: a connect is then in progress.
@@ -99,18 +92,10 @@ impl Inner {
     /// The memory that `op` points to belongs to an operation that has not completed.
     unsafe fn attempt(&mut self, op: Op, is_retry: bool) -> Option<OpResult> {
         let op_result = match op {
-            Op::RecvManaged { fd, medium } => {
-                // SAFETY: the bytes go to a buffer that was just taken from the pool.
-                self.recv_managed(|ptr, len| unsafe { driver::perform(Op::Recv { fd, medium, ptr, len }) })
+            Op::RecvManaged { .. } | Op::RecvMessageManaged { .. } => {
+                // SAFETY: the caller's promise.
+                unsafe { driver::perform_managed(op, &mut self.pool, &mut self.counters) }
             }
-            Op::RecvMessageManaged { fd, message } => self.recv_managed(|base, len| {
-                // SAFETY: the caller's promise: the message is the operation's.
-                let message = unsafe { &mut *message };
-                // SAFETY: as above; the bytes go to a buffer that was just taken from the pool.
-                message.divert(&mut IoVec { base, len }, |message| unsafe {
-                    driver::perform(Op::RecvMessage { fd, message })
-                })
-            }),
             Op::Connect { fd, .. } if is_retry => sys::connected(fd).map(OpResult::last),
             Op::Accept { .. }
             | Op::Connect { .. }
@@ -160,7 +145,7 @@ impl Inner {
             } => len,
             Op::RecvManaged {
                 medium: Medium::Tcp, ..
-            } => self.settings.managed_len,
+            } => self.pool.buffer_len,
             Op::RecvVectored {
                 medium: Medium::Tcp,
                 slices,
@@ -184,32 +169,6 @@ impl Inner {
         }
     }
 
-    /// Takes a buffer from the pool, which the first call creates.
-    #[inline]
-    fn take_buffer(&mut self) -> Result<PoolBuffer, OpResult> {
-        if self.pool.is_none() {
-            let count = self.settings.managed_count.next_power_of_two();
-            self.pool = BufferPool::new(count, self.settings.managed_len);
-        }
-        self.pool.as_ref().and_then(BufferPool::take).ok_or_else(|| {
-            self.counters.pool_empty += 1;
-            OpResult::last(Err(errno::NO_BUFFERS))
-        })
-    }
-
-    /// Receives with `perform` into a pool buffer.
-    fn recv_managed(&mut self, perform: impl FnOnce(*mut u8, usize) -> Option<OsResult>) -> Option<OpResult> {
-        let mut buffer = match self.take_buffer() {
-            Ok(buffer) => buffer,
-            Err(none) => return Some(none),
-        };
-        let (ptr, len) = buffer.memory();
-        let res = perform(ptr, len)?;
-        // SAFETY: the kernel has just written this many bytes.
-        unsafe { buffer.set_filled(res.unwrap_or(0) as usize) };
-        Some(OpResult::with_buffer(res, buffer))
-    }
-
     /// Starts an operation on a pipe without readiness.
     ///
     /// # Safety
@@ -217,9 +176,9 @@ impl Inner {
     /// As for [`Driver::start`].
     unsafe fn start_pipe(&mut self, id: OpId, op: Op, scratch: *mut Scratch) -> Start {
         let buffer = match op {
-            Op::RecvManaged { .. } => match self.take_buffer() {
+            Op::RecvManaged { .. } => match self.pool.take(&mut self.counters) {
                 Ok(buffer) => Some(buffer),
-                Err(none) => return Start::Done(none),
+                Err(code) => return Start::Done(OpResult::last(Err(code))),
             },
             _ => None,
         };

@@ -13,7 +13,7 @@ use slab::Slab;
 use crate::driver::op::Direction;
 use crate::event_loop::core::LoopCore;
 use crate::sys::context;
-use crate::sys::signals::{Action, Hears, Rings, bell, is_forbidden, register, unregister};
+use crate::sys::signals::{Action, WakeReceiver, WakeSender, is_forbidden, register, unregister, wake_pair};
 
 /// No supported system has signal numbers this high.
 const LIMIT: usize = 128;
@@ -23,7 +23,7 @@ struct Pending {
     /// Whether a signal has arrived since the hub last checked, by number.
     flags: [AtomicBool; LIMIT],
     /// The write end of the wake-up pipe. The hub owns the read end and outlives every registered handler.
-    wake: Rings,
+    wake: WakeSender,
 }
 
 impl Pending {
@@ -31,14 +31,14 @@ impl Pending {
     fn set(&self, number: usize) {
         // The flag first: the loop that is woken must find it.
         self.flags[number].store(true, Ordering::SeqCst);
-        self.wake.ring();
+        self.wake.wake();
     }
 }
 
 pub(crate) struct SignalHub {
     core: Rc<LoopCore>,
     pending: Arc<Pending>,
-    wake_pipe: Hears,
+    wake_pipe: WakeReceiver,
     listened: RefCell<HashMap<i32, ListenedSignal>>,
 }
 
@@ -65,7 +65,7 @@ impl SignalHub {
         if let Some(hub) = core.signals.borrow().upgrade() {
             return Ok(hub);
         }
-        let (wake_pipe, wake) = bell().map_err(explain)?;
+        let (wake_pipe, wake) = wake_pair().map_err(explain)?;
         let hub = Rc::new(SignalHub {
             core: core.rc(),
             pending: Arc::new(Pending {
@@ -205,7 +205,7 @@ impl Watcher {
     fn dispatch(&self) {
         let Some(hub) = self.0.upgrade() else { return };
         // Drain the pipe before reading the flags: a signal that arrives in between writes to the pipe again.
-        hub.wake_pipe.empty();
+        hub.wake_pipe.drain();
         hub.collect();
     }
 }

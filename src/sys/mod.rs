@@ -1,30 +1,40 @@
 //! Plain system calls, once per OS: the lowest layer, which imports nothing from the rest of the crate.
 //!
-//! `unix` and `windows` supply the same items with the same signatures:
-//! - `Fd`, `IoVec`, `Name`, `Message`, `Stat`, `PathChar`: the types that an operation is made of, laid out as the
+//! Code that is the same on every OS is in the files of this folder. `unix` and `windows` supply the same items with the
+//! same signatures:
+//! - `Fd`, `Message`, `Stat`, `PathChar`: the types that an operation is made of, with `IoVec` and `Name` laid out as the
 //!   kernel expects; `errno`, the error codes that the layers above distinguish;
 //! - `accept`, `connect`, `connected`, `recv`, `send`, `recv_message`, ... (`sockets.rs`): return `None` if the call
 //!   would block;
 //! - `files`: operations on files and paths, which block until they are done;
 //! - `new_socket`, `new_pair`, `listen`, `adopt`, `close`, `reset`, ...: calls that never block;
-//! - `MsgHdrBuf` and `MsgMeta`: building a message header, and the metadata of a received one;
-//! - `path_for_kernel`, `OpenFlags`, `kind`: paths, open flags and file types;
-//! - `SyncCancel`: ends a blocking call of another thread where the OS supports it; `processes`, `signals`;
-//! - `monotonic`, the clock; `forks` and `count_forks`, which detect a fork; `find_byte`, libc's `memchr`;
+//! - `MsgHdrBuf`: the memory of a message header;
+//! - `path_for_kernel`, `OpenFlags::for_kernel`, `kind`: paths, open flags and file types;
+//! - `PoolCall`: a blocking call of a pool thread, cancelled where the OS supports it; `processes`, `signals`;
+//! - `monotonic`, the clock; `forks` and `count_forks`, which detect a fork;
 //! - `SplicePipe`: moves bytes from socket to socket in the kernel, where the OS supports it;
 //! - conversions from and to std's types.
 
 mod error;
 mod instant;
+mod msg_meta;
+mod name;
+mod open_flags;
 mod socket_options;
 #[cfg(unix)]
 mod unix;
 #[cfg(windows)]
 mod windows;
 
+use std::io;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
 pub(crate) use error::context;
 pub use error::os_code;
 pub use instant::Instant;
+pub(crate) use msg_meta::MsgMeta;
+pub use name::Name;
+pub(crate) use open_flags::OpenFlags;
 #[cfg(feature = "reactor")]
 pub(crate) use socket_options::connected;
 pub use socket_options::{Credentials, KeepAlive, SocketKind, SocketOption};
@@ -32,11 +42,11 @@ pub(crate) use socket_options::{bind, get_option, listen, local_name, peer_name,
 #[cfg(unix)]
 pub(crate) use unix::*;
 #[cfg(unix)]
-pub use unix::{Fd, IoVec, Message, Name, PathChar, Stat};
+pub use unix::{Fd, Message, PathChar, Stat};
 #[cfg(windows)]
 pub(crate) use windows::*;
 #[cfg(windows)]
-pub use windows::{Fd, IoVec, Message, Name, PathChar, Stat};
+pub use windows::{Fd, Message, PathChar, Stat};
 
 /// The result of a call or operation: a count (bytes, or a descriptor's number), or the OS's error code.
 pub type OsResult = Result<u32, i32>;
@@ -44,8 +54,26 @@ pub type OsResult = Result<u32, i32>;
 /// The offset that stands for the file's own position, which the kernel keeps and advances.
 pub const CURRENT: u64 = u64::MAX;
 
+/// A slice of memory; on Unix, laid out as `iovec`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct IoVec {
+    /// Where it begins.
+    pub base: *mut u8,
+    /// How many bytes it has.
+    pub len: usize,
+}
+
+impl IoVec {
+    pub(crate) const EMPTY: IoVec = IoVec {
+        base: std::ptr::null_mut(),
+        len: 0,
+    };
+}
+
 /// The kind of a byte stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Medium {
     /// A TCP connection.
     Tcp,
@@ -62,4 +90,28 @@ pub enum Direction {
     Read,
     /// Sends, and connects.
     Write,
+}
+
+/// The OS's code of an error, or the closest one if it has none.
+pub(crate) fn code_of(error: &io::Error) -> i32 {
+    os_code(error).unwrap_or(match error.kind() {
+        io::ErrorKind::UnexpectedEof => errno::BROKEN_PIPE,
+        io::ErrorKind::Unsupported => errno::NOT_SUPPORTED,
+        _ => errno::INVALID,
+    })
+}
+
+/// Locks a mutex whose critical sections leave it consistent even if they panic, or cannot panic.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The first position of a byte. The C library's `memchr` is several times as fast as a loop.
+pub(crate) fn find_byte(bytes: &[u8], byte: u8) -> Option<usize> {
+    unsafe extern "C" {
+        fn memchr(bytes: *const u8, byte: i32, len: usize) -> *const u8;
+    }
+    // SAFETY: the call reads these bytes only, and keeps no pointer to them.
+    let found = unsafe { memchr(bytes.as_ptr(), byte.into(), bytes.len()) };
+    (!found.is_null()).then(|| found as usize - bytes.as_ptr() as usize)
 }

@@ -6,15 +6,16 @@ use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, Shutdown, SocketAddr};
 use std::time::Duration;
 
-use socket2::TcpKeepalive;
+use socket2::{Domain, Protocol, TcpKeepalive, Type};
 
 use super::options as os;
 use super::{Fd, Name, close, with};
 #[cfg(feature = "reactor")]
-use super::{OsResult, errno};
+use super::{OsResult, code_of, errno};
 
 /// The kind of a socket: protocol and address family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum SocketKind {
     /// TCP over IPv4.
     TcpV4,
@@ -36,6 +37,18 @@ impl SocketKind {
         match addr {
             SocketAddr::V4(_) => SocketKind::TcpV4,
             SocketAddr::V6(_) => SocketKind::TcpV6,
+        }
+    }
+
+    /// The arguments of socket(2).
+    pub(super) fn to_raw(self) -> (Domain, Type, Option<Protocol>) {
+        match self {
+            SocketKind::TcpV4 => (Domain::IPV4, Type::STREAM, Some(Protocol::TCP)),
+            SocketKind::TcpV6 => (Domain::IPV6, Type::STREAM, Some(Protocol::TCP)),
+            SocketKind::UdpV4 => (Domain::IPV4, Type::DGRAM, Some(Protocol::UDP)),
+            SocketKind::UdpV6 => (Domain::IPV6, Type::DGRAM, Some(Protocol::UDP)),
+            SocketKind::UnixStream => (Domain::UNIX, Type::STREAM, None),
+            SocketKind::UnixDatagram => (Domain::UNIX, Type::DGRAM, None),
         }
     }
 
@@ -165,7 +178,7 @@ pub struct Credentials {
 }
 
 pub(crate) fn bind(fd: Fd, name: &Name) -> io::Result<()> {
-    with(fd, |socket| socket.bind(name.inner()))
+    with(fd, |socket| socket.bind(&name.0))
 }
 
 pub(crate) fn listen(fd: Fd, backlog: i32) -> io::Result<()> {
@@ -187,15 +200,14 @@ pub(crate) fn peer_name(fd: Fd) -> io::Result<Name> {
 /// The result of a connect that had to wait; `None` if it has not ended. A writable socket alone does not mean that it has.
 #[cfg(feature = "reactor")]
 pub(crate) fn connected(fd: Fd) -> Option<OsResult> {
-    let code = |error: io::Error| error.raw_os_error().unwrap_or(errno::INVALID);
     match with(fd, |socket| socket.take_error()) {
         Ok(None) => {}
-        Ok(Some(error)) | Err(error) => return Some(Err(code(error))),
+        Ok(Some(error)) | Err(error) => return Some(Err(code_of(&error))),
     }
     match with(fd, |socket| socket.peer_addr()) {
         Ok(_) => Some(Ok(0)),
         Err(error) if error.raw_os_error() == Some(errno::NOT_CONNECTED) => None,
-        Err(error) => Some(Err(code(error))),
+        Err(error) => Some(Err(code_of(&error))),
     }
 }
 

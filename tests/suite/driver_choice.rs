@@ -335,7 +335,7 @@ fn auto_falls_back(cause: &'static str) {
     }
     let make = move || {
         let event_loop = build(DriverChoice::Auto).expect("the reactor");
-        expect_described(&event_loop, "epoll", "the proactor cannot be had");
+        expect_described(&event_loop, "epoll", "the proactor is not available");
         expect_described(&event_loop, "epoll", cause);
         event_loop.run_until_complete(pair()).expect("the loop runs");
         event_loop

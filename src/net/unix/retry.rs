@@ -10,7 +10,7 @@ use crate::inflight::stream::count;
 use crate::inflight::{OnOrphan, OpFuture};
 use crate::io::{BufResult, IoBuf};
 use crate::net::datagram::{MsgHdrPool, start_send};
-use crate::sys::{self, Enclosure, Name, errno};
+use crate::sys::{self, Foreign, Name, errno};
 use crate::time::sleep;
 
 /// Sends one message from a Unix datagram socket and waits while the receiver's queue is full.
@@ -23,7 +23,7 @@ pub(super) async fn send_with_retry<B: IoBuf>(
     msg_pool: &MsgHdrPool,
     mut buf: B,
     to: Option<&Name>,
-    mut descriptors: Enclosure,
+    mut descriptors: Vec<Foreign>,
 ) -> BufResult<usize, B> {
     let descriptor = &owned.descriptor;
     let (core, queue, fd) = (&*descriptor.core, &descriptor.write, descriptor.fd);
@@ -33,7 +33,7 @@ pub(super) async fn send_with_retry<B: IoBuf>(
     loop {
         let (op_result, mut msg);
         (op_result, (_, msg, buf)) = start_send(owned, msg_pool, buf, to, descriptors, true).await;
-        descriptors = msg.take_enclosed();
+        descriptors = msg.take_descriptors();
         msg_pool.put_back(msg);
         match op_result.res {
             Err(errno::AGAIN) if to.is_none() => {

@@ -13,11 +13,11 @@ use windows_sys::Wdk::System::IO::NtDeviceIoControlFile;
 use windows_sys::Win32::Foundation::{
     HANDLE, NTSTATUS, RtlNtStatusToDosError, STATUS_PENDING, STATUS_SUCCESS, UNICODE_STRING,
 };
-use windows_sys::Win32::Networking::WinSock::{SIO_BASE_HANDLE, SOCKET, SOCKET_ERROR, WSAGetLastError, WSAIoctl};
+use windows_sys::Win32::Networking::WinSock::{SIO_BASE_HANDLE, SOCKET};
 use windows_sys::Win32::Storage::FileSystem::{FILE_SHARE_READ, FILE_SHARE_WRITE, SYNCHRONIZE};
 use windows_sys::Win32::System::IO::{IO_STATUS_BLOCK, OVERLAPPED};
 
-use super::overlapped::InFlight;
+use super::overlapped::IocpScratch;
 use super::port::Port;
 use crate::driver::op::Direction;
 use crate::sys::{self, Fd};
@@ -106,7 +106,7 @@ impl Afd {
     /// # Safety
     ///
     /// `scratch` is laid out, and the kernel does not use it. On `Ok` the kernel owns it until the port returns it.
-    pub(super) unsafe fn poll(&self, scratch: *mut InFlight, fd: Fd, direction: Direction) -> Result<(), i32> {
+    pub(super) unsafe fn poll(&self, scratch: *mut IocpScratch, fd: Fd, direction: Direction) -> Result<(), i32> {
         let events = match direction {
             Direction::Read => RECEIVE | ACCEPT | DISCONNECT | ABORT | CONNECT_FAIL | LOCAL_CLOSE,
             Direction::Write => SEND | ABORT | CONNECT_FAIL | LOCAL_CLOSE,
@@ -156,26 +156,9 @@ impl Afd {
 /// The base provider's socket, below any layered service providers.
 fn base_socket(fd: Fd) -> Result<SOCKET, i32> {
     let mut base: SOCKET = 0;
-    let mut written = 0;
-    // SAFETY: Winsock writes the base socket's number to the local.
-    let result = unsafe {
-        WSAIoctl(
-            sys::socket(fd),
-            SIO_BASE_HANDLE,
-            std::ptr::null(),
-            0,
-            (&raw mut base).cast(),
-            size_of::<SOCKET>() as u32,
-            &mut written,
-            std::ptr::null_mut(),
-            None,
-        )
-    };
-    match result {
-        // SAFETY: this reads a thread-local error code.
-        SOCKET_ERROR => Err(unsafe { WSAGetLastError() }),
-        _ => Ok(base),
-    }
+    // SAFETY: the code takes nothing and returns a socket's number.
+    unsafe { sys::ioctl(sys::socket(fd), SIO_BASE_HANDLE, &(), &mut base) }?;
+    Ok(base)
 }
 
 /// Converts an NTSTATUS to a Win32 error code.

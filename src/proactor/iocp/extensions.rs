@@ -1,10 +1,11 @@
 //! Winsock extension functions, AcceptEx and ConnectEx, which WSAIoctl looks up by GUID at run time.
 
 use windows_sys::Win32::Networking::WinSock::{
-    LPFN_ACCEPTEX, LPFN_CONNECTEX, SIO_GET_EXTENSION_FUNCTION_POINTER, SOCKET, WSAGetLastError, WSAID_ACCEPTEX,
-    WSAID_CONNECTEX, WSAIoctl,
+    LPFN_ACCEPTEX, LPFN_CONNECTEX, SIO_GET_EXTENSION_FUNCTION_POINTER, SOCKET, WSAID_ACCEPTEX, WSAID_CONNECTEX,
 };
 use windows_sys::core::GUID;
+
+use crate::sys;
 
 /// Function pointers, each looked up at its first use.
 #[derive(Default)]
@@ -36,25 +37,7 @@ impl Extensions {
 /// `F` is an optional pointer to the function that `id` names.
 unsafe fn look_up<F: Default>(socket: SOCKET, id: GUID) -> Result<F, i32> {
     let mut function = F::default();
-    let mut written = 0;
-    // SAFETY: Winsock reads the GUID and writes a pointer to the local, which has that size; the caller promises its
-    // type.
-    let result = unsafe {
-        WSAIoctl(
-            socket,
-            SIO_GET_EXTENSION_FUNCTION_POINTER,
-            (&raw const id).cast(),
-            size_of::<GUID>() as u32,
-            (&raw mut function).cast(),
-            size_of::<F>() as u32,
-            &mut written,
-            std::ptr::null_mut(),
-            None,
-        )
-    };
-    match result {
-        0 => Ok(function),
-        // SAFETY: this reads a thread-local error code.
-        _ => Err(unsafe { WSAGetLastError() }),
-    }
+    // SAFETY: the code takes a GUID and returns the pointer to its function, whose type the caller promises.
+    unsafe { sys::ioctl(socket, SIO_GET_EXTENSION_FUNCTION_POINTER, &id, &mut function) }?;
+    Ok(function)
 }

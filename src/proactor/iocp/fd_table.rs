@@ -32,15 +32,6 @@ enum HandleState {
     Released { skips: bool },
 }
 
-/// How operations on a handle run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Use {
-    /// Overlapped, on the port.
-    Overlapped { skips: bool },
-    /// On the blocking pool.
-    Plain,
-}
-
 #[derive(Default)]
 pub(super) struct FdTable {
     states: Vec<HandleState>,
@@ -101,20 +92,17 @@ impl FdTable {
         }
     }
 
-    /// Associates a handle with the port at its first use, and says how operations on it run.
-    pub(super) fn use_of(&mut self, port: &Port, fd: Fd) -> io::Result<Use> {
-        let state = *self.get(fd);
-        let state = match state {
-            HandleState::Associated { .. } | HandleState::Plain => state,
-            HandleState::Unknown | HandleState::Released { .. } => {
-                let associated = self.associate(port, fd, state)?;
-                *self.get(fd) = associated;
-                associated
-            }
-        };
+    /// Associates a handle with the port at its first use. Returns whether an operation that succeeds at once queues no
+    /// packet; `None` if operations on the handle run on the blocking pool.
+    pub(super) fn skips(&mut self, port: &Port, fd: Fd) -> io::Result<Option<bool>> {
+        let mut state = *self.get(fd);
+        if let HandleState::Unknown | HandleState::Released { .. } = state {
+            state = self.associate(port, fd, state)?;
+            *self.get(fd) = state;
+        }
         Ok(match state {
-            HandleState::Associated { skips } => Use::Overlapped { skips },
-            _ => Use::Plain,
+            HandleState::Associated { skips } => Some(skips),
+            _ => None,
         })
     }
 

@@ -31,7 +31,6 @@ mod start;
 mod timer;
 
 use std::io;
-use std::rc::Rc;
 use std::sync::Arc;
 
 use windows_sys::Win32::System::IO::CancelIoEx;
@@ -44,9 +43,10 @@ use self::port::{Batch, Dequeued, Port};
 use self::timer::Timer;
 use crate::driver::op::{Medium, Op};
 use crate::driver::poll_throttle::PollThrottle;
+use crate::driver::pool::LazyPool;
 use crate::driver::{
-    self, BufferPool, Completion, Control, Description, Driver, DriverCounters, FdSpace, Notify, OpId, OsResult, Reply,
-    Scratch, Settings, Start, Wait,
+    self, Completion, Control, Description, Driver, DriverCounters, FdSpace, Notify, OpId, OsResult, Reply, Scratch,
+    Settings, Start, Wait,
 };
 use crate::sys::{self, Fd, Instant};
 
@@ -61,8 +61,7 @@ pub(crate) struct Iocp {
     throttle: PollThrottle,
     /// Readiness operations that were ready when they were started.
     done: Vec<Completion>,
-    pool: Option<Rc<BufferPool>>,
-    settings: Settings,
+    pool: LazyPool,
     reason: String,
     counters: DriverCounters,
 }
@@ -79,8 +78,7 @@ impl Iocp {
             timer: Timer::new(),
             throttle: PollThrottle::new(),
             done: Vec::new(),
-            pool: None,
-            settings: *settings,
+            pool: LazyPool::new(settings),
             reason: reason.to_owned(),
             counters: DriverCounters::default(),
         })

@@ -1,18 +1,17 @@
 //! Operations in flight: the memory that the kernel writes to, and the driver's record of each.
 
-use std::mem::{align_of, size_of};
+use std::os::windows::io::OwnedSocket;
 
 use windows_sys::Win32::Foundation::HANDLE;
 use windows_sys::Win32::System::IO::OVERLAPPED;
 
 use crate::driver::op::Op;
 use crate::driver::{OpId, PoolBuffer, Scratch};
-use crate::sys;
 
 /// How this driver lays out an operation's scratch. While the operation is in flight the kernel owns the first field,
 /// and the last one if the call was given its address.
 #[repr(C)]
-pub(super) struct InFlight {
+pub(super) struct IocpScratch {
     /// First, so that the address that the port returns is this structure's.
     pub(super) overlapped: OVERLAPPED,
     pub(super) id: OpId,
@@ -24,28 +23,28 @@ pub(super) struct InFlight {
 const EXTRA_WORDS: usize = 11;
 
 const _: () = {
-    assert!(size_of::<InFlight>() <= size_of::<Scratch>());
-    assert!(align_of::<InFlight>() <= align_of::<Scratch>());
+    assert!(size_of::<IocpScratch>() <= size_of::<Scratch>());
+    assert!(align_of::<IocpScratch>() <= align_of::<Scratch>());
 };
 
-impl InFlight {
+impl IocpScratch {
     /// Lays out a scratch for an operation that is about to start.
     ///
     /// # Safety
     ///
     /// The scratch belongs to the operation, and the kernel does not use it.
-    pub(super) unsafe fn prepare(scratch: *mut Scratch, id: OpId, op: Op) -> *mut InFlight {
-        let in_flight = scratch.cast::<InFlight>();
+    pub(super) unsafe fn prepare(scratch: *mut Scratch, id: OpId, op: Op) -> *mut IocpScratch {
+        let scratch = scratch.cast::<IocpScratch>();
         // SAFETY: it fits, as asserted above, and the caller owns the scratch.
         unsafe {
-            in_flight.write(InFlight {
+            scratch.write(IocpScratch {
                 overlapped: std::mem::zeroed(),
                 id,
                 op,
                 extra: [0; EXTRA_WORDS],
             });
         }
-        in_flight
+        scratch
     }
 }
 
@@ -57,34 +56,9 @@ struct Entry {
     handle: HANDLE,
     is_cancelled: bool,
     /// The socket that AcceptEx will connect.
-    socket: Option<Unconnected>,
+    socket: Option<OwnedSocket>,
     /// The buffer that a pipe is read into.
     buffer: Option<PoolBuffer>,
-}
-
-/// A new socket for AcceptEx: closed on drop, unless it was connected and is kept.
-pub(super) struct Unconnected(sys::Fd);
-
-impl Unconnected {
-    pub(super) fn new(fd: sys::Fd) -> Unconnected {
-        Unconnected(fd)
-    }
-
-    pub(super) fn fd(&self) -> sys::Fd {
-        self.0
-    }
-
-    pub(super) fn keep(self) -> sys::Fd {
-        let fd = self.0;
-        std::mem::forget(self);
-        fd
-    }
-}
-
-impl Drop for Unconnected {
-    fn drop(&mut self) {
-        sys::close(self.0);
-    }
 }
 
 /// The operations in flight, by index.
@@ -117,16 +91,16 @@ impl InFlightTable {
     }
 
     /// Keeps a socket open until the operation completes.
-    pub(super) fn hold_socket(&mut self, id: OpId, socket: Unconnected) {
+    pub(super) fn hold_socket(&mut self, id: OpId, socket: OwnedSocket) {
         if let Some(entry) = self.entry(id) {
             entry.socket = Some(socket);
         }
     }
 
     /// Keeps a buffer until the operation completes.
-    pub(super) fn hold_buffer(&mut self, id: OpId, buffer: PoolBuffer) {
+    pub(super) fn hold_buffer(&mut self, id: OpId, buffer: Option<PoolBuffer>) {
         if let Some(entry) = self.entry(id) {
-            entry.buffer = Some(buffer);
+            entry.buffer = buffer;
         }
     }
 
@@ -152,11 +126,9 @@ impl InFlightTable {
     }
 
     /// Removes an operation that has ended. Returns the socket and the buffer that it held.
-    pub(super) fn remove(&mut self, id: OpId) -> (Option<Unconnected>, Option<PoolBuffer>) {
-        let entry = match self.entries.get_mut(id.index as usize) {
-            Some(slot) if slot.as_ref().is_some_and(|entry| entry.id == id) => slot.take(),
-            _ => None,
-        };
+    pub(super) fn remove(&mut self, id: OpId) -> (Option<OwnedSocket>, Option<PoolBuffer>) {
+        let slot = self.entries.get_mut(id.index as usize);
+        let entry = slot.and_then(|slot| slot.take_if(|entry| entry.id == id));
         entry.map_or((None, None), |entry| (entry.socket, entry.buffer))
     }
 }

@@ -75,9 +75,9 @@ impl Drop for BufferRing {
 impl Uring {
     /// Creates the pool and its ring for the first managed receive. False without kernel support or memory.
     pub(super) fn ensure_buffers(&mut self) -> bool {
-        if self.buffers.is_none() && self.abilities.buffer_ring {
+        if self.buffers.is_none() && self.features.buffer_ring {
             self.buffers = self.make_buffers().ok();
-            self.abilities.buffer_ring = self.buffers.is_some();
+            self.features.buffer_ring = self.buffers.is_some();
         }
         self.buffers.is_some()
     }

@@ -67,7 +67,7 @@ pub(crate) struct Uring {
     eventfd_armed: bool,
     /// Whether a `Readiness` operation was ever started.
     watches_foreign: bool,
-    abilities: setup::Abilities,
+    features: setup::Features,
     settings: Settings,
     reason: String,
     counters: DriverCounters,
@@ -75,7 +75,7 @@ pub(crate) struct Uring {
 
 impl Uring {
     pub(crate) fn open(settings: &Settings, reason: &str) -> io::Result<Uring> {
-        let (ring, abilities) = setup::open(settings)?;
+        let (ring, features) = setup::open(settings)?;
         Ok(Uring {
             ring,
             backlog: VecDeque::new(),
@@ -85,7 +85,7 @@ impl Uring {
             eventfd_count: Box::new(0),
             eventfd_armed: false,
             watches_foreign: false,
-            abilities,
+            features,
             settings: *settings,
             reason: reason.to_owned(),
             counters: DriverCounters::default(),
@@ -159,7 +159,7 @@ impl Uring {
         if let Wait::Until(deadline) = wait {
             // The kernel's clock is a signed 64-bit count of nanoseconds: 292 years.
             let deadline = deadline.min(Instant::from_origin(MAX_WAIT));
-            let until = if self.abilities.absolute_timeout {
+            let until = if self.features.absolute_timeout {
                 flags |= EnterFlags::ABS_TIMER;
                 deadline.since_origin()
             } else {
@@ -167,7 +167,7 @@ impl Uring {
             };
             time = types::Timespec::from(until);
         }
-        if sleeps && self.abilities.no_iowait {
+        if sleeps && self.features.no_iowait {
             flags |= EnterFlags::NO_IOWAIT;
         }
         let args = match wait {
@@ -254,7 +254,7 @@ impl Uring {
             return Ok(());
         };
         // Without DEFER_TASKRUN no signal is lost, and kernels before 5.18 would block here for every operation.
-        if !self.watches_foreign || !self.abilities.defer_taskrun {
+        if !self.watches_foreign || !self.features.defer_taskrun {
             return Ok(());
         }
         let submitter = self.ring.submitter();
@@ -319,7 +319,7 @@ impl Drop for Uring {
 // the buffer ring belong to this driver, which the loop drops only after every operation has completed.
 unsafe impl Driver for Uring {
     fn describe(&self) -> Description {
-        Description::new("io_uring", self.abilities.names(), self.reason.clone())
+        Description::new("io_uring", self.features.names(), self.reason.clone())
     }
 
     fn now(&self) -> Instant {
@@ -357,12 +357,12 @@ unsafe impl Driver for Uring {
         let poll_first = match op {
             // Other sockets do not report on every kernel whether they are empty.
             Op::Recv { fd, medium, .. } | Op::RecvManaged { fd, medium } if medium == Medium::Tcp => {
-                self.abilities.poll_first && self.emptied.receives(id, fd)
+                self.features.poll_first && self.emptied.receives(id, fd)
             }
             _ => false,
         };
         // SAFETY: the caller's promise: the scratch is the operation's until it completes.
-        let Some(entry) = (unsafe { submit::entry(op, scratch, &self.abilities, poll_first) }) else {
+        let Some(entry) = (unsafe { submit::entry(op, scratch, &self.features, poll_first) }) else {
             return Start::Blocking;
         };
         self.push(entry.user_data(id.to_u64()));

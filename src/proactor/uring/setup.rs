@@ -11,7 +11,7 @@ use crate::sys::context;
 
 /// Optional features of this kernel, with the version that introduced each.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Abilities {
+pub(super) struct Features {
     /// 6.1: the kernel posts completions only during our own `enter`.
     pub(super) defer_taskrun: bool,
     /// 5.19: a flag in shared memory says that an `enter` would post completions.
@@ -30,7 +30,7 @@ pub(super) struct Abilities {
     pub(super) truncate: bool,
 }
 
-impl Abilities {
+impl Features {
     pub(super) fn names(&self) -> Vec<&'static str> {
         let all = [
             (self.defer_taskrun, "SINGLE_ISSUER"),
@@ -48,7 +48,7 @@ impl Abilities {
 }
 
 /// Opens a ring with every feature that this kernel has.
-pub(super) fn open(settings: &Settings) -> io::Result<(IoUring, Abilities)> {
+pub(super) fn open(settings: &Settings) -> io::Result<(IoUring, Features)> {
     let (ring, defer_taskrun, taskrun_flag) = build(settings).map_err(explain)?;
     if let Some(most) = settings.io_workers {
         // Bounded workers serve regular files, unbounded workers operations that may block for ever.
@@ -83,9 +83,9 @@ pub(super) fn open(settings: &Settings) -> io::Result<(IoUring, Abilities)> {
         return Err(too_old(&format!("it lacks the {name} operation")));
     }
     if settings.plain_ring {
-        return Ok((ring, Abilities::default()));
+        return Ok((ring, Features::default()));
     }
-    let abilities = Abilities {
+    let features = Features {
         defer_taskrun,
         taskrun_flag,
         // Absolute timeouts have no feature bit of their own; MIN_TIMEOUT came with the same version.
@@ -98,7 +98,7 @@ pub(super) fn open(settings: &Settings) -> io::Result<(IoUring, Abilities)> {
         paths: path_opcodes().into_iter().all(|code| probe.is_supported(code)),
         truncate: probe.is_supported(opcode::Ftruncate::CODE),
     };
-    Ok((ring, abilities))
+    Ok((ring, features))
 }
 
 fn path_opcodes() -> [u8; 5] {

@@ -5,7 +5,7 @@ use std::mem::MaybeUninit;
 use io_uring::{opcode, squeue, types};
 
 use super::buffers;
-use super::setup::Abilities;
+use super::setup::Features;
 use crate::driver::op::{CURRENT, Direction, FileOp, Medium, Op};
 use crate::driver::{SCRATCH_LEN, Scratch};
 use crate::sys::{self, IoVec};
@@ -32,7 +32,7 @@ const POLL_FIRST: u16 = 1;
 pub(super) unsafe fn entry(
     op: Op,
     scratch: *mut Scratch,
-    abilities: &Abilities,
+    features: &Features,
     poll_first: bool,
 ) -> Option<squeue::Entry> {
     let first = if poll_first { POLL_FIRST } else { 0 };
@@ -137,13 +137,13 @@ pub(super) unsafe fn entry(
             };
             opcode::PollAdd::new(types::Fd(fd), events as u32).build()
         }
-        Op::File(op) => return file_entry(op, abilities),
+        Op::File(op) => return file_entry(op, features),
     };
     Some(entry)
 }
 
 /// The submission for a file operation; `None` if this kernel has none for it.
-fn file_entry(op: FileOp, abilities: &Abilities) -> Option<squeue::Entry> {
+fn file_entry(op: FileOp, features: &Features) -> Option<squeue::Entry> {
     let here = types::Fd(libc::AT_FDCWD);
     let entry = match op {
         FileOp::Open { path, flags, mode } => opcode::OpenAt::new(here, path)
@@ -187,7 +187,7 @@ fn file_entry(op: FileOp, abilities: &Abilities) -> Option<squeue::Entry> {
                 .mask(sys::STAT_MASK)
                 .build()
         }
-        FileOp::Truncate { fd, len } if abilities.truncate => opcode::Ftruncate::new(types::Fd(fd), len).build(),
+        FileOp::Truncate { fd, len } if features.truncate => opcode::Ftruncate::new(types::Fd(fd), len).build(),
         FileOp::Truncate { .. } => return None,
         FileOp::Allocate { fd, offset, len } => opcode::Fallocate::new(types::Fd(fd), len).offset(offset).build(),
         FileOp::Rename { .. }
@@ -195,7 +195,7 @@ fn file_entry(op: FileOp, abilities: &Abilities) -> Option<squeue::Entry> {
         | FileOp::MakeDir { .. }
         | FileOp::HardLink { .. }
         | FileOp::SymLink { .. }
-            if !abilities.paths =>
+            if !features.paths =>
         {
             return None;
         }

@@ -16,7 +16,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use super::sockets::attempt;
 use super::{Fd, IoVec, PathChar, errno};
-use crate::sys::{CURRENT, OsResult};
+use crate::sys::{CURRENT, OpenFlags, OsResult};
 
 /// A path, ending in NUL.
 pub(crate) type KernelPath = CString;
@@ -27,77 +27,28 @@ pub(crate) fn path_for_kernel(path: &Path) -> io::Result<KernelPath> {
         .map_err(|_| io::Error::new(io::ErrorKind::InvalidInput, "a path cannot contain a NUL byte"))
 }
 
-/// The flags of an open.
-#[derive(Clone, Debug)]
-pub(crate) struct OpenFlags {
-    pub(crate) read: bool,
-    pub(crate) write: bool,
-    pub(crate) append: bool,
-    pub(crate) truncate: bool,
-    pub(crate) create: bool,
-    pub(crate) create_new: bool,
-    pub(crate) direct: bool,
-    pub(crate) mode: u32,
-    pub(crate) custom: i32,
-}
-
-impl Default for OpenFlags {
-    fn default() -> OpenFlags {
-        OpenFlags {
-            read: false,
-            write: false,
-            append: false,
-            truncate: false,
-            create: false,
-            create_new: false,
-            direct: false,
-            mode: 0o666,
-            custom: 0,
-        }
-    }
-}
-
 impl OpenFlags {
-    /// The same as the kernel wants it. What contradicts itself is refused, as in std.
+    /// The flags of open(2).
     pub(crate) fn for_kernel(&self) -> io::Result<i32> {
-        let refuse = |why| Err(io::Error::new(io::ErrorKind::InvalidInput, why));
-        let access = match (self.read, self.write, self.append) {
-            (true, false, false) => libc::O_RDONLY,
-            (false, true, false) => libc::O_WRONLY,
-            (true, true, false) => libc::O_RDWR,
-            (false, _, true) => libc::O_WRONLY | libc::O_APPEND,
-            (true, _, true) => libc::O_RDWR | libc::O_APPEND,
-            (false, false, false) => {
-                return refuse("a file is opened to read, to write or to append: ask for one of them");
-            }
+        self.check()?;
+        let flag = |on: bool, flag: i32| if on { flag } else { 0 };
+        let access = match (self.read, self.write || self.append) {
+            (true, false) => libc::O_RDONLY,
+            (true, true) => libc::O_RDWR,
+            (false, _) => libc::O_WRONLY,
         };
-        if !self.write && !self.append && (self.truncate || self.create || self.create_new) {
-            return refuse("making or truncating a file needs write or append");
-        }
-        if self.append && self.truncate && !self.create_new {
-            return refuse("a file is opened to append or truncated, not both");
-        }
-        let creation = match (self.create, self.truncate, self.create_new) {
-            (_, _, true) => libc::O_CREAT | libc::O_EXCL,
-            (true, true, false) => libc::O_CREAT | libc::O_TRUNC,
-            (true, false, false) => libc::O_CREAT,
-            (false, true, false) => libc::O_TRUNC,
-            (false, false, false) => 0,
+        let creation = match self.create_new {
+            true => libc::O_CREAT | libc::O_EXCL,
+            false => flag(self.create, libc::O_CREAT) | flag(self.truncate, libc::O_TRUNC),
         };
-        let direct = match self.direct {
-            true => DIRECT.ok_or_else(|| {
-                io::Error::new(
-                    io::ErrorKind::Unsupported,
-                    "this system has no flag to go past its page cache",
-                )
-            })?,
-            false => 0,
+        let Some(direct) = DIRECT.or((!self.direct).then_some(0)) else {
+            let why = "this system has no flag to bypass its page cache";
+            return Err(io::Error::new(io::ErrorKind::Unsupported, why));
         };
-        Ok(access | creation | direct | (self.custom & !libc::O_ACCMODE))
+        let append = flag(self.append, libc::O_APPEND);
+        Ok(access | append | creation | flag(self.direct, direct) | (self.custom & !libc::O_ACCMODE))
     }
-}
 
-impl OpenFlags {
     /// How an open file was opened, as far as that matters.
     pub(crate) fn of(fd: Fd) -> OpenFlags {
         // SAFETY: the call touches no memory of ours.
@@ -111,7 +62,7 @@ impl OpenFlags {
     }
 }
 
-/// Past the page cache.
+/// The flag that bypasses the page cache.
 #[cfg(any(target_os = "linux", target_os = "freebsd"))]
 const DIRECT: Option<i32> = Some(libc::O_DIRECT);
 #[cfg(not(any(target_os = "linux", target_os = "freebsd")))]
@@ -226,7 +177,7 @@ fn sync_now(fd: Fd, data_only: bool) -> libc::c_int {
     }
 }
 
-/// Here fsync leaves the disk's own cache alone, so std asks for more, and so do we.
+/// As in std: here fsync does not flush the disk's own cache.
 #[cfg(target_vendor = "apple")]
 fn sync_now(fd: Fd, _data_only: bool) -> libc::c_int {
     // SAFETY: the call touches no memory of ours.
@@ -269,7 +220,7 @@ pub(crate) fn seek(fd: Fd, to: SeekFrom) -> io::Result<u64> {
     }
 }
 
-/// What a file is, in the bits of its mode.
+/// The file types, in the bits of a mode.
 #[allow(clippy::unnecessary_cast, reason = "the type is narrower on other systems")]
 pub(crate) mod kind {
     pub(crate) const MASK: u32 = libc::S_IFMT as u32;
@@ -282,7 +233,7 @@ pub(crate) mod kind {
     pub(crate) const BLOCKS: u32 = libc::S_IFBLK as u32;
 }
 
-/// The same of what std has found.
+/// The type that std reports.
 pub(crate) fn kind_of(file_type: std::fs::FileType) -> u32 {
     let kinds = [
         (file_type.is_file(), kind::FILE),
@@ -296,19 +247,50 @@ pub(crate) fn kind_of(file_type: std::fs::FileType) -> u32 {
     kinds.iter().find(|(is_it, _)| *is_it).map_or(0, |&(_, kind)| kind)
 }
 
-/// What is known of a file, laid out as this kernel's `statx` or `stat` fills it. A driver of its own makes one with
-/// [`Stat::new`].
+/// A file's metadata. On Linux it has the layout of `statx`, so that the kernel can fill it. A custom driver makes one
+/// with [`Stat::new`].
 #[derive(Clone, Copy)]
 pub struct Stat(RawStat);
 
 #[cfg(target_os = "linux")]
 type RawStat = libc::statx;
-#[cfg(not(target_os = "linux"))]
-type RawStat = libc::stat;
 
-/// What [`Stat`] needs of the kernel, with the time of birth where it is known.
+/// The fields of Linux's `statx` that [`Stat`] uses.
+#[cfg(not(target_os = "linux"))]
+#[derive(Clone, Copy)]
+struct RawStat {
+    stx_mask: u32,
+    stx_mode: u16,
+    stx_nlink: u32,
+    stx_uid: u32,
+    stx_gid: u32,
+    stx_blksize: u32,
+    stx_dev_major: u32,
+    stx_dev_minor: u32,
+    stx_ino: u64,
+    stx_size: u64,
+    stx_blocks: u64,
+    stx_mtime: Timestamp,
+    stx_atime: Timestamp,
+    stx_btime: Timestamp,
+}
+
+#[cfg(not(target_os = "linux"))]
+#[derive(Clone, Copy)]
+struct Timestamp {
+    tv_sec: i64,
+    tv_nsec: u32,
+}
+
+/// The bit of `stx_mask` that says that the creation time is known.
 #[cfg(target_os = "linux")]
-pub(crate) const STAT_MASK: u32 = libc::STATX_BASIC_STATS | libc::STATX_BTIME;
+const BIRTH_TIME: u32 = libc::STATX_BTIME;
+#[cfg(not(target_os = "linux"))]
+const BIRTH_TIME: u32 = 1;
+
+/// The fields that [`Stat`] requests from `statx`.
+#[cfg(target_os = "linux")]
+pub(crate) const STAT_MASK: u32 = libc::STATX_BASIC_STATS | BIRTH_TIME;
 
 /// # Safety
 ///
@@ -335,197 +317,136 @@ pub(crate) fn stat_arguments(fd: Fd, path: *const libc::c_char, follow: bool) ->
 /// `path` is null or ends in NUL; `out` may be written.
 #[cfg(not(target_os = "linux"))]
 unsafe fn stat_now(fd: Fd, path: *const libc::c_char, follow: bool, out: *mut Stat) -> libc::c_int {
-    let out = out.cast::<libc::stat>();
-    // SAFETY: the caller's promise.
-    unsafe {
+    let mut stat = std::mem::MaybeUninit::<libc::stat>::uninit();
+    // SAFETY: the caller's promise; the kernel fills the local and keeps no pointer to it.
+    let result = unsafe {
         match (path.is_null(), follow) {
-            (true, _) => libc::fstat(fd, out),
-            (false, true) => libc::stat(path, out),
-            (false, false) => libc::lstat(path, out),
+            (true, _) => libc::fstat(fd, stat.as_mut_ptr()),
+            (false, true) => libc::stat(path, stat.as_mut_ptr()),
+            (false, false) => libc::lstat(path, stat.as_mut_ptr()),
+        }
+    };
+    if result == 0 {
+        // SAFETY: the call has filled the local; `out` is the caller's promise.
+        unsafe { out.write(Stat(RawStat::from(stat.assume_init()))) };
+    }
+    result
+}
+
+#[cfg(not(target_os = "linux"))]
+impl From<libc::stat> for RawStat {
+    fn from(stat: libc::stat) -> RawStat {
+        let time = |seconds, nanoseconds| Timestamp {
+            tv_sec: seconds as i64,
+            tv_nsec: nanoseconds as u32,
+        };
+        RawStat {
+            stx_mask: BIRTH_TIME,
+            stx_mode: stat.st_mode as u16,
+            stx_nlink: stat.st_nlink as u32,
+            stx_uid: stat.st_uid,
+            stx_gid: stat.st_gid,
+            stx_blksize: stat.st_blksize as u32,
+            stx_dev_major: libc::major(stat.st_dev) as u32,
+            stx_dev_minor: libc::minor(stat.st_dev) as u32,
+            stx_ino: stat.st_ino,
+            stx_size: stat.st_size as u64,
+            stx_blocks: stat.st_blocks as u64,
+            stx_mtime: time(stat.st_mtime, stat.st_mtime_nsec),
+            stx_atime: time(stat.st_atime, stat.st_atime_nsec),
+            stx_btime: time(stat.st_birthtime, stat.st_birthtime_nsec),
         }
     }
 }
 
-#[cfg(target_os = "linux")]
 impl Stat {
-    /// What it is and who may use it: `st_mode`.
+    /// The file type and the permissions: `st_mode`.
     pub fn mode(&self) -> u32 {
         u32::from(self.0.stx_mode)
     }
-    /// How many bytes it has.
+    /// The length in bytes.
     #[allow(clippy::len_without_is_empty, reason = "a file's length, as in std")]
     pub fn len(&self) -> u64 {
         self.0.stx_size
     }
-    /// When its contents last changed.
+    /// When the contents last changed.
     pub fn modified(&self) -> SystemTime {
         time(self.0.stx_mtime.tv_sec, self.0.stx_mtime.tv_nsec)
     }
-    /// When it was last read.
+    /// When the file was last read.
     pub fn accessed(&self) -> SystemTime {
         time(self.0.stx_atime.tv_sec, self.0.stx_atime.tv_nsec)
     }
-    /// When it was made, if that is known.
+    /// When the file was created, if that is known.
     pub fn created(&self) -> Option<SystemTime> {
-        let is_known = self.0.stx_mask & libc::STATX_BTIME != 0;
+        let is_known = self.0.stx_mask & BIRTH_TIME != 0;
         is_known.then(|| time(self.0.stx_btime.tv_sec, self.0.stx_btime.tv_nsec))
     }
-    /// The device that it is on.
+    /// The device that contains the file.
     pub fn device(&self) -> u64 {
-        libc::makedev(self.0.stx_dev_major, self.0.stx_dev_minor) as u64
+        libc::makedev(self.0.stx_dev_major as _, self.0.stx_dev_minor as _) as u64
     }
-    /// Its number on that device.
+    /// The file's number on its device.
     pub fn inode(&self) -> u64 {
         self.0.stx_ino
     }
-    /// How many names it has.
+    /// The number of hard links.
     pub fn links(&self) -> u64 {
         u64::from(self.0.stx_nlink)
     }
-    /// The user that owns it.
+    /// The owner's user id.
     pub fn user(&self) -> u32 {
         self.0.stx_uid
     }
-    /// The group that owns it.
+    /// The owner's group id.
     pub fn group(&self) -> u32 {
         self.0.stx_gid
     }
-    /// How many blocks of 512 bytes it takes.
+    /// The number of 512-byte blocks allocated.
     pub fn blocks(&self) -> u64 {
         self.0.stx_blocks
     }
-    /// The size that suits reads and writes best.
+    /// The preferred size of reads and writes.
     pub fn block_len(&self) -> u64 {
         u64::from(self.0.stx_blksize)
     }
+    pub(crate) fn permissions(&self) -> std::fs::Permissions {
+        std::fs::Permissions::from_mode(self.mode())
+    }
 }
 
-/// To be made by a driver.
-#[cfg(target_os = "linux")]
+/// Constructors for drivers.
 impl Stat {
-    /// A file with this mode (`S_IFREG | 0o644`, for instance) and this many bytes. Whatever else is not set is zero.
+    /// A file with this mode (`S_IFREG | 0o644`, for instance) and length. Whatever else is not set is zero.
     pub fn new(mode: u32, len: u64) -> Stat {
         // SAFETY: zeroes are a valid structure of numbers.
         let mut raw: RawStat = unsafe { std::mem::MaybeUninit::zeroed().assume_init() };
-        (raw.stx_mask, raw.stx_mode, raw.stx_size) = (libc::STATX_BASIC_STATS, mode as u16, len);
+        (raw.stx_mode, raw.stx_size) = (mode as u16, len);
         (raw.stx_nlink, raw.stx_blksize, raw.stx_blocks) = (1, 4096, len.div_ceil(512));
         Stat(raw)
     }
-    /// Sets when its contents last changed, when it was last read, and when it was made.
+    /// Sets when the contents last changed, when the file was last read, and when it was created.
     pub fn with_times(mut self, modified: SystemTime, accessed: SystemTime, created: Option<SystemTime>) -> Stat {
         let raw = &mut self.0;
         (raw.stx_mtime.tv_sec, raw.stx_mtime.tv_nsec) = since_epoch(modified);
         (raw.stx_atime.tv_sec, raw.stx_atime.tv_nsec) = since_epoch(accessed);
         if let Some(created) = created {
-            raw.stx_mask |= libc::STATX_BTIME;
+            raw.stx_mask |= BIRTH_TIME;
             (raw.stx_btime.tv_sec, raw.stx_btime.tv_nsec) = since_epoch(created);
         }
         self
     }
-    /// Sets its device, its number there, and how many names it has.
+    /// Sets the device, the inode number and the number of hard links.
     pub fn with_identity(mut self, device: u64, inode: u64, links: u64) -> Stat {
         let raw = &mut self.0;
         (raw.stx_dev_major, raw.stx_dev_minor) = (libc::major(device as _) as u32, libc::minor(device as _) as u32);
         (raw.stx_ino, raw.stx_nlink) = (inode, links as u32);
         self
     }
-    /// Sets the user and the group that own it.
+    /// Sets the owner's user id and group id.
     pub fn with_owner(mut self, user: u32, group: u32) -> Stat {
         (self.0.stx_uid, self.0.stx_gid) = (user, group);
         self
-    }
-}
-
-/// To be made by a driver.
-#[cfg(not(target_os = "linux"))]
-impl Stat {
-    /// A file with this mode (`S_IFREG | 0o644`, for instance) and this many bytes. Whatever else is not set is zero.
-    pub fn new(mode: u32, len: u64) -> Stat {
-        // SAFETY: zeroes are a valid structure of numbers.
-        let mut raw: RawStat = unsafe { std::mem::MaybeUninit::zeroed().assume_init() };
-        (raw.st_mode, raw.st_size) = (mode as _, len as _);
-        (raw.st_nlink, raw.st_blksize, raw.st_blocks) = (1, 4096, len.div_ceil(512) as _);
-        Stat(raw)
-    }
-    /// Sets when its contents last changed, when it was last read, and when it was made.
-    pub fn with_times(mut self, modified: SystemTime, accessed: SystemTime, created: Option<SystemTime>) -> Stat {
-        let set = |(seconds, nanoseconds): (i64, u32)| (seconds as _, nanoseconds as _);
-        let raw = &mut self.0;
-        (raw.st_mtime, raw.st_mtime_nsec) = set(since_epoch(modified));
-        (raw.st_atime, raw.st_atime_nsec) = set(since_epoch(accessed));
-        if let Some(created) = created {
-            (raw.st_birthtime, raw.st_birthtime_nsec) = set(since_epoch(created));
-        }
-        self
-    }
-    /// Sets its device, its number there, and how many names it has.
-    pub fn with_identity(mut self, device: u64, inode: u64, links: u64) -> Stat {
-        (self.0.st_dev, self.0.st_ino, self.0.st_nlink) = (device as _, inode as _, links as _);
-        self
-    }
-    /// Sets the user and the group that own it.
-    pub fn with_owner(mut self, user: u32, group: u32) -> Stat {
-        (self.0.st_uid, self.0.st_gid) = (user, group);
-        self
-    }
-}
-
-#[cfg(not(target_os = "linux"))]
-impl Stat {
-    /// What it is and who may use it: `st_mode`.
-    pub fn mode(&self) -> u32 {
-        self.0.st_mode as u32
-    }
-    /// How many bytes it has.
-    #[allow(clippy::len_without_is_empty, reason = "a file's length, as in std")]
-    pub fn len(&self) -> u64 {
-        self.0.st_size as u64
-    }
-    /// When its contents last changed.
-    pub fn modified(&self) -> SystemTime {
-        time(self.0.st_mtime as i64, self.0.st_mtime_nsec as u32)
-    }
-    /// When it was last read.
-    pub fn accessed(&self) -> SystemTime {
-        time(self.0.st_atime as i64, self.0.st_atime_nsec as u32)
-    }
-    /// When it was made, if that is known.
-    pub fn created(&self) -> Option<SystemTime> {
-        Some(time(self.0.st_birthtime as i64, self.0.st_birthtime_nsec as u32))
-    }
-    /// The device that it is on.
-    pub fn device(&self) -> u64 {
-        self.0.st_dev as u64
-    }
-    /// Its number on that device.
-    pub fn inode(&self) -> u64 {
-        self.0.st_ino
-    }
-    /// How many names it has.
-    pub fn links(&self) -> u64 {
-        self.0.st_nlink as u64
-    }
-    /// The user that owns it.
-    pub fn user(&self) -> u32 {
-        self.0.st_uid
-    }
-    /// The group that owns it.
-    pub fn group(&self) -> u32 {
-        self.0.st_gid
-    }
-    /// How many blocks of 512 bytes it takes.
-    pub fn blocks(&self) -> u64 {
-        self.0.st_blocks as u64
-    }
-    /// The size that suits reads and writes best.
-    pub fn block_len(&self) -> u64 {
-        self.0.st_blksize as u64
-    }
-}
-
-impl Stat {
-    pub(crate) fn permissions(&self) -> std::fs::Permissions {
-        std::fs::Permissions::from_mode(self.mode())
     }
 }
 

@@ -1,81 +1,56 @@
-//! Messages: bytes with an address and, on Unix sockets, with descriptors.
+//! Message headers: `msghdr`, and the memory that it points to.
 //!
-//! The kernel sends and receives them through a `msghdr`, which points to the bytes, to the other socket's name and to
-//! a control buffer for the descriptors. A [`MsgHdrBuf`] holds all of these in one box, which the operation owns while
-//! it is in flight and the socket reuses afterwards.
+//! `sendmsg` and `recvmsg` take a `msghdr`, which points to the bytes, to the peer's address and to a control buffer for
+//! the descriptors that are passed along. A [`MsgHdrBuf`] keeps the header, the address and the control buffer in one box,
+//! because the kernel uses them by address while an operation is in flight. The operation owns the box until it
+//! completes; the socket then reuses it.
+//!
+//! Received descriptors are numbers in the control buffer until [`open`](MsgHdrBuf::open) takes ownership of them. A
+//! `MsgHdrBuf` that is dropped before that closes them, so a receive whose result is discarded leaks none.
 
 #![allow(
     clippy::unnecessary_cast,
     reason = "the lengths are of different types on different systems"
 )]
 
-use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 
 use super::{IoVec, Name};
+use crate::sys::MsgMeta;
 
 /// A message's header: on Unix, a `msghdr`. A driver that uses the kernel's sockets casts the pointer and hands it to
 /// `sendmsg` or `recvmsg`, which also carries the descriptors that are passed along.
 #[repr(transparent)]
 pub struct Message(libc::msghdr);
 
-impl std::fmt::Debug for Message {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Message")
-    }
-}
-
-/// A received message's metadata.
-#[derive(Debug, Default)]
-pub(crate) struct MsgMeta {
-    /// The sender, if it has a name.
-    pub(crate) sender: Option<Name>,
-    /// Whether the buffer was too small for all bytes.
-    pub(crate) is_truncated: bool,
-    /// Whether the control buffer was too small for all descriptors.
-    pub(crate) lost_descriptors: bool,
-    pub(crate) descriptors: Enclosure,
-}
-
-impl MsgMeta {
-    /// Closes what is more than this many. The room for one is, padded, room for two; and an earlier receive may have
-    /// made more room than the one that gets it.
-    pub(crate) fn with_at_most(mut self, descriptors: usize) -> MsgMeta {
-        self.lost_descriptors |= self.descriptors.len() > descriptors;
-        self.descriptors.truncate(descriptors);
-        self
-    }
-}
-
-/// Descriptors that are passed along with a message.
-pub(crate) type Enclosure = Vec<OwnedFd>;
-
-/// Descriptors that come are closed on exec. Where the flag is missing it is set afterwards.
+/// The flag of `recvmsg` that makes received descriptors close-on-exec. Without it, [`adopt`] sets close-on-exec.
 #[cfg(not(target_vendor = "apple"))]
 pub(crate) const RECEIVE_FLAGS: libc::c_int = libc::MSG_CMSG_CLOEXEC;
 #[cfg(target_vendor = "apple")]
 pub(crate) const RECEIVE_FLAGS: libc::c_int = 0;
 
-/// The most descriptors that Linux passes with one message.
+/// The most descriptors that Linux passes with one message (`SCM_MAX_FD`).
 pub(crate) const MOST_DESCRIPTORS: usize = 253;
 
-/// Whether a send of a datagram within the machine failed only because the other's queue is full. BSDs do not say that
-/// one can wait for it.
+/// Whether a send on a Unix datagram socket failed because the receiver's queue is full. Linux reports EAGAIN; the BSDs
+/// report ENOBUFS, and the socket stays writable.
 pub(crate) fn is_full_queue(code: i32) -> bool {
     code == libc::EAGAIN || (code == libc::ENOBUFS && !cfg!(target_os = "linux"))
 }
 
-/// Everything that a message's header points to, except the bytes.
+/// A message header and the memory that it points to, except for the bytes.
 pub(crate) struct MsgHdrBuf {
     message: Message,
     slice: IoVec,
     name: libc::sockaddr_storage,
-    /// The control buffer. Between a receive and [`open`](MsgHdrBuf::open) it owns the descriptors that were received.
+    /// The control buffer, in words for its alignment. After a receive it owns the received descriptors until
+    /// [`open`](MsgHdrBuf::open).
     control: Vec<u64>,
-    /// How many bytes of it count. To be exact: macOS refuses descriptors with anything behind them.
+    /// The length of the control message, which may be less than the buffer's: macOS rejects trailing bytes.
     control_len: usize,
-    /// What is sent along, which stays open until then.
-    enclosed: Enclosure,
+    /// The descriptors to send: open until [`take_descriptors`](MsgHdrBuf::take_descriptors).
+    descriptors: Vec<OwnedFd>,
+    /// Whether the control buffer is for a receive, so that its numbers are descriptors of ours.
     receives: bool,
 }
 
@@ -83,15 +58,12 @@ impl MsgHdrBuf {
     pub(crate) fn new() -> Box<MsgHdrBuf> {
         Box::new(MsgHdrBuf {
             message: Message(super::message(std::ptr::null(), 0)),
-            slice: IoVec {
-                base: std::ptr::null_mut(),
-                len: 0,
-            },
+            slice: IoVec::EMPTY,
             // SAFETY: zeroes are an address of no family.
             name: unsafe { std::mem::MaybeUninit::zeroed().assume_init() },
             control: Vec::new(),
             control_len: 0,
-            enclosed: Vec::new(),
+            descriptors: Vec::new(),
             receives: false,
         })
     }
@@ -108,24 +80,25 @@ impl MsgHdrBuf {
         }
     }
 
-    /// Puts descriptors in, which stay open until they are [taken out](MsgHdrBuf::take_enclosed).
-    pub(crate) fn enclose(&mut self, descriptors: Enclosure) {
-        // From here on the numbers in there are not ones that have come.
+    /// Sets the descriptors to send, and writes the control message for them. They stay open until
+    /// [`take_descriptors`](MsgHdrBuf::take_descriptors).
+    pub(crate) fn set_descriptors(&mut self, descriptors: Vec<OwnedFd>) {
+        // The control buffer now holds numbers that the caller owns: `drop` must not close them.
         self.receives = false;
         self.control.clear();
         self.control_len = 0;
-        self.enclosed = descriptors;
-        if self.enclosed.is_empty() {
+        self.descriptors = descriptors;
+        if self.descriptors.is_empty() {
             return;
         }
-        let bytes = size_of_val(&*self.enclosed) as u32;
+        let bytes = size_of_val(&*self.descriptors) as u32;
         // SAFETY: these two only compute.
         let (space, len) = unsafe { (libc::CMSG_SPACE(bytes), libc::CMSG_LEN(bytes)) };
         self.control.resize((space as usize).div_ceil(8), 0);
         self.message.0.msg_control = self.control.as_mut_ptr().cast();
         self.message.0.msg_controllen = space as _;
         self.control_len = space as usize;
-        let numbers: Vec<RawFd> = self.enclosed.iter().map(AsRawFd::as_raw_fd).collect();
+        let numbers: Vec<RawFd> = self.descriptors.iter().map(AsRawFd::as_raw_fd).collect();
         // SAFETY: the control buffer has `space` bytes, which hold one header and the numbers behind it.
         unsafe {
             let header = libc::CMSG_FIRSTHDR(&self.message.0);
@@ -137,13 +110,13 @@ impl MsgHdrBuf {
         }
     }
 
-    /// The descriptors that were put in. To be called when the letter is sent.
-    pub(crate) fn take_enclosed(&mut self) -> Enclosure {
-        std::mem::take(&mut self.enclosed)
+    /// Returns the descriptors that were set. Call it after the send has completed.
+    pub(crate) fn take_descriptors(&mut self) -> Vec<OwnedFd> {
+        std::mem::take(&mut self.descriptors)
     }
 
-    /// Makes room for this many descriptors, for a receive.
-    pub(crate) fn make_room(&mut self, descriptors: usize) {
+    /// Sizes the control buffer for a receive of this many descriptors.
+    pub(crate) fn reserve_descriptors(&mut self, descriptors: usize) {
         self.control.clear();
         if descriptors > 0 {
             let bytes = descriptors.min(MOST_DESCRIPTORS) * size_of::<RawFd>();
@@ -154,23 +127,22 @@ impl MsgHdrBuf {
         self.control_len = size_of_val(&*self.control);
     }
 
-    /// Ready to be sent, with these bytes. To be called where the letter stays.
+    /// Prepares to send these bytes. Call it at the buffer's final address.
     pub(crate) fn ready_to_send(&mut self, ptr: *const u8, len: usize) -> *const Message {
         self.receives = false;
         let name_len = self.message.0.msg_namelen;
-        self.seal(ptr.cast_mut(), len, name_len);
+        self.set_pointers(ptr.cast_mut(), len, name_len);
         &raw const self.message
     }
 
-    /// Ready to be filled, with the bytes going there; null lets the driver choose. To be called where the letter
-    /// stays.
+    /// Prepares to receive into this memory; if null, the driver chooses the buffer. Call it at the final address.
     pub(crate) fn ready_to_receive(&mut self, ptr: *mut u8, len: usize) -> *mut Message {
         self.receives = true;
-        self.seal(ptr, len, size_of::<libc::sockaddr_storage>() as _);
+        self.set_pointers(ptr, len, size_of::<libc::sockaddr_storage>() as _);
         &raw mut self.message
     }
 
-    fn seal(&mut self, ptr: *mut u8, len: usize, name_len: libc::socklen_t) {
+    fn set_pointers(&mut self, ptr: *mut u8, len: usize, name_len: libc::socklen_t) {
         self.slice = IoVec { base: ptr, len };
         let header = &mut self.message.0;
         header.msg_iov = (&raw mut self.slice).cast();
@@ -188,9 +160,10 @@ impl MsgHdrBuf {
         header.msg_flags = 0;
     }
 
-    /// Takes a received message's metadata out. To be called after the operation's completion.
+    /// Returns a received message's metadata, and ownership of its descriptors. Call it after the operation has
+    /// completed.
     pub(crate) fn open(&mut self) -> MsgMeta {
-        // The buffer may have moved since, so the pointers are made anew.
+        // The box may have moved since, and moving it invalidates pointers into it (aliasing).
         if !self.message.0.msg_name.is_null() {
             self.message.0.msg_name = (&raw mut self.name).cast();
         }
@@ -204,7 +177,7 @@ impl MsgHdrBuf {
 }
 
 impl Drop for MsgHdrBuf {
-    /// Closes received descriptors that were not taken out.
+    /// Closes received descriptors that were not taken.
     fn drop(&mut self) {
         if self.receives && !self.control.is_empty() {
             drop(self.open());
@@ -213,7 +186,7 @@ impl Drop for MsgHdrBuf {
 }
 
 impl Message {
-    /// Where the bytes to send are, or where received ones go: one slice, which is empty for
+    /// The bytes to send, or the memory to receive into: one slice, empty for
     /// [`Op::RecvMessageManaged`](crate::driver::Op::RecvMessageManaged).
     ///
     /// # Safety
@@ -221,39 +194,28 @@ impl Message {
     /// The memory that the header points to is valid and does not change during the call.
     pub unsafe fn bytes(&self) -> IoVec {
         match self.0.msg_iovlen {
-            0 => IoVec {
-                base: std::ptr::null_mut(),
-                len: 0,
-            },
+            0 => IoVec::EMPTY,
             // SAFETY: the caller's promise; a message has one slice.
             _ => unsafe { self.0.msg_iov.cast::<IoVec>().read() },
         }
     }
 
-    /// The destination or the sender; `None` if that has no name.
+    /// The address of the recipient or the sender, if there is one.
     ///
     /// # Safety
     ///
     /// As for [`bytes`](Message::bytes).
     pub unsafe fn name(&self) -> Option<Name> {
-        let len = self.0.msg_namelen;
+        let len = (self.0.msg_namelen as usize).min(size_of::<libc::sockaddr_storage>());
         if self.0.msg_name.is_null() || len == 0 {
             return None;
         }
-        // SAFETY: the caller's promise: `len` bytes are there, which is no more than the storage has.
-        let filled = unsafe {
-            socket2::SockAddr::try_init(|storage, storage_len| {
-                let most = (len as usize).min(size_of::<libc::sockaddr_storage>());
-                std::ptr::copy_nonoverlapping(self.0.msg_name.cast::<u8>(), storage.cast(), most);
-                storage_len.write(most as _);
-                io::Result::Ok(())
-            })
-        };
-        filled.ok().map(|((), name)| Name::from(name))
+        // SAFETY: the caller's promise: `len` bytes are there.
+        Name::from_bytes(unsafe { std::slice::from_raw_parts(self.0.msg_name.cast(), len) })
     }
 
-    /// Fills in a received message's sender, and whether bytes were lost for lack of room. The driver has written the
-    /// bytes to [`bytes`](Message::bytes), or to a buffer of its pool, and completes the operation with their count.
+    /// Sets a received message's sender, and whether the buffer was too small. The driver has written the bytes to
+    /// [`bytes`](Message::bytes), or to a buffer of its pool, and completes the operation with their count.
     ///
     /// # Safety
     ///
@@ -269,10 +231,11 @@ impl Message {
         self.0.msg_flags = if is_truncated { libc::MSG_TRUNC } else { 0 };
     }
 
-    /// Points the header to this slice for the length of a call.
+    /// Makes the header point to this buffer during `call`.
     #[cfg(feature = "reactor")]
-    pub(crate) fn divert<T>(&mut self, slice: &mut IoVec, call: impl FnOnce(*mut Message) -> T) -> T {
-        self.0.msg_iov = (&raw mut *slice).cast();
+    pub(crate) fn with_buffer<T>(&mut self, base: *mut u8, len: usize, call: impl FnOnce(*mut Message) -> T) -> T {
+        let mut slice = IoVec { base, len };
+        self.0.msg_iov = (&raw mut slice).cast();
         self.0.msg_iovlen = 1;
         let result = call(&raw mut *self);
         self.0.msg_iov = std::ptr::null_mut();
@@ -280,7 +243,7 @@ impl Message {
         result
     }
 
-    /// Takes out what came with the bytes; the descriptors are the caller's from now on.
+    /// Returns the metadata, and ownership of the received descriptors.
     ///
     /// # Safety
     ///
@@ -297,9 +260,9 @@ impl Message {
         if self.0.msg_control.is_null() || room == 0 {
             return meta;
         }
-        // SAFETY: the caller's promise. The control buffer was zeroes before the call, so what is in it was put there
-        // by the kernel, and a header of no length ends it. The numbers are ours alone: they are wiped once they are
-        // taken.
+        // SAFETY: the caller's promise. The control buffer was zeroed before the call, so the kernel wrote the rest, and
+        // a header of length 0 ends it. Each number is a new descriptor without another owner, and zeroing the buffer
+        // keeps a second call from adopting it again.
         unsafe {
             let mut header = libc::CMSG_FIRSTHDR(&self.0);
             while let Some(part) = header.as_ref() {
@@ -311,7 +274,7 @@ impl Message {
                     let count = (part.cmsg_len as usize - empty) / size_of::<RawFd>();
                     let numbers = libc::CMSG_DATA(header).cast::<RawFd>();
                     for at in 0..count {
-                        meta.descriptors.push(descriptor(numbers.add(at).read_unaligned()));
+                        meta.descriptors.push(adopt(numbers.add(at).read_unaligned()));
                     }
                 }
                 header = libc::CMSG_NXTHDR(&self.0, header);
@@ -323,12 +286,12 @@ impl Message {
     }
 }
 
-/// Takes over a descriptor that has come.
+/// Takes ownership of a received descriptor, and makes it close-on-exec if `recvmsg` could not.
 ///
 /// # Safety
 ///
-/// The kernel has just given us this number.
-unsafe fn descriptor(number: RawFd) -> OwnedFd {
+/// The kernel has just returned this number, and nothing else owns it.
+unsafe fn adopt(number: RawFd) -> OwnedFd {
     // SAFETY: the caller's promise.
     let descriptor = unsafe { OwnedFd::from_raw_fd(number) };
     if RECEIVE_FLAGS == 0 {

@@ -10,6 +10,7 @@ mod forks;
 mod message;
 mod name;
 pub(crate) mod options;
+mod pool_call;
 pub(crate) mod processes;
 pub(crate) mod signals;
 mod sockets;
@@ -19,7 +20,6 @@ mod splice_pipe;
 #[cfg(not(target_os = "linux"))]
 #[path = "no_splice_pipe.rs"]
 mod splice_pipe;
-mod sync_cancel;
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
@@ -30,22 +30,23 @@ use socket2::SockRef;
 #[cfg(target_os = "linux")]
 pub(crate) use self::cached::read_cached;
 pub use self::files::Stat;
-pub(crate) use self::files::{KernelPath, OpenFlags, kind, kind_of, path_for_kernel};
+pub(crate) use self::files::{KernelPath, kind, kind_of, path_for_kernel};
 #[cfg(all(feature = "proactor", target_os = "linux"))]
 pub(crate) use self::files::{STAT_MASK, stat_arguments};
 pub(crate) use self::forks::{count_forks, forks};
 pub use self::message::Message;
 #[cfg(all(feature = "proactor", target_os = "linux"))]
 pub(crate) use self::message::RECEIVE_FLAGS;
-pub(crate) use self::message::{Enclosure, MOST_DESCRIPTORS, MsgHdrBuf, MsgMeta, is_full_queue};
-pub use self::name::Name;
+pub(crate) use self::message::{MOST_DESCRIPTORS, MsgHdrBuf, is_full_queue};
+pub(crate) use self::name::unix_name;
 pub(crate) use self::options::{credentials, new_pair, new_socket};
+pub(crate) use self::pool_call::PoolCall;
 pub(crate) use self::sockets::{
     accept, connect, ready, recv, recv_message, recv_vectored, send, send_message, send_vectored,
 };
 pub(crate) use self::splice_pipe::SplicePipe;
-pub(crate) use self::sync_cancel::SyncCancel;
-use crate::sys::Instant;
+use crate::sys::{Instant, IoVec, Name};
+pub(crate) use libc::{sockaddr as RawSockAddr, socklen_t as SockLen};
 
 /// A descriptor's number. Only the driver that gave it out knows what it refers to: see
 /// [`Driver::fd_space`](crate::driver::Driver::fd_space). Sockets of the null driver have negative numbers, which every
@@ -54,16 +55,6 @@ pub type Fd = RawFd;
 
 /// The unit of a path.
 pub type PathChar = std::ffi::c_char;
-
-/// A slice of memory, laid out as `iovec`.
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
-pub struct IoVec {
-    /// Where it begins.
-    pub base: *mut u8,
-    /// How many bytes it has.
-    pub len: usize,
-}
 
 const _: () = {
     assert!(size_of::<IoVec>() == size_of::<libc::iovec>());
@@ -235,15 +226,5 @@ pub(crate) fn standard_stream(number: usize) -> io::Result<Option<Foreign>> {
         Ok(duplicate) => Ok(Some(duplicate)),
         Err(error) if error.raw_os_error() == Some(errno::BAD_FD) => Ok(None),
         Err(error) => Err(error),
-    }
-}
-
-/// The first position of a byte. libc's `memchr` is several times as fast as a loop.
-pub(crate) fn find_byte(bytes: &[u8], byte: u8) -> Option<usize> {
-    // SAFETY: the call reads these bytes only, and keeps no pointer to them.
-    let found = unsafe { libc::memchr(bytes.as_ptr().cast(), byte.into(), bytes.len()) };
-    match found.is_null() {
-        true => None,
-        false => Some(found as usize - bytes.as_ptr() as usize),
     }
 }

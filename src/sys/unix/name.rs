@@ -1,27 +1,16 @@
-//! Socket addresses: internet addresses, paths and abstract names.
+//! The names of Unix sockets: paths and abstract names.
 
 use std::ffi::OsStr;
-use std::fmt;
 use std::io;
-use std::net::SocketAddr;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::SocketAddr as UnixAddr;
 use std::path::Path;
 
 use socket2::SockAddr;
 
-/// A socket's address in the kernel's format.
-///
-/// Create it from a [`SocketAddr`] with `Name::from`, or from a `sockaddr` with [`from_bytes`](Name::from_bytes).
-#[derive(Clone)]
-pub struct Name(SockAddr);
+use crate::sys::Name;
 
 impl Name {
-    /// The address, if it is an internet address.
-    pub fn as_socket(&self) -> Option<SocketAddr> {
-        self.0.as_socket()
-    }
-
     /// The address of a Unix socket at a path. On Linux, a path that starts with NUL is an abstract name.
     pub fn from_path(path: &Path) -> io::Result<Name> {
         let bytes = path.as_os_str().as_bytes();
@@ -59,72 +48,14 @@ impl Name {
             None => unnamed(),
         }
     }
-
-    /// The address as the OS's `sockaddr`, for a driver that passes it to a system call.
-    pub fn as_bytes(&self) -> &[u8] {
-        // SAFETY: the address is borrowed and has this many bytes, all of them initialized.
-        unsafe { std::slice::from_raw_parts(self.as_ptr().cast(), self.len() as usize) }
-    }
-
-    /// The reverse of [`as_bytes`](Name::as_bytes). `None` if there are more bytes than an address can have.
-    pub fn from_bytes(bytes: &[u8]) -> Option<Name> {
-        let copy = |storage: *mut socket2::SockAddrStorage, len: *mut libc::socklen_t| {
-            if bytes.len() > size_of::<socket2::SockAddrStorage>() {
-                return Err(std::io::ErrorKind::InvalidInput.into());
-            }
-            // SAFETY: the bytes fit into the storage, as checked above, and both pointers are valid for writes.
-            unsafe {
-                std::ptr::copy_nonoverlapping(bytes.as_ptr(), storage.cast::<u8>(), bytes.len());
-                len.write(bytes.len() as libc::socklen_t);
-            }
-            Ok(())
-        };
-        // SAFETY: `copy` sets the length to the number of bytes that it wrote; the others are zero.
-        let made: std::io::Result<((), SockAddr)> = unsafe { SockAddr::try_init(copy) };
-        made.ok().map(|((), addr)| Name(addr))
-    }
-
-    pub(crate) fn as_ptr(&self) -> *const libc::sockaddr {
-        self.0.as_ptr().cast()
-    }
-
-    pub(crate) fn len(&self) -> libc::socklen_t {
-        self.0.len()
-    }
-
-    pub(in crate::sys) fn inner(&self) -> &SockAddr {
-        &self.0
-    }
 }
 
-impl From<SocketAddr> for Name {
-    fn from(addr: SocketAddr) -> Name {
-        Name(addr.into())
-    }
-}
-
-impl From<SockAddr> for Name {
-    fn from(addr: SockAddr) -> Name {
-        Name(addr)
-    }
-}
-
-impl fmt::Display for Name {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if let Some(addr) = self.as_socket() {
-            return addr.fmt(f);
-        }
-        match (self.0.as_pathname(), self.0.as_abstract_namespace()) {
-            (Some(path), _) => path.display().fmt(f),
-            (None, Some(name)) => write!(f, "@{}", String::from_utf8_lossy(name)),
-            (None, None) => f.write_str("(unnamed)"),
-        }
-    }
-}
-
-impl fmt::Debug for Name {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Name({self})")
+/// A Unix socket's path, or its abstract name with a leading `@`.
+pub(crate) fn unix_name(addr: &SockAddr) -> Option<String> {
+    match (addr.as_pathname(), addr.as_abstract_namespace()) {
+        (Some(path), _) => Some(path.display().to_string()),
+        (None, Some(name)) => Some(format!("@{}", String::from_utf8_lossy(name))),
+        (None, None) => None,
     }
 }
 
@@ -153,6 +84,8 @@ fn from_abstract(_name: &[u8]) -> Option<UnixAddr> {
 
 #[cfg(test)]
 mod tests {
+    use std::net::SocketAddr;
+
     use super::*;
 
     #[test]

@@ -4,38 +4,27 @@ use std::io;
 use std::os::fd::{AsRawFd, IntoRawFd};
 use std::time::Duration;
 
-use socket2::{Domain, Protocol, SockRef, Socket, Type};
+use socket2::{SockRef, Socket};
 
 use super::{Fd, with};
 use crate::sys::{Credentials, SocketKind};
 
 /// Makes a socket. It is close-on-exec and non-blocking.
 pub(crate) fn new_socket(kind: SocketKind) -> io::Result<Fd> {
-    let (domain, r#type, protocol) = what(kind);
+    let (domain, r#type, protocol) = kind.to_raw();
     // socket2 sets close-on-exec in `new`.
     let socket = Socket::new(domain, r#type, protocol)?;
     socket.set_nonblocking(true)?;
     Ok(socket.into_raw_fd())
 }
 
-/// Makes two that are connected to each other.
+/// Makes two sockets that are connected to each other.
 pub(crate) fn new_pair(kind: SocketKind) -> io::Result<(Fd, Fd)> {
-    let (domain, r#type, protocol) = what(kind);
+    let (domain, r#type, protocol) = kind.to_raw();
     let (one, other) = Socket::pair(domain, r#type, protocol)?;
     one.set_nonblocking(true)?;
     other.set_nonblocking(true)?;
     Ok((one.into_raw_fd(), other.into_raw_fd()))
-}
-
-fn what(kind: SocketKind) -> (Domain, Type, Option<Protocol>) {
-    match kind {
-        SocketKind::TcpV4 => (Domain::IPV4, Type::STREAM, Some(Protocol::TCP)),
-        SocketKind::TcpV6 => (Domain::IPV6, Type::STREAM, Some(Protocol::TCP)),
-        SocketKind::UdpV4 => (Domain::IPV4, Type::DGRAM, Some(Protocol::UDP)),
-        SocketKind::UdpV6 => (Domain::IPV6, Type::DGRAM, Some(Protocol::UDP)),
-        SocketKind::UnixStream => (Domain::UNIX, Type::STREAM, None),
-        SocketKind::UnixDatagram => (Domain::UNIX, Type::DGRAM, None),
-    }
 }
 
 /// The credentials of a Unix connection's peer.

@@ -40,28 +40,28 @@ pub(crate) unsafe fn register(number: i32, action: impl Fn() + Send + Sync + 'st
 }
 
 /// The end of a wake-up socket pair that the loop watches.
-pub(crate) struct Hears(UnixStream);
+pub(crate) struct WakeReceiver(UnixStream);
 
 /// The end of a wake-up socket pair that a signal handler may write to.
-pub(crate) struct Rings {
+pub(crate) struct WakeSender {
     socket: UnixStream,
     /// The fork count of the process that created the pair: see `forks`.
     forks: u32,
 }
 
 /// Creates a wake-up socket pair. Both ends are close-on-exec and non-blocking.
-pub(crate) fn bell() -> io::Result<(Hears, Rings)> {
-    let (hears, rings) = UnixStream::pair()?;
-    hears.set_nonblocking(true)?;
-    rings.set_nonblocking(true)?;
-    let (socket, forks) = (rings, super::count_forks());
-    Ok((Hears(hears), Rings { socket, forks }))
+pub(crate) fn wake_pair() -> io::Result<(WakeReceiver, WakeSender)> {
+    let (receiver, sender) = UnixStream::pair()?;
+    receiver.set_nonblocking(true)?;
+    sender.set_nonblocking(true)?;
+    let (socket, forks) = (sender, super::count_forks());
+    Ok((WakeReceiver(receiver), WakeSender { socket, forks }))
 }
 
-impl Rings {
+impl WakeSender {
     /// Writes one byte. If the socket is full, the loop has a wake-up pending already. Does nothing in a
     /// forked child: the other end is the parent's.
-    pub(crate) fn ring(&self) {
+    pub(crate) fn wake(&self) {
         if self.forks != super::forks() {
             return;
         }
@@ -71,14 +71,14 @@ impl Rings {
     }
 }
 
-impl Hears {
+impl WakeReceiver {
     /// The descriptor to watch.
     pub(crate) fn number(&self) -> Fd {
         self.0.as_raw_fd()
     }
 
     /// Drains the socket.
-    pub(crate) fn empty(&self) {
+    pub(crate) fn drain(&self) {
         let mut bytes = [0; 256];
         while matches!((&self.0).read(&mut bytes), Ok(count) if count == bytes.len()) {}
     }

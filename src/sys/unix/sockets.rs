@@ -152,44 +152,8 @@ fn accept_now(fd: Fd) -> libc::ssize_t {
     accepted.map_or(-1, |fd| fd as libc::ssize_t)
 }
 
-/// Reads and writes of pipes that do not block, whatever flags another holder of the description has set.
-#[cfg(target_os = "linux")]
-mod pipe {
-    use super::{Fd, IoVec, last_errno};
-
-    /// # Safety
-    ///
-    /// The slices, and what they point to, are there and may be written until this returns.
-    pub(super) unsafe fn read(fd: Fd, slices: *const IoVec, count: usize) -> libc::ssize_t {
-        let count = count as libc::c_int;
-        // SAFETY: the caller's promise; -1 stands for the descriptor's position.
-        match unsafe { libc::preadv2(fd, slices.cast(), count, -1, libc::RWF_NOWAIT) } {
-            // SAFETY: the caller's promise.
-            -1 if has_no_flag() => unsafe { libc::readv(fd, slices.cast(), count) },
-            result => result,
-        }
-    }
-
-    /// # Safety
-    ///
-    /// The slices, and what they point to, are there until this returns.
-    pub(super) unsafe fn write(fd: Fd, slices: *const IoVec, count: usize) -> libc::ssize_t {
-        let count = count as libc::c_int;
-        // SAFETY: the caller's promise; -1 stands for the descriptor's position.
-        match unsafe { libc::pwritev2(fd, slices.cast(), count, -1, libc::RWF_NOWAIT) } {
-            // SAFETY: the caller's promise.
-            -1 if has_no_flag() => unsafe { libc::writev(fd, slices.cast(), count) },
-            result => result,
-        }
-    }
-
-    /// Whether the last call failed because there is no such flag: a pipe before Linux 6.4, a terminal.
-    fn has_no_flag() -> bool {
-        matches!(last_errno(), libc::EOPNOTSUPP | libc::EINVAL | libc::ENOSYS)
-    }
-}
-
-#[cfg(not(target_os = "linux"))]
+/// Reads and writes of pipes that do not block, whatever flags another holder of the description has set. Only Linux has
+/// such calls.
 mod pipe {
     use super::{Fd, IoVec};
 
@@ -197,16 +161,36 @@ mod pipe {
     ///
     /// The slices, and what they point to, are there and may be written until this returns.
     pub(super) unsafe fn read(fd: Fd, slices: *const IoVec, count: usize) -> libc::ssize_t {
+        let count = count as libc::c_int;
+        #[cfg(target_os = "linux")]
+        // SAFETY: the caller's promise; -1 stands for the descriptor's position.
+        match unsafe { libc::preadv2(fd, slices.cast(), count, -1, libc::RWF_NOWAIT) } {
+            -1 if has_no_flag() => {}
+            result => return result,
+        }
         // SAFETY: the caller's promise.
-        unsafe { libc::readv(fd, slices.cast(), count as libc::c_int) }
+        unsafe { libc::readv(fd, slices.cast(), count) }
     }
 
     /// # Safety
     ///
     /// The slices, and what they point to, are there until this returns.
     pub(super) unsafe fn write(fd: Fd, slices: *const IoVec, count: usize) -> libc::ssize_t {
+        let count = count as libc::c_int;
+        #[cfg(target_os = "linux")]
+        // SAFETY: the caller's promise; -1 stands for the descriptor's position.
+        match unsafe { libc::pwritev2(fd, slices.cast(), count, -1, libc::RWF_NOWAIT) } {
+            -1 if has_no_flag() => {}
+            result => return result,
+        }
         // SAFETY: the caller's promise.
-        unsafe { libc::writev(fd, slices.cast(), count as libc::c_int) }
+        unsafe { libc::writev(fd, slices.cast(), count) }
+    }
+
+    /// Whether the last call failed because there is no such flag: a pipe before Linux 6.4, a terminal.
+    #[cfg(target_os = "linux")]
+    fn has_no_flag() -> bool {
+        matches!(super::last_errno(), libc::EOPNOTSUPP | libc::EINVAL | libc::ENOSYS)
     }
 }
 

@@ -9,7 +9,7 @@
 //! the end of the line, which goes to the next read if this one was dropped: cancelling half-way would lose the typed
 //! text, and under Wine 8 the whole console.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 
 use windows_sys::Win32::Foundation::{ERROR_OPERATION_ABORTED, GetLastError, SetLastError};
 use windows_sys::Win32::System::Console::{
@@ -17,8 +17,8 @@ use windows_sys::Win32::System::Console::{
     ReadConsoleInputW, ReadConsoleW, WriteConsoleW,
 };
 
-use super::{Fd, errno, handle, last_code, sync_cancel};
-use crate::sys::OsResult;
+use super::{Fd, errno, handle, last_code, pool_call};
+use crate::sys::{OsResult, lock};
 
 /// UTF-16 units or bytes per call: the console's own buffer is small.
 const PIECE: usize = 8 * 1024;
@@ -34,11 +34,6 @@ static WRITTEN: Mutex<Vec<(Fd, Vec<u8>)>> = Mutex::new(Vec::new());
 
 /// Text that was read but not returned yet. One for the process, because it has one console.
 static READ: Mutex<Vec<u8>> = Mutex::new(Vec::new());
-
-fn lock<T>(held: &Mutex<T>) -> MutexGuard<'_, T> {
-    // No code panics while it holds the lock.
-    held.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 /// Whether the handle is a console.
 pub(super) fn is_console(fd: Fd) -> bool {
@@ -175,7 +170,7 @@ fn read_units(fd: Fd, wide: &mut Vec<u16>) -> Result<(usize, u32), i32> {
 fn wait_for_key(fd: Fd) -> bool {
     const SOME: usize = 32;
     loop {
-        if !sync_cancel::wait_for(fd) {
+        if !pool_call::wait_for(fd) {
             return false;
         }
         // SAFETY: zeroes are valid records; the system fills at most `SOME` of them and the local.

@@ -1,8 +1,8 @@
-//! File work by plain system calls, and what the kernel says of a file.
+//! Operations on files and paths, which block until they are done, and a file's metadata.
 //!
-//! What has a path is std's to do; it knows the long names and the old ones. A file is opened for overlapped calls, as
-//! the proactor needs it, and has then no position of its own in the kernel. So every read and write here says where,
-//! and waits for its end with an event.
+//! Operations on paths go through std, which handles long paths. A file is opened for overlapped calls, as the proactor
+//! requires, and such a handle has no position in the kernel. So every read and write here passes an offset, and waits
+//! for the overlapped call with an event.
 //!
 //! # Safety
 //!
@@ -37,18 +37,17 @@ use windows_sys::Win32::Storage::FileSystem::{
 use windows_sys::Win32::System::Console::{GetStdHandle, STD_ERROR_HANDLE, STD_INPUT_HANDLE, STD_OUTPUT_HANDLE};
 use windows_sys::Win32::System::IO::{GetOverlappedResult, IO_STATUS_BLOCK, OVERLAPPED};
 use windows_sys::Win32::System::Pipes::{CreateNamedPipeW, PIPE_REJECT_REMOTE_CLIENTS, PIPE_TYPE_BYTE, PIPE_WAIT};
-use windows_sys::Win32::System::Threading::CreateEventW;
+use windows_sys::Win32::System::WindowsProgramming::PUBLIC_OBJECT_BASIC_INFORMATION;
 
 use super::console;
-use super::sockets::code_of;
-use super::sync_cancel::waiting_inside;
-use super::{Fd, Foreign, IoVec, PathChar, errno, file, handle, last_code, number_of_handle};
-use crate::sys::{CURRENT, OsResult};
+use super::pool_call::wait_overlapped;
+use super::{Fd, Foreign, PathChar, errno, file, handle, last_code, new_event, number_of_handle};
+use crate::sys::{CURRENT, IoVec, OpenFlags, OsResult, code_of};
 
-/// A path as the kernel wants it, ending in NUL.
+/// A path in UTF-16, ending in NUL.
 pub(crate) type KernelPath = Vec<PathChar>;
 
-/// Makes one.
+/// Converts a path.
 pub(crate) fn path_for_kernel(path: &Path) -> io::Result<KernelPath> {
     let mut wide: Vec<u16> = path.as_os_str().encode_wide().collect();
     if wide.contains(&0) {
@@ -59,7 +58,7 @@ pub(crate) fn path_for_kernel(path: &Path) -> io::Result<KernelPath> {
     Ok(wide)
 }
 
-/// The reverse.
+/// The reverse of [`path_for_kernel`].
 ///
 /// # Safety
 ///
@@ -76,33 +75,10 @@ unsafe fn path_of(path: *const PathChar) -> PathBuf {
     PathBuf::from(OsString::from_wide(wide))
 }
 
-/// How a file is to be opened.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct OpenFlags {
-    pub(crate) read: bool,
-    pub(crate) write: bool,
-    pub(crate) append: bool,
-    pub(crate) truncate: bool,
-    pub(crate) create: bool,
-    pub(crate) create_new: bool,
-    pub(crate) direct: bool,
-    /// Flags of `CreateFileW` besides.
-    pub(crate) mode: u32,
-}
-
 impl OpenFlags {
-    /// The same as one number. What contradicts itself is refused, as in std.
+    /// The options as one number, for [`open`].
     pub(crate) fn for_kernel(&self) -> io::Result<i32> {
-        let refuse = |why| Err(io::Error::new(io::ErrorKind::InvalidInput, why));
-        if !self.read && !self.write && !self.append {
-            return refuse("a file is opened to read, to write or to append: ask for one of them");
-        }
-        if !self.write && !self.append && (self.truncate || self.create || self.create_new) {
-            return refuse("making or truncating a file needs write or append");
-        }
-        if self.append && self.truncate && !self.create_new {
-            return refuse("a file is opened to append or truncated, not both");
-        }
+        self.check()?;
         let all = [
             self.read,
             self.write,
@@ -115,7 +91,7 @@ impl OpenFlags {
         Ok(all.iter().enumerate().map(|(bit, &on)| i32::from(on) << bit).sum())
     }
 
-    /// The reverse.
+    /// The reverse of [`for_kernel`](OpenFlags::for_kernel).
     fn from_kernel(flags: i32, mode: u32) -> OpenFlags {
         let has = |bit: i32| flags & (1 << bit) != 0;
         OpenFlags {
@@ -146,28 +122,17 @@ impl OpenFlags {
     /// How an open file was opened, as far as that matters: one that may be appended to but not written to appends.
     /// Whether it goes past the cache the system does not say.
     pub(crate) fn of(fd: Fd) -> OpenFlags {
-        let mut known = BasicInformation::default();
-        let len = size_of::<BasicInformation>() as u32;
+        let mut known = PUBLIC_OBJECT_BASIC_INFORMATION::default();
+        let len = size_of::<PUBLIC_OBJECT_BASIC_INFORMATION>() as u32;
         let place = (&raw mut known).cast();
         // SAFETY: the system fills the local, of the given length.
         let status = unsafe { NtQueryObject(handle(fd), ObjectBasicInformation, place, len, std::ptr::null_mut()) };
-        let may = |right: u32| status >= 0 && known.granted_access & right != 0;
+        let may = |right: u32| status >= 0 && known.GrantedAccess & right != 0;
         OpenFlags {
             append: may(FILE_APPEND_DATA) && !may(FILE_WRITE_DATA),
             ..OpenFlags::default()
         }
     }
-}
-
-/// What the system knows of any handle.
-#[repr(C)]
-#[derive(Default)]
-struct BasicInformation {
-    attributes: u32,
-    granted_access: u32,
-    handle_count: u32,
-    pointer_count: u32,
-    reserved: [u32; 10],
 }
 
 /// Opens a file for overlapped calls and returns its handle's number.
@@ -283,7 +248,8 @@ fn done(result: io::Result<()>) -> Option<OsResult> {
     Some(result.map(|()| 0).map_err(|error| code_of(&error)))
 }
 
-/// The system has no such call for ordinary handles: one after the other, until one falls short.
+/// Transfers the slices one by one, until a call transfers less than its slice: handles other than sockets have no
+/// vectored call.
 fn one_by_one(slices: &[IoVec], offset: u64, mut call: impl FnMut(&IoVec, u64) -> OsResult) -> OsResult {
     let mut moved = 0;
     for slice in slices.iter().filter(|slice| slice.len > 0) {
@@ -308,7 +274,7 @@ fn one_by_one(slices: &[IoVec], offset: u64, mut call: impl FnMut(&IoVec, u64) -
 /// # Safety
 ///
 /// `len` bytes from `ptr` on may be written.
-unsafe fn read(fd: Fd, ptr: *mut u8, len: usize, offset: u64) -> OsResult {
+pub(super) unsafe fn read(fd: Fd, ptr: *mut u8, len: usize, offset: u64) -> OsResult {
     if offset == CURRENT && console::is_console(fd) {
         // Zeroed first, since the buffer may be uninitialised.
         // SAFETY: the caller's promise.
@@ -336,7 +302,7 @@ unsafe fn read(fd: Fd, ptr: *mut u8, len: usize, offset: u64) -> OsResult {
 /// # Safety
 ///
 /// `len` bytes from `ptr` on may be read.
-unsafe fn write(fd: Fd, ptr: *const u8, len: usize, offset: u64) -> OsResult {
+pub(super) unsafe fn write(fd: Fd, ptr: *const u8, len: usize, offset: u64) -> OsResult {
     if offset == CURRENT && console::is_console(fd) {
         // SAFETY: the caller's promise.
         return console::write(fd, unsafe { std::slice::from_raw_parts(ptr, len) });
@@ -350,7 +316,7 @@ unsafe fn write(fd: Fd, ptr: *const u8, len: usize, offset: u64) -> OsResult {
     res.map_err(write_code)
 }
 
-/// The code of a failed write that the layers above know.
+/// The portable code of a failed write.
 pub(crate) fn write_code(code: i32) -> i32 {
     match code as u32 {
         ERROR_NO_DATA | ERROR_PIPE_NOT_CONNECTED => errno::BROKEN_PIPE,
@@ -358,7 +324,7 @@ pub(crate) fn write_code(code: i32) -> i32 {
     }
 }
 
-/// Whether a failed read says that there is no more.
+/// Whether the code of a failed read means the end of the file or pipe.
 pub(crate) fn is_end(code: i32) -> bool {
     matches!(
         code as u32,
@@ -366,9 +332,8 @@ pub(crate) fn is_end(code: i32) -> bool {
     )
 }
 
-/// Makes a call and waits for its end. One that is made at the file's own position needs no OVERLAPPED, unless the
-/// handle is for overlapped calls: that has no position. (A pipe of that kind would begin the call all the same, and
-/// not wait for it.)
+/// Makes a call and waits for its end. A call at the file's own position (`here`) needs no OVERLAPPED, unless the handle is
+/// for overlapped calls: such a handle has no position, and a pipe would return before the call has ended.
 fn waiting(fd: Fd, here: bool, offset: u64, mut call: impl FnMut(*mut u32, *mut OVERLAPPED) -> i32) -> OsResult {
     if fd < 0 {
         return Err(errno::BAD_FD);
@@ -380,16 +345,13 @@ fn waiting(fd: Fd, here: bool, offset: u64, mut call: impl FnMut(*mut u32, *mut 
             _ => Ok(count),
         };
     }
-    // The largest numbers of all mean other things: the end of the file, or where it is now.
+    // Larger offsets have special meanings: the end of the file, or its position.
     if !here && offset > i64::MAX as u64 {
         return Err(ERROR_INVALID_PARAMETER as i32);
     }
     thread_local! {
         static EVENT: Option<OwnedHandle> = {
-            // SAFETY: nothing is passed in; what comes out is new and ours.
-            let event = unsafe { CreateEventW(std::ptr::null(), 1, 0, std::ptr::null()) };
-            // SAFETY: as above.
-            (!event.is_null()).then(|| unsafe { OwnedHandle::from_raw_handle(event) })
+            new_event().ok()
         };
     }
     EVENT.with(|event| {
@@ -403,7 +365,7 @@ fn waiting(fd: Fd, here: bool, offset: u64, mut call: impl FnMut(*mut u32, *mut 
         if call(&mut count, &mut overlapped) == 0 && last_code() != ERROR_IO_PENDING as i32 {
             return Err(last_code());
         }
-        waiting_inside(fd, &overlapped, || {
+        wait_overlapped(fd, &overlapped, || {
             // SAFETY: the structure is a local, and this waits until the system is done with it.
             match unsafe { GetOverlappedResult(handle(fd), &overlapped, &mut count, 1) } {
                 0 => Err(last_code()),
@@ -413,7 +375,7 @@ fn waiting(fd: Fd, here: bool, offset: u64, mut call: impl FnMut(*mut u32, *mut 
     })
 }
 
-/// An OVERLAPPED for this place in a file.
+/// An OVERLAPPED with this offset.
 pub(crate) fn place(offset: u64) -> OVERLAPPED {
     // SAFETY: zeroes are a valid OVERLAPPED.
     let mut overlapped: OVERLAPPED = unsafe { std::mem::zeroed() };
@@ -466,11 +428,11 @@ fn allocate_now(fd: Fd, offset: u64, len: u64) -> io::Result<()> {
     if unsafe { SetFileInformationByHandle(handle(fd), FileAllocationInfo, (&raw const space).cast(), size) } == 0 {
         return Err(io::Error::last_os_error());
     }
-    // Elsewhere the space counts as part of the file.
+    // As on other systems, the space is part of the file.
     file.set_len(end)
 }
 
-/// Windows wants to know what a link leads to.
+/// Windows has separate links to files and to directories, so the target is looked up.
 fn sym_link_now(target: &Path, link: &Path) -> io::Result<()> {
     let from_link = link.parent().unwrap_or(Path::new("")).join(target);
     match std::fs::metadata(from_link).is_ok_and(|found| found.is_dir()) {
@@ -494,20 +456,20 @@ pub(crate) fn seek(fd: Fd, to: SeekFrom) -> io::Result<u64> {
     let mut position = 0;
     // SAFETY: the system fills the local and keeps no pointer to it.
     match unsafe { SetFilePointerEx(handle(fd), offset, &mut position, method) } {
-        // Elsewhere this is bad input, and so it is here.
+        // EINVAL on other systems.
         0 if last_code() == ERROR_NEGATIVE_SEEK as i32 => Err(io::Error::from_raw_os_error(errno::INVALID)),
         0 => Err(io::Error::last_os_error()),
         _ => Ok(position as u64),
     }
 }
 
-/// Whether something is open under this number.
+/// Whether this number is an open handle.
 pub(super) fn is_open(fd: Fd) -> bool {
     // SAFETY: the call touches no memory of ours.
     fd >= 0 && (unsafe { GetFileType(handle(fd)) } != FILE_TYPE_UNKNOWN || last_code() == 0)
 }
 
-/// Whether a handle knows overlapped calls. One whose system does not say so counts as one that does.
+/// Whether a handle was opened for overlapped calls; true if the system does not say.
 pub(crate) fn is_overlapped(fd: Fd) -> bool {
     let mut mode = FILE_MODE_INFORMATION { Mode: 0 };
     let mut status = IO_STATUS_BLOCK::default();
@@ -553,7 +515,7 @@ pub(crate) fn pipe() -> io::Result<(Foreign, Foreign)> {
     Ok((reader.into(), writer.into()))
 }
 
-/// Takes over a handle that was just made.
+/// Takes ownership of a new handle.
 fn owned(handle: HANDLE) -> io::Result<OwnedHandle> {
     match handle {
         INVALID_HANDLE_VALUE => Err(io::Error::last_os_error()),
@@ -562,7 +524,7 @@ fn owned(handle: HANDLE) -> io::Result<OwnedHandle> {
     }
 }
 
-/// A standard stream, once more, and not inherited. `None` if there is none.
+/// A duplicate of a standard stream, not inherited. `None` if the process has no such stream.
 pub(crate) fn standard_stream(number: usize) -> io::Result<Option<Foreign>> {
     let which = [STD_INPUT_HANDLE, STD_OUTPUT_HANDLE, STD_ERROR_HANDLE][number];
     // SAFETY: the call takes a number and gives a handle that belongs to the process.
@@ -574,7 +536,7 @@ pub(crate) fn standard_stream(number: usize) -> io::Result<Option<Foreign>> {
     Ok(Some(stream.as_handle().try_clone_to_owned()?.into()))
 }
 
-/// What a file is.
+/// The file types.
 pub(crate) mod kind {
     pub(crate) const MASK: u32 = 0xf;
     pub(crate) const FILE: u32 = 1;
@@ -587,7 +549,7 @@ pub(crate) mod kind {
     pub(crate) const BLOCKS: u32 = 7;
 }
 
-/// The same of what std has found.
+/// The type that std reports.
 pub(crate) fn kind_of(file_type: std::fs::FileType) -> u32 {
     let kinds = [
         (file_type.is_symlink(), kind::LINK),
@@ -597,7 +559,7 @@ pub(crate) fn kind_of(file_type: std::fs::FileType) -> u32 {
     kinds.iter().find(|(is_it, _)| *is_it).map_or(0, |&(_, kind)| kind)
 }
 
-/// What is known of a file. A driver of its own makes one of std's with `Stat::from`.
+/// A file's metadata. A custom driver makes one from std's with `Stat::from`.
 #[derive(Clone, Debug)]
 pub struct Stat(std::fs::Metadata);
 
@@ -608,24 +570,24 @@ impl From<std::fs::Metadata> for Stat {
 }
 
 impl Stat {
-    /// What it is: a file, a folder or a link.
+    /// The file type: see `kind`.
     pub(crate) fn mode(&self) -> u32 {
         kind_of(self.0.file_type())
     }
-    /// How many bytes it has.
+    /// The length in bytes.
     #[allow(clippy::len_without_is_empty, reason = "a file's length, as in std")]
     pub fn len(&self) -> u64 {
         self.0.len()
     }
-    /// When its contents last changed.
+    /// When the contents last changed.
     pub fn modified(&self) -> SystemTime {
         self.0.modified().unwrap_or(SystemTime::UNIX_EPOCH)
     }
-    /// When it was last read.
+    /// When the file was last read.
     pub fn accessed(&self) -> SystemTime {
         self.0.accessed().unwrap_or(SystemTime::UNIX_EPOCH)
     }
-    /// When it was made, if that is known.
+    /// When the file was created, if that is known.
     pub fn created(&self) -> Option<SystemTime> {
         self.0.created().ok()
     }

@@ -3,11 +3,10 @@
 //! Winsock writes the sender's address and its length while a receive is in flight. So both are in the header inside a
 //! [`MsgHdrBuf`], one box that the operation owns and the socket reuses. Windows cannot pass descriptors in a message.
 
-use std::io;
-
 use windows_sys::Win32::Networking::WinSock::{SOCKADDR, SOCKADDR_STORAGE};
 
 use super::{Foreign, IoVec, Name};
+use crate::sys::MsgMeta;
 
 /// A message header: the peer's address, and a pointer to the bytes.
 pub struct Message {
@@ -16,31 +15,6 @@ pub struct Message {
     bytes: IoVec,
     is_truncated: bool,
 }
-
-impl std::fmt::Debug for Message {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Message")
-    }
-}
-
-/// A received message's metadata.
-#[derive(Debug, Default)]
-pub(crate) struct MsgMeta {
-    /// The sender's address, if it has one.
-    pub(crate) sender: Option<Name>,
-    /// Whether the buffer was too small, and bytes were discarded.
-    pub(crate) is_truncated: bool,
-}
-
-impl MsgMeta {
-    /// Nothing to limit: Windows passes no descriptors.
-    pub(crate) fn with_at_most(self, _descriptors: usize) -> MsgMeta {
-        self
-    }
-}
-
-/// Descriptors passed with a message: always empty on Windows.
-pub(crate) type Enclosure = Vec<Foreign>;
 
 /// A message header and the memory that it points to, except for the bytes.
 pub(crate) struct MsgHdrBuf {
@@ -57,10 +31,7 @@ impl MsgHdrBuf {
                 // SAFETY: zeroes are a valid address, of unspecified family.
                 name: unsafe { std::mem::MaybeUninit::zeroed().assume_init() },
                 name_len: 0,
-                bytes: IoVec {
-                    base: std::ptr::null_mut(),
-                    len: 0,
-                },
+                bytes: IoVec::EMPTY,
                 is_truncated: false,
             },
         })
@@ -75,13 +46,13 @@ impl MsgHdrBuf {
         }
     }
 
-    pub(crate) fn enclose(&mut self, _descriptors: Enclosure) {}
+    pub(crate) fn set_descriptors(&mut self, _descriptors: Vec<Foreign>) {}
 
-    pub(crate) fn take_enclosed(&mut self) -> Enclosure {
+    pub(crate) fn take_descriptors(&mut self) -> Vec<Foreign> {
         Vec::new()
     }
 
-    pub(crate) fn make_room(&mut self, _descriptors: usize) {}
+    pub(crate) fn reserve_descriptors(&mut self, _descriptors: usize) {}
 
     /// Prepares to send these bytes. Call it at the buffer's final address.
     pub(crate) fn ready_to_send(&mut self, ptr: *const u8, len: usize) -> *const Message {
@@ -127,15 +98,9 @@ impl Message {
         if self.name_len == 0 || self.name.ss_family == 0 {
             return None;
         }
-        // SAFETY: both storages have the same size, and the length is limited to it.
-        let filled = unsafe {
-            socket2::SockAddr::try_init(|storage, len| {
-                storage.cast::<SOCKADDR_STORAGE>().write(self.name);
-                len.write(self.name_len.min(NAME_LEN));
-                io::Result::Ok(())
-            })
-        };
-        filled.ok().map(|((), name)| Name::from(name))
+        let len = self.name_len.min(NAME_LEN) as usize;
+        // SAFETY: the length is limited to the storage's size, and zeroes are valid bytes of an address.
+        Name::from_bytes(unsafe { std::slice::from_raw_parts((&raw const self.name).cast(), len) })
     }
 
     /// The destination for a send: null if there is none.
@@ -161,7 +126,7 @@ impl Message {
     }
 
     /// Records that the datagram was larger than the buffer.
-    pub(crate) fn cut_off(&mut self) {
+    pub(crate) fn set_truncated(&mut self) {
         self.is_truncated = true;
     }
 
@@ -190,14 +155,11 @@ impl Message {
         self.is_truncated = is_truncated;
     }
 
-    /// Makes the message point to `slice` during `call`.
-    pub(crate) fn divert<T>(&mut self, slice: &mut IoVec, call: impl FnOnce(*mut Message) -> T) -> T {
-        self.bytes = *slice;
+    /// Makes the header point to this buffer during `call`.
+    pub(crate) fn with_buffer<T>(&mut self, base: *mut u8, len: usize, call: impl FnOnce(*mut Message) -> T) -> T {
+        self.bytes = IoVec { base, len };
         let result = call(&raw mut *self);
-        self.bytes = IoVec {
-            base: std::ptr::null_mut(),
-            len: 0,
-        };
+        self.bytes = IoVec::EMPTY;
         result
     }
 
@@ -211,6 +173,7 @@ impl Message {
             // SAFETY: the caller's promise.
             sender: unsafe { self.name() },
             is_truncated: self.is_truncated,
+            ..MsgMeta::default()
         }
     }
 }

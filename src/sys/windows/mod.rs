@@ -12,14 +12,13 @@ mod console;
 pub(crate) mod files;
 mod forks;
 mod message;
-mod name;
 pub(crate) mod options;
+mod pool_call;
 pub(crate) mod processes;
 pub(crate) mod signals;
 mod sockets;
 #[path = "../unix/no_splice_pipe.rs"]
 mod splice_pipe;
-mod sync_cancel;
 
 use std::io;
 use std::mem::ManuallyDrop;
@@ -35,28 +34,28 @@ use windows_sys::Win32::Foundation::{CloseHandle, ERROR_INVALID_HANDLE, HANDLE};
 use windows_sys::Win32::Networking::WinSock::{SOCKET, WSAENOTSOCK, WSAGetLastError, WSANOTINITIALISED, closesocket};
 use windows_sys::Win32::System::LibraryLoader::{GetModuleHandleA, GetProcAddress};
 use windows_sys::Win32::System::Performance::{QueryPerformanceCounter, QueryPerformanceFrequency};
+use windows_sys::Win32::System::Threading::CreateEventW;
 
 pub use self::files::Stat;
-#[cfg(any(feature = "proactor", feature = "reactor"))]
 #[cfg(feature = "proactor")]
 pub(crate) use self::files::is_overlapped;
-#[cfg(feature = "proactor")]
-pub(crate) use self::files::place;
-pub(crate) use self::files::{KernelPath, OpenFlags, kind, kind_of, path_for_kernel, pipe, standard_stream};
-pub(crate) use self::files::{is_end, write_code};
+pub(crate) use self::files::{KernelPath, kind, kind_of, path_for_kernel, pipe, standard_stream};
+pub(crate) use self::files::{is_end, place, write_code};
 pub(crate) use self::forks::{count_forks, forks};
 pub use self::message::Message;
-pub(crate) use self::message::{Enclosure, MsgHdrBuf, MsgMeta};
-pub use self::name::Name;
+pub(crate) use self::message::MsgHdrBuf;
+#[cfg(feature = "proactor")]
+pub(crate) use self::options::ioctl;
 pub(crate) use self::options::{credentials, new_pair, new_socket};
+pub(crate) use self::pool_call::PoolCall;
 pub(crate) use self::sockets::{
     accept, connect, ready, recv, recv_message, recv_vectored, send, send_message, send_vectored,
 };
 #[cfg(feature = "proactor")]
-pub(crate) use self::sockets::{end_of_stream, told, with_buffers};
+pub(crate) use self::sockets::{accept_code, end_of_stream, portable_code, with_buffers};
 pub(crate) use self::splice_pipe::SplicePipe;
-pub(crate) use self::sync_cancel::SyncCancel;
-use crate::sys::Instant;
+use crate::sys::{Instant, IoVec, Name};
+pub(crate) use windows_sys::Win32::Networking::WinSock::{SOCKADDR as RawSockAddr, socklen_t as SockLen};
 
 /// A descriptor's number: of a socket or a handle. Only the driver that gave it out knows what it refers to: see
 /// [`Driver::fd_space`](crate::driver::Driver::fd_space). Sockets of the null driver have negative numbers, which every
@@ -66,22 +65,10 @@ pub type Fd = i32;
 /// The unit of a path.
 pub type PathChar = u16;
 
-/// A slice of memory.
-#[derive(Clone, Copy, Debug)]
-pub struct IoVec {
-    /// Where it begins.
-    pub base: *mut u8,
-    /// How many bytes it has.
-    pub len: usize,
-}
-
 /// std's slices as `IoVec`s, for the length of a call; at most 16 of them.
 pub(crate) fn with_slices<T>(bufs: &[io::IoSlice<'_>], call: impl FnOnce(*const IoVec, usize) -> T) -> T {
     const SOME: usize = 16;
-    let mut slices = [IoVec {
-        base: std::ptr::null_mut(),
-        len: 0,
-    }; SOME];
+    let mut slices = [IoVec::EMPTY; SOME];
     for (place, buf) in slices.iter_mut().zip(bufs) {
         *place = IoVec {
             base: buf.as_ptr().cast_mut(),
@@ -91,7 +78,7 @@ pub(crate) fn with_slices<T>(bufs: &[io::IoSlice<'_>], call: impl FnOnce(*const 
     call(slices.as_ptr(), bufs.len().min(SOME))
 }
 
-/// Whether this is not Windows but Wine, which needs some help.
+/// Whether this is Wine, some of whose calls differ from Windows'.
 pub(crate) fn is_wine() -> bool {
     static IS_WINE: OnceLock<bool> = OnceLock::new();
     // SAFETY: the names end in NUL; a library that is always loaded is asked for a function that only Wine has.
@@ -233,7 +220,7 @@ pub(crate) fn close(fd: Fd) {
             WSAENOTSOCK | WSANOTINITIALISED => {
                 CloseHandle(handle(fd));
             }
-            // It would linger, and must not wait: then not.
+            // The socket lingers and is non-blocking, which is an error: close it without lingering.
             _ => {
                 let _ = with(fd, |socket| socket.set_linger(None));
                 closesocket(socket(fd));
@@ -242,7 +229,7 @@ pub(crate) fn close(fd: Fd) {
     }
 }
 
-/// Closes a socket that lingers, which takes as long as it takes. One that does not block would refuse.
+/// Closes a socket that lingers; blocks for as long. A non-blocking socket would fail to close.
 pub(crate) fn close_slowly(foreign: Foreign) {
     let _ = with(number(&foreign), |socket| socket.set_nonblocking(false));
     drop(foreign);
@@ -377,6 +364,17 @@ fn file(fd: Fd) -> ManuallyDrop<std::fs::File> {
     ManuallyDrop::new(unsafe { std::fs::File::from_raw_handle(handle(fd)) })
 }
 
+/// A new event: manual-reset, and not set.
+pub(crate) fn new_event() -> io::Result<OwnedHandle> {
+    // SAFETY: nothing is passed in.
+    let event = unsafe { CreateEventW(std::ptr::null(), 1, 0, std::ptr::null()) };
+    if event.is_null() {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the handle is new and ours.
+    Ok(unsafe { OwnedHandle::from_raw_handle(event) })
+}
+
 /// The last error of a Win32 call.
 pub(crate) fn last_code() -> i32 {
     io::Error::last_os_error()
@@ -384,15 +382,7 @@ pub(crate) fn last_code() -> i32 {
         .unwrap_or(ERROR_INVALID_HANDLE as i32)
 }
 
-/// The first position of a byte. The C library's `memchr` is several times as fast as a loop.
-pub(crate) fn find_byte(bytes: &[u8], byte: u8) -> Option<usize> {
-    unsafe extern "C" {
-        fn memchr(bytes: *const u8, byte: i32, len: usize) -> *const u8;
-    }
-    // SAFETY: the call reads these bytes only, and keeps no pointer to them.
-    let found = unsafe { memchr(bytes.as_ptr(), byte.into(), bytes.len()) };
-    match found.is_null() {
-        true => None,
-        false => Some(found as usize - bytes.as_ptr() as usize),
-    }
+/// No socket has a name besides an internet address.
+pub(crate) fn unix_name(_addr: &socket2::SockAddr) -> Option<String> {
+    None
 }

@@ -4,9 +4,9 @@ use std::io;
 use std::os::windows::io::{AsRawSocket, IntoRawSocket};
 use std::time::Duration;
 
-use socket2::{Domain, Protocol, SockRef, Socket, Type};
+use socket2::{Domain, SockRef, Socket, Type};
 use windows_sys::Win32::Networking::WinSock::{
-    IPPROTO_TCP, SIO_UDP_CONNRESET, SOCKET, TCP_KEEPIDLE, TCP_KEEPINTVL, WSAIoctl, getsockopt,
+    IPPROTO_TCP, SIO_UDP_CONNRESET, SOCKET, TCP_KEEPIDLE, TCP_KEEPINTVL, WSAGetLastError, WSAIoctl, getsockopt,
 };
 
 use super::{Fd, number_of_socket, socket as socket_of};
@@ -14,11 +14,12 @@ use crate::sys::{Credentials, SocketKind};
 
 /// Makes a socket. It is not inherited, and non-blocking.
 pub(crate) fn new_socket(kind: SocketKind) -> io::Result<Fd> {
-    let Some((domain, r#type, protocol)) = what(kind) else {
+    let (domain, r#type, protocol) = kind.to_raw();
+    if domain == Domain::UNIX {
         return Err(no_unix_sockets());
-    };
+    }
     // socket2 keeps it from being inherited.
-    let socket = Socket::new(domain, r#type, Some(protocol))?;
+    let socket = Socket::new(domain, r#type, protocol)?;
     socket.set_nonblocking(true)?;
     let fd = number_of_socket(socket.into_raw_socket());
     if r#type == Type::DGRAM {
@@ -42,42 +43,34 @@ fn no_unix_sockets() -> io::Error {
     io::Error::new(io::ErrorKind::Unsupported, why)
 }
 
-/// The same of routes that end nowhere. windows-sys does not have it.
+/// The same for unreachable networks; windows-sys does not define it.
 const SIO_UDP_NETRESET: u32 = 0x9800_000f;
 
 /// Whether the ICMP refusal of a sent datagram fails the next receive. On other systems only connected sockets report
 /// it.
 pub(super) fn report_refusals(fd: Fd, on: bool) {
-    let (on, mut written) = (u32::from(on), 0);
-    let len = size_of::<u32>() as u32;
-    let none = std::ptr::null_mut();
-    // An old system that does not know this tells.
-    // SAFETY: Winsock reads the first local and writes the other.
-    unsafe {
-        let value = (&raw const on).cast();
-        for what in [SIO_UDP_CONNRESET, SIO_UDP_NETRESET] {
-            WSAIoctl(
-                socket_of(fd),
-                what,
-                value,
-                len,
-                none,
-                0,
-                &mut written,
-                none.cast(),
-                None,
-            );
-        }
+    for code in [SIO_UDP_CONNRESET, SIO_UDP_NETRESET] {
+        // An old system that does not know the code reports refusals.
+        // SAFETY: both codes take a number and return nothing.
+        let _ = unsafe { ioctl(socket_of(fd), code, &u32::from(on), &mut ()) };
     }
 }
 
-fn what(kind: SocketKind) -> Option<(Domain, Type, Protocol)> {
-    match kind {
-        SocketKind::TcpV4 => Some((Domain::IPV4, Type::STREAM, Protocol::TCP)),
-        SocketKind::TcpV6 => Some((Domain::IPV6, Type::STREAM, Protocol::TCP)),
-        SocketKind::UdpV4 => Some((Domain::IPV4, Type::DGRAM, Protocol::UDP)),
-        SocketKind::UdpV6 => Some((Domain::IPV6, Type::DGRAM, Protocol::UDP)),
-        SocketKind::UnixStream | SocketKind::UnixDatagram => None,
+/// Makes a Winsock control call that does not block.
+///
+/// # Safety
+///
+/// The code takes an `I` and returns an `O`, of which any bits are a valid value.
+pub(crate) unsafe fn ioctl<I, O>(socket: SOCKET, code: u32, input: &I, output: &mut O) -> Result<(), i32> {
+    let (from, from_len) = ((&raw const *input).cast(), size_of::<I>() as u32);
+    let (to, to_len) = ((&raw mut *output).cast(), size_of::<O>() as u32);
+    let (mut count, none) = (0, std::ptr::null_mut());
+    // SAFETY: Winsock reads the input and writes the output, whose lengths it is given; without an OVERLAPPED it keeps
+    // no pointer.
+    match unsafe { WSAIoctl(socket, code, from, from_len, to, to_len, &mut count, none, None) } {
+        0 => Ok(()),
+        // SAFETY: this reads a thread-local error code.
+        _ => Err(unsafe { WSAGetLastError() }),
     }
 }
 

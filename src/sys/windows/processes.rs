@@ -4,7 +4,7 @@ use std::ffi::c_void;
 use std::io::{self, Read, Write};
 use std::os::windows::io::{AsRawHandle, BorrowedHandle, OwnedHandle};
 use std::process::Stdio;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll, Waker};
 
 use windows_sys::Win32::Foundation::{HANDLE, INVALID_HANDLE_VALUE};
@@ -13,9 +13,8 @@ use windows_sys::Win32::System::Threading::{
     CREATE_NEW_PROCESS_GROUP, INFINITE, RegisterWaitForSingleObject, UnregisterWaitEx, WT_EXECUTEONLYONCE,
 };
 
-use super::files::{read_pipe, write_pipe};
-use super::{Foreign, IoVec, number_of_handle};
-use crate::sys::Direction;
+use super::{Foreign, files, number_of_handle};
+use crate::sys::{Direction, lock};
 
 /// The creation flag that makes a child the root of a new process group.
 pub(crate) const NEW_GROUP: u32 = CREATE_NEW_PROCESS_GROUP;
@@ -47,7 +46,7 @@ struct State {
 impl Shared {
     fn state(&self) -> MutexGuard<'_, State> {
         // No code panics while it holds the lock: wakers are cloned, woken and dropped outside of it.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 }
 
@@ -181,24 +180,16 @@ impl OverlappedPipe {
 
 impl Read for OverlappedPipe {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
-        let slice = IoVec {
-            base: buf.as_mut_ptr(),
-            len: buf.len(),
-        };
         // SAFETY: the buffer is borrowed for the call, which returns only when the overlapped read has ended.
-        let res = unsafe { read_pipe(self.number(), &[slice]) };
+        let res = unsafe { files::read(self.number(), buf.as_mut_ptr(), buf.len(), 0) };
         res.map(|count| count as usize).map_err(io::Error::from_raw_os_error)
     }
 }
 
 impl Write for OverlappedPipe {
     fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
-        let slice = IoVec {
-            base: buf.as_ptr().cast_mut(),
-            len: buf.len(),
-        };
         // SAFETY: as for `read`; the system only reads the buffer.
-        let res = unsafe { write_pipe(self.number(), &[slice]) };
+        let res = unsafe { files::write(self.number(), buf.as_ptr(), buf.len(), 0) };
         res.map(|count| count as usize).map_err(io::Error::from_raw_os_error)
     }
 

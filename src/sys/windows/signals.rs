@@ -5,7 +5,7 @@
 use std::io;
 use std::net::UdpSocket;
 use std::os::windows::io::AsRawSocket;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
 use windows_sys::Win32::System::Console::{
@@ -13,6 +13,7 @@ use windows_sys::Win32::System::Console::{
 };
 
 use super::{Fd, number_of_socket};
+use crate::sys::lock;
 
 pub(crate) const INTERRUPT: i32 = 2;
 pub(crate) const BREAK: i32 = 21;
@@ -21,14 +22,12 @@ pub(crate) const HANGUP: i32 = 1;
 /// The user logs off, or the machine shuts down. Windows sends these to services only.
 pub(crate) const TERMINATE: i32 = 15;
 
-/// The signals that ask the program to end.
+/// The signals that ask the program to end. Windows has no others.
 pub(crate) const SHUTDOWN: &[i32] = &[INTERRUPT, BREAK, HANGUP, TERMINATE];
-
-const KNOWN: [i32; 4] = [INTERRUPT, BREAK, HANGUP, TERMINATE];
 
 /// Whether the signal does not exist on Windows.
 pub(crate) fn is_forbidden(number: i32) -> bool {
-    !KNOWN.contains(&number)
+    !SHUTDOWN.contains(&number)
 }
 
 /// The id of a registered action.
@@ -59,7 +58,7 @@ static REGISTRY: Mutex<Registry> = Mutex::new(Registry {
 
 fn registry() -> MutexGuard<'static, Registry> {
     // No code panics while it holds the lock.
-    REGISTRY.lock().unwrap_or_else(PoisonError::into_inner)
+    lock(&REGISTRY)
 }
 
 /// Calls `action` on each occurrence of the signal.
@@ -128,36 +127,36 @@ unsafe extern "system" fn handle(event: u32) -> i32 {
 }
 
 /// The end of a wake-up socket pair that the loop watches.
-pub(crate) struct Hears(UdpSocket);
+pub(crate) struct WakeReceiver(UdpSocket);
 
 /// The end of a wake-up socket pair that any thread may write to.
-pub(crate) struct Rings(UdpSocket);
+pub(crate) struct WakeSender(UdpSocket);
 
 /// Creates a wake-up socket pair: two UDP sockets that accept datagrams only from each other.
-pub(crate) fn bell() -> io::Result<(Hears, Rings)> {
-    let (hears, rings) = (UdpSocket::bind("127.0.0.1:0")?, UdpSocket::bind("127.0.0.1:0")?);
-    hears.connect(rings.local_addr()?)?;
-    rings.connect(hears.local_addr()?)?;
-    hears.set_nonblocking(true)?;
-    rings.set_nonblocking(true)?;
-    Ok((Hears(hears), Rings(rings)))
+pub(crate) fn wake_pair() -> io::Result<(WakeReceiver, WakeSender)> {
+    let (receiver, sender) = (UdpSocket::bind("127.0.0.1:0")?, UdpSocket::bind("127.0.0.1:0")?);
+    receiver.connect(sender.local_addr()?)?;
+    sender.connect(receiver.local_addr()?)?;
+    receiver.set_nonblocking(true)?;
+    sender.set_nonblocking(true)?;
+    Ok((WakeReceiver(receiver), WakeSender(sender)))
 }
 
-impl Rings {
+impl WakeSender {
     /// Sends one byte. If the socket is full, the loop has a wake-up pending already.
-    pub(crate) fn ring(&self) {
+    pub(crate) fn wake(&self) {
         let _ = self.0.send(&[0]);
     }
 }
 
-impl Hears {
+impl WakeReceiver {
     /// The descriptor to watch.
     pub(crate) fn number(&self) -> Fd {
         number_of_socket(self.0.as_raw_socket())
     }
 
     /// Drains the socket.
-    pub(crate) fn empty(&self) {
+    pub(crate) fn drain(&self) {
         let mut byte = [0; 1];
         while self.0.recv(&mut byte).is_ok() {}
     }
@@ -184,8 +183,11 @@ mod tests {
         assert_eq!(press(CTRL_BREAK_EVENT), 0, "no listener yet");
         crate::run(async {
             let (kind, other) = (SignalKind::ctrl_break(), SignalKind::interrupt());
-            let mut listeners = [signal(kind).expect("a bell"), signal(kind).expect("a bell")];
-            let mut interrupt = signal(other).expect("a bell");
+            let mut listeners = [
+                signal(kind).expect("a wake-up pair"),
+                signal(kind).expect("a wake-up pair"),
+            ];
+            let mut interrupt = signal(other).expect("a wake-up pair");
             for _ in 0..3 {
                 assert_eq!(press(CTRL_BREAK_EVENT), 1);
                 for listener in &mut listeners {

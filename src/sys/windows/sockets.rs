@@ -10,9 +10,14 @@
 //! The unsafe functions ask that paths end in NUL, and that buffers, slices and messages are valid, of the given length
 //! and not used otherwise until the call returns.
 
-use std::io;
+use std::borrow::Cow;
+use std::cell::RefCell;
 use std::os::windows::io::IntoRawSocket;
 
+use windows_sys::Win32::Foundation::{
+    ERROR_CONNECTION_ABORTED, ERROR_HOST_UNREACHABLE, ERROR_NETNAME_DELETED, ERROR_NETWORK_UNREACHABLE,
+    ERROR_SEM_TIMEOUT,
+};
 use windows_sys::Win32::Networking::WinSock::{
     MSG_PEEK, POLLERR, POLLRDNORM, POLLWRNORM, SOCKADDR, SOCKET_ERROR, WSABUF, WSAEINPROGRESS, WSAEMSGSIZE,
     WSAESHUTDOWN, WSAEWOULDBLOCK, WSAGetLastError, WSAPOLLFD, WSAPoll, WSARecv, WSARecvFrom, WSASend, WSASendTo,
@@ -21,7 +26,7 @@ use windows_sys::Win32::Networking::WinSock::{
 
 use super::message::Message;
 use super::{Fd, IoVec, Name, errno, files, number_of_socket, options, socket, with};
-use crate::sys::{Direction, Medium, OsResult};
+use crate::sys::{Direction, Medium, OsResult, code_of};
 
 /// Receives into one buffer.
 pub(crate) unsafe fn recv(fd: Fd, medium: Medium, ptr: *mut u8, len: usize) -> Option<OsResult> {
@@ -48,8 +53,8 @@ pub(crate) unsafe fn send_vectored(fd: Fd, medium: Medium, slices: *const IoVec,
     unsafe { send_slices(fd, medium, std::slice::from_raw_parts(slices, count)) }
 }
 
-/// The portable result of a receive on a connection. A receive after a shutdown is the end of the stream on other
-/// systems, and so it is here.
+/// The portable result of a receive on a connection: as on other systems, a receive after a shutdown is the end of the
+/// stream.
 ///
 /// Under Wine an end of stream may be a reset: its server clears the socket's error when it checks for readiness, and
 /// only a poll still reports it. Windows returns the error.
@@ -73,12 +78,12 @@ fn settle(result: i32, count: u32) -> Option<OsResult> {
     // SAFETY: this reads a number of the thread's.
     match unsafe { WSAGetLastError() } {
         WSAEWOULDBLOCK => None,
-        code => Some(Err(told(code))),
+        code => Some(Err(portable_code(code))),
     }
 }
 
-/// The portable error code. A send after a shutdown is a broken pipe on other systems, and so it is here.
-pub(crate) fn told(code: i32) -> i32 {
+/// The portable error code: as on other systems, a send after a shutdown is a broken pipe.
+pub(crate) fn portable_code(code: i32) -> i32 {
     match code {
         WSAESHUTDOWN => errno::BROKEN_PIPE,
         code => code,
@@ -132,19 +137,18 @@ unsafe fn send_slices(fd: Fd, medium: Medium, slices: &[IoVec]) -> Option<OsResu
         // SAFETY: the caller's promise.
         return Some(unsafe { files::write_pipe(fd, slices) });
     }
-    // Windows takes all of it or nothing, and keeps it in memory of its own: so it gets a bounded part.
-    let mut part: Vec<IoVec> = Vec::new();
+    // Windows copies all bytes to memory of its own or fails, so it gets a bounded number.
     let mut most = MOST_SENT;
     loop {
-        let slices = bounded(slices, most, &mut part);
+        let slices = bounded(slices, most);
         let mut count = 0;
         let none = std::ptr::null_mut();
         // SAFETY: as in `recv_slices`.
-        let result = with_buffers(slices, |buffers, len| unsafe {
+        let result = with_buffers(&slices, |buffers, len| unsafe {
             WSASend(socket(fd), buffers, len, &mut count, 0, none, None)
         });
         match settle(result, count) {
-            // There is no memory for so much.
+            // There is not enough memory.
             Some(Err(errno::NO_BUFFERS)) if most > LEAST_SENT => most = LEAST_SENT,
             res => return res,
         }
@@ -155,97 +159,73 @@ unsafe fn send_slices(fd: Fd, medium: Medium, slices: &[IoVec]) -> Option<OsResu
 const MOST_SENT: usize = 1 << 20;
 const LEAST_SENT: usize = 16 << 10;
 
-/// The slices up to this many bytes; `part` is only lent for its memory.
-fn bounded<'a>(slices: &'a [IoVec], most: usize, part: &'a mut Vec<IoVec>) -> &'a [IoVec] {
-    let mut left = most;
-    let fits = slices.iter().all(|slice| {
-        let fits = slice.len <= left;
-        left = left.saturating_sub(slice.len);
-        fits
-    });
-    if fits {
-        return slices;
+/// The slices up to this many bytes.
+fn bounded(slices: &[IoVec], most: usize) -> Cow<'_, [IoVec]> {
+    let total = slices.iter().fold(0usize, |sum, slice| sum.saturating_add(slice.len));
+    if total <= most {
+        return slices.into();
     }
-    part.clear();
     let mut left = most;
-    for slice in slices {
-        let len = slice.len.min(left);
-        part.push(IoVec { base: slice.base, len });
+    let bound = |slice: &IoVec| {
+        let (base, len) = (slice.base, slice.len.min(left));
         left -= len;
-        if left == 0 {
-            break;
-        }
-    }
-    part
+        IoVec { base, len }
+    };
+    slices.iter().map(bound).filter(|slice| slice.len > 0).collect()
 }
 
 /// Receives one message.
 pub(crate) unsafe fn recv_message(fd: Fd, message: *mut Message) -> Option<OsResult> {
-    let (mut count, mut flags) = (0, 0);
-    let none = std::ptr::null_mut();
-    // SAFETY: the caller's promise, for the message; for the rest as in `recv_slices`.
+    // SAFETY: the caller's promise.
     unsafe {
-        let bytes = (*message).bytes();
-        let (name, name_len) = Message::sender_place(message);
+        let (bytes, sender) = ((*message).bytes(), Message::sender_place(message));
         if super::is_wine() {
-            look_at_sender(fd, name, name_len);
+            peek_sender(fd, sender);
         }
-        let result = with_buffers(&[bytes], |buffers, len| {
-            WSARecvFrom(
-                socket(fd),
-                buffers,
-                len,
-                &mut count,
-                &mut flags,
-                name,
-                name_len,
-                none,
-                None,
-            )
-        });
-        match settle(result, count) {
+        match recv_from(fd, bytes, 0, sender) {
             Some(Err(WSAEMSGSIZE)) => {
-                (*message).cut_off();
+                (*message).set_truncated();
                 Some(Ok(bytes.len as u32))
             }
-            // A datagram that was sent came back. Elsewhere that is a refusal.
+            // An ICMP refusal of a datagram that was sent earlier. Other systems report it as a refused connection.
             Some(Err(errno::RESET)) => Some(Err(errno::REFUSED)),
             res => res,
         }
     }
 }
 
-/// Wine does not report the sender of a truncated datagram, so there the datagram is peeked at first, with room for all
-/// of it.
+/// The address of a datagram's sender, and its length.
+type SenderPlace = (*mut SOCKADDR, *mut i32);
+
+/// Receives a datagram into `bytes`, and its sender into `sender`.
 ///
 /// # Safety
 ///
-/// The two places may be written.
-unsafe fn look_at_sender(fd: Fd, name: *mut SOCKADDR, name_len: *mut i32) {
+/// The bytes and the sender's address and length may be written.
+unsafe fn recv_from(fd: Fd, bytes: IoVec, mut flags: u32, sender: SenderPlace) -> Option<OsResult> {
+    let (mut received, (name, name_len), none) = (0, sender, std::ptr::null_mut());
+    let (fd, count, flags) = (socket(fd), &raw mut received, &raw mut flags);
+    // SAFETY: the caller's promise, for the bytes and the sender; for the rest as in `recv_slices`.
+    let result = with_buffers(&[bytes], |buffers, len| unsafe {
+        WSARecvFrom(fd, buffers, len, count, flags, name, name_len, none, None)
+    });
+    settle(result, received)
+}
+
+/// Reads the sender of the next datagram. Wine does not report the sender of a truncated datagram, so
+/// the datagram is first peeked at with a buffer that is large enough.
+///
+/// # Safety
+///
+/// The sender's address and length may be written.
+unsafe fn peek_sender(fd: Fd, sender: SenderPlace) {
     thread_local! {
-        static ROOM: std::cell::RefCell<Vec<u8>> = std::cell::RefCell::new(vec![0; 1 << 16]);
+        static BUFFER: RefCell<Vec<u8>> = RefCell::new(vec![0; 1 << 16]);
     }
-    ROOM.with_borrow_mut(|room| {
-        let buffer = WSABUF {
-            len: room.len() as u32,
-            buf: room.as_mut_ptr(),
-        };
-        let (mut count, mut flags) = (0, MSG_PEEK as u32);
-        let none = std::ptr::null_mut();
-        // SAFETY: the caller's promise, and the room is this thread's; nothing is kept without an OVERLAPPED.
-        unsafe {
-            WSARecvFrom(
-                socket(fd),
-                &buffer,
-                1,
-                &mut count,
-                &mut flags,
-                name,
-                name_len,
-                none,
-                None,
-            )
-        };
+    BUFFER.with_borrow_mut(|buffer| {
+        let (base, len) = (buffer.as_mut_ptr(), buffer.len());
+        // SAFETY: the caller's promise; the buffer is this thread's.
+        unsafe { recv_from(fd, IoVec { base, len }, MSG_PEEK as u32, sender) };
     });
 }
 
@@ -268,7 +248,7 @@ pub(crate) unsafe fn send_message(fd: Fd, message: *const Message) -> Option<OsR
 /// Accepts a connection and returns its socket, non-blocking.
 pub(crate) fn accept(fd: Fd) -> Option<OsResult> {
     let accepted = with(fd, |listener| {
-        // Not inherited, as socket2 makes all of them.
+        // socket2 keeps it from being inherited.
         let (socket, _) = listener.accept()?;
         socket.set_nonblocking(true)?;
         Ok(number_of_socket(socket.into_raw_socket()))
@@ -277,10 +257,21 @@ pub(crate) fn accept(fd: Fd) -> Option<OsResult> {
         Ok(fd) => Some(Ok(fd as u32)),
         Err(error) => match error.raw_os_error() {
             Some(WSAEWOULDBLOCK) => None,
-            // It was gone before it was taken.
-            Some(errno::RESET) => Some(Err(errno::ABORTED)),
-            code => Some(Err(code.unwrap_or(errno::INVALID))),
+            _ => Some(Err(accept_code(code_of(&error)))),
         },
+    }
+}
+
+/// The portable error code of an accept. Winsock leaves some of the kernel's codes untranslated; the ones here concern the
+/// connection and not the listener, which goes on to the next connection.
+pub(crate) fn accept_code(code: i32) -> i32 {
+    const RESET: u32 = errno::RESET as u32;
+    match code as u32 {
+        // The connection ended before it was accepted.
+        RESET | ERROR_NETNAME_DELETED | ERROR_CONNECTION_ABORTED | ERROR_SEM_TIMEOUT => errno::ABORTED,
+        ERROR_NETWORK_UNREACHABLE => errno::NETWORK_UNREACHABLE,
+        ERROR_HOST_UNREACHABLE => errno::HOST_UNREACHABLE,
+        _ => code,
     }
 }
 
@@ -325,11 +316,20 @@ fn look(fd: Fd, events: i16) -> Option<Result<i16, i32>> {
     }
 }
 
-/// The code of a std error.
-pub(super) fn code_of(error: &io::Error) -> i32 {
-    error.raw_os_error().unwrap_or(match error.kind() {
-        io::ErrorKind::UnexpectedEof => errno::BROKEN_PIPE,
-        io::ErrorKind::Unsupported => errno::NOT_SUPPORTED,
-        _ => errno::INVALID,
-    })
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_accept_error_of_one_connection_is_not_the_listeners() {
+        for (raw, portable) in [
+            (ERROR_CONNECTION_ABORTED, errno::ABORTED),
+            (ERROR_SEM_TIMEOUT, errno::ABORTED),
+            (ERROR_NETWORK_UNREACHABLE, errno::NETWORK_UNREACHABLE),
+            (ERROR_HOST_UNREACHABLE, errno::HOST_UNREACHABLE),
+        ] {
+            assert_eq!(accept_code(raw as i32), portable);
+        }
+        assert_eq!(accept_code(errno::INVALID), errno::INVALID);
+    }
 }
