@@ -62,10 +62,7 @@ impl LoopCore {
         // SAFETY: the payload was just written and has no other pointer to it. This is the last reference made into it
         // before the operation completes. If `plan` panics (a foreign buffer type), the payload and the slot leak.
         let op = plan(unsafe { &mut *payload });
-        {
-            let mut ops = self.ops.borrow_mut();
-            ops.mark_in_flight(id, op, prefix, drop_payload::<T>);
-        }
+        self.ops.borrow_mut().mark_in_flight(id, op, prefix, drop_payload::<T>);
         queue.op.set(Some(id));
         // SAFETY: `storage` is allocated until the operation has completed; this only computes an address.
         let scratch = unsafe { &raw mut (*storage).scratch };

@@ -146,8 +146,7 @@ impl SignalHub {
         }
         // A waker's clone and drop are user code, so neither runs under the borrow.
         let waker = Some(cx.waker().clone());
-        let old = self.replace_waker(number, key, waker);
-        drop(old);
+        drop(self.replace_waker(number, key, waker));
         // That code may have collected a signal or closed the loop, which woke only the old waker.
         let count = self.listened.borrow().get(&number).map_or(seen, |signal| signal.count);
         if count != seen || self.core.is_closed() {
@@ -157,8 +156,7 @@ impl SignalHub {
     }
 
     pub(super) fn forget_waker(&self, number: i32, key: usize) {
-        let waker = self.replace_waker(number, key, None);
-        drop(waker);
+        drop(self.replace_waker(number, key, None));
     }
 
     fn replace_waker(&self, number: i32, key: usize, waker: Option<Waker>) -> Option<Waker> {
