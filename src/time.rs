@@ -153,7 +153,7 @@ pub(crate) fn rewake(core: &LoopCore, id: TimerId, cx: &mut Context<'_>) -> bool
         Some(_) => {}
     }
     let mut action = Action::Wake(cx.waker().clone());
-    // It may have fired inside of the clone, and woken only the waker that it had before.
+    // It may have fired inside the clone, and woken only the waker that it had before.
     match core.timers.borrow_mut().get(id) {
         Some(current) => std::mem::swap(current, &mut action),
         None => return false,

@@ -8,6 +8,18 @@
 //! loop on a driver of your own, and [`Builder::wrap_driver`] wraps a built-in driver in one, for example for fault
 //! injection.
 //!
+//! ```
+//! // The names and features of the drivers that this build can use here.
+//! for driver in [windlass::DriverChoice::Proactor, windlass::DriverChoice::Reactor, windlass::DriverChoice::Null] {
+//!     match windlass::Builder::new().driver(driver).build() {
+//!         Ok(event_loop) => println!("{}", event_loop.describe()),
+//!         Err(error) => println!("{driver:?}: {error}"),
+//!     }
+//! }
+//! ```
+//!
+//! A complete driver is in `tests/foreign_driver.rs`.
+//!
 //! [`Builder::with_driver`]: crate::Builder::with_driver
 //! [`Builder::wrap_driver`]: crate::Builder::wrap_driver
 

@@ -15,7 +15,7 @@ const LONGEST_STRIDE: u32 = 8;
 pub(crate) struct PollThrottle {
     turns: u32,
     /// The turn at which the clock is read next.
-    look_at: u32,
+    next_clock_read: u32,
     stride: u32,
     last: Instant,
 }
@@ -24,7 +24,7 @@ impl PollThrottle {
     pub(crate) fn new() -> PollThrottle {
         PollThrottle {
             turns: 0,
-            look_at: 1,
+            next_clock_read: 1,
             stride: 1,
             last: sys::monotonic(),
         }
@@ -34,7 +34,7 @@ impl PollThrottle {
     #[inline]
     pub(crate) fn is_due(&mut self) -> bool {
         self.turns += 1;
-        self.turns >= MOST_TURNS || (self.turns >= self.look_at && self.is_late(sys::monotonic()))
+        self.turns >= MOST_TURNS || (self.turns >= self.next_clock_read && self.is_late(sys::monotonic()))
     }
 
     fn is_late(&mut self, now: Instant) -> bool {
@@ -43,14 +43,14 @@ impl PollThrottle {
             return true;
         }
         self.stride = (self.stride * 2).min(LONGEST_STRIDE);
-        self.look_at = self.turns + self.stride;
+        self.next_clock_read = self.turns + self.stride;
         false
     }
 
     /// The kernel was polled.
-    pub(crate) fn asked(&mut self) {
+    pub(crate) fn polled(&mut self) {
         self.turns = 0;
-        self.look_at = self.stride;
+        self.next_clock_read = self.stride;
         self.last = sys::monotonic();
     }
 }
@@ -71,11 +71,11 @@ mod tests {
     fn long_turns_ask_each_time_and_one_long_turn_is_noticed_soon() {
         let mut throttle = PollThrottle::new();
         for _ in 0..20 {
-            throttle.asked();
+            throttle.polled();
             throttle.last = throttle.last - Duration::from_micros(60);
             assert!(throttle.is_due());
         }
-        throttle.asked();
+        throttle.polled();
         throttle.last += Duration::from_secs(3600);
         for _ in 0..40 {
             assert!(!throttle.is_due());

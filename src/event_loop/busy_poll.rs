@@ -5,7 +5,7 @@
 //! time before it blocks. Events within the window cost no wake-up, and senders on other threads make no system call.
 //!
 //! Busy-polling must cost nothing where it does not help:
-//! - It starts after `FIRST` consecutive short sleeps. An idle loop, or one with a slow peer, never starts.
+//! - It starts after `FIRST` short sleeps (a long one halves the count). An idle loop, or one with a slow peer, never starts.
 //! - A window that finds nothing stops it, unless `WORTH` earlier windows succeeded. Each stop doubles the number of
 //!   short sleeps required to start again, up to `MOST`: exponential back-off.
 //! - It stays off while completions come from more than `FEW` operations: one wake-up then serves several of them, and
@@ -34,7 +34,7 @@ const FEW: u32 = 8;
 /// Consecutive short sleeps that start busy-polling the first time.
 const FIRST: u32 = 4;
 
-/// The longest back-off: consecutive short sleeps required after many failed windows.
+/// The longest back-off: short sleeps required after many failed windows.
 const MOST: u32 = 1024;
 
 /// Successful windows that pay for one that found nothing, which takes the processor time of one or two sleeps.

@@ -110,7 +110,7 @@ impl Parker {
         Ok(now)
     }
 
-    /// The only place where the loop blocks its thread.
+    /// The only place where the loop waits for events; `check` only pauses.
     fn sleep(&self, core: &LoopCore, completed: &mut Vec<Completion>, wait: Wait) -> io::Result<()> {
         let asleep = core.inbox.fall_asleep();
         let wait = if asleep { wait } else { Wait::Poll };

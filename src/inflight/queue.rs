@@ -469,7 +469,7 @@ impl FifoLock {
     fn poll_contended(&self, ticket: &mut Option<u64>, cx: &mut Context<'_>) -> Poll<()> {
         let Some(number) = *ticket else {
             crate::task::set_wait_reason(WaitReason::Named("an earlier call"));
-            // Cloning is foreign code: the holder may unlock inside of it, and nothing would wake this caller then.
+            // Cloning is foreign code: the holder may unlock inside it, and nothing would wake this caller then.
             let waker = Some(cx.waker().clone());
             if !self.held.replace(true) {
                 return Poll::Ready(());

@@ -2,6 +2,16 @@
 //!
 //! These are kernel pipes in non-blocking mode. Each end has its own file status flags, so a process at the other end
 //! is not affected. As for sockets, the bytes of a dropped read are returned by the next one.
+//!
+//! ```
+//! windlass::run(async {
+//!     let (sender, receiver) = windlass::io::pipe::pipe()?;
+//!     sender.write_all("hello").await.0?;
+//!     assert_eq!(&*receiver.read_managed().await?, b"hello");
+//!     Ok::<(), std::io::Error>(())
+//! })??;
+//! # Ok::<(), std::io::Error>(())
+//! ```
 
 use std::fmt;
 use std::io;

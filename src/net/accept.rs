@@ -28,7 +28,7 @@ use crate::inflight::queue::IoQueue;
 use crate::sys::{Fd, Foreign, errno};
 use crate::time::Instant;
 
-/// The pause of `accept` after descriptors ran out: four attempts per second do not spin, and clients hardly notice.
+/// The pause of `accept` after descriptors ran out: four attempts per second cost little, and delay a client by at most 250 ms.
 const EXHAUSTED_PAUSE: Duration = Duration::from_millis(250);
 
 /// The default backlog, the same as std's and tokio's.

@@ -443,7 +443,7 @@ unsafe impl Driver for Reactor {
             return Ok(());
         }
         inner.counters.enters += sleep::wait(&mut inner.poll, &mut self.events, wait)?;
-        self.throttle.asked();
+        self.throttle.polled();
         let mut event_count = 0;
         for event in &self.events {
             inner.on_event(event, completed);

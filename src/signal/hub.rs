@@ -1,4 +1,4 @@
-//! A loop's signal listeners and the pipe that wakes the loop for them.
+//! A loop's signal listeners and the socket pair that wakes the loop for them.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -22,7 +22,7 @@ const LIMIT: usize = 128;
 struct Pending {
     /// Whether a signal has arrived since the hub last checked, by number.
     flags: [AtomicBool; LIMIT],
-    /// The write end of the wake-up pipe. The hub owns the read end and outlives every registered handler.
+    /// Wakes the loop. The hub owns the receiving end and outlives every registered handler.
     wake: WakeSender,
 }
 
@@ -38,7 +38,7 @@ impl Pending {
 pub(crate) struct SignalHub {
     core: Rc<LoopCore>,
     pending: Arc<Pending>,
-    wake_pipe: WakeReceiver,
+    wake_receiver: WakeReceiver,
     listened: RefCell<HashMap<i32, ListenedSignal>>,
 }
 
@@ -65,19 +65,19 @@ impl SignalHub {
         if let Some(hub) = core.signals.borrow().upgrade() {
             return Ok(hub);
         }
-        let (wake_pipe, wake) = wake_pair().map_err(explain)?;
+        let (wake_receiver, wake) = wake_pair().map_err(explain)?;
         let hub = Rc::new(SignalHub {
             core: core.rc(),
             pending: Arc::new(Pending {
                 flags: [const { AtomicBool::new(false) }; LIMIT],
                 wake,
             }),
-            wake_pipe,
+            wake_receiver,
             listened: RefCell::default(),
         });
         let watcher = Watcher(Rc::downgrade(&hub));
         let on_readable = Box::new(move || watcher.dispatch());
-        core.add_watcher(hub.wake_pipe.number(), Direction::Read, on_readable)
+        core.add_watcher(hub.wake_receiver.number(), Direction::Read, on_readable)
             .map_err(explain)?;
         core.signals.replace(Rc::downgrade(&hub));
         Ok(hub)
@@ -192,18 +192,18 @@ impl Drop for SignalHub {
     /// All listeners have left, so no handler is registered any more.
     fn drop(&mut self) {
         debug_assert!(self.listened.borrow().is_empty());
-        self.core.remove_watcher(self.wake_pipe.number(), Direction::Read);
+        self.core.remove_watcher(self.wake_receiver.number(), Direction::Read);
     }
 }
 
-/// The callback of the wake-up pipe's watcher. Dropped with the hub or when the loop closes.
+/// The callback of the watcher of `wake_receiver`. Dropped with the hub or when the loop closes.
 struct Watcher(Weak<SignalHub>);
 
 impl Watcher {
     fn dispatch(&self) {
         let Some(hub) = self.0.upgrade() else { return };
-        // Drain the pipe before reading the flags: a signal that arrives in between writes to the pipe again.
-        hub.wake_pipe.drain();
+        // Drain it before reading the flags: a signal that arrives in between wakes the loop again.
+        hub.wake_receiver.drain();
         hub.collect();
     }
 }

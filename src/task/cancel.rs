@@ -181,7 +181,7 @@ impl Future for Cancelled {
         }
         let waker = cx.waker().clone();
         if self.node.is_cancelled.get() {
-            // The token was cancelled inside of the clone, which is foreign code: the waiters are gone.
+            // The token was cancelled inside the clone, which is foreign code: the waiters are gone.
             self.index = None;
             return Poll::Ready(());
         }

@@ -109,7 +109,7 @@ impl ChildSet {
         }
         super::set_wait_reason(super::WaitReason::Named("its children"));
         self.set_waker(cx);
-        // Cloning the waker is foreign code: the last member may leave inside of it.
+        // Cloning the waker is foreign code: the last member may leave inside it.
         match self.len() {
             0 => Poll::Ready(()),
             _ => Poll::Pending,

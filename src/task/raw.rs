@@ -642,7 +642,7 @@ impl RawTask {
     pub(crate) fn poll_join<T>(self, cx: &mut Context<'_>) -> Poll<Result<T, JoinError>> {
         if !self.is_finished() {
             super::set_wait_reason(WaitReason::Task(self.id()));
-            // Cloning is foreign code: the task may finish inside of it, and then there is nothing to wait for.
+            // Cloning is foreign code: the task may finish inside it, and then there is nothing to wait for.
             let waker = cx.waker().clone();
             if !self.is_finished() {
                 let old = self.header().join_waker.replace(Some(waker));

@@ -204,7 +204,7 @@ unsafe impl Driver for Iocp {
                 break;
             }
         }
-        self.throttle.asked();
+        self.throttle.polled();
         Ok(())
     }
 

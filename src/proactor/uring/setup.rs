@@ -51,7 +51,7 @@ impl Features {
 pub(super) fn open(settings: &Settings) -> io::Result<(IoUring, Features)> {
     let (ring, defer_taskrun, taskrun_flag) = build(settings).map_err(explain)?;
     if let Some(most) = settings.io_workers {
-        // Bounded workers serve regular files, unbounded workers operations that may block for ever.
+        // Bounded workers serve regular files, unbounded workers operations that may block forever.
         let mut most = [most, most];
         ring.submitter().register_iowq_max_workers(&mut most).map_err(explain)?;
     }
