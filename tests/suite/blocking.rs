@@ -57,6 +57,15 @@ impl Gate {
     }
 }
 
+/// Opens a gate when it is dropped.
+struct OpenOnDrop(Gate);
+
+impl Drop for OpenOnDrop {
+    fn drop(&mut self) {
+        self.0.open();
+    }
+}
+
 /// Blocks this thread until the condition holds.
 pub(crate) fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
     let begin = Instant::now();
@@ -284,15 +293,13 @@ fn destructors_of_jobs_and_results_may_panic() {
             drop(spawn_blocking(move || job_gate.pass()));
             let held = PanicOnDrop("held in the queue");
             drop(spawn_blocking(move || drop(held)));
+            // The close drops the queued jobs, and the last of them lets the running job end.
+            let opener = OpenOnDrop(gate.clone());
+            drop(spawn_blocking(move || drop(opener)));
             gate.wait_for(1);
         });
         result.expect("the loop runs");
-        let opener = thread::spawn(move || {
-            thread::sleep(Duration::from_millis(20));
-            gate.open();
-        });
         drop(event_loop);
-        opener.join().expect("no panic");
         assert_eq!(reported.borrow().len(), 1, "{:?}", reported.borrow());
         assert!(
             reported.borrow()[0].contains("held in the queue"),

@@ -184,17 +184,23 @@ pub(crate) async fn pair_of(listener: &TcpListener) -> (TcpStream, TcpStream) {
     (client, server)
 }
 
-/// Asserts that the loop is idle: during half a second of sleep it neither turns, nor calls the kernel, nor polls.
+/// Asserts that the loop becomes idle: in one of 20 sleeps of half a second it neither turns, nor calls the kernel, nor
+/// polls. The first may still see events of earlier work: with thousands of sockets, the kernel reports them in many turns.
 pub(crate) async fn assert_idle() {
-    let before = windlass::counters();
-    windlass::time::sleep(Duration::from_millis(500)).await;
-    let after = windlass::counters();
-    let (turns, enters) = (after.turns - before.turns, after.driver.enters - before.driver.enters);
-    let spins = after.driver.spins - before.driver.spins;
-    assert!(turns <= 3, "{turns} turns of an idle loop");
-    assert!(enters <= 5, "{enters} system calls of an idle loop");
-    // The end of a sleep may be busy-polled, for up to 120 us. Half a second of polling would be a million polls.
-    assert!(spins <= 10_000, "{spins} polls of an idle loop");
+    let mut costs = Vec::new();
+    for _ in 0..20 {
+        let before = windlass::counters();
+        windlass::time::sleep(Duration::from_millis(500)).await;
+        let after = windlass::counters();
+        let (turns, enters) = (after.turns - before.turns, after.driver.enters - before.driver.enters);
+        let spins = after.driver.spins - before.driver.spins;
+        // The end of a sleep may be busy-polled, for up to 120 us. Half a second of polling would be a million polls.
+        if turns <= 3 && enters <= 5 && spins <= 10_000 {
+            return;
+        }
+        costs.push((turns, enters, spins));
+    }
+    panic!("the loop does not become idle: (turns, system calls, polls) {costs:?}");
 }
 
 /// Asserts that one of 20 attempts takes less than `bound`. A busy machine may delay a single attempt, but an attempt
