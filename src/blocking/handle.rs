@@ -14,7 +14,7 @@ use crate::error::forked_error;
 use crate::event_loop::core::{ClockHold, LoopCore, RemoteEvent};
 use crate::event_loop::exception::{Exception, report};
 use crate::event_loop::inbox::Inbox;
-use crate::task::{JoinError, ResultSlot, TaskId};
+use crate::task::{JoinError, ResultSlot, TaskId, WaitReason, set_wait_reason};
 
 /// A handle to blocking work: await it for a `Result<T, JoinError>`, on any loop or runtime.
 ///
@@ -191,7 +191,11 @@ impl<T> Future for BlockingHandle<T> {
         }
         // The job may have been spawned on another loop.
         this.slot.hold_clock();
-        this.slot.result.poll("a thread", cx)
+        let polled = this.slot.result.poll(cx);
+        if polled.is_pending() {
+            set_wait_reason(WaitReason::Named("a thread"));
+        }
+        polled
     }
 }
 

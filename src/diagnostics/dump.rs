@@ -8,12 +8,13 @@ use std::io;
 use std::panic::Location;
 use std::time::Duration;
 
+use crate::diagnostics::BackgroundTask;
 use crate::event_loop::EventLoop;
 use crate::event_loop::core::LoopCore;
 use crate::event_loop::timers::Action;
 use crate::signal::{SignalKind, signal};
 use crate::sys::Fd;
-use crate::task::{Builder, CancelOnDrop, TaskId};
+use crate::task::{Builder, TaskId};
 
 /// Every task of a loop, and what it waits for: see [`EventLoop::dump`]. `Display` writes one line per task.
 ///
@@ -193,7 +194,7 @@ pub fn dump_on(kind: SignalKind, mut callback: impl FnMut(&Dump) + 'static) -> i
         }
     });
     Ok(DumpGuard {
-        _task: task.cancel_on_drop(),
+        _task: BackgroundTask(task),
     })
 }
 
@@ -211,7 +212,7 @@ pub fn dump_on(kind: SignalKind, mut callback: impl FnMut(&Dump) + 'static) -> i
 #[derive(Debug)]
 #[must_use = "dropping the guard stops the dumps"]
 pub struct DumpGuard {
-    _task: CancelOnDrop<()>,
+    _task: BackgroundTask,
 }
 
 impl fmt::Display for Dump {

@@ -2,7 +2,7 @@
 
 use std::any::Any;
 use std::fmt;
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll, Waker};
@@ -13,7 +13,7 @@ use crate::event_loop::core::{LoopCore, RemoteEvent};
 use crate::event_loop::exception::{Exception, report};
 use crate::event_loop::inbox::Inbox;
 use crate::sync::thread::park;
-use crate::task::{JoinError, ResultSlot, TaskId};
+use crate::task::{JoinError, ResultSlot, TaskId, WaitReason, set_wait_reason};
 
 /// A handle to an event loop for other threads: `Send`, `Sync` and cheap to clone.
 ///
@@ -199,7 +199,7 @@ impl<T> RemoteHandle<T> {
     /// On the loop's own thread, which would deadlock: await the handle there.
     pub fn wait(self) -> Result<T, JoinError> {
         self.refuse_on_own_loop();
-        park::wait_until(None, self).expect("there is no deadline")
+        park::wait_until(None, poll_fn(|cx| self.poll_result(cx))).expect("there is no deadline")
     }
 
     /// Blocks this thread until the future has completed, or returns the handle after `timeout`.
@@ -207,11 +207,18 @@ impl<T> RemoteHandle<T> {
     /// # Panics
     ///
     /// On the loop's own thread, which would deadlock: await the handle there.
-    pub fn wait_timeout(mut self, timeout: Duration) -> Result<Result<T, JoinError>, RemoteHandle<T>> {
+    pub fn wait_timeout(self, timeout: Duration) -> Result<Result<T, JoinError>, RemoteHandle<T>> {
         self.refuse_on_own_loop();
         // A deadline beyond the range of the clock means forever.
         let deadline = Instant::now().checked_add(timeout);
-        park::wait_until(deadline, &mut self).ok_or(self)
+        park::wait_until(deadline, poll_fn(|cx| self.poll_result(cx))).ok_or(self)
+    }
+
+    fn poll_result(&self, cx: &mut Context<'_>) -> Poll<Result<T, JoinError>> {
+        match self.inbox.is_forked() {
+            true => Poll::Ready(Err(JoinError::not_started(forked_error()))),
+            false => self.shared.slot.poll(cx),
+        }
     }
 
     fn refuse_on_own_loop(&self) {
@@ -247,10 +254,11 @@ impl<T> Future for RemoteHandle<T> {
     type Output = Result<T, JoinError>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        if self.inbox.is_forked() {
-            return Poll::Ready(Err(JoinError::not_started(forked_error())));
+        let polled = self.poll_result(cx);
+        if polled.is_pending() {
+            set_wait_reason(WaitReason::Named("another thread"));
         }
-        self.shared.slot.poll("another thread", cx)
+        polled
     }
 }
 

@@ -78,7 +78,7 @@ impl<T: AsRef<[u8]> + ?Sized> sealed::IntoOwnedBytes for &T {
     }
 
     fn into_owned_bytes(self) -> OwnedBytes {
-        OwnedBytes::Vec(self.as_ref().to_vec())
+        OwnedBytes::Vec(self.bytes().to_vec())
     }
 }
 

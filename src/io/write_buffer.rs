@@ -100,7 +100,11 @@ impl WriteBuffer {
             self.watermarks.add(bytes.len());
             self.queue.borrow_mut().tail(bytes.len()).extend_from_slice(bytes);
         } else {
-            let piece = Piece::new(payload.into_owned_bytes());
+            let owned = match P::IS_OWNED {
+                true => payload.into_owned_bytes(),
+                false => OwnedBytes::Vec(bytes.to_vec()),
+            };
+            let piece = Piece::new(owned);
             self.watermarks.add(piece.left());
             self.queue.borrow_mut().pieces.push_back(piece);
         }

@@ -7,6 +7,7 @@
 use std::cell::RefCell;
 use std::future::pending;
 use std::io;
+use std::pin::pin;
 use std::rc::Rc;
 
 use super::any_stream::{AnyStream, StreamAddrs};
@@ -68,7 +69,7 @@ async fn run_connection(guard: TaskGuard<dyn Protocol, WriteBuffer, StreamAddrs>
         state.call("connection_made", |protocol| protocol.connection_made(transport));
     };
     let sending = state.write_buffer.send_all(&stream, || {});
-    let reason = state.run(made, sending, receive_all(state, &stream)).await;
+    let reason = state.run(made, pin!(sending), pin!(receive_all(state, &stream))).await;
     if state.report_lost(reason) == CloseMode::Reset {
         stream.reset_on_close();
     }

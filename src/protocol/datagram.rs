@@ -6,6 +6,7 @@ use std::fmt;
 use std::future::poll_fn;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::pin::pin;
 use std::rc::Rc;
 use std::task::Poll;
 
@@ -275,7 +276,7 @@ async fn run_endpoint(guard: TaskGuard<dyn DatagramProtocol, DatagramQueue, Endp
         state.call("connection_made", |protocol| protocol.connection_made(transport));
     };
     let reason = state
-        .run(made, send_all(state, &socket), receive_all(state, &socket))
+        .run(made, pin!(send_all(state, &socket)), pin!(receive_all(state, &socket)))
         .await;
     state.report_lost(reason);
     // The descriptor closes before waiters are notified.

@@ -319,7 +319,7 @@ async fn run_subprocess(guard: TaskGuard<dyn SubprocessProtocol, WriteBuffer, Pr
         })
         .await;
     };
-    let reason = state.run(made, write_stdin(state, stdin), receiving).await;
+    let reason = state.run(made, pin!(write_stdin(state, stdin)), pin!(receiving)).await;
     if state.info.status.get().is_none() {
         // A callback panicked.
         let _ = child.start_kill();

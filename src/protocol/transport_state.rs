@@ -7,7 +7,7 @@ use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::pin::{Pin, pin};
+use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
@@ -257,14 +257,14 @@ impl<P: BaseProtocol + ?Sized, Q: SendQueue, A> TransportState<P, Q, A> {
         self.delivered_in.get() == self.polls.get()
     }
 
-    /// Runs both directions and returns why the connection is over. Calls `made` first.
+    /// Runs both directions and returns why the connection is over. Calls `made` first. The caller pins the futures: pinned
+    /// here, they would be stored twice.
     pub(super) async fn run(
         &self,
         made: impl Fn(),
-        sending: impl Future<Output = io::Result<()>>,
-        receiving: impl Future<Output = ()>,
+        mut sending: Pin<&mut impl Future<Output = io::Result<()>>>,
+        mut receiving: Pin<&mut impl Future<Output = ()>>,
     ) -> Option<io::Error> {
-        let (mut sending, mut receiving) = (pin!(sending), pin!(receiving));
         poll_fn(|cx| self.poll(cx, &made, sending.as_mut(), receiving.as_mut())).await
     }
 

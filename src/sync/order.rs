@@ -1,6 +1,6 @@
 //! The orders in which a queue returns its items.
 
-use std::cmp::Reverse;
+use std::cmp::Ordering;
 use std::collections::{BinaryHeap, VecDeque};
 
 /// An order of items: [`Fifo`], [`Lifo`] or [`SmallestFirst`].
@@ -64,10 +64,10 @@ impl<T> sealed::Order<T> for Lifo {
 #[derive(Clone, Copy, Debug)]
 pub enum SmallestFirst {}
 
-/// A heap of items with sequence numbers. Reversed, because `BinaryHeap` is a max-heap.
+/// A heap of items with sequence numbers.
 #[derive(Debug)]
 pub struct Heap<T> {
-    items: BinaryHeap<Reverse<(T, u64)>>,
+    items: BinaryHeap<Numbered<T>>,
     next: u64,
 }
 
@@ -80,16 +80,45 @@ impl<T: Ord> Default for Heap<T> {
     }
 }
 
+/// Compares in reverse, because `BinaryHeap` is a max-heap.
+#[derive(Debug)]
+struct Numbered<T> {
+    item: T,
+    number: u64,
+}
+
+impl<T: Ord> Ord for Numbered<T> {
+    fn cmp(&self, other: &Numbered<T>) -> Ordering {
+        let items = other.item.cmp(&self.item);
+        items.then_with(|| other.number.cmp(&self.number))
+    }
+}
+
+impl<T: Ord> PartialOrd for Numbered<T> {
+    fn partial_cmp(&self, other: &Numbered<T>) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl<T: Ord> PartialEq for Numbered<T> {
+    fn eq(&self, other: &Numbered<T>) -> bool {
+        self.cmp(other) == Ordering::Equal
+    }
+}
+
+impl<T: Ord> Eq for Numbered<T> {}
+
 impl<T: Ord> sealed::Order<T> for SmallestFirst {
     type Store = Heap<T>;
 
     fn push(store: &mut Heap<T>, item: T) {
-        store.items.push(Reverse((item, store.next)));
+        let number = store.next;
         store.next += 1;
+        store.items.push(Numbered { item, number });
     }
 
     fn pop(store: &mut Heap<T>) -> Option<T> {
-        store.items.pop().map(|Reverse((item, _))| item)
+        store.items.pop().map(|numbered| numbered.item)
     }
 
     fn len(store: &Heap<T>) -> usize {

@@ -45,6 +45,10 @@ impl Permits {
         }
     }
 
+    fn itself(&mut self) -> &mut Permits {
+        self
+    }
+
     pub(super) fn available(&self) -> usize {
         self.available
     }
@@ -126,14 +130,19 @@ impl WaitState for Permits {
     }
 }
 
-/// Acquires permits of a state `S`, and passes the result to `then` within the same access to the state.
-pub(super) struct Acquire<S, F> {
-    pub(super) permits: fn(&mut S) -> &mut Permits,
+/// Acquires permits of a state, and passes the result to `then` within the same access to the state.
+pub(super) struct Acquire<A, F> {
+    /// A function from the state to its permits.
+    pub(super) permits: A,
     pub(super) count: usize,
     pub(super) then: F,
 }
 
-impl<S, R, F: FnMut(&mut S, Result<(), Closed>) -> R> Request<S> for Acquire<S, F> {
+impl<S, R, A, F> Request<S> for Acquire<A, F>
+where
+    A: Fn(&mut S) -> &mut Permits,
+    F: FnMut(&mut S, Result<(), Closed>) -> R,
+{
     type Grant = Result<(), Closed>;
     type Output = R;
 
@@ -189,7 +198,7 @@ pub(super) fn acquire(
     name: &'static str,
 ) -> impl Future<Output = Result<(), Closed>> {
     let request = Acquire {
-        permits: |permits: &mut Permits| permits,
+        permits: Permits::itself,
         count,
         then: |_: &mut Permits, acquired| acquired,
     };

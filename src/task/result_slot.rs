@@ -4,7 +4,7 @@ use std::any::Any;
 use std::sync::{Mutex, MutexGuard};
 use std::task::{Context, Poll, Waker};
 
-use super::{JoinError, WaitReason, set_wait_reason};
+use super::JoinError;
 
 /// Shared by the thread that does the work and the handle.
 pub(crate) struct ResultSlot<T> {
@@ -58,9 +58,9 @@ impl<T> ResultSlot<T> {
         None
     }
 
-    /// Takes the result, or registers the waker. `name` is what the task waits for, in dumps.
+    /// Takes the result, or registers the waker.
     #[track_caller]
-    pub(crate) fn poll(&self, name: &'static str, cx: &mut Context<'_>) -> Poll<Result<T, JoinError>> {
+    pub(crate) fn poll(&self, cx: &mut Context<'_>) -> Poll<Result<T, JoinError>> {
         // Cloning and dropping wakers is foreign code, so neither happens under the lock.
         let waker = cx.waker().clone();
         let mut state = self.state();
@@ -74,7 +74,6 @@ impl<T> ResultSlot<T> {
         let old = state.waker.replace(waker);
         drop(state);
         drop(old);
-        set_wait_reason(WaitReason::Named(name));
         Poll::Pending
     }
 

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use super::{Metrics, metrics};
-use crate::task::{Builder, CancelOnDrop};
+use crate::diagnostics::BackgroundTask;
+use crate::task::Builder;
 use crate::time::sleep;
 
 /// Reports a loop's metrics periodically until it is dropped: see [`monitor`].
@@ -20,7 +21,7 @@ use crate::time::sleep;
 #[derive(Debug)]
 #[must_use = "dropping the monitor stops it"]
 pub struct Monitor {
-    _task: CancelOnDrop<()>,
+    _task: BackgroundTask,
 }
 
 /// Calls `callback` every `period` with the metrics [since](Metrics::since) the last call, until the monitor is
@@ -42,6 +43,6 @@ pub fn monitor(period: Duration, mut callback: impl FnMut(&Metrics) + 'static) -
         }
     });
     Monitor {
-        _task: task.cancel_on_drop(),
+        _task: BackgroundTask(task),
     }
 }

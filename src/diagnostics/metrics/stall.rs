@@ -8,7 +8,8 @@ use std::fmt;
 use std::rc::Rc;
 use std::time::Duration;
 
-use crate::task::{Builder, CancelOnDrop};
+use crate::diagnostics::BackgroundTask;
+use crate::task::Builder;
 use crate::time::{Instant, sleep_until};
 
 /// Measures how late a periodic tick is, until it is dropped.
@@ -28,7 +29,7 @@ use crate::time::{Instant, sleep_until};
 #[must_use = "dropping the meter stops it"]
 pub struct StallMeter {
     histogram: Rc<RefCell<Histogram>>,
-    _task: CancelOnDrop<()>,
+    _task: BackgroundTask,
 }
 
 /// The lateness of the ticks of a [`StallMeter`]. Quantiles are rounded up, by at most a sixteenth.
@@ -79,7 +80,7 @@ impl StallMeter {
         });
         StallMeter {
             histogram,
-            _task: task.cancel_on_drop(),
+            _task: BackgroundTask(task),
         }
     }
 

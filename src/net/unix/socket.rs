@@ -16,7 +16,11 @@ pub(super) fn at<'a>(action: &'a str, name: &'a Name) -> impl Fn(io::Error) -> i
 
 /// The name of the socket at a path. `action` and the path are the context of an error.
 pub(super) fn name_of_path(action: &str, path: &Path) -> io::Result<Name> {
-    Name::from_path(path).map_err(|error| context(format_args!("{action} {}", path.display()), error))
+    Name::from_path(path).map_err(|error| {
+        // The name of an abstract address begins with NUL, and is written with an `@`.
+        let shown = path.to_string_lossy().replace('\0', "@");
+        context(format_args!("{action} {shown}"), error)
+    })
 }
 
 /// The name of a std address. `action` and the address are the context of an error.

@@ -75,6 +75,14 @@ struct State<T> {
 }
 
 impl<T> State<T> {
+    fn free_slots(&mut self) -> &mut Permits {
+        &mut self.free_slots
+    }
+
+    fn ready(&mut self) -> &mut Permits {
+        &mut self.ready
+    }
+
     /// Requires a slot permit.
     fn push(&mut self, item: T) -> Result<(), SendError<T>> {
         if self.is_closed {
@@ -119,7 +127,7 @@ impl<T> Sender<T> {
     pub async fn send(&self, item: T) -> Result<(), SendError<T>> {
         let mut item = Some(item);
         let send = Acquire {
-            permits: |state: &mut State<T>| &mut state.free_slots,
+            permits: State::<T>::free_slots,
             count: 1,
             then: |state: &mut State<T>, acquired: Result<(), Closed>| {
                 let item = item.take().expect("sent once");
@@ -215,7 +223,7 @@ impl<T> Receiver<T> {
     /// If the future is dropped before it completes, nothing was received; an item reserved for it goes on to the next.
     pub async fn recv(&self) -> Result<T, Closed> {
         let receive = Acquire {
-            permits: |state: &mut State<T>| &mut state.ready,
+            permits: State::<T>::ready,
             count: 1,
             then: |state: &mut State<T>, acquired: Result<(), Closed>| acquired.and_then(|()| state.pop()),
         };

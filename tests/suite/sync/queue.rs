@@ -206,6 +206,47 @@ fn a_capacity_of_zero_is_refused_and_a_huge_one_allocates_nothing() {
     assert_eq!(Queue::<u8>::unbounded().capacity(), None);
 }
 
+/// Equal to all others by `Ord`, which may panic once; its `PartialOrd` says otherwise, and is not what a queue uses.
+struct Equal(char, Rc<Cell<bool>>);
+
+impl Ord for Equal {
+    fn cmp(&self, _: &Equal) -> Ordering {
+        assert!(!self.1.take(), "a comparison");
+        Ordering::Equal
+    }
+}
+
+impl PartialOrd for Equal {
+    fn partial_cmp(&self, other: &Equal) -> Option<Ordering> {
+        Some(other.0.cmp(&self.0))
+    }
+}
+
+impl PartialEq for Equal {
+    fn eq(&self, other: &Equal) -> bool {
+        self.0 == other.0
+    }
+}
+
+impl Eq for Equal {}
+
+#[test]
+fn equal_items_stay_in_order_when_a_comparison_panics() {
+    for panics_at in 'b'..='h' {
+        let (queue, panics) = (PriorityQueue::unbounded(), Rc::new(Cell::new(false)));
+        for name in 'a'..='h' {
+            panics.set(name == panics_at);
+            let item = Equal(name, panics.clone());
+            match name == panics_at {
+                true => assert_eq!(panic_of(|| queue.try_put(item).is_ok()), "a comparison"),
+                false => queue.try_put(item).map_err(|_| "closed").unwrap(),
+            }
+        }
+        let order: String = std::iter::from_fn(|| queue.try_get().ok()).map(|item| item.0).collect();
+        assert_eq!(order, "abcdefgh", "a panic at {panics_at}");
+    }
+}
+
 /// Puts an item into its queue when dropped.
 struct PutOnDrop(Weak<RefCell<Option<Queue<PutOnDrop>>>>);
 
