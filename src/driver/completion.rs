@@ -51,6 +51,7 @@ pub struct OpResult {
 
 impl OpResult {
     /// A result without a pool buffer.
+    #[inline]
     pub fn last(res: OsResult) -> OpResult {
         OpResult { res, buffer: None }
     }
@@ -61,6 +62,7 @@ impl OpResult {
     /// # Safety
     ///
     /// On success, as many bytes of the buffer as `res` says are initialised.
+    #[inline(always)]
     pub(crate) unsafe fn with_buffer(res: OsResult, mut buffer: Option<PoolBuffer>) -> OpResult {
         if let Some(buffer) = &mut buffer {
             // SAFETY: the caller's promise.

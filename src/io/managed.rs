@@ -134,6 +134,7 @@ impl DerefMut for ManagedBuf {
 }
 
 impl AsRef<[u8]> for ManagedBuf {
+    #[inline]
     fn as_ref(&self) -> &[u8] {
         self
     }

@@ -254,9 +254,7 @@ fn clients_that_do_not_read_are_disconnected() {
             if timeout == "60" {
                 // One connection and one file each.
                 assert!(descriptors(process) >= before + 2 * READERS, "on {driver}");
-                let peak = crate::peak_memory(process);
-                println!("-- {peak} KiB on {driver}");
-                assert!(peak < (16 << 10) + READERS * 192, "on {driver}: {peak} KiB");
+                crate::assert_peak_memory_below((16 << 10) + READERS * 192, process, driver);
             } else {
                 let begin = Instant::now();
                 while descriptors(process) >= before + READERS / 2 {

@@ -162,9 +162,7 @@ fn websocket_memory_is_bounded_under_a_ping_flood() {
         let mut other = RawSocket::open(&addr);
         other.send([0x89, 0x81], &[&[0; 4][..], b"?"].concat());
         assert_eq!(other.receive(), Some((0x8a, b"?".to_vec())), "on {driver}");
-        let peak = crate::peak_memory(server.child.id());
-        println!("-- {peak} KiB on {driver}");
-        assert!(peak < 32 << 10, "{peak} KiB on {driver}");
+        crate::assert_peak_memory_below(32 << 10, server.child.id(), driver);
         drop((socket, other));
         server.send(libc::SIGTERM);
         server.until("messages; closed:");

@@ -216,6 +216,10 @@ impl Ord for Equal {
     }
 }
 
+#[allow(
+    clippy::non_canonical_partial_ord_impl,
+    reason = "the queue must use `Ord` even if the two differ"
+)]
 impl PartialOrd for Equal {
     fn partial_cmp(&self, other: &Equal) -> Option<Ordering> {
         Some(other.0.cmp(&self.0))

@@ -1,0 +1,138 @@
+//! User instructions per echoed request, counted by callgrind: `cargo bench --bench instructions`
+//!
+//! A count is exact where times are noisy. The server runs under `valgrind --tool=callgrind` and exits after a given number
+//! of requests: 1 KiB each, one in flight on each of 50 connections. It is counted with 40,000 and with 80,000 requests, and
+//! the difference leaves out its start and end. The kernel's instructions are not counted.
+//!
+//!     cargo bench --bench instructions                        both drivers, about half a minute
+//!     cargo bench --bench instructions -- --driver reactor
+//!
+//! Needs valgrind.
+
+#[cfg(target_os = "linux")]
+#[path = "kit/mod.rs"]
+mod kit;
+
+#[cfg(target_os = "linux")]
+fn main() -> std::process::ExitCode {
+    kit::options::report("instructions", run::main())
+}
+
+#[cfg(not(target_os = "linux"))]
+fn main() {
+    println!("this bench needs Linux: valgrind knows io_uring and epoll there");
+}
+
+#[cfg(target_os = "linux")]
+mod run {
+    use std::io::{self, BufRead, BufReader, Read, Write};
+    use std::net::{Ipv4Addr, TcpStream};
+    use std::process::{Command, Stdio};
+    use std::thread;
+
+    use windlass::net::TcpListener;
+
+    use crate::kit::drivers::Driver;
+    use crate::kit::options::{self, Options};
+
+    const CONNECTIONS: usize = 50;
+    const REQUEST_LEN: usize = 1024;
+    const FEW: usize = 40_000;
+    const MANY: usize = 80_000;
+
+    const USAGE: &str = "usage: cargo bench --bench instructions -- [--driver proactor|reactor]";
+
+    pub(crate) fn main() -> io::Result<()> {
+        if let Some(role) = options::role() {
+            return serve(role.first().map_or("", String::as_str));
+        }
+        let options = Options::read(USAGE, &["--driver"]);
+        println!("user instructions per echo, {CONNECTIONS} connections x {REQUEST_LEN} B");
+        for driver in options.drivers() {
+            let (few, many) = (count(driver, FEW)?, count(driver, MANY)?);
+            println!("{:10} {}", driver.name, (many - few) / (MANY - FEW) as u64);
+        }
+        Ok(())
+    }
+
+    /// Echoes on [`CONNECTIONS`] connections until their peers close them. The port is the first line of output.
+    fn serve(name: &str) -> io::Result<()> {
+        let driver = Driver::named(name).ok_or(io::ErrorKind::InvalidInput)?;
+        driver.open()?.run_until_complete(async {
+            let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
+            println!("{}", listener.local_addr()?.port());
+            let mut connections = Vec::new();
+            for _ in 0..CONNECTIONS {
+                let (stream, _) = listener.accept().await?;
+                connections.push(windlass::spawn(async move {
+                    loop {
+                        let request = stream.read_managed().await?;
+                        if request.is_empty() {
+                            return io::Result::Ok(());
+                        }
+                        stream.write_all(request).await.0?;
+                    }
+                }));
+            }
+            for connection in connections {
+                connection.await.map_err(io::Error::other)??;
+            }
+            Ok(())
+        })?
+    }
+
+    /// The instructions of a server that answers this many requests.
+    fn count(driver: Driver, requests: usize) -> io::Result<u64> {
+        let mut server = Command::new("valgrind")
+            .args(["--tool=callgrind", "--callgrind-out-file=/dev/null"])
+            .args([
+                std::env::current_exe()?.as_os_str(),
+                "--role".as_ref(),
+                driver.name.as_ref(),
+            ])
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .map_err(|error| {
+                io::Error::new(error.kind(), format!("start valgrind, which this bench needs: {error}"))
+            })?;
+        let mut line = String::new();
+        BufReader::new(server.stdout.take().expect("it is piped")).read_line(&mut line)?;
+        let port = line.trim().parse::<u16>().map_err(io::Error::other);
+        let loaded = port.and_then(|port| load(port, requests / CONNECTIONS));
+        let output = server.wait_with_output()?;
+        let report = String::from_utf8_lossy(&output.stderr);
+        if !output.status.success() {
+            return Err(io::Error::other(format!("the server failed: {report}")));
+        }
+        loaded?;
+        let collected = report.split("Collected :").nth(1).map(str::trim_start);
+        let digits = collected.and_then(|text| text.split_whitespace().next());
+        let total = digits.and_then(|digits| digits.parse().ok());
+        total.ok_or_else(|| io::Error::other(format!("callgrind printed no count: {report}")))
+    }
+
+    /// Sends this many requests on each connection, one after the other. The server, under callgrind, is the slower side.
+    fn load(port: u16, requests: usize) -> io::Result<()> {
+        let clients: Vec<_> = (0..CONNECTIONS)
+            .map(|_| TcpStream::connect((Ipv4Addr::LOCALHOST, port)))
+            .collect::<io::Result<_>>()?;
+        thread::scope(|scope| {
+            let clients = clients.into_iter().map(|mut client| {
+                scope.spawn(move || {
+                    let mut buf = [7; REQUEST_LEN];
+                    client.set_nodelay(true)?;
+                    for _ in 0..requests {
+                        client.write_all(&buf)?;
+                        client.read_exact(&mut buf)?;
+                    }
+                    io::Result::Ok(())
+                })
+            });
+            let clients: Vec<_> = clients.collect();
+            clients
+                .into_iter()
+                .try_for_each(|client| client.join().expect("no panic"))
+        })
+    }
+}
