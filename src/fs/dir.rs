@@ -53,7 +53,7 @@ pub struct ReadDir {
 type Batch = (VecDeque<io::Result<DirEntry>>, Option<std::fs::ReadDir>);
 
 impl ReadDir {
-    /// Returns the next entry, or `None` at the end.
+    /// Returns the next entry, or `None` at the end. Dropping the future loses no entry.
     pub async fn next_entry(&mut self) -> io::Result<Option<DirEntry>> {
         loop {
             if let Some(entry) = self.fetched.pop_front() {
@@ -77,7 +77,7 @@ impl ReadDir {
 
 fn fetch(mut entries: std::fs::ReadDir) -> Batch {
     let to_entry = |entry: std::fs::DirEntry| DirEntry {
-        // Most file systems return the type with the name; for the others std makes a system call, here on the thread.
+        // Most file systems return the type with the name; for the others this makes a system call, on the pool thread.
         file_type: entry.file_type().ok().map(FileType::from_std),
         entry,
     };

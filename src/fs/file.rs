@@ -1,4 +1,4 @@
-//! An open file.
+//! `File`: an open file.
 //!
 //! Reads and writes at an offset need no queue: any number may be in flight. Sequential calls share a position, so they
 //! run one at a time. The position of a regular file is stored here and advances when a call returns its result, so a
@@ -33,7 +33,8 @@ use crate::sys::{self, Fd, Foreign, OpenFlags, context, errno};
 /// Methods take `&self`: any number of reads and writes at offsets may run concurrently. Dropping the file closes it
 /// after the operations in flight have completed.
 ///
-/// **Cancel safety:** a dropped read loses nothing. A dropped write may have written any part of its buffer.
+/// **Cancel safety:** a dropped read loses nothing, except for [`read_exact`](File::read_exact) on a pipe. A dropped
+/// write may have written any part of its buffer, and does not advance the position.
 ///
 /// ```
 /// use windlass::fs::File;
@@ -123,7 +124,7 @@ impl File {
         File::new(owned, Path::new(""), flags.append, flags.direct)
     }
 
-    /// Converts to a std file with the same position. Fails, and returns the file, while an operation is in flight.
+    /// Converts to a std file with the same position. Fails while an operation is in flight; the error has the file.
     pub fn into_std(self) -> Result<std::fs::File, IntoStdError<File>> {
         let released = self.release();
         IntoStdError::convert(self, released)
@@ -177,8 +178,8 @@ impl File {
 
     // Reads and writes at an offset.
 
-    /// Reads at `offset` into `buf`, from its start up to its capacity, and returns the number of bytes; 0 means end of file.
-    /// The length of a `Vec` is set to that number.
+    /// Reads at `offset` into `buf`, from its start up to its capacity, and returns the number of bytes; 0 means end of
+    /// file. The length of a `Vec` is set to that number.
     pub async fn read_at<B: IoBufMut>(&self, buf: B, offset: u64) -> BufResult<usize, B> {
         let capacity = buf.capacity();
         if capacity == 0 {
@@ -240,7 +241,7 @@ impl File {
         (result, buf)
     }
 
-    /// Reads at `offset` into several buffers, filling each to its capacity before the next.
+    /// Reads at `offset` into several buffers, filling each to its capacity before the next; 0 means end of file.
     pub async fn read_vectored_at<B: IoBufMut>(&self, bufs: Vec<B>, offset: u64) -> BufResult<usize, Vec<B>> {
         if bufs.iter().all(|buf| buf.capacity() == 0) {
             return (Err(no_capacity()), bufs);
@@ -277,7 +278,7 @@ impl File {
 
     // Sequential reads and writes.
 
-    /// Reads into `buf` at the file's position and advances it. 0 bytes mean end of file.
+    /// Reads into `buf` at the file's position, advances it and returns the number of bytes; 0 means end of file.
     pub async fn read<B: IoBufMut>(&self, mut buf: B) -> BufResult<usize, B> {
         let queue = &self.owned.descriptor.read;
         let _guard = queue.acquire().await;
@@ -352,7 +353,7 @@ impl File {
         (result, buf)
     }
 
-    /// Reads into several buffers at the file's position and advances it.
+    /// Reads into several buffers at the file's position, advances it and returns the number of bytes.
     pub async fn read_vectored<B: IoBufMut>(&self, bufs: Vec<B>) -> BufResult<usize, Vec<B>> {
         if let Some(position) = &self.position {
             let _guard = self.owned.descriptor.read.acquire().await;
@@ -519,7 +520,7 @@ impl File {
 
     // Starting operations.
 
-    /// One read into `buf[begin..end]`: directly from the page cache if possible, else by an operation.
+    /// One read into `buf[begin..end]`: synchronously from the page cache if possible, else by an operation.
     pub(super) async fn read_piece<B: IoBufMut>(
         &self,
         queue: &IoQueue,
@@ -528,8 +529,7 @@ impl File {
         end: usize,
         offset: u64,
     ) -> (OsResult, B) {
-        // Not for direct and unseekable files, which are not cached, or large reads, whose copy would delay other
-        // tasks.
+        // Direct and unseekable files are not cached, and the copy of a large read would delay other tasks.
         if !self.direct && offset != CURRENT && end - begin <= MAX_INLINE_READ {
             self.core().yield_if_exhausted().await;
             let (ptr, len) = fill_range(&mut buf, begin, end);

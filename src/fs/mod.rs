@@ -1,9 +1,10 @@
 //! Asynchronous file system operations.
 //!
-//! Names and results follow `std::fs`; buffers are owned, as everywhere in this crate. On io_uring, the kernel
-//! performs every operation for which it has an opcode. Other operations, and all operations on the reactor, run on the
-//! loop's thread pool, with the same results. On Linux, a read of up to 64 KiB of cached bytes completes
-//! immediately on either driver.
+//! Names and results follow `std::fs`; buffers are owned, as everywhere in this crate. On io_uring the kernel performs
+//! the operations for which it has an opcode; on IOCP, reads and writes of a single buffer. All others run on the
+//! loop's thread pool. On Linux, reading up to 64 KiB of cached bytes completes immediately on every driver.
+//!
+//! Dropping the future of an operation on a path does not undo it: it may or may not be performed.
 //!
 //! Errors have std's kind, keep the OS error code ([`os_code`](crate::os_code)) and name the path.
 //!
@@ -133,7 +134,7 @@ pub async fn copy(from: impl AsRef<Path>, to: impl AsRef<Path>) -> io::Result<u6
 }
 
 fn copy_whole(from: &Path, to: &Path) -> io::Result<u64> {
-    // Keep the source open, so that another file with its name is not mistaken for it.
+    // Kept open, so that the lengths before and after the copy are of the same file.
     let source = std::fs::File::open(from)?;
     let before = source.metadata()?.len();
     let count = std::fs::copy(from, to)?;

@@ -29,7 +29,7 @@ pub struct OpenOptions {
 }
 
 impl OpenOptions {
-    /// Creates a set of options with everything off.
+    /// Creates options with everything off.
     pub fn new() -> OpenOptions {
         OpenOptions::default()
     }

@@ -5,7 +5,7 @@ use std::io;
 use super::scan::{Chunk, Scan};
 use crate::io::{BufResult, IoBufMut, read_buffered};
 
-/// Reads a file sequentially from start to end while the next chunks are already being read.
+/// Reads a file sequentially from start to end, with read-ahead. Created by [`File::reader`](super::File::reader).
 ///
 /// ```
 /// use windlass::fs::File;
@@ -58,7 +58,7 @@ impl Reader {
         read_buffered(self, buf).await
     }
 
-    /// Returns the next bytes without a copy; empty at the end. Call [`consume`](Reader::consume) for the bytes used.
+    /// Returns the next bytes without a copy; empty at the end. Call [`consume`](Reader::consume) with the number used.
     pub async fn fill_buf(&mut self) -> io::Result<&[u8]> {
         if self.current.as_ref().is_none_or(|(chunk, used)| *used == chunk.len()) {
             self.current = None;

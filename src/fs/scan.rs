@@ -18,10 +18,11 @@ use crate::task::JoinHandle;
 /// The alignment that `O_DIRECT` may require.
 const ALIGN: usize = 4096;
 
-/// Reads a whole file with several reads in flight, and returns the chunks in file order or as they complete.
+/// Reads a whole file with several reads in flight, and returns the chunks in file order or as they complete. Created
+/// by [`File::scan`].
 ///
 /// Memory use is bounded by the reads in flight plus the chunks that you hold; the memory of a dropped chunk is reused.
-/// Dropping the future of [`next`](Scan::next) loses nothing.
+/// Dropping the future of [`next`](Scan::next) loses nothing; dropping the scan cancels its reads.
 ///
 /// # Concurrent changes
 ///

@@ -1,4 +1,4 @@
-//! The traits of [`io`](crate::io) for files: sequential access from the current position.
+//! Implements the traits of [`io`](crate::io) for files: sequential access from the current position.
 
 use std::io;
 

@@ -22,9 +22,9 @@ pub(crate) struct Descriptor {
     /// Reads, or a listener's accepts.
     pub(crate) read: IoQueue,
     pub(crate) write: IoQueue,
-    /// The descriptor was given away, and is not closed here.
+    /// The descriptor was given away by `release`, and is not closed here.
     released: Cell<bool>,
-    /// Close with a reset, which tells the peer that data is lost.
+    /// Close with a RST, so that the peer sees that data is lost.
     pub(crate) ends_with_reset: Cell<bool>,
     /// The user's handle was dropped.
     pub(crate) is_handle_dropped: Cell<bool>,
@@ -33,7 +33,7 @@ pub(crate) struct Descriptor {
 }
 
 impl Descriptor {
-    /// Closes the copy of a forked child. The parent's stays open.
+    /// Closes a forked child's copy of the descriptor. The parent's stays open.
     fn close_copy(&self) {
         if !self.released.replace(true) {
             let _ = self.core.control(Control::Close { fd: self.fd });
@@ -86,7 +86,7 @@ impl Drop for Closing {
 }
 
 impl LoopCore {
-    /// An error if the driver has descriptors of its own: the kernel's could be confused with them.
+    /// Fails if the driver has its own descriptors: the kernel's could be confused with them.
     pub(crate) fn check_takes_kernel_descriptors(&self) -> io::Result<()> {
         match self.fd_space {
             FdSpace::Kernel | FdSpace::Split => Ok(()),
@@ -131,7 +131,7 @@ impl OwnedDescriptor {
         self.fd() == Fd::MIN
     }
 
-    /// Takes ownership of a socket that was made elsewhere.
+    /// Takes ownership of a socket or pipe that other code has opened.
     #[track_caller]
     pub(crate) fn adopt(std_socket: impl Into<Foreign>) -> io::Result<OwnedDescriptor> {
         let core = LoopCore::current("from_std").rc();
@@ -216,7 +216,7 @@ impl fmt::Debug for OwnedDescriptor {
     }
 }
 
-/// The error of `into_std`, with the socket.
+/// The error of `into_std` and `into_fd`, which returns the socket, pipe or file.
 ///
 /// ```
 /// use std::{future::{poll_fn, Future}, pin::pin, task::Poll};
@@ -256,12 +256,12 @@ impl<S> IntoStdError<S> {
         }
     }
 
-    /// The unchanged socket.
+    /// The unchanged socket, pipe or file.
     pub fn into_inner(self) -> S {
         self.inner
     }
 
-    /// The reason.
+    /// Why the conversion failed.
     pub fn error(&self) -> &io::Error {
         &self.error
     }

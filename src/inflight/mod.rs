@@ -1,4 +1,4 @@
-//! In-flight operations: started, and not yet completed, or completed and not yet collected by their future.
+//! In-flight operations: started, and not yet completed or not yet collected by their future.
 //!
 //! The kernel writes to an operation's memory asynchronously, so that memory must neither move nor be freed before the
 //! last completion, even if the future is dropped, leaked or unwound, or the whole loop is dropped. Hence two parts:
@@ -16,7 +16,7 @@
 //! If the driver cannot perform an operation without blocking, a thread of the loop's pool does (`pool_ops`). The
 //! thread gets a copy of the plain `Op`, never the table entry.
 //!
-//! No foreign code (wakers, destructors) runs while the table is borrowed: methods of the table return the wakers and
+//! No user code (wakers, destructors) runs while the table is borrowed: methods of the table return the wakers and
 //! payloads, and the caller wakes or drops them afterwards.
 
 pub(crate) mod descriptor;
@@ -47,8 +47,8 @@ impl LoopCore {
     /// Starts an operation: moves the payload to its final address, calls `plan` to build the op from pointers to it,
     /// and passes the op to the driver. `queue.op` is set before the driver sees the op.
     ///
-    /// Calls no tracing subscriber, which is foreign code: the caller calls [`trace`](LoopCore::trace) once the
-    /// operation is reachable and no borrow is held.
+    /// Calls no tracing subscriber, which is user code: the caller calls [`trace`](LoopCore::trace) once the operation
+    /// is reachable and no borrow is held.
     pub(crate) fn start_op<T: 'static>(
         &self,
         queue: &IoQueue,
@@ -60,7 +60,7 @@ impl LoopCore {
         // SAFETY: the slot is reserved and empty.
         let payload = unsafe { store_payload(payload_ptr(storage), payload) };
         // SAFETY: the payload was just written and has no other pointer to it. This is the last reference made into it
-        // before the operation completes. If `plan` panics (a foreign buffer type), the payload and the slot leak.
+        // before the operation completes. If `plan` panics (a user's buffer type), the payload and the slot leak.
         let op = plan(unsafe { &mut *payload });
         self.ops.borrow_mut().mark_in_flight(id, op, prefix, drop_payload::<T>);
         queue.op.set(Some(id));
@@ -107,8 +107,8 @@ impl LoopCore {
     }
 
     fn register(&self, id: OpId, waker: &Waker) -> bool {
-        // Cloning and dropping wakers is foreign code, so neither happens under the borrow. The operation may complete
-        // or be taken inside the clone, so its phase is checked again.
+        // A waker's clone and drop are user code, so neither runs under the borrow. The operation may complete or be
+        // taken inside the clone, so its phase is checked again.
         let mut waker = Some(waker.clone());
         let in_flight = match self.ops.borrow_mut().entry(id) {
             Some(entry) if matches!(entry.phase, Phase::InFlight) => {
@@ -141,8 +141,8 @@ impl LoopCore {
         }
     }
 
-    /// Requests the cancellation of an operation whose listener handles its completion. The current task cannot be
-    /// joined before that. False if the operation has no listener.
+    /// Requests the cancellation of an operation whose listener handles its completion. Joining the current task waits
+    /// for that completion. False if the operation has no listener.
     pub(crate) fn request_cancel_listened(&self, id: OpId) -> bool {
         {
             let mut ops = self.ops.borrow_mut();
@@ -287,8 +287,8 @@ impl LoopCore {
         salvage
     }
 
-    /// Orphans an operation because its future was dropped: requests its cancellation, keeps the current task from
-    /// being joined before it completes, and sets what happens then.
+    /// Orphans an operation because its future was dropped: requests its cancellation, makes a join of the current task
+    /// wait for its completion, and sets what happens then.
     pub(crate) fn orphan(&self, id: OpId, on_orphan: OnOrphan) {
         let (waker, listener);
         let cancel;

@@ -28,7 +28,7 @@ impl LoopCore {
         self.try_submit(id, op).err().flatten()
     }
 
-    /// Fails with `None` if the queue is full, or with a result if no thread can be started. Runs no foreign code.
+    /// Fails with `None` if the queue is full, or with a result if no thread can be started. Runs no user code.
     fn try_submit(&self, id: OpId, op: Op) -> Result<(), Option<OpResult>> {
         let inbox = self.inbox.clone();
         let call = PoolCall::new(self.pool_call_key(id), waits_for_peer(&op));
@@ -114,7 +114,7 @@ impl LoopCore {
         self.complete(&mut vec![Completion { id, result: op_result }]);
     }
 
-    /// Identifies an operation among those of all loops: the job that performs it keeps this loop's inbox alive.
+    /// Identifies an operation among those of all loops: its job keeps this loop's inbox, and so the address, alive.
     fn pool_call_key(&self, id: OpId) -> (usize, u64) {
         (Arc::as_ptr(&self.inbox) as usize, id.to_u64())
     }

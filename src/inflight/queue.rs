@@ -7,8 +7,8 @@
 //! - Dropping a read requests a cancel but leaves the operation in the queue, because the kernel may already have
 //!   received data. The next read waits for that operation to complete and returns its bytes first.
 //! - A dropped write may have sent any prefix of its buffer. The next write waits until that operation has completed.
-//! - A `compat` adapter that is dropped puts back the bytes it has not handed out. If another read is already in
-//!   flight, it is cancelled, and returns these bytes before its own.
+//! - A dropped `compat` bridge puts back the bytes that it has not returned. A read that is already in flight is then
+//!   cancelled, and returns these bytes before its own.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -118,13 +118,13 @@ impl IoQueue {
                     error: salvage.error,
                 };
             } else {
-                // An adapter put bytes back while the read was in flight.
+                // A bridge put bytes back while the read was in flight.
                 leftover.append(&salvage.bytes, salvage.meta, salvage.error);
             }
         }
     }
 
-    /// Whether there is a leftover. If so, takes one from the poll's budget.
+    /// Whether there is a leftover. If so, consumes one unit of the task's budget.
     #[inline]
     pub(crate) fn has_leftover<'a>(&'a self, core: &'a LoopCore) -> impl Future<Output = bool> + 'a {
         std::future::poll_fn(|cx| self.poll_leftover(core, cx))
@@ -157,7 +157,7 @@ impl IoQueue {
 
     /// Copies leftover bytes into `buf`; `None` if there is no leftover.
     pub(crate) fn serve<B: IoBufMut>(&self, buf: &mut B) -> Option<Result<usize, i32>> {
-        // The buffer's methods are foreign code: none is called under the borrow, or between taking the pointer and
+        // The buffer's methods are user code: none is called under the borrow, or between taking the pointer and
         // using it, since that would invalidate the pointer of a buffer that stores its bytes inline.
         let (ptr, capacity) = fill_target(buf);
         // SAFETY: the buffer guarantees `capacity` writable bytes that it owns.
@@ -348,7 +348,7 @@ impl Leftover {
     }
 }
 
-/// A FIFO mutex. Without contention, locking and unlocking is one flag.
+/// A FIFO mutex. Without contention, locking and unlocking only set a flag.
 #[derive(Default)]
 struct FifoLock {
     held: Cell<bool>,
@@ -469,7 +469,7 @@ impl FifoLock {
     fn poll_contended(&self, ticket: &mut Option<u64>, cx: &mut Context<'_>) -> Poll<()> {
         let Some(number) = *ticket else {
             crate::task::set_wait_reason(WaitReason::Named("an earlier call"));
-            // Cloning is foreign code: the holder may unlock inside it, and nothing would wake this caller then.
+            // Cloning is user code: the holder may unlock inside it, and nothing would wake this caller then.
             let waker = Some(cx.waker().clone());
             if !self.held.replace(true) {
                 return Poll::Ready(());

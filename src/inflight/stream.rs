@@ -361,8 +361,8 @@ impl ByteStream {
 }
 
 impl Descriptor {
-    /// Sends synchronously from the slices, if the driver supports it, no other send is active and the kernel takes
-    /// something at once. The caller has already paid from the budget.
+    /// Sends synchronously from the slices; `None` if the driver does not support it, another send is active or the
+    /// kernel accepts nothing at once. The caller has already spent the budget.
     pub(crate) fn send_now(&self, medium: Medium, bufs: &[io::IoSlice<'_>]) -> Option<OsResult> {
         if !self.write.is_free() {
             return None;
@@ -372,7 +372,7 @@ impl Descriptor {
         let bytes: &[u8] = if let [buf] = bufs {
             buf
         } else if let Some(len) = join_small(bufs, &mut small) {
-            // For example a head and a short body: one buffer costs the kernel less than a list of two.
+            // For example an HTTP head and a short body: one buffer costs the kernel less than a list of two.
             &small[..len]
         } else {
             return sys::with_slices(bufs, |slices, count| {
@@ -413,33 +413,31 @@ fn join_small(bufs: &[io::IoSlice<'_>], into: &mut [u8; SMALL]) -> Option<usize>
 macro_rules! reading_methods {
     () => {
         /// Receives into `buf`, from its start up to its capacity, and returns the number of bytes; 0 means end of
-        /// stream. A `Vec` then has that length. A buffer without capacity is an error, not the end of the stream.
+        /// stream. A `Vec` then has that length. A buffer without capacity is an `InvalidInput` error.
         ///
-        /// # Cancel safety
-        ///
-        /// Dropping the future loses no data: the next read returns the bytes that it had received. Leaking a polled
-        /// future ([`std::mem::forget`]) leaks its buffer and blocks every later read of this stream forever; writes,
-        /// and dropping the stream, are not affected.
+        /// **Cancel safety:** a dropped read loses no data: the next read returns the bytes that it had received.
+        /// Leaking a polled future ([`std::mem::forget`]) leaks its buffer and blocks every later read of this stream
+        /// forever; writes, and dropping the stream, are not affected.
         pub fn read<B: $crate::io::IoBufMut>(&self, buf: B) -> impl Future<Output = $crate::io::BufResult<usize, B>> {
             self.bytes().read(buf)
         }
 
-        /// Fills `buf` up to its length (not its capacity), like std's `read_exact`. A buffer with capacity but no
-        /// length is an error, since it is almost certainly a mistake.
+        /// Fills `buf` up to its length (not its capacity), like std's `read_exact`. If the stream ends first, the
+        /// error is `UnexpectedEof`. A buffer with capacity but no length is an `InvalidInput` error, because it is
+        /// almost certainly a mistake.
         ///
-        /// If the stream ends first, the error is `UnexpectedEof`. In this case, and when the future is dropped, the
-        /// bytes received so far go to the next read.
+        /// **Cancel safety:** after a cancellation or an error, the next read returns the bytes received so far.
         pub async fn read_exact<B: $crate::io::IoBufMut>(&self, buf: B) -> $crate::io::BufResult<(), B> {
             self.bytes().read_exact(buf).await
         }
 
-        /// Receives into a buffer of the runtime's pool: a waiting connection needs none. Empty means end of stream.
+        /// Receives into a buffer of the runtime's pool, taken only when data arrives: an idle stream holds none. An
+        /// empty buffer means end of stream.
         pub fn read_managed(&self) -> impl Future<Output = std::io::Result<$crate::io::ManagedBuf>> {
             self.bytes().read_managed()
         }
 
-        /// Receives into several buffers, each filled before the next. Returns the number of bytes; 0 means end of
-        /// stream.
+        /// Receives into several buffers, each filled before the next. Returns the number of bytes; 0 at the end.
         pub async fn read_vectored<B: $crate::io::IoBufMut>(
             &self,
             bufs: Vec<B>,
@@ -452,11 +450,9 @@ macro_rules! reading_methods {
 /// The public write methods of a type that has a `fn bytes(&self) -> &ByteStream`.
 macro_rules! writing_methods {
     () => {
-        /// Sends from `buf` and returns the number of bytes sent, which may be fewer than its length.
+        /// Sends from `buf` and returns the number of bytes sent, which may be less than its length.
         ///
-        /// # Cancel safety
-        ///
-        /// If the future is dropped, any prefix of the buffer may have been sent. The next write waits for its end.
+        /// **Cancel safety:** a dropped write may have sent any prefix of its buffer; the next write waits for its end.
         pub fn write<B: $crate::io::IoBuf>(&self, buf: B) -> impl Future<Output = $crate::io::BufResult<usize, B>> {
             self.bytes().write(buf)
         }

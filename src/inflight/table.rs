@@ -50,7 +50,7 @@ pub(super) struct Entry {
     pub(super) listener: Option<Rc<dyn Listener>>,
     /// Set when the future was dropped.
     pub(super) orphan: Option<OnOrphan>,
-    /// The task that cannot be joined before this orphan has completed.
+    /// The task whose join waits until this orphan has completed.
     pub(super) owner: Option<Owner>,
     pub(super) op: Op,
     /// Bytes in front of the op's buffer that earlier operations received for the same call.
@@ -80,7 +80,7 @@ pub(crate) struct OpTable {
     entries: Vec<Entry>,
     free: Vec<u32>,
     in_flight: usize,
-    /// Those of them that the driver does not perform.
+    /// The operations in flight that the driver does not perform.
     off_driver: usize,
 }
 
@@ -89,7 +89,7 @@ impl OpTable {
         self.in_flight
     }
 
-    /// Whether pool threads perform some of them, or will.
+    /// Whether pool threads perform some of the operations in flight, or will.
     pub(crate) fn uses_threads(&self) -> bool {
         self.off_driver > 0
     }
@@ -259,7 +259,7 @@ impl OpTable {
     }
 }
 
-/// How to close what an operation has opened after its future was dropped.
+/// How to close the connection or file that an operation has opened after its future was dropped.
 pub(super) fn orphan_cleanup(op: &Op, res: OsResult) -> Option<Control<'static>> {
     let fd = res.ok()? as Fd;
     match op {

@@ -1,4 +1,4 @@
-//! `add_reader` and `add_writer`: callbacks for the readiness of foreign descriptors.
+//! `add_reader` and `add_writer`: callbacks for the readiness of other libraries' descriptors.
 //!
 //! As in asyncio they are level-triggered: the callback runs once per turn as long as the descriptor is ready. A
 //! watcher is a task that waits for readiness, runs the callback, and waits again. No operation is in flight while the
@@ -20,7 +20,7 @@ use crate::inflight::{OnOrphan, OpFuture};
 use crate::sys::{AsSource, Fd, context, source};
 use crate::task::{JoinHandle, spawn_unchecked};
 
-/// A callback for one direction of a foreign descriptor.
+/// A callback for one direction of a descriptor.
 pub(crate) struct Watcher {
     slot: Rc<Slot>,
     task: JoinHandle<()>,
@@ -117,7 +117,7 @@ impl LoopCore {
     }
 
     /// Ends a watcher that was removed from the table: now, or, if its task is being polled, when that poll returns.
-    /// Foreign code inside the poll, such as the callback or a tracing subscriber, may remove the watcher.
+    /// User code inside the poll, such as the callback or a tracing subscriber, may remove the watcher.
     fn end_watcher(&self, Watcher { slot, task }: Watcher) {
         let _entered = self.enter();
         slot.empty();
@@ -157,12 +157,13 @@ async fn watch(core: Rc<LoopCore>, fd: Fd, direction: Direction, slot: Rc<Slot>)
     }
 }
 
-/// Watching foreign descriptors.
+/// Watching descriptors of other libraries.
 impl EventLoop {
-    /// Calls `callback` when `fd` is readable: once per turn, as long as it is. Replaces an earlier reader of `fd`.
+    /// Calls `callback` once per turn while `fd` is readable. Replaces an earlier reader of `fd`.
     ///
     /// `fd` may be anything that the kernel can wait for: a socket, a pipe, a terminal, a timer; a file or directory,
-    /// which is always ready, is an error. Remove the reader before you close `fd`.
+    /// which is always ready, is an error. Remove the reader before you close `fd`. If watching fails later, the reader
+    /// is removed. That error, and a panic of the callback, go to the exception handler.
     ///
     /// ```
     /// use std::{io::{Read, Write}, os::unix::net::UnixStream, rc::Rc};
@@ -188,7 +189,7 @@ impl EventLoop {
         self.core().add_watcher(source(fd), Direction::Read, Box::new(callback))
     }
 
-    /// Calls `callback` when `fd` is writable: see [`add_reader`](EventLoop::add_reader).
+    /// Calls `callback` once per turn while `fd` is writable: see [`add_reader`](EventLoop::add_reader).
     #[track_caller]
     pub fn add_writer(&self, fd: &impl AsSource, callback: impl FnMut() + 'static) -> io::Result<()> {
         self.core()
@@ -206,21 +207,21 @@ impl EventLoop {
     }
 }
 
-/// Calls `callback` when `fd` is readable: [`EventLoop::add_reader`] on the current loop.
+/// Calls `callback` while `fd` is readable: [`EventLoop::add_reader`] on the current loop.
 ///
 /// # Panics
 ///
-/// Outside of a loop.
+/// Outside a loop.
 #[track_caller]
 pub fn add_reader(fd: &impl AsSource, callback: impl FnMut() + 'static) -> io::Result<()> {
     LoopCore::current("add_reader").add_watcher(source(fd), Direction::Read, Box::new(callback))
 }
 
-/// Calls `callback` when `fd` is writable: [`EventLoop::add_writer`] on the current loop.
+/// Calls `callback` while `fd` is writable: [`EventLoop::add_writer`] on the current loop.
 ///
 /// # Panics
 ///
-/// Outside of a loop.
+/// Outside a loop.
 #[track_caller]
 pub fn add_writer(fd: &impl AsSource, callback: impl FnMut() + 'static) -> io::Result<()> {
     LoopCore::current("add_writer").add_watcher(source(fd), Direction::Write, Box::new(callback))
@@ -230,7 +231,7 @@ pub fn add_writer(fd: &impl AsSource, callback: impl FnMut() + 'static) -> io::R
 ///
 /// # Panics
 ///
-/// Outside of a loop.
+/// Outside a loop.
 #[track_caller]
 pub fn remove_reader(fd: &impl AsSource) -> bool {
     LoopCore::current("remove_reader").remove_watcher(source(fd), Direction::Read)
@@ -240,7 +241,7 @@ pub fn remove_reader(fd: &impl AsSource) -> bool {
 ///
 /// # Panics
 ///
-/// Outside of a loop.
+/// Outside a loop.
 #[track_caller]
 pub fn remove_writer(fd: &impl AsSource) -> bool {
     LoopCore::current("remove_writer").remove_watcher(source(fd), Direction::Write)

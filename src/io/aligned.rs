@@ -7,9 +7,8 @@ use std::ptr::NonNull;
 
 use super::buf::{IoBuf, IoBufMut};
 
-/// A buffer with aligned memory, as `O_DIRECT` requires it.
-///
-/// It dereferences to `[u8]`. Like a `Vec` it has a length and a capacity.
+/// A buffer with aligned memory, as `O_DIRECT` requires. Like a `Vec`, it has a length and a capacity, and dereferences
+/// to `[u8]`.
 ///
 /// ```
 /// use windlass::io::AlignedBuf;

@@ -9,11 +9,13 @@ use crate::driver::op::Direction;
 use crate::event_loop::core::LoopCore;
 use crate::sys::{AsSource, Fd, context, source};
 
-/// Waits for any pollable descriptor: a terminal, a timer, a device, or a socket of another library.
+/// Waits for the readiness of any pollable descriptor: a terminal, a timer, a device, or a socket of another library.
 ///
 /// Readiness is level-triggered: [`readable`](AsyncFd::readable) returns immediately while there is data to read. The
 /// descriptor should be non-blocking; `AsyncFd` does not set that flag, because the open file may be shared with other
 /// processes, as the standard streams are.
+///
+/// **Cancel safety:** a dropped wait consumes nothing; the descriptor stays ready.
 ///
 /// ```
 /// use std::{io::{Read, Write}, os::unix::net::UnixStream};
@@ -51,8 +53,8 @@ impl Drop for Watch {
 }
 
 impl<T: AsSource> AsyncFd<T> {
-    /// Registers a descriptor, which must not change while the `AsyncFd` exists. Fails if the kernel cannot wait for
-    /// it, as for files and directories, which are always ready.
+    /// Registers a descriptor. `inner` must not close or replace it while the `AsyncFd` exists. Fails if the kernel
+    /// cannot wait for it, as for files and directories, which are always ready.
     ///
     /// # Panics
     ///
@@ -106,7 +108,7 @@ impl<T: AsSource> AsyncFd<T> {
         &self.inner
     }
 
-    /// The owner of the descriptor, mutably. The descriptor must not change.
+    /// The owner of the descriptor, mutably. Do not close or replace the descriptor through it.
     pub fn get_mut(&mut self) -> &mut T {
         &mut self.inner
     }

@@ -1,8 +1,7 @@
 //! Traits for buffers that the runtime passes to the kernel.
 //!
-//! Soundness rests on one rule: an operation moves its buffer to its final address before it takes a pointer into it,
-//! and does not touch the buffer until the operation has completed. So a buffer may hold its bytes inline, like an
-//! array.
+//! Soundness rests on one rule: an operation moves its buffer to its final address before it takes a pointer into the
+//! buffer, and does not touch the buffer until it has completed. So a buffer may hold its bytes inline, like an array.
 //!
 //! The traits are unsafe to implement; all common buffer types implement them. Implementing a custom reader or writer
 //! needs no unsafe code: use [`IoBuf::as_slice`] and [`IoBufMut::fill_from`].
@@ -77,7 +76,9 @@ pub unsafe trait IoBuf: 'static {
 /// neither moved nor accessed through a reference, and nothing else reads or writes them. They start where
 /// [`as_ptr`](IoBuf::as_ptr) points, and initialised bytes stay initialised.
 ///
-/// [`len`](IoBuf::len) is at most [`capacity`](IoBufMut::capacity), and neither changes while an operation owns the buffer. Each operation checks these two rules, and that both pointers are equal, and panics on a violation: a wrong length never reaches the kernel.
+/// [`len`](IoBuf::len) is at most [`capacity`](IoBufMut::capacity), and neither changes while an operation owns the
+/// buffer. Each operation checks these two rules, and that both pointers are equal, and panics on a violation: a wrong
+/// length never reaches the kernel.
 pub unsafe trait IoBufMut: IoBuf {
     /// A pointer to the first byte to fill.
     fn as_mut_ptr(&mut self) -> *mut u8;
@@ -85,14 +86,15 @@ pub unsafe trait IoBufMut: IoBuf {
     /// The number of bytes that fit, counted from the start of the buffer: a read overwrites the current content.
     fn capacity(&self) -> usize;
 
-    /// Called after a read: the first `len` bytes are initialised. A buffer of fixed length keeps its length.
+    /// Sets the length to `len` after a read. A buffer of fixed length, such as an array, keeps its length.
     ///
     /// # Safety
     ///
     /// The first `len` bytes are initialised, and `len` is at most `capacity`.
     unsafe fn set_filled(&mut self, len: usize);
 
-    /// Copies as many bytes as fit and returns the count, for custom [`AsyncRead`](super::AsyncRead)s.
+    /// Overwrites the content with the bytes that fit and returns their number, for a custom
+    /// [`AsyncRead`](super::AsyncRead).
     ///
     /// ```
     /// use windlass::io::IoBufMut;
@@ -103,8 +105,8 @@ pub unsafe trait IoBufMut: IoBuf {
     fn fill_from(&mut self, bytes: &[u8]) -> usize {
         let count = bytes.len().min(self.capacity());
         let target = self.as_mut_ptr();
-        // SAFETY: the implementation guarantees exclusive access to `capacity` bytes, so they do not overlap `bytes`; `count`
-        // is at most `capacity`, and the copy initialises that many bytes.
+        // SAFETY: the implementation guarantees exclusive access to `capacity` bytes, so they do not overlap `bytes`;
+        // `count` is at most `capacity`, and the copy initialises that many bytes.
         unsafe {
             std::ptr::copy_nonoverlapping(bytes.as_ptr(), target, count);
             self.set_filled(count);

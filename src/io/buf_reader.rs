@@ -1,4 +1,4 @@
-//! A buffered reader that finds lines.
+//! `BufReader`: a buffered reader that returns lines.
 //!
 //! A buffer that holds unconsumed bytes must never be passed to a read: if that future were dropped, the bytes would be
 //! lost with it. So new bytes arrive in a managed buffer of their own. If nothing was buffered, that buffer becomes the
@@ -29,12 +29,12 @@ const LINE_ADVICE: &str = "the line is too long; raise `max_line_len` to accept 
 /// Adds buffering to a reader, to read it by lines or by another delimiter.
 ///
 /// Lines have a maximum length, [`max_line_len`](BufReader::max_line_len), so that a peer cannot exhaust the memory. A
-/// longer line is a [`TooLong`] error, and the next call that reads a line skips the rest of it. Until then its bytes
-/// are still buffered and can be taken with [`read`](AsyncRead::read).
+/// longer line is a [`TooLong`] error, and the next call that reads a line skips it. Until then, the bytes received of
+/// it stay buffered, and [`read`](AsyncRead::read) returns them.
 ///
 /// Writes go directly to the inner stream.
 ///
-/// **Cancel safety:** Cancelling any read loses nothing, including [`read_line`](BufReader::read_line),
+/// **Cancel safety:** a dropped read loses nothing, including [`read_line`](BufReader::read_line),
 /// [`read_until`](BufReader::read_until) and [`read_exact`](AsyncRead::read_exact): the bytes stay buffered.
 ///
 /// ```
@@ -116,9 +116,10 @@ impl<R: AsyncRead> BufReader<R> {
     /// Reads up to and including the next `delimiter`, appends the bytes to `into` and returns their number. At the end
     /// of the stream it returns the remaining bytes without a delimiter, then 0.
     ///
-    /// More than [`max_line_len`](BufReader::max_line_len) bytes are a [`TooLong`] error; the next call skips them.
+    /// More than [`max_line_len`](BufReader::max_line_len) bytes before the delimiter are a [`TooLong`] error; the next
+    /// call skips them and the delimiter.
     ///
-    /// **Cancel safety:** cancellation and errors lose no data: the bytes stay buffered.
+    /// **Cancel safety:** cancellation and I/O errors lose no data: the bytes stay buffered.
     pub async fn read_until(&mut self, delimiter: u8, into: &mut Vec<u8>) -> io::Result<usize> {
         let count = self.buffer.find(&mut self.inner, delimiter).await?;
         into.extend_from_slice(&self.buffer.bytes[..count]);
@@ -148,7 +149,7 @@ impl<R: AsyncRead> BufReader<R> {
         result
     }
 
-    /// Converts the reader to a source of lines without their newlines.
+    /// Returns a reader of lines without their newlines: see [`Lines::next_line`].
     pub fn lines(self) -> Lines<R> {
         Lines::new(self)
     }
@@ -158,7 +159,7 @@ impl<R: AsyncRead> BufReader<R> {
 struct LineBuffer {
     bytes: ManagedBuf,
     max_line_len: usize,
-    /// The delimiter of a refused line that `bytes` starts with: the next line read skips it.
+    /// The delimiter of the refused line at the front of `bytes`: the next call that reads a line skips that line.
     refused_delimiter: Option<u8>,
 }
 
@@ -173,7 +174,7 @@ impl LineBuffer {
         Ok(&self.bytes)
     }
 
-    /// Reads more bytes behind the buffered ones and returns their number; 0 means end of stream.
+    /// Appends received bytes to the buffered ones and returns their number; 0 means end of stream.
     async fn fill_more<R: AsyncRead>(&mut self, inner: &mut R) -> io::Result<usize> {
         if self.bytes.is_empty() {
             return Ok(self.fill(inner).await?.len());

@@ -46,7 +46,7 @@ impl<W> BufWriter<W> {
         BufWriter::with_capacity(DEFAULT_CAPACITY, inner)
     }
 
-    /// Creates a writer with a buffer of this size. Larger writes flush the buffer and bypass it.
+    /// Creates a writer with a buffer of this size. Writes of at least this size flush the buffer and bypass it.
     pub fn with_capacity(capacity: usize, inner: W) -> BufWriter<W> {
         BufWriter {
             inner,
@@ -118,7 +118,7 @@ impl<W: AsyncWrite> BufWriter<W> {
         result
     }
 
-    /// Flushes the buffer if `len` more bytes do not fit. Returns whether they fit then.
+    /// Flushes the buffer if `len` more bytes do not fit. Returns false for bytes that must bypass the buffer.
     async fn make_space(&mut self, len: usize) -> io::Result<bool> {
         if self.buffer.len().saturating_add(len) > self.capacity {
             self.flush_buffer().await?;

@@ -2,17 +2,17 @@
 
 use std::cell::RefCell;
 
-/// The size of the cache.
+/// The maximum number of buffers in a thread's cache.
 const CACHED_MAX: usize = 64;
 
-/// The capacity up to which a buffer is cached.
+/// A buffer of more than this capacity is freed instead of cached.
 const CACHED_CAPACITY_MAX: usize = 128 * 1024;
 
 thread_local! {
     static CACHE: RefCell<Vec<Vec<u8>>> = const { RefCell::new(Vec::new()) };
 }
 
-/// A `Vec` from the cache of its thread, and returned to it on drop. The cache is gone while its thread exits.
+/// A `Vec` from the cache of its thread, returned to it on drop. While the thread exits, there is no cache any more.
 #[derive(Debug)]
 pub struct CachedVec(pub(super) Vec<u8>);
 

@@ -1,7 +1,7 @@
 //! Copying from a reader to a writer.
 //!
 //! A copy reads into managed buffers and writes them unchanged, one at a time: it uses one buffer per direction, and a
-//! slow writer applies backpressure to the reader. Bulk data between two sockets stays in the kernel
+//! slow writer applies backpressure to the reader. On Linux, bulk data between two TCP sockets stays in the kernel
 //! ([`splice`](super::splice)).
 
 use std::future::Future;
@@ -23,8 +23,8 @@ use crate::task::try_join;
 /// The writer is flushed whenever the reader has no data available, and at the end; it is not shut down. An error says
 /// which side failed and after how many bytes.
 ///
-/// **Cancel safety:** while the copy waits for the reader, no data is lost. While it writes, the last buffer read is
-/// lost, and any prefix of it was written.
+/// **Cancel safety:** a copy dropped while it waits for the reader loses no data. One dropped while it writes may have
+/// written any prefix of the last buffer that it read, and loses the rest of that buffer.
 ///
 /// ```
 /// use windlass::io::{AsyncWrite, copy, duplex};
@@ -77,7 +77,7 @@ pub async fn copy_bidirectional<A: Halves, B: Halves>(a: &mut A, b: &mut B) -> i
     let (mut b_reader, mut b_writer) = b.halves();
     let a_to_b = relay("copy from the first stream to the second", &mut a_reader, &mut b_writer);
     let b_to_a = relay("copy from the second stream to the first", &mut b_reader, &mut a_writer);
-    // It alternates the first direction: both share one budget per poll, and a busy direction would use it up.
+    // `try_join` alternates which direction it polls first: they share one budget, which a busy one would use up.
     try_join((a_to_b, b_to_a)).await
 }
 

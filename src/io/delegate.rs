@@ -1,4 +1,4 @@
-//! Implementations of the stream traits by delegation.
+//! Macros that implement the stream traits by delegation.
 
 use std::future::Future;
 use std::io;

@@ -23,8 +23,8 @@ use crate::inflight::queue::{IoQueue, OwnedQueueGuard};
 /// Creates two connected in-memory streams: bytes written to one are read from the other.
 ///
 /// Each direction buffers at most `capacity` bytes (at least one); a writer waits for space. After one end is shut down
-/// or dropped, the other end reads the remaining bytes, then end of stream; writing to a dropped end fails with
-/// `BrokenPipe`.
+/// or dropped, the other end reads the remaining bytes, then end of stream. A write fails with `BrokenPipe` if its own
+/// end was shut down or the other end was dropped.
 ///
 /// ```
 /// use windlass::io::{AsyncRead, AsyncWrite, duplex};
@@ -55,7 +55,7 @@ pub fn duplex(capacity: usize) -> (DuplexStream, DuplexStream) {
 
 /// One end of an in-memory connection: see [`duplex`].
 ///
-/// The stream and a shared reference to it can be read from and written to.
+/// `&DuplexStream` implements the stream traits too, so two tasks can use both directions at once.
 ///
 /// **Cancel safety:** a dropped read loses nothing, including [`read_exact`](AsyncRead::read_exact). A dropped
 /// `write_all` may have written any prefix of its buffer.
@@ -82,7 +82,7 @@ struct Pipe {
     queue: RefCell<Queue>,
     /// The maximum number of buffered bytes.
     capacity: usize,
-    /// The number of bytes that the current read waits for. It may exceed `capacity`, because the reader's buffer holds them.
+    /// The number of bytes that the current read waits for. It may exceed `capacity`: the reader's buffer has space.
     requested: Cell<usize>,
     read: IoQueue,
     write: IoQueue,
@@ -252,7 +252,7 @@ impl Pipe {
     }
 }
 
-/// The read direction of a stream, for the poll-based adapters.
+/// The read direction of a stream, for `compat` bridges.
 pub(crate) struct IncomingPipe(OwnedQueueGuard<Pipe>);
 
 impl IncomingPipe {
@@ -290,7 +290,7 @@ impl IncomingPipe {
     }
 }
 
-/// The write direction of a stream, for the poll-based adapters.
+/// The write direction of a stream, for `compat` bridges.
 pub(crate) struct OutgoingPipe(OwnedQueueGuard<Pipe>);
 
 impl OutgoingPipe {

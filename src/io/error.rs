@@ -1,4 +1,4 @@
-//! Errors that contain the data that was refused.
+//! The errors [`TooLong`] and [`NotUtf8`], which contain the refused bytes.
 
 use std::fmt;
 use std::io;
@@ -86,12 +86,12 @@ impl NotUtf8 {
         })
     }
 
-    /// The bytes.
+    /// All bytes of the line or stream.
     pub fn into_bytes(self) -> Vec<u8> {
         self.bytes
     }
 
-    /// The position of the first invalid byte.
+    /// std's error, with the position of the first invalid byte.
     pub fn utf8_error(&self) -> Utf8Error {
         self.error
     }

@@ -30,12 +30,12 @@ impl<R> Lines<R> {
         Lines { reader }
     }
 
-    /// The reader, for instance to write to its stream.
+    /// The reader.
     pub fn get_ref(&self) -> &BufReader<R> {
         &self.reader
     }
 
-    /// The reader, mutably.
+    /// The reader, mutably, for instance to write to its stream.
     pub fn get_mut(&mut self) -> &mut BufReader<R> {
         &mut self.reader
     }
@@ -49,9 +49,7 @@ impl<R> Lines<R> {
 impl<R: AsyncRead> Lines<R> {
     /// Returns the next line without its `\n` or `\r\n`, or `None` at the end. The last line may lack the newline.
     ///
-    /// A line that is not UTF-8 or too long is an error; the next call returns the next line.
-    ///
-    /// **Cancel safety:** no data is lost.
+    /// Errors and cancel safety are as for [`BufReader::read_line`].
     pub async fn next_line(&mut self) -> io::Result<Option<String>> {
         let mut line = String::new();
         if self.reader.read_line(&mut line).await? == 0 {

@@ -6,10 +6,10 @@ use std::ops::{Deref, DerefMut};
 use super::buf::impl_io_buf;
 use crate::driver::pool::PoolBuffer;
 
-/// Received bytes in a buffer of the runtime, usually from a pool, to which dropping it returns the buffer.
+/// Received bytes in a buffer that the runtime provides, usually one from a pool, to which it returns on drop.
 ///
-/// It dereferences to `[u8]` and can be written to a stream directly. An empty one means end of stream. Holding many of
-/// them drains the pool: further reads use heap buffers, which are a little slower.
+/// It dereferences to `[u8]` and can be written to a stream directly. From a read, an empty one means end of stream.
+/// Holding many of them empties the pool: further reads use heap buffers, which are a little slower.
 ///
 /// ```
 /// # windlass::run(async {
@@ -32,7 +32,7 @@ pub struct ManagedBuf {
 
 enum Memory {
     Pool(PoolBuffer),
-    /// The pool was empty, or the bytes were received for a read that was dropped.
+    /// There is no pool, it was empty, or the bytes were received for a read that was dropped.
     Heap(Vec<u8>),
 }
 
@@ -76,7 +76,7 @@ impl ManagedBuf {
         }
     }
 
-    /// Converts to a vector, without a copy if the bytes are on the heap.
+    /// Converts to a vector, without an allocation if the bytes are on the heap.
     pub fn into_vec(self) -> Vec<u8> {
         match self.memory {
             Memory::Heap(mut bytes) => {

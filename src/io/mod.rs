@@ -1,6 +1,6 @@
 //! Asynchronous reading and writing with owned buffers.
 //!
-//! A completion-based kernel interface fills a buffer after the call that submitted it has returned. A
+//! With a completion-based interface, the kernel fills a buffer after the call that submitted the read has returned. A
 //! borrowed `&mut [u8]` could be freed in the meantime, so every call takes ownership of its buffer and returns it:
 //!
 //! ```
@@ -16,8 +16,9 @@
 //! # Ok::<(), std::io::Error>(())
 //! ```
 //!
-//! [`AsyncRead`] and [`AsyncWrite`] are the traits of all byte streams. [`copy`], [`copy_bidirectional`], [`split`],
-//! [`BufReader`] and [`BufWriter`] work with any implementation; [`duplex`] is an in-memory connection.
+//! [`AsyncRead`] and [`AsyncWrite`] are the traits of all byte streams. [`copy`], [`BufReader`] and [`BufWriter`] work
+//! with any implementation; [`copy_bidirectional`] and [`split`] need a stream that can be read and written at the same
+//! time. [`duplex`] is an in-memory connection.
 
 mod aligned;
 mod async_fd;

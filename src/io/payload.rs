@@ -1,4 +1,4 @@
-//! The types that `write` accepts, and how their bytes are queued.
+//! The types that the `write` of a transport accepts, and how their bytes are queued.
 //!
 //! Borrowed bytes are only valid during the call, so they are copied into a reused buffer. Owned bytes are queued as
 //! they are, unless copying them is cheaper than a queue entry.
@@ -9,7 +9,7 @@ use std::sync::Arc;
 use super::buffer_cache::CachedVec;
 use super::{IoBuf, ManagedBuf};
 
-/// Data that `write` accepts.
+/// Data that [`Transport::write`](crate::protocol::Transport::write) and the like accept.
 ///
 /// - Borrowed bytes are copied: `&[u8]`, `&str` and a reference to any other `AsRef<[u8]>`, also `[u8; N]`.
 /// - Owned bytes are copied only if they are short: `Vec<u8>`, `String`, `Box<[u8]>`, `Rc<[u8]>`, `Arc<[u8]>`,

@@ -1,7 +1,7 @@
 //! Unidirectional pipes, within a process or between processes.
 //!
 //! These are kernel pipes in non-blocking mode. Each end has its own file status flags, so a process at the other end
-//! is not affected. As for sockets, the bytes of a dropped read are returned by the next one.
+//! is not affected. As on a socket, the next read returns the bytes of a dropped one.
 //!
 //! ```
 //! windlass::run(async {
@@ -64,7 +64,7 @@ pub struct Receiver {
 
 /// The write end of a pipe: see [`pipe`].
 ///
-/// If the read end is closed, a write fails with `BrokenPipe`. Rust programs ignore the SIGPIPE by default.
+/// If the read end is closed, a write fails with `BrokenPipe`; Rust programs ignore `SIGPIPE` by default.
 ///
 /// ```
 /// windlass::run(async {

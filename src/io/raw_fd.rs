@@ -15,8 +15,8 @@ use crate::sys::AsSource;
 macro_rules! impl_raw_fd {
     ($($kind:ty: $owned:expr),* $(,)?) => {$(
         impl AsRawFd for $kind {
-            /// The descriptor's number; negative for a socket of the null driver. On a driver with descriptors of its own
-            /// ([`FdSpace::Own`](crate::driver::FdSpace::Own)) it is the driver's number, and means nothing to the kernel.
+            /// The descriptor's number; negative for a socket of the null driver. On a driver with its own descriptors
+            /// ([`FdSpace::Own`](crate::driver::FdSpace::Own)), a number that means nothing to the kernel.
             fn as_raw_fd(&self) -> RawFd {
                 let owned: fn(&$kind) -> &OwnedDescriptor = $owned;
                 owned(self).fd()
@@ -26,8 +26,7 @@ macro_rules! impl_raw_fd {
         impl AsFd for $kind {
             /// # Panics
             ///
-            /// For a socket of the null driver, or of another whose descriptors are not the kernel's, and for a pipe that
-            /// was closed.
+            /// For a socket of the null driver or of another driver with its own descriptors, and for a closed pipe.
             fn as_fd(&self) -> BorrowedFd<'_> {
                 let owned: fn(&$kind) -> &OwnedDescriptor = $owned;
                 crate::sys::borrow(owned(self).kernel_fd().unwrap_or(-1))

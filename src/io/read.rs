@@ -1,9 +1,9 @@
 //! The traits [`AsyncRead`] and [`AsyncBufRead`].
 //!
-//! A read takes ownership of its buffer, unlike the `poll_read` of std-like traits, which borrow a slice: the kernel
-//! may write into the buffer after the future was dropped. Cancellation is made safe by one guarantee of every
-//! [`AsyncRead::read`]: a dropped read has not removed any bytes from the stream; the next read returns them. The other
-//! methods keep this guarantee where they can, by storing partial data in the caller's buffer or in the reader.
+//! A read takes ownership of its buffer, unlike `poll_read` of futures or tokio, which borrows a slice: the kernel may
+//! write to the buffer after the future was dropped. Every [`AsyncRead::read`] guarantees that a dropped read loses no
+//! bytes: the next read returns them. The other methods keep this guarantee where they can, by storing partial data in
+//! the caller's buffer or in the reader.
 
 use std::future::Future;
 use std::io;
@@ -23,7 +23,7 @@ pub(crate) const HEAP_READ_LEN: usize = 8 * 1024;
 /// Only [`read`](AsyncRead::read) is required. Streams that can do better override the other methods: a dropped
 /// `read_exact` of a [`TcpStream`](crate::net::TcpStream), for instance, loses no data.
 ///
-/// **Cancel safety:** Implementations of `read` and `read_managed` must not lose data when their future is dropped: the
+/// **Cancel safety:** implementations of `read` and `read_managed` must not lose data when their future is dropped: the
 /// next call must return it. `copy`, [`BufReader`](super::BufReader) and the provided methods rely on this.
 ///
 /// ```
@@ -77,7 +77,7 @@ pub trait AsyncRead {
     /// `UnexpectedEof`. A buffer with capacity but no length is an `InvalidInput` error, because it is almost certainly
     /// a mistake.
     ///
-    /// **Cancel safety:** the runtime's own sockets, [`BufReader`](super::BufReader) and
+    /// **Cancel safety:** the runtime's own sockets, pipes and TLS streams, [`BufReader`](super::BufReader) and
     /// [`DuplexStream`](super::DuplexStream) keep partial data for the next read, after a cancellation and after an
     /// error. Other streams lose it on cancellation; on an error it is in the returned buffer.
     fn read_exact<B: IoBufMut>(&mut self, buf: B) -> impl Future<Output = BufResult<(), B>> {
@@ -85,8 +85,8 @@ pub trait AsyncRead {
     }
 
     /// Reads up to the end of the stream, appends the bytes to `into` and returns their number. If there are more than
-    /// `limit` bytes, the error is [`TooLong`]; `into` then has one byte more than the limit, and the rest is still in
-    /// the stream.
+    /// `limit` bytes, the error is [`TooLong`]: one byte more than the limit was appended, and the rest is still in the
+    /// stream.
     ///
     /// **Cancel safety:** cancellation and errors lose no data: the bytes read so far are in `into`.
     fn read_to_end(&mut self, into: &mut Vec<u8>, limit: usize) -> impl Future<Output = io::Result<usize>> {
@@ -94,10 +94,10 @@ pub trait AsyncRead {
     }
 
     /// Reads up to the end of the stream as text. If there are more than `limit` bytes, the error is [`TooLong`]; if
-    /// the text is not UTF-8, it is [`NotUtf8`]. Both errors contain the bytes read.
+    /// the text is not UTF-8, it is [`NotUtf8`]. Both errors contain the bytes read, unless the reader keeps them.
     ///
-    /// **Cancel safety:** on cancellation, or on another error of the stream, the bytes read so far are lost. Use
-    /// [`read_to_end`](AsyncRead::read_to_end) to keep them.
+    /// **Cancel safety:** on cancellation, or on another error of the stream, the bytes read so far are lost, except by
+    /// [`BufReader`](super::BufReader). Use [`read_to_end`](AsyncRead::read_to_end) to keep them.
     fn read_to_string(&mut self, limit: usize) -> impl Future<Output = io::Result<String>> {
         async move {
             let mut bytes = Vec::new();
@@ -126,7 +126,7 @@ const READ_SIZES: (usize, usize) = (4 * 1024, 128 * 1024);
 
 async fn read_to_end<R: AsyncRead + ?Sized>(reader: &mut R, into: &mut Vec<u8>, limit: usize) -> io::Result<usize> {
     let (mut size, max_size) = READ_SIZES;
-    // Reads use a separate buffer: dropping this future would lose the content of `into` if `into` were passed.
+    // Reads use a separate buffer: if `into` were passed, dropping this future would lose its content.
     let mut piece = Vec::new();
     let mut total = 0;
     loop {

@@ -39,7 +39,7 @@ impl<B> Slice<B> {
 }
 
 impl<B: IoBuf> Slice<B> {
-    /// The start of the range, clamped to the buffer's length: bytes behind that are not initialised.
+    /// The start of the range, clamped to the buffer's length: later bytes are not initialised.
     fn start(&self) -> usize {
         self.begin.min(self.buf.len())
     }

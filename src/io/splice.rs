@@ -26,10 +26,10 @@ pub(super) const BULK_LEN: usize = 128 * 1024;
 /// The minimum size of a large read; splicing stops when less arrives between two waits.
 pub(super) const LARGE_READ: usize = 4 * 1024;
 
-/// How many bytes are moved before the task yields: a few hundred microseconds of work.
+/// The number of bytes to move before the task yields: a few hundred microseconds of work.
 const YIELD_EVERY: u64 = 512 * 1024;
 
-/// How many idle pipes a loop keeps.
+/// The maximum number of idle pipes that a loop keeps.
 const MAX_IDLE_PIPES: usize = 4;
 
 /// A kernel socket. Only the runtime's own streams can create one.

@@ -8,8 +8,8 @@
 //! operation: in the kernel on io_uring, on a pool thread elsewhere. If another process took the bytes in between, that
 //! thread blocks, not the loop. Files cannot be waited for; they are always ready.
 //!
-//! On Windows only sockets have readiness. A thread reads and writes, and its call is cancelled when the operation is:
-//! see `sys/windows/pool_call.rs`, and `console.rs` for text.
+//! On Windows only sockets have readiness. A pool thread reads and writes, and cancelling the operation cancels the
+//! thread's system call: see `sys/windows/pool_call.rs`, and `console.rs` for text.
 //!
 //! All handles share one duplicate of each descriptor, so the bytes of a dropped read go to the next one on any handle.
 
@@ -28,7 +28,7 @@ use crate::inflight::transfer::Payload;
 use crate::inflight::{OnOrphan, OpFuture};
 use crate::sys::{self, context, errno};
 
-/// The number of bytes that a ready pipe accepts without blocking (POSIX guarantees 512; all supported systems have 4 KiB).
+/// The number of bytes that a ready pipe accepts without blocking: POSIX guarantees 512, all supported systems 4 KiB.
 const READY_WRITE_LEN: usize = 4096;
 
 /// A loop's duplicates of the three descriptors, opened on first use.
@@ -261,7 +261,7 @@ pub fn stderr() -> Stderr {
 /// stays in blocking mode because it is shared; the loop does not block. If it is closed, reads return end of stream.
 ///
 /// On Windows, console input is UTF-8 with CR LF line endings. If a read is cancelled in the middle of a line, the next
-/// read returns that line; a loop that is closing waits some seconds for it.
+/// read returns that line, and closing the loop waits up to 5 seconds for its end.
 ///
 /// ```no_run
 /// windlass::run(async {
@@ -276,7 +276,7 @@ pub struct Stdin(StandardStream);
 
 impl Stdin {
     /// Reads into `buf`, from its start up to its capacity, and returns the number of bytes; 0 means end of stream. A
-    /// terminal returns single lines.
+    /// terminal returns one line at a time.
     ///
     /// **Cancel safety:** no data is lost; the next read returns the bytes.
     pub async fn read<B: IoBufMut>(&self, buf: B) -> BufResult<usize, B> {
@@ -307,7 +307,7 @@ impl Stdout {
         self.0.write(buf).await
     }
 
-    /// Writes all of `buf`; other writes of this loop do not interleave. Cancel safety: as for
+    /// Writes all of `buf`; other writes of this loop do not interleave. Cancel safety is as for
     /// [`write`](Stdout::write).
     pub async fn write_all<B: IoBuf>(&self, buf: B) -> BufResult<(), B> {
         self.0.write_all(buf).await

@@ -1,4 +1,4 @@
-//! The waker of one waiting task.
+//! A cell that stores the waker of one waiting task.
 
 use std::cell::Cell;
 use std::task::Waker;
@@ -7,7 +7,7 @@ use std::task::Waker;
 pub(crate) struct WakerCell(Cell<Option<Waker>>);
 
 impl WakerCell {
-    /// Stores a waker. True if it was cloned, which runs foreign code: the caller must check its condition again.
+    /// Stores a waker. True if it was cloned, which runs user code: the caller must check its condition again.
     pub(crate) fn set(&self, waker: &Waker) -> bool {
         // Dropped at the end, after the new waker is stored.
         let old = self.0.take();

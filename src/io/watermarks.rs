@@ -1,9 +1,9 @@
-//! The size of a write buffer, and the two watermarks at which writing pauses and resumes.
+//! The number of bytes in a write buffer, and the two watermarks at which writing pauses and resumes.
 
 use std::cell::Cell;
 use std::io;
 
-/// asyncio's default; the low watermark is a quarter of it.
+/// asyncio's default high watermark; the low watermark is a quarter of it.
 const HIGH: usize = 64 * 1024;
 
 pub(crate) struct Watermarks {

@@ -9,10 +9,11 @@ use super::{BufResult, coop};
 
 /// A destination for bytes: a socket, a file, memory, or an adapter around one of them.
 ///
-/// [`write`](AsyncWrite::write), [`flush`](AsyncWrite::flush) and [`shutdown`](AsyncWrite::shutdown) are required; streams that can do better override the provided methods.
+/// Only [`write`](AsyncWrite::write), [`flush`](AsyncWrite::flush) and [`shutdown`](AsyncWrite::shutdown) are required;
+/// streams that can do better override the other methods.
 ///
-/// **Cancel safety:** A dropped write may have written any prefix of its buffer, and the buffer is dropped with the
-/// future. A later write never interleaves with it.
+/// **Cancel safety:** a dropped write may have written any prefix of its buffer, and the buffer is lost. A later write
+/// never interleaves with it.
 ///
 /// ```
 /// use windlass::io::{AsyncWrite, BufResult, IoBuf};

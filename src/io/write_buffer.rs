@@ -1,16 +1,16 @@
 //! Bytes queued for a stream, with at most one send in flight.
 //!
-//! Protocol transports, stream writers, bridges and TLS streams all write through this buffer. Writing is a plain call
-//! that appends bytes and returns; writes during a send are coalesced for the next. So the small writes of one turn
-//! leave in one send, in call order.
+//! Protocol transports, stream writers, `compat` bridges and TLS streams all write through this buffer. Writing is a
+//! plain call that appends bytes and returns; writes during a send are coalesced for the next. So the small writes of
+//! one turn leave in one send, in call order.
 //!
 //! The buffer does no I/O. Its owner takes the next bytes, sends them from memory that the send owns, and gives them
 //! back with the number of bytes sent: a partial send loses nothing. [`WriteBuffer::send_all`] does this as a future;
 //! a bridge does it on each completion, without a task.
 //!
-//! A transport's memory is bounded by cooperation, as in asyncio. A peer that does not read lets the buffer grow while
-//! the protocol writes, so the buffer reports once when it crosses the high watermark and once when it has drained to
-//! the low one. The distance between the two prevents rapid toggling.
+//! A transport's memory is bounded only if the protocol cooperates, as in asyncio. If the peer does not read, writes
+//! grow the buffer, so the buffer reports once when it crosses the high watermark and once when it has drained to the
+//! low one. The distance between the two prevents rapid toggling.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -37,7 +37,7 @@ const PIECES_MAX: usize = 64;
 pub(crate) struct WriteBuffer {
     queue: RefCell<Queue>,
     pub(crate) watermarks: Watermarks,
-    /// Shut down the write direction after the queued bytes.
+    /// Shut down the write side after the queued bytes.
     eof_queued: Cell<bool>,
     eof_sent: Cell<bool>,
     /// Accepts nothing more; the sender finishes after the queued bytes.
@@ -46,7 +46,7 @@ pub(crate) struct WriteBuffer {
     discarded: Cell<bool>,
     /// A send is in flight, or the sender has finished.
     is_busy: Cell<bool>,
-    /// Accepted bytes are lost since a send failed, so no later bytes are sent.
+    /// The error of a failed send. Accepted bytes are lost, so no later bytes are sent.
     failure: RefCell<Option<io::Error>>,
 }
 
@@ -67,7 +67,7 @@ pub(crate) trait SendTarget {
 /// A queue of outgoing data with one sender, as a protocol's transport sees it.
 pub(crate) trait SendQueue {
     fn watermarks(&self) -> &Watermarks;
-    /// Whether the sender waits for data although there is something to do.
+    /// Whether the sender is idle although there is work, so that its task must be woken.
     fn needs_wake(&self) -> bool;
     /// Accepts nothing more. The sender finishes after the queued data.
     fn close(&self);
@@ -87,7 +87,7 @@ enum Step {
 impl WriteBuffer {
     /// Appends bytes. A closed buffer discards them.
     pub(crate) fn put<P: Payload>(&self, payload: P) {
-        // Called once and without a borrow: `as_ref` and a destructor may run foreign code.
+        // Called once and without a borrow: `as_ref` and a destructor may be user code.
         let bytes = payload.bytes();
         if bytes.is_empty() || self.is_ended() {
             return;
@@ -146,7 +146,7 @@ impl WriteBuffer {
         }
     }
 
-    /// Shuts down the write direction after the queued bytes.
+    /// Shuts down the write side after the queued bytes.
     pub(crate) fn put_eof(&self) {
         if !self.closed.get() {
             self.eof_queued.set(true);
@@ -176,7 +176,7 @@ impl WriteBuffer {
         }
     }
 
-    /// Whether a send is in flight.
+    /// Whether a send is in flight, or `send_all` has finished.
     pub(crate) fn is_sending(&self) -> bool {
         self.is_busy.get()
     }
@@ -222,7 +222,7 @@ impl SendQueue for WriteBuffer {
 impl WriteBuffer {
     /// Sends until the buffer is closed and empty. Calls `on_resume` at the low watermark.
     ///
-    /// Registers no waker while there is nothing to send: whoever adds bytes polls this future or wakes its task.
+    /// Registers no waker while there is nothing to send: the code that adds bytes polls this future or wakes its task.
     pub(crate) async fn send_all(&self, stream: &impl SendTarget, on_resume: impl Fn()) -> io::Result<()> {
         loop {
             let step = poll_fn(|_| match self.next_step() {
@@ -305,7 +305,7 @@ impl WriteBuffer {
     }
 }
 
-/// A send that accepts no byte would be repeated forever.
+/// Turns a send of 0 bytes into the error `WriteZero`: it would be repeated forever.
 pub(crate) fn nonzero(result: io::Result<usize>) -> io::Result<usize> {
     match result {
         Ok(0) => Err(io::ErrorKind::WriteZero.into()),

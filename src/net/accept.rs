@@ -28,7 +28,7 @@ use crate::inflight::queue::IoQueue;
 use crate::sys::{Fd, Foreign, errno};
 use crate::time::Instant;
 
-/// The pause of `accept` after descriptors ran out: four attempts per second cost little, and delay a client by at most 250 ms.
+/// The pause of `accept` when descriptors have run out: four attempts per second cost little and delay a client little.
 const EXHAUSTED_PAUSE: Duration = Duration::from_millis(250);
 
 /// The default backlog, the same as std's and tokio's.
@@ -48,8 +48,8 @@ pub(super) struct Acceptor {
     ahead: Cell<usize>,
     /// The number of operations to start when there are none.
     batch: Cell<usize>,
-    /// Descriptors ran out; no accept starts before this time. Stored here and not in `accept`, so that repeated calls
-    /// with a timeout neither restart the pause nor repeat the report.
+    /// Set when descriptors have run out: no accept starts before this time. Stored here and not in `accept`, so that
+    /// repeated calls with a timeout neither restart the pause nor repeat the report.
     exhausted_until: Cell<Option<Instant>>,
 }
 
@@ -236,7 +236,7 @@ impl Accepts {
         }
     }
 
-    /// Wakes the task when any of the operations completes.
+    /// Registers the task's waker with every operation.
     fn wake(&self, cx: &Context<'_>) {
         self.for_each(|id| {
             self.descriptor.core.register_waiter(id, cx.waker());
@@ -296,8 +296,8 @@ impl Drop for ForgetWakers<'_> {
 enum ErrorScope {
     /// One connection: Linux reports errors that were pending on it before it was accepted. The next one may succeed.
     Connection,
-    /// One connection (a firewall forbids it, its protocol has no such operation) or the listener (a filter forbids accept, it
-    /// is not a stream socket), which would fail forever.
+    /// One connection (a firewall forbids it, its protocol has no such operation) or the listener (a seccomp filter
+    /// forbids accept, it is not a stream socket), which would fail forever.
     Ambiguous,
     /// The process or the system has no descriptors or no memory left.
     Exhausted,

@@ -191,7 +191,7 @@ async fn look_up(name: impl std::net::ToSocketAddrs + Send + 'static) -> io::Res
 
 /// Looks up a name and returns all of its addresses in the resolver's order.
 ///
-/// The lookup runs on a pool thread without blocking the loop. Dropping the future abandons it.
+/// The lookup runs on a pool thread without blocking the loop. Dropping the future discards its result.
 ///
 /// ```
 /// windlass::run(async {

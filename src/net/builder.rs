@@ -54,15 +54,14 @@ impl TcpBuilder {
         self
     }
 
-    /// Limits how many connections the runtime may accept before the program asks for them: see
-    /// [`TcpListener::set_accept_ahead`].
+    /// Sets how many connections the listener may accept at a time: see [`TcpListener::set_accept_ahead`].
     pub fn accept_ahead(mut self, connections: u32) -> TcpBuilder {
         self.accept_ahead = Some(connections);
         self
     }
 
     /// Whether a listener may bind an address while connections of an earlier one are in TIME_WAIT. On by default, as
-    /// in std. Off on Windows, where it is always possible and the option would let others take an address in use.
+    /// in std; off on Windows, where that is always allowed and the option would let others take an address in use.
     pub fn reuse_address(mut self, on: bool) -> TcpBuilder {
         self.reuse_address = on;
         self
@@ -88,7 +87,7 @@ impl TcpBuilder {
         self.with(SocketOption::KeepAlive(times))
     }
 
-    /// How long closing waits, on a pool thread, for unsent data, in whole seconds, rounded up. Zero sends a RST.
+    /// How long closing waits for unsent data (`SO_LINGER`), on a pool thread. Rounded up to seconds; zero sends a RST.
     pub fn linger(self, time: Option<Duration>) -> TcpBuilder {
         self.with(SocketOption::Linger(time))
     }

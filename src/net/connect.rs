@@ -1,8 +1,8 @@
 //! Connecting to a name with several addresses: Happy Eyeballs (RFC 8305).
 //!
-//! An address that does not answer would block the next one for minutes. So attempts are staggered: the next one starts
-//! when one has failed or after 250 ms, and the first that connects wins. The address families alternate, so a broken
-//! IPv6 costs one such delay and not many. Dropping the others cancels them and closes their sockets.
+//! Waiting for an address that does not answer takes minutes. So attempts are staggered: the next one starts when one
+//! has failed or after 250 ms, and the first that connects wins. The address families alternate, so broken IPv6 costs
+//! one such delay and not several. The other attempts are cancelled and their sockets closed.
 
 use std::collections::VecDeque;
 use std::future::Future;

@@ -1,7 +1,7 @@
 //! Sending and receiving messages: `recvmsg` and `sendmsg`.
 //!
 //! As on a stream, each direction has at most one operation in flight, and callers are served in FIFO order. A message
-//! that a dropped receive got is kept whole for the next one: bytes, sender and descriptors. The message header is in a
+//! received for a dropped call is kept whole for the next: bytes, sender and descriptors. The message header is in a
 //! [`MsgHdrBuf`], which is part of the operation's payload and is reused, so a message needs no allocation.
 
 use std::cell::RefCell;
@@ -76,7 +76,7 @@ pub(crate) async fn receive<B: IoBufMut>(
     let mut meta = msg.open();
     msg_pool.put_back(msg);
     if queue.has_bytes() {
-        // A poll-based adapter of the same socket has put back bytes that came earlier.
+        // A `compat` bridge of the same socket has put back bytes that came earlier.
         let received = *result.as_ref().unwrap_or(&0);
         // SAFETY: the kernel has written this many bytes.
         let bytes = unsafe { std::slice::from_raw_parts(buf.as_ptr(), received) };

@@ -43,13 +43,13 @@ impl TcpListener {
     /// # Errors
     ///
     /// Errors of a single connection (aborted, network down, ...) are skipped. When descriptors or memory are
-    /// exhausted, `accept` waits until some are free instead of failing, and reports it once to the exception handler.
-    /// `EPERM` and `EOPNOTSUPP` may concern one connection or the listener: they are returned when they repeat. All
-    /// other errors concern the listener.
+    /// exhausted, `accept` waits until some are free instead of failing, and reports this once to the exception
+    /// handler. `EPERM` and `EOPNOTSUPP` may concern one connection or the listener: they are returned when they
+    /// repeat. All other errors concern the listener.
     ///
     /// **Cancel safety:** no connection is lost; the next `accept` returns it.
     pub async fn accept(&self) -> io::Result<(TcpStream, SocketAddr)> {
-        // The peer has already reset the connection: it has no address any more.
+        // A connection that the peer has already reset has no address any more: skip it.
         let admit = |socket: OwnedDescriptor| {
             let peer = socket.peer_addr().ok()?;
             Some((TcpStream::from_socket(socket), peer))
@@ -57,12 +57,12 @@ impl TcpListener {
         self.acceptor.accept(admit).await
     }
 
-    /// Limits how many connections the runtime may accept before the program asks for them (1: none).
+    /// Sets how many connections the listener may accept at a time. The default is 1; 0 means 1.
     ///
-    /// On io_uring one system call can submit several accepts, so during bursts the runtime accepts up to this many
-    /// connections at a time. It never holds more connections that no `accept` call has returned, whether or not such a
-    /// call is pending; the rest stay in the kernel's backlog. With 0 or 1, and on other drivers, it accepts only on
-    /// request: a dropped `accept` leaves at most one connection for the next call.
+    /// On io_uring one system call can submit several accepts, so during a burst the listener accepts ahead of the
+    /// program: it holds at most this many connections that no `accept` call has returned yet; the rest stay in the
+    /// kernel's backlog. With 1, and on other drivers, it accepts only on request: a dropped `accept` leaves at most
+    /// one connection for the next call.
     /// [`Metrics::accepted_waiting`](crate::diagnostics::metrics::Metrics::accepted_waiting) counts the held
     /// connections; dropping the listener resets them.
     ///

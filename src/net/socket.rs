@@ -1,4 +1,4 @@
-//! Socket calls other than reads and writes: names, options, connect, shutdown.
+//! Socket calls other than reads and writes: addresses, options, connect, shutdown.
 
 use std::fmt;
 use std::future::Future;

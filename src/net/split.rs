@@ -18,11 +18,11 @@ pub(crate) trait Connection {
 /// The public methods of a [`Connection`] that concern both directions.
 macro_rules! connection_methods {
     () => {
-        /// Shuts down one or both directions, the write side after the write in progress; the peer then reads end of
-        /// stream.
+        /// Shuts down one or both directions. The write side is shut down after the write in progress; the peer then
+        /// reads end of stream.
         ///
-        /// If [`AsyncWrite`](crate::io::AsyncWrite) is in scope, a plain call still means this method. The trait's
-        /// method, which takes no argument and shuts down the write side, is `AsyncWrite::shutdown(&mut stream)`.
+        /// If [`AsyncWrite`](crate::io::AsyncWrite) is in scope, `stream.shutdown(..)` is still this method. Call the
+        /// trait's, which takes no argument and shuts down the write side, as `AsyncWrite::shutdown(&mut stream)`.
         pub async fn shutdown(&self, how: std::net::Shutdown) -> std::io::Result<()> {
             self.bytes().shutdown(how).await
         }
@@ -32,7 +32,7 @@ macro_rules! connection_methods {
             $crate::net::split::halves(self)
         }
 
-        /// Splits the stream into two owned halves, for two tasks.
+        /// Splits the stream into two owned halves, for two tasks. Dropping the write half shuts down the write side.
         pub fn into_split(
             self,
         ) -> (

@@ -43,9 +43,8 @@ pub struct TcpStream {
 
 impl TcpStream {
     /// Connects to an address. If a name resolves to several, the first that answers is used: attempts start 250 ms
-    /// apart, or when the previous one has failed, alternating between IPv6 and IPv4 (RFC 8305, "Happy Eyeballs").
-    ///
-    /// **Cancel safety:** dropping the future cancels all attempts.
+    /// apart, or when the previous one has failed, alternating between IPv6 and IPv4 (RFC 8305, "Happy Eyeballs"). If
+    /// all fail, the last error is returned. Dropping the future cancels all attempts.
     pub async fn connect(addr: impl ToSocketAddrs) -> io::Result<TcpStream> {
         TcpStream::builder().connect(addr).await
     }
@@ -116,7 +115,7 @@ impl TcpStream {
         }
     }
 
-    /// Sets how long closing waits, on a pool thread, for unsent data, in whole seconds, rounded up. Zero sends a RST.
+    /// Sets how long closing waits for unsent data: see [`TcpBuilder::linger`].
     pub fn set_linger(&self, time: Option<Duration>) -> io::Result<()> {
         self.socket().set(SocketOption::Linger(time))
     }

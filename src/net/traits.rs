@@ -1,4 +1,4 @@
-//! The traits of [`io`](crate::io) for connections and their halves.
+//! Implements the traits of [`io`](crate::io) for connections and their halves.
 
 use super::split::{Connection, OwnedReadHalf, OwnedWriteHalf, ReadHalf, WriteHalf};
 use super::stream::TcpStream;

@@ -76,14 +76,14 @@ impl UdpSocket {
     /// Sets the destination of [`send`](UdpSocket::send); datagrams from other addresses are discarded. If a name
     /// resolves to several addresses, the first that works is used.
     ///
-    /// No packet is sent. If nothing listens there, later calls may return `ConnectionRefused`.
+    /// This sends no packet. If nothing listens there, later sends and receives may return `ConnectionRefused`.
     ///
     /// **Cancel safety:** the socket may or may not be connected.
     pub async fn connect(&self, addr: impl ToSocketAddrs) -> io::Result<()> {
         try_each("connect to", &addr, async |addr| self.socket.connect(addr.into()).await).await
     }
 
-    /// Sends a datagram to an address and returns its length. A datagram may be empty, and is never sent partially.
+    /// Sends a datagram, which may be empty, to an address, or to the first of a name, and returns its length.
     pub async fn send_to<B: IoBuf>(&self, buf: B, to: impl ToSocketAddrs) -> BufResult<usize, B> {
         let addr = match to.literal_addr() {
             // `resolve` would allocate a list for each datagram.
@@ -105,9 +105,8 @@ impl UdpSocket {
         (result.map_err(|error| self.with_peer("send to", error)), buf)
     }
 
-    /// Receives a datagram into `buf`, from its start up to its capacity, and returns its length and the sender.
-    ///
-    /// A datagram that does not fit is an error; the buffer contains its beginning, and the rest is lost.
+    /// Receives a datagram into `buf`, from its start up to its capacity, and returns its length and the sender. A
+    /// datagram that does not fit is an error; the buffer contains its beginning, and the rest is lost.
     pub async fn recv_from<B: IoBufMut>(&self, buf: B) -> BufResult<(usize, SocketAddr), B> {
         let (result, buf) = self.receive(buf).await;
         let result = result.and_then(|(count, meta)| Ok((count, sender(meta)?)));
@@ -139,8 +138,8 @@ impl UdpSocket {
     }
 
     /// Receives a datagram into a buffer that the runtime provides, so a waiting socket holds no buffer. A datagram
-    /// that does not fit is [truncated](Datagram::is_truncated): see
-    /// [`Builder::managed_buffers`](crate::Builder::managed_buffers).
+    /// that does not fit is [truncated](Datagram::is_truncated), which is not an error:
+    /// [`Builder::managed_buffers`](crate::Builder::managed_buffers) sets the size.
     pub async fn recv_managed(&self) -> io::Result<Datagram> {
         let received = receive_managed(&self.socket, &self.msg_pool).await;
         let (bytes, meta) = received.map_err(|error| self.with_peer("receive from", error))?;
@@ -301,7 +300,7 @@ impl UdpSocket {
         self.socket.set(SocketOption::SendBuffer(bytes))
     }
 
-    /// Sets the size of the kernel's receive buffer. Linux doubles the number. Datagrams that do not fit are lost.
+    /// Sets the size of the kernel's receive buffer. Linux doubles the number. When it is full, datagrams are lost.
     pub fn set_recv_buffer(&self, bytes: usize) -> io::Result<()> {
         self.socket.set(SocketOption::RecvBuffer(bytes))
     }

@@ -14,7 +14,7 @@ use crate::task::join;
 /// A child process, created by [`Command::spawn`](super::Command::spawn).
 ///
 /// Dropping it lets the process run on, or kills it if [`kill_on_drop`](super::Command::kill_on_drop) was set. In both
-/// cases the loop reaps it, and after the loop has ended a background thread does, so no zombie is left.
+/// cases the loop reaps the process, or a background thread if the loop closes first, so no zombie is left.
 ///
 /// ```
 /// use windlass::process::{Command, Stdio};
@@ -77,8 +77,8 @@ impl Child {
         self.running().map(Running::id)
     }
 
-    /// Closes the pipe to the child's standard input, if any, waits for the exit and returns the status, also
-    /// repeatedly.
+    /// Closes the pipe to the child's standard input, waits for the exit and returns the status; so do later calls. A
+    /// child that blocks on a full output pipe never exits: see [`wait_with_output`](Child::wait_with_output).
     ///
     /// **Cancel safety:** the next call continues to wait.
     pub async fn wait(&mut self) -> io::Result<ExitStatus> {

@@ -1,4 +1,4 @@
-//! Builder for child processes.
+//! `Command`: a builder for child processes.
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -108,7 +108,7 @@ impl Command {
         self
     }
 
-    /// Kills the child when its handle is dropped while it runs. Off by default. Neither case leaves a zombie.
+    /// Kills the child if its handle is dropped while it runs. Off by default: see [`Child`].
     pub fn kill_on_drop(&mut self, kill: bool) -> &mut Command {
         self.kill_on_drop = kill;
         self
@@ -148,7 +148,7 @@ impl Command {
             .map_err(|error| self.explain(error))
     }
 
-    /// Starts the child and waits for it to exit. Pipes to it are closed.
+    /// Starts the child, closes its pipes, if any, and waits for it to exit.
     ///
     /// **Cancel safety:** the child is dropped: see [`kill_on_drop`](Command::kill_on_drop).
     pub async fn status(&mut self) -> io::Result<ExitStatus> {

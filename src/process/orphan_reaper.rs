@@ -1,7 +1,7 @@
 //! A thread that reaps the children of closed loops.
 //!
-//! Without it they would be zombies until the process ends. One thread serves all of them. It starts with the first and
-//! ends with the last, so a program that leaves no children behind never has it.
+//! Without it they would be zombies until the process ends. One thread serves all of them. It starts with the first
+//! child and ends with the last, so a program that leaves no children behind never starts it.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -34,8 +34,8 @@ impl OrphanedChild {
     }
 }
 
-/// The state shared with the thread. One per process and never freed: a process that was forked while a thread of its parent held
-/// the lock can never take it, so it makes its own.
+/// The state shared with the thread. One per process and never freed: a forked child creates its own, because another
+/// thread of the parent may have held the lock during the fork.
 struct OrphanReaper {
     /// The fork count of the process it belongs to: see `sys::count_forks`.
     forks: u32,
@@ -53,7 +53,7 @@ struct State {
 }
 
 impl OrphanReaper {
-    /// The one of this process.
+    /// The reaper of this process.
     fn current() -> &'static OrphanReaper {
         static CURRENT: AtomicPtr<OrphanReaper> = AtomicPtr::new(ptr::null_mut());
         let forks = sys::count_forks();

@@ -1,6 +1,4 @@
-//! A running child on Windows.
-//!
-//! A process object is freed with its last handle, so a dropped child needs no reaping.
+//! A running child on Windows. A process object is freed with its last handle, so a dropped child needs no reaping.
 
 use std::future::poll_fn;
 use std::io;

@@ -21,7 +21,7 @@ pub(super) struct Running {
     exit_event: ExitEvent,
 }
 
-/// The event that says that the child may have exited.
+/// The event after which the child may have exited.
 enum ExitEvent {
     /// Its pidfd is readable.
     Descriptor(AsyncFd<OwnedFd>),
@@ -34,7 +34,7 @@ impl ExitEvent {
         // The child was not reaped, so the process ID is its own.
         match sys::processes::descriptor_of(child.id()) {
             Ok(descriptor) => AsyncFd::new(descriptor).map(ExitEvent::Descriptor),
-            // An old kernel, another system or a sandbox; or no descriptor is left, of which the signal needs at most two.
+            // An old kernel, another system, a sandbox, or no free descriptor; a signal listener needs at most two.
             Err(_) => signal(SignalKind::child()).map(ExitEvent::Signal),
         }
     }

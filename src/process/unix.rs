@@ -7,7 +7,7 @@ use std::os::unix::process::CommandExt;
 use super::{Child, Command};
 use crate::signal::SignalKind;
 
-/// Empty: std's `Command` keeps all options.
+/// Empty on Unix: std's `Command` keeps all options.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Extras {}
 

@@ -24,7 +24,7 @@ pub(crate) struct StreamAddrs {
     pub(super) peer: StreamAddr,
 }
 
-/// `None` inside if the connection was already closed when its address was queried.
+/// An address. The inner `None` means that the connection was already closed when the address was queried.
 pub(crate) enum StreamAddr {
     Inet(Option<SocketAddr>),
     #[cfg_attr(not(unix), allow(dead_code, reason = "Unix sockets only"))]
@@ -73,12 +73,12 @@ impl AnyStream {
         }
     }
 
-    /// An empty buffer is EOF. Cancel-safe.
+    /// An empty buffer means EOF. Cancel-safe.
     pub(crate) async fn receive(&self) -> io::Result<ManagedBuf> {
         self.bytes().read_managed().await
     }
 
-    /// Makes the later close send a reset.
+    /// Makes closing the stream send a RST.
     pub(crate) fn reset_on_close(&self) {
         self.bytes().owned.descriptor.ends_with_reset.set(true);
     }
@@ -93,7 +93,7 @@ impl SendTarget for AnyStream {
         self.bytes().write_vectored(pieces).await
     }
 
-    /// Shuts down the write direction. A pipe has none to shut down: its caller closes it.
+    /// Shuts down the write side of a socket. For a pipe this does nothing: its owner closes it.
     async fn send_eof(&self) -> io::Result<()> {
         match self {
             AnyStream::Tcp(_) | AnyStream::Unix(_) => self.bytes().shutdown(Shutdown::Write).await,

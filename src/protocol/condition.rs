@@ -1,4 +1,4 @@
-//! A condition variable for plain cells of one thread.
+//! A condition variable for state in cells of one thread.
 
 use crate::sync::Notify;
 

@@ -18,7 +18,7 @@ use crate::io::write_buffer::SendQueue;
 use crate::net::{ToSocketAddrs, UdpSocket, try_each};
 use crate::task::yield_now;
 
-/// The size limit of a datagram: none is ever truncated.
+/// Larger than any UDP datagram, so none is truncated.
 const LONGEST: usize = 1 << 16;
 
 /// Callbacks for the events of one datagram endpoint. Every method has a default that does nothing.
@@ -59,8 +59,8 @@ pub trait DatagramProtocol {
         let _ = (data, from);
     }
 
-    /// Sending or receiving failed: the destination is unreachable, or the datagram is too long. The endpoint stays
-    /// open.
+    /// Called when sending or receiving has failed: the destination is unreachable, or the datagram is too long. The
+    /// endpoint stays open.
     fn error_received(&mut self, error: io::Error) {
         let _ = error;
     }
@@ -70,10 +70,10 @@ pub trait DatagramProtocol {
         let _ = error;
     }
 
-    /// The send queue has grown above the high watermark.
+    /// Called when the send queue has grown above the high watermark.
     fn pause_writing(&mut self) {}
 
-    /// The send queue has drained to the low watermark.
+    /// Called when the send queue has drained to the low watermark.
     fn resume_writing(&mut self) {}
 }
 
@@ -97,10 +97,10 @@ struct EndpointAddrs {
     peer: Option<SocketAddr>,
 }
 
-/// A datagram endpoint, as seen by its protocol. A cheap handle; clones refer to the same endpoint. See
-/// [`DatagramProtocol`].
+/// A handle to a datagram endpoint, through which its [`DatagramProtocol`] acts. Clones refer to the same endpoint.
 ///
-/// Every call returns at once and invokes no callback. The loop delivers the effects later.
+/// Every call returns at once and invokes no callback. The loop delivers the effects later. Dropping the last handle
+/// does not close the endpoint.
 ///
 /// ```
 /// use windlass::protocol::{DatagramProtocol, connect_datagram_endpoint};
@@ -127,8 +127,8 @@ pub struct DatagramTransport {
 impl DatagramTransport {
     /// Queues a datagram, possibly empty, for an address. It is discarded if the endpoint is closing.
     ///
-    /// A failed send calls [`error_received`](DatagramProtocol::error_received). A connected endpoint sends only to its
-    /// peer: any other address gives the error `InvalidInput`.
+    /// If the send fails, [`error_received`](DatagramProtocol::error_received) is called: with `InvalidInput` if the
+    /// endpoint is connected to another address.
     pub fn send_to(&self, data: impl Payload, to: SocketAddr) {
         let peer = self.state.info.peer;
         let destination = match peer {
@@ -142,7 +142,7 @@ impl DatagramTransport {
         self.queue(data, destination);
     }
 
-    /// Queues a datagram for the peer of a connected endpoint. On an unconnected endpoint, `error_received` is called.
+    /// Queues a datagram for the peer of a connected endpoint. On an unconnected one, `error_received` is called.
     pub fn send(&self, data: impl Payload) {
         let destination = match self.state.info.peer {
             Some(_) => Ok(None),

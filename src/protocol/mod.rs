@@ -1,4 +1,4 @@
-//! asyncio's two networking styles on top of the streams: protocols with callbacks, and a reader with a writer.
+//! asyncio's two networking APIs: protocols with callbacks, and a stream reader with a stream writer.
 //!
 //! # Callbacks
 //!
@@ -61,7 +61,7 @@
 //! A protocol can rely on asyncio's guarantees:
 //!
 //! - `connection_made` is called first and once, `connection_lost` last and once.
-//! - The loop makes every callback. No transport call runs a callback, so a protocol may call its transport anywhere.
+//! - The loop invokes every callback; no transport call does, so a protocol may call its transport anywhere.
 //! - `data_received` is called at most once per turn, and `eof_received` after all data. If `eof_received` returns
 //!   false, the transport closes.
 //! - A panic in a callback is reported to the loop's exception handler and resets that connection, which ends in
@@ -85,8 +85,8 @@
 //! StreamWriter.write ------> WriteBuffer ---- a task sends, coalesced ---------> stream
 //! ```
 //!
-//! The hazard is re-entrancy. A callback holds the protocol as `&mut self` and calls its transport. In Python, `write`
-//! may call `pause_writing` synchronously; here that would create a second `&mut`. So a transport call only records a
+//! The hazard is re-entrancy: a callback holds the protocol as `&mut self` and calls its transport. In Python, `write`
+//! may call `pause_writing` synchronously; here that would need a second `&mut`. So a transport call only records a
 //! request, and the connection's task, the only caller of the protocol, acts on it after the callback has returned.
 
 mod any_stream;
@@ -153,12 +153,12 @@ pub trait Protocol {
         let _ = transport;
     }
 
-    /// Called with received bytes, at least one. Their division into calls carries no meaning.
+    /// Called with received bytes, at least one. TCP has no message boundaries: a call may have any part of a message.
     fn data_received(&mut self, data: &[u8]) {
         let _ = data;
     }
 
-    /// Called when the peer has shut down its write direction. Return true to keep the connection open for writing;
+    /// Called when the peer has shut down its write side. Return true to keep the connection open for writing;
     /// otherwise it closes as by [`Transport::close`].
     fn eof_received(&mut self) -> bool {
         false
@@ -170,11 +170,11 @@ pub trait Protocol {
         let _ = error;
     }
 
-    /// The write buffer has grown above the high watermark: stop writing if possible.
+    /// Called when the write buffer has grown above the high watermark: stop writing if possible.
     fn pause_writing(&mut self) {}
 
-    /// The write buffer has drained to the low watermark: writing may continue. Called once per
-    /// [`pause_writing`](Protocol::pause_writing).
+    /// Called when the write buffer has drained to the low watermark: writing may continue. Called at most once after
+    /// each [`pause_writing`](Protocol::pause_writing).
     fn resume_writing(&mut self) {}
 }
 
@@ -300,7 +300,7 @@ pub async fn create_server<P: Protocol + 'static>(
 ///
 /// # Panics
 ///
-/// Outside of a loop.
+/// Outside a loop.
 #[cfg(unix)]
 #[track_caller]
 pub fn create_unix_server<P: Protocol + 'static>(
@@ -352,7 +352,7 @@ impl<S: Into<AnyStream>> Attachable for S {}
 ///
 /// # Panics
 ///
-/// Outside of a loop.
+/// Outside a loop.
 #[track_caller]
 pub fn attach<P: Protocol + 'static>(stream: impl Attachable, protocol: P) -> (Transport, ProtocolRef<P>) {
     connection::open(stream.into(), protocol, None)

@@ -1,8 +1,8 @@
-//! The read half of a connection.
+//! `StreamReader`: the read half of a connection.
 //!
 //! Calls receive into one buffer through managed reads, on demand, and return slices of it that are valid until the
-//! next call: no allocation per line. Bytes leave the buffer only when a call returns them, so a cancelled or failed
-//! call loses none.
+//! next call: no allocation per line. Bytes leave the buffer only when a call or its error returns them, so a cancelled
+//! or failed call loses none.
 
 use std::fmt;
 use std::io;
@@ -19,7 +19,7 @@ const RETAINED_MAX: usize = 16 * 1024;
 
 /// The read half of a connection: asyncio's `StreamReader`.
 ///
-/// Every call is cancel-safe: the next call returns what a dropped future had received.
+/// **Cancel safety:** no call loses data: the next call returns the bytes that a dropped future had received.
 ///
 /// ```
 /// use windlass::net::{open_connection, start_server};
@@ -56,7 +56,7 @@ impl StreamReader {
         }
     }
 
-    /// Returns up to `n` bytes: buffered ones, or else the next received. Empty at EOF. Cancel-safe.
+    /// Returns up to `n` bytes: buffered ones, or else the next received. Empty at EOF.
     pub async fn read(&mut self, n: usize) -> io::Result<&[u8]> {
         if n > 0 && self.leftover().is_empty() {
             self.receive().await?;
@@ -65,7 +65,7 @@ impl StreamReader {
         Ok(self.consume(count))
     }
 
-    /// Returns exactly `n` bytes. Cancel-safe.
+    /// Returns exactly `n` bytes. `n` is not limited, and the bytes are buffered: check it if the peer chooses it.
     ///
     /// # Errors
     ///
@@ -79,11 +79,11 @@ impl StreamReader {
         Ok(self.consume(n))
     }
 
-    /// Returns everything up to and including the first `separator`. Cancel-safe.
+    /// Returns everything up to and including the first `separator`.
     ///
     /// # Errors
     ///
-    /// - `InvalidData` with a [`LimitOverrun`] if more than the [limit](StreamReader::set_limit) precedes the
+    /// - `InvalidData` with a [`LimitOverrun`] if more bytes than the [limit](StreamReader::set_limit) precede the
     ///   separator. The bytes stay buffered.
     /// - `UnexpectedEof` if the stream ends first. It contains the partial data: see [`IncompleteRead`].
     /// - `InvalidInput` if the separator is empty.
@@ -95,7 +95,7 @@ impl StreamReader {
         }
     }
 
-    /// Returns a line including its `\n`, which the last line may lack. Empty at EOF. Cancel-safe.
+    /// Returns a line including its `\n`, which the last line may lack. Empty at EOF.
     ///
     /// # Errors
     ///
@@ -114,7 +114,8 @@ impl StreamReader {
         Ok(std::str::from_utf8(line).expect("checked above"))
     }
 
-    /// Returns everything up to EOF. Cancel-safe. More than `max` bytes give the error `InvalidData` and stay buffered.
+    /// Returns everything up to EOF. More than `max` bytes are an `InvalidData` error, a [`LimitOverrun`], and stay
+    /// buffered.
     pub async fn read_to_end(&mut self, max: usize) -> io::Result<&[u8]> {
         loop {
             let eof = !self.receive().await?;
@@ -128,27 +129,27 @@ impl StreamReader {
         }
     }
 
-    /// Whether a call has met EOF and everything was read.
+    /// Whether a call has received EOF and everything was read.
     pub fn at_eof(&self) -> bool {
         self.eof && self.leftover().is_empty()
     }
 
-    /// Sets how many bytes may precede a separator. The default is 64 KiB.
+    /// Sets how many bytes may precede a separator or newline. The default is 64 KiB.
     pub fn set_limit(&mut self, limit: usize) {
         self.limit = limit;
     }
 
-    /// How many bytes may precede a separator.
+    /// The limit set by [`set_limit`](StreamReader::set_limit).
     pub fn limit(&self) -> usize {
         self.limit
     }
 
-    /// The peer's address, also after the connection is closed.
+    /// The peer's IP address, also after the connection is closed. An error for Unix sockets.
     pub fn peer_addr(&self) -> io::Result<SocketAddr> {
         self.shared.addrs.peer.inet()
     }
 
-    /// The local address, also after the connection is closed.
+    /// The local IP address, also after the connection is closed. An error for Unix sockets.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         self.shared.addrs.local.inet()
     }
@@ -221,7 +222,7 @@ impl StreamReader {
     }
 }
 
-/// The start of the first `wanted`.
+/// The position of the first occurrence of `wanted`.
 fn position(bytes: &[u8], wanted: &[u8]) -> Option<usize> {
     match wanted {
         [byte] => bytes.iter().position(|other| other == byte),
@@ -325,12 +326,12 @@ impl LimitOverrun {
         error.get_ref()?.downcast_ref()
     }
 
-    /// How many buffered bytes contain no separator: asyncio's `consumed`.
+    /// The number of buffered bytes without a separator (for `read_to_end`, all of them): asyncio's `consumed`.
     pub fn consumed(&self) -> usize {
         self.found
     }
 
-    /// The limit.
+    /// The limit that was exceeded.
     pub fn limit(&self) -> usize {
         self.limit
     }

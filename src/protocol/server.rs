@@ -22,7 +22,7 @@ use crate::task::{JoinHandle, spawn};
 /// A server that accepts connections, made by [`create_server`](super::create_server) or
 /// [`start_server`](super::start_server).
 ///
-/// It accepts from the start. Dropping it stops accepting; open connections continue.
+/// It accepts connections as soon as it exists. Dropping it stops accepting; open connections continue.
 ///
 /// ```
 /// use windlass::net::{open_connection, start_server};
@@ -63,7 +63,7 @@ struct Inner {
     changed: Condition,
 }
 
-/// A connection of a server, of either style.
+/// A connection of a server: with a protocol, or with a reader and a writer.
 pub(super) trait Client {
     fn close_client(self: Rc<Self>);
     fn abort_client(self: Rc<Self>);
@@ -207,14 +207,14 @@ impl Server {
         }
     }
 
-    /// Resets every connection.
+    /// Resets every connection and discards its queued data.
     pub fn abort_clients(&self) {
         for client in self.inner.clients() {
             client.abort_client();
         }
     }
 
-    /// Waits until the server is closed and its sockets and connections are gone. Dropping the future has no effect.
+    /// Waits until the server is closed and its sockets and connections are closed. Dropping the future has no effect.
     pub async fn wait_closed(&self) {
         let inner = &self.inner;
         inner
@@ -223,7 +223,7 @@ impl Server {
             .await;
     }
 
-    /// Waits until the server is closed and its connections are gone. Fails if accepting fails for good. Dropping the
+    /// Waits until the server and its connections are closed. Fails if accepting has failed permanently. Dropping the
     /// future closes the server.
     pub async fn serve_forever(&self) -> io::Result<()> {
         let _close = OnDrop(|| self.inner.close());

@@ -1,6 +1,6 @@
-//! The reader/writer style: a connection shared by a [`StreamReader`] and a [`StreamWriter`].
+//! Connections with a [`StreamReader`] and a [`StreamWriter`]: how they are opened, and the state that both share.
 //!
-//! The task that awaits a read performs it. Writing only fills the write buffer; the first write starts a task that
+//! A read runs in the task that awaits it. Writing only fills the write buffer; the first write starts a task that
 //! sends it. So a connection that is only read needs no task.
 
 use std::cell::{Cell, RefCell};
@@ -102,7 +102,7 @@ pub async fn open_unix_connection(path: impl AsRef<Path>) -> io::Result<(StreamR
 ///
 /// # Panics
 ///
-/// Outside of a loop.
+/// Outside a loop.
 #[cfg(unix)]
 #[track_caller]
 pub fn start_unix_server<H, F>(handler: H, path: impl AsRef<Path>) -> io::Result<Server>
@@ -182,13 +182,13 @@ pub(super) struct SharedStream {
     /// `None` once closed.
     stream: RefCell<Option<Rc<AnyStream>>>,
     sender: Cell<SenderState>,
-    /// Of the sending task.
+    /// The waker of the sending task.
     sender_waker: WakerCell,
     closing: Cell<Closing>,
     has_reader: Cell<bool>,
     /// Notified at the low watermark, and when the connection has failed or is closed.
     pub(super) changed: Condition,
-    /// The pending read, woken when the connection is closed locally.
+    /// The waker of the pending read, woken when the connection is closed locally.
     reader: WakerCell,
     registration: Cell<Option<Registration>>,
 }
@@ -206,7 +206,7 @@ enum SenderState {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Closing {
     No,
-    /// The writer was dropped: shut down the write direction after the last byte. The reader stays usable.
+    /// The writer was dropped: shut down the write side after the last byte. The reader stays usable.
     WriteSide,
     /// Close both directions after the last byte.
     Both,
@@ -242,7 +242,7 @@ impl SharedStream {
                 return Poll::Ready(end());
             }
             let received = receiving.as_mut().poll(cx);
-            // Cloning or dropping a waker runs foreign code, which may have closed the connection.
+            // A waker's clone and drop are user code, which may have closed the connection.
             if received.is_pending() && self.reader.set(cx.waker()) && self.is_closed() {
                 return Poll::Ready(end());
             }

@@ -71,12 +71,12 @@ pub trait SubprocessProtocol {
         let _ = (fd, data);
     }
 
-    /// A pipe is closed: by the child, by the transport, or after an error.
+    /// Called when a pipe is closed: by the child, by the transport, or after an error.
     fn pipe_connection_lost(&mut self, fd: i32, error: Option<io::Error>) {
         let _ = (fd, error);
     }
 
-    /// The process has exited: see [`SubprocessTransport::exit_status`]. Its remaining output may still follow.
+    /// Called when the process has exited: see [`SubprocessTransport::exit_status`]. Remaining output may still follow.
     fn process_exited(&mut self) {}
 
     /// Called last, once: the process has exited and every pipe is closed. `error` is set if a callback panicked or
@@ -85,10 +85,10 @@ pub trait SubprocessProtocol {
         let _ = error;
     }
 
-    /// The stdin write buffer has grown above the high watermark.
+    /// Called when the stdin write buffer has grown above the high watermark.
     fn pause_writing(&mut self) {}
 
-    /// The stdin write buffer has drained to the low watermark.
+    /// Called when the stdin write buffer has drained to the low watermark.
     fn resume_writing(&mut self) {}
 }
 
@@ -119,7 +119,7 @@ struct ProcessInfo {
     is_closing: Cell<bool>,
 }
 
-/// A subprocess, as seen by its protocol. A cheap handle; clones refer to the same process. See [`SubprocessProtocol`].
+/// A handle to a subprocess, through which its [`SubprocessProtocol`] acts. Clones refer to the same process.
 ///
 /// Every call returns at once and invokes no callback. The loop delivers the effects later. When the last handle is
 /// dropped, the process and the callbacks continue.
@@ -422,7 +422,7 @@ async fn wait(state: &SubprocessState, child: &mut Child) {
             state.info.status.set(Some(status));
             state.call("process_exited", |protocol| protocol.process_exited());
             state.note_closed();
-            // The stdin writer ends too.
+            // `write_stdin` ends too.
             state.waker.wake();
         }
         Err(error) => state.force_close(Some(error), CloseMode::Normal),

@@ -1,4 +1,4 @@
-//! The handle through which a protocol acts on its connection.
+//! `Transport`: the handle through which a protocol acts on its connection.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -13,10 +13,11 @@ use super::transport_state::CloseMode;
 use super::{Payload, Protocol, ProtocolRef};
 use crate::event_loop::exception::{Exception, report};
 
-/// A connection, as seen by its protocol: asyncio's transport.
+/// A handle to a connection, through which its [`Protocol`] acts: asyncio's transport. Clones refer to the same
+/// connection; dropping the last one does not close it.
 ///
-/// A cheap handle; clones refer to the same connection. Every call returns at once and invokes no callback, so a
-/// protocol may make it from inside its callbacks. The loop delivers the effects later.
+/// Every call returns at once and invokes no callback, so a protocol may make it from inside its callbacks. The loop
+/// delivers the effects later.
 ///
 /// ```
 /// use windlass::protocol::{Protocol, Transport, create_connection, create_server};
@@ -51,12 +52,12 @@ pub struct Transport {
 }
 
 impl Transport {
-    /// Queues bytes for sending, in call order. The writes of one turn leave in one send.
+    /// Queues bytes for sending, in call order. Small writes of one turn leave in one send.
     ///
     /// Borrowed bytes are copied; owned bytes are copied only if they are short. `write` never waits: above the high
     /// watermark the loop calls [`pause_writing`](Protocol::pause_writing), and a protocol that keeps writing consumes
-    /// memory. Bytes are discarded once the transport is closing, and after [`write_eof`](Transport::write_eof), which
-    /// is also reported to the loop's exception handler.
+    /// memory. Once the transport is closing, bytes are discarded silently; after [`write_eof`](Transport::write_eof)
+    /// they are discarded and an error is reported to the loop's exception handler.
     pub fn write(&self, data: impl Payload) {
         let state = &*self.state;
         if state.write_buffer.has_eof() && !state.is_closing() {
@@ -80,7 +81,7 @@ impl Transport {
         }
     }
 
-    /// Shuts down the write direction once everything is sent. Reading continues.
+    /// Shuts down the write side once everything is sent. Reading continues.
     pub fn write_eof(&self) {
         self.state.write_buffer.put_eof();
         self.state.wake_sender();
@@ -126,7 +127,7 @@ impl Transport {
 
     /// Sets the watermarks of the write buffer: more than `high` bytes pause writing, `low` or fewer resume it. The
     /// defaults are 64 KiB and 16 KiB. `None` derives one from the other: `high` is four times `low`, `low` a quarter
-    /// of `high`. With a `high` of zero, any byte that the kernel does not accept at once pauses writing.
+    /// of `high`. With a `high` of zero, every write pauses writing until it is sent.
     ///
     /// # Errors
     ///

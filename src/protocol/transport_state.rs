@@ -60,7 +60,7 @@ pub(super) struct TransportState<P: ?Sized, Q, A> {
     reported_paused: Cell<bool>,
     /// The number of polls of the task so far.
     polls: Cell<u64>,
-    /// The task is being polled: it sees new requests without a wake-up.
+    /// The task is being polled: it handles new requests without a wake-up.
     in_poll: Cell<bool>,
     /// The sender has finished for good.
     is_flushed: Cell<bool>,
@@ -68,7 +68,7 @@ pub(super) struct TransportState<P: ?Sized, Q, A> {
     delivered_in: Cell<u64>,
     /// Notified after `connection_made` and when the transport is lost.
     pub(super) changed: Condition,
-    /// Of the task.
+    /// The waker of the task.
     pub(super) waker: WakerCell,
 }
 
@@ -115,7 +115,7 @@ impl<P: BaseProtocol + ?Sized, Q: SendQueue, A> TransportState<P, Q, A> {
         }
     }
 
-    /// Closes without sending what is queued.
+    /// Closes immediately and discards the queued data.
     pub(super) fn force_close(&self, error: Option<io::Error>, close_mode: CloseMode) {
         let mut close_request = self.close_request.borrow_mut();
         if let CloseRequest::Now(_) = *close_request {
@@ -257,8 +257,8 @@ impl<P: BaseProtocol + ?Sized, Q: SendQueue, A> TransportState<P, Q, A> {
         self.delivered_in.get() == self.polls.get()
     }
 
-    /// Runs both directions and returns why the connection is over. Calls `made` first. The caller pins the futures: pinned
-    /// here, they would be stored twice.
+    /// Runs both directions and returns why the connection is over. Calls `made` first. The caller pins the futures:
+    /// pinned here, they would be stored twice.
     pub(super) async fn run(
         &self,
         made: impl Fn(),

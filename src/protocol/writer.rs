@@ -1,4 +1,4 @@
-//! The write half of a connection.
+//! `StreamWriter`: the write half of a connection.
 
 use std::fmt;
 use std::io;
@@ -14,7 +14,7 @@ use crate::event_loop::exception::{Exception, report};
 /// [`write`](StreamWriter::write) queues bytes and returns at once; the loop sends them in call order. Await
 /// [`drain`](StreamWriter::drain) between large writes for backpressure.
 ///
-/// Dropping the writer sends the rest and then shuts down the write direction, while the
+/// Dropping the writer sends the rest and then shuts down the write side, while the
 /// [`StreamReader`](super::StreamReader) stays usable. When both are dropped, the connection closes once everything is
 /// sent.
 ///
@@ -48,11 +48,11 @@ impl StreamWriter {
         StreamWriter { shared }
     }
 
-    /// Queues bytes for sending. The writes of one turn leave in one send.
+    /// Queues bytes for sending. Small writes of one turn leave in one send.
     ///
-    /// Borrowed bytes are copied; owned bytes are copied only if they are short. Bytes are discarded once the writer is
-    /// closing or sending has failed, which the next [`drain`](StreamWriter::drain) returns as an error. After
-    /// [`write_eof`](StreamWriter::write_eof) they are discarded and reported to the loop's exception handler.
+    /// Borrowed bytes are copied; owned bytes are copied only if they are short. Once the writer is closing or a send
+    /// has failed, bytes are discarded; [`drain`](StreamWriter::drain) returns the error of the send. After
+    /// [`write_eof`](StreamWriter::write_eof) they are discarded, and an error goes to the loop's exception handler.
     #[track_caller]
     pub fn write(&self, data: impl Payload) {
         let write_buffer = &self.shared.write_buffer;
@@ -72,8 +72,8 @@ impl StreamWriter {
         }
     }
 
-    /// Waits while the write buffer is paused: from above the high watermark until it has drained to the low one.
-    /// Fails if sending has failed. Dropping the future has no effect: queued bytes are still sent.
+    /// If the write buffer has grown above the high watermark, waits until it has drained to the low one. Fails if a
+    /// send has failed or the connection was aborted. Dropping the future has no effect: queued bytes are still sent.
     pub async fn drain(&self) -> io::Result<()> {
         let shared = &self.shared;
         let write_buffer = &shared.write_buffer;
@@ -83,7 +83,7 @@ impl StreamWriter {
         self.check()
     }
 
-    /// Shuts down the write direction once everything is sent. Reading continues.
+    /// Shuts down the write side once everything is sent. Reading continues.
     #[track_caller]
     pub fn write_eof(&self) {
         self.shared.write_buffer.put_eof();
@@ -101,8 +101,8 @@ impl StreamWriter {
         self.shared.close();
     }
 
-    /// Waits until the connection is closed, by either side. Fails if not everything could be sent. Dropping the future
-    /// has no effect.
+    /// Waits until the connection is closed by [`close`](StreamWriter::close), [`abort`](StreamWriter::abort) or its
+    /// server; a close by the peer does not count. Fails if a send has failed or the connection was aborted.
     pub async fn wait_closed(&self) -> io::Result<()> {
         let shared = &self.shared;
         shared.changed.wait_until(|| shared.is_closed()).await;
@@ -139,12 +139,12 @@ impl StreamWriter {
         self.shared.write_buffer.watermarks.size()
     }
 
-    /// The peer's address, also after the connection is closed.
+    /// The peer's IP address, also after the connection is closed. An error for Unix sockets.
     pub fn peer_addr(&self) -> io::Result<SocketAddr> {
         self.shared.addrs.peer.inet()
     }
 
-    /// The local address, also after the connection is closed.
+    /// The local IP address, also after the connection is closed. An error for Unix sockets.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         self.shared.addrs.local.inet()
     }

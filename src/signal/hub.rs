@@ -29,7 +29,7 @@ struct Pending {
 impl Pending {
     /// Runs inside the signal handler: an atomic store and one non-blocking system call.
     fn set(&self, number: usize) {
-        // The flag first: the loop that is woken must find it.
+        // The flag first: the woken loop must see it.
         self.flags[number].store(true, Ordering::SeqCst);
         self.wake.wake();
     }
@@ -45,7 +45,7 @@ pub(crate) struct SignalHub {
 /// A signal with at least one listener.
 struct ListenedSignal {
     action: Action,
-    /// How often the hub has seen it; several arrivals may count as one.
+    /// How often the hub has seen the signal; several arrivals may count as one.
     count: u64,
     listeners: Slab<Option<Waker>>,
 }
@@ -92,8 +92,8 @@ impl SignalHub {
             let pending = self.pending.clone();
             // May be set by a signal for earlier listeners.
             pending.flags[number as usize].store(false, Ordering::SeqCst);
-            // SAFETY: the action is async-signal-safe: it stores to an atomic and writes to a socket. It does not allocate,
-            // lock or panic: `check` guarantees that the number is below `LIMIT`.
+            // SAFETY: the action is async-signal-safe: it stores to an atomic and writes to a socket. It does not
+            // allocate, lock or panic: `check` guarantees that the number is below `LIMIT`.
             let action = unsafe { register(number, move || pending.set(number as usize)) }
                 .map_err(|error| context(format_args!("listen to signal {number}"), error))?;
             self.listened.borrow_mut().insert(
@@ -211,7 +211,7 @@ impl Watcher {
 impl Drop for Watcher {
     fn drop(&mut self) {
         if let Some(hub) = self.0.upgrade() {
-            // The loop was closed: every listener learns it.
+            // The loop was closed: every listener's `recv` returns `None`.
             hub.wake(|_, _| true);
         }
     }

@@ -170,10 +170,10 @@ pub fn signal(kind: SignalKind) -> io::Result<Signal> {
     Ok(Signal { hub, kind, key, seen })
 }
 
-/// Waits for Ctrl-C (`SIGINT`) from the first poll on.
+/// Waits for Ctrl-C (`SIGINT`). It listens from its first poll on; earlier signals are not seen.
 ///
 /// After the first poll, Ctrl-C does not terminate the program any more, even after this future has returned or was
-/// dropped: see [`signal()`], which also does not lose signals between two waits.
+/// dropped. In a loop, use [`signal()`], which does not lose signals between two waits.
 ///
 /// ```no_run
 /// windlass::run(async {
@@ -214,7 +214,7 @@ pub async fn ctrl_break() -> io::Result<()> {
 /// Ctrl-C, Ctrl-Break, the closing of the console window, and the shutdown of a service.
 ///
 /// It listens from this call on, so call it before the program reports that it is ready. As for [`signal()`], these
-/// signals do not terminate the program by default any more.
+/// signals do not terminate the program any more.
 ///
 /// ```no_run
 /// use windlass::net::TcpListener;
@@ -266,10 +266,11 @@ impl ShutdownSignal {
         poll_any(&mut self.signals, cx)
     }
 
-    /// Runs `future` until it completes or termination is requested; then it drops the future and returns `None`.
+    /// Runs `future` to completion. If termination is requested first, drops the future and returns `None`.
     ///
-    /// An earlier request takes precedence, so a loop of these calls ends even if every future is ready immediately.
-    /// Each request is reported once: a further call waits for a second one, for instance to abort a graceful shutdown.
+    /// A request from before the call takes precedence, so a loop of these calls ends even if every future is ready
+    /// immediately. Each request is reported once: the next call waits for another one, for instance to abort a
+    /// graceful shutdown.
     pub async fn run_until_shutdown<F: Future>(&mut self, future: F) -> Option<F::Output> {
         let waiting = ForgetWakers(&mut self.signals);
         let mut future = pin!(future);
@@ -300,8 +301,8 @@ fn poll_any(signals: &mut [Signal], cx: &mut Context<'_>) -> Poll<Option<()>> {
 
 /// A listener to a signal, created by [`signal()`].
 ///
-/// Signals coalesce, as in the kernel: several that arrive before a [`recv`](Signal::recv) are received as one. None is
-/// lost: after the last signal there is always one more `recv` that returns. The listener's loop must run.
+/// Signals coalesce, as in the kernel: several that arrive before a [`recv`](Signal::recv) are received as one. After
+/// the last signal, at least one `recv` returns. The listener's loop must run.
 ///
 /// ```
 /// use windlass::signal::{SignalKind, signal};
@@ -325,7 +326,7 @@ pub struct Signal {
 }
 
 impl Signal {
-    /// Waits for a signal, if none has arrived since the last call. Returns `None` when the listener's loop is closed.
+    /// Waits for a signal, unless one has arrived since the last call. Returns `None` when the listener's loop closes.
     ///
     /// **Cancel safety:** no signal is lost; the next call returns it.
     pub async fn recv(&mut self) -> Option<()> {

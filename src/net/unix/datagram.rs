@@ -35,7 +35,7 @@ use crate::sys::{MOST_DESCRIPTORS, MsgMeta, Name, SocketKind, context};
 pub struct UnixDatagram {
     socket: OwnedDescriptor,
     msg_pool: MsgHdrPool,
-    /// The connected address, for error messages: after the peer is gone, the kernel does not know it any more.
+    /// The connected address, for error messages: the kernel forgets it when the peer closes.
     peer: RefCell<Option<String>>,
 }
 
@@ -115,7 +115,8 @@ impl UnixDatagram {
         (result.map_err(|error| self.with_peer(error)), buf)
     }
 
-    /// Sends a datagram with descriptors, which are closed here even on an error: duplicate those to keep.
+    /// Sends a datagram with descriptors to the connected address and returns its length. The descriptors are then
+    /// closed, even on an error: duplicate those to keep.
     pub async fn send_with_fds<B: IoBuf>(&self, buf: B, fds: Vec<OwnedFd>) -> BufResult<usize, B> {
         if fds.len() > MOST_DESCRIPTORS {
             return (Err(too_many(fds.len())), buf);
@@ -124,9 +125,8 @@ impl UnixDatagram {
         (result.map_err(|error| self.with_peer(error)), buf)
     }
 
-    /// Receives a datagram into `buf`, from its start up to its capacity, and returns its length and the sender.
-    ///
-    /// A datagram that does not fit is an error; the buffer contains its beginning, and the rest is lost.
+    /// Receives a datagram into `buf`, from its start up to its capacity, and returns its length and the sender. A
+    /// datagram that does not fit is an error; the buffer contains its beginning, and the rest is lost.
     pub async fn recv_from<B: IoBufMut>(&self, buf: B) -> BufResult<(usize, SocketAddr), B> {
         let (result, buf) = self.receive(buf, 0).await;
         let result = result.and_then(|(count, meta)| {
@@ -145,8 +145,8 @@ impl UnixDatagram {
         (result.map(|(count, _)| count), buf)
     }
 
-    /// Receives a datagram with up to `max_fds` descriptors into `buf`. A receive without space for them loses them, as
-    /// does a truncated one.
+    /// Receives a datagram with up to `max_fds` descriptors into `buf`. Further descriptors are closed, as are all of a
+    /// truncated datagram, and those of a datagram that another method receives.
     pub async fn recv_with_fds<B: IoBufMut>(&self, buf: B, max_fds: usize) -> BufResult<Received, B> {
         let (result, buf) = self.receive(buf, max_fds).await;
         (result.map(Received::new), buf)

@@ -54,7 +54,7 @@ impl UnixListener {
     ///
     /// Errors and cancel safety are as for [`TcpListener::accept`](crate::net::TcpListener::accept).
     pub async fn accept(&self) -> io::Result<(UnixStream, SocketAddr)> {
-        // A peer that is already gone may have left data to read.
+        // A peer that has already closed has no address, but may have left data to read.
         let admit = |socket: OwnedDescriptor| {
             let peer = socket.peer_unix_addr().or_else(|_| SocketAddr::from_pathname(""));
             Some((UnixStream::from_socket(socket), peer.ok()?))
@@ -62,7 +62,7 @@ impl UnixListener {
         self.acceptor.accept(admit).await
     }
 
-    /// Limits how many connections the runtime may accept before the program asks for them (1: none): see
+    /// Sets how many connections the listener may accept at a time: see
     /// [`TcpListener::set_accept_ahead`](crate::net::TcpListener::set_accept_ahead).
     pub fn set_accept_ahead(&self, connections: u32) {
         self.acceptor.set_ahead(connections);

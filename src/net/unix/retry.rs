@@ -1,4 +1,4 @@
-//! Sending Unix datagrams.
+//! Sending Unix datagrams, with retries while the receiver's queue is full.
 
 use std::rc::Rc;
 use std::time::Duration;

@@ -9,7 +9,7 @@ use crate::event_loop::core::LoopCore;
 use crate::inflight::descriptor::OwnedDescriptor;
 use crate::sys::{Credentials, Name, SocketKind, context};
 
-/// Adds an action and the address of its socket to an error.
+/// Adds an action and the address that it concerns to an error.
 pub(super) fn at<'a>(action: &'a str, name: &'a Name) -> impl Fn(io::Error) -> io::Error + 'a {
     move |error| context(format_args!("{action} {name}"), error)
 }

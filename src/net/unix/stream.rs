@@ -122,7 +122,7 @@ impl UnixStream {
     writing_methods!();
 
     /// Sends from `buf` with descriptors and returns the number of bytes sent. The descriptors are attached to the
-    /// first byte, so `buf` must not be empty. They are closed here even on an error: duplicate those to keep.
+    /// first byte, so `buf` must not be empty. They are then closed, even on an error: duplicate those to keep.
     ///
     /// **Cancel safety:** the bytes and descriptors may or may not have been sent.
     pub async fn send_with_fds<B: IoBuf>(&self, buf: B, fds: Vec<OwnedFd>) -> BufResult<usize, B> {
@@ -136,8 +136,8 @@ impl UnixStream {
         send(self.socket(), &self.msg_pool, buf, None, fds).await
     }
 
-    /// Receives into `buf`, like [`read`](UnixStream::read), with up to `max_fds` descriptors. Reads without space for
-    /// descriptors lose those that are attached to the bytes read.
+    /// Receives into `buf`, like [`read`](UnixStream::read), with up to `max_fds` descriptors. Further descriptors are
+    /// closed, as are those attached to bytes that another method reads.
     ///
     /// **Cancel safety:** neither bytes nor descriptors are lost.
     pub async fn recv_with_fds<B: IoBufMut>(&self, buf: B, max_fds: usize) -> BufResult<Received, B> {
@@ -145,7 +145,7 @@ impl UnixStream {
         (result.map(Received::new), buf)
     }
 
-    /// The user, group and process of the peer at the time it connected or listened.
+    /// The user, group and process of the peer when it called `connect` or `listen`.
     pub fn peer_credentials(&self) -> io::Result<Credentials> {
         self.socket().peer_credentials()
     }
