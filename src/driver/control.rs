@@ -1,4 +1,4 @@
-//! Control calls: the calls on descriptors that never block, and the system calls that they are.
+//! Control calls: the calls on descriptors that never block, and their implementation by plain system calls.
 
 use std::io::{self, SeekFrom};
 use std::net::Shutdown;
