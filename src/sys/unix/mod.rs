@@ -76,7 +76,7 @@ pub(crate) fn message(slices: *const IoVec, count: usize) -> libc::msghdr {
     header
 }
 
-/// The OS's error codes that the layers above tell apart.
+/// The OS's error codes that the layers above distinguish.
 pub(crate) mod errno {
     pub(crate) const CANCELED: i32 = libc::ECANCELED;
     pub(crate) const NO_BUFFERS: i32 = libc::ENOBUFS;
@@ -130,8 +130,8 @@ pub(crate) fn adopt(fd: Fd) -> io::Result<()> {
     with(fd, |socket| socket.set_nonblocking(true))
 }
 
-/// An error if readiness of a descriptor cannot be waited for. Files and directories are always ready, and epoll
-/// refuses them; so does every driver.
+/// An error if the readiness of a descriptor cannot be waited for. Files and directories are always ready; epoll
+/// refuses them, so every driver does.
 pub(crate) fn check_watchable(fd: Fd) -> io::Result<()> {
     let mut stat = std::mem::MaybeUninit::<libc::stat>::uninit();
     // SAFETY: the kernel fills the local structure and keeps no pointer to it.
@@ -160,7 +160,7 @@ pub(crate) fn close(fd: Fd) {
     }
 }
 
-/// Closes a socket that lingers; blocks for as long.
+/// Closes a socket with `SO_LINGER`; blocks for up to the linger time.
 pub(crate) fn close_slowly(foreign: Foreign) {
     drop(foreign);
 }
