@@ -118,7 +118,7 @@ pub unsafe trait Driver {
     /// - an operation that the driver left to a thread ([`Start::Blocking`]), such as file work;
     /// - a job whose handle exists: of [`spawn_blocking`](crate::spawn_blocking), of a [`Pool`](crate::blocking::Pool)
     ///   if it was spawned or polled on this loop, or a name lookup. A job that waits in the queue, or whose handle was
-    ///   polled and waits for room there, counts too.
+    ///   polled and waits for space there, counts too.
     ///
     /// A job whose handle was dropped no longer counts, since it reports nothing to the loop. A job that waits for
     /// something that the loop does only after a timer has fired never ends: it stops the clock that it waits for.
@@ -134,7 +134,7 @@ pub unsafe trait Driver {
         false
     }
 
-    /// Makes a call that never blocks: creating, naming, tuning and closing descriptors.
+    /// Makes a call that never blocks: creates, binds, configures or closes descriptors.
     fn control(&mut self, call: Control<'_>) -> io::Result<Reply>;
 
     /// Starts an operation. It need not reach the kernel before the next [`poll`](Driver::poll) or

@@ -228,21 +228,21 @@ pub enum FileOp {
         /// Whether it is a directory.
         is_dir: bool,
     },
-    /// Makes a directory. Its result is 0.
+    /// Creates a directory. Its result is 0.
     MakeDir {
         /// The path, ending in NUL.
         path: *const PathChar,
         /// Its permissions.
         mode: u32,
     },
-    /// Makes a hard link. Its result is 0.
+    /// Creates a hard link. Its result is 0.
     HardLink {
         /// The existing name, ending in NUL.
         from: *const PathChar,
         /// The new name, ending in NUL.
         to: *const PathChar,
     },
-    /// Makes a symbolic link. Its result is 0.
+    /// Creates a symbolic link. Its result is 0.
     SymLink {
         /// The path that the link holds, ending in NUL.
         target: *const PathChar,

@@ -199,7 +199,7 @@ unsafe impl Driver for Iocp {
             if dequeued != Dequeued::Full {
                 break;
             }
-            // Run what has completed first; the next turn takes more.
+            // The loop runs the completions first; the next turn dequeues more.
             if completed.len() >= port::BATCH {
                 break;
             }

@@ -146,20 +146,20 @@ pub(crate) unsafe fn remove(path: *const PathChar, is_dir: bool) -> Option<OsRes
     attempt(|| unsafe { if is_dir { libc::rmdir(path) } else { libc::unlink(path) } } as libc::ssize_t)
 }
 
-/// Makes a directory.
+/// Creates a directory.
 pub(crate) unsafe fn make_dir(path: *const PathChar, mode: u32) -> Option<OsResult> {
     // SAFETY: the caller's promise.
     attempt(|| unsafe { libc::mkdir(path, mode as libc::mode_t) } as libc::ssize_t)
 }
 
-/// Makes a hard link.
+/// Creates a hard link.
 pub(crate) unsafe fn hard_link(from: *const PathChar, to: *const PathChar) -> Option<OsResult> {
     let here = libc::AT_FDCWD;
     // SAFETY: the caller's promise.
     attempt(|| unsafe { libc::linkat(here, from, here, to, 0) } as libc::ssize_t)
 }
 
-/// Makes a symbolic link.
+/// Creates a symbolic link.
 pub(crate) unsafe fn sym_link(target: *const PathChar, link: *const PathChar) -> Option<OsResult> {
     // SAFETY: the caller's promise.
     attempt(|| unsafe { libc::symlink(target, link) } as libc::ssize_t)

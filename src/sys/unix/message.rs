@@ -219,7 +219,7 @@ impl Message {
     ///
     /// # Safety
     ///
-    /// As for [`bytes`](Message::bytes), and the header has room for a name.
+    /// As for [`bytes`](Message::bytes), and the header has space for a name.
     pub unsafe fn deliver(&mut self, sender: &Name, is_truncated: bool) {
         // SAFETY: the caller's promise; the storage has room for any name.
         unsafe {

@@ -125,7 +125,7 @@ pub(crate) fn monotonic() -> Instant {
     Instant::from_origin(Duration::new(now.tv_sec as u64, now.tv_nsec as u32))
 }
 
-/// Prepares a socket that was made elsewhere. On an error the caller still owns it.
+/// Prepares a socket that was created elsewhere. On an error the caller still owns it.
 pub(crate) fn adopt(fd: Fd) -> io::Result<()> {
     with(fd, |socket| socket.set_nonblocking(true))
 }
@@ -184,7 +184,7 @@ pub(crate) fn borrow<'a>(fd: Fd) -> BorrowedFd<'a> {
     unsafe { BorrowedFd::borrow_raw(fd) }
 }
 
-/// An owned descriptor that was made elsewhere.
+/// An owned descriptor that was created elsewhere.
 pub(crate) type Foreign = OwnedFd;
 
 /// A borrowed descriptor.

@@ -225,19 +225,19 @@ pub(crate) unsafe fn remove(path: *const PathChar, is_dir: bool) -> Option<OsRes
     })
 }
 
-/// Makes a directory.
+/// Creates a directory.
 pub(crate) unsafe fn make_dir(path: *const PathChar, _mode: u32) -> Option<OsResult> {
     // SAFETY: the caller's promise.
     done(std::fs::create_dir(unsafe { path_of(path) }))
 }
 
-/// Makes a hard link.
+/// Creates a hard link.
 pub(crate) unsafe fn hard_link(from: *const PathChar, to: *const PathChar) -> Option<OsResult> {
     // SAFETY: the caller's promise.
     done(unsafe { std::fs::hard_link(path_of(from), path_of(to)) })
 }
 
-/// Makes a symbolic link.
+/// Creates a symbolic link.
 pub(crate) unsafe fn sym_link(target: *const PathChar, link: *const PathChar) -> Option<OsResult> {
     // SAFETY: the caller's promise.
     done(unsafe { sym_link_now(&path_of(target), &path_of(link)) })

@@ -168,7 +168,7 @@ pub(crate) fn monotonic() -> Instant {
     Instant::from_origin(Duration::new(seconds as u64, nanoseconds as u32))
 }
 
-/// Prepares a socket or pipe that was made elsewhere. A pipe must be open for overlapped calls: a plain read would
+/// Prepares a socket or pipe that was created elsewhere. A pipe must be open for overlapped calls: a plain read would
 /// block a thread until the peer writes.
 pub(crate) fn adopt(fd: Fd) -> io::Result<()> {
     if is_socket(fd) || !files::is_open(fd) {
@@ -244,7 +244,7 @@ pub(crate) fn with<T>(fd: Fd, call: impl FnOnce(SockRef<'_>) -> io::Result<T>) -
     call(SockRef::from(&borrowed))
 }
 
-/// An owned socket or handle that was made elsewhere.
+/// An owned socket or handle that was created elsewhere.
 #[derive(Debug)]
 pub(crate) enum Foreign {
     Socket(OwnedSocket),
