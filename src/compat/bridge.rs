@@ -17,8 +17,8 @@ use crate::time::{Instant, Sleep, sleep};
 /// Its own methods are poll-based calls without third-party traits. The features `compat-futures`, `compat-tokio` and
 /// `hyper` implement the traits of `futures-io`, tokio and hyper.
 ///
-/// One task may read while another writes, through any splitter of poll-based streams. A half of a socket can have a
-/// bridge of its own.
+/// One task may read while another writes, through a poll-based split such as `tokio::io::split`. A half of a socket
+/// can have a bridge of its own.
 ///
 /// ```
 /// use std::future::poll_fn;
@@ -40,8 +40,8 @@ use crate::time::{Instant, Sleep, sleep};
 ///
 /// - Reads lose nothing. Unconsumed bytes stay for the next poll, and return to the stream when the bridge is dropped
 ///   or [unwrapped](Bridge::into_inner).
-/// - Accepted writes are sent without further polls, as long as the stream exists. After a failed send, every write,
-///   flush and shutdown fails, since accepted bytes are missing.
+/// - Accepted writes are sent without further polls, as long as the stream exists. (A `TlsStream` may need a flush or
+///   the next read or write.) After a failed send, every write, flush and shutdown fails: accepted bytes are missing.
 /// - Dropping the stream does not wait. It sends what the kernel accepts at once; if bytes remain, it resets a TCP
 ///   connection, so that the peer does not mistake the part for the whole. (Pipes and Unix sockets have no reset.)
 ///   Flush or shut down first.
@@ -81,8 +81,9 @@ impl<S> Bridge<S> {
     /// single byte sent fails with [`TimedOut`](io::ErrorKind::TimedOut). Without it, a peer that stops reading keeps
     /// its connection and the data buffered for it indefinitely.
     ///
-    /// A slow peer that keeps reading never times out. The cost is one timer while a call is pending. Only pending
-    /// calls are checked: buffered bytes that no call waits for do not time out.
+    /// A slow peer that keeps reading never times out, except on a stream with its own write state, such as a
+    /// `TlsStream`: there the timeout bounds the whole pending call. Bytes that no call waits for do not time out. The
+    /// cost is one timer while a call is pending.
     ///
     /// ```
     /// use std::future::poll_fn;
@@ -109,7 +110,7 @@ impl<S> Bridge<S> {
     }
 
     /// The stream. Its own calls queue with the bridge's in FIFO order. A call behind a pending poll waits until that
-    /// poll has completed: see [Bridge].
+    /// poll has completed: see [`Bridge`].
     pub fn get_ref(&self) -> &S {
         &self.stream
     }

@@ -1,4 +1,4 @@
-//! The traits of futures-io.
+//! The traits of futures-io for a [`Bridge`].
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;

@@ -1,4 +1,4 @@
-//! Bridges for sockets and pipes.
+//! `PollRead` and `PollWrite` for sockets, pipes and the standard streams of child processes.
 
 use std::io::{self, IoSlice};
 use std::task::{Context, Poll};

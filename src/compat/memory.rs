@@ -1,4 +1,4 @@
-//! Bridges for in-memory streams. These need no write buffer: a write is complete when it returns.
+//! `PollRead` and `PollWrite` for in-memory streams. These need no write buffer: a write is complete when it returns.
 
 use std::io::{self, IoSlice};
 use std::task::{Context, Poll};

@@ -2,13 +2,13 @@
 //!
 //! A write first offers its bytes to the kernel without a copy. The rest is copied to a write buffer. When a send
 //! completes, the loop calls this sender ([`Listener`]), which starts the next one, because poll-based code may write
-//! and never poll again. Only a task that waits for space or for the end is woken.
+//! and never poll again. Only a task that waits for space or for a flush is woken.
 //!
 //! The sender holds the write queue and the descriptor from its first send until nothing is left. So the stream's own
 //! calls run entirely before or after, and an empty buffer keeps nothing open.
 //!
-//! After the stream is dropped, it sends only what the kernel accepts at once. If bytes remain, or if a send fails, the
-//! connection is reset, so that the peer does not mistake the part for the whole.
+//! Once the stream is dropped, the sender sends only what the kernel accepts at once. If bytes remain, or if a send
+//! fails, the connection is reset, so that the peer does not mistake the part for the whole.
 
 use std::cell::Cell;
 use std::io::{self, IoSlice};
@@ -44,7 +44,7 @@ pub(super) struct Sender {
 
 struct Waiting {
     waker: Waker,
-    /// Wake when there is space; otherwise when nothing is left.
+    /// Wake when there is space; otherwise when all bytes are sent.
     for_room: bool,
 }
 
@@ -98,7 +98,7 @@ impl Sender {
         Poll::Ready(Ok(taken))
     }
 
-    /// Waits until nothing is left.
+    /// Waits until all accepted bytes are sent.
     pub(super) fn poll_flush(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.failure()?;
         match self.buffer.is_sending() {
@@ -107,7 +107,7 @@ impl Sender {
         }
     }
 
-    /// Waits until nothing is left, then acquires the write queue.
+    /// Waits until all accepted bytes are sent, then acquires the write queue.
     pub(super) fn poll_alone(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         ready!(self.poll_flush(cx))?;
         self.poll_queue_turn(&self.descriptor()?, cx).map(Ok)

@@ -1,4 +1,4 @@
-//! tokio's I/O traits. Nothing else of tokio is used.
+//! tokio's I/O traits for a [`Bridge`]. Nothing else of tokio is used.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;

@@ -1,4 +1,4 @@
-//! What a stream implements to be used through a bridge.
+//! The traits of streams that a bridge can wrap.
 
 use std::io::{self, IoSlice};
 use std::task::{Context, Poll};
@@ -97,8 +97,8 @@ pub trait PollRead {
 /// # Ok::<(), std::io::Error>(())
 /// ```
 pub trait PollWrite {
-    /// Accepts bytes from the slices, in order, and returns their number. They are sent without further polls; after a
-    /// failed send, every call returns the error.
+    /// Accepts bytes from the slices, in order, and returns their number. A socket or pipe sends them without further
+    /// polls; another stream may need a [flush](PollWrite::poll_flush). After a failed send, every call fails.
     fn poll_write(
         &mut self,
         state: &mut Writing,

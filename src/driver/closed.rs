@@ -19,10 +19,9 @@ pub(crate) struct Closed {
     now: Instant,
     space: FdSpace,
     is_forked: bool,
-    /// A driver with numbers of its own lives until its last descriptor is closed, which is when the loop's memory is
-    /// freed.
+    /// The old driver, if it has descriptor numbers of its own: it lives until its last descriptor is closed.
     driver: Option<Box<dyn Driver>>,
-    /// Operations did not complete: their memory, and what the driver holds, is never freed.
+    /// Some operations did not complete, so their memory and the driver are leaked.
     leaks: bool,
 }
 
@@ -41,8 +40,8 @@ impl Closed {
         }
     }
 
-    /// Keeps the old driver for the closes to come if its numbers are its own, and drops it otherwise. With `leaks`,
-    /// nothing that it holds is ever freed.
+    /// Keeps the old driver if its descriptor numbers are its own, to close those that are still open, and drops it
+    /// otherwise. With `leaks`, it is never freed.
     pub(crate) fn keep(&mut self, driver: Box<dyn Driver>, leaks: bool) {
         match (self.space, leaks) {
             (FdSpace::Kernel, false) => drop(driver),
@@ -91,7 +90,7 @@ unsafe impl Driver for Closed {
             // In a forked child only this process's copy is closed. A reset would change the socket, which is shared.
             (None, true) if self.is_forked => control(Control::Close { fd }),
             (None, true) => control(call),
-            // The number of a driver that is gone names nothing.
+            // The number is one of a driver that no longer exists: nothing is left to close.
             (None, false) => Ok(Reply::Done),
         }
     }

@@ -1,4 +1,4 @@
-//! Control calls: the calls on descriptors that never block, and the system calls that they are.
+//! Control calls: the calls on descriptors that never block, and their implementation with plain system calls.
 
 use std::io::{self, SeekFrom};
 use std::net::Shutdown;
@@ -9,12 +9,12 @@ use crate::sys::{self, Credentials, Fd, Name, SocketKind, SocketOption};
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub enum Control<'a> {
-    /// Makes a socket. Returns [`Reply::Fd`].
+    /// Creates a socket. Returns [`Reply::Fd`].
     Socket {
         /// Its kind.
         kind: SocketKind,
     },
-    /// Makes two sockets that are connected to each other. Returns [`Reply::Pair`].
+    /// Creates two sockets that are connected to each other. Returns [`Reply::Pair`].
     Pair {
         /// Their kind.
         kind: SocketKind,
@@ -33,8 +33,8 @@ pub enum Control<'a> {
         /// How many connections the kernel queues before they are accepted.
         backlog: i32,
     },
-    /// Takes over a socket or pipe of the kernel's that was made elsewhere. On an error the caller still owns it. The
-    /// loop never asks this of a driver whose numbers are its own ([`FdSpace::Own`](super::FdSpace::Own)).
+    /// Takes over a kernel socket or pipe that was created elsewhere. On an error the caller still owns it. The loop
+    /// never makes this call on a driver with [`FdSpace::Own`](super::FdSpace::Own).
     Adopt {
         /// The descriptor.
         fd: Fd,
@@ -125,7 +125,7 @@ pub enum Reply {
     Position(u64),
 }
 
-/// Makes a control call by plain system calls.
+/// Carries out a control call with plain system calls.
 pub(crate) fn control(call: Control<'_>) -> io::Result<Reply> {
     match call {
         Control::Socket { kind } => return sys::new_socket(kind).map(Reply::Fd),

@@ -8,7 +8,7 @@ use windows_sys::Win32::System::IO::OVERLAPPED;
 use super::{CURRENT, Direction, FileOp, Medium, Op, OsResult, PoolBuffer};
 use crate::sys::{self, Fd, IoVec, handle, last_code};
 
-/// The most that one write to a pipe passes on, as much as a pipe holds: a write ends only when all its bytes were taken.
+/// The most bytes that one write passes to a pipe, its capacity: a write ends only when all its bytes were taken.
 const MAX_PIPE_WRITE: usize = 64 * 1024;
 
 /// One read or write.

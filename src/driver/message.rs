@@ -12,7 +12,7 @@ use crate::sys::{Message, MsgHdrBuf, Name};
 /// let mut buf = MessageBuf::new();
 /// let name = Name::from(std::net::SocketAddr::from(([127, 0, 0, 1], 53)));
 /// let message = buf.to_send(b"query", Some(&name));
-/// // SAFETY: the buffer and the bytes are there, and nothing else uses them.
+/// // SAFETY: the buffer and the bytes are valid, and nothing else uses them.
 /// let (bytes, to) = unsafe { ((*message).bytes(), (*message).name()) };
 /// assert_eq!(bytes.len, 5);
 /// assert_eq!(to.and_then(|name| name.as_socket()), name.as_socket());

@@ -56,7 +56,7 @@ pub(crate) use self::settings::Settings;
 use crate::sys::Instant;
 pub use crate::sys::{Credentials, Fd, IoVec, Message, Name, OsResult, PathChar, SocketKind, SocketOption, Stat};
 
-/// A source of completions.
+/// Starts operations for the loop and reports their completions.
 ///
 /// # Not yet stable
 ///
@@ -71,11 +71,11 @@ pub use crate::sys::{Credentials, Fd, IoVec, Message, Name, OsResult, PathChar, 
 /// - `start` returns [`Start::Done`] with the result.
 /// - `start` returns [`Start::Pending`]. A later [`poll`](Driver::poll) pushes one [`Completion`] with the id. The loop
 ///   ignores a completion with an id that is not in flight, and counts it.
-/// - `start` returns [`Start::Blocking`]. A thread of the loop makes the system call, and the driver forgets the
-///   operation.
+/// - `start` returns [`Start::Blocking`]. A pool thread of the loop makes the system call; the driver keeps no
+///   record of the operation.
 ///
-/// [`Op::Readiness`] is never done at once: its completion comes from the next poll at the earliest. An id is reused
-/// with a new generation, after its completion.
+/// [`Op::Readiness`] is never done at once: its completion comes from the next poll at the earliest. After an
+/// operation has completed, the index of its id is reused with a new generation.
 ///
 /// # Memory
 ///
@@ -97,8 +97,7 @@ pub use crate::sys::{Credentials, Fd, IoVec, Message, Name, OsResult, PathChar, 
 ///
 /// # Threads
 ///
-/// The loop calls a driver from one thread, and never from inside one of its calls. Only [`Notify`] is used from other
-/// threads.
+/// The loop calls a driver from one thread, and never reentrantly. Only [`Notify`] is used from other threads.
 ///
 /// # Safety
 ///
@@ -119,7 +118,7 @@ pub unsafe trait Driver {
     /// - an operation that the driver left to a thread ([`Start::Blocking`]), such as file work;
     /// - a job whose handle exists: of [`spawn_blocking`](crate::spawn_blocking), of a [`Pool`](crate::blocking::Pool)
     ///   if it was spawned or polled on this loop, or a name lookup. A job that waits in the queue, or whose handle was
-    ///   polled and waits for room there, counts too.
+    ///   polled and waits for space there, counts too.
     ///
     /// A job whose handle was dropped no longer counts, since it reports nothing to the loop. A job that waits for
     /// something that the loop does only after a timer has fired never ends: it stops the clock that it waits for.
@@ -135,7 +134,7 @@ pub unsafe trait Driver {
         false
     }
 
-    /// Makes a call that never blocks: creating, naming, tuning and closing descriptors.
+    /// Makes a call that never blocks: creates, binds, configures or closes descriptors.
     fn control(&mut self, call: Control<'_>) -> io::Result<Reply>;
 
     /// Starts an operation. It need not reach the kernel before the next [`poll`](Driver::poll) or
@@ -145,11 +144,11 @@ pub unsafe trait Driver {
     ///
     /// The operation `id` owns everything that `op` points to, and the `scratch`. All of it stays allocated and in
     /// place, and nothing else accesses it, until the driver has pushed the completion of `id` or this call has
-    /// returned another answer than [`Start::Pending`].
+    /// returned anything other than [`Start::Pending`].
     unsafe fn start(&mut self, id: OpId, op: Op, scratch: *mut Scratch) -> Start;
 
-    /// Carries an operation out now if that does not wait: a send, or a read from the page cache. There is no id and no
-    /// completion. Returns `None`, without any effect, if the operation must be [started](Driver::start).
+    /// Carries an operation out right away if it would not block: a send, or a read from the page cache. It has no id
+    /// and no completion. Returns `None`, without any effect, if the operation must be [started](Driver::start).
     ///
     /// `alone` says that few other operations are about to be started. A driver that submits in batches saves no system
     /// call then, and carrying the operation out here is faster.
@@ -169,9 +168,9 @@ pub unsafe trait Driver {
     /// lost. The completion comes from a later poll. An `id` that has completed already is ignored.
     fn cancel(&mut self, id: OpId);
 
-    /// Submits what is queued, blocks as `wait` says, and pushes the completions there are. The only call that may
-    /// block. It returns when `completed` has got something, when the deadline has passed, or after a notification; it
-    /// may also return early with nothing.
+    /// Submits queued operations, blocks as `wait` says, and pushes the available completions. No other call may block.
+    /// It returns when it has pushed a completion, when the deadline has passed, or after a notification; it may also
+    /// return earlier, without completions.
     ///
     /// # Errors
     ///
@@ -179,12 +178,13 @@ pub unsafe trait Driver {
     /// The loop returns any other error to its caller.
     fn poll(&mut self, completed: &mut Vec<Completion>, wait: Wait) -> io::Result<()>;
 
-    /// Submits what is queued, without blocking and without reporting completions. An outer loop is about to wait for
-    /// the [`descriptor`](Driver::descriptor), which must be readable afterwards if a completion is available.
+    /// Submits queued operations, without blocking or reporting completions. An outer loop is about to wait for the
+    /// [`descriptor`](Driver::descriptor), which must be readable afterwards if a completion is available. The loop
+    /// handles an error as one of [`poll`](Driver::poll).
     fn flush(&mut self) -> io::Result<()>;
 
-    /// A descriptor that is readable while a [`poll`](Driver::poll) would report a completion, for an outer loop to
-    /// watch. The driver owns it.
+    /// A descriptor for an outer loop to watch. It is readable while a [`poll`](Driver::poll) would report a
+    /// completion, and after a notification. The driver owns it.
     fn descriptor(&mut self) -> io::Result<Fd> {
         Err(io::Error::new(
             io::ErrorKind::Unsupported,
@@ -210,8 +210,8 @@ pub unsafe trait Driver {
 /// Which numbers a driver uses as descriptors: see [`Driver::fd_space`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FdSpace {
-    /// The kernel's. A descriptor that outlives the loop is closed with a system call, and can be converted to one of
-    /// std's.
+    /// The kernel's. A descriptor that outlives the loop is closed with a system call, and can be converted to a
+    /// type of std.
     Kernel,
     /// The driver's own numbers: no value is a kernel descriptor. The loop refuses to adopt kernel descriptors on such
     /// a driver, and gives no operation on a descriptor to a thread: if the driver answers [`Start::Blocking`] to one,
@@ -229,11 +229,10 @@ impl FdSpace {
     }
 }
 
-/// Ends a blocking [`Driver::poll`] from any thread. The loop calls it at most once per blocking poll, and drops it
-/// when the loop closes.
+/// Ends a blocking [`Driver::poll`] from any thread. The loop drops its handle when it closes.
 pub trait Notify: Send + Sync {
-    /// Makes the current or next blocking poll return at once. It runs under a lock of the loop, so it must not use the
-    /// loop.
+    /// Makes the current or next blocking poll return at once, and [`Driver::descriptor`] readable. The caller may hold
+    /// a lock of the loop, so this must not call into the loop.
     fn notify(&self);
 }
 
@@ -258,8 +257,8 @@ pub enum Start {
     Done(OpResult),
     /// The operation is in flight. A later poll reports its completion.
     Pending,
-    /// The driver cannot carry the operation out without blocking: a thread of the loop does. The driver reports no
-    /// completion.
+    /// The driver cannot carry the operation out without blocking: a pool thread of the loop does. The driver
+    /// reports no completion.
     Blocking,
 }
 
@@ -269,8 +268,8 @@ pub enum Wait {
     /// Not at all: tasks are ready. A driver may skip looking for completions where that is a system call, but not for
     /// long: the built-in reactor looks every 64 turns or 50 us.
     No,
-    /// Not at all, but completions that are available are reported. A busy-polling loop calls this in a row, so a
-    /// driver that can see without a system call that there is nothing makes none.
+    /// Not at all, but completions that are available are reported. A busy-polling loop polls with this repeatedly, so
+    /// a driver that can see without a system call that nothing is available makes none.
     Poll,
     /// Until there is a completion or the loop's clock reaches this time, which may have passed.
     Until(Instant),
@@ -278,13 +277,13 @@ pub enum Wait {
     Forever,
 }
 
-/// What a driver counts, from the loop's start on.
+/// A driver's counters, since it was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DriverCounters {
     /// System calls that submitted, waited or both.
     pub enters: u64,
-    /// Polls that made no system call because tasks were ready and the last call was recent.
+    /// Non-blocking polls that made no system call and reported nothing.
     pub spins: u64,
     /// Submissions to the kernel, cancels included.
     pub submissions: u64,

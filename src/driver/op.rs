@@ -1,9 +1,9 @@
 //! The operations of a driver.
 //!
 //! An [`Op`] is plain data: numbers and raw pointers, `Copy`, no generics. The typed layers above (streams, listeners,
-//! files) move the descriptor and the buffer into the operation's slot first and take the pointers there. Drivers match
-//! on the whole enum without a wildcard arm, so that a new operation breaks the build of every driver that does not
-//! know it.
+//! files) move the descriptor and the buffer into the operation's slot first and take the pointers there. The
+//! built-in drivers match without a wildcard arm, so that a new operation breaks their build; a driver in another crate
+//! needs one, because the enum is `non_exhaustive`.
 
 pub use crate::sys::{CURRENT, Direction, Medium};
 use crate::sys::{Fd, IoVec, Message, Name, PathChar, Stat};
@@ -30,7 +30,7 @@ pub enum Op {
     Recv {
         /// The socket or pipe.
         fd: Fd,
-        /// What it is.
+        /// Its kind.
         medium: Medium,
         /// Where the bytes go.
         ptr: *mut u8,
@@ -42,14 +42,14 @@ pub enum Op {
     RecvManaged {
         /// The socket or pipe.
         fd: Fd,
-        /// What it is.
+        /// Its kind.
         medium: Medium,
     },
     /// Receives into several buffers in order. Its result is the number of bytes; 0 is the end of the stream.
     RecvVectored {
         /// The socket or pipe.
         fd: Fd,
-        /// What it is.
+        /// Its kind.
         medium: Medium,
         /// The first of `count` slices.
         slices: *const IoVec,
@@ -60,7 +60,7 @@ pub enum Op {
     Send {
         /// The socket or pipe.
         fd: Fd,
-        /// What it is.
+        /// Its kind.
         medium: Medium,
         /// Where the bytes are.
         ptr: *const u8,
@@ -71,7 +71,7 @@ pub enum Op {
     SendVectored {
         /// The socket or pipe.
         fd: Fd,
-        /// What it is.
+        /// Its kind.
         medium: Medium,
         /// The first of `count` slices.
         slices: *const IoVec,
@@ -86,24 +86,24 @@ pub enum Op {
         /// Its header, which says where everything goes.
         message: *mut Message,
     },
-    /// The same into a buffer of the driver's pool, as [`RecvManaged`](Op::RecvManaged).
+    /// [`RecvMessage`](Op::RecvMessage) into a buffer of the driver's pool, as [`RecvManaged`](Op::RecvManaged).
     RecvMessageManaged {
         /// The socket.
         fd: Fd,
-        /// Its header, which has no place for the bytes.
+        /// Its header, without memory for the bytes.
         message: *mut Message,
     },
     /// Sends one message. Its result is the number of its bytes.
     SendMessage {
         /// The socket.
         fd: Fd,
-        /// Whether to complete with the error `EAGAIN` instead of waiting for room.
+        /// Whether to complete with the error `EAGAIN` instead of waiting for space.
         at_once: bool,
         /// Its header, which says where everything is.
         message: *const Message,
     },
-    /// Waits until a descriptor is readable or writable, or has an error or hang-up; moves no bytes. Its result is 0,
-    /// from the next poll at the earliest.
+    /// Waits until a descriptor is readable or writable, or has an error or hang-up; transfers no bytes. Its result is
+    /// 0, from the next poll at the earliest.
     Readiness {
         /// Any descriptor that can be waited for.
         fd: Fd,
@@ -122,8 +122,8 @@ unsafe impl Send for Op {}
 // A pointer-sized word for the tag and the descriptor, and three more: the operation table copies ops.
 const _: () = assert!(size_of::<Op>() <= 4 * size_of::<u64>());
 
-/// An operation on a file or a path. No kernel reports readiness for these: a completion-based kernel carries them out,
-/// or a thread.
+/// An operation on a file or a path. No kernel reports readiness for these: the kernel's completion interface
+/// carries them out, or a pool thread.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub enum FileOp {
@@ -228,21 +228,21 @@ pub enum FileOp {
         /// Whether it is a directory.
         is_dir: bool,
     },
-    /// Makes a directory. Its result is 0.
+    /// Creates a directory. Its result is 0.
     MakeDir {
         /// The path, ending in NUL.
         path: *const PathChar,
         /// Its permissions.
         mode: u32,
     },
-    /// Makes a hard link. Its result is 0.
+    /// Creates a hard link. Its result is 0.
     HardLink {
         /// The existing name, ending in NUL.
         from: *const PathChar,
         /// The new name, ending in NUL.
         to: *const PathChar,
     },
-    /// Makes a symbolic link. Its result is 0.
+    /// Creates a symbolic link. Its result is 0.
     SymLink {
         /// The path that the link holds, ending in NUL.
         target: *const PathChar,

@@ -1,4 +1,4 @@
-//! Any operation as plain system calls: the first attempt, the retry after readiness, and the pool's threads.
+//! Carries out any operation with plain system calls: a first attempt, a retry after readiness, or on a pool thread.
 
 use super::{CURRENT, FileOp, Medium, Op};
 #[cfg(any(feature = "reactor", windows))]
@@ -100,8 +100,8 @@ unsafe fn perform_file(op: FileOp) -> Option<OsResult> {
     }
 }
 
-/// Whether an operation that a thread performs may wait for another process: a pipe or console, read or written in
-/// order.
+/// Whether an operation on a pool thread may wait for another process or for the user: it is on a pipe, or at the
+/// descriptor's own position, as on a console.
 pub(crate) fn waits_for_peer(op: &Op) -> bool {
     match *op {
         Op::Recv { medium, .. }

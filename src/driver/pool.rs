@@ -23,12 +23,12 @@ pub struct BufferPool {
     free: RefCell<Vec<u16>>,
 }
 
-/// Buffers start on page boundaries: the kernel maps a pool's memory page by page.
+/// The pool is page-aligned, so buffers whose length is a multiple of the page size share no page.
 const PAGE: usize = 4096;
 
 impl BufferPool {
-    /// Allocates `count` buffers of `buffer_len` bytes each. `None` if there is not that much memory; reads then use
-    /// the heap.
+    /// Allocates `count` buffers of `buffer_len` bytes each. `None` if that fails, or if the length exceeds `u32::MAX`.
+    /// A driver without a pool fails managed receives with `ENOBUFS`, and the loop then reads into the heap.
     pub fn new(count: u16, buffer_len: usize) -> Option<Rc<BufferPool>> {
         u32::try_from(buffer_len).ok()?;
         let layout = Self::layout(count, buffer_len)?;
@@ -57,7 +57,7 @@ impl BufferPool {
         self.count
     }
 
-    /// Takes a free buffer. The caller gives its number to the kernel, or makes a [`PoolBuffer`] of it.
+    /// Takes a free buffer. It returns to the pool only as a [`PoolBuffer`]: see [`wrap`](BufferPool::wrap).
     pub fn take_free(&self) -> Option<u16> {
         self.free.borrow_mut().pop()
     }
@@ -72,7 +72,7 @@ impl BufferPool {
         })
     }
 
-    /// Where a buffer's memory begins.
+    /// The address of a buffer. Panics if the pool has no such buffer.
     #[inline]
     pub fn address(&self, index: u16) -> *mut u8 {
         assert!(index < self.count, "buffer {index} of a pool of {}", self.count);
@@ -80,7 +80,7 @@ impl BufferPool {
         unsafe { self.base.as_ptr().add(usize::from(index) * self.buffer_len) }
     }
 
-    /// Wraps a buffer whose first `filled` bytes were received.
+    /// Wraps a buffer whose first `filled` bytes were received. Panics if the index or the length is out of range.
     ///
     /// # Safety
     ///
@@ -131,7 +131,7 @@ impl PoolBuffer {
         unsafe { std::slice::from_raw_parts(self.pool.address(self.index), self.filled as usize) }
     }
 
-    /// Where its memory begins, and how much there is of it.
+    /// Its address and its size.
     pub(crate) fn memory(&mut self) -> (*mut u8, usize) {
         (self.pool.address(self.index), self.pool.buffer_len())
     }
@@ -182,7 +182,7 @@ impl LazyPool {
         }
     }
 
-    /// Takes a free buffer; fails with `ENOBUFS`.
+    /// Takes a free buffer; `ENOBUFS` if there is none.
     #[inline]
     pub(crate) fn take(&mut self, counters: &mut DriverCounters) -> Result<PoolBuffer, i32> {
         if self.pool.is_none() {
@@ -198,7 +198,7 @@ impl LazyPool {
     ///
     /// # Safety
     ///
-    /// `recv` initialises as many bytes of the buffer, which it gets the address and the length of, as it returns.
+    /// `recv` gets the buffer's address and length, and initialises as many bytes as it returns.
     pub(crate) unsafe fn receive(
         &mut self,
         counters: &mut DriverCounters,

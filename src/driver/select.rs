@@ -13,7 +13,8 @@ use crate::{proactor, reactor};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum DriverChoice {
-    /// The best driver that this machine lets the process use.
+    /// The proactor, or the reactor if the kernel lacks the proactor or denies it to this process. The first fallback
+    /// of a process is reported on stderr.
     #[default]
     Auto,
     /// Completion-based: io_uring on Linux, completion ports on Windows.
@@ -55,9 +56,9 @@ impl std::str::FromStr for DriverChoice {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Description {
-    /// The driver's name: `io_uring`, `iocp`, `epoll`, `kqueue`, `afd`, `null`.
+    /// The driver's name. The built-in ones are `io_uring`, `iocp`, `epoll`, `kqueue`, `afd` and `null`.
     pub name: &'static str,
-    /// The kernel features that it uses, or does without.
+    /// The kernel features that it uses, or that it lacks (`no ...`).
     pub features: Vec<&'static str>,
     /// Why this driver and not another.
     pub reason: String,
@@ -84,12 +85,12 @@ impl fmt::Display for Description {
     }
 }
 
-/// Opens the driver that the program, `WINDLASS_DRIVER` or, without either, the machine decides on.
+/// Opens the driver that the program chose, else the one that `WINDLASS_DRIVER` names, else the best available one.
 pub(crate) fn choose(choice: Option<DriverChoice>, settings: &Settings) -> io::Result<Box<dyn Driver>> {
     let (choice, reason) = match choice {
         Some(choice) => (choice, "the program asked for it"),
         None => match std::env::var_os("WINDLASS_DRIVER") {
-            // A name that is not Unicode is as unknown as any other.
+            // A name that is not Unicode is unknown, too.
             Some(name) => (name.to_string_lossy().parse()?, "WINDLASS_DRIVER asks for it"),
             None => (DriverChoice::Auto, ""),
         },

@@ -2,7 +2,7 @@
 
 use std::io;
 
-/// What a driver is opened with.
+/// The settings that a driver is opened with.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Settings {
     pub(crate) ring_entries: u32,

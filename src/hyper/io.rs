@@ -1,4 +1,4 @@
-//! hyper's I/O traits.
+//! hyper's I/O traits for a [`Bridge`].
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;

@@ -18,7 +18,7 @@ use crate::time::{Instant, rewake};
 
 /// hyper's timer, on the loop's timers and clock.
 ///
-/// Pass it to hyper's builders: without a timer, the server's header timeout, for example, does not work.
+/// Pass it to hyper's builders. Without a timer, a server has no header timeout, and setting one panics.
 ///
 /// ```
 /// use windlass::hyper::Timer;
@@ -63,7 +63,7 @@ fn to_ours(moment: StdInstant) -> Instant {
     Instant::from_origin(moment.saturating_duration_since(origin()))
 }
 
-/// The future of [`Timer`]'s sleeps.
+/// The future of [`Timer`]'s sleeps. Polling it outside of a loop panics.
 pub struct Sleep {
     deadline: Instant,
     timer: Option<(Arc<Inbox<crate::event_loop::core::RemoteEvent>>, TimerId)>,

@@ -153,7 +153,7 @@ impl Null {
                 Direction::Write if self.network.can_send(fd) => Ok(0),
                 Direction::Read | Direction::Write => return None,
             },
-            // `start` leaves these to a thread.
+            // `start` leaves these to a pool thread.
             Op::File(_) => Err(errno::NOT_SUPPORTED),
         };
         Some(OpResult::last(res))
@@ -253,7 +253,7 @@ unsafe impl Driver for Null {
     }
 
     unsafe fn start(&mut self, id: OpId, op: Op, _scratch: *mut Scratch) -> Start {
-        // Files are the kernel's even here: the blocking pool does it.
+        // Files are the kernel's even here: a pool thread carries the operation out.
         if op.waits_for().is_none() {
             return Start::Blocking;
         }

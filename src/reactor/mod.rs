@@ -10,7 +10,7 @@
 //!   or given away. Registering reports the current state, so no edge is lost between the attempt and the registration.
 //! - A turn need not make a system call: while tasks are ready, the driver polls the kernel every 64 turns or 50 us,
 //!   whichever comes first (`poll_throttle`).
-//! - mio rounds timeouts up to whole milliseconds on Linux; `sleep` adds the rest.
+//! - mio rounds timeouts up to whole milliseconds on Linux; `sleep` waits for the last fraction with ppoll(2).
 //! - A parked operation has not touched its memory, so a cancel always succeeds and loses nothing. Pipes on Windows are
 //!   the exception: they have no readiness, and the kernel uses the memory of an overlapped call until that ends.
 //!

@@ -1,4 +1,4 @@
-//! The driver itself: attempt, park, wait, attempt again.
+//! The reactor: attempts an operation, parks it if it would block, and attempts it again when its descriptor is ready.
 
 use std::io;
 use std::sync::Arc;
@@ -362,9 +362,9 @@ unsafe impl Driver for Reactor {
             // SAFETY: the caller's promise.
             return unsafe { inner.start_pipe(id, op, scratch) };
         }
-        // Other code uses a foreign descriptor unseen, so its recorded readiness means nothing.
+        // Other code uses a foreign descriptor too, so the readiness recorded here may be wrong.
         let is_foreign = matches!(op, Op::Readiness { .. });
-        // The attempt is what starts a connect; and a datagram socket may connect while its send buffer is full.
+        // Only the attempt starts a connect; and a datagram socket may connect while its send buffer is full.
         let must_try = is_foreign || matches!(op, Op::Connect { .. } | Op::SendMessage { at_once: true, .. });
         let side = inner.fds.get(fd).side(direction);
         if side.may_be_ready || must_try {

@@ -1,9 +1,9 @@
 //! Waiting with microsecond precision.
 //!
-//! mio passes whole milliseconds to epoll, rounded up. So the wait for the whole milliseconds is epoll's, and the rest
-//! is a ppoll(2) of the epoll descriptor, which takes nanoseconds. An event that arrives before the last millisecond
-//! costs one system call; the last part costs four more: ppoll, and three to lower and restore the timer slack. kqueue
-//! takes nanoseconds. On Windows a wait is rounded up to milliseconds and to the clock's tick.
+//! mio passes whole milliseconds to epoll, rounded up. So epoll waits for the whole milliseconds, and ppoll(2) of
+//! the epoll descriptor, which takes nanoseconds, for the rest. An event that arrives before the last millisecond costs
+//! one system call; the rest costs four more: ppoll, and three to lower and restore the timer slack. kqueue takes
+//! nanoseconds. On Windows a wait is rounded up to milliseconds and to the clock's tick.
 
 use std::io;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use crate::sys::{self, Instant};
 /// The longest single wait; the loop then waits again. epoll counts milliseconds in 31 bits.
 const MAX_WAIT: Duration = Duration::from_secs(24 * 3600);
 
-/// Waits for events. Returns the number of system calls made.
+/// Waits for events. Returns the number of system calls made, without those for the timer slack.
 pub(super) fn wait(poll: &mut Poll, events: &mut Events, wait: Wait) -> io::Result<u64> {
     match wait {
         Wait::No | Wait::Poll => poll_once(poll, events, Some(Duration::ZERO)),

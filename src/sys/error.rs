@@ -33,9 +33,9 @@ impl std::error::Error for Context {
     }
 }
 
-/// The OS's error code, also of an error with context.
+/// The OS's error code, also of an error to which this crate added context.
 ///
-/// std's `raw_os_error` is `None` for an error with a message of its own; this function looks behind the message.
+/// std's `raw_os_error` returns `None` for such an error, because it carries a message.
 ///
 /// ```
 /// let error = windlass::run(async { windlass::net::TcpListener::bind("192.0.2.1:0").await.unwrap_err() })?;

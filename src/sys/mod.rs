@@ -1,9 +1,9 @@
 //! Plain system calls, once per OS: the lowest layer, which imports nothing from the rest of the crate.
 //!
-//! Code that is the same on every OS is in the files of this folder. `unix` and `windows` supply the same items with the
-//! same signatures:
-//! - `Fd`, `Message`, `Stat`, `PathChar`: the types that an operation is made of, with `IoVec` and `Name` laid out as the
-//!   kernel expects; `errno`, the error codes that the layers above distinguish;
+//! Code that is the same on every OS is in the files of this folder. `unix` and `windows` supply the same items with
+//! the same signatures:
+//! - `Fd`, `Message`, `Stat`, `PathChar`: the types that an operation is made of, with `IoVec` and `Name` laid out as
+//!   the kernel expects; `errno`, the error codes that the layers above distinguish;
 //! - `accept`, `connect`, `connected`, `recv`, `send`, `recv_message`, ... (`sockets.rs`): return `None` if the call
 //!   would block;
 //! - `files`: operations on files and paths, which block until they are done;
@@ -48,7 +48,7 @@ pub(crate) use windows::*;
 #[cfg(windows)]
 pub use windows::{Fd, Message, PathChar, Stat};
 
-/// The result of a call or operation: a count (bytes, or a descriptor's number), or the OS's error code.
+/// The result of a call or operation: a number (of bytes, or of a new descriptor), or the OS's error code.
 pub type OsResult = Result<u32, i32>;
 
 /// The offset that stands for the file's own position, which the kernel keeps and advances.
@@ -77,7 +77,7 @@ impl IoVec {
 pub enum Medium {
     /// A TCP connection.
     Tcp,
-    /// A Unix connection. A receive may stop before the last byte where descriptors were passed.
+    /// A Unix connection. A receive may end early, at bytes that were sent with descriptors.
     Unix,
     /// A pipe, a terminal or another descriptor that is not a socket.
     Pipe,

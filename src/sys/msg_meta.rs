@@ -18,8 +18,8 @@ pub(crate) struct MsgMeta {
 }
 
 impl MsgMeta {
-    /// Closes descriptors beyond the requested number. More can arrive than were requested: the control buffer is padded,
-    /// and an earlier receive may have reserved space for more.
+    /// Closes descriptors beyond the requested number. More can arrive than were requested: the control buffer is
+    /// padded, and an earlier receive may have reserved space for more.
     pub(crate) fn with_at_most(mut self, descriptors: usize) -> MsgMeta {
         self.lost_descriptors |= self.descriptors.len() > descriptors;
         self.descriptors.truncate(descriptors);

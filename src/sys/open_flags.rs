@@ -1,4 +1,4 @@
-//! How a file is opened. Each OS converts this to its own flags in `files.rs`.
+//! The options of an open. Each OS converts them to its own flags in `files.rs`.
 
 use std::io;
 

@@ -197,7 +197,7 @@ pub(crate) fn peer_name(fd: Fd) -> io::Result<Name> {
     with(fd, |socket| socket.peer_addr()).map(Name::from)
 }
 
-/// The result of a connect that had to wait; `None` if it has not ended. A writable socket alone does not mean that it has.
+/// The result of a connect that had to wait; `None` while it is in progress. A writable socket may still be connecting.
 #[cfg(feature = "reactor")]
 pub(crate) fn connected(fd: Fd) -> Option<OsResult> {
     match with(fd, |socket| socket.take_error()) {

@@ -54,8 +54,8 @@ impl TlsConnector {
     ///
     /// # Errors
     ///
-    /// `InvalidData` with a [`TlsError`](super::TlsError) that says why, if the certificate or the handshake is
-    /// rejected.
+    /// `InvalidData` with a [`TlsError`](super::TlsError) if the certificate or the handshake is rejected,
+    /// `InvalidInput` if `name` is not valid, `UnexpectedEof` if the server closes the connection.
     pub async fn connect<'n, N, S>(&self, name: N, stream: S) -> io::Result<TlsStream<S>>
     where
         N: TryInto<ServerName<'n>, Error: fmt::Display>,
@@ -135,8 +135,8 @@ impl TlsAcceptor {
     ///
     /// # Errors
     ///
-    /// `InvalidData` with a [`TlsError`](super::TlsError) if the client does not speak TLS or shares no allowed option.
-    /// The client is sent an alert and gets up to one second to read it and close before this returns.
+    /// `InvalidData` with a [`TlsError`](super::TlsError) if the client does not speak TLS or shares no allowed option;
+    /// this sends an alert and waits up to one second for the client to close. `UnexpectedEof` if the client closes.
     pub async fn accept<S: TlsTransport>(&self, stream: S) -> io::Result<TlsStream<S>> {
         let session = ServerConnection::new(self.config.clone()).map_err(tls_error)?;
         TlsStream::handshake(stream, Connection::Server(session)).await

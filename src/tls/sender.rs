@@ -1,4 +1,4 @@
-//! Sends the records of a stream.
+//! Sends the records of a TLS stream.
 //!
 //! Each byte of a record must be sent once and in order, even if the call that created the record is dropped. So the
 //! sending future belongs to the stream: boxed once, and polled by one interested call at a time. It sends what the

@@ -123,7 +123,7 @@ impl State {
         Ok(false)
     }
 
-    /// Passes ciphertext to rustls. What rustls does not accept waits until plaintext has been read.
+    /// Passes ciphertext to rustls. The part that rustls does not accept waits until plaintext has been read.
     fn process_ciphertext(&mut self) {
         match self.tls.read_tls(&mut &self.ciphertext[..]) {
             Ok(count) => self.ciphertext.advance(count),

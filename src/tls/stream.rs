@@ -138,7 +138,7 @@ impl<S: TlsTransport> TlsStream<S> {
     }
 
     /// Reads into `buf`, from its start up to its capacity, and returns the number of bytes; 0 is EOF. A `Vec` gets
-    /// that length. Cancel-safe.
+    /// that length. A buffer without capacity is an error. Cancel-safe.
     pub async fn read<B: IoBufMut>(&self, mut buf: B) -> BufResult<usize, B> {
         if buf.capacity() == 0 {
             return (Err(no_capacity()), buf);
@@ -408,8 +408,8 @@ impl<S> TlsStream<S> {
             .map_err(tls_error)
     }
 
-    /// Requests new traffic keys for the data that follows (TLS 1.3). rustls also does this itself, long before the
-    /// limits of the old keys.
+    /// Requests new traffic keys, with the next write, flush or read; an error before TLS 1.3. rustls also does this
+    /// itself, long before the limits of the old keys.
     pub fn refresh_traffic_keys(&self) -> io::Result<()> {
         self.session
             .with(|state| state.tls.refresh_traffic_keys())

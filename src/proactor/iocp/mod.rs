@@ -1,4 +1,4 @@
-//! The I/O completion port driver (experimental: run under Wine only).
+//! The I/O completion port driver (experimental: tested under Wine, never on Windows itself).
 //!
 //! A call starts an operation with an OVERLAPPED. The kernel owns it until the operation ends, and then queues a
 //! packet with its address on the port. Kernel facts that shape this driver:
@@ -199,7 +199,7 @@ unsafe impl Driver for Iocp {
             if dequeued != Dequeued::Full {
                 break;
             }
-            // Run what has completed first; the next turn takes more.
+            // The loop runs the completions first; the next turn dequeues more.
             if completed.len() >= port::BATCH {
                 break;
             }

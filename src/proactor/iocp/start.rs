@@ -179,7 +179,7 @@ impl Iocp {
                 (Some(fd), Some(direction)) => unsafe { self.wait_for(scratch, fd, direction) },
                 _ => Err(errno::INVALID),
             },
-            // `begin` leaves these to a thread.
+            // `begin` leaves these to a pool thread.
             Op::File(_) => Err(errno::NOT_SUPPORTED),
         }
     }

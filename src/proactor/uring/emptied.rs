@@ -1,4 +1,4 @@
-//! Which sockets the last receive left empty.
+//! Tracks which TCP sockets their last receive left empty.
 //!
 //! io_uring first attempts a receive and then polls the socket. After a receive without `SOCK_NONEMPTY` the attempt
 //! would find nothing, so the next one is submitted with `POLL_FIRST`. It loses nothing if data has arrived since.

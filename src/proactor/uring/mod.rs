@@ -347,7 +347,7 @@ unsafe impl Driver for Uring {
         if let Op::Connect { name, .. } = op {
             // SAFETY: the operation owns the name.
             let is_unix = unsafe { &*name }.as_socket().is_none();
-            // A Unix connect completes at once or finds a full backlog: io_uring would then block a worker in it.
+            // A Unix connect ends at once, with EAGAIN if the backlog is full. io_uring would block a worker instead.
             // SAFETY: the operation owns the memory that `op` points to, and the kernel does not use it yet.
             if is_unix && let Some(res) = unsafe { driver::perform(op) } {
                 return Start::Done(OpResult::last(res));

@@ -4,8 +4,8 @@
 //!
 //! # Safety
 //!
-//! The unsafe functions ask that paths end in NUL, and that buffers, slices and messages are valid, of the given length
-//! and not used otherwise until the call returns.
+//! The unsafe functions require that paths end in NUL, and that buffers and slices are valid, of the given length and
+//! not used otherwise until the call returns.
 
 use std::ffi::CString;
 use std::io::{self, SeekFrom};
@@ -49,7 +49,7 @@ impl OpenFlags {
         Ok(access | append | creation | flag(self.direct, direct) | (self.custom & !libc::O_ACCMODE))
     }
 
-    /// How an open file was opened, as far as that matters.
+    /// The flags of an open file: only `append` and `direct` are known.
     pub(crate) fn of(fd: Fd) -> OpenFlags {
         // SAFETY: the call touches no memory of ours.
         let flags = unsafe { libc::fcntl(fd, libc::F_GETFL) };
@@ -146,20 +146,20 @@ pub(crate) unsafe fn remove(path: *const PathChar, is_dir: bool) -> Option<OsRes
     attempt(|| unsafe { if is_dir { libc::rmdir(path) } else { libc::unlink(path) } } as libc::ssize_t)
 }
 
-/// Makes a directory.
+/// Creates a directory.
 pub(crate) unsafe fn make_dir(path: *const PathChar, mode: u32) -> Option<OsResult> {
     // SAFETY: the caller's promise.
     attempt(|| unsafe { libc::mkdir(path, mode as libc::mode_t) } as libc::ssize_t)
 }
 
-/// Makes a hard link.
+/// Creates a hard link.
 pub(crate) unsafe fn hard_link(from: *const PathChar, to: *const PathChar) -> Option<OsResult> {
     let here = libc::AT_FDCWD;
     // SAFETY: the caller's promise.
     attempt(|| unsafe { libc::linkat(here, from, here, to, 0) } as libc::ssize_t)
 }
 
-/// Makes a symbolic link.
+/// Creates a symbolic link.
 pub(crate) unsafe fn sym_link(target: *const PathChar, link: *const PathChar) -> Option<OsResult> {
     // SAFETY: the caller's promise.
     attempt(|| unsafe { libc::symlink(target, link) } as libc::ssize_t)
@@ -177,7 +177,7 @@ fn sync_now(fd: Fd, data_only: bool) -> libc::c_int {
     }
 }
 
-/// As in std: here fsync does not flush the disk's own cache.
+/// As in std: on Apple's systems fsync does not flush the disk's own cache.
 #[cfg(target_vendor = "apple")]
 fn sync_now(fd: Fd, _data_only: bool) -> libc::c_int {
     // SAFETY: the call touches no memory of ours.
@@ -247,8 +247,8 @@ pub(crate) fn kind_of(file_type: std::fs::FileType) -> u32 {
     kinds.iter().find(|(is_it, _)| *is_it).map_or(0, |&(_, kind)| kind)
 }
 
-/// A file's metadata. On Linux it has the layout of `statx`, so that the kernel can fill it. A custom driver makes one
-/// with [`Stat::new`].
+/// A file's metadata. On Linux it has the layout of `statx`, so that the kernel can fill it. A custom driver
+/// creates one with [`Stat::new`].
 #[derive(Clone, Copy)]
 pub struct Stat(RawStat);
 
@@ -417,7 +417,7 @@ impl Stat {
 
 /// Constructors for drivers.
 impl Stat {
-    /// A file with this mode (`S_IFREG | 0o644`, for instance) and length. Whatever else is not set is zero.
+    /// A file with this mode (`S_IFREG | 0o644`, say) and length, and one link. Times, identity and owner are zero.
     pub fn new(mode: u32, len: u64) -> Stat {
         // SAFETY: zeroes are a valid structure of numbers.
         let mut raw: RawStat = unsafe { std::mem::MaybeUninit::zeroed().assume_init() };

@@ -1,9 +1,9 @@
 //! Message headers: `msghdr`, and the memory that it points to.
 //!
-//! `sendmsg` and `recvmsg` take a `msghdr`, which points to the bytes, to the peer's address and to a control buffer for
-//! the descriptors that are passed along. A [`MsgHdrBuf`] keeps the header, the address and the control buffer in one box,
-//! because the kernel uses them by address while an operation is in flight. The operation owns the box until it
-//! completes; the socket then reuses it.
+//! `sendmsg` and `recvmsg` take a `msghdr`, which points to the bytes, to the peer's address and to a control buffer
+//! for the descriptors that are passed along. A [`MsgHdrBuf`] keeps the header, the address and the control buffer in
+//! one box, because the kernel uses them by address while an operation is in flight. The operation owns the box until
+//! it completes; the socket then reuses it.
 //!
 //! Received descriptors are numbers in the control buffer until [`open`](MsgHdrBuf::open) takes ownership of them. A
 //! `MsgHdrBuf` that is dropped before that closes them, so a receive whose result is discarded leaks none.
@@ -219,7 +219,7 @@ impl Message {
     ///
     /// # Safety
     ///
-    /// As for [`bytes`](Message::bytes), and the header has room for a name.
+    /// As for [`bytes`](Message::bytes), and the header has space for a name.
     pub unsafe fn deliver(&mut self, sender: &Name, is_truncated: bool) {
         // SAFETY: the caller's promise; the storage has room for any name.
         unsafe {
@@ -260,9 +260,9 @@ impl Message {
         if self.0.msg_control.is_null() || room == 0 {
             return meta;
         }
-        // SAFETY: the caller's promise. The control buffer was zeroed before the call, so the kernel wrote the rest, and
-        // a header of length 0 ends it. Each number is a new descriptor without another owner, and zeroing the buffer
-        // keeps a second call from adopting it again.
+        // SAFETY: the caller's promise. The control buffer was zeroed before the call, so the kernel wrote the rest,
+        // and a header of length 0 ends it. Each number is a new descriptor without another owner, and zeroing the
+        // buffer keeps a second call from adopting it again.
         unsafe {
             let mut header = libc::CMSG_FIRSTHDR(&self.0);
             while let Some(part) = header.as_ref() {

@@ -76,7 +76,7 @@ pub(crate) fn message(slices: *const IoVec, count: usize) -> libc::msghdr {
     header
 }
 
-/// The OS's error codes that the layers above tell apart.
+/// The OS's error codes that the layers above distinguish.
 pub(crate) mod errno {
     pub(crate) const CANCELED: i32 = libc::ECANCELED;
     pub(crate) const NO_BUFFERS: i32 = libc::ENOBUFS;
@@ -125,13 +125,13 @@ pub(crate) fn monotonic() -> Instant {
     Instant::from_origin(Duration::new(now.tv_sec as u64, now.tv_nsec as u32))
 }
 
-/// Prepares a socket that was made elsewhere. On an error the caller still owns it.
+/// Prepares a socket that was created elsewhere. On an error the caller still owns it.
 pub(crate) fn adopt(fd: Fd) -> io::Result<()> {
     with(fd, |socket| socket.set_nonblocking(true))
 }
 
-/// An error if readiness of a descriptor cannot be waited for. Files and directories are always ready, and epoll
-/// refuses them; so does every driver.
+/// An error if the readiness of a descriptor cannot be waited for. Files and directories are always ready; epoll
+/// refuses them, so every driver does.
 pub(crate) fn check_watchable(fd: Fd) -> io::Result<()> {
     let mut stat = std::mem::MaybeUninit::<libc::stat>::uninit();
     // SAFETY: the kernel fills the local structure and keeps no pointer to it.
@@ -160,7 +160,7 @@ pub(crate) fn close(fd: Fd) {
     }
 }
 
-/// Closes a socket that lingers; blocks for as long.
+/// Closes a socket with `SO_LINGER`; blocks for up to the linger time.
 pub(crate) fn close_slowly(foreign: Foreign) {
     drop(foreign);
 }
@@ -184,7 +184,7 @@ pub(crate) fn borrow<'a>(fd: Fd) -> BorrowedFd<'a> {
     unsafe { BorrowedFd::borrow_raw(fd) }
 }
 
-/// An owned descriptor that was made elsewhere.
+/// An owned descriptor that was created elsewhere.
 pub(crate) type Foreign = OwnedFd;
 
 /// A borrowed descriptor.

@@ -1,10 +1,10 @@
-//! This kernel has no way from socket to socket.
+//! A stub of `SplicePipe` for systems without splice(2).
 
 use std::io;
 
 use super::Fd;
 
-/// There is none.
+/// Cannot be created: callers copy through a buffer instead.
 pub(crate) enum SplicePipe {}
 
 impl SplicePipe {

@@ -1,4 +1,4 @@
-//! Making sockets, and the socket options that differ between systems.
+//! Creates sockets, and sets and reads the socket options that differ between systems.
 
 use std::io;
 use std::os::fd::{AsRawFd, IntoRawFd};
@@ -9,7 +9,7 @@ use socket2::{SockRef, Socket};
 use super::{Fd, with};
 use crate::sys::{Credentials, SocketKind};
 
-/// Makes a socket. It is close-on-exec and non-blocking.
+/// Creates a socket, close-on-exec and non-blocking.
 pub(crate) fn new_socket(kind: SocketKind) -> io::Result<Fd> {
     let (domain, r#type, protocol) = kind.to_raw();
     // socket2 sets close-on-exec in `new`.
@@ -18,7 +18,7 @@ pub(crate) fn new_socket(kind: SocketKind) -> io::Result<Fd> {
     Ok(socket.into_raw_fd())
 }
 
-/// Makes two sockets that are connected to each other.
+/// Creates two sockets that are connected to each other.
 pub(crate) fn new_pair(kind: SocketKind) -> io::Result<(Fd, Fd)> {
     let (domain, r#type, protocol) = kind.to_raw();
     let (one, other) = Socket::pair(domain, r#type, protocol)?;

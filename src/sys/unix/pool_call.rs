@@ -1,5 +1,5 @@
-//! A blocking call of a pool thread. On Unix it cannot be cancelled and need not be: no call of the pool's threads blocks
-//! for long, because pipes and terminals are waited for first.
+//! A blocking call of a pool thread. On Unix it cannot be cancelled and need not be: no call of a pool thread blocks
+//! for long, because pipes and terminals are read and written only when they are ready.
 
 use crate::sys::OsResult;
 

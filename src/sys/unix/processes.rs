@@ -1,4 +1,4 @@
-//! Child processes: a descriptor that becomes readable at the process's end, and waiting for several.
+//! Child processes: a descriptor that becomes readable when a process exits, waiting for several, and signals.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::Fd;
 use crate::sys::Direction;
 
-/// A descriptor that becomes readable when the process ends; close-on-exec.
+/// A descriptor that becomes readable when the process exits; close-on-exec.
 #[cfg(target_os = "linux")]
 pub(crate) fn descriptor_of(process: u32) -> io::Result<OwnedFd> {
     use std::os::fd::FromRawFd;
@@ -27,7 +27,7 @@ pub(crate) fn descriptor_of(_process: u32) -> io::Result<OwnedFd> {
     Err(io::ErrorKind::Unsupported.into())
 }
 
-/// Blocks until one of these can be read, the time is up, or a signal comes; the caller looks which.
+/// Blocks until a descriptor is readable, the time is up, or a signal arrives; the caller checks which.
 pub(crate) fn wait_for_any(descriptors: &[Fd], longest: Option<Duration>) {
     let of = |&fd: &Fd| libc::pollfd {
         fd,
@@ -40,7 +40,7 @@ pub(crate) fn wait_for_any(descriptors: &[Fd], longest: Option<Duration>) {
     unsafe { libc::poll(polls.as_mut_ptr(), polls.len() as libc::nfds_t, timeout) };
 }
 
-/// A pipe of ours as a child's standard stream: reads and writes of it wait.
+/// Turns one of our pipes into a child's standard stream, whose reads and writes block.
 pub(crate) fn for_child(pipe: OwnedFd, _used: Direction) -> io::Result<Stdio> {
     let fd = pipe.as_raw_fd();
     // SAFETY: the descriptor is open; fcntl(2) touches no memory of ours.
@@ -52,7 +52,7 @@ pub(crate) fn for_child(pipe: OwnedFd, _used: Direction) -> io::Result<Stdio> {
     Ok(Stdio::from(pipe))
 }
 
-/// Sends a signal to a process that is a child of ours and was not waited for.
+/// Sends a signal to a child that was not waited for, so its process id is not reused yet.
 pub(crate) fn send_signal(process: u32, number: i32) -> io::Result<()> {
     // SAFETY: kill(2) takes two numbers and touches no memory of ours.
     match unsafe { libc::kill(process as libc::pid_t, number) } {

@@ -1,4 +1,4 @@
-//! Socket and pipe calls that do not block: each returns `None` instead.
+//! Socket and pipe calls that return `None` instead of blocking.
 //!
 //! A reactor makes such a call first, and again each time the descriptor is reported ready. `O_NONBLOCK`, which every
 //! descriptor has here, is not enough to keep the loop's thread from blocking: it belongs to the open file description,
@@ -13,8 +13,8 @@
 //!
 //! # Safety
 //!
-//! The unsafe functions ask that paths end in NUL, and that buffers, slices and messages are valid, of the given length
-//! and not used otherwise until the call returns.
+//! The unsafe functions require that buffers, slices and messages are valid, of the given length and not used otherwise
+//! until the call returns.
 
 use std::io;
 
@@ -22,8 +22,8 @@ use super::message::RECEIVE_FLAGS;
 use super::{Fd, IoVec, Message, Name, message};
 use crate::sys::{Direction, Medium, OsResult, errno};
 
-/// Writing to a closed connection is an error, not a signal. Where the flag is missing, socket2 has set the same as an
-/// option of the socket.
+/// A write to a closed connection returns EPIPE instead of raising SIGPIPE. Where the flag is missing, socket2 has set
+/// the equivalent socket option.
 #[cfg(not(target_vendor = "apple"))]
 const NO_SIGNAL: libc::c_int = libc::MSG_NOSIGNAL;
 #[cfg(target_vendor = "apple")]
@@ -110,7 +110,7 @@ pub(super) fn attempt(mut call: impl FnMut() -> libc::ssize_t) -> Option<OsResul
         }
         match last_errno() {
             libc::EINTR => {}
-            // On some systems they are two.
+            // Two different codes on some systems.
             code if code == libc::EAGAIN || code == libc::EWOULDBLOCK => return None,
             code => return Some(Err(code)),
         }
@@ -139,7 +139,7 @@ fn accept_now(fd: Fd) -> libc::ssize_t {
     accepted as libc::ssize_t
 }
 
-/// Here the flags are set afterwards; socket2 knows which.
+/// There is no accept4: socket2 sets close-on-exec afterwards.
 #[cfg(target_vendor = "apple")]
 fn accept_now(fd: Fd) -> libc::ssize_t {
     use std::os::fd::IntoRawFd;
@@ -148,18 +148,18 @@ fn accept_now(fd: Fd) -> libc::ssize_t {
         socket.set_nonblocking(true)?;
         Ok(socket.into_raw_fd())
     });
-    // The error is the last call's, and the caller reads it from there.
+    // The caller reads the error of the failed call from `errno`.
     accepted.map_or(-1, |fd| fd as libc::ssize_t)
 }
 
-/// Reads and writes of pipes that do not block, whatever flags another holder of the description has set. Only Linux has
-/// such calls.
+/// Reads and writes of pipes that do not block, whatever flags another holder of the description has set. Only Linux
+/// has such calls.
 mod pipe {
     use super::{Fd, IoVec};
 
     /// # Safety
     ///
-    /// The slices, and what they point to, are there and may be written until this returns.
+    /// The slices are valid, and the memory that they point to may be written, until this returns.
     pub(super) unsafe fn read(fd: Fd, slices: *const IoVec, count: usize) -> libc::ssize_t {
         let count = count as libc::c_int;
         #[cfg(target_os = "linux")]
@@ -174,7 +174,7 @@ mod pipe {
 
     /// # Safety
     ///
-    /// The slices, and what they point to, are there until this returns.
+    /// The slices, and the memory that they point to, are valid until this returns.
     pub(super) unsafe fn write(fd: Fd, slices: *const IoVec, count: usize) -> libc::ssize_t {
         let count = count as libc::c_int;
         #[cfg(target_os = "linux")]
@@ -194,14 +194,14 @@ mod pipe {
     }
 }
 
-/// Begins to connect.
+/// Starts to connect; `None` if the connection is in progress.
 pub(crate) fn connect(fd: Fd, name: &Name) -> Option<OsResult> {
     // SAFETY: the name is borrowed, and of the length that it says.
     if unsafe { libc::connect(fd, name.as_ptr(), name.len()) } == 0 {
         return Some(Ok(0));
     }
     match last_errno() {
-        // A signal does not stop it: it goes on by itself.
+        // After EINTR the connect continues in the background.
         libc::EINPROGRESS | libc::EALREADY | libc::EINTR => None,
         code => Some(Err(code)),
     }

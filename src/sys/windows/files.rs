@@ -6,8 +6,8 @@
 //!
 //! # Safety
 //!
-//! The unsafe functions ask that paths end in NUL, and that buffers, slices and messages are valid, of the given length
-//! and not used otherwise until the call returns.
+//! The unsafe functions require that paths end in NUL, and that buffers and slices are valid, of the given length and
+//! not used otherwise until the call returns.
 
 use std::ffi::OsString;
 use std::io::{self, SeekFrom};
@@ -119,8 +119,8 @@ impl OpenFlags {
             .open(path)
     }
 
-    /// How an open file was opened, as far as that matters: one that may be appended to but not written to appends.
-    /// Whether it goes past the cache the system does not say.
+    /// The flags of an open file. Only `append` is known, from the right to append without the right to write; the
+    /// system does not say whether a handle bypasses the cache.
     pub(crate) fn of(fd: Fd) -> OpenFlags {
         let mut known = PUBLIC_OBJECT_BASIC_INFORMATION::default();
         let len = size_of::<PUBLIC_OBJECT_BASIC_INFORMATION>() as u32;
@@ -225,25 +225,25 @@ pub(crate) unsafe fn remove(path: *const PathChar, is_dir: bool) -> Option<OsRes
     })
 }
 
-/// Makes a directory.
+/// Creates a directory.
 pub(crate) unsafe fn make_dir(path: *const PathChar, _mode: u32) -> Option<OsResult> {
     // SAFETY: the caller's promise.
     done(std::fs::create_dir(unsafe { path_of(path) }))
 }
 
-/// Makes a hard link.
+/// Creates a hard link.
 pub(crate) unsafe fn hard_link(from: *const PathChar, to: *const PathChar) -> Option<OsResult> {
     // SAFETY: the caller's promise.
     done(unsafe { std::fs::hard_link(path_of(from), path_of(to)) })
 }
 
-/// Makes a symbolic link.
+/// Creates a symbolic link.
 pub(crate) unsafe fn sym_link(target: *const PathChar, link: *const PathChar) -> Option<OsResult> {
     // SAFETY: the caller's promise.
     done(unsafe { sym_link_now(&path_of(target), &path_of(link)) })
 }
 
-/// The result of a call of std's.
+/// The result of a call of std.
 fn done(result: io::Result<()>) -> Option<OsResult> {
     Some(result.map(|()| 0).map_err(|error| code_of(&error)))
 }
@@ -287,13 +287,13 @@ pub(super) unsafe fn read(fd: Fd, ptr: *mut u8, len: usize, offset: u64) -> OsRe
     }
     let len = len.min(u32::MAX as usize) as u32;
     let at = if offset == CURRENT { 0 } else { offset };
-    // SAFETY: the caller's promise; the structure stays until the call is over, which `waiting` sees to.
+    // SAFETY: the caller's promise; `waiting` keeps the OVERLAPPED until the call has ended.
     let res = waiting(fd, offset == CURRENT, at, |count, overlapped| unsafe {
         ReadFile(handle(fd), ptr, len, count, overlapped)
     });
     match res {
         Err(code) if is_end(code) => Ok(0),
-        // A message that is longer than the room for it; the rest comes with the next.
+        // A message that is longer than the buffer; the next read returns the rest.
         Err(code) if code == ERROR_MORE_DATA as i32 => Ok(len),
         res => res,
     }
@@ -308,7 +308,7 @@ pub(super) unsafe fn write(fd: Fd, ptr: *const u8, len: usize, offset: u64) -> O
         return console::write(fd, unsafe { std::slice::from_raw_parts(ptr, len) });
     }
     let len = len.min(u32::MAX as usize) as u32;
-    // All bits set are the end of the file, wherever that is by then.
+    // `CURRENT` has all bits set, which means the end of the file at the time of the write.
     // SAFETY: as in `read`.
     let res = waiting(fd, offset == CURRENT, offset, |count, overlapped| unsafe {
         WriteFile(handle(fd), ptr, len, count, overlapped)
@@ -332,8 +332,8 @@ pub(crate) fn is_end(code: i32) -> bool {
     )
 }
 
-/// Makes a call and waits for its end. A call at the file's own position (`here`) needs no OVERLAPPED, unless the handle is
-/// for overlapped calls: such a handle has no position, and a pipe would return before the call has ended.
+/// Makes a call and waits for its end. A call at the file's own position (`here`) needs no OVERLAPPED, unless the
+/// handle is for overlapped calls: such a handle has no position, and a pipe would return before the call has ended.
 fn waiting(fd: Fd, here: bool, offset: u64, mut call: impl FnMut(*mut u32, *mut OVERLAPPED) -> i32) -> OsResult {
     if fd < 0 {
         return Err(errno::BAD_FD);
@@ -359,14 +359,14 @@ fn waiting(fd: Fd, here: bool, offset: u64, mut call: impl FnMut(*mut u32, *mut 
             return Err(errno::NO_MEMORY);
         };
         let mut overlapped = place(offset);
-        // The lowest bit keeps the end out of the completion port that the handle may belong to.
+        // The lowest bit keeps the packet off a completion port that the handle may be associated with.
         let event = std::os::windows::io::AsRawHandle::as_raw_handle(event);
         overlapped.hEvent = (event as usize | 1) as HANDLE;
         if call(&mut count, &mut overlapped) == 0 && last_code() != ERROR_IO_PENDING as i32 {
             return Err(last_code());
         }
         wait_overlapped(fd, &overlapped, || {
-            // SAFETY: the structure is a local, and this waits until the system is done with it.
+            // SAFETY: the OVERLAPPED is a local, and this waits until the system has finished with it.
             match unsafe { GetOverlappedResult(handle(fd), &overlapped, &mut count, 1) } {
                 0 => Err(last_code()),
                 _ => Ok(count),
@@ -384,11 +384,11 @@ pub(crate) fn place(offset: u64) -> OVERLAPPED {
     overlapped
 }
 
-/// Reads from a pipe, and waits for that.
+/// Reads from a pipe, and blocks until the read has ended.
 ///
 /// # Safety
 ///
-/// What the slices point to may be written.
+/// The memory that the slices point to may be written.
 pub(super) unsafe fn read_pipe(fd: Fd, slices: &[IoVec]) -> OsResult {
     match slices.iter().find(|slice| slice.len > 0) {
         // SAFETY: the caller's promise.
@@ -397,11 +397,11 @@ pub(super) unsafe fn read_pipe(fd: Fd, slices: &[IoVec]) -> OsResult {
     }
 }
 
-/// Writes to a pipe, and waits for that.
+/// Writes to a pipe, and blocks until the write has ended.
 ///
 /// # Safety
 ///
-/// What the slices point to may be read.
+/// The memory that the slices point to may be read.
 pub(super) unsafe fn write_pipe(fd: Fd, slices: &[IoVec]) -> OsResult {
     // SAFETY: the caller's promise.
     one_by_one(slices, 0, |slice, _| unsafe { write(fd, slice.base, slice.len, 0) })
@@ -496,7 +496,7 @@ pub(crate) fn pipe() -> io::Result<(Foreign, Foreign)> {
     let name: Vec<u16> = name.encode_utf16().chain([0]).collect();
     let access = PIPE_ACCESS_OUTBOUND | FILE_FLAG_FIRST_PIPE_INSTANCE | FILE_FLAG_OVERLAPPED;
     let mode = PIPE_TYPE_BYTE | PIPE_WAIT | PIPE_REJECT_REMOTE_CLIENTS;
-    // SAFETY: the name ends in NUL and outlives the call; what comes out is new and ours.
+    // SAFETY: the name ends in NUL and outlives the call; the returned handle is new and ours.
     let writer =
         owned(unsafe { CreateNamedPipeW(name.as_ptr(), access, mode, 1, BUFFER, BUFFER, 0, std::ptr::null()) })?;
     let (plain, none) = (std::ptr::null(), std::ptr::null_mut());
@@ -519,7 +519,7 @@ pub(crate) fn pipe() -> io::Result<(Foreign, Foreign)> {
 fn owned(handle: HANDLE) -> io::Result<OwnedHandle> {
     match handle {
         INVALID_HANDLE_VALUE => Err(io::Error::last_os_error()),
-        // SAFETY: the caller has just got it.
+        // SAFETY: the handle is new, and nothing else owns it.
         handle => Ok(unsafe { OwnedHandle::from_raw_handle(handle) }),
     }
 }
@@ -527,7 +527,7 @@ fn owned(handle: HANDLE) -> io::Result<OwnedHandle> {
 /// A duplicate of a standard stream, not inherited. `None` if the process has no such stream.
 pub(crate) fn standard_stream(number: usize) -> io::Result<Option<Foreign>> {
     let which = [STD_INPUT_HANDLE, STD_OUTPUT_HANDLE, STD_ERROR_HANDLE][number];
-    // SAFETY: the call takes a number and gives a handle that belongs to the process.
+    // SAFETY: the call takes a number and returns a handle that belongs to the process.
     let stream = unsafe { GetStdHandle(which) };
     if stream.is_null() || stream == INVALID_HANDLE_VALUE {
         return Ok(None);
@@ -542,7 +542,7 @@ pub(crate) mod kind {
     pub(crate) const FILE: u32 = 1;
     pub(crate) const FOLDER: u32 = 2;
     pub(crate) const LINK: u32 = 3;
-    // No file of Windows is any of these.
+    // Never reported on Windows.
     pub(crate) const PIPE: u32 = 4;
     pub(crate) const SOCKET: u32 = 5;
     pub(crate) const CHARACTERS: u32 = 6;
@@ -559,7 +559,7 @@ pub(crate) fn kind_of(file_type: std::fs::FileType) -> u32 {
     kinds.iter().find(|(is_it, _)| *is_it).map_or(0, |&(_, kind)| kind)
 }
 
-/// A file's metadata. A custom driver makes one from std's with `Stat::from`.
+/// A file's metadata. A custom driver creates one from std's with `Stat::from`.
 #[derive(Clone, Debug)]
 pub struct Stat(std::fs::Metadata);
 

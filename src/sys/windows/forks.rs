@@ -1,12 +1,12 @@
 //! Windows has no fork.
 
-/// Always the same number.
+/// Always 0.
 #[inline(always)]
 pub(crate) fn forks() -> u32 {
     0
 }
 
-/// The number for something new.
+/// The count for a new object to store.
 #[inline(always)]
 pub(crate) fn count_forks() -> u32 {
     0

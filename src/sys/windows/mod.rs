@@ -88,7 +88,7 @@ pub(crate) fn is_wine() -> bool {
     })
 }
 
-/// The OS's error codes that the layers above tell apart.
+/// The OS's error codes that the layers above distinguish.
 pub(crate) mod errno {
     use windows_sys::Win32::Foundation as win;
     use windows_sys::Win32::Networking::WinSock as sock;
@@ -136,8 +136,8 @@ pub(crate) fn socket(fd: Fd) -> SOCKET {
     fd as isize as SOCKET
 }
 
-/// The number of a handle. The kernel keeps the upper half of the type for itself: programs of 32 and of 64 bits pass
-/// handles to each other.
+/// The number of a handle. Only the lower 32 bits are significant, so that 32-bit and 64-bit programs can share
+/// handles.
 pub(crate) fn number_of_handle(handle: RawHandle) -> Fd {
     handle as isize as Fd
 }
@@ -168,7 +168,7 @@ pub(crate) fn monotonic() -> Instant {
     Instant::from_origin(Duration::new(seconds as u64, nanoseconds as u32))
 }
 
-/// Prepares a socket or pipe that was made elsewhere. A pipe must be open for overlapped calls: a plain read would
+/// Prepares a socket or pipe that was created elsewhere. A pipe must be open for overlapped calls: a plain read would
 /// block a thread until the peer writes.
 pub(crate) fn adopt(fd: Fd) -> io::Result<()> {
     if is_socket(fd) || !files::is_open(fd) {
@@ -188,7 +188,7 @@ pub(crate) fn adopt(fd: Fd) -> io::Result<()> {
     }
 }
 
-/// Whether it is a socket.
+/// Whether the descriptor is a socket.
 fn is_socket(fd: Fd) -> bool {
     with(fd, |socket| socket.r#type()).is_ok()
 }
@@ -211,7 +211,7 @@ pub(crate) fn close(fd: Fd) {
         return;
     }
     console::forget(fd);
-    // SAFETY: the caller owned `fd` and gives it up. Winsock closes what it knows, and says so of what it does not.
+    // SAFETY: the caller owned `fd` and gives it up. `closesocket` fails with WSAENOTSOCK for any other handle.
     unsafe {
         if closesocket(socket(fd)) == 0 {
             return;
@@ -220,7 +220,7 @@ pub(crate) fn close(fd: Fd) {
             WSAENOTSOCK | WSANOTINITIALISED => {
                 CloseHandle(handle(fd));
             }
-            // The socket lingers and is non-blocking, which is an error: close it without lingering.
+            // A non-blocking socket with SO_LINGER cannot be closed: turn lingering off first.
             _ => {
                 let _ = with(fd, |socket| socket.set_linger(None));
                 closesocket(socket(fd));
@@ -229,7 +229,7 @@ pub(crate) fn close(fd: Fd) {
     }
 }
 
-/// Closes a socket that lingers; blocks for as long. A non-blocking socket would fail to close.
+/// Closes a socket with `SO_LINGER`; blocks for up to the linger time. A non-blocking socket would fail to close.
 pub(crate) fn close_slowly(foreign: Foreign) {
     let _ = with(number(&foreign), |socket| socket.set_nonblocking(false));
     drop(foreign);
@@ -244,7 +244,7 @@ pub(crate) fn with<T>(fd: Fd, call: impl FnOnce(SockRef<'_>) -> io::Result<T>) -
     call(SockRef::from(&borrowed))
 }
 
-/// An owned socket or handle that was made elsewhere.
+/// An owned socket or handle that was created elsewhere.
 #[derive(Debug)]
 pub(crate) enum Foreign {
     Socket(OwnedSocket),
@@ -339,7 +339,7 @@ pub(crate) fn from_std(std: impl Into<Foreign>) -> Fd {
 /// Converts to a std type. The caller owned the descriptor and gives it up.
 pub(crate) fn into_std<S: From<Foreign>>(fd: Fd) -> S {
     let is_socket = is_socket(fd);
-    // SAFETY: the caller owned what is open under this number, and does not use it any more.
+    // SAFETY: the caller owned this open descriptor and does not use it any more.
     S::from(unsafe {
         match is_socket {
             true => Foreign::Socket(OwnedSocket::from_raw_socket(fd as RawSocket)),
@@ -358,7 +358,7 @@ pub(crate) fn borrow<'a>(fd: Fd) -> Borrowed<'a> {
     unsafe { BorrowedHandle::borrow_raw(handle(fd)) }
 }
 
-/// The file under a number, for a call of std's. It stays its owner's.
+/// The file under a number, for a call of std. Its owner keeps it.
 fn file(fd: Fd) -> ManuallyDrop<std::fs::File> {
     // SAFETY: the file is never dropped, so nothing is closed; a number that is not open makes calls fail.
     ManuallyDrop::new(unsafe { std::fs::File::from_raw_handle(handle(fd)) })
@@ -382,7 +382,7 @@ pub(crate) fn last_code() -> i32 {
         .unwrap_or(ERROR_INVALID_HANDLE as i32)
 }
 
-/// No socket has a name besides an internet address.
+/// Always `None`: sockets have only internet addresses here.
 pub(crate) fn unix_name(_addr: &socket2::SockAddr) -> Option<String> {
     None
 }

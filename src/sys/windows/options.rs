@@ -1,4 +1,4 @@
-//! Making sockets, and the socket options that differ between systems.
+//! Creates sockets, and sets and reads the socket options that differ between systems.
 
 use std::io;
 use std::os::windows::io::{AsRawSocket, IntoRawSocket};
@@ -12,7 +12,7 @@ use windows_sys::Win32::Networking::WinSock::{
 use super::{Fd, number_of_socket, socket as socket_of};
 use crate::sys::{Credentials, SocketKind};
 
-/// Makes a socket. It is not inherited, and non-blocking.
+/// Creates a socket, not inherited and non-blocking.
 pub(crate) fn new_socket(kind: SocketKind) -> io::Result<Fd> {
     let (domain, r#type, protocol) = kind.to_raw();
     if domain == Domain::UNIX {
@@ -43,7 +43,7 @@ fn no_unix_sockets() -> io::Error {
     io::Error::new(io::ErrorKind::Unsupported, why)
 }
 
-/// The same for unreachable networks; windows-sys does not define it.
+/// `SIO_UDP_CONNRESET` for unreachable networks; windows-sys does not define it.
 const SIO_UDP_NETRESET: u32 = 0x9800_000f;
 
 /// Whether the ICMP refusal of a sent datagram fails the next receive. On other systems only connected sockets report

@@ -1,10 +1,9 @@
-//! Cancelling a blocking call of a pool thread.
+//! A blocking call of a pool thread, and how it is cancelled.
 //!
 //! A plain read of a pipe or console blocks until the peer writes. `CancelSynchronousIo` ends it from another thread,
-//! but finds nothing if the reader has not entered the call yet. So both threads meet under a lock: while the reader is
-//! inside, only its call can be cancelled; a canceller that finds it on its way in tries again.
-//!
-//! The calls that can be cancelled are in a table of this module, by the operation that they are for.
+//! but finds nothing if the reader has not entered the call yet. So each call has a phase under a lock: a cancel holds
+//! the lock, so that it cannot hit a later call of the thread, and tries again if the thread is entering or leaving the
+//! call. A table holds the phases of the calls that can be cancelled, by operation.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -18,12 +17,12 @@ use windows_sys::Win32::System::Threading::{GetCurrentThread, INFINITE, ResetEve
 use super::{Fd, errno, handle, new_event};
 use crate::sys::{OsResult, lock};
 
-/// How often a canceller yields the processor to a thread on its way into or out of a call, and how often it then sleeps
-/// for a millisecond.
+/// How often a cancel yields the processor to a thread that is entering or leaving a call, and how often it then
+/// sleeps for a millisecond.
 const YIELDS: u32 = 100;
 const SLEEPS: u32 = 20;
 
-/// From a call's submission until it has returned.
+/// The phases of calls that can be cancelled, from submission until the call has returned.
 static CALLS: Mutex<BTreeMap<(usize, u64), SharedPhase>> = Mutex::new(BTreeMap::new());
 
 type SharedPhase = Arc<Mutex<Phase>>;
@@ -32,9 +31,9 @@ type SharedPhase = Arc<Mutex<Phase>>;
 enum Phase {
     #[default]
     NotStarted,
-    /// In the call, on its way in, or on its way out.
+    /// In the call, entering or leaving it.
     Inside(Call),
-    /// The call must not start, or ends as soon as it can.
+    /// The call must not start, or was asked to end.
     Cancelled,
     Over,
 }
@@ -131,13 +130,13 @@ fn enter(phase: &Mutex<Phase>, call: Call) -> bool {
     !is_cancelled
 }
 
-/// True if the thread is on its way into the call or out of it.
+/// Requests the cancel. True if it must be tried again: the thread is entering or leaving the call.
 fn try_cancel(phase: &mut Phase) -> bool {
     match &*phase {
         Phase::NotStarted => {}
         Phase::Inside(Call::Plain(thread)) => {
-            // SAFETY: the handle is a thread's, which is inside for as long as the phase is locked: so this can end no
-            // other call of it.
+            // SAFETY: the handle is a thread's. The thread stays inside while the phase is locked, so this can end no
+            // other call of that thread.
             if unsafe { CancelSynchronousIo(thread.as_raw_handle()) } == 0 {
                 return true;
             }
@@ -147,7 +146,7 @@ fn try_cancel(phase: &mut Phase) -> bool {
             unsafe { CancelIoEx(handle(*fd), *overlapped) };
         }
         Phase::Inside(Call::Wait(event)) => {
-            // SAFETY: the event is open as long as we have a share of it.
+            // SAFETY: the `Arc` keeps the event open.
             unsafe { SetEvent(event.as_raw_handle()) };
         }
         Phase::Inside(Call::Uncancellable) | Phase::Cancelled | Phase::Over => return false,
@@ -156,8 +155,8 @@ fn try_cancel(phase: &mut Phase) -> bool {
     false
 }
 
-/// Waits until a handle is signalled. The wait can be cancelled, but not the call that follows it. False if the wait was
-/// cancelled.
+/// Waits until a handle is signalled. The wait can be cancelled, but not the call that follows it. False if the wait
+/// was cancelled.
 pub(super) fn wait_for(fd: Fd) -> bool {
     thread_local! {
         static CANCEL_EVENT: Option<Arc<OwnedHandle>> = new_event().ok().map(Arc::new);
@@ -178,7 +177,7 @@ pub(super) fn wait_for(fd: Fd) -> bool {
     enter(phase, Call::Uncancellable)
 }
 
-/// Waits, by `wait`, for an overlapped call that has started, and that can be cancelled meanwhile.
+/// Waits with `wait` for an overlapped call that has started. The call can be cancelled meanwhile.
 pub(super) fn wait_overlapped<T>(fd: Fd, overlapped: &OVERLAPPED, wait: impl FnOnce() -> T) -> T {
     let phase = CURRENT.with_borrow(Clone::clone);
     let Some(phase) = &phase else { return wait() };

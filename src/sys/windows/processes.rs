@@ -155,7 +155,7 @@ pub(crate) fn for_child(pipe: Foreign, used: Direction) -> io::Result<Stdio> {
     }
 }
 
-/// Copies bytes until the end of the stream, or until the reader is gone. The drop of both ends shows it to both sides.
+/// Copies bytes until the end of the stream, or until the reader is gone. Dropping both ends shows that to both sides.
 fn copy_all(mut from: impl Read, mut to: impl Write) {
     let mut piece = vec![0; PIECE];
     loop {

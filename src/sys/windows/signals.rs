@@ -119,7 +119,7 @@ unsafe extern "system" fn handle(event: u32) -> i32 {
         }
         taken_over = registry.taken_over.contains(&number);
     }
-    // The system ends the process when this returns, or after some seconds: blocking leaves those to the listeners.
+    // The system ends the process when this returns, or after some seconds: blocking leaves the listeners that time.
     if heard && is_last {
         std::thread::sleep(Duration::MAX);
     }

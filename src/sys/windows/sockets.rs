@@ -1,5 +1,5 @@
-//! Socket and pipe calls that do not block: each returns `None` instead. Pipes do block here: the drivers use
-//! overlapped calls for them, and only a thread makes these.
+//! Socket calls that return `None` instead of blocking, and pipe calls that block: the drivers use overlapped calls for
+//! pipes, and only a pool thread makes these.
 //!
 //! A reactor makes such a call first, and again each time the socket is reported ready. Every socket is non-blocking.
 //! That is a property of the socket, which duplicates share, and Winsock has no `MSG_DONTWAIT`: if another holder makes
@@ -7,8 +7,8 @@
 //!
 //! # Safety
 //!
-//! The unsafe functions ask that paths end in NUL, and that buffers, slices and messages are valid, of the given length
-//! and not used otherwise until the call returns.
+//! The unsafe functions require that buffers, slices and messages are valid, of the given length and not used otherwise
+//! until the call returns.
 
 use std::borrow::Cow;
 use std::cell::RefCell;
@@ -75,7 +75,7 @@ fn settle(result: i32, count: u32) -> Option<OsResult> {
     if result != SOCKET_ERROR {
         return Some(Ok(count));
     }
-    // SAFETY: this reads a number of the thread's.
+    // SAFETY: this reads a thread-local error code.
     match unsafe { WSAGetLastError() } {
         WSAEWOULDBLOCK => None,
         code => Some(Err(portable_code(code))),
@@ -113,7 +113,7 @@ pub(crate) fn with_buffers<T>(slices: &[IoVec], call: impl FnOnce(*const WSABUF,
 
 /// # Safety
 ///
-/// What the slices point to may be written.
+/// The memory that the slices point to may be written.
 unsafe fn recv_slices(fd: Fd, medium: Medium, slices: &[IoVec]) -> Option<OsResult> {
     if medium == Medium::Pipe {
         // SAFETY: the caller's promise.
@@ -131,7 +131,7 @@ unsafe fn recv_slices(fd: Fd, medium: Medium, slices: &[IoVec]) -> Option<OsResu
 
 /// # Safety
 ///
-/// What the slices point to may be read.
+/// The memory that the slices point to may be read.
 unsafe fn send_slices(fd: Fd, medium: Medium, slices: &[IoVec]) -> Option<OsResult> {
     if medium == Medium::Pipe {
         // SAFETY: the caller's promise.
@@ -148,14 +148,14 @@ unsafe fn send_slices(fd: Fd, medium: Medium, slices: &[IoVec]) -> Option<OsResu
             WSASend(socket(fd), buffers, len, &mut count, 0, none, None)
         });
         match settle(result, count) {
-            // There is not enough memory.
+            // Not enough memory for that much: try less.
             Some(Err(errno::NO_BUFFERS)) if most > LEAST_SENT => most = LEAST_SENT,
             res => return res,
         }
     }
 }
 
-/// The most that one send takes, and what is tried when there is no memory for that.
+/// The most bytes that one send takes, and how many it takes when there is no memory for that.
 const MOST_SENT: usize = 1 << 20;
 const LEAST_SENT: usize = 16 << 10;
 
@@ -194,7 +194,7 @@ pub(crate) unsafe fn recv_message(fd: Fd, message: *mut Message) -> Option<OsRes
     }
 }
 
-/// The address of a datagram's sender, and its length.
+/// Pointers to the address of a datagram's sender and to its length.
 type SenderPlace = (*mut SOCKADDR, *mut i32);
 
 /// Receives a datagram into `bytes`, and its sender into `sender`.
@@ -262,8 +262,8 @@ pub(crate) fn accept(fd: Fd) -> Option<OsResult> {
     }
 }
 
-/// The portable error code of an accept. Winsock leaves some of the kernel's codes untranslated; the ones here concern the
-/// connection and not the listener, which goes on to the next connection.
+/// The portable error code of an accept. Winsock leaves some of the kernel's codes untranslated. Those here concern one
+/// connection and not the listener, which accepts the next.
 pub(crate) fn accept_code(code: i32) -> i32 {
     const RESET: u32 = errno::RESET as u32;
     match code as u32 {
@@ -275,7 +275,7 @@ pub(crate) fn accept_code(code: i32) -> i32 {
     }
 }
 
-/// Begins to connect.
+/// Starts to connect; `None` if the connection is in progress.
 pub(crate) fn connect(fd: Fd, name: &Name) -> Option<OsResult> {
     if with(fd, |socket| socket.r#type()).is_ok_and(|kind| kind == socket2::Type::DGRAM) {
         options::report_refusals(fd, true);
@@ -284,7 +284,7 @@ pub(crate) fn connect(fd: Fd, name: &Name) -> Option<OsResult> {
     if unsafe { connect_socket(socket(fd), name.as_ptr(), name.len()) } == 0 {
         return Some(Ok(0));
     }
-    // SAFETY: this reads a number of the thread's.
+    // SAFETY: this reads a thread-local error code.
     match unsafe { WSAGetLastError() } {
         WSAEWOULDBLOCK | WSAEINPROGRESS => None,
         code => Some(Err(code)),
@@ -300,7 +300,7 @@ pub(crate) fn ready(fd: Fd, direction: Direction) -> Option<OsResult> {
     Some(look(fd, events)?.map(|_| 0))
 }
 
-/// The socket's events now; `None` if there are none of these, and no error or hang-up.
+/// Polls the socket without waiting; `None` if it has none of these events, and no error or hang-up.
 fn look(fd: Fd, events: i16) -> Option<Result<i16, i32>> {
     let mut poll = WSAPOLLFD {
         fd: socket(fd),
@@ -310,7 +310,7 @@ fn look(fd: Fd, events: i16) -> Option<Result<i16, i32>> {
     // SAFETY: Winsock reads and writes the one local structure.
     match unsafe { WSAPoll(&mut poll, 1, 0) } {
         0 => None,
-        // SAFETY: this reads a number of the thread's.
+        // SAFETY: this reads a thread-local error code.
         SOCKET_ERROR => Some(Err(unsafe { WSAGetLastError() })),
         _ => Some(Ok(poll.revents)),
     }
