@@ -1,11 +1,11 @@
-//! The errors of a loop that has closed or belongs to another process, and error codes as `io::Error`s.
+//! The errors of a closed loop and of a loop used in a forked child, and the conversion of error codes to `io::Error`.
 
 use std::fmt;
 use std::io;
 
 use crate::sys;
 
-/// Error: the event loop has closed, or it belongs to the parent of this forked process.
+/// Error: the event loop has closed, or this is a forked child of the process that made it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LoopClosed;
 
@@ -46,8 +46,8 @@ pub(crate) fn forked_error() -> io::Error {
     io::Error::new(io::ErrorKind::NotConnected, Forked)
 }
 
-/// Converts an operation's error code. ECANCELED reaches a caller only if the loop closed before the operation
-/// completed: a caller that cancels an operation no longer waits for it.
+/// Converts an operation's error code. ECANCELED becomes [`LoopClosed`]: a caller that cancels an operation no longer
+/// waits for it, so a caller receives this code only if the loop closed before the operation completed.
 pub(crate) fn from_code(code: i32) -> io::Error {
     match code {
         sys::errno::CANCELED => LoopClosed.into(),

@@ -1,7 +1,7 @@
 //! A single-threaded async runtime with asyncio's event loop: a ready queue, a timer heap and one driver.
 //!
 //! The loop runs on a completion-based proactor (io_uring, IOCP), on a readiness-based reactor (epoll, kqueue, AFD) or,
-//! for tests and Miri, on an in-memory driver that needs no kernel. A program has the same results on each.
+//! for tests and Miri, on an in-memory driver that needs no kernel. A program behaves the same on each.
 //!
 //! ```no_run
 //! use std::time::Duration;
@@ -13,7 +13,7 @@
 //!         let listener = TcpListener::bind("127.0.0.1:7777").await?;
 //!         loop {
 //!             match listener.accept().await {
-//!                 // `detach` passes an error of the connection to the exception handler, which prints it by default.
+//!                 // If `echo` fails, `detach` passes the error to the exception handler, which prints it by default.
 //!                 Ok((stream, _peer)) => windlass::spawn(echo(stream)).detach(),
 //!                 // The listener is still usable. The pause keeps a repeated error from using a whole core.
 //!                 Err(error) => {
@@ -38,17 +38,17 @@
 //!
 //! # What is different
 //!
-//! - **Cancellation loses no data.** When the future of a read or an accept is dropped, by a timeout for instance, the
-//!   next read returns its bytes and the next accept its connection.
+//! - **Cancellation loses no data.** If a read or accept future is dropped, by a timeout for instance, after the kernel
+//!   has received data or a connection, the next read or accept on that socket returns it.
 //! - **Calls own their buffers.** A call takes the buffer and returns it with the result, because the kernel may write
 //!   to it after the future is dropped. [`TcpStream::read_managed`](net::TcpStream::read_managed) takes no buffer: it
 //!   returns one from the loop's pool.
-//! - **Files without threads.** On io_uring, [`fs`] uses the kernel's operations, and cached reads complete at once.
-//! - **Fair, cancel-safe locks and channels.** In [`sync`], waiters are served in FIFO order, and a dropped waiter
-//!   passes on the permit or value it had received.
+//! - **Files without threads.** On io_uring, [`fs`] uses kernel operations; cached reads complete immediately.
+//! - **Fair, cancel-safe locks and channels.** In [`sync`], waiters are served in FIFO order. A permit or value granted
+//!   to a waiter that is then dropped goes to the next waiter.
 //! - **Callbacks too.** `call_soon`, `call_later`, `call_at` and `add_reader` work as in asyncio, without async code.
-//! - **Embeddable.** A GUI's or a game's loop watches one descriptor and runs a turn of this loop when that is
-//!   readable: see [`EventLoop::pollable`].
+//! - **Embeddable.** The loop of a GUI or game watches one descriptor of this loop and runs a turn when it is readable:
+//!   see [`EventLoop::pollable`].
 //!
 //! # Features
 //!
@@ -56,14 +56,14 @@
 //! - `reactor` (default): the readiness-based driver, through mio: epoll on Linux, kqueue on macOS and BSD, AFD on
 //!   Windows.
 //! - `bytes` (default): `Bytes` and `BytesMut` of the `bytes` crate as buffers.
-//! - `compat-futures`, `compat-tokio`: the traits of futures-io and tokio for this crate's streams: see [`compat`].
-//! - `hyper`: streams, timer and executor for hyper: HTTP/1.1 and HTTP/2, server and client, in the module `hyper`.
+//! - `compat-futures`, `compat-tokio`: the I/O traits of futures-io and tokio for this crate's streams: see [`compat`].
+//! - `hyper`: streams, timer and executor for hyper (HTTP/1.1 and HTTP/2, server and client), in the module `hyper`.
 //! - `tracing`: emits `tracing` events for tasks, operations and exceptions, with the targets `windlass::task`,
 //!   `windlass::op` and `windlass::loop`.
 //! - `tls`: TLS over any stream, with rustls, in the module `tls`.
 //!
-//! Each driver builds without the other's dependencies. With both, [`DriverChoice::Auto`] picks the proactor if the
-//! kernel supports it, otherwise the reactor; [`EventLoop::describe`] reports the choice and the reason.
+//! At least one driver must be enabled; each builds without the other's dependencies. With both, [`DriverChoice::Auto`]
+//! picks the proactor if the kernel supports it, otherwise the reactor. [`EventLoop::describe`] reports the choice.
 
 #[cfg(not(any(feature = "proactor", feature = "reactor")))]
 compile_error!("windlass needs a driver: enable the feature `proactor`, `reactor`, or both (the default)");

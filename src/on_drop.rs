@@ -1,6 +1,6 @@
-//! A guard that runs a closure.
+//! A guard that runs a closure when it is dropped.
 
-/// Calls the closure when dropped, whether a function returns, unwinds or is cancelled. `mem::forget` disarms it.
+/// Calls the closure when the enclosing scope returns, unwinds or is cancelled. `mem::forget` disarms it.
 pub(crate) struct OnDrop<F: FnMut()>(pub(crate) F);
 
 impl<F: FnMut()> Drop for OnDrop<F> {

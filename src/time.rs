@@ -24,7 +24,7 @@ use crate::event_loop::timers::{Action, TimerId};
 pub use crate::sys::Instant;
 
 impl Instant {
-    /// The current time of the current loop's clock; outside of a loop, of the system's monotonic clock.
+    /// The time of the current loop's clock, which may be virtual; outside of a loop, of the system's monotonic clock.
     pub fn now() -> Instant {
         match LoopCore::try_current() {
             Some(core) => core.now(),
@@ -49,7 +49,7 @@ impl Instant {
 /// ```
 ///
 /// The time counts from this call, or from the first poll if this is called outside of a loop. `Duration::MAX` waits
-/// forever. A sleep never ends early. Dropping it cancels the timer.
+/// forever. A sleep never ends early. Dropping it cancels the timer. Polling it outside of a loop panics.
 pub fn sleep(duration: Duration) -> Sleep {
     let start = match LoopCore::try_current() {
         Some(core) => SleepState::Until(core.now() + duration),
@@ -81,7 +81,7 @@ enum SleepState {
 }
 
 impl Sleep {
-    /// Changes the deadline, without the need to poll the sleep again. A sleep that has ended starts anew.
+    /// Changes the deadline. A pending sleep need not be polled again; one that has ended can be awaited again.
     ///
     /// ```
     /// use std::time::Duration;
@@ -105,7 +105,7 @@ impl Sleep {
         }
     }
 
-    /// When the sleep ends; `None` if it has ended, or has not started (see [`sleep`]).
+    /// When the sleep ends; `None` once it has ended, or before the first poll if it was made outside of a loop.
     pub fn deadline(&self) -> Option<Instant> {
         let state = self.state.replace(SleepState::Over);
         let deadline = match &state {
@@ -129,8 +129,7 @@ impl Future for Sleep {
             }
             SleepState::Until(deadline) => (LoopCore::current("sleep").rc(), deadline),
             SleepState::Waiting(core, id, deadline) => {
-                // The loop's clock usually answers this without a lookup of the timer, which may be cold in the CPU
-                // cache.
+                // `have_fired_until` usually avoids looking up the timer, which may be cold in the CPU cache.
                 if core.have_fired_until(deadline) || !rewake(&core, id, cx) {
                     return Poll::Ready(());
                 }
@@ -145,7 +144,7 @@ impl Future for Sleep {
     }
 }
 
-/// Makes a timer wake this poll's waker. False if the timer has fired.
+/// Makes a timer wake the current poll's waker. False if the timer has fired.
 pub(crate) fn rewake(core: &LoopCore, id: TimerId, cx: &mut Context<'_>) -> bool {
     match core.timers.borrow_mut().get(id) {
         None => return false,
@@ -153,7 +152,7 @@ pub(crate) fn rewake(core: &LoopCore, id: TimerId, cx: &mut Context<'_>) -> bool
         Some(_) => {}
     }
     let mut action = Action::Wake(cx.waker().clone());
-    // It may have fired inside the clone, and woken only the waker that it had before.
+    // Cloning a waker is foreign code: the timer may have fired inside it and woken only the old waker.
     match core.timers.borrow_mut().get(id) {
         Some(current) => std::mem::swap(current, &mut action),
         None => return false,
@@ -186,9 +185,9 @@ impl fmt::Debug for Sleep {
 
 /// Runs `future` for at most `duration`.
 ///
-/// The future is polled first, so a result that is available is never lost to the clock. When the time is up, the
-/// future is dropped; a cancelled read or accept loses no data. Nested timeouts each return their own [`Elapsed`]; if
-/// both expire in the same poll, the inner one does.
+/// Each poll polls the future before the timer, so an output that is ready is returned even if the time is up. After
+/// the timeout, the future is dropped with the `Timeout`; a cancelled read or accept loses no data. If nested timeouts
+/// expire in the same poll, the inner one returns [`Elapsed`].
 ///
 /// ```
 /// use std::time::Duration;
@@ -206,7 +205,7 @@ pub fn timeout<F: Future>(duration: Duration, future: F) -> Timeout<F> {
     }
 }
 
-/// Runs `future` until `deadline` at the latest.
+/// As [`timeout`], with a deadline on the loop's clock.
 pub fn timeout_at<F: Future>(deadline: Instant, future: F) -> Timeout<F> {
     Timeout {
         future,
@@ -223,7 +222,7 @@ pub struct Timeout<F> {
 }
 
 impl<F> Timeout<F> {
-    /// Changes the deadline: asyncio's `Timeout.reschedule`.
+    /// Changes the deadline, as [`Sleep::reset`]: asyncio's `Timeout.reschedule`.
     ///
     /// ```
     /// use std::{pin::pin, time::Duration};
@@ -240,7 +239,7 @@ impl<F> Timeout<F> {
         unsafe { self.get_unchecked_mut() }.sleep.reset(deadline);
     }
 
-    /// When the time is up; `None` if it is already, or has not started to count (see [`sleep`]).
+    /// When the timeout expires; `None` in the same cases as [`Sleep::deadline`].
     pub fn deadline(&self) -> Option<Instant> {
         self.sleep.deadline()
     }
@@ -282,26 +281,26 @@ impl From<Elapsed> for io::Error {
 
 /// What an [`Interval`] does about ticks that were missed because `tick` was called too late.
 ///
-/// With a period of 10 and a caller that is busy from 0 to 35:
+/// With a period of 10 ms, ticks due at 0, 10, 20, ... and a caller that is busy from 0 to 35 after the first tick:
 ///
 /// | | next ticks at | then |
 /// |---|---|---|
-/// | `Burst` | 35 35 35 | 40 50: one tick per period, on the original grid |
+/// | `Burst` | 35 35 35 | 40 50: one tick per period, on the original schedule |
 /// | `Delay` | 35 | 45 55: one period after the late tick |
-/// | `Skip` | 35 | 40 50: missed ticks are skipped, on the original grid |
+/// | `Skip` | 35 | 40 50: missed ticks are skipped, on the original schedule |
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum MissedTicks {
-    /// Ticks without waiting until it has caught up. The default.
+    /// Returns all missed ticks without waiting. The default.
     #[default]
     Burst,
-    /// Restarts the grid at the late tick.
+    /// Returns one missed tick; the next is due one period later.
     Delay,
-    /// Skips the missed ticks and keeps the grid.
+    /// Returns one missed tick and skips the others; the next is due on the original schedule.
     Skip,
 }
 
-/// Creates an interval that ticks now and then every `period`.
+/// Creates an interval whose first tick is due now, and the following ones every `period`.
 ///
 /// ```
 /// use std::time::Duration;
@@ -335,7 +334,7 @@ pub fn interval_at(start: Instant, period: Duration) -> Interval {
     }
 }
 
-/// Created by [`interval`] and [`interval_at`].
+/// Periodic ticks: created by [`interval`] and [`interval_at`].
 #[derive(Debug)]
 pub struct Interval {
     next: Instant,
@@ -344,13 +343,13 @@ pub struct Interval {
 }
 
 impl Interval {
-    /// Sets what to do about missed ticks.
+    /// Sets the behavior after missed ticks.
     pub fn missed_ticks(mut self, missed: MissedTicks) -> Interval {
         self.missed = missed;
         self
     }
 
-    /// Waits for the next tick and returns the time it was due. Cancel-safe: no tick is lost.
+    /// Waits for the next tick and returns when it was due, which may be in the past. Cancel-safe: no tick is lost.
     pub async fn tick(&mut self) -> Instant {
         let due = self.next;
         let mut now = Instant::now();

@@ -1,4 +1,4 @@
-//! The handle to a job of a thread pool.
+//! `BlockingHandle`: the handle to a job of a thread pool.
 
 use std::any::Any;
 use std::fmt;
@@ -16,9 +16,10 @@ use crate::event_loop::exception::{Exception, report};
 use crate::event_loop::inbox::Inbox;
 use crate::task::{JoinError, ResultSlot, TaskId, WaitReason, set_wait_reason};
 
-/// A handle to blocking work: await it for a `Result<T, JoinError>`, on any loop or runtime.
+/// A handle to a blocking job: await it for a `Result<T, JoinError>`, on any loop or runtime. If the pool shuts down
+/// before the job starts, the result is a cancelled [`JoinError`].
 ///
-/// Dropping the handle detaches the job. If it then panics, the loop's exception handler is called.
+/// Dropping the handle detaches the job. If it then panics, the spawning loop's exception handler is called.
 #[must_use = "await it for the result, or use `drop` to ignore the result"]
 pub struct BlockingHandle<T> {
     slot: Arc<Slot<T>>,
@@ -45,7 +46,7 @@ impl<T> Slot<T> {
         self.hold.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    /// Stops the virtual clock of the current loop, if it has one, until there is a result.
+    /// Stops the current loop's clock, if it is virtual, until there is a result.
     fn hold_clock(&self) {
         let Some(core) = LoopCore::try_current().filter(|core| core.has_virtual_clock) else {
             return;
@@ -134,7 +135,7 @@ impl<T> BlockingHandle<T> {
             Ok(job) => self.job = Some(job),
             Err(Refusal::Full(work)) => {
                 self.unqueued = Some(work);
-                // No thread will run the job until the handle is polled.
+                // The job is queued only when the handle is polled, so nothing runs that the clock must wait for.
                 self.slot.release_clock();
             }
             Err(Refusal::Closed(work)) => drop(work),
@@ -206,7 +207,7 @@ impl<T> Drop for BlockingHandle<T> {
             std::mem::forget((self.slot.clone(), self.unqueued.take()));
             return;
         }
-        // A detached job is queued beyond the limit, which only slows down callers that await their handles.
+        // A detached job is queued even beyond the limit: no caller is left that could wait for capacity.
         if let Some(work) = self.unqueued.take() {
             self.queue(work, false);
         }
@@ -217,7 +218,7 @@ impl<T> Drop for BlockingHandle<T> {
     }
 }
 
-/// A waker for a handle that waits for capacity: the virtual clock of its loop stands still until it is woken.
+/// A waker for a handle that waits for capacity: it stops the loop's virtual clock until it is woken.
 fn holding_clock(waker: &Waker) -> Waker {
     struct Holding {
         waker: Waker,

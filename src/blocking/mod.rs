@@ -28,10 +28,10 @@ use crate::event_loop::core::LoopCore;
 
 /// Runs `work` on a thread of the current loop's pool for blocking work, like asyncio's `to_thread`.
 ///
-/// The pool has up to as many threads as processors plus 4, at most 32. They start on demand and exit after ten idle
-/// seconds. When all are busy, jobs wait in a queue. The queue is bounded (1,024 jobs); when it is full, awaiting the
-/// handle waits for capacity, so await such handles together, not one after the other. [`Builder`](crate::Builder)
-/// changes these numbers, and [`Pool::try_spawn`] fails instead of waiting.
+/// The pool has at most as many threads as processors plus 4, and at most 32. They start on demand and exit after ten
+/// idle seconds. When all are busy, jobs wait in a queue of at most 1,024. A job that finds it full is queued when its
+/// handle is awaited and there is capacity, so await many handles together, not one after the other.
+/// [`Builder`](crate::Builder) changes these numbers, and [`Pool::try_spawn`] fails instead of waiting.
 ///
 /// A panic is returned as a [`JoinError`](crate::JoinError). Dropping the handle detaches the job.
 ///
@@ -58,7 +58,7 @@ where
     LoopCore::current("spawn_blocking").blocking.spawn(work)
 }
 
-/// Runs `work` on the pool for the loop's own blocking work. Dropping the future cancels it if it has not started.
+/// Runs `work` on the loop's own pool. Dropping the future cancels `work` if it has not started.
 pub(crate) async fn off_loop<T: Send + 'static>(
     work: impl FnOnce() -> io::Result<T> + Send + 'static,
 ) -> io::Result<T> {
@@ -72,7 +72,7 @@ pub(crate) async fn off_loop<T: Send + 'static>(
     (&mut job.0).await?
 }
 
-/// Error of [`Pool::try_spawn`]: the queue is full. Contains the closure.
+/// Error of [`Pool::try_spawn`]: all threads are busy and the queue is full. Contains the closure.
 pub struct PoolFull<F>(pub F);
 
 impl<F> fmt::Debug for PoolFull<F> {

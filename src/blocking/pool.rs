@@ -1,4 +1,4 @@
-//! The thread pool and its queue.
+//! `Pool`: a thread pool with a bounded queue of jobs.
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, VecDeque};
@@ -17,8 +17,8 @@ use crate::sys;
 /// A thread pool for blocking work, with a bounded queue.
 ///
 /// Each loop has its own; make another to isolate one kind of work from another. A pool can be used from any thread and
-/// by any number of loops, and clones share the threads. [`shutdown`](Pool::shutdown) waits for running jobs, dropping
-/// does not.
+/// by any number of loops, and clones share the threads. Dropping the last clone is [`shutdown`](Pool::shutdown) with
+/// [`Shutdown::Detach`].
 ///
 /// ```
 /// use windlass::blocking::{Pool, Shutdown};
@@ -84,7 +84,7 @@ impl PoolBuilder {
         self
     }
 
-    /// The maximum number of threads, at least 1. The default is the number of processors plus 4, at most 32.
+    /// The maximum number of threads; 0 counts as 1. The default is the number of processors plus 4, at most 32.
     pub fn threads(mut self, max: usize) -> PoolBuilder {
         self.settings.threads = max.max(1);
         self
@@ -108,15 +108,15 @@ impl PoolBuilder {
     }
 }
 
-/// Whether a shutdown waits for running jobs.
+/// How long a shutdown waits for running jobs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Shutdown {
-    /// Waits until all have finished.
+    /// Until all have finished.
     #[default]
     Wait,
-    /// Waits for at most this time.
+    /// For at most this time. Jobs that have not finished then continue in the background.
     Within(Duration),
-    /// Does not wait: the jobs run on, and their results are dropped.
+    /// Not at all: running jobs continue in the background.
     Detach,
 }
 
@@ -124,11 +124,11 @@ pub enum Shutdown {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PoolCounters {
-    /// Threads now alive.
+    /// Threads alive now.
     pub threads: usize,
-    /// Threads now idle.
+    /// Threads idle now.
     pub idle: usize,
-    /// Jobs that now wait for a thread.
+    /// Jobs that wait for a thread now.
     pub queued: usize,
     /// Threads started so far.
     pub started: u64,
@@ -240,8 +240,8 @@ impl Pool {
         Ok(self.spawn(work))
     }
 
-    /// Closes the pool for all its clones: queued jobs are dropped, and so are jobs spawned later. A job of the pool
-    /// itself may call this: it waits for the other jobs, except those that are also inside this call.
+    /// Closes the pool for all its clones: queued jobs, and jobs spawned later, are cancelled. Then waits for running
+    /// jobs as `how` says. A job of the pool may call this too: it waits for the jobs that are not inside this call.
     pub fn shutdown(&self, how: Shutdown) {
         if self.shared().is_forked() {
             return;
@@ -345,7 +345,7 @@ impl Shared {
         Ok(id)
     }
 
-    /// Runs with the lock held: starting a thread takes about 10 us, and happens a few times in a pool's life.
+    /// Called with the lock held: starting a thread takes about 10 us and is rare.
     fn start_thread(self: &Arc<Self>, state: &mut State) -> io::Result<()> {
         let shared = self.clone();
         let name = format!("{}-{}", self.name, state.counters.started);
@@ -355,12 +355,12 @@ impl Shared {
             .map_err(|error| crate::sys::context("no thread could be started for blocking work", error))?;
         state.counters.threads += 1;
         state.counters.started += 1;
-        // The thread is idle until it takes its first job. Otherwise a queue of length 0 would refuse it.
+        // The thread is idle until it takes its first job. Otherwise a queue of length 0 would refuse that job.
         state.counters.idle += 1;
         Ok(())
     }
 
-    /// The main function of a thread, which counts as idle whenever it does not run a job.
+    /// The main function of a thread. The thread counts as idle whenever it does not run a job.
     fn work_until_idle(&self) {
         POOL_OF_THREAD.set(self);
         let mut state = self.state();

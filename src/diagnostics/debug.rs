@@ -1,6 +1,6 @@
 //! Debug mode: reports tasks and callbacks that block the loop, and tasks still pending when it closes.
 //!
-//! Times are real, also where the loop's clock is virtual: other tasks wait in real time.
+//! Times are real even if the loop's clock is virtual, because blocking delays other tasks in real time.
 
 use std::time::Instant;
 
@@ -14,7 +14,7 @@ impl LoopCore {
         let Some(limit) = self.slow else {
             return self.run_one(next);
         };
-        // Described before it runs, because it may be gone afterwards.
+        // Described before it runs, because the task or callback may be freed by then.
         let entry = match &next {
             Ready::Task(runnable) => runnable.task().describe(),
             Ready::Call(callback) => format!("a callback scheduled at {}", callback.location()),

@@ -1,7 +1,7 @@
 //! Task dumps: every task of a loop and what it waits for.
 //!
-//! Nothing is recorded for this. A waker identifies its task, so operations and timers are found by looking through
-//! their wakers. Other futures (a lock, a channel, another task) set the wait reason when they return `Pending`.
+//! A waker identifies its task, so the operations and timers that a task waits for are found through their wakers.
+//! Other futures (a lock, a channel, another task) set the task's wait reason when they return `Pending`.
 
 use std::fmt;
 use std::io;
@@ -58,8 +58,8 @@ pub struct TaskDump {
     pub state: TaskState,
     /// What the task waits for, as far as known.
     pub waits_for: Vec<Waiting>,
-    /// The approximate time since the task was last polled, counted from the end of the loop's last wait before that
-    /// poll. `None` if it was never polled.
+    /// The time since the task was last polled, counted from the end of the loop's last wait before that poll, and so
+    /// approximate. `None` if it was never polled.
     pub since: Option<Duration>,
 }
 
@@ -166,7 +166,7 @@ pub fn dump() -> Dump {
 
 /// Calls `callback` with a dump of the current loop each time a signal arrives, until the guard is dropped.
 ///
-/// A loop blocked by one task handles no signals either: [debug mode](crate::Builder::debug) reports such a task.
+/// While a task blocks the loop, no dump is made; [debug mode](crate::Builder::debug) reports such a task.
 ///
 /// ```
 /// use windlass::signal::SignalKind;

@@ -7,7 +7,7 @@ pub(crate) mod trace;
 
 use crate::task::JoinHandle;
 
-/// A task that is cancelled when this is dropped. Unlike with `cancel_on_drop`, the dropping task does not wait for its end.
+/// A task that is cancelled when this is dropped. Unlike with `cancel_on_drop`, the dropping task does not wait for it.
 #[derive(Debug)]
 pub(crate) struct BackgroundTask(pub(crate) JoinHandle<()>);
 

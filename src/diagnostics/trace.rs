@@ -65,7 +65,7 @@ pub(crate) fn loop_closed() {
     emit!(info, target: "windlass::loop", "closed");
 }
 
-/// Without `emit`, which would report a panic as another exception: the caller catches it.
+/// Without `emit`, which would report a subscriber's panic as another exception. The caller catches that panic.
 #[cfg(feature = "tracing")]
 pub(crate) fn exception(exception: &Exception) {
     tracing::error!(target: "windlass::loop", "{exception}");

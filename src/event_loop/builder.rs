@@ -13,8 +13,8 @@ use crate::event_loop::core::LoopCore;
 
 /// Runs `future` to completion on a new loop and returns its output, like asyncio's `run`.
 ///
-/// Tasks that are still pending are then cancelled, and their operations complete before this returns. Fails if the
-/// loop cannot be made, or its driver fails.
+/// The loop is then [closed](EventLoop::close), which cancels the remaining tasks. Fails if a loop is already running
+/// on this thread, if the loop cannot be made, or if its driver fails.
 ///
 /// ```
 /// let answer = windlass::run(async { 42 })?;
@@ -91,7 +91,7 @@ impl Builder {
         self
     }
 
-    /// Uses a custom driver.
+    /// Uses a custom driver. Takes precedence over [`driver`](Builder::driver).
     pub fn with_driver(mut self, driver: Box<dyn Driver>) -> Builder {
         self.custom = Some(driver);
         self
@@ -127,15 +127,14 @@ impl Builder {
         self
     }
 
-    /// Opens the io_uring without deferred completions, buffer rings and absolute timeouts, as on old kernels. For
-    /// tests.
+    /// For tests: opens the io_uring as on old kernels, without deferred completions, buffer rings, absolute timeouts.
     pub fn plain_ring(mut self, plain: bool) -> Builder {
         self.settings.driver.plain_ring = plain;
         self
     }
 
-    /// How long closing the loop waits for operations in flight before it leaks their memory (5 s). A cancelled socket
-    /// operation completes in microseconds; the limit is for one that the kernel or a thread does not end. For tests.
+    /// For tests: how long closing the loop waits for operations in flight before it leaks their memory (5 s). A
+    /// cancelled socket operation completes in microseconds; the limit is for one that never completes.
     #[doc(hidden)]
     pub fn close_within(mut self, limit: Duration) -> Builder {
         self.settings.close_within = limit;
@@ -173,7 +172,8 @@ impl Builder {
     }
 
     /// The maximum number of threads for the loop's own blocking work: name look-ups, and file operations that the
-    /// driver cannot perform. [`spawn_blocking`](crate::spawn_blocking) has its own, so that neither starves the other.
+    /// driver cannot perform. The default is that of [`max_blocking_threads`](Builder::max_blocking_threads).
+    /// [`spawn_blocking`](crate::spawn_blocking) has its own threads, so that neither starves the other.
     pub fn max_file_threads(mut self, max: usize) -> Builder {
         self.settings.files.threads = max;
         self
@@ -226,17 +226,17 @@ impl Builder {
         self
     }
 
-    /// Whether the loop measures [where its time goes](crate::metrics::Times) (by default it does). For measuring its
-    /// cost: without it, these times and those of a [dump](crate::dump()) are meaningless.
+    /// Whether the loop measures [how it spends its time](crate::metrics::Times) (by default it does). Switch it off to
+    /// measure its cost: these times, and those of a [dump](crate::dump()), are then meaningless.
     pub fn measure_time(mut self, on: bool) -> Builder {
         self.settings.measures_time = on;
         self
     }
 
-    /// How long the loop busy-polls before it blocks, while recent waits were short (50 us). Events that arrive in this
-    /// time cost no wake-up, which is the largest cost of a loop with little to do. A poll that finds nothing disables
-    /// busy-polling, with exponential back-off, unless recent ones succeeded. It never starts on an idle loop, with a
-    /// slow peer or with many connections. Zero switches it off.
+    /// How long the loop busy-polls before it blocks, if recent waits were short (50 us). Events that arrive in this
+    /// window cost no wake-up, which is the largest cost of a lightly loaded loop. A window that finds nothing disables
+    /// busy-polling, with exponential back-off, unless recent windows succeeded. It never starts on an idle loop, with
+    /// a slow peer or with many active connections. Zero disables it.
     ///
     /// ```
     /// use std::time::Duration;

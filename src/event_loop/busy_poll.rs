@@ -5,15 +5,15 @@
 //! time before it blocks. Events within the window cost no wake-up, and senders on other threads make no system call.
 //!
 //! Busy-polling must cost nothing where it does not help:
-//! - It starts after `FIRST` short sleeps (a long one halves the count). An idle loop, or one with a slow peer, never starts.
+//! - It starts after `FIRST` short sleeps; a long one halves the count. An idle loop or a slow peer never starts it.
 //! - A window that finds nothing stops it, unless `WORTH` earlier windows succeeded. Each stop doubles the number of
 //!   short sleeps required to start again, up to `MOST`: exponential back-off.
 //! - It stays off while completions come from more than `FEW` operations: one wake-up then serves several of them, and
 //!   polling would handle them one at a time.
 //!
 //! Timers: the kernel wakes a thread late, by a fairly stable amount. The loop asks to be woken earlier by the 10th
-//! percentile of recent lateness: nine of ten sleeps then end less late at no cost, and the tenth ends early and polls
-//! until the deadline. [`precise_timers`](crate::Builder::precise_timers) always wakes well before the deadline.
+//! percentile of recent lateness: nine of ten sleeps then end less late at no cost; after the tenth, which ends early,
+//! the loop polls until the deadline. [`precise_timers`](crate::Builder::precise_timers) always wakes well before it.
 
 use std::cell::Cell;
 use std::time::Duration;
@@ -31,16 +31,16 @@ const IMMEDIATE: Duration = Duration::from_micros(3);
 /// connections it takes less processor time than sleeping, with 8 the same, with 50 more.
 const FEW: u32 = 8;
 
-/// Consecutive short sleeps that start busy-polling the first time.
+/// Short sleeps that start busy-polling the first time.
 const FIRST: u32 = 4;
 
 /// The longest back-off: short sleeps required after many failed windows.
 const MOST: u32 = 1024;
 
-/// Successful windows that pay for one that found nothing, which takes the processor time of one or two sleeps.
+/// Successful windows that make up for one that found nothing, which costs the processor time of one or two sleeps.
 const WORTH: u32 = 4;
 
-/// The most credit that successful windows add up to. At this level the back-off is reset.
+/// The maximum credit for successful windows. A further successful window resets the back-off.
 const MAX_CREDIT: u32 = 16;
 
 /// The most by which a sleep is ended early.
@@ -53,11 +53,11 @@ pub(crate) struct BusyPoll {
     /// How long to poll before a sleep; zero disables busy-polling.
     window: Duration,
     is_on: Cell<bool>,
-    /// Consecutive short sleeps required to start.
+    /// Short sleeps required to start.
     needed: Cell<u32>,
-    /// Consecutive short sleeps so far.
+    /// Short sleeps so far; a long one halves it.
     streak: Cell<u32>,
-    /// Successful windows not yet spent on failed ones.
+    /// Successful windows, less `WORTH` for each window that found nothing.
     credit: Cell<u32>,
     sources: Sources,
     wake_policy: WakePolicy,
@@ -76,7 +76,7 @@ struct Sources {
 /// When polling found events.
 #[derive(Clone, Copy)]
 pub(crate) enum Found {
-    /// In the first poll: they had been there before.
+    /// In the first poll: they had arrived before it.
     Immediately,
     Later,
     Nothing,
@@ -93,7 +93,7 @@ enum WakePolicy {
 #[derive(Default)]
 struct WakeAhead {
     nanos: Cell<u64>,
-    /// The number of samples, up to where the step no longer shrinks.
+    /// The number of samples, up to the number at which the step no longer shrinks.
     samples: Cell<u32>,
 }
 
@@ -145,7 +145,7 @@ impl BusyPoll {
         }
     }
 
-    /// A sleep has ended, with or without events. It had no poll window before it, or one that found nothing.
+    /// Records a sleep that had no poll window before it, or one that found nothing.
     pub(crate) fn record_sleep(&self, took: Duration, found_events: bool, completed: &[Completion]) {
         if self.window.is_zero() {
             return;
@@ -170,8 +170,8 @@ impl BusyPoll {
         }
     }
 
-    /// When the kernel should end a sleep until `deadline`. If that would be before the sleep begins, because timers
-    /// are dense, the sleep ends at the deadline: only precise timers pay for polling all the time.
+    /// When the kernel should end a sleep until `deadline`. If that would be before the sleep begins, the sleep ends at
+    /// the deadline: otherwise dense timers would make the loop poll all the time, which only precise timers do.
     #[inline]
     pub(crate) fn wake_at(&self, deadline: Instant, now: Instant) -> Instant {
         match &self.wake_policy {
@@ -184,7 +184,7 @@ impl BusyPoll {
         }
     }
 
-    /// A sleep without events ended this much later than asked for.
+    /// Records how late a sleep without events ended.
     pub(crate) fn record_lateness(&self, lateness: Duration) {
         if let WakePolicy::Adaptive(wake_ahead) = &self.wake_policy {
             wake_ahead.add_sample(lateness);
@@ -214,7 +214,7 @@ impl WakeAhead {
 }
 
 impl Sources {
-    /// Events from other threads count as one result without a source.
+    /// Counts completions and their operations. Events from other threads count as one result without a source.
     #[inline]
     fn count(&self, completed: &[Completion], found_events: bool) {
         for completion in completed {

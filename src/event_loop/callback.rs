@@ -10,7 +10,7 @@ use crate::event_loop::timers::TimerId;
 use crate::task::Locals;
 use crate::time::Instant;
 
-/// A callback of any type, in the ready queue or the timer heap.
+/// A type-erased callback in the ready queue or the timer heap.
 pub(crate) trait Callback {
     /// Runs the callback, unless it has run or was cancelled.
     fn run(&self);
@@ -119,7 +119,7 @@ impl fmt::Debug for Handle {
 pub struct TimerHandle {
     core: Weak<LoopCore>,
     id: TimerId,
-    /// Cancels the callback in the ready queue, between its deadline and its run.
+    /// Cancels the callback if it is in the ready queue, between its deadline and its run.
     callback: Handle,
     when: Instant,
 }

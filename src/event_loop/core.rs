@@ -1,4 +1,4 @@
-//! `LoopCore`: the state of one loop, shared by everything that belongs to the loop.
+//! `LoopCore`: the state of one loop.
 //!
 //! `EventLoop` owns it; streams, timers and tasks hold an `Rc`, and code that runs inside the loop finds it through a
 //! thread-local. The thread-local is a raw pointer without a destructor, so that a loop stored in another thread-local
@@ -37,7 +37,7 @@ use crate::time::Instant;
 /// always ready cannot starve the others. A newly spawned task that is polled at once counts as one.
 const BUDGET: i32 = 64;
 
-/// Refusals through foreign wakers within one poll after which [`LoopCore::try_refill_budget`] refills the budget.
+/// After this many refusals through foreign wakers in one poll, [`LoopCore::try_refill_budget`] refills the budget.
 const MAX_REFUSALS: i32 = 64;
 
 /// How deep polls of newly spawned tasks may nest: each level takes stack space.
@@ -52,7 +52,7 @@ pub(crate) enum RemoteEvent {
     OpDone(OpId, OsResult),
     /// The pool has capacity for operations in `waiting_for_pool`.
     PoolHasCapacity,
-    /// For the exception handler, also if it is collected only while the loop closes.
+    /// Passed to the exception handler, even while the loop closes.
     Exception(Exception),
     /// A [`ClockHold`] has ended.
     ReleaseClock,
@@ -65,7 +65,7 @@ pub(crate) struct LoopCore {
     forks: u32,
     /// In a forked child: the driver was left to the parent process.
     is_abandoned: Cell<bool>,
-    /// Whether the driver's descriptors are the kernel's.
+    /// Whether the driver's descriptors are kernel descriptors.
     pub(crate) fd_space: FdSpace,
     pub(crate) has_virtual_clock: bool,
     /// The number of [`ClockHold`]s: virtual time stands still while there is one.
@@ -73,7 +73,7 @@ pub(crate) struct LoopCore {
     pub(crate) ops: RefCell<OpTable>,
     pub(crate) ready: RefCell<ReadyQueue>,
     pub(crate) timers: RefCell<Timers>,
-    /// Tasks that are suspended inside their poll because they polled a newly spawned task; the innermost is the last.
+    /// Tasks whose poll is interrupted by the nested poll of a newly spawned task; the innermost is the last.
     polling_stack: RefCell<Vec<RawTask>>,
     /// Every task that has not finished.
     pub(crate) tasks: RefCell<Slab<RawTask>>,
@@ -272,7 +272,7 @@ impl LoopCore {
         self.driver.borrow().submits_in_batches()
     }
 
-    // What tasks and futures use.
+    // For tasks and futures.
 
     pub(crate) fn now(&self) -> Instant {
         self.driver.borrow().now()
@@ -306,7 +306,7 @@ impl LoopCore {
         self.current_task.replace(task)
     }
 
-    /// A reference to the current task, which cannot be joined before the orphaned operation that holds it completes.
+    /// For an orphaned operation: a reference that keeps the current task from being joined until it is dropped.
     pub(crate) fn current_owner(&self) -> Option<Owner> {
         self.current_task.get().map(Owner::new)
     }
@@ -316,8 +316,8 @@ impl LoopCore {
         self.budget.set(BUDGET);
     }
 
-    /// Takes one from the current poll's budget. When it is used up, wakes the task and returns false: the caller
-    /// returns `Pending`. Code that is not polled by a task of this loop has no budget, since nothing would refill it.
+    /// Takes one from the current poll's budget. When it is used up, wakes the task and returns false: the caller must
+    /// return `Pending`. Outside of tasks there is no limit, since nothing would refill the budget.
     #[inline]
     pub(crate) fn spend_budget(&self, cx: &mut Context<'_>) -> bool {
         let Some(task) = self.current_task.get() else {
@@ -335,9 +335,9 @@ impl LoopCore {
     /// `block_on`, for instance, polls again as soon as its waker is woken, and would do so forever: the budget is
     /// refilled only between polls of the task, and that poll never ends.
     ///
-    /// Such an executor has its own waker and asks repeatedly with the same one: this is the test. Combinators that let
-    /// the task's poll end (`FuturesUnordered`, `join_all`) ask at most once with each waker. If the first refused
-    /// waker never returns because its future is gone, the number of refusals decides.
+    /// Such an executor is recognized by a foreign waker that is refused twice in one poll of the task. Combinators
+    /// that let that poll end (`FuturesUnordered`, `join_all`) use each waker at most once. If the first refused waker
+    /// is not seen again because its future was dropped, the number of refusals decides.
     #[cold]
     fn try_refill_budget(&self, task: RawTask, waker: &Waker) -> bool {
         if task.owns(waker) {
@@ -374,7 +374,7 @@ impl LoopCore {
         Some(res)
     }
 
-    /// As `attempt`, for a caller that has already paid from the budget.
+    /// As `attempt`, for a caller that has already spent from the budget.
     ///
     /// # Safety
     ///

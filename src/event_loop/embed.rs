@@ -1,8 +1,8 @@
-//! Embedding the loop in another one: a GUI's, a game's, a library's.
+//! Embedding the loop in another one, such as that of a GUI, a game or a library.
 //!
-//! The outer loop waits and this one only turns. Before the outer loop waits, it calls [`EventLoop::flush`] and limits
-//! its wait by [`EventLoop::next_deadline`]. When the descriptor from [`EventLoop::pollable`] is readable, or the
-//! deadline has passed, it calls [`EventLoop::turn_nowait`].
+//! The outer loop waits; this one runs turns without blocking. Before each wait, the outer loop calls
+//! [`EventLoop::flush`] and limits the wait by [`EventLoop::next_deadline`]. When the descriptor from
+//! [`EventLoop::pollable`] is readable, or the deadline has passed, it calls [`EventLoop::turn_nowait`].
 
 use std::io;
 
@@ -13,8 +13,8 @@ use crate::time::Instant;
 
 /// Embedding in another loop.
 impl EventLoop {
-    /// A descriptor that becomes readable when the loop has something to do, for an outer loop to watch with `poll`,
-    /// `epoll` or the like. Do not read from it.
+    /// A descriptor that becomes readable when operations complete or another thread wakes the loop, for an outer loop
+    /// to watch with `poll`, `epoll` or the like. Do not read from it.
     ///
     /// ```
     /// use std::time::Duration;
@@ -36,14 +36,15 @@ impl EventLoop {
     ///
     /// # Platform differences
     ///
-    /// On io_uring, Linux reports a write to a foreign eventfd about 15 ms late. Let the other thread use
+    /// On io_uring, if this loop watches an eventfd, Linux makes the descriptor readable about 15 ms after another
+    /// thread's write to that eventfd. Let the other thread call
     /// [`call_soon_threadsafe`](crate::LoopHandle::call_soon_threadsafe) instead, or choose the reactor.
     pub fn pollable(&self) -> io::Result<Borrowed<'_>> {
         self.core().driver().descriptor().map(sys::borrow)
     }
 
-    /// Prepares for a wait of the outer loop: submits the started operations, and lets calls from other threads make
-    /// [`pollable`](EventLoop::pollable) readable. Call it right before the wait, and do not use this loop in between.
+    /// Prepares for a wait of the outer loop: submits the started operations, and makes calls from other threads signal
+    /// [`pollable`](EventLoop::pollable). Call it right before the wait, and do not use this loop in between.
     pub fn flush(&self) -> io::Result<()> {
         let core = self.core();
         let result = core.driver().flush();
@@ -62,7 +63,7 @@ impl EventLoop {
     }
 
     /// When the loop must turn even if [`pollable`](EventLoop::pollable) does not become readable: now if something is
-    /// ready to run, else at the first timer's deadline. `None` if only the descriptor can give it work.
+    /// ready to run, else at the first timer's deadline. `None` without timers: wait for the descriptor only.
     pub fn next_deadline(&self) -> Option<Instant> {
         match self.core().next_wait() {
             Wait::No | Wait::Poll => Some(self.time()),

@@ -1,7 +1,7 @@
-//! The exception handler: for panics of detached tasks, callbacks, wakers and destructors, and errors of the loop.
+//! The exception handler, for panics and errors that no caller receives: of detached tasks, callbacks, wakers,
+//! destructors and the loop itself.
 //!
-//! As in asyncio, these have no caller to return to: the loop calls its exception handler and continues. Without a
-//! handler they are written to standard error.
+//! As in asyncio, the loop calls the handler and continues. Without a handler, they are printed to standard error.
 
 use std::any::Any;
 use std::fmt;
@@ -12,7 +12,7 @@ use std::task::Waker;
 use crate::event_loop::core::LoopCore;
 use crate::task::RawTask;
 
-/// A panic or error without a caller to return it to, as passed to the [exception
+/// A panic or error that no caller receives, as passed to the [exception
 /// handler](crate::EventLoop::set_exception_handler).
 ///
 /// `Display` writes one line for a log.
@@ -75,7 +75,7 @@ impl Exception {
         self.error_ref()?.downcast_ref()
     }
 
-    /// The error, if this is one of any type: for example, that of a task that was never joined.
+    /// The error, if this is one, of any type: for example, the `Err` that a detached task returned.
     pub fn error_ref(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match &self.cause {
             Cause::Panic(_) | Cause::Nothing => None,
@@ -116,7 +116,7 @@ pub(crate) fn guard(source: &str, call: impl FnOnce()) {
     }
 }
 
-/// Wakes each waker. A panicking one prevents neither the others nor the caller's work.
+/// Wakes each waker. A panic of one is reported and does not propagate.
 pub(crate) fn wake_all(wakers: impl IntoIterator<Item = Waker>) {
     for waker in wakers {
         guard("a waker", || waker.wake());

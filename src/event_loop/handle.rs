@@ -17,7 +17,7 @@ use crate::task::{JoinError, ResultSlot, TaskId, WaitReason, set_wait_reason};
 
 /// A handle to an event loop for other threads: `Send`, `Sync` and cheap to clone.
 ///
-/// After the loop has closed, every call returns [`LoopClosed`].
+/// Once the loop has closed, sending anything to it returns [`LoopClosed`].
 ///
 /// ```
 /// windlass::run(async {
@@ -51,8 +51,9 @@ impl LoopHandle {
         LoopCore::try_current().map(|core| LoopHandle::new(core.inbox.clone()))
     }
 
-    /// Runs `callback` on the loop in its next turn, after everything that was sent before it. Wakes a sleeping loop at
-    /// once: a burst of calls costs one system call, and calls to a running loop cost none.
+    /// Runs `callback` on the loop's thread in its next turn, after everything that was sent before it. If the loop
+    /// closes first, the callback is dropped. A burst of calls to a sleeping loop costs one system call, and calls to a
+    /// running loop cost none.
     pub fn call_soon_threadsafe(&self, callback: impl FnOnce() + Send + 'static) -> Result<(), LoopClosed> {
         let call = RemoteEvent::Call(Box::new(callback));
         self.inbox.send(call).map_err(|_| LoopClosed)
@@ -60,9 +61,8 @@ impl LoopHandle {
 
     /// Runs a future on the loop and returns a handle to its result, like asyncio's `run_coroutine_threadsafe`.
     ///
-    /// Futures that use this crate's timers and streams are not `Send`. For those,
-    /// [`spawn_with`](LoopHandle::spawn_with) takes a closure that makes the future on the loop's thread:
-    /// `handle.spawn_with(|| async { sleep(d).await })`.
+    /// Futures that use this crate's timers and streams are not `Send`. For those, use
+    /// [`spawn_with`](LoopHandle::spawn_with): `handle.spawn_with(|| async { sleep(d).await })`.
     pub fn spawn<F>(&self, future: F) -> Result<RemoteHandle<F::Output>, LoopClosed>
     where
         F: Future + Send + 'static,
@@ -71,7 +71,7 @@ impl LoopHandle {
         self.spawn_with(move || future)
     }
 
-    /// As [`spawn`](LoopHandle::spawn), for a future that is not `Send`: `make` runs on the loop's thread.
+    /// As [`spawn`](LoopHandle::spawn), for a future that is not `Send`: `make` creates it on the loop's thread.
     pub fn spawn_with<M, F>(&self, make: M) -> Result<RemoteHandle<F::Output>, LoopClosed>
     where
         M: FnOnce() -> F + Send + 'static,
@@ -93,7 +93,7 @@ impl LoopHandle {
         })
     }
 
-    /// Ends the loop's [`run_forever`](crate::EventLoop::run_forever) after its next turn.
+    /// Stops the loop after its next turn, as [`EventLoop::stop`](crate::EventLoop::stop).
     pub fn stop(&self) -> Result<(), LoopClosed> {
         self.inbox.send(RemoteEvent::Stop).map_err(|_| LoopClosed)
     }
@@ -110,7 +110,8 @@ impl fmt::Debug for LoopHandle {
     }
 }
 
-/// A handle to a future that was sent to a loop: block on it on any thread, or await it on any runtime.
+/// A handle to a future that was sent to a loop. Await it on any runtime, or block another thread with
+/// [`wait`](RemoteHandle::wait). If the loop closes first, the result is a cancelled [`JoinError`].
 ///
 /// Dropping the handle detaches the future. If it then panics, the loop's exception handler is called.
 #[must_use = "use `drop` to ignore the result"]
@@ -127,7 +128,7 @@ struct Shared<T> {
 #[derive(Default)]
 struct Cancel {
     is_requested: bool,
-    /// Wakes a task beside the future, which cancels it on the loop's thread. A waker is `Send`, a `JoinHandle` is not.
+    /// Wakes the task that awaits the future's task and can cancel it. A waker is `Send`, a `JoinHandle` is not.
     waker: Option<Waker>,
 }
 
@@ -229,7 +230,7 @@ impl<T> RemoteHandle<T> {
         );
     }
 
-    /// Asks the loop to cancel the future, as [`JoinHandle::cancel`](crate::JoinHandle::cancel) does.
+    /// Cancels the future on the loop's thread, as [`JoinHandle::cancel`](crate::JoinHandle::cancel). Does not wait.
     pub fn cancel(&self) {
         if self.inbox.is_forked() {
             return;

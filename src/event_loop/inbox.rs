@@ -94,7 +94,7 @@ impl<T> Inbox<T> {
         matches!(before, Ok(_) | Err(ASLEEP))
     }
 
-    /// Called after a sleep. Items that were sent meanwhile stay announced.
+    /// Called after a sleep. If an item was sent meanwhile, the state stays `NOTIFIED`.
     pub(crate) fn wake_up(&self) {
         let _ = self.state.0.compare_exchange(ASLEEP, AWAKE, SeqCst, SeqCst);
     }

@@ -1,4 +1,4 @@
-//! The event loop: its public API. `turn.rs` has one turn, `park.rs` waiting, `shutdown.rs` closing.
+//! `EventLoop`, the public API of a loop. `turn.rs` runs one turn, `park.rs` waits for events, `shutdown.rs` closes.
 
 pub(crate) mod builder;
 mod busy_poll;
@@ -49,26 +49,26 @@ use crate::time::Instant;
 /// # Ok::<(), std::io::Error>(())
 /// ```
 ///
-/// Dropping the loop cancels its tasks, waits until the kernel has completed every operation, and closes the driver.
+/// Dropping the loop [closes](EventLoop::close) it.
 ///
 /// # Platform differences
 ///
-/// Linux tears an io_uring down about 20 ms after it is closed, and interrupts a system call in which the thread then
-/// sleeps. std retries almost everywhere, but a `std` read with a read timeout returns `Interrupted`.
+/// Linux tears an io_uring down about 20 ms after it is closed, which interrupts a system call that its thread is then
+/// blocked in. std retries almost everywhere, but a `std` read with a read timeout returns `Interrupted`.
 ///
 /// # Forking
 ///
-/// A loop belongs to the process that made it. In a forked child, the following return an error: running or turning the
-/// loop, starting an operation on one of its streams, calling its [`LoopHandle`], and awaiting a job of a pool.
-/// Dropping the loop, its streams and its tasks has no effect on the parent: the child's copies of descriptors are
-/// closed, and memory of operations in flight is leaked. A child may make a new loop, also inside a task of the old
-/// one. Create the process with `fork(3)` or a function built on it; a bare `clone(2)` is not detected.
+/// A loop belongs to the process that made it. In a forked child, these return an error: running the loop or one turn,
+/// starting an operation on one of its streams, calling its [`LoopHandle`], and awaiting a job of a pool. Dropping the
+/// loop, its streams and its tasks there has no effect on the parent: the child's copies of descriptors are closed, and
+/// memory of operations in flight is leaked. A child may make a new loop, even inside a task of the old one. Create the
+/// child with libc's `fork` or a function built on it; a bare `clone(2)` is not detected.
 pub struct EventLoop {
     core: Rc<LoopCore>,
 }
 
 impl EventLoop {
-    /// Makes a loop on the best driver that this machine offers. [`Builder`] has more options.
+    /// Makes a loop with the default settings of [`Builder`], on the best driver that this machine supports.
     pub fn new() -> io::Result<EventLoop> {
         Builder::new().build()
     }
@@ -83,8 +83,8 @@ impl EventLoop {
 
     /// Runs one turn: waits until there is something to run, then runs everything that is ready.
     ///
-    /// Most programs use [`run_until_complete`](EventLoop::run_until_complete). Fails if a loop is running on this
-    /// thread.
+    /// Most programs use [`run_until_complete`](EventLoop::run_until_complete). Fails if a loop is already running on
+    /// this thread, or if the driver fails.
     pub fn turn(&self) -> io::Result<()> {
         let _entered = self.core.enter_to_run()?;
         self.turn_once(LoopCore::next_wait)
@@ -92,8 +92,8 @@ impl EventLoop {
 
     /// Runs the loop until `future` completes and returns its output. Other tasks continue when the loop runs again.
     ///
-    /// The future may borrow. If it panics, the panic propagates to the caller, and the loop stays usable. Fails if a
-    /// loop is already running on this thread, or if [`stop`](EventLoop::stop) ends the loop first.
+    /// The future may borrow. If it panics, the panic propagates to the caller, and the loop stays usable. Fails as
+    /// [`turn`](EventLoop::turn), or if [`stop`](EventLoop::stop) ends the run first; the future is then dropped.
     ///
     /// ```
     /// let event_loop = windlass::EventLoop::new()?;
@@ -131,7 +131,7 @@ impl EventLoop {
         }
     }
 
-    /// Runs the loop until [`stop`](EventLoop::stop) is called.
+    /// Runs the loop until [`stop`](EventLoop::stop) is called. Fails as [`turn`](EventLoop::turn).
     pub fn run_forever(&self) -> io::Result<()> {
         let _entered = self.core.enter_to_run()?;
         loop {
@@ -156,7 +156,7 @@ impl EventLoop {
         self.core.call_soon(Rc::new(CallbackCell::new(callback)))
     }
 
-    /// Runs `callback` after `delay`. Any delay is valid; `Duration::MAX` means never.
+    /// Runs `callback` after `delay`; `Duration::MAX` means never.
     #[track_caller]
     pub fn call_later(&self, delay: Duration, callback: impl FnOnce() + 'static) -> TimerHandle {
         let when = self.core.now() + delay;
@@ -169,7 +169,7 @@ impl EventLoop {
         self.core.call_at(when, Rc::new(CallbackCell::new(callback)))
     }
 
-    /// Starts a task, which runs when the loop runs.
+    /// Spawns a task, which runs while the loop runs. Unlike [`spawn`](crate::spawn()), it needs no current loop.
     #[track_caller]
     pub fn spawn<F: Future + 'static>(&self, future: F) -> JoinHandle<F::Output> {
         // SAFETY: the future is `'static`: it borrows nothing that could end.
@@ -186,7 +186,7 @@ impl EventLoop {
         LoopHandle::new(self.core.inbox.clone())
     }
 
-    /// Sets the handler for panics without a receiver and errors of the loop, which otherwise go to standard error.
+    /// Sets the handler for panics and errors that no caller receives. Without one, they are printed to standard error.
     ///
     /// ```
     /// let event_loop = windlass::EventLoop::new()?;
@@ -208,9 +208,9 @@ impl EventLoop {
         self.core.counters()
     }
 
-    /// Cancels every task, waits until the kernel has completed every operation and every
-    /// [`on_cancel`](crate::task::on_cancel) cleanup has finished, and closes the driver. Dropping the loop does the
-    /// same. Afterwards its handles return errors.
+    /// Cancels every task, runs their [`on_cancel`](crate::task::on_cancel) cleanups, waits until every operation has
+    /// completed (at most 5 s, then its memory is leaked) and closes the driver. Waits for running blocking jobs too:
+    /// see [`Builder::blocking_shutdown`]. Afterwards the loop's handles return errors.
     pub fn close(self) {
         drop(self);
     }
@@ -222,7 +222,7 @@ impl fmt::Debug for EventLoop {
     }
 }
 
-/// Ends the main task when `run_until_complete` returns or unwinds, and clears a stop, which must not end the next run.
+/// Ends the main task when `run_until_complete` returns or unwinds, and clears `stopping` for the next run.
 struct EndTask<'a>(&'a LoopCore, RawTask);
 
 impl Drop for EndTask<'_> {

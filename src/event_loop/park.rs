@@ -1,6 +1,6 @@
-//! Waiting for events: busy-polling, sleeping in the driver, and back-off when the kernel is short of memory.
+//! `Parker`: waits for events by busy-polling or sleeping in the driver, and backs off when the kernel lacks memory.
 //!
-//! [`BusyPoll`] decides how long to poll before a sleep and when to be woken; `Parker` does it.
+//! [`BusyPoll`] decides how long to poll before a sleep, and how long before a deadline to wake up.
 
 use std::cell::Cell;
 use std::io;
@@ -20,14 +20,14 @@ const INBOX_CHECKS_PER_POLL: u32 = 8;
 /// The poll interval between an early wake-up and the deadline: the loop waits for the clock there, not for events.
 const POLL_EVERY: Duration = Duration::from_micros(50);
 
-/// A clock that shows the same time in this many reads is virtual and advances only while the driver sleeps.
+/// A clock that shows the same time in this many reads is taken to be virtual: it advances only in a driver's sleep.
 const MAX_STALLED_READS: u32 = 1000;
 
 /// The pause after a poll that failed for lack of memory. It doubles with each further failure, up to the longest.
 const FIRST_RETRY: Duration = Duration::from_millis(1);
 const LONGEST_RETRY: Duration = Duration::from_millis(64);
 
-/// Such failures are reported once per episode, and at most this often.
+/// A series of such failures is reported once, and at most one series per interval.
 const REPORT_EVERY: Duration = Duration::from_secs(1);
 
 /// Blocks the loop's thread until there are events.
@@ -51,7 +51,7 @@ impl Parker {
         }
     }
 
-    /// Busy-polls or sleeps until an operation completes, another thread sends something, or the deadline passes.
+    /// Busy-polls or sleeps until an operation completes, another thread sends an event, or the deadline passes.
     pub(super) fn park(
         &self,
         core: &LoopCore,
@@ -110,7 +110,7 @@ impl Parker {
         Ok(now)
     }
 
-    /// The only place where the loop waits for events; `check` only pauses.
+    /// Blocks in the driver. The loop's thread blocks only here and, as back-off, in `check`.
     fn sleep(&self, core: &LoopCore, completed: &mut Vec<Completion>, wait: Wait) -> io::Result<()> {
         let asleep = core.inbox.fall_asleep();
         let wait = if asleep { wait } else { Wait::Poll };
@@ -121,7 +121,7 @@ impl Parker {
         self.check(core, result, completed, wait)
     }
 
-    /// Polls the inbox, and the driver at intervals of `every`, until events arrive or `end`. Returns about the time.
+    /// Polls the inbox, and the driver at intervals of `every`, until events or `end`. Also returns the last time read.
     fn poll_until(
         &self,
         core: &LoopCore,
@@ -159,8 +159,8 @@ impl Parker {
         }
     }
 
-    /// Turns a failure for lack of memory into a poll that found nothing, so that it does not end the loop. If the poll
-    /// would have blocked, pauses first, since the next poll may fail at once too.
+    /// Treats a failure for lack of memory as a poll that found nothing, so that it does not end the loop. If the poll
+    /// was to block, sleeps first, since the next poll may fail immediately too.
     #[inline]
     pub(super) fn check(
         &self,

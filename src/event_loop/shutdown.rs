@@ -13,7 +13,7 @@ use crate::task::RawTask;
 impl EventLoop {
     /// Cancels every task and runs the loop until their `on_cancel` cleanups have finished.
     fn clean_up(&self) {
-        // Inside another loop this one cannot run. Each cleanup is then dropped, which reports it.
+        // Inside another loop this one cannot run. `close` then drops the cleanups, which reports each of them.
         let Ok(_entered) = self.core.enter_to_run() else { return };
         self.core.report_pending_tasks();
         self.core.cancel_each(|task| !task.is_cleanup());
@@ -59,7 +59,7 @@ impl LoopCore {
         for item in self.inbox.close() {
             match item {
                 RemoteEvent::Exception(exception) => report(exception),
-                // A thread finished too late to be waited for: its descriptor and payload must not leak.
+                // A pool thread finished after `reap_all` gave up: a descriptor or buffer in its result must not leak.
                 RemoteEvent::OpDone(id, res) => self.complete_one(id, OpResult::last(res)),
                 item => guard("a callback's destructor", || drop(item)),
             }
@@ -90,8 +90,8 @@ impl LoopCore {
         guard("the exception handler's destructor", || drop(handler));
     }
 
-    /// Closes the parent's loop in a forked child: drops the objects of the program and does nothing else. Operations
-    /// and their memory are leaked, since they are the parent's; so are the pools, whose threads do not exist here.
+    /// Closes the parent's loop in a forked child: only drops the user's tasks, callbacks and streams. Operations and
+    /// their memory are leaked, since they belong to the parent; so are the pools, whose threads do not exist here.
     fn abandon(&self) {
         self.abandon_driver();
         let _entered = self.enter();
@@ -122,7 +122,7 @@ impl LoopCore {
             let Ok(completed) = self.drive(wait) else {
                 return self.ops.borrow().in_flight() == 0;
             };
-            // A cancel can miss an operation between two states, and a destructor can start a new one: cancel again.
+            // A cancel request can miss an operation that is changing state, and a destructor can start a new one.
             if completed.is_empty() && !self.inbox.has_events() {
                 self.cancel_all_ops();
             }
@@ -140,7 +140,7 @@ impl LoopCore {
         }
     }
 
-    /// Destructors of tasks may end other tasks but cannot add one: a closed loop cancels new tasks at once.
+    /// Destructors of tasks may end other tasks but cannot add one: a closed loop cancels new tasks immediately.
     fn cancel_tasks(&self) {
         self.cancel_each(|_| true);
         // If a task's destructor closes the loop, that task ends when the destructor returns.

@@ -1,9 +1,9 @@
 //! The timers of a loop: a heap of deadlines and a slab of actions.
 //!
-//! As in asyncio, cancelling is lazy: it frees the timer's slot, which is O(1), and leaves the heap entry to be skipped
-//! when it comes up. A program that sets and cancels many timeouts must not accumulate such entries, so the heap
+//! As in asyncio, cancelling is lazy: it frees the timer's slot in O(1) and leaves the heap entry, to be skipped when
+//! it reaches the top. So that a program that sets and cancels many timeouts does not accumulate such entries, the heap
 //! is rebuilt when more than 100 entries and more than half of all are cancelled: it never holds more than twice the
-//! live timers plus 100, and rebuilding costs amortized O(1) per cancel.
+//! live timers plus 100, and rebuilding costs amortized O(1) per cancelled timer.
 //!
 //! Timers with equal deadlines fire in the order in which they were set: a sequence number, which is also the slot's
 //! generation, decides.
@@ -40,8 +40,7 @@ impl TimerId {
 
 #[derive(Default)]
 pub(crate) struct Timers {
-    /// Four children per node: half the levels of a binary heap, which matters with 100,000 timers, when each level is a cache
-    /// miss.
+    /// Four children per node: half the levels of a binary heap. With 100,000 timers, each level is a cache miss.
     heap: QuaternaryHeap<Entry>,
     slots: Slab<Slot>,
     next_seq: u64,

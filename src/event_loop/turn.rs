@@ -128,7 +128,7 @@ impl LoopCore {
         }
     }
 
-    /// Whether every timer with this deadline that was set before the timers of this turn fired has fired too.
+    /// Whether a timer with this deadline has fired, if it was set before the last `fire_due_timers`.
     #[inline]
     pub(crate) fn have_fired_until(&self, deadline: Instant) -> bool {
         deadline < self.fired_until.get()

@@ -7,7 +7,7 @@ use std::task::Waker;
 use super::wait::{Request, StateCell, WaitFuture, WaitState};
 use super::wait_queue::WaitQueue;
 
-/// Blocks tasks until a given number of them have arrived, then releases all of them. Reusable. asyncio's `Barrier`.
+/// Makes tasks wait until a given number of them have arrived, then releases them: asyncio's `Barrier`. Reusable.
 ///
 /// A task that is cancelled while it waits no longer counts as arrived.
 ///
@@ -61,8 +61,8 @@ impl Barrier {
         }
     }
 
-    /// Waits until all parties have arrived. Fails if the barrier is aborted, or [reset](Barrier::reset) during the
-    /// wait.
+    /// Waits until all parties have arrived. Fails after [`abort`](Barrier::abort), or on a [`reset`](Barrier::reset)
+    /// during the wait.
     ///
     /// # Cancel safety
     ///
@@ -181,7 +181,7 @@ impl BarrierWaitResult {
     }
 }
 
-/// The barrier was aborted, or was reset while the task waited.
+/// Error: the barrier was aborted, or was reset while the task waited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BrokenBarrier;
 

@@ -1,7 +1,7 @@
 //! A channel in which every receiver gets every value.
 //!
-//! The channel keeps the last `capacity` values. Senders never wait: a receiver that lags behind by more skips the lost
-//! values, learns their number, and continues with the oldest value that is kept.
+//! The channel keeps the last `capacity` values. Senders never wait: a receiver that lags behind by more gets an error
+//! with the number of skipped values, and continues with the oldest value that is kept.
 //!
 //! ```
 //! use windlass::sync::broadcast::{self, RecvError};
@@ -221,7 +221,7 @@ impl<T> Receiver<T> {
 }
 
 impl<T: Clone> Receiver<T> {
-    /// Receives the next value.
+    /// Waits for the next value. Fails if values were skipped, or when all senders were dropped and no value is left.
     ///
     /// # Cancel safety
     ///

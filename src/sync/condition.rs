@@ -12,7 +12,7 @@ use super::lock::Lock;
 use super::wait::{Request, StateCell, WaitFuture};
 use super::wait_queue::WaitQueue;
 
-/// Releases a [`Lock`] while waiting for a notification: asyncio's `Condition`, with std's signature.
+/// A condition variable for a [`Lock`]: asyncio's `Condition`, with the signature of std's `Condvar`.
 ///
 /// The lock is separate, so several conditions can share it: `wait` takes the guard and returns it. Notifying does not
 /// need the lock. If a notified task is cancelled before it has its guard back, the next waiter is notified.
@@ -53,12 +53,12 @@ impl Condition {
     }
 
     /// Releases the lock, waits for a notification, and locks again. No notification is missed between releasing and
-    /// waiting. Other tasks may change the value between the notification and the lock, so call this in a loop, or use
-    /// [`wait_for`](Condition::wait_for).
+    /// waiting. Other tasks may change the value between the notification and the locking, so call this in a loop, or
+    /// use [`wait_for`](Condition::wait_for).
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future leaves the lock released and passes an unused notification on.
+    /// Dropping the future leaves the lock released. A notification that it received goes to the next waiter.
     pub async fn wait<G: Guard>(&self, guard: G) -> G {
         let (guard, mut unused) = self.wait_once(guard).await;
         unused.consume();
@@ -69,7 +69,7 @@ impl Condition {
     ///
     /// # Cancel safety
     ///
-    /// If the future is dropped or the predicate panics, the lock is released and an unused notification is passed on.
+    /// As for [`wait`](Condition::wait), also if the predicate panics.
     pub async fn wait_for<G: Guard>(&self, mut guard: G, mut predicate: impl FnMut(&mut G::Target) -> bool) -> G {
         let mut unused = UnusedNotification(None);
         loop {

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// The queue, channel or semaphore is closed, or every handle on the other side was dropped.
+/// Error: the queue, channel or semaphore is closed, or every handle on the other side was dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Closed;
 
@@ -14,7 +14,7 @@ impl fmt::Display for Closed {
 
 impl std::error::Error for Closed {}
 
-/// The queue or channel is closed, or every receiver was dropped. Contains the value.
+/// Error: the queue or channel is closed, or every receiver was dropped. Contains the value.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct SendError<T>(pub T);
 
@@ -89,9 +89,9 @@ impl<T> From<SendError<T>> for TrySendError<T> {
 /// Why no value could be received without waiting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TryRecvError {
-    /// No value is available.
+    /// No value is available now.
     Empty,
-    /// Closed, and all values were received.
+    /// The queue or channel is closed, and all values were received.
     Closed,
 }
 

@@ -1,4 +1,4 @@
-//! A flag that tasks can wait for.
+//! `Event`: a flag that tasks can wait for.
 
 use std::cell::RefCell;
 use std::fmt;

@@ -26,14 +26,14 @@ impl<T> Guarded<T> {
     }
 }
 
-/// A lock. Only this crate can name the trait, and so implement it.
+/// [`Lock`](super::Lock) or [`RwLock`](super::RwLock). Only this crate can name the trait, and so implement it.
 pub trait RawLock {
     type Value: ?Sized;
 
     /// The number of permits.
     const ALL: usize;
 
-    /// What a task that waits for the lock waits for, in dumps.
+    /// What dumps show for a task that waits for the lock.
     const NAME: &'static str;
 
     fn guarded(&self) -> &Guarded<Self::Value>;
@@ -45,7 +45,7 @@ pub trait Access {
     fn permits<L: RawLock + ?Sized>() -> usize;
 }
 
-/// Read access, beside other readers.
+/// Read access, shared with other readers.
 #[derive(Clone, Copy, Debug)]
 pub enum Shared {}
 
@@ -55,7 +55,7 @@ impl Access for Shared {
     }
 }
 
-/// Read and write access of one holder.
+/// Read and write access for a single holder.
 #[derive(Clone, Copy, Debug)]
 pub enum Exclusive {}
 
@@ -130,15 +130,15 @@ impl<P: Deref<Target: RawLock>, A: Access> Deref for AccessGuard<P, A> {
     type Target = <P::Target as RawLock>::Value;
 
     fn deref(&self) -> &Self::Target {
-        // SAFETY: this guard holds at least one permit until it is dropped, so no other guard can be exclusive. `lock` is
-        // a reference or an `Rc`, which keeps the lock alive, and the returned reference cannot outlive the guard.
+        // SAFETY: this guard holds at least one permit until it is dropped, so no other guard can be exclusive. `lock`
+        // is a reference or an `Rc`, which keeps the lock alive; the returned reference cannot outlive the guard.
         unsafe { &*self.lock.guarded().value.get() }
     }
 }
 
 impl<P: Deref<Target: RawLock>> DerefMut for AccessGuard<P, Exclusive> {
     fn deref_mut(&mut self) -> &mut Self::Target {
-        // SAFETY: this guard holds all permits until it is dropped, so it is the only one, and it is borrowed exclusively.
+        // SAFETY: this guard holds all permits until it is dropped, so it is the only one; it is borrowed exclusively.
         unsafe { &mut *self.lock.guarded().value.get() }
     }
 }
@@ -161,7 +161,7 @@ impl<P: Deref<Target: RawLock<Value: fmt::Display>>, A: Access> fmt::Display for
     }
 }
 
-/// Formats a lock, with its value if `A` is possible now.
+/// Formats a lock, with its value if it can be locked for `A` without waiting.
 pub(super) fn fmt_lock<A: Access, L>(name: &str, lock: &L, f: &mut fmt::Formatter<'_>) -> fmt::Result
 where
     L: RawLock<Value: fmt::Debug> + ?Sized,

@@ -98,7 +98,7 @@ impl<T: ?Sized> Lock<T> {
         self.0.permits.with(|permits| permits.available() == 0)
     }
 
-    /// The value. The exclusive borrow makes locking unnecessary.
+    /// The value, without locking: the exclusive borrow proves that there is no guard.
     pub fn get_mut(&mut self) -> &mut T {
         self.0.value.get_mut()
     }
@@ -122,7 +122,7 @@ impl<T: ?Sized + fmt::Debug> fmt::Debug for Lock<T> {
     }
 }
 
-/// Gives access to a [`Lock`]'s value. Dropping it unlocks.
+/// Exclusive access to a [`Lock`]'s value. Dropping it unlocks.
 pub type LockGuard<'a, T> = AccessGuard<&'a Lock<T>, Exclusive>;
 
 impl<'a, T: ?Sized> LockGuard<'a, T> {
@@ -155,7 +155,7 @@ impl<T: ?Sized> OwnedLockGuard<T> {
     }
 }
 
-/// The lock is held, or other tasks are waiting for it.
+/// Error: the lock is held, or other tasks are waiting for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TryLockError;
 

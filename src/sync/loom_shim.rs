@@ -1,4 +1,4 @@
-//! The cross-thread primitives; loom's under `cfg(loom)`, so that loom explores the interleavings of the real code.
+//! Mutex, condvar and atomics: std's, or loom's under `cfg(loom)`, so that loom explores the real code.
 
 #[cfg(not(loom))]
 pub(crate) use std::sync::atomic::AtomicU8;

@@ -7,15 +7,15 @@
 //! | [`Semaphore`] | limits concurrency |
 //! | [`Event`], [`Notify`], [`Condition`], [`Barrier`] | a flag; a wake-up; a wake-up with a lock; a rendezvous |
 //! | [`OnceCell`] | a value initialized asynchronously, once |
-//! | [`oneshot`], [`broadcast`], [`watch`] | one value; every value to every receiver; the latest value to every receiver |
+//! | [`oneshot`], [`broadcast`], [`watch`] | one value; every value to all receivers; only the latest value |
 //! | [`thread`] | channels between threads |
 //!
 //! - Only [`thread`] crosses threads. All others stay on one thread and use no atomics.
 //! - **Fair**: waiters are served in FIFO order, and no other task can take the grant of a woken waiter (no barging).
-//! - **Cancel-safe**: dropping a waiting future, by a timeout or a cancel, loses no item, permit or wake-up. Anything
-//!   already granted to it goes to the next waiter. Each method documents the details.
+//! - **Cancel-safe**: if a waiting future is dropped, an item, permit or wake-up already granted to it goes to the next
+//!   waiter. Each method documents the details.
 //! - None needs a loop to be created, used or dropped.
-//! - After 64 immediate results in one poll, for example from a queue that is never empty, the task yields.
+//! - After 64 immediate results in one poll, for example from a queue that is never empty, the task must yield.
 //!
 //! ```
 //! use std::rc::Rc;

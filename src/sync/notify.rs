@@ -1,4 +1,4 @@
-//! A wake-up for one task, stored if no task waits yet.
+//! `Notify`: a wake-up for one task, stored if no task waits yet.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -9,7 +9,7 @@ use std::task::{Context, Poll, Waker};
 use super::wait::{Request, StateCell, WaitFuture, WaitState};
 use super::wait_queue::WaitQueue;
 
-/// Wakes one waiting task, or the next one to wait; or all waiting tasks.
+/// Wakes one waiting task, or the next one to wait, or all waiting tasks.
 ///
 /// It carries no data: the state it signals is kept elsewhere. [`notify_one`](Notify::notify_one) is never lost:
 /// without a waiter, one notification is stored for the next [`notified`](Notify::notified), and if the notified task
@@ -81,12 +81,12 @@ impl Notify {
         });
     }
 
-    /// Waits for a notification. The future counts for [`notify_waiters`](Notify::notify_waiters) from this call on, so
-    /// a condition can be checked between the call and the await. It enters the FIFO queue at its first poll.
+    /// Waits for a notification. The future receives [`notify_waiters`](Notify::notify_waiters) from this call on, so a
+    /// condition can be checked between the call and the await. It enters the FIFO queue at its first poll.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future passes on a [`notify_one`](Notify::notify_one) that it received.
+    /// If the future is dropped after it received a [`notify_one`](Notify::notify_one), the next waiter is notified.
     pub fn notified(&self) -> Notified<'_> {
         let generation = self.state.with(|state| state.generation);
         Notified {

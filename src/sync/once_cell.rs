@@ -57,13 +57,13 @@ impl<T> OnceCell<T> {
         }
     }
 
-    /// Returns the value, initializing it with `init` if necessary, or waits for the initializer that started first.
+    /// Returns the value. If there is none, waits for an initializer that is running, or else runs `init`.
     ///
     /// An `init` that waits for the same cell deadlocks.
     ///
     /// # Cancel safety
     ///
-    /// If the future is dropped while it initializes, the next waiter does so.
+    /// If the future is dropped while it runs `init`, the next waiter runs its own.
     pub async fn get_or_init(&self, init: impl AsyncFnOnce() -> T) -> &T {
         let made: Result<&T, Infallible> = self.get_or_try_init(async || Ok(init().await)).await;
         match made {
@@ -71,8 +71,7 @@ impl<T> OnceCell<T> {
         }
     }
 
-    /// As [`get_or_init`](OnceCell::get_or_init). If `init` fails, this call returns the error and the next waiter
-    /// tries.
+    /// As [`get_or_init`](OnceCell::get_or_init). If `init` fails, returns its error, and the next waiter runs its own.
     pub async fn get_or_try_init<E>(&self, init: impl AsyncFnOnce() -> Result<T, E>) -> Result<&T, E> {
         if let Some(value) = self.get() {
             return Ok(value);

@@ -1,6 +1,6 @@
 //! A channel for a single value.
 //!
-//! As [`promise`](crate::promise()), but without a loop and done-callbacks. Between threads, use
+//! Unlike [`promise`](crate::promise()), it needs no loop and has no done-callbacks. Between threads, use
 //! [`thread::oneshot`](super::thread::oneshot()).
 //!
 //! ```
@@ -186,8 +186,8 @@ impl<T> fmt::Debug for Sender<T> {
     }
 }
 
-/// Resolves to the value, or to [`Closed`] if the sender is dropped without sending. It can be awaited by reference;
-/// dropping such a wait loses nothing.
+/// The receiving side: a future that resolves to the value, or to [`Closed`] if the sender is dropped without sending.
+/// Cancel-safe if awaited as `&mut receiver`: the value can still be received later.
 #[must_use = "futures do nothing unless awaited"]
 pub struct Receiver<T> {
     waiting: WaitFuture<Rc<RefCell<State<T>>>, Receive>,

@@ -3,7 +3,7 @@
 use std::cmp::Ordering;
 use std::collections::{BinaryHeap, VecDeque};
 
-/// An order of items: [`Fifo`], [`Lifo`] or [`SmallestFirst`].
+/// The order in which a queue returns its items: [`Fifo`], [`Lifo`] or [`SmallestFirst`].
 pub trait Order<T>: sealed::Order<T> {}
 
 impl<T, O: sealed::Order<T>> Order<T> for O {}

@@ -1,4 +1,4 @@
-//! A FIFO semaphore: the core of locks, semaphores, queues and channels.
+//! `Permits`, a FIFO semaphore: the core of locks, semaphores, queues and channels.
 //!
 //! A lock has one permit. A read-write lock has `usize::MAX`, all of which a writer acquires. A queue has one permit
 //! per item and one per free slot. There is no barging: while a task waits, permits go to the first waiter, and if it
@@ -23,7 +23,7 @@ pub(super) struct Permits {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Phase {
     Open,
-    /// No permits will be added. Waiters fail once no granted permit can be returned either.
+    /// No permits will be added. Waiters fail once none is available and no unused grant can be returned.
     Draining,
     Closed,
 }

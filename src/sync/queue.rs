@@ -1,4 +1,4 @@
-//! Queues between tasks.
+//! Queues between tasks: FIFO, LIFO and by priority.
 //!
 //! A queue has two semaphores: one permit per item and one per free slot. `get` acquires an item permit and then
 //! removes an item; `put` acquires a slot permit and then inserts the item. So an item is in the queue until the `get`
@@ -108,7 +108,7 @@ struct Shared<T, O: Order<T>> {
     is_closed: Cell<bool>,
 }
 
-/// Counts items without a `task_done`, and holds the tasks that wait in `join`.
+/// The number of items without a `task_done`, and the tasks that wait in `join`.
 struct JoinState {
     unfinished: usize,
     wait_queue: WaitQueue<()>,
@@ -238,8 +238,8 @@ impl<T, O: Order<T>> OrderedQueue<T, O> {
         self.shared.free_slots.update(Permits::close);
     }
 
-    /// Closes the queue and drops its items, which count as done: asyncio's `shutdown(immediate=True)`. Returns how
-    /// many.
+    /// Closes the queue and drops its items, which count as done. Returns their number. asyncio's
+    /// `shutdown(immediate=True)`.
     pub fn close_now(&self) -> usize {
         self.shared.is_closed.set(true);
         // Moved out of the cell first, because the items' destructors may use the queue.

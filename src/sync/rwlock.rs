@@ -53,7 +53,7 @@ impl<T> RwLock<T> {
 }
 
 impl<T: ?Sized> RwLock<T> {
-    /// Locks for reading, after all earlier waiting writers.
+    /// Locks for reading, after all earlier waiters.
     ///
     /// # Cancel safety
     ///
@@ -66,7 +66,7 @@ impl<T: ?Sized> RwLock<T> {
     ///
     /// # Cancel safety
     ///
-    /// As for [`read`](RwLock::read). Readers that wait behind this writer proceed.
+    /// As for [`read`](RwLock::read). Readers that waited only for this writer proceed.
     pub async fn write(&self) -> RwLockWriteGuard<'_, T> {
         AccessGuard::acquire(self).await
     }
@@ -106,7 +106,7 @@ impl<T: ?Sized> RwLock<T> {
         self.0.permits.with(|permits| permits.available() != Self::ALL)
     }
 
-    /// The value. The exclusive borrow makes locking unnecessary.
+    /// The value, without locking: the exclusive borrow proves that there is no guard.
     pub fn get_mut(&mut self) -> &mut T {
         self.0.value.get_mut()
     }
@@ -155,7 +155,7 @@ pub type OwnedRwLockReadGuard<T> = AccessGuard<Rc<RwLock<T>>, Shared>;
 pub type OwnedRwLockWriteGuard<T> = AccessGuard<Rc<RwLock<T>>, Exclusive>;
 
 impl<T: ?Sized, P: Deref<Target = RwLock<T>>> AccessGuard<P, Exclusive> {
-    /// Converts the guard into a read guard and admits other readers, without letting a writer in between.
+    /// Converts the guard into a read guard and admits waiting readers. No writer gets the lock in between.
     pub fn downgrade(guard: AccessGuard<P, Exclusive>) -> AccessGuard<P, Shared> {
         guard.into_shared()
     }

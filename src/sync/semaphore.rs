@@ -56,7 +56,7 @@ impl Semaphore {
         self.permits.with(|permits| permits.available())
     }
 
-    /// Acquires a permit, waiting behind earlier callers.
+    /// Acquires a permit, waiting behind earlier callers. Fails if the semaphore is or gets closed.
     ///
     /// # Cancel safety
     ///
@@ -65,12 +65,12 @@ impl Semaphore {
         self.acquire_many(1).await
     }
 
-    /// Acquires `count` permits at once. Later callers wait behind it, even for fewer. A request for more than the
-    /// total waits for [`add_permits`](Semaphore::add_permits).
+    /// Acquires `count` permits together. Later callers wait behind this one, even if they need fewer. A request for
+    /// more than the total waits for [`add_permits`](Semaphore::add_permits).
     ///
     /// # Cancel safety
     ///
-    /// As for [`acquire`](Semaphore::acquire). Waiters behind this one proceed.
+    /// As for [`acquire`](Semaphore::acquire). Later waiters proceed if enough permits are available.
     pub async fn acquire_many(&self, count: usize) -> Result<Permit<'_>, Closed> {
         PermitGuard::acquire(self, count).await
     }
@@ -119,7 +119,7 @@ impl Semaphore {
     }
 
     /// Permanently removes up to `count` available permits. Returns how many were removed. To remove permits that are
-    /// in use, acquire them and [`forget`](Permit::forget) the permit.
+    /// in use, acquire them and call [`forget`](Permit::forget).
     pub fn forget_permits(&self, count: usize) -> usize {
         let removed = self.permits.with(|permits| permits.remove(count));
         self.total.set(self.total.get() - removed);

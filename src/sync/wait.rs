@@ -1,4 +1,4 @@
-//! `WaitFuture`: the one future behind every primitive of this folder.
+//! `WaitFuture`: the future behind every primitive in this folder.
 //!
 //! A primitive is plain data that contains one or more [`WaitQueue`]s. It is stored in a `RefCell` (one thread) or a
 //! mutex (several threads) and accessed only inside [`StateCell::with`], where no user code runs. A [`Request`] defines
@@ -96,13 +96,13 @@ pub(super) trait Request<S> {
     /// Takes what was granted.
     fn take_grant(&mut self, state: &mut S, grant: Self::Grant) -> Self::Output;
 
-    /// Called after this request left the queue early. Passes an unused grant, and what this waiter kept from those
-    /// behind it, to the next waiter.
+    /// Called after this request left the queue early. Gives an unused grant to the next waiter, and serves waiters
+    /// that this one was blocking.
     fn left(&mut self, _state: &mut S, _unused: Option<Self::Grant>) {}
 }
 
-/// Waits until a condition holds, and takes nothing. Code that makes it hold grants all waiters of the queue: they are
-/// woken even if the condition ceases to hold before they run.
+/// Waits until a condition holds, and takes nothing. Code that makes it hold grants all waiters in the queue, so they
+/// complete even if the condition ceases to hold before they run.
 pub(super) struct Until<S, F> {
     pub(super) queue: fn(&mut S) -> &mut WaitQueue<()>,
     pub(super) condition: F,
@@ -164,7 +164,7 @@ impl<P: CellPtr, Q: Request<P::State>> Future for WaitFuture<P, Q> {
             key,
         } = self.get_mut();
         if key.is_none() {
-            // Out of budget: the request goes through the wait queue, which grants it at once, so that the task yields.
+            // With the budget spent, the request is enqueued even if it can be granted now, so that the task yields.
             if may_finish_at_once(cx)
                 && let Some(output) = state_cell.update(|state| request.try_now(state))
             {

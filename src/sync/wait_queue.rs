@@ -1,4 +1,4 @@
-//! A FIFO queue of waiters with O(1) removal from any position.
+//! `WaitQueue`: a FIFO queue of waiters with O(1) removal from any position.
 //!
 //! Waiters are entries of a vector, linked by index. Enqueueing, granting and leaving are O(1). Entries are reused, so
 //! nothing is allocated below the queue's previous maximum length. Each entry belongs to one future, which alone frees
@@ -16,7 +16,7 @@ const NONE: usize = usize::MAX;
 /// A queue that was longer than this frees its memory when its last waiter leaves.
 const SHRINK_ABOVE: usize = 1_024;
 
-/// Waiters that each request a number of permits, or just 1, and are granted a `G`.
+/// A queue of waiters; each requests an amount and is granted a `G`.
 pub(super) struct WaitQueue<G> {
     waiters: Vec<Waiter<G>>,
     /// The first free entry; free entries are linked through `next`.

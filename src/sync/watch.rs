@@ -105,7 +105,7 @@ pub struct Sender<T> {
 }
 
 impl<T> Sender<T> {
-    /// Replaces the value. Returns the new value, and changes nothing, if there are no receivers.
+    /// Replaces the value. If there are no receivers, changes nothing and returns `value` as an error.
     ///
     /// # Panics
     ///
@@ -156,7 +156,7 @@ impl<T> Sender<T> {
         is_modified
     }
 
-    /// Borrows the current value.
+    /// Borrows the current value. Panics inside the closure of [`send_modify`](Sender::send_modify).
     #[track_caller]
     pub fn borrow(&self) -> Ref<'_, T> {
         self.shared.borrow()
@@ -221,7 +221,7 @@ impl<T: fmt::Debug> fmt::Debug for Sender<T> {
     }
 }
 
-/// The receiving side. A clone has seen the same version.
+/// The receiving side. A clone has seen the same values.
 pub struct Receiver<T> {
     shared: Rc<Shared<T>>,
     /// The last seen version.
@@ -234,7 +234,7 @@ impl<T> Receiver<T> {
     ///
     /// # Cancel safety
     ///
-    /// If the future is dropped before it completes, nothing is marked as seen: the next call returns immediately.
+    /// If the future is dropped before it completes, nothing is marked as seen: the next call returns the change.
     pub async fn changed(&mut self) -> Result<(), Closed> {
         let seen = self.seen;
         let changed = Until {
@@ -247,8 +247,8 @@ impl<T> Receiver<T> {
         Ok(())
     }
 
-    /// Waits until the value satisfies the predicate and marks it as seen; returns immediately if it does already.
-    /// Fails when all senders were dropped and it does not. Cancel-safe.
+    /// Waits until the value satisfies the predicate; returns immediately if it does already. Fails when all senders
+    /// were dropped and it does not. Every value that was checked is marked as seen, even if the future is dropped.
     pub async fn wait_for(&mut self, mut predicate: impl FnMut(&T) -> bool) -> Result<Ref<'_, T>, Closed> {
         loop {
             self.seen = self.shared.state.with(|state| state.version);

@@ -1,4 +1,4 @@
-//! Spawning tasks.
+//! `spawn`, `spawn_eager`, and the `Builder` that names a task.
 
 use std::future::Future;
 use std::panic::Location;
@@ -9,7 +9,7 @@ use crate::event_loop::core::LoopCore;
 
 /// Spawns a task on the current loop. Its first poll is in the loop's next turn, after everything already scheduled.
 ///
-/// The future stays on this thread, so it need not be `Send`. It must be `'static`.
+/// The future stays on this thread, so it need not be `Send`.
 ///
 /// ```
 /// use std::rc::Rc;
@@ -53,9 +53,9 @@ pub fn spawn<F: Future + 'static>(future: F) -> JoinHandle<F::Output> {
 /// # Ok::<(), std::io::Error>(())
 /// ```
 ///
-/// At most 64 tasks start this way in one poll of a task, nested at most 16 deep. Beyond that, and in callbacks
-/// ([`call_soon`](crate::call_soon), timers), this is [`spawn`]. The limits bound stack use and keep other tasks
-/// running.
+/// Each eager poll counts as one of the 64 immediate results that a task may get in one poll, and eager polls nest at
+/// most 16 deep. Beyond that, and in callbacks ([`call_soon`](crate::call_soon), timers), this is [`spawn`]. The limits
+/// bound stack use and keep other tasks running.
 ///
 /// # Panics
 ///

@@ -1,6 +1,6 @@
 //! Cancel tokens: a tree of flags that tasks can await.
 //!
-//! A node holds weak references to its children, to pass a cancel on, and a strong one to its parent, to remove itself.
+//! A node holds weak references to its children, to cancel them too, and a strong one to its parent, to remove itself.
 //! `cancel` collects the wakers of the whole subtree and wakes them when nothing is borrowed. No atomics.
 
 use std::cell::{Cell, RefCell};
@@ -14,7 +14,7 @@ use slab::Slab;
 
 use crate::event_loop::exception::wake_all;
 
-/// A request to stop, shared by its clones. Any clone can cancel it; any number of tasks can await it.
+/// A request to stop, shared by its clones on one thread. Any clone can cancel it; any number of tasks can await it.
 ///
 /// Cancelling a token also cancels its [children](CancelToken::child) and their descendants, but not its parent. It
 /// cannot be undone. Dropping a token does not cancel it; use a [`drop_guard`](CancelToken::drop_guard) for that.
@@ -167,7 +167,7 @@ impl Drop for Node {
 #[must_use = "futures do nothing unless awaited"]
 pub struct Cancelled {
     node: Rc<Node>,
-    /// The key of the waker in `waiters`, until the cancel.
+    /// The key of the waker in `waiters`, until the token is cancelled.
     index: Option<usize>,
 }
 
@@ -181,7 +181,7 @@ impl Future for Cancelled {
         }
         let waker = cx.waker().clone();
         if self.node.is_cancelled.get() {
-            // The token was cancelled inside the clone, which is foreign code: the waiters are gone.
+            // The token was cancelled inside the clone, which is foreign code, and has cleared its waiters.
             self.index = None;
             return Poll::Ready(());
         }

@@ -1,4 +1,4 @@
-//! Tasks that are awaited and cancelled together: the base of groups, `gather`, cleanups and `cancel_on_drop`.
+//! `ChildSet`: tasks that are awaited and cancelled together, for groups, `gather`, cleanups and `cancel_on_drop`.
 //!
 //! The set holds its members only until they are finished. Each member's header has a [`Membership`], which is dropped
 //! when the task is done and its orphaned operations have completed. So an empty set has nothing left in the kernel,
@@ -28,7 +28,7 @@ pub(crate) struct ChildSet {
     members: RefCell<Slab<TaskRef>>,
     /// Woken when the set becomes empty.
     waker: Cell<Option<Waker>>,
-    /// Keeps the task unfinished that took the set over.
+    /// The task that took the set over, which stays unfinished while the set has members.
     owner: Cell<Option<Owner>>,
     /// New members are cancelled immediately.
     closed: Cell<bool>,
@@ -152,8 +152,8 @@ impl ChildSet {
         }
     }
 
-    /// Whether this set already waits for `task`, directly or through other sets. A task is awaited by the set that it
-    /// is a member of, and a set by its owner, so there is a single path upwards. Linear in the nesting depth.
+    /// Whether this set already waits for `task`, directly or through other sets. A task is in at most one set, and a
+    /// set has at most one owner, so there is a single path to follow. Linear in the nesting depth.
     fn would_cycle(&self, task: RawTask) -> bool {
         let mut next = Some(task);
         while let Some(task) = next {

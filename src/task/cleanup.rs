@@ -1,8 +1,8 @@
-//! Asynchronous cleanup after a cancel.
+//! `on_cancel`: asynchronous cleanup after cancellation.
 //!
-//! A cancelled future is dropped, and destructors cannot await. So the cleanup is registered in advance; if the guard
-//! is dropped while armed, the loop runs it in a task of its own. The cancelled task stays unfinished until then, and
-//! so do the groups that wait for it. The loop's shutdown waits for running cleanups too.
+//! A cancelled future is dropped, and destructors cannot await. So the cleanup is registered in advance; if its guard
+//! is dropped while armed, the loop runs the cleanup in a task of its own. The task that dropped the guard stays
+//! unfinished until the cleanup has ended. The loop's shutdown waits for running cleanups too.
 
 use std::fmt;
 use std::future::{Future, poll_fn};
@@ -21,15 +21,15 @@ use crate::time::timeout;
 /// Registers a future to be awaited if the current work is cancelled: the counterpart of asyncio's `except
 /// CancelledError` and `finally`.
 ///
-/// If the returned guard is dropped, because the task is cancelled, a timeout expires or a panic unwinds, the loop runs
-/// `cleanup` for at most `within`. The current task is not finished until the cleanup has ended: its handle, its group
-/// and the loop's shutdown wait for it.
+/// If the returned guard is dropped while armed, because the task is cancelled, a timeout expires or a panic unwinds,
+/// the loop runs `cleanup` for at most `within`. The task that drops the guard is not finished until the cleanup has
+/// ended: its handle, its group and the loop's shutdown wait for it.
 ///
 /// - [`disarm`](OnCancel::disarm) the guard when the work is done.
 /// - [`run`](OnCancel::run) it to clean up in place.
 /// - [`during`](OnCancel::during) runs the work and then disarms the guard.
 ///
-/// If `cleanup` fails, panics or exceeds `within`, the exception handler is called.
+/// If the loop runs `cleanup` and it fails, panics or exceeds `within`, the exception handler is called.
 ///
 /// ```
 /// use std::{cell::Cell, rc::Rc, time::Duration};
@@ -77,7 +77,7 @@ where
 /// A guard that runs its cleanup when dropped: see [`on_cancel`].
 #[must_use = "dropping the guard runs the cleanup: hold it while the work runs"]
 pub struct OnCancel<F: Future<Output: TaskOutput> + 'static> {
-    /// `None` once it has run or was disarmed. Boxed, so that a started cleanup can move into a task.
+    /// `None` once it has run or was disarmed. Boxed, so that a cleanup that `run` has polled can move into a task.
     cleanup: Option<Pin<Box<F>>>,
     within: Duration,
     core: Rc<LoopCore>,
@@ -90,7 +90,7 @@ impl<F: Future<Output: TaskOutput> + 'static> OnCancel<F> {
         drop(self.cleanup.take());
     }
 
-    /// Runs the cleanup in place and returns its output. If this future is dropped early, the loop continues it.
+    /// Runs the cleanup in place, without the time limit. If this future is dropped early, the loop continues it.
     pub async fn run(mut self) -> F::Output {
         let output = poll_fn(|cx| match &mut self.cleanup {
             Some(cleanup) => match catch_unwind(AssertUnwindSafe(|| cleanup.as_mut().poll(cx))) {
@@ -138,7 +138,7 @@ impl<F: Future<Output: TaskOutput> + 'static> Drop for OnCancel<F> {
         let Some(cleanup) = self.cleanup.take() else { return };
         if self.core.is_closed() {
             drop(cleanup);
-            // In a forked child it is the parent's to do.
+            // In a forked child the cleanup is left to the parent.
             if !self.core.is_forked() {
                 report(not_done(self.location, "its loop is closed"));
             }
@@ -177,7 +177,7 @@ impl<F: Future<Output: TaskOutput> + 'static> fmt::Debug for OnCancel<F> {
     }
 }
 
-/// Counts of a loop's cleanups; the loop's shutdown waits while either is above zero.
+/// Counts of a loop's cleanups. If either is above zero, closing the loop cancels the tasks and waits for `running`.
 #[derive(Default)]
 pub(crate) struct Cleanups {
     /// Registered, neither run nor disarmed.

@@ -1,11 +1,11 @@
-//! A fixed set of futures polled by one task; only futures that were woken are polled.
+//! `FutureSet`: a fixed set of futures polled by one task; only futures that were woken are polled.
 //!
 //! Each future has its own waker, which appends the future's index to a ready list and wakes the task. So `n` futures
 //! cost one poll per wake, not `n` polls per wake.
 //!
-//! One `poll_next` drains at most the list as it was when the batch was taken. A future that is woken meanwhile,
-//! perhaps by itself, waits for the next batch, so a future that yields cannot starve the others. Wakers may be used on
-//! any thread; hence the mutex.
+//! One `poll_next` polls at most one batch: the ready list as it was when the batch was taken. A future that is woken
+//! meanwhile, perhaps by itself, waits for the next batch, so a future that yields cannot starve the others. Wakers may
+//! be used on any thread; hence the mutex.
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -108,8 +108,8 @@ impl<F: Future> FutureSet<F> {
         self.running
     }
 
-    /// The next completed future's index and output; `None` when all have completed. If a future panics, the panic is
-    /// passed on; that future is dropped, and the others can still be polled.
+    /// The next completed future's index and output; `None` when all have completed. If a future panics, the panic
+    /// propagates; that future is dropped, and the others can still be polled.
     pub(super) fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<(usize, F::Output)>> {
         if self.running == 0 {
             return Poll::Ready(None);
@@ -119,7 +119,7 @@ impl<F: Future> FutureSet<F> {
             if let Some(output) = self.poll_one(index) {
                 return Poll::Ready(Some((index, output)));
             }
-            // Without budget the next future would only wake itself: the rest of the batch waits for the next turn.
+            // With the budget spent, the next future would only wake itself: the rest waits for the next poll.
             if LoopCore::try_current().is_some_and(LoopCore::is_spent) {
                 break;
             }

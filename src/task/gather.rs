@@ -99,7 +99,7 @@ impl<T: 'static, E: Into<BoxError> + 'static> Drop for Gather<T, E> {
     fn drop(&mut self) {
         if self.is_waiting {
             self.child_set.cancel_and_hand_over();
-            // Tasks that have failed, or fail before the cancel reaches them.
+            // Tasks that have failed, or fail before they are cancelled.
             report_failures(self.future_set.take_rest(), "its `gather` had ended");
         }
     }
@@ -111,7 +111,7 @@ impl<T: 'static, E: Into<BoxError> + 'static> fmt::Debug for Gather<T, E> {
     }
 }
 
-/// Why a task returned no value.
+/// Why a task of [`gather`] returned no value.
 ///
 /// ```
 /// use windlass::task::{TaskError, gather};

@@ -1,9 +1,9 @@
 //! Task groups: children that cannot outlive the block that started them.
 //!
 //! Each child's future is wrapped so that its error or panic reaches the group in the poll in which it happens, whether
-//! or not the group is being awaited. The first failure cancels the others at the start of the next turn, so that
-//! children that are about to fail in this turn can still report their errors. The wait is the child set's: when it is
-//! empty, every child has ended and has no operation in the kernel.
+//! or not the group is being awaited. The first failure cancels the others in the next turn, so that children that are
+//! ready in this turn can still report their errors. The group waits for its child set: when that is empty, every child
+//! has ended and has no operation in the kernel.
 
 use std::any::Any;
 use std::cell::{Cell, RefCell};
@@ -55,11 +55,11 @@ use crate::event_loop::exception::{Exception, guard, report};
 ///
 /// # Panics
 ///
-/// If the body panics, once the children have ended. Other failures then go to the exception handler.
+/// If the body panics, after the children have ended. Failures of children then go to the exception handler.
 ///
 /// # Cancel safety
 ///
-/// Dropping the future drops the body and cancels the children. The enclosing task is not finished before they are.
+/// Dropping the future drops the body and cancels the children. The enclosing task is not finished until they are.
 pub async fn group<F, R>(body: F) -> Result<R::Value, GroupError>
 where
     F: AsyncFnOnce(&TaskGroup) -> R,
@@ -110,7 +110,7 @@ where
     }
 }
 
-/// The body's panic. If the group is dropped while its children are ending, this reports the panic.
+/// The body's panic. Reported when dropped: the group was dropped before it could resume the panic.
 struct BodyPanic(Option<Box<dyn Any + Send>>);
 
 impl Drop for BodyPanic {
@@ -165,11 +165,11 @@ impl TaskGroup {
         }
     }
 
-    /// Spawns a child. Its handle resolves to its value. If the child fails, the handle reports
-    /// [`JoinError::is_failed`](super::JoinError::is_failed) and the group has the error. The handle may be dropped:
-    /// the child belongs to the group.
+    /// Spawns a child. Its handle resolves to its value. If the child fails, the group has the error and the handle
+    /// resolves to a [`JoinError`](super::JoinError) with [`is_failed`](super::JoinError::is_failed). The handle may be
+    /// dropped: the child belongs to the group.
     ///
-    /// If the group has failed or was cancelled, the child is dropped unpolled, and its handle reports a cancel.
+    /// If the group has failed or was cancelled, the child is cancelled without being polled.
     ///
     /// # Panics
     ///
@@ -195,8 +195,8 @@ impl TaskGroup {
         }
     }
 
-    /// Cancels the children, and the body of a [`group`](fn@group), at their next suspension point. A cancel is not a
-    /// failure: `join` returns `Ok`; `group` has no value to return, so its error reports
+    /// Cancels the children, and the body of a [`group`](fn@group), at their next suspension point. This is not a
+    /// failure: `join` returns `Ok`. If the body was cancelled, `group` has no value to return, and its error is
     /// [`is_cancelled`](GroupError::is_cancelled).
     pub fn cancel(&self) {
         self.handle.state.abort();
@@ -243,7 +243,7 @@ impl fmt::Debug for TaskGroup {
 }
 
 /// Spawns children of a [`TaskGroup`] from anywhere on its thread. It does not keep the group open: once the group has
-/// ended, new children are dropped without being polled.
+/// ended, new children are cancelled without being polled.
 ///
 /// ```
 /// use windlass::task::{GroupHandle, group};
@@ -412,7 +412,7 @@ impl<F: Future<Output: TaskOutput>> Future for Child<F> {
         };
         let task = LoopCore::try_current().and_then(LoopCore::current_task);
         let task = task.expect("a child is polled as a task");
-        // There is no output to return. This is the last poll: the task ends when it suspends.
+        // A failed child has no output to return: `fail` ends the task once this poll returns `Pending`.
         task.fail();
         state.fail(Failure::of_task(task, cause));
         Poll::Pending

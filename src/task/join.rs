@@ -1,4 +1,4 @@
-//! `JoinHandle`: awaiting and cancelling a task, and the error for a task without a result.
+//! `JoinHandle`, which awaits or cancels a task, and `JoinError`, the error of a task without a result.
 
 use std::any::Any;
 use std::fmt;
@@ -15,8 +15,8 @@ use crate::event_loop::exception::panic_message;
 
 /// A handle to a spawned task. Awaiting it returns `Result<T, JoinError>`.
 ///
-/// Dropping the handle detaches the task: it keeps running, and its output is dropped. If a detached task panics, the
-/// loop's exception handler is called.
+/// Dropping the handle detaches the task: it keeps running, and its output is dropped, even an `Err`; use
+/// [`detach`](JoinHandle::detach) to report that. If a detached task panics, the loop's exception handler is called.
 ///
 /// ```
 /// windlass::run(async {
@@ -94,7 +94,8 @@ impl<T> fmt::Debug for JoinHandle<T> {
     }
 }
 
-/// Why a task or blocking job returned no result: it was cancelled, it panicked, or no thread could be started.
+/// Why a task or blocking job returned no result: it was cancelled, it panicked, it failed in a group, or it could not
+/// be started. In the last case, conversion to [`io::Error`] returns the cause.
 pub struct JoinError {
     /// Boxed, because every task result reserves space for it and it is rare.
     inner: Box<Inner>,
@@ -109,7 +110,7 @@ enum Cause {
     Cancelled,
     /// A child of a group failed; the group has the error.
     Failed,
-    /// The mutex only makes the error `Sync`, so that `?` can convert it.
+    /// The mutex only makes the error `Sync`, so that `?` can convert it to `Box<dyn Error + Send + Sync>`.
     Panicked(Mutex<Box<dyn Any + Send>>),
     NotStarted(io::Error),
 }
@@ -165,7 +166,7 @@ impl JoinError {
         }
     }
 
-    /// The task's id; 0 for work that is not a task of this loop.
+    /// The task's id; 0 for a blocking job, or if the loop closed before the future of a `RemoteHandle` completed.
     pub fn id(&self) -> TaskId {
         self.inner.id
     }

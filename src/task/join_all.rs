@@ -1,4 +1,4 @@
-//! Combinators for any number of futures of one type: all, the first, or in order of completion.
+//! `join_all`, `try_join_all`, `race` and `as_completed`: combinators for any number of futures of one type.
 
 use std::fmt;
 use std::future::{Future, poll_fn};
@@ -10,7 +10,7 @@ use super::future_set::FutureSet;
 /// Runs the futures concurrently in this task and returns their outputs in the order of the futures.
 ///
 /// Accepts any futures: async blocks, [`JoinHandle`](super::JoinHandle)s, `Pin<Box<dyn Future>>`. Only futures that
-/// were woken are polled. Dropping this drops the futures that have not completed. A panic in one of them is passed on.
+/// were woken are polled. Dropping this drops the futures that have not completed. A panic in one of them propagates.
 ///
 /// ```
 /// use windlass::{spawn, task::join_all};
@@ -57,8 +57,8 @@ impl<F: Future> fmt::Debug for JoinAll<F> {
     }
 }
 
-/// Runs the futures concurrently and returns their values in order, or the first error. After an error the other
-/// futures are dropped, which cancels them, and their outputs are lost. With [`gather`](fn@super::gather) they continue.
+/// Runs the futures concurrently in this task and returns their values in order, or the first error. After an error the
+/// other futures are dropped, which cancels them. With [`gather`](fn@super::gather) they continue.
 ///
 /// ```
 /// use windlass::task::try_join_all;
@@ -170,7 +170,7 @@ impl<F: Future> fmt::Debug for Race<F> {
     }
 }
 
-/// Runs the futures concurrently and yields their outputs in the order in which they complete.
+/// Runs the futures concurrently in this task and yields their outputs in the order in which they complete.
 ///
 /// ```
 /// use std::time::Duration;
@@ -195,8 +195,8 @@ pub fn as_completed<I: IntoIterator<Item: Future>>(futures: I) -> AsCompleted<I:
     }
 }
 
-/// Created by [`as_completed`]. The futures only make progress while one of its methods is awaited. Dropping it drops
-/// the futures that have not completed.
+/// The outputs of [`as_completed`]. The futures only make progress while `next` or `next_numbered` is awaited. Dropping
+/// this drops the futures that have not completed.
 #[must_use = "nothing runs until `next` is awaited"]
 pub struct AsCompleted<F: Future> {
     future_set: FutureSet<F>,

@@ -135,10 +135,8 @@ impl<T: 'static> TaskLocal<T> {
         drop(self.swap(None));
     }
 
-    /// Runs `future` with this value. Whenever the future is suspended, and when it completes, the old value is
-    /// restored.
-    ///
-    /// Tasks spawned by `future` keep the value. If the scope is dropped, `future` is dropped with the value set.
+    /// Runs `future` with this value: it is set during each poll of `future`, and while `future` is dropped. Tasks that
+    /// `future` spawns inherit it.
     pub fn scope<F: Future>(&'static self, value: T, future: F) -> Scope<T, F> {
         Scope {
             local: self,
@@ -147,7 +145,7 @@ impl<T: 'static> TaskLocal<T> {
         }
     }
 
-    /// Runs `call` with this value.
+    /// Calls `call` with this value set.
     pub fn sync_scope<R>(&'static self, value: T, call: impl FnOnce() -> R) -> R {
         let mut value = Some(Rc::new(value));
         let _guard = ScopeGuard::enter(self, &mut value);
@@ -302,7 +300,7 @@ impl Locals {
         call()
     }
 
-    /// Drops the values; a panic in one of their destructors is reported, not passed on to the caller.
+    /// Drops the values; a panic in one of their destructors is reported and does not propagate.
     #[inline]
     pub(crate) fn drop_guarded(self) {
         if self.0.is_some() {

@@ -6,13 +6,13 @@
 //! | [`group`](fn@group), [`TaskGroup`] | structured concurrency: children cannot outlive the block that started them |
 //! | [`join`](fn@join), [`try_join`], [`select`] | two to eight futures of different types, in this task |
 //! | [`join_all`](fn@join_all), [`try_join_all`], [`race`] | any number of futures of one type, in this task |
-//! | [`as_completed`], [`wait`](fn@wait) | outputs as they arrive; some of the futures, keeping the rest |
+//! | [`as_completed`], [`wait`](fn@wait) | outputs in order of completion; wait for some and keep the other futures |
 //! | [`gather`](fn@gather) | one task per future, asyncio's error rules |
-//! | [`shield`](fn@shield), [`CancelToken`], [`on_cancel`] | control what a cancel reaches, and clean up after it |
+//! | [`shield`](fn@shield), [`CancelToken`], [`on_cancel`] | limit, signal, and clean up after cancellation |
 //! | [`TaskLocal`] | values that a task inherits from its parent |
 //!
-//! A task runs on the thread that spawned it, so its future need not be `Send`. Cancelling a task drops its future at
-//! the next suspension point; its handle resolves once every operation that it had in the kernel has completed.
+//! A task stays on its loop's thread, so its future need not be `Send`. Cancelling a task drops its future at the next
+//! suspension point; its handle resolves once every operation that the task had in the kernel has completed.
 //!
 //! ```
 //! use windlass::{spawn, task};
@@ -97,7 +97,7 @@ pub fn current_id() -> Option<TaskId> {
         .map(|task| task.id())
 }
 
-/// Records, for dumps, what the current task is about to return `Pending` for.
+/// Records, for dumps, what the current task waits for. Called before returning `Pending`.
 #[inline]
 pub(crate) fn set_wait_reason(reason: WaitReason) {
     if let Some(task) = LoopCore::try_current().and_then(|core| core.current_task()) {

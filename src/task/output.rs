@@ -8,7 +8,7 @@ use std::panic::Location;
 use super::{RawTask, TaskId};
 use crate::event_loop::exception::{BoxError, Exception, panic_message, report};
 
-/// The output of a group's child or body: a `Result`, whose `Err` is a failure, or a type that cannot fail.
+/// The output of a task whose failure is reported: a `Result`, whose `Err` is a failure, or a type that cannot fail.
 ///
 /// Implemented for `()`, `!`, `Result`, `Option`, numbers, strings and containers. Wrap other types in [`Value`].
 #[diagnostic::on_unimplemented(
@@ -23,7 +23,7 @@ pub trait TaskOutput: Sized {
     fn into_result(self) -> Result<Self::Value, Box<dyn Error + Send + Sync>>;
 }
 
-/// Marks an output as a value that cannot fail, for children and bodies of groups.
+/// Marks an output as a value that cannot fail: see [`TaskOutput`].
 ///
 /// ```
 /// use windlass::task::{self, Value};
@@ -128,7 +128,7 @@ struct FailedTask {
 
 enum Cause {
     Error(BoxError),
-    /// The mutex only makes the failure `Sync`, so that `?` can convert it.
+    /// The mutex only makes the failure `Sync`, so that `?` can convert it to `Box<dyn Error + Send + Sync>`.
     Panic(std::sync::Mutex<Box<dyn Any + Send>>),
 }
 
@@ -196,7 +196,7 @@ impl Failure {
         matches!(self.cause, Cause::Panic(_))
     }
 
-    /// The error, or as `Err` the payload of a panic, for [`std::panic::resume_unwind`].
+    /// Returns the error; for a panic, the payload as `Err`, for [`std::panic::resume_unwind`].
     pub fn into_error(self) -> Result<Box<dyn Error + Send + Sync>, Box<dyn Any + Send>> {
         match self.cause {
             Cause::Error(error) => Ok(error),
@@ -305,7 +305,7 @@ impl GroupError {
         self.failures.iter()
     }
 
-    /// All failures, with those of nested groups in place of the nested groups themselves.
+    /// All failures, with each nested [`GroupError`] replaced by its own failures.
     pub fn leaves(&self) -> Vec<&Failure> {
         let mut leaves = Vec::new();
         for failure in &self.failures {

@@ -64,8 +64,8 @@ enum Slot<T> {
     Taken,
 }
 
-/// The resolving side. Clones share one placeholder, and the first to resolve it wins. If all clones are dropped
-/// without resolving, the placeholder returns [`Abandoned`].
+/// The resolving side of [`promise`]. Clones share one placeholder, and the first to resolve it wins. If all clones are
+/// dropped without resolving, the placeholder returns [`Abandoned`].
 pub struct Promise<T: 'static>(Rc<Resolver<T>>);
 
 impl<T> Clone for Promise<T> {
@@ -135,7 +135,7 @@ fn run_callbacks<T: 'static>(state: &Rc<RefCell<State<T>>>) {
     if late {
         schedule_callbacks(state);
     }
-    // This may be a destructor, if the loop is closed.
+    // A panicking waker must not unwind: if the loop is closed, this may run in a destructor.
     wake_all(waker);
 }
 
@@ -168,7 +168,7 @@ impl<T> fmt::Debug for Promise<T> {
     }
 }
 
-/// The awaiting side. Resolves to the value, or to [`Abandoned`] if every [`Promise`] was dropped.
+/// The awaiting side of [`promise`]. Resolves to the value, or to [`Abandoned`] if every [`Promise`] was dropped.
 #[must_use = "futures do nothing unless awaited"]
 pub struct Placeholder<T: 'static> {
     state: Rc<RefCell<State<T>>>,
@@ -233,7 +233,7 @@ impl<T> fmt::Debug for Placeholder<T> {
     }
 }
 
-/// Every [`Promise`] of a [`Placeholder`] was dropped without resolving it.
+/// Error: every [`Promise`] of a [`Placeholder`] was dropped without resolving it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Abandoned;
 

@@ -34,7 +34,7 @@
 //!   [`RawTask::become_done`], together with giving up the list's reference. It is never cleared, and never set while
 //!   the future exists. Wakes of a `DONE` task do nothing.
 //!
-//! Wakes on the loop's thread do not modify `state`: `is_ready` says whether a `Runnable` is queued, so any number of
+//! Wakes on the loop's thread do not modify `state`: `is_ready` is true while a `Runnable` is queued, so any number of
 //! wakes before a poll cause one poll.
 //!
 //! `DONE` is not *finished*. A task is finished when it is `DONE` and its orphan count is zero: no operation that it
@@ -285,7 +285,7 @@ pub(crate) fn spawn_eagerly<F: Future + 'static>(
     let (handle, task) = unsafe { create(core, future, name, spawned_at) };
     match core.is_closed() {
         true => task.cancel_now(core),
-        // A subscriber that was called for the spawn may have ended it.
+        // A `tracing` subscriber called for the spawn may have ended the task.
         false if task.is_done() => {}
         false if core.run_inside(|| task.poll(core)) => {}
         false => task.make_ready(core),
@@ -526,8 +526,8 @@ impl RawTask {
         }
     }
 
-    /// Cancels a task immediately. Inside of the task's own poll or destructor the future is borrowed: the task then ends when that
-    /// poll is over, as after [`cancel`](RawTask::cancel). Loop's thread.
+    /// Cancels a task immediately. Inside the task's own poll or destructor the future is borrowed: the task then ends
+    /// when that returns, as after [`cancel`](RawTask::cancel). Loop's thread.
     pub(crate) fn cancel_now(self, core: &LoopCore) {
         if self.is_done() {
             return;
@@ -536,16 +536,16 @@ impl RawTask {
             return self.cancel();
         }
         core.run_as(self, || {
-            // SAFETY: not done, not being polled, loop's thread. `run_as` keeps others from reaching the stage meanwhile.
+            // SAFETY: not done, not being polled, loop's thread. `run_as` keeps other code away from the stage.
             unsafe { (self.header().vtable.cancel)(self.0) }
         });
         self.finish(core);
     }
 
-    /// The future is dropped and the output stored: removes the task from the list, sets `DONE` and wakes the joiner.
+    /// Called when the future is dropped and the output stored: delists the task, sets `DONE` and wakes the joiner.
     ///
-    /// No foreign code runs before `DONE` is set: it would find a task that is neither running nor done, and could end it a
-    /// second time.
+    /// No foreign code runs before `DONE` is set: it would find a task that is neither running nor done, and could end
+    /// it a second time.
     fn finish(self, core: &LoopCore) {
         let header = self.header();
         let id = header.id;
@@ -587,15 +587,15 @@ impl RawTask {
         done(header.state.fetch_add(done(0), AcqRel))
     }
 
-    /// Sets `DONE` for a task without a join handle, and drops its output, which is foreign code: only after `DONE`, and while a
-    /// reference is still held, so that the memory is not freed under it or on another thread. Then gives that up.
+    /// Sets `DONE` for a task without a join handle, then drops its output, then its reference. The output's
+    /// destructor is foreign code: it runs after `DONE`, and while that reference keeps the memory alive.
     fn become_done_alone(self) {
         let header = self.header();
         match (header.state.load(Acquire), header.is_ready.get()) {
-            // Only the list's, which is kept until the output is gone. There is no waker, so no other thread changes the state.
+            // The list's is the only reference. There is no waker, so no other thread can modify `state`.
             (REF, false) => header.state.store(REF | DONE, Release),
             (_, false) => drop(header.state.fetch_add(DONE, AcqRel)),
-            // The deque inherits the list's, and drops it when it likes.
+            // The queued `Runnable` inherits the list's reference, so this function takes one of its own.
             (_, true) => drop(header.state.fetch_add(DONE + REF, AcqRel)),
         }
         self.drop_output();
@@ -627,7 +627,7 @@ impl RawTask {
         self.free_if_last(left);
     }
 
-    /// Frees the task if `state`, just stored by the caller, counts no reference.
+    /// Frees the task if `state`, the caller's new value, counts no reference.
     fn free_if_last(self, state: usize) {
         if state & !DONE == 0 {
             // SAFETY: no reference is left, so nothing else can reach the task. The stage is empty: the list's

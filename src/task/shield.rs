@@ -1,4 +1,4 @@
-//! Decoupling a task from the code that waits for it (`shield`, `detach`), and coupling them (`cancel_on_drop`).
+//! `shield`, `detach` and `cancel_on_drop`: what happens to a task when its handle is dropped.
 
 use std::fmt;
 use std::future::Future;
@@ -15,10 +15,10 @@ use crate::event_loop::exception::{Exception, guard, report};
 
 /// Runs `future` in its own task, which continues if the wait for it is dropped: asyncio's `shield`.
 ///
-/// A timeout or a cancel ends the wait, not the work. Await `&mut shield` to be able to wait again. If the shield is
-/// dropped before it returned the result, an error or panic of the task goes to the exception handler.
+/// A timeout or cancellation ends the wait, not the work. Await `&mut shield` to be able to wait again. If the shield
+/// is dropped before it returned the result, an error or panic of the task goes to the exception handler.
 ///
-/// Use it for work that must not stop half-way. The work must end by itself: nothing cancels it.
+/// Use it for work that must not stop half-way. The work must end by itself: only closing the loop cancels it.
 ///
 /// ```
 /// use std::time::Duration;
@@ -53,7 +53,7 @@ pub struct Shield<T: TaskOutput + 'static> {
 }
 
 impl<T: TaskOutput> Shield<T> {
-    /// The task's handle. Dropping the handle does not report errors.
+    /// The task's plain handle. Dropping it does not report errors.
     pub fn into_handle(mut self) -> JoinHandle<T> {
         self.handle
             .take()
@@ -89,7 +89,8 @@ impl<T: TaskOutput + 'static> JoinHandle<T> {
         Shield { handle: Some(self) }
     }
 
-    /// Detaches the task, as dropping the handle does. If the task ends with an error, the exception handler is called.
+    /// Detaches the task, as dropping the handle does, and passes an `Err` that it returns to the exception handler.
+    /// Outside of a loop, this only drops the handle: errors of a task that has not finished are not reported.
     ///
     /// ```
     /// windlass::run(async {
@@ -103,8 +104,8 @@ impl<T: TaskOutput + 'static> JoinHandle<T> {
 }
 
 impl<T> JoinHandle<T> {
-    /// Wraps the handle so that dropping it cancels the task, as when an asyncio task that awaits another is cancelled.
-    /// The task that drops it is not finished until the cancelled task has ended.
+    /// Wraps the handle so that dropping it cancels the task, as cancelling an asyncio task cancels the task it awaits.
+    /// The task that drops the wrapper is not finished until the cancelled task has ended.
     ///
     /// ```
     /// use std::time::Duration;
@@ -124,7 +125,7 @@ impl<T> JoinHandle<T> {
     }
 }
 
-/// Created by [`JoinHandle::cancel_on_drop`].
+/// A [`JoinHandle`] that cancels its task when dropped: see [`JoinHandle::cancel_on_drop`].
 #[must_use = "dropping it cancels the task"]
 pub struct CancelOnDrop<T: 'static> {
     /// `None` once the result was returned.
@@ -202,7 +203,7 @@ pub(super) fn report_failures<T: TaskOutput + 'static>(handles: Vec<(usize, Join
             Poll::Pending => running.push(handle),
         }
     }
-    // A closed loop has cancelled them; without a loop they do not run.
+    // A closed loop has cancelled them. Without a current loop, the watcher cannot be spawned.
     let is_open = LoopCore::try_current().is_some_and(|core| !core.is_closed());
     if running.is_empty() || !is_open {
         return;

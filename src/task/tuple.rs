@@ -1,7 +1,7 @@
-//! Combinators for two to eight futures of different types.
+//! `join`, `try_join` and `select`: combinators for futures of different types.
 //!
-//! The futures are stored inline and polled with the task's own waker, so nothing is allocated. Each poll starts with a
-//! different future, so that no future can use up the task's budget in every poll.
+//! The futures are stored inline and polled with the task's own waker, so nothing is allocated. Each poll of a `join`
+//! starts with a different future, so that no future can use up the task's budget in every poll.
 
 use std::fmt;
 use std::future::Future;
@@ -29,8 +29,8 @@ pub fn join<M: JoinTuple>(futures: M) -> Join<M> {
     }
 }
 
-/// Runs two to eight futures concurrently and returns their values as a tuple, or the first error. After an error the
-/// other futures are dropped.
+/// Runs two to eight futures concurrently in this task and returns their values as a tuple, or the first error. After
+/// an error the other futures are dropped.
 ///
 /// ```
 /// use windlass::task::try_join;
@@ -47,9 +47,9 @@ pub fn try_join<M: TryJoinTuple>(futures: M) -> TryJoin<M> {
     }
 }
 
-/// Runs two futures concurrently and returns the output of the first to complete; of the left one if both are ready.
-/// The other is dropped, which cancels it; a cancelled read or accept loses no data. To keep a future, pass a pinned
-/// `&mut`.
+/// Runs two futures concurrently in this task and returns the output of the first to complete. The left one is polled
+/// first, so it wins if both are ready. The other is dropped, which cancels it; a cancelled read or accept loses no
+/// data. To keep a future, pass a pinned `&mut`.
 ///
 /// ```
 /// use std::{pin::pin, time::Duration};

@@ -28,8 +28,8 @@ use crate::time::{Instant, Sleep, sleep, sleep_until};
 pub enum WaitFor {
     /// One future has completed.
     First,
-    /// One future has returned an `Err`, or all have completed. For task handles, `Err` means a panic or a cancel; to
-    /// include errors in a task's output, use [`wait_until`].
+    /// One future has returned an `Err`, or all have completed. For task handles, `Err` means that the task panicked or
+    /// was cancelled; to include errors in a task's output, use [`wait_until`].
     FirstError,
     /// All futures have completed.
     All,
@@ -37,8 +37,8 @@ pub enum WaitFor {
 
 /// Waits for some of the futures; returns the outputs and the unfinished futures: asyncio's `wait`. Cancels nothing.
 ///
-/// The futures must be `Unpin`: task handles, or `Pin<Box<_>>`. Dropping this drops them, which detaches tasks. To wait
-/// for a limited time and keep the futures, use [`Wait::within`].
+/// The futures must be `Unpin`: task handles, or `Pin<Box<_>>`. Dropping this future drops them all, which detaches
+/// tasks, and loses outputs received so far. For a time limit, use [`Wait::within`], which keeps both.
 ///
 /// ```
 /// use std::time::Duration;
@@ -64,13 +64,13 @@ where
     })
 }
 
-/// Waits until all futures complete, or one whose output satisfies `is_enough`: the general form of [`wait`].
+/// Waits until an output satisfies `is_enough`, or all futures have completed: the general form of [`wait`].
 ///
 /// ```
 /// use windlass::{spawn, task::wait_until};
 /// windlass::run(async {
 ///     let tasks = ["1", "x"].map(|text| spawn(async { text.parse::<u8>() }));
-///     // Panics, cancels, and errors of what the tasks give.
+///     // Ends at the first panic, cancellation or `Err` output.
 ///     let waited = wait_until(tasks, |result| !matches!(result, Ok(Ok(_)))).await;
 ///     assert_eq!(waited.done.last().unwrap().0, 1);
 /// })?;

@@ -1,4 +1,4 @@
-//! Metrics of a loop: counters and times, always on.
+//! Metrics of a loop: counters and times, on by default.
 //!
 //! ```
 //! windlass::run(async {
@@ -7,8 +7,8 @@
 //! # Ok::<(), std::io::Error>(())
 //! ```
 //!
-//! Counters cost nothing measurable. Reading a clock does, so times are measured only around each wait of the loop, and
-//! around one in 64 non-blocking polls of the driver.
+//! Counters have no measurable cost. Reading a clock does, so times are measured only around each wait of the loop, and
+//! around the non-blocking poll of the driver in one turn in 64.
 
 mod monitor;
 mod stall;
@@ -26,7 +26,7 @@ use crate::time::Instant;
 pub use self::monitor::{Monitor, monitor};
 pub use self::stall::{StallMeter, StallReport};
 
-/// One in this many non-blocking polls is timed.
+/// The non-blocking poll of the driver is timed in one turn in this many.
 const SAMPLE_EVERY: u64 = 64;
 
 /// The counters of a loop.
@@ -46,7 +46,7 @@ pub(crate) struct LoopTimes {
     total: Cell<Duration>,
     /// When the current run began.
     began: Cell<Option<Instant>>,
-    /// When the loop last waited, or a little later: a recent time that costs no clock read.
+    /// The time of the last clock read: at the start of the run, after a wait, or after a timed poll.
     recent: Cell<Instant>,
 }
 
@@ -62,7 +62,7 @@ impl LoopTimes {
         }
     }
 
-    /// When the loop last waited, or a little later.
+    /// A recent time, without a clock read.
     #[inline]
     pub(crate) fn recent(&self) -> Instant {
         self.recent.get()
@@ -70,7 +70,7 @@ impl LoopTimes {
 }
 
 impl LoopCore {
-    /// The start time of a non-blocking poll, if it is one that is timed.
+    /// The start time of a non-blocking poll; `None` if it is not timed.
     #[inline]
     pub(crate) fn begin_poll(&self) -> Option<Instant> {
         let is_timed = self.counters.turns.get().is_multiple_of(SAMPLE_EVERY);
@@ -169,11 +169,11 @@ pub struct Metrics {
 #[non_exhaustive]
 pub struct Times {
     /// Waiting for events: asleep, or busy-polling ([`Builder::busy_poll`](crate::Builder::busy_poll)). Includes the
-    /// kernel's work for events that were there at once.
+    /// system call of a wait that found events immediately.
     pub idle: Duration,
-    /// In the driver while something was ready to run. Estimated from one turn in 64.
+    /// Polling the driver while something was ready to run. Estimated from one turn in 64.
     pub driver: Duration,
-    /// In tasks and callbacks, and in the loop itself.
+    /// Running tasks and callbacks, and the loop's own code.
     pub running: Duration,
 }
 
@@ -185,7 +185,7 @@ impl Times {
 }
 
 impl Metrics {
-    /// The difference to an `earlier` snapshot. Gauges, such as the number of tasks, keep their current value.
+    /// The change since an `earlier` snapshot. Gauges, such as the number of tasks, keep their current value.
     pub fn since(&self, earlier: &Metrics) -> Metrics {
         let (now, then) = (&self.counters, &earlier.counters);
         let driver = DriverCounters {
@@ -296,11 +296,11 @@ pub struct Counters {
     pub ops: usize,
     /// Tasks that have not finished.
     pub tasks: usize,
-    /// Entries of the ready queue now.
+    /// Entries in the ready queue now.
     pub ready: usize,
     /// Timers that have neither fired nor been cancelled.
     pub timers: usize,
-    /// Entries of the timer heap now, including cancelled ones.
+    /// Entries in the timer heap now, including cancelled ones.
     pub timer_heap: usize,
     /// Cancelled entries that are still in the timer heap.
     pub timers_cancelled: usize,

@@ -1,4 +1,4 @@
-//! Periodic metrics.
+//! `monitor`: reports the metrics of a loop periodically.
 
 use std::time::Duration;
 

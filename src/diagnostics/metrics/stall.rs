@@ -1,4 +1,4 @@
-//! `StallMeter`: how long tasks block the loop.
+//! `StallMeter`: measures how long tasks block the loop.
 //!
 //! Nothing preempts a running task: one that computes for 150 ms delays all others. Average latencies hide this, since
 //! most requests come at other times. The lateness of a 10 ms tick shows it.
@@ -12,7 +12,7 @@ use crate::diagnostics::BackgroundTask;
 use crate::task::Builder;
 use crate::time::{Instant, sleep_until};
 
-/// Measures how late a periodic tick is, until it is dropped.
+/// Measures how long tasks block the loop: the lateness of a periodic tick. Dropping the meter stops it.
 ///
 /// ```
 /// use std::time::Duration;
@@ -56,7 +56,7 @@ pub struct StallReport {
 }
 
 impl StallMeter {
-    /// Starts measuring on the current loop. A common tick is 10 ms.
+    /// Starts measuring on the current loop, with a tick at this interval, for example 10 ms.
     ///
     /// # Panics
     ///

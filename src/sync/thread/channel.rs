@@ -216,11 +216,11 @@ pub struct Receiver<T> {
 }
 
 impl<T> Receiver<T> {
-    /// Receives an item, waiting behind earlier receivers. Fails when the channel is empty and no more can be sent.
+    /// Receives an item, waiting behind earlier receivers. Fails when the channel is closed and empty.
     ///
     /// # Cancel safety
     ///
-    /// If the future is dropped before it completes, nothing was received; an item reserved for it goes on to the next.
+    /// If the future is dropped before it completes, nothing was received; a reserved item goes to the next receiver.
     pub async fn recv(&self) -> Result<T, Closed> {
         let receive = Acquire {
             permits: State::<T>::ready,

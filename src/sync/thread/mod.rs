@@ -1,7 +1,7 @@
 //! Channels between threads.
 //!
-//! They connect two loops on two threads, a thread without a loop to a loop, or windlass to another runtime: they need
-//! only wakers. Either end can be awaited, tried, or used blockingly on a thread without a loop.
+//! They connect loops on different threads, a loop and a thread without one, or windlass and another runtime. Either
+//! end can be awaited, tried without waiting, or, on a thread without a loop, used with blocking calls.
 //!
 //! ```
 //! use windlass::sync::thread;
@@ -13,7 +13,7 @@
 //! ```
 //!
 //! The rest of [`sync`](super) stays on one thread. The state here is the same plain data, with the same wait queues
-//! and permits, in a mutex instead of a `RefCell`. Wakers are woken after the mutex is released. A task's waker goes
+//! and permits, in a mutex instead of a `RefCell`. Wakers are woken after the mutex is released. Waking a task goes
 //! through its loop's inbox, which wakes a sleeping loop once per burst. The loom tests run the real code.
 
 mod channel;

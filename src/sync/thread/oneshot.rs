@@ -68,8 +68,8 @@ impl<T> fmt::Debug for OneshotSender<T> {
     }
 }
 
-/// Resolves to the value, or to [`Closed`] if the sender is dropped without sending. It can be awaited by reference;
-/// dropping such a wait loses nothing.
+/// The receiving side: a future that resolves to the value, or to [`Closed`] if the sender is dropped without sending.
+/// Cancel-safe if awaited as `&mut receiver`: the value can still be received later.
 #[must_use = "futures do nothing unless awaited"]
 pub struct OneshotReceiver<T> {
     waiting: WaitFuture<Arc<Mutex<State<T>>>, Receive>,

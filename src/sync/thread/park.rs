@@ -1,4 +1,4 @@
-//! Blocking a thread on a future.
+//! Blocks a thread until a future completes.
 
 use std::future::Future;
 use std::pin::pin;
@@ -47,7 +47,7 @@ impl Wake for Parker {
     }
 }
 
-/// Blocks this thread until the future completes.
+/// Blocks this thread until the future completes. Panics if the thread runs a loop.
 #[track_caller]
 pub(super) fn wait<F: Future>(future: F) -> F::Output {
     assert!(

@@ -83,7 +83,7 @@ impl Owner {
         Owner(task)
     }
 
-    /// Drops the hold, once. Returns the task's membership if this finished the task.
+    /// Releases the task. Must be called once. Returns the task's membership if this finished the task.
     fn release(&mut self) -> Option<Membership> {
         let header = self.0.header();
         header.orphans.set(header.orphans.get() - 1);
