@@ -28,7 +28,7 @@ impl WakerCell {
     pub(crate) fn other_than(&self, waker: &Waker) -> Option<Waker> {
         let own = self.0.take()?;
         let other = (!own.will_wake(waker)).then(|| own.clone());
-        self.0.set(Some(own));
+        self.put_back(own);
         other
     }
 
@@ -40,7 +40,46 @@ impl WakerCell {
     pub(crate) fn wake(&self) {
         if let Some(waker) = self.0.take() {
             waker.wake_by_ref();
-            self.0.set(Some(waker));
+            self.put_back(waker);
         }
+    }
+
+    /// Stores a waker again, unless the user code that it ran has stored a newer one.
+    fn put_back(&self, waker: Waker) {
+        let newer = self.0.take();
+        self.0.set(Some(newer.unwrap_or(waker)));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::task::Wake;
+
+    use super::*;
+
+    thread_local! {
+        static CELL: WakerCell = WakerCell::default();
+    }
+
+    /// Stores the other waker when it is woken.
+    struct Replaces(Option<Waker>);
+
+    impl Wake for Replaces {
+        fn wake(self: Arc<Self>) {
+            if let Some(other) = &self.0 {
+                CELL.with(|cell| cell.set(other));
+            }
+        }
+    }
+
+    #[test]
+    fn a_waker_stored_while_waking_is_kept() {
+        let newer = Waker::from(Arc::new(Replaces(None)));
+        CELL.with(|cell| {
+            cell.set(&Arc::new(Replaces(Some(newer.clone()))).into());
+            cell.wake();
+            assert!(cell.take().is_some_and(|waker| waker.will_wake(&newer)));
+        });
     }
 }
