@@ -99,7 +99,7 @@ pub(crate) fn choose(choice: Option<DriverChoice>, settings: &Settings) -> io::R
         DriverChoice::Auto => choose_best(settings),
         DriverChoice::Proactor => proactor::open(settings, reason),
         DriverChoice::Reactor => reactor::open(settings, reason),
-        DriverChoice::Null => Ok(Box::new(Null::new(settings))),
+        DriverChoice::Null => Ok(Box::new(Null::new(settings, reason))),
     }
 }
 

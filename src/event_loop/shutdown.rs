@@ -107,9 +107,10 @@ impl LoopCore {
     /// Waits until every operation has completed. False if `close_within` passes first.
     fn reap_all(&self) -> bool {
         self.cancel_all_ops();
-        let deadline = std::time::Instant::now() + self.close_within;
+        // A limit beyond the range of the clock is none.
+        let deadline = std::time::Instant::now().checked_add(self.close_within);
         while self.ops.borrow().in_flight() > 0 {
-            if std::time::Instant::now() > deadline {
+            if deadline.is_some_and(|deadline| std::time::Instant::now() > deadline) {
                 return false;
             }
             let wait = match self.clock_stands_still() {

@@ -54,6 +54,7 @@ impl WakerCell {
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering};
     use std::task::Wake;
 
     use super::*;
@@ -62,12 +63,17 @@ mod tests {
         static CELL: WakerCell = WakerCell::default();
     }
 
-    /// Stores the other waker when it is woken.
-    struct Replaces(Option<Waker>);
+    /// Records a wake, and then stores the other waker.
+    #[derive(Default)]
+    struct Replaces {
+        is_woken: AtomicBool,
+        other: Option<Waker>,
+    }
 
     impl Wake for Replaces {
         fn wake(self: Arc<Self>) {
-            if let Some(other) = &self.0 {
+            self.is_woken.store(true, Ordering::Relaxed);
+            if let Some(other) = &self.other {
                 CELL.with(|cell| cell.set(other));
             }
         }
@@ -75,11 +81,17 @@ mod tests {
 
     #[test]
     fn a_waker_stored_while_waking_is_kept() {
-        let newer = Waker::from(Arc::new(Replaces(None)));
+        let newer = Arc::new(Replaces::default());
+        let older = Replaces {
+            other: Some(newer.clone().into()),
+            ..Replaces::default()
+        };
         CELL.with(|cell| {
-            cell.set(&Arc::new(Replaces(Some(newer.clone()))).into());
+            cell.set(&Arc::new(older).into());
             cell.wake();
-            assert!(cell.take().is_some_and(|waker| waker.will_wake(&newer)));
+            assert!(!newer.is_woken.load(Ordering::Relaxed));
+            cell.wake();
+            assert!(newer.is_woken.load(Ordering::Relaxed));
         });
     }
 }

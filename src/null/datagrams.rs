@@ -21,7 +21,7 @@ impl Network {
         let from = self.bind_if_unbound(fd, to)?;
         let Some(receiver) = self.datagrams_at(to) else {
             let sender = self.datagrams(fd)?;
-            sender.refused = sender.peer == Some(to);
+            sender.refused |= sender.peer == Some(to);
             return Ok(bytes.len() as u32);
         };
         let receiver = self.datagrams(receiver)?;

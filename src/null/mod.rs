@@ -26,6 +26,8 @@ use crate::driver::{
 use crate::sys::{Instant, IoVec, Message, Name, errno, lock};
 
 pub(crate) struct Null {
+    /// Why this driver was chosen.
+    reason: &'static str,
     clock: Instant,
     network: Network,
     /// In the order of their start.
@@ -42,8 +44,9 @@ struct Pending {
 }
 
 impl Null {
-    pub(crate) fn new(settings: &Settings) -> Null {
+    pub(crate) fn new(settings: &Settings, reason: &'static str) -> Null {
         Null {
+            reason,
             // Not zero, so that `now - duration` does not saturate by accident.
             clock: Instant::from_origin(Duration::from_secs(1)),
             network: Network::default(),
@@ -228,11 +231,7 @@ unsafe fn copy_out(bytes: &mut VecDeque<u8>, ptr: *mut u8, len: usize) -> u32 {
 // it leaves `pending` at the same time.
 unsafe impl Driver for Null {
     fn describe(&self) -> Description {
-        Description::new(
-            "null",
-            vec!["virtual clock", "in-memory sockets"],
-            "the program asked for the null driver",
-        )
+        Description::new("null", vec!["virtual clock", "in-memory sockets"], self.reason)
     }
 
     fn now(&self) -> Instant {

@@ -147,7 +147,7 @@ fn the_variable_selects_auto() {
 #[test]
 fn the_variable_selects_the_null_driver() {
     with_driver_variable("driver_choice::the_variable_selects_the_null_driver", "null", |built| {
-        assert_eq!(built.expect("always available").describe().name, "null");
+        expect_described(&built.expect("always available"), "null", "WINDLASS_DRIVER asks for it");
         // Every way to create a loop honours the variable.
         assert_eq!(EventLoop::new().expect("always available").describe().name, "null");
         windlass::run(pair()).expect("the loop runs");
