@@ -229,7 +229,8 @@ impl Sources {
     }
 }
 
-#[cfg(test)]
+// Arithmetic in long loops, without unsafe code: Miri would take five minutes.
+#[cfg(all(test, not(miri)))]
 mod tests {
     use super::*;
     use crate::driver::{OpId, OpResult};
