@@ -22,17 +22,11 @@ use crate::task::{JoinError, ResultSlot, TaskId, WaitReason, set_wait_reason};
 /// ```
 /// windlass::run(async {
 ///     let handle = windlass::LoopHandle::current().unwrap();
-///     let (promise, future) = windlass::promise::<i32>();
-///     let thread = std::thread::spawn(move || {
-///         // Runs a future on the loop and waits for its result.
+///     let work = windlass::spawn_blocking(move || {
+///         // On a thread: runs a future on the loop and waits for its result.
 ///         handle.spawn(async { 20 + 1 }).unwrap().wait().unwrap()
 ///     });
-///     windlass::call_soon(move || promise.resolve(21).unwrap());
-///     assert_eq!(future.await.unwrap(), 21);
-///     while !thread.is_finished() {
-///         windlass::time::sleep(std::time::Duration::from_millis(1)).await;
-///     }
-///     assert_eq!(thread.join().unwrap(), 21);
+///     assert_eq!(work.await.unwrap(), 21);
 /// })?;
 /// # Ok::<(), std::io::Error>(())
 /// ```

@@ -15,7 +15,8 @@ use crate::sys::context;
 /// ```
 /// use windlass::net::{ToSocketAddrs, lookup_host};
 /// async fn first(name: impl ToSocketAddrs) -> std::io::Result<std::net::SocketAddr> {
-///     Ok(lookup_host(name).await?[0])
+///     let found = lookup_host(name).await?;
+///     found.first().copied().ok_or_else(|| std::io::ErrorKind::NotFound.into())
 /// }
 /// windlass::run(async {
 ///     assert_eq!(first("127.0.0.1:80").await?, first(("127.0.0.1", 80)).await?);

@@ -36,13 +36,14 @@ use crate::task::{spawn, spawn_unchecked};
 /// windlass::run(async {
 ///     let server = start_server(
 ///         async |mut reader, writer| {
-///             while let Ok(line) = reader.read_line().await
-///                 && !line.is_empty()
-///             {
+///             loop {
+///                 let line = reader.read_line().await?;
+///                 if line.is_empty() {
+///                     return Ok::<(), std::io::Error>(());
+///                 }
 ///                 writer.write(line);
 ///                 writer.drain().await?;
 ///             }
-///             Ok::<(), std::io::Error>(())
 ///         },
 ///         "127.0.0.1:0",
 ///     )

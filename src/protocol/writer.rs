@@ -22,7 +22,7 @@ use crate::event_loop::exception::{Exception, report};
 /// use windlass::net::{open_connection, start_server};
 /// windlass::run(async {
 ///     let count = async |mut reader: windlass::net::StreamReader, writer: windlass::net::StreamWriter| {
-///         let all = reader.read_to_end(usize::MAX).await?;
+///         let all = reader.read_to_end(16 << 20).await?;
 ///         writer.write(format!("{} bytes\n", all.len()));
 ///         Ok::<(), std::io::Error>(())
 ///     };
@@ -38,7 +38,7 @@ use crate::event_loop::exception::{Exception, report};
 /// })??;
 /// # Ok::<(), std::io::Error>(())
 /// ```
-#[must_use = "dropping the writer shuts down the write direction"]
+#[must_use = "dropping the writer shuts down the write side"]
 pub struct StreamWriter {
     shared: Rc<SharedStream>,
 }

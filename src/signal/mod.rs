@@ -224,7 +224,10 @@ pub async fn ctrl_break() -> io::Result<()> {
 ///     while let Some(accepted) = shutdown.run_until_shutdown(listener.accept()).await {
 ///         match accepted {
 ///             Ok((stream, _peer)) => drop(stream),
-///             Err(error) => eprintln!("accept: {error}"),
+///             Err(error) => {
+///                 eprintln!("accept: {error}");
+///                 windlass::time::sleep(std::time::Duration::from_millis(100)).await;
+///             }
 ///         }
 ///     }
 ///     println!("no longer accepting");

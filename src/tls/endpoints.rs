@@ -97,7 +97,14 @@ impl fmt::Debug for TlsConnector {
 /// let acceptor = TlsAcceptor::new(ServerConfig::builder().with_no_client_auth().with_single_cert(chain, key)?);
 /// let listener = TcpListener::bind("[::]:443").await?;
 /// loop {
-///     let (stream, peer) = listener.accept().await?;
+///     let (stream, peer) = match listener.accept().await {
+///         Ok(accepted) => accepted,
+///         Err(error) => {
+///             eprintln!("accept: {error}");
+///             windlass::time::sleep(Duration::from_millis(100)).await;
+///             continue;
+///         }
+///     };
 ///     let acceptor = acceptor.clone();
 ///     windlass::spawn(async move {
 ///         // In its own task and with a timeout: a silent client must not block the others.
