@@ -26,6 +26,7 @@ mod unix;
 #[cfg(windows)]
 mod windows;
 
+#[cfg(any(feature = "reactor", windows))]
 use std::io;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -93,6 +94,7 @@ pub enum Direction {
 }
 
 /// The OS's code of an error, or the closest one if it has none.
+#[cfg(any(feature = "reactor", windows))]
 pub(crate) fn code_of(error: &io::Error) -> i32 {
     os_code(error).unwrap_or(match error.kind() {
         io::ErrorKind::UnexpectedEof => errno::BROKEN_PIPE,

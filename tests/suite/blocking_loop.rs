@@ -1,7 +1,7 @@
 //! An event loop and its two thread pools: separate pools for jobs and files, file operations on pool threads,
 //! shutdown, and threads that cannot be started.
 
-use std::io::{Read, Write};
+use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
@@ -580,8 +580,13 @@ fn is_readable(fd: &impl std::os::fd::AsRawFd, timeout_ms: i32) -> bool {
         events: libc::POLLIN,
         revents: 0,
     };
-    // SAFETY: the kernel reads and writes the one local structure.
-    unsafe { libc::poll(&mut poll, 1, timeout_ms) == 1 }
+    loop {
+        // SAFETY: the kernel reads and writes the one local structure.
+        let polled = unsafe { libc::poll(&mut poll, 1, timeout_ms) };
+        if polled >= 0 || io::Error::last_os_error().kind() != io::ErrorKind::Interrupted {
+            return polled == 1;
+        }
+    }
 }
 
 // Threads that cannot be started.
