@@ -18,7 +18,7 @@ use windlass::protocol::{
 use windlass::time::{sleep, timeout};
 
 use crate::protocol::{Event, Log, Recorder, until, until_lost};
-use crate::support::{exceptions_of, on_every_driver, on_every_kernel_driver, rounds, turns};
+use crate::support::{Folder, exceptions_of, on_every_driver, on_every_kernel_driver, rounds, turns};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum DatagramEvent {
@@ -390,7 +390,11 @@ fn a_subprocess_that_fails_to_start_or_read_is_reported() {
 
             // The child closes its input: that pipe is lost, the others are not.
             let seen = SharedLog::default();
-            let mut command = shell("exec 0<&-; echo closed; sleep 1; echo still here");
+            let folder = Folder::new();
+            let goes_on = folder.join("go on");
+            let script = "exec 0<&-; echo closed; until [ -e \"$0\" ]; do sleep 0.01; done; echo still here";
+            let mut command = shell(script);
+            command.arg(&goes_on);
             let (transport, _) = subprocess_exec(|| ProcessRecorder::new(&seen), &mut command)
                 .await
                 .unwrap();
@@ -398,12 +402,19 @@ fn a_subprocess_that_fails_to_start_or_read_is_reported() {
                 sleep(Duration::from_millis(1)).await;
             }
             transport.write("the child does not read this");
+            let is_lost = || {
+                let lost = ProcessEvent::PipeLost(0, Some(ErrorKind::BrokenPipe));
+                seen.borrow().events.contains(&lost)
+            };
+            let losing = async {
+                while !is_lost() {
+                    sleep(Duration::from_millis(1)).await;
+                }
+            };
+            let lost = timeout(Duration::from_secs(60), losing).await;
+            assert!(lost.is_ok(), "{:?}", seen.borrow().events);
+            std::fs::write(&goes_on, "").expect("a new file");
             until_exited(&seen).await;
-            assert!(
-                seen.borrow()
-                    .events
-                    .contains(&ProcessEvent::PipeLost(0, Some(ErrorKind::BrokenPipe)))
-            );
             assert_eq!(seen.borrow().output[1], b"closed\nstill here\n");
 
             // The protocol panics: the process is killed.

@@ -200,7 +200,7 @@ fn an_error_of_the_body_is_a_failure_too() {
             let ended = counter();
             let result = task::group(async |group| {
                 group.spawn(stuck_read(ended.clone()));
-                sleep(2 * MS).await;
+                until_receives_in_flight(1).await;
                 Err::<(), _>(io::Error::other("body down"))
             });
             let error = result.await.unwrap_err();
@@ -363,7 +363,7 @@ fn cancelling_a_group_is_not_a_failure() {
         case.run(async {
             let group = TaskGroup::new();
             let child = group.spawn(stuck_read(counter()));
-            sleep(2 * MS).await;
+            until_receives_in_flight(1).await;
             group.cancel();
             group.join().await.unwrap();
             assert!(child.await.unwrap_err().is_cancelled());
@@ -405,7 +405,7 @@ fn a_panic_of_the_body_resumes_after_the_children_have_ended() {
                 let task = spawn(async move {
                     let result = task::group(async |group| {
                         group.spawn(stuck_read(ended.clone()));
-                        sleep(2 * MS).await;
+                        until_receives_in_flight(1).await;
                         let _kept = CountDrop(kept.clone());
                         panic!("body down");
                     });
@@ -540,7 +540,7 @@ fn panicking_destructors_do_not_affect_siblings() {
                     });
                 }
                 group.spawn(stuck_read(counter()));
-                sleep(2 * MS).await;
+                until_receives_in_flight(1).await;
                 group.spawn(async { Err::<(), _>("down") });
                 let _held = PanicOnDrop("the body's destructor");
                 pending::<()>().await;
