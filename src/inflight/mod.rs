@@ -41,6 +41,7 @@ use crate::driver::{Completion, OpId, OpResult, OsResult, Start};
 use crate::event_loop::core::LoopCore;
 use crate::event_loop::exception::guard;
 use crate::inflight::queue::IoQueue;
+use crate::on_drop::OnDrop;
 use crate::sys::{MsgMeta, errno};
 
 impl LoopCore {
@@ -59,9 +60,18 @@ impl LoopCore {
         let (id, storage) = self.ops.borrow_mut().reserve();
         // SAFETY: the slot is reserved and empty.
         let payload = unsafe { store_payload(payload_ptr(storage), payload) };
+        // `plan` calls a user's buffer type, which may panic: the operation is then not started.
+        let undo = OnDrop(|| {
+            // SAFETY: `store_payload::<T>` filled this slot, and nothing has taken the payload or started the operation.
+            guard("a buffer's destructor", || unsafe {
+                drop_payload::<T>(payload_ptr(storage));
+            });
+            self.ops.borrow_mut().unreserve(id);
+        });
         // SAFETY: the payload was just written and has no other pointer to it. This is the last reference made into it
-        // before the operation completes. If `plan` panics (a user's buffer type), the payload and the slot leak.
+        // before the operation completes.
         let op = plan(unsafe { &mut *payload });
+        std::mem::forget(undo);
         self.ops.borrow_mut().mark_in_flight(id, op, prefix, drop_payload::<T>);
         queue.op.set(Some(id));
         // SAFETY: `storage` is allocated until the operation has completed; this only computes an address.

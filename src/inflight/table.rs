@@ -123,6 +123,12 @@ impl OpTable {
         (OpId { index, generation }, entry.storage)
     }
 
+    /// Frees a reserved slot whose operation was not started. The payload must be gone already.
+    #[cold]
+    pub(super) fn unreserve(&mut self, id: OpId) {
+        self.free.push(id.index);
+    }
+
     #[cold]
     fn grow(&mut self) -> u32 {
         self.entries.push(Entry {

@@ -296,51 +296,55 @@ fn a_server_under_slowhttptest_serves_others() {
     ];
     for driver in drivers() {
         for (what, path, args) in attacks {
-            let args_of_ours = [
-                "--listen",
-                "127.0.0.1:0",
-                "--patience",
-                "1",
-                "--write-timeout",
-                "1",
-                "--grace",
-                "0.1",
-            ];
-            let (mut server, addr) = serve_with(driver, &args_of_ours);
-            let before = descriptors(server.child.id());
-            let attack = Command::new("slowhttptest")
-                .args(common)
-                .args(args)
-                .args(["-u", &format!("http://{addr}{path}")])
-                .stdin(Stdio::null())
-                .stdout(Stdio::null())
-                .stderr(Stdio::null())
-                .spawn();
-            let mut attack = crate::Server(attack.expect("it is installed"));
-            // The attack has begun when many of its connections are open at once; a connection that is answered in full
-            // closes before that.
-            let begin = Instant::now();
-            let mut most = 0;
-            while most < before + 100 && attack.0.try_wait().expect("it was started").is_none() {
-                most = most.max(descriptors(server.child.id()));
-                assert!(
-                    begin.elapsed() < Duration::from_secs(20),
-                    "{what} on {driver}: the attack did not start"
-                );
-                std::thread::sleep(Duration::from_millis(2));
-            }
-            // A busy machine delays some fetches; a server that the attack holds up delays all of them.
-            let mut took = Vec::new();
-            while took.len() < 20 && took.last().is_none_or(|last| *last >= Duration::from_secs(1)) {
-                took.push(fetch(&addr));
-            }
-            println!("-- {what} on {driver}: {most} descriptors, a page took {took:?}");
-            let best = took.iter().min();
-            assert!(best < Some(&Duration::from_secs(1)), "{what} on {driver}: {took:?}");
-            drop(attack);
-            server.send(libc::SIGTERM);
-            server.until("requests were served");
-            server.ends_well();
+            let attack_and_fetch = || {
+                let args_of_ours = [
+                    "--listen",
+                    "127.0.0.1:0",
+                    "--patience",
+                    "1",
+                    "--write-timeout",
+                    "1",
+                    "--grace",
+                    "0.1",
+                ];
+                let (mut server, addr) = serve_with(driver, &args_of_ours);
+                let before = descriptors(server.child.id());
+                let attack = Command::new("slowhttptest")
+                    .args(common)
+                    .args(args)
+                    .args(["-u", &format!("http://{addr}{path}")])
+                    .stdin(Stdio::null())
+                    .stdout(Stdio::null())
+                    .stderr(Stdio::null())
+                    .spawn();
+                let mut attack = crate::Server(attack.expect("it is installed"));
+                // The attack has begun when many of its connections are open at once; a connection that is answered in full
+                // closes before that.
+                let begin = Instant::now();
+                let mut most = 0;
+                while most < before + 100 && attack.0.try_wait().expect("it was started").is_none() {
+                    most = most.max(descriptors(server.child.id()));
+                    assert!(
+                        begin.elapsed() < Duration::from_secs(20),
+                        "{what} on {driver}: the attack did not start"
+                    );
+                    std::thread::sleep(Duration::from_millis(2));
+                }
+                let mut took: Vec<Duration> = (0..5).map(|_| fetch(&addr)).collect();
+                took.sort();
+                println!("-- {what} on {driver}: {most} descriptors, a page took {took:?}");
+                drop(attack);
+                server.send(libc::SIGTERM);
+                server.until("requests were served");
+                server.ends_well();
+                took[2]
+            };
+            // A busy machine may delay the pages of one attack, a server that is held up those of all of them.
+            let is_quick = (0..10).any(|_| attack_and_fetch() < Duration::from_secs(1));
+            assert!(
+                is_quick,
+                "{what} on {driver}: the median of five pages took longer than a second"
+            );
         }
     }
 }

@@ -115,6 +115,9 @@ fn a_buffer_with_wrong_lengths_never_reaches_the_kernel() {
             let (result, bytes) = server.read_exact(vec![0; 48]).await;
             result.expect("the stream still works");
             assert_eq!(bytes, [7; 48]);
+            drop((client, server));
+            quiet().await;
+            assert_eq!(windlass::counters().ops, 0, "a refused read leaves no slot behind");
         });
     });
 }

@@ -37,8 +37,7 @@ pub(crate) struct Case {
 impl Case {
     /// A builder for a loop on this driver.
     pub(crate) fn builder(&self) -> Builder {
-        let plain = variable::<u32>("WINDLASS_TEST_PLAIN").is_some_and(|on| on > 0);
-        let builder = Builder::new().driver(self.choice).plain_ring(plain);
+        let builder = Builder::new().driver(self.choice).plain_ring(is_plain());
         match variable("WINDLASS_TEST_RING") {
             Some(entries) => builder.ring_entries(entries).completion_entries(entries * 2),
             None => builder,
@@ -64,12 +63,21 @@ impl Case {
         self.choice == DriverChoice::Proactor && cfg!(target_os = "linux")
     }
 
+    /// Whether the driver is io_uring without newer kernel features.
+    pub(crate) fn is_plain_ring(&self) -> bool {
+        self.has_rings() && is_plain()
+    }
+
     /// Whether an operation that need not wait completes when it is started.
     pub(crate) fn tries_first(&self) -> bool {
         // `Auto` is under test only when io_uring is refused: it then selects the reactor.
         let is_port = self.choice == DriverChoice::Proactor && cfg!(windows);
         is_port || matches!(self.choice, DriverChoice::Reactor | DriverChoice::Auto)
     }
+}
+
+fn is_plain() -> bool {
+    variable::<u32>("WINDLASS_TEST_PLAIN").is_some_and(|on| on > 0)
 }
 
 /// Runs a test on each available driver, each on its own thread, and fails it if it hangs.
