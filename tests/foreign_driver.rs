@@ -15,8 +15,8 @@ use std::time::{Duration, SystemTime};
 
 use windlass::Builder;
 use windlass::driver::{
-    Completion, Control, Description, Driver, DriverCounters, Fd, FdSpace, FileOp, Message, MessageBuf, Name, Notify,
-    Op, OpId, OpResult, OsResult, Reply, Scratch, SocketKind, SocketOption, Start, Stat, Wait,
+    BufferPool, Completion, Control, Description, Driver, DriverCounters, Fd, FdSpace, FileOp, Message, MessageBuf,
+    Name, Notify, Op, OpId, OpResult, OsResult, Reply, Scratch, SocketKind, SocketOption, Start, Stat, Wait,
 };
 use windlass::fs::File;
 use windlass::net::{TcpListener, TcpStream, UdpSocket};
@@ -42,7 +42,9 @@ struct Toy {
     resources: BTreeMap<Fd, Resource>,
     next: Fd,
     now: Instant,
-    pending: Vec<(OpId, Op, bool)>,
+    /// The operations in flight, whether each was cancelled, and where the loop keeps it until its completion.
+    pending: Vec<(OpId, *const Op, bool)>,
+    pool: Option<Rc<BufferPool>>,
     seen: Rc<RefCell<Observed>>,
 }
 
@@ -55,6 +57,7 @@ impl Toy {
             next: files().lock().expect("no panic")[0].as_raw_fd(),
             now: Instant::from_origin(Duration::from_secs(1)),
             pending: Vec::new(),
+            pool: None,
             seen: seen.clone(),
         })
     }
@@ -85,11 +88,39 @@ impl Toy {
     }
 
     /// Executes an operation if it need not wait.
-    fn attempt(&mut self, op: Op) -> Option<OsResult> {
-        // SAFETY: the in-flight operation owns the memory that `op` points to until its completion, which follows this
-        // call.
+    ///
+    /// # Safety
+    ///
+    /// The operation is in flight: it owns the memory that `op` points to until its completion.
+    unsafe fn attempt(&mut self, op: &Op) -> Option<OpResult> {
+        let Op::RecvManaged { fd, medium } = *op else {
+            // SAFETY: the caller keeps the contract.
+            return unsafe { self.execute(op) }.map(OpResult::new);
+        };
+        let pool = self.pool.clone().expect("provided before the first managed receive");
+        let Some(index) = pool.take() else {
+            return Some(OpResult::new(Err(libc::ENOBUFS)));
+        };
+        let (ptr, len) = (pool.address(index), pool.buffer_len());
+        // SAFETY: the buffer was just taken from the pool.
+        let res = unsafe { self.execute(&Op::Recv { fd, medium, ptr, len }) };
+        match res {
+            Some(Ok(count)) if count > 0 => Some(OpResult::new(Ok(count)).with_buffer(index)),
+            res => {
+                // SAFETY: no result names the buffer, and nothing uses it.
+                unsafe { pool.give_back(index) };
+                res.map(OpResult::new)
+            }
+        }
+    }
+
+    /// # Safety
+    ///
+    /// As for `attempt`.
+    unsafe fn execute(&mut self, op: &Op) -> Option<OsResult> {
+        // SAFETY: the caller keeps the contract.
         unsafe {
-            match op {
+            match *op {
                 Op::Accept { fd } => match self.resources.get_mut(&fd) {
                     Some(Resource::Listener(_, waiting)) => waiting.pop_front().map(|fd| Ok(fd as u32)),
                     _ => Some(Err(libc::EINVAL)),
@@ -260,7 +291,7 @@ unsafe impl Driver for Toy {
         }
     }
 
-    unsafe fn start(&mut self, id: OpId, op: Op, _scratch: *mut Scratch) -> Start {
+    unsafe fn start(&mut self, id: OpId, op: &Op, _scratch: *mut Scratch) -> Start {
         match op {
             // Delegated to a thread, which must not run it: the descriptor is not the kernel's.
             Op::File(FileOp::Sync { .. }) => Start::Blocking,
@@ -271,7 +302,12 @@ unsafe impl Driver for Toy {
         }
     }
 
-    fn cancel(&mut self, id: OpId) {
+    fn provide_buffers(&mut self, pool: &Rc<BufferPool>) -> bool {
+        self.pool = Some(pool.clone());
+        true
+    }
+
+    fn cancel(&mut self, id: OpId, _op: &Op) {
         for pending in self.pending.iter_mut().filter(|pending| pending.0 == id) {
             pending.2 = true;
         }
@@ -280,14 +316,12 @@ unsafe impl Driver for Toy {
     fn poll(&mut self, completed: &mut Vec<Completion>, wait: Wait) -> io::Result<()> {
         let before = completed.len();
         for (id, op, cancelled) in std::mem::take(&mut self.pending) {
-            match self.attempt(op) {
-                Some(res) => completed.push(Completion {
-                    id,
-                    result: OpResult::last(res),
-                }),
+            // SAFETY: the operation is in flight, so the loop keeps it in place.
+            match unsafe { self.attempt(&*op) } {
+                Some(result) => completed.push(Completion { id, result }),
                 None if cancelled => completed.push(Completion {
                     id,
-                    result: OpResult::last(Err(libc::ECANCELED)),
+                    result: OpResult::new(Err(libc::ECANCELED)),
                 }),
                 None => self.pending.push((id, op, false)),
             }
@@ -375,6 +409,34 @@ fn closes_go_through_the_driver_before_it_is_dropped() {
     assert_eq!(seen.borrow().closed, open, "a close did not reach the driver");
     assert!(seen.borrow().dropped);
     assert_unharmed();
+}
+
+#[test]
+fn managed_receives_use_the_loops_buffers() {
+    let seen = Rc::default();
+    let event_loop = Builder::new()
+        .with_driver(Toy::new(&seen))
+        .managed_buffers(1, 4)
+        .build()
+        .expect("a loop");
+    let ran = event_loop.run_until_complete(async {
+        let listener = TcpListener::bind("127.0.0.1:80").await.expect("bind");
+        let client = TcpStream::connect(listener.local_addr().expect("an address"))
+            .await
+            .expect("connect");
+        let (server, _) = listener.accept().await.expect("accept");
+        client.write_all("abcdefgh").await.0.expect("write");
+        let first = server.read_managed().await.expect("read");
+        assert_eq!(&*first, b"abcd");
+        // The only buffer is in use, so this is read into other memory.
+        assert_eq!(&*server.read_managed().await.expect("read"), b"efgh");
+        drop(first);
+        client.write_all("ij").await.0.expect("write");
+        assert_eq!(&*server.read_managed().await.expect("read"), b"ij");
+        drop(client);
+        assert!(server.read_managed().await.expect("read").is_empty());
+    });
+    ran.expect("the loop runs");
 }
 
 #[test]

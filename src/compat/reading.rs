@@ -122,12 +122,12 @@ impl PendingRead {
         loop {
             let op = self
                 .op
-                .get_or_insert_with(|| start_read(descriptor, queue, medium, Vec::new()));
+                .get_or_insert_with(|| start_read(descriptor, queue, medium, first_buffer(descriptor)));
             let (op_result, (_, buf)) = ready!(op.poll(&descriptor.core, queue, cx));
             self.op = None;
             let is_pooled = buf.is_empty();
-            let result = count(op_result.res);
-            let received = match op_result.buffer {
+            let result = count(op_result.res());
+            let received = match descriptor.core.take_buffer(op_result) {
                 Some(buffer) => ManagedBuf::from_pool(buffer),
                 None => {
                     let mut bytes = ManagedBuf::from(buf);
@@ -135,16 +135,24 @@ impl PendingRead {
                     bytes
                 }
             };
-            if queue.append_if_overtaken(&received, None, op_result.res)
+            if queue.append_if_overtaken(&received, None, op_result.res())
                 && let Some(served) = queue.serve_all()
             {
                 return Poll::Ready(served.map(ManagedBuf::from).map_err(from_code));
             }
-            if op_result.res != Err(errno::NO_BUFFERS) || !is_pooled {
+            if op_result.res() != Err(errno::NO_BUFFERS) || !is_pooled {
                 return Poll::Ready(result.map(|_| received));
             }
             self.op = Some(start_read(descriptor, queue, medium, vec![0; HEAP_READ_LEN]));
         }
+    }
+}
+
+/// None for a read into a pool buffer, if there is a pool.
+fn first_buffer(descriptor: &Descriptor) -> Vec<u8> {
+    match descriptor.core.pool() {
+        Some(_) => Vec::new(),
+        None => vec![0; HEAP_READ_LEN],
     }
 }
 

@@ -189,7 +189,7 @@ impl Sender {
         let Some((op_result, (_, piece))) = op.fetch(&descriptor.core, &descriptor.write) else {
             return;
         };
-        match sent(descriptor, op_result.res) {
+        match sent(descriptor, op_result.res()) {
             Ok(count) => drop(self.buffer.give_back(piece, count)),
             Err(error) => self.fail(descriptor, error),
         }

@@ -12,6 +12,7 @@ use crate::diagnostics::BackgroundTask;
 use crate::event_loop::EventLoop;
 use crate::event_loop::core::LoopCore;
 use crate::event_loop::timers::Action;
+use crate::event_loop::waiter::Waiter;
 use crate::signal::{SignalKind, signal};
 use crate::sys::Fd;
 use crate::task::{Builder, TaskId};
@@ -97,12 +98,14 @@ pub enum Waiting {
 impl LoopCore {
     pub(crate) fn dump(&self) -> Dump {
         let now = self.now();
-        let (ops, timers, tasks) = (self.ops.borrow(), self.timers.borrow(), self.tasks.borrow());
+        let (timers, tasks) = (self.timers.borrow(), self.tasks.borrow());
         let mut dumps: Vec<TaskDump> = Vec::with_capacity(tasks.len());
         // One pass over everything that holds wakers, not one per task.
         let mut index_of = std::collections::HashMap::with_capacity(tasks.len());
+        let mut index_of_key = std::collections::HashMap::with_capacity(tasks.len());
         for (_, task) in tasks.iter() {
             index_of.insert(task.address(), dumps.len());
+            index_of_key.insert(task.key(), dumps.len());
             let state = match task {
                 task if self.is_running(*task) => TaskState::Running,
                 task if task.is_scheduled() => TaskState::Ready,
@@ -117,24 +120,26 @@ impl LoopCore {
                 since: task.polled_at().map(|at| now - at),
             });
         }
-        let mut add = |waker: &std::task::Waker, waiting: Waiting| {
-            if let Some(&index) = index_of.get(&waker.data()) {
+        let mut add = |index: Option<&usize>, waiting: Waiting| {
+            if let Some(&index) = index {
                 dumps[index].waits_for.push(waiting);
             }
         };
-        for (op, waker) in ops.waiting() {
-            if let Some(waker) = waker {
-                let (name, fd) = (op.name(), op.fd());
-                add(waker, Waiting::Op { name, fd });
-            }
-        }
+        self.ops.for_each_waiter(|op, waiter| {
+            let (name, fd) = (op.name(), op.fd());
+            let index = match waiter {
+                Waiter::Task(key) => index_of_key.get(key),
+                Waiter::Foreign(waker) => index_of.get(&waker.data()),
+            };
+            add(index, Waiting::Op { name, fd });
+        });
         for (when, action) in timers.iter() {
             if let Action::Wake(waker) = action {
                 let left = match when {
                     crate::time::Instant::NEVER => Duration::MAX,
                     when => when - now,
                 };
-                add(waker, Waiting::Timer(left));
+                add(index_of.get(&waker.data()), Waiting::Timer(left));
             }
         }
         for dump in &mut dumps {

@@ -95,11 +95,11 @@ unsafe impl Driver for Closed {
         }
     }
 
-    unsafe fn start(&mut self, _id: OpId, _op: Op, _scratch: *mut Scratch) -> Start {
-        Start::Done(OpResult::last(Err(sys::errno::CANCELED)))
+    unsafe fn start(&mut self, _id: OpId, _op: &Op, _scratch: *mut Scratch) -> Start {
+        Start::Done(OpResult::new(Err(sys::errno::CANCELED)))
     }
 
-    fn cancel(&mut self, _id: OpId) {}
+    fn cancel(&mut self, _id: OpId, _op: &Op) {}
 
     fn poll(&mut self, _completed: &mut Vec<Completion>, _wait: Wait) -> io::Result<()> {
         Err(self.error())

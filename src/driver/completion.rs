@@ -2,81 +2,132 @@
 
 use std::fmt;
 
-use super::PoolBuffer;
 use crate::sys::OsResult;
 
-/// The id of an operation: the index of its slot, and how often that slot was used before. The count (the generation)
-/// tells a late completion of an earlier operation from one of the present operation.
+/// The id of an operation: the index of its slot in the lower 24 bits, and above it how often that slot was used before.
+/// The count (the generation) tells a late completion of an earlier operation from one of the present operation. At a
+/// million operations a second in one slot it wraps around after twelve days.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub struct OpId {
-    /// Less than 2^24.
-    pub(crate) index: u32,
-    /// Less than 2^40: at a million operations a second in one slot it wraps around after twelve days.
-    pub(crate) generation: u64,
-}
+pub struct OpId(u64);
 
 impl OpId {
+    const INDEX_BITS: u32 = 24;
+
     /// The loop never uses this index, so that drivers have ids for submissions of their own.
-    pub(crate) const MAX_INDEX: u32 = (1 << 24) - 1;
+    pub(crate) const MAX_INDEX: u32 = (1 << OpId::INDEX_BITS) - 1;
+
+    pub(crate) const fn new(index: u32, generation: u64) -> OpId {
+        OpId(generation << OpId::INDEX_BITS | index as u64)
+    }
+
+    #[inline]
+    pub(crate) fn index(self) -> usize {
+        (self.0 & u64::from(OpId::MAX_INDEX)) as usize
+    }
+
+    /// The id of the next operation in this slot.
+    #[inline]
+    pub(crate) fn next(self) -> OpId {
+        OpId(self.0.wrapping_add(1 << OpId::INDEX_BITS))
+    }
 
     /// The id as one number, to be passed through the kernel. The loop never uses a number whose lower 24 bits are all
     /// set: these are for a driver's own submissions.
+    #[inline]
     pub fn to_u64(self) -> u64 {
-        (self.generation << 24) | u64::from(self.index)
+        self.0
     }
 
     /// The reverse of [`to_u64`](OpId::to_u64).
+    #[inline]
     pub fn from_u64(number: u64) -> OpId {
-        OpId {
-            index: number as u32 & OpId::MAX_INDEX,
-            generation: number >> 24,
-        }
+        OpId(number)
     }
 }
 
 impl fmt::Debug for OpId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}v{}", self.index, self.generation)
+        write!(f, "{}v{}", self.index(), self.0 >> OpId::INDEX_BITS)
     }
 }
 
-/// The result of an operation, with the buffer that a managed receive filled.
-#[derive(Debug)]
+/// The result of an operation: a count or an error code, and the buffer that a managed receive filled. It has the layout
+/// of an io_uring completion's last word, so that driver passes it on unchanged.
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub struct OpResult {
-    /// The count or the error code.
-    pub res: OsResult,
-    /// The pool's buffer that a managed receive filled.
-    pub buffer: Option<PoolBuffer>,
+    /// The count, or the negated error code.
+    res: i32,
+    /// `BUFFER`, and the buffer's index in the upper half.
+    flags: u32,
 }
 
 impl OpResult {
-    /// A result without a pool buffer.
+    /// `IORING_CQE_F_BUFFER`: the upper half is the index of a pool buffer.
+    const BUFFER: u32 = 1;
+
+    /// A result without a pool buffer. Counts and descriptor numbers are at most `i32::MAX`, error codes positive.
     #[inline]
-    pub fn last(res: OsResult) -> OpResult {
-        OpResult { res, buffer: None }
+    pub const fn new(res: OsResult) -> OpResult {
+        let res = match res {
+            Ok(count) => {
+                debug_assert!(count <= i32::MAX as u32);
+                count as i32
+            }
+            Err(code) => {
+                debug_assert!(code > 0);
+                -code
+            }
+        };
+        OpResult { res, flags: 0 }
     }
 
-    /// The result of a receive, with its buffer if it was a managed one. An empty buffer adds nothing to the count and
-    /// returns to its pool here.
-    ///
-    /// # Safety
-    ///
-    /// On success, as many bytes of the buffer as `res` says are initialised.
-    #[inline(always)]
-    pub(crate) unsafe fn with_buffer(res: OsResult, mut buffer: Option<PoolBuffer>) -> OpResult {
-        if let Some(buffer) = &mut buffer {
-            // SAFETY: the caller's promise.
-            unsafe { buffer.set_filled(res.unwrap_or(0) as usize) };
-        }
+    /// The result of a managed receive that filled this buffer of the pool.
+    #[inline]
+    pub const fn with_buffer(self, index: u16) -> OpResult {
         OpResult {
-            res,
-            buffer: buffer.filter(|buffer| !buffer.filled().is_empty()),
+            flags: OpResult::BUFFER | (index as u32) << 16,
+            ..self
+        }
+    }
+
+    /// The result and the flags of an io_uring completion.
+    #[cfg(all(target_os = "linux", feature = "proactor"))]
+    #[inline]
+    pub(crate) const fn from_kernel(res: i32, flags: u32) -> OpResult {
+        OpResult { res, flags }
+    }
+
+    /// The count or the error code.
+    #[inline]
+    pub const fn res(self) -> OsResult {
+        match self.res {
+            code if code < 0 => Err(-code),
+            count => Ok(count as u32),
+        }
+    }
+
+    /// The index of the pool buffer that a managed receive filled.
+    #[inline]
+    pub const fn buffer(self) -> Option<u16> {
+        match self.flags & OpResult::BUFFER {
+            0 => None,
+            _ => Some((self.flags >> 16) as u16),
+        }
+    }
+}
+
+impl fmt::Debug for OpResult {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}", self.res())?;
+        match self.buffer() {
+            Some(index) => write!(f, " in buffer {index}"),
+            None => Ok(()),
         }
     }
 }
 
 /// The completion of an operation: its id and its result.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub struct Completion {
     /// The id given to [`Driver::start`](super::Driver::start).
     pub id: OpId,

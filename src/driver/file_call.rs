@@ -5,7 +5,8 @@ use windows_sys::Win32::Foundation::HANDLE;
 use windows_sys::Win32::Storage::FileSystem::{ReadFile, WriteFile};
 use windows_sys::Win32::System::IO::OVERLAPPED;
 
-use super::{CURRENT, Direction, FileOp, Medium, Op, OsResult, PoolBuffer};
+use super::pool::PoolBuffer;
+use super::{CURRENT, Direction, FileOp, Medium, Op, OsResult};
 use crate::sys::{self, Fd, IoVec, handle, last_code};
 
 /// The most bytes that one write passes to a pipe, its capacity: a write ends only when all its bytes were taken.
@@ -29,11 +30,11 @@ impl FileCall {
     /// # Safety
     ///
     /// The operation owns the memory that `op` points to.
-    pub(crate) unsafe fn of(op: Op, buffer: Option<&mut PoolBuffer>) -> Option<FileCall> {
+    pub(crate) unsafe fn of(op: &Op, buffer: Option<&mut PoolBuffer>) -> Option<FileCall> {
         if op.medium().is_some_and(|medium| medium != Medium::Pipe) {
             return None;
         }
-        let (ptr, len, offset) = match op {
+        let (ptr, len, offset) = match *op {
             Op::Recv { ptr, len, .. } => (ptr, len, 0),
             Op::RecvManaged { .. } => {
                 let (ptr, len) = buffer?.memory();

@@ -39,6 +39,7 @@ mod settings;
 
 use std::fmt;
 use std::io;
+use std::rc::Rc;
 use std::sync::Arc;
 
 pub(crate) use self::closed::Closed;
@@ -50,7 +51,7 @@ pub use self::op::{CURRENT, Direction, FileOp, MAX_LEN, MAX_SLICES, Medium, Op};
 pub(crate) use self::perform::perform;
 #[cfg(any(feature = "reactor", windows))]
 pub(crate) use self::perform::perform_managed;
-pub use self::pool::{BufferPool, PoolBuffer};
+pub use self::pool::BufferPool;
 pub use self::select::{Description, DriverChoice};
 pub(crate) use self::settings::Settings;
 use crate::sys::Instant;
@@ -84,8 +85,13 @@ pub use crate::sys::{Credentials, Fd, IoVec, Message, Name, OsResult, PathChar, 
 /// Afterwards neither may. This holds also if the program has dropped the future: the loop keeps the memory until the
 /// completion. So the driver must not complete an operation, cancelled or not, while the kernel can still write.
 ///
-/// Buffers of managed receives ([`Op::RecvManaged`]) belong to the driver's [`BufferPool`]. A [`PoolBuffer`] in an
-/// [`OpResult`] returns to the pool when the program drops it, perhaps after the loop has closed.
+/// The [`Op`] itself is part of that memory: it stays in place, unchanged, until the operation has completed. A driver
+/// may keep a pointer to it instead of a copy.
+///
+/// Managed receives ([`Op::RecvManaged`]) use buffers of the loop's [`BufferPool`], which it hands over with
+/// [`provide_buffers`](Driver::provide_buffers). The driver takes a buffer with [`BufferPool::take`], fills it and
+/// names it in the result ([`OpResult::with_buffer`]); the loop returns it to the pool. A buffer that the driver takes
+/// and does not report it returns itself.
 ///
 /// # Descriptors
 ///
@@ -144,8 +150,8 @@ pub unsafe trait Driver {
     ///
     /// The operation `id` owns everything that `op` points to, and the `scratch`. All of it stays allocated and in
     /// place, and nothing else accesses it, until the driver has pushed the completion of `id` or this call has
-    /// returned anything other than [`Start::Pending`].
-    unsafe fn start(&mut self, id: OpId, op: Op, scratch: *mut Scratch) -> Start;
+    /// returned anything other than [`Start::Pending`]. The same holds for `op`, which is not changed either.
+    unsafe fn start(&mut self, id: OpId, op: &Op, scratch: *mut Scratch) -> Start;
 
     /// Carries an operation out right away if it would not block: a send, or a read from the page cache. It has no id
     /// and no completion. Returns `None`, without any effect, if the operation must be [started](Driver::start).
@@ -157,7 +163,7 @@ pub unsafe trait Driver {
     ///
     /// The memory that `op` points to is valid until this returns, and nothing else accesses it if the operation writes
     /// there.
-    unsafe fn attempt(&mut self, op: Op, alone: bool) -> Option<OsResult> {
+    unsafe fn attempt(&mut self, op: &Op, alone: bool) -> Option<OsResult> {
         let _ = (op, alone);
         None
     }
@@ -165,8 +171,16 @@ pub unsafe trait Driver {
     /// Requests that an operation end early. It still completes exactly once: with `ECANCELED`
     /// (`ERROR_OPERATION_ABORTED` on Windows) if it had no effect, else with its result. A driver must not report a
     /// cancel for an operation that has received or sent bytes, accepted a connection or opened a file: these would be
-    /// lost. The completion comes from a later poll. An `id` that has completed already is ignored.
-    fn cancel(&mut self, id: OpId);
+    /// lost. The completion comes from a later poll. `op` is what was started; an `id` whose completion this driver has
+    /// reported already is ignored.
+    fn cancel(&mut self, id: OpId, op: &Op);
+
+    /// Gives the driver the pool for managed receives. The loop calls this once, before the first of them. A driver
+    /// that returns false gets no managed receives: the loop reads into memory that it allocates.
+    fn provide_buffers(&mut self, pool: &Rc<BufferPool>) -> bool {
+        let _ = pool;
+        false
+    }
 
     /// Submits queued operations, blocks as `wait` says, and pushes the available completions. No other call may block.
     /// It returns when it has pushed a completion, when the deadline has passed, or after a notification; it may also
@@ -217,15 +231,22 @@ pub enum FdSpace {
     /// a driver, and gives no operation on a descriptor to a thread: if the driver answers [`Start::Blocking`] to one,
     /// or to an open, the operation fails with `EOPNOTSUPP`.
     Own,
-    /// Negative numbers are the driver's own and the others the kernel's, as with the null driver. Threads may open
-    /// files for such a driver; it closes them with a system call.
+    /// Numbers from [`FIRST_OWN`](FdSpace::FIRST_OWN) on are the driver's own and the others the kernel's, as with the
+    /// null driver. Threads may open files for such a driver; it closes them with a system call.
     Split,
 }
 
 impl FdSpace {
+    /// The first of the driver's own numbers with [`FdSpace::Split`]. No kernel gives out that many descriptors.
+    pub const FIRST_OWN: Fd = 1 << 30;
+
     /// Whether this number is a kernel descriptor.
     pub fn is_kernel(self, fd: Fd) -> bool {
-        self != FdSpace::Own && fd >= 0
+        match self {
+            FdSpace::Kernel => fd >= 0,
+            FdSpace::Split => (0..FdSpace::FIRST_OWN).contains(&fd),
+            FdSpace::Own => false,
+        }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::{CURRENT, FileOp, Medium, Op};
 #[cfg(any(feature = "reactor", windows))]
-use super::{DriverCounters, OpResult, pool::LazyPool};
+use super::{DriverCounters, OpResult, pool::ProvidedPool};
 use crate::sys::{self, OsResult, errno, files};
 
 /// Carries an operation out; `None` if it would block. File operations block until they are done.
@@ -10,10 +10,10 @@ use crate::sys::{self, OsResult, errno, files};
 /// # Safety
 ///
 /// The memory that `op` points to is valid, and the caller's to use, until this returns.
-pub(crate) unsafe fn perform(op: Op) -> Option<OsResult> {
+pub(crate) unsafe fn perform(op: &Op) -> Option<OsResult> {
     // SAFETY: the caller's promise, which is what each call asks for.
     unsafe {
-        match op {
+        match *op {
             Op::Accept { fd } => sys::accept(fd),
             Op::Connect { fd, name } => sys::connect(fd, &*name),
             Op::Recv { fd, medium, ptr, len } => sys::recv(fd, medium, ptr, len),
@@ -49,16 +49,14 @@ pub(crate) unsafe fn perform(op: Op) -> Option<OsResult> {
 /// As for [`perform`].
 #[cfg(any(feature = "reactor", windows))]
 #[inline]
-pub(crate) unsafe fn perform_managed(op: Op, pool: &mut LazyPool, counters: &mut DriverCounters) -> Option<OpResult> {
+pub(crate) unsafe fn perform_managed(op: &Op, pool: &ProvidedPool, counters: &mut DriverCounters) -> Option<OpResult> {
     // SAFETY: the bytes go to a buffer that was just taken from the pool, and a receive initialises as many as it
     // returns. The caller promises that the message is the operation's.
     unsafe {
-        match op {
-            Op::RecvManaged { fd, medium } => {
-                pool.receive(counters, |ptr, len| perform(Op::Recv { fd, medium, ptr, len }))
-            }
+        match *op {
+            Op::RecvManaged { fd, medium } => pool.receive(counters, |ptr, len| sys::recv(fd, medium, ptr, len)),
             Op::RecvMessageManaged { fd, message } => pool.receive(counters, |ptr, len| {
-                (*message).with_buffer(ptr, len, |message| perform(Op::RecvMessage { fd, message }))
+                (*message).with_buffer(ptr, len, |message| sys::recv_message(fd, message))
             }),
             other => unreachable!("{other:?} is not a managed receive"),
         }

@@ -1,9 +1,9 @@
-//! The driver's pool of receive buffers.
+//! The loop's pool of receive buffers.
 //!
 //! A managed receive names no buffer: the driver takes one from the pool when bytes arrive, so that ten thousand idle
-//! connections hold none. A [`PoolBuffer`] returns to the pool when it is dropped: after use, with a completion whose
-//! future was dropped, or with a loop that has closed. The driver collects returned buffers before it next gives some
-//! to the kernel.
+//! connections hold none, and reports its index. The loop wraps it in a [`PoolBuffer`], which returns to the pool when
+//! it is dropped: after use, or because the future of the receive was dropped. A driver that gives buffers to the kernel
+//! takes the returned ones before its next system call.
 
 use std::alloc::{Layout, alloc, dealloc};
 use std::cell::RefCell;
@@ -11,7 +11,7 @@ use std::fmt;
 use std::ptr::NonNull;
 use std::rc::Rc;
 
-use super::{DriverCounters, OpResult, Settings};
+use super::{DriverCounters, OpResult};
 use crate::sys::{OsResult, errno};
 
 /// Buffers of one size in one allocation.
@@ -57,19 +57,20 @@ impl BufferPool {
         self.count
     }
 
-    /// Takes a free buffer. It returns to the pool only as a [`PoolBuffer`]: see [`wrap`](BufferPool::wrap).
-    pub fn take_free(&self) -> Option<u16> {
+    /// Takes a free buffer. It returns to the pool when the loop has got it in a result, or by
+    /// [`give_back`](BufferPool::give_back).
+    pub fn take(&self) -> Option<u16> {
         self.free.borrow_mut().pop()
     }
 
-    /// Takes a free buffer, empty, for a receive that is about to be made.
-    pub(crate) fn take(self: &Rc<Self>) -> Option<PoolBuffer> {
-        let index = self.take_free()?;
-        Some(PoolBuffer {
-            pool: self.clone(),
-            index,
-            filled: 0,
-        })
+    /// Returns a buffer that no result named.
+    ///
+    /// # Safety
+    ///
+    /// The caller took the buffer from this pool, did not report it in a result, and neither uses it any more nor does
+    /// the kernel.
+    pub unsafe fn give_back(&self, index: u16) {
+        self.free.borrow_mut().push(index);
     }
 
     /// The address of a buffer. Panics if the pool has no such buffer.
@@ -86,7 +87,7 @@ impl BufferPool {
     ///
     /// The buffer was taken from this pool, the kernel is done with it, no other `PoolBuffer` holds it, and its first
     /// `filled` bytes are initialised.
-    pub unsafe fn wrap(self: &Rc<Self>, index: u16, filled: usize) -> PoolBuffer {
+    pub(crate) unsafe fn wrap(self: &Rc<Self>, index: u16, filled: usize) -> PoolBuffer {
         assert!(filled <= self.buffer_len && index < self.count);
         PoolBuffer {
             pool: self.clone(),
@@ -116,7 +117,7 @@ impl fmt::Debug for BufferPool {
 }
 
 /// A filled buffer of the pool, which returns to the pool when dropped.
-pub struct PoolBuffer {
+pub(crate) struct PoolBuffer {
     pool: Rc<BufferPool>,
     index: u16,
     filled: u32,
@@ -125,29 +126,35 @@ pub struct PoolBuffer {
 impl PoolBuffer {
     /// The received bytes.
     #[inline]
-    pub fn filled(&self) -> &[u8] {
+    pub(crate) fn filled(&self) -> &[u8] {
         // SAFETY: `wrap`'s caller promised that these bytes are initialised, and only this `PoolBuffer` holds the
         // buffer.
         unsafe { std::slice::from_raw_parts(self.pool.address(self.index), self.filled as usize) }
     }
 
     /// Its address and its size.
+    #[cfg(windows)]
     pub(crate) fn memory(&mut self) -> (*mut u8, usize) {
         (self.pool.address(self.index), self.pool.buffer_len())
     }
 
-    /// Sets how many bytes were received.
-    ///
-    /// # Safety
-    ///
-    /// The buffer's first `filled` bytes are initialised.
-    pub(crate) unsafe fn set_filled(&mut self, filled: usize) {
-        assert!(filled <= self.pool.buffer_len());
-        self.filled = filled as u32;
+    /// The result of a receive that may have used `buffer`. If it received nothing, the buffer returns to its pool.
+    #[cfg(windows)]
+    pub(crate) fn report(buffer: Option<PoolBuffer>, res: OsResult) -> OpResult {
+        let op_result = OpResult::new(res);
+        match (buffer, res) {
+            (Some(buffer), Ok(count)) if count > 0 => {
+                let buffer = std::mem::ManuallyDrop::new(buffer);
+                // SAFETY: the buffer is not used again, so its reference to the pool is moved out once.
+                drop(unsafe { std::ptr::read(&buffer.pool) });
+                op_result.with_buffer(buffer.index)
+            }
+            _ => op_result,
+        }
     }
 
     /// The received bytes, to change in place.
-    pub fn filled_mut(&mut self) -> &mut [u8] {
+    pub(crate) fn filled_mut(&mut self) -> &mut [u8] {
         // SAFETY: as for `filled`; `&mut self` makes this the only reference.
         unsafe { std::slice::from_raw_parts_mut(self.pool.address(self.index), self.filled as usize) }
     }
@@ -166,52 +173,51 @@ impl fmt::Debug for PoolBuffer {
     }
 }
 
-/// The pool of a driver that receives with plain system calls, allocated by the first managed receive.
-pub(crate) struct LazyPool {
-    pool: Option<Rc<BufferPool>>,
-    count: u16,
-    pub(crate) buffer_len: usize,
-}
+/// The pool of a driver that receives with plain system calls: empty until the loop provides it.
+#[derive(Default)]
+pub(crate) struct ProvidedPool(pub(crate) Option<Rc<BufferPool>>);
 
-impl LazyPool {
-    pub(crate) fn new(settings: &Settings) -> LazyPool {
-        LazyPool {
-            pool: None,
-            count: settings.managed_count.next_power_of_two(),
-            buffer_len: settings.managed_len,
-        }
+impl ProvidedPool {
+    pub(crate) fn buffer_len(&self) -> usize {
+        self.0.as_ref().map_or(0, |pool| pool.buffer_len())
     }
 
-    /// Takes a free buffer; `ENOBUFS` if there is none.
-    #[inline]
-    pub(crate) fn take(&mut self, counters: &mut DriverCounters) -> Result<PoolBuffer, i32> {
-        if self.pool.is_none() {
-            self.pool = BufferPool::new(self.count, self.buffer_len);
-        }
-        self.pool.as_ref().and_then(BufferPool::take).ok_or_else(|| {
-            counters.pool_empty += 1;
-            errno::NO_BUFFERS
-        })
-    }
-
-    /// Receives with `recv` into a free buffer. `None` if it would block.
+    /// Receives with `recv` into a free buffer; `ENOBUFS` if there is none, and `None` if it would block.
     ///
     /// # Safety
     ///
     /// `recv` gets the buffer's address and length, and initialises as many bytes as it returns.
+    #[inline]
     pub(crate) unsafe fn receive(
-        &mut self,
+        &self,
         counters: &mut DriverCounters,
         recv: impl FnOnce(*mut u8, usize) -> Option<OsResult>,
     ) -> Option<OpResult> {
-        let mut buffer = match self.take(counters) {
-            Ok(buffer) => buffer,
-            Err(code) => return Some(OpResult::last(Err(code))),
+        let Some((pool, index)) = self.0.as_ref().and_then(|pool| Some((pool, pool.take()?))) else {
+            counters.pool_empty += 1;
+            return Some(OpResult::new(Err(errno::NO_BUFFERS)));
         };
-        let (ptr, len) = buffer.memory();
-        let res = recv(ptr, len)?;
-        // SAFETY: the caller's promise.
-        Some(unsafe { OpResult::with_buffer(res, Some(buffer)) })
+        match recv(pool.address(index), pool.buffer_len()) {
+            Some(Ok(count)) if count > 0 => Some(OpResult::new(Ok(count)).with_buffer(index)),
+            res => {
+                // SAFETY: the buffer was taken above, and the call that used it has returned.
+                unsafe { pool.give_back(index) };
+                res.map(OpResult::new)
+            }
+        }
+    }
+
+    /// Takes a free buffer for an overlapped read; `ENOBUFS` if there is none.
+    #[cfg(windows)]
+    pub(crate) fn take(&self, counters: &mut DriverCounters) -> Result<PoolBuffer, i32> {
+        let taken = self.0.as_ref().and_then(|pool| Some((pool.clone(), pool.take()?)));
+        match taken {
+            Some((pool, index)) => Ok(PoolBuffer { pool, index, filled: 0 }),
+            None => {
+                counters.pool_empty += 1;
+                Err(errno::NO_BUFFERS)
+            }
+        }
     }
 }
 
@@ -222,16 +228,16 @@ mod tests {
     #[test]
     fn a_dropped_buffer_comes_back_and_outlives_nothing() {
         let pool = BufferPool::new(2, 16).unwrap();
-        let index = pool.take_free().unwrap();
+        let index = pool.take().unwrap();
         // SAFETY: the buffer was just taken and is written before it is wrapped.
         let buffer = unsafe {
             pool.address(index).write_bytes(7, 16);
             pool.wrap(index, 16)
         };
         assert_eq!(buffer.filled(), [7; 16]);
-        assert!(pool.take_free().is_some());
-        assert!(pool.take_free().is_none());
+        assert!(pool.take().is_some());
+        assert!(pool.take().is_none());
         drop(buffer);
-        assert_eq!(pool.take_free(), Some(index));
+        assert_eq!(pool.take(), Some(index));
     }
 }

@@ -98,8 +98,8 @@ pub(crate) fn choose(choice: Option<DriverChoice>, settings: &Settings) -> io::R
     match choice {
         DriverChoice::Auto => choose_best(settings),
         DriverChoice::Proactor => proactor::open(settings, reason),
-        DriverChoice::Reactor => reactor::open(settings, reason),
-        DriverChoice::Null => Ok(Box::new(Null::new(settings, reason))),
+        DriverChoice::Reactor => reactor::open(reason),
+        DriverChoice::Null => Ok(Box::new(Null::new(reason))),
     }
 }
 
@@ -110,7 +110,7 @@ fn choose_best(settings: &Settings) -> io::Result<Box<dyn Driver>> {
         Err(error) if cfg!(feature = "reactor") && is_unavailable(&error) => error,
         result => return result,
     };
-    let driver = reactor::open(settings, &format!("the proactor is not available: {refusal}"))?;
+    let driver = reactor::open(&format!("the proactor is not available: {refusal}"))?;
     // A build without a proactor cannot fall back from one.
     if proactor::IS_BUILT {
         static REPORTED: Once = Once::new();

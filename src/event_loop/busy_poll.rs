@@ -218,7 +218,7 @@ impl Sources {
     #[inline]
     fn count(&self, completed: &[Completion], found_events: bool) {
         for completion in completed {
-            self.seen.set(self.seen.get() | 1 << (completion.id.index % 64));
+            self.seen.set(self.seen.get() | 1 << (completion.id.index() % 64));
         }
         let results = self.results.get() + (completed.len() as u32).max(found_events.into());
         self.results.set(results);
@@ -244,8 +244,8 @@ mod tests {
     /// Completions of the operations with these indices.
     fn completed(indices: std::ops::Range<u32>) -> Vec<Completion> {
         let completion = |index| Completion {
-            id: OpId { index, generation: 0 },
-            result: OpResult::last(Ok(1)),
+            id: OpId::new(index, 0),
+            result: OpResult::new(Ok(1)),
         };
         indices.map(completion).collect()
     }

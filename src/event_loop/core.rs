@@ -6,7 +6,7 @@
 //!
 //! Rule of this crate: no foreign code (wakers, destructors, callbacks) runs while one of these cells is borrowed.
 
-use std::cell::{Cell, RefCell, RefMut};
+use std::cell::{Cell, OnceCell, RefCell, RefMut};
 use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::ptr;
@@ -20,7 +20,7 @@ use slab::Slab;
 use crate::blocking::{Pool, Shutdown};
 use crate::diagnostics::metrics::{LoopCounters, LoopTimes};
 use crate::driver::op::{Direction, Op};
-use crate::driver::{Closed, Completion, Control, Driver, FdSpace, OpId, OsResult, Reply};
+use crate::driver::{BufferPool, Closed, Completion, Control, Driver, FdSpace, OpId, OsResult, Reply};
 use crate::event_loop::builder::Settings;
 use crate::event_loop::exception::Exception;
 use crate::event_loop::inbox::Inbox;
@@ -70,7 +70,11 @@ pub(crate) struct LoopCore {
     pub(crate) has_virtual_clock: bool,
     /// The number of [`ClockHold`]s: virtual time stands still while there is one.
     pub(super) clock_holds: Cell<usize>,
-    pub(crate) ops: RefCell<OpTable>,
+    pub(crate) ops: OpTable,
+    /// The number of buffers for managed receives, and their size.
+    pub(crate) managed: (u16, usize),
+    /// The buffers, once a managed receive was started: see [`pool`](LoopCore::pool).
+    pub(crate) pool: OnceCell<Option<Rc<BufferPool>>>,
     pub(crate) ready: RefCell<ReadyQueue>,
     pub(crate) timers: RefCell<Timers>,
     /// Tasks whose poll is interrupted by the nested poll of a newly spawned task; the innermost is the last.
@@ -137,7 +141,9 @@ impl LoopCore {
             fd_space,
             has_virtual_clock,
             clock_holds: Cell::new(0),
-            ops: RefCell::default(),
+            ops: OpTable::default(),
+            managed: (settings.driver.managed_count, settings.driver.managed_len),
+            pool: OnceCell::new(),
             ready: RefCell::default(),
             timers: RefCell::default(),
             polling_stack: RefCell::default(),
@@ -191,6 +197,12 @@ impl LoopCore {
                 "windlass: `{call}` was called outside of an event loop: call it inside `windlass::run`, or from another thread through a `LoopHandle`"
             ),
         }
+    }
+
+    /// Whether this is the thread's current loop.
+    #[inline]
+    pub(crate) fn is_current(&self) -> bool {
+        ptr::eq(CURRENT.get(), self)
     }
 
     pub(crate) fn rc(&self) -> Rc<LoopCore> {
@@ -361,7 +373,7 @@ impl LoopCore {
     ///
     /// As for [`Driver::attempt`].
     #[inline]
-    pub(crate) unsafe fn attempt(&self, op: Op) -> Option<OsResult> {
+    pub(crate) unsafe fn attempt(&self, op: &Op) -> Option<OsResult> {
         if self.is_spent() {
             return None;
         }
@@ -380,10 +392,10 @@ impl LoopCore {
     ///
     /// As for [`Driver::attempt`].
     #[inline]
-    pub(crate) unsafe fn attempt_unbudgeted(&self, op: Op) -> Option<OsResult> {
+    pub(crate) unsafe fn attempt_unbudgeted(&self, op: &Op) -> Option<OsResult> {
         // SAFETY: the caller's promise.
         let res = unsafe { self.driver().attempt(op, self.is_nearly_idle()) }?;
-        crate::diagnostics::trace::op_done_at_once(&op, res);
+        crate::diagnostics::trace::op_done_at_once(op, res);
         Some(res)
     }
 
@@ -458,7 +470,7 @@ impl std::fmt::Debug for LoopCore {
             .field("tasks", &self.tasks.borrow().len())
             .field("ready", &self.ready.borrow().len())
             .field("timers", &self.timers.borrow().live())
-            .field("in_flight", &self.ops.borrow().in_flight())
+            .field("in_flight", &self.ops.in_flight())
             .field("closed", &self.closed.get())
             .finish()
     }

@@ -13,6 +13,7 @@ pub(crate) mod ready;
 mod shutdown;
 pub(crate) mod timers;
 mod turn;
+pub(crate) mod waiter;
 
 use std::fmt;
 use std::future::Future;
@@ -268,8 +269,8 @@ impl LoopCore {
             turns: self.counters.turns.get(),
             ran: self.counters.ran.get(),
             stale_completions: self.counters.stale_completions.get(),
-            in_flight: self.ops.borrow().in_flight(),
-            ops: self.ops.borrow().taken(),
+            in_flight: self.ops.in_flight(),
+            ops: self.ops.taken(),
             tasks: self.tasks.borrow().len(),
             ready: self.ready.borrow().len(),
             timers: timers.live(),

@@ -60,7 +60,7 @@ impl LoopCore {
             match item {
                 RemoteEvent::Exception(exception) => report(exception),
                 // A pool thread finished after `reap_all` gave up: a descriptor or buffer in its result must not leak.
-                RemoteEvent::OpDone(id, res) => self.complete_one(id, OpResult::last(res)),
+                RemoteEvent::OpDone(id, res) => self.complete_one(id, OpResult::new(res)),
                 item => guard("a callback's destructor", || drop(item)),
             }
         }
@@ -74,7 +74,7 @@ impl LoopCore {
             report(Exception::error(
                 format!(
                     "{} operations did not complete within {:?}",
-                    self.ops.borrow().in_flight(),
+                    self.ops.in_flight(),
                     self.close_within
                 ),
                 io::Error::new(io::ErrorKind::TimedOut, "their memory is leaked"),
@@ -109,7 +109,7 @@ impl LoopCore {
         self.cancel_all_ops();
         // A limit beyond the range of the clock is none.
         let deadline = std::time::Instant::now().checked_add(self.close_within);
-        while self.ops.borrow().in_flight() > 0 {
+        while self.ops.in_flight() > 0 {
             if deadline.is_some_and(|deadline| std::time::Instant::now() > deadline) {
                 return false;
             }
@@ -121,7 +121,7 @@ impl LoopCore {
                 false => Wait::Until(self.now() + Duration::from_millis(100)),
             };
             let Ok(completed) = self.drive(wait) else {
-                return self.ops.borrow().in_flight() == 0;
+                return self.ops.in_flight() == 0;
             };
             // A cancel request can miss an operation that is changing state, and a destructor can start a new one.
             if completed.is_empty() && !self.inbox.has_events() {
@@ -135,7 +135,7 @@ impl LoopCore {
     }
 
     fn cancel_all_ops(&self) {
-        let ids = self.ops.borrow().ids_in_flight();
+        let ids = self.ops.ids_in_flight();
         for id in ids {
             self.cancel_op(id);
         }

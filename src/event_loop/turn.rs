@@ -2,7 +2,6 @@
 
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::ptr;
 
 use crate::driver::{Completion, OpResult, Wait};
 use crate::error::forked_error;
@@ -57,7 +56,7 @@ impl LoopCore {
     /// Whether a virtual clock must not advance. Threads work in real time, so the clock does not jump while one works
     /// for the loop; the end of that work wakes the loop.
     pub(super) fn clock_stands_still(&self) -> bool {
-        self.has_virtual_clock && (self.clock_holds.get() > 0 || self.ops.borrow().uses_threads())
+        self.has_virtual_clock && (self.clock_holds.get() > 0 || self.ops.uses_threads())
     }
 
     /// Step 2: submits the started operations, blocks as long as `wait` says, and reaps completions.
@@ -101,7 +100,7 @@ impl LoopCore {
                 RemoteEvent::Wake(remote_wake) => remote_wake.deliver(self),
                 RemoteEvent::Call(call) => self.ready.borrow_mut().push(Ready::Remote(call)),
                 RemoteEvent::Stop => self.stopping.set(true),
-                RemoteEvent::OpDone(id, res) => self.complete_one(id, OpResult::last(res)),
+                RemoteEvent::OpDone(id, res) => self.complete_one(id, OpResult::new(res)),
                 RemoteEvent::PoolHasCapacity => self.submit_waiting(),
                 RemoteEvent::Exception(exception) => report(exception),
                 RemoteEvent::ReleaseClock => self.clock_holds.set(self.clock_holds.get() - 1),
@@ -163,8 +162,7 @@ impl LoopCore {
 
     /// Delivers completions while the loop is not running, so that a stream dropped outside of it closes at once.
     pub(crate) fn pump(&self) {
-        let is_running = LoopCore::try_current().is_some_and(|current| ptr::eq(current, self));
-        if is_running || self.is_closed() {
+        if self.is_current() || self.is_closed() {
             return;
         }
         let _entered = self.enter();

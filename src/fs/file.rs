@@ -230,7 +230,7 @@ impl File {
         }
         let queue = IoQueue::default();
         let (op_result, (_, buf)) = self.start_write(&queue, buf, 0, in_file(offset)).await;
-        (self.count("write", op_result.res), buf)
+        (self.count("write", op_result.res()), buf)
     }
 
     /// Writes all of `buf` at `offset`.
@@ -258,7 +258,7 @@ impl File {
         };
         let op_future = self.owned.start_read_vectored(&queue, OnOrphan::Discard, bufs, op);
         let (op_result, (_, mut bufs, slices)) = op_future.await;
-        let result = self.count("read", op_result.res);
+        let result = self.count("read", op_result.res());
         if let Ok(count) = result {
             // SAFETY: the kernel has written this many bytes, in order.
             unsafe { set_all_filled(&mut bufs, &slices, count) };
@@ -273,7 +273,7 @@ impl File {
         }
         let queue = IoQueue::default();
         let (op_result, (_, bufs, _)) = self.start_write_vectored(&queue, bufs, in_file(offset)).await;
-        (self.count("write", op_result.res), bufs)
+        (self.count("write", op_result.res()), bufs)
     }
 
     // Sequential reads and writes.
@@ -301,7 +301,7 @@ impl File {
         }
         let op_future = self.start_read(queue, OnOrphan::Keep, buf, 0..capacity, CURRENT);
         let (op_result, (_, mut buf)) = op_future.await;
-        let result = self.count("read", op_result.res);
+        let result = self.count("read", op_result.res());
         if let Ok(count) = result {
             // SAFETY: the kernel has written this many bytes, which is at most the capacity.
             unsafe { buf.set_filled(count) };
@@ -335,7 +335,7 @@ impl File {
         let queue = &self.owned.descriptor.write;
         queue.settle(self.core()).await;
         let (op_result, (_, buf)) = self.start_write(queue, buf, 0, self.write_offset(0)).await;
-        let result = self.count("write", op_result.res);
+        let result = self.count("write", op_result.res());
         if let Ok(count) = result {
             self.advance_position(count as u64);
         }
@@ -375,7 +375,7 @@ impl File {
         let queue = &self.owned.descriptor.write;
         queue.settle(self.core()).await;
         let (op_result, (_, bufs, _)) = self.start_write_vectored(queue, bufs, self.write_offset(0)).await;
-        let result = self.count("write", op_result.res);
+        let result = self.count("write", op_result.res());
         if let Ok(count) = result {
             self.advance_position(count as u64);
         }
@@ -536,13 +536,13 @@ impl File {
             let fd = self.fd();
             let op = Op::File(FileOp::ReadAt { fd, ptr, len, offset });
             // SAFETY: `op` points into `buf`, which this function owns and does not touch until `attempt` returns.
-            if let Some(res) = unsafe { self.core().attempt(op) } {
+            if let Some(res) = unsafe { self.core().attempt(&op) } {
                 return (res, buf);
             }
         }
         let op_future = self.start_read(queue, OnOrphan::Discard, buf, begin..end, offset);
         let (op_result, (_, buf)) = op_future.await;
-        (op_result.res, buf)
+        (op_result.res(), buf)
     }
 
     /// One read into a range of `buf` by an operation.
@@ -604,7 +604,7 @@ impl File {
         while written < len && result.is_ok() {
             let op_result;
             (op_result, (_, buf)) = self.start_write(queue, buf, written, offset(written as u64)).await;
-            match self.count("write", op_result.res) {
+            match self.count("write", op_result.res()) {
                 Ok(0) => result = Err(self.explain("write", io::ErrorKind::WriteZero.into())),
                 Ok(count) => written += count,
                 Err(error) => result = Err(error),

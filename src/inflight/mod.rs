@@ -1,45 +1,46 @@
 //! In-flight operations: started, and not yet completed or not yet collected by their future.
 //!
-//! The kernel writes to an operation's memory asynchronously, so that memory must neither move nor be freed before the
-//! last completion, even if the future is dropped, leaked or unwound, or the whole loop is dropped. Hence two parts:
+//! | state | entered by | meaning |
+//! |---|---|---|
+//! | free | `release` | nothing uses the slot |
+//! | in flight | `start_op` | the driver or a pool thread works on it and owns the payload and the scratch |
+//! | done | `complete` | the result is stored; the future, the next read or `discard` takes the payload |
 //!
-//! - [`OpStorage`] is one heap box per table entry. It holds the driver's scratch space and the payload: all data that
-//!   must live as long as the kernel works, such as the buffer and a reference to the descriptor. Payloads of up to 64
-//!   bytes are stored inline, larger ones are boxed. While the operation is in flight, only raw pointers into it exist.
-//! - The table entry is the bookkeeping: the waker, the result, what to do if the future is dropped. It may move;
-//!   nothing points to it. Completions find it by index and generation.
-//!
-//! Entries are recycled, so after warm-up an operation allocates nothing. An entry still in flight when the table is
-//! dropped is leaked: closing a ring does not wait for its operations, and a leak is harmless where a write to freed
-//! memory is not.
+//! Only a completion ends "in flight". If the future is dropped before, the operation is orphaned: it is cancelled, and
+//! its result is kept for the next read, or discarded.
 //!
 //! If the driver cannot perform an operation without blocking, a thread of the loop's pool does (`pool_ops`). The
-//! thread gets a copy of the plain `Op`, never the table entry.
+//! thread gets a copy of the plain `Op`, never the slot.
 //!
-//! No user code (wakers, destructors) runs while the table is borrowed: methods of the table return the wakers and
-//! payloads, and the caller wakes or drops them afterwards.
+//! User code (wakers, destructors) may call back into this module: slots consist of cells, and an id is checked again
+//! after any call that can run user code.
 
+mod copy_vec;
 pub(crate) mod descriptor;
 mod op_future;
 mod pool_ops;
 pub(crate) mod queue;
-mod storage;
+mod slot;
 pub(crate) mod stream;
 mod table;
 pub(crate) mod transfer;
 pub(crate) mod watch;
 
+use std::ptr::NonNull;
 use std::rc::Rc;
-use std::task::{Poll, Waker};
+use std::task::{Context, Poll};
 
 pub(crate) use self::op_future::{OpFuture, RawOp};
-use self::storage::{OpStorage, drop_payload, payload_ptr, store_payload};
-use self::table::Phase;
-pub(crate) use self::table::{Listener, OnOrphan, OpTable};
+use self::slot::{HAS_LISTENER, HAS_OWNER, OFF_DRIVER, ORPHANED, OpSlot, State, drop_payload, store_payload};
+pub(crate) use self::slot::{Listener, OnOrphan};
+pub(crate) use self::table::OpTable;
+use self::table::orphan_cleanup;
 use crate::driver::op::{FileOp, Op};
+use crate::driver::pool::{BufferPool, PoolBuffer};
 use crate::driver::{Completion, OpId, OpResult, OsResult, Start};
 use crate::event_loop::core::LoopCore;
 use crate::event_loop::exception::guard;
+use crate::event_loop::waiter::Waiter;
 use crate::inflight::queue::IoQueue;
 use crate::on_drop::OnDrop;
 use crate::sys::{MsgMeta, errno};
@@ -53,100 +54,102 @@ impl LoopCore {
     pub(crate) fn start_op<T: 'static>(
         &self,
         queue: &IoQueue,
+        on_orphan: OnOrphan,
         payload: T,
         prefix: usize,
         plan: impl FnOnce(&mut T) -> Op,
     ) -> StartedOp {
-        let (id, storage) = self.ops.borrow_mut().reserve();
-        // SAFETY: the slot is reserved and empty.
-        let payload = unsafe { store_payload(payload_ptr(storage), payload) };
+        let reserved = self.ops.reserve();
+        // SAFETY: slots live as long as the table.
+        let slot = unsafe { reserved.as_ref() };
+        // SAFETY: the slot is reserved and free.
+        let payload = unsafe { store_payload(slot.payload(), payload) };
         // `plan` calls a user's buffer type, which may panic: the operation is then not started.
         let undo = OnDrop(|| {
             // SAFETY: `store_payload::<T>` filled this slot, and nothing has taken the payload or started the operation.
-            guard("a buffer's destructor", || unsafe {
-                drop_payload::<T>(payload_ptr(storage));
-            });
-            self.ops.borrow_mut().unreserve(id);
+            guard("a buffer's destructor", || unsafe { drop_payload::<T>(slot.payload()) });
+            self.ops.release(slot);
         });
         // SAFETY: the payload was just written and has no other pointer to it. This is the last reference made into it
         // before the operation completes.
-        let op = plan(unsafe { &mut *payload });
+        slot.set_op(plan(unsafe { &mut *payload }));
         std::mem::forget(undo);
-        self.ops.borrow_mut().mark_in_flight(id, op, prefix, drop_payload::<T>);
+        let id = slot.id.get();
+        slot.on_orphan.set(on_orphan);
+        slot.prefix.set(prefix);
+        slot.drop_payload.set(Some(drop_payload::<T>));
+        slot.state.set(State::InFlight);
+        self.ops.in_flight.set(self.ops.in_flight.get() + 1);
         queue.op.set(Some(id));
-        // SAFETY: `storage` is allocated until the operation has completed; this only computes an address.
-        let scratch = unsafe { &raw mut (*storage).scratch };
-        // SAFETY: the entry `id` owns the scratch and the payload that `op` points into. Both stay in place, and
-        // nothing touches them, until the last completion: `OpFuture::poll` and `drop_payload` check the phase.
-        let start = unsafe { self.driver().start(id, op, scratch) };
-        let op_result = match start {
-            Start::Done(op_result) => Some(op_result),
+        // SAFETY: the slot owns the op, the scratch and the payload that the op points into. All stay in place, and
+        // nothing touches them, until the completion: `RawOp::fetch`, `salvage` and `discard` check the state.
+        let start = unsafe { self.driver().start(id, slot.op(), slot.scratch()) };
+        let result = match start {
+            Start::Done(result) => Some(result),
             Start::Pending => None,
-            Start::Blocking => self.submit_to_pool(id, op),
+            Start::Blocking => self.submit_to_pool(id, slot.op()),
         };
-        let res = op_result.as_ref().map(|op_result| op_result.res);
-        if let Some(op_result) = op_result {
-            let effects = self.ops.borrow_mut().complete(Completion { id, result: op_result });
-            debug_assert!(effects.waker.is_none() && !effects.stale);
+        if let Some(result) = result {
+            self.set_done(slot, result);
         }
-        StartedOp { id, op, res }
+        StartedOp { id, slot: reserved }
     }
 
     #[inline]
     pub(crate) fn trace(&self, started: StartedOp) {
-        crate::diagnostics::trace::op_started(started.id, &started.op);
-        if let Some(res) = started.res {
-            crate::diagnostics::trace::op_completed(started.id, res);
-        }
-    }
-
-    /// Registers `waker` with an operation. False if there is nothing to wait for: it has completed or is gone.
-    #[inline]
-    pub(crate) fn register_waiter(&self, id: OpId, waker: &Waker) -> bool {
+        if cfg!(feature = "tracing")
+            && let Some(slot) = started.slot(self)
         {
-            let mut ops = self.ops.borrow_mut();
-            let Some(entry) = ops.entry(id) else { return false };
-            if !matches!(entry.phase, Phase::InFlight) {
-                return false;
-            }
-            if entry.waker.as_ref().is_some_and(|old| old.will_wake(waker)) {
-                return true;
+            // Copied, because the subscriber may cause the slot to be used again.
+            let (op, state, result) = (*slot.op(), slot.state.get(), slot.result.get());
+            crate::diagnostics::trace::op_started(started.id, &op);
+            if state == State::Done {
+                crate::diagnostics::trace::op_completed(started.id, result.res());
             }
         }
-        self.register(id, waker)
     }
 
-    fn register(&self, id: OpId, waker: &Waker) -> bool {
-        // A waker's clone and drop are user code, so neither runs under the borrow. The operation may complete or be
-        // taken inside the clone, so its phase is checked again.
-        let mut waker = Some(waker.clone());
-        let in_flight = match self.ops.borrow_mut().entry(id) {
-            Some(entry) if matches!(entry.phase, Phase::InFlight) => {
-                std::mem::swap(&mut entry.waker, &mut waker);
-                true
-            }
-            _ => false,
-        };
-        drop(waker);
-        in_flight
+    /// Registers the task with an operation. False if there is nothing to wait for: it has completed or is gone.
+    #[inline]
+    pub(crate) fn register_waiter(&self, id: OpId, cx: &Context<'_>) -> bool {
+        self.ops.slot(id).is_some_and(|slot| self.register(slot, cx))
     }
 
-    /// Calls `listener` when an operation completes. False if it has completed or is gone.
-    fn listen(&self, id: OpId, listener: Rc<dyn Listener>) -> bool {
-        let mut ops = self.ops.borrow_mut();
-        let in_flight = ops.entry(id).filter(|entry| matches!(entry.phase, Phase::InFlight));
-        let Some(entry) = in_flight else { return false };
-        debug_assert!(entry.listener.is_none(), "an operation has one listener");
-        entry.listener = Some(listener);
+    #[inline]
+    fn register(&self, slot: &OpSlot, cx: &Context<'_>) -> bool {
+        if !slot.is_in_flight() {
+            return false;
+        }
+        match self.current_task().filter(|task| task.owns(cx.waker())) {
+            Some(task) => drop(slot.waiter.replace(Waiter::Task(task.key()))),
+            None => return self.register_foreign(slot, cx),
+        }
         true
+    }
+
+    #[cold]
+    fn register_foreign(&self, slot: &OpSlot, cx: &Context<'_>) -> bool {
+        let id = slot.id.get();
+        let old = slot.waiter.replace(Waiter::NONE);
+        if matches!(&old, Waiter::Foreign(old) if old.will_wake(cx.waker())) {
+            slot.waiter.set(old);
+            return true;
+        }
+        // A waker's clone and drop are user code. The operation may complete or be taken inside them, so its state is
+        // checked again.
+        drop(old);
+        let waker = cx.waker().clone();
+        let is_in_flight = slot.id.get() == id && slot.is_in_flight();
+        if is_in_flight {
+            drop(slot.waiter.replace(Waiter::Foreign(waker)));
+        }
+        is_in_flight && slot.id.get() == id && slot.is_in_flight()
     }
 
     /// Requests the cancellation of an operation whose result is still wanted.
     pub(crate) fn request_cancel(&self, id: OpId) {
-        let is_first = self.ops.borrow_mut().entry(id).is_some_and(|entry| {
-            matches!(entry.phase, Phase::InFlight) && !std::mem::replace(&mut entry.cancel_requested, true)
-        });
-        if is_first {
+        let is_first = |slot: &OpSlot| slot.is_in_flight() && !slot.cancel_requested.replace(true);
+        if self.ops.slot(id).is_some_and(is_first) {
             self.cancel_op(id);
         }
     }
@@ -154,43 +157,45 @@ impl LoopCore {
     /// Requests the cancellation of an operation whose listener handles its completion. Joining the current task waits
     /// for that completion. False if the operation has no listener.
     pub(crate) fn request_cancel_listened(&self, id: OpId) -> bool {
-        {
-            let mut ops = self.ops.borrow_mut();
-            let Some(entry) = ops.entry(id) else { return false };
-            if entry.listener.is_none() {
-                return false;
-            }
-            if entry.owner.is_none() {
-                entry.owner = self.current_owner();
-            }
-        }
+        let Some(slot) = self.ops.slot(id).filter(|slot| slot.has_flag(HAS_LISTENER)) else {
+            return false;
+        };
+        self.set_owner(slot);
         self.request_cancel(id);
         true
     }
 
+    /// Makes joining the current task wait for the operation, unless another task's join does already.
+    fn set_owner(&self, slot: &OpSlot) {
+        if !slot.has_flag(HAS_OWNER)
+            && let Some(owner) = self.current_owner()
+        {
+            slot.with_rare(|rare| rare.owner = Some(owner));
+            slot.set_flag(HAS_OWNER);
+        }
+    }
+
     /// The result of an operation that has completed, without taking it.
     pub(crate) fn result_of(&self, id: OpId) -> Option<OsResult> {
-        match &self.ops.borrow_mut().entry(id)?.phase {
-            Phase::Done(op_result) => Some(op_result.res),
-            Phase::InFlight | Phase::Free => None,
-        }
+        let slot = self.ops.slot(id).filter(|slot| slot.state.get() == State::Done)?;
+        Some(slot.result.get().res())
     }
 
     /// Takes the result of an operation that has completed, and frees its slot.
     pub(crate) fn take_result(&self, id: OpId) -> Option<OsResult> {
-        let (op_result, storage) = self.fetch(id)?;
-        self.drop_payload(id, storage);
-        Some(op_result.res)
+        let res = self.result_of(id)?;
+        self.discard(id);
+        Some(res)
     }
 
-    /// Drops the waker of an operation, which stays in flight.
+    /// Drops the waiter of an operation, which stays in flight.
     pub(crate) fn forget_waker(&self, id: OpId) {
-        let waker = self.ops.borrow_mut().entry(id).and_then(|entry| entry.waker.take());
-        drop(waker);
+        let waiter = self.ops.slot(id).map(|slot| slot.waiter.replace(Waiter::NONE));
+        drop(waiter);
     }
 
     pub(crate) async fn completed(&self, id: OpId) {
-        std::future::poll_fn(|cx| match self.register_waiter(id, cx.waker()) {
+        std::future::poll_fn(|cx| match self.register_waiter(id, cx) {
             true => Poll::Pending,
             false => Poll::Ready(()),
         })
@@ -199,53 +204,61 @@ impl LoopCore {
 
     /// Whether an operation has completed or is gone.
     pub(crate) fn is_complete(&self, id: OpId) -> bool {
-        let mut ops = self.ops.borrow_mut();
-        ops.entry(id)
-            .is_none_or(|entry| !matches!(entry.phase, Phase::InFlight))
+        self.ops.slot(id).is_none_or(|slot| !slot.is_in_flight())
     }
 
-    /// Takes the result; the payload stays until it is taken or dropped and the slot released.
-    #[inline]
-    fn fetch(&self, id: OpId) -> Option<(OpResult, *mut OpStorage)> {
-        let mut ops = self.ops.borrow_mut();
-        let entry = ops.entry(id)?;
-        let Phase::Done(op_result) = &mut entry.phase else {
-            return None;
+    /// Drops the payload and the result of a completed operation, and frees its slot.
+    fn discard(&self, id: OpId) {
+        let Some(slot) = self.ops.slot(id).filter(|slot| slot.state.get() == State::Done) else {
+            return;
         };
-        let op_result = std::mem::replace(op_result, OpResult::last(Err(errno::CANCELED)));
-        Some((op_result, entry.storage))
+        drop(self.take_buffer(slot.result.replace(OpResult::new(Err(errno::CANCELED)))));
+        if let Some(drop_payload) = slot.drop_payload.take() {
+            // SAFETY: the operation has completed, its payload was not taken, and taking `drop_payload` out of the slot
+            // makes this the only place that will drop it.
+            guard("a buffer's destructor", || unsafe { drop_payload(slot.payload()) });
+        }
+        // The destructor may have dropped the stream, which discards the operation too.
+        if slot.id.get() == id {
+            self.ops.release(slot);
+        }
     }
 
-    /// Drops the payload of a completed operation, with the table not borrowed, and frees its slot.
-    fn drop_payload(&self, id: OpId, storage: *mut OpStorage) {
-        let drop_payload = self
-            .ops
-            .borrow_mut()
-            .entry(id)
-            .and_then(|entry| entry.drop_payload.take());
-        if let Some(drop_payload) = drop_payload {
-            // SAFETY: the operation has completed, its payload was not taken, and taking `drop_payload` out of the
-            // entry makes this the only place that will drop it.
-            guard("a buffer's destructor", || unsafe {
-                drop_payload(payload_ptr(storage))
-            });
-        }
-        self.ops.borrow_mut().release(id);
+    /// The pool for managed receives, allocated and given to the driver by the first of them. `None` if the driver has
+    /// no use for it or there is no memory.
+    #[inline]
+    pub(crate) fn pool(&self) -> Option<&Rc<BufferPool>> {
+        let make = || {
+            let (count, len) = self.managed;
+            let pool = BufferPool::new(count.next_power_of_two(), len)?;
+            self.driver().provide_buffers(&pool).then_some(pool)
+        };
+        self.pool.get_or_init(make).as_ref()
+    }
+
+    /// The buffer that a managed receive filled, if it received anything. The result must not be used again.
+    #[inline]
+    pub(crate) fn take_buffer(&self, result: OpResult) -> Option<PoolBuffer> {
+        let index = result.buffer()?;
+        let pool = self.pool.get()?.as_ref()?;
+        let count = result.res().unwrap_or(0) as usize;
+        // SAFETY: the driver took the buffer from this pool, has received `count` bytes into it, and named it in one
+        // result, which is used here once.
+        let buffer = unsafe { pool.wrap(index, count) };
+        Some(buffer).filter(|_| count > 0)
     }
 
     /// Takes the result of a completed read whose future was dropped: the received bytes, in order, or its error. Frees
     /// the slot. Empty if the operation is gone.
     pub(crate) fn salvage(&self, id: OpId) -> SalvagedRead {
         let mut salvage = SalvagedRead::default();
-        let Some((op_result, storage)) = self.fetch(id) else {
+        let Some(slot) = self.ops.slot(id).filter(|slot| slot.state.get() == State::Done) else {
             return salvage;
         };
-        let (op, prefix) = match self.ops.borrow_mut().entry(id) {
-            Some(entry) => (entry.op, entry.prefix),
-            None => return salvage,
-        };
-        let received = op_result.res.unwrap_or(0) as usize;
-        if let Some(buffer) = &op_result.buffer {
+        let result = slot.result.replace(OpResult::new(Err(errno::CANCELED)));
+        let (op, prefix, res) = (*slot.op(), slot.prefix.get(), result.res());
+        let received = res.unwrap_or(0) as usize;
+        if let Some(buffer) = self.take_buffer(result) {
             salvage.bytes = buffer.filled().to_vec();
         }
         match op {
@@ -269,7 +282,7 @@ impl LoopCore {
             Op::RecvMessage { message, .. } => {
                 // SAFETY: the payload owns the message and the memory it points to; the operation has completed.
                 let message = unsafe { &mut *message };
-                if op_result.res.is_ok() {
+                if res.is_ok() {
                     // SAFETY: as above; the kernel has filled this many bytes.
                     salvage.bytes = unsafe { std::slice::from_raw_parts(message.bytes().base, received) }.to_vec();
                     // SAFETY: as above.
@@ -277,7 +290,7 @@ impl LoopCore {
                 }
             }
             Op::RecvMessageManaged { message, .. } => {
-                if op_result.res.is_ok() {
+                if res.is_ok() {
                     // SAFETY: the payload owns the message and the memory it points to; the operation has completed.
                     salvage.meta = Some(unsafe { (*message).open() });
                 }
@@ -291,90 +304,94 @@ impl LoopCore {
             | Op::RecvManaged { .. }
             | Op::File(_) => {}
         }
-        salvage.error = lasting_error(op_result.res);
-        drop(op_result);
-        self.drop_payload(id, storage);
+        salvage.error = lasting_error(res);
+        self.discard(id);
         salvage
     }
 
     /// Orphans an operation because its future was dropped: requests its cancellation, makes a join of the current task
     /// wait for its completion, and sets what happens then.
     pub(crate) fn orphan(&self, id: OpId, on_orphan: OnOrphan) {
-        let (waker, listener);
-        let cancel;
-        let mut cleanup = None;
-        let mut completed = None;
-        {
-            let mut ops = self.ops.borrow_mut();
-            let Some(entry) = ops.entry(id) else { return };
-            waker = entry.waker.take();
-            listener = entry.listener.take();
-            entry.orphan = Some(on_orphan);
-            match &entry.phase {
-                Phase::InFlight => {
-                    cancel = !std::mem::replace(&mut entry.cancel_requested, true);
-                    // The first owner, if there is one, stays.
-                    if entry.owner.is_none() {
-                        entry.owner = self.current_owner();
-                    }
-                }
-                Phase::Done(op_result) => {
-                    cancel = false;
-                    if on_orphan == OnOrphan::Discard {
-                        cleanup = table::orphan_cleanup(&entry.op, op_result.res);
-                        completed = Some(entry.storage);
-                    }
-                }
-                Phase::Free => return,
-            }
+        let Some(slot) = self.ops.slot(id) else { return };
+        let waiter = slot.waiter.replace(Waiter::NONE);
+        let listener = match slot.has_flag(HAS_LISTENER) {
+            true => slot.with_rare(|rare| rare.listener.take()),
+            false => None,
+        };
+        slot.flags.set(slot.flags.get() & !HAS_LISTENER | ORPHANED);
+        slot.on_orphan.set(on_orphan);
+        let is_in_flight = slot.is_in_flight();
+        if is_in_flight {
+            self.set_owner(slot);
         }
-        drop((waker, listener));
-        if let Some(cleanup) = cleanup {
+        drop((waiter, listener));
+        if is_in_flight {
+            self.request_cancel(id);
+        } else if on_orphan == OnOrphan::Discard {
+            self.clean_up_and_discard(slot, id);
+        }
+    }
+
+    /// Closes what a completed operation has opened, and discards it.
+    fn clean_up_and_discard(&self, slot: &OpSlot, id: OpId) {
+        if slot.id.get() == id
+            && let Some(cleanup) = orphan_cleanup(slot.op(), slot.result.get().res())
+        {
             let _ = self.control(cleanup);
         }
-        if cancel {
-            self.cancel_op(id);
-        }
-        if let Some(storage) = completed {
-            self.drop_payload(id, storage);
-        }
+        self.discard(id);
     }
 
     /// Delivers completions: wakes their waiters, and drops the payloads of discarded orphans.
     pub(crate) fn complete(&self, completed: &mut Vec<Completion>) {
-        for completion in completed.drain(..) {
-            crate::diagnostics::trace::op_completed(completion.id, completion.result.res);
-            let completed = self.ops.borrow_mut().complete_plain(completion);
-            let completion = match completed {
-                Ok(waker) => {
-                    if let Some(waker) = waker {
-                        guard("a waker", || waker.wake());
-                    }
-                    continue;
-                }
-                Err(completion) => completion,
-            };
-            let effects = self.ops.borrow_mut().complete(completion);
-            if effects.stale {
-                self.counters.stale_completions.update(|count| count + 1);
-                continue;
-            }
-            if let Some(waker) = effects.waker {
-                guard("a waker", || waker.wake());
-            }
-            if let Some(listener) = effects.listener {
-                guard("a completion listener", || listener.completed());
-            }
-            if let Some(cleanup) = effects.cleanup {
-                let _ = self.control(cleanup);
-            }
-            if let Some(id) = effects.discard
-                && let Some((_, storage)) = self.fetch(id)
-            {
-                self.drop_payload(id, storage);
-            }
-            drop(effects.owner);
+        for Completion { id, result } in completed.drain(..) {
+            self.complete_one(id, result);
         }
+    }
+
+    /// Delivers one completion.
+    #[inline]
+    pub(crate) fn complete_one(&self, id: OpId, result: OpResult) {
+        crate::diagnostics::trace::op_completed(id, result.res());
+        let Some(slot) = self.ops.slot(id).filter(|slot| slot.is_in_flight()) else {
+            self.counters.stale_completions.update(|count| count + 1);
+            return;
+        };
+        let waiter = slot.waiter.replace(Waiter::NONE);
+        match self.set_done(slot, result) {
+            0 => waiter.wake(self),
+            flags => self.complete_special(slot, flags, waiter),
+        }
+    }
+
+    /// Stores an operation's result. Returns the flags that it had.
+    #[inline]
+    fn set_done(&self, slot: &OpSlot, result: OpResult) -> u8 {
+        slot.result.set(result);
+        slot.state.set(State::Done);
+        self.ops.in_flight.set(self.ops.in_flight.get() - 1);
+        slot.flags.replace(0)
+    }
+
+    /// Delivers the completion of an operation that has more than a waiter.
+    #[cold]
+    fn complete_special(&self, slot: &OpSlot, flags: u8, waiter: Waiter) {
+        let id = slot.id.get();
+        let (listener, owner) = slot.with_rare(|rare| {
+            rare.executor = slot::Executor::Driver;
+            (rare.listener.take(), rare.owner.take())
+        });
+        self.ops
+            .off_driver
+            .update(|count| count - usize::from(flags & OFF_DRIVER != 0));
+        waiter.wake(self);
+        if let Some(listener) = listener {
+            guard("a completion listener", || listener.completed());
+        }
+        if flags & ORPHANED != 0 && slot.id.get() == id && slot.on_orphan.get() == OnOrphan::Discard {
+            self.clean_up_and_discard(slot, id);
+        }
+        drop(owner);
     }
 }
 
@@ -389,9 +406,17 @@ pub(crate) fn lasting_error(res: OsResult) -> Option<i32> {
 #[derive(Clone, Copy)]
 pub(crate) struct StartedOp {
     pub(crate) id: OpId,
-    op: Op,
-    /// The result, if it completed at once.
-    res: Option<OsResult>,
+    slot: NonNull<OpSlot>,
+}
+
+impl StartedOp {
+    /// The operation's slot, unless its result was taken. `core` is the loop that it was started on.
+    #[inline]
+    fn slot<'a>(&self, _core: &'a LoopCore) -> Option<&'a OpSlot> {
+        // SAFETY: slots live as long as their loop.
+        let slot = unsafe { self.slot.as_ref() };
+        (slot.id.get() == self.id).then_some(slot)
+    }
 }
 
 /// The result of a read whose future was dropped.

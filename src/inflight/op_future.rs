@@ -7,24 +7,26 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 
 use super::StartedOp;
-use super::storage::{payload_ptr, take_payload};
-use super::table::{Listener, OnOrphan};
+use super::slot::{HAS_LISTENER, Listener, OnOrphan, State, take_payload};
+use crate::driver::OpResult;
 use crate::driver::op::Op;
-use crate::driver::{OpId, OpResult};
 use crate::event_loop::core::LoopCore;
 use crate::inflight::queue::IoQueue;
 
 /// An operation in flight and the type of its payload, without borrows of the loop and the queue: callers pass those.
 /// It must be [abandoned](RawOp::abandon) if its result is not taken.
+///
+/// It holds the slot's address next to the id: finding the slot costs no lookup, and the id says whether the slot is
+/// still this operation's. It is not if the stream was dropped meanwhile.
 pub(crate) struct RawOp<T> {
-    id: OpId,
-    on_orphan: OnOrphan,
-    is_taken: bool,
+    /// `None` once the result was taken or the operation abandoned.
+    started: Option<StartedOp>,
     payload: PhantomData<fn() -> T>,
 }
 
 impl<T: 'static> RawOp<T> {
     /// Starts an operation and stores its id in `queue`.
+    #[inline]
     pub(crate) fn start_op(
         core: &LoopCore,
         queue: &IoQueue,
@@ -39,6 +41,7 @@ impl<T: 'static> RawOp<T> {
     }
 
     /// As `start_op`, for a caller that holds a borrow, after which it passes the [`StartedOp`] to [`LoopCore::trace`].
+    #[inline]
     pub(crate) fn start_op_untraced(
         core: &LoopCore,
         queue: &IoQueue,
@@ -47,50 +50,60 @@ impl<T: 'static> RawOp<T> {
         prefix: usize,
         plan: impl FnOnce(&mut T) -> Op,
     ) -> (RawOp<T>, StartedOp) {
-        let started = core.start_op(queue, payload, prefix, plan);
+        let started = core.start_op(queue, on_orphan, payload, prefix, plan);
         let raw = RawOp {
-            id: started.id,
-            on_orphan,
-            is_taken: false,
+            started: Some(started),
             payload: PhantomData,
         };
         (raw, started)
     }
 
+    #[inline]
     pub(crate) fn poll(&mut self, core: &LoopCore, queue: &IoQueue, cx: &mut Context<'_>) -> Poll<(OpResult, T)> {
-        assert!(!self.is_taken, "polled after completion");
-        if core.register_waiter(self.id, cx.waker()) || !core.spend_budget(cx) {
+        let slot = self.started.expect("polled after completion").slot(core);
+        if slot.is_some_and(|slot| core.register(slot, cx)) || !core.spend_budget(cx) {
             return Poll::Pending;
         }
         Poll::Ready(self.fetch(core, queue).expect("the operation is complete"))
     }
 
     /// Takes the result and the payload, if the operation has completed.
+    #[inline]
     pub(crate) fn fetch(&mut self, core: &LoopCore, queue: &IoQueue) -> Option<(OpResult, T)> {
-        if self.is_taken {
+        let slot = self.started?.slot(core)?;
+        if slot.state.get() != State::Done {
             return None;
         }
-        let (op_result, storage) = core.fetch(self.id)?;
-        // SAFETY: `start_op::<T>` stored this payload, the operation has completed, and `is_taken` makes this happen
-        // once.
-        let payload = unsafe { take_payload::<T>(payload_ptr(storage)) };
-        core.ops.borrow_mut().release(self.id);
-        self.is_taken = true;
+        let result = slot.result.get();
+        // SAFETY: this slot is in use by the operation that `start_op::<T>` started. It has completed, and its payload
+        // is taken once: the slot is released below.
+        let payload = unsafe { take_payload::<T>(slot.payload()) };
+        core.ops.release(slot);
+        self.started = None;
         queue.op.set(None);
-        Some((op_result, payload))
+        Some((result, payload))
     }
 
     /// Calls `listener` when the operation completes. False if it has completed already.
     pub(crate) fn listen(&self, core: &LoopCore, listener: Rc<dyn Listener>) -> bool {
-        core.listen(self.id, listener)
+        let slot = self.started.and_then(|started| started.slot(core));
+        let Some(slot) = slot.filter(|slot| slot.is_in_flight()) else {
+            return false;
+        };
+        debug_assert!(!slot.has_flag(HAS_LISTENER), "an operation has one listener");
+        slot.with_rare(|rare| rare.listener = Some(listener));
+        slot.set_flag(HAS_LISTENER);
+        true
     }
 }
 
 impl<T> RawOp<T> {
     /// Orphans the operation, unless its result was taken: it stays in its queue.
     pub(crate) fn abandon(&mut self, core: &LoopCore) {
-        if !std::mem::replace(&mut self.is_taken, true) {
-            core.orphan(self.id, self.on_orphan);
+        if let Some(started) = self.started.take()
+            && let Some(slot) = started.slot(core)
+        {
+            core.orphan(started.id, slot.on_orphan.get());
         }
     }
 }
@@ -128,7 +141,10 @@ impl<T: 'static> Future for OpFuture<'_, T> {
 }
 
 impl<T> Drop for OpFuture<'_, T> {
+    #[inline]
     fn drop(&mut self) {
-        self.raw.abandon(self.core);
+        if self.raw.started.is_some() {
+            self.raw.abandon(self.core);
+        }
     }
 }

@@ -3,10 +3,11 @@
 use std::sync::Arc;
 use std::task::{Wake, Waker};
 
-use super::table::{Executor, orphan_cleanup};
+use super::slot::{Executor, OFF_DRIVER};
+use super::table::orphan_cleanup;
 use crate::driver::op::{FileOp, Op};
 use crate::driver::perform::waits_for_peer;
-use crate::driver::{self, Completion, FdSpace, OpId, OpResult};
+use crate::driver::{self, FdSpace, OpId, OpResult};
 use crate::event_loop::core::{LoopCore, RemoteEvent};
 use crate::event_loop::inbox::Inbox;
 use crate::sys::{PoolCall, errno};
@@ -14,11 +15,11 @@ use crate::sys::{PoolCall, errno};
 impl LoopCore {
     /// Submits an operation to the loop's own pool. If the pool's queue is full, the operation waits in
     /// `waiting_for_pool`. Returns a result if the operation cannot be performed.
-    pub(super) fn submit_to_pool(&self, id: OpId, op: Op) -> Option<OpResult> {
+    pub(super) fn submit_to_pool(&self, id: OpId, op: &Op) -> Option<OpResult> {
         // A thread makes system calls, which would take the driver's descriptors for the kernel's.
         let is_on_descriptor = op.fd().is_some() || matches!(op, Op::File(FileOp::Open { .. }));
         if self.fd_space == FdSpace::Own && is_on_descriptor {
-            return Some(OpResult::last(Err(errno::NOT_SUPPORTED)));
+            return Some(OpResult::new(Err(errno::NOT_SUPPORTED)));
         }
         if !self.waiting_for_pool.borrow().is_empty() {
             self.set_executor(id, Executor::Unassigned);
@@ -29,13 +30,13 @@ impl LoopCore {
     }
 
     /// Fails with `None` if the queue is full, or with a result if no thread can be started. Runs no user code.
-    fn try_submit(&self, id: OpId, op: Op) -> Result<(), Option<OpResult>> {
-        let inbox = self.inbox.clone();
+    fn try_submit(&self, id: OpId, op: &Op) -> Result<(), Option<OpResult>> {
+        let (inbox, op) = (self.inbox.clone(), *op);
         let call = PoolCall::new(self.pool_call_key(id), waits_for_peer(&op));
         let perform = move || {
             // SAFETY: the table entry owns the memory that `op` points to, at a fixed address, until the operation has
             // completed, and nothing else uses it meanwhile. The completion is sent after this call.
-            let res = call.run(|| unsafe { driver::perform(op) });
+            let res = call.run(|| unsafe { driver::perform(&op) });
             // File operations never report EAGAIN, except on a descriptor that the program made non-blocking.
             let res = res.unwrap_or(Err(errno::AGAIN));
             // A closed loop has leaked the operation, but the descriptor that it opened can be closed.
@@ -59,7 +60,7 @@ impl LoopCore {
             }
             Err((_, Some(error))) => {
                 let code = crate::sys::os_code(&error).unwrap_or(errno::AGAIN);
-                return Err(Some(OpResult::last(Err(code))));
+                return Err(Some(OpResult::new(Err(code))));
             }
         }
         Ok(())
@@ -70,9 +71,8 @@ impl LoopCore {
         loop {
             let next = self.waiting_for_pool.borrow_mut().pop_front();
             let Some(id) = next else { return };
-            let op = self.ops.borrow_mut().entry(id).map(|entry| entry.op);
-            let Some(op) = op else { continue };
-            match self.try_submit(id, op) {
+            let Some(slot) = self.ops.slot(id) else { continue };
+            match self.try_submit(id, slot.op()) {
                 Ok(()) => {}
                 Err(Some(op_result)) => self.complete_one(id, op_result),
                 Err(None) => return,
@@ -86,11 +86,13 @@ impl LoopCore {
         if self.is_forked() {
             return;
         }
-        let Some(executor) = self.ops.borrow_mut().entry(id).map(|entry| entry.executor) else {
-            return;
+        let Some(slot) = self.ops.slot(id) else { return };
+        let executor = match slot.has_flag(OFF_DRIVER) {
+            true => slot.with_rare(|rare| rare.executor),
+            false => Executor::Driver,
         };
         let taken_back = match executor {
-            Executor::Driver => return self.driver().cancel(id),
+            Executor::Driver => return self.driver().cancel(id, slot.op()),
             Executor::Pool(job) => {
                 let taken_back = self.files.take_back(job);
                 if !taken_back {
@@ -106,12 +108,8 @@ impl LoopCore {
             }
         };
         if taken_back {
-            self.complete_one(id, OpResult::last(Err(errno::CANCELED)));
+            self.complete_one(id, OpResult::new(Err(errno::CANCELED)));
         }
-    }
-
-    pub(crate) fn complete_one(&self, id: OpId, op_result: OpResult) {
-        self.complete(&mut vec![Completion { id, result: op_result }]);
     }
 
     /// Identifies an operation among those of all loops: its job keeps this loop's inbox, and so the address, alive.
@@ -120,7 +118,7 @@ impl LoopCore {
     }
 
     fn set_executor(&self, id: OpId, executor: Executor) {
-        self.ops.borrow_mut().set_executor(id, executor);
+        self.ops.set_executor(id, executor);
     }
 }
 

@@ -147,7 +147,7 @@ impl IoQueue {
             return Poll::Ready(());
         }
         if let Some(id) = self.op.get() {
-            if core.register_waiter(id, cx.waker()) {
+            if core.register_waiter(id, cx) {
                 return Poll::Pending;
             }
             self.absorb_orphan(core);

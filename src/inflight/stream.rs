@@ -51,7 +51,7 @@ impl ByteStream {
         let capacity = buf.capacity();
         let (op_result, (_, buf)) = self.receive(buf, 0, capacity).await;
         // SAFETY: the operation has received into this buffer.
-        unsafe { finish_read(queue, op_result.res, buf) }
+        unsafe { finish_read(queue, op_result.res(), buf) }
     }
 
     pub(crate) async fn read_exact<B: IoBufMut>(&self, mut buf: B) -> BufResult<(), B> {
@@ -77,13 +77,13 @@ impl ByteStream {
                 None => {
                     let (op_result, (_, back)) = self.receive(buf, filled, len).await;
                     buf = back;
-                    let received = filled + *op_result.res.as_ref().unwrap_or(&0) as usize;
+                    let received = filled + *op_result.res().as_ref().unwrap_or(&0) as usize;
                     // SAFETY: this many bytes were received.
-                    if queue.append_if_overtaken(unsafe { received_in(&buf, received) }, None, op_result.res) {
+                    if queue.append_if_overtaken(unsafe { received_in(&buf, received) }, None, op_result.res()) {
                         filled = serve_head(queue, &mut buf, len).and_then(Result::ok).unwrap_or(0);
                         continue;
                     }
-                    op_result.res
+                    op_result.res()
                 }
             };
             let error = match count(res) {
@@ -119,31 +119,35 @@ impl ByteStream {
         {
             return served.map(ManagedBuf::from_heap).map_err(from_code);
         }
+        if core.pool().is_none() {
+            // Boxed, so that this rare case does not enlarge the future.
+            return Box::pin(self.read_to_heap()).await;
+        }
         let (fd, medium) = (descriptor.fd, self.medium);
         let (op_result, _) = OpFuture::start_op(core, queue, OnOrphan::Keep, descriptor.clone(), 0, |_| {
             Op::RecvManaged { fd, medium }
         })
         .await;
-        let received = op_result.buffer.as_ref().map_or(&[][..], |buffer| buffer.filled());
-        if queue.append_if_overtaken(received, None, op_result.res)
+        let buffer = core.take_buffer(op_result);
+        let received = buffer.as_ref().map_or(&[][..], |buffer| buffer.filled());
+        if queue.append_if_overtaken(received, None, op_result.res())
             && let Some(served) = queue.serve_all()
         {
             return served.map(ManagedBuf::from_heap).map_err(from_code);
         }
-        match (op_result.res, op_result.buffer) {
+        match (op_result.res(), buffer) {
             (_, Some(buffer)) => Ok(ManagedBuf::from_pool(buffer)),
-            // Boxed, so that this rare case does not enlarge the future.
             (Err(errno::NO_BUFFERS), None) => Box::pin(self.read_to_heap()).await,
             (res, None) => count(res).map(|_| ManagedBuf::default()),
         }
     }
 
-    /// `read_managed` when the pool is empty.
+    /// `read_managed` without a pool, or when it is empty.
     async fn read_to_heap(&self) -> io::Result<ManagedBuf> {
         let buf = Vec::with_capacity(HEAP_READ_LEN);
         let (op_result, (_, buf)) = self.receive(buf, 0, HEAP_READ_LEN).await;
         // SAFETY: the operation has received into this buffer.
-        let (result, buf) = unsafe { finish_read(&self.owned.descriptor.read, op_result.res, buf) };
+        let (result, buf) = unsafe { finish_read(&self.owned.descriptor.read, op_result.res(), buf) };
         result.map(|_| ManagedBuf::from_heap(buf))
     }
 
@@ -174,7 +178,7 @@ impl ByteStream {
         };
         let op_future = self.owned.start_read_vectored(queue, OnOrphan::Keep, bufs, op);
         let (op_result, (_, mut bufs, slices)) = op_future.await;
-        let result = count(op_result.res);
+        let result = count(op_result.res());
         if queue.has_bytes() {
             let (mut received, mut left) = (Vec::new(), *result.as_ref().unwrap_or(&0));
             let lent = bufs.iter().filter(|buf| buf.capacity() > 0).zip(&slices);
@@ -184,7 +188,7 @@ impl ByteStream {
                 received.extend_from_slice(unsafe { received_in(buf, part) });
                 left -= part;
             }
-            queue.append_if_overtaken(&received, None, op_result.res);
+            queue.append_if_overtaken(&received, None, op_result.res());
             if let Some(Ok(count)) = queue.serve(&mut bufs[first]) {
                 set_others_empty(&mut bufs, first);
                 return (Ok(count), bufs);
@@ -208,7 +212,7 @@ impl ByteStream {
             return (self.sent(res), buf);
         }
         let (op_result, (_, buf)) = self.send(buf, 0).await;
-        (self.sent(op_result.res), buf)
+        (self.sent(op_result.res()), buf)
     }
 
     #[allow(
@@ -231,7 +235,7 @@ impl ByteStream {
                     None => {
                         let (op_result, (_, back)) = self.send(buf, sent).await;
                         buf = back;
-                        op_result.res
+                        op_result.res()
                     }
                 };
                 match self.sent(res) {
@@ -254,7 +258,7 @@ impl ByteStream {
             len: len.min(MAX_LEN),
         };
         // SAFETY: `buf` owns the memory that `op` points to, and is borrowed until this returns.
-        unsafe { self.owned.core().attempt(op) }
+        unsafe { self.owned.core().attempt(&op) }
     }
 
     /// One asynchronous send from `buf[begin..]`.
@@ -272,7 +276,7 @@ impl ByteStream {
         let _guard = queue.acquire().await;
         queue.settle(self.owned.core()).await;
         let (op_result, (_, bufs, _)) = self.send_vectored(bufs, 0, Vec::new()).await;
-        (self.sent(op_result.res), bufs)
+        (self.sent(op_result.res()), bufs)
     }
 
     pub(crate) async fn write_all_vectored<B: IoBuf>(&self, mut bufs: Vec<B>) -> BufResult<(), Vec<B>> {
@@ -288,7 +292,7 @@ impl ByteStream {
         while sent < len {
             let op_result;
             (op_result, (_, bufs, slices)) = self.send_vectored(bufs, sent, slices).await;
-            match self.sent(op_result.res) {
+            match self.sent(op_result.res()) {
                 Ok(0) => return (Err(io::ErrorKind::WriteZero.into()), bufs),
                 Ok(count) => sent += count,
                 Err(error) => return (Err(error), bufs),
@@ -383,7 +387,7 @@ impl Descriptor {
                     count: count.min(MAX_SLICES),
                 };
                 // SAFETY: the slices and their memory live until this call returns, and a send only reads them.
-                unsafe { self.core.attempt_unbudgeted(op) }
+                unsafe { self.core.attempt_unbudgeted(&op) }
             });
         };
         let op = Op::Send {
@@ -393,7 +397,7 @@ impl Descriptor {
             len: bytes.len().min(MAX_LEN),
         };
         // SAFETY: what `op` points to, `small` included, lives until this call returns, and a send only reads it.
-        unsafe { self.core.attempt_unbudgeted(op) }
+        unsafe { self.core.attempt_unbudgeted(&op) }
     }
 }
 

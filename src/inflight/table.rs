@@ -1,267 +1,128 @@
 //! The table of operations in flight, and of completed ones whose result has not been taken.
 
-use std::rc::Rc;
-use std::task::Waker;
+use std::cell::Cell;
+use std::ptr::NonNull;
 
-use super::storage::{OpStorage, payload_ptr};
-use crate::blocking::JobId;
+use super::copy_vec::CopyVec;
+use super::slot::{Executor, OFF_DRIVER, OpSlot, State};
 use crate::driver::op::{FileOp, Op};
-use crate::driver::{Completion, Control, OpId, OpResult, OsResult};
+use crate::driver::{Control, OpId, OsResult};
 use crate::event_loop::exception::guard;
+use crate::event_loop::waiter::Waiter;
 use crate::sys::Fd;
-use crate::task::Owner;
 
-/// What happens to an operation when its future is dropped.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum OnOrphan {
-    /// It stays in its queue: the next read returns its result.
-    Keep,
-    /// Its payload is dropped as soon as it completes.
-    Discard,
-}
-
-pub(super) enum Phase {
-    Free,
-    /// Passed to the driver or the pool; not completed.
-    InFlight,
-    /// Completed; the payload has not been taken.
-    Done(OpResult),
-}
-
-/// What performs an operation in flight.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Executor {
-    Driver,
-    /// A pool thread, as this job.
-    Pool(JobId),
-    /// Nothing yet: the pool's queue was full.
-    Unassigned,
-}
-
-/// Called when an operation completes, instead of waking a task: once, with nothing borrowed.
-pub(crate) trait Listener {
-    fn completed(self: Rc<Self>);
-}
-
-pub(super) struct Entry {
-    pub(super) generation: u64,
-    pub(super) phase: Phase,
-    pub(super) waker: Option<Waker>,
-    pub(super) listener: Option<Rc<dyn Listener>>,
-    /// Set when the future was dropped.
-    pub(super) orphan: Option<OnOrphan>,
-    /// The task whose join waits until this orphan has completed.
-    pub(super) owner: Option<Owner>,
-    pub(super) op: Op,
-    /// Bytes in front of the op's buffer that earlier operations received for the same call.
-    pub(super) prefix: usize,
-    pub(super) cancel_requested: bool,
-    pub(super) executor: Executor,
-    pub(super) drop_payload: Option<unsafe fn(*mut u8)>,
-    /// Owned by this entry and never moved. While the phase is `InFlight`, the kernel uses it.
-    pub(super) storage: *mut OpStorage,
-}
-
-/// What the loop must do after a completion, once the table is no longer borrowed.
-#[derive(Default)]
-pub(crate) struct CompletionEffects {
-    pub(crate) waker: Option<Waker>,
-    pub(crate) listener: Option<Rc<dyn Listener>>,
-    pub(crate) owner: Option<Owner>,
-    /// The result is unwanted: drop the payload of this operation.
-    pub(crate) discard: Option<OpId>,
-    /// Closes the connection or file that a discarded operation has opened.
-    pub(crate) cleanup: Option<Control<'static>>,
-    pub(crate) stale: bool,
-}
-
+/// Slots are recycled, so after warm-up an operation allocates nothing. A slot still in flight when the table is dropped
+/// is leaked: closing a ring does not wait for its operations, and a leak is harmless where a write to freed memory is
+/// not.
 #[derive(Default)]
 pub(crate) struct OpTable {
-    entries: Vec<Entry>,
-    free: Vec<u32>,
-    in_flight: usize,
+    slots: CopyVec<NonNull<OpSlot>>,
+    free: CopyVec<NonNull<OpSlot>>,
+    pub(super) in_flight: Cell<usize>,
     /// The operations in flight that the driver does not perform.
-    off_driver: usize,
+    pub(super) off_driver: Cell<usize>,
 }
 
 impl OpTable {
     pub(crate) fn in_flight(&self) -> usize {
-        self.in_flight
+        self.in_flight.get()
     }
 
     /// Whether pool threads perform some of the operations in flight, or will.
     pub(crate) fn uses_threads(&self) -> bool {
-        self.off_driver > 0
+        self.off_driver.get() > 0
     }
 
     /// Sets what performs an operation that the driver could not start without blocking.
-    pub(super) fn set_executor(&mut self, id: OpId, executor: Executor) {
-        let Some(entry) = self.entry(id) else { return };
-        let before = std::mem::replace(&mut entry.executor, executor);
-        self.off_driver += usize::from(before == Executor::Driver);
+    pub(super) fn set_executor(&self, id: OpId, executor: Executor) {
+        let Some(slot) = self.slot(id) else { return };
+        slot.with_rare(|rare| rare.executor = executor);
+        if !slot.has_flag(OFF_DRIVER) {
+            slot.set_flag(OFF_DRIVER);
+            self.off_driver.set(self.off_driver.get() + 1);
+        }
     }
 
     /// How many slots are in use: in flight, or completed and not taken.
     pub(crate) fn taken(&self) -> usize {
-        self.entries.len() - self.free.len()
+        self.slots.len() - self.free.len()
     }
 
+    /// The slot of an operation that is in flight or whose result has not been taken.
     #[inline]
-    pub(super) fn entry(&mut self, id: OpId) -> Option<&mut Entry> {
-        let entry = self.entries.get_mut(id.index as usize)?;
-        (entry.generation == id.generation && !matches!(entry.phase, Phase::Free)).then_some(entry)
+    pub(super) fn slot(&self, id: OpId) -> Option<&OpSlot> {
+        // SAFETY: slots are freed with the table, which is borrowed.
+        let slot = unsafe { self.slots.get(id.index())?.as_ref() };
+        (slot.id.get() == id && slot.state.get() != State::Free).then_some(slot)
     }
 
+    /// Takes a free slot.
     #[inline]
-    pub(super) fn reserve(&mut self) -> (OpId, *mut OpStorage) {
-        let index = match self.free.pop() {
-            Some(index) => index,
+    pub(super) fn reserve(&self) -> NonNull<OpSlot> {
+        match self.free.pop() {
+            Some(slot) => slot,
             None => self.grow(),
-        };
-        let entry = &self.entries[index as usize];
-        let generation = entry.generation;
-        (OpId { index, generation }, entry.storage)
-    }
-
-    /// Frees a reserved slot whose operation was not started. The payload must be gone already.
-    #[cold]
-    pub(super) fn unreserve(&mut self, id: OpId) {
-        self.free.push(id.index);
+        }
     }
 
     #[cold]
-    fn grow(&mut self) -> u32 {
-        self.entries.push(Entry {
-            generation: 0,
-            phase: Phase::Free,
-            waker: None,
-            listener: None,
-            orphan: None,
-            owner: None,
-            op: Op::Accept { fd: -1 },
-            prefix: 0,
-            cancel_requested: false,
-            executor: Executor::Driver,
-            drop_payload: None,
-            storage: OpStorage::new(),
-        });
-        let index = (self.entries.len() - 1) as u32;
+    fn grow(&self) -> NonNull<OpSlot> {
+        let index = self.slots.len() as u32;
         assert!(index < OpId::MAX_INDEX, "more than 16 million operations at once");
-        index
+        let slot = OpSlot::new(index);
+        self.slots.push(slot);
+        slot
     }
 
-    /// Called right before the reserved operation is passed to the driver.
+    /// Frees a slot whose operation has completed or was not started. Its payload must be gone already.
     #[inline]
-    pub(super) fn mark_in_flight(&mut self, id: OpId, op: Op, prefix: usize, drop_payload: unsafe fn(*mut u8)) {
-        self.in_flight += 1;
-        let entry = &mut self.entries[id.index as usize];
-        entry.phase = Phase::InFlight;
-        entry.op = op;
-        entry.prefix = prefix;
-        entry.drop_payload = Some(drop_payload);
+    pub(super) fn release(&self, slot: &OpSlot) {
+        assert!(!slot.is_in_flight(), "an operation in flight is never released");
+        slot.state.set(State::Free);
+        slot.id.set(slot.id.get().next());
+        slot.flags.set(0);
+        slot.cancel_requested.set(false);
+        slot.drop_payload.set(None);
+        self.free.push(NonNull::from(slot));
     }
 
-    /// Frees the slot of a completed operation, whose payload must be gone already.
-    #[inline]
-    pub(super) fn release(&mut self, id: OpId) {
-        let Some(entry) = self.entry(id) else { return };
-        assert!(
-            matches!(entry.phase, Phase::Done(_)),
-            "an operation in flight is never released"
-        );
-        entry.phase = Phase::Free;
-        entry.generation = (entry.generation + 1) & ((1 << 40) - 1);
-        entry.orphan = None;
-        entry.drop_payload = None;
-        entry.prefix = 0;
-        entry.cancel_requested = false;
-        self.free.push(id.index);
+    fn slots(&self) -> impl Iterator<Item = &OpSlot> {
+        // SAFETY: as in `slot`.
+        (0..self.slots.len()).filter_map(|index| Some(unsafe { self.slots.get(index)?.as_ref() }))
     }
 
-    /// The fast path of `complete`: returns the waker of an operation that has nothing else, and other completions
-    /// unchanged.
-    #[inline]
-    pub(crate) fn complete_plain(&mut self, completion: Completion) -> Result<Option<Waker>, Completion> {
-        let Some(entry) = self.entries.get_mut(completion.id.index as usize) else {
-            return Err(completion);
-        };
-        let is_plain = entry.generation == completion.id.generation
-            && matches!(entry.phase, Phase::InFlight)
-            && entry.orphan.is_none()
-            && entry.listener.is_none()
-            && entry.owner.is_none()
-            && entry.executor == Executor::Driver;
-        if !is_plain {
-            return Err(completion);
-        }
-        entry.phase = Phase::Done(completion.result);
-        self.in_flight -= 1;
-        Ok(entry.waker.take())
-    }
-
-    /// Stores the result of an operation.
-    pub(crate) fn complete(&mut self, completion: Completion) -> CompletionEffects {
-        let Completion { id, result: op_result } = completion;
-        let mut effects = CompletionEffects::default();
-        let Some(entry) = self.entry(id) else {
-            effects.stale = true;
-            return effects;
-        };
-        if !matches!(entry.phase, Phase::InFlight) {
-            effects.stale = true;
-            return effects;
-        }
-        effects.waker = entry.waker.take();
-        effects.listener = entry.listener.take();
-        effects.owner = entry.owner.take();
-        if entry.orphan == Some(OnOrphan::Discard) {
-            effects.discard = Some(id);
-            effects.cleanup = orphan_cleanup(&entry.op, op_result.res);
-        }
-        entry.phase = Phase::Done(op_result);
-        let executor = std::mem::replace(&mut entry.executor, Executor::Driver);
-        self.in_flight -= 1;
-        self.off_driver -= usize::from(executor != Executor::Driver);
-        effects
+    fn slots_in_flight(&self) -> impl Iterator<Item = &OpSlot> {
+        self.slots().filter(|slot| slot.is_in_flight())
     }
 
     /// How many connections were accepted and not yet returned to the program.
     pub(crate) fn accepted_waiting(&self) -> usize {
-        let is_connection = |entry: &&Entry| {
-            matches!(&entry.phase, Phase::Done(op_result) if op_result.res.is_ok())
-                && matches!(entry.op, Op::Accept { .. })
+        let is_connection = |slot: &&OpSlot| {
+            slot.state.get() == State::Done && slot.result.get().res().is_ok() && matches!(slot.op(), Op::Accept { .. })
         };
-        self.entries.iter().filter(is_connection).count()
+        self.slots().filter(is_connection).count()
     }
 
     pub(crate) fn ops_in_flight(&self) -> Vec<(&'static str, usize)> {
         let mut counts = std::collections::BTreeMap::new();
-        for (entry, _) in self.waiting() {
-            *counts.entry(entry.name()).or_insert(0) += 1;
+        for slot in self.slots_in_flight() {
+            *counts.entry(slot.op().name()).or_insert(0) += 1;
         }
         counts.into_iter().collect()
     }
 
-    /// The operations in flight, and their wakers.
-    pub(crate) fn waiting(&self) -> impl Iterator<Item = (&Op, Option<&Waker>)> {
-        let in_flight = |entry: &&Entry| matches!(entry.phase, Phase::InFlight);
-        self.entries
-            .iter()
-            .filter(in_flight)
-            .map(|entry| (&entry.op, entry.waker.as_ref()))
+    /// Calls `each` with the operations in flight and their waiters. `each` runs no user code.
+    pub(crate) fn for_each_waiter(&self, mut each: impl FnMut(&Op, &Waiter)) {
+        for slot in self.slots_in_flight() {
+            let waiter = slot.waiter.replace(Waiter::NONE);
+            each(slot.op(), &waiter);
+            // There is nothing to drop: the cell holds no waker.
+            slot.waiter.set(waiter);
+        }
     }
 
     pub(crate) fn ids_in_flight(&self) -> Vec<OpId> {
-        let in_flight = |(_, entry): &(usize, &Entry)| matches!(entry.phase, Phase::InFlight);
-        self.entries
-            .iter()
-            .enumerate()
-            .filter(in_flight)
-            .map(|(index, entry)| OpId {
-                index: index as u32,
-                generation: entry.generation,
-            })
-            .collect()
+        self.slots_in_flight().map(|slot| slot.id.get()).collect()
     }
 }
 
@@ -277,18 +138,18 @@ pub(super) fn orphan_cleanup(op: &Op, res: OsResult) -> Option<Control<'static>>
 
 impl Drop for OpTable {
     fn drop(&mut self) {
-        for entry in &mut self.entries {
-            if matches!(entry.phase, Phase::InFlight) {
+        while let Some(slot) = self.slots.pop() {
+            // SAFETY: slots are freed only here.
+            if unsafe { slot.as_ref() }.is_in_flight() {
                 continue;
             }
-            if let Some(drop_payload) = entry.drop_payload {
+            // SAFETY: `grow` made this box. Nothing uses it: neither a driver, since the operation has completed, nor a
+            // future, which would keep the loop and its table alive.
+            let slot = unsafe { Box::from_raw(slot.as_ptr()) };
+            if let Some(drop_payload) = slot.drop_payload.take() {
                 // SAFETY: the operation has completed, so the kernel is done with the payload, and it was not taken.
-                guard("a buffer's destructor", || unsafe {
-                    drop_payload(payload_ptr(entry.storage))
-                });
+                guard("a buffer's destructor", || unsafe { drop_payload(slot.payload()) });
             }
-            // SAFETY: `grow` made this box, this entry owns it, and the kernel does not use it.
-            drop(unsafe { Box::from_raw(entry.storage) });
         }
     }
 }

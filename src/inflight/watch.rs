@@ -62,7 +62,7 @@ impl LoopCore {
         let queue = IoQueue::default();
         let plan = |_: &mut T| Op::Readiness { fd, direction };
         let (op_result, _) = OpFuture::start_op(self, &queue, OnOrphan::Discard, owner, 0, plan).await;
-        op_result.res.map(drop).map_err(from_code)
+        op_result.res().map(drop).map_err(from_code)
     }
 
     #[track_caller]

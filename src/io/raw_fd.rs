@@ -15,8 +15,8 @@ use crate::sys::AsSource;
 macro_rules! impl_raw_fd {
     ($($kind:ty: $owned:expr),* $(,)?) => {$(
         impl AsRawFd for $kind {
-            /// The descriptor's number; negative for a socket of the null driver. On a driver with its own descriptors
-            /// ([`FdSpace::Own`](crate::driver::FdSpace::Own)), a number that means nothing to the kernel.
+            /// The descriptor's number. For a socket of a driver with its own descriptors, such as the null driver, it
+            /// means nothing to the kernel: see [`FdSpace::is_kernel`](crate::driver::FdSpace::is_kernel).
             fn as_raw_fd(&self) -> RawFd {
                 let owned: fn(&$kind) -> &OwnedDescriptor = $owned;
                 owned(self).fd()

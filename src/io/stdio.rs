@@ -87,7 +87,7 @@ impl Stream {
             }
             let op_result;
             (op_result, (_, buf)) = self.start_read(buf).await;
-            match op_result.res {
+            match op_result.res() {
                 // The open file is non-blocking, and another process took the bytes.
                 Err(errno::AGAIN) if self.pollable => {}
                 Err(code) => return (Err(from_code(code)), buf),
@@ -121,7 +121,7 @@ impl Stream {
             }
             let op_result;
             (op_result, (_, buf)) = self.start_write(buf, written).await;
-            match op_result.res {
+            match op_result.res() {
                 Err(errno::AGAIN) if self.pollable => continue,
                 Err(code) => return (Err(from_code(code)), written, buf),
                 Ok(0) => return (Err(io::ErrorKind::WriteZero.into()), written, buf),

@@ -191,7 +191,7 @@ impl Accepts {
             let plan = |_: &mut Rc<Descriptor>| Op::Accept { fd };
             let core = &self.descriptor.core;
             // The tracing subscriber may drop the listener, so the operation is added to the list first.
-            let started = core.start_op(&IoQueue::default(), self.descriptor.clone(), 0, plan);
+            let started = core.start_op(&IoQueue::default(), OnOrphan::Discard, self.descriptor.clone(), 0, plan);
             self.ids.borrow_mut().push_back(started.id);
             core.trace(started);
         }
@@ -239,7 +239,7 @@ impl Accepts {
     /// Registers the task's waker with every operation.
     fn wake(&self, cx: &Context<'_>) {
         self.for_each(|id| {
-            self.descriptor.core.register_waiter(id, cx.waker());
+            self.descriptor.core.register_waiter(id, cx);
         });
     }
 

@@ -68,7 +68,7 @@ pub(crate) async fn receive<B: IoBufMut>(
         Op::RecvMessage { fd, message }
     };
     let (op_result, (_, mut msg, mut buf)) = OpFuture::start_op(core, queue, OnOrphan::Keep, payload, 0, plan).await;
-    let result = count(op_result.res);
+    let result = count(op_result.res());
     if let Ok(count) = result {
         // SAFETY: the kernel has written this many bytes, which is at most the capacity.
         unsafe { buf.set_filled(count) };
@@ -80,7 +80,11 @@ pub(crate) async fn receive<B: IoBufMut>(
         let received = *result.as_ref().unwrap_or(&0);
         // SAFETY: the kernel has written this many bytes.
         let bytes = unsafe { std::slice::from_raw_parts(buf.as_ptr(), received) };
-        queue.append_if_overtaken(bytes, result.is_ok().then(|| std::mem::take(&mut meta)), op_result.res);
+        queue.append_if_overtaken(
+            bytes,
+            result.is_ok().then(|| std::mem::take(&mut meta)),
+            op_result.res(),
+        );
         if let Some(Ok((count, meta))) = queue.serve_message(&mut buf, is_stream) {
             return (Ok((count, meta.with_at_most(descriptors))), buf);
         }
@@ -96,7 +100,7 @@ pub(crate) async fn receive_managed(
 ) -> io::Result<(ManagedBuf, MsgMeta)> {
     let descriptor = &owned.descriptor;
     let (core, queue, fd) = (&*descriptor.core, &descriptor.read, descriptor.fd);
-    {
+    if core.pool().is_some() {
         let _guard = queue.acquire().await;
         queue.settle(core).await;
         if queue.has_leftover(core).await
@@ -114,7 +118,7 @@ pub(crate) async fn receive_managed(
         let (op_result, (_, mut msg)) = OpFuture::start_op(core, queue, OnOrphan::Keep, payload, 0, plan).await;
         let meta = msg.open();
         msg_pool.put_back(msg);
-        match (op_result.res, op_result.buffer) {
+        match (op_result.res(), core.take_buffer(op_result)) {
             (Err(errno::NO_BUFFERS), _) => {}
             (_, Some(buffer)) => return Ok((ManagedBuf::from_pool(buffer), meta)),
             (res, None) => return count(res).map(|_| (ManagedBuf::default(), meta)),
@@ -140,7 +144,7 @@ pub(crate) async fn send<B: IoBuf>(
     let (op_result, (_, mut msg, buf)) = start_send(owned, msg_pool, buf, to, descriptors, false).await;
     drop(msg.take_descriptors());
     msg_pool.put_back(msg);
-    (count(op_result.res), buf)
+    (count(op_result.res()), buf)
 }
 
 /// Starts one send. With `at_once` it fails with EAGAIN instead of waiting for space.

@@ -45,7 +45,7 @@ impl OwnedDescriptor {
             let payload = (descriptor.clone(), name);
             let plan = |(_, name): &mut (Rc<_>, Name)| Op::Connect { fd, name };
             let (op_result, _) = OpFuture::start_op(core, queue, OnOrphan::Discard, payload, 0, plan).await;
-            count(op_result.res).map(|_| ())
+            count(op_result.res()).map(|_| ())
         }
     }
 

@@ -13,15 +13,16 @@ mod net;
 
 use std::collections::VecDeque;
 use std::io;
+use std::rc::Rc;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
 use self::net::Network;
 use crate::driver::op::{Direction, Op};
-use crate::driver::pool::LazyPool;
+use crate::driver::pool::ProvidedPool;
 use crate::driver::{
-    self, Completion, Control, Description, Driver, DriverCounters, FdSpace, Notify, OpId, OpResult, OsResult, Reply,
-    Scratch, Settings, Start, Wait,
+    self, BufferPool, Completion, Control, Description, Driver, DriverCounters, FdSpace, Notify, OpId, OpResult,
+    OsResult, Reply, Scratch, Start, Wait,
 };
 use crate::sys::{Instant, IoVec, Message, Name, errno, lock};
 
@@ -32,26 +33,27 @@ pub(crate) struct Null {
     network: Network,
     /// In the order of their start.
     pending: VecDeque<Pending>,
-    pool: LazyPool,
+    pool: ProvidedPool,
     notifier: Arc<Notifier>,
     counters: DriverCounters,
 }
 
 struct Pending {
     id: OpId,
-    op: Op,
+    /// In place until the operation completes.
+    op: *const Op,
     cancelled: bool,
 }
 
 impl Null {
-    pub(crate) fn new(settings: &Settings, reason: &'static str) -> Null {
+    pub(crate) fn new(reason: &'static str) -> Null {
         Null {
             reason,
             // Not zero, so that `now - duration` does not saturate by accident.
             clock: Instant::from_origin(Duration::from_secs(1)),
             network: Network::default(),
             pending: VecDeque::new(),
-            pool: LazyPool::new(settings),
+            pool: ProvidedPool::default(),
             notifier: Arc::default(),
             counters: DriverCounters::default(),
         }
@@ -62,12 +64,13 @@ impl Null {
         let before = completed.len();
         let mut still_pending = VecDeque::with_capacity(self.pending.len());
         for pending in std::mem::take(&mut self.pending) {
-            let op_result = match self.attempt(pending.op) {
+            // SAFETY: the operation has not completed, so its op and the memory that it points to are in place.
+            let op_result = match unsafe { self.attempt(&*pending.op) } {
                 Some(op_result) => {
                     self.counters.late_cancels += u64::from(pending.cancelled);
                     op_result
                 }
-                None if pending.cancelled => OpResult::last(Err(errno::CANCELED)),
+                None if pending.cancelled => OpResult::new(Err(errno::CANCELED)),
                 None => {
                     still_pending.push_back(pending);
                     continue;
@@ -84,8 +87,12 @@ impl Null {
     }
 
     /// Performs an operation; `None` if it cannot complete yet.
-    fn attempt(&mut self, op: Op) -> Option<OpResult> {
-        let res = match op {
+    ///
+    /// # Safety
+    ///
+    /// The operation has not completed.
+    unsafe fn attempt(&mut self, op: &Op) -> Option<OpResult> {
+        let res = match *op {
             Op::Accept { fd } => self.network.accept(fd)?.map(|fd| fd as u32),
             Op::Connect { fd, name } => {
                 // SAFETY: the operation owns the name until it completes.
@@ -159,7 +166,7 @@ impl Null {
             // `start` leaves these to a pool thread.
             Op::File(_) => Err(errno::NOT_SUPPORTED),
         };
-        Some(OpResult::last(res))
+        Some(OpResult::new(res))
     }
 
     fn send_vectored(&mut self, fd: i32, slices: *const IoVec, count: usize) -> Option<OsResult> {
@@ -245,13 +252,13 @@ unsafe impl Driver for Null {
     fn control(&mut self, call: Control<'_>) -> io::Result<Reply> {
         match call {
             Control::Seek { .. } => driver::control(call),
-            // A file of the kernel's: this driver's sockets have negative numbers.
-            Control::Close { fd } | Control::Forget { fd } if fd >= 0 => driver::control(call),
+            // A file of the kernel's.
+            Control::Close { fd } | Control::Forget { fd } if FdSpace::Split.is_kernel(fd) => driver::control(call),
             _ => self.network.control(call).map_err(io::Error::from_raw_os_error),
         }
     }
 
-    unsafe fn start(&mut self, id: OpId, op: Op, _scratch: *mut Scratch) -> Start {
+    unsafe fn start(&mut self, id: OpId, op: &Op, _scratch: *mut Scratch) -> Start {
         // Files are the kernel's even here: a pool thread carries the operation out.
         if op.waits_for().is_none() {
             return Start::Blocking;
@@ -265,10 +272,15 @@ unsafe impl Driver for Null {
         Start::Pending
     }
 
-    fn cancel(&mut self, id: OpId) {
+    fn cancel(&mut self, id: OpId, _: &Op) {
         if let Some(pending) = self.pending.iter_mut().find(|pending| pending.id == id) {
             pending.cancelled = true;
         }
+    }
+
+    fn provide_buffers(&mut self, pool: &Rc<BufferPool>) -> bool {
+        self.pool.0 = Some(pool.clone());
+        true
     }
 
     fn poll(&mut self, completed: &mut Vec<Completion>, wait: Wait) -> io::Result<()> {

@@ -5,7 +5,7 @@ use std::mem::Discriminant;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, Shutdown, SocketAddr};
 use std::time::Duration;
 
-use crate::driver::{Control, OsResult, Reply, SocketKind, SocketOption};
+use crate::driver::{Control, FdSpace, OsResult, Reply, SocketKind, SocketOption};
 use crate::sys::{Fd, Name, errno};
 
 /// How many bytes one direction of a connection holds before a send blocks.
@@ -117,10 +117,10 @@ impl Network {
         }
     }
 
-    /// Descriptors are negative, so that they cannot be confused with the kernel's.
+    /// Descriptors have high numbers, so that they cannot be confused with the kernel's.
     fn add(&mut self, socket: Socket) -> Fd {
+        let fd = FdSpace::FIRST_OWN + self.sockets_created;
         self.sockets_created += 1;
-        let fd = -1 - self.sockets_created;
         self.sockets.insert(fd, socket);
         fd
     }

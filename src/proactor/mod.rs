@@ -20,8 +20,8 @@ pub(crate) fn open(settings: &Settings, reason: &str) -> io::Result<Box<dyn Driv
 
 /// Opens the completion-port driver.
 #[cfg(all(feature = "proactor", windows))]
-pub(crate) fn open(settings: &Settings, reason: &str) -> io::Result<Box<dyn Driver>> {
-    Ok(Box::new(iocp::Iocp::open(settings, reason)?))
+pub(crate) fn open(_settings: &Settings, reason: &str) -> io::Result<Box<dyn Driver>> {
+    Ok(Box::new(iocp::Iocp::open(reason)?))
 }
 
 /// This build has no proactor.

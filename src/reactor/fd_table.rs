@@ -5,13 +5,13 @@
 use mio::Token;
 
 use super::os::{SPARE_BITS, Source};
-use super::parked::Queue;
+use super::wait_list::WaitList;
 use crate::driver::op::Direction;
 use crate::sys::Fd;
 
 /// The state of one direction.
 pub(super) struct Side {
-    pub(super) queue: Queue,
+    pub(super) waiting: WaitList,
     /// False if the last attempt returned EAGAIN and no event has come since: an attempt would return EAGAIN again.
     pub(super) may_be_ready: bool,
     /// The kernel has reported a hang-up, an error or urgent data, and will not do so again: always attempt.
@@ -20,7 +20,7 @@ pub(super) struct Side {
 
 impl Side {
     const NEW: Side = Side {
-        queue: Queue::EMPTY,
+        waiting: WaitList::EMPTY,
         may_be_ready: true,
         always_try: false,
     };
@@ -65,7 +65,7 @@ impl FdState {
     }
 
     pub(super) fn has_no_waiters(&self) -> bool {
-        self.read.queue.is_empty() && self.write.queue.is_empty()
+        self.read.waiting.is_empty() && self.write.waiting.is_empty()
     }
 }
 

@@ -21,13 +21,13 @@
 #[cfg(feature = "reactor")]
 mod fd_table;
 #[cfg(feature = "reactor")]
-mod parked;
-#[cfg(feature = "reactor")]
 mod poller;
 #[cfg(feature = "reactor")]
 mod sleep;
 #[cfg(all(feature = "reactor", unix))]
 mod unix;
+#[cfg(feature = "reactor")]
+mod wait_list;
 #[cfg(all(feature = "reactor", windows))]
 mod windows;
 
@@ -38,17 +38,17 @@ use windows as os;
 
 use std::io;
 
-use crate::driver::{Driver, Settings};
+use crate::driver::Driver;
 
 /// Opens this platform's reactor.
 #[cfg(feature = "reactor")]
-pub(crate) fn open(settings: &Settings, reason: &str) -> io::Result<Box<dyn Driver>> {
-    Ok(Box::new(poller::Reactor::open(settings, reason)?))
+pub(crate) fn open(reason: &str) -> io::Result<Box<dyn Driver>> {
+    Ok(Box::new(poller::Reactor::open(reason)?))
 }
 
 /// This build has no reactor.
 #[cfg(not(feature = "reactor"))]
-pub(crate) fn open(_settings: &Settings, _reason: &str) -> io::Result<Box<dyn Driver>> {
+pub(crate) fn open(_reason: &str) -> io::Result<Box<dyn Driver>> {
     Err(io::Error::new(
         io::ErrorKind::Unsupported,
         "this build has no reactor: enable the feature `reactor`",

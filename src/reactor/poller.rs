@@ -1,6 +1,7 @@
 //! The reactor: attempts an operation, parks it if it would block, and attempts it again when its descriptor is ready.
 
 use std::io;
+use std::rc::Rc;
 use std::sync::Arc;
 
 use mio::event::Event;
@@ -8,16 +9,16 @@ use mio::{Events, Poll, Token, Waker};
 
 use super::fd_table::FdTable;
 use super::os::{self, Pipes, SHORT_MEANS_DRAINED, Source};
-use super::parked::ParkingLot;
 use super::sleep;
+use super::wait_list::Waiting;
 #[cfg(target_os = "linux")]
 use crate::driver::op::FileOp;
 use crate::driver::op::{Direction, MAX_LEN, Medium, Op};
 use crate::driver::poll_throttle::PollThrottle;
-use crate::driver::pool::LazyPool;
+use crate::driver::pool::ProvidedPool;
 use crate::driver::{
-    self, Completion, Control, Description, Driver, DriverCounters, FdSpace, Notify, OpId, OpResult, OsResult, Reply,
-    Scratch, Settings, Start, Wait,
+    self, BufferPool, Completion, Control, Description, Driver, DriverCounters, FdSpace, Notify, OpId, OpResult,
+    OsResult, Reply, Scratch, Start, Wait,
 };
 use crate::sys::{self, Fd, Instant, code_of, errno};
 
@@ -42,16 +43,15 @@ pub(crate) struct Reactor {
 struct Inner {
     poll: Poll,
     fds: FdTable,
-    lot: ParkingLot,
     pipes: Pipes,
     /// Completions from outside of a poll: cancels, and foreign descriptors that were ready at once.
     done: Vec<Completion>,
-    pool: LazyPool,
+    pool: ProvidedPool,
     counters: DriverCounters,
 }
 
 impl Reactor {
-    pub(crate) fn open(settings: &Settings, reason: &str) -> io::Result<Reactor> {
+    pub(crate) fn open(reason: &str) -> io::Result<Reactor> {
         let poll = Poll::new().map_err(explain)?;
         let waker = Waker::new(poll.registry(), NOTIFIED).map_err(explain)?;
         let notifier = Arc::new(Notifier(waker));
@@ -62,10 +62,9 @@ impl Reactor {
             inner: Inner {
                 poll,
                 fds: FdTable::default(),
-                lot: ParkingLot::default(),
                 pipes: Pipes::new(&notifier),
                 done: Vec::new(),
-                pool: LazyPool::new(settings),
+                pool: ProvidedPool::default(),
                 counters: DriverCounters::default(),
             },
             notifier,
@@ -90,13 +89,13 @@ impl Inner {
     /// # Safety
     ///
     /// The memory that `op` points to belongs to an operation that has not completed.
-    unsafe fn attempt(&mut self, op: Op, is_retry: bool) -> Option<OpResult> {
-        let op_result = match op {
+    unsafe fn attempt(&mut self, op: &Op, is_retry: bool) -> Option<OpResult> {
+        let op_result = match *op {
             Op::RecvManaged { .. } | Op::RecvMessageManaged { .. } => {
                 // SAFETY: the caller's promise.
-                unsafe { driver::perform_managed(op, &mut self.pool, &mut self.counters) }
+                unsafe { driver::perform_managed(op, &self.pool, &mut self.counters) }
             }
-            Op::Connect { fd, .. } if is_retry => sys::connected(fd).map(OpResult::last),
+            Op::Connect { fd, .. } if is_retry => sys::connected(fd).map(OpResult::new),
             Op::Accept { .. }
             | Op::Connect { .. }
             | Op::Recv { .. }
@@ -107,9 +106,9 @@ impl Inner {
             | Op::SendMessage { .. }
             | Op::Readiness { .. }
             // SAFETY: the caller's promise.
-            | Op::File(_) => unsafe { driver::perform(op) }.map(OpResult::last),
+            | Op::File(_) => unsafe { driver::perform(op) }.map(OpResult::new),
         };
-        let res = op_result.as_ref().map(|op_result| op_result.res);
+        let res = op_result.map(OpResult::res);
         if let (Op::Accept { .. }, Some(Ok(fd))) = (op, res) {
             self.fd_opened(fd as Fd);
         }
@@ -131,8 +130,8 @@ impl Inner {
     /// # Safety
     ///
     /// The memory that `op` points to belongs to an operation that has not completed.
-    unsafe fn requested_len(&self, op: Op) -> usize {
-        match op {
+    unsafe fn requested_len(&self, op: &Op) -> usize {
+        match *op {
             Op::Recv {
                 medium: Medium::Tcp,
                 len,
@@ -145,7 +144,7 @@ impl Inner {
             } => len,
             Op::RecvManaged {
                 medium: Medium::Tcp, ..
-            } => self.pool.buffer_len,
+            } => self.pool.buffer_len(),
             Op::RecvVectored {
                 medium: Medium::Tcp,
                 slices,
@@ -169,33 +168,13 @@ impl Inner {
         }
     }
 
-    /// Starts an operation on a pipe without readiness.
-    ///
-    /// # Safety
-    ///
-    /// As for [`Driver::start`].
-    unsafe fn start_pipe(&mut self, id: OpId, op: Op, scratch: *mut Scratch) -> Start {
-        let buffer = match op {
-            Op::RecvManaged { .. } => match self.pool.take(&mut self.counters) {
-                Ok(buffer) => Some(buffer),
-                Err(code) => return Start::Done(OpResult::last(Err(code))),
-            },
-            _ => None,
-        };
-        // SAFETY: the caller's promise.
-        let start = unsafe { self.pipes.start(id, op, buffer, scratch) };
-        self.counters.completions += u64::from(matches!(start, Start::Done(_)));
-        start
-    }
-
     /// Makes an operation wait until its descriptor is ready.
-    fn park(&mut self, id: OpId, op: Op, (fd, direction): (Fd, Direction)) -> Result<(), i32> {
+    fn park(&mut self, id: OpId, op: &Op, (fd, direction): (Fd, Direction)) -> Result<(), i32> {
         match self.fds.get(fd).source {
             None => self.register(fd, direction)?,
             Some(_) => self.arm(fd, direction)?,
         }
-        let queue = &mut self.fds.get(fd).side(direction).queue;
-        self.lot.park(queue, id, op);
+        self.fds.get(fd).side(direction).waiting.push(Waiting::new(id, op));
         Ok(())
     }
 
@@ -248,8 +227,8 @@ impl Inner {
     /// A number has a new descriptor. Operations that wait for an earlier one fail: its owner closed it unnoticed.
     fn fd_opened(&mut self, fd: Fd) {
         for direction in [Direction::Read, Direction::Write] {
-            while let Some(id) = self.lot.pop(&mut self.fds.get(fd).side(direction).queue) {
-                self.finish(id, Err(errno::BAD_FD));
+            while let Some(waiting) = self.fds.get(fd).side(direction).waiting.pop() {
+                self.finish(waiting.id, Err(errno::BAD_FD));
             }
         }
         self.fds.reset(fd);
@@ -270,7 +249,7 @@ impl Inner {
     fn finish(&mut self, id: OpId, res: OsResult) {
         self.done.push(Completion {
             id,
-            result: OpResult::last(res),
+            result: OpResult::new(res),
         });
     }
 
@@ -302,24 +281,28 @@ impl Inner {
     /// Attempts the parked operations in order, until one would block again.
     fn retry_parked(&mut self, fd: Fd, direction: Direction, completed: &mut Vec<Completion>) {
         loop {
-            let queue = self.fds.get(fd).side(direction).queue;
-            let Some((id, op)) = self.lot.first(queue) else { return };
-            // SAFETY: a parked operation has not completed, so it owns the memory that its op points to.
-            let op_result = match unsafe { self.attempt(op, true) } {
+            let Some(waiting) = self.fds.get(fd).side(direction).waiting.first() else {
+                return;
+            };
+            // SAFETY: a waiting operation has not completed, so its op and the memory that it points to are in place.
+            let op_result = match unsafe { self.attempt(waiting.op(), true) } {
                 Some(op_result) => op_result,
                 None => match self.arm(fd, direction) {
                     Ok(()) => return,
-                    Err(code) => OpResult::last(Err(code)),
+                    Err(code) => OpResult::new(Err(code)),
                 },
             };
-            self.lot.pop(&mut self.fds.get(fd).side(direction).queue);
-            completed.push(Completion { id, result: op_result });
+            self.fds.get(fd).side(direction).waiting.pop();
+            completed.push(Completion {
+                id: waiting.id,
+                result: op_result,
+            });
         }
     }
 }
 
 // SAFETY: `attempt` uses an operation's memory only during a system call, which has returned when the completion is
-// reported; `Pipes` reports a call after its end. Completion or cancel removes an operation from the lot or from
+// reported; `Pipes` reports a call after its end. Completion or cancel removes an operation from its list or from
 // `Pipes`: it completes once.
 unsafe impl Driver for Reactor {
     fn describe(&self) -> Description {
@@ -349,18 +332,20 @@ unsafe impl Driver for Reactor {
         Ok(reply)
     }
 
-    unsafe fn start(&mut self, id: OpId, op: Op, scratch: *mut Scratch) -> Start {
+    unsafe fn start(&mut self, id: OpId, op: &Op, scratch: *mut Scratch) -> Start {
         let inner = &mut self.inner;
         let Some((fd, direction)) = op.waits_for() else {
             return Start::Blocking;
         };
         inner.counters.submissions += 1;
         if fd < 0 {
-            return Start::Done(OpResult::last(Err(errno::BAD_FD)));
+            return Start::Done(OpResult::new(Err(errno::BAD_FD)));
         }
-        if Pipes::serves(&op) {
+        if Pipes::serves(op) {
             // SAFETY: the caller's promise.
-            return unsafe { inner.start_pipe(id, op, scratch) };
+            let start = unsafe { inner.pipes.start(id, op, scratch, &inner.pool, &mut inner.counters) };
+            inner.counters.completions += u64::from(matches!(start, Start::Done(_)));
+            return start;
         }
         // Other code uses a foreign descriptor too, so the readiness recorded here may be wrong.
         let is_foreign = matches!(op, Op::Readiness { .. });
@@ -371,7 +356,7 @@ unsafe impl Driver for Reactor {
             // SAFETY: the caller's promise: the operation owns the memory that `op` points to.
             match unsafe { inner.attempt(op, false) } {
                 Some(op_result) if is_foreign => {
-                    inner.finish(id, op_result.res);
+                    inner.finish(id, op_result.res());
                     return Start::Pending;
                 }
                 Some(op_result) => {
@@ -383,47 +368,51 @@ unsafe impl Driver for Reactor {
         }
         match inner.park(id, op, (fd, direction)) {
             Ok(()) => Start::Pending,
-            Err(code) => Start::Done(OpResult::last(Err(code))),
+            Err(code) => Start::Done(OpResult::new(Err(code))),
         }
     }
 
-    unsafe fn attempt(&mut self, op: Op, _: bool) -> Option<OsResult> {
+    unsafe fn attempt(&mut self, op: &Op, _: bool) -> Option<OsResult> {
         #[cfg(target_os = "linux")]
-        if let Op::File(FileOp::ReadAt { fd, ptr, len, offset }) = op {
+        if let Op::File(FileOp::ReadAt { fd, ptr, len, offset }) = *op {
             // SAFETY: the caller's promise.
             return unsafe { sys::read_cached(fd, ptr, len, offset) };
         }
-        if Pipes::serves(&op) {
+        if Pipes::serves(op) {
             return None;
         }
         let inner = &mut self.inner;
         let (fd, direction) = op.waits_for().filter(|(fd, _)| *fd >= 0)?;
         let side = inner.fds.get(fd).side(direction);
-        // Parked operations come first.
-        if !side.may_be_ready || !side.queue.is_empty() {
+        // Waiting operations come first.
+        if !side.may_be_ready || !side.waiting.is_empty() {
             return None;
         }
         // SAFETY: the caller's promise: the memory is valid until this returns, and the call has ended by then.
         let op_result = unsafe { inner.attempt(op, false) }?;
         inner.counters.submissions += 1;
         inner.counters.completions += 1;
-        Some(op_result.res)
+        Some(op_result.res())
     }
 
-    fn cancel(&mut self, id: OpId) {
+    fn cancel(&mut self, id: OpId, op: &Op) {
         let inner = &mut self.inner;
         if let Some(in_time) = inner.pipes.cancel(id) {
             inner.counters.late_cancels += u64::from(!in_time);
             return;
         }
-        // An operation that is not parked has completed.
-        let Some((fd, direction)) = inner.lot.op_of(id).and_then(|op| op.waits_for()) else {
-            inner.counters.late_cancels += 1;
-            return;
-        };
-        let queue = &mut inner.fds.get(fd).side(direction).queue;
-        inner.lot.remove(queue, id);
-        inner.finish(id, Err(errno::CANCELED));
+        let fds = &mut inner.fds;
+        let is_waiting = |(fd, direction)| fds.get(fd).side(direction).waiting.remove(id);
+        match op.waits_for().filter(|(fd, _)| *fd >= 0).is_some_and(is_waiting) {
+            true => inner.finish(id, Err(errno::CANCELED)),
+            // It has completed.
+            false => inner.counters.late_cancels += 1,
+        }
+    }
+
+    fn provide_buffers(&mut self, pool: &Rc<BufferPool>) -> bool {
+        self.inner.pool.0 = Some(pool.clone());
+        true
     }
 
     fn poll(&mut self, completed: &mut Vec<Completion>, wait: Wait) -> io::Result<()> {

@@ -11,8 +11,8 @@ use mio::{Interest, Poll, Registry, Token};
 
 use super::poller::Notifier;
 use crate::driver::op::{Direction, Op};
-use crate::driver::pool::PoolBuffer;
-use crate::driver::{Completion, OpId, Scratch, Start};
+use crate::driver::pool::ProvidedPool;
+use crate::driver::{Completion, DriverCounters, OpId, Scratch, Start};
 use crate::sys::Fd;
 
 /// How many low bits of a descriptor's number are always zero.
@@ -101,7 +101,14 @@ impl Pipes {
     ///
     /// As for [`Driver::start`](crate::driver::Driver::start).
     #[inline(always)]
-    pub(super) unsafe fn start(&mut self, _: OpId, _: Op, _: Option<PoolBuffer>, _: *mut Scratch) -> Start {
+    pub(super) unsafe fn start(
+        &mut self,
+        _: OpId,
+        _: &Op,
+        _: *mut Scratch,
+        _: &ProvidedPool,
+        _: &mut DriverCounters,
+    ) -> Start {
         unreachable!("pipes have readiness on Unix")
     }
 

@@ -81,6 +81,7 @@ use crate::event_loop::core::{LoopCore, RemoteEvent};
 use crate::event_loop::exception::{Exception, guard, report, wake_all};
 use crate::event_loop::inbox::Inbox;
 use crate::event_loop::ready::Ready;
+use crate::event_loop::waiter::TaskKey;
 use crate::time::Instant;
 
 /// What a pending task waits for, as shown in dumps.
@@ -378,6 +379,12 @@ impl RawTask {
         waker.data() == self.address() && std::ptr::eq(waker.vtable(), &WAKER)
     }
 
+    /// For waiters of this loop. Valid until the task is done.
+    #[inline]
+    pub(crate) fn key(self) -> TaskKey {
+        TaskKey::new(self.header().list_index.get(), self.id().0)
+    }
+
     /// The data pointer of the task's wakers.
     pub(crate) fn address(self) -> *const () {
         self.0.as_ptr().cast_const().cast()
@@ -416,6 +423,16 @@ impl RawTask {
         match LoopCore::try_current() {
             Some(core) if Arc::ptr_eq(&core.inbox, &self.header().inbox) => self.make_ready(core),
             _ => self.send_remote_wake(),
+        }
+    }
+
+    /// As `schedule`, for a caller that has the task's loop. Loop's thread.
+    #[inline]
+    pub(crate) fn schedule_on(self, core: &LoopCore) {
+        match core.is_current() {
+            true => self.make_ready(core),
+            // The loop is not running: another event loop that drives it must be told.
+            false => self.send_remote_wake(),
         }
     }
 

@@ -242,11 +242,11 @@ unsafe impl Driver for Idle {
         Err(io::ErrorKind::Unsupported.into())
     }
 
-    unsafe fn start(&mut self, _id: OpId, _op: Op, _scratch: *mut Scratch) -> Start {
+    unsafe fn start(&mut self, _id: OpId, _op: &Op, _scratch: *mut Scratch) -> Start {
         unreachable!("no operation can be started")
     }
 
-    fn cancel(&mut self, _id: OpId) {}
+    fn cancel(&mut self, _id: OpId, _op: &Op) {}
 
     fn poll(&mut self, _completed: &mut Vec<Completion>, wait: Wait) -> io::Result<()> {
         assert_eq!(wait, Wait::No, "a wait would never end");

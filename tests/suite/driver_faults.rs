@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use windlass::EventLoop;
 use windlass::driver::{
-    Completion, Control, Description, Driver, DriverCounters, Fd, Notify, Op, OpId, OpResult, OsResult, Reply, Scratch,
-    Start, Wait,
+    BufferPool, Completion, Control, Description, Driver, DriverCounters, Fd, Notify, Op, OpId, OpResult, OsResult,
+    Reply, Scratch, Start, Wait,
 };
 use windlass::net::{TcpListener, UnixDatagram, UnixListener, UnixStream};
 use windlass::task::yield_now;
@@ -60,7 +60,7 @@ unsafe impl Driver for Faulty {
         self.inner.control(call)
     }
 
-    unsafe fn start(&mut self, id: OpId, op: Op, scratch: *mut Scratch) -> Start {
+    unsafe fn start(&mut self, id: OpId, op: &Op, scratch: *mut Scratch) -> Start {
         if let Op::Accept { .. } = op {
             self.faults.accepts_started.set(self.faults.accepts_started.get() + 1);
             if let Some(code) = self.faults.accepts.borrow_mut().pop_front() {
@@ -72,15 +72,19 @@ unsafe impl Driver for Faulty {
         unsafe { self.inner.start(id, op, scratch) }
     }
 
-    unsafe fn attempt(&mut self, op: Op, alone: bool) -> Option<OsResult> {
+    unsafe fn attempt(&mut self, op: &Op, alone: bool) -> Option<OsResult> {
         // SAFETY: the caller keeps the contract.
         unsafe { self.inner.attempt(op, alone) }
     }
 
-    fn cancel(&mut self, id: OpId) {
+    fn cancel(&mut self, id: OpId, op: &Op) {
         if !self.failed.iter().any(|(failed, _)| *failed == id) {
-            self.inner.cancel(id);
+            self.inner.cancel(id, op);
         }
+    }
+
+    fn provide_buffers(&mut self, pool: &Rc<BufferPool>) -> bool {
+        self.inner.provide_buffers(pool)
     }
 
     fn poll(&mut self, completed: &mut Vec<Completion>, wait: Wait) -> io::Result<()> {
@@ -89,7 +93,7 @@ unsafe impl Driver for Faulty {
         }
         let failed = self.failed.drain(..).map(|(id, code)| Completion {
             id,
-            result: OpResult::last(Err(code)),
+            result: OpResult::new(Err(code)),
         });
         let before = completed.len();
         completed.extend(failed);

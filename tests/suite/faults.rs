@@ -249,13 +249,13 @@ unsafe impl Driver for Scripted {
         }
     }
 
-    unsafe fn start(&mut self, _id: OpId, op: Op, _scratch: *mut Scratch) -> Start {
+    unsafe fn start(&mut self, _id: OpId, op: &Op, _scratch: *mut Scratch) -> Start {
         assert!(matches!(op, Op::Accept { .. }));
         self.starts.set(self.starts.get() + 1);
-        Start::Done(OpResult::last(self.accepts.pop().expect("more accepts than scripted")))
+        Start::Done(OpResult::new(self.accepts.pop().expect("more accepts than scripted")))
     }
 
-    fn cancel(&mut self, _id: OpId) {}
+    fn cancel(&mut self, _id: OpId, _op: &Op) {}
 
     fn poll(&mut self, _completed: &mut Vec<Completion>, wait: Wait) -> io::Result<()> {
         match wait {
@@ -363,9 +363,9 @@ unsafe impl Driver for FailingWait {
         }
     }
 
-    unsafe fn start(&mut self, id: OpId, op: Op, _scratch: *mut Scratch) -> Start {
-        match op {
-            Op::Connect { .. } => Start::Done(OpResult::last(Ok(0))),
+    unsafe fn start(&mut self, id: OpId, op: &Op, _scratch: *mut Scratch) -> Start {
+        match *op {
+            Op::Connect { .. } => Start::Done(OpResult::new(Ok(0))),
             Op::Recv { ptr, .. } => {
                 self.receive = Some((id, ptr));
                 Start::Pending
@@ -374,7 +374,7 @@ unsafe impl Driver for FailingWait {
         }
     }
 
-    fn cancel(&mut self, _id: OpId) {}
+    fn cancel(&mut self, _id: OpId, _op: &Op) {}
 
     fn poll(&mut self, completed: &mut Vec<Completion>, _wait: Wait) -> io::Result<()> {
         let Some((id, ptr)) = self.receive else {
@@ -389,7 +389,7 @@ unsafe impl Driver for FailingWait {
         unsafe { ptr.copy_from(b"hello".as_ptr(), 5) };
         completed.push(Completion {
             id,
-            result: OpResult::last(Ok(5)),
+            result: OpResult::new(Ok(5)),
         });
         Ok(())
     }

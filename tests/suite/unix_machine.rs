@@ -16,7 +16,7 @@ use super::{Folder, variable};
 /// Makes a socket send a reset when it is closed. Sockets of the null driver are left alone.
 pub(crate) fn reset_on_close(socket: &impl AsRawFd) {
     let fd = socket.as_raw_fd();
-    if fd < 0 {
+    if is_null_driver_number(fd) {
         return;
     }
     let linger = libc::linger {
@@ -210,7 +210,7 @@ pub(crate) fn number_of(source: &impl AsRawFd) -> RawSource {
 
 /// Whether the descriptor belongs to the null driver.
 pub(crate) fn is_null_driver_number(number: RawSource) -> bool {
-    number < 0
+    !windlass::driver::FdSpace::Split.is_kernel(number)
 }
 
 /// The trait that socket2 needs to set options.

@@ -113,7 +113,7 @@ pub(crate) fn number_of(source: &impl AsRawSocket) -> RawSource {
 
 /// Whether the socket belongs to the null driver.
 pub(crate) fn is_null_driver_number(number: RawSource) -> bool {
-    (number as i64) < 0
+    !windlass::driver::FdSpace::Split.is_kernel(number as i32)
 }
 
 /// The trait that socket2 needs to set options.

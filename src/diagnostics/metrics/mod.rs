@@ -124,8 +124,8 @@ impl LoopCore {
                 driver,
                 running: busy - driver,
             },
-            ops: self.ops.borrow().ops_in_flight(),
-            accepted_waiting: self.ops.borrow().accepted_waiting(),
+            ops: self.ops.ops_in_flight(),
+            accepted_waiting: self.ops.accepted_waiting(),
         }
     }
 }

@@ -35,13 +35,13 @@ pub(super) async fn send_with_retry<B: IoBuf>(
         (op_result, (_, msg, buf)) = start_send(owned, msg_pool, buf, to, descriptors, true).await;
         descriptors = msg.take_descriptors();
         msg_pool.put_back(msg);
-        match op_result.res {
+        match op_result.res() {
             Err(errno::AGAIN) if to.is_none() => {
                 let direction = Direction::Write;
                 let plan = |_: &mut Rc<Descriptor>| Op::Readiness { fd, direction };
                 let (op_result, _) =
                     OpFuture::start_op(core, queue, OnOrphan::Discard, descriptor.clone(), 0, plan).await;
-                if let Err(code) = op_result.res {
+                if let Err(code) = op_result.res() {
                     return (Err(from_code(code)), buf);
                 }
             }

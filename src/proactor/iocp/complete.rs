@@ -15,6 +15,7 @@ use super::overlapped::IocpScratch;
 use super::start::CallStatus;
 use crate::driver::file_call::FileCall;
 use crate::driver::op::{Direction, FileOp, Medium, Op};
+use crate::driver::pool::PoolBuffer;
 use crate::driver::{self, Completion, OpResult, OsResult};
 use crate::sys::{self, Fd, errno, socket};
 
@@ -46,7 +47,7 @@ impl Iocp {
     /// `scratch` is that of an operation in flight, and the kernel does not use it.
     pub(super) unsafe fn finish(&mut self, scratch: *mut IocpScratch, mut res: OsResult) -> Option<OpResult> {
         // SAFETY: the caller's promise.
-        let (id, op) = unsafe { ((*scratch).id, (*scratch).op) };
+        let (id, op) = unsafe { ((*scratch).id, &*(*scratch).op) };
         loop {
             // The socket is ready: perform the operation without blocking. `None` if it is no longer ready: wait again.
             let is_pipe = op.medium() == Some(Medium::Pipe);
@@ -55,20 +56,18 @@ impl Iocp {
                 (Op::Recv { .. } | Op::RecvVectored { .. } | Op::RecvManaged { .. }, Ok(0)) if is_pipe => None,
                 // SAFETY: the operation owns the message, and the kernel does not use it.
                 (Op::RecvManaged { .. } | Op::RecvMessageManaged { .. }, Ok(_)) if !is_pipe => unsafe {
-                    driver::perform_managed(op, &mut self.pool, &mut self.counters)
+                    driver::perform_managed(op, &self.pool, &mut self.counters)
                 },
                 (
                     Op::RecvMessage { .. } | Op::Send { .. } | Op::SendVectored { .. } | Op::SendMessage { .. },
                     Ok(_),
                 ) if !is_pipe => {
                     // SAFETY: the operation owns the memory that `op` points to, and the kernel does not use it.
-                    unsafe { driver::perform(op) }.map(OpResult::last)
+                    unsafe { driver::perform(op) }.map(OpResult::new)
                 }
                 _ => {
                     let (accepted, buffer) = self.in_flight.remove(id);
-                    // SAFETY: the operation owns the memory that `op` points to, and the kernel has finished with it:
-                    // it has written as many bytes as `res` says.
-                    return Some(unsafe { OpResult::with_buffer(result(op, res, accepted), buffer) });
+                    return Some(PoolBuffer::report(buffer, result(op, res, accepted)));
                 }
             };
             if let Some(op_result) = attempted {
@@ -77,7 +76,7 @@ impl Iocp {
             }
             if self.in_flight.is_cancelled(id) {
                 self.in_flight.remove(id);
-                return Some(OpResult::last(Err(errno::CANCELED)));
+                return Some(OpResult::new(Err(errno::CANCELED)));
             }
             // SAFETY: the caller's promise; the OVERLAPPED is reset.
             let again = unsafe {
@@ -94,16 +93,16 @@ impl Iocp {
     }
 
     /// Whether an operation that succeeds at once queues no packet.
-    fn skips(&mut self, op: Op) -> bool {
+    fn skips(&mut self, op: &Op) -> bool {
         op.fd()
             .is_some_and(|fd| matches!(self.fds.skips(&self.port, fd), Ok(Some(true))))
     }
 }
 
 /// The result of an operation that has ended.
-fn result(op: Op, res: OsResult, accepted: Option<OwnedSocket>) -> OsResult {
+fn result(op: &Op, res: OsResult, accepted: Option<OwnedSocket>) -> OsResult {
     let is_pipe = op.medium() == Some(Medium::Pipe);
-    match op {
+    match *op {
         Op::Accept { fd } => accept(fd, res, accepted),
         Op::Connect { fd, .. } => res.inspect(|_| set_socket_option(fd, SO_UPDATE_CONNECT_CONTEXT, &[])),
         Op::Recv { fd, .. } | Op::RecvVectored { fd, .. } | Op::RecvManaged { fd, .. } if !is_pipe => {
@@ -126,7 +125,9 @@ fn result_of(scratch: &IocpScratch, count: u32) -> OsResult {
     if status >= 0 {
         return Ok(count);
     }
-    match (is_winsock_call(scratch.op), scratch.op.fd()) {
+    // SAFETY: the operation has not completed, so its op is in place.
+    let op = unsafe { &*scratch.op };
+    match (is_winsock_call(op), op.fd()) {
         (true, Some(fd)) => Err(socket_code(fd, &scratch.overlapped)),
         // A pipe message longer than the buffer: the next read returns the rest.
         _ if win32_code(status) == ERROR_MORE_DATA as i32 => Ok(count),
@@ -135,8 +136,8 @@ fn result_of(scratch: &IocpScratch, count: u32) -> OsResult {
 }
 
 /// Whether a Winsock call started the operation.
-fn is_winsock_call(op: Op) -> bool {
-    match op {
+fn is_winsock_call(op: &Op) -> bool {
+    match *op {
         Op::Recv { medium, .. } | Op::RecvManaged { medium, .. } | Op::RecvVectored { medium, .. } => {
             medium != Medium::Pipe
         }

@@ -31,6 +31,7 @@ mod start;
 mod timer;
 
 use std::io;
+use std::rc::Rc;
 use std::sync::Arc;
 
 use windows_sys::Win32::System::IO::CancelIoEx;
@@ -43,10 +44,10 @@ use self::port::{Batch, Dequeued, Port};
 use self::timer::Timer;
 use crate::driver::op::{Medium, Op};
 use crate::driver::poll_throttle::PollThrottle;
-use crate::driver::pool::LazyPool;
+use crate::driver::pool::ProvidedPool;
 use crate::driver::{
-    self, Completion, Control, Description, Driver, DriverCounters, FdSpace, Notify, OpId, OsResult, Reply, Scratch,
-    Settings, Start, Wait,
+    self, BufferPool, Completion, Control, Description, Driver, DriverCounters, FdSpace, Notify, OpId, OsResult, Reply,
+    Scratch, Start, Wait,
 };
 use crate::sys::{self, Fd, Instant};
 
@@ -61,13 +62,13 @@ pub(crate) struct Iocp {
     throttle: PollThrottle,
     /// Readiness operations that were ready when they were started.
     done: Vec<Completion>,
-    pool: LazyPool,
+    pool: ProvidedPool,
     reason: String,
     counters: DriverCounters,
 }
 
 impl Iocp {
-    pub(crate) fn open(settings: &Settings, reason: &str) -> io::Result<Iocp> {
+    pub(crate) fn open(reason: &str) -> io::Result<Iocp> {
         Ok(Iocp {
             port: Arc::new(Port::open()?),
             batch: Batch::new(),
@@ -78,7 +79,7 @@ impl Iocp {
             timer: Timer::new(),
             throttle: PollThrottle::new(),
             done: Vec::new(),
-            pool: LazyPool::new(settings),
+            pool: ProvidedPool::default(),
             reason: reason.to_owned(),
             counters: DriverCounters::default(),
         })
@@ -124,7 +125,7 @@ unsafe impl Driver for Iocp {
         reply
     }
 
-    unsafe fn start(&mut self, id: OpId, op: Op, scratch: *mut Scratch) -> Start {
+    unsafe fn start(&mut self, id: OpId, op: &Op, scratch: *mut Scratch) -> Start {
         self.counters.submissions += 1;
         // SAFETY: the caller's promise.
         let start = unsafe { self.begin(id, op, scratch) };
@@ -132,8 +133,8 @@ unsafe impl Driver for Iocp {
         start
     }
 
-    unsafe fn attempt(&mut self, op: Op, _: bool) -> Option<OsResult> {
-        let res = match op {
+    unsafe fn attempt(&mut self, op: &Op, _: bool) -> Option<OsResult> {
+        let res = match *op {
             Op::Send { fd, medium, .. } | Op::SendVectored { fd, medium, .. } if fd >= 0 && medium != Medium::Pipe => {
                 // SAFETY: the caller's promise: the memory is valid until this returns, and the call has ended by then.
                 unsafe { driver::perform(op) }?
@@ -145,7 +146,12 @@ unsafe impl Driver for Iocp {
         Some(res)
     }
 
-    fn cancel(&mut self, id: OpId) {
+    fn provide_buffers(&mut self, pool: &Rc<BufferPool>) -> bool {
+        self.pool.0 = Some(pool.clone());
+        true
+    }
+
+    fn cancel(&mut self, id: OpId, _: &Op) {
         let Some((handle, overlapped)) = self.in_flight.request_cancel(id) else {
             self.counters.late_cancels += 1;
             return;

@@ -6,7 +6,8 @@ use windows_sys::Win32::Foundation::HANDLE;
 use windows_sys::Win32::System::IO::OVERLAPPED;
 
 use crate::driver::op::Op;
-use crate::driver::{OpId, PoolBuffer, Scratch};
+use crate::driver::pool::PoolBuffer;
+use crate::driver::{OpId, Scratch};
 
 /// How this driver lays out an operation's scratch. While the operation is in flight the kernel owns the first field,
 /// and the last one if the call was given its address.
@@ -15,7 +16,8 @@ pub(super) struct IocpScratch {
     /// First, so that the address that the port returns is this structure's.
     pub(super) overlapped: OVERLAPPED,
     pub(super) id: OpId,
-    pub(super) op: Op,
+    /// In place until the operation completes.
+    pub(super) op: *const Op,
     /// The addresses that AcceptEx writes, or the request and reply of an AFD poll.
     pub(super) extra: [u64; EXTRA_WORDS],
 }
@@ -33,7 +35,7 @@ impl IocpScratch {
     /// # Safety
     ///
     /// The scratch belongs to the operation, and the kernel does not use it.
-    pub(super) unsafe fn prepare(scratch: *mut Scratch, id: OpId, op: Op) -> *mut IocpScratch {
+    pub(super) unsafe fn prepare(scratch: *mut Scratch, id: OpId, op: &Op) -> *mut IocpScratch {
         let scratch = scratch.cast::<IocpScratch>();
         // SAFETY: it fits, as asserted above, and the caller owns the scratch.
         unsafe {
@@ -69,7 +71,7 @@ pub(super) struct InFlightTable {
 
 impl InFlightTable {
     pub(super) fn insert(&mut self, id: OpId, overlapped: *mut OVERLAPPED, handle: HANDLE) {
-        let index = id.index as usize;
+        let index = id.index();
         if index >= self.entries.len() {
             self.entries.resize_with(index + 1, || None);
         }
@@ -85,7 +87,7 @@ impl InFlightTable {
 
     fn entry(&mut self, id: OpId) -> Option<&mut Entry> {
         self.entries
-            .get_mut(id.index as usize)?
+            .get_mut(id.index())?
             .as_mut()
             .filter(|entry| entry.id == id)
     }
@@ -127,7 +129,7 @@ impl InFlightTable {
 
     /// Removes an operation that has ended. Returns the socket and the buffer that it held.
     pub(super) fn remove(&mut self, id: OpId) -> (Option<OwnedSocket>, Option<PoolBuffer>) {
-        let slot = self.entries.get_mut(id.index as usize);
+        let slot = self.entries.get_mut(id.index());
         let entry = slot.and_then(|slot| slot.take_if(|entry| entry.id == id));
         entry.map_or((None, None), |entry| (entry.socket, entry.buffer))
     }

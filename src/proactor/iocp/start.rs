@@ -36,9 +36,9 @@ impl Iocp {
     /// # Safety
     ///
     /// As for [`Driver::start`](crate::driver::Driver::start).
-    pub(super) unsafe fn begin(&mut self, id: OpId, op: Op, scratch: *mut Scratch) -> Start {
-        let done = |res: OsResult| Start::Done(OpResult::last(res));
-        let fd = match op {
+    pub(super) unsafe fn begin(&mut self, id: OpId, op: &Op, scratch: *mut Scratch) -> Start {
+        let done = |res: OsResult| Start::Done(OpResult::new(res));
+        let fd = match *op {
             Op::File(FileOp::ReadAt { fd, .. } | FileOp::WriteAt { fd, .. }) => fd,
             _ => match op.waits_for() {
                 Some((fd, _)) => fd,
@@ -62,14 +62,14 @@ impl Iocp {
                 // A check is cheaper than an AFD poll. The result goes to `done`, so a watcher runs once per turn.
                 // SAFETY: as above.
                 if let Some(res) = unsafe { driver::perform(op) } {
-                    let op_result = OpResult::last(res);
+                    let op_result = OpResult::new(res);
                     self.done.push(Completion { id, result: op_result });
                     return Start::Pending;
                 }
             }
             Op::RecvMessageManaged { .. } => {
                 // SAFETY: as above.
-                let op_result = unsafe { driver::perform_managed(op, &mut self.pool, &mut self.counters) };
+                let op_result = unsafe { driver::perform_managed(op, &self.pool, &mut self.counters) };
                 if let Some(op_result) = op_result {
                     return Start::Done(op_result);
                 }
@@ -139,7 +139,7 @@ impl Iocp {
     /// now on the kernel owns both, until the port returns the OVERLAPPED or this reports the call's end.
     pub(super) unsafe fn call(&mut self, scratch: *mut IocpScratch) -> Result<CallStatus, i32> {
         // SAFETY: the caller's promise.
-        let (op, id, overlapped) = unsafe { ((*scratch).op, (*scratch).id, &raw mut (*scratch).overlapped) };
+        let (op, id, overlapped) = unsafe { (&*(*scratch).op, (*scratch).id, &raw mut (*scratch).overlapped) };
         let is_managed = matches!(op, Op::RecvManaged { .. }) && op.medium() == Some(Medium::Pipe);
         let buffer = is_managed.then(|| self.pool.take(&mut self.counters));
         let mut buffer = buffer.transpose()?;
@@ -156,7 +156,7 @@ impl Iocp {
         }
         // SAFETY, for every call below: as above. Counts and flags are locals, which the system does not use after the
         // call.
-        match op {
+        match *op {
             // SAFETY: see above.
             Op::Accept { fd } => unsafe { self.accept(scratch, fd) },
             // SAFETY: see above.
@@ -271,8 +271,8 @@ impl Iocp {
 }
 
 /// The direction that an operation waits for if it is attempted first, and again whenever the socket is ready.
-fn waits_for_readiness(op: Op) -> Option<Direction> {
-    match op {
+fn waits_for_readiness(op: &Op) -> Option<Direction> {
+    match *op {
         Op::Readiness { direction, .. } => Some(direction),
         Op::RecvMessage { .. } | Op::RecvMessageManaged { .. } => Some(Direction::Read),
         Op::SendMessage { .. } => Some(Direction::Write),

@@ -2,7 +2,7 @@
 //!
 //! The ring is a page-aligned array of (address, length, buffer id). The driver appends entries and the kernel consumes
 //! them; the tail counter lies in an unused field of the first entry. The kernel owns a buffer from the tail update
-//! that publishes it until a completion names it. Then a [`PoolBuffer`] owns it, then the pool, then the ring.
+//! that publishes it until a completion names it. Then the program owns it, then the pool, then the ring.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::io;
@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU16, Ordering};
 use io_uring::types::BufRingEntry;
 
 use super::Uring;
-use crate::driver::pool::{BufferPool, PoolBuffer};
+use crate::driver::BufferPool;
 
 /// The ring's only buffer group.
 pub(super) const GROUP: u16 = 0;
@@ -33,17 +33,10 @@ impl BufferRing {
         Layout::from_size_align(usize::from(count) * size_of::<BufRingEntry>(), PAGE).expect("at most half a MiB")
     }
 
-    /// Takes the buffer that a completion names.
-    pub(super) fn filled(&self, index: u16, len: usize) -> PoolBuffer {
-        // SAFETY: a completion names this buffer, so the kernel has filled `len` bytes and no longer uses it. It was
-        // taken from the pool when the kernel got it.
-        unsafe { self.pool.wrap(index, len) }
-    }
-
     /// Appends every free buffer of the pool to the ring.
     pub(super) fn give_to_kernel(&mut self) {
         let before = self.tail;
-        while let Some(index) = self.pool.take_free() {
+        while let Some(index) = self.pool.take() {
             let slot = usize::from(self.tail & (self.pool.count() - 1));
             // SAFETY: `slot` is within the array. There are no more buffers than slots, so the kernel has consumed this
             // one. The fields are written one by one, because the tail lies in the first entry's unused field.
@@ -73,18 +66,9 @@ impl Drop for BufferRing {
 }
 
 impl Uring {
-    /// Creates the pool and its ring for the first managed receive. False without kernel support or memory.
-    pub(super) fn ensure_buffers(&mut self) -> bool {
-        if self.buffers.is_none() && self.features.buffer_ring {
-            self.buffers = self.make_buffers().ok();
-            self.features.buffer_ring = self.buffers.is_some();
-        }
-        self.buffers.is_some()
-    }
-
-    fn make_buffers(&mut self) -> io::Result<BufferRing> {
-        let count = self.settings.managed_count.next_power_of_two();
-        let pool = BufferPool::new(count, self.settings.managed_len).ok_or(io::ErrorKind::OutOfMemory)?;
+    /// Creates the ring for the pool's buffers.
+    pub(super) fn make_buffers(&mut self, pool: &Rc<BufferPool>) -> io::Result<BufferRing> {
+        let (pool, count) = (pool.clone(), pool.count());
         let layout = BufferRing::layout(count);
         // SAFETY: the layout is not empty: the count is at least one.
         let memory = unsafe { alloc_zeroed(layout) };

@@ -20,7 +20,7 @@ impl Emptied {
     /// An operation is about to receive from a socket. True if the last receive left the socket empty.
     #[inline]
     pub(super) fn receives(&mut self, id: OpId, fd: Fd) -> bool {
-        let index = id.index as usize;
+        let index = id.index();
         if index >= self.receiving.len() {
             self.receiving.resize(index + 1, None);
         }
@@ -31,7 +31,7 @@ impl Emptied {
     /// A receive has completed.
     #[inline]
     pub(super) fn completed(&mut self, id: OpId, entry: &cqueue::Entry) {
-        let Some(Some(fd)) = self.receiving.get_mut(id.index as usize).map(Option::take) else {
+        let Some(Some(fd)) = self.receiving.get_mut(id.index()).map(Option::take) else {
             return;
         };
         let is_empty = entry.result() > 0 && !cqueue::sock_nonempty(entry.flags());

@@ -23,18 +23,19 @@ mod submit;
 
 use std::collections::VecDeque;
 use std::io;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use io_uring::{EnterFlags, IoUring, cqueue, squeue, types};
+use io_uring::{EnterFlags, IoUring, squeue, types};
 
 use self::buffers::BufferRing;
 use self::emptied::Emptied;
 use self::notify::{EventFd, Notifier};
 use crate::driver::op::{FileOp, Medium, Op};
 use crate::driver::{
-    self, Completion, Control, Description, Driver, DriverCounters, FdSpace, Notify, OpId, OpResult, OsResult, Reply,
-    Scratch, Settings, Start, Wait,
+    self, BufferPool, Completion, Control, Description, Driver, DriverCounters, FdSpace, Notify, OpId, OpResult,
+    OsResult, Reply, Scratch, Settings, Start, Wait,
 };
 use crate::sys::{self, Fd, Instant};
 
@@ -44,15 +45,9 @@ const MAX_WAIT: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 /// The index of the driver's own operations, which the loop never uses.
 const DRIVER_INDEX: u32 = OpId::MAX_INDEX;
 /// The read of the eventfd: it completes when another thread notifies the loop.
-const NOTIFY_READ: OpId = OpId {
-    index: DRIVER_INDEX,
-    generation: 0,
-};
+const NOTIFY_READ: OpId = OpId::new(DRIVER_INDEX, 0);
 /// A cancel request; not the operation that it cancels.
-const CANCEL: OpId = OpId {
-    index: DRIVER_INDEX,
-    generation: 1,
-};
+const CANCEL: OpId = OpId::new(DRIVER_INDEX, 1);
 
 pub(crate) struct Uring {
     ring: IoUring,
@@ -68,7 +63,6 @@ pub(crate) struct Uring {
     /// Whether a `Readiness` operation was ever started.
     watches_foreign: bool,
     features: setup::Features,
-    settings: Settings,
     reason: String,
     counters: DriverCounters,
 }
@@ -86,7 +80,6 @@ impl Uring {
             eventfd_armed: false,
             watches_foreign: false,
             features,
-            settings: *settings,
             reason: reason.to_owned(),
             counters: DriverCounters::default(),
         })
@@ -225,9 +218,9 @@ impl Uring {
                 }
                 id => {
                     self.emptied.completed(id, &entry);
-                    let op_result = op_result(&entry, self.buffers.as_ref());
-                    self.counters.pool_empty += u64::from(op_result.res == Err(libc::ENOBUFS));
-                    completed.push(Completion { id, result: op_result });
+                    self.counters.pool_empty += u64::from(entry.result() == -libc::ENOBUFS);
+                    let result = OpResult::from_kernel(entry.result(), entry.flags());
+                    completed.push(Completion { id, result });
                 }
             }
         }
@@ -271,23 +264,6 @@ impl Uring {
         self.eventfd_armed = true;
         let entry = self.notifier.eventfd.read_into(&mut self.eventfd_count);
         self.push(entry.user_data(NOTIFY_READ.to_u64()));
-    }
-}
-
-/// Converts a completion queue entry.
-fn op_result(entry: &cqueue::Entry, buffers: Option<&BufferRing>) -> OpResult {
-    let res = match entry.result() {
-        error if error < 0 => Err(-error),
-        count => Ok(count as u32),
-    };
-    let buffer = match (cqueue::buffer_select(entry.flags()), buffers) {
-        (Some(index), Some(buffers)) => Some(buffers.filled(index, res.unwrap_or(0) as usize)),
-        _ => None,
-    };
-    OpResult {
-        res,
-        // An empty buffer adds nothing to the count: it goes back to the pool here.
-        buffer: buffer.filter(|_| res.is_ok_and(|count| count > 0)),
     }
 }
 
@@ -337,24 +313,18 @@ unsafe impl Driver for Uring {
         driver::control(call)
     }
 
-    unsafe fn start(&mut self, id: OpId, op: Op, scratch: *mut Scratch) -> Start {
-        if let Op::RecvManaged { .. } | Op::RecvMessageManaged { .. } = op {
-            // Without a buffer ring (before 5.19) the pool counts as empty, and the caller reads into the heap.
-            if !self.ensure_buffers() {
-                return Start::Done(OpResult::last(Err(libc::ENOBUFS)));
-            }
-        }
-        if let Op::Connect { name, .. } = op {
+    unsafe fn start(&mut self, id: OpId, op: &Op, scratch: *mut Scratch) -> Start {
+        if let Op::Connect { name, .. } = *op {
             // SAFETY: the operation owns the name.
             let is_unix = unsafe { &*name }.as_socket().is_none();
             // A Unix connect ends at once, with EAGAIN if the backlog is full. io_uring would block a worker instead.
             // SAFETY: the operation owns the memory that `op` points to, and the kernel does not use it yet.
             if is_unix && let Some(res) = unsafe { driver::perform(op) } {
-                return Start::Done(OpResult::last(res));
+                return Start::Done(OpResult::new(res));
             }
         }
         self.watches_foreign |= matches!(op, Op::Readiness { .. });
-        let poll_first = match op {
+        let poll_first = match *op {
             // Other sockets do not report on every kernel whether they are empty.
             Op::Recv { fd, medium, .. } | Op::RecvManaged { fd, medium } if medium == Medium::Tcp => {
                 self.features.poll_first && self.emptied.receives(id, fd)
@@ -369,8 +339,8 @@ unsafe impl Driver for Uring {
         Start::Pending
     }
 
-    unsafe fn attempt(&mut self, op: Op, alone: bool) -> Option<OsResult> {
-        match op {
+    unsafe fn attempt(&mut self, op: &Op, alone: bool) -> Option<OsResult> {
+        match *op {
             // SAFETY: the caller's promise.
             Op::File(FileOp::ReadAt { fd, ptr, len, offset }) => unsafe { sys::read_cached(fd, ptr, len, offset) },
             Op::Send { medium, .. } | Op::SendVectored { medium, .. }
@@ -386,9 +356,17 @@ unsafe impl Driver for Uring {
         }
     }
 
-    fn cancel(&mut self, id: OpId) {
+    fn cancel(&mut self, id: OpId, _: &Op) {
         let entry = io_uring::opcode::AsyncCancel::new(id.to_u64()).build();
         self.push(entry.user_data(CANCEL.to_u64()));
+    }
+
+    fn provide_buffers(&mut self, pool: &Rc<BufferPool>) -> bool {
+        // The buffer ring came with Linux 5.19.
+        if self.features.buffer_ring {
+            self.buffers = self.make_buffers(pool).ok();
+        }
+        self.buffers.is_some()
     }
 
     fn poll(&mut self, completed: &mut Vec<Completion>, wait: Wait) -> io::Result<()> {

@@ -30,14 +30,14 @@ const POLL_FIRST: u16 = 1;
 ///
 /// The memory that `op` points to and `scratch` belong to the operation until it completes.
 pub(super) unsafe fn entry(
-    op: Op,
+    op: &Op,
     scratch: *mut Scratch,
     features: &Features,
     poll_first: bool,
 ) -> Option<squeue::Entry> {
     let first = if poll_first { POLL_FIRST } else { 0 };
     let scratch = scratch.cast::<UringScratch>();
-    let entry = match op {
+    let entry = match *op {
         Op::Accept { fd } => {
             let flags = libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
             let none = std::ptr::null_mut();

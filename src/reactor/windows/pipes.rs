@@ -23,8 +23,8 @@ use windows_sys::Win32::System::Threading::{
 
 use crate::driver::file_call::FileCall;
 use crate::driver::op::{Direction, Medium, Op};
-use crate::driver::pool::PoolBuffer;
-use crate::driver::{Completion, Notify, OpId, OpResult, OsResult, SCRATCH_LEN, Scratch, Start};
+use crate::driver::pool::{PoolBuffer, ProvidedPool};
+use crate::driver::{Completion, DriverCounters, Notify, OpId, OpResult, OsResult, SCRATCH_LEN, Scratch, Start};
 use crate::reactor::poller::Notifier;
 use crate::sys::{code_of, errno, handle, last_code, lock, new_event};
 
@@ -85,7 +85,7 @@ impl Pipes {
         op.medium() == Some(Medium::Pipe)
     }
 
-    /// Starts an operation. `buffer` is for a managed receive.
+    /// Starts an operation; a managed receive takes a buffer of `pool`.
     ///
     /// # Safety
     ///
@@ -93,17 +93,23 @@ impl Pipes {
     pub(in crate::reactor) unsafe fn start(
         &mut self,
         id: OpId,
-        op: Op,
-        mut buffer: Option<PoolBuffer>,
+        op: &Op,
         scratch: *mut Scratch,
+        pool: &ProvidedPool,
+        counters: &mut DriverCounters,
     ) -> Start {
+        let buffer = matches!(op, Op::RecvManaged { .. }).then(|| pool.take(counters));
+        let mut buffer = match buffer.transpose() {
+            Ok(buffer) => buffer,
+            Err(code) => return Start::Done(OpResult::new(Err(code))),
+        };
         // SAFETY: the caller's promise.
         let Some(call) = (unsafe { FileCall::of(op, buffer.as_mut()) }).filter(|call| call.len > 0) else {
-            return Start::Done(OpResult::last(Ok(0)));
+            return Start::Done(OpResult::new(Ok(0)));
         };
         let event = match self.spare_events.pop().map_or_else(new_event, Ok) {
             Ok(event) => event,
-            Err(error) => return Start::Done(OpResult::last(Err(code_of(&error)))),
+            Err(error) => return Start::Done(OpResult::new(Err(code_of(&error)))),
         };
         // SAFETY: the caller's promise: the operation owns its scratch, which is large enough, and the memory that `op`
         // points to until it completes. A pool buffer is kept until the call has ended.
@@ -129,8 +135,7 @@ impl Pipes {
         // SAFETY: the caller's promise.
         if let Some(res) = unsafe { issue(call, &event, overlapped) } {
             self.recycle(event);
-            // SAFETY: the call has ended with this count.
-            return Some(unsafe { OpResult::with_buffer(res, buffer) });
+            return Some(PoolBuffer::report(buffer, res));
         }
         let done = self.done.clone();
         let context = Box::into_raw(Box::new(WaitContext { done, id }));
@@ -156,8 +161,7 @@ impl Pipes {
                 Err(errno::CANCELED) => Err(why),
                 res => FileCall::normalize(call.direction, res),
             };
-            // SAFETY: the call has ended with this count.
-            return Some(unsafe { OpResult::with_buffer(res, buffer) });
+            return Some(PoolBuffer::report(buffer, res));
         }
         let pending = PendingCall {
             call,
@@ -222,8 +226,7 @@ impl Pipes {
             res => FileCall::normalize(call.direction, res),
         };
         self.recycle(event);
-        // SAFETY: the call has ended with this count.
-        Some(unsafe { OpResult::with_buffer(res, buffer) })
+        Some(PoolBuffer::report(buffer, res))
     }
 }
 

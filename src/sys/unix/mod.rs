@@ -49,8 +49,8 @@ use crate::sys::{Instant, IoVec, Name};
 pub(crate) use libc::{sockaddr as RawSockAddr, socklen_t as SockLen};
 
 /// A descriptor's number. Only the driver that gave it out knows what it refers to: see
-/// [`Driver::fd_space`](crate::driver::Driver::fd_space). Sockets of the null driver have negative numbers, which every
-/// system call refuses.
+/// [`Driver::fd_space`](crate::driver::Driver::fd_space). Sockets of the null driver have numbers from
+/// [`FdSpace::FIRST_OWN`](crate::driver::FdSpace::FIRST_OWN) on, which every system call refuses.
 pub type Fd = RawFd;
 
 /// The unit of a path.
@@ -149,7 +149,7 @@ pub(crate) fn check_watchable(fd: Fd) -> io::Result<()> {
     }
 }
 
-/// Closes a kernel descriptor; a negative number names a socket of the null driver, which has nothing left to close.
+/// Closes a kernel descriptor; a negative number names none.
 ///
 /// Errors are ignored: on Linux the number is free again whatever close(2) returns, and a second close could hit
 /// another descriptor.

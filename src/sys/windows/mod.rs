@@ -58,8 +58,8 @@ use crate::sys::{Instant, IoVec, Name};
 pub(crate) use windows_sys::Win32::Networking::WinSock::{SOCKADDR as RawSockAddr, socklen_t as SockLen};
 
 /// A descriptor's number: of a socket or a handle. Only the driver that gave it out knows what it refers to: see
-/// [`Driver::fd_space`](crate::driver::Driver::fd_space). Sockets of the null driver have negative numbers, which every
-/// system call refuses.
+/// [`Driver::fd_space`](crate::driver::Driver::fd_space). Sockets of the null driver have numbers from
+/// [`FdSpace::FIRST_OWN`](crate::driver::FdSpace::FIRST_OWN) on, which every system call refuses.
 pub type Fd = i32;
 
 /// The unit of a path.
@@ -205,7 +205,7 @@ pub(crate) fn check_watchable(fd: Fd) -> io::Result<()> {
     }
 }
 
-/// Closes a socket or a handle; a negative number names a socket of the null driver, which has nothing left to close.
+/// Closes a socket or a handle; a negative number names none.
 pub(crate) fn close(fd: Fd) {
     if fd < 0 {
         return;
