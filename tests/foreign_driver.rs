@@ -93,7 +93,7 @@ impl Toy {
     ///
     /// The operation is in flight: it owns the memory that `op` points to until its completion.
     unsafe fn attempt(&mut self, op: &Op) -> Option<OpResult> {
-        let Op::RecvManaged { fd, medium } = *op else {
+        let Op::RecvManaged { fd, medium, drained } = *op else {
             // SAFETY: the caller keeps the contract.
             return unsafe { self.execute(op) }.map(OpResult::new);
         };
@@ -103,7 +103,15 @@ impl Toy {
         };
         let (ptr, len) = (pool.address(index), pool.buffer_len());
         // SAFETY: the buffer was just taken from the pool.
-        let res = unsafe { self.execute(&Op::Recv { fd, medium, ptr, len }) };
+        let res = unsafe {
+            self.execute(&Op::Recv {
+                fd,
+                medium,
+                drained,
+                ptr,
+                len,
+            })
+        };
         match res {
             Some(Ok(count)) if count > 0 => Some(OpResult::new(Ok(count)).with_buffer(index)),
             res => {

@@ -20,7 +20,7 @@ use crate::driver::op::{MAX_LEN, Medium, Op};
 use crate::error::{LoopClosed, from_code};
 use crate::event_loop::exception::guard;
 use crate::inflight::descriptor::Descriptor;
-use crate::inflight::queue::OwnedQueueGuard;
+use crate::inflight::queue::Ticket;
 use crate::inflight::stream::{ByteStream, count};
 use crate::inflight::{Listener, OnOrphan, RawOp, StartedOp};
 use crate::io::IoBuf;
@@ -36,8 +36,8 @@ pub(super) struct Sender {
     descriptor: Weak<Descriptor>,
     medium: Medium,
     buffer: WriteBuffer,
-    /// Held while there is something to send.
-    hold: Cell<Option<OwnedQueueGuard<Descriptor>>>,
+    /// Holds the write queue while there is something to send.
+    ticket: Cell<Ticket>,
     op: Cell<Option<RawOp<SendPayload>>>,
     waiting: Cell<Option<Waiting>>,
 }
@@ -56,7 +56,7 @@ impl Sender {
             descriptor: Rc::downgrade(&bytes.owned.descriptor),
             medium: bytes.medium(),
             buffer: WriteBuffer::default(),
-            hold: Cell::default(),
+            ticket: Cell::default(),
             op: Cell::default(),
             waiting: Cell::default(),
         })
@@ -119,7 +119,10 @@ impl Sender {
     }
 
     pub(super) fn release_queue(&self) {
-        drop(self.hold.take());
+        let mut ticket = self.ticket.take();
+        if let Some(descriptor) = self.descriptor.upgrade() {
+            descriptor.write.end(&mut ticket);
+        }
     }
 
     pub(super) fn unsent(&self) -> usize {
@@ -128,14 +131,10 @@ impl Sender {
 
     /// Waits for the write queue, and for an orphaned write in it.
     fn poll_queue_turn(&self, descriptor: &Rc<Descriptor>, cx: &mut Context<'_>) -> Poll<()> {
-        let hold = self.hold.take();
-        let mut hold = hold.unwrap_or_else(|| OwnedQueueGuard::new(descriptor.clone(), |descriptor| &descriptor.write));
-        let result = match hold.poll(cx) {
-            Poll::Ready(()) => hold.queue().poll_orphan(&descriptor.core, cx),
-            Poll::Pending => Poll::Pending,
-        };
-        self.hold.set(Some(hold));
-        result
+        let mut ticket = self.ticket.take();
+        let begin = descriptor.write.poll_begin(&descriptor.core, &mut ticket, cx);
+        self.ticket.set(ticket);
+        begin.map(|_| ())
     }
 
     fn wait<T>(&self, cx: &mut Context<'_>, for_room: bool) -> Poll<T> {
@@ -203,6 +202,12 @@ impl Sender {
     /// The bridge was dropped. The loop sends the rest: the operation in flight keeps this sender alive.
     pub(super) fn detach(&self) {
         drop(self.waiting.take());
+    }
+}
+
+impl Drop for Sender {
+    fn drop(&mut self) {
+        self.release_queue();
     }
 }
 

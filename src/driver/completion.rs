@@ -64,6 +64,8 @@ pub struct OpResult {
 impl OpResult {
     /// `IORING_CQE_F_BUFFER`: the upper half is the index of a pool buffer.
     const BUFFER: u32 = 1;
+    /// `IORING_CQE_F_SOCK_NONEMPTY`: the socket has more data.
+    const NONEMPTY: u32 = 4;
 
     /// A result without a pool buffer. Counts and descriptor numbers are at most `i32::MAX`, error codes positive.
     #[inline]
@@ -79,6 +81,12 @@ impl OpResult {
             }
         };
         OpResult { res, flags: 0 }
+    }
+
+    /// Whether a receive from a TCP socket took everything that the socket had, as far as the driver knows.
+    #[inline]
+    pub(crate) const fn is_drained(self) -> bool {
+        self.res > 0 && self.flags & OpResult::NONEMPTY == 0
     }
 
     /// The result of a managed receive that filled this buffer of the pool.

@@ -140,6 +140,11 @@ pub unsafe trait Driver {
         false
     }
 
+    /// Whether [`attempt`](Driver::attempt) may succeed also when other operations are about to be started.
+    fn tries_first(&self) -> bool {
+        false
+    }
+
     /// Makes a call that never blocks: creates, binds, configures or closes descriptors.
     fn control(&mut self, call: Control<'_>) -> io::Result<Reply>;
 

@@ -32,18 +32,22 @@ pub enum Op {
         fd: Fd,
         /// Its kind.
         medium: Medium,
+        /// A hint: the last receive took everything that the socket had.
+        drained: bool,
         /// Where the bytes go.
         ptr: *mut u8,
         /// How many may be written there; never 0.
         len: usize,
     },
-    /// Receives into a buffer of the driver's pool, chosen when bytes arrive. Its result is the number of bytes and the
+    /// Receives into a buffer of the loop's pool, chosen when bytes arrive. Its result is the number of bytes and the
     /// buffer, or the error `ENOBUFS` when the pool is empty.
     RecvManaged {
         /// The socket or pipe.
         fd: Fd,
         /// Its kind.
         medium: Medium,
+        /// As in [`Recv`](Op::Recv).
+        drained: bool,
     },
     /// Receives into several buffers in order. Its result is the number of bytes; 0 is the end of the stream.
     RecvVectored {
@@ -86,7 +90,7 @@ pub enum Op {
         /// Its header, which says where everything goes.
         message: *mut Message,
     },
-    /// [`RecvMessage`](Op::RecvMessage) into a buffer of the driver's pool, as [`RecvManaged`](Op::RecvManaged).
+    /// [`RecvMessage`](Op::RecvMessage) into a buffer of the loop's pool, as [`RecvManaged`](Op::RecvManaged).
     RecvMessageManaged {
         /// The socket.
         fd: Fd,

@@ -16,7 +16,9 @@ pub(crate) unsafe fn perform(op: &Op) -> Option<OsResult> {
         match *op {
             Op::Accept { fd } => sys::accept(fd),
             Op::Connect { fd, name } => sys::connect(fd, &*name),
-            Op::Recv { fd, medium, ptr, len } => sys::recv(fd, medium, ptr, len),
+            Op::Recv {
+                fd, medium, ptr, len, ..
+            } => sys::recv(fd, medium, ptr, len),
             // There is no pool here: a driver that has one takes a buffer and performs the plain operation.
             Op::RecvManaged { .. } | Op::RecvMessageManaged { .. } => Some(Err(errno::NO_BUFFERS)),
             Op::RecvVectored {
@@ -54,7 +56,7 @@ pub(crate) unsafe fn perform_managed(op: &Op, pool: &ProvidedPool, counters: &mu
     // returns. The caller promises that the message is the operation's.
     unsafe {
         match *op {
-            Op::RecvManaged { fd, medium } => pool.receive(counters, |ptr, len| sys::recv(fd, medium, ptr, len)),
+            Op::RecvManaged { fd, medium, .. } => pool.receive(counters, |ptr, len| sys::recv(fd, medium, ptr, len)),
             Op::RecvMessageManaged { fd, message } => pool.receive(counters, |ptr, len| {
                 (*message).with_buffer(ptr, len, |message| sys::recv_message(fd, message))
             }),

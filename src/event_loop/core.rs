@@ -68,6 +68,7 @@ pub(crate) struct LoopCore {
     /// Whether the driver's descriptors are kernel descriptors.
     pub(crate) fd_space: FdSpace,
     pub(crate) has_virtual_clock: bool,
+    tries_first: bool,
     /// The number of [`ClockHold`]s: virtual time stands still while there is one.
     pub(super) clock_holds: Cell<usize>,
     pub(crate) ops: OpTable,
@@ -134,12 +135,14 @@ impl LoopCore {
         let inbox = Arc::new(Inbox::new(driver.notifier()));
         let times = LoopTimes::new(settings.measures_time, driver.now());
         let (fd_space, has_virtual_clock) = (driver.fd_space(), driver.has_virtual_clock());
+        let tries_first = driver.tries_first();
         Rc::new_cyclic(|this| LoopCore {
             driver: RefCell::new(driver),
             forks: sys::count_forks(),
             is_abandoned: Cell::new(false),
             fd_space,
             has_virtual_clock,
+            tries_first,
             clock_holds: Cell::new(0),
             ops: OpTable::default(),
             managed: (settings.driver.managed_count, settings.driver.managed_len),
@@ -397,6 +400,12 @@ impl LoopCore {
         let res = unsafe { self.driver().attempt(op, self.is_nearly_idle()) }?;
         crate::diagnostics::trace::op_done_at_once(op, res);
         Some(res)
+    }
+
+    /// Whether an attempt at a send may succeed.
+    #[inline]
+    pub(crate) fn may_attempt(&self) -> bool {
+        self.tries_first || self.is_nearly_idle()
     }
 
     /// Whether fewer than two tasks are ready, so that batching submissions would not save a system call.

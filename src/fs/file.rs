@@ -294,7 +294,7 @@ impl File {
             return (Err(no_capacity()), buf);
         }
         queue.settle(self.core()).await;
-        if queue.has_leftover(self.core()).await
+        if queue.has_leftover()
             && let Some(served) = queue.serve(&mut buf)
         {
             return (served.map_err(|code| self.explain("read", from_code(code))), buf);

@@ -1,8 +1,9 @@
 //! An open descriptor with its read and write queues, and how it is closed.
 //!
-//! An operation in flight holds an `Rc` of its descriptor, so that the number cannot be reused for another file while
-//! the kernel may still act on it. [`OwnedDescriptor`] is the user's handle: dropping it cancels the operations in both
-//! queues, and the descriptor closes when the last of them has completed.
+//! The number cannot be reused for another file while the kernel may still act on it: a descriptor stays open until its
+//! operations have completed. [`OwnedDescriptor`] is the user's handle. Dropping it cancels the operations in both queues
+//! and gives each a reference to the descriptor, which closes when the last of them has completed. That also holds for
+//! the operation of a future that was leaked. Operations outside of these queues have a reference in their payload.
 
 use std::cell::Cell;
 use std::fmt;
@@ -198,6 +199,7 @@ impl Drop for OwnedDescriptor {
         self.descriptor.is_handle_dropped.set(true);
         for queue in [&self.descriptor.read, &self.descriptor.write] {
             let Some(id) = queue.op.get() else { continue };
+            core.keep_open(id, &self.descriptor);
             if !core.request_cancel_listened(id) {
                 queue.op.set(None);
                 core.orphan(id, OnOrphan::Discard);

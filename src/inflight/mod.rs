@@ -31,7 +31,10 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 
 pub(crate) use self::op_future::{OpFuture, RawOp};
-use self::slot::{HAS_LISTENER, HAS_OWNER, OFF_DRIVER, ORPHANED, OpSlot, State, drop_payload, store_payload};
+use self::slot::{
+    HAS_DESCRIPTOR, HAS_LISTENER, HAS_OWNER, OFF_DRIVER, ORPHANED, OpSlot, State, drop_payload, payload_ptr,
+    store_payload,
+};
 pub(crate) use self::slot::{Listener, OnOrphan};
 pub(crate) use self::table::OpTable;
 use self::table::orphan_cleanup;
@@ -41,6 +44,7 @@ use crate::driver::{Completion, OpId, OpResult, OsResult, Start};
 use crate::event_loop::core::LoopCore;
 use crate::event_loop::exception::guard;
 use crate::event_loop::waiter::Waiter;
+use crate::inflight::descriptor::Descriptor;
 use crate::inflight::queue::IoQueue;
 use crate::on_drop::OnDrop;
 use crate::sys::{MsgMeta, errno};
@@ -74,10 +78,37 @@ impl LoopCore {
         // before the operation completes.
         slot.set_op(plan(unsafe { &mut *payload }));
         std::mem::forget(undo);
-        let id = slot.id.get();
         slot.on_orphan.set(on_orphan);
-        slot.prefix.set(prefix);
         slot.drop_payload.set(Some(drop_payload::<T>));
+        self.submit(queue, reserved, prefix)
+    }
+
+    /// Starts the next operation of a call, after `started` has completed, with the payload where it is. It has an id of
+    /// its own.
+    pub(crate) fn restart_op<T: 'static>(
+        &self,
+        queue: &IoQueue,
+        started: StartedOp,
+        prefix: usize,
+        plan: impl FnOnce(&mut T) -> Op,
+    ) -> StartedOp {
+        let slot = started.slot(self).filter(|slot| slot.state.get() == State::Done);
+        let slot = slot.expect("a call continues when its operation has completed");
+        // SAFETY: the operation has completed, and the caller, which started it, has payloads of the type `T`. If `plan`
+        // panics, the operation is still done, and its future takes or drops the payload.
+        slot.set_op(plan(unsafe { &mut *payload_ptr::<T>(slot.payload()) }));
+        slot.id.set(slot.id.get().next());
+        slot.cancel_requested.set(false);
+        self.submit(queue, started.slot, prefix)
+    }
+
+    /// Passes the op of a slot to the driver.
+    #[inline]
+    fn submit(&self, queue: &IoQueue, reserved: NonNull<OpSlot>, prefix: usize) -> StartedOp {
+        // SAFETY: slots live as long as the table.
+        let slot = unsafe { reserved.as_ref() };
+        let id = slot.id.get();
+        slot.prefix.set(prefix);
         slot.state.set(State::InFlight);
         self.ops.in_flight.set(self.ops.in_flight.get() + 1);
         queue.op.set(Some(id));
@@ -172,6 +203,14 @@ impl LoopCore {
         {
             slot.with_rare(|rare| rare.owner = Some(owner));
             slot.set_flag(HAS_OWNER);
+        }
+    }
+
+    /// Keeps a descriptor open until an operation on it has completed.
+    pub(crate) fn keep_open(&self, id: OpId, descriptor: &Rc<Descriptor>) {
+        if let Some(slot) = self.ops.slot(id).filter(|slot| slot.is_in_flight()) {
+            slot.with_rare(|rare| rare.descriptor = Some(descriptor.clone()));
+            slot.set_flag(HAS_DESCRIPTOR);
         }
     }
 
@@ -377,9 +416,9 @@ impl LoopCore {
     #[cold]
     fn complete_special(&self, slot: &OpSlot, flags: u8, waiter: Waiter) {
         let id = slot.id.get();
-        let (listener, owner) = slot.with_rare(|rare| {
+        let (listener, owner, descriptor) = slot.with_rare(|rare| {
             rare.executor = slot::Executor::Driver;
-            (rare.listener.take(), rare.owner.take())
+            (rare.listener.take(), rare.owner.take(), rare.descriptor.take())
         });
         self.ops
             .off_driver
@@ -391,6 +430,7 @@ impl LoopCore {
         if flags & ORPHANED != 0 && slot.id.get() == id && slot.on_orphan.get() == OnOrphan::Discard {
             self.clean_up_and_discard(slot, id);
         }
+        drop(descriptor);
         drop(owner);
     }
 }

@@ -4,7 +4,7 @@ use std::future::Future;
 use std::marker::PhantomData;
 use std::pin::Pin;
 use std::rc::Rc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use super::StartedOp;
 use super::slot::{HAS_LISTENER, Listener, OnOrphan, State, take_payload};
@@ -22,6 +22,18 @@ pub(crate) struct RawOp<T> {
     /// `None` once the result was taken or the operation abandoned.
     started: Option<StartedOp>,
     payload: PhantomData<fn() -> T>,
+}
+
+impl<T> RawOp<T> {
+    /// No operation.
+    pub(crate) const NONE: RawOp<T> = RawOp {
+        started: None,
+        payload: PhantomData,
+    };
+
+    pub(crate) fn is_started(&self) -> bool {
+        self.started.is_some()
+    }
 }
 
 impl<T: 'static> RawOp<T> {
@@ -58,13 +70,29 @@ impl<T: 'static> RawOp<T> {
         (raw, started)
     }
 
+    /// Waits for the result, which [`fetch`](RawOp::fetch) then takes.
+    #[inline]
+    pub(crate) fn poll_result(&self, core: &LoopCore, cx: &mut Context<'_>) -> Poll<OpResult> {
+        let slot = self.started.expect("polled after completion").slot(core);
+        let slot = slot.expect("the stream is borrowed, so nothing else takes the result");
+        match core.register(slot, cx) || !core.spend_budget(cx) {
+            true => Poll::Pending,
+            false => Poll::Ready(slot.result.get()),
+        }
+    }
+
     #[inline]
     pub(crate) fn poll(&mut self, core: &LoopCore, queue: &IoQueue, cx: &mut Context<'_>) -> Poll<(OpResult, T)> {
-        let slot = self.started.expect("polled after completion").slot(core);
-        if slot.is_some_and(|slot| core.register(slot, cx)) || !core.spend_budget(cx) {
-            return Poll::Pending;
-        }
+        ready!(self.poll_result(core, cx));
         Poll::Ready(self.fetch(core, queue).expect("the operation is complete"))
+    }
+
+    /// Starts the next operation of the same call, after one has completed, with the payload where it is.
+    pub(crate) fn restart(&mut self, core: &LoopCore, queue: &IoQueue, prefix: usize, plan: impl FnOnce(&mut T) -> Op) {
+        let started = self.started.expect("an operation was started");
+        let started = core.restart_op(queue, started, prefix, plan);
+        self.started = Some(started);
+        core.trace(started);
     }
 
     /// Takes the result and the payload, if the operation has completed.

@@ -3,6 +3,9 @@
 //! Why one: two sends in flight on a stream can interleave, and two receives can complete in either order. A listener's
 //! accepts count as reads.
 //!
+//! Every call goes through [`poll_begin`](IoQueue::poll_begin), which waits for the queue and then for the operation of a
+//! dropped call, and ends with [`end`](IoQueue::end).
+//!
 //! Cancellation is loss-free:
 //! - Dropping a read requests a cancel but leaves the operation in the queue, because the kernel may already have
 //!   received data. The next read waits for that operation to complete and returns its bytes first.
@@ -12,12 +15,10 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
-use std::future::Future;
-use std::pin::Pin;
-use std::rc::Rc;
+use std::future::poll_fn;
 use std::task::{Context, Poll, Waker, ready};
 
-use crate::driver::{OpId, OsResult};
+use crate::driver::{OpId, OpResult, OsResult};
 use crate::event_loop::core::LoopCore;
 use crate::inflight::lasting_error;
 use crate::io::{IoBufMut, fill_target};
@@ -29,9 +30,52 @@ use crate::task::WaitReason;
 pub(crate) struct IoQueue {
     /// The operation in flight, whether its future still exists or not.
     pub(crate) op: OpIdCell,
-    fifo_lock: FifoLock,
+    /// A combination of the constants below.
+    state: Cell<u8>,
     /// Boxed, because most queues never have one.
-    leftover: RefCell<Option<Box<Leftover>>>,
+    rare: RefCell<Option<Box<QueueRare>>>,
+}
+
+/// A caller has the queue, or was just granted it.
+const HELD: u8 = 1;
+/// `QueueRare::waiters` is not empty.
+const HAS_WAITERS: u8 = 2;
+/// `QueueRare::leftover` is not empty.
+const HAS_LEFTOVER: u8 = 4;
+/// The last receive took everything that the socket had.
+const DRAINED: u8 = 8;
+
+const _: () = assert!(size_of::<IoQueue>() <= 32);
+
+#[derive(Default)]
+struct QueueRare {
+    waiters: VecDeque<Waiter>,
+    leftover: Leftover,
+}
+
+/// A caller's place in a queue: none, waiting with this number, or holding it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Ticket(u64);
+
+impl Ticket {
+    pub(crate) const NONE: Ticket = Ticket(u64::MAX);
+    const HELD: Ticket = Ticket(u64::MAX - 1);
+}
+
+impl Default for Ticket {
+    fn default() -> Ticket {
+        Ticket::NONE
+    }
+}
+
+/// What a caller finds when it has the queue.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Begin {
+    /// Bytes, a message or an error of an earlier call, which a read must return first. One unit of the task's budget
+    /// was spent on it.
+    Leftover,
+    /// Nothing: the caller starts its operation.
+    Acquired,
 }
 
 /// An `Option<OpId>` in one word.
@@ -72,76 +116,81 @@ struct Leftover {
 }
 
 impl IoQueue {
-    /// Waits for exclusive use of this queue, in FIFO order.
-    pub(crate) fn acquire(&self) -> Acquire<'_> {
-        Acquire {
-            queue: self,
-            ticket: None,
+    /// Waits for exclusive use of this queue, in FIFO order, then until the operation of an earlier, dropped call has
+    /// completed. The caller calls [`end`](IoQueue::end) afterwards, also if it gives up.
+    #[inline]
+    pub(crate) fn poll_begin(&self, core: &LoopCore, ticket: &mut Ticket, cx: &mut Context<'_>) -> Poll<Begin> {
+        let is_idle = self.op.get().is_none() && self.state.get() & (HELD | HAS_LEFTOVER) == 0;
+        if is_idle && *ticket == Ticket::NONE {
+            self.set_flag(HELD);
+            *ticket = Ticket::HELD;
+            return Poll::Ready(Begin::Acquired);
         }
+        self.poll_begin_slow(core, ticket, cx)
+    }
+
+    #[cold]
+    fn poll_begin_slow(&self, core: &LoopCore, ticket: &mut Ticket, cx: &mut Context<'_>) -> Poll<Begin> {
+        ready!(self.poll_acquire(ticket, cx));
+        ready!(self.poll_orphan(core, cx));
+        if !self.has_flag(HAS_LEFTOVER) {
+            return Poll::Ready(Begin::Acquired);
+        }
+        match core.spend_budget(cx) {
+            true => Poll::Ready(Begin::Leftover),
+            false => Poll::Pending,
+        }
+    }
+
+    /// Gives the queue to the next caller, or stops waiting for it.
+    #[inline]
+    pub(crate) fn end(&self, ticket: &mut Ticket) {
+        match std::mem::take(ticket) {
+            Ticket::NONE => {}
+            Ticket::HELD => self.release(),
+            waiting => self.stop_waiting(waiting),
+        }
+    }
+
+    /// [`poll_begin`](IoQueue::poll_begin) for async functions.
+    pub(crate) async fn begin(&self, core: &LoopCore) -> (QueueGuard<'_>, Begin) {
+        let mut guard = self.guard();
+        let begin = poll_fn(|cx| self.poll_begin(core, &mut guard.ticket, cx)).await;
+        (guard, begin)
+    }
+
+    /// Waits for exclusive use of this queue only.
+    pub(crate) async fn acquire(&self) -> QueueGuard<'_> {
+        let mut guard = self.guard();
+        poll_fn(|cx| self.poll_acquire(&mut guard.ticket, cx)).await;
+        guard
     }
 
     /// Acquires this queue if it is free.
     #[cfg(feature = "tls")]
     pub(crate) fn try_acquire(&self) -> Option<QueueGuard<'_>> {
-        match self.fifo_lock.held.replace(true) {
-            true => None,
-            false => Some(QueueGuard { queue: self }),
+        let mut guard = self.guard();
+        (!self.has_flag(HELD)).then(|| {
+            self.set_flag(HELD);
+            guard.ticket = Ticket::HELD;
+            guard
+        })
+    }
+
+    fn guard(&self) -> QueueGuard<'_> {
+        QueueGuard {
+            queue: self,
+            ticket: Ticket::NONE,
         }
     }
 
     /// Waits until the operation of an earlier call has completed, and keeps its bytes. The caller must hold the queue.
-    #[inline]
-    pub(crate) fn settle<'a>(&'a self, core: &'a LoopCore) -> impl Future<Output = ()> + 'a {
-        std::future::poll_fn(|cx| match self.op.get() {
-            None => Poll::Ready(()),
-            Some(_) => self.poll_orphan(core, cx),
-        })
-    }
-
-    /// Keeps the bytes that an earlier call's operation had received, if it has completed.
-    pub(crate) fn absorb_orphan(&self, core: &LoopCore) {
-        if let Some(id) = self.op.get()
-            && core.is_complete(id)
-        {
-            self.op.set(None);
-            let salvage = core.salvage(id);
-            if salvage.is_empty() {
-                return;
-            }
-            let mut leftover = self.leftover.borrow_mut();
-            let leftover = leftover.get_or_insert_default();
-            if leftover.is_empty() {
-                **leftover = Leftover {
-                    bytes: salvage.bytes,
-                    at: 0,
-                    meta: salvage.meta,
-                    error: salvage.error,
-                };
-            } else {
-                // A bridge put bytes back while the read was in flight.
-                leftover.append(&salvage.bytes, salvage.meta, salvage.error);
-            }
-        }
-    }
-
-    /// Whether there is a leftover. If so, consumes one unit of the task's budget.
-    #[inline]
-    pub(crate) fn has_leftover<'a>(&'a self, core: &'a LoopCore) -> impl Future<Output = bool> + 'a {
-        std::future::poll_fn(|cx| self.poll_leftover(core, cx))
-    }
-
-    /// The poll function of `has_leftover`.
-    #[inline]
-    pub(crate) fn poll_leftover(&self, core: &LoopCore, cx: &mut Context<'_>) -> Poll<bool> {
-        let has_some = self.has_leftover_now();
-        match has_some && !core.spend_budget(cx) {
-            true => Poll::Pending,
-            false => Poll::Ready(has_some),
-        }
+    pub(crate) async fn settle(&self, core: &LoopCore) {
+        poll_fn(|cx| self.poll_orphan(core, cx)).await
     }
 
     /// The poll function of [`settle`](IoQueue::settle).
-    pub(crate) fn poll_orphan(&self, core: &LoopCore, cx: &mut Context<'_>) -> Poll<()> {
+    fn poll_orphan(&self, core: &LoopCore, cx: &mut Context<'_>) -> Poll<()> {
         if core.is_forked() {
             // The operation is the parent's and never completes here. The next one fails.
             return Poll::Ready(());
@@ -153,6 +202,63 @@ impl IoQueue {
             self.absorb_orphan(core);
         }
         Poll::Ready(())
+    }
+
+    /// Keeps the bytes that an earlier call's operation had received, if it has completed.
+    pub(crate) fn absorb_orphan(&self, core: &LoopCore) {
+        if let Some(id) = self.op.get()
+            && core.is_complete(id)
+        {
+            self.op.set(None);
+            self.clear_flag(DRAINED);
+            let salvage = core.salvage(id);
+            if !salvage.is_empty() {
+                // A bridge may have put bytes back while the read was in flight: these come first.
+                self.with_leftover(|leftover| leftover.append(&salvage.bytes, salvage.meta, salvage.error));
+            }
+        }
+    }
+
+    /// Whether the last receive took everything that the socket had: an attempt would find nothing.
+    #[inline]
+    pub(crate) fn is_drained(&self) -> bool {
+        self.has_flag(DRAINED)
+    }
+
+    /// Notes what a receive says about the bytes that are left.
+    #[inline]
+    pub(crate) fn set_drained(&self, result: OpResult) {
+        match result.is_drained() {
+            true => self.set_flag(DRAINED),
+            false => self.clear_flag(DRAINED),
+        }
+    }
+
+    #[inline]
+    fn has_flag(&self, flag: u8) -> bool {
+        self.state.get() & flag != 0
+    }
+
+    #[inline]
+    fn set_flag(&self, flag: u8) {
+        self.state.set(self.state.get() | flag);
+    }
+
+    #[inline]
+    fn clear_flag(&self, flag: u8) {
+        self.state.set(self.state.get() & !flag);
+    }
+
+    /// Uses the leftover, and updates the flag. `call` runs no user code.
+    fn with_leftover<R>(&self, call: impl FnOnce(&mut Leftover) -> R) -> R {
+        let mut rare = self.rare.borrow_mut();
+        let leftover = &mut rare.get_or_insert_default().leftover;
+        let result = call(leftover);
+        match leftover.is_empty() {
+            true => self.clear_flag(HAS_LEFTOVER),
+            false => self.set_flag(HAS_LEFTOVER),
+        }
+        result
     }
 
     /// Copies leftover bytes into `buf`; `None` if there is no leftover.
@@ -180,36 +286,42 @@ impl IoQueue {
             capacity > 0,
             "the capacity of a buffer became 0 while it waited: its implementation of IoBufMut is wrong"
         );
-        let mut leftover = self.leftover.borrow_mut();
-        let leftover = leftover.as_deref_mut()?;
-        let left = &leftover.bytes[leftover.at..];
-        if left.is_empty() {
-            leftover.meta = None;
-            return leftover.error.take().map(Err);
+        if !self.has_flag(HAS_LEFTOVER) {
+            return None;
         }
-        let count = left.len().min(capacity);
-        // SAFETY: the caller guarantees `capacity` writable bytes; `count` is no more than that.
-        unsafe { std::ptr::copy_nonoverlapping(left.as_ptr(), ptr, count) };
-        leftover.at += count;
-        if leftover.at == leftover.bytes.len() {
-            leftover.bytes = Vec::new();
-            leftover.at = 0;
-            leftover.meta = None;
-        }
-        Some(Ok(count))
+        self.with_leftover(|leftover| {
+            let left = &leftover.bytes[leftover.at..];
+            if left.is_empty() {
+                leftover.meta = None;
+                return leftover.error.take().map(Err);
+            }
+            let count = left.len().min(capacity);
+            // SAFETY: the caller guarantees `capacity` writable bytes; `count` is no more than that.
+            unsafe { std::ptr::copy_nonoverlapping(left.as_ptr(), ptr, count) };
+            leftover.at += count;
+            if leftover.at == leftover.bytes.len() {
+                leftover.bytes = Vec::new();
+                leftover.at = 0;
+                leftover.meta = None;
+            }
+            Some(Ok(count))
+        })
     }
 
     /// Takes all leftover bytes; `None` if there is no leftover.
     pub(crate) fn serve_all(&self) -> Option<Result<Vec<u8>, i32>> {
-        let mut leftover = self.leftover.borrow_mut();
-        let leftover = leftover.as_deref_mut()?;
-        leftover.meta = None;
-        if leftover.at == leftover.bytes.len() {
-            return leftover.error.take().map(Err);
+        if !self.has_flag(HAS_LEFTOVER) {
+            return None;
         }
-        let mut bytes = std::mem::take(&mut leftover.bytes);
-        bytes.drain(..std::mem::take(&mut leftover.at));
-        Some(Ok(bytes))
+        self.with_leftover(|leftover| {
+            leftover.meta = None;
+            if leftover.at == leftover.bytes.len() {
+                return leftover.error.take().map(Err);
+            }
+            let mut bytes = std::mem::take(&mut leftover.bytes);
+            bytes.drain(..std::mem::take(&mut leftover.at));
+            Some(Ok(bytes))
+        })
     }
 
     /// Copies a leftover message into `buf`; `None` if there is none. Bytes that do not fit are truncated, or, on a
@@ -249,51 +361,38 @@ impl IoQueue {
     }
 
     fn take_meta(&self) -> Option<MsgMeta> {
-        self.leftover.borrow_mut().as_deref_mut()?.meta.take()
+        match self.has_flag(HAS_LEFTOVER) {
+            true => self.with_leftover(|leftover| leftover.meta.take()),
+            false => None,
+        }
     }
 
     fn leftover_len(&self) -> usize {
-        let leftover = self.leftover.borrow();
-        leftover
-            .as_deref()
-            .map_or(0, |leftover| leftover.bytes.len() - leftover.at)
-    }
-
-    /// Whether there is anything that the next read must return.
-    #[inline]
-    fn has_leftover_now(&self) -> bool {
-        self.leftover
-            .borrow()
-            .as_deref()
-            .is_some_and(|leftover| !leftover.is_empty())
+        match self.has_flag(HAS_LEFTOVER) {
+            true => self.with_leftover(|leftover| leftover.bytes.len() - leftover.at),
+            false => 0,
+        }
     }
 
     /// Takes the leftover error, once the bytes before it were returned.
     pub(crate) fn take_error(&self) -> Option<i32> {
-        let mut leftover = self.leftover.borrow_mut();
-        let leftover = leftover.as_deref_mut()?;
-        match leftover.has_bytes() {
-            true => None,
-            false => leftover.error.take(),
+        match self.has_flag(HAS_LEFTOVER) && !self.has_bytes() {
+            true => self.with_leftover(|leftover| leftover.error.take()),
+            false => None,
         }
     }
 
     /// Puts received bytes back for the next read, behind the leftover.
     pub(crate) fn put_back(&self, bytes: &[u8]) {
-        self.leftover
-            .borrow_mut()
-            .get_or_insert_default()
-            .append(bytes, None, None);
+        self.with_leftover(|leftover| leftover.append(bytes, None, None));
     }
 
     /// Puts received bytes back in front of the leftover, and cancels a read in flight, so that it returns them.
     pub(crate) fn put_front(&self, core: &LoopCore, bytes: &[u8]) {
-        {
-            let mut leftover = self.leftover.borrow_mut();
-            let leftover = leftover.get_or_insert_default();
+        self.with_leftover(|leftover| {
             let at = std::mem::take(&mut leftover.at);
             leftover.bytes.splice(..at, bytes.iter().copied());
-        }
+        });
         if let Some(id) = self.op.get() {
             core.request_cancel(id);
         }
@@ -306,26 +405,28 @@ impl IoQueue {
         if !self.has_bytes() {
             return false;
         }
-        let mut leftover = self.leftover.borrow_mut();
-        leftover
-            .get_or_insert_default()
-            .append(received, meta, lasting_error(res));
+        self.with_leftover(|leftover| leftover.append(received, meta, lasting_error(res)));
         true
     }
 
     #[inline]
     pub(crate) fn has_bytes(&self) -> bool {
-        self.leftover.borrow().as_deref().is_some_and(Leftover::has_bytes)
+        self.has_flag(HAS_LEFTOVER) && self.with_leftover(|leftover| leftover.has_bytes())
+    }
+
+    /// Whether there is anything that the next read must return.
+    pub(crate) fn has_leftover(&self) -> bool {
+        self.has_flag(HAS_LEFTOVER)
     }
 
     /// Whether the queue is not held and has no operation in flight.
     pub(crate) fn is_free(&self) -> bool {
-        !self.fifo_lock.held.get() && self.op.get().is_none()
+        !self.has_flag(HELD) && self.op.get().is_none()
     }
 
     /// Whether the queue has an operation in flight or a leftover.
     pub(crate) fn is_busy(&self) -> bool {
-        self.op.get().is_some() || self.has_leftover_now()
+        self.op.get().is_some() || self.has_flag(HAS_LEFTOVER)
     }
 }
 
@@ -348,212 +449,139 @@ impl Leftover {
     }
 }
 
-/// A FIFO mutex. Without contention, locking and unlocking only set a flag.
-#[derive(Default)]
-struct FifoLock {
-    held: Cell<bool>,
-    #[allow(clippy::box_collection, reason = "one word until the first contention")]
-    waiters: RefCell<Option<Box<VecDeque<Waiter>>>>,
-}
-
 struct Waiter {
-    ticket: u64,
-    /// Taken when the lock is granted.
+    ticket: Ticket,
+    /// Taken when the queue is granted.
     waker: Option<Waker>,
-    /// The lock was handed to this waiter, which stays at the front until its next poll.
+    /// The queue was handed to this waiter, which stays at the front until its next poll.
     is_granted: bool,
-}
-
-/// Resolves to a guard once the queue is acquired.
-#[must_use = "a queue is acquired only when this is awaited"]
-pub(crate) struct Acquire<'a> {
-    queue: &'a IoQueue,
-    ticket: Option<u64>,
-}
-
-impl<'a> Future for Acquire<'a> {
-    type Output = QueueGuard<'a>;
-
-    #[inline]
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<QueueGuard<'a>> {
-        let queue = self.queue;
-        ready!(queue.fifo_lock.poll_lock(&mut self.ticket, cx));
-        Poll::Ready(QueueGuard { queue })
-    }
-}
-
-impl Drop for Acquire<'_> {
-    #[inline]
-    fn drop(&mut self) {
-        if let Some(ticket) = self.ticket.take() {
-            self.queue.fifo_lock.stop_waiting(ticket);
-        }
-    }
 }
 
 /// Exclusive use of a queue until dropped.
 pub(crate) struct QueueGuard<'a> {
     queue: &'a IoQueue,
+    ticket: Ticket,
 }
 
 impl Drop for QueueGuard<'_> {
     #[inline]
     fn drop(&mut self) {
-        self.queue.fifo_lock.unlock();
+        self.queue.end(&mut self.ticket);
     }
 }
 
-/// A guard for poll functions, which cannot borrow: it holds an `Rc` to the owner of the queue.
-pub(crate) struct OwnedQueueGuard<T> {
-    owner: Rc<T>,
-    queue: fn(&T) -> &IoQueue,
-    ticket: Option<u64>,
-    is_held: bool,
-}
-
-impl<T> OwnedQueueGuard<T> {
-    pub(crate) fn new(owner: Rc<T>, queue: fn(&T) -> &IoQueue) -> OwnedQueueGuard<T> {
-        OwnedQueueGuard {
-            owner,
-            queue,
-            ticket: None,
-            is_held: false,
-        }
-    }
-
-    pub(crate) fn owner(&self) -> &Rc<T> {
-        &self.owner
-    }
-
-    pub(crate) fn queue(&self) -> &IoQueue {
-        (self.queue)(&self.owner)
-    }
-
-    /// Waits until the queue is acquired, unless it is held already. It stays held until `release`.
-    pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        if !self.is_held {
-            ready!((self.queue)(&self.owner).fifo_lock.poll_lock(&mut self.ticket, cx));
-            self.is_held = true;
-        }
-        Poll::Ready(())
-    }
-
-    /// Releases the queue, or stops waiting for it.
-    pub(crate) fn release(&mut self) {
-        if let Some(ticket) = self.ticket.take() {
-            self.queue().fifo_lock.stop_waiting(ticket);
-        }
-        if std::mem::replace(&mut self.is_held, false) {
-            self.queue().fifo_lock.unlock();
-        }
-    }
-}
-
-impl<T> Drop for OwnedQueueGuard<T> {
-    fn drop(&mut self) {
-        self.release();
-    }
-}
-
-impl FifoLock {
-    /// Waits for the lock. `ticket` identifies the caller while it waits.
+/// The FIFO lock. Without contention, acquiring and releasing only set a flag.
+impl IoQueue {
+    /// Waits for exclusive use, unless the caller has it already. `ticket` identifies the caller while it waits.
     #[inline]
-    fn poll_lock(&self, ticket: &mut Option<u64>, cx: &mut Context<'_>) -> Poll<()> {
-        if ticket.is_none() && !self.held.replace(true) {
-            return Poll::Ready(());
+    pub(crate) fn poll_acquire(&self, ticket: &mut Ticket, cx: &mut Context<'_>) -> Poll<()> {
+        match *ticket {
+            Ticket::HELD => return Poll::Ready(()),
+            Ticket::NONE if !self.has_flag(HELD) => {
+                self.set_flag(HELD);
+                *ticket = Ticket::HELD;
+                return Poll::Ready(());
+            }
+            _ => {}
         }
         self.poll_contended(ticket, cx)
     }
 
     #[cold]
-    fn poll_contended(&self, ticket: &mut Option<u64>, cx: &mut Context<'_>) -> Poll<()> {
-        let Some(number) = *ticket else {
+    fn poll_contended(&self, ticket: &mut Ticket, cx: &mut Context<'_>) -> Poll<()> {
+        if *ticket == Ticket::NONE {
             crate::task::set_wait_reason(WaitReason::Named("an earlier call"));
-            // Cloning is user code: the holder may unlock inside it, and nothing would wake this caller then.
+            // Cloning is user code: the holder may release the queue inside it, and nothing would wake this caller then.
             let waker = Some(cx.waker().clone());
-            if !self.held.replace(true) {
+            if !self.has_flag(HELD) {
+                self.set_flag(HELD);
+                *ticket = Ticket::HELD;
                 return Poll::Ready(());
             }
-            let mut waiters = self.waiters.borrow_mut();
-            let waiters = waiters.get_or_insert_default();
-            let number = waiters.back().map_or(0, |last| last.ticket + 1);
-            waiters.push_back(Waiter {
-                ticket: number,
-                waker,
-                is_granted: false,
+            self.with_waiters(|waiters| {
+                *ticket = Ticket(waiters.back().map_or(0, |last| last.ticket.0 + 1));
+                waiters.push_back(Waiter {
+                    ticket: *ticket,
+                    waker,
+                    is_granted: false,
+                });
             });
-            *ticket = Some(number);
             return Poll::Pending;
-        };
-        if self.is_granted(number) {
-            drop(self.remove_waiter(number));
-            *ticket = None;
+        }
+        if self.is_granted(*ticket) {
+            drop(self.remove_waiter(*ticket));
+            *ticket = Ticket::HELD;
             return Poll::Ready(());
         }
         crate::task::set_wait_reason(WaitReason::Named("an earlier call"));
         let mut waker = Some(cx.waker().clone());
-        // The lock may have been granted inside the clone, through the previous waker.
-        if self.is_granted(number) {
+        // The queue may have been granted inside the clone, through the previous waker.
+        if self.is_granted(*ticket) {
             return self.poll_contended(ticket, cx);
         }
-        // Declared after the waker, which is therefore dropped without the borrow.
-        let mut waiters = self.waiters.borrow_mut();
-        if let Some(waiter) = waiters
-            .iter_mut()
-            .flat_map(|w| w.iter_mut())
-            .find(|w| w.ticket == number)
-        {
-            std::mem::swap(&mut waiter.waker, &mut waker);
-        }
+        self.with_waiters(|waiters| {
+            if let Some(waiter) = waiters.iter_mut().find(|waiter| waiter.ticket == *ticket) {
+                std::mem::swap(&mut waiter.waker, &mut waker);
+            }
+        });
         Poll::Pending
     }
 
-    /// Removes a waiter. If it had been granted the lock, passes the lock on.
-    fn stop_waiting(&self, ticket: u64) {
+    /// Removes a waiter. If it had been granted the queue, passes the queue on.
+    #[cold]
+    fn stop_waiting(&self, ticket: Ticket) {
         let was_granted = self.is_granted(ticket);
         drop(self.remove_waiter(ticket));
         if was_granted {
-            self.unlock();
+            self.release();
         }
     }
 
     #[inline]
-    fn unlock(&self) {
-        let has_no_waiters = self.waiters.borrow().as_deref().is_none_or(VecDeque::is_empty);
-        if has_no_waiters {
-            self.held.set(false);
-        } else {
-            self.grant_next();
+    fn release(&self) {
+        match self.has_flag(HAS_WAITERS) {
+            true => self.grant_next(),
+            false => self.clear_flag(HELD),
         }
     }
 
     #[cold]
     fn grant_next(&self) {
-        let waker = self
-            .waiters
-            .borrow_mut()
-            .get_or_insert_default()
-            .front_mut()
-            .and_then(|next| {
-                next.is_granted = true;
-                next.waker.take()
-            });
+        let waker = self.with_waiters(|waiters| {
+            let next = waiters.front_mut()?;
+            next.is_granted = true;
+            next.waker.take()
+        });
         if let Some(waker) = waker {
             // This runs in a destructor, perhaps of a task that is already unwinding.
             crate::event_loop::exception::guard("a waker", || waker.wake());
         }
     }
 
-    fn is_granted(&self, ticket: u64) -> bool {
-        let waiters = self.waiters.borrow();
-        let first = waiters.as_deref().and_then(VecDeque::front);
-        first.is_some_and(|first| first.is_granted && first.ticket == ticket)
+    fn is_granted(&self, ticket: Ticket) -> bool {
+        self.with_waiters(|waiters| {
+            waiters
+                .front()
+                .is_some_and(|first| first.is_granted && first.ticket == ticket)
+        })
     }
 
-    fn remove_waiter(&self, ticket: u64) -> Option<Waiter> {
-        let mut waiters = self.waiters.borrow_mut();
-        let waiters = waiters.as_deref_mut()?;
-        let at = waiters.iter().position(|waiter| waiter.ticket == ticket)?;
-        waiters.remove(at)
+    fn remove_waiter(&self, ticket: Ticket) -> Option<Waiter> {
+        self.with_waiters(|waiters| {
+            let at = waiters.iter().position(|waiter| waiter.ticket == ticket)?;
+            waiters.remove(at)
+        })
+    }
+
+    /// Uses the waiters, and updates the flag. `call` runs no user code.
+    fn with_waiters<R>(&self, call: impl FnOnce(&mut VecDeque<Waiter>) -> R) -> R {
+        let mut rare = self.rare.borrow_mut();
+        let waiters = &mut rare.get_or_insert_default().waiters;
+        let result = call(waiters);
+        match waiters.is_empty() {
+            true => self.clear_flag(HAS_WAITERS),
+            false => self.set_flag(HAS_WAITERS),
+        }
+        result
     }
 }

@@ -21,6 +21,7 @@ use crate::blocking::JobId;
 use crate::driver::op::Op;
 use crate::driver::{OpId, OpResult, SCRATCH_LEN, Scratch};
 use crate::event_loop::waiter::Waiter;
+use crate::inflight::descriptor::Descriptor;
 use crate::task::Owner;
 
 #[repr(C, align(64))]
@@ -54,6 +55,9 @@ pub(super) const HAS_OWNER: u8 = 4;
 /// `OpRare::executor` is set: the driver does not perform the operation.
 pub(super) const OFF_DRIVER: u8 = 8;
 
+/// `OpRare::descriptor` is set.
+pub(super) const HAS_DESCRIPTOR: u8 = 16;
+
 const _: () = assert!(size_of::<OpSlot>() <= if cfg!(windows) { 384 } else { 256 });
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -81,6 +85,8 @@ pub(super) struct OpRare {
     /// The task whose join waits until this orphan has completed.
     pub(super) owner: Option<Owner>,
     pub(super) executor: Executor,
+    /// Kept open until the operation has completed.
+    pub(super) descriptor: Option<Rc<Descriptor>>,
 }
 
 /// Called when an operation completes, instead of waking a task: once, with nothing borrowed.
@@ -129,16 +135,16 @@ impl OpSlot {
     /// The operation.
     #[inline]
     pub(super) fn op(&self) -> &Op {
-        // SAFETY: `set_op` is called only on a free slot, by `start_op`, which lends the op to nobody before. A borrow
-        // does not last until the slot is free again: callers copy it or use it at once.
+        // SAFETY: `set_op` writes only when no operation is in flight. No borrow lasts that long: the driver's ends with
+        // the completion, and other callers copy the op or use it at once.
         unsafe { &*self.op.get() }
     }
 
-    /// Stores the op of a slot that is free, before anything borrows it.
+    /// Stores the op of a slot whose operation is not in flight.
     #[inline]
     pub(super) fn set_op(&self, op: Op) {
-        debug_assert!(self.state.get() == State::Free);
-        // SAFETY: nothing uses the op of a free slot.
+        assert!(!self.is_in_flight());
+        // SAFETY: only a driver keeps a pointer to the op, while the operation is in flight.
         unsafe { self.op.get().write(op) };
     }
 
@@ -188,6 +194,20 @@ pub(super) unsafe fn store_payload<T>(slot: *mut u8, payload: T) -> *mut T {
         // SAFETY: a pointer fits, and the slot is empty.
         unsafe { slot.cast::<*mut T>().write(boxed) };
         boxed
+    }
+}
+
+/// The address of a payload that `store_payload::<T>` stored in this slot.
+///
+/// # Safety
+///
+/// The payload was not taken since.
+#[inline]
+pub(super) unsafe fn payload_ptr<T>(slot: *mut u8) -> *mut T {
+    match fits::<T>() {
+        true => slot.cast(),
+        // SAFETY: the caller's promise; `store_payload` put a box's pointer here.
+        false => unsafe { slot.cast::<*mut T>().read() },
     }
 }
 

@@ -3,20 +3,25 @@
 //! These types differ only in how they are opened. Their public methods are written once, here, and added to each type
 //! by [`reading_methods!`] and [`writing_methods!`].
 
+use std::future::Future;
 use std::io;
 use std::net::Shutdown;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
 
 use crate::driver::OsResult;
 use crate::driver::op::{MAX_LEN, MAX_SLICES, Medium, Op};
+use crate::driver::pool::PoolBuffer;
 use crate::error::from_code;
+use crate::event_loop::core::LoopCore;
 use crate::inflight::descriptor::{Descriptor, OwnedDescriptor};
-use crate::inflight::queue::IoQueue;
-use crate::inflight::transfer::{Payload, VectoredPayload};
-use crate::inflight::{OnOrphan, OpFuture};
+use crate::inflight::queue::{Begin, IoQueue, Ticket};
+use crate::inflight::transfer::VectoredPayload;
+use crate::inflight::{OnOrphan, OpFuture, RawOp};
 use crate::io::vectored::{set_all_filled, set_others_empty};
 use crate::io::{
     BufResult, HEAP_READ_LEN, IoBuf, IoBufMut, KernelStream, ManagedBuf, bytes_from, check_exact_len, fill_range,
-    no_capacity, unexpected_eof,
+    fill_target, no_capacity, unexpected_eof,
 };
 use crate::sys::{self, IoVec, errno};
 
@@ -32,123 +37,45 @@ impl ByteStream {
         ByteStream { owned, medium }
     }
 
+    #[inline]
+    fn reading(&self) -> (&LoopCore, &IoQueue) {
+        (&self.owned.descriptor.core, &self.owned.descriptor.read)
+    }
+
+    #[inline]
+    fn writing(&self) -> (&LoopCore, &IoQueue) {
+        (&self.owned.descriptor.core, &self.owned.descriptor.write)
+    }
+
     pub(crate) fn medium(&self) -> Medium {
         self.medium
     }
 
-    pub(crate) async fn read<B: IoBufMut>(&self, mut buf: B) -> BufResult<usize, B> {
-        if buf.capacity() == 0 {
-            return (Err(no_capacity()), buf);
-        }
-        let queue = &self.owned.descriptor.read;
-        let _guard = queue.acquire().await;
-        queue.settle(self.owned.core()).await;
-        if queue.has_leftover(self.owned.core()).await
-            && let Some(served) = queue.serve(&mut buf)
-        {
-            return (served.map_err(from_code), buf);
-        }
-        let capacity = buf.capacity();
-        let (op_result, (_, buf)) = self.receive(buf, 0, capacity).await;
-        // SAFETY: the operation has received into this buffer.
-        unsafe { finish_read(queue, op_result.res(), buf) }
-    }
-
-    pub(crate) async fn read_exact<B: IoBufMut>(&self, mut buf: B) -> BufResult<(), B> {
-        if let Some(result) = check_exact_len(&buf) {
-            return (result, buf);
-        }
-        let len = buf.len();
-        let queue = &self.owned.descriptor.read;
-        let _guard = queue.acquire().await;
-        queue.settle(self.owned.core()).await;
-        let mut filled = 0;
-        if queue.has_leftover(self.owned.core()).await {
-            match serve_head(queue, &mut buf, len) {
-                Some(Ok(served)) => filled = served,
-                Some(Err(code)) => return (Err(from_code(code)), buf),
-                None => {}
-            }
-        }
-        while filled < len {
-            // The kernel does not repeat an error that a dropped read received after its last bytes.
-            let res = match queue.take_error() {
-                Some(code) => Err(code),
-                None => {
-                    let (op_result, (_, back)) = self.receive(buf, filled, len).await;
-                    buf = back;
-                    let received = filled + *op_result.res().as_ref().unwrap_or(&0) as usize;
-                    // SAFETY: this many bytes were received.
-                    if queue.append_if_overtaken(unsafe { received_in(&buf, received) }, None, op_result.res()) {
-                        filled = serve_head(queue, &mut buf, len).and_then(Result::ok).unwrap_or(0);
-                        continue;
-                    }
-                    op_result.res()
-                }
-            };
-            let error = match count(res) {
-                Ok(0) => unexpected_eof(),
-                Ok(count) => {
-                    filled += count;
-                    continue;
-                }
-                Err(error) => error,
-            };
-            // SAFETY: the buffer's first `filled` bytes were received.
-            queue.put_back(unsafe { received_in(&buf, filled) });
-            return (Err(error), buf);
-        }
-        (Ok(()), buf)
-    }
-
-    /// One receive into `buf[begin..end]`. If it is dropped, the bytes before `begin` count as received by it too.
-    fn receive<B: IoBufMut>(&self, buf: B, begin: usize, end: usize) -> OpFuture<'_, Payload<B>> {
-        let (fd, medium) = (self.owned.fd(), self.medium);
-        let op = |ptr, len| Op::Recv { fd, medium, ptr, len };
-        let queue = &self.owned.descriptor.read;
-        self.owned.start_read(queue, OnOrphan::Keep, buf, begin..end, op)
-    }
-
-    pub(crate) async fn read_managed(&self) -> io::Result<ManagedBuf> {
-        let descriptor = &self.owned.descriptor;
-        let (core, queue) = (&*descriptor.core, &descriptor.read);
-        let _guard = queue.acquire().await;
-        queue.settle(core).await;
-        if queue.has_leftover(core).await
-            && let Some(served) = queue.serve_all()
-        {
-            return served.map(ManagedBuf::from_heap).map_err(from_code);
-        }
-        if core.pool().is_none() {
-            // Boxed, so that this rare case does not enlarge the future.
-            return Box::pin(self.read_to_heap()).await;
-        }
-        let (fd, medium) = (descriptor.fd, self.medium);
-        let (op_result, _) = OpFuture::start_op(core, queue, OnOrphan::Keep, descriptor.clone(), 0, |_| {
-            Op::RecvManaged { fd, medium }
-        })
-        .await;
-        let buffer = core.take_buffer(op_result);
-        let received = buffer.as_ref().map_or(&[][..], |buffer| buffer.filled());
-        if queue.append_if_overtaken(received, None, op_result.res())
-            && let Some(served) = queue.serve_all()
-        {
-            return served.map(ManagedBuf::from_heap).map_err(from_code);
-        }
-        match (op_result.res(), buffer) {
-            (_, Some(buffer)) => Ok(ManagedBuf::from_pool(buffer)),
-            (Err(errno::NO_BUFFERS), None) => Box::pin(self.read_to_heap()).await,
-            (res, None) => count(res).map(|_| ManagedBuf::default()),
+    pub(crate) fn read<B: IoBufMut>(&self, buf: B) -> Read<'_, B> {
+        Read {
+            bytes: self,
+            ticket: Ticket::NONE,
+            buf: Some(buf),
+            op: RawOp::NONE,
         }
     }
 
-    /// `read_managed` without a pool, or when it is empty.
-    async fn read_to_heap(&self) -> io::Result<ManagedBuf> {
-        let buf = Vec::with_capacity(HEAP_READ_LEN);
-        let (op_result, (_, buf)) = self.receive(buf, 0, HEAP_READ_LEN).await;
-        // SAFETY: the operation has received into this buffer.
-        let (result, buf) = unsafe { finish_read(&self.owned.descriptor.read, op_result.res(), buf) };
-        result.map(|_| ManagedBuf::from_heap(buf))
+    pub(crate) fn read_exact<B: IoBufMut>(&self, buf: B) -> ReadExact<'_, B> {
+        ReadExact {
+            bytes: self,
+            ticket: Ticket::NONE,
+            buf: Some(buf),
+            op: RawOp::NONE,
+            len: 0,
+            filled: 0,
+        }
+    }
+
+    pub(crate) fn read_managed(&self) -> ReadManaged<'_> {
+        ReadManaged {
+            bytes: self,
+            read: ManagedRead::default(),
+        }
     }
 
     pub(crate) async fn read_vectored<B: IoBufMut>(&self, mut bufs: Vec<B>) -> BufResult<usize, Vec<B>> {
@@ -157,9 +84,8 @@ impl ByteStream {
         };
         let descriptor = &self.owned.descriptor;
         let (core, queue) = (&*descriptor.core, &descriptor.read);
-        let _guard = queue.acquire().await;
-        queue.settle(core).await;
-        if queue.has_leftover(core).await {
+        let (_guard, begin) = queue.begin(core).await;
+        if begin == Begin::Leftover {
             match queue.serve(&mut bufs[first]) {
                 Some(Ok(count)) => {
                     set_others_empty(&mut bufs, first);
@@ -201,71 +127,12 @@ impl ByteStream {
         (result, bufs)
     }
 
-    pub(crate) async fn write<B: IoBuf>(&self, buf: B) -> BufResult<usize, B> {
-        if buf.is_empty() {
-            return (Ok(0), buf);
-        }
-        let queue = &self.owned.descriptor.write;
-        let _guard = queue.acquire().await;
-        queue.settle(self.owned.core()).await;
-        if let Some(res) = self.try_send(&buf, 0) {
-            return (self.sent(res), buf);
-        }
-        let (op_result, (_, buf)) = self.send(buf, 0).await;
-        (self.sent(op_result.res()), buf)
+    pub(crate) fn write<B: IoBuf>(&self, buf: B) -> Write<'_, B> {
+        Write(Sending::new(self, buf))
     }
 
-    #[allow(
-        clippy::manual_async_fn,
-        reason = "an async fn would store the buffer twice: as the argument and as the local variable"
-    )]
-    pub(crate) fn write_all<B: IoBuf>(&self, mut buf: B) -> impl Future<Output = BufResult<(), B>> {
-        async move {
-            let len = buf.len();
-            if len == 0 {
-                return (Ok(()), buf);
-            }
-            let queue = &self.owned.descriptor.write;
-            let _guard = queue.acquire().await;
-            queue.settle(self.owned.core()).await;
-            let mut sent = 0;
-            while sent < len {
-                let res = match self.try_send(&buf, sent) {
-                    Some(res) => res,
-                    None => {
-                        let (op_result, (_, back)) = self.send(buf, sent).await;
-                        buf = back;
-                        op_result.res()
-                    }
-                };
-                match self.sent(res) {
-                    Ok(0) => return (Err(io::ErrorKind::WriteZero.into()), buf),
-                    Ok(count) => sent += count,
-                    Err(error) => return (Err(error), buf),
-                }
-            }
-            (Ok(()), buf)
-        }
-    }
-
-    /// One synchronous send from `buf[begin..]`, if the driver supports it. The caller must hold the queue.
-    fn try_send<B: IoBuf>(&self, buf: &B, begin: usize) -> Option<OsResult> {
-        let (ptr, len) = bytes_from(buf, begin);
-        let op = Op::Send {
-            fd: self.owned.fd(),
-            medium: self.medium,
-            ptr,
-            len: len.min(MAX_LEN),
-        };
-        // SAFETY: `buf` owns the memory that `op` points to, and is borrowed until this returns.
-        unsafe { self.owned.core().attempt(&op) }
-    }
-
-    /// One asynchronous send from `buf[begin..]`.
-    fn send<B: IoBuf>(&self, buf: B, begin: usize) -> OpFuture<'_, Payload<B>> {
-        let (fd, medium) = (self.owned.fd(), self.medium);
-        let op = |ptr, len| Op::Send { fd, medium, ptr, len };
-        self.owned.start_write(&self.owned.descriptor.write, buf, begin, op)
+    pub(crate) fn write_all<B: IoBuf>(&self, buf: B) -> WriteAll<'_, B> {
+        WriteAll(Sending::new(self, buf))
     }
 
     pub(crate) async fn write_vectored<B: IoBuf>(&self, bufs: Vec<B>) -> BufResult<usize, Vec<B>> {
@@ -273,8 +140,7 @@ impl ByteStream {
             return (Ok(0), bufs);
         }
         let queue = &self.owned.descriptor.write;
-        let _guard = queue.acquire().await;
-        queue.settle(self.owned.core()).await;
+        let _guard = queue.begin(self.owned.core()).await;
         let (op_result, (_, bufs, _)) = self.send_vectored(bufs, 0, Vec::new()).await;
         (self.sent(op_result.res()), bufs)
     }
@@ -285,8 +151,7 @@ impl ByteStream {
             return (Ok(()), bufs);
         }
         let queue = &self.owned.descriptor.write;
-        let _guard = queue.acquire().await;
-        queue.settle(self.owned.core()).await;
+        let _guard = queue.begin(self.owned.core()).await;
         let mut sent = 0;
         let mut slices = Vec::new();
         while sent < len {
@@ -299,6 +164,23 @@ impl ByteStream {
             }
         }
         (Ok(()), bufs)
+    }
+
+    fn send_op(&self, ptr: *const u8, len: usize) -> Op {
+        Op::Send {
+            fd: self.owned.fd(),
+            medium: self.medium,
+            ptr,
+            len: len.min(MAX_LEN),
+        }
+    }
+
+    /// Builds the send of `buf[begin..]`.
+    fn plan_send<B: IoBuf>(&self, begin: usize) -> impl FnOnce(&mut B) -> Op {
+        move |buf| {
+            let (ptr, len) = bytes_from(buf, begin);
+            self.send_op(ptr, len)
+        }
     }
 
     /// One send of everything after the first `skip` bytes. `slices` is passed only to reuse its memory.
@@ -332,8 +214,7 @@ impl ByteStream {
             return self.owned.shutdown(how);
         }
         let queue = &self.owned.descriptor.write;
-        let _guard = queue.acquire().await;
-        queue.settle(self.owned.core()).await;
+        let _guard = queue.begin(self.owned.core()).await;
         self.owned.shutdown(how)
     }
 }
@@ -343,8 +224,7 @@ impl ByteStream {
     pub(crate) async fn close(&mut self) -> io::Result<()> {
         let descriptor = self.owned.descriptor.clone();
         {
-            let _guard = descriptor.write.acquire().await;
-            descriptor.write.settle(&descriptor.core).await;
+            let _guard = descriptor.write.begin(&descriptor.core).await;
         }
         self.close_now();
         Ok(())
@@ -362,6 +242,469 @@ impl ByteStream {
             res => count(res),
         }
     }
+}
+
+/// Receives once into a buffer.
+#[must_use = "futures do nothing unless polled"]
+pub(crate) struct Read<'a, B: IoBufMut> {
+    bytes: &'a ByteStream,
+    ticket: Ticket,
+    /// Until the operation is started.
+    buf: Option<B>,
+    op: RawOp<B>,
+}
+
+impl<B: IoBufMut> Future for Read<'_, B> {
+    type Output = BufResult<usize, B>;
+
+    #[inline]
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<BufResult<usize, B>> {
+        let this = &mut *self;
+        let (core, queue) = this.bytes.reading();
+        if let Some(buf) = &mut this.buf {
+            if buf.capacity() == 0 && this.ticket == Ticket::NONE {
+                return Poll::Ready((Err(no_capacity()), this.buf.take().expect("checked")));
+            }
+            if ready!(queue.poll_begin(core, &mut this.ticket, cx)) == Begin::Leftover
+                && let Some(served) = queue.serve(buf)
+            {
+                queue.end(&mut this.ticket);
+                return Poll::Ready((served.map_err(from_code), this.buf.take().expect("checked")));
+            }
+            let buf = this.buf.take().expect("checked");
+            this.op = start_recv(&this.bytes.owned.descriptor, this.bytes.medium, buf, 0, fill_target);
+        }
+        let (result, buf) = ready!(this.op.poll(core, queue, cx));
+        queue.set_drained(result);
+        // SAFETY: the operation has received into this buffer.
+        let finished = unsafe { finish_read(queue, result.res(), buf) };
+        queue.end(&mut this.ticket);
+        Poll::Ready(finished)
+    }
+}
+
+/// No field is pinned: the buffer moves into the operation's slot before anything points to it.
+impl<B: IoBufMut> Unpin for Read<'_, B> {}
+
+impl<B: IoBufMut> Drop for Read<'_, B> {
+    #[inline]
+    fn drop(&mut self) {
+        if self.ticket != Ticket::NONE {
+            let (core, queue) = self.bytes.reading();
+            give_up(core, queue, &mut self.ticket, &mut self.op);
+        }
+    }
+}
+
+/// Receives until a buffer is full. The buffer stays in the operation's slot from the first receive to the last.
+#[must_use = "futures do nothing unless polled"]
+pub(crate) struct ReadExact<'a, B: IoBufMut> {
+    bytes: &'a ByteStream,
+    ticket: Ticket,
+    /// While no operation is started.
+    buf: Option<B>,
+    op: RawOp<B>,
+    len: usize,
+    filled: usize,
+}
+
+impl<B: IoBufMut> Future for ReadExact<'_, B> {
+    type Output = BufResult<(), B>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<BufResult<(), B>> {
+        let this = &mut *self;
+        let (core, queue) = this.bytes.reading();
+        if !this.op.is_started() {
+            let buf = this.buf.as_mut().expect("polled after completion");
+            if this.ticket == Ticket::NONE {
+                if let Some(result) = check_exact_len(buf) {
+                    return Poll::Ready((result, this.buf.take().expect("checked")));
+                }
+                this.len = buf.len();
+            }
+            if ready!(queue.poll_begin(core, &mut this.ticket, cx)) == Begin::Leftover
+                && let Some(served) = serve_head(queue, buf, this.len)
+            {
+                match served {
+                    Ok(count) => this.filled = count,
+                    Err(code) => return this.finish(queue, Err(from_code(code))),
+                }
+            }
+        }
+        loop {
+            if this.buf.is_some() {
+                if this.filled == this.len {
+                    return this.finish(queue, Ok(()));
+                }
+                // The kernel does not repeat an error that a dropped read received after its last bytes.
+                if let Some(code) = queue.take_error() {
+                    return this.fail(queue, from_code(code));
+                }
+                let (descriptor, range) = (&this.bytes.owned.descriptor, this.filled..this.len);
+                let target = |buf: &mut B| fill_range(buf, range.start, range.end);
+                let buf = this.buf.take().expect("checked");
+                this.op = start_recv(descriptor, this.bytes.medium, buf, this.filled, target);
+            }
+            let result = ready!(this.op.poll_result(core, cx));
+            queue.set_drained(result);
+            let received = this.filled + result.res().unwrap_or(0) as usize;
+            let is_overtaken = queue.has_bytes();
+            if result.res().is_ok_and(|count| count > 0) && received < this.len && !is_overtaken {
+                this.filled = received;
+                let (descriptor, len) = (&this.bytes.owned.descriptor, this.len);
+                let plan = plan_recv(descriptor, this.bytes.medium, |buf| fill_range(buf, received, len));
+                this.op.restart(core, queue, received, plan);
+                continue;
+            }
+            let (result, buf) = this.op.fetch(core, queue).expect("it has completed");
+            let buf = this.buf.insert(buf);
+            if is_overtaken {
+                // SAFETY: this many bytes were received.
+                queue.append_if_overtaken(unsafe { received_in(buf, received) }, None, result.res());
+                let served = serve_head(queue, buf, this.len);
+                this.filled = served.and_then(Result::ok).unwrap_or(0);
+                continue;
+            }
+            match count(result.res()) {
+                Ok(0) => return this.fail(queue, unexpected_eof()),
+                Ok(_) => this.filled = received,
+                Err(error) => return this.fail(queue, error),
+            }
+        }
+    }
+}
+
+impl<B: IoBufMut> ReadExact<'_, B> {
+    fn finish(&mut self, queue: &IoQueue, result: io::Result<()>) -> Poll<BufResult<(), B>> {
+        queue.end(&mut self.ticket);
+        Poll::Ready((result, self.buf.take().expect("no operation has the buffer")))
+    }
+
+    /// Puts the received bytes back for the next read.
+    fn fail(&mut self, queue: &IoQueue, error: io::Error) -> Poll<BufResult<(), B>> {
+        let buf = self.buf.as_ref().expect("no operation has the buffer");
+        if self.filled > 0 {
+            // SAFETY: the buffer's first `filled` bytes were received.
+            queue.put_back(unsafe { received_in(buf, self.filled) });
+        }
+        self.finish(queue, Err(error))
+    }
+}
+
+/// As for `Read`.
+impl<B: IoBufMut> Unpin for ReadExact<'_, B> {}
+
+impl<B: IoBufMut> Drop for ReadExact<'_, B> {
+    fn drop(&mut self) {
+        if self.ticket != Ticket::NONE {
+            let (core, queue) = self.bytes.reading();
+            give_up(core, queue, &mut self.ticket, &mut self.op);
+        }
+    }
+}
+
+/// Receives once into a buffer of the pool.
+#[must_use = "futures do nothing unless polled"]
+pub(crate) struct ReadManaged<'a> {
+    bytes: &'a ByteStream,
+    read: ManagedRead,
+}
+
+impl Future for ReadManaged<'_> {
+    type Output = io::Result<ManagedBuf>;
+
+    #[inline]
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<ManagedBuf>> {
+        let this = &mut *self;
+        this.read.poll(&this.bytes.owned.descriptor, this.bytes.medium, cx)
+    }
+}
+
+impl Drop for ReadManaged<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        if self.read.ticket != Ticket::NONE {
+            self.read.give_up(&self.bytes.owned.descriptor);
+        }
+    }
+}
+
+/// A managed receive of a stream or a bridge, which pass the descriptor to every call.
+#[derive(Default)]
+pub(crate) struct ManagedRead {
+    ticket: Ticket,
+    op: ManagedOp,
+}
+
+#[derive(Default)]
+enum ManagedOp {
+    #[default]
+    NotStarted,
+    Pooled(RawOp<()>),
+    /// Without a pool, or when it is empty.
+    Heap(RawOp<Vec<u8>>),
+}
+
+impl ManagedRead {
+    #[inline]
+    pub(crate) fn poll(
+        &mut self,
+        descriptor: &Descriptor,
+        medium: Medium,
+        cx: &mut Context<'_>,
+    ) -> Poll<io::Result<ManagedBuf>> {
+        let (core, queue) = (&*descriptor.core, &descriptor.read);
+        if let ManagedOp::NotStarted = self.op {
+            if ready!(queue.poll_begin(core, &mut self.ticket, cx)) == Begin::Leftover
+                && let Some(served) = queue.serve_all()
+            {
+                queue.end(&mut self.ticket);
+                return Poll::Ready(served.map(ManagedBuf::from_heap).map_err(from_code));
+            }
+            self.op = match core.pool() {
+                Some(_) => {
+                    let (fd, drained) = (descriptor.fd, queue.is_drained());
+                    let plan = |(): &mut ()| Op::RecvManaged { fd, medium, drained };
+                    ManagedOp::Pooled(RawOp::start_op(core, queue, OnOrphan::Keep, (), 0, plan))
+                }
+                None => ManagedOp::Heap(start_heap_read(descriptor, medium)),
+            };
+        }
+        if let ManagedOp::Pooled(op) = &mut self.op {
+            let (result, ()) = ready!(op.poll(core, queue, cx));
+            queue.set_drained(result);
+            match core.take_buffer(result) {
+                Some(buffer) if !queue.has_bytes() => {
+                    queue.end(&mut self.ticket);
+                    return Poll::Ready(Ok(ManagedBuf::from_pool(buffer)));
+                }
+                buffer => {
+                    if let Some(finished) = self.finish_empty(descriptor, medium, result.res(), buffer) {
+                        return Poll::Ready(finished);
+                    }
+                }
+            }
+        }
+        self.poll_heap(descriptor, cx)
+    }
+
+    /// A managed receive got no buffer, or bytes were put in front of it meanwhile. `None` if the pool was empty: the
+    /// bytes are received into the heap.
+    #[cold]
+    fn finish_empty(
+        &mut self,
+        descriptor: &Descriptor,
+        medium: Medium,
+        res: OsResult,
+        buffer: Option<PoolBuffer>,
+    ) -> Option<io::Result<ManagedBuf>> {
+        let queue = &descriptor.read;
+        let received = buffer.as_ref().map_or(&[][..], |buffer| buffer.filled());
+        let served = match queue.append_if_overtaken(received, None, res) {
+            true => queue.serve_all(),
+            false => None,
+        };
+        let finished = match (served, res) {
+            (Some(served), _) => served.map(ManagedBuf::from_heap).map_err(from_code),
+            (None, Err(errno::NO_BUFFERS)) => {
+                self.op = ManagedOp::Heap(start_heap_read(descriptor, medium));
+                return None;
+            }
+            (None, res) => count(res).map(|_| ManagedBuf::default()),
+        };
+        queue.end(&mut self.ticket);
+        Some(finished)
+    }
+
+    #[cold]
+    fn poll_heap(&mut self, descriptor: &Descriptor, cx: &mut Context<'_>) -> Poll<io::Result<ManagedBuf>> {
+        let ManagedOp::Heap(op) = &mut self.op else {
+            unreachable!("a managed receive is into the pool or into the heap");
+        };
+        let queue = &descriptor.read;
+        let (result, buf) = ready!(op.poll(&descriptor.core, queue, cx));
+        queue.set_drained(result);
+        // SAFETY: the operation has received into this buffer.
+        let (result, buf) = unsafe { finish_read(queue, result.res(), buf) };
+        queue.end(&mut self.ticket);
+        Poll::Ready(result.map(|_| ManagedBuf::from_heap(buf)))
+    }
+
+    /// Drops a read that may have been started: its operation stays in the queue, and the next read gets its bytes.
+    #[cold]
+    pub(crate) fn give_up(&mut self, descriptor: &Descriptor) {
+        match &mut self.op {
+            ManagedOp::NotStarted => {}
+            ManagedOp::Pooled(op) => op.abandon(&descriptor.core),
+            ManagedOp::Heap(op) => op.abandon(&descriptor.core),
+        }
+        descriptor.read.end(&mut self.ticket);
+    }
+}
+
+fn start_heap_read(descriptor: &Descriptor, medium: Medium) -> RawOp<Vec<u8>> {
+    let buf = Vec::with_capacity(HEAP_READ_LEN);
+    start_recv(descriptor, medium, buf, 0, fill_target)
+}
+
+/// Starts one receive into the part of `buf` that `target` returns. If it is dropped, the bytes before `begin` count as
+/// received by it too.
+#[inline]
+fn start_recv<B: IoBufMut>(
+    descriptor: &Descriptor,
+    medium: Medium,
+    buf: B,
+    begin: usize,
+    target: impl FnOnce(&mut B) -> (*mut u8, usize),
+) -> RawOp<B> {
+    let plan = plan_recv(descriptor, medium, target);
+    RawOp::start_op(&descriptor.core, &descriptor.read, OnOrphan::Keep, buf, begin, plan)
+}
+
+#[inline]
+fn plan_recv<B>(
+    descriptor: &Descriptor,
+    medium: Medium,
+    target: impl FnOnce(&mut B) -> (*mut u8, usize),
+) -> impl FnOnce(&mut B) -> Op {
+    let (fd, drained) = (descriptor.fd, descriptor.read.is_drained());
+    move |buf| {
+        let (ptr, len) = target(buf);
+        let len = len.min(MAX_LEN);
+        Op::Recv {
+            fd,
+            medium,
+            drained,
+            ptr,
+            len,
+        }
+    }
+}
+
+/// Sends once from a buffer.
+#[must_use = "futures do nothing unless polled"]
+pub(crate) struct Write<'a, B: IoBuf>(Sending<'a, B>);
+
+impl<B: IoBuf> Future for Write<'_, B> {
+    type Output = BufResult<usize, B>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<BufResult<usize, B>> {
+        self.0.poll(cx, false)
+    }
+}
+
+/// Sends all of a buffer.
+#[must_use = "futures do nothing unless polled"]
+pub(crate) struct WriteAll<'a, B: IoBuf>(Sending<'a, B>);
+
+impl<B: IoBuf> Future for WriteAll<'_, B> {
+    type Output = BufResult<(), B>;
+
+    #[inline]
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<BufResult<(), B>> {
+        let (result, buf) = ready!(self.0.poll(cx, true));
+        Poll::Ready((result.map(|_| ()), buf))
+    }
+}
+
+/// The state of a write. The buffer is sent from where it lies as long as the driver can do so at once; then it stays in
+/// the operation's slot until the last byte is sent.
+struct Sending<'a, B: IoBuf> {
+    bytes: &'a ByteStream,
+    ticket: Ticket,
+    /// Until an operation is started.
+    buf: Option<B>,
+    op: RawOp<B>,
+    len: usize,
+    sent: usize,
+}
+
+impl<'a, B: IoBuf> Sending<'a, B> {
+    fn new(bytes: &'a ByteStream, buf: B) -> Sending<'a, B> {
+        Sending {
+            bytes,
+            ticket: Ticket::NONE,
+            buf: Some(buf),
+            op: RawOp::NONE,
+            len: 0,
+            sent: 0,
+        }
+    }
+
+    #[inline]
+    fn poll(&mut self, cx: &mut Context<'_>, all: bool) -> Poll<BufResult<usize, B>> {
+        let (core, queue) = self.bytes.writing();
+        if let Some(buf) = &self.buf {
+            if self.ticket == Ticket::NONE {
+                self.len = buf.len();
+                if self.len == 0 {
+                    return self.finish(Ok(0));
+                }
+            }
+            ready!(queue.poll_begin(core, &mut self.ticket, cx));
+            while core.may_attempt() {
+                let (ptr, len) = bytes_from(buf, self.sent);
+                // SAFETY: `buf` owns the memory that the op points to, and is borrowed until this returns.
+                let Some(res) = (unsafe { core.attempt(&self.bytes.send_op(ptr, len)) }) else {
+                    break;
+                };
+                if let Some(result) = advance(self.bytes, &mut self.sent, self.len, res, all) {
+                    return self.finish(result);
+                }
+            }
+            let buf = self.buf.take().expect("checked");
+            let plan = self.bytes.plan_send(self.sent);
+            self.op = RawOp::start_op(core, queue, OnOrphan::Discard, buf, 0, plan);
+        }
+        loop {
+            let result = ready!(self.op.poll_result(core, cx));
+            if let Some(result) = advance(self.bytes, &mut self.sent, self.len, result.res(), all) {
+                return self.finish(result);
+            }
+            let plan = self.bytes.plan_send(self.sent);
+            self.op.restart(core, queue, 0, plan);
+        }
+    }
+
+    #[inline]
+    fn finish(&mut self, result: io::Result<usize>) -> Poll<BufResult<usize, B>> {
+        let (core, queue) = self.bytes.writing();
+        let in_slot = self.op.fetch(core, queue).map(|(_, buf)| buf);
+        let buf = in_slot.or_else(|| self.buf.take()).expect("polled after completion");
+        queue.end(&mut self.ticket);
+        Poll::Ready((result, buf))
+    }
+}
+
+/// Counts the bytes of one send. Returns the result of the write if this was its last send.
+#[inline]
+fn advance(bytes: &ByteStream, sent: &mut usize, len: usize, res: OsResult, all: bool) -> Option<io::Result<usize>> {
+    match bytes.sent(res) {
+        Ok(0) if all => return Some(Err(io::ErrorKind::WriteZero.into())),
+        Ok(count) => *sent += count,
+        Err(error) => return Some(Err(error)),
+    }
+    (*sent >= len || !all).then_some(Ok(*sent))
+}
+
+/// As for `Read`.
+impl<B: IoBuf> Unpin for Sending<'_, B> {}
+
+impl<B: IoBuf> Drop for Sending<'_, B> {
+    #[inline]
+    fn drop(&mut self) {
+        if self.ticket != Ticket::NONE {
+            let (core, queue) = self.bytes.writing();
+            give_up(core, queue, &mut self.ticket, &mut self.op);
+        }
+    }
+}
+
+/// Drops a call that may have been started: its operation stays in the queue.
+#[cold]
+fn give_up<T>(core: &LoopCore, queue: &IoQueue, ticket: &mut Ticket, op: &mut RawOp<T>) {
+    op.abandon(core);
+    queue.end(ticket);
 }
 
 impl Descriptor {

@@ -18,7 +18,7 @@ use super::split::Halves;
 use super::write::AsyncWrite;
 use super::{BufResult, coop, delegate_read, delegate_write, poll_coop};
 use crate::event_loop::exception::guard;
-use crate::inflight::queue::{IoQueue, OwnedQueueGuard};
+use crate::inflight::queue::{IoQueue, Ticket};
 
 /// Creates two connected in-memory streams: bytes written to one are read from the other.
 ///
@@ -253,32 +253,41 @@ impl Pipe {
 }
 
 /// The read direction of a stream, for `compat` bridges.
-pub(crate) struct IncomingPipe(OwnedQueueGuard<Pipe>);
+pub(crate) struct IncomingPipe {
+    pipe: Rc<Pipe>,
+    ticket: Ticket,
+}
+
+impl Drop for IncomingPipe {
+    fn drop(&mut self) {
+        self.pipe.read.end(&mut self.ticket);
+    }
+}
 
 impl IncomingPipe {
     /// Returns all buffered bytes; an empty buffer means end of stream.
     pub(crate) fn poll_take(&mut self, cx: &mut Context<'_>) -> Poll<ManagedBuf> {
-        ready!(self.0.poll(cx));
+        let pipe = &self.pipe;
+        ready!(pipe.read.poll_acquire(&mut self.ticket, cx));
         ready!(poll_coop(cx));
-        let pipe = self.0.owner();
         ready!(pipe.poll_until(
             |queue| !queue.bytes.is_empty() || queue.write_closed,
             |queue| &mut queue.reader,
             cx
         ));
         let bytes = pipe.take_all();
-        self.0.release();
+        pipe.read.end(&mut self.ticket);
         Poll::Ready(bytes)
     }
 
     /// Whether this is the read direction of `stream`.
     pub(crate) fn is_of(&self, stream: &DuplexStream) -> bool {
-        Rc::ptr_eq(self.0.owner(), &stream.incoming)
+        Rc::ptr_eq(&self.pipe, &stream.incoming)
     }
 
     /// Returns unconsumed bytes to the front of the queue.
     pub(crate) fn put_back(&self, bytes: &[u8]) {
-        let pipe = self.0.owner();
+        let pipe = &self.pipe;
         {
             let mut queue = pipe.queue.borrow_mut();
             for &byte in bytes.iter().rev() {
@@ -291,12 +300,21 @@ impl IncomingPipe {
 }
 
 /// The write direction of a stream, for `compat` bridges.
-pub(crate) struct OutgoingPipe(OwnedQueueGuard<Pipe>);
+pub(crate) struct OutgoingPipe {
+    pipe: Rc<Pipe>,
+    ticket: Ticket,
+}
+
+impl Drop for OutgoingPipe {
+    fn drop(&mut self) {
+        self.pipe.write.end(&mut self.ticket);
+    }
+}
 
 impl OutgoingPipe {
     /// Whether this is the write direction of `stream`.
     pub(crate) fn is_of(&self, stream: &DuplexStream) -> bool {
-        Rc::ptr_eq(self.0.owner(), &stream.outgoing)
+        Rc::ptr_eq(&self.pipe, &stream.outgoing)
     }
 
     /// Buffers as many bytes as fit and returns their number.
@@ -304,31 +322,37 @@ impl OutgoingPipe {
         if bufs.iter().all(|buf| buf.is_empty()) {
             return Poll::Ready(Ok(0));
         }
-        ready!(self.0.poll(cx));
+        let pipe = &self.pipe;
+        ready!(pipe.write.poll_acquire(&mut self.ticket, cx));
         ready!(poll_coop(cx));
-        let pipe = self.0.owner();
         ready!(pipe.poll_until(|queue| pipe.is_writable(queue), |queue| &mut queue.writer, cx));
         let result = pipe.check_open().map(|()| bufs.iter().map(|buf| pipe.push(buf)).sum());
-        self.0.release();
+        pipe.write.end(&mut self.ticket);
         Poll::Ready(result)
     }
 
     /// Ends the stream.
     pub(crate) fn poll_end(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        ready!(self.0.poll(cx));
-        self.0.owner().close_write();
-        self.0.release();
+        ready!(self.pipe.write.poll_acquire(&mut self.ticket, cx));
+        self.pipe.close_write();
+        self.pipe.write.end(&mut self.ticket);
         Poll::Ready(())
     }
 }
 
 impl DuplexStream {
     pub(crate) fn incoming_pipe(&self) -> IncomingPipe {
-        IncomingPipe(OwnedQueueGuard::new(self.incoming.clone(), |pipe| &pipe.read))
+        IncomingPipe {
+            pipe: self.incoming.clone(),
+            ticket: Ticket::NONE,
+        }
     }
 
     pub(crate) fn outgoing_pipe(&self) -> OutgoingPipe {
-        OutgoingPipe(OwnedQueueGuard::new(self.outgoing.clone(), |pipe| &pipe.write))
+        OutgoingPipe {
+            pipe: self.outgoing.clone(),
+            ticket: Ticket::NONE,
+        }
     }
 }
 

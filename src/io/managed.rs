@@ -68,14 +68,6 @@ impl ManagedBuf {
         self.used += count;
     }
 
-    /// Shortens a heap buffer to `len` bytes.
-    pub(crate) fn truncate(&mut self, len: usize) {
-        match &mut self.memory {
-            Memory::Heap(bytes) => bytes.truncate(self.used + len),
-            Memory::Pool(_) => debug_assert_eq!(len, self.len(), "the driver sets the length of a pool buffer"),
-        }
-    }
-
     /// Converts to a vector, without an allocation if the bytes are on the heap.
     pub fn into_vec(self) -> Vec<u8> {
         match self.memory {

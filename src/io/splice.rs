@@ -103,8 +103,7 @@ async fn move_once(
     copied: &mut u64,
 ) -> Result<Step, (&'static str, io::Error)> {
     let core = &*source.core;
-    let _reading = source.read.acquire().await;
-    source.read.settle(core).await;
+    let _reading = source.read.begin(core).await;
     if source.read.is_busy() {
         return Ok(Step::Stop(Stop::LowVolume));
     }
@@ -122,8 +121,7 @@ async fn move_once(
         Err(error) if error.kind() == io::ErrorKind::InvalidInput => return Ok(Step::Stop(Stop::Unsupported)),
         Err(error) => return Err(("reading", error)),
     }
-    let _writing = sink.write.acquire().await;
-    sink.write.settle(core).await;
+    let _writing = sink.write.begin(core).await;
     while pipe.get_mut().buffered() > 0 {
         // The guard puts the rest of the pipe back into the read queue.
         if !SplicePipe::can_serve(sink.fd) {

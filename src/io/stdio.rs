@@ -24,6 +24,7 @@ use crate::driver::op::{CURRENT, Direction, FileOp, MAX_LEN, Op};
 use crate::error::from_code;
 use crate::event_loop::core::LoopCore;
 use crate::inflight::descriptor::OwnedDescriptor;
+use crate::inflight::queue::Begin;
 use crate::inflight::transfer::Payload;
 use crate::inflight::{OnOrphan, OpFuture};
 use crate::sys::{self, context, errno};
@@ -74,9 +75,8 @@ impl Stream {
     async fn read<B: IoBufMut>(&self, mut buf: B) -> BufResult<usize, B> {
         let descriptor = &self.owned.descriptor;
         let (core, queue) = (&*descriptor.core, &descriptor.read);
-        let _guard = queue.acquire().await;
-        queue.settle(core).await;
-        if queue.has_leftover(core).await
+        let (_guard, begin) = queue.begin(core).await;
+        if begin == Begin::Leftover
             && let Some(served) = queue.serve(&mut buf)
         {
             return (served.map_err(from_code), buf);
@@ -111,8 +111,7 @@ impl Stream {
     async fn write<B: IoBuf>(&self, mut buf: B, all: bool) -> (io::Result<()>, usize, B) {
         let descriptor = &self.owned.descriptor;
         let queue = &descriptor.write;
-        let _guard = queue.acquire().await;
-        queue.settle(&descriptor.core).await;
+        let _guard = queue.begin(&descriptor.core).await;
         let len = buf.len();
         let mut written = 0;
         while written < len {

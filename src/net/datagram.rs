@@ -11,6 +11,7 @@ use std::rc::Rc;
 use crate::driver::op::{MAX_LEN, Op};
 use crate::error::from_code;
 use crate::inflight::descriptor::{Descriptor, OwnedDescriptor};
+use crate::inflight::queue::Begin;
 use crate::inflight::stream::count;
 use crate::inflight::{OnOrphan, OpFuture};
 use crate::io::{BufResult, IoBuf, IoBufMut, ManagedBuf, bytes_from, fill_target, no_capacity};
@@ -51,9 +52,8 @@ pub(crate) async fn receive<B: IoBufMut>(
     }
     let descriptor = &owned.descriptor;
     let (core, queue, fd) = (&*descriptor.core, &descriptor.read, descriptor.fd);
-    let _guard = queue.acquire().await;
-    queue.settle(core).await;
-    if queue.has_leftover(core).await
+    let (_guard, begin) = queue.begin(core).await;
+    if begin == Begin::Leftover
         && let Some(served) = queue.serve_message(&mut buf, is_stream)
     {
         let limited = |(count, meta): (usize, MsgMeta)| (count, meta.with_at_most(descriptors));
@@ -101,9 +101,8 @@ pub(crate) async fn receive_managed(
     let descriptor = &owned.descriptor;
     let (core, queue, fd) = (&*descriptor.core, &descriptor.read, descriptor.fd);
     if core.pool().is_some() {
-        let _guard = queue.acquire().await;
-        queue.settle(core).await;
-        if queue.has_leftover(core).await
+        let (_guard, begin) = queue.begin(core).await;
+        if begin == Begin::Leftover
             && let Some(served) = queue.serve_whole_message()
         {
             let (bytes, meta) = served.map_err(from_code)?;
@@ -139,8 +138,7 @@ pub(crate) async fn send<B: IoBuf>(
     descriptors: Vec<Foreign>,
 ) -> BufResult<usize, B> {
     let queue = &owned.descriptor.write;
-    let _guard = queue.acquire().await;
-    queue.settle(owned.core()).await;
+    let _guard = queue.begin(owned.core()).await;
     let (op_result, (_, mut msg, buf)) = start_send(owned, msg_pool, buf, to, descriptors, false).await;
     drop(msg.take_descriptors());
     msg_pool.put_back(msg);

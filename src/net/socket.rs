@@ -40,8 +40,7 @@ impl OwnedDescriptor {
         let descriptor = &self.descriptor;
         let (core, queue, fd) = (&*descriptor.core, &descriptor.write, descriptor.fd);
         async move {
-            let _guard = queue.acquire().await;
-            queue.settle(core).await;
+            let _guard = queue.begin(core).await;
             let payload = (descriptor.clone(), name);
             let plan = |(_, name): &mut (Rc<_>, Name)| Op::Connect { fd, name };
             let (op_result, _) = OpFuture::start_op(core, queue, OnOrphan::Discard, payload, 0, plan).await;

@@ -372,6 +372,10 @@ unsafe impl Driver for Reactor {
         }
     }
 
+    fn tries_first(&self) -> bool {
+        true
+    }
+
     unsafe fn attempt(&mut self, op: &Op, _: bool) -> Option<OsResult> {
         #[cfg(target_os = "linux")]
         if let Op::File(FileOp::ReadAt { fd, ptr, len, offset }) = *op {

@@ -52,6 +52,10 @@ unsafe impl Driver for Faulty {
         self.inner.has_virtual_clock()
     }
 
+    fn tries_first(&self) -> bool {
+        self.inner.tries_first()
+    }
+
     fn submits_in_batches(&self) -> bool {
         self.inner.submits_in_batches()
     }

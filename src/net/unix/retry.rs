@@ -27,8 +27,7 @@ pub(super) async fn send_with_retry<B: IoBuf>(
 ) -> BufResult<usize, B> {
     let descriptor = &owned.descriptor;
     let (core, queue, fd) = (&*descriptor.core, &descriptor.write, descriptor.fd);
-    let _guard = queue.acquire().await;
-    queue.settle(core).await;
+    let _guard = queue.begin(core).await;
     let mut pause = Duration::from_millis(1);
     loop {
         let (op_result, mut msg);

@@ -133,6 +133,10 @@ unsafe impl Driver for Iocp {
         start
     }
 
+    fn tries_first(&self) -> bool {
+        true
+    }
+
     unsafe fn attempt(&mut self, op: &Op, _: bool) -> Option<OsResult> {
         let res = match *op {
             Op::Send { fd, medium, .. } | Op::SendVectored { fd, medium, .. } if fd >= 0 && medium != Medium::Pipe => {

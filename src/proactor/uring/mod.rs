@@ -16,7 +16,6 @@
 //!   until every operation has completed before it drops the driver.
 
 mod buffers;
-mod emptied;
 mod notify;
 mod setup;
 mod submit;
@@ -30,7 +29,6 @@ use std::time::Duration;
 use io_uring::{EnterFlags, IoUring, squeue, types};
 
 use self::buffers::BufferRing;
-use self::emptied::Emptied;
 use self::notify::{EventFd, Notifier};
 use crate::driver::op::{FileOp, Medium, Op};
 use crate::driver::{
@@ -54,7 +52,6 @@ pub(crate) struct Uring {
     /// Submissions that did not fit into the submission ring.
     backlog: VecDeque<squeue::Entry>,
     buffers: Option<BufferRing>,
-    emptied: Emptied,
     notifier: Arc<Notifier>,
     /// The kernel writes the eventfd's count here. Boxed: it must not move.
     eventfd_count: Box<u64>,
@@ -74,7 +71,6 @@ impl Uring {
             ring,
             backlog: VecDeque::new(),
             buffers: None,
-            emptied: Emptied::default(),
             notifier: Arc::new(Notifier::new()?),
             eventfd_count: Box::new(0),
             eventfd_armed: false,
@@ -83,6 +79,27 @@ impl Uring {
             reason: reason.to_owned(),
             counters: DriverCounters::default(),
         })
+    }
+
+    /// The submission for an operation that is not a plain receive or send, or what `start` returns without one.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Driver::start`].
+    #[cold]
+    unsafe fn other_entry(&mut self, op: &Op, scratch: *mut Scratch) -> Result<squeue::Entry, Start> {
+        if let Op::Connect { name, .. } = *op {
+            // SAFETY: the operation owns the name.
+            let is_unix = unsafe { &*name }.as_socket().is_none();
+            // A Unix connect ends at once, with EAGAIN if the backlog is full. io_uring would block a worker instead.
+            // SAFETY: the operation owns the memory that `op` points to, and the kernel does not use it yet.
+            if is_unix && let Some(res) = unsafe { driver::perform(op) } {
+                return Err(Start::Done(OpResult::new(res)));
+            }
+        }
+        self.watches_foreign |= matches!(op, Op::Readiness { .. });
+        // SAFETY: the caller's promise: the scratch is the operation's until it completes.
+        unsafe { submit::entry(op, scratch, &self.features) }.ok_or(Start::Blocking)
     }
 
     /// Queues a submission. It reaches the kernel with the next `enter`, or when the ring is full.
@@ -217,7 +234,6 @@ impl Uring {
                     }
                 }
                 id => {
-                    self.emptied.completed(id, &entry);
                     self.counters.pool_empty += u64::from(entry.result() == -libc::ENOBUFS);
                     let result = OpResult::from_kernel(entry.result(), entry.flags());
                     completed.push(Completion { id, result });
@@ -307,35 +323,19 @@ unsafe impl Driver for Uring {
     }
 
     fn control(&mut self, call: Control<'_>) -> io::Result<Reply> {
-        if let Control::Close { fd } | Control::Reset { fd } | Control::Forget { fd } = call {
-            self.emptied.forget(fd);
-        }
         driver::control(call)
     }
 
     unsafe fn start(&mut self, id: OpId, op: &Op, scratch: *mut Scratch) -> Start {
-        if let Op::Connect { name, .. } = *op {
-            // SAFETY: the operation owns the name.
-            let is_unix = unsafe { &*name }.as_socket().is_none();
-            // A Unix connect ends at once, with EAGAIN if the backlog is full. io_uring would block a worker instead.
-            // SAFETY: the operation owns the memory that `op` points to, and the kernel does not use it yet.
-            if is_unix && let Some(res) = unsafe { driver::perform(op) } {
-                return Start::Done(OpResult::new(res));
-            }
-        }
-        self.watches_foreign |= matches!(op, Op::Readiness { .. });
-        let poll_first = match *op {
-            // Other sockets do not report on every kernel whether they are empty.
-            Op::Recv { fd, medium, .. } | Op::RecvManaged { fd, medium } if medium == Medium::Tcp => {
-                self.features.poll_first && self.emptied.receives(id, fd)
-            }
-            _ => false,
+        let entry = match submit::socket_entry(op, id, &self.features) {
+            Some(entry) => entry,
+            // SAFETY: the caller's promise.
+            None => match unsafe { self.other_entry(op, scratch) } {
+                Ok(entry) => entry.user_data(id.to_u64()),
+                Err(start) => return start,
+            },
         };
-        // SAFETY: the caller's promise: the scratch is the operation's until it completes.
-        let Some(entry) = (unsafe { submit::entry(op, scratch, &self.features, poll_first) }) else {
-            return Start::Blocking;
-        };
-        self.push(entry.user_data(id.to_u64()));
+        self.push(entry);
         Start::Pending
     }
 

@@ -7,7 +7,7 @@ use io_uring::{opcode, squeue, types};
 use super::buffers;
 use super::setup::Features;
 use crate::driver::op::{CURRENT, Direction, FileOp, Medium, Op};
-use crate::driver::{SCRATCH_LEN, Scratch};
+use crate::driver::{OpId, SCRATCH_LEN, Scratch};
 use crate::sys::{self, IoVec};
 
 /// How this driver lays out an operation's scratch.
@@ -21,21 +21,70 @@ const _: () = assert!(size_of::<UringScratch>() <= SCRATCH_LEN && align_of::<Uri
 /// A write to a closed connection returns EPIPE instead of raising SIGPIPE.
 const NO_SIGNAL: i32 = libc::MSG_NOSIGNAL;
 
-/// `IORING_RECVSEND_POLL_FIRST`: poll the socket before the first attempt to receive.
+/// `IORING_RECVSEND_POLL_FIRST`: poll the socket before the first attempt to receive. After a receive that took
+/// everything the attempt would find nothing. It loses nothing if data has arrived since.
 const POLL_FIRST: u16 = 1;
+
+/// The submission for a plain receive or send on a socket; `None` for all other operations. Built from whole words,
+/// which are copied into the ring: the crate's builders write byte by byte, and the copy then waits for these stores.
+#[inline]
+pub(super) fn socket_entry(op: &Op, id: OpId, features: &Features) -> Option<squeue::Entry> {
+    if cfg!(target_endian = "big") {
+        return None;
+    }
+    let recv = |medium, drained| {
+        // Only TCP sockets report on every kernel whether they have more data.
+        let poll_first = drained && medium == Medium::Tcp && features.poll_first;
+        u64::from(opcode::Recv::CODE) | u64::from(if poll_first { POLL_FIRST } else { 0 }) << 16
+    };
+    let (head, fd, addr, len_and_flags, group) = match *op {
+        Op::RecvManaged {
+            medium: Medium::Pipe, ..
+        }
+        | Op::Recv {
+            medium: Medium::Pipe, ..
+        }
+        | Op::Send {
+            medium: Medium::Pipe, ..
+        } => return None,
+        Op::RecvManaged { fd, medium, drained } => {
+            let select = u64::from(squeue::Flags::BUFFER_SELECT.bits()) << 8;
+            (recv(medium, drained) | select, fd, 0, 0, u64::from(buffers::GROUP))
+        }
+        Op::Recv {
+            fd,
+            medium,
+            drained,
+            ptr,
+            len,
+        } => (recv(medium, drained), fd, ptr as u64, len as u64, 0),
+        Op::Send { fd, ptr, len, .. } => {
+            let flags = (NO_SIGNAL as u64) << 32;
+            (u64::from(opcode::Send::CODE), fd, ptr as u64, len as u64 | flags, 0)
+        }
+        _ => return None,
+    };
+    let words = [
+        head | u64::from(fd as u32) << 32,
+        0,
+        addr,
+        len_and_flags,
+        id.to_u64(),
+        group,
+        0,
+        0,
+    ];
+    // SAFETY: an entry is the kernel's `io_uring_sqe`: 64 bytes of plain numbers. On a little-endian machine these words
+    // are its fields opcode, flags, ioprio, fd; offset; address; length, flags of the operation; user data; buffer group.
+    Some(unsafe { std::mem::transmute::<[u64; 8], squeue::Entry>(words) })
+}
 
 /// The submission for an op; `None` if this kernel has no opcode for it.
 ///
 /// # Safety
 ///
 /// The memory that `op` points to and `scratch` belong to the operation until it completes.
-pub(super) unsafe fn entry(
-    op: &Op,
-    scratch: *mut Scratch,
-    features: &Features,
-    poll_first: bool,
-) -> Option<squeue::Entry> {
-    let first = if poll_first { POLL_FIRST } else { 0 };
+pub(super) unsafe fn entry(op: &Op, scratch: *mut Scratch, features: &Features) -> Option<squeue::Entry> {
     let scratch = scratch.cast::<UringScratch>();
     let entry = match *op {
         Op::Accept { fd } => {
@@ -50,19 +99,18 @@ pub(super) unsafe fn entry(
             let (ptr, len) = unsafe { ((*name).as_ptr(), (*name).len()) };
             opcode::Connect::new(types::Fd(fd), ptr, len).build()
         }
-        Op::Recv { fd, medium, ptr, len } => match medium {
-            Medium::Tcp | Medium::Unix => opcode::Recv::new(types::Fd(fd), ptr, len as u32).ioprio(first).build(),
+        Op::Recv {
+            fd, medium, ptr, len, ..
+        } => match medium {
+            Medium::Tcp | Medium::Unix => opcode::Recv::new(types::Fd(fd), ptr, len as u32).build(),
             Medium::Pipe => opcode::Read::new(types::Fd(fd), ptr, len as u32)
                 .offset(CURRENT)
                 .build(),
         },
-        Op::RecvManaged { fd, medium } => {
+        Op::RecvManaged { fd, medium, .. } => {
             let (fd, none) = (types::Fd(fd), std::ptr::null_mut());
             let entry = match medium {
-                Medium::Tcp | Medium::Unix => opcode::Recv::new(fd, none, 0)
-                    .ioprio(first)
-                    .buf_group(buffers::GROUP)
-                    .build(),
+                Medium::Tcp | Medium::Unix => opcode::Recv::new(fd, none, 0).buf_group(buffers::GROUP).build(),
                 Medium::Pipe => opcode::Read::new(fd, none, 0)
                     .offset(CURRENT)
                     .buf_group(buffers::GROUP)
