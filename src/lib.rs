@@ -73,6 +73,7 @@ compile_error!("windlass runs on Unix and on Windows");
 
 pub mod blocking;
 pub mod compat;
+mod copy_vec;
 mod diagnostics;
 pub mod driver;
 mod error;

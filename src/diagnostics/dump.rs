@@ -98,16 +98,16 @@ pub enum Waiting {
 impl LoopCore {
     pub(crate) fn dump(&self) -> Dump {
         let now = self.now();
-        let (timers, tasks) = (self.timers.borrow(), self.tasks.borrow());
+        let (timers, tasks) = (self.timers.borrow(), &self.tasks);
         let mut dumps: Vec<TaskDump> = Vec::with_capacity(tasks.len());
         // One pass over everything that holds wakers, not one per task.
         let mut index_of = std::collections::HashMap::with_capacity(tasks.len());
         let mut index_of_key = std::collections::HashMap::with_capacity(tasks.len());
-        for (_, task) in tasks.iter() {
+        for task in tasks.iter() {
             index_of.insert(task.address(), dumps.len());
             index_of_key.insert(task.key(), dumps.len());
             let state = match task {
-                task if self.is_running(*task) => TaskState::Running,
+                task if self.is_running(task) => TaskState::Running,
                 task if task.is_scheduled() => TaskState::Ready,
                 _ => TaskState::Waiting,
             };

@@ -6,12 +6,12 @@
 //! takes the returned ones before its next system call.
 
 use std::alloc::{Layout, alloc, dealloc};
-use std::cell::RefCell;
 use std::fmt;
 use std::ptr::NonNull;
 use std::rc::Rc;
 
 use super::{DriverCounters, OpResult};
+use crate::copy_vec::CopyVec;
 use crate::sys::{OsResult, errno};
 
 /// Buffers of one size in one allocation.
@@ -20,7 +20,7 @@ pub struct BufferPool {
     buffer_len: usize,
     count: u16,
     /// Buffers that neither a `PoolBuffer` nor the kernel holds.
-    free: RefCell<Vec<u16>>,
+    free: CopyVec<u16>,
 }
 
 /// The pool is page-aligned, so buffers whose length is a multiple of the page size share no page.
@@ -34,11 +34,13 @@ impl BufferPool {
         let layout = Self::layout(count, buffer_len)?;
         // SAFETY: the layout is not empty: `layout` rounds both factors up to at least one.
         let base = NonNull::new(unsafe { alloc(layout) })?;
+        let free = CopyVec::new();
+        (0..count).rev().for_each(|index| free.push(index));
         Some(Rc::new(BufferPool {
             base,
             buffer_len,
             count,
-            free: RefCell::new((0..count).rev().collect()),
+            free,
         }))
     }
 
@@ -60,7 +62,7 @@ impl BufferPool {
     /// Takes a free buffer. It returns to the pool when the loop has got it in a result, or by
     /// [`give_back`](BufferPool::give_back).
     pub fn take(&self) -> Option<u16> {
-        self.free.borrow_mut().pop()
+        self.free.pop()
     }
 
     /// Returns a buffer that no result named.
@@ -70,7 +72,7 @@ impl BufferPool {
     /// The caller took the buffer from this pool, did not report it in a result, and neither uses it any more nor does
     /// the kernel.
     pub unsafe fn give_back(&self, index: u16) {
-        self.free.borrow_mut().push(index);
+        self.free.push(index);
     }
 
     /// The address of a buffer. Panics if the pool has no such buffer.
@@ -111,7 +113,7 @@ impl fmt::Debug for BufferPool {
         f.debug_struct("BufferPool")
             .field("count", &self.count)
             .field("buffer_len", &self.buffer_len)
-            .field("free", &self.free.borrow().len())
+            .field("free", &self.free.len())
             .finish()
     }
 }
@@ -163,7 +165,7 @@ impl PoolBuffer {
 impl Drop for PoolBuffer {
     #[inline]
     fn drop(&mut self) {
-        self.pool.free.borrow_mut().push(self.index);
+        self.pool.free.push(self.index);
     }
 }
 

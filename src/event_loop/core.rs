@@ -15,8 +15,6 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use slab::Slab;
-
 use crate::blocking::{Pool, Shutdown};
 use crate::diagnostics::metrics::{LoopCounters, LoopTimes};
 use crate::driver::op::{Direction, Op};
@@ -26,6 +24,7 @@ use crate::event_loop::exception::Exception;
 use crate::event_loop::inbox::Inbox;
 use crate::event_loop::park::Parker;
 use crate::event_loop::ready::ReadyQueue;
+use crate::event_loop::task_list::TaskList;
 use crate::event_loop::timers::{Action, TimerId, Timers};
 use crate::inflight::OpTable;
 use crate::inflight::watch::Watcher;
@@ -76,12 +75,12 @@ pub(crate) struct LoopCore {
     pub(crate) managed: (u16, usize),
     /// The buffers, once a managed receive was started: see [`pool`](LoopCore::pool).
     pub(crate) pool: OnceCell<Option<Rc<BufferPool>>>,
-    pub(crate) ready: RefCell<ReadyQueue>,
+    pub(crate) ready: ReadyQueue,
     pub(crate) timers: RefCell<Timers>,
     /// Tasks whose poll is interrupted by the nested poll of a newly spawned task; the innermost is the last.
     polling_stack: RefCell<Vec<RawTask>>,
     /// Every task that has not finished.
-    pub(crate) tasks: RefCell<Slab<RawTask>>,
+    pub(crate) tasks: TaskList,
     pub(crate) inbox: Arc<Inbox<RemoteEvent>>,
     /// Threads for the user's blocking work.
     pub(crate) blocking: Pool,
@@ -147,10 +146,10 @@ impl LoopCore {
             ops: OpTable::default(),
             managed: (settings.driver.managed_count, settings.driver.managed_len),
             pool: OnceCell::new(),
-            ready: RefCell::default(),
+            ready: ReadyQueue::default(),
             timers: RefCell::default(),
             polling_stack: RefCell::default(),
-            tasks: RefCell::default(),
+            tasks: TaskList::default(),
             inbox,
             blocking: Pool::with_settings("blocking", settings.blocking),
             files: Pool::with_settings("files", settings.files),
@@ -411,7 +410,7 @@ impl LoopCore {
     /// Whether fewer than two tasks are ready, so that batching submissions would not save a system call.
     #[inline]
     fn is_nearly_idle(&self) -> bool {
-        self.ready.borrow().len() < 2
+        self.ready.len() < 2
     }
 
     /// Polls a new task through `poll`, nested in the poll of the current task and on its budget. False if the budget
@@ -476,8 +475,8 @@ impl std::fmt::Debug for LoopCore {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("EventLoop")
             .field("driver", &self.driver.borrow().describe().name)
-            .field("tasks", &self.tasks.borrow().len())
-            .field("ready", &self.ready.borrow().len())
+            .field("tasks", &self.tasks.len())
+            .field("ready", &self.ready.len())
             .field("timers", &self.timers.borrow().live())
             .field("in_flight", &self.ops.in_flight())
             .field("closed", &self.closed.get())

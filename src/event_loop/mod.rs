@@ -11,6 +11,7 @@ pub(crate) mod inbox;
 mod park;
 pub(crate) mod ready;
 mod shutdown;
+pub(crate) mod task_list;
 pub(crate) mod timers;
 mod turn;
 pub(crate) mod waiter;
@@ -249,7 +250,7 @@ impl LoopCore {
     pub(crate) fn call_soon(&self, callback: Rc<dyn Callback>) -> Handle {
         let handle = Handle::new(&callback);
         if !self.is_closed() {
-            self.ready.borrow_mut().push(Ready::Call(callback));
+            self.ready.push(Ready::Call(callback));
         }
         handle
     }
@@ -271,8 +272,8 @@ impl LoopCore {
             stale_completions: self.counters.stale_completions.get(),
             in_flight: self.ops.in_flight(),
             ops: self.ops.taken(),
-            tasks: self.tasks.borrow().len(),
-            ready: self.ready.borrow().len(),
+            tasks: self.tasks.len(),
+            ready: self.ready.len(),
             timers: timers.live(),
             timer_heap: timers.heap_len(),
             timers_cancelled: timers.heap_len() - timers.live(),

@@ -145,13 +145,13 @@ impl LoopCore {
     fn cancel_tasks(&self) {
         self.cancel_each(|_| true);
         // If a task's destructor closes the loop, that task ends when the destructor returns.
-        debug_assert!(self.tasks.borrow().iter().all(|(_, &task)| self.is_running(task)));
+        debug_assert!(self.tasks.iter().all(|task| self.is_running(task)));
     }
 
     fn cancel_each(&self, is_included: impl Fn(&RawTask) -> bool) {
         let mut index = 0;
-        while index < self.tasks.borrow().capacity() {
-            let task = self.tasks.borrow().get(index).copied();
+        while index < self.tasks.end() {
+            let task = self.tasks.get(index);
             if let Some(task) = task.filter(&is_included) {
                 task.cancel_now(self);
             }
@@ -161,7 +161,7 @@ impl LoopCore {
 
     /// Drops the ready queue and all timers, one by one and with nothing borrowed.
     fn drop_scheduled(&self) {
-        while let Some(next) = { self.ready.borrow_mut().pop() } {
+        while let Some(next) = self.ready.pop() {
             guard("a callback's destructor", || drop(next));
         }
         while let Some(action) = { self.timers.borrow_mut().pop_any() } {

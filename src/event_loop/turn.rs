@@ -26,7 +26,7 @@ impl EventLoop {
         // 4. Due timers follow, ordered by deadline.
         core.fire_due_timers();
         // 5. The batch is fixed: later entries wait for the next turn, so that they cannot starve the driver.
-        let batch = core.ready.borrow().len();
+        let batch = core.ready.len();
         // 6. The batch runs in FIFO order.
         for _ in 0..batch {
             core.run_next();
@@ -44,7 +44,7 @@ impl LoopCore {
     /// Step 1: how long the driver may block.
     #[inline]
     pub(crate) fn next_wait(&self) -> Wait {
-        if !self.ready.borrow().is_empty() || self.inbox.has_events() {
+        if !self.ready.is_empty() || self.inbox.has_events() {
             return Wait::No;
         }
         match self.timers.borrow_mut().next_deadline() {
@@ -98,7 +98,7 @@ impl LoopCore {
         for item in events.drain(..) {
             match item {
                 RemoteEvent::Wake(remote_wake) => remote_wake.deliver(self),
-                RemoteEvent::Call(call) => self.ready.borrow_mut().push(Ready::Remote(call)),
+                RemoteEvent::Call(call) => self.ready.push(Ready::Remote(call)),
                 RemoteEvent::Stop => self.stopping.set(true),
                 RemoteEvent::OpDone(id, res) => self.complete_one(id, OpResult::new(res)),
                 RemoteEvent::PoolHasCapacity => self.submit_waiting(),
@@ -121,7 +121,7 @@ impl LoopCore {
             let due = self.timers.borrow_mut().pop_due(now);
             match due {
                 Some(Action::Wake(waker)) => guard("a waker", || waker.wake()),
-                Some(Action::Call(callback)) => self.ready.borrow_mut().push(Ready::Call(callback)),
+                Some(Action::Call(callback)) => self.ready.push(Ready::Call(callback)),
                 None => return,
             }
         }
@@ -136,7 +136,7 @@ impl LoopCore {
     /// Step 6: runs one entry of the batch.
     #[inline]
     pub(crate) fn run_next(&self) {
-        let Some(next) = self.ready.borrow_mut().pop() else {
+        let Some(next) = self.ready.pop() else {
             return;
         };
         if self.slow.is_some() {

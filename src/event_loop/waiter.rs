@@ -43,7 +43,7 @@ impl Waiter {
 impl LoopCore {
     #[inline]
     fn wake_task(&self, TaskKey(key): TaskKey) {
-        let task = self.tasks.borrow().get((key >> 32) as usize).copied();
+        let task = self.tasks.get((key >> 32) as usize);
         if let Some(task) = task
             && task.id().0 as u32 == key as u32
         {

@@ -15,7 +15,6 @@
 //! User code (wakers, destructors) may call back into this module: slots consist of cells, and an id is checked again
 //! after any call that can run user code.
 
-mod copy_vec;
 pub(crate) mod descriptor;
 mod op_future;
 mod pool_ops;

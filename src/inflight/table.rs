@@ -3,8 +3,8 @@
 use std::cell::Cell;
 use std::ptr::NonNull;
 
-use super::copy_vec::CopyVec;
 use super::slot::{Executor, OFF_DRIVER, OpSlot, State};
+use crate::copy_vec::CopyVec;
 use crate::driver::op::{FileOp, Op};
 use crate::driver::{Control, OpId, OsResult};
 use crate::event_loop::exception::guard;

@@ -337,10 +337,7 @@ unsafe fn create<F: Future>(
     // SAFETY: a box is never null.
     let header = unsafe { NonNull::new_unchecked(Box::into_raw(task)) }.cast::<Header>();
     let raw = RawTask(header);
-    let list_index = core.tasks.borrow_mut().insert(raw);
-    raw.header()
-        .list_index
-        .set(u32::try_from(list_index).expect("a loop holds at most 2^32 tasks"));
+    raw.header().list_index.set(core.tasks.insert(raw));
     crate::diagnostics::trace::task_spawned(raw.id(), raw.name(), spawned_at);
     (JoinHandle::new(raw), raw)
 }
@@ -444,7 +441,7 @@ impl RawTask {
             return;
         }
         header.is_ready.set(true);
-        core.ready.borrow_mut().push(Ready::Task(Runnable(self)));
+        core.ready.push(Ready::Task(Runnable(self)));
     }
 
     /// Sends a wake to the loop unless one is queued or the task is done. The caller holds a reference. Any thread.
@@ -566,7 +563,7 @@ impl RawTask {
     fn finish(self, core: &LoopCore) {
         let header = self.header();
         let id = header.id;
-        let listed = core.tasks.borrow_mut().try_remove(header.list_index.get() as usize);
+        let listed = core.tasks.remove(header.list_index.get());
         debug_assert!(listed == Some(self));
         let has_completed = header.orphans.get() == 0;
         let waker = match has_completed {

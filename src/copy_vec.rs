@@ -25,6 +25,13 @@ impl<T: Copy> CopyVec<T> {
         unsafe { (&*self.0.get()).get(index).copied() }
     }
 
+    /// Replaces an element and returns it. Panics if there is none at this index.
+    #[inline]
+    pub(crate) fn replace(&self, index: usize, value: T) -> T {
+        // SAFETY: see the module.
+        unsafe { std::mem::replace(&mut (&mut *self.0.get())[index], value) }
+    }
+
     #[inline]
     pub(crate) fn push(&self, value: T) {
         // SAFETY: see the module; this reads two numbers.
@@ -73,6 +80,7 @@ mod tests {
             array.push(value);
         }
         assert_eq!((array.len(), array.get(17), array.get(1_000)), (1_000, Some(17), None));
+        assert_eq!((array.replace(17, -1), array.replace(17, 17)), (17, -1));
         for value in (0..1_000).rev() {
             assert_eq!(array.pop(), Some(value));
         }
