@@ -89,6 +89,7 @@ impl BufferPool {
     ///
     /// The buffer was taken from this pool, the kernel is done with it, no other `PoolBuffer` holds it, and its first
     /// `filled` bytes are initialised.
+    #[inline]
     pub(crate) unsafe fn wrap(self: &Rc<Self>, index: u16, filled: usize) -> PoolBuffer {
         assert!(filled <= self.buffer_len && index < self.count);
         PoolBuffer {

@@ -30,7 +30,6 @@ use crate::event_loop::callback::{Callback, CallbackCell, Handle, TimerHandle};
 use crate::event_loop::core::LoopCore;
 use crate::event_loop::exception::Exception;
 use crate::event_loop::handle::LoopHandle;
-use crate::event_loop::ready::Ready;
 use crate::event_loop::timers::Action;
 use crate::task::{JoinHandle, RawTask, spawn_unchecked};
 use crate::time::Instant;
@@ -250,7 +249,7 @@ impl LoopCore {
     pub(crate) fn call_soon(&self, callback: Rc<dyn Callback>) -> Handle {
         let handle = Handle::new(&callback);
         if !self.is_closed() {
-            self.ready.push(Ready::Call(callback));
+            self.ready.push_call(callback);
         }
         handle
     }

@@ -1,12 +1,11 @@
 //! The ready queue: tasks and callbacks for the next turn, in FIFO order.
 //!
 //! A leaf container: it is changed through `&self` without a borrow flag. It is not `Sync`, no method returns a reference
-//! to an entry, and while a method uses the deque it calls no other code: entries are moved in and out and never dropped
-//! inside, and `grow` calls the allocator only before and after it touches the deque.
+//! to an entry, and while a method uses the ring it calls no other code: entries are moved in and out and never dropped
+//! inside, and `grow` calls the allocator only before and after it touches the ring.
 
-use std::cell::UnsafeCell;
-use std::collections::VecDeque;
-use std::mem::ManuallyDrop;
+use std::cell::{Cell, UnsafeCell};
+use std::mem::MaybeUninit;
 use std::rc::Rc;
 
 use crate::event_loop::callback::Callback;
@@ -19,51 +18,135 @@ pub(crate) enum Ready {
     Remote(Box<dyn FnOnce() + Send>),
 }
 
-/// The entries are `ManuallyDrop` because an entry with a destructor must be dropped if the deque fails to grow: the
-/// compiler then builds each entry on the stack and copies it, and the copy stalls on the stores just made. That was a
-/// seventh of the time of a task switch.
-#[derive(Default)]
-pub(crate) struct ReadyQueue(UnsafeCell<VecDeque<ManuallyDrop<Ready>>>);
+/// A ring whose entries are written and read field by field in place. A queue of `Ready` would build each entry on the stack
+/// and copy it, and the copy would wait for the stores just made: a seventh of the time of a task switch.
+pub(crate) struct ReadyQueue {
+    /// A power of two of places. Those from `head` on, `len` of them, hold entries.
+    ring: UnsafeCell<Box<[MaybeUninit<Entry>]>>,
+    head: Cell<usize>,
+    len: Cell<usize>,
+}
+
+/// A `Ready` in two fields.
+#[repr(C)]
+struct Entry {
+    kind: Kind,
+    /// A `Runnable`, an `Rc<dyn Callback>` or a `Box<dyn FnOnce() + Send>`, as `kind` says.
+    content: MaybeUninit<[*const (); 2]>,
+}
+
+#[derive(Clone, Copy)]
+enum Kind {
+    Task,
+    Call,
+    Remote,
+}
+
+const _: () = {
+    assert!(size_of::<Runnable>() <= size_of::<[*const (); 2]>());
+    assert!(size_of::<Rc<dyn Callback>>() <= size_of::<[*const (); 2]>());
+    assert!(size_of::<Box<dyn FnOnce() + Send>>() <= size_of::<[*const (); 2]>());
+};
 
 impl ReadyQueue {
     #[inline]
-    pub(crate) fn push(&self, ready: Ready) {
-        // SAFETY: see the module; this reads two numbers.
-        let is_full = unsafe { (*self.0.get()).len() == (*self.0.get()).capacity() };
-        if is_full {
+    pub(crate) fn push_task(&self, task: Runnable) {
+        self.push_content(Kind::Task, task);
+    }
+
+    pub(crate) fn push_call(&self, callback: Rc<dyn Callback>) {
+        self.push_content(Kind::Call, callback);
+    }
+
+    pub(crate) fn push_remote(&self, call: Box<dyn FnOnce() + Send>) {
+        self.push_content(Kind::Remote, call);
+    }
+
+    #[inline(always)]
+    fn push_content<T>(&self, kind: Kind, content: T) {
+        if self.len.get() == self.capacity() {
             self.grow();
         }
-        // SAFETY: see the module; there is room, so this does not allocate.
-        unsafe { (*self.0.get()).push_back(ManuallyDrop::new(ready)) };
+        let at = self.place(self.head.get() + self.len.get());
+        // SAFETY: see the module. The place is in the ring and holds no entry, and the content fits.
+        unsafe {
+            (&raw mut (*at).kind).write(kind);
+            (&raw mut (*at).content).cast::<T>().write(content);
+        }
+        self.len.set(self.len.get() + 1);
     }
 
     #[inline]
     pub(crate) fn pop(&self) -> Option<Ready> {
-        // SAFETY: see the module.
-        unsafe { (*self.0.get()).pop_front() }.map(ManuallyDrop::into_inner)
+        let (head, len) = (self.head.get(), self.len.get());
+        if len == 0 {
+            return None;
+        }
+        self.head.set((head + 1) & (self.capacity() - 1));
+        self.len.set(len - 1);
+        let at = self.place(head);
+        // SAFETY: see the module. The place holds an entry, which `push_content` wrote with this kind of content, and no longer
+        // counts as one that does.
+        Some(unsafe {
+            let content = &raw mut (*at).content;
+            match (*at).kind {
+                Kind::Task => Ready::Task(content.cast::<Runnable>().read()),
+                Kind::Call => Ready::Call(content.cast::<Rc<dyn Callback>>().read()),
+                Kind::Remote => Ready::Remote(content.cast::<Box<dyn FnOnce() + Send>>().read()),
+            }
+        })
     }
 
     #[inline]
     pub(crate) fn len(&self) -> usize {
-        // SAFETY: see the module.
-        unsafe { (*self.0.get()).len() }
+        self.len.get()
     }
 
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
-        self.len() == 0
+        self.len.get() == 0
     }
 
-    /// Makes room for at least one more entry.
+    #[inline]
+    fn capacity(&self) -> usize {
+        // SAFETY: see the module.
+        unsafe { (&*self.ring.get()).len() }
+    }
+
+    /// The place of the entry with this number. There is at least one.
+    #[inline]
+    fn place(&self, number: usize) -> *mut Entry {
+        let at = number & (self.capacity() - 1);
+        // SAFETY: see the module; the capacity is a power of two, so `at` is below it.
+        unsafe { (&mut *self.ring.get()).as_mut_ptr().add(at).cast() }
+    }
+
+    /// Doubles the ring.
     #[cold]
     fn grow(&self) {
-        let mut larger = VecDeque::with_capacity((2 * self.len()).max(64));
-        // SAFETY: see the module. An allocator that schedules something is absurd; if it does, its entries are moved too.
-        let old = unsafe {
-            larger.append(&mut *self.0.get());
-            std::mem::replace(&mut *self.0.get(), larger)
-        };
+        let mut larger = Box::new_uninit_slice((2 * self.capacity()).max(64));
+        // An allocator that schedules something is absurd; if it does, its entries are in the ring and are moved too.
+        let len = self.len.get();
+        assert!(len < larger.len());
+        for number in 0..len {
+            let from = self.place(self.head.get() + number);
+            // SAFETY: see the module. The place holds an entry, which moves to the new ring.
+            larger[number].write(unsafe { from.read() });
+        }
+        self.head.set(0);
+        // SAFETY: see the module. The old ring holds no entries any more; it is dropped after the exchange.
+        let old = unsafe { std::mem::replace(&mut *self.ring.get(), larger) };
         drop(old);
+    }
+}
+
+impl Default for ReadyQueue {
+    fn default() -> ReadyQueue {
+        ReadyQueue {
+            ring: UnsafeCell::new(Box::new([])),
+            head: Cell::new(0),
+            len: Cell::new(0),
+        }
     }
 }
 
@@ -97,10 +180,10 @@ mod tests {
         let queue = ReadyQueue::default();
         for number in 0..1_000 {
             let (count, shared) = (Count(dropped.clone()), Shared(order.clone()));
-            queue.push(Ready::Remote(Box::new(move || {
+            queue.push_remote(Box::new(move || {
                 let (_count, shared) = (count, shared);
                 shared.0.borrow_mut().push(number);
-            })));
+            }));
         }
         for _ in 0..500 {
             match queue.pop() {

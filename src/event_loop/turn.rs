@@ -98,7 +98,7 @@ impl LoopCore {
         for item in events.drain(..) {
             match item {
                 RemoteEvent::Wake(remote_wake) => remote_wake.deliver(self),
-                RemoteEvent::Call(call) => self.ready.push(Ready::Remote(call)),
+                RemoteEvent::Call(call) => self.ready.push_remote(call),
                 RemoteEvent::Stop => self.stopping.set(true),
                 RemoteEvent::OpDone(id, res) => self.complete_one(id, OpResult::new(res)),
                 RemoteEvent::PoolHasCapacity => self.submit_waiting(),
@@ -121,7 +121,7 @@ impl LoopCore {
             let due = self.timers.borrow_mut().pop_due(now);
             match due {
                 Some(Action::Wake(waker)) => guard("a waker", || waker.wake()),
-                Some(Action::Call(callback)) => self.ready.push(Ready::Call(callback)),
+                Some(Action::Call(callback)) => self.ready.push_call(callback),
                 None => return,
             }
         }

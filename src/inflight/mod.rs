@@ -102,7 +102,7 @@ impl LoopCore {
     }
 
     /// Passes the op of a slot to the driver.
-    #[inline]
+    #[inline(always)]
     fn submit(&self, queue: &IoQueue, reserved: NonNull<OpSlot>, prefix: usize) -> StartedOp {
         // SAFETY: slots live as long as the table.
         let slot = unsafe { reserved.as_ref() };
@@ -114,15 +114,24 @@ impl LoopCore {
         // SAFETY: the slot owns the op, the scratch and the payload that the op points into. All stay in place, and
         // nothing touches them, until the completion: `RawOp::fetch`, `salvage` and `discard` check the state.
         let start = unsafe { self.driver().start(id, slot.op(), slot.scratch()) };
+        match start {
+            Start::Pending => {}
+            start => self.not_pending(slot, start),
+        }
+        StartedOp { id, slot: reserved }
+    }
+
+    /// The driver has completed an operation at once, or leaves it to the pool.
+    #[cold]
+    fn not_pending(&self, slot: &OpSlot, start: Start) {
         let result = match start {
             Start::Done(result) => Some(result),
             Start::Pending => None,
-            Start::Blocking => self.submit_to_pool(id, slot.op()),
+            Start::Blocking => self.submit_to_pool(slot.id.get(), slot.op()),
         };
         if let Some(result) = result {
             self.set_done(slot, result);
         }
-        StartedOp { id, slot: reserved }
     }
 
     #[inline]

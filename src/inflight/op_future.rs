@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
 use super::StartedOp;
-use super::slot::{HAS_LISTENER, Listener, OnOrphan, State, take_payload};
+use super::slot::{HAS_LISTENER, Listener, OnOrphan, OpSlot, State, take_payload};
 use crate::driver::OpResult;
 use crate::driver::op::Op;
 use crate::event_loop::core::LoopCore;
@@ -22,6 +22,21 @@ pub(crate) struct RawOp<T> {
     /// `None` once the result was taken or the operation abandoned.
     started: Option<StartedOp>,
     payload: PhantomData<fn() -> T>,
+}
+
+#[cold]
+pub(super) fn polled_after_completion() -> ! {
+    panic!("a future was polled after it had completed")
+}
+
+/// An operation that has completed and whose result was not taken.
+pub(crate) struct DoneOp<'a>(&'a OpSlot);
+
+impl DoneOp<'_> {
+    #[inline]
+    pub(crate) fn result(&self) -> OpResult {
+        self.0.result.get()
+    }
 }
 
 impl<T> RawOp<T> {
@@ -70,21 +85,23 @@ impl<T: 'static> RawOp<T> {
         (raw, started)
     }
 
-    /// Waits for the result, which [`fetch`](RawOp::fetch) then takes.
+    /// Waits until the operation has completed. [`take`](RawOp::take) then takes the result and the payload.
     #[inline]
-    pub(crate) fn poll_result(&self, core: &LoopCore, cx: &mut Context<'_>) -> Poll<OpResult> {
-        let slot = self.started.expect("polled after completion").slot(core);
-        let slot = slot.expect("the stream is borrowed, so nothing else takes the result");
+    pub(crate) fn poll_done<'a>(&self, core: &'a LoopCore, cx: &mut Context<'_>) -> Poll<DoneOp<'a>> {
+        // The stream is borrowed, so nothing else takes the result.
+        let Some(slot) = self.started.and_then(|started| started.slot(core)) else {
+            polled_after_completion()
+        };
         match core.register(slot, cx) || !core.spend_budget(cx) {
             true => Poll::Pending,
-            false => Poll::Ready(slot.result.get()),
+            false => Poll::Ready(DoneOp(slot)),
         }
     }
 
     #[inline]
     pub(crate) fn poll(&mut self, core: &LoopCore, queue: &IoQueue, cx: &mut Context<'_>) -> Poll<(OpResult, T)> {
-        ready!(self.poll_result(core, cx));
-        Poll::Ready(self.fetch(core, queue).expect("the operation is complete"))
+        let done = ready!(self.poll_done(core, cx));
+        Poll::Ready(self.take(core, queue, done))
     }
 
     /// Starts the next operation of the same call, after one has completed, with the payload where it is.
@@ -96,20 +113,23 @@ impl<T: 'static> RawOp<T> {
     }
 
     /// Takes the result and the payload, if the operation has completed.
-    #[inline]
     pub(crate) fn fetch(&mut self, core: &LoopCore, queue: &IoQueue) -> Option<(OpResult, T)> {
         let slot = self.started?.slot(core)?;
-        if slot.state.get() != State::Done {
-            return None;
-        }
+        (slot.state.get() == State::Done).then(|| self.take(core, queue, DoneOp(slot)))
+    }
+
+    /// Takes the result and the payload of an operation that has completed. `done` is this operation's.
+    #[inline]
+    pub(crate) fn take(&mut self, core: &LoopCore, queue: &IoQueue, DoneOp(slot): DoneOp<'_>) -> (OpResult, T) {
+        debug_assert!(self.started.is_some_and(|started| started.id == slot.id.get()));
         let result = slot.result.get();
-        // SAFETY: this slot is in use by the operation that `start_op::<T>` started. It has completed, and its payload
-        // is taken once: the slot is released below.
+        // SAFETY: `poll_done` and `fetch` made `done` from the slot of the operation that `start_op::<T>` started. It has
+        // completed, and its payload is taken once: the slot is released below.
         let payload = unsafe { take_payload::<T>(slot.payload()) };
         core.ops.release(slot);
         self.started = None;
         queue.op.set(None);
-        Some((result, payload))
+        (result, payload)
     }
 
     /// Calls `listener` when the operation completes. False if it has completed already.

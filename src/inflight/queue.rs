@@ -32,6 +32,8 @@ pub(crate) struct IoQueue {
     pub(crate) op: OpIdCell,
     /// A combination of the constants below.
     state: Cell<u8>,
+    /// The last receive took everything that the socket had.
+    drained: Cell<bool>,
     /// Boxed, because most queues never have one.
     rare: RefCell<Option<Box<QueueRare>>>,
 }
@@ -42,8 +44,6 @@ const HELD: u8 = 1;
 const HAS_WAITERS: u8 = 2;
 /// `QueueRare::leftover` is not empty.
 const HAS_LEFTOVER: u8 = 4;
-/// The last receive took everything that the socket had.
-const DRAINED: u8 = 8;
 
 const _: () = assert!(size_of::<IoQueue>() <= 32);
 
@@ -210,7 +210,7 @@ impl IoQueue {
             && core.is_complete(id)
         {
             self.op.set(None);
-            self.clear_flag(DRAINED);
+            self.drained.set(false);
             let salvage = core.salvage(id);
             if !salvage.is_empty() {
                 // A bridge may have put bytes back while the read was in flight: these come first.
@@ -222,16 +222,13 @@ impl IoQueue {
     /// Whether the last receive took everything that the socket had: an attempt would find nothing.
     #[inline]
     pub(crate) fn is_drained(&self) -> bool {
-        self.has_flag(DRAINED)
+        self.drained.get()
     }
 
     /// Notes what a receive says about the bytes that are left.
     #[inline]
     pub(crate) fn set_drained(&self, result: OpResult) {
-        match result.is_drained() {
-            true => self.set_flag(DRAINED),
-            false => self.clear_flag(DRAINED),
-        }
+        self.drained.set(result.is_drained());
     }
 
     #[inline]

@@ -15,6 +15,7 @@ use crate::driver::pool::PoolBuffer;
 use crate::error::from_code;
 use crate::event_loop::core::LoopCore;
 use crate::inflight::descriptor::{Descriptor, OwnedDescriptor};
+use crate::inflight::op_future::polled_after_completion;
 use crate::inflight::queue::{Begin, IoQueue, Ticket};
 use crate::inflight::transfer::VectoredPayload;
 use crate::inflight::{OnOrphan, OpFuture, RawOp};
@@ -166,6 +167,7 @@ impl ByteStream {
         (Ok(()), bufs)
     }
 
+    #[inline]
     fn send_op(&self, ptr: *const u8, len: usize) -> Op {
         Op::Send {
             fd: self.owned.fd(),
@@ -176,6 +178,7 @@ impl ByteStream {
     }
 
     /// Builds the send of `buf[begin..]`.
+    #[inline]
     fn plan_send<B: IoBuf>(&self, begin: usize) -> impl FnOnce(&mut B) -> Op {
         move |buf| {
             let (ptr, len) = bytes_from(buf, begin);
@@ -236,6 +239,7 @@ impl ByteStream {
     }
 
     /// The result of a send. Writing after `close` fails as if the peer had closed: with `BrokenPipe`.
+    #[inline]
     fn sent(&self, res: OsResult) -> io::Result<usize> {
         match res {
             Err(errno::BAD_FD) if self.owned.is_closed() => Err(from_code(errno::BROKEN_PIPE)),
@@ -271,8 +275,9 @@ impl<B: IoBufMut> Future for Read<'_, B> {
                 queue.end(&mut this.ticket);
                 return Poll::Ready((served.map_err(from_code), this.buf.take().expect("checked")));
             }
-            let buf = this.buf.take().expect("checked");
-            this.op = start_recv(&this.bytes.owned.descriptor, this.bytes.medium, buf, 0, fill_target);
+            if let Some(buf) = this.buf.take() {
+                this.op = start_recv(&this.bytes.owned.descriptor, this.bytes.medium, buf, 0, fill_target);
+            }
         }
         let (result, buf) = ready!(this.op.poll(core, queue, cx));
         queue.set_drained(result);
@@ -315,7 +320,7 @@ impl<B: IoBufMut> Future for ReadExact<'_, B> {
         let this = &mut *self;
         let (core, queue) = this.bytes.reading();
         if !this.op.is_started() {
-            let buf = this.buf.as_mut().expect("polled after completion");
+            let buf = this.buf.as_mut().unwrap_or_else(|| polled_after_completion());
             if this.ticket == Ticket::NONE {
                 if let Some(result) = check_exact_len(buf) {
                     return Poll::Ready((result, this.buf.take().expect("checked")));
@@ -345,7 +350,8 @@ impl<B: IoBufMut> Future for ReadExact<'_, B> {
                 let buf = this.buf.take().expect("checked");
                 this.op = start_recv(descriptor, this.bytes.medium, buf, this.filled, target);
             }
-            let result = ready!(this.op.poll_result(core, cx));
+            let done = ready!(this.op.poll_done(core, cx));
+            let result = done.result();
             queue.set_drained(result);
             let received = this.filled + result.res().unwrap_or(0) as usize;
             let is_overtaken = queue.has_bytes();
@@ -356,7 +362,7 @@ impl<B: IoBufMut> Future for ReadExact<'_, B> {
                 this.op.restart(core, queue, received, plan);
                 continue;
             }
-            let (result, buf) = this.op.fetch(core, queue).expect("it has completed");
+            let (result, buf) = this.op.take(core, queue, done);
             let buf = this.buf.insert(buf);
             if is_overtaken {
                 // SAFETY: this many bytes were received.
@@ -652,27 +658,38 @@ impl<'a, B: IoBuf> Sending<'a, B> {
                     return self.finish(result);
                 }
             }
-            let buf = self.buf.take().expect("checked");
-            let plan = self.bytes.plan_send(self.sent);
-            self.op = RawOp::start_op(core, queue, OnOrphan::Discard, buf, 0, plan);
+            if let Some(buf) = self.buf.take() {
+                let plan = self.bytes.plan_send(self.sent);
+                self.op = RawOp::start_op(core, queue, OnOrphan::Discard, buf, 0, plan);
+            }
         }
         loop {
-            let result = ready!(self.op.poll_result(core, cx));
-            if let Some(result) = advance(self.bytes, &mut self.sent, self.len, result.res(), all) {
-                return self.finish(result);
+            let done = ready!(self.op.poll_done(core, cx));
+            if let Some(result) = advance(self.bytes, &mut self.sent, self.len, done.result().res(), all) {
+                let (_, buf) = self.op.take(core, queue, done);
+                queue.end(&mut self.ticket);
+                return Poll::Ready((result, buf));
             }
-            let plan = self.bytes.plan_send(self.sent);
-            self.op.restart(core, queue, 0, plan);
+            self.send_more();
         }
     }
 
+    /// Sends the rest, with the buffer where it is: in the slot of the send that has completed.
+    #[cold]
+    fn send_more(&mut self) {
+        let (core, queue) = self.bytes.writing();
+        let plan = self.bytes.plan_send(self.sent);
+        self.op.restart(core, queue, 0, plan);
+    }
+
+    /// Ends a write whose buffer no operation has.
     #[inline]
     fn finish(&mut self, result: io::Result<usize>) -> Poll<BufResult<usize, B>> {
-        let (core, queue) = self.bytes.writing();
-        let in_slot = self.op.fetch(core, queue).map(|(_, buf)| buf);
-        let buf = in_slot.or_else(|| self.buf.take()).expect("polled after completion");
-        queue.end(&mut self.ticket);
-        Poll::Ready((result, buf))
+        self.bytes.writing().1.end(&mut self.ticket);
+        match self.buf.take() {
+            Some(buf) => Poll::Ready((result, buf)),
+            None => polled_after_completion(),
+        }
     }
 }
 
@@ -826,6 +843,7 @@ macro_rules! writing_methods {
 
 pub(crate) use {reading_methods, writing_methods};
 
+#[inline]
 pub(crate) fn count(res: OsResult) -> io::Result<usize> {
     res.map(|count| count as usize).map_err(from_code)
 }

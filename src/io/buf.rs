@@ -326,7 +326,7 @@ pub(crate) fn fill_range<B: IoBufMut>(buf: &mut B, begin: usize, end: usize) -> 
 /// # Panics
 ///
 /// If the length has shrunk below `begin`.
-#[inline]
+#[inline(always)]
 pub(crate) fn bytes_from<B: IoBuf>(buf: &B, begin: usize) -> (*const u8, usize) {
     let len = buf.len();
     assert!(

@@ -81,16 +81,16 @@ const GENERATIONS: usize = (1 << (usize::BITS - FD_BITS)) - 1;
 impl FdTable {
     #[inline]
     pub(super) fn get(&mut self, fd: Fd) -> &mut FdState {
-        let index = usize::try_from(fd).expect("kernel descriptors are not negative");
-        let index = index >> SPARE_BITS;
+        let index = fd as usize >> SPARE_BITS;
         if index >= self.fds.len() {
-            self.grow(index);
+            self.grow(fd);
         }
         &mut self.fds[index]
     }
 
     #[cold]
-    fn grow(&mut self, index: usize) {
+    fn grow(&mut self, fd: Fd) {
+        let index = usize::try_from(fd).expect("kernel descriptors are not negative") >> SPARE_BITS;
         self.fds.resize_with(index + 1, || FdState::NEW);
     }
 
@@ -99,12 +99,13 @@ impl FdTable {
         Token(self.get(fd).generation << FD_BITS | fd as usize)
     }
 
-    /// The descriptor that an event is for. `None` for a stale event: its number was reused.
-    pub(super) fn fd_of(&mut self, token: Token) -> Option<Fd> {
+    /// The descriptor that an event is for, and its state. `None` for a stale event: its number was reused.
+    #[inline]
+    pub(super) fn current(&mut self, token: Token) -> Option<(Fd, &mut FdState)> {
         let fd = token.0 & ((1 << FD_BITS) - 1);
-        let state = self.fds.get(fd >> SPARE_BITS)?;
+        let state = self.fds.get_mut(fd >> SPARE_BITS)?;
         let is_current = state.source.is_some() && state.generation == token.0 >> FD_BITS;
-        is_current.then_some(fd as Fd)
+        is_current.then_some((fd as Fd, state))
     }
 
     /// Resets the state of a number that gets a new descriptor or loses its old one. Earlier tokens become stale.
@@ -126,14 +127,15 @@ mod tests {
     fn a_stale_event_is_recognised() {
         let mut fds = FdTable::default();
         let token = fds.token(8);
-        assert_eq!(fds.fd_of(token), None, "not registered");
+        let fd_of = |fds: &mut FdTable, token| fds.current(token).map(|(fd, _)| fd);
+        assert_eq!(fd_of(&mut fds, token), None, "not registered");
         fds.get(8).source = Some(Source::new(8));
-        assert_eq!(fds.fd_of(token), Some(8));
+        assert_eq!(fd_of(&mut fds, token), Some(8));
         fds.reset(8);
         fds.get(8).source = Some(Source::new(8));
-        assert_eq!(fds.fd_of(token), None);
+        assert_eq!(fd_of(&mut fds, token), None);
         let token = fds.token(8);
-        assert_eq!(fds.fd_of(token), Some(8));
-        assert_eq!(fds.fd_of(Token(1 << 20)), None);
+        assert_eq!(fd_of(&mut fds, token), Some(8));
+        assert_eq!(fd_of(&mut fds, Token(1 << 20)), None);
     }
 }

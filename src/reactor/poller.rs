@@ -82,93 +82,107 @@ fn explain(error: io::Error) -> io::Error {
     crate::sys::context(why, error)
 }
 
+/// Whether an operation is attempted also if its descriptor was not ready.
+#[inline]
+fn must_attempt(op: &Op) -> bool {
+    match op {
+        // Other code uses a foreign descriptor too, so the recorded readiness may be wrong.
+        Op::Readiness { .. } => true,
+        // Only the attempt starts a connect; and a datagram socket may connect while its send buffer is full.
+        Op::Connect { .. } | Op::SendMessage { at_once: true, .. } => true,
+        _ => false,
+    }
+}
+
+/// What one attempt at an operation gave.
+struct Attempt {
+    /// `None` if the operation would block.
+    result: Option<OpResult>,
+    /// The next attempt would block.
+    is_drained: bool,
+}
+
+impl Attempt {
+    /// An attempt at transferring up to `len` bytes. A shorter result means that the next attempt would block, but only TCP
+    /// guarantees that: a Unix socket stops where descriptors were passed, a terminal at the end of a line.
+    #[inline]
+    fn of(result: Option<OpResult>, medium: Medium, len: usize) -> Attempt {
+        let is_short = |result: OpResult| matches!(result.res(), Ok(count) if count > 0 && (count as usize) < len);
+        let reports_short = SHORT_MEANS_DRAINED && medium == Medium::Tcp;
+        Attempt {
+            result,
+            is_drained: result.is_none_or(|result| reports_short && is_short(result)),
+        }
+    }
+}
+
+/// Performs an operation unless it would block. `is_retry` says that an earlier attempt was made: a connect is then in
+/// progress.
+///
+/// # Safety
+///
+/// The memory that `op` points to belongs to an operation that has not completed.
+#[inline(always)]
+unsafe fn attempt(op: &Op, is_retry: bool, pool: &ProvidedPool, counters: &mut DriverCounters) -> Attempt {
+    // SAFETY, for every call: the caller's promise.
+    match *op {
+        Op::Recv {
+            fd, medium, ptr, len, ..
+        } => {
+            // SAFETY: see above.
+            let res = unsafe { sys::recv(fd, medium, ptr, len) };
+            Attempt::of(res.map(OpResult::new), medium, len)
+        }
+        Op::Send { fd, medium, ptr, len } => {
+            // SAFETY: see above.
+            let res = unsafe { sys::send(fd, medium, ptr, len) };
+            Attempt::of(res.map(OpResult::new), medium, len)
+        }
+        Op::RecvManaged { medium, .. } => {
+            // SAFETY: see above.
+            let result = unsafe { driver::perform_managed(op, pool, counters) };
+            Attempt::of(result, medium, pool.buffer_len())
+        }
+        // SAFETY: see above.
+        _ => unsafe { attempt_other(op, is_retry, pool, counters) },
+    }
+}
+
+/// [`attempt`] at an operation other than a plain receive or send.
+///
+/// # Safety
+///
+/// As for [`attempt`].
+#[cold]
+unsafe fn attempt_other(op: &Op, is_retry: bool, pool: &ProvidedPool, counters: &mut DriverCounters) -> Attempt {
+    match *op {
+        Op::RecvVectored {
+            medium, slices, count, ..
+        }
+        | Op::SendVectored {
+            medium, slices, count, ..
+        } => {
+            // SAFETY: the caller's promise.
+            let (res, slices) = unsafe { (driver::perform(op), std::slice::from_raw_parts(slices, count)) };
+            let len = slices.iter().map(|slice| slice.len).sum::<usize>();
+            // No more than the kernel's limit for one call.
+            Attempt::of(res.map(OpResult::new), medium, len.min(MAX_LEN))
+        }
+        Op::RecvMessageManaged { .. } => {
+            // SAFETY: the caller's promise.
+            let result = unsafe { driver::perform_managed(op, pool, counters) };
+            Attempt::of(result, Medium::Unix, 0)
+        }
+        Op::Connect { fd, .. } if is_retry => Attempt::of(sys::connected(fd).map(OpResult::new), Medium::Unix, 0),
+        // The result says nothing about the remaining readiness.
+        // SAFETY: the caller's promise.
+        _ => Attempt::of(unsafe { driver::perform(op) }.map(OpResult::new), Medium::Unix, 0),
+    }
+}
+
 impl Inner {
-    /// Performs an operation unless it would block, and updates the readiness of its descriptor. `is_retry` says that
-    /// an earlier attempt was made: a connect is then in progress.
-    ///
-    /// # Safety
-    ///
-    /// The memory that `op` points to belongs to an operation that has not completed.
-    unsafe fn attempt(&mut self, op: &Op, is_retry: bool) -> Option<OpResult> {
-        let op_result = match *op {
-            Op::RecvManaged { .. } | Op::RecvMessageManaged { .. } => {
-                // SAFETY: the caller's promise.
-                unsafe { driver::perform_managed(op, &self.pool, &mut self.counters) }
-            }
-            Op::Connect { fd, .. } if is_retry => sys::connected(fd).map(OpResult::new),
-            Op::Accept { .. }
-            | Op::Connect { .. }
-            | Op::Recv { .. }
-            | Op::RecvVectored { .. }
-            | Op::Send { .. }
-            | Op::SendVectored { .. }
-            | Op::RecvMessage { .. }
-            | Op::SendMessage { .. }
-            | Op::Readiness { .. }
-            // SAFETY: the caller's promise.
-            | Op::File(_) => unsafe { driver::perform(op) }.map(OpResult::new),
-        };
-        let res = op_result.map(OpResult::res);
-        if let (Op::Accept { .. }, Some(Ok(fd))) = (op, res) {
-            self.fd_opened(fd as Fd);
-        }
-        let is_drained = match res {
-            None => true,
-            // SAFETY: the caller's promise.
-            Some(Ok(count)) => SHORT_MEANS_DRAINED && count > 0 && unsafe { self.requested_len(op) } > count as usize,
-            Some(Err(_)) => false,
-        };
-        if is_drained && let Some((fd, direction)) = op.waits_for() {
-            self.fds.get(fd).side(direction).drained();
-        }
-        op_result
-    }
-
-    /// How many bytes an operation requested, if a shorter result means that the next attempt would block; else 0. Only
-    /// TCP guarantees that: a Unix socket stops where descriptors were passed, a terminal at the end of a line.
-    ///
-    /// # Safety
-    ///
-    /// The memory that `op` points to belongs to an operation that has not completed.
-    unsafe fn requested_len(&self, op: &Op) -> usize {
-        match *op {
-            Op::Recv {
-                medium: Medium::Tcp,
-                len,
-                ..
-            }
-            | Op::Send {
-                medium: Medium::Tcp,
-                len,
-                ..
-            } => len,
-            Op::RecvManaged {
-                medium: Medium::Tcp, ..
-            } => self.pool.buffer_len(),
-            Op::RecvVectored {
-                medium: Medium::Tcp,
-                slices,
-                count,
-                ..
-            }
-            | Op::SendVectored {
-                medium: Medium::Tcp,
-                slices,
-                count,
-                ..
-            } => {
-                // SAFETY: the caller's promise.
-                let slices = unsafe { std::slice::from_raw_parts(slices, count) };
-                let len = slices.iter().map(|slice| slice.len).sum::<usize>();
-                // The kernel's limit for one call.
-                len.min(MAX_LEN)
-            }
-            // The result says nothing about the remaining readiness, or the op is a file's and never attempted here.
-            _ => 0,
-        }
-    }
-
     /// Makes an operation wait until its descriptor is ready.
+    #[inline]
     fn park(&mut self, id: OpId, op: &Op, (fd, direction): (Fd, Direction)) -> Result<(), i32> {
         match self.fds.get(fd).source {
             None => self.register(fd, direction)?,
@@ -178,6 +192,7 @@ impl Inner {
         Ok(())
     }
 
+    #[cold]
     fn register(&mut self, fd: Fd, direction: Direction) -> Result<(), i32> {
         let token = self.fds.token(fd);
         let mut source = Source::new(fd);
@@ -254,49 +269,71 @@ impl Inner {
     }
 
     /// Handles an event: attempts the operations that wait for the descriptor.
+    #[inline]
     fn on_event(&mut self, event: &Event, completed: &mut Vec<Completion>) {
         if event.token() == NOTIFIED {
             self.counters.completions += 1;
             return;
         }
-        let Some(fd) = self.fds.fd_of(event.token()) else {
+        let Some((fd, state)) = self.fds.current(event.token()) else {
             self.counters.stale_events += 1;
             return;
         };
         let is_hung_up = event.is_error() || (event.is_read_closed() && event.is_write_closed());
-        if event.is_readable() || event.is_read_closed() || is_hung_up {
-            let side = self.fds.get(fd).reported(Direction::Read);
-            side.may_be_ready = true;
-            side.always_try |= event.is_read_closed() || event.is_priority() || is_hung_up;
-            self.retry_parked(fd, Direction::Read, completed);
-        }
-        if event.is_writable() || event.is_write_closed() || is_hung_up {
-            let side = self.fds.get(fd).reported(Direction::Write);
+        let is_readable = event.is_readable() || event.is_read_closed() || is_hung_up;
+        let is_writable = event.is_writable() || event.is_write_closed() || is_hung_up;
+        let mut has_writers = false;
+        if is_writable {
+            let side = state.reported(Direction::Write);
             side.may_be_ready = true;
             side.always_try |= event.is_write_closed() || is_hung_up;
-            self.retry_parked(fd, Direction::Write, completed);
+            has_writers = !side.waiting.is_empty();
+        }
+        if is_readable {
+            let side = state.reported(Direction::Read);
+            side.may_be_ready = true;
+            side.always_try |= event.is_read_closed() || event.is_priority() || is_hung_up;
+            self.retry_waiting(fd, Direction::Read, completed);
+        }
+        if has_writers {
+            self.retry_waiting(fd, Direction::Write, completed);
         }
     }
 
-    /// Attempts the parked operations in order, until one would block again.
-    fn retry_parked(&mut self, fd: Fd, direction: Direction, completed: &mut Vec<Completion>) {
+    /// Attempts the waiting operations in order, until one would block again.
+    #[inline]
+    fn retry_waiting(&mut self, fd: Fd, direction: Direction, completed: &mut Vec<Completion>) {
         loop {
-            let Some(waiting) = self.fds.get(fd).side(direction).waiting.first() else {
-                return;
-            };
+            let side = self.fds.get(fd).side(direction);
+            let Some(waiting) = side.waiting.first() else { return };
             // SAFETY: a waiting operation has not completed, so its op and the memory that it points to are in place.
-            let op_result = match unsafe { self.attempt(waiting.op(), true) } {
-                Some(op_result) => op_result,
+            let (op, tried) = unsafe {
+                (
+                    waiting.op(),
+                    attempt(waiting.op(), true, &self.pool, &mut self.counters),
+                )
+            };
+            if tried.is_drained {
+                side.drained();
+            }
+            let result = match tried.result {
+                Some(result) => result,
                 None => match self.arm(fd, direction) {
                     Ok(()) => return,
                     Err(code) => OpResult::new(Err(code)),
                 },
             };
             self.fds.get(fd).side(direction).waiting.pop();
-            completed.push(Completion {
-                id: waiting.id,
-                result: op_result,
-            });
+            self.note_opened(op, result);
+            completed.push(Completion { id: waiting.id, result });
+        }
+    }
+
+    /// Notes the descriptor that an accept has opened.
+    #[inline]
+    fn note_opened(&mut self, op: &Op, result: OpResult) {
+        if let (Op::Accept { .. }, Ok(fd)) = (op, result.res()) {
+            self.fd_opened(fd as Fd);
         }
     }
 }
@@ -347,21 +384,22 @@ unsafe impl Driver for Reactor {
             inner.counters.completions += u64::from(matches!(start, Start::Done(_)));
             return start;
         }
-        // Other code uses a foreign descriptor too, so the readiness recorded here may be wrong.
-        let is_foreign = matches!(op, Op::Readiness { .. });
-        // Only the attempt starts a connect; and a datagram socket may connect while its send buffer is full.
-        let must_try = is_foreign || matches!(op, Op::Connect { .. } | Op::SendMessage { at_once: true, .. });
         let side = inner.fds.get(fd).side(direction);
-        if side.may_be_ready || must_try {
+        if side.may_be_ready || must_attempt(op) {
             // SAFETY: the caller's promise: the operation owns the memory that `op` points to.
-            match unsafe { inner.attempt(op, false) } {
-                Some(op_result) if is_foreign => {
-                    inner.finish(id, op_result.res());
+            let tried = unsafe { attempt(op, false, &inner.pool, &mut inner.counters) };
+            if tried.is_drained {
+                side.drained();
+            }
+            match tried.result {
+                Some(result) if matches!(op, Op::Readiness { .. }) => {
+                    inner.finish(id, result.res());
                     return Start::Pending;
                 }
-                Some(op_result) => {
+                Some(result) => {
+                    inner.note_opened(op, result);
                     inner.counters.completions += 1;
-                    return Start::Done(op_result);
+                    return Start::Done(result);
                 }
                 None => {}
             }
@@ -393,10 +431,15 @@ unsafe impl Driver for Reactor {
             return None;
         }
         // SAFETY: the caller's promise: the memory is valid until this returns, and the call has ended by then.
-        let op_result = unsafe { inner.attempt(op, false) }?;
+        let tried = unsafe { attempt(op, false, &inner.pool, &mut inner.counters) };
+        if tried.is_drained {
+            side.drained();
+        }
+        let result = tried.result?;
+        inner.note_opened(op, result);
         inner.counters.submissions += 1;
         inner.counters.completions += 1;
-        Some(op_result.res())
+        Some(result.res())
     }
 
     fn cancel(&mut self, id: OpId, op: &Op) {

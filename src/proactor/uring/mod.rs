@@ -111,6 +111,11 @@ impl Uring {
                 return;
             }
         }
+        self.push_to_full_ring(entry);
+    }
+
+    #[cold]
+    fn push_to_full_ring(&mut self, entry: squeue::Entry) {
         self.counters.sq_full += 1;
         if self.backlog.is_empty() && self.submit_full_ring() {
             // SAFETY: as above.
@@ -234,7 +239,9 @@ impl Uring {
                     }
                 }
                 id => {
-                    self.counters.pool_empty += u64::from(entry.result() == -libc::ENOBUFS);
+                    if entry.result() == -libc::ENOBUFS {
+                        self.counters.pool_empty += 1;
+                    }
                     let result = OpResult::from_kernel(entry.result(), entry.flags());
                     completed.push(Completion { id, result });
                 }
@@ -327,15 +334,19 @@ unsafe impl Driver for Uring {
     }
 
     unsafe fn start(&mut self, id: OpId, op: &Op, scratch: *mut Scratch) -> Start {
-        let entry = match submit::socket_entry(op, id, &self.features) {
-            Some(entry) => entry,
-            // SAFETY: the caller's promise.
-            None => match unsafe { self.other_entry(op, scratch) } {
-                Ok(entry) => entry.user_data(id.to_u64()),
-                Err(start) => return start,
-            },
-        };
-        self.push(entry);
+        if let Some(words) = submit::socket_words(op, id, &self.features) {
+            self.counters.submissions += 1;
+            // SAFETY: the entry's memory belongs to its operation until that completes.
+            if !self.backlog.is_empty() || unsafe { self.ring.submission().push(&submit::entry_of(words)) }.is_err() {
+                self.push_to_full_ring(submit::entry_of(words));
+            }
+            return Start::Pending;
+        }
+        // SAFETY: the caller's promise.
+        match unsafe { self.other_entry(op, scratch) } {
+            Ok(entry) => self.push(entry.user_data(id.to_u64())),
+            Err(start) => return start,
+        }
         Start::Pending
     }
 

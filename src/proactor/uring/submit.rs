@@ -25,10 +25,11 @@ const NO_SIGNAL: i32 = libc::MSG_NOSIGNAL;
 /// everything the attempt would find nothing. It loses nothing if data has arrived since.
 const POLL_FIRST: u16 = 1;
 
-/// The submission for a plain receive or send on a socket; `None` for all other operations. Built from whole words,
-/// which are copied into the ring: the crate's builders write byte by byte, and the copy then waits for these stores.
+/// The submission for a plain receive or send on a socket, as whole words that are written straight into the ring; `None`
+/// for all other operations. The crate's builders write byte by byte to the stack, and the copy then waits for these
+/// stores.
 #[inline]
-pub(super) fn socket_entry(op: &Op, id: OpId, features: &Features) -> Option<squeue::Entry> {
+pub(super) fn socket_words(op: &Op, id: OpId, features: &Features) -> Option<[u64; 8]> {
     if cfg!(target_endian = "big") {
         return None;
     }
@@ -64,7 +65,7 @@ pub(super) fn socket_entry(op: &Op, id: OpId, features: &Features) -> Option<squ
         }
         _ => return None,
     };
-    let words = [
+    Some([
         head | u64::from(fd as u32) << 32,
         0,
         addr,
@@ -73,10 +74,15 @@ pub(super) fn socket_entry(op: &Op, id: OpId, features: &Features) -> Option<squ
         group,
         0,
         0,
-    ];
+    ])
+}
+
+/// The submission that consists of these words.
+#[inline]
+pub(super) fn entry_of(words: [u64; 8]) -> squeue::Entry {
     // SAFETY: an entry is the kernel's `io_uring_sqe`: 64 bytes of plain numbers. On a little-endian machine these words
     // are its fields opcode, flags, ioprio, fd; offset; address; length, flags of the operation; user data; buffer group.
-    Some(unsafe { std::mem::transmute::<[u64; 8], squeue::Entry>(words) })
+    unsafe { std::mem::transmute::<[u64; 8], squeue::Entry>(words) }
 }
 
 /// The submission for an op; `None` if this kernel has no opcode for it.

@@ -102,17 +102,27 @@ pub(crate) unsafe fn send_message(fd: Fd, message: *const Message) -> Option<OsR
 }
 
 /// Repeats a call that a signal interrupts; `None` if it would block.
+#[inline(always)]
 pub(super) fn attempt(mut call: impl FnMut() -> libc::ssize_t) -> Option<OsResult> {
+    match call() {
+        count if count >= 0 => Some(Ok(count as u32)),
+        _ => attempt_again(call),
+    }
+}
+
+/// The rest of [`attempt`] when the first call has failed.
+#[cold]
+fn attempt_again(mut call: impl FnMut() -> libc::ssize_t) -> Option<OsResult> {
     loop {
-        let result = call();
-        if result >= 0 {
-            return Some(Ok(result as u32));
-        }
         match last_errno() {
             libc::EINTR => {}
             // Two different codes on some systems.
             code if code == libc::EAGAIN || code == libc::EWOULDBLOCK => return None,
             code => return Some(Err(code)),
+        }
+        let count = call();
+        if count >= 0 {
+            return Some(Ok(count as u32));
         }
     }
 }
