@@ -177,14 +177,15 @@ fn dropped_reads_lose_no_byte() {
             let mut random = Random::new(3);
             let len = rounds() * 40;
             let (receiver, mut theirs) = crate::support::pipe_from_std();
-            // std writes on its own thread.
+            // std writes on its own thread, and waits for a dropped read now and then.
+            let (drops, dropped_one) = std::sync::mpsc::channel();
             let writer = std::thread::spawn(move || {
                 let bytes = numbered(len);
                 for (number, chunk) in bytes.chunks(97).enumerate() {
-                    theirs.write_all(chunk).unwrap();
                     if number % 16 == 0 {
-                        std::thread::yield_now();
+                        dropped_one.recv().unwrap();
                     }
+                    theirs.write_all(chunk).unwrap();
                 }
             });
             let mut bytes = Vec::new();
@@ -192,6 +193,7 @@ fn dropped_reads_lose_no_byte() {
             while bytes.len() < len {
                 let want = 1 + random.below(200) as usize;
                 let patience = random.below(3);
+                let before = dropped;
                 match random.below(3) {
                     0 => {
                         let mut reading = pin!(receiver.read(Vec::with_capacity(want)));
@@ -222,9 +224,13 @@ fn dropped_reads_lose_no_byte() {
                         }
                     }
                 }
+                if dropped > before {
+                    // The writer has ended if this fails.
+                    let _ = drops.send(());
+                }
             }
             writer.join().unwrap();
-            assert!(dropped > 0, "nothing was dropped");
+            assert!(dropped >= len / 97 / 16, "{dropped} reads were dropped");
             assert!(bytes == numbered(len), "bytes are lost or out of order");
             assert!(receiver.read_managed().await.unwrap().is_empty());
         });
