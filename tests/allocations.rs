@@ -9,6 +9,8 @@ use std::cell::Cell;
 use std::future::poll_fn;
 use std::io::{Read, Write};
 use std::net::TcpStream as StdStream;
+use std::pin::pin;
+use std::rc::Rc;
 use std::time::Duration;
 
 use windlass::Builder;
@@ -355,6 +357,111 @@ fn locks_permits_and_items_allocate_nothing() {
             assert_eq!(ALLOCATIONS.get(), 0, "allocations in {rounds} rounds");
             ping.close();
             echo.await.expect("no panic");
+        });
+    });
+}
+
+/// A buffer on the heap that counts the operations it is lent to.
+struct Counted {
+    bytes: Box<[u8]>,
+    lent: Rc<Cell<usize>>,
+    sent_from: Cell<usize>,
+}
+
+impl Counted {
+    fn new(len: usize) -> Counted {
+        Counted {
+            bytes: vec![7; len].into(),
+            lent: Rc::default(),
+            sent_from: Cell::default(),
+        }
+    }
+}
+
+// SAFETY: the box's memory does not move.
+unsafe impl windlass::io::IoBuf for Counted {
+    fn as_ptr(&self) -> *const u8 {
+        self.sent_from.set(self.sent_from.get() + 1);
+        self.bytes.as_ptr()
+    }
+
+    fn len(&self) -> usize {
+        self.bytes.len()
+    }
+}
+
+// SAFETY: as above; the whole box is always initialised.
+unsafe impl windlass::io::IoBufMut for Counted {
+    fn as_mut_ptr(&mut self) -> *mut u8 {
+        self.lent.set(self.lent.get() + 1);
+        self.bytes.as_mut_ptr()
+    }
+
+    fn capacity(&self) -> usize {
+        self.bytes.len()
+    }
+
+    unsafe fn set_filled(&mut self, _: usize) {}
+}
+
+/// A `read_exact` that needs several receives, a `write_all` of more bytes than a socket takes at once, and reads that are
+/// dropped while they wait.
+#[test]
+fn continuations_and_cancels_allocate_nothing() {
+    on_every_kernel_driver(|case| {
+        let rounds = rounds().min(500);
+        case.run(async {
+            let (client, server) = support::pair().await;
+            let mut counted = Counted::new(64);
+            let lent = counted.lent.clone();
+            let (mut large, mut sink) = (Counted::new(16 << 20), Vec::with_capacity(64 << 10));
+            for round in 0..WARM_UP / 10 + rounds {
+                if round == WARM_UP / 10 {
+                    ALLOCATIONS.set(0);
+                    IS_COUNTING.set(true);
+                }
+                // A read that is dropped while it waits: the next one waits for its cancel.
+                {
+                    let mut dropped = pin!(server.read_managed());
+                    assert!(support::poll_once(dropped.as_mut()).await.is_pending());
+                }
+                lent.set(0);
+                {
+                    let mut reading = pin!(server.read_exact(counted));
+                    for part in 1..=4 {
+                        // Until this receive waits.
+                        while lent.get() < part {
+                            assert!(support::poll_once(reading.as_mut()).await.is_pending());
+                            support::turns(1).await;
+                        }
+                        client.write_all([round as u8; 16]).await.0.expect("write");
+                    }
+                    let (result, back) = reading.await;
+                    result.expect("read");
+                    counted = back;
+                }
+                assert!(lent.get() >= 4, "{} receives", lent.get());
+                assert!(counted.bytes.iter().all(|&byte| byte == round as u8));
+                if round % 50 == 0 {
+                    let mut left = large.bytes.len();
+                    large.sent_from.set(0);
+                    let receiving = async {
+                        while left > 0 {
+                            let (result, back) = server.read(sink).await;
+                            left -= result.expect("read");
+                            sink = back;
+                        }
+                        sink
+                    };
+                    let ((result, back), emptied) =
+                        futures_util::future::join(client.write_all(large), receiving).await;
+                    result.expect("write");
+                    (large, sink) = (back, emptied);
+                    assert!(large.sent_from.get() >= 4, "{} sends", large.sent_from.get());
+                }
+            }
+            IS_COUNTING.set(false);
+            assert_eq!(ALLOCATIONS.get(), 0, "allocations in {rounds} rounds");
         });
     });
 }

@@ -355,3 +355,101 @@ fn a_forgotten_read_keeps_its_memory_and_blocks_later_reads() {
         });
     });
 }
+
+/// A buffer that says when it is freed.
+struct Noted {
+    bytes: Vec<u8>,
+    freed: Rc<Cell<usize>>,
+}
+
+impl Drop for Noted {
+    fn drop(&mut self) {
+        self.freed.set(self.freed.get() + 1);
+    }
+}
+
+// SAFETY: the vector's memory does not move while it is not changed, and `set_filled` only sets its length.
+unsafe impl IoBuf for Noted {
+    fn as_ptr(&self) -> *const u8 {
+        self.bytes.as_ptr()
+    }
+
+    fn len(&self) -> usize {
+        self.bytes.len()
+    }
+}
+
+// SAFETY: as above.
+unsafe impl IoBufMut for Noted {
+    fn as_mut_ptr(&mut self) -> *mut u8 {
+        self.bytes.as_mut_ptr()
+    }
+
+    fn capacity(&self) -> usize {
+        self.bytes.capacity()
+    }
+
+    unsafe fn set_filled(&mut self, len: usize) {
+        // SAFETY: the caller's promise.
+        unsafe { self.bytes.set_len(len) };
+    }
+}
+
+/// A forgotten future holds nothing but its operation's slot. Dropping its stream cancels the operation, keeps the
+/// descriptor open until that has completed, and then frees the buffer and closes.
+#[test]
+fn a_forgotten_call_ends_when_its_stream_is_dropped() {
+    on_every_driver(|case| {
+        case.run(async {
+            for way in 0..4 {
+                let (client, server) = pair().await;
+                let freed = Rc::new(Cell::new(0));
+                let buffer = |len| Noted {
+                    bytes: vec![1; len],
+                    freed: freed.clone(),
+                };
+                let mut expected = 1;
+                match way {
+                    0 => forget_pending(server.read(buffer(64))).await,
+                    1 => {
+                        client.write_all([7; 10]).await.0.expect("write");
+                        forget_pending(server.read_exact(buffer(64))).await;
+                    }
+                    2 => {
+                        forget_pending(server.read_managed()).await;
+                        expected = 0;
+                    }
+                    // More than any socket takes while the peer does not read.
+                    _ => forget_pending(server.write_all(buffer(64 << 20))).await,
+                }
+                assert_eq!(freed.get(), 0, "it is in flight");
+                drop(server);
+                quiet().await;
+                assert_eq!(windlass::counters().ops, 0, "way {way}: the slot is free");
+                assert_eq!(freed.get(), expected, "way {way}: the buffer is free");
+                // Closed, perhaps with unread bytes, or in the middle of a write.
+                loop {
+                    match client.read(vec![0; 1 << 20]).await.0 {
+                        Ok(0) => break,
+                        Ok(_) => {}
+                        Err(error) => {
+                            assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset);
+                            break;
+                        }
+                    }
+                }
+            }
+        });
+    });
+}
+
+/// Polls a future until its operation is in flight, and forgets it.
+async fn forget_pending<F: Future>(future: F) {
+    let mut future = Box::pin(future);
+    for _ in 0..10 {
+        assert!(poll_once(future.as_mut()).await.is_pending());
+        turns(1).await;
+    }
+    assert!(windlass::counters().in_flight > 0);
+    std::mem::forget(future);
+}
