@@ -181,6 +181,7 @@ impl fmt::Debug for PoolBuffer {
 pub(crate) struct ProvidedPool(pub(crate) Option<Rc<BufferPool>>);
 
 impl ProvidedPool {
+    #[cfg(feature = "reactor")]
     pub(crate) fn buffer_len(&self) -> usize {
         self.0.as_ref().map_or(0, |pool| pool.buffer_len())
     }
