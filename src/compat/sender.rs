@@ -221,7 +221,7 @@ fn sent(descriptor: &Descriptor, res: OsResult) -> io::Result<usize> {
 
 impl Listener for Sender {
     fn completed(self: Rc<Self>) {
-        // The completed operation and the queue guard keep the descriptor open.
+        // The completed operation keeps the descriptor open until this returns.
         let Some(descriptor) = self.descriptor.upgrade() else {
             return;
         };

@@ -1,6 +1,6 @@
 //! Task dumps: every task of a loop and what it waits for.
 //!
-//! A waker identifies its task, so the operations and timers that a task waits for are found through their wakers.
+//! An operation knows its task by its key, a timer by its waker, so both are found for each task.
 //! Other futures (a lock, a channel, another task) set the task's wait reason when they return `Pending`.
 
 use std::fmt;

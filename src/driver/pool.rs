@@ -3,7 +3,7 @@
 //! A managed receive names no buffer: the driver takes one from the pool when bytes arrive, so that ten thousand idle
 //! connections hold none, and reports its index. The loop wraps it in a [`PoolBuffer`], which returns to the pool when
 //! it is dropped: after use, or because the future of the receive was dropped. A driver that gives buffers to the kernel
-//! takes the returned ones before its next system call.
+//! takes the returned ones when it next polls.
 
 use std::alloc::{Layout, alloc, dealloc};
 use std::fmt;

@@ -368,7 +368,7 @@ impl LoopCore {
         false
     }
 
-    /// Performs an operation synchronously, without an entry in the table, if the driver can: see [`Driver::attempt`].
+    /// Performs an operation synchronously, without a slot, if the driver can: see [`Driver::attempt`].
     /// Takes one from the current poll's budget; `None` if that is used up.
     ///
     /// # Safety

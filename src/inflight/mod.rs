@@ -3,8 +3,8 @@
 //! | state | entered by | meaning |
 //! |---|---|---|
 //! | free | `release` | nothing uses the slot |
-//! | in flight | `start_op` | the driver or a pool thread works on it and owns the payload and the scratch |
-//! | done | `complete` | the result is stored; the future, the next read or `discard` takes the payload |
+//! | in flight | `start_op`, `restart_op` | the driver or a pool thread works on it and owns the payload and the scratch |
+//! | done | `complete_one`, or at once when it is started | the result is stored; the future, the next read or `discard` takes the payload |
 //!
 //! Only a completion ends "in flight". If the future is dropped before, the operation is orphaned: it is cancelled, and
 //! its result is kept for the next read, or discarded.
@@ -450,7 +450,7 @@ pub(crate) fn lasting_error(res: OsResult) -> Option<i32> {
         .filter(|&code| code != errno::CANCELED && code != errno::NO_BUFFERS && code != errno::INTERRUPTED)
 }
 
-/// An operation that was passed to the driver, for [`LoopCore::trace`].
+/// An operation that was passed to the driver: its slot, and the id that says whether the slot is still this operation's.
 #[derive(Clone, Copy)]
 pub(crate) struct StartedOp {
     pub(crate) id: OpId,

@@ -34,7 +34,7 @@ impl LoopCore {
         let (inbox, op) = (self.inbox.clone(), *op);
         let call = PoolCall::new(self.pool_call_key(id), waits_for_peer(&op));
         let perform = move || {
-            // SAFETY: the table entry owns the memory that `op` points to, at a fixed address, until the operation has
+            // SAFETY: the slot owns the memory that `op` points to, at a fixed address, until the operation has
             // completed, and nothing else uses it meanwhile. The completion is sent after this call.
             let res = call.run(|| unsafe { driver::perform(&op) });
             // File operations never report EAGAIN, except on a descriptor that the program made non-blocking.

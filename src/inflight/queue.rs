@@ -3,8 +3,9 @@
 //! Why one: two sends in flight on a stream can interleave, and two receives can complete in either order. A listener's
 //! accepts count as reads.
 //!
-//! Every call goes through [`poll_begin`](IoQueue::poll_begin), which waits for the queue and then for the operation of a
-//! dropped call, and ends with [`end`](IoQueue::end).
+//! A read or write of a socket or pipe begins with [`poll_begin`](IoQueue::poll_begin), which waits for the queue and then
+//! for the operation of a dropped call, and ends with [`end`](IoQueue::end). Accepts, files with a position, TLS and
+//! in-memory streams use the queue only as a FIFO lock ([`acquire`](IoQueue::acquire)).
 //!
 //! Cancellation is loss-free:
 //! - Dropping a read requests a cancel but leaves the operation in the queue, because the kernel may already have

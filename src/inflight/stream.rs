@@ -780,8 +780,8 @@ macro_rules! reading_methods {
         /// stream. A `Vec` then has that length. A buffer without capacity is an `InvalidInput` error.
         ///
         /// **Cancel safety:** a dropped read loses no data: the next read returns the bytes that it had received.
-        /// Leaking a polled future ([`std::mem::forget`]) leaks its buffer and blocks every later read of this stream
-        /// forever; writes, and dropping the stream, are not affected.
+        /// Leaking a polled future ([`std::mem::forget`]) blocks every later read of this stream forever; its buffer is
+        /// freed when the stream is dropped. Writes are not affected.
         pub fn read<B: $crate::io::IoBufMut>(&self, buf: B) -> impl Future<Output = $crate::io::BufResult<usize, B>> {
             self.bytes().read(buf)
         }

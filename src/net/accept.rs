@@ -281,8 +281,8 @@ impl Drop for Accepts {
     }
 }
 
-/// Removes the wakers when an `accept` returns or is dropped: the operations continue, and their wakers would keep a
-/// finished task's memory until the next connection.
+/// Removes the wakers when an `accept` returns or is dropped: the operations continue, and foreign
+/// wakers would keep memory of their executor until the next connection.
 struct ForgetWakers<'a>(&'a Accepts);
 
 impl Drop for ForgetWakers<'_> {

@@ -427,7 +427,7 @@ impl RawTask {
     pub(crate) fn schedule_on(self, core: &LoopCore) {
         match core.is_current() {
             true => self.make_ready(core),
-            // The loop is not running: another event loop that drives it must be told.
+            // The loop is not running: this also notifies an outer event loop that drives it.
             false => self.send_remote_wake(),
         }
     }

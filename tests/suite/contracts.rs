@@ -16,7 +16,7 @@ use windlass::net::{TcpStream, UdpSocket};
 use windlass::spawn;
 use windlass::task::yield_now;
 
-use crate::support::{on_every_driver, pair, poll_once, quiet, turns};
+use crate::support::{keep_forever, on_every_driver, pair, poll_once, quiet, turns};
 
 /// A buffer whose answers the test chooses. Its memory is larger than any length it reports.
 struct WrongBuf {
@@ -451,5 +451,5 @@ async fn forget_pending<F: Future>(future: F) {
         turns(1).await;
     }
     assert!(windlass::counters().in_flight > 0);
-    std::mem::forget(future);
+    keep_forever(future);
 }
