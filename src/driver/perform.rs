@@ -50,7 +50,7 @@ pub(crate) unsafe fn perform(op: &Op) -> Option<OsResult> {
 ///
 /// As for [`perform`].
 #[cfg(any(feature = "reactor", windows))]
-#[inline]
+#[inline(always)]
 pub(crate) unsafe fn perform_managed(op: &Op, pool: &ProvidedPool, counters: &mut DriverCounters) -> Option<OpResult> {
     // SAFETY: the bytes go to a buffer that was just taken from the pool, and a receive initialises as many as it
     // returns. The caller promises that the message is the operation's.

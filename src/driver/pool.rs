@@ -191,7 +191,7 @@ impl ProvidedPool {
     /// # Safety
     ///
     /// `recv` gets the buffer's address and length, and initialises as many bytes as it returns.
-    #[inline]
+    #[inline(always)]
     pub(crate) unsafe fn receive(
         &self,
         counters: &mut DriverCounters,

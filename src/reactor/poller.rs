@@ -307,26 +307,44 @@ impl Inner {
             let side = self.fds.get(fd).side(direction);
             let Some(waiting) = side.waiting.first() else { return };
             // SAFETY: a waiting operation has not completed, so its op and the memory that it points to are in place.
-            let (op, tried) = unsafe {
-                (
-                    waiting.op(),
-                    attempt(waiting.op(), true, &self.pool, &mut self.counters),
-                )
-            };
+            let op = unsafe { waiting.op() };
+            // SAFETY: as above.
+            let tried = unsafe { attempt(op, true, &self.pool, &mut self.counters) };
             if tried.is_drained {
                 side.drained();
             }
-            let result = match tried.result {
-                Some(result) => result,
-                None => match self.arm(fd, direction) {
+            let Some(result) = tried.result else {
+                match self.arm(fd, direction) {
                     Ok(()) => return,
-                    Err(code) => OpResult::new(Err(code)),
-                },
+                    Err(code) => self.fail_first(fd, direction, code, completed),
+                }
+                continue;
             };
-            self.fds.get(fd).side(direction).waiting.pop();
+            side.waiting.pop();
+            let id = waiting.id;
+            completed.push(Completion { id, result });
             self.note_opened(op, result);
-            completed.push(Completion { id: waiting.id, result });
         }
+    }
+
+    /// The first waiting operation cannot wait again.
+    #[cold]
+    fn fail_first(&mut self, fd: Fd, direction: Direction, code: i32, completed: &mut Vec<Completion>) {
+        if let Some(Waiting { id, .. }) = self.fds.get(fd).side(direction).waiting.pop() {
+            let result = OpResult::new(Err(code));
+            completed.push(Completion { id, result });
+        }
+    }
+
+    /// An operation has ended when it was started.
+    fn attempted(&mut self, id: OpId, op: &Op, result: OpResult) -> Start {
+        if let Op::Readiness { .. } = op {
+            self.finish(id, result.res());
+            return Start::Pending;
+        }
+        self.note_opened(op, result);
+        self.counters.completions += 1;
+        Start::Done(result)
     }
 
     /// Notes the descriptor that an accept has opened.
@@ -384,7 +402,8 @@ unsafe impl Driver for Reactor {
             inner.counters.completions += u64::from(matches!(start, Start::Done(_)));
             return start;
         }
-        let side = inner.fds.get(fd).side(direction);
+        let state = inner.fds.get(fd);
+        let side = state.side(direction);
         if side.may_be_ready || must_attempt(op) {
             // SAFETY: the caller's promise: the operation owns the memory that `op` points to.
             let tried = unsafe { attempt(op, false, &inner.pool, &mut inner.counters) };
@@ -392,17 +411,13 @@ unsafe impl Driver for Reactor {
                 side.drained();
             }
             match tried.result {
-                Some(result) if matches!(op, Op::Readiness { .. }) => {
-                    inner.finish(id, result.res());
-                    return Start::Pending;
-                }
-                Some(result) => {
-                    inner.note_opened(op, result);
-                    inner.counters.completions += 1;
-                    return Start::Done(result);
-                }
+                Some(result) => return inner.attempted(id, op, result),
                 None => {}
             }
+        }
+        if state.source.is_some() && !Source::NEEDS_ARMING {
+            state.side(direction).waiting.push(Waiting::new(id, op));
+            return Start::Pending;
         }
         match inner.park(id, op, (fd, direction)) {
             Ok(()) => Start::Pending,
@@ -436,9 +451,9 @@ unsafe impl Driver for Reactor {
             side.drained();
         }
         let result = tried.result?;
-        inner.note_opened(op, result);
         inner.counters.submissions += 1;
         inner.counters.completions += 1;
+        inner.note_opened(op, result);
         Some(result.res())
     }
 

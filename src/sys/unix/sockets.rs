@@ -43,7 +43,7 @@ pub(crate) fn accept(fd: Fd) -> Option<OsResult> {
 }
 
 /// Receives into one buffer.
-#[inline]
+#[inline(always)]
 pub(crate) unsafe fn recv(fd: Fd, medium: Medium, ptr: *mut u8, len: usize) -> Option<OsResult> {
     // SAFETY: the caller's promise.
     attempt(|| unsafe {
@@ -66,7 +66,7 @@ pub(crate) unsafe fn recv_vectored(fd: Fd, medium: Medium, slices: *const IoVec,
 }
 
 /// Sends from one buffer.
-#[inline]
+#[inline(always)]
 pub(crate) unsafe fn send(fd: Fd, medium: Medium, ptr: *const u8, len: usize) -> Option<OsResult> {
     let base = ptr.cast_mut();
     // SAFETY: the caller's promise.
